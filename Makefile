@@ -1,0 +1,79 @@
+# `make help` lists the targets.
+
+TOOL    := go tool -modfile=tools/go.mod
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+# Packages whose tests run on emulated ARM: those with code of their own there.
+ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the static binary into bin/ and print its size
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/loadstar ./cmd/loadstar
+	@ls -l bin/loadstar | awk '{ printf "bin/loadstar %.1f MB\n", $$5 / 1e6 }'
+
+.PHONY: check
+check: format vet lint test ## Everything a change must pass: format, vet, staticcheck, architecture, tests
+
+.PHONY: format
+format: ## Fail if gofumpt would change a file
+	@out=$$($(TOOL) gofumpt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$out" ]; then echo "not formatted (run make fix):"; echo "$$out"; exit 1; fi
+
+.PHONY: fix
+fix: ## Format the code
+	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go')
+
+.PHONY: vet
+vet: ## go vet, also of the assembly for arm64
+	go vet ./...
+	GOARCH=arm64 go vet ./...
+	cd nn/kernel/gen && go vet ./...
+
+.PHONY: lint
+lint: ## staticcheck
+	$(TOOL) staticcheck ./...
+	cd nn/kernel/gen && go tool -modfile=../../../tools/go.mod staticcheck ./...
+
+.PHONY: test
+test: ## The tests, architecture included
+	go test ./...
+
+.PHONY: generate
+generate: ## Write the generated assembly anew
+	go generate ./...
+
+.PHONY: generated
+generated: ## Fail if the committed assembly is not what the generator writes
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+	go -C nn/kernel/gen run . -dir $$dir && \
+	for f in $$dir/*; do diff -q nn/kernel/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
+
+.PHONY: cross
+cross: ## Build for linux/arm64 and linux/arm (v7) without cgo
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm GOARM=7 go build ./...
+
+.PHONY: test-arm
+test-arm: ## The engine's tests on emulated arm64 (NEON) and armv7; needs qemu-user-static
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && set -e && \
+	for p in $(ARM_PACKAGES); do \
+		CGO_ENABLED=0 GOARCH=arm64 go test -c -o $$dir/arm64.test $$p; \
+		echo "arm64 $$p"; (cd $$p && LOADSTAR_TEST_KERNELS="neon portable" qemu-aarch64-static $$dir/arm64.test -test.short); \
+		CGO_ENABLED=0 GOARCH=arm GOARM=7 go test -c -o $$dir/arm.test $$p; \
+		echo "armv7 $$p"; (cd $$p && LOADSTAR_TEST_KERNELS="portable" qemu-arm-static $$dir/arm.test -test.short); \
+	done
+
+FUZZTIME ?= 60s
+.PHONY: fuzz
+fuzz: ## Fuzz every decoder and kernel for FUZZTIME each
+	go test ./nn/kernel -run '^$$' -fuzz '^FuzzMatMul$$' -fuzztime $(FUZZTIME)
+	go test ./nn/kernel -run '^$$' -fuzz '^FuzzElementwise$$' -fuzztime $(FUZZTIME)
+	go test ./nn/safetensors -run '^$$' -fuzz '^FuzzRead$$' -fuzztime $(FUZZTIME)
+
+.PHONY: bench
+bench: build ## Measure the training engine beside PyTorch; needs python3-torch and libopenblas0
+	bin/loadstar bench engine --peer

@@ -1,0 +1,112 @@
+// Command loadstar trains electricity-load forecasters across many meters and
+// buildings without collecting their readings: server, simulator and command line
+// in one binary.
+//
+// Each verb has a file of its own, and wires together what the packages below
+// provide.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the Makefile.
+var version = "dev"
+
+// Exit codes, documented in the help topic of that name.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "loadstar:", err)
+	if usage := (usageError{}); errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "Try 'loadstar %s--help'.\n", usage.path)
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "loadstar",
+		Short: "Federated training of electricity-load forecasters",
+		Long: `Loadstar trains electricity-load forecasters across many meters and buildings
+without collecting their readings: every client keeps its data and its personal
+layers, only shared layers travel, and a server combines them.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.AddCommand(newModel(), newBench(), newVersion(), &cobra.Command{
+		Use:   "exit-codes",
+		Short: "What the exit codes mean",
+		Long: `Loadstar exits with
+  0  if it did what it was asked to do
+  1  if it failed; the reason is the last line on standard error
+  2  if the command line was wrong`,
+	})
+	wrapUsage(root)
+	return root
+}
+
+// usageError is a mistake on the command line.
+type usageError struct {
+	error
+	path string // of the command, with a space behind it
+}
+
+// wrapUsage marks errors in flags and arguments of cmd and all below it.
+func wrapUsage(cmd *cobra.Command) {
+	path := ""
+	if cmd.HasParent() {
+		path = cmd.CommandPath()[len("loadstar "):] + " "
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err, path} })
+	check := cmd.Args
+	if check == nil {
+		check = cobra.NoArgs
+		if cmd.HasSubCommands() {
+			check = func(cmd *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return fmt.Errorf("unknown command %q", args[0])
+				}
+				return nil
+			}
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{err, path}
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		wrapUsage(sub)
+	}
+}
+
+// printJSON writes v as one indented document.
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/forecast"
+)
+
+func newModel() *cobra.Command {
+	cmd := &cobra.Command{Use: "model", Short: "The forecasting models and their layers"}
+	cmd.AddCommand(newModelList(), newModelShow())
+	return cmd
+}
+
+func newModelList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the models",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			type row struct {
+				Name       string `json:"name"`
+				Parameters int    `json:"parameters"`
+				Summary    string `json:"summary"`
+			}
+			var rows []row
+			names, summaries := forecast.Models()
+			for i, name := range names {
+				m, err := forecast.New(name, forecast.Shape{})
+				if err != nil {
+					return err
+				}
+				rows = append(rows, row{name, m.Net().Weights(), summaries[i]})
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), rows)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "MODEL\tPARAMETERS\tARCHITECTURE")
+			for _, r := range rows {
+				fmt.Fprintf(t, "%s\t%d\t%s\n", r.Name, r.Parameters, r.Summary)
+			}
+			return t.Flush()
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newModelShow() *cobra.Command {
+	var (
+		asJSON bool
+		shape  forecast.Shape
+	)
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show a model's layers, and what each partition shares",
+		Long: `Show a model's layers, and how many parameters each named partition shares and
+keeps personal. Without flags the model has the shape of its paper.`,
+		Example: "  loadstar model show bose2023 --inputs 5",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := forecast.New(args[0], shape)
+			if err != nil {
+				return err
+			}
+			type tensor struct {
+				Name  string `json:"name"`
+				Shape []int  `json:"shape"`
+			}
+			type layer struct {
+				Name       string   `json:"name"`
+				Parameters int      `json:"parameters"`
+				Tensors    []tensor `json:"tensors"`
+			}
+			type partition struct {
+				Name     string `json:"name"`
+				Shared   int    `json:"shared"`
+				Personal int    `json:"personal"`
+			}
+			out := struct {
+				Name       string      `json:"name"`
+				Lookback   int         `json:"lookback"`
+				Inputs     int         `json:"inputs"`
+				Outputs    int         `json:"outputs"`
+				Parameters int         `json:"parameters"`
+				Layers     []layer     `json:"layers"`
+				Partitions []partition `json:"partitions"`
+			}{
+				Name: m.Name(), Lookback: m.Net().Lookback(), Inputs: m.Net().Inputs(),
+				Outputs: m.Net().Outputs(), Parameters: m.Net().Weights(),
+			}
+			for _, l := range m.Net().Layers() {
+				row := layer{Name: l.Name, Parameters: l.Len()}
+				for _, t := range l.Tensors {
+					row.Tensors = append(row.Tensors, tensor{t.Name, t.Shape})
+				}
+				out.Layers = append(out.Layers, row)
+			}
+			for _, name := range forecast.Partitions() {
+				p, err := m.Partition(name)
+				if err != nil {
+					continue // this model has no such partition
+				}
+				out.Partitions = append(out.Partitions, partition{name, p.SharedLen(), p.PersonalLen()})
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), out)
+			}
+			w := cmd.OutOrStdout()
+			fmt.Fprintf(w, "%s: %d parameters, windows of %s by %s, %s\n\n", out.Name, out.Parameters,
+				count(out.Lookback, "step"), count(out.Inputs, "input"), count(out.Outputs, "output"))
+			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "LAYER\tPARAMETERS\tTENSORS")
+			for _, l := range out.Layers {
+				fmt.Fprintf(t, "%s\t%d\t", l.Name, l.Parameters)
+				for i, x := range l.Tensors {
+					if i > 0 {
+						fmt.Fprint(t, ", ")
+					}
+					fmt.Fprintf(t, "%s %v", x.Name, x.Shape)
+				}
+				fmt.Fprintln(t)
+			}
+			fmt.Fprintln(t, "\nPARTITION\tSHARED\tPERSONAL")
+			for _, p := range out.Partitions {
+				fmt.Fprintf(t, "%s\t%d\t%d\n", p.Name, p.Shared, p.Personal)
+			}
+			return t.Flush()
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().IntVar(&shape.Lookback, "lookback", 0, "steps of a window (default the paper's)")
+	cmd.Flags().IntVar(&shape.Inputs, "inputs", 0, "features of a step (default the paper's)")
+	cmd.Flags().IntVar(&shape.Outputs, "outputs", 0, "values forecast for a window (default the paper's)")
+	return cmd
+}
+
+// count writes a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,129 @@
+package forecast
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"loadstar/nn"
+)
+
+// Partition splits a model's layers into shared ones, which travel, and personal
+// ones, which never leave the client.
+type Partition struct {
+	name             string
+	shared, personal []nn.Layer
+}
+
+// The named partitions of the papers: everything shared, the head personal, the
+// head and the top LSTM personal, everything personal.
+const (
+	PartitionNone    = "none"
+	PartitionHead    = "head"
+	PartitionHeadTop = "head+top"
+	PartitionAll     = "all"
+)
+
+// Partitions returns the names of the named partitions, from all shared to all
+// personal.
+func Partitions() []string {
+	return []string{PartitionNone, PartitionHead, PartitionHeadTop, PartitionAll}
+}
+
+// Partition returns the partition with the given name, or the one that keeps a
+// comma-separated list of layers personal.
+func (m *Model) Partition(name string) (Partition, error) {
+	layers := m.net.Layers()
+	recurrent := 0
+	for _, l := range layers {
+		if l.Kind == nn.KindLSTM {
+			recurrent++
+		}
+	}
+	isHead := func(i int) bool { return layers[i].Kind != nn.KindLSTM }
+	var personal func(i int) bool
+	switch name {
+	case PartitionNone:
+		personal = func(int) bool { return false }
+	case PartitionHead:
+		personal = isHead
+	case PartitionHeadTop:
+		if recurrent < 2 {
+			return Partition{}, fmt.Errorf("partition %s of %s: it has a single LSTM layer, so nothing would be shared; use %q for purely local training or %q", name, m.name, PartitionAll, PartitionHead)
+		}
+		personal = func(i int) bool { return i >= recurrent-1 }
+	case PartitionAll:
+		personal = func(int) bool { return true }
+	default:
+		list := strings.Split(name, ",")
+		for i, l := range list {
+			list[i] = strings.TrimSpace(l)
+			if !slices.ContainsFunc(layers, func(x nn.Layer) bool { return x.Name == list[i] }) {
+				return Partition{}, fmt.Errorf("partition %q: %s has no layer %q; name one of %s or layers out of %s",
+					name, m.name, list[i], strings.Join(Partitions(), ", "), layerNames(layers))
+			}
+		}
+		personal = func(i int) bool { return slices.Contains(list, layers[i].Name) }
+	}
+	p := Partition{name: name}
+	for i, l := range layers {
+		if personal(i) {
+			p.personal = append(p.personal, l)
+		} else {
+			p.shared = append(p.shared, l)
+		}
+	}
+	return p, nil
+}
+
+func layerNames(layers []nn.Layer) string {
+	names := make([]string, len(layers))
+	for i, l := range layers {
+		names[i] = l.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// Name returns the name or the list that the partition was asked for by.
+func (p Partition) Name() string { return p.name }
+
+// Shared returns the layers that travel.
+func (p Partition) Shared() []nn.Layer { return p.shared }
+
+// Personal returns the layers that stay.
+func (p Partition) Personal() []nn.Layer { return p.personal }
+
+// SharedLen returns the number of weights that travel.
+func (p Partition) SharedLen() int { return length(p.shared) }
+
+// PersonalLen returns the number of weights that stay.
+func (p Partition) PersonalLen() int { return length(p.personal) }
+
+func length(layers []nn.Layer) int {
+	n := 0
+	for _, l := range layers {
+		n += l.Len()
+	}
+	return n
+}
+
+// Cut copies the shared weights out of w into shared, which holds SharedLen
+// floats, and the personal ones into personal, which holds PersonalLen.
+func (p Partition) Cut(w, shared, personal []float32) {
+	for _, l := range p.shared {
+		shared = shared[copy(shared, w[l.Offset():l.Offset()+l.Len()]):]
+	}
+	for _, l := range p.personal {
+		personal = personal[copy(personal, w[l.Offset():l.Offset()+l.Len()]):]
+	}
+}
+
+// Join is the reverse of Cut: it puts a client's whole weights together.
+func (p Partition) Join(w, shared, personal []float32) {
+	for _, l := range p.shared {
+		shared = shared[copy(w[l.Offset():l.Offset()+l.Len()], shared):]
+	}
+	for _, l := range p.personal {
+		personal = personal[copy(w[l.Offset():l.Offset()+l.Len()], personal):]
+	}
+}

@@ -1,0 +1,85 @@
+package forecast
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"loadstar/nn"
+	"loadstar/nn/safetensors"
+)
+
+// The metadata that a file of weights carries.
+const metaModel = "model"
+
+// WriteWeights writes the weights of some of the model's layers, all of them if
+// layers is nil, as .safetensors, with the tensor names that the same network has
+// in PyTorch. Metadata may be nil.
+func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metadata map[string]string) error {
+	if len(w) != m.net.Weights() {
+		return fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
+	}
+	if layers == nil {
+		layers = m.net.Layers()
+	}
+	var tensors []safetensors.Tensor
+	for _, l := range layers {
+		for _, t := range l.Tensors {
+			tensors = append(tensors, safetensors.Tensor{Name: t.Name, Shape: t.Shape, Data: w[t.Offset : t.Offset+t.Len()]})
+		}
+	}
+	meta := maps.Clone(metadata)
+	if meta == nil {
+		meta = map[string]string{}
+	}
+	meta[metaModel] = m.name
+	meta["format"] = "pt" // tells readers that names and shapes are PyTorch's
+	return safetensors.Write(to, tensors, meta)
+}
+
+// ReadWeights reads weights into w: of the given layers, all of them if layers is
+// nil, and of no others. It leaves w alone if the file does not fit, or holds a
+// number that is not finite.
+func (m *Model) ReadWeights(from io.Reader, w []float32, layers []nn.Layer) (metadata map[string]string, err error) {
+	if len(w) != m.net.Weights() {
+		return nil, fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
+	}
+	if layers == nil {
+		layers = m.net.Layers()
+	}
+	read, metadata, err := safetensors.Read(from, m.net.Weights())
+	if err != nil {
+		return nil, err
+	}
+	if name, ok := metadata[metaModel]; ok && name != m.name {
+		return nil, fmt.Errorf("these are weights of model %s, not of %s", name, m.name)
+	}
+	wanted := map[string]nn.Tensor{}
+	for _, l := range layers {
+		for _, t := range l.Tensors {
+			wanted[t.Name] = t
+		}
+	}
+	for _, t := range read {
+		want, ok := wanted[t.Name]
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("tensor %s is not one of the wanted layers of %s (%s)", t.Name, m.name, layerNames(layers))
+		case !slices.Equal(t.Shape, want.Shape):
+			return nil, fmt.Errorf("tensor %s has shape %v, model %s wants %v", t.Name, t.Shape, m.name, want.Shape)
+		case !nn.Finite(t.Data):
+			return nil, fmt.Errorf("tensor %s holds a number that is not finite", t.Name)
+		}
+	}
+	if len(read) < len(wanted) {
+		for _, t := range read {
+			delete(wanted, t.Name)
+		}
+		return nil, fmt.Errorf("tensors %v are missing", slices.Sorted(maps.Keys(wanted)))
+	}
+	for _, t := range read {
+		copy(w[wanted[t.Name].Offset:], t.Data)
+	}
+	return metadata, nil
+}

@@ -1,0 +1,120 @@
+package forecast
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"loadstar/nn/safetensors"
+)
+
+func TestWeightsRoundTrip(t *testing.T) {
+	m := model(t, "bose2023", Shape{})
+	p, err := m.Partition(PartitionHead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := m.InitialWeights(1)
+	var shared, personal bytes.Buffer
+	if err := m.WriteWeights(&shared, w, p.Shared(), map[string]string{"round": "7"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.WriteWeights(&personal, w, p.Personal(), nil); err != nil {
+		t.Fatal(err)
+	}
+	back := make([]float32, len(w))
+	meta, err := m.ReadWeights(&shared, back, p.Shared())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if meta["round"] != "7" || meta["model"] != "bose2023" {
+		t.Errorf("metadata %v", meta)
+	}
+	if _, err := m.ReadWeights(&personal, back, p.Personal()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(w, back) {
+		t.Error("weights differ after writing and reading")
+	}
+}
+
+// TestWeightsNames holds the names to those of the same network's state_dict in
+// PyTorch, which the golden file lists.
+func TestWeightsNames(t *testing.T) {
+	golden := readGolden(t, "bose2023-mse")
+	m := model(t, "bose2023", Shape{})
+	var file bytes.Buffer
+	if err := m.WriteWeights(&file, m.InitialWeights(1), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	tensors, _, err := safetensors.Read(&file, m.Net().Weights())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tensors) != 16 {
+		t.Errorf("%d tensors, PyTorch has 16", len(tensors))
+	}
+	for _, x := range tensors {
+		if want, ok := golden["w0."+x.Name]; !ok || !slices.Equal(x.Shape, want.Shape) {
+			t.Errorf("%s %v is not one of PyTorch's", x.Name, x.Shape)
+		}
+	}
+}
+
+func TestReadWeightsRefuses(t *testing.T) {
+	m, other := model(t, "bose2023", Shape{}), model(t, "bose2024", Shape{})
+	head, err := m.Partition(PartitionHead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(m *Model, edit func(w []float32)) *bytes.Buffer {
+		w := m.InitialWeights(1)
+		edit(w)
+		var b bytes.Buffer
+		if err := m.WriteWeights(&b, w, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		return &b
+	}
+	keep := func([]float32) {}
+	var shared, narrow bytes.Buffer
+	if err := m.WriteWeights(&shared, m.InitialWeights(1), head.Shared(), nil); err != nil {
+		t.Fatal(err)
+	}
+	small := model(t, "bose2023", Shape{Inputs: 3})
+	if err := small.WriteWeights(&narrow, small.InitialWeights(1), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		file *bytes.Buffer
+		part bool
+		want string
+	}{
+		{"another model", write(other, keep), false, "more than are wanted"},
+		{"layers missing", &shared, false, "missing"},
+		{"layers too many", write(m, keep), true, "not one of the wanted layers"},
+		{"another width", &narrow, false, "shape"},
+		{"NaN", write(m, func(w []float32) { w[100] = float32(math.NaN()) }), false, "not finite"},
+		{"infinity", write(m, func(w []float32) { w[42180] = float32(math.Inf(-1)) }), false, "not finite"},
+	} {
+		layers := head.Shared()
+		if !c.part {
+			layers = nil
+		}
+		w := make([]float32, m.Net().Weights())
+		_, err := m.ReadWeights(c.file, w, layers)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want an error with %q", c.name, err, c.want)
+		}
+		if slices.ContainsFunc(w, func(v float32) bool { return v != 0 }) {
+			t.Errorf("%s: weights were changed", c.name)
+		}
+	}
+	w := make([]float32, other.Net().Weights())
+	if _, err := other.ReadWeights(write(m, keep), w, nil); err == nil || !strings.Contains(err.Error(), "weights of model bose2023") {
+		t.Errorf("another, smaller model: %v", err)
+	}
+}

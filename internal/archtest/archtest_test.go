@@ -1,0 +1,128 @@
+package archtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// room is a package of the house: where it stands and what it may lean on.
+type room struct {
+	floor int
+	may   string // our packages that it may import; "..." is everything below
+	// external lists the modules outside the standard library that it may
+	// import. Every one of them ends up in a binary on somebody's meter.
+	external string
+}
+
+// house is the table of docs/architecture.md. Arrows point down, or sideways
+// where the table says so. A new package needs a line in both.
+var house = map[string]room{
+	"cmd/loadstar": {floor: 5, may: "...", external: "github.com/spf13/cobra golang.org/x/sys"},
+
+	"forecast": {floor: 2, may: "nn nn/safetensors"},
+
+	"nn":             {floor: 1, may: "nn/kernel"},
+	"nn/kernel":      {floor: 1, external: "golang.org/x/sys"},
+	"nn/safetensors": {floor: 1},
+	"nn/nntest":      {floor: 1, may: "nn nn/kernel"},
+
+	"internal/archtest": {floor: 5},
+}
+
+// testOnly are packages that nothing but tests may import.
+var testOnly = []string{"nn/nntest", "internal/archtest"}
+
+const module = "loadstar"
+
+type goPackage struct {
+	ImportPath, Doc string
+	Imports         []string
+}
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports", module+"/...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []goPackage
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		p.ImportPath = strings.TrimPrefix(p.ImportPath, module+"/")
+		all = append(all, p)
+	}
+}
+
+func TestImports(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range packages(t) {
+		r, ok := house[p.ImportPath]
+		if !ok {
+			t.Errorf("%s is not in the table: say in one sentence what it is for, in docs/architecture.md, and what it may import, here", p.ImportPath)
+			continue
+		}
+		seen[p.ImportPath] = true
+		for _, imp := range p.Imports {
+			if ours, ok := strings.CutPrefix(imp, module+"/"); ok {
+				checkArrow(t, p.ImportPath, r, ours)
+			} else if strings.Contains(strings.Split(imp, "/")[0], ".") {
+				if !slices.ContainsFunc(strings.Fields(r.external), func(m string) bool { return imp == m || strings.HasPrefix(imp, m+"/") }) {
+					t.Errorf("%s imports %s, a dependency that the table does not give it", p.ImportPath, imp)
+				}
+			}
+		}
+	}
+	for path := range house {
+		if !seen[path] {
+			t.Errorf("%s is in the table, but not in the tree", path)
+		}
+	}
+}
+
+func checkArrow(t *testing.T, from string, r room, to string) {
+	t.Helper()
+	switch {
+	case slices.Contains(testOnly, to) && !slices.Contains(testOnly, from):
+		t.Errorf("%s imports %s, which is for tests", from, to)
+	case house[to].floor > r.floor:
+		t.Errorf("%s (floor %d) imports %s (floor %d): arrows point down only", from, r.floor, to, house[to].floor)
+	case r.may != "..." && !slices.Contains(strings.Fields(r.may), to):
+		t.Errorf("%s imports %s: the table allows it %q", from, to, r.may)
+	}
+}
+
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}
+
+// TestDocumented holds the architecture page to the table.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "architecture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range house {
+		if !strings.Contains(string(page), "`"+path+"`") {
+			t.Errorf("docs/architecture.md does not say what %s is for", path)
+		}
+	}
+}

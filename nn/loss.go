@@ -1,0 +1,114 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+)
+
+// Loss scores what a network computed against what was observed: a mean over
+// examples and outputs.
+type Loss interface {
+	// Outputs returns how many outputs a network needs for the given number of
+	// targets per example.
+	Outputs(targets int) int
+	// point returns the loss of output number o and its derivative.
+	point(o int, out, target float32) (loss float64, slope float32)
+}
+
+// MSE is the mean squared error.
+type MSE struct{}
+
+// Outputs returns targets.
+func (MSE) Outputs(targets int) int { return targets }
+
+func (MSE) point(_ int, out, target float32) (float64, float32) {
+	e := out - target
+	return float64(e) * float64(e), 2 * e
+}
+
+// MAE is the mean absolute error; its slope where there is no error is 0.
+type MAE struct{}
+
+// Outputs returns targets.
+func (MAE) Outputs(targets int) int { return targets }
+
+func (MAE) point(_ int, out, target float32) (float64, float32) {
+	switch e := out - target; {
+	case e > 0:
+		return float64(e), 1
+	case e < 0:
+		return float64(-e), -1
+	default:
+		return float64(e), e // 0, or NaN
+	}
+}
+
+// Pinball is the quantile loss, max(q·e, (q-1)·e) with e = target - output, for
+// one output per target and quantile: the quantiles of the first target first.
+type Pinball struct {
+	Quantiles []float64
+}
+
+// NewPinball returns the loss for quantiles in ascending order, each within (0, 1).
+func NewPinball(quantiles ...float64) (Pinball, error) {
+	if len(quantiles) == 0 {
+		return Pinball{}, fmt.Errorf("nn: pinball loss without quantiles")
+	}
+	before := 0.0
+	for _, q := range quantiles {
+		if !(q > before && q < 1) {
+			return Pinball{}, fmt.Errorf("nn: quantiles %v do not ascend within (0, 1)", quantiles)
+		}
+		before = q
+	}
+	return Pinball{quantiles}, nil
+}
+
+// Outputs returns one output per target and quantile.
+func (p Pinball) Outputs(targets int) int { return targets * len(p.Quantiles) }
+
+func (p Pinball) point(o int, out, target float32) (float64, float32) {
+	q := p.Quantiles[o%len(p.Quantiles)]
+	switch e := float64(target) - float64(out); {
+	case e > 0:
+		return q * e, float32(-q)
+	case e < 0:
+		return (q - 1) * e, float32(1 - q)
+	default:
+		return e, float32(e) // 0, or NaN
+	}
+}
+
+// evaluate computes the mean loss of a batch and, if dout is not nil, writes its
+// gradient. Outputs have one row each, n columns apart; targets are row-major by
+// example. Padding gets no gradient.
+func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
+	targets := len(y) / batch
+	perTarget := outputs / targets
+	scale := float32(1 / float64(outputs*batch))
+	var sum float64
+	for o := range outputs {
+		row := out[o*n : o*n+batch]
+		for b, v := range row {
+			loss, slope := l.point(o, v, y[b*targets+o/perTarget])
+			sum += loss
+			if dout != nil {
+				dout[o*n+b] = slope * scale
+			}
+		}
+		if dout != nil {
+			clear(dout[o*n+batch : (o+1)*n])
+		}
+	}
+	return sum / float64(outputs*batch)
+}
+
+// Finite says whether every number of x is finite.
+func Finite(x []float32) bool {
+	for _, v := range x {
+		if math.Float32bits(v)&0x7f800000 == 0x7f800000 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,205 @@
+// Package nn trains the small recurrent networks that forecast load.
+//
+// A [Net] is an architecture: it owns no weights and is safe for concurrent use.
+// Weights are one flat []float32 that the caller owns, in the order and with the
+// names that PyTorch gives the same modules. A [Workspace] holds everything that
+// one pass needs besides the weights, so one worker with one workspace trains
+// thousands of clients in turn, and no step allocates.
+//
+// Inside a workspace a batch is innermost: a row holds one feature of every
+// example. All elementwise work is then contiguous whatever the layer widths
+// are, the hidden states of all steps laid out one after the other are already
+// their concatenation, and PyTorch's weight layout is the one that the matrix
+// kernels want. Rows are padded to a multiple of [kernel.Lanes] with examples of
+// zeros, whose gradient is zero.
+package nn
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+)
+
+// Tensor is a named part of the flat weight vector, row-major.
+type Tensor struct {
+	Name   string
+	Shape  []int
+	Offset int
+}
+
+// Len returns the number of weights.
+func (t Tensor) Len() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Kind says what a layer is.
+type Kind string
+
+// The kinds of layers that have weights.
+const (
+	KindLSTM   Kind = "lstm"
+	KindLinear Kind = "linear"
+	KindPReLU  Kind = "prelu"
+)
+
+// Layer is a run of tensors that belong together: the unit in which weights are
+// shared or kept personal.
+type Layer struct {
+	Name    string
+	Kind    Kind
+	Tensors []Tensor
+}
+
+// Offset returns where the layer begins in the flat weight vector.
+func (l Layer) Offset() int { return l.Tensors[0].Offset }
+
+// Len returns the number of weights.
+func (l Layer) Len() int {
+	n := 0
+	for _, t := range l.Tensors {
+		n += t.Len()
+	}
+	return n
+}
+
+// Block is a building block of a network: [LSTM], [Linear] or [PReLU].
+type Block interface {
+	// build returns the stages that compute the block on rows of input.
+	build(lookback, rows int) ([]stage, error)
+}
+
+// LSTM is a stack of LSTM layers over the steps of a window, as PyTorch's
+// nn.LSTM: gates in the order i, f, g, o, two bias vectors, states that start at
+// zero. It passes on the hidden states of the top layer at all steps,
+// concatenated in time, or at the last step alone. It must come first.
+type LSTM struct {
+	Name   string
+	Hidden int
+	Layers int // 0 means 1
+	Last   bool
+}
+
+// Linear is an affine map, as PyTorch's nn.Linear.
+type Linear struct {
+	Name string
+	Out  int
+}
+
+// PReLU is max(x, 0) + a·min(x, 0) with one learned slope a per row, as PyTorch's
+// nn.PReLU.
+type PReLU struct {
+	Name string
+}
+
+// Net is the architecture of a network: from windows of lookback steps by inputs
+// features to outputs.
+type Net struct {
+	lookback, inputs, outputs int
+	layers                    []Layer
+	stages                    []stage
+	offsets                   []int // of each stage's weights
+	weights                   int
+}
+
+// Build composes a network out of blocks.
+func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
+	if lookback < 1 || inputs < 1 {
+		return nil, fmt.Errorf("nn: window of %d steps by %d inputs", lookback, inputs)
+	}
+	if len(blocks) == 0 {
+		return nil, errors.New("nn: a network needs at least one block")
+	}
+	n := &Net{lookback: lookback, inputs: inputs, outputs: lookback * inputs}
+	names := map[string]bool{}
+	for i, b := range blocks {
+		if _, recurrent := b.(LSTM); recurrent && i > 0 {
+			return nil, fmt.Errorf("nn: block %d: an LSTM must come first", i+1)
+		}
+		stages, err := b.build(lookback, n.outputs)
+		if err != nil {
+			return nil, fmt.Errorf("nn: block %d: %w", i+1, err)
+		}
+		for _, s := range stages {
+			l := s.layer()
+			n.offsets = append(n.offsets, n.weights)
+			for j := range l.Tensors {
+				t := &l.Tensors[j]
+				if names[t.Name] {
+					return nil, fmt.Errorf("nn: block %d: two tensors are named %s", i+1, t.Name)
+				}
+				names[t.Name] = true
+				t.Offset = n.weights
+				n.weights += t.Len()
+			}
+			n.layers = append(n.layers, l)
+			n.stages = append(n.stages, s)
+			n.outputs = s.rows()
+		}
+	}
+	return n, nil
+}
+
+// Lookback returns the number of steps of a window.
+func (n *Net) Lookback() int { return n.lookback }
+
+// Inputs returns the number of features of a step.
+func (n *Net) Inputs() int { return n.inputs }
+
+// Outputs returns the number of values that the network computes for a window.
+func (n *Net) Outputs() int { return n.outputs }
+
+// Weights returns the length of the flat weight vector.
+func (n *Net) Weights() int { return n.weights }
+
+// Layers returns the layers in the order of their weights. The caller must not
+// change them.
+func (n *Net) Layers() []Layer { return n.layers }
+
+// Init fills w as PyTorch initialises the same modules: uniformly within
+// ±1/√fan, slopes of PReLU at 0.25. Equal generators give equal weights on every
+// platform.
+func (n *Net) Init(w []float32, rng *rand.Rand) {
+	n.check(w)
+	for i, s := range n.stages {
+		s.init(n.stageWeights(w, i), rng)
+	}
+}
+
+// Flops returns the multiplications and additions of the matrix products for one
+// batch: of a forward pass, and of a training step without the optimizer.
+func (n *Net) Flops(batch int) (forward, training int) {
+	for i, s := range n.stages {
+		f, b := s.flops(i == 0)
+		forward += f * batch
+		training += (f + b) * batch
+	}
+	return forward, training
+}
+
+func (n *Net) stageWeights(w []float32, i int) []float32 {
+	end := n.weights
+	if i+1 < len(n.offsets) {
+		end = n.offsets[i+1]
+	}
+	return w[n.offsets[i]:end:end]
+}
+
+func (n *Net) check(w []float32) {
+	if len(w) != n.weights {
+		panic(fmt.Sprintf("nn: %d weights for a network of %d", len(w), n.weights))
+	}
+}
+
+// uniform fills w within ±bound.
+func uniform(w []float32, bound float64, rng *rand.Rand) {
+	for i := range w {
+		// 53 random bits, by our own division: the conversion in math/rand is
+		// not part of its promise.
+		u := float64(rng.Uint64()>>11) / (1 << 53)
+		w[i] = float32(bound * (2*u - 1))
+	}
+}

@@ -1,0 +1,228 @@
+package nn_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"loadstar/nn"
+	"loadstar/nn/kernel"
+	"loadstar/nn/nntest"
+)
+
+// nets are odd on purpose: widths around the lanes of vectors, a stack of three,
+// single steps, networks without LSTM.
+var nets = map[string]func() (*nn.Net, error){
+	"stack": func() (*nn.Net, error) {
+		return nn.Build(5, 3, nn.LSTM{Name: "lstm", Hidden: 7, Layers: 3}, nn.Linear{Name: "fc.0", Out: 17}, nn.PReLU{Name: "fc.1"}, nn.Linear{Name: "fc.2", Out: 2})
+	},
+	"last step": func() (*nn.Net, error) {
+		return nn.Build(4, 1, nn.LSTM{Name: "lstm", Hidden: 16, Layers: 2, Last: true}, nn.Linear{Name: "fc", Out: 6})
+	},
+	"one step": func() (*nn.Net, error) {
+		return nn.Build(1, 9, nn.LSTM{Name: "lstm", Hidden: 1}, nn.Linear{Name: "fc", Out: 2})
+	},
+	"perceptron": func() (*nn.Net, error) {
+		return nn.Build(3, 2, nn.Linear{Name: "fc.0", Out: 33}, nn.PReLU{Name: "fc.1"}, nn.Linear{Name: "fc.2", Out: 4})
+	},
+}
+
+func build(t *testing.T, name string) *nn.Net {
+	t.Helper()
+	net, err := nets[name]()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net
+}
+
+func forEach(t *testing.T, f func(t *testing.T, net *nn.Net, k *kernel.Set)) {
+	for name := range nets {
+		for _, k := range kernel.Available() {
+			t.Run(fmt.Sprintf("%s/%s", name, k), func(t *testing.T) { f(t, build(t, name), k) })
+		}
+	}
+}
+
+func random(rng *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+	}
+	return x
+}
+
+// setup returns weights with random slopes, windows and targets.
+func setup(net *nn.Net, batch int) (w, x, y []float32) {
+	rng := rand.New(rand.NewPCG(1, uint64(batch)))
+	w = make([]float32, net.Weights())
+	net.Init(w, rng)
+	for i := range w {
+		w[i] += float32(rng.NormFloat64()) * 0.05
+	}
+	return w, random(rng, batch*net.Lookback()*net.Inputs()), random(rng, batch*net.Outputs())
+}
+
+func TestPredictAgainstReference(t *testing.T) {
+	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
+		for _, batch := range []int{1, 2, 15, 16, 17, 40} {
+			w, x, _ := setup(net, batch)
+			// A workspace smaller than the batch goes through it in pieces.
+			ws := net.NewWorkspace(k, 17)
+			out := make([]float32, batch*net.Outputs())
+			ws.Predict(out, w, x)
+			window := net.Lookback() * net.Inputs()
+			for b := range batch {
+				want := nntest.Outputs(net, nntest.Float64s(w), nntest.Float64s(x[b*window:(b+1)*window]))
+				for o, v := range want {
+					if got := float64(out[b*net.Outputs()+o]); math.Abs(got-v) > 1e-5 {
+						t.Fatalf("batch %d: output %d of window %d = %g, want %g", batch, o, b, got, v)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestGradientAgainstDifferences(t *testing.T) {
+	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
+		for _, batch := range []int{1, 16, 19} {
+			w, x, y := setup(net, batch)
+			nntest.CheckGradient(t, net, k, w, x, y, nn.MSE{})
+		}
+	})
+}
+
+// TestWorkspaceKeepsNothing trains two clients in turn on one workspace and
+// expects the bits that each gets on its own.
+func TestWorkspaceKeepsNothing(t *testing.T) {
+	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
+		w1, x1, y1 := setup(net, 32)
+		w2, x2, y2 := setup(net, 5)
+		g1, g2 := make([]float32, net.Weights()), make([]float32, net.Weights())
+		want1 := net.NewWorkspace(k, 32).Gradient(g1, w1, x1, y1, nn.MSE{})
+		want2 := net.NewWorkspace(k, 5).Gradient(g2, w2, x2, y2, nn.MSE{})
+		shared := net.NewWorkspace(k, 32)
+		g := make([]float32, net.Weights())
+		for round := range 3 {
+			if got := shared.Gradient(g, w1, x1, y1, nn.MSE{}); got != want1 || !equal(g, g1) {
+				t.Fatalf("round %d: client 1 differs", round)
+			}
+			if got := shared.Gradient(g, w2, x2, y2, nn.MSE{}); got != want2 || !equal(g, g2) {
+				t.Fatalf("round %d: client 2 differs", round)
+			}
+		}
+	})
+}
+
+func equal(a, b []float32) bool {
+	for i := range a {
+		if math.Float32bits(a[i]) != math.Float32bits(b[i]) {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func TestNoAllocations(t *testing.T) {
+	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
+		w, x, y := setup(net, 16)
+		ws := net.NewWorkspace(k, 16)
+		g, out := make([]float32, net.Weights()), make([]float32, 16*net.Outputs())
+		var loss nn.Loss = nn.MSE{}
+		if n := testing.AllocsPerRun(20, func() { ws.Gradient(g, w, x, y, loss) }); n != 0 {
+			t.Errorf("%g allocations a gradient", n)
+		}
+		if n := testing.AllocsPerRun(20, func() { ws.Predict(out, w, x) }); n != 0 {
+			t.Errorf("%g allocations a prediction", n)
+		}
+	})
+}
+
+// TestNaNShows puts one NaN into the inputs and expects it in the loss and in
+// every tensor of the gradient that it reaches.
+func TestNaNShows(t *testing.T) {
+	for _, k := range kernel.Available() {
+		net := build(t, "stack")
+		w, x, y := setup(net, 16)
+		x[3] = float32(math.NaN())
+		g := make([]float32, net.Weights())
+		loss := net.NewWorkspace(k, 16).Gradient(g, w, x, y, nn.MSE{})
+		if !math.IsNaN(loss) {
+			t.Errorf("%s: loss %g of inputs with NaN", k, loss)
+		}
+		for _, l := range net.Layers() {
+			if nn.Finite(g[l.Offset() : l.Offset()+l.Len()]) {
+				t.Errorf("%s: finite gradient of %s", k, l.Name)
+			}
+		}
+	}
+}
+
+func TestLosses(t *testing.T) {
+	// One output or three, against the targets 1 and -1; worked out by hand.
+	net, err := nn.Build(1, 1, nn.Linear{Name: "fc", Out: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	three, err := nn.Build(1, 1, nn.Linear{Name: "fc", Out: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pinball, err := nn.NewPinball(0.1, 0.5, 0.9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		net  *nn.Net
+		loss nn.Loss
+		bias []float32
+		want float64
+		grad []float32 // of the biases
+	}{
+		{"mse", net, nn.MSE{}, []float32{0.5}, (0.25 + 2.25) / 2, []float32{(2*-0.5 + 2*1.5) / 2}},
+		{"mae", net, nn.MAE{}, []float32{0.5}, (0.5 + 1.5) / 2, []float32{0}},
+		// Errors 1 and -1 at each quantile: 0.1+0.9, 0.5+0.5, 0.9+0.1.
+		{"pinball", three, pinball, []float32{0, 0, 0}, 0.5, []float32{0.8 / 6, 0, -0.8 / 6}},
+	} {
+		k := kernel.Available()[0]
+		w := append(make([]float32, len(c.bias)), c.bias...)
+		g := make([]float32, len(w))
+		got := c.net.NewWorkspace(k, 2).Gradient(g, w, []float32{0, 0}, []float32{1, -1}, c.loss)
+		if math.Abs(got-c.want) > 1e-7 {
+			t.Errorf("%s: loss %g, want %g", c.name, got, c.want)
+		}
+		for i, want := range c.grad {
+			if d := g[len(c.bias)+i] - want; d > 1e-7 || d < -1e-7 {
+				t.Errorf("%s: gradient of bias %d is %g, want %g", c.name, i, g[len(c.bias)+i], want)
+			}
+		}
+	}
+	for _, bad := range [][]float64{nil, {0}, {1}, {0.5, 0.5}, {0.9, 0.1}, {math.NaN()}} {
+		if _, err := nn.NewPinball(bad...); err == nil {
+			t.Errorf("NewPinball(%v): no error", bad)
+		}
+	}
+}
+
+func TestBuildErrors(t *testing.T) {
+	for name, f := range map[string]func() (*nn.Net, error){
+		"no blocks": func() (*nn.Net, error) { return nn.Build(3, 2) },
+		"no steps":  func() (*nn.Net, error) { return nn.Build(0, 2, nn.Linear{Name: "fc", Out: 1}) },
+		"LSTM not first": func() (*nn.Net, error) {
+			return nn.Build(3, 2, nn.Linear{Name: "fc", Out: 6}, nn.LSTM{Name: "lstm", Hidden: 2})
+		},
+		"no hidden":  func() (*nn.Net, error) { return nn.Build(3, 2, nn.LSTM{Name: "lstm"}) },
+		"no outputs": func() (*nn.Net, error) { return nn.Build(3, 2, nn.Linear{Name: "fc"}) },
+		"a name twice": func() (*nn.Net, error) {
+			return nn.Build(3, 2, nn.Linear{Name: "fc", Out: 2}, nn.Linear{Name: "fc", Out: 1})
+		},
+		"negative layers": func() (*nn.Net, error) { return nn.Build(3, 2, nn.LSTM{Name: "lstm", Hidden: 2, Layers: -1}) },
+	} {
+		if _, err := f(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package nn
+
+import (
+	"math/rand/v2"
+
+	"loadstar/nn/kernel"
+)
+
+type prelu struct {
+	name     string
+	channels int
+}
+
+func (b PReLU) build(_, rows int) ([]stage, error) { return []stage{&prelu{b.Name, rows}}, nil }
+
+func (p *prelu) layer() Layer {
+	return Layer{Name: p.name, Kind: KindPReLU, Tensors: []Tensor{
+		{Name: p.name + ".weight", Shape: []int{p.channels}},
+	}}
+}
+
+func (p *prelu) rows() int { return p.channels }
+
+func (p *prelu) init(w []float32, _ *rand.Rand) {
+	for i := range w {
+		w[i] = 0.25
+	}
+}
+
+func (p *prelu) flops(bool) (forward, backward int) { return 0, 0 }
+
+func (p *prelu) newTape(maxBatch int, _ bool) tape {
+	return &preluTape{prelu: p, y: make([]float32, p.channels*maxBatch), ones: ones(maxBatch)}
+}
+
+type preluTape struct {
+	*prelu
+	y, ones []float32
+}
+
+func (t *preluTape) forward(k *kernel.Set, w, in []float32, n int) []float32 {
+	k.PReLUForward(t.y, in, w, n)
+	return t.y[:t.channels*n]
+}
+
+func (t *preluTape) backward(k *kernel.Set, w, g, in, dout []float32, n int) []float32 {
+	k.PReLUBackward(dout, in, w, n)
+	rowSums(k, g, in, t.ones, t.channels, n, 1)
+	return dout
+}

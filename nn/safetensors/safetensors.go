@@ -1,0 +1,209 @@
+// Package safetensors reads and writes named float32 tensors in the .safetensors
+// format, which PyTorch, NumPy and JAX open: eight bytes that give the length of
+// a JSON header, the header, and the numbers, little-endian, one tensor after the
+// other.
+//
+// Reading is strict: what the format's own checker refuses is refused, and so are
+// numbers other than float32. No input makes it allocate more than it was allowed.
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+)
+
+// Tensor is a named array of numbers, row-major.
+type Tensor struct {
+	Name  string
+	Shape []int
+	Data  []float32
+}
+
+// maxHeader bounds the JSON header. A tensor takes about 100 bytes of it.
+const maxHeader = 4 << 20
+
+const metadataKey = "__metadata__"
+
+// entry is a tensor's line in the header.
+type entry struct {
+	DType   string   `json:"dtype"`
+	Shape   []int    `json:"shape"`
+	Offsets [2]int64 `json:"data_offsets"`
+}
+
+// Write writes the tensors in order. Metadata may be nil.
+func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
+	var header bytes.Buffer
+	header.WriteByte('{')
+	field := func(key string, value any) error {
+		if header.Len() > 1 {
+			header.WriteByte(',')
+		}
+		for i, x := range []any{key, value} {
+			text, err := json.Marshal(x)
+			if err != nil {
+				return err
+			}
+			if i == 1 {
+				header.WriteByte(':')
+			}
+			header.Write(text)
+		}
+		return nil
+	}
+	if len(metadata) > 0 {
+		if err := field(metadataKey, metadata); err != nil {
+			return err
+		}
+	}
+	var offset int64
+	names := map[string]bool{metadataKey: true}
+	for _, t := range tensors {
+		n, err := elements(t.Shape)
+		switch {
+		case err != nil:
+			return fmt.Errorf("safetensors: %s: %w", t.Name, err)
+		case n != int64(len(t.Data)):
+			return fmt.Errorf("safetensors: %s: %d numbers for shape %v", t.Name, len(t.Data), t.Shape)
+		case names[t.Name]:
+			return fmt.Errorf("safetensors: two tensors are named %s", t.Name)
+		}
+		names[t.Name] = true
+		shape := t.Shape
+		if shape == nil {
+			shape = []int{} // a scalar; null would not be an array
+		}
+		if err := field(t.Name, entry{"F32", shape, [2]int64{offset, offset + 4*n}}); err != nil {
+			return err
+		}
+		offset += 4 * n
+	}
+	header.WriteByte('}')
+	for header.Len()%8 != 0 {
+		header.WriteByte(' ') // aligns the numbers
+	}
+	if header.Len() > maxHeader {
+		return fmt.Errorf("safetensors: header of %d bytes", header.Len())
+	}
+	out := binary.LittleEndian.AppendUint64(nil, uint64(header.Len()))
+	if _, err := w.Write(append(out, header.Bytes()...)); err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		out = out[:0]
+		for _, v := range t.Data {
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+		}
+		if _, err := w.Write(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Read reads a whole file of at most limit numbers. It returns the tensors in the
+// order of their numbers.
+func Read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
+	tensors, metadata, err := read(r, limit)
+	if err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = errors.New("the file ends early")
+		}
+		return nil, nil, fmt.Errorf("safetensors: %w", err)
+	}
+	return tensors, metadata, nil
+}
+
+func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
+	var length uint64
+	if err := binary.Read(r, binary.LittleEndian, &length); err != nil {
+		return nil, nil, err
+	}
+	if length < 2 || length > maxHeader {
+		return nil, nil, fmt.Errorf("header of %d bytes: not a .safetensors file, or one with over %d bytes of names", length, maxHeader)
+	}
+	text := make([]byte, length)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, nil, err
+	}
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return nil, nil, fmt.Errorf("header: %w", err)
+	}
+	var metadata map[string]string
+	if m, ok := raw[metadataKey]; ok {
+		if err := json.Unmarshal(m, &metadata); err != nil {
+			return nil, nil, fmt.Errorf("header: metadata: %w", err)
+		}
+		delete(raw, metadataKey)
+	}
+	type named struct {
+		name string
+		entry
+	}
+	var entries []named
+	for name, m := range raw {
+		e := named{name: name}
+		if err := json.Unmarshal(m, &e.entry); err != nil {
+			return nil, nil, fmt.Errorf("header: %s: %w", name, err)
+		}
+		entries = append(entries, e)
+	}
+	slices.SortFunc(entries, func(a, b named) int {
+		return cmp.Or(cmp.Compare(a.Offsets[0], b.Offsets[0]), cmp.Compare(a.Offsets[1], b.Offsets[1]), cmp.Compare(a.name, b.name))
+	})
+	var offset int64
+	var tensors []Tensor
+	for _, e := range entries {
+		n, err := elements(e.Shape)
+		switch {
+		case err != nil:
+			return nil, nil, fmt.Errorf("%s: %w", e.name, err)
+		case e.DType != "F32":
+			return nil, nil, fmt.Errorf("%s holds %s; only F32 is read", e.name, e.DType)
+		case e.Offsets[0] != offset || e.Offsets[1] != offset+4*n:
+			return nil, nil, fmt.Errorf("%s: shape %v does not fit offsets %v after byte %d", e.name, e.Shape, e.Offsets, offset)
+		case e.Offsets[1] > 4*int64(limit):
+			return nil, nil, fmt.Errorf("over %d numbers, more than are wanted", limit)
+		}
+		offset = e.Offsets[1]
+		tensors = append(tensors, Tensor{Name: e.name, Shape: e.Shape})
+	}
+	for i := range tensors {
+		n := int((entries[i].Offsets[1] - entries[i].Offsets[0]) / 4)
+		buf := make([]byte, 4*n)
+		if _, err := io.ReadFull(r, buf); err != nil {
+			return nil, nil, err
+		}
+		data := make([]float32, n)
+		for j := range data {
+			data[j] = math.Float32frombits(binary.LittleEndian.Uint32(buf[4*j:]))
+		}
+		tensors[i].Data = data
+	}
+	if n, err := r.Read(make([]byte, 1)); n > 0 {
+		return nil, nil, errors.New("more bytes than the header names")
+	} else if err != nil && err != io.EOF {
+		return nil, nil, err
+	}
+	return tensors, metadata, nil
+}
+
+// elements returns the number of elements of a shape.
+func elements(shape []int) (int64, error) {
+	n := int64(1)
+	for _, d := range shape {
+		if d < 0 || d > 0 && n > math.MaxInt32/int64(d) {
+			return 0, fmt.Errorf("shape %v", shape)
+		}
+		n *= int64(d)
+	}
+	return n, nil
+}

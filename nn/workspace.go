@@ -1,0 +1,108 @@
+package nn
+
+import (
+	"fmt"
+
+	"loadstar/nn/kernel"
+)
+
+// Workspace is the memory of one worker for one network. It is used by one
+// goroutine at a time, and by any number of clients in turn: nothing in it
+// outlives a call but its capacity.
+type Workspace struct {
+	net   *Net
+	k     *kernel.Set
+	batch int
+
+	tapes []tape
+	ins   [][]float32 // of each stage, from the last forward pass
+	x     []float32   // lookback·inputs rows of the padded batch
+	dout  []float32
+}
+
+// NewWorkspace returns a workspace for batches of up to batch examples.
+func (n *Net) NewWorkspace(k *kernel.Set, batch int) *Workspace {
+	batch = max(batch, 1)
+	ws := &Workspace{net: n, k: k, batch: batch, ins: make([][]float32, len(n.stages))}
+	cols := padded(batch)
+	ws.x = make([]float32, n.lookback*n.inputs*cols)
+	ws.dout = make([]float32, n.outputs*cols)
+	for i, s := range n.stages {
+		ws.tapes = append(ws.tapes, s.newTape(cols, i == 0))
+	}
+	return ws
+}
+
+// padded returns the row length for a batch.
+func padded(batch int) int {
+	return (batch + kernel.Lanes - 1) / kernel.Lanes * kernel.Lanes
+}
+
+// Net returns the network that the workspace is for.
+func (ws *Workspace) Net() *Net { return ws.net }
+
+// Batch returns the largest batch that [Workspace.Gradient] takes.
+func (ws *Workspace) Batch() int { return ws.batch }
+
+// Predict computes the outputs for any number of windows x, each of lookback ×
+// inputs floats, into out, row-major by window.
+func (ws *Workspace) Predict(out, w, x []float32) {
+	ws.net.check(w)
+	window, outputs := ws.net.lookback*ws.net.inputs, ws.net.outputs
+	if len(x)%window != 0 || len(out) != len(x)/window*outputs {
+		panic(fmt.Sprintf("nn: %d inputs and %d outputs for windows of %d and %d", len(x), len(out), window, outputs))
+	}
+	for len(x) > 0 {
+		batch := min(ws.batch, len(x)/window)
+		n := padded(batch)
+		if batch == 1 {
+			n = 1 // a plain vector: the kernels multiply it without padding
+		}
+		y := ws.forward(w, x[:batch*window], batch, n)
+		for o := range outputs {
+			for b, v := range y[o*n : o*n+batch] {
+				out[b*outputs+o] = v
+			}
+		}
+		x, out = x[batch*window:], out[batch*outputs:]
+	}
+}
+
+// Gradient computes the mean loss of one batch of windows x against the targets
+// y, both row-major by example, and overwrites g with its gradient. The batch is
+// as large as x says.
+func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
+	ws.net.check(w)
+	ws.net.check(g)
+	window, outputs := ws.net.lookback*ws.net.inputs, ws.net.outputs
+	batch := len(x) / window
+	switch {
+	case batch < 1 || batch > ws.batch || len(x) != batch*window:
+		panic(fmt.Sprintf("nn: %d inputs for at most %d windows of %d", len(x), ws.batch, window))
+	case len(y) == 0 || len(y)%batch != 0 || loss.Outputs(len(y)/batch) != outputs:
+		panic(fmt.Sprintf("nn: %d targets for a batch of %d and %d outputs", len(y), batch, outputs))
+	}
+	n := padded(batch)
+	out := ws.forward(w, x, batch, n)
+	d := ws.dout[:outputs*n]
+	mean := evaluate(loss, out, d, y, outputs, batch, n)
+	for i := len(ws.tapes) - 1; i >= 0; i-- {
+		d = ws.tapes[i].backward(ws.k, ws.net.stageWeights(w, i), ws.net.stageWeights(g, i), ws.ins[i], d, n)
+	}
+	return mean
+}
+
+// forward runs a batch through all stages and returns outputs rows of n columns.
+func (ws *Workspace) forward(w, x []float32, batch, n int) []float32 {
+	at := ws.x[:ws.net.lookback*ws.net.inputs*n]
+	window := ws.net.lookback * ws.net.inputs
+	ws.k.Transpose(batch, window, x, window, at, n)
+	for r := range window {
+		clear(at[r*n+batch : (r+1)*n])
+	}
+	for i, t := range ws.tapes {
+		ws.ins[i] = at
+		at = t.forward(ws.k, ws.net.stageWeights(w, i), at, n)
+	}
+	return at
+}
