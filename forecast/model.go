@@ -12,7 +12,7 @@ import (
 )
 
 // Shape is the outside of a model. A zero field takes the value of the model's
-// paper.
+// paper; fekri2023 does not say how far it looks back, and 24 steps are ours.
 type Shape struct {
 	Lookback int // steps of a window
 	Inputs   int // features of a step
@@ -73,13 +73,25 @@ func head(outputs int, widths ...int) []nn.Block {
 	return append(blocks, nn.Linear{Name: name(), Out: outputs})
 }
 
-// Models returns the names of the models there are, with a summary of each.
-func Models() (names, summaries []string) {
+// Summary is a name that can be asked for, and what it stands for.
+type Summary struct{ Name, About string }
+
+// Models returns the models there are.
+func Models() []Summary {
+	var all []Summary
 	for _, a := range architectures {
-		names = append(names, a.name)
-		summaries = append(summaries, a.summary)
+		all = append(all, Summary{a.name, a.summary})
 	}
-	return names, summaries
+	return all
+}
+
+// names lists the names in a message.
+func names(all []Summary) string {
+	var s []string
+	for _, x := range all {
+		s = append(s, x.Name)
+	}
+	return strings.Join(s, ", ")
 }
 
 // New returns the model with the given name and shape.
@@ -103,8 +115,7 @@ func New(name string, shape Shape) (*Model, error) {
 		}
 		return &Model{name, net}, nil
 	}
-	names, _ := Models()
-	return nil, fmt.Errorf("no model %q; there are %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("no model %q; there are %s", name, names(Models()))
 }
 
 // Name returns the name of the model's paper.

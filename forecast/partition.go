@@ -110,6 +110,7 @@ func length(layers []nn.Layer) int {
 // Cut copies the shared weights out of w into shared, which holds SharedLen
 // floats, and the personal ones into personal, which holds PersonalLen.
 func (p Partition) Cut(w, shared, personal []float32) {
+	p.check(w, shared, personal)
 	for _, l := range p.shared {
 		shared = shared[copy(shared, w[l.Offset():l.Offset()+l.Len()]):]
 	}
@@ -120,10 +121,19 @@ func (p Partition) Cut(w, shared, personal []float32) {
 
 // Join is the reverse of Cut: it puts a client's whole weights together.
 func (p Partition) Join(w, shared, personal []float32) {
+	p.check(w, shared, personal)
 	for _, l := range p.shared {
 		shared = shared[copy(w[l.Offset():l.Offset()+l.Len()], shared):]
 	}
 	for _, l := range p.personal {
 		personal = personal[copy(w[l.Offset():l.Offset()+l.Len()], personal):]
+	}
+}
+
+// check panics unless the three vectors have the partition's lengths.
+func (p Partition) check(w, shared, personal []float32) {
+	s, q := p.SharedLen(), p.PersonalLen()
+	if len(w) != s+q || len(shared) != s || len(personal) != q {
+		panic(fmt.Sprintf("forecast: vectors of %d, %d and %d for %d shared and %d personal weights", len(w), len(shared), len(personal), s, q))
 	}
 }

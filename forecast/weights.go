@@ -13,19 +13,19 @@ import (
 // The metadata that a file of weights carries.
 const metaModel = "model"
 
-// WriteWeights writes the weights of some of the model's layers, all of them if
-// layers is nil, as .safetensors, with the tensor names that the same network has
-// in PyTorch. Metadata may be nil.
+// WriteWeights writes the weights of the given layers, and of no others, as
+// .safetensors, with the tensor names that the same network has in PyTorch. Metadata
+// may be nil. A number that is not finite is an error.
 func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metadata map[string]string) error {
 	if len(w) != m.net.Weights() {
 		return fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
 	}
-	if layers == nil {
-		layers = m.net.Layers()
-	}
 	var tensors []safetensors.Tensor
 	for _, l := range layers {
 		for _, t := range l.Tensors {
+			if !nn.Finite(w[t.Offset : t.Offset+t.Len()]) {
+				return fmt.Errorf("tensor %s holds a number that is not finite", t.Name)
+			}
 			tensors = append(tensors, safetensors.Tensor{Name: t.Name, Shape: t.Shape, Data: w[t.Offset : t.Offset+t.Len()]})
 		}
 	}
@@ -38,17 +38,15 @@ func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metad
 	return safetensors.Write(to, tensors, meta)
 }
 
-// ReadWeights reads weights into w: of the given layers, all of them if layers is
-// nil, and of no others. It leaves w alone if the file does not fit, or holds a
+// ReadWeights reads weights into w: of the given layers, all of them, and of no
+// others. It leaves w alone if the file does not fit, or holds a
 // number that is not finite.
 func (m *Model) ReadWeights(from io.Reader, w []float32, layers []nn.Layer) (metadata map[string]string, err error) {
 	if len(w) != m.net.Weights() {
 		return nil, fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
 	}
-	if layers == nil {
-		layers = m.net.Layers()
-	}
-	read, metadata, err := safetensors.Read(from, m.net.Weights())
+	// A few megabytes more, so that another model can be told by its name.
+	read, metadata, err := safetensors.Read(from, m.net.Weights()+1<<20)
 	if err != nil {
 		return nil, err
 	}

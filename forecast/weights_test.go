@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
@@ -46,7 +47,7 @@ func TestWeightsNames(t *testing.T) {
 	golden := readGolden(t, "bose2023-mse")
 	m := model(t, "bose2023", Shape{})
 	var file bytes.Buffer
-	if err := m.WriteWeights(&file, m.InitialWeights(1), nil, nil); err != nil {
+	if err := m.WriteWeights(&file, m.InitialWeights(1), m.Net().Layers(), nil); err != nil {
 		t.Fatal(err)
 	}
 	tensors, _, err := safetensors.Read(&file, m.Net().Weights())
@@ -73,18 +74,25 @@ func TestReadWeightsRefuses(t *testing.T) {
 		w := m.InitialWeights(1)
 		edit(w)
 		var b bytes.Buffer
-		if err := m.WriteWeights(&b, w, nil, nil); err != nil {
+		if err := m.WriteWeights(&b, w, m.Net().Layers(), nil); err != nil {
 			t.Fatal(err)
 		}
 		return &b
 	}
 	keep := func([]float32) {}
+	// damaged puts a number into a file that WriteWeights would not write.
+	damaged := func(i int, v float32) *bytes.Buffer {
+		b := write(m, keep)
+		at := b.Len() - 4*(m.Net().Weights()-i)
+		binary.LittleEndian.PutUint32(b.Bytes()[at:], math.Float32bits(v))
+		return b
+	}
 	var shared, narrow bytes.Buffer
 	if err := m.WriteWeights(&shared, m.InitialWeights(1), head.Shared(), nil); err != nil {
 		t.Fatal(err)
 	}
 	small := model(t, "bose2023", Shape{Inputs: 3})
-	if err := small.WriteWeights(&narrow, small.InitialWeights(1), nil, nil); err != nil {
+	if err := small.WriteWeights(&narrow, small.InitialWeights(1), small.Net().Layers(), nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -93,16 +101,16 @@ func TestReadWeightsRefuses(t *testing.T) {
 		part bool
 		want string
 	}{
-		{"another model", write(other, keep), false, "more than are wanted"},
+		{"another model", write(other, keep), false, "weights of model bose2024"},
 		{"layers missing", &shared, false, "missing"},
 		{"layers too many", write(m, keep), true, "not one of the wanted layers"},
 		{"another width", &narrow, false, "shape"},
-		{"NaN", write(m, func(w []float32) { w[100] = float32(math.NaN()) }), false, "not finite"},
-		{"infinity", write(m, func(w []float32) { w[42180] = float32(math.Inf(-1)) }), false, "not finite"},
+		{"NaN", damaged(100, float32(math.NaN())), false, "not finite"},
+		{"infinity", damaged(42180, float32(math.Inf(-1))), false, "not finite"},
 	} {
 		layers := head.Shared()
 		if !c.part {
-			layers = nil
+			layers = m.Net().Layers()
 		}
 		w := make([]float32, m.Net().Weights())
 		_, err := m.ReadWeights(c.file, w, layers)
@@ -114,7 +122,48 @@ func TestReadWeightsRefuses(t *testing.T) {
 		}
 	}
 	w := make([]float32, other.Net().Weights())
-	if _, err := other.ReadWeights(write(m, keep), w, nil); err == nil || !strings.Contains(err.Error(), "weights of model bose2023") {
+	if _, err := other.ReadWeights(write(m, keep), w, other.Net().Layers()); err == nil || !strings.Contains(err.Error(), "weights of model bose2023") {
 		t.Errorf("another, smaller model: %v", err)
+	}
+}
+
+// TestWriteWeightsOnlyTheGiven writes the shared layers of every partition and looks
+// into the file: no personal tensor may be there, none at all under "all".
+func TestWriteWeightsOnlyTheGiven(t *testing.T) {
+	m := model(t, "bose2023", Shape{})
+	for _, name := range append(Partitions(), "fc.0,lstm_l1") {
+		p, err := m.Partition(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file bytes.Buffer
+		if err := m.WriteWeights(&file, m.InitialWeights(1), p.Shared(), nil); err != nil {
+			t.Fatal(err)
+		}
+		tensors, meta, err := safetensors.Read(&file, m.Net().Weights())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if meta["format"] != "pt" {
+			t.Errorf("%s: metadata %v does not say that names are PyTorch's", name, meta)
+		}
+		var want []string
+		for _, l := range p.Shared() {
+			for _, x := range l.Tensors {
+				want = append(want, x.Name)
+			}
+		}
+		var got []string
+		for _, x := range tensors {
+			got = append(got, x.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: wrote %v, want %v", name, got, want)
+		}
+	}
+	w := m.InitialWeights(1)
+	w[0] = float32(math.NaN())
+	if err := m.WriteWeights(&bytes.Buffer{}, w, m.Net().Layers(), nil); err == nil {
+		t.Error("NaN was written")
 	}
 }

@@ -14,8 +14,8 @@ type linear struct {
 }
 
 func (b Linear) build(_, rows int) ([]stage, error) {
-	if b.Out < 1 {
-		return nil, fmt.Errorf("linear %s has %d outputs", b.Name, b.Out)
+	if b.Out < 1 || b.Out > maxWidth {
+		return nil, fmt.Errorf("linear layer %s has %d outputs; it has 1 to %d", b.Name, b.Out, maxWidth)
 	}
 	return []stage{&linear{b.Name, rows, b.Out}}, nil
 }
@@ -69,12 +69,12 @@ func (t *linearTape) backward(k *kernel.Set, w, g, in, dout []float32, n int) []
 		k.MatMulT(t.out, t.in, n, 1, dout, n, 0, in, n, 0, g, t.in, false)
 	} else {
 		k.Transpose(t.in, n, in, n, t.xt, t.in)
-		k.MatMul(t.out, t.in, n, dout, n, 1, t.xt, t.in, g, t.in, kernel.Zero)
+		k.MatMul(t.out, t.in, n, dout, n, 1, t.xt, t.in, g, t.in, kernel.Zero())
 	}
 	rowSums(k, g[t.out*t.in:], dout, t.ones, t.out, n, 1)
 	if t.dx == nil {
 		return nil
 	}
-	k.MatMul(t.in, n, t.out, w, 1, t.in, dout, n, t.dx, n, kernel.Zero)
+	k.MatMul(t.in, n, t.out, w, 1, t.in, dout, n, t.dx, n, kernel.Zero())
 	return t.dx[:t.in*n]
 }

@@ -1,8 +1,10 @@
 package nn
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Loss scores what a network computed against what was observed: a mean over
@@ -46,29 +48,32 @@ func (MAE) point(_ int, out, target float32) (float64, float32) {
 // Pinball is the quantile loss, max(q·e, (q-1)·e) with e = target - output, for
 // one output per target and quantile: the quantiles of the first target first.
 type Pinball struct {
-	Quantiles []float64
+	quantiles []float64
 }
 
 // NewPinball returns the loss for quantiles in ascending order, each within (0, 1).
-func NewPinball(quantiles ...float64) (Pinball, error) {
+func NewPinball(quantiles ...float64) (*Pinball, error) {
 	if len(quantiles) == 0 {
-		return Pinball{}, fmt.Errorf("nn: pinball loss without quantiles")
+		return nil, errors.New("nn: pinball loss without quantiles")
 	}
 	before := 0.0
 	for _, q := range quantiles {
 		if !(q > before && q < 1) {
-			return Pinball{}, fmt.Errorf("nn: quantiles %v do not ascend within (0, 1)", quantiles)
+			return nil, fmt.Errorf("nn: quantiles %v do not ascend within (0, 1)", quantiles)
 		}
 		before = q
 	}
-	return Pinball{quantiles}, nil
+	return &Pinball{slices.Clone(quantiles)}, nil
 }
 
-// Outputs returns one output per target and quantile.
-func (p Pinball) Outputs(targets int) int { return targets * len(p.Quantiles) }
+// Quantile returns the quantile that output number o stands for.
+func (p *Pinball) Quantile(o int) float64 { return p.quantiles[o%len(p.quantiles)] }
 
-func (p Pinball) point(o int, out, target float32) (float64, float32) {
-	q := p.Quantiles[o%len(p.Quantiles)]
+// Outputs returns one output per target and quantile.
+func (p *Pinball) Outputs(targets int) int { return targets * len(p.quantiles) }
+
+func (p *Pinball) point(o int, out, target float32) (float64, float32) {
+	q := p.Quantile(o)
 	switch e := float64(target) - float64(out); {
 	case e > 0:
 		return q * e, float32(-q)
@@ -79,8 +84,7 @@ func (p Pinball) point(o int, out, target float32) (float64, float32) {
 	}
 }
 
-// evaluate computes the mean loss of a batch and, if dout is not nil, writes its
-// gradient. Outputs have one row each, n columns apart; targets are row-major by
+// evaluate computes the mean loss of a batch and writes its gradient into dout. Outputs have one row each, n columns apart; targets are row-major by
 // example. Padding gets no gradient.
 func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 	targets := len(y) / batch
@@ -92,13 +96,9 @@ func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 		for b, v := range row {
 			loss, slope := l.point(o, v, y[b*targets+o/perTarget])
 			sum += loss
-			if dout != nil {
-				dout[o*n+b] = slope * scale
-			}
+			dout[o*n+b] = slope * scale
 		}
-		if dout != nil {
-			clear(dout[o*n+batch : (o+1)*n])
-		}
+		clear(dout[o*n+batch : (o+1)*n])
 	}
 	return sum / float64(outputs*batch)
 }

@@ -19,8 +19,8 @@ type lstm struct {
 }
 
 func (b LSTM) build(lookback, rows int) ([]stage, error) {
-	if b.Hidden < 1 || b.Layers < 0 {
-		return nil, fmt.Errorf("LSTM %s has %d layers of %d", b.Name, b.Layers, b.Hidden)
+	if b.Hidden < 1 || b.Hidden > maxWidth/4 || b.Layers < 0 || b.Layers > 64 {
+		return nil, fmt.Errorf("LSTM %s has %d layers of %d; it has 1 to 64 of up to %d", b.Name, b.Layers, b.Hidden, maxWidth/4)
 	}
 	layers, in := max(b.Layers, 1), rows/lookback
 	var stages []stage
@@ -131,7 +131,7 @@ func (t *lstmTape) forwardBatch(k *kernel.Set, ih, hh, in []float32, n int) {
 		z := t.z[s*gates*n:]
 		k.MatMul(gates, n, t.in, ih, t.in, 1, in[s*t.in*n:], n, z, n, kernel.Bias(t.bias))
 		if s > 0 {
-			k.MatMul(gates, n, width, hh, width, 1, t.h[(s-1)*width*n:], n, z, n, kernel.Accumulate)
+			k.MatMul(gates, n, width, hh, width, 1, t.h[(s-1)*width*n:], n, z, n, kernel.Accumulate())
 		}
 		t.gates(k, s, n)
 	}
@@ -147,10 +147,10 @@ func (t *lstmTape) forwardOne(k *kernel.Set, ih, hh, in []float32) {
 	for s := range t.steps {
 		copy(t.z[s*gates:], t.bias)
 	}
-	k.MatMul(t.steps, gates, t.in, in, t.in, 1, t.iht, gates, t.z, gates, kernel.Accumulate)
+	k.MatMul(t.steps, gates, t.in, in, t.in, 1, t.iht, gates, t.z, gates, kernel.Accumulate())
 	for s := range t.steps {
 		if s > 0 {
-			k.MatMul(1, gates, width, t.h[(s-1)*width:], width, 1, t.hht, gates, t.z[s*gates:], gates, kernel.Accumulate)
+			k.MatMul(1, gates, width, t.h[(s-1)*width:], width, 1, t.hht, gates, t.z[s*gates:], gates, kernel.Accumulate())
 		}
 		t.gates(k, s, 1)
 	}
@@ -189,10 +189,10 @@ func (t *lstmTape) backward(k *kernel.Set, w, g, in, dout []float32, n int) []fl
 		from, to := s*width*n, (s+1)*width*n
 		k.GatesBackward(z, t.previousCell(s, n), t.tc[from:to], dh[from:to], dc)
 		if s > 0 {
-			k.MatMul(width, n, gates, hh, 1, width, z, n, dh[from-width*n:], n, kernel.Accumulate)
+			k.MatMul(width, n, gates, hh, 1, width, z, n, dh[from-width*n:], n, kernel.Accumulate())
 		}
 		if t.dx != nil {
-			k.MatMul(t.in, n, gates, ih, 1, t.in, z, n, t.dx[s*t.in*n:], n, kernel.Zero)
+			k.MatMul(t.in, n, gates, ih, 1, t.in, z, n, t.dx[s*t.in*n:], n, kernel.Zero())
 		}
 	}
 	k.MatMulT(gates, t.in, n, t.steps, t.z, n, gates*n, in, n, t.in*n, gih, t.in, false)

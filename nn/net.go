@@ -105,23 +105,30 @@ type Net struct {
 	weights                   int
 }
 
+// A network is at most this wide and large: far beyond what load needs, and small
+// enough that no size overflows on a 32-bit machine.
+const (
+	maxWidth   = 1 << 14
+	maxWeights = 1 << 26
+)
+
 // Build composes a network out of blocks.
 func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
-	if lookback < 1 || inputs < 1 {
-		return nil, fmt.Errorf("nn: window of %d steps by %d inputs", lookback, inputs)
+	if lookback < 1 || inputs < 1 || lookback > maxWidth || inputs > maxWidth || lookback*inputs > maxWidth {
+		return nil, fmt.Errorf("a window of %d steps by %d inputs; both are at least 1, and at most %d together", lookback, inputs, maxWidth)
 	}
 	if len(blocks) == 0 {
-		return nil, errors.New("nn: a network needs at least one block")
+		return nil, errors.New("a network needs at least one block")
 	}
 	n := &Net{lookback: lookback, inputs: inputs, outputs: lookback * inputs}
 	names := map[string]bool{}
 	for i, b := range blocks {
 		if _, recurrent := b.(LSTM); recurrent && i > 0 {
-			return nil, fmt.Errorf("nn: block %d: an LSTM must come first", i+1)
+			return nil, fmt.Errorf("block %d: an LSTM must come first", i+1)
 		}
 		stages, err := b.build(lookback, n.outputs)
 		if err != nil {
-			return nil, fmt.Errorf("nn: block %d: %w", i+1, err)
+			return nil, fmt.Errorf("block %d: %w", i+1, err)
 		}
 		for _, s := range stages {
 			l := s.layer()
@@ -129,7 +136,7 @@ func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
 			for j := range l.Tensors {
 				t := &l.Tensors[j]
 				if names[t.Name] {
-					return nil, fmt.Errorf("nn: block %d: two tensors are named %s", i+1, t.Name)
+					return nil, fmt.Errorf("block %d: two tensors are named %s", i+1, t.Name)
 				}
 				names[t.Name] = true
 				t.Offset = n.weights
@@ -138,6 +145,9 @@ func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
 			n.layers = append(n.layers, l)
 			n.stages = append(n.stages, s)
 			n.outputs = s.rows()
+			if n.outputs > maxWidth || n.weights > maxWeights {
+				return nil, fmt.Errorf("layer %s makes the network larger than %d rows or %d weights", l.Name, maxWidth, maxWeights)
+			}
 		}
 	}
 	return n, nil
@@ -171,11 +181,11 @@ func (n *Net) Init(w []float32, rng *rand.Rand) {
 
 // Flops returns the multiplications and additions of the matrix products for one
 // batch: of a forward pass, and of a training step without the optimizer.
-func (n *Net) Flops(batch int) (forward, training int) {
+func (n *Net) Flops(batch int) (forward, training int64) {
 	for i, s := range n.stages {
 		f, b := s.flops(i == 0)
-		forward += f * batch
-		training += (f + b) * batch
+		forward += int64(f) * int64(batch)
+		training += int64(f+b) * int64(batch)
 	}
 	return forward, training
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"loadstar/nn"
@@ -22,6 +23,9 @@ var nets = map[string]func() (*nn.Net, error){
 	},
 	"one step": func() (*nn.Net, error) {
 		return nn.Build(1, 9, nn.LSTM{Name: "lstm", Hidden: 1}, nn.Linear{Name: "fc", Out: 2})
+	},
+	"PReLU behind an LSTM": func() (*nn.Net, error) {
+		return nn.Build(5, 3, nn.LSTM{Name: "lstm", Hidden: 7}, nn.PReLU{Name: "fc.0"}, nn.Linear{Name: "fc.1", Out: 2})
 	},
 	"perceptron": func() (*nn.Net, error) {
 		return nn.Build(3, 2, nn.Linear{Name: "fc.0", Out: 33}, nn.PReLU{Name: "fc.1"}, nn.Linear{Name: "fc.2", Out: 4})
@@ -94,8 +98,8 @@ func TestGradientAgainstDifferences(t *testing.T) {
 	})
 }
 
-// TestWorkspaceKeepsNothing trains two clients in turn on one workspace and
-// expects the bits that each gets on its own.
+// TestWorkspaceKeepsNothing trains two clients in turn on one workspace, after one
+// whose inputs are not numbers, and expects the bits that each gets on its own.
 func TestWorkspaceKeepsNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		w1, x1, y1 := setup(net, 32)
@@ -105,6 +109,11 @@ func TestWorkspaceKeepsNothing(t *testing.T) {
 		want2 := net.NewWorkspace(k, 5).Gradient(g2, w2, x2, y2, nn.MSE{})
 		shared := net.NewWorkspace(k, 32)
 		g := make([]float32, net.Weights())
+		broken := random(rand.New(rand.NewPCG(4, 4)), len(x1))
+		for i := range broken {
+			broken[i] = float32(math.NaN())
+		}
+		shared.Gradient(g, w1, broken, y1, nn.MSE{})
 		for round := range 3 {
 			if got := shared.Gradient(g, w1, x1, y1, nn.MSE{}); got != want1 || !equal(g, g1) {
 				t.Fatalf("round %d: client 1 differs", round)
@@ -127,17 +136,71 @@ func equal(a, b []float32) bool {
 
 func TestNoAllocations(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
-		w, x, y := setup(net, 16)
-		ws := net.NewWorkspace(k, 16)
-		g, out := make([]float32, net.Weights()), make([]float32, 16*net.Outputs())
-		var loss nn.Loss = nn.MSE{}
-		if n := testing.AllocsPerRun(20, func() { ws.Gradient(g, w, x, y, loss) }); n != 0 {
-			t.Errorf("%g allocations a gradient", n)
+		pinball, err := nn.NewPinball(0.1, 0.9)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if n := testing.AllocsPerRun(20, func() { ws.Predict(out, w, x) }); n != 0 {
-			t.Errorf("%g allocations a prediction", n)
+		n := net.Weights()
+		g, m, v, vmax := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+		for _, batch := range []int{1, 16, 17} {
+			w, x, y := setup(net, batch)
+			ws := net.NewWorkspace(k, batch)
+			out := make([]float32, batch*net.Outputs())
+			for name, f := range map[string]func(){
+				"mse":     func() { ws.Gradient(g, w, x, y, nn.MSE{}) },
+				"mae":     func() { ws.Gradient(g, w, x, y, nn.MAE{}) },
+				"pinball": func() { ws.Gradient(g, w, x, y[:len(y)/2], pinball) },
+				"predict": func() { ws.Predict(out, w, x) },
+				"adam":    func() { k.Adam(w, g, m, v, kernel.AdamStep{Step: 1}) },
+				"amsgrad": func() { k.AMSGrad(w, g, m, v, vmax, kernel.AdamStep{Step: 1}) },
+			} {
+				if name == "pinball" && net.Outputs()%2 != 0 {
+					continue
+				}
+				if n := testing.AllocsPerRun(10, f); n != 0 {
+					t.Errorf("%s at batch %d: %g allocations", name, batch, n)
+				}
+			}
 		}
 	})
+}
+
+// TestPredictInAnyCompany: a window's outputs do not depend on the others, nor on the
+// size of the workspace.
+func TestPredictInAnyCompany(t *testing.T) {
+	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
+		w, x, _ := setup(net, 33)
+		want, got := make([]float32, 33*net.Outputs()), make([]float32, 33*net.Outputs())
+		net.NewWorkspace(k, 64).Predict(want, w, x)
+		for _, size := range []int{1, 16, 32, 33} {
+			net.NewWorkspace(k, size).Predict(got, w, x)
+			if !equal(got, want) {
+				t.Errorf("a workspace of %d gives other bits", size)
+			}
+		}
+	})
+}
+
+// TestConcurrentUse shares a network between goroutines, each with its own workspace;
+// the race detector watches.
+func TestConcurrentUse(t *testing.T) {
+	net := build(t, "stack")
+	w, x, y := setup(net, 16)
+	want := make([]float32, net.Weights())
+	k := kernel.Available()[0]
+	net.NewWorkspace(k, 16).Gradient(want, w, x, y, nn.MSE{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			g, ws := make([]float32, net.Weights()), net.NewWorkspace(k, 16)
+			for range 10 {
+				if ws.Gradient(g, w, x, y, nn.MSE{}); !equal(g, want) {
+					t.Error("another goroutine changed the gradient")
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // TestNaNShows puts one NaN into the inputs and expects it in the loss and in
@@ -218,6 +281,11 @@ func TestBuildErrors(t *testing.T) {
 		"no outputs": func() (*nn.Net, error) { return nn.Build(3, 2, nn.Linear{Name: "fc"}) },
 		"a name twice": func() (*nn.Net, error) {
 			return nn.Build(3, 2, nn.Linear{Name: "fc", Out: 2}, nn.Linear{Name: "fc", Out: 1})
+		},
+		"too wide": func() (*nn.Net, error) { return nn.Build(3, 1<<30, nn.Linear{Name: "fc", Out: 1}) },
+		"too long": func() (*nn.Net, error) { return nn.Build(1<<62, 4, nn.Linear{Name: "fc", Out: 1}) },
+		"too many": func() (*nn.Net, error) {
+			return nn.Build(1<<13, 2, nn.Linear{Name: "a", Out: 1 << 14}, nn.Linear{Name: "b", Out: 1})
 		},
 		"negative layers": func() (*nn.Net, error) { return nn.Build(3, 2, nn.LSTM{Name: "lstm", Hidden: 2, Layers: -1}) },
 	} {

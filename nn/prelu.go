@@ -30,12 +30,13 @@ func (p *prelu) init(w []float32, _ *rand.Rand) {
 func (p *prelu) flops(bool) (forward, backward int) { return 0, 0 }
 
 func (p *prelu) newTape(maxBatch int, _ bool) tape {
-	return &preluTape{prelu: p, y: make([]float32, p.channels*maxBatch), ones: ones(maxBatch)}
+	n := p.channels * maxBatch
+	return &preluTape{prelu: p, y: make([]float32, n), product: make([]float32, n), ones: ones(maxBatch)}
 }
 
 type preluTape struct {
 	*prelu
-	y, ones []float32
+	y, product, ones []float32
 }
 
 func (t *preluTape) forward(k *kernel.Set, w, in []float32, n int) []float32 {
@@ -44,7 +45,7 @@ func (t *preluTape) forward(k *kernel.Set, w, in []float32, n int) []float32 {
 }
 
 func (t *preluTape) backward(k *kernel.Set, w, g, in, dout []float32, n int) []float32 {
-	k.PReLUBackward(dout, in, w, n)
-	rowSums(k, g, in, t.ones, t.channels, n, 1)
+	k.PReLUBackward(dout, in, t.product, w, n)
+	rowSums(k, g, t.product, t.ones, t.channels, n, 1)
 	return dout
 }

@@ -26,7 +26,7 @@ type tape interface {
 	forward(k *kernel.Set, w, in []float32, n int) []float32
 	// backward follows the forward pass of the same w, in and n: it writes the
 	// gradient of w into g and returns the gradient of in, or nil for a first
-	// stage. It may overwrite dout, in and what forward returned.
+	// stage. It may overwrite dout.
 	backward(k *kernel.Set, w, g, in, dout []float32, n int) []float32
 }
 

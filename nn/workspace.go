@@ -38,24 +38,20 @@ func padded(batch int) int {
 	return (batch + kernel.Lanes - 1) / kernel.Lanes * kernel.Lanes
 }
 
-// Net returns the network that the workspace is for.
-func (ws *Workspace) Net() *Net { return ws.net }
-
-// Batch returns the largest batch that [Workspace.Gradient] takes.
-func (ws *Workspace) Batch() int { return ws.batch }
-
 // Predict computes the outputs for any number of windows x, each of lookback ×
-// inputs floats, into out, row-major by window.
+// inputs floats, into out, row-major by window. A window's outputs are the same bits
+// in any company; alone it goes a faster way, and may differ in the last ones.
 func (ws *Workspace) Predict(out, w, x []float32) {
 	ws.net.check(w)
 	window, outputs := ws.net.lookback*ws.net.inputs, ws.net.outputs
 	if len(x)%window != 0 || len(out) != len(x)/window*outputs {
 		panic(fmt.Sprintf("nn: %d inputs and %d outputs for windows of %d and %d", len(x), len(out), window, outputs))
 	}
+	alone := len(x) == window
 	for len(x) > 0 {
 		batch := min(ws.batch, len(x)/window)
 		n := padded(batch)
-		if batch == 1 {
+		if alone {
 			n = 1 // a plain vector: the kernels multiply it without padding
 		}
 		y := ws.forward(w, x[:batch*window], batch, n)

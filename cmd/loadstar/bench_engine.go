@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
 	"text/tabwriter"
@@ -49,12 +51,13 @@ Debian's python3-torch and libopenblas0.`,
 			if only != "" {
 				k, err := kernel.Select(only)
 				if err != nil {
-					return err
+					return usageError{fmt.Errorf("--kernel: %w", err), "bench engine "}
 				}
 				sets = []*kernel.Set{k}
 			}
-			if runs < 1 || seconds <= 0 {
-				return usageError{fmt.Errorf("--runs and --seconds must be positive"), "bench engine "}
+			d, err := benchTime(runs, seconds)
+			if err != nil {
+				return usageError{err, "bench engine "}
 			}
 			var p *peer
 			if withPeer {
@@ -64,7 +67,7 @@ Debian's python3-torch and libopenblas0.`,
 				}
 				defer p.stop()
 			}
-			b, err := benchEngine(sets, p, runs, time.Duration(seconds*float64(time.Second)), cmd.ErrOrStderr())
+			b, err := benchEngine(sets, p, runs, d, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -78,8 +81,16 @@ Debian's python3-torch and libopenblas0.`,
 	cmd.Flags().BoolVar(&withPeer, "peer", false, "measure PyTorch in alternation")
 	cmd.Flags().IntVar(&runs, "runs", 7, "how many times to measure everything")
 	cmd.Flags().Float64Var(&seconds, "seconds", 0.5, "CPU seconds of each measurement of training; others take half")
-	cmd.Flags().StringVar(&only, "kernel", "", "measure this kernel set alone (default all that the CPU has)")
+	cmd.Flags().StringVar(&only, "kernel", os.Getenv(kernel.Env), "measure this kernel set alone (default $"+kernel.Env+", or all that the CPU has)")
 	return cmd
+}
+
+// benchTime checks the flags that every benchmark has.
+func benchTime(runs int, seconds float64) (time.Duration, error) {
+	if runs < 1 || !(seconds > 0 && seconds < 3600) {
+		return 0, errors.New("--runs is at least 1, and --seconds above 0 and below 3600")
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
 }
 
 // engineBench is the result of bench engine.
@@ -92,16 +103,15 @@ type engineBench struct {
 }
 
 type kernelBench struct {
-	Name            string   `json:"name"`
-	TrainStepsPerS  float64  `json:"train_steps_per_s"`
-	Infer1PerS      float64  `json:"infer1_per_s"`
-	Infer256PerS    float64  `json:"infer256_per_s"`
-	AllocsPerStep   float64  `json:"allocs_per_step"`
-	PeakShare       float64  `json:"peak_share"`
-	PeerRatio       *float64 `json:"peer_ratio,omitempty"`
-	PeerRatio1      *float64 `json:"peer_infer1_ratio,omitempty"`
-	PeerRatio256    *float64 `json:"peer_infer256_ratio,omitempty"`
-	PeerRatioLowest *float64 `json:"peer_ratio_lowest,omitempty"`
+	Name           string   `json:"name"`
+	TrainStepsPerS float64  `json:"train_steps_per_s"`
+	Infer1PerS     float64  `json:"infer1_per_s"`
+	Infer256PerS   float64  `json:"infer256_per_s"`
+	AllocsPerStep  float64  `json:"allocs_per_step"`
+	PeakShare      float64  `json:"peak_share"`
+	PeerRatio      *float64 `json:"peer_ratio,omitempty"`
+	PeerRatio1     *float64 `json:"peer_infer1_ratio,omitempty"`
+	PeerRatio256   *float64 `json:"peer_infer256_ratio,omitempty"`
 }
 
 type peerBench struct {
@@ -174,8 +184,7 @@ func benchEngine(sets []*kernel.Set, p *peer, runs int, d time.Duration, progres
 		}
 		if p != nil {
 			q := medianRates(ratios[i])
-			lowest := slices.MinFunc(ratios[i], func(a, b rates) int { return int(a.train*1e6) - int(b.train*1e6) }).train
-			k.PeerRatio, k.PeerRatio1, k.PeerRatio256, k.PeerRatioLowest = &q.train, &q.infer1, &q.infer256, &lowest
+			k.PeerRatio, k.PeerRatio1, k.PeerRatio256 = &q.train, &q.infer1, &q.infer256
 		}
 		b.Kernels = append(b.Kernels, k)
 	}
@@ -229,7 +238,7 @@ func newWorkload(model *forecast.Model, k *kernel.Set) *workload {
 func (w *workload) train() {
 	w.step++
 	w.ws.Gradient(w.g, w.w, w.x, w.y, nn.MSE{})
-	w.k.Adam(w.w, w.g, w.m, w.v, kernel.Moments{Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: w.step})
+	w.k.Adam(w.w, w.g, w.m, w.v, kernel.AdamStep{Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: w.step})
 }
 
 func (w *workload) infer(batch int) {

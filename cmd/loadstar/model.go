@@ -27,13 +27,12 @@ func newModelList() *cobra.Command {
 				Summary    string `json:"summary"`
 			}
 			var rows []row
-			names, summaries := forecast.Models()
-			for i, name := range names {
-				m, err := forecast.New(name, forecast.Shape{})
+			for _, s := range forecast.Models() {
+				m, err := forecast.New(s.Name, forecast.Shape{})
 				if err != nil {
 					return err
 				}
-				rows = append(rows, row{name, m.Net().Weights(), summaries[i]})
+				rows = append(rows, row{s.Name, m.Net().Weights(), s.About})
 			}
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), rows)
@@ -65,7 +64,7 @@ keeps personal. Without flags the model has the shape of its paper.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := forecast.New(args[0], shape)
 			if err != nil {
-				return err
+				return usageError{err, "model show "} // all of it comes from the command line
 			}
 			type tensor struct {
 				Name  string `json:"name"`

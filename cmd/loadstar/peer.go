@@ -33,7 +33,8 @@ type peer struct {
 
 // startPeer starts PyTorch and waits until it is ready.
 func startPeer() (*peer, error) {
-	cmd := exec.Command(peerPython, "-c", peerScript, "bench")
+	// -I keeps a torch in the working folder or in PYTHONPATH from standing in.
+	cmd := exec.Command(peerPython, "-I", "-c", peerScript, "bench")
 	cmd.Env = os.Environ()
 	if core := openBLASCore(); core != "" && os.Getenv("OPENBLAS_CORETYPE") == "" {
 		cmd.Env = append(cmd.Env, "OPENBLAS_CORETYPE="+core)

@@ -54,17 +54,17 @@ func (s *Set) PReLUForward(y, x, slope []float32, n int) {
 }
 
 // PReLUBackward overwrites the gradient dy of the output with the gradient of the
-// input x, and x with dy·min(x, 0): the sums of its rows are the gradients of the
-// slopes.
-func (s *Set) PReLUBackward(dy, x, slope []float32, n int) {
+// input x, and product with dy·min(x, 0): the sums of its rows are the gradients of
+// the slopes.
+func (s *Set) PReLUBackward(dy, x, product, slope []float32, n int) {
 	rows := len(slope)
-	checkLen(rows*n, dy, x)
+	checkLen(rows*n, dy, x, product)
 	v := s.asm.vectors(n)
 	if v > 0 && rows > 0 {
-		s.asm.preluBackward(&dy[0], &x[0], &slope[0], uintptr(rows), bytes(n), uintptr(v))
+		s.asm.preluBackward(&dy[0], &x[0], &product[0], &slope[0], uintptr(rows), bytes(n), uintptr(v))
 	}
 	if v < n {
-		preluBackwardPortable(dy, x, slope, v, n)
+		preluBackwardPortable(dy, x, product, slope, v, n)
 	}
 }
 
@@ -90,20 +90,23 @@ func (s *Set) Proximal(g, w, w0 []float32, mu float32) {
 	proximalPortable(g[v:], w[v:], w0[v:], mu)
 }
 
-// Moments are the constants of one step of Adam or AMSGrad.
-type Moments struct {
+// AdamStep are the constants of one step of Adam or AMSGrad.
+type AdamStep struct {
 	Rate         float64 // learning rate
 	Beta1, Beta2 float64
 	Eps          float64
-	Step         int // 1 for the first step: the exponent of the bias corrections
+	Step         int // 1 for the first step: the exponent k of the bias corrections
 }
 
-// coefficients are Moments as the loops take them.
+// coefficients are an AdamStep as the loops take it.
 type coefficients struct {
 	beta1, gain1, beta2, gain2, rate, unbias, eps float32
 }
 
-func (m Moments) coefficients(unbias func(correction float64) float64) coefficients {
+func (m AdamStep) coefficients(unbias func(correction float64) float64) coefficients {
+	if m.Step < 1 {
+		panic(fmt.Sprintf("kernel: Adam step number %d", m.Step))
+	}
 	return coefficients{
 		beta1: float32(m.Beta1), gain1: float32(1 - m.Beta1),
 		beta2: float32(m.Beta2), gain2: float32(1 - m.Beta2),
@@ -113,11 +116,14 @@ func (m Moments) coefficients(unbias func(correction float64) float64) coefficie
 	}
 }
 
-// Adam takes one step on the weights w with gradient g and moments m and v:
+// Adam takes step number k on the weights w with gradient g and moments m and v, as
+// PyTorch's does (Kingma and Ba 2015, algorithm 1):
 //
 //	m = β₁m + (1-β₁)g,  v = β₂v + (1-β₂)g²
 //	w -= rate · m/(1-β₁ᵏ) / (√(v/(1-β₂ᵏ)) + ε)
-func (s *Set) Adam(w, g, m, v []float32, at Moments) {
+//
+// Deviations: none.
+func (s *Set) Adam(w, g, m, v []float32, at AdamStep) {
 	n := len(w)
 	checkLen(n, g, m, v)
 	c := at.coefficients(func(x float64) float64 { return 1 / math.Sqrt(x) })
@@ -128,9 +134,11 @@ func (s *Set) Adam(w, g, m, v []float32, at Moments) {
 	adamPortable(w[k:], g[k:], m[k:], v[k:], c)
 }
 
-// AMSGrad is [Set.Adam] with v/(1-β₂ᵏ) replaced by its largest value so far,
-// which vmax keeps.
-func (s *Set) AMSGrad(w, g, m, v, vmax []float32, at Moments) {
+// AMSGrad is [Set.Adam] with v/(1-β₂ᵏ) replaced by its largest value so far, which
+// vmax keeps (bose2024, "AdamAMS").
+//
+// Deviations: PyTorch keeps the largest v and corrects its bias afterwards.
+func (s *Set) AMSGrad(w, g, m, v, vmax []float32, at AdamStep) {
 	n := len(w)
 	checkLen(n, g, m, v, vmax)
 	c := at.coefficients(func(x float64) float64 { return 1 / x })

@@ -12,9 +12,11 @@
 //
 // A Set is immutable and safe for concurrent use. Methods panic if a slice is
 // shorter than the sizes they are given, and never touch memory beyond those
-// sizes. NaN and infinity are carried through, not trapped: finding them is the
-// caller's task. Results of different sets agree within rounding, results of the
-// same set are the same bits every time.
+// sizes. What is written must not overlap what is read, unless it is the same
+// argument. NaN and infinity in data and gradients are carried through, not
+// trapped: finding them is the caller's task. Results of different sets agree
+// within rounding; the same call on the same set and architecture gives the same
+// bits every time.
 package kernel
 
 import (
@@ -47,13 +49,15 @@ func (s *Set) String() string { return s.name }
 
 var portable = &Set{name: "portable"}
 
+var available = sync.OnceValue(func() []*Set { return append(native(), portable) })
+
 // Available returns the sets that this CPU can run, fastest first; the portable
 // one is always the last.
-func Available() []*Set { return append(native(), portable) }
+func Available() []*Set { return slices.Clone(available()) }
 
 // Select returns the set with the given name, or the fastest if name is empty.
 func Select(name string) (*Set, error) {
-	sets := Available()
+	sets := available()
 	if name == "" {
 		return sets[0], nil
 	}
@@ -70,7 +74,9 @@ func Select(name string) (*Set, error) {
 
 // Default returns the set that the environment variable [Env] names, or the
 // fastest that the CPU has. It decides once.
-var Default = sync.OnceValues(func() (*Set, error) {
+func Default() (*Set, error) { return defaultSet() }
+
+var defaultSet = sync.OnceValues(func() (*Set, error) {
 	s, err := Select(os.Getenv(Env))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", Env, err)
@@ -110,7 +116,7 @@ type loops struct {
 	cellOutput    func(o, c, tc, h *float32, n uintptr)
 	gatesBackward func(zi, zf, zg, zo, cprev, tc, dh, dc *float32, n uintptr)
 	preluForward  func(y, x, slope *float32, rows, ld, n uintptr)
-	preluBackward func(dy, x, slope *float32, rows, ld, n uintptr)
+	preluBackward func(dy, x, product, slope *float32, rows, ld, n uintptr)
 	axpy          func(y, x *float32, alpha float32, n uintptr)
 	proximal      func(grad, w, w0 *float32, mu float32, n uintptr)
 	adam          func(w, grad, m, v *float32, beta1, gain1, beta2, gain2, rate, unbias, eps float32, n uintptr)

@@ -3206,28 +3206,29 @@ done:
 	VZEROUPPER
 	RET
 
-// func avx2PreluBackward(dy *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
+// func avx2PreluBackward(dy *float32, x *float32, product *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 // Requires: AVX
-TEXT ·avx2PreluBackward(SB), NOSPLIT, $0-48
-	MOVQ  n+40(FP), AX
+TEXT ·avx2PreluBackward(SB), NOSPLIT, $0-56
+	MOVQ  n+48(FP), AX
 	MOVQ  dy+0(FP), CX
 	MOVQ  x+8(FP), DX
-	MOVQ  rows+24(FP), BX
-	MOVQ  ld+32(FP), SI
-	MOVQ  slope+16(FP), DI
-	TESTQ BX, BX
+	MOVQ  product+16(FP), BX
+	MOVQ  rows+32(FP), SI
+	MOVQ  ld+40(FP), DI
+	MOVQ  slope+24(FP), R8
+	TESTQ SI, SI
 	JZ    done
 
 row:
-	VBROADCASTSS (DI), Y0
-	MOVQ         n+40(FP), AX
-	XORQ         R8, R8
+	VBROADCASTSS (R8), Y0
+	MOVQ         n+48(FP), AX
+	XORQ         R9, R9
 	SUBQ         $0x08, AX
 	JB           tail
 
 next:
-	VMOVUPS   (CX)(R8*4), Y1
-	VMOVUPS   (DX)(R8*4), Y2
+	VMOVUPS   (CX)(R9*4), Y1
+	VMOVUPS   (DX)(R9*4), Y2
 	VMULPS    Y0, Y1, Y3
 	VMOVUPS   const00000000<>+0(SB), Y4
 	VMINPS    Y2, Y4, Y4
@@ -3235,20 +3236,20 @@ next:
 	VCMPPS    $0x1e, Y5, Y2, Y2
 	VBLENDVPS Y2, Y1, Y3, Y2
 	VMULPS    Y4, Y1, Y1
-	VMOVUPS   Y2, (CX)(R8*4)
-	VMOVUPS   Y1, (DX)(R8*4)
-	ADDQ      $0x08, R8
+	VMOVUPS   Y2, (CX)(R9*4)
+	VMOVUPS   Y1, (BX)(R9*4)
+	ADDQ      $0x08, R9
 	SUBQ      $0x08, AX
 	JAE       next
 
 tail:
 	ADDQ       $0x08, AX
 	JZ         end
-	LEAQ       tailMask<>+32(SB), R9
+	LEAQ       tailMask<>+32(SB), R10
 	NEGQ       AX
-	VMOVUPS    (R9)(AX*4), Y1
-	VMASKMOVPS (CX)(R8*4), Y1, Y2
-	VMASKMOVPS (DX)(R8*4), Y1, Y3
+	VMOVUPS    (R10)(AX*4), Y1
+	VMASKMOVPS (CX)(R9*4), Y1, Y2
+	VMASKMOVPS (DX)(R9*4), Y1, Y3
 	VMULPS     Y0, Y2, Y0
 	VMOVUPS    const00000000<>+0(SB), Y4
 	VMINPS     Y3, Y4, Y4
@@ -3256,14 +3257,15 @@ tail:
 	VCMPPS     $0x1e, Y5, Y3, Y3
 	VBLENDVPS  Y3, Y2, Y0, Y0
 	VMULPS     Y4, Y2, Y2
-	VMASKMOVPS Y0, Y1, (CX)(R8*4)
-	VMASKMOVPS Y2, Y1, (DX)(R8*4)
+	VMASKMOVPS Y0, Y1, (CX)(R9*4)
+	VMASKMOVPS Y2, Y1, (BX)(R9*4)
 
 end:
-	ADDQ SI, CX
-	ADDQ SI, DX
-	ADDQ $0x04, DI
-	DECQ BX
+	ADDQ DI, CX
+	ADDQ DI, DX
+	ADDQ DI, BX
+	ADDQ $0x04, R8
+	DECQ SI
 	JNZ  row
 
 done:
@@ -11792,65 +11794,67 @@ done:
 	VZEROUPPER
 	RET
 
-// func avx512PreluBackward(dy *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
+// func avx512PreluBackward(dy *float32, x *float32, product *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 // Requires: AVX, AVX512F, BMI2
-TEXT ·avx512PreluBackward(SB), NOSPLIT, $0-48
-	MOVQ         n+40(FP), AX
+TEXT ·avx512PreluBackward(SB), NOSPLIT, $0-56
+	MOVQ         n+48(FP), AX
 	MOVQ         dy+0(FP), CX
 	MOVQ         x+8(FP), DX
+	MOVQ         product+16(FP), BX
 	MOVL         $0x00000000, AX
 	VMOVD        AX, X0
 	VBROADCASTSS X0, Z1
-	MOVQ         rows+24(FP), BX
-	MOVQ         ld+32(FP), SI
-	MOVQ         slope+16(FP), DI
-	TESTQ        BX, BX
+	MOVQ         rows+32(FP), SI
+	MOVQ         ld+40(FP), DI
+	MOVQ         slope+24(FP), R8
+	TESTQ        SI, SI
 	JZ           done
 
 row:
-	VBROADCASTSS (DI), Z0
-	MOVQ         n+40(FP), AX
-	XORQ         R8, R8
+	VBROADCASTSS (R8), Z0
+	MOVQ         n+48(FP), AX
+	XORQ         R9, R9
 	SUBQ         $0x10, AX
 	JB           tail
 
 next:
-	VMOVUPS   (CX)(R8*4), Z2
-	VMOVUPS   (DX)(R8*4), Z3
+	VMOVUPS   (CX)(R9*4), Z2
+	VMOVUPS   (DX)(R9*4), Z3
 	VMULPS    Z0, Z2, Z4
 	VMINPS    Z3, Z1, Z5
 	VPXORD    Z6, Z6, Z6
 	VCMPPS    $0x1e, Z6, Z3, K1
 	VBLENDMPS Z2, Z4, K1, Z7
 	VMULPS    Z5, Z2, Z2
-	VMOVUPS   Z7, (CX)(R8*4)
-	VMOVUPS   Z2, (DX)(R8*4)
-	ADDQ      $0x10, R8
+	VMOVUPS   Z7, (CX)(R9*4)
+	VMOVUPS   Z2, (BX)(R9*4)
+	ADDQ      $0x10, R9
 	SUBQ      $0x10, AX
 	JAE       next
 
 tail:
 	ADDQ      $0x10, AX
 	JZ        end
-	MOVQ      $-1, R9
-	BZHIQ     AX, R9, R9
-	KMOVW     R9, K1
-	VMOVUPS.Z (CX)(R8*4), K1, Z2
-	VMOVUPS.Z (DX)(R8*4), K1, Z3
+	MOVQ      $-1, R10
+	BZHIQ     AX, R10, R10
+	KMOVW     R10, K1
+	VMOVUPS.Z (CX)(R9*4), K1, Z2
+	VMOVUPS.Z (DX)(R9*4), K1, Z3
 	VMULPS    Z0, Z2, Z0
 	VMINPS    Z3, Z1, Z4
 	VPXORD    Z8, Z8, Z8
 	VCMPPS    $0x1e, Z8, Z3, K2
 	VBLENDMPS Z2, Z0, K2, Z9
 	VMULPS    Z4, Z2, Z0
-	VMOVUPS   Z9, K1, (CX)(R8*4)
-	VMOVUPS   Z0, K1, (DX)(R8*4)
+	VMOVUPS   Z9, K1, (CX)(R9*4)
+	VMOVUPS   Z0, K1, (BX)(R9*4)
 
 end:
-	ADDQ SI, CX
-	ADDQ SI, DX
-	ADDQ $0x04, DI
-	DECQ BX
+	ADDQ DI, CX
+	ADDQ DI, DX
+	ADDQ DI, BX
+	ADDQ $0x04, R8
+	DECQ SI
 	JNZ  row
 
 done:

@@ -5285,39 +5285,41 @@ end:
 done:
 	RET
 
-// func neonPreluBackward(dy *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
-TEXT ·neonPreluBackward(SB), NOSPLIT, $0-48
-	MOVD n+40(FP), R0
+// func neonPreluBackward(dy *float32, x *float32, product *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
+TEXT ·neonPreluBackward(SB), NOSPLIT, $0-56
+	MOVD n+48(FP), R0
 	MOVD dy+0(FP), R1
 	MOVD x+8(FP), R2
-	MOVW $0x00000000, R3
-	VDUP R3, V1.S4
-	MOVD rows+24(FP), R4
-	MOVD ld+32(FP), R5
-	MOVD slope+16(FP), R6
-	SUB R0<<2, R5
-	CBZ R4, done
+	MOVD product+16(FP), R3
+	MOVW $0x00000000, R4
+	VDUP R4, V1.S4
+	MOVD rows+32(FP), R5
+	MOVD ld+40(FP), R6
+	MOVD slope+24(FP), R7
+	SUB R0<<2, R6
+	CBZ R5, done
 row:
-	VLD1R.P 4(R6), [V0.S4]
-	MOVD n+40(FP), R0
+	VLD1R.P 4(R7), [V0.S4]
+	MOVD n+48(FP), R0
 	SUBS $4, R0, R0
 	BLO end
 next:
 	VLD1 (R1), [V2.S4]
-	VLD1 (R2), [V3.S4]
+	VLD1.P 16(R2), [V3.S4]
 	WORD $0x6e20dc44 // fmul v4.4s, v2.4s, v0.4s
 	WORD $0x4ea3f425 // fmin v5.4s, v1.4s, v3.4s
 	WORD $0x4ea0c866 // fcmgt v6.4s, v3.4s, #0.0
 	VBSL V4.B16, V2.B16, V6.B16
 	WORD $0x6e25dc43 // fmul v3.4s, v2.4s, v5.4s
 	VST1.P [V6.S4], 16(R1)
-	VST1.P [V3.S4], 16(R2)
+	VST1.P [V3.S4], 16(R3)
 	SUBS $4, R0, R0
 	BHS next
 end:
-	ADD R5, R1
-	ADD R5, R2
-	SUBS $1, R4, R4
+	ADD R6, R1
+	ADD R6, R2
+	ADD R6, R3
+	SUBS $1, R5, R5
 	BNE row
 done:
 	RET

@@ -8,12 +8,11 @@ type Start struct {
 	accumulate bool
 }
 
-var (
-	// Zero starts a product from nothing: the destination is overwritten.
-	Zero = Start{}
-	// Accumulate adds a product to what the destination holds.
-	Accumulate = Start{accumulate: true}
-)
+// Zero starts a product from nothing: the destination is overwritten.
+func Zero() Start { return Start{} }
+
+// Accumulate adds a product to what the destination holds.
+func Accumulate() Start { return Start{accumulate: true} }
 
 // Bias starts row i of a product from b[i].
 func Bias(b []float32) Start { return Start{bias: b} }
@@ -77,7 +76,7 @@ func (s *Set) mulPanels(m, n, k int, a []float32, rs, cs int, b []float32, ldb i
 			}
 			j += cols
 		}
-		start = Accumulate
+		start = Accumulate()
 	}
 }
 
@@ -85,7 +84,7 @@ func (s *Set) mulPanels(m, n, k int, a []float32, rs, cs int, b []float32, ldb i
 func (s *Set) matVec(m, k int, a []float32, lda int, x, y []float32, start Start) {
 	if start.bias != nil {
 		copy(y[:m], start.bias)
-		start = Accumulate
+		start = Accumulate()
 	}
 	s.MatMulT(1, m, k, 1, x, k, 0, a, lda, 0, y, m, start.accumulate)
 }

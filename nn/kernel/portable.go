@@ -162,14 +162,14 @@ func preluForwardPortable(y, x, slope []float32, first, n int) {
 	}
 }
 
-func preluBackwardPortable(dy, x, slope []float32, first, n int) {
+func preluBackwardPortable(dy, x, product, slope []float32, first, n int) {
 	for r, a := range slope {
 		for j := r*n + first; j < (r+1)*n; j++ {
 			d := dy[j]
-			if x[j] > 0 {
-				x[j] = d * 0
+			if v := x[j]; v > 0 {
+				product[j] = d * 0
 			} else {
-				x[j] *= d
+				product[j] = d * v
 				dy[j] = d * a
 			}
 		}

@@ -152,10 +152,10 @@ func avx2GatesBackward(zi *float32, zf *float32, zg *float32, zo *float32, cprev
 //go:noescape
 func avx2PreluForward(y *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 
-// avx2PreluBackward turns dy into dx and x into dy·min(x,0), whose row sums are the slopes' gradient.
+// avx2PreluBackward turns dy into dx and writes dy·min(x,0), whose row sums are the slopes' gradient.
 //
 //go:noescape
-func avx2PreluBackward(dy *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
+func avx2PreluBackward(dy *float32, x *float32, product *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 
 // avx2Axpy adds alpha·x to y.
 //
@@ -517,10 +517,10 @@ func avx512GatesBackward(zi *float32, zf *float32, zg *float32, zo *float32, cpr
 //go:noescape
 func avx512PreluForward(y *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 
-// avx512PreluBackward turns dy into dx and x into dy·min(x,0), whose row sums are the slopes' gradient.
+// avx512PreluBackward turns dy into dx and writes dy·min(x,0), whose row sums are the slopes' gradient.
 //
 //go:noescape
-func avx512PreluBackward(dy *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
+func avx512PreluBackward(dy *float32, x *float32, product *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 
 // avx512Axpy adds alpha·x to y.
 //

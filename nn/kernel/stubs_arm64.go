@@ -277,10 +277,10 @@ func neonGatesBackward(zi *float32, zf *float32, zg *float32, zo *float32, cprev
 //go:noescape
 func neonPreluForward(y *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 
-// neonPreluBackward turns dy into dx and x into dy·min(x,0), whose row sums are the slopes' gradient; n is a multiple of 4.
+// neonPreluBackward turns dy into dx and writes dy·min(x,0), whose row sums are the slopes' gradient; n is a multiple of 4.
 //
 //go:noescape
-func neonPreluBackward(dy *float32, x *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
+func neonPreluBackward(dy *float32, x *float32, product *float32, slope *float32, rows uintptr, ld uintptr, n uintptr)
 
 // neonAxpy adds alpha·x to y; n is a multiple of 4.
 //

@@ -3,8 +3,9 @@
 // a JSON header, the header, and the numbers, little-endian, one tensor after the
 // other.
 //
-// Reading is strict: what the format's own checker refuses is refused, and so are
-// numbers other than float32. No input makes it allocate more than it was allowed.
+// Reading is strict: a header with fields missing, unknown or twice, tensors that
+// overlap or leave holes, and numbers other than float32 are refused. No input makes
+// it allocate more than it was allowed.
 package safetensors
 
 import (
@@ -17,6 +18,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"unicode/utf8"
 )
 
 // Tensor is a named array of numbers, row-major.
@@ -133,28 +135,26 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 	if _, err := io.ReadFull(r, text); err != nil {
 		return nil, nil, err
 	}
-	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(text, &raw); err != nil {
+	if text[0] != '{' || !utf8.Valid(text) {
+		return nil, nil, errors.New("header: not a JSON object")
+	}
+	header, err := object(text)
+	if err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
 	var metadata map[string]string
-	if m, ok := raw[metadataKey]; ok {
-		if err := json.Unmarshal(m, &metadata); err != nil {
-			return nil, nil, fmt.Errorf("header: metadata: %w", err)
-		}
-		delete(raw, metadataKey)
-	}
-	type named struct {
-		name string
-		entry
-	}
 	var entries []named
-	for name, m := range raw {
-		e := named{name: name}
-		if err := json.Unmarshal(m, &e.entry); err != nil {
-			return nil, nil, fmt.Errorf("header: %s: %w", name, err)
+	for _, f := range header {
+		if f.key == metadataKey {
+			err = json.Unmarshal(f.value, &metadata)
+		} else {
+			var e named
+			e, err = parseEntry(f.key, f.value)
+			entries = append(entries, e)
 		}
-		entries = append(entries, e)
+		if err != nil {
+			return nil, nil, fmt.Errorf("header: %s: %w", f.key, err)
+		}
 	}
 	slices.SortFunc(entries, func(a, b named) int {
 		return cmp.Or(cmp.Compare(a.Offsets[0], b.Offsets[0]), cmp.Compare(a.Offsets[1], b.Offsets[1]), cmp.Compare(a.name, b.name))
@@ -188,12 +188,87 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 		}
 		tensors[i].Data = data
 	}
-	if n, err := r.Read(make([]byte, 1)); n > 0 {
+	switch _, err := io.ReadFull(r, make([]byte, 1)); {
+	case err == nil:
 		return nil, nil, errors.New("more bytes than the header names")
-	} else if err != nil && err != io.EOF {
+	case !errors.Is(err, io.EOF):
 		return nil, nil, err
 	}
 	return tensors, metadata, nil
+}
+
+// named is an entry with its tensor's name.
+type named struct {
+	name string
+	entry
+}
+
+// field is a member of a JSON object.
+type field struct {
+	key   string
+	value json.RawMessage
+}
+
+// object takes a JSON object apart, in order; a key that comes twice is an error.
+func object(text []byte) ([]field, error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("not a JSON object")
+	}
+	var fields []field
+	seen := map[string]bool{}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		f := field{key: t.(string)}
+		if seen[f.key] {
+			return nil, fmt.Errorf("%s comes twice", f.key)
+		}
+		seen[f.key] = true
+		if err := dec.Decode(&f.value); err != nil {
+			return nil, err
+		}
+		fields = append(fields, f)
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, err
+	}
+	if rest := text[dec.InputOffset():]; len(bytes.TrimRight(rest, " ")) > 0 {
+		return nil, errors.New("text behind the object")
+	}
+	return fields, nil
+}
+
+// parseEntry reads a tensor's line: exactly its three fields.
+func parseEntry(name string, text []byte) (named, error) {
+	e := named{name: name}
+	fields, err := object(text)
+	if err != nil {
+		return e, err
+	}
+	var offsets []int64
+	for _, f := range fields {
+		switch f.key {
+		case "dtype":
+			err = json.Unmarshal(f.value, &e.DType)
+		case "shape":
+			err = json.Unmarshal(f.value, &e.Shape)
+		case "data_offsets":
+			err = json.Unmarshal(f.value, &offsets)
+		default:
+			err = fmt.Errorf("unknown field %s", f.key)
+		}
+		if err != nil {
+			return e, err
+		}
+	}
+	if len(fields) != 3 || e.Shape == nil || len(offsets) != 2 {
+		return e, errors.New("dtype, shape and two data_offsets are wanted")
+	}
+	e.Offsets = [2]int64(offsets)
+	return e, nil
 }
 
 // elements returns the number of elements of a shape.

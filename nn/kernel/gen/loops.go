@@ -87,13 +87,13 @@ var elementwise = []loop{
 	},
 	{
 		name:    "preluBackward",
-		doc:     "turns dy into dx and x into dy·min(x,0), whose row sums are the slopes' gradient",
-		streams: []string{"dy", "x"},
+		doc:     "turns dy into dx and writes dy·min(x,0), whose row sums are the slopes' gradient",
+		streams: []string{"dy", "x", "product"},
 		rows:    true,
 		body: func(p *program) {
 			dy, x := p.load(0), p.load(1)
 			p.store(0, p.selectPositive(x, dy, p.mul(dy, p.scalar(0))))
-			p.store(1, p.mul(dy, p.min(p.constant(0), x)))
+			p.store(2, p.mul(dy, p.min(p.constant(0), x)))
 		},
 	},
 	{
