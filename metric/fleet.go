@@ -1,0 +1,100 @@
+package metric
+
+import (
+	"math"
+	"slices"
+)
+
+// Fleet says, by metric name, how a metric spreads over clients.
+type Fleet map[string]Spread
+
+// Spread describes the values of one metric, one per client. A mean alone hides
+// clients. Percentiles interpolate linearly between the two nearest values, as
+// NumPy does by default. Without any defined value all figures are NaN.
+type Spread struct {
+	Mean   Number `json:"mean"`
+	Median Number `json:"median"`
+	P05    Number `json:"p05"`
+	P95    Number `json:"p95"`
+	Min    Number `json:"min"`
+	Max    Number `json:"max"`
+
+	Count     int `json:"count"`     // clients whose value is defined; all of the above is theirs
+	Undefined int `json:"undefined"` // clients whose value is not finite
+
+	// BelowOne is the share of the counted clients whose value is below 1, given
+	// for the MASE alone: there it means better than repeating the last value.
+	BelowOne *Number `json:"below_one,omitempty"`
+}
+
+// NewFleet describes the scores of clients. A client that lacks a metric which
+// others have counts as undefined.
+func NewFleet(clients []Scores) Fleet {
+	fleet := Fleet{}
+	for _, client := range clients {
+		for _, score := range client {
+			if _, done := fleet[score.Name]; done {
+				continue
+			}
+			values := make([]float64, len(clients))
+			for i, c := range clients {
+				values[i], _ = c.Get(score.Name)
+			}
+			spread := NewSpread(values)
+			if score.Name == "mase" {
+				share := belowOne(values, spread.Count)
+				spread.BelowOne = &share
+			}
+			fleet[score.Name] = spread
+		}
+	}
+	return fleet
+}
+
+func belowOne(values []float64, count int) Number {
+	below := 0
+	for _, v := range values {
+		if v < 1 {
+			below++
+		}
+	}
+	return Number(ratio(float64(below), float64(count)))
+}
+
+// NewSpread describes values, one per client, in any order.
+func NewSpread(values []float64) Spread {
+	var total sum
+	var sorted []float64
+	for _, v := range values {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			continue
+		}
+		total.add(v)
+		sorted = append(sorted, v)
+	}
+	slices.Sort(sorted)
+	return Spread{
+		Mean:      Number(ratio(total.value(), float64(len(sorted)))),
+		Median:    percentile(sorted, 0.5),
+		P05:       percentile(sorted, 0.05),
+		P95:       percentile(sorted, 0.95),
+		Min:       percentile(sorted, 0),
+		Max:       percentile(sorted, 1),
+		Count:     len(sorted),
+		Undefined: len(values) - len(sorted),
+	}
+}
+
+// percentile interpolates linearly at position p·(n-1) of the sorted values.
+func percentile(sorted []float64, p float64) Number {
+	if len(sorted) == 0 {
+		return Number(math.NaN())
+	}
+	position := p * float64(len(sorted)-1)
+	i := int(position)
+	if i == len(sorted)-1 {
+		return Number(sorted[i])
+	}
+	part := position - float64(i)
+	return Number(sorted[i] + part*(sorted[i+1]-sorted[i]))
+}

@@ -1,0 +1,180 @@
+// Package metric measures forecasts against what was observed: point forecasts
+// ([Point]), quantile forecasts ([Quantiles]), the spread of a metric over a fleet
+// of clients ([Fleet]), and whether two forecasts differ by more than chance
+// ([DieboldMariano]).
+//
+// A figure belongs to one client and one horizon, in the load's own unit; what is
+// mixed is up to the caller. Shares and percentages are fractions: a MAPE of 0.04
+// is 4 %. A figure that is not defined, such as a ratio to a load of zero, is NaN
+// and becomes null in JSON. A forecast that is not finite is an error.
+package metric
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Point accumulates the errors of point forecasts, in constant memory and in any
+// order. The zero value is ready for use. It is not safe for concurrent use: give
+// each worker its own and merge them.
+type Point struct {
+	// MAPEFloor is the absolute size that an actual must exceed to count in the
+	// MAPE; 0 leaves out actuals of zero alone. Set it before the first Add.
+	MAPEFloor float64
+
+	n           int
+	errors      sum // forecast - actual
+	absErrors   sum
+	squares     sum
+	actuals     sum
+	absActuals  sum
+	percentages sum // |error|/|actual| of the actuals above the floor
+	symmetric   sum // 2|error|/(|forecast|+|actual|)
+	mapeLeftOut int
+	scaled      sum // |error| where naive is known
+	naiveErrors sum // |naive - actual| where naive is known
+	maseLeftOut int
+}
+
+// Add counts one target. Naive is the last value known when the forecast was made,
+// one horizon before the target, or NaN if that is unknown. If any other number is
+// not finite, or if numbers are so large, or an actual above the floor so small,
+// that a sum could overflow, Add returns an error and counts nothing.
+func (p *Point) Add(forecast, actual, naive float64) error {
+	if !(p.MAPEFloor >= 0) {
+		return fmt.Errorf("metric: a MAPE floor of %v; want 0 or more", p.MAPEFloor)
+	}
+	e := forecast - actual
+	abs, size := math.Abs(e), math.Abs(actual)
+	if !(e*e <= largest && size <= largest) {
+		return fmt.Errorf("metric: forecast %v for actual %v: want finite numbers, not beyond 1e100; find out where these come from", forecast, actual)
+	}
+	naiveError := math.Abs(naive - actual)
+	known := !math.IsNaN(naive)
+	if known && !(naiveError <= largest) {
+		return fmt.Errorf("metric: naive value %v: want a finite number, or NaN for unknown", naive)
+	}
+	counted := size > p.MAPEFloor
+	percentage := abs / size
+	if counted && !(percentage <= largest) {
+		return fmt.Errorf("metric: an error of %v cannot be a percentage of actual %v; raise the MAPE floor above %v", abs, actual, p.MAPEFloor)
+	}
+
+	p.n++
+	p.errors.add(e)
+	p.absErrors.add(abs)
+	p.squares.add(e * e)
+	p.actuals.add(actual)
+	p.absActuals.add(size)
+	if counted {
+		p.percentages.add(percentage)
+	} else {
+		p.mapeLeftOut++
+	}
+	if abs > 0 { // a perfect forecast of zero is no error, not 0/0
+		p.symmetric.add(2 * abs / (math.Abs(forecast) + size))
+	}
+	if known {
+		p.scaled.add(abs)
+		p.naiveErrors.add(naiveError)
+	} else {
+		p.maseLeftOut++
+	}
+	return nil
+}
+
+// Merge counts all targets of q in p as well; q stays as it is. Both must have the
+// same MAPE floor.
+func (p *Point) Merge(q *Point) error {
+	if p.MAPEFloor != q.MAPEFloor {
+		return fmt.Errorf("metric: merging MAPE floors %v and %v; want the same floor in both", p.MAPEFloor, q.MAPEFloor)
+	}
+	p.n += q.n
+	p.errors.merge(q.errors)
+	p.absErrors.merge(q.absErrors)
+	p.squares.merge(q.squares)
+	p.actuals.merge(q.actuals)
+	p.absActuals.merge(q.absActuals)
+	p.percentages.merge(q.percentages)
+	p.symmetric.merge(q.symmetric)
+	p.mapeLeftOut += q.mapeLeftOut
+	p.scaled.merge(q.scaled)
+	p.naiveErrors.merge(q.naiveErrors)
+	p.maseLeftOut += q.maseLeftOut
+	return nil
+}
+
+// N returns the number of targets.
+func (p *Point) N() int { return p.n }
+
+// MAE returns the mean absolute error; NaN without targets.
+func (p *Point) MAE() float64 { return ratio(p.absErrors.value(), float64(p.n)) }
+
+// RMSE returns the root of the mean squared error; NaN without targets.
+func (p *Point) RMSE() float64 { return math.Sqrt(ratio(p.squares.value(), float64(p.n))) }
+
+// Bias returns the mean of forecast - actual: positive if forecasts are too high;
+// NaN without targets.
+func (p *Point) Bias() float64 { return ratio(p.errors.value(), float64(p.n)) }
+
+// NMAE returns the MAE relative to the mean load of the targets. It is NaN unless
+// that mean is positive: relative to a net export it would be negative, and rank
+// before a perfect forecast.
+func (p *Point) NMAE() float64 { return ratio(p.absErrors.value(), p.actuals.value()) }
+
+// WAPE returns sum|forecast - actual| / sum|actual|, which is the NMAE where no
+// load is negative; NaN if every actual is zero.
+func (p *Point) WAPE() float64 { return ratio(p.absErrors.value(), p.absActuals.value()) }
+
+// MAPE returns the mean of |forecast - actual| / |actual| over the actuals above
+// the floor; NaN if there are none.
+func (p *Point) MAPE() float64 {
+	return ratio(p.percentages.value(), float64(p.n-p.mapeLeftOut))
+}
+
+// MAPELeftOut returns the number of targets that are not in the MAPE.
+func (p *Point) MAPELeftOut() int { return p.mapeLeftOut }
+
+// SMAPE returns the mean of 2|forecast - actual| / (|forecast| + |actual|), which
+// lies between 0 and 2; NaN without targets. A target that is zero and forecast as
+// zero counts as 0.
+func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)) }
+
+// MASE returns the error relative to that of repeating the last known value, L
+// steps before the target (bose2024, section 4.3):
+//
+//	MASE = sum_t |forecast(t) - actual(t)| / sum_t |actual(t-L) - actual(t)|
+//
+// Below 1 beats it. Both sums are over the targets whose naive value is known. It
+// is NaN if there are none, or if their load never changed.
+//
+// Deviations: none. bose2023 prints 1/T in the numerator alone, which is a misprint.
+func (p *Point) MASE() float64 { return ratio(p.scaled.value(), p.naiveErrors.value()) }
+
+// MASELeftOut returns the number of targets that are not in the MASE.
+func (p *Point) MASELeftOut() int { return p.maseLeftOut }
+
+// Scores returns every metric under the name by which users ask for it. This is
+// the one list of them.
+func (p *Point) Scores() Scores {
+	return Scores{
+		{"mae", p.MAE()},
+		{"rmse", p.RMSE()},
+		{"nmae", p.NMAE()},
+		{"wape", p.WAPE()},
+		{"mape", p.MAPE()},
+		{"smape", p.SMAPE()},
+		{"mase", p.MASE()},
+		{"bias", p.Bias()},
+	}
+}
+
+// MarshalJSON writes the scores, the number of targets, and what was left out.
+func (p Point) MarshalJSON() ([]byte, error) {
+	return slices.Concat(Scores{{"n", float64(p.n)}}, p.Scores(), Scores{
+		{"mape_floor", p.MAPEFloor},
+		{"mape_left_out", float64(p.mapeLeftOut)},
+		{"mase_left_out", float64(p.maseLeftOut)},
+	}).MarshalJSON()
+}

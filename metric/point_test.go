@@ -1,0 +1,383 @@
+package metric
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+var nan, inf = math.NaN(), math.Inf(1)
+
+// triple is a forecast, the actual and the naive value.
+type triple [3]float64
+
+func accumulate(t testing.TB, floor float64, triples []triple) *Point {
+	t.Helper()
+	p := &Point{MAPEFloor: floor}
+	for _, x := range triples {
+		if err := p.Add(x[0], x[1], x[2]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// check compares all scores with the wanted ones, in the order of the names.
+func check(t *testing.T, p *Point, want [8]float64) {
+	t.Helper()
+	for i, s := range p.Scores() {
+		if !near(s.Value, want[i], 1e-14) {
+			t.Errorf("%s is %v, want %v", s.Name, s.Value, want[i])
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	if got := strings.Join(Names(), " "); got != "mae rmse nmae wape mape smape mase bias" {
+		t.Error(got)
+	}
+}
+
+func TestPoint(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		floor      float64
+		triples    []triple
+		want       [8]float64 // mae rmse nmae wape mape smape mase bias
+		mape, mase int        // left out
+	}{
+		{
+			// errors       1, -2, 3          sum 2, absolute 6, squares 14
+			// actuals      1, 4, 5           sum 10, so nmae = wape = 6/10
+			// percentages  1/1, 2/4, 3/5     sum 2.1
+			// symmetric    2/3, 4/6, 6/13    sum 4/3 + 6/13 = 70/39
+			// naive errors 1, 3, 1           sum 5, so mase = 6/5
+			name:    "three targets",
+			triples: []triple{{2, 1, 0}, {2, 4, 1}, {8, 5, 4}},
+			want:    [8]float64{2, math.Sqrt(14. / 3), .6, .6, .7, 70. / 117, 1.2, 2. / 3},
+		},
+		{
+			// As above with a target of zero (error 1, symmetric 2/1), which is not in
+			// the MAPE, and one without a naive value (error 0), which is not in the MASE.
+			// absolute 7, squares 15, sum 3 of 5; actuals 20; symmetric 70/39 + 2;
+			// naive errors 5 + 2; percentages 2.1 + 0 of 4
+			name:    "left out",
+			triples: []triple{{2, 1, 0}, {2, 4, 1}, {8, 5, 4}, {1, 0, 2}, {10, 10, nan}},
+			want:    [8]float64{1.4, math.Sqrt(3), .35, .35, .525, (70./39 + 2) / 5, 1, .6},
+			mape:    1, mase: 1,
+		},
+		{
+			// A forecast that misses where naive is unknown: 5 is in the MAE, not in the MASE.
+			name:    "the same targets above and below",
+			triples: []triple{{15, 10, nan}, {9, 10, 8}},
+			want:    [8]float64{3, math.Sqrt(13), .3, .3, .3, (10./25 + 2./19) / 2, .5, 2},
+			mase:    1,
+		},
+		{
+			// A floor of 4 takes actuals above it, of either sign: 1/5 and 4/8.
+			// errors 1, 2, -1, 4; actuals 4, 3, 5, -8 (sum 4, absolute 20)
+			// symmetric 2/9, 4/8, 2/9, 8/12
+			name:    "a floor",
+			floor:   4,
+			triples: []triple{{5, 4, 4}, {5, 3, 3}, {4, 5, 5}, {-4, -8, -4}},
+			want:    [8]float64{2, math.Sqrt(5.5), 2, .4, .35, (4./9 + .5 + 2./3) / 4, 2, 1.5},
+			mape:    2,
+		},
+		{
+			name:    "no targets",
+			triples: nil,
+			want:    [8]float64{nan, nan, nan, nan, nan, nan, nan, nan},
+		},
+		{
+			// Errors 3 and 0. No load: nothing to be relative to. It never changed:
+			// nothing to scale by. Symmetric 6/3 and, for 0 forecast as 0, 0.
+			name:    "all zero",
+			triples: []triple{{3, 0, 0}, {0, 0, 0}},
+			want:    [8]float64{1.5, math.Sqrt(4.5), nan, nan, nan, 1, nan, 1.5},
+			mape:    2,
+		},
+		{
+			// Perfect on a load that never changes: 0/0 is not a MASE of 0.
+			name:    "perfect on a flat line",
+			triples: []triple{{7, 7, 7}, {7, 7, 7}},
+			want:    [8]float64{0, 0, 0, 0, 0, 0, nan, 0},
+		},
+		{
+			// Export: the mean load is -2, and no NMAE is below that of a perfect forecast.
+			name:    "export",
+			triples: []triple{{0, -4, -2}, {0, 0, 0}},
+			want:    [8]float64{2, math.Sqrt(8), nan, 1, 1, 1, 2, 2},
+			mape:    1,
+		},
+		{
+			name:    "naive never known",
+			triples: []triple{{3, 2, nan}},
+			want:    [8]float64{1, 1, .5, .5, .5, .4, nan, 1},
+			mase:    1,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := accumulate(t, c.floor, c.triples)
+			check(t, p, c.want)
+			if p.N() != len(c.triples) || p.MAPELeftOut() != c.mape || p.MASELeftOut() != c.mase {
+				t.Errorf("%d targets, %d and %d left out; want %d, %d and %d",
+					p.N(), p.MAPELeftOut(), p.MASELeftOut(), len(c.triples), c.mape, c.mase)
+			}
+		})
+	}
+}
+
+// generated makes numbers that a script in another language can make as well.
+func generated() []triple {
+	triples := make([]triple, 500)
+	for i := range triples {
+		triples[i] = triple{
+			float64((i*7919+i*i*37)%1000) / 90,
+			float64((i*7919)%1000)/100 - 1,
+			float64((i*i*13+5)%1000) / 95,
+		}
+		if i%7 == 3 {
+			triples[i][2] = nan
+		}
+	}
+	return triples
+}
+
+// TestPointNumPy compares with NumPy 1.24. With i = np.arange(500), f, a and b as
+// in generated, e = f-a, k = abs(a) > .5, g = ~np.isnan(b):
+func TestPointNumPy(t *testing.T) {
+	p := accumulate(t, .5, generated())
+	check(t, p, [8]float64{
+		3.8068355555555553, // abs(e).mean()
+		4.661819374079524,  // np.sqrt((e**2).mean())
+		0.9505207379664308, // abs(e).mean()/a.mean()
+		0.9262373614490402, // abs(e).sum()/abs(a).sum()
+		1.7234515202709546, // (abs(e[k])/abs(a[k])).mean()
+		0.9343458298031126, // (2*abs(e)/(abs(f)+abs(a))).mean()
+		1.0284689691007773, // abs(e[g]).sum()/abs(b[g]-a[g]).sum()
+		1.4172222222222222, // e.mean()
+	})
+	if p.MAPELeftOut() != 51 || p.MASELeftOut() != 71 { // (~k).sum(), (~g).sum()
+		t.Errorf("%d and %d left out, want 51 and 71", p.MAPELeftOut(), p.MASELeftOut())
+	}
+}
+
+// TestPointOrder holds the scores to be the same for every order of targets and
+// every way to split them, with sizes from watts to megawatts and errors that
+// cancel in the bias.
+func TestPointOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	triples := make([]triple, 3000)
+	for i := range triples {
+		actual := rng.ExpFloat64() * math.Pow(10, float64(rng.IntN(7)))
+		e := actual * (1 + rng.NormFloat64())
+		if i%2 == 1 { // opposite to the last, up to a millionth
+			e = (triples[i-1][1] - triples[i-1][0]) * (1 + 1e-6*rng.Float64())
+		}
+		triples[i] = triple{actual + e, actual, actual * rng.Float64()}
+		if rng.IntN(10) == 0 {
+			triples[i][2] = nan
+		}
+	}
+	whole := accumulate(t, 10, triples)
+	for range 50 {
+		rng.Shuffle(len(triples), func(i, j int) { triples[i], triples[j] = triples[j], triples[i] })
+		merged := &Point{MAPEFloor: 10}
+		for from := 0; from < len(triples); {
+			to := from + rng.IntN(len(triples)-from) + 1
+			part := accumulate(t, 10, triples[from:to])
+			before := *part
+			if err := merged.Merge(part); err != nil {
+				t.Fatal(err)
+			}
+			if *part != before {
+				t.Fatal("merging changed what was merged")
+			}
+			from = to
+		}
+		for i, s := range merged.Scores() {
+			if want := whole.Scores()[i].Value; !near(s.Value, want, 1e-14) {
+				t.Errorf("%s is %v in another order, was %v", s.Name, s.Value, want)
+			}
+		}
+		if merged.N() != whole.N() || merged.MAPELeftOut() != whole.MAPELeftOut() || merged.MASELeftOut() != whole.MASELeftOut() {
+			t.Error("counts depend on the split")
+		}
+	}
+}
+
+func TestMergeEmptyAndSelf(t *testing.T) {
+	p := accumulate(t, 0, generated())
+	want := p.Scores()
+	for _, q := range []*Point{{}, p} { // nothing, and everything twice
+		if err := p.Merge(q); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range p.Scores() {
+			if !near(s.Value, want[i].Value, 1e-15) {
+				t.Errorf("%s is %v, was %v", s.Name, s.Value, want[i].Value)
+			}
+		}
+	}
+	if p.N() != 1000 || p.MASELeftOut() != 142 {
+		t.Errorf("%d targets, %d left out; want 1000 and 142", p.N(), p.MASELeftOut())
+	}
+	if err := p.Merge(&Point{MAPEFloor: 1}); err == nil {
+		t.Error("merged different floors")
+	}
+}
+
+func TestAddRefuses(t *testing.T) {
+	for _, c := range []struct {
+		triple
+		want string
+	}{
+		{triple{nan, 1, 1}, "forecast NaN"},
+		{triple{inf, 1, 1}, "forecast +Inf"},
+		{triple{-inf, 1, 1}, "forecast -Inf"},
+		{triple{1, nan, 1}, "actual NaN"},
+		{triple{1, inf, 1}, "actual +Inf"},
+		{triple{inf, inf, 1}, "forecast +Inf"},
+		{triple{1, inf, nan}, "actual +Inf"},
+		{triple{1, 1, inf}, "naive value +Inf"},
+		{triple{1, 1, -inf}, "naive value -Inf"},
+		{triple{1e200, -1e200, 1}, "forecast 1e+200"},
+		{triple{1e300, 1e300, 1}, "forecast 1e+300"},
+		{triple{1, 1e-300, 1}, "raise the MAPE floor"},
+	} {
+		p := accumulate(t, 0, []triple{{1, 2, 3}})
+		before := *p
+		err := p.Add(c.triple[0], c.triple[1], c.triple[2])
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: error %v, want %q", c.triple, err, c.want)
+		}
+		if *p != before {
+			t.Errorf("%v: refused, but counted", c.triple)
+		}
+	}
+	for _, floor := range []float64{-1, nan} {
+		if err := (&Point{MAPEFloor: floor}).Add(1, 1, 1); err == nil {
+			t.Errorf("a floor of %v", floor)
+		}
+	}
+}
+
+func TestPointJSON(t *testing.T) {
+	for _, c := range []struct {
+		triples []triple
+		want    string
+	}{
+		{nil, `{"n":0,"mae":null,"rmse":null,"nmae":null,"wape":null,"mape":null,"smape":null,"mase":null,"bias":null,` +
+			`"mape_floor":0.5,"mape_left_out":0,"mase_left_out":0}`},
+		// errors 1 and -2; actuals 1 and .5; symmetric 2/3 and 4/2
+		{[]triple{{2, 1, nan}, {-1.5, .5, .5}}, `{"n":2,"mae":1.5,"rmse":1.5811388300841898,"nmae":2,"wape":2,"mape":1,"smape":1.3333333333333333,"mase":null,"bias":-0.5,` +
+			`"mape_floor":0.5,"mape_left_out":1,"mase_left_out":1}`},
+	} {
+		p := accumulate(t, .5, c.triples)
+		for _, v := range []any{p, *p} {
+			if got, err := json.Marshal(v); err != nil || string(got) != c.want {
+				t.Errorf("%s, %v; want %s", got, err, c.want)
+			}
+		}
+	}
+}
+
+func TestGet(t *testing.T) {
+	s := accumulate(t, 0, []triple{{2, 1, 0}}).Scores()
+	if v, ok := s.Get("bias"); v != 1 || !ok {
+		t.Error(v, ok)
+	}
+	if v, ok := s.Get("BIAS"); !math.IsNaN(v) || ok {
+		t.Error(v, ok)
+	}
+}
+
+// FuzzPoint holds for any numbers: what is not finite is refused, what is counted
+// agrees with plain formulas, halves merge into the whole, and JSON can be written.
+func FuzzPoint(f *testing.F) {
+	seed := func(triples ...triple) {
+		var data []byte
+		for _, x := range triples {
+			data, _ = binary.Append(data, binary.LittleEndian, x)
+		}
+		f.Add(data)
+	}
+	seed(generated()[:20]...)
+	seed(triple{1e100, -1e99, 1}, triple{0, 5e-324, nan}, triple{math.Copysign(0, -1), 0, inf}, triple{1e16, 1, -1e16}, triple{nan, 1, 2})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var whole, left, right Point
+		var bias, mae, size []float64
+		for i := 0; len(data) >= 24; i++ {
+			var x triple
+			for j := range x {
+				x[j] = math.Float64frombits(binary.LittleEndian.Uint64(data[8*j:]))
+			}
+			data = data[24:]
+			err := whole.Add(x[0], x[1], x[2])
+			part := &left
+			if i%2 == 1 {
+				part = &right
+			}
+			if again := part.Add(x[0], x[1], x[2]); fmt.Sprint(again) != fmt.Sprint(err) {
+				t.Fatalf("%v: %v, then %v", x, err, again)
+			}
+			if err != nil {
+				continue
+			}
+			if math.IsNaN(x[0]-x[1]) || math.IsInf(x[0]-x[1], 0) || math.IsInf(x[2], 0) {
+				t.Fatalf("counted %v", x)
+			}
+			bias = append(bias, x[0]-x[1])
+			mae = append(mae, math.Abs(x[0]-x[1]))
+			size = append(size, math.Abs(x[1]))
+		}
+		n := float64(len(bias))
+		if len(bias) > 0 {
+			if got, want := whole.MAE(), exactSum(mae)/n; !near(got, want, 1e-15) {
+				t.Errorf("MAE %v, want %v", got, want)
+			}
+			if got, want := whole.WAPE(), exactSum(mae)/exactSum(size); exactSum(size) > 0 && !near(got, want, 1e-14) {
+				t.Errorf("WAPE %v, want %v", got, want)
+			}
+			// What cancels is kept to about twice the precision, not exactly.
+			if got, want := whole.Bias(), exactSum(bias)/n; math.Abs(got-want) > 1e-15*math.Abs(want)+1e-28*whole.MAE() {
+				t.Errorf("bias %v, want %v", got, want)
+			}
+			if v := whole.SMAPE(); !(v >= 0 && v <= 2+1e-15) {
+				t.Errorf("sMAPE %v", v)
+			}
+			if whole.RMSE() < whole.MAE()*(1-1e-15) && whole.MAE() > 1e-150 { // squares underflow
+				t.Errorf("RMSE %v below MAE %v", whole.RMSE(), whole.MAE())
+			}
+		}
+		if err := left.Merge(&right); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range left.Scores() {
+			want := whole.Scores()[i].Value
+			if s.Name == "bias" || s.Name == "nmae" {
+				continue // a sum that cancels, above; its denominator
+			}
+			if !near(s.Value, want, 1e-14) {
+				t.Errorf("%s is %v of halves, %v of the whole", s.Name, s.Value, want)
+			}
+		}
+		text, err := json.Marshal(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back map[string]Number
+		if err := json.Unmarshal(text, &back); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		for _, s := range whole.Scores() {
+			if got := float64(back[s.Name]); got != s.Value && !math.IsNaN(got) {
+				t.Errorf("%s is %v in JSON, was %v", s.Name, got, s.Value)
+			}
+		}
+	})
+}

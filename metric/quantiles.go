@@ -1,0 +1,188 @@
+package metric
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Quantiles accumulates the errors of quantile forecasts, in constant memory and in
+// any order. It is not safe for concurrent use: give each worker its own and merge
+// them.
+type Quantiles struct {
+	levels []float64
+	n      int
+	losses []sum // pinball, by level
+	below  []int // actuals below the quantile, by level
+	above  []int // actuals above the quantile, by level
+}
+
+// sameLevel is how far two levels may differ and be the same: 1-0.9 is not 0.1.
+const sameLevel = 1e-9
+
+// NewQuantiles returns an empty accumulator for forecasts of the given levels, which
+// ascend within (0, 1).
+func NewQuantiles(levels ...float64) (*Quantiles, error) {
+	before := 0.0
+	for _, q := range levels {
+		if !(q > before && q < 1) {
+			return nil, fmt.Errorf("metric: quantiles %v; want them to ascend within (0, 1)", levels)
+		}
+		before = q
+	}
+	if len(levels) == 0 {
+		return nil, fmt.Errorf("metric: no quantiles; want at least one, such as 0.5")
+	}
+	return &Quantiles{
+		levels: slices.Clone(levels),
+		losses: make([]sum, len(levels)),
+		below:  make([]int, len(levels)),
+		above:  make([]int, len(levels)),
+	}, nil
+}
+
+// Add counts one target, with a forecast for each level in the levels' order; it
+// does not keep the slice. If a number is not finite, or the forecasts cross, Add
+// returns an error and counts nothing.
+func (q *Quantiles) Add(forecasts []float64, actual float64) error {
+	if len(forecasts) != len(q.levels) {
+		return fmt.Errorf("metric: %d quantile forecasts; want one for each of %v", len(forecasts), q.levels)
+	}
+	for i, f := range forecasts {
+		if !(math.Abs(actual-f) <= largest) {
+			return fmt.Errorf("metric: P%v forecast %v for actual %v: want finite numbers; find out where these come from", 100*q.levels[i], f, actual)
+		}
+	}
+	if !slices.IsSorted(forecasts) {
+		return fmt.Errorf("metric: quantile forecasts %v cross; sort them first", forecasts)
+	}
+	q.n++
+	for i, f := range forecasts {
+		q.losses[i].add(pinball(q.levels[i], f, actual))
+		switch {
+		case actual < f:
+			q.below[i]++
+		case actual > f:
+			q.above[i]++
+		}
+	}
+	return nil
+}
+
+func pinball(level, forecast, actual float64) float64 {
+	e := actual - forecast
+	return max(level*e, (level-1)*e)
+}
+
+// Merge counts all targets of r in q as well; r stays as it is. Both must have the
+// same levels.
+func (q *Quantiles) Merge(r *Quantiles) error {
+	if !slices.Equal(q.levels, r.levels) {
+		return fmt.Errorf("metric: merging quantiles %v and %v; want the same in both", q.levels, r.levels)
+	}
+	q.n += r.n
+	for i := range q.levels {
+		q.losses[i].merge(r.losses[i])
+		q.below[i] += r.below[i]
+		q.above[i] += r.above[i]
+	}
+	return nil
+}
+
+// N returns the number of targets.
+func (q *Quantiles) N() int { return q.n }
+
+// Losses returns the mean pinball loss of each level, max(q·e, (q-1)·e) with
+// e = actual - forecast; NaN without targets.
+func (q *Quantiles) Losses() []float64 {
+	losses := make([]float64, len(q.levels))
+	for i, s := range q.losses {
+		losses[i] = ratio(s.value(), float64(q.n))
+	}
+	return losses
+}
+
+// Loss returns the mean of [Quantiles.Losses].
+func (q *Quantiles) Loss() float64 {
+	var total sum
+	for _, loss := range q.Losses() {
+		total.add(loss)
+	}
+	return ratio(total.value(), float64(len(q.levels)))
+}
+
+// CRPS returns the continuous ranked probability score in its usual approximation
+// from quantiles. Exactly, it is the integral of twice the pinball loss over all
+// levels from 0 to 1; here it is twice its mean over the levels there are. With the
+// median alone that is the mean absolute error, as it should be.
+//
+// The mean stands for the integral only if the levels lie evenly and symmetrically
+// within (0, 1), such as 0.1, 0.2 ... 0.9. For others the result is NaN, and so it
+// is without targets. Scores of different levels should not be compared.
+func (q *Quantiles) CRPS() float64 {
+	if !q.even() {
+		return math.NaN()
+	}
+	return 2 * q.Loss()
+}
+
+// even says whether levels have equal gaps and mirror each other around 1/2.
+func (q *Quantiles) even() bool {
+	last := len(q.levels) - 1
+	for i, level := range q.levels {
+		if math.Abs(level+q.levels[last-i]-1) > sameLevel {
+			return false
+		}
+		if i > 1 && math.Abs(level-2*q.levels[i-1]+q.levels[i-2]) > sameLevel {
+			return false
+		}
+	}
+	return true
+}
+
+// Coverage returns the share of actuals that lie between the forecasts of two
+// levels, ends included; NaN without targets. To compare it with: upper - lower.
+func (q *Quantiles) Coverage(lower, upper float64) (float64, error) {
+	i, j := slices.Index(q.levels, lower), slices.Index(q.levels, upper)
+	if i < 0 || j <= i {
+		return 0, fmt.Errorf("metric: coverage of quantiles %v to %v; want two of %v in this order", lower, upper, q.levels)
+	}
+	return ratio(float64(q.n-q.below[i]-q.above[j]), float64(q.n)), nil
+}
+
+// Central returns the levels of the widest central interval, such as 0.1 and 0.9,
+// or false if no two levels mirror each other around 1/2.
+func (q *Quantiles) Central() (lower, upper float64, ok bool) {
+	for i, lower := range q.levels {
+		for _, upper := range q.levels[i+1:] {
+			if math.Abs(lower+upper-1) <= sameLevel {
+				return lower, upper, true
+			}
+		}
+	}
+	return math.NaN(), math.NaN(), false
+}
+
+// Scores returns every metric under the name by which users ask for it. Coverage
+// is that of the widest central interval; NaN if there is none.
+func (q *Quantiles) Scores() Scores {
+	coverage := math.NaN()
+	if lower, upper, ok := q.Central(); ok {
+		coverage, _ = q.Coverage(lower, upper) // both are levels
+	}
+	return Scores{
+		{"quantile_loss", q.Loss()},
+		{"coverage", coverage},
+		{"crps", q.CRPS()},
+	}
+}
+
+// MarshalJSON writes the scores, the number of targets, and the interval whose
+// coverage it is.
+func (q Quantiles) MarshalJSON() ([]byte, error) {
+	lower, upper, _ := q.Central()
+	return slices.Concat(Scores{{"n", float64(q.n)}}, q.Scores(), Scores{
+		{"coverage_lower", lower},
+		{"coverage_upper", upper},
+	}).MarshalJSON()
+}
