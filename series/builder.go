@@ -1,0 +1,304 @@
+package series
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// A wrong date must not fill the memory: a fleet's grids together have at most
+// baseSteps steps and stepsPerRow for every row, whatever its dates say, and a meter's
+// has at most maxSteps, 60 years of minutes.
+const (
+	baseSteps   = 1 << 24
+	stepsPerRow = 64
+	maxSteps    = 60 * 366 * 24 * 60
+)
+
+// maxStrays is how many rows off the grid decide whether the grid is where a meter's
+// first row put it.
+const maxStrays = 64
+
+// maxTime is far away, in Unix seconds.
+const maxTime = 1 << 40
+
+// errRange says that a value is not a finite float32, or a time far away.
+var errRange = errors.New("is out of range")
+
+// Builder puts the rows of a fleet onto its meters' grids, in whatever order they
+// come.
+type Builder struct {
+	interval int64
+	meters   []*MeterBuilder
+	byID     map[string]*MeterBuilder
+	rows     int64
+	steps    int64
+}
+
+// NewBuilder returns a builder of series with the given interval.
+func NewBuilder(interval time.Duration) *Builder {
+	return &Builder{interval: int64(interval / time.Second), byID: map[string]*MeterBuilder{}}
+}
+
+// Meter returns the builder of one meter's series, a new one if there is none yet.
+func (b *Builder) Meter(id string) *MeterBuilder {
+	m := b.byID[id]
+	if m == nil {
+		m = &MeterBuilder{fleet: b, id: id}
+		b.byID[id] = m
+		b.meters = append(b.meters, m)
+	}
+	return m
+}
+
+// Meters returns the series, each from its first to its last row, in the order in
+// which the meters were first asked for; those without a row are left out. The
+// builder must not be used afterwards.
+func (b *Builder) Meters() ([]Meter, error) {
+	var (
+		meters []Meter
+		off    int
+		odd    string
+	)
+	for i, m := range b.meters {
+		if !m.settled {
+			if err := m.settle(); err != nil {
+				return nil, fmt.Errorf("meter %s: %w", m.id, err)
+			}
+		}
+		if off += m.faults.OffGrid; m.faults.OffGrid > 0 && odd == "" {
+			odd = m.id
+		}
+		series, err := m.series()
+		if err != nil {
+			return nil, fmt.Errorf("meter %s: %w", m.id, err)
+		}
+		if len(series.Load) > 0 {
+			meters = append(meters, series)
+		}
+		b.meters[i] = nil
+	}
+	if int64(off) > b.rows/2 {
+		return nil, fmt.Errorf("%d of %d rows are not whole intervals of %s apart (first those of %s); is the interval right?",
+			off, b.rows, time.Duration(b.interval)*time.Second, odd)
+	}
+	return meters, nil
+}
+
+// Instant is the time of a row: in most cases one, but two where a local label
+// stands for the hour before and the hour after clocks are set back.
+type Instant struct {
+	Unix  int64
+	Again int64 // the later of the two, or 0
+}
+
+// MeterBuilder puts the rows of one meter onto its grid.
+type MeterBuilder struct {
+	fleet *Builder
+	id    string
+	start int64 // Unix time of step 0
+	load  []float32
+	early []reading // rows before step 0
+	begun bool      // there was a row with a time
+	last  int64     // of the last row
+	fold  fold
+	// strays are the first rows between two steps, until it is settled that the
+	// grid is where the first row put it: that may be the odd one out.
+	strays  []reading
+	settled bool
+	faults  Faults
+}
+
+type reading struct {
+	time int64
+	load float32
+}
+
+// Add puts a row onto the grid: the start of its interval, and the mean power in
+// kW, NaN if it is missing.
+func (m *MeterBuilder) Add(at Instant, kw float64) error {
+	value := float32(kw)
+	if math.IsInf(float64(value), 0) {
+		return fmt.Errorf("%g %w", kw, errRange)
+	}
+	if at.Unix < 0 || at.Unix > maxTime {
+		return fmt.Errorf("time %d %w", at.Unix, errRange)
+	}
+	t := m.fold.resolve(at, m.last, m.begun)
+	if !m.begun {
+		m.start, m.begun = t, true
+	} else if t < m.last {
+		m.faults.OutOfOrder++
+	}
+	m.faults.Rows++
+	m.fleet.rows++
+	m.last = t
+	if (t-m.start)%m.fleet.interval == 0 {
+		return m.place(t, value)
+	}
+	m.faults.OffGrid++
+	if m.settled {
+		return nil
+	}
+	m.strays = append(m.strays, reading{t, value})
+	if len(m.strays) < maxStrays {
+		return nil
+	}
+	return m.settle()
+}
+
+// AddNonexistent counts a row whose local time does not exist.
+func (m *MeterBuilder) AddNonexistent() {
+	m.faults.Rows++
+	m.faults.Nonexistent++
+	m.fleet.rows++
+}
+
+// Faults returns what was wrong with the rows so far.
+func (m *MeterBuilder) Faults() Faults { return m.faults }
+
+// place puts a value at a time that is on the grid.
+func (m *MeterBuilder) place(t int64, value float32) error {
+	if t < m.start {
+		m.early = append(m.early, reading{t, value})
+		return nil
+	}
+	i := (t - m.start) / m.fleet.interval
+	if i < int64(len(m.load)) {
+		switch old := m.load[i]; {
+		case Missing(old):
+			m.load[i] = value
+		case old == value || Missing(value):
+			m.faults.Duplicates++
+		default:
+			m.faults.Conflicts++
+		}
+		return nil
+	}
+	if err := m.reserve(i + 1 - int64(len(m.load))); err != nil {
+		return err
+	}
+	for int64(len(m.load)) < i {
+		m.load = append(m.load, float32(math.NaN()))
+	}
+	m.load = append(m.load, value)
+	return nil
+}
+
+// reserve takes n steps out of what the rows so far entitle to.
+func (m *MeterBuilder) reserve(n int64) error {
+	f := m.fleet
+	if f.steps += n; f.steps > baseSteps+stepsPerRow*f.rows || int64(len(m.load))+n > maxSteps {
+		return fmt.Errorf("%d rows span over %d steps of %s; is a date wrong, or the interval?",
+			f.rows, f.steps, time.Duration(f.interval)*time.Second)
+	}
+	return nil
+}
+
+// settle moves the grid to where most rows are, if that is not where it is.
+func (m *MeterBuilder) settle() error {
+	m.settled = true
+	strays := m.strays
+	m.strays = nil
+	// The rows that are on one grid have the same remainder.
+	count := map[int64]int{}
+	best := -1
+	for i, r := range strays {
+		k := r.time % m.fleet.interval
+		if count[k]++; best < 0 || count[k] > count[strays[best].time%m.fleet.interval] {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil
+	}
+	rest := strays[best].time % m.fleet.interval
+	if on := m.faults.Rows - m.faults.Nonexistent - m.faults.OffGrid; count[rest] <= on {
+		return nil
+	}
+	m.fleet.steps -= int64(len(m.load))
+	m.load, m.early = m.load[:0], nil
+	m.faults.Duplicates, m.faults.Conflicts = 0, 0
+	m.faults.OffGrid = m.faults.Rows - m.faults.Nonexistent - count[rest]
+	first := true
+	for _, r := range strays {
+		if r.time%m.fleet.interval != rest {
+			continue
+		}
+		if first {
+			m.start, first = r.time, false
+		}
+		if err := m.place(r.time, r.load); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// series returns the finished series.
+func (m *MeterBuilder) series() (Meter, error) {
+	if len(m.early) > 0 {
+		slices.SortStableFunc(m.early, func(a, b reading) int { return cmp.Compare(a.time, b.time) })
+		late := m.load
+		before := (m.start - m.early[0].time) / m.fleet.interval
+		if err := m.reserve(before); err != nil {
+			return Meter{}, err
+		}
+		m.start = m.early[0].time
+		m.load = make([]float32, before, before+int64(len(late)))
+		for i := range m.load {
+			m.load[i] = float32(math.NaN())
+		}
+		for _, r := range m.early {
+			if err := m.place(r.time, r.load); err != nil {
+				return Meter{}, err
+			}
+		}
+		m.load = append(m.load, late...)
+	}
+	load := slices.Clone(m.load) // without the room to grow
+	m.load, m.early = nil, nil
+	return Meter{ID: m.id, Start: m.start, Load: load, Faults: m.faults}, nil
+}
+
+// fold tells which of two hours a label stands for when the clock shows both
+// alike. Rows come through both hours one after the other, forwards or backwards,
+// or sorted by label, each label twice.
+type fold struct {
+	label int64 // Instant.Unix of the row before, if that was in the fold
+	in    bool
+	again bool // the rows are in the later hour
+	other bool // they have been in the other hour before
+}
+
+// resolve returns the instant of a row, the one before which was at last, if any.
+func (f *fold) resolve(at Instant, last int64, any bool) int64 {
+	if at.Again == 0 {
+		f.in = false
+		return at.Unix
+	}
+	length := at.Again - at.Unix
+	if f.in && (at.Unix-f.label >= length || f.label-at.Unix >= length) {
+		f.in = false
+	}
+	again := f.again
+	switch {
+	case !f.in:
+		again = any && last > at.Unix // rows come from after it, backwards
+		*f = fold{in: true, again: again}
+	case f.other:
+	case at.Unix == f.label:
+		again = !again // the label is there twice; the next is another
+	case (at.Unix < f.label) != f.again:
+		again = !again // the labels start over
+		f.again, f.other = again, true
+	}
+	f.label = at.Unix
+	if again {
+		return at.Again
+	}
+	return at.Unix
+}

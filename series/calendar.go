@@ -1,0 +1,74 @@
+package series
+
+import (
+	"math"
+	"sync"
+)
+
+// calendar holds what the clock says at every step of a dataset's span, computed
+// once and shared by all meters.
+type calendar struct {
+	start   int64
+	columns map[string][]float32
+	// steady says that a day always has the same number of steps.
+	steady bool
+
+	mu   sync.Mutex
+	lags map[int][]int32 // by days
+	d    *Dataset
+	n    int
+}
+
+// calendarNames are the inputs that a calendar has.
+var calendarNames = []string{"time_of_day", "hour", "day_of_week", "day_of_month", "day_of_year", "week_of_year"}
+
+// newCalendar computes the calendar over the span of a dataset, and ahead steps
+// more: a window may know the calendar of a target beyond the last reading.
+func newCalendar(d *Dataset, ahead int) *calendar {
+	from, to := d.Span()
+	n := int((to-from)/d.Seconds()) + ahead
+	c := &calendar{start: from, columns: map[string][]float32{}, steady: true, lags: map[int][]int32{}, d: d, n: n}
+	for _, name := range calendarNames {
+		c.columns[name] = make([]float32, n)
+	}
+	firstOffset := 0
+	for i := range n {
+		t := d.Time(from, i)
+		if _, offset := t.Zone(); i == 0 {
+			firstOffset = offset
+		} else if offset != firstOffset {
+			c.steady = false
+		}
+		_, week := t.ISOWeek()
+		seconds := t.Hour()*3600 + t.Minute()*60 + t.Second()
+		c.columns["time_of_day"][i] = float32(int64(seconds) / d.Seconds())
+		c.columns["hour"][i] = float32(t.Hour())
+		c.columns["day_of_week"][i] = float32((int(t.Weekday()) + 6) % 7) // Monday is 0
+		c.columns["day_of_month"][i] = float32(t.Day())
+		c.columns["day_of_year"][i] = float32(t.YearDay())
+		c.columns["week_of_year"][i] = float32(week)
+	}
+	return c
+}
+
+// lag returns, for every step of the calendar, the step at the same clock time days
+// earlier, or nil if that is always days·StepsPerDay steps before. A time that does
+// not exist on that day becomes the one that Go's calendar takes for it, an hour
+// on; steps before the span are negative.
+func (c *calendar) lag(days int) []int32 {
+	if c.steady {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.lags[days]; l != nil {
+		return l
+	}
+	l := make([]int32, c.n)
+	for i := range l {
+		t := c.d.Time(c.start, i).AddDate(0, 0, -days).Unix()
+		l[i] = int32(math.Floor(float64(t-c.start) / float64(c.d.Seconds())))
+	}
+	c.lags[days] = l
+	return l
+}

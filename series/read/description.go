@@ -1,0 +1,367 @@
+// Package read opens load data: tables in the long format (CSV, gzip, Parquet)
+// under a description of their columns, and what utilities and laboratories
+// publish (Green Button, NREL's building stocks).
+//
+// A dataset is a folder with a dataset.yaml, or such a file by another name. It
+// says what cannot be seen from the tables: the zone, whether a time is the start or the end
+// of its interval, the unit. Nothing is guessed in silence: a time without a zone,
+// a decimal comma, a file that ends early are errors that say how to mend them.
+package read
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	_ "time/tzdata" // zones are the same on every machine, also on one without them
+
+	"gopkg.in/yaml.v3"
+
+	"loadstar/series"
+)
+
+// FileName is the name of a dataset's description in its folder.
+const FileName = "dataset.yaml"
+
+// RootEnv names the environment variable that says where shared data lies.
+const RootEnv = "LOADSTAR_DATA"
+
+// Description is a dataset.yaml.
+type Description struct {
+	Name string `yaml:"name"`
+	// About is a sentence or two on where the data comes from.
+	About string `yaml:"about,omitempty"`
+	// Generated marks data that no meter measured.
+	Generated bool `yaml:"generated,omitempty"`
+	// Rooted says that files are relative to the data root (LOADSTAR_DATA or
+	// --root) instead of to this file.
+	Rooted bool `yaml:"rooted,omitempty"`
+
+	Zone string `yaml:"zone"` // IANA, such as Europe/London
+	// Clock is "legal", with daylight saving, or "standard", for labels that run
+	// on through the year without it.
+	Clock    string `yaml:"clock,omitempty"`
+	Interval string `yaml:"interval"`        // 15m, 30m, 1h
+	Stamp    string `yaml:"stamp,omitempty"` // "start" or "end" of the interval
+	Unit     string `yaml:"unit,omitempty"`  // kW, W, MW; or kWh, Wh, MWh in each interval
+
+	// From and To bound the days that are read, From included, To not.
+	From string `yaml:"from,omitempty"`
+	To   string `yaml:"to,omitempty"`
+
+	Load    Table  `yaml:"load"`
+	Weather *Table `yaml:"weather,omitempty"`
+	Meters  *Table `yaml:"meters,omitempty"`
+
+	path string
+}
+
+// Table is one kind of file of a dataset.
+type Table struct {
+	// Files may hold patterns such as load/*.parquet.
+	Files []string `yaml:"files"`
+	// Columns maps our names to the file's: meter, time and load of a load table;
+	// time, temperature, wind, humidity, solar, holiday and any other number of a
+	// weather table; meter, floor_area and any other number of a table of meters.
+	// What it does not name is looked for under usual names.
+	Columns map[string]string `yaml:"columns,omitempty"`
+	// Where keeps the meters whose columns have these values. Of a table of
+	// meters only.
+	Where map[string]string `yaml:"where,omitempty"`
+
+	// Zone, Clock, Interval and Stamp are those of a weather table, where they
+	// differ from the dataset's. Weather of a longer interval holds throughout it.
+	Zone     string `yaml:"zone,omitempty"`
+	Clock    string `yaml:"clock,omitempty"`
+	Interval string `yaml:"interval,omitempty"`
+	Stamp    string `yaml:"stamp,omitempty"`
+}
+
+// The values of Clock and Stamp.
+const (
+	ClockLegal    = "legal"
+	ClockStandard = "standard"
+	StampStart    = "start"
+	StampEnd      = "end"
+)
+
+// MeterIsFile stands for the column of the meter where each file holds one meter,
+// and is named after it.
+const MeterIsFile = "(file name)"
+
+// units maps a unit to kW, and says whether it is energy in an interval.
+var units = map[string]struct {
+	kw     float64
+	energy bool
+}{
+	"kW": {1, false}, "W": {1e-3, false}, "MW": {1e3, false},
+	"kWh": {1, true}, "Wh": {1e-3, true}, "MWh": {1e3, true},
+}
+
+// Units returns the units that a description may have.
+func Units() []string { return []string{"kW", "W", "MW", "kWh", "Wh", "MWh"} }
+
+// Load reads a description: a file, or the dataset.yaml of a folder.
+func Load(path string) (*Description, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, FileName)
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && filepath.Base(path) == FileName {
+		return nil, fmt.Errorf("%s has no %s; 'loadstar data init' writes one", filepath.Dir(path), FileName)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	d.path = path
+	return d, nil
+}
+
+func parse(text []byte) (*Description, error) {
+	d := &Description{}
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	dec.KnownFields(true)
+	if err := dec.Decode(d); err != nil {
+		return nil, err
+	}
+	return d, d.validate()
+}
+
+// validate fills in the defaults and refuses what cannot be meant.
+func (d *Description) validate() error {
+	if d.Name == "" {
+		return errors.New("name is missing")
+	}
+	if d.Zone == "" {
+		return errors.New("zone is missing: where are the meters? (zone: Europe/London, or zone: UTC)")
+	}
+	if err := oneOf("unit", &d.Unit, Units()...); err != nil {
+		return err
+	}
+	own, err := d.times()
+	if err != nil {
+		return err
+	}
+	if err := d.Load.validate(); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	for name := range d.Load.Columns {
+		if !slices.Contains([]string{"meter", "time", "load"}, name) {
+			return fmt.Errorf("load: columns: a load table has no %s, only meter, time and load", name)
+		}
+	}
+	if d.Meters != nil {
+		if err := d.Meters.validate(); err != nil {
+			return fmt.Errorf("meters: %w", err)
+		}
+	}
+	if d.Weather != nil {
+		if err := d.Weather.validate(); err != nil {
+			return fmt.Errorf("weather: %w", err)
+		}
+		theirs, err := d.weatherTimes()
+		if err != nil {
+			return fmt.Errorf("weather: %w", err)
+		}
+		if theirs.interval%own.interval != 0 {
+			return fmt.Errorf("weather: interval %s is not a multiple of the load's, %s; average it over that", theirs.interval, own.interval)
+		}
+	}
+	for _, t := range []*Table{&d.Load, d.Meters} {
+		if t != nil && (t.Zone != "" || t.Clock != "" || t.Interval != "" || t.Stamp != "") {
+			return errors.New("zone, clock, interval and stamp belong to the dataset, or to its weather")
+		}
+	}
+	if d.Load.Where != nil || d.Weather != nil && d.Weather.Where != nil {
+		return errors.New("where belongs to the table of meters")
+	}
+	_, _, err = d.bounds()
+	return err
+}
+
+func (t *Table) validate() error {
+	if len(t.Files) == 0 {
+		return errors.New("files are missing")
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Columns)) {
+		if t.Columns[name] == "" {
+			return fmt.Errorf("columns: which column is %s?", name)
+		}
+	}
+	return nil
+}
+
+// oneOf fills in the first of the values, and refuses any other.
+func oneOf(name string, value *string, values ...string) error {
+	if *value == "" {
+		*value = values[0]
+	}
+	if !slices.Contains(values, *value) {
+		return fmt.Errorf("%s is %q; it is one of %s", name, *value, strings.Join(values, ", "))
+	}
+	return nil
+}
+
+// times is what is known about the times of a table.
+type times struct {
+	clock    *time.Location
+	interval time.Duration
+	end      bool // a time is the end of its interval
+}
+
+func (d *Description) times() (times, error) {
+	return parseTimes(d.Zone, &d.Clock, d.Interval, &d.Stamp)
+}
+
+// weatherTimes are those of the weather table: its own, or else the dataset's.
+func (d *Description) weatherTimes() (times, error) {
+	w := *d.Weather
+	if w.Zone == "" {
+		w.Zone = d.Zone
+		if w.Clock == "" {
+			w.Clock = d.Clock
+		}
+	}
+	if w.Interval == "" {
+		w.Interval = d.Interval
+	}
+	if w.Stamp == "" {
+		w.Stamp = d.Stamp
+	}
+	return parseTimes(w.Zone, &w.Clock, w.Interval, &w.Stamp)
+}
+
+func parseTimes(zone string, clock *string, interval string, stamp *string) (t times, err error) {
+	if err := oneOf("clock", clock, ClockLegal, ClockStandard); err != nil {
+		return t, err
+	}
+	if err := oneOf("stamp", stamp, StampStart, StampEnd); err != nil {
+		return t, err
+	}
+	t.end = *stamp == StampEnd
+	if t.clock, err = loadZone(zone); err != nil {
+		return t, err
+	}
+	if *clock == ClockStandard {
+		t.clock = series.StandardTime(t.clock)
+	}
+	t.interval, err = time.ParseDuration(interval)
+	if err != nil || t.interval < time.Second || t.interval%time.Second != 0 || 24*time.Hour%t.interval != 0 {
+		return t, fmt.Errorf("interval is %q; it is a duration that divides a day, such as 15m, 30m or 1h", interval)
+	}
+	return t, nil
+}
+
+// loadZone returns an IANA zone. Local is none: it differs from machine to machine.
+func loadZone(name string) (*time.Location, error) {
+	zone, err := time.LoadLocation(name)
+	if err != nil || name == "" || name == "Local" {
+		return nil, fmt.Errorf("zone %q is not known; it is a name such as Europe/London, or UTC", name)
+	}
+	return zone, nil
+}
+
+// bounds returns the first and the last instant to read, as Unix seconds.
+func (d *Description) bounds() (from, to int64, err error) {
+	t, err := d.times()
+	if err != nil {
+		return 0, 0, err
+	}
+	from, to = -1<<62, 1<<62
+	for _, f := range []struct {
+		name, value string
+		dst         *int64
+	}{{"from", d.From, &from}, {"to", d.To, &to}} {
+		if f.value == "" {
+			continue
+		}
+		day, err := time.ParseInLocation(time.DateOnly, f.value, t.clock)
+		if err != nil {
+			return 0, 0, fmt.Errorf("%s is %q; it is a day such as 2016-01-01", f.name, f.value)
+		}
+		*f.dst = day.Unix()
+	}
+	if from >= to {
+		return 0, 0, fmt.Errorf("from %s is not before to %s", d.From, d.To)
+	}
+	return from, to, nil
+}
+
+// sources returns the files that a table's patterns match.
+func (d *Description) sources(t *Table, root string) ([]source, error) {
+	if t == nil {
+		return nil, nil
+	}
+	dir := filepath.Dir(d.path)
+	if d.Rooted {
+		if root == "" {
+			root = os.Getenv(RootEnv)
+		}
+		if root == "" {
+			return nil, fmt.Errorf("%s: where is the data? give --root DIR or set %s", d.path, RootEnv)
+		}
+		dir = root
+	}
+	var files []source
+	for _, pattern := range t.Files {
+		path := pattern
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(dir, pattern)
+		}
+		found := []string{path}
+		if strings.ContainsAny(pattern, "*?[") {
+			var err error
+			if found, err = filepath.Glob(path); err != nil {
+				return nil, fmt.Errorf("files: %s: %w", pattern, err)
+			}
+			if len(found) == 0 {
+				return nil, fmt.Errorf("files: nothing matches %s", path)
+			}
+		}
+		for _, path := range found {
+			files = append(files, fileSource(path))
+		}
+	}
+	return files, nil
+}
+
+// comments explain a description to whoever opens it.
+var comments = map[string]string{
+	"zone":     "where the meters are",
+	"clock":    "legal: with daylight saving; standard: labels run on without it",
+	"interval": "from one row of a meter to the next",
+	"stamp":    "a time is the start or the end of its interval",
+	"unit":     "kW, W, MW; kWh, Wh, MWh: energy in each interval",
+	"rooted":   "files are below --root or " + RootEnv,
+}
+
+// Write writes the description to a file, with comments.
+func (d *Description) Write(path string) error {
+	if err := d.validate(); err != nil {
+		return err
+	}
+	var doc yaml.Node
+	if err := doc.Encode(d); err != nil {
+		return err
+	}
+	for i := 0; i+1 < len(doc.Content); i += 2 {
+		doc.Content[i+1].LineComment = comments[doc.Content[i].Value]
+	}
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return err
+	}
+	return os.WriteFile(path, b.Bytes(), 0o644)
+}

@@ -1,0 +1,452 @@
+package read
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/series"
+)
+
+// usualNames are what columns are called where a description does not say.
+var usualNames = map[string][]string{
+	"meter":       {"meter_id", "unique_id", "meter", "id", "client"},
+	"time":        {"timestamp", "ds", "time", "datetime", "date_time", "date"},
+	"load":        {"load_kw", "y", "load", "kw", "kwh", "value"},
+	"temperature": {"temperature", "temp_c"},
+	"wind":        {"wind", "wind_ms"},
+	"humidity":    {"humidity", "rh_pct"},
+	"solar":       {"solar", "solar_wm2"},
+	"holiday":     {"holiday"},
+	"floor_area":  {"floor_area", "floor_area_m2"},
+	"wall_area":   {"wall_area", "wall_area_m2"},
+	"window_area": {"window_area", "window_area_m2"},
+	"roof_area":   {"roof_area", "roof_area_m2"},
+}
+
+// weatherNames and staticNames are the columns that are taken where they are
+// found, in this order.
+var (
+	weatherNames = []string{"temperature", "wind", "humidity", "solar", "holiday"}
+	staticNames  = []string{"floor_area", "wall_area", "window_area", "roof_area"}
+)
+
+// Open reads the dataset that a description describes. Root is where shared data
+// lies; if it is empty, the environment says so.
+func Open(d *Description, root string) (*series.Dataset, error) {
+	var in inputs
+	for _, f := range []struct {
+		dst   *[]source
+		table *Table
+	}{{&in.load, &d.Load}, {&in.weather, d.Weather}, {&in.meters, d.Meters}} {
+		var err error
+		if *f.dst, err = d.sources(f.table, root); err != nil {
+			return nil, err
+		}
+	}
+	return d.read(in)
+}
+
+// inputs are the files of a dataset.
+type inputs struct{ load, weather, meters []source }
+
+func (d *Description) read(in inputs) (*series.Dataset, error) {
+	t, err := d.times()
+	if err != nil {
+		return nil, err
+	}
+	out := series.Dataset{Name: d.Name, Generated: d.Generated, Interval: t.interval, Clock: t.clock}
+	var statics map[string][]float32
+	if d.Meters != nil {
+		if out.StaticNames, statics, err = d.readMeters(in.meters); err != nil {
+			return nil, err
+		}
+	}
+	if d.Weather != nil {
+		if out.Weather, err = d.readWeather(in.weather); err != nil {
+			return nil, err
+		}
+	}
+	wanted := func(id []byte) bool {
+		_, ok := statics[string(id)]
+		return ok || d.Meters == nil || d.Meters.Where == nil
+	}
+	meters, err := d.readLoad(in.load, wanted)
+	if err != nil {
+		return nil, err
+	}
+	for i := range meters {
+		values := statics[meters[i].ID]
+		if values == nil {
+			values = slices.Repeat([]float32{float32(math.NaN())}, len(out.StaticNames))
+		}
+		meters[i].Static = values
+	}
+	return series.NewDataset(out, meters)
+}
+
+// readMeters reads the table of meters: the static values of those that it is
+// filtered to.
+func (d *Description) readMeters(files []source) (names []string, statics map[string][]float32, err error) {
+	statics = map[string][]float32{}
+	for i, s := range files {
+		err := s.read(func(t table) error {
+			meter, err := d.Meters.column(t, "meter")
+			if err != nil {
+				return err
+			}
+			columns := []int{meter}
+			var filter []string
+			for _, name := range slices.Sorted(maps.Keys(d.Meters.Where)) {
+				c := slices.Index(t.columns(), name)
+				if c < 0 {
+					return fmt.Errorf("where: there is no column %s; there are %s", name, list(t))
+				}
+				columns, filter = append(columns, c), append(filter, d.Meters.Where[name])
+			}
+			found, values, err := d.Meters.numbers(t, staticNames)
+			if err != nil {
+				return err
+			}
+			if i == 0 {
+				names = found
+			} else if !slices.Equal(names, found) {
+				return errors.New("its columns differ from those of the file before")
+			}
+			return t.each(append(columns, values...), func(cells []cell) error {
+				id := string(cells[0].name())
+				if id == "" {
+					return errors.New("the meter is missing")
+				}
+				for i, want := range filter {
+					if string(cells[1+i].name()) != want {
+						return nil
+					}
+				}
+				if statics[id] != nil {
+					return fmt.Errorf("meter %s is there twice", id)
+				}
+				row := make([]float32, len(names))
+				for i := range row {
+					v, err := cells[1+len(filter)+i].value()
+					if err != nil {
+						return fmt.Errorf("%s: %w", names[i], err)
+					}
+					row[i] = float32(v)
+				}
+				statics[id] = row
+				return nil
+			})
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(statics) == 0 {
+		return nil, nil, fmt.Errorf("meters: no meter has %v", d.Meters.Where)
+	}
+	return names, statics, nil
+}
+
+// readLoad reads the wanted meters, in the order in which they appear.
+func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]series.Meter, error) {
+	t, err := d.times()
+	if err != nil {
+		return nil, err
+	}
+	from, to, err := d.bounds()
+	if err != nil {
+		return nil, err
+	}
+	l := loadReader{
+		builder: series.NewBuilder(t.interval), times: t, from: from, to: to,
+		scale: powerScale(d.Unit, t.interval), wanted: wanted,
+	}
+	for _, s := range files {
+		err := s.read(func(in table) error {
+			var columns []int
+			for _, name := range []string{"time", "load", "meter"} {
+				if name == "meter" && d.Load.Columns["meter"] == MeterIsFile {
+					continue
+				}
+				c, err := d.Load.column(in, name)
+				if err != nil {
+					return err
+				}
+				columns = append(columns, c)
+			}
+			return l.read(in, columns, s.stem())
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	meters, err := l.builder.Meters()
+	if err == nil && len(meters) == 0 {
+		err = errors.New("no row belongs to a wanted meter and time")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	return meters, nil
+}
+
+// powerScale returns what to multiply a value in a unit with for kW.
+func powerScale(unit string, interval time.Duration) float64 {
+	u := units[unit]
+	if u.energy {
+		return u.kw / interval.Hours()
+	}
+	return u.kw
+}
+
+// loadReader reads load tables into a fleet.
+type loadReader struct {
+	builder  *series.Builder
+	times    times
+	from, to int64 // in Unix seconds
+	scale    float64
+	wanted   func(id []byte) bool
+}
+
+// read reads a table. Columns are those of the time, the load and the meter; without
+// the last, all rows are the named meter's.
+func (l *loadReader) read(in table, columns []int, name string) error {
+	clock := l.times.reader()
+	var (
+		id      []byte
+		current *series.MeterBuilder // nil if it is not wanted
+	)
+	enter := func(name []byte) {
+		if id, current = append(id[:0], name...), nil; l.wanted == nil || l.wanted(id) {
+			current = l.builder.Meter(string(id))
+		}
+	}
+	if len(columns) < 3 {
+		enter([]byte(name))
+	}
+	return in.each(columns, func(cells []cell) error {
+		if len(cells) == 3 {
+			name := cells[2].name()
+			if len(name) == 0 {
+				return errors.New("the meter is missing")
+			}
+			if string(name) != string(id) {
+				enter(name)
+			}
+		}
+		if current == nil {
+			return nil
+		}
+		at, err := clock.instant(&cells[0])
+		if errors.Is(err, errNonexistent) {
+			current.AddNonexistent()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if at.Unix < l.from || at.Unix >= l.to {
+			return nil
+		}
+		kw, err := cells[1].value()
+		if err != nil {
+			return fmt.Errorf("load: %w", err)
+		}
+		if err := current.Add(at, kw*l.scale); err != nil {
+			return fmt.Errorf("meter %s: load %w", id, err)
+		}
+		return nil
+	})
+}
+
+// readWeather reads the weather table onto one grid, with the dataset's interval.
+func (d *Description) readWeather(files []source) (series.Weather, error) {
+	own, err := d.times()
+	if err != nil {
+		return series.Weather{}, err
+	}
+	theirs, err := d.weatherTimes()
+	if err != nil {
+		return series.Weather{}, err
+	}
+	from, to, err := d.bounds()
+	if err != nil {
+		return series.Weather{}, err
+	}
+	w := weatherReader{times: theirs, from: from, to: to}
+	for _, s := range files {
+		err := s.read(func(t table) error {
+			timeColumn, err := d.Weather.column(t, "time")
+			if err != nil {
+				return err
+			}
+			names, columns, err := d.Weather.numbers(t, weatherNames)
+			if err != nil {
+				return err
+			}
+			if len(names) == 0 {
+				return fmt.Errorf("which columns are %s? there are %s; name some under columns", strings.Join(weatherNames, ", "), list(t))
+			}
+			return w.read(t, timeColumn, names, columns)
+		})
+		if err != nil {
+			return series.Weather{}, err
+		}
+	}
+	weather, err := w.weather(own.interval)
+	if err != nil {
+		return series.Weather{}, fmt.Errorf("weather: %w", err)
+	}
+	return weather, nil
+}
+
+// weatherReader reads weather tables.
+type weatherReader struct {
+	times    times
+	from, to int64 // in Unix seconds
+	names    []string
+	builder  *series.Builder
+}
+
+// read reads a table's columns, which have the given names.
+func (w *weatherReader) read(t table, timeColumn int, names []string, columns []int) error {
+	if w.builder == nil {
+		w.names, w.builder = names, series.NewBuilder(w.times.interval)
+	} else if !slices.Equal(w.names, names) {
+		return errors.New("its columns differ from those of the file before")
+	}
+	clock := w.times.reader()
+	return t.each(append([]int{timeColumn}, columns...), func(cells []cell) error {
+		at, err := clock.instant(&cells[0])
+		if errors.Is(err, errNonexistent) {
+			return fmt.Errorf("%w; is the weather in standard time or in UTC? (clock: standard, or zone: UTC under weather)", err)
+		}
+		if err != nil {
+			return err
+		}
+		if at.Unix < w.from || at.Unix >= w.to {
+			return nil
+		}
+		for i, name := range names {
+			v, err := cells[1+i].value()
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if err := w.builder.Meter(name).Add(at, v); err != nil {
+				return fmt.Errorf("%s %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// weather returns what was read, on steps of the given interval, which is that of
+// the tables or a part of it. There is one weather for all meters and nobody to look
+// at its faults, so they are errors.
+func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) {
+	columns, err := w.builder.Meters()
+	if err != nil {
+		return series.Weather{}, err
+	}
+	if len(columns) == 0 {
+		return series.Weather{}, errors.New("no row is within the time that is read")
+	}
+	out := series.Weather{Start: columns[0].Start, Names: w.names}
+	hold := int(w.times.interval / interval)
+	for _, c := range columns {
+		if c.Faults.OffGrid > 0 {
+			return out, fmt.Errorf("%d of %d rows are not whole intervals of %s apart; is that its interval? (interval: 1h under weather)",
+				c.Faults.OffGrid, c.Faults.Rows, w.times.interval)
+		}
+		if c.Faults.Conflicts > 0 {
+			return out, fmt.Errorf("%d of %d rows give another %s for a time that has one", c.Faults.Conflicts, c.Faults.Rows, c.ID)
+		}
+		values := c.Load
+		if hold > 1 {
+			values = make([]float32, 0, hold*len(c.Load))
+			for _, v := range c.Load {
+				for range hold {
+					values = append(values, v)
+				}
+			}
+		}
+		out.Columns = append(out.Columns, values)
+	}
+	return out, nil
+}
+
+// column returns the number of the column that holds what we call name.
+func (t *Table) column(in table, name string) (int, error) {
+	if theirs, ok := t.Columns[name]; ok {
+		c, err := find(in, theirs, false)
+		if err == nil && c < 0 {
+			err = fmt.Errorf("there is no column %s for %s; there are %s", theirs, name, list(in))
+		}
+		return c, err
+	}
+	for _, usual := range usualNames[name] {
+		if c, err := find(in, usual, true); c >= 0 || err != nil {
+			return c, err
+		}
+	}
+	return -1, fmt.Errorf("which column is the %s? there are %s; name it under columns", name, list(in))
+}
+
+// find returns the number of the column with a name, -1 if there is none.
+func find(in table, name string, anyCase bool) (int, error) {
+	found := -1
+	for i, c := range in.columns() {
+		if c != name && !(anyCase && strings.EqualFold(c, name)) {
+			continue
+		}
+		if found >= 0 {
+			return -1, fmt.Errorf("two columns are called %s", name)
+		}
+		found = i
+	}
+	return found, nil
+}
+
+// numbers returns those of the usual names that the table has, and all others that
+// the description gives it, with their columns.
+func (t *Table) numbers(in table, usual []string) (names []string, columns []int, err error) {
+	for _, name := range slices.Concat(usual, extraNames(t.Columns, usual)) {
+		c, err := t.column(in, name)
+		if err != nil {
+			if _, asked := t.Columns[name]; asked {
+				return nil, nil, err
+			}
+			continue
+		}
+		names, columns = append(names, name), append(columns, c)
+	}
+	return names, columns, nil
+}
+
+// extraNames returns the names that a description adds to the usual ones.
+func extraNames(columns map[string]string, usual []string) []string {
+	var extra []string
+	for name := range columns {
+		if name != "meter" && name != "time" && !slices.Contains(usual, name) {
+			extra = append(extra, name)
+		}
+	}
+	slices.Sort(extra)
+	return extra
+}
+
+// list names a table's columns in an error.
+func list(in table) string { return shorten(in.columns(), 20) }
+
+// shorten joins names, but not more than most of them.
+func shorten(names []string, most int) string {
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,344 @@
+package read
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
+)
+
+// What a page may claim to hold: it is allocated before it is read. Whole row groups
+// in one page are usual for columns that hardly change.
+const (
+	maxPageBytes  = 1 << 29
+	maxPageValues = 1 << 26
+)
+
+// parquetTable reads the wanted columns of a Parquet file side by side, a page at a
+// time.
+type parquetTable struct {
+	r      io.ReaderAt
+	size   int64
+	file   *parquet.File
+	leaves []leaf
+}
+
+// leaf is a column that holds values.
+type leaf struct {
+	name  string
+	node  parquet.Node
+	lists bool // a row may have any number of values
+}
+
+func newParquet(r io.ReaderAt, size int64) (*parquetTable, error) {
+	t := &parquetTable{r: r, size: size}
+	err := guard(func() error {
+		// The footer's length is checked first: parquet-go allocates what it says.
+		var tail [8]byte
+		if _, err := r.ReadAt(tail[:], size-8); err != nil {
+			return err
+		}
+		footer := int64(tail[0]) | int64(tail[1])<<8 | int64(tail[2])<<16 | int64(tail[3])<<24
+		if string(tail[4:]) != "PAR1" || footer > size-12 {
+			return io.ErrUnexpectedEOF
+		}
+		var err error
+		t.file, err = parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
+		if err != nil {
+			return err
+		}
+		for _, path := range t.file.Schema().Columns() {
+			c, ok := t.file.Schema().Lookup(path...)
+			if !ok {
+				return fmt.Errorf("column %s has no schema", strings.Join(path, "."))
+			}
+			t.leaves = append(t.leaves, leaf{strings.Join(path, "."), c.Node, c.MaxRepetitionLevel > 0})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("not a whole Parquet file: %w", cutOff(err))
+	}
+	return t, nil
+}
+
+// guard turns a panic into an error. parquet-go panics on some damaged files, where
+// what it has read contradicts itself; fuzzing finds new ones with every version.
+// f must not call back into our code.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the file is damaged: %v", p)
+		}
+	}()
+	return f()
+}
+
+func (t *parquetTable) columns() []string {
+	var names []string
+	for _, l := range t.leaves {
+		names = append(names, l.name)
+	}
+	return names
+}
+
+func (t *parquetTable) each(wanted []int, f func(cells []cell) error) error {
+	convert := make([]func(*parquet.Value) cell, len(wanted))
+	for i, c := range wanted {
+		if t.leaves[c].lists {
+			return fmt.Errorf("column %s holds lists; one value in each row is wanted", t.leaves[c].name)
+		}
+		err := guard(func() (err error) {
+			convert[i], err = converter(t.leaves[c].node.Type())
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("column %s: %w", t.leaves[c].name, err)
+		}
+	}
+	row := 0
+	for g, group := range t.file.RowGroups() {
+		columns := make([]columnReader, len(wanted))
+		err := guard(func() error {
+			for i, c := range wanted {
+				if err := t.checkPages(&t.file.Metadata().RowGroups[g].Columns[c].MetaData); err != nil {
+					return fmt.Errorf("column %s: %w", t.leaves[c].name, cutOff(err))
+				}
+				columns[i].pages = group.ColumnChunks()[c].Pages()
+			}
+			return nil
+		})
+		if err == nil {
+			err = eachRow(group.NumRows(), &row, columns, convert, f)
+		}
+		for i := range columns {
+			columns[i].close()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachRow goes through a row group.
+func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parquet.Value) cell, f func(cells []cell) error) error {
+	cells := make([]cell, len(columns))
+	for range rows {
+		*row++
+		for i := range columns {
+			v, err := columns[i].next()
+			if err != nil {
+				return fmt.Errorf("row %d: %w", *row, err)
+			}
+			if v.IsNull() {
+				cells[i] = cell{kind: cellEmpty}
+			} else {
+				cells[i] = convert[i](v)
+			}
+		}
+		if err := f(cells); err != nil {
+			return fmt.Errorf("row %d: %w", *row, err)
+		}
+	}
+	return nil
+}
+
+// checkPages walks through the headers of a column chunk's pages, so that nothing
+// is allocated for a page that is not there.
+func (t *parquetTable) checkPages(meta *format.ColumnMetaData) error {
+	start := meta.DataPageOffset
+	if meta.DictionaryPageOffset != 0 {
+		start = min(start, meta.DictionaryPageOffset)
+	}
+	left := meta.TotalCompressedSize
+	if start < 4 || left < 0 || start > t.size || left > t.size-start {
+		return io.ErrUnexpectedEOF
+	}
+	r := bufio.NewReader(io.NewSectionReader(t.r, start, left))
+	var protocol thrift.CompactProtocol
+	decoder := thrift.NewDecoder(protocol.NewReader(r))
+	for values := int64(0); values < meta.NumValues; {
+		var h format.PageHeader
+		if err := decoder.Decode(&h); err != nil {
+			return err
+		}
+		var n int64
+		switch {
+		case h.DataPageHeader.Valid:
+			n = int64(h.DataPageHeader.V.NumValues)
+			values += n
+		case h.DataPageHeaderV2.Valid:
+			n = int64(h.DataPageHeaderV2.V.NumValues)
+			values += n
+		case h.DictionaryPageHeader.Valid:
+			n = int64(h.DictionaryPageHeader.V.NumValues)
+		}
+		if n < 0 || n > maxPageValues || h.UncompressedPageSize < 0 || h.UncompressedPageSize > maxPageBytes {
+			return fmt.Errorf("a page says that it holds %d values in %d bytes", n, h.UncompressedPageSize)
+		}
+		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > left {
+			return io.ErrUnexpectedEOF
+		}
+		if _, err := r.Discard(int(h.CompressedPageSize)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// columnReader yields a column's values one at a time.
+type columnReader struct {
+	pages  parquet.Pages
+	page   parquet.Page
+	values parquet.ValueReader
+	buf    []parquet.Value
+	at, n  int
+}
+
+// next returns the next value. It is valid until the next call.
+func (c *columnReader) next() (*parquet.Value, error) {
+	if c.at == c.n {
+		if err := guard(c.fill); err != nil {
+			return nil, cutOff(err)
+		}
+	}
+	c.at++
+	return &c.buf[c.at-1], nil
+}
+
+func (c *columnReader) fill() error {
+	if c.buf == nil {
+		c.buf = make([]parquet.Value, 1024)
+	}
+	for {
+		if c.values != nil {
+			n, err := c.values.ReadValues(c.buf)
+			if c.at, c.n = 0, n; n > 0 {
+				return nil
+			}
+			if err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
+			parquet.Release(c.page)
+			c.values, c.page = nil, nil
+		}
+		page, err := c.pages.ReadPage()
+		if err != nil {
+			return err
+		}
+		c.page, c.values = page, page.Values()
+	}
+}
+
+func (c *columnReader) close() {
+	if c.pages != nil {
+		c.pages.Close()
+	}
+}
+
+// converter returns what turns a column's values, which are not null, into cells.
+func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
+	if l := t.LogicalType(); l != nil {
+		switch l := l.Value.(type) {
+		case *format.TimestampType:
+			if l.Unit.Value == nil {
+				return nil, errors.New("its times have no unit")
+			}
+			return timestamp(int64(time.Second/l.Unit.Value.Duration()), !l.IsAdjustedToUTC), nil
+		case *format.DateType:
+			return func(v *parquet.Value) cell {
+				return cell{kind: cellTime, integer: int64(v.Int32()) * 86400, local: true}
+			}, nil
+		case *format.DecimalType:
+			return decimal(t.Kind(), int(l.Scale))
+		case *format.UUIDType:
+			return func(v *parquet.Value) cell { return textCell([]byte(v.String())) }, nil
+		case *format.IntType:
+			if !l.IsSigned && l.BitWidth == 64 {
+				return func(v *parquet.Value) cell {
+					if v.Int64() < 0 {
+						return textCell(strconv.AppendUint(nil, v.Uint64(), 10))
+					}
+					return integerCell(v.Int64())
+				}, nil
+			}
+			if !l.IsSigned && t.Kind() == parquet.Int32 {
+				return func(v *parquet.Value) cell { return integerCell(int64(v.Uint32())) }, nil
+			}
+		case *format.TimeType:
+			return nil, errors.New("it holds times of day; a date and time is wanted")
+		}
+	}
+	switch t.Kind() {
+	case parquet.Boolean:
+		return func(v *parquet.Value) cell {
+			if v.Boolean() {
+				return integerCell(1)
+			}
+			return integerCell(0)
+		}, nil
+	case parquet.Int32:
+		return func(v *parquet.Value) cell { return integerCell(int64(v.Int32())) }, nil
+	case parquet.Int64:
+		return func(v *parquet.Value) cell { return integerCell(v.Int64()) }, nil
+	case parquet.Float:
+		return func(v *parquet.Value) cell { return numberCell(float64(v.Float())) }, nil
+	case parquet.Double:
+		return func(v *parquet.Value) cell { return numberCell(v.Double()) }, nil
+	case parquet.Int96:
+		return func(v *parquet.Value) cell {
+			// Nanoseconds of the day and days since the Julian epoch, as older
+			// writers stored times; without a zone.
+			x := v.Int96()
+			nanos := int64(x[1])<<32 | int64(x[0])
+			day := int64(x[2]) - 2440588
+			return cell{kind: cellTime, integer: day*86400 + nanos/1e9, fraction: nanos%1e9 != 0, local: true}
+		}, nil
+	}
+	return func(v *parquet.Value) cell { return textCell(v.ByteArray()) }, nil
+}
+
+// timestamp returns the converter of a count of fractions of a second.
+func timestamp(perSecond int64, local bool) func(*parquet.Value) cell {
+	return func(v *parquet.Value) cell {
+		s, rest := v.Int64()/perSecond, v.Int64()%perSecond
+		if rest < 0 {
+			s--
+		}
+		return cell{kind: cellTime, integer: s, fraction: rest != 0, local: local}
+	}
+}
+
+// decimal returns the converter of numbers that are stored without their point.
+func decimal(kind parquet.Kind, scale int) (func(*parquet.Value) cell, error) {
+	if scale < 0 || scale > 60 {
+		return nil, fmt.Errorf("it has %d digits behind the point", scale)
+	}
+	unit := math.Pow10(scale)
+	switch kind {
+	case parquet.Int32:
+		return func(v *parquet.Value) cell { return numberCell(float64(v.Int32()) / unit) }, nil
+	case parquet.Int64:
+		return func(v *parquet.Value) cell { return numberCell(float64(v.Int64()) / unit) }, nil
+	}
+	return func(v *parquet.Value) cell {
+		// Big-endian, two's complement.
+		b := v.ByteArray()
+		x := new(big.Int).SetBytes(b)
+		if len(b) > 0 && b[0] >= 0x80 {
+			x.Sub(x, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
+		}
+		n, _ := new(big.Float).SetInt(x).Float64()
+		return numberCell(n / unit)
+	}, nil
+}

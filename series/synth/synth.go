@@ -1,0 +1,216 @@
+// Package synth generates electricity load of commercial buildings that do not
+// exist, for demonstrations, tests and simulations of large fleets. Nothing that
+// it returns was measured; whoever writes it down or prints it says so with
+// Notice.
+//
+// Buildings are of the 14 types of NREL's ComStock and differ within a type in
+// size, intensity, hours, response to weather and regularity. Load is the sum of
+// what is always on, what follows the people in the building, ventilation, and
+// cooling and heating behind a thermal lag, all under one weather, with days and
+// hours that vary, holidays, school breaks, odd days and meter faults.
+//
+// The same Config gives the same bytes on every platform for one Version. All
+// arithmetic is on float64 with +, -, *, / and square roots; a product that is
+// added to something is written float64(x*y), which forbids the compiler to fuse
+// the two as it otherwise does on arm64. Package math rounds its exponentials and
+// sines differently across platforms, so random.go has its own.
+package synth
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Notice is what is said wherever generated data is shown or stored.
+const Notice = "generated data, not measurements"
+
+// Version changes whenever the same Config gives other numbers than before.
+const Version = 1
+
+const (
+	quarter    = 15 * time.Minute // the step inside; hours are means of four
+	dayQuarter = 96
+	maxMeters  = 1_000_000 // six digits in an ID
+	maxDays    = 3660
+)
+
+// Config says what to generate. A zero Start, Days, Interval or Zone takes its
+// default; Faults that are zero do not happen.
+type Config struct {
+	Seed     uint64
+	Meters   int           // buildings, numbered from 0
+	Start    time.Time     // first midnight in Zone; default 2018-01-01
+	Days     int           // local calendar days; default 365
+	Interval time.Duration // 15 minutes or an hour; default an hour
+	Zone     string        // IANA name, whose legal clock people follow; default America/Chicago
+	Faults   Faults
+}
+
+// Faults are the shares of all intervals that are not read as they were, on
+// average over meters; some meters are far worse than others.
+type Faults struct {
+	Gap    float64 // missing, one interval at a time
+	Outage float64 // missing for 2 to 48 hours
+	Stuck  float64 // the reading before, repeated for 2 to 24 hours
+	Spike  float64 // three to ten times what it was
+}
+
+// ModestFaults are those of a fleet that is looked after: 0.6 % of readings
+// missing, 0.1 % stuck, and one spike in about four meter-years of hours.
+func ModestFaults() Faults {
+	return Faults{Gap: 0.002, Outage: 0.004, Stuck: 0.001, Spike: 0.00003}
+}
+
+func (f Faults) sum() float64 { return f.Gap + f.Outage + f.Stuck + f.Spike }
+
+// Building describes a generated building. Areas are in square metres.
+type Building struct {
+	ID           string // such as gen_small-office_000123
+	Type         string // one of Types
+	FloorArea    float64
+	WallArea     float64 // outside walls, windows included
+	WindowArea   float64
+	Floors       int
+	Occupants    int // when it is full
+	ElectricHeat bool
+}
+
+// Generator yields the buildings and the weather of a Config. It is safe for
+// concurrent use, and its memory does not grow with Meters.
+type Generator struct {
+	config  Config
+	start   time.Time // UTC
+	steps   int       // intervals
+	per     int       // quarter hours in an interval
+	days    []day
+	slot    []uint8 // local quarter hour of the day, per quarter hour
+	climate climate
+	weather Weather
+}
+
+// New checks the config and computes its calendar and weather.
+func New(c Config) (*Generator, error) {
+	if c.Zone == "" {
+		c.Zone = "America/Chicago"
+	}
+	zone, err := time.LoadLocation(c.Zone)
+	if err != nil || c.Zone == "Local" {
+		return nil, fmt.Errorf("synth: time zone %q is not known here: give an IANA name such as America/Chicago (a machine without a time zone database needs tzdata)", c.Zone)
+	}
+	if c.Start.IsZero() {
+		c.Start = time.Date(2018, 1, 1, 0, 0, 0, 0, zone)
+	}
+	if c.Days == 0 {
+		c.Days = 365
+	}
+	if c.Interval == 0 {
+		c.Interval = time.Hour
+	}
+	c.Start = c.Start.In(zone)
+	if err := c.check(); err != nil {
+		return nil, fmt.Errorf("synth: %w", err)
+	}
+	y, m, d := c.Start.Date()
+	end := midnight(y, m, d+c.Days, zone)
+	g := &Generator{
+		config: c,
+		start:  c.Start.UTC(),
+		steps:  int(end.Sub(c.Start) / c.Interval),
+		per:    int(c.Interval / quarter),
+	}
+	g.days, g.slot = calendar(c.Start, g.steps*g.per)
+	g.climate = newClimate(c.Seed, c.Start, g.steps*g.per)
+	g.weather = g.climate.means(g.per)
+	return g, nil
+}
+
+// check expects defaults filled in and Start in its zone.
+func (c Config) check() error {
+	y, m, d := c.Start.Date()
+	switch first := midnight(y, m, d, c.Start.Location()); {
+	case c.Meters < 1 || c.Meters > maxMeters:
+		return fmt.Errorf("%d meters: ask for 1 to %d", c.Meters, maxMeters)
+	case !c.Start.Equal(first):
+		return fmt.Errorf("the start is %s in %s, not midnight: give the first moment of a day there, such as %s",
+			c.Start.Format("2006-01-02 15:04:05"), c.Zone, first.Format(time.RFC3339))
+	case c.Days < 1 || c.Days > maxDays:
+		return fmt.Errorf("%d days: ask for 1 to %d", c.Days, maxDays)
+	case c.Interval != quarter && c.Interval != time.Hour:
+		return fmt.Errorf("an interval of %s: ask for %s or %s", c.Interval, quarter, time.Hour)
+	}
+	for _, f := range []struct {
+		name  string
+		share float64
+	}{{"gap", c.Faults.Gap}, {"outage", c.Faults.Outage}, {"stuck", c.Faults.Stuck}, {"spike", c.Faults.Spike}} {
+		if !(f.share >= 0 && f.share <= 1) {
+			return fmt.Errorf("a %s share of %v: give a share of all intervals, such as 0.002 for 0.2 %%, or 0 for none", f.name, f.share)
+		}
+	}
+	if s := c.Faults.sum(); s > 0.2 {
+		return fmt.Errorf("the shares of faults sum to %v, more than a fifth of all readings: lower the shares", s)
+	}
+	return nil
+}
+
+// midnight returns the first moment of a local day: clocks in some zones skip
+// midnight or pass it twice when daylight saving begins or ends.
+func midnight(y int, m time.Month, d int, zone *time.Location) time.Time {
+	noon := time.Date(y, m, d, 12, 0, 0, 0, zone)
+	today := func(t time.Time) bool { return t.YearDay() == noon.YearDay() }
+	t := time.Date(y, m, d, 0, 0, 0, 0, zone)
+	for !today(t) {
+		t = t.Add(quarter)
+	}
+	for today(t.Add(-quarter)) {
+		t = t.Add(-quarter)
+	}
+	return t
+}
+
+// Config returns the config with its defaults filled in.
+func (g *Generator) Config() Config { return g.config }
+
+// Len returns the number of intervals: all there are between the midnights of
+// the local clock, in days of 23, 24 and 25 hours.
+func (g *Generator) Len() int { return g.steps }
+
+// Time returns the start of interval k, in UTC.
+func (g *Generator) Time(k int) time.Time {
+	return g.start.Add(time.Duration(k) * g.config.Interval)
+}
+
+// Weather returns the weather that all buildings stand in. The caller must not
+// change it.
+func (g *Generator) Weather() Weather { return g.weather }
+
+// Building returns building i and, unless load is nil, writes its mean load in kW
+// per interval there, NaN where a reading is missing. Building i does not depend
+// on which others were asked for. Without faults an hourly load is the mean of
+// the four quarter hours that the same seed gives, and more Days append. Readings
+// are multiples of 0.001 kW if the building is rated for less than 10 kW, of 0.01
+// kW for less than 100 kW and of 0.1 kW otherwise. It panics if i is not below Meters or load is not Len long.
+func (g *Generator) Building(i int, load []float32) Building {
+	if i < 0 || i >= g.config.Meters {
+		panic(fmt.Sprintf("synth: building %d of %d", i, g.config.Meters))
+	}
+	if load != nil && len(load) != g.steps {
+		panic(fmt.Sprintf("synth: room for %d intervals of %d", len(load), g.steps))
+	}
+	var b traits
+	b.draw(g.config.Seed, i)
+	if load != nil {
+		g.fill(&b, i, load)
+		g.fail(&b, i, load)
+	}
+	return Building{
+		ID:           fmt.Sprintf("gen_%s_%06d", b.kind.name, i),
+		Type:         b.kind.name,
+		FloorArea:    math.Round(b.floor),
+		WallArea:     math.Round(b.wall),
+		WindowArea:   math.Round(b.window),
+		Floors:       b.floors,
+		Occupants:    b.occupants,
+		ElectricHeat: b.heat > 0,
+	}
+}

@@ -1,0 +1,472 @@
+package series
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Layout says what an example is made of: the inputs of lookback steps, and the
+// load of targets steps, the first of them horizon steps after the last input.
+type Layout struct {
+	Lookback int
+	Horizon  int
+	Targets  int
+	Inputs   []Input
+}
+
+// Input is one number of every step of a window.
+type Input struct {
+	// Name is load, a column of the calendar (time_of_day, hour, day_of_week,
+	// day_of_month, day_of_year, week_of_year), of the weather, or a static value.
+	Name string
+	// AtTarget takes the value horizon steps later, at the time that the step is
+	// to forecast: for what is known ahead, such as the calendar.
+	AtTarget bool
+	// Days takes the value at the same clock time that many days before the
+	// target. Of load only: it must be known by then.
+	Days int
+}
+
+// ParseInput reads an input as it is written in a plan: NAME, NAME@target, or
+// load@target-24h.
+func ParseInput(s string) (Input, error) {
+	name, at, targeted := strings.Cut(s, "@")
+	in := Input{Name: strings.TrimSpace(name), AtTarget: targeted}
+	if in.Name == "" {
+		return in, fmt.Errorf("input %q has no name", s)
+	}
+	if !targeted {
+		return in, nil
+	}
+	lag, ok := strings.CutPrefix(strings.TrimSpace(at), "target")
+	if !ok {
+		return in, fmt.Errorf("input %q: behind @ comes target, or target-24h", s)
+	}
+	if lag == "" {
+		if in.Name == "load" {
+			return in, fmt.Errorf("input %q is what is to be forecast; a day before it would be load@target-24h", s)
+		}
+		return in, nil
+	}
+	hours, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(lag, "-"), "h"))
+	if err != nil || !strings.HasPrefix(lag, "-") || !strings.HasSuffix(lag, "h") || hours <= 0 || hours%24 != 0 {
+		return in, fmt.Errorf("input %q: the lag is whole days in hours, such as -24h or -168h", s)
+	}
+	if in.Name != "load" {
+		return in, fmt.Errorf("input %q: only load has a lag", s)
+	}
+	in.Days = hours / 24
+	return in, nil
+}
+
+// String writes the input as ParseInput reads it.
+func (in Input) String() string {
+	switch {
+	case in.Days > 0:
+		return fmt.Sprintf("%s@target-%dh", in.Name, 24*in.Days)
+	case in.AtTarget:
+		return in.Name + "@target"
+	}
+	return in.Name
+}
+
+func (l Layout) validate(d *Dataset) error {
+	if l.Lookback < 1 || l.Horizon < 1 || l.Targets < 1 {
+		return fmt.Errorf("lookback %d, horizon %d and targets %d must be at least 1", l.Lookback, l.Horizon, l.Targets)
+	}
+	if len(l.Inputs) == 0 {
+		return errors.New("a window needs at least one input")
+	}
+	for _, in := range l.Inputs {
+		if in.Days > 0 && in.Days*d.StepsPerDay() < l.Horizon {
+			return fmt.Errorf("input %s is not known %d steps ahead", in, l.Horizon)
+		}
+	}
+	return nil
+}
+
+// Part is a stretch of time.
+type Part int
+
+// The parts of a split. All covers the whole span.
+const (
+	Train Part = iota
+	Validation
+	Test
+	All
+)
+
+// Split cuts a meter's span along time: the first part trains, the next validates,
+// the rest tests.
+type Split struct {
+	Train, Validation float64 // shares of the steps
+}
+
+// DefaultSplit is that of bose2023 and bose2024.
+var DefaultSplit = Split{Train: 0.8, Validation: 0.1}
+
+// cuts returns the steps at which a span of n is cut.
+func (s Split) cuts(n int) (train, validation int) {
+	// The sum of two shares such as 0.8 and 0.1 must not lose a step to rounding.
+	const slack = 1e-9
+	train = int(s.Train*float64(n) + slack)
+	return train, int((s.Train+s.Validation)*float64(n) + slack)
+}
+
+// Range is the smallest and the largest value of an input.
+type Range struct{ Low, High float32 }
+
+// Ranges are those of the inputs of a layout, by name.
+type Ranges map[string]Range
+
+// Merge widens the ranges to those of another meter, for a fleet's scaling.
+func (r Ranges) Merge(other Ranges) {
+	for name, o := range other {
+		if mine, ok := r[name]; ok {
+			o = Range{min(mine.Low, o.Low), max(mine.High, o.High)}
+		}
+		r[name] = o
+	}
+}
+
+// Framer makes windows of a dataset's meters. It is safe for concurrent use.
+type Framer struct {
+	d        *Dataset
+	layout   Layout
+	split    Split
+	calendar *calendar
+}
+
+// NewFramer checks a layout against a dataset.
+func NewFramer(d *Dataset, l Layout, s Split) (*Framer, error) {
+	if err := l.validate(d); err != nil {
+		return nil, err
+	}
+	if !(s.Train > 0 && s.Validation >= 0 && s.Train+s.Validation <= 1) {
+		return nil, fmt.Errorf("a split of %g for training and %g for validation is none", s.Train, s.Validation)
+	}
+	f := &Framer{d: d, layout: l, split: s, calendar: newCalendar(d, l.Horizon+l.Targets)}
+	for _, in := range l.Inputs {
+		if !f.Known(in.Name) {
+			return nil, fmt.Errorf("input %s: dataset %s has no %s; it has %s", in, d.Name, in.Name, strings.Join(f.names(), ", "))
+		}
+	}
+	return f, nil
+}
+
+// names returns the inputs that the dataset has.
+func (f *Framer) names() []string {
+	return slices.Concat([]string{"load"}, calendarNames, f.d.Weather.Names, f.d.StaticNames)
+}
+
+// Known says whether the dataset has an input.
+func (f *Framer) Known(name string) bool { return slices.Contains(f.names(), name) }
+
+// Layout returns what the windows are made of.
+func (f *Framer) Layout() Layout { return f.layout }
+
+// column is where an input comes from. Its value at step i of the meter is
+// data[i+offset]; or data[via[i+offset]-back] where via leads through the clock.
+type column struct {
+	data   []float32
+	offset int
+	via    []int32
+	back   int
+	fixed  float32 // if data is nil
+	low    float32
+	scale  float32
+}
+
+// at returns the value at a step, NaN if there is none.
+func (c *column) at(i int) float32 {
+	if c.data == nil {
+		return c.fixed
+	}
+	i += c.offset
+	if c.via != nil {
+		if i < 0 || i >= len(c.via) {
+			return float32(math.NaN())
+		}
+		i = int(c.via[i]) - c.back
+	}
+	if i < 0 || i >= len(c.data) {
+		return float32(math.NaN())
+	}
+	return c.data[i]
+}
+
+// view returns the column's values at the steps from first on, as far as there are
+// any below n. It is for columns that do not lead through the clock.
+func (c *column) view(n int) (first int, values []float32) {
+	first = min(max(-c.offset, 0), n)
+	end := min(n, len(c.data)-c.offset)
+	if end <= first {
+		return first, nil
+	}
+	return first, c.data[first+c.offset : end+c.offset]
+}
+
+// mark sets missing[i] where the column has no value.
+func (c *column) mark(missing []bool) {
+	if c.data == nil || c.via != nil {
+		for i := range missing {
+			missing[i] = missing[i] || Missing(c.at(i))
+		}
+		return
+	}
+	first, values := c.view(len(missing))
+	for i := range first {
+		missing[i] = true
+	}
+	for i, v := range values {
+		if Missing(v) {
+			missing[first+i] = true
+		}
+	}
+	for i := first + len(values); i < len(missing); i++ {
+		missing[i] = true
+	}
+}
+
+// column finds an input of a meter, unscaled.
+func (f *Framer) column(m Meter, in Input) column {
+	steps := func(start int64) int { return int((m.Start - start) / f.d.Seconds()) }
+	ahead := 0
+	if in.AtTarget {
+		ahead = f.layout.Horizon
+	}
+	if in.Name == "load" {
+		if in.Days == 0 {
+			return column{data: m.Load}
+		}
+		if via := f.calendar.lag(in.Days); via != nil {
+			return column{data: m.Load, offset: ahead + steps(f.calendar.start), via: via, back: steps(f.calendar.start)}
+		}
+		return column{data: m.Load, offset: ahead - in.Days*f.d.StepsPerDay()}
+	}
+	if c, ok := f.calendar.columns[in.Name]; ok {
+		return column{data: c, offset: ahead + steps(f.calendar.start)}
+	}
+	if c := f.d.Weather.Column(in.Name); c != nil {
+		return column{data: c, offset: ahead + steps(f.d.Weather.Start)}
+	}
+	return column{fixed: m.Static[slices.Index(f.d.StaticNames, in.Name)]}
+}
+
+// Train returns how many steps of a meter the training part has.
+func (f *Framer) Train(m Meter) int {
+	train, _ := f.split.cuts(len(m.Load))
+	return train
+}
+
+// Lag returns the step of a meter at the same clock time as another, days earlier.
+// Both may lie outside the series; a step up to horizon and targets beyond its end
+// is still on the calendar.
+func (f *Framer) Lag(m Meter, step, days int) int {
+	via := f.calendar.lag(days)
+	if via == nil {
+		return step - days*f.d.StepsPerDay()
+	}
+	offset := int((m.Start - f.calendar.start) / f.d.Seconds())
+	if at := step + offset; at >= 0 && at < len(via) {
+		return int(via[at]) - offset
+	}
+	return -1
+}
+
+// Value returns an input of a meter at a step, unscaled; NaN if it is missing.
+func (f *Framer) Value(m Meter, name string, step int) float32 {
+	c := f.column(m, Input{Name: name})
+	return c.at(step)
+}
+
+// Ranges returns the ranges of a meter's inputs over the training part.
+func (f *Framer) Ranges(m Meter) Ranges {
+	r := Ranges{}
+	train, _ := f.split.cuts(len(m.Load))
+	for _, in := range append([]Input{{Name: "load"}}, f.layout.Inputs...) {
+		if _, done := r[in.Name]; done {
+			continue
+		}
+		c := f.column(m, Input{Name: in.Name})
+		low, high := float32(math.Inf(1)), float32(math.Inf(-1))
+		values := []float32{c.fixed} // the same at every step
+		if c.data != nil {
+			_, values = c.view(train)
+		}
+		for _, v := range values {
+			if v < low {
+				low = v
+			}
+			if v > high {
+				high = v
+			}
+		}
+		if low <= high {
+			r[in.Name] = Range{low, high}
+		}
+	}
+	return r
+}
+
+// Windows are a meter's examples: those whose inputs and targets are all present.
+// They are found by index and gathered where they are needed; none is kept.
+type Windows struct {
+	layout  Layout
+	columns []column
+	target  column
+	parts   [4][]run
+	count   [4]int
+}
+
+// run is a stretch of consecutive examples, by the step of their last input.
+type run struct{ first, n int }
+
+// Windows finds a meter's examples. Ranges scale every input, and the targets, to
+// between 0 and 1 over the training part; what is constant becomes 0. Without
+// ranges nothing is scaled.
+func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
+	w := &Windows{layout: f.layout, target: column{data: m.Load, scale: 1}}
+	scale := func(c *column, name string) {
+		c.scale = 1
+		if ranges != nil {
+			r := ranges[name]
+			c.low, c.scale = r.Low, 0
+			if r.High > r.Low {
+				c.scale = 1 / (r.High - r.Low)
+			}
+		}
+		if c.data == nil {
+			c.fixed = (c.fixed - c.low) * c.scale
+		}
+	}
+	for _, in := range f.layout.Inputs {
+		c := f.column(m, in)
+		scale(&c, in.Name)
+		w.columns = append(w.columns, c)
+	}
+	scale(&w.target, "load")
+	w.find(f.split)
+	return w
+}
+
+// find walks once through the steps and keeps the runs of complete examples.
+func (w *Windows) find(s Split) {
+	n := len(w.target.data)
+	train, validation := s.cuts(n)
+	inputs, targets := 0, 0 // consecutive complete steps up to here
+	reach := w.layout.Horizon + w.layout.Targets - 1
+	// The first target lies horizon ahead; count what is present before that.
+	for i := range min(reach, n) {
+		targets = extend(targets, !Missing(w.target.data[i]))
+	}
+	missing := make([]bool, max(n-reach, 0))
+	for i := range w.columns {
+		w.columns[i].mark(missing)
+	}
+	for last := range missing {
+		inputs = extend(inputs, !missing[last])
+		targets = extend(targets, !Missing(w.target.data[last+reach]))
+		if inputs < w.layout.Lookback || targets < w.layout.Targets {
+			continue
+		}
+		w.add(All, last)
+		switch first := last + w.layout.Horizon; {
+		case last+reach < train:
+			w.add(Train, last)
+		case first >= train && last+reach < validation:
+			w.add(Validation, last)
+		case first >= validation:
+			w.add(Test, last)
+		}
+	}
+}
+
+func extend(run int, present bool) int {
+	if present {
+		return run + 1
+	}
+	return 0
+}
+
+func (w *Windows) add(p Part, last int) {
+	w.count[p]++
+	if runs := w.parts[p]; len(runs) > 0 && runs[len(runs)-1].first+runs[len(runs)-1].n == last {
+		runs[len(runs)-1].n++
+		return
+	}
+	w.parts[p] = append(w.parts[p], run{last, 1})
+}
+
+// Len returns how many examples a part has.
+func (w *Windows) Len(p Part) int { return w.count[p] }
+
+// At returns the last input's step of example number k of a part, in order of time.
+func (w *Windows) At(p Part, k int) int {
+	for _, r := range w.parts[p] {
+		if k < r.n {
+			return r.first + k
+		}
+		k -= r.n
+	}
+	panic(fmt.Sprintf("series: example %d of %d", k, w.count[p]))
+}
+
+// Each calls f with the last input's step of every example of a part, in order of
+// time.
+func (w *Windows) Each(p Part, f func(last int) error) error {
+	for _, r := range w.parts[p] {
+		for i := range r.n {
+			if err := f(r.first + i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Gather writes the inputs of the examples whose last inputs' steps are given into
+// x, row-major by example, step and input, and their targets into y. It allocates
+// nothing.
+func (w *Windows) Gather(x, y []float32, lasts []int) {
+	width, lookback := len(w.columns), w.layout.Lookback
+	size := width * lookback
+	for e, last := range lasts {
+		window := x[e*size : (e+1)*size]
+		for f := range w.columns {
+			c := &w.columns[f]
+			switch from := last - lookback + 1; {
+			case c.data == nil:
+				for t := f; t < size; t += width {
+					window[t] = c.fixed
+				}
+			case c.via != nil:
+				for t := range lookback {
+					window[t*width+f] = (c.at(from+t) - c.low) * c.scale
+				}
+			default:
+				low, scale, t := c.low, c.scale, f
+				for _, v := range c.data[from+c.offset : last+1+c.offset] {
+					window[t] = (v - low) * scale
+					t += width
+				}
+			}
+		}
+		first := last + w.layout.Horizon
+		for t, v := range w.target.data[first : first+w.layout.Targets] {
+			y[e*w.layout.Targets+t] = (v - w.target.low) * w.target.scale
+		}
+	}
+}
+
+// Unscale turns a scaled forecast back into kW.
+func (w *Windows) Unscale(v float32) float32 {
+	if w.target.scale == 0 {
+		return w.target.low
+	}
+	return v/w.target.scale + w.target.low
+}
