@@ -4,7 +4,7 @@ TOOL    := go tool -modfile=tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages whose tests run on emulated ARM: those with code of their own there.
-ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast
+ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric
 
 .PHONY: help
 help: ## List the targets
@@ -42,6 +42,10 @@ lint: ## staticcheck
 test: ## The tests, architecture included
 	go test ./...
 
+.PHONY: race
+race: ## The tests of what runs concurrently, under the race detector; needs gcc
+	CGO_ENABLED=1 go test -race -short ./nn ./nn/kernel ./series ./forecast ./metric
+
 .PHONY: generate
 generate: ## Write the generated assembly anew
 	go generate ./...
@@ -73,6 +77,18 @@ fuzz: ## Fuzz every decoder and kernel for FUZZTIME each
 	go test ./nn/kernel -run '^$$' -fuzz '^FuzzMatMul$$' -fuzztime $(FUZZTIME)
 	go test ./nn/kernel -run '^$$' -fuzz '^FuzzElementwise$$' -fuzztime $(FUZZTIME)
 	go test ./nn/safetensors -run '^$$' -fuzz '^FuzzRead$$' -fuzztime $(FUZZTIME)
+	go test ./series -run '^$$' -fuzz '^FuzzOpenPrepared$$' -fuzztime $(FUZZTIME)
+	go test ./metric -run '^$$' -fuzz '^FuzzPoint$$' -fuzztime $(FUZZTIME)
+
+CORE_GROUPS := cambridge-core42 hog-core42 robin-core42 resstock-ca-core42 resstock-tx-core42 resstock-vt-core42 sgsc-core19
+.PHONY: baselines
+baselines: build ## Write docs/baselines.md anew; needs the data, under ../shared/data or $$LOADSTAR_DATA
+	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	data=$$(printf 'datasets/%s.yaml,' $(CORE_GROUPS)); data=$${data%,}; \
+	{ cat docs/baselines.head.md; \
+	  echo; echo "## One step ahead"; bin/loadstar backtest --data $$data --model all --markdown; \
+	  echo; echo "## All of the next 24 steps"; bin/loadstar backtest --data $$data --model all --h 24 --markdown; \
+	} > docs/baselines.md.new && mv docs/baselines.md.new docs/baselines.md
 
 .PHONY: bench
 bench: build ## Measure the training engine beside PyTorch; needs python3-torch and libopenblas0

@@ -7,11 +7,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -32,9 +35,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
+	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
 	}
 	fmt.Fprintln(stderr, "loadstar:", err)
 	if usage := (usageError{}); errors.As(err, &usage) {
@@ -51,11 +59,11 @@ func newRoot() *cobra.Command {
 		Long: `Loadstar trains electricity-load forecasters across many meters and buildings
 without collecting their readings: every client keeps its data and its personal
 layers, only shared layers travel, and a server combines them.`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version,
 	}
-	root.AddCommand(newModel(), newBench(), newVersion(), &cobra.Command{
+	root.AddCommand(newData(), newBacktest(), newModel(), newBench(), newVersion(), &cobra.Command{
 		Use:   "exit-codes",
 		Short: "What the exit codes mean",
 		Long: `Loadstar exits with

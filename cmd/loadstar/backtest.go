@@ -1,0 +1,228 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/forecast"
+	"loadstar/metric"
+	"loadstar/series"
+)
+
+var partNames = map[string]series.Part{"train": series.Train, "validation": series.Validation, "test": series.Test, "all": series.All}
+
+func newBacktest() *cobra.Command {
+	var (
+		data, models                []string
+		root, part, out             string
+		horizon, h, workers         int
+		asJSON, markdown, byClients bool
+	)
+	var (
+		list  strings.Builder
+		names []string
+	)
+	for _, b := range forecast.Baselines() {
+		fmt.Fprintf(&list, "  %-12s %s\n", b.Name, b.About)
+		names = append(names, b.Name)
+	}
+	cmd := &cobra.Command{
+		Use:   "backtest",
+		Short: "Ask the past how well a baseline would have forecast",
+		Long: `Fit a baseline to the training part of every client's series, the first 80 %, and
+score its forecasts on another part: by default the test part, the last 10 %.
+
+` + list.String() + `
+With --horizon L every forecast is of one value, L steps after the newest known load;
+with --h H it is of all the next H steps. MASE compares with repeating the newest known
+load, over the same targets: below 1 is better than that. Errors are in kW.
+
+With --out every forecast is written as a row of unique_id, cutoff, ds, y and the model's
+name, as CSV or Parquet by the file's ending.`,
+		Example: "  loadstar backtest --data datasets/hog-core42.yaml --model all\n" +
+			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich --h 24 --out forecasts.parquet",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "backtest "} }
+			p, ok := partNames[part]
+			switch {
+			case !ok:
+				return usage("--part is train, validation, test or all, not %q", part)
+			case len(data) == 0:
+				return usage("which dataset? give --data")
+			case len(models) == 0:
+				return usage("which model? give --model: all, or some of %s", strings.Join(names, ", "))
+			case h < 0 || horizon < 1 || h > 0 && horizon > 1:
+				return usage("give --horizon for one value, or --h for all next steps, at least 1")
+			case out != "" && (len(data) > 1 || len(models) > 1 || models[0] == "all"):
+				return usage("--out takes the forecasts of one model on one dataset")
+			}
+			if slices.Contains(models, "all") {
+				models = names
+			}
+			var results []backtestResult
+			for _, path := range data {
+				d, closer, err := openDataset(path, root)
+				if err != nil {
+					return err
+				}
+				b := forecast.Backtest{Dataset: d, Horizon: horizon, Targets: max(h, 1), Split: series.DefaultSplit, Part: p, Workers: workers}
+				for _, m := range models {
+					r, err := runBacktest(cmd, b, m, out)
+					if err != nil {
+						closer.Close()
+						return err
+					}
+					r.Part, r.Horizon, r.H = part, horizon, h
+					results = append(results, r)
+				}
+				closer.Close()
+			}
+			w := cmd.OutOrStdout()
+			switch {
+			case asJSON && len(results) == 1:
+				return printJSON(w, results[0])
+			case asJSON:
+				return printJSON(w, results)
+			case markdown:
+				return printBacktestMarkdown(w, results)
+			}
+			return printBacktest(w, results, byClients)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&data, "data", nil, "dataset: a folder with a dataset.yaml, such a file, or a prepared file; may be repeated")
+	f.StringVar(&root, "root", "", rootUsage)
+	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated")
+	f.IntVar(&horizon, "horizon", 1, "forecast one value, this many steps after the newest known load")
+	f.IntVar(&h, "h", 0, "forecast all of this many next steps")
+	f.StringVar(&part, "part", "test", "part to score: train, validation, test or all")
+	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
+	f.IntVar(&workers, "workers", runtime.NumCPU(), "clients to do at a time")
+	f.BoolVar(&byClients, "clients", false, "print a row for every client")
+	f.BoolVar(&asJSON, "json", false, "print JSON: one object, or a list if there are several datasets or models")
+	f.BoolVar(&markdown, "markdown", false, "print a table for a document")
+	return cmd
+}
+
+// backtestResult is what one model did on one dataset.
+type backtestResult struct {
+	Model     string           `json:"model"`
+	Dataset   string           `json:"dataset"`
+	Generated bool             `json:"generated"`
+	Part      string           `json:"part"`
+	Horizon   int              `json:"horizon"`
+	H         int              `json:"h,omitempty"`
+	Fleet     metric.Fleet     `json:"fleet"`
+	Clients   []backtestClient `json:"clients"`
+}
+
+type backtestClient struct {
+	ID      string       `json:"id"`
+	Scores  metric.Point `json:"scores"`
+	Skipped int          `json:"skipped"`
+	// Steps are by distance of the target, if there are several.
+	Steps []metric.Point `json:"steps,omitempty"`
+}
+
+func runBacktest(cmd *cobra.Command, b forecast.Backtest, model, out string) (r backtestResult, err error) {
+	var each func(forecast.Forecast) error
+	if out != "" {
+		file, err := createForecastFile(out, model)
+		if err != nil {
+			return r, err
+		}
+		defer func() {
+			if cerr := file.Close(); err == nil {
+				err = cerr
+			}
+		}()
+		each = file.Write
+	}
+	scores, err := b.Run(cmd.Context(), model, each)
+	if err != nil {
+		return r, err
+	}
+	r = backtestResult{Model: model, Dataset: b.Dataset.Name, Generated: b.Dataset.Generated}
+	var fleet []metric.Scores
+	for _, s := range scores {
+		c := backtestClient{ID: s.ID, Scores: s.Overall, Skipped: s.Skipped}
+		if b.Targets > 1 {
+			c.Steps = s.Steps
+		}
+		r.Clients = append(r.Clients, c)
+		fleet = append(fleet, s.Overall.Scores())
+	}
+	r.Fleet = metric.NewFleet(fleet)
+	return r, nil
+}
+
+func printBacktest(w io.Writer, results []backtestResult, byClients bool) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	dataset := ""
+	for _, r := range results {
+		if r.Dataset != dataset {
+			if dataset != "" {
+				fmt.Fprintln(t)
+			}
+			dataset = r.Dataset
+			fmt.Fprintf(t, "%s\n", r.title())
+			fmt.Fprintln(t, "MODEL\tMAE kW\tRMSE kW\tNMAE\tMASE\tMEDIAN\tP05\tP95\tBELOW 1\t")
+		}
+		mae, rmse, nmae, mase := r.Fleet["mae"], r.Fleet["rmse"], r.Fleet["nmae"], r.Fleet["mase"]
+		fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f %%\t\n", r.Model,
+			mae.Mean, rmse.Mean, nmae.Mean, mase.Mean, mase.Median, mase.P05, mase.P95, 100*r.belowOne())
+		if !byClients {
+			continue
+		}
+		for _, c := range r.Clients {
+			fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t\t\t\t\t\n", c.ID, c.Scores.MAE(), c.Scores.RMSE(), c.Scores.NMAE(), c.Scores.MASE())
+		}
+	}
+	return t.Flush()
+}
+
+func printBacktestMarkdown(w io.Writer, results []backtestResult) error {
+	dataset := ""
+	for _, r := range results {
+		if r.Dataset != dataset {
+			dataset = r.Dataset
+			fmt.Fprintf(w, "\n%s\n\n", r.title())
+			fmt.Fprintln(w, "| model | MAE kW | RMSE kW | NMAE | MASE mean | median | 5 % | 95 % | below 1 |")
+			fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
+		}
+		mase := r.Fleet["mase"]
+		if _, err := fmt.Fprintf(w, "| %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f %% |\n", r.Model,
+			r.Fleet["mae"].Mean, r.Fleet["rmse"].Mean, r.Fleet["nmae"].Mean, mase.Mean, mase.Median, mase.P05, mase.P95, 100*r.belowOne()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// title says what the rows below it are about.
+func (r backtestResult) title() string {
+	s := fmt.Sprintf("%s: %s, %s part, ", r.Dataset, count(len(r.Clients), "client"), r.Part)
+	if r.H > 0 {
+		s += fmt.Sprintf("all of the next %s", count(r.H, "step"))
+	} else {
+		s += fmt.Sprintf("%s ahead", count(r.Horizon, "step"))
+	}
+	if r.Generated {
+		s += " (GENERATED data: no meter measured it)"
+	}
+	return s
+}
+
+// belowOne is the share of clients that the model beats persistence for.
+func (r backtestResult) belowOne() float64 {
+	if b := r.Fleet["mase"].BelowOne; b != nil {
+		return float64(*b)
+	}
+	return 0
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/series"
+	"loadstar/series/read"
+)
+
+func newData() *cobra.Command {
+	cmd := &cobra.Command{Use: "data", Short: "Load data: describe, check, prepare, generate and import it"}
+	cmd.AddCommand(newDataPrepare(), newDataGenerate())
+	return cmd
+}
+
+// preparedExt is the ending of prepared files.
+const preparedExt = ".prepared"
+
+// datasetFlag is what every command that reads a dataset takes.
+const rootUsage = "folder of shared data, for descriptions that say so (default $" + read.RootEnv + ")"
+
+// openDataset opens a dataset: a folder with a description, a description, or a
+// prepared file.
+func openDataset(path, root string) (*series.Dataset, io.Closer, error) {
+	if filepath.Ext(path) == preparedExt {
+		return series.OpenPrepared(path)
+	}
+	desc, err := read.Load(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := read.Open(desc, root)
+	if err != nil {
+		return nil, nil, err
+	}
+	return d, io.NopCloser(nil), nil
+}
+
+// generatedMark stands wherever something is printed from generated data.
+func generatedMark(d *series.Dataset) string {
+	if d.Generated {
+		return " (GENERATED data: no meter measured it)"
+	}
+	return ""
+}

@@ -1,0 +1,119 @@
+package forecast
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"loadstar/series"
+)
+
+// Baseline forecasts one client's load without learning from others. It is fitted
+// to one client at a time and used by one goroutine at a time.
+type Baseline interface {
+	// Fit learns from the training part of a client.
+	Fit(c Client) error
+	// Forecast writes the forecasts of all targets, in kW, made when the load of
+	// step last is the newest known. It returns false if something it needs is
+	// missing.
+	Forecast(out []float64, last int) bool
+}
+
+// Client is a meter as a baseline sees it.
+type Client struct {
+	Frame *series.Framer
+	Meter series.Meter
+}
+
+// load returns the load of a step, NaN if it is missing or outside the series.
+func (c *Client) load(step int) float64 {
+	if step < 0 || step >= len(c.Meter.Load) {
+		return math.NaN()
+	}
+	return float64(c.Meter.Load[step])
+}
+
+// sameTime returns the newest load at the clock time of step that is known at last,
+// a multiple of days earlier.
+func (c *Client) sameTime(step, last, days int) float64 {
+	for d := days; ; d += days {
+		at := c.Frame.Lag(c.Meter, step, d)
+		if at < 0 {
+			return math.NaN()
+		}
+		if at <= last {
+			return c.load(at)
+		}
+	}
+}
+
+// namedBaseline is a baseline that can be asked for.
+type namedBaseline struct {
+	name, summary string
+	make          func() Baseline
+}
+
+// baselines are in the order in which they are shown.
+var baselines = []namedBaseline{
+	{"persistence", "the last known value", func() Baseline { return &persistence{} }},
+	{"naive-day", "the same clock time one day before", func() Baseline { return &seasonalNaive{days: 1} }},
+	{"naive-week", "the same clock time one week before", func() Baseline { return &seasonalNaive{days: 7} }},
+	{"ridge", "linear regression on the last 12 loads", func() Baseline { return &Ridge{} }},
+	{"ridge-rich", "linear regression on 24 loads, 48, 72 and 168 h before, calendar, weather", func() Baseline { return &Ridge{Rich: true} }},
+}
+
+// Baselines returns the baselines there are.
+func Baselines() []Summary {
+	var all []Summary
+	for _, b := range baselines {
+		all = append(all, Summary{b.name, b.summary})
+	}
+	return all
+}
+
+// NewBaseline returns an unfitted baseline.
+func NewBaseline(name string) (Baseline, error) {
+	i := slices.IndexFunc(baselines, func(b namedBaseline) bool { return b.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("no baseline %q; there are %s", name, names(Baselines()))
+	}
+	return baselines[i].make(), nil
+}
+
+// persistence forecasts the last known value.
+type persistence struct{ c Client }
+
+func (p *persistence) Fit(c Client) error {
+	p.c = c
+	return nil
+}
+
+func (p *persistence) Forecast(out []float64, last int) bool {
+	v := p.c.load(last)
+	for i := range out {
+		out[i] = v
+	}
+	return v == v
+}
+
+// seasonalNaive forecasts the newest known value at the target's clock time, a
+// multiple of days earlier.
+type seasonalNaive struct {
+	days int
+	c    Client
+}
+
+func (s *seasonalNaive) Fit(c Client) error {
+	s.c = c
+	return nil
+}
+
+func (s *seasonalNaive) Forecast(out []float64, last int) bool {
+	for i := range out {
+		out[i] = s.c.sameTime(last+s.c.Frame.Layout().Horizon+i, last, s.days)
+		if out[i] != out[i] {
+			return false
+		}
+	}
+	return true
+}

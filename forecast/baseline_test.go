@@ -1,0 +1,312 @@
+package forecast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gonum.org/v1/gonum/mat"
+
+	"loadstar/metric"
+	"loadstar/series"
+	"loadstar/series/read"
+)
+
+// dataset returns meters of hourly load on a clock, with weather.
+func dataset(t testing.TB, clock *time.Location, start time.Time, loads ...[]float32) *series.Dataset {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(8, 8))
+	temperature := make([]float32, len(loads[0])+48)
+	for i := range temperature {
+		temperature[i] = float32(10 + 8*math.Sin(float64(i)/24) + rng.NormFloat64())
+	}
+	var meters []series.Meter
+	for i, l := range loads {
+		meters = append(meters, series.Meter{ID: fmt.Sprint("m", i), Start: start.Unix(), Load: l})
+	}
+	d, err := series.NewDataset(series.Dataset{
+		Name: "test", Interval: time.Hour, Clock: clock,
+		Weather: series.Weather{Start: start.Unix(), Names: []string{"temperature"}, Columns: [][]float32{temperature}},
+	}, meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func ramp(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(i)
+	}
+	return x
+}
+
+// fitted returns a baseline fitted to the first meter.
+func fitted(t testing.TB, d *series.Dataset, b Baseline, horizon, targets int) Baseline {
+	t.Helper()
+	f, err := series.NewFramer(d, series.Layout{Lookback: 1, Horizon: horizon, Targets: targets, Inputs: []series.Input{{Name: "load"}}}, series.DefaultSplit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Fit(Client{Frame: f, Meter: d.Meter(0)}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestNaiveByHand: the load of step i is i, so a forecast says which step it took.
+func TestNaiveByHand(t *testing.T) {
+	start := time.Date(2021, 5, 1, 0, 0, 0, 0, time.UTC)
+	d := dataset(t, time.UTC, start, ramp(24*30))
+	for _, c := range []struct {
+		model            string
+		horizon, targets int
+		last             int
+		want             []float64
+	}{
+		{"persistence", 1, 1, 200, []float64{200}},
+		{"persistence", 4, 2, 200, []float64{200, 200}},
+		{"naive-day", 1, 1, 200, []float64{177}},            // 201 - 24
+		{"naive-day", 23, 3, 200, []float64{199, 200, 177}}, // 223 and 224 less a day; 225 less two, for 201 is not known
+		{"naive-week", 1, 1, 200, []float64{33}},            // 201 - 168
+		{"naive-week", 168, 2, 200, []float64{200, 33}},     // 368 less a week; 369 less two
+		{"naive-day", 49, 1, 200, []float64{177}},           // 249 less three
+	} {
+		b, err := NewBaseline(c.model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]float64, c.targets)
+		if !fitted(t, d, b, c.horizon, c.targets).Forecast(out, c.last) || fmt.Sprint(out) != fmt.Sprint(c.want) {
+			t.Errorf("%s, horizon %d at %d: %v, want %v", c.model, c.horizon, c.last, out, c.want)
+		}
+		if b.Forecast(out, -1) {
+			t.Errorf("%s forecasts from nothing", c.model)
+		}
+	}
+	if _, err := NewBaseline("oracle"); err == nil || !strings.Contains(err.Error(), "naive-week") {
+		t.Errorf("unknown baseline: %v, want an error that lists the known ones", err)
+	}
+}
+
+// TestNaiveDayKeepsClockTime forecasts noon after Berlin's clocks went forward: the
+// noon before is 23 hours away.
+func TestNaiveDayKeepsClockTime(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Date(2021, 3, 1, 0, 0, 0, 0, time.UTC)
+	d := dataset(t, berlin, start, ramp(24*31))
+	noon := int(time.Date(2021, 3, 28, 12, 0, 0, 0, berlin).Sub(start).Hours())
+	b, err := NewBaseline("naive-day")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]float64, 1)
+	if !fitted(t, d, b, 1, 1).Forecast(out, noon-1) || out[0] != float64(noon-23) {
+		t.Errorf("forecast takes step %g, want %d", out[0], noon-23)
+	}
+}
+
+// TestRidgeAgainstQR compares with another way to the same solution: the least
+// squares of the scaled features with √λ below them, by gonum's QR decomposition.
+func TestRidgeAgainstQR(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	load := make([]float32, 24*90)
+	for i := range load {
+		load[i] = float32(5 + 3*math.Sin(float64(i)*math.Pi/12) + math.Sin(float64(i)*math.Pi/84) + rng.NormFloat64())
+		if rng.IntN(100) == 0 {
+			load[i] = float32(math.NaN())
+		}
+	}
+	d := dataset(t, time.UTC, time.Date(2021, 5, 1, 0, 0, 0, 0, time.UTC), load)
+	for _, rich := range []bool{false, true} {
+		for _, lambda := range []float64{0, 25} {
+			r := &Ridge{Rich: rich, Lambda: lambda}
+			fitted(t, d, r, 2, 3)
+			for target := range 3 {
+				ahead := 2 + target
+				var xs [][]float64
+				var ys []float64
+				train := r.c.Frame.Train(r.c.Meter)
+				for last := range train - ahead {
+					if y := r.c.load(last + ahead); y == y && r.fill(last, ahead) {
+						xs, ys = append(xs, append([]float64(nil), r.x...)), append(ys, y)
+					}
+				}
+				slopes, intercept := ridgeByQR(t, xs, ys, max(lambda, 1-lambda))
+				if math.Abs(intercept-r.models[target].intercept) > 1e-6*math.Abs(intercept) {
+					t.Errorf("rich %v, λ %g: intercept %g, want %g", rich, lambda, r.models[target].intercept, intercept)
+				}
+				for i, want := range slopes {
+					if got := r.models[target].slopes[i]; math.Abs(got-want) > 1e-6*(1+math.Abs(want)) {
+						t.Errorf("rich %v, λ %g: slope %d is %g, want %g", rich, lambda, i, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+func ridgeByQR(t *testing.T, xs [][]float64, ys []float64, lambda float64) (slopes []float64, intercept float64) {
+	t.Helper()
+	n, p := len(xs), len(xs[0])
+	mean, scale := make([]float64, p), make([]float64, p)
+	var my float64
+	for i, x := range xs {
+		my += ys[i] / float64(n)
+		for j, v := range x {
+			mean[j] += v / float64(n)
+		}
+	}
+	for _, x := range xs {
+		for j, v := range x {
+			scale[j] += (v - mean[j]) * (v - mean[j]) / float64(n)
+		}
+	}
+	a, b := mat.NewDense(n+p, p, nil), mat.NewVecDense(n+p, nil)
+	for j := range p {
+		scale[j] = 1 / math.Sqrt(scale[j])
+		a.Set(n+j, j, math.Sqrt(lambda))
+	}
+	for i, x := range xs {
+		for j, v := range x {
+			a.Set(i, j, (v-mean[j])*scale[j])
+		}
+		b.SetVec(i, ys[i]-my)
+	}
+	var qr mat.QR
+	qr.Factorize(a)
+	var beta mat.VecDense
+	if err := qr.SolveVecTo(&beta, false, b); err != nil {
+		t.Fatal(err)
+	}
+	intercept = my
+	for j := range p {
+		s := beta.AtVec(j) * scale[j]
+		slopes = append(slopes, s)
+		intercept -= s * mean[j]
+	}
+	return slopes, intercept
+}
+
+// TestRidgeLearnsALine: a load that is a linear function of its past is forecast
+// exactly, up to the small penalty.
+func TestRidgeLearnsALine(t *testing.T) {
+	load := make([]float32, 2000)
+	for i := range load {
+		load[i] = float32(10 + 5*math.Sin(float64(i)/7))
+	}
+	d := dataset(t, time.UTC, time.Unix(0, 0), load)
+	b := fitted(t, d, &Ridge{Lambda: 1e-9}, 1, 2)
+	out := make([]float64, 2)
+	for last := 1700; last < 1990; last++ {
+		if !b.Forecast(out, last) || math.Abs(out[0]-float64(load[last+1])) > 1e-3 || math.Abs(out[1]-float64(load[last+2])) > 1e-3 {
+			t.Fatalf("at %d: %v, want %g and %g", last, out, load[last+1], load[last+2])
+		}
+	}
+}
+
+func TestBacktest(t *testing.T) {
+	gap := ramp(200)
+	gap[195] = float32(math.NaN())
+	d := dataset(t, time.UTC, time.Unix(0, 0), ramp(200), gap, []float32{1})
+	b := Backtest{Dataset: d, Horizon: 3, Targets: 1, Split: series.DefaultSplit, Part: series.Test}
+	var rows []Forecast
+	scores, err := b.Run(t.Context(), "persistence", func(f Forecast) error { rows = append(rows, f); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Targets 180 to 199, each 3 above what was known; the gap takes away the
+	// target 195 and the one that would be forecast from it, 198.
+	for i, n := range []int{20, 18, 0} {
+		s := scores[i]
+		if s.Overall.N() != n || n > 0 && (s.Overall.MAE() != 3 || s.Overall.MASE() != 1 || s.Overall.Bias() != -3) {
+			t.Errorf("client %s: %d targets, MAE %g, MASE %g, want %d, 3, 1", s.ID, s.Overall.N(), s.Overall.MAE(), s.Overall.MASE(), n)
+		}
+	}
+	first := Forecast{"m0", time.Unix(178*3600, 0).UTC(), time.Unix(180*3600, 0).UTC(), 177, 180}
+	if len(rows) != 38 || rows[0] != first {
+		t.Errorf("%d forecasts, the first %+v; want 38, %+v", len(rows), rows[0], first)
+	}
+	stop := errors.New("enough")
+	if _, err := b.Run(t.Context(), "persistence", func(Forecast) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("the caller's error becomes %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Run(ctx, "persistence", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled backtest ends with %v", err)
+	}
+}
+
+// shared returns the folder of shared data, or skips; in CI it must be there.
+func shared(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join("..", "..", "shared", "data")
+	if _, err := os.Stat(dir); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("no shared data here")
+	}
+	return dir
+}
+
+// TestPersistenceOfCoreGroups holds the average one-hour persistence error of the
+// core groups to figures that were computed independently.
+func TestPersistenceOfCoreGroups(t *testing.T) {
+	root := shared(t)
+	for _, c := range []struct {
+		dataset string
+		clients int
+		want    float64
+		digits  float64
+	}{
+		{"cambridge-core42", 42, 6.66, 0.01},
+		{"hog-core42", 42, 11.7, 0.1},
+		{"robin-core42", 42, 6.80, 0.01},
+		{"resstock-ca-core42", 42, 0.78, 0.01},
+		{"resstock-tx-core42", 42, 0.69, 0.01},
+		{"resstock-vt-core42", 42, 0.80, 0.01},
+		{"sgsc-core19", 19, 0.35, 0.01},
+	} {
+		desc, err := read.Load(filepath.Join("..", "datasets", c.dataset+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := read.Open(desc, root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := func(workers int) metric.Spread {
+			b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Split: series.DefaultSplit, Part: series.All, Workers: workers}
+			scores, err := b.Run(t.Context(), "persistence", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []metric.Scores
+			for i := range scores {
+				all = append(all, scores[i].Overall.Scores())
+			}
+			return metric.NewFleet(all)["mae"]
+		}
+		one, two := run(1), run(2)
+		if one != two {
+			t.Errorf("%s: one worker gives %v, two give %v", c.dataset, one, two)
+		}
+		t.Logf("%s: MAE %.4f kW over %d clients", c.dataset, one.Mean, one.Count)
+		if one.Count != c.clients || math.Abs(float64(one.Mean)-c.want) > 0.6*c.digits {
+			t.Errorf("%s: MAE %.4f kW over %d clients, want %g over %d", c.dataset, one.Mean, one.Count, c.want, c.clients)
+		}
+	}
+}
