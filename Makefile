@@ -44,7 +44,7 @@ test: ## The tests, architecture included
 
 .PHONY: race
 race: ## The tests of what runs concurrently, under the race detector; needs gcc
-	CGO_ENABLED=1 go test -race -short ./nn ./nn/kernel ./series ./forecast ./metric
+	CGO_ENABLED=1 go test -race -short -run 'Concurrent|Backtest|Windows|Prepared' ./nn ./nn/kernel ./series ./forecast
 
 .PHONY: generate
 generate: ## Write the generated assembly anew

@@ -238,6 +238,21 @@ func TestBacktest(t *testing.T) {
 	if len(rows) != 38 || rows[0] != first {
 		t.Errorf("%d forecasts, the first %+v; want 38, %+v", len(rows), rows[0], first)
 	}
+	b.Workers = 3
+	again, err := b.Run(t.Context(), "ridge", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Workers = 1
+	alone, err := b.Run(t.Context(), "ridge", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range alone {
+		if a, b := alone[i].Overall.MAE(), again[i].Overall.MAE(); a != b && (a == a || b == b) {
+			t.Errorf("client %d: one worker gives %g, three give %g", i, a, b)
+		}
+	}
 	stop := errors.New("enough")
 	if _, err := b.Run(t.Context(), "persistence", func(Forecast) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("the caller's error becomes %v", err)
@@ -265,6 +280,9 @@ func shared(t *testing.T) string {
 // TestPersistenceOfCoreGroups holds the average one-hour persistence error of the
 // core groups to figures that were computed independently.
 func TestPersistenceOfCoreGroups(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it reads all core groups")
+	}
 	root := shared(t)
 	for _, c := range []struct {
 		dataset string

@@ -283,7 +283,7 @@ func TestBuildErrors(t *testing.T) {
 			return nn.Build(3, 2, nn.Linear{Name: "fc", Out: 2}, nn.Linear{Name: "fc", Out: 1})
 		},
 		"too wide": func() (*nn.Net, error) { return nn.Build(3, 1<<30, nn.Linear{Name: "fc", Out: 1}) },
-		"too long": func() (*nn.Net, error) { return nn.Build(1<<62, 4, nn.Linear{Name: "fc", Out: 1}) },
+		"too long": func() (*nn.Net, error) { return nn.Build(math.MaxInt, 4, nn.Linear{Name: "fc", Out: 1}) },
 		"too many": func() (*nn.Net, error) {
 			return nn.Build(1<<13, 2, nn.Linear{Name: "a", Out: 1 << 14}, nn.Linear{Name: "b", Out: 1})
 		},

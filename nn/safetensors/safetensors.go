@@ -258,10 +258,10 @@ func parseEntry(name string, text []byte) (named, error) {
 		case "data_offsets":
 			err = json.Unmarshal(f.value, &offsets)
 		default:
-			err = fmt.Errorf("unknown field %s", f.key)
+			err = errors.New("unknown field")
 		}
 		if err != nil {
-			return e, err
+			return e, fmt.Errorf("%s: %w", f.key, err)
 		}
 	}
 	if len(fields) != 3 || e.Shape == nil || len(offsets) != 2 {
