@@ -72,13 +72,18 @@ test-arm: ## The engine's tests on emulated arm64 (NEON) and armv7; needs qemu-u
 	done
 
 FUZZTIME ?= 60s
+FUZZ := go test -run '^$$' -fuzztime $(FUZZTIME) -fuzzminimizetime 20x
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder and kernel for FUZZTIME each
-	go test ./nn/kernel -run '^$$' -fuzz '^FuzzMatMul$$' -fuzztime $(FUZZTIME)
-	go test ./nn/kernel -run '^$$' -fuzz '^FuzzElementwise$$' -fuzztime $(FUZZTIME)
-	go test ./nn/safetensors -run '^$$' -fuzz '^FuzzRead$$' -fuzztime $(FUZZTIME)
-	go test ./series -run '^$$' -fuzz '^FuzzOpenPrepared$$' -fuzztime $(FUZZTIME)
-	go test ./metric -run '^$$' -fuzz '^FuzzPoint$$' -fuzztime $(FUZZTIME)
+	$(FUZZ) -fuzz '^FuzzMatMul$$' ./nn/kernel
+	$(FUZZ) -fuzz '^FuzzElementwise$$' ./nn/kernel
+	$(FUZZ) -fuzz '^FuzzRead$$' ./nn/safetensors
+	$(FUZZ) -fuzz '^FuzzOpenPrepared$$' ./series
+	$(FUZZ) -fuzz '^FuzzPoint$$' ./metric
+	$(FUZZ) -fuzz '^FuzzCSV$$' ./series/read
+	$(FUZZ) -fuzz '^FuzzTime$$' ./series/read
+	$(FUZZ) -fuzz '^FuzzParquet$$' ./series/read
+	$(FUZZ) -fuzz '^FuzzGreenButton$$' ./series/read
 
 CORE_GROUPS := cambridge-core42 hog-core42 robin-core42 resstock-ca-core42 resstock-tx-core42 resstock-vt-core42 sgsc-core19
 .PHONY: baselines

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
+	"loadstar/internal/datatest"
 	"loadstar/metric"
 	"loadstar/series"
 	"loadstar/series/read"
@@ -264,26 +264,13 @@ func TestBacktest(t *testing.T) {
 	}
 }
 
-// shared returns the folder of shared data, or skips; in CI it must be there.
-func shared(t *testing.T) string {
-	t.Helper()
-	dir := filepath.Join("..", "..", "shared", "data")
-	if _, err := os.Stat(dir); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal(err)
-		}
-		t.Skip("no shared data here")
-	}
-	return dir
-}
-
 // TestPersistenceOfCoreGroups holds the average one-hour persistence error of the
 // core groups to figures that were computed independently.
 func TestPersistenceOfCoreGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it reads all core groups")
 	}
-	root := shared(t)
+	root := datatest.Root(t)
 	for _, c := range []struct {
 		dataset string
 		clients int

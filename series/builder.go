@@ -157,9 +157,6 @@ func (m *MeterBuilder) AddNonexistent() {
 	m.fleet.rows++
 }
 
-// Faults returns what was wrong with the rows so far.
-func (m *MeterBuilder) Faults() Faults { return m.faults }
-
 // place puts a value at a time that is on the grid.
 func (m *MeterBuilder) place(t int64, value float32) error {
 	if t < m.start {

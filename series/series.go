@@ -1,5 +1,5 @@
-// Package series holds load series and what is made of them: quality, calendar,
-// windows, splits and scaling.
+// Package series holds load series and what is made of them: calendar, windows,
+// splits and scaling.
 //
 // A [Dataset] is a fleet of meters on one regular grid of time. Time is UTC inside,
 // as Unix seconds of the start of an interval; the clock that the meters' owners

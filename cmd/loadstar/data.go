@@ -12,7 +12,7 @@ import (
 
 func newData() *cobra.Command {
 	cmd := &cobra.Command{Use: "data", Short: "Load data: describe, check, prepare, generate and import it"}
-	cmd.AddCommand(newDataPrepare(), newDataGenerate())
+	cmd.AddCommand(newDataInit(), newDataCheck(), newDataPrepare(), newDataGenerate(), newDataImport())
 	return cmd
 }
 

@@ -49,6 +49,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "Try 'loadstar %s--help'.\n", usage.path)
 		return exitUsage
 	}
+	if own := (exitError{}); errors.As(err, &own) {
+		return own.code
+	}
 	return exitFailed
 }
 
@@ -69,7 +72,8 @@ layers, only shared layers travel, and a server combines them.`,
 		Long: `Loadstar exits with
   0  if it did what it was asked to do
   1  if it failed; the reason is the last line on standard error
-  2  if the command line was wrong`,
+  2  if the command line was wrong
+  3  if it checked data and found a problem in it (data check)`,
 	})
 	wrapUsage(root)
 	return root

@@ -36,18 +36,20 @@ var house = map[string]room{
 	"nn/safetensors": {floor: 1},
 	"nn/nntest":      {floor: 1, may: "nn nn/kernel"},
 
-	"series":       {floor: 1, external: "golang.org/x/sys"},
-	"series/read":  {floor: 1, may: "series", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go gopkg.in/yaml.v3"},
-	"series/synth": {floor: 1},
-	"series/write": {floor: 1, may: "series", external: "github.com/parquet-go/parquet-go"},
+	"series":         {floor: 1, external: "golang.org/x/sys"},
+	"series/read":    {floor: 1, may: "series", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go gopkg.in/yaml.v3"},
+	"series/quality": {floor: 1, may: "series"},
+	"series/synth":   {floor: 1},
+	"series/write":   {floor: 1, may: "series", external: "github.com/parquet-go/parquet-go"},
 
 	"metric": {floor: 1},
 
 	"internal/archtest": {floor: 5},
+	"internal/datatest": {floor: 1},
 }
 
 // testOnly are packages that nothing but tests may import.
-var testOnly = []string{"nn/nntest", "internal/archtest"}
+var testOnly = []string{"nn/nntest", "internal/archtest", "internal/datatest"}
 
 const module = "loadstar"
 

@@ -271,6 +271,12 @@ func loadZone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
+// CheckZone says what is wrong with the name of a zone.
+func CheckZone(name string) error {
+	_, err := loadZone(name)
+	return err
+}
+
 // bounds returns the first and the last instant to read, as Unix seconds.
 func (d *Description) bounds() (from, to int64, err error) {
 	t, err := d.times()
@@ -314,25 +320,42 @@ func (d *Description) sources(t *Table, root string) ([]source, error) {
 	}
 	var files []source
 	for _, pattern := range t.Files {
-		path := pattern
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(dir, pattern)
-		}
-		found := []string{path}
-		if strings.ContainsAny(pattern, "*?[") {
-			var err error
-			if found, err = filepath.Glob(path); err != nil {
-				return nil, fmt.Errorf("files: %s: %w", pattern, err)
-			}
-			if len(found) == 0 {
-				return nil, fmt.Errorf("files: nothing matches %s", path)
-			}
+		found, err := matches(dir, pattern)
+		if err != nil {
+			return nil, fmt.Errorf("files: %s: %w", pattern, err)
 		}
 		for _, path := range found {
 			files = append(files, fileSource(path))
 		}
 	}
 	return files, nil
+}
+
+// matches returns the files that a pattern, which may be relative to a folder, stands
+// for. What looks like a pattern in the folder's own name is none.
+func matches(dir, pattern string) (paths []string, err error) {
+	switch {
+	case !strings.ContainsAny(pattern, "*?["):
+		if !filepath.IsAbs(pattern) {
+			pattern = filepath.Join(dir, pattern)
+		}
+		return []string{pattern}, nil
+	case filepath.IsLocal(pattern):
+		if paths, err = fs.Glob(os.DirFS(dir), filepath.ToSlash(filepath.Clean(pattern))); err != nil {
+			return nil, err
+		}
+		for i, p := range paths {
+			paths[i] = filepath.Join(dir, filepath.FromSlash(p))
+		}
+	case filepath.IsAbs(pattern):
+		paths, err = filepath.Glob(pattern)
+	default:
+		paths, err = filepath.Glob(filepath.Join(dir, pattern))
+	}
+	if err == nil && len(paths) == 0 {
+		err = fmt.Errorf("nothing in %s matches", dir)
+	}
+	return paths, err
 }
 
 // comments explain a description to whoever opens it.
@@ -350,6 +373,11 @@ func (d *Description) Write(path string) error {
 	if err := d.validate(); err != nil {
 		return err
 	}
+	t, err := d.times()
+	if err != nil {
+		return err
+	}
+	d.Interval = durationName(t.interval)
 	var doc yaml.Node
 	if err := doc.Encode(d); err != nil {
 		return err

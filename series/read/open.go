@@ -364,7 +364,7 @@ func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) 
 				c.Faults.OffGrid, c.Faults.Rows, w.times.interval)
 		}
 		if c.Faults.Conflicts > 0 {
-			return out, fmt.Errorf("%d of %d rows give another %s for a time that has one", c.Faults.Conflicts, c.Faults.Rows, c.ID)
+			return out, fmt.Errorf("%d of %d rows give another %s for a time that has one; are its files of one place?", c.Faults.Conflicts, c.Faults.Rows, c.ID)
 		}
 		values := c.Load
 		if hold > 1 {

