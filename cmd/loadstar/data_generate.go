@@ -54,7 +54,7 @@ to try things out and to measure speed, never to claim skill.`,
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", out, count(g.Config().Meters, "building"),
-				count(g.Len(), "interval"), g.Config().Interval, synth.Notice)
+				count(g.Len(), "interval"), spellInterval(g.Config().Interval), synth.Notice)
 			return nil
 		},
 	}
