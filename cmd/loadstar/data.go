@@ -19,7 +19,7 @@ func newData() *cobra.Command {
 // preparedExt is the ending of prepared files.
 const preparedExt = ".prepared"
 
-// datasetFlag is what every command that reads a dataset takes.
+// rootUsage explains --root, which every command that reads a dataset takes.
 const rootUsage = "folder of shared data, for descriptions that say so (default $" + read.RootEnv + ")"
 
 // openDataset opens a dataset: a folder with a description, a description, or a
