@@ -60,6 +60,14 @@ type Faults struct {
 	Nonexistent int `json:"nonexistent"`  // rows in the hour that daylight saving leaves out, dropped
 }
 
+// Add counts another meter's faults too.
+func (f *Faults) Add(other Faults) {
+	mine, theirs := f.counts(), other.counts()
+	for i := range mine {
+		*mine[i] += *theirs[i]
+	}
+}
+
 // Weather is what was measured, or is forecast, for all meters of a dataset, on
 // the dataset's interval.
 type Weather struct {

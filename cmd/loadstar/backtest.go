@@ -213,10 +213,7 @@ func (r backtestResult) title() string {
 	} else {
 		s += fmt.Sprintf("%s ahead", count(r.Horizon, "step"))
 	}
-	if r.Generated {
-		s += " (GENERATED data: no meter measured it)"
-	}
-	return s
+	return s + generatedMark(r.Generated)
 }
 
 // belowOne is the share of clients that the model beats persistence for.

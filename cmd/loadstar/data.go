@@ -40,8 +40,8 @@ func openDataset(path, root string) (*series.Dataset, io.Closer, error) {
 }
 
 // generatedMark stands wherever something is printed from generated data.
-func generatedMark(d *series.Dataset) string {
-	if d.Generated {
+func generatedMark(generated bool) string {
+	if generated {
 		return " (GENERATED data: no meter measured it)"
 	}
 	return ""

@@ -35,7 +35,7 @@ func labelWidth(d *series.Dataset) int {
 func printCheck(out io.Writer, d *series.Dataset, r checkResult, all bool) error {
 	w := &reportPage{out: out}
 	f := r.Fleet
-	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, count(f.Meters, "meter"), spellInterval(d.Interval), d.Clock, generatedMark(d))
+	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, count(f.Meters, "meter"), spellInterval(d.Interval), d.Clock, generatedMark(d.Generated))
 	w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(f.From), dateOf(f.To.Add(-d.Interval)), f.Present, f.Steps, coverPercent(f.Coverage))
 	w.line("%d training windows with a lookback of %d and a horizon of %d", f.Windows, r.Plan.Lookback, r.Plan.Horizon)
 	if len(f.Weather) > 0 {
@@ -127,7 +127,7 @@ func printCheckMeters(w *reportPage, d *series.Dataset, r checkResult, all bool)
 func printCheckMeter(out io.Writer, d *series.Dataset, r checkResult) error {
 	w := &reportPage{out: out}
 	m := r.Meters[0]
-	w.text("%s of %s: steps of %s on the clock of %s%s", m.ID, d.Name, spellInterval(d.Interval), d.Clock, generatedMark(d))
+	w.text("%s of %s: steps of %s on the clock of %s%s", m.ID, d.Name, spellInterval(d.Interval), d.Clock, generatedMark(d.Generated))
 	if m.Steps > 0 {
 		w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(m.From), dateOf(m.To.Add(-d.Interval)), m.Present, m.Steps, coverPercent(m.Coverage))
 		w.line("%d training windows with a lookback of %d and a horizon of %d", m.Windows, r.Plan.Lookback, r.Plan.Horizon)

@@ -259,22 +259,13 @@ func (s *dataSummary) add(m series.Meter, interval time.Duration, clock *time.Lo
 	}
 	s.steps += len(m.Load)
 	s.Coverage = float64(s.present) / float64(s.steps)
-	s.Faults.Rows += m.Faults.Rows
-	s.Faults.Duplicates += m.Faults.Duplicates
-	s.Faults.Conflicts += m.Faults.Conflicts
-	s.Faults.OutOfOrder += m.Faults.OutOfOrder
-	s.Faults.OffGrid += m.Faults.OffGrid
-	s.Faults.Nonexistent += m.Faults.Nonexistent
+	s.Faults.Add(m.Faults)
 }
 
 func (s *dataSummary) String() string {
 	const minute = "2006-01-02 15:04"
-	mark := ""
-	if s.Generated {
-		mark = " (GENERATED data: no meter measured it)"
-	}
 	return fmt.Sprintf("%s%s, %s to %s, every %s, coverage %.1f %%",
-		count(s.Meters, "meter"), mark, s.From.Format(minute), s.To.Format(minute), s.Interval, 100*s.Coverage)
+		count(s.Meters, "meter"), generatedMark(s.Generated), s.From.Format(minute), s.To.Format(minute), s.Interval, 100*s.Coverage)
 }
 
 // intervalName writes 15m instead of 15m0s.

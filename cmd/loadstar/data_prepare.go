@@ -37,7 +37,7 @@ DATASET is a folder with a dataset.yaml, or such a file.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, count(d.Len(), "meter"), d.Name, generatedMark(d), float64(info.Size())/1e6)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, count(d.Len(), "meter"), d.Name, generatedMark(d.Generated), float64(info.Size())/1e6)
 			return nil
 		},
 	}

@@ -431,12 +431,7 @@ func (c *Checker) add(s *subject, r *MeterReport) {
 	f.Present += r.Present
 	f.Gaps.add(r.Gaps)
 	f.Flat.add(r.Flat)
-	f.Rows.Rows += r.Rows.Rows
-	f.Rows.Duplicates += r.Rows.Duplicates
-	f.Rows.Conflicts += r.Rows.Conflicts
-	f.Rows.OutOfOrder += r.Rows.OutOfOrder
-	f.Rows.OffGrid += r.Rows.OffGrid
-	f.Rows.Nonexistent += r.Rows.Nonexistent
+	f.Rows.Add(r.Rows)
 	f.Negatives += r.Negatives
 	f.Zeros += r.Zeros
 	f.Windows += r.Windows
