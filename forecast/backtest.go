@@ -2,8 +2,6 @@ package forecast
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -97,40 +95,21 @@ feed:
 
 // client backtests one client.
 func (b Backtest) client(frame *series.Framer, model Baseline, m series.Meter, each func(Forecast) error) (ClientScore, error) {
-	score := ClientScore{ID: m.ID, Steps: make([]metric.Point, b.Targets)}
+	t := newTally(frame, m, each)
 	windows := frame.Windows(m, nil)
 	if windows.Len(b.Part) == 0 {
-		return score, nil
+		return t.score, nil
 	}
 	if err := model.Fit(Client{Frame: frame, Meter: m}); err != nil {
-		return score, err
+		return t.score, err
 	}
 	out := make([]float64, b.Targets)
 	err := windows.Each(b.Part, func(last int) error {
 		if !model.Forecast(out, last) {
-			score.Skipped++
+			t.score.Skipped++
 			return nil
 		}
-		naive := float64(m.Load[last])
-		for i, v := range out {
-			at := last + b.Horizon + i
-			actual := float64(m.Load[at])
-			if math.IsNaN(v) || math.IsInf(v, 0) {
-				return fmt.Errorf("meter %s: the forecast for %s is not a number", m.ID, b.Dataset.Time(m.Start, at))
-			}
-			for _, p := range []*metric.Point{&score.Overall, &score.Steps[i]} {
-				if err := p.Add(v, actual, naive); err != nil {
-					return fmt.Errorf("meter %s: %w", m.ID, err)
-				}
-			}
-			if each == nil {
-				continue
-			}
-			if err := each(Forecast{m.ID, b.Dataset.Time(m.Start, last+1), b.Dataset.Time(m.Start, at), v, actual}); err != nil {
-				return err
-			}
-		}
-		return nil
+		return t.add(last, out)
 	})
-	return score, err
+	return t.score, err
 }

@@ -84,8 +84,9 @@ func (p *Pinball) point(o int, out, target float32) (float64, float32) {
 	}
 }
 
-// evaluate computes the mean loss of a batch and writes its gradient into dout. Outputs have one row each, n columns apart; targets are row-major by
-// example. Padding gets no gradient.
+// evaluate computes the mean loss of a batch and writes its gradient into dout.
+// Outputs have one row each, n columns apart; targets are row-major by example.
+// Padding gets no gradient.
 func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 	targets := len(y) / batch
 	perTarget := outputs / targets
@@ -101,6 +102,18 @@ func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 		clear(dout[o*n+batch : (o+1)*n])
 	}
 	return sum / float64(outputs*batch)
+}
+
+// MeanLoss returns the mean loss of what a network has computed, out, against the
+// targets y, both row-major by example.
+func MeanLoss(l Loss, out, y []float32) float64 {
+	perTarget := l.Outputs(1)
+	var sum float64
+	for i, v := range out {
+		loss, _ := l.point(i, v, y[i/perTarget])
+		sum += loss
+	}
+	return sum / float64(len(out))
 }
 
 // Finite says whether every number of x is finite.

@@ -68,8 +68,25 @@ func (ws *Workspace) Predict(out, w, x []float32) {
 // y, both row-major by example, and overwrites g with its gradient. The batch is
 // as large as x says.
 func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
-	ws.net.check(w)
 	ws.net.check(g)
+	mean, n := ws.score(w, x, y, loss)
+	d := ws.dout[:ws.net.outputs*n]
+	for i := len(ws.tapes) - 1; i >= 0; i-- {
+		d = ws.tapes[i].backward(ws.k, ws.net.stageWeights(w, i), ws.net.stageWeights(g, i), ws.ins[i], d, n)
+	}
+	return mean
+}
+
+// Loss computes what Gradient returns, to the same bits, without the gradient.
+func (ws *Workspace) Loss(w, x, y []float32, loss Loss) float64 {
+	mean, _ := ws.score(w, x, y, loss)
+	return mean
+}
+
+// score runs one batch forward and leaves the loss's slope in dout, in rows of n
+// columns.
+func (ws *Workspace) score(w, x, y []float32, loss Loss) (mean float64, n int) {
+	ws.net.check(w)
 	window, outputs := ws.net.lookback*ws.net.inputs, ws.net.outputs
 	batch := len(x) / window
 	switch {
@@ -78,14 +95,9 @@ func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
 	case len(y) == 0 || len(y)%batch != 0 || loss.Outputs(len(y)/batch) != outputs:
 		panic(fmt.Sprintf("nn: %d targets for a batch of %d and %d outputs", len(y), batch, outputs))
 	}
-	n := padded(batch)
+	n = padded(batch)
 	out := ws.forward(w, x, batch, n)
-	d := ws.dout[:outputs*n]
-	mean := evaluate(loss, out, d, y, outputs, batch, n)
-	for i := len(ws.tapes) - 1; i >= 0; i-- {
-		d = ws.tapes[i].backward(ws.k, ws.net.stageWeights(w, i), ws.net.stageWeights(g, i), ws.ins[i], d, n)
-	}
-	return mean
+	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n), n
 }
 
 // forward runs a batch through all stages and returns outputs rows of n columns.

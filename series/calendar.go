@@ -2,6 +2,7 @@ package series
 
 import (
 	"math"
+	"sort"
 	"sync"
 )
 
@@ -14,7 +15,7 @@ type calendar struct {
 	steady bool
 
 	mu   sync.Mutex
-	lags map[int][]int32 // by days
+	lags map[int]*lag // by days
 	d    *Dataset
 	n    int
 }
@@ -27,7 +28,7 @@ var calendarNames = []string{"time_of_day", "hour", "day_of_week", "day_of_month
 func newCalendar(d *Dataset, ahead int) *calendar {
 	from, to := d.Span()
 	n := int((to-from)/d.Seconds()) + ahead
-	c := &calendar{start: from, columns: map[string][]float32{}, steady: true, lags: map[int][]int32{}, d: d, n: n}
+	c := &calendar{start: from, columns: map[string][]float32{}, steady: true, lags: map[int]*lag{}, d: d, n: n}
 	for _, name := range calendarNames {
 		c.columns[name] = make([]float32, n)
 	}
@@ -51,11 +52,21 @@ func newCalendar(d *Dataset, ahead int) *calendar {
 	return c
 }
 
-// lag returns, for every step of the calendar, the step at the same clock time days
-// earlier, or nil if that is always days·StepsPerDay steps before. A time that does
-// not exist on that day becomes the one that Go's calendar takes for it, an hour
-// on; steps before the span are negative.
-func (c *calendar) lag(days int) []int32 {
+// lag is where values of earlier days are: for every step of the calendar, the step
+// at the same clock time days earlier.
+type lag struct {
+	via []int32
+	// stretches are where via is as many steps off throughout.
+	stretches []stretch
+}
+
+// stretch says that via[i] is i+shift from one step to before another.
+type stretch struct{ from, to, shift int }
+
+// lag returns the lag of days, or nil if that is always days·StepsPerDay steps
+// before. A time that does not exist on that day becomes the one that Go's calendar
+// takes for it, an hour on; steps before the span are negative.
+func (c *calendar) lag(days int) *lag {
 	if c.steady {
 		return nil
 	}
@@ -64,11 +75,39 @@ func (c *calendar) lag(days int) []int32 {
 	if l := c.lags[days]; l != nil {
 		return l
 	}
-	l := make([]int32, c.n)
-	for i := range l {
+	l := &lag{via: make([]int32, c.n)}
+	for i := range l.via {
 		t := c.d.Time(c.start, i).AddDate(0, 0, -days).Unix()
-		l[i] = int32(math.Floor(float64(t-c.start) / float64(c.d.Seconds())))
+		l.via[i] = int32(math.Floor(float64(t-c.start) / float64(c.d.Seconds())))
+		shift := int(l.via[i]) - i
+		if n := len(l.stretches); n > 0 && l.stretches[n-1].shift == shift {
+			l.stretches[n-1].to = i + 1
+		} else {
+			l.stretches = append(l.stretches, stretch{i, i + 1, shift})
+		}
 	}
 	c.lags[days] = l
 	return l
+}
+
+// runs appends the runs of a meter's steps whose lagged load is in the given runs.
+// Offset and back are those of a column.
+func (l *lag) runs(dst, load []span, offset, back int) []span {
+	begin := len(dst)
+	for _, s := range l.stretches {
+		off := offset + s.shift - back // from a step to the load that it takes
+		from, to := s.from-offset, s.to-offset
+		for _, r := range load[sort.Search(len(load), func(i int) bool { return load[i].to-off > from }):] {
+			if r.from-off >= to {
+				break
+			}
+			r = span{max(r.from-off, from), min(r.to-off, to)}
+			if n := len(dst); n > begin && dst[n-1].to == r.from {
+				dst[n-1].to = r.to
+			} else {
+				dst = append(dst, r)
+			}
+		}
+	}
+	return dst
 }

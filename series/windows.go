@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Layout says what an example is made of: the inputs of lookback steps, and the
@@ -139,6 +140,7 @@ type Framer struct {
 	layout   Layout
 	split    Split
 	calendar *calendar
+	shared   map[string]*sharedColumn
 }
 
 // NewFramer checks a layout against a dataset.
@@ -149,7 +151,15 @@ func NewFramer(d *Dataset, l Layout, s Split) (*Framer, error) {
 	if !(s.Train > 0 && s.Validation >= 0 && s.Train+s.Validation <= 1) {
 		return nil, fmt.Errorf("a split of %g for training and %g for validation is none", s.Train, s.Validation)
 	}
-	f := &Framer{d: d, layout: l, split: s, calendar: newCalendar(d, l.Horizon+l.Targets)}
+	f := &Framer{d: d, layout: l, split: s, calendar: newCalendar(d, l.Horizon+l.Targets), shared: map[string]*sharedColumn{}}
+	for name, c := range f.calendar.columns {
+		f.shared[name] = &sharedColumn{start: f.calendar.start, data: c}
+	}
+	for _, name := range d.Weather.Names {
+		if c := d.Weather.Column(name); c != nil && f.shared[name] == nil {
+			f.shared[name] = &sharedColumn{start: d.Weather.Start, data: c}
+		}
+	}
 	for _, in := range l.Inputs {
 		if !f.Known(in.Name) {
 			return nil, fmt.Errorf("input %s: dataset %s has no %s; it has %s", in, d.Name, in.Name, strings.Join(f.names(), ", "))
@@ -170,11 +180,12 @@ func (f *Framer) Known(name string) bool { return slices.Contains(f.names(), nam
 func (f *Framer) Layout() Layout { return f.layout }
 
 // column is where an input comes from. Its value at step i of the meter is
-// data[i+offset]; or data[via[i+offset]-back] where via leads through the clock.
+// data[i+offset]; or data[via[i+offset]-back] where a lag leads through the clock.
 type column struct {
 	data   []float32
 	offset int
-	via    []int32
+	shared *sharedColumn // whose data it is, if not the meter's
+	lag    *lag
 	back   int
 	fixed  float32 // if data is nil
 	low    float32
@@ -187,11 +198,11 @@ func (c *column) at(i int) float32 {
 		return c.fixed
 	}
 	i += c.offset
-	if c.via != nil {
-		if i < 0 || i >= len(c.via) {
+	if c.lag != nil {
+		if i < 0 || i >= len(c.lag.via) {
 			return float32(math.NaN())
 		}
-		i = int(c.via[i]) - c.back
+		i = int(c.lag.via[i]) - c.back
 	}
 	if i < 0 || i >= len(c.data) {
 		return float32(math.NaN())
@@ -199,37 +210,19 @@ func (c *column) at(i int) float32 {
 	return c.data[i]
 }
 
-// view returns the column's values at the steps from first on, as far as there are
-// any below n. It is for columns that do not lead through the clock.
-func (c *column) view(n int) (first int, values []float32) {
-	first = min(max(-c.offset, 0), n)
-	end := min(n, len(c.data)-c.offset)
-	if end <= first {
-		return first, nil
+// over returns the range of the values at the first n steps. It is for columns that
+// do not lead through the clock.
+func (c *column) over(n int) Range {
+	from, to := max(c.offset, 0), min(n+c.offset, len(c.data))
+	switch {
+	case c.data == nil:
+		return nowhere.over([]float32{c.fixed}) // the same at every step
+	case from >= to:
+		return nowhere
+	case c.shared != nil:
+		return c.shared.over(from, to)
 	}
-	return first, c.data[first+c.offset : end+c.offset]
-}
-
-// mark sets missing[i] where the column has no value.
-func (c *column) mark(missing []bool) {
-	if c.data == nil || c.via != nil {
-		for i := range missing {
-			missing[i] = missing[i] || Missing(c.at(i))
-		}
-		return
-	}
-	first, values := c.view(len(missing))
-	for i := range first {
-		missing[i] = true
-	}
-	for i, v := range values {
-		if Missing(v) {
-			missing[first+i] = true
-		}
-	}
-	for i := first + len(values); i < len(missing); i++ {
-		missing[i] = true
-	}
+	return nowhere.over(c.data[from:to])
 }
 
 // column finds an input of a meter, unscaled.
@@ -243,19 +236,19 @@ func (f *Framer) column(m Meter, in Input) column {
 		if in.Days == 0 {
 			return column{data: m.Load}
 		}
-		if via := f.calendar.lag(in.Days); via != nil {
-			return column{data: m.Load, offset: ahead + steps(f.calendar.start), via: via, back: steps(f.calendar.start)}
+		if lag := f.calendar.lag(in.Days); lag != nil {
+			return column{data: m.Load, offset: ahead + steps(f.calendar.start), lag: lag, back: steps(f.calendar.start)}
 		}
 		return column{data: m.Load, offset: ahead - in.Days*f.d.StepsPerDay()}
 	}
-	if c, ok := f.calendar.columns[in.Name]; ok {
-		return column{data: c, offset: ahead + steps(f.calendar.start)}
-	}
-	if c := f.d.Weather.Column(in.Name); c != nil {
-		return column{data: c, offset: ahead + steps(f.d.Weather.Start)}
+	if s := f.shared[in.Name]; s != nil {
+		return column{data: s.data, offset: ahead + steps(s.start), shared: s}
 	}
 	return column{fixed: m.Static[slices.Index(f.d.StaticNames, in.Name)]}
 }
+
+// Time returns the start of a step of a meter, on the dataset's clock.
+func (f *Framer) Time(m Meter, step int) time.Time { return f.d.Time(m.Start, step) }
 
 // Train returns how many steps of a meter the training part has.
 func (f *Framer) Train(m Meter) int {
@@ -267,13 +260,13 @@ func (f *Framer) Train(m Meter) int {
 // Both may lie outside the series; a step up to horizon and targets beyond its end
 // is still on the calendar.
 func (f *Framer) Lag(m Meter, step, days int) int {
-	via := f.calendar.lag(days)
-	if via == nil {
+	lag := f.calendar.lag(days)
+	if lag == nil {
 		return step - days*f.d.StepsPerDay()
 	}
 	offset := int((m.Start - f.calendar.start) / f.d.Seconds())
-	if at := step + offset; at >= 0 && at < len(via) {
-		return int(via[at]) - offset
+	if at := step + offset; at >= 0 && at < len(lag.via) {
+		return int(lag.via[at]) - offset
 	}
 	return -1
 }
@@ -286,29 +279,20 @@ func (f *Framer) Value(m Meter, name string, step int) float32 {
 
 // Ranges returns the ranges of a meter's inputs over the training part.
 func (f *Framer) Ranges(m Meter) Ranges {
-	r := Ranges{}
-	train, _ := f.split.cuts(len(m.Load))
-	for _, in := range append([]Input{{Name: "load"}}, f.layout.Inputs...) {
-		if _, done := r[in.Name]; done {
-			continue
+	r := make(Ranges, 1+len(f.layout.Inputs))
+	train := f.Train(m)
+	add := func(name string) {
+		if _, done := r[name]; done {
+			return
 		}
-		c := f.column(m, Input{Name: in.Name})
-		low, high := float32(math.Inf(1)), float32(math.Inf(-1))
-		values := []float32{c.fixed} // the same at every step
-		if c.data != nil {
-			_, values = c.view(train)
+		c := f.column(m, Input{Name: name})
+		if o := c.over(train); o.Low <= o.High {
+			r[name] = o
 		}
-		for _, v := range values {
-			if v < low {
-				low = v
-			}
-			if v > high {
-				high = v
-			}
-		}
-		if low <= high {
-			r[in.Name] = Range{low, high}
-		}
+	}
+	add("load")
+	for _, in := range f.layout.Inputs {
+		add(in.Name)
 	}
 	return r
 }
@@ -316,21 +300,18 @@ func (f *Framer) Ranges(m Meter) Ranges {
 // Windows are a meter's examples: those whose inputs and targets are all present.
 // They are found by index and gathered where they are needed; none is kept.
 type Windows struct {
-	layout  Layout
+	frame   *Framer
 	columns []column
 	target  column
-	parts   [4][]run
-	count   [4]int
+	runs    []run // of all examples
+	parts   [4]part
 }
-
-// run is a stretch of consecutive examples, by the step of their last input.
-type run struct{ first, n int }
 
 // Windows finds a meter's examples. Ranges scale every input, and the targets, to
 // between 0 and 1 over the training part; what is constant becomes 0. Without
 // ranges nothing is scaled.
 func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
-	w := &Windows{layout: f.layout, target: column{data: m.Load, scale: 1}}
+	w := &Windows{frame: f, columns: make([]column, 0, len(f.layout.Inputs)), target: column{data: m.Load, scale: 1}}
 	scale := func(c *column, name string) {
 		c.scale = 1
 		if ranges != nil {
@@ -350,78 +331,38 @@ func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
 		w.columns = append(w.columns, c)
 	}
 	scale(&w.target, "load")
-	w.find(f.split)
+	w.find()
 	return w
 }
 
-// find walks once through the steps and keeps the runs of complete examples.
-func (w *Windows) find(s Split) {
-	n := len(w.target.data)
-	train, validation := s.cuts(n)
-	inputs, targets := 0, 0 // consecutive complete steps up to here
-	reach := w.layout.Horizon + w.layout.Targets - 1
-	// The first target lies horizon ahead; count what is present before that.
-	for i := range min(reach, n) {
-		targets = extend(targets, !Missing(w.target.data[i]))
-	}
-	missing := make([]bool, max(n-reach, 0))
-	for i := range w.columns {
-		w.columns[i].mark(missing)
-	}
-	for last := range missing {
-		inputs = extend(inputs, !missing[last])
-		targets = extend(targets, !Missing(w.target.data[last+reach]))
-		if inputs < w.layout.Lookback || targets < w.layout.Targets {
-			continue
-		}
-		w.add(All, last)
-		switch first := last + w.layout.Horizon; {
-		case last+reach < train:
-			w.add(Train, last)
-		case first >= train && last+reach < validation:
-			w.add(Validation, last)
-		case first >= validation:
-			w.add(Test, last)
-		}
-	}
-}
-
-func extend(run int, present bool) int {
-	if present {
-		return run + 1
-	}
-	return 0
-}
-
-func (w *Windows) add(p Part, last int) {
-	w.count[p]++
-	if runs := w.parts[p]; len(runs) > 0 && runs[len(runs)-1].first+runs[len(runs)-1].n == last {
-		runs[len(runs)-1].n++
-		return
-	}
-	w.parts[p] = append(w.parts[p], run{last, 1})
-}
+// Frame returns what made the windows.
+func (w *Windows) Frame() *Framer { return w.frame }
 
 // Len returns how many examples a part has.
-func (w *Windows) Len(p Part) int { return w.count[p] }
+func (w *Windows) Len(p Part) int { return int(w.parts[p].n) }
 
 // At returns the last input's step of example number k of a part, in order of time.
 func (w *Windows) At(p Part, k int) int {
-	for _, r := range w.parts[p] {
-		if k < r.n {
-			return r.first + k
-		}
-		k -= r.n
+	if k < 0 || k >= w.Len(p) {
+		panic(fmt.Sprintf("series: example %d of %d", k, w.Len(p)))
 	}
-	panic(fmt.Sprintf("series: example %d of %d", k, w.count[p]))
+	k += int(w.parts[p].first)
+	r := w.runs[w.place(k)]
+	return int(r.first) + k - int(r.before)
 }
 
 // Each calls f with the last input's step of every example of a part, in order of
 // time.
 func (w *Windows) Each(p Part, f func(last int) error) error {
-	for _, r := range w.parts[p] {
-		for i := range r.n {
-			if err := f(r.first + i); err != nil {
+	k := int(w.parts[p].first)
+	end := k + w.Len(p)
+	for i := w.place(k); k < end; i++ {
+		until := end
+		if i+1 < len(w.runs) {
+			until = min(until, int(w.runs[i+1].before))
+		}
+		for ; k < until; k++ {
+			if err := f(int(w.runs[i].first) + k - int(w.runs[i].before)); err != nil {
 				return err
 			}
 		}
@@ -433,32 +374,39 @@ func (w *Windows) Each(p Part, f func(last int) error) error {
 // x, row-major by example, step and input, and their targets into y. It allocates
 // nothing.
 func (w *Windows) Gather(x, y []float32, lasts []int) {
-	width, lookback := len(w.columns), w.layout.Lookback
+	width, lookback := len(w.columns), w.frame.layout.Lookback
 	size := width * lookback
-	for e, last := range lasts {
-		window := x[e*size : (e+1)*size]
-		for f := range w.columns {
-			c := &w.columns[f]
-			switch from := last - lookback + 1; {
+	x = x[:len(lasts)*size]
+	for f := range w.columns {
+		c := &w.columns[f]
+		low, scale := c.low, c.scale
+		at := f
+		for _, last := range lasts {
+			from := last - lookback + 1
+			switch {
 			case c.data == nil:
-				for t := f; t < size; t += width {
-					window[t] = c.fixed
+				for range lookback {
+					x[at] = c.fixed
+					at += width
 				}
-			case c.via != nil:
+			case c.lag != nil:
 				for t := range lookback {
-					window[t*width+f] = (c.at(from+t) - c.low) * c.scale
+					x[at] = (c.at(from+t) - low) * scale
+					at += width
 				}
 			default:
-				low, scale, t := c.low, c.scale, f
 				for _, v := range c.data[from+c.offset : last+1+c.offset] {
-					window[t] = (v - low) * scale
-					t += width
+					x[at] = (v - low) * scale
+					at += width
 				}
 			}
 		}
-		first := last + w.layout.Horizon
-		for t, v := range w.target.data[first : first+w.layout.Targets] {
-			y[e*w.layout.Targets+t] = (v - w.target.low) * w.target.scale
+	}
+	horizon, targets := w.frame.layout.Horizon, w.frame.layout.Targets
+	for e, last := range lasts {
+		first := last + horizon
+		for t, v := range w.target.data[first : first+targets] {
+			y[e*targets+t] = (v - w.target.low) * w.target.scale
 		}
 	}
 }

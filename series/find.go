@@ -1,0 +1,206 @@
+package series
+
+import (
+	"math"
+	"slices"
+	"sort"
+	"sync"
+)
+
+// Examples are found by runs instead of steps. A column is complete in some runs of
+// steps; an example needs a few steps in a row of every column. So what a run allows
+// is a run of examples, and the examples are what all columns allow. The runs of a
+// column that meters share are found once.
+
+// span is a run of steps, or of examples by the step of their last input: from, and
+// up to before to.
+type span struct{ from, to int }
+
+// present appends the runs of values that are not missing.
+func present(runs []span, x []float32) []span {
+	for i := 0; i < len(x); {
+		if Missing(x[i]) {
+			i++
+			continue
+		}
+		from := i
+		// A sum is a number only if every term is one.
+		for i+8 <= len(x) && !Missing(x[i]+x[i+1]+x[i+2]+x[i+3]+x[i+4]+x[i+5]+x[i+6]+x[i+7]) {
+			i += 8
+		}
+		for i < len(x) && !Missing(x[i]) {
+			i++
+		}
+		runs = append(runs, span{from, i})
+	}
+	return runs
+}
+
+// allow appends to dst those of the examples in among that find need complete steps
+// in a row, the last of them ahead of the last input. The runs are those of complete
+// values, of which number i is that of step i-offset; steps before 0 do not count.
+func allow(dst, among, runs []span, offset, need, ahead int) []span {
+	for _, r := range runs {
+		from, to := max(r.from-offset, 0)+need-1-ahead, r.to-offset-ahead
+		for len(among) > 0 && among[0].to <= from {
+			among = among[1:]
+		}
+		for _, a := range among {
+			if a.from >= to {
+				break
+			}
+			if both := (span{max(a.from, from), min(a.to, to)}); both.from < both.to {
+				dst = append(dst, both)
+			}
+		}
+	}
+	return dst
+}
+
+// sharedColumn is one that all meters share, from the calendar or the weather, with
+// what is found out about it once.
+type sharedColumn struct {
+	start int64
+	data  []float32
+
+	once   sync.Once
+	runs   []span
+	blocks []Range // of each blockSteps values
+}
+
+const blockSteps = 64
+
+func (s *sharedColumn) index() {
+	s.once.Do(func() {
+		s.runs = present(nil, s.data)
+		for block := range slices.Chunk(s.data, blockSteps) {
+			s.blocks = append(s.blocks, nowhere.over(block))
+		}
+	})
+}
+
+// over returns the range of the values from one place to before another.
+func (s *sharedColumn) over(from, to int) Range {
+	s.index()
+	r := nowhere
+	first, last := (from+blockSteps-1)/blockSteps, to/blockSteps
+	if first >= last {
+		return r.over(s.data[from:to])
+	}
+	r = r.over(s.data[from : first*blockSteps])
+	for _, b := range s.blocks[first:last] {
+		r = r.join(b)
+	}
+	return r.over(s.data[last*blockSteps : to])
+}
+
+// nowhere is the range of no values.
+var nowhere = Range{float32(math.Inf(1)), float32(math.Inf(-1))}
+
+// over widens the range to values; missing ones do not count. Of equal values it
+// keeps the first, which tells zeros of either sign apart.
+func (r Range) over(values []float32) Range {
+	for _, v := range values {
+		if v < r.Low {
+			r.Low = v
+		}
+		if v > r.High {
+			r.High = v
+		}
+	}
+	return r
+}
+
+// join widens the range to that of later values.
+func (r Range) join(later Range) Range {
+	if later.Low < r.Low {
+		r.Low = later.Low
+	}
+	if later.High > r.High {
+		r.High = later.High
+	}
+	return r
+}
+
+// finder is the memory of one search.
+type finder struct{ load, lagged, now, next []span }
+
+var finders = sync.Pool{New: func() any { return new(finder) }}
+
+// find keeps the runs of complete examples.
+func (w *Windows) find() {
+	l := &w.frame.layout
+	load := w.target.data
+	reach := l.Horizon + l.Targets - 1 // from the last input to the last target
+	s := finders.Get().(*finder)
+	defer finders.Put(s)
+	s.load = present(s.load[:0], load)
+	s.now = s.now[:0]
+	if all := (span{l.Lookback - 1, len(load) - reach}); all.from < all.to {
+		s.now = append(s.now, all)
+	}
+	narrow := func(runs []span, offset, need, ahead int) {
+		s.next = allow(s.next[:0], s.now, runs, offset, need, ahead)
+		s.now, s.next = s.next, s.now
+	}
+	narrow(s.load, 0, l.Targets, reach)
+	for i := range w.columns {
+		switch c := &w.columns[i]; {
+		case c.data == nil:
+			if Missing(c.fixed) {
+				s.now = s.now[:0]
+			}
+		case c.shared != nil:
+			c.shared.index()
+			narrow(c.shared.runs, c.offset, l.Lookback, 0)
+		case c.lag != nil:
+			s.lagged = c.lag.runs(s.lagged[:0], s.load, c.offset, c.back)
+			narrow(s.lagged, 0, l.Lookback, 0)
+		default:
+			narrow(s.load, c.offset, l.Lookback, 0)
+		}
+	}
+	w.keep(s.now)
+}
+
+// keep notes the runs of examples and which of them are in what part. A part is a
+// stretch of time, so its examples follow one another.
+func (w *Windows) keep(runs []span) {
+	w.runs = make([]run, 0, len(runs))
+	total := 0
+	for _, r := range runs {
+		w.runs = append(w.runs, run{int32(r.from), int32(total)})
+		total += r.to - r.from
+	}
+	before := func(step int) int { // how many examples have their last input before
+		n := 0
+		for _, r := range runs {
+			if r.from >= step {
+				break
+			}
+			n += min(r.to, step) - r.from
+		}
+		return n
+	}
+	l := &w.frame.layout
+	train, validation := w.frame.split.cuts(len(w.target.data))
+	reach := l.Horizon + l.Targets - 1
+	w.parts[All] = part{0, int32(total)}
+	w.parts[Train] = part{0, int32(before(train - reach))}
+	first := before(train - l.Horizon)
+	w.parts[Validation] = part{int32(first), int32(max(before(validation-reach)-first, 0))}
+	first = before(validation - l.Horizon)
+	w.parts[Test] = part{int32(first), int32(total - first)}
+}
+
+// run is a stretch of consecutive examples: the step of the first one's last input,
+// and how many examples come before it. It ends where the next one begins.
+type run struct{ first, before int32 }
+
+// part is a stretch of all examples.
+type part struct{ first, n int32 }
+
+// place returns the run that example number k of all is in.
+func (w *Windows) place(k int) int {
+	return sort.Search(len(w.runs), func(i int) bool { return int(w.runs[i].before) > k }) - 1
+}
