@@ -23,6 +23,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"loadstar/internal/config"
 	"loadstar/series"
 )
 
@@ -129,9 +130,7 @@ func Load(path string) (*Description, error) {
 
 func parse(text []byte) (*Description, error) {
 	d := &Description{}
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	dec.KnownFields(true)
-	if err := dec.Decode(d); err != nil {
+	if err := config.Decode(text, d); err != nil {
 		return nil, err
 	}
 	return d, d.validate()

@@ -481,7 +481,7 @@ func TestOpen(t *testing.T) {
 	}
 	t.Setenv(RootEnv, "")
 	for _, c := range []struct{ text, want string }{
-		{"", "EOF"},
+		{"", "name is missing"},
 		{"zone: UTC\n", "name is missing"},
 		{"name: x\ninterval: 1h\nload: {files: [a]}\n", "zone is missing: where are the meters? (zone: Europe/London, or zone: UTC)"},
 		{"name: x\nzone: Mars/Olympus\ninterval: 1h\nload: {files: [a]}\n", `zone "Mars/Olympus" is not known`},
@@ -493,10 +493,10 @@ func TestOpen(t *testing.T) {
 		{"name: x\nzone: UTC\ninterval: 1h\nunit: kwh\nload: {files: [a]}\n", `unit is "kwh"; it is one of kW`},
 		{"name: x\nzone: UTC\ninterval: 1h\n", "load: files are missing"},
 		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [a], columns: {lod: x}}\n", "a load table has no lod"},
-		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [a], columns: {load: }}\n", "which column is load?"},
+		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [a], columns: {load: }}\n", "line 4: load.columns.load has no value"},
 		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [a], where: {x: 1}}\n", "where belongs to the table of meters"},
 		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [a], zone: UTC}\n", "belong to the dataset, or to its weather"},
-		{"name: x\nzone: UTC\ninterval: 1h\nlaod: {files: [a]}\n", "field laod not found"},
+		{"name: x\nzone: UTC\ninterval: 1h\nlaod: {files: [a]}\n", "line 4: laod is not known; did you mean load?"},
 		{"name: x\nzone: UTC\ninterval: 1h\nfrom: 1.1.2020\nload: {files: [a]}\n", `from is "1.1.2020"; it is a day such as 2016-01-01`},
 		{"name: x\nzone: UTC\ninterval: 1h\nfrom: 2020-01-02\nto: 2020-01-02\nload: {files: [a]}\n", "from 2020-01-02 is not before to 2020-01-02"},
 		{"name: x\nzone: UTC\ninterval: 1h\nload: {files: [none.csv]}\n", "none.csv: no such file"},

@@ -1,0 +1,358 @@
+// Package config reads YAML strictly. What a file says is either understood or
+// refused: unknown and repeated keys, wrong types, a second document. All problems
+// are reported at once, each with its line.
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// Problem is one thing that is wrong with a file.
+type Problem struct {
+	Line int // 0 if it is not in the file
+	Text string
+}
+
+func (p Problem) String() string {
+	if p.Line == 0 {
+		return p.Text
+	}
+	return fmt.Sprintf("line %d: %s", p.Line, p.Text)
+}
+
+// Problems is everything that is wrong with a file: an error of a line each.
+type Problems []Problem
+
+// Add notes a problem.
+func (p *Problems) Add(line int, format string, a ...any) {
+	*p = append(*p, Problem{line, fmt.Sprintf(format, a...)})
+}
+
+// Err returns the problems in the order of their lines, those without one last, or
+// nil if there are none.
+func (p Problems) Err() error {
+	if len(p) == 0 {
+		return nil
+	}
+	sorted := slices.Clone(p)
+	order := func(x Problem) int {
+		if x.Line == 0 {
+			return math.MaxInt
+		}
+		return x.Line
+	}
+	slices.SortStableFunc(sorted, func(a, b Problem) int { return cmp.Compare(order(a), order(b)) })
+	return sorted
+}
+
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, x := range p {
+		lines[i] = x.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Decode reads one YAML document into a pointer to a struct, by its yaml tags. Keys
+// that the document does not have leave what is there, so defaults are put there
+// first; a list replaces the list that is there. An empty document sets nothing. The
+// error is [Problems]; whatever had no problem is set all the same.
+//
+// Fields are strings, numbers, bools, structs, slices, maps with string keys,
+// pointers to these, and types that implement yaml.Unmarshaler.
+func Decode(data []byte, into any) error {
+	root, problems := parse(data)
+	if root != nil {
+		d := decoder{problems: &problems}
+		d.decode(root, reflect.ValueOf(into).Elem(), "")
+	}
+	return problems.Err()
+}
+
+// Keys returns the dotted keys that a document sets, with their lines: those of
+// single values and lists, and of mappings without a key.
+func Keys(data []byte) (map[string]int, error) {
+	root, problems := parse(data)
+	keys := map[string]int{}
+	if root != nil {
+		collect(root, "", root.Line, keys)
+		delete(keys, "")
+	}
+	return keys, problems.Err()
+}
+
+func collect(n *yaml.Node, path string, line int, keys map[string]int) {
+	if n.Kind != yaml.MappingNode || len(n.Content) == 0 {
+		if _, ok := keys[path]; !ok {
+			keys[path] = line
+		}
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		collect(n.Content[i+1], dotted(path, n.Content[i].Value), n.Content[i].Line, keys)
+	}
+}
+
+// parse returns the root of a document, nil if it is empty or no YAML.
+func parse(data []byte) (root *yaml.Node, problems Problems) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, second yaml.Node
+	err := dec.Decode(&doc)
+	if errors.Is(err, io.EOF) {
+		return nil, nil
+	}
+	if err == nil {
+		if err = dec.Decode(&second); errors.Is(err, io.EOF) {
+			return doc.Content[0], nil
+		} else if err == nil {
+			problems.Add(second.Line, "a second document begins here; one file holds one")
+			return doc.Content[0], problems
+		}
+	}
+	// "yaml: line 3: did not find expected key"
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	line := 0
+	if m := syntaxLine.FindStringSubmatch(text); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		text = text[len(m[0]):]
+	}
+	problems.Add(line, "%s", text)
+	return nil, problems
+}
+
+var syntaxLine = regexp.MustCompile(`^line ([0-9]{1,9}): `)
+
+type decoder struct{ problems *Problems }
+
+func (d decoder) refuse(n *yaml.Node, format string, a ...any) {
+	d.problems.Add(n.Line, format, a...)
+}
+
+// decode sets v, which path names, to what the node says.
+func (d decoder) decode(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind == yaml.AliasNode {
+		d.refuse(n, "%s is an alias; write it out", name(path))
+		return
+	}
+	if u, ok := v.Addr().Interface().(yaml.Unmarshaler); ok {
+		if err := u.UnmarshalYAML(n); err != nil {
+			d.refuse(n, "%s: %s", name(path), strings.TrimPrefix(err.Error(), fmt.Sprintf("line %d: ", n.Line)))
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		d.decode(n, v.Elem(), path)
+	case reflect.Struct:
+		d.decodeStruct(n, v, path)
+	case reflect.Map:
+		d.decodeMap(n, v, path)
+	case reflect.Slice:
+		if n.Kind != yaml.SequenceNode {
+			d.refuse(n, "%s is a list, such as [a, b], not %s", name(path), what(n))
+			return
+		}
+		list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
+		for i, c := range n.Content {
+			d.decode(c, list.Index(i), fmt.Sprintf("%s[%d]", path, i))
+		}
+		v.Set(list)
+	default:
+		d.decodeScalar(n, v, path)
+	}
+}
+
+func (d decoder) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
+	fields, names := fieldsOf(v.Type())
+	d.eachKey(n, path, func(key, value *yaml.Node) {
+		if i, ok := fields[key.Value]; ok {
+			d.decode(value, v.Field(i), dotted(path, key.Value))
+			return
+		}
+		d.refuse(key, "%s is not known; %s", dotted(path, key.Value), Suggest(key.Value, names))
+	})
+}
+
+func (d decoder) decodeMap(n *yaml.Node, v reflect.Value, path string) {
+	if v.IsNil() {
+		v.Set(reflect.MakeMap(v.Type()))
+	}
+	d.eachKey(n, path, func(key, value *yaml.Node) {
+		elem := reflect.New(v.Type().Elem()).Elem()
+		d.decode(value, elem, dotted(path, key.Value))
+		v.SetMapIndex(reflect.ValueOf(key.Value).Convert(v.Type().Key()), elem)
+	})
+}
+
+// eachKey calls f with the keys of a mapping, each once. A key with nothing behind
+// it is an empty mapping.
+func (d decoder) eachKey(n *yaml.Node, path string, f func(key, value *yaml.Node)) {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		d.refuse(n, "%s has keys of its own, it is not %s", name(path), what(n))
+		return
+	}
+	first := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode {
+			d.refuse(key, "%s: a key is a word", name(path))
+			continue
+		}
+		if line, ok := first[key.Value]; ok {
+			d.refuse(key, "%s is set again; line %d sets it first", dotted(path, key.Value), line)
+			continue
+		}
+		first[key.Value] = key.Line
+		f(key, value)
+	}
+}
+
+func (d decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.ScalarNode {
+		d.refuse(n, "%s is a single value, not %s", name(path), what(n))
+		return
+	}
+	tag, text := n.ShortTag(), n.Value
+	if tag == "!!null" {
+		d.refuse(n, "%s has no value", name(path))
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Bool:
+		if tag != "!!bool" {
+			d.refuse(n, "%s is true or false, not %q", name(path), text)
+			return
+		}
+		v.SetBool(strings.EqualFold(text, "true"))
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		x, err := strconv.ParseInt(text, 10, v.Type().Bits())
+		if err != nil || tag != "!!int" {
+			d.refuse(n, "%s is a whole number, not %q", name(path), text)
+			return
+		}
+		v.SetInt(x)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		x, err := strconv.ParseUint(text, 10, v.Type().Bits())
+		if err != nil || tag != "!!int" {
+			d.refuse(n, "%s is a whole number of at least 0, not %q", name(path), text)
+			return
+		}
+		v.SetUint(x)
+	case reflect.Float32, reflect.Float64:
+		x, err := strconv.ParseFloat(text, v.Type().Bits())
+		if err != nil || tag != "!!float" && tag != "!!int" || math.IsNaN(x) || math.IsInf(x, 0) {
+			d.refuse(n, "%s is a number, not %q", name(path), text)
+			return
+		}
+		v.SetFloat(x)
+	default:
+		d.refuse(n, "%s: nothing can be read into a %s", name(path), v.Type())
+	}
+}
+
+// fieldsOf returns the keys of a struct, in order.
+func fieldsOf(t reflect.Type) (fields map[string]int, names []string) {
+	fields = map[string]int{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if !f.IsExported() || key == "-" {
+			continue
+		}
+		if key == "" {
+			key = strings.ToLower(f.Name)
+		}
+		fields[key] = i
+		names = append(names, key)
+	}
+	return fields, names
+}
+
+// what names the kind of a node in a message.
+func what(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	return strconv.Quote(n.Value)
+}
+
+func name(path string) string {
+	if path == "" {
+		return "the file"
+	}
+	return path
+}
+
+func dotted(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// Suggest says which of the known names may have been meant, or lists them.
+func Suggest(got string, known []string) string {
+	best, distance := "", math.MaxInt
+	for _, k := range known {
+		if d := editDistance(strings.ToLower(got), k); d < distance {
+			best, distance = k, d
+		}
+	}
+	if len(got) < 100 && distance <= max(1, len(best)/3) {
+		return fmt.Sprintf("did you mean %s?", best)
+	}
+	return "there are " + strings.Join(known, ", ")
+}
+
+// editDistance counts the letters to insert, delete, replace or swap with their
+// neighbour.
+func editDistance(a, b string) int {
+	const far = 100
+	if len(a) > far || len(b) > far {
+		return far
+	}
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}
