@@ -1,0 +1,49 @@
+package aggregate
+
+import (
+	"fmt"
+
+	"loadstar/fed"
+)
+
+var _ fed.Aggregator = Async{}
+
+// Async mixes each client's weights into the shared ones (FedAsync: Xie et al. 2019,
+// "Asynchronous federated optimization", arXiv 1903.03934):
+//
+//	phi = (1-x) phi + x phi_c,   x = Alpha s(b - a_c)
+//
+// one update after the other, in the order of the merge; the displacement is the last
+// phi minus the first. Clients add a proximal term; the server optimizer is plain
+// descent at rate 1. Alpha is within (0, 1]. A nil Discount is [Constant].
+//
+// Deviations: the paper merges each arrival on its own. If several are merged
+// together, they are mixed in the order of their clients, not of arrival, and all are
+// as stale as they were when the merge began.
+type Async struct {
+	Alpha    float64
+	Discount Discount
+}
+
+// Needs implements [fed.Aggregator].
+func (Async) Needs() fed.Needs { return fed.Needs{EachUpdate: true} }
+
+// Aggregate implements [fed.Aggregator].
+func (a Async) Aggregate(dst []float64, m *fed.Merge) error {
+	if !(a.Alpha > 0 && a.Alpha <= 1) {
+		return fmt.Errorf("aggregate: alpha is %g, want more than 0 and at most 1", a.Alpha)
+	}
+	if err := checkUpdates(dst, m); err != nil {
+		return err
+	}
+	discount := a.Discount.orConstant()
+	clear(dst)
+	for k := range m.Updates {
+		u := &m.Updates[k]
+		x := float64(a.Alpha * discount(m.Version-u.Version))
+		for i := range dst {
+			dst[i] = float64((1-x)*dst[i]) + float64(x*offset(m, u, i))
+		}
+	}
+	return checkResult(dst)
+}

@@ -1,0 +1,134 @@
+package aggregate
+
+import (
+	"encoding"
+	"fmt"
+	"math"
+	"slices"
+
+	"loadstar/fed"
+)
+
+var (
+	_ fed.Aggregator             = (*PerClient)(nil)
+	_ encoding.BinaryMarshaler   = (*PerClient)(nil)
+	_ encoding.BinaryUnmarshaler = (*PerClient)(nil)
+)
+
+// PerClient divides each client's update by the size that its updates usually have
+// (FedAvgAdaptive: bose2024, figure 5, lines 6 to 9):
+//
+//	v_c = Beta1 v_c + (1-Beta1) delta_c^2,   v_c = 0 at first
+//	D   = mean_c(delta_c / (sqrt(v_c) + Epsilon))
+//
+// The mean is over updates, equally. Where an update is 0 its term is 0. Beta1 is
+// within [0, 1) and Epsilon is not negative; the zero value takes the signs alone.
+//
+// It keeps 8 bytes for each shared weight and each client that ever returned an
+// update: 340 KB a client for the whole of bose2023's model, 3.4 GB for 10,000.
+//
+// Deviations: the paper prints sqrt(v + epsilon), and sums where means are meant; it
+// moves copies of the shared weights, one per client, which after each round are the
+// same.
+type PerClient struct {
+	Beta1, Epsilon float64
+
+	v map[fed.ClientID][]float64
+}
+
+// Needs implements [fed.Aggregator].
+func (*PerClient) Needs() fed.Needs { return fed.Needs{EachUpdate: true} }
+
+// Aggregate implements [fed.Aggregator].
+func (a *PerClient) Aggregate(dst []float64, m *fed.Merge) error {
+	if !(a.Beta1 >= 0 && a.Beta1 < 1) || !(a.Epsilon >= 0) {
+		return fmt.Errorf("aggregate: beta1 is %g and epsilon %g, want beta1 within [0, 1) and epsilon not negative", a.Beta1, a.Epsilon)
+	}
+	if err := checkUpdates(dst, m); err != nil {
+		return err
+	}
+	if err := a.checkLength(len(dst)); err != nil {
+		return err
+	}
+	if a.v == nil {
+		a.v = make(map[fed.ClientID][]float64)
+	}
+	clear(dst)
+	n := float64(len(m.Updates))
+	for k := range m.Updates {
+		u := &m.Updates[k]
+		v := a.v[u.Client]
+		if v == nil {
+			v = make([]float64, len(dst))
+			a.v[u.Client] = v
+		}
+		for i, delta := range u.Delta {
+			d := float64(delta)
+			v[i] = float64(a.Beta1*v[i]) + float64((1-a.Beta1)*float64(d*d))
+			if d != 0 { // float64 has room for its square: v is not 0, and the term finite
+				dst[i] += d / (math.Sqrt(v[i]) + a.Epsilon) / n
+			}
+		}
+	}
+	return nil
+}
+
+func (a *PerClient) checkLength(want int) error {
+	for _, v := range a.v { // all are as long as any
+		if len(v) != want {
+			return fmt.Errorf("aggregate: second moments of %d weights where there were %d", want, len(v))
+		}
+		break
+	}
+	return nil
+}
+
+type perClientState struct {
+	Kind    string
+	Clients []fed.ClientID // ascending
+	V       [][]float64
+}
+
+const perClientKind = "per-client second moments"
+
+// MarshalBinary writes the second moments.
+func (a *PerClient) MarshalBinary() ([]byte, error) {
+	s := perClientState{Kind: perClientKind}
+	for client := range a.v {
+		s.Clients = append(s.Clients, client)
+	}
+	slices.Sort(s.Clients)
+	for _, client := range s.Clients {
+		s.V = append(s.V, a.v[client])
+	}
+	return encode(s)
+}
+
+// UnmarshalBinary reads what MarshalBinary wrote; a merge then goes on as it would
+// have, to the bit. The settings are not part of it.
+func (a *PerClient) UnmarshalBinary(b []byte) error {
+	var s perClientState
+	if err := decode(b, &s); err != nil {
+		return err
+	}
+	if s.Kind != perClientKind || len(s.Clients) != len(s.V) {
+		return fmt.Errorf("aggregate: %d vectors of %d clients, of the kind %q, are not second moments", len(s.V), len(s.Clients), s.Kind)
+	}
+	if len(s.V) > 0 {
+		if err := a.checkLength(len(s.V[0])); err != nil {
+			return err
+		}
+	}
+	v := make(map[fed.ClientID][]float64, len(s.V))
+	for k, client := range s.Clients {
+		if len(s.V[k]) != len(s.V[0]) || !finite(s.V[k]) || slices.ContainsFunc(s.V[k], func(x float64) bool { return x < 0 }) {
+			return fmt.Errorf("aggregate: the state of client %s is not of %d second moments", client, len(s.V[0]))
+		}
+		v[client] = s.V[k]
+	}
+	if len(v) != len(s.V) {
+		return fmt.Errorf("aggregate: %d vectors of %d clients", len(s.V), len(v))
+	}
+	a.v = v
+	return nil
+}

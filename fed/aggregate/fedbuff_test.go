@@ -1,0 +1,54 @@
+package aggregate
+
+import (
+	"testing"
+
+	"loadstar/fed"
+
+	"pgregory.net/rapid"
+)
+
+// TestBuffered has weights of version 7, an update (1, -2) of 1 example from them and
+// one (5, 2) of 3 examples from version 5. A staleness of 2 counts 1/(.5·2 + 1) = 1/2:
+//
+//	(1·1 + 1/2·3·5) / (1+3) = 8.5/4 = 2.125,   (-2 + 1/2·3·2) / 4 = .25
+//
+// and equally (1 + 1/2·5)/2 = 1.75, (-2 + 1/2·2)/2 = -.5. If both are that old, all is
+// half of the mean: the denominator is not discounted.
+func TestBuffered(t *testing.T) {
+	shared := []float32{10, 20}
+	a, b := update("a", 1, shared, 1, -2), update("b", 3, shared, 5, 2)
+	b.Version = 5
+	buffered := Buffered{Hinge(.5, 0)}
+	wantDisplacement(t, buffered, newMerge(t, shared, 7, []fed.Received{a, b}, false, 1), 2.125, .25)
+	wantDisplacement(t, buffered, newMerge(t, shared, 7, []fed.Received{a, b}, true, 1), 1.75, -.5)
+	a.Version = 5
+	wantDisplacement(t, buffered, newMerge(t, shared, 7, []fed.Received{a, b}, false, 1), 2, .5)
+}
+
+// TestBufferedFresh merges updates of the current version, whatever the discount.
+func TestBufferedFresh(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawMerge(t, 3)
+		seen := map[fed.ClientID]bool{}
+		var fresh []fed.Received
+		for _, u := range d.updates {
+			u.Version = d.version
+			if !seen[u.Client] {
+				fresh = append(fresh, u)
+			}
+			seen[u.Client] = true
+		}
+		d.updates = fresh
+		mean, buffered := garbage(3), garbage(3)
+		if err := (Mean{}).Aggregate(mean, d.merge(t, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := (Buffered{Polynomial(.5)}).Aggregate(buffered, d.shuffled(t, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if !sameBits(mean, buffered) {
+			t.Fatalf("%v is the mean, %v of the buffer", mean, buffered)
+		}
+	})
+}

@@ -1,0 +1,161 @@
+package aggregate
+
+import (
+	"fmt"
+	"math"
+
+	"loadstar/fed"
+)
+
+var _ fed.Aggregator = FedNorm{}
+
+// FedNorm weighs clients by how usual their contribution is among those merged
+// together (fekri2023, section 4, equations 2 to 4):
+//
+//	lambda_k = ||phi - phi_k||_1 (loss_k - mean(loss))
+//	f_k      = a exp(-(lambda_k - mean(lambda))^2 / (2 std(lambda)^2))
+//	x_k      = e^f_k / sum_j e^f_j
+//	phi      = sum_k x_k phi_k
+//
+// where loss_k is that of the weights which client k received, on its own data. Means
+// and the standard deviation are over the updates merged together. The server
+// optimizer is plain descent at rate 1. The zero value is the default.
+//
+// The new weights are a mean of the clients': none of a client's numbers can carry
+// them out of the range of these. If all contributions are the same, as with one
+// update or equal losses, the weights x_k are equal; so they are with two updates,
+// which are equally far from their mean.
+//
+// Deviations: "a is the maximum" is read as the height of the curve, 1; PeakMaxLambda
+// is the other reading. Line 10 of the paper's algorithm has n_j/N in the denominator
+// alone, which does not add up to 1; ByExamples puts n_k above and below.
+type FedNorm struct {
+	// PeakMaxLambda lets a be the largest lambda. It is never negative, as the losses'
+	// distances from their mean are not all negative; at 0 all x_k are equal, and the
+	// larger it is, the more goes to the client nearest the mean alone. It depends on
+	// the loss's unit and the number of weights.
+	PeakMaxLambda bool
+	// ByExamples makes x_k proportional to n_k e^f_k.
+	ByExamples bool
+}
+
+// Needs implements [fed.Aggregator].
+func (FedNorm) Needs() fed.Needs { return fed.Needs{EachUpdate: true, Loss: true} }
+
+// Aggregate implements [fed.Aggregator].
+func (a FedNorm) Aggregate(dst []float64, m *fed.Merge) error {
+	if err := checkUpdates(dst, m); err != nil {
+		return err
+	}
+	x, err := a.weights(m)
+	if err != nil {
+		return err
+	}
+	clear(dst)
+	for k := range m.Updates {
+		for i := range dst {
+			dst[i] += float64(x[k] * offset(m, &m.Updates[k], i))
+		}
+	}
+	return checkResult(dst)
+}
+
+// weights returns x. Everything but the peak is free of scale, so losses and
+// distances are first divided by a power of two that is about the largest of them:
+// what follows cannot overflow, and nothing is rounded but what vanishes beside that.
+func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
+	lambda := make([]float64, len(m.Updates))
+	loss := make([]float64, len(m.Updates))
+	for k := range m.Updates {
+		u := &m.Updates[k]
+		if math.IsNaN(u.Loss) || math.IsInf(u.Loss, 0) {
+			return nil, fmt.Errorf("aggregate: the loss of client %s is %g", u.Client, u.Loss)
+		}
+		if a.ByExamples && u.Examples < 1 {
+			return nil, fmt.Errorf("aggregate: client %s has %d examples", u.Client, u.Examples)
+		}
+		loss[k] = u.Loss
+		for i := range m.Shared {
+			lambda[k] += math.Abs(offset(m, u, i))
+		}
+	}
+	lossExp, distanceExp := shrink(loss), shrink(lambda)
+	subtractMean(loss)
+	for k := range lambda {
+		lambda[k] *= loss[k]
+	}
+
+	peak := 1.
+	if a.PeakMaxLambda {
+		peak = 0
+		for _, l := range lambda {
+			peak = max(peak, l)
+		}
+		peak = min(math.Ldexp(peak, lossExp+distanceExp), math.MaxFloat64)
+	}
+	f := bell(lambda)
+	highest := 0.
+	for _, y := range f {
+		highest = max(highest, y)
+	}
+	// Softmax does not change if the largest exponent is taken from all.
+	var sum float64
+	for k, y := range f {
+		f[k] = math.Exp(peak * (y - highest))
+		if a.ByExamples {
+			f[k] *= float64(m.Updates[k].Examples)
+		}
+		sum += f[k]
+	}
+	for k := range f {
+		f[k] /= sum
+	}
+	return f, nil
+}
+
+// bell replaces numbers by exp(-(x - mean)^2 / (2 std^2)), or all by 1 if they are
+// the same. The numbers are at most 2 in size.
+func bell(x []float64) []float64 {
+	subtractMean(x)
+	shrink(x) // squares of small numbers would vanish
+	var square float64
+	for _, d := range x {
+		square += float64(d * d)
+	}
+	variance := square / float64(len(x))
+	for k, d := range x {
+		x[k] = 1
+		if variance > 0 {
+			x[k] = math.Exp(-float64(d*d) / (2 * variance))
+		}
+	}
+	return x
+}
+
+// subtractMean leaves numbers that are all the same at exactly 0.
+func subtractMean(x []float64) {
+	first, mean := x[0], 0.
+	for _, y := range x {
+		mean += (y - first) / float64(len(x))
+	}
+	for k := range x {
+		x[k] = (x[k] - first) - mean
+	}
+}
+
+// shrink divides numbers by the power of two that brings the largest size to between
+// 1/2 and 1, and returns the exponent.
+func shrink(x []float64) int {
+	var size float64
+	for _, y := range x {
+		size = max(size, math.Abs(y))
+	}
+	if size == 0 {
+		return 0
+	}
+	_, exp := math.Frexp(size)
+	for k := range x {
+		x[k] = math.Ldexp(x[k], -exp)
+	}
+	return exp
+}

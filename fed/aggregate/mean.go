@@ -1,0 +1,62 @@
+package aggregate
+
+import "loadstar/fed"
+
+var _ fed.Aggregator = Mean{}
+
+// Mean is the weighted mean of updates (reddi2021, section 2 and algorithm 4; bose2023,
+// algorithm 1, line 20):
+//
+//	D = sum_c n_c delta_c / sum_c n_c
+//
+// The weights n_c are those that updates were added with: their examples, or 1. Of
+// updates from several versions it takes no notice.
+//
+// Deviations: bose2024 prints a sum without weights.
+type Mean struct{}
+
+// Needs implements [fed.Aggregator]: sums will do.
+func (Mean) Needs() fed.Needs { return fed.Needs{} }
+
+// Aggregate implements [fed.Aggregator].
+func (Mean) Aggregate(dst []float64, m *fed.Merge) error {
+	return discountedMean(dst, m, Constant())
+}
+
+// discountedMean is what Mean and Buffered have in common.
+func discountedMean(dst []float64, m *fed.Merge, discount Discount) error {
+	if err := checkSums(dst, m); err != nil {
+		return err
+	}
+	var weight float64
+	var total []float64
+	for i, s := range m.Sums {
+		factor := discount(m.Version - s.Version)
+		weight += float64(s.Delta.Weight())
+		if i == 0 { // mostly the only one
+			s.Delta.Total(dst)
+			scale(dst, factor)
+			continue
+		}
+		if total == nil {
+			total = make([]float64, len(dst))
+		}
+		s.Delta.Total(total)
+		for j, x := range total {
+			dst[j] += float64(factor * x)
+		}
+	}
+	for j := range dst {
+		dst[j] /= weight
+	}
+	return checkResult(dst)
+}
+
+func scale(x []float64, factor float64) {
+	if factor == 1 {
+		return
+	}
+	for i := range x {
+		x[i] *= factor
+	}
+}

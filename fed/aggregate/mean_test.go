@@ -1,0 +1,48 @@
+package aggregate
+
+import (
+	"testing"
+
+	"loadstar/fed"
+
+	"pgregory.net/rapid"
+)
+
+// TestMean weighs (1, -2) of 1 example and (5, 2) of 3: (1 + 15)/4 = 4 and
+// (-2 + 6)/4 = 1; equally, (1 + 5)/2 = 3 and 0. It does not matter that the second is
+// from an older version.
+func TestMean(t *testing.T) {
+	shared := []float32{10, 20}
+	a, b := update("a", 1, shared, 1, -2), update("b", 3, shared, 5, 2)
+	stale := b
+	stale.Version = 3
+	for _, updates := range [][]fed.Received{{a, b}, {a, stale}} {
+		wantDisplacement(t, Mean{}, newMerge(t, shared, 7, updates, false, 1), 4, 1)
+		wantDisplacement(t, Mean{}, newMerge(t, shared, 7, updates, true, 1), 3, 0)
+	}
+}
+
+// TestMeanOfDuplicates replaces a client of n examples by n clients of one.
+func TestMeanOfDuplicates(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawMerge(t, 3)
+		var many []fed.Received
+		for i := range d.updates {
+			u := &d.updates[i]
+			u.Examples = rapid.IntRange(1, 12).Draw(t, "examples")
+			for range u.Examples {
+				many = append(many, *u)
+			}
+		}
+		heavy, duplicated := garbage(3), garbage(3)
+		if err := (Mean{}).Aggregate(heavy, d.merge(t, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := (Mean{}).Aggregate(duplicated, newMerge(t, d.shared, d.version, many, true, 3)); err != nil {
+			t.Fatal(err)
+		}
+		if !sameBits(heavy, duplicated) {
+			t.Fatalf("%v by examples, %v by number", heavy, duplicated)
+		}
+	})
+}

@@ -1,0 +1,85 @@
+package clientopt
+
+import (
+	"fmt"
+
+	"loadstar/fed"
+	"loadstar/nn/kernel"
+)
+
+// Scaffold is SCAFFOLD's client (Karimireddy et al. 2020; reddi2021, appendix B.2,
+// algorithm 6, option II). With the server's control variate c, its own c_i, which is
+// kept and starts as c, and K steps in this round:
+//
+//	w -= rate · (g - c_i + c)
+//	c_i' = c_i - c + (received - w) / (K · rate)
+//
+// What is sent beside the weights is c_i' - c_i.
+//
+// Deviations: personal weights have no control variates and take plain steps of SGD.
+// A round with a rate of 0 leaves c_i as it is, where the paper divides by zero.
+type Scaffold struct {
+	Kernel *kernel.Set
+	Rate   Rate
+
+	rate   float64
+	steps  int
+	first  bool
+	shared []fed.Span
+	shift  []float32 // c - c_i
+}
+
+// Kept is the control variate's.
+func (*Scaffold) Kept(weights, shared int) int { return shared }
+
+// Begin reads the control variates. It panics if the task has none.
+func (o *Scaffold) Begin(t *fed.Turn) {
+	n := len(t.Task.Shared)
+	if len(t.Task.Control) != n || len(t.Kept) != n || len(t.Control) != n {
+		panic(fmt.Sprintf("clientopt: SCAFFOLD on %d shared weights with %d control variates of the server, %d kept and room for %d changes",
+			n, len(t.Task.Control), len(t.Kept), len(t.Control)))
+	}
+	o.rate, o.steps, o.first, o.shared = o.Rate.At(t.Task.Round), 0, t.First, t.Shared
+	o.shift = zeroed(o.shift, n)
+	if !t.First {
+		copy(o.shift, t.Task.Control)
+		o.Kernel.Axpy(o.shift, t.Kept, -1)
+	}
+}
+
+// Step changes g and moves w.
+func (o *Scaffold) Step(w, g []float32) {
+	o.steps++
+	if !o.first {
+		shift := o.shift
+		for _, s := range o.shared {
+			n := s.Hi - s.Lo
+			o.Kernel.Axpy(g[s.Lo:s.Hi], shift[:n], 1)
+			shift = shift[n:]
+		}
+	}
+	o.Kernel.Axpy(w, g, float32(-o.rate))
+}
+
+// End writes the new control variate to t.Kept, and its change to t.Control.
+func (o *Scaffold) End(t *fed.Turn) {
+	if t.First {
+		copy(t.Kept, t.Task.Control)
+	}
+	o.shared = nil // they are the worker's
+	path := float64(o.steps) * o.rate
+	if path == 0 {
+		clear(t.Control)
+		return
+	}
+	k := 0
+	for _, s := range t.Shared {
+		for _, w := range t.W[s.Lo:s.Hi] {
+			slope := (float64(t.Task.Shared[k]) - float64(w)) / path
+			next := float32(slope - float64(o.shift[k]))
+			t.Control[k] = next - t.Kept[k]
+			t.Kept[k] = next
+			k++
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package exact
+
+import (
+	"fmt"
+	"testing"
+)
+
+// BenchmarkAdd adds updates as long as the shared layers of bose2023: the bottom LSTM
+// stacks, and the whole model.
+func BenchmarkAdd(b *testing.B) {
+	for _, length := range []int{5760, 42181} {
+		b.Run(fmt.Sprint(length), func(b *testing.B) {
+			scale, err := NewScale(1, 1<<20, 1<<40/(1<<22)) // 21 and 19 bits
+			if err != nil {
+				b.Fatal(err)
+			}
+			s, x := NewSum(scale, length), make([]float32, length)
+			for i := range x {
+				x[i] = float32(i%201-100) / 101
+			}
+			for b.Loop() {
+				if s.n == scale.updates {
+					s.Reset()
+				}
+				if err := s.Add(17520, x); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(length), "ns/number")
+		})
+	}
+}

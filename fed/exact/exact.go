@@ -1,0 +1,240 @@
+// Package exact adds updates as fixed-point integers, so that a sum does not depend
+// on the order of arrival, on batching, on how many machines add, or on a crash in
+// between.
+//
+// A number x counts as round(x·2^bits). The [Scale] chooses bits so that the sum of
+// all updates that a plan allows cannot overflow 63 bits, however they fall.
+package exact
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// Scale says how finely numbers are counted, and what is refused. The zero value is
+// not usable; sums of different scales cannot be merged.
+type Scale struct {
+	fraction  int // bits behind the point
+	bound     float32
+	maxWeight int64
+	updates   int64
+}
+
+const (
+	maxFraction = 48 // finer than float32 resolves any weight that matters
+	minFraction = 16
+	// maxBits bounds one counted number. A float64 then holds every number and the
+	// mean of any, and one addition rounds it: see shift.
+	maxBits = 51
+)
+
+// NewScale returns the finest scale for up to a number of updates of weight up to
+// maxWeight, with coordinates within ±bound. The bound is rounded to a float32, as
+// the coordinates are.
+func NewScale(bound float64, maxWeight, updates int64) (Scale, error) {
+	narrow := float32(bound)
+	if !(narrow > 0) || math.IsInf(float64(narrow), 0) || maxWeight < 1 || updates < 1 {
+		return Scale{}, fmt.Errorf("exact: a bound of %g, a weight of %d and %d updates are no scale", bound, maxWeight, updates)
+	}
+	_, exp := math.Frexp(float64(narrow)) // narrow < 2^exp
+	weights := bits.Len64(uint64(maxWeight)) + bits.Len64(uint64(updates))
+	fraction := min(62-exp-weights, maxBits-exp, maxFraction)
+	if fraction < minFraction || weights > 62 {
+		return Scale{}, fmt.Errorf("exact: %d updates of weight %d within ±%g leave %d bits behind the point, too few to train with: lower the bound, the weights or the cohort", updates, maxWeight, bound, min(fraction, 62-weights))
+	}
+	if exp+fraction < minFraction {
+		return Scale{}, fmt.Errorf("exact: a bound of %g is not much above 2^-%d, as finely as numbers are counted: raise it", bound, fraction)
+	}
+	return Scale{fraction, narrow, maxWeight, updates}, nil
+}
+
+// Fraction returns the number of bits behind the point.
+func (s Scale) Fraction() int { return s.fraction }
+
+// Errors that a caller may tell apart. All refuse an update and leave the sum as it
+// was.
+var (
+	ErrBound  = errors.New("exact: a number is beyond the bound")
+	ErrFinite = errors.New("exact: a number is not finite")
+	ErrWeight = errors.New("exact: the weight is outside its bounds")
+	ErrFull   = errors.New("exact: the sum has as many updates as its scale allows")
+	ErrShape  = errors.New("exact: the lengths or scales differ")
+)
+
+// Sum is a weighted sum of vectors. It is not safe for concurrent use: give each
+// worker its own and merge them.
+type Sum struct {
+	scale  Scale
+	n      int64
+	weight int64
+	v      []int64
+}
+
+// NewSum returns an empty sum of vectors of the given length.
+func NewSum(s Scale, length int) *Sum { return &Sum{scale: s, v: make([]int64, length)} }
+
+// Updates returns how many vectors were added.
+func (s *Sum) Updates() int { return int(s.n) }
+
+// Weight returns the sum of their weights.
+func (s *Sum) Weight() int64 { return s.weight }
+
+// Len returns the length of the vectors.
+func (s *Sum) Len() int { return len(s.v) }
+
+// Reset empties the sum.
+func (s *Sum) Reset() {
+	s.n, s.weight = 0, 0
+	clear(s.v)
+}
+
+// Check says whether Add would take the vector, but for how many came before.
+func (s *Sum) Check(weight int64, x []float32) error {
+	if err := s.checkWeight(weight, len(x)); err != nil {
+		return err
+	}
+	bound := magnitude(s.scale.bound)
+	for i, f := range x {
+		if magnitude(f) > bound {
+			return s.refusal(i, f)
+		}
+	}
+	return nil
+}
+
+func (s *Sum) checkWeight(weight int64, length int) error {
+	if length != len(s.v) {
+		return fmt.Errorf("%w: %d numbers for a sum of %d", ErrShape, length, len(s.v))
+	}
+	if weight < 1 || weight > s.scale.maxWeight {
+		return fmt.Errorf("%w: %d is not within 1 to %d", ErrWeight, weight, s.scale.maxWeight)
+	}
+	return nil
+}
+
+func (s *Sum) refusal(i int, f float32) error {
+	if magnitude(f) >= magnitude(float32(math.Inf(1))) {
+		return fmt.Errorf("%w: number %d is %g", ErrFinite, i, f)
+	}
+	return fmt.Errorf("%w: number %d is %g, beyond ±%g", ErrBound, i, f, s.scale.bound)
+}
+
+// magnitude orders numbers by their size, with infinities and then NaNs on top, at
+// the cost of one comparison of integers.
+func magnitude(f float32) uint32 { return math.Float32bits(f) &^ (1 << 31) }
+
+// shift returns a number so large that float64s from there to 2^maxBits units on
+// either side are one unit apart: adding a number to it rounds that to units, the
+// even one of two, and the bits then count them.
+func (s Scale) shift() float64 { return math.Ldexp(0x1.8p52, -s.fraction) }
+
+// limit returns the bound in units.
+func (s Scale) limit() int64 { return count(s.bound, s.shift()) }
+
+func count(f float32, shift float64) int64 {
+	return int64(math.Float64bits(float64(f)+shift) - math.Float64bits(shift))
+}
+
+// Add adds a vector with a weight, all of it or, with an error, nothing.
+func (s *Sum) Add(weight int64, x []float32) error {
+	if err := s.checkWeight(weight, len(x)); err != nil {
+		return err
+	}
+	if s.n == s.scale.updates {
+		return fmt.Errorf("%w: %d", ErrFull, s.n)
+	}
+	if i := s.accumulate(weight, x); i < len(x) {
+		s.accumulate(-weight, x[:i]) // integers: exactly as it was
+		return s.refusal(i, x[i])
+	}
+	s.n++
+	s.weight += weight
+	return nil
+}
+
+// accumulate adds up to the first number that is refused, and returns which that is.
+func (s *Sum) accumulate(weight int64, x []float32) int {
+	shift, bound := s.scale.shift(), magnitude(s.scale.bound)
+	v := s.v[:len(x)]
+	for i, f := range x {
+		if magnitude(f) > bound {
+			return i
+		}
+		v[i] += weight * count(f, shift)
+	}
+	return len(x)
+}
+
+// Merge adds another sum of the same scale and length, or, with an error, nothing.
+func (s *Sum) Merge(o *Sum) error {
+	if o.scale != s.scale {
+		return fmt.Errorf("%w: %d bits behind the point and %d, or other bounds", ErrShape, s.scale.fraction, o.scale.fraction)
+	}
+	if len(o.v) != len(s.v) {
+		return fmt.Errorf("%w: a sum of %d into one of %d", ErrShape, len(o.v), len(s.v))
+	}
+	if s.n+o.n > s.scale.updates {
+		return fmt.Errorf("%w: %d and %d", ErrFull, s.n, o.n)
+	}
+	for i, v := range o.v {
+		s.v[i] += v
+	}
+	s.n += o.n
+	s.weight += o.weight
+	return nil
+}
+
+// Total writes the weighted sum itself into dst, which is as long as the sum.
+func (s *Sum) Total(dst []float64) {
+	dst = dst[:len(s.v)]
+	unit := math.Ldexp(1, -s.scale.fraction)
+	for i, v := range s.v {
+		dst[i] = float64(v) * unit
+	}
+}
+
+// header is the bytes before the integers: fraction, updates and weight.
+const header = 3 * 8
+
+// MarshalBinary writes the sum: bits behind the point, updates, weight, then the
+// integers, all as 64 bits, little-endian.
+func (s *Sum) MarshalBinary() ([]byte, error) {
+	b := make([]byte, 0, header+8*len(s.v))
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.scale.fraction))
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.n))
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.weight))
+	for _, v := range s.v {
+		b = binary.LittleEndian.AppendUint64(b, uint64(v))
+	}
+	return b, nil
+}
+
+// UnmarshalBinary reads what MarshalBinary wrote into a sum of the same scale and
+// length. It refuses what no updates within the scale add up to, and then leaves the
+// sum as it was.
+func (s *Sum) UnmarshalBinary(b []byte) error {
+	if len(b) != header+8*len(s.v) {
+		return fmt.Errorf("%w: %d bytes for a sum of %d", ErrShape, len(b), len(s.v))
+	}
+	if f := binary.LittleEndian.Uint64(b); f != uint64(s.scale.fraction) {
+		return fmt.Errorf("%w: %d bits behind the point, want %d", ErrShape, f, s.scale.fraction)
+	}
+	n, weight := int64(binary.LittleEndian.Uint64(b[8:])), int64(binary.LittleEndian.Uint64(b[16:]))
+	if n < 0 || n > s.scale.updates || weight < n || weight > n*s.scale.maxWeight {
+		return fmt.Errorf("%w: %d updates of weight %d are not what this scale allows", ErrWeight, n, weight)
+	}
+	limit := weight * s.scale.limit()
+	for i := header; i < len(b); i += 8 {
+		if v := int64(binary.LittleEndian.Uint64(b[i:])); v > limit || v < -limit {
+			return fmt.Errorf("%w: number %d of a sum of weight %d", ErrBound, (i-header)/8, weight)
+		}
+	}
+	s.n, s.weight = n, weight
+	for i := range s.v {
+		s.v[i] = int64(binary.LittleEndian.Uint64(b[header+8*i:]))
+	}
+	return nil
+}

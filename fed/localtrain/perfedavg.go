@@ -1,0 +1,61 @@
+package localtrain
+
+import (
+	"context"
+
+	"loadstar/fed"
+	"loadstar/nn/kernel"
+)
+
+// PerFedAvg is first-order Per-FedAvg (Fallah et al. 2020, algorithm 1 and section 5,
+// "FO"; song2021, section 4.1): it looks for weights that are good one step later,
+// and so takes each gradient one step ahead, on another batch than that step.
+//
+//	w' = w - Inner · ∇f(w; support)
+//	w = Optimizer(w, ∇f(w'; query))
+//
+// The query batches are those of Work. A support batch is drawn for each of them
+// from all examples, or for the round, if Work says so of batches. Personal weights
+// look ahead and step with the shared ones.
+//
+// Deviations: the paper's outer step is SGD with rate β, and here any optimizer's.
+// Song2021 sets a fifth of a client's examples apart for queries; here, as in the
+// paper, both batches are drawn from all of them, and may overlap.
+type PerFedAvg struct {
+	Work      Work
+	Kernel    *kernel.Set
+	Inner     float64
+	Optimizer fed.ClientOptimizer
+
+	batches  batches
+	support  []int
+	g, ahead []float32
+}
+
+// Kept is that of Optimizer.
+func (d *PerFedAvg) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
+
+// Train does the work. Of each step's two gradients, both count.
+func (d *PerFedAvg) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
+	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
+		return fed.Trained{}, err
+	}
+	d.g, d.ahead = sized(d.g, len(t.W)), sized(d.ahead, len(t.W))
+	d.Optimizer.Begin(t)
+	var done tally
+	for query := d.batches.next(); query != nil; query = d.batches.next() {
+		if done.steps == 0 || !d.Work.ResampleRound {
+			d.support = d.batches.draw(d.support)
+		}
+		if err := done.gradient(ctx, o, d.g, t.W, d.support); err != nil {
+			return fed.Trained{}, err
+		}
+		copy(d.ahead, t.W)
+		d.Kernel.Axpy(d.ahead, d.g, float32(-d.Inner))
+		if err := done.gradient(ctx, o, d.g, d.ahead, query); err != nil {
+			return fed.Trained{}, err
+		}
+		d.Optimizer.Step(t.W, d.g)
+	}
+	return done.end(d.Optimizer, t)
+}

@@ -1,0 +1,149 @@
+package localtrain
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+)
+
+// Work says how much a client does in a round, and on which of its examples: Steps
+// steps, or Epochs passes over all examples, of which the other is 0.
+//
+//   - Steps with a fresh minibatch for each (bose2024, figure 4), drawn without
+//     replacement within a batch;
+//   - Steps on one minibatch per round, if ResampleRound (the letter of bose2023,
+//     algorithm 2);
+//   - Epochs in batches of a new random order for each (reddi2021, algorithm 4;
+//     fekri2023), of which the last may be smaller.
+//
+// A client with no more examples than Batch takes them all in every batch of Steps,
+// in their order.
+type Work struct {
+	Batch         int
+	Steps, Epochs int
+	ResampleRound bool
+}
+
+var errNoExamples = errors.New("localtrain: the client has no training examples; leave it out of the fleet")
+
+// batches hands out the batches of a turn. A draw costs time and memory in
+// proportion to the batch, whatever the number of examples; an epoch costs a
+// permutation.
+type batches struct {
+	work  Work
+	n     int
+	rand  *rand.Rand
+	given int // batches of a turn of steps, or examples of an epoch
+	epoch int
+	batch []int
+	order []int
+	seen  table
+}
+
+// begin starts a turn of a client with n examples.
+func (b *batches) begin(w Work, n int, r *rand.Rand) error {
+	switch {
+	case w.Batch < 1:
+		return fmt.Errorf("localtrain: batches of %d examples; want 1 or more", w.Batch)
+	case (w.Steps > 0) == (w.Epochs > 0) || w.Steps < 0 || w.Epochs < 0:
+		return fmt.Errorf("localtrain: %d steps and %d epochs; want one of them above 0, and the other 0", w.Steps, w.Epochs)
+	case w.ResampleRound && w.Epochs > 0:
+		return errors.New("localtrain: one batch for the whole round goes with steps, not with epochs")
+	case n < 1:
+		return errNoExamples
+	}
+	b.work, b.n, b.rand, b.given, b.epoch = w, n, r, 0, 0
+	return nil
+}
+
+// next returns the examples of the next step, valid until the next call, or nil
+// after the last step.
+func (b *batches) next() []int {
+	if b.work.Epochs > 0 {
+		return b.nextOfEpoch()
+	}
+	if b.given == b.work.Steps {
+		return nil
+	}
+	if b.given == 0 || !b.work.ResampleRound {
+		b.batch = b.draw(b.batch)
+	}
+	b.given++
+	return b.batch
+}
+
+func (b *batches) nextOfEpoch() []int {
+	if b.given == b.n {
+		b.given = 0
+		b.epoch++
+	}
+	if b.epoch == b.work.Epochs {
+		return nil
+	}
+	if b.given == 0 {
+		b.order = fill(b.order, 0, b.n)
+		b.rand.Shuffle(b.n, func(i, j int) { b.order[i], b.order[j] = b.order[j], b.order[i] })
+	}
+	lo := b.given
+	b.given = min(lo+b.work.Batch, b.n)
+	return b.order[lo:b.given]
+}
+
+// draw overwrites dst with a batch of different examples, every set of them as
+// likely as any other (Floyd's algorithm: Bentley and Floyd 1987).
+func (b *batches) draw(dst []int) []int {
+	if b.n <= b.work.Batch {
+		return fill(dst, 0, b.n)
+	}
+	b.seen.empty(b.work.Batch)
+	dst = dst[:0]
+	for last := b.n - b.work.Batch; last < b.n; last++ {
+		x := b.rand.IntN(last + 1)
+		if !b.seen.add(x) {
+			x = last // never drawn before: all others were below it
+			b.seen.add(x)
+		}
+		dst = append(dst, x)
+	}
+	return dst
+}
+
+// fill overwrites dst with the numbers from lo up to hi.
+func fill(dst []int, lo, hi int) []int {
+	dst = dst[:0]
+	for i := lo; i < hi; i++ {
+		dst = append(dst, i)
+	}
+	return dst
+}
+
+// table is a set of numbers from 0 on, in open addressing.
+type table struct {
+	slots []int // the number plus one, or 0
+	shift int
+}
+
+// empty makes room for n numbers, half of the slots at most.
+func (t *table) empty(n int) {
+	size := bits.Len(uint(2*n - 1))
+	if cap(t.slots) < 1<<size {
+		t.slots = make([]int, 1<<size)
+	}
+	t.slots, t.shift = t.slots[:1<<size], 32-size
+	clear(t.slots)
+}
+
+// add says whether x was not there yet.
+func (t *table) add(x int) bool {
+	// Fibonacci hashing spreads neighbours.
+	for i := uint32(x) * 0x9E3779B1 >> t.shift; ; i++ {
+		switch slot := &t.slots[int(i)&(len(t.slots)-1)]; *slot {
+		case x + 1:
+			return false
+		case 0:
+			*slot = x + 1
+			return true
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package localtrain
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"loadstar/fed"
+)
+
+func draws(seed uint64) *rand.Rand { return fed.Rand(seed, "batches", 0, "a") }
+
+// handOut returns all batches of a turn.
+func handOut(t testing.TB, b *batches, w Work, n int, r *rand.Rand) [][]int {
+	t.Helper()
+	if err := b.begin(w, n, r); err != nil {
+		t.Fatal(err)
+	}
+	var all [][]int
+	for x := b.next(); x != nil; x = b.next() {
+		all = append(all, slices.Clone(x))
+	}
+	return all
+}
+
+func equal(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
+
+func TestSteps(t *testing.T) {
+	all := handOut(t, new(batches), Work{Batch: 8, Steps: 50}, 20, draws(1))
+	if len(all) != 50 {
+		t.Fatalf("%d steps", len(all))
+	}
+	for i, x := range all {
+		s := slices.Compact(slices.Sorted(slices.Values(x)))
+		if len(x) != 8 || len(s) != 8 || s[0] < 0 || s[7] >= 20 {
+			t.Fatalf("%v is no batch of 8 of 20", x)
+		}
+		if i > 0 && slices.Equal(x, all[i-1]) {
+			t.Errorf("step %d has the batch of the step before", i)
+		}
+	}
+}
+
+func TestOneBatchForTheRound(t *testing.T) {
+	var b batches
+	all := handOut(t, &b, Work{Batch: 8, Steps: 4, ResampleRound: true}, 20, draws(1))
+	fresh := handOut(t, &b, Work{Batch: 8, Steps: 1}, 20, draws(1))
+	if !equal(all, [][]int{fresh[0], fresh[0], fresh[0], fresh[0]}) {
+		t.Error(all)
+	}
+}
+
+func TestFewExamples(t *testing.T) {
+	for _, n := range []int{1, 3, 4} {
+		all := handOut(t, new(batches), Work{Batch: 4, Steps: 2}, n, draws(1))
+		want := []int{0, 1, 2, 3}[:n]
+		if !equal(all, [][]int{want, want}) {
+			t.Errorf("%v of %d examples", all, n)
+		}
+	}
+}
+
+func TestEpochs(t *testing.T) {
+	all := handOut(t, new(batches), Work{Batch: 4, Epochs: 3}, 10, draws(1))
+	if len(all) != 9 { // 4 + 4 + 2 examples in each epoch
+		t.Fatalf("%d batches", len(all))
+	}
+	var orders [][]int
+	for ; len(all) > 0; all = all[3:] {
+		if len(all[0]) != 4 || len(all[1]) != 4 || len(all[2]) != 2 {
+			t.Errorf("batches %v", all[:3])
+		}
+		order := slices.Concat(all[:3]...)
+		orders = append(orders, order)
+		if !slices.Equal(slices.Sorted(slices.Values(order)), []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+			t.Errorf("an epoch of %v", order)
+		}
+	}
+	if slices.Equal(orders[0], orders[1]) || slices.Equal(orders[1], orders[2]) {
+		t.Errorf("epochs in one order: %v", orders)
+	}
+	if all := handOut(t, new(batches), Work{Batch: 5, Epochs: 1}, 10, draws(1)); len(all) != 2 {
+		t.Errorf("two even batches: %v", all)
+	}
+}
+
+// Each of the 10 pairs out of 5 is drawn 1,000 times in 10,000, give or take 5
+// standard deviations of 30.
+func TestDrawsAreUniform(t *testing.T) {
+	count := map[[2]int]int{}
+	for _, x := range handOut(t, new(batches), Work{Batch: 2, Steps: 10000}, 5, draws(3)) {
+		count[[2]int{min(x[0], x[1]), max(x[0], x[1])}]++
+	}
+	if len(count) != 10 {
+		t.Errorf("%d pairs", len(count))
+	}
+	for pair, n := range count {
+		if n < 850 || n > 1150 {
+			t.Errorf("%v %d times", pair, n)
+		}
+	}
+}
+
+func TestSameSeedSameBatches(t *testing.T) {
+	for _, w := range []Work{{Batch: 3, Steps: 5}, {Batch: 3, Steps: 5, ResampleRound: true}, {Batch: 3, Epochs: 2}} {
+		var worn batches
+		handOut(t, &worn, Work{Batch: 50, Epochs: 3}, 99, draws(9))
+		handOut(t, &worn, Work{Batch: 7, Steps: 3}, 60, draws(8))
+		a := handOut(t, &worn, w, 10, draws(1))
+		b := handOut(t, new(batches), w, 10, draws(1))
+		c := handOut(t, new(batches), w, 10, draws(2))
+		if !equal(a, b) {
+			t.Errorf("%+v: %v and %v from one seed", w, a, b)
+		}
+		if equal(a, c) {
+			t.Errorf("%+v: %v from two seeds", w, a)
+		}
+	}
+	// These must never change: results of old seeds depend on them.
+	if got := handOut(t, new(batches), Work{Batch: 4, Steps: 2}, 1000, draws(1)); !equal(got, [][]int{{577, 934, 97, 708}, {829, 976, 583, 278}}) {
+		t.Errorf("steps: %v", got)
+	}
+	if got := handOut(t, new(batches), Work{Batch: 4, Epochs: 1}, 6, draws(1)); !equal(got, [][]int{{1, 0, 2, 5}, {4, 3}}) {
+		t.Errorf("an epoch: %v", got)
+	}
+}
+
+// A draw from very many examples is as cheap as one from few.
+func TestDrawsDoNotDependOnExamples(t *testing.T) {
+	var b batches
+	turn := func() {
+		if err := b.begin(Work{Batch: 64, Steps: 100}, 1<<30, draws(1)); err != nil {
+			t.Fatal(err)
+		}
+		for b.next() != nil {
+		}
+	}
+	turn()
+	if len(b.order) != 0 || cap(b.batch) > 128 || cap(b.seen.slots) > 128 {
+		t.Errorf("memory for %d, %d and %d", cap(b.order), cap(b.batch), cap(b.seen.slots))
+	}
+}
+
+func TestBadWork(t *testing.T) {
+	for _, c := range []struct {
+		work Work
+		n    int
+		want string
+	}{
+		{Work{Batch: 4, Steps: 1}, 0, "no training examples"},
+		{Work{Batch: 4, Epochs: 1}, 0, "no training examples"},
+		{Work{Steps: 1}, 5, "batches of 0"},
+		{Work{Batch: 4}, 5, "0 steps and 0 epochs"},
+		{Work{Batch: 4, Steps: 1, Epochs: 1}, 5, "1 steps and 1 epochs"},
+		{Work{Batch: 4, Steps: -1, Epochs: 1}, 5, "-1 steps"},
+		{Work{Batch: 4, Epochs: 1, ResampleRound: true}, 5, "not with epochs"},
+	} {
+		if err := new(batches).begin(c.work, c.n, draws(1)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v on %d examples: %v, want %q", c.work, c.n, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package schedule
+
+import (
+	"time"
+
+	"loadstar/fed"
+)
+
+var _ fed.Scheduler = Periodic{}
+
+// Periodic merges what has arrived whenever a period is over, and then asks as many
+// clients as are missing from those that run (fekri2023, section 5.3). A client
+// that takes longer is merged at the end of a later period.
+type Periodic struct {
+	Running int
+	Period  time.Duration
+}
+
+// Ask fills up at the start of a period.
+func (p Periodic) Ask(s fed.Situation) int {
+	if s.Now > s.Opened || s.Asked > 0 {
+		return 0
+	}
+	return max(p.Running-s.Running, 0)
+}
+
+// Decide merges at the end of a period, if there is anything.
+func (p Periodic) Decide(s fed.Situation) fed.Decision {
+	switch {
+	case s.Now < s.Opened+p.Period:
+		return fed.Wait
+	case s.Waiting > 0:
+		return fed.MergeNow
+	}
+	return fed.Abandon
+}
+
+// Wake is the end of the period.
+func (p Periodic) Wake(s fed.Situation) (time.Duration, bool) { return s.Opened + p.Period, true }
+
+// Carries is true.
+func (Periodic) Carries() bool { return true }

@@ -1,0 +1,101 @@
+package serveropt
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"math"
+
+	"loadstar/fed"
+)
+
+var (
+	_ fed.ServerOptimizer        = (*Adaptive)(nil)
+	_ encoding.BinaryMarshaler   = (*Adaptive)(nil)
+	_ encoding.BinaryUnmarshaler = (*Adaptive)(nil)
+)
+
+// Rule returns the next second moment of one weight. It is all that FedAdagrad,
+// FedAdam and FedYogi differ by.
+type Rule func(v, square, beta2 float64) float64
+
+// SecondMoment says what is squared for the second moment.
+type SecondMoment int
+
+// The readings: the displacement itself, as bose2023 and other frameworks have it, or
+// its running mean, the letter of reddi2021.
+const (
+	OfUpdate SecondMoment = iota
+	OfMomentum
+)
+
+// Adaptive divides each weight's step by the size that its displacements usually have
+// (reddi2021, section 3, algorithm 2; bose2023, algorithm 1, lines 24 to 26):
+//
+//	m = Beta1 m + (1-Beta1) D,            m = 0 at first
+//	v = Rule(v, s^2),   s = D or s = m,   v = Tau^2 at first
+//	phi += Rate m / (sqrt(v) + Tau)
+//
+// Tau is positive, and there is a Rule: without, a step panics.
+//
+// Deviations: none of reddi2021's algorithm 2 [OfMomentum]; by default s = D. bose2024
+// prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in
+// FedAdagrad's: misprints. No paper here corrects for the bias of the first rounds,
+// and neither does this.
+type Adaptive struct {
+	Rule                    Rule
+	Rate, Beta1, Beta2, Tau float64
+	SecondMoment            SecondMoment
+
+	m, v []float64
+}
+
+// Step implements [fed.ServerOptimizer].
+func (o *Adaptive) Step(shared []float32, d []float64) {
+	mustMatch(shared, d)
+	if o.Rule == nil || !(o.Tau > 0) {
+		panic(fmt.Sprintf("serveropt: an adaptive optimizer needs a rule and a positive tau, which is %g", o.Tau))
+	}
+	if o.m == nil {
+		o.m, o.v = make([]float64, len(d)), make([]float64, len(d))
+		for i := range o.v {
+			o.v[i] = o.Tau * o.Tau
+		}
+	}
+	mustRemember(o.m, d)
+	for i, x := range d {
+		o.m[i] = float64(o.Beta1*o.m[i]) + float64((1-o.Beta1)*x)
+		s := x
+		if o.SecondMoment == OfMomentum {
+			s = o.m[i]
+		}
+		o.v[i] = o.Rule(o.v[i], float64(s*s), o.Beta2)
+		shared[i] = float32(float64(shared[i]) + o.Rate*o.m[i]/(math.Sqrt(o.v[i])+o.Tau))
+	}
+}
+
+const adaptiveKind = "adaptive"
+
+// MarshalBinary writes both moments.
+func (o *Adaptive) MarshalBinary() ([]byte, error) {
+	return encode(state{Kind: adaptiveKind, M: o.m, V: o.v})
+}
+
+// UnmarshalBinary reads what MarshalBinary wrote; steps then go on as they would
+// have, to the bit. The settings are not part of it.
+func (o *Adaptive) UnmarshalBinary(b []byte) error {
+	s, err := decode(b, adaptiveKind, len(o.m))
+	if err != nil {
+		return err
+	}
+	if len(s.V) != len(s.M) {
+		return fmt.Errorf("serveropt: %d first and %d second moments", len(s.M), len(s.V))
+	}
+	for _, v := range s.V {
+		if v < 0 {
+			return errors.New("serveropt: a second moment is negative")
+		}
+	}
+	o.m, o.v = s.M, s.V
+	return nil
+}
