@@ -1,0 +1,389 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/forecast"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/synth"
+)
+
+// tester is what *testing.T and *rapid.T have in common.
+type tester interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
+func kernels(t tester) *kernel.Set {
+	t.Helper()
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// homes are made-up meters of unlike lengths, with gaps.
+func homes(t tester, n int) *series.Dataset {
+	t.Helper()
+	g, err := synth.New(synth.Config{Seed: 2, Meters: n, Days: 12, Zone: "UTC", Faults: synth.Faults{Gap: 0.01}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meters := make([]series.Meter, n)
+	for i := range meters {
+		load := make([]float32, g.Len())
+		g.Building(i, load)
+		meters[i] = series.Meter{ID: fmt.Sprint("home ", i), Start: g.Time(0).Unix(), Load: load[:len(load)-60*i]}
+	}
+	d, err := series.NewDataset(series.Dataset{Name: "homes", Generated: true, Interval: time.Hour, Clock: time.UTC}, meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// plant is a plan's worker and clients to try it on.
+type plant struct {
+	plan    *fed.Plan
+	problem *recipe.Problem
+	parts   *recipe.Composition
+	job     *Job
+	worker  *Worker
+	data    []*series.Windows
+	initial []float32 // whole weights
+}
+
+func newPlant(t tester, plan string, d *series.Dataset) *plant {
+	t.Helper()
+	p, err := recipe.Read([]byte(plan))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, plan)
+	}
+	x := &plant{plan: p}
+	if x.problem, err = recipe.Frame(p, d); err != nil {
+		t.Fatal(err)
+	}
+	if x.parts, err = recipe.Compose(p, 10); err != nil {
+		t.Fatal(err)
+	}
+	x.job = &Job{
+		Seed: p.Seed, Model: x.problem.Model, Partition: x.problem.Partition, Loss: x.problem.Loss,
+		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: x.parts.Aggregator.Needs(),
+	}
+	x.worker = NewWorker(x.job, kernels(t), x.parts.NewTrainer(kernels(t)))
+	for i := range d.Len() {
+		m := d.Meter(i)
+		x.data = append(x.data, x.problem.Framer.Windows(m, x.problem.Framer.Ranges(m)))
+	}
+	x.initial = x.problem.Model.InitialWeights(1)
+	return x
+}
+
+// small is a plan that trains in milliseconds.
+func small(algorithm, more string) string {
+	steps := "client: {batch: 8, steps: 2"
+	if algorithm == "fedsgd" {
+		steps = "client: {batch: 8"
+	}
+	cohort := "schedule: {cohort: 5},"
+	if algorithm == "local" || algorithm == "pooled" {
+		cohort = ""
+	}
+	return fmt.Sprintf("{algorithm: %s, model: {name: fekri2023, lookback: 4, targets: 2}, %s}, %s %s}", algorithm, steps, cohort, more)
+}
+
+// client returns a client that has not trained yet, and the shared weights, both from
+// the given whole weights.
+func (x *plant) client(i int, whole []float32) (*Client, []float32) {
+	p := x.problem.Partition
+	c := &Client{ID: fed.ClientID(fmt.Sprint("home ", i)), Data: x.data[i : i+1], Kept: make([]float32, x.worker.Kept()), First: true}
+	shared := make([]float32, p.SharedLen())
+	p.Cut(whole, shared, c.Kept[:p.PersonalLen()])
+	return c, shared
+}
+
+// task is of the first version.
+func (x *plant) task(round int, shared []float32) fed.Task {
+	t := fed.Task{Round: round, Shared: shared}
+	if x.job.Needs.Control {
+		t.Control = make([]float32, len(shared))
+	}
+	return t
+}
+
+func (x *plant) train(t tester, c *Client, task fed.Task) fed.Update {
+	t.Helper()
+	var u fed.Update
+	if err := x.worker.Train(context.Background(), c, task, &u); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func sameBits(a, b []float32) bool {
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
+}
+
+// Spans are where Join puts shared weights and Cut finds them, in the same order.
+func TestSpans(t *testing.T) {
+	for _, model := range forecast.Models() {
+		m, err := forecast.New(model.Name, forecast.Shape{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, l := range m.Net().Layers() {
+			names = append(names, l.Name)
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			list := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, -1, rapid.ID).Draw(t, "personal")
+			p, err := m.Partition(strings.Join(list, ","))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := make([]float32, m.Net().Weights())
+			for i := range w {
+				w[i] = float32(i)
+			}
+			shared, personal := make([]float32, p.SharedLen()), make([]float32, p.PersonalLen())
+			p.Cut(w, shared, personal)
+			var want []float32
+			end := -1
+			for _, s := range spans(p) {
+				if s.Lo <= end || s.Hi <= s.Lo {
+					t.Fatalf("%s: spans %v", list, spans(p))
+				}
+				end = s.Hi
+				want = append(want, w[s.Lo:s.Hi]...)
+			}
+			if !slices.Equal(shared, want) {
+				t.Fatalf("%s: shared weights are not in the spans %v", list, spans(p))
+			}
+			back := make([]float32, len(w))
+			p.Join(back, shared, personal)
+			if !slices.Equal(back, w) {
+				t.Fatalf("%s: joined weights differ", list)
+			}
+		})
+	}
+}
+
+// A pooled objective has the examples of all its series, in their order.
+func TestPooledObjective(t *testing.T) {
+	x := newPlant(t, small("fedavg", ""), homes(t, 4))
+	rapid.Check(t, func(t *rapid.T) {
+		data := rapid.SliceOfN(rapid.SampledFrom(x.data), 1, 5).Draw(t, "series")
+		pooled, single := newPlant(t, small("fedavg", ""), homes(t, 1)).worker.objective, x.worker.objective
+		pooled.over(data)
+		type place struct{ of, example int }
+		var all []place
+		for i, w := range data {
+			for e := range w.Len(series.Train) {
+				all = append(all, place{i, e})
+			}
+		}
+		if pooled.Len() != len(all) {
+			t.Fatalf("%d examples, want %d", pooled.Len(), len(all))
+		}
+		examples := rapid.SliceOfN(rapid.IntRange(0, len(all)-1), 1, 8).Draw(t, "examples")
+		examples[0] = rapid.SampledFrom([]int{0, data[0].Len(series.Train) - 1, len(all) - 1, examples[0]}).Draw(t, "edge")
+		inputs, targets := pooled.gather(examples)
+		for i, e := range examples {
+			at := all[e]
+			single.over(data[at.of : at.of+1])
+			wantX, wantY := single.gather([]int{at.example})
+			if !slices.Equal(inputs[i*pooled.window:(i+1)*pooled.window], wantX) || !slices.Equal(targets[i*pooled.targets:(i+1)*pooled.targets], wantY) {
+				t.Fatalf("example %d is not number %d of series %d", e, at.example, at.of)
+			}
+		}
+	})
+}
+
+// The loss over all examples is the mean over each, whatever the batches are.
+func TestLossOverAll(t *testing.T) {
+	x := newPlant(t, small("fednorm", "seed: 1"), homes(t, 2))
+	c, shared := x.client(0, x.initial)
+	o := x.worker.objective
+	o.over(c.Data)
+	sum := 0.0
+	for e := range o.Len() {
+		sum += o.Loss(x.initial, []int{e})
+	}
+	want := sum / float64(o.Len())
+	if o.Len()%o.batch == 0 {
+		t.Fatal("the last batch is to be smaller")
+	}
+	u := x.train(t, c, x.task(0, shared))
+	if math.Abs(u.Loss-want) > 1e-6*want || u.Loss == 0 {
+		t.Errorf("loss %v, want %v", u.Loss, want)
+	}
+	// A client with fewer examples after one with more.
+	less, shared := x.client(1, x.initial)
+	fresh := newPlant(t, small("fednorm", "seed: 1"), homes(t, 2))
+	other, _ := fresh.client(1, x.initial)
+	if a, b := x.train(t, less, x.task(0, shared)), fresh.train(t, other, x.task(0, shared)); a.Loss != b.Loss || a.Examples >= u.Examples {
+		t.Errorf("losses %v and %v over %d examples", a.Loss, b.Loss, a.Examples)
+	}
+	// It is computed only if somebody needs it.
+	plain := newPlant(t, small("fedavg", "seed: 1"), homes(t, 1))
+	c, shared = plain.client(0, plain.initial)
+	if u := plain.train(t, c, plain.task(0, shared)); u.Loss != 0 {
+		t.Errorf("loss %v of a plan without need of it", u.Loss)
+	}
+}
+
+// Tasks come over the network: what does not fit is an error.
+func TestTaskThatDoesNotFit(t *testing.T) {
+	d := homes(t, 1)
+	for _, algorithm := range []string{"fedavg", "scaffold"} {
+		x := newPlant(t, small(algorithm, "partition: head"), d)
+		n := x.problem.Partition.SharedLen()
+		for name, c := range map[string]struct {
+			spoil func(*fed.Task, *Client)
+			want  string
+		}{
+			"no weights":       {func(t *fed.Task, _ *Client) { t.Shared = nil }, "a task of 0 weights"},
+			"one less":         {func(t *fed.Task, _ *Client) { t.Shared = t.Shared[1:] }, fmt.Sprintf("a task of %d weights, the plan shares %d", n-1, n)},
+			"personal as well": {func(t *fed.Task, _ *Client) { t.Shared = make([]float32, len(x.initial)) }, "weights, the plan shares"},
+			"control":          {func(t *fed.Task, _ *Client) { t.Control = make([]float32, 3) }, "a task of 3 control variates"},
+			"control or none": {func(t *fed.Task, _ *Client) {
+				if t.Control == nil {
+					t.Control = make([]float32, n)
+				} else {
+					t.Control = nil
+				}
+			}, "control variates, the plan has"},
+			"kept": {func(_ *fed.Task, c *Client) { c.Kept = c.Kept[1:] }, "it keeps"},
+		} {
+			client, shared := x.client(0, x.initial)
+			task := x.task(0, shared)
+			c.spoil(&task, client)
+			before := slices.Clone(client.Kept)
+			err := x.worker.Train(t.Context(), client, task, &fed.Update{})
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "client home 0") {
+				t.Errorf("%s, %s: %v", algorithm, name, err)
+			}
+			if !client.First || !slices.Equal(client.Kept, before) {
+				t.Errorf("%s, %s: the client has changed", algorithm, name)
+			}
+		}
+	}
+}
+
+// Training that is interrupted leaves the client as it was, and the worker fit.
+func TestInterruptedTurn(t *testing.T) {
+	x := newPlant(t, small("scaffold", "partition: head"), homes(t, 1))
+	c, shared := x.client(0, x.initial)
+	before := slices.Clone(c.Kept)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := x.worker.Train(ctx, c, x.task(0, shared), &fed.Update{}); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if !c.First || !slices.Equal(c.Kept, before) {
+		t.Error("the client has changed")
+	}
+	got := x.train(t, c, x.task(0, shared))
+	fresh := newPlant(t, small("scaffold", "partition: head"), homes(t, 1))
+	c, shared = fresh.client(0, fresh.initial)
+	if want := fresh.train(t, c, fresh.task(0, shared)); !sameBits(got.Delta, want.Delta) || !sameBits(got.Control, want.Control) {
+		t.Error("an interrupted turn shows in the next")
+	}
+}
+
+// The draws of a turn are those of its round and client, whatever was done before.
+func TestTurnsAreTheirOwn(t *testing.T) {
+	d := homes(t, 2)
+	for _, algorithm := range recipe.Names() {
+		x := newPlant(t, small(algorithm, "seed: 4"), d)
+		c, shared := x.client(0, x.initial)
+		want := x.train(t, c, x.task(3, shared))
+		other, _ := x.client(1, x.initial)
+		x.train(t, other, x.task(3, shared))
+		c, _ = x.client(0, x.initial)
+		if got := x.train(t, c, x.task(3, shared)); !sameBits(got.Delta, want.Delta) || got.TrainLoss != want.TrainLoss || got.Steps != want.Steps {
+			t.Errorf("%s: another turn between makes a difference", algorithm)
+		}
+		if got := x.train(t, other, x.task(4, shared)); got.Client != "home 1" || got.Examples != x.data[1].Len(series.Train) {
+			t.Errorf("%s: %v %v", algorithm, got.Client, got.Examples)
+		}
+	}
+}
+
+// The server's data has gradients of its batch at any shared weights, with personal
+// weights that it trained itself; and goes on from what it kept.
+func TestServerData(t *testing.T) {
+	text := small("fedsim", "partition: head, server: {batch: 20}")
+	d := homes(t, 3)
+	x := newPlant(t, text, d)
+	_, shared := x.client(0, x.initial)
+	p := x.problem.Partition
+	personal := make([]float32, p.PersonalLen())
+	p.Cut(x.initial, make([]float32, p.SharedLen()), personal)
+	start := func() *ServerData {
+		s, err := NewServerData(x.job, kernels(t), x.parts.NewTrainer(kernels(t)), x.data, personal, 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	gradient := func(s *ServerData, round int) []float32 {
+		t.Helper()
+		if err := s.Begin(t.Context(), x.task(round, shared)); err != nil {
+			t.Fatal(err)
+		}
+		g := make([]float32, p.SharedLen())
+		if err := s.Gradient(g, shared); err != nil {
+			t.Fatal(err)
+		}
+		again := make([]float32, p.SharedLen())
+		if err := s.Gradient(again, shared); err != nil || !sameBits(g, again) {
+			t.Fatal("the batch changes within a round", err)
+		}
+		return g
+	}
+	steady := start()
+	first := gradient(steady, 0)
+	if slices.Equal(steady.Kept(), personal) {
+		t.Error("the server's personal layers did not train")
+	}
+	resumed := start()
+	if err := resumed.Restore(steady.Kept()); err != nil {
+		t.Fatal(err)
+	}
+	want := gradient(steady, 1)
+	if sameBits(first, want) {
+		t.Error("every round has the same batch")
+	}
+	if got := gradient(resumed, 1); !sameBits(got, want) {
+		t.Error("it does not go on as it would have")
+	}
+	// By hand: the whole gradient at its own personal weights, of its batch.
+	w, g := make([]float32, len(x.initial)), make([]float32, len(x.initial))
+	p.Join(w, shared, steady.Kept()[:p.PersonalLen()])
+	o := newObjective(x.job.Model, kernels(t), x.job.Loss, x.job.Targets, 20)
+	o.over(x.data)
+	o.Gradient(g, w, steady.batch)
+	hand := make([]float32, p.SharedLen())
+	p.Cut(g, hand, make([]float32, p.PersonalLen()))
+	if !sameBits(hand, want) || len(steady.batch) != 20 {
+		t.Error("it is another gradient")
+	}
+	if err := resumed.Restore(make([]float32, 3)); err == nil || !strings.Contains(err.Error(), "the server kept 3 numbers") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,261 @@
+// Package round is the server's side of federated training without any I/O: whom to
+// ask and when a round closes ([Machine]), what the counted updates add up to
+// ([Fold]), and the shared weights that they move ([Server]). The coordinator drives
+// it from its ledger and a real clock, the simulator from a virtual one.
+package round
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"loadstar/fed"
+)
+
+// Assignment is one client's part of one round. Clients are numbered from 0, in the
+// order of their names.
+type Assignment struct {
+	Client  int `json:"client"`
+	Round   int `json:"round"`
+	Version int `json:"version"`
+}
+
+// Verdict is what a client hears when it returns.
+type Verdict int
+
+// The verdicts: its round is over, or it was not asked; or its update is in the merge
+// to come, once, however often it is returned.
+const (
+	Closed Verdict = iota
+	Counted
+)
+
+// Outcome is how a round ended.
+type Outcome struct {
+	Round   int
+	Version int // before the merge
+	Opened  time.Duration
+	Closed  time.Duration
+	// Merged is false if the round was abandoned: then what was counted is lost.
+	Merged bool
+	Asked  int
+	Lost   int
+	// Late counts those who were still running and will be refused.
+	Late int
+	// Counted are those of the merge, in ascending order of client.
+	Counted []Assignment
+}
+
+// Machine decides who is asked and when a round closes. It is a pure function of
+// what it is told, in the order of time: the same run gives the same decisions. It
+// is not safe for concurrent use.
+type Machine struct {
+	scheduler fed.Scheduler
+	seed      uint64
+	fleet     int
+	state     state
+	running   map[int]Assignment
+	waiting   map[int]Assignment
+	lost      map[int]Assignment // in this round
+}
+
+// state is what a machine remembers besides who is where.
+type state struct {
+	Round   int           `json:"round"`
+	Version int           `json:"version"`
+	Opened  time.Duration `json:"opened"`
+	Asked   int           `json:"asked"`
+	Lost    int           `json:"lost"`
+	// Draws counts how often clients were drawn in this round.
+	Draws int `json:"draws"`
+}
+
+// NewMachine returns a machine that is about to open its first round at time 0.
+func NewMachine(s fed.Scheduler, seed uint64, fleet int) *Machine {
+	return &Machine{
+		scheduler: s, seed: seed, fleet: fleet,
+		running: map[int]Assignment{}, waiting: map[int]Assignment{}, lost: map[int]Assignment{},
+	}
+}
+
+// Round returns the number of the current round: how many have closed.
+func (m *Machine) Round() int { return m.state.Round }
+
+// Running returns who has been asked and may still return, in ascending order of
+// client.
+func (m *Machine) Running() []Assignment { return inOrder(m.running) }
+
+func (m *Machine) situation(now time.Duration) fed.Situation {
+	return fed.Situation{
+		Now: now, Opened: m.state.Opened, Asked: m.state.Asked,
+		Running: len(m.running), Waiting: len(m.waiting), Lost: m.state.Lost,
+	}
+}
+
+// Ask returns whom to ask now, in ascending order of client. A client that runs, or
+// whose update waits to be merged, is not asked; nor one that was lost in this round,
+// as nobody is given the same round twice.
+func (m *Machine) Ask(now time.Duration) []Assignment {
+	idle := m.idle()
+	n := min(m.scheduler.Ask(m.situation(now)), idle)
+	if n <= 0 {
+		return nil
+	}
+	rng := fed.Rand(m.seed, "cohort", m.state.Round<<16|m.state.Draws&0xffff, "")
+	clients := m.draw(n, idle, rng)
+	slices.Sort(clients)
+	asked := make([]Assignment, n)
+	for i, c := range clients {
+		asked[i] = Assignment{Client: c, Round: m.state.Round, Version: m.state.Version}
+		m.running[c] = asked[i]
+	}
+	m.state.Asked += n
+	m.state.Draws++
+	return asked
+}
+
+// idle returns how many clients could be asked.
+func (m *Machine) idle() int { return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) }
+
+// draw returns n of the idle clients. It costs what the cohort is large, unless
+// that is most of the fleet.
+func (m *Machine) draw(n, idle int, rng *rand.Rand) []int {
+	if 2*n < idle {
+		chosen := make(map[int]struct{}, n)
+		clients := make([]int, 0, n)
+		for len(clients) < n {
+			c := rng.IntN(m.fleet)
+			if _, again := chosen[c]; again || m.busy(c) {
+				continue
+			}
+			chosen[c] = struct{}{}
+			clients = append(clients, c)
+		}
+		return clients
+	}
+	all := make([]int, 0, idle)
+	for c := range m.fleet {
+		if !m.busy(c) {
+			all = append(all, c)
+		}
+	}
+	for i := range n {
+		j := i + rng.IntN(len(all)-i)
+		all[i], all[j] = all[j], all[i]
+	}
+	return all[:n]
+}
+
+func (m *Machine) busy(client int) bool {
+	for _, of := range [...]map[int]Assignment{m.running, m.waiting, m.lost} {
+		if _, ok := of[client]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// Return says what becomes of the update that a client has returned.
+func (m *Machine) Return(a Assignment) Verdict {
+	if waits, ok := m.waiting[a.Client]; ok && waits == a {
+		return Counted
+	}
+	if runs, ok := m.running[a.Client]; !ok || runs != a {
+		return Closed
+	}
+	delete(m.running, a.Client)
+	m.waiting[a.Client] = a
+	return Counted
+}
+
+// Lose says that a client will not return.
+func (m *Machine) Lose(a Assignment) {
+	if runs, ok := m.running[a.Client]; !ok || runs != a {
+		return
+	}
+	delete(m.running, a.Client)
+	if a.Round == m.state.Round {
+		m.state.Lost++
+		m.lost[a.Client] = a
+	}
+}
+
+// Wake returns when Close must be called although nobody returned.
+func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
+	return m.scheduler.Wake(m.situation(now))
+}
+
+// Close is called after everything that happened at one time. It closes the round
+// if it is to be closed, and opens the next. A round in which nobody is under way,
+// nobody is left to ask and no time is set is closed as it is.
+func (m *Machine) Close(now time.Duration) (Outcome, bool) {
+	decision := m.scheduler.Decide(m.situation(now))
+	if _, set := m.Wake(now); decision == fed.Wait && !set && len(m.running) == 0 && m.idle() == 0 {
+		decision = fed.Abandon
+		if len(m.waiting) > 0 {
+			decision = fed.MergeNow
+		}
+	}
+	if decision == fed.Wait {
+		return Outcome{}, false
+	}
+	o := Outcome{
+		Round: m.state.Round, Version: m.state.Version, Opened: m.state.Opened, Closed: now,
+		Merged: decision == fed.MergeNow, Asked: m.state.Asked, Lost: m.state.Lost, Counted: inOrder(m.waiting),
+	}
+	clear(m.waiting)
+	clear(m.lost)
+	if !m.scheduler.Carries() {
+		o.Late = len(m.running)
+		clear(m.running)
+	}
+	m.state = state{Round: m.state.Round + 1, Version: m.state.Version, Opened: now}
+	if o.Merged {
+		m.state.Version++
+	}
+	return o, true
+}
+
+func inOrder(of map[int]Assignment) []Assignment {
+	all := make([]Assignment, 0, len(of))
+	for _, a := range of {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(a, b Assignment) int { return a.Client - b.Client })
+	return all
+}
+
+// saved is a machine on disk.
+type saved struct {
+	State   state        `json:"state"`
+	Running []Assignment `json:"running"`
+	Waiting []Assignment `json:"waiting"`
+	Lost    []Assignment `json:"lost"`
+}
+
+// MarshalJSON writes where the machine stands.
+func (m *Machine) MarshalJSON() ([]byte, error) {
+	return json.Marshal(saved{m.state, inOrder(m.running), inOrder(m.waiting), inOrder(m.lost)})
+}
+
+// UnmarshalJSON makes a new machine of the same plan and fleet go on from there.
+func (m *Machine) UnmarshalJSON(b []byte) error {
+	var s saved
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("round: %w", err)
+	}
+	var where [3]map[int]Assignment
+	for i, list := range [...][]Assignment{s.Running, s.Waiting, s.Lost} {
+		where[i] = map[int]Assignment{}
+		for _, a := range list {
+			if a.Client < 0 || a.Client >= m.fleet || a.Round > s.State.Round || a.Version > s.State.Version {
+				return fmt.Errorf("round: client %d of round %d is not of this fleet of %d", a.Client, a.Round, m.fleet)
+			}
+			where[i][a.Client] = a
+		}
+	}
+	m.state, m.running, m.waiting, m.lost = s.State, where[0], where[1], where[2]
+	return nil
+}

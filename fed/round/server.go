@@ -1,0 +1,120 @@
+package round
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"slices"
+
+	"loadstar/fed"
+	"loadstar/nn"
+)
+
+// ErrDiverged says that a merge led to weights that are not finite.
+var ErrDiverged = errors.New("the shared weights are no longer finite: lower a learning rate")
+
+// Server holds the shared weights and moves them, version by version. It is not
+// safe for concurrent use.
+type Server struct {
+	aggregator fed.Aggregator
+	optimizer  fed.ServerOptimizer
+	fleet      int
+
+	version int
+	shared  []float32
+	d       []float64
+}
+
+// NewServer returns a server at version 0, with a fleet of so many clients. It
+// takes the weights over.
+func NewServer(a fed.Aggregator, o fed.ServerOptimizer, fleet int, shared []float32) *Server {
+	return &Server{aggregator: a, optimizer: o, fleet: fleet, shared: shared, d: make([]float64, len(shared))}
+}
+
+// Version returns how many merges there were.
+func (s *Server) Version() int { return s.version }
+
+// Shared returns the shared weights of the current version. They never change.
+func (s *Server) Shared() []float32 { return s.shared }
+
+// Task returns the task of the given round: the current version. It never changes.
+func (s *Server) Task(round int) fed.Task {
+	t := fed.Task{Round: round, Version: s.version, Shared: s.shared}
+	if a, ok := s.aggregator.(fed.Starter); ok {
+		a.Start(&t)
+	}
+	return t
+}
+
+// Merge moves the shared weights by what was folded, which makes a new version. On
+// an error the server is of no further use.
+func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
+	sums, updates := f.contents()
+	m := &fed.Merge{
+		Round: round, Version: s.version, Shared: s.shared, Fleet: s.fleet,
+		Sums: sums, Updates: updates, Server: data,
+	}
+	if err := s.aggregator.Aggregate(s.d, m); err != nil {
+		return fmt.Errorf("round %d: %w", round, err)
+	}
+	next := slices.Clone(s.shared) // tasks hold the old ones
+	s.optimizer.Step(next, s.d)
+	if !nn.Finite(next) {
+		return fmt.Errorf("round %d: %w", round, ErrDiverged)
+	}
+	s.shared = next
+	s.version++
+	return nil
+}
+
+// savedServer is a server on disk.
+type savedServer struct {
+	Version               int
+	Shared                []float32
+	Aggregator, Optimizer []byte
+}
+
+// MarshalBinary writes the weights, and what aggregator and optimizer remember.
+func (s *Server) MarshalBinary() ([]byte, error) {
+	v := savedServer{Version: s.version, Shared: s.shared}
+	for _, part := range []struct {
+		of   any
+		into *[]byte
+	}{{s.aggregator, &v.Aggregator}, {s.optimizer, &v.Optimizer}} {
+		if m, ok := part.of.(encoding.BinaryMarshaler); ok {
+			b, err := m.MarshalBinary()
+			if err != nil {
+				return nil, err
+			}
+			*part.into = b
+		}
+	}
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(v)
+	return b.Bytes(), err
+}
+
+// UnmarshalBinary makes a new server of the same plan go on from there.
+func (s *Server) UnmarshalBinary(b []byte) error {
+	var v savedServer
+	if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&v); err != nil {
+		return fmt.Errorf("round: %w", err)
+	}
+	if len(v.Shared) != len(s.shared) {
+		return fmt.Errorf("round: %d shared weights were saved, the plan has %d", len(v.Shared), len(s.shared))
+	}
+	for _, part := range []struct {
+		of   any
+		from []byte
+	}{{s.aggregator, v.Aggregator}, {s.optimizer, v.Optimizer}} {
+		if m, ok := part.of.(encoding.BinaryUnmarshaler); ok {
+			if err := m.UnmarshalBinary(part.from); err != nil {
+				return err
+			}
+		}
+	}
+	s.version, s.shared = v.Version, v.Shared
+	return nil
+}
