@@ -1,0 +1,455 @@
+package recipe
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/aggregate"
+	"loadstar/fed/clientopt"
+	"loadstar/fed/localtrain"
+	"loadstar/fed/schedule"
+	"loadstar/fed/serveropt"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// paths lists the leaves of a plan.
+func paths(t reflect.Type, at string) []string {
+	var out []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		path := strings.TrimPrefix(at+"."+name, ".")
+		if f.Type.Kind() == reflect.Struct {
+			out = append(out, paths(f.Type, path)...)
+			continue
+		}
+		out = append(out, path)
+	}
+	return out
+}
+
+func TestEverySettingIsKnown(t *testing.T) {
+	all := paths(reflect.TypeFor[fed.Plan](), "")
+	used := map[string]bool{}
+	for _, k := range keys {
+		if !slices.Contains(all, k.path) {
+			t.Errorf("%s is no field of a plan", k.path)
+		}
+		if k.about == "" {
+			t.Errorf("%s is not explained", k.path)
+		}
+	}
+	for _, path := range all {
+		if keyOf(path) == nil {
+			t.Errorf("%s is not in the list of settings", path)
+		}
+	}
+	for _, p := range somePlans(t) {
+		for _, path := range keysOf(find(p.Algorithm), p) {
+			used[path] = true
+		}
+	}
+	for _, path := range all {
+		if !used[path] {
+			t.Errorf("no algorithm has %s", path)
+		}
+	}
+}
+
+// somePlans returns plans of all algorithms with all their choices.
+func somePlans(t *testing.T) []*fed.Plan {
+	var all []*fed.Plan
+	read := func(text string) {
+		p, err := Read([]byte(text))
+		if err != nil {
+			t.Fatalf("%s\n%v", text, err)
+		}
+		all = append(all, p)
+	}
+	for _, a := range algorithms {
+		base := "algorithm: " + a.name + "\n"
+		read(base)
+		for _, path := range []string{"client.optimizer", "server.optimizer", "server.weighting", "server.discount", "server.peak", "server.variant", "schedule.kind", "simulate.delay", "model.name", "model.scaling"} {
+			if !slices.Contains(keysOf(&a, all[len(all)-1]), path) {
+				continue
+			}
+			section, key, _ := strings.Cut(path, ".")
+			for _, c := range choicesOf(&a, path) {
+				if path == "simulate.delay" && c != "" && !slices.Contains(a.kinds, "periodic") {
+					continue
+				}
+				text := fmt.Sprintf("%s%s: {%s: %q}\n", base, section, key, c)
+				if path == "simulate.delay" && c != "" {
+					text += "schedule: {kind: periodic}\n"
+				}
+				read(text)
+			}
+		}
+		if a.works {
+			read(base + "client: {steps: 2, resample: round}\n")
+		}
+		read(base + "model: {loss: pinball, quantiles: [0.1, 0.5]}\n")
+	}
+	return all
+}
+
+func TestWriteIsReadBack(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	changed := 0
+	for _, p := range somePlans(t) {
+		a := find(p.Algorithm)
+		for range 3 {
+			q := *p
+			for _, path := range keysOf(a, p) {
+				scramble(rng, &q, path)
+			}
+			if len(validate(a, &q)) > 0 {
+				q = *p
+			} else {
+				changed++
+			}
+			text, err := Write(&q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			back, err := Read(text)
+			if err != nil {
+				t.Fatalf("%s\n%v", text, err)
+			}
+			if !reflect.DeepEqual(back, &q) {
+				t.Fatalf("%s\nread back as\n%+v\nof\n%+v", text, *back, q)
+			}
+		}
+	}
+	if changed < 90 {
+		t.Errorf("only %d plans with other values", changed)
+	}
+}
+
+// scramble changes a number or name now and then, also to zero.
+func scramble(rng *rand.Rand, p *fed.Plan, path string) {
+	if rng.IntN(3) > 0 || choicesOf(find(p.Algorithm), path) != nil || path == "partition" || path == "algorithm" {
+		return
+	}
+	v := field(p, path)
+	switch x := v.Addr().Interface().(type) {
+	case *string:
+		*x = []string{"a b", "1", "null", "x-1.2_3+4", "true", "0x1"}[rng.IntN(6)]
+	case *bool:
+		*x = !*x
+	case *int:
+		if strings.HasSuffix(path, "steps") || strings.HasSuffix(path, "epochs") {
+			return // one of them is 0
+		}
+		*x = rng.IntN(4)
+	case *uint64:
+		*x = rng.Uint64()
+	case *float64:
+		*x = []float64{0, 1, 0.1, 1e-9, 1.0 / 3, 0.05}[rng.IntN(6)]
+	case *fed.Duration:
+		*x = fed.Duration(rng.Int64N(int64(time.Hour)))
+	case *[]string:
+		*x = []string{"load", "load@target-24h", "hour@target"}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	p, err := Read([]byte("algorithm: fedavg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &fed.Plan{
+		Name: "fedavg", Seed: 1, Partition: "none", Algorithm: "fedavg", Rounds: 2000,
+		Model: fed.Model{
+			Name: "bose2023", Lookback: 12, Horizon: 1, Targets: 1, Scaling: "client", Loss: "mse",
+			Split: fed.Split{Train: 0.8, Validation: 0.1},
+		},
+		Client: fed.Client{
+			Optimizer: "adam", Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8,
+			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1},
+		},
+		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Bound: 16, MaxExamples: 65536},
+		Schedule: fed.Schedule{Kind: "synchronous"},
+		Evaluate: fed.Evaluate{Every: 50, Clients: 100, Windows: 256},
+	}
+	if !reflect.DeepEqual(p, want) {
+		t.Errorf("got %+v\nwant %+v", p, want)
+	}
+	for _, c := range []struct {
+		text string
+		got  func(p *fed.Plan) any
+		want any
+	}{
+		{"algorithm: fedavg\nclient: {epochs: 2}", func(p *fed.Plan) any { return p.Client.Steps }, 0},
+		{"algorithm: fedavg\nclient: {epochs: 2}", func(p *fed.Plan) any { return p.Client.Resample }, ""},
+		{"algorithm: fednorm\nclient: {steps: 2}", func(p *fed.Plan) any { return p.Client.Epochs }, 0},
+		{"algorithm: fedavg\nclient: {optimizer: sgd}", func(p *fed.Plan) any { return p.Client.Rate }, 0.1},
+		{"algorithm: fedprox\nclient: {mu: 0}", func(p *fed.Plan) any { return p.Client.Mu }, 0.0},
+		{"algorithm: fedavgm", func(p *fed.Plan) any { return p.Server.Dampening }, 0.99},
+		{"algorithm: fedavgm\nserver: {beta1: 0.9}", func(p *fed.Plan) any { return p.Server.Dampening }, 0.9},
+		{"algorithm: fedavgm\nserver: {beta1: 0.9, dampening: 0}", func(p *fed.Plan) any { return p.Server.Dampening }, 0.0},
+		{"algorithm: fedadam", func(p *fed.Plan) any { return p.Server.Beta1 }, 0.99},
+		{"algorithm: fedbuff\nserver: {optimizer: fedadam}", func(p *fed.Plan) any { return p.Server.Beta2 }, 0.999},
+		{"algorithm: fedbuff\nserver: {optimizer: fedadam}", func(p *fed.Plan) any { return p.Server.Rate }, 0.01},
+		{"algorithm: reptile", func(p *fed.Plan) any { return p.Server.Rate }, 0.25},
+		{"algorithm: fedsim\nserver: {variant: no-prox}", func(p *fed.Plan) any { return p.Client.Mu }, 0.0},
+		{"algorithm: fedsim", func(p *fed.Plan) any { return p.Client.Mu }, 1.0},
+		{"algorithm: fednorm", func(p *fed.Plan) any { return p.Model.Targets }, 8},
+		{"algorithm: fednorm", func(p *fed.Plan) any { return p.Evaluate.Every }, 0},
+		{"algorithm: fednorm\nmodel: {name: bose2024}", func(p *fed.Plan) any { return p.Model.Horizon }, 4},
+		{"algorithm: fednorm\nmodel: {split: {validation: 0.1}}", func(p *fed.Plan) any { return p.Evaluate.Every }, 1},
+		{"algorithm: fednorm\nschedule: {kind: synchronous}", func(p *fed.Plan) any { return p.Simulate.Delay }, ""},
+		{"algorithm: pfedme\nclient: {optimizer: adam}", func(p *fed.Plan) any { return p.Client.Rate }, 0.001},
+		{"algorithm: fedasync\nserver: {discount: hinge}", func(p *fed.Plan) any { return p.Server.Exponent }, 10.0},
+		{"algorithm: local", func(p *fed.Plan) any { return p.Partition }, "all"},
+		{"algorithm: pooled", func(p *fed.Plan) any { return p.Rounds * p.Client.Steps }, 8000},
+		{"algorithm: fedasync", func(p *fed.Plan) any { return p.Schedule.Buffer }, 1},
+	} {
+		p, err := Read([]byte(c.text))
+		if err != nil {
+			t.Errorf("%s: %v", c.text, err)
+		} else if got := c.got(p); got != c.want {
+			t.Errorf("%s: %v, want %v", c.text, got, c.want)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"", "algorithm is missing; there are fedavg, fedprox, "},
+		{"algorithm: fedagv", `line 1: algorithm "fedagv" is not known; did you mean fedavg?`},
+		{"algorithm: fedavg\nserver: {tau: 1}", "line 2: server.tau is not a setting of fedavg; it has lr, weighting, bound, max_examples"},
+		{"algorithm: fedavg\nclient: {mu: 1}", "line 2: client.mu is not a setting of fedavg with client.optimizer adam; it has optimizer, lr, beta1, "},
+		{"algorithm: fedavg\nclient: {optimizer: sgd, beta1: .9}", "client.beta1 is not a setting of fedavg with client.optimizer sgd; it has optimizer, lr, batch, steps, "},
+		{"algorithm: fedavg\nclient: {optimizer: adm, beta1: .9}", `client.optimizer is "adm"; with fedavg it is adam, sgd, amsgrad, prox or proxadam`},
+		{"algorithm: fedavg\nclient: {epochs: 1, resample: round}", "client.resample is not a setting of fedavg with epochs; it has"},
+		{"algorithm: fedavg\nclient: {epochs: 1, steps: 1}", "client.steps is 1 and client.epochs is 1; give one of them"},
+		{"algorithm: fedavg\nclient: {steps: 0}", "client.steps and client.epochs are both 0"},
+		{"algorithm: fedavg\nclient: {lr: 0}", "client.lr is 0; it must be above 0"},
+		{"algorithm: fedavg\nclient: {beta2: 1}", "client.beta2 is 1; it must be at least 0 and below 1"},
+		{"algorithm: fedavg\nschedule: {buffer: 3}", "schedule.buffer is not a setting of fedavg with a synchronous schedule; it has kind, cohort, over_selection, quorum, deadline"},
+		{"algorithm: fedavg\nschedule: {kind: buffered}", `schedule.kind is "buffered"; with fedavg it is synchronous`},
+		{"algorithm: fedavg\nschedule: {quorum: 0.5}", "schedule.quorum needs a schedule.deadline"},
+		{"algorithm: fedavg\nschedule: {over_selection: 0.5}", "schedule.over_selection needs a schedule.cohort"},
+		{"algorithm: fedavg\nschedule: {deadline: soon}", `schedule.deadline: "soon" is no time span such as 90s or 1h30m`},
+		{"algorithm: fedavg\npartition: all", "partition all shares nothing, so fedavg has nothing to do; algorithm local trains every client alone"},
+		{"algorithm: fednorm\npartition: all", "partition all shares nothing, so fednorm has nothing to do"},
+		{"algorithm: fedavg\npartition: feet", `partition "feet": bose2023 has no layer "feet"`},
+		{"algorithm: local\npartition: head", `partition is "head"; that of local is all`},
+		{"algorithm: local\nschedule: {cohort: 2}", "schedule.cohort is not a setting of local; it has none of schedule"},
+		{"algorithm: local\nevaluate: {holdout: 0.2}", "evaluate.holdout is not a setting of local; it has every, clients, windows"},
+		{"algorithm: pooled\npartition: head", `partition is "head"; that of pooled is none`},
+		{"algorithm: fedavg\nmodel: {loss: pinball}", "model.loss pinball needs model.quantiles"},
+		{"algorithm: fedavg\nmodel: {quantiles: [0.5]}", "model.quantiles is not a setting of model.loss mse; it has name"},
+		{"algorithm: fedavg\nmodel: {loss: pinball, quantiles: [0.5, 0.1]}", "model.quantiles: "},
+		{"algorithm: fedavg\nmodel: {inputs: [load, load]}", "model.inputs: load is there twice"},
+		{"algorithm: fedavg\nmodel: {inputs: [load@target]}", "is what is to be forecast"},
+		{"algorithm: fedavg\nmodel: {split: {train: 0.9}}", "model.split: 0.9 and 0.1 leave nothing to test on"},
+		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {every: 5}", "evaluate.every is 5, but model.split has no validation part"},
+		{"algorithm: fedavg\nmodel: {name: bose2025}", `model.name is "bose2025"; with fedavg it is bose2023, bose2024 or fekri2023`},
+		{"algorithm: fedavg\nname: ../x", `name is "../x"; it must begin with a letter`},
+		{"algorithm: fedsim\nserver: {clients: 0}", "server.clients is 0, but fedsim needs data on the server"},
+		{"algorithm: fedsim\nserver: {variant: no-prox}\nclient: {mu: 1}", "client.mu is 1; variant no-prox has none"},
+		{"algorithm: fedbuff\nserver: {tau: 1}", "server.tau is not a setting of fedbuff with server.optimizer fedavg; it has optimizer, lr, weighting, discount, exponent, bound, max_examples"},
+		{"algorithm: fedbuff\nserver: {hinge: 1}", "server.hinge is not a setting of fedbuff"},
+		{"algorithm: fednorm\nschedule: {kind: buffered}\nsimulate: {delay: fekri2023}", "simulate.delay fekri2023 needs a periodic schedule"},
+		{"algorithm: fedavg\nserver: {weighting: uniform, max_examples: 3}", "server.max_examples is not a setting of fedavg with server.weighting uniform"},
+		{"algorithm: fedavg\nserver: {bound: 1e9}\nschedule: {cohort: 100000}", "server.bound is 1e+09: 100000 updates of weight 65536"},
+		{"algorithm: fedavg\nevaluate: {fine_tune: {steps: 1, epochs: 1}}", "evaluate.fine_tune has steps and epochs"},
+		{"algorithm: fedavg\nevaluate: {fine_tune: {lr: 1}}", "evaluate.fine_tune.lr is 1, but there are no steps or epochs"},
+		{"algorithm: fedavg\npartition: head\nevaluate: {holdout: 0.2}", "evaluate.holdout needs evaluate.fine_tune"},
+		{"algorithm: fedavg\nlr: 3", "line 2: lr is not known; "},
+		{"algorithm: fedavg\nschedule: {period: 0s}", "schedule.period is not a setting"},
+		{"algorithm: fednorm\nschedule: {period: 0s}", "schedule.period is 0s; it must be above 0"},
+	} {
+		_, err := Read([]byte(c.text))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s\n got %v\nwant %s", c.text, err, c.want)
+		} else if n := strings.Count(err.Error(), "\n"); n > 0 {
+			t.Errorf("%s: one mistake is reported %d times: %v", c.text, n+1, err)
+		}
+	}
+	// All at once, in the order of lines.
+	_, err := Read([]byte("rounds: 0\nclient: {lrr: 1}\nalgorithm: fedavg\nserver:\n  tau: 1\n  lr: x\nschedule: {quorum: 2}\n"))
+	want := `line 1: rounds is 0; it must be at least 1
+line 2: client.lrr is not known; did you mean lr?
+line 5: server.tau is not a setting of fedavg; it has lr, weighting, bound, max_examples
+line 6: server.lr is a number, not "x"
+line 7: schedule.quorum is 2; it must be at least 0 and at most 1
+line 7: schedule.quorum needs a schedule.deadline: without one a round waits for everybody`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+func TestTemplate(t *testing.T) {
+	for _, name := range Names() {
+		text, err := Template(name, "datasets/hog-core42.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Read(text)
+		if err != nil {
+			t.Fatalf("%s\n%v", text, err)
+		}
+		want, err := Read([]byte("algorithm: " + name + "\ndata: datasets/hog-core42.yaml"))
+		if err != nil || !reflect.DeepEqual(p, want) {
+			t.Errorf("%s\nis not the default of %s", text, name)
+		}
+		for line := range strings.Lines(string(text)) {
+			if !strings.Contains(line, "#") && strings.Contains(line, ": ") {
+				t.Errorf("%s: no comment on %q", name, line)
+			}
+		}
+	}
+	if _, err := Template("fedagv", ""); err == nil || !strings.Contains(err.Error(), "did you mean fedavg") {
+		t.Error(err)
+	}
+}
+
+func TestCompose(t *testing.T) {
+	k := kernel.Available()[0]
+	compose := func(text string, fleet int) *Composition {
+		t.Helper()
+		p, err := Read([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := Compose(p, fleet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, p := range somePlans(t) {
+		c, err := Compose(p, 42)
+		if err != nil {
+			t.Fatalf("%s: %v", p.Algorithm, err)
+		}
+		c.NewTrainer(k)
+		if c.FineTune != nil {
+			c.FineTune(k)
+		}
+		if w := c.Weight(100000); w != 1 && w != 65536 {
+			t.Errorf("%s: weight %d", p.Algorithm, w)
+		}
+	}
+
+	c := compose("algorithm: fedavg\nschedule: {cohort: 10, over_selection: 0.3, quorum: 0.75, deadline: 1m}", 42)
+	if want := (schedule.Synchronous{Cohort: 10, Asked: 13, Quorum: 8, Deadline: time.Minute}); c.Scheduler != want {
+		t.Errorf("%+v", c.Scheduler)
+	}
+	if c.Aggregator != (aggregate.Mean{}) || c.Optimizer != (serveropt.Descent{Rate: 1}) {
+		t.Errorf("%+v", c)
+	}
+	if f := c.Scale.Fraction(); f != 62-5-17-4 { // 16 < 2^5, 65536 < 2^17, 13 < 2^4
+		t.Errorf("%d bits", f)
+	}
+	c = compose("algorithm: fedasync\nclient: {mu: 0.5}\nserver: {discount: hinge}", 42)
+	if want := (schedule.Buffered{Running: 42, Buffer: 1}); c.Scheduler != want || !c.Aggregator.Needs().EachUpdate {
+		t.Errorf("%+v", c)
+	}
+	prox := c.NewTrainer(k).(*localtrain.Descent).Optimizer.(*clientopt.Prox)
+	if _, adam := prox.Inner.(*clientopt.Adam); !adam || prox.Mu != 0.5 {
+		t.Errorf("%+v", prox)
+	}
+	c = compose("algorithm: fedsim", 38)
+	if !c.Aggregator.Needs().ServerData || c.Aggregator.(aggregate.FedSIM).Rounds != 100 {
+		t.Errorf("%+v", c.Aggregator)
+	}
+	if _, adam := c.FineTune(k).(*localtrain.Descent).Optimizer.(*clientopt.Adam); !adam {
+		t.Error("fine-tuning has a proximal term")
+	}
+	c = compose("algorithm: fedbuff\nserver: {optimizer: fedyogi}", 42)
+	if o := c.Optimizer.(*serveropt.Adaptive); o.Beta2 != 0.99 || o.Rule(4, 1, 0.5) != 3.5 {
+		t.Errorf("%+v", o)
+	}
+
+	p, err := Read([]byte("algorithm: fedavg\nschedule: {cohort: 50}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Compose(p, 42); err == nil || !strings.Contains(err.Error(), "schedule.cohort is 50, but only 42 clients train") {
+		t.Error(err)
+	}
+	if _, err := Compose(p, 0); err == nil {
+		t.Error("a fleet of nobody")
+	}
+}
+
+func TestFrame(t *testing.T) {
+	load := make([]float32, 200)
+	for i := range load {
+		load[i] = float32(i % 24)
+	}
+	d, err := series.NewDataset(series.Dataset{
+		Name: "d", Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"floor_area"},
+		Weather: series.Weather{Names: []string{"wind"}, Columns: [][]float32{make([]float32, 200)}},
+	}, []series.Meter{{ID: "a", Load: load, Static: []float32{1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		text            string
+		inputs          string
+		outputs, shared int
+		missing         int
+	}{
+		{"algorithm: fedavg\npartition: head", "[load time_of_day day_of_week wind floor_area]", 1, 4*20*(5+20+2) + 3360, 3},
+		{"algorithm: fednorm", "[load day_of_year day_of_month week_of_year day_of_week hour]", 8, 5384, 0},
+		{"algorithm: fedavg\nmodel: {name: fekri2023, inputs: [load, hour@target], loss: pinball, quantiles: [.1, .5, .9]}\npartition: head", "[load hour@target]", 24, 4 * 32 * (2 + 32 + 2), 0},
+	} {
+		p, err := Read([]byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := Frame(p, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(q.Framer.Layout().Inputs); got != c.inputs {
+			t.Errorf("inputs %s, want %s", got, c.inputs)
+		}
+		if q.Outputs != c.outputs || q.Model.Net().Outputs() != c.outputs || q.Partition.SharedLen() != c.shared || len(q.Missing) != c.missing {
+			t.Errorf("%s: %d outputs, %d shared, missing %v", c.text, q.Outputs, q.Partition.SharedLen(), q.Missing)
+		}
+	}
+	p, err := Read([]byte("algorithm: fedavg\nmodel: {inputs: [load, rain]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Frame(p, d); err == nil || !strings.Contains(err.Error(), "dataset d has no rain") {
+		t.Error(err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, name := range Names() {
+		text, err := Template(name, "d")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := Read(data)
+		if err != nil {
+			return
+		}
+		text, err := Write(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Read(text)
+		if err != nil || !reflect.DeepEqual(p, back) {
+			t.Fatalf("%v\n%s", err, text)
+		}
+	})
+}

@@ -1,0 +1,145 @@
+package recipe
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"gopkg.in/yaml.v3"
+
+	"loadstar/fed"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the reference in docs/plans.md anew")
+
+// mark is where the part of docs/plans.md begins that is made from the registry.
+const mark = "<!-- Made from the registry: go test ./fed/recipe -run Reference -rewrite -->\n"
+
+func TestReference(t *testing.T) {
+	const path = "../../docs/plans.md"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, ok := strings.Cut(string(text), mark)
+	if !ok {
+		t.Fatalf("%s has no line %s", path, mark)
+	}
+	want := []byte(head + mark + reference(t))
+	if *rewrite {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if !bytes.Equal(text, want) {
+		t.Errorf("%s is not what the registry says: run go test ./fed/recipe -run Reference -rewrite", path)
+	}
+}
+
+// reference lists the algorithms and all settings.
+func reference(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("\n## Algorithms\n\n| algorithm | what it does | from |\n|---|---|---|\n")
+	defaults := map[string]*fed.Plan{}
+	for _, a := range algorithms {
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.name, a.about, a.paper)
+		p, err := Read([]byte("algorithm: " + a.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defaults[a.name] = p
+	}
+	// Which algorithms have a setting, with some choice or other.
+	has := map[string][]string{}
+	for _, p := range somePlans(t) {
+		for _, path := range keysOf(find(p.Algorithm), p) {
+			if !slices.Contains(has[path], p.Algorithm) {
+				has[path] = append(has[path], p.Algorithm)
+			}
+		}
+	}
+	for _, section := range []string{"", "model", "client", "server", "schedule", "evaluate", "simulate"} {
+		title := "the plan itself"
+		if section != "" {
+			title = "`" + section + "`"
+		}
+		fmt.Fprintf(&b, "\n## Settings of %s\n\n| setting | what it is | it must be | default | algorithms |\n|---|---|---|---|---|\n", title)
+		for _, k := range keys {
+			s, name, ok := strings.Cut(k.path, ".")
+			if !ok {
+				s, name = "", k.path
+			}
+			if s == section {
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, k.about, musts(k), defaultsOf(k, has[k.path], defaults), algorithmsOf(has[k.path]))
+			}
+		}
+	}
+	return b.String()
+}
+
+// musts says what a setting can be.
+func musts(k key) string {
+	var all []string
+	for i := range algorithms {
+		for _, c := range choicesOf(&algorithms[i], k.path) {
+			if c != "" && !slices.Contains(all, c) {
+				all = append(all, c)
+			}
+		}
+	}
+	if all != nil {
+		return either(all)
+	}
+	return k.rule.say
+}
+
+// defaultsOf gives the value that most algorithms have, and who has others.
+func defaultsOf(k key, has []string, plans map[string]*fed.Plan) string {
+	by := map[string][]string{}
+	var values []string
+	for _, name := range has {
+		p := plans[name]
+		if !slices.Contains(keysOf(find(name), p), k.path) {
+			continue // only with another choice
+		}
+		text, err := yaml.Marshal(field(p, k.path).Interface())
+		if err != nil {
+			panic(err)
+		}
+		v := strings.TrimSpace(string(text))
+		if k.path == "name" || k.path == "algorithm" || v == `""` || v == "[]" {
+			continue
+		}
+		if by[v] == nil {
+			values = append(values, v)
+		}
+		by[v] = append(by[v], name)
+	}
+	slices.SortStableFunc(values, func(a, b string) int { return len(by[b]) - len(by[a]) })
+	for i, v := range values {
+		values[i] = "`" + v + "`"
+		if i > 0 {
+			values[i] += " (" + strings.Join(by[v], ", ") + ")"
+		}
+	}
+	return strings.Join(values, "; ")
+}
+
+func algorithmsOf(has []string) string {
+	var not []string
+	for _, name := range Names() {
+		if !slices.Contains(has, name) {
+			not = append(not, name)
+		}
+	}
+	switch {
+	case len(not) == 0:
+		return "all"
+	case len(not) <= 4:
+		return "all but " + strings.Join(not, ", ")
+	}
+	return strings.Join(has, ", ")
+}

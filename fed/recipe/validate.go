@@ -1,0 +1,216 @@
+package recipe
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"loadstar/fed"
+	"loadstar/fed/exact"
+	"loadstar/forecast"
+	"loadstar/nn"
+	"loadstar/series"
+)
+
+// mistake is what is wrong with a setting.
+type mistake struct{ path, text string }
+
+// goodName is what can also name a folder.
+var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._+-]*$`)
+
+// choicesOf returns what a setting that is a choice can be.
+func choicesOf(a *algorithm, path string) []string {
+	switch path {
+	case "model.name":
+		var all []string
+		for _, m := range forecast.Models() {
+			all = append(all, m.Name)
+		}
+		return all
+	case "model.scaling":
+		return []string{"client", "fleet"}
+	case "model.loss":
+		return []string{"mse", "mae", "pinball"}
+	case "client.optimizer":
+		return a.optimizers
+	case "client.resample":
+		return []string{"step", "round"}
+	case "server.optimizer":
+		return names(serverOptimizers)
+	case "server.second_moment":
+		return []string{"update", "momentum"}
+	case "server.weighting":
+		return a.weightings
+	case "server.discount":
+		return []string{"constant", "polynomial", "hinge"}
+	case "server.peak":
+		return []string{"1", "max-lambda"}
+	case "server.variant":
+		return []string{"full", "no-prox", "server-gradient", "first-order"}
+	case "schedule.kind":
+		return a.kinds
+	case "simulate.delay":
+		return []string{"", "fekri2023"}
+	}
+	return nil
+}
+
+// validate finds everything that is wrong with a plan and shows without data.
+func validate(a *algorithm, p *fed.Plan) (wrong []mistake) {
+	add := func(path, format string, x ...any) {
+		wrong = append(wrong, mistake{path, fmt.Sprintf(format, x...)})
+	}
+	bad := func(path string) bool {
+		return slices.ContainsFunc(wrong, func(m mistake) bool { return m.path == path })
+	}
+
+	for _, path := range keysOf(a, p) {
+		v := field(p, path)
+		if choices := choicesOf(a, path); choices != nil && !slices.Contains(choices, v.String()) {
+			for i, c := range choices {
+				if c == "" {
+					choices[i] = `""`
+				}
+			}
+			add(path, "%s is %q; with %s it is %s", path, v.String(), a.name, either(choices))
+		}
+		if k := keyOf(path); k.rule.ok != nil && !k.rule.ok(number(v)) {
+			add(path, "%s is %v; it must be %s", path, printed(v), k.rule.say)
+		}
+	}
+	if !goodName.MatchString(p.Name) {
+		add("name", "name is %q; it must begin with a letter or digit, and have only these, spaces and . _ + - in it", p.Name)
+	}
+	validateModel(p, bad, add)
+	validatePartition(a, p, bad, add)
+
+	c := &p.Client
+	if a.works && !bad("client.steps") && !bad("client.epochs") {
+		switch {
+		case c.Steps > 0 && c.Epochs > 0:
+			add("client.epochs", "client.steps is %d and client.epochs is %d; give one of them", c.Steps, c.Epochs)
+		case c.Steps == 0 && c.Epochs == 0:
+			add("client.steps", "client.steps and client.epochs are both 0; one of them must be at least 1")
+		}
+	}
+	if p.Server.Variant == "no-prox" && c.Mu != 0 {
+		add("client.mu", "client.mu is %g; variant no-prox has none", c.Mu)
+	}
+	if p.Server.Clients == 0 && a.aggregate(p).Needs().ServerData {
+		add("server.clients", "server.clients is 0, but %s needs data on the server: say which share of the clients it is from", a.name)
+	}
+
+	s := &p.Schedule
+	if s.Quorum > 0 && s.Deadline == 0 {
+		add("schedule.quorum", "schedule.quorum needs a schedule.deadline: without one a round waits for everybody")
+	}
+	if s.Over > 0 && s.Cohort == 0 {
+		add("schedule.over_selection", "schedule.over_selection needs a schedule.cohort: the whole fleet is asked already")
+	}
+	if p.Simulate.Delay != "" && s.Kind != "periodic" {
+		add("simulate.delay", "simulate.delay %s needs a periodic schedule", p.Simulate.Delay)
+	}
+
+	e := &p.Evaluate
+	if e.Every > 0 && p.Model.Split.Validation == 0 {
+		add("evaluate.every", "evaluate.every is %d, but model.split has no validation part", e.Every)
+	}
+	if e.FineTune.Steps > 0 && e.FineTune.Epochs > 0 {
+		add("evaluate.fine_tune.epochs", "evaluate.fine_tune has steps and epochs; give one of them")
+	}
+	tunes := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0
+	if e.FineTune.Rate > 0 && !tunes {
+		add("evaluate.fine_tune.lr", "evaluate.fine_tune.lr is %g, but there are no steps or epochs", e.FineTune.Rate)
+	}
+	if e.Holdout > 0 && p.Partition != forecast.PartitionNone && !tunes {
+		add("evaluate.holdout", "evaluate.holdout needs evaluate.fine_tune: the personal layers of clients that did not train are as they were drawn")
+	}
+	if e.Holdout+p.Server.Clients >= 1 {
+		add("evaluate.holdout", "evaluate.holdout and server.clients leave no client to train")
+	}
+	if !a.alone && !bad("server.bound") && !bad("server.max_examples") {
+		if _, err := exact.NewScale(p.Server.Bound, maxWeight(p), int64(max(s.Cohort, s.Buffer, 1))); err != nil {
+			add("server.bound", "server.bound is %g: %s", p.Server.Bound, strings.TrimPrefix(err.Error(), "exact: "))
+		}
+	}
+	return wrong
+}
+
+func validateModel(p *fed.Plan, bad func(string) bool, add func(string, string, ...any)) {
+	m := &p.Model
+	if m.Loss == "pinball" {
+		if len(m.Quantiles) == 0 {
+			add("model.loss", "model.loss pinball needs model.quantiles, such as [0.1, 0.5, 0.9]")
+		} else if _, err := nn.NewPinball(m.Quantiles...); err != nil {
+			add("model.quantiles", "model.quantiles: %s", strings.TrimPrefix(err.Error(), "nn: "))
+		}
+	}
+	var seen []series.Input
+	for _, s := range m.Inputs {
+		in, err := series.ParseInput(s)
+		switch {
+		case err != nil:
+			add("model.inputs", "model.inputs: %s", err)
+		case slices.Contains(seen, in):
+			add("model.inputs", "model.inputs: %s is there twice", in)
+		}
+		seen = append(seen, in)
+	}
+	if t := m.Split.Train + m.Split.Validation; !bad("model.split.train") && !bad("model.split.validation") && t > 1-1e-9 {
+		add("model.split.validation", "model.split: %g and %g leave nothing to test on", m.Split.Train, m.Split.Validation)
+	}
+	if bad("model.name") || bad("model.lookback") || bad("model.targets") {
+		return
+	}
+	if _, err := forecast.New(m.Name, forecast.Shape{Lookback: m.Lookback, Outputs: m.Targets * max(len(m.Quantiles), 1)}); err != nil {
+		add("model.lookback", "%s", err)
+	}
+}
+
+func validatePartition(a *algorithm, p *fed.Plan, bad func(string) bool, add func(string, string, ...any)) {
+	if a.partition != "" && p.Partition != a.partition {
+		add("partition", "partition is %q; that of %s is %s", p.Partition, a.name, a.partition)
+		return
+	}
+	if bad("model.name") {
+		return
+	}
+	m, err := forecast.New(p.Model.Name, forecast.Shape{})
+	if err != nil {
+		return
+	}
+	part, err := m.Partition(p.Partition)
+	switch {
+	case err != nil:
+		add("partition", "%s", err)
+	case part.SharedLen() == 0 && !a.alone:
+		add("partition", "partition %s shares nothing, so %s has nothing to do; algorithm local trains every client alone", p.Partition, a.name)
+	}
+}
+
+// maxWeight is the most that an update weighs.
+func maxWeight(p *fed.Plan) int64 {
+	if p.Server.Weighting == "examples" {
+		return int64(p.Server.MaxExamples)
+	}
+	return 1
+}
+
+// printed is a value as it stands in a plan.
+func printed(v reflect.Value) any {
+	if d, ok := v.Interface().(fed.Duration); ok {
+		s, _ := d.MarshalYAML()
+		return s
+	}
+	return v.Interface()
+}
+
+// either lists alternatives.
+func either(all []string) string {
+	if len(all) == 1 {
+		return all[0]
+	}
+	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
+}
