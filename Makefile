@@ -4,7 +4,7 @@ TOOL    := go tool -modfile=tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages whose tests run on emulated ARM: those with code of their own there.
-ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric
+ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain
 
 .PHONY: help
 help: ## List the targets
@@ -44,7 +44,7 @@ test: ## The tests, architecture included
 
 .PHONY: race
 race: ## The tests of what runs concurrently, under the race detector; needs gcc
-	CGO_ENABLED=1 go test -race -short -run 'Concurrent|Backtest|Windows|Prepared' ./nn ./nn/kernel ./series ./forecast
+	CGO_ENABLED=1 go test -race -short -run 'Concurrent|Backtest|Windows|Prepared|Keep|Workers' ./nn ./nn/kernel ./series ./forecast ./lab/sim
 
 .PHONY: generate
 generate: ## Write the generated assembly anew
@@ -80,6 +80,10 @@ fuzz: ## Fuzz every decoder and kernel for FUZZTIME each
 	$(FUZZ) -fuzz '^FuzzRead$$' ./nn/safetensors
 	$(FUZZ) -fuzz '^FuzzOpenPrepared$$' ./series
 	$(FUZZ) -fuzz '^FuzzPoint$$' ./metric
+	$(FUZZ) -fuzz '^FuzzSumUnmarshal$$' ./fed/exact
+	$(FUZZ) -fuzz '^FuzzFedNorm$$' ./fed/aggregate
+	$(FUZZ) -fuzz '^FuzzDecode$$' ./internal/config
+	$(FUZZ) -fuzz '^FuzzRead$$' ./fed/recipe
 	$(FUZZ) -fuzz '^FuzzCSV$$' ./series/read
 	$(FUZZ) -fuzz '^FuzzTime$$' ./series/read
 	$(FUZZ) -fuzz '^FuzzParquet$$' ./series/read
@@ -94,6 +98,21 @@ baselines: build ## Write docs/baselines.md anew; needs the data, under ../share
 	  echo; echo "## One step ahead"; bin/loadstar backtest --data $$data --model all --markdown; \
 	  echo; echo "## All of the next 24 steps"; bin/loadstar backtest --data $$data --model all --h 24 --markdown; \
 	} > docs/baselines.md.new && mv docs/baselines.md.new docs/baselines.md
+
+COMPARED := local pooled fedavg fedadam plfl-head plfl-head-top
+SEEDS ?= 1
+.PHONY: comparison
+comparison: build ## Write docs/comparison.md anew, with SEEDS such as 1,2,3; about 20 minutes a seed on two cores
+	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	plans=$$(printf 'plans/%s.yaml,' $(COMPARED)); \
+	{ cat docs/comparison.head.md; \
+	  bin/loadstar compare --data datasets/hog-core42.yaml,datasets/resstock-ca-core42.yaml --plan $${plans%,} \
+	    --baseline persistence,ridge,ridge-rich --seeds $(SEEDS) --out runs/comparison --markdown; \
+	} > docs/comparison.md.new && mv docs/comparison.md.new docs/comparison.md
+
+.PHONY: bench-simulate
+bench-simulate: build ## Measure the simulator beside the bare training engine
+	bin/loadstar bench simulate
 
 .PHONY: bench
 bench: build ## Measure the training engine beside PyTorch; needs python3-torch and libopenblas0

@@ -150,7 +150,8 @@ func benchEngine(sets []*kernel.Set, p *peer, runs int, d time.Duration, progres
 		workloads = append(workloads, newWorkload(m, k))
 	}
 	fastest := kernel.Available()[0]
-	start := time.Now()
+	bar := newProgress(progress, runs)
+	defer bar.stop()
 	for run := range runs {
 		var theirs rates
 		if p != nil {
@@ -170,9 +171,7 @@ func benchEngine(sets []*kernel.Set, p *peer, runs int, d time.Duration, progres
 				ratios[i] = append(ratios[i], r.over(theirs))
 			}
 		}
-		spent := time.Since(start)
-		left := spent / time.Duration(run+1) * time.Duration(runs-run-1)
-		reportProgress(progress, run+1, runs, left)
+		bar.set(run+1, "")
 	}
 
 	b := &engineBench{PeakGflops: median(peaks) / 1e9, fair: p == nil || p.fair()}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -94,14 +93,14 @@ problem, with 1 and 2 as all commands do.`,
 				Dataset: d.Name, Generated: d.Generated, Interval: d.Interval.Seconds(), Clock: d.Clock.String(),
 				Plan: checkPlan{plan.Lookback, plan.Horizon, plan.MinDays}, Meters: []quality.MeterReport{},
 			}
-			started := time.Now()
+			bar := newProgress(cmd.ErrOrStderr(), d.Len())
+			defer bar.stop()
 			for i := range d.Len() {
 				if meter != "" && d.Meter(i).ID != meter {
 					continue
 				}
 				r.Meters = append(r.Meters, c.Meter(i))
-				passed := time.Since(started)
-				reportProgress(cmd.ErrOrStderr(), i+1, d.Len(), passed*time.Duration(d.Len()-i-1)/time.Duration(i+1))
+				bar.set(i+1, "")
 			}
 			if meter != "" && len(r.Meters) == 0 {
 				return fmt.Errorf("%s has no meter %s; it has %s, such as %s", d.Name, meter, count(d.Len(), "meter"), d.Meter(0).ID)

@@ -98,7 +98,8 @@ func generate(cmd *cobra.Command, g *synth.Generator, dir string) (err error) {
 	}
 	defer load.Discard()
 	m := series.Meter{Start: g.Time(0).Unix(), Load: make([]float32, g.Len())}
-	started := time.Now()
+	bar := newProgress(cmd.ErrOrStderr(), cfg.Meters)
+	defer bar.stop()
 	for i := range cfg.Meters {
 		b := g.Building(i, m.Load)
 		m.ID, m.Static = b.ID, []float32{float32(b.FloorArea), float32(b.WallArea), float32(b.WindowArea)}
@@ -112,8 +113,7 @@ func generate(cmd *cobra.Command, g *synth.Generator, dir string) (err error) {
 			return err
 		}
 		if (i+1)%100 == 0 || i+1 == cfg.Meters {
-			left := time.Since(started) / time.Duration(i+1) * time.Duration(cfg.Meters-i-1)
-			reportProgress(cmd.ErrOrStderr(), i+1, cfg.Meters, left)
+			bar.set(i+1, "")
 		}
 	}
 	if err := load.Close(); err != nil {

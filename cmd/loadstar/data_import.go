@@ -179,7 +179,8 @@ func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary,
 		return nil, err
 	}
 	defer meters.Discard()
-	started := time.Now()
+	bar := newProgress(cmd.ErrOrStderr(), in.Meters)
+	defer bar.stop()
 	err = in.Each(func(m series.Meter, labels []string) error {
 		s.add(m, in.Interval, clock)
 		if err := load.Meter(m, in.Interval); err != nil {
@@ -188,8 +189,7 @@ func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary,
 		if err := meters.Meter(m, labels); err != nil {
 			return err
 		}
-		left := time.Since(started) / time.Duration(s.Meters) * time.Duration(max(0, in.Meters-s.Meters))
-		reportProgress(cmd.ErrOrStderr(), s.Meters, in.Meters, left)
+		bar.set(s.Meters, "")
 		return cmd.Context().Err()
 	})
 	if err != nil {

@@ -28,9 +28,9 @@ const (
 	exitUsage  = 2
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(args []string, stdout, stderr io.Writer) int {
+func execute(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -66,7 +66,7 @@ layers, only shared layers travel, and a server combines them.`,
 		SilenceUsage:  true,
 		Version:       version,
 	}
-	root.AddCommand(newData(), newBacktest(), newModel(), newBench(), newVersion(), &cobra.Command{
+	root.AddCommand(newData(), newPlan(), newSimulate(), newCompare(), newBacktest(), newModel(), newBench(), newVersion(), &cobra.Command{
 		Use:   "exit-codes",
 		Short: "What the exit codes mean",
 		Long: `Loadstar exits with
@@ -115,6 +115,9 @@ func wrapUsage(cmd *cobra.Command) {
 		wrapUsage(sub)
 	}
 }
+
+// printLine writes v as JSON on one line.
+func printLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
 // printJSON writes v as one indented document.
 func printJSON(w io.Writer, v any) error {

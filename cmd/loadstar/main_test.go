@@ -9,7 +9,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"loadstar": func() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) },
+		"loadstar": func() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) },
 	})
 }
 

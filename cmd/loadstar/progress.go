@@ -4,21 +4,65 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// reportProgress overwrites one line on a terminal, and is silent elsewhere.
-func reportProgress(w io.Writer, done, of int, left time.Duration) {
+// progress is a bar on a terminal, and silent elsewhere.
+type progress struct {
+	bars *mpb.Progress
+	bar  *mpb.Bar
+	text atomic.Value // a string, read by the bar's goroutine
+
+	total int
+	// first is what was done when set was first called, at the time start.
+	first int
+	start time.Time
+}
+
+func newProgress(w io.Writer, total int) *progress {
+	p := &progress{total: total}
+	p.text.Store("")
 	f, ok := w.(*os.File)
 	if !ok {
-		return
+		return p
 	}
 	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return p
+	}
+	p.bars = mpb.New(mpb.WithOutput(w), mpb.WithWidth(40))
+	p.bar = p.bars.AddBar(int64(total),
+		mpb.BarRemoveOnComplete(),
+		mpb.PrependDecorators(decor.CountersNoUnit("%d of %d ")),
+		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.text.Load().(string) })),
+	)
+	return p
+}
+
+// set says how much is done, and what else there is to say. How long the rest will
+// take is judged by the time since the first call.
+func (p *progress) set(done int, note string) {
+	if p.bar == nil {
 		return
 	}
-	if done == of {
-		fmt.Fprint(w, "\r\033[K")
+	if p.start.IsZero() {
+		p.first, p.start = done, time.Now()
+	}
+	if n := done - p.first; n > 0 {
+		left := time.Duration(float64(time.Since(p.start)) / float64(n) * float64(p.total-done))
+		p.text.Store(fmt.Sprintf(" about %s left%s", left.Round(time.Second), note))
+	}
+	p.bar.SetCurrent(int64(done))
+}
+
+// stop takes the bar away.
+func (p *progress) stop() {
+	if p.bar == nil {
 		return
 	}
-	fmt.Fprintf(w, "\r\033[K%d of %d, about %s left", done, of, left.Round(time.Second))
+	p.bar.Abort(true)
+	p.bars.Wait()
 }

@@ -27,9 +27,24 @@ type room struct {
 // house is the table of docs/architecture.md. Arrows point down, or sideways
 // where the table says so. A new package needs a line in both.
 var house = map[string]room{
-	"cmd/loadstar": {floor: 5, may: "...", external: "github.com/spf13/cobra github.com/parquet-go/parquet-go golang.org/x/sys"},
+	"cmd/loadstar": {floor: 5, may: "...", external: "github.com/spf13/cobra github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys"},
 
-	"forecast": {floor: 2, may: "nn nn/safetensors series metric"},
+	"lab/experiment": {floor: 4, may: "fed lab/sim nn/kernel series"},
+	"lab/sim":        {floor: 4, may: "fed fed/client fed/recipe fed/round forecast internal/atomicfile lab/run metric nn nn/kernel series", external: "golang.org/x/sys"},
+	"lab/run":        {floor: 4, may: "internal/atomicfile", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
+
+	"fed/recipe":     {floor: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "gopkg.in/yaml.v3"},
+	"fed/round":      {floor: 3, may: "fed fed/exact nn"},
+	"fed/client":     {floor: 3, may: "fed forecast nn nn/kernel series"},
+	"fed/aggregate":  {floor: 3, may: "fed"},
+	"fed/serveropt":  {floor: 3, may: "fed"},
+	"fed/schedule":   {floor: 3, may: "fed"},
+	"fed/clientopt":  {floor: 3, may: "fed nn/kernel"},
+	"fed/localtrain": {floor: 3, may: "fed nn/kernel"},
+	"fed":            {floor: 3, may: "fed/exact", external: "gopkg.in/yaml.v3"},
+	"fed/exact":      {floor: 3},
+
+	"forecast": {floor: 2, may: "nn nn/kernel nn/safetensors series metric"},
 
 	"nn":             {floor: 1, may: "nn/kernel"},
 	"nn/kernel":      {floor: 1, external: "golang.org/x/sys"},
@@ -37,15 +52,17 @@ var house = map[string]room{
 	"nn/nntest":      {floor: 1, may: "nn nn/kernel"},
 
 	"series":         {floor: 1, external: "golang.org/x/sys"},
-	"series/read":    {floor: 1, may: "series", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go gopkg.in/yaml.v3"},
+	"series/read":    {floor: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go gopkg.in/yaml.v3"},
 	"series/quality": {floor: 1, may: "series"},
 	"series/synth":   {floor: 1},
 	"series/write":   {floor: 1, may: "series", external: "github.com/parquet-go/parquet-go"},
 
 	"metric": {floor: 1},
 
-	"internal/archtest": {floor: 5},
-	"internal/datatest": {floor: 1},
+	"internal/archtest":   {floor: 5},
+	"internal/atomicfile": {floor: 1},
+	"internal/config":     {floor: 1, external: "gopkg.in/yaml.v3"},
+	"internal/datatest":   {floor: 1},
 }
 
 // testOnly are packages that nothing but tests may import.

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/forecast"
+	"loadstar/lab/experiment"
+	"loadstar/lab/sim"
+	"loadstar/metric"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+func newCompare() *cobra.Command {
+	var (
+		data, plans, baselines []string
+		seeds                  []uint
+		root, out              string
+		rounds, parallel       int
+		asJSON, markdown       bool
+	)
+	cmd := &cobra.Command{
+		Use:   "compare",
+		Short: "Train several plans on several datasets, and set them beside baselines",
+		Long: `Train several plans on several datasets, and set their skill on the test part beside
+that of baselines. MASE compares with repeating the newest known load: below 1 is
+better than that. With several seeds, figures are means over them, and the spread of
+the median is from the lowest to the highest.
+
+As many runs go on at a time as there are cores. A comparison that was interrupted
+goes on where it was, and one that is finished prints its table again.`,
+		Example: "  loadstar compare --data datasets/hog-core42.yaml --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "compare "} }
+			switch {
+			case len(data) == 0 || len(plans)+len(baselines) == 0:
+				return usage("compare what? give --data, and --plan or --baseline or both")
+			case parallel < 1 || rounds < 0:
+				return usage("--parallel is at least 1, and --rounds not below 0")
+			}
+			k, err := kernel.Default()
+			if err != nil {
+				return err
+			}
+			e := &experiment.Experiment{Dir: out, Kernel: k, Parallel: parallel}
+			var table []comparison
+			for _, path := range data {
+				d, closer, err := openDataset(path, root)
+				if err != nil {
+					return err
+				}
+				defer closer.Close()
+				c, err := newComparison(cmd, d, baselines, parallel)
+				if err != nil {
+					return err
+				}
+				for _, file := range plans {
+					row := compared{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
+					for _, seed := range seeds {
+						p, err := readPlan(file, path, rounds)
+						if err != nil {
+							return err
+						}
+						p.Seed = uint64(seed)
+						row.trials = append(row.trials, len(e.Trials))
+						e.Trials = append(e.Trials, experiment.Trial{Plan: p, Dataset: d})
+					}
+					c.Methods = append(c.Methods, row)
+				}
+				table = append(table, c)
+			}
+			bar := newProgress(cmd.ErrOrStderr(), e.Rounds())
+			defer bar.stop()
+			e.Progress = func(done int) { bar.set(done, "") }
+			done, err := e.Run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			for i := range table {
+				for j := range table[i].Methods {
+					table[i].Methods[j].take(done)
+				}
+			}
+			switch w := cmd.OutOrStdout(); {
+			case asJSON:
+				return printJSON(w, table)
+			case markdown:
+				return printComparison(w, table, "\n%s\n\n", "| method | MASE mean | median | below 1 | MAE kW |\n|---|---|---|---|---|\n", "| %s | %.3f | %s | %.0f %% | %.3f |\n")
+			default:
+				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+				if err := printComparison(t, table, "%s\n", "METHOD\tMASE\tMEDIAN\tBELOW 1\tMAE kW\t\n", "%s\t%.3f\t%s\t%.0f %%\t%.3f\t\n"); err != nil {
+					return err
+				}
+				return t.Flush()
+			}
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&data, "data", nil, "datasets; may be repeated")
+	f.StringVar(&root, "root", "", rootUsage)
+	f.StringSliceVar(&plans, "plan", nil, "plans to train; may be repeated")
+	f.StringSliceVar(&baselines, "baseline", nil, "baselines beside them, as in loadstar backtest; may be repeated")
+	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds instead of the plans' own")
+	f.IntVar(&rounds, "rounds", 0, "rounds instead of the plans' own")
+	f.StringVar(&out, "out", "runs/compare", "folder of the runs")
+	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "runs at a time")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	f.BoolVar(&markdown, "markdown", false, "print tables for a document")
+	return cmd
+}
+
+// comparison is the methods on one dataset.
+type comparison struct {
+	Dataset   string     `json:"dataset"`
+	Generated bool       `json:"generated"`
+	Clients   int        `json:"clients"`
+	Methods   []compared `json:"methods"`
+}
+
+// compared is one method's skill: a baseline's, or the mean of a plan's over seeds.
+type compared struct {
+	Method   string        `json:"method"`
+	Mean     metric.Number `json:"mase_mean"`
+	Median   metric.Number `json:"mase_median"`
+	BelowOne metric.Number `json:"below_one"`
+	MAE      metric.Number `json:"mae"`
+	// Low and High are the medians of the best and the worst seed.
+	Low  metric.Number `json:"mase_median_low"`
+	High metric.Number `json:"mase_median_high"`
+
+	trials []int
+}
+
+func newComparison(cmd *cobra.Command, d *series.Dataset, baselines []string, workers int) (comparison, error) {
+	c := comparison{Dataset: d.Name, Generated: d.Generated, Clients: d.Len()}
+	b := forecast.Backtest{Dataset: d, Horizon: 1, Targets: 1, Split: series.DefaultSplit, Part: series.Test, Workers: workers}
+	for _, name := range baselines {
+		r, err := runBacktest(cmd, b, name, "")
+		if err != nil {
+			return c, err
+		}
+		mase := r.Fleet["mase"]
+		c.Methods = append(c.Methods, compared{
+			Method: name, Mean: mase.Mean, Median: mase.Median, Low: mase.Median, High: mase.Median,
+			BelowOne: metric.Number(r.belowOne()), MAE: r.Fleet["mae"].Mean,
+		})
+	}
+	return c, nil
+}
+
+// take fills in what became of the trials.
+func (c *compared) take(done []*sim.Summary) {
+	n := metric.Number(len(c.trials))
+	for i, t := range c.trials {
+		s := done[t]
+		c.Mean += s.MASE.Mean / n
+		c.Median += s.MASE.Median / n
+		c.BelowOne += s.MASE.BelowOne / n
+		c.MAE += s.MAE / n
+		if i == 0 {
+			c.Low, c.High = s.MASE.Median, s.MASE.Median
+		}
+		c.Low, c.High = min(c.Low, s.MASE.Median), max(c.High, s.MASE.Median)
+	}
+}
+
+func (c *compared) median() string {
+	if c.Low == c.High {
+		return fmt.Sprintf("%.3f", c.Median)
+	}
+	return fmt.Sprintf("%.3f (%.3f-%.3f)", c.Median, c.Low, c.High)
+}
+
+func printComparison(w io.Writer, table []comparison, title, head, row string) error {
+	for _, c := range table {
+		fmt.Fprintf(w, title, fmt.Sprintf("%s: %s%s", c.Dataset, count(c.Clients, "client"), generatedMark(c.Generated)))
+		fmt.Fprint(w, head)
+		for _, m := range c.Methods {
+			if _, err := fmt.Fprintf(w, row, m.Method, m.Mean, m.median(), 100*m.BelowOne, m.MAE); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/fed/recipe"
+)
+
+func newPlan() *cobra.Command {
+	cmd := &cobra.Command{Use: "plan", Short: "Training plans: write, check and explain them"}
+	cmd.AddCommand(newPlanList(), newPlanInit(), newPlanCheck(), newPlanExplain())
+	return cmd
+}
+
+func newPlanList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the algorithms that a plan can name",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			type row struct {
+				Name  string `json:"name"`
+				About string `json:"about"`
+				From  string `json:"from"`
+			}
+			var rows []row
+			for _, a := range recipe.Algorithms() {
+				rows = append(rows, row{a.Name, a.About, a.Paper})
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), rows)
+			}
+			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "ALGORITHM\tWHAT IT DOES")
+			for _, r := range rows {
+				fmt.Fprintf(t, "%s\t%s\n", r.Name, r.About)
+			}
+			return t.Flush()
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the papers that the defaults are from")
+	return cmd
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/fed/recipe"
+	"loadstar/internal/config"
+)
+
+func newPlanCheck() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check FILE...",
+		Short: "Find everything that is wrong with plans",
+		Long: `Read plans as a run would, and print everything that is wrong with them, a line each:
+unknown settings, settings that the algorithm does not have, wrong values, settings
+that contradict each other. No data is opened.`,
+		Example: "  loadstar plan check plans/*.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			type problem struct {
+				Line int    `json:"line,omitempty"`
+				Text string `json:"text"`
+			}
+			type result struct {
+				File      string    `json:"file"`
+				Name      string    `json:"name,omitempty"`
+				Algorithm string    `json:"algorithm,omitempty"`
+				Problems  []problem `json:"problems,omitempty"`
+			}
+			var results []result
+			bad := 0
+			for _, path := range args {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				r := result{File: path}
+				p, err := recipe.Read(text)
+				if found := (config.Problems{}); errors.As(err, &found) {
+					bad++
+					for _, x := range found {
+						r.Problems = append(r.Problems, problem{x.Line, x.Text})
+					}
+				} else if err != nil {
+					return fmt.Errorf("%s: %w", path, err)
+				} else {
+					r.Name, r.Algorithm = p.Name, p.Algorithm
+				}
+				results = append(results, r)
+			}
+			w := cmd.OutOrStdout()
+			if asJSON {
+				if err := printJSON(w, results); err != nil {
+					return err
+				}
+			} else {
+				for _, r := range results {
+					for _, x := range r.Problems {
+						at := r.File
+						if x.Line > 0 {
+							at = fmt.Sprintf("%s:%d", at, x.Line) // where editors jump to
+						}
+						fmt.Fprintf(w, "%s: %s\n", at, x.Text)
+					}
+				}
+			}
+			if bad > 0 {
+				return fmt.Errorf("%d of %s cannot be run", bad, count(len(args), "plan"))
+			}
+			if !asJSON {
+				fmt.Fprintf(w, "%s in order\n", count(len(args), "plan"))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/fed/recipe"
+)
+
+func newPlanInit() *cobra.Command {
+	var out, data string
+	cmd := &cobra.Command{
+		Use:   "init [ALGORITHM]",
+		Short: "Write a plan with every setting of an algorithm, explained",
+		Long: `Write a plan for an algorithm, fedavg if none is given, with all its settings, what
+they mean and their defaults. A file that is there is never replaced; "-o -" prints.`,
+		Example: "  loadstar plan init fedadam -o my.yaml\n  loadstar plan init fedsim --data datasets/robin-core42.yaml -o -",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := "fedavg"
+			if len(args) == 1 {
+				name = args[0]
+			}
+			text, err := recipe.Template(name, data)
+			if err != nil {
+				return usageError{err, "plan init "}
+			}
+			if out == "-" {
+				_, err := cmd.OutOrStdout().Write(text)
+				return err
+			}
+			if out == "" {
+				out = name + ".yaml"
+			}
+			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("%s is there already; give another name with -o", out)
+			}
+			if err != nil {
+				return err
+			}
+			if _, err := f.Write(text); err != nil {
+				f.Close()
+				return err
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: a plan for %s; 'loadstar plan explain %s' says what it will do\n", out, name, out)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write (default ALGORITHM.yaml)")
+	cmd.Flags().StringVar(&data, "data", "datasets/hog-core42.yaml", "the plan's dataset")
+	return cmd
+}

@@ -1,0 +1,290 @@
+// Package run is a run's folder: what was asked for, what came of it, and where to
+// go on after an interruption.
+//
+//	plan.yaml               the effective plan, every default filled in
+//	rounds.csv .parquet     a row for each round
+//	evaluations.csv ...     a row for each client at each evaluation on the way
+//	clients.csv ...         a row for each client in the end
+//	shared.safetensors      the shared weights
+//	personal/*.safetensors  each client's personal weights
+//	summary.json            the figures in short
+//	events.jsonl            what happened when, by the wall clock
+//	checkpoint, kept.bin    where to go on
+//
+// Everything but the events and the summary's times depends on the plan, the data
+// and the kernel set alone: it is the same bytes however often a run was
+// interrupted.
+package run
+
+import (
+	"bytes"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"loadstar/internal/atomicfile"
+)
+
+// Round is a row of the rounds table. Times are virtual, in seconds.
+type Round struct {
+	Round     int     `parquet:"round"`
+	Version   int     `parquet:"version"` // after the round
+	Outcome   string  `parquet:"outcome,dict"`
+	Opened    float64 `parquet:"opened_s"`
+	Closed    float64 `parquet:"closed_s"`
+	Asked     int     `parquet:"asked"`
+	Counted   int     `parquet:"counted"`
+	Late      int     `parquet:"late"`
+	Lost      int     `parquet:"lost"`
+	Staleness float64 `parquet:"mean_staleness"`
+	Stalest   int     `parquet:"max_staleness"`
+	Steps     int     `parquet:"steps"`
+	Loss      float64 `parquet:"train_loss"` // mean over clients
+	Down      int64   `parquet:"bytes_down"`
+	Up        int64   `parquet:"bytes_up"`
+}
+
+// Evaluation is a row of the evaluations table: one client's sample of validation
+// windows.
+type Evaluation struct {
+	Round  int     `parquet:"round"` // how many were done
+	Client string  `parquet:"unique_id,dict"`
+	Loss   float64 `parquet:"loss"`
+	MAE    float64 `parquet:"mae"`
+	RMSE   float64 `parquet:"rmse"`
+	MASE   float64 `parquet:"mase"`
+}
+
+// Client is a row of the clients table: scores on the test part, in kW.
+type Client struct {
+	Client   string  `parquet:"unique_id"`
+	Examples int     `parquet:"train_examples"`
+	Targets  int     `parquet:"targets"`
+	Loss     float64 `parquet:"loss"`
+	MAE      float64 `parquet:"mae"`
+	RMSE     float64 `parquet:"rmse"`
+	NMAE     float64 `parquet:"nmae"`
+	MAPE     float64 `parquet:"mape"`
+	SMAPE    float64 `parquet:"smape"`
+	MASE     float64 `parquet:"mase"`
+}
+
+// Offsets are where the tables end in a checkpoint.
+type Offsets struct{ Rounds, Evaluations int64 }
+
+// Folder is the open folder of a run. It belongs to one process at a time.
+type Folder struct {
+	Dir         string
+	Rounds      *Table[Round]
+	Evaluations *Table[Evaluation]
+
+	lock   *os.File
+	events *os.File
+}
+
+// ErrExists says that there is a run in a folder already.
+var ErrExists = errors.New("there is a run already")
+
+// Create begins a run's folder with its effective plan.
+func Create(dir string, plan []byte) (*Folder, error) {
+	if _, err := os.Stat(filepath.Join(dir, "plan.yaml")); err == nil {
+		return nil, fmt.Errorf("%s: %w", dir, ErrExists)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := open(dir)
+	if err != nil {
+		return nil, err
+	}
+	err = atomicfile.Write(filepath.Join(dir, "plan.yaml"), func(w io.Writer) error {
+		_, err := w.Write(plan)
+		return err
+	})
+	if err == nil {
+		err = f.OpenTables(Offsets{})
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Reopen opens the folder of a run with the same plan. Its tables are opened when it
+// is known where they end.
+func Reopen(dir string, plan []byte) (*Folder, error) {
+	before, err := os.ReadFile(filepath.Join(dir, "plan.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: there is no run to go on with", dir)
+	} else if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(before, plan) {
+		return nil, fmt.Errorf("%s is a run of another plan; compare its plan.yaml", dir)
+	}
+	return open(dir)
+}
+
+func open(dir string) (*Folder, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("%s: another process is at this run", dir)
+	}
+	if err := sweep(dir); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	events, err := os.OpenFile(filepath.Join(dir, "events.jsonl"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return &Folder{Dir: dir, lock: lock, events: events}, nil
+}
+
+// sweep removes the files that a process was writing when it was killed: atomicfile
+// had not given them their names yet.
+func sweep(dir string) error {
+	for _, pattern := range []string{".*.*", "personal/.*.*"} {
+		left, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		for _, path := range left {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// OpenTables opens the tables and forgets what is behind the offsets.
+func (f *Folder) OpenTables(at Offsets) (err error) {
+	if f.Rounds, err = openTable[Round](f.path("rounds.csv"), at.Rounds); err != nil {
+		return err
+	}
+	f.Evaluations, err = openTable[Evaluation](f.path("evaluations.csv"), at.Evaluations)
+	return err
+}
+
+// Sync puts the tables on disk.
+func (f *Folder) Sync() (at Offsets, err error) {
+	if at.Rounds, err = f.Rounds.sync(); err != nil {
+		return at, err
+	}
+	at.Evaluations, err = f.Evaluations.sync()
+	return at, err
+}
+
+func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
+
+// Kept is the file of what clients keep.
+func (f *Folder) Kept() string { return f.path("kept.bin") }
+
+// Event appends a line to the events: a constant message, and what belongs to it.
+func (f *Folder) Event(message string, v any) error {
+	line, err := json.Marshal(struct {
+		Time  time.Time `json:"time"`
+		Event string    `json:"event"`
+		Data  any       `json:"data,omitempty"`
+	}{time.Now().UTC(), message, v})
+	if err != nil {
+		return err
+	}
+	_, err = f.events.Write(append(line, '\n'))
+	return err
+}
+
+// Save replaces the checkpoint.
+func (f *Folder) Save(v any) error {
+	return atomicfile.Write(f.path("checkpoint"), func(w io.Writer) error { return gob.NewEncoder(w).Encode(v) })
+}
+
+// Load reads the checkpoint. It returns false if there is none.
+func (f *Folder) Load(v any) (bool, error) {
+	file, err := os.Open(f.path("checkpoint"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	if err := gob.NewDecoder(file).Decode(v); err != nil {
+		return false, fmt.Errorf("%s: %w", file.Name(), err)
+	}
+	return true, nil
+}
+
+// Clients writes the clients table.
+func (f *Folder) Clients(rows []Client) error {
+	t, err := openTable[Client](f.path("clients.csv"), 0)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if err := t.Append(r); err != nil {
+			return err
+		}
+	}
+	return t.close()
+}
+
+// Finish writes the twins of the tables, and the summary.
+func (f *Folder) Finish(summary any) error {
+	if _, err := f.Sync(); err != nil {
+		return err
+	}
+	err := errors.Join(
+		writeParquet[Round](f.path("rounds.csv"), f.path("rounds.parquet")),
+		writeParquet[Evaluation](f.path("evaluations.csv"), f.path("evaluations.parquet")),
+		writeParquet[Client](f.path("clients.csv"), f.path("clients.parquet")),
+	)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(f.Summary(), func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(summary)
+	})
+}
+
+// Summary is the file that a finished run has.
+func (f *Folder) Summary() string { return f.path("summary.json") }
+
+// Shared is the file of the shared weights.
+func (f *Folder) Shared() string { return f.path("shared.safetensors") }
+
+// Personal is the file of a client's personal weights, in a folder that is made for
+// it, and its name within the run's folder.
+func (f *Folder) Personal(client string) (path, name string, err error) {
+	name = "personal/" + url.PathEscape(client) + ".safetensors"
+	return f.path(name), name, os.MkdirAll(f.path("personal"), 0o755)
+}
+
+// Close gives the folder up.
+func (f *Folder) Close() error {
+	var err error
+	if f.Rounds != nil {
+		err = f.Rounds.close()
+	}
+	if f.Evaluations != nil {
+		err = errors.Join(err, f.Evaluations.close())
+	}
+	return errors.Join(err, f.events.Close(), f.lock.Close())
+}

@@ -1,0 +1,189 @@
+package run
+
+import (
+	"bufio"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
+
+	"loadstar/internal/atomicfile"
+)
+
+// Table is a growing CSV file with a row for each T, a struct of strings, integers
+// and floats whose columns are named by its parquet tags. A NaN is an empty field.
+type Table[T any] struct {
+	f      *os.File
+	w      *bufio.Writer
+	offset int64
+	row    []byte
+}
+
+// openTable opens a table and forgets what is behind the offset, or begins it if
+// that is 0.
+func openTable[T any](path string, offset int64) (*Table[T], error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() < offset {
+		err = fmt.Errorf("%s has %d bytes, but had %d when the run was last saved", path, info.Size(), offset)
+	}
+	if err == nil {
+		err = f.Truncate(offset)
+	}
+	if err == nil {
+		_, err = f.Seek(offset, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	t := &Table[T]{f: f, w: bufio.NewWriter(f), offset: offset}
+	if offset == 0 {
+		t.row = append(t.row[:0], strings.Join(columns[T](), ",")...)
+		err = t.write()
+	}
+	return t, err
+}
+
+func columns[T any]() []string {
+	var names []string
+	for f := range reflect.TypeFor[T]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("parquet"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
+// Append writes a row.
+func (t *Table[T]) Append(row T) error {
+	t.row = t.row[:0]
+	v := reflect.ValueOf(row)
+	for i := range v.NumField() {
+		if i > 0 {
+			t.row = append(t.row, ',')
+		}
+		switch f := v.Field(i); f.Kind() {
+		case reflect.Float64:
+			if x := f.Float(); !math.IsNaN(x) {
+				t.row = strconv.AppendFloat(t.row, x, 'g', -1, 64)
+			}
+		case reflect.Int, reflect.Int64:
+			t.row = strconv.AppendInt(t.row, f.Int(), 10)
+		default:
+			t.row = append(t.row, quoted(f.String())...)
+		}
+	}
+	return t.write()
+}
+
+// quoted is a field as encoding/csv reads it.
+func quoted(s string) string {
+	if strings.ContainsAny(s, ",\"\r\n") || strings.HasPrefix(s, " ") {
+		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+	}
+	return s
+}
+
+func (t *Table[T]) write() error {
+	t.row = append(t.row, '\n')
+	n, err := t.w.Write(t.row)
+	t.offset += int64(n)
+	return err
+}
+
+// sync puts the rows on disk and returns where they end.
+func (t *Table[T]) sync() (int64, error) {
+	return t.offset, errors.Join(t.w.Flush(), t.f.Sync())
+}
+
+func (t *Table[T]) close() error { return errors.Join(t.w.Flush(), t.f.Close()) }
+
+// readTable calls each with every row of a table.
+func readTable[T any](path string, each func(T) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := csv.NewReader(bufio.NewReader(f))
+	r.ReuseRecord = true
+	head, err := r.Read()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if got, want := strings.Join(head, ","), strings.Join(columns[T](), ","); got != want {
+		return fmt.Errorf("%s has the columns %s, not %s: another version of loadstar wrote it", path, got, want)
+	}
+	for {
+		fields, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		var row T
+		if err == nil {
+			err = parse(reflect.ValueOf(&row).Elem(), fields)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if err := each(row); err != nil {
+			return err
+		}
+	}
+}
+
+func parse(row reflect.Value, fields []string) error {
+	for i, s := range fields {
+		switch f := row.Field(i); f.Kind() {
+		case reflect.Float64:
+			x := math.NaN()
+			if s != "" {
+				var err error
+				if x, err = strconv.ParseFloat(s, 64); err != nil {
+					return err
+				}
+			}
+			f.SetFloat(x)
+		case reflect.Int, reflect.Int64:
+			x, err := strconv.ParseInt(s, 10, 64)
+			if err != nil {
+				return err
+			}
+			f.SetInt(x)
+		default:
+			f.SetString(s)
+		}
+	}
+	return nil
+}
+
+// writeParquet writes a table's twin.
+func writeParquet[T any](csv, path string) error {
+	return atomicfile.Write(path, func(to io.Writer) error {
+		w := parquet.NewGenericWriter[T](to, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", ""))
+		rows := make([]T, 0, 1024)
+		flush := func() error {
+			_, err := w.Write(rows)
+			rows = rows[:0]
+			return err
+		}
+		err := readTable(csv, func(r T) error {
+			if rows = append(rows, r); len(rows) < cap(rows) {
+				return nil
+			}
+			return flush()
+		})
+		return errors.Join(err, flush(), w.Close())
+	})
+}

@@ -1,0 +1,136 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/series"
+)
+
+// member is one meter with its examples.
+type member struct {
+	id      fed.ClientID
+	meter   series.Meter
+	windows *series.Windows
+}
+
+// fleet is who takes part, each list in the order of names.
+type fleet struct {
+	clients []member // train; number i of the machine is clients[i]
+	holdout []member // do not train, and are scored
+	own     []member // whose data the server has
+	leftOut []string // have no training example
+}
+
+// newFleet finds the examples of all meters, and deals them out.
+func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers int) (*fleet, error) {
+	all := make([]member, d.Len())
+	ranges := make([]series.Ranges, d.Len())
+	frame := problem.Framer
+	parallel(workers, len(all), func(i int) {
+		m := d.Meter(i)
+		all[i] = member{id: fed.ClientID(m.ID), meter: m}
+		ranges[i] = frame.Ranges(m)
+	})
+	if p.Model.Scaling == "fleet" {
+		one := series.Ranges{}
+		for _, r := range ranges {
+			one.Merge(r)
+		}
+		for i := range ranges {
+			ranges[i] = one
+		}
+	}
+	parallel(workers, len(all), func(i int) { all[i].windows = frame.Windows(all[i].meter, ranges[i]) })
+
+	f := &fleet{}
+	slices.SortFunc(all, func(a, b member) int { return strings.Compare(string(a.id), string(b.id)) })
+	for _, m := range all {
+		if m.windows.Len(series.Train) == 0 {
+			f.leftOut = append(f.leftOut, string(m.id))
+			continue
+		}
+		f.clients = append(f.clients, m)
+	}
+	f.own = f.deal(p.Seed, "server clients", p.Server.Clients)
+	f.holdout = f.deal(p.Seed, "holdout", p.Evaluate.Holdout)
+	if len(f.clients) == 0 {
+		return nil, errors.New("no client has a complete training example: see loadstar data check")
+	}
+	return f, nil
+}
+
+// deal takes a share of the clients out of the fleet.
+func (f *fleet) deal(seed uint64, purpose string, share float64) []member {
+	n := recipe.Dealt(share, len(f.clients))
+	taken := make([]bool, len(f.clients))
+	for _, i := range fed.Rand(seed, purpose, 0, "").Perm(len(f.clients))[:n] {
+		taken[i] = true
+	}
+	var out, rest []member
+	for i, m := range f.clients {
+		if taken[i] {
+			out = append(out, m)
+		} else {
+			rest = append(rest, m)
+		}
+	}
+	f.clients = rest
+	return out
+}
+
+// trainee is a client of the machine: one meter, or all of them pooled.
+type trainee struct {
+	id       fed.ClientID
+	data     []*series.Windows
+	examples int
+}
+
+func (f *fleet) trainees(pooled bool) []trainee {
+	if pooled {
+		t := trainee{id: "pooled", data: windowsOf(f.clients)}
+		for _, w := range t.data {
+			t.examples += w.Len(series.Train)
+		}
+		return []trainee{t}
+	}
+	all := make([]trainee, len(f.clients))
+	for i, m := range f.clients {
+		all[i] = trainee{m.id, []*series.Windows{m.windows}, m.windows.Len(series.Train)}
+	}
+	return all
+}
+
+func windowsOf(members []member) []*series.Windows {
+	all := make([]*series.Windows, len(members))
+	for i, m := range members {
+		all[i] = m.windows
+	}
+	return all
+}
+
+// fingerprint tells one dataset from another, without reading it through.
+func fingerprint(d *series.Dataset) string {
+	from, to := d.Span()
+	return fmt.Sprintf("%s, %d meters, %s, %d to %d", d.Name, d.Len(), d.Interval, from, to)
+}
+
+// parallel calls do with 0 to n-1, from several goroutines.
+func parallel(workers, n int, do func(i int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(workers, n) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	wg.Wait()
+}

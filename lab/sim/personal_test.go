@@ -1,0 +1,460 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func newKeep(t testing.TB, path string, clients int, initial []float32, memory int64) *keep {
+	t.Helper()
+	k, err := openKeep(path, clients, len(initial), initial, memory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.close() }) //nolint:errcheck // it may be closed already
+	return k
+}
+
+func fill(n int, v float32) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = v + float32(i)
+	}
+	return x
+}
+
+// TestKeepModel compares with a map over random operations. A crash is a file that
+// is opened anew and restored to the last blob that was saved.
+func TestKeepModel(t *testing.T) {
+	folder, files := t.TempDir(), 0
+	rapid.Check(t, func(t *rapid.T) {
+		files++
+		path := filepath.Join(folder, fmt.Sprint(files))
+		clients := rapid.IntRange(1, 9).Draw(t, "clients")
+		floats := rapid.SampledFrom([]int{0, 1, 7, 1023, 1024}).Draw(t, "floats")
+		memory := int64(rapid.IntRange(0, 10).Draw(t, "values in memory") * 4 * floats)
+		initial := fill(floats, 0.5)
+		open := func() *keep {
+			k, err := openKeep(path, clients, floats, initial, memory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		}
+		k := open()
+		defer func() {
+			k.close() //nolint:errcheck // the test is over
+			os.Remove(path)
+		}()
+		now, saved := map[int]float32{}, map[int]float32{}
+		var blob []byte
+		clone := func(m map[int]float32) map[int]float32 {
+			c := map[int]float32{}
+			for i, v := range m {
+				c[i] = v
+			}
+			return c
+		}
+		load := func(client int) {
+			dst := fill(floats, -1)
+			first, err := k.load(client, dst)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, stored := now[client]
+			want := initial
+			if stored {
+				want = fill(floats, v)
+			}
+			if first == stored || !slices.Equal(dst, want) {
+				t.Fatalf("client %d: first %v, %v; want %v, %v", client, first, dst, !stored, want)
+			}
+		}
+		client := rapid.IntRange(0, clients-1)
+		t.Repeat(map[string]func(*rapid.T){
+			"load": func(t *rapid.T) { load(client.Draw(t, "client")) },
+			"store": func(t *rapid.T) {
+				i, v := client.Draw(t, "client"), float32(rapid.IntRange(0, 1e6).Draw(t, "value"))
+				src := fill(floats, v)
+				if err := k.store(i, src); err != nil {
+					t.Fatal(err)
+				}
+				clear(src) // it must have kept a copy
+				now[i] = v
+			},
+			"commit": func(t *rapid.T) {
+				b, err := k.commit()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rapid.Bool().Draw(t, "crash before the blob is saved") && blob != nil {
+					k.close() //nolint:errcheck // it crashes
+					k = open()
+					if err := k.restore(blob); err != nil {
+						t.Fatal(err)
+					}
+					now = clone(saved)
+					return
+				}
+				blob, saved = b, clone(now)
+			},
+			"crash": func(t *rapid.T) {
+				k.close() //nolint:errcheck // it crashes
+				k = open()
+				now = clone(saved)
+				if blob == nil {
+					return
+				}
+				if err := k.restore(blob); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"restore": func(t *rapid.T) {
+				if blob == nil {
+					t.Skip("no commit yet")
+				}
+				if err := k.restore(blob); err != nil {
+					t.Fatal(err)
+				}
+				now = clone(saved)
+			},
+			"": func(t *rapid.T) {
+				for i := range clients {
+					load(i)
+				}
+				if len(k.ring) > k.room {
+					t.Fatalf("%d values in memory, %d allowed", len(k.ring), k.room)
+				}
+			},
+		})
+	})
+}
+
+func TestKeepBits(t *testing.T) {
+	initial := []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e-45, float32(math.Copysign(0, -1))}
+	path := filepath.Join(t.TempDir(), "keep")
+	k := newKeep(t, path, 3, initial, 0)
+	if err := k.store(1, initial); err != nil {
+		t.Fatal(err)
+	}
+	dst := make([]float32, 4)
+	if first, err := k.load(1, dst); first || err != nil || !bytes.Equal(raw(dst), raw(initial)) {
+		t.Errorf("%v becomes %v, %v", initial, dst, err)
+	}
+	if err := k.store(1, dst[:3]); err == nil {
+		t.Error("three floats are stored for four")
+	}
+}
+
+func TestKeepRefuses(t *testing.T) {
+	const clients, floats = 5, 2000
+	initial := fill(floats, 0)
+	// prepare returns a file with clients 1 and 2 in it, closed, and its blob.
+	prepare := func(t *testing.T) (path string, blob []byte) {
+		path = filepath.Join(t.TempDir(), "keep")
+		k := newKeep(t, path, clients, initial, 1<<20)
+		for i := 1; i <= 2; i++ {
+			if err := k.store(i, fill(floats, float32(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		blob, err := k.commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.close(); err != nil {
+			t.Fatal(err)
+		}
+		return path, blob
+	}
+	flip := func(t *testing.T, path string, at int64) {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		b := make([]byte, 1)
+		if _, err := f.ReadAt(b, at); err != nil {
+			t.Fatal(err)
+		}
+		b[0] ^= 4
+		if _, err := f.WriteAt(b, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(t *testing.T, err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+	open := func(path string, clients, floats int, initial []float32) error {
+		k, err := openKeep(path, clients, floats, initial, 0)
+		if err == nil {
+			k.close() //nolint:errcheck // it should not be open
+		}
+		return err
+	}
+	t.Run("open", func(t *testing.T) {
+		path, _ := prepare(t)
+		refused(t, open(path, clients+1, floats, initial), "2000 floats for each of 5 clients, not 2000 for 6")
+		refused(t, open(path, clients, 1, initial[:1]), "2000 floats for each of 5 clients, not 1 for 5")
+		refused(t, open(path, clients, floats, initial[1:]), "1999 initial")
+		refused(t, open(path, clients, floats, fill(floats, 1)), "other initial weights")
+		k := newKeep(t, path, clients, initial, 0)
+		refused(t, open(path, clients, floats, initial), "another run uses it")
+		k.close() //nolint:errcheck // for the next line to open
+		if err := os.Truncate(path, k.size()-1); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, open(path, clients, floats, initial), fmt.Sprintf("%d bytes instead of %d", k.size()-1, k.size()))
+		if err := os.Truncate(path, 20); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, open(path, clients, floats, initial), "damaged")
+		if err := os.Truncate(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, open(path, clients, floats, initial), "not a file of personal weights")
+		path, _ = prepare(t)
+		flip(t, path, 30)
+		refused(t, open(path, clients, floats, initial), "header is damaged")
+	})
+	t.Run("restore", func(t *testing.T) {
+		path, blob := prepare(t)
+		k := newKeep(t, path, clients, initial, 0)
+		for _, at := range []int64{k.place(2, 0), k.place(1, 0) + 4*floats - 1, k.place(1, 0) + 4*floats} {
+			flip(t, path, at)
+			refused(t, k.restore(blob), "do not match their checksum")
+			flip(t, path, at)
+		}
+		for i := range blob {
+			blob[i] ^= 1
+			refused(t, k.restore(blob), "checkpoint")
+			blob[i] ^= 1
+			refused(t, k.restore(blob[:i]), "checkpoint")
+		}
+		_, other := prepare(t)
+		refused(t, k.restore(other), "not the file that the checkpoint was made with")
+		if first, err := k.load(1, make([]float32, floats)); !first || err != nil {
+			t.Errorf("a refused blob leaves first %v, %v", first, err)
+		}
+		if err := k.restore(blob); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(path, k.place(2, 0)+100); err != nil {
+			t.Fatal(err)
+		}
+		_, err := k.load(2, make([]float32, floats))
+		refused(t, err, "cut off before the weights of client 2")
+	})
+	t.Run("two commits later", func(t *testing.T) {
+		path, blob := prepare(t)
+		k := newKeep(t, path, clients, initial, 0)
+		if err := k.restore(blob); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			if err := k.store(1, fill(floats, float32(10+i))); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := k.commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refused(t, k.restore(blob), "more was stored after a later one")
+	})
+	t.Run("closed", func(t *testing.T) {
+		k := newKeep(t, filepath.Join(t.TempDir(), "keep"), 1, initial, 1<<20)
+		if err := k.close(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := k.load(0, make([]float32, floats))
+		_, err2 := k.commit()
+		for _, err := range []error{err, err2, k.store(0, initial)} {
+			if !errors.Is(err, os.ErrClosed) {
+				t.Errorf("after close: %v", err)
+			}
+		}
+	})
+}
+
+// TestKeepConcurrent has workers count in every client's values, with room for few
+// of them, while commits go on.
+func TestKeepConcurrent(t *testing.T) {
+	const clients, floats, workers, rounds = 40, 1500, 8, 12
+	path := filepath.Join(t.TempDir(), "keep")
+	for _, room := range []int64{0, 3, workers, clients / 2, clients} {
+		os.Remove(path)
+		k := newKeep(t, path, clients, fill(floats, 0), room*4*floats)
+		for round := range rounds {
+			next := make(chan int)
+			var wg sync.WaitGroup
+			for range workers {
+				wg.Go(func() {
+					x := make([]float32, floats)
+					for i := range next {
+						first, err := k.load(i, x)
+						if err != nil || first != (round == 0) || !slices.Equal(x, fill(floats, float32(round))) {
+							t.Errorf("round %d, client %d: first %v, %g..., %v", round, i, first, x[0], err)
+						}
+						if err := k.store(i, fill(floats, float32(round+1))); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			var blob []byte
+			for n, i := range rand.New(rand.NewPCG(1, uint64(round))).Perm(clients) {
+				if n == clients/2 {
+					var err error
+					if blob, err = k.commit(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				next <- i
+			}
+			close(next)
+			wg.Wait()
+			if round == rounds-1 {
+				if err := k.restore(blob); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if len(k.ring) > int(room) {
+			t.Errorf("%d values in memory, %d allowed", len(k.ring), room)
+		}
+		k.close() //nolint:errcheck // the next one has another room
+	}
+}
+
+// TestKeepKilled kills a process that stores, commits and saves its blob, again and
+// again, and looks what it left behind.
+func TestKeepKilled(t *testing.T) {
+	const clients, floats, room = 30, 5000, 10
+	folder := os.Getenv("LOADSTAR_TEST_KEEP")
+	child := folder != ""
+	if !child {
+		folder = t.TempDir()
+	}
+	path, saved := filepath.Join(folder, "keep"), filepath.Join(folder, "blob")
+	takesPart := func(round, client int) bool { return rand.New(rand.NewPCG(uint64(round), uint64(client))).IntN(3) == 0 }
+	// resume opens what is there, checks it and returns the rounds done.
+	resume := func() (*keep, int) {
+		k := newKeep(t, path, clients, fill(floats, 0.5), room*4*floats)
+		blob, err := os.ReadFile(saved)
+		if errors.Is(err, os.ErrNotExist) {
+			return k, 0
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		rounds := int(binary.LittleEndian.Uint64(blob))
+		if err := k.restore(blob[8:]); err != nil {
+			t.Fatal(err)
+		}
+		x := make([]float32, floats)
+		for i := range clients {
+			want, never := float32(0.5), true
+			for round := range rounds {
+				if takesPart(round, i) {
+					want, never = float32(round*clients+i), false
+				}
+			}
+			first, err := k.load(i, x)
+			if err != nil || first != never || !slices.Equal(x, fill(floats, want)) {
+				t.Fatalf("after %d rounds client %d has first %v, %g..., %v; want %v, %g", rounds, i, first, x[0], err, never, want)
+			}
+		}
+		return k, rounds
+	}
+	if child {
+		k, round := resume()
+		for ; ; round++ {
+			for i := range clients {
+				if takesPart(round, i) {
+					if err := k.store(i, fill(floats, float32(round*clients+i))); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			blob, err := k.commit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			blob = append(binary.LittleEndian.AppendUint64(nil, uint64(round+1)), blob...)
+			if err := errors.Join(os.WriteFile(saved+".new", blob, 0o644), os.Rename(saved+".new", saved)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	rng := rand.New(rand.NewPCG(2, 2))
+	for range 6 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKeepKilled$")
+		cmd.Env = append(os.Environ(), "LOADSTAR_TEST_KEEP="+folder)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(50+rng.IntN(200)) * time.Millisecond)
+		cmd.Process.Kill() //nolint:errcheck // Wait tells
+		cmd.Wait()         //nolint:errcheck // it was killed
+		if out.Len() > 0 {
+			t.Fatalf("the process ended by itself: %s", &out)
+		}
+	}
+	k, rounds := resume()
+	t.Logf("%d rounds", rounds)
+	if rounds == 0 {
+		t.Error("not a single round was saved")
+	}
+	k.close() //nolint:errcheck // the test is over
+}
+
+// BenchmarkKeep is a client's load and store: of a fleet that fits into memory, and
+// of one that does not, of which a round takes clients at random.
+func BenchmarkKeep(b *testing.B) {
+	const floats = 36421
+	for _, c := range []struct {
+		clients int
+		memory  int64
+	}{{42, 256 << 20}, {10000, 256 << 20}} {
+		b.Run(fmt.Sprint(c.clients), func(b *testing.B) {
+			k := newKeep(b, filepath.Join(b.TempDir(), "keep"), c.clients, fill(floats, 0), c.memory)
+			x := make([]float32, floats)
+			for i := range c.clients {
+				if err := k.store(i, x); err != nil {
+					b.Fatal(err)
+				}
+			}
+			rng := rand.New(rand.NewPCG(1, 1))
+			b.SetBytes(2 * 4 * floats)
+			for b.Loop() {
+				i := rng.IntN(c.clients)
+				if _, err := k.load(i, x); err != nil {
+					b.Fatal(err)
+				}
+				x[0]++
+				if err := k.store(i, x); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

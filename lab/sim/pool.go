@@ -1,0 +1,89 @@
+package sim
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/round"
+	"loadstar/forecast"
+)
+
+// worker is the memory of one goroutine that trains and scores.
+type worker struct {
+	client *client.Worker
+	tuner  *client.Worker // nil unless the plan fine-tunes
+	scorer *forecast.Scorer
+	fold   *round.Fold
+
+	kept   []float32
+	update fed.Update
+	w      []float32 // whole weights
+}
+
+// pool is the workers. Each takes one thing to do after the other.
+type pool struct {
+	workers []*worker
+	todo    chan func(*worker)
+	wg      sync.WaitGroup
+}
+
+func newPool(workers []*worker) *pool {
+	p := &pool{workers: workers, todo: make(chan func(*worker), 2*len(workers))}
+	for _, w := range workers {
+		p.wg.Go(func() {
+			for do := range p.todo {
+				do(w)
+			}
+		})
+	}
+	return p
+}
+
+func (p *pool) close() {
+	close(p.todo)
+	p.wg.Wait()
+}
+
+// each calls do with 0 to n-1, spread over the workers, and returns the error of
+// the lowest number that failed: which one that is does not depend on who was
+// faster.
+func (p *pool) each(ctx context.Context, n int, do func(w *worker, i int) error) error {
+	var (
+		next   atomic.Int64
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		failed = n
+		first  error
+	)
+	for range min(n, len(p.workers)) {
+		wg.Add(1)
+		p.todo <- func(w *worker) {
+			defer wg.Done()
+			for {
+				i := int(next.Add(1)) - 1
+				mu.Lock()
+				stop := i >= failed
+				mu.Unlock()
+				if stop || i >= n {
+					return
+				}
+				err := ctx.Err()
+				if err == nil {
+					err = do(w, i)
+				}
+				if err != nil {
+					mu.Lock()
+					if i < failed {
+						failed, first = i, err
+					}
+					mu.Unlock()
+				}
+			}
+		}
+	}
+	wg.Wait()
+	return first
+}

@@ -1,0 +1,177 @@
+package sim
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/internal/atomicfile"
+	"loadstar/lab/run"
+	"loadstar/metric"
+	"loadstar/nn"
+	"loadstar/series"
+)
+
+// evaluate scores a sample of clients and windows of the validation part: the same
+// ones each time.
+func (s *simulation) evaluate(ctx context.Context) error {
+	clients := s.fleet.clients
+	n := min(s.Plan.Evaluate.Clients, len(clients))
+	rows := make([]run.Evaluation, n)
+	err := s.pool.each(ctx, n, func(w *worker, i int) error {
+		at := i * len(clients) / n
+		if err := s.join(w, at); err != nil {
+			return err
+		}
+		m := &clients[at]
+		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Validation, s.Plan.Evaluate.Windows, nil)
+		p := &score.Overall
+		rows[i] = run.Evaluation{
+			Round: s.machine.Round(), Client: string(m.id),
+			Loss: loss, MAE: p.MAE(), RMSE: p.RMSE(), MASE: p.MASE(),
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	mase := make([]float64, n)
+	for i, r := range rows {
+		if err := s.folder.Evaluations.Append(r); err != nil {
+			return err
+		}
+		mase[i] = r.MASE
+	}
+	s.mase = float64(metric.NewSpread(mase).Median)
+	return nil
+}
+
+// join puts a client's whole weights together in w.w.
+func (s *simulation) join(w *worker, i int) error {
+	if s.pooled() {
+		i = 0
+	}
+	if _, err := s.kept.load(i, w.kept); err != nil {
+		return err
+	}
+	p := s.problem.Partition
+	p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
+	return nil
+}
+
+// finish scores everybody on the whole test part, and writes what is left of a run.
+func (s *simulation) finish(ctx context.Context) error {
+	if err := s.folder.Event("trained", map[string]any{"rounds": s.machine.Round(), "steps": s.summary.Steps}); err != nil {
+		return err
+	}
+	scored := s.fleet.clients
+	if len(s.fleet.holdout) > 0 {
+		scored = s.fleet.holdout
+	}
+	start := stopwatch()
+	rows := make([]run.Client, len(scored))
+	fleet := make([]metric.Scores, len(scored))
+	err := s.pool.each(ctx, len(scored), func(w *worker, i int) error {
+		if err := s.final(ctx, w, i); err != nil {
+			return err
+		}
+		m := &scored[i]
+		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, nil)
+		p := &score.Overall
+		rows[i] = run.Client{
+			Client: string(m.id), Examples: m.windows.Len(series.Train), Targets: p.N(), Loss: loss,
+			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), MASE: p.MASE(),
+		}
+		fleet[i] = p.Scores()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.folder.Clients(rows); err != nil {
+		return err
+	}
+	if s.summary.Weights, err = s.writeWeights(ctx); err != nil {
+		return err
+	}
+	s.summary.scored(metric.NewFleet(fleet), s.machine.Round(), start())
+	if err := s.folder.Finish(&s.summary); err != nil {
+		return err
+	}
+	return s.folder.Event("finished", &s.summary)
+}
+
+// final puts a client's weights into w.w as they are scored in the end: fine-tuned,
+// if the plan says so, and from the beginning for one that has never trained.
+func (s *simulation) final(ctx context.Context, w *worker, i int) error {
+	p := s.problem.Partition
+	data := &s.fleet.clients
+	if len(s.fleet.holdout) > 0 {
+		data = &s.fleet.holdout
+		p.Cut(s.initial, make([]float32, p.SharedLen()), w.kept[:p.PersonalLen()])
+		p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
+	} else if err := s.join(w, i); err != nil {
+		return err
+	}
+	if w.tuner == nil {
+		return nil
+	}
+	m := &(*data)[i]
+	c := client.Client{ID: m.id, Data: []*series.Windows{m.windows}, Kept: make([]float32, w.tuner.Kept()), First: true}
+	copy(c.Kept, w.kept[:p.PersonalLen()])
+	var u fed.Update
+	if err := w.tuner.Train(ctx, &c, fed.Task{Round: s.Plan.Rounds, Shared: s.server.Shared()}, &u); err != nil {
+		return err
+	}
+	copy(w.w, w.tuner.Weights())
+	return nil
+}
+
+// writeWeights writes the shared weights, and the personal ones of whoever has
+// trained. It returns the checksum of the list of their checksums, as sha256sum
+// prints it: so anybody can compute it.
+func (s *simulation) writeWeights(ctx context.Context) (string, error) {
+	p := s.problem.Partition
+	about := map[string]string{"plan": s.Plan.Name, "version": fmt.Sprint(s.server.Version())}
+	sums := make([]string, len(s.trainees)+1)
+	write := func(w []float32, layers []nn.Layer, path, name string, about map[string]string) (string, error) {
+		h := sha256.New()
+		err := atomicfile.Write(path, func(to io.Writer) error {
+			return s.problem.Model.WriteWeights(io.MultiWriter(to, h), w, layers, about)
+		})
+		return hex.EncodeToString(h.Sum(nil)) + "  " + name + "\n", err
+	}
+	whole := make([]float32, len(s.initial))
+	p.Join(whole, s.server.Shared(), make([]float32, p.PersonalLen()))
+	var err error
+	if sums[0], err = write(whole, p.Shared(), s.folder.Shared(), "shared.safetensors", about); err != nil {
+		return "", err
+	}
+	if p.PersonalLen() > 0 {
+		err = s.pool.each(ctx, len(s.trainees), func(w *worker, i int) error {
+			first, err := s.kept.load(i, w.kept)
+			if err != nil || first {
+				return err
+			}
+			p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
+			path, name, err := s.folder.Personal(string(s.trainees[i].id))
+			if err != nil {
+				return err
+			}
+			sums[i+1], err = write(w.w, p.Personal(), path, name, map[string]string{"client": string(s.trainees[i].id), "plan": s.Plan.Name})
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	h := sha256.New()
+	for _, line := range sums {
+		io.WriteString(h, line)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
