@@ -163,6 +163,8 @@ type Evaluate struct {
 	// Clients and Windows bound the sample: of clients, and of windows of each.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
+	// Forecasts is of how many clients the forecasts of the test part are kept.
+	Forecasts int `yaml:"forecasts"`
 	// Holdout is the share of clients that do not train: they take the shared
 	// weights in the end, fine-tune and are scored. If there are any, only they are.
 	Holdout float64 `yaml:"holdout"`

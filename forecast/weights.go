@@ -23,7 +23,7 @@ func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metad
 	var tensors []safetensors.Tensor
 	for _, l := range layers {
 		for _, t := range l.Tensors {
-			if !nn.Finite(w[t.Offset : t.Offset+t.Len()]) {
+			if nn.NotFinite(w[t.Offset:t.Offset+t.Len()]) >= 0 {
 				return fmt.Errorf("tensor %s holds a number that is not finite", t.Name)
 			}
 			tensors = append(tensors, safetensors.Tensor{Name: t.Name, Shape: t.Shape, Data: w[t.Offset : t.Offset+t.Len()]})
@@ -66,7 +66,7 @@ func (m *Model) ReadWeights(from io.Reader, w []float32, layers []nn.Layer) (met
 			return nil, fmt.Errorf("tensor %s is not one of the wanted layers of %s (%s)", t.Name, m.name, layerNames(layers))
 		case !slices.Equal(t.Shape, want.Shape):
 			return nil, fmt.Errorf("tensor %s has shape %v, model %s wants %v", t.Name, t.Shape, m.name, want.Shape)
-		case !nn.Finite(t.Data):
+		case nn.NotFinite(t.Data) >= 0:
 			return nil, fmt.Errorf("tensor %s holds a number that is not finite", t.Name)
 		}
 	}

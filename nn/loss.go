@@ -3,7 +3,6 @@ package nn
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -114,14 +113,4 @@ func MeanLoss(l Loss, out, y []float32) float64 {
 		sum += loss
 	}
 	return sum / float64(len(out))
-}
-
-// Finite says whether every number of x is finite.
-func Finite(x []float32) bool {
-	for _, v := range x {
-		if math.Float32bits(v)&0x7f800000 == 0x7f800000 {
-			return false
-		}
-	}
-	return true
 }

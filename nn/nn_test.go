@@ -216,7 +216,7 @@ func TestNaNShows(t *testing.T) {
 			t.Errorf("%s: loss %g of inputs with NaN", k, loss)
 		}
 		for _, l := range net.Layers() {
-			if nn.Finite(g[l.Offset() : l.Offset()+l.Len()]) {
+			if nn.NotFinite(g[l.Offset():l.Offset()+l.Len()]) < 0 {
 				t.Errorf("%s: finite gradient of %s", k, l.Name)
 			}
 		}

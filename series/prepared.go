@@ -9,11 +9,12 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"loadstar/internal/atomicfile"
 )
 
 // A prepared file holds a dataset in the form in which it is used, so that it is
@@ -92,7 +93,7 @@ type preparedFile struct {
 
 // WritePrepared writes a dataset in prepared form. It replaces the file at once
 // when everything is on disk.
-func WritePrepared(path string, d *Dataset) (err error) {
+func WritePrepared(path string, d *Dataset) error {
 	h := preparedHeader{Name: d.Name, Generated: d.Generated, Interval: d.Interval, Zone: d.Clock.String(), Meters: int64(d.Len()), StaticNames: d.StaticNames}
 	if _, err := time.LoadLocation(h.Zone); err != nil {
 		_, offset := time.Unix(0, 0).In(d.Clock).Zone()
@@ -113,16 +114,11 @@ func WritePrepared(path string, d *Dataset) (err error) {
 		return err
 	}
 	at := h.places(len(header))
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	f, err := atomicfile.Create(path)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
+	defer f.Discard()
 	w := &preparedWriter{w: bufio.NewWriterSize(f, 1<<20)}
 	w.bytes([]byte(preparedMagic))
 	w.uint64(uint64(len(header)))
@@ -161,16 +157,10 @@ func WritePrepared(path string, d *Dataset) (err error) {
 	if w.err == nil {
 		w.err = w.w.Flush()
 	}
-	if w.err == nil {
-		w.err = f.Sync()
+	if err := f.Finish(w.err); err != nil {
+		return fmt.Errorf("prepare %w", err)
 	}
-	if w.err != nil {
-		return fmt.Errorf("prepare %s: %w", path, w.err)
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 // counts lists the counts of a record.

@@ -131,6 +131,15 @@ func (d *Dataset) Meter(i int) Meter {
 // StepsPerDay returns how many steps a day without a change of the clock has.
 func (d *Dataset) StepsPerDay() int { return int(24 * time.Hour / d.Interval) }
 
+// First returns the first n meters as a dataset of their own.
+func (d *Dataset) First(n int) (*Dataset, error) {
+	meters := make([]Meter, min(n, d.Len()))
+	for i := range meters {
+		meters[i] = d.Meter(i)
+	}
+	return NewDataset(*d, meters)
+}
+
 // Seconds returns the interval in seconds.
 func (d *Dataset) Seconds() int64 { return int64(d.Interval / time.Second) }
 

@@ -18,7 +18,6 @@ import (
 	"loadstar/forecast"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
-	"loadstar/series"
 )
 
 func newBenchSimulate() *cobra.Command {
@@ -94,6 +93,7 @@ func benchSimulate(ctx context.Context, runs, workers int, d time.Duration, to i
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	collectOften()
 	all, _, err := benchFleet(10_000)
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func benchSimulate(ctx context.Context, runs, workers int, d time.Duration, to i
 	for turn := range runs {
 		for i := range b.Fleets {
 			f, v := &b.Fleets[i], &figures[i]
-			fleet, err := firstOf(all, f.Clients)
+			fleet, err := all.First(f.Clients)
 			if err != nil {
 				return nil, err
 			}
@@ -128,7 +128,7 @@ func benchSimulate(ctx context.Context, runs, workers int, d time.Duration, to i
 			}
 			s, err := sim.Run(ctx, sim.Config{
 				Plan: plan, Dataset: fleet, Dir: filepath.Join(dir, fmt.Sprint(turn, f.Clients)), Kernel: k,
-				Workers: workers, Memory: 512 << 20, Save: 10 * time.Second,
+				Workers: workers, Memory: 512 << 20, Save: 30 * time.Second,
 			})
 			if err != nil {
 				return nil, err
@@ -186,15 +186,6 @@ func together(all []*workload, d time.Duration) float64 {
 		sum += r
 	}
 	return sum
-}
-
-// firstOf returns the first n meters of a dataset.
-func firstOf(d *series.Dataset, n int) (*series.Dataset, error) {
-	meters := make([]series.Meter, n)
-	for i := range meters {
-		meters[i] = d.Meter(i)
-	}
-	return series.NewDataset(*d, meters)
 }
 
 func (b *simulateBench) print(w io.Writer) error {

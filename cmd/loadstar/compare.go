@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"loadstar/forecast"
+	"loadstar/fed"
 	"loadstar/lab/experiment"
 	"loadstar/lab/sim"
 	"loadstar/metric"
@@ -31,7 +31,8 @@ func newCompare() *cobra.Command {
 		Short: "Train several plans on several datasets, and set them beside baselines",
 		Long: `Train several plans on several datasets, and set their skill on the test part beside
 that of baselines. MASE compares with repeating the newest known load: below 1 is
-better than that. With several seeds, figures are means over them, and the spread of
+better than that. Baselines answer the question of the first plan: as many steps
+ahead. With several seeds, figures are means over them, and the spread of
 the median is from the lowest to the highest.
 
 As many runs go on at a time as there are cores. A comparison that was interrupted
@@ -57,10 +58,18 @@ goes on where it was, and one that is finished prints its table again.`,
 					return err
 				}
 				defer closer.Close()
-				c, err := newComparison(cmd, d, baselines, parallel)
+				question := &fed.Plan{Model: fed.Model{Horizon: 1, Targets: 1, Split: fed.Split(series.DefaultSplit)}}
+				if len(plans) > 0 {
+					if question, err = readPlan(plans[0], path, rounds); err != nil {
+						return err
+					}
+				}
+				fleets, err := experiment.Baselines(cmd.Context(), d, question, baselines, parallel, filepath.Join(out, d.Name))
 				if err != nil {
 					return err
 				}
+				c := comparison{Dataset: d.Name, Generated: d.Generated, Clients: d.Len()}
+				c.beside(baselines, fleets)
 				for _, file := range plans {
 					row := compared{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
 					for _, seed := range seeds {
@@ -79,6 +88,7 @@ goes on where it was, and one that is finished prints its table again.`,
 			bar := newProgress(cmd.ErrOrStderr(), e.Rounds())
 			defer bar.stop()
 			e.Progress = func(done int) { bar.set(done, "") }
+			collectOften()
 			done, err := e.Run(cmd.Context())
 			if err != nil {
 				return err
@@ -138,21 +148,16 @@ type compared struct {
 	trials []int
 }
 
-func newComparison(cmd *cobra.Command, d *series.Dataset, baselines []string, workers int) (comparison, error) {
-	c := comparison{Dataset: d.Name, Generated: d.Generated, Clients: d.Len()}
-	b := forecast.Backtest{Dataset: d, Horizon: 1, Targets: 1, Split: series.DefaultSplit, Part: series.Test, Workers: workers}
-	for _, name := range baselines {
-		r, err := runBacktest(cmd, b, name, "")
-		if err != nil {
-			return c, err
+// beside puts the baselines first.
+func (c *comparison) beside(names []string, fleets []metric.Fleet) {
+	for i, f := range fleets {
+		mase := f["mase"]
+		row := compared{Method: names[i], Mean: mase.Mean, Median: mase.Median, Low: mase.Median, High: mase.Median, MAE: f["mae"].Mean}
+		if mase.BelowOne != nil {
+			row.BelowOne = *mase.BelowOne
 		}
-		mase := r.Fleet["mase"]
-		c.Methods = append(c.Methods, compared{
-			Method: name, Mean: mase.Mean, Median: mase.Median, Low: mase.Median, High: mase.Median,
-			BelowOne: metric.Number(r.belowOne()), MAE: r.Fleet["mae"].Mean,
-		})
+		c.Methods = append(c.Methods, row)
 	}
-	return c, nil
 }
 
 // take fills in what became of the trials.

@@ -17,6 +17,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"loadstar/lab/sim"
 )
 
 // version is set by the Makefile.
@@ -41,7 +43,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	if ctx.Err() != nil {
+	if told := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &told) {
 		err = errors.New("interrupted")
 	}
 	fmt.Fprintln(stderr, "loadstar:", err)

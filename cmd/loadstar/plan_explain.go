@@ -220,8 +220,8 @@ func (e *explanation) explain(p *fed.Plan, q *recipe.Problem) error {
 
 	fleet := 0
 	if x := e.Data; x != nil {
-		x.Server = recipe.Dealt(p.Server.Clients, x.Clients)
-		x.Holdout = recipe.Dealt(p.Evaluate.Holdout, x.Clients-x.Server)
+		x.Holdout = recipe.Dealt(p.Evaluate.Holdout, x.Clients)
+		x.Server = recipe.Dealt(p.Server.Clients, x.Clients-x.Holdout)
 		x.Training = x.Clients - x.Server - x.Holdout
 		fleet = x.Training
 		if p.Algorithm == recipe.Pooled {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,6 +79,7 @@ ends with what it would have ended with anyway.`,
 					bar.set(p.Round, note)
 				}
 			}
+			collectOften()
 			s, err := sim.Run(cmd.Context(), c)
 			if errors.Is(err, run.ErrExists) {
 				return fmt.Errorf("%w: go on with it by --resume, or name another folder by --out", err)
@@ -85,6 +87,7 @@ ends with what it would have ended with anyway.`,
 				return err
 			}
 			if asJSON {
+				s.Fleet = nil // it is in summary.json
 				return printLine(cmd.OutOrStdout(), s)
 			}
 			return printSummary(cmd.OutOrStdout(), s, out)
@@ -98,10 +101,18 @@ ends with what it would have ended with anyway.`,
 	f.BoolVar(&c.Resume, "resume", false, "go on with the run in that folder")
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "clients to train at a time")
 	f.Int64Var(&memoryMB, "memory", 512, "megabytes for what idle clients keep; the rest is on disk")
-	f.DurationVar(&c.Save, "save", 10*time.Second, "time between checkpoints; 0s saves after every round")
+	f.DurationVar(&c.Save, "save", 30*time.Second, "time between checkpoints; 0s saves after every round")
 	f.BoolVar(&asJSON, "json", false, "end with the summary as one line of JSON")
 	f.BoolVar(&quiet, "quiet", false, "no progress bar")
 	return cmd
+}
+
+// collectOften bounds memory: training allocates next to nothing, so that the garbage
+// collector costs nothing, but it would let the heap grow to twice what is in use.
+func collectOften() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(20)
+	}
 }
 
 // readPlan reads a plan, with what the command line says instead.

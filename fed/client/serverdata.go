@@ -64,7 +64,7 @@ func (s *ServerData) Gradient(g, shared []float32) error {
 	personal := s.client.Kept[:p.PersonalLen()]
 	p.Join(s.w, shared, personal)
 	s.worker.objective.Gradient(s.g, s.w, s.batch)
-	if !nn.Finite(s.g) {
+	if nn.NotFinite(s.g) >= 0 {
 		return fmt.Errorf("the gradient on the server's data is not finite")
 	}
 	p.Cut(s.g, g, s.worker.turn.W[:p.PersonalLen()]) // the personal part is of no use

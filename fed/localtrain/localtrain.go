@@ -16,6 +16,7 @@ import (
 	"math"
 
 	"loadstar/fed"
+	"loadstar/nn"
 )
 
 var (
@@ -52,24 +53,14 @@ func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, e
 // before anything of them is kept. It is enough to look in the end: steps add to
 // weights, and nothing that is added to NaN or infinity makes a number of it again.
 func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
-	if i := notFinite(t.W); i >= 0 {
+	if i := nn.NotFinite(t.W); i >= 0 {
 		return fed.Trained{}, fmt.Errorf("localtrain: weight %d is %v after step %d: lower the learning rate, or look for outliers in the data", i, t.W[i], c.steps)
 	}
 	o.End(t)
-	if i := notFinite(t.Control); i >= 0 {
+	if i := nn.NotFinite(t.Control); i >= 0 {
 		return fed.Trained{}, fmt.Errorf("localtrain: the change of control variate %d is %v after step %d", i, t.Control[i], c.steps)
 	}
 	return fed.Trained{Steps: c.steps, Loss: c.loss / float64(c.steps)}, nil
-}
-
-// notFinite returns the index of the first number that is not finite, or -1.
-func notFinite(x []float32) int {
-	for i, v := range x {
-		if v-v != 0 { // NaN is unlike anything, and Inf - Inf is NaN
-			return i
-		}
-	}
-	return -1
 }
 
 // sized returns n floats of any value, in the memory of buf if there is enough.

@@ -105,6 +105,7 @@ var keys = []key{
 	{"evaluate.every", "score a sample of validation windows every so many rounds; 0 is never", zeroUp},
 	{"evaluate.clients", "at most so many clients in the sample", natural},
 	{"evaluate.windows", "at most so many windows of each", natural},
+	{"evaluate.forecasts", "of how many clients all forecasts are written in the end", zeroUp},
 	{"evaluate.holdout", "share of clients that do not train, and alone are scored in the end", share},
 	{"evaluate.fine_tune.steps", "local steps before a client is scored in the end", zeroUp},
 	{"evaluate.fine_tune.epochs", "or passes over its examples", zeroUp},
@@ -159,7 +160,7 @@ func keysOf(a *algorithm, p *fed.Plan) []string {
 		"name", "seed", "data", "partition", "algorithm", "rounds",
 		"model.name", "model.lookback", "model.horizon", "model.targets", "model.inputs", "model.scaling", "model.loss",
 		"model.split.train", "model.split.validation",
-		"evaluate.every", "evaluate.clients", "evaluate.windows",
+		"evaluate.every", "evaluate.clients", "evaluate.windows", "evaluate.forecasts",
 		"evaluate.fine_tune.steps", "evaluate.fine_tune.epochs", "evaluate.fine_tune.lr",
 	}
 	add := func(section string, names string) {

@@ -61,7 +61,7 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	}
 	next := slices.Clone(s.shared) // tasks hold the old ones
 	s.optimizer.Step(next, s.d)
-	if !nn.Finite(next) {
+	if nn.NotFinite(next) >= 0 {
 		return fmt.Errorf("round %d: %w", round, ErrDiverged)
 	}
 	s.shared = next

@@ -29,7 +29,7 @@ type room struct {
 var house = map[string]room{
 	"cmd/loadstar": {floor: 5, may: "...", external: "github.com/spf13/cobra github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys"},
 
-	"lab/experiment": {floor: 4, may: "fed lab/sim nn/kernel series"},
+	"lab/experiment": {floor: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "gopkg.in/yaml.v3"},
 	"lab/sim":        {floor: 4, may: "fed fed/client fed/recipe fed/round forecast internal/atomicfile lab/run metric nn nn/kernel series", external: "golang.org/x/sys"},
 	"lab/run":        {floor: 4, may: "internal/atomicfile", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 
@@ -40,7 +40,7 @@ var house = map[string]room{
 	"fed/serveropt":  {floor: 3, may: "fed"},
 	"fed/schedule":   {floor: 3, may: "fed"},
 	"fed/clientopt":  {floor: 3, may: "fed nn/kernel"},
-	"fed/localtrain": {floor: 3, may: "fed nn/kernel"},
+	"fed/localtrain": {floor: 3, may: "fed nn nn/kernel"},
 	"fed":            {floor: 3, may: "fed/exact", external: "gopkg.in/yaml.v3"},
 	"fed/exact":      {floor: 3},
 
@@ -51,11 +51,11 @@ var house = map[string]room{
 	"nn/safetensors": {floor: 1},
 	"nn/nntest":      {floor: 1, may: "nn nn/kernel"},
 
-	"series":         {floor: 1, external: "golang.org/x/sys"},
+	"series":         {floor: 1, may: "internal/atomicfile", external: "golang.org/x/sys"},
 	"series/read":    {floor: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go gopkg.in/yaml.v3"},
 	"series/quality": {floor: 1, may: "series"},
 	"series/synth":   {floor: 1},
-	"series/write":   {floor: 1, may: "series", external: "github.com/parquet-go/parquet-go"},
+	"series/write":   {floor: 1, may: "series internal/atomicfile", external: "github.com/parquet-go/parquet-go"},
 
 	"metric": {floor: 1},
 

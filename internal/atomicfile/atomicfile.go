@@ -3,43 +3,74 @@
 package atomicfile
 
 import (
-	"io"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 )
 
-// Write replaces the file at path by what write writes, when that is on disk.
-func Write(path string, write func(io.Writer) error) (err error) {
+// File is a file that has not got its name yet.
+type File struct {
+	*os.File
+	path string
+	done bool
+}
+
+// Create begins a file. Only Finish makes it one of that name.
+func Create(path string) (*File, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if err := f.Chmod(0o644); err != nil {
-		return err
+	return &File{File: f, path: path}, nil
+}
+
+// Path returns the name that the file will have.
+func (f *File) Path() string { return f.path }
+
+// Finish gives the file its name when everything is on disk, unless writing it
+// failed: then it gives the file up and returns that error.
+func (f *File) Finish(err error) error {
+	if f.done {
+		return errors.New("closed twice")
 	}
-	if err := write(f); err != nil {
-		return err
+	defer f.Discard()
+	if err == nil {
+		err = f.Chmod(0o644)
 	}
-	if err := f.Sync(); err != nil {
-		return err
+	if err == nil {
+		err = f.Sync()
 	}
-	if err := f.Close(); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.path, err)
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	f.done = true
+	if err := errors.Join(f.Close(), os.Rename(f.Name(), f.path)); err != nil {
+		os.Remove(f.Name())
 		return err
 	}
 	// The new name must be on disk too, before anybody relies on it.
-	dir, err := os.Open(filepath.Dir(path))
+	dir, err := os.Open(filepath.Dir(f.path))
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	return dir.Sync()
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Discard gives the file up, if it is not finished.
+func (f *File) Discard() {
+	if !f.done {
+		f.done = true
+		f.Close()
+		os.Remove(f.Name())
+	}
+}
+
+// Write replaces the file at path by what write writes.
+func Write(path string, write func(*os.File) error) error {
+	f, err := Create(path)
+	if err != nil {
+		return err
+	}
+	return f.Finish(write(f.File))
 }

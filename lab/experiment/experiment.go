@@ -19,11 +19,14 @@ import (
 type Trial struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
+	// Part is the folder of the part of the experiment that the trial is of, if it
+	// has parts.
+	Part string
 }
 
 // folder is where a trial's run is, within the experiment's.
 func (t Trial) folder() string {
-	return filepath.Join(t.Dataset.Name, fmt.Sprintf("%s-%d", t.Plan.Name, t.Plan.Seed))
+	return filepath.Join(t.Part, t.Dataset.Name, fmt.Sprintf("%s-%d", t.Plan.Name, t.Plan.Seed))
 }
 
 // Experiment is a list of trials and the folder of their runs.
@@ -103,7 +106,7 @@ feed:
 func (e *Experiment) trial(ctx context.Context, t Trial, progress func(sim.Progress)) (*sim.Summary, error) {
 	c := sim.Config{
 		Plan: t.Plan, Dataset: t.Dataset, Dir: filepath.Join(e.Dir, t.folder()), Kernel: e.Kernel,
-		Workers: 1, Memory: 512 << 20, Save: 10 * time.Second, Progress: progress,
+		Workers: 1, Memory: 512 << 20, Save: 30 * time.Second, Progress: progress,
 	}
 	s, state, err := sim.Look(c)
 	switch {

@@ -5,6 +5,8 @@
 //	rounds.csv .parquet     a row for each round
 //	evaluations.csv ...     a row for each client at each evaluation on the way
 //	clients.csv ...         a row for each client in the end
+//	profile.csv ...         errors by the hour of the day, and by the distance of the target
+//	forecasts.csv ...       the forecasts of some clients for their test part
 //	shared.safetensors      the shared weights
 //	personal/*.safetensors  each client's personal weights
 //	summary.json            the figures in short
@@ -18,11 +20,9 @@ package run
 
 import (
 	"bytes"
-	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -64,9 +64,12 @@ type Evaluation struct {
 	MASE   float64 `parquet:"mase"`
 }
 
-// Client is a row of the clients table: scores on the test part, in kW.
+// Client is a row of the clients table: the level and spread of the load over the
+// training part, and scores on the test part, in kW.
 type Client struct {
 	Client   string  `parquet:"unique_id"`
+	Level    float64 `parquet:"mean_kw"`
+	Spread   float64 `parquet:"std_kw"`
 	Examples int     `parquet:"train_examples"`
 	Targets  int     `parquet:"targets"`
 	Loss     float64 `parquet:"loss"`
@@ -76,6 +79,54 @@ type Client struct {
 	MAPE     float64 `parquet:"mape"`
 	SMAPE    float64 `parquet:"smape"`
 	MASE     float64 `parquet:"mase"`
+}
+
+// Profile is a row of the profile table: the mean over clients of their mean
+// absolute error relative to their mean load, at an hour of the day on the dataset's
+// clock, or at a step ahead.
+type Profile struct {
+	By      string  `parquet:"by,dict"` // hour or step
+	At      int     `parquet:"at"`
+	Clients int     `parquet:"clients"`
+	NMAE    float64 `parquet:"nmae"`
+}
+
+// Forecast is a row of the forecasts table.
+type Forecast struct {
+	Client   string    `parquet:"unique_id,dict"`
+	Cutoff   time.Time `parquet:"cutoff,timestamp(millisecond)"`
+	Time     time.Time `parquet:"ds,timestamp(millisecond)"`
+	Actual   float64   `parquet:"y"`
+	Forecast float64   `parquet:"forecast"`
+	LastWeek float64   `parquet:"last_week"` // the load at the same clock time a week before
+}
+
+// Baseline is a row of the table of baselines that stands beside the runs on one
+// dataset.
+type Baseline struct {
+	Method string  `parquet:"method"`
+	Client string  `parquet:"unique_id"`
+	MAE    float64 `parquet:"mae"`
+	RMSE   float64 `parquet:"rmse"`
+	NMAE   float64 `parquet:"nmae"`
+	MASE   float64 `parquet:"mase"`
+}
+
+// WriteBaselines writes them into the folder of a dataset's runs.
+func WriteBaselines(dir string, rows []Baseline) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return writeTable(filepath.Join(dir, "baselines"), rows)
+}
+
+// ReadForecasts reads the forecasts table of a run.
+func ReadForecasts(dir string) (rows []Forecast, err error) {
+	err = readTable(filepath.Join(dir, "forecasts.csv"), func(r Forecast) error {
+		rows = append(rows, r)
+		return nil
+	})
+	return rows, err
 }
 
 // Offsets are where the tables end in a checkpoint.
@@ -106,7 +157,7 @@ func Create(dir string, plan []byte) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = atomicfile.Write(filepath.Join(dir, "plan.yaml"), func(w io.Writer) error {
+	err = atomicfile.Write(filepath.Join(dir, "plan.yaml"), func(w *os.File) error {
 		_, err := w.Write(plan)
 		return err
 	})
@@ -159,7 +210,7 @@ func open(dir string) (*Folder, error) {
 // sweep removes the files that a process was writing when it was killed: atomicfile
 // had not given them their names yet.
 func sweep(dir string) error {
-	for _, pattern := range []string{".*.*", "personal/.*.*"} {
+	for _, pattern := range []string{".*.[0-9]*", "personal/.*.safetensors.[0-9]*"} {
 		left, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return err
@@ -182,14 +233,17 @@ func (f *Folder) OpenTables(at Offsets) (err error) {
 	return err
 }
 
-// Sync puts the tables on disk.
-func (f *Folder) Sync() (at Offsets, err error) {
-	if at.Rounds, err = f.Rounds.sync(); err != nil {
+// Flush hands the tables to the operating system and returns where they end.
+func (f *Folder) Flush() (at Offsets, err error) {
+	if at.Rounds, err = f.Rounds.flush(); err != nil {
 		return at, err
 	}
-	at.Evaluations, err = f.Evaluations.sync()
+	at.Evaluations, err = f.Evaluations.flush()
 	return at, err
 }
+
+// Settle waits until what was flushed is on disk. Rows may be appended meanwhile.
+func (f *Folder) Settle() error { return errors.Join(f.Rounds.f.Sync(), f.Evaluations.f.Sync()) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
@@ -211,53 +265,41 @@ func (f *Folder) Event(message string, v any) error {
 }
 
 // Save replaces the checkpoint.
-func (f *Folder) Save(v any) error {
-	return atomicfile.Write(f.path("checkpoint"), func(w io.Writer) error { return gob.NewEncoder(w).Encode(v) })
-}
-
-// Load reads the checkpoint. It returns false if there is none.
-func (f *Folder) Load(v any) (bool, error) {
-	file, err := os.Open(f.path("checkpoint"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	defer file.Close()
-	if err := gob.NewDecoder(file).Decode(v); err != nil {
-		return false, fmt.Errorf("%s: %w", file.Name(), err)
-	}
-	return true, nil
-}
-
-// Clients writes the clients table.
-func (f *Folder) Clients(rows []Client) error {
-	t, err := openTable[Client](f.path("clients.csv"), 0)
-	if err != nil {
+func (f *Folder) Save(checkpoint []byte) error {
+	return atomicfile.Write(f.path("checkpoint"), func(w *os.File) error {
+		_, err := w.Write(checkpoint)
 		return err
-	}
-	for _, r := range rows {
-		if err := t.Append(r); err != nil {
-			return err
-		}
-	}
-	return t.close()
+	})
 }
 
-// Finish writes the twins of the tables, and the summary.
-func (f *Folder) Finish(summary any) error {
-	if _, err := f.Sync(); err != nil {
+// Load reads the checkpoint; nil if there is none.
+func (f *Folder) Load() ([]byte, error) {
+	text, err := os.ReadFile(f.path("checkpoint"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
+
+// Finish writes what there is in the end: the tables of clients, profile and
+// forecasts, the twins of the others, and last the summary, by which a finished run
+// is known.
+func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecast, summary any) error {
+	if _, err := f.Flush(); err != nil {
 		return err
 	}
 	err := errors.Join(
+		f.Settle(),
+		writeTable(f.path("clients"), clients),
+		writeTable(f.path("profile"), profile),
+		writeTable(f.path("forecasts"), forecasts),
 		writeParquet[Round](f.path("rounds.csv"), f.path("rounds.parquet")),
 		writeParquet[Evaluation](f.path("evaluations.csv"), f.path("evaluations.parquet")),
-		writeParquet[Client](f.path("clients.csv"), f.path("clients.parquet")),
 	)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(f.Summary(), func(w io.Writer) error {
+	return atomicfile.Write(f.Summary(), func(w *os.File) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		return enc.Encode(summary)

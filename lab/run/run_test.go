@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"pgregory.net/rapid"
@@ -150,13 +150,13 @@ func TestTableGoesOn(t *testing.T) {
 			}
 		}
 		appendAll(before)
-		at, err := table.sync()
+		at, err := table.flush()
 		if err != nil {
 			t.Fatal(err)
 		}
 		appendAll(after)
 		if rapid.Bool().Draw(t, "flushed") { // a crash may come before or after
-			if _, err := table.sync(); err != nil {
+			if _, err := table.flush(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -299,30 +299,23 @@ func TestFolderIsSwept(t *testing.T) {
 	}
 }
 
-type point struct {
-	Offsets Offsets
-	Values  map[string][]float32
-}
-
 func TestFolderGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	f := create(t, dir)
-	var c point
-	if ok, err := f.Load(&c); ok || err != nil {
-		t.Error("a checkpoint before the first", ok, err)
+	if c, err := f.Load(); c != nil || err != nil {
+		t.Error("a checkpoint before the first", c, err)
 	}
 	round := func(i int) Round { return Round{Round: i, Outcome: "merged", Loss: math.NaN()} }
-	f.Rounds.Append(round(0))                                            //nolint:errcheck // read below
-	f.Evaluations.Append(Evaluation{Round: 1, Client: "a", MASE: 0.5})   //nolint:errcheck // read below
-	at, err := f.Sync()
+	f.Rounds.Append(round(0))                                          //nolint:errcheck // read below
+	f.Evaluations.Append(Evaluation{Round: 1, Client: "a", MASE: 0.5}) //nolint:errcheck // read below
+	at, err := f.Flush()
 	if err != nil {
 		t.Fatal(err)
 	}
-	saved := point{at, map[string][]float32{"w": {1, 2.5}}}
-	if err := f.Save(saved); err != nil {
+	if err := errors.Join(f.Settle(), f.Save([]byte("here"))); err != nil {
 		t.Fatal(err)
 	}
-	f.Rounds.Append(round(1))                                          //nolint:errcheck // to be forgotten
+	f.Rounds.Append(round(1))                                           //nolint:errcheck // to be forgotten
 	f.Evaluations.Append(Evaluation{Round: 2, Client: "lost", MASE: 1}) //nolint:errcheck // to be forgotten
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
@@ -332,18 +325,22 @@ func TestFolderGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if ok, err := f.Load(&c); !ok || err != nil || !reflect.DeepEqual(c, saved) {
-		t.Errorf("%v %v %v", ok, err, c)
+	if c, err := f.Load(); err != nil || string(c) != "here" {
+		t.Errorf("%q %v", c, err)
 	}
-	if err := f.OpenTables(c.Offsets); err != nil {
+	if err := f.OpenTables(at); err != nil {
 		t.Fatal(err)
 	}
 	f.Rounds.Append(round(5)) //nolint:errcheck // read below
-	if err := f.Clients([]Client{{Client: "a/b", MAE: 1, MAPE: math.NaN()}}); err != nil {
+	cutoff := time.Date(2026, 11, 15, 4, 0, 0, 0, time.UTC)
+	err = f.Finish([]Client{{Client: "a/b", MAE: 1, MAPE: math.NaN()}}, []Profile{{By: "hour", At: 3}},
+		[]Forecast{{Client: "a/b", Cutoff: cutoff, Time: cutoff.Add(time.Hour), LastWeek: math.NaN()}}, map[string]int{"rounds": 2})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Finish(map[string]int{"rounds": 2}); err != nil {
-		t.Fatal(err)
+	forecasts := readAll[Forecast](t, filepath.Join(dir, "forecasts.csv"))
+	if len(forecasts) != 1 || !forecasts[0].Cutoff.Equal(cutoff) || !math.IsNaN(forecasts[0].LastWeek) {
+		t.Error(forecasts)
 	}
 	rounds := readAll[Round](t, filepath.Join(dir, "rounds.csv"))
 	if len(rounds) != 2 || rounds[0].Round != 0 || rounds[1].Round != 5 {
@@ -360,26 +357,6 @@ func TestFolderGoesOn(t *testing.T) {
 	summary, err := os.ReadFile(filepath.Join(dir, "summary.json"))
 	if err != nil || string(summary) != "{\n  \"rounds\": 2\n}\n" {
 		t.Errorf("%s %v", summary, err)
-	}
-}
-
-func TestDamagedCheckpoint(t *testing.T) {
-	dir := t.TempDir()
-	f := create(t, dir)
-	defer f.Close()
-	if err := f.Save(point{Values: map[string][]float32{"w": make([]float32, 100)}}); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "checkpoint")
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, b[:len(b)/2], 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Load(&point{}); err == nil || !strings.Contains(err.Error(), "checkpoint") || errors.Is(err, io.EOF) {
-		t.Error(err)
 	}
 }
 

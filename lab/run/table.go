@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
@@ -18,8 +19,9 @@ import (
 	"loadstar/internal/atomicfile"
 )
 
-// Table is a growing CSV file with a row for each T, a struct of strings, integers
-// and floats whose columns are named by its parquet tags. A NaN is an empty field.
+// Table is a growing CSV file with a row for each T, a struct of strings, integers,
+// floats and times whose columns are named by its parquet tags. A NaN is an empty
+// field.
 type Table[T any] struct {
 	f      *os.File
 	w      *bufio.Writer
@@ -74,6 +76,8 @@ func (t *Table[T]) Append(row T) error {
 			t.row = append(t.row, ',')
 		}
 		switch f := v.Field(i); f.Kind() {
+		case reflect.Struct:
+			t.row = f.Interface().(time.Time).UTC().AppendFormat(t.row, time.RFC3339)
 		case reflect.Float64:
 			if x := f.Float(); !math.IsNaN(x) {
 				t.row = strconv.AppendFloat(t.row, x, 'g', -1, 64)
@@ -102,12 +106,28 @@ func (t *Table[T]) write() error {
 	return err
 }
 
-// sync puts the rows on disk and returns where they end.
-func (t *Table[T]) sync() (int64, error) {
-	return t.offset, errors.Join(t.w.Flush(), t.f.Sync())
-}
+// flush hands the rows to the operating system and returns where they end.
+func (t *Table[T]) flush() (int64, error) { return t.offset, t.w.Flush() }
 
 func (t *Table[T]) close() error { return errors.Join(t.w.Flush(), t.f.Close()) }
+
+// writeTable writes a whole table and its twin.
+func writeTable[T any](path string, rows []T) error {
+	t, err := openTable[T](path+".csv", 0)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if err := t.Append(r); err != nil {
+			t.close()
+			return err
+		}
+	}
+	if err := t.close(); err != nil {
+		return err
+	}
+	return writeParquet[T](path+".csv", path+".parquet")
+}
 
 // readTable calls each with every row of a table.
 func readTable[T any](path string, each func(T) error) error {
@@ -146,6 +166,12 @@ func readTable[T any](path string, each func(T) error) error {
 func parse(row reflect.Value, fields []string) error {
 	for i, s := range fields {
 		switch f := row.Field(i); f.Kind() {
+		case reflect.Struct:
+			x, err := time.Parse(time.RFC3339, s)
+			if err != nil {
+				return err
+			}
+			f.Set(reflect.ValueOf(x))
 		case reflect.Float64:
 			x := math.NaN()
 			if s != "" {
@@ -170,7 +196,7 @@ func parse(row reflect.Value, fields []string) error {
 
 // writeParquet writes a table's twin.
 func writeParquet[T any](csv, path string) error {
-	return atomicfile.Write(path, func(to io.Writer) error {
+	return atomicfile.Write(path, func(to *os.File) error {
 		w := parquet.NewGenericWriter[T](to, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", ""))
 		rows := make([]T, 0, 1024)
 		flush := func() error {

@@ -1,7 +1,10 @@
 package sim
 
 import (
+	"bytes"
 	"context"
+	"encoding/gob"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,9 +29,12 @@ type checkpoint struct {
 	MASE            float64
 }
 
-// save makes what has happened so far last. A crash at any point of it leaves the
-// checkpoint before.
+// save makes what has happened so far last. The disk takes its time over it beside
+// the next rounds; a crash at any point leaves this checkpoint or the one before.
 func (s *simulation) save() (err error) {
+	if err := s.saving.wait(); err != nil {
+		return err
+	}
 	c := checkpoint{
 		Dataset: fingerprint(s.Dataset), Kernel: s.Kernel.Name(), Now: s.now, Agenda: s.agenda,
 		Tasks: map[round.Assignment]int{}, Steps: s.summary.Steps, MASE: s.mase,
@@ -55,25 +61,66 @@ func (s *simulation) save() (err error) {
 	if c.Kept, err = s.kept.commit(); err != nil {
 		return err
 	}
-	if c.Offsets, err = s.folder.Sync(); err != nil {
+	if c.Offsets, err = s.folder.Flush(); err != nil {
 		return err
 	}
-	if err := s.folder.Save(c); err != nil {
+	text, err := encode(c)
+	if err != nil {
 		return err
 	}
-	s.saved, s.savedAt = time.Now(), s.machine.Round()
-	return s.folder.Event("saved", map[string]any{"round": s.savedAt})
+	s.saved = time.Now()
+	round := s.machine.Round()
+	s.saving.begin(func() error {
+		if err := errors.Join(s.kept.settle(), s.folder.Settle()); err != nil {
+			return err
+		}
+		if err := s.folder.Save(text); err != nil {
+			return err
+		}
+		s.kept.forget()
+		s.savedAt.Store(int64(round))
+		return s.folder.Event("saved", map[string]any{"round": round})
+	})
+	return nil
+}
+
+// encode writes a checkpoint, so that nothing in it can change any more.
+func encode(c checkpoint) ([]byte, error) {
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(c)
+	return b.Bytes(), err
+}
+
+// background is one thing at a time that goes on beside the rest.
+type background struct{ done chan error }
+
+func (b *background) begin(do func() error) {
+	b.done = make(chan error, 1)
+	go func() { b.done <- do() }()
+}
+
+// wait returns when nothing goes on, with the error of what did.
+func (b *background) wait() error {
+	if b.done == nil {
+		return nil
+	}
+	err := <-b.done
+	b.done = nil
+	return err
 }
 
 // restore goes on from the last checkpoint; from the beginning if there is none.
 func (s *simulation) restore(ctx context.Context) error {
-	var c checkpoint
-	ok, err := s.folder.Load(&c)
+	text, err := s.folder.Load()
 	if err != nil {
 		return err
 	}
-	if !ok {
+	if text == nil {
 		return s.folder.OpenTables(run.Offsets{})
+	}
+	var c checkpoint
+	if err := gob.NewDecoder(bytes.NewReader(text)).Decode(&c); err != nil {
+		return fmt.Errorf("the checkpoint cannot be read: %w", err)
 	}
 	if now := fingerprint(s.Dataset); c.Dataset != now {
 		return fmt.Errorf("the run was begun with other data: %s, and now %s", c.Dataset, now)
@@ -99,7 +146,8 @@ func (s *simulation) restore(ctx context.Context) error {
 		return err
 	}
 	s.now, s.agenda, s.mase = c.Now, c.Agenda, c.MASE
-	s.summary.Steps, s.savedAt = c.Steps, s.machine.Round()
+	s.summary.Steps = c.Steps
+	s.savedAt.Store(int64(s.machine.Round()))
 	for a, i := range c.Tasks {
 		s.start(ctx, a, c.Received[i])
 	}

@@ -58,8 +58,10 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers i
 		}
 		f.clients = append(f.clients, m)
 	}
-	f.own = f.deal(p.Seed, "server clients", p.Server.Clients)
+	// Held out first, so that all plans of a seed are scored on the same clients,
+	// however many the server has.
 	f.holdout = f.deal(p.Seed, "holdout", p.Evaluate.Holdout)
+	f.own = f.deal(p.Seed, "server clients", p.Server.Clients)
 	if len(f.clients) == 0 {
 		return nil, errors.New("no client has a complete training example: see loadstar data check")
 	}

@@ -9,27 +9,29 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"loadstar/internal/atomicfile"
 )
 
 // keep holds what clients keep between rounds: for every client a fixed number of
 // floats. What was stored lately is in memory, the rest in a file:
 //
 //	header           one page: magic, clients, floats, identity, checksums
-//	client 0         slot 0, slot 1
+//	client 0         slot 0, slot 1, slot 2
 //	client 1         ...
 //
 // A slot is the floats as they lie in memory, little-endian, and a checksum, padded
 // to whole pages so that a write cut short by a crash harms no neighbour. Of a
-// client's two slots the one that the last commit saw is never written to, so the
-// file always holds that commit whole. Which slot that is stands in the commit's
-// blob and nowhere else: a file that was just opened holds nothing until restore.
+// client's slots, those that the last commit and the last settled one saw are never
+// written to, so the file always holds both whole, and the disk may take its time
+// over a commit. Which slot is which stands in the commit's blob and nowhere else: a
+// file that was just opened holds nothing until restore.
 //
 // load and store are safe for concurrent use by different clients, and no lock that
 // others need is held while one of them reads or writes the file. commit, restore
@@ -59,7 +61,8 @@ type kept struct {
 	dirty bool      // value is newer than what the file holds
 	used  bool      // since the hand last passed
 	slot  int8      // with the newest value in the file
-	saved int8      // that the last commit saw
+	last  int8      // that the last commit saw
+	saved int8      // that the last settled commit saw
 	sum   uint32    // of the slot's values
 }
 
@@ -67,7 +70,7 @@ type kept struct {
 const none int8 = -1
 
 const (
-	keepMagic = "LODKEEP1"
+	keepMagic = "LODKEEP2"
 	keepPage  = 4096
 	// headerUsed covers magic, clients, floats, identity, and the checksums of the
 	// initial values and of the header.
@@ -87,14 +90,17 @@ func openKeep(path string, clients, floats int, initial []float32, memory int64)
 	}
 	k := &keep{path: path, floats: floats, initial: slices.Clone(initial), clients: make([]kept, clients)}
 	for i := range k.clients {
-		k.clients[i].slot, k.clients[i].saved = none, none
+		k.clients[i].slot, k.clients[i].last, k.clients[i].saved = none, none, none
 	}
 	if floats > 0 {
 		k.room = int(min(max(memory, 0)/int64(4*floats), int64(clients)))
 	}
 	var err error
 	if k.file, err = os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, os.ErrNotExist) {
-		k.file, err = k.create()
+		if err := k.create(); err != nil {
+			return nil, err
+		}
+		k.file, err = os.OpenFile(path, os.O_RDWR, 0)
 	}
 	if err != nil {
 		return nil, err
@@ -106,9 +112,8 @@ func openKeep(path string, clients, floats int, initial []float32, memory int64)
 	return k, nil
 }
 
-// create makes a file of holes under another name, so that a crash leaves none that
-// is half made.
-func (k *keep) create() (f *os.File, err error) {
+// create makes a file of holes.
+func (k *keep) create() error {
 	h := make([]byte, keepPage)
 	copy(h, keepMagic)
 	binary.LittleEndian.PutUint64(h[8:], uint64(len(k.clients)))
@@ -116,41 +121,12 @@ func (k *keep) create() (f *os.File, err error) {
 	rand.Read(h[24:40])
 	binary.LittleEndian.PutUint32(h[40:], crc32.Checksum(raw(k.initial), castagnoli))
 	binary.LittleEndian.PutUint32(h[44:], crc32.Checksum(h[:44], castagnoli))
-	if f, err = os.OpenFile(k.path+".new", os.O_RDWR|os.O_CREATE, 0o644); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
+	return atomicfile.Write(k.path, func(f *os.File) error {
+		if _, err := f.Write(h); err != nil {
+			return err
 		}
-	}()
-	if err := lock(f); err != nil {
-		return nil, err
-	}
-	if err := f.Truncate(0); err != nil {
-		return nil, err
-	}
-	if _, err := f.Write(h); err != nil {
-		return nil, err
-	}
-	if err := f.Truncate(k.size()); err != nil {
-		return nil, err
-	}
-	if err := f.Sync(); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(k.path+".new", k.path); err != nil {
-		return nil, err
-	}
-	return f, syncFolder(filepath.Dir(k.path))
-}
-
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+		return f.Truncate(k.size())
+	})
 }
 
 // lock keeps other runs away until the file is closed.
@@ -200,10 +176,13 @@ func (k *keep) slotSize() int64 {
 	return (int64(4*k.floats) + 4 + keepPage - 1) / keepPage * keepPage
 }
 
-func (k *keep) size() int64 { return keepPage + 2*int64(len(k.clients))*k.slotSize() }
+// keepSlots is one for each of two commits, and one to write to.
+const keepSlots = 3
+
+func (k *keep) size() int64 { return keepPage + keepSlots*int64(len(k.clients))*k.slotSize() }
 
 func (k *keep) place(client int, slot int8) int64 {
-	return keepPage + (2*int64(client)+int64(slot))*k.slotSize()
+	return keepPage + (keepSlots*int64(client)+int64(slot))*k.slotSize()
 }
 
 // raw views floats as the bytes that they are.
@@ -242,13 +221,13 @@ func (k *keep) read(client int, slot int8, dst []float32) (uint32, error) {
 	return got, nil
 }
 
-// write puts values into the slot that the last commit did not see. The caller
-// holds the client's lock, or all.
+// write puts values into a slot that neither commit saw. The caller holds the
+// client's lock, or all.
 func (k *keep) write(client int, src []float32) error {
 	c := &k.clients[client]
 	slot := int8(0)
-	if c.saved == 0 {
-		slot = 1
+	for slot == c.saved || slot == c.last {
+		slot++
 	}
 	if k.floats > 0 {
 		var sum [4]byte
@@ -390,35 +369,47 @@ func (k *keep) victim() (place, client int) {
 	return -1, 0
 }
 
-// commit puts everything stored so far into the file and returns what restore needs
-// to come back to it. The blob must be on disk itself before the next store: from
-// then on, what earlier commits saw is overwritten.
+// commit hands everything stored so far to the operating system and returns what
+// restore needs to come back to it. It is safe from a crash of the machine when settle
+// has returned; the blob may be put on disk after that, and the next commit comes
+// after that.
 func (k *keep) commit() ([]byte, error) {
 	k.all.Lock()
 	defer k.all.Unlock()
 	if err := k.failed.Load(); err != nil {
 		return nil, *err
 	}
+	b := blob{id: k.id, slots: make([]int8, len(k.clients))}
 	for i := range k.clients {
-		if c := &k.clients[i]; c.dirty {
+		c := &k.clients[i]
+		if c.dirty {
 			if err := k.write(i, c.value); err != nil {
 				return nil, err
 			}
 		}
-	}
-	if k.wrote.Load() {
-		if err := k.file.Sync(); err != nil {
-			return nil, k.fail(err)
-		}
-		k.wrote.Store(false)
-	}
-	b := blob{id: k.id, slots: make([]int8, len(k.clients))}
-	for i := range k.clients {
-		c := &k.clients[i]
-		c.saved = c.slot
+		c.last = c.slot
 		b.add(i, c.slot, c.sum)
 	}
 	return b.encode(), nil
+}
+
+// settle waits until the last commit is on disk. Others may load and store meanwhile.
+func (k *keep) settle() error {
+	if k.wrote.Swap(false) {
+		if err := k.file.Sync(); err != nil {
+			return k.fail(err)
+		}
+	}
+	return nil
+}
+
+// forget gives up the commit before the last, when the last one's blob is on disk.
+func (k *keep) forget() {
+	k.all.Lock()
+	defer k.all.Unlock()
+	for i := range k.clients {
+		k.clients[i].saved = k.clients[i].last
+	}
 }
 
 // restore goes back to exactly what a commit saw, whatever was stored after it. It
@@ -453,7 +444,7 @@ func (k *keep) restore(encoded []byte) error {
 	for i, slot := range b.slots {
 		c := &k.clients[i]
 		c.value, c.dirty, c.used = nil, false, false
-		c.slot, c.saved, c.sum = slot, slot, sums[i]
+		c.slot, c.last, c.saved, c.sum = slot, slot, slot, sums[i]
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -519,7 +510,7 @@ func decodeBlob(in []byte, clients int) (*blob, error) {
 	b.sum = binary.LittleEndian.Uint32(in[at+20:])
 	for i := range clients {
 		slot := int8(in[fixed+i/4]>>(i%4*2)&3) - 1
-		if slot > 1 {
+		if slot >= keepSlots {
 			return nil, errors.New("the checkpoint names a slot of personal weights that does not exist")
 		}
 		b.slots = append(b.slots, slot)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"os"
 
 	"loadstar/fed"
 	"loadstar/fed/client"
@@ -75,15 +76,17 @@ func (s *simulation) finish(ctx context.Context) error {
 	start := stopwatch()
 	rows := make([]run.Client, len(scored))
 	fleet := make([]metric.Scores, len(scored))
+	details := make([]detail, len(scored))
 	err := s.pool.each(ctx, len(scored), func(w *worker, i int) error {
 		if err := s.final(ctx, w, i); err != nil {
 			return err
 		}
-		m := &scored[i]
-		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, nil)
+		m, d := &scored[i], &details[i]
+		d.begin(s.problem.Framer, s.Dataset.Interval, m.meter, chosen(i, len(scored), s.Plan.Evaluate.Forecasts))
+		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, d.add)
 		p := &score.Overall
 		rows[i] = run.Client{
-			Client: string(m.id), Examples: m.windows.Len(series.Train), Targets: p.N(), Loss: loss,
+			Client: string(m.id), Level: d.level, Spread: d.spread, Examples: m.windows.Len(series.Train), Targets: p.N(), Loss: loss,
 			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), MASE: p.MASE(),
 		}
 		fleet[i] = p.Scores()
@@ -92,14 +95,12 @@ func (s *simulation) finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.folder.Clients(rows); err != nil {
-		return err
-	}
 	if s.summary.Weights, err = s.writeWeights(ctx); err != nil {
 		return err
 	}
 	s.summary.scored(metric.NewFleet(fleet), s.machine.Round(), start())
-	if err := s.folder.Finish(&s.summary); err != nil {
+	profile, forecasts := gather(details)
+	if err := s.folder.Finish(rows, profile, forecasts, &s.summary); err != nil {
 		return err
 	}
 	return s.folder.Event("finished", &s.summary)
@@ -140,7 +141,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	sums := make([]string, len(s.trainees)+1)
 	write := func(w []float32, layers []nn.Layer, path, name string, about map[string]string) (string, error) {
 		h := sha256.New()
-		err := atomicfile.Write(path, func(to io.Writer) error {
+		err := atomicfile.Write(path, func(to *os.File) error {
 			return s.problem.Model.WriteWeights(io.MultiWriter(to, h), w, layers, about)
 		})
 		return hex.EncodeToString(h.Sum(nil)) + "  " + name + "\n", err

@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"loadstar/fed"
@@ -77,8 +78,11 @@ func Run(ctx context.Context, c Config) (*Summary, error) {
 	if err := s.train(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.finish(ctx); err != nil {
+	if err := s.saving.wait(); err != nil {
 		return nil, err
+	}
+	if err := s.finish(ctx); err != nil {
+		return nil, s.interrupted(ctx, err)
 	}
 	return &s.summary, nil
 }
@@ -113,7 +117,8 @@ type simulation struct {
 	mase      float64 // at the last evaluation
 	steps     int64   // in this process
 	saved     time.Time
-	savedAt   int // the round
+	savedAt   atomic.Int64 // the round
+	saving    background
 	firstHere int // the round that this process began with
 }
 
@@ -171,6 +176,7 @@ func newSimulation(c Config) (*simulation, error) {
 	s.summary = Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
 		Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
+		Down: s.traffic().Down, Up: s.traffic().Up,
 	}
 	return s, nil
 }
@@ -199,6 +205,7 @@ func (s *simulation) traffic() recipe.Traffic {
 }
 
 func (s *simulation) close() {
+	s.saving.wait() //nolint:errcheck // whoever needs what was saved has asked before
 	if s.pool != nil {
 		s.pool.close()
 	}
@@ -237,6 +244,9 @@ func (s *simulation) train(ctx context.Context) error {
 	start := time.Now()
 	s.tell(math.NaN())
 	for s.machine.Round() < s.Plan.Rounds {
+		if err := ctx.Err(); err != nil {
+			return s.interrupted(ctx, err)
+		}
 		s.ask(ctx)
 		if err := s.wait(); err != nil {
 			return err
@@ -259,16 +269,32 @@ func (s *simulation) train(ctx context.Context) error {
 			}
 		}
 	}
+	s.land() // workers must not be asked for their times while they are at work
 	s.summary.trained(time.Since(start), s.steps, s.pool.workers)
 	return nil
 }
 
-// interrupted says where a run that was stopped goes on.
+// Interrupted is the error of a run that was stopped from outside.
+type Interrupted struct {
+	Round, Rounds int // where it was
+	Saved         int // how many rounds it need not do again
+	cause         error
+}
+
+func (e *Interrupted) Error() string {
+	return fmt.Sprintf("stopped in round %d of %d; --resume goes on from round %d", e.Round, e.Rounds, e.Saved+1)
+}
+
+func (e *Interrupted) Unwrap() error { return e.cause }
+
 func (s *simulation) interrupted(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	return fmt.Errorf("stopped in round %d of %d; --resume goes on from round %d: %w", s.machine.Round()+1, s.Plan.Rounds, s.savedAt+1, ctx.Err())
+	if err := s.saving.wait(); err != nil {
+		return err
+	}
+	return &Interrupted{s.machine.Round(), s.Plan.Rounds, int(s.savedAt.Load()), ctx.Err()}
 }
 
 // land waits for what is in the air and will not be needed, since it uses the

@@ -37,7 +37,12 @@ type Summary struct {
 		Median   metric.Number `json:"median"`
 		BelowOne metric.Number `json:"below_one"`
 	} `json:"mase"`
-	MAE     metric.Number `json:"mae"`
+	MAE metric.Number `json:"mae"`
+	// Fleet is how every metric spreads over clients.
+	Fleet metric.Fleet `json:"fleet,omitempty"`
+	// Down and Up are the bytes of one client's part of a round.
+	Down    int64 `json:"bytes_down_per_turn"`
+	Up      int64 `json:"bytes_up_per_turn"`
 	Seconds struct {
 		Prepare float64 `json:"prepare"`
 		Train   float64 `json:"train"`
@@ -68,7 +73,7 @@ func (s *Summary) scored(f metric.Fleet, rounds int, d time.Duration) {
 	if mase.BelowOne != nil {
 		s.MASE.BelowOne = *mase.BelowOne
 	}
-	s.MAE = f["mae"].Mean
+	s.MAE, s.Fleet = f["mae"].Mean, f
 	var use unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
 		s.RSS = int64(use.Maxrss) * 1024

@@ -8,16 +8,14 @@ package write
 
 import (
 	"encoding/csv"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
+	"loadstar/internal/atomicfile"
 	"loadstar/series"
 )
 
@@ -27,7 +25,7 @@ const groupRows = 1 << 19
 
 // Load writes a load table with the columns meter_id, timestamp and load_kw.
 type Load struct {
-	file    pending
+	file    *atomicfile.File
 	w       *parquet.GenericWriter[loadRow]
 	rows    []loadRow
 	inGroup int
@@ -41,13 +39,13 @@ type loadRow struct {
 
 // CreateLoad begins a load table. Only Close makes it a file of that name.
 func CreateLoad(path string) (*Load, error) {
-	file, err := create(path)
+	file, err := atomicfile.Create(path)
 	if err != nil {
 		return nil, err
 	}
 	return &Load{
 		file: file,
-		w:    parquet.NewGenericWriter[loadRow](file.f, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", "")),
+		w:    parquet.NewGenericWriter[loadRow](file, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", "")),
 		rows: make([]loadRow, 0, 4096),
 	}, nil
 }
@@ -65,7 +63,7 @@ func (l *Load) Meter(m series.Meter, interval time.Duration) error {
 			}
 		}
 		if _, err := l.w.Write(l.rows); err != nil {
-			return fmt.Errorf("%s: %w", l.file.path, err)
+			return fmt.Errorf("%s: %w", l.file.Path(), err)
 		}
 		at += n
 	}
@@ -75,24 +73,24 @@ func (l *Load) Meter(m series.Meter, interval time.Duration) error {
 	}
 	l.inGroup = 0
 	if err := l.w.Flush(); err != nil {
-		return fmt.Errorf("%s: %w", l.file.path, err)
+		return fmt.Errorf("%s: %w", l.file.Path(), err)
 	}
 	return nil
 }
 
 // Close completes the file.
-func (l *Load) Close() error { return l.file.finish(l.w.Close()) }
+func (l *Load) Close() error { return l.file.Finish(l.w.Close()) }
 
 // Discard gives the file up, if it is not complete.
-func (l *Load) Discard() { l.file.discard() }
+func (l *Load) Discard() { l.file.Discard() }
 
 // Weather writes a weather table, with a column for each of the weather's.
 func Weather(path string, w series.Weather, interval time.Duration) error {
-	file, err := create(path)
+	file, err := atomicfile.Create(path)
 	if err != nil {
 		return err
 	}
-	defer file.discard()
+	defer file.Discard()
 	columns := parquet.Group{"timestamp": parquet.Encoded(parquet.Timestamp(parquet.Millisecond), &parquet.DeltaBinaryPacked)}
 	for _, name := range w.Names {
 		columns[name] = parquet.Optional(parquet.Leaf(parquet.FloatType))
@@ -102,7 +100,7 @@ func Weather(path string, w series.Weather, interval time.Duration) error {
 	for i, path := range schema.Columns() {
 		number[path[0]] = i
 	}
-	out := parquet.NewWriter(file.f, schema, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", ""))
+	out := parquet.NewWriter(file, schema, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", ""))
 	row := make(parquet.Row, len(number))
 	steps := 0
 	if len(w.Columns) > 0 {
@@ -123,12 +121,12 @@ func Weather(path string, w series.Weather, interval time.Duration) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	return file.finish(out.Close())
+	return file.Finish(out.Close())
 }
 
 // Meters writes a table of meters: their names, labels, and static values.
 type Meters struct {
-	file   pending
+	file   *atomicfile.File
 	w      *csv.Writer
 	labels int
 	names  int
@@ -136,11 +134,11 @@ type Meters struct {
 
 // CreateMeters begins a table of meters. Only Close makes it a file of that name.
 func CreateMeters(path string, labels, statics []string) (*Meters, error) {
-	file, err := create(path)
+	file, err := atomicfile.Create(path)
 	if err != nil {
 		return nil, err
 	}
-	t := &Meters{file: file, w: csv.NewWriter(file.f), labels: len(labels), names: len(statics)}
+	t := &Meters{file: file, w: csv.NewWriter(file), labels: len(labels), names: len(statics)}
 	return t, t.row("meter_id", labels, statics)
 }
 
@@ -148,7 +146,7 @@ func CreateMeters(path string, labels, statics []string) (*Meters, error) {
 func (t *Meters) Meter(m series.Meter, labels []string) error {
 	if len(labels) != t.labels || len(m.Static) != t.names {
 		return fmt.Errorf("%s: meter %s has %d labels and %d values, the header %d and %d",
-			t.file.path, m.ID, len(labels), len(m.Static), t.labels, t.names)
+			t.file.Path(), m.ID, len(labels), len(m.Static), t.labels, t.names)
 	}
 	values := make([]string, len(m.Static))
 	for i, v := range m.Static {
@@ -166,48 +164,8 @@ func (t *Meters) row(id string, labels, values []string) error {
 // Close completes the file.
 func (t *Meters) Close() error {
 	t.w.Flush()
-	return t.file.finish(t.w.Error())
+	return t.file.Finish(t.w.Error())
 }
 
 // Discard gives the file up, if it is not complete.
-func (t *Meters) Discard() { t.file.discard() }
-
-// pending is a file that has not got its name yet.
-type pending struct {
-	f    *os.File
-	path string
-	done bool
-}
-
-func create(path string) (pending, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".loadstar-*")
-	return pending{f: f, path: path}, err
-}
-
-// finish gives the file its name, unless writing it failed.
-func (p *pending) finish(err error) error {
-	if p.done {
-		return errors.New("write: closed twice")
-	}
-	if err == nil {
-		err = p.f.Chmod(0o644)
-	}
-	if err != nil {
-		p.discard()
-		return fmt.Errorf("%s: %w", p.path, err)
-	}
-	p.done = true
-	if err := p.f.Close(); err != nil {
-		os.Remove(p.f.Name())
-		return fmt.Errorf("%s: %w", p.path, err)
-	}
-	return os.Rename(p.f.Name(), p.path)
-}
-
-func (p *pending) discard() {
-	if !p.done {
-		p.done = true
-		p.f.Close()
-		os.Remove(p.f.Name())
-	}
-}
+func (t *Meters) Discard() { t.file.Discard() }

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// killPlans are plans with something of their own to remember, each of about a second.
+var killPlans = []struct{ name, plan string }{
+	{"fedadam", "algorithm: fedadam\npartition: head\nrounds: 80\nschedule: {cohort: 4}\nsimulate: {step_time: 1s, speed_spread: 1}\n"},
+	{"scaffold", "algorithm: scaffold\npartition: head\nrounds: 80\nschedule: {cohort: 4, over_selection: 0.5, deadline: 6s}\nsimulate: {step_time: 1s, speed_spread: 1, dropout: 0.1}\n"},
+	{"fedavgadaptive", "algorithm: fedavgadaptive\nrounds: 80\nschedule: {cohort: 4}\n"},
+	{"fedsim", "algorithm: fedsim\npartition: head\nrounds: 80\nschedule: {cohort: 4}\nserver: {clients: 0.1, batch: 32}\nevaluate: {holdout: 0.2, fine_tune: {steps: 10}, every: 10}\nclient: {steps: 4, batch: 16}\n"},
+	{"fednorm", "algorithm: fednorm\nrounds: 80\nschedule: {cohort: 5}\nclient: {steps: 4, batch: 16}\nsimulate: {delayed: 0.6}\n"},
+	{"fedbuff", "algorithm: fedbuff\npartition: head\nrounds: 80\nschedule: {cohort: 4, buffer: 2}\nserver: {optimizer: fedyogi}\nsimulate: {step_time: 1s, speed_spread: 1, dropout: 0.1}\n"},
+	{"fedasync", "algorithm: fedasync\nrounds: 100\nschedule: {cohort: 4}\nsimulate: {step_time: 1s, speed_spread: 1}\n"},
+	{"pfedme", "algorithm: pfedme\nrounds: 60\nschedule: {cohort: 3}\nclient: {steps: 4, batch: 16}\nevaluate: {fine_tune: {steps: 5}}\n"},
+	{"local", "algorithm: local\nrounds: 60\n"},
+	{"pooled", "algorithm: pooled\nrounds: 80\nclient: {steps: 10}\n"},
+}
+
+const killModel = "model: {name: fekri2023, lookback: 6, targets: 2, split: {train: 0.7, validation: 0.15}}\n"
+
+// TestKilled kills simulations with SIGKILL at random points, in each family at
+// least LOADSTAR_KILLS times, goes on with --resume, and compares what is left in the
+// end with an uninterrupted run, byte by byte.
+func TestKilled(t *testing.T) {
+	kills := 20
+	if testing.Short() {
+		kills = 5
+	}
+	if s := os.Getenv("LOADSTAR_KILLS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal("LOADSTAR_KILLS:", err)
+		}
+		kills = n
+	}
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("LOADSTAR_SEED"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatal("LOADSTAR_SEED:", err)
+		}
+		seed = n
+	}
+	t.Logf("LOADSTAR_SEED=%d", seed)
+	dir := t.TempDir()
+	k := &killer{dir: dir, data: filepath.Join(dir, "fleet.prepared"), rng: rand.New(rand.NewPCG(seed, 1))}
+	mustRun(t, dir, "data", "generate", "--meters", "8", "--days", "40", "-o", "fleet")
+	mustRun(t, dir, "data", "prepare", "fleet", "-o", k.data)
+	for _, c := range killPlans {
+		t.Run(c.name, func(t *testing.T) { k.family(t, c.name, c.plan, kills) })
+	}
+}
+
+// mustRun runs loadstar, which testscript.Main has put into the PATH: it is this
+// test's binary under another name.
+func mustRun(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("loadstar", args...)
+	cmd.Dir = dir
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("loadstar %v: %v\n%s", args, err, &problems)
+	}
+	return out.String()
+}
+
+type killer struct {
+	dir, data string
+	rng       *rand.Rand
+}
+
+func (k *killer) family(t *testing.T, name, plan string, kills int) {
+	path := filepath.Join(k.dir, name+".yaml")
+	plan = "name: " + name + "\n" + killModel + plan
+	if !strings.Contains(plan, "client:") {
+		plan += "client: {steps: 4, batch: 16}\n"
+	}
+	if !strings.Contains(plan, "evaluate:") {
+		plan += "evaluate: {every: 10}\n"
+	}
+	if err := os.WriteFile(path, []byte(plan), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := func(out string) []string {
+		return []string{"simulate", path, "--data", k.data, "--save", "0s", "--json", "--quiet", "--out", out}
+	}
+	steady := filepath.Join(k.dir, name+"-steady")
+	start := time.Now()
+	want := resultOf(t, mustRun(t, k.dir, args(steady)...))
+	took := time.Since(start)
+	files := runFiles(t, steady)
+
+	compare := func(out, printed string, kills int) {
+		t.Helper()
+		if got := resultOf(t, printed); got != want {
+			t.Fatalf("after %d kills: %v, uninterrupted %v", kills, got, want)
+		}
+		got := runFiles(t, out)
+		for file := range got {
+			if _, ok := files[file]; !ok {
+				t.Errorf("after %d kills, %s is left over", kills, file)
+			}
+		}
+		for file, content := range files {
+			if got[file] != content {
+				t.Errorf("after %d kills, %s differs", kills, file)
+			}
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+
+	done, runs, inTraining := 0, 0, 0
+	var out string
+	for ; done < kills; runs++ {
+		out = filepath.Join(k.dir, fmt.Sprintf("%s-%d", name, runs))
+		for over := false; !over; {
+			a := args(out)
+			if _, err := os.Stat(filepath.Join(out, "plan.yaml")); err == nil {
+				a = append(a, "--resume")
+			}
+			limit := k.upTo(100*time.Millisecond + took/4) // so that a run lives through some
+			if done >= kills {
+				limit = time.Minute
+			}
+			printed, killed := runFor(t, k.dir, limit, a)
+			if over = !killed; over {
+				compare(out, printed, done)
+			} else {
+				done++
+			}
+		}
+		for _, round := range resumes(t, out) {
+			if round > 0 && round < want.Rounds {
+				inTraining++
+			}
+		}
+	}
+
+	// The end of a run is short: what comes after the last round is killed on its own.
+	again := append(args(out), "--resume")
+	start = time.Now()
+	compare(out, mustRun(t, k.dir, again...), done)
+	end := time.Since(start)
+	inScoring := 0
+	for range kills / 4 {
+		if _, killed := runFor(t, k.dir, k.upTo(end), again); killed {
+			inScoring++
+		}
+	}
+	compare(out, mustRun(t, k.dir, again...), done+inScoring)
+	t.Logf("%s: kills %d, identical (%d of them within training; %d more in the end; %d runs, uninterrupted %.1f s)",
+		name, done, inTraining, inScoring, runs, took.Seconds())
+	if inTraining < done/4 {
+		t.Errorf("%s: only %d of %d kills hit a run at work", name, inTraining, done)
+	}
+}
+
+// upTo returns a random time, and some milliseconds.
+func (k *killer) upTo(d time.Duration) time.Duration {
+	return 5*time.Millisecond + time.Duration(k.rng.Int64N(int64(d)))
+}
+
+// resumes returns the rounds that the processes of a run began with, but for the first.
+func resumes(t *testing.T, dir string) []int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rounds []int
+	for line := range strings.Lines(string(text)) {
+		var e struct {
+			Event string
+			Data  struct{ Round int }
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(line, err)
+		}
+		if e.Event == "begin" {
+			rounds = append(rounds, e.Data.Round)
+		}
+	}
+	return rounds[1:]
+}
+
+// runFor runs loadstar for so long at most. If it was still alive then, it was killed.
+func runFor(t *testing.T, dir string, limit time.Duration, args []string) (printed string, killed bool) {
+	t.Helper()
+	cmd := exec.Command("loadstar", args...)
+	cmd.Dir = dir
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(limit, func() { cmd.Process.Signal(syscall.SIGKILL) }) //nolint:errcheck // it may be over
+	defer timer.Stop()
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return "", true
+	}
+	if err != nil {
+		t.Fatalf("loadstar %v: %v\n%s", args, err, &problems)
+	}
+	return out.String(), false
+}
+
+// result is what a run's last line says of it, but for what was measured.
+type result struct {
+	Weights string `json:"weights_sha256"`
+	Rounds  int    `json:"rounds"`
+	Steps   int64  `json:"steps"`
+	MASE    struct {
+		Mean, Median float64
+		BelowOne     float64 `json:"below_one"`
+	} `json:"mase"`
+}
+
+func resultOf(t *testing.T, printed string) result {
+	t.Helper()
+	lines := strings.Split(strings.TrimSuffix(printed, "\n"), "\n")
+	var s result
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &s); err != nil || len(s.Weights) != 64 || s.Rounds == 0 || s.Steps == 0 {
+		t.Fatalf("the last line is no summary: %v\n%s", err, printed)
+	}
+	return s
+}
+
+// runFiles reads what must be the same in all runs of a plan: everything but what
+// happened when, where to go on, and what was measured.
+func runFiles(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(dir, path)
+		if err != nil || e.IsDir() || slices.Contains([]string{"events.jsonl", "checkpoint", "kept.bin", "lock"}, name) {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if name == "summary.json" && err == nil {
+			var s map[string]any
+			err = json.Unmarshal(b, &s)
+			for _, measured := range []string{"seconds", "steps_per_s", "engine_share", "rss_bytes"} {
+				delete(s, measured)
+			}
+			b = fmt.Append(nil, s) // maps are printed in order
+		}
+		files[name] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// Ctrl-C says where the run goes on, and --resume does.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	mustRun(t, dir, "data", "generate", "--meters", "4", "--days", "30", "-o", "fleet")
+	plan := "name: long\nalgorithm: fedavg\nrounds: 100000\nclient: {steps: 1, batch: 8}\nevaluate: {every: 0}\n" + killModel
+	if err := os.WriteFile(filepath.Join(dir, "long.yaml"), []byte(plan), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("loadstar", "simulate", "long.yaml", "--data", "fleet", "--save", "0s", "--quiet")
+	cmd.Dir = dir
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	checkpoint := filepath.Join(dir, "runs", "long", "checkpoint")
+	for start := time.Now(); time.Since(start) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(checkpoint); err == nil {
+			break
+		}
+	}
+	// Somebody else cannot go on with a run that is at work.
+	second := exec.Command("loadstar", "simulate", "long.yaml", "--data", "fleet", "--quiet", "--resume")
+	second.Dir = dir
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another process is at this run") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	err := cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(problems.String(), "--resume goes on from round") {
+		t.Errorf("%v: %s", err, &problems)
+	}
+}

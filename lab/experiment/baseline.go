@@ -1,0 +1,41 @@
+package experiment
+
+import (
+	"context"
+
+	"loadstar/fed"
+	"loadstar/forecast"
+	"loadstar/lab/run"
+	"loadstar/metric"
+	"loadstar/series"
+)
+
+// Baselines backtests the named baselines on a dataset, on the same question as the
+// plan's model, and writes their scores by client into the folder dir.
+func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []string, workers int, dir string) ([]metric.Fleet, error) {
+	b := forecast.Backtest{
+		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers,
+		Split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation},
+	}
+	var (
+		fleets []metric.Fleet
+		rows   []run.Baseline
+	)
+	for _, name := range names {
+		scores, err := b.Run(ctx, name, nil)
+		if err != nil {
+			return nil, err
+		}
+		var all []metric.Scores
+		for _, s := range scores {
+			p := &s.Overall
+			all = append(all, p.Scores())
+			rows = append(rows, run.Baseline{Method: name, Client: s.ID, MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MASE: p.MASE()})
+		}
+		fleets = append(fleets, metric.NewFleet(all))
+	}
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	return fleets, run.WriteBaselines(dir, rows)
+}

@@ -1,0 +1,105 @@
+package experiment
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"loadstar/lab/sim"
+	"loadstar/metric"
+)
+
+// Figure is a number over seeds.
+type Figure struct{ Mean, Low, High float64 }
+
+// figure takes the mean and the extremes.
+func figure(values []float64) Figure {
+	f := Figure{Low: slices.Min(values), High: slices.Max(values)}
+	for _, v := range values {
+		f.Mean += v / float64(len(values))
+	}
+	return f
+}
+
+// String writes the mean, and the extremes if there are several seeds.
+func (f Figure) String() string {
+	if f.Low == f.High {
+		return fmt.Sprintf("%.4g", f.Mean)
+	}
+	return fmt.Sprintf("%.4g (%.4g-%.4g)", f.Mean, f.Low, f.High)
+}
+
+// Result is one method on one dataset.
+type Result struct {
+	Part, Dataset string
+	Generated     bool
+	Method        string
+	At            []string // values of the grid's axes
+	Seeds         int
+	// Figures are by name, those of Names first.
+	Figures map[string]Figure
+}
+
+// Names are the figures that every result has, in the order in which they are shown.
+var Names = []string{"mase_mean", "mase_median", "below_one", "mae", "rmse", "nmae", "mape"}
+
+func ofFleet(f metric.Fleet) map[string]float64 {
+	mase := f["mase"]
+	below := 0.0
+	if mase.BelowOne != nil {
+		below = float64(*mase.BelowOne)
+	}
+	return map[string]float64{
+		"mase_mean": float64(mase.Mean), "mase_median": float64(mase.Median), "below_one": below,
+		"mae": float64(f["mae"].Mean), "rmse": float64(f["rmse"].Mean), "nmae": float64(f["nmae"].Mean), "mape": float64(f["mape"].Mean),
+	}
+}
+
+// result puts the runs of one variant together.
+func result(runs []*sim.Summary) map[string]Figure {
+	values := map[string][]float64{}
+	for _, s := range runs {
+		for name, v := range ofFleet(s.Fleet) {
+			values[name] = append(values[name], v)
+		}
+		values["bytes_per_turn"] = append(values["bytes_per_turn"], float64(s.Down+s.Up))
+		values["steps"] = append(values["steps"], float64(s.Steps))
+	}
+	out := map[string]Figure{}
+	for name, v := range values {
+		out[name] = figure(v)
+	}
+	return out
+}
+
+// WriteTSV writes results in the long form: a row for each figure.
+func WriteTSV(w io.Writer, results []Result) error {
+	if _, err := fmt.Fprintln(w, "part\tdataset\tmethod\tat\tseeds\tmetric\tmean\tlow\thigh"); err != nil {
+		return err
+	}
+	for _, r := range results {
+		names := make([]string, 0, len(r.Figures))
+		for name := range r.Figures {
+			names = append(names, name)
+		}
+		slices.SortFunc(names, func(a, b string) int {
+			return cmp.Or(cmp.Compare(order(a), order(b)), strings.Compare(a, b))
+		})
+		for _, name := range names {
+			f := r.Figures[name]
+			if _, err := fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%.6g\t%.6g\t%.6g\n", r.Part, r.Dataset, r.Method, strings.Join(r.At, " "), r.Seeds, name, f.Mean, f.Low, f.High); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func order(name string) int {
+	if i := slices.Index(Names, name); i >= 0 {
+		return i
+	}
+	return len(Names)
+}

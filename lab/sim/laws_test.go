@@ -1,0 +1,625 @@
+package sim
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/exact"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/lab/run"
+	"loadstar/series"
+)
+
+// check is rapid.Check with fewer cases, as each is a few whole runs; -rapid.checks
+// asks for more.
+func check(t *testing.T, n int, law func(*rapid.T)) {
+	t.Helper()
+	const usual = "100"
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == usual {
+		if testing.Short() {
+			n *= 2 // rapid takes a fifth
+		}
+		if err := f.Value.Set(fmt.Sprint(n)); err != nil {
+			t.Fatal(err)
+		}
+		defer f.Value.Set(usual) //nolint:errcheck // it was that before
+	}
+	rapid.Check(t, law)
+}
+
+// meters is how many the laws are tried on.
+const meters = 7
+
+// anyOptimizer are the algorithms whose clients have any optimizer.
+var anyOptimizer = []string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedavgadaptive", "fedbuff", "fednorm", "reptile"}
+
+// draw makes a plan of an algorithm, of any kind that is quickly simulated.
+func draw(t *rapid.T, algorithm string) settings {
+	s := small(algorithm).with(settings{
+		"seed":          rapid.IntRange(1, 1000).Draw(t, "seed"),
+		"rounds":        rapid.IntRange(2, 4).Draw(t, "rounds"),
+		"client.batch":  rapid.IntRange(8, 16).Draw(t, "batch"),
+		"model.scaling": rapid.SampledFrom([]string{"client", "fleet"}).Draw(t, "scaling"),
+		"model.loss":    rapid.SampledFrom([]string{"mse", "mae", "pinball"}).Draw(t, "loss"),
+	})
+	if s["model.loss"] == "pinball" {
+		s["model.quantiles"] = []float64{0.2, 0.5, 0.9}
+	}
+	partitions := []string{"none", "head", "lstm_l0"}
+	if rapid.IntRange(0, 3).Draw(t, "model") == 0 {
+		s["model.name"], s["model.lookback"] = "bose2023", 2
+		partitions = []string{"none", "head", "head+top", "lstm_l0", "lstm_l1, fc.2"}
+	}
+	if algorithm != "local" && algorithm != "pooled" {
+		s["partition"] = rapid.SampledFrom(partitions).Draw(t, "partition")
+		s["schedule.cohort"] = rapid.IntRange(0, 5).Draw(t, "cohort")
+	}
+	if algorithm != "fedsgd" {
+		s["client.steps"] = rapid.IntRange(1, 3).Draw(t, "steps")
+		if rapid.IntRange(0, 9).Draw(t, "work") == 0 {
+			delete(s, "client.steps")
+			s["client.epochs"] = 1
+		} else {
+			s["client.resample"] = rapid.SampledFrom([]string{"step", "round"}).Draw(t, "resample")
+		}
+	}
+	if slices.Contains(anyOptimizer, algorithm) {
+		s["client.optimizer"] = rapid.SampledFrom([]string{"sgd", "adam", "amsgrad", "prox", "proxadam"}).Draw(t, "optimizer")
+	}
+	switch algorithm {
+	case "fedavgadaptive", "fedasync", "fedsim", "local", "pooled":
+	default:
+		s["server.weighting"] = rapid.SampledFrom([]string{"examples", "uniform"}).Draw(t, "weighting")
+	}
+	switch algorithm {
+	case "fedbuff", "fednorm", "fedsim":
+		s["server.optimizer"] = rapid.SampledFrom([]string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}).Draw(t, "server optimizer")
+	}
+	if algorithm == "fednorm" {
+		s["schedule.kind"] = rapid.SampledFrom([]string{"periodic", "synchronous", "buffered"}).Draw(t, "kind")
+		if s["schedule.kind"] == "buffered" {
+			s["schedule.buffer"] = 2
+		}
+	}
+	return s
+}
+
+// uneven makes clients take unlike times.
+func uneven(t *rapid.T, label string) settings {
+	return settings{
+		"simulate.step_time":    fmt.Sprint(time.Duration(rapid.IntRange(0, 2000).Draw(t, label+" step")) * time.Millisecond),
+		"simulate.speed_spread": rapid.Float64Range(0, 2).Draw(t, label+" speeds"),
+		"simulate.link":         rapid.SampledFrom([]float64{0, 1e3, 1e6}).Draw(t, label+" link"),
+		"simulate.link_spread":  rapid.Float64Range(0, 2).Draw(t, label+" links"),
+		"simulate.latency":      fmt.Sprint(time.Duration(rapid.IntRange(0, 500).Draw(t, label+" latency")) * time.Millisecond),
+	}
+}
+
+// identical compares the weights of two runs, to the bit.
+func identical(t tester, what string, a, b *outcome) {
+	t.Helper()
+	if a.Weights != b.Weights {
+		t.Fatalf("%s: weights %s and %s", what, a.Weights, b.Weights)
+	}
+}
+
+// Without a proximal term nothing is left of prox but its inner optimizer.
+func TestProxWithoutMuIsPlain(t *testing.T) {
+	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	differ := 0
+	check(t, 30, func(t *rapid.T) {
+		algorithm := rapid.SampledFrom(append(anyOptimizer, "fedasync", "fedprox")).Draw(t, "algorithm")
+		pair := rapid.SampledFrom([][2]string{{"prox", "sgd"}, {"proxadam", "adam"}}).Draw(t, "optimizers")
+		s := draw(t, algorithm).with(settings{"client.lr": 0.01})
+		tied := s.with(settings{"client.optimizer": pair[0], "client.mu": 0})
+		plain := s.with(settings{"client.optimizer": pair[1]})
+		if algorithm == "fedprox" { // which is fedavg then
+			plain["algorithm"] = "fedavg"
+		}
+		without := b.run(t, plain, d, 1)
+		identical(t, fmt.Sprint(s), b.run(t, tied, d, 1), without)
+		tied["client.mu"] = 5
+		if b.run(t, tied, d, 1).Weights != without.Weights {
+			differ++
+		}
+	})
+	// Nor would there be a difference if nobody returned, or took a second step.
+	if differ == 0 {
+		t.Error("mu makes no difference")
+	}
+}
+
+// A buffer that is the cohort, filled at once, is the synchronous round: nobody is
+// stale, so no discount counts. Bits are the same if the scale of the sums is: it is
+// made for as many updates as can come together, which is the cohort there and the
+// fleet here, so max_examples is low enough that neither is what limits it.
+func TestFullBufferIsSynchronous(t *testing.T) {
+	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	check(t, 30, func(t *rapid.T) {
+		server := rapid.SampledFrom([]string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}).Draw(t, "server optimizer")
+		s := draw(t, server)
+		cohort := rapid.IntRange(1, meters).Draw(t, "buffer")
+		s["schedule.cohort"] = cohort
+		if s["server.weighting"] == "examples" && cohort < meters {
+			s["server.max_examples"] = 255
+		}
+		buffered := s.with(settings{
+			"algorithm": "fedbuff", "server.optimizer": server, "schedule.buffer": cohort,
+			"server.discount": rapid.SampledFrom([]string{"constant", "polynomial", "hinge"}).Draw(t, "discount"),
+		})
+		if buffered["server.discount"] != "constant" {
+			buffered["server.exponent"] = 3
+		}
+		if buffered["server.discount"] == "hinge" {
+			buffered["server.hinge"] = rapid.IntRange(0, 2).Draw(t, "hinge")
+		}
+		x, y := b.run(t, s, d, 1), b.run(t, buffered, d, 2)
+		identical(t, fmt.Sprint(buffered), x, y)
+		if x.files["rounds.csv"] != y.files["rounds.csv"] || x.files["clients.csv"] != y.files["clients.csv"] {
+			t.Fatalf("%v: the tables differ:\n%s\n%s", buffered, x.files["rounds.csv"], y.files["rounds.csv"])
+		}
+	})
+}
+
+// With everything personal, whoever else is there makes no difference. The only plan
+// that may have this partition is that of algorithm local.
+func TestAllPersonalIsLocal(t *testing.T) {
+	all, b := houses(t, meters), newBench(t)
+	d := dataset(t, all...)
+	check(t, 10, func(t *rapid.T) {
+		s := draw(t, "local")
+		s["model.scaling"] = "client" // by the fleet's ranges nobody would be alone
+		together := b.run(t, s, d, 2)
+		if len(together.personal) != meters {
+			t.Fatalf("%d clients have weights", len(together.personal))
+		}
+		for _, i := range rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6}).Draw(t, "who")[:2] {
+			m := all[i]
+			alone := b.run(t, s, dataset(t, m), 1)
+			if !same(alone.personal[m.ID], together.personal[m.ID]) {
+				t.Fatalf("%v: %s alone ends with other weights", s, m.ID)
+			}
+			s := s.plan(t)
+			direct := newDirect(t, s, dataset(t, m))
+			for r := range s.Rounds {
+				direct.train(t, r)
+			}
+			if !same(direct.weights(), alone.personal[m.ID]) {
+				t.Fatalf("%v: %s trained directly ends with other weights", s, m.ID)
+			}
+		}
+	})
+	for _, p := range []string{"all", "lstm_l0, fc"} {
+		s := small("fedavg").with(settings{"partition": p})
+		if err := refused(t, s); err == nil || !strings.Contains(err.Error(), "shares nothing") {
+			t.Errorf("partition %s: %v", p, err)
+		}
+	}
+}
+
+// refused returns why a plan cannot be read.
+func refused(t *testing.T, s settings) error {
+	_, err := s.read(t)
+	return err
+}
+
+func same(a, b []float32) bool {
+	return len(a) > 0 && slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
+}
+
+// direct trains one client without rounds, server and sums: only fed/client.
+type direct struct {
+	worker *client.Worker
+	client client.Client
+	shared []float32
+	update fed.Update
+}
+
+func newDirect(t tester, p *fed.Plan, d *series.Dataset) *direct {
+	t.Helper()
+	s, err := newSimulation(Config{Plan: p, Dataset: d, Kernel: kernels(t), Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	x := &direct{worker: client.NewWorker(&s.job, s.Kernel, s.parts.NewTrainer(s.Kernel)), shared: s.server.Shared()}
+	x.client = client.Client{ID: s.trainees[0].id, Data: s.trainees[0].data, Kept: make([]float32, x.worker.Kept()), First: true}
+	part := s.problem.Partition
+	part.Cut(s.initial, make([]float32, part.SharedLen()), x.client.Kept[:part.PersonalLen()])
+	return x
+}
+
+// train does a round from the weights that the one before ended with.
+func (x *direct) train(t tester, r int) {
+	t.Helper()
+	if err := x.worker.Train(ctx, &x.client, fed.Task{Round: r, Shared: x.shared}, &x.update); err != nil {
+		t.Fatal(err)
+	}
+	if len(x.shared) > 0 { // everything is
+		x.shared = slices.Clone(x.worker.Weights())
+	}
+}
+
+func (x *direct) weights() []float32 { return x.worker.Weights() }
+
+// When clients return makes no difference to a synchronous round that waits for all.
+func TestOrderOfArrival(t *testing.T) {
+	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	synchronous := slices.DeleteFunc(recipe.Names(), func(a string) bool {
+		return slices.Contains([]string{"fedasync", "fedbuff", "local", "pooled"}, a)
+	})
+	check(t, 30, func(t *rapid.T) {
+		s := draw(t, rapid.SampledFrom(synchronous).Draw(t, "algorithm"))
+		s["schedule.kind"] = "synchronous"
+		delete(s, "schedule.buffer")
+		at := b.run(t, s, d, 1)
+		for _, label := range []string{"a", "b"} {
+			identical(t, fmt.Sprint(s), at, b.run(t, s.with(uneven(t, label)), d, 2))
+		}
+	})
+}
+
+// How many clients are trained at a time makes no difference to anything.
+func TestWorkersMakeNoDifference(t *testing.T) {
+	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	for _, algorithm := range recipe.Names() {
+		t.Run(algorithm, func(t *testing.T) {
+			check(t, 3, func(t *rapid.T) {
+				s := draw(t, algorithm)
+				if algorithm != "local" && algorithm != "pooled" && (algorithm != "fednorm" || s["schedule.kind"] != "periodic") {
+					s = s.with(uneven(t, "pace"))
+					s["simulate.dropout"] = rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "dropout")
+				}
+				s["evaluate.every"] = 2
+				s["evaluate.fine_tune.steps"] = 1
+				s["evaluate.fine_tune.lr"] = 0.01
+				one := b.run(t, s, d, 1)
+				for _, workers := range []int{2, 5} {
+					if names := different(one.files, b.run(t, s, d, workers).files); len(names) > 0 {
+						t.Fatalf("%v: %d workers give other %v", s, workers, names)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A fleet of one whose server moves all the way to the client's weights is that
+// client's own training. Not to the bit: the difference to the received weights is
+// rounded once to a float32 and once to the scale of the sums, and added again.
+func TestOneClientIsItsOwnTraining(t *testing.T) {
+	all, b := houses(t, meters), newBench(t)
+	check(t, 20, func(t *rapid.T) {
+		m := rapid.SampledFrom(all).Draw(t, "meter")
+		algorithm := rapid.SampledFrom([]string{"fedavg", "pooled"}).Draw(t, "algorithm")
+		s := draw(t, algorithm)
+		s["partition"], s["client.optimizer"] = "none", "sgd" // adam makes much of small differences
+		if algorithm == "fedavg" {
+			s["schedule.cohort"], s["server.lr"] = 1, 1
+		}
+		p := s.plan(t)
+		x := newDirect(t, p, dataset(t, m))
+		for r := range p.Rounds {
+			x.train(t, r)
+		}
+		got := b.run(t, s, dataset(t, m), 1)
+		for i, want := range x.weights() {
+			if math.Abs(float64(got.shared[i])-float64(want)) > 1e-6*max(math.Abs(float64(want)), 0.1) {
+				t.Fatalf("%v: weight %d is %v, trained alone %v", s, i, got.shared[i], want)
+			}
+		}
+	})
+}
+
+// n examples weigh as much as n clients of one example with the same update: exactly,
+// where updates are folded.
+func TestWeightIsManyClients(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := small("fedavg").plan(t)
+		parts, err := recipe.Compose(p, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := round.Rules{Scale: parts.Scale, Weight: parts.Weight}
+		weighty, many := round.NewFold(rules), round.NewFold(rules)
+		from := rapid.SliceOfN(rapid.Float32Range(-1, 1), 5, 5).Draw(t, "shared")
+		servers := make([]*round.Server, 2)
+		for i := range servers {
+			parts, err := recipe.Compose(p, 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			servers[i] = round.NewServer(parts.Aggregator, parts.Optimizer, 100, slices.Clone(from))
+		}
+		for c := range rapid.IntRange(1, 6).Draw(t, "clients") {
+			u := fed.Update{
+				Client: fed.ClientID(fmt.Sprint(c)), Examples: rapid.IntRange(1, 12).Draw(t, "examples"),
+				Delta: rapid.SliceOfN(rapid.Float32Range(-16, 16), 5, 5).Draw(t, "delta"),
+			}
+			if err := weighty.Add(&u, from); err != nil {
+				t.Fatal(err)
+			}
+			n := u.Examples
+			for i := range n {
+				u.Client, u.Examples = fed.ClientID(fmt.Sprint(c, " ", i)), 1
+				if err := many.Add(&u, from); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for i, f := range []*round.Fold{weighty, many} {
+			if err := servers[i].Merge(0, f, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !same(servers[0].Shared(), servers[1].Shared()) {
+			t.Fatalf("%v and %v", servers[0].Shared(), servers[1].Shared())
+		}
+	})
+}
+
+// Of a whole run, weights and copies of clients are the same if clients draw nothing,
+// since draws depend on the name: with fedsgd. The settings let the scales of the sums
+// be the same, and the numbers of examples are powers of two, by which nothing rounds.
+func TestWeightIsCopiesOfClients(t *testing.T) {
+	b := newBench(t)
+	all := houses(t, 3)
+	s := small("fedsgd").with(settings{"server.bound": 1, "client.batch": 16})
+	// Everybody twice is everybody once.
+	examples := s.with(settings{"server.max_examples": 1023})
+	once := b.run(t, examples, dataset(t, all...), 2)
+	twice := b.run(t, examples, dataset(t,
+		all[0], all[1], all[2], again(all[0], "x"), again(all[1], "y"), again(all[2], "z")), 2)
+	identical(t, "twice the fleet", once, twice)
+
+	// Two alike of equal weight are one of twice the weight.
+	big, little := withExamples(t, s, all[0], 128), withExamples(t, s, all[1], 64)
+	weighted := b.run(t, s.with(settings{"server.max_examples": 128}), dataset(t, big, little), 2)
+	uniform := b.run(t, s.with(settings{"server.weighting": "uniform"}), dataset(t, big, again(big, "x"), little), 2)
+	identical(t, "two for one", weighted, uniform)
+	if alike := b.run(t, s.with(settings{"server.weighting": "uniform"}), dataset(t, big, little), 2); alike.Weights == weighted.Weights {
+		t.Error("the weights make no difference")
+	}
+}
+
+// withExamples cuts a meter to so many training examples.
+func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Meter {
+	t.Helper()
+	whole := m.Load
+	for n := want; n <= len(whole); n++ {
+		m.Load = whole[:n]
+		d := dataset(t, m)
+		p := s.plan(t)
+		problem, err := recipe.Frame(p, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := newFleet(p, problem, d, 1)
+		if err == nil && f.trainees(false)[0].examples == want {
+			return m
+		}
+	}
+	t.Fatalf("%s never has %d examples", m.ID, want)
+	return m
+}
+
+// FedNorm divides by a standard deviation: it must not matter if that is 0, or if
+// everything is huge. A run that cannot go on says so, and no NaN gets anywhere.
+func TestFedNormWithoutNaN(t *testing.T) {
+	all, b := houses(t, meters), newBench(t)
+	var finished, stopped int
+	check(t, 60, func(t *rapid.T) {
+		s := draw(t, "fednorm")
+		s["server.peak"] = rapid.SampledFrom([]string{"1", "max-lambda"}).Draw(t, "peak")
+		s["schedule.cohort"] = rapid.IntRange(1, 4).Draw(t, "cohort")
+		s["client.lr"] = math.Pow(10, rapid.Float64Range(-12, 12).Draw(t, "rate"))
+		s["server.bound"] = rapid.SampledFrom([]float64{1, 16, 1 << 20}).Draw(t, "bound")
+		s["server.max_examples"] = 1024
+		if s["server.weighting"] == "uniform" {
+			delete(s, "server.max_examples")
+		}
+		fleet := all
+		switch rapid.IntRange(0, 2).Draw(t, "fleet") {
+		case 0:
+			fleet = all[:4]
+		case 1: // equal losses
+			fleet = []series.Meter{all[0], again(all[0], "b"), again(all[0], "c"), again(all[0], "d")}
+		}
+		o, err := b.try(t, Config{Plan: s.plan(t), Dataset: dataset(t, fleet...), Memory: 1 << 20})
+		if err != nil {
+			stopped++
+			for _, reason := range []string{"learning rate", "is not a number", "not finite"} {
+				if strings.Contains(err.Error(), reason) {
+					return
+				}
+			}
+			t.Fatalf("%v: %v says nothing of the rate", s, err)
+		}
+		finished++ // and try has looked at all weights
+		for name, text := range o.files {
+			if strings.HasSuffix(name, ".csv") && (strings.Contains(text, "NaN") || strings.Contains(text, "Inf")) {
+				t.Fatalf("%v: %s has a NaN:\n%s", s, name, text)
+			}
+		}
+		for _, row := range o.rounds {
+			if n := number(t, row, "counted"); n > 0 && (row["train_loss"] == "" || row["mean_staleness"] == "") {
+				t.Fatalf("%v: no loss of %d clients: %v", s, n, row)
+			}
+		}
+		for _, row := range rows(t, o.files["clients.csv"]) {
+			if row["loss"] == "" || row["mae"] == "" {
+				t.Fatalf("%v: %v", s, row)
+			}
+		}
+	})
+	t.Logf("%d runs finished, %d stopped", finished, stopped)
+	if !testing.Short() && min(finished, stopped) == 0 {
+		t.Error("the rates are not absurd, or too absurd")
+	}
+}
+
+// troubled is a synchronous plan of which not everybody returns in time.
+func troubled(t *rapid.T) settings {
+	s := draw(t, rapid.SampledFrom([]string{"fedavg", "fedadam", "scaffold", "fedavgadaptive", "fednorm", "fedsim"}).Draw(t, "algorithm"))
+	s["schedule.kind"], s["simulate.step_time"], s["simulate.speed_spread"] = "synchronous", "1s", 1
+	delete(s, "schedule.buffer")
+	s["rounds"] = rapid.IntRange(4, 8).Draw(t, "rounds of trouble")
+	s["schedule.cohort"] = rapid.IntRange(1, 5).Draw(t, "wanted")
+	s["schedule.over_selection"] = rapid.SampledFrom([]float64{0, 0.3, 1}).Draw(t, "over")
+	s["simulate.dropout"] = rapid.SampledFrom([]float64{0, 0.3, 0.6}).Draw(t, "dropout")
+	if rapid.IntRange(0, 3).Draw(t, "patience") > 0 {
+		s["schedule.deadline"] = rapid.SampledFrom([]string{"10ms", "1s", "2s", "3s", "6s"}).Draw(t, "deadline")
+		s["schedule.quorum"] = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "quorum")
+	}
+	return s
+}
+
+// Everybody who was asked is counted, late or lost; and what a round that is abandoned
+// has counted moves nothing on the server.
+func TestTroubledRounds(t *testing.T) {
+	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	var merged, abandoned, inVain, late, lost int
+	check(t, 80, func(t *rapid.T) {
+		s := troubled(t)
+		p := s.plan(t)
+		c := Config{Plan: p, Dataset: d, Dir: b.folder(), Kernel: kernels(t), Workers: 2, Save: time.Hour}
+		var sim *simulation
+		var before []float32
+		version := 0
+		c.Progress = func(at Progress) {
+			now := slices.Clone(sim.server.Shared())
+			if at.Round > 0 {
+				moved := !slices.Equal(before, now)
+				if grew := sim.server.Version() - version; grew != 0 && grew != 1 || grew == 0 && moved {
+					t.Fatalf("%v: round %d: version %d after %d, moved: %v", s, at.Round, sim.server.Version(), version, moved)
+				}
+			}
+			before, version = now, sim.server.Version()
+		}
+		sim = started(t, c)
+		defer sim.close()
+		if err := sim.train(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sim.folder.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		asked := 0
+		version = 0
+		for i, row := range rows(t, comparable(t, c.Dir)["rounds.csv"]) {
+			n := func(column string) int { return number(t, row, column) }
+			if n("counted")+n("late")+n("lost") != n("asked") || n("asked") == 0 || n("round") != i {
+				t.Fatalf("%v: %v", s, row)
+			}
+			switch row["outcome"] {
+			case "merged":
+				merged++
+				version++
+			case "abandoned":
+				abandoned++
+				if n("counted") > 0 {
+					inVain++
+				}
+				if n("counted") >= p.Schedule.Cohort {
+					t.Fatalf("%v: the cohort is there, and the round abandoned: %v", s, row)
+				}
+			default:
+				t.Fatal(row)
+			}
+			if n("version") != version {
+				t.Fatalf("%v: version %d after %v", s, version, row)
+			}
+			asked += n("asked")
+			late += n("late")
+			lost += n("lost")
+		}
+		if want := p.Rounds * min(int(math.Ceil(float64(p.Schedule.Cohort)*(1+p.Schedule.Over)-1e-9)), len(sim.trainees)); asked != want {
+			t.Fatalf("%v: asked %d clients, want %d", s, asked, want)
+		}
+	})
+	t.Logf("%d rounds merged, %d abandoned, of these %d with updates; %d late, %d lost", merged, abandoned, inVain, late, lost)
+	if !testing.Short() && min(merged, abandoned, inVain, late, lost) == 0 {
+		t.Error("there was too little trouble")
+	}
+}
+
+// If all rounds are abandoned, the weights that a run ends with are the first.
+func TestNothingMerged(t *testing.T) {
+	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	s := small("fedadam").with(settings{"simulate.step_time": "1h", "schedule.deadline": "1s", "rounds": 5})
+	o := b.run(t, s, d, 1)
+	x := newDirect(t, s.plan(t), d)
+	if !same(o.shared, x.shared) {
+		t.Error("the weights have moved")
+	}
+	for _, row := range o.rounds {
+		if row["outcome"] != "abandoned" || row["late"] != fmt.Sprint(meters) || row["train_loss"] != "" {
+			t.Error(row)
+		}
+	}
+}
+
+// started is a run that is about to train.
+func started(t tester, c Config) *simulation {
+	t.Helper()
+	plan, err := recipe.Write(c.Plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSimulation(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.folder, err = run.Create(c.Dir, plan); err == nil {
+		err = s.begin(ctx)
+	}
+	if err != nil {
+		s.close()
+		t.Fatal(err)
+	}
+	return s
+}
+
+// An update beyond the bound ends a simulation, and says whose and what to do.
+func TestUpdateBeyondBound(t *testing.T) {
+	b := newBench(t)
+	s := small("fedavg").with(settings{"client.optimizer": "sgd", "client.lr": 1, "server.bound": 1e-3})
+	_, err := b.try(t, Config{Plan: s.plan(t), Dataset: dataset(t, houses(t, 3)...)})
+	if !errors.Is(err, exact.ErrBound) || !strings.Contains(err.Error(), "client house-") || !strings.Contains(err.Error(), "raise server.bound") {
+		t.Error(err)
+	}
+}
+
+// A client that is lost is not asked again in its round, where it would be lost
+// again; so a buffer that cannot be filled is merged as it is.
+func TestBufferThatCannotBeFilled(t *testing.T) {
+	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	s := small("fedbuff").with(settings{
+		"schedule.cohort": 0, "schedule.buffer": meters, "simulate.dropout": 0.4, "rounds": 12,
+	})
+	o := b.run(t, s, d, 2)
+	short := 0
+	for i, row := range o.rounds {
+		counted, lost := number(t, row, "counted"), number(t, row, "lost")
+		if counted+lost != meters || number(t, row, "asked") != meters || number(t, row, "round") != i {
+			t.Error(row)
+		}
+		if lost > 0 {
+			short++
+		}
+	}
+	if len(o.rounds) != 12 || short == 0 {
+		t.Errorf("%d rounds, %d of them with a loss", len(o.rounds), short)
+	}
+}
