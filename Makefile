@@ -56,6 +56,16 @@ generated: ## Fail if the committed assembly is not what the generator writes
 	go -C nn/kernel/gen run . -dir $$dir && \
 	for f in $$dir/*; do diff -q nn/kernel/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
 
+.PHONY: web
+web: ## Bundle the report's pictures anew from web/report; needs npm
+	cd web/report && npm ci --ignore-scripts --silent && npm run --silent build
+
+.PHONY: web-check
+web-check: ## Fail if the committed bundle is not what web/report builds
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+	(cd web/report && npm ci --ignore-scripts --silent && node build.mjs $$dir) && \
+	for f in bundle/page.js bundle/page.css THIRD_PARTY.md; do diff -q lab/report/$$f $$dir/$$f || { echo "run make web"; exit 1; }; done
+
 .PHONY: cross
 cross: ## Build for linux/arm64 and linux/arm (v7) without cgo
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...

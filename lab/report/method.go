@@ -1,0 +1,359 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"loadstar/lab/run"
+)
+
+// dataset is what was run on one fleet.
+type dataset struct {
+	name      string
+	generated bool
+	methods   []*method // the best median first
+	grids     []HeatMap
+}
+
+// method is a plan with its seeds, or a baseline.
+type method struct {
+	name     string
+	look     int // how it is drawn, the same on all datasets; -1 for baselines
+	baseline bool
+	runs     []*Run
+	scores   []Baseline // of a baseline
+}
+
+// gather puts runs together by dataset and plan. A run that is given twice counts
+// once.
+func gather(runs []*Run, baselines []Baseline) []*dataset {
+	var sets []*dataset
+	byName := map[string]*dataset{}
+	byPlan := map[string]*method{}
+	for _, r := range runs {
+		s := byName[r.Dataset]
+		if s == nil {
+			s = &dataset{name: r.Dataset}
+			byName[r.Dataset] = s
+			sets = append(sets, s)
+		}
+		s.generated = s.generated || r.Generated
+		key := r.Dataset + "\x00" + r.signature("seed", "data")
+		m := byPlan[key]
+		if m == nil {
+			m = &method{name: r.Method}
+			byPlan[key] = m
+			s.methods = append(s.methods, m)
+		}
+		if !slices.ContainsFunc(m.runs, func(x *Run) bool { return x.Seed == r.Seed }) {
+			m.runs = append(m.runs, r)
+		}
+	}
+	for _, b := range baselines {
+		s := byName[b.Dataset]
+		if s == nil {
+			continue
+		}
+		i := slices.IndexFunc(s.methods, func(m *method) bool { return m.baseline && m.name == b.Method })
+		if i < 0 {
+			i = len(s.methods)
+			s.methods = append(s.methods, &method{name: b.Method, baseline: true})
+		}
+		s.methods[i].scores = append(s.methods[i].scores, b)
+	}
+	for _, s := range sets {
+		s.foldGrids()
+		s.tellApart()
+	}
+	looks := map[string]int{}
+	for _, s := range sets {
+		for _, m := range s.methods {
+			if m.look = -1; m.baseline {
+				continue
+			}
+			i, ok := looks[m.name]
+			if !ok {
+				i = len(looks)
+				looks[m.name] = i
+			}
+			m.look = i
+		}
+		slices.SortStableFunc(s.methods, func(a, b *method) int { return byError(a.median(), b.median()) })
+	}
+	return sets
+}
+
+// byError puts the lowest first, and what is not known last.
+func byError(a, b float64) int {
+	if math.IsNaN(a) || math.IsNaN(b) {
+		return cmp.Compare(b2i(math.IsNaN(a)), b2i(math.IsNaN(b)))
+	}
+	return cmp.Compare(a, b)
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// signature is the plan without some settings.
+func (r *Run) signature(without ...string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(r.settings)) {
+		if !slices.Contains(without, k) {
+			fmt.Fprintf(&b, "%s=%s\n", k, r.settings[k])
+		}
+	}
+	return b.String()
+}
+
+// differing lists the settings in which plans differ, but for what has a column
+// anyway. A plan that lacks a whole section does not differ in it: its algorithm
+// says why.
+func differing(plans []map[string]string) []string {
+	keys := map[string]bool{}
+	sections := make([]map[string]bool, len(plans))
+	section := func(key string) string {
+		name, _, _ := strings.Cut(key, ".")
+		return name
+	}
+	for i, p := range plans {
+		sections[i] = map[string]bool{}
+		for k := range p {
+			keys[k], sections[i][section(k)] = true, true
+		}
+	}
+	var to []string
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		if k == "name" || k == "seed" || k == "data" {
+			continue
+		}
+		values := map[string]bool{}
+		for i, p := range plans {
+			if sections[i][section(k)] || !strings.Contains(k, ".") {
+				values[p[k]] = true
+			}
+		}
+		if len(values) > 1 {
+			to = append(to, k)
+		}
+	}
+	return to
+}
+
+// tellApart adds to the names of methods that share one where their plans differ.
+func (s *dataset) tellApart() {
+	same := map[string][]*method{}
+	for _, m := range s.methods {
+		if !m.baseline {
+			same[m.name] = append(same[m.name], m)
+		}
+	}
+	for _, all := range same {
+		if len(all) < 2 {
+			continue
+		}
+		var plans []map[string]string
+		for _, m := range all {
+			plans = append(plans, m.runs[0].settings)
+		}
+		for i, m := range all {
+			var parts []string
+			for _, k := range differing(plans) {
+				parts = append(parts, k+" "+cmp.Or(plans[i][k], none))
+			}
+			m.name += " (" + strings.Join(parts, ", ") + ")"
+		}
+	}
+}
+
+// The two settings that span a learning-rate grid.
+const clientRate, serverRate = "client.lr", "server.lr"
+
+// foldGrids turns plans that differ in their learning rates alone into a heat map,
+// and leaves the best of them as a method. The best is that with the lowest error
+// on the validation part, if all were evaluated, for the test part must not choose.
+func (s *dataset) foldGrids() {
+	families := map[string][]*method{}
+	var order []string
+	for _, m := range s.methods {
+		if m.baseline {
+			continue
+		}
+		key := m.runs[0].signature("seed", "data", "name", clientRate, serverRate)
+		if families[key] == nil {
+			order = append(order, key)
+		}
+		families[key] = append(families[key], m)
+	}
+	for _, key := range order {
+		all := families[key]
+		xs, ys := rates(all, clientRate), rates(all, serverRate)
+		if len(xs) < 2 || len(ys) < 2 {
+			continue
+		}
+		h := HeatMap{
+			Title: fmt.Sprintf("%s: error by learning rates", all[0].runs[0].Algorithm),
+			X:     "client learning rate", Y: "server learning rate", Value: "median MASE, test part",
+			XLabels: xs, YLabels: ys, Generated: s.generated,
+		}
+		for range ys {
+			row := make([]float64, len(xs))
+			for i := range row {
+				row[i] = math.NaN()
+			}
+			h.Values = append(h.Values, row)
+		}
+		validated := !slices.ContainsFunc(all, func(m *method) bool { return math.IsNaN(m.validation()) })
+		chosenBy, chosen := (*method).median, "on the test part, for not all were evaluated on the validation part"
+		if validated {
+			chosenBy, chosen = (*method).validation, "on the validation part"
+		}
+		best := all[0]
+		for _, m := range all {
+			i, j := slices.Index(xs, m.runs[0].settings[clientRate]), slices.Index(ys, m.runs[0].settings[serverRate])
+			h.Values[j][i] = m.median()
+			if byError(chosenBy(m), chosenBy(best)) < 0 {
+				best = m
+			}
+		}
+		h.Note = fmt.Sprintf("Elsewhere on this page %s stands for its best pair %s: client %s, server %s.",
+			best.runs[0].Algorithm, chosen, best.runs[0].settings[clientRate], best.runs[0].settings[serverRate])
+		s.grids = append(s.grids, h)
+		s.methods = slices.DeleteFunc(s.methods, func(m *method) bool { return m != best && slices.Contains(all, m) })
+		best.name = fmt.Sprintf("%s, best of %d rates", best.runs[0].Algorithm, len(all))
+	}
+}
+
+// rates lists the values of a setting, in the order of their size.
+func rates(all []*method, key string) []string {
+	var to []string
+	for _, m := range all {
+		if v := m.runs[0].settings[key]; v != "" && !slices.Contains(to, v) {
+			to = append(to, v)
+		}
+	}
+	slices.SortFunc(to, func(a, b string) int {
+		x, _ := strconv.ParseFloat(a, 64)
+		y, _ := strconv.ParseFloat(b, 64)
+		return cmp.Compare(x, y)
+	})
+	return to
+}
+
+// perRun returns a figure of each run over its clients.
+func (m *method) perRun(of func([]float64) float64, value func(run.Client) float64) []float64 {
+	var to []float64
+	for _, r := range m.runs {
+		values := make([]float64, len(r.Clients))
+		for i, c := range r.Clients {
+			values[i] = value(c)
+		}
+		to = append(to, of(values))
+	}
+	return to
+}
+
+// medians are the median MASE of each seed.
+func (m *method) medians() []float64 {
+	if m.baseline {
+		return []float64{median(m.column(func(b Baseline) float64 { return b.MASE }))}
+	}
+	return m.perRun(median, func(c run.Client) float64 { return c.MASE })
+}
+
+func (m *method) median() float64 { return mean(m.medians()) }
+
+// belowOne is the share of clients with a MASE below 1.
+func (m *method) belowOne() float64 {
+	share := func(values []float64) float64 {
+		some := ordered(values)
+		below, _ := slices.BinarySearch(some, 1)
+		return float64(below) / float64(len(some))
+	}
+	if m.baseline {
+		return share(m.column(func(b Baseline) float64 { return b.MASE }))
+	}
+	return mean(m.perRun(share, func(c run.Client) float64 { return c.MASE }))
+}
+
+// validation is the median MASE of the last evaluation, over seeds.
+func (m *method) validation() float64 {
+	var all []float64
+	for _, r := range m.runs {
+		if len(r.evaluations) == 0 {
+			return math.NaN()
+		}
+		all = append(all, r.evaluations[len(r.evaluations)-1].spread[2])
+	}
+	return mean(all)
+}
+
+func (m *method) column(value func(Baseline) float64) []float64 {
+	to := make([]float64, len(m.scores))
+	for i, b := range m.scores {
+		to[i] = value(b)
+	}
+	return to
+}
+
+// mase is each client's, over seeds.
+func (m *method) mase() map[string]float64 {
+	to := map[string]float64{}
+	if m.baseline {
+		for _, b := range m.scores {
+			to[b.Client] = b.MASE
+		}
+		return to
+	}
+	for _, r := range m.runs {
+		for _, c := range r.Clients {
+			to[c.Client] += c.MASE / float64(len(m.runs))
+		}
+	}
+	return to
+}
+
+func (m *method) mae() float64 {
+	if m.baseline {
+		return mean(m.column(func(b Baseline) float64 { return b.MAE }))
+	}
+	return mean(m.perRun(mean, func(c run.Client) float64 { return c.MAE }))
+}
+
+func (m *method) nmae() float64 {
+	if m.baseline {
+		return median(m.column(func(b Baseline) float64 { return b.NMAE }))
+	}
+	return mean(m.perRun(median, func(c run.Client) float64 { return c.NMAE }))
+}
+
+// megabytes is what a client sends and receives in all.
+func (m *method) megabytes() float64 {
+	sum := 0.0
+	for _, r := range m.runs {
+		sum += float64(r.bytes) / 1e6 / float64(len(r.Clients)) / float64(len(m.runs))
+	}
+	return sum
+}
+
+// trained are the methods that are not baselines.
+func (s *dataset) trained() []*method {
+	return slices.DeleteFunc(slices.Clone(s.methods), func(m *method) bool { return m.baseline })
+}
+
+// seeds is the most that a method has.
+func (s *dataset) seeds() int {
+	n := 0
+	for _, m := range s.methods {
+		n = max(n, len(m.runs))
+	}
+	return n
+}

@@ -1,0 +1,376 @@
+package report
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"gopkg.in/yaml.v3"
+
+	"loadstar/lab/run"
+	"loadstar/metric"
+)
+
+// Run is what a report needs of a finished run's folder.
+type Run struct {
+	Dataset   string
+	Generated bool
+	Method    string // the plan's name
+	Algorithm string
+	Seed      uint64
+	Clients   []run.Client
+
+	settings    map[string]string // the plan, flat: client.lr and so on
+	rounds      int
+	steps       int64
+	seconds     float64
+	bytes       int64 // both ways, all clients
+	losses      []point
+	evaluations []evaluation
+	profile     []run.Profile
+	stretches   []stretch
+}
+
+type point struct{ x, y float64 }
+
+// evaluation is how the MASE spread over clients after some rounds.
+type evaluation struct {
+	round  int
+	spread [5]float64 // least, quartiles, greatest
+}
+
+// stretch is two weeks of one client's forecasts.
+type stretch struct {
+	client         string
+	start          int64 // in seconds
+	interval       int64
+	actual, before []float64
+	leads          []lead
+	// Over the whole test part, and all distances.
+	mae, weekMAE float64
+}
+
+// lead is the forecasts that were made equally far ahead.
+type lead struct {
+	steps  int // from 1, counted from the first target
+	values []float64
+}
+
+// Baseline is one client's score under a forecaster that nobody trained.
+type Baseline struct {
+	Dataset, Method, Client string
+	MAE, RMSE, NMAE, MASE   float64
+}
+
+// ErrNoRun says that a folder is not that of a finished run.
+var ErrNoRun = errors.New("not a finished run: such a folder has a plan.yaml and a summary.json")
+
+// ReadRun reads the folder of a finished run.
+func ReadRun(dir string) (*Run, error) {
+	r := &Run{settings: map[string]string{}}
+	if err := r.readHead(dir); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.Clients, err = readTable[run.Client](dir, "clients"); err != nil {
+		return nil, err
+	}
+	if len(r.Clients) == 0 {
+		return nil, fmt.Errorf("%s has no client in clients.parquet", dir)
+	}
+	rounds, err := readTable[run.Round](dir, "rounds")
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range thin(len(rounds), 200) {
+		r.losses = append(r.losses, point{float64(rounds[i].Round + 1), rounds[i].Loss})
+	}
+	for _, x := range rounds {
+		r.bytes += x.Down + x.Up
+	}
+	evaluations, err := readTable[run.Evaluation](dir, "evaluations")
+	if err != nil {
+		return nil, err
+	}
+	r.evaluations = spreads(evaluations)
+	if r.profile, err = readTable[run.Profile](dir, "profile"); err != nil {
+		return nil, err
+	}
+	forecasts, err := readTable[run.Forecast](dir, "forecasts")
+	if err != nil {
+		return nil, err
+	}
+	r.stretches = stretches(forecasts)
+	return r, nil
+}
+
+func (r *Run) readHead(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", dir, ErrNoRun)
+	} else if err != nil {
+		return err
+	}
+	var s struct {
+		Plan, Algorithm, Dataset string
+		Generated                bool
+		Rounds                   int
+		Steps                    int64
+		Seconds                  struct{ Train float64 }
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(dir, "summary.json"), err)
+	}
+	text, err = os.ReadFile(filepath.Join(dir, "plan.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", dir, ErrNoRun)
+	} else if err != nil {
+		return err
+	}
+	// Only read, never obeyed: the plan of another version will do.
+	var plan yaml.Node
+	if err := yaml.Unmarshal(text, &plan); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(dir, "plan.yaml"), err)
+	}
+	flatten(r.settings, "", &plan)
+	r.Seed, _ = strconv.ParseUint(r.settings["seed"], 10, 64)
+	r.Method, r.Algorithm, r.Dataset, r.Generated = s.Plan, s.Algorithm, s.Dataset, s.Generated
+	r.rounds, r.steps, r.seconds = s.Rounds, s.Steps, s.Seconds.Train
+	return nil
+}
+
+// flatten writes the scalars of a document under their dotted keys.
+func flatten(to map[string]string, key string, n *yaml.Node) {
+	switch n.Kind {
+	case yaml.DocumentNode:
+		for _, c := range n.Content {
+			flatten(to, key, c)
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			flatten(to, strings.TrimPrefix(key+"."+n.Content[i].Value, "."), n.Content[i+1])
+		}
+	case yaml.SequenceNode:
+		var all []string
+		for _, c := range n.Content {
+			all = append(all, c.Value)
+		}
+		to[key] = strings.Join(all, ", ")
+	case yaml.ScalarNode:
+		to[key] = n.Value
+	}
+}
+
+// readTable reads a run's table, or nothing if an older version did not write it.
+func readTable[T any](dir, name string) ([]T, error) {
+	path := filepath.Join(dir, name+".parquet")
+	rows, err := parquet.ReadFile[T](path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return rows, nil
+}
+
+// ReadExperiment reads all finished runs in a tree, and the baselines beside them: a
+// baselines.csv belongs to the dataset that its folder is named after. It is an error
+// if there is no finished run.
+func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
+	var (
+		runs      []*Run
+		baselines []Baseline
+	)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		switch {
+		case !d.IsDir() && d.Name() == "baselines.csv":
+			b, err := readBaselines(path)
+			baselines = append(baselines, b...)
+			return err
+		case !d.IsDir():
+			return nil
+		}
+		r, err := ReadRun(path)
+		switch {
+		case errors.Is(err, ErrNoRun):
+			return nil
+		case err != nil:
+			return err
+		}
+		runs = append(runs, r)
+		return fs.SkipDir
+	})
+	if err == nil && len(runs) == 0 {
+		err = fmt.Errorf("%s: no finished run in it", dir)
+	}
+	return runs, baselines, err
+}
+
+func readBaselines(path string) ([]Baseline, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	in := csv.NewReader(f)
+	head, err := in.Read()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	column := map[string]int{}
+	for i, name := range head {
+		column[name] = i
+	}
+	for _, name := range []string{"method", "unique_id", "mae", "rmse", "nmae", "mase"} {
+		if _, ok := column[name]; !ok {
+			return nil, fmt.Errorf("%s has no column %s", path, name)
+		}
+	}
+	dataset := filepath.Base(filepath.Dir(path))
+	var to []Baseline
+	for {
+		row, err := in.Read()
+		if errors.Is(err, io.EOF) {
+			return to, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		b := Baseline{Dataset: dataset, Method: row[column["method"]], Client: row[column["unique_id"]]}
+		for name, v := range map[string]*float64{"mae": &b.MAE, "rmse": &b.RMSE, "nmae": &b.NMAE, "mase": &b.MASE} {
+			*v = math.NaN()
+			if s := row[column[name]]; s != "" {
+				if *v, err = strconv.ParseFloat(s, 64); err != nil {
+					line, _ := in.FieldPos(0)
+					return nil, fmt.Errorf("%s, line %d: %w", path, line, err)
+				}
+			}
+		}
+		to = append(to, b)
+	}
+}
+
+// spreads sums the evaluations up, a row for each evaluated round.
+func spreads(rows []run.Evaluation) []evaluation {
+	var to []evaluation
+	for len(rows) > 0 {
+		n := 1
+		for n < len(rows) && rows[n].Round == rows[0].Round {
+			n++
+		}
+		values := make([]float64, n)
+		for i, r := range rows[:n] {
+			values[i] = r.MASE
+		}
+		e := evaluation{round: rows[0].Round}
+		copy(e.spread[:], quantiles(values, 0, 0.25, 0.5, 0.75, 1))
+		if !math.IsNaN(e.spread[2]) {
+			to = append(to, e)
+		}
+		rows = rows[n:]
+	}
+	return to
+}
+
+const (
+	stretchLength = 14 * 24 * time.Hour
+	stretchPoints = 1400 // more than a picture is wide
+	shownClients  = 6
+)
+
+// stretches cuts two weeks out of the middle of each client's forecasts.
+func stretches(rows []run.Forecast) []stretch {
+	var to []stretch
+	for len(rows) > 0 {
+		n := 1
+		for n < len(rows) && rows[n].Client == rows[0].Client {
+			n++
+		}
+		to = append(to, cut(rows[:n]))
+		rows = rows[n:]
+	}
+	if len(to) > shownClients {
+		var some []stretch
+		for _, i := range thin(len(to), shownClients) {
+			some = append(some, to[i])
+		}
+		to = some
+	}
+	return to
+}
+
+func cut(rows []run.Forecast) stretch {
+	s := stretch{client: rows[0].Client}
+	var errs, week metric.Point
+	times := make([]int64, 0, len(rows))
+	distances := map[int64]bool{}
+	for _, r := range rows {
+		times = append(times, r.Time.Unix())
+		distances[r.Time.Unix()-r.Cutoff.Unix()] = true
+		// A value that cannot be scored is left out of the means, not of the picture.
+		_ = errs.Add(r.Forecast, r.Actual, math.NaN())
+		if !math.IsNaN(r.LastWeek) {
+			_ = week.Add(r.LastWeek, r.Actual, math.NaN())
+		}
+	}
+	s.mae, s.weekMAE = errs.MAE(), week.MAE()
+	slices.Sort(times)
+	times = slices.Compact(times)
+	s.interval = 3600
+	for i := 1; i < len(times); i++ {
+		if d := times[i] - times[i-1]; i == 1 || d < s.interval {
+			s.interval = d
+		}
+	}
+	points := min(int64(stretchLength/time.Second)/s.interval, stretchPoints)
+	first, last := times[0], times[len(times)-1]
+	s.start = first
+	if spare := (last-first)/s.interval + 1 - points; spare > 0 {
+		s.start += spare / 2 * s.interval
+	}
+	points = min(points, (last-s.start)/s.interval+1)
+	gaps := func() []float64 {
+		to := make([]float64, points)
+		for i := range to {
+			to[i] = math.NaN()
+		}
+		return to
+	}
+	s.actual, s.before = gaps(), gaps()
+	// The nearest target and the farthest.
+	all := make([]int64, 0, len(distances))
+	for d := range distances {
+		all = append(all, d)
+	}
+	slices.Sort(all)
+	ends := slices.Compact([]int64{all[0], all[len(all)-1]})
+	for _, d := range ends {
+		s.leads = append(s.leads, lead{steps: int((d-all[0])/s.interval) + 1, values: gaps()})
+	}
+	for _, r := range rows {
+		i := (r.Time.Unix() - s.start) / s.interval
+		if r.Time.Unix() < s.start || i >= points {
+			continue
+		}
+		s.actual[i], s.before[i] = r.Actual, r.LastWeek
+		for k, d := range ends {
+			if r.Time.Unix()-r.Cutoff.Unix() == d {
+				s.leads[k].values[i] = r.Forecast
+			}
+		}
+	}
+	return s
+}

@@ -1,0 +1,454 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/lab/run"
+)
+
+// hostile is a meter whose name is an attack on pages.
+const hostile = `</script><script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>&'"`
+
+// writeRun writes the folder of a run of five clients, of which one is hostile.
+func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool, skill float64) {
+	t.Helper()
+	algorithm, _, _ := strings.Cut(plan, "-")
+	text := fmt.Sprintf("name: %s\nseed: %d\ndata: d.yaml\nalgorithm: %s\nmodel: {targets: %d}\nclient: {lr: 0.1, steps: 4}\n", plan, seed, algorithm, targets)
+	if algorithm != "local" {
+		text += "server: {lr: 1}\n"
+	}
+	f, err := run.Create(dir, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	names := []string{"a", "b", hostile, "d", "e"}
+	var clients []run.Client
+	for i, name := range names {
+		clients = append(clients, run.Client{
+			Client: name, Level: math.Pow(10, float64(i)-1), Spread: math.Pow(9, float64(i)-1), Examples: 100, Targets: 50,
+			MAE: 1, RMSE: 2, NMAE: 0.1, MASE: skill + 0.2*float64(i),
+		})
+	}
+	clients[4].MASE = 1e6 // training blew up there
+	for r := range 6 {
+		row := run.Round{Round: r, Outcome: "merged", Loss: 1 / float64(r+1)}
+		if algorithm != "local" {
+			row.Down, row.Up = 5e6, 5e6
+		}
+		if err := f.Rounds.Append(row); err != nil {
+			t.Fatal(err)
+		}
+		if r%2 == 0 {
+			continue
+		}
+		for i, name := range names[:4] {
+			e := run.Evaluation{Round: r + 1, Client: name, MASE: skill + 0.1*float64(i) + 2/float64(r)}
+			if i == 3 {
+				e.MASE = math.NaN()
+			}
+			if err := f.Evaluations.Append(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var profile []run.Profile
+	for h := range 24 {
+		profile = append(profile, run.Profile{By: "hour", At: h, Clients: 5, NMAE: 0.1 + 0.001*float64(h)})
+	}
+	for s := range targets {
+		profile = append(profile, run.Profile{By: "step", At: s + 1, Clients: 5, NMAE: 0.1 * float64(s+1)})
+	}
+	var forecasts []run.Forecast
+	start := time.Date(2017, 10, 20, 3, 0, 0, 0, time.UTC)
+	for _, name := range names[1:3] {
+		for i := range 24 * 30 {
+			for s := range targets {
+				at := start.Add(time.Duration(i+s) * time.Hour)
+				y := 10 + 5*math.Sin(float64(at.Hour()))
+				row := run.Forecast{Client: name, Cutoff: start.Add(time.Duration(i) * time.Hour), Time: at, Actual: y, Forecast: y + 1 + float64(s), LastWeek: y - 2}
+				if i == 300 {
+					row.LastWeek = math.NaN()
+				}
+				forecasts = append(forecasts, row)
+			}
+		}
+	}
+	summary := map[string]any{
+		"plan": plan, "algorithm": algorithm, "dataset": filepath.Base(filepath.Dir(dir)), "generated": generated,
+		"clients": len(names), "rounds": 6, "steps": 120, "seconds": map[string]float64{"train": 1.5},
+	}
+	if err := f.Finish(clients, profile, forecasts, summary); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeExperiment writes two datasets, one of them generated, three methods and a
+// baseline.
+func writeExperiment(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, set := range []string{"real", "made"} {
+		for seed := 1; seed <= 2; seed++ {
+			for plan, skill := range map[string]float64{"local": 0.9, "fedavg": 1.2, "fedadam-head": 0.7} {
+				writeRun(t, filepath.Join(dir, set, fmt.Sprintf("%s-%d", plan, seed)), plan, seed, 3, set == "made", skill+0.01*float64(seed))
+			}
+		}
+	}
+	// Not finished.
+	f, err := run.Create(filepath.Join(dir, "real", "scaffold-1"), []byte("name: scaffold\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	text := "method,unique_id,mae,rmse,nmae,mase\npersistence,a,1,2,0.1,1\npersistence,b,1,2,0.1,1.1\npersistence,d,,,,\n"
+	if err := os.WriteFile(filepath.Join(dir, "real", "baselines.csv"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// everything is a page with all that there can be.
+func everything(t *testing.T) []byte {
+	t.Helper()
+	runs, baselines, err := ReadExperiment(writeExperiment(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Report{
+		Title: "Everything <b>&</b>", About: "One.\nTwo.", Tool: "loadstar test", Runs: runs, Baselines: baselines,
+		Claims: []Claim{
+			{"It holds.", Holds, "1 of 1"},
+			{"It holds partly.", HoldsPartly, "1 of 2"},
+			{"It does not.", DoesNotHold, "0 of 2"},
+			{"Who knows?", NotTested, ""},
+		},
+		Tables: []Table{{Title: "A table", Note: "with a note", Columns: []string{"who", "what", "how much"}, Rows: [][]string{{"x", "y", "1.5"}, {hostile, "z", none}}, Generated: true}},
+		HeatMaps: []HeatMap{{
+			Title: "Rates", X: "client learning rate", Y: "server learning rate", XLabels: []string{"0.01", "0.1", "1"}, YLabels: []string{"0.1", "1"},
+			Value: "median MASE", Values: [][]float64{{1.5, 0.8, 3}, {1, 40, math.NaN()}}, Generated: true,
+		}},
+	}
+	return written(t, r)
+}
+
+func written(t *testing.T, r *Report) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := r.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestReadRun(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "set", "fedavg-7")
+	writeRun(t, dir, "fedavg", 7, 3, true, 0.5)
+	r, err := ReadRun(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Dataset != "set" || !r.Generated || r.Method != "fedavg" || r.Algorithm != "fedavg" || r.Seed != 7 || len(r.Clients) != 5 {
+		t.Errorf("read %+v", r)
+	}
+	if r.bytes != 60e6 || r.rounds != 6 || len(r.losses) != 6 || r.settings["client.steps"] != "4" {
+		t.Errorf("read %d bytes, %d rounds, %d losses, %v", r.bytes, r.rounds, len(r.losses), r.settings)
+	}
+	if len(r.evaluations) != 3 || r.evaluations[0].round != 2 {
+		t.Fatalf("read the evaluations %+v", r.evaluations)
+	}
+	// The NaN is left out: 2.5, 2.6 and 2.7.
+	if got := r.evaluations[0].spread; math.Abs(got[2]-2.6) > 1e-12 || math.Abs(got[4]-2.7) > 1e-12 {
+		t.Errorf("spread %v", got)
+	}
+	if len(r.stretches) != 2 {
+		t.Fatalf("read %d stretches", len(r.stretches))
+	}
+	s := r.stretches[1]
+	if s.client != hostile || s.interval != 3600 || len(s.actual) != 14*24 {
+		t.Errorf("a stretch of %q has %d values every %d s", s.client, len(s.actual), s.interval)
+	}
+	if len(s.leads) != 2 || s.leads[0].steps != 1 || s.leads[1].steps != 3 {
+		t.Fatalf("leads %+v", s.leads)
+	}
+	for i, y := range s.actual {
+		at := time.Unix(s.start+int64(i)*3600, 0).UTC()
+		if want := 10 + 5*math.Sin(float64(at.Hour())); y != want || s.leads[0].values[i] != want+1 || s.leads[1].values[i] != want+3 {
+			t.Fatalf("at %v: %v, forecasts %v and %v", at, y, s.leads[0].values[i], s.leads[1].values[i])
+		}
+	}
+	if s.mae != 2 || s.weekMAE != 2 {
+		t.Errorf("errors %v and %v", s.mae, s.weekMAE)
+	}
+}
+
+func TestReadExperiment(t *testing.T) {
+	dir := writeExperiment(t)
+	runs, baselines, err := ReadExperiment(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(runs) != 12 || len(baselines) != 3 || baselines[0].Dataset != "real" || !math.IsNaN(baselines[2].MASE) {
+		t.Fatalf("read %d runs and the baselines %+v", len(runs), baselines)
+	}
+	// The same run twice counts once.
+	sets := gather(append(slices.Clone(runs), runs...), baselines)
+	if len(sets) != 2 {
+		t.Fatalf("%d datasets", len(sets))
+	}
+	made, real := sets[0], sets[1]
+	if !made.generated || real.generated || len(made.methods) != 3 || len(real.methods) != 4 {
+		t.Fatalf("made %+v, real %+v", made, real)
+	}
+	if first := real.methods[0]; first.name != "persistence" || !first.baseline || first.median() != 1.05 {
+		t.Errorf("the first of real is %s, median %v", first.name, first.median())
+	}
+	best := real.methods[1]
+	if best.name != "fedadam-head" || len(best.runs) != 2 || math.Abs(best.median()-1.115) > 1e-9 || best.megabytes() != 12 {
+		t.Errorf("best is %s with %d runs, median %v, %v MB", best.name, len(best.runs), best.median(), best.megabytes())
+	}
+	if got := best.belowOne(); got != 0.4 {
+		t.Errorf("below 1: %v", got)
+	}
+	for _, m := range real.methods {
+		if m.baseline != (m.look < 0) {
+			t.Errorf("%s looks like %d", m.name, m.look)
+		}
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := ReadRun(dir); !errors.Is(err, ErrNoRun) {
+		t.Errorf("an empty folder: %v", err)
+	}
+	if _, _, err := ReadExperiment(dir); err == nil || !strings.Contains(err.Error(), "no finished run") {
+		t.Errorf("an empty experiment: %v", err)
+	}
+	if _, _, err := ReadExperiment(filepath.Join(dir, "nowhere")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
+	}
+	for text, want := range map[string]string{
+		"method,unique_id\n": "no column mae",
+		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,x\n":           "line 2",
+		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,4\np,b,1,2,\n": "wrong number of fields",
+	} {
+		path := filepath.Join(dir, "baselines.csv")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := ReadExperiment(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "summary.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadRun(dir); err == nil || errors.Is(err, ErrNoRun) {
+		t.Errorf("a broken summary: %v", err)
+	}
+}
+
+// Runs that differ in their learning rates alone are a heat map and one method.
+func TestGrid(t *testing.T) {
+	var runs []*Run
+	for _, client := range []string{"0.01", "0.1"} {
+		for _, server := range []string{"1", "10", "2"} {
+			mase := 1.0
+			validation := 2.0
+			if client == "0.1" && server == "2" {
+				mase = 0.6
+			}
+			if client == "0.1" && server == "10" {
+				mase, validation = 0.7, 1
+			}
+			runs = append(runs, &Run{
+				Dataset: "d", Method: "fedadam", Algorithm: "fedadam", Seed: 1, Clients: []run.Client{{Client: "a", MASE: mase}, {Client: "b", MASE: mase}},
+				settings:    map[string]string{"name": "fedadam", "seed": "1", "client.lr": client, "server.lr": server},
+				evaluations: []evaluation{{1, [5]float64{0, 0, validation, 0, 0}}},
+			})
+		}
+	}
+	s := gather(runs, nil)[0]
+	if len(s.grids) != 1 || len(s.methods) != 1 || s.methods[0].name != "fedadam, best of 6 rates" {
+		t.Fatalf("%d grids, methods %v", len(s.grids), s.methods[0].name)
+	}
+	h := s.grids[0]
+	if !slices.Equal(h.XLabels, []string{"0.01", "0.1"}) || !slices.Equal(h.YLabels, []string{"1", "2", "10"}) || h.Values[1][1] != 0.6 {
+		t.Errorf("grid %+v", h)
+	}
+	// The validation part chooses, not the test part.
+	if s.methods[0].median() != 0.7 || !strings.Contains(h.Note, "on the validation part: client 0.1, server 10.") {
+		t.Errorf("chose %v: %s", s.methods[0].median(), h.Note)
+	}
+}
+
+// Plans of one name are told apart by their settings.
+func TestTellApart(t *testing.T) {
+	var runs []*Run
+	for _, steps := range []string{"1", "4"} {
+		runs = append(runs, &Run{
+			Dataset: "d", Method: "m", Clients: []run.Client{{Client: "a", MASE: 1}},
+			settings: map[string]string{"name": "m", "client.steps": steps, "client.lr": "0.1"},
+		})
+	}
+	s := gather(runs, nil)[0]
+	if s.methods[0].name != "m (client.steps 1)" || s.methods[1].name != "m (client.steps 4)" {
+		t.Errorf("%s, %s", s.methods[0].name, s.methods[1].name)
+	}
+}
+
+func TestDiffering(t *testing.T) {
+	got := differing([]map[string]string{
+		{"name": "a", "algorithm": "local", "client.lr": "1"},
+		{"name": "b", "algorithm": "fedavg", "client.lr": "1", "server.lr": "1", "client.mu": "2"},
+		{"name": "c", "algorithm": "fedavg", "client.lr": "1", "server.lr": "1"},
+	})
+	if want := []string{"algorithm", "client.mu"}; !slices.Equal(got, want) {
+		t.Errorf("differing in %v, want %v", got, want)
+	}
+}
+
+func TestPage(t *testing.T) {
+	page := string(everything(t))
+	for _, want := range []string{
+		"<title>Everything &lt;b&gt;&amp;&lt;/b&gt;</title>",
+		"<p class=\"about\">One.\nTwo.</p>",
+		"no meter measured the loads of made.",
+		`<span class="verdict holds">holds</span>`,
+		`<span class="verdict partly">holds partly</span>`,
+		`<span class="verdict fails">does not hold here</span>`,
+		`<span class="verdict untested">not tested</span>`,
+		`<h2>made<span class="mark">generated data</span></h2>`,
+		`<h2>real</h2>`,
+		`Error of each client by method; the lowest median is that of persistence`,
+		`Error of each client by method; the lowest median is that of fedadam-head`,
+		`14 days of the test part: forecast, actual load and the week before`,
+		"<th scope=\"row\">fedadam-head</th><td>1.115 (1.110\u2060–\u20601.120)</td>",
+		`aria-label="Heat map of median MASE over client learning rate and server learning rate; the lowest is 0.800 at client learning rate 0.1 and server learning rate 0.1."`,
+		`Written by loadstar test.`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %q", want)
+		}
+	}
+	for _, kind := range []string{"box", "cost", "lines", "convergence", "forecast", "fleet", "heat"} {
+		if n := strings.Count(page, `data-kind="`+kind+`"`); n == 0 {
+			t.Errorf("no figure of kind %s", kind)
+		}
+	}
+	// Pictures and tables of generated data say so, and no others.
+	madeAt, realAt := strings.Index(page, `<section id="data-1">`), strings.Index(page, `<section id="data-2">`)
+	made, real := page[madeAt:realAt], page[realAt:strings.Index(page, `<section id="runs">`)]
+	if f, m := strings.Count(made, "<figure "), strings.Count(made, " data-generated "); f == 0 || f != m {
+		t.Errorf("%d of %d figures of generated data are marked", m, f)
+	}
+	if c, m := strings.Count(made, "<caption"), strings.Count(made, `<span class="mark">`); m < 2*c {
+		t.Errorf("%d tables of generated data have %d marks", c, m)
+	}
+	if strings.Contains(real, "generated") {
+		t.Error("real data is marked as generated")
+	}
+	if !bytes.Equal([]byte(page), everything(t)) {
+		t.Error("the same folders give another page")
+	}
+}
+
+// A name cannot break out of where it stands, and nothing on the page is loaded.
+func TestHostileNames(t *testing.T) {
+	page := string(everything(t))
+	if n := strings.Count(page, "<script"); n != 2 {
+		t.Errorf("%d script elements, want the data and the bundle", n)
+	}
+	if strings.Contains(page, "<img") {
+		t.Error("a name became an element")
+	}
+	start := strings.Index(page, `id="data">`) + len(`id="data">`)
+	text := page[start : start+strings.Index(page[start:], "</script>")]
+	var data map[string]struct{ Names []string }
+	if err := json.Unmarshal([]byte(text), &data); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(data["data-1-1"].Names, hostile) {
+		t.Errorf("the data has the names %q", data["data-1-1"].Names)
+	}
+	if !regexp.MustCompile(`content="default-src &#39;none&#39;; style-src &#39;unsafe-inline&#39;; script-src &#39;sha256-[^"]+&#39;;`).MatchString(page) {
+		t.Error("no policy against loading")
+	}
+	addresses := regexp.MustCompile(`https?://[^\s"'<>)]*`).FindAllString(strings.ReplaceAll(page, script, ""), -1)
+	for _, a := range addresses {
+		if !strings.HasPrefix(a, "http://evil.example/x") {
+			t.Errorf("the page names %s", a)
+		}
+	}
+	code := script[strings.Index(script, "*/"):]
+	for _, a := range regexp.MustCompile(`https?://[^\s"'<>)]*`).FindAllString(code+style, -1) {
+		if !strings.HasPrefix(a, "http://www.w3.org/") {
+			t.Errorf("the bundle names %s", a)
+		}
+	}
+	if regexp.MustCompile(`(?i)</script|<!--`).MatchString(script) {
+		t.Error("the bundle would end its element")
+	}
+}
+
+// TestSize holds the page of a large fleet to a size that can be mailed.
+func TestSize(t *testing.T) {
+	var runs []*Run
+	for m := range 8 {
+		r := &Run{Dataset: "large", Method: fmt.Sprint("method-", m), Seed: 1, settings: map[string]string{"name": fmt.Sprint("method-", m)}}
+		for i := range 10000 {
+			r.Clients = append(r.Clients, run.Client{Client: fmt.Sprintf("a-meter-with-a-long-name-%06d", i), Level: float64(i + 1), Spread: 1, MASE: 0.5 + float64(i*(m+1)%997)/500})
+		}
+		for e := range 1000 {
+			r.evaluations = append(r.evaluations, evaluation{e + 1, [5]float64{0.123456, 0.23456, 0.3456, 1.23456, 9.87654}})
+		}
+		runs = append(runs, r)
+	}
+	page := written(t, &Report{Runs: runs})
+	if len(page) > 5e6 {
+		t.Errorf("the page has %d bytes", len(page))
+	}
+	if !strings.Contains(string(page), "Dots are a sample of 400 of 10000 clients") {
+		t.Error("the page does not say that it shows a sample")
+	}
+	t.Logf("%d bytes, of which the bundle %d", len(page), len(script)+len(style))
+}
+
+func TestEmpty(t *testing.T) {
+	page := string(written(t, &Report{Title: "Words alone"}))
+	if !strings.Contains(page, "<h1>Words alone</h1>") || strings.Contains(page, "<section") || strings.Contains(page, "<noscript>") {
+		t.Error("an empty report is not empty")
+	}
+	err := (&Report{HeatMaps: []HeatMap{{Title: "h", XLabels: []string{"a"}, YLabels: []string{"b"}, Values: [][]float64{{1, 2}}}}}).Write(&bytes.Buffer{})
+	if err == nil || !strings.Contains(err.Error(), `heat map "h" has 2 values in a row for 1 labels`) {
+		t.Errorf("a heat map of another shape: %v", err)
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 1: "1.00", 0.01234: "0.0123", 12.345: "12.3", 1234.5: "1234", 2.5e8: "2.5e+08", -0.5: "-0.500", math.Inf(1): none} {
+		if got := short(v); got != want {
+			t.Errorf("%v is shown as %s, want %s", v, got, want)
+		}
+	}
+	for v, want := range map[float64]string{0.123456: "0.1235", 123456: "123500", 1e-9: "1e-09", math.NaN(): "null"} {
+		if got, err := json.Marshal(num(v)); err != nil || string(got) != want {
+			t.Errorf("%v is written as %s (%v), want %s", v, got, err, want)
+		}
+	}
+	if got := thin(10, 4); !slices.Equal(got, []int{0, 3, 6, 9}) {
+		t.Errorf("thinned to %v", got)
+	}
+}

@@ -1,0 +1,331 @@
+// A function for each kind of picture: its data and width in, elements out.
+import * as Plot from "@observablehq/plot";
+import { chart, grid, legend, logTicks, logX, logY, look, multiples, short } from "./parts.js";
+
+// together is a tip that lists all methods at one x, best first.
+function together(series, xs, say) {
+  return xs.map((x, i) => ({
+    x,
+    title: [
+      say(x),
+      ...series
+        .map((s) => [s.name, s.y[i]])
+        .filter(([, v]) => v !== null && v !== undefined)
+        .sort((a, b) => a[1] - b[1])
+        .map(([n, v]) => `${short(v)}  ${n}`),
+    ].join("\n"),
+  }));
+}
+
+function hover(rows) {
+  return [
+    Plot.ruleX(rows, Plot.pointerX({ x: "x", stroke: "var(--faint)", className: "under" })),
+    Plot.tip(rows, Plot.pointerX({ x: "x", frameAnchor: "top", title: "title", fontSize: 12 })),
+  ];
+}
+
+// lines: one line per method over hours, steps or rounds.
+function lines(d, width, { generated }) {
+  const points = d.series.flatMap((s) => s.y.map((y, i) => ({ x: d.x[i], y, s })).filter((p) => p.y !== null));
+  const sparse = d.x.length <= 40;
+  const ticks = d.log ? logTicks(...extent(points.map((p) => p.y)), 6) : 5;
+  const svg = chart({
+    generated,
+    width,
+    height: Math.min(380, Math.max(240, width * 0.5)),
+    marginLeft: 46,
+    x: { label: d.xLabel, ticks: d.ticks ?? Math.max(3, Math.floor(width / 90)), tickFormat: d.clock ? (v) => String(v) : short, type: "linear", labelAnchor: "center" },
+    y: d.log ? { type: "log" } : { label: d.yLabel, nice: true, zero: d.zero ?? false, ticks },
+    marks: [
+      ...(d.log ? [Plot.gridY(ticks, grid), logY(ticks, d.yLabel)] : [Plot.gridY({ ...grid, ticks })]),
+      d.one ? Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }) : null,
+      ...d.series.map((s) =>
+        s.low
+          ? Plot.areaY(
+              d.x.map((x, i) => ({ x, lo: s.low[i], hi: s.high[i] })).filter((p) => p.lo !== null),
+              { x: "x", y1: "lo", y2: "hi", fill: look(s.look).colour, fillOpacity: 0.18 },
+            )
+          : null,
+      ),
+      ...d.series.map((s) =>
+        Plot.line(
+          points.filter((p) => p.s === s),
+          { x: "x", y: "y", stroke: look(s.look).colour, strokeWidth: 2, strokeDasharray: look(s.look).dash },
+        ),
+      ),
+      sparse ? Plot.dot(points, { x: "x", y: "y", symbol: (p) => look(p.s.look).symbol, fill: (p) => look(p.s.look).colour, stroke: "none", r: 3 }) : null,
+      ...hover(together(d.series, d.x, (x) => `${d.xName} ${x}${d.clock ? ":00" : ""}, ${d.yLabel.replace(/^[↑ ]+/, "")}`)),
+    ],
+    symbol: { type: "identity" },
+    color: { type: "identity" },
+  });
+  return [legend(d.series, { dots: sparse }), svg];
+}
+
+function extent(values) {
+  const some = values.filter((v) => v !== null && v > 0);
+  return [Math.min(...some), Math.max(...some)];
+}
+
+// box: a row per method: box and whiskers, and under them a dot for each client.
+function box(d, width, { generated }) {
+  const row = 64;
+  const ticks = logTicks(...d.domain, Math.max(4, Math.floor(width / 60)));
+  const [lo, hi] = d.domain;
+  const inside = (v) => v !== null && v >= lo && v <= hi;
+  const clip = (v) => Math.min(hi, Math.max(lo, v));
+  const rows = d.series.map((s, i) => ({ ...s, i, ...look(s.look) }));
+  // Dots that would lie on each other are spread by a fixed pattern.
+  const dots = rows.flatMap((s) => s.v.map((v, k) => ({ v, y: s.i + 0.3 + 0.14 * (((k * 0.618034) % 1) - 0.5) * 2, s, name: d.names[s.n[k]] }))).filter((p) => inside(p.v));
+  return [
+    chart({
+      generated,
+      width,
+      height: rows.length * row + 74,
+      marginTop: 28,
+      marginLeft: 12,
+      x: { type: "log", domain: d.domain },
+      y: { domain: [-0.5, rows.length - 0.5], range: [28, rows.length * row + 28], axis: null },
+      color: { type: "identity" },
+      marks: [
+        Plot.gridX(ticks, grid),
+        logX(ticks, d.xLabel),
+        Plot.ruleX([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }),
+        Plot.ruleY(rows, { y: (s) => s.i, x1: (s) => clip(s.q[0]), x2: (s) => clip(s.q[4]), stroke: "colour", strokeWidth: 1.5 }),
+        Plot.rect(rows, { x1: (s) => clip(s.q[1]), x2: (s) => clip(s.q[3]), y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, fill: "var(--paper)", stroke: "colour", strokeWidth: 1.5 }),
+        Plot.rect(rows, { x1: (s) => clip(s.q[1]), x2: (s) => clip(s.q[3]), y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, fill: "colour", fillOpacity: 0.2 }),
+        Plot.ruleX(rows.filter((s) => inside(s.q[2])), { x: (s) => s.q[2], y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, stroke: "colour", strokeWidth: 3.5 }),
+        Plot.dot(dots, { x: "v", y: "y", r: 2.6, fill: (p) => p.s.colour, fillOpacity: 0.55 }),
+        Plot.text(rows, { x: () => lo, y: (s) => s.i - 0.34, text: "name", textAnchor: "start", fontWeight: 600, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 }),
+        Plot.text(rows.filter((s) => s.above > 0), { x: () => hi, y: (s) => s.i - 0.34, text: (s) => `${s.above} beyond →`, textAnchor: "end", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
+        Plot.text(rows.filter((s) => s.below > 0), { x: () => lo, y: (s) => s.i + 0.3, text: (s) => `← ${s.below} beyond`, textAnchor: "start", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
+        Plot.tip(dots, Plot.pointer({ x: "v", y: "y", title: (p) => `${p.name}\n${p.s.name}: MASE ${short(p.v)}`, fontSize: 12 })),
+      ],
+    }),
+  ];
+}
+
+// convergence: per method, how an error spreads over clients as rounds go by. Few
+// rounds are boxes, many are bands.
+function convergence(d, width, { generated }) {
+  const ticks = logTicks(d.domain[0], d.domain[1], 6);
+  return [
+    multiples(d.series, width, { least: 280, most: 3 }, (s, each) => {
+      const rows = s.round.map((x, i) => ({ x, min: s.q[i][0], lo: s.q[i][1], mid: s.q[i][2], hi: s.q[i][3], max: s.q[i][4] }));
+      const clip = (v) => Math.min(d.domain[1], Math.max(d.domain[0], v));
+      const colour = look(s.look).colour;
+      const gap = rows.length > 1 ? Math.min(...rows.slice(1).map((r, i) => r.x - rows[i].x)) : 1;
+      // No box is wider than 36 px.
+      const half = Math.min(gap * 0.3, (18 / each) * (d.rounds[1] - d.rounds[0] + gap));
+      const boxes = rows.length <= 24;
+      const shapes = boxes
+        ? [
+            Plot.ruleX(rows, { x: "x", y1: (r) => clip(r.min), y2: (r) => clip(r.max), stroke: colour }),
+            Plot.rect(rows, { x1: (r) => r.x - half, x2: (r) => r.x + half, y1: (r) => clip(r.lo), y2: (r) => clip(r.hi), fill: "var(--paper)", stroke: colour }),
+            Plot.rect(rows, { x1: (r) => r.x - half, x2: (r) => r.x + half, y1: (r) => clip(r.lo), y2: (r) => clip(r.hi), fill: colour, fillOpacity: 0.2 }),
+            Plot.ruleY(rows, { y: (r) => clip(r.mid), x1: (r) => r.x - half, x2: (r) => r.x + half, stroke: colour, strokeWidth: 2.5 }),
+          ]
+        : [
+            Plot.areaY(rows, { x: "x", y1: (r) => clip(r.min), y2: (r) => clip(r.max), fill: colour, fillOpacity: 0.12 }),
+            Plot.areaY(rows, { x: "x", y1: (r) => clip(r.lo), y2: (r) => clip(r.hi), fill: colour, fillOpacity: 0.3 }),
+            Plot.line(rows, { x: "x", y: (r) => clip(r.mid), stroke: colour, strokeWidth: 2 }),
+          ];
+      return chart({
+        generated,
+        width: each,
+        height: 230,
+        marginLeft: 44,
+        x: { label: "rounds done", domain: [d.rounds[0] - (boxes ? gap / 2 : 0), d.rounds[1] + (boxes ? gap / 2 : 0)], ticks: 5, tickFormat: (v) => (Number.isInteger(v) ? String(v) : ""), labelAnchor: "center" },
+        y: { type: "log", domain: d.domain },
+        marks: [
+          Plot.gridY(ticks, grid),
+          logY(ticks, d.yLabel),
+          Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }),
+          ...shapes,
+          Plot.tip(
+            rows,
+            Plot.pointerX({
+              x: "x",
+              y: (r) => clip(r.mid),
+              title: (r) => `after ${r.x} rounds\nmedian ${short(r.mid)}\nquartiles ${short(r.lo)} to ${short(r.hi)}\nextremes ${short(r.min)} to ${short(r.max)}`,
+              fontSize: 12,
+            }),
+          ),
+        ],
+      });
+    }),
+  ];
+}
+
+// forecast: per client, what was measured, what was forecast, and last week.
+function forecast(d, width, { generated, state }) {
+  const lead = state.lead ?? 0;
+  const method = d.methods[state.method ?? 0];
+  const key = [
+    ["actual", "var(--ink)", ""],
+    [`forecast by ${method.name}`, "var(--fore)", ""],
+    ["the week before", "var(--faint)", "3 3"],
+  ];
+  const list = document.createElement("ul");
+  list.className = "legend";
+  for (const [name, colour, dash] of key) {
+    const item = document.createElement("li");
+    item.append(
+      Plot.plot({ width: 26, height: 12, margin: 0, x: { domain: [0, 1], axis: null }, y: { domain: [0, 1], axis: null }, marks: [Plot.ruleY([0.5], { stroke: colour, strokeWidth: 2, strokeDasharray: dash })], ariaHidden: true }),
+      name,
+    );
+    list.append(item);
+  }
+  return [
+    list,
+    multiples(d.clients, width, { least: 420, most: 2 }, (c, each) => {
+      const values = method.values[lead][c.at];
+      const rows = c.actual.map((y, i) => ({ t: new Date((c.start + i * d.interval) * 1000), y, f: values?.[i] ?? null, w: c.before[i] }));
+      return chart({
+        generated,
+        width: each,
+        height: Math.max(190, Math.min(250, each * 0.36)),
+        marginLeft: 46,
+        x: { type: "utc", label: "time (UTC)", ticks: Math.max(3, Math.floor(each / 90)), labelAnchor: "center" },
+        y: { label: "load, kW", ticks: 5, nice: true, tickFormat: short },
+        marks: [
+          Plot.gridY({ ...grid, ticks: 5 }),
+          Plot.line(rows, { x: "t", y: "w", stroke: "var(--faint)", strokeDasharray: "3 3", strokeWidth: 1.1, defined: (r) => r.w !== null }),
+          Plot.line(rows, { x: "t", y: "y", stroke: "var(--ink)", strokeWidth: 1.4 }),
+          Plot.line(rows, { x: "t", y: "f", stroke: "var(--fore)", strokeWidth: 1.6 }),
+          Plot.ruleX(rows, Plot.pointerX({ x: "t", stroke: "var(--faint)", className: "under" })),
+          Plot.tip(
+            rows,
+            Plot.pointerX({
+              x: "t",
+              frameAnchor: "top",
+              title: (r) => `${r.t.toISOString().slice(0, 16).replace("T", " ")} UTC\nactual ${short(r.y)} kW\nforecast ${short(r.f)} kW\nweek before ${short(r.w)} kW`,
+              fontSize: 12,
+            }),
+          ),
+        ],
+      });
+    }),
+  ];
+}
+
+// cost: what a method sends against how good it is.
+function cost(d, width, { generated }) {
+  const height = Math.min(400, Math.max(280, width * 0.55));
+  const some = d.points.map((p) => p.x).filter((x) => x > 0);
+  const wide = some.length > 1 && Math.max(...some) / Math.min(...some) > 30;
+  const right = Math.min(170, Math.max(...d.points.map((p) => p.name.length)) * 7 + 14);
+  const options = (marks) => ({
+    generated,
+    width,
+    height,
+    marginLeft: 46,
+    marginRight: right,
+    x: { insetLeft: 12, label: d.xLabel, type: wide ? "symlog" : "linear", constant: wide ? Math.min(...some) : undefined, zero: true, nice: true, ticks: 5, tickFormat: short, labelAnchor: "center" },
+    y: { label: "↑ median MASE, test part", nice: true, ticks: 5, tickFormat: short },
+    symbol: { type: "identity" },
+    color: { type: "identity" },
+    marks,
+  });
+  const base = [
+    Plot.gridY({ ...grid, ticks: 5 }),
+    Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }),
+    Plot.ruleX(d.points, { x: "x", y1: "low", y2: "high", stroke: (p) => look(p.look).colour, strokeWidth: 1.5 }),
+    Plot.dot(d.points, { x: "x", y: "y", symbol: (p) => look(p.look).symbol, fill: (p) => (p.look < 0 ? "none" : look(p.look).colour), stroke: (p) => look(p.look).colour, strokeWidth: 1.5, r: 5.5 }),
+  ];
+  // Labels beside the dots, pushed apart where they would meet.
+  const scales = chart(options(base));
+  const x = scales.scale("x").apply;
+  const y = scales.scale("y").apply;
+  const labels = d.points.map((p) => ({ p, x: x(p.x), y: y(p.y), at: y(p.y), w: p.name.length * 6.6 + 16 })).sort((a, b) => a.at - b.at);
+  for (let i = 1; i < labels.length; i++)
+    for (let j = 0; j < i; j++) {
+      const [a, b] = [labels[j], labels[i]];
+      if (b.x < a.x + a.w && a.x < b.x + b.w) b.at = Math.max(b.at, a.at + 14);
+    }
+  return [
+    chart(
+      options([
+        ...base,
+        ...labels.map((l) => Plot.text([l.p], { x: "x", y: "y", text: "name", dx: 11, dy: l.at - l.y, textAnchor: "start", fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3 })),
+        Plot.tip(d.points, Plot.pointer({ x: "x", y: "y", title: (p) => `${p.name}\n${short(p.x)} MB, median MASE ${short(p.y)}${p.low < p.high ? `\nseeds ${short(p.low)} to ${short(p.high)}` : ""}`, fontSize: 12 })),
+      ]),
+    ),
+  ];
+}
+
+// fleet: how large and how restless each client is.
+function fleet(d, width, { generated }) {
+  const pad = (a) => [Math.min(...a) / 1.25, Math.max(...a) * 1.25];
+  const dx = pad(d.x);
+  const dy = pad(d.y);
+  const xt = logTicks(...dx, Math.max(3, Math.floor(width / 80)));
+  const yt = logTicks(...dy, 6);
+  const rows = d.x.map((x, i) => ({ x, y: d.y[i], name: d.names[i] }));
+  // Where the spread is the level times a ratio, within the frame.
+  const rays = [1, 0.1]
+    .map((r) => ({ r, a: Math.max(dx[0], dy[0] / r), b: Math.min(dx[1], dy[1] / r) }))
+    .filter((l) => l.a < l.b);
+  return [
+    chart({
+      generated,
+      width,
+      height: Math.min(420, Math.max(280, width * 0.6)),
+      marginLeft: 50,
+      x: { type: "log", domain: dx },
+      y: { type: "log", domain: dy },
+      marks: [
+        Plot.gridX(xt, grid),
+        Plot.gridY(yt, grid),
+        logX(xt, "mean load over the training part, kW"),
+        logY(yt, "↑ standard deviation, kW"),
+        ...rays.map((l) => Plot.line([[l.a, l.a * l.r], [l.b, l.b * l.r]], { stroke: "var(--faint)", strokeDasharray: "4 3" })),
+        ...rays.map((l) => Plot.text([[l.a ** 0.15 * l.b ** 0.85, l.r * l.a ** 0.15 * l.b ** 0.85]], { text: [l.r === 1 ? "deviation = mean" : "deviation = mean / 10"], textAnchor: "end", dx: -4, dy: -6, fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 3 })),
+        Plot.dot(rows, { x: "x", y: "y", r: rows.length > 300 ? 2 : 3.5, fill: "var(--s0)", fillOpacity: rows.length > 300 ? 0.4 : 0.65 }),
+        Plot.tip(rows, Plot.pointer({ x: "x", y: "y", title: (p) => `${p.name}\nmean ${short(p.x)} kW\nstandard deviation ${short(p.y)} kW`, fontSize: 12 })),
+      ],
+    }),
+  ];
+}
+
+// heat: a value for each pair; the stronger the colour, the lower the value.
+function heat(d, width, { generated }) {
+  const bins = 7;
+  const all = d.values.flat().filter((v) => v !== null);
+  const [lo, hi] = [Math.min(...all), Math.max(...all)];
+  const log = lo > 0 && hi / lo > 3;
+  const f = log ? Math.log : (v) => v;
+  const bin = (v) => (hi > lo ? Math.min(bins - 1, Math.floor(((f(v) - f(lo)) / (f(hi) - f(lo))) * bins)) : 0);
+  const cells = d.values.flatMap((r, j) => r.map((v, i) => ({ x: d.x[i], y: d.y[j], v })));
+  const best = cells.filter((c) => c.v === lo);
+  const left = Math.max(44, Math.max(...d.y.map((s) => s.length)) * 7.5 + 14);
+  const size = Math.max(26, Math.min(52, (Math.min(width, 640) - left) / d.x.length));
+  const svg = chart({
+    generated,
+    width: Math.min(width, Math.max(260, left + 16 + d.x.length * Math.min(90, (width - left - 16) / d.x.length))),
+    height: d.y.length * size + 72,
+    marginLeft: left,
+    marginTop: 32,
+    x: { type: "band", domain: d.x, label: d.xLabel, padding: 0.04, labelAnchor: "center" },
+    y: { type: "band", domain: d.y, label: d.yLabel, padding: 0.04 },
+    color: { type: "identity" },
+    marks: [
+      Plot.cell(cells, { x: "x", y: "y", fill: (c) => (c.v === null ? "transparent" : `var(--h${bin(c.v)})`), stroke: (c) => (c.v === null ? "var(--grid)" : "none") }),
+      Plot.cell(best, { x: "x", y: "y", fill: "none", stroke: "var(--ink)", strokeWidth: 2.5 }),
+      Plot.text(cells, { x: "x", y: "y", text: (c) => (c.v === null ? "–" : short(c.v)), fill: (c) => (c.v === null ? "var(--faint)" : `var(--t${bin(c.v)})`), fontWeight: (c) => (c.v === lo ? 700 : 400), fontSize: width < 420 || d.x.length > 8 ? 10 : 12 }),
+      Plot.tip(cells, Plot.pointer({ x: "x", y: "y", title: (c) => `${d.xLabel} ${c.x}\n${d.yLabel.replace(/^[↑ ]+/, "")} ${c.y}\n${d.value} ${short(c.v)}`, fontSize: 12 })),
+    ],
+  });
+  const scale = document.createElement("p");
+  scale.className = "scale";
+  scale.append(`${d.value}: ${short(lo)} `);
+  for (let i = 0; i < bins; i++) {
+    const s = document.createElement("span");
+    s.style.background = `var(--h${i})`;
+    scale.append(s);
+  }
+  scale.append(` ${short(hi)}${log ? " (log scale)" : ""}`);
+  return [svg, scale];
+}
+
+export const kinds = { lines, box, convergence, forecast, cost, fleet, heat };
