@@ -17,11 +17,15 @@ package fed
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
 	"loadstar/fed/exact"
 )
+
+// ErrDiverged says that numbers grew beyond all bounds in training.
+var ErrDiverged = errors.New("training diverges: lower a learning rate, or look for outliers in the data")
 
 // ClientID names one meter or building. One agent may host many clients.
 type ClientID string

@@ -17,7 +17,9 @@ type Workspace struct {
 	tapes []tape
 	ins   [][]float32 // of each stage, from the last forward pass
 	x     []float32   // lookback·inputs rows of the padded batch
-	dout  []float32
+	// columns is how many of them are a batch.
+	columns int
+	dout    []float32
 }
 
 // NewWorkspace returns a workspace for batches of up to batch examples.
@@ -50,11 +52,14 @@ func (ws *Workspace) Predict(out, w, x []float32) {
 	alone := len(x) == window
 	for len(x) > 0 {
 		batch := min(ws.batch, len(x)/window)
-		n := padded(batch)
+		n := 1
 		if alone {
-			n = 1 // a plain vector: the kernels multiply it without padding
+			copy(ws.x, x) // a plain vector: the kernels multiply it without padding
+		} else {
+			ws.transpose(x[:batch*window])
+			n = padded(batch)
 		}
-		y := ws.forward(w, x[:batch*window], batch, n)
+		y := ws.forward(w, n)
 		for o := range outputs {
 			for b, v := range y[o*n : o*n+batch] {
 				out[b*outputs+o] = v
@@ -68,8 +73,35 @@ func (ws *Workspace) Predict(out, w, x []float32) {
 // y, both row-major by example, and overwrites g with its gradient. The batch is
 // as large as x says.
 func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
+	ws.transpose(x)
+	return ws.ColumnsGradient(g, w, y, loss)
+}
+
+// Columns returns where the windows of a batch may be written one beside the other:
+// a row for each step and input, in the order in which they stand in a window, stride
+// floats from one row to the next; example number e is column e. Who gathers a batch
+// anyway saves the transposition. The batch is that of the next ColumnsGradient or
+// ColumnsLoss.
+func (ws *Workspace) Columns(batch int) (x []float32, stride int) {
+	if batch < 1 || batch > ws.batch {
+		panic(fmt.Sprintf("nn: %d windows for at most %d", batch, ws.batch))
+	}
+	n := padded(batch)
+	ws.columns = batch
+	x = ws.x[:ws.net.lookback*ws.net.inputs*n]
+	if batch < n {
+		for r := 0; r < len(x); r += n {
+			clear(x[r+batch : r+n])
+		}
+	}
+	return x, n
+}
+
+// ColumnsGradient is Gradient of the batch in Columns.
+func (ws *Workspace) ColumnsGradient(g, w, y []float32, loss Loss) float64 {
 	ws.net.check(g)
-	mean, n := ws.score(w, x, y, loss)
+	mean := ws.ColumnsLoss(w, y, loss)
+	n := padded(ws.columns)
 	d := ws.dout[:ws.net.outputs*n]
 	for i := len(ws.tapes) - 1; i >= 0; i-- {
 		d = ws.tapes[i].backward(ws.k, ws.net.stageWeights(w, i), ws.net.stageWeights(g, i), ws.ins[i], d, n)
@@ -77,37 +109,34 @@ func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
 	return mean
 }
 
-// Loss computes what Gradient returns, to the same bits, without the gradient.
-func (ws *Workspace) Loss(w, x, y []float32, loss Loss) float64 {
-	mean, _ := ws.score(w, x, y, loss)
-	return mean
-}
-
-// score runs one batch forward and leaves the loss's slope in dout, in rows of n
-// columns.
-func (ws *Workspace) score(w, x, y []float32, loss Loss) (mean float64, n int) {
+// ColumnsLoss computes what ColumnsGradient returns, to the same bits, without the
+// gradient.
+func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	ws.net.check(w)
-	window, outputs := ws.net.lookback*ws.net.inputs, ws.net.outputs
-	batch := len(x) / window
-	switch {
-	case batch < 1 || batch > ws.batch || len(x) != batch*window:
-		panic(fmt.Sprintf("nn: %d inputs for at most %d windows of %d", len(x), ws.batch, window))
-	case len(y) == 0 || len(y)%batch != 0 || loss.Outputs(len(y)/batch) != outputs:
+	batch, outputs := ws.columns, ws.net.outputs
+	if len(y) == 0 || len(y)%batch != 0 || loss.Outputs(len(y)/batch) != outputs {
 		panic(fmt.Sprintf("nn: %d targets for a batch of %d and %d outputs", len(y), batch, outputs))
 	}
-	n = padded(batch)
-	out := ws.forward(w, x, batch, n)
-	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n), n
+	n := padded(batch)
+	out := ws.forward(w, n)
+	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n)
 }
 
-// forward runs a batch through all stages and returns outputs rows of n columns.
-func (ws *Workspace) forward(w, x []float32, batch, n int) []float32 {
-	at := ws.x[:ws.net.lookback*ws.net.inputs*n]
+// transpose puts row-major windows into the columns.
+func (ws *Workspace) transpose(x []float32) {
 	window := ws.net.lookback * ws.net.inputs
-	ws.k.Transpose(batch, window, x, window, at, n)
-	for r := range window {
-		clear(at[r*n+batch : (r+1)*n])
+	batch := len(x) / window
+	if batch < 1 || batch > ws.batch || len(x) != batch*window {
+		panic(fmt.Sprintf("nn: %d inputs for at most %d windows of %d", len(x), ws.batch, window))
 	}
+	at, n := ws.Columns(batch)
+	ws.k.Transpose(batch, window, x, window, at, n)
+}
+
+// forward runs the columns, n with their padding, through all stages and returns
+// outputs rows.
+func (ws *Workspace) forward(w []float32, n int) []float32 {
+	at := ws.x[:ws.net.lookback*ws.net.inputs*n]
 	for i, t := range ws.tapes {
 		ws.ins[i] = at
 		at = t.forward(ws.k, ws.net.stageWeights(w, i), at, n)

@@ -36,8 +36,9 @@ kept, exact sums, evaluations, tables, checkpoints.
 
 Fleets are 42 clients, all in every round; and 1,000 and 10,000 with cohorts of 100,
 each a year of hourly random numbers. The engine is what bench engine measures, on as
-many threads as the simulator has workers. Steps are per second of the wall clock;
-figures are medians over turns, ratios medians of the ratios within a turn.`,
+many threads as the simulator has workers; it runs between the simulator's rounds, so
+that both see the same machine. Steps are per second of the wall clock, without the
+other's turns; figures are medians over runs.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := benchTime(runs, seconds)
 			if err == nil && workers < 1 {
@@ -57,9 +58,9 @@ figures are medians over turns, ratios medians of the ratios within a turn.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().IntVar(&runs, "runs", 5, "how many times to measure everything")
+	cmd.Flags().IntVar(&runs, "runs", 3, "how many times to measure everything")
 	cmd.Flags().IntVar(&workers, "workers", runtime.NumCPU(), "clients to train at a time, and threads of the engine")
-	cmd.Flags().Float64Var(&seconds, "seconds", 3, "seconds of each measurement")
+	cmd.Flags().Float64Var(&seconds, "seconds", 20, "seconds of each measurement")
 	return cmd
 }
 
@@ -120,23 +121,25 @@ func benchSimulate(ctx context.Context, runs, workers int, d time.Duration, to i
 			if err != nil {
 				return nil, err
 			}
-			before := together(engine, d/4)
-			rounds := max(int(d.Seconds()*before)/(4*max(f.Cohort, min(f.Clients, 100))), 1)
+			// As many rounds as take about that long, by a guess at the engine's share.
+			rounds := max(int(0.9*d.Seconds()*together(engine, d/20))/(4*max(f.Cohort, min(f.Clients, 100))), 1)
 			plan, err := benchPlan(f.Cohort, rounds)
 			if err != nil {
 				return nil, err
 			}
+			turns := engineTurns{all: engine, last: time.Now()}
 			s, err := sim.Run(ctx, sim.Config{
 				Plan: plan, Dataset: fleet, Dir: filepath.Join(dir, fmt.Sprint(turn, f.Clients)), Kernel: k,
-				Workers: workers, Memory: 512 << 20, Save: 30 * time.Second,
+				Workers: workers, Memory: 512 << 20, Save: 30 * time.Second, Progress: turns.between,
 			})
 			if err != nil {
 				return nil, err
 			}
-			rate := (before + together(engine, d/4)) / 2
-			v.steps, v.engine = append(v.steps, s.StepsPerS), append(v.engine, rate)
-			v.share = append(v.share, s.StepsPerS/rate)
-			v.round = append(v.round, 1e3*s.Seconds.Train/float64(s.Rounds))
+			seconds := s.Seconds.Train - turns.spent.Seconds()
+			rate := turns.steps / turns.spent.Seconds()
+			v.steps, v.engine = append(v.steps, float64(s.Steps)/seconds), append(v.engine, rate)
+			v.share = append(v.share, float64(s.Steps)/seconds/rate)
+			v.round = append(v.round, 1e3*seconds/float64(s.Rounds))
 			b.RSS = max(b.RSS, s.RSS)
 			bar.set(turn*len(b.Fleets)+i+1, "")
 		}
@@ -150,6 +153,27 @@ func benchSimulate(ctx context.Context, runs, workers int, d time.Duration, to i
 	}
 	b.IdleCost = median(idle)
 	return b, nil
+}
+
+// engineTurns lets the bare engine run between the simulator's rounds, a fifth of the
+// time or so: then both see the same machine, which changes its speed by the second.
+type engineTurns struct {
+	all   []*workload
+	last  time.Time
+	spent time.Duration
+	steps float64
+}
+
+func (e *engineTurns) between(p sim.Progress) {
+	if time.Since(e.last) < 400*time.Millisecond && p.Round < p.Rounds {
+		return
+	}
+	start := time.Now()
+	rate := together(e.all, 100*time.Millisecond)
+	took := time.Since(start)
+	e.spent += took
+	e.steps += rate * took.Seconds()
+	e.last = time.Now()
 }
 
 // benchPlan leaves next to nothing to be scored in the end, which is no training.

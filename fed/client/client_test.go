@@ -187,7 +187,7 @@ func TestPooledObjective(t *testing.T) {
 	x := newPlant(t, small("fedavg", ""), homes(t, 4))
 	rapid.Check(t, func(t *rapid.T) {
 		data := rapid.SliceOfN(rapid.SampledFrom(x.data), 1, 5).Draw(t, "series")
-		pooled, single := newPlant(t, small("fedavg", ""), homes(t, 1)).worker.objective, x.worker.objective
+		pooled := newPlant(t, small("fedavg", ""), homes(t, 1)).worker.objective
 		pooled.over(data)
 		type place struct{ of, example int }
 		var all []place
@@ -201,13 +201,20 @@ func TestPooledObjective(t *testing.T) {
 		}
 		examples := rapid.SliceOfN(rapid.IntRange(0, len(all)-1), 1, 8).Draw(t, "examples")
 		examples[0] = rapid.SampledFrom([]int{0, data[0].Len(series.Train) - 1, len(all) - 1, examples[0]}).Draw(t, "edge")
-		inputs, targets := pooled.gather(examples)
+		targets := pooled.gather(examples)
+		inputs, stride := pooled.ws.Columns(len(examples))
+		wantX, wantY := make([]float32, len(inputs)/stride), make([]float32, pooled.targets)
 		for i, e := range examples {
 			at := all[e]
-			single.over(data[at.of : at.of+1])
-			wantX, wantY := single.gather([]int{at.example})
-			if !slices.Equal(inputs[i*pooled.window:(i+1)*pooled.window], wantX) || !slices.Equal(targets[i*pooled.targets:(i+1)*pooled.targets], wantY) {
-				t.Fatalf("example %d is not number %d of series %d", e, at.example, at.of)
+			from := data[at.of]
+			from.Gather(wantX, wantY, []int{from.At(series.Train, at.example)})
+			for r, want := range wantX {
+				if inputs[r*stride+i] != want {
+					t.Fatalf("input %d of example %d is not that of number %d of series %d", r, e, at.example, at.of)
+				}
+			}
+			if !slices.Equal(targets[i*pooled.targets:(i+1)*pooled.targets], wantY) {
+				t.Fatalf("the targets of example %d are not those of number %d of series %d", e, at.example, at.of)
 			}
 		}
 	})

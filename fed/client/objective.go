@@ -13,28 +13,25 @@ import (
 // objective is the mean loss of a model over the training parts of some series: one
 // client's, or those that are pooled. It implements fed.Objective.
 type objective struct {
-	ws    *nn.Workspace
-	loss  nn.Loss
-	batch int
-	// window and targets are the floats of one example.
-	window, targets int
+	ws      *nn.Workspace
+	loss    nn.Loss
+	batch   int
+	targets int // of one example
 
 	data []*series.Windows
 	// ends[i] is the number of examples up to and with data[i].
 	ends []int
 
-	x, y  []float32
+	y     []float32
 	lasts []int
 
 	gathering time.Duration // how long gather has taken
 }
 
 func newObjective(m *forecast.Model, k *kernel.Set, loss nn.Loss, targets, batch int) *objective {
-	net := m.Net()
-	window := net.Lookback() * net.Inputs()
 	return &objective{
-		ws: net.NewWorkspace(k, batch), loss: loss, batch: batch, window: window, targets: targets,
-		x: make([]float32, batch*window), y: make([]float32, batch*targets), lasts: make([]int, 0, batch),
+		ws: m.Net().NewWorkspace(k, batch), loss: loss, batch: batch, targets: targets,
+		y: make([]float32, batch*targets), lasts: make([]int, 0, batch),
 	}
 }
 
@@ -53,31 +50,31 @@ func (o *objective) Len() int { return o.ends[len(o.ends)-1] }
 
 // Gradient gathers the examples and computes.
 func (o *objective) Gradient(g, w []float32, examples []int) float64 {
-	x, y := o.gather(examples)
-	return o.ws.Gradient(g, w, x, y, o.loss)
+	return o.ws.ColumnsGradient(g, w, o.gather(examples), o.loss)
 }
 
 // Loss goes through the examples batch by batch.
 func (o *objective) Loss(w []float32, examples []int) float64 {
 	sum, n := 0.0, len(examples)
 	for b := range slices.Chunk(examples, o.batch) {
-		x, y := o.gather(b)
-		sum += o.ws.Loss(w, x, y, o.loss) * float64(len(b))
+		sum += o.ws.ColumnsLoss(w, o.gather(b), o.loss) * float64(len(b))
 	}
 	return sum / float64(n)
 }
 
-func (o *objective) gather(examples []int) (x, y []float32) {
+// gather puts the examples into the workspace, and returns their targets.
+func (o *objective) gather(examples []int) (y []float32) {
 	start := time.Now()
 	defer func() { o.gathering += time.Since(start) }()
-	x, y = o.x[:len(examples)*o.window], o.y[:len(examples)*o.targets]
+	x, stride := o.ws.Columns(len(examples))
+	y = o.y[:len(examples)*o.targets]
 	if len(o.data) == 1 {
 		o.lasts = o.lasts[:0]
 		for _, e := range examples {
 			o.lasts = append(o.lasts, o.data[0].At(series.Train, e))
 		}
-		o.data[0].Gather(x, y, o.lasts)
-		return x, y
+		o.data[0].GatherColumns(x, stride, y, o.lasts)
+		return y
 	}
 	for i, e := range examples {
 		d, _ := slices.BinarySearch(o.ends, e+1)
@@ -85,7 +82,7 @@ func (o *objective) gather(examples []int) (x, y []float32) {
 			e -= o.ends[d-1]
 		}
 		o.lasts = append(o.lasts[:0], o.data[d].At(series.Train, e))
-		o.data[d].Gather(x[i*o.window:(i+1)*o.window], y[i*o.targets:(i+1)*o.targets], o.lasts)
+		o.data[d].GatherColumns(x[i:], stride, y[i*o.targets:(i+1)*o.targets], o.lasts)
 	}
-	return x, y
+	return y
 }

@@ -42,7 +42,7 @@ func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, e
 	}
 	loss := o.Gradient(g, w, examples)
 	if math.IsNaN(loss) || math.IsInf(loss, 0) {
-		return fmt.Errorf("localtrain: the loss is %v at step %d: lower the learning rate, or look for outliers in the data", loss, c.steps)
+		return fmt.Errorf("localtrain: the loss is %v at step %d: %w", loss, c.steps, fed.ErrDiverged)
 	}
 	c.last = loss
 	c.loss += loss
@@ -54,11 +54,11 @@ func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, e
 // weights, and nothing that is added to NaN or infinity makes a number of it again.
 func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	if i := nn.NotFinite(t.W); i >= 0 {
-		return fed.Trained{}, fmt.Errorf("localtrain: weight %d is %v after step %d: lower the learning rate, or look for outliers in the data", i, t.W[i], c.steps)
+		return fed.Trained{}, fmt.Errorf("localtrain: weight %d is %v after step %d: %w", i, t.W[i], c.steps, fed.ErrDiverged)
 	}
 	o.End(t)
 	if i := nn.NotFinite(t.Control); i >= 0 {
-		return fed.Trained{}, fmt.Errorf("localtrain: the change of control variate %d is %v after step %d", i, t.Control[i], c.steps)
+		return fed.Trained{}, fmt.Errorf("localtrain: the change of control variate %d is %v after step %d: %w", i, t.Control[i], c.steps, fed.ErrDiverged)
 	}
 	return fed.Trained{Steps: c.steps, Loss: c.loss / float64(c.steps)}, nil
 }

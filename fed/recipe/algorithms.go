@@ -39,7 +39,7 @@ func house(p *fed.Plan) {
 		Bound: 16, MaxExamples: 65536,
 	}
 	p.Schedule = fed.Schedule{Buffer: 10, Period: fed.Duration(time.Hour)}
-	p.Evaluate = fed.Evaluate{Every: 50, Clients: 100, Windows: 256, Forecasts: 4}
+	p.Evaluate = fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4}
 	p.Simulate = fed.Simulate{Delayed: 0.5}
 }
 

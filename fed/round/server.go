@@ -4,16 +4,12 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/gob"
-	"errors"
 	"fmt"
 	"slices"
 
 	"loadstar/fed"
 	"loadstar/nn"
 )
-
-// ErrDiverged says that a merge led to weights that are not finite.
-var ErrDiverged = errors.New("the shared weights are no longer finite: lower a learning rate")
 
 // Server holds the shared weights and moves them, version by version. It is not
 // safe for concurrent use.
@@ -62,7 +58,7 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	next := slices.Clone(s.shared) // tasks hold the old ones
 	s.optimizer.Step(next, s.d)
 	if nn.NotFinite(next) >= 0 {
-		return fmt.Errorf("round %d: %w", round, ErrDiverged)
+		return fmt.Errorf("round %d: the shared weights are no longer finite: %w", round, fed.ErrDiverged)
 	}
 	s.shared = next
 	s.version++

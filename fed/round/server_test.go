@@ -182,7 +182,7 @@ func TestServerSaysThatItDiverged(t *testing.T) {
 	if err := f.Add(&fed.Update{Client: "a", Examples: 1, Delta: make([]float32, serverLen)}, s.Shared()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Merge(0, f, nil); !errors.Is(err, ErrDiverged) {
+	if err := s.Merge(0, f, nil); !errors.Is(err, fed.ErrDiverged) {
 		t.Error(err)
 	}
 	if s.Version() != 0 || math.IsInf(float64(s.Shared()[0]), 0) {

@@ -512,6 +512,9 @@ func TestTroubledRounds(t *testing.T) {
 		if err := sim.train(ctx); err != nil {
 			t.Fatal(err)
 		}
+		if err := sim.saving.wait(); err != nil { // or files come and go while they are read
+			t.Fatal(err)
+		}
 		if _, err := sim.folder.Flush(); err != nil {
 			t.Fatal(err)
 		}
@@ -596,7 +599,7 @@ func TestUpdateBeyondBound(t *testing.T) {
 	b := newBench(t)
 	s := small("fedavg").with(settings{"client.optimizer": "sgd", "client.lr": 1, "server.bound": 1e-3})
 	_, err := b.try(t, Config{Plan: s.plan(t), Dataset: dataset(t, houses(t, 3)...)})
-	if !errors.Is(err, exact.ErrBound) || !strings.Contains(err.Error(), "client house-") || !strings.Contains(err.Error(), "raise server.bound") {
+	if !errors.Is(err, exact.ErrBound) || !strings.Contains(err.Error(), "client house-") || !strings.Contains(err.Error(), "server.bound is too small") {
 		t.Error(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,8 @@ type keep struct {
 	ring []int32    // the clients with a value in memory, for the clock to go round
 	hand int
 	room int // how many the ring may hold
+
+	memory []float32 // for as many values, mapped
 }
 
 // kept is the state of one client.
@@ -109,7 +112,34 @@ func openKeep(path string, clients, floats int, initial []float32, memory int64)
 		k.file.Close()
 		return nil, err
 	}
+	if err := k.mapMemory(); err != nil {
+		k.file.Close()
+		return nil, err
+	}
 	return k, nil
+}
+
+// mapMemory maps memory for the values that may be in it. It takes none until they
+// are, and then in large pages where there are such; the garbage collector need not
+// look at it.
+func (k *keep) mapMemory() error {
+	if k.room == 0 {
+		return nil
+	}
+	b, err := unix.Mmap(-1, 0, 4*k.room*k.floats, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	if err != nil {
+		return fmt.Errorf("%d MB for personal weights: %w", 4*k.room*k.floats>>20, err)
+	}
+	unix.Madvise(b, unix.MADV_HUGEPAGE) //nolint:errcheck // it is as good without
+	k.memory = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), k.room*k.floats)
+	return nil
+}
+
+func (k *keep) unmapMemory() {
+	if k.memory != nil {
+		unix.Munmap(raw(k.memory)) //nolint:errcheck // there is nothing to be done about it
+		k.memory = nil
+	}
 }
 
 // create makes a file of holes.
@@ -278,8 +308,8 @@ func (k *keep) load(client int, dst []float32) (first bool, err error) {
 		return false, err
 	}
 	// A small fleet is read once; for what was only read, nothing is evicted.
-	if k.claim(client) {
-		c.value = slices.Clone(dst[:k.floats])
+	if c.value = k.claim(client); c.value != nil {
+		copy(c.value, dst)
 	}
 	return false, nil
 }
@@ -298,10 +328,10 @@ func (k *keep) store(client int, src []float32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.value == nil {
-		if k.claim(client) {
-			c.value = make([]float32, k.floats)
-		} else if err := k.steal(client); err != nil {
-			return err
+		if c.value = k.claim(client); c.value == nil {
+			if err := k.steal(client); err != nil {
+				return err
+			}
 		}
 	} else {
 		c.used = true
@@ -314,15 +344,62 @@ func (k *keep) store(client int, src []float32) error {
 	return nil
 }
 
-// claim takes a place in memory for a client if one is free.
-func (k *keep) claim(client int) bool {
+// lend gives out a client's own values, to be changed in place until they are given
+// back; nobody else can come to them meanwhile. It returns nil if they are not in
+// memory, and there is no room for them.
+func (k *keep) lend(client int) (values []float32, first bool, err error) {
+	k.all.RLock()
+	defer func() {
+		if values == nil {
+			k.all.RUnlock()
+		}
+	}()
+	if err := k.failed.Load(); err != nil {
+		return nil, false, *err
+	}
+	c := &k.clients[client]
+	c.mu.Lock()
+	defer func() {
+		if values == nil {
+			c.mu.Unlock()
+		}
+	}()
+	first = c.value == nil && c.slot == none
+	if c.value != nil {
+		c.used = true
+		return c.value, false, nil
+	}
+	if c.value = k.claim(client); c.value == nil {
+		if err := k.steal(client); err != nil || c.value == nil {
+			return nil, first, err
+		}
+	}
+	if first {
+		copy(c.value, k.initial)
+	} else if _, err := k.read(client, c.slot, c.value); err != nil {
+		return nil, false, k.fail(err) // the value in memory is none
+	}
+	return c.value, first, nil
+}
+
+// giveBack takes lent values back, changed.
+func (k *keep) giveBack(client int) {
+	c := &k.clients[client]
+	c.dirty = true
+	c.mu.Unlock()
+	k.all.RUnlock()
+}
+
+// claim takes a place in memory for a client, nil if none is free.
+func (k *keep) claim(client int) []float32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.ring) >= k.room {
-		return false
+	n := len(k.ring)
+	if n >= k.room {
+		return nil
 	}
 	k.ring = append(k.ring, int32(client))
-	return true
+	return k.memory[n*k.floats : (n+1)*k.floats : (n+1)*k.floats]
 }
 
 // steal gives a client the memory of one that was not used for long. It leaves it
@@ -379,14 +456,17 @@ func (k *keep) commit() ([]byte, error) {
 	if err := k.failed.Load(); err != nil {
 		return nil, *err
 	}
+	parallel(runtime.GOMAXPROCS(0), len(k.clients), func(i int) {
+		if c := &k.clients[i]; c.dirty {
+			k.write(i, c.value) //nolint:errcheck // it makes everything fail
+		}
+	})
+	if err := k.failed.Load(); err != nil {
+		return nil, *err
+	}
 	b := blob{id: k.id, slots: make([]int8, len(k.clients))}
 	for i := range k.clients {
 		c := &k.clients[i]
-		if c.dirty {
-			if err := k.write(i, c.value); err != nil {
-				return nil, err
-			}
-		}
 		c.last = c.slot
 		b.add(i, c.slot, c.sum)
 	}
@@ -457,6 +537,7 @@ func (k *keep) close() error {
 	k.all.Lock()
 	defer k.all.Unlock()
 	k.fail(os.ErrClosed) //nolint:errcheck // it is for those who go on
+	k.unmapMemory()
 	return k.file.Close()
 }
 

@@ -361,8 +361,29 @@ func (s *simulation) turn(ctx context.Context, w *worker, i int, task fed.Task, 
 	if err != nil {
 		return err
 	}
+	return s.trainOn(ctx, w, i, task, kept, first, u)
+}
+
+func (s *simulation) trainOn(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, first bool, u *fed.Update) error {
 	c := client.Client{ID: s.trainees[i].id, Data: s.trainees[i].data, Kept: kept, First: first}
 	return w.client.Train(ctx, &c, task, u)
+}
+
+// turnInPlace trains a client whose update will be counted, so that what it keeps
+// may change at once: it does so where it lies, if it lies in memory.
+func (s *simulation) turnInPlace(ctx context.Context, w *worker, i int, task fed.Task) error {
+	kept, first, err := s.kept.lend(i)
+	if err != nil {
+		return err
+	}
+	if kept == nil {
+		if err := s.turn(ctx, w, i, task, w.kept, &w.update); err != nil {
+			return err
+		}
+		return s.kept.store(i, w.kept)
+	}
+	defer s.kept.giveBack(i)
+	return s.trainOn(ctx, w, i, task, kept, first, &w.update)
 }
 
 // result is what a round's row needs of one client.
@@ -409,7 +430,7 @@ func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []re
 	each := s.parts.Aggregator.Needs().EachUpdate
 	err := s.pool.each(ctx, len(o.Counted), func(w *worker, i int) error {
 		c := o.Counted[i].Client
-		if err := s.turn(ctx, w, c, task, w.kept, &w.update); err != nil {
+		if err := s.turnInPlace(ctx, w, c, task); err != nil {
 			return err
 		}
 		results[i] = result{w.update.TrainLoss, w.update.Steps}
@@ -419,7 +440,7 @@ func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []re
 		if each {
 			w.update = fed.Update{} // the fold keeps its slices
 		}
-		return s.kept.store(c, w.kept)
+		return nil
 	})
 	for _, w := range s.pool.workers {
 		if err == nil {
@@ -454,7 +475,7 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 // refuses it and goes on, but who simulates wants to know.
 func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
 	if err := f.Add(u, from); err != nil {
-		return fmt.Errorf("the update of client %s is refused: %w; lower the client's learning rate, or raise server.bound", u.Client, err)
+		return fmt.Errorf("the update of client %s is refused: %w; unless server.bound is too small, %w", u.Client, err, fed.ErrDiverged)
 	}
 	return nil
 }
