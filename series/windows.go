@@ -402,6 +402,41 @@ func (w *Windows) Gather(x, y []float32, lasts []int) {
 			}
 		}
 	}
+	w.gatherTargets(y, lasts)
+}
+
+// GatherColumns writes the inputs of examples as columns of x, one beside the other: a
+// row for each step and input, stride floats apart. Targets go into y as Gather
+// writes them. It allocates nothing.
+func (w *Windows) GatherColumns(x []float32, stride int, y []float32, lasts []int) {
+	lookback := w.frame.layout.Lookback
+	for f := range w.columns {
+		c := &w.columns[f]
+		low, scale := c.low, c.scale
+		for t := range lookback {
+			row := x[(t*len(w.columns)+f)*stride:][:len(lasts)]
+			back := lookback - 1 - t
+			switch {
+			case c.data == nil:
+				for e := range row {
+					row[e] = c.fixed
+				}
+			case c.lag != nil:
+				for e, last := range lasts {
+					row[e] = (c.at(last-back) - low) * scale
+				}
+			default:
+				data := c.data
+				for e, last := range lasts {
+					row[e] = (data[last-back+c.offset] - low) * scale
+				}
+			}
+		}
+	}
+	w.gatherTargets(y, lasts)
+}
+
+func (w *Windows) gatherTargets(y []float32, lasts []int) {
 	horizon, targets := w.frame.layout.Horizon, w.frame.layout.Targets
 	for e, last := range lasts {
 		first := last + horizon

@@ -68,7 +68,7 @@ layers, only shared layers travel, and a server combines them.`,
 		SilenceUsage:  true,
 		Version:       version,
 	}
-	root.AddCommand(newData(), newPlan(), newSimulate(), newCompare(), newReport(), newBacktest(), newModel(), newBench(), newVersion(), &cobra.Command{
+	root.AddCommand(newData(), newPlan(), newSimulate(), newCompare(), newReproduce(), newReport(), newBacktest(), newModel(), newBench(), newVersion(), &cobra.Command{
 		Use:   "exit-codes",
 		Short: "What the exit codes mean",
 		Long: `Loadstar exits with

@@ -31,7 +31,7 @@ var house = map[string]room{
 
 	"lab/experiment": {floor: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "gopkg.in/yaml.v3"},
 	"lab/sim":        {floor: 4, may: "fed fed/client fed/recipe fed/round forecast internal/atomicfile lab/run metric nn nn/kernel series", external: "golang.org/x/sys"},
-	"lab/report":     {floor: 4, may: "lab/run metric", external: "github.com/parquet-go/parquet-go gopkg.in/yaml.v3"},
+	"lab/report":     {floor: 4, may: "lab/run metric", external: "gopkg.in/yaml.v3"},
 	"lab/run":        {floor: 4, may: "internal/atomicfile", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 
 	"fed/recipe":     {floor: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "gopkg.in/yaml.v3"},

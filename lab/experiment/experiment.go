@@ -4,6 +4,7 @@ package experiment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -37,6 +38,9 @@ type Experiment struct {
 	// Parallel is how many trials run at a time, each with one worker: then no
 	// worker ever waits for another.
 	Parallel int
+	// Diverging says that a run whose weights grow without bound is a result: it has
+	// no summary. Otherwise it ends the experiment.
+	Diverging bool
 	// Progress is called with the rounds done of all trials; it may be nil.
 	Progress func(done int)
 }
@@ -78,7 +82,7 @@ func (e *Experiment) Run(ctx context.Context) ([]*sim.Summary, error) {
 		wg.Go(func() {
 			for i := range next {
 				s, err := e.trial(ctx, e.Trials[i], func(p sim.Progress) { tell(i, p.Round) })
-				if err != nil {
+				if err != nil && !(e.Diverging && errors.Is(err, fed.ErrDiverged)) {
 					cancel(fmt.Errorf("%s: %w", e.Trials[i].folder(), err))
 					return
 				}

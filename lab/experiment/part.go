@@ -3,8 +3,11 @@ package experiment
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
+	"strconv"
 
 	"loadstar/lab/run"
 	"loadstar/lab/sim"
@@ -33,50 +36,107 @@ type row struct {
 // Run carries an experiment out and returns its results, part by part, dataset by
 // dataset, baselines first.
 func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
-	e := &Experiment{Dir: l.Dir, Kernel: l.Kernel, Parallel: l.Parallel}
-	var rows []row
+	var (
+		results  []Result
+		rows     []row
+		begun    int // the first part whose runs are not done
+		of, done int
+	)
 	for i := range s.Parts {
-		more, err := l.part(ctx, e, &s.Parts[i])
+		n, err := s.Parts[i].rounds()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.Parts[i].Name, err)
+			return nil, err
+		}
+		of += n
+	}
+	e := l.stage(0, of)
+	finish := func(end int) error {
+		more, err := l.finish(ctx, e, s.Parts[begun:end], rows)
+		results = append(results, more...)
+		done += e.Rounds()
+		e, rows, begun = l.stage(done, of), nil, end
+		return err
+	}
+	for i := range s.Parts {
+		p := &s.Parts[i]
+		if slices.ContainsFunc(s.Parts[begun:i], func(e Part) bool { return slices.Contains(p.Best, e.Name) }) {
+			if err := finish(i); err != nil {
+				return nil, err
+			}
+		}
+		more, err := l.part(ctx, e, p, results)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
 		}
 		rows = append(rows, more...)
 	}
-	if l.Progress != nil {
-		of := e.Rounds()
-		e.Progress = func(done int) { l.Progress(done, of) }
+	if err := finish(len(s.Parts)); err != nil {
+		return nil, err
 	}
+	return results, nil
+}
+
+// stage returns an experiment without trials yet: parts that need no others' results
+// to begin are run together.
+func (l *Lab) stage(before, of int) *Experiment {
+	e := &Experiment{Dir: l.Dir, Kernel: l.Kernel, Parallel: l.Parallel, Diverging: true}
+	if l.Progress != nil {
+		e.Progress = func(done int) { l.Progress(before+done, of) }
+	}
+	return e
+}
+
+// rounds returns how many a part's runs have in all.
+func (p *Part) rounds() (int, error) {
+	variants, err := p.plans(nil)
+	n := 0
+	for _, v := range variants {
+		n += v.plan.Rounds * len(p.Seeds) * len(p.Datasets)
+	}
+	return n, err
+}
+
+// finish runs the trials and fills the rows of some parts in.
+func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []row) ([]Result, error) {
 	done, err := e.Run(ctx)
 	if err != nil {
 		return nil, err
 	}
 	results := make([]Result, len(rows))
 	for i, r := range rows {
-		if len(r.trials) > 0 {
-			var runs []*sim.Summary
-			for _, t := range r.trials {
-				runs = append(runs, done[t])
+		var runs []outcome
+		for _, t := range r.trials {
+			o := outcome{Summary: done[t]}
+			if o.validation, err = readValidation(filepath.Join(l.Dir, e.Trials[t].folder())); err != nil {
+				return nil, err
 			}
-			r.Figures = result(runs)
+			runs = append(runs, o)
+		}
+		if len(runs) > 0 {
+			maps.Copy(r.Figures, result(runs))
 		}
 		results[i] = r.Result
 	}
-	for i := range s.Parts {
-		if err := l.test(e, &s.Parts[i], rows, results); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.Parts[i].Name, err)
+	for i := range parts {
+		if err := l.test(e, done, &parts[i], rows); err != nil {
+			return nil, fmt.Errorf("%s: %w", parts[i].Name, err)
 		}
 	}
 	return results, nil
 }
 
 // part adds the trials of a part, and does its baselines at once.
-func (l *Lab) part(ctx context.Context, e *Experiment, p *Part) ([]row, error) {
-	variants, err := p.plans()
-	if err != nil {
-		return nil, err
-	}
+func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result) ([]row, error) {
 	var rows []row
 	for _, name := range p.Datasets {
+		best, err := p.choose(name, earlier)
+		if err != nil {
+			return nil, err
+		}
+		variants, err := p.plans(best)
+		if err != nil {
+			return nil, err
+		}
 		d, err := l.Open(name)
 		if err == nil && p.Clients > 0 {
 			d, err = d.First(p.Clients)
@@ -99,7 +159,14 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part) ([]row, error) {
 		}
 		for _, v := range variants {
 			r := row{Result: base}
-			r.Method, r.At, r.Seeds = v.method, v.at, len(p.Seeds)
+			r.Method, r.At, r.Seeds, r.Figures = v.method, v.at, len(p.Seeds), map[string]Figure{}
+			if t := p.method(v.method).tuned; t != nil {
+				for i, a := range t.part.Grid {
+					if x, err := strconv.ParseFloat(best[v.method].at[i], 64); err == nil {
+						r.Figures["best "+a.Key] = figure([]float64{x})
+					}
+				}
+			}
 			for _, seed := range p.Seeds {
 				plan := *v.plan
 				plan.Seed, plan.Data = seed, name
@@ -112,49 +179,87 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part) ([]row, error) {
 	return rows, nil
 }
 
+// choose finds, for each method of an earlier part, the point of that one's grid with
+// the lowest loss on validation: on the same dataset, or the first there was.
+func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error) {
+	best := map[string]point{}
+	for _, m := range p.Methods {
+		if m.tuned == nil {
+			continue
+		}
+		from, dataset := m.tuned.part, dataset
+		if !slices.Contains(from.Datasets, dataset) {
+			dataset = from.Datasets[0]
+		}
+		least := math.Inf(1)
+		for _, pt := range from.points() {
+			for _, r := range earlier {
+				if r.Part != from.Name || r.Dataset != dataset || r.Method != m.Name || !slices.Equal(r.At, pt.at) {
+					continue
+				}
+				if loss, ok := r.Figures["validation_loss"]; ok && loss.Mean < least {
+					least, best[m.Name] = loss.Mean, pt
+				}
+			}
+		}
+		if math.IsInf(least, 1) {
+			return nil, fmt.Errorf("method %s has no loss on validation anywhere in %s: its runs diverged, or evaluate.every is 0", m.Name, from.Name)
+		}
+	}
+	return best, nil
+}
+
 // test counts, for every method but one, the clients on which that one's forecasts
 // are better, worse, or not different by more than chance: of all seeds together.
-func (l *Lab) test(e *Experiment, p *Part, rows []row, results []Result) error {
+func (l *Lab) test(e *Experiment, done []*sim.Summary, p *Part, rows []row) error {
 	if p.Against == "" {
 		return nil
 	}
-	for i, r := range rows {
+	against := map[int]map[string][]float64{} // by trial
+	for _, r := range rows {
 		if r.Part != p.Name || len(r.trials) == 0 || r.Method == p.Against {
 			continue
 		}
 		for _, other := range rows {
-			if other.Part != r.Part || other.Dataset != r.Dataset || other.Method != p.Against || fmt.Sprint(other.At) != fmt.Sprint(r.At) {
+			if other.Part != r.Part || other.Dataset != r.Dataset || other.Method != p.Against || !slices.Equal(other.At, r.At) {
 				continue
 			}
 			var better, worse, same float64
 			for k := range r.trials {
-				b, w, s, err := l.dieboldMariano(e.Trials[other.trials[k]], e.Trials[r.trials[k]])
+				o := other.trials[k]
+				if done[o] == nil || done[r.trials[k]] == nil {
+					continue // diverged
+				}
+				var err error
+				if against[o] == nil {
+					if against[o], err = l.errors(e.Trials[o]); err != nil {
+						return err
+					}
+				}
+				theirs, err := l.errors(e.Trials[r.trials[k]])
 				if err != nil {
 					return err
 				}
+				b, w, s := dieboldMariano(against[o], theirs)
 				better, worse, same = better+b, worse+w, same+s
 			}
 			n := better + worse + same
+			if n == 0 {
+				continue
+			}
 			for name, v := range map[string]float64{"dm_better": better, "dm_worse": worse, "dm_same": same} {
-				results[i].Figures[name] = figure([]float64{v / n})
+				r.Figures[name] = figure([]float64{v / n})
 			}
 		}
 	}
 	return nil
 }
 
-// dieboldMariano compares two runs' forecasts client by client.
-func (l *Lab) dieboldMariano(a, b Trial) (better, worse, same float64, err error) {
-	ea, err := l.errors(a)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	eb, err := l.errors(b)
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	for client, e := range ea {
-		c, err := metric.DieboldMariano(e, eb[client], metric.Squared)
+// dieboldMariano counts the clients on which the first errors are smaller, larger, or
+// not different by more than chance.
+func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same float64) {
+	for client, e := range ours {
+		c, err := metric.DieboldMariano(e, theirs[client], metric.Squared)
 		switch {
 		case err != nil || !c.Significant():
 			same++ // no statistic is no difference
@@ -164,19 +269,28 @@ func (l *Lab) dieboldMariano(a, b Trial) (better, worse, same float64, err error
 			worse++
 		}
 	}
-	return better, worse, same, nil
+	return better, worse, same
 }
 
-// errors returns the errors of a run's forecasts, by client, in the order of time.
+// errors returns how far off a run's forecasts were, by client, in the order of time.
+// Where several steps were forecast at once it is the root of their mean square: the
+// errors of one forecast are not independent, and would pass for many.
 func (l *Lab) errors(t Trial) (map[string][]float64, error) {
-	rows, err := run.ReadForecasts(filepath.Join(l.Dir, t.folder()))
+	rows, err := run.Read[run.Forecast](filepath.Join(l.Dir, t.folder()), "forecasts")
 	if err != nil {
 		return nil, err
 	}
 	out := map[string][]float64{}
-	for _, r := range rows {
-		if e := r.Forecast - r.Actual; !math.IsNaN(e) {
-			out[r.Client] = append(out[r.Client], e)
+	for len(rows) > 0 {
+		first, sum, n := rows[0], 0.0, 0.0
+		for len(rows) > 0 && rows[0].Client == first.Client && rows[0].Cutoff.Equal(first.Cutoff) {
+			if e := rows[0].Forecast - rows[0].Actual; !math.IsNaN(e) {
+				sum, n = sum+e*e, n+1
+			}
+			rows = rows[1:]
+		}
+		if n > 0 {
+			out[first.Client] = append(out[first.Client], math.Sqrt(sum/n))
 		}
 	}
 	return out, nil

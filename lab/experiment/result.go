@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -25,6 +26,9 @@ func figure(values []float64) Figure {
 
 // String writes the mean, and the extremes if there are several seeds.
 func (f Figure) String() string {
+	if math.IsNaN(f.Mean) {
+		return "-"
+	}
 	if f.Low == f.High {
 		return fmt.Sprintf("%.4g", f.Mean)
 	}
@@ -57,17 +61,40 @@ func ofFleet(f metric.Fleet) map[string]float64 {
 	}
 }
 
-// result puts the runs of one variant together.
-func result(runs []*sim.Summary) map[string]Figure {
+// outcome is a finished run.
+type outcome struct {
+	*sim.Summary // nil if it diverged
+	validation   validation
+}
+
+// result puts the runs of one variant together. If any diverged, no other figure is
+// a number: a mean over the rest would flatter the method.
+func result(runs []outcome) map[string]Figure {
 	values := map[string][]float64{}
-	for _, s := range runs {
-		for name, v := range ofFleet(s.Fleet) {
+	lost := 0.0
+	for _, r := range runs {
+		if r.Summary == nil {
+			lost++
+			continue
+		}
+		for name, v := range ofFleet(r.Fleet) {
 			values[name] = append(values[name], v)
 		}
-		values["bytes_per_turn"] = append(values["bytes_per_turn"], float64(s.Down+s.Up))
-		values["steps"] = append(values["steps"], float64(s.Steps))
+		values["bytes_per_turn"] = append(values["bytes_per_turn"], float64(r.Down+r.Up))
+		values["steps"] = append(values["steps"], float64(r.Steps))
+		if r.validation.clients > 0 {
+			values["validation_loss"] = append(values["validation_loss"], r.validation.loss)
+			values["validation_mase"] = append(values["validation_mase"], r.validation.mase)
+		}
 	}
 	out := map[string]Figure{}
+	if lost > 0 {
+		for _, name := range Names {
+			out[name] = figure([]float64{math.NaN()})
+		}
+		out["diverged"] = figure([]float64{lost / float64(len(runs))})
+		return out
+	}
 	for name, v := range values {
 		out[name] = figure(v)
 	}

@@ -1,8 +1,10 @@
 package experiment
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -25,6 +27,9 @@ type Part struct {
 	// Name is its folder, Title what a reader sees.
 	Name  string `yaml:"name"`
 	Title string `yaml:"title"`
+	// As names an earlier part. What this one leaves empty is as there; its plan is
+	// laid over that one's.
+	As string `yaml:"as"`
 	// Datasets are names under datasets/.
 	Datasets []string `yaml:"datasets"`
 	// Clients takes the first so many of each, by name; 0 takes all.
@@ -36,6 +41,10 @@ type Part struct {
 	Methods []Method `yaml:"methods"`
 	// Grid varies settings of every method: all combinations.
 	Grid []Axis `yaml:"grid"`
+	// Best names earlier parts. A method of theirs has here the point of their grid
+	// where its loss on validation is lowest; this part's plan is laid over that.
+	// Without Methods it is all of theirs.
+	Best []string `yaml:"best"`
 	// Against names the method whose forecasts are tested against those of each other
 	// one, client by client (Diebold-Mariano).
 	Against string `yaml:"against"`
@@ -47,12 +56,32 @@ type Part struct {
 type Method struct {
 	Name string   `yaml:"name"`
 	Plan Fragment `yaml:"plan"`
+	// Quick is laid over the part's quick plan.
+	Quick Fragment `yaml:"quick"`
+
+	tuned *tuned // in a part with Best
 }
 
-// Axis is a setting of a plan, such as server.lr, and its values.
+// tuned is a method of an earlier part.
+type tuned struct {
+	part   *Part
+	method Fragment // its plan there, without the grid
+}
+
+// Axis is a setting of a plan, such as server.lr, and its values. A section, such as
+// client, has mappings for values; then Names are what a reader sees.
 type Axis struct {
 	Key    string   `yaml:"key"`
 	Values []Scalar `yaml:"values"`
+	Names  []string `yaml:"names"`
+}
+
+// Name is what a reader sees of value number i.
+func (a Axis) Name(i int) string {
+	if len(a.Names) > 0 {
+		return a.Names[i]
+	}
+	return fmt.Sprint(a.Values[i].Value)
 }
 
 // Quick replaces parts of a Part; what is empty stays.
@@ -64,7 +93,8 @@ type Quick struct {
 	Plan     Fragment `yaml:"plan"`
 }
 
-// Fragment is some settings of a plan, as YAML has them.
+// Fragment is some settings of a plan, as YAML has them. One that is null takes away
+// what it is laid over.
 type Fragment map[string]any
 
 // UnmarshalYAML takes any mapping; what it means shows when the plan is read.
@@ -82,22 +112,129 @@ func ReadSpec(text []byte, quick bool) (*Spec, error) {
 	if err := config.Decode(text, &s); err != nil {
 		return nil, err
 	}
+	if len(s.Parts) == 0 {
+		return nil, errors.New("an experiment has parts")
+	}
+	for i := range s.Parts {
+		if err := s.Parts[i].inherit(s.Parts[:i]); err != nil {
+			return nil, err
+		}
+	}
 	for i := range s.Parts {
 		p := &s.Parts[i]
-		if quick {
-			p.shrink()
-		}
-		if len(p.Seeds) == 0 {
-			p.Seeds = []uint64{1}
-		}
-		if _, err := p.plans(); err != nil {
+		if err := p.complete(s.Parts[:i], quick); err != nil {
 			return nil, fmt.Errorf("part %s: %w", p.Name, err)
 		}
 	}
 	return &s, nil
 }
 
-func (p *Part) shrink() {
+// complete fills in what depends on other parts and on the form, and tries whether
+// all plans can be read.
+func (p *Part) complete(earlier []Part, quick bool) error {
+	if slices.ContainsFunc(earlier, func(e Part) bool { return e.Name == p.Name }) {
+		return errors.New("there is an earlier one of that name")
+	}
+	for _, a := range p.Grid {
+		if len(a.Values) == 0 || len(a.Names) > 0 && len(a.Names) != len(a.Values) {
+			return fmt.Errorf("axis %s has %d values and %d names", a.Key, len(a.Values), len(a.Names))
+		}
+	}
+	if err := p.adopt(earlier); err != nil {
+		return err
+	}
+	if quick {
+		if err := p.shrink(); err != nil {
+			return err
+		}
+	}
+	if len(p.Seeds) == 0 {
+		p.Seeds = []uint64{1}
+	}
+	if p.Against != "" && p.method(p.Against) == nil {
+		return fmt.Errorf("against %s, which is none of its methods", p.Against)
+	}
+	_, err := p.plans(nil)
+	return err
+}
+
+// adopt finds the methods of a part with Best.
+func (p *Part) adopt(earlier []Part) error {
+	var own []Method
+	for _, name := range p.Best {
+		i := slices.IndexFunc(earlier, func(e Part) bool { return e.Name == name })
+		if i < 0 {
+			return fmt.Errorf("the best of %s, which is no earlier part", name)
+		}
+		e := &earlier[i]
+		for _, m := range e.Methods {
+			own = append(own, Method{Name: m.Name, tuned: &tuned{e, overlay(e.Plan, m.Plan)}})
+		}
+	}
+	if len(p.Best) == 0 {
+		return nil
+	}
+	all := Part{Methods: own}
+	for i := range p.Methods {
+		if from := all.method(p.Methods[i].Name); from != nil {
+			p.Methods[i].tuned = from.tuned
+		}
+	}
+	p.Methods = orElse(p.Methods, own)
+	return nil
+}
+
+func (p *Part) method(name string) *Method {
+	i := slices.IndexFunc(p.Methods, func(m Method) bool { return m.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &p.Methods[i]
+}
+
+func (p *Part) inherit(earlier []Part) error {
+	if p.As == "" {
+		return nil
+	}
+	i := slices.IndexFunc(earlier, func(e Part) bool { return e.Name == p.As })
+	if i < 0 {
+		return fmt.Errorf("part %s is as %s, which is no earlier part", p.Name, p.As)
+	}
+	e := earlier[i]
+	p.Datasets = orElse(p.Datasets, e.Datasets)
+	p.Seeds = orElse(p.Seeds, e.Seeds)
+	p.Baselines = orElse(p.Baselines, e.Baselines)
+	p.Methods = orElse(p.Methods, slices.Clone(e.Methods))
+	p.Grid = orElse(p.Grid, slices.Clone(e.Grid))
+	p.Best = orElse(p.Best, e.Best)
+	p.Plan = overlay(e.Plan, p.Plan)
+	if p.Clients == 0 {
+		p.Clients = e.Clients
+	}
+	if p.Against == "" {
+		p.Against = e.Against
+	}
+	q := &p.Quick
+	q.Datasets = orElse(q.Datasets, e.Quick.Datasets)
+	q.Methods = orElse(q.Methods, e.Quick.Methods)
+	q.Plan = overlay(e.Quick.Plan, q.Plan)
+	if q.Clients == 0 {
+		q.Clients = e.Quick.Clients
+	}
+	if q.Values == 0 {
+		q.Values = e.Quick.Values
+	}
+	return nil
+}
+
+func orElse[T any](own, other []T) []T {
+	if len(own) > 0 {
+		return own
+	}
+	return other
+}
+
+func (p *Part) shrink() error {
 	q := p.Quick
 	if len(q.Datasets) > 0 {
 		p.Datasets = q.Datasets
@@ -106,64 +243,79 @@ func (p *Part) shrink() {
 		p.Clients = q.Clients
 	}
 	if len(q.Methods) > 0 {
-		wanted := map[string]bool{}
-		for _, m := range q.Methods {
-			wanted[m] = true
-		}
 		var kept []Method
-		for _, m := range p.Methods {
-			if wanted[m.Name] {
-				kept = append(kept, m)
+		for _, name := range q.Methods {
+			m := p.method(name)
+			if m == nil {
+				return fmt.Errorf("quick: method %s is none of its methods", name)
 			}
+			kept = append(kept, *m)
 		}
 		p.Methods = kept
 	}
 	if q.Values > 0 {
 		for i := range p.Grid {
-			p.Grid[i].Values = p.Grid[i].Values[:min(q.Values, len(p.Grid[i].Values))]
+			a := &p.Grid[i]
+			a.Values, a.Names = a.Values[:min(q.Values, len(a.Values))], a.Names[:min(q.Values, len(a.Names))]
 		}
 	}
 	p.Seeds = []uint64{1}
 	for i := range p.Methods {
-		p.Methods[i].Plan = overlay(p.Methods[i].Plan, q.Plan)
+		m := &p.Methods[i]
+		m.Plan = overlay(overlay(m.Plan, q.Plan), m.Quick)
 	}
+	return nil
+}
+
+// point is one of a grid.
+type point struct {
+	at  []string // values of the axes, as they are shown
+	set Fragment
+}
+
+// points returns all of a part's grid, the last axis fastest.
+func (p *Part) points() []point {
+	all := []point{{}}
+	for _, a := range p.Grid {
+		var next []point
+		for _, pt := range all {
+			for i, v := range a.Values {
+				next = append(next, point{append(slices.Clone(pt.at), a.Name(i)), overlay(pt.set, at(a.Key, v.Value))})
+			}
+		}
+		all = next
+	}
+	return all
 }
 
 // variant is a method at one point of the grid.
 type variant struct {
 	method string
-	at     []string // values of the axes, as they are shown
+	at     []string
 	plan   *fed.Plan
 }
 
 // name is the variant's, also as a folder's.
 func (v variant) name() string { return strings.Join(append([]string{v.method}, v.at...), " ") }
 
-// plans returns the methods' plans at all points of the grid.
-func (p *Part) plans() ([]variant, error) {
+// plans returns the methods' plans at all points of the grid. A method of an earlier
+// part is at the point that best has for its name, or the first one.
+func (p *Part) plans(best map[string]point) ([]variant, error) {
 	if len(p.Methods) == 0 || len(p.Datasets) == 0 || p.Name == "" {
-		return nil, fmt.Errorf("a part has a name, datasets and methods")
+		return nil, errors.New("a part has a name, datasets and methods")
 	}
-	all := []variant{}
+	var all []variant
 	for _, m := range p.Methods {
-		points := []struct {
-			at   []string
-			plan Fragment
-		}{{nil, overlay(p.Plan, m.Plan)}}
-		for _, a := range p.Grid {
-			next := points[:0:0]
-			for _, pt := range points {
-				for _, v := range a.Values {
-					pt2 := pt
-					pt2.at = append(append([]string{}, pt.at...), fmt.Sprint(v.Value))
-					pt2.plan = overlay(pt.plan, at(a.Key, v.Value))
-					next = append(next, pt2)
-				}
+		base := overlay(p.Plan, m.Plan)
+		if m.tuned != nil {
+			chosen, ok := best[m.Name]
+			if !ok {
+				chosen = m.tuned.part.points()[0]
 			}
-			points = next
+			base = overlay(overlay(m.tuned.method, chosen.set), base)
 		}
-		for _, pt := range points {
-			text, err := yaml.Marshal(map[string]any(pt.plan))
+		for _, pt := range p.points() {
+			text, err := yaml.Marshal(map[string]any(overlay(base, pt.set).without()))
 			if err != nil {
 				return nil, err
 			}
@@ -199,6 +351,19 @@ func overlay(lower, upper Fragment) Fragment {
 		if lok && uok {
 			out[k] = map[string]any(overlay(l, u))
 		} else {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// without returns the settings but those that are null.
+func (f Fragment) without() Fragment {
+	out := Fragment{}
+	for k, v := range f {
+		if m, ok := asMap(v); ok {
+			out[k] = map[string]any(m.without())
+		} else if v != nil {
 			out[k] = v
 		}
 	}

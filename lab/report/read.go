@@ -1,11 +1,9 @@
 package report
 
 import (
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -15,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parquet-go/parquet-go"
 	"gopkg.in/yaml.v3"
 
 	"loadstar/lab/run"
@@ -69,8 +66,8 @@ type lead struct {
 
 // Baseline is one client's score under a forecaster that nobody trained.
 type Baseline struct {
-	Dataset, Method, Client string
-	MAE, RMSE, NMAE, MASE   float64
+	Dataset string
+	run.Baseline
 }
 
 // ErrNoRun says that a folder is not that of a finished run.
@@ -83,13 +80,13 @@ func ReadRun(dir string) (*Run, error) {
 		return nil, err
 	}
 	var err error
-	if r.Clients, err = readTable[run.Client](dir, "clients"); err != nil {
+	if r.Clients, err = run.Read[run.Client](dir, "clients"); err != nil {
 		return nil, err
 	}
 	if len(r.Clients) == 0 {
 		return nil, fmt.Errorf("%s has no client in clients.parquet", dir)
 	}
-	rounds, err := readTable[run.Round](dir, "rounds")
+	rounds, err := run.Read[run.Round](dir, "rounds")
 	if err != nil {
 		return nil, err
 	}
@@ -99,15 +96,15 @@ func ReadRun(dir string) (*Run, error) {
 	for _, x := range rounds {
 		r.bytes += x.Down + x.Up
 	}
-	evaluations, err := readTable[run.Evaluation](dir, "evaluations")
+	evaluations, err := run.Read[run.Evaluation](dir, "evaluations")
 	if err != nil {
 		return nil, err
 	}
 	r.evaluations = spreads(evaluations)
-	if r.profile, err = readTable[run.Profile](dir, "profile"); err != nil {
+	if r.profile, err = run.Read[run.Profile](dir, "profile"); err != nil {
 		return nil, err
 	}
-	forecasts, err := readTable[run.Forecast](dir, "forecasts")
+	forecasts, err := run.Read[run.Forecast](dir, "forecasts")
 	if err != nil {
 		return nil, err
 	}
@@ -172,18 +169,6 @@ func flatten(to map[string]string, key string, n *yaml.Node) {
 	}
 }
 
-// readTable reads a run's table, or nothing if an older version did not write it.
-func readTable[T any](dir, name string) ([]T, error) {
-	path := filepath.Join(dir, name+".parquet")
-	rows, err := parquet.ReadFile[T](path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return rows, nil
-}
-
 // ReadExperiment reads all finished runs in a tree, and the baselines beside them: a
 // baselines.csv belongs to the dataset that its folder is named after. It is an error
 // if there is no finished run.
@@ -198,7 +183,7 @@ func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
 		}
 		switch {
 		case !d.IsDir() && d.Name() == "baselines.csv":
-			b, err := readBaselines(path)
+			b, err := readBaselines(filepath.Dir(path))
 			baselines = append(baselines, b...)
 			return err
 		case !d.IsDir():
@@ -220,47 +205,13 @@ func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
 	return runs, baselines, err
 }
 
-func readBaselines(path string) ([]Baseline, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+func readBaselines(dir string) ([]Baseline, error) {
+	rows, err := run.Read[run.Baseline](dir, "baselines")
+	all := make([]Baseline, len(rows))
+	for i, r := range rows {
+		all[i] = Baseline{Dataset: filepath.Base(dir), Baseline: r}
 	}
-	defer f.Close()
-	in := csv.NewReader(f)
-	head, err := in.Read()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	column := map[string]int{}
-	for i, name := range head {
-		column[name] = i
-	}
-	for _, name := range []string{"method", "unique_id", "mae", "rmse", "nmae", "mase"} {
-		if _, ok := column[name]; !ok {
-			return nil, fmt.Errorf("%s has no column %s", path, name)
-		}
-	}
-	dataset := filepath.Base(filepath.Dir(path))
-	var to []Baseline
-	for {
-		row, err := in.Read()
-		if errors.Is(err, io.EOF) {
-			return to, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		b := Baseline{Dataset: dataset, Method: row[column["method"]], Client: row[column["unique_id"]]}
-		for name, v := range map[string]*float64{"mae": &b.MAE, "rmse": &b.RMSE, "nmae": &b.NMAE, "mase": &b.MASE} {
-			*v = math.NaN()
-			if s := row[column[name]]; s != "" {
-				if *v, err = strconv.ParseFloat(s, 64); err != nil {
-					line, _ := in.FieldPos(0)
-					return nil, fmt.Errorf("%s, line %d: %w", path, line, err)
-				}
-			}
-		}
-		to = append(to, b)
-	}
+	return all, err
 }
 
 // spreads sums the evaluations up, a row for each evaluated round.

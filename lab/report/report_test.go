@@ -240,7 +240,7 @@ func TestReadRefuses(t *testing.T) {
 		t.Errorf("no folder: %v", err)
 	}
 	for text, want := range map[string]string{
-		"method,unique_id\n": "no column mae",
+		"method,unique_id\n": "another version of loadstar",
 		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,x\n":           "line 2",
 		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,4\np,b,1,2,\n": "wrong number of fields",
 	} {

@@ -120,15 +120,6 @@ func WriteBaselines(dir string, rows []Baseline) error {
 	return writeTable(filepath.Join(dir, "baselines"), rows)
 }
 
-// ReadForecasts reads the forecasts table of a run.
-func ReadForecasts(dir string) (rows []Forecast, err error) {
-	err = readTable(filepath.Join(dir, "forecasts.csv"), func(r Forecast) error {
-		rows = append(rows, r)
-		return nil
-	})
-	return rows, err
-}
-
 // Offsets are where the tables end in a checkpoint.
 type Offsets struct{ Rounds, Evaluations int64 }
 

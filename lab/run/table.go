@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -129,6 +131,19 @@ func writeTable[T any](path string, rows []T) error {
 	return writeParquet[T](path+".csv", path+".parquet")
 }
 
+// Read reads a table of a run's folder, such as rounds; nothing if there is none, as
+// an older version did not write them all.
+func Read[T any](dir, name string) (rows []T, err error) {
+	err = readTable(filepath.Join(dir, name+".csv"), func(r T) error {
+		rows = append(rows, r)
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return rows, err
+}
+
 // readTable calls each with every row of a table.
 func readTable[T any](path string, each func(T) error) error {
 	f, err := os.Open(path)
@@ -150,12 +165,13 @@ func readTable[T any](path string, each func(T) error) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		var row T
-		if err == nil {
-			err = parse(reflect.ValueOf(&row).Elem(), fields)
-		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
+		}
+		var row T
+		if err := parse(reflect.ValueOf(&row).Elem(), fields); err != nil {
+			line, _ := r.FieldPos(0)
+			return fmt.Errorf("%s, line %d: %w", path, line, err)
 		}
 		if err := each(row); err != nil {
 			return err

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/internal/atomicfile"
+	"loadstar/lab/experiment"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// papersDir has a folder for each paper, beside the datasets, in the repository.
+const papersDir = "papers"
+
+func newReproduce() *cobra.Command {
+	var (
+		root, out   string
+		quick, save bool
+		parallel    int
+	)
+	cmd := &cobra.Command{
+		Use:   "reproduce PAPER",
+		Short: "Carry out the experiments of a paper on our data",
+		Long: `Carry out the experiments of a paper on our data, as papers/PAPER/experiment.yaml
+describes them, and print what came of them. Run it in the repository. As many runs go
+on at a time as there are cores; what was interrupted goes on where it was.
+
+With --quick the experiments are so small that they only show that everything works.
+With --save the figures become papers/PAPER/ours.tsv.`,
+		Example: "  loadstar reproduce bose2023 --quick\n  loadstar reproduce bose2023 --save",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			paper := args[0]
+			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "reproduce "} }
+			switch {
+			case parallel < 1:
+				return usage("--parallel is at least 1")
+			case quick && save:
+				return usage("the figures of --quick are not worth saving")
+			}
+			text, err := os.ReadFile(filepath.Join(papersDir, paper, "experiment.yaml"))
+			if err != nil {
+				return fmt.Errorf("%w; there are %s", err, strings.Join(papers(), ", "))
+			}
+			spec, err := experiment.ReadSpec(text, quick)
+			if err != nil {
+				return fmt.Errorf("%s: %w", paper, err)
+			}
+			if out == "" {
+				out = filepath.Join("runs", "papers", paper)
+				if quick {
+					out += "-quick"
+				}
+			}
+			k, err := kernel.Default()
+			if err != nil {
+				return err
+			}
+			open, closeAll := datasets(root)
+			defer closeAll()
+			var bar *progress
+			lab := experiment.Lab{Dir: out, Kernel: k, Parallel: parallel, Open: open, Progress: func(done, of int) {
+				if bar == nil {
+					bar = newProgress(cmd.ErrOrStderr(), of)
+				}
+				bar.set(done, "")
+			}}
+			collectOften()
+			start := time.Now()
+			results, err := lab.Run(cmd.Context(), spec)
+			if bar != nil {
+				bar.stop()
+			}
+			if err != nil {
+				return err
+			}
+			if err := saveResults(filepath.Join(out, "ours.tsv"), results); err != nil {
+				return err
+			}
+			if save {
+				if err := saveResults(filepath.Join(papersDir, paper, "ours.tsv"), results); err != nil {
+					return err
+				}
+			}
+			page := filepath.Join(out, "report.html")
+			if err := writePaperReport(page, paper, out, spec, results, quick); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, in %s; see %s\n", spec.Title, time.Since(start).Round(time.Second), page)
+			return printResults(cmd.OutOrStdout(), spec, results)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&quick, "quick", false, "only show that it works, in at most three minutes")
+	f.BoolVar(&save, "save", false, "write papers/PAPER/ours.tsv")
+	f.StringVar(&root, "data", "", rootUsage)
+	f.StringVar(&out, "out", "", "folder of the runs (default runs/papers/PAPER)")
+	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "runs at a time")
+	return cmd
+}
+
+// papers lists those that there are.
+func papers() []string {
+	found, _ := filepath.Glob(filepath.Join(papersDir, "*", "experiment.yaml"))
+	for i, f := range found {
+		found[i] = filepath.Base(filepath.Dir(f))
+	}
+	return found
+}
+
+// datasets returns a function that opens datasets by name, each once, and one that
+// closes them.
+func datasets(root string) (open func(string) (*series.Dataset, error), closeAll func()) {
+	all := map[string]*series.Dataset{}
+	var closers []io.Closer
+	open = func(name string) (*series.Dataset, error) {
+		if d, ok := all[name]; ok {
+			return d, nil
+		}
+		d, closer, err := openDataset(filepath.Join("datasets", name+".yaml"), root)
+		if err != nil {
+			return nil, err
+		}
+		all[name], closers = d, append(closers, closer)
+		return d, nil
+	}
+	return open, func() {
+		for _, c := range closers {
+			c.Close()
+		}
+	}
+}
+
+func saveResults(path string, results []experiment.Result) error {
+	return atomicfile.Write(path, func(f *os.File) error { return experiment.WriteTSV(f, results) })
+}
+
+// printResults prints a table for each part and dataset; where two settings vary, a
+// square of median MASE for each method.
+func printResults(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
+	var err error
+	for _, p := range s.Parts {
+		for _, dataset := range p.Datasets {
+			rows := resultsOf(results, p.Name, dataset)
+			if len(rows) == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "\n%s: %s%s\n", p.Title, dataset, generatedMark(rows[0].Generated))
+			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+			if len(p.Grid) == 2 {
+				printSquares(t, p, rows)
+			} else {
+				printMethods(t, rows)
+			}
+			err = errors.Join(err, t.Flush())
+		}
+	}
+	return err
+}
+
+func printMethods(t io.Writer, rows []experiment.Result) {
+	fmt.Fprintln(t, "METHOD\tMASE\tMEDIAN\tBELOW 1\tMAE\tRMSE\tMAPE\tBETTER\tWORSE\t")
+	for _, r := range rows {
+		f := r.Figures
+		fmt.Fprintf(t, "%s\t%v\t%v\t%.0f %%\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
+			f["mase_mean"], f["mase_median"], 100*f["below_one"].Mean, f["mae"], f["rmse"], f["mape"])
+		if better, ok := f["dm_better"]; ok {
+			fmt.Fprintf(t, "%.0f %%\t%.0f %%\t", 100*better.Mean, 100*f["dm_worse"].Mean)
+		} else {
+			fmt.Fprint(t, "\t\t")
+		}
+		fmt.Fprintln(t)
+	}
+}
+
+func printSquares(t io.Writer, p experiment.Part, rows []experiment.Result) {
+	for _, m := range p.Methods {
+		fmt.Fprintf(t, "%s, median MASE: %s down, %s across\t\n\t", m.Name, p.Grid[0].Key, p.Grid[1].Key)
+		for x := range p.Grid[1].Values {
+			fmt.Fprintf(t, "%s\t", p.Grid[1].Name(x))
+		}
+		fmt.Fprintln(t)
+		for y := range p.Grid[0].Values {
+			fmt.Fprintf(t, "%s\t", p.Grid[0].Name(y))
+			for x := range p.Grid[1].Values {
+				at := []string{p.Grid[0].Name(y), p.Grid[1].Name(x)}
+				i := slices.IndexFunc(rows, func(r experiment.Result) bool { return r.Method == m.Name && slices.Equal(r.At, at) })
+				if i < 0 {
+					fmt.Fprint(t, "-\t")
+					continue
+				}
+				fmt.Fprintf(t, "%.3g\t", rows[i].Figures["mase_median"].Mean)
+			}
+			fmt.Fprintln(t)
+		}
+	}
+}

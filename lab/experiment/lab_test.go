@@ -1,0 +1,234 @@
+package experiment
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/lab/run"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/synth"
+)
+
+const tiny = `
+title: tiny
+parts:
+  - name: rates
+    datasets: [houses]
+    plan:
+      model: {name: fekri2023, lookback: 4, targets: 2, split: {train: 0.6, validation: 0.2}}
+      client: {steps: 3, batch: 8}
+      rounds: 4
+      evaluate: {every: 2, forecasts: 4}
+    methods:
+      - {name: SGD, plan: {algorithm: fedavg, client: {optimizer: sgd}}}
+    grid:
+      - {key: client.lr, values: [0.1, 1.0e+30]}
+  - name: compared
+    datasets: [houses]
+    clients: 3
+    seeds: [1, 2]
+    baselines: [persistence]
+    best: [rates]
+    against: Adam
+    plan:
+      model: {name: fekri2023, lookback: 4, targets: 2, split: {train: 0.6, validation: 0.2}}
+      client: {steps: 3, batch: 8}
+      rounds: 2
+      evaluate: {every: 2, forecasts: 4}
+    methods:
+      - name: SGD
+      - {name: Adam, plan: {algorithm: fedavg}}
+      - {name: Twin, plan: {algorithm: fedavg}}
+`
+
+func houses(t *testing.T) *series.Dataset {
+	t.Helper()
+	g, err := synth.New(synth.Config{Seed: 3, Meters: 4, Days: 20, Zone: "UTC"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meters := make([]series.Meter, 4)
+	for i := range meters {
+		load := make([]float32, g.Len())
+		g.Building(i, load)
+		meters[i] = series.Meter{ID: fmt.Sprintf("house-%d", i), Start: g.Time(0).Unix(), Load: load}
+	}
+	d, err := series.NewDataset(series.Dataset{Name: "houses", Generated: true, Interval: time.Hour, Clock: time.UTC}, meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestLab(t *testing.T) {
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := houses(t)
+	var done, of int
+	lab := Lab{
+		Dir: t.TempDir(), Kernel: k, Parallel: 2,
+		Open:     func(string) (*series.Dataset, error) { return d, nil },
+		Progress: func(d, o int) { done, of = d, o },
+	}
+	s := read(t, tiny, false)
+	first, err := lab.Run(context.Background(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 2*4 + 3*2*2; done != want || of != want {
+		t.Errorf("%d of %d rounds, want %d", done, of, want)
+	}
+	var names []string
+	for _, r := range first {
+		names = append(names, strings.Join(append([]string{r.Part, r.Method}, r.At...), " "))
+		if !r.Generated {
+			t.Errorf("%s is not marked as generated", r.Method)
+		}
+	}
+	if want := []string{"rates SGD 0.1", "rates SGD 1e+30", "compared persistence", "compared SGD", "compared Adam", "compared Twin"}; !reflect.DeepEqual(names, want) {
+		t.Fatalf("results are %q, want %q", names, want)
+	}
+	trained, lost, persistence, sgd, adam, twin := first[0].Figures, first[1].Figures, first[2].Figures, first[3].Figures, first[4].Figures, first[5].Figures
+	if lost["diverged"].Mean != 1 || !math.IsNaN(lost["mase_mean"].Mean) || lost["mase_mean"].String() != "-" {
+		t.Errorf("the run of a rate of 1e30 is %v", lost)
+	}
+	if trained["validation_loss"].Mean <= 0 || trained["steps"].Mean != 4*4*3 {
+		t.Errorf("the other is %v", trained)
+	}
+	if persistence["mase_mean"].Mean != 1 {
+		t.Errorf("persistence is %v", persistence)
+	}
+	if sgd["best client.lr"].Mean != 0.1 {
+		t.Errorf("SGD is %v", sgd)
+	}
+	if sgd["mae"].Low >= sgd["mae"].High {
+		t.Errorf("two seeds give %v", sgd["mae"])
+	}
+	// Three clients, two seeds: sixths.
+	if sum := sgd["dm_better"].Mean + sgd["dm_worse"].Mean + sgd["dm_same"].Mean; math.Abs(sum-1) > 1e-9 {
+		t.Errorf("SGD is %v", sgd)
+	}
+	if _, ok := adam["dm_same"]; ok {
+		t.Error("Adam is tested against itself")
+	}
+	if twin["dm_same"].Mean != 1 || twin["mae"] != adam["mae"] {
+		t.Errorf("the same plan is %v beside %v", twin, adam)
+	}
+
+	// What is finished is not run again, and what is lost is.
+	kept := filepath.Join(lab.Dir, "compared", "houses", "Adam-1", "summary.json")
+	before, err := os.Stat(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(lab.Dir, "compared", "houses", "SGD-2")); err != nil {
+		t.Fatal(err)
+	}
+	again, err := lab.Run(context.Background(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table(t, again) != table(t, first) {
+		t.Errorf("the second time:\n%s\nthe first:\n%s", table(t, again), table(t, first))
+	}
+	if after, err := os.Stat(kept); err != nil || !after.ModTime().Equal(before.ModTime()) {
+		t.Error("a finished run was run again", err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	lab.Dir = t.TempDir()
+	if _, err := lab.Run(ctx, s); err == nil {
+		t.Error("a cancelled experiment has results")
+	}
+}
+
+// TestErrors gives an origin one error, however many steps it forecasts.
+func TestErrors(t *testing.T) {
+	l := Lab{Dir: t.TempDir()}
+	variants, err := read(t, tiny, false).Parts[0].plans(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trial := Trial{Plan: variants[0].plan, Dataset: houses(t), Part: "p"}
+	f, err := run.Create(filepath.Join(l.Dir, trial.folder()), []byte("plan"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	at := func(hour int) time.Time { return time.Unix(int64(hour)*3600, 0).UTC() }
+	rows := []run.Forecast{
+		{Client: "a", Cutoff: at(1), Time: at(1), Actual: 1, Forecast: 4},
+		{Client: "a", Cutoff: at(1), Time: at(2), Actual: 1, Forecast: -3},
+		{Client: "a", Cutoff: at(2), Time: at(2), Actual: 1, Forecast: 3},
+		{Client: "a", Cutoff: at(2), Time: at(3), Actual: math.NaN(), Forecast: 3},
+		{Client: "a", Cutoff: at(3), Time: at(3), Actual: math.NaN(), Forecast: 3},
+		{Client: "b", Cutoff: at(3), Time: at(3), Actual: 1, Forecast: 0},
+	}
+	if err := f.OpenTables(run.Offsets{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Finish(nil, nil, rows, struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := l.errors(trial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string][]float64{"a": {math.Sqrt(12.5), 2}, "b": {1}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("errors are %v, want %v", got, want)
+	}
+}
+
+// TestDieboldMariano counts clients. The first errors are smaller, larger, equal, and
+// of other targets.
+func TestDieboldMariano(t *testing.T) {
+	small, large := make([]float64, 200), make([]float64, 200)
+	for i := range small {
+		small[i] = 1 + math.Sin(float64(i))/2
+		large[i] = 2 + math.Cos(float64(3*i))/2
+	}
+	ours := map[string][]float64{"better": small, "worse": large, "equal": small, "other": small}
+	theirs := map[string][]float64{"better": large, "worse": small, "equal": small, "other": small[:9]}
+	if better, worse, same := dieboldMariano(ours, theirs); better != 1 || worse != 1 || same != 2 {
+		t.Errorf("better %v, worse %v, same %v; want 1, 1, 2", better, worse, same)
+	}
+}
+
+func table(t *testing.T, results []Result) string {
+	t.Helper()
+	var b strings.Builder
+	if err := WriteTSV(&b, results); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestWriteTSV(t *testing.T) {
+	got := table(t, []Result{
+		{Part: "table", Dataset: "houses", Method: "FedAvg", At: []string{"0.1", "P1"}, Seeds: 2, Figures: map[string]Figure{
+			"steps": {12, 12, 12}, "dm_better": {0.5, 0.5, 0.5}, "mae": figure([]float64{1, 2}), "mase_mean": {1.0 / 3, 0.25, 0.5},
+		}},
+		{Part: "table", Dataset: "houses", Method: "Lost", Seeds: 1, Figures: map[string]Figure{"mae": figure([]float64{math.NaN()})}},
+	})
+	const want = `part	dataset	method	at	seeds	metric	mean	low	high
+table	houses	FedAvg	0.1 P1	2	mase_mean	0.333333	0.25	0.5
+table	houses	FedAvg	0.1 P1	2	mae	1.5	1	2
+table	houses	FedAvg	0.1 P1	2	dm_better	0.5	0.5	0.5
+table	houses	FedAvg	0.1 P1	2	steps	12	12	12
+table	houses	Lost		1	mae	NaN	NaN	NaN
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
