@@ -156,7 +156,7 @@ type Received struct {
 // Merge is what an aggregator makes a displacement of. It must not change or
 // retain anything in it.
 type Merge struct {
-	// Round counts merges from 0.
+	// Round counts rounds from 0, those that were abandoned too.
 	Round int
 	// Version is that of Shared, the weights to be moved.
 	Version int

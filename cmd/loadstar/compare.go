@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/fed"
+	"loadstar/fed/recipe"
 	"loadstar/lab/experiment"
 	"loadstar/lab/sim"
 	"loadstar/metric"
@@ -73,9 +74,13 @@ goes on where it was, and one that is finished prints its table again.`,
 				for _, file := range plans {
 					row := compared{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
 					for _, seed := range seeds {
-						p, err := readPlan(file, path, rounds)
+						p, err := readPlan(file, path, 0)
 						if err != nil {
 							return err
+						}
+						// A round of pooled training is not a client's few steps.
+						if rounds > 0 && p.Algorithm != recipe.Pooled {
+							p.Rounds = rounds
 						}
 						p.Seed = uint64(seed)
 						row.trials = append(row.trials, len(e.Trials))
@@ -118,7 +123,7 @@ goes on where it was, and one that is finished prints its table again.`,
 	f.StringSliceVar(&plans, "plan", nil, "plans to train; may be repeated")
 	f.StringSliceVar(&baselines, "baseline", nil, "baselines beside them, as in loadstar backtest; may be repeated")
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds instead of the plans' own")
-	f.IntVar(&rounds, "rounds", 0, "rounds instead of the plans' own")
+	f.IntVar(&rounds, "rounds", 0, "rounds instead of the plans' own, but for pooled training")
 	f.StringVar(&out, "out", "runs/compare", "folder of the runs")
 	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "runs at a time")
 	f.BoolVar(&asJSON, "json", false, "print JSON")

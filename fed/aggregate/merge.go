@@ -59,7 +59,7 @@ func checkUpdates(dst []float64, m *fed.Merge) error {
 // checkResult refuses a displacement that is not finite.
 func checkResult(dst []float64) error {
 	if !finite(dst) {
-		return errors.New("aggregate: the displacement is not finite; look at the sizes of updates and settings")
+		return fmt.Errorf("aggregate: the displacement is not finite: %w", fed.ErrDiverged)
 	}
 	return nil
 }

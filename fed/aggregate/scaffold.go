@@ -2,7 +2,6 @@ package aggregate
 
 import (
 	"encoding"
-	"errors"
 	"fmt"
 
 	"loadstar/fed"
@@ -21,11 +20,13 @@ var (
 //	D = mean_S(delta)
 //	c = c + |S|/N mean_S(delta of c_i),   c = 0 at first
 //
-// where S are the updates merged together and N is the fleet. Both means weigh
-// updates as they were added: by their examples, or by 1, where the second line is a
-// sum over N. The zero value is ready for use.
+// where S are the updates merged together and N is the fleet. The first mean weighs
+// updates as the plan says, the second weighs all the same. The zero value is ready
+// for use.
 //
-// Deviations: c is kept in float64 and sent as float32.
+// Deviations: c is kept in float64 and sent as float32. In a round that is abandoned
+// at its deadline, the clients that were counted have moved their c_i, and c does not
+// follow; a plan with deadlines should have a quorum that is nearly always met.
 type Scaffold struct {
 	c    []float64 // nil before the first merge, that is, 0
 	sent []float32 // c as it is sent, made anew after each merge; nil until asked for
@@ -86,7 +87,7 @@ func (a *Scaffold) Aggregate(dst []float64, m *fed.Merge) error {
 		c[i] += x
 	}
 	if !finite(c) {
-		return errors.New("aggregate: the control variate is not finite")
+		return fmt.Errorf("aggregate: the control variate is not finite: %w", fed.ErrDiverged)
 	}
 	a.c, a.sent = c, nil
 	return nil

@@ -41,7 +41,7 @@ func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []*series.Win
 	return s, nil
 }
 
-// Begin draws the batch of a round, and trains the server's personal layers from
+// Begin draws the batch of a round, with replacement, and trains the server's personal layers from
 // the round's weights.
 func (s *ServerData) Begin(ctx context.Context, t fed.Task) error {
 	if s.worker.job.Partition.PersonalLen() > 0 {
@@ -65,7 +65,7 @@ func (s *ServerData) Gradient(g, shared []float32) error {
 	p.Join(s.w, shared, personal)
 	s.worker.objective.Gradient(s.g, s.w, s.batch)
 	if nn.NotFinite(s.g) >= 0 {
-		return fmt.Errorf("the gradient on the server's data is not finite")
+		return fmt.Errorf("the gradient on the server's data is not finite: %w", fed.ErrDiverged)
 	}
 	p.Cut(s.g, g, s.worker.turn.W[:p.PersonalLen()]) // the personal part is of no use
 	return nil

@@ -157,7 +157,11 @@ var algorithms = []algorithm{
 		optimizers: []string{"proxadam", "prox", "adam", "sgd", "amsgrad"}, works: true,
 		server: "alpha", discounts: true, weightings: alike,
 		kinds: []string{"buffered"}, eager: true,
-		set: func(p *fed.Plan) { p.Schedule.Buffer = 1 },
+		// Without times everybody would return at once, and be mixed in one merge.
+		set: func(p *fed.Plan) {
+			p.Schedule.Buffer = 1
+			p.Simulate.StepTime, p.Simulate.SpeedSpread = fed.Duration(20*time.Millisecond), 0.5
+		},
 		aggregator: func(p *fed.Plan) fed.Aggregator {
 			return aggregate.Async{Alpha: p.Server.Alpha, Discount: discount(p)}
 		},

@@ -74,9 +74,10 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	if c.Scale, err = exact.NewScale(bound, most, int64(updates)); err != nil {
 		return nil, err
 	}
-	// Control variates are gradients, and all weigh the same.
-	if c.Control, err = exact.NewScale(controlBound, 1, int64(updates)); err != nil {
-		return nil, err
+	if c.Aggregator.Needs().Control { // variates are gradients, and all weigh the same
+		if c.Control, err = exact.NewScale(controlBound, 1, int64(updates)); err != nil {
+			return nil, err
+		}
 	}
 	c.Weight = func(examples int) int64 { return 1 }
 	if p.Server.Weighting == "examples" {
@@ -182,9 +183,9 @@ func scheduler(p *fed.Plan, fleet int) (s fed.Scheduler, updates int) {
 	}
 	switch x.Kind {
 	case "buffered":
-		return schedule.Buffered{Running: cohort, Buffer: x.Buffer}, fleet
+		return schedule.Buffered{Running: cohort, Buffer: x.Buffer}, min(fleet, cohort+x.Buffer-1)
 	case "periodic":
-		return schedule.Periodic{Running: cohort, Period: time.Duration(x.Period)}, fleet
+		return schedule.Periodic{Running: cohort, Period: time.Duration(x.Period)}, cohort
 	}
 	asked := min(int(math.Ceil(float64(cohort)*(1+x.Over)-1e-9)), fleet)
 	return schedule.Synchronous{

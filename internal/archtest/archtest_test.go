@@ -30,7 +30,7 @@ var house = map[string]room{
 	"cmd/loadstar": {floor: 5, may: "...", external: "github.com/spf13/cobra github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys"},
 
 	"lab/experiment": {floor: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "gopkg.in/yaml.v3"},
-	"lab/sim":        {floor: 4, may: "fed fed/client fed/recipe fed/round forecast internal/atomicfile lab/run metric nn nn/kernel series", external: "golang.org/x/sys"},
+	"lab/sim":        {floor: 4, may: "fed fed/client fed/exact fed/recipe fed/round forecast internal/atomicfile lab/run metric nn nn/kernel series", external: "golang.org/x/sys"},
 	"lab/report":     {floor: 4, may: "lab/run metric", external: "gopkg.in/yaml.v3"},
 	"lab/run":        {floor: 4, may: "internal/atomicfile", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 

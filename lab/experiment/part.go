@@ -144,6 +144,9 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 		if err != nil {
 			return nil, err
 		}
+		if len(p.Baselines) > 0 && variants[0].plan.Evaluate.Holdout > 0 {
+			return nil, fmt.Errorf("baselines are scored on all clients, and these plans on those held out: they do not go together")
+		}
 		fleets, err := Baselines(ctx, d, variants[0].plan, p.Baselines, l.Parallel, filepath.Join(l.Dir, p.Name, d.Name))
 		if err != nil {
 			return nil, err

@@ -19,15 +19,15 @@ func readValidation(dir string) (v validation, err error) {
 	if err != nil || len(rows) == 0 {
 		return v, err
 	}
-	var mase []float64
+	var loss, mase []float64
 	for _, r := range rows {
 		if r.Round == rows[len(rows)-1].Round {
 			v.clients++
-			v.loss += r.Loss
+			loss = append(loss, r.Loss)
 			mase = append(mase, r.MASE)
 		}
 	}
-	v.loss /= float64(v.clients)
+	v.loss = float64(metric.NewSpread(loss).Mean)
 	v.mase = float64(metric.NewSpread(mase).Median)
 	return v, nil
 }

@@ -339,7 +339,7 @@ func (m *method) nmae() float64 {
 func (m *method) megabytes() float64 {
 	sum := 0.0
 	for _, r := range m.runs {
-		sum += float64(r.bytes) / 1e6 / float64(len(r.Clients)) / float64(len(m.runs))
+		sum += float64(r.bytes) / 1e6 / float64(max(r.trained, 1)) / float64(len(m.runs))
 	}
 	return sum
 }

@@ -33,6 +33,7 @@ type Run struct {
 	steps       int64
 	seconds     float64
 	bytes       int64 // both ways, all clients
+	trained     int   // clients that bytes are of
 	losses      []point
 	evaluations []evaluation
 	profile     []run.Profile
@@ -84,7 +85,7 @@ func ReadRun(dir string) (*Run, error) {
 		return nil, err
 	}
 	if len(r.Clients) == 0 {
-		return nil, fmt.Errorf("%s has no client in clients.parquet", dir)
+		return nil, fmt.Errorf("%s has no client in clients.csv", dir)
 	}
 	rounds, err := run.Read[run.Round](dir, "rounds")
 	if err != nil {
@@ -122,7 +123,7 @@ func (r *Run) readHead(dir string) error {
 	var s struct {
 		Plan, Algorithm, Dataset string
 		Generated                bool
-		Rounds                   int
+		Rounds, Clients          int
 		Steps                    int64
 		Seconds                  struct{ Train float64 }
 	}
@@ -143,7 +144,7 @@ func (r *Run) readHead(dir string) error {
 	flatten(r.settings, "", &plan)
 	r.Seed, _ = strconv.ParseUint(r.settings["seed"], 10, 64)
 	r.Method, r.Algorithm, r.Dataset, r.Generated = s.Plan, s.Algorithm, s.Dataset, s.Generated
-	r.rounds, r.steps, r.seconds = s.Rounds, s.Steps, s.Seconds.Train
+	r.rounds, r.steps, r.seconds, r.trained = s.Rounds, s.Steps, s.Seconds.Train, s.Clients
 	return nil
 }
 

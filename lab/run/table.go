@@ -125,7 +125,12 @@ func writeTable[T any](path string, rows []T) error {
 			return err
 		}
 	}
-	if err := t.close(); err != nil {
+	// A finished run must have its tables, also after a power cut.
+	if _, err := t.flush(); err != nil {
+		t.close()
+		return err
+	}
+	if err := errors.Join(t.f.Sync(), t.close()); err != nil {
 		return err
 	}
 	return writeParquet[T](path+".csv", path+".parquet")

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
@@ -117,10 +118,18 @@ func windowsOf(members []member) []*series.Windows {
 	return all
 }
 
-// fingerprint tells one dataset from another, without reading it through.
+// fingerprint tells one dataset from another by its meters' names, spans and first
+// and last readings, without reading it through.
 func fingerprint(d *series.Dataset) string {
-	from, to := d.Span()
-	return fmt.Sprintf("%s, %d meters, %s, %d to %d", d.Name, d.Len(), d.Interval, from, to)
+	h := fnv.New64a()
+	for i := range d.Len() {
+		m := d.Meter(i)
+		fmt.Fprint(h, m.ID, m.Start, len(m.Load))
+		if n := len(m.Load); n > 0 {
+			fmt.Fprint(h, m.Load[0], m.Load[n/2], m.Load[n-1])
+		}
+	}
+	return fmt.Sprintf("%s, %d meters, %s, %x", d.Name, d.Len(), d.Interval, h.Sum64())
 }
 
 // parallel calls do with 0 to n-1, from several goroutines.

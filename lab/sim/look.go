@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,5 +45,11 @@ func Look(c Config) (*Summary, State, error) {
 		return nil, Begun, err
 	}
 	var s Summary
-	return &s, Finished, json.Unmarshal(text, &s)
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, Begun, fmt.Errorf("%s: %w", f.Summary(), err)
+	}
+	if now := fingerprint(c.Dataset); s.Data != now || s.Kernel != c.Kernel.Name() {
+		return nil, Begun, fmt.Errorf("%s has a finished run of %s with the %s kernels, and this is %s with %s: choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
+	}
+	return &s, Finished, nil
 }

@@ -263,7 +263,6 @@ func (k *keep) write(client int, src []float32) error {
 		var sum [4]byte
 		c.sum = checksum(client, src)
 		binary.LittleEndian.PutUint32(sum[:], c.sum)
-		k.wrote.Store(true)
 		at := k.place(client, slot)
 		if _, err := k.file.WriteAt(raw(src), at); err != nil {
 			return k.fail(err)
@@ -271,6 +270,7 @@ func (k *keep) write(client int, src []float32) error {
 		if _, err := k.file.WriteAt(sum[:], at+int64(4*k.floats)); err != nil {
 			return k.fail(err)
 		}
+		k.wrote.Store(true) // after writing, or a settle in between would miss it
 	}
 	c.slot, c.dirty = slot, false
 	return nil

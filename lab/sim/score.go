@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"loadstar/fed"
 	"loadstar/fed/client"
@@ -170,9 +172,17 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
+	// In the order in which a shell lists the files.
+	slices.SortFunc(sums[1:], func(a, b string) int { return strings.Compare(name(a), name(b)) })
 	h := sha256.New()
 	for _, line := range sums {
 		io.WriteString(h, line)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// name is that of the file in a line of checksums.
+func name(line string) string {
+	_, name, _ := strings.Cut(line, "  ")
+	return name
 }

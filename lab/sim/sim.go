@@ -10,6 +10,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/exact"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/forecast"
@@ -175,7 +177,7 @@ func newSimulation(c Config) (*simulation, error) {
 	s.pool = newPool(workers)
 	s.summary = Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
-		Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
+		Data: fingerprint(c.Dataset), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
 		Down: s.traffic().Down, Up: s.traffic().Up,
 	}
 	return s, nil
@@ -201,6 +203,9 @@ func (s *simulation) newWorker() *worker {
 }
 
 func (s *simulation) traffic() recipe.Traffic {
+	if s.pooled() {
+		return recipe.Traffic{}
+	}
 	return recipe.TrafficOf(s.problem.Partition, s.parts.Aggregator.Needs())
 }
 
@@ -474,10 +479,11 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 // count adds an update, or says what to do about one that cannot be counted: a fleet
 // refuses it and goes on, but who simulates wants to know.
 func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
-	if err := f.Add(u, from); err != nil {
+	err := f.Add(u, from)
+	if errors.Is(err, exact.ErrBound) || errors.Is(err, exact.ErrFinite) {
 		return fmt.Errorf("the update of client %s is refused: %w; unless server.bound is too small, %w", u.Client, err, fed.ErrDiverged)
 	}
-	return nil
+	return err
 }
 
 // record writes a round's row and tells how far the run is.

@@ -15,8 +15,10 @@ type Summary struct {
 	Algorithm string `json:"algorithm"`
 	Dataset   string `json:"dataset"`
 	Generated bool   `json:"generated"`
-	Kernel    string `json:"kernel"`
-	Clients   int    `json:"clients"`
+	// Data tells the dataset from others of its name.
+	Data    string `json:"data"`
+	Kernel  string `json:"kernel"`
+	Clients int    `json:"clients"`
 	// LeftOut are the meters without a complete training example.
 	LeftOut []string `json:"left_out,omitempty"`
 	// Weights is the SHA-256 of the list that sha256sum prints of
