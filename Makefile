@@ -120,6 +120,14 @@ comparison: build ## Write docs/comparison.md anew, with SEEDS such as 1,2,3; ab
 	    --baseline persistence,ridge,ridge-rich --seeds $(SEEDS) --out runs/comparison --markdown; \
 	} > docs/comparison.md.new && mv docs/comparison.md.new docs/comparison.md
 
+.PHONY: large-fleet
+large-fleet: build ## Simulate 10,000 generated clients, 100 in each of 300 rounds: time and memory
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+	printf 'name: large\nalgorithm: fedavg\npartition: head\nrounds: 300\nschedule: {cohort: 100}\n' > $$dir/plan.yaml && \
+	bin/loadstar data generate --meters 10000 -o $$dir/fleet && \
+	bin/loadstar data prepare $$dir/fleet -o $$dir/fleet.prepared && \
+	bin/loadstar simulate $$dir/plan.yaml --data $$dir/fleet.prepared --out $$dir/run
+
 .PHONY: bench-simulate
 bench-simulate: build ## Measure the simulator beside the bare training engine
 	bin/loadstar bench simulate

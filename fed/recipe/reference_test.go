@@ -110,8 +110,11 @@ func defaultsOf(k key, has []string, plans map[string]*fed.Plan) string {
 			panic(err)
 		}
 		v := strings.TrimSpace(string(text))
-		if k.path == "name" || k.path == "algorithm" || v == `""` || v == "[]" {
+		if k.path == "name" || k.path == "algorithm" {
 			continue
+		}
+		if v == `""` || v == "[]" {
+			v = "none"
 		}
 		if by[v] == nil {
 			values = append(values, v)
@@ -119,6 +122,9 @@ func defaultsOf(k key, has []string, plans map[string]*fed.Plan) string {
 		by[v] = append(by[v], name)
 	}
 	slices.SortStableFunc(values, func(a, b string) int { return len(by[b]) - len(by[a]) })
+	if len(values) == 1 && values[0] == "none" {
+		return ""
+	}
 	for i, v := range values {
 		values[i] = "`" + v + "`"
 		if i > 0 {

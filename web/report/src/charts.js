@@ -97,8 +97,8 @@ function box(d, width, { generated }) {
         Plot.ruleX(rows.filter((s) => inside(s.q[2])), { x: (s) => s.q[2], y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, stroke: "colour", strokeWidth: 3.5 }),
         Plot.dot(dots, { x: "v", y: "y", r: 2.6, fill: (p) => p.s.colour, fillOpacity: 0.55 }),
         Plot.text(rows, { x: () => lo, y: (s) => s.i - 0.34, text: "name", textAnchor: "start", fontWeight: 600, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 }),
-        Plot.text(rows.filter((s) => s.above > 0), { x: () => hi, y: (s) => s.i - 0.34, text: (s) => `${s.above} beyond →`, textAnchor: "end", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
-        Plot.text(rows.filter((s) => s.below > 0), { x: () => lo, y: (s) => s.i + 0.3, text: (s) => `← ${s.below} beyond`, textAnchor: "start", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
+        // Both at the right end of the name's line: at the left end of their own, dots would lie over the words.
+        Plot.text(rows.filter((s) => s.above + s.below > 0), { x: () => hi, y: (s) => s.i - 0.34, text: (s) => [s.below > 0 ? `← ${s.below} beyond` : "", s.above > 0 ? `${s.above} beyond →` : ""].filter(Boolean).join("   "), textAnchor: "end", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
         Plot.tip(dots, Plot.pointer({ x: "v", y: "y", title: (p) => `${p.name}\n${p.s.name}: MASE ${short(p.v)}`, fontSize: 12 })),
       ],
     }),

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+func (e *explanation) print(w io.Writer) error {
+	fmt.Fprintf(w, "%s: %s, %s\n", e.File, e.Algorithm, count(e.Rounds, "round"))
+	fmt.Fprintf(w, "%s\n\n", e.About)
+	row := func(t io.Writer, name, format string, a ...any) { fmt.Fprintf(t, "  "+name+"\t"+format+"\n", a...) }
+
+	fmt.Fprintln(w, "What is trained")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row(t, "model", "%s, %s parameters", e.Model, thousands(int64(e.Parameters)))
+	ahead := fmt.Sprintf("%s ahead", count(e.Horizon, "step"))
+	if e.Targets > 1 {
+		ahead = fmt.Sprintf("%d steps from %d ahead on", e.Targets, e.Horizon)
+	}
+	row(t, "forecast", "the load %s, from %s of %s", ahead, count(e.Lookback, "step"), count(len(e.Inputs), "input"))
+	row(t, "inputs", "%s", strings.Join(e.Inputs, ", "))
+	if len(e.Missing) > 0 {
+		row(t, "", "without %s: the dataset has none", strings.Join(e.Missing, ", "))
+	}
+	row(t, "loss", "%s, scaled by %s", e.Loss, map[string]string{"client": "each client's own range", "fleet": "the range of all clients"}[e.Scaling])
+	switch x := e.Data; {
+	case x == nil:
+		row(t, "clients", "not known: %s", e.NoData)
+	case x.Examples == 0:
+		row(t, "clients", "%s", thousands(int64(x.Clients)))
+	default:
+		row(t, "clients", "%s of %s%s", thousands(int64(x.Clients)), x.Name, generatedMark(x.Generated))
+		each := thousands(int64(x.Most))
+		if x.Least < x.Most {
+			each = thousands(int64(x.Least)) + " to " + each
+		}
+		row(t, "examples", "%s to train on, %s a client", thousands(x.Examples), each)
+	}
+	if x := e.Data; x != nil {
+		var out []string
+		for _, o := range []struct {
+			n    int
+			what string
+		}{{x.Server, "%d on the server"}, {x.Holdout, "%d held out, to be scored"}, {x.LeftOut, "%d more left out for want of an example"}} {
+			if o.n > 0 {
+				out = append(out, fmt.Sprintf(o.what, o.n))
+			}
+		}
+		if len(out) > 0 {
+			row(t, "", "%d train; %s", x.Training, strings.Join(out, "; "))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+
+	fmt.Fprintf(w, "\nWhere the layers live (partition %s)\n", e.Partition)
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	name := func(s string) string { return fmt.Sprintf("  %-8s", s) } // the rest is aligned right
+	fmt.Fprintf(t, "%s\tSHARED\tPERSONAL\t\n", name("LAYER"))
+	for _, l := range e.Layers {
+		shared, personal := "", thousands(int64(l.Parameters))
+		if l.Shared {
+			shared, personal = personal, shared
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t\n", name(l.Name), shared, personal)
+	}
+	fmt.Fprintf(t, "%s\t%s\t%s\t\n", name("in all"), thousands(int64(e.Shared)), thousands(int64(e.Personal)))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+
+	fmt.Fprintln(w, "\nWhat travels")
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if e.Alone {
+		fmt.Fprintln(t, "  nothing")
+	} else {
+		control := ""
+		if e.Control {
+			control = ", half of it control variates"
+		}
+		row(t, "a client, a round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
+		if e.PerRound > 0 {
+			row(t, "a round", "%s asked, %s", count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
+			row(t, "in all", "%s", byteSize(e.Traffic))
+		}
+		row(t, "the server sees", "%s", strings.Join(e.Needs, ", "))
+		secure := "can carry this plan"
+		if !e.Secure {
+			secure = "cannot carry this plan: it hides single updates"
+		}
+		row(t, "secure aggregation", "%s", secure)
+		weight := "all weigh the same"
+		if e.Weighting == "examples" {
+			weight = "weighed by examples"
+		}
+		if e.FractionBits > 0 {
+			row(t, "sums", "exact to 2^-%d, %s; an update beyond ±%g is refused", e.FractionBits, weight, e.Bound)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+
+	fmt.Fprintln(w, "\nWhat it takes")
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if e.StepsATurn > 0 {
+		row(t, "a client, a round", "%s", count(e.StepsATurn, "gradient"))
+	}
+	if e.Steps > 0 {
+		row(t, "in all", "%s gradients", thousands(e.Steps))
+		row(t, "time", "about %s of training here, with %s", roughly(e.Seconds), count(e.Workers, "worker"))
+		row(t, "", "(just measured: %s gradients a second and core, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
+	} else {
+		row(t, "speed", "%s gradients a second and core here (just measured, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
+	}
+	kept := "nothing"
+	if e.KeptBytes > 0 {
+		kept = byteSize(e.KeptBytes)
+	}
+	row(t, "memory", "%s kept at each client from round to round", kept)
+	if e.ServerBytes > 0 {
+		row(t, "", "%s for weights and updates on the server", byteSize(e.ServerBytes))
+	}
+	if e.SimulatorBytes > 0 {
+		row(t, "", "%s in the simulator", byteSize(e.SimulatorBytes))
+	}
+	return t.Flush()
+}
+
+// thousands writes 1,234,567.
+func thousands(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// byteSize writes a size in powers of 1000.
+func byteSize(n int64) string {
+	v, unit := float64(n), "B"
+	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
+		if v < 999.5 {
+			break
+		}
+		v, unit = v/1000, u
+	}
+	if unit == "B" || v >= 99.95 {
+		return fmt.Sprintf("%.0f %s", v, unit)
+	}
+	return fmt.Sprintf("%.1f %s", v, unit)
+}
+
+// roughly writes a time with no more digits than an estimate has.
+func roughly(seconds float64) string {
+	switch {
+	case seconds < 1:
+		return "a second"
+	case seconds < 90:
+		return fmt.Sprintf("%.0f s", seconds)
+	case seconds < 90*60:
+		return fmt.Sprintf("%.0f min", seconds/60)
+	case seconds < 48*3600:
+		return fmt.Sprintf("%.0f h", seconds/3600)
+	}
+	return fmt.Sprintf("%.0f days", seconds/86400)
+}

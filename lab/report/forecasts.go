@@ -1,0 +1,113 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// forecasts is two weeks of some clients.
+func (s *dataset) forecasts() (figure, bool) {
+	type client struct {
+		Name   string `json:"name"`
+		At     int    `json:"at"`
+		Start  int64  `json:"start"`
+		Actual []num  `json:"actual"`
+		Before []num  `json:"before"`
+	}
+	type shown struct {
+		Name   string    `json:"name"`
+		Look   int       `json:"look"`
+		Values [][][]num `json:"values"` // by lead and client
+	}
+	var from *Run
+	for _, m := range s.trained() {
+		if len(m.runs[0].stretches) > 0 {
+			from = m.runs[0]
+			break
+		}
+	}
+	if from == nil {
+		return figure{}, false
+	}
+	var clients []client
+	var names []string
+	for i, x := range from.stretches {
+		clients = append(clients, client{x.client, i, x.start, nums(x.actual), nums(x.before)})
+		names = append(names, x.client)
+	}
+	leads := from.stretches[0].leads
+	t := Table{
+		Title: "Mean absolute error of these clients, kW", Note: "over the whole test part, first seed",
+		Columns: []string{"client", "the week before"},
+	}
+	for _, x := range from.stretches {
+		t.Rows = append(t.Rows, []string{x.client, short(x.weekMAE)})
+	}
+	var methods []shown
+	var options []string
+	for _, m := range s.trained() {
+		if len(methods) == shownMethods || len(m.runs[0].stretches) == 0 {
+			continue
+		}
+		d := shown{Name: m.name, Look: m.look}
+		t.Columns = append(t.Columns, m.name)
+		for i := range clients {
+			t.Rows[i] = append(t.Rows[i], none)
+		}
+		for k, l := range leads {
+			d.Values = append(d.Values, make([][]num, len(clients)))
+			for _, x := range m.runs[0].stretches {
+				i := slices.Index(names, x.client)
+				if i < 0 || x.interval != from.stretches[i].interval {
+					continue
+				}
+				t.Rows[i][len(t.Columns)-1] = short(x.mae)
+				d.Values[k][i] = aligned(from.stretches[i], x, l.steps)
+			}
+		}
+		methods = append(methods, d)
+		options = append(options, m.name)
+	}
+	var ahead []string
+	for _, l := range leads {
+		ahead = append(ahead, fmt.Sprintf("target %d", l.steps))
+	}
+	days := math.Round(float64(len(clients[0].Actual)) * float64(from.stretches[0].interval) / 86400)
+	f := figure{
+		Kind: "forecast", Title: fmt.Sprintf("%s of the test part: forecast, actual load and the week before", plural(int(days), "day")), Tables: []Table{t}, Layout: "wide",
+		Caption: fmt.Sprintf("Load in kW of %s, out of the middle of their test part; the week before is at the same clock time. %s shown first.", plural(len(clients), "client"), methods[0].Name),
+		Alt:     fmt.Sprintf("Line charts of the load of %s with the forecast by %s and the load of the week before; mean errors are in the table.", list(names), methods[0].Name),
+		data: map[string]any{
+			"clients": clients, "methods": methods, "interval": from.stretches[0].interval,
+			"choices": []map[string]any{
+				{"key": "method", "label": "Method", "options": options},
+				{"key": "lead", "label": "Distance", "options": ahead},
+			},
+		},
+	}
+	if len(methods) == 1 {
+		f.Caption = strings.TrimSuffix(f.Caption, " "+methods[0].Name+" shown first.")
+	}
+	return f, true
+}
+
+// aligned puts a stretch's forecasts onto the times of another.
+func aligned(onto, of stretch, steps int) []num {
+	to := make([]num, len(onto.actual))
+	for i := range to {
+		to[i] = num(math.NaN())
+	}
+	for _, l := range of.leads {
+		if l.steps != steps {
+			continue
+		}
+		for i, v := range l.values {
+			if j := int((of.start-onto.start)/onto.interval) + i; j >= 0 && j < len(to) {
+				to[j] = num(v)
+			}
+		}
+	}
+	return to
+}

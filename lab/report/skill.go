@@ -1,0 +1,173 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// skill is how the MASE spreads over clients, by method.
+func (s *dataset) skill() (figure, bool) {
+	type row struct {
+		Name  string `json:"name"`
+		Look  int    `json:"look"`
+		Q     []num  `json:"q"`
+		V     []num  `json:"v"`
+		N     []int  `json:"n"`
+		Above int    `json:"above"`
+		Below int    `json:"below"`
+	}
+	t := Table{
+		Title:   "Skill on the test part",
+		Note:    "MASE is the mean absolute error over that of repeating the newest known load: below 1 is better than that. 5–95 % and below 1 are of clients.",
+		Columns: []string{"method", "median MASE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
+		Best:    1,
+	}
+	var rows []row
+	var said []string
+	var names []string
+	lo, hi, lowest := math.Inf(1), 0.0, math.Inf(1)
+	for _, m := range s.methods {
+		scores := m.mase()
+		all := make([]float64, 0, len(scores))
+		for _, v := range scores {
+			all = append(all, v)
+		}
+		q := quantiles(all, 0.05, 0.25, 0.5, 0.75, 0.95, 0.01, 0.99)
+		if math.IsNaN(q[2]) {
+			continue
+		}
+		lo, hi, lowest = min(lo, q[5]), max(hi, q[6]), min(lowest, q[2])
+		if names == nil {
+			names = sample(scores, shownDots)
+		}
+		r := row{Name: m.name, Look: m.look, Q: nums(q[:5])}
+		for i, name := range names {
+			if v, ok := scores[name]; ok {
+				r.V, r.N = append(r.V, num(v)), append(r.N, i)
+			}
+		}
+		rows = append(rows, r)
+		share := m.belowOne()
+		said = append(said, fmt.Sprintf("%s: median %s, %s of clients below 1", m.name, short(m.median()), percent(share)))
+		t.Rows = append(t.Rows, []string{
+			m.name, fromTo(m.medians()), score(mean(all)), between(q[0], q[4]),
+			percent(share), short(m.mae()), percentFine(m.nmae()),
+		})
+	}
+	if len(rows) == 0 {
+		return figure{}, false
+	}
+	// A method that blew up must not press the others together.
+	hi = min(hi, 20*max(1, lowest))
+	lo = max(lo, hi/1e4, 1e-6)
+	lo, hi = min(lo, 0.9)/1.05, max(hi, 1.1)*1.05
+	k, beyond := 0, 0
+	for _, m := range s.methods {
+		if math.IsNaN(m.median()) {
+			continue
+		}
+		for _, v := range m.mase() {
+			rows[k].Above += b2i(v > hi)
+			rows[k].Below += b2i(v < lo)
+		}
+		beyond += rows[k].Above + rows[k].Below
+		k++
+	}
+	f := figure{
+		Kind: "box", Tables: []Table{t}, Layout: "even",
+		Title:   "Error of each client by method; the lowest median is that of " + rows[0].Name,
+		Caption: "Boxes hold the middle half of the clients, with the median; whiskers reach from 5 % to 95 %. Each dot is a client",
+		Alt:     "Box and strip chart of the MASE per client. " + strings.Join(said, "; ") + ".",
+		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "xLabel": "MASE on the test part, log scale (left is better)"},
+	}
+	if len(rows) == 1 {
+		f.Title = fmt.Sprintf("Error of each client: better than repeating the newest load for %s of clients", t.Rows[0][4])
+		f.Tables[0].Best = 0
+	}
+	if s.seeds() > 1 {
+		f.Caption += ", its mean over seeds"
+	}
+	f.Caption += ". The dashed line is repeating the newest known load."
+	if n := len(s.methods[0].mase()); n > len(names) {
+		f.Caption += fmt.Sprintf(" Dots are a sample of %d of %d clients, evenly spaced by their error; boxes are of all.", len(names), n)
+	}
+	if beyond > 0 {
+		f.Caption += " Values beyond the axis are counted at its end."
+	}
+	return f, true
+}
+
+func percentFine(v float64) string {
+	if math.IsNaN(v) {
+		return none
+	}
+	return fmt.Sprintf("%.1f\u00a0%%", 100*v)
+}
+
+// sample is at most n clients, evenly spaced by their score.
+func sample(scores map[string]float64, n int) []string {
+	var names []string
+	for name, v := range scores {
+		if !math.IsNaN(v) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if c := byError(scores[a], scores[b]); c != 0 {
+			return c
+		}
+		return strings.Compare(a, b)
+	})
+	var to []string
+	for _, i := range thin(len(names), n) {
+		to = append(to, names[i])
+	}
+	return to
+}
+
+// cost is what a method sends against how good it is.
+func (s *dataset) cost() (figure, bool) {
+	type dot struct {
+		Name string `json:"name"`
+		Look int    `json:"look"`
+		X    num    `json:"x"`
+		Y    num    `json:"y"`
+		Low  num    `json:"low"`
+		High num    `json:"high"`
+	}
+	t := Table{Title: "What is sent", Columns: []string{"method", "MB per client", "MB in all", "rounds", "median MASE"}}
+	var dots []dot
+	var said []string
+	for _, m := range s.methods {
+		medians := m.medians()
+		if math.IsNaN(m.median()) {
+			continue
+		}
+		mb := m.megabytes()
+		dots = append(dots, dot{m.name, m.look, num(mb), num(m.median()), num(slices.Min(medians)), num(slices.Max(medians))})
+		rounds, all := none, 0.0
+		if !m.baseline {
+			rounds, all = fmt.Sprint(m.runs[0].rounds), mb*float64(len(m.runs[0].Clients))
+		}
+		t.Rows = append(t.Rows, []string{m.name, short(mb), short(all), rounds, score(m.median())})
+		said = append(said, fmt.Sprintf("%s: %s MB, median MASE %s", m.name, short(mb), short(m.median())))
+	}
+	if len(dots) < 2 {
+		return figure{}, false
+	}
+	caption := "Weights sent and received over the whole training, for the mean client; lower left is better. Who trains alone sends nothing."
+	if s.seeds() > 1 {
+		caption += " Bars are from the lowest seed to the highest."
+	}
+	if len(s.trained()) < len(s.methods) {
+		caption += " Crosses are baselines."
+	}
+	return figure{
+		Kind: "cost", Title: "What each method sends, and how well it forecasts", Tables: []Table{t},
+		Caption: caption,
+		Alt:     "Scatter chart of megabytes per client and median MASE. " + strings.Join(said, "; ") + ".",
+		data:    map[string]any{"points": dots, "xLabel": "sent and received, MB per client"},
+	}, true
+}
