@@ -94,7 +94,7 @@ func (s *dataset) skill() (figure, bool) {
 		f.Caption += fmt.Sprintf(" Dots are a sample of %d of %d clients, evenly spaced by their error; boxes are of all.", len(names), n)
 	}
 	if beyond > 0 {
-		f.Caption += " Values beyond the axis are counted at its end."
+		f.Caption += " Values beyond the axis are counted on the right, with an arrow to their side."
 	}
 	return f, true
 }
