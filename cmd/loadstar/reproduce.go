@@ -173,14 +173,9 @@ func printMethods(t io.Writer, rows []experiment.Result) {
 	fmt.Fprintln(t, "METHOD\tMASE\tMEDIAN\tBELOW 1\tMAE\tRMSE\tMAPE\tBETTER\tWORSE\t")
 	for _, r := range rows {
 		f := r.Figures
-		fmt.Fprintf(t, "%s\t%v\t%v\t%.0f %%\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
-			f["mase_mean"], f["mase_median"], 100*f["below_one"].Mean, f["mae"], f["rmse"], f["mape"])
-		if better, ok := f["dm_better"]; ok {
-			fmt.Fprintf(t, "%.0f %%\t%.0f %%\t", 100*better.Mean, 100*f["dm_worse"].Mean)
-		} else {
-			fmt.Fprint(t, "\t\t")
-		}
-		fmt.Fprintln(t)
+		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
+			f["mase_mean"], f["mase_median"], percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
+		fmt.Fprintf(t, "%s\t%s\t\n", percent(f, "dm_better"), percent(f, "dm_worse"))
 	}
 }
 

@@ -25,7 +25,7 @@ type paperClaim struct {
 }
 
 // writePaperReport writes a paper's page: its claims with our verdicts, a table or a
-// heat map for everything that was run, and pictures of the first part's runs.
+// heat map for everything that was run, and pictures of one part's runs.
 func writePaperReport(path, paper, runs string, s *experiment.Spec, results []experiment.Result, quick bool) error {
 	r := report.Report{Title: s.Title, About: s.About, Tool: "loadstar " + version}
 	if quick {
@@ -58,10 +58,19 @@ func writePaperReport(path, paper, runs string, s *experiment.Spec, results []ex
 			}
 		}
 	}
-	if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, s.Parts[0].Name)); err != nil {
+	if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, pictured(s).Name)); err != nil {
 		return err
 	}
 	return atomicfile.Write(path, func(f *os.File) error { return r.Write(f) })
+}
+
+// pictured is the part whose runs are drawn: the first with several seeds, for on
+// those the claims rest, or else the first.
+func pictured(s *experiment.Spec) experiment.Part {
+	if i := slices.IndexFunc(s.Parts, func(p experiment.Part) bool { return len(p.Seeds) > 1 }); i >= 0 {
+		return s.Parts[i]
+	}
+	return s.Parts[0]
 }
 
 // resultsOf returns the results of one part on one dataset.
@@ -84,7 +93,7 @@ func resultTable(p experiment.Part, rows []experiment.Result) report.Table {
 		f := r.Figures
 		row := []string{
 			strings.Join(append([]string{r.Method}, r.At...), " "), f["mase_mean"].String(), f["mase_median"].String(),
-			fmt.Sprintf("%.0f %%", 100*f["below_one"].Mean), f["mae"].String(), f["rmse"].String(), f["mape"].String(),
+			percent(f, "below_one"), f["mae"].String(), f["rmse"].String(), f["mape"].String(),
 		}
 		if tested {
 			row = append(row, percent(f, "dm_better"), percent(f, "dm_worse"))
@@ -99,8 +108,11 @@ func resultTable(p experiment.Part, rows []experiment.Result) report.Table {
 
 func percent(f map[string]experiment.Figure, name string) string {
 	v, ok := f[name]
-	if !ok {
+	switch {
+	case !ok:
 		return ""
+	case math.IsNaN(v.Mean):
+		return "-"
 	}
 	return fmt.Sprintf("%.0f %%", 100*v.Mean)
 }
@@ -112,15 +124,15 @@ func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
 			Title: fmt.Sprintf("%s, %s: %s", p.Title, m.Name, rows[0].Dataset), Generated: rows[0].Generated,
 			Y: p.Grid[0].Key, X: p.Grid[1].Key, Value: "median MASE",
 		}
-		for _, x := range p.Grid[1].Values {
-			h.XLabels = append(h.XLabels, fmt.Sprint(x.Value))
+		for x := range p.Grid[1].Values {
+			h.XLabels = append(h.XLabels, p.Grid[1].Name(x))
 		}
-		for _, y := range p.Grid[0].Values {
-			h.YLabels = append(h.YLabels, fmt.Sprint(y.Value))
+		for y := range p.Grid[0].Values {
+			h.YLabels = append(h.YLabels, p.Grid[0].Name(y))
 			line := make([]float64, len(h.XLabels))
 			for i, x := range h.XLabels {
 				line[i] = math.NaN()
-				at := []string{fmt.Sprint(y.Value), x}
+				at := []string{p.Grid[0].Name(y), x}
 				if j := slices.IndexFunc(rows, func(r experiment.Result) bool { return r.Method == m.Name && slices.Equal(r.At, at) }); j >= 0 {
 					line[i] = rows[j].Figures["mase_median"].Mean
 				}

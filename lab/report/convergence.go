@@ -16,16 +16,29 @@ type line struct {
 	High []num  `json:"high,omitempty"`
 }
 
+// drawn are the lines that a chart shows: the methods with the lowest errors, for
+// more could not be told apart.
+func drawn(all []line) []line { return all[:min(len(all), shownMethods)] }
+
+// undrawn says what a chart leaves out.
+func undrawn(all []line) string {
+	if len(all) <= shownMethods {
+		return ""
+	}
+	return fmt.Sprintf(" Drawn are the %d methods of %d with the lowest errors on the test part.", shownMethods, len(all))
+}
+
 // medians is the median error over the rounds, methods over each other.
 func (s *dataset) medians() (figure, bool) {
 	t := Table{Title: "Median MASE on the way", Note: "on a sample of validation windows"}
 	var all []*method
 	set := map[int]bool{}
+	shares := s.unlike()
 	for _, m := range s.trained() {
 		if len(m.rounds()) > 0 {
 			all = append(all, m)
 			for _, r := range m.rounds() {
-				set[r] = true
+				set[m.when(r, shares)] = true
 			}
 		}
 	}
@@ -36,7 +49,12 @@ func (s *dataset) medians() (figure, bool) {
 	var lines []line
 	var said []string
 	highest, lowest := 0.0, math.Inf(1)
+	label, name := "rounds done", "round"
 	t.Columns = []string{"rounds"}
+	if shares {
+		label, name = "rounds done, % of each method's", "% of rounds:"
+		t.Columns = []string{"rounds, %"}
+	}
 	shown := thin(len(rounds), 6)
 	for _, i := range shown {
 		t.Rows = append(t.Rows, []string{fmt.Sprint(rounds[i])})
@@ -46,7 +64,7 @@ func (s *dataset) medians() (figure, bool) {
 		several := len(m.runs) > 1
 		var last float64
 		for i, r := range rounds {
-			v := m.at(r)
+			v := m.at(r, shares)
 			mid := math.NaN()
 			if len(v) > 0 {
 				mid = mean(v)
@@ -72,13 +90,14 @@ func (s *dataset) medians() (figure, bool) {
 	if s.seeds() > 1 {
 		caption = strings.TrimSuffix(caption, ".") + "; bands are from the lowest seed to the highest."
 	}
+	caption += undrawn(lines)
 	return figure{
 		Kind: "lines", Title: "How the median client's error falls over the rounds", Tables: []Table{t},
 		Caption: caption,
 		Alt:     "Line chart of the median validation MASE over rounds. " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
-			"x": rounds, "series": lines, "log": highest > 4*lowest, "one": true,
-			"xLabel": "rounds done", "xName": "round", "yLabel": "↑ median MASE, validation",
+			"x": rounds, "series": drawn(lines), "log": highest > 4*lowest, "one": true,
+			"xLabel": label, "xName": name, "yLabel": "↑ median MASE, validation",
 		},
 	}, true
 }
@@ -92,12 +111,33 @@ func (m *method) rounds() []int {
 	return to
 }
 
+// unlike says whether methods have such different numbers of rounds that one axis
+// would not do: where each merge is of one client, there are many more.
+func (s *dataset) unlike() bool {
+	least, most := math.MaxInt, 0
+	for _, m := range s.trained() {
+		if r := m.rounds(); len(r) > 0 {
+			least, most = min(least, slices.Max(r)), max(most, slices.Max(r))
+		}
+	}
+	return most > 2*least && least > 0
+}
+
+// when is where a round has its place among others': its number, or how much of the
+// method's training was done, in per cent.
+func (m *method) when(round int, share bool) int {
+	if !share {
+		return round
+	}
+	return int(math.Round(100 * float64(round) / float64(slices.Max(m.rounds()))))
+}
+
 // at are the medians of the seeds after a round.
-func (m *method) at(round int) []float64 {
+func (m *method) at(when int, share bool) []float64 {
 	var to []float64
 	for _, r := range m.runs {
 		for _, e := range r.evaluations {
-			if e.round == round {
+			if m.when(e.round, share) == when {
 				to = append(to, e.spread[2])
 			}
 		}
@@ -175,13 +215,16 @@ func (s *dataset) convergence() (figure, bool) {
 	if s.seeds() > 1 {
 		more = " Each is a mean over seeds." + more
 	}
+	if s.unlike() {
+		more = " Methods have different numbers of rounds: look at the axes." + more
+	}
 	lo, hi = min(max(lo, hi/1e4), 0.9), max(hi, 1.1)
 	return figure{
 		Kind: "convergence", Title: "How the error spreads over clients, round by round", Tables: []Table{t}, Layout: "wide",
 		Caption: "MASE on a sample of the validation part, log scale: median, quartiles and extremes over the evaluated clients." + more,
 		Alt:     "The spread of the validation MASE over clients by round; at the last evaluation, " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
-			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "yLabel": "↑ MASE, validation",
+			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "own": s.unlike(), "yLabel": "↑ MASE, validation",
 		},
 	}, true
 }
@@ -230,10 +273,10 @@ func (s *dataset) losses() (figure, bool) {
 	}
 	return figure{
 		Kind: "lines", Title: "How the training loss falls over the rounds", Tables: []Table{t}, Layout: "narrow",
-		Caption: "The mean over the clients of a round, of the first seed. Too few evaluations were made on the way to show errors.",
+		Caption: "The mean over the clients of a round, of the first seed. Too few evaluations were made on the way to show errors." + undrawn(lines),
 		Alt:     "Line chart of the training loss over rounds; first and last values are in the table.",
 		data: map[string]any{
-			"x": rounds, "series": lines, "log": lo > 0 && hi > 4*lo, "xLabel": "rounds done", "xName": "round", "yLabel": "↑ training loss",
+			"x": rounds, "series": drawn(lines), "log": lo > 0 && hi > 4*lo, "xLabel": "rounds done", "xName": "round", "yLabel": "↑ training loss",
 		},
 	}, true
 }

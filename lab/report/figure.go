@@ -21,7 +21,14 @@ func (s *dataset) group(i int) group {
 	trained := s.trained()
 	r := trained[0].runs[0]
 	g := group{ID: fmt.Sprintf("data-%d", i+1), Name: s.name, Generated: s.generated}
-	g.About = fmt.Sprintf("%s, %s.", plural(len(r.Clients), "client"), plural(len(trained), "trained method"))
+	clients := plural(len(r.Clients), "client")
+	if h := r.settings["evaluate.holdout"]; h != "" && h != "0" {
+		clients += " that did not train"
+		if s.seeds() > 1 {
+			clients += ", others with each seed"
+		}
+	}
+	g.About = fmt.Sprintf("%s, %s.", clients, plural(len(trained), "trained method"))
 	if n := len(s.methods) - len(trained); n > 0 {
 		g.About = strings.TrimSuffix(g.About, ".") + fmt.Sprintf(" and %s.", plural(n, "baseline"))
 	}

@@ -304,7 +304,7 @@ func (m *method) column(value func(Baseline) float64) []float64 {
 	return to
 }
 
-// mase is each client's, over seeds.
+// mase is each client's, over the seeds that scored it: each may have held out others.
 func (m *method) mase() map[string]float64 {
 	to := map[string]float64{}
 	if m.baseline {
@@ -313,10 +313,15 @@ func (m *method) mase() map[string]float64 {
 		}
 		return to
 	}
+	seeds := map[string]float64{}
 	for _, r := range m.runs {
 		for _, c := range r.Clients {
-			to[c.Client] += c.MASE / float64(len(m.runs))
+			to[c.Client] += c.MASE
+			seeds[c.Client]++
 		}
+	}
+	for client := range to {
+		to[client] /= seeds[client]
 	}
 	return to
 }
@@ -335,7 +340,7 @@ func (m *method) nmae() float64 {
 	return mean(m.perRun(median, func(c run.Client) float64 { return c.NMAE }))
 }
 
-// megabytes is what a client sends and receives in all.
+// megabytes is what a client that trains sends and receives in all.
 func (m *method) megabytes() float64 {
 	sum := 0.0
 	for _, r := range m.runs {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -14,7 +15,7 @@ func (s *dataset) byHour() (figure, bool) {
 	d := f.data.(map[string]any)
 	d["clock"], d["ticks"] = true, []int{0, 3, 6, 9, 12, 15, 18, 21}
 	f.Title = "Error by hour of the day"
-	f.Caption = "Mean absolute error relative to a client's mean load, as a mean over clients."
+	f.Caption = "Mean absolute error relative to a client's mean load, as a mean over clients." + f.Caption
 	return f, true
 }
 
@@ -27,7 +28,7 @@ func (s *dataset) byStep() (figure, bool) {
 	d := f.data.(map[string]any)
 	d["zero"], d["ticks"] = true, min(len(f.Tables[0].Rows), 12)
 	f.Title = "Error by distance of the target"
-	f.Caption = "Mean absolute error relative to a client's mean load, as a mean over clients, from the nearest target of a forecast to the farthest."
+	f.Caption = "Mean absolute error relative to a client's mean load, as a mean over clients, from the nearest target of a forecast to the farthest." + f.Caption
 	return f, true
 }
 
@@ -57,6 +58,7 @@ func (s *dataset) profile(by, label, name string) (figure, bool) {
 	for _, x := range xs {
 		t.Rows = append(t.Rows, []string{fmt.Sprint(x)})
 	}
+	least, greatest, lowest := math.Inf(1), 0.0, math.Inf(1) // lowest: the worst of the best method
 	for _, m := range all {
 		l := line{Name: m.name, Look: m.look}
 		worst, where := 0.0, 0
@@ -73,16 +75,25 @@ func (s *dataset) profile(by, label, name string) (figure, bool) {
 			if y > worst {
 				worst, where = y, x
 			}
+			least = min(least, y)
 			l.Y = append(l.Y, num(y))
 			t.Rows[i] = append(t.Rows[i], short(y))
 		}
+		greatest, lowest = max(greatest, worst), min(lowest, worst)
 		t.Columns = append(t.Columns, m.name)
 		lines = append(lines, l)
 		said = append(said, fmt.Sprintf("%s is worst at %s %d with %s %%", m.name, by, where, short(worst)))
 	}
-	return figure{
+	f := figure{
 		Kind: "lines", Tables: []Table{t}, Layout: "narrow",
-		Alt:  "Line chart of the relative error by " + by + ". " + strings.Join(said, "; ") + ".",
-		data: map[string]any{"x": xs, "series": lines, "xLabel": label, "xName": name, "yLabel": "↑ NMAE, % of mean load"},
-	}, true
+		Alt: "Line chart of the relative error by " + by + ". " + strings.Join(said, "; ") + ".",
+	}
+	d := map[string]any{"x": xs, "series": drawn(lines), "xLabel": label, "xName": name, "yLabel": "↑ NMAE, % of mean load"}
+	f.data, f.Caption = d, undrawn(lines)
+	// A method under which a few clients blew up must not press the others together.
+	if top := 4 * lowest; greatest > top {
+		d["range"] = []num{num(min(least, lowest/2)), num(top)}
+		f.Caption += " What is beyond the axis is in the table."
+	}
+	return f, true
 }

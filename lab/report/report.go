@@ -17,6 +17,7 @@ import (
 	"html/template"
 	"io"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -96,7 +97,7 @@ var script string
 //go:embed bundle/page.css
 var style string
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"numeric": numeric, "best": func(t Table, i int) bool { return t.Best == i+1 }}).Parse(pageText))
+var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"numeric": numeric, "unbroken": unbroken, "best": func(t Table, i int) bool { return t.Best == i+1 }}).Parse(pageText))
 
 // page is what the template shows.
 type page struct {
@@ -214,10 +215,16 @@ func (h HeatMap) figure() figure {
 		Kind: "heat", Title: h.Title, Caption: strings.TrimSpace(h.Note + " " + note), Generated: h.Generated, Tables: []Table{t},
 		Alt: fmt.Sprintf("Heat map of %s over %s and %s; the lowest is %s.", h.Value, h.X, h.Y, where),
 		data: map[string]any{
-			"x": h.XLabels, "y": h.YLabels, "xLabel": h.X, "yLabel": "↑ " + h.Y, "value": h.Value, "values": values,
+			"x": h.XLabels, "y": h.YLabels, "xLabel": h.X, "yLabel": h.Y, "value": h.Value, "values": values,
 		},
 	}
 }
+
+// spread is that of a figure over seeds, in brackets.
+var spread = regexp.MustCompile(`\(([0-9.]+)-([0-9.]+)\)`)
+
+// unbroken keeps such a spread in one line.
+func unbroken(field string) string { return spread.ReplaceAllString(field, "($1\u2060–\u2060$2)") }
 
 // numeric says whether a column of a table holds numbers alone.
 func numeric(t Table, column int) bool {
@@ -227,13 +234,15 @@ func numeric(t Table, column int) bool {
 			continue
 		}
 		s := strings.TrimSpace(row[column])
-		if s == "" || s == none {
+		if s == "" {
+			continue
+		}
+		if some = true; s == none {
 			continue
 		}
 		if c := s[0]; (c < '0' || c > '9') && c != '-' && c != '+' && !strings.HasPrefix(s, "−") {
 			return false
 		}
-		some = true
 	}
 	return some
 }
@@ -267,7 +276,7 @@ func about(sets []*dataset) []Table {
 				name += " (generated)"
 			}
 			runs.Rows = append(runs.Rows, []string{
-				name, m.name, r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(len(r.Clients)), fmt.Sprint(r.rounds),
+				name, m.name, r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(r.trained), fmt.Sprint(r.rounds),
 				fmt.Sprint(r.steps), short(m.megabytes()), short(seconds),
 			})
 			// The same plan on another dataset is one column.

@@ -452,3 +452,79 @@ func TestNumbers(t *testing.T) {
 		t.Errorf("thinned to %v", got)
 	}
 }
+
+// TestHeldOut scores other clients with each seed: a client's error is the mean over
+// the seeds that scored it.
+func TestHeldOut(t *testing.T) {
+	score := func(name string, mase float64) run.Client { return run.Client{Client: name, MASE: mase} }
+	m := method{runs: []*Run{
+		{Clients: []run.Client{score("a", 1), score("b", 2)}},
+		{Clients: []run.Client{score("b", 4), score("c", 5)}},
+	}}
+	got := m.mase()
+	for name, want := range map[string]float64{"a": 1, "b": 3, "c": 5} {
+		if got[name] != want {
+			t.Errorf("%s has %v, want %v", name, got[name], want)
+		}
+	}
+}
+
+// TestFarOff keeps an hour's errors readable beside a method that blew up, and a chart
+// of lines beside many methods.
+func TestFarOff(t *testing.T) {
+	hours := func(nmae float64) *Run {
+		return &Run{profile: []run.Profile{{By: "hour", At: 0, NMAE: nmae}, {By: "hour", At: 1, NMAE: 2 * nmae}}}
+	}
+	s := dataset{}
+	for i := range shownMethods + 2 {
+		s.methods = append(s.methods, &method{name: fmt.Sprint(i), runs: []*Run{hours(0.1)}})
+	}
+	near, ok := s.byHour()
+	if d := near.data.(map[string]any); !ok || d["range"] != nil || len(d["series"].([]line)) != shownMethods || !strings.Contains(near.Caption, "10 methods of 12") {
+		t.Errorf("%v, %q", near.data, near.Caption)
+	}
+	s.methods[1].runs[0] = hours(7)
+	far, _ := s.byHour()
+	if d := far.data.(map[string]any); d["range"] == nil || !strings.Contains(far.Caption, "beyond the axis") {
+		t.Errorf("%v, %q", far.data, far.Caption)
+	}
+}
+
+// TestUnlike draws a method of many small rounds beside one of a few by their shares.
+func TestUnlike(t *testing.T) {
+	of := func(name string, rounds ...int) *method {
+		r := &Run{}
+		for _, n := range rounds {
+			r.evaluations = append(r.evaluations, evaluation{n, [5]float64{1, 1, 1, 1, 1}})
+		}
+		return &method{name: name, runs: []*Run{r}}
+	}
+	few, many := of("few", 10, 20), of("many", 90, 180)
+	for _, c := range []struct {
+		methods []*method
+		want    []int
+		own     bool
+	}{
+		{[]*method{few, of("fewer", 15)}, []int{10, 15, 20}, false},
+		{[]*method{few, many}, []int{50, 100}, true},
+	} {
+		s := dataset{methods: c.methods}
+		f, ok := s.medians()
+		if got := f.data.(map[string]any)["x"]; !ok || !slices.Equal(got.([]int), c.want) {
+			t.Errorf("rounds are %v, want %v", got, c.want)
+		}
+		if f, ok := s.convergence(); !ok || f.data.(map[string]any)["own"] != c.own {
+			t.Errorf("%v, want own %v", f.data, c.own)
+		}
+	}
+}
+
+func TestUnbroken(t *testing.T) {
+	for in, want := range map[string]string{
+		"1.2 (1.1-1.3)": "1.2 (1.1\u2060–\u20601.3)", "-0.5": "-0.5", "1e-05": "1e-05", "2026-11-15": "2026-11-15", "a (b-c)": "a (b-c)",
+	} {
+		if got := unbroken(in); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}

@@ -149,7 +149,7 @@ func (s *dataset) cost() (figure, bool) {
 		dots = append(dots, dot{m.name, m.look, num(mb), num(m.median()), num(slices.Min(medians)), num(slices.Max(medians))})
 		rounds, all := none, 0.0
 		if !m.baseline {
-			rounds, all = fmt.Sprint(m.runs[0].rounds), mb*float64(len(m.runs[0].Clients))
+			rounds, all = fmt.Sprint(m.runs[0].rounds), mb*float64(m.runs[0].trained)
 		}
 		t.Rows = append(t.Rows, []string{m.name, short(mb), short(all), rounds, score(m.median())})
 		said = append(said, fmt.Sprintf("%s: %s MB, median MASE %s", m.name, short(mb), short(m.median())))

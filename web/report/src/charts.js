@@ -28,6 +28,7 @@ function hover(rows) {
 function lines(d, width, { generated }) {
   const points = d.series.flatMap((s) => s.y.map((y, i) => ({ x: d.x[i], y, s })).filter((p) => p.y !== null));
   const sparse = d.x.length <= 40;
+  const clip = Boolean(d.range);
   const ticks = d.log ? logTicks(...extent(points.map((p) => p.y)), 6) : 5;
   const svg = chart({
     generated,
@@ -35,7 +36,7 @@ function lines(d, width, { generated }) {
     height: Math.min(380, Math.max(240, width * 0.5)),
     marginLeft: 46,
     x: { label: d.xLabel, ticks: d.ticks ?? Math.max(3, Math.floor(width / 90)), tickFormat: d.clock ? (v) => String(v) : short, type: "linear", labelAnchor: "center" },
-    y: d.log ? { type: "log" } : { label: d.yLabel, nice: true, zero: d.zero ?? false, ticks },
+    y: d.log ? { type: "log" } : { label: d.yLabel, nice: true, zero: d.zero ?? false, ticks, domain: d.range },
     marks: [
       ...(d.log ? [Plot.gridY(ticks, grid), logY(ticks, d.yLabel)] : [Plot.gridY({ ...grid, ticks })]),
       d.one ? Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }) : null,
@@ -43,17 +44,17 @@ function lines(d, width, { generated }) {
         s.low
           ? Plot.areaY(
               d.x.map((x, i) => ({ x, lo: s.low[i], hi: s.high[i] })).filter((p) => p.lo !== null),
-              { x: "x", y1: "lo", y2: "hi", fill: look(s.look).colour, fillOpacity: 0.18 },
+              { x: "x", y1: "lo", y2: "hi", fill: look(s.look).colour, fillOpacity: 0.18, clip },
             )
           : null,
       ),
       ...d.series.map((s) =>
         Plot.line(
           points.filter((p) => p.s === s),
-          { x: "x", y: "y", stroke: look(s.look).colour, strokeWidth: 2, strokeDasharray: look(s.look).dash },
+          { x: "x", y: "y", stroke: look(s.look).colour, strokeWidth: 2, strokeDasharray: look(s.look).dash, clip },
         ),
       ),
-      sparse ? Plot.dot(points, { x: "x", y: "y", symbol: (p) => look(p.s.look).symbol, fill: (p) => look(p.s.look).colour, stroke: "none", r: 3 }) : null,
+      sparse ? Plot.dot(points, { x: "x", y: "y", symbol: (p) => look(p.s.look).symbol, fill: (p) => look(p.s.look).colour, stroke: "none", r: 3, clip }) : null,
       ...hover(together(d.series, d.x, (x) => `${d.xName} ${x}${d.clock ? ":00" : ""}, ${d.yLabel.replace(/^[↑ ]+/, "")}`)),
     ],
     symbol: { type: "identity" },
@@ -113,10 +114,11 @@ function convergence(d, width, { generated }) {
     multiples(d.series, width, { least: 280, most: 3 }, (s, each) => {
       const rows = s.round.map((x, i) => ({ x, min: s.q[i][0], lo: s.q[i][1], mid: s.q[i][2], hi: s.q[i][3], max: s.q[i][4] }));
       const clip = (v) => Math.min(d.domain[1], Math.max(d.domain[0], v));
+      const [first, last] = d.own ? [rows[0].x, rows[rows.length - 1].x] : d.rounds;
       const colour = look(s.look).colour;
       const gap = rows.length > 1 ? Math.min(...rows.slice(1).map((r, i) => r.x - rows[i].x)) : 1;
       // No box is wider than 36 px.
-      const half = Math.min(gap * 0.3, (18 / each) * (d.rounds[1] - d.rounds[0] + gap));
+      const half = Math.min(gap * 0.3, (18 / each) * (last - first + gap));
       const boxes = rows.length <= 24;
       const shapes = boxes
         ? [
@@ -135,7 +137,7 @@ function convergence(d, width, { generated }) {
         width: each,
         height: 230,
         marginLeft: 44,
-        x: { label: "rounds done", domain: [d.rounds[0] - (boxes ? gap / 2 : 0), d.rounds[1] + (boxes ? gap / 2 : 0)], ticks: 5, tickFormat: (v) => (Number.isInteger(v) ? String(v) : ""), labelAnchor: "center" },
+        x: { label: "rounds done", domain: [first - (boxes ? gap / 2 : 0), last + (boxes ? gap / 2 : 0)], ticks: 5, tickFormat: (v) => (Number.isInteger(v) ? String(v) : ""), labelAnchor: "center" },
         y: { type: "log", domain: d.domain },
         marks: [
           Plot.gridY(ticks, grid),
@@ -215,43 +217,51 @@ function cost(d, width, { generated }) {
   const some = d.points.map((p) => p.x).filter((x) => x > 0);
   const wide = some.length > 1 && Math.max(...some) / Math.min(...some) > 30;
   const right = Math.min(170, Math.max(...d.points.map((p) => p.name.length)) * 7 + 14);
-  const options = (marks) => ({
+  const [least, most] = extent(d.points.flatMap((p) => [p.low, p.high]));
+  const log = most > 8 * least;
+  const ticks = log ? logTicks(least, most, 6) : 5;
+  const options = (marks, marginRight = right) => ({
     generated,
     width,
     height,
     marginLeft: 46,
-    marginRight: right,
-    x: { insetLeft: 12, label: d.xLabel, type: wide ? "symlog" : "linear", constant: wide ? Math.min(...some) : undefined, zero: true, nice: true, ticks: 5, tickFormat: short, labelAnchor: "center" },
-    y: { label: "↑ median MASE, test part", nice: true, ticks: 5, tickFormat: short },
+    marginRight,
+    x: { insetLeft: 12, label: d.xLabel, type: wide ? "symlog" : "linear", constant: wide ? Math.min(...some) : undefined, zero: true, nice: true, ticks: Math.min(5, Math.max(2, Math.floor((width - 46 - marginRight) / 60))), tickFormat: short, labelAnchor: "center" },
+    y: log ? { type: "log" } : { label: "↑ median MASE, test part", nice: true, ticks, tickFormat: short },
     symbol: { type: "identity" },
     color: { type: "identity" },
     marks,
   });
   const base = [
-    Plot.gridY({ ...grid, ticks: 5 }),
+    ...(log ? [Plot.gridY(ticks, grid), logY(ticks, "↑ median MASE, test part")] : [Plot.gridY({ ...grid, ticks })]),
     Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }),
     Plot.ruleX(d.points, { x: "x", y1: "low", y2: "high", stroke: (p) => look(p.look).colour, strokeWidth: 1.5 }),
     Plot.dot(d.points, { x: "x", y: "y", symbol: (p) => look(p.look).symbol, fill: (p) => (p.look < 0 ? "none" : look(p.look).colour), stroke: (p) => look(p.look).colour, strokeWidth: 1.5, r: 5.5 }),
   ];
-  // Labels beside the dots, pushed apart where they would meet.
+  // Names beside the dots, pushed apart where they would meet: down, and up again
+  // from the axis. If there are too many for that, a legend has them.
   const scales = chart(options(base));
   const x = scales.scale("x").apply;
   const y = scales.scale("y").apply;
   const labels = d.points.map((p) => ({ p, x: x(p.x), y: y(p.y), at: y(p.y), w: p.name.length * 6.6 + 16 })).sort((a, b) => a.at - b.at);
-  for (let i = 1; i < labels.length; i++)
-    for (let j = 0; j < i; j++) {
-      const [a, b] = [labels[j], labels[i]];
-      if (b.x < a.x + a.w && a.x < b.x + b.w) b.at = Math.max(b.at, a.at + 14);
-    }
-  return [
-    chart(
-      options([
+  const meet = (a, b) => b.x < a.x + a.w && a.x < b.x + b.w;
+  for (let i = 1; i < labels.length; i++) for (let j = 0; j < i; j++) if (meet(labels[j], labels[i])) labels[i].at = Math.max(labels[i].at, labels[j].at + 14);
+  for (let i = labels.length - 1; i >= 0; i--) {
+    labels[i].at = Math.min(labels[i].at, height - 44);
+    for (let j = i + 1; j < labels.length; j++) if (meet(labels[i], labels[j])) labels[i].at = Math.min(labels[i].at, labels[j].at - 14);
+  }
+  const crowded = labels.some((l) => l.at < 20);
+  const svg = chart(
+    options(
+      [
         ...base,
-        ...labels.map((l) => Plot.text([l.p], { x: "x", y: "y", text: "name", dx: 11, dy: l.at - l.y, textAnchor: "start", fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3 })),
+        ...(crowded ? [] : labels.map((l) => Plot.text([l.p], { x: "x", y: "y", text: "name", dx: 11, dy: l.at - l.y, textAnchor: "start", fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3 }))),
         Plot.tip(d.points, Plot.pointer({ x: "x", y: "y", title: (p) => `${p.name}\n${short(p.x)} MB, median MASE ${short(p.y)}${p.low < p.high ? `\nseeds ${short(p.low)} to ${short(p.high)}` : ""}`, fontSize: 12 })),
-      ]),
+      ],
+      crowded ? 16 : right,
     ),
-  ];
+  );
+  return crowded ? [legend(d.points, { lines: false }), svg] : [svg];
 }
 
 // fleet: how large and how restless each client is.
@@ -298,7 +308,7 @@ function heat(d, width, { generated }) {
   const bin = (v) => (hi > lo ? Math.min(bins - 1, Math.floor(((f(v) - f(lo)) / (f(hi) - f(lo))) * bins)) : 0);
   const cells = d.values.flatMap((r, j) => r.map((v, i) => ({ x: d.x[i], y: d.y[j], v })));
   const best = cells.filter((c) => c.v === lo);
-  const left = Math.max(44, Math.max(...d.y.map((s) => s.length)) * 7.5 + 14);
+  const left = Math.max(52, Math.max(...d.y.map((s) => s.length)) * 7.5 + 34);
   const size = Math.max(26, Math.min(52, (Math.min(width, 640) - left) / d.x.length));
   const svg = chart({
     generated,
@@ -313,7 +323,7 @@ function heat(d, width, { generated }) {
       Plot.cell(cells, { x: "x", y: "y", fill: (c) => (c.v === null ? "transparent" : `var(--h${bin(c.v)})`), stroke: (c) => (c.v === null ? "var(--grid)" : "none") }),
       Plot.cell(best, { x: "x", y: "y", fill: "none", stroke: "var(--ink)", strokeWidth: 2.5 }),
       Plot.text(cells, { x: "x", y: "y", text: (c) => (c.v === null ? "–" : short(c.v)), fill: (c) => (c.v === null ? "var(--faint)" : `var(--t${bin(c.v)})`), fontWeight: (c) => (c.v === lo ? 700 : 400), fontSize: width < 420 || d.x.length > 8 ? 10 : 12 }),
-      Plot.tip(cells, Plot.pointer({ x: "x", y: "y", title: (c) => `${d.xLabel} ${c.x}\n${d.yLabel.replace(/^[↑ ]+/, "")} ${c.y}\n${d.value} ${short(c.v)}`, fontSize: 12 })),
+      Plot.tip(cells, Plot.pointer({ x: "x", y: "y", title: (c) => `${d.xLabel} ${c.x}\n${d.yLabel} ${c.y}\n${d.value} ${short(c.v)}`, fontSize: 12 })),
     ],
   });
   const scale = document.createElement("p");
