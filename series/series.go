@@ -133,11 +133,27 @@ func (d *Dataset) StepsPerDay() int { return int(24 * time.Hour / d.Interval) }
 
 // First returns the first n meters as a dataset of their own.
 func (d *Dataset) First(n int) (*Dataset, error) {
-	meters := make([]Meter, min(n, d.Len()))
-	for i := range meters {
-		meters[i] = d.Meter(i)
+	return d.only(func(i int) bool { return i < n })
+}
+
+// Part returns part k of n as a dataset of its own, counted from 1: every n-th meter.
+func (d *Dataset) Part(k, n int) (*Dataset, error) {
+	if k < 1 || k > n {
+		return nil, fmt.Errorf("part %d of %d is none", k, n)
 	}
-	return NewDataset(*d, meters)
+	return d.only(func(i int) bool { return i%n == k-1 })
+}
+
+func (d *Dataset) only(which func(i int) bool) (*Dataset, error) {
+	var meters []Meter
+	for i := range d.Len() {
+		if which(i) {
+			meters = append(meters, d.Meter(i))
+		}
+	}
+	part := *d
+	part.file = nil // the meters' loads still lie there
+	return NewDataset(part, meters)
 }
 
 // Seconds returns the interval in seconds.

@@ -199,10 +199,13 @@ func (s *Sum) Total(dst []float64) {
 // header is the bytes before the integers: fraction, updates and weight.
 const header = 3 * 8
 
+// Bytes returns how much MarshalBinary writes for vectors of a length.
+func Bytes(length int) int { return header + 8*length }
+
 // MarshalBinary writes the sum: bits behind the point, updates, weight, then the
 // integers, all as 64 bits, little-endian.
 func (s *Sum) MarshalBinary() ([]byte, error) {
-	b := make([]byte, 0, header+8*len(s.v))
+	b := make([]byte, 0, Bytes(len(s.v)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.scale.fraction))
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.n))
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.weight))
@@ -216,7 +219,7 @@ func (s *Sum) MarshalBinary() ([]byte, error) {
 // length. It refuses what no updates within the scale add up to, and then leaves the
 // sum as it was.
 func (s *Sum) UnmarshalBinary(b []byte) error {
-	if len(b) != header+8*len(s.v) {
+	if len(b) != Bytes(len(s.v)) {
 		return fmt.Errorf("%w: %d bytes for a sum of %d", ErrShape, len(b), len(s.v))
 	}
 	if f := binary.LittleEndian.Uint64(b); f != uint64(s.scale.fraction) {

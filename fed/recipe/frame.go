@@ -2,6 +2,7 @@ package recipe
 
 import (
 	"fmt"
+	"io"
 	"slices"
 
 	"loadstar/fed"
@@ -37,20 +38,33 @@ var paperInputs = map[string][]string{
 // optional are inputs that a dataset may lack: weather and what is known of meters.
 var optional = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
 
+// Inputs returns the inputs of a plan: its own, or those of the model's paper as far
+// as they are the load's and the calendar's or the data has them; and what of the
+// paper's is missing.
+func Inputs(p *fed.Plan, has []string) (names, missing []string) {
+	if len(p.Model.Inputs) > 0 {
+		return p.Model.Inputs, nil
+	}
+	for _, name := range paperInputs[p.Model.Name] {
+		if slices.Contains(optional, name) && !slices.Contains(has, name) {
+			missing = append(missing, name)
+			continue
+		}
+		names = append(names, name)
+	}
+	return names, missing
+}
+
 // Frame looks at a dataset the way a plan that was read does. The dataset may be nil:
 // then it has all inputs.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	q := &Problem{}
-	names := p.Model.Inputs
-	if len(names) == 0 {
-		for _, name := range paperInputs[p.Model.Name] {
-			if d != nil && slices.Contains(optional, name) && !slices.Contains(d.Weather.Names, name) && !slices.Contains(d.StaticNames, name) {
-				q.Missing = append(q.Missing, name)
-				continue
-			}
-			names = append(names, name)
-		}
+	has := optional
+	if d != nil {
+		has = slices.Concat(d.Weather.Names, d.StaticNames)
 	}
+	var names []string
+	names, q.Missing = Inputs(p, has)
 	for _, s := range names {
 		in, err := series.ParseInput(s)
 		if err != nil {
@@ -76,6 +90,14 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	}
 	q.Partition, err = q.Model.Partition(p.Partition)
 	return q, err
+}
+
+// WriteShared writes shared weights of a version as .safetensors: a simulated run and a
+// fleet's that agree write the same bytes.
+func (q *Problem) WriteShared(w io.Writer, shared []float32, plan string, version int) error {
+	whole := make([]float32, q.Model.Net().Weights())
+	q.Partition.Join(whole, shared, make([]float32, q.Partition.PersonalLen()))
+	return q.Model.WriteWeights(w, whole, q.Partition.Shared(), map[string]string{"plan": plan, "version": fmt.Sprint(version)})
 }
 
 func loss(p *fed.Plan) (nn.Loss, error) {

@@ -87,7 +87,8 @@ func (m *Machine) Round() int { return m.state.Round }
 // client.
 func (m *Machine) Running() []Assignment { return inOrder(m.running) }
 
-func (m *Machine) situation(now time.Duration) fed.Situation {
+// Situation returns what the scheduler decides upon at a time.
+func (m *Machine) Situation(now time.Duration) fed.Situation {
 	return fed.Situation{
 		Now: now, Opened: m.state.Opened, Asked: m.state.Asked,
 		Running: len(m.running), Waiting: len(m.waiting), Lost: m.state.Lost,
@@ -99,7 +100,7 @@ func (m *Machine) situation(now time.Duration) fed.Situation {
 // as nobody is given the same round twice.
 func (m *Machine) Ask(now time.Duration) []Assignment {
 	idle := m.idle()
-	n := min(m.scheduler.Ask(m.situation(now)), idle)
+	n := min(m.scheduler.Ask(m.Situation(now)), idle)
 	if n <= 0 {
 		return nil
 	}
@@ -184,14 +185,14 @@ func (m *Machine) Lose(a Assignment) {
 
 // Wake returns when Close must be called although nobody returned.
 func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
-	return m.scheduler.Wake(m.situation(now))
+	return m.scheduler.Wake(m.Situation(now))
 }
 
 // Close is called after everything that happened at one time. It closes the round
 // if it is to be closed, and opens the next. A round in which nobody is under way,
 // nobody is left to ask and no time is set is closed as it is.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
-	decision := m.scheduler.Decide(m.situation(now))
+	decision := m.scheduler.Decide(m.Situation(now))
 	if _, set := m.Wake(now); decision == fed.Wait && !set && len(m.running) == 0 && m.idle() == 0 {
 		decision = fed.Abandon
 		if len(m.waiting) > 0 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"loadstar/internal/atomicfile"
 	"loadstar/lab/run"
 	"loadstar/metric"
-	"loadstar/nn"
 	"loadstar/series"
 )
 
@@ -139,19 +137,17 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 // prints it: so anybody can compute it.
 func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	p := s.problem.Partition
-	about := map[string]string{"plan": s.Plan.Name, "version": fmt.Sprint(s.server.Version())}
 	sums := make([]string, len(s.trainees)+1)
-	write := func(w []float32, layers []nn.Layer, path, name string, about map[string]string) (string, error) {
+	write := func(path, name string, content func(io.Writer) error) (string, error) {
 		h := sha256.New()
-		err := atomicfile.Write(path, func(to *os.File) error {
-			return s.problem.Model.WriteWeights(io.MultiWriter(to, h), w, layers, about)
-		})
+		err := atomicfile.Write(path, func(to *os.File) error { return content(io.MultiWriter(to, h)) })
 		return hex.EncodeToString(h.Sum(nil)) + "  " + name + "\n", err
 	}
-	whole := make([]float32, len(s.initial))
-	p.Join(whole, s.server.Shared(), make([]float32, p.PersonalLen()))
 	var err error
-	if sums[0], err = write(whole, p.Shared(), s.folder.Shared(), "shared.safetensors", about); err != nil {
+	sums[0], err = write(s.folder.Shared(), "shared.safetensors", func(to io.Writer) error {
+		return s.problem.WriteShared(to, s.server.Shared(), s.Plan.Name, s.server.Version())
+	})
+	if err != nil {
 		return "", err
 	}
 	if p.PersonalLen() > 0 {
@@ -165,7 +161,9 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 			if err != nil {
 				return err
 			}
-			sums[i+1], err = write(w.w, p.Personal(), path, name, map[string]string{"client": string(s.trainees[i].id), "plan": s.Plan.Name})
+			sums[i+1], err = write(path, name, func(to io.Writer) error {
+				return s.problem.Model.WriteWeights(to, w.w, p.Personal(), map[string]string{"client": string(s.trainees[i].id), "plan": s.Plan.Name})
+			})
 			return err
 		})
 		if err != nil {
