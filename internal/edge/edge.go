@@ -1,0 +1,89 @@
+// Package edge calls a server from a machine with enough memory: it fetches blobs and
+// pushes results whole. Agents, which may have little, do it piece by piece themselves.
+package edge
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// attempts is how often a broken download is taken up again.
+const attempts = 5
+
+// Fetch returns a blob of up to so many bytes, checked against its hash. A download that
+// breaks goes on where it was.
+func Fetch(ctx context.Context, client *http.Client, server, hash string, most int64) ([]byte, error) {
+	var data bytes.Buffer
+	var err error
+	for range attempts {
+		if err = fetch(ctx, client, server, hash, &data, most); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("blob %s: %w", hash, err)
+	}
+	if sum := sha256.Sum256(data.Bytes()); hex.EncodeToString(sum[:]) != hash {
+		return nil, fmt.Errorf("blob %s: what came has another hash", hash)
+	}
+	return data.Bytes(), nil
+}
+
+func fetch(ctx context.Context, client *http.Client, server, hash string, data *bytes.Buffer, most int64) error {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(server, "/")+"/v1/blobs/"+hash, nil)
+	if err != nil {
+		return err
+	}
+	q.Header.Set("Accept-Encoding", "identity") // ranges are those of the blob itself
+	if data.Len() > 0 {
+		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", data.Len()))
+	}
+	r, err := client.Do(q)
+	if err != nil {
+		return err
+	}
+	defer r.Body.Close()
+	switch {
+	case r.StatusCode == http.StatusOK:
+		data.Reset()
+	case r.StatusCode == http.StatusPartialContent && strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", data.Len())):
+	default:
+		said, _ := io.ReadAll(io.LimitReader(r.Body, 256))
+		return fmt.Errorf("the server says %s: %s", r.Status, strings.TrimSpace(string(said)))
+	}
+	left := most - int64(data.Len())
+	if n, err := io.Copy(data, io.LimitReader(r.Body, left+1)); err != nil {
+		return err
+	} else if n > left {
+		return fmt.Errorf("it has more than %d bytes", most)
+	}
+	return nil
+}
+
+// Push sends the numbers of a result in chunks, and returns what the server says of the
+// whole. It fills in what the request says of the numbers.
+func Push(ctx context.Context, service v1.AgentServiceClient, q *v1.PushRequest, numbers []byte, chunk int) (*v1.PushResponse, error) {
+	sum := sha256.Sum256(numbers)
+	q.Sha256, q.Size, q.Offset = sum[:], int64(len(numbers)), 0
+	// A server that wants chunks again may have lost them once, but not for ever.
+	for range 16 + 2*(len(numbers)/chunk) {
+		q.Chunk = numbers[q.Offset:min(q.Offset+int64(chunk), q.Size)]
+		s, err := service.Push(ctx, q)
+		if err != nil || s.Outcome != v1.Outcome_OUTCOME_PART {
+			return s, err
+		}
+		if q.Offset = s.NextOffset; q.Offset < 0 || q.Offset > q.Size {
+			return nil, fmt.Errorf("the server wants byte %d of a result of %d", q.Offset, q.Size)
+		}
+	}
+	return nil, errors.New("the server wants the same chunks again and again")
+}

@@ -1,0 +1,160 @@
+// Package jointoken is the text that lets an agent join, as both the server and the
+// agent know it:
+//
+//	ls1-<secret>-<pin>-<checksum>
+//
+// The secret is random, and the server stores its hash alone. The pin is of the
+// server's root certificate: an agent that has nothing but the token can tell the
+// server that made it from any other before it sends the secret. The checksum tells
+// a token that was cut off or mistyped from one that the server does not accept.
+package jointoken
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// Whole groups of base32, so that every part has one spelling.
+const (
+	secretBytes, secretChars = 20, 32
+	pinBytes, pinChars       = 20, 32
+	sumBytes, sumChars       = 5, 8
+
+	prefix    = "ls1-"
+	textChars = len(prefix) + secretChars + 1 + pinChars + 1 + sumChars
+	maxChars  = 1024 // of what may be a token with line breaks in it
+)
+
+var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// Token lets agents join a server. Printing or logging one does not show its secret:
+// only Text and Secret do.
+type Token struct {
+	// A function, because fmt goes past the methods of a token that is an unexported
+	// field of something else, and with the wrong verb past pointers too.
+	secret func() [secretBytes]byte
+	pin    string
+}
+
+// New returns a token with a new secret for the server whose root has this pin.
+func New(pin string) (Token, error) {
+	if b, err := letters.DecodeString(pin); err != nil || len(b) != pinBytes {
+		return Token{}, fmt.Errorf("%q is not the pin of a root certificate", pin)
+	}
+	var secret [secretBytes]byte
+	if _, err := rand.Read(secret[:]); err != nil {
+		return Token{}, err
+	}
+	return of(secret, pin), nil
+}
+
+func of(secret [secretBytes]byte, pin string) Token {
+	return Token{secret: func() [secretBytes]byte { return secret }, pin: pin}
+}
+
+// PinOf returns the pin of a root certificate in DER.
+func PinOf(root []byte) string {
+	h := sha256.Sum256(root)
+	return letters.EncodeToString(h[:pinBytes])
+}
+
+// Parse reads a token's text. White space around and within it, and capitals, do
+// not matter. Errors do not repeat the text.
+func Parse(text string) (Token, error) {
+	if len(text) > maxChars {
+		return Token{}, fmt.Errorf("this is no join token: it has %d characters, and a token has %d", len(text), textChars)
+	}
+	text = strings.ToLower(strings.Join(strings.Fields(text), ""))
+	switch {
+	case text == "":
+		return Token{}, errors.New("there is no join token")
+	case len(text) < len(prefix) && strings.HasPrefix(prefix, text):
+		return Token{}, cutOff(text)
+	case !strings.HasPrefix(text, prefix):
+		if len(text) > 3 && text[:2] == "ls" && text[2] >= '2' && text[2] <= '9' {
+			return Token{}, errors.New("this join token is for a newer version of this program")
+		}
+		return Token{}, fmt.Errorf("this is no join token: one begins with %q; copy it from its very beginning", prefix)
+	}
+	for i, c := range []byte(text) {
+		dash := i == len(prefix)-1 || i == len(prefix)+secretChars || i == textChars-sumChars-1
+		if i < len("ls1") || i >= textChars {
+			continue
+		}
+		if dash != (c == '-') || !dash && !(c >= 'a' && c <= 'z' || c >= '2' && c <= '7') {
+			return Token{}, fmt.Errorf("the join token is mistyped: its character %d cannot be there; copy it again", i+1)
+		}
+	}
+	switch {
+	case len(text) < textChars:
+		return Token{}, cutOff(text)
+	case len(text) > textChars:
+		return Token{}, fmt.Errorf("the join token has %d characters, %d too many; copy it again, and nothing behind it", len(text), len(text)-textChars)
+	}
+	head, sum := text[:textChars-sumChars], text[textChars-sumChars:]
+	if checksum(head) != sum {
+		return Token{}, errors.New("the join token is mistyped: its checksum does not fit; copy it again")
+	}
+	var secret [secretBytes]byte
+	if _, err := letters.Decode(secret[:], []byte(text[len(prefix):][:secretChars])); err != nil {
+		return Token{}, errors.New("the join token is mistyped; copy it again")
+	}
+	return of(secret, text[len(prefix)+secretChars+1:][:pinChars]), nil
+}
+
+func cutOff(text string) error {
+	return fmt.Errorf("the join token is cut off: %d of its %d characters are here; copy all of it", len(text), textChars)
+}
+
+func checksum(head string) string {
+	h := sha256.Sum256([]byte(head))
+	return letters.EncodeToString(h[:sumBytes])
+}
+
+// Text returns what Parse reads, secret included.
+func (t Token) Text() string {
+	head := prefix + letters.EncodeToString(t.Secret()) + "-" + t.pin + "-"
+	return head + checksum(head)
+}
+
+// Secret returns what the agent shows to the server.
+func (t Token) Secret() []byte {
+	if t.secret == nil {
+		return nil
+	}
+	b := t.secret()
+	return b[:]
+}
+
+// Pin returns the pin of the server's root certificate.
+func (t Token) Pin() string { return t.pin }
+
+// Hash returns what the server stores.
+func (t Token) Hash() []byte { return Hash(t.Secret()) }
+
+// Hash returns what the server finds a secret by.
+func Hash(secret []byte) []byte {
+	h := sha256.Sum256(secret)
+	return h[:]
+}
+
+// String names the token without its secret, by the beginning of its hash.
+func (t Token) String() string { return "join token " + hex.EncodeToString(t.Hash()[:4]) }
+
+// Format prints String, whatever the verb.
+func (t Token) Format(f fmt.State, _ rune) { io.WriteString(f, t.String()) } //nolint:errcheck // as fmt itself does
+
+// LogValue logs String.
+func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
+var (
+	_ fmt.Formatter  = Token{}
+	_ slog.LogValuer = Token{}
+)

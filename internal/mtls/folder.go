@@ -1,0 +1,103 @@
+package mtls
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"loadstar/internal/atomicfile"
+)
+
+// The files of an operator's folder, as other programs want them too.
+const (
+	keyFile  = "key.pem"
+	certFile = "cert.pem"
+	caFile   = "ca.pem"
+)
+
+// WriteFolder stores credentials in a folder of their own. If it is cut short, or
+// somebody reads meanwhile, the files may not fit each other until it is repeated,
+// unless the key and the root are those that were there: then one file changes.
+func WriteFolder(dir string, c *Credentials) error {
+	if err := MakeDir(dir); err != nil {
+		return err
+	}
+	key, err := (&Bundle{Key: c.Key}).PEM()
+	if err != nil {
+		return err
+	}
+	if had, err := ReadPrivate(filepath.Join(dir, keyFile)); err != nil || string(had) != string(key) {
+		if err := WritePrivate(filepath.Join(dir, keyFile), key); err != nil {
+			return err
+		}
+	}
+	if err := writeCertificate(filepath.Join(dir, caFile), c.Root); err != nil {
+		return err
+	}
+	return writeCertificate(filepath.Join(dir, certFile), c.Leaf)
+}
+
+func writeCertificate(path string, c *x509.Certificate) error {
+	text, err := (&Bundle{Certificates: []*x509.Certificate{c}}).PEM()
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, func(f *os.File) error {
+		_, err := f.Write(text)
+		return err
+	})
+}
+
+// ReadFolder reads what WriteFolder stored, and checks that it belongs together.
+// Where the key alone is whole, the credentials hold it beside the error.
+func ReadFolder(dir string) (Credentials, error) {
+	var c Credentials
+	path := filepath.Join(dir, keyFile)
+	text, err := ReadPrivate(path)
+	if err != nil {
+		return c, err
+	}
+	b, err := Parse(text)
+	if err == nil && b.Key == nil {
+		err = errors.New("there is no private key in it")
+	}
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	c.Key = b.Key
+	leaf, err := readCertificate(filepath.Join(dir, certFile))
+	if err != nil {
+		return c, err
+	}
+	root, err := readCertificate(filepath.Join(dir, caFile))
+	if err != nil {
+		return c, err
+	}
+	whole := Credentials{Key: c.Key, Leaf: leaf, Root: root}
+	if err := whole.Check(); err != nil {
+		return c, fmt.Errorf("%s: %w", dir, err)
+	}
+	return whole, nil
+}
+
+func readCertificate(path string) (*x509.Certificate, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := readAll(f)
+	if err != nil {
+		return nil, err
+	}
+	b, err := Parse(text)
+	if err == nil && len(b.Certificates) != 1 {
+		err = fmt.Errorf("there are %d certificates in it, and should be one", len(b.Certificates))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return b.Certificates[0], nil
+}
