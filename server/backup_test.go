@@ -1,0 +1,69 @@
+package server_test
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/nn/kernel"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server"
+)
+
+// A backup that was taken while a run went on is restored as a server that finishes the
+// run with the same agents.
+func TestBackup(t *testing.T) {
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, dir: t.TempDir()}
+	d := generated(t, 4)
+	first, at := s.serve("server", "127.0.0.1:0", nil)
+	o := s.operator("server", at)
+	s.host("agent", s.join("agent", at, o), d, k)
+	plan := "{algorithm: fedadam, partition: none, rounds: 30, client: {steps: 1, batch: 8}, evaluate: {every: 0}}"
+	run, err := o.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		r, err := o.GetRun(t.Context(), &v1.GetRunRequest{Run: run.Run})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Run.Version > 3 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	var file bytes.Buffer
+	if err := server.Backup(t.Context(), filepath.Join(s.dir, "server"), &file); err != nil {
+		t.Fatal(err)
+	}
+	first.stop()
+	if err := server.Restore(t.Context(), bytes.NewReader(file.Bytes()[:file.Len()/2]), filepath.Join(s.dir, "half")); err == nil || !strings.Contains(err.Error(), "only a part") {
+		t.Errorf("half a backup: %v", err)
+	}
+	if err := server.Restore(t.Context(), &file, filepath.Join(s.dir, "restored")); err != nil {
+		t.Fatal(err)
+	}
+	s.serve("restored", at, nil)
+	// Agents do not train again what they have heard to be counted: a round that was open
+	// then is abandoned, and the run goes on.
+	got := s.finished(s.operator("restored", at), run.Run)
+	abandoned := 0
+	for _, r := range got.Rounds {
+		switch {
+		case r.State == "abandoned" && r.Lost == 4:
+			abandoned++
+		case r.State != "merged" || r.Counted != 4:
+			t.Errorf("round %v", r)
+		}
+	}
+	if len(got.Rounds) != 30 || abandoned > 3 || got.Run.Version != int64(30-abandoned) {
+		t.Errorf("%d rounds, %d abandoned, version %d", len(got.Rounds), abandoned, got.Run.Version)
+	}
+}

@@ -1,0 +1,140 @@
+package blob
+
+import (
+	"bytes"
+	"container/list"
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// patience is for a load that goes on when whoever asked first has gone away.
+const patience = 2 * time.Minute
+
+type cached struct {
+	store Store
+	loads singleflight.Group
+
+	mu      sync.Mutex
+	limit   int64
+	used    int64
+	order   *list.List // of *entry, the latest used first
+	entries map[string]*list.Element
+	deletes int64
+}
+
+type entry struct {
+	hash string
+	data []byte
+}
+
+var _ Store = (*cached)(nil)
+
+// Cached keeps the blobs that were used last in memory, up to maxBytes of them. Those
+// that many ask for at once are got once. A blob that another process deletes may be
+// had from here for some time.
+func Cached(s Store, maxBytes int64) Store {
+	return &cached{store: s, limit: maxBytes, order: list.New(), entries: map[string]*list.Element{}}
+}
+
+func (c *cached) Put(ctx context.Context, data []byte) (string, error) {
+	began := c.deleted()
+	hash, err := c.store.Put(ctx, data)
+	if err != nil {
+		return "", err
+	}
+	if cost(data) <= c.limit && c.lookup(hash) == nil {
+		// What is new is what will be asked for.
+		c.keep(hash, bytes.Clone(data), began)
+	}
+	return hash, nil
+}
+
+func (c *cached) Get(ctx context.Context, hash string) ([]byte, error) {
+	if err := named(hash); err != nil {
+		return nil, err
+	}
+	if e := c.lookup(hash); e != nil {
+		return e.data, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	load := c.loads.DoChan(hash, func() (any, error) {
+		// Others may wait for it who have more time than the first.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		began := c.deleted()
+		data, err := c.store.Get(ctx, hash)
+		if err != nil {
+			return nil, err
+		}
+		c.keep(hash, data, began)
+		return data, nil
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case r := <-load:
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		return r.Val.([]byte), nil
+	}
+}
+
+func (c *cached) Delete(ctx context.Context, hash string) error {
+	err := c.store.Delete(ctx, hash)
+	// Who asks from now on must not get what a load under way has brought.
+	c.loads.Forget(hash)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deletes++
+	if e := c.entries[hash]; e != nil {
+		c.drop(e)
+	}
+	return err
+}
+
+func (c *cached) deleted() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.deletes
+}
+
+func (c *cached) lookup(hash string) *entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[hash]
+	if e == nil {
+		return nil
+	}
+	c.order.MoveToFront(e)
+	return e.Value.(*entry)
+}
+
+// keep remembers a blob, unless something was deleted since it began to come.
+func (c *cached) keep(hash string, data []byte, began int64) {
+	size := cost(data)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.deletes != began || c.entries[hash] != nil || size > c.limit {
+		return
+	}
+	for c.used+size > c.limit {
+		c.drop(c.order.Back())
+	}
+	c.entries[hash] = c.order.PushFront(&entry{hash, data})
+	c.used += size
+}
+
+func (c *cached) drop(e *list.Element) {
+	gone := c.order.Remove(e).(*entry)
+	delete(c.entries, gone.hash)
+	c.used -= cost(gone.data)
+}
+
+// cost is what a blob takes in memory, with what it takes to find it.
+func cost(data []byte) int64 { return int64(cap(data)) + 256 }

@@ -1,0 +1,125 @@
+package blob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// counting counts what reaches a store, and holds it up.
+type counting struct {
+	Store
+	gets atomic.Int64
+	gate chan struct{} // if not nil, Get waits for it
+}
+
+func (c *counting) Get(ctx context.Context, hash string) ([]byte, error) {
+	c.gets.Add(1)
+	data, err := c.Store.Get(ctx, hash)
+	if c.gate != nil {
+		<-c.gate
+	}
+	return data, err
+}
+
+func TestCachedBounds(t *testing.T) {
+	under := &counting{Store: fileBacking(t).open(t)}
+	const room = 10 * (1000 + 256)
+	s := Cached(under, room)
+	var hashes []string
+	for i := range 12 {
+		hashes = append(hashes, put(t, under, random(uint64(i), 1000)))
+	}
+	big := put(t, under, random(100, room))
+	get := func(hash string, loads int64) {
+		t.Helper()
+		before := under.gets.Load()
+		if _, err := s.Get(t.Context(), hash); err != nil {
+			t.Fatal(err)
+		}
+		if n := under.gets.Load() - before; n != loads {
+			t.Errorf("got %d times from the store, want %d", n, loads)
+		}
+	}
+	for i := range 8 {
+		get(hashes[i], 1)
+		get(hashes[i], 0)
+	}
+	get(big, 1) // is not kept, and drives nothing out
+	get(big, 1)
+	get(hashes[0], 0) // now the latest used
+	for i := range 4 {
+		get(hashes[8+i], 1)
+	}
+	get(hashes[0], 0)
+	get(hashes[1], 1) // was driven out
+	if c := s.(*cached); c.used > c.limit || len(c.entries) != c.order.Len() || len(c.entries) < 7 {
+		t.Errorf("%d of %d bytes, %d entries, %d in order", c.used, c.limit, len(c.entries), c.order.Len())
+	}
+	for _, hash := range hashes {
+		if err := s.Delete(t.Context(), hash); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := s.(*cached); c.used != 0 || len(c.entries) != 0 {
+		t.Errorf("%d bytes, %d entries of nothing", c.used, len(c.entries))
+	}
+}
+
+func TestCachedLoadsOnce(t *testing.T) {
+	under := &counting{Store: fileBacking(t).open(t), gate: make(chan struct{})}
+	data := random(1, 5000)
+	hash := put(t, under, data)
+	s := Cached(under, 1<<20)
+
+	// The first to ask goes away; the others do not suffer from that.
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() {
+		_, err := s.Get(ctx, hash)
+		gone <- err
+	}()
+	eventually(t, "the load begins", func() bool { return under.gets.Load() == 1 })
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if got, err := s.Get(t.Context(), hash); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%d bytes, %v", len(got), err)
+			}
+		})
+	}
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	close(under.gate)
+	wg.Wait()
+	if n := under.gets.Load(); n != 1 {
+		t.Errorf("got %d times from the store", n)
+	}
+}
+
+// What is deleted while it is being loaded does not stay in memory.
+func TestCachedDeleteDuringLoad(t *testing.T) {
+	under := &counting{Store: fileBacking(t).open(t), gate: make(chan struct{})}
+	hash := put(t, under, []byte("x"))
+	s := Cached(under, 1<<20)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := s.Get(t.Context(), hash); err != nil {
+			t.Error(err) // it was there when it was asked for
+		}
+	})
+	eventually(t, "the load begins", func() bool { return under.gets.Load() == 1 })
+	if err := s.Delete(t.Context(), hash); err != nil {
+		t.Fatal(err)
+	}
+	close(under.gate)
+	wg.Wait()
+	if _, err := s.Get(t.Context(), hash); !errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}

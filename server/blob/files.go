@@ -1,0 +1,135 @@
+package blob
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"loadstar/internal/atomicfile"
+)
+
+type files struct{ dir string }
+
+var _ Store = files{}
+
+// Files keeps each blob in a file of a folder, which is made if it is not there. It
+// removes files that were begun an hour ago or earlier and never finished.
+func Files(dir string) (Store, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("blob: %w", err)
+	}
+	f := files{dir}
+	if err := errors.Join(syncFolder(filepath.Dir(dir)), f.sweep()); err != nil {
+		return nil, fmt.Errorf("blob: %w", err)
+	}
+	return f, nil
+}
+
+// path spreads blobs over folders, since some file systems slow down in large ones.
+func (f files) path(hash string) string {
+	return filepath.Join(f.dir, hash[:2], hash[2:4], hash)
+}
+
+func (f files) Put(ctx context.Context, data []byte) (string, error) {
+	hash, err := hashOf(data)
+	if err != nil {
+		return "", err
+	}
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	if err := f.put(f.path(hash), data); err != nil {
+		return "", fmt.Errorf("blob: keeping %s: %w", hash, err)
+	}
+	return hash, nil
+}
+
+func (f files) put(path string, data []byte) error {
+	lower := filepath.Dir(path)
+	upper := filepath.Dir(lower)
+	if !holds(path, data) {
+		if err := os.MkdirAll(lower, 0o755); err != nil {
+			return err
+		}
+		err := atomicfile.Write(path, func(w *os.File) error {
+			_, err := w.Write(data)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	// Also if it was there: another process may not have come to this yet.
+	return errors.Join(syncFolder(lower), syncFolder(upper), syncFolder(f.dir))
+}
+
+// holds reports whether a file is there and has exactly that in it.
+func holds(path string, data []byte) bool {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() != int64(len(data)) {
+		return false
+	}
+	before, err := os.ReadFile(path)
+	return err == nil && bytes.Equal(before, data)
+}
+
+func (f files) Get(ctx context.Context, hash string) ([]byte, error) {
+	if err := errors.Join(named(hash), ctx.Err()); err != nil {
+		return nil, err
+	}
+	path := f.path(hash)
+	if info, err := os.Stat(path); err == nil && info.Size() > maxSize {
+		return nil, fmt.Errorf("blob: %s is corrupt: it has %d bytes", hash, info.Size())
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, hash)
+	} else if err != nil {
+		return nil, fmt.Errorf("blob: %w", err)
+	}
+	return verified(hash, data)
+}
+
+func (f files) Delete(ctx context.Context, hash string) error {
+	if err := errors.Join(named(hash), ctx.Err()); err != nil {
+		return err
+	}
+	// If the machine stops now, it may be there again: whoever deletes is not harmed.
+	if err := os.Remove(f.path(hash)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("blob: %w", err)
+	}
+	return nil
+}
+
+// sweep removes what processes were writing when they were killed. Others may be
+// writing now, so only what is old.
+func (f files) sweep() error {
+	left, err := filepath.Glob(filepath.Join(f.dir, "??", "??", ".*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range left {
+		info, err := os.Stat(path)
+		if err == nil && time.Since(info.ModTime()) > time.Hour {
+			err = os.Remove(path)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncFolder makes the names in a folder durable.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

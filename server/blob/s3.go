@@ -1,0 +1,142 @@
+package blob
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// S3Config says where an S3-compatible store is.
+type S3Config struct {
+	// Endpoint is a host, with a port if it is not the usual one.
+	Endpoint string
+	// Bucket must be there. Objects in it are called Prefix and the hash.
+	Bucket, Prefix string
+	Region         string
+	// AccessKey and SecretKey come from the environment if empty: AWS_ACCESS_KEY_ID
+	// and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY.
+	AccessKey, SecretKey string
+	// CAFile holds the authorities for the store's certificate, if they are not the
+	// system's. Plaintext speaks HTTP: anybody on the way can then read blobs, but
+	// not change them unnoticed.
+	CAFile    string
+	Plaintext bool
+}
+
+type s3 struct {
+	core           minio.Core
+	bucket, prefix string
+}
+
+var _ Store = (*s3)(nil)
+
+// S3 keeps each blob in an object. It makes sure that the bucket is there, and never
+// makes anything but objects.
+func S3(ctx context.Context, c S3Config) (Store, error) {
+	if c.Endpoint == "" || c.Bucket == "" {
+		return nil, errors.New("blob: an S3 store needs an endpoint and a bucket")
+	}
+	if (c.AccessKey == "") != (c.SecretKey == "") {
+		return nil, errors.New("blob: an access key needs its secret, and a secret its access key")
+	}
+	transport, err := transport(c)
+	if err != nil {
+		return nil, fmt.Errorf("blob: %w", err)
+	}
+	keys := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.EnvMinio{}})
+	if c.AccessKey != "" {
+		keys = credentials.NewStaticV4(c.AccessKey, c.SecretKey, "")
+	}
+	core, err := minio.NewCore(c.Endpoint, &minio.Options{
+		Creds: keys, Secure: !c.Plaintext, Region: c.Region, Transport: transport, MaxRetries: 4,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("blob: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	there, err := core.BucketExists(ctx, c.Bucket)
+	if err != nil {
+		return nil, fmt.Errorf("blob: bucket %s at %s: %w", c.Bucket, c.Endpoint, err)
+	}
+	if !there {
+		return nil, fmt.Errorf("blob: there is no bucket %s at %s", c.Bucket, c.Endpoint)
+	}
+	return &s3{*core, c.Bucket, c.Prefix}, nil
+}
+
+func transport(c S3Config) (*http.Transport, error) {
+	t, err := minio.DefaultTransport(!c.Plaintext)
+	if err != nil || c.CAFile == "" {
+		return t, err
+	}
+	pem, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	if c.Plaintext {
+		return nil, errors.New("authorities for a store that is spoken to in plain text")
+	}
+	t.TLSClientConfig.RootCAs = x509.NewCertPool()
+	if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s: no certificates in it", c.CAFile)
+	}
+	return t, nil
+}
+
+func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
+	hash, err := hashOf(data)
+	if err != nil {
+		return "", err
+	}
+	// The store is told the hash, and refuses what does not arrive as it was sent. The
+	// client shall not sign it piece by piece instead, as it would in plain text.
+	_, err = s.core.PutObject(ctx, s.bucket, s.prefix+hash, bytes.NewReader(data), int64(len(data)), "", hash,
+		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableContentSha256: true})
+	if err != nil {
+		return "", fmt.Errorf("blob: keeping %s: %w", hash, err)
+	}
+	return hash, nil
+}
+
+func (s *s3) Get(ctx context.Context, hash string) ([]byte, error) {
+	if err := named(hash); err != nil {
+		return nil, err
+	}
+	body, info, _, err := s.core.GetObject(ctx, s.bucket, s.prefix+hash, minio.GetObjectOptions{})
+	if err != nil {
+		if minio.ToErrorResponse(err).Code == minio.NoSuchKey {
+			return nil, fmt.Errorf("%w: %s", ErrNotFound, hash)
+		}
+		return nil, fmt.Errorf("blob: getting %s: %w", hash, err)
+	}
+	defer body.Close()
+	if info.Size < 0 || info.Size > maxSize {
+		return nil, fmt.Errorf("blob: %s is corrupt: it has %d bytes", hash, info.Size)
+	}
+	data := make([]byte, info.Size)
+	if _, err := io.ReadFull(body, data); err != nil {
+		return nil, fmt.Errorf("blob: getting %s: %w", hash, err)
+	}
+	return verified(hash, data)
+}
+
+func (s *s3) Delete(ctx context.Context, hash string) error {
+	if err := named(hash); err != nil {
+		return err
+	}
+	err := s.core.RemoveObject(ctx, s.bucket, s.prefix+hash, minio.RemoveObjectOptions{})
+	if err != nil && minio.ToErrorResponse(err).Code != minio.NoSuchKey {
+		return fmt.Errorf("blob: deleting %s: %w", hash, err)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package bus
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+)
+
+// A process is killed while it publishes. Whatever it was told to be accepted is there,
+// once, when the next one opens the folder.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	accepted := map[string]bool{}
+	seen := map[string]int{}
+	for pass := range 3 {
+		c := startChild(t, "publish", "DIR="+dir, "PREFIX="+fmt.Sprint(pass))
+		ids := map[string]bool{}
+		for c.lines.Scan() {
+			ids[c.lines.Text()] = true
+			if len(ids) == 300 {
+				_ = c.cmd.Process.Kill() // what it still has printed counts, too
+			}
+		}
+		c.kill()
+		if len(ids) < 300 {
+			t.Fatalf("only %d accepted", len(ids))
+		}
+		for id := range ids {
+			accepted[id] = true
+		}
+		b := open(t, Config{Dir: dir})
+		for id, n := range takeAll(t, b, func(d *Delivery) {
+			if !bytes.Equal(d.Data(), payload(d.ID(), 4<<10)) {
+				t.Errorf("%s is torn", d.ID())
+			}
+		}) {
+			seen[id] += n
+		}
+		shut(t, b)
+	}
+	for id := range accepted {
+		if seen[id] == 0 {
+			t.Errorf("%s was accepted and is lost", id)
+		}
+	}
+	for id, n := range seen {
+		if n > 1 {
+			t.Errorf("%s was delivered %d times", id, n)
+		}
+	}
+	t.Logf("%d accepted, %d delivered", len(accepted), len(seen))
+}

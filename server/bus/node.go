@@ -1,0 +1,165 @@
+package bus
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// NodeConfig describes a NATS server of a small cluster.
+type NodeConfig struct {
+	// Name must be unlike all others of the cluster, and stay with Dir.
+	Name string
+	// Dir is where it keeps its streams; one process at a time.
+	Dir string
+	// Listen is the address for clients, as "127.0.0.1:4222".
+	Listen string
+	// ClusterListen is the address for the other nodes, and Routes are theirs, as
+	// "127.0.0.1:6222"; its own may be among them. Without them the node is alone.
+	ClusterListen string
+	Routes        []string
+	// LeafListen is the address for nodes of other regions, LeafRemotes are those
+	// that this node connects to, and Domain is the name of its own JetStream.
+	LeafListen  string
+	LeafRemotes []string
+	Domain      string
+	// CAFile, CertFile and KeyFile are for all its connections; whoever connects
+	// must have a certificate too. Without them a node listens on loopback only.
+	CAFile, CertFile, KeyFile string
+	// MaxMessage is that of Config. 16 MiB if 0.
+	MaxMessage int
+	// Ready, if given, is called when clients can connect.
+	Ready func()
+}
+
+// RunNode runs a NATS server in this process until ctx is done. It has everything on
+// disk before it answers.
+func RunNode(ctx context.Context, c NodeConfig, log *slog.Logger) error {
+	o, err := c.options()
+	if err != nil {
+		return fmt.Errorf("bus: node %s: %w", c.Name, err)
+	}
+	s, lock, err := start(ctx, o, log)
+	if err != nil {
+		return fmt.Errorf("bus: node %s: %w", c.Name, err)
+	}
+	defer lock.Close()
+	if c.Ready != nil {
+		c.Ready()
+	}
+	<-ctx.Done()
+	s.Shutdown()
+	s.WaitForShutdown()
+	return nil
+}
+
+func (c NodeConfig) options() (*server.Options, error) {
+	if c.Name == "" || c.Dir == "" || c.Listen == "" {
+		return nil, errors.New("a node needs a name, a folder and an address to listen on")
+	}
+	if (c.ClusterListen == "") != (len(c.Routes) == 0) {
+		return nil, errors.New("a cluster needs an address for other nodes and the addresses of these")
+	}
+	if c.MaxMessage == 0 {
+		c.MaxMessage = 16 << 20
+	}
+	if c.MaxMessage < 0 || c.MaxMessage > biggest {
+		return nil, fmt.Errorf("results of %d bytes; at most %d go through NATS", c.MaxMessage, biggest)
+	}
+	o := options(c.Dir, c.MaxMessage)
+	o.ServerName = c.Name
+	o.JetStreamDomain = c.Domain
+	mutual, err := c.tls()
+	if err != nil {
+		return nil, err
+	}
+	if mutual != nil {
+		const seconds = 5 // for a handshake
+		o.TLS, o.TLSVerify, o.TLSConfig, o.TLSTimeout = true, true, mutual, seconds
+		o.Cluster.TLSConfig, o.Cluster.TLSTimeout = mutual.Clone(), seconds
+		o.LeafNode.TLSConfig, o.LeafNode.TLSTimeout = mutual.Clone(), seconds
+	}
+	if o.Host, o.Port, err = listen(c.Listen, mutual != nil); err != nil {
+		return nil, err
+	}
+	if c.ClusterListen != "" {
+		o.Cluster.Name = "loadstar"
+		if c.Domain != "" {
+			o.Cluster.Name += "-" + c.Domain
+		}
+		if o.Cluster.Host, o.Cluster.Port, err = listen(c.ClusterListen, mutual != nil); err != nil {
+			return nil, err
+		}
+		if o.Routes, err = urls(c.Routes); err != nil {
+			return nil, err
+		}
+	}
+	if c.LeafListen != "" {
+		if o.LeafNode.Host, o.LeafNode.Port, err = listen(c.LeafListen, mutual != nil); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.LeafRemotes) > 0 {
+		remote := &server.RemoteLeafOpts{}
+		if remote.URLs, err = urls(c.LeafRemotes); err != nil {
+			return nil, err
+		}
+		if mutual != nil {
+			remote.TLS, remote.TLSConfig = true, mutual.Clone()
+		}
+		o.LeafNode.Remotes = []*server.RemoteLeafOpts{remote}
+	}
+	return o, nil
+}
+
+func (c NodeConfig) tls() (*tls.Config, error) {
+	if c.CAFile+c.CertFile+c.KeyFile == "" {
+		return nil, nil
+	}
+	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
+		return nil, errors.New("authorities, certificate and key go together")
+	}
+	t, err := server.GenTLSConfig(&server.TLSConfigOpts{
+		CaFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Verify: true, MinVersion: tls.VersionTLS13,
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.RootCAs = t.ClientCAs // a node is also the client of other nodes
+	return t, nil
+}
+
+// listen splits an address. Without certificates anybody who reaches a node may read
+// and write what is on it, so then nobody else may reach it.
+func listen(address string, trusted bool) (string, int, error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, err
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("%s: no such port", address)
+	}
+	if ip := net.ParseIP(host); !trusted && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "", 0, fmt.Errorf("%s: without certificates a node listens on loopback only", address)
+	}
+	return host, port, nil
+}
+
+func urls(addresses []string) ([]*url.URL, error) {
+	var all []*url.URL
+	for _, a := range addresses {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return nil, err
+		}
+		all = append(all, &url.URL{Scheme: "nats", Host: a})
+	}
+	return all, nil
+}

@@ -1,0 +1,509 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	mrand "math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// freeAddress returns one outside of the range from which the system gives ports to
+// others in the meantime.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15_000+mrand.IntN(15_000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("no free port")
+	return ""
+}
+
+func runChild(t *testing.T, c NodeConfig) *child {
+	t.Helper()
+	text, err := json.Marshal(struct {
+		NodeConfig
+		Ready *int `json:",omitempty"` // a func is not for JSON
+	}{NodeConfig: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startChild(t, "node", "NODE="+string(text))
+	if !p.lines.Scan() {
+		t.Fatalf("node %s does not start", c.Name)
+	}
+	return p
+}
+
+// cluster is three nodes, each a process.
+type cluster struct {
+	configs []NodeConfig
+	nodes   []*child
+	urls    []string
+}
+
+func startCluster(t *testing.T) *cluster {
+	c := &cluster{}
+	dir := t.TempDir()
+	var routes []string
+	for range 3 {
+		routes = append(routes, freeAddress(t))
+	}
+	for i := range 3 {
+		name := fmt.Sprint("n", i)
+		c.configs = append(c.configs, NodeConfig{
+			Name: name, Dir: filepath.Join(dir, name), Listen: freeAddress(t), ClusterListen: routes[i], Routes: routes,
+		})
+		c.urls = append(c.urls, "nats://"+c.configs[i].Listen)
+		c.nodes = append(c.nodes, runChild(t, c.configs[i]))
+	}
+	return c
+}
+
+// leader returns the index of the node that leads the stream.
+func (c *cluster) leader(t *testing.T, b *Bus) int {
+	t.Helper()
+	at := -1
+	eventually(t, "the stream has a leader", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s, err := b.js.Stream(ctx, streamName)
+		if err != nil {
+			return false
+		}
+		info := s.CachedInfo()
+		if info.Cluster == nil || info.Cluster.Leader == "" || len(info.Cluster.Replicas) != 2 {
+			return false
+		}
+		for i, n := range c.configs {
+			if n.Name == info.Cluster.Leader {
+				at = i
+			}
+		}
+		return at >= 0
+	})
+	return at
+}
+
+// Nodes of a cluster are killed while it carries results: first the leader, then all at
+// once. Publishers wait until it goes on; what they were told to be accepted comes out.
+func TestClusterLosesNothing(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	b, err := Open(t.Context(), Config{URLs: c.urls, AckWait: 2 * time.Second}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shut(t, b)
+
+	// Batches come whole, and once.
+	for i := range 100 {
+		publish(t, b, fmt.Sprint("batch/", i), payload(fmt.Sprint("batch/", i), 20<<10))
+	}
+	takes := 0
+	for n := 0; n < 100; takes++ {
+		got := take(t, b, 64, 5*time.Second)
+		for _, d := range got {
+			if d.Deliveries() != 1 {
+				t.Errorf("%s came %d times", d.ID(), d.Deliveries())
+			}
+			if err := d.Done(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n += len(got)
+	}
+	if takes > 10 { // two, if nothing else is going on
+		t.Errorf("%d batches of 64 for 100 results", takes)
+	}
+	depth(t, b, 0, 0)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	accepted := map[string]bool{}
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(accepted)
+	}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				id := fmt.Sprintf("%d/%d", w, i)
+				try, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+				err := b.Publish(try, id, payload(id, 20<<10))
+				stop()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				accepted[id] = true
+				mu.Unlock()
+			}
+		})
+	}
+	goesOn := func() {
+		t.Helper()
+		before := count()
+		eventually(t, "results are accepted", func() bool { return count() > before+50 })
+	}
+	goesOn()
+	at := c.leader(t, b)
+	c.nodes[at].kill()
+	goesOn() // two of three are enough
+	c.nodes[at] = runChild(t, c.configs[at])
+	goesOn()
+	for _, n := range c.nodes {
+		n.kill()
+	}
+	if err := b.Publish(t.Context(), "x", make([]byte, 17<<20)); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("got %v", err)
+	}
+	begin := time.Now()
+	if got, err := b.Take(t.Context(), 1, 0, time.Second); err == nil || len(got) > 0 || time.Since(begin) < 900*time.Millisecond {
+		t.Errorf("%d results, %v, after %v, from nobody", len(got), err, time.Since(begin))
+	}
+	if err := b.Healthy(); err == nil {
+		t.Error("healthy without a server")
+	}
+	for i := range c.nodes {
+		c.nodes[i] = runChild(t, c.configs[i])
+	}
+	goesOn()
+	cancel()
+	wg.Wait()
+	eventually(t, "all is well again", func() bool { return b.Healthy() == nil })
+
+	seen := map[string]bool{}
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
+		got, err := b.Take(t.Context(), 64, 0, time.Second)
+		if err != nil {
+			t.Log(err)
+		}
+		for _, d := range got {
+			if !bytes.Equal(d.Data(), payload(d.ID(), 20<<10)) {
+				t.Errorf("%s is torn", d.ID())
+			}
+			seen[d.ID()] = true
+			_ = d.Done()
+		}
+		if len(got) == 0 {
+			if waiting, taken, err := b.Depth(t.Context()); err == nil && waiting+taken == 0 {
+				break
+			}
+		}
+	}
+	lost := 0
+	for id := range accepted {
+		if !seen[id] {
+			lost++
+		}
+	}
+	if lost > 0 {
+		t.Errorf("%d of %d accepted results are lost", lost, len(accepted))
+	}
+	t.Logf("%d accepted, %d came", len(accepted), len(seen))
+}
+
+// Gateways may be started before the cluster is.
+func TestClusterComesLater(t *testing.T) {
+	t.Parallel()
+	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t), MaxMessage: 1 << 20}
+	c := Config{URLs: []string{"nats://" + n.Listen}, Replicas: 1, MaxMessage: 1 << 20}
+	type opened struct {
+		b   *Bus
+		err error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		b, err := Open(t.Context(), c, slog.New(slog.DiscardHandler))
+		done <- opened{b, err}
+	}()
+	time.Sleep(300 * time.Millisecond)
+	node(t, n)
+	o := <-done
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	publish(t, o.b, "a", []byte("x"))
+	shut(t, o.b)
+
+	c.MaxMessage = 2 << 20
+	if _, err := Open(t.Context(), c, logOf(t)); err == nil || !strings.Contains(err.Error(), "max_payload") {
+		t.Errorf("a server for smaller messages: %v", err)
+	}
+	c.MaxMessage, c.Replicas = 1<<20, 3
+	if _, err := Open(t.Context(), c, logOf(t)); err == nil || !strings.Contains(err.Error(), "replicas") {
+		t.Errorf("three replicas on one server: %v", err)
+	}
+}
+
+// Nobody is hung up on for being slow, though far more waits than a server is willing to
+// keep for a client.
+func TestSlowLink(t *testing.T) {
+	t.Parallel()
+	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t)}
+	node(t, n)
+	const results, size = 44, 3 << 20
+	near := open(t, Config{URLs: []string{"nats://" + n.Listen}, Replicas: 1})
+	for i := range results {
+		publish(t, near, fmt.Sprint(i), payload(fmt.Sprint(i), size))
+	}
+	far := open(t, Config{URLs: []string{"nats://" + slowly(t, n.Listen, 60<<20)}, Replicas: 1})
+	var mu sync.Mutex
+	seen := map[string]int{}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+				got, err := far.Take(t.Context(), 64, 1<<30, time.Second)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				for _, d := range got {
+					seen[d.ID()]++
+					_ = d.Done()
+				}
+				all := len(seen) == results
+				mu.Unlock()
+				if all {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if again := far.conn.Stats().Reconnects; again != 0 || len(seen) != results {
+		t.Errorf("disconnected %d times, %d of %d results", again, len(seen), results)
+	}
+}
+
+// slowly forwards connections to an address, with so many bytes a second from there.
+func slowly(t *testing.T, address string, rate int) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", address)
+			if err != nil {
+				in.Close()
+				return
+			}
+			wg.Go(func() {
+				_, _ = io.Copy(out, in)
+				out.Close()
+			})
+			wg.Go(func() {
+				defer in.Close()
+				buf := make([]byte, 64<<10)
+				for {
+					k, err := out.Read(buf)
+					if err != nil {
+						return
+					}
+					time.Sleep(time.Duration(k) * time.Second / time.Duration(rate))
+					if _, err := in.Write(buf[:k]); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+// node runs a node in this process until the test ends.
+func node(t *testing.T, c NodeConfig) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	c.Ready = func() { close(ready) }
+	go func() { ended <- RunNode(ctx, c, logOf(t)) }()
+	select {
+	case <-ready:
+	case err := <-ended:
+		cancel()
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// A region's node passes results on to the cluster behind it.
+func TestLeaf(t *testing.T) {
+	t.Parallel()
+	hub := NodeConfig{Name: "hub", Dir: t.TempDir(), Listen: freeAddress(t), LeafListen: freeAddress(t), Domain: "hub"}
+	region := NodeConfig{Name: "region", Dir: t.TempDir(), Listen: freeAddress(t), LeafRemotes: []string{hub.LeafListen}, Domain: "region"}
+	node(t, hub)
+	node(t, region)
+	near := open(t, Config{URLs: []string{"nats://" + hub.Listen}, Replicas: 1, Domain: "hub"})
+	far := open(t, Config{URLs: []string{"nats://" + region.Listen}, Replicas: 1, Domain: "hub"})
+	woken, err := near.Woken(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, far, "a", []byte("x"))
+	got := take(t, near, 1, 5*time.Second)
+	if len(got) != 1 || got[0].ID() != "a" {
+		t.Fatalf("%d results", len(got))
+	}
+	if err := got[0].Done(); err != nil {
+		t.Fatal(err)
+	}
+	far.Wake("run")
+	select {
+	case run := <-woken:
+		if run != "run" {
+			t.Errorf("woken for %s", run)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("not woken")
+	}
+	if got, err := jetstream.New(far.conn); err == nil { // nothing stays in the region
+		if _, err := got.Stream(t.Context(), streamName); !errors.Is(err, jetstream.ErrStreamNotFound) {
+			t.Errorf("the region has a stream of its own: %v", err)
+		}
+	}
+}
+
+// With certificates, who has none cannot connect.
+func TestNodeCertificates(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca, cert, key := certificate(t, dir, "ours")
+	n := NodeConfig{Name: "n", Dir: filepath.Join(dir, "n"), Listen: freeAddress(t), CAFile: ca, CertFile: cert, KeyFile: key}
+	node(t, n)
+	c := Config{URLs: []string{"tls://" + n.Listen}, Replicas: 1, CAFile: ca, CertFile: cert, KeyFile: key}
+	b := open(t, c)
+	publish(t, b, "a", []byte("x"))
+
+	_, otherCert, otherKey := certificate(t, dir, "others")
+	for name, c := range map[string]Config{
+		"none":   {URLs: c.URLs, Replicas: 1, CAFile: ca},
+		"others": {URLs: c.URLs, Replicas: 1, CAFile: ca, CertFile: otherCert, KeyFile: otherKey},
+		"plain":  {URLs: []string{"nats://" + n.Listen}, Replicas: 1},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if b, err := Open(ctx, c, slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("connected with %s", name)
+			shut(t, b)
+		}
+		cancel()
+	}
+}
+
+func TestNodeConfig(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca, cert, key := certificate(t, dir, "ours")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for name, c := range map[string]NodeConfig{
+		"no name":         {Dir: dir, Listen: "127.0.0.1:4222"},
+		"no port":         {Name: "n", Dir: dir, Listen: "127.0.0.1"},
+		"port 0":          {Name: "n", Dir: dir, Listen: "127.0.0.1:0"},
+		"everywhere":      {Name: "n", Dir: dir, Listen: "0.0.0.0:4222"},
+		"everywhere too":  {Name: "n", Dir: dir, Listen: ":4222"},
+		"some host":       {Name: "n", Dir: dir, Listen: "127.0.0.1:4222", ClusterListen: "example.org:6222", Routes: []string{"127.0.0.1:6222"}},
+		"leaf everywhere": {Name: "n", Dir: dir, Listen: "127.0.0.1:4222", LeafListen: "[::]:7422"},
+		"no routes":       {Name: "n", Dir: dir, Listen: "127.0.0.1:4222", ClusterListen: "127.0.0.1:6222"},
+		"no certificate":  {Name: "n", Dir: dir, Listen: "127.0.0.1:4222", CAFile: ca},
+		"not a key":       {Name: "n", Dir: dir, Listen: "127.0.0.1:4222", CAFile: ca, CertFile: cert, KeyFile: cert},
+		"too large":       {Name: "n", Dir: dir, Listen: "127.0.0.1:4222", MaxMessage: 1 << 30},
+		"port is taken":   {Name: "n", Dir: dir, Listen: taken.Addr().String()},
+	} {
+		if err := RunNode(t.Context(), c, slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("%s: it runs", name)
+		}
+	}
+	if _, err := (NodeConfig{Name: "n", Dir: dir, Listen: ":4222", CAFile: ca, CertFile: cert, KeyFile: key}).options(); err != nil {
+		t.Errorf("with certificates: %v", err)
+	}
+}
+
+// certificate writes an authority, and a certificate for loopback and its key.
+func certificate(t *testing.T, dir, name string) (ca, cert, key string) {
+	t.Helper()
+	write := func(file, kind string, der []byte) string {
+		path := filepath.Join(dir, name+"-"+file)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rootKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	root := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	rootDER, err := x509.CreateCertificate(rand.Reader, root, root, &rootKey.PublicKey, rootKey)
+	must(err)
+	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, root, &leafKey.PublicKey, rootKey)
+	must(err)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(leafKey)
+	must(err)
+	return write("ca.pem", "CERTIFICATE", rootDER), write("cert.pem", "CERTIFICATE", leafDER), write("key.pem", "PRIVATE KEY", keyDER)
+}

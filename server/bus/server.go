@@ -1,0 +1,155 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/sys/unix"
+)
+
+// embedded is a NATS server inside this process.
+type embedded struct {
+	*server.Server
+	lock *os.File
+	dir  string
+	free int64 // to keep
+
+	mu    sync.Mutex
+	asked time.Time
+	room  bool
+}
+
+// embed starts the server of a process that is alone.
+func embed(ctx context.Context, c Config, log *slog.Logger) (*embedded, error) {
+	o := options(c.Dir, c.MaxMessage)
+	o.ServerName = "embedded"
+	o.DontListen = true
+	s, lock, err := start(ctx, o, log)
+	if err != nil {
+		return nil, fmt.Errorf("bus: %w", err)
+	}
+	return &embedded{Server: s, lock: lock, dir: c.Dir, free: c.MinFree}, nil
+}
+
+// options are those of every server that we run.
+func options(dir string, maxMessage int) *server.Options {
+	return &server.Options{
+		NoSigs:                 true,
+		DisableJetStreamBanner: true,
+		MaxPayload:             int32(maxMessage + envelope),
+		JetStream:              true,
+		StoreDir:               dir,
+		// Otherwise acknowledged messages are on disk two minutes later.
+		SyncAlways: true,
+		// The stream has its own limit. If it did not fit into this one after a
+		// change of configuration, what waits in it would not be recovered.
+		JetStreamMaxStore: 1 << 50,
+	}
+}
+
+// start runs a server until it can be connected to. The file that it returns keeps
+// other processes out of the folder.
+func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Server, *os.File, error) {
+	if err := os.MkdirAll(o.StoreDir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(o.StoreDir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, nil, fmt.Errorf("%s: another process keeps its streams here", o.StoreDir)
+	}
+	s, err := server.NewServer(o)
+	if err != nil {
+		lock.Close()
+		return nil, nil, fmt.Errorf("NATS server: %w", err)
+	}
+	text := &serverLog{log: log, fatal: make(chan string, 1)}
+	s.SetLoggerV2(text, false, false, false)
+	s.Start()
+	for !s.ReadyForConnections(20 * time.Millisecond) {
+		select {
+		case why := <-text.fatal:
+			err = errors.New(why)
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		default:
+			continue
+		}
+		s.Shutdown()
+		s.WaitForShutdown()
+		lock.Close()
+		return nil, nil, fmt.Errorf("NATS server: %w", err)
+	}
+	return s, lock, nil
+}
+
+// stop ends the server when everything is written.
+func (e *embedded) stop() error {
+	e.Shutdown()
+	e.WaitForShutdown()
+	return e.lock.Close()
+}
+
+func (e *embedded) healthy() error {
+	if h := e.Healthz(nil); h.Error != "" {
+		return fmt.Errorf("bus: %s", h.Error)
+	}
+	return nil
+}
+
+// roomy reports whether the disk had enough space a moment ago.
+func (e *embedded) roomy() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if time.Since(e.asked) > time.Second {
+		e.asked = time.Now()
+		var fs unix.Statfs_t
+		// A file system that cannot tell is taken at its word when it is full.
+		e.room = unix.Statfs(e.dir, &fs) != nil || int64(fs.Bavail)*int64(fs.Bsize) >= e.free
+	}
+	return e.room
+}
+
+// serverLog makes a server's lines ours. What it calls a notice is nothing to us.
+type serverLog struct {
+	log   *slog.Logger
+	fatal chan string
+}
+
+func (l *serverLog) say(level slog.Level, format string, v []any) {
+	if l.log.Enabled(context.Background(), level) {
+		l.log.Log(context.Background(), level, "NATS server", "text", strings.TrimSpace(fmt.Sprintf(format, v...)))
+	}
+}
+
+func (l *serverLog) Tracef(string, ...any)           {}
+func (l *serverLog) Debugf(format string, v ...any)  { l.say(slog.LevelDebug, format, v) }
+func (l *serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.say(slog.LevelError, format, v) }
+
+func (l *serverLog) Warnf(format string, v ...any) {
+	if strings.HasPrefix(format, "Maximum payloads over") {
+		return // we mean it
+	}
+	l.say(slog.LevelWarn, format, v)
+}
+
+// Fatalf ends no process: that is not for a library to do.
+func (l *serverLog) Fatalf(format string, v ...any) {
+	l.say(slog.LevelError, format, v)
+	select {
+	case l.fatal <- fmt.Sprintf(format, v...):
+	default:
+	}
+}

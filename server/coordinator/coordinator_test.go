@@ -1,0 +1,536 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"loadstar/fed/recipe"
+	"loadstar/server/ledger"
+)
+
+// A run waits for its clients, begins with those that are there, and has everything
+// settled from then on.
+func TestBegin(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 2)
+	s.add("run", "algorithm: fedavg\ndata: on-my-laptop\nmodel: {name: bose2023}\n", 3)
+	for range 3 {
+		s.turn()
+		s.clock = s.clock.Add(waitFor)
+	}
+	s.wantState("run", ledger.Waiting, "")
+	s.announce(2, 3)
+	s.turn()
+	s.wantState("run", ledger.Running, "")
+	s.announce(3, 9) // too late for this run
+	r := s.run("run")
+	p, err := recipe.Read([]byte(r.Plan))
+	must(t, err)
+	if r.Fleet != 3 || p.Schedule.Cohort != 3 || p.Data != "" || strings.Join(p.Model.Inputs, " ") != "load time_of_day day_of_week temperature" {
+		t.Errorf("a fleet of %d, and the plan\n%s", r.Fleet, r.Plan)
+	}
+	if b, err := s.blobs.Get(t.Context(), r.PlanBlob); err != nil || string(b) != r.Plan {
+		t.Errorf("agents find %q, %v", b, err)
+	}
+	if !r.Started.Equal(s.clock) {
+		t.Errorf("started at %v, and it is %v", r.Started, s.clock)
+	}
+	tasks := s.tasks("run")
+	if len(tasks) != 3 || tasks[2].Client != client(2) || tasks[0].Version != 0 || !tasks[0].Until.Equal(s.clock.Add(lease)) {
+		t.Errorf("%+v", tasks)
+	}
+	s.wantRounds("run", "0 of 0 open asked 3 counted 0 late 0 lost 0")
+	if n := len(s.weights("run")); n != 4*s.terms("run").Shared {
+		t.Errorf("%d bytes of weights", n)
+	}
+}
+
+// A plan that the fleet cannot carry out fails with the reason, and holds up no other.
+func TestCannotBegin(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 3)
+	s.add("bad", "algorithm: fedavg\nmodel: {name: bose2023, inputs: [load, wind]}\n", 0)
+	s.add("unreadable", "algorithm: fedmagic\n", 0)
+	s.add("good", "algorithm: fedavg\n"+small, 0)
+	s.turn()
+	s.wantState("bad", ledger.Failed, "no wind")
+	s.wantState("unreadable", ledger.Failed, "fedmagic")
+	s.wantState("good", ledger.Running, "")
+	_, err := s.Announce(t.Context(), agent, []string{"quick"}, nil, time.Minute, s.clock)
+	must(t, err)
+	s.add("mixed", "algorithm: fedavg\n"+small, 0)
+	s.turn()
+	s.wantState("mixed", ledger.Failed, "1m0s 1h0m0s")
+}
+
+// script is a plan, and how its fleet behaves: whether a client's task is returned so
+// many seconds after it was given, or never.
+type script struct {
+	plan  string
+	delay func(no int, round int64) (seconds int, returns bool)
+}
+
+func prompt(int, int64) (int, bool) { return 0, true }
+
+// uneven returns at unlike times, and some never.
+func uneven(no int, round int64) (int, bool) {
+	x := (no*5 + int(round)*3) % 11
+	return x % 4, x != 10
+}
+
+var scripts = map[string]script{
+	"synchronous":      {"algorithm: fedadam\nrounds: 4\nschedule: {cohort: 6}\n" + small, prompt},
+	"losses":           {"algorithm: fedavgm\nrounds: 4\nschedule: {cohort: 6, over_selection: 0.5, quorum: 0.7, deadline: 4s}\n" + small, uneven},
+	"control variates": {"algorithm: scaffold\nrounds: 3\nschedule: {cohort: 4}\n" + small, uneven},
+	"each update":      {"algorithm: fedavgadaptive\nrounds: 3\nschedule: {cohort: 4}\n" + small, prompt},
+	"buffered":         {"algorithm: fedbuff\nrounds: 5\nschedule: {cohort: 5, buffer: 3}\nserver: {optimizer: fedyogi}\n" + small, uneven},
+	"eager":            {"algorithm: fedasync\nrounds: 6\nschedule: {cohort: 3}\n" + small, uneven},
+	"periodic":         {"algorithm: fednorm\nrounds: 4\nschedule: {kind: periodic, cohort: 5, period: 2s}\nmodel: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}\nevaluate: {every: 0}\n", uneven},
+	"periodic sums":    {"algorithm: fedbuff\nrounds: 4\nschedule: {kind: periodic, cohort: 5, period: 2s}\n" + small, uneven},
+}
+
+// play carries a script out, second by second. Each second, and behind each batch that
+// is counted, something may happen to the coordinator.
+func (s *site) play(x script, between func()) (weights []byte, rounds string) {
+	s.Helper()
+	s.announce(0, 12)
+	s.add("run", x.plan, 0)
+	s.turn()
+	given := map[string]time.Time{}
+	for second := 0; s.run("run").State == ledger.Running; second++ {
+		if second > 300 {
+			s.Fatalf("no end in sight:\n%s", s.rounds("run"))
+		}
+		for _, l := range s.tasks("run") {
+			key := fmt.Sprint(l.Round, l.Client)
+			if _, ok := given[key]; !ok {
+				given[key] = s.clock
+			}
+			var no int
+			fmt.Sscanf(l.Client, "c%d", &no) //nolint:errcheck // it is named so
+			if wait, returns := x.delay(no, l.Round); returns && s.clock.Sub(given[key]) >= time.Duration(wait)*time.Second {
+				if s.count(l) == 1 {
+					between()
+					s.turn()
+				}
+			}
+		}
+		s.clock = s.clock.Add(time.Second)
+		between()
+		s.turn()
+	}
+	s.wantState("run", ledger.Finished, "")
+	return s.weights("run"), s.rounds("run")
+}
+
+// However often coordinators die, and wherever they do, what comes of a run is the
+// same.
+func TestRecovers(t *testing.T) {
+	for name, x := range scripts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			want, rounds := s.play(x, func() {})
+			if !strings.Contains(rounds, ledger.RoundMerged) {
+				t.Fatalf("nothing was merged:\n%s", rounds)
+			}
+			left := len(s.blobsThere())
+			for kind, disturb := range map[string]func(s *site){
+				"forgetful": func(s *site) { s.restart() },
+				"dying and taken over": func(s *site) {
+					s.faults.on = true
+					s.name += "'"
+					s.resign()
+				},
+			} {
+				d := newSite(t)
+				got, disturbed := d.play(x, func() { disturb(d) })
+				if !bytes.Equal(got, want) {
+					t.Errorf("%s: other weights", kind)
+				}
+				if disturbed != rounds {
+					t.Errorf("%s: other rounds\n%swant\n%s", kind, disturbed, rounds)
+				}
+				// What a process that died could not delete may stay, but not more.
+				if kind == "forgetful" && len(d.blobsThere()) != left {
+					t.Errorf("%s: %d blobs are left, not %d", kind, len(d.blobsThere()), left)
+				}
+				if d.faults.on && len(d.faults.met) < 10 {
+					t.Errorf("%s: died only %d times", kind, len(d.faults.met))
+				}
+			}
+		})
+	}
+}
+
+// resign lets whoever is next lead at once, under another name.
+func (s *site) resign() {
+	s.current.resign(s.Context())
+	s.restart()
+}
+
+// Leases that run out are lost turns: with a quorum the round is merged without them,
+// otherwise it is abandoned, and its updates with it.
+func TestLostTurns(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 4)
+	s.add("run", "algorithm: fedavg\nrounds: 3\nschedule: {cohort: 4, quorum: 0.5, deadline: 1m}\n"+small, 0)
+	s.turn()
+	s.count(s.tasks("run")[0])
+	s.clock = s.clock.Add(lease - time.Millisecond)
+	s.turn()
+	s.wantRounds("run", "0 of 0 open asked 4 counted 0 late 0 lost 0")
+	before := s.weights("run")
+	s.clock = s.clock.Add(waitFor)
+	s.turn()
+	s.wantRounds("run",
+		"0 of 0 abandoned asked 4 counted 1 late 0 lost 3 loss 1.0000 after 5.999s",
+		"1 of 0 open asked 4 counted 0 late 0 lost 0")
+	if !bytes.Equal(s.weights("run"), before) || s.run("run").Version != 0 {
+		t.Error("an abandoned round has moved the weights")
+	}
+	must(t, s.Partials(t.Context(), "run", 1<<60, func(ledger.Partial) error {
+		t.Error("an abandoned update is kept")
+		return nil
+	}))
+	s.count(s.tasks("run")[1:3]...)
+	s.clock = s.clock.Add(lease)
+	s.turn()
+	s.wantRounds("run",
+		"0 of 0 abandoned asked 4 counted 1 late 0 lost 3 loss 1.0000 after 5.999s",
+		"1 of 0 merged asked 4 counted 2 late 0 lost 2 loss 0.5000 after 5s",
+		"2 of 1 open asked 4 counted 0 late 0 lost 0")
+	// Whoever was lost is asked again in the next round.
+	if tasks := s.tasks("run"); len(tasks) != 4 || tasks[0].Round != 2 || tasks[0].Version != 1 {
+		t.Errorf("%+v", tasks)
+	}
+	s.count(s.tasks("run")...)
+	s.turn()
+	s.wantState("run", ledger.Finished, "")
+}
+
+// More are asked than wanted: the slower ones come too late, and hear so. At the
+// deadline a round ends with those who are there.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 9)
+	s.add("run", "algorithm: fedavg\nrounds: 2\nschedule: {cohort: 4, over_selection: 0.5, quorum: 0.5, deadline: 3s}\n"+small, 0)
+	s.turn()
+	asked := s.tasks("run")
+	if len(asked) != 6 {
+		t.Fatalf("%d were asked", len(asked))
+	}
+	s.count(asked[:3]...)
+	s.turn()
+	if n := s.count(asked[3], asked[4]); n != 2 { // both before the coordinator knows
+		t.Fatal(n)
+	}
+	s.turn()
+	s.wantRounds("run",
+		"0 of 0 merged asked 6 counted 5 late 1 lost 0 loss 1.0000 after 0s",
+		"1 of 1 open asked 6 counted 0 late 0 lost 0")
+	if n := s.count(asked[5]); n != 0 {
+		t.Error("who was late was counted")
+	}
+	where, err := s.Standings(t.Context(), agent, "run", 0, []string{asked[4].Client, asked[5].Client})
+	must(t, err)
+	if where[asked[4].Client].Is != ledger.Counted || where[asked[5].Client].Is != ledger.Closed {
+		t.Errorf("%+v", where)
+	}
+	s.count(s.tasks("run")[:2]...)
+	s.clock = s.clock.Add(3*time.Second - time.Millisecond)
+	s.turn()
+	s.wantState("run", ledger.Running, "")
+	s.clock = s.clock.Add(time.Millisecond)
+	s.turn()
+	s.wantState("run", ledger.Finished, "")
+	if got := s.rounds("run"); !strings.Contains(got, "1 of 1 merged asked 6 counted 2 late 4 lost 0 loss 0.5000 after 3s") {
+		t.Error(got)
+	}
+}
+
+// Clients that were revoked, or gave their turn back, are not waited for.
+func TestRevoked(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 3)
+	s.add("run", "algorithm: fedavg\nrounds: 2\n"+small, 0)
+	s.turn()
+	must(t, s.RevokeClient(t.Context(), client(0), "test", s.clock))
+	must(t, s.Decline(t.Context(), agent, "run", 0, []string{client(1)}))
+	s.count(s.tasks("run")...)
+	s.turn()
+	s.wantRounds("run",
+		"0 of 0 merged asked 3 counted 1 late 0 lost 2 loss 1.0000 after 0s",
+		"1 of 1 open asked 3 counted 0 late 0 lost 1")
+	if tasks := s.tasks("run"); len(tasks) != 2 {
+		t.Errorf("a revoked client is asked: %+v", tasks)
+	}
+	must(t, s.RevokeAgent(t.Context(), agent, "test", s.clock))
+	s.clock = s.clock.Add(waitFor)
+	s.turn()
+	s.turn()
+	s.wantState("run", ledger.Finished, "")
+}
+
+// Of two coordinators one leads. When it is gone the other goes on, at the latest
+// when its lead has run out; and if it was only asleep, it can do nothing any more.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 3)
+	s.add("run", "algorithm: fedavg\nrounds: 3\n"+small, 0)
+	a, b := s.coordinator("a"), s.coordinator("b")
+	a.turn(t.Context())
+	b.turn(t.Context())
+	if len(a.drivers) != 1 || len(b.drivers) != 0 {
+		t.Fatalf("%d and %d runs are driven", len(a.drivers), len(b.drivers))
+	}
+	s.count(s.tasks("run")...)
+	s.clock = s.clock.Add(lead * 3 / 4)
+	b.turn(t.Context())
+	if s.run("run").Version != 0 {
+		t.Fatal("one that stands by has driven")
+	}
+	s.clock = s.clock.Add(lead / 4) // as often as it looks
+	b.turn(t.Context())
+	if s.run("run").Version != 1 || b.lead.Epoch <= a.lead.Epoch {
+		t.Fatalf("version %d, epochs %d and %d", s.run("run").Version, a.lead.Epoch, b.lead.Epoch)
+	}
+	// The first wakes up, and believes to lead.
+	a.until, a.renew = s.clock.Add(lead), s.clock.Add(lead/3)
+	s.count(s.tasks("run")...)
+	a.turn(t.Context())
+	if s.run("run").Version != 1 || len(a.drivers) != 0 {
+		t.Error("a coordinator that was deposed has driven")
+	}
+	a.turn(t.Context())
+	b.turn(t.Context())
+	if s.run("run").Version != 2 {
+		t.Error("who leads does not go on")
+	}
+	// Who goes in an orderly way lets another lead at once.
+	s.count(s.tasks("run")...)
+	b.resign(t.Context())
+	s.clock = s.clock.Add(lead / 3)
+	a.turn(t.Context())
+	s.wantState("run", ledger.Finished, "")
+}
+
+// A run that was stopped stays so, wherever its round was.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 3)
+	for _, id := range []string{"waiting", "open", "merging"} {
+		wanted := int64(0)
+		if id == "waiting" {
+			wanted = 9
+		}
+		s.add(id, "algorithm: fedavg\nrounds: 3\nname: "+id+"\n"+small, wanted)
+	}
+	s.turn()
+	s.count(s.tasks("merging")...)
+	s.faults.on = true // its round is closed, and nothing more
+	if s.survives(func() { s.current.turn(t.Context()) }) {
+		t.Fatal("it did not come to a merge")
+	}
+	if got := s.rounds("merging"); !strings.Contains(got, ledger.RoundMerging) {
+		t.Fatal(got)
+	}
+	for _, id := range []string{"waiting", "open", "merging"} {
+		must(t, s.StopRun(t.Context(), id, "test", s.clock))
+	}
+	s.restart()
+	for range 3 {
+		s.turn()
+		s.clock = s.clock.Add(waitFor)
+	}
+	for _, id := range []string{"waiting", "open", "merging"} {
+		s.wantState(id, ledger.Stopped, "")
+		if n := len(s.tasks(id)); n != 0 {
+			t.Errorf("%s has %d leases", id, n)
+		}
+	}
+	if len(s.current.drivers) != 0 {
+		t.Error("a stopped run is driven")
+	}
+}
+
+// A run that is stopped while its merge is computed does not get its version.
+func TestStopDuringMerge(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 3)
+	s.add("run", "algorithm: fedavg\nrounds: 3\n"+small, 0)
+	s.turn()
+	s.count(s.tasks("run")...)
+	s.current.Blobs = stopper{s.faults, func() {
+		if s.run("run").State == ledger.Running {
+			must(t, s.StopRun(t.Context(), "run", "test", s.clock))
+		}
+	}}
+	s.current.turn(t.Context())
+	s.wantState("run", ledger.Stopped, "")
+	if v := s.run("run").Version; v != 0 {
+		t.Errorf("version %d", v)
+	}
+}
+
+// stopper does something before every put.
+type stopper struct {
+	*faults
+	do func()
+}
+
+func (s stopper) Put(ctx context.Context, b []byte) (string, error) {
+	s.do()
+	return s.faults.Put(ctx, b)
+}
+
+// Going on would not help: such a run fails, and says why.
+func TestFails(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 3)
+	s.add("diverges", "algorithm: fedavg\nrounds: 3\nserver: {lr: 1e42}\n"+small, 0)
+	s.add("tampered", "algorithm: fedavg\nrounds: 3\n"+small, 0)
+	s.add("good", "algorithm: fedavg\nrounds: 3\n"+small, 0)
+	s.turn()
+	for _, id := range []string{"diverges", "tampered", "good"} {
+		s.count(s.tasks(id)...)
+	}
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.dir, "ledger.db")+"?_pragma=busy_timeout(10000)")
+	must(t, err)
+	defer db.Close()
+	_, err = db.Exec("DELETE FROM partials WHERE run = 'tampered'")
+	must(t, err)
+	s.turn()
+	s.wantState("diverges", ledger.Failed, "training diverges")
+	s.wantState("tampered", ledger.Failed, "counted 3 updates, and the ledger has 0")
+	s.wantState("good", ledger.Running, "")
+	if v := s.run("good").Version; v != 1 {
+		t.Errorf("version %d", v)
+	}
+	s.turn()
+}
+
+// Blobs are deleted when nobody can need them any more, and not before.
+func TestRetires(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 6)
+	plan := "algorithm: fedbuff\nrounds: 4\nschedule: {cohort: 2, buffer: 1}\n" + small
+	s.add("one", plan, 0)
+	s.add("two", plan, 0) // begins with the same weights
+	s.turn()
+	needed := func(id string, more ...int64) {
+		t.Helper()
+		r := s.run(id)
+		for _, version := range append(more, r.Version) {
+			v, err := s.Version(t.Context(), id, version)
+			must(t, err)
+			if _, err := s.blobs.Get(t.Context(), v.Weights); err != nil {
+				t.Errorf("version %d of %s: %v", version, id, err)
+			}
+		}
+		for _, b := range []string{r.Server, r.PlanBlob} {
+			if _, err := s.blobs.Get(t.Context(), b); err != nil {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+	}
+	step := func(id string, which int) ledger.Task {
+		t.Helper()
+		l := s.tasks(id)[which]
+		s.count(l)
+		s.turn()
+		return l
+	}
+	step("one", 1) // the other client of version 0 is still at it
+	step("one", 1)
+	needed("one", 0)
+	needed("two")
+	if _, err := s.Version(t.Context(), "one", 1); !errors.Is(err, ledger.ErrNotFound) {
+		t.Errorf("version 1 is kept although nobody trains from it: %v", err)
+	}
+	if l := step("one", 0); l.Version != 0 {
+		t.Fatalf("%+v", l)
+	}
+	if _, err := s.Version(t.Context(), "one", 0); !errors.Is(err, ledger.ErrNotFound) {
+		t.Errorf("version 0 is kept: %v", err)
+	}
+	needed("two") // has the weights of version 0 still
+	step("one", 0)
+	s.turn()
+	s.wantState("one", ledger.Finished, "")
+	for range 4 {
+		step("two", 0)
+	}
+	s.turn()
+	s.wantState("two", ledger.Finished, "")
+	needed("one")
+	needed("two")
+	// One plan, and of each run its newest weights and its server.
+	r1, r2 := s.run("one"), s.run("two")
+	want := []string{r1.PlanBlob, r1.Server, r2.Server}
+	for _, r := range []ledger.Run{r1, r2} {
+		v, err := s.Version(t.Context(), r.ID, r.Version)
+		must(t, err)
+		want = append(want, v.Weights)
+	}
+	slices.Sort(want)
+	want = slices.Compact(want)
+	if got := s.blobsThere(); !slices.Equal(got, want) {
+		t.Errorf("%d blobs are left, %d are needed", len(got), len(want))
+	}
+}
+
+// Run does all of this by itself, also when the bus that wakes it is gone.
+func TestRun(t *testing.T) {
+	s := newSite(t)
+	s.announce(0, 3)
+	s.add("run", "algorithm: fedavg\nrounds: 3\n"+small, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	woken := make(chan string)
+	close(woken)
+	var wakes atomic.Int64
+	ended := make(chan error)
+	go func() {
+		ended <- Run(ctx, Config{
+			Ledger: s.Ledger, Blobs: s.blobs, Name: "a", Lease: time.Minute, Lead: time.Minute, Poll: 10 * time.Millisecond,
+			Wake: func(string) { wakes.Add(1) }, Woken: woken, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		})
+	}()
+	s.clock = time.Now()
+	for end := time.Now().Add(30 * time.Second); s.run("run").State != ledger.Finished; time.Sleep(5 * time.Millisecond) {
+		s.count(s.tasks("run")...)
+		if time.Now().After(end) {
+			t.Fatalf("it does not finish:\n%s", s.rounds("run"))
+		}
+	}
+	cancel()
+	must(t, <-ended)
+	if wakes.Load() < 3 {
+		t.Errorf("others were woken %d times", wakes.Load())
+	}
+	if _, err := s.Lead(t.Context(), "b", time.Minute, time.Now()); err != nil {
+		t.Errorf("it has not resigned: %v", err)
+	}
+}

@@ -1,0 +1,454 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// driver drives one run. What it holds is what the ledger says: after an error it is
+// thrown away.
+type driver struct {
+	*coordinator
+	id  string
+	log *slog.Logger
+
+	terms     *terms.Terms // nil until the run is loaded
+	scheduler fed.Scheduler
+	machine   *round.Machine
+	server    *round.Server
+	started   time.Time
+
+	seen    int64 // the newest batch that the machine knows of
+	losses  float64
+	look    time.Time // at the latest
+	waiting bool      // for clients
+}
+
+// waitFor is how often leases are looked through, and clients counted.
+const waitFor = time.Second
+
+// due says whether there may be something to do.
+func (d *driver) due(a ledger.Activity, now time.Time) bool {
+	return d.terms == nil && !d.waiting || a.Batch != d.seen || !now.Before(d.look)
+}
+
+// advance does everything that can be done for the run now.
+func (d *driver) advance(ctx context.Context) error {
+	if d.terms == nil {
+		if err := d.load(ctx); err != nil || d.terms == nil {
+			return err
+		}
+	}
+	for {
+		merging, err := d.step(ctx)
+		if err != nil || merging == nil {
+			return err
+		}
+		if err := d.merge(ctx, *merging); err != nil {
+			return err
+		}
+		d.Wake(d.id)
+	}
+}
+
+// at is the machine's time.
+func (d *driver) at(now time.Time) time.Duration { return now.Sub(d.started) }
+
+func (d *driver) time(at time.Duration) time.Time { return d.started.Add(at) }
+
+// load takes up a run where it is, or begins it.
+func (d *driver) load(ctx context.Context) error {
+	var merging *ledger.Round
+	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
+		if x.Run.State == ledger.Waiting {
+			return d.begin(ctx, x)
+		}
+		if err := d.restore(ctx, x); err != nil {
+			return err
+		}
+		r, ok, err := x.Merging()
+		if ok {
+			merging = &r
+		}
+		return err
+	})
+	if err != nil {
+		d.terms = nil
+		return err
+	}
+	if merging != nil {
+		return d.merge(ctx, *merging)
+	}
+	return nil
+}
+
+// begin freezes the fleet and opens the first round, once enough clients are there.
+func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
+	now := d.now()
+	fleet, err := x.Fleet()
+	if err != nil {
+		return err
+	}
+	if d.waiting = fleet.Clients < max(x.Run.Wanted, 1); d.waiting {
+		d.look = now.Add(waitFor)
+		return nil
+	}
+	fail := func(err error) error {
+		d.log.Error("the run cannot begin", "error", err)
+		return x.End(ledger.Failed, err.Error(), now)
+	}
+	p, err := recipe.Read([]byte(x.Run.Plan))
+	if err != nil {
+		return fail(err)
+	}
+	if p, err = terms.Settle(p, fleet.Clients, fleet.Inputs, fleet.Steps); err != nil {
+		return fail(err)
+	}
+	text, err := recipe.Write(p)
+	if err != nil {
+		return err
+	}
+	r := ledger.Run{Plan: string(text)}
+	if r.PlanBlob, err = d.Blobs.Put(ctx, text); err != nil {
+		return err
+	}
+	t, err := terms.Read(r.Plan, r.PlanBlob, fleet.Clients)
+	if err != nil {
+		return fail(err)
+	}
+	server, scheduler, err := t.Server()
+	if err != nil {
+		return fail(err)
+	}
+	v, state, err := d.publish(ctx, server, 0)
+	if err != nil {
+		return err
+	}
+	r.Server = state
+	d.started = now.Truncate(time.Millisecond)
+	n, err := x.Begin(r, v, d.started)
+	if err != nil {
+		return err
+	}
+	if n != fleet.Clients {
+		return fmt.Errorf("the fleet has changed while the run began")
+	}
+	d.terms, d.server, d.scheduler = t, server, scheduler
+	d.machine = round.NewMachine(scheduler, p.Seed, t.Fleet)
+	d.log.Info("the run begins", "plan", p.Name, "clients", n)
+	return d.open(x)
+}
+
+// restore reads a run that has begun.
+func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
+	if d.terms, err = terms.Read(x.Run.Plan, x.Run.PlanBlob, x.Run.Fleet); err != nil {
+		return err
+	}
+	if d.server, d.scheduler, err = d.terms.Server(); err != nil {
+		return err
+	}
+	state, err := d.Blobs.Get(ctx, x.Run.Server)
+	if err != nil {
+		return err
+	}
+	if err := d.server.UnmarshalBinary(state); err != nil {
+		return err
+	}
+	d.machine = round.NewMachine(d.scheduler, d.terms.Plan.Seed, d.terms.Fleet)
+	if err := d.machine.UnmarshalJSON([]byte(x.Run.Machine)); err != nil {
+		return err
+	}
+	d.started = x.Run.Started
+	d.seen, err = x.LastBatch()
+	d.losses = 0
+	return err
+}
+
+// open asks the clients of a round that has just been opened.
+func (d *driver) open(x *ledger.Drive) error {
+	_, err := d.ask(x, d.machine.Situation(0).Opened)
+	if err != nil {
+		return err
+	}
+	return d.save(x)
+}
+
+// ask asks whom the machine wants to ask at a time.
+func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) {
+	all := d.machine.Ask(at)
+	if len(all) == 0 {
+		return false, nil
+	}
+	numbers := make([]int64, len(all))
+	by := make(map[int64]round.Assignment, len(all))
+	for i, a := range all {
+		numbers[i] = int64(a.Client)
+		by[numbers[i]] = a
+	}
+	gone, err := x.Ask(int64(all[0].Round), int64(all[0].Version), numbers, d.now().Add(d.Lease))
+	for _, no := range gone {
+		d.machine.Lose(by[no])
+	}
+	d.metrics.turns.WithLabelValues("asked").Add(float64(len(all)))
+	d.metrics.turns.WithLabelValues("lost").Add(float64(len(gone)))
+	return true, err
+}
+
+// save stores the machine and its open round.
+func (d *driver) save(x *ledger.Drive) error {
+	text, err := d.machine.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	s := d.machine.Situation(0)
+	return x.Save(string(text), ledger.Round{
+		Round: int64(d.machine.Round()), Version: int64(d.server.Version()), Opened: d.time(s.Opened),
+		Asked: int64(s.Asked), Lost: int64(s.Lost),
+	})
+}
+
+// step takes in what has happened, and closes the round if it is to be closed. It
+// returns a round that waits for its merge.
+func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
+	now := d.now()
+	var closed round.Outcome
+	var retired []string
+	err = d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
+		if x.Run.State != ledger.Running {
+			return nil
+		}
+		if d.machine.Round() >= d.terms.Plan.Rounds {
+			d.log.Info("the run is finished", "version", d.server.Version())
+			retired, err = end(x, ledger.Finished, "", now)
+			return err
+		}
+		changed, err := d.happened(x, now)
+		if err != nil {
+			return err
+		}
+		var over bool
+		if closed, over = d.machine.Close(d.at(now)); over {
+			merging, err = d.close(x, closed)
+			return err
+		}
+		asked, err := d.ask(x, d.at(now))
+		if err != nil {
+			return err
+		}
+		if asked || changed {
+			return d.save(x)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.delete(ctx, retired)
+	d.look = now.Add(waitFor)
+	if at, ok := d.machine.Wake(d.at(now)); ok && d.time(at).Before(d.look) {
+		d.look = d.time(at)
+	}
+	if closed.Closed > 0 && merging == nil {
+		d.look = now // the next round may have ended before it began
+		d.Wake(d.id)
+	}
+	return merging, nil
+}
+
+// happened tells the machine who was counted and who is lost. It says whether that
+// must be stored: what was counted is.
+func (d *driver) happened(x *ledger.Drive, now time.Time) (changed bool, err error) {
+	receipts, err := x.Receipts(d.seen)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range receipts {
+		a := assignment(r)
+		if d.machine.Return(a) != round.Counted {
+			return false, fmt.Errorf("client %d was counted in round %d, and had not been asked", a.Client, a.Round)
+		}
+		d.losses += r.TrainLoss
+		d.metrics.turns.WithLabelValues("counted").Inc()
+		d.metrics.staleness.Observe(float64(d.server.Version() - a.Version))
+	}
+	d.seen = x.Run.Batch
+	lost, err := x.Withdraw(now)
+	for _, r := range lost {
+		d.machine.Lose(assignment(r))
+		d.metrics.turns.WithLabelValues("lost").Inc()
+	}
+	return len(lost) > 0, err
+}
+
+func assignment(r ledger.Receipt) round.Assignment {
+	return round.Assignment{Client: int(r.No), Round: int(r.Round), Version: int(r.Version)}
+}
+
+// close stores how a round ended. An abandoned one is followed by the next at once.
+func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) {
+	r := ledger.Round{
+		Round: int64(o.Round), Version: int64(o.Version), State: ledger.RoundMerging,
+		Closed: d.time(o.Closed), Asked: int64(o.Asked), Counted: int64(len(o.Counted)), Late: int64(o.Late), Lost: int64(o.Lost),
+		LastBatch: x.Run.Batch,
+	}
+	if r.Counted > 0 {
+		r.Loss = d.losses / float64(r.Counted)
+	}
+	d.losses = 0
+	outcome := ledger.RoundMerged
+	if !o.Merged {
+		r.State, outcome = ledger.RoundAbandoned, ledger.RoundAbandoned
+	}
+	text, err := d.machine.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	// After the last round nothing is merged, so nothing more may be counted.
+	carries := d.scheduler.Carries() && d.machine.Round() < d.terms.Plan.Rounds
+	if err := x.Close(r, string(text), carries); err != nil {
+		return nil, err
+	}
+	d.metrics.rounds.WithLabelValues(outcome).Inc()
+	d.metrics.turns.WithLabelValues("late").Add(float64(o.Late))
+	d.metrics.length.Observe((o.Closed - o.Opened).Seconds())
+	d.log.Info("round closed", "round", o.Round, "version", o.Version, "outcome", outcome,
+		"asked", o.Asked, "counted", len(o.Counted), "late", o.Late, "lost", o.Lost, "loss", r.Loss)
+	if o.Merged {
+		return &r, nil
+	}
+	if d.machine.Round() >= d.terms.Plan.Rounds {
+		return nil, nil
+	}
+	return nil, d.open(x)
+}
+
+// merge moves the shared weights by what a closed round has counted, and opens the
+// next. If it is cut short, whoever does it again gets the same bits.
+func (d *driver) merge(ctx context.Context, r ledger.Round) error {
+	start := time.Now()
+	fold, err := d.fold(ctx, r)
+	if err != nil {
+		return err
+	}
+	if fold.Len() != int(r.Counted) {
+		return d.fail(ctx, fmt.Errorf("round %d counted %d updates, and the ledger has %d", r.Round, r.Counted, fold.Len()))
+	}
+	if err := d.server.Merge(int(r.Round), fold, nil); err != nil {
+		return d.fail(ctx, err) // the same would come of it again
+	}
+	v, state, err := d.publish(ctx, d.server, d.machine.Round())
+	if err != nil {
+		return err
+	}
+	var retired []string
+	err = d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
+		if x.Run.State != ledger.Running {
+			return nil
+		}
+		if err := x.Publish(r, v, state); err != nil {
+			return err
+		}
+		if d.machine.Round() < d.terms.Plan.Rounds {
+			if err := d.open(x); err != nil {
+				return err
+			}
+		}
+		retired, err = x.Retire(r.Version + 1)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.metrics.merge.Observe(time.Since(start).Seconds())
+	d.delete(ctx, retired)
+	return nil
+}
+
+// delete deletes blobs that were retired.
+func (d *driver) delete(ctx context.Context, retired []string) {
+	for _, b := range retired {
+		if err := d.Blobs.Delete(ctx, b); err != nil {
+			d.log.Warn("an old version stays", "blob", b, "error", err)
+		}
+	}
+}
+
+// publish stores a server's version and what its tasks carry, and the server itself.
+func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledger.Version, state string, err error) {
+	task := s.Task(next)
+	if v.Weights, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Shared)); err != nil {
+		return v, "", err
+	}
+	if task.Control != nil {
+		if v.Control, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Control)); err != nil {
+			return v, "", err
+		}
+	}
+	b, err := s.MarshalBinary()
+	if err != nil {
+		return v, "", err
+	}
+	state, err = d.Blobs.Put(ctx, b)
+	return v, state, err
+}
+
+// fold reads what a round has counted.
+func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) {
+	f := round.NewFold(d.terms.Rules)
+	if d.terms.Folds() {
+		return f, d.Ledger.Partials(ctx, d.id, r.LastBatch, func(p ledger.Partial) error {
+			_, _, err := f.AddSums(int(p.Version), d.terms.Shared, p.Numbers)
+			return err
+		})
+	}
+	from := map[int64][]float32{}
+	return f, d.Ledger.Singles(ctx, d.id, r.LastBatch, func(s ledger.Single) error {
+		w, ok := from[s.Version]
+		if !ok {
+			v, err := d.Ledger.Version(ctx, d.id, s.Version)
+			if err != nil {
+				return err
+			}
+			b, err := d.Blobs.Get(ctx, v.Weights)
+			if err != nil {
+				return err
+			}
+			w = round.ReadFloats(nil, b)
+			from[s.Version] = w
+		}
+		return d.terms.Add(f, &terms.Result{
+			Version: int(s.Version), Numbers: s.Numbers,
+			Shares: []terms.Share{{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), Loss: s.Loss}},
+		}, w)
+	})
+}
+
+// fail ends the run: going on would not help.
+func (d *driver) fail(ctx context.Context, why error) error {
+	d.log.Error("the run has failed", "error", why)
+	var retired []string
+	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) (err error) {
+		retired, err = end(x, ledger.Failed, why.Error(), d.now())
+		return err
+	})
+	if err == nil {
+		d.delete(ctx, retired)
+	}
+	return err
+}
+
+// end ends a run, of which nobody needs more than the newest version from then on.
+func end(x *ledger.Drive, s ledger.State, reason string, now time.Time) (retired []string, err error) {
+	if err := x.End(s, reason, now); err != nil {
+		return nil, err
+	}
+	return x.Retire(x.Run.Version)
+}

@@ -1,0 +1,305 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"loadstar/fed/round"
+	"loadstar/server/blob"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	agent = "agent"
+	lease = 5 * time.Second
+	lead  = 4 * time.Second
+)
+
+// small is a model of few weights.
+const small = "model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}\nevaluate: {every: 0}\n"
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// site is a ledger, blobs and a clock, with a coordinator at work.
+type site struct {
+	*testing.T
+	*ledger.Ledger
+	dir     string
+	blobs   blob.Store
+	faults  *faults
+	clock   time.Time
+	current *coordinator
+	name    string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{T: t, dir: t.TempDir(), clock: time.UnixMilli(1_700_000_000_000), name: "first"}
+	var err error
+	s.Ledger, err = ledger.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "ledger.db"))
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	s.blobs, err = blob.Files(filepath.Join(s.dir, "blobs"))
+	must(t, err)
+	s.faults = &faults{Store: s.blobs}
+	must(t, s.AddToken(t.Context(), []byte("token"), "", 9, s.clock.Add(1000*time.Hour)))
+	must(t, s.Join(t.Context(), []byte("token"), ledger.Agent{ID: agent}, s.clock))
+	s.restart()
+	return s
+}
+
+// restart forgets everything but the ledger and the blobs.
+func (s *site) restart() { s.current = s.coordinator(s.name) }
+
+func (s *site) coordinator(name string) *coordinator {
+	return newCoordinator(Config{
+		Ledger: s.Ledger, Blobs: s.faults, Name: name, Lease: lease, Lead: lead, Poll: time.Second, Wake: func(string) {},
+		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), now: func() time.Time { return s.clock },
+	})
+}
+
+// announce adds clients, numbered from one on.
+func (s *site) announce(from, to int) {
+	s.Helper()
+	var names []string
+	for i := from; i < to; i++ {
+		names = append(names, client(i))
+	}
+	_, err := s.Announce(s.Context(), agent, names, []string{"temperature"}, time.Hour, s.clock)
+	must(s, err)
+}
+
+func client(i int) string { return fmt.Sprintf("c%03d", i) }
+
+func (s *site) add(id, plan string, wanted int64) {
+	s.Helper()
+	must(s, s.AddRun(s.Context(), ledger.Run{ID: id, Name: id, Plan: plan, Wanted: wanted, Created: s.clock}, "test"))
+}
+
+// turn lets the coordinator do what it can. If it dies of a fault, another takes up.
+func (s *site) turn() {
+	s.Helper()
+	for tries := 0; ; tries++ {
+		if tries > 100 {
+			s.Fatal("it dies again and again")
+		}
+		if s.survives(func() { s.current.turn(s.Context()) }) {
+			return
+		}
+		s.restart()
+	}
+}
+
+// survives says whether something was not ended by a fault.
+func (s *site) survives(do func()) (alive bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			if p != died {
+				panic(p)
+			}
+			alive = false
+		}
+	}()
+	do()
+	return true
+}
+
+const died = "the process dies here"
+
+// faults is a store at which a process dies, the first time that it comes to each
+// thing it does there.
+type faults struct {
+	blob.Store
+	on   bool
+	met  map[string]bool
+	seen int
+}
+
+func (f *faults) meet(what, hash string) {
+	f.seen++
+	if f.met == nil {
+		f.met = map[string]bool{}
+	}
+	if key := what + hash; f.on && !f.met[key] {
+		f.met[key] = true
+		panic(died)
+	}
+}
+
+// Put dies before, and then behind the store.
+func (f *faults) Put(ctx context.Context, b []byte) (string, error) {
+	f.meet("before put", fmt.Sprint(len(b), string(b)))
+	hash, err := f.Store.Put(ctx, b)
+	f.meet("put", hash)
+	return hash, err
+}
+
+func (f *faults) Get(ctx context.Context, hash string) ([]byte, error) {
+	f.meet("get", hash)
+	return f.Store.Get(ctx, hash)
+}
+
+func (f *faults) Delete(ctx context.Context, hash string) error {
+	f.meet("delete", hash)
+	return f.Store.Delete(ctx, hash)
+}
+
+// run is a run as the ledger has it.
+func (s *site) run(id string) ledger.Run {
+	s.Helper()
+	r, err := s.Run(s.Context(), id)
+	must(s, err)
+	return r
+}
+
+// Run is the ledger's: that of testing.T is in the way.
+func (s *site) Run(ctx context.Context, id string) (ledger.Run, error) { return s.Ledger.Run(ctx, id) }
+
+// rounds are those of a run, oldest first, as text.
+func (s *site) rounds(id string) string {
+	s.Helper()
+	all, err := s.Rounds(s.Context(), id, 0, 1000)
+	must(s, err)
+	slices.Reverse(all)
+	var b strings.Builder
+	for _, r := range all {
+		fmt.Fprintf(&b, "%d of %d %s asked %d counted %d late %d lost %d", r.Round, r.Version, r.State, r.Asked, r.Counted, r.Late, r.Lost)
+		if r.State != ledger.RoundOpen {
+			fmt.Fprintf(&b, " loss %.4f after %v", r.Loss, r.Closed.Sub(r.Opened))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func (s *site) wantRounds(id string, want ...string) {
+	s.Helper()
+	if got := s.rounds(id); got != strings.Join(want, "\n")+"\n" {
+		s.Errorf("the rounds of %s:\n%swant\n%s", id, got, strings.Join(want, "\n"))
+	}
+}
+
+func (s *site) wantState(id string, state ledger.State, reason string) {
+	s.Helper()
+	if r := s.run(id); r.State != state || !strings.Contains(r.Reason, reason) || (reason == "") != (r.Reason == "") {
+		s.Errorf("%s is %s, %q; want %s, %q", id, r.State, r.Reason, state, reason)
+	}
+}
+
+// tasks are the leases of a run that can still be used.
+func (s *site) tasks(id string) []ledger.Task {
+	s.Helper()
+	all, err := s.Tasks(s.Context(), agent, s.clock, 10_000)
+	must(s, err)
+	return slices.DeleteFunc(all, func(t ledger.Task) bool { return t.Run != id })
+}
+
+func (s *site) terms(id string) *terms.Terms {
+	s.Helper()
+	r := s.run(id)
+	t, err := terms.Read(r.Plan, r.PlanBlob, r.Fleet)
+	must(s, err)
+	return t
+}
+
+// result is what a client makes of a task: always the same.
+func result(t *terms.Terms, l ledger.Task) *terms.Result {
+	n := t.Shared
+	if t.Rules.Needs.Control {
+		n *= 2
+	}
+	var no int
+	fmt.Sscanf(l.Client, "c%d", &no) //nolint:errcheck // it is named so
+	x := make([]float32, n)
+	for k := range x {
+		x[k] = float32(math.Sin(float64(k+7*no)+31*float64(l.Round)+0.5*float64(l.Version))) / 8
+	}
+	return &terms.Result{
+		Version: int(l.Version), Numbers: round.AppendFloats(nil, x),
+		Shares: []terms.Share{{Client: l.Client, Examples: 1 + no%5, Steps: 2, TrainLoss: 1 / float64(1+l.Round), Loss: 0.1 * float64(1+no)}},
+	}
+}
+
+// count counts the results of tasks, as an aggregator does, in one batch.
+func (s *site) count(tasks ...ledger.Task) (counted int) {
+	s.Helper()
+	if len(tasks) == 0 {
+		return 0
+	}
+	t := s.terms(tasks[0].Run)
+	arrivals := make([]ledger.Arrival, len(tasks))
+	results := make([]*terms.Result, len(tasks))
+	for i, l := range tasks {
+		results[i] = result(t, l)
+		x := results[i].Shares[0]
+		arrivals[i] = ledger.Arrival{
+			Agent: agent, Round: l.Round, Version: l.Version, Bytes: int64(len(results[i].Numbers)),
+			Shares: []ledger.Share{{Client: l.Client, Examples: int64(x.Examples), Steps: int64(x.Steps), TrainLoss: x.TrainLoss}},
+		}
+	}
+	which, err := s.Count(s.Context(), tasks[0].Run, arrivals, func(due []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
+		f := round.NewFold(t.Rules)
+		for _, i := range due {
+			r, x := results[i], results[i].Shares[0]
+			if !t.Folds() {
+				singles = append(singles, ledger.Single{
+					Client: x.Client, Version: int64(r.Version), Examples: int64(x.Examples), Steps: int64(x.Steps), Loss: x.Loss, Numbers: r.Numbers,
+				})
+			} else if err := t.Add(f, r, nil); err != nil {
+				return nil, nil, err
+			}
+		}
+		for _, sum := range f.Sums() {
+			b, err := round.AppendSums(nil, &sum)
+			if err != nil {
+				return nil, nil, err
+			}
+			partials = append(partials, ledger.Partial{Version: int64(sum.Version), Numbers: b})
+		}
+		return partials, singles, nil
+	})
+	must(s, err)
+	return len(which)
+}
+
+// weights are those of the newest version.
+func (s *site) weights(id string) []byte {
+	s.Helper()
+	v, err := s.Version(s.Context(), id, s.run(id).Version)
+	must(s, err)
+	b, err := s.blobs.Get(s.Context(), v.Weights)
+	must(s, err)
+	return b
+}
+
+// blobsThere returns the hashes of all blobs.
+func (s *site) blobsThere() (all []string) {
+	s.Helper()
+	must(s, filepath.WalkDir(filepath.Join(s.dir, "blobs"), func(_ string, d os.DirEntry, err error) error {
+		if err == nil && blob.IsHash(d.Name()) {
+			all = append(all, d.Name())
+		}
+		return err
+	}))
+	slices.Sort(all)
+	return all
+}

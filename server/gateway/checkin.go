@@ -1,0 +1,239 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+)
+
+// turn is one client's part of one round.
+type turn struct {
+	run    string
+	round  int64
+	client string
+}
+
+// CheckIn hands out tasks and verdicts.
+func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
+	agent, err := g.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	g.noteSeen(agent, now)
+	training, err := g.turns(r.Training)
+	if err != nil {
+		return nil, err
+	}
+	pushed, err := g.turns(r.Pushed)
+	if err != nil {
+		return nil, err
+	}
+	verdicts, err := g.verdicts(ctx, agent, r.Pushed)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	leases, err := g.Ledger.Tasks(ctx, agent, now, g.Clients)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	var fresh []ledger.Task
+	keep := map[ledger.Task][]string{} // without client and time: a round of a run
+	leased := make(map[turn]bool, len(leases))
+	for _, l := range leases {
+		t := turn{l.Run, l.Round, l.Client}
+		leased[t] = true
+		if !training[t] && !pushed[t] {
+			fresh = append(fresh, l)
+		} else if l.Until.Sub(now) < g.Lease/2 {
+			key := ledger.Task{Run: l.Run, Round: l.Round}
+			keep[key] = append(keep[key], l.Client)
+		}
+	}
+	for key, clients := range keep {
+		if err := g.Ledger.Extend(ctx, agent, key.Run, key.Round, clients, now.Add(g.Lease)); err != nil {
+			return nil, g.away(ctx, err)
+		}
+	}
+	over, err := g.inVain(ctx, agent, r.Training, leased)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	verdicts = append(verdicts, over...)
+	tasks, err := g.tasks(ctx, fresh, now)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	open := func(v *v1.Verdict) bool {
+		return v.Outcome == v1.Outcome_OUTCOME_ACCEPTED || v.Outcome == v1.Outcome_OUTCOME_UNKNOWN
+	}
+	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
+	return &v1.CheckInResponse{Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds()}, nil
+}
+
+func (g *Gateway) noteSeen(agent string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.seen) < seenAtMost {
+		g.seen[agent] = now
+	}
+}
+
+// turns returns what an agent names, of which there cannot be more than it may host.
+func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
+	set := map[turn]bool{}
+	named := 0
+	for _, t := range all {
+		// Also of those without a client, and named again: each takes time.
+		if named += max(len(t.Clients), 1); named > g.Clients {
+			return nil, g.wrong("clients", "more turns than %d clients can have", g.Clients)
+		}
+		for _, c := range t.Clients {
+			if !readable(t.Run) || !readable(c) {
+				return nil, g.wrong("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
+			}
+			set[turn{t.Run, t.Round, c}] = true
+		}
+	}
+	return set, nil
+}
+
+// pace says when an agent is to come back. One that waits for an answer comes soon.
+func (g *Gateway) pace(busy bool) time.Duration {
+	p := time.Duration(float64(g.agents.Load()) / g.Rate * float64(time.Second))
+	if busy {
+		p /= 10
+	}
+	p = min(max(p, g.Poll), g.MaxPoll)
+	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
+}
+
+// carriesFor is how long the bus is not asked again after it carried something.
+const carriesFor = 200 * time.Millisecond
+
+// nothingCarried says that no result is on its way to be counted. The bus answers in
+// turn with what it writes to disk, so one asks at a time, and not at all while there
+// was something a moment ago: an agent that hears ACCEPTED once more comes again.
+func (g *Gateway) nothingCarried(ctx context.Context) bool {
+	if !g.looking.TryLock() {
+		return false
+	}
+	defer g.looking.Unlock()
+	if time.Now().Before(g.carries) {
+		return false
+	}
+	waiting, taken, err := g.Bus.Depth(ctx)
+	if err != nil || waiting+taken > 0 {
+		g.carries = time.Now().Add(carriesFor)
+		return false
+	}
+	return true
+}
+
+// verdicts says what became of what was pushed.
+func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns) (all []*v1.Verdict, err error) {
+	if len(pushed) == 0 {
+		return nil, nil
+	}
+	empty := g.nothingCarried(ctx) // looked at before the ledger: what is in neither was never here
+	for _, t := range pushed {
+		where, err := g.Ledger.Standings(ctx, agent, t.Run, t.Round, t.Clients)
+		if err != nil {
+			return nil, err
+		}
+		by := map[v1.Outcome][]string{}
+		for _, c := range t.Clients {
+			o := v1.Outcome_OUTCOME_CLOSED
+			switch where[c].Is {
+			case ledger.Counted:
+				o = v1.Outcome_OUTCOME_COUNTED
+			case ledger.Held:
+				o = v1.Outcome_OUTCOME_ACCEPTED
+			case ledger.Asked:
+				o = v1.Outcome_OUTCOME_ACCEPTED
+				if empty {
+					o = v1.Outcome_OUTCOME_UNKNOWN
+				}
+			}
+			by[o] = append(by[o], c)
+		}
+		for o, clients := range by {
+			all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: o})
+		}
+	}
+	slices.SortFunc(all, func(a, b *v1.Verdict) int {
+		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Outcome, b.Outcome))
+	})
+	return all, nil
+}
+
+// inVain says which turns in training are over, so that nobody trains them to the end.
+func (g *Gateway) inVain(ctx context.Context, agent string, training []*v1.Turns, leased map[turn]bool) (all []*v1.Verdict, err error) {
+	outcomes := map[ledger.Stand]v1.Outcome{ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED}
+	for _, t := range training {
+		var gone []string
+		for _, c := range t.Clients {
+			if !leased[turn{t.Run, t.Round, c}] {
+				gone = append(gone, c)
+			}
+		}
+		if len(gone) == 0 {
+			continue
+		}
+		where, err := g.Ledger.Standings(ctx, agent, t.Run, t.Round, gone)
+		if err != nil {
+			return nil, err
+		}
+		for _, stand := range []ledger.Stand{ledger.Closed, ledger.Counted} {
+			of := slices.DeleteFunc(slices.Clone(gone), func(c string) bool { return where[c].Is != stand })
+			if len(of) > 0 {
+				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: of, Outcome: outcomes[stand]})
+			}
+		}
+	}
+	return all, nil
+}
+
+// tasks puts leases of one round together, with what is to be fetched for them.
+func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, now time.Time) (all []*v1.Task, err error) {
+	var last *v1.Task
+	for _, l := range leases {
+		if last == nil || last.Run != l.Run || last.Round != l.Round || last.Version != l.Version {
+			if last, err = g.task(ctx, l, now); err != nil {
+				return nil, err
+			}
+			if last == nil {
+				continue
+			}
+			all = append(all, last)
+		}
+		last.Clients = append(last.Clients, l.Client)
+		last.LeaseMs = min(last.LeaseMs, l.Until.Sub(now).Milliseconds())
+	}
+	return all, nil
+}
+
+// task returns the task of a lease without its clients, or nil if its version is gone:
+// then the lease is about to be.
+func (g *Gateway) task(ctx context.Context, l ledger.Task, now time.Time) (*v1.Task, error) {
+	t, err := g.Terms.Of(ctx, l.Run)
+	if err != nil {
+		return nil, err
+	}
+	v, err := g.Ledger.Version(ctx, l.Run, l.Version)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return &v1.Task{
+		Run: l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control,
+		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: t.Folds(), Fleet: int64(t.Fleet),
+	}, nil
+}

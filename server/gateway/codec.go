@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// A message of empty parts takes two bytes for each, and fifty times as much when it
+// is read. So parts are counted first.
+
+var errParts = errors.New("the message has more parts than any of an agent")
+
+// codecs are the usual ones, for messages of up to so many parts.
+func codecs(parts int) []connect.HandlerOption {
+	return []connect.HandlerOption{
+		connect.WithCodec(binaryCodec{parts}),
+		connect.WithCodec(textCodec{"json", parts}), connect.WithCodec(textCodec{"json; charset=utf-8", parts}),
+	}
+}
+
+type binaryCodec struct{ parts int }
+
+func (binaryCodec) Name() string { return "proto" }
+
+func (binaryCodec) Marshal(m any) ([]byte, error) { return proto.Marshal(m.(proto.Message)) }
+
+func (binaryCodec) MarshalAppend(b []byte, m any) ([]byte, error) {
+	return proto.MarshalOptions{}.MarshalAppend(b, m.(proto.Message))
+}
+
+func (c binaryCodec) Unmarshal(b []byte, m any) error {
+	into := m.(proto.Message)
+	if left := c.parts; !within(b, into.ProtoReflect().Descriptor(), &left) {
+		return errParts
+	}
+	return proto.Unmarshal(b, into)
+}
+
+// within says whether a message has no more parts than are left. What cannot be read
+// is left to who reads it.
+func within(b []byte, of protoreflect.MessageDescriptor, left *int) bool {
+	for len(b) > 0 {
+		if *left--; *left < 0 {
+			return false
+		}
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return true
+		}
+		b = b[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+			return true
+		}
+		if field := of.Fields().ByNumber(number); field != nil && field.Message() != nil && kind == protowire.BytesType {
+			inner, _ := protowire.ConsumeBytes(b)
+			if !within(inner, field.Message(), left) {
+				return false
+			}
+		}
+		b = b[n:]
+	}
+	return true
+}
+
+type textCodec struct {
+	name  string
+	parts int
+}
+
+func (c textCodec) Name() string { return c.name }
+
+func (textCodec) Marshal(m any) ([]byte, error) { return protojson.Marshal(m.(proto.Message)) }
+
+func (c textCodec) Unmarshal(b []byte, m any) error {
+	if bytes.Count(b, []byte(","))+bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) > c.parts {
+		return errParts
+	}
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m.(proto.Message))
+}

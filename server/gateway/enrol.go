@@ -1,0 +1,100 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	"loadstar/internal/jointoken"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+)
+
+// Join exchanges a token for a certificate.
+func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse, error) {
+	select {
+	case g.joining <- struct{}{}:
+		defer func() { <-g.joining }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if !readable(r.Name) && r.Name != "" {
+		return nil, g.wrong("name", "the name is too long or has unreadable characters")
+	}
+	now := time.Now()
+	a := ledger.Agent{ID: strings.ToLower(rand.Text()[:16]), Name: r.Name}
+	chain, expires, err := g.Authority.Sign(r.Csr, pki.Identity{Role: pki.Agent, ID: a.ID}, g.Certificates)
+	if err != nil {
+		return nil, g.wrong("csr", "%v", err)
+	}
+	a.Expires = expires
+	err = g.Ledger.Join(ctx, jointoken.Hash(r.Secret), a, now)
+	if errors.Is(err, ledger.ErrRefused) {
+		g.metrics.refused.WithLabelValues("token").Inc()
+		return nil, connect.NewError(connect.CodePermissionDenied, err)
+	} else if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	g.Log.Info("an agent has joined", "agent", a.ID, "name", a.Name)
+	return &v1.JoinResponse{Agent: a.ID, Certificates: chain}, nil
+}
+
+// Renew gives a new certificate.
+func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewResponse, error) {
+	agent, err := g.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	chain, expires, err := g.Authority.Sign(r.Csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
+	if err != nil {
+		return nil, g.wrong("csr", "%v", err)
+	}
+	if err := g.Ledger.Renewed(ctx, agent, expires, time.Now()); err != nil {
+		return nil, g.away(ctx, err)
+	}
+	return &v1.RenewResponse{Certificates: chain}, nil
+}
+
+// Announce makes clients the agent's.
+func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.AnnounceResponse, error) {
+	agent, err := g.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Clients) > g.Clients {
+		return nil, g.wrong("clients", "%d clients: an agent may host %d", len(r.Clients), g.Clients)
+	}
+	if len(r.Inputs) > 64 || r.StepSeconds < 1 || r.StepSeconds > 24*3600 {
+		return nil, g.wrong("data", "%d inputs every %d seconds are no readings", len(r.Inputs), r.StepSeconds)
+	}
+	for _, name := range slices.Concat(r.Clients, r.Inputs) {
+		if !readable(name) {
+			return nil, g.wrong("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
+		}
+	}
+	if slices.ContainsFunc(r.Inputs, func(in string) bool { return strings.ContainsAny(in, " ") }) {
+		return nil, g.wrong("name", "an input has a space in its name")
+	}
+	refused, err := g.Ledger.Announce(ctx, agent, r.Clients, r.Inputs, time.Duration(r.StepSeconds)*time.Second, time.Now())
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	if len(refused) > 0 {
+		g.metrics.refused.WithLabelValues("client").Add(float64(len(refused)))
+		g.Log.Warn("clients of others were announced", "agent", agent, "clients", len(refused))
+	}
+	return &v1.AnnounceResponse{Refused: refused}, nil
+}
+
+// readable says whether a name can be stored and shown.
+func readable(name string) bool {
+	return name != "" && len(name) <= nameBytes && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}

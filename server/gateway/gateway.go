@@ -1,0 +1,202 @@
+// Package gateway is the agents' edge: it knows who is calling, hands out tasks and
+// weights, and takes results in. It believes nothing that it is told: what it lets
+// through can be counted as it is. Any number of them may be at work.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/blob"
+	"loadstar/server/bus"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+	"loadstar/server/terms"
+)
+
+// Config is what a gateway works with.
+type Config struct {
+	Ledger    *ledger.Ledger
+	Blobs     blob.Store
+	Bus       *bus.Bus
+	Terms     *terms.Book
+	Authority *pki.Authority
+	// Certificates is how long those of agents are valid.
+	Certificates time.Duration
+	// Lease is how long an agent that says nothing may take over a turn.
+	Lease time.Duration
+	// Poll is how often an agent of a small fleet checks in. A large one does so
+	// less often: all together Rate times a second, but each once in MaxPoll.
+	Poll, MaxPoll time.Duration
+	Rate          float64
+	// Clients bounds how many an agent may host, Uploads the bytes of results that
+	// are here in parts.
+	Clients int
+	Uploads int64
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Gateway answers agents. It is safe for concurrent use.
+type Gateway struct {
+	Config
+	metrics *metrics
+	uploads *uploads
+	calls   calls
+	joining chan struct{} // bounds how many join at a time
+	agents  atomic.Int64  // that may take part, as of lately
+	looking sync.Mutex    // held by who asks the bus
+	carries time.Time     // guarded by looking: until then it is taken to carry something
+
+	mu   sync.Mutex
+	seen map[string]time.Time // since the last time this was stored
+}
+
+var _ v1.AgentServiceHandler = (*Gateway)(nil)
+
+const (
+	// chunkBytes bounds one chunk of a result, and messageBytes a whole message.
+	chunkBytes   = 4 << 20
+	messageBytes = chunkBytes + 4<<20
+	// compressBytes is what an answer has at least that is worth compressing.
+	compressBytes = 1 << 10
+	joinsAtOnce   = 4
+	seenEvery     = 10 * time.Second
+	seenAtMost    = 100_000
+	nameBytes     = 128
+	// Of a message that names all clients, with a few numbers for each, and the rest.
+	partsOfClient = 8
+	partsOfAll    = 256
+)
+
+// New returns a gateway.
+func New(c Config) *Gateway {
+	return &Gateway{
+		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
+		joining: make(chan struct{}, joinsAtOnce), seen: map[string]time.Time{}, calls: calls{of: map[string]underWay{}},
+	}
+}
+
+// Handler serves agents. Who is calling must be in a request's context, as
+// pki.Middleware puts it there.
+func (g *Gateway) Handler() http.Handler {
+	mux := http.NewServeMux()
+	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll),
+		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics), connect.WithRecover(g.failed))...)
+	mux.Handle(path, g.admit(service))
+	mux.Handle("/v1/blobs/", g.known(blob.Handler(g.Blobs, g.Log)))
+	return mux
+}
+
+// Run does what is not done on somebody's call, until the context ends.
+func (g *Gateway) Run(ctx context.Context) error {
+	tick := time.NewTicker(seenEvery)
+	defer tick.Stop()
+	for {
+		if n, err := g.Ledger.Agents(ctx); err == nil {
+			g.agents.Store(n)
+		}
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			g.storeSeen(last)
+			return nil
+		case <-tick.C:
+			g.storeSeen(ctx)
+			g.uploads.expire(time.Now())
+		}
+	}
+}
+
+func (g *Gateway) storeSeen(ctx context.Context) {
+	g.mu.Lock()
+	seen := g.seen
+	g.seen = map[string]time.Time{}
+	g.mu.Unlock()
+	if len(seen) == 0 {
+		return
+	}
+	if err := g.Ledger.Seen(ctx, seen); err != nil && ctx.Err() == nil {
+		g.Log.Warn("cannot note who has checked in", "error", err) // only for people to look at
+	}
+}
+
+// caller returns the agent that calls, if it still may.
+func (g *Gateway) caller(ctx context.Context) (string, error) {
+	who, ok := pki.From(ctx)
+	if !ok || who.Role != pki.Agent {
+		g.metrics.refused.WithLabelValues("identity").Inc()
+		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("this needs an agent's certificate"))
+	}
+	a, err := g.Ledger.Agent(ctx, who.ID)
+	switch {
+	case errors.Is(err, ledger.ErrNotFound), err == nil && a.Revoked:
+		g.metrics.refused.WithLabelValues("revoked").Inc()
+		return "", connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
+	case err != nil:
+		return "", g.away(ctx, err)
+	}
+	return who.ID, nil
+}
+
+// known lets operators through, and agents that may still call.
+func (g *Gateway) known(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if who, ok := pki.From(r.Context()); ok && who.Role == pki.Operator {
+			next.ServeHTTP(w, r)
+			return
+		}
+		agent, err := g.caller(r.Context())
+		if err != nil {
+			code := http.StatusServiceUnavailable
+			switch connect.CodeOf(err) {
+			case connect.CodeUnauthenticated:
+				code = http.StatusUnauthorized
+			case connect.CodePermissionDenied:
+				code = http.StatusForbidden
+			}
+			http.Error(w, err.Error(), code)
+			return
+		}
+		if !g.calls.enter(agent, callsOfAgent, 0) {
+			g.metrics.refused.WithLabelValues("busy").Inc()
+			http.Error(w, "too many calls are under way, try again later", http.StatusTooManyRequests)
+			return
+		}
+		defer g.calls.leave(agent, 0)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// failed answers for a call that went wrong by a mistake of ours.
+func (g *Gateway) failed(_ context.Context, s connect.Spec, _ http.Header, p any) error {
+	g.Log.Error("a call has failed, which is a bug", "procedure", s.Procedure, "panic", p, "stack", string(debug.Stack()))
+	return connect.NewError(connect.CodeInternal, errors.New("the server has failed"))
+}
+
+// away tells an agent to come back: something of ours is not there. What it is goes
+// into the log, not to the agent.
+func (g *Gateway) away(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		g.Log.Warn("cannot serve an agent", "error", err)
+	}
+	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now, try again"))
+}
+
+// wrong refuses a call that no agent of ours makes.
+func (g *Gateway) wrong(reason, format string, args ...any) error {
+	g.metrics.refused.WithLabelValues(reason).Inc()
+	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
+}

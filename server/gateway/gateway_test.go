@@ -1,0 +1,350 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/blob"
+	"loadstar/server/bus"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+	"loadstar/server/terms"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func chunk(numbers string, offset, length int) *v1.PushRequest {
+	sum := sha256.Sum256([]byte(numbers))
+	return &v1.PushRequest{Sha256: sum[:], Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}
+}
+
+// Parts of results are held up to a number of bytes, one result of each agent, and
+// forgotten when nothing comes any more.
+func TestUploads(t *testing.T) {
+	u := newUploads(100)
+	now := time.Now()
+	numbers := func(agent string) string { return strings.Repeat(agent, 40) }
+	add := func(agent string, offset, length int) (string, int64, error) {
+		t.Helper()
+		b, next, err := u.add(agent, chunk(numbers(agent), offset, length), now)
+		return string(b), next, err
+	}
+	for _, agent := range []string{"a", "b"} {
+		if b, next, err := add(agent, 0, 10); b != "" || next != 10 || err != nil {
+			t.Fatal(b, next, err)
+		}
+	}
+	if _, _, err := add("c", 0, 10); !errors.Is(err, errUploads) {
+		t.Errorf("120 of 100 bytes: %v", err)
+	}
+	if b, _, err := add("c", 0, 40); b != numbers("c") || err != nil {
+		t.Errorf("what comes whole needs no room: %q, %v", b, err)
+	}
+	if b, _, err := add("a", 10, 30); b != numbers("a") || err != nil || u.bytes != 40 {
+		t.Errorf("%q, %v, and %d bytes are held", b, err, u.bytes)
+	}
+	if cap(u.of["b"].numbers) != 40 {
+		t.Errorf("room for %d bytes is taken", cap(u.of["b"].numbers))
+	}
+	// A result that replaces another does not need room for both.
+	long := chunk(strings.Repeat("x", 90), 0, 1)
+	if _, next, err := u.add("b", long, now); next != 1 || err != nil || u.bytes != 90 {
+		t.Errorf("%d, %v, and %d bytes are held", next, err, u.bytes)
+	}
+	now = now.Add(uploadFor)
+	u.expire(now)
+	if len(u.of) != 1 {
+		t.Error("forgotten too early")
+	}
+	u.expire(now.Add(time.Second))
+	if len(u.of) != 0 || u.bytes != 0 {
+		t.Errorf("%d are held, of %d bytes", len(u.of), u.bytes)
+	}
+}
+
+func TestCalls(t *testing.T) {
+	c := calls{of: map[string]underWay{}}
+	agents := bytesOfAll / bytesOfAgent
+	for i := range agents {
+		who := fmt.Sprint(i)
+		if !c.enter(who, callsOfAgent, bytesOfAgent-1) || !c.enter(who, callsOfAgent, 1) {
+			t.Fatalf("agent %d has no room", i)
+		}
+		if c.enter(who, callsOfAgent, 1) {
+			t.Fatalf("agent %d has too much room", i)
+		}
+	}
+	if c.enter("another", callsOfAgent, 1) {
+		t.Error("there is room for more than all")
+	}
+	if !c.enter("another", callsOfAgent, 0) {
+		t.Error("there is no room for what has no body")
+	}
+	c.leave("another", 0)
+	for i := range agents {
+		c.leave(fmt.Sprint(i), 1)
+		c.leave(fmt.Sprint(i), bytesOfAgent-1)
+	}
+	if len(c.of) != 0 || c.bytes != 0 {
+		t.Errorf("%d are held, of %d bytes", len(c.of), c.bytes)
+	}
+	for i := range callsOfAgent + 1 {
+		if c.enter("one", callsOfAgent, 0) != (i < callsOfAgent) {
+			t.Errorf("call %d", i)
+		}
+	}
+}
+
+// parts counts what a message is made of, the other way round.
+func parts(m protoreflect.Message) (n int) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsList() && f.Message() != nil:
+			for i := range v.List().Len() {
+				n += 1 + parts(v.List().Get(i).Message())
+			}
+		case f.IsList():
+			n += v.List().Len()
+		case f.Message() != nil:
+			n += 1 + parts(v.Message())
+		default:
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+func TestCodecs(t *testing.T) {
+	q := &v1.CheckInRequest{
+		Training: []*v1.Turns{{Run: "r", Round: 1, Clients: []string{"a", "b"}}, {Run: "r", Round: 2}},
+		Pushed:   []*v1.Turns{{Clients: []string{"c"}}},
+	}
+	const n = 3 + 4 + 2 + 1
+	if got := parts(q.ProtoReflect()); got != n {
+		t.Fatal(got)
+	}
+	b, err := proto.Marshal(q)
+	must(t, err)
+	text, err := protojson.Marshal(q)
+	must(t, err)
+	for most, want := range map[int]bool{n: true, n - 1: false, 1: false} {
+		got := &v1.CheckInRequest{}
+		if err := (binaryCodec{most}).Unmarshal(b, got); (err == nil) != want || want && !proto.Equal(got, q) {
+			t.Errorf("%d parts: %v", most, err)
+		}
+	}
+	for most, want := range map[int]bool{20: true, 5: false} {
+		got := &v1.CheckInRequest{}
+		if err := (textCodec{"json", most}).Unmarshal(text, got); (err == nil) != want || want && !proto.Equal(got, q) {
+			t.Errorf("%d parts of text: %v", most, err)
+		}
+	}
+}
+
+func FuzzCodec(f *testing.F) {
+	for _, m := range seeds("run") {
+		b, err := proto.Marshal(m)
+		must(f, err)
+		f.Add(b)
+		text, err := protojson.Marshal(m)
+		must(f, err)
+		f.Add(text)
+	}
+	f.Add(bytes.Repeat([]byte{0x2a, 0}, 99))
+	f.Add(bytes.Repeat([]byte{0x0b}, 99)) // groups in groups
+	f.Fuzz(func(t *testing.T, b []byte) {
+		const most = 50
+		for _, m := range seeds("run") {
+			for _, c := range []interface{ Unmarshal([]byte, any) error }{binaryCodec{most}, textCodec{"json", 2 * most}} {
+				got := m.ProtoReflect().New().Interface()
+				if err := c.Unmarshal(b, got); err == nil && parts(got.ProtoReflect()) > 2*most {
+					t.Errorf("%d parts in %x", parts(got.ProtoReflect()), b)
+				}
+			}
+		}
+	})
+}
+
+// seeds are messages that agents send.
+func seeds(run string) map[string]proto.Message {
+	numbers := make([]byte, 64)
+	sum := sha256.Sum256(numbers)
+	return map[string]proto.Message{
+		v1.AgentServiceJoinProcedure:     &v1.JoinRequest{Secret: []byte("secret"), Csr: []byte("request"), Name: "name"},
+		v1.AgentServiceRenewProcedure:    &v1.RenewRequest{Csr: []byte("request")},
+		v1.AgentServiceAnnounceProcedure: &v1.AnnounceRequest{Clients: []string{"a0", "a1"}, Inputs: []string{"wind"}, StepSeconds: 3600},
+		v1.AgentServiceCheckInProcedure: &v1.CheckInRequest{
+			Training: []*v1.Turns{{Run: run, Clients: []string{"a0"}}}, Pushed: []*v1.Turns{{Run: run, Round: 1, Clients: []string{"a1", "a2"}}},
+		},
+		v1.AgentServicePushProcedure: &v1.PushRequest{
+			Run: run, Round: 0, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{{Client: "a0", Examples: 3, Steps: 2, TrainLoss: 0.5}},
+			Sha256: sum[:], Size: int64(len(numbers)), Chunk: numbers,
+		},
+		v1.AgentServiceDeclineProcedure: &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Clients: []string{"a0"}}, Reason: "why"},
+	}
+}
+
+// newGateway returns a gateway with one agent, that was asked for a round, and its
+// handler as that agent sees it.
+func newGateway(t testing.TB) (*Gateway, http.Handler) {
+	t.Helper()
+	ctx := t.Context()
+	dir := t.TempDir()
+	l, err := ledger.Open(ctx, "sqlite:"+filepath.Join(dir, "ledger.db"))
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	b, err := bus.Open(ctx, bus.Config{Dir: filepath.Join(dir, "nats")}, slog.New(slog.DiscardHandler))
+	must(t, err)
+	t.Cleanup(func() { must(t, b.Close(context.Background())) })
+	authority, err := pki.Open(filepath.Join(dir, "pki"))
+	must(t, err)
+	store, err := blob.Files(filepath.Join(dir, "blobs"))
+	must(t, err)
+	now := time.Now()
+	must(t, l.AddToken(ctx, []byte("token"), "", 1, now.Add(time.Hour)))
+	must(t, l.Join(ctx, []byte("token"), ledger.Agent{ID: "agent"}, now))
+	_, err = l.Announce(ctx, "agent", []string{"a0", "a1", "a2"}, nil, time.Hour, now)
+	must(t, err)
+	must(t, l.AddRun(ctx, ledger.Run{ID: "run", Created: now}, "test"))
+	lead, err := l.Lead(ctx, "test", time.Hour, now)
+	must(t, err)
+	plan := "{algorithm: fedavg, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, evaluate: {every: 0}}"
+	must(t, l.Drive(ctx, lead, "run", func(d *ledger.Drive) error {
+		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, now); err != nil {
+			return err
+		}
+		if _, err := d.Ask(0, 0, []int64{0, 1, 2}, now.Add(time.Hour)); err != nil {
+			return err
+		}
+		return d.Save("{}", ledger.Round{Opened: now})
+	}))
+	g := New(Config{
+		Ledger: l, Blobs: store, Bus: b, Authority: authority, Certificates: time.Hour, Lease: time.Hour, Poll: time.Second, MaxPoll: time.Minute, Rate: 100,
+		Clients: 50, Uploads: 1 << 20, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Terms: terms.NewBook(func(ctx context.Context, id string) (*terms.Terms, error) {
+			r, err := l.Run(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			return terms.Read(r.Plan, r.PlanBlob, r.Fleet)
+		}),
+	})
+	h := g.Handler()
+	return g, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(pki.With(r.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})))
+	})
+}
+
+// Whatever an agent sends, there is an answer of those that are meant.
+func FuzzHandler(f *testing.F) {
+	g, h := newGateway(f)
+	x, err := g.Terms.Of(f.Context(), "run")
+	must(f, err)
+	var all []string
+	for procedure := range seeds("run") {
+		all = append(all, procedure)
+	}
+	slices.Sort(all)
+	for i, procedure := range all {
+		m := seeds("run")[procedure]
+		if q, ok := m.(*v1.PushRequest); ok {
+			q.Chunk = make([]byte, x.Rules.UpdateBytes(x.Shared))
+			sum := sha256.Sum256(q.Chunk)
+			q.Size, q.Sha256 = int64(len(q.Chunk)), sum[:]
+		}
+		b, err := proto.Marshal(m)
+		must(f, err)
+		f.Add(byte(i), false, b)
+		text, err := protojson.Marshal(m)
+		must(f, err)
+		f.Add(byte(i), true, text)
+	}
+	f.Fuzz(func(t *testing.T, which byte, text bool, body []byte) {
+		procedure := all[int(which)%len(all)]
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, procedure, bytes.NewReader(body))
+		r.Header.Set("Content-Type", map[bool]string{false: "application/proto", true: "application/json"}[text])
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		switch w.Code {
+		case http.StatusOK, http.StatusBadRequest, http.StatusForbidden, http.StatusTooManyRequests:
+		default:
+			t.Errorf("%s: %d %s", procedure, w.Code, w.Body)
+		}
+		if len(g.calls.of) != 0 || g.calls.bytes != 0 || g.uploads.bytes > g.Uploads {
+			t.Error("something is left behind")
+		}
+	})
+}
+
+// A mistake of ours is an answer too, and ends nothing.
+func TestFailed(t *testing.T) {
+	g, h := newGateway(t)
+	g.Terms = terms.NewBook(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
+	b, err := proto.Marshal(seeds("run")[v1.AgentServicePushProcedure])
+	must(t, err)
+	for range 2 * callsOfAgent {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, v1.AgentServicePushProcedure, bytes.NewReader(b))
+		r.Header.Set("Content-Type", "application/proto")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "a bug") {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+}
+
+// The pace of a fleet: so many check-ins a second all together, within bounds.
+func TestPace(t *testing.T) {
+	g := &Gateway{Config: Config{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}
+	for _, c := range []struct {
+		agents int64
+		busy   bool
+		want   time.Duration
+	}{
+		{0, false, time.Second},
+		{10, true, time.Second},
+		{50_000, false, 100 * time.Second},
+		{50_000, true, 10 * time.Second},
+		{10_000_000, false, time.Hour},
+		{10_000_000, true, 2000 * time.Second},
+	} {
+		g.agents.Store(c.agents)
+		var sum time.Duration
+		for range 1000 {
+			p := g.pace(c.busy)
+			if float64(p) < 0.8*float64(c.want)-1 || float64(p) > 1.2*float64(c.want)+1 {
+				t.Fatalf("%d agents: %v, want about %v", c.agents, p, c.want)
+			}
+			sum += p
+		}
+		if mean := sum / 1000; mean < c.want*95/100 || mean > c.want*105/100 {
+			t.Errorf("%d agents: %v in the mean, want %v", c.agents, mean, c.want)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package gateway
+
+import (
+	"context"
+	"path"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"loadstar/server/bus"
+)
+
+// metrics is also an interceptor that times calls.
+type metrics struct {
+	calls    *prometheus.HistogramVec // by method and code
+	refused  *prometheus.CounterVec   // by reason
+	stored   prometheus.Histogram
+	bytes    prometheus.Counter
+	declined prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer, b *bus.Bus) *metrics {
+	m := &metrics{
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "loadstar_gateway_call_seconds", Help: "Calls of agents.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}, []string{"method", "code"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_refused_total", Help: "What agents were refused, by reason."}, []string{"reason"}),
+		stored: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "loadstar_gateway_store_seconds", Help: "Putting a result on the bus, on disk.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+		}),
+		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results taken in."}),
+		declined: prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents gave back."}),
+	}
+	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_bus_waiting", Help: "Results that wait to be counted."}, func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		waiting, taken, err := b.Depth(ctx)
+		if err != nil {
+			return -1
+		}
+		return float64(waiting + taken)
+	})
+	r.MustRegister(m.calls, m.refused, m.stored, m.bytes, m.declined, depth)
+	return m
+}
+
+var _ connect.Interceptor = (*metrics)(nil)
+
+func (m *metrics) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		wasRead(ctx)
+		start := time.Now()
+		answer, err := next(ctx, r)
+		code := "ok"
+		if err != nil {
+			code = connect.CodeOf(err).String()
+		}
+		m.calls.WithLabelValues(path.Base(r.Spec().Procedure), code).Observe(time.Since(start).Seconds())
+		return answer, err
+	}
+}
+
+func (m *metrics) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (m *metrics) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}

@@ -1,0 +1,174 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"connectrpc.com/connect"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/bus"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// Push takes a result in. It is stored when the answer is ACCEPTED, and final when it
+// is anything else but PART.
+func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
+	agent, err := g.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t, err := g.Terms.Of(ctx, r.Run)
+	if errors.Is(err, ledger.ErrNotFound) {
+		return g.reject("run", "there is no such run"), nil
+	} else if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	if reason := g.shape(r, t); reason != "" {
+		return g.reject("shape", reason), nil
+	}
+	over, err := g.over(ctx, agent, r)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	if over != nil {
+		return over, nil
+	}
+	numbers, next, err := g.uploads.add(agent, r, time.Now())
+	if err != nil {
+		g.metrics.refused.WithLabelValues("uploads").Inc()
+		return nil, connect.NewError(connect.CodeResourceExhausted, err)
+	}
+	if numbers == nil {
+		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_PART, NextOffset: next}, nil
+	}
+	if sum := sha256.Sum256(numbers); !bytes.Equal(sum[:], r.Sha256) {
+		return g.reject("hash", "the numbers are not those of the hash"), nil
+	}
+	a := &v1.Arrival{Run: r.Run, Round: r.Round, Version: r.Version, Agent: agent, Form: r.Form, Shares: r.Shares, Numbers: numbers}
+	if err := t.Check(terms.Of(a)); err != nil {
+		return g.reject("numbers", err.Error()), nil
+	}
+	message, err := proto.Marshal(a)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	start := time.Now()
+	err = g.Bus.Publish(ctx, messageID(a, r.Sha256), message)
+	if errors.Is(err, bus.ErrFull) {
+		g.metrics.refused.WithLabelValues("full").Inc()
+		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too many results wait to be counted, try again later"))
+	} else if errors.Is(err, bus.ErrTooLarge) {
+		return g.reject("size", "the result has more bytes than can be carried"), nil
+	} else if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	g.metrics.stored.Observe(time.Since(start).Seconds())
+	g.metrics.bytes.Add(float64(len(numbers)))
+	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
+}
+
+// messageID is the same for a result that is sent again. Two clients may well have the
+// same numbers.
+func messageID(a *v1.Arrival, numbers []byte) string {
+	h := sha256.New()
+	h.Write(numbers)
+	for _, s := range a.Shares {
+		fmt.Fprintf(h, "%q", s.Client)
+	}
+	return fmt.Sprintf("%s/%d/%s/%x", a.Run, a.Round, a.Agent, h.Sum(nil))
+}
+
+func (g *Gateway) reject(kind, reason string) *v1.PushResponse {
+	g.metrics.refused.WithLabelValues(kind).Inc()
+	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_REJECTED, Reason: reason}
+}
+
+// shape says what is wrong with a result before any of its numbers is looked at.
+func (g *Gateway) shape(r *v1.PushRequest, t *terms.Terms) string {
+	size := int64(t.Rules.UpdateBytes(t.Shared))
+	switch {
+	case r.Form == v1.Form_FORM_UPDATE && len(r.Shares) != 1:
+		return fmt.Sprintf("one update of %d clients", len(r.Shares))
+	case r.Form == v1.Form_FORM_UPDATE && r.Size != size:
+		return fmt.Sprintf("%d bytes: the shared part of this plan has %d", r.Size, size)
+	case r.Form == v1.Form_FORM_SUM && !t.Folds():
+		return "a sum: this plan needs each update"
+	case r.Form == v1.Form_FORM_SUM && r.Size != t.SumBytes():
+		return fmt.Sprintf("%d bytes: a sum of this plan has %d", r.Size, t.SumBytes())
+	case r.Form != v1.Form_FORM_UPDATE && r.Form != v1.Form_FORM_SUM:
+		return "a form that is not known here"
+	case len(r.Shares) == 0 || len(r.Shares) > g.Clients:
+		return fmt.Sprintf("a result of %d clients", len(r.Shares))
+	case len(r.Sha256) != sha256.Size || len(r.Chunk) > chunkBytes || r.Offset < 0 || r.Offset > r.Size || int64(len(r.Chunk)) > r.Size-r.Offset:
+		return "a chunk that is not part of the result"
+	case slices.ContainsFunc(r.Shares, func(s *v1.Share) bool { return !readable(s.GetClient()) }):
+		return "a client's name is none"
+	}
+	return ""
+}
+
+// over answers for turns that need no numbers any more: they are counted or closed, or
+// were never this agent's.
+func (g *Gateway) over(ctx context.Context, agent string, r *v1.PushRequest) (*v1.PushResponse, error) {
+	clients := make([]string, len(r.Shares))
+	for i, s := range r.Shares {
+		clients[i] = s.Client
+	}
+	where, err := g.Ledger.Standings(ctx, agent, r.Run, r.Round, clients)
+	if err != nil {
+		return nil, err
+	}
+	counted := 0
+	for _, c := range clients {
+		switch w := where[c]; {
+		case w.Is == ledger.Counted:
+			counted++
+		case w.Is == ledger.Held:
+			return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
+		case w.Is == ledger.Asked && w.Version != r.Version:
+			return g.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
+		case w.Is != ledger.Asked:
+			// Too late, or another's client: the same for whoever asks.
+			g.metrics.refused.WithLabelValues("closed").Inc()
+			return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
+		}
+	}
+	switch counted {
+	case 0:
+		return nil, nil
+	case len(clients):
+		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
+	}
+	return g.reject("overlap", "some of the clients of this sum were counted before"), nil
+}
+
+// Decline gives turns back.
+func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
+	agent, err := g.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t := r.GetTurns()
+	if t == nil || len(t.Clients) == 0 || len(r.Reason) > 1024 {
+		return nil, g.wrong("clients", "nothing, or with too many words, is declined")
+	}
+	if _, err := g.turns([]*v1.Turns{t}); err != nil {
+		return nil, err
+	}
+	if err := g.Ledger.Decline(ctx, agent, t.Run, t.Round, t.Clients); err != nil {
+		return nil, g.away(ctx, err)
+	}
+	g.metrics.declined.Add(float64(len(t.Clients)))
+	g.Log.Warn("an agent declines", "agent", agent, "run", t.Run, "round", t.Round, "clients", len(t.Clients), "reason", r.Reason)
+	g.Bus.Wake(t.Run)
+	return &v1.DeclineResponse{}, nil
+}

@@ -1,0 +1,80 @@
+package gateway
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// uploads holds results that have come in part. It is memory of this process alone: an
+// agent that meets another gateway begins again.
+type uploads struct {
+	most int64
+
+	mu    sync.Mutex
+	bytes int64
+	of    map[string]*upload // by agent: one at a time
+}
+
+type upload struct {
+	hash    [32]byte
+	numbers []byte // as far as they have come
+	size    int64
+	touched time.Time
+}
+
+const uploadFor = 2 * time.Minute
+
+var errUploads = errors.New("too many results are on their way, try again later")
+
+func newUploads(most int64) *uploads { return &uploads{most: most, of: map[string]*upload{}} }
+
+// add takes a chunk in. It returns the numbers if they are whole, which the caller
+// then owns, and otherwise where the next chunk begins.
+func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []byte, next int64, err error) {
+	if r.Offset == 0 && int64(len(r.Chunk)) == r.Size {
+		return r.Chunk, 0, nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	x := u.of[agent]
+	if x == nil || x.hash != [32]byte(r.Sha256) || x.size != r.Size {
+		if x != nil {
+			u.remove(agent)
+		}
+		if u.bytes+r.Size > u.most {
+			return nil, 0, errUploads
+		}
+		x = &upload{hash: [32]byte(r.Sha256), size: r.Size, numbers: make([]byte, 0, r.Size)}
+		u.of[agent] = x
+		u.bytes += r.Size
+	}
+	x.touched = now
+	if r.Offset != int64(len(x.numbers)) {
+		return nil, int64(len(x.numbers)), nil
+	}
+	x.numbers = append(x.numbers, r.Chunk...)
+	if int64(len(x.numbers)) < x.size {
+		return nil, int64(len(x.numbers)), nil
+	}
+	u.remove(agent)
+	return x.numbers, 0, nil
+}
+
+func (u *uploads) remove(agent string) {
+	u.bytes -= u.of[agent].size
+	delete(u.of, agent)
+}
+
+// expire forgets what has not moved for long.
+func (u *uploads) expire(now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for agent, x := range u.of {
+		if now.Sub(x.touched) > uploadFor {
+			u.remove(agent)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// Event is something that an operator or an agent did to the system.
+type Event struct {
+	At                             time.Time
+	Actor, Action, Subject, Detail string
+}
+
+// Note adds an event that has no other trace here.
+func (l *Ledger) Note(ctx context.Context, e Event) error {
+	return l.update(ctx, func(tx *sql.Tx) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
+}
+
+func (l *Ledger) audit(ctx context.Context, tx *sql.Tx, at time.Time, actor, action, subject, detail string) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)",
+		fmt.Sprintf("%016x-%08x-%s", millis(at), l.events.Add(1), rand.Text()[:8]), millis(at), actor, action, subject, detail)
+	return err
+}
+
+// Audit returns the newest events, newest first.
+func (l *Ledger) Audit(ctx context.Context, limit int) (all []Event, err error) {
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var e Event
+		var at int64
+		if err := r.Scan(&at, &e.Actor, &e.Action, &e.Subject, &e.Detail); err != nil {
+			return err
+		}
+		e.At = moment(at)
+		all = append(all, e)
+		return nil
+	}, "SELECT at, actor, action, subject, detail FROM audit ORDER BY id DESC LIMIT $1", limit)
+	return all, err
+}

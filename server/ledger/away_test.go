@@ -1,0 +1,40 @@
+package ledger
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestAway(t *testing.T) {
+	nobody := filepath.Join(t.TempDir(), "nobody")
+	for at, want := range map[string]bool{
+		"postgres://postgres@/x?host=" + nobody:    true,
+		"postgres://postgres@127.0.0.1:1/x":        true,
+		"postgres://postgres@127.0.0.1:nowhere/x":  false,
+		"sqlite:" + filepath.Join(nobody, "no.db"): false,
+	} {
+		l, err := Open(t.Context(), at)
+		if err == nil {
+			l.Close()
+			t.Fatalf("%s can be opened", at)
+		}
+		if Away(err) != want {
+			t.Errorf("%s: away is %v, want %v: %v", at, !want, want, err)
+		}
+	}
+}
+
+// TestAwayNoDatabase expects no hope where a server answers that it has no such
+// database.
+func TestAwayNoDatabase(t *testing.T) {
+	at := strings.Replace(cluster.Database(t), "@/postgres?", "@/missing?", 1)
+	l, err := Open(t.Context(), at)
+	if err == nil {
+		l.Close()
+		t.Fatalf("%s can be opened", at)
+	}
+	if Away(err) {
+		t.Errorf("waiting would not help with %v", err)
+	}
+}

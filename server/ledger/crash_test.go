@@ -1,0 +1,223 @@
+package ledger
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/internal/pgtest"
+)
+
+// child is another process that works with the ledger: it opens it, or counts all turns
+// of a round in an order of its own, and says which it has counted.
+func child(at string, args []string) error {
+	ctx := context.Background()
+	l, err := Open(ctx, at)
+	for tries := 0; Away(err) && tries < 1000; tries++ {
+		time.Sleep(10 * time.Millisecond)
+		l, err = Open(ctx, at)
+	}
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if args[0] == "open" {
+		return nil
+	}
+	turns, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	seed, err := strconv.ParseUint(args[2], 10, 64)
+	if err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(seed, 0))
+	names := named("c", turns)
+	rng.Shuffle(turns, func(i, k int) { names[i], names[k] = names[k], names[i] })
+	for deadline := time.Now().Add(time.Minute); len(names) > 0; {
+		var batch []Arrival
+		rest := names
+		for len(rest) > 0 && len(batch) < 2 {
+			n := min(1+rng.IntN(3), len(rest))
+			batch = append(batch, one("agent", 0, 0, rest[:n]...))
+			rest = rest[n:]
+		}
+		counted, err := l.Count(ctx, "run", batch, sums(batch))
+		if err != nil {
+			if !Away(err) || time.Now().After(deadline) {
+				return fmt.Errorf("not away: %w", err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			continue // whatever became of it
+		}
+		var said bytes.Buffer
+		for _, i := range counted {
+			for _, s := range batch[i].Shares {
+				fmt.Fprintln(&said, s.Client)
+			}
+		}
+		if _, err := os.Stdout.Write(said.Bytes()); err != nil {
+			return err
+		}
+		names = rest
+	}
+	// Sums in which one was counted before are not, so each is given alone as well.
+	for part := range slices.Chunk(named("c", turns), 100) {
+		var batch []Arrival
+		for _, c := range part {
+			batch = append(batch, one("agent", 0, 0, c))
+		}
+		if _, err := l.Count(ctx, "run", batch, sums(batch)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counter is a child that counts.
+type counter struct {
+	cmd  *exec.Cmd
+	said []string // once it has ended
+	done chan error
+	some chan struct{} // closed when it has counted something
+}
+
+func count(t *testing.T, at string, turns int, seed uint64) *counter {
+	t.Helper()
+	c := &counter{cmd: exec.Command(os.Args[0], "count", strconv.Itoa(turns), strconv.FormatUint(seed, 10)), done: make(chan error, 1), some: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), "LEDGER_CHILD="+at)
+	var trouble bytes.Buffer
+	c.cmd.Stderr = &trouble
+	out, err := c.cmd.StdoutPipe()
+	must(t, err)
+	must(t, c.cmd.Start())
+	t.Cleanup(func() { c.cmd.Process.Kill() }) //nolint:errcheck // it has ended, unless the test has failed
+	go func() {
+		first := sync.OnceFunc(func() { close(c.some) })
+		for lines := bufio.NewScanner(out); lines.Scan(); first() {
+			c.said = append(c.said, lines.Text())
+		}
+		first()
+		err := c.cmd.Wait()
+		if trouble.Len() > 0 {
+			err = errors.Join(err, errors.New(trouble.String()))
+		}
+		c.done <- err
+	}()
+	return c
+}
+
+// kept checks that everything that was said to be counted is.
+func (s *site) kept(said []string) {
+	s.t.Helper()
+	for part := range slices.Chunk(said, 500) {
+		where, err := s.Standings(context.Background(), "agent", "run", 0, part)
+		must(s.t, err)
+		for _, c := range part {
+			if where[c].Is != Counted {
+				s.t.Errorf("%s was counted, and is %v", c, where[c])
+				return
+			}
+		}
+	}
+}
+
+// TestKill kills processes that count, at any time, and lets others go on. No turn is
+// lost, and none is twice in the sums.
+func TestKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	onBoth(t, func(t *testing.T, at string) {
+		const turns, kills = 1500, 4
+		s := plant(t, at, turns)
+		s.ask(0, 0, upTo(turns)...)
+		must(t, s.Close()) // so that a reader has to recover what a dead one left behind
+		rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
+		receipts := 0
+		for k := range uint64(kills) {
+			both := []*counter{count(t, at, turns, 2*k), count(t, at, turns, 2*k+1)}
+			<-both[0].some
+			for _, c := range both {
+				time.Sleep(time.Duration(rng.IntN(30)) * time.Millisecond)
+				if err := c.cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) {
+					must(t, err)
+				}
+			}
+			for _, c := range both {
+				<-c.done
+			}
+			l, err := Open(t.Context(), at)
+			must(t, err)
+			now := &site{l, t, s.lead, s.run}
+			leases, n := now.balance()
+			now.kept(slices.Concat(both[0].said, both[1].said))
+			if leases+n != turns || n < receipts {
+				t.Errorf("%d leases, %d receipts, and %d before", leases, n, receipts)
+			}
+			receipts = n
+			must(t, l.Close())
+		}
+		if receipts == 0 || receipts == turns {
+			t.Logf("the kills came at no good time: %d of %d were counted by then", receipts, turns)
+		}
+		last := count(t, at, turns, 99)
+		if err := <-last.done; err != nil {
+			t.Error(err)
+		}
+		now := &site{open(t, at), t, s.lead, s.run}
+		if leases, n := now.balance(); leases != 0 || n != turns {
+			t.Errorf("%d leases, %d receipts in the end", leases, n)
+		}
+	})
+}
+
+// TestPostgresCrashes kills the database itself, and its memory with it, while two
+// processes count. They go on when it is back.
+func TestPostgresCrashes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	server := pgtest.Single(t)
+	must(t, server.Create("ledger"))
+	at := server.URL("ledger")
+	const turns = 1500
+	s := plant(t, at, turns)
+	s.ask(0, 0, upTo(turns)...)
+	must(t, s.Close())
+	both := []*counter{count(t, at, turns, 1), count(t, at, turns, 2)}
+	<-both[0].some
+	for range 2 {
+		time.Sleep(time.Duration(20+rand.IntN(100)) * time.Millisecond)
+		must(t, server.Crash())
+		must(t, server.Start())
+		wantEqual(t, "where the server is", server.URL("ledger"), at)
+		l, err := Open(t.Context(), at)
+		must(t, err)
+		(&site{l, t, s.lead, s.run}).balance()
+		must(t, l.Close())
+	}
+	for _, c := range both {
+		if err := <-c.done; err != nil {
+			t.Error(err)
+		}
+	}
+	now := &site{open(t, at), t, s.lead, s.run}
+	leases, n := now.balance()
+	if leases != 0 || n != turns {
+		t.Errorf("%d leases, %d receipts in the end", leases, n)
+	}
+	now.kept(slices.Concat(both[0].said, both[1].said))
+}

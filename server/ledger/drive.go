@@ -1,0 +1,312 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Drive is a coordinator's transaction on one run. Nobody counts for the run
+// meanwhile, so it is to be short.
+type Drive struct {
+	l   *Ledger
+	ctx context.Context
+	tx  *sql.Tx
+	// Run is as it was when the transaction began.
+	Run Run
+}
+
+// Drive runs do in a transaction that holds the run. It fails with ErrDeposed if
+// somebody else coordinates by now. After any error the caller must read anew what
+// it remembers of the run: whether a commit happened may be unknown.
+func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Drive) error) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		if err := l.leads(ctx, tx, lead); err != nil {
+			return err
+		}
+		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.locking("UPDATE"), run))
+		if err != nil {
+			return found(err, "run "+run)
+		}
+		return do(&Drive{l, ctx, tx, r})
+	})
+}
+
+// Fleet is what the clients that could take part have in common.
+type Fleet struct {
+	Clients int64
+	Inputs  []string        // that all have
+	Steps   []time.Duration // more than one cannot be trained together
+}
+
+// Fleet looks at all clients.
+func (d *Drive) Fleet() (Fleet, error) { return fleet(d.ctx, d.tx) }
+
+// Fleet looks at all clients.
+func (l *Ledger) Fleet(ctx context.Context) (Fleet, error) { return fleet(ctx, l.db) }
+
+func fleet(ctx context.Context, q querier) (f Fleet, err error) {
+	first := true
+	err = query(ctx, q, func(r *sql.Rows) error {
+		var inputs string
+		var step, n int64
+		if err := r.Scan(&inputs, &step, &n); err != nil {
+			return err
+		}
+		has := strings.Fields(inputs)
+		if first {
+			f.Inputs, first = has, false
+		}
+		f.Inputs = slices.DeleteFunc(f.Inputs, func(in string) bool { return !slices.Contains(has, in) })
+		if span := time.Duration(step) * time.Second; !slices.Contains(f.Steps, span) {
+			f.Steps = append(f.Steps, span)
+		}
+		f.Clients += n
+		return nil
+	}, `SELECT c.inputs, c.step, count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0 GROUP BY c.inputs, c.step`)
+	slices.Sort(f.Steps)
+	return f, err
+}
+
+// Begin makes all clients the run's fleet, numbered in the order of their names'
+// bytes, and sets what the run begins with: Plan, PlanBlob, Machine and Server.
+func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
+	collate := ` COLLATE "C"`
+	if d.l.lite {
+		collate = " COLLATE BINARY"
+	}
+	res, err := d.tx.ExecContext(d.ctx, `INSERT INTO members (run, no, client) SELECT $1, row_number() OVER (ORDER BY c.name`+collate+`) - 1, c.name
+		FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0`, d.Run.ID)
+	if err != nil {
+		return 0, err
+	}
+	if fleet, err = res.RowsAffected(); err != nil {
+		return 0, err
+	}
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, machine = $7, server = $8 WHERE id = $1",
+		d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, millis(now), r.Machine, r.Server); err != nil {
+		return 0, err
+	}
+	return fleet, d.addVersion(0, v)
+}
+
+func (d *Drive) addVersion(version int64, v Version) error {
+	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO versions (run, version, weights, control) VALUES ($1, $2, $3, $4)", d.Run.ID, version, v.Weights, v.Control)
+	return err
+}
+
+// End ends the run.
+func (d *Drive) End(s State, reason string, now time.Time) error {
+	return end(d.ctx, d.tx, d.Run.ID, s, reason, now)
+}
+
+// Receipt is one counted turn.
+type Receipt struct {
+	No, Round, Version, Batch int64
+	TrainLoss                 float64
+}
+
+// Receipts returns what was counted after a batch, in its order.
+func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
+	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+		var x Receipt
+		err := r.Scan(&x.No, &x.Round, &x.Version, &x.Batch, &x.TrainLoss)
+		all = append(all, x)
+		return err
+	}, "SELECT no, round, version, batch, train_loss FROM receipts WHERE run = $1 AND batch > $2 ORDER BY batch, no", d.Run.ID, after)
+	return all, err
+}
+
+// Withdraw takes back the leases that have run out, and returns them.
+func (d *Drive) Withdraw(now time.Time) (all []Receipt, err error) {
+	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+		var x Receipt
+		err := r.Scan(&x.No, &x.Round, &x.Version)
+		all = append(all, x)
+		return err
+	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING no, round, version", d.Run.ID, millis(now))
+	return all, err
+}
+
+// Ask gives leases to members, and returns those that cannot take part any more.
+func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gone []int64, err error) {
+	for part := range slices.Chunk(members, d.l.chunk) {
+		args := []any{d.Run.ID, round, version, millis(until)}
+		for _, no := range part {
+			args = append(args, no)
+		}
+		asked := map[int64]bool{}
+		err := query(d.ctx, d.tx, func(r *sql.Rows) error {
+			var no int64
+			err := r.Scan(&no)
+			asked[no] = true
+			return err
+		}, `INSERT INTO leases (run, round, client, no, agent, version, until)
+			SELECT m.run, CAST($2 AS BIGINT), m.client, m.no, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT) FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent
+			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no IN `+list(4, len(part))+" RETURNING no", args...)
+		if err != nil {
+			return nil, err
+		}
+		for _, no := range part {
+			if !asked[no] {
+				gone = append(gone, no)
+			}
+		}
+	}
+	return gone, nil
+}
+
+// Save stores where the machine stands, and the open round with it.
+func (d *Drive) Save(machine string, open Round) error {
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET machine = $2, round = $3 WHERE id = $1", d.Run.ID, machine, open.Round); err != nil {
+		return err
+	}
+	_, err := d.tx.ExecContext(d.ctx, `INSERT INTO rounds (run, round, version, state, opened, asked, lost) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (run, round) DO UPDATE SET asked = excluded.asked, lost = excluded.lost`,
+		d.Run.ID, open.Round, open.Version, RoundOpen, millis(open.Opened), open.Asked, open.Lost)
+	return err
+}
+
+// Close closes a round: what was counted up to the run's newest batch is what it
+// merges. Unless leases are carried into later rounds, they are withdrawn. It stores
+// the machine, which has gone on to the next round.
+func (d *Drive) Close(r Round, machine string, carries bool) error {
+	err := d.move(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
+		WHERE run = $1 AND round = $2 AND state = $4`, r.Round, r.State, RoundOpen, millis(r.Closed), r.Asked, r.Counted, r.Late, r.Lost, r.Loss, d.Run.Batch)
+	if err != nil {
+		return err
+	}
+	if !carries {
+		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM leases WHERE run = $1", d.Run.ID); err != nil {
+			return err
+		}
+	}
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET machine = $2 WHERE id = $1", d.Run.ID, machine); err != nil {
+		return err
+	}
+	if r.State == RoundAbandoned {
+		return d.forget(d.Run.Batch)
+	}
+	return nil
+}
+
+// Publish makes a merging round's result the newest version, and forgets what went
+// into it.
+func (d *Drive) Publish(round Round, v Version, server string) error {
+	if err := d.move("UPDATE rounds SET state = $3 WHERE run = $1 AND round = $2 AND state = $4", round.Round, RoundMerged, RoundMerging); err != nil {
+		return err
+	}
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET version = $2, server = $3 WHERE id = $1", d.Run.ID, round.Version+1, server); err != nil {
+		return err
+	}
+	if err := d.addVersion(round.Version+1, v); err != nil {
+		return err
+	}
+	return d.forget(round.LastBatch)
+}
+
+// move brings a round from one state to another.
+func (d *Drive) move(text string, round int64, to, from string, args ...any) error {
+	r, err := d.tx.ExecContext(d.ctx, text, append([]any{d.Run.ID, round, to, from}, args...)...)
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err != nil {
+		return err
+	} else if n != 1 {
+		return fmt.Errorf("round %d of run %s is not %s: %w", round, d.Run.ID, from, ErrRefused)
+	}
+	return nil
+}
+
+// forget deletes sums and updates up to a batch. Receipts stay.
+func (d *Drive) forget(batch int64) error {
+	for _, table := range []string{"partials", "updates"} {
+		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM "+table+" WHERE run = $1 AND batch <= $2", d.Run.ID, batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Retire deletes the versions before the newest that nobody can need any more, and
+// returns the blobs of these and of the server's state before, as far as nothing else
+// refers to them.
+func (d *Drive) Retire(newest int64) (blobs []string, err error) {
+	add := func(b string) {
+		if b != "" && !slices.Contains(blobs, b) {
+			blobs = append(blobs, b)
+		}
+	}
+	add(d.Run.Server)
+	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+		var v Version
+		err := r.Scan(&v.Weights, &v.Control)
+		add(v.Weights)
+		add(v.Control)
+		return err
+	}, `DELETE FROM versions WHERE run = $1 AND version < $2
+		AND version NOT IN (SELECT version FROM leases WHERE run = $1)
+		AND version NOT IN (SELECT version FROM partials WHERE run = $1)
+		AND version NOT IN (SELECT version FROM updates WHERE run = $1) RETURNING weights, control`, d.Run.ID, newest)
+	if err != nil {
+		return nil, err
+	}
+	// Two runs of one plan begin with the same weights.
+	var unused []string
+	for _, b := range blobs {
+		var uses int
+		err := d.tx.QueryRowContext(d.ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
+			+ (SELECT count(*) FROM runs WHERE server = $1)`, b).Scan(&uses)
+		if err != nil {
+			return nil, err
+		}
+		if uses == 0 {
+			unused = append(unused, b)
+		}
+	}
+	return unused, nil
+}
+
+// Merging returns the round that was closed and has no version yet, if there is one.
+func (d *Drive) Merging() (Round, bool, error) {
+	var found bool
+	var r Round
+	err := query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {
+		found = true
+		r, err = scanRound(rows)
+		return err
+	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging) // the first comes last
+	return r, found, err
+}
+
+// LastBatch returns with which batch the newest closed round ended.
+func (d *Drive) LastBatch() (batch int64, err error) {
+	err = d.tx.QueryRowContext(d.ctx, "SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1", d.Run.ID).Scan(&batch)
+	return batch, err
+}
+
+// Partials calls each with the sums of a run up to a batch.
+func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each func(Partial) error) error {
+	return query(ctx, l.db, func(r *sql.Rows) error {
+		var p Partial
+		if err := r.Scan(&p.Version, &p.Numbers); err != nil {
+			return err
+		}
+		return each(p)
+	}, "SELECT version, numbers FROM partials WHERE run = $1 AND batch <= $2 ORDER BY batch, version", run, batch)
+}
+
+// Singles calls each with the updates of a run up to a batch.
+func (l *Ledger) Singles(ctx context.Context, run string, batch int64, each func(Single) error) error {
+	return query(ctx, l.db, func(r *sql.Rows) error {
+		var s Single
+		if err := r.Scan(&s.Client, &s.Version, &s.Examples, &s.Steps, &s.Loss, &s.Numbers); err != nil {
+			return err
+		}
+		return each(s)
+	}, "SELECT client, version, examples, steps, loss, numbers FROM updates WHERE run = $1 AND batch <= $2 ORDER BY batch, client, version", run, batch)
+}

@@ -1,0 +1,531 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBegin numbers members by the bytes of their names, whatever the database's order
+// of letters.
+func TestBegin(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a", "b", "revoked")
+		names := []string{"a", "B", "é", "Z-1", "z 10", "z 9", "Z1", "e", "É", "\u65e5\u672c", "a b", "ab", "-", "\U0001f4a1", "\ufb01"}
+		announce(t, l, "a", names[:7]...)
+		announce(t, l, "b", append(names[7:], "out")...)
+		announce(t, l, "revoked", "out of reach")
+		must(t, l.RevokeClient(ctx, "out", "operator", t0))
+		must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
+		s := begin(t, l, "run")
+		r, err := l.Run(ctx, "run")
+		must(t, err)
+		wantEqual(t, "fleet", r.Fleet, int64(len(names)))
+		s.ask(0, 0, upTo(len(names))...)
+		announce(t, l, "a", "later") // is not of this run
+		rows, err := l.db.Query("SELECT client FROM members WHERE run = 'run' ORDER BY no")
+		must(t, err)
+		defer rows.Close()
+		var got []string
+		for rows.Next() {
+			var name string
+			must(t, rows.Scan(&name))
+			got = append(got, name)
+		}
+		must(t, rows.Err())
+		slices.SortFunc(names, strings.Compare)
+		wantEqual(t, "members", strings.Join(got, "|"), strings.Join(names, "|"))
+		err = l.Drive(ctx, s.lead, "run", func(d *Drive) error {
+			_, err := d.Begin(Run{}, Version{}, t0)
+			return err
+		})
+		if err == nil {
+			t.Error("a run begins twice")
+		}
+	})
+}
+
+func TestFleet(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		lead, err := l.Lead(ctx, "test", time.Hour, t0)
+		must(t, err)
+		must(t, l.AddRun(ctx, Run{ID: "run", Created: t0}, "operator"))
+		fleet := func() (f Fleet) {
+			t.Helper()
+			must(t, l.Drive(ctx, lead, "run", func(d *Drive) (err error) {
+				f, err = d.Fleet()
+				return err
+			}))
+			return f
+		}
+		wantEqual(t, "nobody", fleet(), Fleet{})
+		join(t, l, "a", "b", "c")
+		say := func(agent string, clients []string, step time.Duration, inputs ...string) {
+			t.Helper()
+			_, err := l.Announce(ctx, agent, clients, inputs, step, t0)
+			must(t, err)
+		}
+		say("a", named("a", 700), time.Hour, "load", "temperature", "wind", "load")
+		wantEqual(t, "alike", fleet(), Fleet{700, []string{"load", "temperature", "wind"}, []time.Duration{time.Hour}})
+		say("b", named("b", 2), time.Hour, "wind", "load", "humidity")
+		wantEqual(t, "in common", fleet(), Fleet{702, []string{"load", "wind"}, []time.Duration{time.Hour}})
+		say("b", []string{"b9"}, 15*time.Minute, "wind", "humidity")
+		wantEqual(t, "two steps", fleet(), Fleet{703, []string{"wind"}, []time.Duration{15 * time.Minute, time.Hour}})
+		must(t, l.RevokeClient(ctx, "b9", "operator", t0))
+		say("c", []string{"c"}, time.Minute)
+		wantEqual(t, "nothing in common", fleet(), Fleet{703, nil, []time.Duration{time.Minute, time.Hour}})
+		must(t, l.RevokeAgent(ctx, "c", "operator", t0))
+		wantEqual(t, "without the revoked", fleet(), Fleet{702, []string{"load", "wind"}, []time.Duration{time.Hour}})
+	})
+}
+
+func TestAskAndWithdraw(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 1300), t.Context()
+		s.drive(func(d *Drive) error {
+			gone, err := d.Ask(0, 0, append(upTo(1300), 5000), after(time.Minute)) // more than one statement, and nobody
+			wantEqual(t, "gone", gone, []int64{5000})
+			return err
+		})
+		// Who holds a lease of a round is not asked for it again.
+		if err := s.Drive(ctx, s.lead, "run", func(d *Drive) error {
+			_, err := d.Ask(0, 0, []int64{7}, after(time.Hour))
+			return err
+		}); err == nil {
+			t.Error("the same turn twice")
+		}
+		must(t, s.Extend(ctx, "agent", "run", 0, named("c", 600), after(time.Hour)))
+		s.drive(func(d *Drive) error {
+			none, err := d.Withdraw(after(time.Minute - time.Millisecond))
+			wantEqual(t, "too early", len(none), 0)
+			return err
+		})
+		s.drive(func(d *Drive) error {
+			lost, err := d.Withdraw(after(time.Minute))
+			wantEqual(t, "withdrawn", len(lost), 700)
+			for _, x := range lost {
+				if x.No < 600 {
+					t.Errorf("%d was extended", x.No)
+				}
+			}
+			return err
+		})
+		leases, _ := s.balance()
+		wantEqual(t, "leases", leases, 600)
+	})
+}
+
+func TestSave(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 2), t.Context()
+		s.drive(func(d *Drive) error { return d.Save("one", Round{Round: 3, Version: 2, Opened: t0, Asked: 5}) })
+		s.drive(func(d *Drive) error {
+			return d.Save("two", Round{Round: 3, Version: 9, Opened: after(time.Hour), Asked: 8, Lost: 2})
+		})
+		r, err := s.Run(ctx, "run")
+		must(t, err)
+		wantEqual(t, "saved", fmt.Sprint(r.Machine, r.Round), fmt.Sprint("two", 3))
+		rounds, err := s.Rounds(ctx, "run", 0, 9)
+		must(t, err)
+		wantEqual(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: t0, Asked: 8, Lost: 2}})
+	})
+}
+
+// TestClose closes rounds with and without carrying leases, to be merged and abandoned.
+func TestClose(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 4), t.Context()
+		sum := func(batch int64) (got int64) {
+			t.Helper()
+			must(t, s.Partials(ctx, "run", batch, func(p Partial) error {
+				got++
+				return nil
+			}))
+			return got
+		}
+		leases := func() int {
+			t.Helper()
+			tasks, err := s.Tasks(ctx, "agent", t0, 100)
+			must(t, err)
+			return len(tasks)
+		}
+		closeIt := func(round int64, state string, carries bool) error {
+			return s.Drive(ctx, s.lead, "run", func(d *Drive) error {
+				return d.Close(Round{Round: round, State: state, Closed: t0}, "closed", carries)
+			})
+		}
+		if err := closeIt(0, RoundMerging, true); err == nil {
+			t.Error("a round is closed that was never open")
+		}
+		s.ask(0, 0, 0, 1, 2)
+		s.count(one("agent", 0, 0, "c00000"))
+		s.count(one("agent", 0, 0, "c00001"))
+		must(t, closeIt(0, RoundMerging, true))
+		wantEqual(t, "carried", leases(), 1)
+		wantIs(t, closeIt(0, RoundMerging, true), ErrRefused)
+
+		// What is counted now belongs to the next round.
+		s.ask(1, 0, 3)
+		s.count(one("agent", 0, 0, "c00002"))
+		s.drive(func(d *Drive) error {
+			r, ok, err := d.Merging()
+			wantEqual(t, "merging", fmt.Sprint(r.Round, r.LastBatch, ok), fmt.Sprint(0, 2, true))
+			last, err2 := d.LastBatch()
+			wantEqual(t, "last batch", last, 2)
+			since, err3 := d.Receipts(last)
+			wantEqual(t, "since", since, []Receipt{{No: 2, Batch: 3, TrainLoss: 0.5}})
+			return errors.Join(err, err2, err3)
+		})
+		wantEqual(t, "sums of the round", sum(2), 2)
+		s.drive(func(d *Drive) error {
+			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{"w1", "c1"}, "server 1")
+		})
+		wantEqual(t, "sums left", sum(99), 1)
+		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error {
+			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{"w1", "c1"}, "server 1")
+		}), ErrRefused)
+		r, err := s.Run(ctx, "run")
+		must(t, err)
+		wantEqual(t, "published", fmt.Sprint(r.Version, r.Server, r.Machine, r.Batch), fmt.Sprint(1, "server 1", "machine", 3))
+
+		must(t, closeIt(1, RoundAbandoned, false))
+		wantEqual(t, "carried", leases(), 0)
+		wantEqual(t, "sums of an abandoned round", sum(99), 0)
+		wantEqual(t, "receipts", len(s.receipts()), 3)
+		s.drive(func(d *Drive) error {
+			_, ok, err := d.Merging()
+			wantEqual(t, "merging", ok, false)
+			return err
+		})
+	})
+}
+
+// TestRetire keeps the versions that a lease, a sum or an update still needs, and the
+// blobs that something else is made of.
+func TestRetire(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 8), t.Context()
+		other := begin(t, s.Ledger, "other") // from the same weights and state
+		round := int64(0)
+		// publish merges the open round, and opens the next for some members.
+		publish := func(v Version, server string, members ...int64) (blobs []string) {
+			t.Helper()
+			s.drive(func(d *Drive) error { return d.Close(Round{Round: round, State: RoundMerging, Closed: t0}, "", true) })
+			round++
+			s.drive(func(d *Drive) error {
+				m, _, err := d.Merging()
+				if err != nil {
+					return err
+				}
+				if err := d.Publish(m, v, server); err != nil {
+					return err
+				}
+				if _, err := d.Ask(round, round, members, after(time.Hour)); err != nil {
+					return err
+				}
+				if err := d.Save("", Round{Round: round, Version: round}); err != nil {
+					return err
+				}
+				blobs, err = d.Retire(m.Version + 1)
+				return err
+			})
+			slices.Sort(blobs)
+			return blobs
+		}
+		versions := func() (all []int64) {
+			t.Helper()
+			for v := range int64(9) {
+				_, err := s.Version(ctx, "run", v)
+				if err == nil {
+					all = append(all, v)
+				} else if !errors.Is(err, ErrNotFound) {
+					t.Fatal(err)
+				}
+			}
+			return all
+		}
+		s.ask(0, 0, 0)
+		// Member 0's lease holds version 0. The other run began with the same state.
+		wantEqual(t, "blobs", publish(Version{"w1", "c0"}, "server 1", 1, 2), nil)
+		s.count(one("agent", 0, 0, "c00000"))
+		s.drive(func(d *Drive) error { // now the sum of it does
+			blobs, err := d.Retire(1)
+			wantEqual(t, "blobs while a sum is not merged", blobs, nil)
+			return err
+		})
+		wantEqual(t, "versions", versions(), []int64{0, 1})
+		// With its merge version 0 goes. Its blobs are also other versions', of this run and
+		// of the other. Leases hold version 1.
+		wantEqual(t, "blobs", publish(Version{"w2", ""}, "server 2"), []string{"server 1"})
+		wantEqual(t, "versions", versions(), []int64{1, 2})
+
+		// Single updates hold their version as sums do.
+		arrivals := []Arrival{one("agent", 1, 1, "c00001"), one("agent", 1, 1, "c00002")}
+		_, err := s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
+			return nil, []Single{{Client: "c00001", Version: 1, Numbers: []byte{1}}, {Client: "c00002", Version: 1, Numbers: []byte{2}}}, nil
+		})
+		must(t, err)
+		s.drive(func(d *Drive) error {
+			blobs, err := d.Retire(2)
+			wantEqual(t, "blobs while an update is not merged", blobs, nil)
+			return err
+		})
+		wantEqual(t, "blobs", publish(Version{"w2", "c3"}, "server 2"), []string{"w1"})
+		wantEqual(t, "versions", versions(), []int64{3})
+		wantEqual(t, "blobs", publish(Version{"w4", "c4"}, "server 4"), []string{"c3", "server 2", "w2"})
+		wantEqual(t, "versions", versions(), []int64{4})
+		_, err = s.Version(ctx, other.run, 0)
+		must(t, err)
+	})
+}
+
+func TestSingles(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 600), t.Context()
+		s.ask(0, 0, upTo(600)...)
+		var want []Single
+		names := named("c", 600)
+		for part := range slices.Chunk(names, 250) {
+			var batch []Arrival
+			for _, c := range part {
+				batch = append(batch, one("agent", 0, 0, c))
+			}
+			_, err := s.Count(ctx, "run", batch, func(counted []int) (_ []Partial, all []Single, _ error) {
+				for _, i := range counted {
+					all = append(all, Single{Client: part[i], Version: 0, Examples: int64(i), Steps: 4, Loss: 0.1, Numbers: []byte{0, byte(i), 255}})
+				}
+				want = append(want, all...)
+				return []Partial{{Version: 1, Numbers: []byte{2}}, {Version: 0, Numbers: []byte{}}}, all, nil
+			})
+			must(t, err)
+		}
+		read := func(batch int64) (got []Single) {
+			t.Helper()
+			must(t, s.Singles(ctx, "run", batch, func(x Single) error {
+				got = append(got, x)
+				return nil
+			}))
+			return got
+		}
+		wantEqual(t, "all updates", read(3), want)
+		wantEqual(t, "updates up to a batch", read(2), want[:500])
+		var partials []string
+		must(t, s.Partials(ctx, "run", 2, func(p Partial) error {
+			partials = append(partials, fmt.Sprint(p))
+			return nil
+		}))
+		wantEqual(t, "partials up to a batch", partials, []string{"{0 []}", "{1 [2]}", "{0 []}", "{1 [2]}"})
+		stop := errors.New("enough")
+		wantIs(t, s.Partials(ctx, "run", 2, func(Partial) error { return stop }), stop)
+		wantIs(t, s.Singles(ctx, "run", 2, func(Single) error { return stop }), stop)
+	})
+}
+
+// driver is a coordinator that knows nothing but what the ledger tells it, so that
+// another can take its place at any time.
+type driver struct {
+	t    *testing.T
+	l    *Ledger
+	lead Lead
+	run  string
+}
+
+// step does what is next for the run, in one transaction that ends with last, and
+// says what that was.
+func (c *driver) step(last func() error) (did string, err error) {
+	ctx := c.t.Context()
+	var merging Round
+	var isMerging bool
+	var since []Receipt
+	var run Run
+	err = c.l.Drive(ctx, c.lead, c.run, func(d *Drive) (err error) {
+		run = d.Run
+		if merging, isMerging, err = d.Merging(); err != nil {
+			return err
+		}
+		batch, err := d.LastBatch()
+		if err != nil {
+			return err
+		}
+		since, err = d.Receipts(batch)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	var do func(d *Drive) error
+	switch {
+	case run.State.Ended():
+		return "done", nil
+	case run.State == Waiting:
+		did = "begin"
+		do = func(d *Drive) error {
+			_, err := d.Begin(Run{Plan: "settled", Machine: "at 0"}, Version{"w0", "c0"}, t0)
+			return err
+		}
+	case isMerging:
+		did = "publish"
+		var sum int64 // computed beside the transaction, as it may take long
+		err := c.l.Partials(ctx, c.run, merging.LastBatch, func(p Partial) error {
+			sum += int64(binary.LittleEndian.Uint64(p.Numbers))
+			return nil
+		})
+		if err != nil {
+			return did, err
+		}
+		do = func(d *Drive) error {
+			return d.Publish(merging, Version{fmt.Sprint("w", merging.Version+1, " ", sum), fmt.Sprint("c", merging.Version+1)}, "server")
+		}
+	case run.Version == 2:
+		did = "end"
+		do = func(d *Drive) error { return d.End(Finished, "", t0) }
+	case run.Machine == fmt.Sprint("at ", run.Version):
+		did = "open"
+		do = func(d *Drive) error {
+			if _, err := d.Retire(run.Version); err != nil {
+				return err
+			}
+			if _, err := d.Ask(run.Version, run.Version, upTo(5), after(time.Hour)); err != nil {
+				return err
+			}
+			return d.Save("open", Round{Round: run.Version, Version: run.Version, Opened: t0, Asked: 5})
+		}
+	case len(since) < 4:
+		return "wait", nil
+	default:
+		did = "close"
+		do = func(d *Drive) error {
+			return d.Close(Round{Round: run.Round, State: RoundMerging, Closed: t0, Asked: 5, Counted: 4, Late: 1, Loss: 0.5}, fmt.Sprint("at ", run.Version+1), false)
+		}
+	}
+	return did, c.l.Drive(ctx, c.lead, c.run, func(d *Drive) error {
+		if err := do(d); err != nil {
+			return err
+		}
+		return last()
+	})
+}
+
+// TestCoordinatorCrashes kills the coordinator at every transaction of a run, before
+// its commit or after it. Another goes on from what it finds, the first can do nothing
+// any more, and the run ends as if nothing had happened.
+func TestCoordinatorCrashes(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "agent")
+		announce(t, l, "agent", named("c", 5)...)
+		killed := errors.New("killed")
+		holders := 0
+		next := func(run string) *driver {
+			t.Helper()
+			holders++
+			lead, err := l.Lead(ctx, fmt.Sprint("holder ", holders), time.Minute, after(time.Duration(holders)*time.Hour))
+			must(t, err)
+			return &driver{t, l, lead, run}
+		}
+		// play returns how many transactions there were, and what came of the run.
+		play := func(run string, crashAt int, before bool) (steps int, came string) {
+			t.Helper()
+			must(t, l.AddRun(ctx, Run{ID: run, Wanted: 5, Created: t0}, "operator"))
+			c := next(run)
+			for {
+				state := ""
+				last := func() error { return nil }
+				if steps == crashAt && before {
+					state = dump(t, l, tables...)
+					last = func() error { return killed }
+				}
+				did, err := c.step(last)
+				if did == "done" {
+					break
+				}
+				if did == "wait" {
+					r, err := l.Run(ctx, run)
+					must(t, err)
+					for _, clients := range [][]string{{"c00004", "c00000"}, {"c00001"}, {"c00003"}} {
+						batch := []Arrival{one("agent", r.Round, r.Version, clients...)}
+						if _, err := l.Count(ctx, run, batch, sums(batch)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					continue
+				}
+				if state != "" {
+					wantIs(t, err, killed)
+					wantEqual(t, "after a kill before "+did, dump(t, l, tables...), state)
+				} else {
+					must(t, err)
+				}
+				if steps == crashAt {
+					old := c
+					c = next(run)
+					state := dump(t, l, tables...)
+					_, err := old.step(func() error { return nil })
+					wantIs(t, err, ErrDeposed)
+					wantEqual(t, "after a deposed coordinator's try", dump(t, l, tables...), state)
+				}
+				steps++
+			}
+			r, err := l.Run(ctx, run)
+			must(t, err)
+			r.ID = ""
+			rounds, err := l.Rounds(ctx, run, 0, 100)
+			must(t, err)
+			came = fmt.Sprintf("%+v %+v", r, rounds)
+			for v := range int64(4) {
+				blobs, err := l.Version(ctx, run, v)
+				came += fmt.Sprint("\n", v, blobs, err == nil)
+			}
+			return steps, came
+		}
+		steps, want := play("whole", -1, false)
+		wantEqual(t, "transactions", steps, 1+3*2+1)
+		if !strings.Contains(want, "State:finished") {
+			t.Fatal(want)
+		}
+		for at := range steps {
+			for _, before := range []bool{true, false} {
+				_, came := play(fmt.Sprint("killed at ", at, before), at, before)
+				wantEqual(t, fmt.Sprintf("killed at %d, before the commit: %t", at, before), came, want)
+			}
+		}
+	})
+}
+
+// TestDeposedInBetween takes the right to coordinate from somebody in the midst of a
+// transaction: it still ends as one, before the other's first.
+func TestDeposedInBetween(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 3), t.Context()
+		second := open(t, at)
+		took := make(chan Lead, 1)
+		s.drive(func(d *Drive) error {
+			go func() {
+				lead, err := second.Lead(ctx, "second", time.Hour, after(2000*time.Hour))
+				if err != nil {
+					t.Error(err)
+				}
+				took <- lead
+			}()
+			select {
+			case lead := <-took:
+				t.Error("another took over in the midst of a transaction")
+				took <- lead
+			case <-time.After(100 * time.Millisecond):
+			}
+			return d.Save("the first's", Round{Round: 0})
+		})
+		lead := <-took
+		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error { return d.Save("too late", Round{}) }), ErrDeposed)
+		must(t, second.Drive(ctx, lead, "run", func(d *Drive) error {
+			wantEqual(t, "machine", d.Run.Machine, "the first's")
+			return nil
+		}))
+	})
+}

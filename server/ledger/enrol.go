@@ -1,0 +1,264 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// AddToken lets so many agents join until it expires.
+func (l *Ledger) AddToken(ctx context.Context, hash []byte, note string, uses int, expires time.Time) error {
+	_, err := l.write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, $2, $3, $4)", hash, note, uses, millis(expires))
+	return err
+}
+
+// Agent is a machine that has joined.
+type Agent struct {
+	ID, Name              string
+	Joined, Expires, Seen time.Time
+	Revoked               bool
+}
+
+// Join uses a token up by one, and adds an agent. A token that is not there, is used
+// up or expired is ErrRefused.
+func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		r, err := tx.ExecContext(ctx, "UPDATE tokens SET uses = uses - 1 WHERE hash = $1 AND uses > 0 AND expires > $2", hash, millis(now))
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil {
+			return err
+		} else if n == 0 {
+			return fmt.Errorf("the token is not known here, used up or expired: %w", ErrRefused)
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen) VALUES ($1, $2, $3, $4, $5)",
+			a.ID, a.Name, millis(now), millis(a.Expires), millis(now))
+		if err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, "agent "+a.ID, "join", a.ID, a.Name)
+	})
+}
+
+// Agent returns an agent.
+func (l *Ledger) Agent(ctx context.Context, id string) (Agent, error) {
+	a := Agent{ID: id}
+	var joined, expires, seen, revoked int64
+	err := l.read.QueryRowContext(ctx, "SELECT name, joined, expires, seen, revoked FROM agents WHERE id = $1", id).
+		Scan(&a.Name, &joined, &expires, &seen, &revoked)
+	if err != nil {
+		return a, found(err, "agent "+id)
+	}
+	a.Joined, a.Expires, a.Seen, a.Revoked = moment(joined), moment(expires), moment(seen), revoked != 0
+	return a, nil
+}
+
+// mayCall says why an agent may not, if it may not.
+func mayCall(ctx context.Context, tx *sql.Tx, id string) error {
+	var revoked int64
+	if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", id).Scan(&revoked); err != nil {
+		return found(err, "agent "+id)
+	}
+	if revoked != 0 {
+		return fmt.Errorf("agent %s was revoked: %w", id, ErrRefused)
+	}
+	return nil
+}
+
+// Renewed notes an agent's new certificate.
+func (l *Ledger) Renewed(ctx context.Context, id string, expires, now time.Time) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		if err := mayCall(ctx, tx, id); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2 WHERE id = $1", id, millis(expires)); err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, "agent "+id, "renew", id, "")
+	})
+}
+
+// Seen notes when agents checked in last.
+func (l *Ledger) Seen(ctx context.Context, at map[string]time.Time) error {
+	ids := make([]string, 0, len(at))
+	for id := range at {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids) // so that two who do this at once do not wait for each other in a ring
+	return l.update(ctx, func(tx *sql.Tx) error {
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, "UPDATE agents SET seen = $2 WHERE id = $1 AND seen < $2", id, millis(at[id])); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Agents returns how many may take part.
+func (l *Ledger) Agents(ctx context.Context) (n int64, err error) {
+	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE revoked = 0").Scan(&n)
+}
+
+// Announce makes clients an agent's, and returns those that are another's or were
+// revoked. A client whose agent was revoked may be taken over.
+func (l *Ledger) Announce(ctx context.Context, agent string, clients, inputs []string, step time.Duration, now time.Time) (refused []string, err error) {
+	clients = slices.Compact(slices.Sorted(slices.Values(clients)))
+	inputs = slices.Compact(slices.Sorted(slices.Values(inputs)))
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		refused = nil
+		if err := mayCall(ctx, tx, agent); err != nil {
+			return err
+		}
+		for part := range slices.Chunk(clients, l.chunk) {
+			args := make([]any, 0, 5*len(part))
+			for _, c := range part {
+				args = append(args, c, agent, strings.Join(inputs, " "), int64(step/time.Second), millis(now))
+			}
+			mine := map[string]bool{}
+			err := query(ctx, tx, func(r *sql.Rows) error {
+				var name string
+				err := r.Scan(&name)
+				mine[name] = true
+				return err
+			}, "INSERT INTO clients (name, agent, inputs, step, announced) VALUES "+places(0, len(part), 5)+` ON CONFLICT (name) DO UPDATE
+				SET agent = excluded.agent, inputs = excluded.inputs, step = excluded.step, announced = excluded.announced
+				WHERE clients.revoked = 0 AND (clients.agent = excluded.agent OR EXISTS (SELECT 1 FROM agents WHERE id = clients.agent AND revoked <> 0))
+				RETURNING name`, args...)
+			if err != nil {
+				return err
+			}
+			for _, c := range part {
+				if !mine[c] {
+					refused = append(refused, c)
+				}
+			}
+		}
+		return nil
+	})
+	return refused, err
+}
+
+// Client is a meter or building, as the server knows it.
+type Client struct {
+	Name, Agent, AgentName string
+	Announced, Seen        time.Time
+	Revoked                bool
+}
+
+// Clients returns a page of clients in the order of their names.
+func (l *Ledger) Clients(ctx context.Context, after string, limit int) (all []Client, err error) {
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var c Client
+		var announced, seen, revoked int64
+		if err := r.Scan(&c.Name, &c.Agent, &c.AgentName, &announced, &seen, &revoked); err != nil {
+			return err
+		}
+		c.Announced, c.Seen, c.Revoked = moment(announced), moment(seen), revoked != 0
+		all = append(all, c)
+		return nil
+	}, `SELECT c.name, c.agent, a.name, c.announced, a.seen, c.revoked + a.revoked FROM clients c JOIN agents a ON a.id = c.agent
+		WHERE c.name > $1 ORDER BY c.name LIMIT $2`, after, limit)
+	return all, err
+}
+
+// CountClients returns how many clients could take part.
+func (l *Ledger) CountClients(ctx context.Context) (n int64, err error) {
+	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&n)
+}
+
+// RevokeAgent refuses an agent from now on. What it was asked is withdrawn.
+func (l *Ledger) RevokeAgent(ctx context.Context, id, actor string, now time.Time) error {
+	return l.revoke(ctx, "agent", id, actor, now,
+		"UPDATE agents SET revoked = $2 WHERE id = $1 AND revoked = 0", "UPDATE leases SET until = 0 WHERE agent = $1")
+}
+
+// RevokeClient refuses a client from now on.
+func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.Time) error {
+	return l.revoke(ctx, "client", name, actor, now,
+		"UPDATE clients SET revoked = $2 WHERE name = $1 AND revoked = 0", "UPDATE leases SET until = 0 WHERE client = $1 AND agent = (SELECT agent FROM clients WHERE name = $1)")
+}
+
+func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.Time, mark, withdraw string) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		// Nobody is asked or counted meanwhile: what was asked before is found below, and
+		// who asks or counts afterwards knows.
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM leaders"+l.locking("UPDATE")); err != nil {
+			return err
+		}
+		if err := l.holdRuns(ctx, tx); err != nil {
+			return err
+		}
+		r, err := tx.ExecContext(ctx, mark, name, millis(now))
+		if err != nil {
+			return err
+		}
+		if n, err := r.RowsAffected(); err != nil {
+			return err
+		} else if n == 0 {
+			return fmt.Errorf("%s %s, not revoked before: %w", what, name, ErrNotFound)
+		}
+		if _, err := tx.ExecContext(ctx, withdraw, name); err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, actor, "revoke "+what, name, "")
+	})
+}
+
+// Lead is the right to coordinate, for a while.
+type Lead struct{ Epoch int64 }
+
+const coordinator = "coordinator"
+
+// Lead takes or keeps the right to coordinate until now+ttl. It is ErrRefused while
+// another holds it. Each new holder has a higher epoch, and what an older one still
+// wants to do fails.
+func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now time.Time) (Lead, error) {
+	var lead Lead
+	err := l.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, '', 0, 0) ON CONFLICT (role) DO NOTHING", coordinator); err != nil {
+			return err
+		}
+		var had string
+		var until int64
+		err := tx.QueryRowContext(ctx, "SELECT holder, epoch, until FROM leaders WHERE role = $1"+l.locking("UPDATE"), coordinator).Scan(&had, &lead.Epoch, &until)
+		if err != nil {
+			return err
+		}
+		if had != holder {
+			if until > millis(now) {
+				return fmt.Errorf("%s coordinates: %w", had, ErrRefused)
+			}
+			lead.Epoch++
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE leaders SET holder = $2, epoch = $3, until = $4 WHERE role = $1", coordinator, holder, lead.Epoch, millis(now.Add(ttl)))
+		return err
+	})
+	if err != nil {
+		return Lead{}, err
+	}
+	return lead, nil
+}
+
+// leads fails with ErrDeposed if somebody else coordinates by now.
+func (l *Ledger) leads(ctx context.Context, tx *sql.Tx, lead Lead) error {
+	var epoch int64
+	err := tx.QueryRowContext(ctx, "SELECT epoch FROM leaders WHERE role = $1"+l.locking("SHARE"), coordinator).Scan(&epoch)
+	if err != nil {
+		return found(err, "a coordinator")
+	}
+	if epoch != lead.Epoch {
+		return ErrDeposed
+	}
+	return nil
+}
+
+// Resign gives the right to coordinate back, so that another need not wait.
+func (l *Ledger) Resign(ctx context.Context, lead Lead) error {
+	_, err := l.write.ExecContext(ctx, "UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2", coordinator, lead.Epoch)
+	return err
+}

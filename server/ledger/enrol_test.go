@@ -1,0 +1,444 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestJoin(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		must(t, l.AddToken(ctx, []byte{0, 1, 255}, "for the depot", 2, after(time.Hour)))
+		if err := l.AddToken(ctx, []byte{0, 1, 255}, "again", 2, after(time.Hour)); err == nil {
+			t.Error("a token twice")
+		}
+		wantIs(t, l.Join(ctx, []byte{0, 1}, Agent{ID: "x"}, t0), ErrRefused)
+		must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a", Name: "é", Expires: after(time.Minute)}, t0))
+		if err := l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a"}, t0); err == nil {
+			t.Error("an agent twice")
+		}
+		// What failed has not used it up.
+		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "late"}, after(time.Hour)), ErrRefused)
+		must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
+		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "c"}, t0), ErrRefused)
+
+		a, err := l.Agent(ctx, "a")
+		must(t, err)
+		wantEqual(t, "agent", a, Agent{ID: "a", Name: "é", Joined: t0, Expires: after(time.Minute), Seen: t0})
+		for _, id := range []string{"c", "late", "x"} {
+			_, err = l.Agent(ctx, id)
+			wantIs(t, err, ErrNotFound)
+		}
+		n, err := l.Agents(ctx)
+		must(t, err)
+		wantEqual(t, "agents", n, 2)
+	})
+}
+
+// TestJoinConcurrently uses a token as often as it says, by however many at once.
+func TestJoinConcurrently(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		ledgers := []*Ledger{open(t, at), open(t, at)}
+		const uses, tries = 7, 30
+		must(t, ledgers[0].AddToken(t.Context(), []byte("token"), "", uses, after(time.Hour)))
+		var joined, refused atomic.Int64
+		var wg sync.WaitGroup
+		for i := range tries {
+			wg.Go(func() {
+				err := ledgers[i%2].Join(t.Context(), []byte("token"), Agent{ID: fmt.Sprint(i)}, t0)
+				switch {
+				case err == nil:
+					joined.Add(1)
+				case errors.Is(err, ErrRefused):
+					refused.Add(1)
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		n, err := ledgers[0].Agents(t.Context())
+		must(t, err)
+		if joined.Load() != uses || refused.Load() != tries-uses || n != uses {
+			t.Errorf("%d joined, %d were refused; %d agents", joined.Load(), refused.Load(), n)
+		}
+	})
+}
+
+func TestRenewedAndSeen(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a", "b", "c")
+		must(t, l.Renewed(ctx, "a", after(48*time.Hour), after(time.Minute)))
+		must(t, l.Seen(ctx, map[string]time.Time{"a": after(9 * time.Second), "b": after(-time.Second), "nobody": after(time.Second)}))
+		must(t, l.Seen(ctx, map[string]time.Time{"a": after(4 * time.Second)}))
+		must(t, l.Seen(ctx, nil))
+		for id, want := range map[string]Agent{
+			"a": {Expires: after(48 * time.Hour), Seen: after(9 * time.Second)},
+			"b": {Expires: after(time.Hour), Seen: t0},
+		} {
+			got, err := l.Agent(ctx, id)
+			must(t, err)
+			want.ID, want.Name, want.Joined = id, "name of "+id, t0
+			wantEqual(t, id, got, want)
+		}
+		wantIs(t, l.Renewed(ctx, "nobody", t0, t0), ErrNotFound)
+		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
+		wantIs(t, l.Renewed(ctx, "a", after(time.Hour), t0), ErrRefused)
+		events, err := l.Audit(ctx, 100)
+		must(t, err)
+		wantEqual(t, "renewals", len(slices.DeleteFunc(events, func(e Event) bool { return e.Action != "renew" })), 1)
+	})
+}
+
+// TestSeenConcurrently notes the same agents from two processes at once.
+func TestSeenConcurrently(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		ledgers := []*Ledger{open(t, at), open(t, at)}
+		ids := named("a", 40)
+		join(t, ledgers[0], ids...)
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				seen := map[string]time.Time{}
+				for k, id := range ids {
+					seen[id] = after(time.Duration((i*7+k)%11) * time.Second)
+				}
+				if err := ledgers[i%2].Seen(t.Context(), seen); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		for k, id := range ids {
+			a, err := ledgers[0].Agent(t.Context(), id)
+			must(t, err)
+			newest := 0
+			for i := range 8 {
+				newest = max(newest, (i*7+k)%11)
+			}
+			wantEqual(t, id, a.Seen, after(time.Duration(newest)*time.Second))
+		}
+	})
+}
+
+func TestAnnounce(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a", "b", "c")
+		many := named("m", 2000)
+		announce(t, l, "a", many...)
+		announce(t, l, "a", slices.Concat(many, many[:600])...) // again, and some twice
+		announce(t, l, "b", "x")
+
+		say := func(agent string, clients ...string) []string {
+			t.Helper()
+			refused, err := l.Announce(ctx, agent, clients, []string{"load", "temperature"}, time.Minute, after(time.Minute))
+			must(t, err)
+			return refused
+		}
+		wantEqual(t, "b's claims", say("b", slices.Concat([]string{"y"}, many[400:1100], []string{"x"})...), many[400:1100])
+		must(t, l.RevokeClient(ctx, "m00007", "operator", t0))
+		wantEqual(t, "a revoked client", say("a", "m00006", "m00007"), []string{"m00007"})
+
+		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
+		wantEqual(t, "taken over", say("b", many[5:9]...), []string{"m00007"})
+		wantEqual(t, "taken over before", say("c", many[4:9]...), []string{"m00005", "m00006", "m00007", "m00008"})
+		_, err := l.Announce(ctx, "a", []string{"new", "m00100"}, nil, time.Hour, t0)
+		wantIs(t, err, ErrRefused)
+		_, err = l.Announce(ctx, "nobody", []string{"new"}, nil, time.Hour, t0)
+		wantIs(t, err, ErrNotFound)
+
+		n, err := l.CountClients(ctx)
+		must(t, err)
+		wantEqual(t, "clients that may take part", n, 2+3+1)
+		var owner, inputs string
+		var step int64
+		must(t, l.db.QueryRow("SELECT agent, inputs, step FROM clients WHERE name = 'm00006'").Scan(&owner, &inputs, &step))
+		wantEqual(t, "m00006", fmt.Sprint(owner, ";", inputs, ";", step), "b;load temperature;60")
+	})
+}
+
+// TestAnnounceConcurrently lets agents claim the same clients in different orders:
+// each gets one owner, who knows it.
+func TestAnnounceConcurrently(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		ledgers := []*Ledger{open(t, at), open(t, at)}
+		agents := []string{"a", "b", "c", "d"}
+		join(t, ledgers[0], agents...)
+		clients := named("m", 1200)
+		var mu sync.Mutex
+		owner := map[string]string{}
+		var wg sync.WaitGroup
+		for i, agent := range agents {
+			wg.Go(func() {
+				mine := slices.Clone(clients)
+				if i%2 == 0 {
+					slices.Reverse(mine)
+				}
+				for part := range slices.Chunk(mine, 300*(i+1)) {
+					refused, err := ledgers[i%2].Announce(t.Context(), agent, part, []string{"load"}, time.Hour, t0)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					for _, c := range part {
+						if !slices.Contains(refused, c) {
+							owner[c] += agent
+						}
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		all, err := ledgers[0].Clients(t.Context(), "", 10000)
+		must(t, err)
+		wantEqual(t, "clients", len(all), len(clients))
+		for _, c := range all {
+			if owner[c.Name] != c.Agent {
+				t.Fatalf("%s is %s's, but was given to %q", c.Name, c.Agent, owner[c.Name])
+			}
+		}
+	})
+}
+
+func TestClients(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a", "b")
+		names := []string{"a", "B", "é", "Z-1", "z 10", "Z", "zz", "\u00df", "☂ 1", "-"}
+		announce(t, l, "a", names[:5]...)
+		announce(t, l, "b", names[5:]...)
+		must(t, l.Seen(ctx, map[string]time.Time{"b": after(time.Minute)}))
+		must(t, l.RevokeClient(ctx, "zz", "operator", t0))
+		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
+		var got []Client
+		for last := ""; ; {
+			page, err := l.Clients(ctx, last, 3)
+			must(t, err)
+			if len(page) == 0 {
+				break
+			}
+			if len(page) > 3 {
+				t.Fatalf("a page of %d", len(page))
+			}
+			got = append(got, page...)
+			last = page[len(page)-1].Name
+		}
+		var want []Client
+		for i, name := range names {
+			c := Client{Name: name, Agent: "a", AgentName: "name of a", Announced: t0, Seen: t0, Revoked: true}
+			if i >= 5 {
+				c.Agent, c.AgentName, c.Seen, c.Revoked = "b", "name of b", after(time.Minute), name == "zz"
+			}
+			want = append(want, c)
+		}
+		// Each database has an order of its own.
+		byName := func(a, b Client) int { return strings.Compare(a.Name, b.Name) }
+		slices.SortFunc(got, byName)
+		slices.SortFunc(want, byName)
+		wantEqual(t, "clients", got, want)
+	})
+}
+
+func TestRevoke(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a", "b")
+		announce(t, l, "a", named("a", 3)...)
+		announce(t, l, "b", named("b", 3)...)
+		s := begin(t, l, "run")
+		s.ask(0, 0, upTo(6)...)
+		must(t, l.RevokeAgent(ctx, "a", "operator", after(time.Second)))
+		must(t, l.RevokeClient(ctx, "b00001", "operator", after(time.Second)))
+		wantIs(t, l.RevokeAgent(ctx, "a", "operator", t0), ErrNotFound)
+		wantIs(t, l.RevokeAgent(ctx, "nobody", "operator", t0), ErrNotFound)
+		wantIs(t, l.RevokeClient(ctx, "b00001", "operator", t0), ErrNotFound)
+		wantIs(t, l.RevokeClient(ctx, "nobody", "operator", t0), ErrNotFound)
+
+		tasks, err := l.Tasks(ctx, "a", t0, 10)
+		must(t, err)
+		wantEqual(t, "a's tasks", len(tasks), 0)
+		// They cannot be counted any more, nor extended, and hear so.
+		must(t, l.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
+		wantEqual(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
+		where, err := l.Standings(ctx, "a", "run", 0, named("a", 3))
+		must(t, err)
+		for c, is := range where {
+			if is.Is != Closed {
+				t.Errorf("%s of a revoked agent is %v", c, is)
+			}
+		}
+		s.drive(func(d *Drive) error {
+			lost, err := d.Withdraw(t0)
+			slices.SortFunc(lost, func(a, b Receipt) int { return int(a.No - b.No) })
+			wantEqual(t, "withdrawn", lost, []Receipt{{No: 0}, {No: 1}, {No: 2}, {No: 4}})
+			return err
+		})
+		s.drive(func(d *Drive) error {
+			gone, err := d.Ask(1, 0, upTo(6), after(time.Hour))
+			wantEqual(t, "gone", gone, []int64{0, 1, 2, 4})
+			return err
+		})
+	})
+}
+
+// TestRevokeConcurrently revokes agents while they are asked and counted: whatever
+// comes first, none has a lease afterwards that could still be used, and nothing of it
+// is counted any more.
+func TestRevokeConcurrently(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		agents := named("a", 12)
+		join(t, l, agents...)
+		for _, a := range agents {
+			announce(t, l, a, named(a+"-", 40)...)
+		}
+		s := begin(t, l, "run")
+		round := make(chan int64, 1)
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		wg.Go(func() { // the coordinator
+			for r := int64(0); ; r++ {
+				select {
+				case <-stop:
+					return
+				case round <- r:
+				default:
+				}
+				err := l.Drive(ctx, s.lead, "run", func(d *Drive) error {
+					if _, err := d.Ask(r, 0, upTo(480), after(time.Hour)); err != nil {
+						return err
+					}
+					return d.Save("", Round{Round: r})
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Go(func() { // an aggregator
+			for {
+				select {
+				case <-stop:
+					return
+				case r := <-round:
+					var batch []Arrival
+					for _, a := range agents {
+						for _, c := range named(a+"-", 40) {
+							batch = append(batch, one(a, r, 0, c))
+						}
+					}
+					if _, err := l.Count(ctx, "run", batch, sums(batch)); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+		receipts := map[string]int{}
+		counted := func(agent string) (n int) {
+			t.Helper()
+			must(t, l.db.QueryRow("SELECT count(*) FROM receipts WHERE client LIKE $1", agent+"-%").Scan(&n))
+			return n
+		}
+		for _, a := range agents {
+			time.Sleep(5 * time.Millisecond)
+			must(t, l.RevokeAgent(ctx, a, "operator", t0))
+			var n int
+			must(t, l.db.QueryRow("SELECT count(*) FROM leases WHERE agent = $1 AND until > 0", a).Scan(&n))
+			if n > 0 {
+				t.Errorf("revoked, %s has %d leases", a, n)
+			}
+			receipts[a] = counted(a)
+		}
+		close(stop)
+		wg.Wait()
+		for _, a := range agents {
+			wantEqual(t, "what was counted of "+a, counted(a), receipts[a])
+		}
+		s.balance()
+	})
+}
+
+func TestLead(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		wantIs(t, l.Drive(ctx, Lead{1}, "run", nil), ErrNotFound)
+		a, err := l.Lead(ctx, "a", time.Minute, t0)
+		must(t, err)
+		b, err := l.Lead(ctx, "b", time.Minute, after(time.Minute-time.Millisecond))
+		wantIs(t, err, ErrRefused)
+		wantEqual(t, "a refused lead", b, Lead{})
+		again, err := l.Lead(ctx, "a", time.Minute, after(30*time.Second))
+		must(t, err)
+		wantEqual(t, "the same holder's", again, a)
+		_, err = l.Lead(ctx, "b", time.Minute, after(time.Minute))
+		wantIs(t, err, ErrRefused) // a has kept it
+		b, err = l.Lead(ctx, "b", time.Minute, after(90*time.Second))
+		must(t, err)
+		if b.Epoch <= a.Epoch {
+			t.Errorf("epoch %d after %d", b.Epoch, a.Epoch)
+		}
+		must(t, l.AddRun(ctx, Run{ID: "run", Created: t0}, "operator"))
+		nothing := func(*Drive) error { return nil }
+		wantIs(t, l.Drive(ctx, a, "run", nothing), ErrDeposed)
+		must(t, l.Drive(ctx, b, "run", nothing))
+		wantIs(t, l.Drive(ctx, b, "another", nothing), ErrNotFound)
+
+		must(t, l.Resign(ctx, a)) // too late
+		_, err = l.Lead(ctx, "a", time.Minute, after(91*time.Second))
+		wantIs(t, err, ErrRefused)
+		must(t, l.Resign(ctx, b))
+		must(t, l.Drive(ctx, b, "run", nothing)) // as long as nobody else is there
+		c, err := l.Lead(ctx, "c", time.Minute, after(91*time.Second))
+		must(t, err)
+		if c.Epoch <= b.Epoch {
+			t.Errorf("epoch %d after %d", c.Epoch, b.Epoch)
+		}
+		wantIs(t, l.Drive(ctx, b, "run", nothing), ErrDeposed)
+	})
+}
+
+// TestLeadConcurrently gives the right to one of many, from the first moment on.
+func TestLeadConcurrently(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		ledgers := []*Ledger{open(t, at), open(t, at)}
+		last := int64(0)
+		for turn := range 4 {
+			now := after(time.Duration(turn) * time.Hour)
+			var leads, refused atomic.Int64
+			var epoch atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 10 {
+				wg.Go(func() {
+					lead, err := ledgers[i%2].Lead(t.Context(), fmt.Sprint(turn, " ", i), time.Minute, now)
+					switch {
+					case err == nil:
+						leads.Add(1)
+						epoch.Store(lead.Epoch)
+					case errors.Is(err, ErrRefused):
+						refused.Add(1)
+					default:
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if leads.Load() != 1 || refused.Load() != 9 {
+				t.Errorf("%d lead, %d were refused", leads.Load(), refused.Load())
+			}
+			if epoch.Load() <= last {
+				t.Errorf("epoch %d after %d", epoch.Load(), last)
+			}
+			last = epoch.Load()
+		}
+	})
+}

@@ -1,0 +1,272 @@
+// Package ledger is the server's memory, in SQL: who may take part, what runs, and
+// what was counted. SQLite serves a pilot and PostgreSQL a fleet, with one schema
+// and the same statements.
+//
+// The promise that everything else leans on: an update counts when the deletion of
+// its lease, its receipt and the sum that it went into commit together. What comes
+// before may be repeated, what comes after is final.
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+	"github.com/pressly/goose/v3"
+	"modernc.org/sqlite" // the driver sqlite
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Errors that a caller may tell apart.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrRefused  = errors.New("refused")
+	// ErrDeposed says that another coordinator has taken over.
+	ErrDeposed = errors.New("another coordinator has taken over")
+)
+
+// Ledger is a database. It is safe for concurrent use.
+type Ledger struct {
+	db    *sql.DB
+	write *sql.DB // of SQLite one connection, as it has one writer at a time
+	read  reader  // db, for what is asked all the time
+	lite  bool
+	// chunk is how many rows go into one statement. Of PostgreSQL every connection keeps
+	// a statement of each length, and a long list has it read a whole table; SQLite is
+	// asked without a journey, and its driver takes time by the square of the length.
+	chunk  int
+	events atomic.Uint64 // that were noted here
+}
+
+// Open opens sqlite:PATH or postgres://…, and brings its schema up to date. Several
+// processes may do so at once.
+func Open(ctx context.Context, at string) (*Ledger, error) {
+	l := &Ledger{}
+	var err error
+	if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
+		err = l.openLite(path)
+	} else if strings.HasPrefix(at, "postgres://") || strings.HasPrefix(at, "postgresql://") {
+		err = l.openPostgres(at)
+	} else {
+		return nil, fmt.Errorf("ledger: %q is neither sqlite:PATH nor postgres://…", at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := l.migrate(ctx); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("ledger: %w", err)
+	}
+	return l, nil
+}
+
+func (l *Ledger) openLite(path string) (err error) {
+	if path == "" || path == ":memory:" {
+		return errors.New("ledger: sqlite: needs a file")
+	}
+	l.lite, l.chunk = true, 32
+	file := "file:" + (&url.URL{Path: path}).EscapedPath()
+	options := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(10000)", "foreign_keys(1)"}}
+	if l.db, err = sql.Open("sqlite", file+"?"+options.Encode()); err != nil {
+		return err
+	}
+	options.Set("_txlock", "immediate")
+	if l.write, err = sql.Open("sqlite", file+"?"+options.Encode()); err != nil {
+		return err
+	}
+	l.write.SetMaxOpenConns(1)
+	l.db.SetMaxOpenConns(8)
+	l.db.SetMaxIdleConns(8) // one that is closed takes longer to open again than to answer
+	l.read = &prepared{db: l.db, of: map[string]*sql.Stmt{}}
+	return nil
+}
+
+func (l *Ledger) openPostgres(at string) (err error) {
+	l.chunk = 64
+	if l.db, err = sql.Open("pgx", at); err != nil {
+		return err
+	}
+	l.db.SetMaxOpenConns(24)
+	l.db.SetMaxIdleConns(24)
+	l.db.SetConnMaxIdleTime(5 * time.Minute)
+	l.write, l.read = l.db, l.db // its driver prepares by itself
+	return nil
+}
+
+// connect makes SQLite's first connection. Of several processes that make a file at
+// once, some find it busy, and are not kept waiting as they are later.
+func (l *Ledger) connect(ctx context.Context) error {
+	const busy = 5
+	for tries := 0; ; tries++ {
+		err := l.write.PingContext(ctx)
+		var said *sqlite.Error
+		if !errors.As(err, &said) || said.Code()&0xff != busy || tries == 500 {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// migrationLock keeps two servers from migrating one database at once.
+const migrationLock = 0x6c6f6164 // "load"
+
+func (l *Ledger) migrate(ctx context.Context) error {
+	files, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return err
+	}
+	dialect := goose.DialectSQLite3
+	if l.lite {
+		if err := l.connect(ctx); err != nil {
+			return err
+		}
+	} else {
+		dialect = goose.DialectPostgres
+		conn, err := l.db.Conn(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := conn.ExecContext(ctx, "SELECT pg_advisory_lock($1)", migrationLock); err != nil {
+			return err
+		}
+		defer conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrationLock) //nolint:errcheck // it ends with the connection
+	}
+	p, err := goose.NewProvider(dialect, l.write, files)
+	if err != nil {
+		return err
+	}
+	for {
+		before, err := p.GetDBVersion(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err = p.Up(ctx); err == nil || !l.lite {
+			return err
+		}
+		// SQLite has no lock for this: another process may have been faster.
+		if now, failed := p.GetDBVersion(ctx); failed != nil || now == before {
+			return err
+		}
+	}
+}
+
+// Close closes the database.
+func (l *Ledger) Close() error {
+	if l.lite {
+		return errors.Join(l.write.Close(), l.db.Close())
+	}
+	return l.db.Close()
+}
+
+// Healthy says whether the database answers.
+func (l *Ledger) Healthy(ctx context.Context) error { return l.db.PingContext(ctx) }
+
+// Backup writes a whole copy of a SQLite ledger to a new file, while others go on.
+func (l *Ledger) Backup(ctx context.Context, path string) error {
+	if !l.lite {
+		return errors.New("ledger: PostgreSQL is backed up by its own tools, such as pg_dump")
+	}
+	_, err := l.db.ExecContext(ctx, "VACUUM INTO $1", path)
+	return err
+}
+
+// update runs do in a transaction. On an error the transaction did not happen, but
+// for one of its commit, after which nobody knows.
+func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
+	tx, err := l.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to undo
+	if err := do(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// locking is what a SELECT ends with that others must wait for. SQLite has no need
+// of it: there, whoever writes is alone.
+func (l *Ledger) locking(how string) string {
+	if l.lite {
+		return ""
+	}
+	return " FOR " + how
+}
+
+// places returns rows of numbered places: ($1,$2),($3,$4) and so on, behind those
+// that are taken.
+func places(taken, rows, columns int) string {
+	var b strings.Builder
+	for r := range rows {
+		if r > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('(')
+		for c := range columns {
+			if c > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteByte('$')
+			b.WriteString(strconv.Itoa(taken + r*columns + c + 1))
+		}
+		b.WriteByte(')')
+	}
+	return b.String()
+}
+
+// list returns one row of places, for IN.
+func list(taken, n int) string { return places(taken, 1, n) }
+
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func moment(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+}
+
+// query calls each for every row.
+func query(ctx context.Context, q querier, each func(*sql.Rows) error, text string, args ...any) error {
+	rows, err := q.QueryContext(ctx, text, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// found turns the absence of a row into ErrNotFound.
+func found(err error, what string) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("%s: %w", what, ErrNotFound)
+	}
+	return err
+}

@@ -1,0 +1,330 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"loadstar/internal/pgtest"
+)
+
+// cluster serves all tests that need PostgreSQL.
+var cluster pgtest.Cluster
+
+func TestMain(m *testing.M) {
+	if at := os.Getenv("LEDGER_CHILD"); at != "" {
+		if err := child(at, os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	code := m.Run()
+	if err := cluster.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// tester is what *testing.T and *rapid.T have in common.
+type tester interface {
+	Helper()
+	Errorf(string, ...any)
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
+// t0 is when the tests take place.
+var t0 = time.UnixMilli(1_700_000_000_000)
+
+// after is a time of the tests.
+func after(d time.Duration) time.Time { return t0.Add(d) }
+
+// onBoth runs a test on a new database of each kind.
+func onBoth(t *testing.T, test func(t *testing.T, at string)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(t, cluster.Database(t))
+	})
+}
+
+func open(t *testing.T, at string) *Ledger {
+	t.Helper()
+	l, err := Open(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// must is for what is only a means of a test.
+func must(t tester, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantIs(t tester, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+func wantEqual[T any](t tester, what string, got, want T) {
+	t.Helper()
+	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
+		t.Errorf("%s: %s, want %s", what, g, w)
+	}
+}
+
+// join lets agents in.
+func join(t tester, l *Ledger, agents ...string) {
+	t.Helper()
+	hash := []byte("token of " + strings.Join(agents, ","))
+	must(t, l.AddToken(context.Background(), hash, "", len(agents), after(time.Hour)))
+	for _, a := range agents {
+		must(t, l.Join(context.Background(), hash, Agent{ID: a, Name: "name of " + a, Expires: after(time.Hour)}, t0))
+	}
+}
+
+func announce(t tester, l *Ledger, agent string, clients ...string) {
+	t.Helper()
+	refused, err := l.Announce(context.Background(), agent, clients, []string{"load"}, time.Hour, t0)
+	must(t, err)
+	if len(refused) > 0 {
+		t.Fatalf("%d clients of %s refused: %v", len(refused), agent, refused)
+	}
+}
+
+// named returns names in the order of their numbers as well as of their bytes.
+func named(prefix string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("%s%05d", prefix, i)
+	}
+	return all
+}
+
+// site is a ledger with a run that has begun.
+type site struct {
+	*Ledger
+	t    tester
+	lead Lead
+	run  string
+}
+
+// begin starts a run with all clients there are.
+func begin(t tester, l *Ledger, run string) *site {
+	t.Helper()
+	lead, err := l.Lead(context.Background(), "test", 1000*time.Hour, t0)
+	must(t, err)
+	must(t, l.AddRun(context.Background(), Run{ID: run, Name: "name of " + run, Plan: "plan", Wanted: 1, Created: t0}, "operator"))
+	s := &site{l, t, lead, run}
+	s.drive(func(d *Drive) error {
+		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Machine: "machine", Server: "server"}, Version{Weights: "w0", Control: "c0"}, t0)
+		return err
+	})
+	return s
+}
+
+// plant begins a run with one agent that hosts some clients.
+func plant(t *testing.T, at string, clients int) *site {
+	t.Helper()
+	l := open(t, at)
+	join(t, l, "agent")
+	announce(t, l, "agent", named("c", clients)...)
+	return begin(t, l, "run")
+}
+
+func (s *site) drive(do func(d *Drive) error) {
+	s.t.Helper()
+	must(s.t, s.Drive(context.Background(), s.lead, s.run, do))
+}
+
+// ask opens a round for members, until an hour later.
+func (s *site) ask(round, version int64, members ...int64) {
+	s.t.Helper()
+	s.drive(func(d *Drive) error {
+		if gone, err := d.Ask(round, version, members, after(time.Hour)); err != nil || len(gone) > 0 {
+			return fmt.Errorf("%v are gone: %w", gone, err)
+		}
+		return d.Save("machine", Round{Round: round, Version: version, Opened: t0, Asked: int64(len(members))})
+	})
+}
+
+// upTo returns 0 to n-1.
+func upTo(n int) []int64 {
+	all := make([]int64, n)
+	for i := range all {
+		all[i] = int64(i)
+	}
+	return all
+}
+
+// worth is what a client's turn of a round adds to sums: so that no other set of
+// turns has the same sum, but by a rare chance.
+func worth(round int64, client string) int64 {
+	h := uint64(round)*0x9e3779b97f4a7c15 + 1
+	for _, b := range []byte(client) {
+		h = (h ^ uint64(b)) * 0xff51afd7ed558ccd
+		h ^= h >> 29
+	}
+	return int64(h >> 20)
+}
+
+// sums folds arrivals into a partial for each version.
+func sums(arrivals []Arrival) Fold {
+	return func(counted []int) (all []Partial, _ []Single, _ error) {
+		of := map[int64]int64{}
+		for _, i := range counted {
+			for _, s := range arrivals[i].Shares {
+				of[arrivals[i].Version] += worth(arrivals[i].Round, s.Client)
+			}
+		}
+		for version, sum := range of {
+			all = append(all, Partial{Version: version, Numbers: binary.LittleEndian.AppendUint64(nil, uint64(sum))})
+		}
+		return all, nil, nil
+	}
+}
+
+// one is the arrival of single clients.
+func one(agent string, round, version int64, clients ...string) Arrival {
+	a := Arrival{Agent: agent, Round: round, Version: version, Bytes: 100}
+	for _, c := range clients {
+		a.Shares = append(a.Shares, Share{Client: c, Examples: 10, Steps: 3, TrainLoss: 0.5})
+	}
+	return a
+}
+
+func (s *site) count(arrivals ...Arrival) []int {
+	s.t.Helper()
+	counted, err := s.Count(context.Background(), s.run, arrivals, sums(arrivals))
+	must(s.t, err)
+	return counted
+}
+
+// receipts returns everything that was counted.
+func (s *site) receipts() (all []Receipt) {
+	s.t.Helper()
+	s.drive(func(d *Drive) (err error) {
+		all, err = d.Receipts(0)
+		return err
+	})
+	return all
+}
+
+// balance checks what the whole server leans on: the stored sums are exactly those of
+// the turns with a receipt, no turn has both a lease and a receipt, and the batches of
+// receipts and of sums are the same, without a gap. Nothing may have been merged yet.
+// It returns the numbers of leases and of receipts.
+func (s *site) balance() (leases, receipts int) {
+	s.t.Helper()
+	ctx := context.Background()
+	var how *sql.TxOptions // all of one moment
+	if !s.lite {
+		how = &sql.TxOptions{Isolation: sql.LevelRepeatableRead}
+	}
+	tx, err := s.db.BeginTx(ctx, how)
+	must(s.t, err)
+	defer tx.Rollback() //nolint:errcheck // it has only read
+	must(s.t, tx.QueryRow("SELECT count(*) FROM leases WHERE run = $1", s.run).Scan(&leases))
+	rows, err := tx.Query("SELECT round, client, batch FROM receipts WHERE run = $1", s.run)
+	must(s.t, err)
+	defer rows.Close()
+	var want int64
+	var newest int64
+	batches := map[int64]bool{}
+	for rows.Next() {
+		var round, batch int64
+		var client string
+		must(s.t, rows.Scan(&round, &client, &batch))
+		want += worth(round, client)
+		batches[batch], newest = true, max(newest, batch)
+		receipts++
+	}
+	must(s.t, rows.Err())
+	rows, err = tx.Query("SELECT batch, numbers FROM partials WHERE run = $1", s.run)
+	must(s.t, err)
+	defer rows.Close()
+	var got int64
+	stored := map[int64]bool{}
+	for rows.Next() {
+		var batch int64
+		var numbers []byte
+		must(s.t, rows.Scan(&batch, &numbers))
+		got += int64(binary.LittleEndian.Uint64(numbers))
+		stored[batch] = true
+	}
+	must(s.t, rows.Err())
+	if got != want {
+		s.t.Errorf("the sums are off by %d: %d receipts", got-want, receipts)
+	}
+	var run int64
+	must(s.t, tx.QueryRow("SELECT batch FROM runs WHERE id = $1", s.run).Scan(&run))
+	if newest != run || int64(len(batches)) != newest || len(stored) != len(batches) {
+		s.t.Errorf("the run's newest batch is %d; the newest of receipts %d of %d; %d have sums", run, newest, len(batches), len(stored))
+	}
+	var both int
+	must(s.t, tx.QueryRow("SELECT count(*) FROM leases l JOIN receipts r ON r.run = l.run AND r.round = l.round AND r.client = l.client WHERE l.run = $1", s.run).Scan(&both))
+	if both > 0 {
+		s.t.Errorf("%d turns have a lease and a receipt", both)
+	}
+	return leases, receipts
+}
+
+// tables are those of the schema.
+var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit"}
+
+// dump returns all rows of some tables as text, in an order that depends on them
+// alone.
+func dump(t tester, l *Ledger, tables ...string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, table := range tables {
+		rows, err := l.db.Query("SELECT * FROM " + table)
+		must(t, err)
+		columns, err := rows.Columns()
+		must(t, err)
+		var lines []string
+		for rows.Next() {
+			values, into := make([]any, len(columns)), make([]any, len(columns))
+			for i := range values {
+				into[i] = &values[i]
+			}
+			must(t, rows.Scan(into...))
+			lines = append(lines, fmt.Sprintf("%q\n", values))
+		}
+		must(t, rows.Err())
+		must(t, rows.Close())
+		slices.Sort(lines)
+		fmt.Fprintf(&b, "%s %v\n%s", table, columns, strings.Join(lines, ""))
+	}
+	return b.String()
+}

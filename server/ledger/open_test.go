@@ -1,0 +1,154 @@
+package ledger
+
+import (
+	"database/sql"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	for _, at := range []string{"", "ledger.db", "mysql://x/y", "sqlite:", "sqlite::memory:", "sqlite:" + filepath.Join(t.TempDir(), "no", "folder", "x.db")} {
+		if l, err := Open(t.Context(), at); err == nil {
+			l.Close()
+			t.Errorf("%q was opened", at)
+		}
+	}
+}
+
+// TestOpenPath uses a path that would be something else in a URL.
+func TestOpenPath(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "100%25 of it?", "a#b&c=d")
+	must(t, os.MkdirAll(dir, 0o755))
+	l := open(t, "sqlite:"+filepath.Join(dir, "x.db"))
+	join(t, l, "a")
+	if _, err := os.Stat(filepath.Join(dir, "x.db")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDurable looks at what every connection does at a commit.
+func TestDurable(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l := open(t, at)
+		want := map[string]string{"synchronous_commit": "on", "fsync": "on"}
+		if l.lite {
+			want = map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000"}
+		}
+		for _, db := range []*sql.DB{l.db, l.write} {
+			for name, value := range want {
+				text := "SHOW " + name
+				if l.lite {
+					text = "PRAGMA " + name
+				}
+				var got string
+				must(t, db.QueryRow(text).Scan(&got))
+				wantEqual(t, name, got, value)
+			}
+		}
+	})
+}
+
+// TestOpenAtOnce opens a new database many times at once, in this process and in
+// others.
+func TestOpenAtOnce(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		var wg sync.WaitGroup
+		for range 6 {
+			wg.Go(func() {
+				l, err := Open(t.Context(), at)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := l.Healthy(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if _, err := l.Runs(t.Context(), 1); err != nil {
+					t.Error(err)
+				}
+				l.Close()
+			})
+		}
+		for range 3 {
+			wg.Go(func() {
+				cmd := exec.Command(os.Args[0], "open")
+				cmd.Env = append(os.Environ(), "LEDGER_CHILD="+at)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			})
+		}
+		wg.Wait()
+		l := open(t, at)
+		var n int
+		must(t, l.db.QueryRow("SELECT count(*) FROM goose_db_version WHERE version_id = 1").Scan(&n))
+		wantEqual(t, "migrations to version 1", n, 1)
+	})
+}
+
+func TestReopen(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s := plant(t, at, 3)
+		s.ask(0, 0, 0, 1, 2)
+		s.count(one("agent", 0, 0, "c00001"))
+		before := dump(t, s.Ledger, tables...)
+		must(t, s.Close())
+		if err := s.Healthy(t.Context()); err == nil {
+			t.Error("a closed ledger is healthy")
+		}
+		wantEqual(t, "reopened", dump(t, open(t, at), tables...), before)
+	})
+}
+
+func TestBackup(t *testing.T) {
+	s := plant(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"), 600)
+	s.ask(0, 0, upTo(600)...)
+	path := filepath.Join(t.TempDir(), "a copy.db")
+	before := dump(t, s.Ledger, tables...)
+	must(t, s.Backup(t.Context(), path))
+	if err := s.Backup(t.Context(), path); err == nil {
+		t.Error("a backup over another file")
+	}
+	l := open(t, "sqlite:"+path)
+	wantEqual(t, "the backup", dump(t, l, tables...), before)
+	join(t, l, "later")
+
+	// Another while work goes on: it holds some moment of it.
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, c := range named("c", 600) {
+			a := []Arrival{one("agent", 0, 0, c)}
+			if _, err := s.Count(t.Context(), "run", a, sums(a)); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	time.Sleep(50 * time.Millisecond)
+	path = filepath.Join(t.TempDir(), "another.db")
+	must(t, s.Backup(t.Context(), path))
+	close(stop)
+	<-done
+	copied := &site{open(t, "sqlite:"+path), t, s.lead, s.run}
+	leases, receipts := copied.balance()
+	wantEqual(t, "turns", leases+receipts, 600)
+	if receipts == 0 || leases == 0 {
+		t.Errorf("%d receipts, %d leases: nothing went on beside", receipts, leases)
+	}
+}
+
+func TestBackupOfPostgres(t *testing.T) {
+	l := open(t, cluster.Database(t))
+	if err := l.Backup(t.Context(), filepath.Join(t.TempDir(), "x")); err == nil {
+		t.Error("a backup of PostgreSQL")
+	}
+}

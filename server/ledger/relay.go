@@ -1,0 +1,239 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A region's ledger holds runs that a hub drives. Its leases are the hub's, handed on; what
+// it counts goes to the hub in sendings, and counts when the hub says so.
+
+// Adoption is a task of the hub.
+type Adoption struct {
+	Run            Run // ID, Name, Plan, PlanBlob, Fleet
+	Round, Version int64
+	Blobs          Version
+	Clients        []string
+	Until          time.Time
+}
+
+// led runs do in a transaction of whoever leads.
+func (l *Ledger) led(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		if err := l.leads(ctx, tx, lead); err != nil {
+			return err
+		}
+		return do(tx)
+	})
+}
+
+// Adopt gives leases of a hub's task to its clients, and returns those that cannot take
+// part. It may be repeated: a client that has a lease or a receipt gets no other.
+func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone []string, err error) {
+	err = l.led(ctx, lead, func(tx *sql.Tx) error {
+		gone = nil
+		_, err := tx.ExecContext(ctx, `INSERT INTO runs (id, name, plan, plan_blob, state, wanted, fleet, created, started, remote) VALUES ($1, $2, $3, $4, $5, 0, $6, $7, $7, 1)
+			ON CONFLICT (id) DO NOTHING`, a.Run.ID, a.Run.Name, a.Run.Plan, a.Run.PlanBlob, Running, a.Run.Fleet, millis(now))
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.locking("UPDATE"), a.Run.ID); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO versions (run, version, weights, control) VALUES ($1, $2, $3, $4) ON CONFLICT (run, version) DO NOTHING", a.Run.ID, a.Version, a.Blobs.Weights, a.Blobs.Control)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (run, round) DO NOTHING", a.Run.ID, a.Round, a.Version, RoundOpen, millis(now))
+		if err != nil {
+			return err
+		}
+		for part := range slices.Chunk(a.Clients, l.chunk) {
+			args := []any{a.Run.ID, a.Round, a.Version, millis(a.Until)}
+			for _, c := range part {
+				args = append(args, c)
+			}
+			may := map[string]bool{}
+			if err := query(ctx, tx, func(r *sql.Rows) error {
+				var name string
+				err := r.Scan(&name)
+				may[name] = true
+				return err
+			}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0 AND c.name IN "+list(0, len(part)), args[4:]...); err != nil {
+				return err
+			}
+			for _, c := range part {
+				if !may[c] {
+					gone = append(gone, c)
+				}
+			}
+			_, err := tx.ExecContext(ctx, `INSERT INTO leases (run, round, client, no, agent, version, until)
+				SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), c.name, 0, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT) FROM clients c JOIN agents a ON a.id = c.agent
+				WHERE c.revoked = 0 AND a.revoked = 0 AND NOT EXISTS (SELECT 1 FROM receipts r WHERE r.run = $1 AND r.round = $2 AND r.client = c.name) AND c.name IN `+
+				list(4, len(part))+" ON CONFLICT (run, round, client) DO NOTHING", args...)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return gone, err
+}
+
+// Leased returns all leases, in the order of run, round and client.
+func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
+	return all, query(ctx, l.db, scanTasks(&all), "SELECT run, round, client, version, until FROM leases ORDER BY run, round, client")
+}
+
+// Lapse takes back the leases that have run out, and returns them.
+func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
+	err = l.led(ctx, lead, func(tx *sql.Tx) error {
+		all = nil
+		if err := l.holdRuns(ctx, tx); err != nil {
+			return err
+		}
+		return query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING run, round, client, version, until", millis(now), Running)
+	})
+	return all, err
+}
+
+// Sending is what goes to the hub at once: the sum of some batches, or one update.
+type Sending struct {
+	ID             string
+	Round, Version int64
+	Shares         []Share
+	Loss           float64 // of a single update
+	// Parts are the numbers that add up to it.
+	Parts [][]byte
+	// Single says that there is one part, an update.
+	Single bool
+}
+
+// unit is a batch, or one update of it, that goes to the hub as a whole.
+type unit struct {
+	batch, version int64
+	client         string
+}
+
+// Gather puts what was counted for a run, and has not gone to the hub, into new sendings:
+// one for each round and version, of rounds that are ready; or, where the hub needs
+// each update, one for each.
+func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) error {
+	return l.led(ctx, lead, func(tx *sql.Tx) error {
+		text := "SELECT p.batch, p.version, '' FROM partials p LEFT JOIN relayed x ON x.run = p.run AND x.batch = p.batch WHERE p.run = $1 AND x.run IS NULL ORDER BY p.batch"
+		if each {
+			text = "SELECT u.batch, u.version, u.client FROM updates u LEFT JOIN relayed x ON x.run = u.run AND x.batch = u.batch AND x.client = u.client WHERE u.run = $1 AND x.run IS NULL ORDER BY u.batch"
+		}
+		var units []unit
+		if err := query(ctx, tx, func(r *sql.Rows) error {
+			var u unit
+			err := r.Scan(&u.batch, &u.version, &u.client)
+			units = append(units, u)
+			return err
+		}, text, run); err != nil {
+			return err
+		}
+		type kind struct{ round, version int64 }
+		kinds := map[kind][]unit{}
+		for _, u := range units {
+			var round int64
+			if err := tx.QueryRowContext(ctx, "SELECT min(round) FROM receipts WHERE run = $1 AND batch = $2", run, u.batch).Scan(&round); err != nil {
+				return err
+			}
+			if ready(round) {
+				kinds[kind{round, u.version}] = append(kinds[kind{round, u.version}], u)
+			}
+		}
+		for k, of := range kinds {
+			for _, u := range of {
+				id := fmt.Sprintf("%d/%d/%d", k.round, k.version, of[len(of)-1].batch)
+				if each {
+					id = fmt.Sprintf("%d/%d/%d/%s", k.round, k.version, u.batch, u.client)
+				}
+				if _, err := tx.ExecContext(ctx, "INSERT INTO relayed (run, batch, client, sending, outcome) VALUES ($1, $2, $3, $4, '')", run, u.batch, u.client, id); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Ungathered returns the turns of a run that were counted and are in no sending.
+func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err error) {
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		t := Task{Run: run}
+		err := r.Scan(&t.Round, &t.Client, &t.Version)
+		all = append(all, t)
+		return err
+	}, `SELECT r.round, r.client, r.version FROM receipts r
+		WHERE r.run = $1 AND (r.batch IN (SELECT batch FROM partials WHERE run = $1) OR r.batch IN (SELECT batch FROM updates WHERE run = $1))
+		AND NOT EXISTS (SELECT 1 FROM relayed x WHERE x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client))`, run)
+	return all, err
+}
+
+// Sendings returns the sendings of a run that the hub has not decided on, without their
+// parts.
+func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err error) {
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var id string
+		var share Share
+		var round, version int64
+		var client string
+		if err := r.Scan(&id, &client, &round, &version, &share.Client, &share.Examples, &share.Steps, &share.TrainLoss); err != nil {
+			return err
+		}
+		if n := len(all); n == 0 || all[n-1].ID != id {
+			all = append(all, Sending{ID: id, Round: round, Version: version, Single: client != ""})
+		}
+		last := &all[len(all)-1]
+		last.Shares = append(last.Shares, share)
+		return nil
+	}, `SELECT x.sending, x.client, r.round, r.version, r.client, r.examples, r.steps, r.train_loss FROM relayed x
+		JOIN receipts r ON r.run = x.run AND r.batch = x.batch AND (x.client = '' OR x.client = r.client)
+		WHERE x.run = $1 AND x.outcome = '' ORDER BY x.sending, r.client`, run)
+	return all, err
+}
+
+// Parts reads the numbers of a sending.
+func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) error {
+	s.Parts = nil
+	text := "SELECT p.numbers, 0.0 FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch"
+	if s.Single {
+		text = "SELECT u.numbers, u.loss FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2"
+	}
+	return query(ctx, l.db, func(r *sql.Rows) error {
+		var b []byte
+		err := r.Scan(&b, &s.Loss)
+		s.Parts = append(s.Parts, b)
+		return err
+	}, text, run, s.ID)
+}
+
+// Decided stores what the hub said of a sending, and forgets its numbers.
+func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) error {
+	outcome := outcomeClosed
+	if counted {
+		outcome = outcomeCounted
+	}
+	return l.led(ctx, lead, func(tx *sql.Tx) error {
+		for _, text := range []string{
+			"DELETE FROM partials WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2 AND client = '')",
+			"DELETE FROM updates WHERE run = $1 AND EXISTS (SELECT 1 FROM relayed x WHERE x.run = $1 AND x.sending = $2 AND x.batch = updates.batch AND x.client = updates.client)",
+		} {
+			if _, err := tx.ExecContext(ctx, text, run, sending); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE relayed SET outcome = $3 WHERE run = $1 AND sending = $2", run, sending, outcome)
+		return err
+	})
+}
+
+const (
+	outcomeCounted = "counted"
+	outcomeClosed  = "closed"
+)

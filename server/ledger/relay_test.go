@@ -1,0 +1,245 @@
+package ledger
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// adopt takes a hub's task over.
+func (s *site) adopt(a Adoption) []string {
+	s.t.Helper()
+	gone, err := s.Adopt(context.Background(), s.lead, a, t0)
+	must(s.t, err)
+	return gone
+}
+
+// region is a ledger whose run a hub drives, with an agent that hosts some clients.
+func region(t *testing.T, at string, clients int) *site {
+	t.Helper()
+	l := open(t, at)
+	join(t, l, "agent")
+	announce(t, l, "agent", named("c", clients)...)
+	lead, err := l.Lead(t.Context(), "region", time.Hour, t0)
+	must(t, err)
+	return &site{l, t, lead, "run"}
+}
+
+// handed is a task of the hub's run.
+func handed(round, version int64, clients ...string) Adoption {
+	return Adoption{
+		Run: Run{ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", Fleet: 9}, Round: round, Version: version,
+		Blobs: Version{fmt.Sprint("w", version), ""}, Clients: clients, Until: after(time.Hour),
+	}
+}
+
+func TestAdopt(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := region(t, at, 200), t.Context()
+		names := named("c", 200)
+		must(t, s.RevokeClient(ctx, names[3], "operator", t0))
+		wantEqual(t, "gone", s.adopt(handed(4, 2, append(names, "nobody")...)), []string{names[3], "nobody"})
+		r, err := s.Run(ctx, "run")
+		must(t, err)
+		wantEqual(t, "run", r, Run{
+			ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", State: Running, Fleet: 9, Created: t0, Started: t0,
+		})
+		v, err := s.Version(ctx, "run", 2)
+		must(t, err)
+		wantEqual(t, "version", v, Version{"w2", ""})
+		leased, err := s.Leased(ctx)
+		must(t, err)
+		wantEqual(t, "leases", len(leased), 199)
+		wantEqual(t, "lease", leased[0], Task{"run", names[0], 4, 2, after(time.Hour)})
+
+		// Again, after one was counted and one given back: nobody gets a second turn.
+		s.count(one("agent", 4, 2, names[0]))
+		must(t, s.Decline(ctx, "agent", "run", 4, names[1:2]))
+		before := dump(t, s.Ledger, tables...)
+		wantEqual(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
+		wantEqual(t, "a repeated task", dump(t, s.Ledger, tables...), before)
+
+		lapsed, err := s.Lapse(ctx, s.lead, t0)
+		must(t, err)
+		wantEqual(t, "lapsed", lapsed, []Task{{Run: "run", Client: names[1], Round: 4, Version: 2}})
+		lapsed, err = s.Lapse(ctx, s.lead, after(time.Hour))
+		must(t, err)
+		wantEqual(t, "lapsed", len(lapsed), 197)
+		_, err = s.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
+		wantIs(t, err, ErrDeposed)
+		_, err = s.Lapse(ctx, Lead{99}, t0)
+		wantIs(t, err, ErrDeposed)
+	})
+}
+
+// TestRelay sends what a region has counted to a hub that takes some of it.
+func TestRelay(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := region(t, at, 20), t.Context()
+		names := named("c", 20)
+		s.adopt(handed(0, 0, names[:10]...))
+		s.adopt(handed(1, 1, names[10:]...))
+		gather := func(ready ...int64) {
+			t.Helper()
+			must(t, s.Gather(ctx, s.lead, "run", false, func(round int64) bool { return slices.Contains(ready, round) }))
+		}
+		sendings := func() []Sending {
+			t.Helper()
+			all, err := s.Sendings(ctx, "run")
+			must(t, err)
+			for i := range all {
+				must(t, s.Parts(ctx, "run", &all[i]))
+				var got, want int64
+				for _, p := range all[i].Parts {
+					got += int64(binary.LittleEndian.Uint64(p))
+				}
+				for _, x := range all[i].Shares {
+					want += worth(all[i].Round, x.Client)
+				}
+				if got != want || all[i].Single {
+					t.Errorf("sending %s: its sum is off by %d", all[i].ID, got-want)
+				}
+			}
+			return all
+		}
+		stands := func(round int64, clients ...string) (is []Stand) {
+			t.Helper()
+			where, err := s.Standings(ctx, "agent", "run", round, clients)
+			must(t, err)
+			for _, c := range clients {
+				is = append(is, where[c].Is)
+			}
+			return is
+		}
+		s.count(one("agent", 0, 0, names[0], names[1]), one("agent", 0, 0, names[2]))
+		s.count(one("agent", 1, 1, names[10]))
+		s.count(one("agent", 0, 0, names[3]))
+		open, err := s.Ungathered(ctx, "run")
+		must(t, err)
+		wantEqual(t, "ungathered", len(open), 5)
+		gather()
+		wantEqual(t, "sendings", len(sendings()), 0)
+		gather(0)
+		first := sendings()
+		wantEqual(t, "sendings", len(first), 1)
+		wantEqual(t, "parts", len(first[0].Parts), 2)
+		wantEqual(t, "shares", first[0].Shares, one("", 0, 0, names[:4]...).Shares)
+		open, err = s.Ungathered(ctx, "run")
+		must(t, err)
+		wantEqual(t, "ungathered", open, []Task{{Run: "run", Client: names[10], Round: 1, Version: 1}})
+
+		// What comes later goes by another, and what has gone stays as it is.
+		s.count(one("agent", 0, 0, names[4]))
+		gather(0, 1)
+		gather(0, 1)
+		all := sendings()
+		wantEqual(t, "sendings", len(all), 3)
+		if !slices.ContainsFunc(all, func(x Sending) bool { return fmt.Sprint(x) == fmt.Sprint(first[0]) }) {
+			t.Errorf("the first is another: %v", all)
+		}
+		wantEqual(t, "stands", stands(0, names[0], names[4], names[5]), []Stand{Held, Held, Asked})
+		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true))
+		for _, x := range all {
+			if x.Round == 1 {
+				must(t, s.Decided(ctx, s.lead, "run", x.ID, false))
+			}
+		}
+		wantEqual(t, "stands", stands(0, names[0], names[4], names[5]), []Stand{Counted, Held, Asked})
+		wantEqual(t, "stands", stands(1, names[10], names[11]), []Stand{Closed, Asked})
+		left := sendings()
+		wantEqual(t, "sendings", len(left), 1)
+		wantEqual(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
+		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true)) // again
+		wantEqual(t, "sendings", len(sendings()), 1)
+		wantIs(t, s.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
+		wantIs(t, s.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
+	})
+}
+
+// TestRelaySingles sends each update by itself.
+func TestRelaySingles(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := region(t, at, 3), t.Context()
+		names := named("c", 3)
+		s.adopt(handed(0, 0, names...))
+		arrivals := []Arrival{one("agent", 0, 0, names[0]), one("agent", 0, 0, names[1]), one("agent", 0, 0, names[2])}
+		_, err := s.Count(ctx, "run", arrivals, func(counted []int) (_ []Partial, all []Single, _ error) {
+			for _, i := range counted {
+				all = append(all, Single{Client: names[i], Examples: 10, Steps: 3, Loss: float64(i) / 4, Numbers: []byte{byte(i)}})
+			}
+			return nil, all, nil
+		})
+		must(t, err)
+		must(t, s.Gather(ctx, s.lead, "run", true, func(int64) bool { return true }))
+		all, err := s.Sendings(ctx, "run")
+		must(t, err)
+		wantEqual(t, "sendings", len(all), 3)
+		for i := range all {
+			must(t, s.Parts(ctx, "run", &all[i]))
+			want := Sending{ID: all[i].ID, Shares: one("", 0, 0, names[i]).Shares, Loss: float64(i) / 4, Parts: [][]byte{{byte(i)}}, Single: true}
+			wantEqual(t, "sending", all[i], want)
+		}
+		must(t, s.Decided(ctx, s.lead, "run", all[1].ID, true))
+		must(t, s.Decided(ctx, s.lead, "run", all[2].ID, false))
+		where, err := s.Standings(ctx, "agent", "run", 0, names)
+		must(t, err)
+		wantEqual(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[1]: {Counted, 0}, names[2]: {Closed, 0}})
+		var kept []string
+		must(t, s.Singles(ctx, "run", 99, func(x Single) error {
+			kept = append(kept, x.Client)
+			return nil
+		}))
+		wantEqual(t, "updates", kept, names[:1])
+	})
+}
+
+// TestLapseConcurrently lets leases run out while they are counted: each turn is lapsed
+// or counted, never both.
+func TestLapseConcurrently(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		const turns, rounds = 64, 12
+		s, ctx := region(t, at, turns), t.Context()
+		second := open(t, at)
+		names := named("c", turns)
+		var batch []Arrival
+		for _, c := range names {
+			batch = append(batch, one("agent", 0, 0, c))
+		}
+		for round := range int64(rounds) {
+			for i := range batch {
+				batch[i].Round = round
+			}
+			s.adopt(handed(round, 0, names...))
+			var lapsed []Task
+			var counted []int
+			var wg sync.WaitGroup
+			start := make(chan struct{})
+			wg.Go(func() {
+				<-start
+				for part := range slices.Chunk(batch, 16) {
+					some, err := second.Count(ctx, "run", part, sums(part))
+					if err != nil {
+						t.Error(err)
+					}
+					counted = append(counted, some...)
+				}
+			})
+			wg.Go(func() {
+				<-start
+				time.Sleep(time.Duration(round) * time.Millisecond)
+				var err error
+				if lapsed, err = s.Lapse(ctx, s.lead, after(2*time.Hour)); err != nil {
+					t.Error(err)
+				}
+			})
+			close(start)
+			wg.Wait()
+			wantEqual(t, "turns", len(lapsed)+len(counted), turns)
+		}
+		s.balance()
+	})
+}

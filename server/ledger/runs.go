@@ -1,0 +1,190 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// State is how far a run is.
+type State string
+
+// The states of a run.
+const (
+	Waiting  State = "waiting" // for clients
+	Running  State = "running"
+	Finished State = "finished"
+	Stopped  State = "stopped" // by an operator
+	Failed   State = "failed"
+)
+
+// Ended says that nothing more will happen.
+func (s State) Ended() bool { return s == Finished || s == Stopped || s == Failed }
+
+// Run is one training of one plan.
+type Run struct {
+	ID, Name string
+	// Plan is as it was submitted, and from the start on with everything settled.
+	// PlanBlob is the latter, for agents.
+	Plan, PlanBlob string
+	State          State
+	Reason         string // of a failure
+	// Wanted is how many clients it waits for, Fleet how many it began with.
+	Wanted, Fleet              int64
+	Created, Started, Finished time.Time
+	Round, Version             int64
+	// Batch is the newest that was counted.
+	Batch   int64
+	Machine string
+	Server  string
+}
+
+const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, machine, server"
+
+func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
+	var created, started, finished int64
+	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
+		&r.Round, &r.Version, &r.Batch, &r.Machine, &r.Server)
+	r.Created, r.Started, r.Finished = moment(created), moment(started), moment(finished)
+	return r, err
+}
+
+// AddRun adds a run that waits for clients.
+func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO runs (id, name, plan, state, wanted, created) VALUES ($1, $2, $3, $4, $5, $6)",
+			r.ID, r.Name, r.Plan, Waiting, r.Wanted, millis(r.Created))
+		if err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, r.Created, actor, "start run", r.ID, r.Name)
+	})
+}
+
+// StopRun ends a run where it is.
+func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.locking("UPDATE"), id))
+		if err != nil {
+			return found(err, "run "+id)
+		}
+		if r.State.Ended() {
+			return fmt.Errorf("run %s is %s: %w", id, r.State, ErrRefused)
+		}
+		if err := end(ctx, tx, id, Stopped, "", now); err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, actor, "stop run", id, "")
+	})
+}
+
+// holdRuns makes everybody wait who would count for a run, or drive one.
+func (l *Ledger) holdRuns(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE state IN ($1, $2) ORDER BY id"+l.locking("UPDATE"), Waiting, Running)
+	return err
+}
+
+// end closes a run whose row is locked.
+func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now time.Time) error {
+	for _, text := range []string{"DELETE FROM leases WHERE run = $1", "DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1"} {
+		if _, err := tx.ExecContext(ctx, text, id); err != nil {
+			return err
+		}
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = $3, finished = $4 WHERE id = $1", id, s, reason, millis(now))
+	return err
+}
+
+// Run returns a run by its identity.
+func (l *Ledger) Run(ctx context.Context, id string) (Run, error) {
+	r, err := scanRun(l.db.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1", id))
+	return r, found(err, "run "+id)
+}
+
+// Runs returns the newest runs, newest first.
+func (l *Ledger) Runs(ctx context.Context, limit int) (all []Run, err error) {
+	err = query(ctx, l.db, func(rows *sql.Rows) error {
+		r, err := scanRun(rows)
+		all = append(all, r)
+		return err
+	}, "SELECT "+runColumns+" FROM runs ORDER BY created DESC, id LIMIT $1", limit)
+	return all, err
+}
+
+// Activity is the little that changes of a run while it goes on.
+type Activity struct {
+	ID    string
+	State State
+	Batch int64
+}
+
+// Active returns the runs that have not ended.
+func (l *Ledger) Active(ctx context.Context) (all []Activity, err error) {
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var a Activity
+		err := r.Scan(&a.ID, &a.State, &a.Batch)
+		all = append(all, a)
+		return err
+	}, "SELECT id, state, batch FROM runs WHERE state IN ($1, $2) ORDER BY created, id", Waiting, Running)
+	return all, err
+}
+
+// The states of a round.
+const (
+	RoundOpen      = "open"
+	RoundMerging   = "merging" // closed; its new version is being computed
+	RoundMerged    = "merged"
+	RoundAbandoned = "abandoned"
+)
+
+// Round is a round as people look at it.
+type Round struct {
+	Round, Version             int64 // before its merge
+	State                      string
+	Opened, Closed             time.Time
+	Asked, Counted, Late, Lost int64
+	Loss                       float64 // of training, the mean over its clients
+	Bytes                      int64   // of results
+	LastBatch                  int64
+}
+
+const roundColumns = "round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch"
+
+func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
+	var opened, closed int64
+	err = row.Scan(&r.Round, &r.Version, &r.State, &opened, &closed, &r.Asked, &r.Counted, &r.Late, &r.Lost, &r.Loss, &r.Bytes, &r.LastBatch)
+	r.Opened, r.Closed = moment(opened), moment(closed)
+	return r, err
+}
+
+// Rounds returns the newest rounds of a run from a number on, newest first.
+func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) (all []Round, err error) {
+	err = query(ctx, l.db, func(rows *sql.Rows) error {
+		r, err := scanRound(rows)
+		all = append(all, r)
+		return err
+	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND round >= $2 ORDER BY round DESC LIMIT $3", run, from, limit)
+	return all, err
+}
+
+// Version is one state of a run's shared weights, as blobs.
+type Version struct{ Weights, Control string }
+
+// Version returns a version, as long as somebody may still need it.
+func (l *Ledger) Version(ctx context.Context, run string, version int64) (v Version, err error) {
+	err = l.read.QueryRowContext(ctx, "SELECT weights, control FROM versions WHERE run = $1 AND version = $2", run, version).Scan(&v.Weights, &v.Control)
+	return v, found(err, fmt.Sprintf("version %d of run %s", version, run))
+}
+
+// Blobs returns all blobs that the ledger names.
+func (l *Ledger) Blobs(ctx context.Context) (all []string, err error) {
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var b string
+		err := r.Scan(&b)
+		all = append(all, b)
+		return err
+	}, `SELECT b FROM (SELECT weights AS b FROM versions UNION SELECT control FROM versions UNION SELECT plan_blob FROM runs UNION SELECT server FROM runs) AS named
+		WHERE b <> '' ORDER BY b`)
+	return all, err
+}

@@ -1,0 +1,174 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestRuns(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		_, err := l.Run(ctx, "a")
+		wantIs(t, err, ErrNotFound)
+		for i, id := range []string{"b", "a", "c"} {
+			must(t, l.AddRun(ctx, Run{ID: id, Name: "é", Plan: "seed: 1", Wanted: 9, Created: after(time.Duration(i/2) * time.Second)}, "operator"))
+		}
+		if err := l.AddRun(ctx, Run{ID: "a", Created: t0}, "operator"); err == nil {
+			t.Error("a run twice")
+		}
+		b, err := l.Run(ctx, "b")
+		must(t, err)
+		wantEqual(t, "a new run", b, Run{ID: "b", Name: "é", Plan: "seed: 1", State: Waiting, Wanted: 9, Created: t0})
+
+		ids := func(all []Run, err error) (s string) {
+			t.Helper()
+			must(t, err)
+			for _, r := range all {
+				s += r.ID
+			}
+			return s
+		}
+		wantEqual(t, "runs", ids(l.Runs(ctx, 10)), "cab")
+		wantEqual(t, "the newest runs", ids(l.Runs(ctx, 2)), "ca")
+		active := func() []Activity {
+			t.Helper()
+			all, err := l.Active(ctx)
+			must(t, err)
+			return all
+		}
+		wantEqual(t, "active runs", active(), []Activity{{"a", Waiting, 0}, {"b", Waiting, 0}, {"c", Waiting, 0}})
+
+		join(t, l, "agent")
+		announce(t, l, "agent", "x")
+		lead, err := l.Lead(ctx, "test", time.Hour, t0)
+		must(t, err)
+		must(t, l.Drive(ctx, lead, "a", func(d *Drive) error {
+			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Machine: "m", Server: "s"}, Version{"w", "c"}, after(time.Minute))
+			return err
+		}))
+		must(t, l.Drive(ctx, lead, "c", func(d *Drive) error { return d.End(Failed, "no clients", after(time.Minute)) }))
+		a, err := l.Run(ctx, "a")
+		must(t, err)
+		wantEqual(t, "a run", a, Run{
+			ID: "a", Name: "é", Plan: "settled", PlanBlob: "blob", State: Running, Wanted: 9, Fleet: 1,
+			Created: t0, Started: after(time.Minute), Machine: "m", Server: "s",
+		})
+		wantEqual(t, "active runs", active(), []Activity{{"a", Running, 0}, {"b", Waiting, 0}})
+		v, err := l.Version(ctx, "a", 0)
+		must(t, err)
+		wantEqual(t, "version 0", v, Version{"w", "c"})
+		_, err = l.Version(ctx, "a", 1)
+		wantIs(t, err, ErrNotFound)
+		_, err = l.Version(ctx, "b", 0)
+		wantIs(t, err, ErrNotFound)
+		c, err := l.Run(ctx, "c")
+		must(t, err)
+		wantEqual(t, "a failed run", fmt.Sprint(c.State, c.Reason, c.Finished), fmt.Sprint(Failed, "no clients", after(time.Minute)))
+	})
+}
+
+func TestStopRun(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 4), t.Context()
+		other := begin(t, s.Ledger, "other")
+		for _, x := range []*site{s, other} {
+			x.ask(0, 0, 0, 1, 2, 3)
+			arrivals := []Arrival{one("agent", 0, 0, "c00001")}
+			_, err := s.Count(ctx, x.run, arrivals, func([]int) ([]Partial, []Single, error) {
+				return []Partial{{Numbers: make([]byte, 8)}}, []Single{{Client: "c00001", Numbers: []byte{1}}}, nil
+			})
+			must(t, err)
+		}
+		must(t, s.StopRun(ctx, "run", "operator", after(time.Minute)))
+		wantIs(t, s.StopRun(ctx, "run", "operator", t0), ErrRefused)
+		wantIs(t, s.StopRun(ctx, "nothing", "operator", t0), ErrNotFound)
+		r, err := s.Run(ctx, "run")
+		must(t, err)
+		if r.State != Stopped || !r.State.Ended() || !r.Finished.Equal(after(time.Minute)) {
+			t.Errorf("a stopped run: %+v", r)
+		}
+		wantEqual(t, "counted after its end", s.count(one("agent", 0, 0, "c00002")), nil)
+		tasks, err := s.Tasks(ctx, "agent", t0, 10)
+		must(t, err)
+		wantEqual(t, "tasks, all of the other run", len(tasks), 3)
+		where, err := s.Standings(ctx, "agent", "run", 0, named("c", 4))
+		must(t, err)
+		wantEqual(t, "standings", where, map[string]Standing{"c00001": {Is: Counted}})
+		for _, table := range []string{"leases", "partials", "updates"} {
+			var n, others int
+			must(t, s.db.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'run'").Scan(&n))
+			must(t, s.db.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'other'").Scan(&others))
+			if n != 0 || others == 0 {
+				t.Errorf("%s: %d of the run that ended, %d of the other", table, n, others)
+			}
+		}
+	})
+}
+
+func TestRounds(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 4), t.Context()
+		for r := range int64(5) {
+			s.ask(r, 0, 0, 1)
+			s.count(one("agent", r, 0, "c00000"))
+			s.drive(func(d *Drive) error {
+				return d.Close(Round{Round: r, State: RoundAbandoned, Closed: after(time.Minute), Asked: 2, Counted: 1, Late: 1, Lost: 3, Loss: 0.25}, "machine", false)
+			})
+		}
+		got, err := s.Rounds(ctx, "run", 2, 2)
+		must(t, err)
+		want := []Round{
+			{Round: 4, State: RoundAbandoned, Opened: t0, Closed: after(time.Minute), Asked: 2, Counted: 1, Late: 1, Lost: 3, Loss: 0.25, Bytes: 100, LastBatch: 5},
+			{Round: 3, State: RoundAbandoned, Opened: t0, Closed: after(time.Minute), Asked: 2, Counted: 1, Late: 1, Lost: 3, Loss: 0.25, Bytes: 100, LastBatch: 4},
+		}
+		wantEqual(t, "rounds", got, want)
+		all, err := s.Rounds(ctx, "run", 2, 100)
+		must(t, err)
+		wantEqual(t, "rounds from 2 on", len(all), 3)
+	})
+}
+
+func TestAudit(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a")
+		announce(t, l, "a", "x")
+		must(t, l.Renewed(ctx, "a", after(time.Hour), after(time.Second)))
+		must(t, l.AddRun(ctx, Run{ID: "run", Name: "name", Created: after(2 * time.Second)}, "operator"))
+		must(t, l.StopRun(ctx, "run", "operator", after(3*time.Second)))
+		must(t, l.RevokeClient(ctx, "x", "operator", after(4*time.Second)))
+		must(t, l.RevokeAgent(ctx, "a", "operator", after(5*time.Second)))
+		// What did not happen leaves no trace.
+		wantIs(t, l.StopRun(ctx, "run", "operator", after(6*time.Second)), ErrRefused)
+		wantIs(t, l.RevokeAgent(ctx, "a", "operator", after(6*time.Second)), ErrNotFound)
+		must(t, l.Note(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
+		got, err := l.Audit(ctx, 100)
+		must(t, err)
+		want := []Event{
+			{after(5 * time.Second), "operator", "revoke agent", "a", ""},
+			{after(4 * time.Second), "operator", "revoke client", "x", ""},
+			{after(3 * time.Second), "operator", "stop run", "run", ""},
+			{after(2 * time.Second), "operator", "start run", "run", "name"},
+			{after(time.Second), "agent a", "renew", "a", ""},
+			{t0, "agent a", "join", "a", "name of a"},
+			{after(-time.Second), "operator", "sign in", "é", "from home"},
+		}
+		wantEqual(t, "events", got, want)
+		got, err = l.Audit(ctx, 2)
+		must(t, err)
+		wantEqual(t, "the newest events", got, want[:2])
+
+		// Within one millisecond, in the order in which they were noted.
+		for i := range 40 {
+			must(t, l.Note(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
+		}
+		got, err = l.Audit(ctx, 40)
+		must(t, err)
+		for i, e := range got {
+			if e.Detail != fmt.Sprint(39-i) {
+				t.Fatalf("event %s is number %d from the end", e.Detail, i)
+			}
+		}
+	})
+}

@@ -1,0 +1,307 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Task is a lease with what its agent needs for it.
+type Task struct {
+	Run, Client    string
+	Round, Version int64
+	Until          time.Time
+}
+
+// Tasks returns what an agent has been asked and not returned, up to a limit, in the
+// order of run, round and client.
+func (l *Ledger) Tasks(ctx context.Context, agent string, now time.Time, limit int) (all []Task, err error) {
+	// A limit that was given apart would have SQLite prepare the question every time.
+	text := "SELECT run, round, client, version, until FROM leases WHERE agent = $1 AND until > $2 ORDER BY run, round, client LIMIT " + strconv.Itoa(limit)
+	err = query(ctx, l.read, scanTasks(&all), text, agent, millis(now))
+	return all, err
+}
+
+func scanTasks(into *[]Task) func(*sql.Rows) error {
+	return func(r *sql.Rows) error {
+		var t Task
+		var until int64
+		err := r.Scan(&t.Run, &t.Round, &t.Client, &t.Version, &until)
+		t.Until = moment(until)
+		*into = append(*into, t)
+		return err
+	}
+}
+
+// Extend lets an agent's leases of a round last at least until then.
+func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) error {
+	return l.alter(ctx, "until <> 0 AND +until < $4", agent, run, round, clients, until)
+}
+
+// Decline gives an agent's leases of a round back: the coordinator will withdraw
+// them. One that somebody is at just then is left alone.
+func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string) error {
+	return l.alter(ctx, "until <> $4", agent, run, round, clients, time.Time{})
+}
+
+// alter sets until when leases last. They are found by their clients: by the index of
+// until, a database would go through the whole run. It does not wait for those that are
+// being counted or withdrawn, which are about to be gone: while it holds others, that
+// could be in a ring.
+func (l *Ledger) alter(ctx context.Context, which, agent, run string, round int64, clients []string, until time.Time) error {
+	return l.update(ctx, func(tx *sql.Tx) error {
+		for part := range slices.Chunk(clients, l.chunk) {
+			args := []any{agent, run, round, millis(until)}
+			for _, c := range part {
+				args = append(args, c)
+			}
+			these := "run = $2 AND round = $3 AND client IN " + list(4, len(part))
+			text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.locking("UPDATE SKIP LOCKED") +
+				") UPDATE leases SET until = $4 WHERE " + these + " AND client IN (SELECT client FROM free)"
+			if _, err := tx.ExecContext(ctx, text, args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Stand is where a turn stands.
+type Stand int
+
+// The stands: neither asked nor counted, or no longer; asked; counted here, but not yet
+// by the hub; counted.
+const (
+	Closed Stand = iota
+	Asked
+	Held
+	Counted
+)
+
+// Standing is a turn's.
+type Standing struct {
+	Is      Stand
+	Version int64 // that is to be trained from
+}
+
+// Standings says of each of an agent's clients where its turn of a round stands. That
+// of another's client is Closed.
+func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (map[string]Standing, error) {
+	all := make(map[string]Standing, len(clients))
+	left := clients
+	// Leases first: a turn that is counted in between is then seen as asked, never as
+	// closed.
+	for _, text := range []string{
+		"SELECT client, version, 'asked' FROM leases WHERE run = $1 AND round = $2 AND agent = $3 AND until <> 0 AND client IN ",
+		`SELECT r.client, r.version, CASE WHEN u.remote = 0 THEN 'counted' ELSE COALESCE(x.outcome, '') END
+			FROM receipts r JOIN runs u ON u.id = r.run JOIN clients c ON c.name = r.client AND c.agent = $3
+			LEFT JOIN relayed x ON x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)
+			WHERE r.run = $1 AND r.round = $2 AND r.client IN `,
+	} {
+		for part := range slices.Chunk(left, l.chunk) {
+			args := []any{run, round, agent}
+			for _, c := range part {
+				args = append(args, c)
+			}
+			err := query(ctx, l.read, func(r *sql.Rows) error {
+				var client, is string
+				var s Standing
+				err := r.Scan(&client, &s.Version, &is)
+				s.Is = map[string]Stand{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}[is]
+				all[client] = s
+				return err
+			}, text+list(3, len(part)), args...)
+			if err != nil {
+				return nil, err
+			}
+		}
+		left = slices.DeleteFunc(slices.Clone(left), func(c string) bool {
+			_, found := all[c]
+			return found
+		})
+	}
+	return all, nil
+}
+
+// Share is one client's part of an arrival.
+type Share struct {
+	Client          string
+	Examples, Steps int64
+	TrainLoss       float64
+}
+
+// Arrival is a result that an agent has returned: of one client, or of several
+// different ones in one sum, which count together or not at all.
+type Arrival struct {
+	Agent          string
+	Round, Version int64
+	Bytes          int64
+	Shares         []Share
+}
+
+// Partial is the sum of what one batch counted of one version.
+type Partial struct {
+	Version int64
+	Numbers []byte
+}
+
+// Single is an update that is kept whole until it is merged.
+type Single struct {
+	Client                   string
+	Version, Examples, Steps int64
+	Loss                     float64
+	Numbers                  []byte
+}
+
+// Fold makes what is stored of the arrivals with the given numbers, in ascending
+// order.
+type Fold func(counted []int) ([]Partial, []Single, error)
+
+// Count counts arrivals of one run that are due, each once however often it comes,
+// and stores what fold makes of them, in one transaction. It returns the numbers of
+// those that it counted. An error leaves it open whether anything was counted: then
+// all are to be given to it again.
+func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		var batch int64
+		var state State
+		err := tx.QueryRowContext(ctx, "SELECT batch, state FROM runs WHERE id = $1"+l.locking("UPDATE"), run).Scan(&batch, &state)
+		if err != nil {
+			return found(err, "run "+run)
+		}
+		if state != Running {
+			return nil
+		}
+		var used map[turn]right
+		counted, used, err = l.due(ctx, tx, run, arrivals)
+		if err != nil || len(counted) == 0 {
+			return err
+		}
+		partials, singles, err := fold(counted)
+		if err != nil {
+			return err
+		}
+		batch++
+		if err := l.receive(ctx, tx, run, batch, arrivals, counted, used); err != nil {
+			return err
+		}
+		for _, p := range partials {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO partials (run, batch, version, numbers) VALUES ($1, $2, $3, $4)", run, batch, p.Version, p.Numbers); err != nil {
+				return err
+			}
+		}
+		for _, s := range singles {
+			_, err := tx.ExecContext(ctx, "INSERT INTO updates (run, batch, client, version, examples, steps, loss, numbers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+				run, batch, s.Client, s.Version, s.Examples, s.Steps, s.Loss, s.Numbers)
+			if err != nil {
+				return err
+			}
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE runs SET batch = $2 WHERE id = $1", run, batch)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return counted, nil
+}
+
+// turn is one client's part of a round.
+type turn struct {
+	round  int64
+	client string
+}
+
+// right is what a lease gives.
+type right struct {
+	agent       string
+	version, no int64
+}
+
+// due returns the arrivals all of whose clients hold a lease that no earlier one of
+// them has used, and these leases. One that was given back, or whose holder was
+// revoked, is none.
+func (l *Ledger) due(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[turn]right, err error) {
+	rounds := map[int64][]string{}
+	for _, a := range arrivals {
+		for _, s := range a.Shares {
+			rounds[a.Round] = append(rounds[a.Round], s.Client)
+		}
+	}
+	rights := map[turn]right{}
+	for round, clients := range rounds {
+		for part := range slices.Chunk(clients, l.chunk) {
+			args := []any{run, round}
+			for _, c := range part {
+				args = append(args, c)
+			}
+			err := query(ctx, tx, func(r *sql.Rows) error {
+				t, has := turn{round: round}, right{}
+				err := r.Scan(&t.client, &has.agent, &has.version, &has.no)
+				rights[t] = has
+				return err
+			}, "SELECT client, agent, version, no FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+list(2, len(part)), args...)
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	used = map[turn]right{}
+	for i, a := range arrivals {
+		lacks := func(s Share) bool {
+			has, ok := rights[turn{a.Round, s.Client}]
+			return !ok || has.agent != a.Agent || has.version != a.Version
+		}
+		if len(a.Shares) == 0 || slices.ContainsFunc(a.Shares, lacks) {
+			continue
+		}
+		for _, s := range a.Shares {
+			t := turn{a.Round, s.Client}
+			used[t] = rights[t]
+			delete(rights, t)
+		}
+		due = append(due, i)
+	}
+	return due, used, nil
+}
+
+// receive turns the leases of arrivals into receipts.
+func (l *Ledger) receive(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[turn]right) error {
+	rows := make([]any, 0, 9*len(used))
+	clients, bytes := map[int64][]any{}, map[int64]int64{}
+	for _, i := range counted {
+		a := &arrivals[i]
+		bytes[a.Round] += a.Bytes
+		for _, s := range a.Shares {
+			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[turn{a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss)
+			clients[a.Round] = append(clients[a.Round], s.Client)
+		}
+	}
+	for part := range slices.Chunk(rows, 9*l.chunk) {
+		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss) VALUES " + places(0, len(part)/9, 9)
+		if _, err := tx.ExecContext(ctx, text, part...); err != nil {
+			return err
+		}
+	}
+	for round, of := range clients {
+		for part := range slices.Chunk(of, l.chunk) {
+			text := "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN " + list(2, len(part))
+			r, err := tx.ExecContext(ctx, text, append([]any{run, round}, part...)...)
+			if err != nil {
+				return err
+			}
+			if n, err := r.RowsAffected(); err != nil {
+				return err
+			} else if n != int64(len(part)) {
+				return fmt.Errorf("%d leases of round %d of run %s have gone meanwhile", int64(len(part))-n, round, run)
+			}
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET bytes = bytes + $3 WHERE run = $1 AND round = $2", run, round, bytes[round]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,380 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
+)
+
+// openEnv makes the test binary a process that opens the folder of that name, when
+// its standard input ends, and prints the pin.
+const openEnv = "LOADSTAR_TEST_OPEN"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(openEnv); dir != "" {
+		os.Stdin.Read(make([]byte, 1)) //nolint:errcheck // its end is what is waited for
+		a, err := Open(dir)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Print(a.Pin())
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func open(t testing.TB) *Authority {
+	t.Helper()
+	a, err := Open(filepath.Join(t.TempDir(), "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func request(t testing.TB, key crypto.Signer, template *x509.CertificateRequest) []byte {
+	t.Helper()
+	csr, err := x509.CreateCertificateRequest(rand.Reader, template, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return csr
+}
+
+// credentials are somebody's under an authority.
+func credentials(t testing.TB, a *Authority, who Identity, ttl time.Duration) mtls.Credentials {
+	t.Helper()
+	key := newKey(t)
+	chain, _, err := a.Sign(request(t, key, &x509.CertificateRequest{}), who, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(chain[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mtls.Credentials{Key: key, Leaf: leaf, Root: a.root}
+}
+
+func TestRoot(t *testing.T) {
+	a := open(t)
+	r := a.root
+	if !r.IsCA || !r.BasicConstraintsValid || r.MaxPathLen != 0 || !r.MaxPathLenZero || r.KeyUsage != x509.KeyUsageCertSign {
+		t.Errorf("%+v", r)
+	}
+	if err := r.CheckSignatureFrom(r); err != nil {
+		t.Error(err)
+	}
+	if years := r.NotAfter.Sub(r.NotBefore).Hours() / 24 / 365.25; years < 19.9 || years > 20.1 {
+		t.Errorf("it lives for %v years", years)
+	}
+	if a.Pin() != jointoken.PinOf(r.Raw) {
+		t.Error("the pin is not the root's")
+	}
+	for name, want := range map[string]os.FileMode{"": 0o700, rootFile: 0o600, lockFile: 0o600} {
+		if info, err := os.Stat(filepath.Join(a.dir, name)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v", name, info.Mode(), err)
+		}
+	}
+	again, err := Open(a.dir)
+	if err != nil || again.Pin() != a.Pin() {
+		t.Errorf("opened again: %v", err)
+	}
+	if other := open(t); other.Pin() == a.Pin() || bytes.Equal(other.root.RawSubject, r.RawSubject) {
+		t.Error("two roots are one")
+	}
+}
+
+// A damaged root is never replaced by a new one that no agent trusts.
+func TestOpenRefuses(t *testing.T) {
+	a, b := open(t), open(t)
+	path := filepath.Join(a.dir, rootFile)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)
+	of := func(b mtls.Bundle) []byte {
+		text, err := b.PEM()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for name, text := range map[string][]byte{
+		"empty":       {},
+		"half":        whole[:len(whole)/2],
+		"zeros":       make([]byte, len(whole)),
+		"no key":      of(mtls.Bundle{Certificates: []*x509.Certificate{a.root}}),
+		"key alone":   of(mtls.Bundle{Key: a.key}),
+		"another key": of(mtls.Bundle{Key: b.key, Certificates: []*x509.Certificate{a.root}}),
+		"no root":     of(mtls.Bundle{Key: agent.Key, Certificates: []*x509.Certificate{agent.Leaf}}),
+	} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(a.dir); err == nil || !strings.Contains(err.Error(), "from a copy") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, _ := os.ReadFile(path); !bytes.Equal(got, text) {
+			t.Errorf("%s: it was overwritten", name)
+		}
+	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(a.dir); err == nil || !strings.Contains(err.Error(), "others can read it") {
+		t.Error(err)
+	}
+}
+
+// However many open a new folder at once, threads or processes, there is one root.
+func TestOpenConcurrently(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "pki")
+	pins := make([]string, 16)
+	var procs []*exec.Cmd
+	var out [8]bytes.Buffer
+	for i := range out {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), openEnv+"="+dir)
+		cmd.Stdout, cmd.Stderr = &out[i], &out[i]
+		procs = append(procs, cmd)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range procs {
+		cmd.Stdin = r
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Close()
+	w.Close() // off they go
+	var wg sync.WaitGroup
+	for i := range pins {
+		wg.Go(func() {
+			a, err := Open(dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			pins[i] = a.Pin()
+		})
+	}
+	wg.Wait()
+	for i, cmd := range procs {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %s", err, out[i].String())
+		}
+		pins = append(pins, out[i].String())
+	}
+	for _, pin := range pins {
+		if pin != pins[0] || pin == "" {
+			t.Fatalf("several roots: %q", pins)
+		}
+	}
+}
+
+func TestSign(t *testing.T) {
+	a := open(t)
+	now := time.Now()
+	a.now = func() time.Time { return now }
+	_, edKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serials := map[string]bool{}
+	for _, key := range []crypto.Signer{newKey(t), edKey} {
+		// All that the request claims is ignored.
+		operator := Identity{Operator, "root"}
+		csr := request(t, key, &x509.CertificateRequest{
+			Subject: pkix.Name{CommonName: "operator", Organization: []string{"loadstar://operator/root"}}, URIs: []*url.URL{operator.uri()},
+			DNSNames: []string{"server.example"}, IPAddresses: []net.IP{{127, 0, 0, 1}}, EmailAddresses: []string{"a@b.example"},
+			ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}}, // an authority
+		})
+		chain, expires, err := a.Sign(csr, Identity{Agent, "7f3a"}, 7*24*time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(chain) != 2 || !bytes.Equal(chain[1], a.root.Raw) {
+			t.Fatal("the root is missing")
+		}
+		c, err := x509.ParseCertificate(chain[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if who, ok := identity(c); !ok || who != (Identity{Agent, "7f3a"}) {
+			t.Errorf("it is for %v, %v", who, ok)
+		}
+		if c.IsCA || len(c.DNSNames)+len(c.IPAddresses)+len(c.EmailAddresses) > 0 || c.Subject.String() != "CN=7f3a" ||
+			c.KeyUsage != x509.KeyUsageDigitalSignature || fmt.Sprint(c.ExtKeyUsage) != fmt.Sprint([]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) {
+			t.Errorf("%+v", c)
+		}
+		if want := now.Add(7 * 24 * time.Hour).Truncate(time.Second); !c.NotAfter.Equal(want) || !expires.Equal(want) {
+			t.Errorf("until %v and %v, want %v", c.NotAfter, expires, want)
+		}
+		if early := now.Sub(c.NotBefore).Round(time.Second); early < 5*time.Minute || early > 5*time.Minute+time.Second {
+			t.Errorf("from %v before", early)
+		}
+		if !key.Public().(interface{ Equal(crypto.PublicKey) bool }).Equal(c.PublicKey) {
+			t.Error("it is for another key")
+		}
+		serials[hex.EncodeToString(c.SerialNumber.Bytes())] = true
+		if bits := c.SerialNumber.BitLen(); bits < 100 || bits > 128 {
+			t.Errorf("a serial number of %d bits", bits)
+		}
+	}
+	if len(serials) != 2 {
+		t.Error("serial numbers repeat")
+	}
+}
+
+func TestSignEndsWithTheRoot(t *testing.T) {
+	a := open(t)
+	csr := request(t, newKey(t), &x509.CertificateRequest{})
+	a.now = func() time.Time { return a.root.NotAfter.Add(-time.Hour) }
+	if _, expires, err := a.Sign(csr, Identity{Agent, "a"}, 7*24*time.Hour); err != nil || !expires.Equal(a.root.NotAfter) {
+		t.Errorf("until %v, %v", expires, err)
+	}
+	a.now = func() time.Time { return a.root.NotAfter }
+	if _, _, err := a.Sign(csr, Identity{Agent, "a"}, time.Hour); err == nil || !strings.Contains(err.Error(), "expired") {
+		t.Error(err)
+	}
+}
+
+func TestSignRefuses(t *testing.T) {
+	a := open(t)
+	good := request(t, newKey(t), &x509.CertificateRequest{})
+	weak, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := bytes.Clone(good)
+	forged[len(forged)-1] ^= 1
+	// A request of one's own that names another's key.
+	mine, theirs := request(t, newKey(t), &x509.CertificateRequest{}), request(t, newKey(t), &x509.CertificateRequest{})
+	m, err := x509.ParseCertificateRequest(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	th, err := x509.ParseCertificateRequest(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := bytes.Replace(mine, m.RawSubjectPublicKeyInfo, th.RawSubjectPublicKeyInfo, 1)
+	for name, c := range map[string]struct {
+		csr  []byte
+		want string
+	}{
+		"nothing":       {nil, ""},
+		"garbage":       {[]byte("hello"), ""},
+		"more behind":   {append(bytes.Clone(good), 0), ""},
+		"RSA":           {request(t, weak, &x509.CertificateRequest{}), "has to be ECDSA"},
+		"P-384":         {request(t, p384, &x509.CertificateRequest{}), "has to be on P-256"},
+		"forged":        {forged, ""},
+		"stolen key":    {stolen, ""},
+		"huge":          {request(t, newKey(t), &x509.CertificateRequest{DNSNames: []string{strings.Repeat("a", maxCSR)}}), "may have"},
+		"a certificate": {a.root.Raw, ""},
+	} {
+		chain, _, err := a.Sign(c.csr, Identity{Agent, "a"}, time.Hour)
+		if err == nil || !strings.Contains(err.Error(), c.want) || chain != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, who := range []Identity{
+		{},
+		{Agent, ""},
+		{"", "a"},
+		{"root", "a"},
+		{"Operator", "a"},
+		{"agent/x", "a"},
+		{Agent, "a/b"},
+		{Agent, "../operator/a"},
+		{Agent, ".."},
+		{Agent, "a b"},
+		{Agent, "a%2fb"},
+		{Agent, "a?b"},
+		{Agent, "a\n"},
+		{Agent, "ä"},
+		{Agent, strings.Repeat("a", 65)},
+	} {
+		if _, _, err := a.Sign(good, who, time.Hour); err == nil {
+			t.Errorf("%q was signed", who)
+		}
+	}
+	for _, ttl := range []time.Duration{0, -time.Hour} {
+		if _, _, err := a.Sign(good, Identity{Agent, "a"}, ttl); err == nil {
+			t.Errorf("signed for %v", ttl)
+		}
+	}
+	if _, _, err := a.Sign(good, Identity{Agent, strings.Repeat("a", 64)}, time.Hour); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever is sent, the answer is an error or a certificate for who was meant.
+func FuzzSign(f *testing.F) {
+	a := open(f)
+	key := newKey(f)
+	f.Add(request(f, key, &x509.CertificateRequest{}))
+	f.Add(request(f, key, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "operator"}, URIs: []*url.URL{Identity{Operator, "a"}.uri()}}))
+	_, edKey, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(request(f, edKey, &x509.CertificateRequest{DNSNames: []string{"a.example"}}))
+	f.Add(a.root.Raw)
+	f.Add([]byte{0x30, 0x80})
+	f.Fuzz(func(t *testing.T, csr []byte) {
+		chain, _, err := a.Sign(csr, Identity{Agent, "a"}, time.Hour)
+		if err != nil {
+			return
+		}
+		leaf, err := x509.ParseCertificate(chain[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if who, ok := identity(leaf); !ok || who != (Identity{Agent, "a"}) || leaf.IsCA {
+			t.Errorf("%x got a certificate for %v", csr, who)
+		}
+	})
+}

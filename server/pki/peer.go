@@ -1,0 +1,102 @@
+package pki
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Role is what somebody may do.
+type Role string
+
+const (
+	Agent    Role = "agent"
+	Operator Role = "operator"
+)
+
+// Identity is who somebody is. Certificates hold it as a URI, such as
+// loadstar://agent/7f3a.
+type Identity struct {
+	Role Role
+	ID   string
+}
+
+const scheme = "loadstar"
+
+// plain IDs need no escaping anywhere, so that one has a single spelling.
+var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// String returns the identity as logs have it.
+func (i Identity) String() string { return string(i.Role) + " " + i.ID }
+
+func (i Identity) uri() *url.URL {
+	return &url.URL{Scheme: scheme, Host: string(i.Role), Path: "/" + i.ID}
+}
+
+func (i Identity) check() error {
+	if i.Role != Agent && i.Role != Operator {
+		return fmt.Errorf("there is no role %q", i.Role)
+	}
+	if !plain.MatchString(i.ID) {
+		return fmt.Errorf("%q cannot be an ID: it needs 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first", i.ID)
+	}
+	return nil
+}
+
+// Peer returns who is on the other end, if it showed a certificate that was verified
+// and has not expired since. What was shown but not verified says nothing.
+func Peer(state *tls.ConnectionState) (Identity, bool) { return peerAt(state, time.Now()) }
+
+func peerAt(state *tls.ConnectionState, now time.Time) (Identity, bool) {
+	if state == nil || !state.HandshakeComplete || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
+		return Identity{}, false
+	}
+	leaf := state.VerifiedChains[0][0]
+	// A connection may outlive the certificate that it began with.
+	if now.After(leaf.NotAfter) {
+		return Identity{}, false
+	}
+	return identity(leaf)
+}
+
+// identity returns whom a certificate of ours is for.
+func identity(leaf *x509.Certificate) (Identity, bool) {
+	if len(leaf.URIs) != 1 {
+		return Identity{}, false
+	}
+	uri := leaf.URIs[0]
+	who := Identity{Role: Role(uri.Host), ID: strings.TrimPrefix(uri.Path, "/")}
+	if who.check() != nil || *uri != *who.uri() {
+		return Identity{}, false
+	}
+	return who, true
+}
+
+type contextKey struct{}
+
+// With returns a context in which From finds an identity.
+func With(ctx context.Context, who Identity) context.Context {
+	return context.WithValue(ctx, contextKey{}, who)
+}
+
+// From returns whose request a context belongs to, if that is known.
+func From(ctx context.Context) (Identity, bool) {
+	who, ok := ctx.Value(contextKey{}).(Identity)
+	return who, ok
+}
+
+// Middleware lets handlers find the peer of a request by From.
+func Middleware(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if who, ok := Peer(r.TLS); ok {
+			r = r.WithContext(With(r.Context(), who))
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,212 @@
+package region
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"loadstar/fed/round"
+	"loadstar/internal/edge"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// send pushes one sending, and stores the hub's verdict if it has one.
+func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
+	t, err := r.Terms.Of(ctx, run)
+	if err != nil {
+		return err
+	}
+	if err := r.Ledger.Parts(ctx, run, s); err != nil {
+		return err
+	}
+	q := &v1.PushRequest{Run: run, Round: s.Round, Version: s.Version, Form: v1.Form_FORM_SUM}
+	for _, x := range s.Shares {
+		q.Shares = append(q.Shares, &v1.Share{Client: x.Client, Examples: x.Examples, Steps: x.Steps, TrainLoss: x.TrainLoss, Loss: s.Loss})
+	}
+	numbers, err := numbersOf(t, s)
+	if err != nil {
+		return err
+	}
+	if s.Single {
+		q.Form = v1.Form_FORM_UPDATE
+	}
+	answer, err := edge.Push(ctx, r.hub, q, numbers, chunk)
+	if err != nil {
+		return err
+	}
+	r.sent[run+s.ID] = true
+	return r.verdict(ctx, run, s, answer.Outcome, answer.Reason)
+}
+
+// numbersOf adds a sending's parts up.
+func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {
+	if s.Single {
+		if len(s.Parts) != 1 {
+			return nil, fmt.Errorf("sending %s has %d parts", s.ID, len(s.Parts))
+		}
+		return s.Parts[0], nil
+	}
+	f := round.NewFold(t.Rules)
+	for _, p := range s.Parts {
+		if _, _, err := f.AddSums(int(s.Version), t.Shared, p); err != nil {
+			return nil, err
+		}
+	}
+	if f.Len() != len(s.Shares) {
+		return nil, fmt.Errorf("sending %s is a sum of %d updates, and has %d receipts", s.ID, f.Len(), len(s.Shares))
+	}
+	return round.AppendSums(nil, &f.Sums()[0])
+}
+
+// verdict stores what the hub said, if that is final.
+func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1.Outcome, reason string) error {
+	switch o {
+	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_REJECTED:
+	case v1.Outcome_OUTCOME_UNKNOWN:
+		delete(r.sent, run+s.ID)
+		return nil
+	default:
+		return nil
+	}
+	counted := o == v1.Outcome_OUTCOME_COUNTED
+	if err := r.Ledger.Decided(ctx, r.lead, run, s.ID, counted); err != nil {
+		return err
+	}
+	delete(r.sent, run+s.ID)
+	outcome := "closed"
+	if counted {
+		outcome = "counted"
+	} else if o == v1.Outcome_OUTCOME_REJECTED {
+		outcome = "rejected"
+		r.Log.Error("the hub rejects a sum", "run", run, "round", s.Round, "reason", reason)
+	}
+	r.sums.WithLabelValues(outcome).Inc()
+	r.Log.Info("the hub has decided", "run", run, "round", s.Round, "clients", len(s.Shares), "outcome", outcome)
+	return nil
+}
+
+// checkIn hears what became of sendings, and hands tasks on.
+func (r *relay) checkIn(ctx context.Context, now time.Time) error {
+	leased, err := r.Ledger.Leased(ctx)
+	if err != nil {
+		return err
+	}
+	training, pushed := byRound(leased), map[roundKey][]string{}
+	type whose struct {
+		run string
+		of  *ledger.Sending
+	}
+	owner := map[string]whose{} // by run, round and client
+	runs, err := r.Ledger.Active(ctx)
+	if err != nil {
+		return err
+	}
+	for _, x := range runs {
+		all, err := r.Ledger.Sendings(ctx, x.ID)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			s := &all[i]
+			k := roundKey{x.ID, s.Round}
+			for _, share := range s.Shares {
+				if r.sent[x.ID+s.ID] {
+					pushed[k] = append(pushed[k], share.Client)
+				} else {
+					training[k] = append(training[k], share.Client)
+				}
+				owner[fmt.Sprint(x.ID, "/", s.Round, "/", share.Client)] = whose{x.ID, s}
+			}
+		}
+		unsent, err := r.Ledger.Ungathered(ctx, x.ID)
+		if err != nil {
+			return err
+		}
+		for _, u := range unsent {
+			k := roundKey{x.ID, u.Round}
+			training[k] = append(training[k], u.Client)
+		}
+	}
+	answer, err := r.hub.CheckIn(ctx, &v1.CheckInRequest{Training: turnsOf(training), Pushed: turnsOf(pushed)})
+	if err != nil {
+		return err
+	}
+	r.pause = pausesFrom
+	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)
+	told := map[*ledger.Sending]bool{}
+	for _, v := range answer.Verdicts {
+		for _, c := range v.Clients {
+			w, ok := owner[fmt.Sprint(v.Run, "/", v.Round, "/", c)]
+			if !ok || told[w.of] {
+				continue
+			}
+			told[w.of] = true
+			if err := r.verdict(ctx, w.run, w.of, v.Outcome, v.Reason); err != nil {
+				return err
+			}
+		}
+	}
+	for _, t := range answer.Tasks {
+		if err := r.adopt(ctx, t, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt makes a task of the hub the region's own.
+func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
+	plan, err := r.fetch(ctx, t.Plan, planBytes)
+	if err != nil {
+		return err
+	}
+	known, err := terms.Read(string(plan), t.Plan, t.Fleet)
+	if err != nil {
+		return r.refuse(ctx, t, err)
+	}
+	most := int64(4 * known.Shared)
+	for _, b := range []string{t.Weights, t.Control} {
+		if b == "" {
+			continue
+		}
+		if _, err := r.fetch(ctx, b, most); err != nil {
+			return err
+		}
+	}
+	a := ledger.Adoption{
+		Run:   ledger.Run{ID: t.Run, Name: known.Plan.Name, Plan: string(plan), PlanBlob: t.Plan, Fleet: t.Fleet},
+		Round: t.Round, Version: t.Version, Blobs: ledger.Version{Weights: t.Weights, Control: t.Control},
+		Clients: t.Clients, Until: now.Add(time.Duration(t.LeaseMs) * time.Millisecond),
+	}
+	gone, err := r.Ledger.Adopt(ctx, r.lead, a, now)
+	if err != nil {
+		return err
+	}
+	r.Wake(t.Run)
+	var back []ledger.Task
+	for _, c := range gone {
+		back = append(back, ledger.Task{Run: t.Run, Round: t.Round, Client: c})
+	}
+	return r.decline(ctx, back, "they cannot take part any more")
+}
+
+func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
+	r.Log.Error("a task cannot be taken up", "run", t.Run, "error", why)
+	_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients}, Reason: "the region cannot read the plan"})
+	return err
+}
+
+// fetch makes a blob of the hub the region's own.
+func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
+	if b, err := r.Blobs.Get(ctx, hash); err == nil {
+		return b, nil
+	}
+	b, err := edge.Fetch(ctx, r.Client, r.Hub, hash, most)
+	if err != nil {
+		return nil, err
+	}
+	_, err = r.Blobs.Put(ctx, b)
+	return b, err
+}

@@ -1,0 +1,285 @@
+// Package region hands a hub's tasks on to the agents of a region, and their results
+// back: to the hub it is an agent with many clients, to its agents the server beside
+// it is one like any other. What it knows is in the region's ledger, so it can die and
+// the hub can be away for hours.
+package region
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/blob"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// Config is what a relay works with.
+type Config struct {
+	Ledger *ledger.Ledger
+	Blobs  blob.Store
+	Terms  *terms.Book
+	// Hub is the hub's address, and Client calls it with the region's certificate, which
+	// Renew renews when that is due.
+	Hub    string
+	Client *http.Client
+	Renew  func(ctx context.Context, now time.Time) (bool, error)
+	// Name tells relays of one ledger apart, and Lead is how long one that has died keeps
+	// another from going on.
+	Name string
+	Lead time.Duration
+	// Linger is how long a sum waits for the rest of its round.
+	Linger time.Duration
+	// Poll is how often the ledger is looked at without a hint.
+	Poll time.Duration
+	// Wake tells others that a run has moved, and Woken is told so by them.
+	Wake    func(run string)
+	Woken   <-chan string
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// roundKey is a round of a run.
+type roundKey struct {
+	run   string
+	round int64
+}
+
+// relay is one at work.
+type relay struct {
+	Config
+	hub     v1.AgentServiceClient
+	lead    ledger.Lead
+	renew   time.Time              // of the lead
+	next    time.Time              // check-in
+	told    time.Time              // when clients were announced
+	clients int64                  // how many were
+	sent    map[string]bool        // sendings that the hub has, by run and identity
+	since   map[roundKey]time.Time // when something unsent of a round was first seen
+	pause   time.Duration          // while the hub is away
+	certs   time.Time              // when the certificate is looked at
+	sums    *prometheus.CounterVec
+}
+
+const (
+	announceEvery = 10 * time.Minute
+	certsEvery    = time.Hour
+	pausesFrom    = 500 * time.Millisecond
+	pausesTo      = 2 * time.Minute
+	callFor       = 2 * time.Minute
+	chunk         = 1 << 20
+	answerBytes   = 64 << 20 // a check-in may name all clients of the region
+	planBytes     = 1 << 20
+)
+
+// Run relays until the context ends.
+func Run(ctx context.Context, c Config) error {
+	r := &relay{
+		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, pause: pausesFrom,
+		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes)),
+		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided on, by outcome.",
+		}, []string{"outcome"}),
+	}
+	c.Metrics.MustRegister(r.sums)
+	tick := time.NewTicker(c.Poll)
+	defer tick.Stop()
+	for {
+		if err := r.turn(ctx); err != nil && ctx.Err() == nil {
+			r.next = time.Now().Add(r.pause)
+			c.Log.Warn("the hub is away, or cannot go on", "error", err, "next", r.pause)
+			r.pause = min(2*r.pause, pausesTo)
+		}
+		select {
+		case <-ctx.Done():
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			return r.Ledger.Resign(end, r.lead)
+		case <-tick.C:
+		case <-c.Woken:
+		}
+	}
+}
+
+// turn moves everything that can be moved.
+func (r *relay) turn(ctx context.Context) error {
+	now := time.Now()
+	if now.After(r.renew) {
+		lead, err := r.Ledger.Lead(ctx, r.Name, r.Lead, now)
+		if errors.Is(err, ledger.ErrRefused) {
+			return nil // another relays
+		} else if err != nil {
+			return err
+		}
+		r.lead, r.renew = lead, now.Add(r.Lead/3)
+	}
+	if err := r.gather(ctx, now); err != nil {
+		return err
+	}
+	if now.Before(r.next) {
+		return nil
+	}
+	call, cancel := context.WithTimeout(ctx, callFor)
+	defer cancel()
+	if r.Renew != nil && now.After(r.certs) {
+		if _, err := r.Renew(call, now); err != nil {
+			r.Log.Warn("the certificate could not be renewed", "error", err)
+		}
+		r.certs = now.Add(certsEvery)
+	}
+	if err := r.announce(call, now); err != nil {
+		return err
+	}
+	if err := r.push(call); err != nil {
+		return err
+	}
+	if err := r.lapse(call, now); err != nil {
+		return err
+	}
+	return r.checkIn(call, now)
+}
+
+// announce tells the hub of the region's clients, if there are others than before.
+func (r *relay) announce(ctx context.Context, now time.Time) error {
+	n, err := r.Ledger.CountClients(ctx)
+	if err != nil || n == 0 || n == r.clients && now.Sub(r.told) < announceEvery {
+		return err
+	}
+	f, err := r.Ledger.Fleet(ctx)
+	if err != nil {
+		return err
+	}
+	if len(f.Steps) != 1 {
+		r.Log.Error("clients of this region read at different steps, and cannot be trained together", "steps", f.Steps)
+		return nil
+	}
+	q := &v1.AnnounceRequest{Inputs: f.Inputs, StepSeconds: int64(f.Steps[0] / time.Second)}
+	for after := ""; ; {
+		page, err := r.Ledger.Clients(ctx, after, 1000)
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, c := range page {
+			if !c.Revoked {
+				q.Clients = append(q.Clients, c.Name)
+			}
+		}
+		after = page[len(page)-1].Name
+	}
+	s, err := r.hub.Announce(ctx, q)
+	if err != nil {
+		return err
+	}
+	if len(s.Refused) > 0 {
+		r.Log.Warn("the hub refuses clients: they are another's", "clients", len(s.Refused), "first", s.Refused[0])
+	}
+	r.clients, r.told = n, now
+	return nil
+}
+
+// gather makes sendings of what was counted here. A round's sum waits for those who are
+// still training, but not for long.
+func (r *relay) gather(ctx context.Context, now time.Time) error {
+	runs, err := r.Ledger.Active(ctx)
+	if err != nil || len(runs) == 0 {
+		return err
+	}
+	leased, err := r.Ledger.Leased(ctx)
+	if err != nil {
+		return err
+	}
+	open := map[roundKey]bool{}
+	for _, l := range leased {
+		open[roundKey{l.Run, l.Round}] = true
+	}
+	for _, x := range runs {
+		t, err := r.Terms.Of(ctx, x.ID)
+		if err != nil {
+			return err
+		}
+		err = r.Ledger.Gather(ctx, r.lead, x.ID, !t.Folds(), func(n int64) bool {
+			k := roundKey{x.ID, n}
+			if _, seen := r.since[k]; !seen {
+				r.since[k] = now
+			}
+			ready := !t.Folds() || !open[k] || now.Sub(r.since[k]) >= r.Linger
+			if ready {
+				delete(r.since, k)
+			}
+			return ready
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// push sends what the hub does not have.
+func (r *relay) push(ctx context.Context) error {
+	runs, err := r.Ledger.Active(ctx)
+	if err != nil {
+		return err
+	}
+	for _, x := range runs {
+		all, err := r.Ledger.Sendings(ctx, x.ID)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			if r.sent[x.ID+all[i].ID] {
+				continue
+			}
+			if err := r.send(ctx, x.ID, &all[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lapse gives back what agents of the region let run out.
+func (r *relay) lapse(ctx context.Context, now time.Time) error {
+	gone, err := r.Ledger.Lapse(ctx, r.lead, now)
+	if err != nil {
+		return err
+	}
+	return r.decline(ctx, gone, "nothing was heard of them in their region")
+}
+
+func (r *relay) decline(ctx context.Context, gone []ledger.Task, reason string) error {
+	for k, clients := range byRound(gone) {
+		_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: k.run, Round: k.round, Clients: clients}, Reason: reason})
+		if err != nil {
+			return err // the hub's own leases run out
+		}
+	}
+	return nil
+}
+
+func byRound(all []ledger.Task) map[roundKey][]string {
+	by := map[roundKey][]string{}
+	for _, t := range all {
+		k := roundKey{t.Run, t.Round}
+		by[k] = append(by[k], t.Client)
+	}
+	return by
+}
+
+func turnsOf(by map[roundKey][]string) (all []*v1.Turns) {
+	for k, clients := range by {
+		slices.Sort(clients)
+		all = append(all, &v1.Turns{Run: k.run, Round: k.round, Clients: slices.Compact(clients)})
+	}
+	return all
+}

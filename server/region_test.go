@@ -1,0 +1,271 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/agent"
+	"loadstar/agent/identity"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/internal/edge"
+	"loadstar/internal/mtls"
+	"loadstar/lab/sim"
+	"loadstar/nn/kernel"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/series"
+	"loadstar/series/synth"
+	"loadstar/server"
+)
+
+// site is a server, agents and regions in one process.
+type site struct {
+	t   *testing.T
+	dir string
+}
+
+// process is a part that can be stopped.
+type process struct {
+	stop func()
+}
+
+func (s *site) spawn(name string, run func(ctx context.Context) error) *process {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	p := &process{stop: sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil && !errors.Is(err, context.Canceled) {
+				s.t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(30 * time.Second):
+			s.t.Errorf("%s does not stop", name)
+		}
+	})}
+	s.t.Cleanup(p.stop)
+	return p
+}
+
+// serve starts a server in a folder, at an address that is kept over restarts.
+func (s *site) serve(name, address string, change func(*server.Config)) (*process, string) {
+	s.t.Helper()
+	ready := make(chan string, 1)
+	c := server.Config{
+		Dir: filepath.Join(s.dir, name), Roles: server.Roles(), Listen: address, Hosts: []string{"127.0.0.1"}, Aggregators: 1,
+		Certificates: time.Hour, Lease: 10 * time.Minute, Lead: 10 * time.Second, Poll: 30 * time.Millisecond, MaxPoll: time.Hour,
+		Rate: 1e6, AgentClients: 100, Linger: 200 * time.Millisecond, Log: s.log(name), Ready: func(at string) { ready <- at },
+	}
+	if change != nil {
+		change(&c)
+	}
+	p := s.spawn(name, func(ctx context.Context) error { return server.Run(ctx, c) })
+	select {
+	case at := <-ready:
+		return p, at
+	case <-time.After(20 * time.Second):
+		s.t.Fatalf("%s does not start", name)
+	}
+	return nil, ""
+}
+
+func (s *site) log(name string) *slog.Logger {
+	if !testing.Verbose() {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", name)
+}
+
+// operator calls the server of a folder.
+func (s *site) operator(name, address string) v1.OperatorServiceClient {
+	s.t.Helper()
+	c, err := mtls.ReadFolder(filepath.Join(s.dir, name, "operator"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(c.TLS())), "https://"+address)
+}
+
+// join makes an identity at a server.
+func (s *site) join(name, address string, o v1.OperatorServiceClient) *identity.Identity {
+	s.t.Helper()
+	token, err := o.CreateToken(s.t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	i, err := identity.Join(s.t.Context(), filepath.Join(s.dir, name), "https://"+address, token.Token, name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return i
+}
+
+func (s *site) host(name string, i *identity.Identity, d *series.Dataset, k *kernel.Set) {
+	s.spawn(name, func(ctx context.Context) error {
+		return agent.Run(ctx, agent.Config{
+			Dir: filepath.Join(s.dir, name), Server: i.Server(), Client: i.HTTPClient(), Dataset: d, Kernel: k, Log: s.log(name),
+		})
+	})
+}
+
+func generated(t *testing.T, meters int) *series.Dataset {
+	t.Helper()
+	g, err := synth.New(synth.Config{Seed: 3, Meters: meters, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, time.UTC), Days: 30, Zone: "UTC"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := series.Dataset{Name: "generated", Generated: true, Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"floor_area"}}
+	var all []series.Meter
+	for i := range meters {
+		load := make([]float32, g.Len())
+		b := g.Building(i, load)
+		all = append(all, series.Meter{ID: "meter-" + string(rune('a'+i)), Start: g.Time(0).Unix(), Load: load, Static: []float32{float32(b.FloorArea)}})
+	}
+	made, err := series.NewDataset(d, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// A region's clients count as if they were the hub's own, each once, and the weights are
+// the simulator's, also if hub and region go away in between.
+func TestRegion(t *testing.T) {
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, plan := range map[string]string{
+		"a sum":        "{algorithm: fedadam, partition: head, rounds: 12, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
+		"control":      "{algorithm: scaffold, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
+		"each update":  "{algorithm: fedavgadaptive, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
+		"asynchronous": "{algorithm: fedbuff, rounds: 10, client: {steps: 1, batch: 8}, schedule: {cohort: 5, buffer: 3}, evaluate: {every: 0}}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &site{t: t, dir: t.TempDir()}
+			d := generated(t, 9)
+			hub, at := s.serve("hub", "127.0.0.1:0", nil)
+			atHub := s.operator("hub", at)
+			toHub := s.join("region/hub", at, atHub)
+			asRegion := func(c *server.Config) {
+				c.Hub = &server.Hub{Address: toHub.Server(), Client: toHub.HTTPClient(), Renew: toHub.RenewIfDue}
+			}
+			region, regionAt := s.serve("region", "127.0.0.1:0", asRegion)
+			atRegion := s.operator("region", regionAt)
+			for i := range 3 {
+				part, err := d.Part(i+1, 3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := "agent" + string(rune('1'+i))
+				if i == 0 {
+					s.host(id, s.join(id, at, atHub), part, k)
+				} else {
+					s.host(id, s.join(id, regionAt, atRegion), part, k)
+				}
+			}
+			run, err := atHub.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 9})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "a sum" {
+				time.Sleep(time.Second)
+				hub.stop()
+				time.Sleep(300 * time.Millisecond)
+				region.stop()
+				s.serve("region", regionAt, asRegion)
+				s.serve("hub", at, nil)
+			}
+			got := s.finished(atHub, run.Run)
+			for _, r := range got.Rounds {
+				if name != "asynchronous" && (r.Asked != 6 || r.Counted != 6 || r.State != "merged") {
+					t.Errorf("round %v", r)
+				}
+			}
+			if name == "asynchronous" {
+				if got.Run.Version != 10 {
+					t.Errorf("version %d", got.Run.Version)
+				}
+				return
+			}
+			if !bytes.Equal(s.weights("hub", at, got), simulated(t, plan, d, k)) {
+				t.Error("the weights are not the simulator's")
+			}
+		})
+	}
+}
+
+func (s *site) finished(o v1.OperatorServiceClient, run string) *v1.GetRunResponse {
+	s.t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		r, err := o.GetRun(s.t.Context(), &v1.GetRunRequest{Run: run, Rounds: 1000})
+		if err != nil || r.Run.State == "waiting" || r.Run.State == "running" {
+			continue
+		}
+		if r.Run.State != "finished" {
+			s.t.Fatalf("the run is %s: %s", r.Run.State, r.Run.Reason)
+		}
+		return r
+	}
+	s.t.Fatal("the run does not finish")
+	return nil
+}
+
+// weights fetches the newest shared weights as a file.
+func (s *site) weights(name, address string, r *v1.GetRunResponse) []byte {
+	s.t.Helper()
+	c, err := mtls.ReadFolder(filepath.Join(s.dir, name, "operator"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	b, err := edge.Fetch(s.t.Context(), mtls.Client(mtls.Transport(c.TLS())), "https://"+address, r.Run.Weights, 1<<20)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p, err := recipe.Read([]byte(r.Plan))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if err := q.WriteShared(&file, round.ReadFloats(nil, b), p.Name, int(r.Run.Version)); err != nil {
+		s.t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// simulated returns the shared weights that the simulator ends with.
+func simulated(t *testing.T, plan string, d *series.Dataset, k *kernel.Set) []byte {
+	t.Helper()
+	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "run")
+	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, Dir: dir, Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(dir, "shared.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

@@ -1,0 +1,371 @@
+// Package server puts the server's parts together: gateway, aggregator and coordinator,
+// in one process for a pilot or each on machines of its own.
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"loadstar/server/aggregator"
+	"loadstar/server/blob"
+	"loadstar/server/bus"
+	"loadstar/server/coordinator"
+	"loadstar/server/gateway"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+	"loadstar/server/region"
+	"loadstar/server/terms"
+	"loadstar/server/web"
+)
+
+// The roles of a process.
+const (
+	Gateway     = "gateway"
+	Aggregator  = "aggregator"
+	Coordinator = "coordinator"
+)
+
+// Roles returns all roles.
+func Roles() []string { return []string{Gateway, Aggregator, Coordinator} }
+
+// Config is a server.
+type Config struct {
+	// Dir is the server's folder: its authority, and whatever is not elsewhere.
+	Dir   string
+	Roles []string
+	// Listen is the address for agents and operators, Hosts the names under which
+	// they reach it. Watch is that of metrics and health, without TLS.
+	Listen, Watch string
+	Hosts         []string
+	// Database is sqlite:PATH or postgres://…; in the folder if empty.
+	Database string
+	// NATS are the servers of a cluster; if there is none, one is embedded.
+	NATS []string
+	// Blobs is a folder or s3://…; in the folder if empty.
+	Blobs string
+	// Hub makes this the server of a region: in place of the coordinator, tasks of the
+	// hub are handed on. Linger is how long a region's sum waits for the rest of its round.
+	Hub    *Hub
+	Linger time.Duration
+	// AgentClients bounds how many clients an agent, or a region, may host.
+	AgentClients int
+	// Aggregators is how many count side by side in this process.
+	Aggregators int
+
+	Certificates, Lease, Lead, Poll, MaxPoll time.Duration
+	Rate                                     float64
+	Log                                      *slog.Logger
+	// Ready is called when everything is up, with the address for agents.
+	Ready func(address string)
+}
+
+// Hub is the server of a region's server.
+type Hub struct {
+	Address string
+	// Client calls it with the region's certificate, which Renew renews if that is due.
+	Client *http.Client
+	Renew  func(ctx context.Context, now time.Time) (bool, error)
+}
+
+const (
+	maxUploads   = 256 << 20
+	blobCache    = 256 << 20
+	batch        = 256
+	batchBytes   = 24 << 20
+	operatorLife = 365 * 24 * time.Hour
+	grace        = 10 * time.Second
+	// ackWait is for how long a round stands still when an aggregator dies with results
+	// that it was about to count. Counting takes much less; what takes longer is done
+	// twice, and counts once.
+	ackWait = 5 * time.Second
+)
+
+// alone is the coordinator's name where the folder admits only one.
+const alone = "alone"
+
+// server is one at work.
+type server struct {
+	Config
+	authority *pki.Authority
+	ledger    *ledger.Ledger
+	bus       *bus.Bus
+	blobs     blob.Store
+	terms     *terms.Book
+	registry  *prometheus.Registry
+	up        atomic.Bool // all roles have begun
+}
+
+// Run serves until the context ends; then it finishes what it has begun.
+func Run(ctx context.Context, c Config) error {
+	s := &server{Config: c, registry: prometheus.NewRegistry()}
+	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, r := range c.Roles {
+		if !slices.Contains(Roles(), r) {
+			return fmt.Errorf("there is no role %q; there are %s", r, strings.Join(Roles(), ", "))
+		}
+	}
+	if err := s.open(ctx); err != nil {
+		s.close()
+		if ctx.Err() != nil {
+			return nil // told to end before it had begun
+		}
+		return err
+	}
+	defer s.close()
+	return s.serve(ctx)
+}
+
+// open opens what the roles work with.
+func (s *server) open(ctx context.Context) (err error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return err
+	}
+	if s.authority, err = pki.Open(filepath.Join(s.Dir, pkiDir)); err != nil {
+		return err
+	}
+	if s.Database == "" {
+		s.Database = "sqlite:" + filepath.Join(s.Dir, ledgerFile)
+	}
+	if s.ledger, err = s.openLedger(ctx); err != nil {
+		return err
+	}
+	if s.blobs, err = s.openBlobs(ctx); err != nil {
+		return err
+	}
+	s.blobs = blob.Cached(s.blobs, blobCache)
+	c := bus.Config{URLs: s.NATS, Replicas: min(len(s.NATS), 3)}
+	if len(s.NATS) == 0 {
+		c = bus.Config{Dir: filepath.Join(s.Dir, "nats")}
+	} else if c.Replicas == 2 {
+		c.Replicas = 1
+	}
+	c.AckWait = ackWait
+	if s.bus, err = bus.Open(ctx, c, s.Log); err != nil {
+		return err
+	}
+	s.terms = terms.NewBook(func(ctx context.Context, run string) (*terms.Terms, error) {
+		r, err := s.ledger.Run(ctx, run)
+		if err != nil {
+			return nil, err
+		}
+		if r.Fleet == 0 {
+			return nil, fmt.Errorf("run %s has not begun: %w", run, ledger.ErrNotFound)
+		}
+		return terms.Read(r.Plan, r.PlanBlob, r.Fleet)
+	})
+	return nil
+}
+
+// openLedger waits for a database that is away: after a loss of power it may be up later
+// than this.
+func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		l, err := ledger.Open(ctx, s.Database)
+		if err == nil || !ledger.Away(err) {
+			return l, err
+		}
+		s.Log.Warn("waiting for the database", "error", err)
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// openBlobs opens a folder, or s3://HOST/BUCKET/PREFIX, with s3+http in place of s3 for a store
+// without TLS. Keys for it are in the environment.
+func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
+	scheme, rest, _ := strings.Cut(s.Blobs, "://")
+	if scheme == "s3" || scheme == "s3+http" {
+		host, bucket, _ := strings.Cut(rest, "/")
+		bucket, prefix, _ := strings.Cut(bucket, "/")
+		return blob.S3(ctx, blob.S3Config{Endpoint: host, Bucket: bucket, Prefix: prefix, Plaintext: scheme == "s3+http"})
+	}
+	if s.Blobs == "" {
+		s.Blobs = filepath.Join(s.Dir, blobsDir)
+	}
+	return blob.Files(s.Blobs)
+}
+
+func (s *server) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	if s.bus != nil {
+		if err := s.bus.Close(ctx); err != nil {
+			s.Log.Warn("closing the bus", "error", err)
+		}
+	}
+	if s.ledger != nil {
+		if err := s.ledger.Close(); err != nil {
+			s.Log.Warn("closing the ledger", "error", err)
+		}
+	}
+}
+
+// serve runs the roles. If one of them ends, all do.
+func (s *server) serve(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	if s.Watch != "" {
+		l, err := net.Listen("tcp", s.Watch)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return serveHTTP(ctx, l, s.watch()) })
+	}
+	if slices.Contains(s.Roles, Coordinator) {
+		woken, err := s.bus.Woken(ctx)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error {
+			if s.Hub != nil {
+				return region.Run(ctx, region.Config{
+					Ledger: s.ledger, Blobs: s.blobs, Terms: s.terms, Hub: s.Hub.Address, Client: s.Hub.Client, Renew: s.Hub.Renew,
+					Name: s.name(), Lead: s.Lead, Linger: s.Linger, Poll: min(s.Poll, time.Second),
+					Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
+				})
+			}
+			return coordinator.Run(ctx, coordinator.Config{
+				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Lead: s.Lead, Poll: min(s.Poll, time.Second),
+				Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
+			})
+		})
+	}
+	if slices.Contains(s.Roles, Aggregator) {
+		group.Go(func() error {
+			return aggregator.Run(ctx, aggregator.Config{
+				Ledger: s.ledger, Bus: s.bus, Terms: s.terms, Batch: batch, Bytes: batchBytes, Workers: s.Aggregators, Log: s.Log, Metrics: s.registry,
+			})
+		})
+	}
+	address := ""
+	if slices.Contains(s.Roles, Gateway) {
+		l, err := s.gateway(ctx, group)
+		if err != nil {
+			return err
+		}
+		address = l.Addr().String()
+	}
+	s.up.Store(true)
+	s.Log.Info("serving", "roles", strings.Join(s.Roles, ","), "address", address)
+	if s.Ready != nil {
+		s.Ready(address)
+	}
+	return group.Wait()
+}
+
+// name tells this coordinator from others.
+func (s *server) name() string {
+	if len(s.NATS) == 0 && strings.HasPrefix(s.Database, "sqlite:") {
+		return alone // the embedded bus locks the folder
+	}
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), strings.ToLower(rand.Text()[:6]))
+}
+
+// gateway serves agents and operators on one port.
+func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listener, error) {
+	if err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife); err != nil {
+		return nil, err
+	}
+	settings, err := s.authority.TLS(s.Hosts)
+	if err != nil {
+		return nil, err
+	}
+	g := gateway.New(gateway.Config{
+		Ledger: s.ledger, Blobs: s.blobs, Bus: s.bus, Terms: s.terms, Authority: s.authority,
+		Certificates: s.Certificates, Lease: s.Lease, Poll: s.Poll, MaxPoll: s.MaxPoll, Rate: s.Rate,
+		Clients: s.AgentClients, Uploads: maxUploads, Log: s.Log, Metrics: s.registry,
+	})
+	o := web.New(web.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Closing: ctx.Done(), Log: s.Log})
+	mux := http.NewServeMux()
+	mux.Handle("/", g.Handler())
+	mux.Handle("/loadstar.v1.OperatorService/", o.Handler())
+	l, err := net.Listen("tcp", s.Listen)
+	if err != nil {
+		return nil, err
+	}
+	group.Go(func() error { return g.Run(ctx) })
+	group.Go(func() error {
+		h := newHTTP(pki.Middleware(mux))
+		h.TLSConfig = settings
+		return untilDone(ctx, h, func() error { return h.ServeTLS(newBounded(l, maxConnections), "", "") })
+	})
+	return l, nil
+}
+
+func newHTTP(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		// Bodies come over bad links: what bounds them is their size, and this.
+		ReadTimeout: 10 * time.Minute,
+		// A frame is held whole for each connection, also of strangers.
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReadFrameSize: 64 << 10},
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // handshakes of strangers
+	}
+}
+
+func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
+	s := newHTTP(h)
+	return untilDone(ctx, s, func() error { return s.Serve(l) })
+}
+
+// untilDone serves until the context ends, and lets calls under way finish.
+func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
+	failed := make(chan error, 1)
+	go func() { failed <- serve() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if err := s.Shutdown(end); err != nil {
+		s.Close()
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// watch serves metrics and health.
+func (s *server) watch() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "alive") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if !s.up.Load() {
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+		defer cancel()
+		for what, err := range map[string]error{"ledger": s.ledger.Healthy(ctx), "bus": s.bus.Healthy()} {
+			if err != nil {
+				http.Error(w, what+": "+err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	return mux
+}

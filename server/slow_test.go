@@ -1,0 +1,223 @@
+package server
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/internal/mtls"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// half begins to send a body, says how long it will be, and goes no further until it
+// is let go.
+func (st *station) half(h *http.Client, procedure string, length, sent int64) (answer chan int, letGo func()) {
+	st.Helper()
+	r, w := io.Pipe()
+	q, err := http.NewRequestWithContext(st.Context(), http.MethodPost, st.url+procedure, r)
+	must(st, err)
+	q.ContentLength = length
+	q.Header.Set("Content-Type", "application/proto")
+	answer = make(chan int, 1)
+	go func() {
+		s, err := h.Do(q)
+		if err != nil {
+			answer <- 0
+			return
+		}
+		defer s.Body.Close()
+		answer <- s.StatusCode
+	}()
+	begun := make(chan struct{})
+	go func() {
+		defer close(begun)
+		w.Write(make([]byte, sent)) //nolint:errcheck // a server that refuses does not take it
+	}()
+	select {
+	case <-begun:
+	case code := <-answer:
+		answer <- code
+	case <-time.After(10 * time.Second):
+		st.Error("nothing is taken")
+	}
+	return answer, sync.OnceFunc(func() { w.CloseWithError(errors.New("let go")) })
+}
+
+func code(answer chan int) int {
+	select {
+	case c := <-answer:
+		answer <- c
+		return c
+	default:
+		return -1 // none yet
+	}
+}
+
+// However many begin to send and stop, what they take is bounded, and others are
+// served.
+func TestHalfOpen(t *testing.T) {
+	st := newStation(t, nil)
+	a, b := st.join("a0"), st.join("b0")
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+
+	var free []func()
+	defer func() {
+		for _, f := range free {
+			f()
+		}
+	}()
+	begin := func(h *http.Client, procedure string, length, sent int64, times int) (all []chan int) {
+		for range times {
+			answer, letGo := st.half(h, procedure, length, sent)
+			all, free = append(all, answer), append(free, letGo)
+		}
+		return all
+	}
+	const tooMany = http.StatusTooManyRequests
+	refused := func(all []chan int) (n int) {
+		for _, answer := range all {
+			if code(answer) == tooMany {
+				n++
+			}
+		}
+		return n
+	}
+	// One that says how long: as much as an agent may send, and not as often as it likes.
+	all := begin(a.http, v1.AgentServicePushProcedure, 5<<20, 4<<20, 4)
+	st.soon("the last of four is refused", func() bool { return refused(all) == 1 })
+	for _, f := range free {
+		f()
+	}
+	free = nil
+	st.soon("they are gone", func() bool { _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); return err == nil })
+	all = begin(a.http, v1.AgentServicePushProcedure, 1<<20, 512<<10, 20)
+	st.soon("all but eight are refused", func() bool { return refused(all) == 12 })
+	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+	st.wantCode("another call", err, connect.CodeResourceExhausted)
+	if r, err := a.http.Get(st.url + "/v1/blobs/" + strings.Repeat("0", 64)); err != nil || r.StatusCode != tooMany {
+		t.Error(r, err)
+	}
+	// Strangers, over many connections: each may say what it likes of its length.
+	var joins []chan int
+	for range 4 {
+		joins = append(joins, begin(st.nobody(), v1.AgentServiceJoinProcedure, 1<<30, 8<<10, 30)...)
+	}
+	st.soon("all but 64 are refused", func() bool { return refused(joins) == 120-64 })
+	runtime.GC()
+	runtime.GC() // what was put aside for others goes with the second
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 48<<20 { // on both ends
+		t.Errorf("%d MB are taken", grown>>20)
+	} else {
+		t.Logf("%d MB are taken", grown>>20)
+	}
+	if _, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+		t.Errorf("another agent: %v", err)
+	}
+	if n := st.refused()["busy"]; n < 1+12+2+56 {
+		t.Errorf("%g were refused as too many", n)
+	}
+	for _, f := range free {
+		f()
+	}
+	st.soon("everything is served again", func() bool {
+		_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+		return err == nil
+	})
+	st.join("c0")
+}
+
+// Whoever connects and says nothing, or says it slowly, is hung up on.
+func TestSlowloris(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for ten seconds")
+	}
+	t.Parallel()
+	st := newStation(t, nil)
+	at := strings.TrimPrefix(st.url, "https://")
+	operator, err := mtls.ReadFolder(st.Dir + "/operator")
+	must(t, err)
+	secure := func(c net.Conn, protocols ...string) net.Conn {
+		s := tls.Client(c, &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(operator.Root), ServerName: "127.0.0.1", NextProtos: protocols})
+		must(t, s.Handshake())
+		return s
+	}
+	var wg sync.WaitGroup
+	for name, begin := range map[string]func(c net.Conn) net.Conn{
+		"silent":      func(c net.Conn) net.Conn { return c },
+		"no request":  func(c net.Conn) net.Conn { return secure(c, "http/1.1") },
+		"no HTTP/2":   func(c net.Conn) net.Conn { return secure(c, "h2") },
+		"half a line": func(c net.Conn) net.Conn { c = secure(c, "http/1.1"); io.WriteString(c, "POST /loadst"); return c }, //nolint:errcheck // see below
+	} {
+		wg.Go(func() {
+			c, err := net.Dial("tcp", at)
+			must(t, err)
+			defer c.Close()
+			s := begin(c)
+			start := time.Now()
+			must(t, s.SetReadDeadline(start.Add(20*time.Second)))
+			if _, err := io.Copy(io.Discard, s); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: still there after %v", name, time.Since(start))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A listener that is full takes the next when one goes, and ends while it waits.
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	l := newBounded(inner, 2)
+	accepted := make(chan net.Conn, 8)
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				ended <- err
+				return
+			}
+			accepted <- c
+		}
+	}()
+	for range 4 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		must(t, err)
+		defer c.Close()
+	}
+	first, second := <-accepted, <-accepted
+	select {
+	case <-accepted:
+		t.Fatal("a third was accepted")
+	case <-time.After(50 * time.Millisecond):
+	}
+	must(t, first.Close())
+	if err := first.Close(); err == nil {
+		t.Error("closed twice without a word")
+	}
+	third := <-accepted
+	select {
+	case <-accepted:
+		t.Fatal("one that was closed twice made room for two")
+	case <-time.After(50 * time.Millisecond):
+	}
+	must(t, l.Close())
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	must(t, errors.Join(second.Close(), third.Close()))
+}

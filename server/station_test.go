@@ -1,0 +1,335 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"loadstar/agent/identity"
+	"loadstar/fed/round"
+	"loadstar/internal/mtls"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/aggregator"
+	"loadstar/server/terms"
+)
+
+// small is a plan of few weights, for clients of which nobody really trains.
+const small = "{algorithm: fedavg, rounds: 50, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100}, evaluate: {every: 0}}"
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// station is a server with its real handler on a real port, of which the tests see the
+// inside too.
+type station struct {
+	testing.TB
+	*server
+	url      string
+	operator v1.OperatorServiceClient
+	log      *logged
+	stop     func()
+}
+
+// logged keeps what is worth an error: there is to be none.
+type logged struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(p))
+	return len(p), nil
+}
+
+func newStation(t testing.TB, change func(*Config)) *station {
+	t.Helper()
+	st := &station{TB: t, log: &logged{}}
+	ready := make(chan string, 1)
+	c := Config{
+		Dir: t.TempDir(), Roles: Roles(), Listen: "127.0.0.1:0", Hosts: []string{"127.0.0.1"}, AgentClients: 10_000, Aggregators: 1,
+		Certificates: time.Hour, Lease: 10 * time.Minute, Lead: time.Minute, Poll: 20 * time.Millisecond, MaxPoll: time.Second, Rate: 1000,
+		Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelError})), Ready: func(at string) { ready <- at },
+	}
+	if change != nil {
+		change(&c)
+	}
+	st.server = &server{Config: c, registry: prometheus.NewRegistry()}
+	ctx, cancel := context.WithCancel(context.Background())
+	must(t, st.open(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- st.serve(ctx) }()
+	st.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the server: %v", err)
+		}
+		st.close()
+		for _, line := range st.log.lines {
+			t.Errorf("the server says: %s", line)
+		}
+	})
+	t.Cleanup(st.stop)
+	select {
+	case at := <-ready:
+		st.url = "https://" + at
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	st.operator = v1.NewOperatorServiceClient(st.operatorHTTP(), st.url)
+	return st
+}
+
+// operatorHTTP calls with the operator's certificate.
+func (st *station) operatorHTTP() *http.Client {
+	st.Helper()
+	c, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
+	must(st, err)
+	return st.http(c.TLS())
+}
+
+func (st *station) http(c *tls.Config) *http.Client {
+	h := mtls.Client(mtls.Transport(c))
+	st.Cleanup(h.CloseIdleConnections)
+	return h
+}
+
+// nobody calls without a certificate.
+func (st *station) nobody() *http.Client {
+	c, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
+	must(st, err)
+	return st.http(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)})
+}
+
+// aggregate lets results be counted, where the server was started without that.
+func (st *station) aggregate() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- aggregator.Run(ctx, aggregator.Config{
+			Ledger: st.ledger, Bus: st.bus, Terms: st.terms, Batch: batch, Bytes: batchBytes, Workers: 1, Log: st.server.Log, Metrics: st.registry,
+		})
+	}()
+	st.Cleanup(func() { cancel(); must(st, <-ended) })
+}
+
+// raw is an agent that says what it is told to.
+type raw struct {
+	v1.AgentServiceClient
+	st   *station
+	id   string
+	http *http.Client
+	ctx  context.Context
+}
+
+func (st *station) token(uses int64) string {
+	st.Helper()
+	s, err := st.operator.CreateToken(st.Context(), &v1.CreateTokenRequest{Uses: uses, TtlSeconds: 3600})
+	must(st, err)
+	return s.Token
+}
+
+// join lets an agent in, with clients of its own.
+func (st *station) join(clients ...string) *raw {
+	st.Helper()
+	i, err := identity.Join(st.Context(), st.TempDir(), st.url, st.token(1), "raw")
+	must(st, err)
+	st.Cleanup(i.HTTPClient().CloseIdleConnections)
+	a := &raw{v1.NewAgentServiceClient(i.HTTPClient(), st.url), st, i.ID(), i.HTTPClient(), st.Context()}
+	if len(clients) > 0 {
+		s, err := a.Announce(a.ctx, &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
+		must(st, err)
+		if len(s.Refused) > 0 {
+			st.Fatalf("refused: %v", s.Refused)
+		}
+	}
+	return a
+}
+
+// start begins a run of all clients.
+func (st *station) start(plan string) string {
+	st.Helper()
+	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan})
+	must(st, err)
+	return s.Run
+}
+
+// soon waits for something.
+func (st *station) soon(what string, ok func() bool) {
+	st.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			st.Fatalf("it never came that %s", what)
+		}
+	}
+}
+
+// task waits for what an agent is asked in a run.
+func (a *raw) task(run string, round int64) (task *v1.Task) {
+	a.st.Helper()
+	a.st.soon("there is a task", func() bool {
+		s, err := a.CheckIn(a.ctx, &v1.CheckInRequest{})
+		must(a.st, err)
+		i := slices.IndexFunc(s.Tasks, func(t *v1.Task) bool { return t.Run == run && t.Round == round })
+		if i >= 0 {
+			task = s.Tasks[i]
+		}
+		return i >= 0
+	})
+	return task
+}
+
+// numbers are good ones of a run, others for each seed.
+func (st *station) numbers(run string, seed int) []byte {
+	st.Helper()
+	t, err := st.terms.Of(st.Context(), run)
+	must(st, err)
+	x := make([]float32, t.Shared)
+	for i := range x {
+		x[i] = float32(math.Sin(float64(i + 31*seed)))
+	}
+	return round.AppendFloats(nil, x)
+}
+
+// update is the good result of one client.
+func (st *station) update(task *v1.Task, client string, seed int) *v1.PushRequest {
+	st.Helper()
+	return whole(&v1.PushRequest{
+		Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_UPDATE,
+		Shares: []*v1.Share{{Client: client, Examples: 10, Steps: 2, TrainLoss: 0.5}},
+	}, st.numbers(task.Run, seed))
+}
+
+// sum is the good result of several clients.
+func (st *station) sum(task *v1.Task, clients ...string) *v1.PushRequest {
+	st.Helper()
+	t, err := st.terms.Of(st.Context(), task.Run)
+	must(st, err)
+	q := &v1.PushRequest{Run: task.Run, Round: task.Round, Version: task.Version, Form: v1.Form_FORM_SUM}
+	f := round.NewFold(t.Rules)
+	for i, c := range clients {
+		x := terms.Share{Client: c, Examples: 10 + i, Steps: 2}
+		must(st, t.Add(f, &terms.Result{Version: int(task.Version), Numbers: st.numbers(task.Run, i), Shares: []terms.Share{x}}, nil))
+		q.Shares = append(q.Shares, &v1.Share{Client: c, Examples: int64(x.Examples), Steps: int64(x.Steps)})
+	}
+	b, err := round.AppendSums(nil, &f.Sums()[0])
+	must(st, err)
+	return whole(q, b)
+}
+
+// whole puts numbers into one chunk.
+func whole(q *v1.PushRequest, numbers []byte) *v1.PushRequest {
+	sum := sha256.Sum256(numbers)
+	q.Sha256, q.Size, q.Offset, q.Chunk = sum[:], int64(len(numbers)), 0, numbers
+	return q
+}
+
+// heard is what an agent is told of a turn.
+func (a *raw) heard(run string, round int64, client string) v1.Outcome {
+	a.st.Helper()
+	s, err := a.CheckIn(a.ctx, &v1.CheckInRequest{Pushed: []*v1.Turns{{Run: run, Round: round, Clients: []string{client}}}})
+	must(a.st, err)
+	for _, v := range s.Verdicts {
+		if v.Run == run && v.Round == round && slices.Contains(v.Clients, client) {
+			return v.Outcome
+		}
+	}
+	return v1.Outcome_OUTCOME_UNSPECIFIED
+}
+
+// refused returns how often something was, by reason.
+func (st *station) refused() map[string]float64 {
+	st.Helper()
+	all := map[string]float64{}
+	families, err := st.registry.Gather()
+	must(st, err)
+	for _, f := range families {
+		if f.GetName() != "loadstar_gateway_refused_total" {
+			continue
+		}
+		for _, m := range f.Metric {
+			all[m.Label[0].GetValue()] = m.GetCounter().GetValue()
+		}
+	}
+	return all
+}
+
+// dump is what is in the ledger, but for when agents were seen, who leads, and what
+// was noted.
+func (st *station) dump() string {
+	st.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?_pragma=busy_timeout(10000)")
+	must(st, err)
+	defer db.Close()
+	var b strings.Builder
+	for _, table := range []string{
+		"tokens", "(SELECT id, name, revoked FROM agents)", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates",
+	} {
+		rows, err := db.Query("SELECT * FROM " + table)
+		must(st, err)
+		columns, err := rows.Columns()
+		must(st, err)
+		var lines []string
+		for rows.Next() {
+			values, into := make([]any, len(columns)), make([]any, len(columns))
+			for i := range values {
+				into[i] = &values[i]
+			}
+			must(st, rows.Scan(into...))
+			lines = append(lines, fmt.Sprintf("%.200q\n", values))
+		}
+		must(st, rows.Err())
+		rows.Close()
+		slices.Sort(lines)
+		fmt.Fprintf(&b, "%s\n%s", table, strings.Join(lines, ""))
+	}
+	return b.String()
+}
+
+// unharmed does something, and checks that it was refused for a reason, so often, and
+// left no trace in the ledger or on the bus.
+func (st *station) unharmed(what, reason string, times float64, do func()) {
+	st.Helper()
+	before, counts := st.dump(), st.refused()
+	do()
+	if got := st.refused()[reason] - counts[reason]; got != times {
+		st.Errorf("%s: refused %g times because of %q, want %g", what, got, reason, times)
+	}
+	for r, n := range st.refused() {
+		if r != reason && n != counts[r] {
+			st.Errorf("%s: refused because of %q", what, r)
+		}
+	}
+	if after := st.dump(); after != before {
+		st.Errorf("%s: the ledger has changed from\n%s\nto\n%s", what, before, after)
+	}
+	if waiting, taken, err := st.bus.Depth(st.Context()); err != nil || waiting+taken != 0 {
+		st.Errorf("%s: %d results wait, %d are taken, %v", what, waiting, taken, err)
+	}
+}
+
+func (st *station) wantCode(what string, err error, want connect.Code) {
+	st.Helper()
+	if connect.CodeOf(err) != want {
+		st.Errorf("%s: %v, want %v", what, err, want)
+	}
+}

@@ -1,0 +1,54 @@
+package terms
+
+import (
+	"context"
+	"sync"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// Book keeps the terms of the runs that are asked for. It is safe for concurrent use.
+type Book struct {
+	load func(ctx context.Context, run string) (*Terms, error)
+
+	mu  sync.Mutex
+	has map[string]*Terms
+}
+
+// most is how many runs' terms are kept: more than one server drives at a time.
+const most = 64
+
+// NewBook returns a book that loads what it does not have.
+func NewBook(load func(ctx context.Context, run string) (*Terms, error)) *Book {
+	return &Book{load: load, has: map[string]*Terms{}}
+}
+
+// Of returns the terms of a run.
+func (b *Book) Of(ctx context.Context, run string) (*Terms, error) {
+	b.mu.Lock()
+	t := b.has[run]
+	b.mu.Unlock()
+	if t != nil {
+		return t, nil
+	}
+	t, err := b.load(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.has) >= most {
+		clear(b.has) // they are cheap to load again
+	}
+	b.has[run] = t
+	return t, nil
+}
+
+// Of returns an arrival as a result.
+func Of(a *v1.Arrival) *Result {
+	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Numbers: a.Numbers, Shares: make([]Share, len(a.Shares))}
+	for i, s := range a.Shares {
+		r.Shares[i] = Share{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), TrainLoss: s.TrainLoss, Loss: s.Loss}
+	}
+	return r
+}

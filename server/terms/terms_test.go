@@ -1,0 +1,424 @@
+package terms
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"loadstar/fed"
+	"loadstar/fed/exact"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// small is a model of few weights.
+const small = "model: {name: fekri2023, lookback: 2, targets: 1, inputs: [load, hour]}\nevaluate: {every: 0}\n"
+
+func planOf(t testing.TB, text string) *fed.Plan {
+	t.Helper()
+	p, err := recipe.Read([]byte(text))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return p
+}
+
+var hourly = []time.Duration{time.Hour}
+
+func TestSettle(t *testing.T) {
+	p := planOf(t, "algorithm: fedavg\ndata: somewhere\nmodel: {name: bose2023}\n")
+	before, err := recipe.Write(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := Settle(p, 7, []string{"floor_area", "rain", "temperature"}, hourly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"load", "time_of_day", "day_of_week", "temperature", "floor_area"}; !slices.Equal(q.Model.Inputs, want) {
+		t.Errorf("inputs %v, want the paper's that all clients have: %v", q.Model.Inputs, want)
+	}
+	if q.Schedule.Cohort != 7 || q.Data != "" {
+		t.Errorf("cohort %d, data %q", q.Schedule.Cohort, q.Data)
+	}
+	if after, err := recipe.Write(p); err != nil || string(after) != string(before) {
+		t.Errorf("the submitted plan has changed: %v\n%s", err, after)
+	}
+	// What is settled stays so when it is read again, and is carried out as it is.
+	text, err := recipe.Write(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Read(string(text), "blob", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if twice, err := recipe.Write(again.Plan); err != nil || string(twice) != string(text) || again.Blob != "blob" || again.Fleet != 7 {
+		t.Errorf("%v, %+v\n%s\nwas\n%s", err, again, twice, text)
+	}
+	if q, err = Settle(planOf(t, "algorithm: fedavg\nschedule: {cohort: 3}\n"+small), 7, nil, hourly); err != nil || q.Schedule.Cohort != 3 || len(q.Model.Inputs) != 2 {
+		t.Errorf("what a plan says stays: %+v, %v", q, err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for name, c := range map[string]struct {
+		plan, want string
+		fleet      bool // it shows with the fleet, not when the plan is submitted
+	}{
+		"local":         {"algorithm: local\npartition: all\n" + small, "shares nothing", false},
+		"pooled":        {"algorithm: pooled\n" + small, "shares nothing", false},
+		"fleet scaling": {"algorithm: fedavg\nmodel: {name: bose2023, scaling: fleet}\n", "scaling is fleet", false},
+		"server data":   {"algorithm: fedsim\n" + small, "needs readings on the server", false},
+		"too large":     {"algorithm: scaffold\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "at most 12 can travel", false},
+		// Its updates could travel, but not their sum.
+		"sum too large": {"algorithm: fedavg\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "results of 14 MB", false},
+		"cohort":        {"algorithm: fedavg\nschedule: {cohort: 6}\n" + small, "only 5 clients train", true},
+		"buffer":        {"algorithm: fedbuff\nschedule: {buffer: 6, cohort: 2}\n" + small, "only 5 clients train", true},
+		"input":         {"algorithm: fedavg\nmodel: {name: bose2023, inputs: [load, temperature]}\n", "no temperature; it has load", true},
+		"lag":           {"algorithm: fedavg\nmodel: {name: bose2023, horizon: 48, inputs: [load, load@target-24h]}\n", "not known 48 steps ahead", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planOf(t, c.plan)
+			err := Federated(p)
+			if c.fleet != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("submitted: %v", err)
+			}
+			if _, err := Settle(p, 5, []string{"wind"}, hourly); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("settled: %v, want %q", err, c.want)
+			}
+		})
+	}
+	good := planOf(t, "algorithm: fedavg\n"+small)
+	for name, c := range map[string]struct {
+		fleet int64
+		steps []time.Duration
+		want  string
+	}{
+		"several steps": {5, []time.Duration{30 * time.Minute, time.Hour}, "30m0s 1h0m0s"},
+		"an odd step":   {5, []time.Duration{7 * time.Second}, "does not divide a day"},
+		"nobody":        {0, nil, "no clients"},
+		// The whole fleet is the cohort, and the sum has no bits left.
+		"everybody": {1 << 40, hourly, "too few to train with"},
+	} {
+		if _, err := Settle(good, c.fleet, nil, c.steps); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	for _, text := range []string{"", "algorithm: fedavg\nrounds: many\n", "algorithm: fedavg\nschedule: {cohort: 9}\n" + small} {
+		if _, err := Read(text, "blob", 5); err == nil {
+			t.Errorf("%q was read", text)
+		}
+	}
+}
+
+// Every algorithm that is not refused can be carried out: it has a server, and says
+// how long its results are.
+func TestEveryAlgorithm(t *testing.T) {
+	for _, name := range recipe.Names() {
+		text := "algorithm: " + name + "\n" + small
+		if name == "local" {
+			text += "partition: all\n"
+		}
+		p, err := Settle(planOf(t, text), 12, nil, hourly)
+		if err != nil {
+			if !slices.Contains([]string{"local", "pooled", "fedsim"}, name) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		settled, err := recipe.Write(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := Read(string(settled), "", 12)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, scheduler, err := x.Server()
+		if err != nil || scheduler == nil || len(s.Shared()) != x.Shared || x.Shared == 0 || s.Version() != 0 {
+			t.Errorf("%s: %v, %d shared weights", name, err, x.Shared)
+		}
+		again, _, err := x.Server()
+		if err != nil || !slices.Equal(again.Shared(), s.Shared()) {
+			t.Errorf("%s: two servers begin with different weights", name)
+		}
+		if each := slices.Contains([]string{"fedavgadaptive", "fedasync", "fednorm"}, name); x.Folds() == each {
+			t.Errorf("%s: folds is %v", name, x.Folds())
+		}
+	}
+}
+
+// termsOf are those of a fleet of ten.
+func termsOf(t testing.TB, algorithm string) *Terms {
+	t.Helper()
+	more := "server: {bound: 2, max_examples: 100, weighting: examples}\nschedule: {cohort: 5}\n"
+	x, err := Read("algorithm: "+algorithm+"\n"+more+small, "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// single is a good result of one client.
+func single(x *Terms, client string, version int) *Result {
+	n := x.Shared
+	if x.Rules.Needs.Control {
+		n *= 2
+	}
+	numbers := make([]float32, n)
+	for i := range numbers {
+		numbers[i] = float32(i%7)/8 - 0.25
+	}
+	return &Result{
+		Version: version, Shares: []Share{{Client: client, Examples: 40, Steps: 3, TrainLoss: 0.5, Loss: 0.25}}, Numbers: round.AppendFloats(nil, numbers),
+	}
+}
+
+// sumOf is the result of an agent that has added others up.
+func sumOf(t testing.TB, x *Terms, all ...*Result) *Result {
+	t.Helper()
+	f := round.NewFold(x.Rules)
+	r := &Result{Version: all[0].Version, Sum: true}
+	for _, one := range all {
+		if err := x.Add(f, one, nil); err != nil {
+			t.Fatal(err)
+		}
+		r.Shares = append(r.Shares, one.Shares...)
+	}
+	var err error
+	if r.Numbers, err = round.AppendSums(nil, &f.Sums()[0]); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// stored is all that a fold would store.
+func stored(t interface{ Fatal(...any) }, f *round.Fold) string {
+	text := fmt.Sprint(f.Len())
+	for _, s := range f.Sums() {
+		b, err := round.AppendSums(nil, &s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += fmt.Sprintf(" %d:%x", s.Version, b)
+	}
+	return text
+}
+
+func TestAddRefuses(t *testing.T) {
+	float := func(at int, v float64) func(r *Result) {
+		return func(r *Result) { binary.LittleEndian.PutUint32(r.Numbers[4*at:], math.Float32bits(float32(v))) }
+	}
+	word := func(at int, v int64) func(r *Result) {
+		return func(r *Result) { binary.LittleEndian.PutUint64(r.Numbers[8*at:], uint64(v)) }
+	}
+	share := func(change func(s *Share)) func(r *Result) { return func(r *Result) { change(&r.Shares[0]) } }
+	anyResult := map[string]struct {
+		spoil func(r *Result)
+		want  string
+	}{
+		"of nobody":           {func(r *Result) { r.Shares = nil }, "of nobody"},
+		"no example":          {share(func(s *Share) { s.Examples = 0 }), "3 steps on 0 examples"},
+		"negative examples":   {share(func(s *Share) { s.Examples = math.MinInt }), "examples"},
+		"negative steps":      {share(func(s *Share) { s.Steps = -1 }), "-1 steps"},
+		"loss NaN":            {share(func(s *Share) { s.Loss = math.NaN() }), "loss"},
+		"loss infinite":       {share(func(s *Share) { s.Loss = math.Inf(-1) }), "loss"},
+		"train loss NaN":      {share(func(s *Share) { s.TrainLoss = math.NaN() }), "loss"},
+		"train loss infinite": {share(func(s *Share) { s.TrainLoss = math.Inf(1) }), "loss"},
+		"train loss too much": {share(func(s *Share) { s.TrainLoss = math.MaxFloat64 }), "loss"},
+		"no numbers":          {func(r *Result) { r.Numbers = nil }, "bytes"},
+		"too few numbers":     {func(r *Result) { r.Numbers = r.Numbers[:len(r.Numbers)-8] }, ""},
+		"too many numbers":    {func(r *Result) { r.Numbers = append(r.Numbers, make([]byte, 16)...) }, ""},
+		"in the other form":   {func(r *Result) { r.Sum = !r.Sum }, ""},
+	}
+	for _, algorithm := range []string{"fedavg", "scaffold", "fednorm"} {
+		x := termsOf(t, algorithm)
+		updates, sums := maps(anyResult), maps(anyResult)
+		updates["two clients"] = refusal{func(r *Result) { r.Shares = append(r.Shares, r.Shares[0]) }, "one update of 2 clients"}
+		updates["NaN"] = refusal{float(0, math.NaN()), "not finite"}
+		updates["infinite"] = refusal{float(x.Shared-1, math.Inf(1)), "not finite"}
+		updates["beyond the bound"] = refusal{float(1, 2.0001), "beyond"}
+		if x.Rules.Needs.Control {
+			updates["control NaN"] = refusal{float(x.Shared, math.NaN()), "not finite"}
+			updates["control beyond"] = refusal{float(2*x.Shared-1, 1<<21), "beyond"}
+		}
+		sums["twice the same"] = refusal{func(r *Result) { r.Shares[1].Client = r.Shares[0].Client }, "twice in one sum"}
+		sums["one too few"] = refusal{func(r *Result) { r.Shares = r.Shares[:1] }, "a sum of 2 updates"}
+		sums["one too many"] = refusal{func(r *Result) { r.Shares = append(r.Shares, Share{Client: "c", Examples: 1}) }, "a sum of 2 updates"}
+		sums["other weights"] = refusal{share(func(s *Share) { s.Examples++ }), "of weight 80, said to be 2 of weight 81"}
+		sums["other scale"] = refusal{word(0, 1), "behind the point"}
+		sums["claimed lighter"] = refusal{word(2, 79), ""}
+		sums["a number beyond"] = refusal{word(3, math.MaxInt64), "beyond"}
+		sums["too many updates"] = refusal{word(1, 6), "6 updates"}
+		if x.Rules.Needs.Control {
+			sums["controls of others"] = refusal{word(3+x.Shared+1, 1), ""}
+			sums["control beyond"] = refusal{word(3+x.Shared+3, math.MinInt64), "beyond"}
+		}
+		for kind, all := range map[string]map[string]refusal{"update": updates, "sum": sums} {
+			for name, c := range all {
+				f := round.NewFold(x.Rules)
+				if err := x.Add(f, single(x, "before", 3), nil); err != nil {
+					t.Fatal(err)
+				}
+				before := stored(t, f)
+				bad := single(x, "a", 3)
+				if kind == "sum" {
+					if !x.Folds() {
+						continue
+					}
+					bad = sumOf(t, x, bad, single(x, "b", 3))
+				}
+				c.spoil(bad)
+				if err := x.Add(f, bad, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s, %s, %s: %v, want %q", algorithm, kind, name, err, c.want)
+				}
+				if after := stored(t, f); after != before {
+					t.Errorf("%s, %s, %s: the fold has changed", algorithm, kind, name)
+				}
+				if err := x.Add(f, single(x, "after", 3), nil); err != nil || f.Len() != 2 {
+					t.Errorf("%s, %s, %s: nothing more is taken: %v", algorithm, kind, name, err)
+				}
+			}
+		}
+	}
+	x := termsOf(t, "fednorm")
+	foreign := sumOf(t, termsOf(t, "fedavg"), single(termsOf(t, "fedavg"), "a", 3))
+	if err := x.Add(round.NewFold(x.Rules), foreign, nil); err == nil || !strings.Contains(err.Error(), "each update") {
+		t.Error(err)
+	}
+}
+
+type refusal = struct {
+	spoil func(r *Result)
+	want  string
+}
+
+func maps(of map[string]refusal) map[string]refusal {
+	c := map[string]refusal{}
+	for k, v := range of {
+		c[k] = v
+	}
+	return c
+}
+
+// A fold that is full says so, whether updates come alone or as a sum, and stays as it
+// was.
+func TestAddIsFull(t *testing.T) {
+	for _, algorithm := range []string{"fedavg", "scaffold"} {
+		x := termsOf(t, algorithm)
+		f := round.NewFold(x.Rules)
+		for i := range 4 {
+			if err := x.Add(f, single(x, fmt.Sprint(i), 3), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := stored(t, f)
+		if err := x.Add(f, sumOf(t, x, single(x, "a", 3), single(x, "b", 3)), nil); !errors.Is(err, exact.ErrFull) {
+			t.Errorf("%s: %v", algorithm, err)
+		}
+		if stored(t, f) != before {
+			t.Errorf("%s: the fold has changed", algorithm)
+		}
+		if err := x.Add(f, single(x, "c", 3), nil); err != nil {
+			t.Errorf("%s: %v", algorithm, err)
+		}
+		if err := x.Add(f, single(x, "d", 3), nil); !errors.Is(err, exact.ErrFull) || f.Len() != 5 {
+			t.Errorf("%s: %v", algorithm, err)
+		}
+	}
+}
+
+// What agents add up beforehand changes nothing.
+func TestSumsAddUp(t *testing.T) {
+	all := map[string]*Terms{"fedavg": termsOf(t, "fedavg"), "scaffold": termsOf(t, "scaffold")}
+	rapid.Check(t, func(t *rapid.T) {
+		x := all[rapid.SampledFrom([]string{"fedavg", "scaffold"}).Draw(t, "algorithm")]
+		one, folded := round.NewFold(x.Rules), round.NewFold(x.Rules)
+		client := 0
+		for left := rapid.IntRange(1, 5).Draw(t, "clients"); left > 0; {
+			n := rapid.IntRange(1, left).Draw(t, "in a sum")
+			left -= n
+			f := round.NewFold(x.Rules)
+			r := &Result{Version: 2, Sum: true}
+			for range n {
+				u := single(x, fmt.Sprint(client), 2)
+				client++
+				u.Shares[0].Examples = rapid.IntRange(1, 1000).Draw(t, "examples") // more than count
+				binary.LittleEndian.PutUint32(u.Numbers[4*rapid.IntRange(0, x.Shared-1).Draw(t, "at"):],
+					math.Float32bits(rapid.Float32Range(-2, 2).Draw(t, "delta")))
+				for _, into := range []*round.Fold{one, f} {
+					if err := x.Add(into, u, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r.Shares = append(r.Shares, u.Shares...)
+			}
+			var err error
+			if r.Numbers, err = round.AppendSums(nil, &f.Sums()[0]); err != nil {
+				t.Fatal(err)
+			}
+			if int64(len(r.Numbers)) != x.SumBytes() {
+				t.Fatalf("%d bytes, want %d", len(r.Numbers), x.SumBytes())
+			}
+			if err := x.Add(folded, r, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if stored(t, one) != stored(t, folded) {
+			t.Fatal("the sums differ")
+		}
+	})
+}
+
+func TestOf(t *testing.T) {
+	a := &v1.Arrival{
+		Run: "r", Round: 4, Version: 3, Agent: "a", Form: v1.Form_FORM_SUM, Numbers: []byte{1, 2},
+		Shares: []*v1.Share{{Client: "c", Examples: 5, Steps: 6, TrainLoss: 7, Loss: 8}, {Client: "d"}},
+	}
+	want := &Result{Version: 3, Sum: true, Numbers: []byte{1, 2}, Shares: []Share{{"c", 5, 6, 7, 8}, {Client: "d"}}}
+	if got := Of(a); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// A book loads what it is asked for once, and forgets neither too much nor too little.
+func TestBook(t *testing.T) {
+	loads := map[string]int{}
+	away := errors.New("away")
+	b := NewBook(func(_ context.Context, run string) (*Terms, error) {
+		loads[run]++
+		if run == "away" && loads[run] == 1 {
+			return nil, away
+		}
+		return &Terms{Blob: run}, nil
+	})
+	ctx := t.Context()
+	if _, err := b.Of(ctx, "away"); !errors.Is(err, away) {
+		t.Error(err)
+	}
+	for i := range 10 * most {
+		run := fmt.Sprint(i)
+		for range 2 {
+			if x, err := b.Of(ctx, run); err != nil || x.Blob != run {
+				t.Fatal(x, err)
+			}
+		}
+		if x, err := b.Of(ctx, "away"); err != nil || x.Blob != "away" {
+			t.Fatalf("an error was kept: %v, %v", x, err)
+		}
+		if loads[run] != 1 || len(b.has) > most {
+			t.Fatalf("run %s was loaded %d times, and %d are kept", run, loads[run], len(b.has))
+		}
+	}
+}

@@ -1,0 +1,337 @@
+// Package web is the operators' edge: what the command line asks of a server.
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/fed/recipe"
+	"loadstar/internal/jointoken"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+	"loadstar/server/terms"
+)
+
+// Config is what the operators' edge works with.
+type Config struct {
+	Ledger *ledger.Ledger
+	// Pin is the server's root, which tokens carry.
+	Pin string
+	// Wake tells the coordinator that there is something to do.
+	Wake func(run string)
+	// Closing ends when the server does: nobody is to wait for those who watch.
+	Closing <-chan struct{}
+	Log     *slog.Logger
+}
+
+// Operator answers operators. It is safe for concurrent use.
+type Operator struct {
+	Config
+	watching chan struct{}
+}
+
+var _ v1.OperatorServiceHandler = (*Operator)(nil)
+
+const (
+	pageMost   = 1000
+	watchMost  = 64
+	watchEvery = 500 * time.Millisecond
+	planBytes  = 1 << 20
+)
+
+// New returns the operators' edge.
+func New(c Config) *Operator { return &Operator{Config: c, watching: make(chan struct{}, watchMost)} }
+
+// Handler serves operators. Who is calling must be in a request's context, as
+// pki.Middleware puts it there.
+func (o *Operator) Handler() http.Handler {
+	_, service := v1.NewOperatorServiceHandler(o, connect.WithReadMaxBytes(2*planBytes))
+	errorWriter := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Before anything is read of what a stranger sends.
+		if _, err := o.caller(r.Context()); err != nil {
+			errorWriter.Write(w, r, err) //nolint:errcheck // nobody is left to tell
+			return
+		}
+		service.ServeHTTP(w, r)
+	})
+}
+
+// caller returns who calls, if it is an operator.
+func (o *Operator) caller(ctx context.Context) (string, error) {
+	who, ok := pki.From(ctx)
+	if !ok || who.Role != pki.Operator {
+		return "", connect.NewError(connect.CodePermissionDenied, errors.New("this needs an operator's certificate"))
+	}
+	return who.String(), nil
+}
+
+// failed makes an error of the ledger one of the wire.
+func (o *Operator) failed(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ledger.ErrNotFound):
+		return connect.NewError(connect.CodeNotFound, err)
+	case errors.Is(err, ledger.ErrRefused):
+		return connect.NewError(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	o.Log.Warn("cannot serve an operator", "error", err)
+	return connect.NewError(connect.CodeUnavailable, err)
+}
+
+// CreateToken makes a token.
+func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
+	who, err := o.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if r.Uses < 1 || r.Uses > 1_000_000 || r.TtlSeconds < 60 || r.TtlSeconds > 366*24*3600 || len(r.Note) > 256 {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a token is for 1 to 1,000,000 agents, and for a minute to a year"))
+	}
+	t, err := jointoken.New(o.Pin)
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	now := time.Now()
+	expires := now.Add(time.Duration(r.TtlSeconds) * time.Second)
+	if err := o.Ledger.AddToken(ctx, t.Hash(), r.Note, int(r.Uses), expires); err != nil {
+		return nil, o.failed(err)
+	}
+	err = o.Ledger.Note(ctx, ledger.Event{At: now, Actor: who, Action: "create token", Subject: t.String(), Detail: fmt.Sprintf("%d uses until %s: %s", r.Uses, expires.UTC().Format(time.RFC3339), r.Note)})
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	return &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli()}, nil
+}
+
+func page(limit int32, usual int) int {
+	if limit <= 0 {
+		return usual
+	}
+	return min(int(limit), pageMost)
+}
+
+// ListClients returns a page of clients.
+func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*v1.ListClientsResponse, error) {
+	if _, err := o.caller(ctx); err != nil {
+		return nil, err
+	}
+	all, err := o.Ledger.Clients(ctx, r.After, page(r.Limit, 100))
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	answer := &v1.ListClientsResponse{}
+	if answer.Total, err = o.Ledger.CountClients(ctx); err != nil {
+		return nil, o.failed(err)
+	}
+	if answer.Agents, err = o.Ledger.Agents(ctx); err != nil {
+		return nil, o.failed(err)
+	}
+	for _, c := range all {
+		answer.Clients = append(answer.Clients, &v1.Client{
+			Name: c.Name, Agent: c.Agent, AgentName: c.AgentName, Announced: millis(c.Announced), Seen: millis(c.Seen), Revoked: c.Revoked,
+		})
+	}
+	return answer, nil
+}
+
+// Revoke refuses an agent or a client from now on.
+func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeResponse, error) {
+	who, err := o.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	switch now := time.Now(); {
+	case r.Agent != "" && r.Client == "":
+		err = o.Ledger.RevokeAgent(ctx, r.Agent, who, now)
+	case r.Client != "" && r.Agent == "":
+		err = o.Ledger.RevokeClient(ctx, r.Client, who, now)
+	default:
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("name a client or an agent"))
+	}
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	return &v1.RevokeResponse{}, nil
+}
+
+// StartRun begins a run, or lets it wait for clients.
+func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
+	who, err := o.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Plan) > planBytes || r.Clients < 0 {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long, or the number of clients negative"))
+	}
+	p, err := recipe.Read([]byte(r.Plan))
+	if err == nil {
+		err = terms.Federated(p)
+	}
+	if err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	run := ledger.Run{
+		ID: strings.ToLower(rand.Text()[:8]), Name: p.Name, Plan: r.Plan, Wanted: max(r.Clients, int64(p.Schedule.Cohort), int64(p.Schedule.Buffer)),
+		Created: time.Now(),
+	}
+	if err := o.Ledger.AddRun(ctx, run, who); err != nil {
+		return nil, o.failed(err)
+	}
+	o.Wake(run.ID)
+	return &v1.StartRunResponse{Run: run.ID}, nil
+}
+
+// StopRun ends a run where it is.
+func (o *Operator) StopRun(ctx context.Context, r *v1.StopRunRequest) (*v1.StopRunResponse, error) {
+	who, err := o.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.Ledger.StopRun(ctx, r.Run, who, time.Now()); err != nil {
+		return nil, o.failed(err)
+	}
+	return &v1.StopRunResponse{}, nil
+}
+
+// ListRuns returns the newest runs.
+func (o *Operator) ListRuns(ctx context.Context, r *v1.ListRunsRequest) (*v1.ListRunsResponse, error) {
+	if _, err := o.caller(ctx); err != nil {
+		return nil, err
+	}
+	runs, err := o.Ledger.Runs(ctx, page(r.Limit, 20))
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	answer := &v1.ListRunsResponse{}
+	for _, x := range runs {
+		answer.Runs = append(answer.Runs, o.run(ctx, x))
+	}
+	return answer, nil
+}
+
+// GetRun returns a run with its newest rounds.
+func (o *Operator) GetRun(ctx context.Context, r *v1.GetRunRequest) (*v1.GetRunResponse, error) {
+	if _, err := o.caller(ctx); err != nil {
+		return nil, err
+	}
+	run, err := o.Ledger.Run(ctx, r.Run)
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	rounds, err := o.Ledger.Rounds(ctx, r.Run, 0, page(r.Rounds, 10))
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	answer := &v1.GetRunResponse{Run: o.run(ctx, run), Plan: run.Plan}
+	for _, x := range rounds {
+		answer.Rounds = append(answer.Rounds, roundOf(x))
+	}
+	return answer, nil
+}
+
+// WatchRun tells of every round that closes.
+func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *connect.ServerStream[v1.WatchRunResponse]) error {
+	if _, err := o.caller(ctx); err != nil {
+		return err
+	}
+	select {
+	case o.watching <- struct{}{}:
+		defer func() { <-o.watching }()
+	default:
+		return connect.NewError(connect.CodeResourceExhausted, errors.New("too many are watching"))
+	}
+	run, err := o.Ledger.Run(ctx, r.Run)
+	if err != nil {
+		return o.failed(err)
+	}
+	if err := s.Send(&v1.WatchRunResponse{Run: o.run(ctx, run)}); err != nil {
+		return err
+	}
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	next := run.Round
+	for {
+		if run, err = o.Ledger.Run(ctx, r.Run); err != nil {
+			return o.failed(err)
+		}
+		rounds, err := o.Ledger.Rounds(ctx, r.Run, next, pageMost)
+		if err != nil {
+			return o.failed(err)
+		}
+		for i := len(rounds) - 1; i >= 0; i-- {
+			if x := rounds[i]; x.State == ledger.RoundMerged || x.State == ledger.RoundAbandoned {
+				if err := s.Send(&v1.WatchRunResponse{Run: o.run(ctx, run), Round: roundOf(x)}); err != nil {
+					return err
+				}
+				next = x.Round + 1
+			}
+		}
+		if run.State.Ended() {
+			return s.Send(&v1.WatchRunResponse{Run: o.run(ctx, run)})
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-o.Closing:
+			return connect.NewError(connect.CodeUnavailable, errors.New("the server is stopping, watch again later"))
+		case <-tick.C:
+		}
+	}
+}
+
+// ListAudit returns the newest events.
+func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
+	if _, err := o.caller(ctx); err != nil {
+		return nil, err
+	}
+	events, err := o.Ledger.Audit(ctx, page(r.Limit, 50))
+	if err != nil {
+		return nil, o.failed(err)
+	}
+	answer := &v1.ListAuditResponse{}
+	for _, e := range events {
+		answer.Events = append(answer.Events, &v1.Event{At: millis(e.At), Actor: e.Actor, Action: e.Action, Subject: e.Subject, Detail: e.Detail})
+	}
+	return answer, nil
+}
+
+func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
+	x := &v1.Run{
+		Id: r.ID, Name: r.Name, State: string(r.State), Reason: r.Reason, Created: millis(r.Created), Started: millis(r.Started),
+		Finished: millis(r.Finished), Clients: r.Fleet, Round: r.Round, Version: r.Version,
+	}
+	if p, err := recipe.Read([]byte(r.Plan)); err == nil {
+		x.Algorithm, x.Rounds = p.Algorithm, int64(p.Rounds)
+	}
+	if v, err := o.Ledger.Version(ctx, r.ID, r.Version); err == nil {
+		x.Weights = v.Weights
+	}
+	return x
+}
+
+func roundOf(r ledger.Round) *v1.Round {
+	return &v1.Round{
+		Round: r.Round, Version: r.Version, State: r.State, Opened: millis(r.Opened), Closed: millis(r.Closed),
+		Asked: r.Asked, Counted: r.Counted, Late: r.Late, Lost: r.Lost, Loss: r.Loss, Bytes: r.Bytes,
+	}
+}
+
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}

@@ -1,0 +1,471 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+
+	"loadstar/internal/jointoken"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// desk is an operator's, with a real ledger behind a real handler. Who calls is whoever
+// a test says.
+type desk struct {
+	v1.OperatorServiceClient
+	*testing.T
+	ledger  *ledger.Ledger
+	url     string
+	http    *http.Client
+	closing chan struct{}
+
+	mu    sync.Mutex
+	woken []string
+	who   pki.Identity
+}
+
+var pin = jointoken.PinOf([]byte("root"))
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	d := &desk{T: t, ledger: l, closing: make(chan struct{}), who: pki.Identity{Role: pki.Operator, ID: "local"}}
+	h := New(Config{Ledger: l, Pin: pin, Wake: d.wake, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d.mu.Lock()
+		who := d.who
+		d.mu.Unlock()
+		h.ServeHTTP(w, r.WithContext(pki.With(r.Context(), who)))
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	d.url, d.http = s.URL, s.Client()
+	d.http.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS13
+	d.OperatorServiceClient = v1.NewOperatorServiceClient(d.http, d.url)
+	return d
+}
+
+func (d *desk) wake(run string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.woken = append(d.woken, run)
+}
+
+func (d *desk) code(what string, err error, want connect.Code) {
+	d.Helper()
+	if connect.CodeOf(err) != want {
+		d.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// members lets an agent in with clients.
+func (d *desk) members(agent string, clients ...string) {
+	d.Helper()
+	ctx := d.Context()
+	must(d, d.ledger.AddToken(ctx, []byte(agent), "", 1, time.Now().Add(time.Hour)))
+	must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
+	_, err := d.ledger.Announce(ctx, agent, clients, nil, time.Hour, time.Now())
+	must(d, err)
+}
+
+const plan = "{name: trial, algorithm: fedavg, rounds: 7, schedule: {cohort: 2}, evaluate: {every: 0}}"
+
+// Only operators are heard, and of others nothing is read.
+func TestCaller(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.who = pki.Identity{Role: pki.Agent, ID: "local"}
+	_, err := d.ListRuns(t.Context(), &v1.ListRunsRequest{})
+	d.code("an agent", err, connect.CodePermissionDenied)
+	body := &greedy{Reader: bytes.NewReader(make([]byte, 32<<20))}
+	r, err := d.http.Post(d.url+v1.OperatorServiceStartRunProcedure, "application/proto", body)
+	must(t, err)
+	r.Body.Close()
+	if r.StatusCode != http.StatusForbidden || body.n > 4<<20 {
+		t.Errorf("%s, after %d bytes", r.Status, body.n)
+	}
+	d.mu.Lock()
+	d.who.Role = pki.Operator
+	d.mu.Unlock()
+	for _, kind := range []string{"application/proto", "application/json", "application/grpc"} {
+		r, err := d.http.Post(d.url+v1.OperatorServiceStartRunProcedure, kind, strings.NewReader("\xff\xff no message"))
+		must(t, err)
+		r.Body.Close()
+		if r.StatusCode != 400 && r.StatusCode != 200 || r.StatusCode == 200 && r.Trailer.Get("Grpc-Status")+r.Header.Get("Grpc-Status") == "0" {
+			t.Errorf("%s: %s", kind, r.Status)
+		}
+	}
+	_, err = d.StartRun(t.Context(), &v1.StartRunRequest{Plan: strings.Repeat("#", 3<<20)})
+	d.code("a long body", err, connect.CodeResourceExhausted)
+}
+
+type greedy struct {
+	io.Reader
+	n int
+}
+
+func (g *greedy) Read(p []byte) (int, error) {
+	n, err := g.Reader.Read(p)
+	g.n += n
+	return n, err
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	s, err := d.CreateToken(t.Context(), &v1.CreateTokenRequest{Note: "for the substation", Uses: 2, TtlSeconds: 60})
+	must(t, err)
+	token, err := jointoken.Parse(s.Token)
+	must(t, err)
+	if token.Pin() != pin || s.Expires < time.Now().Add(50*time.Second).UnixMilli() || s.Expires > time.Now().Add(61*time.Second).UnixMilli() {
+		t.Errorf("pin %s, expires %v", token.Pin(), time.UnixMilli(s.Expires))
+	}
+	for i, want := range []bool{true, true, false} {
+		err := d.ledger.Join(t.Context(), token.Hash(), ledger.Agent{ID: fmt.Sprint(i)}, time.Now())
+		if (err == nil) != want {
+			t.Errorf("use %d: %v", i, err)
+		}
+	}
+	for what, q := range map[string]*v1.CreateTokenRequest{
+		"no uses":       {TtlSeconds: 60},
+		"negative uses": {Uses: -1, TtlSeconds: 60},
+		"many uses":     {Uses: 1_000_001, TtlSeconds: 60},
+		"short":         {Uses: 1, TtlSeconds: 59},
+		"long":          {Uses: 1, TtlSeconds: 366*24*3600 + 1},
+		"negative":      {Uses: 1, TtlSeconds: -60},
+		"endless":       {Uses: 1, TtlSeconds: math.MaxInt64},
+		"wraps around":  {Uses: 1, TtlSeconds: math.MaxInt64/int64(time.Second)*2 + 3600},
+		"many words":    {Uses: 1, TtlSeconds: 60, Note: strings.Repeat("n", 257)},
+	} {
+		_, err := d.CreateToken(t.Context(), q)
+		d.code(what, err, connect.CodeInvalidArgument)
+	}
+	audit, err := d.ListAudit(t.Context(), &v1.ListAuditRequest{Limit: 1000})
+	must(t, err)
+	i := slices.IndexFunc(audit.Events, func(e *v1.Event) bool { return e.Action == "create token" })
+	if i < 0 || audit.Events[i].Actor != "operator local" || !strings.Contains(audit.Events[i].Detail, "2 uses") {
+		t.Fatalf("%v", audit.Events)
+	}
+	for _, e := range audit.Events {
+		if strings.Contains(fmt.Sprint(e), s.Token) || strings.Contains(fmt.Sprint(e), strings.Split(s.Token, "-")[1]) {
+			t.Error("the secret is in the audit log")
+		}
+	}
+}
+
+func TestClients(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	var names []string
+	for i := range 120 {
+		names = append(names, fmt.Sprintf("c%03d", i))
+	}
+	d.members("a", names...)
+	d.members("b", "other")
+	var got []string
+	for after, pages := "", 0; ; pages++ {
+		s, err := d.ListClients(t.Context(), &v1.ListClientsRequest{After: after, Limit: 50})
+		must(t, err)
+		if s.Total != 121 || s.Agents != 2 {
+			t.Errorf("%d clients of %d agents", s.Total, s.Agents)
+		}
+		if len(s.Clients) == 0 {
+			if pages != 3 {
+				t.Errorf("%d pages", pages)
+			}
+			break
+		}
+		for _, c := range s.Clients {
+			got = append(got, c.Name)
+		}
+		after = s.Clients[len(s.Clients)-1].Name
+	}
+	if !slices.Equal(got, append(names, "other")) {
+		t.Error(got)
+	}
+	for limit, want := range map[int32]int{0: 100, -5: 100, 1: 1, math.MaxInt32: 121} {
+		if s, err := d.ListClients(t.Context(), &v1.ListClientsRequest{Limit: limit}); err != nil || len(s.Clients) != want {
+			t.Errorf("limit %d: %d, %v", limit, len(s.GetClients()), err)
+		}
+	}
+	_, err := d.Revoke(t.Context(), &v1.RevokeRequest{Client: "c000"})
+	must(t, err)
+	_, err = d.Revoke(t.Context(), &v1.RevokeRequest{Agent: "b"})
+	must(t, err)
+	s, err := d.ListClients(t.Context(), &v1.ListClientsRequest{Limit: 1000})
+	must(t, err)
+	for _, c := range s.Clients {
+		if c.Revoked != (c.Name == "c000" || c.Name == "other") || c.AgentName != "name of "+c.Agent {
+			t.Errorf("%v", c)
+		}
+	}
+	if s.Total != 119 || s.Agents != 1 {
+		t.Errorf("%d clients of %d agents", s.Total, s.Agents)
+	}
+	for what, c := range map[string]struct {
+		q    *v1.RevokeRequest
+		code connect.Code
+	}{
+		"nobody":   {&v1.RevokeRequest{}, connect.CodeInvalidArgument},
+		"both":     {&v1.RevokeRequest{Client: "c001", Agent: "a"}, connect.CodeInvalidArgument},
+		"again":    {&v1.RevokeRequest{Client: "c000"}, connect.CodeNotFound},
+		"unknown":  {&v1.RevokeRequest{Agent: "zzz"}, connect.CodeNotFound},
+		"by quote": {&v1.RevokeRequest{Client: "c001' OR '1'='1"}, connect.CodeNotFound},
+	} {
+		_, err := d.Revoke(t.Context(), c.q)
+		d.code(what, err, c.code)
+	}
+}
+
+func TestRuns(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	var ids []string
+	for i := range 3 {
+		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(i)})
+		must(t, err)
+		ids = append(ids, s.Run)
+		time.Sleep(2 * time.Millisecond) // they are listed by when they were made
+	}
+	if !slices.Equal(d.woken, ids) {
+		t.Errorf("woken for %v, not %v", d.woken, ids)
+	}
+	for i, want := range []int64{2, 2, 2} { // as many as the cohort at least
+		if r, err := d.ledger.Run(t.Context(), ids[i]); err != nil || r.Wanted != want || r.Plan != plan {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	many, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 500})
+	must(t, err)
+	if r, err := d.ledger.Run(t.Context(), many.Run); err != nil || r.Wanted != 500 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for what, c := range map[string]struct {
+		q    *v1.StartRunRequest
+		want string
+	}{
+		"no plan":         {&v1.StartRunRequest{}, ""},
+		"no YAML":         {&v1.StartRunRequest{Plan: "{]"}, ""},
+		"unknown key":     {&v1.StartRunRequest{Plan: "algorithm: fedavg\nround: 3\n"}, "rounds"},
+		"simulator only":  {&v1.StartRunRequest{Plan: "algorithm: pooled\n"}, "simulate"},
+		"fleet scaling":   {&v1.StartRunRequest{Plan: "algorithm: fedavg\nmodel: {scaling: fleet}\n"}, "scaling"},
+		"long":            {&v1.StartRunRequest{Plan: plan + strings.Repeat("#", planBytes)}, "too long"},
+		"fewer than none": {&v1.StartRunRequest{Plan: plan, Clients: -1}, "negative"},
+	} {
+		_, err := d.StartRun(t.Context(), c.q)
+		d.code(what, err, connect.CodeInvalidArgument)
+		if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	list, err := d.ListRuns(t.Context(), &v1.ListRunsRequest{})
+	must(t, err)
+	if len(list.Runs) != 4 || list.Runs[0].Id != many.Run || list.Runs[3].Id != ids[0] {
+		t.Errorf("%v", list.Runs)
+	}
+	if r := list.Runs[3]; r.Name != "trial" || r.Algorithm != "fedavg" || r.Rounds != 7 || r.State != "waiting" || r.Created == 0 || r.Started != 0 {
+		t.Errorf("%v", r)
+	}
+	if list, err = d.ListRuns(t.Context(), &v1.ListRunsRequest{Limit: 2}); err != nil || len(list.Runs) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: ids[0]})
+	must(t, err)
+	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: ids[0]})
+	d.code("stopped again", err, connect.CodeFailedPrecondition)
+	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: "none"})
+	d.code("stop of none", err, connect.CodeNotFound)
+	_, err = d.GetRun(t.Context(), &v1.GetRunRequest{Run: "none"})
+	d.code("none", err, connect.CodeNotFound)
+	got, err := d.GetRun(t.Context(), &v1.GetRunRequest{Run: ids[0]})
+	if err != nil || got.Run.State != "stopped" || got.Run.Finished == 0 || got.Plan != plan || len(got.Rounds) != 0 {
+		t.Errorf("%v, %v", got, err)
+	}
+	audit, err := d.ListAudit(t.Context(), &v1.ListAuditRequest{Limit: 1})
+	if err != nil || len(audit.Events) != 1 || audit.Events[0].Action != "stop run" || audit.Events[0].Subject != ids[0] {
+		t.Errorf("%v, %v", audit, err)
+	}
+}
+
+// drive begins a run, and returns how its rounds are closed.
+func (d *desk) drive(run string) func(state string) {
+	d.Helper()
+	ctx := d.Context()
+	lead, err := d.ledger.Lead(ctx, "test", time.Hour, time.Now())
+	must(d, err)
+	do := func(do func(x *ledger.Drive) error) {
+		d.Helper()
+		must(d, d.ledger.Drive(ctx, lead, run, do))
+	}
+	do(func(x *ledger.Drive) error {
+		if _, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, time.Now()); err != nil {
+			return err
+		}
+		return x.Save("{}", ledger.Round{Opened: time.Now()})
+	})
+	var n, version int64
+	return func(state string) {
+		d.Helper()
+		do(func(x *ledger.Drive) error {
+			r := ledger.Round{Round: n, Version: version, State: state, Closed: time.Now(), Asked: 2, Counted: 1, Loss: 0.25}
+			if err := x.Close(r, "{}", false); err != nil {
+				return err
+			}
+			n++
+			if state == ledger.RoundMerging {
+				version++
+				if err := x.Publish(r, ledger.Version{Weights: fmt.Sprint("w", version)}, "server"); err != nil {
+					return err
+				}
+			}
+			return x.Save("{}", ledger.Round{Round: n, Version: version, Opened: time.Now()})
+		})
+	}
+}
+
+// Who watches hears of every round that closes, in order and once, and of the end.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.members("a", "c0", "c1")
+	s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})
+	must(t, err)
+	next := d.drive(s.Run)
+	next(ledger.RoundMerging) // before anybody watches
+	w, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: s.Run})
+	must(t, err)
+	defer w.Close()
+	hear := func() *v1.WatchRunResponse {
+		t.Helper()
+		if !w.Receive() {
+			t.Fatal(w.Err())
+		}
+		return w.Msg()
+	}
+	if m := hear(); m.Round != nil || m.Run.State != "running" || m.Run.Round != 1 || m.Run.Version != 1 || m.Run.Weights != "w1" || m.Run.Clients != 2 {
+		t.Errorf("%v", m)
+	}
+	next(ledger.RoundAbandoned)
+	next(ledger.RoundMerging)
+	for i, want := range []string{"abandoned", "merged"} {
+		if m := hear(); m.Round.GetRound() != int64(1+i) || m.Round.GetState() != want || m.Round.GetLoss() != 0.25 || m.Round.GetCounted() != 1 {
+			t.Errorf("%v, want %s", m, want)
+		}
+	}
+	next(ledger.RoundMerging)
+	_, err = d.StopRun(t.Context(), &v1.StopRunRequest{Run: s.Run})
+	must(t, err)
+	if m := hear(); m.Round.GetRound() != 3 {
+		t.Errorf("%v", m)
+	}
+	if m := hear(); m.Round != nil || m.Run.State != "stopped" {
+		t.Errorf("%v", m)
+	}
+	if w.Receive() || w.Err() != nil {
+		t.Errorf("after the end: %v, %v", w.Msg(), w.Err())
+	}
+	got, err := d.GetRun(t.Context(), &v1.GetRunRequest{Run: s.Run, Rounds: 2})
+	if err != nil || len(got.Rounds) != 2 || got.Rounds[0].Round != 4 || got.Rounds[1].Round != 3 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// Watching is bounded, and does not hold up a server that ends.
+func TestWatchers(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})
+	must(t, err)
+	watch := func() (*connect.ServerStreamForClient[v1.WatchRunResponse], error) {
+		w, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: s.Run})
+		must(t, err)
+		t.Cleanup(func() { w.Close() })
+		if !w.Receive() {
+			return w, w.Err()
+		}
+		return w, nil
+	}
+	var all []*connect.ServerStreamForClient[v1.WatchRunResponse]
+	for range watchMost {
+		w, err := watch()
+		must(t, err)
+		all = append(all, w)
+	}
+	_, err = watch()
+	d.code("one more", err, connect.CodeResourceExhausted)
+	none, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: "none"})
+	must(t, err)
+	none.Receive()
+	d.code("none, and no room", none.Err(), connect.CodeResourceExhausted)
+	none.Close()
+	all[0].Close()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err = watch(); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	must(t, err)
+	close(d.closing)
+	start := time.Now()
+	for _, w := range all[1:] {
+		for w.Receive() {
+		}
+		d.code("the end", w.Err(), connect.CodeUnavailable)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// What goes wrong inside is not mistaken for an answer.
+func TestLedgerAway(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	must(t, d.ledger.Close())
+	for what, err := range map[string]error{
+		"runs":    second(d.ListRuns(t.Context(), &v1.ListRunsRequest{})),
+		"clients": second(d.ListClients(t.Context(), &v1.ListClientsRequest{})),
+		"start":   second(d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})),
+		"stop":    second(d.StopRun(t.Context(), &v1.StopRunRequest{Run: "r"})),
+		"revoke":  second(d.Revoke(t.Context(), &v1.RevokeRequest{Agent: "a"})),
+		"token":   second(d.CreateToken(t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 60})),
+		"audit":   second(d.ListAudit(t.Context(), &v1.ListAuditRequest{})),
+	} {
+		d.code(what, err, connect.CodeUnavailable)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := d.ListRuns(ctx, &v1.ListRunsRequest{})
+	d.code("given up", err, connect.CodeCanceled)
+}
+
+func second[T any](_ T, err error) error { return err }

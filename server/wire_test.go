@@ -1,0 +1,565 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/agent"
+	"loadstar/agent/identity"
+	"loadstar/agent/keep"
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/nn/kernel"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/series"
+	"loadstar/series/synth"
+	"loadstar/server/ledger"
+)
+
+// homes are meters with weather, whose readings are unlike any weight.
+func homes(t *testing.T, n int) *series.Dataset {
+	t.Helper()
+	g, err := synth.New(synth.Config{Seed: 5, Meters: n, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, time.UTC), Days: 30, Zone: "UTC"})
+	must(t, err)
+	all := make([]series.Meter, n)
+	for i := range all {
+		load := make([]float32, g.Len())
+		b := g.Building(i, load)
+		for k := range load {
+			load[k] = 4000 + 977.31*load[k] // watts: some digits before the point, and some behind it
+		}
+		all[i] = series.Meter{ID: fmt.Sprintf("home-%d", i), Start: g.Time(0).Unix(), Load: load, Static: []float32{float32(b.FloorArea), float32(b.WallArea), float32(b.WindowArea)}}
+	}
+	d, err := series.NewDataset(series.Dataset{
+		Name: "homes", Generated: true, Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"floor_area", "wall_area", "window_area"},
+		Weather: series.Weather{Start: g.Time(0).Unix(), Names: []string{"temperature", "wind"}, Columns: [][]float32{g.Weather().Temperature, g.Weather().Wind}},
+	}, all)
+	must(t, err)
+	return d
+}
+
+func firstHomes(t *testing.T, d *series.Dataset, from, to int) *series.Dataset {
+	t.Helper()
+	var some []series.Meter
+	for i := from; i < to; i++ {
+		some = append(some, d.Meter(i))
+	}
+	made, err := series.NewDataset(*d, some)
+	must(t, err)
+	return made
+}
+
+// host runs a real agent, whose calls go to another address than the server's own.
+func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
+	st.Helper()
+	dir := filepath.Join(st.Dir, name)
+	i, err := identity.Join(st.Context(), dir, st.url, st.token(1), name)
+	must(st, err)
+	k, err := kernel.Default()
+	must(st, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- agent.Run(ctx, agent.Config{
+			Dir: dir, Server: address, Client: i.HTTPClient(), Dataset: d, Kernel: k,
+			Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		})
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			st.Errorf("agent %s: %v", name, err)
+		}
+		i.HTTPClient().CloseIdleConnections()
+	})
+	st.Cleanup(stop)
+	return stop
+}
+
+// finished waits for the end of a run.
+func (st *station) finished(run string) ledger.Run {
+	st.Helper()
+	var r ledger.Run
+	for end := time.Now().Add(2 * time.Minute); !r.State.Ended(); time.Sleep(20 * time.Millisecond) {
+		var err error
+		r, err = st.ledger.Run(st.Context(), run)
+		must(st, err)
+		if time.Now().After(end) {
+			st.Fatalf("the run is %s, in round %d", r.State, r.Round)
+		}
+	}
+	if r.State != ledger.Finished {
+		st.Fatalf("the run %s: %s", r.State, r.Reason)
+	}
+	return r
+}
+
+// recorder ends TLS between an agent and the server, and sees everything that the
+// server would.
+type recorder struct {
+	url string
+
+	mu    sync.Mutex
+	sent  bytes.Buffer      // every header and body
+	tasks map[int64]string  // by round: the blob of its weights
+	blobs map[string][]byte // that came back
+}
+
+// record listens in on one agent.
+func (st *station) record(forward func() *http.Client) *recorder {
+	st.Helper()
+	rec := &recorder{tasks: map[int64]string{}, blobs: map[string][]byte{}}
+	settings, err := st.authority.TLS([]string{"127.0.0.1"})
+	must(st, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(st, err)
+	rec.url = "https://" + l.Addr().String()
+	s := &http.Server{TLSConfig: settings, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := rec.pass(w, r, st.url, forward()); err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}
+	})}
+	go s.ServeTLS(l, "", "") //nolint:errcheck // it ends with the test
+	st.Cleanup(func() { s.Close() })
+	return rec
+}
+
+func (rec *recorder) pass(w http.ResponseWriter, r *http.Request, to string, forward *http.Client) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	q, err := http.NewRequestWithContext(r.Context(), r.Method, to+r.URL.RequestURI(), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	q.Header = r.Header.Clone()
+	q.Header.Set("Accept-Encoding", "identity")
+	answer, err := forward.Do(q)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	back, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err
+	}
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	fmt.Fprintf(&rec.sent, "%s %s %s\n", r.Method, r.URL, r.Host)
+	for _, h := range []http.Header{r.Header, r.Trailer} {
+		if err := h.Write(&rec.sent); err != nil {
+			return err
+		}
+	}
+	rec.sent.Write(body)
+	if hash, ok := strings.CutPrefix(r.URL.Path, "/v1/blobs/"); ok && answer.StatusCode == http.StatusOK {
+		rec.blobs[hash] = back
+	}
+	if strings.HasSuffix(r.URL.Path, "/CheckIn") && answer.StatusCode == http.StatusOK {
+		var s v1.CheckInResponse
+		if err := proto.Unmarshal(back, &s); err != nil {
+			return err
+		}
+		for _, t := range s.Tasks {
+			rec.tasks[t.Round] = t.Weights
+		}
+	}
+	for name, values := range answer.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(answer.StatusCode)
+	_, err = w.Write(back)
+	return err
+}
+
+// secrets are what must not be seen, as the bytes that it would be seen as.
+type secrets struct {
+	words  map[uint32]string // four bytes, any one of which may turn up by chance
+	decoys map[uint32]bool   // as many and of the same size as words
+	pairs  map[uint64]string // eight bytes, which do not
+	longs  map[[16]byte]string
+	texts  map[string]string
+	rng    *rand.Rand
+}
+
+func newSecrets() *secrets {
+	return &secrets{
+		words: map[uint32]string{}, decoys: map[uint32]bool{}, pairs: map[uint64]string{}, longs: map[[16]byte]string{}, texts: map[string]string{},
+		rng: rand.New(rand.NewPCG(1, 1)),
+	}
+}
+
+// dull numbers turn up anywhere: those with few digits, in binary.
+func dull(f float32) bool { return math.Float32bits(f)&0xfff == 0 }
+
+// numbers adds floats, alone and side by side.
+func (s *secrets) numbers(what string, x []float32) {
+	for _, f := range x {
+		if b := math.Float32bits(f); !dull(f) {
+			d := b ^ (1 + s.rng.Uint32N(1<<22))
+			s.words[b], s.words[bits.ReverseBytes32(b)] = what, what
+			s.decoys[d], s.decoys[bits.ReverseBytes32(d)] = true, true
+		}
+	}
+	s.neighbours(what, x)
+}
+
+// neighbours adds floats side by side, in all the ways that they are written.
+func (s *secrets) neighbours(what string, x []float32) {
+	for i := 1; i < len(x); i++ {
+		if dull(x[i-1]) || dull(x[i]) {
+			continue
+		}
+		a, b := math.Float32bits(x[i-1]), math.Float32bits(x[i])
+		s.pairs[uint64(a)|uint64(b)<<32] = what
+		s.pairs[uint64(bits.ReverseBytes32(a))|uint64(bits.ReverseBytes32(b))<<32] = what + ", backwards"
+		if i%8 != 0 {
+			continue // a layer would show by a few of them
+		}
+		var little, big [16]byte
+		for k, f := range x[i-1 : i+1] {
+			binary.LittleEndian.PutUint64(little[8*k:], math.Float64bits(float64(f)))
+			binary.BigEndian.PutUint64(big[8*k:], math.Float64bits(float64(f)))
+		}
+		s.longs[little], s.longs[big] = what+", as float64", what+", as float64 backwards"
+	}
+}
+
+// exactly adds a number as a float64.
+func (s *secrets) exactly(what string, f float64) {
+	b := math.Float64bits(f)
+	s.pairs[b], s.pairs[bits.ReverseBytes64(b)] = what+", as float64", what+", as float64 backwards"
+}
+
+// text adds a number as people write it.
+func (s *secrets) text(what string, f float32) {
+	for _, t := range []string{strconv.FormatFloat(float64(f), 'g', -1, 32), strconv.FormatFloat(float64(f), 'f', 3, 64), strconv.FormatFloat(float64(f), 'e', 5, 64)} {
+		if len(t) >= 7 && len(t) <= 12 {
+			s.texts[t] = what
+		}
+	}
+}
+
+// in looks for secrets. It returns what was found, and how many words and decoys.
+func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
+	for i := 0; i+4 <= len(sent); i++ {
+		w := binary.LittleEndian.Uint32(sent[i:])
+		if _, ok := s.words[w]; ok {
+			words++
+		}
+		if s.decoys[w] {
+			decoys++
+		}
+		if i+8 <= len(sent) {
+			if what, ok := s.pairs[binary.LittleEndian.Uint64(sent[i:])]; ok {
+				found = append(found, what)
+			}
+		}
+		if i+16 <= len(sent) {
+			if what, ok := s.longs[[16]byte(sent[i:])]; ok {
+				found = append(found, what)
+			}
+		}
+	}
+	for i := range sent {
+		for n := 7; n <= 12 && i+n <= len(sent) && bytes.IndexByte([]byte("0123456789.e+-"), sent[i+n-1]) >= 0; n++ {
+			if what, ok := s.texts[string(sent[i:i+n])]; ok {
+				found = append(found, what+", as text")
+			}
+		}
+	}
+	// Beyond chance, of which the decoys show how much there is.
+	if excess := words - decoys; float64(excess) > 6*math.Sqrt(float64(decoys))+20 {
+		found = append(found, fmt.Sprintf("%d numbers, and %d by chance", words, decoys))
+	}
+	return found, words, decoys
+}
+
+// Neither a personal weight nor a reading nor a range leaves an agent, in whatever
+// round, and what does leave is the change of the shared weights.
+func TestWire(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	d := homes(t, 4)
+	plan := "{algorithm: fedavg, partition: head, rounds: 3, model: {name: bose2023}, client: {steps: 3, batch: 16, lr: 0.01}, evaluate: {every: 0}}"
+	// Home 0 sends its own update, the others one sum.
+	parts := map[string]*series.Dataset{"alone": firstHomes(t, d, 0, 1), "together": firstHomes(t, d, 1, 4)}
+	recorders := map[string]*recorder{}
+	var stops []func()
+	for name, part := range parts {
+		rec := st.record(sync.OnceValue(func() *http.Client {
+			i, err := identity.Open(filepath.Join(st.Dir, name))
+			must(t, err)
+			t.Cleanup(i.HTTPClient().CloseIdleConnections)
+			return i.HTTPClient()
+		}))
+		recorders[name] = rec
+		stops = append(stops, st.host(name, rec.url, part))
+	}
+	run := func() string {
+		s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 4})
+		must(t, err)
+		return s.Run
+	}()
+	r := st.finished(run)
+	st.soon("everything was heard", func() bool { waiting, taken, _ := st.bus.Depth(t.Context()); return waiting+taken == 0 })
+	time.Sleep(200 * time.Millisecond) // and the last check-in was made
+	for _, stop := range stops {
+		stop()
+	}
+
+	p, err := recipe.Read([]byte(r.Plan))
+	must(t, err)
+	problem, err := recipe.Frame(p, d)
+	must(t, err)
+	parts4, err := recipe.Compose(p, int(r.Fleet))
+	must(t, err)
+	k, err := kernel.Default()
+	must(t, err)
+	job := client.Job{
+		Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss, Targets: p.Model.Targets, Batch: p.Client.Batch,
+		Needs: parts4.Aggregator.Needs(),
+	}
+	rules := round.Rules{Needs: job.Needs, Scale: parts4.Scale, Weight: parts4.Weight}
+	personal := problem.Partition.PersonalLen()
+	if personal < 30_000 {
+		t.Fatalf("%d personal weights", personal)
+	}
+	secret := newSecrets()
+	var updates [][]byte // of home 0
+	rec := recorders["alone"]
+	initial := make([]float32, personal)
+	problem.Partition.Cut(problem.Model.InitialWeights(p.Seed), make([]float32, problem.Partition.SharedLen()), initial)
+	secret.numbers("an initial personal weight", initial)
+	for i := range d.Len() {
+		m := d.Meter(i)
+		ranges := problem.Framer.Ranges(m)
+		secret.numbers("a reading", m.Load)
+		for _, f := range m.Load {
+			secret.exactly("a reading", float64(f))
+			secret.text("a reading", f)
+		}
+		for _, f := range []float32{ranges["load"].Low, ranges["load"].High} {
+			secret.exactly("a range", float64(f))
+			secret.text("a range", f)
+		}
+		// The same training again, which gives the same bits.
+		w := client.NewWorker(&job, k, parts4.NewTrainer(k))
+		c := client.Client{ID: fed.ClientID(m.ID), Data: []*series.Windows{problem.Framer.Windows(m, ranges)}, Kept: make([]float32, w.Kept()), First: true}
+		copy(c.Kept, initial)
+		for n := range int64(p.Rounds) {
+			before := slices.Clone(c.Kept[:personal])
+			task := fed.Task{Round: int(n), Version: int(n), Shared: round.ReadFloats(nil, rec.blobs[rec.tasks[n]])}
+			var u fed.Update
+			must(t, w.Train(t.Context(), &c, task, &u))
+			if i == 0 {
+				updates = append(updates, rules.AppendUpdate(nil, &u))
+			}
+			change := make([]float32, personal)
+			for j := range change {
+				change[j] = c.Kept[j] - before[j]
+			}
+			secret.numbers("a personal weight", c.Kept[:personal])
+			// Not alone: Adam changes many weights by the same, shared or not.
+			secret.neighbours("the change of a personal weight", change)
+		}
+		name := "together"
+		if i == 0 {
+			name = "alone"
+		}
+		store, err := keep.Open(filepath.Join(st.Dir, name))
+		must(t, err)
+		kept := make([]float32, len(c.Kept))
+		if _, err := store.Load(run, m.ID, kept); err != nil || !slices.Equal(kept, c.Kept) {
+			t.Fatalf("%s keeps something else than was worked out here: %v", m.ID, err)
+		}
+		must(t, store.Close())
+	}
+
+	for name, rec := range recorders {
+		sent := rec.sent.Bytes()
+		found, words, decoys := secret.in(sent)
+		for _, what := range found[:min(len(found), 10)] {
+			t.Errorf("%s: %s was sent", name, what)
+		}
+		t.Logf("%s: %d bytes, %d numbers and %d texts that must not be in them; %d words by chance, as %d decoys", name, len(sent), len(secret.words)/2, len(secret.texts), words, decoys)
+	}
+	// What was looked for would have been found.
+	sent := rec.sent.Bytes()
+	for n, u := range updates {
+		if !bytes.Contains(sent, u) {
+			t.Errorf("the update of round %d was not seen", n)
+		}
+	}
+	for what, leak := range map[string][]byte{
+		"two weights":    round.AppendFloats(nil, initial[100:102]),
+		"a big-endian":   binary.BigEndian.AppendUint64(nil, uint64(math.Float32bits(initial[200]))<<32|uint64(math.Float32bits(initial[201]))),
+		"a float64":      binary.LittleEndian.AppendUint64(nil, math.Float64bits(float64(d.Meter(2).Load[77]))),
+		"a text":         []byte(fmt.Sprint(d.Meter(3).Load[99])),
+		"single weights": leaked(initial),
+	} {
+		if found, _, _ := secret.in(slices.Concat(sent, leak, []byte("end"))); len(found) != 1 {
+			t.Errorf("%s was planted, and found were %v", what, found)
+		}
+	}
+}
+
+// leaked are many weights, none beside its neighbour.
+func leaked(x []float32) (b []byte) {
+	for i := 0; i < len(x); i += 50 {
+		b = append(round.AppendFloats(b, x[i:i+1]), "...."...)
+	}
+	return b
+}
+
+// counter passes TCP on and counts.
+type counter struct {
+	url         string
+	up, down    atomic.Int64
+	connections atomic.Int64
+}
+
+func (st *station) count() *counter {
+	st.Helper()
+	c := &counter{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(st, err)
+	c.url = "https://" + l.Addr().String()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", strings.TrimPrefix(st.url, "https://"))
+			if err != nil {
+				in.Close()
+				continue
+			}
+			c.connections.Add(1)
+			wg.Go(func() { pass(out, in, &c.up) })
+			wg.Go(func() { pass(in, out, &c.down) })
+		}
+	})
+	st.Cleanup(func() { l.Close(); wg.Wait() })
+	return c
+}
+
+func pass(to, from net.Conn, n *atomic.Int64) {
+	defer to.Close()
+	defer from.Close()
+	b := make([]byte, 64<<10)
+	for {
+		k, err := from.Read(b)
+		n.Add(int64(k))
+		if _, failed := to.Write(b[:k]); failed != nil || err != nil {
+			return
+		}
+	}
+}
+
+// What a client takes of its link in a round is what a plan is said to take, within a
+// few percent, everything included that is not TCP's own.
+func TestTraffic(t *testing.T) {
+	t.Parallel()
+	const rounds = 12
+	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = 250*time.Millisecond, 250*time.Millisecond })
+	d := homes(t, 2)
+	var all []*counter
+	for i := range d.Len() {
+		c := st.count()
+		all = append(all, c)
+		st.host(fmt.Sprint("home-", i), c.url, firstHomes(t, d, i, i+1))
+	}
+	plan := fmt.Sprintf("{algorithm: fedavg, partition: head, rounds: %d, model: {name: bose2023}, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds)
+	s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 2})
+	must(t, err)
+	// From the start of one round to the start of another.
+	at := func(n int64) (up, down int64) {
+		st.soon(fmt.Sprintf("round %d begins", n), func() bool {
+			r, err := st.ledger.Run(t.Context(), s.Run)
+			must(t, err)
+			return r.Round >= n
+		})
+		for _, c := range all {
+			up, down = up+c.up.Load(), down+c.down.Load()
+		}
+		return up, down
+	}
+	const first, last = 2, rounds - 1
+	up0, down0 := at(first)
+	checkIns := st.checkIns()
+	up1, down1 := at(last)
+	checkIns = st.checkIns() - checkIns
+	st.finished(s.Run)
+	p, err := recipe.Read([]byte(plan))
+	must(t, err)
+	problem, err := recipe.Frame(p, d)
+	must(t, err)
+	want := recipe.TrafficOf(problem.Partition, fed.Needs{})
+	turns := float64((last - first) * d.Len())
+	up, down := float64(up1-up0)/turns, float64(down1-down0)/turns
+	t.Logf("a client, a round: %.0f bytes up and %.0f down; the plan says %d and %d: %+.2f %% and %+.2f %%; %.2f check-ins",
+		up, down, want.Up, want.Down, 100*(up/float64(want.Up)-1), 100*(down/float64(want.Down)-1), checkIns/turns)
+	// A check-in that hears nothing new takes a little more than half a percent.
+	most := 1.03 + 0.006*max(checkIns/turns-1.5, 0)
+	for what, got := range map[string]float64{"up": up / float64(want.Up), "down": down / float64(want.Down)} {
+		if got < 1 || got > most {
+			t.Errorf("%s: %.4f of what the plan says, want %.4f at most", what, got, most)
+		}
+	}
+	for i, c := range all {
+		if n := c.connections.Load(); n != 1 {
+			t.Errorf("home %d: %d connections", i, n)
+		}
+	}
+	// What it costs to come back after a long time.
+	a, c := st.join(), st.count()
+	a.http.CloseIdleConnections()
+	_, err = v1.NewAgentServiceClient(a.http, c.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+	must(t, err)
+	t.Logf("a new connection with one check-in: %d bytes up and %d down", c.up.Load(), c.down.Load())
+}
+
+// checkIns returns how many there were.
+func (st *station) checkIns() (n float64) {
+	st.Helper()
+	families, err := st.registry.Gather()
+	must(st, err)
+	for _, f := range families {
+		if f.GetName() != "loadstar_gateway_call_seconds" {
+			continue
+		}
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if l.GetValue() == "CheckIn" {
+					n += float64(m.GetHistogram().GetSampleCount())
+				}
+			}
+		}
+	}
+	return n
+}
