@@ -1,0 +1,433 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"loadstar/agent/keep"
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/synth"
+)
+
+// meters makes up meters of unlike spans with gaps, around a change of the clock.
+func meters(t testing.TB, n int) *series.Dataset {
+	t.Helper()
+	zone, err := time.LoadLocation("America/Chicago")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := synth.New(synth.Config{
+		Seed: 3, Meters: n, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, zone), Days: 40, Zone: "America/Chicago",
+		Faults: synth.Faults{Gap: 0.01, Outage: 0.01},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]series.Meter, n)
+	for i := range all {
+		load := make([]float32, g.Len())
+		b := g.Building(i, load)
+		from := i * 37 % 100
+		all[i] = series.Meter{
+			ID: fmt.Sprintf("meter-%02d", i), Start: g.Time(from).Unix(), Load: load[from : from+24*(16+i*5%20)],
+			Static: []float32{float32(b.FloorArea)},
+		}
+	}
+	return dataset(t, series.Dataset{
+		Name: "meters", Generated: true, Interval: time.Hour, Clock: zone, StaticNames: []string{"floor_area"},
+		Weather: series.Weather{Start: g.Time(0).Unix(), Names: []string{"temperature"}, Columns: [][]float32{g.Weather().Temperature}},
+	}, all...)
+}
+
+func dataset(t testing.TB, d series.Dataset, all ...series.Meter) *series.Dataset {
+	t.Helper()
+	made, err := series.NewDataset(d, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// share returns every n-th meter from the i-th on.
+func part(t testing.TB, d *series.Dataset, i, n int) *series.Dataset {
+	t.Helper()
+	var some []series.Meter
+	for ; i < d.Len(); i += n {
+		some = append(some, d.Meter(i))
+	}
+	return dataset(t, *d, some...)
+}
+
+func namesOf(d *series.Dataset) (all []string) {
+	for i := range d.Len() {
+		all = append(all, d.Meter(i).ID)
+	}
+	return all
+}
+
+func kernels(t testing.TB) *kernel.Set {
+	t.Helper()
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// settings are a plan by its dotted keys.
+type settings map[string]any
+
+// small is a plan that trains in milliseconds.
+func small(algorithm string, more settings) settings {
+	s := settings{
+		"name": "trial", "algorithm": algorithm, "rounds": 4, "schedule.cohort": 5,
+		"model.name": "fekri2023", "model.lookback": 4, "model.targets": 2,
+		"model.inputs":      []string{"load", "hour", "day_of_week@target", "temperature", "floor_area", "load@target-24h"},
+		"model.split.train": 0.7, "model.split.validation": 0.15,
+		"client.batch": 8, "client.steps": 3, "evaluate.every": 0,
+	}
+	maps.Copy(s, more)
+	return s
+}
+
+// text is the effective plan.
+func (s settings) text(t testing.TB) []byte {
+	t.Helper()
+	tree := map[string]any{}
+	for path, v := range s {
+		at := tree
+		keys := strings.Split(path, ".")
+		for _, k := range keys[:len(keys)-1] {
+			if at[k] == nil {
+				at[k] = map[string]any{}
+			}
+			at = at[k].(map[string]any)
+		}
+		at[keys[len(keys)-1]] = v
+	}
+	b, err := yaml.Marshal(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := recipe.Read(b)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, b)
+	}
+	b, err = recipe.Write(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// named calls under an agent's name.
+type named string
+
+func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Agent", string(n))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+var quick = tuning{first: time.Millisecond, most: 20 * time.Millisecond, call: 5 * time.Second, push: 5 * time.Second, stall: 2 * time.Second, renew: 10 * time.Millisecond}
+
+// config is an agent with a name, against a server.
+func config(t testing.TB, name, server, dir string, d *series.Dataset) Config {
+	t.Helper()
+	c := Config{
+		Dir: dir, Server: server, Client: &http.Client{Transport: named(name)}, Dataset: d, Kernel: kernels(t), Chunk: 1 << 10,
+		tuning: &quick,
+	}
+	if os.Getenv("LOADSTAR_LOG") != "" {
+		c.Log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("agent", name)
+	}
+	return c
+}
+
+// replay does what a server counted without agents and without a network: shared
+// weights after every round, and what every client then keeps.
+func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept map[string][]float32) {
+	t.Helper()
+	p, parts, server := compose(t, text, d.Len())
+	q, err := recipe.Frame(p, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	needs := parts.Aggregator.Needs()
+	w := client.NewWorker(&client.Job{
+		Seed: p.Seed, Model: q.Model, Partition: q.Partition, Loss: q.Loss, Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: needs,
+	}, kernels(t), parts.NewTrainer(kernels(t)))
+	fold := round.NewFold(round.Rules{Needs: needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight})
+	kept = map[string][]float32{}
+	for _, m := range log {
+		if server.Version() != m.version {
+			t.Fatalf("round %d was trained from version %d, want %d", m.round, m.version, server.Version())
+		}
+		for _, name := range m.counted {
+			meter := d.Meter(slices.Index(namesOf(d), name))
+			c := client.Client{ID: fed.ClientID(name), Data: []*series.Windows{q.Framer.Windows(meter, q.Framer.Ranges(meter))}, Kept: kept[name]}
+			if c.Kept == nil {
+				c.First, c.Kept = true, make([]float32, w.Kept())
+				q.Partition.Cut(q.Model.InitialWeights(p.Seed), make([]float32, q.Partition.SharedLen()), c.Kept[:q.Partition.PersonalLen()])
+			}
+			var u fed.Update
+			if err := w.Train(context.Background(), &c, server.Task(int(m.round)), &u); err != nil {
+				t.Fatal(err)
+			}
+			if err := fold.Add(&u, server.Shared()); err != nil {
+				t.Fatal(err)
+			}
+			kept[name] = c.Kept
+		}
+		if err := server.Merge(int(m.round), fold, nil); err != nil {
+			t.Fatal(err)
+		}
+		fold.Reset()
+		if !sameBits(server.Shared(), m.shared) {
+			t.Fatalf("round %d: the shared weights differ", m.round)
+		}
+	}
+	return kept
+}
+
+func sameBits(a, b []float32) bool {
+	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
+}
+
+// checkKept holds what agents keep against what they should.
+func checkKept(t testing.TB, run string, dir string, d *series.Dataset, want map[string][]float32) {
+	t.Helper()
+	s, err := keep.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	left, err := s.Results()
+	if err != nil || len(left) > 0 {
+		t.Errorf("%d results are left: %v", len(left), err)
+	}
+	for _, name := range namesOf(d) {
+		got := make([]float32, len(want[name]))
+		k, err := s.Load(run, name, got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k.First != (want[name] == nil) || !sameBits(got, want[name]) {
+			t.Errorf("client %s keeps something else (first: %v)", name, k.First)
+		}
+	}
+}
+
+// settled waits until no agent has anything left that is not decided on.
+func (g *gateway) settled(t testing.TB, limit time.Duration) {
+	t.Helper()
+	select {
+	case <-g.done:
+	case <-time.After(limit):
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		t.Fatalf("round %d of %d after %s; asked %v, late %v, held %v, declined %v, heard last %v",
+			g.round, g.plan.Rounds, limit, g.asked, g.slow, g.held, g.declined, g.said[max(len(g.said)-4, 0):])
+	}
+	g.mu.Lock()
+	g.chaos, g.said = chaos{}, nil
+	g.mu.Unlock()
+	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		g.mu.Lock()
+		idle := map[string]bool{}
+		for _, host := range g.hosts {
+			idle[host] = false
+		}
+		n := len(g.said)
+		quiet := n >= 3*len(idle)
+		for _, r := range g.said[max(n-2*len(idle), 0):] {
+			quiet = quiet && len(r.Training)+len(r.Pushed) == 0
+		}
+		g.mu.Unlock()
+		if quiet {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("agents still have something to do")
+		}
+	}
+}
+
+// start runs an agent until it is stopped, and stops with the test.
+func start(t testing.TB, c Config) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, c) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("the agent ended with %v", err)
+			}
+		case <-time.After(2 * time.Minute):
+			t.Error("the agent does not stop")
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// variants are plans with something of their own to keep or to send.
+func variants() map[string]settings {
+	return map[string]settings{
+		"fedavg":         small("fedavg", nil),
+		"fedavg, head":   small("fedavg", settings{"partition": "head"}),
+		"scaffold, head": small("scaffold", settings{"partition": "head", "client.lr": 0.05}),
+		"pfedme":         small("pfedme", settings{"schedule.cohort": 5}),
+		"fedadam, epochs": small("fedadam", settings{
+			"partition": "lstm_l0", "client.epochs": 1, "client.steps": 0, "client.batch": 64,
+		}),
+		"fednorm": small("fednorm", settings{"schedule.kind": "synchronous", "partition": "head"}),
+	}
+}
+
+// TestSameBits trains plans with several agents and no trouble: shared weights and
+// what clients keep are those of the same rounds without agents.
+func TestSameBits(t *testing.T) {
+	d := meters(t, 7)
+	for name, plan := range variants() {
+		for _, fold := range []bool{false, true} {
+			if fold && name == "fednorm" {
+				continue // it needs each update
+			}
+			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {
+				t.Parallel()
+				g := newGateway(t, plan, namesOf(d), 5, fold, 1)
+				var dirs []string
+				const agents = 2
+				for i := range agents {
+					dirs = append(dirs, t.TempDir())
+					c := config(t, fmt.Sprint("agent ", i), g.http.URL, dirs[i], part(t, d, i, agents))
+					c.Workers = 1 + i
+					defer start(t, c)()
+				}
+				g.settled(t, 5*time.Minute)
+				kept := replay(t, g.text, d, g.log)
+				for i, dir := range dirs {
+					// The folder is the agent's until it has stopped.
+					t.Cleanup(func() { checkKept(t, g.run, dir, part(t, d, i, agents), kept) })
+				}
+				if sums := g.forms[loadstarv1.Form_FORM_SUM]; (sums > 0) != g.fold {
+					t.Errorf("%d sums", sums)
+				}
+				for what, n := range g.gets {
+					if n != 1 {
+						t.Errorf("%s was fetched %d times", what, n)
+					}
+				}
+				if len(g.declined) > 0 {
+					t.Error(g.declined)
+				}
+			})
+		}
+	}
+}
+
+// TestChaos loses requests, replies, results and connections, closes rounds without
+// some, and stops agents anywhere. Whoever is counted, the outcome is a function of that
+// alone.
+func TestChaos(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	d := meters(t, 7)
+	restarts := 12
+	if testing.Short() {
+		restarts = 4
+	}
+	for name, plan := range variants() {
+		for _, fold := range []bool{false, true} {
+			if fold && name == "fednorm" || testing.Short() && !strings.Contains(name, "head") {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {
+				t.Parallel()
+				rng := rand.New(rand.NewPCG(seed, uint64(len(name))))
+				g := newGateway(t, plan, namesOf(d), 5, fold, seed)
+				g.chaos = chaos{request: 0.1, reply: 0.15, cut: 0.5, forget: 0.3, late: 0.4, unannounced: 0.05, slowCount: 0.5}
+				const agents = 2
+				var dirs []string
+				ends := make(chan struct{}, agents)
+				for i := range agents {
+					dirs = append(dirs, t.TempDir())
+					c := config(t, fmt.Sprint("agent ", i), g.http.URL, dirs[i], part(t, d, i, agents))
+					c.Workers = 1 + i
+					pauses := make([]time.Duration, restarts)
+					for k := range pauses {
+						pauses[k] = time.Duration(rng.ExpFloat64() * float64(60*time.Millisecond))
+					}
+					go func() {
+						defer func() { ends <- struct{}{} }()
+						for _, p := range pauses {
+							ctx, cancel := context.WithTimeout(context.Background(), p)
+							err := Run(ctx, c)
+							cancel()
+							if err != nil {
+								t.Error(err)
+							}
+						}
+					}()
+				}
+				for range agents {
+					<-ends
+				}
+				var stops []func()
+				for i := range agents {
+					stops = append(stops, start(t, config(t, fmt.Sprint("agent ", i), g.http.URL, dirs[i], part(t, d, i, agents))))
+				}
+				g.settled(t, 5*time.Minute)
+				for _, stop := range stops {
+					stop()
+				}
+				kept := replay(t, g.text, d, g.log)
+				for i, dir := range dirs {
+					checkKept(t, g.run, dir, part(t, d, i, agents), kept)
+				}
+				if g.ranges == 0 {
+					t.Error("no download was resumed")
+				}
+				t.Logf("calls %v, %d resumed downloads, %v", g.counts, g.ranges, g.forms)
+				if parts, _ := filepath.Glob(filepath.Join(dirs[0], "blobs", "*")); len(parts) > blobsKept {
+					t.Errorf("%d blobs are kept", len(parts))
+				}
+			})
+		}
+	}
+}
+
+// newSessionOf makes a plan ready.
+func newSessionOf(t testing.TB, d *series.Dataset, plan settings) (*session, error) {
+	t.Helper()
+	return newSession(plan.text(t), 9, d, kernels(t), 1, 1<<30)
+}

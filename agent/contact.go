@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// Bounds of the time to the next contact, whatever the server says.
+const (
+	soonest = 5 * time.Millisecond
+	latest  = 24 * time.Hour
+	// unsaid is when the server does not say.
+	unsaid = 30 * time.Second
+	// standing is for how long a connection may stand open between contacts.
+	standing = 30 * time.Second
+)
+
+// contact announces the clients and checks in, whenever the server wants it.
+func (a *agent) contact(ctx context.Context) error {
+	b := backoff{first: a.first, most: a.most}
+	announced := false
+	for ctx.Err() == nil {
+		var next time.Duration
+		var err error
+		if !announced {
+			err = a.announce(ctx)
+			announced = err == nil
+		}
+		if announced {
+			next, err = a.checkIn(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errStore), errors.Is(err, ErrRevoked):
+			return err
+		case err == nil:
+			b.worked()
+			wake(a.desk.reached)
+			if next > standing {
+				a.Client.CloseIdleConnections()
+			}
+		default:
+			if code := connect.CodeOf(err); connect.IsWireError(err) && (code == connect.CodeFailedPrecondition || code == connect.CodeNotFound) {
+				announced = false // it does not know the clients
+			}
+			next = b.failed()
+			a.Log.Warn("no contact with the server", "error", err, "next", next.Round(time.Millisecond))
+		}
+		pause(ctx, next, nil)
+	}
+	return nil
+}
+
+func (a *agent) announce(ctx context.Context) error {
+	d := a.Dataset
+	r, err := call(ctx, a, a.call, a.service.Announce, &loadstarv1.AnnounceRequest{
+		Clients: a.names, Inputs: slices.Concat(d.Weather.Names, d.StaticNames), StepSeconds: d.Seconds(),
+	})
+	if err != nil {
+		return err
+	}
+	a.Log.Info("announced", "clients", len(a.names), "refused", len(r.GetRefused()))
+	for _, name := range r.GetRefused() {
+		a.Log.Warn("the server refuses a client", "client", name)
+	}
+	return nil
+}
+
+// checkIn says what the agent is doing, takes up what it hears, and returns when the
+// next one is due.
+func (a *agent) checkIn(ctx context.Context) (time.Duration, error) {
+	training, sent := a.desk.report()
+	r, err := call(ctx, a, a.call, a.service.CheckIn, &loadstarv1.CheckInRequest{Training: training, Pushed: sent})
+	if err != nil {
+		return 0, err
+	}
+	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks: clients may wait for them
+		return 0, err
+	}
+	for _, t := range r.GetTasks() {
+		a.desk.add(t)
+	}
+	next := time.Duration(unsaid)
+	if ms := r.GetNextContactMs(); ms > 0 {
+		next = time.Duration(min(ms, latest.Milliseconds())) * time.Millisecond
+	}
+	return max(min(jitter(next), a.desk.lease()/2), soonest), nil
+}
+
+// hear takes up verdicts: on disk first, then at the desk.
+func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
+	f := a.desk.hear(verdicts, a.Log)
+	if len(f.counted)+len(f.dropped) == 0 {
+		return nil
+	}
+	if err := a.store.Decide(f.counted, f.dropped); err != nil {
+		return storeError(err)
+	}
+	a.desk.done(slices.Concat(f.counted, f.dropped))
+	for _, x := range f.rejected {
+		a.desk.refuse(x)
+	}
+	return nil
+}
+
+// errStore marks errors of the agent's own disk.
+var errStore = errors.New("the agent's state cannot be kept")
+
+func storeError(err error) error { return fmt.Errorf("%w: %w", errStore, err) }

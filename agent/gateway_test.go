@@ -1,0 +1,454 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// gateway is a server in one process, which counts exactly and does to agents
+// whatever networks and servers do. What it counted it writes down, so that a test can
+// do the same without any agent.
+type gateway struct {
+	loadstarv1.UnimplementedAgentServiceHandler
+	t    testing.TB
+	http *httptest.Server
+
+	mu    sync.Mutex
+	rng   *rand.Rand
+	chaos chaos
+
+	run     string
+	text    []byte
+	plan    *fed.Plan
+	parts   *recipe.Composition
+	rules   round.Rules
+	fleet   []string
+	fold    bool
+	machine *round.Server
+	sums    *round.Fold
+	blobs   map[string][]byte
+	task    fed.Task // of the current round
+	cohort  int
+
+	round   int64
+	hosts   map[string]string // client to agent
+	asked   map[string]bool   // in this round, and not counted, closed or given back
+	held    map[string]*held  // accepted and not counted, by client
+	uploads map[string][]byte // results that came in part, by agent and hash
+	log     []merged          // all rounds that closed
+	slow    map[string]bool   // whose results are refused in this round, to be closed without
+
+	// What was seen.
+	forms    map[loadstarv1.Form]int
+	gets     map[string]int // of agent and blob
+	ranges   int
+	counts   map[string]int // procedures
+	declined []string
+	said     []*loadstarv1.CheckInRequest
+	done     chan struct{}
+}
+
+// chaos is how often things go wrong.
+type chaos struct {
+	request, reply float64 // lost
+	cut            float64 // blobs that end in the middle
+	forget         float64 // accepted results that are lost
+	late           float64 // rounds that are closed without some
+	unannounced    float64 // check-ins of agents that the server does not know any more
+	slowCount      float64 // results that are counted only when they are asked about
+}
+
+// held is a result that was accepted.
+type held struct{ request *loadstarv1.PushRequest }
+
+// merged is a round that closed.
+type merged struct {
+	round   int64
+	version int
+	counted []string
+	shared  []float32 // afterwards
+}
+
+// newGateway returns a server of one run.
+func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bool, seed uint64) *gateway {
+	t.Helper()
+	g := &gateway{
+		t: t, rng: rand.New(rand.NewPCG(seed, 7)), run: "run-1", fleet: slices.Sorted(slices.Values(fleet)), fold: fold, cohort: cohort,
+		blobs: map[string][]byte{}, hosts: map[string]string{}, asked: map[string]bool{}, held: map[string]*held{}, uploads: map[string][]byte{},
+		slow: map[string]bool{}, forms: map[loadstarv1.Form]int{}, gets: map[string]int{}, counts: map[string]int{}, done: make(chan struct{}),
+	}
+	g.text = plan.text(t)
+	g.plan, g.parts, g.machine = compose(t, g.text, len(fleet))
+	g.rules = round.Rules{Needs: g.parts.Aggregator.Needs(), Scale: g.parts.Scale, Control: g.parts.Control, Weight: g.parts.Weight}
+	g.sums = round.NewFold(g.rules)
+	g.open()
+	g.http = httptest.NewServer(g)
+	t.Cleanup(g.http.Close)
+	return g
+}
+
+// compose makes the parts of a plan and a server at its first version.
+func compose(t testing.TB, text []byte, fleet int) (*fed.Plan, *recipe.Composition, *round.Server) {
+	t.Helper()
+	p, err := recipe.Read(text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	parts, err := recipe.Compose(p, fleet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := make([]float32, q.Partition.SharedLen())
+	q.Partition.Cut(q.Model.InitialWeights(p.Seed), shared, make([]float32, q.Partition.PersonalLen()))
+	return p, parts, round.NewServer(parts.Aggregator, parts.Optimizer, fleet, shared)
+}
+
+// open opens the next round.
+func (g *gateway) open() {
+	g.task = g.machine.Task(int(g.round))
+	clear(g.asked)
+	clear(g.slow)
+	for _, i := range g.rng.Perm(len(g.fleet))[:g.cohort] {
+		g.asked[g.fleet[i]] = true
+	}
+	agent := g.rng.IntN(2) // a sum is late as a whole, and so is all of an agent's
+	for i, c := range g.fleet {
+		if g.asked[c] && i%2 == agent && (g.fold || g.rng.Float64() < 0.5) {
+			g.slow[c] = true
+		}
+	}
+	if g.rng.Float64() >= g.chaos.late || len(g.slow) == len(g.asked) {
+		clear(g.slow)
+	}
+}
+
+func (g *gateway) put(data []byte) string {
+	sum := sha256.Sum256(data)
+	hash := hex.EncodeToString(sum[:])
+	g.blobs[hash] = data
+	return hash
+}
+
+// ServeHTTP loses requests and replies.
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	g.counts[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]++
+	request, reply := g.rng.Float64() < g.chaos.request, g.rng.Float64() < g.chaos.reply
+	g.mu.Unlock()
+	if request {
+		panic(http.ErrAbortHandler)
+	}
+	if reply {
+		g.handle(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	}
+	g.handle(w, r)
+}
+
+func (g *gateway) handle(w http.ResponseWriter, r *http.Request) {
+	if hash, ok := strings.CutPrefix(r.URL.Path, "/v1/blobs/"); ok {
+		g.blob(w, r, hash)
+		return
+	}
+	_, h := loadstarv1.NewAgentServiceHandler(g)
+	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), agentKey{}, r.Header.Get("X-Agent"))))
+}
+
+type agentKey struct{}
+
+func caller(ctx context.Context) string { return ctx.Value(agentKey{}).(string) }
+
+// blob serves a blob, or part of it.
+func (g *gateway) blob(w http.ResponseWriter, r *http.Request, hash string) {
+	g.mu.Lock()
+	data, ok := g.blobs[hash]
+	cut := g.rng.Float64() < g.chaos.cut
+	at := g.rng.IntN(len(data) + 1)
+	g.gets[r.Header.Get("X-Agent")+" "+hash]++
+	if r.Header.Get("Range") != "" {
+		g.ranges++
+	}
+	g.mu.Unlock()
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	if cut {
+		w = &cutter{ResponseWriter: w, left: at}
+	}
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+}
+
+// cutter ends a connection after some bytes.
+type cutter struct {
+	http.ResponseWriter
+	left int
+}
+
+func (c *cutter) Write(p []byte) (int, error) {
+	if len(p) > c.left {
+		c.ResponseWriter.Write(p[:c.left])
+		c.ResponseWriter.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	c.left -= len(p)
+	return c.ResponseWriter.Write(p)
+}
+
+func (g *gateway) Announce(ctx context.Context, r *loadstarv1.AnnounceRequest) (*loadstarv1.AnnounceResponse, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range r.Clients {
+		g.hosts[c] = caller(ctx)
+	}
+	return &loadstarv1.AnnounceResponse{}, nil
+}
+
+func (g *gateway) CheckIn(ctx context.Context, r *loadstarv1.CheckInRequest) (*loadstarv1.CheckInResponse, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	agent := caller(ctx)
+	if g.rng.Float64() < g.chaos.unannounced {
+		maps.DeleteFunc(g.hosts, func(_, a string) bool { return a == agent })
+	}
+	if !slices.Contains(slices.Collect(maps.Values(g.hosts)), agent) {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("who are you"))
+	}
+	g.said = append(g.said, r)
+	a := &loadstarv1.CheckInResponse{NextContactMs: 5}
+	named := map[string]bool{}
+	for _, t := range r.Training {
+		for _, c := range t.Clients {
+			if t.Round == g.round {
+				named[c] = true
+			} else {
+				a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: t.Run, Round: t.Round, Clients: []string{c}, Outcome: g.outcome(t.Round, c)})
+			}
+		}
+	}
+	for _, t := range r.Pushed {
+		for _, c := range t.Clients {
+			o := g.outcome(t.Round, c)
+			a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: t.Run, Round: t.Round, Clients: []string{c}, Outcome: o})
+			if t.Round == g.round {
+				named[c] = true
+			}
+		}
+	}
+	if int(g.round) >= g.plan.Rounds {
+		return a, nil
+	}
+	task := &loadstarv1.Task{
+		Run: g.run, Round: g.round, Version: int64(g.task.Version), Plan: g.put(g.text), Weights: g.put(round.AppendFloats(nil, g.task.Shared)),
+		LeaseMs: 60000, Fold: g.fold, Fleet: int64(len(g.fleet)),
+	}
+	if g.rules.Needs.Control {
+		task.Control = g.put(round.AppendFloats(nil, g.task.Control))
+	}
+	for c := range g.asked {
+		if g.hosts[c] == agent && !named[c] && g.held[c] == nil {
+			task.Clients = append(task.Clients, c)
+		}
+	}
+	slices.Sort(task.Clients)
+	if len(task.Clients) > 0 {
+		a.Tasks = append(a.Tasks, task)
+	}
+	return a, nil
+}
+
+// outcome says what became of a turn, and lets something become of it.
+func (g *gateway) outcome(r int64, client string) loadstarv1.Outcome {
+	if r != g.round {
+		for _, m := range g.log {
+			if m.round == r && slices.Contains(m.counted, client) {
+				return loadstarv1.Outcome_OUTCOME_COUNTED
+			}
+		}
+		return loadstarv1.Outcome_OUTCOME_CLOSED
+	}
+	if h := g.held[client]; h != nil {
+		if g.rng.Float64() < g.chaos.forget {
+			for _, s := range h.request.Shares {
+				delete(g.held, s.Client)
+			}
+			return loadstarv1.Outcome_OUTCOME_UNKNOWN
+		}
+		g.count(h.request)
+		return loadstarv1.Outcome_OUTCOME_ACCEPTED // it is heard the next time
+	}
+	if g.asked[client] {
+		return loadstarv1.Outcome_OUTCOME_UNKNOWN
+	}
+	return loadstarv1.Outcome_OUTCOME_COUNTED
+}
+
+func (g *gateway) Push(ctx context.Context, r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	agent := caller(ctx)
+	reject := func(format string, x ...any) (*loadstarv1.PushResponse, error) {
+		g.t.Errorf("rejected: "+format, x...)
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_REJECTED, Reason: fmt.Sprintf(format, x...)}, nil
+	}
+	if len(r.Shares) == 0 || r.Run != g.run {
+		return reject("a result of %d clients of run %s", len(r.Shares), r.Run)
+	}
+	known := 0
+	for _, s := range r.Shares {
+		if g.hosts[s.Client] != agent && g.hosts[s.Client] != "" {
+			return reject("client %s is not that of %s", s.Client, agent)
+		}
+		if r.Round == g.round && (g.asked[s.Client] || g.held[s.Client] != nil) {
+			known++
+		}
+	}
+	switch o := g.outcomeOf(r); {
+	case known == 0:
+		return &loadstarv1.PushResponse{Outcome: o}, nil
+	case known != len(r.Shares):
+		return reject("%d of %d clients", known, len(r.Shares))
+	case g.held[r.Shares[0].Client] != nil:
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+	}
+	key := agent + " " + string(r.Sha256)
+	have := g.uploads[key]
+	if r.Offset != int64(len(have)) {
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
+	}
+	have = append(have, r.Chunk...)
+	if int64(len(have)) < r.Size {
+		g.uploads[key] = have
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: int64(len(have))}, nil
+	}
+	delete(g.uploads, key)
+	if sum := sha256.Sum256(have); !bytes.Equal(sum[:], r.Sha256) {
+		return reject("another hash")
+	}
+	r.Chunk = have
+	for _, s := range r.Shares {
+		if g.slow[s.Client] { // it comes too late: everybody else is counted first
+			return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART}, nil
+		}
+	}
+	if g.rng.Float64() < g.chaos.slowCount {
+		for _, s := range r.Shares {
+			g.held[s.Client] = &held{r}
+		}
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+	}
+	g.count(r)
+	return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
+}
+
+// outcomeOf says what became of all of a result.
+func (g *gateway) outcomeOf(r *loadstarv1.PushRequest) loadstarv1.Outcome {
+	if r.Round == g.round {
+		return loadstarv1.Outcome_OUTCOME_COUNTED
+	}
+	return g.outcome(r.Round, r.Shares[0].Client)
+}
+
+// count adds a result, and closes the round if it was the last.
+func (g *gateway) count(r *loadstarv1.PushRequest) {
+	g.forms[r.Form]++
+	switch r.Form {
+	case loadstarv1.Form_FORM_UPDATE:
+		s := r.Shares[0]
+		u := fed.Update{Client: fed.ClientID(s.Client), Version: int(r.Version), Examples: int(s.Examples), Loss: s.Loss}
+		if err := g.rules.ReadUpdate(&u, r.Chunk, len(g.task.Shared)); err != nil {
+			g.t.Error(err)
+		}
+		if err := g.sums.Add(&u, g.task.Shared); err != nil {
+			g.t.Error(err)
+		}
+	case loadstarv1.Form_FORM_SUM:
+		if n, _, err := g.sums.AddSums(int(r.Version), len(g.task.Shared), r.Chunk); err != nil || n != len(r.Shares) || n < 3 || !g.fold {
+			g.t.Errorf("a sum of %d for %d shares: %v", n, len(r.Shares), err)
+		}
+	}
+	for _, s := range r.Shares {
+		if !g.asked[s.Client] {
+			g.t.Errorf("client %s is counted twice", s.Client)
+		}
+		if s.Steps < 1 || s.Examples < 1 || s.TrainLoss <= 0 {
+			g.t.Errorf("a share of %v", s)
+		}
+		delete(g.asked, s.Client)
+		delete(g.held, s.Client)
+		g.counted(s.Client)
+	}
+	g.close()
+}
+
+func (g *gateway) counted(client string) {
+	if n := len(g.log); n == 0 || g.log[n-1].round != g.round {
+		g.log = append(g.log, merged{round: g.round, version: g.task.Version})
+	}
+	m := &g.log[len(g.log)-1]
+	m.counted = append(m.counted, client)
+}
+
+// close closes the round if only those are left that it is closed without.
+func (g *gateway) close() {
+	for c := range g.asked {
+		if !g.slow[c] {
+			return
+		}
+	}
+	if err := g.machine.Merge(int(g.round), g.sums, nil); err != nil {
+		g.t.Error(err)
+	}
+	g.sums.Reset()
+	clear(g.held)
+	if len(g.log) == 0 || g.log[len(g.log)-1].round != g.round {
+		g.t.Error("a round without anybody")
+	}
+	g.log[len(g.log)-1].shared = g.machine.Shared()
+	g.round++
+	if len(g.log) == g.plan.Rounds {
+		clear(g.asked)
+		close(g.done)
+		return
+	}
+	g.open()
+}
+
+func (g *gateway) Decline(ctx context.Context, r *loadstarv1.DeclineRequest) (*loadstarv1.DeclineResponse, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range r.Turns.Clients {
+		g.declined = append(g.declined, c+": "+r.Reason)
+		if r.Turns.Round == g.round && g.asked[c] {
+			delete(g.asked, c)
+		}
+	}
+	if len(g.log) > 0 && g.log[len(g.log)-1].round == g.round {
+		g.close()
+	}
+	return &loadstarv1.DeclineResponse{}, nil
+}

@@ -1,0 +1,186 @@
+// Package identity is who an agent is: the key and the certificate that it shows to
+// its server, how it gets them for a join token, and how it renews them.
+package identity
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"loadstar/internal/mtls"
+)
+
+// file holds everything, so that it is replaced as one: the server's address, the
+// key, its certificate and the root.
+const file = "identity.pem"
+
+// Names of what the file says in plain text.
+const (
+	noteServer = "Server"
+	noteAgent  = "Agent"
+)
+
+// ErrNotJoined is that of a folder without an identity.
+var ErrNotJoined = errors.New("this agent has not joined a server: run 'loadstar agent join' first")
+
+// Identity is an agent's key and certificate, in its folder. If the machine stops at
+// any moment, the file there holds the old pair or the new one, whole. An Identity is
+// safe for concurrent use; of several processes, one uses a folder.
+type Identity struct {
+	path   string
+	id     string
+	server string
+	client *http.Client
+
+	renewing sync.Mutex // held while a renewal is under way
+	current  atomic.Pointer[use]
+}
+
+// use is a pair and the connections that show it.
+type use struct {
+	mtls.Credentials
+	transport *http.Transport
+}
+
+// Open opens the identity in a folder. An expired one is opened too: see Expires.
+func Open(dir string) (*Identity, error) {
+	path := filepath.Join(dir, file)
+	text, err := mtls.ReadPrivate(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", dir, ErrNotJoined)
+	} else if err != nil {
+		return nil, err
+	}
+	i, err := parse(path, text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove it, and join again with a new token", path, err)
+	}
+	return i, nil
+}
+
+func parse(path string, text []byte) (*Identity, error) {
+	b, err := mtls.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if b.Key == nil || len(b.Certificates) != 2 {
+		return nil, errors.New("it should hold a key, its certificate and the root")
+	}
+	id, server := b.Notes[noteAgent], b.Notes[noteServer]
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	if address, err := parseServer(server); err != nil || address != server {
+		return nil, fmt.Errorf("its server %q is no https address", server)
+	}
+	c := mtls.Credentials{Key: b.Key, Leaf: b.Certificates[0], Root: b.Certificates[1]}
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	return newIdentity(path, id, server, c), nil
+}
+
+func newIdentity(path, id, server string, c mtls.Credentials) *Identity {
+	i := &Identity{path: path, id: id, server: server}
+	i.client = mtls.Client((*newest)(i))
+	i.put(c)
+	return i
+}
+
+// put makes all requests from now on show this pair.
+func (i *Identity) put(c mtls.Credentials) {
+	was := i.current.Swap(&use{Credentials: c, transport: mtls.Transport(c.TLS())})
+	if was != nil {
+		was.transport.CloseIdleConnections()
+	}
+}
+
+// store writes a pair to disk.
+func (i *Identity) store(c mtls.Credentials) error {
+	text, err := (&mtls.Bundle{
+		Notes:        map[string]string{noteAgent: i.id, noteServer: i.server},
+		Key:          c.Key,
+		Certificates: []*x509.Certificate{c.Leaf, c.Root},
+	}).PEM()
+	if err != nil {
+		return err
+	}
+	return mtls.WritePrivate(i.path, text)
+}
+
+// ID returns the name that the server gave to the agent.
+func (i *Identity) ID() string { return i.id }
+
+// Server returns the server's address, such as https://loadstar.example:8443.
+func (i *Identity) Server() string { return i.server }
+
+// Expires returns when the certificate does.
+func (i *Identity) Expires() time.Time { return i.current.Load().Leaf.NotAfter }
+
+// HTTPClient returns the client for calls to the server: each shows the newest
+// certificate, and trusts nothing but the server's root. It sets no limit to how long
+// an answer takes as long as some of it arrives: that is the caller's context's.
+func (i *Identity) HTTPClient() *http.Client { return i.client }
+
+// newest sends requests over the connections of the newest pair. A request that is
+// under way when the pair is replaced ends on the connection that it began on.
+type newest Identity
+
+func (n *newest) RoundTrip(r *http.Request) (*http.Response, error) {
+	return n.current.Load().transport.RoundTrip(r)
+}
+
+// CloseIdleConnections is what http.Client looks for.
+func (n *newest) CloseIdleConnections() { n.current.Load().transport.CloseIdleConnections() }
+
+// maxID is longer than any name that a server gives.
+const maxID = 256
+
+// checkID refuses what could not be written to the file and read back.
+func checkID(id string) error {
+	if id == "" || len(id) > maxID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return fmt.Errorf("%.*q is no agent's name", maxID, id)
+	}
+	return nil
+}
+
+// parseServer returns a server's address in its one spelling.
+func parseServer(server string) (string, error) {
+	text := strings.TrimSpace(server)
+	if !strings.Contains(text, "://") {
+		text = "https://" + text
+	}
+	u, err := url.Parse(text)
+	wrong := func(why string) (string, error) {
+		return "", fmt.Errorf("the server's address %q %s: it should be like https://loadstar.example:8443", server, why)
+	}
+	switch {
+	case err != nil:
+		return wrong("cannot be read")
+	case u.Scheme != "https":
+		return wrong("has to begin with https://")
+	case u.Hostname() == "":
+		return wrong("has no host")
+	case u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return wrong("has more than a host and a port")
+	case strings.ContainsFunc(u.Host, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return wrong("has characters that no host has")
+	}
+	host := strings.ToLower(u.Hostname())
+	if port := u.Port(); port != "" {
+		return "https://" + net.JoinHostPort(host, port), nil
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return "https://" + host, nil
+}

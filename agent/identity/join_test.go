@@ -1,0 +1,472 @@
+package identity
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/pki"
+)
+
+func TestJoin(t *testing.T) {
+	f := newFleet(t)
+	dir := filepath.Join(t.TempDir(), "var", "agent")
+	_, err := Open(dir)
+	if !errors.Is(err, ErrNotJoined) || !strings.Contains(err.Error(), "run 'loadstar agent join' first") {
+		t.Errorf("before it joined: %v", err)
+	}
+	i, err := Join(t.Context(), dir, " "+strings.ToUpper(f.url)+"/ ", " "+f.token(t, 1)+"\n", "cabinet 7,\tMüllerstraße\xff"+strings.Repeat("ß", 200))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, i := range map[string]*Identity{"joined": i, "opened": opened} {
+		if i.ID() != "agent-1" || i.Server() != f.url {
+			t.Errorf("%s: %s at %s", name, i.ID(), i.Server())
+		}
+		if left := time.Until(i.Expires()); left < 7*24*time.Hour-time.Minute || left > 7*24*time.Hour {
+			t.Errorf("%s: expires in %v", name, left)
+		}
+		if err := checkIn(t, i); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got, want := f.shown(), serial(i.current.Load().Leaf); got != want {
+			t.Errorf("%s: showed %s, has %s", name, got, want)
+		}
+		i.HTTPClient().CloseIdleConnections()
+	}
+	for name, want := range map[string]os.FileMode{"": 0o700, "..": 0o700, file: 0o600} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v", name, info.Mode(), err)
+		}
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 1 {
+		t.Errorf("more than the file: %v", left)
+	}
+	if name := f.names[0]; !strings.HasPrefix(name, "cabinet 7, Müllerstraße") || len(name) > maxName || !utf8.ValidString(name) {
+		t.Errorf("the machine's name is %q", name)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil || !bytes.Contains(text, []byte("Server: "+f.url)) {
+		t.Errorf("%s\n%v", text, err)
+	}
+}
+
+// listener is a TLS server that keeps what it reads.
+type listener struct {
+	net.Listener
+	read chan []byte
+}
+
+func listen(t *testing.T, config *tls.Config) *listener {
+	t.Helper()
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{plain, make(chan []byte, 100)}
+	t.Cleanup(func() { plain.Close() })
+	go func() {
+		for {
+			conn, err := plain.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				conn.SetDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck // of a test
+				got, _ := io.ReadAll(tls.Server(conn, config))
+				l.read <- got
+			}()
+		}
+	}()
+	return l
+}
+
+func (l *listener) url() string { return "https://" + l.Addr().String() }
+
+// Nothing is sent, and so no secret, to a server that the token's root does not vouch
+// for, whatever it shows.
+func TestJoinSendsNothingToOthers(t *testing.T) {
+	f := newFleet(t)
+	other := newFleet(t).authority
+	ours, others := shown(t, f.authority, "127.0.0.1"), shown(t, other, "127.0.0.1")
+	root, foreign := ours.Certificate[1], others.Certificate[1]
+	agent, _ := f.join(t)
+	c := agent.current.Load().Credentials
+	// Certificates for this address: one that an agent signed, and one of the root that
+	// is for clients.
+	below := signedBy(t, c.Leaf, c.Key, x509.ExtKeyUsageServerAuth)
+	text, err := mtls.ReadPrivate(filepath.Join(f.dir, "root.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	above, err := mtls.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := signedBy(t, above.Certificates[0], above.Key, x509.ExtKeyUsageClientAuth)
+	fine := signedBy(t, above.Certificates[0], above.Key, x509.ExtKeyUsageServerAuth)
+	with := func(c tls.Certificate, chain ...[]byte) tls.Certificate {
+		c.Certificate = chain
+		return c
+	}
+	for name, s := range map[string]struct {
+		shows tls.Certificate
+		want  string
+	}{
+		"of another root":                    {others, "not the one that made this token"},
+		"without its root":                   {with(ours, ours.Certificate[0]), "not the one that made this token"},
+		"of another root, with ours beside":  {with(others, others.Certificate[0], foreign, root), "of another root"},
+		"of another root, with ours instead": {with(others, others.Certificate[0], root), "of another root"},
+		"an agent's certificate":             {tls.Certificate{Certificate: [][]byte{c.Leaf.Raw, root}, PrivateKey: c.Key}, "certificate"},
+		"signed by an agent":                 {with(below, below.Certificate[0], c.Leaf.Raw, root), "certificate"},
+		"a client's":                         {with(client, client.Certificate[0], root), "no server's"},
+		"for another host":                   {shown(t, f.authority, "grid.example", "10.0.0.7"), "for grid.example, 10.0.0.7, and not for 127.0.0.1"},
+	} {
+		dir := filepath.Join(t.TempDir(), "agent")
+		l := listen(t, &tls.Config{Certificates: []tls.Certificate{s.shows}, NextProtos: []string{"h2", "http/1.1"}})
+		_, err := Join(t.Context(), dir, l.url(), f.token(t, 1), "")
+		wantError(t, name, err, s.want)
+		l.Close()
+		if got := <-l.read; len(got) > 0 {
+			t.Errorf("%s: it was sent %q", name, got)
+		}
+		if _, err := Open(dir); !errors.Is(err, ErrNotJoined) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// The same listener with what the true server shows, or could, is sent the secret:
+	// the test would see it.
+	for _, c := range []tls.Certificate{ours, with(fine, fine.Certificate[0], root)} {
+		l := listen(t, &tls.Config{Certificates: []tls.Certificate{c}, NextProtos: []string{"http/1.1"}})
+		token := f.token(t, 1)
+		tok, err := jointoken.Parse(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = Join(ctx, filepath.Join(t.TempDir(), "agent"), l.url(), token, "")
+		wantError(t, "a server that does not answer", err, "no answer in time")
+		if got := <-l.read; !bytes.Contains(got, tok.Secret()) {
+			t.Errorf("the true server was sent %q", got)
+		}
+	}
+	// And a whole server of another root, with the same service, sees no call.
+	fleet := newFleet(t)
+	_, err = Join(t.Context(), filepath.Join(t.TempDir(), "agent"), fleet.url, f.token(t, 1), "")
+	wantError(t, "another fleet", err, fleet.url, "not the one that made this token", "was not sent")
+	if fleet.agents != 0 {
+		t.Error("it was called")
+	}
+}
+
+// shown returns what a server shows.
+func shown(t *testing.T, a *pki.Authority, hosts ...string) tls.Certificate {
+	t.Helper()
+	config, err := a.TLS(hosts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := config.GetConfigForClient(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inner.Certificates[0]
+}
+
+// signedBy makes a certificate for 127.0.0.1.
+func signedBy(t *testing.T, parent *x509.Certificate, by *ecdsa.PrivateKey, usage x509.ExtKeyUsage) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{{127, 0, 0, 1}},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{usage},
+	}, parent, key.Public(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestJoinErrors(t *testing.T) {
+	f := newFleet(t)
+	good := f.token(t, 100)
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	old := listen(t, &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{shown(t, f.authority, "127.0.0.1")}})
+	occupied := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unknown, err := jointoken.New(f.authority.Pin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(f.url, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		dir, server, token string
+		want               []string
+	}{
+		"cut off":           {"", f.url, good[:60], []string{"cut off: 60 of its 78 characters"}},
+		"mistyped":          {"", f.url, good[:20] + "aaaa" + good[24:], []string{"mistyped"}},
+		"no token":          {"", f.url, "", []string{"no join token"}},
+		"unknown":           {"", f.url, unknown.Text(), []string{"the server refuses", "used up or expired", "ask the server's operator for a new token"}},
+		"nobody":            {"", "https://" + nobody.Addr().String(), good, []string{nobody.Addr().String(), "no connection", "refused", "is the address right"}},
+		"no TLS":            {"", "https://" + plain.Listener.Addr().String(), good, []string{"does not speak TLS"}},
+		"TLS 1.2":           {"", old.url(), good, []string{"protocol version not supported", "does not speak TLS 1.3"}},
+		"http":              {"", strings.Replace(f.url, "https", "http", 1), good, []string{"has to begin with https://"}},
+		"no address":        {"", "", good, []string{"has no host"}},
+		"path":              {"", f.url + "/loadstar", good, []string{"more than a host and a port"}},
+		"no such host":      {"", "https://no-such-host.invalid:1", good, []string{"no-such-host.invalid"}},
+		"name not in it":    {"", "https://127.0.0.2:" + port, good, []string{"for localhost, 127.0.0.1, ::1, and not for 127.0.0.2"}},
+		"no place":          {filepath.Join(occupied, "agent"), f.url, good, []string{occupied}},
+		"no place, nearly":  {occupied, f.url, good, []string{occupied}},
+		"not an https port": {"", "https://127.0.0.1:99999", good, []string{"99999"}},
+	} {
+		if c.dir == "" {
+			c.dir = filepath.Join(t.TempDir(), "agent")
+		}
+		if name == "name not in it" {
+			// Only reachable if the server listens on all addresses; a relay will do.
+			l, err := net.Listen("tcp", "127.0.0.2:0")
+			if err != nil {
+				continue // not on this machine
+			}
+			relay(t, l, strings.TrimPrefix(f.url, "https://"))
+			c.server = "https://" + l.Addr().String()
+		}
+		i, err := Join(t.Context(), c.dir, c.server, c.token, "")
+		wantError(t, name, err, c.want...)
+		if i != nil {
+			t.Errorf("%s: joined", name)
+		}
+		if err != nil && c.token != "" && strings.Contains(err.Error(), c.token[10:20]) {
+			t.Errorf("%s: the error shows the token", name)
+		}
+	}
+	if f.agents != 0 {
+		t.Error("a token was spent")
+	}
+	if sent := <-old.read; len(sent) > 0 {
+		t.Errorf("over TLS 1.2 was sent %q", sent)
+	}
+	i, _ := f.join(t)
+	i.server = old.url()
+	err = checkIn(t, i)
+	if sent := <-old.read; err == nil || len(sent) > 0 {
+		t.Errorf("over TLS 1.2 was sent %q, %v", sent, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Join(ctx, filepath.Join(t.TempDir(), "agent"), f.url, good, "")
+	wantError(t, "canceled", err, "given up")
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// relay passes connections on.
+func relay(t *testing.T, l net.Listener, to string) {
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer in.Close()
+				out, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				go io.Copy(out, in) //nolint:errcheck // it ends with the connection
+				io.Copy(in, out)    //nolint:errcheck
+			}()
+		}
+	}()
+}
+
+// An answer that is not a certificate for the key under the root is not stored.
+func TestJoinChecksTheAnswer(t *testing.T) {
+	f := newFleet(t)
+	other := newFleet(t)
+	mine, _ := f.join(t)
+	theirs, _ := other.join(t)
+	for name, c := range map[string]struct {
+		chain [][]byte
+		id    string
+		err   error
+		want  string
+	}{
+		"nothing":      {nil, "", nil, "no certificate"},
+		"garbage":      {[][]byte{[]byte("hello")}, "", nil, "answer"},
+		"another key":  {[][]byte{mine.current.Load().Leaf.Raw}, "", nil, "of another key"},
+		"another root": {[][]byte{theirs.current.Load().Leaf.Raw}, "", nil, "of another key"},
+		"huge":         {[][]byte{make([]byte, 10*maxAnswer)}, "", nil, "larger than"},
+		"bad name":     {nil, "a\nServer: https://evil.example", nil, "no agent's name"},
+		"failure":      {nil, "", errors.New("the disk is full\x1b[31m" + strings.Repeat("!", 1000)), "the disk is full [31m!!!"},
+	} {
+		f.set(func() {
+			f.id = c.id
+			f.spoil = func(chain [][]byte) ([][]byte, error) {
+				if c.id != "" {
+					return chain, nil
+				}
+				return c.chain, c.err
+			}
+		})
+		dir := filepath.Join(t.TempDir(), "agent")
+		i, err := Join(t.Context(), dir, f.url, f.token(t, 1), "")
+		wantError(t, name, err, c.want)
+		if i != nil {
+			t.Errorf("%s: joined", name)
+		}
+		if err != nil && len(err.Error()) > 600 {
+			t.Errorf("%s: an error of %d characters", name, len(err.Error()))
+		}
+		if _, err := Open(dir); !errors.Is(err, ErrNotJoined) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestJoinTwice(t *testing.T) {
+	f := newFleet(t)
+	i, dir := f.join(t)
+	_, err := Join(t.Context(), dir, f.url, f.token(t, 1), "")
+	wantError(t, "joined already", err, "has joined "+f.url+" already, as agent-1", file)
+	if again, err := Open(dir); err != nil || again.ID() != i.ID() || f.agents != 1 {
+		t.Errorf("%v, %d agents", err, f.agents)
+	}
+	one := f.token(t, 1)
+	if _, err := Join(t.Context(), filepath.Join(t.TempDir(), "a"), f.url, one, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Join(t.Context(), filepath.Join(t.TempDir(), "b"), f.url, one, "")
+	wantError(t, "used up", err, "the server refuses")
+	// A file that is damaged is left for a person to look at.
+	if err := os.WriteFile(filepath.Join(dir, file), []byte("torn"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Join(t.Context(), dir, f.url, f.token(t, 1), "")
+	wantError(t, "damaged", err, "damaged", "remove it")
+}
+
+// A secret does not follow where an answer sends it.
+func TestJoinIsNotSentElsewhere(t *testing.T) {
+	f := newFleet(t)
+	elsewhere := f.url
+	calls := 0
+	config, err := f.authority.TLS([]string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls++
+		http.Redirect(w, r, elsewhere+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	s.TLS = config
+	s.StartTLS()
+	defer s.Close()
+	if _, err := Join(t.Context(), filepath.Join(t.TempDir(), "agent"), s.URL, f.token(t, 1), ""); err == nil {
+		t.Error("joined")
+	}
+	if calls != 1 || f.agents != 0 {
+		t.Errorf("%d calls, %d agents", calls, f.agents)
+	}
+}
+
+func TestClock(t *testing.T) {
+	f := newFleet(t)
+	i, _ := f.join(t)
+	leaf := i.current.Load().Leaf
+	wantError(t, "1970", wrongTime(leaf, time.Unix(0, 0)), "valid from", "1970-01-01 00:00 UTC", "set the clock")
+	wantError(t, "later", wrongTime(leaf, leaf.NotAfter.Add(time.Hour)), "expired on", "check the clock")
+	early := x509.CertificateInvalidError{Cert: &x509.Certificate{NotBefore: time.Now().Add(time.Hour)}, Reason: x509.Expired}
+	wantError(t, "the server's", explain("joining", f.url, early, ""), "the server's certificate: it is valid from", "set the clock")
+}
+
+func TestParseServer(t *testing.T) {
+	for text, want := range map[string]string{
+		"https://a:1": "https://a:1", "https://a": "https://a", "a:8443": "https://a:8443", "a.example": "https://a.example",
+		"HTTPS://A.Example:1/": "https://a.example:1", "https://[2001:DB8::1]:1": "https://[2001:db8::1]:1", "https://[::1]": "https://[::1]",
+		" https://10.0.0.1:1 ": "https://10.0.0.1:1",
+		"http://a":             "", "https://": "", "": "", "https://u:p@a": "", "https://a/b": "", "https://a?b": "", "https://a#b": "",
+		"https://a:b": "", "https://a b": "", "ftp://a": "", "https://ä": "", "https://a\n": "https://a", "https://a\nServer: b": "",
+	} {
+		got, err := parseServer(text)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", text, got, err)
+		}
+		if again, err := parseServer(got); want != "" && (err != nil || again != got) {
+			t.Errorf("%q: %q, %v", got, again, err)
+		}
+	}
+}
+
+// What an agent asks for does not matter: it gets its own certificate or none.
+func TestNoOperatorForAgents(t *testing.T) {
+	f := newFleet(t)
+	i, _ := f.join(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "loadstar://operator/local"}, DNSNames: []string{"operator"}, URIs: operatorURI(t),
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), f.url).Renew(t.Context(), &loadstarv1.RenewRequest{Csr: csr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(answer.GetCertificates()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := &tls.ConnectionState{HandshakeComplete: true, VerifiedChains: [][]*x509.Certificate{{leaf}}}
+	if who, ok := pki.Peer(state); !ok || who != (pki.Identity{Role: pki.Agent, ID: i.ID()}) {
+		t.Errorf("%v, %v", who, ok)
+	}
+}

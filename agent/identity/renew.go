@@ -1,0 +1,66 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/internal/mtls"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// RenewIfDue gets a new key and certificate when less than a third of the old one's
+// life is left, and says whether it did. The old one stays in use until the new one
+// is on disk, and remains valid if anything fails: then call it again, later.
+func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) {
+	if !mtls.Due(i.current.Load().Leaf, now) {
+		return false, nil
+	}
+	i.renewing.Lock()
+	defer i.renewing.Unlock()
+	had := i.current.Load()
+	if !mtls.Due(had.Leaf, now) { // another call was faster
+		return false, nil
+	}
+	if now.After(had.Leaf.NotAfter) {
+		return false, fmt.Errorf("this agent's certificate: %w; if it is right, join again with a new token", wrongTime(had.Leaf, now))
+	}
+	key, csr, err := newKey()
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	answer, err := loadstarv1.NewAgentServiceClient(i.client, i.server, connect.WithReadMaxBytes(maxAnswer)).Renew(ctx, &loadstarv1.RenewRequest{Csr: csr})
+	if err != nil {
+		return false, explain("renewing the certificate at", i.server, err, "ask the server's operator whether this agent was revoked; to return, it has to join again with a new token")
+	}
+	c := mtls.Credentials{Key: key, Root: had.Root}
+	if c.Leaf, err = certificate(answer.GetCertificates(), &c, now); err == nil && !sameNames(c, had.Credentials) {
+		err = errors.New("the certificate is another agent's")
+	}
+	if err != nil {
+		return false, fmt.Errorf("renewing the certificate: the answer of %s: %w", i.server, err)
+	}
+	if err := i.store(c); err != nil {
+		return false, fmt.Errorf("storing the renewed certificate: %w", err)
+	}
+	i.put(c)
+	return true, nil
+}
+
+// sameNames says whether two certificates are for the same agent.
+func sameNames(a, b mtls.Credentials) bool {
+	if len(a.Leaf.URIs) != len(b.Leaf.URIs) {
+		return false
+	}
+	for n, u := range a.Leaf.URIs {
+		if u.String() != b.Leaf.URIs[n].String() {
+			return false
+		}
+	}
+	return true
+}

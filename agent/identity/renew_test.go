@@ -1,0 +1,390 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/internal/mtls"
+)
+
+func operatorURI(t testing.TB) []*url.URL {
+	t.Helper()
+	u, err := url.Parse("loadstar://operator/local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []*url.URL{u}
+}
+
+// soon is a moment when a certificate is due.
+func soon(i *Identity) time.Time { return i.Expires().Add(-time.Hour) }
+
+func TestRenew(t *testing.T) {
+	f := newFleet(t)
+	i, dir := f.join(t)
+	first := i.current.Load().Credentials
+	if renewed, err := i.RenewIfDue(t.Context(), time.Now()); renewed || err != nil || f.renewed != 0 {
+		t.Errorf("not due: %v, %v", renewed, err)
+	}
+	if renewed, err := i.RenewIfDue(t.Context(), i.Expires().Add(-3*24*time.Hour)); renewed || err != nil {
+		t.Errorf("three of seven days are left: %v, %v", renewed, err)
+	}
+	if err := checkIn(t, i); err != nil {
+		t.Fatal(err)
+	}
+	f.set(func() { f.ttl = 8 * 24 * time.Hour })
+	if renewed, err := i.RenewIfDue(t.Context(), i.Expires().Add(-2*24*time.Hour)); !renewed || err != nil {
+		t.Fatalf("two of seven days are left: %v, %v", renewed, err)
+	}
+	second := i.current.Load().Credentials
+	if second.Key.Equal(first.Key) || !i.Expires().Equal(second.Leaf.NotAfter) || !second.Leaf.NotAfter.After(first.Leaf.NotAfter) {
+		t.Error("the key is the old one, or it does not live longer")
+	}
+	if err := checkIn(t, i); err != nil {
+		t.Fatal(err)
+	}
+	if f.shown() != serial(second.Leaf) {
+		t.Error("the old certificate was shown")
+	}
+	opened, err := Open(dir)
+	if err != nil || opened.ID() != i.ID() || opened.Server() != i.Server() || !opened.current.Load().Leaf.Equal(second.Leaf) {
+		t.Errorf("on disk: %v", err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, file)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info.Mode(), err)
+	}
+}
+
+// A call under way when the certificate is replaced ends well, and those that begin
+// later show the new one, though the old connection is still there.
+func TestRenewBesideCalls(t *testing.T) {
+	f := newFleet(t)
+	i, _ := f.join(t)
+	hold, held := make(chan struct{}), make(chan struct{})
+	f.set(func() { f.hold, f.held = hold, held })
+	done := make(chan error)
+	go func() { done <- checkIn(t, i) }()
+	<-held
+	if renewed, err := i.RenewIfDue(t.Context(), soon(i)); !renewed || err != nil {
+		t.Fatal(renewed, err)
+	}
+	if err := checkIn(t, i); err != nil {
+		t.Fatal(err)
+	}
+	if f.shown() != serial(i.current.Load().Leaf) {
+		t.Error("the old certificate was shown")
+	}
+	close(hold)
+	if err := <-done; err != nil {
+		t.Errorf("the call that was under way: %v", err)
+	}
+}
+
+func TestRenewConcurrently(t *testing.T) {
+	f := newFleet(t)
+	i, _ := f.join(t)
+	f.set(func() { f.ttl = 30 * 24 * time.Hour })
+	now := soon(i)
+	var wg sync.WaitGroup
+	renewals := make(chan bool, 100)
+	for range 8 {
+		wg.Go(func() {
+			renewed, err := i.RenewIfDue(t.Context(), now)
+			if err != nil {
+				t.Error(err)
+			}
+			renewals <- renewed
+		})
+		wg.Go(func() {
+			for range 5 {
+				if err := checkIn(t, i); err != nil {
+					t.Error(err)
+				}
+				_ = i.Expires()
+			}
+		})
+	}
+	wg.Wait()
+	close(renewals)
+	n := 0
+	for r := range renewals {
+		if r {
+			n++
+		}
+	}
+	if n != 1 || f.renewed != 1 {
+		t.Errorf("%d said so, the server renewed %d", n, f.renewed)
+	}
+}
+
+// Whatever fails, the old pair stays in use and on disk, and the next attempt works.
+func TestRenewFails(t *testing.T) {
+	f := newFleet(t)
+	i, dir := f.join(t)
+	other, _ := f.join(t)
+	before := i.current.Load().Leaf
+	still := func(name string) {
+		t.Helper()
+		if err := checkIn(t, i); err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if f.shown() != serial(before) {
+			t.Errorf("%s: another certificate was shown", name)
+		}
+		if o, err := Open(dir); err != nil || !o.current.Load().Leaf.Equal(before) {
+			t.Errorf("%s: on disk: %v", name, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		spoil func([][]byte) ([][]byte, error)
+		want  string
+	}{
+		"failure":     {func([][]byte) ([][]byte, error) { return nil, errors.New("the disk is full") }, "the disk is full"},
+		"nothing":     {func([][]byte) ([][]byte, error) { return nil, nil }, "no certificate"},
+		"another key": {func([][]byte) ([][]byte, error) { return [][]byte{other.current.Load().Leaf.Raw}, nil }, "of another key"},
+		"the root":    {func(chain [][]byte) ([][]byte, error) { return chain[1:], nil }, "of another key"},
+	} {
+		f.set(func() { f.spoil = c.spoil })
+		renewed, err := i.RenewIfDue(t.Context(), soon(i))
+		wantError(t, name, err, c.want)
+		if renewed {
+			t.Errorf("%s: renewed", name)
+		}
+		still(name)
+	}
+	f.set(func() { f.spoil = nil })
+	// The folder cannot be written to: a file is where it was.
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	renewed, err := i.RenewIfDue(t.Context(), soon(i))
+	wantError(t, "no disk", err, "storing")
+	if renewed {
+		t.Error("renewed without a disk")
+	}
+	if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+		t.Fatal(err)
+	}
+	still("no disk")
+	if renewed, err := i.RenewIfDue(t.Context(), soon(i)); !renewed || err != nil {
+		t.Errorf("at last: %v, %v", renewed, err)
+	}
+}
+
+// A certificate for another name is not this agent's, though it is for the right key.
+func TestRenewKeepsTheName(t *testing.T) {
+	f := newFleet(t)
+	i, _ := f.join(t)
+	was := i.current.Load()
+	leaf := *was.Leaf
+	leaf.URIs = operatorURI(t) // as if it had been another
+	i.current.Store(&use{mtls.Credentials{Key: was.Key, Leaf: &leaf, Root: was.Root}, was.transport})
+	renewed, err := i.RenewIfDue(t.Context(), soon(i))
+	wantError(t, "another name", err, "another agent's")
+	if renewed {
+		t.Error("renewed")
+	}
+}
+
+func TestExpired(t *testing.T) {
+	f := newFleet(t)
+	f.ttl = 2 * time.Second
+	i, dir := f.join(t)
+	if err := checkIn(t, i); err != nil {
+		t.Fatal(err)
+	}
+	i.HTTPClient().CloseIdleConnections()
+	time.Sleep(time.Until(i.Expires()) + 1100*time.Millisecond)
+	calls := len(f.serials)
+	if err := checkIn(t, i); err == nil || len(f.serials) != calls {
+		t.Errorf("%v, and the server was called %d times", err, len(f.serials)-calls)
+	}
+	// What the server says may be lost on a client that is writing, so this one reads.
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), i.current.Load().TLS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = conn.Read(make([]byte, 1))
+	wantError(t, "expired", explain("calling", f.url, err, ""), "finds this agent's certificate expired", "check this machine's clock")
+	renewed, err := i.RenewIfDue(t.Context(), time.Now())
+	wantError(t, "renewing", err, "expired on", "join again with a new token")
+	if renewed || f.renewed != 0 {
+		t.Error("renewed")
+	}
+	if o, err := Open(dir); err != nil || o.Expires().After(time.Now()) {
+		t.Errorf("opened: %v", err)
+	}
+	f.set(func() { f.ttl = time.Hour })
+	again, err := Join(t.Context(), dir, f.url, f.token(t, 1), "")
+	if err != nil {
+		t.Fatal("joining again: ", err)
+	}
+	if err := checkIn(t, again); err != nil || again.ID() == i.ID() {
+		t.Error(err, again.ID())
+	}
+	again.HTTPClient().CloseIdleConnections()
+}
+
+// A server of another root, at the same address, is no server of this agent.
+func TestOtherServerLater(t *testing.T) {
+	f, other := newFleet(t), newFleet(t)
+	i, _ := f.join(t)
+	i.server = other.url
+	err := checkIn(t, i)
+	if err == nil || len(other.serials) != 0 {
+		t.Fatal(err)
+	}
+	wantError(t, "another root", explain("calling", other.url, err, ""), "of another root than the one that this agent trusts")
+}
+
+// swapEnv makes the test binary a process that replaces the identity of that folder
+// by turns, for ever.
+const swapEnv = "LOADSTAR_TEST_SWAP"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(swapEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, swap(dir))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func swap(dir string) error {
+	one, err := Open(filepath.Join(dir, "one"))
+	if err != nil {
+		return err
+	}
+	two, err := Open(filepath.Join(dir, "two"))
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	for {
+		for _, i := range []*Identity{one, two} {
+			i.path = filepath.Join(dir, "agent", file)
+			if err := i.store(i.current.Load().Credentials); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// However often a process is killed while it replaces the identity, the file is one
+// of the two, whole.
+func TestKilledWhileStoring(t *testing.T) {
+	f := newFleet(t)
+	dir := t.TempDir()
+	valid := map[string]bool{}
+	for _, name := range []string{"agent", "one", "two"} {
+		i, err := Join(t.Context(), filepath.Join(dir, name), f.url, f.token(t, 1), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		valid[i.ID()] = true
+	}
+	seen := map[string]bool{}
+	for n := range 25 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), swapEnv+"="+dir)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var problem bytes.Buffer
+		cmd.Stderr = &problem
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 10)); err != nil {
+			t.Fatal(err, problem.String())
+		}
+		time.Sleep(time.Duration(n) * 317 * time.Microsecond)
+		cmd.Process.Kill() //nolint:errcheck // Wait tells
+		cmd.Wait()         //nolint:errcheck // it was killed
+		if problem.Len() > 0 {
+			t.Fatal(problem.String())
+		}
+		i, err := Open(filepath.Join(dir, "agent"))
+		if err != nil {
+			t.Fatalf("kill %d: %v", n, err)
+		}
+		if !valid[i.ID()] {
+			t.Fatalf("kill %d: %s", n, i.ID())
+		}
+		seen[i.ID()] = true
+		if err := i.current.Load().Check(); err != nil {
+			t.Fatalf("kill %d: %v", n, err)
+		}
+	}
+	if len(seen) < 2 {
+		t.Errorf("only ever saw %v: nothing was replaced", seen)
+	}
+}
+
+// Whatever part of the file there is, it is refused, and nothing else in the folder
+// is taken for it.
+func TestTornFile(t *testing.T) {
+	f := newFleet(t)
+	i, dir := f.join(t)
+	path := filepath.Join(dir, file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n < len(bytes.TrimSpace(text)); n++ {
+		if _, err := parse(path, text[:n]); err == nil {
+			t.Fatalf("%d of %d bytes are taken", n, len(text))
+		}
+		zeros := append(bytes.Clone(text[:n]), make([]byte, len(text)-n)...)
+		if _, err := parse(path, zeros); err == nil {
+			t.Fatalf("zeros from byte %d on are taken", n)
+		}
+	}
+	// What a crash leaves of the next one.
+	for n, name := range []string{".identity.pem.1", ".identity.pem.2"} {
+		if err := os.WriteFile(filepath.Join(dir, name), text[:n*len(text)/2], 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o, err := Open(dir); err != nil || o.ID() != i.ID() {
+		t.Error(err)
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(dir)
+	wantError(t, "readable", err, "others can read it", "chmod 600")
+}
+
+func FuzzParse(f *testing.F) {
+	i, dir := newFleet(f).join(f)
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add(text[:len(text)/3])
+	f.Add(bytes.Replace(text, []byte(i.ID()), []byte("x y"), 1))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		o, err := parse("identity.pem", text)
+		if err != nil {
+			return
+		}
+		if o.ID() == "" || o.Server() == "" || o.current.Load().Check() != nil {
+			t.Errorf("%q", text)
+		}
+	})
+}

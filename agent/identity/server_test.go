@@ -1,0 +1,206 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/internal/jointoken"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/pki"
+)
+
+// fleet is a server that signs what agents ask for, over real TLS.
+type fleet struct {
+	loadstarv1.UnimplementedAgentServiceHandler
+	authority *pki.Authority
+	dir       string // the authority's
+	url       string
+
+	mu      sync.Mutex
+	ttl     time.Duration
+	uses    map[string]int // of tokens, by hash
+	agents  int
+	renewed int
+	names   []string
+	serials []string // of the certificates that callers of CheckIn showed
+	// What it does wrong, if anything.
+	spoil func(chain [][]byte) ([][]byte, error)
+	id    string        // instead of its own choice
+	hold  chan struct{} // what CheckIn waits for
+	held  chan struct{} // closed when it does
+}
+
+func newFleet(t testing.TB) *fleet {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "pki")
+	a, err := pki.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{authority: a, dir: dir, ttl: 7 * 24 * time.Hour, uses: map[string]int{}}
+	f.url = f.serve(t, f.authority, "127.0.0.1", "::1", "localhost")
+	return f
+}
+
+// serve serves the fleet under an authority's certificate.
+func (f *fleet) serve(t testing.TB, a *pki.Authority, hosts ...string) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(loadstarv1.NewAgentServiceHandler(f))
+	config, err := a.TLS(hosts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(pki.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.PeerCertificates) > 0 {
+			r.Header.Set("Serial", r.TLS.PeerCertificates[0].SerialNumber.String())
+		}
+		mux.ServeHTTP(w, r)
+	})))
+	s.TLS = config
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// token lets so many agents join.
+func (f *fleet) token(t testing.TB, uses int) string {
+	t.Helper()
+	tok, err := jointoken.New(f.authority.Pin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.uses[hex.EncodeToString(tok.Hash())] = uses
+	return tok.Text()
+}
+
+func (f *fleet) sign(csr []byte, id string) ([][]byte, error) {
+	chain, _, err := f.authority.Sign(csr, pki.Identity{Role: pki.Agent, ID: id}, f.ttl)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if f.spoil != nil {
+		return f.spoil(chain)
+	}
+	return chain, nil
+}
+
+func (f *fleet) Join(_ context.Context, r *loadstarv1.JoinRequest) (*loadstarv1.JoinResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hash := hex.EncodeToString(jointoken.Hash(r.GetSecret()))
+	if f.uses[hash] == 0 {
+		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("the token is not known here, used up or expired"))
+	}
+	f.uses[hash]--
+	f.agents++
+	id := fmt.Sprintf("agent-%d", f.agents)
+	chain, err := f.sign(r.GetCsr(), id)
+	if err != nil {
+		return nil, err
+	}
+	f.names = append(f.names, r.GetName())
+	if f.id != "" {
+		id = f.id
+	}
+	return &loadstarv1.JoinResponse{Agent: id, Certificates: chain}, nil
+}
+
+func (f *fleet) Renew(ctx context.Context, r *loadstarv1.RenewRequest) (*loadstarv1.RenewResponse, error) {
+	who, ok := pki.From(ctx)
+	if !ok || who.Role != pki.Agent {
+		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("no agent"))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	chain, err := f.sign(r.GetCsr(), who.ID)
+	if err != nil {
+		return nil, err
+	}
+	f.renewed++
+	return &loadstarv1.RenewResponse{Certificates: chain}, nil
+}
+
+func (f *fleet) CheckIn(ctx context.Context, _ *loadstarv1.CheckInRequest) (*loadstarv1.CheckInResponse, error) {
+	if _, ok := pki.From(ctx); !ok {
+		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("no agent"))
+	}
+	info, _ := connect.CallInfoForHandlerContext(ctx)
+	f.mu.Lock()
+	f.serials = append(f.serials, info.RequestHeader().Get("Serial"))
+	hold := f.hold
+	if hold != nil {
+		f.hold = nil
+		close(f.held)
+	}
+	f.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	return &loadstarv1.CheckInResponse{NextContactMs: 1}, nil
+}
+
+// set changes what the server does.
+func (f *fleet) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// shown returns the serial number of the last caller's certificate.
+func (f *fleet) shown() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.serials[len(f.serials)-1]
+}
+
+// join joins a new folder.
+func (f *fleet) join(t testing.TB) (*Identity, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "agent")
+	i, err := Join(t.Context(), dir, f.url, f.token(t, 1), "meter cabinet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(i.HTTPClient().CloseIdleConnections)
+	return i, dir
+}
+
+// checkIn makes a call that needs the identity.
+func checkIn(t testing.TB, i *Identity) error {
+	t.Helper()
+	_, err := loadstarv1.NewAgentServiceClient(i.HTTPClient(), i.Server()).CheckIn(t.Context(), &loadstarv1.CheckInRequest{})
+	return err
+}
+
+func serial(c *x509.Certificate) string { return c.SerialNumber.String() }
+
+func wantError(t testing.TB, name string, err error, want ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: no error, want %q", name, want)
+		return
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: %v\nwant %q", name, err, w)
+		}
+	}
+}

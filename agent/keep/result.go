@@ -1,0 +1,187 @@
+package keep
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// Result is what came of training some clients of a run for a round, and was not
+// decided on yet.
+type Result struct {
+	ID      uint64
+	Run     string
+	Round   int64
+	Clients []string
+	// Head is what the owner needs to know of it.
+	Head []byte
+	// Size is that of the numbers, in bytes.
+	Size int64
+}
+
+// resultRecord is a result on disk.
+type resultRecord struct {
+	Run     string         `json:"run"`
+	Round   int64          `json:"round"`
+	Clients []clientRecord `json:"clients"`
+	Head    []byte         `json:"head"`
+	Numbers value          `json:"numbers"`
+}
+
+// clientRecord is what a client keeps if the result is counted.
+type clientRecord struct {
+	Name  string `json:"name"`
+	Value value  `json:"value"`
+}
+
+// Put stores a result with what its clients keep if it is counted. When it returns,
+// the result is on disk. Of a client of a run there is one result at a time.
+func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []byte) (Result, error) {
+	if err := CheckName(run); err != nil {
+		return Result{}, err
+	}
+	r := resultRecord{Run: run, Round: round, Head: head}
+	out := Result{Run: run, Round: round, Head: head, Size: int64(len(numbers))}
+	for _, c := range clients {
+		r.Clients = append(r.Clients, clientRecord{c.client, c.value})
+		out.Clients = append(out.Clients, c.client)
+	}
+	if err := s.vacant(&r); err != nil {
+		return Result{}, err
+	}
+	err := s.update(func(tx *bolt.Tx) error {
+		results := tx.Bucket(resultsBucket)
+		var err error
+		if out.ID, err = results.NextSequence(); err != nil {
+			return err
+		}
+		if r.Numbers, err = putValue(tx, run, numbers); err != nil {
+			return err
+		}
+		return putRecord(results, idKey(out.ID), &r)
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range r.Clients {
+		s.undecided[keptKey(run, c.Name)] = out.ID
+	}
+	return out, nil
+}
+
+// vacant says whether no client of a result waits for another one.
+func (s *Store) vacant(r *resultRecord) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(r.Clients) == 0 {
+		return fmt.Errorf("a result of round %d without clients", r.Round)
+	}
+	for _, c := range r.Clients {
+		if id, ok := s.undecided[keptKey(r.Run, c.Name)]; ok {
+			return fmt.Errorf("client %s in round %d: result %d of it is not decided on", c.Name, r.Round, id)
+		}
+	}
+	return nil
+}
+
+// Results returns all results, the oldest first.
+func (s *Store) Results() ([]Result, error) {
+	var all []Result
+	err := s.view(func(tx *bolt.Tx) error {
+		return eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
+			out := Result{ID: binary.BigEndian.Uint64(key), Run: r.Run, Round: r.Round, Head: r.Head, Size: r.Numbers.Bytes}
+			for _, c := range r.Clients {
+				out.Clients = append(out.Clients, c.Name)
+			}
+			all = append(all, out)
+			return nil
+		})
+	})
+	return all, err
+}
+
+// Numbers fills p with the bytes of a result's numbers from an offset on.
+func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
+	return s.view(func(tx *bolt.Tx) error {
+		var r resultRecord
+		if found, err := getRecord(tx.Bucket(resultsBucket), idKey(id), &r); err != nil {
+			return err
+		} else if !found {
+			return fmt.Errorf("result %d: %w", id, ErrDecided)
+		}
+		data, err := r.Numbers.find(tx)
+		if err != nil {
+			return err
+		}
+		if offset < 0 || offset > int64(len(data)) || int64(len(p)) > int64(len(data))-offset {
+			return fmt.Errorf("%d bytes from %d on of %d", len(p), offset, len(data))
+		}
+		copy(p, data[offset:])
+		return release(tx)
+	})
+}
+
+// Decide removes results, all in one transaction. What the clients of counted ones
+// keep moves with it; what those of the others keep stays as it was. A result that is
+// not there was decided on before.
+func (s *Store) Decide(counted, dropped []uint64) error {
+	var decided []string
+	var garbage []uint64
+	err := s.update(func(tx *bolt.Tx) error {
+		for i, ids := range [][]uint64{counted, dropped} {
+			for _, id := range ids {
+				clients, unused, err := decide(tx, id, i == 0)
+				if err != nil {
+					return err
+				}
+				decided, garbage = append(decided, clients...), append(garbage, unused...)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.settle(decided, garbage)
+	return s.Sweep()
+}
+
+// settle notes what a transaction decided on.
+func (s *Store) settle(clients []string, garbage []uint64) {
+	s.mu.Lock()
+	for _, key := range clients {
+		delete(s.undecided, key)
+	}
+	s.mu.Unlock()
+	s.discard(garbage...)
+}
+
+// decide removes a result, and returns its clients and what nothing points to then.
+func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []uint64, err error) {
+	results, kept := tx.Bucket(resultsBucket), tx.Bucket(keptBucket)
+	var r resultRecord
+	if found, err := getRecord(results, idKey(id), &r); !found || err != nil {
+		return nil, nil, err
+	}
+	garbage = append(garbage, r.Numbers.ID)
+	for _, c := range r.Clients {
+		key := keptKey(r.Run, c.Name)
+		clients = append(clients, key)
+		if !counted {
+			garbage = append(garbage, c.Value.ID)
+			continue
+		}
+		var old keptRecord
+		if _, err := getRecord(kept, []byte(key), &old); err != nil {
+			return nil, nil, err
+		}
+		garbage = append(garbage, old.Value.ID)
+		if err := putRecord(kept, []byte(key), keptRecord{Round: r.Round, Value: c.Value}); err != nil {
+			return nil, nil, err
+		}
+	}
+	return clients, garbage, results.Delete(idKey(id))
+}

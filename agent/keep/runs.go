@@ -1,0 +1,151 @@
+package keep
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// runRecord is a run that clients train for, or did.
+type runRecord struct {
+	// Used orders runs by when they were begun, or taken up again.
+	Used uint64 `json:"used"`
+	// Forgotten says that nothing is kept of it any more.
+	Forgotten bool `json:"forgotten,omitempty"`
+}
+
+// Begin is called before clients train for a run, as often as one likes. Nobody tells
+// an agent when a run ends; so the numbers of the runs used last are kept, and if
+// there are too many the one that was not used for the longest is forgotten, with its
+// results, whose identifiers are returned. A run that was forgotten cannot go on
+// as if nothing had been: that is [ErrForgotten].
+func (s *Store) Begin(run string) (dropped []uint64, err error) {
+	if err := CheckName(run); err != nil {
+		return nil, err
+	}
+	current, err := s.current(run)
+	if current || err != nil {
+		return nil, err
+	}
+	var clients []string
+	var garbage []uint64
+	err = s.update(func(tx *bolt.Tx) error {
+		runs := tx.Bucket(runsBucket)
+		used, err := runs.NextSequence()
+		if err != nil {
+			return err
+		}
+		if err := putRecord(runs, []byte(run), runRecord{Used: used}); err != nil {
+			return err
+		}
+		live, forgotten, err := listRuns(tx)
+		if err != nil {
+			return err
+		}
+		for ; len(live) > runsKept; live = live[1:] {
+			ids, unused, keys, err := forget(tx, live[0].name)
+			if err != nil {
+				return err
+			}
+			dropped, garbage, clients = append(dropped, ids...), append(garbage, unused...), append(clients, keys...)
+			if err := putRecord(runs, []byte(live[0].name), runRecord{Used: live[0].used, Forgotten: true}); err != nil {
+				return err
+			}
+			forgotten = append(forgotten, live[0])
+		}
+		for ; len(forgotten) > runsKnown; forgotten = forgotten[1:] {
+			if err := runs.Delete([]byte(forgotten[0].name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.settle(clients, garbage)
+	return dropped, s.Sweep()
+}
+
+// current says whether a run was the last to be begun: then there is nothing to write.
+func (s *Store) current(run string) (current bool, err error) {
+	err = s.view(func(tx *bolt.Tx) error {
+		runs := tx.Bucket(runsBucket)
+		var r runRecord
+		found, err := getRecord(runs, []byte(run), &r)
+		if err != nil {
+			return err
+		}
+		if r.Forgotten {
+			return ErrForgotten
+		}
+		current = found && r.Used == runs.Sequence()
+		return nil
+	})
+	return current, err
+}
+
+// namedRun is a run with its place in the order.
+type namedRun struct {
+	name string
+	used uint64
+}
+
+// listRuns returns the runs, those first that were not used for the longest.
+func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
+	err = eachRecord(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
+		n := namedRun{string(key), r.Used}
+		if r.Forgotten {
+			forgotten = append(forgotten, n)
+		} else {
+			live = append(live, n)
+		}
+		return nil
+	})
+	for _, list := range [][]namedRun{live, forgotten} {
+		slices.SortFunc(list, func(a, b namedRun) int { return cmp.Compare(a.used, b.used) })
+	}
+	return live, forgotten, err
+}
+
+// forget removes everything of a run. It returns the results and their clients that
+// are gone, and what nothing points to then.
+func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []string, err error) {
+	err = eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
+		if r.Run == run {
+			dropped = append(dropped, binary.BigEndian.Uint64(key))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for _, id := range dropped {
+		keys, unused, err := decide(tx, id, false)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		clients, garbage = append(clients, keys...), append(garbage, unused...)
+	}
+	kept := tx.Bucket(keptBucket)
+	prefix := []byte(keptKey(run, ""))
+	var keys [][]byte
+	cursor := kept.Cursor()
+	for key, data := cursor.Seek(prefix); bytes.HasPrefix(key, prefix); key, data = cursor.Next() {
+		var r keptRecord
+		if err := decode(key, data, &r); err != nil {
+			return nil, nil, nil, err
+		}
+		garbage = append(garbage, r.Value.ID)
+		keys = append(keys, bytes.Clone(key))
+	}
+	for _, key := range keys {
+		if err := kept.Delete(key); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	return dropped, garbage, clients, nil
+}

@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// A child process is an agent: what TestKill kills.
+const childEnv = "LOADSTAR_AGENT_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) == "" {
+		os.Exit(m.Run())
+	}
+	child()
+}
+
+// killed is how TestKill's agents are numbered.
+const killedAgents, killedMeters = 2, 7
+
+// child is an agent for as long as it lives.
+func child() {
+	t := &testing.B{} // its failures end the process
+	i, _ := strconv.Atoi(os.Getenv(childEnv))
+	c := config(t, fmt.Sprint("agent ", i), os.Getenv("LOADSTAR_SERVER"), os.Getenv("LOADSTAR_DIR"), part(t, meters(t, killedMeters), i, killedAgents))
+	c.Workers = 1 + i
+	if err := Run(context.Background(), c); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// TestKill kills agents with no warning, again and again, under a bad network: what
+// was counted stays counted, once, and what clients keep is as if nothing had happened.
+func TestKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a while")
+	}
+	d := meters(t, killedMeters)
+	for name, plan := range map[string]settings{
+		"fedavg, head":   small("fedavg", settings{"partition": "head", "rounds": 8}),
+		"scaffold, head": small("scaffold", settings{"partition": "head", "rounds": 8, "client.lr": 0.05}),
+	} {
+		for _, fold := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {
+				t.Parallel()
+				seed := uint64(time.Now().UnixNano())
+				t.Logf("seed %d", seed)
+				g := newGateway(t, plan, namesOf(d), 5, fold, seed)
+				g.chaos = chaos{reply: 0.1, cut: 0.3, forget: 0.2, late: 0.3, slowCount: 0.5}
+				dirs := []string{t.TempDir(), t.TempDir()}
+				kills := make(chan int, killedAgents)
+				for i := range killedAgents {
+					rng := rand.New(rand.NewPCG(seed, uint64(i)))
+					go func() {
+						n := 0
+						for ; ; n++ {
+							if !killOne(t, g, i, dirs[i], 20*time.Millisecond+time.Duration(rng.ExpFloat64()*float64(250*time.Millisecond))) {
+								break
+							}
+						}
+						kills <- n
+					}()
+				}
+				total := 0
+				for range killedAgents {
+					total += <-kills
+				}
+				var stops []func()
+				for i, dir := range dirs {
+					stops = append(stops, start(t, config(t, fmt.Sprint("agent ", i), g.http.URL, dir, part(t, d, i, killedAgents))))
+				}
+				g.settled(t, 5*time.Minute)
+				for _, stop := range stops {
+					stop()
+				}
+				kept := replay(t, g.text, d, g.log)
+				for i, dir := range dirs {
+					checkKept(t, g.run, dir, part(t, d, i, killedAgents), kept)
+				}
+				t.Logf("%d kills, %v", total, g.forms)
+				if total < 4 {
+					t.Errorf("only %d kills", total)
+				}
+			})
+		}
+	}
+}
+
+// killOne lets an agent live for a while, and says whether it killed it: all rounds
+// may be over.
+func killOne(t *testing.T, g *gateway, i int, dir string, after time.Duration) bool {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", childEnv, i), "LOADSTAR_SERVER="+g.http.URL, "LOADSTAR_DIR="+dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Error(err)
+		return false
+	}
+	over := false
+	select {
+	case <-time.After(after):
+	case <-g.done:
+		over = true
+	}
+	cmd.Process.Kill() //nolint:errcheck // it may have failed by itself, which shows next
+	cmd.Wait()         //nolint:errcheck // it was killed
+	if code := cmd.ProcessState.ExitCode(); code != -1 {
+		t.Errorf("the agent ended by itself with %d", code)
+		return false
+	}
+	return !over
+}

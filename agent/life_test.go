@@ -1,0 +1,416 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+
+	"loadstar/agent/keep"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+func overwrite(t testing.TB, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rename(t testing.TB, from, to string) {
+	t.Helper()
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func countFiles(t testing.TB, dir string) int {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
+// endless is a plan whose training does not end within a test.
+func endless() settings { return small("fedavg", settings{"client.steps": 1 << 30}) }
+
+// A long training lets the agent check in, names what it does, and ends within a
+// moment when nobody waits for it or the agent is stopped.
+func TestLongTraining(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	d := meters(t, 3)
+	s := newStub(t)
+	defer s.http.Close()
+	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+		a.NextContactMs = time.Hour.Milliseconds() // the lease is shorter
+		if len(r.Training) == 0 {
+			a.NextContactMs = 5
+		}
+		return nil
+	}
+	stop := start(t, config(t, "a", s.http.URL, t.TempDir(), d))
+	k := s.task(t, "long", 0, endless(), 9, "meter-00", "meter-02")
+	k.LeaseMs = 200
+	s.give(k)
+	named := func(n int) func() bool {
+		return func() bool {
+			count := 0
+			for _, r := range s.checkIns {
+				if len(r.Training) == 1 && r.Training[0].Run == "long" && slices.Equal(r.Training[0].Clients, []string{"meter-00", "meter-02"}) {
+					count++
+				}
+			}
+			return count >= n
+		}
+	}
+	began := time.Now()
+	s.wait(t, "check-ins while training", named(4))
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("4 check-ins took %s with a lease of 200 ms", took)
+	}
+	// Nobody waits for it any more; a short one is done at once.
+	s.mu.Lock()
+	s.over("long", 0)
+	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+		for _, x := range r.Training {
+			if x.Run == "long" {
+				a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: x.Run, Round: x.Round, Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_CLOSED})
+			}
+		}
+		return nil
+	}
+	s.mu.Unlock()
+	s.give(s.task(t, "short", 0, small("fedavg", nil), 9, "meter-01"))
+	s.pushed(t, "short", 0)
+	// Stopped in the middle of the next long one.
+	s.mu.Lock()
+	s.checkIn = nil
+	s.mu.Unlock()
+	s.give(s.task(t, "long", 1, endless(), 9, "meter-00"))
+	s.mu.Lock()
+	s.checkIns = nil
+	s.mu.Unlock()
+	s.wait(t, "training", func() bool {
+		return len(s.checkIns) > 3 && len(s.checkIns[len(s.checkIns)-1].Training) == 1
+	})
+	began = time.Now()
+	stop()
+	// A second, on a machine that does nothing else.
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %s to stop", took)
+	}
+}
+
+func TestRevoked(t *testing.T) {
+	d := meters(t, 1)
+	s := newStub(t)
+	var real atomic.Bool
+	calls := 0
+	s.serve = func(w http.ResponseWriter, r *http.Request) bool {
+		if !real.Load() { // something on the way, which knows nothing
+			http.Error(w, "forbidden", http.StatusForbidden)
+		}
+		return !real.Load()
+	}
+	s.checkIn = func(*loadstarv1.CheckInRequest, *loadstarv1.CheckInResponse) error {
+		if calls++; calls < 4 {
+			return connect.NewError(connect.CodeUnauthenticated, errors.New("who knows"))
+		}
+		return connect.NewError(connect.CodePermissionDenied, errors.New("revoked"))
+	}
+	done := make(chan error, 1)
+	go func() { done <- Run(context.Background(), config(t, "a", s.http.URL, t.TempDir(), d)) }()
+	select {
+	case err := <-done:
+		t.Fatalf("it gave up: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	real.Store(true)
+	select {
+	case err := <-done:
+		if !errors.Is(err, ErrRevoked) || !strings.Contains(err.Error(), "revoked") || calls != 4 {
+			t.Errorf("after %d calls: %v", calls, err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a revoked agent goes on")
+	}
+}
+
+func TestLocked(t *testing.T) {
+	d := meters(t, 1)
+	s := newStub(t)
+	c := config(t, "a", s.http.URL, t.TempDir(), d)
+	stop := start(t, c)
+	s.wait(t, "check-in", func() bool { return len(s.checkIns) > 0 })
+	began := time.Now()
+	err := Run(context.Background(), c)
+	if !errors.Is(err, keep.ErrLocked) || !strings.Contains(err.Error(), c.Dir) || time.Since(began) > 10*time.Second {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+	stop()
+	if err := Run(expired(), c); err != nil {
+		t.Error(err)
+	}
+}
+
+func expired() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// A server that is away when the agent starts, and goes away later, is waited for.
+func TestServerAway(t *testing.T) {
+	d := meters(t, 1)
+	s := newStub(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	stop := start(t, config(t, "a", "http://"+address, t.TempDir(), d))
+	for i := range int64(3) {
+		time.Sleep(60 * time.Millisecond)
+		if l, err = net.Listen("tcp", address); err != nil {
+			t.Skip(err) // somebody took it
+		}
+		server := &http.Server{Handler: s}
+		go server.Serve(l) //nolint:errcheck // it is closed below
+		s.give(s.task(t, "run", i, small("fedavg", settings{"partition": "head"}), 9, "meter-00"))
+		s.pushed(t, "run", i)
+		server.Close()
+	}
+	stop()
+}
+
+func TestRenewal(t *testing.T) {
+	d := meters(t, 1)
+	s := newStub(t)
+	c := config(t, "a", s.http.URL, t.TempDir(), d)
+	var looks atomic.Int64
+	c.Renew = func(_ context.Context, now time.Time) (bool, error) {
+		if time.Since(now) > time.Minute {
+			t.Error("another time than now")
+		}
+		n := looks.Add(1)
+		if n%3 == 0 {
+			return false, errors.New("not now")
+		}
+		return n%2 == 0, nil
+	}
+	stop := start(t, c)
+	s.wait(t, "looks at the certificate", func() bool { return looks.Load() > 7 })
+	stop()
+}
+
+// A server that says odd things about results is borne.
+func TestOddServer(t *testing.T) {
+	d := meters(t, 2)
+	s := newStub(t)
+	odd := []*loadstarv1.PushResponse{
+		{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: -5},
+		{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: 1 << 60},
+		{Outcome: loadstarv1.Outcome_OUTCOME_UNSPECIFIED},
+		{Outcome: 99},
+		nil,
+		{Outcome: loadstarv1.Outcome_OUTCOME_UNKNOWN},
+	}
+	// Then it wants the same chunk for a while.
+	for range 40 {
+		odd = append(odd, &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART})
+	}
+	s.push = func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+		if len(odd) > 0 {
+			a := odd[0]
+			odd = odd[1:]
+			if a == nil {
+				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("no"))
+			}
+			return a, nil
+		}
+		s.over(r.Run, r.Round)
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+	}
+	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+		a.NextContactMs = []int64{-1 << 62, 5, 1 << 62}[min(len(s.checkIns)%7, 1)]
+		a.NextContactMs = max(a.NextContactMs, 5)
+		for _, x := range r.Pushed {
+			o := loadstarv1.Outcome_OUTCOME_UNKNOWN
+			if len(odd) == 0 {
+				o = loadstarv1.Outcome_OUTCOME_COUNTED
+			}
+			a.Verdicts = append(a.Verdicts,
+				&loadstarv1.Verdict{Run: "no such run", Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_COUNTED},
+				&loadstarv1.Verdict{Run: x.Run, Round: x.Round, Outcome: 77, Clients: []string{"nobody", x.Clients[0]}},
+				&loadstarv1.Verdict{Run: x.Run, Round: x.Round, Outcome: o, Clients: append(x.Clients, "nobody")},
+				&loadstarv1.Verdict{Run: x.Run, Round: x.Round, Outcome: o, Clients: x.Clients})
+		}
+		return nil
+	}
+	dir := t.TempDir()
+	stop := start(t, config(t, "a", s.http.URL, dir, d))
+	s.give(s.task(t, "run", 4, small("fedavg", settings{"partition": "head"}), 9, "meter-00", "meter-01"))
+	s.wait(t, "two results that are counted", func() bool {
+		n := len(s.checkIns)
+		return len(odd) == 0 && len(s.tasks) == 0 && n > 3 && len(s.checkIns[n-1].Pushed)+len(s.checkIns[n-1].Training) == 0
+	})
+	stop()
+	k, err := keep.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	p, err := newSessionOf(t, d, small("fedavg", settings{"partition": "head"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range namesOf(d) {
+		if got, err := k.Load("run", name, make([]float32, len(p.initial))); err != nil || got.First || got.Round != 4 {
+			t.Errorf("%+v, %v", got, err)
+		}
+	}
+}
+
+// A client that was counted in a round is not trained for it again; and one that the
+// agent does not know the fate of waits, whatever it is asked.
+func TestOneFateAfterTheOther(t *testing.T) {
+	d := meters(t, 2)
+	s := newStub(t)
+	stop := start(t, config(t, "a", s.http.URL, t.TempDir(), d))
+	plan := small("fedavg", settings{"partition": "head"})
+	s.give(s.task(t, "run", 4, plan, 9, "meter-00"))
+	s.pushed(t, "run", 4)
+	s.give(s.task(t, "run", 4, plan, 9, "meter-00"))
+	if reason := s.declined(t, "run"); !strings.Contains(reason, "counted in round 4") {
+		t.Error(reason)
+	}
+	s.mu.Lock()
+	s.push = func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+		s.over(r.Run, r.Round)
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_ACCEPTED}, nil
+	}
+	var decided bool
+	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+		for _, x := range r.Pushed {
+			if decided {
+				a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: x.Run, Round: x.Round, Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_CLOSED})
+			}
+		}
+		return nil
+	}
+	s.mu.Unlock()
+	s.give(s.task(t, "run", 5, plan, 9, "meter-00"))
+	s.wait(t, "a push", func() bool { return s.pushes[len(s.pushes)-1].Round == 5 })
+	s.give(s.task(t, "run", 6, plan, 9, "meter-00"))
+	s.give(s.task(t, "run", 7, plan, 9, "meter-00", "meter-01")) // overtakes
+	s.wait(t, "the other client", func() bool { return s.pushes[len(s.pushes)-1].Round == 7 })
+	time.Sleep(50 * time.Millisecond)
+	s.mu.Lock()
+	for _, r := range s.pushes {
+		if r.Round > 5 && r.Shares[0].Client == "meter-00" {
+			t.Errorf("a client was trained for round %d without knowing what it keeps", r.Round)
+		}
+	}
+	s.over("run", 6)
+	decided = true
+	s.mu.Unlock()
+	s.wait(t, "the client that waited", func() bool {
+		r := s.pushes[len(s.pushes)-1]
+		return r.Round == 7 && r.Shares[0].Client == "meter-00"
+	})
+	stop()
+}
+
+// Of runs that nobody trains for any more the last are kept, and one that was
+// forgotten is not taken up as if it were new.
+func TestForgottenRuns(t *testing.T) {
+	d := meters(t, 1)
+	s := newStub(t)
+	dir := t.TempDir()
+	stop := start(t, config(t, "a", s.http.URL, dir, d))
+	plan := small("fedavg", settings{"partition": "head"})
+	for i := range 12 {
+		run := fmt.Sprint("run ", i)
+		s.give(s.task(t, run, 0, plan, 9, "meter-00"))
+		s.pushed(t, run, 0)
+	}
+	s.give(s.task(t, "run 0", 1, plan, 9, "meter-00"))
+	if reason := s.declined(t, "run 0"); !strings.Contains(reason, "too many runs") {
+		t.Error(reason)
+	}
+	s.give(s.task(t, "run 11", 1, plan, 9, "meter-00"))
+	s.pushed(t, "run 11", 1)
+	stop()
+	if info, err := os.Stat(filepath.Join(dir, "agent.db")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info.Mode(), err)
+	}
+}
+
+// What the server finds wrong is not trained again for ever.
+func TestRejected(t *testing.T) {
+	d := meters(t, 3)
+	s := newStub(t)
+	s.push = func(*loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_REJECTED, Reason: "no"}, nil
+	}
+	dir := t.TempDir()
+	stop := start(t, config(t, "a", s.http.URL, dir, d))
+	k := s.task(t, "run", 4, small("fedavg", settings{"partition": "head"}), 9, namesOf(d)...)
+	k.Fold = true
+	s.give(k)
+	if reason := s.declined(t, "run"); !strings.Contains(reason, "rejected") {
+		t.Error(reason)
+	}
+	s.wait(t, "quiet", func() bool {
+		n := len(s.checkIns)
+		return len(s.tasks) == 0 && len(s.checkIns[n-1].Pushed)+len(s.checkIns[n-1].Training) == 0
+	})
+	stop()
+	if len(s.pushes) != 1 || len(s.declines) != 1 || len(s.declines[0].Turns.Clients) != 3 {
+		t.Errorf("%d pushes, declined %v", len(s.pushes), s.declines)
+	}
+	k2, err := keep.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k2.Close()
+	if got, err := k2.Load("run", "meter-01", nil); err != nil || !got.First {
+		t.Error(got, err)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	b := backoff{first: time.Second, most: 5 * time.Minute}
+	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300} {
+		if got := b.failed(); got < want*time.Second/2 || got > want*time.Second {
+			t.Errorf("attempt %d: %s", i, got)
+		}
+	}
+	b.worked()
+	if got := b.failed(); got > time.Second {
+		t.Error(got)
+	}
+	low, high := time.Hour, time.Duration(0)
+	for range 2000 {
+		j := jitter(time.Minute)
+		low, high = min(low, j), max(high, j)
+	}
+	if low < 54*time.Second || high > 66*time.Second || low > 55*time.Second || high < 65*time.Second {
+		t.Error(low, high)
+	}
+}

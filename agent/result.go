@@ -1,0 +1,145 @@
+package agent
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/agent/keep"
+	"loadstar/fed"
+	"loadstar/fed/round"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// foldLeast is how many clients a sum has at the least: of two, each would know the
+// other's.
+const foldLeast = 3
+
+// group is the updates of a job. They are stored one by one, or, where the server is
+// content with it, as one sum of all. It is safe for concurrent use.
+type group struct {
+	agent   *agent
+	job     *job
+	session *session
+	sum     bool
+
+	mu      sync.Mutex // of what follows, and of the session's fold
+	members []member   // of the sum
+	// few are the updates of the first members, until there are enough for a sum.
+	few []fed.Update
+}
+
+// member is a client whose update is in the sum.
+type member struct {
+	share *loadstarv1.Share
+	kept  keep.Staged
+}
+
+// take takes what a worker has trained from the given weights.
+func (g *group) take(w *worker, from []float32) error {
+	u := &w.update
+	kept, err := g.agent.store.Stage(g.job.GetRun(), string(u.Client), w.kept)
+	if err != nil {
+		return storeError(err)
+	}
+	m := member{share(u, g.session.job.Needs), kept}
+	g.mu.Lock()
+	err = g.session.fold.Add(u, from)
+	switch {
+	case err != nil:
+	case !g.sum:
+		g.session.fold.Reset() // it was only to see whether the server can add it
+	default:
+		g.members = append(g.members, m)
+		if len(g.members) < foldLeast {
+			g.few = append(g.few, *u)
+			*u = fed.Update{} // its slices are the group's now
+		} else {
+			g.few = nil
+		}
+	}
+	g.mu.Unlock()
+	switch {
+	case err != nil:
+		g.agent.store.Discard(kept)
+		g.agent.Log.Warn("an update cannot be counted", "run", g.job.GetRun(), "round", g.job.GetRound(), "client", u.Client, "error", err)
+		g.agent.desk.decline(g.job, "its update is beyond what the plan allows", string(u.Client))
+		return nil
+	case !g.sum:
+		return g.single(m, u)
+	}
+	return nil
+}
+
+// finish stores what was added up.
+func (g *group) finish() error {
+	defer g.session.fold.Reset()
+	switch {
+	case len(g.members) == 0:
+		return nil
+	case len(g.members) < foldLeast:
+		for i, m := range g.members {
+			if err := g.single(m, &g.few[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	numbers, err := round.AppendSums(nil, &g.session.fold.Sums()[0])
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(g.members, func(a, b member) int { return cmp.Compare(a.share.Client, b.share.Client) })
+	return g.put(loadstarv1.Form_FORM_SUM, g.members, numbers)
+}
+
+// single stores one update.
+func (g *group) single(m member, u *fed.Update) error {
+	numbers := make([]byte, 0, g.session.rules.UpdateBytes(len(u.Delta)))
+	return g.put(loadstarv1.Form_FORM_UPDATE, []member{m}, g.session.rules.AppendUpdate(numbers, u))
+}
+
+// put stores a result, and has it sent.
+func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) error {
+	sum := sha256.Sum256(numbers)
+	head := &loadstarv1.PushRequest{
+		Run: g.job.GetRun(), Round: g.job.GetRound(), Version: g.job.GetVersion(),
+		Form: form, Sha256: sum[:], Size: int64(len(numbers)),
+	}
+	var staged []keep.Staged
+	for _, m := range members {
+		// A sum with a client that nobody waits for is of no use; the others are
+		// trained again.
+		if !g.agent.desk.wanted(g.job, m.share.Client) {
+			g.discard(members)
+			return nil
+		}
+		head.Shares = append(head.Shares, m.share)
+		staged = append(staged, m.kept)
+	}
+	b, err := proto.Marshal(head)
+	if err != nil {
+		return err
+	}
+	r, err := g.agent.store.Put(g.job.GetRun(), g.job.GetRound(), staged, b, numbers)
+	if err != nil {
+		return storeError(err)
+	}
+	g.agent.desk.trained(r)
+	return nil
+}
+
+// giveUp forgets what was trained.
+func (g *group) giveUp() {
+	g.session.fold.Reset()
+	g.discard(g.members)
+}
+
+func (g *group) discard(members []member) {
+	for _, m := range members {
+		g.agent.store.Discard(m.kept)
+	}
+}

@@ -1,0 +1,201 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/fed/round"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// stub is a server that says what a test wants it to.
+type stub struct {
+	loadstarv1.UnimplementedAgentServiceHandler
+	http *httptest.Server
+
+	mu       sync.Mutex
+	blobs    map[string][]byte
+	tasks    []*loadstarv1.Task // given to whoever checks in, until they are declined or pushed
+	checkIns []*loadstarv1.CheckInRequest
+	pushes   []*loadstarv1.PushRequest
+	declines []*loadstarv1.DeclineRequest
+
+	// What it does, if it is not nil.
+	serve   func(w http.ResponseWriter, r *http.Request) (done bool)
+	checkIn func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error
+	push    func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error)
+}
+
+func newStub(t testing.TB) *stub {
+	t.Helper()
+	s := &stub{blobs: map[string][]byte{}}
+	s.http = httptest.NewServer(s)
+	t.Cleanup(s.http.Close)
+	return s
+}
+
+func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	serve := s.serve
+	s.mu.Unlock()
+	if serve != nil && serve(w, r) {
+		return
+	}
+	if hash, ok := strings.CutPrefix(r.URL.Path, "/v1/blobs/"); ok {
+		s.mu.Lock()
+		data, ok := s.blobs[hash]
+		s.mu.Unlock()
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
+		return
+	}
+	_, h := loadstarv1.NewAgentServiceHandler(s)
+	h.ServeHTTP(w, r)
+}
+
+func (s *stub) put(data []byte) string {
+	sum := sha256.Sum256(data)
+	hash := hex.EncodeToString(sum[:])
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blobs[hash] = data
+	return hash
+}
+
+// task is one of a plan's first version.
+func (s *stub) task(t testing.TB, run string, round_ int64, plan settings, fleet int, clients ...string) *loadstarv1.Task {
+	t.Helper()
+	text := plan.text(t)
+	_, _, server := compose(t, text, fleet)
+	first := server.Task(0)
+	k := &loadstarv1.Task{
+		Run: run, Round: round_, Clients: clients, Plan: s.put(text), Weights: s.put(round.AppendFloats(nil, first.Shared)),
+		LeaseMs: 60000, Fleet: int64(fleet),
+	}
+	if first.Control != nil {
+		k.Control = s.put(round.AppendFloats(nil, first.Control))
+	}
+	return k
+}
+
+func (s *stub) give(tasks ...*loadstarv1.Task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks = append(s.tasks, tasks...)
+}
+
+func (s *stub) Announce(context.Context, *loadstarv1.AnnounceRequest) (*loadstarv1.AnnounceResponse, error) {
+	return &loadstarv1.AnnounceResponse{}, nil
+}
+
+func (s *stub) CheckIn(_ context.Context, r *loadstarv1.CheckInRequest) (*loadstarv1.CheckInResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checkIns = append(s.checkIns, r)
+	a := &loadstarv1.CheckInResponse{NextContactMs: 5}
+	named := map[turn]bool{}
+	for _, t := range append(r.Training, r.Pushed...) {
+		for _, c := range t.Clients {
+			named[turn{t.Run, t.Round, c}] = true
+		}
+	}
+	for _, t := range s.tasks {
+		if !named[turn{t.Run, t.Round, t.Clients[0]}] {
+			a.Tasks = append(a.Tasks, t)
+		}
+	}
+	if s.checkIn != nil {
+		return a, s.checkIn(r, a)
+	}
+	return a, nil
+}
+
+// over forgets tasks.
+func (s *stub) over(run string, round int64) {
+	var left []*loadstarv1.Task
+	for _, t := range s.tasks {
+		if t.Run != run || t.Round != round {
+			left = append(left, t)
+		}
+	}
+	s.tasks = left
+}
+
+func (s *stub) Push(_ context.Context, r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pushes = append(s.pushes, r)
+	if s.push != nil {
+		return s.push(r)
+	}
+	if next := r.Offset + int64(len(r.Chunk)); next < r.Size {
+		return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART, NextOffset: next}, nil
+	}
+	s.over(r.Run, r.Round)
+	return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
+}
+
+func (s *stub) Decline(_ context.Context, r *loadstarv1.DeclineRequest) (*loadstarv1.DeclineResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.declines = append(s.declines, r)
+	s.over(r.Turns.Run, r.Turns.Round)
+	return &loadstarv1.DeclineResponse{}, nil
+}
+
+// declined waits for the reason why a run was declined.
+func (s *stub) declined(t testing.TB, run string) (reason string) {
+	t.Helper()
+	s.wait(t, "a decline of "+run, func() bool {
+		for _, d := range s.declines {
+			if d.Turns.Run == run {
+				reason = d.Reason
+				return true
+			}
+		}
+		return false
+	})
+	return reason
+}
+
+// pushed waits for a whole result of a round.
+func (s *stub) pushed(t testing.TB, run string, round int64) (r *loadstarv1.PushRequest) {
+	t.Helper()
+	s.wait(t, "a result of "+run, func() bool {
+		for _, r = range s.pushes {
+			if r.Run == run && r.Round == round && r.Offset+int64(len(r.Chunk)) == r.Size {
+				return true
+			}
+		}
+		return false
+	})
+	return r
+}
+
+// wait waits until something is so, with the lock held when it looks.
+func (s *stub) wait(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		ok := so()
+		declines := s.declines
+		s.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no %s; declined: %v", what, declines)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"loadstar/agent/keep"
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/round"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+	"loadstar/series"
+)
+
+// errClosed ends a job that nobody waits for any more.
+var errClosed = errors.New("the round is closed")
+
+// train does one job after the other.
+func (a *agent) train(ctx context.Context) error {
+	for {
+		j := a.desk.next(ctx)
+		if j == nil {
+			return nil
+		}
+		err := a.do(ctx, j)
+		a.desk.end(j)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// do trains the clients of a job, or declines what cannot be done. The error is that
+// of the agent's own disk.
+func (a *agent) do(ctx context.Context, j *job) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a.desk.begun(j, cancel)
+	a.Log.Info("training", "run", j.GetRun(), "round", j.GetRound(), "version", j.GetVersion(), "clients", len(j.clients))
+	s, task, err := a.prepare(ctx, j)
+	var no *unfit
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case errors.As(err, &no):
+		a.desk.decline(j, no.reason, j.clients...)
+		return nil
+	case err != nil:
+		return err
+	}
+	return a.turns(ctx, j, s, task)
+}
+
+// prepare fetches what a job needs.
+func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error) {
+	task := fed.Task{Round: int(j.GetRound()), Version: int(j.GetVersion())}
+	if err := keep.CheckName(j.GetRun()); err != nil {
+		return nil, task, unfitf("the run has %v", err)
+	}
+	if r, v := j.GetRound(), j.GetVersion(); r < 0 || r > math.MaxInt32 || v < 0 || v > math.MaxInt32 {
+		return nil, task, unfitf("round %d and version %d are no such numbers", r, v)
+	}
+	dropped, err := a.store.Begin(j.GetRun())
+	switch {
+	case errors.Is(err, keep.ErrForgotten):
+		return nil, task, unfitf("this agent hosts too many runs: %v", err)
+	case err != nil:
+		return nil, task, storeError(err)
+	}
+	a.desk.done(dropped)
+	text, err := a.fetch(ctx, j.GetPlan(), maxPlan, false)
+	if err != nil {
+		return nil, task, err
+	}
+	if a.session == nil || a.session.plan != j.GetPlan() || a.session.fleet != j.GetFleet() {
+		a.session = nil // there is memory for one
+		s, err := newSession(text, j.GetFleet(), a.Dataset, a.Kernel, min(a.Workers, len(a.names)), a.Memory)
+		if err != nil {
+			return nil, task, err
+		}
+		s.plan = j.GetPlan()
+		a.session = s
+	}
+	s := a.session
+	s.fold.Reset()
+	if (j.GetControl() != "") != s.job.Needs.Control {
+		return nil, task, unfitf("control variates that the plan does not have, or none where it has")
+	}
+	if task.Shared, err = a.floats(ctx, j.GetWeights(), s.shared()); err == nil && s.job.Needs.Control {
+		task.Control, err = a.floats(ctx, j.GetControl(), s.shared())
+	}
+	return s, task, err
+}
+
+// fetch gets a blob, however long the server is away. What the server has, but is not
+// what it should be, is tried a few times: it may have been damaged here.
+func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
+	const tries = 3
+	b := backoff{first: a.first, most: a.most}
+	for try := 1; ; {
+		data, err := a.blobs.get(ctx, hash, size, exact)
+		switch {
+		case err == nil || errors.Is(err, errStore) || ctx.Err() != nil:
+			return data, err
+		case errors.Is(err, errBlob):
+			if try == tries {
+				return nil, unfitf("%v", err)
+			}
+			try++
+		}
+		wait := b.failed()
+		a.Log.Warn("a blob does not come", "error", err, "next", wait)
+		pause(ctx, wait, a.desk.reached)
+	}
+}
+
+// floats gets a blob of numbers.
+func (a *agent) floats(ctx context.Context, hash string, n int) ([]float32, error) {
+	data, err := a.fetch(ctx, hash, 4*int64(n), true)
+	if err != nil {
+		return nil, err
+	}
+	return round.ReadFloats(nil, data), nil
+}
+
+// turns trains clients, several at a time.
+func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task) error {
+	g := &group{agent: a, job: j, session: s, sum: j.GetFold() && len(j.clients) >= foldLeast && !s.job.Needs.EachUpdate && !s.job.Needs.Loss}
+	var (
+		next   atomic.Int64
+		failed atomic.Pointer[error]
+		wg     sync.WaitGroup
+	)
+	for _, w := range s.workers {
+		wg.Go(func() {
+			for ctx.Err() == nil && failed.Load() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(j.clients) {
+					return
+				}
+				if err := a.turn(ctx, j, s, w, task, j.clients[i], g); err != nil {
+					failed.CompareAndSwap(nil, &err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	switch err := failed.Load(); {
+	case err != nil:
+		return *err
+	case ctx.Err() != nil:
+		g.giveUp()
+		return nil
+	}
+	return g.finish()
+}
+
+// turn trains one client.
+func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fed.Task, name string, g *group) error {
+	if !a.desk.wanted(j, name) {
+		return nil
+	}
+	keys := []any{"run", j.GetRun(), "round", j.GetRound(), "client", name}
+	m := a.Dataset.Meter(a.meters[name])
+	c := client.Client{
+		ID: fed.ClientID(name), Data: []*series.Windows{s.framer.Windows(m, s.framer.Ranges(m))}, Kept: w.kept,
+	}
+	if c.Data[0].Len(series.Train) == 0 {
+		a.desk.decline(j, "it has no complete training example", name)
+		return nil
+	}
+	kept, err := a.store.Load(j.GetRun(), name, w.kept)
+	switch {
+	case err != nil:
+		a.Log.Error("what a client keeps cannot be read", append(keys, "error", err)...)
+		a.desk.decline(j, "what it keeps from earlier rounds cannot be read", name)
+		return nil
+	case kept.First:
+		copy(w.kept, s.initial)
+		c.First = true
+	case j.GetRound() <= kept.Round:
+		a.desk.decline(j, fmt.Sprintf("it was counted in round %d already", kept.Round), name)
+		return nil
+	}
+	err = w.Train(ctx, &c, task, &w.update)
+	if err == nil && (math.IsNaN(w.update.Loss) || math.IsInf(w.update.Loss, 0)) {
+		err = fmt.Errorf("the loss is not finite: %w", fed.ErrDiverged)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case errors.Is(err, fed.ErrDiverged):
+		a.Log.Warn("training diverges", append(keys, "error", err)...)
+		a.desk.decline(j, "training diverges", name)
+		return nil
+	case err != nil:
+		a.Log.Error("a client cannot be trained", append(keys, "error", err)...)
+		a.desk.decline(j, "training fails", name)
+		return nil
+	}
+	return g.take(w, task.Shared)
+}
+
+// share is what a result says of one client.
+func share(u *fed.Update, n fed.Needs) *loadstarv1.Share {
+	s := &loadstarv1.Share{
+		Client: string(u.Client), Examples: int64(u.Examples), Steps: int64(u.Steps), TrainLoss: u.TrainLoss,
+	}
+	if n.Loss {
+		s.Loss = u.Loss
+	}
+	return s
+}

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// fates are the results that verdicts end.
+type fates struct {
+	counted, dropped []uint64
+	// rejected are those of the dropped ones that the server found wrong. Trained again
+	// they would be the same, so that they are declined.
+	rejected []*decline
+}
+
+// hear returns the results that verdicts end, and takes the others up itself. A
+// result is counted whole or not at all, so a verdict on one of its clients is one on
+// all.
+func (d *desk) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ended := map[uint64]bool{}
+	for _, v := range verdicts {
+		for _, c := range v.GetClients() {
+			t := turn{v.GetRun(), v.GetRound(), c}
+			p, ok := d.turns[t]
+			if !ok || ended[p.result] {
+				continue
+			}
+			if p.state != ready && p.state != sent {
+				if v.GetOutcome() == loadstarv1.Outcome_OUTCOME_CLOSED {
+					d.close(t, p)
+				}
+				continue
+			}
+			r := d.results[p.result]
+			keys := []any{"run", t.run, "round", t.round, "clients", len(r.Clients)}
+			switch v.GetOutcome() {
+			case loadstarv1.Outcome_OUTCOME_COUNTED:
+				if log.Enabled(context.Background(), slog.LevelDebug) {
+					keys = append(keys, "names", r.Clients)
+				}
+				log.Info("counted", keys...)
+				f.counted, ended[r.ID] = append(f.counted, r.ID), true
+			case loadstarv1.Outcome_OUTCOME_CLOSED:
+				log.Info("came too late", keys...)
+				f.dropped, ended[r.ID] = append(f.dropped, r.ID), true
+			case loadstarv1.Outcome_OUTCOME_REJECTED:
+				log.Warn("rejected", append(keys, "reason", v.GetReason())...)
+				f.dropped, ended[r.ID] = append(f.dropped, r.ID), true
+				f.rejected = append(f.rejected, &decline{run: r.Run, round: r.Round, clients: r.Clients, reason: "the server rejected its result"})
+			case loadstarv1.Outcome_OUTCOME_UNKNOWN, loadstarv1.Outcome_OUTCOME_PART:
+				if p.state == sent {
+					d.resend(p.result)
+				}
+			}
+		}
+	}
+	return f
+}
+
+// refuse has clients declined whose result is gone.
+func (d *desk) refuse(x *decline) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range x.clients {
+		d.at(turn{x.run, x.round, c}).state = declining
+	}
+	d.declines = append(d.declines, x)
+	wake(d.post)
+}
+
+// close gives up a turn that nobody waits for any more.
+func (d *desk) close(t turn, p *place) {
+	switch p.state {
+	case waiting:
+		d.unqueue(t)
+	case training:
+		delete(d.turns, t)
+		a := d.active
+		if a != nil && a.cancel != nil && !slices.ContainsFunc(a.clients, func(c string) bool {
+			return d.is(turn{a.GetRun(), a.GetRound(), c}, training)
+		}) {
+			a.cancel(errClosed)
+		}
+	}
+}
+
+// resend has a result sent again.
+func (d *desk) resend(id uint64) {
+	d.place(d.results[id], ready)
+	if !slices.Contains(d.queue, id) {
+		d.queue = append(d.queue, id)
+	}
+	wake(d.post)
+}
+
+// done removes results that were decided on.
+func (d *desk) done(ids []uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range ids {
+		for _, c := range d.results[id].Clients {
+			delete(d.turns, turn{d.results[id].Run, d.results[id].Round, c})
+		}
+		delete(d.results, id)
+	}
+	d.queue = slices.DeleteFunc(d.queue, func(id uint64) bool { _, ok := d.results[id]; return !ok })
+	wake(d.work) // clients may have waited for it
+}
