@@ -68,15 +68,16 @@ layers, only shared layers travel, and a server combines them.`,
 		SilenceUsage:  true,
 		Version:       version,
 	}
-	root.AddCommand(newData(), newPlan(), newSimulate(), newCompare(), newReproduce(), newReport(), newBacktest(), newModel(), newBench(), newVersion(), &cobra.Command{
-		Use:   "exit-codes",
-		Short: "What the exit codes mean",
-		Long: `Loadstar exits with
+	root.AddCommand(newData(), newPlan(), newSimulate(), newCompare(), newReproduce(), newReport(), newBacktest(), newModel(), newBench(), newVersion(),
+		newServe(), newAgent(), newToken(), newClients(), newRuns(), newAudit(), newBackup(), newRestore(), newNATSNode(), &cobra.Command{
+			Use:   "exit-codes",
+			Short: "What the exit codes mean",
+			Long: `Loadstar exits with
   0  if it did what it was asked to do
   1  if it failed; the reason is the last line on standard error
   2  if the command line was wrong
   3  if it checked data and found a problem in it (data check)`,
-	})
+		})
 	wrapUsage(root)
 	return root
 }

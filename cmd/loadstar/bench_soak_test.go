@@ -1,0 +1,52 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestGrowth(t *testing.T) {
+	// series makes 40 samples, of which the second quarter is around one figure and the
+	// last around another.
+	series := func(from, to vitals) (all []vitals) {
+		for i := range 40 {
+			v := from
+			if i >= 30 {
+				v = to
+			}
+			if i%5 == 0 {
+				v.rss, v.files = v.rss*3, v.files*3 // now and then there is more
+			}
+			if i < 10 {
+				v = vitals{rss: 1 << 40, files: 1e6, goroutines: 1e6} // a start may be anything
+			}
+			all = append(all, v)
+		}
+		return all
+	}
+	const mb = 1 << 20
+	flat := vitals{rss: 200 * mb, files: 1000, goroutines: 3000}
+	for name, c := range map[string]struct {
+		to   vitals
+		want string // of what has grown
+	}{
+		"flat":                 {flat, ""},
+		"less":                 {vitals{100 * mb, 500, 1500}, ""},
+		"within":               {vitals{226 * mb, 1058, 3182}, ""},
+		"memory":               {vitals{226.1 * mb, 1000, 3000}, "grew from 200 to 226 MB of memory"},
+		"files":                {vitals{200 * mb, 1059, 3000}, "from 1000 to 1059 open files"},
+		"goroutines":           {vitals{200 * mb, 1000, 3183}, "from 3000 to 3183 goroutines"},
+		"memory and goroutine": {vitals{2000 * mb, 1000, 30_000}, "MB of memory\nfrom the second quarter to the last the server grew from 3000 to 30000 goroutines"},
+	} {
+		early, late, grown := growth(series(flat, c.to))
+		if early != flat || late != c.to {
+			t.Errorf("%s: from %v to %v", name, early, late)
+		}
+		if (grown == nil) != (c.want == "") || grown != nil && !strings.Contains(grown.Error(), c.want) {
+			t.Errorf("%s: %v", name, grown)
+		}
+	}
+	for n := range 8 { // whatever there is
+		growth(series(flat, flat)[:n+1])
+	}
+}

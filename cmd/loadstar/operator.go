@@ -1,0 +1,61 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"strings"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/pflag"
+
+	"loadstar/internal/edge"
+	"loadstar/internal/mtls"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// operatorFlags say which server a command is for.
+type operatorFlags struct{ server, identity string }
+
+func (o *operatorFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&o.server, "server", cmp.Or(os.Getenv("LOADSTAR_SERVER"), "https://localhost:7443"), "the server ($LOADSTAR_SERVER)")
+	f.StringVar(&o.identity, "operator", cmp.Or(os.Getenv("LOADSTAR_OPERATOR"), "loadstar-data/operator"), "folder with an operator's key.pem, cert.pem and ca.pem ($LOADSTAR_OPERATOR)")
+}
+
+// operator is a connection to a server.
+type operator struct {
+	v1.OperatorServiceClient
+	http   *http.Client
+	server string
+}
+
+func (o *operatorFlags) dial() (*operator, error) {
+	c, err := mtls.ReadFolder(o.identity)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: this needs the folder that the server writes, DIR/operator; name it by --operator", err)
+	} else if err != nil {
+		return nil, err
+	}
+	server := strings.TrimSuffix(o.server, "/")
+	h := mtls.Client(mtls.Transport(c.TLS()))
+	return &operator{v1.NewOperatorServiceClient(h, server), h, server}, nil
+}
+
+// plain takes the wire's code off an error.
+func plain(err error) error {
+	if c := (*connect.Error)(nil); errors.As(err, &c) && c.Code() != connect.CodeUnknown {
+		return errors.New(c.Message())
+	}
+	return err
+}
+
+// blobMost bounds what is fetched from a server.
+const blobMost = 1 << 30
+
+func (o *operator) blob(ctx context.Context, hash string) ([]byte, error) {
+	return edge.Fetch(ctx, o.http, o.server, hash, blobMost)
+}

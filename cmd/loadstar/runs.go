@@ -1,0 +1,302 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/internal/atomicfile"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+func newRuns() *cobra.Command {
+	cmd := &cobra.Command{Use: "runs", Short: "Train plans with a fleet"}
+	cmd.AddCommand(newRunsStart(), newRunsList(), newRunsShow(), newRunsWatch(), newRunsStop(), newRunsWeights())
+	return cmd
+}
+
+func newRunsStart() *cobra.Command {
+	var (
+		o      operatorFlags
+		wait   int64
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "start PLAN",
+		Short: "Train a plan with the fleet",
+		Long: `Train a plan with the fleet: all clients that are there when the run begins. The plan is
+the simulator's; what it says of data and of simulated clients is ignored. A plan that
+a fleet cannot carry out is refused, with the reason.`,
+		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --wait-for 200",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			c, err := o.dial()
+			if err != nil {
+				return err
+			}
+			r, err := c.StartRun(cmd.Context(), &v1.StartRunRequest{Plan: string(text), Clients: wait})
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], plain(err))
+			}
+			if asJSON {
+				return printLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), r.Run)
+			fmt.Fprintf(cmd.ErrOrStderr(), "watch it by: loadstar runs watch %s\n", r.Run)
+			return nil
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().Int64Var(&wait, "wait-for", 0, "begin when so many clients are there")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newRunsList() *cobra.Command {
+	var (
+		o      operatorFlags
+		limit  int32
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List runs, newest first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.dial()
+			if err != nil {
+				return err
+			}
+			r, err := c.ListRuns(cmd.Context(), &v1.ListRunsRequest{Limit: limit})
+			if err != nil {
+				return plain(err)
+			}
+			if asJSON {
+				return printLine(cmd.OutOrStdout(), r.Runs)
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
+			fmt.Fprintln(w, "RUN\tPLAN\tALGORITHM\tSTATE\tROUND\tCLIENTS\tCREATED")
+			for _, x := range r.Runs {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\n", x.Id, x.Name, x.Algorithm, x.State, x.Round, x.Rounds, x.Clients, ago(x.Created))
+			}
+			return w.Flush()
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().Int32Var(&limit, "limit", 20, "how many")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newRunsShow() *cobra.Command {
+	var (
+		o      operatorFlags
+		rounds int32
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "show RUN",
+		Short: "Show a run and its newest rounds",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.dial()
+			if err != nil {
+				return err
+			}
+			r, err := c.GetRun(cmd.Context(), &v1.GetRunRequest{Run: args[0], Rounds: rounds})
+			if err != nil {
+				return plain(err)
+			}
+			out := cmd.OutOrStdout()
+			if asJSON {
+				return printLine(out, r)
+			}
+			x := r.Run
+			fmt.Fprintf(out, "%s: %s, %s, %s\n", x.Id, x.Name, x.Algorithm, stateOf(x))
+			fmt.Fprintf(out, "round %d of %d, version %d, %s\n", x.Round, x.Rounds, x.Version, count(int(x.Clients), "client"))
+			if len(r.Rounds) == 0 {
+				return nil
+			}
+			w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+			fmt.Fprintln(w, roundHeader)
+			for _, x := range r.Rounds {
+				fmt.Fprintln(w, roundRow(x))
+			}
+			return w.Flush()
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().Int32Var(&rounds, "rounds", 10, "how many of the newest rounds")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+const roundHeader = "ROUND\tSTATE\tASKED\tCOUNTED\tLATE\tLOST\tLOSS\tMB\tSECONDS\t"
+
+func roundRow(r *v1.Round) string {
+	seconds := "-"
+	if r.Closed > 0 {
+		seconds = fmt.Sprintf("%.1f", float64(r.Closed-r.Opened)/1000)
+	}
+	return fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%.4g\t%.2f\t%s\t", r.Round, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, float64(r.Bytes)/1e6, seconds)
+}
+
+func stateOf(r *v1.Run) string {
+	if r.Reason != "" {
+		return r.State + ": " + r.Reason
+	}
+	return r.State
+}
+
+func newRunsWatch() *cobra.Command {
+	var (
+		o      operatorFlags
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "watch RUN",
+		Short: "Follow a run round by round until it ends",
+		Long: `Follow a run round by round until it ends. The exit code is 0 if it finished. If the
+connection breaks, it is made again.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.dial()
+			if err != nil {
+				return err
+			}
+			var last *v1.Run
+			for {
+				last, err = watch(cmd, c, args[0], last, asJSON)
+				if last != nil && ended(last) {
+					break
+				}
+				if cmd.Context().Err() != nil {
+					return cmd.Context().Err()
+				}
+				if last == nil {
+					return plain(err)
+				}
+				time.Sleep(time.Second)
+			}
+			if last.State != "finished" {
+				return errors.New(args[0] + " " + stateOf(last))
+			}
+			return nil
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print each round as a line of JSON")
+	return cmd
+}
+
+func ended(r *v1.Run) bool { return r.State != "waiting" && r.State != "running" }
+
+// watch prints what happens until the connection ends, and returns how the run is.
+func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON bool) (*v1.Run, error) {
+	s, err := c.WatchRun(cmd.Context(), &v1.WatchRunRequest{Run: run})
+	if err != nil {
+		return last, err
+	}
+	defer s.Close()
+	out := cmd.OutOrStdout()
+	for s.Receive() {
+		m := s.Msg()
+		switch r := m.Round; {
+		case r == nil && last == nil && !asJSON:
+			fmt.Fprintf(out, "%s: %s, %s, round %d of %d\n", m.Run.Id, m.Run.Name, m.Run.State, m.Run.Round, m.Run.Rounds)
+		case r == nil && ended(m.Run) && !asJSON:
+			fmt.Fprintf(out, "%s after %s, version %d\n", stateOf(m.Run), time.Duration(m.Run.Finished-m.Run.Created)*time.Millisecond, m.Run.Version)
+		case r != nil && asJSON:
+			if err := printLine(out, r); err != nil {
+				return last, err
+			}
+		case r != nil:
+			fmt.Fprintf(out, "round %d of %d %s: asked %d, counted %d, late %d, lost %d, loss %.4g, %.1f s\n",
+				r.Round+1, m.Run.Rounds, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, float64(r.Closed-r.Opened)/1000)
+		}
+		last = m.Run
+	}
+	return last, s.Err()
+}
+
+func newRunsStop() *cobra.Command {
+	var o operatorFlags
+	cmd := &cobra.Command{
+		Use:   "stop RUN",
+		Short: "End a run where it is",
+		Long:  "End a run where it is. Its newest weights stay; results that are on their way are refused.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.dial()
+			if err != nil {
+				return err
+			}
+			_, err = c.StopRun(cmd.Context(), &v1.StopRunRequest{Run: args[0]})
+			return plain(err)
+		},
+	}
+	o.add(cmd.Flags())
+	return cmd
+}
+
+func newRunsWeights() *cobra.Command {
+	var (
+		o   operatorFlags
+		out string
+	)
+	cmd := &cobra.Command{
+		Use:   "weights RUN",
+		Short: "Fetch a run's newest shared weights",
+		Long: `Fetch a run's newest shared weights as a .safetensors file: the same file, byte for byte,
+that loadstar simulate writes for the same plan and data.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.dial()
+			if err != nil {
+				return err
+			}
+			r, err := c.GetRun(cmd.Context(), &v1.GetRunRequest{Run: args[0], Rounds: 1})
+			if err != nil {
+				return plain(err)
+			}
+			if r.Run.Weights == "" {
+				return fmt.Errorf("run %s has not begun", args[0])
+			}
+			b, err := c.blob(cmd.Context(), r.Run.Weights)
+			if err != nil {
+				return err
+			}
+			p, err := recipe.Read([]byte(r.Plan))
+			if err != nil {
+				return err
+			}
+			q, err := recipe.Frame(p, nil)
+			if err != nil {
+				return err
+			}
+			shared := round.ReadFloats(nil, b)
+			if len(shared) != q.Partition.SharedLen() {
+				return fmt.Errorf("the server sent %d weights, the plan shares %d", len(shared), q.Partition.SharedLen())
+			}
+			write := func(w io.Writer) error { return q.WriteShared(w, shared, p.Name, int(r.Run.Version)) }
+			if out == "-" {
+				return write(cmd.OutOrStdout())
+			}
+			return atomicfile.Write(out, func(f *os.File) error { return write(f) })
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().StringVarP(&out, "out", "o", "shared.safetensors", "the file, or - for standard output")
+	return cmd
+}

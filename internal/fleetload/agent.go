@@ -1,0 +1,165 @@
+package fleetload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// agent is one of the fleet. One goroutine at a time has it.
+type agent struct {
+	fleet     *Fleet
+	no        int
+	client    string
+	transport *http.Transport
+	announced bool
+	pushed    []turn // of which nothing final was heard
+	pushes    uint32
+}
+
+// turn is the agent's part of one round.
+type turn struct {
+	run   string
+	round int64
+	at    time.Time // when its push began
+}
+
+const (
+	soonest = 5 * time.Millisecond
+	// retry is when an agent comes back whose call failed.
+	retry = time.Second
+)
+
+// contact is everything that an agent does from one check-in to the next. It returns
+// how long after now that is.
+func (a *agent) contact(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(a.as(ctx), patience)
+	defer cancel()
+	c := &a.fleet.counts
+	q := &v1.CheckInRequest{}
+	for _, t := range a.pushed {
+		q.Pushed = append(q.Pushed, &v1.Turns{Run: t.run, Round: t.round, Clients: []string{a.client}})
+	}
+	start := time.Now()
+	r, err := a.fleet.service.CheckIn(ctx, q)
+	if err != nil {
+		c.failed(ctx, "check-in", err)
+		return retry
+	}
+	answered := time.Now()
+	c.checkIn.add(answered.Sub(start))
+	for _, v := range r.Verdicts {
+		a.hear(v, answered)
+	}
+	for _, t := range r.Tasks {
+		if err := a.do(ctx, t); err != nil {
+			c.failed(ctx, "task", err)
+		}
+	}
+	next := time.Duration(r.NextContactMs)*time.Millisecond - time.Since(answered)
+	return max(next, soonest)
+}
+
+// hear takes up what became of a turn.
+func (a *agent) hear(v *v1.Verdict, now time.Time) {
+	i := 0
+	for i < len(a.pushed) && (a.pushed[i].run != v.Run || a.pushed[i].round != v.Round) {
+		i++
+	}
+	if i == len(a.pushed) {
+		return
+	}
+	c := &a.fleet.counts
+	switch v.Outcome {
+	case v1.Outcome_OUTCOME_COUNTED:
+		c.heard.add(now.Sub(a.pushed[i].at))
+	case v1.Outcome_OUTCOME_CLOSED:
+		c.closed.Add(1)
+	case v1.Outcome_OUTCOME_REJECTED:
+		c.reject(v.Reason)
+	case v1.Outcome_OUTCOME_UNKNOWN: // it is forgotten, and then its task comes again
+		c.unknown.Add(1)
+	default:
+		return
+	}
+	a.pushed = append(a.pushed[:i], a.pushed[i+1:]...)
+}
+
+// do fetches a task's weights and pushes an update of their length.
+func (a *agent) do(ctx context.Context, t *v1.Task) error {
+	size, err := a.fetch(ctx, t.Weights)
+	if err != nil {
+		return err
+	}
+	a.pushes++
+	chunk, sum := a.fleet.numbers.take(size, a.no, a.pushes)
+	defer a.fleet.numbers.put(chunk)
+	c := &a.fleet.counts
+	start := time.Now()
+	r, err := a.fleet.service.Push(ctx, &v1.PushRequest{
+		Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_UPDATE,
+		Shares: []*v1.Share{{Client: a.client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: 0.1}},
+		Sha256: sum[:], Size: int64(size), Chunk: *chunk,
+	})
+	if connect.CodeOf(err) == connect.CodeResourceExhausted {
+		c.busy.Add(1)
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("push: %w", err)
+	}
+	c.push.add(time.Since(start))
+	switch r.Outcome {
+	case v1.Outcome_OUTCOME_ACCEPTED:
+		c.accepted.Add(1)
+		a.pushed = append(a.pushed, turn{t.Run, t.Round, start})
+	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED: // it was sent before, or came late
+		c.closed.Add(1)
+	default:
+		c.reject(r.Outcome.String() + " " + r.Reason)
+	}
+	return nil
+}
+
+// fetch reads a blob, and returns its length. One of the fleet checks its hash: the
+// others would take the time of the machine that is measured.
+func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, a.fleet.Server+"/v1/blobs/"+hash, nil)
+	if err != nil {
+		return 0, err
+	}
+	q.Header.Set("Accept-Encoding", "identity")
+	start := time.Now()
+	r, err := a.transport.RoundTrip(q)
+	if err != nil {
+		return 0, fmt.Errorf("weights: %w", err)
+	}
+	defer r.Body.Close()
+	if r.StatusCode == http.StatusNotFound {
+		// The round has closed since, and its version is gone.
+		a.fleet.counts.closed.Add(1)
+		return 0, errGone
+	} else if r.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("weights: the server says %s", r.Status)
+	}
+	n, err := a.fleet.numbers.check(hash, r.Body)
+	if err != nil {
+		return 0, fmt.Errorf("weights: %w", err)
+	}
+	a.fleet.counts.fetch.add(time.Since(start))
+	return n, nil
+}
+
+// errGone says that a task is over before it was begun.
+var errGone = errors.New("the weights are gone")
+
+// maxBlob bounds what is read.
+const maxBlob = 64 << 20
+
+func limited(r io.Reader) io.Reader { return io.LimitReader(r, maxBlob) }

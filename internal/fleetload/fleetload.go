@@ -1,0 +1,200 @@
+// Package fleetload is a fleet of agents in one process that train nothing, for
+// measuring a server. To the server each is an agent like any other: it has a key, a
+// certificate and a connection of its own, checks in when it is told to, fetches the
+// weights of every task, and returns numbers that could be an update.
+package fleetload
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// Config is a fleet.
+type Config struct {
+	// Server is an https address, Root what its certificate is from, and Token lets
+	// all agents join.
+	Server string
+	Root   *x509.Certificate
+	Token  jointoken.Token
+	// Agents is how many there are, each with one client.
+	Agents int
+	// Inputs are what clients are said to have beyond load and calendar.
+	Inputs []string
+}
+
+// Fleet is agents that have joined. Its methods may be called concurrently, but for
+// Connect, which is for a fleet that rests.
+type Fleet struct {
+	Config
+	agents  []*agent
+	service v1.AgentServiceClient // shows the certificate of the agent in the context
+	numbers numbers
+	counts  counts
+
+	begin, rest chan chan struct{} // to the pacer
+	back        chan contacted
+	stop        context.CancelFunc
+	stopped     chan struct{}
+}
+
+const (
+	// joiners and dialers are how many agents join, and connect, at a time.
+	joiners, dialers = 8, 32
+	// patience is how long a call may take.
+	patience = 2 * time.Minute
+)
+
+// Join lets all agents join. The fleet rests until Go is called. Joined is told how
+// many have, whenever one has.
+func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
+	f := &Fleet{
+		Config: c, agents: make([]*agent, c.Agents),
+		begin: make(chan chan struct{}), rest: make(chan chan struct{}), back: make(chan contacted, c.Agents), stopped: make(chan struct{}),
+	}
+	f.service = v1.NewAgentServiceClient(shown{}, c.Server)
+	// The server knows an agent by its certificate: to join they need no connections
+	// of their own.
+	stranger := mtls.Client(mtls.Transport(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)}))
+	defer stranger.CloseIdleConnections()
+	service := v1.NewAgentServiceClient(stranger, c.Server)
+	var (
+		mu sync.Mutex
+		n  int
+	)
+	if err := f.each(ctx, joiners, func(ctx context.Context, i int) (err error) {
+		if f.agents[i], err = f.join(ctx, service, i); err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			n++
+			joined(n)
+		}
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("joining: %w", err)
+	}
+	ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go f.pace(ctx)
+	return f, nil
+}
+
+// each calls do for every agent's number, several at a time.
+func (f *Fleet) each(ctx context.Context, atOnce int, do func(ctx context.Context, i int) error) error {
+	group, until := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for i := range f.agents {
+		if until.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(until, patience)
+			defer cancel()
+			return do(ctx, i)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, i int) (*agent, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		return nil, err
+	}
+	a := &agent{fleet: f, no: i, client: fmt.Sprintf("virtual-%06d", i)}
+	answer, err := service.Join(ctx, &v1.JoinRequest{Secret: f.Token.Secret(), Csr: csr, Name: a.client})
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Certificates) == 0 {
+		return nil, errors.New("the server sent no certificate")
+	}
+	c := mtls.Credentials{Key: key, Root: f.Root}
+	if c.Leaf, err = x509.ParseCertificate(answer.Certificates[0]); err != nil {
+		return nil, err
+	}
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	t := mtls.Transport(c.TLS())
+	// A connection stands as long as the server lets it, without anything that costs
+	// the generator time: there is no bad link here.
+	t.IdleConnTimeout, t.TLSHandshakeTimeout, t.ResponseHeaderTimeout, t.HTTP2 = 0, patience, patience, nil
+	a.transport = t
+	return a, nil
+}
+
+// Connect makes every agent's connection anew, and announces its client if that is not
+// done. The fleet has forgotten what it was doing.
+func (f *Fleet) Connect(ctx context.Context) error {
+	err := f.each(ctx, dialers, func(ctx context.Context, i int) error {
+		a := f.agents[i]
+		a.transport.CloseIdleConnections()
+		a.pushed = nil
+		if a.announced {
+			_, err := f.service.CheckIn(a.as(ctx), &v1.CheckInRequest{}) // its tasks come again
+			return err
+		}
+		r, err := f.service.Announce(a.as(ctx), &v1.AnnounceRequest{Clients: []string{a.client}, Inputs: f.Inputs, StepSeconds: 3600})
+		if err == nil && len(r.Refused) > 0 {
+			err = fmt.Errorf("the server refuses client %s", a.client)
+		}
+		a.announced = err == nil
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("connecting: %w", err)
+	}
+	return nil
+}
+
+// Close ends the fleet.
+func (f *Fleet) Close() {
+	f.stop()
+	<-f.stopped
+	for _, a := range f.agents {
+		a.transport.CloseIdleConnections()
+	}
+}
+
+// shown sends requests over the connection of the agent in their context: one Connect
+// client for all takes less memory than one for each.
+type shown struct{}
+
+type agentKey struct{}
+
+func (shown) Do(r *http.Request) (*http.Response, error) {
+	a, ok := r.Context().Value(agentKey{}).(*agent)
+	if !ok {
+		return nil, errors.New("a request of nobody")
+	}
+	return a.transport.RoundTrip(r)
+}
+
+var _ connect.HTTPClient = shown{}
+
+// as returns a context whose requests show the agent's certificate.
+func (a *agent) as(ctx context.Context) context.Context {
+	return context.WithValue(ctx, agentKey{}, a)
+}

@@ -1,0 +1,128 @@
+package fleetload
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"math"
+	"math/rand/v2"
+	"sync"
+)
+
+// numbers makes updates: random ones, drawn once for a length, of which the last few
+// differ from push to push. It is safe for concurrent use.
+type numbers struct {
+	mu      sync.Mutex
+	drawn   map[int]*drawn
+	checked map[string]int // lengths of blobs whose hash was found right
+	spare   sync.Pool      // of *[]byte
+	scratch sync.Pool      // of *[64 << 10]byte
+}
+
+// drawn is the numbers of one length, with the hash of all but the tail begun.
+type drawn struct {
+	bytes []byte
+	head  int
+	state []byte
+}
+
+// tail is how many bytes at least are hashed for each push.
+const tail = 64
+
+func draw(size int) (*drawn, error) {
+	d := &drawn{bytes: make([]byte, 0, size), head: max((size-tail)/tail*tail, 0)}
+	rng := rand.New(rand.NewPCG(1, uint64(size)))
+	for range size / 4 {
+		d.bytes = binary.LittleEndian.AppendUint32(d.bytes, math.Float32bits(float32(0.001*rng.NormFloat64())))
+	}
+	h := sha256.New()
+	h.Write(d.bytes[:d.head])
+	var err error
+	d.state, err = h.(encoding.BinaryMarshaler).MarshalBinary()
+	return d, err
+}
+
+// take returns an agent's update of a size and its hash. The bytes are the caller's
+// until it puts them back.
+func (n *numbers) take(size, agent int, push uint32) (*[]byte, [sha256.Size]byte) {
+	d := n.of(size)
+	b, ok := n.spare.Get().(*[]byte)
+	if !ok {
+		b = new([]byte)
+	}
+	*b = append((*b)[:0], d.bytes...)
+	rest := (*b)[d.head:]
+	// Two small numbers, as an update has.
+	for i, x := range []uint32{uint32(agent), push} {
+		if 4*i < len(rest) {
+			binary.LittleEndian.PutUint32(rest[4*i:], math.Float32bits(float32(x&0xffff)/(1<<24)))
+		}
+	}
+	h := sha256.New()
+	if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(d.state); err != nil {
+		h = whole((*b)[:d.head])
+	}
+	h.Write(rest)
+	return b, [sha256.Size]byte(h.Sum(nil))
+}
+
+func whole(b []byte) hash.Hash {
+	h := sha256.New()
+	h.Write(b)
+	return h
+}
+
+func (n *numbers) of(size int) *drawn {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	d := n.drawn[size]
+	if d == nil {
+		d, _ = draw(size) // without a state, take hashes all
+		if n.drawn == nil {
+			n.drawn = map[int]*drawn{}
+		}
+		n.drawn[size] = d
+	}
+	return d
+}
+
+func (n *numbers) put(b *[]byte) { n.spare.Put(b) }
+
+// check reads a blob to its end and returns its length. The first time, it checks its
+// hash, and later its length.
+func (n *numbers) check(name string, r io.Reader) (int, error) {
+	n.mu.Lock()
+	length, ok := n.checked[name]
+	n.mu.Unlock()
+	if ok {
+		buffer, had := n.scratch.Get().(*[64 << 10]byte)
+		if !had {
+			buffer = new([64 << 10]byte)
+		}
+		defer n.scratch.Put(buffer)
+		got, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{limited(r)}, buffer[:])
+		if err == nil && got != int64(length) {
+			err = fmt.Errorf("%d bytes came, and %d before", got, length)
+		}
+		return length, err
+	}
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(limited(r)); err != nil {
+		return 0, err
+	}
+	if sum := sha256.Sum256(b.Bytes()); hex.EncodeToString(sum[:]) != name {
+		return 0, fmt.Errorf("blob %s came as something else", name)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.checked == nil || len(n.checked) > 64 {
+		n.checked = map[string]int{} // old versions are not asked for again
+	}
+	n.checked[name] = b.Len()
+	return b.Len(), nil
+}

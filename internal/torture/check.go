@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"loadstar/agent/keep"
+)
+
+// findings are what ledger and agents say in the end.
+type findings struct {
+	runs, rounds, receipts int
+	// lost counts turns that were asked and never counted, and those that an agent
+	// heard to be counted and the ledger knows nothing of. twice counts what was
+	// counted once too often.
+	lost, twice int
+	faults      []string
+}
+
+func (f *findings) fault(format string, args ...any) {
+	const most = 20
+	if len(f.faults) < most {
+		f.faults = append(f.faults, fmt.Sprintf(format, args...))
+	}
+}
+
+// settle waits until agents have heard of everything that was counted.
+func (s *system) settle(ctx context.Context, limit time.Duration) error {
+	for end := time.Now().Add(limit); ; {
+		counted, err := s.ledger.receipts(ctx)
+		if err != nil {
+			return err
+		}
+		heard, err := s.heard()
+		if err != nil {
+			return err
+		}
+		missing := 0
+		for t := range counted {
+			if !heard[t] {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("of %d turns that were counted, agents have not heard of %d within %s", len(counted), missing, limit)
+		}
+		if !sleep(ctx, 200*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// check holds ledger and agents' logs against each other when all runs have ended.
+// A round counts whom it has asked; one of an asynchronous run counts whoever comes,
+// and is given up if nobody does.
+func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*findings, error) {
+	f := &findings{}
+	runs, err := s.ledger.runs(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	f.runs = len(runs)
+	counted, err := s.ledger.receipts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byRound, byRun := map[turn]int64{}, map[string]int64{}
+	for t, n := range counted {
+		f.receipts += n
+		f.twice += n - 1
+		byRound[turn{run: t.run, round: t.round}] += int64(n)
+		byRun[t.run] += int64(n)
+	}
+	rounds, err := s.ledger.rounds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	merged := map[string]int64{}
+	for _, r := range rounds {
+		f.rounds++
+		merged[r.run] += r.counted
+		if asynchronous[r.run] && (r.state == "merged" || r.state == "abandoned" && r.counted == 0) {
+			continue
+		}
+		if r.state != "merged" {
+			f.fault("round %d of %s is %s", r.round, r.run, r.state)
+		}
+		if n := byRound[turn{run: r.run, round: r.round}]; n != r.counted || n != r.asked || r.late+r.lost != 0 {
+			f.fault("round %d of %s: asked %d, counted %d, late %d, lost %d, receipts %d", r.round, r.run, r.asked, r.counted, r.late, r.lost, n)
+			f.lost += int(max(r.asked-n, 0))
+			f.twice += int(max(n-r.asked, 0))
+		}
+	}
+	for _, r := range runs {
+		if r.state != "finished" {
+			f.fault("run %s is %s: %s", r.id, r.state, r.reason)
+		}
+		if byRun[r.id] != merged[r.id] {
+			f.fault("run %s has %d receipts, and its rounds merged %d", r.id, byRun[r.id], merged[r.id])
+		}
+	}
+	heard, err := s.heard()
+	if err != nil {
+		return nil, err
+	}
+	for t := range heard {
+		if counted[t] == 0 {
+			f.lost++
+			f.fault("client %s has heard that it was counted in round %d of %s, and has no receipt", t.client, t.round, t.run)
+		}
+	}
+	for t := range counted {
+		if !heard[t] {
+			f.fault("client %s was counted in round %d of %s, and its agent never heard", t.client, t.round, t.run)
+		}
+	}
+	for _, table := range []string{"leases", "partials", "updates"} {
+		if n, err := s.ledger.number(ctx, "SELECT count(*) FROM "+table); err != nil {
+			return nil, err
+		} else if n > 0 {
+			f.fault("%d rows are left in %s", n, table)
+		}
+	}
+	return f, nil
+}
+
+// stop ends everything in order but the database. Agents end with nothing left to send.
+func (s *system) stop(limit time.Duration) error {
+	problems := s.drain(time.Now().Add(limit))
+	for i := len(s.servers) - 1; i >= 0; i-- {
+		if s.servers[i].Kind() != kindPostgres {
+			problems = append(problems, s.servers[i].Stop())
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// drain stops all agents. One that has something left to send gets more time.
+func (s *system) drain(end time.Time) (problems []error) {
+	for i, p := range s.hosts {
+		for {
+			if err := p.Stop(); err != nil {
+				problems = append(problems, err)
+			}
+			n, err := s.unsent(i)
+			if err != nil {
+				problems = append(problems, err)
+			}
+			if n == 0 {
+				break
+			}
+			if time.Now().After(end) {
+				problems = append(problems, fmt.Errorf("%s still has %d results to send", p.name, n))
+				break
+			}
+			if err := p.Start(); err != nil {
+				problems = append(problems, err)
+			}
+			time.Sleep(20 * poll)
+		}
+	}
+	return problems
+}
+
+// unsent returns how many results an agent that does not run has not heard of.
+func (s *system) unsent(i int) (int, error) {
+	store, err := keep.Open(s.agentDir(i))
+	if err != nil {
+		return 0, err
+	}
+	all, err := store.Results()
+	return len(all), errors.Join(err, store.Close())
+}

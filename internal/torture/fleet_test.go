@@ -1,0 +1,322 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/internal/pgtest"
+)
+
+// patient is how long a test waits for something to move, on a machine with other
+// things to do.
+const patient = 2 * time.Minute
+
+var shared struct {
+	sync.Once
+	dir, bin string
+	err      error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.dir != "" {
+		os.RemoveAll(shared.dir)
+	}
+	os.Exit(code)
+}
+
+// binary builds the binary under test, once, unless $LOADSTAR_BIN is one.
+func binary(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts dozens of processes")
+	}
+	shared.Do(func() {
+		if shared.bin = os.Getenv("LOADSTAR_BIN"); shared.bin != "" {
+			return
+		}
+		if shared.dir, shared.err = os.MkdirTemp("", "fleet"); shared.err == nil {
+			shared.bin, shared.err = build(t.Context(), shared.dir)
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.bin
+}
+
+// bench is a system in a test.
+type bench struct {
+	*testing.T
+	*system
+	token string
+	runs  map[string]*reference // by the plan's name
+}
+
+// newBench starts a system without agents.
+func newBench(t *testing.T, l layout, meters int) *bench {
+	t.Helper()
+	bin := binary(t)
+	dir, err := os.MkdirTemp("", "fleet") // a test's own would be too long a path for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if l.data, err = generate(t.Context(), bin, dir, meters); err != nil {
+		t.Fatal(err)
+	}
+	s, err := start(t.Context(), bin, dir, l)
+	if errors.Is(err, pgtest.ErrMissing) && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{T: t, system: s, runs: map[string]*reference{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.logs(1500))
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if b.token, err = s.command(t.Context(), "token", "create", "--uses", fmt.Sprint(l.agents)); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// host lets agents join and begin.
+func (b *bench) host(from, to int) {
+	b.Helper()
+	for i := from; i < to; i++ {
+		if err := b.join(b.Context(), b.token, i, patient); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// begin submits a plan, and has it simulated.
+func (b *bench) begin(p plan, clients int) {
+	b.Helper()
+	b.runs[p.name] = simulate(b.Context(), b.bin, b.dir, b.data, p)
+	if err := b.submit(b.Context(), b.dir, p, clients, patient); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// end waits for a run, and returns its identity.
+func (b *bench) end(name string) run {
+	b.Helper()
+	all, err := b.finish(b.Context(), name, patient)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if len(all) != 1 {
+		b.Fatalf("%d runs of %s", len(all), name)
+	}
+	return all[0]
+}
+
+// identical holds a run's weights against the simulator's.
+func (b *bench) identical(name string) {
+	b.Helper()
+	r := b.end(name)
+	if same, err := b.same(b.Context(), r, b.runs[name], patient); err != nil {
+		b.Error(err)
+	} else if !same {
+		b.Errorf("%s: the fleet's weights are not the simulator's", name)
+	}
+}
+
+// right ends everything, and looks at all that is left.
+func (b *bench) right(asynchronous map[string]bool) {
+	b.Helper()
+	if err := b.settle(b.Context(), patient); err != nil {
+		b.Error(err)
+	}
+	if err := b.stop(patient); err != nil {
+		b.Error(err)
+	}
+	f, err := b.check(b.Context(), asynchronous)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, x := range f.faults {
+		b.Error(x)
+	}
+	for _, x := range b.exits() {
+		b.Error(x)
+	}
+	b.Logf("%d runs, %d rounds, %d receipts, lost %d, twice %d", f.runs, f.rounds, f.receipts, f.lost, f.twice)
+}
+
+// TestFleet trains 200 clients of 20 agents on each form of server, and expects the
+// simulator's weights, byte by byte, and every turn counted once.
+func TestFleet(t *testing.T) {
+	for name, l := range map[string]layout{
+		"one aggregator":    {aggregators: 1},
+		"three aggregators": {aggregators: 3},
+		"cluster":           {cluster: true, aggregators: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l.agents = agents
+			b := newBench(t, l, meters)
+			b.host(0, agents)
+			b.begin(planOf(0, 7, 6), meters)
+			b.identical("run-000")
+			b.right(nil)
+		})
+	}
+}
+
+// TestFleetComesAndGoes has agents join when the run already waits for them, and others
+// die and come back in its course.
+func TestFleetComesAndGoes(t *testing.T) {
+	b := newBench(t, layout{aggregators: 2, agents: agents}, meters)
+	b.host(0, agents/2)
+	b.begin(planOf(0, 8, 8), meters)
+	b.host(agents/2, agents)
+	for i := 0; ; i++ {
+		all, err := b.ledger.runs(t.Context(), "run-000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all) > 0 && all[0].ended() {
+			break
+		}
+		end := b.hosts[3*i%agents].Kill
+		if i%2 == 1 {
+			end = b.hosts[3*i%agents].Stop
+		}
+		if err := errors.Join(end(), b.hosts[3*i%agents].Start()); err != nil {
+			t.Fatal(err)
+		}
+		if i > 200 || !sleep(t.Context(), 300*time.Millisecond) {
+			t.Fatal("the run does not end")
+		}
+	}
+	b.identical("run-000")
+	b.right(nil)
+}
+
+// small is a plan that trains in no time.
+func small(algorithm string, rounds int, more string) plan {
+	name := strings.Fields(algorithm)[0]
+	return plan{name, fmt.Sprintf("name: %s\nalgorithm: %s\nrounds: %d\nmodel: {name: fekri2023, lookback: 6, targets: 2, split: {train: 0.7, validation: 0.15}}\nevaluate: {every: 0}\n%s",
+		name, algorithm, rounds, more)}
+}
+
+// TestFleetAlgorithms trains what has something of its own to keep or to send, several
+// runs at a time.
+func TestFleetAlgorithms(t *testing.T) {
+	const clients, hosts = 40, 4
+	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
+	b.host(0, hosts)
+	const usual = "schedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n"
+	plans := []plan{
+		small("scaffold", 6, "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8, lr: 0.05}\n"),
+		small("fedprox", 6, "partition: head\n"+usual),
+		small("fedavgadaptive", 6, usual),
+		small("fedyogi", 6, "partition: head\n"+usual),
+		small("pfedme", 4, usual),
+		small("reptile", 6, usual),
+	}
+	for _, p := range plans {
+		b.begin(p, clients)
+	}
+	for _, p := range plans {
+		b.identical(p.name)
+	}
+	b.right(nil)
+}
+
+// TestFleetAsynchronous trains plans whose course depends on who is faster: what they
+// count adds up, and they learn.
+func TestFleetAsynchronous(t *testing.T) {
+	const clients, hosts = 40, 4
+	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
+	b.host(0, hosts)
+	plans := []plan{
+		small("fedasync", 120, "schedule: {cohort: 12}\nclient: {steps: 4, batch: 16}\n"),
+		small("fedbuff", 40, "partition: head\nschedule: {cohort: 16, buffer: 6}\nclient: {steps: 8, batch: 16}\n"),
+		small("fednorm", 20, "schedule: {cohort: 8, period: 400ms}\nclient: {steps: 4, batch: 16}\n"),
+	}
+	for _, p := range plans {
+		if err := b.submit(t.Context(), b.dir, p, clients, patient); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asynchronous := map[string]bool{}
+	for _, p := range plans {
+		r := b.end(p.name)
+		asynchronous[r.id] = true
+		b.learns(r)
+	}
+	b.right(asynchronous)
+}
+
+// learns expects a loss that falls.
+func (b *bench) learns(r run) {
+	b.Helper()
+	all, err := b.ledger.rounds(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var losses []float64
+	for _, x := range all {
+		if x.run == r.id {
+			losses = append(losses, x.loss)
+		}
+	}
+	mean := func(x []float64) (m float64) {
+		for _, v := range x {
+			m += v / float64(len(x))
+		}
+		return m
+	}
+	third := len(losses) / 3
+	if first, last := mean(losses[:third]), mean(losses[2*third:]); !(last < 0.9*first) {
+		b.Errorf("%s: the loss goes from %.4g to %.4g", r.name, first, last)
+	}
+}
+
+// TestQuantile keeps the table honest.
+func TestQuantile(t *testing.T) {
+	var all []time.Duration
+	for i := 100; i > 0; i-- {
+		all = append(all, time.Duration(i))
+	}
+	for share, want := range map[float64]time.Duration{0.5: 50, 0.99: 99, 1: 100} {
+		if got := quantile(all, share); got != want {
+			t.Errorf("quantile %v is %d, want %d", share, got, want)
+		}
+	}
+	if got := quantile(all[:1], 0.5); got != 100 {
+		t.Errorf("of one it is %d", got)
+	}
+}
+
+// TestTail keeps logs readable.
+func TestTail(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte("first\nsecond\nthird\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := tail(path, 10); got != "third" {
+		t.Errorf("tail is %q", got)
+	}
+	if got := tail(path, 100); lastLine(got) != "third" || !strings.HasPrefix(got, "first") {
+		t.Errorf("tail is %q", got)
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// forwarder is a load balancer of one line: a connection goes to one of the gateways
+// that answer.
+type forwarder struct {
+	listener net.Listener
+	to       []string
+}
+
+// forward begins to forward connections to an address.
+func forward(address string, to ...string) (*forwarder, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarder{l, to}
+	go f.accept()
+	return f, nil
+}
+
+func (f *forwarder) Close() error { return f.listener.Close() }
+
+func (f *forwarder) accept() {
+	for {
+		c, err := f.listener.Accept()
+		if err != nil {
+			return
+		}
+		go f.carry(c)
+	}
+}
+
+// carry connects two ends until one of them hangs up.
+func (f *forwarder) carry(c net.Conn) {
+	defer c.Close()
+	for _, i := range rand.Perm(len(f.to)) {
+		g, err := net.DialTimeout("tcp", f.to[i], time.Second)
+		if err != nil {
+			continue
+		}
+		defer g.Close()
+		var wg sync.WaitGroup
+		for _, ends := range [][2]net.Conn{{c, g}, {g, c}} {
+			wg.Go(func() {
+				io.Copy(ends[0], ends[1]) //nolint:errcheck // however it ends, it ends
+				ends[0].Close()
+				ends[1].Close()
+			})
+		}
+		wg.Wait()
+		return
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// share is how often parts of a kind are killed, of all that there are. A server that is
+// alone lives long enough for agents to come back to it, and for some rounds.
+var share = map[string]int{
+	kindServer: 12, kindGateway: 9, kindAggregator: 12, kindCoordinator: 9, kindNATS: 5, kindPostgres: 5, kindAgent: 80,
+}
+
+// kinds is the order in which they are drawn and told.
+var kinds = []string{kindServer, kindGateway, kindAggregator, kindCoordinator, kindNATS, kindPostgres, kindAgent}
+
+const (
+	killEvery = 400 * time.Millisecond // on average
+	downMost  = 2 * time.Second
+	toldShare = 5 // one of so many is told to end, not killed
+)
+
+// killer kills parts of a system at random, and starts them again.
+type killer struct {
+	system  *system
+	watcher *watcher
+	rng     *rand.Rand // of its one goroutine
+	log     io.Writer
+	seen    int64 // rounds
+	since   int   // kills since the last of them
+
+	mu     sync.Mutex
+	down   map[part]bool
+	killed map[string]int // by kind
+	told   map[string]int
+	rounds int64 // that were merged until the last kill
+	faults []string
+	wg     sync.WaitGroup
+}
+
+func newKiller(s *system, w *watcher, seed uint64, log io.Writer) *killer {
+	return &killer{
+		system: s, watcher: w, rng: rand.New(rand.NewPCG(seed, 0)), log: log,
+		down: map[part]bool{}, killed: map[string]int{}, told: map[string]int{},
+	}
+}
+
+// kills returns how many there were.
+func (k *killer) kills() (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, m := range []map[string]int{k.killed, k.told} {
+		for _, x := range m {
+			n += x
+		}
+	}
+	return n
+}
+
+// run kills so often, or until ctx is done, and returns when everything is up again.
+// Most of it is kept for when something is trained.
+func (k *killer) run(ctx context.Context, n int) {
+	for i := range n {
+		pause := time.Duration((0.5 + k.rng.Float64()) * float64(killEvery))
+		if !sleep(ctx, pause) {
+			break
+		}
+		if i == n/8 {
+			select {
+			case <-k.watcher.training:
+			case <-ctx.Done():
+			}
+		}
+		k.breathe(ctx)
+		p := k.pick()
+		for ; p == nil; p = k.pick() {
+			if !sleep(ctx, 50*time.Millisecond) {
+				break
+			}
+		}
+		if p != nil {
+			k.kill(ctx, p)
+		}
+	}
+	k.rounds = k.watcher.versions()
+	k.wg.Wait()
+}
+
+// breathe waits a while for a round after many kills without one: on a slow machine all
+// of them would fall into the same few.
+func (k *killer) breathe(ctx context.Context) {
+	const most, limit = 10, 10 * time.Second
+	k.since++
+	for end := time.Now().Add(limit); ; {
+		if v := k.watcher.versions(); v != k.seen {
+			k.seen, k.since = v, 0
+		}
+		if k.since < most || time.Now().After(end) || !sleep(ctx, lookEvery) {
+			return
+		}
+	}
+}
+
+// pick returns somebody who is up.
+func (k *killer) pick() part {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	up := map[string][]part{}
+	nodes := 0
+	for _, p := range k.system.parts() {
+		if x, ok := p.(*process); ok && x.kind == kindAgent && !x.Started() {
+			continue // it has not joined
+		}
+		if k.down[p] {
+			if p.Kind() == kindNATS {
+				nodes++
+			}
+			continue
+		}
+		up[p.Kind()] = append(up[p.Kind()], p)
+	}
+	if nodes > 0 {
+		delete(up, kindNATS) // two of three are enough, one is not
+	}
+	all := 0
+	for kind := range up {
+		all += share[kind]
+	}
+	if all == 0 {
+		return nil
+	}
+	x := k.rng.IntN(all)
+	for _, kind := range kinds {
+		if len(up[kind]) == 0 {
+			continue
+		}
+		if x -= share[kind]; x < 0 {
+			p := up[kind][k.rng.IntN(len(up[kind]))]
+			k.down[p] = true
+			return p
+		}
+	}
+	return nil
+}
+
+// kill ends a part, and starts it again a little later.
+func (k *killer) kill(ctx context.Context, p part) {
+	told := k.rng.IntN(toldShare) == 0
+	rest := time.Duration(k.rng.Int64N(int64(downMost)))
+	k.mu.Lock()
+	end, by, how := p.Kill, k.killed, "killed"
+	if told {
+		end, by, how = p.Stop, k.told, "told to end"
+	}
+	by[p.Kind()]++
+	k.mu.Unlock()
+	fmt.Fprintf(k.log, "%s %s %s, for %d ms\n", time.Now().Format("15:04:05.000"), p.Name(), how, rest.Milliseconds())
+	k.wg.Go(func() {
+		if p.Kind() != kindAgent {
+			k.watcher.killed(p.Kind())
+		}
+		k.fault(end())
+		sleep(ctx, rest)
+		k.fault(p.Start())
+		if p.Kind() == kindNATS {
+			k.fault(k.system.whole(ctx, time.Minute))
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.down, p)
+	})
+}
+
+func (k *killer) fault(err error) {
+	if err == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.faults = append(k.faults, err.Error())
+}

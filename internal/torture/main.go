@@ -1,0 +1,304 @@
+// Command torture proves that nothing is lost and nothing is counted twice, whatever
+// dies: it runs a real fleet of the built binary on this machine, kills its processes
+// at random and starts them again, and then holds the trained weights against the
+// simulator's, byte by byte, and what agents were told against the ledger.
+//
+//	go run ./internal/torture -form cluster -kills 200 -seed 7
+//
+// The last line of its output says how it went. If anything was not as it should be,
+// it exits with 1 and leaves the folder with all logs.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// options are those of the command line.
+type options struct {
+	form, bin, dir string
+	kills, rounds  int
+	seed           uint64
+	patience       time.Duration
+	keep           bool
+}
+
+// The fleet: each agent hosts ten clients, and of all clients a fifth is asked at a
+// time, two of an agent, so that some agents send sums and others single updates.
+const (
+	meters = 200
+	agents = 20
+	cohort = 40
+	late   = 5 // agents that join when the killing has begun
+)
+
+func main() {
+	var o options
+	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three NATS nodes, two gateways, three aggregators, two coordinators")
+	flag.StringVar(&o.bin, "bin", "", "the binary (default: build it)")
+	flag.StringVar(&o.dir, "dir", "", "folder to work in (default: a temporary one)")
+	flag.IntVar(&o.kills, "kills", 40, "how often to kill")
+	flag.IntVar(&o.rounds, "rounds", 20, "rounds of a run")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "what is killed when")
+	flag.DurationVar(&o.patience, "patience", 90*time.Second, "give up when nothing moves for so long")
+	flag.BoolVar(&o.keep, "keep", false, "leave the folder")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := execute(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "torture:", err)
+		os.Exit(1)
+	}
+}
+
+// execute works in a folder that it removes if all went well.
+func execute(ctx context.Context, o options, out io.Writer) (err error) {
+	if flag.NArg() > 0 || o.kills < 0 || o.rounds < 1 || o.form != "one" && o.form != "cluster" {
+		return errors.New("see -help")
+	}
+	if o.dir == "" {
+		if o.dir, err = os.MkdirTemp("", "torture"); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(o.dir, 0o755); err != nil { // PostgreSQL is another user
+		return err
+	}
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "torture -form %s -kills %d -seed %d\n", o.form, o.kills, o.seed)
+	err = torture(ctx, o, out)
+	if err != nil {
+		return fmt.Errorf("%w\nall logs are in %s", err, o.dir)
+	}
+	if o.keep {
+		return nil
+	}
+	return os.RemoveAll(o.dir)
+}
+
+// build builds the binary under test.
+func build(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "loadstar")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "loadstar/cmd/loadstar")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building: %w\n%s", err, text)
+	}
+	return path, nil
+}
+
+// plans are trained one after the other: sums, single updates, and control variates.
+func planOf(i int, seed uint64, rounds int) plan {
+	kinds := []string{
+		"algorithm: fedadam\npartition: head\n",
+		"algorithm: fedavgadaptive\npartition: head\nserver: {lr: 0.001}\n",
+		"algorithm: scaffold\npartition: head\nclient: {lr: 0.05, steps: 1, batch: 16}\n",
+	}
+	text := kinds[i%len(kinds)]
+	if !strings.Contains(text, "client:") {
+		text += "client: {steps: 1, batch: 16}\n"
+	}
+	name := fmt.Sprintf("run-%03d", i)
+	return plan{name, fmt.Sprintf("name: %s\nseed: %d\n%smodel: {name: bose2023}\nrounds: %d\nschedule: {cohort: %d}\nevaluate: {every: 0}\n",
+		name, seed+uint64(i), text, rounds, cohort)}
+}
+
+// torture does it all.
+func torture(ctx context.Context, o options, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	begun := time.Now()
+	var err error
+	if o.bin == "" {
+		if o.bin, err = build(ctx, o.dir); err != nil {
+			return err
+		}
+	}
+	if o.bin, err = filepath.Abs(o.bin); err != nil {
+		return err
+	}
+	data, err := generate(ctx, o.bin, o.dir, meters)
+	if err != nil {
+		return err
+	}
+	s, err := start(ctx, o.bin, o.dir, layout{cluster: o.form == "cluster", aggregators: 3, agents: agents, data: data})
+	if err != nil {
+		return err
+	}
+	defer s.Close() //nolint:errcheck // it is over
+	log, err := os.Create(filepath.Join(o.dir, "logs", "kills.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	w := newWatcher(s.ledger)
+	t := &trial{options: o, system: s, watcher: w, killer: newKiller(s, w, o.seed, log), out: out}
+	go w.run(ctx)
+	err = t.run(ctx)
+	if err == nil {
+		err = t.judge(ctx)
+	} else {
+		err = fmt.Errorf("%w\n%s", err, s.logs(1500))
+	}
+	fmt.Fprintf(out, "%.0f s\n", time.Since(begun).Seconds())
+	if t.findings != nil {
+		fmt.Fprintln(out, t.line())
+	}
+	return err
+}
+
+// trial is one run of all this.
+type trial struct {
+	options
+	system   *system
+	watcher  *watcher
+	killer   *killer
+	out      io.Writer
+	trained  int // runs
+	differ   []string
+	findings *findings
+}
+
+// run trains one run after the other until there were enough kills.
+func (t *trial) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// Calls may be made again whose answers got lost.
+	token, err := t.system.insist(ctx, t.patience, "token", "create", "--uses", "1000")
+	if err != nil {
+		return err
+	}
+	for i := range agents - late {
+		if err := t.system.join(ctx, token, i, t.patience); err != nil {
+			return err
+		}
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		t.killer.run(ctx, t.kills)
+	}()
+	for i := agents - late; i < agents; i++ {
+		go func() {
+			if err := t.system.join(ctx, token, i, t.patience); err != nil {
+				cancel(err)
+			}
+		}()
+	}
+	for i := 0; ; i++ {
+		select {
+		case <-over:
+			if i > 0 {
+				return t.system.settle(ctx, t.patience)
+			}
+		default:
+		}
+		if err := t.one(ctx, i); err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			cancel(err)
+			<-over
+			return err
+		}
+	}
+}
+
+// one trains one run, and compares.
+func (t *trial) one(ctx context.Context, i int) error {
+	p := planOf(i, t.seed, t.rounds)
+	ref := simulate(ctx, t.bin, t.dir, t.system.data, p)
+	begun := time.Now()
+	if err := t.system.submit(ctx, t.dir, p, meters, t.patience); err != nil {
+		return err
+	}
+	all, err := t.system.finish(ctx, p.name, t.patience)
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	for _, r := range all {
+		same, err := t.system.same(ctx, r, ref, t.patience)
+		if err != nil {
+			return err
+		}
+		verdict := "as simulated"
+		if !same {
+			verdict = "NOT as simulated"
+			t.differ = append(t.differ, r.name+" "+r.id)
+		}
+		fmt.Fprintf(t.out, "%s, %d rounds in %.1f s, %d kills so far: weights %s\n", p.name, t.rounds, time.Since(begun).Seconds(), t.killer.kills(), verdict)
+		t.trained++
+	}
+	return nil
+}
+
+// judge stops everything and looks at what is left.
+func (t *trial) judge(ctx context.Context) error {
+	stopped := t.system.stop(t.patience)
+	f, err := t.system.check(ctx, nil)
+	if err != nil {
+		return err
+	}
+	t.findings = f
+	if stopped != nil {
+		f.fault("%v", stopped)
+	}
+	for _, x := range slices.Concat(t.killer.faults, t.system.exits()) {
+		f.fault("%s", x)
+	}
+	t.print()
+	if f.lost+f.twice+len(t.differ)+len(f.faults) == 0 {
+		return nil
+	}
+	if len(t.differ) > 0 {
+		f.faults = append(f.faults, "the weights differ in "+strings.Join(t.differ, ", "))
+	}
+	return errors.New(strings.Join(f.faults, "\n"))
+}
+
+// line is the last one.
+func (t *trial) line() string {
+	weights := "identical"
+	if len(t.differ) > 0 {
+		weights = fmt.Sprintf("differ in %d of %d runs", len(t.differ), t.trained)
+	}
+	return fmt.Sprintf("kills %d, counted %d, lost %d, twice %d, weights %s", t.killer.kills(), t.findings.receipts, t.findings.lost, t.findings.twice, weights)
+}
+
+// print writes the table.
+func (t *trial) print() {
+	fmt.Fprintf(t.out, "runs %d, rounds %d, %d of them amid kills, receipts %d\n", t.findings.runs, t.findings.rounds, t.killer.rounds, t.findings.receipts)
+	w := tabwriter.NewWriter(t.out, 0, 4, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "\tkilled\ttold to end\tnext receipt after: median\tp99\tmost\tnext round after: median\tp99\tmost\t")
+	for _, kind := range kinds {
+		if t.killer.killed[kind]+t.killer.told[kind] == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t", kind, t.killer.killed[kind], t.killer.told[kind])
+		if x := t.watcher.times[kind]; x != nil {
+			for _, all := range [][]time.Duration{x.receipt, x.round} {
+				for _, q := range []float64{0.5, 0.99, 1} {
+					fmt.Fprintf(w, "%.2f s\t", quantile(all, q).Seconds())
+				}
+			}
+		}
+		fmt.Fprintln(w)
+	}
+	w.Flush()
+}

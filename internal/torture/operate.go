@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"loadstar/agent/identity"
+)
+
+// command runs one command of the binary under test, as an operator would.
+func (s *system) command(ctx context.Context, args ...string) (string, error) {
+	return command(ctx, s.bin, []string{"LOADSTAR_SERVER=" + s.address, "LOADSTAR_OPERATOR=" + s.operator}, 20*time.Second, args...)
+}
+
+func command(ctx context.Context, bin string, env []string, limit time.Duration, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, lastLine(strings.TrimSpace(problems.String())))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// insist runs a command again and again, as somebody would while servers come and go.
+func (s *system) insist(ctx context.Context, limit time.Duration, args ...string) (string, error) {
+	for end := time.Now().Add(limit); ; {
+		out, err := s.command(ctx, args...)
+		if err == nil {
+			return out, nil
+		}
+		if time.Now().After(end) || !sleep(ctx, 300*time.Millisecond) {
+			return "", fmt.Errorf("within %s: %w", limit, err)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// join lets an agent join, however often that takes, and starts it.
+func (s *system) join(ctx context.Context, token string, i int, limit time.Duration) error {
+	for end := time.Now().Add(limit); ; {
+		if _, err := identity.Open(s.agentDir(i)); err == nil {
+			return s.hosts[i].Start()
+		}
+		_, err := s.command(ctx, "agent", "join", s.address, token, "--dir", s.agentDir(i), "--name", s.hosts[i].name)
+		if err == nil {
+			continue
+		}
+		if time.Now().After(end) || !sleep(ctx, 300*time.Millisecond) {
+			return fmt.Errorf("%s does not join within %s: %w", s.hosts[i].name, limit, err)
+		}
+	}
+}
+
+func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// freePort returns a port that nobody listens on, below those that the system gives
+// to connections: it must still be free when a part comes up again.
+func freePort() (int, error) {
+	const first, ports = 20000, 10000
+	var last error
+	for range 100 {
+		port := first + rand.IntN(ports)
+		l, err := net.Listen("tcp", loopback(port))
+		if err != nil {
+			last = err
+			continue
+		}
+		return port, l.Close()
+	}
+	return 0, last
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// part is a piece of the system that can be killed and started again.
+type part interface {
+	Kind() string
+	Name() string
+	// Start returns when it has been started, which is before it is ready.
+	Start() error
+	// Kill ends it at once, Stop in order. Both return when it is gone.
+	Kill() error
+	Stop() error
+	// Log returns the end of what it has written.
+	Log(bytes int) string
+}
+
+// process is a part that is a process of the binary under test. All its lives write
+// into one log. Like a machine's supervisor, it starts a process again that ended
+// without being told to.
+type process struct {
+	kind, name string
+	bin, log   string
+	args       []string
+
+	mu     sync.Mutex
+	wanted bool
+	child  *os.Process
+	ended  chan struct{} // closed when the child has
+	code   int           // with which it did
+	exits  []string      // what it said when it ended by itself
+}
+
+const (
+	// stopFor is longer than the server lets calls finish.
+	stopFor   = 30 * time.Second
+	respawnIn = 500 * time.Millisecond
+)
+
+func (p *process) Kind() string { return p.kind }
+func (p *process) Name() string { return p.name }
+
+// Start implements part.
+func (p *process) Start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted = true
+	if p.child != nil {
+		return nil
+	}
+	return p.launch()
+}
+
+// launch starts a child. The lock is held.
+func (p *process) launch() error {
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(p.bin, p.args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	begun, ended := make(chan error), make(chan struct{})
+	go func() {
+		defer out.Close()
+		// A child is killed when the thread ends that started it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		begun <- err
+		if err == nil {
+			cmd.Wait() //nolint:errcheck // its state says the same
+			p.over(cmd.ProcessState, ended)
+		}
+	}()
+	if err := <-begun; err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	p.child, p.ended = cmd.Process, ended
+	return nil
+}
+
+// over takes up that a child has ended.
+func (p *process) over(s *os.ProcessState, ended chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer close(ended)
+	p.child, p.code = nil, s.ExitCode()
+	if !p.wanted {
+		return
+	}
+	p.exits = append(p.exits, fmt.Sprintf("%s: %s", s, lastLine(p.Log(2000))))
+	time.AfterFunc(respawnIn, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.wanted && p.child == nil {
+			if err := p.launch(); err != nil {
+				p.exits = append(p.exits, err.Error())
+			}
+		}
+	})
+}
+
+// signal sends a signal to the child, if there is one, and returns what tells of its
+// end.
+func (p *process) signal(s syscall.Signal) (ended chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted = false
+	if p.child == nil {
+		return nil, nil
+	}
+	if err := p.child.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return nil, err
+	}
+	return p.ended, nil
+}
+
+// Kill implements part.
+func (p *process) Kill() error {
+	ended, err := p.signal(syscall.SIGKILL)
+	if ended != nil {
+		<-ended
+	}
+	return err
+}
+
+// Stop implements part. A process that was told to end does so, and without an error.
+func (p *process) Stop() error {
+	ended, err := p.signal(syscall.SIGTERM)
+	if ended == nil {
+		return err
+	}
+	select {
+	case <-ended:
+	case <-time.After(stopFor):
+		return errors.Join(fmt.Errorf("%s does not end within %s of SIGTERM", p.name, stopFor), p.Kill())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Told before it listens to signals, it dies of it.
+	if p.code != 0 && p.code != -1 {
+		return fmt.Errorf("%s ends with code %d when it is told to end: %s", p.name, p.code, lastLine(p.Log(2000)))
+	}
+	return nil
+}
+
+// Started says whether the process is meant to run.
+func (p *process) Started() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.wanted
+}
+
+// Exits returns what the process said when it ended by itself.
+func (p *process) Exits() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exits
+}
+
+// Log implements part.
+func (p *process) Log(n int) string { return tail(p.log, n) }
+
+// tail returns the last bytes of a file, from a line's begin on.
+func tail(path string, n int) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err.Error()
+	}
+	from := max(info.Size()-int64(n), 0)
+	b := make([]byte, info.Size()-from)
+	k, _ := f.ReadAt(b, from)
+	b = bytes.TrimSpace(b[:k])
+	if i := bytes.IndexByte(b, '\n'); from > 0 && i >= 0 {
+		b = b[i+1:]
+	}
+	return string(b)
+}
+
+func lastLine(text string) string {
+	b := []byte(text)
+	return string(b[bytes.LastIndexByte(b, '\n')+1:])
+}

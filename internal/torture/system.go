@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// The kinds of parts.
+const (
+	kindServer      = "server" // with all roles
+	kindGateway     = "gateway"
+	kindAggregator  = "aggregator"
+	kindCoordinator = "coordinator"
+	kindNATS        = "nats"
+	kindPostgres    = "postgres"
+	kindAgent       = "agent"
+)
+
+// layout is what a system consists of.
+type layout struct {
+	// cluster is PostgreSQL, three NATS nodes, two gateways and two coordinators, each
+	// a process of its own; otherwise one server does everything.
+	cluster bool
+	// aggregators are processes of their own in a cluster, and otherwise workers.
+	aggregators int
+	agents      int
+	// data is the prepared dataset, whose meters the agents share.
+	data string
+}
+
+// system is Loadstar at work on this machine, all in one folder.
+type system struct {
+	layout
+	bin, dir string
+
+	address  string // of the gateways
+	operator string // folder
+	ledger   *ledger
+	servers  []part
+	hosts    []*process // agents
+	nats     []string
+	closers  []io.Closer
+}
+
+const (
+	poll = 100 * time.Millisecond
+	lead = 2 * time.Second
+)
+
+// start starts the servers of a system, and no agent yet.
+func start(ctx context.Context, bin, dir string, l layout) (*system, error) {
+	s := &system{layout: l, bin: bin, dir: dir}
+	for _, sub := range []string{"logs", "servers", "agents"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	begin := s.one
+	if l.cluster {
+		begin = s.many
+	}
+	if err := begin(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	for i := range l.agents {
+		name := fmt.Sprintf("agent-%02d", i+1)
+		s.hosts = append(s.hosts, s.process(kindAgent, name, "agent", "run", "--dir", s.agentDir(i), "--data", l.data,
+			"--part", fmt.Sprintf("%d/%d", i+1, l.agents), "--workers", "1", "--log-format", "json", "--log-level", "debug"))
+	}
+	return s, nil
+}
+
+func (s *system) process(kind, name string, args ...string) *process {
+	return &process{kind: kind, name: name, bin: s.bin, args: args, log: filepath.Join(s.dir, "logs", name+".log")}
+}
+
+func (s *system) agentDir(i int) string {
+	return filepath.Join(s.dir, "agents", fmt.Sprintf("%02d", i+1))
+}
+
+// serve returns a server process, and where its health is told.
+func (s *system) serve(kind, name string, args ...string) (p *process, watch string, err error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, "", err
+	}
+	watch = loopback(port)
+	dir := filepath.Join(s.dir, "servers", name)
+	// A lease is longer than anything that happens here: a turn is never lost.
+	all := append([]string{
+		"serve", "--dir", dir, "--watch", watch, "--poll", poll.String(), "--lead", lead.String(), "--lease", "10m",
+	}, args...)
+	return s.process(kind, name, all...), watch, nil
+}
+
+// one is a single server.
+func (s *system) one(ctx context.Context) error {
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	p, watch, err := s.serve(kindServer, "server", "--listen", loopback(port), "--aggregators", fmt.Sprint(s.aggregators))
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(s.dir, "servers", "server")
+	s.address, s.operator = "https://"+loopback(port), filepath.Join(dir, "operator")
+	s.ledger = sqliteLedger(filepath.Join(dir, "ledger.db"))
+	s.servers = []part{p}
+	if err := p.Start(); err != nil {
+		return err
+	}
+	return s.ready(ctx, p, watch)
+}
+
+// many is a cluster.
+func (s *system) many(ctx context.Context) error {
+	db, err := s.postgres()
+	if err != nil {
+		return err
+	}
+	s.servers = append(s.servers, db)
+	if s.ledger, err = postgresLedger(db.server.URL(database)); err != nil {
+		return err
+	}
+	if err := s.natsNodes(); err != nil {
+		return err
+	}
+	common := []string{"--database", db.server.URL(database), "--nats", strings.Join(s.nats, ","), "--blobs", filepath.Join(s.dir, "blobs")}
+	var gateways []string
+	var watches []string
+	var processes []*process
+	add := func(kind string, n int, more ...string) error {
+		for i := range n {
+			args := append([]string{"--roles", kind}, common...)
+			if kind == kindGateway {
+				port, err := freePort()
+				if err != nil {
+					return err
+				}
+				gateways = append(gateways, loopback(port))
+				args = append(args, "--listen", loopback(port))
+			}
+			p, watch, err := s.serve(kind, fmt.Sprintf("%s-%d", kind, i+1), append(args, more...)...)
+			if err != nil {
+				return err
+			}
+			processes, watches = append(processes, p), append(watches, watch)
+			s.servers = append(s.servers, p)
+		}
+		return nil
+	}
+	if err := errors.Join(add(kindGateway, 2), add(kindAggregator, s.aggregators), add(kindCoordinator, 2)); err != nil {
+		return err
+	}
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	f, err := forward(loopback(port), gateways...)
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, f)
+	s.address, s.operator = "https://"+loopback(port), filepath.Join(s.dir, "servers", processes[0].name, "operator")
+	for i, p := range processes {
+		if i > 0 { // as the manual says: from the first
+			from, to := filepath.Join(s.dir, "servers", processes[0].name, "pki"), filepath.Join(s.dir, "servers", p.name, "pki")
+			if err := copyPrivate(from, to); err != nil {
+				return err
+			}
+		}
+		if err := p.Start(); err != nil {
+			return err
+		}
+		if i == 0 {
+			if err := s.ready(ctx, p, watches[0]); err != nil {
+				return err
+			}
+		}
+	}
+	for i, p := range processes {
+		if err := s.ready(ctx, p, watches[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyPrivate(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	files, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(filepath.Join(from, f.Name()))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, f.Name()), b, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ready waits until a server says that it is.
+func (s *system) ready(ctx context.Context, p part, watch string) error {
+	const limit = time.Minute
+	client := http.Client{Timeout: 5 * time.Second}
+	for end := time.Now().Add(limit); ; {
+		r, err := client.Get("http://" + watch + "/readyz")
+		if err == nil {
+			text, _ := io.ReadAll(r.Body)
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(strings.TrimSpace(string(text)))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s is not ready within %s: %w\n%s", p.Name(), limit, err, p.Log(2000))
+		}
+	}
+}
+
+// Close kills everything that runs.
+func (s *system) Close() error {
+	var all []error
+	for _, p := range s.hosts {
+		all = append(all, p.Kill())
+	}
+	// PostgreSQL last, as the others cry when it is gone.
+	for i := len(s.servers) - 1; i >= 0; i-- {
+		all = append(all, s.servers[i].Kill())
+	}
+	for _, c := range s.closers {
+		all = append(all, c.Close())
+	}
+	if s.ledger != nil {
+		s.ledger.Close()
+	}
+	return errors.Join(all...)
+}
+
+// parts returns all parts.
+func (s *system) parts() []part {
+	all := append([]part(nil), s.servers...)
+	for _, p := range s.hosts {
+		all = append(all, p)
+	}
+	return all
+}
+
+// exits returns which processes ended by themselves, and what they said.
+func (s *system) exits() (all []string) {
+	for _, p := range s.parts() {
+		if p, ok := p.(*process); ok {
+			for _, e := range p.Exits() {
+				all = append(all, p.name+" ended by itself, "+e)
+			}
+		}
+	}
+	return all
+}
+
+// logs returns the ends of all logs, for people to find out what went wrong.
+func (s *system) logs(bytes int) string {
+	var b strings.Builder
+	for _, p := range s.parts() {
+		fmt.Fprintf(&b, "--- %s\n%s\n", p.Name(), p.Log(bytes))
+	}
+	return b.String()
+}

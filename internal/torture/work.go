@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// generate makes up a prepared dataset.
+func generate(ctx context.Context, bin, dir string, meters int) (string, error) {
+	raw, prepared := filepath.Join(dir, "data"), filepath.Join(dir, "data.prepared")
+	if _, err := command(ctx, bin, nil, 2*time.Minute, "data", "generate", "--meters", fmt.Sprint(meters), "--days", "60", "-o", raw); err != nil {
+		return "", err
+	}
+	_, err := command(ctx, bin, nil, 2*time.Minute, "data", "prepare", raw, "-o", prepared)
+	return prepared, err
+}
+
+// plan is something to train.
+type plan struct {
+	name string
+	text string
+}
+
+// write stores the plan as a file.
+func (p plan) write(dir string) (path string, err error) {
+	path = filepath.Join(dir, p.name+".yaml")
+	return path, os.WriteFile(path, []byte(p.text), 0o644)
+}
+
+// reference is what the simulator makes of a plan: the file of the shared weights.
+type reference struct {
+	done chan struct{}
+	path string
+	err  error
+}
+
+// simulate begins to work a reference out.
+func simulate(ctx context.Context, bin, dir, data string, p plan) *reference {
+	r := &reference{done: make(chan struct{}), path: filepath.Join(dir, "simulated-"+p.name, "shared.safetensors")}
+	go func() {
+		defer close(r.done)
+		path, err := p.write(dir)
+		if err == nil {
+			_, err = command(ctx, bin, nil, 10*time.Minute, "simulate", path, "--data", data, "--out", filepath.Dir(r.path), "--workers", "1", "--save", "10m", "--quiet")
+		}
+		r.err = err
+	}()
+	return r
+}
+
+// submit starts a run, once, however often servers are away: an answer that got lost
+// may have been a run. If it was two in the end, both are looked at.
+func (s *system) submit(ctx context.Context, dir string, p plan, clients int, limit time.Duration) error {
+	path, err := p.write(dir)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(limit); ; {
+		_, err := s.command(ctx, "runs", "start", path, "--wait-for", fmt.Sprint(clients))
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) || !sleep(ctx, 500*time.Millisecond) {
+			return err
+		}
+		if all, err := s.ledger.runs(ctx, p.name); err == nil && len(all) > 0 {
+			return nil
+		}
+	}
+}
+
+// finish waits until all runs of a name have ended. It gives up when nothing at all
+// has happened for so long.
+func (s *system) finish(ctx context.Context, name string, patience time.Duration) ([]run, error) {
+	var last progress
+	moved := time.Now()
+	for {
+		if p, err := s.ledger.progress(ctx); err == nil && p != last {
+			last, moved = p, time.Now()
+		}
+		all, err := s.ledger.runs(ctx, name)
+		running := err != nil || len(all) == 0
+		for _, r := range all {
+			running = running || !r.ended()
+			if r.ended() && r.state != "finished" {
+				return all, fmt.Errorf("run %s (%s) %s: %s", r.id, r.name, r.state, r.reason)
+			}
+		}
+		if !running {
+			return all, nil
+		}
+		if time.Since(moved) > patience {
+			return all, fmt.Errorf("nothing moves for %s: %s", patience, s.where(ctx))
+		}
+		if !sleep(ctx, 100*time.Millisecond) {
+			return all, ctx.Err()
+		}
+	}
+}
+
+// where says how far all is, for people to find out what is stuck.
+func (s *system) where(ctx context.Context) string {
+	p, err := s.ledger.progress(ctx)
+	if err != nil {
+		return fmt.Sprintf("the ledger cannot be read: %v", err)
+	}
+	text := fmt.Sprintf("%+v", p)
+	for _, q := range []struct{ what, query string }{
+		{"clients", "SELECT count(*) FROM clients"},
+		{"leases", "SELECT count(*) FROM leases"},
+		{"partials", "SELECT count(*) FROM partials"},
+		{"updates", "SELECT count(*) FROM updates"},
+	} {
+		if n, err := s.ledger.number(ctx, q.query); err == nil {
+			text += fmt.Sprintf(", %d %s", n, q.what)
+		}
+	}
+	if all, err := s.ledger.rounds(ctx); err == nil {
+		for _, r := range all {
+			if r.state != "merged" {
+				text += fmt.Sprintf("; %+v", r)
+			}
+		}
+	}
+	return text
+}
+
+// same says whether a run's weights are those of the simulator, byte by byte.
+func (s *system) same(ctx context.Context, r run, ref *reference, limit time.Duration) (bool, error) {
+	select {
+	case <-ref.done:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if ref.err != nil {
+		return false, ref.err
+	}
+	path := filepath.Join(s.dir, "weights-"+r.id+".safetensors")
+	if _, err := s.insist(ctx, limit, "runs", "weights", r.id, "-o", path); err != nil {
+		return false, err
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	want, err := os.ReadFile(ref.path)
+	if err != nil {
+		return false, err
+	}
+	return bytes.Equal(got, want), nil
+}
+
+// heard returns what agents were told was counted, from their logs.
+func (s *system) heard() (map[turn]bool, error) {
+	all := map[turn]bool{}
+	for _, p := range s.hosts {
+		text, err := os.ReadFile(p.log)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		for line := range bytes.Lines(text) {
+			var x struct {
+				Msg   string
+				Run   string
+				Round int64
+				Names []string
+			}
+			// What a killed process could not write to the end is not a line.
+			if json.Unmarshal(line, &x) != nil || x.Msg != "counted" {
+				continue
+			}
+			for _, c := range x.Names {
+				all[turn{x.Run, x.Round, c}] = true
+			}
+		}
+	}
+	return all, nil
+}
