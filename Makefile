@@ -11,21 +11,21 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build the static binary into bin/ and print its size
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/loadstar ./cmd/loadstar
-	@ls -l bin/loadstar | awk '{ printf "bin/loadstar %.1f MB\n", $$5 / 1e6 }'
+build: ## Build the static binaries into bin/ and print their sizes
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/loadstar ./cmd/loadstar-agent
+	@ls -l bin/loadstar bin/loadstar-agent | awk '{ printf "%s %.1f MB\n", $$9, $$5 / 1e6 }'
 
 .PHONY: check
 check: format vet lint test ## Everything a change must pass: format, vet, staticcheck, architecture, tests
 
 .PHONY: format
 format: ## Fail if gofumpt would change a file
-	@out=$$($(TOOL) gofumpt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	@out=$$($(TOOL) gofumpt -l $$(git ls-files -co --exclude-standard '*.go' ':!proto')); \
 	if [ -n "$$out" ]; then echo "not formatted (run make fix):"; echo "$$out"; exit 1; fi
 
 .PHONY: fix
 fix: ## Format the code
-	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go')
+	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go' ':!proto')
 
 .PHONY: vet
 vet: ## go vet, also of the assembly for arm64
@@ -46,15 +46,25 @@ test: ## The tests, architecture included
 race: ## The tests of what runs concurrently, under the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -short -run 'Concurrent|Backtest|Windows|Prepared|Keep|Workers' ./nn ./nn/kernel ./series ./forecast ./lab/sim
 
+# Into a folder: what protoc makes of the wire.
+define PROTOC
+	go build -modfile=tools/go.mod -o $(1)/ google.golang.org/protobuf/cmd/protoc-gen-go connectrpc.com/connect/cmd/protoc-gen-connect-go && \
+	protoc -I proto --plugin=$(1)/protoc-gen-go --plugin=$(1)/protoc-gen-connect-go --go_out=$(2) --go_opt=module=loadstar \
+		--connect-go_out=$(2) --connect-go_opt=module=loadstar,simple=true,package_suffix= proto/loadstar/v1/*.proto
+endef
+
 .PHONY: generate
-generate: ## Write the generated assembly anew
+generate: ## Write the generated assembly and the wire's code anew; needs protoc
 	go generate ./...
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && $(call PROTOC,$$dir,.)
 
 .PHONY: generated
-generated: ## Fail if the committed assembly is not what the generator writes
+generated: ## Fail if the committed assembly or the wire's code is not what the generators write
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	go -C nn/kernel/gen run . -dir $$dir && \
 	for f in $$dir/*; do diff -q nn/kernel/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && mkdir $$dir/out && $(call PROTOC,$$dir,$$dir/out) && \
+	for f in $$dir/out/proto/loadstar/v1/*; do diff -q proto/loadstar/v1/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
 
 .PHONY: web
 web: ## Bundle the report's pictures anew from web/report; needs npm
@@ -94,6 +104,21 @@ fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 		package=$${t%%:*}; rate=$${t##*:}; target=$${t#*:}; target=$${target%:*}; \
 		go test -run '^$$' -fuzztime $$((rate * $(FUZZ_SECONDS)))x -fuzzminimizetime 20x -fuzz "^$$target$$" "./$$package"; \
 	done
+
+KILLS ?= 40
+.PHONY: torture
+torture: build ## Kill a real fleet's processes at random, KILLS times in each form: nothing may be lost or counted twice; needs PostgreSQL
+	go run ./internal/torture -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+	go run ./internal/torture -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+
+.PHONY: bench-fleet
+bench-fleet: build ## 10,000 agents against a server, beside the bare bus and ledger
+	bin/loadstar bench fleet
+
+SOAK ?= 1h
+.PHONY: soak
+soak: build ## Rounds without end for SOAK: memory, files and goroutines of the server must not grow
+	bin/loadstar bench soak --for $(SOAK)
 
 CORE_GROUPS := cambridge-core42 hog-core42 robin-core42 resstock-ca-core42 resstock-tx-core42 resstock-vt-core42 sgsc-core19
 .PHONY: baselines
