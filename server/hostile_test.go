@@ -117,7 +117,7 @@ func TestStrangers(t *testing.T) {
 		"another root's": st.certify(other, who, time.Hour),
 		"an expired":     st.certify(st.authority, who, time.Nanosecond),
 	} {
-		if _, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{}); err == nil || !strings.Contains(err.Error(), "tls") {
+		if _, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{}); !hungUp(err) {
 			t.Errorf("%s certificate: %v", name, err)
 		}
 	}
@@ -131,6 +131,9 @@ func TestStrangers(t *testing.T) {
 		t.Error(r, err)
 	}
 }
+
+// hungUp says that a call has failed without an answer: the connection was not made.
+func hungUp(err error) bool { return err != nil && !connect.IsWireError(err) }
 
 func second[T any](_ T, err error) error { return err }
 
@@ -180,7 +183,7 @@ func TestExpires(t *testing.T) {
 	})
 	st.wantCode("on the old connection", err, connect.CodeUnauthenticated)
 	h.CloseIdleConnections()
-	if _, err := c.CheckIn(t.Context(), &v1.CheckInRequest{}); err == nil || !strings.Contains(err.Error(), "tls") {
+	if _, err := c.CheckIn(t.Context(), &v1.CheckInRequest{}); !hungUp(err) {
 		t.Errorf("on a new one: %v", err)
 	}
 	if _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {

@@ -118,7 +118,7 @@ func TestHalfOpen(t *testing.T) {
 	runtime.GC()
 	runtime.GC() // what was put aside for others goes with the second
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 48<<20 { // on both ends
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 96<<20 { // on both ends
 		t.Errorf("%d MB are taken", grown>>20)
 	} else {
 		t.Logf("%d MB are taken", grown>>20)

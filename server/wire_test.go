@@ -485,8 +485,8 @@ func pass(to, from net.Conn, n *atomic.Int64) {
 // few percent, everything included that is not TCP's own.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
-	const rounds = 12
-	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = 250*time.Millisecond, 250*time.Millisecond })
+	const poll = 250 * time.Millisecond
+	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = poll, poll })
 	d := homes(t, 2)
 	var all []*counter
 	for i := range d.Len() {
@@ -494,38 +494,42 @@ func TestTraffic(t *testing.T) {
 		all = append(all, c)
 		st.host(fmt.Sprint("home-", i), c.url, firstHomes(t, d, i, i+1))
 	}
-	plan := fmt.Sprintf("{algorithm: fedavg, partition: head, rounds: %d, model: {name: bose2023}, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds)
-	s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 2})
-	must(t, err)
-	// From the start of one round to the start of another.
-	at := func(n int64) (up, down int64) {
-		st.soon(fmt.Sprintf("round %d begins", n), func() bool {
-			r, err := st.ledger.Run(t.Context(), s.Run)
-			must(t, err)
-			return r.Round >= n
-		})
-		for _, c := range all {
-			up, down = up+c.up.Load(), down+c.down.Load()
-		}
-		return up, down
+	plan := func(rounds int) string {
+		// A seed of its own: weights that an agent has are not fetched again.
+		return fmt.Sprintf("{algorithm: fedavg, partition: head, seed: %d, rounds: %d, model: {name: bose2023}, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds, rounds)
 	}
-	const first, last = 2, rounds - 1
-	up0, down0 := at(first)
-	checkIns := st.checkIns()
-	up1, down1 := at(last)
-	checkIns = st.checkIns() - checkIns
-	st.finished(s.Run)
-	p, err := recipe.Read([]byte(plan))
+	// measure returns what a whole run takes, from its start until everybody knows of
+	// its end.
+	measure := func(rounds int) (up, down, checkIns float64) {
+		now := func(sign float64) {
+			for _, c := range all {
+				up, down = up+sign*float64(c.up.Load()), down+sign*float64(c.down.Load())
+			}
+			checkIns += sign * st.checkIns()
+		}
+		now(-1)
+		s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan(rounds), Clients: 2})
+		must(t, err)
+		st.finished(s.Run)
+		time.Sleep(2 * poll)
+		now(1)
+		return up, down, checkIns
+	}
+	// The difference of two is what rounds take, on connections that stand.
+	const few, many = 3, 15
+	up0, down0, checkIns0 := measure(few)
+	up, down, checkIns := measure(many)
+	turns := float64((many - few) * d.Len())
+	up, down, checkIns = (up-up0)/turns, (down-down0)/turns, (checkIns-checkIns0)/turns
+	p, err := recipe.Read([]byte(plan(many)))
 	must(t, err)
 	problem, err := recipe.Frame(p, d)
 	must(t, err)
 	want := recipe.TrafficOf(problem.Partition, fed.Needs{})
-	turns := float64((last - first) * d.Len())
-	up, down := float64(up1-up0)/turns, float64(down1-down0)/turns
 	t.Logf("a client, a round: %.0f bytes up and %.0f down; the plan says %d and %d: %+.2f %% and %+.2f %%; %.2f check-ins",
-		up, down, want.Up, want.Down, 100*(up/float64(want.Up)-1), 100*(down/float64(want.Down)-1), checkIns/turns)
+		up, down, want.Up, want.Down, 100*(up/float64(want.Up)-1), 100*(down/float64(want.Down)-1), checkIns)
 	// A check-in that hears nothing new takes a little more than half a percent.
-	most := 1.03 + 0.006*max(checkIns/turns-1.5, 0)
+	most := 1.03 + 0.006*max(checkIns-1.5, 0)
 	for what, got := range map[string]float64{"up": up / float64(want.Up), "down": down / float64(want.Down)} {
 		if got < 1 || got > most {
 			t.Errorf("%s: %.4f of what the plan says, want %.4f at most", what, got, most)
@@ -539,6 +543,7 @@ func TestTraffic(t *testing.T) {
 	// What it costs to come back after a long time.
 	a, c := st.join(), st.count()
 	a.http.CloseIdleConnections()
+	defer a.http.CloseIdleConnections()
 	_, err = v1.NewAgentServiceClient(a.http, c.url).CheckIn(t.Context(), &v1.CheckInRequest{})
 	must(t, err)
 	t.Logf("a new connection with one check-in: %d bytes up and %d down", c.up.Load(), c.down.Load())

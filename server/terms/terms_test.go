@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -336,6 +337,29 @@ func TestAddIsFull(t *testing.T) {
 		if err := x.Add(f, single(x, "d", 3), nil); !errors.Is(err, exact.ErrFull) || f.Len() != 5 {
 			t.Errorf("%s: %v", algorithm, err)
 		}
+	}
+}
+
+// Checking says what adding would, and remembers nothing, however often and by whom.
+func TestCheck(t *testing.T) {
+	for _, algorithm := range []string{"fedavg", "scaffold", "fednorm"} {
+		x := termsOf(t, algorithm)
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for i := range 25 {
+					good, bad := single(x, "a", i), single(x, "b", i)
+					binary.LittleEndian.PutUint32(bad.Numbers[4*((w+i)%x.Shared):], math.Float32bits(3))
+					if err := x.Check(good); err != nil {
+						t.Errorf("%s: %v", algorithm, err)
+					}
+					if err := x.Check(bad); !errors.Is(err, exact.ErrBound) {
+						t.Errorf("%s: %v", algorithm, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 

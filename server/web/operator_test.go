@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,8 +111,8 @@ func TestCaller(t *testing.T) {
 	r, err := d.http.Post(d.url+v1.OperatorServiceStartRunProcedure, "application/proto", body)
 	must(t, err)
 	r.Body.Close()
-	if r.StatusCode != http.StatusForbidden || body.n > 4<<20 {
-		t.Errorf("%s, after %d bytes", r.Status, body.n)
+	if r.StatusCode != http.StatusForbidden || body.n.Load() > 4<<20 {
+		t.Errorf("%s, after %d bytes", r.Status, body.n.Load())
 	}
 	d.mu.Lock()
 	d.who.Role = pki.Operator
@@ -130,12 +131,12 @@ func TestCaller(t *testing.T) {
 
 type greedy struct {
 	io.Reader
-	n int
+	n atomic.Int64
 }
 
 func (g *greedy) Read(p []byte) (int, error) {
 	n, err := g.Reader.Read(p)
-	g.n += n
+	g.n.Add(int64(n))
 	return n, err
 }
 
