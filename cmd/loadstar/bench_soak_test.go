@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestGrowth(t *testing.T) {
@@ -38,7 +39,7 @@ func TestGrowth(t *testing.T) {
 		"goroutines":           {vitals{200 * mb, 1000, 3183}, "from 3000 to 3183 goroutines"},
 		"memory and goroutine": {vitals{2000 * mb, 1000, 30_000}, "MB of memory\nfrom the second quarter to the last the server grew from 3000 to 30000 goroutines"},
 	} {
-		early, late, grown := growth(series(flat, c.to))
+		early, late, grown := growth(series(flat, c.to), allowed(time.Hour))
 		if early != flat || late != c.to {
 			t.Errorf("%s: from %v to %v", name, early, late)
 		}
@@ -46,7 +47,14 @@ func TestGrowth(t *testing.T) {
 			t.Errorf("%s: %v", name, grown)
 		}
 	}
+	// In a minute only what leaks with every result is found.
+	if _, _, grown := growth(series(flat, vitals{rss: 282 * mb, files: 1000, goroutines: 3000}), allowed(time.Minute)); grown != nil {
+		t.Error(grown)
+	}
+	if _, _, grown := growth(series(flat, vitals{rss: 283 * mb, files: 1000, goroutines: 3000}), allowed(time.Minute)); grown == nil {
+		t.Error("a short soak lets 83 MB pass")
+	}
 	for n := range 8 { // whatever there is
-		growth(series(flat, flat)[:n+1])
+		growth(series(flat, flat)[:n+1], allowed(time.Minute))
 	}
 }
