@@ -26,11 +26,7 @@ A ledger in PostgreSQL and weights in S3 are backed up by the tools of these.`,
 			if out == "-" {
 				return server.Backup(cmd.Context(), dir, cmd.OutOrStdout())
 			}
-			err := atomicfile.Write(out, func(f *os.File) error { return server.Backup(cmd.Context(), dir, f) })
-			if err != nil {
-				return err
-			}
-			return os.Chmod(out, 0o600)
+			return atomicfile.WritePrivate(out, func(f *os.File) error { return server.Backup(cmd.Context(), dir, f) })
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "the server's folder")

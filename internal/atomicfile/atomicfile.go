@@ -13,6 +13,7 @@ import (
 type File struct {
 	*os.File
 	path string
+	mode os.FileMode
 	done bool
 }
 
@@ -22,7 +23,7 @@ func Create(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &File{File: f, path: path}, nil
+	return &File{File: f, path: path, mode: 0o644}, nil
 }
 
 // Path returns the name that the file will have.
@@ -36,7 +37,7 @@ func (f *File) Finish(err error) error {
 	}
 	defer f.Discard()
 	if err == nil {
-		err = f.Chmod(0o644)
+		err = f.Chmod(f.mode)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -72,5 +73,16 @@ func Write(path string, write func(*os.File) error) error {
 	if err != nil {
 		return err
 	}
+	return f.Finish(write(f.File))
+}
+
+// WritePrivate is Write for a file that its owner alone can read, also while it is being
+// written.
+func WritePrivate(path string, write func(*os.File) error) error {
+	f, err := Create(path) // of mode 0600 until it is finished
+	if err != nil {
+		return err
+	}
+	f.mode = 0o600
 	return f.Finish(write(f.File))
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"loadstar/internal/atomicfile"
 )
 
 // maxFile is far more than a key, two certificates and an address take.
@@ -40,22 +42,10 @@ func MakeDir(dir string) error {
 // it is being written. If the machine stops in between, the file is the old one or
 // the new one.
 func WritePrivate(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // of mode 0600
-	if err != nil {
+	return atomicfile.WritePrivate(path, func(f *os.File) error {
+		_, err := f.Write(data)
 		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return syncDir(filepath.Dir(path))
+	})
 }
 
 // syncDir puts the names in a folder on disk.
