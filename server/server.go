@@ -5,7 +5,6 @@ package server
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/server/aggregator"
@@ -86,8 +84,6 @@ type Hub struct {
 const (
 	maxUploads   = 256 << 20
 	blobCache    = 256 << 20
-	batch        = 256
-	batchBytes   = 24 << 20
 	operatorLife = 365 * 24 * time.Hour
 	grace        = 10 * time.Second
 	// ackWait is for how long a round stands still when an aggregator dies with results
@@ -251,7 +247,7 @@ func (s *server) serve(ctx context.Context) error {
 	if slices.Contains(s.Roles, Aggregator) {
 		group.Go(func() error {
 			return aggregator.Run(ctx, aggregator.Config{
-				Ledger: s.ledger, Bus: s.bus, Terms: s.terms, Batch: batch, Bytes: batchBytes, Workers: s.Aggregators, Log: s.Log, Metrics: s.registry,
+				Ledger: s.ledger, Bus: s.bus, Terms: s.terms, Batch: aggregator.UsualBatch, Bytes: aggregator.UsualBytes, Workers: s.Aggregators, Log: s.Log, Metrics: s.registry,
 			})
 		})
 	}
@@ -309,63 +305,4 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 		return untilDone(ctx, h, func() error { return h.ServeTLS(newBounded(l, maxConnections), "", "") })
 	})
 	return l, nil
-}
-
-func newHTTP(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		// Bodies come over bad links: what bounds them is their size, and this.
-		ReadTimeout: 10 * time.Minute,
-		// A frame is held whole for each connection, also of strangers.
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReadFrameSize: 64 << 10},
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // handshakes of strangers
-	}
-}
-
-func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	s := newHTTP(h)
-	return untilDone(ctx, s, func() error { return s.Serve(l) })
-}
-
-// untilDone serves until the context ends, and lets calls under way finish.
-func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
-	failed := make(chan error, 1)
-	go func() { failed <- serve() }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	if err := s.Shutdown(end); err != nil {
-		s.Close()
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-// watch serves metrics and health.
-func (s *server) watch() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "alive") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if !s.up.Load() {
-			http.Error(w, "starting", http.StatusServiceUnavailable)
-			return
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
-		defer cancel()
-		for what, err := range map[string]error{"ledger": s.ledger.Healthy(ctx), "bus": s.bus.Healthy()} {
-			if err != nil {
-				http.Error(w, what+": "+err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-		}
-		fmt.Fprintln(w, "ready")
-	})
-	return mux
 }

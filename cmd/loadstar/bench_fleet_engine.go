@@ -20,6 +20,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/aggregator"
 	"loadstar/server/bus"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
@@ -220,12 +221,6 @@ func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duratio
 	return rate, nil
 }
 
-// countBatch and countBytes are how the server's aggregators count.
-const (
-	countBatch = 256
-	countBytes = 24 << 20
-)
-
 // countRate returns how many results a second are added up and counted, in batches as
 // large as an aggregator takes.
 func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (float64, error) {
@@ -238,7 +233,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	if err := x.prepare(ctx); err != nil {
 		return 0, err
 	}
-	results := make([]*terms.Result, min(countBatch, countBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
+	results := make([]*terms.Result, min(aggregator.UsualBatch, aggregator.UsualBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
 	for i := range results {
 		results[i] = terms.Of(virtualArrival(t, i))
 	}

@@ -39,6 +39,12 @@ type aggregator struct {
 	metrics *metrics
 }
 
+// UsualBatch and UsualBytes are a server's Batch and Bytes.
+const (
+	UsualBatch = 256
+	UsualBytes = 24 << 20
+)
+
 const (
 	takeFor    = time.Second
 	shortPause = 100 * time.Millisecond

@@ -173,7 +173,7 @@ func TestTokens(t *testing.T) {
 	audit, err := d.ListAudit(t.Context(), &v1.ListAuditRequest{Limit: 1000})
 	must(t, err)
 	i := slices.IndexFunc(audit.Events, func(e *v1.Event) bool { return e.Action == "create token" })
-	if i < 0 || audit.Events[i].Actor != "operator local" || !strings.Contains(audit.Events[i].Detail, "2 uses") {
+	if i < 0 || audit.Events[i].Actor != "operator local" || !strings.Contains(audit.Events[i].Detail, "agents 2, until") {
 		t.Fatalf("%v", audit.Events)
 	}
 	for _, e := range audit.Events {

@@ -1,0 +1,134 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"loadstar/fed/round"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// merge moves the shared weights by what a closed round has counted, and opens the
+// next. If it is cut short, whoever does it again gets the same bits.
+func (d *driver) merge(ctx context.Context, r ledger.Round) error {
+	start := time.Now()
+	fold, err := d.fold(ctx, r)
+	if err != nil {
+		return err
+	}
+	if fold.Len() != int(r.Counted) {
+		return d.fail(ctx, fmt.Errorf("round %d counted %d updates, and the ledger has %d", r.Round, r.Counted, fold.Len()))
+	}
+	if err := d.server.Merge(int(r.Round), fold, nil); err != nil {
+		return d.fail(ctx, err) // the same would come of it again
+	}
+	v, state, err := d.publish(ctx, d.server, d.machine.Round())
+	if err != nil {
+		return err
+	}
+	var retired []string
+	err = d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
+		if x.Run.State != ledger.Running {
+			return nil
+		}
+		if err := x.Publish(r, v, state); err != nil {
+			return err
+		}
+		if d.machine.Round() < d.terms.Plan.Rounds {
+			if err := d.open(x); err != nil {
+				return err
+			}
+		}
+		retired, err = x.Retire(r.Version + 1)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.metrics.merge.Observe(time.Since(start).Seconds())
+	d.delete(ctx, retired)
+	return nil
+}
+
+// delete deletes blobs that were retired.
+func (d *driver) delete(ctx context.Context, retired []string) {
+	for _, b := range retired {
+		if err := d.Blobs.Delete(ctx, b); err != nil {
+			d.log.Warn("an old version stays", "blob", b, "error", err)
+		}
+	}
+}
+
+// publish stores a server's version and what its tasks carry, and the server itself.
+func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledger.Version, state string, err error) {
+	task := s.Task(next)
+	if v.Weights, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Shared)); err != nil {
+		return v, "", err
+	}
+	if task.Control != nil {
+		if v.Control, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Control)); err != nil {
+			return v, "", err
+		}
+	}
+	b, err := s.MarshalBinary()
+	if err != nil {
+		return v, "", err
+	}
+	state, err = d.Blobs.Put(ctx, b)
+	return v, state, err
+}
+
+// fold reads what a round has counted.
+func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) {
+	f := round.NewFold(d.terms.Rules)
+	if d.terms.Folds() {
+		return f, d.Ledger.Partials(ctx, d.id, r.LastBatch, func(p ledger.Partial) error {
+			_, _, err := f.AddSums(int(p.Version), d.terms.Shared, p.Numbers)
+			return err
+		})
+	}
+	from := map[int64][]float32{}
+	return f, d.Ledger.Singles(ctx, d.id, r.LastBatch, func(s ledger.Single) error {
+		w, ok := from[s.Version]
+		if !ok {
+			v, err := d.Ledger.Version(ctx, d.id, s.Version)
+			if err != nil {
+				return err
+			}
+			b, err := d.Blobs.Get(ctx, v.Weights)
+			if err != nil {
+				return err
+			}
+			w = round.ReadFloats(nil, b)
+			from[s.Version] = w
+		}
+		return d.terms.Add(f, &terms.Result{
+			Version: int(s.Version), Numbers: s.Numbers,
+			Shares: []terms.Share{{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), Loss: s.Loss}},
+		}, w)
+	})
+}
+
+// fail ends the run: going on would not help.
+func (d *driver) fail(ctx context.Context, why error) error {
+	d.log.Error("the run has failed", "error", why)
+	var retired []string
+	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) (err error) {
+		retired, err = end(x, ledger.Failed, why.Error(), d.now())
+		return err
+	})
+	if err == nil {
+		d.delete(ctx, retired)
+	}
+	return err
+}
+
+// end ends a run, of which nobody needs more than the newest version from then on.
+func end(x *ledger.Drive, s ledger.State, reason string, now time.Time) (retired []string, err error) {
+	if err := x.End(s, reason, now); err != nil {
+		return nil, err
+	}
+	return x.Retire(x.Run.Version)
+}
