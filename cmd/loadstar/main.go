@@ -68,16 +68,29 @@ layers, only shared layers travel, and a server combines them.`,
 		SilenceUsage:  true,
 		Version:       version,
 	}
-	root.AddCommand(newData(), newPlan(), newSimulate(), newCompare(), newReproduce(), newReport(), newBacktest(), newModel(), newBench(), newVersion(),
-		newServe(), newAgent(), newToken(), newClients(), newRuns(), newAudit(), newBackup(), newRestore(), newNATSNode(), &cobra.Command{
-			Use:   "exit-codes",
-			Short: "What the exit codes mean",
-			Long: `Loadstar exits with
+	for _, g := range []struct {
+		title string
+		of    []*cobra.Command
+	}{
+		{"Data and models:", []*cobra.Command{newData(), newBacktest(), newModel()}},
+		{"Training here:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
+		{"A fleet:", []*cobra.Command{newServe(), newAgent(), newToken(), newClients(), newRuns(), newAudit(), newBackup(), newRestore()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.of {
+			c.GroupID = g.title
+		}
+		root.AddCommand(g.of...)
+	}
+	root.AddCommand(newBench(), newVersion(), newNATSNode(), &cobra.Command{
+		Use:   "exit-codes",
+		Short: "What the exit codes mean",
+		Long: `Loadstar exits with
   0  if it did what it was asked to do
   1  if it failed; the reason is the last line on standard error
   2  if the command line was wrong
   3  if it checked data and found a problem in it (data check)`,
-		})
+	})
 	wrapUsage(root)
 	return root
 }

@@ -47,10 +47,14 @@ func (o *operatorFlags) dial() (*operator, error) {
 
 // plain takes the wire's code off an error.
 func plain(err error) error {
-	if c := (*connect.Error)(nil); errors.As(err, &c) && c.Code() != connect.CodeUnknown {
-		return errors.New(c.Message())
+	c := (*connect.Error)(nil)
+	switch {
+	case !errors.As(err, &c) || c.Code() == connect.CodeUnknown:
+		return err
+	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
+		return fmt.Errorf("no server answers (--server, $LOADSTAR_SERVER): %s", c.Message())
 	}
-	return err
+	return errors.New(c.Message())
 }
 
 // blobMost bounds what is fetched from a server.

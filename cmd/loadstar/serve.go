@@ -64,8 +64,8 @@ JetStream with sync_interval: always.`,
 				c.Hosts = append(c.Hosts, host)
 			}
 			c.Ready = func(address string) {
-				if address != "" {
-					fmt.Fprintf(cmd.OutOrStdout(), "agents and operators: https://%s\n", address)
+				if _, port, err := net.SplitHostPort(address); err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "agents and operators: https://%s\n", net.JoinHostPort(c.Hosts[0], port))
 				}
 			}
 			return server.Run(cmd.Context(), c)
