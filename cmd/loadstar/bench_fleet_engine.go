@@ -171,9 +171,9 @@ func virtualClient(i int) string { return fmt.Sprintf("virtual-%06d", i) }
 // publishers is how many publish at a time.
 const publishers = 16
 
-// publishRate returns how many results a second an embedded bus puts on disk.
+// publishRate returns how many results a second an embedded bus puts on disk, one by one.
 func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (float64, error) {
-	b, err := bus.Open(ctx, bus.Config{Dir: dir}, slog.New(slog.DiscardHandler))
+	b, err := bus.Open(ctx, bus.Config{Dir: dir, Together: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}

@@ -52,6 +52,7 @@ type Bus struct {
 	gone   chan struct{} // closed when the connection is, for good
 	js     jetstream.JetStream
 	pulls  jetstream.Consumer
+	offers chan *offer // to the writers
 	// pending bounds the bytes that are on their way to this connection.
 	pending *semaphore.Weighted
 	// typical is the size of results lately, rather too large than too small.
@@ -76,11 +77,14 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bus{config: c, log: log, gone: make(chan struct{}), pending: semaphore.NewWeighted(inFlight)}
+	b := &Bus{config: c, log: log, gone: make(chan struct{}), offers: make(chan *offer), pending: semaphore.NewWeighted(inFlight)}
 	b.closing, b.close = context.WithCancel(context.Background())
 	b.killed, b.kill = context.WithCancel(context.Background())
 	if err := b.open(ctx); err != nil {
 		return nil, errors.Join(err, b.Close(ctx))
+	}
+	for range writers {
+		b.background.Go(b.write)
 	}
 	return b, nil
 }
@@ -282,6 +286,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, b.kill)
 	b.close()
 	b.calls.Wait()
+	close(b.offers)
 	b.background.Wait()
 	stop()
 	b.kill()

@@ -34,13 +34,16 @@ type Config struct {
 	MinFree int64
 	// MaxMessage is the size of the largest result. 16 MiB if 0, at most 32 MiB.
 	MaxMessage int
+	// Together is how many results at most go in one message, when they come faster
+	// than disks can be asked to write. 64 if 0; with 1 each goes alone.
+	Together int
 	// AckWait is how long a delivery may stay unanswered before somebody else gets
 	// it. 30 s if 0.
 	AckWait time.Duration
 }
 
 const (
-	// envelope is what a message needs beside its data: headers and subjects.
+	// envelope is what a message needs beside its data: headers, subjects and a frame.
 	envelope = 4 << 10
 	// maxID keeps the message id within the envelope.
 	maxID = 512
@@ -84,6 +87,9 @@ func (c Config) settled() (Config, error) {
 	if c.MaxMessage == 0 {
 		c.MaxMessage = 16 << 20
 	}
+	if c.Together == 0 {
+		c.Together = 64
+	}
 	if c.AckWait == 0 {
 		c.AckWait = 30 * time.Second
 	}
@@ -94,7 +100,7 @@ func (c Config) settled() (Config, error) {
 		return c, fmt.Errorf("bus: results of %d bytes; at most %d go through NATS", c.MaxMessage, biggest)
 	case c.MaxBytes < int64(c.MaxMessage):
 		return c, fmt.Errorf("bus: room for %d bytes, but a single result may have %d", c.MaxBytes, c.MaxMessage)
-	case c.AckWait < 0 || c.MinFree < 0:
+	case c.AckWait < 0 || c.MinFree < 0 || c.Together < 0:
 		return c, errors.New("bus: a negative time or size")
 	}
 	return c, nil

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Depth returns how many results wait for an aggregator, and how many are with one.
+// Depth returns how many messages wait for an aggregator, and how many are with one.
+// Each has a result, or several.
 func (b *Bus) Depth(ctx context.Context) (waiting, taken int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

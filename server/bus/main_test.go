@@ -47,7 +47,7 @@ func publishForever(dir, prefix string) {
 		panic(err)
 	}
 	var out sync.Mutex
-	for w := range 4 {
+	for w := range 24 { // enough that some go together
 		go func() {
 			for i := 0; ; i++ {
 				id := fmt.Sprintf("%s/%d/%d", prefix, w, i)

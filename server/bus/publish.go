@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,8 +17,8 @@ import (
 // caller must not tell anybody that it is. It tries until ctx is done, except when
 // trying is of no use: ErrFull, ErrTooLarge, ErrClosed.
 //
-// The id is a filter: a result whose id came within the last minutes is not stored
-// again. That is no guarantee. The data is not kept.
+// The id is a filter: a result whose id came within the last minutes may not be stored
+// again. That is no guarantee. The data must not be changed any more.
 func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	if err := b.enter(); err != nil {
 		return err
@@ -33,9 +34,84 @@ func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	}
 	ctx, cancel := within(ctx, b.killed)
 	defer cancel()
+	o := &offer{ctx: ctx, result: result{id, data}, answer: make(chan error, 1)}
+	if b.config.Together == 1 {
+		return b.carry([]*offer{o})
+	}
+	select {
+	case b.offers <- o:
+	case <-ctx.Done():
+		return fmt.Errorf("bus: publishing: %w", context.Cause(ctx))
+	}
+	select {
+	case err := <-o.answer:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("bus: publishing: %w", context.Cause(ctx))
+	}
+}
+
+// An offer is a result that somebody waits to get rid of.
+type offer struct {
+	ctx context.Context
+	result
+	answer chan error
+}
+
+const (
+	// writers is how many messages are on their way to the disks at a time. What
+	// comes meanwhile goes together in the next: a disk is asked to write once for
+	// all of it, and asking is what takes the time.
+	writers = 4
+	// groupBytes bounds a message of several results.
+	groupBytes = 2 << 20
+)
+
+// write carries offers until there will be no more.
+func (b *Bus) write() {
+	for first := range b.offers {
+		for first != nil {
+			var group []*offer
+			if group, first = b.gather(first); len(group) > 0 {
+				err := b.carry(group)
+				for _, o := range group {
+					o.answer <- err
+				}
+			}
+		}
+	}
+}
+
+// gather adds to an offer what waits beside it, and returns the one for which there
+// was no room.
+func (b *Bus) gather(first *offer) (group []*offer, next *offer) {
+	room := min(groupBytes, b.config.MaxMessage) - len(first.data)
+	group = append(group, first)
+	for len(group) < b.config.Together {
+		select {
+		case o, ok := <-b.offers:
+			if !ok {
+				return group, nil
+			}
+			if room -= len(o.data) + frame; room < 0 {
+				return group, o
+			}
+			group = append(group, o)
+		default:
+			return group, nil
+		}
+	}
+	return group, nil
+}
+
+// carry stores a group as one message. It tries for as long as one of them waits.
+func (b *Bus) carry(group []*offer) error {
+	ctx, cancel := anyOf(group)
+	defer cancel()
+	id, data := pack(group)
 	pause, patience := 50*time.Millisecond, 3*time.Second
 	for {
-		err := b.offer(ctx, id, data, patience)
+		err := b.store(ctx, id, data, patience)
 		if err == nil {
 			return nil
 		}
@@ -53,8 +129,32 @@ func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	}
 }
 
-// offer tries once.
-func (b *Bus) offer(ctx context.Context, id string, data []byte, patience time.Duration) error {
+// anyOf returns a context that is done when all of the group's are.
+func anyOf(group []*offer) (context.Context, context.CancelFunc) {
+	if len(group) == 1 {
+		return context.WithCancel(group[0].ctx)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	var waiting atomic.Int64
+	waiting.Store(int64(len(group)))
+	stops := make([]func() bool, len(group))
+	for i, o := range group {
+		stops[i] = context.AfterFunc(o.ctx, func() {
+			if waiting.Add(-1) == 0 {
+				cancel(context.Cause(o.ctx))
+			}
+		})
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel(nil)
+	}
+}
+
+// store tries once.
+func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	_, err := b.js.Publish(ctx, results, data,

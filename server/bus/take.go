@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -25,10 +27,10 @@ const (
 	linger, arrival = 20 * time.Millisecond, 250 * time.Millisecond
 )
 
-// Take returns up to max results, as many as should fit into maxBytes going by the
-// sizes of those before them, but at least one if there is one. It waits for the first,
-// up to wait, and then only a moment for others. No result and no error means that
-// there is none.
+// Take returns about max results, as many as should fit into maxBytes going by the
+// sizes of those before them, but at least one if there is one. More than max come only
+// if they were published together. It waits for the first, up to wait, and then only a
+// moment for others. No result and no error means that there is none.
 //
 // All aggregators share what there is: none gets what another has, unless that one
 // does not answer within Config.AckWait. While the carrier is out of reach Take still
@@ -65,8 +67,8 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 	for {
 		got, err := b.pull(ctx, 1, clamp(time.Until(until)))
 		if len(got) > 0 {
-			room := (maxBytes - len(got[0].Data())) / int(b.typical.Load()+1)
-			return b.more(ctx, got, min(max-1, room))
+			room := (maxBytes - len(got[0].message.Data())) / int(b.typical.Load()+1)
+			return b.more(ctx, got, min((max-len(got))/len(got), room))
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -93,13 +95,13 @@ func clamp(d time.Duration) time.Duration {
 	return max(min(d, longPull), time.Millisecond)
 }
 
-// more adds up to max of what else there is.
+// more adds up to max messages of what else there is.
 func (b *Bus) more(ctx context.Context, got []*Delivery, max int) ([]*Delivery, error) {
 	if max < 1 {
 		return got, nil
 	}
 	wait := linger
-	if n := got[0].behind; n > 0 {
+	if n := got[0].message.behind; n > 0 {
 		max, wait = int(min(uint64(max), n)), arrival
 	}
 	others, err := b.pull(ctx, max, wait)
@@ -115,7 +117,7 @@ func (b *Bus) more(ctx context.Context, got []*Delivery, max int) ([]*Delivery, 
 	return append(got, others...), nil
 }
 
-// pull asks the server once. What comes after ctx is done is given back.
+// pull asks the server once, for so many messages. What comes after ctx is done is given back.
 func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Delivery, error) {
 	if !b.conn.IsConnected() {
 		// The client would keep a subscription for every request that it cannot send.
@@ -139,7 +141,7 @@ func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Deliver
 				}
 				return got, err
 			}
-			got = append(got, b.delivery(m))
+			got = append(got, b.deliveries(m)...)
 		case <-ctx.Done():
 			giveBack := func() {
 				for m := range batch.Messages() {
@@ -159,48 +161,100 @@ func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Deliver
 
 // Delivery is a result that was taken. One of Done, Later and Drop must follow within
 // Config.AckWait, or it is delivered again. These return when the answer is on its way:
-// an error means that the result will come again, and so may no error.
+// an error means that the result will come again, and so may no error. Results that were
+// published together also come again together.
 type Delivery struct {
-	msg    jetstream.Msg
+	result
+	message  *message
+	answered atomic.Bool
+}
+
+// message is what one or more results came in. It is answered when all of them are.
+type message struct {
+	jetstream.Msg
 	times  uint64
 	behind uint64 // how many waited when this one was sent
 	log    *slog.Logger
+
+	mu    sync.Mutex
+	open  int           // without an answer
+	kept  bool          // a result was decided about
+	again bool          // a result is to come again
+	delay time.Duration // in so much time
 }
 
-func (b *Bus) delivery(m jetstream.Msg) *Delivery {
-	d := &Delivery{msg: m, times: 1, log: b.log}
-	if meta, err := m.Metadata(); err == nil {
-		d.times, d.behind = meta.NumDelivered, meta.NumPending
-	}
+// deliveries returns the results in a message. One that is not ours is dropped.
+func (b *Bus) deliveries(msg jetstream.Msg) []*Delivery {
 	// Large ones are remembered for a while.
-	size, before := int64(len(m.Data())), b.typical.Load()
+	size, before := int64(len(msg.Data())), b.typical.Load()
 	b.typical.Store(max(size, before-(before-size)/32))
-	return d
+	all, err := unpack(msg.Data())
+	if err == nil && len(all) == 0 {
+		err = errForeign
+	}
+	if err != nil {
+		b.log.Warn("message dropped", "err", err)
+		_ = msg.TermWithReason(err.Error())
+		return nil
+	}
+	m := &message{Msg: msg, times: 1, log: b.log, open: len(all)}
+	if meta, err := msg.Metadata(); err == nil {
+		m.times, m.behind = meta.NumDelivered, meta.NumPending
+	}
+	out := make([]*Delivery, len(all))
+	for i, r := range all {
+		out[i] = &Delivery{result: r, message: m}
+	}
+	return out
 }
 
 // ID returns the id that the result was published with.
-func (d *Delivery) ID() string { return d.msg.Headers().Get(jetstream.MsgIDHeader) }
+func (d *Delivery) ID() string { return d.id }
 
 // Data returns the result. It is the caller's.
-func (d *Delivery) Data() []byte { return d.msg.Data() }
+func (d *Delivery) Data() []byte { return d.data }
 
 // Deliveries returns how often it was delivered, this time included.
-func (d *Delivery) Deliveries() uint64 { return d.times }
+func (d *Delivery) Deliveries() uint64 { return d.message.times }
 
 // Done says that the ledger has decided about the result.
-func (d *Delivery) Done() error { return said(d.msg.Ack()) }
+func (d *Delivery) Done() error {
+	return d.answer(func(m *message) { m.kept = true })
+}
 
 // Later gives the result back, for somebody to take after the delay.
-func (d *Delivery) Later(delay time.Duration) error { return said(d.msg.NakWithDelay(delay)) }
+func (d *Delivery) Later(delay time.Duration) error {
+	return d.answer(func(m *message) { m.again, m.delay = true, max(m.delay, delay) })
+}
 
 // Drop removes a result that nobody will ever be able to use.
 func (d *Delivery) Drop(reason string) error {
 	reason = reason[:min(len(reason), 200)]
-	d.log.Warn("result dropped", "id", d.ID(), "deliveries", d.times, "reason", reason)
-	return said(d.msg.TermWithReason(reason))
+	d.message.log.Warn("result dropped", "id", d.id, "deliveries", d.message.times, "reason", reason)
+	return d.answer(func(*message) {})
 }
 
-func said(err error) error {
+// answer notes what was said of a result, and passes it on with the last of its message.
+func (d *Delivery) answer(note func(*message)) error {
+	if d.answered.Swap(true) {
+		return fmt.Errorf("bus: answering a delivery: %w", jetstream.ErrMsgAlreadyAckd)
+	}
+	m := d.message
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	note(m)
+	if m.open--; m.open > 0 {
+		return nil
+	}
+	var err error
+	switch {
+	case m.again:
+		err = m.NakWithDelay(m.delay)
+	case m.kept:
+		err = m.Ack()
+	default:
+		err = m.Term()
+	}
 	if err != nil {
 		return fmt.Errorf("bus: answering a delivery: %w", err)
 	}
