@@ -26,7 +26,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 		return nil, err
 	}
 	now := time.Now()
-	g.noteSeen(agent, now)
+	g.noteSeen(agent)
 	training, err := g.turns(r.Training)
 	if err != nil {
 		return nil, err
@@ -77,11 +77,11 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	return &v1.CheckInResponse{Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds()}, nil
 }
 
-func (g *Gateway) noteSeen(agent string, now time.Time) {
+func (g *Gateway) noteSeen(agent string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.seen) < seenAtMost {
-		g.seen[agent] = now
+		g.seen[agent] = true
 	}
 }
 

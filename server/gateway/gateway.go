@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,7 +62,7 @@ type Gateway struct {
 	carries time.Time     // guarded by looking: until then it is taken to carry something
 
 	mu   sync.Mutex
-	seen map[string]time.Time // since the last time this was stored
+	seen map[string]bool // since the last time this was stored
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -84,7 +86,7 @@ const (
 func New(c Config) *Gateway {
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		joining: make(chan struct{}, joinsAtOnce), seen: map[string]time.Time{}, calls: calls{of: map[string]underWay{}},
+		joining: make(chan struct{}, joinsAtOnce), seen: map[string]bool{}, calls: calls{of: map[string]underWay{}},
 	}
 }
 
@@ -123,12 +125,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 func (g *Gateway) storeSeen(ctx context.Context) {
 	g.mu.Lock()
 	seen := g.seen
-	g.seen = map[string]time.Time{}
+	g.seen = map[string]bool{}
 	g.mu.Unlock()
 	if len(seen) == 0 {
 		return
 	}
-	if err := g.Ledger.Seen(ctx, seen); err != nil && ctx.Err() == nil {
+	if err := g.Ledger.Seen(ctx, slices.Collect(maps.Keys(seen)), time.Now()); err != nil && ctx.Err() == nil {
 		g.Log.Warn("cannot note who has checked in", "error", err) // only for people to look at
 	}
 }

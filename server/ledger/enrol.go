@@ -82,21 +82,28 @@ func (l *Ledger) Renewed(ctx context.Context, id string, expires, now time.Time)
 	})
 }
 
-// Seen notes when agents checked in last.
-func (l *Ledger) Seen(ctx context.Context, at map[string]time.Time) error {
-	ids := make([]string, 0, len(at))
-	for id := range at {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids) // so that two who do this at once do not wait for each other in a ring
-	return l.update(ctx, func(tx *sql.Tx) error {
-		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, "UPDATE agents SET seen = $2 WHERE id = $1 AND seen < $2", id, millis(at[id])); err != nil {
-				return err
+// Seen notes that agents have checked in, in transactions short enough to let others in
+// between.
+func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) error {
+	agents = slices.Sorted(slices.Values(agents)) // two who do this at once rarely wait for each other in a ring
+	for some := range slices.Chunk(agents, 16*l.chunk) {
+		err := l.update(ctx, func(tx *sql.Tx) error {
+			for part := range slices.Chunk(some, l.chunk) {
+				args := []any{millis(at)}
+				for _, id := range part {
+					args = append(args, id)
+				}
+				if _, err := tx.ExecContext(ctx, "UPDATE agents SET seen = $1 WHERE seen < $1 AND id IN "+list(1, len(part)), args...); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // Agents returns how many may take part.

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	mostBytes    = 12 << 20 // of the program
+	mostResident = 40 << 20
+	emulator     = "qemu-arm-static"
+)
+
+// The whole way on an emulated ARM v7: join a server, take tasks, train bose2023 for ten
+// meters with a year of hours each, and send the results. The memory is the program's own,
+// without the emulator's.
+func TestSmallDevice(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
+	if _, err := exec.LookPath(emulator); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	build(t, in("agent"), ".", "GOOS=linux", "GOARCH=arm", "GOARM=7")
+	build(t, in("loadstar"), "../loadstar")
+	program, err := os.Stat(in("agent"))
+	if err != nil || program.Size() > mostBytes {
+		t.Fatalf("the program has %.1f MB: %v", float64(program.Size())/1e6, err)
+	}
+	do := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = dir
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s %q: %v\n%s", filepath.Base(name), args, err, said.String())
+		}
+		return strings.TrimSpace(string(out))
+	}
+	plan := "name: small\nalgorithm: fedavg\nmodel: {name: bose2023}\npartition: head\nrounds: 2\n"
+	if err := os.WriteFile(in("plan.yaml"), []byte(plan), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	do(in("loadstar"), "data", "generate", "--meters", "10", "--days", "365", "-o", "data")
+	do(in("loadstar"), "data", "prepare", "data", "-o", "data.prepared")
+
+	address := freeAddress(t)
+	url := "https://" + address
+	start(t, dir, in("loadstar"), "serve", "--dir", "server", "--listen", address, "--watch", "", "--poll", "200ms", "--log-level", "warn")
+	operator := []string{"--server", url, "--operator", "server/operator"}
+	wait(t, "the server", 30*time.Second, func() bool {
+		_, err := os.Stat(in("server/operator/cert.pem"))
+		c, dialled := net.Dial("tcp", address)
+		if dialled == nil {
+			c.Close()
+		}
+		return errors.Join(err, dialled) == nil
+	})
+	token := regexp.MustCompile(`ls1-\S+`).FindString(do(in("loadstar"), append([]string{"token", "create"}, operator...)...))
+	do(emulator, in("agent"), "join", "-dir", "agent-data", url, token)
+	agent := start(t, dir, emulator, in("agent"), "run", "-dir", "agent-data", "data.prepared")
+	do(in("loadstar"), append([]string{"runs", "start", "plan.yaml", "--wait-for", "10"}, operator...)...)
+
+	var most int64
+	wait(t, "two rounds on the device", 10*time.Minute, func() bool {
+		now, err := resident(agent.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		most = max(most, now)
+		return strings.Contains(do(in("loadstar"), append([]string{"runs", "list"}, operator...)...), "finished")
+	})
+	t.Logf("program %.1f MB, resident at most %.1f MB", float64(program.Size())/1e6, float64(most)/(1<<20))
+	if most > mostResident || most < 4<<20 {
+		t.Errorf("%.1f MB resident, want at most %d", float64(most)/(1<<20), mostResident>>20)
+	}
+}
+
+func build(t *testing.T, to, what string, env ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", to, what)
+	cmd.Env = append(os.Environ(), append(env, "CGO_ENABLED=0")...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// start runs a program until the test ends, and shows what it said if that failed.
+func start(t *testing.T, dir, name string, args ...string) *os.Process {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill() //nolint:errcheck // then it has ended
+		cmd.Wait()         //nolint:errcheck // killed
+		if t.Failed() {
+			t.Logf("%s:\n%s", filepath.Base(name), said.String())
+		}
+	})
+	return cmd.Process
+}
+
+func wait(t *testing.T, what string, most time.Duration, ready func() bool) {
+	t.Helper()
+	for end := time.Now().Add(most); !ready(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, most)
+		}
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// resident returns how much of an emulated program's memory is resident. The emulator
+// puts its four gigabytes in one stretch, which begins where the first mapping of the
+// program's file is.
+func resident(pid int) (bytes int64, err error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var base uint64
+	within := false
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if from, _, ok := strings.Cut(fields[0], "-"); ok && !strings.HasSuffix(fields[0], ":") {
+			at, err := strconv.ParseUint(from, 16, 64)
+			if err != nil {
+				return 0, err
+			}
+			if base == 0 && strings.HasSuffix(lines.Text(), "/agent") {
+				base = at
+			}
+			within = base > 0 && at-base < 1<<32
+		} else if within && fields[0] == "Rss:" {
+			kb, err := strconv.ParseInt(fields[1], 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			bytes += kb << 10
+		}
+	}
+	return bytes, lines.Err()
+}
