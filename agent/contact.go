@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"connectrpc.com/connect"
-
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -25,16 +23,15 @@ const (
 // contact announces the clients and checks in, whenever the server wants it.
 func (a *agent) contact(ctx context.Context) error {
 	b := backoff{first: a.first, most: a.most}
-	announced := false
+	announce := true
 	for ctx.Err() == nil {
 		var next time.Duration
 		var err error
-		if !announced {
+		if announce {
 			err = a.announce(ctx)
-			announced = err == nil
 		}
-		if announced {
-			next, err = a.checkIn(ctx)
+		if err == nil {
+			next, announce, err = a.checkIn(ctx)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -48,9 +45,6 @@ func (a *agent) contact(ctx context.Context) error {
 				a.Client.CloseIdleConnections()
 			}
 		default:
-			if code := connect.CodeOf(err); connect.IsWireError(err) && (code == connect.CodeFailedPrecondition || code == connect.CodeNotFound) {
-				announced = false // it does not know the clients
-			}
 			next = b.failed()
 			a.Log.Warn("no contact with the server", "error", err, "next", next.Round(time.Millisecond))
 		}
@@ -75,24 +69,24 @@ func (a *agent) announce(ctx context.Context) error {
 }
 
 // checkIn says what the agent is doing, takes up what it hears, and returns when the
-// next one is due.
-func (a *agent) checkIn(ctx context.Context) (time.Duration, error) {
+// next one is due, and whether the clients are to be announced before it.
+func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool, err error) {
 	training, sent := a.desk.report()
 	r, err := call(ctx, a, a.call, a.service.CheckIn, &loadstarv1.CheckInRequest{Training: training, Pushed: sent})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks: clients may wait for them
-		return 0, err
+		return 0, false, err
 	}
 	for _, t := range r.GetTasks() {
 		a.desk.add(t)
 	}
-	next := time.Duration(unsaid)
+	next = unsaid
 	if ms := r.GetNextContactMs(); ms > 0 {
 		next = time.Duration(min(ms, latest.Milliseconds())) * time.Millisecond
 	}
-	return max(min(jitter(next), a.desk.lease()/2), soonest), nil
+	return max(min(jitter(next), a.desk.lease()/2), soonest), r.GetAnnounce(), nil
 }
 
 // hear takes up verdicts: on disk first, then at the desk.

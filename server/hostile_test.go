@@ -762,6 +762,24 @@ func must2[T any](x T, err error) T {
 	return x
 }
 
+// An agent whose clients are unknown, as after a restore from an old backup, hears of it.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join()
+	for _, clients := range [][]string{nil, {"a0"}} {
+		if len(clients) > 0 {
+			_, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
+			must(t, err)
+		}
+		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+		must(t, err)
+		if s.Announce != (len(clients) == 0) {
+			t.Errorf("with clients %v it is to announce: %v", clients, s.Announce)
+		}
+	}
+}
+
 // What an agent says of itself is bounded, and can be shown to people.
 func TestAnnouncements(t *testing.T) {
 	t.Parallel()

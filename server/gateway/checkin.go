@@ -21,10 +21,11 @@ type turn struct {
 
 // CheckIn hands out tasks and verdicts.
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
-	agent, err := g.caller(ctx)
+	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
+	agent := caller.ID
 	now := time.Now()
 	g.noteSeen(agent)
 	training, err := g.turns(r.Training)
@@ -74,7 +75,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 		return v.Outcome == v1.Outcome_OUTCOME_ACCEPTED || v.Outcome == v1.Outcome_OUTCOME_UNKNOWN
 	}
 	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
-	return &v1.CheckInResponse{Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds()}, nil
+	return &v1.CheckInResponse{Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds(), Announce: !caller.Hosts}, nil
 }
 
 func (g *Gateway) noteSeen(agent string) {

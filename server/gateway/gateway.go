@@ -136,21 +136,21 @@ func (g *Gateway) storeSeen(ctx context.Context) {
 }
 
 // caller returns the agent that calls, if it still may.
-func (g *Gateway) caller(ctx context.Context) (string, error) {
+func (g *Gateway) caller(ctx context.Context) (ledger.Agent, error) {
 	who, ok := pki.From(ctx)
 	if !ok || who.Role != pki.Agent {
 		g.metrics.refused.WithLabelValues("identity").Inc()
-		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("this needs an agent's certificate"))
+		return ledger.Agent{}, connect.NewError(connect.CodeUnauthenticated, errors.New("this needs an agent's certificate"))
 	}
 	a, err := g.Ledger.Agent(ctx, who.ID)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound), err == nil && a.Revoked:
 		g.metrics.refused.WithLabelValues("revoked").Inc()
-		return "", connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
+		return ledger.Agent{}, connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
 	case err != nil:
-		return "", g.away(ctx, err)
+		return ledger.Agent{}, g.away(ctx, err)
 	}
-	return who.ID, nil
+	return a, nil
 }
 
 // known lets operators through, and agents that may still call.
@@ -172,12 +172,12 @@ func (g *Gateway) known(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), code)
 			return
 		}
-		if !g.calls.enter(agent, callsOfAgent, 0) {
+		if !g.calls.enter(agent.ID, callsOfAgent, 0) {
 			g.metrics.refused.WithLabelValues("busy").Inc()
 			http.Error(w, "too many calls are under way, try again later", http.StatusTooManyRequests)
 			return
 		}
-		defer g.calls.leave(agent, 0)
+		defer g.calls.leave(agent.ID, 0)
 		next.ServeHTTP(w, r)
 	})
 }

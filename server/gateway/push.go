@@ -22,10 +22,11 @@ import (
 // Push takes a result in. It is stored when the answer is ACCEPTED, and final when it
 // is anything else but PART.
 func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
-	agent, err := g.caller(ctx)
+	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
+	agent := caller.ID
 	t, err := g.Terms.Of(ctx, r.Run)
 	if errors.Is(err, ledger.ErrNotFound) {
 		return g.reject("run", "there is no such run"), nil
@@ -153,10 +154,11 @@ func (g *Gateway) over(ctx context.Context, agent string, r *v1.PushRequest) (*v
 
 // Decline gives turns back.
 func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
-	agent, err := g.caller(ctx)
+	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
+	agent := caller.ID
 	t := r.GetTurns()
 	if t == nil || len(t.Clients) == 0 || len(r.Reason) > 1024 {
 		return nil, g.wrong("clients", "nothing, or with too many words, is declined")

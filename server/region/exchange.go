@@ -133,6 +133,9 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	if answer.Announce {
+		r.told = time.Time{}
+	}
 	r.pause = pausesFrom
 	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)
 	told := map[*ledger.Sending]bool{}

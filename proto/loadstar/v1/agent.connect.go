@@ -58,7 +58,6 @@ type AgentServiceClient interface {
 	// Announce says which clients the agent hosts and what their data has. It may be repeated.
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
 	// CheckIn says what the agent is doing, and hears what became of its updates and what is to be done.
-	// It fails with failed_precondition if the server does not know the agent's clients: announce them.
 	CheckIn(context.Context, *CheckInRequest) (*CheckInResponse, error)
 	// Push sends a result, in one chunk or several. Repeating it is harmless.
 	Push(context.Context, *PushRequest) (*PushResponse, error)
@@ -189,7 +188,6 @@ type AgentServiceHandler interface {
 	// Announce says which clients the agent hosts and what their data has. It may be repeated.
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
 	// CheckIn says what the agent is doing, and hears what became of its updates and what is to be done.
-	// It fails with failed_precondition if the server does not know the agent's clients: announce them.
 	CheckIn(context.Context, *CheckInRequest) (*CheckInResponse, error)
 	// Push sends a result, in one chunk or several. Repeating it is harmless.
 	Push(context.Context, *PushRequest) (*PushResponse, error)

@@ -558,6 +558,7 @@ type CheckInResponse struct {
 	Tasks         []*Task                `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`       // those that the request does not name
 	Verdicts      []*Verdict             `protobuf:"bytes,2,rep,name=verdicts,proto3" json:"verdicts,omitempty"` // on pushed turns, and on those in training that are over
 	NextContactMs int64                  `protobuf:"varint,3,opt,name=next_contact_ms,json=nextContactMs,proto3" json:"next_contact_ms,omitempty"`
+	Announce      bool                   `protobuf:"varint,4,opt,name=announce,proto3" json:"announce,omitempty"` // the server knows no client of this agent: announce them again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -611,6 +612,13 @@ func (x *CheckInResponse) GetNextContactMs() int64 {
 		return x.NextContactMs
 	}
 	return 0
+}
+
+func (x *CheckInResponse) GetAnnounce() bool {
+	if x != nil {
+		return x.Announce
+	}
+	return false
 }
 
 type Task struct {
@@ -1166,11 +1174,12 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\aclients\x18\x03 \x03(\tR\aclients\"l\n" +
 	"\x0eCheckInRequest\x12.\n" +
 	"\btraining\x18\x01 \x03(\v2\x12.loadstar.v1.TurnsR\btraining\x12*\n" +
-	"\x06pushed\x18\x02 \x03(\v2\x12.loadstar.v1.TurnsR\x06pushed\"\x94\x01\n" +
+	"\x06pushed\x18\x02 \x03(\v2\x12.loadstar.v1.TurnsR\x06pushed\"\xb0\x01\n" +
 	"\x0fCheckInResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.loadstar.v1.TaskR\x05tasks\x120\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x14.loadstar.v1.VerdictR\bverdicts\x12&\n" +
-	"\x0fnext_contact_ms\x18\x03 \x01(\x03R\rnextContactMs\"\xef\x01\n" +
+	"\x0fnext_contact_ms\x18\x03 \x01(\x03R\rnextContactMs\x12\x1a\n" +
+	"\bannounce\x18\x04 \x01(\bR\bannounce\"\xef\x01\n" +
 	"\x04Task\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
