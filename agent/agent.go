@@ -65,14 +65,17 @@ type Config struct {
 // tuning are times that nobody needs to set.
 type tuning struct {
 	first, most time.Duration // between attempts when the server is away
-	call        time.Duration // until a short call is given up
-	push        time.Duration // until a chunk is given up
-	stall       time.Duration // until a download without a byte is given up
-	renew       time.Duration // between looks at the certificate
+	// announceEvery is how often clients are announced again that the server does not
+	// know, or refuses.
+	announceEvery time.Duration
+	call          time.Duration // until a short call is given up
+	push          time.Duration // until a chunk is given up
+	stall         time.Duration // until a download without a byte is given up
+	renew         time.Duration // between looks at the certificate
 }
 
 var usual = tuning{
-	first: time.Second, most: 5 * time.Minute,
+	first: time.Second, most: 5 * time.Minute, announceEvery: 10 * time.Minute,
 	call: time.Minute, push: 5 * time.Minute, stall: time.Minute, renew: time.Hour,
 }
 

@@ -23,15 +23,20 @@ const (
 // contact announces the clients and checks in, whenever the server wants it.
 func (a *agent) contact(ctx context.Context) error {
 	b := backoff{first: a.first, most: a.most}
-	announce := true
+	var told time.Time // when the clients were announced last
+	missing := true    // some are not known to the server, or not as this agent's
 	for ctx.Err() == nil {
 		var next time.Duration
 		var err error
-		if announce {
-			err = a.announce(ctx)
+		if missing && time.Since(told) > a.announceEvery {
+			if missing, err = a.announce(ctx); err == nil {
+				told = time.Now()
+			}
 		}
 		if err == nil {
-			next, announce, err = a.checkIn(ctx)
+			var unknown bool
+			next, unknown, err = a.checkIn(ctx)
+			missing = missing || unknown
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -53,19 +58,20 @@ func (a *agent) contact(ctx context.Context) error {
 	return nil
 }
 
-func (a *agent) announce(ctx context.Context) error {
+// announce says which clients are here, and returns whether some are refused.
+func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	d := a.Dataset
 	r, err := call(ctx, a, a.call, a.service.Announce, &loadstarv1.AnnounceRequest{
 		Clients: a.names, Inputs: slices.Concat(d.Weather.Names, d.StaticNames), StepSeconds: d.Seconds(),
 	})
 	if err != nil {
-		return err
+		return true, err
 	}
-	a.Log.Info("announced", "clients", len(a.names), "refused", len(r.GetRefused()))
-	for _, name := range r.GetRefused() {
-		a.Log.Warn("the server refuses a client", "client", name)
+	a.Log.Info("announced", "clients", len(a.names))
+	if not := r.GetRefused(); len(not) > 0 {
+		a.Log.Warn("the server refuses clients: they are another agent's, or revoked", "clients", len(not), "first", not[0])
 	}
-	return nil
+	return len(r.GetRefused()) > 0, nil
 }
 
 // checkIn says what the agent is doing, takes up what it hears, and returns when the

@@ -239,7 +239,7 @@ func (s *server) serve(ctx context.Context) error {
 				})
 			}
 			return coordinator.Run(ctx, coordinator.Config{
-				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Lead: s.Lead, Poll: min(s.Poll, time.Second),
+				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Reach: s.pace().Latest, Lead: s.Lead, Poll: min(s.Poll, time.Second),
 				Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
 			})
 		})
@@ -267,6 +267,10 @@ func (s *server) serve(ctx context.Context) error {
 	return group.Wait()
 }
 
+func (s *server) pace() gateway.Pace {
+	return gateway.Pace{Poll: s.Poll, MaxPoll: s.MaxPoll, Rate: s.Rate}
+}
+
 // name tells this coordinator from others.
 func (s *server) name() string {
 	if len(s.NATS) == 0 && strings.HasPrefix(s.Database, "sqlite:") {
@@ -287,7 +291,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 	}
 	g := gateway.New(gateway.Config{
 		Ledger: s.ledger, Blobs: s.blobs, Bus: s.bus, Terms: s.terms, Authority: s.authority,
-		Certificates: s.Certificates, Lease: s.Lease, Poll: s.Poll, MaxPoll: s.MaxPoll, Rate: s.Rate,
+		Certificates: s.Certificates, Lease: s.Lease, Pace: s.pace(),
 		Clients: s.AgentClients, Uploads: maxUploads, Log: s.Log, Metrics: s.registry,
 	})
 	o := web.New(web.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Closing: ctx.Done(), Log: s.Log})

@@ -292,7 +292,7 @@ func (x *counting) prepare(ctx context.Context) (err error) {
 	if err := x.Join(ctx, token, ledger.Agent{ID: "bench", Expires: now.Add(time.Hour)}, now); err != nil {
 		return err
 	}
-	if _, err := x.Announce(ctx, "bench", clients, benchInputs, time.Hour, now); err != nil {
+	if _, err := x.Announce(ctx, ledger.Announcement{Agent: "bench", Clients: clients, Inputs: benchInputs, Step: time.Hour, Most: len(clients)}, now); err != nil {
 		return err
 	}
 	if err := x.AddRun(ctx, ledger.Run{ID: "bench", Name: "bench", Created: now}, "bench"); err != nil {

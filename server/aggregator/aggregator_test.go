@@ -70,7 +70,7 @@ func plant(t *testing.T, algorithm string, clients, cohort int) *site {
 	for i := range names {
 		names[i], numbers[i] = client(i), int64(i)
 	}
-	_, err = s.ledger.Announce(ctx, agent, names, nil, time.Hour, now)
+	_, err = s.ledger.Announce(ctx, ledger.Announcement{Agent: agent, Clients: names, Step: time.Hour, Most: len(names)}, now)
 	must(t, err)
 	must(t, s.ledger.AddRun(ctx, ledger.Run{ID: run, Created: now}, "test"))
 	lead, err := s.ledger.Lead(ctx, "test", time.Hour, now)

@@ -53,9 +53,11 @@ type Bus struct {
 	js     jetstream.JetStream
 	pulls  jetstream.Consumer
 	offers chan *offer // to the writers
+	// link ends when the connection is lost: no answer comes over it any more.
+	link atomic.Pointer[link]
 	// pending bounds the bytes that are on their way to this connection.
 	pending *semaphore.Weighted
-	// typical is the size of results lately, rather too large than too small.
+	// typical is the size of messages lately, rather too large than too small.
 	typical atomic.Int64
 
 	// closing ends when Close begins, killed when it has stopped waiting.
@@ -78,6 +80,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Bus, error) {
 		return nil, err
 	}
 	b := &Bus{config: c, log: log, gone: make(chan struct{}), offers: make(chan *offer), pending: semaphore.NewWeighted(inFlight)}
+	b.relink()
 	b.closing, b.close = context.WithCancel(context.Background())
 	b.killed, b.kill = context.WithCancel(context.Background())
 	if err := b.open(ctx); err != nil {
@@ -145,6 +148,7 @@ func (b *Bus) options() []nats.Option {
 		nats.DrainTimeout(5 * time.Second),
 		nats.ClosedHandler(func(*nats.Conn) { close(b.gone) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			b.relink()
 			if err != nil {
 				b.log.Warn("NATS disconnected", "err", err)
 			}
@@ -336,6 +340,20 @@ func (b *Bus) spawn(f func()) error {
 	}
 	b.background.Go(f)
 	return nil
+}
+
+// link lasts from when a connection is made until it is lost.
+type link struct {
+	context.Context
+	lost context.CancelCauseFunc
+}
+
+// relink ends what waits for an answer over a connection that is lost.
+func (b *Bus) relink() {
+	ctx, lost := context.WithCancelCause(context.Background())
+	if old := b.link.Swap(&link{ctx, lost}); old != nil {
+		old.lost(nats.ErrDisconnected)
+	}
 }
 
 // within returns a context that is done when ctx is or when end is.

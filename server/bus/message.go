@@ -62,7 +62,7 @@ func unpack(message []byte) (all []result, err error) {
 			if field == idField {
 				r.id = string(value)
 			} else {
-				r.data = value
+				r.data = value[:len(value):len(value)] // the next result is behind it
 			}
 		}
 		all = append(all, r)

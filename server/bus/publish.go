@@ -157,6 +157,7 @@ func anyOf(group []*offer) (context.Context, context.CancelFunc) {
 func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	defer context.AfterFunc(b.link.Load(), cancel)()
 	_, err := b.js.Publish(ctx, results, data,
 		jetstream.WithMsgID(id), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0))
 	return err

@@ -28,9 +28,10 @@ const (
 )
 
 // Take returns about max results, as many as should fit into maxBytes going by the
-// sizes of those before them, but at least one if there is one. More than max come only
-// if they were published together. It waits for the first, up to wait, and then only a
-// moment for others. No result and no error means that there is none.
+// sizes of those before them, but at least one if there is one. What was published
+// together comes together, so that there may be somewhat more than max. It waits for the
+// first, up to wait, and then only a moment for others. No result and no error means
+// that there is none.
 //
 // All aggregators share what there is: none gets what another has, unless that one
 // does not answer within Config.AckWait. While the carrier is out of reach Take still
@@ -67,8 +68,7 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 	for {
 		got, err := b.pull(ctx, 1, clamp(time.Until(until)))
 		if len(got) > 0 {
-			room := (maxBytes - len(got[0].message.Data())) / int(b.typical.Load()+1)
-			return b.more(ctx, got, min((max-len(got))/len(got), room))
+			return b.more(ctx, got, max, maxBytes)
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -95,26 +95,46 @@ func clamp(d time.Duration) time.Duration {
 	return max(min(d, longPull), time.Millisecond)
 }
 
-// more adds up to max messages of what else there is.
-func (b *Bus) more(ctx context.Context, got []*Delivery, max int) ([]*Delivery, error) {
-	if max < 1 {
-		return got, nil
-	}
+// more adds what else there is. How large a message is is not known before it is here: a
+// pull is for as few as would fit if all were as large as they get, as long as others
+// wait.
+func (b *Bus) more(ctx context.Context, got []*Delivery, max, maxBytes int) ([]*Delivery, error) {
 	wait := linger
-	if n := got[0].message.behind; n > 0 {
-		max, wait = int(min(uint64(max), n)), arrival
-	}
-	others, err := b.pull(ctx, max, wait)
-	if ctx.Err() != nil {
-		for _, d := range append(got, others...) {
-			_ = d.Later(0)
+	for taken, behind := size(got), got[0].message.behind; len(got) < max; {
+		room := min(max-len(got), (maxBytes-taken)/int(b.largest()))
+		if behind > 0 {
+			room, wait = int(min(uint64(room), behind)), arrival
 		}
-		return nil, context.Cause(ctx)
+		if room < 1 {
+			break
+		}
+		others, err := b.pull(ctx, room, wait)
+		if ctx.Err() != nil {
+			for _, d := range append(got, others...) {
+				_ = d.Later(0)
+			}
+			return nil, context.Cause(ctx)
+		}
+		if err != nil {
+			b.log.Debug("taking results", "err", err)
+		}
+		got = append(got, others...)
+		if len(others) == 0 || others[len(others)-1].message.behind == 0 {
+			break
+		}
+		taken, behind = taken+size(others), others[len(others)-1].message.behind
 	}
-	if err != nil {
-		b.log.Debug("taking results", "err", err)
+	return got, nil
+}
+
+// largest is what a message is taken to have at most, going by those lately.
+func (b *Bus) largest() int64 { return max(b.typical.Load(), groupBytes) }
+
+func size(all []*Delivery) (bytes int) {
+	for _, d := range all {
+		bytes += len(d.data)
 	}
-	return append(got, others...), nil
+	return bytes
 }
 
 // pull asks the server once, for so many messages. What comes after ctx is done is given back.

@@ -22,8 +22,10 @@ type Config struct {
 	// Name tells coordinators apart. Two at work must not share one; a new one under
 	// the name of one that is gone goes on at once.
 	Name string
-	// Lease is how long an agent that says nothing may take over a turn.
+	// Lease is how long an agent that says nothing may take over a turn, once it knows of
+	// it. Reach is when at the latest an idle agent, of so many, will have checked in.
 	Lease time.Duration
+	Reach func(agents int64) time.Duration
 	// Lead is how long a coordinator that has died keeps others from going on.
 	Lead time.Duration
 	// Poll is how often the ledger is looked at without a hint.
@@ -46,6 +48,8 @@ type coordinator struct {
 	until   time.Time // the lead is ours at least so long
 	renew   time.Time
 	drivers map[string]*driver
+	reach   time.Duration // as of lately
+	count   time.Time     // when agents are counted again
 }
 
 // Run coordinates until the context ends, or stands by while another does.
@@ -78,6 +82,7 @@ func (k *coordinator) turn(ctx context.Context) {
 	if !k.leads(ctx) {
 		return
 	}
+	k.survey(ctx)
 	active, err := k.Ledger.Active(ctx)
 	if err != nil {
 		k.trouble(ctx, "reading the runs", err)
@@ -110,6 +115,24 @@ func (k *coordinator) turn(ctx context.Context) {
 			delete(k.drivers, id)
 		}
 	}
+}
+
+// countEvery is how often agents are counted; where that takes long, less often.
+const countEvery = 10 * time.Second
+
+// survey sees how long it takes until the fleet has heard of what it is asked.
+func (k *coordinator) survey(ctx context.Context) {
+	now := k.now()
+	if now.Before(k.count) {
+		return
+	}
+	n, err := k.Ledger.Agents(ctx)
+	if err != nil {
+		k.trouble(ctx, "counting agents", err)
+	} else {
+		k.reach = k.Reach(n)
+	}
+	k.count = now.Add(max(countEvery, 20*k.now().Sub(now)))
 }
 
 func (k *coordinator) trouble(ctx context.Context, doing string, err error, args ...any) {

@@ -25,6 +25,7 @@ import (
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
+	s.reach = 7 * time.Minute
 	s.announce(0, 2)
 	s.add("run", "algorithm: fedavg\ndata: on-my-laptop\nmodel: {name: bose2023}\n", 3)
 	for range 3 {
@@ -49,7 +50,7 @@ func TestBegin(t *testing.T) {
 		t.Errorf("started at %v, and it is %v", r.Started, s.clock)
 	}
 	tasks := s.tasks("run")
-	if len(tasks) != 3 || tasks[2].Client != client(2) || tasks[0].Version != 0 || !tasks[0].Until.Equal(s.clock.Add(lease)) {
+	if len(tasks) != 3 || tasks[2].Client != client(2) || tasks[0].Version != 0 || !tasks[0].Until.Equal(s.clock.Add(lease+s.reach)) {
 		t.Errorf("%+v", tasks)
 	}
 	s.wantRounds("run", "0 of 0 open asked 3 counted 0 late 0 lost 0")
@@ -70,7 +71,7 @@ func TestCannotBegin(t *testing.T) {
 	s.wantState("bad", ledger.Failed, "no wind")
 	s.wantState("unreadable", ledger.Failed, "fedmagic")
 	s.wantState("good", ledger.Running, "")
-	_, err := s.Announce(t.Context(), agent, []string{"quick"}, nil, time.Minute, s.clock)
+	_, err := s.Announce(t.Context(), ledger.Announcement{Agent: agent, Clients: []string{"quick"}, Step: time.Minute, Most: 1000}, s.clock)
 	must(t, err)
 	s.add("mixed", "algorithm: fedavg\n"+small, 0)
 	s.turn()
@@ -514,7 +515,7 @@ func TestRun(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		ended <- Run(ctx, Config{
-			Ledger: s.Ledger, Blobs: s.blobs, Name: "a", Lease: time.Minute, Lead: time.Minute, Poll: 10 * time.Millisecond,
+			Ledger: s.Ledger, Blobs: s.blobs, Name: "a", Lease: time.Minute, Reach: func(int64) time.Duration { return 0 }, Lead: time.Minute, Poll: 10 * time.Millisecond,
 			Wake: func(string) { wakes.Add(1) }, Woken: woken, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		})
 	}()

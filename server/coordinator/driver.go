@@ -29,19 +29,32 @@ type driver struct {
 	seen    int64 // the newest batch that the machine knows of
 	losses  float64
 	look    time.Time // at the latest
-	waiting bool      // for clients
+	waiting int64     // for so many clients
 }
 
-// waitFor is how often leases are looked through, and clients counted.
+// waitFor is how often leases are looked through, and clients counted; where that takes
+// long, less often.
 const waitFor = time.Second
 
 // due says whether there may be something to do.
 func (d *driver) due(a ledger.Activity, now time.Time) bool {
-	return d.terms == nil && !d.waiting || a.Batch != d.seen || !now.Before(d.look)
+	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.look)
 }
 
 // advance does everything that can be done for the run now.
 func (d *driver) advance(ctx context.Context) error {
+	if d.waiting > 0 {
+		// Not in a transaction: of millions it takes a while.
+		start := d.now()
+		n, err := d.Ledger.CountClients(ctx)
+		if err != nil {
+			return err
+		}
+		d.look = d.now().Add(max(waitFor, 20*d.now().Sub(start)))
+		if n < d.waiting {
+			return nil
+		}
+	}
 	if d.terms == nil {
 		if err := d.load(ctx); err != nil || d.terms == nil {
 			return err
@@ -97,10 +110,11 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if err != nil {
 		return err
 	}
-	if d.waiting = fleet.Clients < max(x.Run.Wanted, 1); d.waiting {
-		d.look = now.Add(waitFor)
+	if wanted := max(x.Run.Wanted, 1); fleet.Clients < wanted {
+		d.waiting, d.look = wanted, now.Add(waitFor)
 		return nil
 	}
+	d.waiting = 0
 	fail := func(err error) error {
 		d.log.Error("the run cannot begin", "error", err)
 		return x.End(ledger.Failed, err.Error(), now)
@@ -193,7 +207,7 @@ func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) 
 		numbers[i] = int64(a.Client)
 		by[numbers[i]] = a
 	}
-	gone, err := x.Ask(int64(all[0].Round), int64(all[0].Version), numbers, d.now().Add(d.Lease))
+	gone, err := x.Ask(int64(all[0].Round), int64(all[0].Version), numbers, d.now().Add(d.Lease+d.reach))
 	for _, no := range gone {
 		d.machine.Lose(by[no])
 	}

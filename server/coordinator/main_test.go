@@ -49,6 +49,7 @@ type site struct {
 	clock   time.Time
 	current *coordinator
 	name    string
+	reach   time.Duration
 }
 
 func newSite(t *testing.T) *site {
@@ -72,7 +73,7 @@ func (s *site) restart() { s.current = s.coordinator(s.name) }
 
 func (s *site) coordinator(name string) *coordinator {
 	return newCoordinator(Config{
-		Ledger: s.Ledger, Blobs: s.faults, Name: name, Lease: lease, Lead: lead, Poll: time.Second, Wake: func(string) {},
+		Ledger: s.Ledger, Blobs: s.faults, Name: name, Lease: lease, Reach: func(int64) time.Duration { return s.reach }, Lead: lead, Poll: time.Second, Wake: func(string) {},
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), now: func() time.Time { return s.clock },
 	})
 }
@@ -84,7 +85,7 @@ func (s *site) announce(from, to int) {
 	for i := from; i < to; i++ {
 		names = append(names, client(i))
 	}
-	_, err := s.Announce(s.Context(), agent, names, []string{"temperature"}, time.Hour, s.clock)
+	_, err := s.Announce(s.Context(), ledger.Announcement{Agent: agent, Clients: names, Inputs: []string{"temperature"}, Step: time.Hour, Most: 1000}, s.clock)
 	must(s, err)
 }
 

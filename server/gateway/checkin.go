@@ -40,7 +40,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	if err != nil {
 		return nil, g.away(ctx, err)
 	}
-	leases, err := g.Ledger.Tasks(ctx, agent, now, g.Clients)
+	leases, err := g.Ledger.Tasks(ctx, agent, now, turnsOfClient*g.Clients)
 	if err != nil {
 		return nil, g.away(ctx, err)
 	}
@@ -86,13 +86,16 @@ func (g *Gateway) noteSeen(agent string) {
 	}
 }
 
-// turns returns what an agent names, of which there cannot be more than it may host.
+// turns returns what an agent names, of which there cannot be more than it may have been
+// asked.
 func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
+	if len(all) > roundsAtOnce {
+		return nil, g.wrong("clients", "turns of %d rounds at a time, at most %d", len(all), roundsAtOnce) // each takes the ledger's time
+	}
 	set := map[turn]bool{}
 	named := 0
 	for _, t := range all {
-		// Also of those without a client, and named again: each takes time.
-		if named += max(len(t.Clients), 1); named > g.Clients {
+		if named += len(t.Clients); named > turnsOfClient*g.Clients {
 			return nil, g.wrong("clients", "more turns than %d clients can have", g.Clients)
 		}
 		for _, c := range t.Clients {
@@ -107,11 +110,11 @@ func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
 
 // pace says when an agent is to come back. One that waits for an answer comes soon.
 func (g *Gateway) pace(busy bool) time.Duration {
-	p := time.Duration(float64(g.agents.Load()) / g.Rate * float64(time.Second))
+	agents := g.agents.Load()
 	if busy {
-		p /= 10
+		agents /= 10
 	}
-	p = min(max(p, g.Poll), g.MaxPoll)
+	p := g.Pace.Of(agents)
 	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
 }
 

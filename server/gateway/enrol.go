@@ -58,7 +58,7 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 	if err != nil {
 		return nil, g.wrong("csr", "%v", err)
 	}
-	if err := g.Ledger.Renewed(ctx, agent, expires, time.Now()); err != nil {
+	if err := g.Ledger.Renewed(ctx, agent, expires); err != nil {
 		return nil, g.away(ctx, err)
 	}
 	return &v1.RenewResponse{Certificates: chain}, nil
@@ -85,8 +85,12 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	if slices.ContainsFunc(r.Inputs, func(in string) bool { return strings.ContainsAny(in, " ") }) {
 		return nil, g.wrong("name", "an input has a space in its name")
 	}
-	refused, err := g.Ledger.Announce(ctx, agent, r.Clients, r.Inputs, time.Duration(r.StepSeconds)*time.Second, time.Now())
-	if err != nil {
+	refused, err := g.Ledger.Announce(ctx, ledger.Announcement{
+		Agent: agent, Clients: r.Clients, Inputs: r.Inputs, Step: time.Duration(r.StepSeconds) * time.Second, Most: g.Clients,
+	}, time.Now())
+	if errors.Is(err, ledger.ErrTooMany) {
+		return nil, g.wrong("clients", "with those announced before these are more than %d clients; an agent that has others now joins anew", g.Clients)
+	} else if err != nil {
 		return nil, g.away(ctx, err)
 	}
 	if len(refused) > 0 {

@@ -38,16 +38,33 @@ type Config struct {
 	Certificates time.Duration
 	// Lease is how long an agent that says nothing may take over a turn.
 	Lease time.Duration
-	// Poll is how often an agent of a small fleet checks in. A large one does so
-	// less often: all together Rate times a second, but each once in MaxPoll.
-	Poll, MaxPoll time.Duration
-	Rate          float64
+	Pace  Pace
 	// Clients bounds how many an agent may host, Uploads the bytes of results that
 	// are here in parts.
 	Clients int
 	Uploads int64
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+}
+
+// Pace is how often idle agents check in.
+type Pace struct {
+	// Poll is how often an agent of a small fleet does. Those of a large one do so less
+	// often: all together Rate times a second, but each once in MaxPoll.
+	Poll, MaxPoll time.Duration
+	Rate          float64
+}
+
+// Of returns the time between two check-ins of an agent in a fleet of so many.
+func (p Pace) Of(agents int64) time.Duration {
+	every := time.Duration(float64(agents) / p.Rate * float64(time.Second))
+	return min(max(every, p.Poll), p.MaxPoll)
+}
+
+// Latest returns when at the latest it will have checked in: times are spread, here and by
+// the agents.
+func (p Pace) Latest(agents int64) time.Duration {
+	return time.Duration(1.5 * float64(p.Of(agents)))
 }
 
 // Gateway answers agents. It is safe for concurrent use.
@@ -77,9 +94,13 @@ const (
 	seenEvery     = 10 * time.Second
 	seenAtMost    = 100_000
 	nameBytes     = 128
-	// Of a message that names all clients, with a few numbers for each, and the rest.
-	partsOfClient = 8
-	partsOfAll    = 256
+	// turnsOfClient bounds how many runs a client takes part in at a time, as agents do;
+	// a round of a run is named once.
+	turnsOfClient = 8
+	roundsAtOnce  = 256
+	// Of a message that names all turns, in training and pushed, and the rest.
+	partsOfClient = 2 * turnsOfClient
+	partsOfAll    = 8 * roundsAtOnce
 )
 
 // New returns a gateway.
@@ -105,9 +126,13 @@ func (g *Gateway) Handler() http.Handler {
 func (g *Gateway) Run(ctx context.Context) error {
 	tick := time.NewTicker(seenEvery)
 	defer tick.Stop()
+	var count time.Time
 	for {
-		if n, err := g.Ledger.Agents(ctx); err == nil {
-			g.agents.Store(n)
+		if start := time.Now(); start.After(count) {
+			if n, err := g.Ledger.Agents(ctx); err == nil {
+				g.agents.Store(n)
+			}
+			count = time.Now().Add(20 * time.Since(start)) // of millions it takes a while
 		}
 		select {
 		case <-ctx.Done():

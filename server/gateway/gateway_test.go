@@ -229,7 +229,7 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	now := time.Now()
 	must(t, l.AddToken(ctx, []byte("token"), "", 1, now.Add(time.Hour)))
 	must(t, l.Join(ctx, []byte("token"), ledger.Agent{ID: "agent"}, now))
-	_, err = l.Announce(ctx, "agent", []string{"a0", "a1", "a2"}, nil, time.Hour, now)
+	_, err = l.Announce(ctx, ledger.Announcement{Agent: "agent", Clients: []string{"a0", "a1", "a2"}, Step: time.Hour, Most: 3}, now)
 	must(t, err)
 	must(t, l.AddRun(ctx, ledger.Run{ID: "run", Created: now}, "test"))
 	lead, err := l.Lead(ctx, "test", time.Hour, now)
@@ -245,7 +245,7 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 		return d.Save("{}", ledger.Round{Opened: now})
 	}))
 	g := New(Config{
-		Ledger: l, Blobs: store, Bus: b, Authority: authority, Certificates: time.Hour, Lease: time.Hour, Poll: time.Second, MaxPoll: time.Minute, Rate: 100,
+		Ledger: l, Blobs: store, Bus: b, Authority: authority, Certificates: time.Hour, Lease: time.Hour, Pace: Pace{Poll: time.Second, MaxPoll: time.Minute, Rate: 100},
 		Clients: 50, Uploads: 1 << 20, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Terms: terms.NewBook(func(ctx context.Context, id string) (*terms.Terms, error) {
 			r, err := l.Run(ctx, id)
@@ -321,7 +321,7 @@ func TestFailed(t *testing.T) {
 
 // The pace of a fleet: so many check-ins a second all together, within bounds.
 func TestPace(t *testing.T) {
-	g := &Gateway{Config: Config{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}
+	g := &Gateway{Config: Config{Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
 	for _, c := range []struct {
 		agents int64
 		busy   bool

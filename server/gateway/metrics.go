@@ -32,7 +32,7 @@ func newMetrics(r prometheus.Registerer, b *bus.Bus) *metrics {
 		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results taken in."}),
 		declined: prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents gave back."}),
 	}
-	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_bus_waiting", Help: "Results that wait to be counted."}, func() float64 {
+	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_bus_waiting", Help: "Messages that wait to be counted, of one result or several."}, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		waiting, taken, err := b.Depth(ctx)

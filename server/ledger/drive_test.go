@@ -68,7 +68,7 @@ func TestFleet(t *testing.T) {
 		join(t, l, "a", "b", "c")
 		say := func(agent string, clients []string, step time.Duration, inputs ...string) {
 			t.Helper()
-			_, err := l.Announce(ctx, agent, clients, inputs, step, t0)
+			_, err := l.Announce(ctx, Announcement{agent, clients, inputs, step, 100}, t0)
 			must(t, err)
 		}
 		say("a", named("a", 700), time.Hour, "load", "temperature", "wind", "load")

@@ -71,16 +71,15 @@ func mayCall(ctx context.Context, tx *sql.Tx, id string) error {
 	return nil
 }
 
-// Renewed notes an agent's new certificate.
-func (l *Ledger) Renewed(ctx context.Context, id string, expires, now time.Time) error {
+// Renewed notes an agent's new certificate. It is nothing for the audit: every agent does
+// it all the time.
+func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
 		if err := mayCall(ctx, tx, id); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2 WHERE id = $1", id, millis(expires)); err != nil {
-			return err
-		}
-		return l.audit(ctx, tx, now, "agent "+id, "renew", id, "")
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2 WHERE id = $1", id, millis(expires))
+		return err
 	})
 }
 
@@ -113,20 +112,30 @@ func (l *Ledger) Agents(ctx context.Context) (n int64, err error) {
 	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE revoked = 0").Scan(&n)
 }
 
+// Announcement is what an agent says of its clients.
+type Announcement struct {
+	Agent           string
+	Clients, Inputs []string
+	Step            time.Duration
+	// Most bounds how many clients the agent has then, with those of before.
+	Most int
+}
+
 // Announce makes clients an agent's, and returns those that are another's or were
-// revoked. A client whose agent was revoked may be taken over.
-func (l *Ledger) Announce(ctx context.Context, agent string, clients, inputs []string, step time.Duration, now time.Time) (refused []string, err error) {
-	clients = slices.Compact(slices.Sorted(slices.Values(clients)))
-	inputs = slices.Compact(slices.Sorted(slices.Values(inputs)))
+// revoked. A client whose agent was revoked may be taken over. If the agent had too many
+// then, it has none more, and the error is ErrTooMany.
+func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (refused []string, err error) {
+	clients := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
+	inputs := slices.Compact(slices.Sorted(slices.Values(a.Inputs)))
 	err = l.update(ctx, func(tx *sql.Tx) error {
 		refused = nil
-		if err := mayCall(ctx, tx, agent); err != nil {
+		if err := mayCall(ctx, tx, a.Agent); err != nil {
 			return err
 		}
 		for part := range slices.Chunk(clients, l.chunk) {
 			args := make([]any, 0, 5*len(part))
 			for _, c := range part {
-				args = append(args, c, agent, strings.Join(inputs, " "), int64(step/time.Second), millis(now))
+				args = append(args, c, a.Agent, strings.Join(inputs, " "), int64(a.Step/time.Second), millis(now))
 			}
 			mine := map[string]bool{}
 			err := query(ctx, tx, func(r *sql.Rows) error {
@@ -146,6 +155,13 @@ func (l *Ledger) Announce(ctx context.Context, agent string, clients, inputs []s
 					refused = append(refused, c)
 				}
 			}
+		}
+		var has int
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM clients WHERE agent = $1", a.Agent).Scan(&has); err != nil {
+			return err
+		}
+		if has > a.Most {
+			return fmt.Errorf("%w: %d clients of agent %s, at most %d", ErrTooMany, has, a.Agent, a.Most)
 		}
 		return nil
 	})

@@ -76,7 +76,7 @@ func TestRenewedAndSeen(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b", "c")
-		must(t, l.Renewed(ctx, "a", after(48*time.Hour), after(time.Minute)))
+		must(t, l.Renewed(ctx, "a", after(48*time.Hour)))
 		must(t, l.Seen(ctx, []string{"nobody", "a"}, after(9*time.Second)))
 		must(t, l.Seen(ctx, []string{"a"}, after(4*time.Second)))
 		must(t, l.Seen(ctx, []string{"b"}, after(-time.Second)))
@@ -90,12 +90,9 @@ func TestRenewedAndSeen(t *testing.T) {
 			want.ID, want.Name, want.Joined = id, "name of "+id, t0
 			wantEqual(t, id, got, want)
 		}
-		wantIs(t, l.Renewed(ctx, "nobody", t0, t0), ErrNotFound)
+		wantIs(t, l.Renewed(ctx, "nobody", t0), ErrNotFound)
 		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
-		wantIs(t, l.Renewed(ctx, "a", after(time.Hour), t0), ErrRefused)
-		events, err := l.Audit(ctx, 100)
-		must(t, err)
-		wantEqual(t, "renewals", len(slices.DeleteFunc(events, func(e Event) bool { return e.Action != "renew" })), 1)
+		wantIs(t, l.Renewed(ctx, "a", after(time.Hour)), ErrRefused)
 	})
 }
 
@@ -134,6 +131,24 @@ func TestSeenConcurrently(t *testing.T) {
 			}
 			wantEqual(t, ids[k], a.Seen, after(time.Duration(newest)*time.Second))
 		}
+	})
+}
+
+func TestAnnounceTooMany(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a", "b")
+		say := func(agent string, clients ...string) error {
+			_, err := l.Announce(ctx, Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 3}, t0)
+			return err
+		}
+		must(t, say("a", "1", "2"))
+		must(t, say("a", "2", "3")) // the same again are no others
+		wantIs(t, say("a", "3", "4"), ErrTooMany)
+		must(t, say("b", "4", "5", "1")) // nothing was left of it, and another's do not count
+		n, err := l.CountClients(ctx)
+		must(t, err)
+		wantEqual(t, "clients", n, 5)
 	})
 }
 

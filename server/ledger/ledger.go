@@ -32,6 +32,7 @@ var migrations embed.FS
 var (
 	ErrNotFound = errors.New("not found")
 	ErrRefused  = errors.New("refused")
+	ErrTooMany  = errors.New("too many")
 	// ErrDeposed says that another coordinator has taken over.
 	ErrDeposed = errors.New("another coordinator has taken over")
 )

@@ -115,7 +115,7 @@ func join(t tester, l *Ledger, agents ...string) {
 
 func announce(t tester, l *Ledger, agent string, clients ...string) {
 	t.Helper()
-	refused, err := l.Announce(context.Background(), agent, clients, []string{"load"}, time.Hour, t0)
+	refused, err := l.Announce(context.Background(), Announcement{Agent: agent, Clients: clients, Inputs: []string{"load"}, Step: time.Hour, Most: 1 << 20}, t0)
 	must(t, err)
 	if len(refused) > 0 {
 		t.Fatalf("%d clients of %s refused: %v", len(refused), agent, refused)

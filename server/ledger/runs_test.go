@@ -134,7 +134,6 @@ func TestAudit(t *testing.T) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a")
 		announce(t, l, "a", "x")
-		must(t, l.Renewed(ctx, "a", after(time.Hour), after(time.Second)))
 		must(t, l.AddRun(ctx, Run{ID: "run", Name: "name", Created: after(2 * time.Second)}, "operator"))
 		must(t, l.StopRun(ctx, "run", "operator", after(3*time.Second)))
 		must(t, l.RevokeClient(ctx, "x", "operator", after(4*time.Second)))
@@ -150,7 +149,6 @@ func TestAudit(t *testing.T) {
 			{after(4 * time.Second), "operator", "revoke client", "x", ""},
 			{after(3 * time.Second), "operator", "stop run", "run", ""},
 			{after(2 * time.Second), "operator", "start run", "run", "name"},
-			{after(time.Second), "agent a", "renew", "a", ""},
 			{t0, "agent a", "join", "a", "name of a"},
 			{after(-time.Second), "operator", "sign in", "é", "from home"},
 		}

@@ -94,7 +94,7 @@ func (d *desk) members(agent string, clients ...string) {
 	ctx := d.Context()
 	must(d, d.ledger.AddToken(ctx, []byte(agent), "", 1, time.Now().Add(time.Hour)))
 	must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
-	_, err := d.ledger.Announce(ctx, agent, clients, nil, time.Hour, time.Now())
+	_, err := d.ledger.Announce(ctx, ledger.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 1 << 20}, time.Now())
 	must(d, err)
 }
 
