@@ -177,7 +177,11 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 		return err
 	}
 	d.machine = round.NewMachine(d.scheduler, d.terms.Plan.Seed, d.terms.Fleet)
-	if err := d.machine.UnmarshalJSON([]byte(x.Run.Machine)); err != nil {
+	machine, err := x.Machine()
+	if err != nil {
+		return err
+	}
+	if err := d.machine.UnmarshalJSON([]byte(machine)); err != nil {
 		return err
 	}
 	d.started = x.Run.Started

@@ -72,7 +72,7 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 }
 
 // Begin makes all clients the run's fleet, numbered in the order of their names'
-// bytes, and sets what the run begins with: Plan, PlanBlob, Machine and Server.
+// bytes, and sets what the run begins with: Plan, PlanBlob and Server.
 func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
 	collate := ` COLLATE "C"`
 	if d.l.lite {
@@ -86,8 +86,8 @@ func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) 
 	if fleet, err = res.RowsAffected(); err != nil {
 		return 0, err
 	}
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, machine = $7, server = $8 WHERE id = $1",
-		d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, millis(now), r.Machine, r.Server); err != nil {
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, server = $7 WHERE id = $1",
+		d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, millis(now), r.Server); err != nil {
 		return 0, err
 	}
 	return fleet, d.addVersion(0, v)
@@ -159,9 +159,23 @@ func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gon
 	return gone, nil
 }
 
+// Machine returns where the machine stood when it was stored last.
+func (d *Drive) Machine() (state string, err error) {
+	err = d.tx.QueryRowContext(d.ctx, "SELECT state FROM machines WHERE run = $1", d.Run.ID).Scan(&state)
+	return state, found(err, "the machine of run "+d.Run.ID)
+}
+
+func (d *Drive) saveMachine(state string) error {
+	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO machines (run, state) VALUES ($1, $2) ON CONFLICT (run) DO UPDATE SET state = excluded.state", d.Run.ID, state)
+	return err
+}
+
 // Save stores where the machine stands, and the open round with it.
 func (d *Drive) Save(machine string, open Round) error {
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET machine = $2, round = $3 WHERE id = $1", d.Run.ID, machine, open.Round); err != nil {
+	if err := d.saveMachine(machine); err != nil {
+		return err
+	}
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET round = $2 WHERE id = $1", d.Run.ID, open.Round); err != nil {
 		return err
 	}
 	_, err := d.tx.ExecContext(d.ctx, `INSERT INTO rounds (run, round, version, state, opened, asked, lost) VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -184,7 +198,7 @@ func (d *Drive) Close(r Round, machine string, carries bool) error {
 			return err
 		}
 	}
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET machine = $2 WHERE id = $1", d.Run.ID, machine); err != nil {
+	if err := d.saveMachine(machine); err != nil {
 		return err
 	}
 	if r.State == RoundAbandoned {

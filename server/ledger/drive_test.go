@@ -68,7 +68,7 @@ func TestFleet(t *testing.T) {
 		join(t, l, "a", "b", "c")
 		say := func(agent string, clients []string, step time.Duration, inputs ...string) {
 			t.Helper()
-			_, err := l.Announce(ctx, Announcement{agent, clients, inputs, step, 100}, t0)
+			_, err := l.Announce(ctx, Announcement{agent, clients, inputs, step, 1000}, t0)
 			must(t, err)
 		}
 		say("a", named("a", 700), time.Hour, "load", "temperature", "wind", "load")
@@ -130,7 +130,7 @@ func TestSave(t *testing.T) {
 		})
 		r, err := s.Run(ctx, "run")
 		must(t, err)
-		wantEqual(t, "saved", fmt.Sprint(r.Machine, r.Round), fmt.Sprint("two", 3))
+		wantEqual(t, "saved", fmt.Sprint(machine(t, s.Ledger, "run"), r.Round), fmt.Sprint("two", 3))
 		rounds, err := s.Rounds(ctx, "run", 0, 9)
 		must(t, err)
 		wantEqual(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: t0, Asked: 8, Lost: 2}})
@@ -192,7 +192,7 @@ func TestClose(t *testing.T) {
 		}), ErrRefused)
 		r, err := s.Run(ctx, "run")
 		must(t, err)
-		wantEqual(t, "published", fmt.Sprint(r.Version, r.Server, r.Machine, r.Batch), fmt.Sprint(1, "server 1", "machine", 3))
+		wantEqual(t, "published", fmt.Sprint(r.Version, r.Server, machine(t, s.Ledger, "run"), r.Batch), fmt.Sprint(1, "server 1", "machine", 3))
 
 		must(t, closeIt(1, RoundAbandoned, false))
 		wantEqual(t, "carried", leases(), 0)
@@ -359,6 +359,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 	if err != nil {
 		return "", err
 	}
+	at := machine(c.t, c.l, c.run)
 	var do func(d *Drive) error
 	switch {
 	case run.State.Ended():
@@ -366,8 +367,10 @@ func (c *driver) step(last func() error) (did string, err error) {
 	case run.State == Waiting:
 		did = "begin"
 		do = func(d *Drive) error {
-			_, err := d.Begin(Run{Plan: "settled", Machine: "at 0"}, Version{"w0", "c0"}, t0)
-			return err
+			if _, err := d.Begin(Run{Plan: "settled"}, Version{"w0", "c0"}, t0); err != nil {
+				return err
+			}
+			return d.saveMachine("at 0")
 		}
 	case isMerging:
 		did = "publish"
@@ -385,7 +388,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 	case run.Version == 2:
 		did = "end"
 		do = func(d *Drive) error { return d.End(Finished, "", t0) }
-	case run.Machine == fmt.Sprint("at ", run.Version):
+	case at == fmt.Sprint("at ", run.Version):
 		did = "open"
 		do = func(d *Drive) error {
 			if _, err := d.Retire(run.Version); err != nil {
@@ -524,8 +527,9 @@ func TestDeposedInBetween(t *testing.T) {
 		lead := <-took
 		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error { return d.Save("too late", Round{}) }), ErrDeposed)
 		must(t, second.Drive(ctx, lead, "run", func(d *Drive) error {
-			wantEqual(t, "machine", d.Run.Machine, "the first's")
-			return nil
+			state, err := d.Machine()
+			wantEqual(t, "machine", state, "the first's")
+			return err
 		}))
 	})
 }

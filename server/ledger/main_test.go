@@ -113,6 +113,13 @@ func join(t tester, l *Ledger, agents ...string) {
 	}
 }
 
+// machine returns where the machine of a run stands.
+func machine(t tester, l *Ledger, run string) (state string) {
+	t.Helper()
+	must(t, l.db.QueryRowContext(context.Background(), "SELECT COALESCE(max(state), '') FROM machines WHERE run = $1", run).Scan(&state))
+	return state
+}
+
 func announce(t tester, l *Ledger, agent string, clients ...string) {
 	t.Helper()
 	refused, err := l.Announce(context.Background(), Announcement{Agent: agent, Clients: clients, Inputs: []string{"load"}, Step: time.Hour, Most: 1 << 20}, t0)
@@ -147,7 +154,7 @@ func begin(t tester, l *Ledger, run string) *site {
 	must(t, l.AddRun(context.Background(), Run{ID: run, Name: "name of " + run, Plan: "plan", Wanted: 1, Created: t0}, "operator"))
 	s := &site{l, t, lead, run}
 	s.drive(func(d *Drive) error {
-		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Machine: "machine", Server: "server"}, Version{Weights: "w0", Control: "c0"}, t0)
+		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Server: "server"}, Version{Weights: "w0", Control: "c0"}, t0)
 		return err
 	})
 	return s

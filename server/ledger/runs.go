@@ -35,17 +35,16 @@ type Run struct {
 	Created, Started, Finished time.Time
 	Round, Version             int64
 	// Batch is the newest that was counted.
-	Batch   int64
-	Machine string
-	Server  string
+	Batch  int64
+	Server string
 }
 
-const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, machine, server"
+const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server"
 
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 	var created, started, finished int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
-		&r.Round, &r.Version, &r.Batch, &r.Machine, &r.Server)
+		&r.Round, &r.Version, &r.Batch, &r.Server)
 	r.Created, r.Started, r.Finished = moment(created), moment(started), moment(finished)
 	return r, err
 }

@@ -44,7 +44,7 @@ func TestRuns(t *testing.T) {
 		lead, err := l.Lead(ctx, "test", time.Hour, t0)
 		must(t, err)
 		must(t, l.Drive(ctx, lead, "a", func(d *Drive) error {
-			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Machine: "m", Server: "s"}, Version{"w", "c"}, after(time.Minute))
+			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Server: "s"}, Version{"w", "c"}, after(time.Minute))
 			return err
 		}))
 		must(t, l.Drive(ctx, lead, "c", func(d *Drive) error { return d.End(Failed, "no clients", after(time.Minute)) }))
@@ -52,7 +52,7 @@ func TestRuns(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "a run", a, Run{
 			ID: "a", Name: "é", Plan: "settled", PlanBlob: "blob", State: Running, Wanted: 9, Fleet: 1,
-			Created: t0, Started: after(time.Minute), Machine: "m", Server: "s",
+			Created: t0, Started: after(time.Minute), Server: "s",
 		})
 		wantEqual(t, "active runs", active(), []Activity{{"a", Running, 0}, {"b", Waiting, 0}})
 		v, err := l.Version(ctx, "a", 0)

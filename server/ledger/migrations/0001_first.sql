@@ -42,11 +42,16 @@ CREATE TABLE runs (
     round    BIGINT NOT NULL DEFAULT 0, -- the open one
     version  BIGINT NOT NULL DEFAULT 0, -- the newest
     batch    BIGINT NOT NULL DEFAULT 0, -- the newest: in the order of commits, as each takes the row's lock
-    machine  TEXT NOT NULL DEFAULT '', -- fed/round.Machine, without what was counted since
     server   TEXT NOT NULL DEFAULT '', -- blob of fed/round.Server at the newest version
     remote   BIGINT NOT NULL DEFAULT 0 -- 1 if a hub drives it, and this is a region
 );
 CREATE INDEX runs_created ON runs (created);
+
+-- Apart from runs: it is long where many clients train at a time, and every count writes the run's row.
+CREATE TABLE machines (
+    run   TEXT PRIMARY KEY REFERENCES runs (id),
+    state TEXT NOT NULL -- fed/round.Machine, without what was counted since
+);
 
 -- The fleet of a run, frozen when it begins.
 CREATE TABLE members (
