@@ -225,6 +225,20 @@ func TestLostTurns(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
+// A run of which no round had enough results is no success.
+func TestNothingTrained(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.announce(0, 4)
+	s.add("run", "algorithm: fedavg\nrounds: 2\nschedule: {cohort: 4, quorum: 0.5, deadline: 1m}\n"+small, 0)
+	for range 3 {
+		s.turn()
+		s.clock = s.clock.Add(lease + waitFor)
+	}
+	s.turn()
+	s.wantState("run", ledger.Failed, "no round had enough results: nothing was trained")
+}
+
 // More are asked than wanted: the slower ones come too late, and hear so. At the
 // deadline a round ends with those who are there.
 func TestDeadline(t *testing.T) {

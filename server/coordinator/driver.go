@@ -244,6 +244,10 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 			return nil
 		}
 		if d.machine.Round() >= d.terms.Plan.Rounds {
+			if d.server.Version() == 0 {
+				retired, err = end(x, ledger.Failed, "no round had enough results: nothing was trained", now)
+				return err
+			}
 			d.log.Info("the run is finished", "version", d.server.Version())
 			retired, err = end(x, ledger.Finished, "", now)
 			return err
