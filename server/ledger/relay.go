@@ -83,6 +83,17 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 	return gone, err
 }
 
+// Adopted returns the runs that the hub drives and that have not ended.
+func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var id string
+		err := r.Scan(&id)
+		runs = append(runs, id)
+		return err
+	}, "SELECT id FROM runs WHERE remote = 1 AND state = $1 ORDER BY created, id", Running)
+	return runs, err
+}
+
 // Leased returns all leases, in the order of run, round and client.
 func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
 	return all, query(ctx, l.db, scanTasks(&all), "SELECT run, round, client, version, until FROM leases ORDER BY run, round, client")

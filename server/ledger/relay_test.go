@@ -46,11 +46,12 @@ func TestAdopt(t *testing.T) {
 		r, err := s.Run(ctx, "run")
 		must(t, err)
 		wantEqual(t, "run", r, Run{
-			ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", State: Running, Fleet: 9, Created: t0, Started: t0,
+			ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", State: Running, Fleet: 9, Created: t0, Started: t0, Remote: true,
 		})
 		v, err := s.Version(ctx, "run", 2)
 		must(t, err)
 		wantEqual(t, "version", v, Version{"w2", ""})
+		wantIs(t, s.StopRun(ctx, "run", "operator", t0), ErrRefused)
 		leased, err := s.Leased(ctx)
 		must(t, err)
 		wantEqual(t, "leases", len(leased), 199)

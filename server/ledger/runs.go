@@ -37,14 +37,16 @@ type Run struct {
 	// Batch is the newest that was counted.
 	Batch  int64
 	Server string
+	// Remote says that a hub drives it, and this is a region's ledger.
+	Remote bool
 }
 
-const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server"
+const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote"
 
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 	var created, started, finished int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
-		&r.Round, &r.Version, &r.Batch, &r.Server)
+		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote)
 	r.Created, r.Started, r.Finished = moment(created), moment(started), moment(finished)
 	return r, err
 }
@@ -61,7 +63,8 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) error {
 	})
 }
 
-// StopRun ends a run where it is.
+// StopRun ends a run where it is. One that a hub drives is refused: the hub would go on
+// asking for it.
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
 		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.locking("UPDATE"), id))
@@ -70,6 +73,9 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) e
 		}
 		if r.State.Ended() {
 			return fmt.Errorf("run %s is %s: %w", id, r.State, ErrRefused)
+		}
+		if r.Remote {
+			return fmt.Errorf("run %s is the hub's, stop it there: %w", id, ErrRefused)
 		}
 		if err := end(ctx, tx, id, Stopped, "", now); err != nil {
 			return err

@@ -99,33 +99,33 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) error {
 		of  *ledger.Sending
 	}
 	owner := map[string]whose{} // by run, round and client
-	runs, err := r.Ledger.Active(ctx)
+	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil {
 		return err
 	}
-	for _, x := range runs {
-		all, err := r.Ledger.Sendings(ctx, x.ID)
+	for _, run := range runs {
+		all, err := r.Ledger.Sendings(ctx, run)
 		if err != nil {
 			return err
 		}
 		for i := range all {
 			s := &all[i]
-			k := roundKey{x.ID, s.Round}
+			k := roundKey{run, s.Round}
 			for _, share := range s.Shares {
-				if r.sent[x.ID+s.ID] {
+				if r.sent[run+s.ID] {
 					pushed[k] = append(pushed[k], share.Client)
 				} else {
 					training[k] = append(training[k], share.Client)
 				}
-				owner[fmt.Sprint(x.ID, "/", s.Round, "/", share.Client)] = whose{x.ID, s}
+				owner[fmt.Sprint(run, "/", s.Round, "/", share.Client)] = whose{run, s}
 			}
 		}
-		unsent, err := r.Ledger.Ungathered(ctx, x.ID)
+		unsent, err := r.Ledger.Ungathered(ctx, run)
 		if err != nil {
 			return err
 		}
 		for _, u := range unsent {
-			k := roundKey{x.ID, u.Round}
+			k := roundKey{run, u.Round}
 			training[k] = append(training[k], u.Client)
 		}
 	}

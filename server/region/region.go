@@ -190,7 +190,7 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 // gather makes sendings of what was counted here. A round's sum waits for those who are
 // still training, but not for long.
 func (r *relay) gather(ctx context.Context, now time.Time) error {
-	runs, err := r.Ledger.Active(ctx)
+	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil || len(runs) == 0 {
 		return err
 	}
@@ -202,13 +202,13 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 	for _, l := range leased {
 		open[roundKey{l.Run, l.Round}] = true
 	}
-	for _, x := range runs {
-		t, err := r.Terms.Of(ctx, x.ID)
+	for _, run := range runs {
+		t, err := r.Terms.Of(ctx, run)
 		if err != nil {
 			return err
 		}
-		err = r.Ledger.Gather(ctx, r.lead, x.ID, !t.Folds(), func(n int64) bool {
-			k := roundKey{x.ID, n}
+		err = r.Ledger.Gather(ctx, r.lead, run, !t.Folds(), func(n int64) bool {
+			k := roundKey{run, n}
 			if _, seen := r.since[k]; !seen {
 				r.since[k] = now
 			}
@@ -227,20 +227,20 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 
 // push sends what the hub does not have.
 func (r *relay) push(ctx context.Context) error {
-	runs, err := r.Ledger.Active(ctx)
+	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil {
 		return err
 	}
-	for _, x := range runs {
-		all, err := r.Ledger.Sendings(ctx, x.ID)
+	for _, run := range runs {
+		all, err := r.Ledger.Sendings(ctx, run)
 		if err != nil {
 			return err
 		}
 		for i := range all {
-			if r.sent[x.ID+all[i].ID] {
+			if r.sent[run+all[i].ID] {
 				continue
 			}
-			if err := r.send(ctx, x.ID, &all[i]); err != nil {
+			if err := r.send(ctx, run, &all[i]); err != nil {
 				return err
 			}
 		}

@@ -26,6 +26,8 @@ type Config struct {
 	Ledger *ledger.Ledger
 	// Pin is the server's root, which tokens carry.
 	Pin string
+	// Hub is the address of the hub that drives the runs, if this is a region's server.
+	Hub string
 	// Wake tells the coordinator that there is something to do.
 	Wake func(run string)
 	// Closing ends when the server does: nobody is to wait for those who watch.
@@ -167,11 +169,14 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 	return &v1.RevokeResponse{}, nil
 }
 
-// StartRun begins a run, or lets it wait for clients.
+// StartRun begins a run, or lets it wait for clients. In a region it would wait for ever.
 func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
 	who, err := o.caller(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if o.Hub != "" {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this is the server of a region: start the run at its hub, %s", o.Hub))
 	}
 	if len(r.Plan) > planBytes || r.Clients < 0 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long, or the number of clients negative"))

@@ -1,0 +1,64 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/agent/identity"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+)
+
+// newRegion is a station that hands a hub's tasks on.
+func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
+	t.Helper()
+	i, err := identity.Join(t.Context(), t.TempDir(), hub.url, hub.token(1), "region")
+	must(t, err)
+	t.Cleanup(i.HTTPClient().CloseIdleConnections)
+	return newStation(t, func(c *Config) {
+		c.Hub = &Hub{Address: hub.url, Client: i.HTTPClient(), Renew: i.RenewIfDue}
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// begin starts a run at a hub once so many clients are there.
+func (st *station) begin(plan string, clients int64) string {
+	st.Helper()
+	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan, Clients: clients})
+	must(st, err)
+	return s.Run
+}
+
+// A region's operators can neither start nor stop runs, which are the hub's, and hear
+// where to do so.
+func TestRegionsRunsAreTheHubs(t *testing.T) {
+	t.Parallel()
+	hub := newStation(t, nil)
+	region := newRegion(t, hub, nil)
+	a := region.join("a", "b")
+	run := hub.begin(small, 2)
+	task := a.task(run, 0)
+	_, err := region.operator.StopRun(t.Context(), &v1.StopRunRequest{Run: run})
+	region.wantCode("a stop", err, connect.CodeFailedPrecondition)
+	if !strings.Contains(err.Error(), "hub") {
+		t.Errorf("%v", err)
+	}
+	_, err = region.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: small})
+	region.wantCode("a start", err, connect.CodeFailedPrecondition)
+	if !strings.Contains(err.Error(), hub.url) {
+		t.Errorf("%v", err)
+	}
+	// One that waits since the folder was a server of its own keeps nobody from going on.
+	must(t, region.ledger.AddRun(t.Context(), ledger.Run{ID: "old", Plan: small, Wanted: 9, Created: time.Now()}, "test"))
+	for i, c := range task.Clients {
+		_, err := a.Push(t.Context(), region.update(task, c, i))
+		must(t, err)
+	}
+	a.task(run, 1)
+	must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
+}
