@@ -62,3 +62,26 @@ func TestRegionsRunsAreTheHubs(t *testing.T) {
 	a.task(run, 1)
 	must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
 }
+
+// What the hub closes is closed in the region, so that nobody trains in vain.
+func TestRegionHearsOfTheEnd(t *testing.T) {
+	t.Parallel()
+	hub := newStation(t, nil)
+	region := newRegion(t, hub, nil)
+	a := region.join("a", "b")
+	run := hub.begin(small, 2)
+	task := a.task(run, 0)
+	_, err := a.Push(t.Context(), region.update(task, "a", 1)) // its sum waits for b, or is on its way
+	must(t, err)
+	_, err = hub.operator.StopRun(t.Context(), &v1.StopRunRequest{Run: run})
+	must(t, err)
+	region.soon("a turn in training is closed", func() bool {
+		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: []*v1.Turns{{Run: run, Clients: []string{"b"}}}})
+		must(t, err)
+		return len(s.Verdicts) == 1 && s.Verdicts[0].Outcome == v1.Outcome_OUTCOME_CLOSED
+	})
+	if n := leases(region); n != 0 {
+		t.Errorf("%d leases", n)
+	}
+	region.soon("a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
+}

@@ -111,6 +111,25 @@ func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Tas
 	return all, err
 }
 
+// Withdraw takes back leases of a round that the hub has closed, as far as there are any.
+func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) error {
+	return l.led(ctx, lead, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.locking("UPDATE"), run); err != nil {
+			return err
+		}
+		for part := range slices.Chunk(clients, l.chunk) {
+			args := []any{run, round}
+			for _, c := range part {
+				args = append(args, c)
+			}
+			if _, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN "+list(2, len(part)), args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // Sending is what goes to the hub at once: the sum of some batches, or one update.
 type Sending struct {
 	ID             string

@@ -161,6 +161,26 @@ func TestRelay(t *testing.T) {
 	})
 }
 
+// TestWithdraw takes back what the hub has closed, and nothing else.
+func TestWithdraw(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := region(t, at, 200), t.Context()
+		names := named("c", 200)
+		s.adopt(handed(0, 0, names...))
+		s.adopt(handed(1, 1, names[:2]...))
+		s.count(one("agent", 0, 0, names[0]))
+		must(t, s.Withdraw(ctx, s.lead, "run", 0, append([]string{"nobody"}, names[:150]...)))
+		left, err := s.Leased(ctx)
+		must(t, err)
+		wantEqual(t, "leases", len(left), 52)
+		where, err := s.Standings(ctx, "agent", "run", 0, []string{names[0], names[1], names[150]})
+		must(t, err)
+		wantEqual(t, "standings", where, map[string]Standing{names[0]: {Held, 0}, names[150]: {Asked, 0}})
+		wantEqual(t, "counted too late", s.count(one("agent", 0, 0, names[1])), nil)
+		wantIs(t, s.Withdraw(ctx, Lead{99}, "run", 1, names), ErrDeposed)
+	})
+}
+
 // TestRelaySingles sends each update by itself.
 func TestRelaySingles(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {

@@ -138,17 +138,28 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) error {
 	}
 	r.pause = pausesFrom
 	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)
-	told := map[*ledger.Sending]bool{}
+	told, over := map[*ledger.Sending]bool{}, map[roundKey][]string{}
 	for _, v := range answer.Verdicts {
 		for _, c := range v.Clients {
 			w, ok := owner[fmt.Sprint(v.Run, "/", v.Round, "/", c)]
-			if !ok || told[w.of] {
+			if !ok {
+				k := roundKey{v.Run, v.Round}
+				over[k] = append(over[k], c)
+				continue
+			}
+			if told[w.of] {
 				continue
 			}
 			told[w.of] = true
 			if err := r.verdict(ctx, w.run, w.of, v.Outcome, v.Reason); err != nil {
 				return err
 			}
+		}
+	}
+	// What is in no sending is still in training, and is so in vain.
+	for k, clients := range over {
+		if err := r.Ledger.Withdraw(ctx, r.lead, k.run, k.round, clients); err != nil {
+			return err
 		}
 	}
 	for _, t := range answer.Tasks {
