@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"loadstar/agent/identity"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/blob"
 	"loadstar/server/ledger"
 )
 
@@ -67,11 +69,11 @@ func TestRegionsRunsAreTheHubs(t *testing.T) {
 func TestRegionHearsOfTheEnd(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
-	region := newRegion(t, hub, nil)
+	region := newRegion(t, hub, func(c *Config) { c.Linger = time.Hour })
 	a := region.join("a", "b")
 	run := hub.begin(small, 2)
 	task := a.task(run, 0)
-	_, err := a.Push(t.Context(), region.update(task, "a", 1)) // its sum waits for b, or is on its way
+	_, err := a.Push(t.Context(), region.update(task, "a", 1)) // its sum waits for b
 	must(t, err)
 	_, err = hub.operator.StopRun(t.Context(), &v1.StopRunRequest{Run: run})
 	must(t, err)
@@ -84,4 +86,35 @@ func TestRegionHearsOfTheEnd(t *testing.T) {
 		t.Errorf("%d leases", n)
 	}
 	region.soon("a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
+}
+
+// A region keeps the version that is trained from, and not all that ever were.
+func TestRegionRetires(t *testing.T) {
+	t.Parallel()
+	hub := newStation(t, nil)
+	region := newRegion(t, hub, nil)
+	a := region.join("a", "b")
+	run := hub.begin(small, 2)
+	var weights []string
+	for round := range int64(4) {
+		task := a.task(run, round)
+		weights = append(weights, task.Weights)
+		for i, c := range task.Clients {
+			_, err := a.Push(t.Context(), region.update(task, c, i))
+			must(t, err)
+		}
+	}
+	newest := a.task(run, 4)
+	for v, hash := range weights {
+		_, err := region.ledger.Version(t.Context(), run, int64(v))
+		if !errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("version %d: %v", v, err)
+		}
+		region.soon("its weights are gone", func() bool {
+			_, err := region.blobs.Get(t.Context(), hash)
+			return errors.Is(err, blob.ErrNotFound)
+		})
+	}
+	_, err := region.blobs.Get(t.Context(), newest.Weights)
+	must(t, err)
 }

@@ -250,13 +250,21 @@ func (d *Drive) forget(batch int64) error {
 // returns the blobs of these and of the server's state before, as far as nothing else
 // refers to them.
 func (d *Drive) Retire(newest int64) (blobs []string, err error) {
+	return retire(d.ctx, d.tx, d.Run.ID, newest, d.Run.Server)
+}
+
+// retire deletes the versions of a run before the newest that no lease, sum or update
+// is of, and returns their blobs and that of a server's state, as far as nothing refers
+// to them.
+func retire(ctx context.Context, tx *sql.Tx, run string, newest int64, state string) (unused []string, err error) {
+	var blobs []string
 	add := func(b string) {
 		if b != "" && !slices.Contains(blobs, b) {
 			blobs = append(blobs, b)
 		}
 	}
-	add(d.Run.Server)
-	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+	add(state)
+	err = query(ctx, tx, func(r *sql.Rows) error {
 		var v Version
 		err := r.Scan(&v.Weights, &v.Control)
 		add(v.Weights)
@@ -265,15 +273,14 @@ func (d *Drive) Retire(newest int64) (blobs []string, err error) {
 	}, `DELETE FROM versions WHERE run = $1 AND version < $2
 		AND version NOT IN (SELECT version FROM leases WHERE run = $1)
 		AND version NOT IN (SELECT version FROM partials WHERE run = $1)
-		AND version NOT IN (SELECT version FROM updates WHERE run = $1) RETURNING weights, control`, d.Run.ID, newest)
+		AND version NOT IN (SELECT version FROM updates WHERE run = $1) RETURNING weights, control`, run, newest)
 	if err != nil {
 		return nil, err
 	}
 	// Two runs of one plan begin with the same weights.
-	var unused []string
 	for _, b := range blobs {
 		var uses int
-		err := d.tx.QueryRowContext(d.ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
+		err := tx.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
 			+ (SELECT count(*) FROM runs WHERE server = $1)`, b).Scan(&uses)
 		if err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -31,8 +32,10 @@ func (l *Ledger) led(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) 
 }
 
 // Adopt gives leases of a hub's task to its clients, and returns those that cannot take
-// part. It may be repeated: a client that has a lease or a receipt gets no other.
-func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone []string, err error) {
+// part. It may be repeated: a client that has a lease or a receipt gets no other. A run
+// that was at rest goes on. Older versions that nobody needs any more are deleted, and
+// their blobs returned, as far as nothing else refers to them.
+func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	err = l.led(ctx, lead, func(tx *sql.Tx) error {
 		gone = nil
 		_, err := tx.ExecContext(ctx, `INSERT INTO runs (id, name, plan, plan_blob, state, wanted, fleet, created, started, remote) VALUES ($1, $2, $3, $4, $5, 0, $6, $7, $7, 1)
@@ -41,6 +44,9 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.locking("UPDATE"), a.Run.ID); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = '', finished = 0 WHERE id = $1 AND state = $3", a.Run.ID, Running, Finished); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO versions (run, version, weights, control) VALUES ($1, $2, $3, $4) ON CONFLICT (run, version) DO NOTHING", a.Run.ID, a.Version, a.Blobs.Weights, a.Blobs.Control)
@@ -78,9 +84,44 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 				return err
 			}
 		}
+		retired, err = retire(ctx, tx, a.Run.ID, a.Version, "")
+		return err
+	})
+	return gone, retired, err
+}
+
+// Rest ends the hub's runs of which nothing is open, and no round was adopted since then:
+// a region is not told when a run is over. It returns the blobs of their versions, as
+// far as nothing else refers to them.
+func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
+	err = l.led(ctx, lead, func(tx *sql.Tx) error {
+		retired = nil
+		if err := l.holdRuns(ctx, tx); err != nil {
+			return err
+		}
+		var idle []string
+		if err := query(ctx, tx, func(r *sql.Rows) error {
+			var id string
+			err := r.Scan(&id)
+			idle = append(idle, id)
+			return err
+		}, `SELECT id FROM runs WHERE remote = 1 AND state = $1 AND (SELECT max(opened) FROM rounds WHERE run = id) <= $2
+			AND id NOT IN (SELECT run FROM leases) AND id NOT IN (SELECT run FROM partials) AND id NOT IN (SELECT run FROM updates)`, Running, millis(since)); err != nil {
+			return err
+		}
+		for _, id := range idle {
+			if err := end(ctx, tx, id, Finished, "the hub asks nothing more", now); err != nil {
+				return err
+			}
+			blobs, err := retire(ctx, tx, id, math.MaxInt64, "")
+			if err != nil {
+				return err
+			}
+			retired = append(retired, blobs...)
+		}
 		return nil
 	})
-	return gone, err
+	return retired, err
 }
 
 // Adopted returns the runs that the hub drives and that have not ended.

@@ -13,7 +13,7 @@ import (
 // adopt takes a hub's task over.
 func (s *site) adopt(a Adoption) []string {
 	s.t.Helper()
-	gone, err := s.Adopt(context.Background(), s.lead, a, t0)
+	gone, _, err := s.Adopt(context.Background(), s.lead, a, t0)
 	must(s.t, err)
 	return gone
 }
@@ -70,7 +70,7 @@ func TestAdopt(t *testing.T) {
 		lapsed, err = s.Lapse(ctx, s.lead, after(time.Hour))
 		must(t, err)
 		wantEqual(t, "lapsed", len(lapsed), 197)
-		_, err = s.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
+		_, _, err = s.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
 		wantIs(t, err, ErrDeposed)
 		_, err = s.Lapse(ctx, Lead{99}, t0)
 		wantIs(t, err, ErrDeposed)
@@ -158,6 +158,76 @@ func TestRelay(t *testing.T) {
 		wantEqual(t, "sendings", len(sendings()), 1)
 		wantIs(t, s.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
 		wantIs(t, s.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
+	})
+}
+
+// TestRest ends a run that the hub asks nothing more of, and takes it up again.
+func TestRest(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := region(t, at, 3), t.Context()
+		names := named("c", 3)
+		adopt := func(round, version int64, clients ...string) []string {
+			t.Helper()
+			_, retired, err := s.Adopt(ctx, s.lead, handed(round, version, clients...), t0)
+			must(t, err)
+			return retired
+		}
+		decide := func() {
+			t.Helper()
+			must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+			all, err := s.Sendings(ctx, "run")
+			must(t, err)
+			for _, x := range all {
+				must(t, s.Decided(ctx, s.lead, "run", x.ID, true))
+			}
+		}
+		rest := func(since time.Time) []string {
+			t.Helper()
+			retired, err := s.Rest(ctx, s.lead, since, after(time.Minute))
+			must(t, err)
+			return retired
+		}
+		runs := func() []string {
+			t.Helper()
+			all, err := s.Adopted(ctx)
+			must(t, err)
+			return all
+		}
+		// A version stays as long as there is a lease or a sum of it.
+		wantEqual(t, "retired", adopt(0, 0, names[:2]...), nil)
+		s.count(one("agent", 0, 0, names[0]))
+		wantEqual(t, "while there is a lease", adopt(1, 1, names[2]), nil)
+		must(t, s.Withdraw(ctx, s.lead, "run", 0, names[1:2]))
+		wantEqual(t, "while there is a sum", adopt(1, 1, names[2]), nil)
+		wantEqual(t, "while something is open", rest(after(time.Hour)), nil)
+		decide()
+		wantEqual(t, "retired", adopt(2, 2, names[0]), []string{"w0"})
+		s.count(one("agent", 1, 1, names[2]))
+		s.count(one("agent", 2, 2, names[0]))
+		wantEqual(t, "before the hub has decided", rest(after(time.Hour)), nil)
+		decide()
+		wantEqual(t, "too soon", rest(after(-time.Second)), nil)
+		wantEqual(t, "runs", runs(), []string{"run"})
+		wantEqual(t, "retired", slices.Sorted(slices.Values(rest(t0))), []string{"w1", "w2"})
+		wantEqual(t, "runs", runs(), nil)
+		r, err := s.Run(ctx, "run")
+		must(t, err)
+		if r.State != Finished || !r.Finished.Equal(after(time.Minute)) {
+			t.Errorf("%+v", r)
+		}
+		where, err := s.Standings(ctx, "agent", "run", 2, names[:1])
+		must(t, err)
+		wantEqual(t, "what was counted", where, map[string]Standing{names[0]: {Counted, 2}})
+		wantEqual(t, "retired", adopt(3, 2, names[1]), nil)
+		wantEqual(t, "runs", runs(), []string{"run"})
+		wantEqual(t, "counted", s.count(one("agent", 3, 2, names[1])), []int{0})
+		r, err = s.Run(ctx, "run")
+		must(t, err)
+		if r.State != Running || !r.Finished.IsZero() || r.Reason != "" {
+			t.Errorf("%+v", r)
+		}
+		_, err = s.Rest(ctx, Lead{99}, t0, t0)
+		wantIs(t, err, ErrDeposed)
 	})
 }
 

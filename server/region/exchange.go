@@ -194,16 +194,26 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 		Round: t.Round, Version: t.Version, Blobs: ledger.Version{Weights: t.Weights, Control: t.Control},
 		Clients: t.Clients, Until: now.Add(time.Duration(t.LeaseMs) * time.Millisecond),
 	}
-	gone, err := r.Ledger.Adopt(ctx, r.lead, a, now)
+	gone, retired, err := r.Ledger.Adopt(ctx, r.lead, a, now)
 	if err != nil {
 		return err
 	}
 	r.Wake(t.Run)
+	r.delete(ctx, retired)
 	var back []ledger.Task
 	for _, c := range gone {
 		back = append(back, ledger.Task{Run: t.Run, Round: t.Round, Client: c})
 	}
 	return r.decline(ctx, back, "they cannot take part any more")
+}
+
+// delete deletes blobs that were retired.
+func (r *relay) delete(ctx context.Context, retired []string) {
+	for _, b := range retired {
+		if err := r.Blobs.Delete(ctx, b); err != nil {
+			r.Log.Warn("an old version stays", "blob", b, "error", err)
+		}
+	}
 }
 
 func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {

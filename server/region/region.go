@@ -65,12 +65,15 @@ type relay struct {
 	since   map[roundKey]time.Time // when something unsent of a round was first seen
 	pause   time.Duration          // while the hub is away
 	certs   time.Time              // when the certificate is looked at
+	rests   time.Time              // when runs are looked for that nobody asks for
 	sums    *prometheus.CounterVec
 }
 
 const (
 	announceEvery = 10 * time.Minute
 	certsEvery    = time.Hour
+	restsEvery    = 10 * time.Minute
+	restsAfter    = time.Hour // without a new round
 	pausesFrom    = 500 * time.Millisecond
 	pausesTo      = 2 * time.Minute
 	callFor       = 2 * time.Minute
@@ -143,7 +146,24 @@ func (r *relay) turn(ctx context.Context) error {
 	if err := r.lapse(call, now); err != nil {
 		return err
 	}
-	return r.checkIn(call, now)
+	if err := r.checkIn(call, now); err != nil {
+		return err
+	}
+	return r.rest(ctx, now)
+}
+
+// rest ends runs that the hub asks nothing of. A task lets them go on.
+func (r *relay) rest(ctx context.Context, now time.Time) error {
+	if now.Before(r.rests) {
+		return nil
+	}
+	retired, err := r.Ledger.Rest(ctx, r.lead, now.Add(-restsAfter), now)
+	if err != nil {
+		return err
+	}
+	r.rests = now.Add(restsEvery)
+	r.delete(ctx, retired)
+	return nil
 }
 
 // announce tells the hub of the region's clients, if there are others than before.
