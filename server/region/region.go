@@ -106,7 +106,10 @@ func Run(ctx context.Context, c Config) error {
 			defer cancel()
 			return r.Ledger.Resign(end, r.lead)
 		case <-tick.C:
-		case <-c.Woken:
+		case _, ok := <-c.Woken:
+			if !ok {
+				c.Woken = nil // the bus is closed: no hint comes any more
+			}
 		}
 	}
 }
