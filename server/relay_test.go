@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/agent/identity"
+	"loadstar/internal/edge"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -117,4 +119,38 @@ func TestRegionRetires(t *testing.T) {
 	}
 	_, err := region.blobs.Get(t.Context(), newest.Weights)
 	must(t, err)
+}
+
+// scales weigh the numbers that are pushed through it.
+type scales struct {
+	v1.AgentServiceClient
+	bytes int
+}
+
+func (c *scales) Push(ctx context.Context, q *v1.PushRequest) (*v1.PushResponse, error) {
+	c.bytes += len(q.Chunk)
+	return c.AgentServiceClient.Push(ctx, q)
+}
+
+// A push that was cut short goes on where it was.
+func TestPushGoesOn(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a", "b")
+	task := a.task(st.begin(small, 2), 0)
+	q := st.sum(task, "a", "b")
+	numbers := q.Chunk
+	q.Chunk = numbers[:len(numbers)/2]
+	if s, err := a.Push(t.Context(), q); err != nil || s.NextOffset != int64(len(q.Chunk)) {
+		t.Fatalf("%v, %v", s, err)
+	}
+	c := &scales{AgentServiceClient: a}
+	for range 2 { // the second time all is said without a number
+		s, err := edge.Push(t.Context(), c, q, numbers, len(numbers)/5)
+		must(t, err)
+		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
+			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)
+		}
+		st.soon("it is counted", func() bool { return a.heard(task.Run, 0, "a") == v1.Outcome_OUTCOME_COUNTED })
+	}
 }

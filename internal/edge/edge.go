@@ -70,13 +70,17 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 }
 
 // Push sends the numbers of a result in chunks, and returns what the server says of the
-// whole. It fills in what the request says of the numbers.
+// whole. It fills in what the request says of the numbers. Chunks that the server has of
+// an earlier attempt are not sent again.
 func Push(ctx context.Context, service v1.AgentServiceClient, q *v1.PushRequest, numbers []byte, chunk int) (*v1.PushResponse, error) {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset = sum[:], int64(len(numbers)), 0
 	// A server that wants chunks again may have lost them once, but not for ever.
-	for range 16 + 2*(len(numbers)/chunk) {
+	for i := range 16 + 2*(len(numbers)/chunk) {
 		q.Chunk = numbers[q.Offset:min(q.Offset+int64(chunk), q.Size)]
+		if i == 0 && len(numbers) > chunk {
+			q.Chunk = nil // the answer says where to begin, or that nothing is wanted any more
+		}
 		s, err := service.Push(ctx, q)
 		if err != nil || s.Outcome != v1.Outcome_OUTCOME_PART {
 			return s, err

@@ -87,11 +87,11 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 	return nil
 }
 
-// checkIn hears what became of sendings, and hands tasks on.
-func (r *relay) checkIn(ctx context.Context, now time.Time) error {
+// checkIn hears what became of sendings, and returns what is to be done.
+func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) {
 	leased, err := r.Ledger.Leased(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	training, pushed := byRound(leased), map[roundKey][]string{}
 	type whose struct {
@@ -101,12 +101,12 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) error {
 	owner := map[string]whose{} // by run, round and client
 	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, run := range runs {
 		all, err := r.Ledger.Sendings(ctx, run)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for i := range all {
 			s := &all[i]
@@ -122,7 +122,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) error {
 		}
 		unsent, err := r.Ledger.Ungathered(ctx, run)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, u := range unsent {
 			k := roundKey{run, u.Round}
@@ -131,12 +131,11 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) error {
 	}
 	answer, err := r.hub.CheckIn(ctx, &v1.CheckInRequest{Training: turnsOf(training), Pushed: turnsOf(pushed)})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if answer.Announce {
 		r.told = time.Time{}
 	}
-	r.pause = pausesFrom
 	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)
 	told, over := map[*ledger.Sending]bool{}, map[roundKey][]string{}
 	for _, v := range answer.Verdicts {
@@ -152,22 +151,17 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) error {
 			}
 			told[w.of] = true
 			if err := r.verdict(ctx, w.run, w.of, v.Outcome, v.Reason); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
 	// What is in no sending is still in training, and is so in vain.
 	for k, clients := range over {
 		if err := r.Ledger.Withdraw(ctx, r.lead, k.run, k.round, clients); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	for _, t := range answer.Tasks {
-		if err := r.adopt(ctx, t, now); err != nil {
-			return err
-		}
-	}
-	return nil
+	return answer.Tasks, nil
 }
 
 // adopt makes a task of the hub the region's own.

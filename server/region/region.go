@@ -75,7 +75,7 @@ const (
 	restsEvery    = 10 * time.Minute
 	restsAfter    = time.Hour // without a new round
 	pausesFrom    = 500 * time.Millisecond
-	pausesTo      = 2 * time.Minute
+	pausesTo      = time.Minute // less than a hub keeps a part of a sum
 	callFor       = 2 * time.Minute
 	chunk         = 1 << 20
 	answerBytes   = 64 << 20 // a check-in may name all clients of the region
@@ -84,6 +84,10 @@ const (
 
 // Run relays until the context ends.
 func Run(ctx context.Context, c Config) error {
+	// Each call has a time of its own: over a thin link many together take long.
+	patient := *c.Client
+	patient.Timeout = callFor
+	c.Client = &patient
 	r := &relay{
 		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, pause: pausesFrom,
 		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes)),
@@ -132,26 +136,34 @@ func (r *relay) turn(ctx context.Context) error {
 	if now.Before(r.next) {
 		return nil
 	}
-	call, cancel := context.WithTimeout(ctx, callFor)
-	defer cancel()
 	if r.Renew != nil && now.After(r.certs) {
+		call, cancel := context.WithTimeout(ctx, callFor)
+		defer cancel()
 		if _, err := r.Renew(call, now); err != nil {
 			r.Log.Warn("the certificate could not be renewed", "error", err)
 		}
 		r.certs = now.Add(certsEvery)
 	}
-	if err := r.announce(call, now); err != nil {
+	if err := r.announce(ctx, now); err != nil {
 		return err
 	}
-	if err := r.push(call); err != nil {
+	if err := r.lapse(ctx, now); err != nil {
 		return err
 	}
-	if err := r.lapse(call, now); err != nil {
+	// Before sums are sent, which may take long: leases are kept by it, and what it says
+	// is closed need not be sent.
+	tasks, err := r.checkIn(ctx, now)
+	if err != nil {
 		return err
 	}
-	if err := r.checkIn(call, now); err != nil {
+	for _, t := range tasks {
+		err = errors.Join(err, r.adopt(ctx, t, now))
+	}
+	// A task that cannot be taken up keeps no sum back.
+	if err := errors.Join(err, r.push(ctx)); err != nil {
 		return err
 	}
+	r.pause = pausesFrom
 	return r.rest(ctx, now)
 }
 
@@ -248,8 +260,10 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// push sends what the hub does not have.
+// push sends what the hub does not have. What takes longer than a call may waits for the
+// next turn, so that leases are kept meanwhile.
 func (r *relay) push(ctx context.Context) error {
+	begun := time.Now()
 	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil {
 		return err
@@ -263,9 +277,14 @@ func (r *relay) push(ctx context.Context) error {
 			if r.sent[run+all[i].ID] {
 				continue
 			}
+			if time.Since(begun) > callFor {
+				return nil
+			}
 			if err := r.send(ctx, run, &all[i]); err != nil {
 				return err
 			}
+			// Something gets through, and is soon decided on.
+			r.pause, r.next = pausesFrom, time.Time{}
 		}
 	}
 	return nil
