@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -152,5 +153,40 @@ func TestPushGoesOn(t *testing.T) {
 			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)
 		}
 		st.soon("it is counted", func() bool { return a.heard(task.Run, 0, "a") == v1.Outcome_OUTCOME_COUNTED })
+	}
+}
+
+// One client that the hub closes takes no others with it but those of its batch, and these
+// do not keep the hub waiting.
+func TestRegionWithoutOne(t *testing.T) {
+	t.Parallel()
+	hub := newStation(t, nil)
+	region := newRegion(t, hub, func(c *Config) { c.Linger = time.Hour }) // so that the sum waits for all
+	a := region.join("a", "b", "c", "d")
+	run := hub.begin(small, 4)
+	task := a.task(run, 0)
+	counted := 0
+	for _, q := range []*v1.PushRequest{region.sum(task, "a", "b"), region.update(task, "c", 2), region.update(task, "d", 3)} {
+		if counted += len(q.Shares); counted == 4 {
+			_, err := hub.operator.Revoke(t.Context(), &v1.RevokeRequest{Client: "a"})
+			must(t, err)
+		}
+		_, err := a.Push(t.Context(), q)
+		must(t, err)
+		region.soon("it is counted in the region", func() bool { return leases(region) == 4-counted })
+	}
+	next := a.task(run, 1)
+	if !slices.Equal(next.Clients, []string{"b", "c", "d"}) {
+		t.Errorf("%v", next.Clients)
+	}
+	for c, want := range map[string]v1.Outcome{
+		"a": v1.Outcome_OUTCOME_CLOSED, "b": v1.Outcome_OUTCOME_CLOSED, "c": v1.Outcome_OUTCOME_COUNTED, "d": v1.Outcome_OUTCOME_COUNTED,
+	} {
+		region.soon("the region has heard of it", func() bool { return a.heard(run, 0, c) == want })
+	}
+	rounds, err := hub.ledger.Rounds(t.Context(), run, 0, 9)
+	must(t, err)
+	if r := rounds[len(rounds)-1]; r.Counted != 2 || r.Lost != 2 {
+		t.Errorf("%+v", r)
 	}
 }

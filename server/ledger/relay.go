@@ -32,7 +32,8 @@ func (l *Ledger) led(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) 
 }
 
 // Adopt gives leases of a hub's task to its clients, and returns those that cannot take
-// part. It may be repeated: a client that has a lease or a receipt gets no other. A run
+// part, among them those of whose turn the hub has decided: they have no other result. It
+// may be repeated: a client that has a lease or a receipt gets no other. A run
 // that was at rest goes on. Older versions that nobody needs any more are deleted, and
 // their blobs returned, as far as nothing else refers to them.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
@@ -68,7 +69,9 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 				err := r.Scan(&name)
 				may[name] = true
 				return err
-			}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0 AND c.name IN "+list(0, len(part)), args[4:]...); err != nil {
+			}, `SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0
+				AND NOT EXISTS (SELECT 1 FROM receipts r JOIN relayed x ON x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)
+					WHERE r.run = $1 AND r.round = $2 AND r.client = c.name AND x.outcome <> '') AND c.name IN `+list(2, len(part)), append(args[:2:2], args[4:]...)...); err != nil {
 				return err
 			}
 			for _, c := range part {
@@ -290,18 +293,43 @@ func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, co
 	if counted {
 		outcome = outcomeCounted
 	}
+	return l.led(ctx, lead, func(tx *sql.Tx) error { return decide(ctx, tx, run, sending, outcome) })
+}
+
+// Closed stores that the hub has closed the turns of some clients of a sending, which it
+// then never counts. Batches with none of them are another sending from now on.
+func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) error {
 	return l.led(ctx, lead, func(tx *sql.Tx) error {
-		for _, text := range []string{
-			"DELETE FROM partials WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2 AND client = '')",
-			"DELETE FROM updates WHERE run = $1 AND EXISTS (SELECT 1 FROM relayed x WHERE x.run = $1 AND x.sending = $2 AND x.batch = updates.batch AND x.client = updates.client)",
-		} {
-			if _, err := tx.ExecContext(ctx, text, run, sending); err != nil {
+		rest := s.ID + "+"
+		if _, err := tx.ExecContext(ctx, "UPDATE relayed SET sending = $3 WHERE run = $1 AND sending = $2", run, s.ID, rest); err != nil {
+			return err
+		}
+		for part := range slices.Chunk(clients, l.chunk) {
+			args := []any{run, s.ID, rest, s.Round}
+			for _, c := range part {
+				args = append(args, c)
+			}
+			_, err := tx.ExecContext(ctx, `UPDATE relayed SET sending = $2 WHERE run = $1 AND sending = $3
+				AND batch IN (SELECT batch FROM receipts WHERE run = $1 AND round = $4 AND client IN `+list(4, len(part))+")", args...)
+			if err != nil {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE relayed SET outcome = $3 WHERE run = $1 AND sending = $2", run, sending, outcome)
-		return err
+		return decide(ctx, tx, run, s.ID, outcomeClosed)
 	})
+}
+
+func decide(ctx context.Context, tx *sql.Tx, run, sending, outcome string) error {
+	for _, text := range []string{
+		"DELETE FROM partials WHERE run = $1 AND batch IN (SELECT batch FROM relayed WHERE run = $1 AND sending = $2 AND client = '')",
+		"DELETE FROM updates WHERE run = $1 AND EXISTS (SELECT 1 FROM relayed x WHERE x.run = $1 AND x.sending = $2 AND x.batch = updates.batch AND x.client = updates.client)",
+	} {
+		if _, err := tx.ExecContext(ctx, text, run, sending); err != nil {
+			return err
+		}
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE relayed SET outcome = $3 WHERE run = $1 AND sending = $2", run, sending, outcome)
+	return err
 }
 
 const (

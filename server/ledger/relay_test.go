@@ -161,6 +161,59 @@ func TestRelay(t *testing.T) {
 	})
 }
 
+// TestClosed sends on what the hub still counts of a sending, when one of its clients is
+// closed there, and gives back what was in one batch with it.
+func TestClosed(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := region(t, at, 200), t.Context()
+		names := named("c", 200)
+		s.adopt(handed(3, 1, names...))
+		s.count(one("agent", 3, 1, names[:100]...))
+		s.count(one("agent", 3, 1, names[100:150]...), one("agent", 3, 1, names[150:198]...))
+		s.count(one("agent", 3, 1, names[198]))
+		must(t, s.Gather(ctx, s.lead, "run", false, func(int64) bool { return true }))
+		sendings := func() []Sending {
+			t.Helper()
+			all, err := s.Sendings(ctx, "run")
+			must(t, err)
+			return all
+		}
+		all := sendings()
+		wantEqual(t, "sendings", len(all), 1)
+		wantIs(t, s.Closed(ctx, Lead{99}, "run", &all[0], names), ErrDeposed)
+		must(t, s.Closed(ctx, s.lead, "run", &all[0], names[40:90]))
+		left := sendings()
+		wantEqual(t, "sendings", len(left), 1)
+		wantEqual(t, "what is left", left[0].Shares, one("", 3, 1, names[100:199]...).Shares)
+		if left[0].ID == all[0].ID {
+			t.Error("another sum has the same name")
+		}
+		must(t, s.Parts(ctx, "run", &left[0]))
+		var got, want int64
+		for _, p := range left[0].Parts {
+			got += int64(binary.LittleEndian.Uint64(p))
+		}
+		for _, c := range names[100:199] {
+			want += worth(3, c)
+		}
+		wantEqual(t, "its sum", got, want)
+		where, err := s.Standings(ctx, "agent", "run", 3, []string{names[0], names[40], names[198], names[199]})
+		must(t, err)
+		wantEqual(t, "standings", where, map[string]Standing{names[0]: {Closed, 1}, names[40]: {Closed, 1}, names[198]: {Held, 1}, names[199]: {Asked, 1}})
+
+		// The hub still waits for those that were in one batch with a closed one.
+		wantEqual(t, "gone", s.adopt(handed(3, 1, names[0], names[198], names[199])), names[:1])
+		must(t, s.Closed(ctx, s.lead, "run", &left[0], names[198:199]))
+		left = sendings()
+		wantEqual(t, "what is left", left[0].Shares, one("", 3, 1, names[100:198]...).Shares)
+		must(t, s.Closed(ctx, s.lead, "run", &left[0], names[100:198]))
+		wantEqual(t, "sendings", len(sendings()), 0)
+		var n int
+		must(t, s.db.QueryRow("SELECT count(*) FROM partials").Scan(&n))
+		wantEqual(t, "sums", n, 0)
+	})
+}
+
 // TestRest ends a run that the hub asks nothing more of, and takes it up again.
 func TestRest(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {

@@ -37,7 +37,10 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 		return err
 	}
 	r.sent[run+s.ID] = true
-	return r.verdict(ctx, run, s, answer.Outcome, answer.Reason)
+	if answer.Outcome == v1.Outcome_OUTCOME_CLOSED {
+		return nil // the next check-in says whose turns
+	}
+	return r.verdict(ctx, run, s, answer.Outcome, nil, answer.Reason)
 }
 
 // numbersOf adds a sending's parts up.
@@ -60,28 +63,30 @@ func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {
 	return round.AppendSums(nil, &f.Sums()[0])
 }
 
-// verdict stores what the hub said, if that is final.
-func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1.Outcome, reason string) error {
+// verdict stores what the hub said, if that is final. Closed are those whose turns are.
+func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1.Outcome, closed []string, reason string) (err error) {
+	var outcome string
 	switch o {
-	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_REJECTED:
+	case v1.Outcome_OUTCOME_COUNTED:
+		outcome = "counted"
+		err = r.Ledger.Decided(ctx, r.lead, run, s.ID, true)
+	case v1.Outcome_OUTCOME_CLOSED:
+		outcome = "closed"
+		err = r.Ledger.Closed(ctx, r.lead, run, s, closed)
+	case v1.Outcome_OUTCOME_REJECTED:
+		outcome = "rejected"
+		r.Log.Error("the hub rejects a sum", "run", run, "round", s.Round, "reason", reason)
+		err = r.Ledger.Decided(ctx, r.lead, run, s.ID, false)
 	case v1.Outcome_OUTCOME_UNKNOWN:
 		delete(r.sent, run+s.ID)
 		return nil
 	default:
 		return nil
 	}
-	counted := o == v1.Outcome_OUTCOME_COUNTED
-	if err := r.Ledger.Decided(ctx, r.lead, run, s.ID, counted); err != nil {
+	if err != nil {
 		return err
 	}
 	delete(r.sent, run+s.ID)
-	outcome := "closed"
-	if counted {
-		outcome = "counted"
-	} else if o == v1.Outcome_OUTCOME_REJECTED {
-		outcome = "rejected"
-		r.Log.Error("the hub rejects a sum", "run", run, "round", s.Round, "reason", reason)
-	}
 	r.sums.WithLabelValues(outcome).Inc()
 	r.Log.Info("the hub has decided", "run", run, "round", s.Round, "clients", len(s.Shares), "outcome", outcome)
 	return nil
@@ -94,11 +99,8 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		return nil, err
 	}
 	training, pushed := byRound(leased), map[roundKey][]string{}
-	type whose struct {
-		run string
-		of  *ledger.Sending
-	}
-	owner := map[string]whose{} // by run, round and client
+	var open []*undecided
+	owner := map[turn]*undecided{}
 	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil {
 		return nil, err
@@ -111,13 +113,15 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		for i := range all {
 			s := &all[i]
 			k := roundKey{run, s.Round}
+			u := &undecided{run, s, map[v1.Outcome][]string{}}
+			open = append(open, u)
 			for _, share := range s.Shares {
 				if r.sent[run+s.ID] {
 					pushed[k] = append(pushed[k], share.Client)
 				} else {
 					training[k] = append(training[k], share.Client)
 				}
-				owner[fmt.Sprint(run, "/", s.Round, "/", share.Client)] = whose{run, s}
+				owner[turn{k, share.Client}] = u
 			}
 		}
 		unsent, err := r.Ledger.Ungathered(ctx, run)
@@ -137,31 +141,53 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		r.told = time.Time{}
 	}
 	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)
-	told, over := map[*ledger.Sending]bool{}, map[roundKey][]string{}
 	for _, v := range answer.Verdicts {
+		k := roundKey{v.Run, v.Round}
+		var over []string
 		for _, c := range v.Clients {
-			w, ok := owner[fmt.Sprint(v.Run, "/", v.Round, "/", c)]
-			if !ok {
-				k := roundKey{v.Run, v.Round}
-				over[k] = append(over[k], c)
-				continue
+			if u := owner[turn{k, c}]; u != nil {
+				u.heard[v.Outcome] = append(u.heard[v.Outcome], c)
+			} else if v.Outcome == v1.Outcome_OUTCOME_CLOSED || v.Outcome == v1.Outcome_OUTCOME_COUNTED {
+				over = append(over, c)
 			}
-			if told[w.of] {
-				continue
-			}
-			told[w.of] = true
-			if err := r.verdict(ctx, w.run, w.of, v.Outcome, v.Reason); err != nil {
+		}
+		// What is in no sending is still in training, and is so in vain.
+		if len(over) > 0 {
+			if err := r.Ledger.Withdraw(ctx, r.lead, k.run, k.round, over); err != nil {
 				return nil, err
 			}
 		}
 	}
-	// What is in no sending is still in training, and is so in vain.
-	for k, clients := range over {
-		if err := r.Ledger.Withdraw(ctx, r.lead, k.run, k.round, clients); err != nil {
+	for _, u := range open {
+		if err := r.hear(ctx, u); err != nil {
 			return nil, err
 		}
 	}
 	return answer.Tasks, nil
+}
+
+// turn is one client's part of a round.
+type turn struct {
+	roundKey
+	client string
+}
+
+// undecided is a sending with what the hub says of its clients.
+type undecided struct {
+	run   string
+	of    *ledger.Sending
+	heard map[v1.Outcome][]string
+}
+
+// hear makes one verdict of what the hub says of each client. It counts all or none, and
+// none if one of them is closed.
+func (r *relay) hear(ctx context.Context, u *undecided) error {
+	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_UNKNOWN} {
+		if of := u.heard[o]; len(of) > 0 {
+			return r.verdict(ctx, u.run, u.of, o, of, "")
+		}
+	}
+	return nil
 }
 
 // adopt makes a task of the hub the region's own.
