@@ -38,7 +38,7 @@ var house = map[string]room{
 	"server/web":         {floor: 4, may: "fed/recipe internal/jointoken proto/loadstar/v1 server/ledger server/pki server/terms", external: "connectrpc.com/connect"},
 	"server/terms":       {floor: 4, may: "fed fed/exact fed/recipe fed/round proto/loadstar/v1 series"},
 	"server/ledger":      {floor: 4, external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
-	"server/bus":         {floor: 4, external: "github.com/nats-io golang.org/x/sync golang.org/x/sys"},
+	"server/bus":         {floor: 4, external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {floor: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
 	"server/pki":         {floor: 4, may: "internal/jointoken internal/mtls", external: "golang.org/x/sys"},
 
