@@ -822,8 +822,9 @@ func TestAnnouncements(t *testing.T) {
 		reason string
 	}{
 		"more turns than clients": {&v1.CheckInRequest{Training: turns(1, many...)}, "clients"},
-		"a turn again and again":  {&v1.CheckInRequest{Pushed: turns(10_001, "a")}, "clients"},
-		"turns of nobody":         {&v1.CheckInRequest{Pushed: turns(10_001)}, "clients"},
+		"turns of many runs":      {&v1.CheckInRequest{Training: turns(9, many[:10_000]...)}, "clients"},
+		"a turn again and again":  {&v1.CheckInRequest{Pushed: turns(257, "a")}, "clients"},
+		"turns of nobody":         {&v1.CheckInRequest{Pushed: turns(257)}, "clients"},
 		"a nameless turn":         {&v1.CheckInRequest{Training: turns(1, "")}, "name"},
 		"an unreadable turn":      {&v1.CheckInRequest{Pushed: turns(1, "a\x00")}, "name"},
 		"a nameless run":          {&v1.CheckInRequest{Pushed: []*v1.Turns{{Clients: one}}}, "name"},
@@ -848,6 +849,9 @@ func TestAnnouncements(t *testing.T) {
 			st.wantCode(what, err, connect.CodeInvalidArgument)
 		})
 	}
+	// Eight runs at a time.
+	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: turns(8, many[:10_000]...), Pushed: turns(8, many[:10_000]...)})
+	must(t, err)
 	// As many as it may, with any readable name, and twice the same.
 	fine := append(slices.Clone(many[:9_998]), "Zähler 7 / Süd", "'; DROP TABLE clients; --")
 	s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: fine, Inputs: []string{"wind"}, StepSeconds: 60})

@@ -95,7 +95,7 @@ func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
 	set := map[turn]bool{}
 	named := 0
 	for _, t := range all {
-		if named += len(t.Clients); named > turnsOfClient*g.Clients {
+		if named += len(t.Clients); len(t.Clients) > g.Clients || named > turnsOfClient*g.Clients {
 			return nil, g.wrong("clients", "more turns than %d clients can have", g.Clients)
 		}
 		for _, c := range t.Clients {
