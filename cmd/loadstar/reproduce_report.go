@@ -58,19 +58,10 @@ func writePaperReport(path, paper, runs string, s *experiment.Spec, results []ex
 			}
 		}
 	}
-	if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, pictured(s).Name)); err != nil {
+	if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, s.Pictures)); err != nil {
 		return err
 	}
 	return atomicfile.Write(path, func(f *os.File) error { return r.Write(f) })
-}
-
-// pictured is the part whose runs are drawn: the first with several seeds, for on
-// those the claims rest, or else the first.
-func pictured(s *experiment.Spec) experiment.Part {
-	if i := slices.IndexFunc(s.Parts, func(p experiment.Part) bool { return len(p.Seeds) > 1 }); i >= 0 {
-		return s.Parts[i]
-	}
-	return s.Parts[0]
 }
 
 // resultsOf returns the results of one part on one dataset.

@@ -19,7 +19,10 @@ import (
 type Spec struct {
 	Title string `yaml:"title"`
 	About string `yaml:"about"`
-	Parts []Part `yaml:"parts"`
+	// Pictures names the part whose runs a report draws. Without it, it is the first with
+	// several seeds, for on those the claims rest, or else the first.
+	Pictures string `yaml:"pictures"`
+	Parts    []Part `yaml:"parts"`
 }
 
 // Part is one table of an experiment.
@@ -125,6 +128,13 @@ func ReadSpec(text []byte, quick bool) (*Spec, error) {
 		if err := p.complete(s.Parts[:i], quick); err != nil {
 			return nil, fmt.Errorf("part %s: %w", p.Name, err)
 		}
+	}
+	if s.Pictures == "" {
+		several := slices.IndexFunc(s.Parts, func(p Part) bool { return len(p.Seeds) > 1 })
+		s.Pictures = s.Parts[max(several, 0)].Name
+	}
+	if !slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Name == s.Pictures }) {
+		return nil, fmt.Errorf("pictures of %s, which is no part", s.Pictures)
 	}
 	return &s, nil
 }

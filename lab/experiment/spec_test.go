@@ -144,6 +144,7 @@ func TestSpecErrors(t *testing.T) {
 		{"parts: [{name: p, " + methods + "}]", "part p: a part has a name, datasets and methods"},
 		{"parts: [{name: p, as: q}]", "part p is as q, which is no earlier part"},
 		{"parts: [{name: p, best: [q]}]", "part p: the best of q, which is no earlier part"},
+		{"pictures: q\nparts: [{name: p, datasets: [d], methods: [{name: m, plan: {algorithm: fedavg}}]}]", "pictures of q, which is no part"},
 		{"parts: [{name: p, datasets: [d], " + methods + "}, {name: p, as: p}]", "part p: there is an earlier one of that name"},
 		{"parts: [{name: p, datasets: [d], against: B, " + methods + "}]", "part p: against B, which is none of its methods"},
 		{"parts: [{name: p, datasets: [d], quick: {methods: [B]}, " + methods + "}]", "part p: quick: method B is none of its methods"},
