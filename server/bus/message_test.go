@@ -42,7 +42,7 @@ func TestCrowdGoesTogether(t *testing.T) {
 		size        int
 		least, most int64 // messages
 	}{
-		"together": {Config{}, 10_000, (n + 63) / 64, n / 2},
+		"together": {Config{}, 10_000, (n + 63) / 64, 3 * n / 4},
 		"alone":    {Config{Together: 1}, 10_000, n, n},
 		"by bytes": {Config{MaxMessage: 30_000}, 10_000, n / 2, n - 1}, // two and their frames
 	} {
