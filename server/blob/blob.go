@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 )
 
 // ErrNotFound says that there is no blob of that hash.
@@ -29,6 +30,16 @@ type Store interface {
 	Get(ctx context.Context, hash string) ([]byte, error)
 	// Delete removes a blob. It is no error if there is none.
 	Delete(ctx context.Context, hash string) error
+}
+
+// DeleteAll removes blobs that nobody needs any more. One that cannot be removed stays,
+// which does no harm but for its size, and is told.
+func DeleteAll(ctx context.Context, s Store, hashes []string, log *slog.Logger) {
+	for _, hash := range hashes {
+		if err := s.Delete(ctx, hash); err != nil {
+			log.Warn("an old blob stays", "blob", hash, "error", err)
+		}
+	}
 }
 
 // IsHash reports whether s can be the name of a blob: 64 hex digits, in lower case.

@@ -9,6 +9,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -273,7 +274,7 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.delete(ctx, retired)
+	blob.DeleteAll(ctx, d.Blobs, retired, d.log)
 	d.look = now.Add(waitFor)
 	if at, ok := d.machine.Wake(d.at(now)); ok && d.time(at).Before(d.look) {
 		d.look = d.time(at)

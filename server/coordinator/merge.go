@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"loadstar/fed/round"
+	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -48,17 +49,8 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) error {
 		return err
 	}
 	d.metrics.merge.Observe(time.Since(start).Seconds())
-	d.delete(ctx, retired)
+	blob.DeleteAll(ctx, d.Blobs, retired, d.log)
 	return nil
-}
-
-// delete deletes blobs that were retired.
-func (d *driver) delete(ctx context.Context, retired []string) {
-	for _, b := range retired {
-		if err := d.Blobs.Delete(ctx, b); err != nil {
-			d.log.Warn("an old version stays", "blob", b, "error", err)
-		}
-	}
 }
 
 // publish stores a server's version and what its tasks carry, and the server itself.
@@ -120,7 +112,7 @@ func (d *driver) fail(ctx context.Context, why error) error {
 		return err
 	})
 	if err == nil {
-		d.delete(ctx, retired)
+		blob.DeleteAll(ctx, d.Blobs, retired, d.log)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/internal/edge"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
 )
@@ -219,21 +220,12 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 		return err
 	}
 	r.Wake(t.Run)
-	r.delete(ctx, retired)
+	blob.DeleteAll(ctx, r.Blobs, retired, r.Log)
 	var back []ledger.Task
 	for _, c := range gone {
 		back = append(back, ledger.Task{Run: t.Run, Round: t.Round, Client: c})
 	}
 	return r.decline(ctx, back, "they cannot take part any more")
-}
-
-// delete deletes blobs that were retired.
-func (r *relay) delete(ctx context.Context, retired []string) {
-	for _, b := range retired {
-		if err := r.Blobs.Delete(ctx, b); err != nil {
-			r.Log.Warn("an old version stays", "blob", b, "error", err)
-		}
-	}
 }
 
 func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {

@@ -177,7 +177,7 @@ func (r *relay) rest(ctx context.Context, now time.Time) error {
 		return err
 	}
 	r.rests = now.Add(restsEvery)
-	r.delete(ctx, retired)
+	blob.DeleteAll(ctx, r.Blobs, retired, r.Log)
 	return nil
 }
 
