@@ -71,13 +71,12 @@ const (
 func (b *Bus) write() {
 	for first := range b.offers {
 		for first != nil {
-			var group []*offer
-			if group, first = b.gather(first); len(group) > 0 {
-				err := b.carry(group)
-				for _, o := range group {
-					o.answer <- err
-				}
+			group, next := b.gather(first)
+			err := b.carry(group)
+			for _, o := range group {
+				o.answer <- err
 			}
+			first = next
 		}
 	}
 }
