@@ -54,7 +54,7 @@ func Join(ctx context.Context, dir, server, token, name string) (*Identity, erro
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	p := &pinned{server: server, pin: tok.Pin()}
-	client := mtls.Client(mtls.Transport(p.tls()))
+	client := mtls.Client(mtls.AgentTransport(p.tls()))
 	defer client.CloseIdleConnections()
 	answer, err := loadstarv1.NewAgentServiceClient(client, server, connect.WithReadMaxBytes(maxAnswer)).Join(ctx, &loadstarv1.JoinRequest{
 		Secret: tok.Secret(), Csr: csr, Name: short(name),

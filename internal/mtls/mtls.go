@@ -138,6 +138,8 @@ func (c *Credentials) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		RootCAs:    Pool(c.Root),
+		// Short records at first are for pages that people wait for.
+		DynamicRecordSizingDisabled: true,
 		// Certificates would be left out without a word if the server asked for other roots.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil },
 	}

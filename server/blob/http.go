@@ -32,8 +32,6 @@ func Handler(s Store, log *slog.Logger) http.Handler {
 			return
 		}
 		h := w.Header()
-		h.Set("ETag", `"`+hash+`"`)
-		h.Set("Cache-Control", "private, max-age=31536000, immutable")
 		h.Set("Content-Type", "application/octet-stream")
 		h.Set("X-Content-Type-Options", "nosniff")
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))

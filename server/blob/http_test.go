@@ -31,8 +31,6 @@ func TestHandler(t *testing.T) {
 		"a part":        {"GET", hash, "Range: bytes=100-199", 206, string(data[100:200])},
 		"the rest":      {"GET", hash, "Range: bytes=9990-", 206, string(data[9990:])},
 		"beyond":        {"GET", hash, "Range: bytes=10000-", 416, "*"},
-		"has it":        {"GET", hash, `If-None-Match: "` + hash + `"`, 304, ""},
-		"has another":   {"GET", hash, `If-None-Match: "` + unknown + `"`, 200, string(data)},
 		"unknown":       {"GET", unknown, "", 404, "*"},
 		"unknown, head": {"HEAD", unknown, "", 404, ""},
 		"short":         {"GET", hash[:63], "", 400, "*"},
@@ -62,10 +60,6 @@ func TestHandler(t *testing.T) {
 			}
 			if c.body != "*" && string(body) != c.body || strings.Contains(string(body), "evil") {
 				t.Errorf("%d bytes: %.50q", len(body), body)
-			}
-			kept := strings.Contains(resp.Header.Get("Cache-Control"), "immutable")
-			if good := c.status < 400; kept != good || good && resp.Header.Get("ETag") != `"`+c.path+`"` {
-				t.Errorf("headers %v", resp.Header)
 			}
 			if name == "head" && resp.Header.Get("Content-Length") != strconv.Itoa(len(data)) {
 				t.Errorf("headers %v", resp.Header)

@@ -102,6 +102,8 @@ func (s *ownCertificate) renewed() (*tls.Config, error) {
 		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw, a.root.Raw}, PrivateKey: key, Leaf: leaf}},
 		ClientAuth:   tls.VerifyClientCertIfGiven,
 		ClientCAs:    mtls.Pool(a.root),
+		// Records of one size, as agents': short ones at first are for pages that people wait for.
+		DynamicRecordSizingDisabled: true,
 		// Every connection shows its certificate itself: none goes on with an older one's.
 		SessionTicketsDisabled: true,
 	}, nil

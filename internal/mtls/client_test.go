@@ -1,0 +1,60 @@
+package mtls
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+)
+
+func TestProtocols(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) })) //nolint:errcheck // the client sees
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	for want, transport := range map[string]func(*tls.Config) *http.Transport{"HTTP/2.0": Transport, "HTTP/1.1": AgentTransport} {
+		tr := transport(&tls.Config{RootCAs: Pool(s.Certificate())})
+		r, err := Client(tr).Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		tr.CloseIdleConnections()
+		if err != nil || string(got) != want {
+			t.Errorf("%s, %v: want %s", got, err, want)
+		}
+	}
+}
+
+// A connection on which nothing moves fails; one on which little does, does not.
+func TestMoving(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	m := moving{near, 200 * time.Millisecond, 200 * time.Millisecond}
+	go func() {
+		for range 6 {
+			time.Sleep(50 * time.Millisecond)
+			far.Write([]byte("x")) //nolint:errcheck // the reader sees
+		}
+		io.ReadFull(far, make([]byte, 3)) //nolint:errcheck // the writer sees
+	}()
+	b := make([]byte, 1)
+	for range 6 {
+		if _, err := m.Read(b); err != nil {
+			t.Fatalf("a slow link: %v", err)
+		}
+	}
+	if _, err := m.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a silent link: %v", err)
+	}
+	if n, err := m.Write([]byte("four")); n != 3 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a link that takes no more: %d bytes, %v", n, err)
+	}
+}
