@@ -63,6 +63,9 @@ func (c *cached) Get(ctx context.Context, hash string) ([]byte, error) {
 		return nil, err
 	}
 	load := c.loads.DoChan(hash, func() (any, error) {
+		if e := c.lookup(hash); e != nil {
+			return e.data, nil // it came between the two looks
+		}
 		// Others may wait for it who have more time than the first.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()

@@ -21,11 +21,12 @@ type turn struct {
 
 // CheckIn hands out tasks and verdicts.
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
-	caller, err := g.caller(ctx)
+	// Looked at before the ledger: what is in neither was never here.
+	empty := len(r.Pushed) > 0 && g.nothingCarried(ctx)
+	agent, caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	agent := caller.ID
 	now := time.Now()
 	g.noteSeen(agent)
 	training, err := g.turns(r.Training)
@@ -36,23 +37,17 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	if err != nil {
 		return nil, err
 	}
-	verdicts, err := g.verdicts(ctx, agent, r.Pushed)
-	if err != nil {
-		return nil, g.away(ctx, err)
-	}
-	leases, err := g.Ledger.Tasks(ctx, agent, now, turnsOfClient*g.Clients)
-	if err != nil {
-		return nil, g.away(ctx, err)
-	}
 	var fresh []ledger.Task
 	keep := map[ledger.Task][]string{} // without client and time: a round of a run
-	leased := make(map[turn]bool, len(leases))
-	for _, l := range leases {
+	asked := make(map[turn]bool, len(caller.Tasks))
+	for _, l := range caller.Tasks {
 		t := turn{l.Run, l.Round, l.Client}
-		leased[t] = true
-		if !training[t] && !pushed[t] {
+		asked[t] = true
+		switch left := l.Until.Sub(now); {
+		case left <= 0: // it is about to be withdrawn
+		case !training[t] && !pushed[t]:
 			fresh = append(fresh, l)
-		} else if l.Until.Sub(now) < g.Lease/2 {
+		case left < g.Lease/2:
 			key := ledger.Task{Run: l.Run, Round: l.Round}
 			keep[key] = append(keep[key], l.Client)
 		}
@@ -62,12 +57,16 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 			return nil, g.away(ctx, err)
 		}
 	}
-	over, err := g.inVain(ctx, agent, r.Training, leased)
+	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked, empty)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
+	over, err := g.inVain(ctx, agent, r.Training, asked)
 	if err != nil {
 		return nil, g.away(ctx, err)
 	}
 	verdicts = append(verdicts, over...)
-	tasks, err := g.tasks(ctx, fresh, now)
+	tasks, err := g.tasks(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], now)
 	if err != nil {
 		return nil, g.away(ctx, err)
 	}
@@ -108,13 +107,14 @@ func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
 	return set, nil
 }
 
-// pace says when an agent is to come back. One that waits for an answer comes soon.
+// pace says when an agent is to come back. One that waits for an answer comes sooner,
+// the fewer of them there are. None stays away for so long that a lease could end.
 func (g *Gateway) pace(busy bool) time.Duration {
 	agents := g.agents.Load()
 	if busy {
-		agents /= 10
+		agents = min(agents, g.asked.Load())
 	}
-	p := g.Pace.Of(agents)
+	p := g.gate.stretched(g.Pace.Of(agents), g.Lease/4)
 	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
 }
 
@@ -140,35 +140,31 @@ func (g *Gateway) nothingCarried(ctx context.Context) bool {
 	return true
 }
 
-// verdicts says what became of what was pushed.
-func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns) (all []*v1.Verdict, err error) {
-	if len(pushed) == 0 {
-		return nil, nil
-	}
-	empty := g.nothingCarried(ctx) // looked at before the ledger: what is in neither was never here
+// verdicts says what became of what was pushed. Of those turns that are still asked for,
+// empty says that no result is on its way.
+func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[turn]bool, empty bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
-		where, err := g.Ledger.Standings(ctx, agent, t.Run, t.Round, t.Clients)
-		if err != nil {
-			return nil, err
-		}
+		waiting, over := parted(t, asked)
 		by := map[v1.Outcome][]string{}
-		for _, c := range t.Clients {
-			o := v1.Outcome_OUTCOME_CLOSED
-			switch where[c].Is {
-			case ledger.Counted:
-				o = v1.Outcome_OUTCOME_COUNTED
-			case ledger.Held:
-				o = v1.Outcome_OUTCOME_ACCEPTED
-			case ledger.Asked:
-				o = v1.Outcome_OUTCOME_ACCEPTED
-				if empty {
-					o = v1.Outcome_OUTCOME_UNKNOWN
-				}
+		if empty {
+			by[v1.Outcome_OUTCOME_UNKNOWN] = waiting
+		} else {
+			by[v1.Outcome_OUTCOME_ACCEPTED] = waiting
+		}
+		if len(over) > 0 {
+			where, err := g.Ledger.Outcomes(ctx, agent, t.Run, t.Round, over)
+			if err != nil {
+				return nil, err
 			}
-			by[o] = append(by[o], c)
+			for _, c := range over {
+				o := outcomes[where[c].Is]
+				by[o] = append(by[o], c)
+			}
 		}
 		for o, clients := range by {
-			all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: o})
+			if len(clients) > 0 {
+				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: o})
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b *v1.Verdict) int {
@@ -177,25 +173,36 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 	return all, nil
 }
 
-// inVain says which turns in training are over, so that nobody trains them to the end.
-func (g *Gateway) inVain(ctx context.Context, agent string, training []*v1.Turns, leased map[turn]bool) (all []*v1.Verdict, err error) {
-	outcomes := map[ledger.Stand]v1.Outcome{ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED}
-	for _, t := range training {
-		var gone []string
-		for _, c := range t.Clients {
-			if !leased[turn{t.Run, t.Round, c}] {
-				gone = append(gone, c)
-			}
+// outcomes are of turns that are not asked for any more.
+var outcomes = map[ledger.Stand]v1.Outcome{
+	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
+}
+
+// parted returns the clients of turns that are still asked for, and the others.
+func parted(t *v1.Turns, asked map[turn]bool) (yes, no []string) {
+	for _, c := range t.Clients {
+		if asked[turn{t.Run, t.Round, c}] {
+			yes = append(yes, c)
+		} else {
+			no = append(no, c)
 		}
-		if len(gone) == 0 {
+	}
+	return yes, no
+}
+
+// inVain says which turns in training are over, so that nobody trains them to the end.
+func (g *Gateway) inVain(ctx context.Context, agent string, training []*v1.Turns, asked map[turn]bool) (all []*v1.Verdict, err error) {
+	for _, t := range training {
+		_, over := parted(t, asked)
+		if len(over) == 0 {
 			continue
 		}
-		where, err := g.Ledger.Standings(ctx, agent, t.Run, t.Round, gone)
+		where, err := g.Ledger.Outcomes(ctx, agent, t.Run, t.Round, over)
 		if err != nil {
 			return nil, err
 		}
 		for _, stand := range []ledger.Stand{ledger.Closed, ledger.Counted} {
-			of := slices.DeleteFunc(slices.Clone(gone), func(c string) bool { return where[c].Is != stand })
+			of := slices.DeleteFunc(slices.Clone(over), func(c string) bool { return where[c].Is != stand })
 			if len(of) > 0 {
 				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: of, Outcome: outcomes[stand]})
 			}

@@ -47,10 +47,11 @@ type Config struct {
 	Metrics prometheus.Registerer
 }
 
-// Pace is how often idle agents check in.
+// Pace is how often agents check in.
 type Pace struct {
 	// Poll is how often an agent of a small fleet does. Those of a large one do so less
-	// often: all together Rate times a second, but each once in MaxPoll.
+	// often: all together Rate times a second, but each once in MaxPoll. Those that have
+	// something to do are a fleet of their own.
 	Poll, MaxPoll time.Duration
 	Rate          float64
 }
@@ -73,13 +74,16 @@ type Gateway struct {
 	metrics *metrics
 	uploads *uploads
 	calls   calls
+	gate    *gate
 	joining chan struct{} // bounds how many join at a time
 	agents  atomic.Int64  // that may take part, as of lately
+	asked   atomic.Int64  // turns that were asked for and are not counted, as of lately
 	looking sync.Mutex    // held by who asks the bus
 	carries time.Time     // guarded by looking: until then it is taken to carry something
 
-	mu   sync.Mutex
-	seen map[string]bool // since the last time this was stored
+	mu      sync.Mutex
+	seen    map[string]bool // since the last time this was stored
+	trusted map[string]bool // were found to be allowed within the last second
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -91,7 +95,8 @@ const (
 	// compressBytes is what an answer has at least that is worth compressing.
 	compressBytes = 1 << 10
 	joinsAtOnce   = 4
-	seenEvery     = 10 * time.Second
+	countEvery    = time.Second
+	seenEvery     = time.Minute
 	seenAtMost    = 100_000
 	nameBytes     = 128
 	// turnsOfClient bounds how many runs a client takes part in at a time, as agents do;
@@ -107,7 +112,7 @@ const (
 func New(c Config) *Gateway {
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		joining: make(chan struct{}, joinsAtOnce), seen: map[string]bool{}, calls: calls{of: map[string]underWay{}},
+		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), seen: map[string]bool{}, trusted: map[string]bool{}, calls: calls{of: map[string]underWay{}},
 	}
 }
 
@@ -117,33 +122,57 @@ func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll),
 		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics), connect.WithRecover(g.failed))...)
-	mux.Handle(path, g.admit(service))
-	mux.Handle("/v1/blobs/", g.known(blob.Handler(g.Blobs, g.Log)))
+	mux.Handle(path, g.admit(g.gate.gated(service)))
+	mux.Handle("/v1/blobs/", g.known(g.gate.gated(blob.Handler(g.Blobs, g.Log))))
 	return mux
 }
 
 // Run does what is not done on somebody's call, until the context ends.
 func (g *Gateway) Run(ctx context.Context) error {
-	tick := time.NewTicker(seenEvery)
-	defer tick.Stop()
-	var count time.Time
+	count, seen := time.NewTicker(countEvery), time.NewTicker(seenEvery)
+	defer count.Stop()
+	defer seen.Stop()
+	g.count(ctx)
+	var next, adjust time.Time
 	for {
-		if start := time.Now(); start.After(count) {
-			if n, err := g.Ledger.Agents(ctx); err == nil {
-				g.agents.Store(n)
-			}
-			count = time.Now().Add(20 * time.Since(start)) // of millions it takes a while
-		}
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
 			g.storeSeen(last)
 			return nil
-		case <-tick.C:
-			g.storeSeen(ctx)
+		case <-count.C:
+			g.doubt()
+			if time.Now().After(adjust) {
+				g.gate.adjust()
+				adjust = time.Now().Add(g.pace(false))
+			}
+			if start := time.Now(); start.After(next) {
+				g.count(ctx)
+				next = time.Now().Add(20 * time.Since(start)) // of millions it takes a while
+			}
 			g.uploads.expire(time.Now())
+		case <-seen.C:
+			g.storeSeen(ctx)
 		}
+	}
+}
+
+// doubt has everybody looked up again.
+func (g *Gateway) doubt() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.trusted)
+}
+
+// count looks at how many there are to be paced.
+func (g *Gateway) count(ctx context.Context) {
+	if n, err := g.Ledger.Agents(ctx); err == nil {
+		g.agents.Store(n)
+	}
+	if n, err := g.Ledger.Asked(ctx); err == nil {
+		// Most turns of a round are over long before it is: the next asks for as many.
+		g.asked.Store(max(n, g.asked.Load()*9/10))
 	}
 }
 
@@ -160,22 +189,48 @@ func (g *Gateway) storeSeen(ctx context.Context) {
 	}
 }
 
-// caller returns the agent that calls, if it still may.
-func (g *Gateway) caller(ctx context.Context) (ledger.Agent, error) {
+// caller returns the agent that calls, if it still may, and what is known of it.
+func (g *Gateway) caller(ctx context.Context) (id string, c ledger.Caller, err error) {
+	if id, err = g.identity(ctx); err != nil {
+		return "", c, err
+	}
+	if c, err = g.Ledger.Caller(ctx, id); err != nil {
+		return "", c, g.away(ctx, err)
+	}
+	if !c.Known || c.Revoked {
+		g.metrics.refused.WithLabelValues("revoked").Inc()
+		return "", c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.trusted) < seenAtMost {
+		g.trusted[id] = true
+	}
+	return id, c, nil
+}
+
+// may returns who calls if it may, or might a moment ago: what it fetches and sends
+// follows its check-in, and what a revoked agent sends is not counted.
+func (g *Gateway) may(ctx context.Context) (id string, err error) {
+	if id, err = g.identity(ctx); err != nil {
+		return "", err
+	}
+	g.mu.Lock()
+	trusted := g.trusted[id]
+	g.mu.Unlock()
+	if !trusted {
+		id, _, err = g.caller(ctx)
+	}
+	return id, err
+}
+
+func (g *Gateway) identity(ctx context.Context) (string, error) {
 	who, ok := pki.From(ctx)
 	if !ok || who.Role != pki.Agent {
 		g.metrics.refused.WithLabelValues("identity").Inc()
-		return ledger.Agent{}, connect.NewError(connect.CodeUnauthenticated, errors.New("this needs an agent's certificate"))
+		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("this needs an agent's certificate"))
 	}
-	a, err := g.Ledger.Agent(ctx, who.ID)
-	switch {
-	case errors.Is(err, ledger.ErrNotFound), err == nil && a.Revoked:
-		g.metrics.refused.WithLabelValues("revoked").Inc()
-		return ledger.Agent{}, connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
-	case err != nil:
-		return ledger.Agent{}, g.away(ctx, err)
-	}
-	return a, nil
+	return who.ID, nil
 }
 
 // known lets operators through, and agents that may still call.
@@ -185,7 +240,7 @@ func (g *Gateway) known(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		agent, err := g.caller(r.Context())
+		agent, err := g.may(r.Context())
 		if err != nil {
 			code := http.StatusServiceUnavailable
 			switch connect.CodeOf(err) {
@@ -197,12 +252,12 @@ func (g *Gateway) known(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), code)
 			return
 		}
-		if !g.calls.enter(agent.ID, callsOfAgent, 0) {
+		if !g.calls.enter(agent, callsOfAgent, 0) {
 			g.metrics.refused.WithLabelValues("busy").Inc()
 			http.Error(w, "too many calls are under way, try again later", http.StatusTooManyRequests)
 			return
 		}
-		defer g.calls.leave(agent.ID, 0)
+		defer g.calls.leave(agent, 0)
 		next.ServeHTTP(w, r)
 	})
 }

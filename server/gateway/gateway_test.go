@@ -321,20 +321,22 @@ func TestFailed(t *testing.T) {
 
 // The pace of a fleet: so many check-ins a second all together, within bounds.
 func TestPace(t *testing.T) {
-	g := &Gateway{Config: Config{Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
+	g := &Gateway{gate: newGate(), Config: Config{Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
 	for _, c := range []struct {
-		agents int64
-		busy   bool
-		want   time.Duration
+		agents, asked int64
+		busy          bool
+		want          time.Duration
 	}{
-		{0, false, time.Second},
-		{10, true, time.Second},
-		{50_000, false, 100 * time.Second},
-		{50_000, true, 10 * time.Second},
-		{10_000_000, false, time.Hour},
-		{10_000_000, true, 2000 * time.Second},
+		{0, 0, false, time.Second},
+		{10, 10, true, time.Second},
+		{50_000, 1000, false, 100 * time.Second},
+		{50_000, 1000, true, 2 * time.Second},
+		{10_000_000, 0, false, time.Hour},
+		{10_000_000, 100_000, true, 200 * time.Second},
+		{10, 100_000, true, time.Second}, // agents with many clients each
 	} {
 		g.agents.Store(c.agents)
+		g.asked.Store(c.asked)
 		var sum time.Duration
 		for range 1000 {
 			p := g.pace(c.busy)

@@ -22,11 +22,10 @@ import (
 // Push takes a result in. It is stored when the answer is ACCEPTED, and final when it
 // is anything else but PART.
 func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
-	caller, err := g.caller(ctx)
+	agent, err := g.may(ctx)
 	if err != nil {
 		return nil, err
 	}
-	agent := caller.ID
 	t, err := g.Terms.Of(ctx, r.Run)
 	if errors.Is(err, ledger.ErrNotFound) {
 		return g.reject("run", "there is no such run"), nil
@@ -63,6 +62,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 		return nil, g.away(ctx, err)
 	}
 	start := time.Now()
+	rest(ctx)
 	err = g.Bus.Publish(ctx, messageID(a, r.Sha256), message)
 	if errors.Is(err, bus.ErrFull) {
 		g.metrics.refused.WithLabelValues("full").Inc()
@@ -154,11 +154,10 @@ func (g *Gateway) over(ctx context.Context, agent string, r *v1.PushRequest) (*v
 
 // Decline gives turns back.
 func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
-	caller, err := g.caller(ctx)
+	agent, err := g.may(ctx)
 	if err != nil {
 		return nil, err
 	}
-	agent := caller.ID
 	t := r.GetTurns()
 	if t == nil || len(t.Clients) == 0 || len(r.Reason) > 1024 {
 		return nil, g.wrong("clients", "nothing, or with too many words, is declined")

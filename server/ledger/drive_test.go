@@ -151,9 +151,7 @@ func TestClose(t *testing.T) {
 		}
 		leases := func() int {
 			t.Helper()
-			tasks, err := s.Tasks(ctx, "agent", t0, 100)
-			must(t, err)
-			return len(tasks)
+			return len(tasks(t, s.Ledger, "agent", t0))
 		}
 		closeIt := func(round int64, state string, carries bool) error {
 			return s.Drive(ctx, s.lead, "run", func(d *Drive) error {

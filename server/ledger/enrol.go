@@ -20,8 +20,6 @@ type Agent struct {
 	ID, Name              string
 	Joined, Expires, Seen time.Time
 	Revoked               bool
-	// Hosts says whether any client is the agent's.
-	Hosts bool
 }
 
 // Join uses a token up by one, and adds an agent. A token that is not there, is used
@@ -49,13 +47,12 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 // Agent returns an agent.
 func (l *Ledger) Agent(ctx context.Context, id string) (Agent, error) {
 	a := Agent{ID: id}
-	var joined, expires, seen, revoked, hosts int64
-	err := l.read.QueryRowContext(ctx, "SELECT name, joined, expires, seen, revoked, CASE WHEN EXISTS (SELECT 1 FROM clients WHERE agent = $1) THEN 1 ELSE 0 END FROM agents WHERE id = $1", id).
-		Scan(&a.Name, &joined, &expires, &seen, &revoked, &hosts)
+	var joined, expires, seen, revoked int64
+	err := l.db.QueryRowContext(ctx, "SELECT name, joined, expires, seen, revoked FROM agents WHERE id = $1", id).Scan(&a.Name, &joined, &expires, &seen, &revoked)
 	if err != nil {
 		return a, found(err, "agent "+id)
 	}
-	a.Joined, a.Expires, a.Seen, a.Revoked, a.Hosts = moment(joined), moment(expires), moment(seen), revoked != 0, hosts != 0
+	a.Joined, a.Expires, a.Seen, a.Revoked = moment(joined), moment(expires), moment(seen), revoked != 0
 	return a, nil
 }
 

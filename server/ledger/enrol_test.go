@@ -206,9 +206,7 @@ func TestRevoke(t *testing.T) {
 		wantIs(t, l.RevokeClient(ctx, "b00001", "operator", t0), ErrNotFound)
 		wantIs(t, l.RevokeClient(ctx, "nobody", "operator", t0), ErrNotFound)
 
-		tasks, err := l.Tasks(ctx, "a", t0, 10)
-		must(t, err)
-		wantEqual(t, "a's tasks", len(tasks), 0)
+		wantEqual(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
 		// They cannot be counted any more, nor extended, and hear so.
 		must(t, l.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
 		wantEqual(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})

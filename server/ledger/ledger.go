@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,19 +42,28 @@ var (
 type Ledger struct {
 	db    *sql.DB
 	write *sql.DB // of SQLite one connection, as it has one writer at a time
-	read  reader  // db, for what is asked all the time
+	read  querier // db, for what is asked all the time
 	lite  bool
 	// chunk is how many rows go into one statement. Of PostgreSQL every connection keeps
 	// a statement of each length, and a long list has it read a whole table; SQLite is
 	// asked without a journey, and its driver takes time by the square of the length.
 	chunk  int
 	events atomic.Uint64 // that were noted here
+
+	// What agents' calls ask, and the end of who answers.
+	callers     together[string, Caller]
+	asked, over together[turnsOf, map[string]Standing]
+	versions    together[numbered, *Version]
+	closed      chan struct{}
+	end         func() // closes it
+	answering   sync.WaitGroup
 }
 
 // Open opens sqlite:PATH or postgres://…, and brings its schema up to date. Several
 // processes may do so at once.
 func Open(ctx context.Context, at string) (*Ledger, error) {
-	l := &Ledger{}
+	l := &Ledger{closed: make(chan struct{})}
+	l.end = sync.OnceFunc(func() { close(l.closed) })
 	var err error
 	if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
 		err = l.openLite(path)
@@ -65,6 +75,10 @@ func Open(ctx context.Context, at string) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.callers.start(l, l.callersOf)
+	l.asked.start(l, l.standing(askedTurns))
+	l.over.start(l, l.standing(overTurns))
+	l.versions.start(l, l.versionsOf)
 	if err := l.migrate(ctx); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("ledger: %w", err)
@@ -165,6 +179,8 @@ func (l *Ledger) migrate(ctx context.Context) error {
 
 // Close closes the database.
 func (l *Ledger) Close() error {
+	l.end()
+	l.answering.Wait()
 	if l.lite {
 		return errors.Join(l.write.Close(), l.db.Close())
 	}

@@ -326,10 +326,8 @@ func (g *game) compare(t *rapid.T) {
 				want = append(want, fmt.Sprint(Task{g.run, at.client, at.round, x.version, x.until}))
 			}
 		}
-		tasks, err := g.Tasks(ctx, a, t0, 100)
-		must(t, err)
 		var got []string
-		for _, x := range tasks {
+		for _, x := range tasks(t, g.Ledger, a, t0) {
 			got = append(got, fmt.Sprint(x))
 		}
 		slices.Sort(got)

@@ -6,12 +6,6 @@ import (
 	"sync"
 )
 
-// reader answers questions.
-type reader interface {
-	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row
-}
-
 // prepared parses a question once for each connection: SQLite takes longer for that
 // than to answer most of them. It is for texts of which there are few.
 type prepared struct {
@@ -21,7 +15,7 @@ type prepared struct {
 	of map[string]*sql.Stmt // closed with the database
 }
 
-var _ reader = (*prepared)(nil)
+var _ querier = (*prepared)(nil)
 
 func (p *prepared) statement(ctx context.Context, text string) (*sql.Stmt, error) {
 	p.mu.Lock()
@@ -49,12 +43,4 @@ func (p *prepared) QueryContext(ctx context.Context, text string, args ...any) (
 		return nil, err
 	}
 	return s.QueryContext(ctx, args...)
-}
-
-func (p *prepared) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
-	s, err := p.statement(ctx, text)
-	if err != nil {
-		return p.db.QueryRowContext(ctx, text, args...) // fails alike
-	}
-	return s.QueryRowContext(ctx, args...)
 }

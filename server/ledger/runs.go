@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -176,10 +177,49 @@ func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) 
 // Version is one state of a run's shared weights, as blobs.
 type Version struct{ Weights, Control string }
 
+// numbered is a version by its number.
+type numbered struct {
+	run     string
+	version int64
+}
+
 // Version returns a version, as long as somebody may still need it.
-func (l *Ledger) Version(ctx context.Context, run string, version int64) (v Version, err error) {
-	err = l.read.QueryRowContext(ctx, "SELECT weights, control FROM versions WHERE run = $1 AND version = $2", run, version).Scan(&v.Weights, &v.Control)
-	return v, found(err, fmt.Sprintf("version %d of run %s", version, run))
+func (l *Ledger) Version(ctx context.Context, run string, version int64) (Version, error) {
+	v, err := l.versions.of(ctx, numbered{run, version})
+	if err != nil {
+		return Version{}, err
+	}
+	if v == nil {
+		return Version{}, found(sql.ErrNoRows, fmt.Sprintf("version %d of run %s", version, run))
+	}
+	return *v, nil
+}
+
+// versionsOf returns versions, and nil for those that are not there.
+func (l *Ledger) versionsOf(ctx context.Context, these []numbered) ([]*Version, error) {
+	numbers := map[string][]int64{}
+	for _, n := range these {
+		if !slices.Contains(numbers[n.run], n.version) { // most ask for the same
+			numbers[n.run] = append(numbers[n.run], n.version)
+		}
+	}
+	has := map[numbered]*Version{}
+	for run, versions := range numbers {
+		err := among(ctx, l, func(r *sql.Rows) error {
+			n, v := numbered{run: run}, &Version{}
+			err := r.Scan(&n.version, &v.Weights, &v.Control)
+			has[n] = v
+			return err
+		}, "SELECT version, weights, control FROM versions WHERE run = $1 AND version IN ", []any{run}, versions)
+		if err != nil {
+			return nil, err
+		}
+	}
+	all := make([]*Version, len(these))
+	for i, n := range these {
+		all[i] = has[n]
+	}
+	return all, nil
 }
 
 // Blobs returns all blobs that the ledger names.

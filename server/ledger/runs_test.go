@@ -89,9 +89,7 @@ func TestStopRun(t *testing.T) {
 			t.Errorf("a stopped run: %+v", r)
 		}
 		wantEqual(t, "counted after its end", s.count(one("agent", 0, 0, "c00002")), nil)
-		tasks, err := s.Tasks(ctx, "agent", t0, 10)
-		must(t, err)
-		wantEqual(t, "tasks, all of the other run", len(tasks), 3)
+		wantEqual(t, "tasks, all of the other run", len(tasks(t, s.Ledger, "agent", t0)), 3)
 		where, err := s.Standings(ctx, "agent", "run", 0, named("c", 4))
 		must(t, err)
 		wantEqual(t, "standings", where, map[string]Standing{"c00001": {Is: Counted}})

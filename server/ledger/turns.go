@@ -1,11 +1,12 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"time"
 )
 
@@ -16,13 +17,55 @@ type Task struct {
 	Until          time.Time
 }
 
-// Tasks returns what an agent has been asked and not returned, up to a limit, in the
-// order of run, round and client.
-func (l *Ledger) Tasks(ctx context.Context, agent string, now time.Time, limit int) (all []Task, err error) {
-	// A limit that was given apart would have SQLite prepare the question every time.
-	text := "SELECT run, round, client, version, until FROM leases WHERE agent = $1 AND until > $2 ORDER BY run, round, client LIMIT " + strconv.Itoa(limit)
-	err = query(ctx, l.read, scanTasks(&all), text, agent, millis(now))
+// Caller is an agent that calls.
+type Caller struct {
+	// Known says whether it has joined, Hosts whether any client is its.
+	Known, Revoked, Hosts bool
+	// Tasks are what it was asked and has not returned, in the order of run, round and
+	// client. Those that it gave back are not among them; those whose time is over are.
+	Tasks []Task
+}
+
+// Caller returns what is known of an agent.
+func (l *Ledger) Caller(ctx context.Context, agent string) (Caller, error) {
+	return l.callers.of(ctx, agent)
+}
+
+func (l *Ledger) callersOf(ctx context.Context, agents []string) ([]Caller, error) {
+	has := make(map[string]*Caller, len(agents))
+	err := among(ctx, l, func(r *sql.Rows) error {
+		var id string
+		var revoked, hosts int64
+		var run, client sql.NullString
+		var round, version, until sql.NullInt64
+		err := r.Scan(&id, &revoked, &hosts, &run, &round, &client, &version, &until)
+		c := has[id]
+		if c == nil {
+			c = &Caller{Known: true, Revoked: revoked != 0, Hosts: hosts != 0}
+			has[id] = c
+		}
+		if run.Valid {
+			c.Tasks = append(c.Tasks, Task{Run: run.String, Client: client.String, Round: round.Int64, Version: version.Int64, Until: moment(until.Int64)})
+		}
+		return err
+	}, `SELECT a.id, a.revoked, CASE WHEN t.run IS NOT NULL OR EXISTS (SELECT 1 FROM clients c WHERE c.agent = a.id) THEN 1 ELSE 0 END,
+		t.run, t.round, t.client, t.version, t.until
+		FROM agents a LEFT JOIN leases t ON t.agent = a.id AND t.until <> 0 WHERE a.id IN `, nil, agents)
+	all := make([]Caller, len(agents))
+	for i, a := range agents {
+		if c := has[a]; c != nil {
+			all[i] = *c
+			all[i].Tasks = slices.SortedFunc(slices.Values(c.Tasks), func(a, b Task) int { // its own: an agent may ask twice at a time
+				return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Client, b.Client))
+			})
+		}
+	}
 	return all, err
+}
+
+// Asked returns how many turns were asked for and are neither counted nor withdrawn.
+func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
+	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
 }
 
 func scanTasks(into *[]Task) func(*sql.Rows) error {
@@ -87,43 +130,101 @@ type Standing struct {
 	Version int64 // that is to be trained from
 }
 
+// stands are by what the statements below call them.
+var stands = map[string]Stand{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}
+
+// turnsOf are an agent's clients' parts of a round.
+type turnsOf struct {
+	agent, run string
+	round      int64
+	clients    []string
+}
+
 // Standings says of each of an agent's clients where its turn of a round stands. That
 // of another's client is Closed.
 func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (map[string]Standing, error) {
-	all := make(map[string]Standing, len(clients))
-	left := clients
 	// Leases first: a turn that is counted in between is then seen as asked, never as
 	// closed.
-	for _, text := range []string{
-		"SELECT client, version, 'asked' FROM leases WHERE run = $1 AND round = $2 AND agent = $3 AND until <> 0 AND client IN ",
-		`SELECT r.client, r.version, CASE WHEN u.remote = 0 THEN 'counted' ELSE COALESCE(x.outcome, '') END
-			FROM receipts r JOIN runs u ON u.id = r.run JOIN clients c ON c.name = r.client AND c.agent = $3
-			LEFT JOIN relayed x ON x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)
-			WHERE r.run = $1 AND r.round = $2 AND r.client IN `,
-	} {
-		for part := range slices.Chunk(left, l.chunk) {
-			args := []any{run, round, agent}
-			for _, c := range part {
-				args = append(args, c)
-			}
-			err := query(ctx, l.read, func(r *sql.Rows) error {
-				var client, is string
+	all, err := l.stand(ctx, &l.asked, turnsOf{agent, run, round, clients})
+	if err != nil || len(all) == len(clients) {
+		return all, err
+	}
+	left := slices.DeleteFunc(slices.Clone(clients), func(c string) bool { _, found := all[c]; return found })
+	over, err := l.Outcomes(ctx, agent, run, round, left)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(all, over)
+	return all, nil
+}
+
+// Outcomes is Standings of turns that were found to be no longer asked for.
+func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (map[string]Standing, error) {
+	return l.stand(ctx, &l.over, turnsOf{agent, run, round, clients})
+}
+
+func (l *Ledger) stand(ctx context.Context, where *together[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
+	if len(q.clients) <= l.chunk {
+		return where.of(ctx, q)
+	}
+	all, err := where.ask(ctx, []turnsOf{q}) // so that nobody waits for it
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// Both are of a run and a round, and return client, agent, version and stand.
+const (
+	askedTurns = "SELECT client, agent, version, 'asked' FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "
+	overTurns  = `SELECT r.client, c.agent, r.version,
+		CASE WHEN EXISTS (SELECT 1 FROM runs u WHERE u.id = r.run AND u.remote = 0) THEN 'counted' ELSE COALESCE(
+			(SELECT x.outcome FROM relayed x WHERE x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)), '') END
+		FROM receipts r JOIN clients c ON c.name = r.client WHERE r.run = $1 AND r.round = $2 AND r.client IN `
+)
+
+// standing returns what answers for several agents by one of these statements.
+func (l *Ledger) standing(text string) func(context.Context, []turnsOf) ([]map[string]Standing, error) {
+	type round struct {
+		run   string
+		round int64
+	}
+	type owned struct {
+		round
+		agent, client string
+	}
+	return func(ctx context.Context, these []turnsOf) ([]map[string]Standing, error) {
+		clients := map[round][]string{}
+		for _, q := range these {
+			r := round{q.run, q.round}
+			clients[r] = append(clients[r], q.clients...)
+		}
+		has := map[owned]Standing{}
+		for in, these := range clients {
+			err := among(ctx, l, func(r *sql.Rows) error {
+				var is string
 				var s Standing
-				err := r.Scan(&client, &s.Version, &is)
-				s.Is = map[string]Stand{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}[is]
-				all[client] = s
+				o := owned{round: in}
+				err := r.Scan(&o.client, &o.agent, &s.Version, &is)
+				s.Is = stands[is]
+				has[o] = s
 				return err
-			}, text+list(3, len(part)), args...)
+			}, text, []any{in.run, in.round}, these)
 			if err != nil {
 				return nil, err
 			}
 		}
-		left = slices.DeleteFunc(slices.Clone(left), func(c string) bool {
-			_, found := all[c]
-			return found
-		})
+		all := make([]map[string]Standing, len(these))
+		for i, q := range these {
+			all[i] = make(map[string]Standing, len(q.clients))
+			for _, c := range q.clients {
+				if s, ok := has[owned{round{q.run, q.round}, q.agent, c}]; ok {
+					all[i][c] = s
+				}
+			}
+		}
+		return all, nil
 	}
-	return all, nil
 }
 
 // Share is one client's part of an arrival.

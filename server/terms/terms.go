@@ -28,6 +28,7 @@ type Terms struct {
 	Rules   round.Rules
 	problem *recipe.Problem
 	spare   sync.Pool // of *round.Fold, empty
+	floats  sync.Pool // of *fed.Update, for its numbers
 }
 
 // Settle makes of a submitted plan the one that is carried out: what it leaves to the
@@ -192,6 +193,12 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 	u := fed.Update{
 		Client: fed.ClientID(s.Client), Version: r.Version, Examples: s.Examples, Steps: s.Steps,
 		TrainLoss: s.TrainLoss, Loss: s.Loss,
+	}
+	if t.Folds() { // and does not keep it
+		if had, ok := t.floats.Get().(*fed.Update); ok {
+			u.Delta, u.Control = had.Delta, had.Control
+		}
+		defer t.floats.Put(&u)
 	}
 	if err := t.Rules.ReadUpdate(&u, r.Numbers, t.Shared); err != nil {
 		return err

@@ -179,6 +179,7 @@ DROP TABLE leases;
 DROP TABLE rounds;
 DROP TABLE versions;
 DROP TABLE members;
+DROP TABLE machines;
 DROP TABLE runs;
 DROP TABLE clients;
 DROP TABLE agents;

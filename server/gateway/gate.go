@@ -1,0 +1,101 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// gate lets few calls work at a time, and the others wait. Without it, the goroutines of
+// thousands of calls would take turns with those that store and count what has come, and
+// a server with too much to do would get nothing done.
+type gate struct {
+	room chan struct{}
+
+	// Since stretch was set: how many came, and how long they waited in all.
+	came, waited atomic.Int64
+	// stretch is by how much more than usual agents are to stay away, in hundredths.
+	stretch atomic.Int64
+}
+
+const (
+	// workingPerCore is more than can work at a time: some wait for the ledger.
+	workingPerCore = 8
+	// workFor is how long a call takes up room at most: one whose body comes slowly is
+	// not at work.
+	workFor = 250 * time.Millisecond
+	// waitAtMost is how long calls may wait, in the mean, before there are too many.
+	waitAtMost = 10 * time.Millisecond
+	usual      = 100
+	farthest   = 4 * usual
+)
+
+func newGate() *gate {
+	g := &gate{room: make(chan struct{}, workingPerCore*runtime.GOMAXPROCS(0))}
+	g.stretch.Store(usual)
+	return g
+}
+
+// enter waits for room. Leave gives it back, and may be called more than once.
+func (g *gate) enter(ctx context.Context) (leave func(), err error) {
+	g.came.Add(1)
+	select {
+	case g.room <- struct{}{}:
+	default:
+		start := time.Now()
+		select {
+		case g.room <- struct{}{}:
+			g.waited.Add(int64(time.Since(start)))
+		case <-ctx.Done():
+			g.waited.Add(int64(time.Since(start)))
+			return nil, ctx.Err()
+		}
+	}
+	give := sync.OnceFunc(func() { <-g.room })
+	timer := time.AfterFunc(workFor, give)
+	return func() { timer.Stop(); give() }, nil
+}
+
+// adjust sets how far agents are to stay away, by what was seen since it did so last.
+// That has to be as long ago as they stay away: it takes as long to have an effect.
+func (g *gate) adjust() {
+	came, waited := g.came.Swap(0), g.waited.Swap(0)
+	s := g.stretch.Load()
+	if waited > came*int64(waitAtMost) {
+		s = min(s*5/4, farthest)
+	} else {
+		s = max(s*9/10, usual)
+	}
+	g.stretch.Store(s)
+}
+
+// stretched returns a pace that is as much slower as there is too much to do, up to a
+// limit.
+func (g *gate) stretched(pace, most time.Duration) time.Duration {
+	return max(pace, min(pace*time.Duration(g.stretch.Load())/usual, most))
+}
+
+// leaveKey finds how to leave the gate, in a call's context.
+type leaveKey struct{}
+
+// rest gives a call's room at the gate to others: from now on it waits.
+func rest(ctx context.Context) {
+	if leave, ok := ctx.Value(leaveKey{}).(func()); ok {
+		leave()
+	}
+}
+
+// gated lets calls in as there is room for them.
+func (g *gate) gated(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leave, err := g.enter(r.Context())
+		if err != nil {
+			return // nobody is there any more
+		}
+		defer leave()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), leaveKey{}, leave)))
+	})
+}
