@@ -24,8 +24,8 @@ func newBenchFleet() *cobra.Command {
 		Long: `Measure the server under a fleet, beside the engines that it leans on: a server in a
 process of its own, and agents in this one, each with a key, a certificate and a
 connection that stays. They check in as the server paces them, fetch the weights of
-every round, and push random numbers instead of training. Half of them (--cohort) are
-wanted in a round, 30 % more are asked, and rounds follow each other.
+every round, and push random numbers instead of training. Of ten of them seven (--cohort)
+are wanted in a round, a tenth more are asked, and rounds follow each other.
 
 The shared part of the model has 24 KB (bose2023, head personal) or 170 KB (all of it
 shared). In turn with the server, the engines alone: results put on an embedded NATS
@@ -55,7 +55,7 @@ It fails if a result is rejected, lost or counted twice.`,
 	f := cmd.Flags()
 	c.engines.add(f)
 	f.IntVar(&c.agents, "agents", 10_000, "how many agents, with one client each")
-	f.Float64Var(&c.cohort, "cohort", 0.5, "share of them that a round wants")
+	f.Float64Var(&c.cohort, "cohort", 0.7, "share of them that a round wants")
 	f.StringSliceVar(&c.sizes, "size", []string{"24k", "170k"}, "sizes of the shared part")
 	f.IntVar(&c.turns, "turns", 3, "how many times to measure everything")
 	f.Float64Var(&c.seconds, "seconds", 10, "seconds of each of the server's turns; the engines' are at most 5")
@@ -187,10 +187,10 @@ func benchSize(ctx context.Context, c fleetBenchConfig, bed *testbed, size strin
 		if err != nil {
 			return nil, err
 		}
-		// So that those who are asked come nearly as fast as the engines could take them:
-		// every check-in more takes from what is measured.
+		// So that those who are asked come half as fast as the engines could take them: every
+		// check-in more takes from what is measured.
 		asked := c.cohort * (1 + overSelection)
-		s.Rate = max(0.8*e.slower()/asked, float64(c.agents)/slowestPace.Seconds())
+		s.Rate = max(0.5*e.slower()/asked, float64(c.agents)/slowestPace.Seconds())
 	}
 	if err := bed.serve(ctx, "--poll", "50ms", "--rate", fmt.Sprint(s.Rate), "--aggregators", fmt.Sprint(c.aggregators)); err != nil {
 		return nil, err

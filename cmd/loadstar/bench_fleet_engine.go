@@ -32,7 +32,7 @@ var fleetSizes = map[string]string{"24k": "head", "170k": "none"}
 
 // overSelection is how many more than wanted are asked, so that a round need not wait
 // for the last of them.
-const overSelection = 0.3
+const overSelection = 0.1
 
 // fleetPlan is a plan whose rounds do not end.
 func fleetPlan(size string, cohort int) string {

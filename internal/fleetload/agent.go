@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"time"
 
-	"connectrpc.com/connect"
-
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -18,7 +16,7 @@ type agent struct {
 	fleet     *Fleet
 	no        int
 	client    string
-	transport *http.Transport
+	line      line
 	announced bool
 	pushed    []turn // of which nothing final was heard
 	pushes    uint32
@@ -40,7 +38,7 @@ const (
 // contact is everything that an agent does from one check-in to the next. It returns
 // how long after now that is.
 func (a *agent) contact(ctx context.Context) time.Duration {
-	ctx, cancel := context.WithTimeout(a.as(ctx), patience)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c := &a.fleet.counts
 	q := &v1.CheckInRequest{}
@@ -48,8 +46,8 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 		q.Pushed = append(q.Pushed, &v1.Turns{Run: t.run, Round: t.round, Clients: []string{a.client}})
 	}
 	start := time.Now()
-	r, err := a.fleet.service.CheckIn(ctx, q)
-	if err != nil {
+	r := &v1.CheckInResponse{}
+	if err := a.line.call(ctx, v1.AgentServiceCheckInProcedure, q, r); err != nil {
 		c.failed(ctx, "check-in", err)
 		return retry
 	}
@@ -103,12 +101,13 @@ func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	defer a.fleet.numbers.put(chunk)
 	c := &a.fleet.counts
 	start := time.Now()
-	r, err := a.fleet.service.Push(ctx, &v1.PushRequest{
+	r := &v1.PushResponse{}
+	err = a.line.call(ctx, v1.AgentServicePushProcedure, &v1.PushRequest{
 		Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_UPDATE,
 		Shares: []*v1.Share{{Client: a.client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: 0.1}},
 		Sha256: sum[:], Size: int64(size), Chunk: *chunk,
-	})
-	if connect.CodeOf(err) == connect.CodeResourceExhausted {
+	}, r)
+	if errors.As(err, new(busyError)) {
 		c.busy.Add(1)
 		return nil
 	} else if err != nil {
@@ -130,27 +129,26 @@ func (a *agent) do(ctx context.Context, t *v1.Task) error {
 // fetch reads a blob, and returns its length. One of the fleet checks its hash: the
 // others would take the time of the machine that is measured.
 func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, a.fleet.Server+"/v1/blobs/"+hash, nil)
-	if err != nil {
-		return 0, err
-	}
-	q.Header.Set("Accept-Encoding", "identity")
+	var n int
 	start := time.Now()
-	r, err := a.transport.RoundTrip(q)
-	if err != nil {
+	gone := false
+	err := a.line.get(ctx, "/v1/blobs/"+hash, func(code int, body io.Reader) (err error) {
+		switch code {
+		case http.StatusOK:
+			n, err = a.fleet.numbers.check(hash, body)
+		case http.StatusNotFound:
+			gone = true
+		default:
+			err = fmt.Errorf("the server says %d", code)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
 		return 0, fmt.Errorf("weights: %w", err)
-	}
-	defer r.Body.Close()
-	if r.StatusCode == http.StatusNotFound {
-		// The round has closed since, and its version is gone.
+	case gone: // the round has closed since
 		a.fleet.counts.closed.Add(1)
 		return 0, errGone
-	} else if r.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("weights: the server says %s", r.Status)
-	}
-	n, err := a.fleet.numbers.check(hash, r.Body)
-	if err != nil {
-		return 0, fmt.Errorf("weights: %w", err)
 	}
 	a.fleet.counts.fetch.add(time.Since(start))
 	return n, nil

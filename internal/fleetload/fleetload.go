@@ -13,11 +13,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/internal/jointoken"
@@ -43,7 +42,6 @@ type Config struct {
 type Fleet struct {
 	Config
 	agents  []*agent
-	service v1.AgentServiceClient // shows the certificate of the agent in the context
 	numbers numbers
 	counts  counts
 
@@ -67,7 +65,10 @@ func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 		Config: c, agents: make([]*agent, c.Agents),
 		begin: make(chan chan struct{}), rest: make(chan chan struct{}), back: make(chan contacted, c.Agents), stopped: make(chan struct{}),
 	}
-	f.service = v1.NewAgentServiceClient(shown{}, c.Server)
+	at, err := url.Parse(c.Server)
+	if err != nil {
+		return nil, err
+	}
 	// The server knows an agent by its certificate: to join they need no connections
 	// of their own.
 	stranger := mtls.Client(mtls.Transport(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)}))
@@ -78,7 +79,7 @@ func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 		n  int
 	)
 	if err := f.each(ctx, joiners, func(ctx context.Context, i int) (err error) {
-		if f.agents[i], err = f.join(ctx, service, i); err == nil {
+		if f.agents[i], err = f.join(ctx, service, at, i); err == nil {
 			mu.Lock()
 			defer mu.Unlock()
 			n++
@@ -113,7 +114,7 @@ func (f *Fleet) each(ctx context.Context, atOnce int, do func(ctx context.Contex
 	return ctx.Err()
 }
 
-func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, i int) (*agent, error) {
+func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, at *url.URL, i int) (*agent, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -137,11 +138,8 @@ func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, i int) 
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	t := mtls.Transport(c.TLS())
-	// A connection stands as long as the server lets it, without anything that costs
-	// the generator time: there is no bad link here.
-	t.IdleConnTimeout, t.TLSHandshakeTimeout, t.ResponseHeaderTimeout, t.HTTP2 = 0, patience, patience, nil
-	a.transport = t
+	a.line = line{server: at, config: c.TLS()}
+	a.line.config.ServerName = at.Hostname()
 	return a, nil
 }
 
@@ -150,13 +148,13 @@ func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, i int) 
 func (f *Fleet) Connect(ctx context.Context) error {
 	err := f.each(ctx, dialers, func(ctx context.Context, i int) error {
 		a := f.agents[i]
-		a.transport.CloseIdleConnections()
+		a.line.close()
 		a.pushed = nil
 		if a.announced {
-			_, err := f.service.CheckIn(a.as(ctx), &v1.CheckInRequest{}) // its tasks come again
-			return err
+			return a.line.call(ctx, v1.AgentServiceCheckInProcedure, &v1.CheckInRequest{}, &v1.CheckInResponse{}) // its tasks come again
 		}
-		r, err := f.service.Announce(a.as(ctx), &v1.AnnounceRequest{Clients: []string{a.client}, Inputs: f.Inputs, StepSeconds: 3600})
+		r := &v1.AnnounceResponse{}
+		err := a.line.call(ctx, v1.AgentServiceAnnounceProcedure, &v1.AnnounceRequest{Clients: []string{a.client}, Inputs: f.Inputs, StepSeconds: 3600}, r)
 		if err == nil && len(r.Refused) > 0 {
 			err = fmt.Errorf("the server refuses client %s", a.client)
 		}
@@ -174,27 +172,6 @@ func (f *Fleet) Close() {
 	f.stop()
 	<-f.stopped
 	for _, a := range f.agents {
-		a.transport.CloseIdleConnections()
+		a.line.close()
 	}
-}
-
-// shown sends requests over the connection of the agent in their context: one Connect
-// client for all takes less memory than one for each.
-type shown struct{}
-
-type agentKey struct{}
-
-func (shown) Do(r *http.Request) (*http.Response, error) {
-	a, ok := r.Context().Value(agentKey{}).(*agent)
-	if !ok {
-		return nil, errors.New("a request of nobody")
-	}
-	return a.transport.RoundTrip(r)
-}
-
-var _ connect.HTTPClient = shown{}
-
-// as returns a context whose requests show the agent's certificate.
-func (a *agent) as(ctx context.Context) context.Context {
-	return context.WithValue(ctx, agentKey{}, a)
 }

@@ -1,0 +1,149 @@
+package fleetload
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// line is an agent's connection: HTTP/1.1, one call after the other, in the goroutine
+// that makes the call. The usual client has two more for each connection, and takes as
+// much of the machine as the server that is to be measured. One goroutine at a time has
+// it.
+type line struct {
+	server *url.URL
+	config *tls.Config
+	conn   *tls.Conn // nil if there is none
+}
+
+// busyError says that the server has no room, and that the call may be repeated.
+type busyError string
+
+func (e busyError) Error() string { return "the server is busy: " + string(e) }
+
+var (
+	readers  = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 16<<10) }}
+	requests = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+)
+
+// call makes a call of the agents' service.
+func (l *line) call(ctx context.Context, procedure string, in, out proto.Message) error {
+	b := requests.Get().(*bytes.Buffer)
+	defer requests.Put(b)
+	b.Reset()
+	l.begin(b, http.MethodPost, procedure)
+	b.WriteString("Content-Type: application/proto\r\nConnect-Protocol-Version: 1\r\nContent-Length: ")
+	b.WriteString(strconv.Itoa(proto.Size(in)))
+	b.WriteString("\r\n\r\n")
+	whole, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b.AvailableBuffer(), in)
+	if err != nil {
+		return err
+	}
+	b.Write(whole)
+	var said error // the connection is none the worse for it
+	err = l.exchange(ctx, b.Bytes(), func(code int, body io.Reader) error {
+		text, err := io.ReadAll(limited(body))
+		switch {
+		case err != nil:
+			return err
+		case code == http.StatusTooManyRequests:
+			said = busyError(text)
+		case code != http.StatusOK:
+			said = fmt.Errorf("the server says %d: %.200s", code, text)
+		default:
+			return proto.Unmarshal(text, out)
+		}
+		return nil
+	})
+	return errors.Join(err, said)
+}
+
+// get fetches a page.
+func (l *line) get(ctx context.Context, path string, take func(code int, body io.Reader) error) error {
+	b := requests.Get().(*bytes.Buffer)
+	defer requests.Put(b)
+	b.Reset()
+	l.begin(b, http.MethodGet, path)
+	b.WriteString("\r\n")
+	return l.exchange(ctx, b.Bytes(), take)
+}
+
+func (l *line) begin(b *bytes.Buffer, method, path string) {
+	b.WriteString(method)
+	b.WriteByte(' ')
+	b.WriteString(path)
+	b.WriteString(" HTTP/1.1\r\nHost: ")
+	b.WriteString(l.server.Host)
+	b.WriteString("\r\nUser-Agent: loadstar-bench\r\n")
+}
+
+// exchange sends a request and hands the answer over. A connection that the server has
+// closed meanwhile is made anew.
+func (l *line) exchange(ctx context.Context, request []byte, take func(code int, body io.Reader) error) error {
+	had := l.conn != nil
+	answered, err := l.try(ctx, request, take)
+	if had && err != nil && !answered && ctx.Err() == nil {
+		_, err = l.try(ctx, request, take)
+	}
+	return err
+}
+
+// try reports whether an answer began.
+func (l *line) try(ctx context.Context, request []byte, take func(code int, body io.Reader) error) (answered bool, err error) {
+	if l.conn == nil {
+		d := tls.Dialer{Config: l.config}
+		c, err := d.DialContext(ctx, "tcp", l.server.Host)
+		if err != nil {
+			return false, err
+		}
+		l.conn = c.(*tls.Conn)
+	}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	conn := l.conn
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })() //nolint:errcheck // it is given up
+	if _, err := conn.Write(request); err != nil {
+		return false, err
+	}
+	r := readers.Get().(*bufio.Reader)
+	defer readers.Put(r)
+	r.Reset(conn)
+	if _, err := r.Peek(1); err != nil {
+		return false, err
+	}
+	answer, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return true, err
+	}
+	if err = take(answer.StatusCode, answer.Body); err != nil {
+		return true, err
+	}
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		return true, err
+	}
+	if answer.Close {
+		l.close()
+	}
+	return true, nil
+}
+
+func (l *line) close() {
+	if l.conn != nil {
+		l.conn.Close()
+		l.conn = nil
+	}
+}
