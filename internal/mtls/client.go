@@ -3,6 +3,7 @@ package mtls
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"time"
@@ -12,7 +13,7 @@ const (
 	dialFor   = 15 * time.Second
 	answerFor = time.Minute
 	// stalledFor is how long a link may take nothing, silentFor how long it may bring
-	// nothing: longer than an answer may take to begin.
+	// nothing after that: longer than an answer may take to begin.
 	stalledFor = 30 * time.Second
 	silentFor  = answerFor + 15*time.Second
 )
@@ -75,8 +76,11 @@ func (m moving) Read(b []byte) (int, error) {
 	return m.Conn.Read(b)
 }
 
+// Write also puts off the end of a Read under way: the transport waits for an answer from
+// the first byte of a request on, and what is sent is a sign of life.
 func (m moving) Write(b []byte) (int, error) {
-	if err := m.SetWriteDeadline(time.Now().Add(m.stalled)); err != nil {
+	now := time.Now()
+	if err := errors.Join(m.SetReadDeadline(now.Add(m.silent)), m.SetWriteDeadline(now.Add(m.stalled))); err != nil {
 		return 0, err
 	}
 	return m.Conn.Write(b)

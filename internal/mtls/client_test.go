@@ -1,8 +1,10 @@
 package mtls
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -56,5 +58,41 @@ func TestMoving(t *testing.T) {
 	}
 	if n, err := m.Write([]byte("four")); n != 3 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a link that takes no more: %d bytes, %v", n, err)
+	}
+}
+
+// A request that takes longer to send than an answer may pause is not given up, on a new
+// connection and on one that was idle.
+func TestSlowUpload(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	}))
+	defer s.Close()
+	tr := AgentTransport(nil)
+	tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dialer.DialContext(ctx, network, address)
+		return moving{c, 400 * time.Millisecond, 400 * time.Millisecond}, err
+	}
+	defer tr.CloseIdleConnections()
+	for range 2 {
+		body, write := io.Pipe()
+		go func() {
+			for range 20 {
+				time.Sleep(50 * time.Millisecond)
+				write.Write([]byte("x")) //nolint:errcheck // the server counts
+			}
+			write.Close()
+		}()
+		r, err := Client(tr).Post(s.URL, "", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || string(got) != "20 <nil>" {
+			t.Errorf("%s, %v", got, err)
+		}
+		time.Sleep(300 * time.Millisecond)
 	}
 }

@@ -209,9 +209,9 @@ func (s *site) wantState(id string, state ledger.State, reason string) {
 // tasks are the leases of a run that can still be used.
 func (s *site) tasks(id string) []ledger.Task {
 	s.Helper()
-	c, err := s.Caller(s.Context(), agent)
+	all, err := s.Tasks(s.Context(), agent)
 	must(s, err)
-	return slices.DeleteFunc(c.Tasks, func(t ledger.Task) bool { return t.Run != id || !t.Until.After(s.clock) })
+	return slices.DeleteFunc(all, func(t ledger.Task) bool { return t.Run != id || !t.Until.After(s.clock) })
 }
 
 func (s *site) terms(id string) *terms.Terms {

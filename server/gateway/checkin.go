@@ -23,10 +23,11 @@ type turn struct {
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
 	// Looked at before the ledger: what is in neither was never here.
 	empty := len(r.Pushed) > 0 && g.nothingCarried(ctx)
-	agent, caller, err := g.caller(ctx)
+	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
+	agent := caller.ID
 	now := time.Now()
 	g.noteSeen(agent)
 	training, err := g.turns(r.Training)
@@ -37,10 +38,14 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	if err != nil {
 		return nil, err
 	}
+	leases, err := g.Ledger.Tasks(ctx, agent)
+	if err != nil {
+		return nil, g.away(ctx, err)
+	}
 	var fresh []ledger.Task
 	keep := map[ledger.Task][]string{} // without client and time: a round of a run
-	asked := make(map[turn]bool, len(caller.Tasks))
-	for _, l := range caller.Tasks {
+	asked := make(map[turn]bool, len(leases))
+	for _, l := range leases {
 		t := turn{l.Run, l.Round, l.Client}
 		asked[t] = true
 		switch left := l.Until.Sub(now); {
@@ -108,13 +113,15 @@ func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
 }
 
 // pace says when an agent is to come back. One that waits for an answer comes sooner,
-// the fewer of them there are. None stays away for so long that a lease could end.
+// the fewer of them there are.
 func (g *Gateway) pace(busy bool) time.Duration {
-	agents := g.agents.Load()
+	// So that no check-in is missed that would extend a lease.
+	most := min(g.Lease/4, g.Pace.MaxPoll)
+	p := g.Pace.Of(g.agents.Load())
 	if busy {
-		agents = min(agents, g.asked.Load())
+		p = min(g.Pace.Of(min(g.agents.Load(), g.asked.Load())), most)
 	}
-	p := g.gate.stretched(g.Pace.Of(agents), g.Lease/4)
+	p = g.gate.stretched(p, most)
 	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
 }
 

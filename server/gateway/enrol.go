@@ -49,10 +49,11 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 
 // Renew gives a new certificate.
 func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewResponse, error) {
-	agent, _, err := g.caller(ctx)
+	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
+	agent := caller.ID
 	chain, expires, err := g.Authority.Sign(r.Csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
 	if err != nil {
 		return nil, g.wrong("csr", "%v", err)
@@ -65,10 +66,11 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 
 // Announce makes clients the agent's.
 func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.AnnounceResponse, error) {
-	agent, _, err := g.caller(ctx)
+	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
+	agent := caller.ID
 	if len(r.Clients) > g.Clients {
 		return nil, g.wrong("clients", "%d clients: an agent may host %d", len(r.Clients), g.Clients)
 	}

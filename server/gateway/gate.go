@@ -2,11 +2,12 @@ package gateway
 
 import (
 	"context"
-	"net/http"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 // gate lets few calls work at a time, and the others wait. Without it, the goroutines of
@@ -24,8 +25,8 @@ type gate struct {
 const (
 	// workingPerCore is more than can work at a time: some wait for the ledger.
 	workingPerCore = 8
-	// workFor is how long a call takes up room at most: one whose body comes slowly is
-	// not at work.
+	// workFor is how long a call takes up room at most: one that takes longer waits for
+	// the ledger.
 	workFor = 250 * time.Millisecond
 	// waitAtMost is how long calls may wait, in the mean, before there are too many.
 	waitAtMost = 10 * time.Millisecond
@@ -73,7 +74,7 @@ func (g *gate) adjust() {
 }
 
 // stretched returns a pace that is as much slower as there is too much to do, up to a
-// limit.
+// limit that only the pace itself may exceed.
 func (g *gate) stretched(pace, most time.Duration) time.Duration {
 	return max(pace, min(pace*time.Duration(g.stretch.Load())/usual, most))
 }
@@ -88,14 +89,26 @@ func rest(ctx context.Context) {
 	}
 }
 
-// gated lets calls in as there is room for them.
-func (g *gate) gated(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		leave, err := g.enter(r.Context())
+var _ connect.Interceptor = (*gate)(nil)
+
+// WrapUnary lets calls in as there is room for them. Their messages have come by then: who
+// sends slowly is not at work.
+func (g *gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		leave, err := g.enter(ctx)
 		if err != nil {
-			return // nobody is there any more
+			return nil, err // nobody is there any more
 		}
 		defer leave()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), leaveKey{}, leave)))
-	})
+		return next(context.WithValue(ctx, leaveKey{}, leave), r)
+	}
+}
+
+// WrapStreamingClient and WrapStreamingHandler let through what there is not.
+func (*gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (*gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
 }

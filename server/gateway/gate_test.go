@@ -3,12 +3,12 @@ package gateway
 import (
 	"context"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 // full fills a gate, and returns how to leave it again.
@@ -61,8 +61,8 @@ func TestGate(t *testing.T) {
 // them.
 func TestGated(t *testing.T) {
 	g := newGate()
-	var working, most, resting, served atomic.Int64
-	h := g.gated(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	var working, most, served atomic.Int64
+	call := g.WrapUnary(func(ctx context.Context, _ connect.AnyRequest) (connect.AnyResponse, error) {
 		for n := working.Add(1); ; {
 			if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
 				break
@@ -70,14 +70,18 @@ func TestGated(t *testing.T) {
 		}
 		time.Sleep(100 * time.Microsecond)
 		working.Add(-1)
-		rest(r.Context())
-		resting.Add(1)
+		rest(ctx)
 		time.Sleep(5 * time.Millisecond)
 		served.Add(1)
-	}))
+		return nil, nil
+	})
 	var wg sync.WaitGroup
 	for range 2000 {
-		wg.Go(func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) })
+		wg.Go(func() {
+			if _, err := call(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	wg.Wait()
 	if n := int(most.Load()); n > cap(g.room) || served.Load() != 2000 {

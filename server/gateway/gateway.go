@@ -62,8 +62,8 @@ func (p Pace) Of(agents int64) time.Duration {
 	return min(max(every, p.Poll), p.MaxPoll)
 }
 
-// Latest returns when at the latest it will have checked in: times are spread, here and by
-// the agents.
+// Latest returns when at the latest it will have checked in, unless there is too much to
+// do: times are spread, here and by the agents.
 func (p Pace) Latest(agents int64) time.Duration {
 	return time.Duration(1.5 * float64(p.Of(agents)))
 }
@@ -82,8 +82,8 @@ type Gateway struct {
 	carries time.Time     // guarded by looking: until then it is taken to carry something
 
 	mu      sync.Mutex
-	seen    map[string]bool // since the last time this was stored
-	trusted map[string]bool // were found to be allowed within the last second
+	seen    map[string]bool      // since the last time this was stored
+	trusted map[string]time.Time // until when agents that were found to be allowed are
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -96,8 +96,10 @@ const (
 	compressBytes = 1 << 10
 	joinsAtOnce   = 4
 	countEvery    = time.Second
+	adjustWithin  = 30 * time.Second
 	seenEvery     = time.Minute
 	seenAtMost    = 100_000
+	trustFor      = time.Second
 	nameBytes     = 128
 	// turnsOfClient bounds how many runs a client takes part in at a time, as agents do;
 	// a round of a run is named once.
@@ -112,7 +114,7 @@ const (
 func New(c Config) *Gateway {
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), seen: map[string]bool{}, trusted: map[string]bool{}, calls: calls{of: map[string]underWay{}},
+		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), seen: map[string]bool{}, trusted: map[string]time.Time{}, calls: calls{of: map[string]underWay{}},
 	}
 }
 
@@ -121,9 +123,9 @@ func New(c Config) *Gateway {
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll),
-		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics), connect.WithRecover(g.failed))...)
-	mux.Handle(path, g.admit(g.gate.gated(service)))
-	mux.Handle("/v1/blobs/", g.known(g.gate.gated(blob.Handler(g.Blobs, g.Log))))
+		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics, g.gate), connect.WithRecover(g.failed))...)
+	mux.Handle(path, g.admit(service))
+	mux.Handle("/v1/blobs/", g.known(blob.Handler(g.Blobs, g.Log)))
 	return mux
 }
 
@@ -142,10 +144,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 			g.storeSeen(last)
 			return nil
 		case <-count.C:
-			g.doubt()
 			if time.Now().After(adjust) {
 				g.gate.adjust()
-				adjust = time.Now().Add(g.pace(false))
+				adjust = time.Now().Add(min(g.pace(true), adjustWithin))
 			}
 			if start := time.Now(); start.After(next) {
 				g.count(ctx)
@@ -156,13 +157,6 @@ func (g *Gateway) Run(ctx context.Context) error {
 			g.storeSeen(ctx)
 		}
 	}
-}
-
-// doubt has everybody looked up again.
-func (g *Gateway) doubt() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	clear(g.trusted)
 }
 
 // count looks at how many there are to be paced.
@@ -189,24 +183,35 @@ func (g *Gateway) storeSeen(ctx context.Context) {
 	}
 }
 
-// caller returns the agent that calls, if it still may, and what is known of it.
-func (g *Gateway) caller(ctx context.Context) (id string, c ledger.Caller, err error) {
-	if id, err = g.identity(ctx); err != nil {
-		return "", c, err
+// caller returns the agent that calls, if it still may.
+func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
+	id, err := g.identity(ctx)
+	if err != nil {
+		return c, err
 	}
-	if c, err = g.Ledger.Caller(ctx, id); err != nil {
-		return "", c, g.away(ctx, err)
-	}
-	if !c.Known || c.Revoked {
+	c, err = g.Ledger.Caller(ctx, id)
+	g.trust(id, err == nil && !c.Revoked)
+	switch {
+	case errors.Is(err, ledger.ErrNotFound), err == nil && c.Revoked:
 		g.metrics.refused.WithLabelValues("revoked").Inc()
-		return "", c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
+		return c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
+	case err != nil:
+		return c, g.away(ctx, err)
 	}
+	return c, nil
+}
+
+// trust notes whether an agent may call.
+func (g *Gateway) trust(id string, may bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.trusted) < seenAtMost {
-		g.trusted[id] = true
+	if len(g.trusted) >= seenAtMost {
+		clear(g.trusted) // they are looked up again
 	}
-	return id, c, nil
+	delete(g.trusted, id)
+	if may {
+		g.trusted[id] = time.Now().Add(trustFor)
+	}
 }
 
 // may returns who calls if it may, or might a moment ago: what it fetches and sends
@@ -216,10 +221,10 @@ func (g *Gateway) may(ctx context.Context) (id string, err error) {
 		return "", err
 	}
 	g.mu.Lock()
-	trusted := g.trusted[id]
+	until := g.trusted[id]
 	g.mu.Unlock()
-	if !trusted {
-		id, _, err = g.caller(ctx)
+	if time.Now().After(until) {
+		_, err = g.caller(ctx)
 	}
 	return id, err
 }

@@ -321,7 +321,7 @@ func TestFailed(t *testing.T) {
 
 // The pace of a fleet: so many check-ins a second all together, within bounds.
 func TestPace(t *testing.T) {
-	g := &Gateway{gate: newGate(), Config: Config{Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
+	g := &Gateway{gate: newGate(), Config: Config{Lease: 10 * time.Minute, Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
 	for _, c := range []struct {
 		agents, asked int64
 		busy          bool
@@ -332,8 +332,9 @@ func TestPace(t *testing.T) {
 		{50_000, 1000, false, 100 * time.Second},
 		{50_000, 1000, true, 2 * time.Second},
 		{10_000_000, 0, false, time.Hour},
-		{10_000_000, 100_000, true, 200 * time.Second},
-		{10, 100_000, true, time.Second}, // agents with many clients each
+		{10_000_000, 50_000, true, 100 * time.Second},
+		{10_000_000, 100_000, true, 150 * time.Second}, // a quarter of a lease
+		{10, 100_000, true, time.Second},               // agents with many clients each
 	} {
 		g.agents.Store(c.agents)
 		g.asked.Store(c.asked)

@@ -17,9 +17,8 @@ func (l *Ledger) AddToken(ctx context.Context, hash []byte, note string, uses in
 
 // Agent is a machine that has joined.
 type Agent struct {
-	ID, Name              string
-	Joined, Expires, Seen time.Time
-	Revoked               bool
+	ID, Name string
+	Expires  time.Time // its certificate
 }
 
 // Join uses a token up by one, and adds an agent. A token that is not there, is used
@@ -44,16 +43,40 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 	})
 }
 
-// Agent returns an agent.
-func (l *Ledger) Agent(ctx context.Context, id string) (Agent, error) {
-	a := Agent{ID: id}
-	var joined, expires, seen, revoked int64
-	err := l.db.QueryRowContext(ctx, "SELECT name, joined, expires, seen, revoked FROM agents WHERE id = $1", id).Scan(&a.Name, &joined, &expires, &seen, &revoked)
-	if err != nil {
-		return a, found(err, "agent "+id)
+// Caller is what is known of an agent that calls.
+type Caller struct {
+	ID      string
+	Revoked bool
+	// Hosts says whether any client is the agent's.
+	Hosts bool
+}
+
+// Caller returns an agent that has joined.
+func (l *Ledger) Caller(ctx context.Context, id string) (Caller, error) {
+	c, err := l.callers.of(ctx, id)
+	if err == nil && c.ID == "" {
+		err = found(sql.ErrNoRows, "agent "+id)
 	}
-	a.Joined, a.Expires, a.Seen, a.Revoked = moment(joined), moment(expires), moment(seen), revoked != 0
-	return a, nil
+	return c, err
+}
+
+// callersOf returns an empty one for each that is not there.
+func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
+	has := make(map[string]Caller, len(ids))
+	// EXISTS would have PostgreSQL read the whole table.
+	err := among(ctx, l, func(r *sql.Rows) error {
+		var c Caller
+		var revoked, hosts int64
+		err := r.Scan(&c.ID, &revoked, &hosts)
+		c.Revoked, c.Hosts = revoked != 0, hosts != 0
+		has[c.ID] = c
+		return err
+	}, "SELECT a.id, a.revoked, COALESCE((SELECT 1 FROM clients c WHERE c.agent = a.id LIMIT 1), 0) FROM agents a WHERE a.id IN ", nil, ids)
+	all := make([]Caller, len(ids))
+	for i, id := range ids {
+		all[i] = has[id]
+	}
+	return all, err
 }
 
 // mayCall says why an agent may not, if it may not.

@@ -21,7 +21,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite" // the driver sqlite
 )
@@ -52,18 +53,19 @@ type Ledger struct {
 
 	// What agents' calls ask, and the end of who answers.
 	callers     together[string, Caller]
+	tasks       together[string, []Task]
 	asked, over together[turnsOf, map[string]Standing]
 	versions    together[numbered, *Version]
-	closed      chan struct{}
-	end         func() // closes it
+	open        context.Context // until it is closed
+	end         context.CancelFunc
 	answering   sync.WaitGroup
 }
 
 // Open opens sqlite:PATH or postgres://…, and brings its schema up to date. Several
 // processes may do so at once.
 func Open(ctx context.Context, at string) (*Ledger, error) {
-	l := &Ledger{closed: make(chan struct{})}
-	l.end = sync.OnceFunc(func() { close(l.closed) })
+	l := &Ledger{}
+	l.open, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
 		err = l.openLite(path)
@@ -76,6 +78,7 @@ func Open(ctx context.Context, at string) (*Ledger, error) {
 		return nil, err
 	}
 	l.callers.start(l, l.callersOf)
+	l.tasks.start(l, l.tasksOf)
 	l.asked.start(l, l.standing(askedTurns))
 	l.over.start(l, l.standing(overTurns))
 	l.versions.start(l, l.versionsOf)
@@ -101,17 +104,24 @@ func (l *Ledger) openLite(path string) (err error) {
 		return err
 	}
 	l.write.SetMaxOpenConns(1)
-	l.db.SetMaxOpenConns(8)
-	l.db.SetMaxIdleConns(8) // one that is closed takes longer to open again than to answer
+	l.db.SetMaxOpenConns(12)
+	l.db.SetMaxIdleConns(12) // one that is closed takes longer to open again than to answer
 	l.read = &prepared{db: l.db, of: map[string]*sql.Stmt{}}
 	return nil
 }
 
 func (l *Ledger) openPostgres(at string) (err error) {
 	l.chunk = 64
-	if l.db, err = sql.Open("pgx", at); err != nil {
+	config, err := pgx.ParseConfig(at)
+	if err != nil {
 		return err
 	}
+	// A plan is made for every question: one that was kept from when a table was empty
+	// reads the whole of it when it is full, round after round.
+	l.db = stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "SET plan_cache_mode = force_custom_plan")
+		return err
+	}))
 	l.db.SetMaxOpenConns(24)
 	l.db.SetMaxIdleConns(24)
 	l.db.SetConnMaxIdleTime(5 * time.Minute)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 )
@@ -30,8 +32,8 @@ const (
 	// askedAtOnce bounds what goes together, abreast how often at a time.
 	askedAtOnce = 32
 	abreast     = 2
-	// answerWithin is how long PostgreSQL may take for an answer.
-	answerWithin = 30 * time.Second
+	// answerWithin is how long PostgreSQL may take for an answer: others wait behind it.
+	answerWithin = 10 * time.Second
 )
 
 var errClosed = errors.New("ledger: it is closed")
@@ -47,7 +49,7 @@ func (t *together[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, e
 				select {
 				case first := <-t.questions:
 					t.put(first)
-				case <-l.closed:
+				case <-l.open.Done():
 					return
 				}
 			}
@@ -62,7 +64,7 @@ func (t *together[Q, A]) of(ctx context.Context, q Q) (answer A, err error) {
 	case t.questions <- x:
 	case <-ctx.Done():
 		return answer, ctx.Err()
-	case <-t.ledger.closed:
+	case <-t.ledger.open.Done():
 		return answer, errClosed
 	}
 	select {
@@ -70,7 +72,7 @@ func (t *together[Q, A]) of(ctx context.Context, q Q) (answer A, err error) {
 		return x.answer, x.err
 	case <-ctx.Done():
 		return answer, ctx.Err()
-	case <-t.ledger.closed:
+	case <-t.ledger.open.Done():
 		return answer, errClosed
 	}
 }
@@ -95,16 +97,27 @@ func (t *together[Q, A]) put(first *question[Q, A]) {
 	ctx := context.Background()
 	if !t.ledger.lite {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, answerWithin)
+		ctx, cancel = context.WithTimeout(t.ledger.open, answerWithin)
 		defer cancel()
 	}
-	answers, err := t.ask(ctx, questions)
+	answers, err := t.safely(ctx, questions)
 	for i, x := range asked {
 		if x.err = err; err == nil {
 			x.answer = answers[i]
 		}
 		close(x.done)
 	}
+}
+
+// safely asks. A mistake of ours fails the calls that met it, as it would have in their
+// own goroutines.
+func (t *together[Q, A]) safely(ctx context.Context, questions []Q) (answers []A, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("ledger: asking has failed, which is a bug: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return t.ask(ctx, questions)
 }
 
 // among puts a question about each of these, a statement's worth at a time. They stand

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,8 +45,11 @@ func TestTogether(t *testing.T) {
 						clients, open = i, i-i%2
 					}
 					c, err := l.Caller(t.Context(), id)
-					if err != nil || c.Known != (i < agents) || c.Hosts != (clients > 0) || len(c.Tasks) != open {
+					if (err == nil) != (i < agents) || err != nil && !errors.Is(err, ErrNotFound) || c.Hosts != (clients > 0) {
 						t.Errorf("%s: %+v, %v", id, c, err)
+					}
+					if all, err := l.Tasks(t.Context(), id); err != nil || len(all) != open {
+						t.Errorf("%s has %d tasks, not %d: %v", id, len(all), open, err)
 					}
 					where, err := l.Standings(t.Context(), id, "run", 0, named(id+"-", clients))
 					is := map[Stand]int{}
@@ -69,7 +73,8 @@ func TestTogether(t *testing.T) {
 // Those that wait go together, each may give up alone, and what fails fails for all of
 // them and for nobody else.
 func TestTogetherWaits(t *testing.T) {
-	l := &Ledger{lite: true, closed: make(chan struct{})}
+	l := &Ledger{lite: true}
+	l.open, l.end = context.WithCancel(t.Context())
 	var (
 		x       together[int, int]
 		asked   atomic.Int64
@@ -81,8 +86,11 @@ func TestTogetherWaits(t *testing.T) {
 		<-release
 		answers := make([]int, len(q))
 		for i := range q {
-			if q[i] < 0 {
+			if q[i] == -1 {
 				return nil, broken
+			}
+			if q[i] < 0 {
+				panic("a mistake")
 			}
 			answers[i] = 2 * q[i]
 		}
@@ -128,10 +136,13 @@ func TestTogetherWaits(t *testing.T) {
 	if _, err := x.of(t.Context(), -1); !errors.Is(err, broken) {
 		t.Error(err)
 	}
+	if _, err := x.of(t.Context(), -2); err == nil || !strings.Contains(err.Error(), "a mistake") {
+		t.Error(err)
+	}
 	if a, err := x.of(t.Context(), 1); a != 2 || err != nil {
 		t.Error(a, err)
 	}
-	close(l.closed)
+	l.end()
 	l.answering.Wait()
 	if _, err := x.of(t.Context(), 1); err == nil {
 		t.Error("a closed ledger answers")

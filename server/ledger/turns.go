@@ -17,48 +17,25 @@ type Task struct {
 	Until          time.Time
 }
 
-// Caller is an agent that calls.
-type Caller struct {
-	// Known says whether it has joined, Hosts whether any client is its.
-	Known, Revoked, Hosts bool
-	// Tasks are what it was asked and has not returned, in the order of run, round and
-	// client. Those that it gave back are not among them; those whose time is over are.
-	Tasks []Task
+// Tasks returns what an agent was asked and has not returned, in the order of run, round
+// and client. What it gave back is not among them; that whose time is over is.
+func (l *Ledger) Tasks(ctx context.Context, agent string) ([]Task, error) {
+	return l.tasks.of(ctx, agent)
 }
 
-// Caller returns what is known of an agent.
-func (l *Ledger) Caller(ctx context.Context, agent string) (Caller, error) {
-	return l.callers.of(ctx, agent)
-}
-
-func (l *Ledger) callersOf(ctx context.Context, agents []string) ([]Caller, error) {
-	has := make(map[string]*Caller, len(agents))
+func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error) {
+	of := make(map[string][]Task, len(agents))
 	err := among(ctx, l, func(r *sql.Rows) error {
-		var id string
-		var revoked, hosts int64
-		var run, client sql.NullString
-		var round, version, until sql.NullInt64
-		err := r.Scan(&id, &revoked, &hosts, &run, &round, &client, &version, &until)
-		c := has[id]
-		if c == nil {
-			c = &Caller{Known: true, Revoked: revoked != 0, Hosts: hosts != 0}
-			has[id] = c
-		}
-		if run.Valid {
-			c.Tasks = append(c.Tasks, Task{Run: run.String, Client: client.String, Round: round.Int64, Version: version.Int64, Until: moment(until.Int64)})
-		}
+		var agent string
+		t, err := scanTask(r, &agent)
+		of[agent] = append(of[agent], t)
 		return err
-	}, `SELECT a.id, a.revoked, CASE WHEN t.run IS NOT NULL OR EXISTS (SELECT 1 FROM clients c WHERE c.agent = a.id) THEN 1 ELSE 0 END,
-		t.run, t.round, t.client, t.version, t.until
-		FROM agents a LEFT JOIN leases t ON t.agent = a.id AND t.until <> 0 WHERE a.id IN `, nil, agents)
-	all := make([]Caller, len(agents))
+	}, "SELECT agent, run, round, client, version, until FROM leases WHERE until <> 0 AND agent IN ", nil, agents)
+	all := make([][]Task, len(agents))
 	for i, a := range agents {
-		if c := has[a]; c != nil {
-			all[i] = *c
-			all[i].Tasks = slices.SortedFunc(slices.Values(c.Tasks), func(a, b Task) int { // its own: an agent may ask twice at a time
-				return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Client, b.Client))
-			})
-		}
+		all[i] = slices.SortedFunc(slices.Values(of[a]), func(a, b Task) int { // its own: an agent may ask twice at a time
+			return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Client, b.Client))
+		})
 	}
 	return all, err
 }
@@ -68,12 +45,17 @@ func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
 	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
 }
 
+// scanTask reads a task behind other columns.
+func scanTask(r *sql.Rows, others ...any) (t Task, err error) {
+	var until int64
+	err = r.Scan(append(others, &t.Run, &t.Round, &t.Client, &t.Version, &until)...)
+	t.Until = moment(until)
+	return t, err
+}
+
 func scanTasks(into *[]Task) func(*sql.Rows) error {
 	return func(r *sql.Rows) error {
-		var t Task
-		var until int64
-		err := r.Scan(&t.Run, &t.Round, &t.Client, &t.Version, &until)
-		t.Until = moment(until)
+		t, err := scanTask(r)
 		*into = append(*into, t)
 		return err
 	}
@@ -179,7 +161,7 @@ const (
 	askedTurns = "SELECT client, agent, version, 'asked' FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "
 	overTurns  = `SELECT r.client, c.agent, r.version,
 		CASE WHEN EXISTS (SELECT 1 FROM runs u WHERE u.id = r.run AND u.remote = 0) THEN 'counted' ELSE COALESCE(
-			(SELECT x.outcome FROM relayed x WHERE x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)), '') END
+			(SELECT x.outcome FROM relayed x WHERE x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client) LIMIT 1), '') END
 		FROM receipts r JOIN clients c ON c.name = r.client WHERE r.run = $1 AND r.round = $2 AND r.client IN `
 )
 
