@@ -85,7 +85,7 @@ var house = map[string]room{
 	"internal/config":     {floor: 1, external: "gopkg.in/yaml.v3"},
 	"internal/datatest":   {floor: 1},
 	"internal/edge":       {floor: 1, may: "proto/loadstar/v1"},
-	"internal/fleetload":  {floor: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect golang.org/x/sync"},
+	"internal/fleetload":  {floor: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"internal/jointoken":  {floor: 1},
 	"internal/mtls":       {floor: 1, may: "internal/atomicfile"},
 	"internal/pgtest":     {floor: 1},
