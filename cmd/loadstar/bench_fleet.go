@@ -60,7 +60,7 @@ It fails if a result is rejected, lost or counted twice.`,
 	f.IntVar(&c.turns, "turns", 3, "how many times to measure everything")
 	f.Float64Var(&c.seconds, "seconds", 10, "seconds of each of the server's turns; the engines' are at most 5")
 	f.Float64Var(&c.rate, "rate", 0, "check-ins a second that the fleet is paced to (default by the engines' speed)")
-	f.IntVar(&c.aggregators, "aggregators", 1, "how many of the server count side by side")
+	f.IntVar(&c.aggregators, "aggregators", 2, "how many of the server count side by side")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

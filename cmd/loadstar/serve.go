@@ -83,7 +83,7 @@ JetStream with sync_interval: always.`,
 	f.StringVar(&hub, "hub", "", "serve a region: folder of an identity by which it has joined its hub")
 	f.DurationVar(&c.Linger, "linger", 30*time.Second, "how long a region's sum waits for the rest of its round")
 	f.IntVar(&c.AgentClients, "agent-clients", 10_000, "how many clients an agent or a region may host")
-	f.IntVar(&c.Aggregators, "aggregators", 1, "how many count side by side in this process")
+	f.IntVar(&c.Aggregators, "aggregators", 2, "how many count side by side in this process")
 	f.DurationVar(&c.Lease, "lease", 10*time.Minute, "how long an agent that says nothing may take over a turn")
 	f.DurationVar(&c.Lead, "lead", 10*time.Second, "how long a dead coordinator keeps another from going on")
 	f.DurationVar(&c.Poll, "poll", time.Second, "how often an agent of a small fleet checks in")
