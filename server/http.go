@@ -72,7 +72,8 @@ func (s *server) watch() http.Handler {
 	return mux
 }
 
-// maxConnections bounds what connections take of the memory: about 64 kB each.
+// maxConnections bounds what connections take of the memory: about 100 kB each of agents
+// that send (loadstar bench fleet).
 const maxConnections = 16 << 10
 
 // bounded is a listener of which so many connections are open at a time. Others wait

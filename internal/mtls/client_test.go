@@ -1,6 +1,7 @@
 package mtls
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -94,5 +95,39 @@ func TestSlowUpload(t *testing.T) {
 			t.Errorf("%s, %v", got, err)
 		}
 		time.Sleep(300 * time.Millisecond)
+	}
+}
+
+// BenchmarkTransports is of both ends of calls with 23 KB, over 1,000 connections in turn.
+func BenchmarkTransports(b *testing.B) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body) //nolint:errcheck // the client sees
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	body := make([]byte, 23_040)
+	for name, transport := range map[string]func(*tls.Config) *http.Transport{"http2": Transport, "http1": AgentTransport} {
+		b.Run(name, func(b *testing.B) {
+			clients := make([]*http.Client, 1000)
+			call := func(i int) {
+				r, err := clients[i%len(clients)].Post(s.URL, "", bytes.NewReader(body))
+				if err != nil {
+					b.Fatal(err)
+				}
+				io.Copy(io.Discard, r.Body) //nolint:errcheck // it is empty
+				r.Body.Close()
+			}
+			for i := range clients {
+				clients[i] = Client(transport(&tls.Config{RootCAs: Pool(s.Certificate())}))
+				defer clients[i].CloseIdleConnections()
+				call(i)
+			}
+			i := 0
+			for b.Loop() {
+				call(i)
+				i++
+			}
+		})
 	}
 }
