@@ -109,10 +109,10 @@ fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 	done
 
 KILLS ?= 40
-.PHONY: torture
-torture: build ## Kill a real fleet's processes at random, KILLS times in each form: nothing may be lost or counted twice; needs PostgreSQL
-	go run ./internal/torture -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
-	go run ./internal/torture -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+.PHONY: chaos
+chaos: build ## Kill a real fleet's processes at random, KILLS times in each form: nothing may be lost or counted twice; needs PostgreSQL
+	go run ./internal/chaos -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+	go run ./internal/chaos -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 
 .PHONY: bench-fleet
 bench-fleet: build ## 10,000 agents against a server, beside the bare bus and ledger

@@ -8,7 +8,7 @@
 // they trained; or not, and they keep what they had ([loadstar/agent/keep]). Whatever
 // was lost in between is trained again, to the same bits.
 //
-// Three goroutines share one desk: one checks in, one trains, one sends. None of them
+// Three goroutines share one worklist: one checks in, one trains, one sends. None of them
 // waits for another, so that neither a long training nor a slow link lets a lease run
 // out.
 package agent
@@ -26,7 +26,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	"loadstar/nn/kernel"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -94,13 +94,13 @@ func Run(ctx context.Context, c Config) error {
 type agent struct {
 	Config
 	tuning
-	meters  map[string]int // numbers in the dataset
-	names   []string
-	store   *keep.Store
-	blobs   *blobs
-	service loadstarv1.AgentServiceClient
-	desk    *desk
-	session *session // of the plan that was trained last; the trainer's own
+	meters   map[string]int // numbers in the dataset
+	names    []string
+	store    *state.Store
+	blobs    *blobs
+	service  loadstarv1.AgentServiceClient
+	worklist *worklist
+	session  *session // of the plan that was trained last; the trainer's own
 }
 
 func newAgent(c Config) (*agent, error) {
@@ -126,7 +126,7 @@ func newAgent(c Config) (*agent, error) {
 	}
 	for i := range c.Dataset.Len() {
 		name := c.Dataset.Meter(i).ID
-		if err := keep.CheckName(name); err != nil {
+		if err := state.CheckName(name); err != nil {
 			return nil, fmt.Errorf("meter number %d cannot be a client: %w", i, err)
 		}
 		if !utf8.ValidString(name) {
@@ -139,7 +139,7 @@ func newAgent(c Config) (*agent, error) {
 		a.names = append(a.names, name)
 	}
 	var err error
-	if a.store, err = keep.Open(c.Dir); err != nil {
+	if a.store, err = state.Open(c.Dir); err != nil {
 		return nil, err
 	}
 	if err := a.open(); err != nil {
@@ -155,7 +155,7 @@ func (a *agent) open() error {
 	if err != nil {
 		return err
 	}
-	a.desk = newDesk(a.names, results)
+	a.worklist = newWorklist(a.names, results)
 	a.blobs = &blobs{dir: filepath.Join(a.Dir, "blobs"), server: a.Server, client: a.Client, stall: a.stall}
 	if err := a.blobs.prepare(); err != nil {
 		return err

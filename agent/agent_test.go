@@ -17,7 +17,7 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/client"
 	"loadstar/fed/recipe"
@@ -217,7 +217,7 @@ func sameBits(a, b []float32) bool {
 // checkKept holds what agents keep against what they should.
 func checkKept(t testing.TB, run string, dir string, d *series.Dataset, want map[string][]float32) {
 	t.Helper()
-	s, err := keep.Open(dir)
+	s, err := state.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

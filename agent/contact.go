@@ -45,7 +45,7 @@ func (a *agent) contact(ctx context.Context) error {
 			return err
 		case err == nil:
 			b.worked()
-			wake(a.desk.reached)
+			wake(a.worklist.reached)
 			if next > standing {
 				a.Client.CloseIdleConnections()
 			}
@@ -77,7 +77,7 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 // checkIn says what the agent is doing, takes up what it hears, and returns when the
 // next one is due, and whether the clients are to be announced before it.
 func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool, err error) {
-	training, sent := a.desk.report()
+	training, sent := a.worklist.report()
 	r, err := call(ctx, a, a.call, a.service.CheckIn, &loadstarv1.CheckInRequest{Training: training, Pushed: sent})
 	if err != nil {
 		return 0, false, err
@@ -86,27 +86,27 @@ func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool,
 		return 0, false, err
 	}
 	for _, t := range r.GetTasks() {
-		a.desk.add(t)
+		a.worklist.add(t)
 	}
 	next = unsaid
 	if ms := r.GetNextContactMs(); ms > 0 {
 		next = time.Duration(min(ms, latest.Milliseconds())) * time.Millisecond
 	}
-	return max(min(jitter(next), a.desk.lease()/2), soonest), r.GetAnnounce(), nil
+	return max(min(jitter(next), a.worklist.lease()/2), soonest), r.GetAnnounce(), nil
 }
 
-// hear takes up verdicts: on disk first, then at the desk.
+// hear takes up verdicts: on disk first, then at the worklist.
 func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
-	f := a.desk.hear(verdicts, a.Log)
+	f := a.worklist.hear(verdicts, a.Log)
 	if len(f.counted)+len(f.dropped) == 0 {
 		return nil
 	}
 	if err := a.store.Decide(f.counted, f.dropped); err != nil {
 		return storeError(err)
 	}
-	a.desk.done(slices.Concat(f.counted, f.dropped))
+	a.worklist.done(slices.Concat(f.counted, f.dropped))
 	for _, x := range f.rejected {
-		a.desk.refuse(x)
+		a.worklist.refuse(x)
 	}
 	return nil
 }

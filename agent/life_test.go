@@ -17,7 +17,7 @@ import (
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -158,7 +158,7 @@ func TestLocked(t *testing.T) {
 	s.wait(t, "check-in", func() bool { return len(s.checkIns) > 0 })
 	began := time.Now()
 	err := Run(context.Background(), c)
-	if !errors.Is(err, keep.ErrLocked) || !strings.Contains(err.Error(), c.Dir) || time.Since(began) > 10*time.Second {
+	if !errors.Is(err, state.ErrLocked) || !strings.Contains(err.Error(), c.Dir) || time.Since(began) > 10*time.Second {
 		t.Errorf("%v after %s", err, time.Since(began))
 	}
 	stop()
@@ -270,7 +270,7 @@ func TestOddServer(t *testing.T) {
 		return len(odd) == 0 && len(s.tasks) == 0 && n > 3 && len(s.checkIns[n-1].Pushed)+len(s.checkIns[n-1].Training) == 0
 	})
 	stop()
-	k, err := keep.Open(dir)
+	k, err := state.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestRejected(t *testing.T) {
 	if len(s.pushes) != 1 || len(s.declines) != 1 || len(s.declines[0].Turns.Clients) != 3 {
 		t.Errorf("%d pushes, declined %v", len(s.pushes), s.declines)
 	}
-	k2, err := keep.Open(dir)
+	k2, err := state.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,8 +201,8 @@ func TestFootprint(t *testing.T) {
 			}
 			k := s.task(t, "run", 0, plan, 9, namesOf(d)...)
 			k.Fold = true
-			a.desk.add(k)
-			j := a.desk.next(context.Background())
+			a.worklist.add(k)
+			j := a.worklist.next(context.Background())
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)
@@ -211,8 +211,8 @@ func TestFootprint(t *testing.T) {
 			}
 			runtime.ReadMemStats(&after)
 			a.store.Close()
-			if results := len(a.desk.results); results != 1 {
-				t.Fatalf("%s: %d results, %v", name, results, a.desk.declines)
+			if results := len(a.worklist.results); results != 1 {
+				t.Fatalf("%s: %d results, %v", name, results, a.worklist.declines)
 			}
 			took := int64(after.TotalAlloc - before.TotalAlloc)
 			// The framer and the client of the server are not in it.

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/round"
 	loadstarv1 "loadstar/proto/loadstar/v1"
@@ -35,7 +35,7 @@ type group struct {
 // member is a client whose update is in the sum.
 type member struct {
 	share *loadstarv1.Share
-	kept  keep.Staged
+	kept  state.Staged
 }
 
 // take takes what a worker has trained from the given weights.
@@ -66,7 +66,7 @@ func (g *group) take(w *worker, from []float32) error {
 	case err != nil:
 		g.agent.store.Discard(kept)
 		g.agent.Log.Warn("an update cannot be counted", "run", g.job.GetRun(), "round", g.job.GetRound(), "client", u.Client, "error", err)
-		g.agent.desk.decline(g.job, "its update is beyond what the plan allows", string(u.Client))
+		g.agent.worklist.decline(g.job, "its update is beyond what the plan allows", string(u.Client))
 		return nil
 	case !g.sum:
 		return g.single(m, u)
@@ -109,11 +109,11 @@ func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) erro
 		Run: g.job.GetRun(), Round: g.job.GetRound(), Version: g.job.GetVersion(),
 		Form: form, Sha256: sum[:], Size: int64(len(numbers)),
 	}
-	var staged []keep.Staged
+	var staged []state.Staged
 	for _, m := range members {
 		// A sum with a client that nobody waits for is of no use; the others are
 		// trained again.
-		if !g.agent.desk.wanted(g.job, m.share.Client) {
+		if !g.agent.worklist.wanted(g.job, m.share.Client) {
 			g.discard(members)
 			return nil
 		}
@@ -128,7 +128,7 @@ func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) erro
 	if err != nil {
 		return storeError(err)
 	}
-	g.agent.desk.trained(r)
+	g.agent.worklist.trained(r)
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -17,7 +17,7 @@ func (a *agent) send(ctx context.Context) error {
 	b := backoff{first: a.first, most: a.most}
 	for ctx.Err() == nil {
 		var err error
-		result, back := a.desk.toSend()
+		result, back := a.worklist.toSend()
 		switch {
 		case back != nil:
 			err = a.giveBack(ctx, back)
@@ -25,7 +25,7 @@ func (a *agent) send(ctx context.Context) error {
 			err = a.push(ctx, result)
 		default:
 			select {
-			case <-a.desk.post:
+			case <-a.worklist.post:
 			case <-ctx.Done():
 			}
 			continue
@@ -39,11 +39,11 @@ func (a *agent) send(ctx context.Context) error {
 			b.worked()
 		default:
 			if result != nil {
-				a.desk.later(result.ID)
+				a.worklist.later(result.ID)
 			}
 			wait := b.failed()
 			a.Log.Warn("nothing can be sent", "error", err, "next", wait.Round(time.Millisecond))
-			pause(ctx, wait, a.desk.reached)
+			pause(ctx, wait, a.worklist.reached)
 		}
 	}
 	return nil
@@ -59,12 +59,12 @@ func (a *agent) giveBack(ctx context.Context, x *decline) error {
 	if err != nil && !understood(err) {
 		return err
 	}
-	a.desk.declined(x)
+	a.worklist.declined(x)
 	return nil
 }
 
 // push sends a result, chunk by chunk, and takes up what becomes of it.
-func (a *agent) push(ctx context.Context, r *keep.Result) error {
+func (a *agent) push(ctx context.Context, r *state.Result) error {
 	q := &loadstarv1.PushRequest{}
 	if err := proto.Unmarshal(r.Head, q); err != nil {
 		return storeError(fmt.Errorf("result %d: %w", r.ID, err))
@@ -73,8 +73,8 @@ func (a *agent) push(ctx context.Context, r *keep.Result) error {
 	// A server that wants chunks again may have lost them once, but not for ever.
 	for range 16 + 2*(r.Size/int64(a.Chunk)) {
 		q.Chunk = chunk[:min(int64(len(chunk)), r.Size-q.Offset)]
-		if err := a.store.Numbers(r.ID, q.Chunk, q.Offset); errors.Is(err, keep.ErrDecided) {
-			a.desk.done([]uint64{r.ID}) // by a check-in that is about to say so
+		if err := a.store.Numbers(r.ID, q.Chunk, q.Offset); errors.Is(err, state.ErrDecided) {
+			a.worklist.done([]uint64{r.ID}) // by a check-in that is about to say so
 			return nil
 		} else if err != nil {
 			return storeError(err)
@@ -83,7 +83,7 @@ func (a *agent) push(ctx context.Context, r *keep.Result) error {
 		if err != nil {
 			if understood(err) {
 				a.Log.Warn("the server does not take a result", "run", r.Run, "round", r.Round, "error", err)
-				a.desk.wasSent(r.ID)
+				a.worklist.wasSent(r.ID)
 				return nil
 			}
 			return err
@@ -99,10 +99,10 @@ func (a *agent) push(ctx context.Context, r *keep.Result) error {
 }
 
 // answered takes up the answer to a whole result.
-func (a *agent) answered(r *keep.Result, s *loadstarv1.PushResponse) error {
+func (a *agent) answered(r *state.Result, s *loadstarv1.PushResponse) error {
 	switch s.GetOutcome() {
 	case loadstarv1.Outcome_OUTCOME_ACCEPTED:
-		a.desk.wasSent(r.ID)
+		a.worklist.wasSent(r.ID)
 		return nil
 	case loadstarv1.Outcome_OUTCOME_COUNTED, loadstarv1.Outcome_OUTCOME_CLOSED, loadstarv1.Outcome_OUTCOME_REJECTED:
 		return a.hear([]*loadstarv1.Verdict{{

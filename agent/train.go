@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/client"
 	"loadstar/fed/round"
@@ -22,12 +22,12 @@ var errClosed = errors.New("the round is closed")
 // train does one job after the other.
 func (a *agent) train(ctx context.Context) error {
 	for {
-		j := a.desk.next(ctx)
+		j := a.worklist.next(ctx)
 		if j == nil {
 			return nil
 		}
 		err := a.do(ctx, j)
-		a.desk.end(j)
+		a.worklist.end(j)
 		if err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (a *agent) train(ctx context.Context) error {
 func (a *agent) do(ctx context.Context, j *job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	a.desk.begun(j, cancel)
+	a.worklist.begun(j, cancel)
 	a.Log.Info("training", "run", j.GetRun(), "round", j.GetRound(), "version", j.GetVersion(), "clients", len(j.clients))
 	s, task, err := a.prepare(ctx, j)
 	var no *unfit
@@ -47,7 +47,7 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	case ctx.Err() != nil:
 		return nil
 	case errors.As(err, &no):
-		a.desk.decline(j, no.reason, j.clients...)
+		a.worklist.decline(j, no.reason, j.clients...)
 		return nil
 	case err != nil:
 		return err
@@ -58,7 +58,7 @@ func (a *agent) do(ctx context.Context, j *job) error {
 // prepare fetches what a job needs.
 func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error) {
 	task := fed.Task{Round: int(j.GetRound()), Version: int(j.GetVersion())}
-	if err := keep.CheckName(j.GetRun()); err != nil {
+	if err := state.CheckName(j.GetRun()); err != nil {
 		return nil, task, unfitf("the run has %v", err)
 	}
 	if r, v := j.GetRound(), j.GetVersion(); r < 0 || r > math.MaxInt32 || v < 0 || v > math.MaxInt32 {
@@ -66,12 +66,12 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	}
 	dropped, err := a.store.Begin(j.GetRun())
 	switch {
-	case errors.Is(err, keep.ErrForgotten):
+	case errors.Is(err, state.ErrForgotten):
 		return nil, task, unfitf("this agent hosts too many runs: %v", err)
 	case err != nil:
 		return nil, task, storeError(err)
 	}
-	a.desk.done(dropped)
+	a.worklist.done(dropped)
 	text, err := a.fetch(ctx, j.GetPlan(), maxPlan, false)
 	if err != nil {
 		return nil, task, err
@@ -114,7 +114,7 @@ func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) 
 		}
 		wait := b.failed()
 		a.Log.Warn("a blob does not come", "error", err, "next", wait)
-		pause(ctx, wait, a.desk.reached)
+		pause(ctx, wait, a.worklist.reached)
 	}
 }
 
@@ -161,7 +161,7 @@ func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task) er
 
 // turn trains one client.
 func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fed.Task, name string, g *group) error {
-	if !a.desk.wanted(j, name) {
+	if !a.worklist.wanted(j, name) {
 		return nil
 	}
 	keys := []any{"run", j.GetRun(), "round", j.GetRound(), "client", name}
@@ -170,20 +170,20 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		ID: fed.ClientID(name), Data: []*series.Windows{s.framer.Windows(m, s.framer.Ranges(m))}, Kept: w.kept,
 	}
 	if c.Data[0].Len(series.Train) == 0 {
-		a.desk.decline(j, "it has no complete training example", name)
+		a.worklist.decline(j, "it has no complete training example", name)
 		return nil
 	}
 	kept, err := a.store.Load(j.GetRun(), name, w.kept)
 	switch {
 	case err != nil:
 		a.Log.Error("what a client keeps cannot be read", append(keys, "error", err)...)
-		a.desk.decline(j, "what it keeps from earlier rounds cannot be read", name)
+		a.worklist.decline(j, "what it keeps from earlier rounds cannot be read", name)
 		return nil
 	case kept.First:
 		copy(w.kept, s.initial)
 		c.First = true
 	case j.GetRound() <= kept.Round:
-		a.desk.decline(j, fmt.Sprintf("it was counted in round %d already", kept.Round), name)
+		a.worklist.decline(j, fmt.Sprintf("it was counted in round %d already", kept.Round), name)
 		return nil
 	}
 	err = w.Train(ctx, &c, task, &w.update)
@@ -195,11 +195,11 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		return nil
 	case errors.Is(err, fed.ErrDiverged):
 		a.Log.Warn("training diverges", append(keys, "error", err)...)
-		a.desk.decline(j, "training diverges", name)
+		a.worklist.decline(j, "training diverges", name)
 		return nil
 	case err != nil:
 		a.Log.Error("a client cannot be trained", append(keys, "error", err)...)
-		a.desk.decline(j, "training fails", name)
+		a.worklist.decline(j, "training fails", name)
 		return nil
 	}
 	return g.take(w, task.Shared)

@@ -19,7 +19,7 @@ type fates struct {
 // hear returns the results that verdicts end, and takes the others up itself. A
 // result is counted whole or not at all, so a verdict on one of its clients is one on
 // all.
-func (d *desk) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) {
+func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ended := map[uint64]bool{}
@@ -30,7 +30,7 @@ func (d *desk) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) 
 			if !ok || ended[p.result] {
 				continue
 			}
-			if p.state != ready && p.state != sent {
+			if p.stage != ready && p.stage != sent {
 				if v.GetOutcome() == loadstarv1.Outcome_OUTCOME_CLOSED {
 					d.close(t, p)
 				}
@@ -53,7 +53,7 @@ func (d *desk) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) 
 				f.dropped, ended[r.ID] = append(f.dropped, r.ID), true
 				f.rejected = append(f.rejected, &decline{run: r.Run, round: r.Round, clients: r.Clients, reason: "the server rejected its result"})
 			case loadstarv1.Outcome_OUTCOME_UNKNOWN, loadstarv1.Outcome_OUTCOME_PART:
-				if p.state == sent {
+				if p.stage == sent {
 					d.resend(p.result)
 				}
 			}
@@ -63,19 +63,19 @@ func (d *desk) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) 
 }
 
 // refuse has clients declined whose result is gone.
-func (d *desk) refuse(x *decline) {
+func (d *worklist) refuse(x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range x.clients {
-		d.at(turn{x.run, x.round, c}).state = declining
+		d.at(turn{x.run, x.round, c}).stage = declining
 	}
 	d.declines = append(d.declines, x)
 	wake(d.post)
 }
 
 // close gives up a turn that nobody waits for any more.
-func (d *desk) close(t turn, p *place) {
-	switch p.state {
+func (d *worklist) close(t turn, p *place) {
+	switch p.stage {
 	case waiting:
 		d.unqueue(t)
 	case training:
@@ -90,7 +90,7 @@ func (d *desk) close(t turn, p *place) {
 }
 
 // resend has a result sent again.
-func (d *desk) resend(id uint64) {
+func (d *worklist) resend(id uint64) {
 	d.place(d.results[id], ready)
 	if !slices.Contains(d.queue, id) {
 		d.queue = append(d.queue, id)
@@ -99,7 +99,7 @@ func (d *desk) resend(id uint64) {
 }
 
 // done removes results that were decided on.
-func (d *desk) done(ids []uint64) {
+func (d *worklist) done(ids []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, id := range ids {

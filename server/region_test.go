@@ -17,7 +17,7 @@ import (
 	"loadstar/agent/identity"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/internal/edge"
+	"loadstar/internal/agentapi"
 	"loadstar/internal/mtls"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
@@ -228,7 +228,7 @@ func (s *site) weights(name, address string, r *v1.GetRunResponse) []byte {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	b, err := edge.Fetch(s.t.Context(), mtls.Client(mtls.Transport(c.TLS())), "https://"+address, r.Run.Weights, 1<<20)
+	b, err := agentapi.Fetch(s.t.Context(), mtls.Client(mtls.Transport(c.TLS())), "https://"+address, r.Run.Weights, 1<<20)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/agent/identity"
-	"loadstar/internal/edge"
+	"loadstar/internal/agentapi"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -147,7 +147,7 @@ func TestPushGoesOn(t *testing.T) {
 	}
 	c := &scales{AgentServiceClient: a}
 	for range 2 { // the second time all is said without a number
-		s, err := edge.Push(t.Context(), c, q, numbers, len(numbers)/5)
+		s, err := agentapi.Push(t.Context(), c, q, numbers, len(numbers)/5)
 		must(t, err)
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
 			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)

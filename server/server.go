@@ -26,10 +26,10 @@ import (
 	"loadstar/server/coordinator"
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
+	"loadstar/server/operator"
 	"loadstar/server/pki"
 	"loadstar/server/region"
 	"loadstar/server/terms"
-	"loadstar/server/web"
 )
 
 // The roles of a process.
@@ -294,11 +294,11 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 		Certificates: s.Certificates, Lease: s.Lease, Pace: s.pace(),
 		Clients: s.AgentClients, Uploads: maxUploads, Log: s.Log, Metrics: s.registry,
 	})
-	w := web.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Closing: ctx.Done(), Log: s.Log}
+	w := operator.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Closing: ctx.Done(), Log: s.Log}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}
-	o := web.New(w)
+	o := operator.New(w)
 	mux := http.NewServeMux()
 	mux.Handle("/", g.Handler())
 	mux.Handle("/loadstar.v1.OperatorService/", o.Handler())

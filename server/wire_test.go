@@ -25,7 +25,7 @@ import (
 
 	"loadstar/agent"
 	"loadstar/agent/identity"
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/client"
 	"loadstar/fed/recipe"
@@ -389,7 +389,7 @@ func TestWire(t *testing.T) {
 		if i == 0 {
 			name = "alone"
 		}
-		store, err := keep.Open(filepath.Join(st.Dir, name))
+		store, err := state.Open(filepath.Join(st.Dir, name))
 		must(t, err)
 		kept := make([]float32, len(c.Kept))
 		if _, err := store.Load(run, m.ID, kept); err != nil || !slices.Equal(kept, c.Kept) {

@@ -13,7 +13,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/spf13/pflag"
 
-	"loadstar/internal/edge"
+	"loadstar/internal/agentapi"
 	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 )
@@ -61,5 +61,5 @@ func plain(err error) error {
 const blobMost = 1 << 30
 
 func (o *operator) blob(ctx context.Context, hash string) ([]byte, error) {
-	return edge.Fetch(ctx, o.http, o.server, hash, blobMost)
+	return agentapi.Fetch(ctx, o.http, o.server, hash, blobMost)
 }

@@ -30,20 +30,20 @@ var house = map[string]room{
 	"cmd/loadstar":       {floor: 5, may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar-agent": {floor: 5, may: "agent agent/identity nn/kernel series"},
 
-	"server":             {floor: 4, may: "server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/sync"},
+	"server":             {floor: 4, may: "server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/pki server/region server/terms server/operator", external: "github.com/prometheus/client_golang golang.org/x/sync"},
 	"server/gateway":     {floor: 4, may: "internal/jointoken proto/loadstar/v1 server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/aggregator":  {floor: 4, may: "fed/exact fed/round proto/loadstar/v1 server/bus server/ledger server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/coordinator": {floor: 4, may: "fed fed/recipe fed/round server/blob server/ledger server/terms", external: "github.com/prometheus/client_golang"},
-	"server/region":      {floor: 4, may: "fed/round internal/edge proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang"},
-	"server/web":         {floor: 4, may: "fed/recipe internal/jointoken proto/loadstar/v1 server/ledger server/pki server/terms", external: "connectrpc.com/connect"},
+	"server/region":      {floor: 4, may: "fed/round internal/agentapi proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang"},
+	"server/operator":    {floor: 4, may: "fed/recipe internal/jointoken proto/loadstar/v1 server/ledger server/pki server/terms", external: "connectrpc.com/connect"},
 	"server/terms":       {floor: 4, may: "fed fed/exact fed/recipe fed/round proto/loadstar/v1 series"},
 	"server/ledger":      {floor: 4, external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
 	"server/bus":         {floor: 4, external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {floor: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
 	"server/pki":         {floor: 4, may: "internal/jointoken internal/mtls", external: "golang.org/x/sys"},
 
-	"agent":          {floor: 4, may: "agent/keep fed fed/client fed/recipe fed/round nn nn/kernel proto/loadstar/v1 series", external: "connectrpc.com/connect google.golang.org/protobuf"},
-	"agent/keep":     {floor: 4, external: "go.etcd.io/bbolt"},
+	"agent":          {floor: 4, may: "agent/state fed fed/client fed/recipe fed/round nn nn/kernel proto/loadstar/v1 series", external: "connectrpc.com/connect google.golang.org/protobuf"},
+	"agent/state":    {floor: 4, external: "go.etcd.io/bbolt"},
 	"agent/identity": {floor: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 
 	"lab/experiment": {floor: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "gopkg.in/yaml.v3"},
@@ -80,11 +80,11 @@ var house = map[string]room{
 	"proto/loadstar/v1": {floor: 1, external: "connectrpc.com/connect google.golang.org/protobuf"},
 
 	"internal/archtest":   {floor: 5},
-	"internal/torture":    {floor: 5, may: "agent/identity agent/keep internal/pgtest", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
+	"internal/chaos":      {floor: 5, may: "agent/identity agent/state internal/pgtest", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
 	"internal/atomicfile": {floor: 1},
 	"internal/config":     {floor: 1, external: "gopkg.in/yaml.v3"},
 	"internal/datatest":   {floor: 1},
-	"internal/edge":       {floor: 1, may: "proto/loadstar/v1"},
+	"internal/agentapi":   {floor: 1, may: "proto/loadstar/v1"},
 	"internal/fleetload":  {floor: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"internal/jointoken":  {floor: 1},
 	"internal/mtls":       {floor: 1, may: "internal/atomicfile"},
@@ -92,7 +92,7 @@ var house = map[string]room{
 }
 
 // testOnly are packages that nothing but tests may import.
-var testOnly = []string{"nn/nntest", "internal/archtest", "internal/datatest", "internal/pgtest", "internal/torture"}
+var testOnly = []string{"nn/nntest", "internal/archtest", "internal/datatest", "internal/pgtest", "internal/chaos"}
 
 const module = "loadstar"
 

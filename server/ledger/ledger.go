@@ -52,10 +52,10 @@ type Ledger struct {
 	events atomic.Uint64 // that were noted here
 
 	// What agents' calls ask, and the end of who answers.
-	callers     together[string, Caller]
-	tasks       together[string, []Task]
-	asked, over together[turnsOf, map[string]Standing]
-	versions    together[numbered, *Version]
+	callers     coalescer[string, Caller]
+	tasks       coalescer[string, []Task]
+	asked, over coalescer[turnsOf, map[string]Standing]
+	versions    coalescer[numbered, *Version]
 	open        context.Context // until it is closed
 	end         context.CancelFunc
 	answering   sync.WaitGroup

@@ -145,7 +145,7 @@ func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, c
 	return l.stand(ctx, &l.over, turnsOf{agent, run, round, clients})
 }
 
-func (l *Ledger) stand(ctx context.Context, where *together[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
+func (l *Ledger) stand(ctx context.Context, where *coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
 	if len(q.clients) <= l.chunk {
 		return where.of(ctx, q)
 	}

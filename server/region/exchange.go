@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"loadstar/fed/round"
-	"loadstar/internal/edge"
+	"loadstar/internal/agentapi"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -33,7 +33,7 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	if s.Single {
 		q.Form = v1.Form_FORM_UPDATE
 	}
-	answer, err := edge.Push(ctx, r.hub, q, numbers, chunk)
+	answer, err := agentapi.Push(ctx, r.hub, q, numbers, chunk)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, err
 	if b, err := r.Blobs.Get(ctx, hash); err == nil {
 		return b, nil
 	}
-	b, err := edge.Fetch(ctx, r.Client, r.Hub, hash, most)
+	b, err := agentapi.Fetch(ctx, r.Client, r.Hub, hash, most)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 )
 
 // findings are what ledger and agents say in the end.
@@ -169,7 +169,7 @@ func (s *system) drain(end time.Time) (problems []error) {
 
 // unsent returns how many results an agent that does not run has not heard of.
 func (s *system) unsent(i int) (int, error) {
-	store, err := keep.Open(s.agentDir(i))
+	store, err := state.Open(s.agentDir(i))
 	if err != nil {
 		return 0, err
 	}

@@ -1,4 +1,4 @@
-package keep
+package state
 
 import (
 	"encoding/binary"

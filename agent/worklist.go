@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"loadstar/agent/keep"
+	"loadstar/agent/state"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -20,10 +20,10 @@ type turn struct {
 }
 
 // A turn goes from one state to the next, or away.
-type state int
+type stage int
 
 const (
-	waiting   state = iota // to be trained
+	waiting   stage = iota // to be trained
 	training               // at the trainer's
 	declining              // to be given back
 	ready                  // on disk, to be sent
@@ -32,7 +32,7 @@ const (
 
 // place is where a turn is.
 type place struct {
-	state  state
+	stage  stage
 	result uint64 // of ready and sent ones
 	lease  time.Duration
 }
@@ -54,16 +54,16 @@ type decline struct {
 	sending bool // it must not change any more
 }
 
-// desk is what the agent has before it. What must not be lost is in the store: the
-// desk is made from it again, and the server gives the rest once more.
-type desk struct {
+// worklist is what the agent has before it. What must not be lost is in the store: the
+// worklist is made from it again, and the server gives the rest once more.
+type worklist struct {
 	mu       sync.Mutex
 	hosted   map[string]bool
 	most     int // turns at a time
 	turns    map[turn]*place
 	jobs     []*job // in the order in which they came
 	active   *job   // the trainer's
-	results  map[uint64]keep.Result
+	results  map[uint64]state.Result
 	queue    []uint64 // results to be sent, the oldest first
 	declines []*decline
 
@@ -75,10 +75,10 @@ type desk struct {
 // runs.
 const turnsPerClient = 8
 
-func newDesk(clients []string, results []keep.Result) *desk {
-	d := &desk{
+func newWorklist(clients []string, results []state.Result) *worklist {
+	d := &worklist{
 		hosted: map[string]bool{}, most: turnsPerClient * len(clients),
-		turns: map[turn]*place{}, results: map[uint64]keep.Result{},
+		turns: map[turn]*place{}, results: map[uint64]state.Result{},
 		work: make(chan struct{}, 1), post: make(chan struct{}, 1), reached: make(chan struct{}, 1),
 	}
 	for _, c := range clients {
@@ -92,15 +92,15 @@ func newDesk(clients []string, results []keep.Result) *desk {
 }
 
 // place puts the turns of a result into a state.
-func (d *desk) place(r keep.Result, s state) {
+func (d *worklist) place(r state.Result, s stage) {
 	for _, c := range r.Clients {
 		p := d.at(turn{r.Run, r.Round, c})
-		p.state, p.result = s, r.ID
+		p.stage, p.result = s, r.ID
 	}
 }
 
 // at returns where a turn is, and takes it up if it is not known.
-func (d *desk) at(t turn) *place {
+func (d *worklist) at(t turn) *place {
 	p := d.turns[t]
 	if p == nil {
 		p = &place{}
@@ -110,9 +110,9 @@ func (d *desk) at(t turn) *place {
 }
 
 // is says whether a turn is in a state.
-func (d *desk) is(t turn, s state) bool {
+func (d *worklist) is(t turn, s stage) bool {
 	p := d.turns[t]
-	return p != nil && p.state == s
+	return p != nil && p.stage == s
 }
 
 func wake(c chan struct{}) {
@@ -124,7 +124,7 @@ func wake(c chan struct{}) {
 
 // report lists the turns that have the agent's attention, and those that the server
 // is asked about.
-func (d *desk) report() (training, pushed []*loadstarv1.Turns) {
+func (d *worklist) report() (training, pushed []*loadstarv1.Turns) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := make([]turn, 0, len(d.turns))
@@ -136,7 +136,7 @@ func (d *desk) report() (training, pushed []*loadstarv1.Turns) {
 	})
 	for _, t := range all {
 		list := &training
-		if d.turns[t].state == sent {
+		if d.turns[t].stage == sent {
 			list = &pushed
 		}
 		n := len(*list)
@@ -150,12 +150,12 @@ func (d *desk) report() (training, pushed []*loadstarv1.Turns) {
 }
 
 // lease returns the shortest lease of what the server waits for.
-func (d *desk) lease() time.Duration {
+func (d *worklist) lease() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	least := time.Duration(math.MaxInt64)
 	for _, p := range d.turns {
-		if p.state != sent && p.lease > 0 {
+		if p.stage != sent && p.lease > 0 {
 			least = min(least, p.lease)
 		}
 	}
@@ -163,7 +163,7 @@ func (d *desk) lease() time.Duration {
 }
 
 // add takes a task up. What is known of its turns already stays as it is.
-func (d *desk) add(task *loadstarv1.Task) {
+func (d *worklist) add(task *loadstarv1.Task) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	j := &job{Task: task}
@@ -173,16 +173,16 @@ func (d *desk) add(task *loadstarv1.Task) {
 		t := turn{task.GetRun(), task.GetRound(), c}
 		known, ok := d.turns[t]
 		switch {
-		case ok && known.state == sent:
+		case ok && known.stage == sent:
 			d.resend(known.result) // it would not be asked for if it were there
 		case ok || len(d.turns) >= d.most:
 			// More than that can be asked for again later.
 		case !d.hosted[c]:
 			foreign = append(foreign, c)
-			d.turns[t] = &place{state: declining}
+			d.turns[t] = &place{stage: declining}
 		default:
 			d.overtake(t)
-			d.turns[t] = &place{state: waiting, lease: lease}
+			d.turns[t] = &place{stage: waiting, lease: lease}
 			j.clients = append(j.clients, c)
 		}
 	}
@@ -197,7 +197,7 @@ func (d *desk) add(task *loadstarv1.Task) {
 
 // overtake gives up earlier rounds of a client that wait to be trained: nobody asks a
 // client that is still expected.
-func (d *desk) overtake(by turn) {
+func (d *worklist) overtake(by turn) {
 	for _, j := range d.jobs {
 		t := turn{j.GetRun(), j.GetRound(), by.client}
 		if t.run == by.run && t.round < by.round && d.is(t, waiting) && slices.Contains(j.clients, t.client) {
@@ -208,7 +208,7 @@ func (d *desk) overtake(by turn) {
 }
 
 // unqueue removes a turn that waits.
-func (d *desk) unqueue(t turn) {
+func (d *worklist) unqueue(t turn) {
 	delete(d.turns, t)
 	for i, j := range d.jobs {
 		if j.GetRun() != t.run || j.GetRound() != t.round {
@@ -224,7 +224,7 @@ func (d *desk) unqueue(t turn) {
 
 // next returns what to train now, nil if ctx ended. A client whose last result in the
 // same run is not decided on has to wait: what it keeps is not known yet.
-func (d *desk) next(ctx context.Context) *job {
+func (d *worklist) next(ctx context.Context) *job {
 	for ctx.Err() == nil {
 		if j := d.take(); j != nil {
 			return j
@@ -237,7 +237,7 @@ func (d *desk) next(ctx context.Context) *job {
 	return nil
 }
 
-func (d *desk) take() *job {
+func (d *worklist) take() *job {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	undecided := map[turn]bool{} // without their rounds
@@ -255,7 +255,7 @@ func (d *desk) take() *job {
 				continue
 			}
 			now.clients = append(now.clients, c)
-			d.at(turn{j.GetRun(), j.GetRound(), c}).state = training
+			d.at(turn{j.GetRun(), j.GetRound(), c}).stage = training
 		}
 		if len(now.clients) == 0 {
 			continue
@@ -270,27 +270,27 @@ func (d *desk) take() *job {
 }
 
 // begun tells how the job in hand is ended from outside.
-func (d *desk) begun(j *job, cancel context.CancelCauseFunc) {
+func (d *worklist) begun(j *job, cancel context.CancelCauseFunc) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	j.cancel = cancel
 }
 
 // wanted says whether a client's turn of the job in hand is still to be trained.
-func (d *desk) wanted(j *job, client string) bool {
+func (d *worklist) wanted(j *job, client string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.is(turn{j.GetRun(), j.GetRound(), client}, training)
 }
 
-// has says whether the desk knows of a turn.
-func (d *desk) has(j *job, client string) bool {
+// has says whether the worklist knows of a turn.
+func (d *worklist) has(j *job, client string) bool {
 	_, ok := d.turns[turn{j.GetRun(), j.GetRound(), client}]
 	return ok
 }
 
 // trained takes a result that is on disk.
-func (d *desk) trained(r keep.Result) {
+func (d *worklist) trained(r state.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.results[r.ID] = r
@@ -300,13 +300,13 @@ func (d *desk) trained(r keep.Result) {
 }
 
 // decline gives clients of the job in hand back.
-func (d *desk) decline(j *job, reason string, clients ...string) {
+func (d *worklist) decline(j *job, reason string, clients ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var all []string
 	for _, c := range clients {
 		if d.has(j, c) {
-			d.at(turn{j.GetRun(), j.GetRound(), c}).state = declining
+			d.at(turn{j.GetRun(), j.GetRound(), c}).stage = declining
 			all = append(all, c)
 		}
 	}
@@ -317,7 +317,7 @@ func (d *desk) decline(j *job, reason string, clients ...string) {
 
 // giveBack has clients of a task declined, together with those of the same reason
 // that wait for it.
-func (d *desk) giveBack(t *loadstarv1.Task, clients []string, reason string) {
+func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, reason string) {
 	wake(d.post)
 	for _, x := range d.declines {
 		if !x.sending && x.run == t.GetRun() && x.round == t.GetRound() && x.reason == reason {
@@ -330,7 +330,7 @@ func (d *desk) giveBack(t *loadstarv1.Task, clients []string, reason string) {
 
 // end puts the job in hand away. Clients that it did not come to an end with wait
 // again.
-func (d *desk) end(j *job) {
+func (d *worklist) end(j *job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.active = nil
@@ -338,7 +338,7 @@ func (d *desk) end(j *job) {
 	for _, c := range j.clients {
 		t := turn{j.GetRun(), j.GetRound(), c}
 		if d.is(t, training) {
-			d.at(t).state = waiting
+			d.at(t).stage = waiting
 			again.clients = append(again.clients, c)
 		}
 	}
@@ -349,7 +349,7 @@ func (d *desk) end(j *job) {
 }
 
 // toSend returns the next thing to send: a result, a decline, or neither.
-func (d *desk) toSend() (r *keep.Result, x *decline) {
+func (d *worklist) toSend() (r *state.Result, x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.declines) > 0 {
@@ -364,7 +364,7 @@ func (d *desk) toSend() (r *keep.Result, x *decline) {
 }
 
 // later lets other results go first: it may be this one alone that cannot be sent.
-func (d *desk) later(id uint64) {
+func (d *worklist) later(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if i := slices.Index(d.queue, id); i >= 0 {
@@ -373,7 +373,7 @@ func (d *desk) later(id uint64) {
 }
 
 // wasSent notes that the server has a result, or does not want it: it is asked.
-func (d *desk) wasSent(id uint64) {
+func (d *worklist) wasSent(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if r, ok := d.results[id]; ok {
@@ -383,7 +383,7 @@ func (d *desk) wasSent(id uint64) {
 }
 
 // declined removes a decline that the server has heard, with its turns.
-func (d *desk) declined(x *decline) {
+func (d *worklist) declined(x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.declines = slices.DeleteFunc(d.declines, func(y *decline) bool { return x == y })

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// together puts questions that many ask at the same time to the database as one: what
+// coalescer puts questions that many ask at the same time to the database as one: what
 // it takes to ask is most of what an answer takes. Those that come while others are
 // asked wait for these, and then go together.
-type together[Q, A any] struct {
+type coalescer[Q, A any] struct {
 	ledger *Ledger
 	// ask answers questions in their order, all or none.
 	ask       func(context.Context, []Q) ([]A, error)
@@ -39,7 +39,7 @@ const (
 var errClosed = errors.New("ledger: it is closed")
 
 // start begins to answer, until the ledger is closed.
-func (t *together[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, error)) {
+func (t *coalescer[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, error)) {
 	t.ledger, t.ask, t.questions = l, ask, make(chan *question[Q, A], askedAtOnce)
 	for range abreast {
 		// They stay: the stack that SQLite takes is long, and a new one would have to
@@ -58,7 +58,7 @@ func (t *together[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, e
 }
 
 // of returns the answer to a question.
-func (t *together[Q, A]) of(ctx context.Context, q Q) (answer A, err error) {
+func (t *coalescer[Q, A]) of(ctx context.Context, q Q) (answer A, err error) {
 	x := &question[Q, A]{Q: q, done: make(chan struct{})}
 	select {
 	case t.questions <- x:
@@ -78,7 +78,7 @@ func (t *together[Q, A]) of(ctx context.Context, q Q) (answer A, err error) {
 }
 
 // put asks what waits.
-func (t *together[Q, A]) put(first *question[Q, A]) {
+func (t *coalescer[Q, A]) put(first *question[Q, A]) {
 	asked := []*question[Q, A]{first}
 	for more := true; more && len(asked) < askedAtOnce; {
 		select {
@@ -111,7 +111,7 @@ func (t *together[Q, A]) put(first *question[Q, A]) {
 
 // safely asks. A mistake of ours fails the calls that met it, as it would have in their
 // own goroutines.
-func (t *together[Q, A]) safely(ctx context.Context, questions []Q) (answers []A, err error) {
+func (t *coalescer[Q, A]) safely(ctx context.Context, questions []Q) (answers []A, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("ledger: asking has failed, which is a bug: %v\n%s", p, debug.Stack())

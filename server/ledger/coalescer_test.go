@@ -76,7 +76,7 @@ func TestTogetherWaits(t *testing.T) {
 	l := &Ledger{lite: true}
 	l.open, l.end = context.WithCancel(t.Context())
 	var (
-		x       together[int, int]
+		x       coalescer[int, int]
 		asked   atomic.Int64
 		release = make(chan struct{})
 		broken  = errors.New("broken")

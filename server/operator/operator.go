@@ -1,5 +1,5 @@
-// Package web is the operators' edge: what the command line asks of a server.
-package web
+// Package operator is the operators' edge: what the command line asks of a server.
+package operator
 
 import (
 	"context"

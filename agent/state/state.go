@@ -1,4 +1,4 @@
-// Package keep is what an agent must not lose: what its clients keep from one round
+// Package state is what an agent must not lose: what its clients keep from one round
 // to the next, their personal layers first of all, and results that the server has
 // not decided on.
 //
@@ -12,7 +12,7 @@
 // small records say which of them count: so a result of any number of clients is
 // decided on by a small transaction, and what nothing points to is garbage, which is
 // swept afterwards, or when the file is opened again.
-package keep
+package state
 
 import (
 	"encoding/binary"

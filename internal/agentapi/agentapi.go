@@ -1,6 +1,6 @@
-// Package edge calls a server from a machine with enough memory: it fetches blobs and
+// Package agentapi calls a server from a machine with enough memory: it fetches blobs and
 // pushes results whole. Agents, which may have little, do it piece by piece themselves.
-package edge
+package agentapi
 
 import (
 	"bytes"

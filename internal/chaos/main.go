@@ -1,9 +1,9 @@
-// Command torture proves that nothing is lost and nothing is counted twice, whatever
+// Command chaos proves that nothing is lost and nothing is counted twice, whatever
 // dies: it runs a real fleet of the built binary on this machine, kills its processes
 // at random and starts them again, and then holds the trained weights against the
 // simulator's, byte by byte, and what agents were told against the ledger.
 //
-//	go run ./internal/torture -form cluster -kills 200 -seed 7
+//	go run ./internal/chaos -form cluster -kills 200 -seed 7
 //
 // The last line of its output says how it went. If anything was not as it should be,
 // it exits with 1 and leaves the folder with all logs.
@@ -58,7 +58,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := execute(ctx, o, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "torture:", err)
+		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
 }
@@ -69,7 +69,7 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 		return errors.New("see -help")
 	}
 	if o.dir == "" {
-		if o.dir, err = os.MkdirTemp("", "torture"); err != nil {
+		if o.dir, err = os.MkdirTemp("", "chaos"); err != nil {
 			return err
 		}
 	}
@@ -82,8 +82,8 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "torture -form %s -kills %d -seed %d\n", o.form, o.kills, o.seed)
-	err = torture(ctx, o, out)
+	fmt.Fprintf(out, "chaos -form %s -kills %d -seed %d\n", o.form, o.kills, o.seed)
+	err = chaos(ctx, o, out)
 	if err != nil {
 		return fmt.Errorf("%w\nall logs are in %s", err, o.dir)
 	}
@@ -119,8 +119,8 @@ func planOf(i int, seed uint64, rounds int) plan {
 		name, seed+uint64(i), text, rounds, cohort)}
 }
 
-// torture does it all.
-func torture(ctx context.Context, o options, out io.Writer) error {
+// chaos does it all.
+func chaos(ctx context.Context, o options, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begun := time.Now()
