@@ -1,16 +1,16 @@
-// Package agent hosts clients, meters or buildings: it trains them with the code that
-// the simulator runs, keeps their personal layers, and talks to a server.
+// Package agent hosts clients (meters or buildings). It trains them with the same code
+// as the simulator, stores their personal layers, and talks to a server.
 //
-// An agent calls, and is never called. It announces its clients, checks in whenever
-// the server told it to, and is given tasks: clients to train for a round of a run.
-// What a task needs is fetched by hash. What comes of it is on disk before it is sent,
-// and is sent until the server has decided on it: counted, and the clients keep what
-// they trained; or not, and they keep what they had ([loadstar/agent/keep]). Whatever
-// was lost in between is trained again, to the same bits.
+// The agent opens every connection; the server never calls it. The agent announces its
+// clients, checks in at the interval that the server sets, and receives tasks: clients
+// to train for one round of a run. It fetches the plan and weights of a task by hash.
+// It writes each result to disk before sending it, and resends it until the server
+// decides. If the result is counted, the clients keep the personal layers they trained;
+// otherwise they keep the previous ones ([loadstar/agent/state]). Work that is lost is
+// trained again and gives the same bits.
 //
-// Three goroutines share one worklist: one checks in, one trains, one sends. None of them
-// waits for another, so that neither a long training nor a slow link lets a lease run
-// out.
+// Three goroutines share one worklist: one checks in, one trains, one sends. They do not
+// wait for each other, so a long training or a slow link does not let a lease expire.
 package agent
 
 import (
@@ -32,46 +32,46 @@ import (
 	"loadstar/series"
 )
 
-// ErrRevoked says that the server refuses this agent, and will go on doing so.
-var ErrRevoked = errors.New("the server refuses this agent: its certificate is revoked, or was never good for this")
+// ErrRevoked means that the server refuses this agent permanently.
+var ErrRevoked = errors.New("the server refuses this agent: its certificate is revoked or not valid for agents")
 
-// Config is an agent.
+// Config configures an agent.
 type Config struct {
-	// Dir is the agent's folder. One agent uses it at a time.
+	// Dir is the agent's folder. Only one agent may use it at a time.
 	Dir string
 	// Server is the base URL of the server.
 	Server string
-	// Client calls it, with the agent's certificate.
+	// Client makes the calls. It presents the agent's certificate.
 	Client *http.Client
-	// Renew renews the certificate if that is due, and says whether it did. It is
-	// called every hour, and may be nil.
+	// Renew renews the certificate if it is due, and reports whether it did. It is
+	// called every hour and may be nil.
 	Renew func(ctx context.Context, now time.Time) (bool, error)
-	// Dataset has the readings of the clients: all of its meters, by their names.
+	// Dataset holds the readings. Each of its meters is a client of the same name.
 	Dataset *series.Dataset
 	Kernel  *kernel.Set
-	// Workers is how many clients are trained at a time; 0 is one.
+	// Workers is the number of clients to train in parallel; 0 means 1.
 	Workers int
-	// Memory bounds what training takes, in bytes, beside the readings: a task that
-	// needs more is declined. 0 is 256 MiB.
+	// Memory limits the bytes that training uses, not counting the readings. A task
+	// that needs more is declined. 0 means 256 MiB.
 	Memory int64
-	// Chunk is how many bytes of a result are sent at a time; 0 is 256 KiB.
+	// Chunk is the number of result bytes per request; 0 means 256 KiB.
 	Chunk int
 	// Log may be nil.
 	Log *slog.Logger
 
-	tuning *tuning // nil outside of tests
+	tuning *tuning // set by tests only
 }
 
-// tuning are times that nobody needs to set.
+// tuning holds intervals and timeouts that only tests change.
 type tuning struct {
 	first, most time.Duration // between attempts when the server is away
-	// announceEvery is how often clients are announced again that the server does not
-	// know, or refuses.
+	// announceEvery is how often clients that the server does not know, or refuses,
+	// are announced again.
 	announceEvery time.Duration
-	call          time.Duration // until a short call is given up
-	push          time.Duration // until a chunk is given up
-	stall         time.Duration // until a download without a byte is given up
-	renew         time.Duration // between looks at the certificate
+	call          time.Duration // timeout of a short call
+	push          time.Duration // timeout of a chunk
+	stall         time.Duration // timeout of a download that makes no progress
+	renew         time.Duration // between checks of the certificate
 }
 
 var usual = tuning{
@@ -79,9 +79,9 @@ var usual = tuning{
 	call: time.Minute, push: 5 * time.Minute, stall: time.Minute, renew: time.Hour,
 }
 
-// Run is an agent until ctx ends; then it returns nil. It returns an error only for
-// what waiting cannot mend: a folder that another agent uses or that cannot be
-// written, data that cannot be used, [ErrRevoked].
+// Run runs an agent until ctx ends and then returns nil. It returns an error only if
+// retrying cannot help: the folder is in use or cannot be written, the data is
+// unusable, or the agent is revoked ([ErrRevoked]).
 func Run(ctx context.Context, c Config) error {
 	a, err := newAgent(c)
 	if err != nil {
@@ -90,25 +90,25 @@ func Run(ctx context.Context, c Config) error {
 	return errors.Join(a.run(ctx), a.store.Close())
 }
 
-// agent is a running one.
+// agent is a running agent.
 type agent struct {
 	Config
 	tuning
-	meters   map[string]int // numbers in the dataset
+	meters   map[string]int // index in the dataset, by name
 	names    []string
 	store    *state.Store
 	blobs    *blobs
 	service  loadstarv1.AgentServiceClient
 	worklist *worklist
-	session  *session // of the plan that was trained last; the trainer's own
+	session  *session // of the most recent plan; used by the training goroutine only
 }
 
 func newAgent(c Config) (*agent, error) {
 	switch {
 	case c.Dataset == nil || c.Dataset.Len() == 0:
-		return nil, errors.New("there are no readings, so there is no client to host")
+		return nil, errors.New("the dataset has no meters, so there are no clients to host")
 	case c.Kernel == nil || c.Client == nil || c.Server == "" || c.Dir == "":
-		return nil, errors.New("an agent needs a folder, a server, a way to call it, and a kernel")
+		return nil, errors.New("agent: Dir, Server, Client and Kernel must be set")
 	}
 	a := &agent{Config: c, tuning: usual, meters: map[string]int{}}
 	if c.tuning != nil {
@@ -149,7 +149,7 @@ func newAgent(c Config) (*agent, error) {
 	return a, nil
 }
 
-// open takes up what the folder holds.
+// open loads the stored results and prepares the blob folder.
 func (a *agent) open() error {
 	results, err := a.store.Results()
 	if err != nil {
@@ -160,16 +160,16 @@ func (a *agent) open() error {
 	if err := a.blobs.prepare(); err != nil {
 		return err
 	}
-	// A server's answer has a few turns of every client at the most.
+	// A response lists at most a few turns of every client.
 	most := 64<<10 + len(a.names)<<10
 	a.service = loadstarv1.NewAgentServiceClient(a.Client, a.Server, connect.WithReadMaxBytes(most))
 	if len(results) > 0 {
-		a.Log.Info("results wait for the server's decision", "results", len(results))
+		a.Log.Info("found results that the server has not decided", "results", len(results))
 	}
 	return nil
 }
 
-// run lets the parts run until ctx ends, or one of them cannot go on.
+// run runs the goroutines until ctx ends or one of them fails.
 func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)
@@ -188,7 +188,7 @@ func (a *agent) run(outer context.Context) error {
 	return context.Cause(ctx)
 }
 
-// renewals looks at the certificate every hour.
+// renewals checks the certificate every hour.
 func (a *agent) renewals(ctx context.Context) error {
 	if a.Renew == nil {
 		return nil
@@ -199,9 +199,9 @@ func (a *agent) renewals(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			a.Log.Warn("the certificate could not be renewed", "error", err)
+			a.Log.Warn("cannot renew the certificate", "error", err)
 		case renewed:
-			a.Log.Info("the certificate was renewed")
+			a.Log.Info("renewed the certificate")
 			a.Client.CloseIdleConnections() // they were opened with the old one
 		}
 		pause(ctx, a.renew, nil)

@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// blobsKept is how many blobs stay on disk: those of a few versions.
+// blobsKept is the number of blobs kept on disk, enough for a few versions.
 const blobsKept = 8
 
-// blobs fetches plans, weights and control variates by their hashes, each once: what
-// came stays on disk, also half of it. The folder is used by one goroutine at a time.
+// blobs fetches plans, weights and control variates by hash and caches them on disk. An
+// interrupted download resumes. Only one goroutine may use the folder.
 type blobs struct {
 	dir    string
 	server string
@@ -29,21 +29,21 @@ type blobs struct {
 	stall  time.Duration
 }
 
-// errBlob says that a blob will not become better by waiting.
+// errBlob marks an error that a retry may not cure: wrong hash, wrong size, not found.
 var errBlob = errors.New("blob")
 
-// prepare makes the folder.
+// prepare creates the folder.
 func (b *blobs) prepare() error { return os.MkdirAll(b.dir, 0o700) }
 
-// get returns a blob of up to so many bytes; of exactly as many if exact.
+// get returns a blob of at most size bytes, or of exactly size bytes if exact is set.
 func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	if sum, err := hex.DecodeString(hash); err != nil || len(sum) != sha256.Size || hash != strings.ToLower(hash) {
-		return nil, fmt.Errorf("%w: %.80q is no SHA-256", errBlob, hash)
+		return nil, fmt.Errorf("%w: %.80q is not a SHA-256", errBlob, hash)
 	}
 	path := filepath.Join(b.dir, hash)
 	if data, err := b.read(path, hash, size, exact); err == nil {
 		now := time.Now()
-		os.Chtimes(path, now, now) //nolint:errcheck // at worst it is fetched again
+		os.Chtimes(path, now, now) //nolint:errcheck // at worst the blob is evicted early
 		return data, nil
 	}
 	os.Remove(path)
@@ -59,7 +59,7 @@ func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([
 	return data, os.Rename(path+".part", path)
 }
 
-// read returns a file that is what it should be.
+// read returns the content of a file after checking its size and hash.
 func (b *blobs) read(path, hash string, size int64, exact bool) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -71,19 +71,19 @@ func (b *blobs) read(path, hash string, size int64, exact bool) ([]byte, error) 
 		return nil, err
 	}
 	if n := info.Size(); n > size || exact && n != size {
-		return nil, fmt.Errorf("%w %s has %d bytes instead of %d", errBlob, hash, n, size)
+		return nil, fmt.Errorf("%w %s has %d bytes, want %d", errBlob, hash, n, size)
 	}
 	data := make([]byte, info.Size())
 	if _, err := io.ReadFull(f, data); err != nil {
 		return nil, err
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != hash {
-		return nil, fmt.Errorf("%w %s: what came has another hash", errBlob, hash)
+		return nil, fmt.Errorf("%w %s: the content has another hash", errBlob, hash)
 	}
 	return data, nil
 }
 
-// fetch completes a file that may have begun, and never lets it grow beyond its size.
+// fetch completes a partial file. It never writes more than size bytes.
 func (b *blobs) fetch(ctx context.Context, path, hash string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -96,7 +96,7 @@ func (b *blobs) fetch(ctx context.Context, path, hash string, size int64) error 
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stalled := time.AfterFunc(b.stall, func() { cancel(errors.New("nothing comes any more")) })
+	stalled := time.AfterFunc(b.stall, func() { cancel(errors.New("the download makes no progress")) })
 	defer stalled.Stop()
 	err = b.request(ctx, f, have, hash, size, func() { stalled.Reset(b.stall) })
 	if err != nil && ctx.Err() != nil {
@@ -110,7 +110,7 @@ func (b *blobs) request(ctx context.Context, f *os.File, have int64, hash string
 	if err != nil {
 		return fmt.Errorf("%w: %w", errBlob, err)
 	}
-	q.Header.Set("Accept-Encoding", "identity") // ranges are those of the blob itself
+	q.Header.Set("Accept-Encoding", "identity") // byte ranges must refer to the uncompressed blob
 	if have > 0 {
 		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", have))
 	}
@@ -123,26 +123,26 @@ func (b *blobs) request(ctx context.Context, f *os.File, have int64, hash string
 	switch r.StatusCode {
 	case http.StatusPartialContent:
 		if !strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", have)) {
-			return errors.Join(fmt.Errorf("blob %s: another range came", hash), f.Truncate(0))
+			return errors.Join(fmt.Errorf("blob %s: the server sent another byte range", hash), f.Truncate(0))
 		}
-	case http.StatusOK: // from the start
+	case http.StatusOK: // the whole blob
 		if err := f.Truncate(0); err != nil {
 			return storeError(err)
 		}
 		have = 0
 	case http.StatusRequestedRangeNotSatisfiable:
-		// There may be nothing more to come; otherwise it begins anew.
+		// Either the file is complete, or the download starts again.
 		if strings.HasSuffix(r.Header.Get("Content-Range"), fmt.Sprintf("/%d", have)) {
 			return nil
 		}
-		return errors.Join(fmt.Errorf("blob %s: what was there does not fit", hash), f.Truncate(0))
+		return errors.Join(fmt.Errorf("blob %s: the partial file does not match", hash), f.Truncate(0))
 	case http.StatusNotFound, http.StatusGone:
 		return fmt.Errorf("%w %s: the server does not have it", errBlob, hash)
 	default:
 		return fmt.Errorf("blob %s: the server says %s", hash, r.Status)
 	}
 	if r.ContentLength > size-have {
-		return fmt.Errorf("%w %s: %d bytes come where at most %d are expected", errBlob, hash, have+r.ContentLength, size)
+		return fmt.Errorf("%w %s: the server sends %d bytes, want at most %d", errBlob, hash, have+r.ContentLength, size)
 	}
 	if _, err := f.Seek(have, io.SeekStart); err != nil {
 		return storeError(err)
@@ -150,14 +150,14 @@ func (b *blobs) request(ctx context.Context, f *os.File, have int64, hash string
 	n, err := io.Copy(diskWriter{f}, io.LimitReader(movingReader{r.Body, moved}, size-have+1))
 	switch {
 	case have+n > size:
-		return errors.Join(fmt.Errorf("%w %s: more than the expected %d bytes come", errBlob, hash, size), f.Truncate(0))
+		return errors.Join(fmt.Errorf("%w %s: the server sent more than %d bytes", errBlob, hash, size), f.Truncate(0))
 	case err == nil && r.ContentLength >= 0 && n < r.ContentLength:
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// diskWriter tells errors of the disk from those of the network.
+// diskWriter marks write errors as errors of the agent's disk, not of the network.
 type diskWriter struct{ f *os.File }
 
 func (w diskWriter) Write(p []byte) (int, error) {
@@ -168,7 +168,7 @@ func (w diskWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// movingReader tells whenever something came.
+// movingReader calls moved after each read that returns data.
 type movingReader struct {
 	r     io.Reader
 	moved func()
@@ -182,7 +182,7 @@ func (m movingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// tidy leaves the blobs that were used last, and room for one more.
+// tidy deletes the least recently used blobs to make room for one more.
 func (b *blobs) tidy(but string) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {

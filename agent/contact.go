@@ -10,21 +10,21 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// Bounds of the time to the next contact, whatever the server says.
+// Limits on the time to the next check-in, whatever interval the server sets.
 const (
 	soonest = 5 * time.Millisecond
 	latest  = 24 * time.Hour
-	// unsaid is when the server does not say.
+	// unsaid is the interval if the server sets none.
 	unsaid = 30 * time.Second
-	// standing is for how long a connection may stand open between contacts.
+	// standing is the longest interval for which a connection is kept open.
 	standing = 30 * time.Second
 )
 
-// contact announces the clients and checks in, whenever the server wants it.
+// contact announces the clients and checks in at the interval that the server sets.
 func (a *agent) contact(ctx context.Context) error {
 	b := backoff{first: a.first, most: a.most}
-	var told time.Time // when the clients were announced last
-	missing := true    // some are not known to the server, or not as this agent's
+	var told time.Time // time of the last announcement
+	missing := true    // the server does not know some clients as this agent's
 	for ctx.Err() == nil {
 		var next time.Duration
 		var err error
@@ -51,14 +51,14 @@ func (a *agent) contact(ctx context.Context) error {
 			}
 		default:
 			next = b.failed()
-			a.Log.Warn("no contact with the server", "error", err, "next", next.Round(time.Millisecond))
+			a.Log.Warn("cannot reach the server", "error", err, "next", next.Round(time.Millisecond))
 		}
 		pause(ctx, next, nil)
 	}
 	return nil
 }
 
-// announce says which clients are here, and returns whether some are refused.
+// announce sends the list of clients and reports whether the server refused any.
 func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	d := a.Dataset
 	r, err := call(ctx, a, a.call, a.service.Announce, &loadstarv1.AnnounceRequest{
@@ -67,22 +67,22 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	a.Log.Info("announced", "clients", len(a.names))
+	a.Log.Info("announced clients", "clients", len(a.names))
 	if not := r.GetRefused(); len(not) > 0 {
-		a.Log.Warn("the server refuses clients: they are another agent's, or revoked", "clients", len(not), "first", not[0])
+		a.Log.Warn("the server refused clients that are revoked or belong to another agent", "clients", len(not), "first", not[0])
 	}
 	return len(r.GetRefused()) > 0, nil
 }
 
-// checkIn says what the agent is doing, takes up what it hears, and returns when the
-// next one is due, and whether the clients are to be announced before it.
+// checkIn reports the open turns and handles the verdicts and tasks of the response. It
+// returns the time to the next check-in and whether to announce the clients first.
 func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool, err error) {
 	training, sent := a.worklist.report()
 	r, err := call(ctx, a, a.call, a.service.CheckIn, &loadstarv1.CheckInRequest{Training: training, Pushed: sent})
 	if err != nil {
 		return 0, false, err
 	}
-	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks: clients may wait for them
+	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks, because a task may wait for a verdict
 		return 0, false, err
 	}
 	for _, t := range r.GetTasks() {
@@ -95,7 +95,7 @@ func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool,
 	return max(min(jitter(next), a.worklist.lease()/2), soonest), r.GetAnnounce(), nil
 }
 
-// hear takes up verdicts: on disk first, then at the worklist.
+// hear applies verdicts, first on disk and then to the worklist.
 func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
 	f := a.worklist.hear(verdicts, a.Log)
 	if len(f.counted)+len(f.dropped) == 0 {
@@ -111,7 +111,7 @@ func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
 	return nil
 }
 
-// errStore marks errors of the agent's own disk.
-var errStore = errors.New("the agent's state cannot be kept")
+// errStore marks errors of the agent's own disk, which end the agent.
+var errStore = errors.New("cannot store the agent's state")
 
 func storeError(err error) error { return fmt.Errorf("%w: %w", errStore, err) }

@@ -52,13 +52,13 @@ func TestDeclines(t *testing.T) {
 		"no fleet":           {edit: func(k *loadstarv1.Task) { k.Fleet = 0 }, want: "fleet"},
 		"a huge fleet":       {edit: func(k *loadstarv1.Task) { k.Fleet = math.MaxInt64 }, want: "fleet"},
 		"a round below 0":    {edit: func(k *loadstarv1.Task) { k.Round = -1 }, want: "round -1"},
-		"a round beyond all": {edit: func(k *loadstarv1.Task) { k.Round = math.MaxInt64 }, want: "no such numbers"},
+		"a round beyond all": {edit: func(k *loadstarv1.Task) { k.Round = math.MaxInt64 }, want: "out of range"},
 		"no blob":            {edit: func(k *loadstarv1.Task) { k.Weights = strings.Repeat("0", 64) }, want: "the server does not have it"},
-		"a path":             {edit: func(k *loadstarv1.Task) { k.Weights = "../../" + strings.Repeat("0", 58) }, want: "is no SHA-256"},
-		"a long name":        {edit: func(k *loadstarv1.Task) { k.Weights = strings.Repeat("0", 5000) }, want: "is no SHA-256"},
-		"capitals":           {edit: func(k *loadstarv1.Task) { k.Weights = strings.ToUpper(k.Weights) }, want: "is no SHA-256"},
+		"a path":             {edit: func(k *loadstarv1.Task) { k.Weights = "../../" + strings.Repeat("0", 58) }, want: "is not a SHA-256"},
+		"a long name":        {edit: func(k *loadstarv1.Task) { k.Weights = strings.Repeat("0", 5000) }, want: "is not a SHA-256"},
+		"capitals":           {edit: func(k *loadstarv1.Task) { k.Weights = strings.ToUpper(k.Weights) }, want: "is not a SHA-256"},
 		"too few weights":    {edit: func(k *loadstarv1.Task) { k.Weights = s.put(make([]byte, 400)) }, want: "has 400 bytes"},
-		"too many weights":   {edit: func(k *loadstarv1.Task) { k.Weights = s.put(make([]byte, 4<<20)) }, want: "4194304 bytes come"},
+		"too many weights":   {edit: func(k *loadstarv1.Task) { k.Weights = s.put(make([]byte, 4<<20)) }, want: "sends 4194304 bytes"},
 		"another hash": {edit: func(k *loadstarv1.Task) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -67,14 +67,14 @@ func TestDeclines(t *testing.T) {
 			k.Weights = strings.Repeat("a", 64)
 			s.blobs[k.Weights] = spoilt
 		}, want: "another hash"},
-		"weights without end": {edit: func(k *loadstarv1.Task) { k.Weights = strings.Repeat("e", 64) }, want: "bytes come"},
+		"weights without end": {edit: func(k *loadstarv1.Task) { k.Weights = strings.Repeat("e", 64) }, want: "sent more than"},
 		"control missing":     {plan: small("scaffold", nil), edit: func(k *loadstarv1.Task) { k.Control = "" }, want: "control variates"},
 		"control for nothing": {edit: func(k *loadstarv1.Task) { k.Control = s.put(huge) }, want: "control variates"},
 		"a run of no name":    {edit: func(k *loadstarv1.Task) { k.Run = "a run of no name\x00" }, want: "zero byte"},
 		"nobody's client":     {edit: func(k *loadstarv1.Task) { k.Clients = []string{"meter-77"} }, want: "not one of this agent's clients"},
 		"no examples":         {edit: func(k *loadstarv1.Task) { k.Clients = []string{"meter-03"} }, want: "no complete training example"},
-		"divergence":          {plan: plan(settings{"client.optimizer": "sgd", "client.lr": 1e30}), want: "training diverges"},
-		"too large a change":  {plan: plan(settings{"client.optimizer": "sgd", "client.lr": 1000, "client.steps": 1, "server.bound": 0.05}), want: "beyond what the plan allows"},
+		"divergence":          {plan: plan(settings{"client.optimizer": "sgd", "client.lr": 1e30}), want: "training diverged"},
+		"too large a change":  {plan: plan(settings{"client.optimizer": "sgd", "client.lr": 1000, "client.steps": 1, "server.bound": 0.05}), want: "outside the plan's bounds"},
 		"a plan without server": {edit: func(k *loadstarv1.Task) {
 			k.Plan = s.put(settings{"algorithm": "local", "model.name": "fekri2023", "model.inputs": []string{"load"}}.text(t))
 		}, want: "needs no server"},

@@ -14,21 +14,21 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// foldLeast is how many clients a sum has at the least: of two, each would know the
-// other's.
+// foldLeast is the smallest number of clients in a sum. In a sum of two, each client
+// could compute the other's update.
 const foldLeast = 3
 
-// group is the updates of a job. They are stored one by one, or, where the server is
-// content with it, as one sum of all. It is safe for concurrent use.
+// group collects the updates of a job. It stores them one by one or, if the server
+// accepts it, as one sum. It is safe for concurrent use.
 type group struct {
 	agent   *agent
 	job     *job
 	session *session
 	sum     bool
 
-	mu      sync.Mutex // of what follows, and of the session's fold
+	mu      sync.Mutex // protects the fields below and the session's fold
 	members []member   // of the sum
-	// few are the updates of the first members, until there are enough for a sum.
+	// few holds the updates of the first members until there are enough for a sum.
 	few []fed.Update
 }
 
@@ -38,7 +38,7 @@ type member struct {
 	kept  state.Staged
 }
 
-// take takes what a worker has trained from the given weights.
+// take adds the update that a worker trained from the given weights.
 func (g *group) take(w *worker, from []float32) error {
 	u := &w.update
 	kept, err := g.agent.store.Stage(g.job.GetRun(), string(u.Client), w.kept)
@@ -51,12 +51,12 @@ func (g *group) take(w *worker, from []float32) error {
 	switch {
 	case err != nil:
 	case !g.sum:
-		g.session.fold.Reset() // it was only to see whether the server can add it
+		g.session.fold.Reset() // adding only checked that the server can add it
 	default:
 		g.members = append(g.members, m)
 		if len(g.members) < foldLeast {
 			g.few = append(g.few, *u)
-			*u = fed.Update{} // its slices are the group's now
+			*u = fed.Update{} // the group now owns its slices
 		} else {
 			g.few = nil
 		}
@@ -65,8 +65,8 @@ func (g *group) take(w *worker, from []float32) error {
 	switch {
 	case err != nil:
 		g.agent.store.Discard(kept)
-		g.agent.Log.Warn("an update cannot be counted", "run", g.job.GetRun(), "round", g.job.GetRound(), "client", u.Client, "error", err)
-		g.agent.worklist.decline(g.job, "its update is beyond what the plan allows", string(u.Client))
+		g.agent.Log.Warn("an update is outside the plan's bounds", "run", g.job.GetRun(), "round", g.job.GetRound(), "client", u.Client, "error", err)
+		g.agent.worklist.decline(g.job, "its update is outside the plan's bounds", string(u.Client))
 		return nil
 	case !g.sum:
 		return g.single(m, u)
@@ -74,7 +74,7 @@ func (g *group) take(w *worker, from []float32) error {
 	return nil
 }
 
-// finish stores what was added up.
+// finish stores the sum, or single updates if there are too few for a sum.
 func (g *group) finish() error {
 	defer g.session.fold.Reset()
 	switch {
@@ -102,7 +102,7 @@ func (g *group) single(m member, u *fed.Update) error {
 	return g.put(loadstarv1.Form_FORM_UPDATE, []member{m}, g.session.rules.AppendUpdate(numbers, u))
 }
 
-// put stores a result, and has it sent.
+// put stores a result and queues it for sending.
 func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) error {
 	sum := sha256.Sum256(numbers)
 	head := &loadstarv1.PushRequest{
@@ -111,8 +111,8 @@ func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) erro
 	}
 	var staged []state.Staged
 	for _, m := range members {
-		// A sum with a client that nobody waits for is of no use; the others are
-		// trained again.
+		// The server refuses a sum that includes a client whose round has closed. The
+		// other clients are trained again.
 		if !g.agent.worklist.wanted(g.job, m.share.Client) {
 			g.discard(members)
 			return nil
@@ -132,7 +132,7 @@ func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) erro
 	return nil
 }
 
-// giveUp forgets what was trained.
+// giveUp discards the updates.
 func (g *group) giveUp() {
 	g.session.fold.Reset()
 	g.discard(g.members)

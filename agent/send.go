@@ -12,7 +12,7 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// send sends results and declines, one after the other, until the server has them.
+// send delivers results and declines one by one, with retries.
 func (a *agent) send(ctx context.Context) error {
 	b := backoff{first: a.first, most: a.most}
 	for ctx.Err() == nil {
@@ -42,14 +42,14 @@ func (a *agent) send(ctx context.Context) error {
 				a.worklist.later(result.ID)
 			}
 			wait := b.failed()
-			a.Log.Warn("nothing can be sent", "error", err, "next", wait.Round(time.Millisecond))
+			a.Log.Warn("cannot send to the server", "error", err, "next", wait.Round(time.Millisecond))
 			pause(ctx, wait, a.worklist.reached)
 		}
 	}
 	return nil
 }
 
-// giveBack tells the server what will not be done.
+// giveBack sends a decline.
 func (a *agent) giveBack(ctx context.Context, x *decline) error {
 	a.Log.Warn("declined", "run", x.run, "round", x.round, "clients", len(x.clients), "reason", x.reason)
 	_, err := call(ctx, a, a.call, a.service.Decline, &loadstarv1.DeclineRequest{
@@ -63,18 +63,18 @@ func (a *agent) giveBack(ctx context.Context, x *decline) error {
 	return nil
 }
 
-// push sends a result, chunk by chunk, and takes up what becomes of it.
+// push sends a result in chunks and handles the response.
 func (a *agent) push(ctx context.Context, r *state.Result) error {
 	q := &loadstarv1.PushRequest{}
 	if err := proto.Unmarshal(r.Head, q); err != nil {
 		return storeError(fmt.Errorf("result %d: %w", r.ID, err))
 	}
 	chunk := make([]byte, min(int64(a.Chunk), r.Size))
-	// A server that wants chunks again may have lost them once, but not for ever.
+	// A server may lose chunks and ask for them again, but only so often.
 	for range 16 + 2*(r.Size/int64(a.Chunk)) {
 		q.Chunk = chunk[:min(int64(len(chunk)), r.Size-q.Offset)]
 		if err := a.store.Numbers(r.ID, q.Chunk, q.Offset); errors.Is(err, state.ErrDecided) {
-			a.worklist.done([]uint64{r.ID}) // by a check-in that is about to say so
+			a.worklist.done([]uint64{r.ID}) // a concurrent check-in received the decision
 			return nil
 		} else if err != nil {
 			return storeError(err)
@@ -82,7 +82,7 @@ func (a *agent) push(ctx context.Context, r *state.Result) error {
 		s, err := call(ctx, a, a.tuning.push, a.service.Push, q)
 		if err != nil {
 			if understood(err) {
-				a.Log.Warn("the server does not take a result", "run", r.Run, "round", r.Round, "error", err)
+				a.Log.Warn("the server refused a result", "run", r.Run, "round", r.Round, "error", err)
 				a.worklist.wasSent(r.ID)
 				return nil
 			}
@@ -92,13 +92,13 @@ func (a *agent) push(ctx context.Context, r *state.Result) error {
 			return a.answered(r, s)
 		}
 		if q.Offset = s.GetNextOffset(); q.Offset < 0 || q.Offset > r.Size {
-			return fmt.Errorf("the server wants byte %d of a result of %d", q.Offset, r.Size)
+			return fmt.Errorf("the server asks for byte %d of a result of %d bytes", q.Offset, r.Size)
 		}
 	}
-	return errors.New("the server wants the same chunks again and again")
+	return errors.New("the server keeps asking for the same chunks")
 }
 
-// answered takes up the answer to a whole result.
+// answered handles the response to a complete result.
 func (a *agent) answered(r *state.Result, s *loadstarv1.PushResponse) error {
 	switch s.GetOutcome() {
 	case loadstarv1.Outcome_OUTCOME_ACCEPTED:
@@ -109,5 +109,5 @@ func (a *agent) answered(r *state.Result, s *loadstarv1.PushResponse) error {
 			Run: r.Run, Round: r.Round, Clients: r.Clients[:1], Outcome: s.GetOutcome(), Reason: s.GetReason(),
 		}})
 	}
-	return fmt.Errorf("the server answers a result with %s", s.GetOutcome())
+	return fmt.Errorf("unexpected outcome %s for a result", s.GetOutcome())
 }

@@ -16,10 +16,10 @@ import (
 	"loadstar/series"
 )
 
-// errClosed ends a job that nobody waits for any more.
+// errClosed cancels a job whose round has closed.
 var errClosed = errors.New("the round is closed")
 
-// train does one job after the other.
+// train runs jobs one after the other.
 func (a *agent) train(ctx context.Context) error {
 	for {
 		j := a.worklist.next(ctx)
@@ -34,8 +34,8 @@ func (a *agent) train(ctx context.Context) error {
 	}
 }
 
-// do trains the clients of a job, or declines what cannot be done. The error is that
-// of the agent's own disk.
+// do trains the clients of a job and declines those that it cannot train. It returns
+// only errors of the agent's own disk.
 func (a *agent) do(ctx context.Context, j *job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -55,14 +55,14 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	return a.turns(ctx, j, s, task)
 }
 
-// prepare fetches what a job needs.
+// prepare fetches the plan and weights of a job.
 func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error) {
 	task := fed.Task{Round: int(j.GetRound()), Version: int(j.GetVersion())}
 	if err := state.CheckName(j.GetRun()); err != nil {
-		return nil, task, unfitf("the run has %v", err)
+		return nil, task, unfitf("the run's name is invalid: %v", err)
 	}
 	if r, v := j.GetRound(), j.GetVersion(); r < 0 || r > math.MaxInt32 || v < 0 || v > math.MaxInt32 {
-		return nil, task, unfitf("round %d and version %d are no such numbers", r, v)
+		return nil, task, unfitf("round %d or version %d is out of range", r, v)
 	}
 	dropped, err := a.store.Begin(j.GetRun())
 	switch {
@@ -77,7 +77,7 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 		return nil, task, err
 	}
 	if a.session == nil || a.session.plan != j.GetPlan() || a.session.fleet != j.GetFleet() {
-		a.session = nil // there is memory for one
+		a.session = nil // there is memory for only one session
 		s, err := newSession(text, j.GetFleet(), a.Dataset, a.Kernel, min(a.Workers, len(a.names)), a.Memory)
 		if err != nil {
 			return nil, task, err
@@ -88,7 +88,7 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	s := a.session
 	s.fold.Reset()
 	if (j.GetControl() != "") != s.job.Needs.Control {
-		return nil, task, unfitf("control variates that the plan does not have, or none where it has")
+		return nil, task, unfitf("the task and the plan disagree on whether there are control variates")
 	}
 	if task.Shared, err = a.floats(ctx, j.GetWeights(), s.shared()); err == nil && s.job.Needs.Control {
 		task.Control, err = a.floats(ctx, j.GetControl(), s.shared())
@@ -96,8 +96,8 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	return s, task, err
 }
 
-// fetch gets a blob, however long the server is away. What the server has, but is not
-// what it should be, is tried a few times: it may have been damaged here.
+// fetch gets a blob and retries for as long as the server is unreachable. If the content
+// does not match, it retries only a few times: the damage may have happened on the way.
 func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	const tries = 3
 	b := backoff{first: a.first, most: a.most}
@@ -113,12 +113,12 @@ func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) 
 			try++
 		}
 		wait := b.failed()
-		a.Log.Warn("a blob does not come", "error", err, "next", wait)
+		a.Log.Warn("cannot fetch a blob", "error", err, "next", wait)
 		pause(ctx, wait, a.worklist.reached)
 	}
 }
 
-// floats gets a blob of numbers.
+// floats fetches a blob of n float32 values.
 func (a *agent) floats(ctx context.Context, hash string, n int) ([]float32, error) {
 	data, err := a.fetch(ctx, hash, 4*int64(n), true)
 	if err != nil {
@@ -127,7 +127,7 @@ func (a *agent) floats(ctx context.Context, hash string, n int) ([]float32, erro
 	return round.ReadFloats(nil, data), nil
 }
 
-// turns trains clients, several at a time.
+// turns trains the clients of a job in parallel.
 func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task) error {
 	g := &group{agent: a, job: j, session: s, sum: j.GetFold() && len(j.clients) >= foldLeast && !s.job.Needs.EachUpdate && !s.job.Needs.Loss}
 	var (
@@ -159,7 +159,7 @@ func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task) er
 	return g.finish()
 }
 
-// turn trains one client.
+// turn trains one client and adds its update to the group.
 func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fed.Task, name string, g *group) error {
 	if !a.worklist.wanted(j, name) {
 		return nil
@@ -176,14 +176,14 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	kept, err := a.store.Load(j.GetRun(), name, w.kept)
 	switch {
 	case err != nil:
-		a.Log.Error("what a client keeps cannot be read", append(keys, "error", err)...)
-		a.worklist.decline(j, "what it keeps from earlier rounds cannot be read", name)
+		a.Log.Error("cannot read a client's personal layers", append(keys, "error", err)...)
+		a.worklist.decline(j, "its personal layers cannot be read", name)
 		return nil
 	case kept.First:
 		copy(w.kept, s.initial)
 		c.First = true
 	case j.GetRound() <= kept.Round:
-		a.worklist.decline(j, fmt.Sprintf("it was counted in round %d already", kept.Round), name)
+		a.worklist.decline(j, fmt.Sprintf("it was already counted in round %d", kept.Round), name)
 		return nil
 	}
 	err = w.Train(ctx, &c, task, &w.update)
@@ -194,18 +194,18 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	case ctx.Err() != nil:
 		return nil
 	case errors.Is(err, fed.ErrDiverged):
-		a.Log.Warn("training diverges", append(keys, "error", err)...)
-		a.worklist.decline(j, "training diverges", name)
+		a.Log.Warn("training diverged", append(keys, "error", err)...)
+		a.worklist.decline(j, "training diverged", name)
 		return nil
 	case err != nil:
-		a.Log.Error("a client cannot be trained", append(keys, "error", err)...)
-		a.worklist.decline(j, "training fails", name)
+		a.Log.Error("cannot train a client", append(keys, "error", err)...)
+		a.worklist.decline(j, "training failed", name)
 		return nil
 	}
 	return g.take(w, task.Shared)
 }
 
-// share is what a result says of one client.
+// share describes one client's part in a result.
 func share(u *fed.Update, n fed.Needs) *loadstarv1.Share {
 	s := &loadstarv1.Share{
 		Client: string(u.Client), Examples: int64(u.Examples), Steps: int64(u.Steps), TrainLoss: u.TrainLoss,

@@ -8,17 +8,16 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// fates are the results that verdicts end.
+// fates groups the results that verdicts decide.
 type fates struct {
 	counted, dropped []uint64
-	// rejected are those of the dropped ones that the server found wrong. Trained again
-	// they would be the same, so that they are declined.
+	// rejected are the dropped results that the server found invalid. Training again
+	// would give the same result, so their turns are declined.
 	rejected []*decline
 }
 
-// hear returns the results that verdicts end, and takes the others up itself. A
-// result is counted whole or not at all, so a verdict on one of its clients is one on
-// all.
+// hear applies verdicts to the worklist and returns the results that they decide. The
+// server counts a result as a whole, so a verdict on one of its clients applies to all.
 func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fates) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -43,13 +42,13 @@ func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fat
 				if log.Enabled(context.Background(), slog.LevelDebug) {
 					keys = append(keys, "names", r.Clients)
 				}
-				log.Info("counted", keys...)
+				log.Info("result counted", keys...)
 				f.counted, ended[r.ID] = append(f.counted, r.ID), true
 			case loadstarv1.Outcome_OUTCOME_CLOSED:
-				log.Info("came too late", keys...)
+				log.Info("result came after its round closed", keys...)
 				f.dropped, ended[r.ID] = append(f.dropped, r.ID), true
 			case loadstarv1.Outcome_OUTCOME_REJECTED:
-				log.Warn("rejected", append(keys, "reason", v.GetReason())...)
+				log.Warn("result rejected", append(keys, "reason", v.GetReason())...)
 				f.dropped, ended[r.ID] = append(f.dropped, r.ID), true
 				f.rejected = append(f.rejected, &decline{run: r.Run, round: r.Round, clients: r.Clients, reason: "the server rejected its result"})
 			case loadstarv1.Outcome_OUTCOME_UNKNOWN, loadstarv1.Outcome_OUTCOME_PART:
@@ -62,7 +61,7 @@ func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fat
 	return f
 }
 
-// refuse has clients declined whose result is gone.
+// refuse queues a decline for clients whose result was dropped.
 func (d *worklist) refuse(x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,7 +72,7 @@ func (d *worklist) refuse(x *decline) {
 	wake(d.post)
 }
 
-// close gives up a turn that nobody waits for any more.
+// close drops a turn whose round has closed.
 func (d *worklist) close(t turn, p *place) {
 	switch p.stage {
 	case waiting:
@@ -89,7 +88,7 @@ func (d *worklist) close(t turn, p *place) {
 	}
 }
 
-// resend has a result sent again.
+// resend queues a result again.
 func (d *worklist) resend(id uint64) {
 	d.place(d.results[id], ready)
 	if !slices.Contains(d.queue, id) {
@@ -98,7 +97,7 @@ func (d *worklist) resend(id uint64) {
 	wake(d.post)
 }
 
-// done removes results that were decided on.
+// done removes decided results.
 func (d *worklist) done(ids []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,5 +108,5 @@ func (d *worklist) done(ids []uint64) {
 		delete(d.results, id)
 	}
 	d.queue = slices.DeleteFunc(d.queue, func(id uint64) bool { _, ok := d.results[id]; return !ok })
-	wake(d.work) // clients may have waited for it
+	wake(d.work) // their clients may have waiting turns
 }

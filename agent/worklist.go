@@ -19,60 +19,59 @@ type turn struct {
 	client string
 }
 
-// A turn goes from one state to the next, or away.
+// stage is how far a turn has come.
 type stage int
 
 const (
-	waiting   stage = iota // to be trained
-	training               // at the trainer's
-	declining              // to be given back
-	ready                  // on disk, to be sent
-	sent                   // maybe sent: the server is asked about it
+	waiting   stage = iota // not yet trained
+	training               // being trained
+	declining              // a decline is queued
+	ready                  // result is on disk and queued for sending
+	sent                   // possibly delivered: the next check-in asks the server
 )
 
-// place is where a turn is.
+// place is the stage of a turn and what belongs to it.
 type place struct {
 	stage  stage
-	result uint64 // of ready and sent ones
+	result uint64 // if ready or sent
 	lease  time.Duration
 }
 
-// job is what the trainer does at a time: some clients of a task.
+// job is the unit of training: some or all clients of a task.
 type job struct {
 	*loadstarv1.Task
 	clients []string
-	// cancel ends it when nobody wants it any more.
+	// cancel stops the training when its round has closed.
 	cancel context.CancelCauseFunc
 }
 
-// decline is a task that is given back, for some clients.
+// decline tells the server that some clients of a task will not be trained.
 type decline struct {
 	run     string
 	round   int64
 	clients []string
 	reason  string
-	sending bool // it must not change any more
+	sending bool // a request is in progress, so it must not change
 }
 
-// worklist is what the agent has before it. What must not be lost is in the store: the
-// worklist is made from it again, and the server gives the rest once more.
+// worklist holds the agent's open turns, jobs and results in memory. After a restart it
+// is rebuilt from the results in the store, and the server assigns the other tasks again.
 type worklist struct {
 	mu       sync.Mutex
 	hosted   map[string]bool
-	most     int // turns at a time
+	most     int // maximum number of turns
 	turns    map[turn]*place
-	jobs     []*job // in the order in which they came
-	active   *job   // the trainer's
+	jobs     []*job // in order of arrival
+	active   *job   // being trained
 	results  map[uint64]state.Result
-	queue    []uint64 // results to be sent, the oldest first
+	queue    []uint64 // results to send, oldest first
 	declines []*decline
 
-	work, post chan struct{} // something to be trained; to be sent
-	reached    chan struct{} // the server answers
+	work, post chan struct{} // signalled when there is something to train, or to send
+	reached    chan struct{} // signalled when the server answers
 }
 
-// turnsPerClient bounds how much one client can be asked for at a time, by different
-// runs.
+// turnsPerClient limits the open turns of one client, over all runs.
 const turnsPerClient = 8
 
 func newWorklist(clients []string, results []state.Result) *worklist {
@@ -84,14 +83,14 @@ func newWorklist(clients []string, results []state.Result) *worklist {
 	for _, c := range clients {
 		d.hosted[c] = true
 	}
-	for _, r := range results { // the server knows whether it has them
+	for _, r := range results { // the next check-in asks the server whether it has them
 		d.results[r.ID] = r
 		d.place(r, sent)
 	}
 	return d
 }
 
-// place puts the turns of a result into a state.
+// place moves the turns of a result to a stage.
 func (d *worklist) place(r state.Result, s stage) {
 	for _, c := range r.Clients {
 		p := d.at(turn{r.Run, r.Round, c})
@@ -99,7 +98,7 @@ func (d *worklist) place(r state.Result, s stage) {
 	}
 }
 
-// at returns where a turn is, and takes it up if it is not known.
+// at returns the place of a turn, and adds the turn if it is unknown.
 func (d *worklist) at(t turn) *place {
 	p := d.turns[t]
 	if p == nil {
@@ -109,7 +108,7 @@ func (d *worklist) at(t turn) *place {
 	return p
 }
 
-// is says whether a turn is in a state.
+// is reports whether a turn is at a stage.
 func (d *worklist) is(t turn, s stage) bool {
 	p := d.turns[t]
 	return p != nil && p.stage == s
@@ -122,8 +121,8 @@ func wake(c chan struct{}) {
 	}
 }
 
-// report lists the turns that have the agent's attention, and those that the server
-// is asked about.
+// report lists the turns that the agent is working on, and those whose results may have
+// been delivered.
 func (d *worklist) report() (training, pushed []*loadstarv1.Turns) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,7 +148,7 @@ func (d *worklist) report() (training, pushed []*loadstarv1.Turns) {
 	return training, pushed
 }
 
-// lease returns the shortest lease of what the server waits for.
+// lease returns the shortest lease among the turns that are not sent yet.
 func (d *worklist) lease() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -162,7 +161,7 @@ func (d *worklist) lease() time.Duration {
 	return least
 }
 
-// add takes a task up. What is known of its turns already stays as it is.
+// add adds the turns of a task. Turns that are already known do not change.
 func (d *worklist) add(task *loadstarv1.Task) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -174,9 +173,9 @@ func (d *worklist) add(task *loadstarv1.Task) {
 		known, ok := d.turns[t]
 		switch {
 		case ok && known.stage == sent:
-			d.resend(known.result) // it would not be asked for if it were there
+			d.resend(known.result) // the server assigned it again, so it does not have the result
 		case ok || len(d.turns) >= d.most:
-			// More than that can be asked for again later.
+			// The server assigns turns over the limit again later.
 		case !d.hosted[c]:
 			foreign = append(foreign, c)
 			d.turns[t] = &place{stage: declining}
@@ -195,8 +194,8 @@ func (d *worklist) add(task *loadstarv1.Task) {
 	}
 }
 
-// overtake gives up earlier rounds of a client that wait to be trained: nobody asks a
-// client that is still expected.
+// overtake drops an earlier round of the same client that has not been trained. The
+// server assigns a client to a new round only after it has given up the earlier one.
 func (d *worklist) overtake(by turn) {
 	for _, j := range d.jobs {
 		t := turn{j.GetRun(), j.GetRound(), by.client}
@@ -207,7 +206,7 @@ func (d *worklist) overtake(by turn) {
 	}
 }
 
-// unqueue removes a turn that waits.
+// unqueue removes a waiting turn.
 func (d *worklist) unqueue(t turn) {
 	delete(d.turns, t)
 	for i, j := range d.jobs {
@@ -222,8 +221,9 @@ func (d *worklist) unqueue(t turn) {
 	}
 }
 
-// next returns what to train now, nil if ctx ended. A client whose last result in the
-// same run is not decided on has to wait: what it keeps is not known yet.
+// next waits for a job to train, and returns nil if ctx ends. A client whose last result
+// in the same run is undecided must wait, because its personal layers depend on the
+// decision.
 func (d *worklist) next(ctx context.Context) *job {
 	for ctx.Err() == nil {
 		if j := d.take(); j != nil {
@@ -240,7 +240,7 @@ func (d *worklist) next(ctx context.Context) *job {
 func (d *worklist) take() *job {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	undecided := map[turn]bool{} // without their rounds
+	undecided := map[turn]bool{} // round is left zero
 	for _, r := range d.results {
 		for _, c := range r.Clients {
 			undecided[turn{run: r.Run, client: c}] = true
@@ -269,27 +269,27 @@ func (d *worklist) take() *job {
 	return nil
 }
 
-// begun tells how the job in hand is ended from outside.
+// begun sets the function that cancels the active job.
 func (d *worklist) begun(j *job, cancel context.CancelCauseFunc) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	j.cancel = cancel
 }
 
-// wanted says whether a client's turn of the job in hand is still to be trained.
+// wanted reports whether a client of the active job must still be trained.
 func (d *worklist) wanted(j *job, client string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.is(turn{j.GetRun(), j.GetRound(), client}, training)
 }
 
-// has says whether the worklist knows of a turn.
+// has reports whether the worklist has a client's turn of a job.
 func (d *worklist) has(j *job, client string) bool {
 	_, ok := d.turns[turn{j.GetRun(), j.GetRound(), client}]
 	return ok
 }
 
-// trained takes a result that is on disk.
+// trained queues a result that is on disk.
 func (d *worklist) trained(r state.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -299,7 +299,7 @@ func (d *worklist) trained(r state.Result) {
 	wake(d.post)
 }
 
-// decline gives clients of the job in hand back.
+// decline declines clients of the active job.
 func (d *worklist) decline(j *job, reason string, clients ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -315,8 +315,8 @@ func (d *worklist) decline(j *job, reason string, clients ...string) {
 	}
 }
 
-// giveBack has clients of a task declined, together with those of the same reason
-// that wait for it.
+// giveBack queues a decline for clients of a task. It joins a queued decline of the same
+// task and reason.
 func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, reason string) {
 	wake(d.post)
 	for _, x := range d.declines {
@@ -328,8 +328,7 @@ func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, reason string)
 	d.declines = append(d.declines, &decline{run: t.GetRun(), round: t.GetRound(), clients: clients, reason: reason})
 }
 
-// end puts the job in hand away. Clients that it did not come to an end with wait
-// again.
+// end finishes the active job and requeues the clients that were not trained.
 func (d *worklist) end(j *job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -348,7 +347,7 @@ func (d *worklist) end(j *job) {
 	}
 }
 
-// toSend returns the next thing to send: a result, a decline, or neither.
+// toSend returns the next result or decline to send, if any.
 func (d *worklist) toSend() (r *state.Result, x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -363,7 +362,7 @@ func (d *worklist) toSend() (r *state.Result, x *decline) {
 	return nil, nil
 }
 
-// later lets other results go first: it may be this one alone that cannot be sent.
+// later moves a result to the end of the queue, in case it alone cannot be sent.
 func (d *worklist) later(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -372,7 +371,7 @@ func (d *worklist) later(id uint64) {
 	}
 }
 
-// wasSent notes that the server has a result, or does not want it: it is asked.
+// wasSent records that a result was delivered or refused. The next check-in asks which.
 func (d *worklist) wasSent(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -382,7 +381,7 @@ func (d *worklist) wasSent(id uint64) {
 	d.queue = slices.DeleteFunc(d.queue, func(x uint64) bool { return x == id })
 }
 
-// declined removes a decline that the server has heard, with its turns.
+// declined removes a delivered decline and its turns.
 func (d *worklist) declined(x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

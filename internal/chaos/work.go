@@ -174,7 +174,7 @@ func (s *system) heard() (map[turn]bool, error) {
 				Names []string
 			}
 			// What a killed process could not write to the end is not a line.
-			if json.Unmarshal(line, &x) != nil || x.Msg != "counted" {
+			if json.Unmarshal(line, &x) != nil || x.Msg != "result counted" {
 				continue
 			}
 			for _, c := range x.Names {
