@@ -13,7 +13,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/lab/experiment"
-	"loadstar/lab/sim"
+	"loadstar/lab/run"
 	"loadstar/metric"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -166,7 +166,7 @@ func (c *comparison) beside(names []string, fleets []metric.Fleet) {
 }
 
 // take fills in what became of the trials.
-func (c *compared) take(done []*sim.Summary) {
+func (c *compared) take(done []*run.Summary) {
 	n := metric.Number(len(c.trials))
 	for i, t := range c.trials {
 		s := done[t]

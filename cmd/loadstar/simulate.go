@@ -134,7 +134,7 @@ func readPlan(path, data string, rounds int) (*fed.Plan, error) {
 	return p, nil
 }
 
-func printSummary(w io.Writer, s *sim.Summary, dir string) error {
+func printSummary(w io.Writer, s *run.Summary, dir string) error {
 	fmt.Fprintf(w, "%s: %s on %s, %s, %s, %s%s\n", s.Plan, s.Algorithm, s.Dataset,
 		count(s.Clients, "client"), count(s.Rounds, "round"), count(int(s.Steps), "gradient step"), generatedMark(s.Generated))
 	fmt.Fprintf(w, "test part: MASE mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",

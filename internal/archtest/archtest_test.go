@@ -49,7 +49,7 @@ var house = map[string]room{
 	"lab/experiment": {floor: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "gopkg.in/yaml.v3"},
 	"lab/sim":        {floor: 4, may: "fed fed/client fed/exact fed/recipe fed/round forecast internal/atomicfile lab/run metric nn/kernel series", external: "golang.org/x/sys"},
 	"lab/report":     {floor: 4, may: "lab/run metric", external: "gopkg.in/yaml.v3"},
-	"lab/run":        {floor: 4, may: "internal/atomicfile", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
+	"lab/run":        {floor: 4, may: "internal/atomicfile metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 
 	"fed/recipe":     {floor: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "gopkg.in/yaml.v3"},
 	"fed/round":      {floor: 3, may: "fed fed/exact nn"},

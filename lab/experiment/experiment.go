@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"loadstar/fed"
+	"loadstar/lab/run"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -56,11 +57,11 @@ func (e *Experiment) Rounds() int {
 
 // Run runs what is not finished yet, and returns the summaries in the order of the
 // trials.
-func (e *Experiment) Run(ctx context.Context) ([]*sim.Summary, error) {
+func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
-		summaries = make([]*sim.Summary, len(e.Trials))
+		summaries = make([]*run.Summary, len(e.Trials))
 		next      = make(chan int)
 		wg        sync.WaitGroup
 		mu        sync.Mutex
@@ -107,7 +108,7 @@ feed:
 	return summaries, nil
 }
 
-func (e *Experiment) trial(ctx context.Context, t Trial, progress func(sim.Progress)) (*sim.Summary, error) {
+func (e *Experiment) trial(ctx context.Context, t Trial, progress func(sim.Progress)) (*run.Summary, error) {
 	c := sim.Config{
 		Plan: t.Plan, Dataset: t.Dataset, Dir: filepath.Join(e.Dir, t.folder()), Kernel: e.Kernel,
 		Workers: 1, Memory: 512 << 20, Save: 30 * time.Second, Progress: progress,

@@ -178,7 +178,7 @@ func TestErrors(t *testing.T) {
 	if err := f.OpenTables(run.Offsets{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Finish(nil, nil, rows, struct{}{}); err != nil {
+	if err := f.Finish(nil, nil, rows, &run.Summary{}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := l.errors(trial)

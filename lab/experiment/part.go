@@ -10,7 +10,6 @@ import (
 	"strconv"
 
 	"loadstar/lab/run"
-	"loadstar/lab/sim"
 	"loadstar/metric"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -214,7 +213,7 @@ func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error
 
 // test counts, for every method but one, the clients on which that one's forecasts
 // are better, worse, or not different by more than chance: of all seeds together.
-func (l *Lab) test(e *Experiment, done []*sim.Summary, p *Part, rows []row) error {
+func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) error {
 	if p.Against == "" {
 		return nil
 	}

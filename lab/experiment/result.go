@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"loadstar/lab/sim"
+	"loadstar/lab/run"
 	"loadstar/metric"
 )
 
@@ -63,7 +63,7 @@ func ofFleet(f metric.Fleet) map[string]float64 {
 
 // outcome is a finished run.
 type outcome struct {
-	*sim.Summary // nil if it diverged
+	*run.Summary // nil if it diverged
 	validation   validation
 }
 

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -114,23 +113,13 @@ func ReadRun(dir string) (*Run, error) {
 }
 
 func (r *Run) readHead(dir string) error {
-	text, err := os.ReadFile(filepath.Join(dir, "summary.json"))
+	s, err := run.ReadSummary(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dir, ErrNoRun)
 	} else if err != nil {
 		return err
 	}
-	var s struct {
-		Plan, Algorithm, Dataset string
-		Generated                bool
-		Rounds, Clients          int
-		Steps                    int64
-		Seconds                  struct{ Train float64 }
-	}
-	if err := json.Unmarshal(text, &s); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(dir, "summary.json"), err)
-	}
-	text, err = os.ReadFile(filepath.Join(dir, "plan.yaml"))
+	text, err := os.ReadFile(filepath.Join(dir, "plan.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s: %w", dir, ErrNoRun)
 	} else if err != nil {

@@ -85,10 +85,11 @@ func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool,
 			}
 		}
 	}
-	summary := map[string]any{
-		"plan": plan, "algorithm": algorithm, "dataset": filepath.Base(filepath.Dir(dir)), "generated": generated,
-		"clients": len(names), "rounds": 6, "steps": 120, "seconds": map[string]float64{"train": 1.5},
+	summary := &run.Summary{
+		Plan: plan, Algorithm: algorithm, Dataset: filepath.Base(filepath.Dir(dir)), Generated: generated,
+		Clients: len(names), Rounds: 6, Steps: 120,
 	}
+	summary.Seconds.Train = 1.5
 	if err := f.Finish(clients, profile, forecasts, summary); err != nil {
 		t.Fatal(err)
 	}

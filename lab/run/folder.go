@@ -272,10 +272,9 @@ func (f *Folder) Load() ([]byte, error) {
 	return text, err
 }
 
-// Finish writes what there is in the end: the tables of clients, profile and
-// forecasts, the twins of the others, and last the summary, by which a finished run
-// is known.
-func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecast, summary any) error {
+// Finish writes the tables of clients, profile and forecasts, the Parquet copies of the
+// other tables, and the summary last: its presence marks a finished run.
+func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecast, summary *Summary) error {
 	if _, err := f.Flush(); err != nil {
 		return err
 	}
@@ -290,15 +289,12 @@ func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecas
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(f.Summary(), func(w *os.File) error {
+	return atomicfile.Write(f.path(summaryName), func(w *os.File) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		return enc.Encode(summary)
 	})
 }
-
-// Summary is the file that a finished run has.
-func (f *Folder) Summary() string { return f.path("summary.json") }
 
 // Shared is the file of the shared weights.
 func (f *Folder) Shared() string { return f.path("shared.safetensors") }

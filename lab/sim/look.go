@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,7 +24,7 @@ const (
 
 // Look says how far the configured run is in its folder, and what came of it if it
 // is finished. A run of another plan there is an error.
-func Look(c Config) (*Summary, State, error) {
+func Look(c Config) (*run.Summary, State, error) {
 	plan, err := recipe.Write(c.Plan)
 	if err != nil {
 		return nil, Empty, err
@@ -38,18 +37,14 @@ func Look(c Config) (*Summary, State, error) {
 		return nil, Empty, err
 	}
 	defer f.Close()
-	text, err := os.ReadFile(f.Summary())
+	s, err := run.ReadSummary(c.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Begun, nil
 	} else if err != nil {
 		return nil, Begun, err
 	}
-	var s Summary
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, Begun, fmt.Errorf("%s: %w", f.Summary(), err)
-	}
 	if now := fingerprint(c.Dataset); s.Data != now || s.Kernel != c.Kernel.Name() {
 		return nil, Begun, fmt.Errorf("%s has a finished run of %s with the %s kernels, and this is %s with %s: choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
 	}
-	return &s, Finished, nil
+	return s, Finished, nil
 }

@@ -98,7 +98,7 @@ func (s *simulation) finish(ctx context.Context) error {
 	if s.summary.Weights, err = s.writeWeights(ctx); err != nil {
 		return err
 	}
-	s.summary.scored(metric.NewFleet(fleet), s.machine.Round(), start())
+	summarizeScores(&s.summary, metric.NewFleet(fleet), s.machine.Round(), start())
 	profile, forecasts := gather(details)
 	if err := s.folder.Finish(rows, profile, forecasts, &s.summary); err != nil {
 		return err

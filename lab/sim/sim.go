@@ -54,7 +54,7 @@ type Progress struct {
 }
 
 // Run simulates a run to its end. If it is interrupted, what it saved last stands.
-func Run(ctx context.Context, c Config) (*Summary, error) {
+func Run(ctx context.Context, c Config) (*run.Summary, error) {
 	plan, err := recipe.Write(c.Plan)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ type simulation struct {
 	flights map[round.Assignment]*flight
 	fold    *round.Fold
 
-	summary   Summary
+	summary   run.Summary
 	mase      float64 // at the last evaluation
 	steps     int64   // in this process
 	saved     time.Time
@@ -175,7 +175,7 @@ func newSimulation(c Config) (*simulation, error) {
 		workers[i] = s.newWorker()
 	}
 	s.pool = newPool(workers)
-	s.summary = Summary{
+	s.summary = run.Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
 		Data: fingerprint(c.Dataset), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
 		Down: s.traffic().Down, Up: s.traffic().Up,
@@ -275,7 +275,7 @@ func (s *simulation) train(ctx context.Context) error {
 		}
 	}
 	s.land() // workers must not be asked for their times while they are at work
-	s.summary.trained(time.Since(start), s.steps, s.pool.workers)
+	summarizeTraining(&s.summary, time.Since(start), s.steps, s.pool.workers)
 	return nil
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/lab/run"
 	"loadstar/nn/kernel"
 	"loadstar/nn/safetensors"
 	"loadstar/series"
@@ -169,7 +170,7 @@ func (b *bench) folder() string { return filepath.Join(b.dir, fmt.Sprint(b.n.Add
 
 // outcome is what a run left behind.
 type outcome struct {
-	*Summary
+	*run.Summary
 	files    map[string]string // as comparable reads them
 	shared   []float32
 	personal map[string][]float32 // by client

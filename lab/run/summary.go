@@ -1,0 +1,71 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"loadstar/metric"
+)
+
+const summaryName = "summary.json"
+
+// Summary holds the figures of a finished run. Seconds and the rates per second describe
+// only the process that finished it.
+type Summary struct {
+	Plan      string `json:"plan"`
+	Algorithm string `json:"algorithm"`
+	Dataset   string `json:"dataset"`
+	Generated bool   `json:"generated"`
+	// Data is the fingerprint of the dataset's content.
+	Data    string `json:"data"`
+	Kernel  string `json:"kernel"`
+	Clients int    `json:"clients"`
+	// LeftOut lists the meters without a complete training example.
+	LeftOut []string `json:"left_out,omitempty"`
+	// Weights is the SHA-256 of the list that sha256sum prints for
+	// shared.safetensors and personal/*.
+	Weights string `json:"weights_sha256"`
+	Rounds  int    `json:"rounds"`
+	Steps   int64  `json:"steps"`
+	// StepsPerS counts gradient steps per second of training, overhead included.
+	StepsPerS float64 `json:"steps_per_s"`
+	// EngineShare is the share of the workers' time spent on gradients and optimizer
+	// steps.
+	EngineShare float64 `json:"engine_share"`
+	Workers     int     `json:"workers"`
+	// RSS is the peak memory of the process.
+	RSS  int64 `json:"rss_bytes"`
+	MASE struct {
+		Mean     metric.Number `json:"mean"`
+		Median   metric.Number `json:"median"`
+		BelowOne metric.Number `json:"below_one"`
+	} `json:"mase"`
+	MAE metric.Number `json:"mae"`
+	// Fleet has the distribution of every metric over clients.
+	Fleet metric.Fleet `json:"fleet,omitempty"`
+	// Down and Up are the bytes that one client receives and sends in a round.
+	Down    int64 `json:"bytes_down_per_turn"`
+	Up      int64 `json:"bytes_up_per_turn"`
+	Seconds struct {
+		Prepare float64 `json:"prepare"`
+		Train   float64 `json:"train"`
+		Score   float64 `json:"score"`
+	} `json:"seconds"`
+}
+
+// ReadSummary reads the summary in the folder of a run. The error is fs.ErrNotExist if
+// the run is not finished.
+func ReadSummary(dir string) (*Summary, error) {
+	path := filepath.Join(dir, summaryName)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	s := new(Summary)
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
