@@ -617,7 +617,7 @@ func TestOthersClients(t *testing.T) {
 	}
 }
 
-// Who was revoked is refused from the next call on, and nobody waits for it.
+// A revoked agent is refused from its next call on, and no round waits for it.
 func TestRevocation(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -649,21 +649,33 @@ func TestRevocation(t *testing.T) {
 	}
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: a.id})
 	must(t, err)
-	calls := map[string]func() error{
-		"check-in": func() error { return second(a.CheckIn(t.Context(), &v1.CheckInRequest{})) },
-		"push":     func() error { return second(a.Push(t.Context(), st.update(task, "a1", 1))) },
-		"decline": func() error {
+	// Push first: it does not look up an agent that has just checked in, so it relies on the
+	// revocation to end that trust.
+	calls := []struct {
+		what string
+		call func() error
+	}{
+		{"push", func() error { return second(a.Push(t.Context(), st.update(task, "a1", 1))) }},
+		{"decline", func() error {
 			return second(a.Decline(t.Context(), &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Clients: []string{"a1"}}}))
-		},
-		"announce": func() error {
+		}},
+		{"check-in", func() error { return second(a.CheckIn(t.Context(), &v1.CheckInRequest{})) }},
+		{"announce", func() error {
 			return second(a.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a9"}, StepSeconds: 1}))
-		},
-		"renew": func() error { return second(a.Renew(t.Context(), &v1.RenewRequest{})) },
+		}},
+		{"renew", func() error { return second(a.Renew(t.Context(), &v1.RenewRequest{})) }},
+	}
+	before = st.refused()["revoked"]
+	for _, c := range calls {
+		st.wantCode(c.what, c.call(), connect.CodePermissionDenied)
+	}
+	if n := st.refused()["revoked"] - before; n != float64(len(calls)) {
+		t.Errorf("%g of %d calls were counted as refused", n, len(calls))
 	}
 	st.soon("the coordinator has withdrawn what they were asked", func() bool { return !strings.Contains(st.dump(), `"a1" %!q(int64=1)`) && leases(st) == 1 })
 	st.unharmed("a revoked agent", "revoked", float64(len(calls)+1), func() {
-		for what, call := range calls {
-			st.wantCode(what, call(), connect.CodePermissionDenied)
+		for _, c := range calls {
+			st.wantCode(c.what, c.call(), connect.CodePermissionDenied)
 		}
 		if r, err := a.http.Get(st.url + "/v1/blobs/" + task.Weights); err != nil || r.StatusCode != http.StatusForbidden {
 			t.Error(r, err)

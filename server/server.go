@@ -294,7 +294,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 		Certificates: s.Certificates, Lease: s.Lease, Pace: s.pace(),
 		Clients: s.AgentClients, Uploads: maxUploads, Log: s.Log, Metrics: s.registry,
 	})
-	w := operator.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Closing: ctx.Done(), Log: s.Log}
+	w := operator.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}

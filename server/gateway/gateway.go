@@ -81,9 +81,10 @@ type Gateway struct {
 	looking sync.Mutex    // held by who asks the bus
 	carries time.Time     // guarded by looking: until then it is taken to carry something
 
-	mu      sync.Mutex
-	seen    map[string]bool      // since the last time this was stored
-	trusted map[string]time.Time // until when agents that were found to be allowed are
+	trust *trust
+
+	mu   sync.Mutex
+	seen map[string]bool // since the last time this was stored
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -99,7 +100,6 @@ const (
 	adjustWithin  = 30 * time.Second
 	seenEvery     = time.Minute
 	seenAtMost    = 100_000
-	trustFor      = time.Second
 	nameBytes     = 128
 	// turnsOfClient bounds how many runs a client takes part in at a time, as agents do;
 	// a round of a run is named once.
@@ -114,7 +114,7 @@ const (
 func New(c Config) *Gateway {
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), seen: map[string]bool{}, trusted: map[string]time.Time{}, calls: calls{of: map[string]underWay{}},
+		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), trust: newTrust(), seen: map[string]bool{}, calls: calls{of: map[string]underWay{}},
 	}
 }
 
@@ -189,8 +189,9 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	if err != nil {
 		return c, err
 	}
+	lookup := g.trust.begin()
 	c, err = g.Ledger.Caller(ctx, id)
-	g.trust(id, err == nil && !c.Revoked)
+	g.trust.end(id, lookup, err == nil && !c.Revoked)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound), err == nil && c.Revoked:
 		g.metrics.refused.WithLabelValues("revoked").Inc()
@@ -201,33 +202,21 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	return c, nil
 }
 
-// trust notes whether an agent may call.
-func (g *Gateway) trust(id string, may bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.trusted) >= seenAtMost {
-		clear(g.trusted) // they are looked up again
-	}
-	delete(g.trusted, id)
-	if may {
-		g.trusted[id] = time.Now().Add(trustFor)
-	}
-}
-
-// may returns who calls if it may, or might a moment ago: what it fetches and sends
-// follows its check-in, and what a revoked agent sends is not counted.
+// may returns the agent that calls if the ledger allows it, or allowed it within the last
+// trustFor.
 func (g *Gateway) may(ctx context.Context) (id string, err error) {
 	if id, err = g.identity(ctx); err != nil {
 		return "", err
 	}
-	g.mu.Lock()
-	until := g.trusted[id]
-	g.mu.Unlock()
-	if time.Now().After(until) {
+	if !g.trust.has(id) {
 		_, err = g.caller(ctx)
 	}
 	return id, err
 }
+
+// Revoked refuses all calls of a revoked agent that begin after it returns. Call it after
+// the ledger has stored the revocation. Gateways in other processes follow within a second.
+func (g *Gateway) Revoked(agent string) { g.trust.drop(agent) }
 
 func (g *Gateway) identity(ctx context.Context) (string, error) {
 	who, ok := pki.From(ctx)

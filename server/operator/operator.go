@@ -30,6 +30,8 @@ type Config struct {
 	Hub string
 	// Wake tells the coordinator that there is something to do.
 	Wake func(run string)
+	// Revoked is called with a revoked agent before its operator gets an answer.
+	Revoked func(agent string)
 	// Closing ends when the server does: nobody is to wait for those who watch.
 	Closing <-chan struct{}
 	Log     *slog.Logger
@@ -158,6 +160,8 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 	switch now := time.Now(); {
 	case r.Agent != "" && r.Client == "":
 		err = o.Ledger.RevokeAgent(ctx, r.Agent, who, now)
+		// Also after an error: the ledger may have committed and lost the connection.
+		o.Revoked(r.Agent)
 	case r.Client != "" && r.Agent == "":
 		err = o.Ledger.RevokeClient(ctx, r.Client, who, now)
 	default:

@@ -46,9 +46,10 @@ type desk struct {
 	http    *http.Client
 	closing chan struct{}
 
-	mu    sync.Mutex
-	woken []string
-	who   pki.Identity
+	mu      sync.Mutex
+	woken   []string
+	revoked []string
+	who     pki.Identity
 }
 
 var pin = jointoken.PinOf([]byte("root"))
@@ -59,7 +60,7 @@ func newDesk(t *testing.T) *desk {
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	d := &desk{T: t, ledger: l, closing: make(chan struct{}), who: pki.Identity{Role: pki.Operator, ID: "local"}}
-	h := New(Config{Ledger: l, Pin: pin, Wake: d.wake, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
+	h := New(Config{Ledger: l, Pin: pin, Wake: d.wake, Revoked: d.revoke, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		who := d.who
@@ -79,6 +80,16 @@ func (d *desk) wake(run string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.woken = append(d.woken, run)
+}
+
+// revoke notes an agent, if the ledger has stored its revocation by then.
+func (d *desk) revoke(agent string) {
+	if c, err := d.ledger.Caller(d.Context(), agent); err != nil || !c.Revoked {
+		agent += " is not revoked"
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.revoked = append(d.revoked, agent)
 }
 
 func (d *desk) code(what string, err error, want connect.Code) {
@@ -222,6 +233,9 @@ func TestClients(t *testing.T) {
 	must(t, err)
 	_, err = d.Revoke(t.Context(), &v1.RevokeRequest{Agent: "b"})
 	must(t, err)
+	if !slices.Equal(d.revoked, []string{"b"}) {
+		t.Errorf("the gateway heard of %q", d.revoked)
+	}
 	s, err := d.ListClients(t.Context(), &v1.ListClientsRequest{Limit: 1000})
 	must(t, err)
 	for _, c := range s.Clients {

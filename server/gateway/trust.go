@@ -1,0 +1,67 @@
+package gateway
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// trustFor bounds how long a gateway relies on an earlier lookup of an agent. A
+	// revocation made in another process takes effect here after this time at the latest.
+	trustFor    = time.Second
+	trustAtMost = 100_000 // agents
+)
+
+// trust caches which agents the ledger allowed to call. An agent fetches weights and sends
+// results right after a check-in, which has just looked it up.
+// It is safe for concurrent use.
+type trust struct {
+	mu    sync.Mutex
+	until map[string]time.Time // by agent
+	drops uint64               // how often drop was called
+}
+
+// lookup is a query of the ledger that is under way.
+type lookup struct {
+	began time.Time
+	drops uint64
+}
+
+func newTrust() *trust { return &trust{until: map[string]time.Time{}} }
+
+// begin starts a lookup. Call it before the ledger is asked.
+func (t *trust) begin() lookup {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return lookup{time.Now(), t.drops}
+}
+
+// end stores the outcome of a lookup. It does not trust an agent if any was dropped during
+// the lookup: the ledger may have answered before the revocation.
+func (t *trust) end(agent string, l lookup, allowed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.until, agent)
+	if !allowed || l.drops != t.drops {
+		return
+	}
+	if len(t.until) >= trustAtMost {
+		clear(t.until) // the agents are looked up again
+	}
+	t.until[agent] = l.began.Add(trustFor)
+}
+
+// has reports whether an agent was allowed within the last trustFor.
+func (t *trust) has(agent string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Now().Before(t.until[agent])
+}
+
+// drop forgets an agent, and the outcome of lookups that are under way.
+func (t *trust) drop(agent string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.drops++
+	delete(t.until, agent)
+}

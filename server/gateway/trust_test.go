@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestTrust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newTrust()
+		if x.has("a") {
+			t.Error("an agent that was never looked up is trusted")
+		}
+		x.end("a", x.begin(), true)
+		time.Sleep(trustFor - 1)
+		if !x.has("a") || x.has("b") {
+			t.Error("an agent must be trusted for a second, and no other")
+		}
+		time.Sleep(1)
+		if x.has("a") {
+			t.Error("trusted for longer than a second")
+		}
+		// The second begins with the lookup: its answer may be as old.
+		l := x.begin()
+		time.Sleep(trustFor)
+		x.end("a", l, true)
+		if x.has("a") {
+			t.Error("trusted for a second after a lookup that took a second")
+		}
+		// A lookup that finds an agent revoked ends the trust that an earlier one left.
+		x.end("a", x.begin(), true)
+		x.end("a", x.begin(), false)
+		if x.has("a") {
+			t.Error("trusted after a lookup has found it revoked")
+		}
+		// A revocation also cancels the lookups that are under way.
+		x.end("a", x.begin(), true)
+		l = x.begin()
+		x.drop("a")
+		if x.has("a") {
+			t.Error("trusted after its revocation")
+		}
+		x.end("a", l, true)
+		if x.has("a") {
+			t.Error("trusted by a lookup that began before its revocation")
+		}
+	})
+}
+
+// A revocation takes effect at once in the gateway that is told of it, and after trustFor at
+// the latest in one that is not.
+func TestRevoked(t *testing.T) {
+	g, h := newGateway(t)
+	fetch := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/blobs/"+strings.Repeat("0", 64), nil))
+		return w.Code
+	}
+	// The clock does not decide: the trust that a lookup left has a long time to go, or none.
+	trustUntil := func(end time.Time) {
+		g.trust.mu.Lock()
+		defer g.trust.mu.Unlock()
+		g.trust.until["agent"] = end
+	}
+	const allowed = http.StatusNotFound // there is no such blob
+	if code := fetch(); code != allowed {
+		t.Fatalf("before: %d", code)
+	}
+	must(t, g.Ledger.RevokeAgent(t.Context(), "agent", "test", time.Now()))
+	trustUntil(time.Now().Add(time.Hour))
+	if code := fetch(); code != allowed {
+		t.Errorf("revoked by another process, still trusted: %d", code)
+	}
+	trustUntil(time.Now())
+	if code := fetch(); code != http.StatusForbidden {
+		t.Errorf("revoked by another process, no longer trusted: %d", code)
+	}
+	trustUntil(time.Now().Add(time.Hour))
+	g.Revoked("agent")
+	if code := fetch(); code != http.StatusForbidden {
+		t.Errorf("revoked by this process: %d", code)
+	}
+}
