@@ -1,3 +1,3 @@
-// Package archtest holds the architecture as a test: which package may import
-// which, and that each says what it is for.
+// Package archtest tests the architecture: which package may import which, and
+// that every package has a package comment.
 package archtest
