@@ -16,11 +16,12 @@ import (
 	"connectrpc.com/connect"
 )
 
-// errOtherRoot is that of a server which does not show the root that a token names.
-var errOtherRoot = errors.New("the server is not the one that made this token, and the token was not sent: check the address, or get a token from this server's operator")
+// errOtherRoot is returned for a server that does not present the root that the token
+// names.
+var errOtherRoot = errors.New("this server did not create the token, so the token was not sent: check the address, or get a token from the operator of this server")
 
-// explained is an error in the words of what somebody in front of a meter cabinet can
-// do about it. It reads as what it says, and is what it was.
+// explained wraps an error with a text that tells an installer what to do. Error returns
+// only the text; Unwrap returns the cause.
 type explained struct {
 	says string
 	err  error
@@ -29,7 +30,8 @@ type explained struct {
 func (e *explained) Error() string { return e.says }
 func (e *explained) Unwrap() error { return e.err }
 
-// explain says what went wrong in a call, and what to do if the server refuses it.
+// explain describes why a call failed. The text refused says what to do if the server
+// refused the call.
 func explain(doing, server string, err error, refused string) error {
 	says := why(err)
 	var answer *connect.Error
@@ -38,9 +40,9 @@ func explain(doing, server string, err error, refused string) error {
 		case connect.CodeUnauthenticated, connect.CodePermissionDenied:
 			says = fmt.Sprintf("the server refuses (%s): %s", clean(answer.Message()), refused)
 		case connect.CodeUnavailable, connect.CodeResourceExhausted:
-			says = fmt.Sprintf("the server cannot be reached or is busy (%s): try again in a while", clean(answer.Message()))
+			says = fmt.Sprintf("the server cannot be reached or is busy (%s): try again later", clean(answer.Message()))
 		case connect.CodeUnimplemented:
-			says = fmt.Sprintf("what answers there is no Loadstar server, or an older one (%s)", clean(answer.Message()))
+			says = fmt.Sprintf("the address does not belong to a Loadstar server, or its version is too old (%s)", clean(answer.Message()))
 		default:
 			says = clean(answer.Message())
 		}
@@ -50,7 +52,7 @@ func explain(doing, server string, err error, refused string) error {
 	return fmt.Errorf("%s %s: %w", doing, server, &explained{says, err})
 }
 
-// why explains what kept a call from being answered; it is empty if that is not why.
+// why explains a failure to get any response. It returns "" for other errors.
 func why(err error) string {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -65,56 +67,56 @@ func why(err error) string {
 	case errors.Is(err, errOtherRoot):
 		return errOtherRoot.Error()
 	case errors.Is(err, context.Canceled):
-		return "given up before there was an answer"
+		return "cancelled before the server responded"
 	case errors.As(err, &unknown):
-		return "the server's certificate is of another root than the one that this agent trusts: is this the right address, and nobody in between?"
+		return "the server's certificate does not come from the root that this agent trusts: check the address, and check for an intercepting proxy"
 	case errors.As(err, &names):
-		return fmt.Sprintf("the server's certificate is for %s, and not for %s: use what it is for, or have the server's operator add this",
+		return fmt.Sprintf("the server's certificate is valid for %s, not for %s: use a valid name, or ask the server's operator to add this one with serve --host",
 			certified(names.Certificate), names.Host)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
-		return fmt.Sprintf("the server's certificate: %v; if it is right, tell the server's operator", wrongTime(invalid.Cert, time.Now()))
+		return fmt.Sprintf("the server's certificate: %v; if the clock is right, tell the server's operator", wrongTime(invalid.Cert, time.Now()))
 	case errors.As(err, &invalid):
-		return "the server shows a certificate that is no server's: is this the right address, and nobody in between?"
+		return "the certificate is not valid for a server: check the address, and check for an intercepting proxy"
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
-		return "what answers there does not speak TLS: is this the server's port?"
+		return "the port does not speak TLS: check the port number"
 	case errors.As(err, &lookup) && lookup.IsNotFound:
-		return fmt.Sprintf("there is no host %s: check the address, and this network's DNS", lookup.Name)
+		return fmt.Sprintf("host %s not found: check the address and the DNS of this network", lookup.Name)
 	case errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "expired certificate"):
-		return "the server finds this agent's certificate expired: check this machine's clock; if it is right, join again with a new token"
+		return "the server reports that this agent's certificate has expired: check this machine's clock; if it is right, join again with a new token"
 	case errors.As(err, &op) && op.Op == "remote error":
-		return fmt.Sprintf("the server broke off (%v): it does not accept this agent's certificate, or does not speak TLS 1.3", op.Err)
+		return fmt.Sprintf("the server closed the connection (%v): it does not accept this agent's certificate or does not support TLS 1.3", op.Err)
 	case errors.As(err, &op) && op.Op == "proxyconnect":
-		return fmt.Sprintf("no connection through the proxy that the environment names (%v)", op.Err)
+		return fmt.Sprintf("cannot connect through the proxy set in the environment (%v)", op.Err)
 	case errors.As(err, &op) && op.Op == "dial":
-		return fmt.Sprintf("no connection (%v): is the address right, the server running, and its port open from here?", op)
+		return fmt.Sprintf("cannot connect (%v): check that the address is right, the server is running, and its port is reachable", op)
 	case errors.As(err, &late) && late.Timeout():
-		return "no answer in time: is the network working?"
+		return "timed out: check the network"
 	}
 	return ""
 }
 
-// wrongTime says what is wrong with a certificate that is not valid now.
+// wrongTime explains why a certificate is not valid now.
 func wrongTime(c *x509.Certificate, now time.Time) error {
 	const form = "2006-01-02 15:04 MST"
 	if now.Before(c.NotBefore) {
-		return fmt.Errorf("it is valid from %s on, and this machine's clock says %s: set the clock", c.NotBefore.UTC().Format(form), now.UTC().Format(form))
+		return fmt.Errorf("it is valid from %s, and this machine's clock says %s: set the clock", c.NotBefore.UTC().Format(form), now.UTC().Format(form))
 	}
 	return fmt.Errorf("it expired on %s, and this machine's clock says %s: check the clock", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
 }
 
-// certified lists what a server's certificate is for.
+// certified lists the hosts in a server's certificate.
 func certified(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
 		all = append(all, ip.String())
 	}
 	if len(all) == 0 {
-		return "no host at all"
+		return "no host"
 	}
 	return clean(strings.Join(all, ", "))
 }
 
-// clean makes what a server said fit to be printed.
+// clean makes a server's text safe to print.
 func clean(text string) string {
 	const most = 300
 	text = strings.Map(func(r rune) rune {

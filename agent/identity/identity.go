@@ -1,5 +1,5 @@
-// Package identity is who an agent is: the key and the certificate that it shows to
-// its server, how it gets them for a join token, and how it renews them.
+// Package identity manages an agent's key and certificate: it gets them for a join token,
+// stores them, and renews them.
 package identity
 
 import (
@@ -19,39 +19,39 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// file holds everything, so that it is replaced as one: the server's address, the
-// key, its certificate and the root.
+// file holds the server's address, the key, its certificate and the root. A single file
+// can be replaced atomically.
 const file = "identity.pem"
 
-// Names of what the file says in plain text.
+// Names of the plain-text headers in the file.
 const (
 	noteServer = "Server"
 	noteAgent  = "Agent"
 )
 
-// ErrNotJoined is that of a folder without an identity.
+// ErrNotJoined means that the folder has no identity.
 var ErrNotJoined = errors.New("this agent has not joined a server: run 'loadstar agent join' first")
 
-// Identity is an agent's key and certificate, in its folder. If the machine stops at
-// any moment, the file there holds the old pair or the new one, whole. An Identity is
-// safe for concurrent use; of several processes, one uses a folder.
+// Identity is an agent's key and certificate in its folder. If the machine stops, the
+// file holds either the complete old pair or the complete new one. An Identity is safe
+// for concurrent use, but only one process may use a folder.
 type Identity struct {
 	path   string
 	id     string
 	server string
 	client *http.Client
 
-	renewing sync.Mutex // held while a renewal is under way
+	renewing sync.Mutex // held during a renewal
 	current  atomic.Pointer[use]
 }
 
-// use is a pair and the connections that show it.
+// use is a key pair with the connections that present it.
 type use struct {
 	mtls.Credentials
 	transport *http.Transport
 }
 
-// Open opens the identity in a folder. An expired one is opened too: see Expires.
+// Open opens the identity in a folder, even if it has expired: see Expires.
 func Open(dir string) (*Identity, error) {
 	path := filepath.Join(dir, file)
 	text, err := mtls.ReadPrivate(path)
@@ -62,7 +62,7 @@ func Open(dir string) (*Identity, error) {
 	}
 	i, err := parse(path, text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; remove it, and join again with a new token", path, err)
+		return nil, fmt.Errorf("%s: %w; remove it and join again with a new token", path, err)
 	}
 	return i, nil
 }
@@ -73,14 +73,14 @@ func parse(path string, text []byte) (*Identity, error) {
 		return nil, err
 	}
 	if b.Key == nil || len(b.Certificates) != 2 {
-		return nil, errors.New("it should hold a key, its certificate and the root")
+		return nil, errors.New("the file must hold a key, its certificate and the root")
 	}
 	id, server := b.Notes[noteAgent], b.Notes[noteServer]
 	if err := checkID(id); err != nil {
 		return nil, err
 	}
 	if address, err := parseServer(server); err != nil || address != server {
-		return nil, fmt.Errorf("its server %q is no https address", server)
+		return nil, fmt.Errorf("its server %q is not an https address", server)
 	}
 	c := mtls.Credentials{Key: b.Key, Leaf: b.Certificates[0], Root: b.Certificates[1]}
 	if err := c.Check(); err != nil {
@@ -96,7 +96,7 @@ func newIdentity(path, id, server string, c mtls.Credentials) *Identity {
 	return i
 }
 
-// put makes all requests from now on show this pair.
+// put makes all further requests present this pair.
 func (i *Identity) put(c mtls.Credentials) {
 	was := i.current.Swap(&use{Credentials: c, transport: mtls.AgentTransport(c.TLS())})
 	if was != nil {
@@ -117,46 +117,46 @@ func (i *Identity) store(c mtls.Credentials) error {
 	return mtls.WritePrivate(i.path, text)
 }
 
-// ID returns the name that the server gave to the agent.
+// ID returns the name that the server assigned to the agent.
 func (i *Identity) ID() string { return i.id }
 
-// Server returns the server's address, such as https://loadstar.example:8443.
+// Server returns the server's address, such as https://loadstar.example:7443.
 func (i *Identity) Server() string { return i.server }
 
-// Expires returns when the certificate does.
+// Expires returns when the certificate expires.
 func (i *Identity) Expires() time.Time { return i.current.Load().Leaf.NotAfter }
 
-// HTTPClient returns the client for calls to the server: each shows the newest
-// certificate, and trusts nothing but the server's root. It sets no limit to how long
-// an answer takes as long as some of it arrives: that is the caller's context's.
+// HTTPClient returns the client for calls to the server. Each call presents the newest
+// certificate and trusts only the server's root. The client sets no timeout on a
+// response that makes progress; use a context for that.
 func (i *Identity) HTTPClient() *http.Client { return i.client }
 
-// newest sends requests over the connections of the newest pair. A request that is
-// under way when the pair is replaced ends on the connection that it began on.
+// newest sends requests over connections of the newest pair. A request that is in
+// progress when the pair is replaced finishes on its old connection.
 type newest Identity
 
 func (n *newest) RoundTrip(r *http.Request) (*http.Response, error) {
-	// An agent sends little, so that every line of it counts; nobody reads this one.
+	// An agent's requests are small, and the server does not read this header.
 	r = r.Clone(r.Context())
 	r.Header.Set("User-Agent", "")
 	return n.current.Load().transport.RoundTrip(r)
 }
 
-// CloseIdleConnections is what http.Client looks for.
+// CloseIdleConnections implements the interface that http.Client looks for.
 func (n *newest) CloseIdleConnections() { n.current.Load().transport.CloseIdleConnections() }
 
-// maxID is longer than any name that a server gives.
+// maxID is longer than any name that a server assigns.
 const maxID = 256
 
-// checkID refuses what could not be written to the file and read back.
+// checkID refuses a name that cannot be written to the file and read back.
 func checkID(id string) error {
 	if id == "" || len(id) > maxID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return fmt.Errorf("%.*q is no agent's name", maxID, id)
+		return fmt.Errorf("%.*q is not a valid agent name", maxID, id)
 	}
 	return nil
 }
 
-// parseServer returns a server's address in its one spelling.
+// parseServer returns a server's address in canonical form.
 func parseServer(server string) (string, error) {
 	text := strings.TrimSpace(server)
 	if !strings.Contains(text, "://") {
@@ -164,7 +164,7 @@ func parseServer(server string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	wrong := func(why string) (string, error) {
-		return "", fmt.Errorf("the server's address %q %s: it should be like https://loadstar.example:8443", server, why)
+		return "", fmt.Errorf("the server's address %q %s: want an address such as https://loadstar.example:7443", server, why)
 	}
 	switch {
 	case err != nil:

@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// patience is how long a call may take that gets a certificate.
+	// patience is the timeout of a call that gets a certificate.
 	patience = time.Minute
-	// maxAnswer is many times what certificates take.
+	// maxAnswer is many times the size of a response with certificates.
 	maxAnswer = 1 << 16
-	// maxName is how much of a machine's name is sent: what a server takes.
+	// maxName is the longest machine name that a server accepts.
 	maxName = 128
 )
 
-// Join makes the agent of a folder known to a server, by a token that an operator
-// made there. Name is the machine's, for people to read. The token's secret is sent
-// only to the server whose root the token names. A folder that has an identity
-// keeps it, unless that has expired.
+// Join registers the agent of a folder with a server, using a token that an operator of
+// the server created. The name is the machine's, for people to read. Join sends the
+// token's secret only to the server whose root the token names. It fails if the folder
+// already has an identity that has not expired.
 func Join(ctx context.Context, dir, server, token, name string) (*Identity, error) {
 	tok, err := jointoken.Parse(token)
 	if err != nil {
@@ -67,21 +67,21 @@ func Join(ctx context.Context, dir, server, token, name string) (*Identity, erro
 		err = checkID(answer.GetAgent())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("joining %s: the server's answer: %w", server, err)
+		return nil, fmt.Errorf("joining %s: invalid response: %w", server, err)
 	}
 	i := newIdentity(filepath.Join(dir, file), answer.GetAgent(), server, c)
 	if err := i.store(c); err != nil {
-		return nil, fmt.Errorf("joined %s as %s, but the certificate cannot be stored: %w; join again when that is mended", server, i.id, err)
+		return nil, fmt.Errorf("joined %s as %s, but cannot store the certificate: %w; solve this and join again", server, i.id, err)
 	}
 	return i, nil
 }
 
-// prepare checks that the folder can take an identity, before a token is spent on it.
+// prepare checks that the folder can store an identity before the token is used up.
 func prepare(dir string, now time.Time) error {
 	i, err := Open(dir)
 	switch {
 	case err == nil && now.Before(i.Expires()):
-		return fmt.Errorf("this agent has joined %s already, as %s: to join anew, stop it and remove %s", i.server, i.id, i.path)
+		return fmt.Errorf("this agent has already joined %s as %s: to join again, stop it and remove %s", i.server, i.id, i.path)
 	case err != nil && !errors.Is(err, ErrNotJoined):
 		return err
 	}
@@ -90,12 +90,12 @@ func prepare(dir string, now time.Time) error {
 	}
 	f, err := os.CreateTemp(dir, "."+file+".*")
 	if err != nil {
-		return fmt.Errorf("nothing can be stored in %s: %w", dir, err)
+		return fmt.Errorf("cannot write to %s: %w", dir, err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// newKey returns a key, and the request for its certificate.
+// newKey returns a new key and a certificate request for it.
 func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -105,11 +105,11 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// certificate returns the first of the certificates, if it is one for the key, under
-// the root, that is valid now.
+// certificate returns the first certificate after checking that it is for the key, issued
+// by the root, and valid now.
 func certificate(all [][]byte, c *mtls.Credentials, now time.Time) (*x509.Certificate, error) {
 	if len(all) == 0 {
-		return nil, errors.New("there is no certificate in it")
+		return nil, errors.New("it contains no certificate")
 	}
 	leaf, err := x509.ParseCertificate(all[0])
 	if err != nil {
@@ -124,7 +124,7 @@ func certificate(all [][]byte, c *mtls.Credentials, now time.Time) (*x509.Certif
 	return leaf, nil
 }
 
-// short makes of a machine's name what a server takes.
+// short shortens a machine's name to what a server accepts.
 func short(name string) string {
 	name = clean(strings.ToValidUTF8(name, ""))
 	if len(name) > maxName {
@@ -133,15 +133,14 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server of which only the root's pin is known.
+// pinned is a connection to a server known only by the pin of its root.
 type pinned struct {
 	server, pin string
 	root        atomic.Pointer[x509.Certificate] // of the verified connection
 }
 
-// tls returns settings under which no connection is made, and nothing is sent, but to
-// a server that the root vouches for. The system's own verification is replaced,
-// because it knows no pins.
+// tls returns a configuration that connects only to a server whose certificate the pinned
+// root issued. It replaces the standard verification, which does not support pins.
 func (p *pinned) tls() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, VerifyConnection: p.verify}
 }

@@ -138,14 +138,14 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 		shows tls.Certificate
 		want  string
 	}{
-		"of another root":                    {others, "not the one that made this token"},
-		"without its root":                   {with(ours, ours.Certificate[0]), "not the one that made this token"},
-		"of another root, with ours beside":  {with(others, others.Certificate[0], foreign, root), "of another root"},
-		"of another root, with ours instead": {with(others, others.Certificate[0], root), "of another root"},
+		"does not come from the root":                    {others, "did not create the token"},
+		"without its root":                   {with(ours, ours.Certificate[0]), "did not create the token"},
+		"of another root, with ours beside":  {with(others, others.Certificate[0], foreign, root), "does not come from the root"},
+		"of another root, with ours instead": {with(others, others.Certificate[0], root), "does not come from the root"},
 		"an agent's certificate":             {tls.Certificate{Certificate: [][]byte{c.Leaf.Raw, root}, PrivateKey: c.Key}, "certificate"},
 		"signed by an agent":                 {with(below, below.Certificate[0], c.Leaf.Raw, root), "certificate"},
-		"a client's":                         {with(client, client.Certificate[0], root), "no server's"},
-		"for another host":                   {shown(t, f.authority, "grid.example", "10.0.0.7"), "for grid.example, 10.0.0.7, and not for 127.0.0.1"},
+		"a client's":                         {with(client, client.Certificate[0], root), "not valid for a server"},
+		"for another host":                   {shown(t, f.authority, "grid.example", "10.0.0.7"), "for grid.example, 10.0.0.7, not for 127.0.0.1"},
 	} {
 		dir := filepath.Join(t.TempDir(), "agent")
 		l := listen(t, &tls.Config{Certificates: []tls.Certificate{s.shows}, NextProtos: []string{"h2", "http/1.1"}})
@@ -171,7 +171,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err = Join(ctx, filepath.Join(t.TempDir(), "agent"), l.url(), token, "")
-		wantError(t, "a server that does not answer", err, "no answer in time")
+		wantError(t, "a server that does not answer", err, "timed out")
 		if got := <-l.read; !bytes.Contains(got, tok.Secret()) {
 			t.Errorf("the true server was sent %q", got)
 		}
@@ -179,7 +179,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 	// And a whole server of another root, with the same service, sees no call.
 	fleet := newFleet(t)
 	_, err = Join(t.Context(), filepath.Join(t.TempDir(), "agent"), fleet.url, f.token(t, 1), "")
-	wantError(t, "another fleet", err, fleet.url, "not the one that made this token", "was not sent")
+	wantError(t, "another fleet", err, fleet.url, "did not create the token", "was not sent")
 	if fleet.agents != 0 {
 		t.Error("it was called")
 	}
@@ -248,14 +248,14 @@ func TestJoinErrors(t *testing.T) {
 		"mistyped":          {"", f.url, good[:20] + "aaaa" + good[24:], []string{"mistyped"}},
 		"no token":          {"", f.url, "", []string{"no join token"}},
 		"unknown":           {"", f.url, unknown.Text(), []string{"the server refuses", "used up or expired", "ask the server's operator for a new token"}},
-		"nobody":            {"", "https://" + nobody.Addr().String(), good, []string{nobody.Addr().String(), "no connection", "refused", "is the address right"}},
+		"nobody":            {"", "https://" + nobody.Addr().String(), good, []string{nobody.Addr().String(), "cannot connect", "refused", "the address is right"}},
 		"no TLS":            {"", "https://" + plain.Listener.Addr().String(), good, []string{"does not speak TLS"}},
-		"TLS 1.2":           {"", old.url(), good, []string{"protocol version not supported", "does not speak TLS 1.3"}},
+		"TLS 1.2":           {"", old.url(), good, []string{"protocol version not supported", "does not support TLS 1.3"}},
 		"http":              {"", strings.Replace(f.url, "https", "http", 1), good, []string{"has to begin with https://"}},
 		"no address":        {"", "", good, []string{"has no host"}},
 		"path":              {"", f.url + "/loadstar", good, []string{"more than a host and a port"}},
 		"no such host":      {"", "https://no-such-host.invalid:1", good, []string{"no-such-host.invalid"}},
-		"name not in it":    {"", "https://127.0.0.2:" + port, good, []string{"for localhost, 127.0.0.1, ::1, and not for 127.0.0.2"}},
+		"name not in it":    {"", "https://127.0.0.2:" + port, good, []string{"for localhost, 127.0.0.1, ::1, not for 127.0.0.2"}},
 		"no place":          {filepath.Join(occupied, "agent"), f.url, good, []string{occupied}},
 		"no place, nearly":  {occupied, f.url, good, []string{occupied}},
 		"not an https port": {"", "https://127.0.0.1:99999", good, []string{"99999"}},
@@ -296,7 +296,7 @@ func TestJoinErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = Join(ctx, filepath.Join(t.TempDir(), "agent"), f.url, good, "")
-	wantError(t, "canceled", err, "given up")
+	wantError(t, "canceled", err, "cancelled")
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -338,11 +338,11 @@ func TestJoinChecksTheAnswer(t *testing.T) {
 		want  string
 	}{
 		"nothing":      {nil, "", nil, "no certificate"},
-		"garbage":      {[][]byte{[]byte("hello")}, "", nil, "answer"},
+		"garbage":      {[][]byte{[]byte("hello")}, "", nil, "response"},
 		"another key":  {[][]byte{mine.current.Load().Leaf.Raw}, "", nil, "of another key"},
 		"another root": {[][]byte{theirs.current.Load().Leaf.Raw}, "", nil, "of another key"},
 		"huge":         {[][]byte{make([]byte, 10*maxAnswer)}, "", nil, "larger than"},
-		"bad name":     {nil, "a\nServer: https://evil.example", nil, "no agent's name"},
+		"bad name":     {nil, "a\nServer: https://evil.example", nil, "not a valid agent name"},
 		"failure":      {nil, "", errors.New("the disk is full\x1b[31m" + strings.Repeat("!", 1000)), "the disk is full [31m!!!"},
 	} {
 		f.set(func() {
@@ -373,7 +373,7 @@ func TestJoinTwice(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)
 	_, err := Join(t.Context(), dir, f.url, f.token(t, 1), "")
-	wantError(t, "joined already", err, "has joined "+f.url+" already, as agent-1", file)
+	wantError(t, "joined already", err, "already joined "+f.url+" as agent-1", file)
 	if again, err := Open(dir); err != nil || again.ID() != i.ID() || f.agents != 1 {
 		t.Errorf("%v, %d agents", err, f.agents)
 	}

@@ -12,9 +12,10 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// RenewIfDue gets a new key and certificate when less than a third of the old one's
-// life is left, and says whether it did. The old one stays in use until the new one
-// is on disk, and remains valid if anything fails: then call it again, later.
+// RenewIfDue gets a new key and certificate when less than a third of the old
+// certificate's lifetime is left, and reports whether it did. The old pair stays in use
+// until the new one is on disk. If a renewal fails, the old pair remains valid; call
+// RenewIfDue again later.
 func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) {
 	if !mtls.Due(i.current.Load().Leaf, now) {
 		return false, nil
@@ -22,11 +23,11 @@ func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) 
 	i.renewing.Lock()
 	defer i.renewing.Unlock()
 	had := i.current.Load()
-	if !mtls.Due(had.Leaf, now) { // another call was faster
+	if !mtls.Due(had.Leaf, now) { // another call has renewed it
 		return false, nil
 	}
 	if now.After(had.Leaf.NotAfter) {
-		return false, fmt.Errorf("this agent's certificate: %w; if it is right, join again with a new token", wrongTime(had.Leaf, now))
+		return false, fmt.Errorf("this agent's certificate: %w; if the clock is right, join again with a new token", wrongTime(had.Leaf, now))
 	}
 	key, csr, err := newKey()
 	if err != nil {
@@ -40,10 +41,10 @@ func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) 
 	}
 	c := mtls.Credentials{Key: key, Root: had.Root}
 	if c.Leaf, err = certificate(answer.GetCertificates(), &c, now); err == nil && !sameNames(c, had.Credentials) {
-		err = errors.New("the certificate is another agent's")
+		err = errors.New("the certificate belongs to another agent")
 	}
 	if err != nil {
-		return false, fmt.Errorf("renewing the certificate: the answer of %s: %w", i.server, err)
+		return false, fmt.Errorf("renewing the certificate: invalid response of %s: %w", i.server, err)
 	}
 	if err := i.store(c); err != nil {
 		return false, fmt.Errorf("storing the renewed certificate: %w", err)
@@ -52,7 +53,7 @@ func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) 
 	return true, nil
 }
 
-// sameNames says whether two certificates are for the same agent.
+// sameNames reports whether two certificates are for the same agent.
 func sameNames(a, b mtls.Credentials) bool {
 	if len(a.Leaf.URIs) != len(b.Leaf.URIs) {
 		return false

@@ -192,7 +192,7 @@ func TestRenewKeepsTheName(t *testing.T) {
 	leaf.URIs = operatorURI(t) // as if it had been another
 	i.current.Store(&use{mtls.Credentials{Key: was.Key, Leaf: &leaf, Root: was.Root}, was.transport})
 	renewed, err := i.RenewIfDue(t.Context(), soon(i))
-	wantError(t, "another name", err, "another agent's")
+	wantError(t, "another name", err, "another agent")
 	if renewed {
 		t.Error("renewed")
 	}
@@ -218,7 +218,7 @@ func TestExpired(t *testing.T) {
 	}
 	defer conn.Close()
 	_, err = conn.Read(make([]byte, 1))
-	wantError(t, "expired", explain("calling", f.url, err, ""), "finds this agent's certificate expired", "check this machine's clock")
+	wantError(t, "expired", explain("calling", f.url, err, ""), "certificate has expired", "check this machine's clock")
 	renewed, err := i.RenewIfDue(t.Context(), time.Now())
 	wantError(t, "renewing", err, "expired on", "join again with a new token")
 	if renewed || f.renewed != 0 {
@@ -247,7 +247,7 @@ func TestOtherServerLater(t *testing.T) {
 	if err == nil || len(other.serials) != 0 {
 		t.Fatal(err)
 	}
-	wantError(t, "another root", explain("calling", other.url, err, ""), "of another root than the one that this agent trusts")
+	wantError(t, "another root", explain("calling", other.url, err, ""), "does not come from the root that this agent trusts")
 }
 
 // swapEnv makes the test binary a process that replaces the identity of that folder

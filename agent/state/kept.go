@@ -6,22 +6,22 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// keptRecord is what counts of a client in a run.
+// keptRecord points to a client's current values in a run.
 type keptRecord struct {
-	Round int64 `json:"round"` // that was counted last
+	Round int64 `json:"round"` // last counted round
 	Value value `json:"value"`
 }
 
-// Kept says what is known of a client in a run.
+// Kept describes a client's values in a run.
 type Kept struct {
-	// First says that nothing of the client was counted yet: there are no numbers.
+	// First means that no result of the client was counted yet, so there are no values.
 	First bool
-	// Round is the last one that was counted, unless First.
+	// Round is the last counted round. It is not set if First is.
 	Round int64
 }
 
-// Load fills dst with what a client keeps, and leaves it alone if that is nothing.
-// Numbers of another length are an error.
+// Load copies a client's values to dst. It leaves dst unchanged if there are none, and
+// fails if their number differs from len(dst).
 func (s *Store) Load(run, client string, dst []float32) (Kept, error) {
 	key := keptKey(run, client)
 	var r keptRecord
@@ -36,28 +36,28 @@ func (s *Store) Load(run, client string, dst []float32) (Kept, error) {
 			return err
 		}
 		if len(data) != 4*len(dst) {
-			return fmt.Errorf("%d bytes are kept, the plan has %d", len(data), 4*len(dst))
+			return fmt.Errorf("%d bytes are stored, the plan needs %d", len(data), 4*len(dst))
 		}
 		copy(raw(dst), data)
 		return release(tx)
 	})
 	if err == nil && found && r.Value.ID != 0 && checksum(key, raw(dst)) != r.Value.Sum {
-		err = fmt.Errorf("%w: numbers do not match their checksum", ErrDamaged)
+		err = fmt.Errorf("%w: the values do not match their checksum", ErrDamaged)
 	}
 	if err != nil {
-		return Kept{}, fmt.Errorf("what client %s keeps: %w", client, err)
+		return Kept{}, fmt.Errorf("reading the values of client %s: %w", client, err)
 	}
 	return Kept{First: !found, Round: r.Round}, nil
 }
 
-// Staged are a client's new numbers, which count for nothing yet.
+// Staged refers to a client's new values, which are not current yet.
 type Staged struct {
 	client string
 	value  value
 }
 
-// Stage writes what a client will keep if its result is counted. It is garbage until
-// a result has it.
+// Stage writes the values that a client keeps if its result is counted. They are garbage
+// until a result refers to them.
 func (s *Store) Stage(run, client string, kept []float32) (Staged, error) {
 	if err := CheckName(client); err != nil {
 		return Staged{}, err
@@ -74,7 +74,7 @@ func (s *Store) Stage(run, client string, kept []float32) (Staged, error) {
 	return g, err
 }
 
-// Discard gives up what was staged and is in no result.
+// Discard marks staged values that are in no result as garbage.
 func (s *Store) Discard(all ...Staged) {
 	for _, g := range all {
 		s.discard(g.value.ID)

@@ -11,8 +11,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Records are JSON with a checksum behind it, over the key too: bbolt has none of its
-// own, and a record under another key is as wrong as a torn one.
+// Records are JSON followed by a checksum, because bbolt has no checksums of its own. The
+// checksum includes the key, so it also detects a record under a wrong key.
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -28,7 +28,7 @@ func putRecord(b *bolt.Bucket, key []byte, r any) error {
 	return b.Put(key, binary.LittleEndian.AppendUint32(data, checksum(string(key), data)))
 }
 
-// getRecord says whether there is a record under a key.
+// getRecord decodes the record under a key and reports whether there is one.
 func getRecord(b *bolt.Bucket, key []byte, r any) (bool, error) {
 	data := b.Get(key)
 	if data == nil {
@@ -48,7 +48,7 @@ func decode(key, data []byte, r any) error {
 	return nil
 }
 
-// eachRecord goes through a bucket, which must not change meanwhile.
+// eachRecord calls do for each record of a bucket, which must not change meanwhile.
 func eachRecord[R any](b *bolt.Bucket, do func(key []byte, r *R) error) error {
 	return b.ForEach(func(key, data []byte) error {
 		r := new(R)
@@ -59,14 +59,14 @@ func eachRecord[R any](b *bolt.Bucket, do func(key []byte, r *R) error) error {
 	})
 }
 
-// value points to numbers. Without any, ID is 0.
+// value refers to stored bytes. ID is 0 if there are none.
 type value struct {
 	ID    uint64 `json:"id,omitempty"`
 	Bytes int64  `json:"bytes,omitempty"`
-	Sum   uint32 `json:"sum,omitempty"` // checksum, with what the numbers belong to
+	Sum   uint32 `json:"sum,omitempty"` // checksum over the owner's key and the bytes
 }
 
-// putValue writes numbers that belong to something. They must not change until the
+// putValue writes bytes on behalf of an owner. The bytes must not change until the
 // transaction ends.
 func putValue(tx *bolt.Tx, belong string, data []byte) (value, error) {
 	if len(data) == 0 {
@@ -80,38 +80,36 @@ func putValue(tx *bolt.Tx, belong string, data []byte) (value, error) {
 	return value{id, int64(len(data)), checksum(belong, data)}, values.Put(idKey(id), data)
 }
 
-// find returns the numbers, valid until the transaction ends.
+// find returns the bytes, valid until the transaction ends.
 func (v value) find(tx *bolt.Tx) ([]byte, error) {
 	if v.ID == 0 {
 		return nil, nil
 	}
 	data := tx.Bucket(valuesBucket).Get(idKey(v.ID))
 	if int64(len(data)) != v.Bytes {
-		return nil, fmt.Errorf("%w: %d bytes where %d were written", ErrDamaged, len(data), v.Bytes)
+		return nil, fmt.Errorf("%w: a value has %d bytes, want %d", ErrDamaged, len(data), v.Bytes)
 	}
 	return data, nil
 }
 
-// release lets the system take back the pages of the file that a reading or writing
-// transaction went through. They are mapped, and would count as this process's memory
-// until somebody else needed it: for a few hundred clients, most of what an agent on a
-// small machine seems to take.
+// release lets the system reclaim the file pages that a transaction touched. They are
+// mapped and would count as this process's memory until another process needed it. With
+// a few hundred clients they would be most of the agent's resident memory.
 func release(tx *bolt.Tx) error {
-	key, _ := tx.Cursor().First() // lies in the mapping
+	key, _ := tx.Cursor().First() // points into the mapping
 	if len(key) == 0 {
 		return nil
 	}
 	first := unsafe.Pointer(unsafe.SliceData(key))
 	at := uintptr(first) - tx.DB().Info().Data
-	if size := uintptr(tx.Size()); at < size { // otherwise it does not, after all
+	if size := uintptr(tx.Size()); at < size { // skip if it does not point into the mapping
 		all := unsafe.Slice((*byte)(unsafe.Add(first, -int(at))), size)
-		syscall.Madvise(all, syscall.MADV_DONTNEED) //nolint:errcheck // it is as good without
+		syscall.Madvise(all, syscall.MADV_DONTNEED) //nolint:errcheck // only a hint
 	}
 	return nil
 }
 
-// raw views floats as the bytes that they are: little-endian, as every CPU that we
-// build for is.
+// raw returns floats as bytes without copying. All supported CPUs are little-endian.
 func raw(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }

@@ -7,16 +7,16 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Result is what came of training some clients of a run for a round, and was not
-// decided on yet.
+// Result is an undecided result: the update of one client, or the sum of several, for
+// one round of a run.
 type Result struct {
 	ID      uint64
 	Run     string
 	Round   int64
 	Clients []string
-	// Head is what the owner needs to know of it.
+	// Head is opaque to the store.
 	Head []byte
-	// Size is that of the numbers, in bytes.
+	// Size is the length of the numbers in bytes.
 	Size int64
 }
 
@@ -29,14 +29,14 @@ type resultRecord struct {
 	Numbers value          `json:"numbers"`
 }
 
-// clientRecord is what a client keeps if the result is counted.
+// clientRecord refers to the values that a client keeps if the result is counted.
 type clientRecord struct {
 	Name  string `json:"name"`
 	Value value  `json:"value"`
 }
 
-// Put stores a result with what its clients keep if it is counted. When it returns,
-// the result is on disk. Of a client of a run there is one result at a time.
+// Put stores a result with the staged values of its clients. When it returns, the result
+// is on disk. A client can have only one undecided result per run.
 func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []byte) (Result, error) {
 	if err := CheckName(run); err != nil {
 		return Result{}, err
@@ -72,22 +72,22 @@ func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []b
 	return out, nil
 }
 
-// vacant says whether no client of a result waits for another one.
+// vacant checks that no client of a result has another undecided result.
 func (s *Store) vacant(r *resultRecord) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(r.Clients) == 0 {
-		return fmt.Errorf("a result of round %d without clients", r.Round)
+		return fmt.Errorf("the result of round %d has no clients", r.Round)
 	}
 	for _, c := range r.Clients {
 		if id, ok := s.undecided[keptKey(r.Run, c.Name)]; ok {
-			return fmt.Errorf("client %s in round %d: result %d of it is not decided on", c.Name, r.Round, id)
+			return fmt.Errorf("client %s in round %d: its result %d is not decided", c.Name, r.Round, id)
 		}
 	}
 	return nil
 }
 
-// Results returns all results, the oldest first.
+// Results returns all undecided results, oldest first.
 func (s *Store) Results() ([]Result, error) {
 	var all []Result
 	err := s.view(func(tx *bolt.Tx) error {
@@ -103,7 +103,7 @@ func (s *Store) Results() ([]Result, error) {
 	return all, err
 }
 
-// Numbers fills p with the bytes of a result's numbers from an offset on.
+// Numbers reads len(p) bytes of a result's numbers at an offset.
 func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
 	return s.view(func(tx *bolt.Tx) error {
 		var r resultRecord
@@ -117,16 +117,16 @@ func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
 			return err
 		}
 		if offset < 0 || offset > int64(len(data)) || int64(len(p)) > int64(len(data))-offset {
-			return fmt.Errorf("%d bytes from %d on of %d", len(p), offset, len(data))
+			return fmt.Errorf("reading %d bytes at offset %d of %d", len(p), offset, len(data))
 		}
 		copy(p, data[offset:])
 		return release(tx)
 	})
 }
 
-// Decide removes results, all in one transaction. What the clients of counted ones
-// keep moves with it; what those of the others keep stays as it was. A result that is
-// not there was decided on before.
+// Decide removes results in one transaction. Clients of counted results switch to their
+// staged values; clients of dropped results keep their old ones. Decide ignores results
+// that are already removed.
 func (s *Store) Decide(counted, dropped []uint64) error {
 	var decided []string
 	var garbage []uint64
@@ -149,7 +149,7 @@ func (s *Store) Decide(counted, dropped []uint64) error {
 	return s.Sweep()
 }
 
-// settle notes what a transaction decided on.
+// settle updates the memory after a transaction that decided results.
 func (s *Store) settle(clients []string, garbage []uint64) {
 	s.mu.Lock()
 	for _, key := range clients {
@@ -159,7 +159,7 @@ func (s *Store) settle(clients []string, garbage []uint64) {
 	s.discard(garbage...)
 }
 
-// decide removes a result, and returns its clients and what nothing points to then.
+// decide removes a result and returns its clients and the new garbage.
 func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []uint64, err error) {
 	results, kept := tx.Bucket(resultsBucket), tx.Bucket(keptBucket)
 	var r resultRecord

@@ -9,19 +9,19 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// runRecord is a run that clients train for, or did.
+// runRecord is a run that clients train for, or a deleted one.
 type runRecord struct {
-	// Used orders runs by when they were begun, or taken up again.
+	// Used orders runs by their last use.
 	Used uint64 `json:"used"`
-	// Forgotten says that nothing is kept of it any more.
+	// Forgotten means that the values of the run are deleted.
 	Forgotten bool `json:"forgotten,omitempty"`
 }
 
-// Begin is called before clients train for a run, as often as one likes. Nobody tells
-// an agent when a run ends; so the numbers of the runs used last are kept, and if
-// there are too many the one that was not used for the longest is forgotten, with its
-// results, whose identifiers are returned. A run that was forgotten cannot go on
-// as if nothing had been: that is [ErrForgotten].
+// Begin must be called before clients train for a run; calling it again is cheap. An
+// agent does not learn when a run ends, so the store keeps the most recently used runs.
+// If there are too many, Begin deletes the least recently used run and returns the
+// identifiers of its undecided results. A deleted run cannot continue: Begin then
+// returns [ErrForgotten].
 func (s *Store) Begin(run string) (dropped []uint64, err error) {
 	if err := CheckName(run); err != nil {
 		return nil, err
@@ -70,7 +70,8 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 	return dropped, s.Sweep()
 }
 
-// current says whether a run was the last to be begun: then there is nothing to write.
+// current reports whether a run is the most recently used one, so that there is nothing
+// to write.
 func (s *Store) current(run string) (current bool, err error) {
 	err = s.view(func(tx *bolt.Tx) error {
 		runs := tx.Bucket(runsBucket)
@@ -88,13 +89,13 @@ func (s *Store) current(run string) (current bool, err error) {
 	return current, err
 }
 
-// namedRun is a run with its place in the order.
+// namedRun is a run with its position in the order of use.
 type namedRun struct {
 	name string
 	used uint64
 }
 
-// listRuns returns the runs, those first that were not used for the longest.
+// listRuns returns the runs, least recently used first.
 func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 	err = eachRecord(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
 		n := namedRun{string(key), r.Used}
@@ -111,8 +112,8 @@ func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 	return live, forgotten, err
 }
 
-// forget removes everything of a run. It returns the results and their clients that
-// are gone, and what nothing points to then.
+// forget deletes a run. It returns the deleted results, their clients, and the new
+// garbage.
 func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []string, err error) {
 	err = eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
 		if r.Run == run {

@@ -1,17 +1,16 @@
-// Package state is what an agent must not lose: what its clients keep from one round
-// to the next, their personal layers first of all, and results that the server has
-// not decided on.
+// Package state stores what an agent must not lose: the values that its clients keep
+// from one round to the next, such as personal layers, and the results that the server
+// has not decided yet.
 //
-// What a client keeps moves when the result that it was trained with is counted, and
-// never otherwise. So training writes a client's new numbers beside the old ones
-// ([Store.Stage]); a result ([Store.Put]) is on disk before anybody hears of it; and
-// one transaction ([Store.Decide]) removes it together with the step from the old
-// numbers to the new, or without.
+// A client's values change only when the result that was trained with them is counted.
+// Training writes the new values beside the old ones ([Store.Stage]). A result is on
+// disk before it is sent ([Store.Put]). One transaction removes the result and, if it
+// was counted, switches its clients to the new values ([Store.Decide]).
 //
-// All of it is one bbolt file. Numbers are written once, under an identifier, and
-// small records say which of them count: so a result of any number of clients is
-// decided on by a small transaction, and what nothing points to is garbage, which is
-// swept afterwards, or when the file is opened again.
+// The store is one bbolt file. Values are written once, under an identifier, and small
+// records point to the current ones. So a small transaction decides a result, whatever
+// its number of clients. Values without a record are garbage; [Store.Sweep] and the next
+// [Open] remove them.
 package state
 
 import (
@@ -29,38 +28,38 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// Errors that a caller may tell apart.
+// Errors that callers distinguish.
 var (
-	// ErrLocked says that another agent uses the folder.
-	ErrLocked = errors.New("another agent uses it")
-	// ErrDamaged says that the disk does not hold what was written.
-	ErrDamaged = errors.New("it is damaged")
-	// ErrDecided says that a result is not there any more.
-	ErrDecided = errors.New("it was decided on")
-	// ErrForgotten says that a run was forgotten to make room for newer ones.
-	ErrForgotten = errors.New("what its clients keep was forgotten to make room for newer runs")
+	// ErrLocked means that another agent uses the folder.
+	ErrLocked = errors.New("another agent is using it")
+	// ErrDamaged means that the disk does not hold what was written.
+	ErrDamaged = errors.New("the file is damaged")
+	// ErrDecided means that a result was removed because it is decided.
+	ErrDecided = errors.New("the result is already decided")
+	// ErrForgotten means that a run was deleted to make room for newer ones.
+	ErrForgotten = errors.New("its personal layers were deleted to make room for newer runs")
 )
 
-// How much is kept.
+// Limits.
 const (
-	// runsKept is how many runs' numbers are there at a time.
+	// runsKept is the number of runs whose values are stored.
 	runsKept = 8
-	// runsKnown is of how many forgotten runs that is still known.
+	// runsKnown is the number of deleted runs whose names are remembered.
 	runsKnown = 256
-	// maxName bounds the names of runs and clients.
+	// maxName is the longest name of a run or client, in bytes.
 	maxName = 1 << 10
 )
 
-// The buckets. Identifiers are big-endian, so that they are in order.
+// The buckets. Identifiers are big-endian, so that bbolt sorts them.
 var (
 	metaBucket    = []byte("meta")
 	runsBucket    = []byte("runs")    // run -> runRecord
 	keptBucket    = []byte("kept")    // run, 0, client -> keptRecord
 	resultsBucket = []byte("results") // identifier -> resultRecord
-	valuesBucket  = []byte("values")  // identifier -> numbers, which never change
+	valuesBucket  = []byte("values")  // identifier -> values, never modified
 )
 
-// format is that of the file; another one is refused.
+// format is the version of the file format. Open refuses any other.
 const format = "1"
 
 // Store is an open file. It is safe for concurrent use.
@@ -68,15 +67,15 @@ type Store struct {
 	db *bolt.DB
 
 	mu sync.Mutex
-	// undecided has the identifier of the result that a client of a run waits for.
+	// undecided maps a client of a run to its undecided result.
 	undecided map[string]uint64
-	// garbage are values that nothing points to.
+	// garbage lists values without a record.
 	garbage []uint64
-	// failed is why nothing more is written: see update.
+	// failed is the error that stopped all writing: see update.
 	failed error
 }
 
-// Open opens the store in a folder, and makes both if they are not there.
+// Open opens the store in a folder. It creates the folder and the file if necessary.
 func Open(dir string) (s *Store, err error) {
 	path := filepath.Join(dir, "agent.db")
 	defer func() {
@@ -97,7 +96,7 @@ func Open(dir string) (s *Store, err error) {
 	return s, nil
 }
 
-// open also looks at all records, so that damage shows before anything is done.
+// open reads all records, so that it finds damage before anything else happens.
 func (s *Store) open(path string) error {
 	if err := s.openFile(path); err != nil {
 		return err
@@ -108,7 +107,7 @@ func (s *Store) open(path string) error {
 	}
 	err = s.update(func(tx *bolt.Tx) error {
 		if tx.Size() > info.Size() {
-			return fmt.Errorf("%w: it has %d bytes of %d", ErrDamaged, info.Size(), tx.Size())
+			return fmt.Errorf("%w: it has %d bytes, want %d", ErrDamaged, info.Size(), tx.Size())
 		}
 		return create(tx)
 	})
@@ -135,8 +134,8 @@ func (s *Store) openFile(path string) error {
 		return err
 	})
 	switch {
-	case errors.Is(err, ErrDamaged): // what is mapped holds the lock even of a closed file
-		syscall.Flock(int(file.Fd()), syscall.LOCK_UN) //nolint:errcheck // it is refused anyway
+	case errors.Is(err, ErrDamaged): // the mapping holds the lock even after the file is closed
+		syscall.Flock(int(file.Fd()), syscall.LOCK_UN) //nolint:errcheck // the open fails anyway
 		file.Close()
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return ErrLocked
@@ -146,8 +145,8 @@ func (s *Store) openFile(path string) error {
 	return err
 }
 
-// guard makes an error of what bbolt does with a damaged file: it trusts what it
-// reads, and follows it to wherever it leads.
+// guard turns panics and faults into errors. bbolt does not validate what it reads, so a
+// damaged file can make it follow invalid pointers.
 func guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -158,7 +157,7 @@ func guard(do func() error) (err error) {
 	return do()
 }
 
-// create makes the buckets of a new file, and refuses another format.
+// create creates the buckets of a new file, and refuses a file of another format.
 func create(tx *bolt.Tx) error {
 	for _, name := range [][]byte{metaBucket, runsBucket, keptBucket, resultsBucket, valuesBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -170,12 +169,12 @@ func create(tx *bolt.Tx) error {
 	case got == nil:
 		return meta.Put([]byte("format"), []byte(format))
 	case string(got) != format:
-		return fmt.Errorf("it has format %s, this version reads %s", got, format)
+		return fmt.Errorf("the file has format %s, this version reads format %s", got, format)
 	}
 	return nil
 }
 
-// survey finds out which clients wait, and what is garbage.
+// survey finds the undecided results and the garbage.
 func (s *Store) survey(tx *bolt.Tx) error {
 	used := map[uint64]bool{}
 	err := eachRecord(tx.Bucket(keptBucket), func(_ []byte, r *keptRecord) error {
@@ -205,17 +204,17 @@ func (s *Store) survey(tx *bolt.Tx) error {
 	return nil
 }
 
-// Close closes the file. Everything that was written is on disk already.
+// Close closes the file. All writes are already on disk.
 func (s *Store) Close() error { return s.db.Close() }
 
-// view reads the file.
+// view runs a read transaction.
 func (s *Store) view(look func(tx *bolt.Tx) error) error {
 	return guard(func() error { return s.db.View(look) })
 }
 
-// update changes the file: when it returns, the change is on disk. If that fails,
-// nobody knows what the disk holds, and nothing more is written: whoever opens the
-// file again sees the truth.
+// update runs a write transaction. When it returns, the change is on disk. After a
+// failed write the content of the disk is unknown, so all further writes fail; opening
+// the file again reads what is there.
 func (s *Store) update(change func(tx *bolt.Tx) error) error {
 	s.mu.Lock()
 	failed := s.failed
@@ -241,11 +240,11 @@ func (s *Store) update(change func(tx *bolt.Tx) error) error {
 	return err
 }
 
-// sweepAtOnce bounds a transaction of Sweep: what lies beside a value that is
-// removed may have to be written again.
+// sweepAtOnce limits the values that Sweep removes in one transaction, because bbolt
+// rewrites the neighbours of a removed value.
 const sweepAtOnce = 32
 
-// Sweep removes what nothing points to any more.
+// Sweep removes garbage.
 func (s *Store) Sweep() error {
 	for {
 		s.mu.Lock()
@@ -266,12 +265,12 @@ func (s *Store) Sweep() error {
 			return nil
 		})
 		if err != nil {
-			return err // they are found again when the file is opened
+			return err // the next Open finds the garbage again
 		}
 	}
 }
 
-// discard notes that nothing points to values any more.
+// discard marks values as garbage.
 func (s *Store) discard(ids ...uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,18 +283,17 @@ func (s *Store) discard(ids ...uint64) {
 
 func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
 
-// keptKey is under which a client's numbers of a run are found. No name has a zero
-// in it.
+// keptKey is the key of a client's values in a run. Names contain no zero byte.
 func keptKey(run, client string) string { return run + "\x00" + client }
 
-// CheckName says whether a run or a client can be kept under a name.
+// CheckName checks that a name can be the name of a run or client.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxName {
-		return fmt.Errorf("a name of %d bytes; 1 to %d are possible", len(name), maxName)
+		return fmt.Errorf("the name has %d bytes, want 1 to %d", len(name), maxName)
 	}
 	for i := range len(name) {
 		if name[i] == 0 {
-			return errors.New("a name with a zero byte")
+			return errors.New("the name contains a zero byte")
 		}
 	}
 	return nil

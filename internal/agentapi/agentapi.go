@@ -1,5 +1,6 @@
-// Package agentapi calls a server from a machine with enough memory: it fetches blobs and
-// pushes results whole. Agents, which may have little, do it piece by piece themselves.
+// Package agentapi calls a server's agent API from a machine with enough memory: it fetches
+// blobs and pushes results in one piece. Agents may have little memory, so they stream
+// instead.
 package agentapi
 
 import (
@@ -16,11 +17,11 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// attempts is how often a broken download is taken up again.
+// attempts limits how often a broken download is resumed.
 const attempts = 5
 
-// Fetch returns a blob of up to so many bytes, checked against its hash. A download that
-// breaks goes on where it was.
+// Fetch returns a blob of at most most bytes after checking its hash. It resumes a broken
+// download.
 func Fetch(ctx context.Context, client *http.Client, server, hash string, most int64) ([]byte, error) {
 	var data bytes.Buffer
 	var err error
@@ -33,7 +34,7 @@ func Fetch(ctx context.Context, client *http.Client, server, hash string, most i
 		return nil, fmt.Errorf("blob %s: %w", hash, err)
 	}
 	if sum := sha256.Sum256(data.Bytes()); hex.EncodeToString(sum[:]) != hash {
-		return nil, fmt.Errorf("blob %s: what came has another hash", hash)
+		return nil, fmt.Errorf("blob %s: the content has another hash", hash)
 	}
 	return data.Bytes(), nil
 }
@@ -43,7 +44,7 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 	if err != nil {
 		return err
 	}
-	q.Header.Set("Accept-Encoding", "identity") // ranges are those of the blob itself
+	q.Header.Set("Accept-Encoding", "identity") // byte ranges must refer to the uncompressed blob
 	if data.Len() > 0 {
 		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", data.Len()))
 	}
@@ -64,30 +65,30 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 	if n, err := io.Copy(data, io.LimitReader(r.Body, left+1)); err != nil {
 		return err
 	} else if n > left {
-		return fmt.Errorf("it has more than %d bytes", most)
+		return fmt.Errorf("the blob has more than %d bytes", most)
 	}
 	return nil
 }
 
-// Push sends the numbers of a result in chunks, and returns what the server says of the
-// whole. It fills in what the request says of the numbers. Chunks that the server has of
-// an earlier attempt are not sent again.
+// Push sends the numbers of a result in chunks and returns the server's response to the
+// complete result. It sets the request's hash and size. It does not resend chunks that
+// the server has from an earlier attempt.
 func Push(ctx context.Context, service v1.AgentServiceClient, q *v1.PushRequest, numbers []byte, chunk int) (*v1.PushResponse, error) {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset = sum[:], int64(len(numbers)), 0
-	// A server that wants chunks again may have lost them once, but not for ever.
+	// A server may lose chunks and ask for them again, but only so often.
 	for i := range 16 + 2*(len(numbers)/chunk) {
 		q.Chunk = numbers[q.Offset:min(q.Offset+int64(chunk), q.Size)]
 		if i == 0 && len(numbers) > chunk {
-			q.Chunk = nil // the answer says where to begin, or that nothing is wanted any more
+			q.Chunk = nil // the response says where to continue, or that the result is no longer wanted
 		}
 		s, err := service.Push(ctx, q)
 		if err != nil || s.Outcome != v1.Outcome_OUTCOME_PART {
 			return s, err
 		}
 		if q.Offset = s.NextOffset; q.Offset < 0 || q.Offset > q.Size {
-			return nil, fmt.Errorf("the server wants byte %d of a result of %d", q.Offset, q.Size)
+			return nil, fmt.Errorf("the server asks for byte %d of a result of %d bytes", q.Offset, q.Size)
 		}
 	}
-	return nil, errors.New("the server wants the same chunks again and again")
+	return nil, errors.New("the server keeps asking for the same chunks")
 }
