@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/internal/longtest"
 )
 
 const (
@@ -22,12 +24,12 @@ const (
 	emulator     = "qemu-arm-static"
 )
 
-// The whole way on an emulated ARM v7: join a server, take tasks, train bose2023 for ten
-// meters with a year of hours each, and send the results. The memory is the program's own,
-// without the emulator's.
+// TestSmallDevice runs the agent on an emulated ARM v7: it joins a server, takes tasks,
+// trains bose2023 and sends the results. The long form hosts ten meters with a year of
+// hourly readings each. The memory is the program's own, without the emulator's.
 func TestSmallDevice(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a minute")
+		t.Skip("starts a server and an emulated agent")
 	}
 	if _, err := exec.LookPath(emulator); err != nil {
 		if os.Getenv("CI") != "" {
@@ -55,11 +57,12 @@ func TestSmallDevice(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
+	meters, days := longtest.Pick("3", "10"), longtest.Pick("60", "365")
 	plan := "name: small\nalgorithm: fedavg\nmodel: {name: bose2023}\npartition: head\nrounds: 2\n"
 	if err := os.WriteFile(in("plan.yaml"), []byte(plan), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	do(in("loadstar"), "data", "generate", "--meters", "10", "--days", "365", "-o", "data")
+	do(in("loadstar"), "data", "generate", "--meters", meters, "--days", days, "-o", "data")
 	do(in("loadstar"), "data", "prepare", "data", "-o", "data.prepared")
 
 	address := freeAddress(t)
@@ -77,7 +80,7 @@ func TestSmallDevice(t *testing.T) {
 	token := regexp.MustCompile(`ls1-\S+`).FindString(do(in("loadstar"), append([]string{"token", "create"}, operator...)...))
 	do(emulator, in("agent"), "join", "-dir", "agent-data", url, token)
 	agent := start(t, dir, emulator, in("agent"), "run", "-dir", "agent-data", "data.prepared")
-	do(in("loadstar"), append([]string{"runs", "start", "plan.yaml", "--wait-for", "10"}, operator...)...)
+	do(in("loadstar"), append([]string{"runs", "start", "plan.yaml", "--wait-for", meters}, operator...)...)
 
 	var most int64
 	wait(t, "two rounds on the device", 10*time.Minute, func() bool {

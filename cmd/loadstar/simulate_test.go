@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"loadstar/internal/longtest"
 )
 
 // killPlans are plans with something of their own to remember, each of about a second.
@@ -38,10 +40,10 @@ const killModel = "model: {name: fekri2023, lookback: 6, targets: 2, split: {tra
 // least LOADSTAR_KILLS times, goes on with --resume, and compares what is left in the
 // end with an uninterrupted run, byte by byte.
 func TestKilled(t *testing.T) {
-	kills := 20
 	if testing.Short() {
-		kills = 5
+		t.Skip("starts hundreds of processes")
 	}
+	kills := longtest.Pick(4, 20)
 	if s := os.Getenv("LOADSTAR_KILLS"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {

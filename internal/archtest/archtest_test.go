@@ -88,12 +88,13 @@ var layers = map[string]pkg{
 	"internal/agentapi":   {layer: 1, may: "proto/loadstar/v1"},
 	"internal/fleetload":  {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},
 	"internal/jointoken":  {layer: 1},
+	"internal/longtest":   {layer: 1},
 	"internal/mtls":       {layer: 1, may: "internal/atomicfile"},
 	"internal/pgtest":     {layer: 1},
 }
 
 // testOnly lists the packages that only tests may import.
-var testOnly = []string{"nn/nntest", "internal/archtest", "internal/datatest", "internal/pgtest", "internal/chaos"}
+var testOnly = []string{"nn/nntest", "internal/archtest", "internal/datatest", "internal/longtest", "internal/pgtest", "internal/chaos"}
 
 const module = "loadstar"
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/longtest"
 	"loadstar/internal/pgtest"
 )
 
@@ -161,19 +162,29 @@ func (b *bench) right(asynchronous map[string]bool) {
 	b.Logf("%d runs, %d rounds, %d receipts, lost %d, twice %d", f.runs, f.rounds, f.receipts, f.lost, f.twice)
 }
 
-// TestFleet trains 200 clients of 20 agents on each form of server, and expects the
-// simulator's weights, byte by byte, and every turn counted once.
+// fleetSize returns how many clients and agents a test starts, and how many clients a
+// round asks. The long form has the size of make chaos.
+func fleetSize() (clients, hosts, asked int) {
+	return longtest.Pick(50, meters), longtest.Pick(5, agents), longtest.Pick(10, cohort)
+}
+
+// TestFleet trains a fleet on each form of server, and expects the simulator's weights,
+// byte by byte, and every turn counted once.
 func TestFleet(t *testing.T) {
-	for name, l := range map[string]layout{
-		"one aggregator":    {aggregators: 1},
+	forms := map[string]layout{
 		"three aggregators": {aggregators: 3},
 		"cluster":           {cluster: true, aggregators: 3},
-	} {
+	}
+	if longtest.Enabled() {
+		forms["one aggregator"] = layout{aggregators: 1}
+	}
+	clients, hosts, asked := fleetSize()
+	for name, l := range forms {
 		t.Run(name, func(t *testing.T) {
-			l.agents = agents
-			b := newBench(t, l, meters)
-			b.host(0, agents)
-			b.begin(planOf(0, 7, 6), meters)
+			l.agents = hosts
+			b := newBench(t, l, clients)
+			b.host(0, hosts)
+			b.begin(planOf(0, 7, longtest.Pick(4, 6), asked), clients)
 			b.identical("run-000")
 			b.right(nil)
 		})
@@ -183,10 +194,11 @@ func TestFleet(t *testing.T) {
 // TestFleetComesAndGoes has agents join when the run already waits for them, and others
 // die and come back in its course.
 func TestFleetComesAndGoes(t *testing.T) {
-	b := newBench(t, layout{aggregators: 2, agents: agents}, meters)
-	b.host(0, agents/2)
-	b.begin(planOf(0, 8, 8), meters)
-	b.host(agents/2, agents)
+	clients, hosts, asked := fleetSize()
+	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
+	b.host(0, hosts/2)
+	b.begin(planOf(0, 8, 8, asked), clients)
+	b.host(hosts/2, hosts)
 	for i := 0; ; i++ {
 		all, err := b.ledger.runs(t.Context(), "run-000")
 		if err != nil {
@@ -195,11 +207,11 @@ func TestFleetComesAndGoes(t *testing.T) {
 		if len(all) > 0 && all[0].ended() {
 			break
 		}
-		end := b.hosts[3*i%agents].Kill
+		end := b.hosts[3*i%hosts].Kill
 		if i%2 == 1 {
-			end = b.hosts[3*i%agents].Stop
+			end = b.hosts[3*i%hosts].Stop
 		}
-		if err := errors.Join(end(), b.hosts[3*i%agents].Start()); err != nil {
+		if err := errors.Join(end(), b.hosts[3*i%hosts].Start()); err != nil {
 			t.Fatal(err)
 		}
 		if i > 200 || !sleep(t.Context(), 300*time.Millisecond) {

@@ -104,7 +104,7 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 // plans are trained one after the other: sums, single updates, and control variates.
-func planOf(i int, seed uint64, rounds int) plan {
+func planOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\n",
 		"algorithm: fedavgadaptive\npartition: head\nserver: {lr: 0.001}\n",
@@ -222,7 +222,7 @@ func (t *trial) run(ctx context.Context) error {
 
 // one trains one run, and compares.
 func (t *trial) one(ctx context.Context, i int) error {
-	p := planOf(i, t.seed, t.rounds)
+	p := planOf(i, t.seed, t.rounds, cohort)
 	ref := simulate(ctx, t.bin, t.dir, t.system.data, p)
 	begun := time.Now()
 	if err := t.system.submit(ctx, t.dir, p, meters, t.patience); err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"loadstar/internal/longtest"
 )
 
 // model is what a ledger is to remember of one run, in plain maps.
@@ -62,7 +64,7 @@ func TestModel(t *testing.T) {
 	for _, on := range []struct {
 		database string
 		cases    int
-	}{{"sqlite", 25}, {"postgres", 8}} {
+	}{{"sqlite", longtest.Pick(8, 25)}, {"postgres", longtest.Pick(4, 8)}} {
 		t.Run(on.database, func(t *testing.T) {
 			at := "sqlite:" + filepath.Join(t.TempDir(), "ledger.db")
 			if on.database == "postgres" {
