@@ -47,12 +47,12 @@ var layers = map[string]pkg{
 	"agent/state":    {layer: 4, external: "go.etcd.io/bbolt"},
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 
-	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "gopkg.in/yaml.v3"},
+	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3"},
 	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round forecast internal/atomicfile lab/run metric nn/kernel series", external: "golang.org/x/sys"},
-	"lab/report":     {layer: 4, may: "lab/run metric", external: "gopkg.in/yaml.v3"},
+	"lab/report":     {layer: 4, may: "lab/run metric", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 
-	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "gopkg.in/yaml.v3"},
+	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "go.yaml.in/yaml/v3"},
 	"fed/round":      {layer: 3, may: "fed fed/exact nn"},
 	"fed/client":     {layer: 3, may: "fed forecast nn nn/kernel series"},
 	"fed/aggregate":  {layer: 3, may: "fed"},
@@ -60,7 +60,7 @@ var layers = map[string]pkg{
 	"fed/schedule":   {layer: 3, may: "fed"},
 	"fed/clientopt":  {layer: 3, may: "fed nn/kernel"},
 	"fed/localtrain": {layer: 3, may: "fed nn nn/kernel"},
-	"fed":            {layer: 3, may: "fed/exact", external: "gopkg.in/yaml.v3"},
+	"fed":            {layer: 3, may: "fed/exact", external: "go.yaml.in/yaml/v3"},
 	"fed/exact":      {layer: 3},
 
 	"forecast": {layer: 2, may: "nn nn/kernel nn/safetensors series metric"},
@@ -71,7 +71,7 @@ var layers = map[string]pkg{
 	"nn/nntest":      {layer: 1, may: "nn nn/kernel"},
 
 	"series":         {layer: 1, may: "internal/atomicfile", external: "golang.org/x/sys"},
-	"series/read":    {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go gopkg.in/yaml.v3"},
+	"series/read":    {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go go.yaml.in/yaml/v3"},
 	"series/quality": {layer: 1, may: "series"},
 	"series/synth":   {layer: 1},
 	"series/write":   {layer: 1, may: "series internal/atomicfile", external: "github.com/parquet-go/parquet-go"},
@@ -83,7 +83,7 @@ var layers = map[string]pkg{
 	"internal/archtest":   {layer: 5},
 	"internal/chaos":      {layer: 5, may: "agent/identity agent/state internal/pgtest", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
 	"internal/atomicfile": {layer: 1},
-	"internal/config":     {layer: 1, external: "gopkg.in/yaml.v3"},
+	"internal/config":     {layer: 1, external: "go.yaml.in/yaml/v3"},
 	"internal/datatest":   {layer: 1},
 	"internal/agentapi":   {layer: 1, may: "proto/loadstar/v1"},
 	"internal/fleetload":  {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "golang.org/x/sync google.golang.org/protobuf"},

@@ -21,7 +21,7 @@ import (
 	"time"
 	_ "time/tzdata" // zones are the same on every machine, also on one without them
 
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 
 	"loadstar/internal/config"
 	"loadstar/series"
