@@ -11,14 +11,14 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// agent is one of the fleet. One goroutine at a time has it.
+// agent is one simulated agent. Only one goroutine at a time uses it.
 type agent struct {
 	fleet     *Fleet
 	no        int
 	client    string
 	line      line
 	announced bool
-	pushed    []turn // of which nothing final was heard
+	pushed    []turn // not decided yet
 	pushes    uint32
 }
 
@@ -31,12 +31,12 @@ type turn struct {
 
 const (
 	soonest = 5 * time.Millisecond
-	// retry is when an agent comes back whose call failed.
+	// retry is the pause after a failed call.
 	retry = time.Second
 )
 
-// contact is everything that an agent does from one check-in to the next. It returns
-// how long after now that is.
+// contact makes one check-in and does its tasks. It returns the time to the next
+// check-in.
 func (a *agent) contact(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -65,7 +65,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	return max(next, soonest)
 }
 
-// hear takes up what became of a turn.
+// hear handles the verdict on a turn.
 func (a *agent) hear(v *v1.Verdict, now time.Time) {
 	i := 0
 	for i < len(a.pushed) && (a.pushed[i].run != v.Run || a.pushed[i].round != v.Round) {
@@ -82,7 +82,7 @@ func (a *agent) hear(v *v1.Verdict, now time.Time) {
 		c.closed.Add(1)
 	case v1.Outcome_OUTCOME_REJECTED:
 		c.reject(v.Reason)
-	case v1.Outcome_OUTCOME_UNKNOWN: // it is forgotten, and then its task comes again
+	case v1.Outcome_OUTCOME_UNKNOWN: // drop it: the server assigns its task again
 		c.unknown.Add(1)
 	default:
 		return
@@ -90,7 +90,7 @@ func (a *agent) hear(v *v1.Verdict, now time.Time) {
 	a.pushed = append(a.pushed[:i], a.pushed[i+1:]...)
 }
 
-// do fetches a task's weights and pushes an update of their length.
+// do fetches a task's weights and pushes an update of the same length.
 func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	size, err := a.fetch(ctx, t.Weights)
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	case v1.Outcome_OUTCOME_ACCEPTED:
 		c.accepted.Add(1)
 		a.pushed = append(a.pushed, turn{t.Run, t.Round, start})
-	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED: // it was sent before, or came late
+	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED: // a repeated or late push
 		c.closed.Add(1)
 	default:
 		c.reject(r.Outcome.String() + " " + r.Reason)
@@ -126,8 +126,8 @@ func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	return nil
 }
 
-// fetch reads a blob, and returns its length. One of the fleet checks its hash: the
-// others would take the time of the machine that is measured.
+// fetch reads a blob and returns its length. Only the first agent to fetch a blob checks
+// its hash, because hashing would take CPU time from the server under test.
 func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 	var n int
 	start := time.Now()
@@ -146,7 +146,7 @@ func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("weights: %w", err)
-	case gone: // the round has closed since
+	case gone: // the round has closed
 		a.fleet.counts.closed.Add(1)
 		return 0, errGone
 	}
@@ -154,10 +154,10 @@ func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 	return n, nil
 }
 
-// errGone says that a task is over before it was begun.
+// errGone means that a task's round closed before the agent started it.
 var errGone = errors.New("the weights are gone")
 
-// maxBlob bounds what is read.
+// maxBlob is the largest blob that is read.
 const maxBlob = 64 << 20
 
 func limited(r io.Reader) io.Reader { return io.LimitReader(r, maxBlob) }

@@ -1,7 +1,7 @@
-// Package fleetload is a fleet of agents in one process that train nothing, for
-// measuring a server. To the server each is an agent like any other: it has a key, a
-// certificate and a connection of its own, checks in when it is told to, fetches the
-// weights of every task, and returns numbers that could be an update.
+// Package fleetload is a load generator: thousands of agents in one process that do not
+// train. To the server each looks like a real agent. It has its own key, certificate and
+// connection, checks in on schedule, fetches the weights of every task, and returns
+// random numbers that pass for an update.
 package fleetload
 
 import (
@@ -24,42 +24,42 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Config is a fleet.
+// Config configures a fleet.
 type Config struct {
-	// Server is an https address, Root what its certificate is from, and Token lets
-	// all agents join.
+	// Server is an https address, Root the root of its certificate, and Token the join
+	// token of all agents.
 	Server string
 	Root   *x509.Certificate
 	Token  jointoken.Token
-	// Agents is how many there are, each with one client.
+	// Agents is the number of agents, each with one client.
 	Agents int
-	// Inputs are what clients are said to have beyond load and calendar.
+	// Inputs are announced in addition to load and calendar.
 	Inputs []string
 }
 
-// Fleet is agents that have joined. Its methods may be called concurrently, but for
-// Connect, which is for a fleet that rests.
+// Fleet is a set of joined agents. Its methods are safe for concurrent use, except
+// Connect, which requires that the fleet rests.
 type Fleet struct {
 	Config
 	agents  []*agent
 	numbers numbers
 	counts  counts
 
-	begin, rest chan chan struct{} // to the pacer
+	begin, rest chan chan struct{} // requests to the pacing goroutine
 	back        chan contacted
 	stop        context.CancelFunc
 	stopped     chan struct{}
 }
 
 const (
-	// joiners and dialers are how many agents join, and connect, at a time.
+	// joiners and dialers limit how many agents join, and connect, concurrently.
 	joiners, dialers = 8, 32
-	// patience is how long a call may take.
+	// patience is the timeout of a call.
 	patience = 2 * time.Minute
 )
 
-// Join lets all agents join. The fleet rests until Go is called. Joined is told how
-// many have, whenever one has.
+// Join makes all agents join. The fleet rests until Go is called. Join calls joined with
+// the number of agents that have joined so far.
 func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 	f := &Fleet{
 		Config: c, agents: make([]*agent, c.Agents),
@@ -69,8 +69,8 @@ func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The server knows an agent by its certificate: to join they need no connections
-	// of their own.
+	// The server identifies an agent by its certificate, so agents can share a
+	// connection for joining.
 	stranger := mtls.Client(mtls.Transport(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)}))
 	defer stranger.CloseIdleConnections()
 	service := v1.NewAgentServiceClient(stranger, c.Server)
@@ -94,7 +94,7 @@ func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 	return f, nil
 }
 
-// each calls do for every agent's number, several at a time.
+// each calls do for every agent's index, with limited concurrency.
 func (f *Fleet) each(ctx context.Context, atOnce int, do func(ctx context.Context, i int) error) error {
 	group, until := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
@@ -143,20 +143,20 @@ func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, at *url
 	return a, nil
 }
 
-// Connect makes every agent's connection anew, and announces its client if that is not
-// done. The fleet has forgotten what it was doing.
+// Connect opens a new connection for every agent and announces its client if necessary.
+// It discards the agents' pending turns.
 func (f *Fleet) Connect(ctx context.Context) error {
 	err := f.each(ctx, dialers, func(ctx context.Context, i int) error {
 		a := f.agents[i]
 		a.line.close()
 		a.pushed = nil
 		if a.announced {
-			return a.line.call(ctx, v1.AgentServiceCheckInProcedure, &v1.CheckInRequest{}, &v1.CheckInResponse{}) // its tasks come again
+			return a.line.call(ctx, v1.AgentServiceCheckInProcedure, &v1.CheckInRequest{}, &v1.CheckInResponse{}) // the server assigns its tasks again
 		}
 		r := &v1.AnnounceResponse{}
 		err := a.line.call(ctx, v1.AgentServiceAnnounceProcedure, &v1.AnnounceRequest{Clients: []string{a.client}, Inputs: f.Inputs, StepSeconds: 3600}, r)
 		if err == nil && len(r.Refused) > 0 {
-			err = fmt.Errorf("the server refuses client %s", a.client)
+			err = fmt.Errorf("the server refused client %s", a.client)
 		}
 		a.announced = err == nil
 		return err
@@ -167,7 +167,7 @@ func (f *Fleet) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the fleet.
+// Close stops the fleet.
 func (f *Fleet) Close() {
 	f.stop()
 	<-f.stopped

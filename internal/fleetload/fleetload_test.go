@@ -53,8 +53,8 @@ func TestLatencies(t *testing.T) {
 	}
 }
 
-// TestNumbers holds updates to what a server accepts: finite, small, and of the hash
-// that they are said to have, which no two share.
+// TestNumbers checks that a server would accept the updates: they are finite and small,
+// match their hash, and differ from each other.
 func TestNumbers(t *testing.T) {
 	var n numbers
 	for _, size := range []int{4, 60, 64, 68, 124, 128, 132, 23_040, 168_724} {
@@ -106,7 +106,7 @@ rounds: 1000
 schedule: {cohort: 8}
 `
 
-// TestFleet lets a fleet work with a real server.
+// TestFleet runs a fleet against a real server.
 func TestFleet(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := t.TempDir()

@@ -17,17 +17,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// line is an agent's connection: HTTP/1.1, one call after the other, in the goroutine
-// that makes the call. The usual client has two more for each connection, and takes as
-// much of the machine as the server that is to be measured. One goroutine at a time has
-// it.
+// line is an agent's HTTP/1.1 connection. Calls run one by one in the caller's goroutine.
+// net/http uses two more goroutines per connection and would take as much CPU time as
+// the server under test. Only one goroutine at a time may use a line.
 type line struct {
 	server *url.URL
 	config *tls.Config
-	conn   *tls.Conn // nil if there is none
+	conn   *tls.Conn // nil if not connected
 }
 
-// busyError says that the server has no room, and that the call may be repeated.
+// busyError means that the server is overloaded and the call may be retried.
 type busyError string
 
 func (e busyError) Error() string { return "the server is busy: " + string(e) }
@@ -37,7 +36,7 @@ var (
 	requests = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 )
 
-// call makes a call of the agents' service.
+// call calls the agent service.
 func (l *line) call(ctx context.Context, procedure string, in, out proto.Message) error {
 	b := requests.Get().(*bytes.Buffer)
 	defer requests.Put(b)
@@ -51,7 +50,7 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 		return err
 	}
 	b.Write(whole)
-	var said error // the connection is none the worse for it
+	var said error // the connection stays usable
 	err = l.exchange(ctx, b.Bytes(), func(code int, body io.Reader) error {
 		text, err := io.ReadAll(limited(body))
 		switch {
@@ -69,7 +68,7 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 	return errors.Join(err, said)
 }
 
-// get fetches a page.
+// get sends a GET request.
 func (l *line) get(ctx context.Context, path string, take func(code int, body io.Reader) error) error {
 	b := requests.Get().(*bytes.Buffer)
 	defer requests.Put(b)
@@ -88,8 +87,8 @@ func (l *line) begin(b *bytes.Buffer, method, path string) {
 	b.WriteString("\r\nUser-Agent: loadstar-bench\r\n")
 }
 
-// exchange sends a request and hands the answer over. A connection that the server has
-// closed meanwhile is made anew.
+// exchange sends a request and passes the response to take. It reconnects if the server
+// has closed the connection.
 func (l *line) exchange(ctx context.Context, request []byte, take func(code int, body io.Reader) error) error {
 	had := l.conn != nil
 	answered, err := l.try(ctx, request, take)
@@ -99,7 +98,7 @@ func (l *line) exchange(ctx context.Context, request []byte, take func(code int,
 	return err
 }
 
-// try reports whether an answer began.
+// try reports whether a response began.
 func (l *line) try(ctx context.Context, request []byte, take func(code int, body io.Reader) error) (answered bool, err error) {
 	if l.conn == nil {
 		d := tls.Dialer{Config: l.config}
@@ -115,7 +114,7 @@ func (l *line) try(ctx context.Context, request []byte, take func(code int, body
 		}
 	}()
 	conn := l.conn
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })() //nolint:errcheck // it is given up
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })() //nolint:errcheck // the call is cancelled anyway
 	if _, err := conn.Write(request); err != nil {
 		return false, err
 	}

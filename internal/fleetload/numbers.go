@@ -14,24 +14,24 @@ import (
 	"sync"
 )
 
-// numbers makes updates: random ones, drawn once for a length, of which the last few
-// differ from push to push. It is safe for concurrent use.
+// numbers generates updates. The values are random and drawn once per length; only the
+// last few differ between pushes. It is safe for concurrent use.
 type numbers struct {
 	mu      sync.Mutex
 	drawn   map[int]*drawn
-	checked map[string]int // lengths of blobs whose hash was found right
+	checked map[string]int // lengths of blobs whose hash is verified
 	spare   sync.Pool      // of *[]byte
 	scratch sync.Pool      // of *[64 << 10]byte
 }
 
-// drawn is the numbers of one length, with the hash of all but the tail begun.
+// drawn holds the values of one length and the hash state before their tail.
 type drawn struct {
 	bytes []byte
 	head  int
 	state []byte
 }
 
-// tail is how many bytes at least are hashed for each push.
+// tail is the minimum number of bytes hashed per push.
 const tail = 64
 
 func draw(size int) (*drawn, error) {
@@ -47,8 +47,8 @@ func draw(size int) (*drawn, error) {
 	return d, err
 }
 
-// take returns an agent's update of a size and its hash. The bytes are the caller's
-// until it puts them back.
+// take returns an agent's update of a size and its hash. The caller owns the bytes until
+// it returns them.
 func (n *numbers) take(size, agent int, push uint32) (*[]byte, [sha256.Size]byte) {
 	d := n.of(size)
 	b, ok := n.spare.Get().(*[]byte)
@@ -57,7 +57,7 @@ func (n *numbers) take(size, agent int, push uint32) (*[]byte, [sha256.Size]byte
 	}
 	*b = append((*b)[:0], d.bytes...)
 	rest := (*b)[d.head:]
-	// Two small numbers, as an update has.
+	// Two small values, as in a real update.
 	for i, x := range []uint32{uint32(agent), push} {
 		if 4*i < len(rest) {
 			binary.LittleEndian.PutUint32(rest[4*i:], math.Float32bits(float32(x&0xffff)/(1<<24)))
@@ -82,7 +82,7 @@ func (n *numbers) of(size int) *drawn {
 	defer n.mu.Unlock()
 	d := n.drawn[size]
 	if d == nil {
-		d, _ = draw(size) // without a state, take hashes all
+		d, _ = draw(size) // without a hash state, take hashes all bytes
 		if n.drawn == nil {
 			n.drawn = map[int]*drawn{}
 		}
@@ -93,8 +93,8 @@ func (n *numbers) of(size int) *drawn {
 
 func (n *numbers) put(b *[]byte) { n.spare.Put(b) }
 
-// check reads a blob to its end and returns its length. The first time, it checks its
-// hash, and later its length.
+// check reads a blob and returns its length. It checks the hash of a blob the first time,
+// and only the length later.
 func (n *numbers) check(name string, r io.Reader) (int, error) {
 	n.mu.Lock()
 	length, ok := n.checked[name]
@@ -107,7 +107,7 @@ func (n *numbers) check(name string, r io.Reader) (int, error) {
 		defer n.scratch.Put(buffer)
 		got, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{limited(r)}, buffer[:])
 		if err == nil && got != int64(length) {
-			err = fmt.Errorf("%d bytes came, and %d before", got, length)
+			err = fmt.Errorf("got %d bytes, want %d as before", got, length)
 		}
 		return length, err
 	}
@@ -116,12 +116,12 @@ func (n *numbers) check(name string, r io.Reader) (int, error) {
 		return 0, err
 	}
 	if sum := sha256.Sum256(b.Bytes()); hex.EncodeToString(sum[:]) != name {
-		return 0, fmt.Errorf("blob %s came as something else", name)
+		return 0, fmt.Errorf("blob %s has another hash", name)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.checked == nil || len(n.checked) > 64 {
-		n.checked = map[string]int{} // old versions are not asked for again
+		n.checked = map[string]int{} // old versions are not fetched again
 	}
 	n.checked[name] = b.Len()
 	return b.Len(), nil

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// contacted is an agent that has made a contact, and when it wants the next.
+// contacted is an agent that has checked in, and the time of its next check-in.
 type contacted struct {
 	*agent
 	next time.Duration
 }
 
-// queue is the agents that wait, by when they are due on the fleet's clock.
+// queue is a heap of waiting agents, ordered by due time on the fleet's clock.
 type queue []due
 
 type due struct {
@@ -33,11 +33,11 @@ func (q *queue) Pop() any {
 	return last
 }
 
-// stopwatch is the fleet's clock, which stands still while the fleet rests: after it
-// agents come back as spread out as they would have.
+// stopwatch is the fleet's clock. It stops while the fleet rests, so that agents stay
+// spread out afterwards.
 type stopwatch struct {
 	before time.Duration
-	since  time.Time // zero while it stands
+	since  time.Time // zero while stopped
 }
 
 func (s *stopwatch) now() time.Duration {
@@ -50,11 +50,10 @@ func (s *stopwatch) now() time.Duration {
 func (s *stopwatch) stop()  { s.before, s.since = s.now(), time.Time{} }
 func (s *stopwatch) start() { s.before, s.since = s.now(), time.Now() }
 
-// Go lets the fleet work, from where it rested.
+// Go starts or resumes the fleet.
 func (f *Fleet) Go() { f.tell(f.begin) }
 
-// Rest lets the calls under way end and begins no others. It returns when there are
-// none.
+// Rest starts no more calls and returns when the current ones are finished.
 func (f *Fleet) Rest() { f.tell(f.rest) }
 
 func (f *Fleet) tell(what chan chan struct{}) {
@@ -70,8 +69,8 @@ func (f *Fleet) tell(what chan chan struct{}) {
 	}
 }
 
-// pace lets every agent make contact when it is due. All waiting is done here, so that
-// an idle agent is a connection and an entry in a queue.
+// pace starts each agent's check-in when it is due. It does all waiting, so an idle agent
+// needs only a connection and a queue entry.
 func (f *Fleet) pace(ctx context.Context) {
 	defer close(f.stopped)
 	var (
@@ -84,7 +83,7 @@ func (f *Fleet) pace(ctx context.Context) {
 	)
 	defer timer.Stop()
 	for _, a := range f.agents {
-		// The first contacts are a thousand a second; then the server paces.
+		// The first check-ins come at 1,000 per second. After that the server sets the pace.
 		heap.Push(&waiting, due{time.Duration(rand.IntN(len(f.agents))) * time.Millisecond, a})
 	}
 	for {
@@ -109,7 +108,7 @@ func (f *Fleet) pace(ctx context.Context) {
 		}
 		over := ctx.Done()
 		if resting && ctx.Err() != nil {
-			over = nil // what is left is to wait for those under way
+			over = nil // only wait for the current calls
 		}
 		select {
 		case c := <-f.back:

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// counts is what a fleet has seen.
+// counts collects a fleet's statistics.
 type counts struct {
 	accepted, closed, unknown, busy, rejected, failures atomic.Int64
 	checkIn, push, fetch, heard                         histogram
 
 	mu    sync.Mutex
-	first error // that was rejected, or failed
+	first error // first rejection or failure
 }
 
-// failed counts a call that came to nothing, unless it was us who ended it.
+// failed counts a failed call, unless the context was cancelled.
 func (c *counts) failed(ctx context.Context, what string, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) || errors.Is(err, errGone) {
 		return
@@ -40,18 +40,18 @@ func (c *counts) note(what string, err error) {
 	}
 }
 
-// Stats are counts since the fleet was made. Those of a while are the difference of
-// two.
+// Stats are counts since the fleet was created. Use Since for the counts of an
+// interval.
 type Stats struct {
-	// Accepted is of pushes, Closed of those that came late, Unknown of those that
-	// the server had lost, Busy of those that it had no room for.
+	// These count pushes: accepted, too late, lost by the server, refused because the
+	// server was overloaded, rejected, failed.
 	Accepted, Closed, Unknown, Busy, Rejected, Failed int64
-	// CheckIn, Push and Fetch are of the calls, Heard is from the beginning of a push
-	// to the check-in that says that it counts.
+	// CheckIn, Push and Fetch are call latencies. Heard is the time from the start of a
+	// push to the check-in that reports it as counted.
 	CheckIn, Push, Fetch, Heard Latencies
 }
 
-// Stats returns what the fleet has seen until now.
+// Stats returns the statistics so far.
 func (f *Fleet) Stats() Stats {
 	c := &f.counts
 	return Stats{
@@ -61,7 +61,7 @@ func (f *Fleet) Stats() Stats {
 	}
 }
 
-// Since returns what was seen after an earlier time.
+// Since returns the difference to earlier statistics.
 func (s Stats) Since(before Stats) Stats {
 	return Stats{
 		s.Accepted - before.Accepted, s.Closed - before.Closed, s.Unknown - before.Unknown, s.Busy - before.Busy,
@@ -70,15 +70,15 @@ func (s Stats) Since(before Stats) Stats {
 	}
 }
 
-// Err returns the first thing that went wrong.
+// Err returns the first failure.
 func (f *Fleet) Err() error {
 	f.counts.mu.Lock()
 	defer f.counts.mu.Unlock()
 	return f.counts.first
 }
 
-// Latencies count times by their size: each count is of those within 2 %, from 10 us
-// to 20 minutes. The zero value is empty.
+// Latencies is a histogram of durations from 10 us to 20 minutes with a resolution of
+// 2 %. The zero value is empty.
 type Latencies [buckets]int64
 
 const (
@@ -108,7 +108,7 @@ func (l Latencies) since(before Latencies) Latencies {
 	return l
 }
 
-// Plus returns both together.
+// Plus returns the sum of two histograms.
 func (l Latencies) Plus(o Latencies) Latencies {
 	for i := range l {
 		l[i] += o[i]
@@ -116,7 +116,7 @@ func (l Latencies) Plus(o Latencies) Latencies {
 	return l
 }
 
-// Len returns how many there are.
+// Len returns the number of durations.
 func (l Latencies) Len() (n int64) {
 	for _, x := range l {
 		n += x
@@ -124,7 +124,7 @@ func (l Latencies) Len() (n int64) {
 	return n
 }
 
-// Quantile returns a time that a share q of them do not exceed, and 0 of none.
+// Quantile returns the q-quantile, or 0 if the histogram is empty.
 func (l Latencies) Quantile(q float64) time.Duration {
 	n := l.Len()
 	if n == 0 {

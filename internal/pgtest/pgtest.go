@@ -1,6 +1,6 @@
-// Package pgtest runs a real PostgreSQL for tests, from the packages of the system.
-// It writes through to disk as in production, so that a crash is worth surviving, and
-// it sorts text as people do, not by bytes, as many installations do.
+// Package pgtest runs a real PostgreSQL server for tests, from the system's packages. As
+// in production, it syncs writes to disk, so crash tests are meaningful, and it uses a
+// linguistic collation instead of byte order.
 package pgtest
 
 import (
@@ -22,23 +22,23 @@ import (
 	"time"
 )
 
-// ErrMissing says that PostgreSQL is not installed.
+// ErrMissing means that PostgreSQL is not installed.
 var ErrMissing = errors.New("PostgreSQL is not installed")
 
-// Server is a cluster of databases in a folder, and the postmaster that serves it. It
-// listens on a socket in the folder, and on a port of the loopback interface. Anyone
-// on the machine may do anything with it. It is not safe for concurrent use.
+// Server is a database cluster in a folder and its postmaster. It listens on a socket in
+// the folder and on a loopback port, without authentication. It is not safe for
+// concurrent use.
 type Server struct {
 	bin, dir string
 	port     int
-	pick     bool // the port
+	pick     bool // choose a free port
 	as       *syscall.Credential
 	process  *os.Process
-	ended    chan struct{} // closed when the postmaster has
+	ended    chan struct{} // closed when the postmaster has exited
 }
 
-// Start serves the cluster in a folder that others may enter, and makes it first
-// where there is none. Port 0 is a free one.
+// Start starts a server on the cluster in a folder, which other users must be able to
+// enter. It creates the cluster if necessary. Port 0 means any free port.
 func Start(dir string, port int) (*Server, error) {
 	bin, err := binaries()
 	if err != nil {
@@ -46,13 +46,13 @@ func Start(dir string, port int) (*Server, error) {
 	}
 	s := &Server{bin: bin, dir: dir, port: port, pick: port == 0}
 	if len(s.socket()) > 100 {
-		return nil, fmt.Errorf("pgtest: %s is too long a path for a socket", dir)
+		return nil, fmt.Errorf("pgtest: the path %s is too long for a socket", dir)
 	}
 	if err := s.own(); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(s.data(), "PG_VERSION")); err != nil {
-		// Libc's locales are often not there, ICU's are.
+		// Locales of libc are often not installed; those of ICU always are.
 		err := s.run("initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en", "--no-instructions", "--no-sync")
 		if err != nil {
 			return nil, err
@@ -61,8 +61,8 @@ func Start(dir string, port int) (*Server, error) {
 	return s, s.Start()
 }
 
-// binaries returns the folder of the newest PostgreSQL: Debian has them apart, others
-// in the path.
+// binaries returns the folder with the newest PostgreSQL binaries. Debian has a folder
+// per version; other systems have them on the PATH.
 func binaries() (string, error) {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	best, newest := "", -1
@@ -82,7 +82,8 @@ func binaries() (string, error) {
 	return best, nil
 }
 
-// own gives the folder to the user that the server runs as: it refuses to be root.
+// own gives the folder to an unprivileged user, because PostgreSQL refuses to run as
+// root.
 func (s *Server) own() error {
 	if os.Getuid() != 0 {
 		return nil
@@ -107,7 +108,7 @@ func (s *Server) data() string   { return filepath.Join(s.dir, "data") }
 func (s *Server) log() string    { return filepath.Join(s.dir, "log") }
 func (s *Server) socket() string { return filepath.Join(s.dir, fmt.Sprintf(".s.PGSQL.%05d", s.port)) }
 
-// command is one of the server's binaries, as its user.
+// command returns a command that runs one of the server's binaries as its user.
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
@@ -123,8 +124,8 @@ func (s *Server) run(name string, args ...string) error {
 	return nil
 }
 
-// Start serves again after Crash or Stop, and returns when the server answers: where it
-// did before, unless its port was free and is taken now.
+// Start restarts the server after Crash or Stop and returns when it accepts connections.
+// It uses the same port, unless the port was chosen automatically and is now taken.
 func (s *Server) Start() error {
 	for try := 1; ; try++ {
 		if s.port == 0 || s.pick && try > 1 {
@@ -138,7 +139,7 @@ func (s *Server) Start() error {
 		if err == nil {
 			return nil
 		}
-		if !s.pick || try == 5 { // somebody may have taken the port
+		if !s.pick || try == 5 { // another process may have taken the port
 			return err
 		}
 	}
@@ -155,7 +156,7 @@ func freePort() (int, error) {
 
 func (s *Server) launch() error {
 	if s.process != nil {
-		return errors.New("pgtest: the server runs")
+		return errors.New("pgtest: the server is already running")
 	}
 	out, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
 	if err != nil {
@@ -195,30 +196,29 @@ func (s *Server) launch() error {
 			err = errors.Join(err, s.Crash())
 		}
 		text, _ := os.ReadFile(s.log())
-		return fmt.Errorf("pgtest: the server does not come up: %w\n%s", err, bytes.TrimSpace(text))
+		return fmt.Errorf("pgtest: the server does not start: %w\n%s", err, bytes.TrimSpace(text))
 	}
 }
 
-// URL returns where a database is. One that is always there is called postgres.
+// URL returns the URL of a database. The database postgres always exists.
 func (s *Server) URL(database string) string {
 	return "postgres://postgres@/" + url.PathEscape(database) + "?host=" + url.QueryEscape(s.dir) + "&port=" + strconv.Itoa(s.port)
 }
 
-// Addr returns host and port.
+// Addr returns the host and port.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// Create makes an empty database.
+// Create creates an empty database.
 func (s *Server) Create(database string) error {
 	return s.run("createdb", "-h", s.dir, "-p", strconv.Itoa(s.port), "-U", "postgres", database)
 }
 
-// Crash kills the postmaster and all its children at once, as a kernel without memory
-// would.
+// Crash kills the postmaster and all its children, like the kernel when memory runs out.
 func (s *Server) Crash() error {
 	if s.process == nil {
 		return nil
 	}
-	// Stopped, it can have no more of them.
+	// A stopped postmaster cannot start more children.
 	if err := s.process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -244,12 +244,12 @@ func (s *Server) Crash() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("pgtest: %d children outlive a kill", left)
+			return fmt.Errorf("pgtest: %d children survived the kill", left)
 		}
 	}
 }
 
-// children returns the processes whose parent is the given one.
+// children returns the child processes of a process.
 func children(of int) (pids []int, err error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -273,7 +273,7 @@ func stat(pid int) (state string, parent int, ok bool) {
 	if err != nil {
 		return "", 0, false
 	}
-	// Behind the name, which may hold anything.
+	// Skip the name, which may contain anything.
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(f) < 2 {
 		return "", 0, false
@@ -282,7 +282,7 @@ func stat(pid int) (state string, parent int, ok bool) {
 	return f[0], parent, err == nil
 }
 
-// Stop ends the server in order, whoever is connected.
+// Stop shuts the server down and disconnects all clients.
 func (s *Server) Stop() error {
 	if s.process == nil {
 		return nil
@@ -299,9 +299,9 @@ func (s *Server) Stop() error {
 	}
 }
 
-// Cluster is a server for all tests of a binary, begun when the first of them needs
-// it. The zero value is ready to use; TestMain stops it. It is safe for concurrent
-// use.
+// Cluster is a server shared by all tests of a binary. It starts with the first test that
+// needs it; TestMain must stop it. The zero value is ready to use. It is safe for
+// concurrent use.
 type Cluster struct {
 	mu      sync.Mutex
 	server  *Server
@@ -310,8 +310,8 @@ type Cluster struct {
 	schemas int
 }
 
-// Database returns the URL of what looks like a new, empty database: a schema, which
-// is made much faster. Without PostgreSQL the test is skipped; in CI it fails.
+// Database returns a URL for a new, empty schema, which is created much faster than a
+// database. Without PostgreSQL the test is skipped, but in CI it fails.
 func (c *Cluster) Database(t testing.TB) string {
 	t.Helper()
 	at, err := c.database()
@@ -339,7 +339,7 @@ func (c *Cluster) database() (string, error) {
 	return c.server.URL("postgres") + "&search_path=" + name, err
 }
 
-// Single returns a server of a test's own, which it may crash.
+// Single returns a server for one test, which may crash it.
 func Single(t testing.TB) *Server {
 	t.Helper()
 	s, dir, err := temporary()
@@ -357,7 +357,8 @@ func Single(t testing.TB) *Server {
 	return s
 }
 
-// temporary starts a server in a new folder. A test's own would have too long a path.
+// temporary starts a server in a new folder. The path of t.TempDir can be too long for a
+// socket.
 func temporary() (*Server, string, error) {
 	dir, err := os.MkdirTemp("", "pgtest")
 	if err != nil {
@@ -370,14 +371,14 @@ func temporary() (*Server, string, error) {
 	return s, dir, nil
 }
 
-// Stop ends the server, if there is one, and removes its folder.
+// Stop stops the server, if it runs, and removes its folder.
 func (c *Cluster) Stop() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.server == nil {
 		return nil
 	}
-	err := errors.Join(c.server.Crash(), os.RemoveAll(c.dir)) // in order it would first write what is thrown away
+	err := errors.Join(c.server.Crash(), os.RemoveAll(c.dir)) // a clean shutdown would write data that is deleted next
 	c.server = nil
 	return err
 }

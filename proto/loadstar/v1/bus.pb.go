@@ -21,7 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Arrival is a result on its way from a gateway, which has checked it, to an aggregator.
+// Arrival is a validated result that a gateway sends to the aggregators.
 type Arrival struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
