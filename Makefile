@@ -15,8 +15,11 @@ build: ## Build the static binaries into bin/ and print their sizes
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/loadstar ./cmd/loadstar-agent
 	@ls -l bin/loadstar bin/loadstar-agent | awk '{ printf "%s %.1f MB\n", $$9, $$5 / 1e6 }'
 
+.PHONY: quick
+quick: format vet-host test-quick ## Within a minute while you edit: format, vet, unit tests without servers or child processes
+
 .PHONY: check
-check: format vet lint test ## Everything a change must pass: format, vet, staticcheck, architecture, tests
+check: format tidy vet lint errcheck test ## Everything a change must pass: format, tidy modules, vet, staticcheck, errcheck, all tests
 
 .PHONY: format
 format: ## Fail if gofumpt would change a file
@@ -27,9 +30,18 @@ format: ## Fail if gofumpt would change a file
 fix: ## Format the code
 	$(TOOL) gofumpt -w $$(git ls-files -co --exclude-standard '*.go' ':!proto')
 
-.PHONY: vet
-vet: ## go vet, also of the assembly for arm64
+.PHONY: tidy
+tidy: ## Fail if go mod tidy would change a go.mod or go.sum
+	go mod tidy -diff
+	go -C tools mod tidy -diff
+	go -C nn/kernel/gen mod tidy -diff
+
+.PHONY: vet-host
+vet-host:
 	go vet ./...
+
+.PHONY: vet
+vet: vet-host ## go vet, also of the assembly for arm64
 	GOARCH=arm64 go vet ./...
 	cd nn/kernel/gen && go vet ./...
 
@@ -38,13 +50,70 @@ lint: ## staticcheck
 	$(TOOL) staticcheck ./...
 	cd nn/kernel/gen && go tool -modfile=../../../tools/go.mod staticcheck ./...
 
+.PHONY: errcheck
+errcheck: ## Fail if code outside the tests ignores an error; exceptions are in tools/errcheck.txt
+	$(TOOL) errcheck -ignoretests -exclude tools/errcheck.txt ./...
+
+.PHONY: vulncheck
+vulncheck: ## Known vulnerabilities in the code that we call; skipped where the database cannot be reached
+	@out=$$($(TOOL) govulncheck ./... 2>&1); code=$$?; \
+	case "$$out" in \
+	*"fetching vulnerabilities"*) echo "skipped: the Go vulnerability database cannot be reached from here" ;; \
+	*) echo "$$out"; exit $$code ;; \
+	esac
+
+.PHONY: arch
+arch: ## The architecture test alone
+	go test ./internal/archtest
+
+# Packages whose tests are servers, databases, emulators or child processes for the most part. Slow tests of the other
+# packages skip themselves under -short.
+SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/chaos internal/fleetload internal/pgtest \
+	server server/aggregator server/bus server/coordinator server/gateway server/ledger server/operator server/region
+empty :=
+space := $(empty) $(empty)
+.PHONY: test-quick
+test-quick:
+	go test -short $$(go list ./... | sed "s|^$$(go list -m)|.|" | grep -vE '^\./($(subst $(space),|,$(strip $(SLOW_PACKAGES))))$$')
+
 .PHONY: test
-test: ## The tests, architecture included
+test: ## All tests in their usual form
 	go test ./...
 
+# The long forms: more kills, more model steps, larger fleets. $(1) selects tests, $(2) packages.
+LONG = LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 60m $(if $(1),-run '$(1)') $(2)
+
+.PHONY: test-long
+test-long: ## All tests in their long form; about half an hour on two cores
+	$(call LONG,,./...)
+
+.PHONY: test-kills
+test-kills: ## The long form of the tests that kill processes
+	$(call LONG,Kill|Crash,./agent/... ./cmd/loadstar ./lab/... ./server/...)
+
+.PHONY: test-models
+test-models: ## The long form of the tests against models
+	$(call LONG,Model|Law,./agent/state ./fed/... ./lab/... ./server/...)
+
+.PHONY: test-device
+test-device: ## The agent on an emulated small device, with a year of readings; needs qemu-user-static
+	$(call LONG,SmallDevice,./cmd/loadstar-agent)
+
+# Everything that shares memory between goroutines.
+RACE_PACKAGES := ./agent/... ./server/... ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
 .PHONY: race
-race: ## The tests of what runs concurrently, under the race detector; needs gcc
-	CGO_ENABLED=1 go test -race -short -run 'Concurrent|Backtest|Windows|Prepared|Keep|Workers' ./nn ./nn/kernel ./series ./forecast ./lab/sim
+race: ## The tests of all concurrent packages under the race detector; needs gcc
+	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
+
+.PHONY: race-short
+race-short: ## The same without the slow tests, for CI
+	CGO_ENABLED=1 go test -race -short -timeout 20m $(RACE_PACKAGES)
+
+RUNS    ?= 1
+REPEATS ?= 100
+.PHONY: repeat
+repeat: ## Repeat the tests on a busy machine: the suite RUNS times, timing tests REPEATS times; ONLY=server/bus for one package
+	@RUNS=$(RUNS) REPEATS=$(REPEATS) ONLY="$(ONLY)" tools/repeat.sh
 
 # Into a folder: what protoc makes of the wire.
 define PROTOC
