@@ -81,7 +81,7 @@ var layers = map[string]pkg{
 	"proto/loadstar/v1": {layer: 1, external: "connectrpc.com/connect google.golang.org/protobuf"},
 
 	"internal/archtest":   {layer: 5},
-	"internal/chaos":      {layer: 5, may: "agent/identity agent/state internal/pgtest", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
+	"internal/chaos":      {layer: 5, may: "agent/identity agent/state internal/pgtest internal/proc", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
 	"internal/atomicfile": {layer: 1},
 	"internal/config":     {layer: 1, external: "go.yaml.in/yaml/v3"},
 	"internal/datatest":   {layer: 1},
@@ -90,7 +90,9 @@ var layers = map[string]pkg{
 	"internal/jointoken":  {layer: 1},
 	"internal/longtest":   {layer: 1},
 	"internal/mtls":       {layer: 1, may: "internal/atomicfile"},
-	"internal/pgtest":     {layer: 1},
+	"internal/pgtest":     {layer: 1, may: "internal/proc"},
+	"internal/proc":       {layer: 1},
+	"internal/cputime":    {layer: 1, external: "golang.org/x/sys"},
 }
 
 // testOnly lists the packages that only tests may import.

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
+
+	"loadstar/internal/proc"
 )
 
 // part is a piece of the system that can be killed and started again.
@@ -25,9 +26,8 @@ type part interface {
 	Log(bytes int) string
 }
 
-// process is a part that is a process of the binary under test. All its lives write
-// into one log. Like a machine's supervisor, it starts a process again that ended
-// without being told to.
+// process is a part that runs the binary under test. Every start appends to the same log.
+// Like a machine's supervisor, it restarts a process that ended without being told to.
 type process struct {
 	kind, name string
 	bin, log   string
@@ -35,10 +35,10 @@ type process struct {
 
 	mu     sync.Mutex
 	wanted bool
-	child  *os.Process
-	ended  chan struct{} // closed when the child has
-	code   int           // with which it did
-	exits  []string      // what it said when it ended by itself
+	child  *proc.Child
+	ended  chan struct{} // closed after the child's end is recorded
+	code   int           // the child's exit code
+	exits  []string      // last log lines of processes that ended by themselves
 }
 
 const (
@@ -61,36 +61,29 @@ func (p *process) Start() error {
 	return p.launch()
 }
 
-// launch starts a child. The lock is held.
+// launch starts a child. The caller holds the lock.
 func (p *process) launch() error {
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
+	defer out.Close() // the child has its own descriptor
 	cmd := exec.Command(p.bin, p.args...)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	begun, ended := make(chan error), make(chan struct{})
-	go func() {
-		defer out.Close()
-		// A child is killed when the thread ends that started it.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		begun <- err
-		if err == nil {
-			cmd.Wait() //nolint:errcheck // its state says the same
-			p.over(cmd.ProcessState, ended)
-		}
-	}()
-	if err := <-begun; err != nil {
+	child, err := proc.Start(cmd, syscall.SIGKILL)
+	if err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	p.child, p.ended = cmd.Process, ended
+	ended := make(chan struct{})
+	p.child, p.ended = child, ended
+	go func() {
+		<-child.Done()
+		p.over(child.State(), ended)
+	}()
 	return nil
 }
 
-// over takes up that a child has ended.
+// over records that the child has ended, and schedules a restart if it should be running.
 func (p *process) over(s *os.ProcessState, ended chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,8 +104,8 @@ func (p *process) over(s *os.ProcessState, ended chan struct{}) {
 	})
 }
 
-// signal sends a signal to the child, if there is one, and returns what tells of its
-// end.
+// signal sends a signal to the child, if there is one, and returns the channel that is
+// closed when it has ended.
 func (p *process) signal(s syscall.Signal) (ended chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +113,7 @@ func (p *process) signal(s syscall.Signal) (ended chan struct{}, err error) {
 	if p.child == nil {
 		return nil, nil
 	}
-	if err := p.child.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := p.child.Signal(s); err != nil {
 		return nil, err
 	}
 	return p.ended, nil
@@ -135,7 +128,7 @@ func (p *process) Kill() error {
 	return err
 }
 
-// Stop implements part. A process that was told to end does so, and without an error.
+// Stop implements part. The process must end in time and without an error.
 func (p *process) Stop() error {
 	ended, err := p.signal(syscall.SIGTERM)
 	if ended == nil {
@@ -144,25 +137,25 @@ func (p *process) Stop() error {
 	select {
 	case <-ended:
 	case <-time.After(stopFor):
-		return errors.Join(fmt.Errorf("%s does not end within %s of SIGTERM", p.name, stopFor), p.Kill())
+		return errors.Join(fmt.Errorf("%s did not end within %s of SIGTERM", p.name, stopFor), p.Kill())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Told before it listens to signals, it dies of it.
+	// A process that has not yet installed its handler dies of the signal: code -1.
 	if p.code != 0 && p.code != -1 {
-		return fmt.Errorf("%s ends with code %d when it is told to end: %s", p.name, p.code, lastLine(p.Log(2000)))
+		return fmt.Errorf("%s ended with code %d after SIGTERM: %s", p.name, p.code, lastLine(p.Log(2000)))
 	}
 	return nil
 }
 
-// Started says whether the process is meant to run.
+// Started reports whether the process should be running.
 func (p *process) Started() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.wanted
 }
 
-// Exits returns what the process said when it ended by itself.
+// Exits returns the last log line of each process that ended by itself.
 func (p *process) Exits() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +165,7 @@ func (p *process) Exits() []string {
 // Log implements part.
 func (p *process) Log(n int) string { return tail(p.log, n) }
 
-// tail returns the last bytes of a file, from a line's begin on.
+// tail returns the last bytes of a file, starting at the beginning of a line.
 func tail(path string, n int) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -13,13 +13,14 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"loadstar/internal/proc"
 )
 
 // ErrMissing means that PostgreSQL is not installed.
@@ -33,8 +34,7 @@ type Server struct {
 	port     int
 	pick     bool // choose a free port
 	as       *syscall.Credential
-	process  *os.Process
-	ended    chan struct{} // closed when the postmaster has exited
+	child    *proc.Child // nil while the server is down
 }
 
 // Start starts a server on the cluster in a folder, which other users must be able to
@@ -155,7 +155,7 @@ func freePort() (int, error) {
 }
 
 func (s *Server) launch() error {
-	if s.process != nil {
+	if s.child != nil {
 		return errors.New("pgtest: the server is already running")
 	}
 	out, err := os.OpenFile(s.log(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
@@ -166,29 +166,19 @@ func (s *Server) launch() error {
 	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1",
 		"-c", "fsync=on", "-c", "shared_buffers=16MB", "-c", "max_connections=150", "-c", "autovacuum_naptime=10min", "-c", "recovery_init_sync_method=syncfs")
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT // a killed test leaves no server behind
-	begun, ended := make(chan error), make(chan struct{})
-	go func() {
-		// The death that is meant is that of the thread, so it is to last as long.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(ended)
-		begun <- cmd.Start()
-		if cmd.Process != nil {
-			cmd.Wait() //nolint:errcheck // the log says why
-		}
-	}()
-	if err := <-begun; err != nil {
+	// SIGQUIT is PostgreSQL's immediate shutdown: a killed test leaves no server behind.
+	child, err := proc.Start(cmd, syscall.SIGQUIT)
+	if err != nil {
 		return err
 	}
-	s.process, s.ended = cmd.Process, ended
+	s.child = child
 	for deadline := time.Now().Add(time.Minute); ; {
 		if err = s.run("pg_isready", "-q", "-h", s.dir, "-p", strconv.Itoa(s.port)); err == nil {
 			return nil
 		}
 		select {
-		case <-ended:
-			s.process = nil
+		case <-child.Done():
+			s.child = nil
 		case <-time.After(20 * time.Millisecond):
 			if time.Now().Before(deadline) {
 				continue
@@ -215,24 +205,24 @@ func (s *Server) Create(database string) error {
 
 // Crash kills the postmaster and all its children, like the kernel when memory runs out.
 func (s *Server) Crash() error {
-	if s.process == nil {
+	if s.child == nil {
 		return nil
 	}
 	// A stopped postmaster cannot start more children.
-	if err := s.process.Signal(syscall.SIGSTOP); err != nil {
+	if err := s.child.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	all, err := children(s.process.Pid)
+	all, err := children(s.child.Pid())
 	if err != nil {
 		return err
 	}
-	for _, pid := range append(all, s.process.Pid) {
+	for _, pid := range append(all, s.child.Pid()) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
 			return err
 		}
 	}
-	<-s.ended
-	s.process = nil
+	<-s.child.Done()
+	s.child = nil
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		left := 0
 		for _, pid := range all {
@@ -284,15 +274,15 @@ func stat(pid int) (state string, parent int, ok bool) {
 
 // Stop shuts the server down and disconnects all clients.
 func (s *Server) Stop() error {
-	if s.process == nil {
+	if s.child == nil {
 		return nil
 	}
-	if err := s.process.Signal(syscall.SIGINT); err != nil {
+	if err := s.child.Signal(syscall.SIGINT); err != nil {
 		return err
 	}
 	select {
-	case <-s.ended:
-		s.process = nil
+	case <-s.child.Done():
+		s.child = nil
 		return nil
 	case <-time.After(30 * time.Second):
 		return errors.Join(errors.New("pgtest: the server does not stop"), s.Crash())

@@ -79,7 +79,7 @@ func TestCluster(t *testing.T) {
 	if _, err := two.ExecContext(context.Background(), "CREATE TABLE t (x TEXT)"); err != nil {
 		t.Error(err)
 	}
-	dir, pid := c.dir, c.server.process.Pid
+	dir, pid := c.dir, c.server.child.Pid()
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}

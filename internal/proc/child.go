@@ -1,0 +1,88 @@
+// Package proc starts child processes that end with this one, and reads how much of the
+// machine a process uses.
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Child is a started process. Its methods are safe for concurrent use.
+type Child struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+// Start starts a command and waits for it in the background. On Linux the child has its
+// own process group, so that a terminal's interrupt reaches only this process, and it
+// receives the signal onDeath when this process ends, however that happens. Elsewhere a
+// child outlives a parent that is killed.
+//
+// The command's output must go to files or writers. A pipe from StdoutPipe would be
+// closed while it is still being read.
+func Start(cmd *exec.Cmd, onDeath syscall.Signal) (*Child, error) {
+	bind(cmd, onDeath)
+	c := &Child{cmd: cmd, ended: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// Linux sends the signal when the thread that started the child ends, so this
+		// thread must last as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait() //nolint:errcheck // State reports how it ended
+			close(c.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Pid returns the process ID.
+func (c *Child) Pid() int { return c.cmd.Process.Pid }
+
+// Done is closed when the child has ended.
+func (c *Child) Done() <-chan struct{} { return c.ended }
+
+// State reports how the child ended. It may be called after Done is closed.
+func (c *Child) State() *os.ProcessState { return c.cmd.ProcessState }
+
+// Signal sends a signal. It is not an error if the child has ended.
+func (c *Child) Signal(s os.Signal) error {
+	if err := c.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// Kill ends the child at once and waits until it has ended.
+func (c *Child) Kill() error {
+	err := c.Signal(os.Kill)
+	if err == nil {
+		<-c.ended
+	}
+	return err
+}
+
+// Stop sends a signal and waits until the child has ended. After the given time it kills
+// the child and returns an error.
+func (c *Child) Stop(s os.Signal, within time.Duration) error {
+	if err := c.Signal(s); err != nil {
+		return errors.Join(err, c.Kill())
+	}
+	select {
+	case <-c.ended:
+		return nil
+	case <-time.After(within):
+		return errors.Join(fmt.Errorf("process %d did not end within %v of the signal %v, and was killed", c.Pid(), within, s), c.Kill())
+	}
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package proc
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// bind does nothing: these systems have no signal for the death of a parent. The child
+// stays in the process group, so that a terminal's interrupt ends both.
+func bind(*exec.Cmd, syscall.Signal) {}
