@@ -11,7 +11,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -35,67 +38,118 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// A connection on which nothing moves fails; one on which little does, does not.
+// A connection without any traffic fails. A slow one does not.
 func TestMoving(t *testing.T) {
-	near, far := net.Pipe()
-	defer near.Close()
-	defer far.Close()
-	m := moving{near, 200 * time.Millisecond, 200 * time.Millisecond}
-	go func() {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer near.Close()
+		defer far.Close()
+		m := moving{near, silentFor, stalledFor}
+		go func() {
+			for range 6 {
+				time.Sleep(silentFor - 1)
+				far.Write([]byte("x")) //nolint:errcheck // the reader sees
+			}
+			io.ReadFull(far, make([]byte, 3)) //nolint:errcheck // the writer sees
+		}()
+		b := make([]byte, 1)
 		for range 6 {
-			time.Sleep(50 * time.Millisecond)
-			far.Write([]byte("x")) //nolint:errcheck // the reader sees
+			if _, err := m.Read(b); err != nil {
+				t.Fatalf("a slow link: %v", err)
+			}
 		}
-		io.ReadFull(far, make([]byte, 3)) //nolint:errcheck // the writer sees
-	}()
-	b := make([]byte, 1)
-	for range 6 {
-		if _, err := m.Read(b); err != nil {
-			t.Fatalf("a slow link: %v", err)
+		begin := time.Now()
+		if _, err := m.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) != silentFor {
+			t.Errorf("a silent link: %v after %v", err, time.Since(begin))
 		}
-	}
-	if _, err := m.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a silent link: %v", err)
-	}
-	if n, err := m.Write([]byte("four")); n != 3 || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a link that takes no more: %d bytes, %v", n, err)
+		begin = time.Now()
+		if n, err := m.Write([]byte("four")); n != 3 || !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) != stalledFor {
+			t.Errorf("a link that takes no more: %d bytes, %v after %v", n, err, time.Since(begin))
+		}
+	})
+}
+
+// pipes is a listener for connections within the process, which virtual time requires.
+type pipes struct {
+	made   chan net.Conn
+	closed chan struct{}
+	close  func()
+	dialed atomic.Int64
+}
+
+func newPipes() *pipes {
+	p := &pipes{made: make(chan net.Conn), closed: make(chan struct{})}
+	p.close = sync.OnceFunc(func() { close(p.closed) })
+	return p
+}
+
+func (p *pipes) dial(ctx context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.made <- far:
+		p.dialed.Add(1)
+		return near, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-p.closed:
+		return nil, net.ErrClosed
 	}
 }
 
-// A request that takes longer to send than an answer may pause is not given up, on a new
-// connection and on one that was idle.
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.made:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { p.close(); return nil }
+
+func (*pipes) Addr() net.Addr { return &net.IPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// A request may take longer to send than an answer may pause, on a new connection and on an
+// idle one.
 func TestSlowUpload(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, err := io.Copy(io.Discard, r.Body)
-		fmt.Fprint(w, n, err)
-	}))
-	defer s.Close()
-	tr := AgentTransport(nil)
-	tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		c, err := dialer.DialContext(ctx, network, address)
-		return moving{c, 400 * time.Millisecond, 400 * time.Millisecond}, err
-	}
-	defer tr.CloseIdleConnections()
-	for range 2 {
-		body, write := io.Pipe()
-		go func() {
-			for range 20 {
-				time.Sleep(50 * time.Millisecond)
-				write.Write([]byte("x")) //nolint:errcheck // the server counts
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n, err := io.Copy(io.Discard, r.Body)
+			fmt.Fprint(w, n, err)
+		})}
+		defer s.Close()
+		go s.Serve(l) //nolint:errcheck // the client sees
+		tr := AgentTransport(nil)
+		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := l.dial(ctx)
+			return moving{c, silentFor, stalledFor}, err
+		}
+		defer tr.CloseIdleConnections()
+		for range 2 {
+			body, write := io.Pipe()
+			go func() {
+				for range 20 {
+					time.Sleep(stalledFor)
+					write.Write([]byte("x")) //nolint:errcheck // the server counts
+				}
+				write.Close()
+			}()
+			r, err := Client(tr).Post("http://127.0.0.1", "", body)
+			if err != nil {
+				t.Fatal(err)
 			}
-			write.Close()
-		}()
-		r, err := Client(tr).Post(s.URL, "", body)
-		if err != nil {
-			t.Fatal(err)
+			got, err := io.ReadAll(r.Body)
+			r.Body.Close()
+			if err != nil || string(got) != "20 <nil>" {
+				t.Errorf("%s, %v", got, err)
+			}
+			time.Sleep(tr.IdleConnTimeout - time.Second)
 		}
-		got, err := io.ReadAll(r.Body)
-		r.Body.Close()
-		if err != nil || string(got) != "20 <nil>" {
-			t.Errorf("%s, %v", got, err)
+		if n := l.dialed.Load(); n != 1 {
+			t.Errorf("%d connections, want 1", n)
 		}
-		time.Sleep(300 * time.Millisecond)
-	}
+	})
 }
 
 // BenchmarkTransports is of both ends of calls with 23 KB, over 1,000 connections in turn.
