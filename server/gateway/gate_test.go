@@ -6,12 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
 )
 
-// full fills a gate, and returns how to leave it again.
+// full fills a gate and returns the functions that leave it.
 func full(t *testing.T, g *gate) []func() {
 	t.Helper()
 	all := make([]func(), cap(g.room))
@@ -26,73 +27,82 @@ func full(t *testing.T, g *gate) []func() {
 }
 
 func TestGate(t *testing.T) {
-	g := newGate()
-	inside := full(t, g)
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, err := g.enter(short); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("one too many: %v", err)
-	}
-	// Who leaves twice makes room for one.
-	inside[0]()
-	inside[0]()
-	leave, err := g.enter(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := g.enter(short); err == nil {
-		t.Fatal("room was given back twice")
-	}
-	// Who is slow is not at work.
-	start := time.Now()
-	again := full(t, g)
-	if d := time.Since(start); d < workFor/2 || d > 20*workFor {
-		t.Errorf("room after %v, not after about %v", d, workFor)
-	}
-	for _, f := range append(append(again, inside...), leave) {
-		f()
-	}
-	if len(g.room) != 0 {
-		t.Errorf("%d are inside when all have left", len(g.room))
-	}
-}
-
-// Few are at work at a time, also where thousands call, and who rests is not one of
-// them.
-func TestGated(t *testing.T) {
-	g := newGate()
-	var working, most, served atomic.Int64
-	call := g.WrapUnary(func(ctx context.Context, _ connect.AnyRequest) (connect.AnyResponse, error) {
-		for n := working.Add(1); ; {
-			if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
-				break
-			}
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		inside := full(t, g)
+		short, cancel := context.WithTimeout(t.Context(), workFor/2)
+		defer cancel()
+		if _, err := g.enter(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("one too many: %v", err)
 		}
-		time.Sleep(100 * time.Microsecond)
-		working.Add(-1)
-		rest(ctx)
-		time.Sleep(5 * time.Millisecond)
-		served.Add(1)
-		return nil, nil
+		// Leaving twice makes room for one call.
+		inside[0]()
+		inside[0]()
+		leave, err := g.enter(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.enter(short); err == nil {
+			t.Fatal("room was given back twice")
+		}
+		// A call that takes longer than workFor loses its room. The last one entered half of
+		// that later than the others.
+		start := time.Now()
+		again := full(t, g)
+		if d := time.Since(start); d != workFor {
+			t.Errorf("room after %v, want %v", d, workFor)
+		}
+		for _, f := range append(append(again, inside...), leave) {
+			f()
+		}
+		if len(g.room) != 0 {
+			t.Errorf("%d calls are inside after all have left", len(g.room))
+		}
 	})
-	var wg sync.WaitGroup
-	for range 2000 {
-		wg.Go(func() {
-			if _, err := call(t.Context(), nil); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if n := int(most.Load()); n > cap(g.room) || served.Load() != 2000 {
-		t.Errorf("%d at a time, %d served", n, served.Load())
-	}
-	if len(g.room) != 0 {
-		t.Errorf("%d are still inside", len(g.room))
-	}
 }
 
-// Agents stay away for longer where calls wait, and come back when they do not.
+// Few calls work at a time, also when thousands arrive. A call that rests does not count.
+func TestGated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		var working, most, served atomic.Int64
+		call := g.WrapUnary(func(ctx context.Context, _ connect.AnyRequest) (connect.AnyResponse, error) {
+			for n := working.Add(1); ; {
+				if m := most.Load(); n <= m || most.CompareAndSwap(m, n) {
+					break
+				}
+			}
+			time.Sleep(time.Millisecond)
+			working.Add(-1)
+			rest(ctx)
+			time.Sleep(time.Minute)
+			served.Add(1)
+			return nil, nil
+		})
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 2000 {
+			wg.Go(func() {
+				if _, err := call(t.Context(), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := int(most.Load()); n != cap(g.room) || served.Load() != 2000 {
+			t.Errorf("%d at a time, %d served, want %d and 2000", n, served.Load(), cap(g.room))
+		}
+		if len(g.room) != 0 {
+			t.Errorf("%d calls are still inside", len(g.room))
+		}
+		batches := (2000 + cap(g.room) - 1) / cap(g.room)
+		if d := time.Since(start); d != time.Duration(batches)*time.Millisecond+time.Minute {
+			t.Errorf("took %v: resting calls must overlap", d)
+		}
+	})
+}
+
+// Agents check in less often while calls wait, and as often as before when none does.
 func TestStretch(t *testing.T) {
 	g := newGate()
 	pace := func() time.Duration { return g.stretched(time.Second, time.Minute) }
