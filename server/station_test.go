@@ -2,8 +2,12 @@ package server
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"fmt"
 	"log/slog"
@@ -19,11 +23,12 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"loadstar/agent/identity"
 	"loadstar/fed/round"
 	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/aggregator"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
 	"loadstar/server/terms"
 )
 
@@ -148,13 +153,16 @@ func (st *station) token(uses int64) string {
 	return s.Token
 }
 
-// join lets an agent in, with clients of its own.
+// join adds an agent with clients of its own. It does not call the server for a certificate,
+// unlike [station.host]: the tests of joining do.
 func (st *station) join(clients ...string) *raw {
 	st.Helper()
-	i, err := identity.Join(st.Context(), st.TempDir(), st.url, st.token(1), "raw")
-	must(st, err)
-	st.Cleanup(i.HTTPClient().CloseIdleConnections)
-	a := &raw{v1.NewAgentServiceClient(i.HTTPClient(), st.url), st, i.ID(), i.HTTPClient(), st.Context()}
+	id := strings.ToLower(rand.Text()[:16])
+	must(st, st.ledger.AddToken(st.Context(), []byte(id), "", 1, time.Now().Add(time.Hour)))
+	must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{ID: id, Name: "raw"}, time.Now()))
+	h := mtls.Client(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, time.Hour)))
+	st.Cleanup(h.CloseIdleConnections)
+	a := &raw{v1.NewAgentServiceClient(h, st.url), st, id, h, st.Context()}
 	if len(clients) > 0 {
 		s, err := a.Announce(a.ctx, &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
 		must(st, err)
@@ -163,6 +171,24 @@ func (st *station) join(clients ...string) *raw {
 		}
 	}
 	return a
+}
+
+// certified returns a configuration that shows a certificate of an authority.
+func (st *station) certified(a *pki.Authority, who pki.Identity, ttl time.Duration) *tls.Config {
+	st.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(st, err)
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	must(st, err)
+	chain, _, err := a.Sign(csr, who, ttl)
+	must(st, err)
+	operator, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
+	must(st, err)
+	shown := tls.Certificate{Certificate: chain[:1], PrivateKey: key}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(operator.Root),
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
+	}
 }
 
 // start begins a run of all clients.

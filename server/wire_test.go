@@ -2,11 +2,9 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -17,13 +15,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
-	"loadstar/agent"
 	"loadstar/agent/identity"
 	"loadstar/agent/state"
 	"loadstar/fed"
@@ -33,87 +29,7 @@ import (
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
-	"loadstar/series/synth"
-	"loadstar/server/ledger"
 )
-
-// homes are meters with weather, whose readings are unlike any weight.
-func homes(t *testing.T, n int) *series.Dataset {
-	t.Helper()
-	g, err := synth.New(synth.Config{Seed: 5, Meters: n, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, time.UTC), Days: 30, Zone: "UTC"})
-	must(t, err)
-	all := make([]series.Meter, n)
-	for i := range all {
-		load := make([]float32, g.Len())
-		b := g.Building(i, load)
-		for k := range load {
-			load[k] = 4000 + 977.31*load[k] // watts: some digits before the point, and some behind it
-		}
-		all[i] = series.Meter{ID: fmt.Sprintf("home-%d", i), Start: g.Time(0).Unix(), Load: load, Static: []float32{float32(b.FloorArea), float32(b.WallArea), float32(b.WindowArea)}}
-	}
-	d, err := series.NewDataset(series.Dataset{
-		Name: "homes", Generated: true, Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"floor_area", "wall_area", "window_area"},
-		Weather: series.Weather{Start: g.Time(0).Unix(), Names: []string{"temperature", "wind"}, Columns: [][]float32{g.Weather().Temperature, g.Weather().Wind}},
-	}, all)
-	must(t, err)
-	return d
-}
-
-func firstHomes(t *testing.T, d *series.Dataset, from, to int) *series.Dataset {
-	t.Helper()
-	var some []series.Meter
-	for i := from; i < to; i++ {
-		some = append(some, d.Meter(i))
-	}
-	made, err := series.NewDataset(*d, some)
-	must(t, err)
-	return made
-}
-
-// host runs a real agent, whose calls go to another address than the server's own.
-func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
-	st.Helper()
-	dir := filepath.Join(st.Dir, name)
-	i, err := identity.Join(st.Context(), dir, st.url, st.token(1), name)
-	must(st, err)
-	k, err := kernel.Default()
-	must(st, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- agent.Run(ctx, agent.Config{
-			Dir: dir, Server: address, Client: i.HTTPClient(), Dataset: d, Kernel: k,
-			Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		})
-	}()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			st.Errorf("agent %s: %v", name, err)
-		}
-		i.HTTPClient().CloseIdleConnections()
-	})
-	st.Cleanup(stop)
-	return stop
-}
-
-// finished waits for the end of a run.
-func (st *station) finished(run string) ledger.Run {
-	st.Helper()
-	var r ledger.Run
-	for end := time.Now().Add(2 * time.Minute); !r.State.Ended(); time.Sleep(20 * time.Millisecond) {
-		var err error
-		r, err = st.ledger.Run(st.Context(), run)
-		must(st, err)
-		if time.Now().After(end) {
-			st.Fatalf("the run is %s, in round %d", r.State, r.Round)
-		}
-	}
-	if r.State != ledger.Finished {
-		st.Fatalf("the run %s: %s", r.State, r.Reason)
-	}
-	return r
-}
 
 // recorder ends TLS between an agent and the server, and sees everything that the
 // server would.
@@ -432,139 +348,4 @@ func leaked(x []float32) (b []byte) {
 		b = append(round.AppendFloats(b, x[i:i+1]), "...."...)
 	}
 	return b
-}
-
-// counter passes TCP on and counts.
-type counter struct {
-	url         string
-	up, down    atomic.Int64
-	connections atomic.Int64
-}
-
-func (st *station) count() *counter {
-	st.Helper()
-	c := &counter{}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(st, err)
-	c.url = "https://" + l.Addr().String()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", strings.TrimPrefix(st.url, "https://"))
-			if err != nil {
-				in.Close()
-				continue
-			}
-			c.connections.Add(1)
-			wg.Go(func() { pass(out, in, &c.up) })
-			wg.Go(func() { pass(in, out, &c.down) })
-		}
-	})
-	st.Cleanup(func() { l.Close(); wg.Wait() })
-	return c
-}
-
-func pass(to, from net.Conn, n *atomic.Int64) {
-	defer to.Close()
-	defer from.Close()
-	b := make([]byte, 64<<10)
-	for {
-		k, err := from.Read(b)
-		n.Add(int64(k))
-		if _, failed := to.Write(b[:k]); failed != nil || err != nil {
-			return
-		}
-	}
-}
-
-// What a client takes of its link in a round is what a plan is said to take, within a
-// few percent, everything included that is not TCP's own.
-func TestTraffic(t *testing.T) {
-	t.Parallel()
-	const poll = 250 * time.Millisecond
-	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = poll, poll })
-	d := homes(t, 2)
-	var all []*counter
-	for i := range d.Len() {
-		c := st.count()
-		all = append(all, c)
-		st.host(fmt.Sprint("home-", i), c.url, firstHomes(t, d, i, i+1))
-	}
-	plan := func(rounds int) string {
-		// A seed of its own: weights that an agent has are not fetched again.
-		return fmt.Sprintf("{algorithm: fedavg, partition: head, seed: %d, rounds: %d, model: {name: bose2023}, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds, rounds)
-	}
-	// measure returns what a whole run takes, from its start until everybody knows of
-	// its end.
-	measure := func(rounds int) (up, down, checkIns float64) {
-		now := func(sign float64) {
-			for _, c := range all {
-				up, down = up+sign*float64(c.up.Load()), down+sign*float64(c.down.Load())
-			}
-			checkIns += sign * st.checkIns()
-		}
-		now(-1)
-		s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan(rounds), Clients: 2})
-		must(t, err)
-		st.finished(s.Run)
-		time.Sleep(2 * poll)
-		now(1)
-		return up, down, checkIns
-	}
-	// The difference of two is what rounds take, on connections that stand.
-	const few, many = 3, 15
-	up0, down0, checkIns0 := measure(few)
-	up, down, checkIns := measure(many)
-	turns := float64((many - few) * d.Len())
-	up, down, checkIns = (up-up0)/turns, (down-down0)/turns, (checkIns-checkIns0)/turns
-	p, err := recipe.Read([]byte(plan(many)))
-	must(t, err)
-	problem, err := recipe.Frame(p, d)
-	must(t, err)
-	want := recipe.TrafficOf(problem.Partition, fed.Needs{})
-	t.Logf("a client, a round: %.0f bytes up and %.0f down; the plan says %d and %d: %+.2f %% and %+.2f %%; %.2f check-ins",
-		up, down, want.Up, want.Down, 100*(up/float64(want.Up)-1), 100*(down/float64(want.Down)-1), checkIns)
-	// A check-in that hears nothing new takes a little more than half a percent.
-	most := 1.03 + 0.006*max(checkIns-1.5, 0)
-	for what, got := range map[string]float64{"up": up / float64(want.Up), "down": down / float64(want.Down)} {
-		if got < 1 || got > most {
-			t.Errorf("%s: %.4f of what the plan says, want %.4f at most", what, got, most)
-		}
-	}
-	for i, c := range all {
-		if n := c.connections.Load(); n != 1 {
-			t.Errorf("home %d: %d connections", i, n)
-		}
-	}
-	// What it costs to come back after a long time.
-	a, c := st.join(), st.count()
-	a.http.CloseIdleConnections()
-	defer a.http.CloseIdleConnections()
-	_, err = v1.NewAgentServiceClient(a.http, c.url).CheckIn(t.Context(), &v1.CheckInRequest{})
-	must(t, err)
-	t.Logf("a new connection with one check-in: %d bytes up and %d down", c.up.Load(), c.down.Load())
-}
-
-// checkIns returns how many there were.
-func (st *station) checkIns() (n float64) {
-	st.Helper()
-	families, err := st.registry.Gather()
-	must(st, err)
-	for _, f := range families {
-		if f.GetName() != "loadstar_gateway_call_seconds" {
-			continue
-		}
-		for _, m := range f.Metric {
-			for _, l := range m.Label {
-				if l.GetValue() == "CheckIn" {
-					n += float64(m.GetHistogram().GetSampleCount())
-				}
-			}
-		}
-	}
-	return n
 }

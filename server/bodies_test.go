@@ -1,0 +1,223 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// post sends a body to a procedure.
+func (st *station) post(h *http.Client, procedure, kind string, body io.Reader, more ...string) *http.Response {
+	st.Helper()
+	q, err := http.NewRequestWithContext(st.Context(), http.MethodPost, st.url+procedure, body)
+	must(st, err)
+	q.Header.Set("Content-Type", kind)
+	for i := 0; i < len(more); i += 2 {
+		q.Header.Set(more[i], more[i+1])
+	}
+	r, err := h.Do(q)
+	must(st, err)
+	defer r.Body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20))
+	must(st, err)
+	return r
+}
+
+// What is no message, or too much of one, is refused before it takes memory.
+func TestBodies(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0")
+	zipped := func(n int) io.Reader {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, err := w.Write(make([]byte, n))
+		must(t, errors.Join(err, w.Close()))
+		return &b
+	}
+	unsized := func(b []byte) io.Reader { return io.MultiReader(bytes.NewReader(b)) }
+	crowd := bytes.Repeat([]byte{0x2a, 0}, 2<<20) // two million shares of nobody
+	names := append(binary.AppendUvarint([]byte{0x0a}, 4<<20), bytes.Repeat([]byte{0x1a, 0}, 2<<20)...)
+	for _, c := range []struct {
+		name, procedure, kind string
+		body                  io.Reader
+		header                []string
+		status                int
+		reason                string
+	}{
+		{"garbage", v1.AgentServicePushProcedure, "application/proto", strings.NewReader("\xff\xff\xff no message"), nil, 400, "body"},
+		{"cut off", v1.AgentServiceCheckInProcedure, "application/proto", strings.NewReader("\x0a\x7f"), nil, 400, "body"},
+		{"not UTF-8", v1.AgentServiceAnnounceProcedure, "application/proto", strings.NewReader("\x0a\x02\xff\xfe"), nil, 400, "body"},
+		{"garbage as text", v1.AgentServicePushProcedure, "application/json", strings.NewReader("{]"), nil, 400, "body"},
+		{"another kind", v1.AgentServicePushProcedure, "text/plain", strings.NewReader("hello"), nil, 415, "body"},
+		{"unknown compression", v1.AgentServicePushProcedure, "application/proto", strings.NewReader("x"), []string{"Content-Encoding", "br"}, 501, "body"},
+		{"not compressed", v1.AgentServicePushProcedure, "application/proto", strings.NewReader("x"), []string{"Content-Encoding", "gzip"}, 400, "body"},
+		{"many shares", v1.AgentServicePushProcedure, "application/proto", bytes.NewReader(crowd), nil, 400, "body"},
+		{"many names", v1.AgentServiceCheckInProcedure, "application/proto", bytes.NewReader(names), nil, 400, "body"},
+		{"many as text", v1.AgentServicePushProcedure, "application/json", strings.NewReader(`{"shares":[{}` + strings.Repeat(",{}", 1<<20) + "]}"), nil, 400, "body"},
+		{"too long", v1.AgentServicePushProcedure, "application/proto", bytes.NewReader(make([]byte, 9<<20)), nil, 429, "size"},
+		{"too long, unsaid", v1.AgentServicePushProcedure, "application/proto", unsized(make([]byte, 9<<20)), nil, 429, "body"},
+		{"a bomb", v1.AgentServicePushProcedure, "application/proto", zipped(64 << 20), []string{"Content-Encoding", "gzip"}, 429, "body"},
+		{"a long join", v1.AgentServiceJoinProcedure, "application/proto", bytes.NewReader(make([]byte, 64<<10)), nil, 429, "body"},
+		{"gRPC without a message", v1.AgentServicePushProcedure, "application/grpc", strings.NewReader(""), nil, 200, "body"},
+		{"gRPC of a length", v1.AgentServicePushProcedure, "application/grpc", strings.NewReader("\x00\xff\xff\xff\xff"), nil, 200, "body"},
+		{"nothing", v1.AgentServiceDeclineProcedure, "application/proto", strings.NewReader(""), nil, 400, "clients"},
+	} {
+		st.unharmed(c.name, c.reason, 1, func() {
+			if r := st.post(a.http, c.procedure, c.kind, c.body, c.header...); r.StatusCode != c.status {
+				t.Errorf("%s: %s, want %d", c.name, r.Status, c.status)
+			}
+		})
+	}
+	st.unharmed("a GET", "body", 1, func() {
+		if r, err := a.http.Get(st.url + v1.AgentServicePushProcedure); err != nil || r.StatusCode != http.StatusMethodNotAllowed {
+			t.Error(r, err)
+		}
+	})
+	// The same calls by other protocols and as text are heard.
+	for _, o := range []connect.ClientOption{connect.WithGRPC(), connect.WithGRPCWeb(), connect.WithProtoJSON(), connect.WithSendGzip()} {
+		if _, err := v1.NewAgentServiceClient(a.http, st.url, o).CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+			t.Errorf("%T: %v", o, err)
+		}
+	}
+}
+
+// Thousands of bodies that are nearly messages: the answer is one of those that are
+// meant, and the server goes on.
+func TestMutatedBodies(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0", "a1", "a2")
+	run := st.start(small)
+	task := a.task(run, 0)
+	seeds := map[string]proto.Message{
+		v1.AgentServiceJoinProcedure:     &v1.JoinRequest{Secret: []byte("secret"), Csr: []byte("request"), Name: "name"},
+		v1.AgentServiceRenewProcedure:    &v1.RenewRequest{Csr: []byte("request")},
+		v1.AgentServiceAnnounceProcedure: &v1.AnnounceRequest{Clients: []string{"a0", "a1"}, Inputs: []string{"wind"}, StepSeconds: 3600},
+		v1.AgentServiceCheckInProcedure:  &v1.CheckInRequest{Training: []*v1.Turns{{Run: run, Clients: []string{"a0"}}}, Pushed: []*v1.Turns{{Run: run, Clients: []string{"a1"}}}},
+		v1.AgentServicePushProcedure:     st.sum(task, "a0", "a1", "a2"),
+		v1.AgentServiceDeclineProcedure:  &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Round: 7, Clients: []string{"a0"}}, Reason: "why"},
+	}
+	rng := mathrand.New(mathrand.NewPCG(1, 2))
+	for procedure, m := range seeds {
+		good, err := proto.Marshal(m)
+		must(t, err)
+		for i := range 60 {
+			b := slices.Clone(good)
+			for range 1 + rng.IntN(3) {
+				at := rng.IntN(len(b))
+				if rng.IntN(2) == 0 && len(b) > 64 {
+					at = rng.IntN(64) // the head of a result, not its numbers
+				}
+				switch rng.IntN(4) {
+				case 0:
+					b[at] ^= 1 << rng.IntN(8)
+				case 1:
+					b[at] = byte(rng.Uint32())
+				case 2:
+					b = append(b[:at], b[min(at+1+rng.IntN(8), len(b)):]...)
+				default:
+					b = slices.Insert(b, at, binary.AppendUvarint(nil, rng.Uint64()>>rng.IntN(64))...)
+				}
+				if len(b) == 0 {
+					break
+				}
+			}
+			switch r := st.post(a.http, procedure, "application/proto", bytes.NewReader(b)); r.StatusCode {
+			case 200, 400, 403, 429: // an answer, or refused as wrong, as unknown or as too much
+			default:
+				t.Fatalf("%s, body %d: %s\n%x", procedure, i, r.Status, b)
+			}
+		}
+	}
+	if _, err := st.join("b0").CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Blobs are found by their hash, and by nothing else.
+func TestBlobs(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0")
+	task := a.task(st.start(small), 0)
+	want, err := st.blobs.Get(t.Context(), task.Weights)
+	must(t, err)
+	get := func(h *http.Client, path, span string) (int, []byte) {
+		t.Helper()
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, st.url, nil)
+		must(t, err)
+		q.URL.Opaque = "//" + q.URL.Host + path // as it is, without being cleaned
+		if span != "" {
+			q.Header.Set("Range", span)
+		}
+		r, err := h.Do(q)
+		must(t, err)
+		defer r.Body.Close()
+		b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+		must(t, err)
+		return r.StatusCode, b
+	}
+	for _, h := range []*http.Client{a.http, st.operatorHTTP()} {
+		if code, b := get(h, "/v1/blobs/"+task.Weights, ""); code != 200 || !bytes.Equal(b, want) {
+			t.Errorf("%d, %d bytes", code, len(b))
+		}
+	}
+	for span, c := range map[string]struct {
+		code int
+		want []byte
+	}{
+		"bytes=0-0":                   {206, want[:1]},
+		"bytes=8-":                    {206, want[8:]},
+		"bytes=-4":                    {206, want[len(want)-4:]},
+		"bytes=8-3":                   {416, nil},
+		"bytes=99999999-":             {416, nil},
+		"bytes=9223372036854775807-":  {416, nil},
+		"bytes=-99999999999999999999": {416, nil},
+	} {
+		if code, b := get(a.http, "/v1/blobs/"+task.Weights, span); code != c.code || c.want != nil && !bytes.Equal(b, c.want) {
+			t.Errorf("%s: %d, %d bytes", span, code, len(b))
+		}
+	}
+	sum := sha256.Sum256([]byte("not there"))
+	for _, path := range []string{
+		"/v1/blobs/", "/v1/blobs", "/v1/blobs/../../etc/passwd", "/v1/blobs/..%2f..%2fledger.db", "/v1/blobs/%2e%2e/%2e%2e/ledger.db", "/v1/blobs/" + strings.ToUpper(task.Weights),
+		"/v1/blobs/" + task.Weights[:63], "/v1/blobs/" + task.Weights + "0", "/v1/blobs/" + task.Weights + "/", "/v1/blobs/" + task.Weights + "%00", "/v1/blobs/" + task.Weights[:2] + "/" + task.Weights[2:4] + "/" + task.Weights,
+		"/v1/blobs/" + fmt.Sprintf("%x", sum), "/v1/blobs//" + task.Weights, "/v1/blobs/*", "/ledger.db", "/", "/pki/root.pem",
+	} {
+		if code, b := get(a.http, path, ""); code < 300 || code >= 500 || bytes.Contains(b, want[:8]) || bytes.Contains(b, []byte("root:")) {
+			t.Errorf("%s: %d, %.80q", path, code, b)
+		}
+	}
+	for _, method := range []string{http.MethodPut, http.MethodPost, http.MethodDelete, http.MethodPatch} {
+		q, err := http.NewRequestWithContext(t.Context(), method, st.url+"/v1/blobs/"+task.Weights, strings.NewReader("other"))
+		must(t, err)
+		r, err := a.http.Do(q)
+		must(t, err)
+		r.Body.Close()
+		if r.StatusCode < 400 || r.StatusCode >= 500 {
+			t.Errorf("%s: %s", method, r.Status)
+		}
+	}
+	if again, err := st.blobs.Get(t.Context(), task.Weights); err != nil || !bytes.Equal(again, want) {
+		t.Error(err)
+	}
+	before := st.refused()["identity"]
+	if code, _ := get(st.nobody(), "/v1/blobs/"+task.Weights, ""); code != http.StatusUnauthorized || st.refused()["identity"] != before+1 {
+		t.Errorf("nobody: %d", code)
+	}
+}

@@ -1,0 +1,329 @@
+package server
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"loadstar/agent/identity"
+	"loadstar/internal/jointoken"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// An agent speaks for its own clients alone.
+func TestOthersClients(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a, b := st.join("a0"), st.join("b0")
+	run := st.start(small)
+	a.task(run, 0)
+	task := b.task(run, 0)
+	mine := []*v1.Turns{{Run: run, Clients: []string{"b0"}}}
+	st.unharmed("a check-in", "closed", 0, func() {
+		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: mine, Pushed: mine})
+		must(t, err)
+		for _, v := range s.Verdicts {
+			if v.Outcome != v1.Outcome_OUTCOME_CLOSED {
+				t.Errorf("%v", v)
+			}
+		}
+		if len(s.Tasks) != 1 || !slices.Equal(s.Tasks[0].Clients, []string{"a0"}) {
+			t.Errorf("%v", s.Tasks)
+		}
+	})
+	st.unharmed("a result", "closed", 1, func() {
+		if s, err := a.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_CLOSED {
+			t.Errorf("%v, %v", s, err)
+		}
+	})
+	st.unharmed("a decline", "closed", 0, func() {
+		_, err := a.Decline(t.Context(), &v1.DeclineRequest{Turns: mine[0]})
+		must(t, err)
+	})
+	st.unharmed("an announcement", "client", 1, func() {
+		s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"b0"}, StepSeconds: 60})
+		if err != nil || !slices.Equal(s.Refused, []string{"b0"}) {
+			t.Errorf("%v, %v", s, err)
+		}
+	})
+	// What the other says of it holds.
+	if s, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil || len(s.Tasks) != 1 {
+		t.Errorf("%v, %v", s, err)
+	}
+	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+		t.Errorf("%v, %v", s, err)
+	}
+	st.soon("it is counted", func() bool { return b.heard(run, 0, "b0") == v1.Outcome_OUTCOME_COUNTED })
+	if o := a.heard(run, 0, "b0"); o != v1.Outcome_OUTCOME_CLOSED {
+		t.Errorf("another hears %v", o)
+	}
+}
+
+// A revoked agent is refused from its next call on, and no round waits for it.
+func TestRevocation(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a, b := st.join("a0", "a1"), st.join("b0")
+	run := st.start(small)
+	task := a.task(run, 0)
+	b.task(run, 0)
+
+	_, err := st.operator.Revoke(t.Context(), &v1.RevokeRequest{Client: "a0"})
+	must(t, err)
+	before := st.refused()["closed"]
+	for what, q := range map[string]*v1.PushRequest{"an update": st.update(task, "a0", 1), "a sum": st.sum(task, "a0", "a1")} {
+		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_CLOSED {
+			t.Errorf("%s: %v, %v", what, s, err)
+		}
+	}
+	if n := st.refused()["closed"] - before; n != 2 {
+		t.Errorf("refused %g times", n)
+	}
+	if s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil || len(s.Tasks) != 1 || !slices.Equal(s.Tasks[0].Clients, []string{"a1"}) {
+		t.Errorf("%v, %v", s, err)
+	}
+	if s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0", "a1"}, StepSeconds: 3600}); err != nil || !slices.Equal(s.Refused, []string{"a0"}) {
+		t.Errorf("%v, %v", s, err)
+	}
+
+	if r, err := a.http.Get(st.url + "/v1/blobs/" + task.Weights); err != nil || r.StatusCode != http.StatusOK {
+		t.Fatal(r, err)
+	}
+	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: a.id})
+	must(t, err)
+	// Push first: it does not look up an agent that has just checked in, so it relies on the
+	// revocation to end that trust.
+	calls := []struct {
+		what string
+		call func() error
+	}{
+		{"push", func() error { return second(a.Push(t.Context(), st.update(task, "a1", 1))) }},
+		{"decline", func() error {
+			return second(a.Decline(t.Context(), &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Clients: []string{"a1"}}}))
+		}},
+		{"check-in", func() error { return second(a.CheckIn(t.Context(), &v1.CheckInRequest{})) }},
+		{"announce", func() error {
+			return second(a.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a9"}, StepSeconds: 1}))
+		}},
+		{"renew", func() error { return second(a.Renew(t.Context(), &v1.RenewRequest{})) }},
+	}
+	before = st.refused()["revoked"]
+	for _, c := range calls {
+		st.wantCode(c.what, c.call(), connect.CodePermissionDenied)
+	}
+	if n := st.refused()["revoked"] - before; n != float64(len(calls)) {
+		t.Errorf("%g of %d calls were counted as refused", n, len(calls))
+	}
+	st.soon("the coordinator has withdrawn what they were asked", func() bool { return !strings.Contains(st.dump(), `"a1" %!q(int64=1)`) && leases(st) == 1 })
+	st.unharmed("a revoked agent", "revoked", float64(len(calls)+1), func() {
+		for _, c := range calls {
+			st.wantCode(c.what, c.call(), connect.CodePermissionDenied)
+		}
+		if r, err := a.http.Get(st.url + "/v1/blobs/" + task.Weights); err != nil || r.StatusCode != http.StatusForbidden {
+			t.Error(r, err)
+		}
+	})
+	// The round goes on with who is left.
+	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+		t.Errorf("%v, %v", s, err)
+	}
+	if next := b.task(run, 1); next.Version != 1 || !slices.Equal(next.Clients, []string{"b0"}) {
+		t.Errorf("%v", next)
+	}
+	// Its clients may be taken over, but not the one that was revoked itself.
+	if s, err := b.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0", "a1", "b0"}, StepSeconds: 3600}); err != nil || !slices.Equal(s.Refused, []string{"a0"}) {
+		t.Errorf("%v, %v", s, err)
+	}
+	for _, q := range []*v1.RevokeRequest{{}, {Client: "a", Agent: "b"}} {
+		_, err = st.operator.Revoke(t.Context(), q)
+		st.wantCode("nobody, or two", err, connect.CodeInvalidArgument)
+	}
+	for _, q := range []*v1.RevokeRequest{{Client: "nobody"}, {Agent: "nobody"}, {Agent: a.id}} {
+		_, err = st.operator.Revoke(t.Context(), q)
+		st.wantCode("who is not there", err, connect.CodeNotFound)
+	}
+}
+
+// leases returns how many there are.
+func leases(st *station) int {
+	all, err := st.ledger.Leased(st.Context())
+	must(st, err)
+	return len(all)
+}
+
+// A token lets in as many as it says, however they hurry.
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	token := st.token(3)
+	var joined, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			_, err := identity.Join(t.Context(), t.TempDir(), st.url, token, "name")
+			if err == nil {
+				joined.Add(1)
+			} else if strings.Contains(err.Error(), "token") {
+				refused.Add(1)
+			} else {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if joined.Load() != 3 || refused.Load() != 5 {
+		t.Errorf("%d have joined, and %d were refused", joined.Load(), refused.Load())
+	}
+	if n, err := st.ledger.Agents(t.Context()); err != nil || n != 3 {
+		t.Errorf("%d agents, %v", n, err)
+	}
+	good, err := jointoken.Parse(st.token(1))
+	must(t, err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	must(t, err)
+	nobody := v1.NewAgentServiceClient(st.nobody(), st.url)
+	for what, c := range map[string]struct {
+		q      *v1.JoinRequest
+		code   connect.Code
+		reason string
+	}{
+		"used up":          {&v1.JoinRequest{Secret: must2(jointoken.Parse(token)).Secret(), Csr: csr}, connect.CodePermissionDenied, "token"},
+		"unknown":          {&v1.JoinRequest{Secret: make([]byte, 20), Csr: csr}, connect.CodePermissionDenied, "token"},
+		"no secret":        {&v1.JoinRequest{Csr: csr}, connect.CodePermissionDenied, "token"},
+		"no request":       {&v1.JoinRequest{Secret: good.Secret()}, connect.CodeInvalidArgument, "csr"},
+		"half a request":   {&v1.JoinRequest{Secret: good.Secret(), Csr: csr[:len(csr)-3]}, connect.CodeInvalidArgument, "csr"},
+		"another's":        {&v1.JoinRequest{Secret: good.Secret(), Csr: append(slices.Clone(csr[:len(csr)-1]), csr[len(csr)-1]^1)}, connect.CodeInvalidArgument, "csr"},
+		"an endless name":  {&v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: strings.Repeat("n", 300)}, connect.CodeInvalidArgument, "name"},
+		"unreadable names": {&v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: "a\x1b[2Jb"}, connect.CodeInvalidArgument, "name"},
+	} {
+		st.unharmed(what, c.reason, 1, func() {
+			_, err := nobody.Join(t.Context(), c.q)
+			st.wantCode(what, err, c.code)
+		})
+	}
+	// After all that the token is as good as new.
+	if _, err := nobody.Join(t.Context(), &v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: "länglich 1"}); err != nil {
+		t.Error(err)
+	}
+}
+
+func must2[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
+}
+
+// An agent whose clients are unknown, as after a restore from an old backup, hears of it.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join()
+	for _, clients := range [][]string{nil, {"a0"}} {
+		if len(clients) > 0 {
+			_, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
+			must(t, err)
+		}
+		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+		must(t, err)
+		if s.Announce != (len(clients) == 0) {
+			t.Errorf("with clients %v it is to announce: %v", clients, s.Announce)
+		}
+	}
+}
+
+// What an agent says of itself is bounded, and can be shown to people.
+func TestAnnouncements(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join()
+	many := make([]string, 10_001)
+	for i := range many {
+		many[i] = fmt.Sprintf("client %05d", i)
+	}
+	one := []string{"client"}
+	for what, c := range map[string]struct {
+		q      *v1.AnnounceRequest
+		reason string
+	}{
+		"too many clients": {&v1.AnnounceRequest{Clients: many, StepSeconds: 60}, "clients"},
+		"too many inputs":  {&v1.AnnounceRequest{Clients: one, Inputs: many[:65], StepSeconds: 60}, "data"},
+		"no step":          {&v1.AnnounceRequest{Clients: one}, "data"},
+		"a negative step":  {&v1.AnnounceRequest{Clients: one, StepSeconds: -60}, "data"},
+		"an endless step":  {&v1.AnnounceRequest{Clients: one, StepSeconds: math.MaxInt64}, "data"},
+		"no name":          {&v1.AnnounceRequest{Clients: []string{"a", ""}, StepSeconds: 60}, "name"},
+		"an endless name":  {&v1.AnnounceRequest{Clients: []string{strings.Repeat("a", 129)}, StepSeconds: 60}, "name"},
+		"a new line":       {&v1.AnnounceRequest{Clients: []string{"a\nb"}, StepSeconds: 60}, "name"},
+		"an escape":        {&v1.AnnounceRequest{Clients: []string{"a\x1b[31m"}, StepSeconds: 60}, "name"},
+		"a zero":           {&v1.AnnounceRequest{Clients: []string{"a\x00"}, StepSeconds: 60}, "name"},
+		"backwards":        {&v1.AnnounceRequest{Clients: []string{"a\u202eb"}, StepSeconds: 60}, "name"},
+		"an invisible":     {&v1.AnnounceRequest{Clients: []string{"a\u200bb"}, StepSeconds: 60}, "name"},
+		"input with space": {&v1.AnnounceRequest{Clients: one, Inputs: []string{"wind speed"}, StepSeconds: 60}, "name"},
+		"unreadable input": {&v1.AnnounceRequest{Clients: one, Inputs: []string{"w\tx"}, StepSeconds: 60}, "name"},
+	} {
+		st.unharmed(what, c.reason, 1, func() {
+			_, err := a.Announce(t.Context(), c.q)
+			st.wantCode(what, err, connect.CodeInvalidArgument)
+		})
+	}
+	turns := func(n int, clients ...string) []*v1.Turns {
+		return slices.Repeat([]*v1.Turns{{Run: "run", Clients: clients}}, n)
+	}
+	for what, c := range map[string]struct {
+		q      *v1.CheckInRequest
+		reason string
+	}{
+		"more turns than clients": {&v1.CheckInRequest{Training: turns(1, many...)}, "clients"},
+		"turns of many runs":      {&v1.CheckInRequest{Training: turns(9, many[:10_000]...)}, "clients"},
+		"a turn again and again":  {&v1.CheckInRequest{Pushed: turns(257, "a")}, "clients"},
+		"turns of nobody":         {&v1.CheckInRequest{Pushed: turns(257)}, "clients"},
+		"a nameless turn":         {&v1.CheckInRequest{Training: turns(1, "")}, "name"},
+		"an unreadable turn":      {&v1.CheckInRequest{Pushed: turns(1, "a\x00")}, "name"},
+		"a nameless run":          {&v1.CheckInRequest{Pushed: []*v1.Turns{{Clients: one}}}, "name"},
+	} {
+		st.unharmed(what, c.reason, 1, func() {
+			_, err := a.CheckIn(t.Context(), c.q)
+			st.wantCode(what, err, connect.CodeInvalidArgument)
+		})
+	}
+	for what, c := range map[string]struct {
+		q      *v1.DeclineRequest
+		reason string
+	}{
+		"nothing":          {&v1.DeclineRequest{}, "clients"},
+		"nobody":           {&v1.DeclineRequest{Turns: &v1.Turns{Run: "run"}}, "clients"},
+		"too many":         {&v1.DeclineRequest{Turns: turns(1, many...)[0]}, "clients"},
+		"an endless story": {&v1.DeclineRequest{Turns: turns(1, "a")[0], Reason: strings.Repeat("why ", 300)}, "clients"},
+		"an endless run":   {&v1.DeclineRequest{Turns: &v1.Turns{Run: strings.Repeat("r", 1<<20), Clients: one}}, "name"},
+	} {
+		st.unharmed("decline "+what, c.reason, 1, func() {
+			_, err := a.Decline(t.Context(), c.q)
+			st.wantCode(what, err, connect.CodeInvalidArgument)
+		})
+	}
+	// Eight runs at a time.
+	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: turns(8, many[:10_000]...), Pushed: turns(8, many[:10_000]...)})
+	must(t, err)
+	// As many as it may, with any readable name, and twice the same.
+	fine := append(slices.Clone(many[:9_998]), "Zähler 7 / Süd", "'; DROP TABLE clients; --")
+	s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: fine, Inputs: []string{"wind"}, StepSeconds: 60})
+	if err != nil || len(s.Refused) > 0 {
+		t.Errorf("%v, %v", s, err)
+	}
+	if n, err := st.ledger.CountClients(t.Context()); err != nil || n != 10_000 {
+		t.Errorf("%d clients, %v", n, err)
+	}
+}

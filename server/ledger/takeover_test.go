@@ -1,0 +1,217 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// driver is a coordinator that knows nothing but what the ledger tells it, so that
+// another can take its place at any time.
+type driver struct {
+	t    *testing.T
+	l    *Ledger
+	lead Lead
+	run  string
+}
+
+// step does what is next for the run, in one transaction that ends with last, and
+// says what that was.
+func (c *driver) step(last func() error) (did string, err error) {
+	ctx := c.t.Context()
+	var merging Round
+	var isMerging bool
+	var since []Receipt
+	var run Run
+	err = c.l.Drive(ctx, c.lead, c.run, func(d *Drive) (err error) {
+		run = d.Run
+		if merging, isMerging, err = d.Merging(); err != nil {
+			return err
+		}
+		batch, err := d.LastBatch()
+		if err != nil {
+			return err
+		}
+		since, err = d.Receipts(batch)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	at := machine(c.t, c.l, c.run)
+	var do func(d *Drive) error
+	switch {
+	case run.State.Ended():
+		return "done", nil
+	case run.State == Waiting:
+		did = "begin"
+		do = func(d *Drive) error {
+			if _, err := d.Begin(Run{Plan: "settled"}, Version{"w0", "c0"}, t0); err != nil {
+				return err
+			}
+			return d.saveMachine("at 0")
+		}
+	case isMerging:
+		did = "publish"
+		var sum int64 // computed beside the transaction, as it may take long
+		err := c.l.Partials(ctx, c.run, merging.LastBatch, func(p Partial) error {
+			sum += int64(binary.LittleEndian.Uint64(p.Numbers))
+			return nil
+		})
+		if err != nil {
+			return did, err
+		}
+		do = func(d *Drive) error {
+			return d.Publish(merging, Version{fmt.Sprint("w", merging.Version+1, " ", sum), fmt.Sprint("c", merging.Version+1)}, "server")
+		}
+	case run.Version == 2:
+		did = "end"
+		do = func(d *Drive) error { return d.End(Finished, "", t0) }
+	case at == fmt.Sprint("at ", run.Version):
+		did = "open"
+		do = func(d *Drive) error {
+			if _, err := d.Retire(run.Version); err != nil {
+				return err
+			}
+			if _, err := d.Ask(run.Version, run.Version, upTo(5), after(time.Hour)); err != nil {
+				return err
+			}
+			return d.Save("open", Round{Round: run.Version, Version: run.Version, Opened: t0, Asked: 5})
+		}
+	case len(since) < 4:
+		return "wait", nil
+	default:
+		did = "close"
+		do = func(d *Drive) error {
+			return d.Close(Round{Round: run.Round, State: RoundMerging, Closed: t0, Asked: 5, Counted: 4, Late: 1, Loss: 0.5}, fmt.Sprint("at ", run.Version+1), false)
+		}
+	}
+	return did, c.l.Drive(ctx, c.lead, c.run, func(d *Drive) error {
+		if err := do(d); err != nil {
+			return err
+		}
+		return last()
+	})
+}
+
+// TestCoordinatorCrashes kills the coordinator at every transaction of a run, before
+// its commit or after it. Another goes on from what it finds, the first can do nothing
+// any more, and the run ends as if nothing had happened.
+func TestCoordinatorCrashes(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "agent")
+		announce(t, l, "agent", named("c", 5)...)
+		killed := errors.New("killed")
+		holders := 0
+		next := func(run string) *driver {
+			t.Helper()
+			holders++
+			lead, err := l.Lead(ctx, fmt.Sprint("holder ", holders), time.Minute, after(time.Duration(holders)*time.Hour))
+			must(t, err)
+			return &driver{t, l, lead, run}
+		}
+		// play returns how many transactions there were, and what came of the run.
+		play := func(run string, crashAt int, before bool) (steps int, came string) {
+			t.Helper()
+			must(t, l.AddRun(ctx, Run{ID: run, Wanted: 5, Created: t0}, "operator"))
+			c := next(run)
+			for {
+				state := ""
+				last := func() error { return nil }
+				if steps == crashAt && before {
+					state = dump(t, l, tables...)
+					last = func() error { return killed }
+				}
+				did, err := c.step(last)
+				if did == "done" {
+					break
+				}
+				if did == "wait" {
+					r, err := l.Run(ctx, run)
+					must(t, err)
+					for _, clients := range [][]string{{"c00004", "c00000"}, {"c00001"}, {"c00003"}} {
+						batch := []Arrival{one("agent", r.Round, r.Version, clients...)}
+						if _, err := l.Count(ctx, run, batch, sums(batch)); err != nil {
+							t.Fatal(err)
+						}
+					}
+					continue
+				}
+				if state != "" {
+					wantIs(t, err, killed)
+					wantEqual(t, "after a kill before "+did, dump(t, l, tables...), state)
+				} else {
+					must(t, err)
+				}
+				if steps == crashAt {
+					old := c
+					c = next(run)
+					state := dump(t, l, tables...)
+					_, err := old.step(func() error { return nil })
+					wantIs(t, err, ErrDeposed)
+					wantEqual(t, "after a deposed coordinator's try", dump(t, l, tables...), state)
+				}
+				steps++
+			}
+			r, err := l.Run(ctx, run)
+			must(t, err)
+			r.ID = ""
+			rounds, err := l.Rounds(ctx, run, 0, 100)
+			must(t, err)
+			came = fmt.Sprintf("%+v %+v", r, rounds)
+			for v := range int64(4) {
+				blobs, err := l.Version(ctx, run, v)
+				came += fmt.Sprint("\n", v, blobs, err == nil)
+			}
+			return steps, came
+		}
+		steps, want := play("whole", -1, false)
+		wantEqual(t, "transactions", steps, 1+3*2+1)
+		if !strings.Contains(want, "State:finished") {
+			t.Fatal(want)
+		}
+		for at := range steps {
+			for _, before := range []bool{true, false} {
+				_, came := play(fmt.Sprint("killed at ", at, before), at, before)
+				wantEqual(t, fmt.Sprintf("killed at %d, before the commit: %t", at, before), came, want)
+			}
+		}
+	})
+}
+
+// TestDeposedInBetween takes the right to coordinate from somebody in the midst of a
+// transaction: it still ends as one, before the other's first.
+func TestDeposedInBetween(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 3), t.Context()
+		second := open(t, at)
+		took := make(chan Lead, 1)
+		s.drive(func(d *Drive) error {
+			go func() {
+				lead, err := second.Lead(ctx, "second", time.Hour, after(2000*time.Hour))
+				if err != nil {
+					t.Error(err)
+				}
+				took <- lead
+			}()
+			select {
+			case lead := <-took:
+				t.Error("another took over in the midst of a transaction")
+				took <- lead
+			case <-time.After(100 * time.Millisecond):
+			}
+			return d.Save("the first's", Round{Round: 0})
+		})
+		lead := <-took
+		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error { return d.Save("too late", Round{}) }), ErrDeposed)
+		must(t, second.Drive(ctx, lead, "run", func(d *Drive) error {
+			state, err := d.Machine()
+			wantEqual(t, "machine", state, "the first's")
+			return err
+		}))
+	})
+}

@@ -1,0 +1,309 @@
+package server
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+)
+
+// Of a result everything is checked: who, what for, how long, and every number.
+func TestWrongResults(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a, b := st.join("a0", "a1", "a2", "a3"), st.join("b0")
+	run := st.start(small)
+	task := a.task(run, 0)
+	b.task(run, 0)
+	for b := 0; b < len(task.Clients); b++ {
+		if task.Clients[b] != fmt.Sprint("a", b) {
+			t.Fatalf("%v were asked", task.Clients)
+		}
+	}
+	float := func(at int, v float64) func(q *v1.PushRequest) {
+		return func(q *v1.PushRequest) {
+			binary.LittleEndian.PutUint32(q.Chunk[4*at:], math.Float32bits(float32(v)))
+			whole(q, q.Chunk)
+		}
+	}
+	word := func(at int, v int64) func(q *v1.PushRequest) {
+		return func(q *v1.PushRequest) {
+			binary.LittleEndian.PutUint64(q.Chunk[8*at:], uint64(v))
+			whole(q, q.Chunk)
+		}
+	}
+	share := func(change func(s *v1.Share)) func(q *v1.PushRequest) {
+		return func(q *v1.PushRequest) { change(q.Shares[0]) }
+	}
+	const rejected, closed = v1.Outcome_OUTCOME_REJECTED, v1.Outcome_OUTCOME_CLOSED
+	type wrong struct {
+		name    string
+		spoil   func(q *v1.PushRequest)
+		outcome v1.Outcome
+		metric  string
+		reason  string
+	}
+	both := []wrong{
+		{"no run", func(q *v1.PushRequest) { q.Run = "" }, rejected, "run", "no such run"},
+		{"another run", func(q *v1.PushRequest) { q.Run = "../" + q.Run }, rejected, "run", "no such run"},
+		{"a later round", func(q *v1.PushRequest) { q.Round++ }, closed, "closed", ""},
+		{"a round before all", func(q *v1.PushRequest) { q.Round = math.MinInt64 }, closed, "closed", ""},
+		{"a round after all", func(q *v1.PushRequest) { q.Round = math.MaxInt64 }, closed, "closed", ""},
+		{"another version", func(q *v1.PushRequest) { q.Version = 1 }, rejected, "version", "version 0, not 1"},
+		{"a negative version", func(q *v1.PushRequest) { q.Version = -1 }, rejected, "version", "version 0, not -1"},
+		{"a huge version", func(q *v1.PushRequest) { q.Version = math.MaxInt64 }, rejected, "version", ""},
+		{"a version that wraps", func(q *v1.PushRequest) { q.Version = 1 << 32 }, rejected, "version", ""},
+		{"no form", func(q *v1.PushRequest) { q.Form = 0 }, rejected, "shape", "form"},
+		{"an unknown form", func(q *v1.PushRequest) { q.Form = 77 }, rejected, "shape", "form"},
+		{"a negative form", func(q *v1.PushRequest) { q.Form = -1 }, rejected, "shape", "form"},
+		{"of nobody", func(q *v1.PushRequest) { q.Shares = nil }, rejected, "shape", "0 clients"},
+		{"no size", func(q *v1.PushRequest) { q.Size = 0 }, rejected, "shape", "0 bytes"},
+		{"a negative size", func(q *v1.PushRequest) { q.Size = -q.Size }, rejected, "shape", "bytes"},
+		{"a huge size", func(q *v1.PushRequest) { q.Size = math.MaxInt64 }, rejected, "shape", "bytes"},
+		{"one byte more", func(q *v1.PushRequest) { whole(q, append(q.Chunk, 0)) }, rejected, "shape", "bytes"},
+		{"one byte less", func(q *v1.PushRequest) { whole(q, q.Chunk[1:]) }, rejected, "shape", "bytes"},
+		{"a chunk beyond the end", func(q *v1.PushRequest) { q.Offset = 1 }, rejected, "shape", "chunk"},
+		{"a chunk after the end", func(q *v1.PushRequest) { q.Offset, q.Chunk = q.Size+1, nil }, rejected, "shape", "chunk"},
+		{"a negative offset", func(q *v1.PushRequest) { q.Offset = -1 }, rejected, "shape", "chunk"},
+		{"an offset that wraps", func(q *v1.PushRequest) { q.Offset = math.MaxInt64 }, rejected, "shape", "chunk"},
+		{"a chunk too large", func(q *v1.PushRequest) { q.Chunk = make([]byte, 4<<20+1) }, rejected, "shape", "chunk"},
+		{"no hash", func(q *v1.PushRequest) { q.Sha256 = nil }, rejected, "shape", "chunk"},
+		{"a long hash", func(q *v1.PushRequest) { q.Sha256 = append(q.Sha256, 0) }, rejected, "shape", "chunk"},
+		{"another's hash", func(q *v1.PushRequest) { q.Sha256[31] ^= 1 }, rejected, "hash", "hash"},
+		{"another's numbers", func(q *v1.PushRequest) { q.Chunk[5] ^= 1 }, rejected, "hash", "hash"},
+		{"a nameless client", share(func(s *v1.Share) { s.Client = "" }), rejected, "shape", "name"},
+		{"an unreadable client", share(func(s *v1.Share) { s.Client = "a0\x00" }), rejected, "shape", "name"},
+		{"an endless client", share(func(s *v1.Share) { s.Client = strings.Repeat("a", 1000) }), rejected, "shape", "name"},
+		{"a client of nobody", share(func(s *v1.Share) { s.Client = "nobody" }), closed, "closed", ""},
+		{"another's client", share(func(s *v1.Share) { s.Client = "b0" }), closed, "closed", ""},
+		{"a client by half", share(func(s *v1.Share) { s.Client = "a0' OR '1'='1" }), closed, "closed", ""},
+		{"no examples", share(func(s *v1.Share) { s.Examples = 0 }), rejected, "numbers", "examples"},
+		{"negative examples", share(func(s *v1.Share) { s.Examples = math.MinInt64 }), rejected, "numbers", "examples"},
+		{"negative steps", share(func(s *v1.Share) { s.Steps = -1 }), rejected, "numbers", "steps"},
+		{"loss NaN", share(func(s *v1.Share) { s.Loss = math.NaN() }), rejected, "numbers", "loss"},
+		{"train loss infinite", share(func(s *v1.Share) { s.TrainLoss = math.Inf(1) }), rejected, "numbers", "loss"},
+		{"train loss huge", share(func(s *v1.Share) { s.TrainLoss = -math.MaxFloat64 }), rejected, "numbers", "loss"},
+	}
+	updates := append(slices.Clone(both),
+		wrong{"NaN", float(0, math.NaN()), rejected, "numbers", "not finite"},
+		wrong{"infinite", float(3, math.Inf(-1)), rejected, "numbers", "not finite"},
+		wrong{"beyond the bound", float(1, 2.001), rejected, "numbers", "beyond"},
+		wrong{"the largest there is", float(1, math.MaxFloat32), rejected, "numbers", "beyond"},
+		wrong{"of two clients", func(q *v1.PushRequest) { q.Shares = append(q.Shares, &v1.Share{Client: "a1", Examples: 1}) }, rejected, "shape", "one update of 2"},
+		wrong{"said to be a sum", func(q *v1.PushRequest) { q.Form = v1.Form_FORM_SUM }, rejected, "shape", "bytes"},
+	)
+	sums := append(slices.Clone(both),
+		wrong{"said to be an update", func(q *v1.PushRequest) { q.Form, q.Shares = v1.Form_FORM_UPDATE, q.Shares[:1] }, rejected, "shape", "bytes"},
+		wrong{"one client too few", func(q *v1.PushRequest) { q.Shares = q.Shares[:2] }, rejected, "numbers", "a sum of 3"},
+		wrong{"one client too many", func(q *v1.PushRequest) { q.Shares = append(q.Shares, &v1.Share{Client: "a3", Examples: 1}) }, rejected, "numbers", "a sum of 3"},
+		wrong{"a client twice", func(q *v1.PushRequest) { q.Shares[2].Client = "a0" }, rejected, "numbers", "twice"},
+		wrong{"another weight", share(func(s *v1.Share) { s.Examples++ }), rejected, "numbers", "weight"},
+		wrong{"more updates than there can be", word(1, math.MaxInt64), rejected, "numbers", "updates"},
+		wrong{"fewer than none", word(1, -3), rejected, "numbers", "updates"},
+		wrong{"more weight than there can be", word(2, math.MaxInt64), rejected, "numbers", "weight"},
+		wrong{"another scale", word(0, 1), rejected, "numbers", "behind the point"},
+		wrong{"a number beyond", word(3, math.MaxInt64), rejected, "numbers", "beyond"},
+		wrong{"a number below", word(4, math.MinInt64), rejected, "numbers", "beyond"},
+		wrong{"too many clients", func(q *v1.PushRequest) { q.Shares = slices.Repeat(q.Shares, 3400) }, rejected, "shape", "10200 clients"},
+	)
+	for kind, all := range map[string][]wrong{"update": updates, "sum": sums} {
+		for _, w := range all {
+			q := st.update(task, "a0", 1)
+			if kind == "sum" {
+				q = st.sum(task, "a0", "a1", "a2")
+			}
+			w.spoil(q)
+			st.unharmed(kind+": "+w.name, w.metric, 1, func() {
+				s, err := a.Push(t.Context(), q)
+				if err != nil || s.Outcome != w.outcome || !strings.Contains(s.Reason, w.reason) {
+					t.Errorf("%s, %s: %v, %v, want %v because of %q", kind, w.name, s, err, w.outcome, w.reason)
+				}
+			})
+		}
+	}
+	// After all that, good ones count.
+	for _, q := range []*v1.PushRequest{st.sum(task, "a0", "a1", "a2"), st.update(task, "a3", 1)} {
+		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+			t.Errorf("%v, %v", s, err)
+		}
+	}
+	st.soon("they are counted", func() bool {
+		return a.heard(run, 0, "a1") == v1.Outcome_OUTCOME_COUNTED && a.heard(run, 0, "a3") == v1.Outcome_OUTCOME_COUNTED
+	})
+	// Where each update is needed, no sum is taken.
+	each := st.start(strings.NewReplacer("fedavg", "fedavgadaptive", ", max_examples: 100", "").Replace(small))
+	task = a.task(each, 0)
+	q := &v1.PushRequest{Run: each, Version: task.Version, Form: v1.Form_FORM_SUM, Shares: []*v1.Share{{Client: "a0", Examples: 1}}}
+	st.unharmed("a sum", "shape", 1, func() {
+		if s, err := a.Push(t.Context(), whole(q, make([]byte, 1000))); err != nil || s.Outcome != rejected || !strings.Contains(s.Reason, "each update") {
+			t.Errorf("%v, %v", s, err)
+		}
+	})
+}
+
+// A result in chunks comes together, whatever comes in between; and an agent that
+// begins many of them has room for one.
+func TestChunks(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0", "a1")
+	task := a.task(st.start(small), 0)
+	q := st.update(task, "a0", 1)
+	all := q.Chunk
+	push := func(from, to int) (v1.Outcome, int64) {
+		t.Helper()
+		q.Offset, q.Chunk = int64(from), all[from:to]
+		s, err := a.Push(t.Context(), q)
+		must(t, err)
+		return s.Outcome, s.NextOffset
+	}
+	const part = v1.Outcome_OUTCOME_PART
+	n := len(all)
+	for _, c := range []struct {
+		from, to int
+		outcome  v1.Outcome
+		next     int64
+	}{
+		{n / 2, n, part, 0}, // the first was lost
+		{0, 0, part, 0},
+		{0, n / 4, part, int64(n / 4)},
+		{0, n / 4, part, int64(n / 4)}, // again
+		{n / 2, n, part, int64(n / 4)}, // one was lost
+		{n / 4, n - 1, part, int64(n - 1)},
+		{n - 1, n - 1, part, int64(n - 1)},
+		{n, n, part, int64(n - 1)},
+		{n - 1, n, v1.Outcome_OUTCOME_ACCEPTED, 0},
+	} {
+		if o, next := push(c.from, c.to); o != c.outcome || next != c.next {
+			t.Fatalf("bytes %d to %d: %v, next %d; want %v, %d", c.from, c.to, o, next, c.outcome, c.next)
+		}
+	}
+	st.soon("it is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
+	// Another result of the same agent takes the place of one that was begun.
+	first, second := st.update(task, "a1", 2), st.update(task, "a1", 3)
+	for _, q := range []*v1.PushRequest{first, second, first} {
+		q.Chunk = q.Chunk[:8]
+		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != part || s.NextOffset != 8 {
+			t.Errorf("%v, %v", s, err)
+		}
+	}
+	// Chunks that do not make the hash are of no use, and forgotten.
+	st.unharmed("chunks of something else", "hash", 1, func() {
+		first.Offset, first.Chunk = 8, make([]byte, n-8)
+		if s, err := a.Push(t.Context(), first); err != nil || s.Outcome != v1.Outcome_OUTCOME_REJECTED {
+			t.Errorf("%v, %v", s, err)
+		}
+	})
+}
+
+// The same again, or something else in its place, changes nothing: before it was
+// counted, after, and after the round.
+func TestReplays(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, func(c *Config) { c.Roles = []string{Gateway, Coordinator} })
+	a := st.join("a0", "a1", "a2")
+	run := st.start(strings.Replace(small, "rounds: 50", "rounds: 50, schedule: {cohort: 2, over_selection: 0.5}", 1))
+	task := a.task(run, 0)
+	good, same, other := st.update(task, "a0", 1), st.update(task, "a0", 1), st.update(task, "a0", 2)
+	withSum := st.sum(task, "a0", "a1", "a2")
+	push := func(what string, q *v1.PushRequest, want v1.Outcome) {
+		t.Helper()
+		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != want {
+			t.Errorf("%s: %v, %v, want %v", what, s, err, want)
+		}
+	}
+	const accepted, counted, closed = v1.Outcome_OUTCOME_ACCEPTED, v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED
+	push("the first", good, accepted)
+	push("the same", same, accepted)
+	push("another", other, accepted)
+	push("a sum with it", withSum, accepted)
+	if o := a.heard(run, 0, "a0"); o != accepted {
+		t.Errorf("before it was counted: %v", o)
+	}
+	st.aggregate()
+	st.soon("it is counted", func() bool { return a.heard(run, 0, "a0") == counted })
+	push("the same", same, counted)
+	push("another", other, counted)
+	st.unharmed("a sum with it", "overlap", 1, func() { push("a sum with it", withSum, v1.Outcome_OUTCOME_REJECTED) })
+	push("the second", st.update(task, "a1", 3), accepted)
+	next := a.task(run, 1)
+	if next.Version != 1 {
+		t.Fatalf("version %d", next.Version)
+	}
+	st.unharmed("later", "closed", 2, func() {
+		push("the same", same, counted)
+		push("another", other, counted)
+		push("too late", st.update(task, "a2", 4), closed)
+		push("a sum with it", withSum, closed)
+		if o := a.heard(run, 0, "a2"); o != closed {
+			t.Errorf("too late: %v", o)
+		}
+	})
+	must(t, st.ledger.Drive(t.Context(), st.lead(), run, func(d *ledger.Drive) error {
+		all, err := d.Receipts(0)
+		if len(all) != 2 {
+			t.Errorf("%+v", all)
+		}
+		return err
+	}))
+	// The weights moved by the first two, once each.
+	x, err := st.terms.Of(t.Context(), run)
+	must(t, err)
+	server, _, err := x.Server()
+	must(t, err)
+	before := server.Shared()
+	v, err := st.ledger.Version(t.Context(), run, 1)
+	must(t, err)
+	after, err := st.blobs.Get(t.Context(), v.Weights)
+	must(t, err)
+	for i := range before {
+		want := before[i] + float32((math.Sin(float64(i+31))+math.Sin(float64(i+93)))/2)
+		if got := math.Float32frombits(binary.LittleEndian.Uint32(after[4*i:])); math.Abs(float64(got-want)) > 1e-5 {
+			t.Fatalf("weight %d is %g, want %g", i, got, want)
+		}
+	}
+}
+
+// lead is the right to coordinate that the server's coordinator has.
+func (st *station) lead() ledger.Lead {
+	st.Helper()
+	l, err := st.ledger.Lead(st.Context(), alone, time.Minute, time.Now())
+	must(st, err)
+	return l
+}
+
+// What a straggler trains is called off at its next check-in, once its round is closed.
+func TestTrainingInVain(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0", "a1", "a2")
+	run := st.start(strings.Replace(small, "rounds: 50", "rounds: 50, schedule: {cohort: 2, over_selection: 0.5}", 1))
+	task := a.task(run, 0)
+	busy := &v1.CheckInRequest{Training: []*v1.Turns{{Run: run, Clients: task.Clients}}}
+	if s, err := a.CheckIn(t.Context(), busy); err != nil || len(s.Verdicts) != 0 || len(s.Tasks) != 0 {
+		t.Fatalf("%v, %v", s, err)
+	}
+	for _, c := range []string{"a0", "a1"} {
+		if s, err := a.Push(t.Context(), st.update(task, c, 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
+			t.Fatalf("%v, %v", s, err)
+		}
+	}
+	a.task(run, 1)
+	s, err := a.CheckIn(t.Context(), busy)
+	must(t, err)
+	got := map[v1.Outcome][]string{}
+	for _, v := range s.Verdicts {
+		if v.Run == run && v.Round == 0 {
+			got[v.Outcome] = v.Clients
+		}
+	}
+	if len(got) != 2 || !slices.Equal(got[v1.Outcome_OUTCOME_CLOSED], []string{"a2"}) || !slices.Equal(got[v1.Outcome_OUTCOME_COUNTED], []string{"a0", "a1"}) {
+		t.Errorf("%v", s.Verdicts)
+	}
+}

@@ -1,0 +1,142 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/pki"
+)
+
+// procedures are those of agents, but for Join.
+var procedures = []string{
+	v1.AgentServiceRenewProcedure, v1.AgentServiceAnnounceProcedure, v1.AgentServiceCheckInProcedure, v1.AgentServicePushProcedure, v1.AgentServiceDeclineProcedure,
+}
+
+// certify returns a client that shows a certificate of an authority.
+func (st *station) certify(a *pki.Authority, who pki.Identity, ttl time.Duration) *http.Client {
+	st.Helper()
+	return st.http(st.certified(a, who, ttl))
+}
+
+// Who has no certificate, or another's, gets nowhere, and nothing of what it sends is
+// read.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0")
+	other, err := pki.Open(t.TempDir())
+	must(t, err)
+	who := pki.Identity{Role: pki.Agent, ID: a.id}
+
+	for name, h := range map[string]*http.Client{"nobody": st.nobody(), "an operator": st.operatorHTTP()} {
+		for _, p := range procedures {
+			st.unharmed(name+" "+p, "identity", 1, func() {
+				if r := st.post(h, p, "application/proto", &unread{t: t, left: 32 << 20}); r.StatusCode != http.StatusUnauthorized {
+					t.Errorf("%s, %s: %s", name, p, r.Status)
+				}
+			})
+		}
+	}
+	for name, h := range map[string]*http.Client{"nobody": st.nobody(), "an agent": a.http} {
+		o := v1.NewOperatorServiceClient(h, st.url)
+		for procedure, err := range map[string]error{
+			"create token": second(o.CreateToken(t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})),
+			"list clients": second(o.ListClients(t.Context(), &v1.ListClientsRequest{})),
+			"revoke":       second(o.Revoke(t.Context(), &v1.RevokeRequest{Client: "a0"})),
+			"start run":    second(o.StartRun(t.Context(), &v1.StartRunRequest{Plan: small})),
+			"list runs":    second(o.ListRuns(t.Context(), &v1.ListRunsRequest{})),
+			"get run":      second(o.GetRun(t.Context(), &v1.GetRunRequest{})),
+			"stop run":     second(o.StopRun(t.Context(), &v1.StopRunRequest{})),
+			"list audit":   second(o.ListAudit(t.Context(), &v1.ListAuditRequest{})),
+			"watch run":    watchError(o, t.Context()),
+		} {
+			st.wantCode(name+": "+procedure, err, connect.CodePermissionDenied)
+		}
+		if r := st.post(h, v1.OperatorServiceStartRunProcedure, "application/proto", &unread{t: t, left: 32 << 20}); r.StatusCode != http.StatusForbidden {
+			t.Errorf("%s: %s", name, r.Status)
+		}
+	}
+	for name, h := range map[string]*http.Client{
+		"another root's": st.certify(other, who, time.Hour),
+		"an expired":     st.certify(st.authority, who, time.Nanosecond),
+	} {
+		if _, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{}); !hungUp(err) {
+			t.Errorf("%s certificate: %v", name, err)
+		}
+	}
+	// A certificate of ours, for an agent that never joined.
+	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: "ghost"}, time.Hour)
+	st.unharmed("a ghost", "revoked", 1, func() {
+		_, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+		st.wantCode("a ghost", err, connect.CodePermissionDenied)
+	})
+	if r, err := st.nobody().Get(st.url + "/loadstar.v1.Nothing/At"); err != nil || r.StatusCode != http.StatusNotFound {
+		t.Error(r, err)
+	}
+}
+
+// hungUp says that a call has failed without an answer: the connection was not made.
+func hungUp(err error) bool { return err != nil && !connect.IsWireError(err) }
+
+func second[T any](_ T, err error) error { return err }
+
+func watchError(o v1.OperatorServiceClient, ctx context.Context) error {
+	s, err := o.WatchRun(ctx, &v1.WatchRunRequest{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	s.Receive()
+	return s.Err()
+}
+
+// unread is a body of which a server that reads it takes much.
+type unread struct {
+	t    *testing.T
+	read atomic.Int64
+	left int
+}
+
+func (u *unread) Read(p []byte) (int, error) {
+	n := min(len(p), u.left)
+	if n == 0 {
+		return 0, io.EOF
+	}
+	u.left -= n
+	// What the network holds by itself: of HTTP/1.1, as much as the sender's kernel does.
+	if u.read.Add(int64(n)) > 8<<20 {
+		u.t.Error("much of a stranger's body was read")
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// A connection does not outlive the certificate that it was opened with.
+func TestExpires(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	a := st.join("a0")
+	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: a.id}, 3*time.Second)
+	c := v1.NewAgentServiceClient(h, st.url)
+	_, err := c.CheckIn(t.Context(), &v1.CheckInRequest{})
+	must(t, err)
+	st.soon("the certificate expires", func() bool {
+		_, err = c.CheckIn(t.Context(), &v1.CheckInRequest{})
+		return err != nil
+	})
+	st.wantCode("on the old connection", err, connect.CodeUnauthenticated)
+	h.CloseIdleConnections()
+	if _, err := c.CheckIn(t.Context(), &v1.CheckInRequest{}); !hungUp(err) {
+		t.Errorf("on a new one: %v", err)
+	}
+	if _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
+		t.Errorf("with a good certificate: %v", err)
+	}
+}

@@ -1,0 +1,146 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// counter passes TCP on and counts.
+type counter struct {
+	url         string
+	up, down    atomic.Int64
+	connections atomic.Int64
+}
+
+func (st *station) count() *counter {
+	st.Helper()
+	c := &counter{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(st, err)
+	c.url = "https://" + l.Addr().String()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", strings.TrimPrefix(st.url, "https://"))
+			if err != nil {
+				in.Close()
+				continue
+			}
+			c.connections.Add(1)
+			wg.Go(func() { pass(out, in, &c.up) })
+			wg.Go(func() { pass(in, out, &c.down) })
+		}
+	})
+	st.Cleanup(func() { l.Close(); wg.Wait() })
+	return c
+}
+
+func pass(to, from net.Conn, n *atomic.Int64) {
+	defer to.Close()
+	defer from.Close()
+	b := make([]byte, 64<<10)
+	for {
+		k, err := from.Read(b)
+		n.Add(int64(k))
+		if _, failed := to.Write(b[:k]); failed != nil || err != nil {
+			return
+		}
+	}
+}
+
+// A round takes of a client's link what the plan says: the numbers once in each direction,
+// and for every call a few headers. Calls and connections are counted, because a slow
+// machine makes more check-ins and opens a second connection where two calls overlap.
+func TestTraffic(t *testing.T) {
+	t.Parallel()
+	// perCall bounds the bytes of a call beside its numbers, in either direction: headers,
+	// names of runs and clients, TLS records.
+	const rounds, perCall = 15, 300
+	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = 250*time.Millisecond, 250*time.Millisecond })
+	// A new connection, with one check-in.
+	connection := st.count()
+	a := st.join()
+	_, err := v1.NewAgentServiceClient(a.http, connection.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+	must(t, err)
+	before := st.calls()
+
+	d := homes(t, 2)
+	var all []*counter
+	var stops []func()
+	for i := range d.Len() {
+		c := st.count()
+		all = append(all, c)
+		stops = append(stops, st.host(fmt.Sprint("home-", i), c.url, firstHomes(t, d, i, i+1)))
+	}
+	plan := fmt.Sprintf("{algorithm: fedavg, partition: head, rounds: %d, model: {name: bose2023}, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds)
+	s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(d.Len())})
+	must(t, err)
+	r := st.finished(s.Run)
+	for _, stop := range stops {
+		stop()
+	}
+
+	p, err := recipe.Read([]byte(plan))
+	must(t, err)
+	problem, err := recipe.Frame(p, d)
+	must(t, err)
+	want := recipe.TrafficOf(problem.Partition, fed.Needs{})
+	var up, down, connections int64
+	for _, c := range all {
+		up, down, connections = up+c.up.Load(), down+c.down.Load(), connections+c.connections.Load()
+	}
+	turns := int64(rounds * d.Len())
+	// Every home fetches the plan once and the weights of every round; stopping may cut off a
+	// call that the server has not counted.
+	calls := st.calls() - before + turns + 2*int64(d.Len())
+	for _, way := range []struct {
+		name                string
+		got, numbers, fixed int64
+	}{
+		{"up", up, turns * want.Up, connections * connection.up.Load()},
+		{"down", down, turns * want.Down, connections*connection.down.Load() + int64(d.Len()*len(r.Plan))},
+	} {
+		rest := way.got - way.numbers - way.fixed
+		t.Logf("%s: %d bytes, of which %d numbers, %d for %d connections and plans, and %d for each of %d calls", way.name, way.got, way.numbers, way.fixed, connections, rest/calls, calls)
+		if way.got < way.numbers || rest > calls*perCall {
+			t.Errorf("%s: %d bytes for each of %d calls, want at most %d", way.name, rest/calls, calls, perCall)
+		}
+	}
+	// A round needs three calls.
+	if most := want.Up / 25; 3*perCall > most {
+		t.Errorf("calls take %d bytes of a round, want at most %d, which is 4 %% of the numbers", 3*perCall, most)
+	}
+	if connections > calls/10 {
+		t.Errorf("%d connections for %d calls: they are not kept open", connections, calls)
+	}
+}
+
+// calls returns how many calls of agents the gateway has answered. Fetching is not among
+// them.
+func (st *station) calls() (n int64) {
+	st.Helper()
+	families, err := st.registry.Gather()
+	must(st, err)
+	for _, f := range families {
+		if f.GetName() != "loadstar_gateway_call_seconds" {
+			continue
+		}
+		for _, m := range f.Metric {
+			n += int64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return n
+}
