@@ -15,16 +15,17 @@ import (
 	"loadstar/server/ledger"
 )
 
-// What of a server's folder a backup holds. The bus is not among it: a result that waits
-// there is still on its agent's disk, and is sent again.
+// The files and folders in a backup. The bus is not included: a result that waits there is
+// still on its agent's disk, and the agent resends it.
 const (
 	ledgerFile = "ledger.db"
 	blobsDir   = "blobs"
 	pkiDir     = "pki"
 )
 
-// Backup writes a server's folder as a tar file, while it serves or not: the ledger as it
-// is at one moment, the blobs that it names, and the authority with its key.
+// Backup writes a backup of a server's folder as a tar file: a consistent snapshot of the
+// ledger, the blobs that it refers to, and the certificate authority with its key. The
+// server may be running.
 func Backup(ctx context.Context, dir string, to io.Writer) error {
 	l, err := openLedger(ctx, dir)
 	if err != nil {
@@ -40,8 +41,8 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	// A blob may be retired between the ledger's moment and its copying: then the moment
-	// is taken anew.
+	// If a blob is deleted after the ledger's snapshot and before it is copied, take a new
+	// snapshot.
 	for range 10 {
 		if err = snapshot(ctx, l, store, temp); !errors.Is(err, blob.ErrNotFound) {
 			break
@@ -63,12 +64,12 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 func openLedger(ctx context.Context, dir string) (*ledger.Ledger, error) {
 	path := filepath.Join(dir, ledgerFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no %s: a ledger in PostgreSQL and blobs in S3 are backed up by the tools of these", dir, ledgerFile)
+		return nil, fmt.Errorf("%s has no %s: back up PostgreSQL and S3 with their own tools", dir, ledgerFile)
 	}
 	return ledger.Open(ctx, "sqlite:"+path)
 }
 
-// snapshot copies the ledger and the blobs that it names.
+// snapshot copies the ledger and the blobs that it refers to.
 func snapshot(ctx context.Context, l *ledger.Ledger, from blob.Store, to string) error {
 	path := filepath.Join(to, ledgerFile)
 	os.Remove(path)
@@ -99,10 +100,10 @@ func snapshot(ctx context.Context, l *ledger.Ledger, from blob.Store, to string)
 	return nil
 }
 
-// Restore makes a server's folder of a backup. The folder must not be there.
+// Restore creates a server's folder from a backup. The folder must not exist.
 func Restore(ctx context.Context, from io.Reader, dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is there already: a backup is restored into a new folder", dir)
+		return fmt.Errorf("%s already exists: restore a backup into a new folder", dir)
 	}
 	temp := dir + ".restoring"
 	if err := os.RemoveAll(temp); err != nil {
@@ -125,7 +126,7 @@ func Restore(ctx context.Context, from io.Reader, dir string) error {
 			err = unpack(root, h, r)
 		}
 		if err != nil {
-			return fmt.Errorf("this is no backup, or only a part of one: %w", err)
+			return fmt.Errorf("not a complete backup: %w", err)
 		}
 	}
 	l, err := openLedger(ctx, temp)
@@ -144,7 +145,7 @@ func unpack(root *os.Root, h *tar.Header, r io.Reader) error {
 		return root.MkdirAll(name, 0o700)
 	}
 	if h.Typeflag != tar.TypeReg {
-		return fmt.Errorf("%s in a backup is no file", h.Name)
+		return fmt.Errorf("%s in the backup is not a regular file", h.Name)
 	}
 	if err := root.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err

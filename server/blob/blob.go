@@ -1,6 +1,6 @@
-// Package blob keeps weights, control variates and plans under the SHA-256 of what is
-// in them: in files, or in an S3-compatible store. What it returns has been checked
-// against its name.
+// Package blob is a content-addressed store for weights, control variates and plans, in
+// files or in an S3-compatible store. The name of a blob is its SHA-256, which is verified
+// on every read.
 package blob
 
 import (
@@ -12,32 +12,32 @@ import (
 	"log/slog"
 )
 
-// ErrNotFound says that there is no blob of that hash.
+// ErrNotFound means that there is no blob with that hash.
 var ErrNotFound = errors.New("blob: not found")
 
-// maxSize is that of the largest blob: it has to fit into memory, also of small machines.
+// maxSize is the size of the largest blob. A blob must fit into the memory of a small
+// machine.
 const maxSize = 1 << 30
 
-// Store keeps blobs. All methods may be called concurrently, also by several processes
-// with the same store behind them.
+// Store stores blobs. All methods are safe for concurrent use, also by several processes
+// that share a store.
 type Store interface {
-	// Put keeps data and returns its hash, in lower-case hex. When it returns, the
-	// blob is there to stay. Putting the same again does no harm, and mends what has
-	// become corrupt. The data is the caller's again afterwards.
+	// Put stores data and returns its hash in lower-case hex. When it returns, the blob
+	// is durable. Put is idempotent and repairs a corrupt blob. It does not retain data.
 	Put(ctx context.Context, data []byte) (hash string, err error)
-	// Get returns a blob, or ErrNotFound. It is an error if what is stored is not
-	// what the hash says. Nobody may change the data: others may have it too.
+	// Get returns a blob, or ErrNotFound, or an error if the content does not match the
+	// hash. The caller must not modify the data, which may be shared.
 	Get(ctx context.Context, hash string) ([]byte, error)
-	// Delete removes a blob. It is no error if there is none.
+	// Delete removes a blob. It succeeds if there is none.
 	Delete(ctx context.Context, hash string) error
 }
 
-// DeleteAll removes blobs that nobody needs any more. One that cannot be removed stays,
-// which does no harm but for its size, and is told.
+// DeleteAll removes blobs that are no longer needed. It logs those that it cannot remove;
+// they only take up space.
 func DeleteAll(ctx context.Context, s Store, hashes []string, log *slog.Logger) {
 	for _, hash := range hashes {
 		if err := s.Delete(ctx, hash); err != nil {
-			log.Warn("an old blob stays", "blob", hash, "error", err)
+			log.Warn("cannot delete an old blob", "blob", hash, "error", err)
 		}
 	}
 }
@@ -55,23 +55,23 @@ func IsHash(s string) bool {
 	return true
 }
 
-// named is for everything that comes from a caller: a name becomes part of a path.
+// named checks a hash from a caller, because it becomes part of a path.
 func named(hash string) error {
 	if !IsHash(hash) {
-		return fmt.Errorf("blob: %.80q is no hash", hash)
+		return fmt.Errorf("blob: %.80q is not a hash", hash)
 	}
 	return nil
 }
 
 func hashOf(data []byte) (string, error) {
 	if len(data) > maxSize {
-		return "", fmt.Errorf("blob: %d bytes are more than %d", len(data), maxSize)
+		return "", fmt.Errorf("blob: %d bytes exceed the limit of %d", len(data), maxSize)
 	}
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// verified returns data if it is what its name says.
+// verified returns data after checking its hash.
 func verified(hash string, data []byte) ([]byte, error) {
 	got, err := hashOf(data)
 	if err != nil {

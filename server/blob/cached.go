@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// patience is for a load that goes on when whoever asked first has gone away.
+// patience limits a load that continues after its first caller has gone.
 const patience = 2 * time.Minute
 
 type cached struct {
@@ -20,7 +20,7 @@ type cached struct {
 	mu      sync.Mutex
 	limit   int64
 	used    int64
-	order   *list.List // of *entry, the latest used first
+	order   *list.List // of *entry, most recently used first
 	entries map[string]*list.Element
 	deletes int64
 }
@@ -32,9 +32,9 @@ type entry struct {
 
 var _ Store = (*cached)(nil)
 
-// Cached keeps the blobs that were used last in memory, up to maxBytes of them. Those
-// that many ask for at once are got once. A blob that another process deletes may be
-// had from here for some time.
+// Cached adds an in-memory LRU cache of at most maxBytes. Concurrent requests for the
+// same blob load it once. A blob that another process deletes may stay in the cache for
+// some time.
 func Cached(s Store, maxBytes int64) Store {
 	return &cached{store: s, limit: maxBytes, order: list.New(), entries: map[string]*list.Element{}}
 }
@@ -46,7 +46,7 @@ func (c *cached) Put(ctx context.Context, data []byte) (string, error) {
 		return "", err
 	}
 	if cost(data) <= c.limit && c.lookup(hash) == nil {
-		// What is new is what will be asked for.
+		// A new blob is likely to be requested soon.
 		c.keep(hash, bytes.Clone(data), began)
 	}
 	return hash, nil
@@ -64,9 +64,9 @@ func (c *cached) Get(ctx context.Context, hash string) ([]byte, error) {
 	}
 	load := c.loads.DoChan(hash, func() (any, error) {
 		if e := c.lookup(hash); e != nil {
-			return e.data, nil // it came between the two looks
+			return e.data, nil // another call has loaded it
 		}
-		// Others may wait for it who have more time than the first.
+		// Other callers may wait for this load longer than the first one.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		began := c.deleted()
@@ -90,7 +90,7 @@ func (c *cached) Get(ctx context.Context, hash string) ([]byte, error) {
 
 func (c *cached) Delete(ctx context.Context, hash string) error {
 	err := c.store.Delete(ctx, hash)
-	// Who asks from now on must not get what a load under way has brought.
+	// Later callers must not get the result of a load that started before the deletion.
 	c.loads.Forget(hash)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +118,7 @@ func (c *cached) lookup(hash string) *entry {
 	return e.Value.(*entry)
 }
 
-// keep remembers a blob, unless something was deleted since it began to come.
+// keep caches a blob, unless a deletion happened after its load began.
 func (c *cached) keep(hash string, data []byte, began int64) {
 	size := cost(data)
 	c.mu.Lock()
@@ -139,5 +139,5 @@ func (c *cached) drop(e *list.Element) {
 	c.used -= cost(gone.data)
 }
 
-// cost is what a blob takes in memory, with what it takes to find it.
+// cost is the memory that a cached blob takes, including its index entry.
 func cost(data []byte) int64 { return int64(cap(data)) + 256 }

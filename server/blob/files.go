@@ -17,8 +17,8 @@ type files struct{ dir string }
 
 var _ Store = files{}
 
-// Files keeps each blob in a file of a folder, which is made if it is not there. It
-// removes files that were begun an hour ago or earlier and never finished.
+// Files stores each blob as a file in a folder, which it creates if necessary. It removes
+// unfinished files that are older than an hour.
 func Files(dir string) (Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("blob: %w", err)
@@ -64,11 +64,11 @@ func (f files) put(path string, data []byte) error {
 			return err
 		}
 	}
-	// Also if it was there: another process may not have come to this yet.
+	// Sync even if the file existed: another process may not have synced it yet.
 	return errors.Join(syncFolder(lower), syncFolder(upper), syncFolder(f.dir))
 }
 
-// holds reports whether a file is there and has exactly that in it.
+// holds reports whether a file exists and has exactly this content.
 func holds(path string, data []byte) bool {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() != int64(len(data)) {
@@ -99,15 +99,15 @@ func (f files) Delete(ctx context.Context, hash string) error {
 	if err := errors.Join(named(hash), ctx.Err()); err != nil {
 		return err
 	}
-	// If the machine stops now, it may be there again: whoever deletes is not harmed.
+	// After a power loss the file may reappear, which only takes up space.
 	if err := os.Remove(f.path(hash)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("blob: %w", err)
 	}
 	return nil
 }
 
-// sweep removes what processes were writing when they were killed. Others may be
-// writing now, so only what is old.
+// sweep removes the unfinished files of processes that were killed. It leaves recent ones,
+// which another process may be writing.
 func (f files) sweep() error {
 	left, err := filepath.Glob(filepath.Join(f.dir, "??", "??", ".*"))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Handler serves GET and HEAD of /v1/blobs/{sha256}, with ranges, so that a download
-// goes on where a link broke off.
+// Handler serves GET and HEAD of /v1/blobs/{sha256}. It supports byte ranges, so that an
+// interrupted download can resume.
 func Handler(s Store, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/blobs/{sha256...}", func(w http.ResponseWriter, r *http.Request) {
@@ -25,9 +25,9 @@ func Handler(s Store, log *slog.Logger) http.Handler {
 			http.Error(w, "no such blob", http.StatusNotFound)
 			return
 		case r.Context().Err() != nil:
-			return // nobody there to answer
+			return // the client is gone
 		default:
-			log.Error("blob not served", "hash", hash, "err", err)
+			log.Error("cannot serve a blob", "hash", hash, "err", err)
 			http.Error(w, "the blob cannot be had right now", http.StatusServiceUnavailable)
 			return
 		}

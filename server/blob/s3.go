@@ -15,19 +15,19 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// S3Config says where an S3-compatible store is.
+// S3Config configures an S3-compatible store.
 type S3Config struct {
-	// Endpoint is a host, with a port if it is not the usual one.
+	// Endpoint is a host, with a port unless it is the default port.
 	Endpoint string
-	// Bucket must be there. Objects in it are called Prefix and the hash.
+	// Bucket must exist. The name of an object is Prefix followed by the hash.
 	Bucket, Prefix string
 	Region         string
-	// AccessKey and SecretKey come from the environment if empty: AWS_ACCESS_KEY_ID
+	// AccessKey and SecretKey are read from the environment if empty: AWS_ACCESS_KEY_ID
 	// and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY.
 	AccessKey, SecretKey string
-	// CAFile holds the authorities for the store's certificate, if they are not the
-	// system's. Plaintext speaks HTTP: anybody on the way can then read blobs, but
-	// not change them unnoticed.
+	// CAFile holds the certificate authorities of the store, if they are not the
+	// system's. Plaintext selects HTTP: others on the network can then read blobs, but
+	// cannot change them unnoticed.
 	CAFile    string
 	Plaintext bool
 }
@@ -39,8 +39,8 @@ type s3 struct {
 
 var _ Store = (*s3)(nil)
 
-// S3 keeps each blob in an object. It makes sure that the bucket is there, and never
-// makes anything but objects.
+// S3 stores each blob as an object. It checks that the bucket exists and never creates
+// one.
 func S3(ctx context.Context, c S3Config) (Store, error) {
 	if c.Endpoint == "" || c.Bucket == "" {
 		return nil, errors.New("blob: an S3 store needs an endpoint and a bucket")
@@ -84,11 +84,11 @@ func transport(c S3Config) (*http.Transport, error) {
 		return nil, err
 	}
 	if c.Plaintext {
-		return nil, errors.New("authorities for a store that is spoken to in plain text")
+		return nil, errors.New("certificate authorities are set, but the store is accessed without TLS")
 	}
 	t.TLSClientConfig.RootCAs = x509.NewCertPool()
 	if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s: no certificates in it", c.CAFile)
+		return nil, fmt.Errorf("%s contains no certificates", c.CAFile)
 	}
 	return t, nil
 }
@@ -98,8 +98,8 @@ func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The store is told the hash, and refuses what does not arrive as it was sent. The
-	// client shall not sign it piece by piece instead, as it would in plain text.
+	// With the hash in the request, the store refuses data that was changed on the way.
+	// The client must not sign chunks instead, as it does without TLS.
 	_, err = s.core.PutObject(ctx, s.bucket, s.prefix+hash, bytes.NewReader(data), int64(len(data)), "", hash,
 		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableContentSha256: true})
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package pki is the server's certificates: an authority of one root that signs them,
-// the server's own, and who is on the other end of a connection. Agents' certificates
-// live for days, and nothing here takes one back: whoever answers a call asks the
-// ledger whether its caller was revoked.
+// Package pki manages the server's certificates: an authority with one root, the server's
+// own certificate, and the identity of the peer of a connection. Agents' certificates
+// are valid for days. This package does not revoke them: the handler of a call asks the
+// ledger whether the caller is revoked.
 package pki
 
 import (
@@ -31,9 +31,9 @@ const (
 	lockFile = "lock"
 
 	rootYears = 20
-	// skew is how far a clock may be behind the server's.
+	// skew is how far a peer's clock may be behind the server's.
 	skew = 5 * time.Minute
-	// maxCSR is many times what a request without names takes.
+	// maxCSR is many times the size of a request without names.
 	maxCSR = 1 << 13
 )
 
@@ -45,8 +45,8 @@ type Authority struct {
 	now  func() time.Time
 }
 
-// Open opens the authority in a folder, whose root it makes on first use. Of several
-// processes that do so at once, one makes it.
+// Open opens the authority in a folder. It creates the root on first use; if several
+// processes do so at once, only one creates it.
 func Open(dir string) (*Authority, error) {
 	a, err := read(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -60,12 +60,12 @@ func Open(dir string) (*Authority, error) {
 		return nil, err
 	}
 	defer unlock()
-	// Another process may have made it meanwhile.
+	// Another process may have created it meanwhile.
 	if a, err := read(dir); !errors.Is(err, fs.ErrNotExist) {
 		return a, err
 	}
 	if err := makeRoot(filepath.Join(dir, rootFile), time.Now()); err != nil {
-		return nil, fmt.Errorf("making a root certificate: %w", err)
+		return nil, fmt.Errorf("creating the root certificate: %w", err)
 	}
 	return read(dir)
 }
@@ -80,18 +80,18 @@ func read(dir string) (*Authority, error) {
 	switch {
 	case err != nil:
 	case b.Key == nil || len(b.Certificates) != 1:
-		err = errors.New("it should hold a key and a certificate")
+		err = errors.New("the file must hold a key and a certificate")
 	case !b.Key.PublicKey.Equal(b.Certificates[0].PublicKey):
-		err = errors.New("its certificate is of another key")
+		err = errors.New("its certificate belongs to another key")
 	case !b.Certificates[0].IsCA:
-		err = errors.New("its certificate is not a root's")
+		err = errors.New("its certificate is not a root certificate")
 	default:
 		return &Authority{dir: dir, key: b.Key, root: b.Certificates[0], now: time.Now}, nil
 	}
-	return nil, fmt.Errorf("%s: %w; put it back from a copy, because agents trust no other root", path, err)
+	return nil, fmt.Errorf("%s: %w; restore it from a backup, because agents trust no other root", path, err)
 }
 
-// lock waits until no other process is making or renewing files of the folder.
+// lock waits until no other process is writing files in the folder.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -100,7 +100,7 @@ func lock(dir string) (unlock func(), err error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
 		if err == nil {
-			return func() { f.Close() }, nil // which unlocks it
+			return func() { f.Close() }, nil // closing unlocks it
 		}
 		if !errors.Is(err, unix.EINTR) {
 			f.Close()
@@ -120,7 +120,7 @@ func makeRoot(path string, now time.Time) error {
 	}
 	template := &x509.Certificate{
 		SerialNumber: number,
-		// A name of its own, for people who have to tell two roots apart.
+		// A unique name, so that people can tell two roots apart.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("Loadstar root %032x", number)[:len("Loadstar root ")+8]},
 		NotBefore:             now.Add(-skew),
 		NotAfter:              now.AddDate(rootYears, 0, 0),
@@ -153,12 +153,11 @@ func serial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
-// Pin returns what join tokens say of the root, and agents know it by.
+// Pin returns the pin of the root, which join tokens contain and agents check.
 func (a *Authority) Pin() string { return jointoken.PinOf(a.root.Raw) }
 
-// Sign returns a certificate for a key, followed by the root, and when it expires:
-// after ttl, or with the root. The request proves that its sender has the key; its
-// names are ignored, and the certificate says who.
+// Sign returns a certificate for who, followed by the root, and its expiry: after ttl or
+// with the root. The request proves that its sender has the key. Its names are ignored.
 func (a *Authority) Sign(csrDER []byte, who Identity, ttl time.Duration) (chainDER [][]byte, expires time.Time, err error) {
 	key, err := requested(csrDER)
 	if err != nil {
@@ -171,29 +170,29 @@ func (a *Authority) Sign(csrDER []byte, who Identity, ttl time.Duration) (chainD
 	return [][]byte{leaf.Raw, a.root.Raw}, leaf.NotAfter, nil
 }
 
-// requested returns the public key of a request that is signed with it.
+// requested returns the public key of a request after checking the signature.
 func requested(csrDER []byte) (any, error) {
 	if len(csrDER) > maxCSR {
-		return nil, fmt.Errorf("it has %d bytes, and may have %d", len(csrDER), maxCSR)
+		return nil, fmt.Errorf("it has %d bytes, want at most %d", len(csrDER), maxCSR)
 	}
 	csr, err := x509.ParseCertificateRequest(csrDER)
 	if err != nil {
 		return nil, err
 	}
-	// Before the signature, which is costly to check for some keys.
+	// Check the key type first, because some signatures are expensive to verify.
 	switch key := csr.PublicKey.(type) {
 	case *ecdsa.PublicKey:
 		if key.Curve != elliptic.P256() {
-			return nil, fmt.Errorf("its ECDSA key is on %s, and has to be on P-256", key.Curve.Params().Name)
+			return nil, fmt.Errorf("its ECDSA key is on %s, want P-256", key.Curve.Params().Name)
 		}
 	case ed25519.PublicKey:
 	default:
-		return nil, fmt.Errorf("its key is %v, and has to be ECDSA on P-256 or Ed25519", csr.PublicKeyAlgorithm)
+		return nil, fmt.Errorf("its key is %v, want ECDSA on P-256 or Ed25519", csr.PublicKeyAlgorithm)
 	}
 	return csr.PublicKey, csr.CheckSignature()
 }
 
-// issue makes a client's certificate.
+// issue creates a client certificate.
 func (a *Authority) issue(key any, who Identity, ttl time.Duration) (*x509.Certificate, error) {
 	if err := who.check(); err != nil {
 		return nil, err
@@ -205,11 +204,11 @@ func (a *Authority) issue(key any, who Identity, ttl time.Duration) (*x509.Certi
 	}, key, ttl)
 }
 
-// sign gives a certificate everything that all have in common.
+// sign completes a template with the common fields and signs it.
 func (a *Authority) sign(template *x509.Certificate, key any, ttl time.Duration) (*x509.Certificate, error) {
 	now := a.now()
 	if ttl <= 0 {
-		return nil, fmt.Errorf("a certificate cannot live for %v", ttl)
+		return nil, fmt.Errorf("a certificate cannot be valid for %v", ttl)
 	}
 	if !now.Before(a.root.NotAfter) {
 		return nil, fmt.Errorf("the root certificate expired on %s", a.root.NotAfter.Format(time.DateOnly))
@@ -224,7 +223,7 @@ func (a *Authority) sign(template *x509.Certificate, key any, ttl time.Duration)
 		template.NotAfter = a.root.NotAfter
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.BasicConstraintsValid = true // and no authority
+	template.BasicConstraintsValid = true // not a certificate authority
 	der, err := x509.CreateCertificate(rand.Reader, template, a.root, key, a.key)
 	if err != nil {
 		return nil, err

@@ -143,7 +143,7 @@ func TestOpenRefuses(t *testing.T) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(a.dir); err == nil || !strings.Contains(err.Error(), "from a copy") {
+		if _, err := Open(a.dir); err == nil || !strings.Contains(err.Error(), "from a backup") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, _ := os.ReadFile(path); !bytes.Equal(got, text) {
@@ -308,11 +308,11 @@ func TestSignRefuses(t *testing.T) {
 		"nothing":       {nil, ""},
 		"garbage":       {[]byte("hello"), ""},
 		"more behind":   {append(bytes.Clone(good), 0), ""},
-		"RSA":           {request(t, weak, &x509.CertificateRequest{}), "has to be ECDSA"},
-		"P-384":         {request(t, p384, &x509.CertificateRequest{}), "has to be on P-256"},
+		"RSA":           {request(t, weak, &x509.CertificateRequest{}), "want ECDSA"},
+		"P-384":         {request(t, p384, &x509.CertificateRequest{}), "want P-256"},
 		"forged":        {forged, ""},
 		"stolen key":    {stolen, ""},
-		"huge":          {request(t, newKey(t), &x509.CertificateRequest{DNSNames: []string{strings.Repeat("a", maxCSR)}}), "may have"},
+		"huge":          {request(t, newKey(t), &x509.CertificateRequest{DNSNames: []string{strings.Repeat("a", maxCSR)}}), "want at most"},
 		"a certificate": {a.root.Raw, ""},
 	} {
 		chain, _, err := a.Sign(c.csr, Identity{Agent, "a"}, time.Hour)

@@ -12,13 +12,13 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// local is the operator whose certificate the server writes for its own machine.
+// local is the operator for whom the server writes a certificate on its own machine.
 const local = "local"
 
-// WriteOperator keeps a folder with key.pem, cert.pem and ca.pem, by which the command
-// line on this machine is an operator. Where these are whole and not due to be
-// renewed, it does nothing. A renewed certificate is of the same key, so that no
-// reader finds a pair that does not fit.
+// WriteOperator writes key.pem, cert.pem and ca.pem to a folder, with which the command
+// line on this machine acts as an operator. It does nothing if they are complete and not
+// due for renewal. Renewal keeps the key, so that a concurrent reader never sees a
+// certificate with another key.
 func (a *Authority) WriteOperator(dir string, ttl time.Duration) error {
 	unlock, err := lock(a.dir)
 	if err != nil {
@@ -33,7 +33,7 @@ func (a *Authority) WriteOperator(dir string, ttl time.Duration) error {
 		}
 	}
 	if had.Key == nil {
-		// A key that is there and cannot be read may be somebody else's.
+		// Do not overwrite a key that cannot be read: it may belong to another user.
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("the operator's key: %w", err)
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Role is what somebody may do.
+// Role determines what a peer may do.
 type Role string
 
 const (
@@ -20,8 +20,7 @@ const (
 	Operator Role = "operator"
 )
 
-// Identity is who somebody is. Certificates hold it as a URI, such as
-// loadstar://agent/7f3a.
+// Identity names a peer. Certificates hold it as a URI such as loadstar://agent/7f3a.
 type Identity struct {
 	Role Role
 	ID   string
@@ -29,10 +28,10 @@ type Identity struct {
 
 const scheme = "loadstar"
 
-// plain IDs need no escaping anywhere, so that one has a single spelling.
+// plain matches IDs that need no escaping, so that each ID has a single spelling.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// String returns the identity as logs have it.
+// String returns the identity for logs.
 func (i Identity) String() string { return string(i.Role) + " " + i.ID }
 
 func (i Identity) uri() *url.URL {
@@ -41,16 +40,16 @@ func (i Identity) uri() *url.URL {
 
 func (i Identity) check() error {
 	if i.Role != Agent && i.Role != Operator {
-		return fmt.Errorf("there is no role %q", i.Role)
+		return fmt.Errorf("unknown role %q", i.Role)
 	}
 	if !plain.MatchString(i.ID) {
-		return fmt.Errorf("%q cannot be an ID: it needs 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first", i.ID)
+		return fmt.Errorf("%q is not a valid ID: use 1 to 64 letters, digits, dots, dashes and underscores, starting with a letter or digit", i.ID)
 	}
 	return nil
 }
 
-// Peer returns who is on the other end, if it showed a certificate that was verified
-// and has not expired since. What was shown but not verified says nothing.
+// Peer returns the identity in the peer's certificate, if the certificate was verified
+// and has not expired since.
 func Peer(state *tls.ConnectionState) (Identity, bool) { return peerAt(state, time.Now()) }
 
 func peerAt(state *tls.ConnectionState, now time.Time) (Identity, bool) {
@@ -58,14 +57,14 @@ func peerAt(state *tls.ConnectionState, now time.Time) (Identity, bool) {
 		return Identity{}, false
 	}
 	leaf := state.VerifiedChains[0][0]
-	// A connection may outlive the certificate that it began with.
+	// A connection may outlive its certificate.
 	if now.After(leaf.NotAfter) {
 		return Identity{}, false
 	}
 	return identity(leaf)
 }
 
-// identity returns whom a certificate of ours is for.
+// identity returns the identity in a certificate of this authority.
 func identity(leaf *x509.Certificate) (Identity, bool) {
 	if len(leaf.URIs) != 1 {
 		return Identity{}, false
@@ -80,18 +79,18 @@ func identity(leaf *x509.Certificate) (Identity, bool) {
 
 type contextKey struct{}
 
-// With returns a context in which From finds an identity.
+// With returns a context that carries an identity.
 func With(ctx context.Context, who Identity) context.Context {
 	return context.WithValue(ctx, contextKey{}, who)
 }
 
-// From returns whose request a context belongs to, if that is known.
+// From returns the identity that a context carries, if any.
 func From(ctx context.Context) (Identity, bool) {
 	who, ok := ctx.Value(contextKey{}).(Identity)
 	return who, ok
 }
 
-// Middleware lets handlers find the peer of a request by From.
+// Middleware puts the peer's identity into the request's context.
 func Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if who, ok := Peer(r.TLS); ok {

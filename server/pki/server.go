@@ -20,16 +20,16 @@ import (
 
 const serverLife = 90 * 24 * time.Hour
 
-// hostname is what a certificate can name: labels with dots between, the first of
-// which may be a star.
+// hostname matches the host names that a certificate can contain, wildcards included.
 var hostname = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
-// TLS returns the server's side of connections: TLS 1.3, HTTP/2 or HTTP/1.1, under a
-// certificate for these host names and addresses that is made and renewed in memory.
-// The root is sent along, for agents that know its pin alone. A client may show no
-// certificate; one that it shows has to be of this authority and of this time.
+// TLS returns the server's TLS configuration: TLS 1.3, HTTP/2 or HTTP/1.1, and a
+// certificate for these host names and addresses, which is created and renewed in memory.
+// The server also sends the root, for agents that know only its pin. A client
+// certificate is optional, but if there is one, this authority must have issued it and
+// it must be valid.
 //
-// The settings are chosen for each connection: to change what TLS returned has no
+// The configuration is chosen per connection, so changing the returned value has no
 // effect.
 func (a *Authority) TLS(hosts []string) (*tls.Config, error) {
 	s := &ownCertificate{authority: a}
@@ -59,16 +59,16 @@ func (a *Authority) TLS(hosts []string) (*tls.Config, error) {
 
 var protocols = []string{"h2", "http/1.1"}
 
-// ownCertificate is the server's certificate, which it makes anew in time.
+// ownCertificate is the server's certificate, renewed before it expires.
 type ownCertificate struct {
 	authority *Authority
 	template  x509.Certificate
 
 	mu      sync.Mutex
-	current *tls.Config // nil before the first
+	current *tls.Config // nil before the first connection
 }
 
-// config returns the settings with a certificate that is not due.
+// config returns the configuration with a certificate that is not due for renewal.
 func (s *ownCertificate) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *ownCertificate) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	if err == nil {
 		s.current = c
 	} else if s.current == nil || s.authority.now().After(s.current.Certificates[0].Leaf.NotAfter) {
-		return nil, fmt.Errorf("making the server's certificate: %w", err)
+		return nil, fmt.Errorf("creating the server's certificate: %w", err)
 	}
 	return s.current, nil
 }
@@ -102,9 +102,9 @@ func (s *ownCertificate) renewed() (*tls.Config, error) {
 		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw, a.root.Raw}, PrivateKey: key, Leaf: leaf}},
 		ClientAuth:   tls.VerifyClientCertIfGiven,
 		ClientCAs:    mtls.Pool(a.root),
-		// Records of one size, as agents': short ones at first are for pages that people wait for.
+		// Short first records speed up web pages but only cost time here.
 		DynamicRecordSizingDisabled: true,
-		// Every connection shows its certificate itself: none goes on with an older one's.
+		// Every connection must present its certificate. Resumption would reuse an older one.
 		SessionTicketsDisabled: true,
 	}, nil
 }
