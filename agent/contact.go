@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -22,7 +23,7 @@ const (
 
 // contact announces the clients and checks in at the interval that the server sets.
 func (a *agent) contact(ctx context.Context) error {
-	b := backoff{first: a.first, most: a.most}
+	retry := backoff.Backoff{Base: a.first, Cap: a.most}
 	var told time.Time // time of the last announcement
 	missing := true    // the server does not know some clients as this agent's
 	for ctx.Err() == nil {
@@ -44,13 +45,13 @@ func (a *agent) contact(ctx context.Context) error {
 		case errors.Is(err, errStore), errors.Is(err, ErrRevoked):
 			return err
 		case err == nil:
-			b.worked()
+			retry.Reset()
 			wake(a.worklist.reached)
 			if next > standing {
 				a.Client.CloseIdleConnections()
 			}
 		default:
-			next = b.failed()
+			next = retry.Next()
 			a.Log.Warn("cannot reach the server", "error", err, "next", next.Round(time.Millisecond))
 		}
 		pause(ctx, next, nil)

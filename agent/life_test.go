@@ -394,17 +394,7 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
-	b := backoff{first: time.Second, most: 5 * time.Minute}
-	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300} {
-		if got := b.failed(); got < want*time.Second/2 || got > want*time.Second {
-			t.Errorf("attempt %d: %s", i, got)
-		}
-	}
-	b.worked()
-	if got := b.failed(); got > time.Second {
-		t.Error(got)
-	}
+func TestJitter(t *testing.T) {
 	low, high := time.Hour, time.Duration(0)
 	for range 2000 {
 		j := jitter(time.Minute)

@@ -9,12 +9,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"loadstar/agent/state"
+	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
 // send delivers results and declines one by one, with retries.
 func (a *agent) send(ctx context.Context) error {
-	b := backoff{first: a.first, most: a.most}
+	retry := backoff.Backoff{Base: a.first, Cap: a.most}
 	for ctx.Err() == nil {
 		var err error
 		result, back := a.worklist.toSend()
@@ -36,12 +37,12 @@ func (a *agent) send(ctx context.Context) error {
 		case errors.Is(err, errStore), errors.Is(err, ErrRevoked):
 			return err
 		case err == nil:
-			b.worked()
+			retry.Reset()
 		default:
 			if result != nil {
 				a.worklist.later(result.ID)
 			}
-			wait := b.failed()
+			wait := retry.Next()
 			a.Log.Warn("cannot send to the server", "error", err, "next", wait.Round(time.Millisecond))
 			pause(ctx, wait, a.worklist.reached)
 		}

@@ -12,6 +12,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/client"
 	"loadstar/fed/round"
+	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
 )
@@ -100,7 +101,7 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 // does not match, it retries only a few times: the damage may have happened on the way.
 func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	const tries = 3
-	b := backoff{first: a.first, most: a.most}
+	retry := backoff.Backoff{Base: a.first, Cap: a.most}
 	for try := 1; ; {
 		data, err := a.blobs.get(ctx, hash, size, exact)
 		switch {
@@ -112,7 +113,7 @@ func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) 
 			}
 			try++
 		}
-		wait := b.failed()
+		wait := retry.Next()
 		a.Log.Warn("cannot fetch a blob", "error", err, "next", wait)
 		pause(ctx, wait, a.worklist.reached)
 	}

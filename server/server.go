@@ -18,8 +18,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
+	"loadstar/internal/backoff"
 	"loadstar/server/aggregator"
 	"loadstar/server/blob"
 	"loadstar/server/bus"
@@ -168,19 +170,18 @@ func (s *server) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openLedger waits for a database that is away: after a loss of power it may be up later
-// than this.
+// openLedger waits for a database that cannot be reached: after a power failure it may
+// start later than this server.
 func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
+	for {
 		l, err := ledger.Open(ctx, s.Database)
 		if err == nil || !ledger.Away(err) {
 			return l, err
 		}
 		s.Log.Warn("waiting for the database", "error", err)
-		select {
-		case <-ctx.Done():
+		if retry.Wait(ctx) != nil {
 			return nil, err
-		case <-time.After(wait):
 		}
 	}
 }
@@ -310,7 +311,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 	group.Go(func() error {
 		h := newHTTP(pki.Middleware(mux))
 		h.TLSConfig = settings
-		return untilDone(ctx, h, func() error { return h.ServeTLS(newBounded(l, maxConnections), "", "") })
+		return untilDone(ctx, h, func() error { return h.ServeTLS(netutil.LimitListener(l, maxConnections), "", "") })
 	})
 	return l, nil
 }

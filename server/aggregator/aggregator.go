@@ -15,6 +15,7 @@ import (
 
 	"loadstar/fed/exact"
 	"loadstar/fed/round"
+	"loadstar/internal/backoff"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/bus"
 	"loadstar/server/ledger"
@@ -63,21 +64,17 @@ func Run(ctx context.Context, c Config) error {
 }
 
 func (a *aggregator) work(ctx context.Context) {
-	pause := shortPause
+	retry := backoff.Backoff{Base: shortPause, Cap: longPause}
 	for ctx.Err() == nil {
 		err := a.batch(ctx)
 		if err == nil {
-			pause = shortPause
+			retry.Reset()
 			continue
 		}
 		if ctx.Err() == nil {
 			a.Log.Warn("cannot count for now", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, longPause)
+		retry.Wait(ctx) //nolint:errcheck // the loop ends with ctx
 	}
 }
 

@@ -21,6 +21,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/semaphore"
+
+	"loadstar/internal/backoff"
 )
 
 var (
@@ -116,7 +118,8 @@ func (b *Bus) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("bus: %w", err)
 	}
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: time.Second}
+	for {
 		if b.pulls, err = b.ensure(ctx); err == nil {
 			return nil
 		}
@@ -124,8 +127,8 @@ func (b *Bus) open(ctx context.Context) error {
 			return fmt.Errorf("bus: setting up the stream: %w", err)
 		}
 		b.log.Warn("waiting for JetStream", "err", err)
-		if !sleep(ctx, wait) {
-			return fmt.Errorf("bus: setting up the stream: %w; last: %w", context.Cause(ctx), err)
+		if ended := retry.Wait(ctx); ended != nil {
+			return fmt.Errorf("bus: setting up the stream: %w; last: %w", ended, err)
 		}
 	}
 }
@@ -189,11 +192,11 @@ func (b *Bus) connect(ctx context.Context, options []nats.Option) error {
 			said = time.Now()
 			b.log.Warn("waiting for NATS", "err", err)
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if ended := backoff.Sleep(ctx, 20*time.Millisecond); ended != nil {
 			if err == nil {
 				err = nats.ErrNoServers
 			}
-			return fmt.Errorf("bus: connecting to NATS: %w; last: %w", context.Cause(ctx), err)
+			return fmt.Errorf("bus: connecting to NATS: %w; last: %w", ended, err)
 		}
 	}
 	return nil
@@ -264,14 +267,10 @@ func hopeless(err error) bool {
 		return false
 	}
 	switch api.ErrorCode {
-	case 10047, 10052, 10074: // no such storage, invalid, replicas without a cluster
+	case errStorageExceeded, errInvalidConfig, errNoReplicas:
 		return true
 	}
-	switch api.Code {
-	case 404, 408, 409, 429:
-		return false
-	}
-	return api.Code/100 == 4
+	return permanent(api)
 }
 
 // Close lets publishes under way finish, for some seconds or until ctx is done, then
@@ -361,16 +360,4 @@ func within(ctx, end context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(end, func() { cancel(ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }
-}
-
-// sleep reports whether ctx lived that long.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -8,8 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"loadstar/internal/backoff"
 )
 
 // Publish hands a result over. When it returns nil, the result is on the disks of as
@@ -108,7 +111,7 @@ func (b *Bus) carry(group []*offer) error {
 	ctx, cancel := anyOf(group)
 	defer cancel()
 	id, data := pack(group)
-	pause, patience := 50*time.Millisecond, 3*time.Second
+	retry, patience := backoff.Backoff{Base: 50 * time.Millisecond, Cap: time.Second}, 3*time.Second
 	for {
 		err := b.store(ctx, id, data, patience)
 		if err == nil {
@@ -120,11 +123,11 @@ func (b *Bus) carry(group []*offer) error {
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
 			b.mend(ctx)
 		}
-		if !sleep(ctx, pause) {
-			return fmt.Errorf("bus: publishing: %w; last: %w", context.Cause(ctx), err)
+		if ended := retry.Wait(ctx); ended != nil {
+			return fmt.Errorf("bus: publishing: %w; last: %w", ended, err)
 		}
-		// Who is slow because there is too much to do must not get more of it.
-		pause, patience = min(2*pause, time.Second), min(2*patience, 12*time.Second)
+		// An overloaded server gets more time, so that retries do not add to its load.
+		patience = min(2*patience, 12*time.Second)
 	}
 }
 
@@ -175,17 +178,16 @@ func verdict(err error) (error, bool) {
 		return err, false
 	}
 	switch api.ErrorCode {
-	case 10002, 10023, 10047: // resources of the account or of the server are used up
+	case errAccountExceeded, errInsufficientResources, errStorageExceeded:
 		return fmt.Errorf("%w: %s", ErrFull, api.Description), true
-	case 10077: // not stored, and the text says why
-		if strings.Contains(api.Description, "maximum bytes") {
+	case errStoreFailed: // one code for several reasons, of which only the text is sent
+		if strings.Contains(api.Description, server.ErrMaxBytes.Error()) {
 			return fmt.Errorf("%w: %s", ErrFull, api.Description), true
 		}
 	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return fmt.Errorf("%w: %s", ErrTooLarge, api.Description), true
 	}
-	// The same id under way, or too many at once: these pass.
-	if api.Code/100 == 4 && api.Code != 404 && api.Code != 408 && api.Code != 409 && api.Code != 429 {
+	if permanent(api) {
 		return fmt.Errorf("bus: publishing: %w", err), true
 	}
 	return err, false

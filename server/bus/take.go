@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"loadstar/internal/backoff"
 )
 
 const (
@@ -77,7 +79,7 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 			if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrConsumerDeleted) {
 				b.mend(ctx)
 			}
-			if !sleep(ctx, min(250*time.Millisecond, time.Until(until))) {
+			if backoff.Sleep(ctx, min(250*time.Millisecond, time.Until(until))) != nil {
 				return nil, context.Cause(ctx)
 			}
 		}

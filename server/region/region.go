@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/backoff"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -63,7 +64,7 @@ type relay struct {
 	clients int64                  // how many were
 	sent    map[string]bool        // sendings that the hub has, by run and identity
 	since   map[roundKey]time.Time // when something unsent of a round was first seen
-	pause   time.Duration          // while the hub is away
+	retry   backoff.Backoff        // while the hub cannot be reached
 	certs   time.Time              // when the certificate is looked at
 	rests   time.Time              // when runs are looked for that nobody asks for
 	sums    *prometheus.CounterVec
@@ -89,7 +90,7 @@ func Run(ctx context.Context, c Config) error {
 	patient.Timeout = callFor
 	c.Client = &patient
 	r := &relay{
-		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, pause: pausesFrom,
+		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: pausesFrom, Cap: pausesTo},
 		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes)),
 		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided on, by outcome.",
@@ -100,9 +101,9 @@ func Run(ctx context.Context, c Config) error {
 	defer tick.Stop()
 	for {
 		if err := r.turn(ctx); err != nil && ctx.Err() == nil {
-			r.next = time.Now().Add(r.pause)
-			c.Log.Warn("the hub is away, or cannot go on", "error", err, "next", r.pause)
-			r.pause = min(2*r.pause, pausesTo)
+			wait := r.retry.Next()
+			r.next = time.Now().Add(wait)
+			c.Log.Warn("the hub is away, or cannot go on", "error", err, "next", wait)
 		}
 		select {
 		case <-ctx.Done():
@@ -163,7 +164,7 @@ func (r *relay) turn(ctx context.Context) error {
 	if err := errors.Join(err, r.push(ctx)); err != nil {
 		return err
 	}
-	r.pause = pausesFrom
+	r.retry.Reset()
 	return r.rest(ctx, now)
 }
 
@@ -284,7 +285,8 @@ func (r *relay) push(ctx context.Context) error {
 				return err
 			}
 			// Something gets through, and is soon decided on.
-			r.pause, r.next = pausesFrom, time.Time{}
+			r.retry.Reset()
+			r.next = time.Time{}
 		}
 	}
 	return nil

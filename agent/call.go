@@ -9,22 +9,6 @@ import (
 	"connectrpc.com/connect"
 )
 
-// backoff is how long to wait after failures in a row.
-type backoff struct {
-	first, most time.Duration
-	next        time.Duration
-}
-
-// failed returns how long to wait: twice as long each time, up to a bound, and
-// anything from half of it on, so that agents that were turned away together do not
-// come back together.
-func (b *backoff) failed() time.Duration {
-	b.next = min(max(2*b.next, b.first), b.most)
-	return b.next/2 + rand.N(b.next/2+1)
-}
-
-func (b *backoff) worked() { b.next = 0 }
-
 // jitter spreads a time by a tenth both ways.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)

@@ -1,0 +1,50 @@
+// Package backoff spaces retries: the delay doubles after each failure, up to a limit,
+// and is randomized.
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff computes the delays between the attempts of one caller. It is not safe for
+// concurrent use.
+type Backoff struct {
+	// Base is the upper bound of the first delay, Cap that of all delays.
+	Base, Cap time.Duration
+	// Rand returns a random number in [0, n). If it is nil, math/rand/v2 is used.
+	Rand func(n int64) int64
+
+	bound time.Duration // of the latest delay
+}
+
+// Next returns the delay after another failure. It lies between half the current bound
+// and the bound, so that callers that failed together do not retry together.
+func (b *Backoff) Next() time.Duration {
+	b.bound = min(max(2*b.bound, b.Base), b.Cap)
+	random := b.Rand
+	if random == nil {
+		random = rand.Int64N
+	}
+	half := b.bound / 2
+	return half + time.Duration(random(int64(b.bound-half)+1))
+}
+
+// Reset starts again from Base. Call it after a success.
+func (b *Backoff) Reset() { b.bound = 0 }
+
+// Wait waits for the next delay. It returns the cause if ctx ends first.
+func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
+
+// Sleep waits for a fixed time. It returns the cause if ctx ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
