@@ -143,7 +143,7 @@ func newAgent(c Config) (*agent, error) {
 		return nil, err
 	}
 	if err := a.open(); err != nil {
-		a.store.Close()
+		_ = a.store.Close() // the first error says more
 		return nil, err
 	}
 	return a, nil

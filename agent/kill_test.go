@@ -109,8 +109,8 @@ func killOne(t *testing.T, g *gateway, i int, dir string, after time.Duration) b
 	case <-g.done:
 		over = true
 	}
-	cmd.Process.Kill() //nolint:errcheck // it may have failed by itself, which shows next
-	cmd.Wait()         //nolint:errcheck // it was killed
+	cmd.Process.Kill() // it may have failed by itself, which shows next
+	cmd.Wait()         // it was killed
 	if code := cmd.ProcessState.ExitCode(); code != -1 {
 		t.Errorf("the agent ended by itself with %d", code)
 		return false

@@ -190,7 +190,7 @@ func TestServerAway(t *testing.T) {
 			t.Skip(err) // somebody took it
 		}
 		server := &http.Server{Handler: s}
-		go server.Serve(l) //nolint:errcheck // it is closed below
+		go server.Serve(l) // it is closed below
 		s.give(s.task(t, "run", i, small("fedavg", settings{"partition": "head"}), 9, "meter-00"))
 		s.pushed(t, "run", i)
 		server.Close()

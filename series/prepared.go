@@ -227,7 +227,7 @@ func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 	p := &preparedFile{data: data}
 	d, err := p.dataset()
 	if err != nil {
-		unix.Munmap(data) //nolint:errcheck // the file is refused already
+		_ = unix.Munmap(data) // the file is rejected anyway
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return d, p, nil

@@ -41,7 +41,7 @@ func (st *station) half(h *http.Client, procedure string, length, sent int64) (a
 	begun := make(chan struct{})
 	go func() {
 		defer close(begun)
-		w.Write(make([]byte, sent)) //nolint:errcheck // a server that refuses does not take it
+		w.Write(make([]byte, sent)) // a server that refuses does not take it
 	}()
 	select {
 	case <-begun:
@@ -159,7 +159,7 @@ func TestSlowloris(t *testing.T) {
 		"silent":      func(c net.Conn) net.Conn { return c },
 		"no request":  func(c net.Conn) net.Conn { return secure(c, "http/1.1") },
 		"no HTTP/2":   func(c net.Conn) net.Conn { return secure(c, "h2") },
-		"half a line": func(c net.Conn) net.Conn { c = secure(c, "http/1.1"); io.WriteString(c, "POST /loadst"); return c }, //nolint:errcheck // see below
+		"half a line": func(c net.Conn) net.Conn { c = secure(c, "http/1.1"); io.WriteString(c, "POST /loadst"); return c }, // see below
 	} {
 		wg.Go(func() {
 			c, err := net.Dial("tcp", at)

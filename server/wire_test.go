@@ -56,7 +56,7 @@ func (st *station) record(forward func() *http.Client) *recorder {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		}
 	})}
-	go s.ServeTLS(l, "", "") //nolint:errcheck // it ends with the test
+	go s.ServeTLS(l, "", "") // it ends with the test
 	st.Cleanup(func() { s.Close() })
 	return rec
 }

@@ -97,7 +97,7 @@ func listen(t *testing.T, config *tls.Config) *listener {
 			}
 			go func() {
 				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck // of a test
+				conn.SetDeadline(time.Now().Add(10 * time.Second)) // of a test
 				got, _ := io.ReadAll(tls.Server(conn, config))
 				l.read <- got
 			}()
@@ -138,7 +138,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 		shows tls.Certificate
 		want  string
 	}{
-		"does not come from the root":                    {others, "did not create the token"},
+		"does not come from the root":        {others, "did not create the token"},
 		"without its root":                   {with(ours, ours.Certificate[0]), "did not create the token"},
 		"of another root, with ours beside":  {with(others, others.Certificate[0], foreign, root), "does not come from the root"},
 		"of another root, with ours instead": {with(others, others.Certificate[0], root), "does not come from the root"},
@@ -318,8 +318,8 @@ func relay(t *testing.T, l net.Listener, to string) {
 					return
 				}
 				defer out.Close()
-				go io.Copy(out, in) //nolint:errcheck // it ends with the connection
-				io.Copy(in, out)    //nolint:errcheck
+				go io.Copy(out, in) // it ends with the connection
+				io.Copy(in, out)
 			}()
 		}
 	}()

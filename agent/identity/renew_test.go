@@ -312,8 +312,8 @@ func TestKilledWhileStoring(t *testing.T) {
 			t.Fatal(err, problem.String())
 		}
 		time.Sleep(time.Duration(n) * 317 * time.Microsecond)
-		cmd.Process.Kill() //nolint:errcheck // Wait tells
-		cmd.Wait()         //nolint:errcheck // it was killed
+		cmd.Process.Kill() // Wait tells
+		cmd.Wait()         // it was killed
 		if problem.Len() > 0 {
 			t.Fatal(problem.String())
 		}

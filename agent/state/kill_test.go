@@ -101,7 +101,7 @@ func TestKill(t *testing.T) {
 		after := time.Duration(rng.ExpFloat64() * float64(60*time.Millisecond))
 		go func() {
 			time.Sleep(after)
-			cmd.Process.Kill() //nolint:errcheck // it may be dead already, which shows below
+			cmd.Process.Kill() // it may be dead already, which shows below
 		}()
 		put, decided := int64(-1), int64(-1)
 		in := bufio.NewReader(out)
@@ -121,7 +121,7 @@ func TestKill(t *testing.T) {
 				decided = round
 			}
 		}
-		cmd.Wait() //nolint:errcheck // it was killed
+		cmd.Wait() // it was killed
 		if code := cmd.ProcessState.ExitCode(); code != -1 {
 			t.Fatalf("it ended by itself with %d", code)
 		}

@@ -104,7 +104,7 @@ func release(tx *bolt.Tx) error {
 	at := uintptr(first) - tx.DB().Info().Data
 	if size := uintptr(tx.Size()); at < size { // skip if it does not point into the mapping
 		all := unsafe.Slice((*byte)(unsafe.Add(first, -int(at))), size)
-		syscall.Madvise(all, syscall.MADV_DONTNEED) //nolint:errcheck // only a hint
+		_ = syscall.Madvise(all, syscall.MADV_DONTNEED) // only a hint
 	}
 	return nil
 }

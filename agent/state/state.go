@@ -89,7 +89,7 @@ func Open(dir string) (s *Store, err error) {
 	s = &Store{undecided: map[string]uint64{}}
 	if err := s.open(path); err != nil {
 		if s.db != nil {
-			s.db.Close() // nothing was written
+			_ = s.db.Close() // nothing was written
 		}
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (s *Store) openFile(path string) error {
 	})
 	switch {
 	case errors.Is(err, ErrDamaged): // the mapping holds the lock even after the file is closed
-		syscall.Flock(int(file.Fd()), syscall.LOCK_UN) //nolint:errcheck // the open fails anyway
+		_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // the open fails anyway
 		file.Close()
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return ErrLocked

@@ -117,8 +117,8 @@ func start(t *testing.T, dir, name string, args ...string) *os.Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill() //nolint:errcheck // then it has ended
-		cmd.Wait()         //nolint:errcheck // killed
+		cmd.Process.Kill() // then it has ended
+		cmd.Wait()         // killed
 		if t.Failed() {
 			t.Logf("%s:\n%s", filepath.Base(name), said.String())
 		}

@@ -57,7 +57,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	f := flag.NewFlagSet("loadstar-agent "+args[0], flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.Usage = func() {
-		io.WriteString(stderr, usage)
+		fmt.Fprint(stderr, usage)
 		f.PrintDefaults()
 	}
 	dir := f.String("dir", "loadstar-agent", "the agent's folder")

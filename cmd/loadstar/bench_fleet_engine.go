@@ -177,7 +177,7 @@ func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	defer b.Close(ctx) //nolint:errcheck // its folder is about to go
+	defer func() { _ = b.Close(ctx) }() // the folder is deleted next
 	message, err := proto.Marshal(virtualArrival(t, 0))
 	if err != nil {
 		return 0, err
@@ -228,7 +228,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }() // nothing reads it again
 	x := &counting{Ledger: l, terms: t}
 	if err := x.prepare(ctx); err != nil {
 		return 0, err

@@ -84,7 +84,7 @@ func (e *engines) schema(ctx context.Context) (database string, drop func(), err
 	return u.String(), func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		db.ExecContext(ctx, "DROP SCHEMA "+name+" CASCADE") //nolint:errcheck // a schema stays behind
+		_, _ = db.ExecContext(ctx, "DROP SCHEMA "+name+" CASCADE") // at worst a schema stays behind
 		db.Close()
 	}, nil
 }
@@ -246,8 +246,8 @@ func (b *testbed) serve(ctx context.Context, flags ...string) error {
 		if bufio.NewScanner(out).Scan() {
 			close(ready)
 		}
-		io.Copy(io.Discard, out) //nolint:errcheck // until it ends
-		cmd.Wait()               //nolint:errcheck // its log says why
+		_, _ = io.Copy(io.Discard, out) // read until the process ends
+		_ = cmd.Wait()                  // the log says why
 	}()
 	if err := <-started; err != nil {
 		return err
@@ -280,11 +280,11 @@ func (b *testbed) stop() {
 	if b.process == nil {
 		return
 	}
-	b.process.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
+	_ = b.process.Process.Signal(syscall.SIGTERM) // the process may have ended
 	select {
 	case <-b.ended:
 	case <-time.After(30 * time.Second):
-		b.process.Process.Kill() //nolint:errcheck // as above
+		_ = b.process.Process.Kill() // the process may have ended
 		<-b.ended
 	}
 	b.process = nil

@@ -208,7 +208,7 @@ func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON boo
 	if err != nil {
 		return last, err
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }() // Err has the reason that the stream ended
 	out := cmd.OutOrStdout()
 	for s.Receive() {
 		m := s.Msg()

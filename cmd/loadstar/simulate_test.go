@@ -214,7 +214,7 @@ func runFor(t *testing.T, dir string, limit time.Duration, args []string) (print
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timer := time.AfterFunc(limit, func() { cmd.Process.Signal(syscall.SIGKILL) }) //nolint:errcheck // it may be over
+	timer := time.AfterFunc(limit, func() { cmd.Process.Signal(syscall.SIGKILL) }) // it may be over
 	defer timer.Stop()
 	err := cmd.Wait()
 	var exit *exec.ExitError

@@ -50,7 +50,7 @@ func (f *forwarder) carry(c net.Conn) {
 		var wg sync.WaitGroup
 		for _, ends := range [][2]net.Conn{{c, g}, {g, c}} {
 			wg.Go(func() {
-				io.Copy(ends[0], ends[1]) //nolint:errcheck // however it ends, it ends
+				_, _ = io.Copy(ends[0], ends[1]) // either end may close at any time
 				ends[0].Close()
 				ends[1].Close()
 			})

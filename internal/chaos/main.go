@@ -141,7 +141,7 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close() //nolint:errcheck // it is over
+	defer func() { _ = s.Close() }() // the test is over
 	log, err := os.Create(filepath.Join(o.dir, "logs", "kills.log"))
 	if err != nil {
 		return err
@@ -300,5 +300,5 @@ func (t *trial) print() {
 		}
 		fmt.Fprintln(w)
 	}
-	w.Flush()
+	_ = w.Flush() // output for people
 }

@@ -114,7 +114,7 @@ func (l *line) try(ctx context.Context, request []byte, take func(code int, body
 		}
 	}()
 	conn := l.conn
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })() //nolint:errcheck // the call is cancelled anyway
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // the call is cancelled anyway
 	if _, err := conn.Write(request); err != nil {
 		return false, err
 	}
@@ -142,7 +142,7 @@ func (l *line) try(ctx context.Context, request []byte, take func(code int, body
 
 func (l *line) close() {
 	if l.conn != nil {
-		l.conn.Close()
+		_ = l.conn.Close() // calls on it have returned
 		l.conn = nil
 	}
 }

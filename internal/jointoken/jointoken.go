@@ -149,7 +149,7 @@ func Hash(secret []byte) []byte {
 func (t Token) String() string { return "join token " + hex.EncodeToString(t.Hash()[:4]) }
 
 // Format prints String, whatever the verb.
-func (t Token) Format(f fmt.State, _ rune) { io.WriteString(f, t.String()) } //nolint:errcheck // as fmt itself does
+func (t Token) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) } // fmt ignores write errors as well
 
 // LogValue logs String.
 func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }

@@ -19,7 +19,7 @@ import (
 )
 
 func TestProtocols(t *testing.T) {
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) })) //nolint:errcheck // the client sees
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) })) // the client sees
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
@@ -48,9 +48,9 @@ func TestMoving(t *testing.T) {
 		go func() {
 			for range 6 {
 				time.Sleep(silentFor - 1)
-				far.Write([]byte("x")) //nolint:errcheck // the reader sees
+				far.Write([]byte("x")) // the reader sees
 			}
-			io.ReadFull(far, make([]byte, 3)) //nolint:errcheck // the writer sees
+			io.ReadFull(far, make([]byte, 3)) // the writer sees
 		}()
 		b := make([]byte, 1)
 		for range 6 {
@@ -119,7 +119,7 @@ func TestSlowUpload(t *testing.T) {
 			fmt.Fprint(w, n, err)
 		})}
 		defer s.Close()
-		go s.Serve(l) //nolint:errcheck // the client sees
+		go s.Serve(l) // the client sees
 		tr := AgentTransport(nil)
 		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := l.dial(ctx)
@@ -131,7 +131,7 @@ func TestSlowUpload(t *testing.T) {
 			go func() {
 				for range 20 {
 					time.Sleep(stalledFor)
-					write.Write([]byte("x")) //nolint:errcheck // the server counts
+					write.Write([]byte("x")) // the server counts
 				}
 				write.Close()
 			}()
@@ -155,7 +155,7 @@ func TestSlowUpload(t *testing.T) {
 // BenchmarkTransports is of both ends of calls with 23 KB, over 1,000 connections in turn.
 func BenchmarkTransports(b *testing.B) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) //nolint:errcheck // the client sees
+		io.Copy(io.Discard, r.Body) // the client sees
 	}))
 	s.EnableHTTP2 = true
 	s.StartTLS()
@@ -169,7 +169,7 @@ func BenchmarkTransports(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				io.Copy(io.Discard, r.Body) //nolint:errcheck // it is empty
+				io.Copy(io.Discard, r.Body) // it is empty
 				r.Body.Close()
 			}
 			for i := range clients {

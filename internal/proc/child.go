@@ -37,7 +37,7 @@ func Start(cmd *exec.Cmd, onDeath syscall.Signal) (*Child, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			cmd.Wait() //nolint:errcheck // State reports how it ended
+			_ = cmd.Wait() // State reports how it ended
 			close(c.ended)
 		}
 	}()

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		os.Stdout.WriteString(strconv.Itoa(c.Pid()) + "\n") //nolint:errcheck // the test would see nothing
+		os.Stdout.WriteString(strconv.Itoa(c.Pid()) + "\n") // the test would see nothing
 		<-c.Done()
 	}
 	os.Exit(m.Run())
@@ -95,14 +95,14 @@ func TestDeath(t *testing.T) {
 	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	parent.Wait() //nolint:errcheck // it was killed
+	parent.Wait() // it was killed
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return
 		}
 		if time.Now().After(end) {
-			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // the test has failed
+			syscall.Kill(pid, syscall.SIGKILL) // the test has failed
 			t.Fatal("the child outlived its parent")
 		}
 	}

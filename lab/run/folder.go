@@ -156,7 +156,7 @@ func Create(dir string, plan []byte) (*Folder, error) {
 		err = f.OpenTables(Offsets{})
 	}
 	if err != nil {
-		f.Close()
+		_ = f.Close() // the first error says more
 		return nil, err
 	}
 	return f, nil

@@ -308,8 +308,8 @@ func TestFolderGoesOn(t *testing.T) {
 		t.Error("a checkpoint before the first", c, err)
 	}
 	round := func(i int) Round { return Round{Round: i, Outcome: "merged", Loss: math.NaN()} }
-	f.Rounds.Append(round(0))                                          //nolint:errcheck // read below
-	f.Evaluations.Append(Evaluation{Round: 1, Client: "a", MASE: 0.5}) //nolint:errcheck // read below
+	f.Rounds.Append(round(0))                                          // read below
+	f.Evaluations.Append(Evaluation{Round: 1, Client: "a", MASE: 0.5}) // read below
 	at, err := f.Flush()
 	if err != nil {
 		t.Fatal(err)
@@ -317,8 +317,8 @@ func TestFolderGoesOn(t *testing.T) {
 	if err := errors.Join(f.Settle(), f.Save([]byte("here"))); err != nil {
 		t.Fatal(err)
 	}
-	f.Rounds.Append(round(1))                                           //nolint:errcheck // to be forgotten
-	f.Evaluations.Append(Evaluation{Round: 2, Client: "lost", MASE: 1}) //nolint:errcheck // to be forgotten
+	f.Rounds.Append(round(1))                                           // to be forgotten
+	f.Evaluations.Append(Evaluation{Round: 2, Client: "lost", MASE: 1}) // to be forgotten
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func TestFolderGoesOn(t *testing.T) {
 	if err := f.OpenTables(at); err != nil {
 		t.Fatal(err)
 	}
-	f.Rounds.Append(round(5)) //nolint:errcheck // read below
+	f.Rounds.Append(round(5)) // read below
 	cutoff := time.Date(2026, 11, 15, 4, 0, 0, 0, time.UTC)
 	err = f.Finish([]Client{{Client: "a/b", MAE: 1, MAPE: math.NaN()}}, []Profile{{By: "hour", At: 3}},
 		[]Forecast{{Client: "a/b", Cutoff: cutoff, Time: cutoff.Add(time.Hour), LastWeek: math.NaN()}}, &Summary{Rounds: 2, MAE: metric.Number(math.NaN())})

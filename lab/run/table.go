@@ -121,13 +121,13 @@ func writeTable[T any](path string, rows []T) error {
 	}
 	for _, r := range rows {
 		if err := t.Append(r); err != nil {
-			t.close()
+			_ = t.close() // the first error says more
 			return err
 		}
 	}
 	// A finished run must have its tables, also after a power cut.
 	if _, err := t.flush(); err != nil {
-		t.close()
+		_ = t.close() // the first error says more
 		return err
 	}
 	if err := errors.Join(t.f.Sync(), t.close()); err != nil {

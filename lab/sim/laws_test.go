@@ -33,7 +33,7 @@ func check(t *testing.T, n int, law func(*rapid.T)) {
 		if err := f.Value.Set(fmt.Sprint(n)); err != nil {
 			t.Fatal(err)
 		}
-		defer f.Value.Set(usual) //nolint:errcheck // it was that before
+		defer f.Value.Set(usual) // it was that before
 	}
 	rapid.Check(t, law)
 }

@@ -36,7 +36,7 @@ func Look(c Config) (*run.Summary, State, error) {
 	if err != nil {
 		return nil, Empty, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	s, err := run.ReadSummary(c.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Begun, nil

@@ -130,14 +130,14 @@ func (k *keep) mapMemory() error {
 	if err != nil {
 		return fmt.Errorf("%d MB for personal weights: %w", 4*k.room*k.floats>>20, err)
 	}
-	unix.Madvise(b, unix.MADV_HUGEPAGE) //nolint:errcheck // it is as good without
+	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // only a hint
 	k.memory = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), k.room*k.floats)
 	return nil
 }
 
 func (k *keep) unmapMemory() {
 	if k.memory != nil {
-		unix.Munmap(raw(k.memory)) //nolint:errcheck // there is nothing to be done about it
+		_ = unix.Munmap(raw(k.memory)) // there is no way to recover
 		k.memory = nil
 	}
 }
@@ -458,7 +458,7 @@ func (k *keep) commit() ([]byte, error) {
 	}
 	parallel(runtime.GOMAXPROCS(0), len(k.clients), func(i int) {
 		if c := &k.clients[i]; c.dirty {
-			k.write(i, c.value) //nolint:errcheck // it makes everything fail
+			_ = k.write(i, c.value) // the failure is kept and returned by every later call
 		}
 	})
 	if err := k.failed.Load(); err != nil {
@@ -536,7 +536,7 @@ func (k *keep) restore(encoded []byte) error {
 func (k *keep) close() error {
 	k.all.Lock()
 	defer k.all.Unlock()
-	k.fail(os.ErrClosed) //nolint:errcheck // it is for those who go on
+	_ = k.fail(os.ErrClosed) // later calls return it
 	k.unmapMemory()
 	return k.file.Close()
 }

@@ -25,7 +25,7 @@ func newKeep(t testing.TB, path string, clients int, initial []float32, memory i
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { k.close() }) //nolint:errcheck // it may be closed already
+	t.Cleanup(func() { k.close() }) // it may be closed already
 	return k
 }
 
@@ -57,7 +57,7 @@ func TestKeepModel(t *testing.T) {
 		}
 		k := open()
 		defer func() {
-			k.close() //nolint:errcheck // the test is over
+			k.close() // the test is over
 			os.Remove(path)
 		}()
 		now, saved := map[int]float32{}, map[int]float32{}
@@ -124,7 +124,7 @@ func TestKeepModel(t *testing.T) {
 					blob, saved = pending, then
 				}
 				pending = nil
-				k.close() //nolint:errcheck // it crashes
+				k.close() // it crashes
 				k = open()
 				now = clone(saved)
 				if blob == nil {
@@ -216,7 +216,7 @@ func TestKeepRefuses(t *testing.T) {
 	open := func(path string, clients, floats int, initial []float32) error {
 		k, err := openKeep(path, clients, floats, initial, 0)
 		if err == nil {
-			k.close() //nolint:errcheck // it should not be open
+			k.close() // it should not be open
 		}
 		return err
 	}
@@ -228,7 +228,7 @@ func TestKeepRefuses(t *testing.T) {
 		refused(t, open(path, clients, floats, fill(floats, 1)), "other initial weights")
 		k := newKeep(t, path, clients, initial, 0)
 		refused(t, open(path, clients, floats, initial), "another run uses it")
-		k.close() //nolint:errcheck // for the next line to open
+		k.close() // for the next line to open
 		if err := os.Truncate(path, k.size()-1); err != nil {
 			t.Fatal(err)
 		}
@@ -351,7 +351,7 @@ func TestKeepConcurrent(t *testing.T) {
 		if len(k.ring) > int(room) {
 			t.Errorf("%d values in memory, %d allowed", len(k.ring), room)
 		}
-		k.close() //nolint:errcheck // the next one has another room
+		k.close() // the next one has another room
 	}
 }
 
@@ -429,8 +429,8 @@ func TestKeepKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Duration(50+rng.IntN(200)) * time.Millisecond)
-		cmd.Process.Kill() //nolint:errcheck // Wait tells
-		cmd.Wait()         //nolint:errcheck // it was killed
+		cmd.Process.Kill() // Wait tells
+		cmd.Wait()         // it was killed
 		if out.Len() > 0 {
 			t.Fatalf("the process ended by itself: %s", &out)
 		}
@@ -440,7 +440,7 @@ func TestKeepKilled(t *testing.T) {
 	if rounds == 0 {
 		t.Error("not a single round was saved")
 	}
-	k.close() //nolint:errcheck // the test is over
+	k.close() // the test is over
 }
 
 // BenchmarkKeep is a client's load and store: of a fleet that fits into memory, and

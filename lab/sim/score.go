@@ -174,7 +174,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	slices.SortFunc(sums[1:], func(a, b string) int { return strings.Compare(name(a), name(b)) })
 	h := sha256.New()
 	for _, line := range sums {
-		io.WriteString(h, line)
+		h.Write([]byte(line))
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

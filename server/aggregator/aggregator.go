@@ -74,7 +74,7 @@ func (a *aggregator) work(ctx context.Context) {
 		if ctx.Err() == nil {
 			a.Log.Warn("cannot count for now", "error", err)
 		}
-		retry.Wait(ctx) //nolint:errcheck // the loop ends with ctx
+		_ = retry.Wait(ctx) // the loop ends with ctx
 	}
 }
 
@@ -114,7 +114,7 @@ func (a *aggregator) batch(ctx context.Context) error {
 		if err := a.count(ctx, k.run, items); err != nil {
 			failed = errors.Join(failed, err)
 			for _, i := range items {
-				i.Later(shortPause) //nolint:errcheck // it comes again anyway
+				_ = i.Later(shortPause) // the bus redelivers it anyway
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func (a *aggregator) batch(ctx context.Context) error {
 func (a *aggregator) drop(d *bus.Delivery, why error) {
 	a.metrics.dropped.Inc()
 	a.Log.Error("a result cannot be read and is dropped", "error", why)
-	d.Drop(why.Error()) //nolint:errcheck // it comes again and is dropped then
+	_ = d.Drop(why.Error()) // the bus redelivers it, and it is dropped then
 }
 
 // count counts results of one round.

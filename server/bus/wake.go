@@ -32,7 +32,7 @@ func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
 	err = b.spawn(func() {
 		defer cancel()
 		defer close(out)
-		defer sub.Unsubscribe() //nolint:errcheck // the connection may be gone
+		defer func() { _ = sub.Unsubscribe() }() // the connection may be gone
 		for {
 			select {
 			case <-ctx.Done():

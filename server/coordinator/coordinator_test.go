@@ -118,7 +118,7 @@ func (s *site) play(x script, between func()) (weights []byte, rounds string) {
 				given[key] = s.clock
 			}
 			var no int
-			fmt.Sscanf(l.Client, "c%d", &no) //nolint:errcheck // it is named so
+			fmt.Sscanf(l.Client, "c%d", &no) // it is named so
 			if wait, returns := x.delay(no, l.Round); returns && s.clock.Sub(given[key]) >= time.Duration(wait)*time.Second {
 				if s.count(l) == 1 {
 					between()

@@ -229,7 +229,7 @@ func result(t *terms.Terms, l ledger.Task) *terms.Result {
 		n *= 2
 	}
 	var no int
-	fmt.Sscanf(l.Client, "c%d", &no) //nolint:errcheck // it is named so
+	fmt.Sscanf(l.Client, "c%d", &no) // it is named so
 	x := make([]float32, n)
 	for k := range x {
 		x[k] = float32(math.Sin(float64(k+7*no)+31*float64(l.Round)+0.5*float64(l.Version))) / 8

@@ -74,12 +74,12 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 		who, most, bytes := stranger, callsOfStrangers, bodyBytes(r)
 		refuse := func(reason string, code connect.Code, text string) {
 			g.metrics.refused.WithLabelValues(reason).Inc()
-			errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) //nolint:errcheck // nobody is left to tell
+			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has gone
 		}
 		if r.URL.Path == v1.AgentServiceJoinProcedure {
 			// Whatever it says of its length.
 			r.Body, bytes = http.MaxBytesReader(w, r.Body, joinBytes), joinBytes
-			http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinFor)) //nolint:errcheck // the server's own holds
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinFor)) // the server's own deadline stays in force
 		} else {
 			id, ok := pki.From(r.Context())
 			if !ok || id.Role != pki.Agent {

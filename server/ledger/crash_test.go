@@ -102,7 +102,7 @@ func count(t *testing.T, at string, turns int, seed uint64) *counter {
 	out, err := c.cmd.StdoutPipe()
 	must(t, err)
 	must(t, c.cmd.Start())
-	t.Cleanup(func() { c.cmd.Process.Kill() }) //nolint:errcheck // it has ended, unless the test has failed
+	t.Cleanup(func() { c.cmd.Process.Kill() }) // it has ended, unless the test has failed
 	go func() {
 		first := sync.OnceFunc(func() { close(c.some) })
 		for lines := bufio.NewScanner(out); lines.Scan(); first() {

@@ -83,7 +83,7 @@ func Open(ctx context.Context, at string) (*Ledger, error) {
 	l.over.start(l, l.standing(overTurns))
 	l.versions.start(l, l.versionsOf)
 	if err := l.migrate(ctx); err != nil {
-		l.Close()
+		_ = l.Close() // the first error says more
 		return nil, fmt.Errorf("ledger: %w", err)
 	}
 	return l, nil
@@ -166,7 +166,9 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		if _, err := conn.ExecContext(ctx, "SELECT pg_advisory_lock($1)", migrationLock); err != nil {
 			return err
 		}
-		defer conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrationLock) //nolint:errcheck // it ends with the connection
+		defer func() {
+			_, _ = conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrationLock)
+		}() // the lock ends with the connection
 	}
 	p, err := goose.NewProvider(dialect, l.write, files)
 	if err != nil {
@@ -216,7 +218,7 @@ func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to undo
+	defer func() { _ = tx.Rollback() }() // after a commit there is nothing to undo
 	if err := do(tx); err != nil {
 		return err
 	}

@@ -260,7 +260,7 @@ func (s *site) balance() (leases, receipts int) {
 	}
 	tx, err := s.db.BeginTx(ctx, how)
 	must(s.t, err)
-	defer tx.Rollback() //nolint:errcheck // it has only read
+	defer tx.Rollback() // it has only read
 	must(s.t, tx.QueryRow("SELECT count(*) FROM leases WHERE run = $1", s.run).Scan(&leases))
 	rows, err := tx.Query("SELECT round, client, batch FROM receipts WHERE run = $1", s.run)
 	must(s.t, err)

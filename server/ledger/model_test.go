@@ -54,7 +54,7 @@ func check(t *testing.T, cases int, law func(*rapid.T)) {
 	const usual = "100"
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == usual {
 		must(t, f.Value.Set(fmt.Sprint(cases)))
-		defer f.Value.Set(usual) //nolint:errcheck // it was that before
+		defer f.Value.Set(usual) // it was that before
 	}
 	rapid.Check(t, law)
 }

@@ -63,7 +63,7 @@ func (o *Operator) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Before anything is read of what a stranger sends.
 		if _, err := o.caller(r.Context()); err != nil {
-			errorWriter.Write(w, r, err) //nolint:errcheck // nobody is left to tell
+			_ = errorWriter.Write(w, r, err) // a failed write means that the caller has gone
 			return
 		}
 		service.ServeHTTP(w, r)

@@ -32,7 +32,7 @@ const openEnv = "LOADSTAR_TEST_OPEN"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(openEnv); dir != "" {
-		os.Stdin.Read(make([]byte, 1)) //nolint:errcheck // its end is what is waited for
+		os.Stdin.Read(make([]byte, 1)) // its end is what is waited for
 		a, err := Open(dir)
 		if err != nil {
 			fmt.Println(err)

@@ -161,7 +161,7 @@ func refusal(t testing.TB, at string, config *tls.Config) error {
 		return err
 	}
 	defer conn.Close()
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck // of a test
+	conn.SetReadDeadline(time.Now().Add(10 * time.Second)) // of a test
 	if _, err = conn.Read(make([]byte, 1)); err == nil {
 		t.Fatal("it was not refused")
 	}
@@ -245,7 +245,7 @@ func TestPeerUnverified(t *testing.T) {
 			c := tls.Client(client, &tls.Config{
 				InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: [][]byte{agent.Leaf.Raw}, PrivateKey: agent.Key}},
 			})
-			c.Handshake() //nolint:errcheck // the server's end tells
+			c.Handshake() // the server's end tells
 			io.Copy(io.Discard, c)
 		}()
 		s := tls.Server(server, inner)

@@ -29,7 +29,7 @@ func TestClosedBus(t *testing.T) {
 	close(woken)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	Run(ctx, Config{ //nolint:errcheck // it cannot resign
+	Run(ctx, Config{ // it cannot resign
 		Ledger: l, Client: http.DefaultClient, Poll: time.Hour, Woken: woken,
 		Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry(),
 	})
