@@ -71,7 +71,7 @@ var layers = map[string]pkg{
 	"nn/nntest":      {layer: 1, may: "nn nn/kernel"},
 
 	"series":         {layer: 1, may: "internal/atomicfile", external: "golang.org/x/sys"},
-	"series/read":    {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go go.yaml.in/yaml/v3"},
+	"series/read":    {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
 	"series/quality": {layer: 1, may: "series"},
 	"series/synth":   {layer: 1},
 	"series/write":   {layer: 1, may: "series internal/atomicfile", external: "github.com/parquet-go/parquet-go"},

@@ -99,12 +99,12 @@ func TestGreenButton(t *testing.T) {
 		files []string
 		load  []float64
 	}{
-		{"an hour each", []string{feed(point, reading, kind, block("p", "1", 0, 3600, 450, 430, 418))}, []float64{.45, .43, .418}},
+		{"hourly", []string{feed(point, reading, kind, block("p", "1", 0, 3600, 450, 430, 418))}, []float64{.45, .43, .418}},
 		{"in another order", []string{feed(block("p", "1", 0, 3600, 450), kind, reading, point)}, []float64{.45}},
 		{"several blocks, a gap between", []string{feed(point, reading, kind, block("p", "1", 0, 3600, 1000), block("p", "1", 2, 3600, 2000))}, []float64{1, none, 2}},
 		{"several files", []string{feed(kind), feed(point), feed(reading, block("p", "1", 0, 3600, 1000)), feed(block("p", "1", 1, 3600, 2000))}, []float64{1, 2}},
 		{
-			"the same again in the next month's file",
+			"repeated resources in the next month's file",
 			[]string{feed(point, reading, kind, block("p", "1", 0, 3600, 1000)), feed(point, reading, kind, block("p", "1", 1, 3600, 2000))},
 			[]float64{1, 2},
 		},
@@ -114,7 +114,7 @@ func TestGreenButton(t *testing.T) {
 		{"fractions, zeros and negative values", []string{feed(point, reading, kind, block("p", "1", 0, 3600, "12.5", "0", "-1000"))}, []float64{.0125, 0, -1}},
 		{"empty value", []string{feed(point, reading, kind, block("p", "1", 0, 3600, 1000, "", 1000))}, []float64{1, none, 1}},
 		{"watts", []string{feed(point, reading, readingType("a", "accumulationBehaviour=12 uom=38 intervalLength=900"), block("p", "1", 0, 900, 1500))}, []float64{1.5}},
-		{"little is said", []string{feed(point, reading, readingType("a", "uom=72"), block("p", "1", 0, 3600, 1000))}, []float64{1}},
+		{"defaults of absent fields", []string{feed(point, reading, readingType("a", "uom=72"), block("p", "1", 0, 3600, 1000))}, []float64{1}},
 		{
 			"no links", []string{feed(
 				entry("p", nil, `<UsagePoint/>`), entry("r", nil, `<MeterReading/>`), entry("t", nil, `<ReadingType><uom>72</uom></ReadingType>`),
@@ -136,7 +136,6 @@ func TestGreenButton(t *testing.T) {
 		},
 		{"byte-order mark", []string{"\xef\xbb\xbf" + feed(point, reading, kind, block("p", "1", 0, 3600, 1000))}, []float64{1}},
 		{"gzip", []string{compressed(t, feed(point, reading, kind, block("p", "1", 0, 3600, 1000)))}, []float64{1}},
-		{"Latin-1", []string{strings.Replace(feed(strings.Replace(point, "title of", "Stra\xdfe", 1), reading, kind, block("p", "1", 0, 3600, 1000)), "UTF-8", "ISO-8859-1", 1)}, []float64{1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			meters, notes, err := greenButton(GreenButton{}, c.files...)
@@ -151,7 +150,7 @@ func TestGreenButton(t *testing.T) {
 	}
 }
 
-// Of several readings, the one that tells the load is taken, and the others named.
+// If a usage point has several readings, the best one is used and a note names the others.
 func TestGreenButtonChoice(t *testing.T) {
 	net := strings.Replace(delivered, "flowDirection=1", "flowDirection=4", 1)
 	fed := strings.Replace(delivered, "flowDirection=1", "flowDirection=19", 1)
@@ -163,11 +162,11 @@ func TestGreenButtonChoice(t *testing.T) {
 		want    float64
 		note    string
 	}{
-		{"delivered before net", []string{net, delivered, fed}, 0, 2, "left out 1 of 3 meter readings: what was fed into the grid"},
-		{"net for want of better", []string{fed, net}, 0, 2, "what was fed into the grid (flowDirection 19)"},
-		{"energy before power", []string{"uom=38", delivered}, 0, 2, "left out 1 of 2 meter readings: there is a better one"},
-		{"no registers", []string{register, delivered}, 0, 2, "a register, not energy in intervals (accumulationBehaviour 1)"},
-		{"no largest power", []string{"uom=38 dataQualifier=8", delivered}, 0, 2, "not mean power (accumulationBehaviour 0, dataQualifier 8)"},
+		{"delivered before net", []string{net, delivered, fed}, 0, 2, "left out 1 of 3 meter readings: energy exported to the grid"},
+		{"net if there is nothing better", []string{fed, net}, 0, 2, "energy exported to the grid (flowDirection 19)"},
+		{"energy before power", []string{"uom=38", delivered}, 0, 2, "left out 1 of 2 meter readings: the usage point has a better one"},
+		{"no registers", []string{register, delivered}, 0, 2, "a meter register, not energy per interval (accumulationBehaviour 1)"},
+		{"no peak power", []string{"uom=38 dataQualifier=8", delivered}, 0, 2, "not mean power (accumulationBehaviour 0, dataQualifier 8)"},
 		{"no reactive energy", []string{"uom=73", delivered}, 0, 2, "neither Wh nor W (uom 73)"},
 		{"no gas", []string{"commodity=7 uom=42", delivered}, 0, 2, "not electricity (commodity 7)"},
 		{"no odd multiplier", []string{delivered + " powerOfTenMultiplier=99", delivered}, 0, 2, "powerOfTenMultiplier 99"},
@@ -193,16 +192,16 @@ func TestGreenButtonChoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, meters[0], "2020-01-01T00:00:00Z", series.Faults{OutOfOrder: 1}, 1, 2)
-	// The same usage point under a new name, and a type that contradicts itself.
+	// The same usage point with a new id, and a type with two definitions.
 	first := feed(usagePoint("p", 0), readingType("a", delivered), meterReading("p", "1", "a"), block("p", "1", 0, 3600, 2000))
 	meters, notes, err := greenButton(GreenButton{}, first, strings.ReplaceAll(feed(usagePoint("p", 0)), "urn:uuid:p", "urn:uuid:q"))
-	if err != nil || len(meters) != 1 || !strings.Contains(notes, "https://example.org/UP/p comes under several ids") {
+	if err != nil || len(meters) != 1 || !strings.Contains(notes, "https://example.org/UP/p appears with several ids") {
 		t.Errorf("%v, %s, %v", meters, notes, err)
 	}
-	if _, _, err = greenButton(GreenButton{}, first, feed(readingType("a", net))); err == nil || !strings.Contains(err.Error(), "is not what another file says") {
+	if _, _, err = greenButton(GreenButton{}, first, feed(readingType("a", net))); err == nil || !strings.Contains(err.Error(), "contradicts its definition in another file") {
 		t.Error(err)
 	}
-	// Readings twice.
+	// Duplicate readings.
 	meters, _, err = greenButton(GreenButton{}, feed(usagePoint("p", 0), readingType("a", delivered),
 		meterReading("p", "1", "a"), block("p", "1", 0, 3600, 2000), block("p", "1", 0, 3600, 2000), block("p", "1", 0, 3600, 1)))
 	if err != nil {
@@ -215,19 +214,19 @@ func TestGreenButtonIntervals(t *testing.T) {
 	file := feed(readingType("a", delivered),
 		usagePoint("hour", 0), meterReading("hour", "1", "a"), block("hour", "1", 0, 3600, 1000, 1000),
 		usagePoint("quarter", 0), meterReading("quarter", "1", "a"), block("quarter", "1", 0, 900, 250, 250, 250))
-	if _, _, err := greenButton(GreenButton{}, file); err == nil || !strings.Contains(err.Error(), "the meters have intervals of 15m0s (1), 1h0m0s (1); say which to take") {
+	if _, _, err := greenButton(GreenButton{}, file); err == nil || !strings.Contains(err.Error(), "the meters have different intervals: 15m0s (1), 1h0m0s (1); choose one") {
 		t.Error(err)
 	}
 	meters, notes, err := greenButton(GreenButton{Interval: 15 * time.Minute}, file)
-	if err != nil || len(meters) != 1 || meters[0].ID != "quarter" || len(meters[0].Load) != 3 || notes != "left out 1 of 2 meters, whose interval is not 15m0s" {
+	if err != nil || len(meters) != 1 || meters[0].ID != "quarter" || len(meters[0].Load) != 3 || notes != "left out 1 of 2 meters because their interval is not 15m0s" {
 		t.Errorf("%+v, %s, %v", meters, notes, err)
 	}
 	if _, _, err := greenButton(GreenButton{Interval: time.Minute}, file); err == nil || !strings.Contains(err.Error(), "no meter has an interval of 1m0s; there are 15m0s (1), 1h0m0s (1)") {
 		t.Error(err)
 	}
-	// A month at a time is no load curve.
+	// Monthly readings are not a load curve.
 	month := feed(readingType("a", delivered), usagePoint("p", 0), meterReading("p", "1", "a"), block("p", "1", 0, 30*86400, 1000))
-	if _, _, err := greenButton(GreenButton{}, month); err == nil || !strings.Contains(err.Error(), "an interval of 720h0m0s does not divide a day") {
+	if _, _, err := greenButton(GreenButton{}, month); err == nil || !strings.Contains(err.Error(), "an interval of 720h0m0s does not divide a day into equal parts") {
 		t.Error(err)
 	}
 }
@@ -236,22 +235,22 @@ func TestGreenButtonErrors(t *testing.T) {
 	point, reading, kind := usagePoint("p", 0), meterReading("p", "1", "a"), readingType("a", delivered)
 	whole := feed(point, reading, kind, block("p", "1", 0, 3600, 450, 430, 418))
 	for _, c := range []struct{ name, zone, file, want string }{
-		{"empty", "", "", "feed0.xml: there is no XML in it"},
+		{"empty", "", "", "feed0.xml: the file contains no XML"},
 		{"cut off", "", whole[:len(whole)-200], "the file is cut off"},
-		{"not XML", "", "a,b,c\n", "there is no XML in it"},
-		{"not a feed", "", "<html></html>", "there is no electricity use in these files"},
+		{"not XML", "", "a,b,c\n", "the file contains no XML"},
+		{"not a feed", "", "<html></html>", "these files contain no electricity consumption"},
 		{"UTF-16", "", "\xff\xfe<\x00", "the file is UTF-16"},
 		{"another charset", "", `<?xml version="1.0" encoding="EBCDIC"?><feed/>`, "save it as UTF-8"},
 		{"gas", "", feed(usagePoint("p", 1), reading, kind, block("p", "1", 0, 3600, 1)), "no MeterReading in Wh or W"},
 		{"no type", "", feed(point, reading, block("p", "1", 0, 3600, 1)), "has no ReadingType"},
 		{"no usage point", "", feed(reading, kind, block("p", "1", 0, 3600, 1)), "has no UsagePoint"},
-		{"whose block?", "", feed(point, reading, meterReading("p", "2", "a"), kind, block("p", "3", 0, 3600, 1)), "has no MeterReading"},
-		{"no readings", "", feed(point, reading, kind), "there is no reading in these files"},
+		{"block without meter reading", "", feed(point, reading, meterReading("p", "2", "a"), kind, block("p", "3", 0, 3600, 1)), "has no MeterReading"},
+		{"no readings", "", feed(point, reading, kind), "these files contain no readings"},
 		{"not a number", "", feed(point, reading, kind, block("p", "1", 0, 3600, "12,5")), `value "12,5" is not a number`},
 		{"not a finite number", "", feed(point, reading, kind, block("p", "1", 0, 3600, "Inf")), `value "Inf" is not a number`},
 		{"too large", "", feed(point, reading, kind, block("p", "1", 0, 3600, "1e99")), "out of range"},
 		{"not a time", "", strings.Replace(whole, "<start>1577836800</start></timePeriod>", "<start>now</start></timePeriod>", 1), "line "},
-		{"a time far away", "", strings.Replace(whole, "<start>1577836800</start></timePeriod>", "<start>9223372036854775807</start></timePeriod>", 1), "one that cannot be"},
+		{"a time far away", "", strings.Replace(whole, "<start>1577836800</start></timePeriod>", "<start>9223372036854775807</start></timePeriod>", 1), "an impossible period"},
 		{"no start", "", feed(point, reading, kind, entry("b", []string{"up UP/p/MeterReading/1/IntervalBlock"}, `<IntervalBlock><IntervalReading><value>1</value></IntervalReading></IntervalBlock>`)), "a reading has no start"},
 		{"another zone", "Europe/Berlin", feed(localTime(-28800, 3600), point, reading, kind), "zone Europe/Berlin is UTC+01:00 without daylight saving, but the files say UTC-08:00, with daylight saving of 1h0m0s in summer"},
 		{"no zone", "?", feed(localTime(-25200, 0), point, reading, kind), "the files say UTC-07:00 without daylight saving"},
@@ -270,6 +269,36 @@ func TestGreenButtonErrors(t *testing.T) {
 	}
 	if _, _, err := greenButton(GreenButton{Zone: "America/Los_Angeles"}, feed(localTime(-28800, 3600)), whole); err != nil {
 		t.Error(err)
+	}
+}
+
+// Titles must come out as UTF-8. The bytes 0x80 to 0x9F are control characters in
+// ISO 8859-1 and mostly printable characters in windows-1252.
+func TestGreenButtonCharset(t *testing.T) {
+	for _, c := range []struct{ charset, title, want string }{
+		{"UTF-8", "Straße", "Straße"},
+		{"US-ASCII", "Strasse", "Strasse"},
+		{"ISO-8859-1", "Stra\xdfe \x80\x9f", "Straße \u0080\u009f"},
+		{"latin1", "Caf\xe9", "Café"},
+		{
+			"windows-1252",
+			"\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98\x99\x9a\x9b\x9c\x9d\x9e\x9f",
+			"€\ufffd‚ƒ„…†‡ˆ‰Š‹Œ\ufffdŽ\ufffd\ufffd‘’“”•–—˜™š›œ\ufffdžŸ",
+		},
+		{"Windows-1252", "Stra\xdfe \x8412\x94", "Straße „12”"},
+		{"cp1252", "Caf\xe9\x85", "Café…"},
+	} {
+		point := strings.Replace(usagePoint("p", 0), "title of p", c.title, 1)
+		file := feed(point, meterReading("p", "1", "a"), readingType("a", delivered), block("p", "1", 0, 3600, 1000))
+		file = strings.Replace(file, "UTF-8", c.charset, 1)
+		_, labels, _, err := imported(GreenButton{Zone: "UTC"}.open([]source{inMemory("feed.xml", file)}))
+		if err != nil {
+			t.Errorf("%s: %v", c.charset, err)
+			continue
+		}
+		if len(labels) != 1 || labels[0][0] != c.want {
+			t.Errorf("%s: labels %q, want %q", c.charset, labels, c.want)
+		}
 	}
 }
 
