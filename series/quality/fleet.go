@@ -13,32 +13,33 @@ import (
 	"loadstar/series"
 )
 
-// Thresholds of what only a fleet shows.
+// Thresholds for findings about the whole fleet.
 const (
-	// Fewer meters than this have nothing in common.
+	// With fewer meters, a coincidence is not evidence of a common cause.
 	fleetLeast = 3
-	// Half of the meters missing for a day, or a quarter of them flat, have one cause.
+	// If half of the meters are missing on a day, or a quarter of them are flat, the
+	// cause is a common one.
 	sharedGaps, sharedFlat = 0.5, 0.25
-	// W for kW makes a thousand. Buildings of one owner differ by a hundred.
+	// W instead of kW is a factor of 1000. The buildings of one owner differ by up to 100.
 	scaleFactor = 300
-	// As for load.
+	// The same as for load.
 	weatherWarning = 0.05
-	// A meter has a say on a change of the clock if its days before and after are
-	// this much alike, moved or not. Of simulated homes, whose clocks never change,
-	// up to a third seem to move; over half must.
+	// A meter has a vote on a daylight-saving change if its profiles before and after it
+	// are at least this similar, shifted or not. Up to a third of simulated homes without
+	// daylight saving seem to shift, so more than half must.
 	voteAlike, voteMost = 0.85, 0.5
-	// A twentieth of the meters moving in the same fortnight is no coincidence, nor
-	// is a tenth with odd hours when clocks change.
+	// If 5 % of the meters shift in the same fortnight, or 10 % have unusual values when
+	// clocks change, it is not a coincidence.
 	moveShare, changeShare = 0.05, 0.1
 )
 
-// clockVotes counts, for every change of legal time in a zone, for how many meters
-// the day moves by as much.
+// clockVotes counts, for every daylight-saving change of a zone, the meters whose daily
+// profile shifts by the same amount.
 type clockVotes struct {
 	zone    *time.Location
 	changes []clockChange
-	asked   []int    // meters whose days around it are alike enough to tell
-	moved   [2][]int // against the clock's hand, and with it
+	asked   []int    // meters whose profiles before and after are similar enough to tell
+	moved   [2][]int // meters whose load comes earlier when clocks go forward, and later
 }
 
 func newClockVotes(zone *time.Location, from, to int64) []clockVotes {
@@ -68,16 +69,15 @@ func (v *clockVotes) add(s *subject) {
 	}
 }
 
-// clockVerdict is how the meters of a fleet voted in one zone and one way.
+// clockVerdict is the votes of a fleet for one zone and one direction.
 type clockVerdict struct {
 	zone         *time.Location
 	changes      []clockChange
 	asked, moved []int
-	against      bool // the clock's hand
+	against      bool // the load comes earlier when clocks are put forward
 }
 
-// share returns for which share of the meters the day moves at a change, -1 if too
-// few can tell.
+// share returns the share of meters that shift at change i, or -1 if too few have a vote.
 func (v clockVerdict) share(i int) float64 {
 	if v.asked[i] < fleetLeast {
 		return -1
@@ -85,7 +85,7 @@ func (v clockVerdict) share(i int) float64 {
 	return float64(v.moved[i]) / float64(v.asked[i])
 }
 
-// total sums the shares of all changes up.
+// total returns the sum of the shares of all changes.
 func (v clockVerdict) total() (sum float64) {
 	for i := range v.changes {
 		sum += max(0, v.share(i))
@@ -93,9 +93,8 @@ func (v clockVerdict) total() (sum float64) {
 	return sum
 }
 
-// findVotes reports whether the days of meters move when clocks change: then the
-// dataset's clock is not the one that people live by, or not all labels are in one
-// time.
+// findVotes reports whether most meters shift at daylight-saving changes. Then the
+// dataset's clock is not the legal time of its meters, or the labels mix two clocks.
 func (c *Checker) findVotes(f *FleetReport) {
 	var v clockVerdict
 	for _, votes := range c.votes {
@@ -132,20 +131,20 @@ func (c *Checker) findVotes(f *FleetReport) {
 		return fmt.Sprintf("for %d of %d meters on %s", v.moved[i], v.asked[i], time.Unix(v.changes[i].unix, 0).In(c.d.Clock).Format(time.DateOnly))
 	}
 	if float64(most) >= shiftLawMost*float64(known) {
-		f.find(codeClockShift, Warning, most, where.inOrder(), "When clocks change as in %s, the day of most meters moves, such as %s. %s So hours and lags are off by one for half of the year.",
+		f.find(codeClockShift, Warning, most, where.inOrder(), "At the daylight-saving changes of %s, the daily profile of most meters shifts, for example %s. %s Hours and lags are therefore off by one for half of the year.",
 			v.zone, count(high), whyShift(v.against))
 		return
 	}
-	f.find(codeClockShift, Warning, most, where.inOrder(), "When clocks change as in %s, the day moves %s, but only %s: not all labels are in the same time.",
+	f.find(codeClockShift, Warning, most, where.inOrder(), "At the daylight-saving changes of %s, the daily profile shifts %s, but only %s: the labels do not all follow the same clock.",
 		v.zone, count(high), count(low))
 }
 
-// findMoves reports days on which the load of several meters moves by hours
-// although clocks do not change.
+// findMoves reports days on which several meters shift by hours without a
+// daylight-saving change.
 func (c *Checker) findMoves(f *FleetReport) {
 	days := slices.Sorted(maps.Keys(c.moves))
 	for len(days) > 0 {
-		// The day with the most, and what lies near it.
+		// Take the day with the most meters, and the days near it.
 		top := slices.MaxFunc(days, func(a, b int) int { return c.moves[a] - c.moves[b] })
 		meters := 0
 		days = slices.DeleteFunc(days, func(day int) bool {
@@ -160,13 +159,13 @@ func (c *Checker) findMoves(f *FleetReport) {
 		}
 		at := time.Unix(int64(top)*secondsPerDay, 0).UTC()
 		at = time.Date(at.Year(), at.Month(), at.Day(), 0, 0, 0, 0, c.d.Clock)
-		f.find(codeClockShift, Warning, meters, []Where{{Time: at}}, "Around %s the load of %d meters moves by hours, at a time when clocks do not change: labels seem to be in another time from then on.",
+		f.find(codeClockShift, Warning, meters, []Where{{Time: at}}, "Around %s, the daily profiles of %d meters shift by hours, although there is no daylight-saving change: the labels seem to follow another clock from then on.",
 			at.Format(time.DateOnly), meters)
 	}
 }
 
-// sharedDays counts, by day of the fleet's span, how many meters are there, missing
-// and flat.
+// sharedDays counts, for each day of the fleet's span, the meters that exist, that are
+// missing and that are flat.
 type sharedDays struct {
 	from                  int64
 	there, missing, flats []int32
@@ -206,7 +205,8 @@ func (x *sharedDays) add(s *subject) {
 	}
 }
 
-// find reports the days on which a share of the meters that are there is counted.
+// find reports the days on which at least the given share of the existing meters is
+// counted.
 func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts []int32, share float64, what string) {
 	var where topPlaces
 	runs, days := 0, 0
@@ -233,7 +233,7 @@ func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts [
 		}
 	}
 	if runs > 0 {
-		f.find(code, Warning, runs, where.inOrder(), "On %s up to %d meters %s at once; the longest time is %s from %s.",
+		f.find(code, Warning, runs, where.inOrder(), "On %s up to %d meters %s at the same time; the longest period is %s from %s.",
 			plural(days, "day"), most, what, plural(longest.Steps/d.StepsPerDay(), "day"), longest.Time.Format(time.DateOnly))
 	}
 }
@@ -243,7 +243,7 @@ func (f *FleetReport) find(code Code, severity Severity, count int, where []Wher
 	f.Findings = append(f.Findings, newFinding(code, severity, count, 0, where, format, args...))
 }
 
-// weather returns how much there is of each column.
+// weather returns the coverage of each weather column.
 func (c *Checker) weather() []WeatherColumn {
 	w := c.d.Weather
 	steps := int((c.to - c.from) / c.d.Seconds())
@@ -261,7 +261,7 @@ func (c *Checker) weather() []WeatherColumn {
 	return columns
 }
 
-// findFleet looks for what only the fleet as a whole shows.
+// findFleet looks for problems that only a comparison of all meters shows.
 func (c *Checker) findFleet(f *FleetReport) {
 	for _, w := range f.Weather {
 		if w.Missing == 0 {
@@ -283,11 +283,11 @@ func (c *Checker) findFleet(f *FleetReport) {
 	c.findVotes(f)
 	c.findMoves(f)
 	if k := c.codes[codeClockChange]; k != nil && k.Meters() >= fleetLeast && float64(k.Meters()) >= changeShare*float64(f.Meters) {
-		f.find(codeClockChange, Warning, k.Meters(), nil, "The labels of %d meters follow the legal clock, and the dataset's clock, %s, does not: they hold the hours that legal clocks skip and repeat.", k.Meters(), c.d.Clock)
+		f.find(codeClockChange, Warning, k.Meters(), nil, "The labels of %d meters follow the legal clock, but the dataset's clock, %s, does not: they include the hours that legal clocks skip and repeat.", k.Meters(), c.d.Clock)
 	}
 }
 
-// findScale looks for meters of quite another size than the rest.
+// findScale looks for meters that are much larger or smaller than the rest.
 func (c *Checker) findScale(f *FleetReport) {
 	var v []float64
 	for _, m := range c.medians {
@@ -308,11 +308,11 @@ func (c *Checker) findScale(f *FleetReport) {
 		}
 	}
 	if len(odd) > 0 {
-		f.find(codeScale, Warning, len(odd), nil, "Half of the meters have a median above %s kW; far from it %s: %s.", short(middle), isAre(len(odd), "meter"), some(odd))
+		f.find(codeScale, Warning, len(odd), nil, "Half of the meters have a median load above %s kW; far from that %s: %s.", short(middle), isAre(len(odd), "meter"), some(odd))
 	}
 }
 
-// some writes the first few of a list.
+// some formats the first few entries of a list.
 func some(list []string) string {
 	if len(list) > maxWhere {
 		return strings.Join(list[:maxWhere], ", ") + fmt.Sprintf(" and %d more", len(list)-maxWhere)
@@ -320,7 +320,7 @@ func some(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// digest returns a number that differs for different series.
+// digest returns a hash of a series, which identifies equal series.
 func digest(start int64, load []float32) uint64 {
 	h := fnv.New64a()
 	var b [8]byte
@@ -329,7 +329,7 @@ func digest(start int64, load []float32) uint64 {
 	for _, v := range load {
 		bits := math.Float32bits(v)
 		if series.Missing(v) {
-			bits = 0x7fc00000 // every NaN alike
+			bits = 0x7fc00000 // the same bits for every NaN
 		}
 		binary.LittleEndian.PutUint32(b[:], bits)
 		h.Write(b[:4])
@@ -337,7 +337,7 @@ func digest(start int64, load []float32) uint64 {
 	return h.Sum64()
 }
 
-// findTwins looks for meters with the same readings.
+// findTwins looks for meters with identical readings.
 func (c *Checker) findTwins(f *FleetReport) {
 	var twins []string
 	for _, ids := range c.digests {
@@ -349,5 +349,5 @@ func (c *Checker) findTwins(f *FleetReport) {
 		return
 	}
 	slices.Sort(twins)
-	f.find(codeTwins, Warning, len(twins), nil, "Some meters have the very same readings: %s.", some(twins))
+	f.find(codeTwins, Warning, len(twins), nil, "Some meters have identical readings: %s.", some(twins))
 }

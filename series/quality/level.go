@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Thresholds of the search for jumps of the level.
+// Thresholds for jumps of the level.
 const (
-	// Four weeks on each side: whole weeks, and longer than a holiday. Up to so
-	// many days may lie between and within them, for gaps.
+	// Compare four weeks on each side: whole weeks, and longer than a holiday. Because of
+	// gaps, they may span up to jumpGap days and be up to jumpGap days apart.
 	jumpDays, jumpGap = 28, 90
-	// Doubling is the least that a wrong unit or transformer does, and may look a
-	// little smaller. Where a season cannot be told from it by another year, it
-	// must be more.
+	// A wrong unit or transformer ratio at least doubles the values, which may look
+	// slightly smaller. Without another year to rule out the season, the factor must be
+	// larger.
 	jumpFactor, jumpAlone = 1.8, 3.0
-	// A unit is at least doubled, whether there is another year or not.
+	// A unit jump is at least a doubling, whether there is another year or not.
 	jumpUnit = 1.9
-	// A unit of a thousand or a hundred, or a decimal point, is not a change of use.
+	// A factor of 10, 100 or 1000 is a wrong unit or decimal point, not a change of use.
 	jumpProblem = 8.0
-	// Three months later the new level must still be there, and a year before and
-	// after it must not be: otherwise it is the season. This share of the jump.
+	// At least this share of the jump must remain three months later, and must not be
+	// there a year before and after. Otherwise it is the season.
 	jumpLast = 0.5
-	// A jump must be this many times as large as what the days on either side differ
-	// by: homes are that unsteady, and a slow change spreads them.
+	// A jump must be this many times as large as the spread of the days on either side.
+	// Homes vary a lot from day to day, and a slow change increases the spread.
 	jumpNoise = 5
-	// Seasons may come so many days earlier or later than a year before.
+	// Seasons can start this many days earlier or later than in the year before.
 	jumpSeason = 45
-	// A unit moves low and high values by the same factor, up to this share.
+	// A unit jump changes low and high values by the same factor, within this tolerance.
 	jumpEven = 0.1
 )
 
-// dayLevel is the median of a day, as a logarithm.
+// dayLevel is the logarithm of a day's median.
 type dayLevel struct {
 	day   int // index into subject.days
 	level float64
@@ -39,8 +39,8 @@ type dayLevel struct {
 
 // jump is a change of level at the start of a day.
 type jump struct {
-	at   int // index into the day levels: the first day of the new level
-	size float64
+	at   int     // index into the day levels: the first day of the new level
+	size float64 // the difference of the log levels
 }
 
 // findJumps looks for lasting changes of the level from one day to the next.
@@ -76,11 +76,11 @@ func (s *subject) findJumps() {
 		}
 		s.find(code, severity, len(list), 0, top.inOrder(), message, s.time(s.days[levels[most.at].day].first).Format(time.DateOnly), short(math.Exp(most.size)), isAre(len(list), "such jump"))
 	}
-	report(codeUnitJump, units, "From %s on low and high values alike are %s times what they were; there %s.")
-	report(codeLevelJump, jumps, "From %s on the level is %s times what it was, and stays so; there %s.")
+	report(codeUnitJump, units, "From %s on, low and high values are %s times as large as before; there %s.")
+	report(codeLevelJump, jumps, "From %s on, the level is permanently %s times the previous level; there %s.")
 }
 
-// dayLevels returns the levels of the days of which enough is known.
+// dayLevels returns the levels of the days that have enough readings.
 func (s *subject) dayLevels() []dayLevel {
 	var levels []dayLevel
 	for k, d := range s.days {
@@ -100,8 +100,7 @@ func (s *subject) dayLevels() []dayLevel {
 	return levels
 }
 
-// middle returns the median level of some days, and over how many days they
-// stretch.
+// middle returns the median level of some days, and the number of days that they span.
 func middle(levels []dayLevel) (level float64, stretch int) {
 	v := make([]float64, len(levels))
 	for i, l := range levels {
@@ -111,7 +110,7 @@ func middle(levels []dayLevel) (level float64, stretch int) {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2, levels[len(levels)-1].day - levels[0].day + 1
 }
 
-// spread returns how far days usually are from a level: the median distance.
+// spread returns the median distance of the days from a level.
 func spread(levels []dayLevel, level float64) float64 {
 	v := make([]float64, len(levels))
 	for i, l := range levels {
@@ -121,8 +120,8 @@ func spread(levels []dayLevel, level float64) float64 {
 	return v[len(v)/2]
 }
 
-// steepest returns the places where the level of four weeks differs most from that
-// of the four weeks before, from one day to the next.
+// steepest returns the candidate jumps: the days at which the level of the following four
+// weeks differs most from that of the preceding four weeks.
 func steepest(levels []dayLevel) []jump {
 	var found []jump
 	for at := jumpDays; at+jumpDays <= len(levels); at++ {
@@ -135,7 +134,7 @@ func steepest(levels []dayLevel) []jump {
 		if math.Abs(size) < jumpNoise*max(spread(levels[at-jumpDays:at], before), spread(levels[at:at+jumpDays], after)) {
 			continue
 		}
-		// Among neighbours the one with the largest step from day to day counts.
+		// Of neighbouring candidates, keep the one with the largest step from day to day.
 		if n := len(found); n > 0 && at-found[n-1].at < jumpDays {
 			if steep(levels, at, size) > steep(levels, found[n-1].at, found[n-1].size) {
 				found[n-1] = jump{at, size}
@@ -147,15 +146,15 @@ func steepest(levels []dayLevel) []jump {
 	return found
 }
 
-// steep returns the step of the level at a day in the direction of the jump.
+// steep returns the change of the level at a day, positive in the direction of the jump.
 func steep(levels []dayLevel, at int, size float64) float64 {
 	before, _ := middle(levels[at-3 : at])
 	after, _ := middle(levels[at : at+3])
 	return math.Copysign(1, size) * (after - before)
 }
 
-// lasting says whether a jump is neither soon undone nor the season's; alone, that
-// there is no other year to tell the season by.
+// lasting reports whether a jump is neither reverted soon nor caused by the season. Alone
+// means that there is no other year to compare the season with.
 func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	before, _ := middle(levels[j.at-jumpDays : j.at])
 	after, _ := middle(levels[j.at : j.at+jumpDays])
@@ -167,8 +166,8 @@ func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	if !keeps(later, before) || !keeps(after, earlier) {
 		return false, false
 	}
-	// A year away, where it is known, what comes after the jump must be new, and
-	// what was before it gone. Seasons do not come on the same day every year.
+	// A year before, the new level must not occur; a year after, the old level must not
+	// occur. Check several offsets, because seasons do not start on the same day every year.
 	at := days[levels[j.at].day].number
 	alone = true
 	for off := -jumpSeason; off <= jumpSeason; off += jumpSeason / 3 {
@@ -188,7 +187,8 @@ func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	return true, alone
 }
 
-// around returns the median level between two days, by number.
+// around returns the median level between two day numbers. It returns false if too few
+// days are known.
 func around(levels []dayLevel, days []localDay, from, to int) (float64, bool) {
 	first, _ := slices.BinarySearchFunc(levels, from, func(l dayLevel, n int) int { return days[l.day].number - n })
 	end, _ := slices.BinarySearchFunc(levels, to, func(l dayLevel, n int) int { return days[l.day].number - n })
@@ -199,7 +199,8 @@ func around(levels []dayLevel, days []localDay, from, to int) (float64, bool) {
 	return level, true
 }
 
-// evenly says whether low, middle and high values jump by the same factor.
+// evenly returns the factor of a jump, and whether low, middle and high values jump by the
+// same factor.
 func (s *subject) evenly(levels []dayLevel, j jump) (factor float64, ok bool) {
 	of := func(part []dayLevel) [3]float64 {
 		s.buf = s.buf[:0]

@@ -11,13 +11,13 @@ import (
 	"loadstar/series"
 )
 
-// Thresholds of what the rows and the gaps tell.
+// Thresholds for rows and gaps.
 const (
-	// A meter with a twentieth missing loses far more than that in windows; with
-	// nine tenths missing it is nearly empty.
+	// A meter with 5 % missing steps loses a much larger share of its windows. With 90 %
+	// missing it is nearly empty.
 	gapsWarning, gapsProblem = 0.05, 0.9
-	// A row in a hundred that contradicts another, or lies between two steps, is
-	// no accident: the description or the export is wrong.
+	// If 1 % of the rows contradict another row or lie between two steps, the description
+	// or the export is wrong.
 	rowsProblem = 0.01
 )
 
@@ -25,26 +25,26 @@ const (
 type localDay struct {
 	number     int // since 1970-01-01
 	first, end int // steps
-	slot       int // of the first step within the day
-	// whole says that all steps of the day lie within the series and that clocks
-	// do not change on it.
+	slot       int // position of the first step within the day
+	// whole means that all steps of the day are within the series and that clocks do not
+	// change on it.
 	whole bool
 }
 
-// subject is the meter under examination. Its slices are used again for the next.
+// subject is the meter under examination. Its slices are reused for the next meter.
 type subject struct {
 	d      *series.Dataset
 	report *MeterReport
-	start  int64     // of load[0]
+	start  int64     // Unix time of load[0]
 	load   []float32 // from the first to the last reading
-	sorted []float32 // what is present, ascending
-	// odd marks steps that a detector has explained: flat, dropped out, spike.
-	// Later ones leave them out, so that one fault is not reported twice.
+	sorted []float32 // the readings in ascending order
+	// odd marks the steps of earlier findings: flat, dropout, spike. Later detectors skip
+	// them, so that a fault is not reported twice.
 	odd    []bool
 	flat   []bool
 	days   []localDay
-	shifts []shift // of every day
-	moves  []shift // the clear ones, away from changes of legal time
+	shifts []shift // for every day
+	moves  []shift // the clear ones that are not at daylight-saving changes
 	buf    []float32
 }
 
@@ -62,7 +62,7 @@ func (s *subject) reset(d *series.Dataset, m series.Meter, r *MeterReport) {
 	s.sorted, s.days, s.shifts, s.moves = s.sorted[:0], s.days[:0], s.shifts[:0], s.moves[:0]
 }
 
-// fresh returns n false values, in the given memory if it is large enough.
+// fresh returns n false values. It reuses b if its capacity suffices.
 func fresh(b []bool, n int) []bool {
 	b = slices.Grow(b[:0], n)[:n]
 	clear(b)
@@ -81,18 +81,18 @@ func newFinding(code Code, severity Severity, count, steps int, where []Where, f
 
 func (s *subject) time(i int) time.Time { return s.d.Time(s.start, i) }
 
-// ok says whether a step has a reading that no detector has explained.
+// ok reports whether a step has a reading that is not part of an earlier finding.
 func (s *subject) ok(i int) bool { return !series.Missing(s.load[i]) && !s.odd[i] }
 
-// hours returns a number of hours in steps, at least one.
+// hours converts hours to steps, at least one.
 func (s *subject) hours(h int) int { return max(1, h*s.d.StepsPerDay()/24) }
 
-// duration writes a number of steps as hours or days.
+// duration formats a number of steps as minutes, hours or days.
 func (s *subject) duration(steps int) string {
 	return spell(time.Duration(steps) * s.d.Interval)
 }
 
-// spell writes a duration in the unit that suits it.
+// spell formats a duration as minutes, hours or days.
 func spell(t time.Duration) string {
 	switch {
 	case t < time.Hour:
@@ -103,7 +103,7 @@ func spell(t time.Duration) string {
 	return short(t.Hours()/24) + " days"
 }
 
-// short writes a number with at most three digits that say something.
+// short formats a number with two significant digits, or as an integer from 100 on.
 func short(v float64) string {
 	if math.Abs(v) >= 100 {
 		return strconv.FormatFloat(math.Round(v), 'f', -1, 64)
@@ -115,7 +115,7 @@ func short(v float64) string {
 	return strconv.FormatFloat(p, 'f', -1, 64)
 }
 
-// percent writes a share; a small one is not written as none.
+// percent formats a share. A small share is not rounded to 0 %.
 func percent(share float64) string {
 	if share > 0 && share < 0.0005 {
 		return "under 0.1 %"
@@ -123,7 +123,7 @@ func percent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
 }
 
-// stamp writes a time as tables do.
+// stamp formats a time as tables do.
 func stamp(t time.Time) string { return t.Format("2006-01-02 15:04") }
 
 // topPlaces keeps the maxWhere largest places of a finding.
@@ -148,13 +148,13 @@ func (t *topPlaces) add(w Where, key float64) {
 	t.where, t.key = append(t.where, w), append(t.key, key)
 }
 
-// inOrder returns the places in order of time. The keys are lost.
+// inOrder returns the places in chronological order. The keys no longer match them.
 func (t *topPlaces) inOrder() []Where {
 	slices.SortFunc(t.where, func(a, b Where) int { return a.Time.Compare(b.Time) })
 	return t.where
 }
 
-// quantile returns a quantile of ascending values.
+// quantile returns the p-quantile of values in ascending order.
 func quantile(sorted []float32, p float64) float64 {
 	return float64(sorted[int(p*float64(len(sorted)-1)+0.5)])
 }
@@ -165,7 +165,7 @@ func medianOf(v []float32) float64 {
 	return (float64(v[(len(v)-1)/2]) + float64(v[len(v)/2])) / 2
 }
 
-// scan counts what one walk through the series shows.
+// scan computes the statistics that need one pass through the series.
 func (s *subject) scan() {
 	r := s.report
 	r.From, r.To, r.Steps = s.time(0), s.time(len(s.load)), len(s.load)
@@ -202,7 +202,7 @@ func (s *subject) scan() {
 	s.findDays()
 }
 
-// findDays divides the series into days of the dataset's clock.
+// findDays divides the series into days on the dataset's clock.
 func (s *subject) findDays() {
 	const day = 24 * 60 * 60
 	perDay := s.d.StepsPerDay()
@@ -212,9 +212,9 @@ func (s *subject) findDays() {
 		local := t.Unix() + int64(offset)
 		next := time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, s.d.Clock).Unix()
 		number := int(math.Floor(float64(local) / day))
-		// The grid may not meet midnight: a step belongs to the day in which it
-		// starts. Nor is there a midnight where clocks change at that time: then
-		// Date may return an hour before it, and a day comes in two parts.
+		// Steps need not start at midnight: a step belongs to the day in which it starts.
+		// Where clocks change at midnight, that day has no midnight: Date may then return
+		// a time an hour earlier, which splits a day in two.
 		n := int((next - t.Unix() + s.d.Seconds() - 1) / s.d.Seconds())
 		end := min(i+max(n, 1), len(s.load))
 		_, later := s.time(end - 1).Zone()
@@ -226,7 +226,7 @@ func (s *subject) findDays() {
 	}
 }
 
-// findRows reports what was wrong with the rows of the file.
+// findRows reports the faulty rows of the file.
 func (s *subject) findRows() {
 	f := s.report.Rows
 	many := func(n int) Severity {
@@ -241,11 +241,11 @@ func (s *subject) findRows() {
 		n        int
 		message  string
 	}{
-		{codeDuplicates, Info, f.Duplicates, "%d of %d rows say again what a row before them said."},
-		{codeConflicts, many(f.Conflicts), f.Conflicts, "%d of %d rows give a time another value than a row before them."},
-		{codeOutOfOrder, Info, f.OutOfOrder, "%d of %d rows are earlier than the row above them."},
-		{codeOffGrid, many(f.OffGrid), f.OffGrid, "%d of %d rows lie between two steps and are dropped."},
-		{codeNonexistent, Warning, f.Nonexistent, "%d of %d rows have a time that the clock skips in spring, and are dropped."},
+		{codeDuplicates, Info, f.Duplicates, "%d of %d rows repeat an earlier row."},
+		{codeConflicts, many(f.Conflicts), f.Conflicts, "%d of %d rows contradict an earlier row with the same time."},
+		{codeOutOfOrder, Info, f.OutOfOrder, "%d of %d rows are not in chronological order."},
+		{codeOffGrid, many(f.OffGrid), f.OffGrid, "%d of %d rows are between two steps and were dropped."},
+		{codeNonexistent, Warning, f.Nonexistent, "%d of %d rows have a time that the clock skips in spring and were dropped."},
 	} {
 		if x.n > 0 {
 			s.find(x.code, x.severity, x.n, 0, nil, x.message, x.n, f.Rows)
@@ -272,7 +272,7 @@ func (s *subject) findGaps() {
 		percent(missing), plural(g.Count, "gap"), s.duration(g.Longest), stamp(g.LongestAt))
 }
 
-// eachRun calls f with every run of steps for which in is true.
+// eachRun calls f for every run of steps for which in is true.
 func (s *subject) eachRun(in func(i int) bool, f func(first, n int)) {
 	for i := 0; i < len(s.load); i++ {
 		if !in(i) {
@@ -286,7 +286,7 @@ func (s *subject) eachRun(in func(i int) bool, f func(first, n int)) {
 	}
 }
 
-// eachEqual calls f with every run of one value, also of length 1.
+// eachEqual calls f for every run of equal values, including runs of length 1.
 func (s *subject) eachEqual(f func(first, n int)) {
 	for i := 0; i < len(s.load); {
 		first := i
@@ -298,7 +298,7 @@ func (s *subject) eachEqual(f func(first, n int)) {
 	}
 }
 
-// largest returns the largest size of some places.
+// largest returns the largest Size in where.
 func largest(where []Where) float64 {
 	v := math.Inf(-1)
 	for _, w := range where {
@@ -314,7 +314,7 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// areMany writes "1 value is" or "2 values are".
+// areMany formats "1 value is" or "2 values are".
 func areMany(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " is"
@@ -322,7 +322,7 @@ func areMany(n int, noun string) string {
 	return plural(n, noun) + " are"
 }
 
-// isAre writes "is 1 jump" or "are 2 jumps".
+// isAre formats "is 1 jump" or "are 2 jumps".
 func isAre(n int, noun string) string {
 	if n == 1 {
 		return "is 1 " + noun

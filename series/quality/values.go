@@ -7,55 +7,52 @@ import (
 	"loadstar/series"
 )
 
-// Thresholds of what single values and their runs tell.
+// Thresholds for single values and runs of values.
 const (
-	// From a tenth on, equal neighbours are worth a word: the meter is coarse, or
-	// much has been filled in.
+	// From this share on, equal neighbours are reported: the meter has a coarse
+	// resolution, or many gaps were filled.
 	repeatsInfo = 0.1
-	// A flat line is long if less than one in a hundred series of this length and
-	// resolution would hold one by chance, and at least a quarter of a day and four
-	// steps.
+	// A flat line is long if fewer than 1 % of series of the same length and resolution
+	// would contain one by chance. It must also last at least 6 hours and 4 steps.
 	flatChance, flatHours, flatSteps = 0.01, 6, 4
-	// A tenth of the readings stuck, filled or zero is a part of what is learnt.
-	// A few hours in a year are not.
+	// If 10 % of the readings are stuck, filled or zero, a model learns them. A few hours
+	// a year do no harm.
 	flatProblem, flatWarning = 0.1, 0.001
-	// A value below a tenth of the usual daily minimum is not load. The minimum
-	// must be this many of the smallest differences that the meter can show, or
-	// zero is next to it.
+	// A value below 10 % of the usual daily minimum is not load. The minimum must be at
+	// least lowQuanta times the meter's resolution: otherwise zero is a normal reading.
 	lowShare, lowQuanta = 0.1, 5
-	// The usual minimum is the median over this many days before and after: long
-	// enough to bridge a holiday, short enough to follow the seasons.
+	// The usual minimum is the median over this many days before and after: long enough
+	// to bridge a holiday, short enough to follow the seasons.
 	lowDays = 14
-	// Homes are the peakiest meters. Of 330, the largest hour of all but three is
-	// below 3 times what one hour in a thousand exceeds, and none of the largest
-	// hundredth is 1.5 times the next value below it.
+	// Homes have the highest peaks. In a set of 330 homes, the largest value of all but
+	// three is less than 3 times the 99.9 % quantile, and no value in the top 1 % is more
+	// than 1.5 times the next lower value.
 	spikeFactor, spikeJump, spikeOver99 = 3, 1.5, 2
-	// A largest value that is met ten times, and ten times as often as all within a
-	// tenth of it, is a limit and not a load.
+	// A maximum is a limit if it occurs at least ten times, and ten times as often as all
+	// other values within 10 % of it.
 	clippedLeast, clippedNear = 10, 0.9
-	// A value that holds a missed one too is twice what it should be; by day the
-	// load may just have been rising.
+	// A value that includes a missed one is about twice as high as it should be. During
+	// the day, the load may simply have been rising.
 	catchUpFactor, catchUpWarning = 1.5, 3
-	// Three readings in place of two make a step half as large again. Ordinary load
-	// has few such peaks in a fortnight, and they differ in height. What a
-	// refrigerator adds is the same kW at all times; a reading too many adds the
-	// same share. It goes on for two months at least.
+	// A step with three readings instead of two is 50 % too high. Normal load has few such
+	// peaks in a fortnight, and they differ in height. A refrigerator always adds the same
+	// kW, whereas an extra reading adds the same share. A beat lasts at least two months.
 	beatDays, beatBlocks, beatPeak, beatMost, beatEven, beatShare, beatSpread = 14, 4, 1.3, 2.2, 0.15, 0.1, 0.1
-	// Single outages are part of life; this share of the time, nine hours in a
-	// year, is not.
+	// Single outages are normal. From this share of the time on, about nine hours a year,
+	// they are reported as a warning.
 	dropoutsWarning = 0.001
 )
 
-// longRun returns from which length on, but not below least, a run of equal values
-// is no chance, given how many runs of each length there are: counts[k] of length
-// k+1. Coarse meters repeat themselves, at night more than by day, so the chance of
-// going on is taken where it is largest.
+// longRun returns the minimum length, at least least, of a run of equal values that is
+// not chance, given the number of runs of each length: counts[k] have length k+1. Meters
+// with a coarse resolution repeat values, at night more than by day, so longRun uses the
+// largest probability that a run continues.
 func longRun(counts []int, least int) int {
 	reach := slices.Clone(counts) // runs of length k+1 or more
 	for k := len(reach) - 2; k >= 0; k-- {
 		reach[k] += reach[k+1]
 	}
-	// Fewer than this many runs do not tell a chance.
+	// The fewest runs from which to estimate a probability.
 	const enough = 30
 	long := least
 	for k := 0; k+1 < len(reach) && reach[k] >= enough; k++ {
@@ -66,18 +63,18 @@ func longRun(counts []int, least int) int {
 		if on == 1 {
 			return math.MaxInt
 		}
-		// reach[k]·on^n runs go on for n more steps.
+		// reach[k]·on^n runs continue for n more steps.
 		long = max(long, k+1+int(math.Ceil(math.Log(flatChance/float64(reach[k]))/math.Log(on))))
 	}
 	return long
 }
 
-// findFlat looks for runs of one value that the meter's resolution does not
-// explain; runs of zeros among them are taken for gaps.
+// findFlat looks for runs of equal values that the meter's resolution does not explain.
+// Runs of zeros are marked for findLow, which reports them as gaps.
 func (s *subject) findFlat() {
 	r := s.report
 	if r.Repeats >= repeatsInfo {
-		s.find(codeRepeats, Info, 1, int(r.Repeats*float64(r.Present)+0.5), nil, "%s of the values equal the one before.", percent(r.Repeats))
+		s.find(codeRepeats, Info, 1, int(r.Repeats*float64(r.Present)+0.5), nil, "%s of the values equal the previous one.", percent(r.Repeats))
 	}
 	day := s.d.StepsPerDay()
 	values, zeros := make([]int, day), make([]int, day)
@@ -86,7 +83,7 @@ func (s *subject) findFlat() {
 		if s.load[first] == 0 {
 			counts = zeros
 		}
-		// What lasts longer is what we look for, and must not count as usual.
+		// Longer runs are what findFlat looks for, and must not count as normal.
 		if n <= day/2 {
 			counts[n-1]++
 		}
@@ -128,7 +125,7 @@ func (s *subject) findNegatives() {
 	}
 }
 
-// findLow looks for values at or near zero at times when the meter is never there.
+// findLow looks for values at or near zero on days when the load is well above zero.
 func (s *subject) findLow() {
 	limits := s.lowLimits()
 	limit := math.Inf(-1)
@@ -164,7 +161,7 @@ func (s *subject) findLow() {
 	})
 	share := func(n int) float64 { return float64(n) / float64(r.Present) }
 	if kept > 0 {
-		s.find(codeZeros, Info, kept, kept, nil, "%s of the values are zeros at times when the meter is near zero anyway: they may be real, or gaps.", percent(share(kept)))
+		s.find(codeZeros, Info, kept, kept, nil, "%s of the values are zeros at times when the load is low: they may be real, or gaps.", percent(share(kept)))
 	}
 	if asGaps > 0 {
 		severity := Info
@@ -173,22 +170,22 @@ func (s *subject) findLow() {
 		} else if share(asGaps) > dropoutsWarning {
 			severity = Warning
 		}
-		s.find(codeZerosAsGaps, severity, asGaps, asGaps, zeroPlaces.inOrder(), "%s of the values are zeros where the meter is not near zero, or for days on end: gaps, or a building switched off.", percent(share(asGaps)))
+		s.find(codeZerosAsGaps, severity, asGaps, asGaps, zeroPlaces.inOrder(), "%s of the values are zeros at times when the load is usually well above zero, or for days on end: gaps, or a building that was switched off.", percent(share(asGaps)))
 	}
 	if dropouts > 0 {
 		severity := Info
 		if share(dropouts) > dropoutsWarning {
 			severity = Warning
 		}
-		s.find(codeDropouts, severity, dropouts, dropouts, dropPlaces.inOrder(), "%s of the values are nearly zero, less than a tenth of what the meter has at its daily minimum.", percent(share(dropouts)))
+		s.find(codeDropouts, severity, dropouts, dropouts, dropPlaces.inOrder(), "%s of the values are nearly zero, less than a tenth of the usual daily minimum.", percent(share(dropouts)))
 	}
 }
 
-// lowLimits returns, for every day, below which value a reading is not load: a
-// share of the usual daily minimum of the weeks around it; -Inf where that minimum
-// is near zero or unknown.
+// lowLimits returns, for every day, the limit below which a reading is not load: a share
+// of the usual daily minimum in the weeks around it, or -Inf if that minimum is near zero
+// or unknown.
 func (s *subject) lowLimits() []float64 {
-	least := make([]float32, len(s.days)) // by day, NaN if too little is known of it
+	least := make([]float32, len(s.days)) // by day, NaN if it has too few readings
 	for k, d := range s.days {
 		low, n := float32(math.Inf(1)), 0
 		for i := d.first; i < d.end; i++ {
@@ -222,10 +219,10 @@ func (s *subject) lowLimits() []float64 {
 	return limits
 }
 
-// quantum returns the smallest difference between two values: the meter's
-// resolution, if it is a coarse one.
+// quantum returns the smallest difference between two values, which is the resolution of
+// a coarse meter.
 func (s *subject) quantum() float64 {
-	// Rounding to float32 makes differences of its own.
+	// Ignore differences that come from rounding to float32.
 	const slack = 1e-5
 	q := math.Inf(1)
 	for i := 1; i < len(s.sorted); i++ {
@@ -236,9 +233,9 @@ func (s *subject) quantum() float64 {
 	return q
 }
 
-// findSpikes looks for values far above all others: beyond a jump in the ordered
-// values, or far above nearly all of them. A first value after a gap that stands out
-// of its days is reported on its own: the meter has added up what it missed.
+// findSpikes looks for values far above all others: above a jump in the sorted values, or
+// far above the 99.9 % quantile. A high first value after a gap is a finding of its own,
+// because the meter accumulated the energy of the gap.
 func (s *subject) findSpikes() {
 	var caught, spikes topPlaces
 	n := 0
@@ -254,7 +251,7 @@ func (s *subject) findSpikes() {
 		if n >= catchUpWarning {
 			severity = Warning
 		}
-		s.find(codeCatchUp, severity, n, n, caught.inOrder(), "Right after gaps %s far above those of the days around, up to %s kW: the meter may have added up what it missed.",
+		s.find(codeCatchUp, severity, n, n, caught.inOrder(), "Right after gaps, %s far above the values of the surrounding days, up to %s kW: the meter may have accumulated the energy of the gap.",
 			areMany(n, "value"), short(largest(caught.where)))
 	}
 	s.findClipped()
@@ -276,8 +273,8 @@ func (s *subject) findSpikes() {
 	}
 }
 
-// findClipped looks for a largest value that is met often while hardly any other
-// comes near it.
+// findClipped looks for a maximum that occurs often while hardly any other value is close
+// to it.
 func (s *subject) findClipped() {
 	top := s.sorted[len(s.sorted)-1]
 	n, near := 0, 0
@@ -299,12 +296,12 @@ func (s *subject) findClipped() {
 		where.add(Where{s.time(first), n, float64(top)}, float64(n))
 	})
 	if len(where.where) > 0 {
-		s.find(codeClipped, Warning, n, n, where.inOrder(), "%d values are exactly %s kW, the largest, and only %d come near it: something clips there.", n, short(float64(top)), near)
+		s.find(codeClipped, Warning, n, n, where.inOrder(), "%d values are exactly %s kW, the maximum, and only %d are close to it: the values seem to be limited.", n, short(float64(top)), near)
 	}
 }
 
-// catchesUp says whether the value after a gap is far above those of a day before
-// the gap and a day after it.
+// catchesUp reports whether the value after a gap is far above the values of the day
+// before the gap and the day after it.
 func (s *subject) catchesUp(i int) bool {
 	day := s.d.StepsPerDay()
 	last := i - 1
@@ -325,7 +322,7 @@ func (s *subject) catchesUp(i int) bool {
 	return n >= day && float64(s.load[i]) > catchUpFactor*float64(high)
 }
 
-// spikeLimit returns from which value on a value is a spike.
+// spikeLimit returns the smallest value that counts as a spike.
 func (s *subject) spikeLimit() float64 {
 	limit := math.Inf(1)
 	if p := quantile(s.sorted, 0.999); p > 0 {
@@ -344,13 +341,13 @@ func (s *subject) spikeLimit() float64 {
 	return limit
 }
 
-// findBeat looks for weeks in which every few steps a value is about half as large
-// again as its neighbours: the logger's interval does not divide the grid's, and now
-// and then a step gets one reading more.
+// findBeat looks for weeks in which every few steps a value is about 50 % higher than its
+// neighbours. The cause is a logger whose interval does not divide the dataset's, so that
+// some steps get an extra reading.
 func (s *subject) findBeat() {
 	block := beatDays * s.d.StepsPerDay()
-	peaks, blocks := 0, 0     // in all stretches that are long enough
-	inRow, peaksInRow := 0, 0 // in the stretch that goes on
+	peaks, blocks := 0, 0     // in all periods that are long enough
+	inRow, peaksInRow := 0, 0 // in the current period
 	ratio, start := 0.0, 0
 	for first := 0; ; first += block {
 		n := 0
@@ -373,13 +370,13 @@ func (s *subject) findBeat() {
 		}
 	}
 	if blocks > 0 {
-		s.find(codeBeat, Warning, peaks, blocks*block, []Where{{s.time(start), blocks * block, ratio}}, "For %s one value in %s is about %s times its neighbours: now and then a step seems to hold one reading more than the others.",
+		s.find(codeBeat, Warning, peaks, blocks*block, []Where{{s.time(start), blocks * block, ratio}}, "For %s, one value in %s is about %s times its neighbours: some steps seem to include an extra reading.",
 			s.duration(blocks*block), short(float64(blocks*block)/float64(peaks)), short(ratio))
 	}
 }
 
-// beats returns by how much the peaks between two steps exceed their neighbours, and
-// how many there are; 0 if they are few or not all alike.
+// beats returns the median ratio of the peaks between two steps to their neighbours, and
+// the number of peaks. It returns 0 if there are few or if their ratios differ.
 func (s *subject) beats(from, to int) (float64, int) {
 	present := 0
 	var ratios, heights []float32
@@ -403,8 +400,8 @@ func (s *subject) beats(from, to int) (float64, int) {
 	return ratio, len(ratios)
 }
 
-// evenRatio returns the median of the ratios, and whether they are all about the
-// same, above low neighbours and above high ones.
+// evenRatio returns the median of the ratios, and whether they are about the same above
+// low neighbours and above high ones.
 func evenRatio(ratios, heights []float32) (float64, bool) {
 	middle := medianOf(slices.Clone(heights))
 	var low, high []float32

@@ -1,11 +1,11 @@
-// Package read opens load data: tables in the long format (CSV, gzip, Parquet)
-// under a description of their columns, and what utilities and laboratories
-// publish (Green Button, NREL's building stocks).
+// Package read reads load data: tables in the long format (CSV, gzip, Parquet) with a
+// description of their columns, and the formats of utilities and laboratories (Green
+// Button, NREL's building stocks).
 //
-// A dataset is a folder with a dataset.yaml, or such a file by another name. It
-// says what cannot be seen from the tables: the zone, whether a time is the start or the end
-// of its interval, the unit. Nothing is guessed in silence: a time without a zone,
-// a decimal comma, a file that ends early are errors that say how to mend them.
+// A dataset is a folder with a dataset.yaml, or such a file under another name. It states
+// what the tables do not show: the time zone, the unit, and whether a time is the start or
+// the end of its interval. The package does not guess: an ambiguous time, a decimal comma
+// or a truncated file is an error that says how to correct it.
 package read
 
 import (
@@ -19,7 +19,7 @@ import (
 	"slices"
 	"strings"
 	"time"
-	_ "time/tzdata" // zones are the same on every machine, also on one without them
+	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 
 	"go.yaml.in/yaml/v3"
 
@@ -30,29 +30,28 @@ import (
 // FileName is the name of a dataset's description in its folder.
 const FileName = "dataset.yaml"
 
-// RootEnv names the environment variable that says where shared data lies.
+// RootEnv is the environment variable with the folder of shared data.
 const RootEnv = "LOADSTAR_DATA"
 
-// Description is a dataset.yaml.
+// Description is the content of a dataset.yaml.
 type Description struct {
 	Name string `yaml:"name"`
-	// About is a sentence or two on where the data comes from.
+	// About describes the origin of the data.
 	About string `yaml:"about,omitempty"`
-	// Generated marks data that no meter measured.
+	// Generated marks synthetic data.
 	Generated bool `yaml:"generated,omitempty"`
-	// Rooted says that files are relative to the data root (LOADSTAR_DATA or
-	// --root) instead of to this file.
+	// Rooted means that files are relative to the data root (LOADSTAR_DATA or --root)
+	// instead of this file.
 	Rooted bool `yaml:"rooted,omitempty"`
 
-	Zone string `yaml:"zone"` // IANA, such as Europe/London
-	// Clock is "legal", with daylight saving, or "standard", for labels that run
-	// on through the year without it.
+	Zone string `yaml:"zone"` // an IANA name such as Europe/London
+	// Clock is "legal" if the labels follow daylight saving, or "standard" if they do not.
 	Clock    string `yaml:"clock,omitempty"`
 	Interval string `yaml:"interval"`        // 15m, 30m, 1h
 	Stamp    string `yaml:"stamp,omitempty"` // "start" or "end" of the interval
-	Unit     string `yaml:"unit,omitempty"`  // kW, W, MW; or kWh, Wh, MWh in each interval
+	Unit     string `yaml:"unit,omitempty"`  // kW, W, MW; or kWh, Wh, MWh per interval
 
-	// From and To bound the days that are read, From included, To not.
+	// From is the first day to read, To the day after the last.
 	From string `yaml:"from,omitempty"`
 	To   string `yaml:"to,omitempty"`
 
@@ -63,21 +62,21 @@ type Description struct {
 	path string
 }
 
-// Table is one kind of file of a dataset.
+// Table describes one kind of table of a dataset: load, weather or meters.
 type Table struct {
-	// Files may hold patterns such as load/*.parquet.
+	// Files may contain patterns such as load/*.parquet.
 	Files []string `yaml:"files"`
-	// Columns maps our names to the file's: meter, time and load of a load table;
-	// time, temperature, wind, humidity, solar, holiday and any other number of a
-	// weather table; meter, floor_area and any other number of a table of meters.
-	// What it does not name is looked for under usual names.
+	// Columns maps our names to the file's: meter, time and load for a load table; time,
+	// temperature, wind, humidity, solar, holiday and any other number for a weather table;
+	// meter, floor_area and any other number for a table of meters. Columns that are not
+	// in the map are found by their usual names.
 	Columns map[string]string `yaml:"columns,omitempty"`
-	// Where keeps the meters whose columns have these values. Of a table of
-	// meters only.
+	// Where selects the meters whose columns have these values. It is allowed only for a
+	// table of meters.
 	Where map[string]string `yaml:"where,omitempty"`
 
-	// Zone, Clock, Interval and Stamp are those of a weather table, where they
-	// differ from the dataset's. Weather of a longer interval holds throughout it.
+	// Zone, Clock, Interval and Stamp override the dataset's for a weather table. A value
+	// with a longer interval than the load's applies to all steps within it.
 	Zone     string `yaml:"zone,omitempty"`
 	Clock    string `yaml:"clock,omitempty"`
 	Interval string `yaml:"interval,omitempty"`
@@ -92,11 +91,11 @@ const (
 	StampEnd      = "end"
 )
 
-// MeterIsFile stands for the column of the meter where each file holds one meter,
-// and is named after it.
+// MeterIsFile is used instead of the name of the meter column if each file contains one
+// meter and is named after it.
 const MeterIsFile = "(file name)"
 
-// units maps a unit to kW, and says whether it is energy in an interval.
+// units gives for each unit the factor to kW or kWh, and whether it is energy per interval.
 var units = map[string]struct {
 	kw     float64
 	energy bool
@@ -105,7 +104,7 @@ var units = map[string]struct {
 	"kWh": {1, true}, "Wh": {1e-3, true}, "MWh": {1e3, true},
 }
 
-// Units returns the units that a description may have.
+// Units returns the units that a description may use.
 func Units() []string { return []string{"kW", "W", "MW", "kWh", "Wh", "MWh"} }
 
 // Load reads a description: a file, or the dataset.yaml of a folder.
@@ -115,7 +114,7 @@ func Load(path string) (*Description, error) {
 	}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && filepath.Base(path) == FileName {
-		return nil, fmt.Errorf("%s has no %s; 'loadstar data init' writes one", filepath.Dir(path), FileName)
+		return nil, fmt.Errorf("%s has no %s; run 'loadstar data init' to create one", filepath.Dir(path), FileName)
 	}
 	if err != nil {
 		return nil, err
@@ -136,13 +135,13 @@ func parse(text []byte) (*Description, error) {
 	return d, d.validate()
 }
 
-// validate fills in the defaults and refuses what cannot be meant.
+// validate fills in the defaults and checks the description.
 func (d *Description) validate() error {
 	if d.Name == "" {
 		return errors.New("name is missing")
 	}
 	if d.Zone == "" {
-		return errors.New("zone is missing: where are the meters? (zone: Europe/London, or zone: UTC)")
+		return errors.New("zone is missing: set the meters' time zone, for example zone: Europe/London or zone: UTC")
 	}
 	if err := oneOf("unit", &d.Unit, Units()...); err != nil {
 		return err
@@ -156,7 +155,7 @@ func (d *Description) validate() error {
 	}
 	for name := range d.Load.Columns {
 		if !slices.Contains([]string{"meter", "time", "load"}, name) {
-			return fmt.Errorf("load: columns: a load table has no %s, only meter, time and load", name)
+			return fmt.Errorf("load: columns: unknown column %s; a load table has meter, time and load", name)
 		}
 	}
 	if d.Meters != nil {
@@ -173,16 +172,16 @@ func (d *Description) validate() error {
 			return fmt.Errorf("weather: %w", err)
 		}
 		if theirs.interval%own.interval != 0 {
-			return fmt.Errorf("weather: interval %s is not a multiple of the load's, %s; average it over that", theirs.interval, own.interval)
+			return fmt.Errorf("weather: interval %s is not a multiple of the load's interval %s; average the weather over the load's interval", theirs.interval, own.interval)
 		}
 	}
 	for _, t := range []*Table{&d.Load, d.Meters} {
 		if t != nil && (t.Zone != "" || t.Clock != "" || t.Interval != "" || t.Stamp != "") {
-			return errors.New("zone, clock, interval and stamp belong to the dataset, or to its weather")
+			return errors.New("zone, clock, interval and stamp are allowed only for the dataset and its weather table")
 		}
 	}
 	if d.Load.Where != nil || d.Weather != nil && d.Weather.Where != nil {
-		return errors.New("where belongs to the table of meters")
+		return errors.New("where is allowed only for the table of meters")
 	}
 	_, _, err = d.bounds()
 	return err
@@ -194,24 +193,25 @@ func (t *Table) validate() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Columns)) {
 		if t.Columns[name] == "" {
-			return fmt.Errorf("columns: which column is %s?", name)
+			return fmt.Errorf("columns: the name of the %s column is empty", name)
 		}
 	}
 	return nil
 }
 
-// oneOf fills in the first of the values, and refuses any other.
+// oneOf sets an empty value to the first of the allowed values, and returns an error for a
+// value that is not allowed.
 func oneOf(name string, value *string, values ...string) error {
 	if *value == "" {
 		*value = values[0]
 	}
 	if !slices.Contains(values, *value) {
-		return fmt.Errorf("%s is %q; it is one of %s", name, *value, strings.Join(values, ", "))
+		return fmt.Errorf("%s is %q; it must be one of %s", name, *value, strings.Join(values, ", "))
 	}
 	return nil
 }
 
-// times is what is known about the times of a table.
+// times describes the times of a table.
 type times struct {
 	clock    *time.Location
 	interval time.Duration
@@ -222,7 +222,7 @@ func (d *Description) times() (times, error) {
 	return parseTimes(d.Zone, &d.Clock, d.Interval, &d.Stamp)
 }
 
-// weatherTimes are those of the weather table: its own, or else the dataset's.
+// weatherTimes returns the times of the weather table, which default to the dataset's.
 func (d *Description) weatherTimes() (times, error) {
 	w := *d.Weather
 	if w.Zone == "" {
@@ -256,27 +256,27 @@ func parseTimes(zone string, clock *string, interval string, stamp *string) (t t
 	}
 	t.interval, err = time.ParseDuration(interval)
 	if err != nil || t.interval < time.Second || t.interval%time.Second != 0 || 24*time.Hour%t.interval != 0 {
-		return t, fmt.Errorf("interval is %q; it is a duration that divides a day, such as 15m, 30m or 1h", interval)
+		return t, fmt.Errorf("interval is %q; it must be a duration that divides a day, such as 15m, 30m or 1h", interval)
 	}
 	return t, nil
 }
 
-// loadZone returns an IANA zone. Local is none: it differs from machine to machine.
+// loadZone returns an IANA zone. It does not accept Local, which differs between machines.
 func loadZone(name string) (*time.Location, error) {
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" || name == "Local" {
-		return nil, fmt.Errorf("zone %q is not known; it is a name such as Europe/London, or UTC", name)
+		return nil, fmt.Errorf("zone %q is unknown; use a name such as Europe/London, or UTC", name)
 	}
 	return zone, nil
 }
 
-// CheckZone says what is wrong with the name of a zone.
+// CheckZone returns an error if name is not a known time zone.
 func CheckZone(name string) error {
 	_, err := loadZone(name)
 	return err
 }
 
-// bounds returns the first and the last instant to read, as Unix seconds.
+// bounds returns the Unix times of the first instant to read and of the end.
 func (d *Description) bounds() (from, to int64, err error) {
 	t, err := d.times()
 	if err != nil {
@@ -292,7 +292,7 @@ func (d *Description) bounds() (from, to int64, err error) {
 		}
 		day, err := time.ParseInLocation(time.DateOnly, f.value, t.clock)
 		if err != nil {
-			return 0, 0, fmt.Errorf("%s is %q; it is a day such as 2016-01-01", f.name, f.value)
+			return 0, 0, fmt.Errorf("%s is %q; it must be a day such as 2016-01-01", f.name, f.value)
 		}
 		*f.dst = day.Unix()
 	}
@@ -313,7 +313,7 @@ func (d *Description) sources(t *Table, root string) ([]source, error) {
 			root = os.Getenv(RootEnv)
 		}
 		if root == "" {
-			return nil, fmt.Errorf("%s: where is the data? give --root DIR or set %s", d.path, RootEnv)
+			return nil, fmt.Errorf("%s: the data root is missing; give --root DIR or set %s", d.path, RootEnv)
 		}
 		dir = root
 	}
@@ -330,8 +330,8 @@ func (d *Description) sources(t *Table, root string) ([]source, error) {
 	return files, nil
 }
 
-// matches returns the files that a pattern, which may be relative to a folder, stands
-// for. What looks like a pattern in the folder's own name is none.
+// matches returns the files that match a pattern, which may be relative to dir. Wildcard
+// characters in dir itself have no special meaning.
 func matches(dir, pattern string) (paths []string, err error) {
 	switch {
 	case !strings.ContainsAny(pattern, "*?["):
@@ -352,19 +352,19 @@ func matches(dir, pattern string) (paths []string, err error) {
 		paths, err = filepath.Glob(filepath.Join(dir, pattern))
 	}
 	if err == nil && len(paths) == 0 {
-		err = fmt.Errorf("nothing in %s matches", dir)
+		err = fmt.Errorf("no file in %s matches", dir)
 	}
 	return paths, err
 }
 
-// comments explain a description to whoever opens it.
+// comments are written into a description for its readers.
 var comments = map[string]string{
-	"zone":     "where the meters are",
-	"clock":    "legal: with daylight saving; standard: labels run on without it",
-	"interval": "from one row of a meter to the next",
-	"stamp":    "a time is the start or the end of its interval",
-	"unit":     "kW, W, MW; kWh, Wh, MWh: energy in each interval",
-	"rooted":   "files are below --root or " + RootEnv,
+	"zone":     "the meters' time zone",
+	"clock":    "legal: labels follow daylight saving; standard: they do not",
+	"interval": "the time between two rows of a meter",
+	"stamp":    "whether a time is the start or the end of its interval",
+	"unit":     "kW, W, MW; or kWh, Wh, MWh per interval",
+	"rooted":   "files are relative to --root or " + RootEnv,
 }
 
 // Write writes the description to a file, with comments.

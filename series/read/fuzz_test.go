@@ -17,7 +17,7 @@ import (
 	"loadstar/series"
 )
 
-// sound fails if a dataset is not what a reader may return.
+// sound checks the invariants of a dataset that a reader returns.
 func sound(t *testing.T, ds *series.Dataset) {
 	t.Helper()
 	if ds.Len() == 0 {
@@ -42,7 +42,7 @@ func sound(t *testing.T, ds *series.Dataset) {
 	}
 	for _, c := range ds.Weather.Columns {
 		if len(c) != len(ds.Weather.Columns[0]) {
-			t.Fatal("columns of the weather differ in length")
+			t.Fatal("the weather columns differ in length")
 		}
 	}
 }
@@ -78,8 +78,8 @@ func FuzzCSV(f *testing.F) {
 	})
 }
 
-// agree compares our splitting of text with that of encoding/csv, where it is meant
-// to be the same: without line ends in quotes and rows of nothing, which we skip.
+// agree compares our CSV parser with encoding/csv where both must agree: without line
+// breaks in quotes, and without blank rows, which we skip.
 func agree(t *testing.T, text []byte) {
 	t.Helper()
 	if bytes.IndexByte(text, '\r') >= 0 || bytes.HasPrefix(text, []byte("\x1f\x8b")) {
@@ -158,9 +158,9 @@ func FuzzTime(f *testing.F) {
 			}
 			switch {
 			case err != nil:
-				// Package time moves what does not exist.
+				// Package time converts a nonexistent time to another one.
 				if want.Format(layout) == s {
-					t.Errorf("%q exists", s)
+					t.Errorf("%q was refused, but it exists", s)
 				}
 			case at.Unix != want.Unix() && at.Again != want.Unix():
 				t.Errorf("%q is %d or %d, package time has %d", s, at.Unix, at.Again, want.Unix())

@@ -236,7 +236,7 @@ func TestGreenButtonErrors(t *testing.T) {
 	whole := feed(point, reading, kind, block("p", "1", 0, 3600, 450, 430, 418))
 	for _, c := range []struct{ name, zone, file, want string }{
 		{"empty", "", "", "feed0.xml: the file contains no XML"},
-		{"cut off", "", whole[:len(whole)-200], "the file is cut off"},
+		{"truncated", "", whole[:len(whole)-200], "the file is truncated"},
 		{"not XML", "", "a,b,c\n", "the file contains no XML"},
 		{"not a feed", "", "<html></html>", "these files contain no electricity consumption"},
 		{"UTF-16", "", "\xff\xfe<\x00", "the file is UTF-16"},
@@ -254,7 +254,7 @@ func TestGreenButtonErrors(t *testing.T) {
 		{"no start", "", feed(point, reading, kind, entry("b", []string{"up UP/p/MeterReading/1/IntervalBlock"}, `<IntervalBlock><IntervalReading><value>1</value></IntervalReading></IntervalBlock>`)), "a reading has no start"},
 		{"another zone", "Europe/Berlin", feed(localTime(-28800, 3600), point, reading, kind), "zone Europe/Berlin is UTC+01:00 without daylight saving, but the files say UTC-08:00, with daylight saving of 1h0m0s in summer"},
 		{"no zone", "?", feed(localTime(-25200, 0), point, reading, kind), "the files say UTC-07:00 without daylight saving"},
-		{"wrong zone", "Local", whole, `zone "Local" is not known`},
+		{"wrong zone", "Local", whole, `zone "Local" is unknown`},
 	} {
 		g := GreenButton{Zone: c.zone}
 		var err error

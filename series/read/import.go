@@ -11,21 +11,20 @@ import (
 	"loadstar/series"
 )
 
-// Import is a folder of files in somebody else's form, looked through and ready to
-// be converted.
+// Import is an indexed folder of files in a foreign format, ready to be converted.
 type Import struct {
-	// About says where the data comes from.
+	// About describes the origin of the data.
 	About string
-	// Generated says that no meter measured it.
+	// Generated marks synthetic data.
 	Generated bool
 	Zone      string
 	Interval  time.Duration
-	// Meters is how many there are at most.
+	// Meters is an upper bound of the number of meters.
 	Meters int
 	// Weather may be empty.
 	Weather series.Weather
-	// LabelNames and StaticNames name what is known about a meter, in words and
-	// in numbers.
+	// LabelNames and StaticNames name the properties of a meter: labels are text,
+	// statics are numbers.
 	LabelNames  []string
 	StaticNames []string
 
@@ -33,19 +32,19 @@ type Import struct {
 	each  func(f func(m series.Meter, labels []string) error) error
 }
 
-// Each calls f for one meter after the other, with its labels.
+// Each calls f for every meter, with its labels. It stops at the first error of f.
 func (i *Import) Each(f func(m series.Meter, labels []string) error) error { return i.each(f) }
 
-// Notes says what was left out and what is odd, after Each has been through the
-// files.
+// Notes lists what was left out and what looks wrong. It is complete after Each has
+// returned.
 func (i *Import) Notes() []string { return i.notes }
 
 func (i *Import) note(format string, args ...any) {
 	i.notes = append(i.notes, fmt.Sprintf(format, args...))
 }
 
-// folder returns the files below a folder that end in one of the given ways, in
-// order. Hidden ones are left out.
+// folder returns the files in a folder and its subfolders that have one of the endings,
+// sorted by path. Hidden files are left out.
 func folder(dir string, endings ...string) ([]string, error) {
 	var paths []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -64,12 +63,12 @@ func folder(dir string, endings ...string) ([]string, error) {
 		return nil
 	})
 	if err == nil && len(paths) == 0 {
-		err = fmt.Errorf("%s holds no file that ends in %s", dir, strings.Join(endings, " or "))
+		err = fmt.Errorf("%s contains no file that ends in %s", dir, strings.Join(endings, " or "))
 	}
 	return paths, err
 }
 
-// offsetName writes seconds east of Greenwich as UTC-08:00.
+// offsetName formats an offset in seconds east of Greenwich, for example as UTC-08:00.
 func offsetName(seconds int) string {
 	sign := '+'
 	if seconds < 0 {

@@ -13,28 +13,28 @@ import (
 	"loadstar/series"
 )
 
-// NREL opens files of the End-Use Load Profiles for the U.S. Building Stock: time
-// series of single buildings (ComStock and ResStock), their metadata, and the weather
-// of their county.
+// NREL imports files of the End-Use Load Profiles for the U.S. Building Stock: time series
+// of single buildings (ComStock and ResStock), their metadata, and the weather of their
+// county.
 //
-// The buildings are simulated in local standard time. The time series are published
-// with labels in Eastern Standard Time wherever the building stands, which mark the
-// end of an interval; what an earlier zone lacks of the year's start was moved there
-// from its end, and is left out here. The weather is in local standard time, and its
-// labels mark the end of an hour.
+// The buildings are simulated in local standard time. The published time series have
+// labels in Eastern Standard Time regardless of the building's zone, and the labels mark
+// the end of an interval. The publisher filled the resulting gap at the start of the year
+// with rows from its end; these rows are left out here. The weather is in local standard
+// time, and its labels mark the end of an hour.
 type NREL struct {
-	// Zone is where the buildings stand.
+	// Zone is the IANA time zone of the buildings.
 	Zone string
-	// LocalLabels says that the labels of the time series are in local standard
-	// time, as they are in files that were made with the tools instead of published.
+	// LocalLabels means that the labels of the time series are in local standard time, as
+	// in files that were simulated with the tools instead of published.
 	LocalLabels bool
-	// Column is the energy in kWh to take; by default all electricity.
+	// Column is the energy column in kWh. The default is NRELColumn, all electricity.
 	Column string
-	// Weather is the file to take, where there are several; "none" takes none.
+	// Weather selects the weather file if there are several; "none" reads no weather.
 	Weather string
 }
 
-// NRELColumn is the energy that is taken by default.
+// NRELColumn is the default energy column.
 const NRELColumn = "out.electricity.total.energy_consumption"
 
 // eastern is the clock of the published labels.
@@ -42,8 +42,8 @@ var eastern = time.FixedZone("EST", -5*3600)
 
 const squareFoot = 0.09290304 // square metres
 
-// nrelStatics are our names, and theirs of each release, with what makes square
-// metres of them.
+// nrelStatics maps our names to the column names of each release, with the factor to
+// square metres.
 var nrelStatics = []struct {
 	name   string
 	theirs []nrelColumn
@@ -74,7 +74,7 @@ type nrelColumn struct {
 	metres float64
 }
 
-// nrelLabels are our names, and theirs of each release.
+// nrelLabels maps our names to the column names of each release.
 var nrelLabels = []struct {
 	name   string
 	theirs []string
@@ -84,7 +84,7 @@ var nrelLabels = []struct {
 	{"county", []string{"in.nhgis_county_gisjoin", "in.county"}},
 }
 
-// nrelWeather are our names, and how theirs begin.
+// nrelWeather maps our names to the prefix of the column names.
 var nrelWeather = []struct{ name, theirs string }{
 	{"temperature", "Dry Bulb Temperature"},
 	{"wind", "Wind Speed"},
@@ -92,7 +92,8 @@ var nrelWeather = []struct{ name, theirs string }{
 	{"solar", "Global Horizontal Radiation"},
 }
 
-// Open looks through a folder, and reads metadata and weather.
+// Open indexes a folder and reads metadata and weather. The time series are read by
+// Import.Each.
 func (n NREL) Open(dir string) (*Import, error) {
 	paths, err := folder(dir, ".parquet", ".csv", ".csv.gz")
 	if err != nil {
@@ -108,7 +109,7 @@ func (n NREL) Open(dir string) (*Import, error) {
 func (n NREL) open(files []source) (*Import, error) {
 	zone, err := loadZone(n.Zone)
 	if n.Zone == "" {
-		err = errors.New("the zone of the buildings is missing: give it, such as America/Los_Angeles")
+		err = errors.New("the buildings' time zone is missing: set it, for example to America/Los_Angeles")
 	}
 	if err != nil {
 		return nil, err
@@ -145,10 +146,10 @@ func (n NREL) open(files []source) (*Import, error) {
 	return out, nil
 }
 
-// nrelFiles are the files of a folder by what is in them.
+// nrelFiles are the files of a folder by kind.
 type nrelFiles struct{ buildings, metadata, weather []source }
 
-// sort tells files apart by their columns.
+// sort classifies files by their columns.
 func (n NREL) sort(files []source, out *Import) (found nrelFiles, err error) {
 	other := 0
 	for _, s := range files {
@@ -173,10 +174,10 @@ func (n NREL) sort(files []source, out *Import) (found nrelFiles, err error) {
 		}
 	}
 	if other > 0 {
-		out.note("left out %d of %d files, which are neither time series with %s nor metadata nor weather", other, len(files), n.Column)
+		out.note("left out %d of %d files because they are neither time series with %s nor metadata nor weather", other, len(files), n.Column)
 	}
 	if len(found.buildings) == 0 {
-		return found, fmt.Errorf("there is no time series among %d files: a table with columns timestamp and %s", len(files), n.Column)
+		return found, fmt.Errorf("found no time series in %d files: want a table with columns timestamp and %s", len(files), n.Column)
 	}
 	return found, nil
 }
@@ -185,19 +186,19 @@ func weatherColumn(t table, begin string) int {
 	return slices.IndexFunc(t.columns(), func(c string) bool { return strings.HasPrefix(c, begin) })
 }
 
-// nrelStock is what is known about the buildings of an import.
+// nrelStock is the buildings of an import.
 type nrelStock struct {
 	NREL
 	zone      *time.Location
 	out       *Import
 	buildings []source
 	ids       []string
-	upgrade   string // the number of the upgrade that the files are of, if they say so
+	upgrade   string // the upgrade number in the file names, or empty
 	times     times  // of the time series
-	from, to  int64  // Unix times between which rows are where they were simulated
+	from, to  int64  // Unix times of the simulated year; rows outside it were moved
 	year      int
 	metadata  map[string]*nrelBuilding
-	statics   []int // which of nrelStatics there are
+	statics   []int // indexes of the nrelStatics that any building has
 }
 
 type nrelBuilding struct {
@@ -205,11 +206,10 @@ type nrelBuilding struct {
 	statics []float32
 }
 
-// nrelFile is how a building's file is called: its number and that of the upgrade.
+// nrelFile matches the name of a building's file: its number and the upgrade number.
 var nrelFile = regexp.MustCompile(`^(\d+)-(\d+)$`)
 
-// number finds out which building each file is of, by the file's name or else by the
-// column bldg_id.
+// number finds the building of each file from the file's name, or from the column bldg_id.
 func (n *nrelStock) number() error {
 	seen := map[string]string{}
 	for _, s := range n.buildings {
@@ -217,14 +217,14 @@ func (n *nrelStock) number() error {
 		if m := nrelFile.FindStringSubmatch(s.stem()); m != nil {
 			id = m[1]
 			if n.upgrade != "" && n.upgrade != m[2] {
-				return fmt.Errorf("there are time series of upgrades %s and %s; import them one by one", n.upgrade, m[2])
+				return fmt.Errorf("the time series are from upgrades %s and %s; import them separately", n.upgrade, m[2])
 			}
 			n.upgrade = m[2]
 		} else {
 			err := s.read(func(t table) error {
 				c := slices.Index(t.columns(), "bldg_id")
 				if c < 0 {
-					return errors.New("which building is it? it is not called like 123-0.parquet, and has no column bldg_id")
+					return errors.New("cannot tell which building this is: name the file like 123-0.parquet, or add a column bldg_id")
 				}
 				return t.each([]int{c}, func(cells []cell) error {
 					id = string(cells[0].name())
@@ -236,7 +236,7 @@ func (n *nrelStock) number() error {
 			}
 		}
 		if first, ok := seen[id]; ok {
-			return fmt.Errorf("%s and %s are of the same building, %s", first, s.name, id)
+			return fmt.Errorf("%s and %s are for the same building, %s", first, s.name, id)
 		}
 		seen[id] = s.name
 		n.ids = append(n.ids, id)
@@ -244,7 +244,7 @@ func (n *nrelStock) number() error {
 	return nil
 }
 
-// first looks into the first time series for the interval and the year.
+// first reads the interval and the year from the first time series.
 func (n *nrelStock) first() error {
 	n.times = times{clock: eastern, end: true}
 	if n.LocalLabels {
@@ -267,18 +267,18 @@ func (n *nrelStock) first() error {
 		n.from, n.to = -1<<62, 1<<62
 		return nil
 	}
-	// What a zone west of Eastern time has before its new year, or one east of it
-	// after the next, was moved there.
+	// Rows before the local new year (west of Eastern time) or after the next one (east of
+	// it) were moved there by the publisher.
 	local := series.StandardTime(n.zone)
 	n.from, n.to = time.Date(n.year, 1, 1, 0, 0, 0, 0, local).Unix(), time.Date(n.year+1, 1, 1, 0, 0, 0, 0, local).Unix()
 	if moved := n.from - time.Date(n.year, 1, 1, 0, 0, 0, 0, eastern).Unix(); moved > 0 {
-		n.out.note("left out the first %s of each building, which were moved there from the end of the year", time.Duration(moved)*time.Second)
+		n.out.note("left out the first %s of each building because the publisher moved them there from the end of the year", time.Duration(moved)*time.Second)
 	}
 	return nil
 }
 
-// readMetadata reads a table of buildings. A building may be in several rows, for
-// the counties that it stands for.
+// readMetadata reads a table of buildings. A building may have several rows, one for each
+// county that it represents.
 func (n *nrelStock) readMetadata(t table) error {
 	if n.metadata == nil {
 		n.metadata = map[string]*nrelBuilding{}
@@ -304,7 +304,7 @@ func (n *nrelStock) readMetadata(t table) error {
 			metres = append(metres, math.NaN())
 		}
 	}
-	// A column that is not there is read as the first, and not looked at.
+	// A missing column is read as a copy of the first one and ignored.
 	there := make([]bool, len(columns))
 	for i, c := range columns {
 		if there[i] = c >= 0; !there[i] {
@@ -360,10 +360,10 @@ func firstColumn(t table, names []string) int {
 	return -1
 }
 
-// nameStatics notes which labels and static values any building has.
+// nameStatics records the labels and static values that at least one building has.
 func (n *nrelStock) nameStatics() {
 	if len(n.metadata) == 0 {
-		n.out.note("there is no metadata of these buildings: no areas")
+		n.out.note("there is no metadata for these buildings, so their areas are unknown")
 		return
 	}
 	for _, l := range nrelLabels {
@@ -383,7 +383,7 @@ func (n *nrelStock) nameStatics() {
 	}
 }
 
-// readWeather reads the one weather that all meters of a dataset share.
+// readWeather reads the weather, which all meters of a dataset share.
 func (n *nrelStock) readWeather(files []source) error {
 	if n.Weather == "none" {
 		return nil
@@ -396,7 +396,7 @@ func (n *nrelStock) readWeather(files []source) error {
 		}
 	}
 	if len(files) == 0 {
-		n.out.note("there is no weather")
+		n.out.note("there is no weather file")
 		return nil
 	}
 	if len(files) > 1 {
@@ -404,13 +404,13 @@ func (n *nrelStock) readWeather(files []source) error {
 		for _, s := range files {
 			names = append(names, s.name)
 		}
-		return fmt.Errorf("there is weather of several counties, but a dataset has one for all meters: choose among %s, or none", shorten(names, 8))
+		return fmt.Errorf("there are weather files for several counties, but all meters of a dataset share one: choose %s, or none", shorten(names, 8))
 	}
 	w := weatherReader{times: times{clock: series.StandardTime(n.zone), end: true}, from: -1 << 62, to: 1 << 62}
 	err := files[0].read(func(t table) error {
 		at := slices.Index(t.columns(), "date_time")
 		if at < 0 {
-			return fmt.Errorf("there is no column date_time; there are %s", list(t))
+			return fmt.Errorf("there is no column date_time; the columns are %s", list(t))
 		}
 		w.times.interval = time.Hour
 		var (
@@ -432,13 +432,13 @@ func (n *nrelStock) readWeather(files []source) error {
 		return fmt.Errorf("%s: %w", files[0].name, err)
 	}
 	if year := time.Unix(weather.Start, 0).In(w.times.clock).Year(); year != n.year {
-		return fmt.Errorf("%s: the weather begins in %d, the load in %d; typical weather is of several years, and cannot be laid beside it: take none", files[0].name, year, n.year)
+		return fmt.Errorf("%s: the weather starts in %d, but the load in %d; a typical meteorological year does not match the load: choose none", files[0].name, year, n.year)
 	}
 	n.out.Weather = weather
 	return nil
 }
 
-// each reads one building after the other.
+// each reads the buildings one at a time.
 func (n *nrelStock) each(emit func(series.Meter, []string) error) error {
 	faulty := 0
 	for i, s := range n.buildings {
@@ -454,7 +454,7 @@ func (n *nrelStock) each(emit func(series.Meter, []string) error) error {
 		}
 		meters, err := l.builder.Meters()
 		if err == nil && len(meters) == 0 {
-			err = errors.New("there are no rows")
+			err = errors.New("the file has no rows")
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -478,7 +478,7 @@ func (n *nrelStock) each(emit func(series.Meter, []string) error) error {
 		}
 	}
 	if faulty > 0 {
-		n.out.note("%d of %d buildings have rows that contradict each other or lie between two intervals; they were dropped", faulty, len(n.buildings))
+		n.out.note("%d of %d buildings have rows that contradict each other or are between two steps; these rows were dropped", faulty, len(n.buildings))
 	}
 	return nil
 }

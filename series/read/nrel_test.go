@@ -11,7 +11,7 @@ import (
 	"loadstar/series"
 )
 
-// nrelRow is a row of a time series as it is published, but for a hundred columns.
+// nrelRow is a row of a published time series, without its hundred other columns.
 type nrelRow struct {
 	Building int64   `parquet:"bldg_id"`
 	Time     int64   `parquet:"timestamp,timestamp(microsecond:local)"`
@@ -19,8 +19,8 @@ type nrelRow struct {
 	Total    float64 `parquet:"out.electricity.total.energy_consumption"`
 }
 
-// nrelYear is a day and a bit of a building from the start of 2018, in quarters: the
-// value is the number of the row.
+// nrelYear returns 25 hours of a building from the start of 2018, in quarters of an hour.
+// The value is the row number.
 func nrelYear(t *testing.T, building int64) []byte {
 	t.Helper()
 	var rows []nrelRow
@@ -55,13 +55,13 @@ func TestNREL(t *testing.T) {
 	if in.Interval != 15*time.Minute || !in.Generated || in.Meters != 2 || len(meters) != 2 {
 		t.Errorf("%+v", in)
 	}
-	// Denver is two hours behind Eastern Standard Time: rows 0 to 7 were moved. Row 8
-	// is what ended at 02:15 EST, from local midnight on, 07:00 UTC.
+	// Denver is two hours behind Eastern Standard Time, so rows 0 to 7 were moved. Row 8
+	// ends at 02:15 EST and starts at local midnight, 07:00 UTC.
 	m := meters[0]
 	if m.ID != "7" || time.Unix(m.Start, 0).UTC().Format(time.RFC3339) != "2018-01-01T07:00:00Z" || len(m.Load) != 92 || m.Load[0] != 4*8 || m.Load[91] != 4*99 {
 		t.Errorf("%s starts at %s with %v", m.ID, time.Unix(m.Start, 0).UTC(), m.Load)
 	}
-	if notes != "left out the first 2h0m0s of each building, which were moved there from the end of the year" {
+	if notes != "left out the first 2h0m0s of each building because the publisher moved them there from the end of the year" {
 		t.Errorf("notes %s", notes)
 	}
 	if !slices.Equal(in.StaticNames, []string{"floor_area", "wall_area", "window_area"}) || !slices.Equal(in.LabelNames, []string{"building_type", "state", "county"}) {
@@ -70,11 +70,11 @@ func TestNREL(t *testing.T) {
 	if want := []float32{92.90304, 500, 50}; !slices.Equal(m.Static, want) || !slices.Equal(labels[0], []string{"Hospital", "CO", "G0800310"}) {
 		t.Errorf("%v, %v", m.Static, labels[0])
 	}
-	// A building that stands for several counties is in none.
+	// A building that represents several counties has no county label.
 	if want := []float32{185.80608, 600, float32(math.NaN())}; !slices.Equal(meters[1].Static[:2], want[:2]) || !series.Missing(meters[1].Static[2]) || labels[1][2] != "" {
 		t.Errorf("%v, %v", meters[1].Static, labels[1])
 	}
-	// The weather's first hour is from local midnight, and holds for four quarters.
+	// The first hour of the weather starts at local midnight and applies to four quarters.
 	w := in.Weather
 	if w.Start != m.Start || !slices.Equal(w.Names, []string{"temperature", "wind", "humidity", "solar"}) ||
 		!slices.Equal(w.Column("temperature"), []float32{-5.6, -5.6, -5.6, -5.6, -6, -6, -6, -6}) || w.Column("solar")[4] != 1 {
@@ -89,15 +89,15 @@ func TestNRELVariants(t *testing.T) {
 		return in, meters, notes, err
 	}
 	building := inMemory("7-0.parquet", nrelYear(t, 7))
-	// Labels in local standard time need no hours moved.
+	// With labels in local standard time, no hours were moved.
 	_, meters, notes, err := open(NREL{Zone: "America/Denver", LocalLabels: true}, building)
 	if err != nil || time.Unix(meters[0].Start, 0).UTC().Format(time.RFC3339) != "2018-01-01T07:00:00Z" || len(meters[0].Load) != 100 {
 		t.Errorf("%v, %v", meters, err)
 	}
-	if notes != "there is no metadata of these buildings: no areas\nthere is no weather" {
+	if notes != "there is no metadata for these buildings, so their areas are unknown\nthere is no weather file" {
 		t.Errorf("notes %s", notes)
 	}
-	// In the east nothing was moved.
+	// In Eastern time, no hours were moved.
 	if _, meters, _, err = open(NREL{Zone: "America/New_York"}, building); err != nil || len(meters[0].Load) != 100 || meters[0].Load[0] != 0 {
 		t.Errorf("%v, %v", meters, err)
 	}
@@ -105,7 +105,7 @@ func TestNRELVariants(t *testing.T) {
 	if _, meters, _, err = open(NREL{Zone: "America/New_York", Column: "out.electricity.heating.energy_consumption"}, building); err != nil || meters[0].Load[5] != -4 {
 		t.Errorf("%v, %v", meters, err)
 	}
-	// ResStock's names, in square feet, and buildings known by their column.
+	// ResStock's names, in square feet, and building numbers from the column.
 	in, meters, notes, err := open(NREL{Zone: "America/New_York"}, inMemory("some.parquet", nrelYear(t, 7)), inMemory("other.parquet", nrelYear(t, 10)), inMemory("meta.csv", nrelResStock))
 	if err != nil || meters[0].ID != "7" || !slices.Equal(in.StaticNames, []string{"floor_area", "wall_area", "window_area", "roof_area"}) || meters[0].Static[1] != 9.290304 {
 		t.Errorf("%v, %v", meters, err)
@@ -113,7 +113,7 @@ func TestNRELVariants(t *testing.T) {
 	if !strings.Contains(notes, "1 of 2 buildings have no metadata") || !series.Missing(meters[1].Static[0]) {
 		t.Errorf("notes %s", notes)
 	}
-	// The metadata of the upgrade that the time series are of.
+	// The metadata must be from the same upgrade as the time series.
 	upgraded := "bldg_id,upgrade,in.sqft\n7,0,1000\n7,10,2000\n"
 	if _, meters, _, err = open(NREL{Zone: "America/New_York"}, inMemory("7-10.parquet", nrelYear(t, 7)), inMemory("meta.csv", upgraded)); err != nil || meters[0].Static[0] != 185.80608 {
 		t.Errorf("%v, %v", meters, err)
@@ -132,17 +132,17 @@ func TestNRELVariants(t *testing.T) {
 		files []source
 		want  string
 	}{
-		{NREL{}, []source{building}, "the zone of the buildings is missing"},
-		{NREL{Zone: "Denver"}, []source{building}, `zone "Denver" is not known`},
-		{NREL{Zone: "UTC"}, []source{inMemory("x.csv", nrelMetadata)}, "there is no time series among 1 files"},
-		{NREL{Zone: "UTC", Column: "out.x"}, []source{building}, "a table with columns timestamp and out.x"},
-		{NREL{Zone: "UTC"}, []source{building, inMemory("7-1.parquet", nrelYear(t, 7))}, "time series of upgrades 0 and 1; import them one by one"},
-		{NREL{Zone: "UTC"}, []source{building, inMemory("copy.parquet", nrelYear(t, 7))}, "7-0.parquet and copy.parquet are of the same building, 7"},
-		{NREL{Zone: "UTC"}, []source{building, weather(2018), weather(2019)}, "weather of several counties, but a dataset has one for all meters: choose among G2018.csv, G2019.csv, or none"},
-		{NREL{Zone: "UTC"}, []source{building, weather(1997)}, "the weather begins in 1997, the load in 2018"},
+		{NREL{}, []source{building}, "the buildings' time zone is missing"},
+		{NREL{Zone: "Denver"}, []source{building}, `zone "Denver" is unknown`},
+		{NREL{Zone: "UTC"}, []source{inMemory("x.csv", nrelMetadata)}, "found no time series in 1 files"},
+		{NREL{Zone: "UTC", Column: "out.x"}, []source{building}, "want a table with columns timestamp and out.x"},
+		{NREL{Zone: "UTC"}, []source{building, inMemory("7-1.parquet", nrelYear(t, 7))}, "time series are from upgrades 0 and 1; import them separately"},
+		{NREL{Zone: "UTC"}, []source{building, inMemory("copy.parquet", nrelYear(t, 7))}, "7-0.parquet and copy.parquet are for the same building, 7"},
+		{NREL{Zone: "UTC"}, []source{building, weather(2018), weather(2019)}, "weather files for several counties, but all meters of a dataset share one: choose G2018.csv, G2019.csv, or none"},
+		{NREL{Zone: "UTC"}, []source{building, weather(1997)}, "the weather starts in 1997, but the load in 2018"},
 		{NREL{Zone: "UTC"}, []source{building, inMemory("meta.csv", "bldg_id,in.sqft\n7,many\n")}, `line 2: building 7: floor_area: "many" is not a number`},
-		{NREL{Zone: "UTC"}, []source{inMemory("7-0.csv", "timestamp,"+NRELColumn+"\n2018-01-01 00:15,1\n")}, "there are not two rows"},
-		{NREL{Zone: "UTC"}, []source{inMemory("house.csv", "timestamp,"+NRELColumn+"\n2018-01-01 00:15,1\n")}, "which building is it?"},
+		{NREL{Zone: "UTC"}, []source{inMemory("7-0.csv", "timestamp,"+NRELColumn+"\n2018-01-01 00:15,1\n")}, "no meter has two rows"},
+		{NREL{Zone: "UTC"}, []source{inMemory("house.csv", "timestamp,"+NRELColumn+"\n2018-01-01 00:15,1\n")}, "cannot tell which building this is"},
 	} {
 		if _, _, _, err := open(c.n, c.files...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %s", err, c.want)

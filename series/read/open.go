@@ -12,7 +12,7 @@ import (
 	"loadstar/series"
 )
 
-// usualNames are what columns are called where a description does not say.
+// usualNames are the column names to look for if a description does not name a column.
 var usualNames = map[string][]string{
 	"meter":       {"meter_id", "unique_id", "meter", "id", "client"},
 	"time":        {"timestamp", "ds", "time", "datetime", "date_time", "date"},
@@ -28,15 +28,15 @@ var usualNames = map[string][]string{
 	"roof_area":   {"roof_area", "roof_area_m2"},
 }
 
-// weatherNames and staticNames are the columns that are taken where they are
-// found, in this order.
+// weatherNames and staticNames are the columns that are read if a table has them, in this
+// order.
 var (
 	weatherNames = []string{"temperature", "wind", "humidity", "solar", "holiday"}
 	staticNames  = []string{"floor_area", "wall_area", "window_area", "roof_area"}
 )
 
-// Open reads the dataset that a description describes. Root is where shared data
-// lies; if it is empty, the environment says so.
+// Open reads the dataset that a description describes. Root is the folder of shared data
+// for rooted descriptions; if it is empty, Open uses the environment variable RootEnv.
 func Open(d *Description, root string) (*series.Dataset, error) {
 	var in inputs
 	for _, f := range []struct {
@@ -89,8 +89,8 @@ func (d *Description) read(in inputs) (*series.Dataset, error) {
 	return series.NewDataset(out, meters)
 }
 
-// readMeters reads the table of meters: the static values of those that it is
-// filtered to.
+// readMeters reads the table of meters. It returns the names of the static values, and
+// the values of each meter that passes the filter.
 func (d *Description) readMeters(files []source) (names []string, statics map[string][]float32, err error) {
 	statics = map[string][]float32{}
 	for i, s := range files {
@@ -104,7 +104,7 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 			for _, name := range slices.Sorted(maps.Keys(d.Meters.Where)) {
 				c := slices.Index(t.columns(), name)
 				if c < 0 {
-					return fmt.Errorf("where: there is no column %s; there are %s", name, list(t))
+					return fmt.Errorf("where: there is no column %s; the columns are %s", name, list(t))
 				}
 				columns, filter = append(columns, c), append(filter, d.Meters.Where[name])
 			}
@@ -115,7 +115,7 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 			if i == 0 {
 				names = found
 			} else if !slices.Equal(names, found) {
-				return errors.New("its columns differ from those of the file before")
+				return errors.New("its columns differ from those of the previous file")
 			}
 			return t.each(append(columns, values...), func(cells []cell) error {
 				id := string(cells[0].name())
@@ -128,7 +128,7 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 					}
 				}
 				if statics[id] != nil {
-					return fmt.Errorf("meter %s is there twice", id)
+					return fmt.Errorf("meter %s appears twice", id)
 				}
 				row := make([]float32, len(names))
 				for i := range row {
@@ -147,7 +147,7 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 		}
 	}
 	if len(statics) == 0 {
-		return nil, nil, fmt.Errorf("meters: no meter has %v", d.Meters.Where)
+		return nil, nil, fmt.Errorf("meters: no meter matches where: %v", d.Meters.Where)
 	}
 	return names, statics, nil
 }
@@ -187,7 +187,7 @@ func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]s
 	}
 	meters, err := l.builder.Meters()
 	if err == nil && len(meters) == 0 {
-		err = errors.New("no row belongs to a wanted meter and time")
+		err = errors.New("no row matches the selected meters and dates")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
@@ -195,7 +195,7 @@ func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]s
 	return meters, nil
 }
 
-// powerScale returns what to multiply a value in a unit with for kW.
+// powerScale returns the factor that converts a value in a unit to kW.
 func powerScale(unit string, interval time.Duration) float64 {
 	u := units[unit]
 	if u.energy {
@@ -204,7 +204,7 @@ func powerScale(unit string, interval time.Duration) float64 {
 	return u.kw
 }
 
-// loadReader reads load tables into a fleet.
+// loadReader reads load tables into a builder.
 type loadReader struct {
 	builder  *series.Builder
 	times    times
@@ -213,13 +213,13 @@ type loadReader struct {
 	wanted   func(id []byte) bool
 }
 
-// read reads a table. Columns are those of the time, the load and the meter; without
-// the last, all rows are the named meter's.
+// read reads a table. Columns are the time, the load and the meter. If the meter column is
+// absent, all rows belong to the meter called name.
 func (l *loadReader) read(in table, columns []int, name string) error {
 	clock := l.times.reader()
 	var (
 		id      []byte
-		current *series.MeterBuilder // nil if it is not wanted
+		current *series.MeterBuilder // nil if the meter is not wanted
 	)
 	enter := func(name []byte) {
 		if id, current = append(id[:0], name...), nil; l.wanted == nil || l.wanted(id) {
@@ -264,7 +264,7 @@ func (l *loadReader) read(in table, columns []int, name string) error {
 	})
 }
 
-// readWeather reads the weather table onto one grid, with the dataset's interval.
+// readWeather reads the weather table and converts it to the dataset's interval.
 func (d *Description) readWeather(files []source) (series.Weather, error) {
 	own, err := d.times()
 	if err != nil {
@@ -290,7 +290,7 @@ func (d *Description) readWeather(files []source) (series.Weather, error) {
 				return err
 			}
 			if len(names) == 0 {
-				return fmt.Errorf("which columns are %s? there are %s; name some under columns", strings.Join(weatherNames, ", "), list(t))
+				return fmt.Errorf("found none of the columns %s; the columns are %s; name some under columns", strings.Join(weatherNames, ", "), list(t))
 			}
 			return w.read(t, timeColumn, names, columns)
 		})
@@ -318,13 +318,13 @@ func (w *weatherReader) read(t table, timeColumn int, names []string, columns []
 	if w.builder == nil {
 		w.names, w.builder = names, series.NewBuilder(w.times.interval)
 	} else if !slices.Equal(w.names, names) {
-		return errors.New("its columns differ from those of the file before")
+		return errors.New("its columns differ from those of the previous file")
 	}
 	clock := w.times.reader()
 	return t.each(append([]int{timeColumn}, columns...), func(cells []cell) error {
 		at, err := clock.instant(&cells[0])
 		if errors.Is(err, errNonexistent) {
-			return fmt.Errorf("%w; is the weather in standard time or in UTC? (clock: standard, or zone: UTC under weather)", err)
+			return fmt.Errorf("%w; if the weather is in standard time or UTC, set clock: standard or zone: UTC under weather", err)
 		}
 		if err != nil {
 			return err
@@ -345,26 +345,26 @@ func (w *weatherReader) read(t table, timeColumn int, names []string, columns []
 	})
 }
 
-// weather returns what was read, on steps of the given interval, which is that of
-// the tables or a part of it. There is one weather for all meters and nobody to look
-// at its faults, so they are errors.
+// weather returns the weather with the given interval, which must divide the interval of
+// the tables. All meters share the weather and no check reports its faults, so faults are
+// errors.
 func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) {
 	columns, err := w.builder.Meters()
 	if err != nil {
 		return series.Weather{}, err
 	}
 	if len(columns) == 0 {
-		return series.Weather{}, errors.New("no row is within the time that is read")
+		return series.Weather{}, errors.New("no row is within the selected dates")
 	}
 	out := series.Weather{Start: columns[0].Start, Names: w.names}
 	hold := int(w.times.interval / interval)
 	for _, c := range columns {
 		if c.Faults.OffGrid > 0 {
-			return out, fmt.Errorf("%d of %d rows are not whole intervals of %s apart; is that its interval? (interval: 1h under weather)",
+			return out, fmt.Errorf("%d of %d rows are not a whole number of intervals of %s apart; check interval under weather",
 				c.Faults.OffGrid, c.Faults.Rows, w.times.interval)
 		}
 		if c.Faults.Conflicts > 0 {
-			return out, fmt.Errorf("%d of %d rows give another %s for a time that has one; are its files of one place?", c.Faults.Conflicts, c.Faults.Rows, c.ID)
+			return out, fmt.Errorf("%d of %d rows contradict an earlier %s for the same time; are all files from the same place?", c.Faults.Conflicts, c.Faults.Rows, c.ID)
 		}
 		values := c.Load
 		if hold > 1 {
@@ -380,12 +380,12 @@ func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) 
 	return out, nil
 }
 
-// column returns the number of the column that holds what we call name.
+// column returns the index of the column for one of our names.
 func (t *Table) column(in table, name string) (int, error) {
 	if theirs, ok := t.Columns[name]; ok {
 		c, err := find(in, theirs, false)
 		if err == nil && c < 0 {
-			err = fmt.Errorf("there is no column %s for %s; there are %s", theirs, name, list(in))
+			err = fmt.Errorf("there is no column %s for %s; the columns are %s", theirs, name, list(in))
 		}
 		return c, err
 	}
@@ -394,10 +394,10 @@ func (t *Table) column(in table, name string) (int, error) {
 			return c, err
 		}
 	}
-	return -1, fmt.Errorf("which column is the %s? there are %s; name it under columns", name, list(in))
+	return -1, fmt.Errorf("found no %s column; the columns are %s; name it under columns", name, list(in))
 }
 
-// find returns the number of the column with a name, -1 if there is none.
+// find returns the index of the column with a name, or -1 if there is none.
 func find(in table, name string, anyCase bool) (int, error) {
 	found := -1
 	for i, c := range in.columns() {
@@ -405,15 +405,15 @@ func find(in table, name string, anyCase bool) (int, error) {
 			continue
 		}
 		if found >= 0 {
-			return -1, fmt.Errorf("two columns are called %s", name)
+			return -1, fmt.Errorf("two columns are named %s", name)
 		}
 		found = i
 	}
 	return found, nil
 }
 
-// numbers returns those of the usual names that the table has, and all others that
-// the description gives it, with their columns.
+// numbers returns the names and indexes of the numeric columns to read: the usual ones
+// that the table has, and all others that the description names.
 func (t *Table) numbers(in table, usual []string) (names []string, columns []int, err error) {
 	for _, name := range slices.Concat(usual, extraNames(t.Columns, usual)) {
 		c, err := t.column(in, name)
@@ -428,7 +428,7 @@ func (t *Table) numbers(in table, usual []string) (names []string, columns []int
 	return names, columns, nil
 }
 
-// extraNames returns the names that a description adds to the usual ones.
+// extraNames returns the names in a description that are not among the usual ones.
 func extraNames(columns map[string]string, usual []string) []string {
 	var extra []string
 	for name := range columns {
@@ -440,10 +440,10 @@ func extraNames(columns map[string]string, usual []string) []string {
 	return extra
 }
 
-// list names a table's columns in an error.
+// list formats a table's column names for an error message.
 func list(in table) string { return shorten(in.columns(), 20) }
 
-// shorten joins names, but not more than most of them.
+// shorten joins the names, at most the given number of them.
 func shorten(names []string, most int) string {
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)

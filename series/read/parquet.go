@@ -16,15 +16,14 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// What a page may claim to hold: it is allocated before it is read. Whole row groups
-// in one page are usual for columns that hardly change.
+// Limits for the size that a page header states, because the page is allocated before it
+// is read. Pages that contain a whole row group are common for columns that hardly change.
 const (
 	maxPageBytes  = 1 << 29
 	maxPageValues = 1 << 26
 )
 
-// parquetTable reads the wanted columns of a Parquet file side by side, a page at a
-// time.
+// parquetTable reads the wanted columns of a Parquet file in parallel, a page at a time.
 type parquetTable struct {
 	r      io.ReaderAt
 	size   int64
@@ -32,17 +31,17 @@ type parquetTable struct {
 	leaves []leaf
 }
 
-// leaf is a column that holds values.
+// leaf is a column with values.
 type leaf struct {
 	name  string
 	node  parquet.Node
-	lists bool // a row may have any number of values
+	lists bool // a row may have several values
 }
 
 func newParquet(r io.ReaderAt, size int64) (*parquetTable, error) {
 	t := &parquetTable{r: r, size: size}
 	err := guard(func() error {
-		// The footer's length is checked first: parquet-go allocates what it says.
+		// Check the footer's length first, because parquet-go allocates that many bytes.
 		var tail [8]byte
 		if _, err := r.ReadAt(tail[:], size-8); err != nil {
 			return err
@@ -59,21 +58,21 @@ func newParquet(r io.ReaderAt, size int64) (*parquetTable, error) {
 		for _, path := range t.file.Schema().Columns() {
 			c, ok := t.file.Schema().Lookup(path...)
 			if !ok {
-				return fmt.Errorf("column %s has no schema", strings.Join(path, "."))
+				return fmt.Errorf("column %s is not in the schema", strings.Join(path, "."))
 			}
 			t.leaves = append(t.leaves, leaf{strings.Join(path, "."), c.Node, c.MaxRepetitionLevel > 0})
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("not a whole Parquet file: %w", cutOff(err))
+		return nil, fmt.Errorf("the Parquet file is incomplete or damaged: %w", cutOff(err))
 	}
 	return t, nil
 }
 
-// guard turns a panic into an error. parquet-go panics on some damaged files, where
-// what it has read contradicts itself; fuzzing finds new ones with every version.
-// f must not call back into our code.
+// guard turns a panic into an error. parquet-go panics on some damaged files with
+// contradictory contents, and fuzzing finds new cases in every version. f must not call
+// back into our code, whose panics must not be hidden.
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -95,7 +94,7 @@ func (t *parquetTable) each(wanted []int, f func(cells []cell) error) error {
 	convert := make([]func(*parquet.Value) cell, len(wanted))
 	for i, c := range wanted {
 		if t.leaves[c].lists {
-			return fmt.Errorf("column %s holds lists; one value in each row is wanted", t.leaves[c].name)
+			return fmt.Errorf("column %s contains lists; want one value per row", t.leaves[c].name)
 		}
 		err := guard(func() (err error) {
 			convert[i], err = converter(t.leaves[c].node.Type())
@@ -130,7 +129,7 @@ func (t *parquetTable) each(wanted []int, f func(cells []cell) error) error {
 	return nil
 }
 
-// eachRow goes through a row group.
+// eachRow calls f for every row of a row group.
 func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parquet.Value) cell, f func(cells []cell) error) error {
 	cells := make([]cell, len(columns))
 	for range rows {
@@ -153,8 +152,8 @@ func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parqu
 	return nil
 }
 
-// checkPages walks through the headers of a column chunk's pages, so that nothing
-// is allocated for a page that is not there.
+// checkPages checks the page headers of a column chunk, so that no memory is allocated for
+// a page that is not in the file.
 func (t *parquetTable) checkPages(meta *format.ColumnMetaData) error {
 	start := meta.DataPageOffset
 	if meta.DictionaryPageOffset != 0 {
@@ -184,7 +183,7 @@ func (t *parquetTable) checkPages(meta *format.ColumnMetaData) error {
 			n = int64(h.DictionaryPageHeader.V.NumValues)
 		}
 		if n < 0 || n > maxPageValues || h.UncompressedPageSize < 0 || h.UncompressedPageSize > maxPageBytes {
-			return fmt.Errorf("a page says that it holds %d values in %d bytes", n, h.UncompressedPageSize)
+			return fmt.Errorf("a page header states %d values in %d bytes, which is not plausible", n, h.UncompressedPageSize)
 		}
 		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > left {
 			return io.ErrUnexpectedEOF
@@ -196,7 +195,7 @@ func (t *parquetTable) checkPages(meta *format.ColumnMetaData) error {
 	return nil
 }
 
-// columnReader yields a column's values one at a time.
+// columnReader reads a column's values one at a time.
 type columnReader struct {
 	pages  parquet.Pages
 	page   parquet.Page
@@ -246,13 +245,13 @@ func (c *columnReader) close() {
 	}
 }
 
-// converter returns what turns a column's values, which are not null, into cells.
+// converter returns a function that converts a column's non-null values to cells.
 func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
 	if l := t.LogicalType(); l != nil {
 		switch l := l.Value.(type) {
 		case *format.TimestampType:
 			if l.Unit.Value == nil {
-				return nil, errors.New("its times have no unit")
+				return nil, errors.New("its timestamps have no unit")
 			}
 			return timestamp(int64(time.Second/l.Unit.Value.Duration()), !l.IsAdjustedToUTC), nil
 		case *format.DateType:
@@ -276,7 +275,7 @@ func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
 				return func(v *parquet.Value) cell { return integerCell(int64(v.Uint32())) }, nil
 			}
 		case *format.TimeType:
-			return nil, errors.New("it holds times of day; a date and time is wanted")
+			return nil, errors.New("it contains times of day; want a date and time")
 		}
 	}
 	switch t.Kind() {
@@ -297,8 +296,8 @@ func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
 		return func(v *parquet.Value) cell { return numberCell(v.Double()) }, nil
 	case parquet.Int96:
 		return func(v *parquet.Value) cell {
-			// Nanoseconds of the day and days since the Julian epoch, as older
-			// writers stored times; without a zone.
+			// Older writers store times as nanoseconds of the day and Julian day, without
+			// a zone.
 			x := v.Int96()
 			nanos := int64(x[1])<<32 | int64(x[0])
 			day := int64(x[2]) - 2440588
@@ -308,7 +307,8 @@ func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
 	return func(v *parquet.Value) cell { return textCell(v.ByteArray()) }, nil
 }
 
-// timestamp returns the converter of a count of fractions of a second.
+// timestamp returns the converter for timestamps with the given number of units per
+// second.
 func timestamp(perSecond int64, local bool) func(*parquet.Value) cell {
 	return func(v *parquet.Value) cell {
 		s, rest := v.Int64()/perSecond, v.Int64()%perSecond
@@ -319,10 +319,10 @@ func timestamp(perSecond int64, local bool) func(*parquet.Value) cell {
 	}
 }
 
-// decimal returns the converter of numbers that are stored without their point.
+// decimal returns the converter for decimals, which are stored as scaled integers.
 func decimal(kind parquet.Kind, scale int) (func(*parquet.Value) cell, error) {
 	if scale < 0 || scale > 60 {
-		return nil, fmt.Errorf("it has %d digits behind the point", scale)
+		return nil, fmt.Errorf("it has %d decimal places; want 0 to 60", scale)
 	}
 	unit := math.Pow10(scale)
 	switch kind {

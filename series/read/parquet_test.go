@@ -18,7 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// parquetFile writes rows as Parquet.
+// parquetFile returns a Parquet file with the rows.
 func parquetFile[T any](t testing.TB, rows []T, options ...parquet.WriterOption) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -41,7 +41,7 @@ func openParquet(t testing.TB, d *Description, files ...[]byte) (*series.Dataset
 	return d.read(in)
 }
 
-// start is a local midnight in Berlin, an hour before UTC's.
+// start is local midnight in Berlin, one hour before midnight UTC.
 var start = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func hours[T any](n int, row func(i int, at time.Time) T) []T {
@@ -141,7 +141,7 @@ type row struct {
 	Y  *float64 `parquet:"load_kw,optional"`
 }
 
-// rows are n hours of 3 meters, with every seventh value null.
+// rows returns n hours of 3 meters, with every seventh value null.
 func rows(n int) (rows []row) {
 	for m := range 3 {
 		for i := range n {
@@ -156,7 +156,8 @@ func rows(n int) (rows []row) {
 	return rows
 }
 
-// Files of several row groups and pages, in each compression, hold the same.
+// TestParquetLayouts reads the same rows from files with several row groups and pages, in
+// every compression.
 func TestParquetLayouts(t *testing.T) {
 	const n = 3000
 	for _, codec := range []compress.Codec{&uncompressed.Codec{}, &snappy.Codec{}, &gzip.Codec{}, &zstd.Codec{}} {
@@ -219,13 +220,13 @@ func TestParquetErrors(t *testing.T) {
 		file []byte
 		want string
 	}{
-		{"cut off", whole[:len(whole)/2], "not a whole Parquet file: the file is cut off"},
-		{"magic only", whole[:4], "not a whole Parquet file"},
-		{"nothing in it", parquetFile[row](t, nil), "no row belongs"},
-		{"lists", parquetFile(t, []lists{{"a", "2020-01-01", []float64{1, 2}}}), "which column is the load? there are meter_id, timestamp, load_kw.list.element"},
-		{"epoch", parquetFile(t, []number{{"a", 1577836800, 1}}), "row 1: time 1577836800 is a number; a date and time is wanted"},
-		{"half a second", parquetFile(t, []fraction{{"a", 1577836800500, 1}}), "row 1: time 2020-01-01 00:00:00 is followed by a fraction"},
-		{"before 1970", parquetFile(t, []fraction{{"a", -1, 1}}), "1969-12-31 23:59:59 is followed by a fraction"},
+		{"truncated", whole[:len(whole)/2], "the Parquet file is incomplete or damaged: the file is truncated"},
+		{"magic only", whole[:4], "the Parquet file is incomplete or damaged"},
+		{"no rows", parquetFile[row](t, nil), "no row matches"},
+		{"lists", parquetFile(t, []lists{{"a", "2020-01-01", []float64{1, 2}}}), "found no load column; the columns are meter_id, timestamp, load_kw.list.element"},
+		{"epoch", parquetFile(t, []number{{"a", 1577836800, 1}}), "row 1: time 1577836800 is a number; want a date and time"},
+		{"half a second", parquetFile(t, []fraction{{"a", 1577836800500, 1}}), "row 1: time 2020-01-01 00:00:00 has a fraction"},
+		{"before 1970", parquetFile(t, []fraction{{"a", -1, 1}}), "1969-12-31 23:59:59 has a fraction"},
 		{"far away", parquetFile(t, []fraction{{"a", 1 << 62 / 1000 * 1000, 1}}), "is not from 1971 to 2199"},
 		{"null time", parquetFile(t, []struct {
 			ID string  `parquet:"meter_id"`
@@ -237,8 +238,8 @@ func TestParquetErrors(t *testing.T) {
 			DS int64   `parquet:"timestamp,timestamp(millisecond)"`
 			Y  float64 `parquet:"load_kw"`
 		}{{nil, 1577836800000, 1}}), "row 1: the meter is missing"},
-		{"infinite", parquetFile(t, []row{{"a", 1577836800000, &inf}}), "row 1: load: +Inf is not a number to count with"},
-		{"a time for a load", parquetFile(t, []swapped{{"a", "2020-01-01", 1}}), "a time stands where a number is wanted"},
+		{"infinite", parquetFile(t, []row{{"a", 1577836800000, &inf}}), "row 1: load: +Inf is not a finite number"},
+		{"a time for a load", parquetFile(t, []swapped{{"a", "2020-01-01", 1}}), "want a number, found a time"},
 	} {
 		if _, err := openParquet(t, describe(t), c.file); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %s", c.name, err, c.want)
@@ -246,7 +247,8 @@ func TestParquetErrors(t *testing.T) {
 	}
 }
 
-// Where a byte is wrong, there is an error or another value, but no panic.
+// TestParquetDamage changes single bytes: the result may be an error or a wrong value, but
+// not a panic.
 func TestParquetDamage(t *testing.T) {
 	for _, codec := range []compress.Codec{&uncompressed.Codec{}, &zstd.Codec{}} {
 		whole := parquetFile(t, rows(40), parquet.Compression(codec))
@@ -254,18 +256,18 @@ func TestParquetDamage(t *testing.T) {
 			for _, flip := range []byte{0x01, 0x80, 0xff} {
 				damaged := bytes.Clone(whole)
 				damaged[i] ^= flip
-				openParquet(t, describe(t), damaged) // any answer will do
+				openParquet(t, describe(t), damaged) // any result is allowed
 			}
 		}
 		for i := range whole {
 			if _, err := openParquet(t, describe(t), whole[:i]); err == nil {
-				t.Errorf("%d of %d bytes are taken for the whole", i, len(whole))
+				t.Errorf("no error for the first %d of %d bytes", i, len(whole))
 			}
 		}
 	}
 }
 
-// What a page claims is not allocated.
+// TestParquetClaims checks that a size in the metadata is not trusted.
 func TestParquetClaims(t *testing.T) {
 	type flat struct {
 		ID string `parquet:"meter_id"`
@@ -279,7 +281,7 @@ func TestParquetClaims(t *testing.T) {
 		meta.TotalCompressedSize = 1 << 40
 		return t.each([]int{0}, func([]cell) error { return nil })
 	})
-	if err == nil || !strings.Contains(err.Error(), "the file is cut off") {
+	if err == nil || !strings.Contains(err.Error(), "the file is truncated") {
 		t.Error(err)
 	}
 }

@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// Survey is what the files of a folder show by themselves.
+// Survey is what Look finds in a folder.
 type Survey struct {
-	// Description has no zone, clock and stamp, which cannot be seen, and no unit
-	// if the name of the load's column does not end in one.
+	// Description has no zone, clock and stamp, because the files do not show them, and no
+	// unit unless the name of the load column contains one.
 	Description *Description
-	// Zoned says that times carry an offset.
+	// Zoned means that times have a UTC offset.
 	Zoned bool
-	// Left are the files that are none of a dataset's tables.
+	// Left are the files that were not recognised as tables of the dataset.
 	Left []string
 }
 
-// Hints say what Look need not find out. Files are relative to the folder, and may be
+// Hints are facts that Look need not detect. Files are relative to the folder, and may be
 // patterns.
 type Hints struct {
 	Load, Weather, Meters []string
-	// Columns are those of the load table that have other than usual names.
+	// Columns names the columns of the load table that do not have usual names.
 	Columns  map[string]string
 	Interval time.Duration
 }
 
-// moreNames are what columns are called besides, less surely than usualNames: a
-// description names them.
+// moreNames are further column names that Look recognises. They are less reliable than
+// usualNames, so the description names these columns explicitly.
 var moreNames = map[string][]string{
 	"meter": {
 		"meterid", "meter_no", "meter_number", "household", "household_id", "house", "house_id", "home", "home_id",
@@ -49,10 +49,10 @@ var moreNames = map[string][]string{
 	"solar":       {"ghi", "solar_radiation", "global_radiation", "irradiance"},
 }
 
-// unitInName finds a unit at the end of a name or before what is put in brackets.
+// unitInName finds a unit that is a word of its own in a column name.
 var unitInName = regexp.MustCompile(`(?i)(?:^|[^a-z])(kwh|mwh|wh|kw|mw|w)(?:$|[^a-z])`)
 
-// unitOf returns the unit in a column's name, or nothing.
+// unitOf returns the unit in a column's name, or an empty string.
 func unitOf(column string) string {
 	if m := unitInName.FindStringSubmatch(column); m != nil {
 		for _, u := range Units() {
@@ -64,7 +64,7 @@ func unitOf(column string) string {
 	return ""
 }
 
-// Look finds the tables of a folder, the columns and the interval.
+// Look finds the tables in a folder, their columns and the interval.
 func Look(dir string, h Hints) (*Survey, error) {
 	paths, err := folder(dir, ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet")
 	if err != nil {
@@ -79,7 +79,7 @@ func Look(dir string, h Hints) (*Survey, error) {
 	return l.survey, l.finish()
 }
 
-// looker goes through the files of a folder.
+// looker examines the files of a folder.
 type looker struct {
 	dir                   string
 	hints                 Hints
@@ -89,11 +89,12 @@ type looker struct {
 	intervals             map[time.Duration][]string
 	weatherColumns        map[string]string
 	weatherStep           time.Duration
-	seen                  []string // the columns of files that were left
+	seen                  []string // the columns of the files that were not recognised
 }
 
-// kind says what a hint makes of a file: load, weather, meters, nothing if hints are for
-// other files of that kind, or ? if there is no hint.
+// kind returns the kind of a file according to the hints: load, weather or meters. It
+// returns an empty string if the hints name the files of all kinds, but not this one, and
+// ? if the columns must decide.
 func (l *looker) kind(path string) string {
 	hinted := map[string]bool{}
 	for _, k := range []struct {
@@ -113,7 +114,7 @@ func (l *looker) kind(path string) string {
 	return "?"
 }
 
-// look tells what a file is by its columns.
+// look classifies a file by its columns.
 func (l *looker) look(path string) error {
 	name, err := filepath.Rel(l.dir, path)
 	if err != nil {
@@ -152,7 +153,7 @@ func (l *looker) look(path string) error {
 	return err
 }
 
-// find returns the name of the column that holds what we call name, or nothing.
+// find returns the file's name of the column for one of our names, or an empty string.
 func (l *looker) find(t table, name string) string {
 	if theirs := l.hints.Columns[name]; theirs != "" {
 		if theirs == MeterIsFile || slices.Contains(t.columns(), theirs) {
@@ -166,7 +167,7 @@ func (l *looker) find(t table, name string) string {
 		}
 	}
 	if name == "load" {
-		// One column that has a unit in its name will be it.
+		// If exactly one column has a unit in its name, take that one.
 		var with []string
 		for _, c := range t.columns() {
 			if unitOf(c) != "" {
@@ -180,11 +181,11 @@ func (l *looker) find(t table, name string) string {
 	return ""
 }
 
-// addLoad takes a file for a load table.
+// addLoad adds a file as a load table.
 func (l *looker) addLoad(t table, name string, names map[string]string) error {
 	for _, ours := range []string{"time", "load"} {
 		if names[ours] == "" {
-			return fmt.Errorf("which column is the %s? there are %s", ours, list(t))
+			return fmt.Errorf("found no %s column; the columns are %s", ours, list(t))
 		}
 	}
 	if names["meter"] == "" {
@@ -196,7 +197,7 @@ func (l *looker) addLoad(t table, name string, names map[string]string) error {
 		l.survey.Description.Unit = unitOf(names["load"])
 		l.survey.Zoned = true
 	} else if !maps.Equal(l.columns, columns) {
-		return fmt.Errorf("its columns differ from those of %s, which is a load table too; say which files are", l.load[0])
+		return fmt.Errorf("its columns differ from those of %s, which is also a load table; choose the load files", l.load[0])
 	}
 	meter := -1
 	if columns["meter"] != MeterIsFile {
@@ -211,7 +212,7 @@ func (l *looker) addLoad(t table, name string, names map[string]string) error {
 	return nil
 }
 
-// unusual returns those of the columns that the reader would not find.
+// unusual returns the columns that Open would not find by their usual names.
 func unusual(t table, names map[string]string) map[string]string {
 	columns := map[string]string{}
 	for ours, theirs := range names {
@@ -222,7 +223,7 @@ func unusual(t table, names map[string]string) map[string]string {
 	return columns
 }
 
-// addWeather takes a file for a weather table.
+// addWeather adds a file as a weather table.
 func (l *looker) addWeather(t table, name string, names map[string]string) error {
 	step, _, err := commonStep(t, slices.Index(t.columns(), names["time"]), -1, time.UTC)
 	if err != nil {
@@ -233,11 +234,14 @@ func (l *looker) addWeather(t table, name string, names map[string]string) error
 	return nil
 }
 
-// sample reads the beginning of a load table: its interval, and whether times carry
-// an offset.
+// sample reads the beginning of a load table to find its interval, and whether its times
+// have a UTC offset.
 func (l *looker) sample(t table, timeColumn, meterColumn int) (time.Duration, error) {
 	step, _, err := commonStep(zoneWatcher{t, &l.survey.Zoned}, timeColumn, meterColumn, time.UTC)
-	if err != nil && l.hints.Interval != 0 && errors.Is(err, errNoStep) {
+	if errors.Is(err, errNoStep) {
+		if l.hints.Interval == 0 {
+			return 0, fmt.Errorf("%w; set the interval", err)
+		}
 		err = nil
 	}
 	if l.hints.Interval != 0 {
@@ -265,17 +269,17 @@ func (z zoneWatcher) each(wanted []int, f func(cells []cell) error) error {
 	})
 }
 
-// finish puts the description together.
+// finish assembles the description.
 func (l *looker) finish() error {
 	if len(l.load) == 0 {
-		return fmt.Errorf("%s has no load table, with columns for the time, the load and the meter; %s", l.dir, shorten(l.seen, 5))
+		return fmt.Errorf("%s contains no load table with columns for time, load and meter; %s", l.dir, shorten(l.seen, 5))
 	}
 	if len(l.intervals) > 1 {
 		var found []string
 		for _, step := range slices.Sorted(maps.Keys(l.intervals)) {
 			found = append(found, fmt.Sprintf("%s in %s", step, shorten(l.intervals[step], 3)))
 		}
-		return fmt.Errorf("the load tables have intervals of %s; say which files to take", strings.Join(found, ", "))
+		return fmt.Errorf("the load tables have different intervals: %s; choose the load files", strings.Join(found, ", "))
 	}
 	d := l.survey.Description
 	for step := range l.intervals {
@@ -294,7 +298,7 @@ func (l *looker) finish() error {
 	return nil
 }
 
-// durationName writes 15m instead of 15m0s.
+// durationName formats a duration as 15m instead of 15m0s.
 func durationName(d time.Duration) string {
 	s := d.String()
 	for _, zero := range []string{"m0s", "h0m"} {
@@ -305,7 +309,8 @@ func durationName(d time.Duration) string {
 	return s
 }
 
-// patterns returns the files, or one pattern for many that has no other match.
+// patterns returns the files, or for four or more of them a pattern that matches exactly
+// these files.
 func (l *looker) patterns(names []string) []string {
 	for i, n := range names {
 		names[i] = filepath.ToSlash(n)
@@ -327,12 +332,12 @@ func (l *looker) patterns(names []string) []string {
 	return []string{pattern}
 }
 
-// errNoStep says that a table is too short to see its interval.
-var errNoStep = errors.New("there are not two rows of a meter, so that the interval cannot be seen")
+// errNoStep means that a table is too short to show its interval.
+var errNoStep = errors.New("no meter has two rows, so the interval cannot be detected")
 
-// commonStep returns the time that mostly lies between a row and the next one of the
-// same meter, and the first row's time, from a table's beginning. Without a column for
-// it (-1), there is one meter.
+// commonStep reads the beginning of a table. It returns the most frequent time between two
+// consecutive rows of the same meter, and the time of the first row. If meterColumn is -1,
+// all rows belong to one meter.
 func commonStep(t table, timeColumn, meterColumn int, clock *time.Location) (step time.Duration, first int64, err error) {
 	const enough = 20000
 	var (

@@ -59,12 +59,12 @@ func TestLook(t *testing.T) {
 		{"one row", map[string]string{"1.csv": "meter_id,timestamp,load_kw\na,2020-01-01,1\n"}, Hints{Interval: time.Hour}, func(_ *Survey, d *Description) bool {
 			return d.Interval == "1h"
 		}, ""},
-		{"one row, and the interval?", map[string]string{"1.csv": "meter_id,timestamp,load_kw\na,2020-01-01,1\n"}, Hints{}, nil, "1.csv: there are not two rows of a meter"},
+		{"one row without an interval", map[string]string{"1.csv": "meter_id,timestamp,load_kw\na,2020-01-01,1\n"}, Hints{}, nil, "1.csv: no meter has two rows, so the interval cannot be detected; set the interval"},
 		{"other columns", map[string]string{"1.csv": load, "2.csv": strings.Replace(load, "load_kw", "usage", 1)}, Hints{}, nil, "2.csv: its columns differ from those of 1.csv"},
-		{"nothing to see", map[string]string{"1.csv": "a,b\n1,2\n"}, Hints{}, nil, "has no load table, with columns for the time, the load and the meter; 1.csv has a, b"},
-		{"a named file without", map[string]string{"1.csv": "meter_id,b\n1,2\n"}, Hints{Load: []string{"1.csv"}}, nil, "1.csv: which column is the time? there are meter_id, b"},
+		{"no known columns", map[string]string{"1.csv": "a,b\n1,2\n"}, Hints{}, nil, "contains no load table with columns for time, load and meter; 1.csv has a, b"},
+		{"a named file without a time", map[string]string{"1.csv": "meter_id,b\n1,2\n"}, Hints{Load: []string{"1.csv"}}, nil, "1.csv: found no time column; the columns are meter_id, b"},
 		{"times that cannot be read", map[string]string{"1.csv": "meter_id,timestamp,load_kw\na,1.1.2020 0:00,1\n"}, Hints{}, nil, "1.csv: line 2: time"},
-		{"no tables", map[string]string{"1.doc": ""}, Hints{}, nil, "holds no file that ends in .csv"},
+		{"no tables", map[string]string{"1.doc": ""}, Hints{}, nil, "contains no file that ends in .csv"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

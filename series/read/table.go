@@ -33,13 +33,13 @@ func fileSource(path string) source {
 	return source{filepath.Base(path), func() (file, error) { return os.Open(path) }}
 }
 
-// stem is the name without what it ends in.
+// stem returns the name up to its first dot.
 func (s source) stem() string {
 	stem, _, _ := strings.Cut(s.name, ".")
 	return stem
 }
 
-// read opens the table and calls f with it. Errors name the file.
+// read opens the table and calls f with it. Errors start with the file name.
 func (s source) read(f func(table) error) error {
 	in, err := s.open()
 	if err != nil {
@@ -56,19 +56,21 @@ func (s source) read(f func(table) error) error {
 	return nil
 }
 
-// errEnough ends the reading of a table before its end.
+// errEnough is returned by a callback to stop reading a table before its end.
 var errEnough = errors.New("enough")
 
-// table is rows with named columns.
+// table is a sequence of rows with named columns.
 type table interface {
-	// columns returns the names of the columns, as the file has them.
+	// columns returns the names of the columns as they are in the file.
 	columns() []string
-	// each calls f for every row with the cells of the wanted columns, which are
-	// valid during the call only. An error of f comes back with the row's place.
+	// each calls f for every row with the cells of the wanted columns, which are valid
+	// only during the call. It stops at the first error of f and returns it with the
+	// position of the row.
 	each(wanted []int, f func(cells []cell) error) error
 }
 
-// newTable opens a file by what it is: Parquet, or CSV, gzipped or not.
+// newTable opens a file as Parquet, or as CSV, which may be gzipped. It detects the
+// format by the first bytes.
 func newTable(f file) (table, error) {
 	var magic [4]byte
 	n, err := io.ReadFull(f, magic[:])
@@ -86,7 +88,7 @@ func newTable(f file) (table, error) {
 	case "PAR1":
 		return newParquet(f, size)
 	case "PK\x03\x04":
-		return nil, errors.New("this is a zip archive or a workbook; unpack it, or export it as CSV")
+		return nil, errors.New("the file is a zip archive or a spreadsheet; unpack it, or export it as CSV")
 	}
 	return newCSV(f)
 }
@@ -94,12 +96,12 @@ func newTable(f file) (table, error) {
 // cell is one value of a table.
 type cell struct {
 	kind   cellKind
-	text   []byte  // of text, and of what text stands for nothing
-	number float64 // of numbers and integers
-	// integer is an integer, or the seconds since 1970 of a time.
+	text   []byte  // for cellText, and for cellEmpty the text that means "missing"
+	number float64 // for cellNumber and cellInteger
+	// integer is the value of a cellInteger, or the Unix time of a cellTime.
 	integer  int64
-	local    bool // a time has no zone
-	fraction bool // a time is not a whole second
+	local    bool // the time has no zone
+	fraction bool // the time is not a whole second
 }
 
 type cellKind int
@@ -112,7 +114,8 @@ const (
 	cellTime
 )
 
-// textCell is a field of a text file; the usual words for nothing are nothing.
+// textCell returns the cell for a field of a text file. The usual words for a missing
+// value give an empty cell.
 func textCell(s []byte) cell {
 	s = bytes.TrimSpace(s)
 	switch string(s) {
@@ -122,7 +125,7 @@ func textCell(s []byte) cell {
 	return cell{kind: cellText, text: s}
 }
 
-// numberCell is a number; NaN is nothing.
+// numberCell returns the cell for a number. NaN gives an empty cell.
 func numberCell(v float64) cell {
 	if v != v {
 		return cell{kind: cellEmpty}
@@ -134,7 +137,7 @@ func integerCell(v int64) cell {
 	return cell{kind: cellInteger, number: float64(v), integer: v}
 }
 
-// name returns a cell as a name. It is valid as long as the cell is.
+// name returns a cell as a name, which is valid as long as the cell.
 func (c *cell) name() []byte {
 	switch c.kind {
 	case cellNumber:
@@ -147,30 +150,30 @@ func (c *cell) name() []byte {
 	return c.text
 }
 
-// value returns a cell as a number, NaN if it is empty.
+// value returns a cell as a number, or NaN if it is empty.
 func (c *cell) value() (float64, error) {
 	switch c.kind {
 	case cellEmpty:
 		return math.NaN(), nil
 	case cellNumber, cellInteger:
 		if math.IsInf(c.number, 0) {
-			return 0, fmt.Errorf("%g is not a number to count with", c.number)
+			return 0, fmt.Errorf("%g is not a finite number", c.number)
 		}
 		return c.number, nil
 	case cellTime:
-		return 0, errors.New("a time stands where a number is wanted")
+		return 0, errors.New("want a number, found a time")
 	}
 	v, err := strconv.ParseFloat(string(c.text), 64)
 	switch {
 	case err == nil && !math.IsInf(v, 0) && v == v:
 		return v, nil
 	case bytes.IndexByte(c.text, ',') >= 0:
-		return 0, fmt.Errorf("%q has a comma; export numbers with a decimal point and nothing between thousands", clip(c.text))
+		return 0, fmt.Errorf("%q contains a comma; export numbers with a decimal point and without a thousands separator", clip(c.text))
 	}
 	return 0, fmt.Errorf("%q is not a number", clip(c.text))
 }
 
-// clip shortens what is quoted in an error.
+// clip shortens a text for an error message.
 func clip(s []byte) string {
 	if len(s) > 60 {
 		return string(s[:60]) + "..."
@@ -178,22 +181,22 @@ func clip(s []byte) string {
 	return string(s)
 }
 
-// maxLine bounds a row of text, so that a file without line ends does not have to
-// fit into memory.
+// maxLine limits the length of a line, so that a file without line breaks need not fit
+// into memory.
 const maxLine = 1 << 18
 
-// csvTable reads text. It does not use encoding/csv: there a quote that is not
-// closed takes the rest of the file for one field, and every row is copied.
+// csvTable reads CSV. It does not use encoding/csv, because that package reads the rest of
+// the file as one field after an unclosed quote, and copies every row.
 type csvTable struct {
 	r         *bufio.Reader
 	delimiter byte
 	header    []string
 	line      int
 	fields    [][]byte
-	unquoted  []byte // what was in quotes with quotes in it
+	unquoted  []byte // the contents of the quoted fields of a line
 }
 
-// unpack takes off compression and a byte-order mark.
+// unpack decompresses gzip and removes a UTF-8 byte-order mark.
 func unpack(r io.Reader) (*bufio.Reader, error) {
 	b := bufio.NewReaderSize(r, 1<<16)
 	if magic, _ := b.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -236,7 +239,7 @@ func newCSV(r io.Reader) (*csvTable, error) {
 	return t, nil
 }
 
-// delimiter returns what separates the names in a header.
+// delimiter returns the character that separates the names in a header.
 func delimiter(header []byte) byte {
 	best, most := byte(','), 0
 	for _, d := range []byte(",;\t|") {
@@ -247,10 +250,10 @@ func delimiter(header []byte) byte {
 	return best
 }
 
-// cutOff explains the end of a file in the middle of something.
+// cutOff explains an unexpected end of a file.
 func cutOff(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return fmt.Errorf("the file is cut off (%w); was it copied in full?", io.ErrUnexpectedEOF)
+		return fmt.Errorf("the file is truncated (%w); was it copied completely?", io.ErrUnexpectedEOF)
 	}
 	return err
 }
@@ -274,8 +277,8 @@ func (t *csvTable) next() ([]byte, error) {
 	}
 }
 
-// split cuts a line into fields. A field may stand in quotes, with the quotes in it
-// doubled; it does not go on in the next line.
+// split splits a line into fields. A field may be quoted, with doubled quotes inside it,
+// but must not contain a line break.
 func (t *csvTable) split(line []byte) error {
 	t.fields, t.unquoted = t.fields[:0], t.unquoted[:0]
 	for {
@@ -301,8 +304,8 @@ func (t *csvTable) split(line []byte) error {
 	}
 }
 
-// unquote returns the field whose opening quote has been read, and what follows it
-// with the delimiter in front.
+// unquote returns the field whose opening quote has been read, and the rest of the line,
+// which starts with the delimiter.
 func (t *csvTable) unquote(s []byte) (field, rest []byte, err error) {
 	start := len(t.unquoted)
 	for {
@@ -316,7 +319,7 @@ func (t *csvTable) unquote(s []byte) (field, rest []byte, err error) {
 			return t.unquoted[start:len(t.unquoted):len(t.unquoted)], s, nil
 		}
 		if s[0] != '"' {
-			return nil, nil, fmt.Errorf("line %d: a quote ends within a field", t.line)
+			return nil, nil, fmt.Errorf("line %d: a closing quote is inside a field", t.line)
 		}
 		t.unquoted = append(t.unquoted, '"')
 		s = s[1:]
@@ -342,7 +345,7 @@ func (t *csvTable) each(wanted []int, f func(cells []cell) error) error {
 			return t.ragged()
 		}
 		if t.blank() {
-			continue // spreadsheets leave such rows behind
+			continue // spreadsheets export such rows
 		}
 		for i, c := range wanted {
 			cells[i] = textCell(t.fields[c])
@@ -362,7 +365,7 @@ func (t *csvTable) blank() bool {
 	return true
 }
 
-// ragged explains a line that has not as many fields as the header.
+// ragged returns the error for a line whose number of fields differs from the header's.
 func (t *csvTable) ragged() error {
 	err := fmt.Errorf("line %d has %d fields, the header has %d", t.line, len(t.fields), len(t.header))
 	if t.delimiter == ',' && len(t.fields) > len(t.header) {
@@ -371,7 +374,7 @@ func (t *csvTable) ragged() error {
 	return err
 }
 
-// lineEnds turns the line ends of Windows and old Macs into line feeds.
+// lineEnds converts the line ends of Windows and old Macs to line feeds.
 type lineEnds struct {
 	r  io.Reader
 	cr bool // the last byte was a carriage return
@@ -388,7 +391,7 @@ func (l *lineEnds) Read(p []byte) (int, error) {
 		l.cr = c == '\r'
 		switch {
 		case c == '\n' && after:
-			continue // its carriage return has ended the line
+			continue // the carriage return already ended the line
 		case c == '\r':
 			c = '\n'
 		}

@@ -8,25 +8,25 @@ import (
 	"loadstar/series"
 )
 
-// clockReader turns the times of a table into instants. It remembers the day it
-// was in, because rows mostly stay there.
+// clockReader converts the times of a table to instants. It caches the UTC offsets of the
+// last day, because most rows are in the same day as the row before.
 type clockReader struct {
 	clock *time.Location
 	shift int64 // seconds from the stamp back to the start of the interval
 
 	day    date
-	offset int64 // of the day's local time
-	after  int64 // of the next day's, if clocks change on this one
+	offset int64 // UTC offset at the start of the day
+	after  int64 // UTC offset at the end of the day
 }
 
-// date is a day; the zero value is none.
+// date is a day. The zero value is not a valid day.
 type date struct{ year, month, day int }
 
-// The years that are taken for possible. Others are a meter whose clock was never
-// set, or a mistake.
+// The range of plausible years. Other years come from a meter whose clock was never set,
+// or from a mistake.
 const firstYear, lastYear = 1971, 2199
 
-// errNonexistent says that a local time falls into the hour that clocks skip.
+// errNonexistent means that a local time is within the hour that clocks skip.
 var errNonexistent = errors.New("this local time does not exist: clocks skip it")
 
 func (t times) reader() *clockReader {
@@ -37,13 +37,13 @@ func (t times) reader() *clockReader {
 	return r
 }
 
-// instant returns when the interval of a time cell starts.
+// instant returns the start of the interval of a time cell.
 func (r *clockReader) instant(c *cell) (series.Instant, error) {
 	switch c.kind {
 	case cellTime:
 		t := time.Unix(c.integer, 0).UTC()
 		if c.fraction {
-			return series.Instant{}, fmt.Errorf("time %s is followed by a fraction of a second", t.Format(time.DateTime))
+			return series.Instant{}, fmt.Errorf("time %s has a fraction of a second; want whole seconds", t.Format(time.DateTime))
 		}
 		day := date{t.Year(), int(t.Month()), t.Day()}
 		if day.year < firstYear || day.year > lastYear {
@@ -54,7 +54,7 @@ func (r *clockReader) instant(c *cell) (series.Instant, error) {
 		}
 		return r.local(day, int64(t.Hour()*3600+t.Minute()*60+t.Second()))
 	case cellNumber, cellInteger:
-		return series.Instant{}, fmt.Errorf("time %s is a number; a date and time is wanted", c.name())
+		return series.Instant{}, fmt.Errorf("time %s is a number; want a date and time", c.name())
 	case cellEmpty:
 		return series.Instant{}, errors.New("the time is missing")
 	}
@@ -68,17 +68,17 @@ func (r *clockReader) instant(c *cell) (series.Instant, error) {
 	return r.local(t.day, t.seconds)
 }
 
-// label is a time as it is written. If it is zoned, its seconds are after midnight
-// UTC of the day, and may be less than 0 or more than the day has.
+// label is a parsed time. If it is zoned, seconds are relative to midnight UTC of the day,
+// and may be negative or longer than a day.
 type label struct {
 	day     date
 	seconds int64
 	zoned   bool
 }
 
-// parseTime reads YYYY-MM-DD, then T or a space, HH:MM, :SS, a fraction of zeros, and Z
-// or an offset; all but the date may be missing. Slashes may stand for the dashes,
-// and 24:00 is the end of the day.
+// parseTime parses YYYY-MM-DD, T or a space, HH:MM, :SS, a fraction of zeros, and Z or an
+// offset. Everything but the date is optional. Slashes may replace the dashes, and 24:00
+// is the end of the day.
 func parseTime(s []byte) (label, error) {
 	p := parser{s: s}
 	t := label{day: date{year: p.digits(4)}}
@@ -113,16 +113,16 @@ func parseTime(s []byte) (label, error) {
 	}
 	switch {
 	case p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month):
-		return label{}, fmt.Errorf("time %q is not written like 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00", clip(s))
+		return label{}, fmt.Errorf("time %q does not have the form 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00", clip(s))
 	case t.day.year < firstYear || t.day.year > lastYear:
 		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", clip(s), firstYear, lastYear)
 	}
 	return t, nil
 }
 
-// local resolves a time on the table's clock. The stamp's shift is applied to the
-// instant, not to the label, so that an end-stamped 03:00 after clocks were set
-// forward is the hour before it.
+// local converts a time on the table's clock. The shift of an end stamp is applied to the
+// instant, not to the label, so that an end-stamped 03:00 after clocks were put forward is
+// the hour from 01:00.
 func (r *clockReader) local(day date, seconds int64) (series.Instant, error) {
 	if day != r.day {
 		r.enter(day)
@@ -131,7 +131,7 @@ func (r *clockReader) local(day date, seconds int64) (series.Instant, error) {
 	if r.offset == r.after {
 		return series.Instant{Unix: t - r.offset - r.shift}, nil
 	}
-	// Clocks change on this day: a time may have either offset, or both, or none.
+	// Clocks change on this day: the time may be valid with either offset, both or none.
 	before, after := t-r.offset, t-r.after
 	switch isBefore, isAfter := r.at(before) == r.offset, r.at(after) == r.after; {
 	case isBefore && isAfter:
@@ -150,8 +150,8 @@ func (r *clockReader) at(unix int64) int64 {
 	return int64(offset)
 }
 
-// enter computes the offsets of a day. A day's start is looked for a little outside
-// of it, because there are zones in which clocks change at midnight.
+// enter computes the offsets of a day, two hours before its start and two hours after its
+// end, because some zones change clocks at midnight.
 func (r *clockReader) enter(day date) {
 	midnight := utcMidnight(day)
 	r.day = day
@@ -161,14 +161,7 @@ func (r *clockReader) enter(day date) {
 
 // utcMidnight returns the Unix time of a day's start in UTC.
 func utcMidnight(d date) int64 {
-	// Years are counted from March, so that the leap day is the last.
-	y, m := int64(d.year), int64(d.month)
-	if m <= 2 {
-		y--
-		m += 12
-	}
-	days := 365*y + y/4 - y/100 + y/400 + (153*(m-3)+2)/5 + int64(d.day) - 1 - 719468
-	return 86400 * days
+	return time.Date(d.year, time.Month(d.month), d.day, 0, 0, 0, 0, time.UTC).Unix()
 }
 
 func daysIn(year, month int) int {
@@ -184,7 +177,7 @@ func daysIn(year, month int) int {
 	return 31
 }
 
-// parser walks through a text and remembers whether something did not fit.
+// parser reads a text from left to right. It sets bad at the first mismatch.
 type parser struct {
 	s   []byte
 	at  int
@@ -198,7 +191,7 @@ func (p *parser) peek() byte {
 	return p.s[p.at]
 }
 
-// take takes a byte if it is there.
+// take consumes the byte c if it is next.
 func (p *parser) take(c byte) bool {
 	if p.peek() != c {
 		return false
@@ -207,7 +200,7 @@ func (p *parser) take(c byte) bool {
 	return true
 }
 
-// one takes one of two bytes and returns it.
+// one consumes and returns one of two bytes.
 func (p *parser) one(a, b byte) byte {
 	c := p.peek()
 	if c != a && c != b || c == 0 {
@@ -218,7 +211,7 @@ func (p *parser) one(a, b byte) byte {
 	return c
 }
 
-// digits takes exactly n digits.
+// digits consumes exactly n digits.
 func (p *parser) digits(n int) int {
 	v := 0
 	for range n {
@@ -233,7 +226,7 @@ func (p *parser) digits(n int) int {
 	return v
 }
 
-// offset takes +HH, +HHMM or +HH:MM and returns it in seconds.
+// offset consumes +HH, +HHMM or +HH:MM and returns it in seconds.
 func (p *parser) offset() int64 {
 	sign := int64(1)
 	if p.one('+', '-') == '-' {

@@ -14,7 +14,7 @@ import (
 func TestParseTime(t *testing.T) {
 	for _, c := range []struct {
 		text string
-		want string // in UTC, where what has no zone is in India, 5 h 30 min ahead
+		want string // in UTC; times without a zone are in India, 5 h 30 min ahead
 	}{
 		{"2016-01-31 23:00", "2016-01-31T17:30:00Z"},
 		{"2016-01-31T23:00", "2016-01-31T17:30:00Z"},
@@ -81,12 +81,12 @@ func TestParseTime(t *testing.T) {
 		if got := time.Unix(at.Unix, 0).UTC().Format(time.RFC3339); c.want != "" && (err != nil || got != c.want) {
 			t.Errorf("%q is %s, %v; want %s", c.text, got, err, c.want)
 		} else if c.want == "" && err == nil {
-			t.Errorf("%q is taken for %s", c.text, got)
+			t.Errorf("%q gives %s, want an error", c.text, got)
 		}
 	}
 }
 
-// The clock of a zone where daylight saving changes it at two in the morning.
+// TestDaylightSaving reads local times of a zone that changes clocks at 02:00.
 func TestDaylightSaving(t *testing.T) {
 	const head = "meter_id,timestamp,load_kw\n"
 	rows := func(day string, labels ...string) string {
@@ -170,7 +170,7 @@ func TestDaylightSaving(t *testing.T) {
 			[]float64{0},
 		},
 		{
-			// 03:00 is when the hour from 01:00 ends.
+			// 03:00 is the end of the hour that starts at 01:00.
 			"end-stamped, 23 hours",
 			[]string{"stamp: end"},
 			rows("2021-03-28", "01:00", "03:00", "04:00"),
@@ -249,7 +249,7 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// A year is the same however its times are written.
+// TestYearInEveryForm reads the same year from every form of its times.
 func TestYearInEveryForm(t *testing.T) {
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Adelaide", "America/Santiago", "Africa/Casablanca", "Asia/Kolkata", "Pacific/Chatham", "Europe/Dublin"} {
 		for _, interval := range []time.Duration{time.Hour, 15 * time.Minute} {
@@ -260,7 +260,7 @@ func TestYearInEveryForm(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A leap year, from a local midnight to the one after it.
+			// A leap year and a day, from local midnight to local midnight.
 			start := time.Date(2020, 1, 1, 0, 0, 0, 0, location)
 			end := time.Date(2021, 1, 2, 0, 0, 0, 0, location)
 			random := rand.New(rand.NewPCG(1, 2))
@@ -313,15 +313,13 @@ func TestYearInEveryForm(t *testing.T) {
 	}
 }
 
-// What we compute of calendars is what package time does.
-func TestCalendarAgrees(t *testing.T) {
-	for day := time.Date(firstYear, 1, 1, 0, 0, 0, 0, time.UTC); day.Year() <= lastYear; day = day.AddDate(0, 0, 1) {
-		d := date{day.Year(), int(day.Month()), day.Day()}
-		if utcMidnight(d) != day.Unix() {
-			t.Fatalf("%v is %d, want %d", d, utcMidnight(d), day.Unix())
-		}
-		if last := day.AddDate(0, 0, 1).Day() == 1; last != (d.day == daysIn(d.year, d.month)) {
-			t.Fatalf("%v is the last day of its month: %t", d, last)
+// TestDaysIn compares daysIn with package time.
+func TestDaysIn(t *testing.T) {
+	for year := firstYear; year <= lastYear; year++ {
+		for month := 1; month <= 12; month++ {
+			if want := time.Date(year, time.Month(month)+1, 0, 0, 0, 0, 0, time.UTC).Day(); daysIn(year, month) != want {
+				t.Fatalf("%d-%02d has %d days, want %d", year, month, daysIn(year, month), want)
+			}
 		}
 	}
 }

@@ -1,0 +1,96 @@
+package quality
+
+import (
+	"slices"
+)
+
+// Code identifies a kind of finding. Codes are stable: scripts may rely on them.
+type Code string
+
+const (
+	codeEmpty       Code = "empty"
+	codeConstant    Code = "constant"
+	codeTooShort    Code = "too-short"
+	codeUnderAYear  Code = "under-a-year"
+	codeGaps        Code = "gaps"
+	codeDuplicates  Code = "duplicates"
+	codeConflicts   Code = "conflicts"
+	codeOutOfOrder  Code = "out-of-order"
+	codeOffGrid     Code = "off-grid"
+	codeNonexistent Code = "nonexistent"
+	codeNegatives   Code = "negatives"
+	codeZeros       Code = "zeros"
+	codeZerosAsGaps Code = "zeros-as-gaps"
+	codeDropouts    Code = "dropouts"
+	codeRepeats     Code = "repeats"
+	codeFlat        Code = "flat"
+	codeSpikes      Code = "spikes"
+	codeClipped     Code = "clipped"
+	codeCatchUp     Code = "catch-up"
+	codeBeat        Code = "beat"
+	codeUnitJump    Code = "unit-jump"
+	codeLevelJump   Code = "level-jump"
+	codeClockShift  Code = "clock-shift"
+	codeClockChange Code = "clock-change"
+	codeYearStart   Code = "year-start"
+	codeMonthStart  Code = "month-start"
+
+	// For fleets only.
+	codeSharedGaps Code = "shared-gaps"
+	codeSharedFlat Code = "shared-flat"
+	codeScale      Code = "scale"
+	codeTwins      Code = "twins"
+	codeWeather    Code = "weather"
+)
+
+// CodeInfo describes a code: what it means and what to do about such a finding.
+type CodeInfo struct {
+	Code            Code
+	Meaning, Advice string
+}
+
+var codes = []CodeInfo{
+	{codeEmpty, "no readings", "remove the meter"},
+	{codeConstant, "all readings are equal", "remove the meter: there is nothing to learn"},
+	{codeTooShort, "too few training windows for the plan", "remove the meter, or shorten lookback and horizon"},
+	{codeUnderAYear, "the readings do not cover every season", "expect larger errors in the missing seasons"},
+	{codeGaps, "steps without a reading", "nothing: windows with missing values are skipped; do not fill gaps with numbers"},
+	{codeDuplicates, "rows that repeat an earlier row", "nothing: the first row is used"},
+	{codeConflicts, "rows that contradict an earlier row", "export only the correct row; until then the first row is used"},
+	{codeOutOfOrder, "rows that are not in chronological order", "nothing: rows are sorted"},
+	{codeOffGrid, "rows between two steps, which are dropped", "check interval in dataset.yaml"},
+	{codeNonexistent, "rows in the hour that clocks skip, which are dropped", "if the labels do not follow daylight saving, set clock: standard"},
+	{codeNegatives, "values below zero", "keep them if the meter exports energy (solar); otherwise check the sign"},
+	{codeZeros, "zeros that may be real", "find out whether missing readings are written as 0"},
+	{codeZerosAsGaps, "zeros where the load is usually well above zero, or for days on end", "export missing readings as empty; remove periods when the building was switched off"},
+	{codeDropouts, "values far below the daily minimum", "export them as empty if the building was not switched off"},
+	{codeRepeats, "many values equal the previous one", "nothing, if the meter has a coarse resolution"},
+	{codeFlat, "long runs of one value, from a stuck meter or filled gaps", "export stuck or filled readings as empty"},
+	{codeSpikes, "single values far above all others", "export them as empty: scaling to their range compresses all other values"},
+	{codeClipped, "the largest value is a limit", "find out what limits the values: the true load was higher"},
+	{codeCatchUp, "a high value right after a gap, which includes the energy of the gap", "export it as empty"},
+	{codeBeat, "every few steps, a value includes one reading more than the others", "export at the logger's own interval, or export the register and take differences"},
+	{codeUnitJump, "from one day on, low and high values are larger by the same factor", "check unit and transformer ratio before and after, and rescale one side"},
+	{codeLevelJump, "from one day on, the level is permanently different", "train on the period after the jump, if the new level will last"},
+	{codeClockShift, "from one day on, the daily profile is shifted by hours", "check zone and clock in dataset.yaml, or correct the labels"},
+	{codeClockChange, "the hour that legal clocks skip or repeat is labelled, and its value is unusual", "the labels follow the legal clock: set clock: legal, and check stamp"},
+	{codeYearStart, "the first step of the year is unusual", "export it as empty, or correct how years are joined"},
+	{codeMonthStart, "the first step of the month is unusual", "export it as empty, or correct how months are joined"},
+	{codeSharedGaps, "most meters are missing at the same time", "check the data collection, not the meters"},
+	{codeSharedFlat, "many meters are flat at the same time", "check the data collection: it filled a gap with one value"},
+	{codeScale, "some meters are hundreds of times larger or smaller than most", "check their unit"},
+	{codeTwins, "some meters have the same readings", "keep one of them"},
+	{codeWeather, "weather is missing for some steps", "nothing: windows with missing weather are skipped if the plan uses this column"},
+}
+
+// Codes returns all codes and their descriptions.
+func Codes() []CodeInfo { return slices.Clone(codes) }
+
+func (c Code) advice() string {
+	for _, x := range codes {
+		if x.Code == c {
+			return x.Advice
+		}
+	}
+	return ""
+}

@@ -1,0 +1,182 @@
+package quality
+
+import (
+	"time"
+
+	"loadstar/series"
+)
+
+// Severity is how serious a finding is.
+type Severity int
+
+// The severities, in ascending order.
+const (
+	Info    Severity = iota // no action needed
+	Warning                 // review before training
+	Problem                 // do not train on this data unchanged
+)
+
+// String returns info, warning or problem.
+func (s Severity) String() string { return [...]string{"info", "warning", "problem"}[s] }
+
+// MarshalText writes the severity as String does.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// Finding is one result of a check.
+type Finding struct {
+	Code     Code     `json:"code"`
+	Severity Severity `json:"severity"`
+	// Count is the number of occurrences: gaps, flat lines, jumps, faulty rows. For
+	// single values it equals Steps.
+	Count int `json:"count"`
+	// Steps is the number of steps that the finding covers, if it covers any.
+	Steps int `json:"steps,omitempty"`
+	// Where lists up to 5 places, the longest or largest ones, in chronological order.
+	Where []Where `json:"where,omitempty"`
+	// Message describes the finding. Advice says what to do about it.
+	Message string `json:"message"`
+	Advice  string `json:"advice"`
+}
+
+// Where is the place of a finding.
+type Where struct {
+	Time  time.Time `json:"time"` // on the dataset's clock
+	Steps int       `json:"steps,omitempty"`
+	// Size is the value in kW (spikes, catch-up, flat, dropouts), the ratio to the
+	// earlier or neighbouring values (unit-jump, level-jump, year-start, month-start,
+	// clock-change), or the delay of the load in hours (clock-shift; for a fleet, the
+	// share of its meters that shift).
+	Size float64 `json:"size,omitempty"`
+}
+
+// Runs summarises runs of consecutive steps.
+type Runs struct {
+	Count   int `json:"count"`
+	Steps   int `json:"steps"`
+	Longest int `json:"longest"` // in steps
+	// LongestAt is the start of the longest run, or of the first one if several are
+	// equally long.
+	LongestAt time.Time `json:"longest_at,omitzero"`
+}
+
+// Level summarises the distribution of a meter's values, in kW.
+type Level struct {
+	Mean   float64 `json:"mean"`
+	P05    float64 `json:"p05"`
+	Median float64 `json:"median"`
+	P99    float64 `json:"p99"`
+	Max    float64 `json:"max"`
+}
+
+// MeterReport is the result of checking one meter. Its size does not grow with the
+// length of the series.
+type MeterReport struct {
+	ID string `json:"meter"`
+	// From is the start of the first reading, To the end of the last.
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
+	// Steps is the number of steps between From and To, Present the number of those
+	// that have a reading, Coverage the share.
+	Steps    int     `json:"steps"`
+	Present  int     `json:"present"`
+	Coverage float64 `json:"coverage"`
+	Gaps     Runs    `json:"gaps"`
+	// Rows counts the faulty rows of the file.
+	Rows      series.Faults `json:"rows"`
+	Negatives int           `json:"negatives"`
+	Zeros     int           `json:"zeros"`
+	Repeats   float64       `json:"repeat_share"` // share of steps that equal the previous one
+	Flat      Runs          `json:"flat"`
+	Level     Level         `json:"level"`
+	// Windows is the number of training windows that the plan gets from the meter.
+	Windows  int       `json:"windows"`
+	Findings []Finding `json:"findings"`
+	// Missing is the share of missing steps in each cell of the fleet's span, or -1
+	// before the meter's first and after its last reading.
+	Missing []float64 `json:"missing"`
+}
+
+// Worst returns the highest severity of the findings, or Info if there are none.
+func (r *MeterReport) Worst() Severity { return worst(r.Findings) }
+
+func worst(findings []Finding) Severity {
+	w := Info
+	for _, f := range findings {
+		w = max(w, f.Severity)
+	}
+	return w
+}
+
+// CodeCount is the number of meters that have a finding with a code, by severity.
+type CodeCount struct {
+	Code     Code   `json:"code"`
+	Problems int    `json:"problems"`
+	Warnings int    `json:"warnings"`
+	Infos    int    `json:"infos"`
+	Meter    string `json:"meter"`   // one of the worst meters, as an example
+	Message  string `json:"message"` // the message of that meter's finding
+	Advice   string `json:"advice"`
+
+	severity Severity
+	size     int
+}
+
+// Meters returns the number of meters that have the finding.
+func (c CodeCount) Meters() int { return c.Problems + c.Warnings + c.Infos }
+
+// WeatherColumn is the coverage of a weather column over the fleet's span.
+type WeatherColumn struct {
+	Name    string `json:"name"`
+	Steps   int    `json:"steps"`
+	Missing int    `json:"missing"`
+}
+
+// FleetReport summarises a fleet.
+type FleetReport struct {
+	Meters    int           `json:"meters"`
+	From      time.Time     `json:"from,omitzero"`
+	To        time.Time     `json:"to,omitzero"`
+	Steps     int           `json:"steps"`
+	Present   int           `json:"present"`
+	Coverage  float64       `json:"coverage"`
+	Gaps      Runs          `json:"gaps"`
+	Rows      series.Faults `json:"rows"`
+	Negatives int           `json:"negatives"`
+	Zeros     int           `json:"zeros"`
+	Flat      Runs          `json:"flat"`
+	Windows   int           `json:"windows"`
+	// Problems and Warnings count meters by their worst finding.
+	Problems int `json:"problems"`
+	Warnings int `json:"warnings"`
+	// Codes are sorted by severity, then by the number of meters.
+	Codes []CodeCount `json:"codes"`
+	// Findings are those that only a comparison of all meters shows.
+	Findings []Finding       `json:"findings"`
+	Weather  []WeatherColumn `json:"weather"`
+	// Missing is the share of missing steps in each cell of the span, over the meters
+	// with a reading before and after; -1 where there is no such meter.
+	Missing []float64 `json:"missing"`
+}
+
+// Worst returns the highest severity of the findings of the meters and the fleet.
+func (r *FleetReport) Worst() Severity {
+	w := worst(r.Findings)
+	if r.Problems > 0 {
+		return Problem
+	}
+	if r.Warnings > 0 {
+		w = max(w, Warning)
+	}
+	return w
+}
+
+// maxWhere limits the places of a finding, so that the size of a report is bounded.
+const maxWhere = 5
+
+func (r *Runs) add(o Runs) {
+	r.Count += o.Count
+	r.Steps += o.Steps
+	if o.Longest > r.Longest {
+		r.Longest, r.LongestAt = o.Longest, o.LongestAt
+	}
+}
