@@ -1,8 +1,13 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -15,9 +20,19 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the command line as a user would: testdata/script holds the
 // commands and what they must print.
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
+
+// TestFleetScripts runs the commands of a fleet against a real server.
+func TestFleetScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers and agents")
+	}
+	runScripts(t, "testdata/script/fleet")
+}
+
+func runScripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir: dir,
 		Condition: func(cond string) (bool, error) {
 			if cond == "torch" {
 				_, err := os.Stat("/usr/lib/python3/dist-packages/torch")
@@ -25,5 +40,54 @@ func TestScripts(t *testing.T) {
 			}
 			return false, nil
 		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"await": await,
+			"exits": exits,
+		},
 	})
+}
+
+// await FILE REGEXP [VARIABLE] waits until a file matches, and stores the first group of
+// the match in a variable. Background commands write their output to files for it.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 || len(args) > 3 {
+		ts.Fatalf("usage: await FILE REGEXP [VARIABLE]")
+	}
+	want, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	var content []byte
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		content, err = os.ReadFile(ts.MkAbs(args[0]))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		ts.Check(err)
+		if found := want.FindSubmatch(content); found != nil {
+			if len(args) == 3 {
+				ts.Setenv(args[2], string(found[1]))
+			}
+			return
+		}
+	}
+	ts.Fatalf("%s does not match %q within a minute:\n%s", args[0], args[1], content)
+}
+
+// exits CODE PROGRAM ARGUMENT... runs a program that must end with an exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGUMENT...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit := (*exec.ExitError)(nil)
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
 }
