@@ -88,7 +88,7 @@ func newRunsList() *cobra.Command {
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
 			fmt.Fprintln(w, "RUN\tPLAN\tALGORITHM\tSTATE\tROUND\tCLIENTS\tCREATED")
 			for _, x := range r.Runs {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\n", x.Id, x.Name, x.Algorithm, x.State, x.Round, x.Rounds, x.Clients, ago(x.Created))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\n", x.Id, x.Name, x.Algorithm, x.State, roundNumber(x), x.Rounds, x.Clients, ago(x.Created))
 			}
 			return w.Flush()
 		},
@@ -124,7 +124,7 @@ func newRunsShow() *cobra.Command {
 			}
 			x := r.Run
 			fmt.Fprintf(out, "%s: %s, %s, %s\n", x.Id, x.Name, x.Algorithm, stateOf(x))
-			fmt.Fprintf(out, "round %d of %d, version %d, %s\n", x.Round, x.Rounds, x.Version, count(int(x.Clients), "client"))
+			fmt.Fprintf(out, "round %d of %d, version %d, %s\n", roundNumber(x), x.Rounds, x.Version, count(int(x.Clients), "client"))
 			if len(r.Rounds) == 0 {
 				return nil
 			}
@@ -149,7 +149,16 @@ func roundRow(r *v1.Round) string {
 	if r.Closed > 0 {
 		seconds = fmt.Sprintf("%.1f", float64(r.Closed-r.Opened)/1000)
 	}
-	return fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%.4g\t%.2f\t%s\t", r.Round, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, float64(r.Bytes)/1e6, seconds)
+	return fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%.4g\t%.2f\t%s\t", r.Round+1, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, float64(r.Bytes)/1e6, seconds)
+}
+
+// roundNumber returns the number of a run's newest round, counted from 1 as people do, or
+// 0 before the run begins. The API counts rounds from 0.
+func roundNumber(r *v1.Run) int64 {
+	if r.Weights == "" {
+		return 0
+	}
+	return r.Round + 1
 }
 
 func stateOf(r *v1.Run) string {
@@ -214,7 +223,7 @@ func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON boo
 		m := s.Msg()
 		switch r := m.Round; {
 		case r == nil && last == nil && !asJSON:
-			fmt.Fprintf(out, "%s: %s, %s, round %d of %d\n", m.Run.Id, m.Run.Name, m.Run.State, m.Run.Round, m.Run.Rounds)
+			fmt.Fprintf(out, "%s: %s, %s, round %d of %d\n", m.Run.Id, m.Run.Name, m.Run.State, roundNumber(m.Run), m.Run.Rounds)
 		case r == nil && ended(m.Run) && !asJSON:
 			fmt.Fprintf(out, "%s after %s, version %d\n", stateOf(m.Run), time.Duration(m.Run.Finished-m.Run.Created)*time.Millisecond, m.Run.Version)
 		case r != nil && asJSON:
