@@ -225,7 +225,7 @@ func TestGradients(t *testing.T) {
 
 // TestGolden compares with what PyTorch computed: outputs, losses, the gradient,
 // and the weights after 1 and 20 Adam steps, within 1e-4 of each tensor's largest
-// value. The files are written by `python3 cmd/loadstar/peer.py golden
+// value. The files are written by `python3 internal/bench/engine/peer.py golden
 // forecast/testdata`. Weights are the least alike, since Adam's first steps move
 // every weight by its gradient's sign, also where the gradient is all but zero.
 func TestGolden(t *testing.T) {

@@ -1,9 +1,22 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+)
 
 func newBench() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Measure this machine"}
 	cmd.AddCommand(newBenchEngine(), newBenchWindows(), newBenchSimulate(), newBenchFleet(), newBenchFleetEngine(), newBenchSoak())
 	return cmd
+}
+
+// benchTime checks the flags that every benchmark has.
+func benchTime(runs int, seconds float64) (time.Duration, error) {
+	if runs < 1 || !(seconds > 0 && seconds < 3600) {
+		return 0, errors.New("--runs is at least 1, and --seconds above 0 and below 3600")
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
 }

@@ -3,14 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"runtime"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"loadstar/forecast"
-	"loadstar/nn/kernel"
+	"loadstar/internal/bench"
+	"loadstar/internal/bench/engine"
 	"loadstar/series"
 )
 
@@ -37,15 +34,19 @@ areas, or else 1,000 hourly years of random numbers.`,
 			if err != nil {
 				return usageError{err, "bench windows "}
 			}
-			fleet, closer, err := benchFleet(1000)
-			if data != "" {
-				fleet, closer, err = openDataset(data, root)
+			var fleet *series.Dataset
+			if data == "" {
+				fleet, err = bench.RandomFleet(1000)
+			} else {
+				var closer io.Closer
+				if fleet, closer, err = openDataset(data, root); err == nil {
+					defer closer.Close()
+				}
 			}
 			if err != nil {
 				return err
 			}
-			defer closer.Close()
-			b, err := benchWindows(fleet, runs, d)
+			b, err := engine.RunWindows(fleet, runs, d)
 			if err != nil {
 				return err
 			}
@@ -63,86 +64,4 @@ areas, or else 1,000 hourly years of random numbers.`,
 	cmd.Flags().IntVar(&runs, "runs", 7, "how many times to measure everything")
 	cmd.Flags().Float64Var(&seconds, "seconds", 0.2, "CPU seconds of each measurement")
 	return cmd
-}
-
-type windowsBench struct {
-	Meters       int     `json:"meters"`
-	Kernel       string  `json:"kernel"`
-	GatherMicros float64 `json:"gather_us"`
-	StepMicros   float64 `json:"step_us"`
-	Share        float64 `json:"share"`
-	FindMicros   float64 `json:"find_us"`
-}
-
-func benchWindows(fleet *series.Dataset, runs int, d time.Duration) (*windowsBench, error) {
-	runtime.LockOSThread() // threadTime is the thread's
-	defer runtime.UnlockOSThread()
-	k, err := kernel.Default()
-	if err != nil {
-		return nil, err
-	}
-	m, err := forecast.New(benchModel, forecast.Shape{})
-	if err != nil {
-		return nil, err
-	}
-	var inputs []series.Input // those of bose2023
-	for _, name := range []string{"load", "time_of_day", "day_of_week", "temperature", "wind", "floor_area", "wall_area", "window_area"} {
-		inputs = append(inputs, series.Input{Name: name})
-	}
-	frame, err := series.NewFramer(fleet, series.Layout{Lookback: 12, Horizon: 1, Targets: 1, Inputs: inputs}, series.DefaultSplit)
-	if err != nil {
-		return nil, err
-	}
-	var windows []*series.Windows
-	for i := range fleet.Len() {
-		meter := fleet.Meter(i)
-		if w := frame.Windows(meter, frame.Ranges(meter)); w.Len(series.Train) > 0 {
-			windows = append(windows, w)
-		}
-	}
-	if len(windows) == 0 {
-		return nil, fmt.Errorf("no meter of %s has a complete window", fleet.Name)
-	}
-	rng := rand.New(rand.NewPCG(2, 2))
-	w := newWorkload(m, k)
-	lasts := make([]int, benchBatch)
-	gather := func() {
-		from := windows[rng.IntN(len(windows))]
-		for i := range lasts {
-			lasts[i] = from.At(series.Train, rng.IntN(from.Len(series.Train)))
-		}
-		from.Gather(w.x, w.y, lasts)
-	}
-	find := func() {
-		meter := fleet.Meter(rng.IntN(fleet.Len()))
-		frame.Windows(meter, frame.Ranges(meter))
-	}
-	var gathers, steps, shares, finds []float64
-	for range runs {
-		g, s := 1e6/rate(d, gather), 1e6/rate(d, w.train)
-		gathers, steps, shares = append(gathers, g), append(steps, s), append(shares, g/s)
-		finds = append(finds, 1e6/rate(d, find))
-	}
-	return &windowsBench{fleet.Len(), k.Name(), median(gathers), median(steps), median(shares), median(finds)}, nil
-}
-
-// benchFleet makes hourly years of random numbers.
-func benchFleet(meters int) (*series.Dataset, io.Closer, error) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	year := func() []float32 {
-		x := make([]float32, 8760)
-		for i := range x {
-			x[i] = rng.Float32()
-		}
-		return x
-	}
-	all := make([]series.Meter, meters)
-	for i := range all {
-		all[i] = series.Meter{ID: fmt.Sprint(i), Load: year(), Static: []float32{rng.Float32(), rng.Float32(), rng.Float32()}}
-	}
-	d, err := series.NewDataset(series.Dataset{
-		Name: "bench", Generated: true, Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"floor_area", "wall_area", "window_area"},
-		Weather: series.Weather{Names: []string{"temperature", "wind"}, Columns: [][]float32{year(), year()}},
-	}, all)
-	return d, io.NopCloser(nil), err
 }

@@ -13,6 +13,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/schedule"
+	"loadstar/internal/cputime"
 	"loadstar/nn"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -319,7 +320,7 @@ func needsOf(n fed.Needs) []string {
 // measureSteps returns how many gradient steps of the plan's batch a core takes in a
 // second, and the memory that a worker needs for them.
 func measureSteps(p *fed.Plan, q *recipe.Problem, k *kernel.Set) (perSecond float64, bytes int64) {
-	runtime.LockOSThread() // rate is the thread's
+	runtime.LockOSThread() // CPU time is counted by thread
 	defer runtime.UnlockOSThread()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -336,7 +337,7 @@ func measureSteps(p *fed.Plan, q *recipe.Problem, k *kernel.Set) (perSecond floa
 		}
 	}
 	step := 0
-	perSecond = rate(400*time.Millisecond, func() {
+	perSecond = cputime.Rate(400*time.Millisecond, func() {
 		step++
 		ws.Gradient(g, w, x, y, q.Loss)
 		k.Adam(w, g, m, v, kernel.AdamStep{Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: step})

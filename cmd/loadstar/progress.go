@@ -18,7 +18,7 @@ type progress struct {
 	text atomic.Value // a string, read by the bar's goroutine
 
 	total int
-	// first is what was done when set was first called, at the time start.
+	// first is the done of the first call of set, at the time start.
 	first int
 	start time.Time
 }
@@ -42,8 +42,8 @@ func newProgress(w io.Writer, total int) *progress {
 	return p
 }
 
-// set says how much is done, and what else there is to say. How long the rest will
-// take is judged by the time since the first call.
+// set shows how much is done, and a note. It estimates the remaining time from the time
+// since the first call.
 func (p *progress) set(done int, note string) {
 	if p.bar == nil {
 		return
@@ -58,11 +58,33 @@ func (p *progress) set(done int, note string) {
 	p.bar.SetCurrent(int64(done))
 }
 
-// stop takes the bar away.
+// stop removes the bar.
 func (p *progress) stop() {
 	if p.bar == nil {
 		return
 	}
 	p.bar.Abort(true)
 	p.bars.Wait()
+}
+
+// stages shows one bar after the other: a new one when the total changes.
+type stages struct {
+	to  io.Writer
+	bar *progress
+}
+
+func (s *stages) set(done, total int, note string) {
+	if s.bar == nil || s.bar.total != total {
+		s.stop()
+		s.bar = newProgress(s.to, total)
+	}
+	s.bar.set(done, note)
+}
+
+// stop removes the bar.
+func (s *stages) stop() {
+	if s.bar != nil {
+		s.bar.stop()
+		s.bar = nil
+	}
 }

@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"bufio"
@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// peerPython is Debian's own interpreter: python3-torch belongs to it, and another
+// peerPython is Debian's interpreter, for which python3-torch is installed. Another
 // python3 earlier in the path would not find it.
 const peerPython = "/usr/bin/python3"
 
 //go:embed peer.py
 var peerScript string
 
-// peer is PyTorch on the identical model, in a process that waits between
-// requests so that measurements can alternate with ours.
-type peer struct {
+// Peer is PyTorch on the same model, in a process that waits between requests so that
+// measurements can alternate with ours.
+type Peer struct {
 	name string
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Scanner
 }
 
-// startPeer starts PyTorch and waits until it is ready.
-func startPeer() (*peer, error) {
-	// -I keeps a torch in the working folder or in PYTHONPATH from standing in.
+// StartPeer starts PyTorch and waits until it is ready.
+func StartPeer() (*Peer, error) {
+	// -I ignores PYTHONPATH and any torch in the working folder.
 	cmd := exec.Command(peerPython, "-I", "-c", peerScript, "bench")
 	cmd.Env = os.Environ()
 	if core := openBLASCore(); core != "" && os.Getenv("OPENBLAS_CORETYPE") == "" {
@@ -52,10 +52,10 @@ func startPeer() (*peer, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("the peer needs Debian's python3-torch and libopenblas0: %w", err)
 	}
-	p := &peer{cmd: cmd, in: in, out: bufio.NewScanner(out)}
+	p := &Peer{cmd: cmd, in: in, out: bufio.NewScanner(out)}
 	var hello struct{ Name string }
 	if err := p.answer(&hello); err != nil {
-		p.stop()
+		p.Stop()
 		if strings.Contains(stderr.String(), "No module named") {
 			return nil, errors.New("the peer needs PyTorch: apt-get install python3-torch libopenblas0")
 		}
@@ -65,8 +65,8 @@ func startPeer() (*peer, error) {
 	return p, nil
 }
 
-// openBLASCore names the CPU's kind as OpenBLAS does. It misdetects virtual
-// machines at times, and would then run slower code than the CPU can.
+// openBLASCore returns OpenBLAS's name for the CPU. OpenBLAS sometimes misdetects virtual
+// machines and would then choose slower code.
 func openBLASCore() string {
 	switch {
 	case cpu.X86.HasAVX512BF16:
@@ -79,20 +79,32 @@ func openBLASCore() string {
 	return ""
 }
 
-// fair says whether the peer multiplies matrices with an optimized library.
-func (p *peer) fair() bool { return !strings.Contains(p.name, "reference BLAS") }
+// fair reports whether the peer multiplies matrices with an optimized library.
+func (p *Peer) fair() bool { return !strings.Contains(p.name, "reference BLAS") }
+
+// measure measures the peer as one of our engines.
+func (p *Peer) measure(d time.Duration) (r rates, err error) {
+	if r.train, err = p.train(d); err != nil {
+		return r, err
+	}
+	if r.infer1, err = p.infer(1, d/2); err != nil {
+		return r, err
+	}
+	r.infer256, err = p.infer(256, d/2)
+	return r, err
+}
 
 // train returns training steps per CPU second.
-func (p *peer) train(d time.Duration) (float64, error) {
+func (p *Peer) train(d time.Duration) (float64, error) {
 	return p.ask(fmt.Sprintf("train %g", d.Seconds()))
 }
 
 // infer returns windows forecast per CPU second, at the given batch size.
-func (p *peer) infer(batch int, d time.Duration) (float64, error) {
+func (p *Peer) infer(batch int, d time.Duration) (float64, error) {
 	return p.ask(fmt.Sprintf("infer %d %g", batch, d.Seconds()))
 }
 
-func (p *peer) ask(request string) (float64, error) {
+func (p *Peer) ask(request string) (float64, error) {
 	if _, err := fmt.Fprintln(p.in, request); err != nil {
 		return 0, fmt.Errorf("peer: %w", err)
 	}
@@ -103,12 +115,12 @@ func (p *peer) ask(request string) (float64, error) {
 	return a.PerS, err
 }
 
-func (p *peer) answer(v any) error {
+func (p *Peer) answer(v any) error {
 	if !p.out.Scan() {
 		if err := p.out.Err(); err != nil {
 			return fmt.Errorf("peer: %w", err)
 		}
-		return errors.New("peer: it ended")
+		return errors.New("peer: the process ended")
 	}
 	if err := json.Unmarshal(p.out.Bytes(), v); err != nil {
 		return fmt.Errorf("peer: %w", err)
@@ -116,8 +128,8 @@ func (p *peer) answer(v any) error {
 	return nil
 }
 
-// stop ends the process.
-func (p *peer) stop() {
+// Stop ends the process.
+func (p *Peer) Stop() {
 	p.in.Close()
 	_ = p.cmd.Wait() // its answers have been read
 }

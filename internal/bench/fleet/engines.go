@@ -1,4 +1,4 @@
-package main
+package fleet
 
 import (
 	"bytes"
@@ -14,11 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/internal/bench"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/aggregator"
 	"loadstar/server/bus"
@@ -26,16 +26,15 @@ import (
 	"loadstar/server/terms"
 )
 
-// fleetSizes are what bench fleet can push: the shared part of bose2023, with its head
-// personal and without.
-var fleetSizes = map[string]string{"24k": "head", "170k": "none"}
+// sizes maps the size of a result to the partition of bose2023 that produces it.
+var sizes = map[string]string{"24k": "head", "170k": "none"}
 
-// overSelection is how many more than wanted are asked, so that a round need not wait
-// for the last of them.
+// overSelection is the share of additional clients that are asked, so that a round need
+// not wait for the slowest.
 const overSelection = 0.1
 
-// fleetPlan is a plan whose rounds do not end.
-func fleetPlan(size string, cohort int) string {
+// planOf returns a plan whose run does not end.
+func planOf(size string, cohort int) string {
 	return fmt.Sprintf(`
 name: bench-%s
 algorithm: fedavg
@@ -43,69 +42,26 @@ model: {name: %s}
 partition: %s
 rounds: 1000000000
 schedule: {cohort: %d, over_selection: %g}
-`, size, benchModel, fleetSizes[size], cohort, overSelection)
+`, size, bench.Model, sizes[size], cohort, overSelection)
 }
 
-// newBenchFleetEngine measures what bench fleet compares the server with. It is a
-// process of its own, so that ten thousand connections are not in its memory.
-func newBenchFleetEngine() *cobra.Command {
-	var (
-		e       engines
-		size    string
-		clients int
-		seconds float64
-	)
-	cmd := &cobra.Command{
-		Use:    "fleet-engine",
-		Short:  "Measure the engines under the server alone",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, err := benchTime(1, seconds)
-			if _, ok := fleetSizes[size]; err == nil && (!ok || clients < 2) {
-				err = errors.New("--size is 24k or 170k, --clients at least 2")
-			}
-			if err == nil {
-				err = e.check()
-			}
-			if err != nil {
-				return usageError{err, "bench fleet-engine "}
-			}
-			dir, err := os.MkdirTemp("", "loadstar-engine-")
-			if err != nil {
-				return err
-			}
-			defer os.RemoveAll(dir)
-			var b engineRates
-			if b, err = measureEngines(cmd.Context(), e, dir, size, clients, d); err != nil {
-				return err
-			}
-			return printLine(cmd.OutOrStdout(), b)
-		},
-	}
-	e.add(cmd.Flags())
-	cmd.Flags().StringVar(&size, "size", "24k", "24k or 170k")
-	cmd.Flags().IntVar(&clients, "clients", 10_000, "clients of the ledger")
-	cmd.Flags().Float64Var(&seconds, "seconds", 5, "seconds of each measurement")
-	return cmd
-}
-
-// engineRates are the engines' alone.
-type engineRates struct {
+// EngineRates are the speeds of the bus and the ledger alone.
+type EngineRates struct {
 	Publish float64 `json:"publish_per_s"`
 	Count   float64 `json:"count_per_s"`
 }
 
-// slower is what a server on these engines cannot exceed.
-func (r engineRates) slower() float64 { return min(r.Publish, r.Count) }
+// slower is the limit for a server on these engines.
+func (r EngineRates) slower() float64 { return min(r.Publish, r.Count) }
 
-// runEngines measures in another process.
-func runEngines(ctx context.Context, e engines, size string, clients int, d time.Duration) (r engineRates, err error) {
+// runEngines measures the engines in another process, so that the memory of thousands of
+// connections does not slow them down.
+func runEngines(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
 	args := []string{"bench", "fleet-engine", "--size", size, "--clients", strconv.Itoa(clients), "--seconds", fmt.Sprint(d.Seconds())}
-	if e.database != "" {
-		args = append(args, "--database", e.database)
+	if e.Database != "" {
+		args = append(args, "--database", e.Database)
 	}
-	cmd, err := own(ctx, args...)
+	cmd, err := self(ctx, args...)
 	if err != nil {
 		return r, err
 	}
@@ -118,8 +74,21 @@ func runEngines(ctx context.Context, e engines, size string, clients int, d time
 	return r, json.Unmarshal(out, &r)
 }
 
-func measureEngines(ctx context.Context, e engines, dir, size string, clients int, d time.Duration) (r engineRates, err error) {
-	t, err := fleetTerms(size, clients)
+// Engines measures the bus and the ledger alone, each for d, with results of the given
+// size and a ledger with so many clients.
+func Engines(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
+	if err := e.check(); err != nil {
+		return r, &UsageError{err}
+	}
+	if _, ok := sizes[size]; !ok || clients < 2 {
+		return r, &UsageError{errors.New("--size is 24k or 170k, --clients at least 2")}
+	}
+	dir, err := os.MkdirTemp("", "loadstar-engine-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(dir)
+	t, err := termsOf(size, clients)
 	if err != nil {
 		return r, err
 	}
@@ -138,13 +107,13 @@ func measureEngines(ctx context.Context, e engines, dir, size string, clients in
 	return r, err
 }
 
-// fleetTerms are those of a run of fleetPlan with all clients.
-func fleetTerms(size string, clients int) (*terms.Terms, error) {
-	p, err := recipe.Read([]byte(fleetPlan(size, clients/2)))
+// termsOf returns the terms of a run of planOf with all clients.
+func termsOf(size string, clients int) (*terms.Terms, error) {
+	p, err := recipe.Read([]byte(planOf(size, clients/2)))
 	if err != nil {
 		return nil, err
 	}
-	if p, err = terms.Settle(p, int64(clients), benchInputs, []time.Duration{time.Hour}); err != nil {
+	if p, err = terms.Settle(p, int64(clients), modelInputs, []time.Duration{time.Hour}); err != nil {
 		return nil, err
 	}
 	text, err := recipe.Write(p)
@@ -154,7 +123,7 @@ func fleetTerms(size string, clients int) (*terms.Terms, error) {
 	return terms.Read(string(text), "", int64(clients))
 }
 
-// virtualArrival returns client number i's result as the bus carries it.
+// virtualArrival returns the result of client number i in the form that the bus carries.
 func virtualArrival(t *terms.Terms, i int) *v1.Arrival {
 	shared := make([]float32, t.Shared)
 	for k := range shared {
@@ -168,10 +137,11 @@ func virtualArrival(t *terms.Terms, i int) *v1.Arrival {
 
 func virtualClient(i int) string { return fmt.Sprintf("virtual-%06d", i) }
 
-// publishers is how many publish at a time.
+// publishers is how many goroutines publish at a time.
 const publishers = 16
 
-// publishRate returns how many results a second an embedded bus puts on disk, one by one.
+// publishRate returns how many results an embedded bus writes to disk in a second, one by
+// one.
 func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (float64, error) {
 	b, err := bus.Open(ctx, bus.Config{Dir: dir, Together: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -221,8 +191,8 @@ func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duratio
 	return rate, nil
 }
 
-// countRate returns how many results a second are added up and counted, in batches as
-// large as an aggregator takes.
+// countRate returns how many results are added up and counted in a second, in batches of
+// the size that an aggregator takes.
 func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (float64, error) {
 	l, err := ledger.Open(ctx, database)
 	if err != nil {
@@ -240,7 +210,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	var (
 		spent   time.Duration
 		counted int
-		next    = t.Fleet // the client that comes next: all of the round before are counted
+		next    = t.Fleet // the next client; the first round is yet to be opened
 		number  = int64(-1)
 	)
 	for spent < d {
@@ -292,7 +262,7 @@ func (x *counting) prepare(ctx context.Context) (err error) {
 	if err := x.Join(ctx, token, ledger.Agent{ID: "bench", Expires: now.Add(time.Hour)}, now); err != nil {
 		return err
 	}
-	if _, err := x.Announce(ctx, ledger.Announcement{Agent: "bench", Clients: clients, Inputs: benchInputs, Step: time.Hour, Most: len(clients)}, now); err != nil {
+	if _, err := x.Announce(ctx, ledger.Announcement{Agent: "bench", Clients: clients, Inputs: modelInputs, Step: time.Hour, Most: len(clients)}, now); err != nil {
 		return err
 	}
 	if err := x.AddRun(ctx, ledger.Run{ID: "bench", Name: "bench", Created: now}, "bench"); err != nil {
@@ -307,7 +277,7 @@ func (x *counting) prepare(ctx context.Context) (err error) {
 	})
 }
 
-// ask opens a round with everybody.
+// ask opens a round with all clients.
 func (x *counting) ask(ctx context.Context, number int64) error {
 	members := make([]int64, x.terms.Fleet)
 	for i := range members {
@@ -321,7 +291,7 @@ func (x *counting) ask(ctx context.Context, number int64) error {
 	})
 }
 
-// count is what an aggregator does with a batch.
+// count does what an aggregator does with a batch.
 func (x *counting) count(ctx context.Context, arrivals []ledger.Arrival, results []*terms.Result) (int, error) {
 	fold := round.NewFold(x.terms.Rules)
 	for _, r := range results {

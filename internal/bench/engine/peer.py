@@ -2,7 +2,7 @@
 
     peer.py bench             answers requests on standard input, one JSON line each:
                               "train SECONDS" and "infer BATCH SECONDS" -> {"per_s": ...}
-    peer.py golden FOLDER     writes what PyTorch computes, for the tests of ../../forecast
+    peer.py golden FOLDER     writes what PyTorch computes, for the tests of ../../../forecast
 
 One thread, CPU time. It needs Debian's python3-torch and libopenblas0.
 """

@@ -1,0 +1,105 @@
+// Package bench holds what the benchmarks in its subpackages share: the model, the
+// training workload, random data and the median.
+package bench
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"loadstar/forecast"
+	"loadstar/nn"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// The workload is one client's local steps with the model of bose2023.
+const (
+	Model = "bose2023"
+	Batch = 64
+)
+
+// Progress is called as a benchmark advances through a stage: done of total, and a note
+// to show beside them.
+type Progress func(done, total int, note string)
+
+// Workload trains one model with one kernel set. It is not safe for concurrent use.
+type Workload struct {
+	Kernel *kernel.Set
+	// X and Y are the inputs and targets of a batch.
+	X, Y []float32
+
+	ws            *nn.Workspace
+	w, g, m, v    []float32
+	many, outputs []float32
+	step          int
+}
+
+// inferMost is the largest batch that Infer takes.
+const inferMost = 256
+
+// NewWorkload prepares a workload on random data.
+func NewWorkload(k *kernel.Set) (*Workload, error) {
+	model, err := forecast.New(Model, forecast.Shape{})
+	if err != nil {
+		return nil, err
+	}
+	net := model.Net()
+	n, window := net.Weights(), net.Lookback()*net.Inputs()
+	rng := rand.New(rand.NewPCG(1, 1))
+	normal := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		return x
+	}
+	return &Workload{
+		Kernel: k, X: normal(Batch * window), Y: normal(Batch),
+		ws: net.NewWorkspace(k, Batch),
+		w:  model.InitialWeights(1), g: make([]float32, n), m: make([]float32, n), v: make([]float32, n),
+		many: normal(inferMost * window), outputs: make([]float32, inferMost),
+	}, nil
+}
+
+// Train takes one step: forward, backward, Adam.
+func (w *Workload) Train() {
+	w.step++
+	w.ws.Gradient(w.g, w.w, w.X, w.Y, nn.MSE{})
+	w.Kernel.Adam(w.w, w.g, w.m, w.v, kernel.AdamStep{Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: w.step})
+}
+
+// Infer forecasts a batch of at most 256 windows.
+func (w *Workload) Infer(batch int) {
+	w.ws.Predict(w.outputs[:batch], w.w, w.many[:batch*len(w.many)/inferMost])
+}
+
+// RandomFleet returns meters with a year of hourly random numbers each.
+func RandomFleet(meters int) (*series.Dataset, error) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	year := func() []float32 {
+		x := make([]float32, 8760)
+		for i := range x {
+			x[i] = rng.Float32()
+		}
+		return x
+	}
+	all := make([]series.Meter, meters)
+	for i := range all {
+		all[i] = series.Meter{ID: fmt.Sprint(i), Load: year(), Static: []float32{rng.Float32(), rng.Float32(), rng.Float32()}}
+	}
+	return series.NewDataset(series.Dataset{
+		Name: "bench", Generated: true, Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"floor_area", "wall_area", "window_area"},
+		Weather: series.Weather{Names: []string{"temperature", "wind"}, Columns: [][]float32{year(), year()}},
+	}, all)
+}
+
+// Median returns the median of at least one number.
+func Median(x []float64) float64 {
+	s := slices.Sorted(slices.Values(x))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}

@@ -1,0 +1,68 @@
+package fleet
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/fed/round"
+)
+
+// TestUsage gives settings out of range: they are refused before anything is started.
+func TestUsage(t *testing.T) {
+	good := Config{Agents: 8, Cohort: 0.7, Sizes: []string{"24k"}, Turns: 1, Seconds: 1, Aggregators: 1}
+	for want, change := range map[string]func(*Config){
+		"--turns is at least 1":       func(c *Config) { c.Turns = 0 },
+		"--seconds above 0":           func(c *Config) { c.Seconds = 0 },
+		"--agents is from 8 to 25000": func(c *Config) { c.Agents = maxAgents + 1 },
+		"at most 0.91":                func(c *Config) { c.Cohort = 0.92 },
+		"--aggregators at least 1":    func(c *Config) { c.Aggregators = 0 },
+		`not "1m"`:                    func(c *Config) { c.Sizes = []string{"24k", "1m"} },
+		`not "sqlite:x"`:              func(c *Config) { c.Database = "sqlite:x" },
+	} {
+		c := good
+		change(&c)
+		_, err := Run(t.Context(), c, nil)
+		if u := (*UsageError)(nil); !errors.As(err, &u) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	soak := SoakConfig{Agents: 8, Length: time.Second, Size: "24k", Rate: 1}
+	if _, err := Soak(t.Context(), soak, nil); err == nil || !strings.Contains(err.Error(), "--for at least 2s") {
+		t.Error(err)
+	}
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEngines(t *testing.T) {
+	if _, err := Engines(t.Context(), Backends{}, "1m", 8, time.Second); err == nil || !strings.Contains(err.Error(), "--size is 24k or 170k") {
+		t.Error(err)
+	}
+	r, err := Engines(t.Context(), Backends{}, "24k", 8, 20*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !(r.Publish > 0 && r.Count > 0) || r.slower() != min(r.Publish, r.Count) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestArrival checks that the random results are ones that a server counts.
+func TestArrival(t *testing.T) {
+	for size, shared := range map[string]int{"24k": 5760, "170k": 42181} {
+		m, err := termsOf(size, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Shared != shared {
+			t.Errorf("%s: the shared part has %d weights, want %d", size, m.Shared, shared)
+		}
+		numbers := virtualArrival(m, 3).Numbers
+		if len(numbers) != len(round.AppendFloats(nil, make([]float32, shared))) {
+			t.Errorf("%s: %d bytes for %d weights", size, len(numbers), shared)
+		}
+	}
+}

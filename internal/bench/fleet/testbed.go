@@ -1,0 +1,340 @@
+// Package fleet measures a server under a fleet of agents that do not train, beside the bus
+// and the ledger alone, and checks that it does not grow in a long run.
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"loadstar/internal/bench"
+	"loadstar/internal/fleetload"
+	"loadstar/internal/jointoken"
+	"loadstar/internal/mtls"
+	"loadstar/internal/proc"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// Backends are the database and the queue of the server under test.
+type Backends struct {
+	// Database is a postgres:// URL. The benchmark creates a schema in it and drops it at
+	// the end. Empty is a SQLite file.
+	Database string
+	// NATS lists the servers of a cluster that carries nothing else. Empty is an embedded
+	// server.
+	NATS []string
+}
+
+func (e *Backends) check() error {
+	if e.Database != "" && !strings.HasPrefix(e.Database, "postgres://") && !strings.HasPrefix(e.Database, "postgresql://") {
+		return fmt.Errorf("--database is postgres://…, not %q", e.Database)
+	}
+	return nil
+}
+
+func (e *Backends) String() string {
+	ledger, bus := "SQLite", "embedded NATS"
+	if e.Database != "" {
+		ledger = "PostgreSQL"
+	}
+	if len(e.NATS) > 0 {
+		bus = "NATS at " + strings.Join(e.NATS, ", ")
+	}
+	return ledger + " and " + bus
+}
+
+// schema creates a schema in the given PostgreSQL, and returns its URL and a function that
+// drops it. Without a database it does nothing.
+func (e *Backends) schema(ctx context.Context) (database string, drop func(), err error) {
+	if e.Database == "" {
+		return "", func() {}, nil
+	}
+	u, err := url.Parse(e.Database)
+	if err != nil {
+		return "", nil, fmt.Errorf("--database: %w", err)
+	}
+	db, err := sql.Open("pgx", e.Database) // the driver that the ledger uses
+	if err != nil {
+		return "", nil, err
+	}
+	name := "loadstar_bench_" + strings.ToLower(rand.Text()[:8])
+	if _, err := db.ExecContext(ctx, "CREATE SCHEMA "+name); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("--database: %w", err), db.Close())
+	}
+	q := u.Query()
+	q.Set("search_path", name)
+	u.RawQuery = q.Encode()
+	return u.String(), func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		_, _ = db.ExecContext(ctx, "DROP SCHEMA "+name+" CASCADE") // at worst a schema stays behind
+		db.Close()
+	}, nil
+}
+
+// testbed is a server in its own process, and a fleet that has joined it.
+type testbed struct {
+	Backends
+	dir             string
+	url             string // of the schema
+	drop            func()
+	address, watch  string
+	server          *proc.Child // nil while it is down
+	fleet           *fleetload.Fleet
+	operator        v1.OperatorServiceClient
+	counted, merged string // names of metrics
+}
+
+// modelInputs are the inputs of bose2023 besides load and calendar.
+var modelInputs = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
+
+// newTestbed starts a server and lets agents join it.
+func newTestbed(ctx context.Context, e Backends, agents int, progress bench.Progress) (*testbed, error) {
+	if err := openFiles(agents); err != nil {
+		return nil, err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(300) // trade memory for CPU time, which the server under test needs
+	}
+	b := &testbed{Backends: e, drop: func() {}, counted: "loadstar_aggregator_counted_total", merged: `loadstar_rounds_total{outcome="merged"}`}
+	if err := b.open(ctx, agents, progress); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *testbed) open(ctx context.Context, agents int, progress bench.Progress) (err error) {
+	if b.dir, err = os.MkdirTemp("", "loadstar-fleet-"); err != nil {
+		return err
+	}
+	url, drop, err := b.schema(ctx)
+	if err != nil {
+		return err
+	}
+	b.url, b.drop = url, drop
+	// Every server of the testbed has the same address, so that agents reconnect.
+	if b.address, err = freeAddress(); err == nil {
+		b.watch, err = freeAddress()
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.serve(ctx); err != nil {
+		return err
+	}
+	identity := filepath.Join(b.dir, "operator")
+	trusted, err := mtls.ReadFolder(identity)
+	if err != nil {
+		return err
+	}
+	b.operator = v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(trusted.TLS())), "https://"+b.address)
+	t, err := b.operator.CreateToken(ctx, &v1.CreateTokenRequest{Uses: int64(agents), TtlSeconds: 3600, Note: "bench"})
+	if err != nil {
+		return fmt.Errorf("creating the join token: %w", err)
+	}
+	token, err := jointoken.Parse(t.Token)
+	if err != nil {
+		return err
+	}
+	b.fleet, err = fleetload.Join(ctx, fleetload.Config{
+		Server: "https://" + b.address, Root: trusted.Root, Token: token, Agents: agents, Inputs: modelInputs,
+	}, func(n int) { progress(n, agents, ", joining") })
+	if err != nil {
+		return b.because(err)
+	}
+	return nil
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// self returns a command that runs this program, and interrupts it when the context ends.
+func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Args[0] = "loadstar"
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 30 * time.Second
+	return cmd, nil
+}
+
+// serve starts the server, in place of the previous one.
+func (b *testbed) serve(ctx context.Context, flags ...string) error {
+	b.stop()
+	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn"}, flags...)
+	if b.url != "" {
+		args = append(args, "--database", b.url)
+	}
+	if len(b.NATS) > 0 {
+		args = append(args, "--nats", strings.Join(b.NATS, ","))
+	}
+	cmd, err := self(context.WithoutCancel(ctx), args...) // until stop
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(b.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready := &readyWriter{ready: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = ready, log
+	if b.server, err = proc.Start(cmd, syscall.SIGKILL); err != nil {
+		return err
+	}
+	select {
+	case <-ready.ready:
+		return nil
+	case <-b.server.Done():
+		return b.because(errors.New("the server did not start"))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// readyWriter closes a channel at the first line. A server prints one when it serves.
+type readyWriter struct {
+	ready chan struct{}
+	once  sync.Once
+}
+
+func (w *readyWriter) Write(b []byte) (int, error) {
+	if bytes.IndexByte(b, '\n') >= 0 {
+		w.once.Do(func() { close(w.ready) })
+	}
+	return len(b), nil
+}
+
+func (b *testbed) log() string { return filepath.Join(b.dir, "serve.log") }
+
+// because adds the last lines of the server's log to an error.
+func (b *testbed) because(err error) error {
+	log, _ := os.ReadFile(b.log())
+	log = bytes.TrimSpace(log[max(len(log)-2000, 0):])
+	if len(log) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; the end of the server's log:\n%s", err, log)
+}
+
+// stop ends the server.
+func (b *testbed) stop() {
+	if b.server == nil {
+		return
+	}
+	_ = b.server.Stop(syscall.SIGTERM, 30*time.Second) // the results have been checked
+	b.server = nil
+}
+
+func (b *testbed) close() {
+	if b.fleet != nil {
+		b.fleet.Close()
+	}
+	b.stop()
+	b.drop()
+	if b.dir != "" {
+		os.RemoveAll(b.dir)
+	}
+}
+
+// start connects the fleet and begins a run with all of it.
+func (b *testbed) start(ctx context.Context, plan string, agents int) (run string, err error) {
+	if err := b.fleet.Connect(ctx); err != nil {
+		return "", b.because(err)
+	}
+	r, err := b.operator.StartRun(ctx, &v1.StartRunRequest{Plan: plan, Clients: int64(agents)})
+	if err != nil {
+		return "", fmt.Errorf("starting the run: %w", err)
+	}
+	return r.Run, nil
+}
+
+// end stops a run.
+func (b *testbed) end(ctx context.Context, run string) error {
+	if _, err := b.operator.StopRun(ctx, &v1.StopRunRequest{Run: run}); err != nil {
+		return fmt.Errorf("stopping the run: %w", err)
+	}
+	return nil
+}
+
+// await waits until the condition holds for the metrics.
+func (b *testbed) await(ctx context.Context, what string, within time.Duration, is func(map[string]float64) bool) error {
+	for end := time.Now().Add(within); ; {
+		m, err := b.metrics(ctx)
+		if err != nil {
+			return err
+		}
+		if is(m) {
+			return nil
+		}
+		if time.Now().After(end) {
+			return b.because(fmt.Errorf("%s: not within %v", what, within))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// rest pauses the fleet and waits until everything that it has sent is counted.
+func (b *testbed) rest(ctx context.Context) error {
+	b.fleet.Rest()
+	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_bus_waiting"] == 0 })
+}
+
+// metrics returns the server's, by name and labels as they are written.
+func (b *testbed) metrics(ctx context.Context) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.watch+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return nil, b.because(err)
+	}
+	defer r.Body.Close()
+	all := map[string]float64{}
+	lines := bufio.NewScanner(r.Body)
+	for lines.Scan() {
+		text := lines.Text()
+		i := strings.LastIndexByte(text, ' ')
+		if i < 0 || text[0] == '#' {
+			continue
+		}
+		if v, err := strconv.ParseFloat(text[i+1:], 64); err == nil {
+			all[text[:i]] = v
+		}
+	}
+	return all, lines.Err()
+}
+
+func (b *testbed) usage() (proc.Usage, error) { return proc.UsageOf(b.server.Pid()) }
