@@ -173,7 +173,7 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 	if err != nil {
 		t.Fatal(err)
 	}
-	needs := parts.Aggregator.Needs()
+	needs := parts.Needs
 	w := client.NewWorker(&client.Job{
 		Seed: p.Seed, Model: q.Model, Partition: q.Partition, Loss: q.Loss, Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: needs,
 	}, kernels(t), parts.NewTrainer(kernels(t)))

@@ -96,7 +96,7 @@ func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bo
 	}
 	g.text = plan.text(t)
 	g.plan, g.parts, g.machine = compose(t, g.text, len(fleet))
-	g.rules = round.Rules{Needs: g.parts.Aggregator.Needs(), Scale: g.parts.Scale, Control: g.parts.Control, Weight: g.parts.Weight}
+	g.rules = round.Rules{Needs: g.parts.Needs, Scale: g.parts.Scale, Control: g.parts.Control, Weight: g.parts.Weight}
 	g.sums = round.NewFold(g.rules)
 	g.open()
 	g.http = httptest.NewServer(g)
@@ -121,7 +121,7 @@ func compose(t testing.TB, text []byte, fleet int) (*fed.Plan, *recipe.Compositi
 	}
 	shared := make([]float32, q.Partition.SharedLen())
 	q.Partition.Cut(q.Model.InitialWeights(p.Seed), shared, make([]float32, q.Partition.PersonalLen()))
-	return p, parts, round.NewServer(parts.Aggregator, parts.Optimizer, fleet, shared)
+	return p, parts, round.NewServer(parts.NewAggregator(), parts.NewOptimizer(), fleet, shared)
 }
 
 // open opens the next round.

@@ -71,7 +71,7 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	if err != nil {
 		return nil, unfitf("the plan does not fit together: %v", err)
 	}
-	if problem.Partition.SharedLen() == 0 || p.Algorithm == recipe.Pooled {
+	if problem.Partition.SharedLen() == 0 || recipe.Pooled(p) {
 		return nil, unfitf("algorithm %s with partition %s needs no server", p.Algorithm, p.Partition)
 	}
 	parts, err := recipe.Compose(p, int(fleet))
@@ -84,7 +84,7 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	if problem, err = recipe.Frame(p, d); err != nil {
 		return nil, unfitf("the readings here are not what the plan needs: %v", err)
 	}
-	needs := parts.Aggregator.Needs()
+	needs := parts.Needs
 	s := &session{
 		fleet: fleet, framer: problem.Framer,
 		rules: round.Rules{Needs: needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},

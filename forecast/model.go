@@ -12,11 +12,22 @@ import (
 )
 
 // Shape is the outside of a model. A zero field takes the value of the model's
-// paper; fekri2023 does not say how far it looks back, and 24 steps are ours.
+// paper.
 type Shape struct {
 	Lookback int // steps of a window
 	Inputs   int // features of a step
 	Outputs  int // values forecast for a window
+}
+
+// Defaults is how a model's paper uses it.
+type Defaults struct {
+	Lookback int // steps of a window
+	Horizon  int // steps from the last input to the first target
+	Targets  int // steps that are forecast
+	// Inputs are the features of a step, as series.ParseInput reads them.
+	Inputs []string
+	// Train and Validation are the shares of a client's span; the rest tests.
+	Train, Validation float64
 }
 
 // Model is a forecaster whose weights are learned: an architecture under the
@@ -28,25 +39,28 @@ type Model struct {
 
 // architecture is a model before its shape is known.
 type architecture struct {
-	name    string
-	summary string
-	shape   Shape // of the paper
-	blocks  func(outputs int) []nn.Block
+	name     string
+	summary  string
+	defaults Defaults
+	blocks   func(outputs int) []nn.Block
 }
+
+// boseInputs are those of bose2023 and bose2024.
+var boseInputs = []string{"load", "time_of_day", "day_of_week", "temperature", "wind", "floor_area", "wall_area", "window_area"}
 
 var architectures = []architecture{
 	{
-		name:    "bose2023",
-		summary: "two stacked LSTMs of 20, all hidden states, head 120-60",
-		shape:   Shape{Lookback: 12, Inputs: 8, Outputs: 1},
+		name:     "bose2023",
+		summary:  "two stacked LSTMs of 20, all hidden states, head 120-60",
+		defaults: Defaults{Lookback: 12, Horizon: 1, Targets: 1, Inputs: boseInputs, Train: 0.8, Validation: 0.1},
 		blocks: func(outputs int) []nn.Block {
 			return append([]nn.Block{nn.LSTM{Name: "lstm", Hidden: 20, Layers: 2}}, head(outputs, 120, 60)...)
 		},
 	},
 	{
-		name:    "bose2024",
-		summary: "one LSTM of 25, all hidden states, head 150-75",
-		shape:   Shape{Lookback: 12, Inputs: 8, Outputs: 1},
+		name:     "bose2024",
+		summary:  "one LSTM of 25, all hidden states, head 150-75",
+		defaults: Defaults{Lookback: 12, Horizon: 4, Targets: 1, Inputs: boseInputs, Train: 0.8, Validation: 0.1},
 		blocks: func(outputs int) []nn.Block {
 			return append([]nn.Block{nn.LSTM{Name: "lstm", Hidden: 25}}, head(outputs, 150, 75)...)
 		},
@@ -54,7 +68,12 @@ var architectures = []architecture{
 	{
 		name:    "fekri2023",
 		summary: "one LSTM of 32, last hidden state, linear head",
-		shape:   Shape{Lookback: 24, Inputs: 6, Outputs: 8},
+		// The paper has no validation part and does not state its lookback; 24 steps is
+		// our choice.
+		defaults: Defaults{
+			Lookback: 24, Horizon: 1, Targets: 8, Train: 0.7,
+			Inputs: []string{"load", "day_of_year", "day_of_month", "week_of_year", "day_of_week", "hour"},
+		},
 		blocks: func(outputs int) []nn.Block {
 			return []nn.Block{nn.LSTM{Name: "lstm", Hidden: 32, Last: true}, nn.Linear{Name: "fc", Out: outputs}}
 		},
@@ -94,13 +113,24 @@ func names(all []Summary) string {
 	return strings.Join(s, ", ")
 }
 
+// DefaultsOf returns how a model's paper uses it, and false if there is no such model.
+// The caller must not change its inputs.
+func DefaultsOf(name string) (Defaults, bool) {
+	for _, a := range architectures {
+		if a.name == name {
+			return a.defaults, true
+		}
+	}
+	return Defaults{}, false
+}
+
 // New returns the model with the given name and shape.
 func New(name string, shape Shape) (*Model, error) {
 	for _, a := range architectures {
 		if a.name != name {
 			continue
 		}
-		s := a.shape
+		s := Shape{Lookback: a.defaults.Lookback, Inputs: len(a.defaults.Inputs), Outputs: a.defaults.Targets}
 		for _, f := range []struct {
 			dst *int
 			v   int

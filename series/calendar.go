@@ -2,6 +2,7 @@ package series
 
 import (
 	"math"
+	"slices"
 	"sort"
 	"sync"
 )
@@ -22,6 +23,10 @@ type calendar struct {
 
 // calendarNames are the inputs that a calendar has.
 var calendarNames = []string{"time_of_day", "hour", "day_of_week", "day_of_month", "day_of_year", "week_of_year"}
+
+// InEveryDataset reports whether an input needs no data of its own: the load and the
+// calendar. A dataset may lack weather and static values.
+func InEveryDataset(name string) bool { return name == "load" || slices.Contains(calendarNames, name) }
 
 // newCalendar computes the calendar over the span of a dataset, and ahead steps
 // more: a window may know the calendar of a target beyond the last reading.

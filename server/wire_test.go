@@ -256,7 +256,7 @@ func TestWire(t *testing.T) {
 	must(t, err)
 	job := client.Job{
 		Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss, Targets: p.Model.Targets, Batch: p.Client.Batch,
-		Needs: parts4.Aggregator.Needs(),
+		Needs: parts4.Needs,
 	}
 	rules := round.Rules{Needs: job.Needs, Scale: parts4.Scale, Weight: parts4.Weight}
 	personal := problem.Partition.PersonalLen()

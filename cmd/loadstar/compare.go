@@ -79,7 +79,7 @@ goes on where it was, and one that is finished prints its table again.`,
 							return err
 						}
 						// A round of pooled training is not a client's few steps.
-						if rounds > 0 && p.Algorithm != recipe.Pooled {
+						if rounds > 0 && !recipe.Pooled(p) {
 							p.Rounds = rounds
 						}
 						p.Seed = uint64(seed)

@@ -222,7 +222,7 @@ func (e *explanation) explain(p *fed.Plan, q *recipe.Problem) error {
 		x.Server = recipe.Dealt(p.Server.Clients, x.Clients-x.Holdout)
 		x.Training = x.Clients - x.Server - x.Holdout
 		fleet = x.Training
-		if p.Algorithm == recipe.Pooled {
+		if recipe.Pooled(p) {
 			fleet = 1
 		}
 	}
@@ -234,7 +234,7 @@ func (e *explanation) explain(p *fed.Plan, q *recipe.Problem) error {
 	if err != nil {
 		return err
 	}
-	needs := c.Aggregator.Needs()
+	needs := c.Needs
 	if !e.Alone {
 		t := recipe.TrafficOf(q.Partition, needs)
 		e.Down, e.Up, e.Control = t.Down, t.Up, needs.Control
@@ -262,7 +262,7 @@ func (e *explanation) explain(p *fed.Plan, q *recipe.Problem) error {
 	e.Traffic = e.Turns * (e.Down + e.Up)
 	if x := e.Data; x != nil && x.Examples > 0 {
 		mean := int(x.Examples) / x.Clients
-		if p.Algorithm == recipe.Pooled {
+		if recipe.Pooled(p) {
 			mean = int(x.Examples)
 		}
 		e.StepsATurn = recipe.StepsOf(p, mean)
@@ -278,7 +278,7 @@ func (e *explanation) explain(p *fed.Plan, q *recipe.Problem) error {
 	var trainer int64
 	e.StepsPerS, trainer = measureSteps(p, q, k)
 	e.Kernel, e.Workers = k.Name(), runtime.NumCPU()
-	if p.Algorithm == recipe.Pooled {
+	if recipe.Pooled(p) {
 		e.Workers = 1
 	}
 	e.Seconds = float64(e.Steps) / e.StepsPerS / float64(e.Workers)

@@ -82,7 +82,7 @@ func newPlant(t tester, plan string, d *series.Dataset) *plant {
 	}
 	x.job = &Job{
 		Seed: p.Seed, Model: x.problem.Model, Partition: x.problem.Partition, Loss: x.problem.Loss,
-		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: x.parts.Aggregator.Needs(),
+		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: x.parts.Needs,
 	}
 	x.worker = NewWorker(x.job, kernels(t), x.parts.NewTrainer(kernels(t)))
 	for i := range d.Len() {

@@ -2,47 +2,52 @@ package recipe
 
 import (
 	"fmt"
-	"math"
-	"time"
 
 	"loadstar/fed"
 	"loadstar/fed/aggregate"
 	"loadstar/fed/clientopt"
 	"loadstar/fed/exact"
 	"loadstar/fed/localtrain"
-	"loadstar/fed/schedule"
-	"loadstar/fed/serveropt"
 	"loadstar/nn/kernel"
 )
 
-// Composition is the parts that a plan names, put together. Aggregator and
-// Optimizer remember things: a run has its own.
+// Composition is the parts that a plan names, put together for a fleet. It holds no
+// state, so runs and workers may share one: each makes its own parts from it.
 type Composition struct {
-	Aggregator fed.Aggregator
-	Optimizer  fed.ServerOptimizer
-	Scheduler  fed.Scheduler
+	// Needs is what the aggregator must be given.
+	Needs fed.Needs
+	// NewAggregator and NewOptimizer return the parts of a new server.
+	NewAggregator func() fed.Aggregator
+	NewOptimizer  func() fed.ServerOptimizer
+	Scheduler     fed.Scheduler
+	// Turns is how many clients are counted in a round if all of them return.
+	Turns int
 	// Scale is that of the sums of updates, Control that of control variates.
 	Scale, Control exact.Scale
-	// Weight returns what an update of so many examples weighs.
+	// Weight returns the weight of an update from its number of examples.
 	Weight func(examples int) int64
 	// NewTrainer returns what a worker trains with.
 	NewTrainer func(k *kernel.Set) fed.LocalTrainer
-	// FineTune is what a worker trains with before clients are scored in the end; nil
-	// if the plan has none.
-	FineTune func(k *kernel.Set) fed.LocalTrainer
+	// NewTuner returns what a worker fine-tunes with before clients are scored in the
+	// end; it is nil if the plan does not fine-tune.
+	NewTuner func(k *kernel.Set) fed.LocalTrainer
+	// ServerState is how many float64 vectors as long as the shared weights aggregator
+	// and optimizer keep once every client has been counted.
+	ServerState int
 }
 
-// controlBound is far above any gradient with which training goes on.
+// controlBound is far above any gradient with which training still works.
 const controlBound = 1 << 20
 
-// Compose makes the parts of a plan that was read, for a fleet of so many clients:
-// those that train, so without those held out or on the server; of pooled, 1.
+// Compose builds the parts of a plan that was read. The fleet counts the clients that
+// train: neither those held out nor those whose data the server has; if the plan pools
+// all readings, it is 1.
 func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	a := find(p.Algorithm)
 	if a == nil {
 		return nil, fmt.Errorf("no algorithm %q", p.Algorithm)
 	}
-	if wrong := validate(a, p); len(wrong) > 0 {
+	if wrong := validateSettings(a, p); len(wrong) > 0 {
 		return nil, fmt.Errorf("%s", wrong[0].text)
 	}
 	if fleet < 1 {
@@ -55,78 +60,77 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	if s.Kind == "buffered" && s.Buffer > fleet {
 		return nil, fmt.Errorf("schedule.buffer is %d, but only %d clients train, and each is merged once at a time", s.Buffer, fleet)
 	}
+	scheduled := newScheduler(p, fleet)
 	c := &Composition{
-		Aggregator: a.aggregate(p),
-		Optimizer:  optimizer(p),
-		NewTrainer: func(k *kernel.Set) fed.LocalTrainer { return a.train(p, k) },
+		Needs:         a.newAggregator(p).Needs(),
+		NewAggregator: func() fed.Aggregator { return a.newAggregator(p) },
+		NewOptimizer:  func() fed.ServerOptimizer { return newServerOptimizer(p) },
+		Scheduler:     scheduled.Scheduler,
+		Turns:         scheduled.turns,
+		Weight:        func(int) int64 { return 1 },
+		NewTrainer:    func(k *kernel.Set) fed.LocalTrainer { return a.newTrainer(p, k) },
+		ServerState:   a.serverState.total + fleet*a.serverState.perClient,
+	}
+	if o := findServerOptimizer(p.Server.Optimizer); o != nil {
+		c.ServerState += o.state
 	}
 	if p.Evaluate.FineTune.Steps > 0 || p.Evaluate.FineTune.Epochs > 0 {
-		c.FineTune = func(k *kernel.Set) fed.LocalTrainer { return fineTune(p, k) }
+		c.NewTuner = func(k *kernel.Set) fed.LocalTrainer { return newTuner(p, k) }
 	}
-	var updates int
-	c.Scheduler, updates = scheduler(p, fleet)
 	bound := p.Server.Bound
-	if a.alone {
-		bound = 1 << 10 // nothing is sent, or nobody else is there
+	if a.noServer {
+		bound = 1 << 10 // the plan states none, since nothing is sent
 	}
 	most := maxWeight(p)
-	var err error
-	if c.Scale, err = exact.NewScale(bound, most, int64(updates)); err != nil {
-		return nil, err
-	}
-	if c.Aggregator.Needs().Control { // variates are gradients, and all weigh the same
-		if c.Control, err = exact.NewScale(controlBound, 1, int64(updates)); err != nil {
-			return nil, err
-		}
-	}
-	c.Weight = func(examples int) int64 { return 1 }
 	if p.Server.Weighting == "examples" {
 		c.Weight = func(examples int) int64 { return min(int64(examples), most) }
+	}
+	var err error
+	if c.Scale, err = exact.NewScale(bound, most, int64(scheduled.most)); err != nil {
+		return nil, err
+	}
+	if c.Needs.Control { // control variates are gradients, and all have weight 1
+		if c.Control, err = exact.NewScale(controlBound, 1, int64(scheduled.most)); err != nil {
+			return nil, err
+		}
 	}
 	return c, nil
 }
 
-func (a *algorithm) aggregate(p *fed.Plan) fed.Aggregator {
+func (a *algorithm) newAggregator(p *fed.Plan) fed.Aggregator {
 	if a.aggregator == nil {
 		return aggregate.Mean{}
 	}
 	return a.aggregator(p)
 }
 
-func (a *algorithm) train(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
+func (a *algorithm) newTrainer(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	c := &p.Client
 	work := localtrain.Work{Batch: c.Batch, Steps: c.Steps, Epochs: c.Epochs, ResampleRound: c.Resample == "round"}
-	rate := clientopt.Rate{Base: c.Rate, Factor: c.Decay.Factor, Every: c.Decay.Every}
-	var o fed.ClientOptimizer
-	switch {
-	case a.name == "scaffold":
-		o = &clientopt.Scaffold{Kernel: k, Rate: rate}
-	case c.Optimizer == "prox" || c.Optimizer == "proxadam":
-		o = &clientopt.Prox{Kernel: k, Mu: c.Mu, Inner: plain(p, k, rate)}
-	default:
-		o = plain(p, k, rate)
-	}
+	optimizer := a.newClientOptimizer(p, k)
 	if a.trainer == nil {
-		return &localtrain.Descent{Work: work, Optimizer: o}
+		return &localtrain.Descent{Work: work, Optimizer: optimizer}
 	}
-	return a.trainer(p, k, work, o)
+	return a.trainer(p, k, work, optimizer)
 }
 
-// plain returns the client's optimizer without a proximal term.
-func plain(p *fed.Plan, k *kernel.Set, rate clientopt.Rate) fed.ClientOptimizer {
+func (a *algorithm) newClientOptimizer(p *fed.Plan, k *kernel.Set) fed.ClientOptimizer {
 	c := &p.Client
-	switch c.Optimizer {
-	case "adam", "proxadam":
-		return &clientopt.Adam{Kernel: k, Rate: rate, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon}
-	case "amsgrad":
-		return &clientopt.AMSGrad{Kernel: k, Rate: rate, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon}
+	rate := clientopt.Rate{Base: c.Rate, Factor: c.Decay.Factor, Every: c.Decay.Every}
+	if a.clientOptimizer != nil {
+		return a.clientOptimizer(k, rate)
 	}
-	return &clientopt.SGD{Kernel: k, Rate: rate}
+	entry := findClientOptimizer(c.Optimizer)
+	o := entry.build(c, k, rate)
+	if entry.proximal {
+		return &clientopt.Prox{Kernel: k, Mu: c.Mu, Inner: o}
+	}
+	return o
 }
 
-// fineTune is training as usual, without proximal terms, control variates and
+// newTuner returns plain training, without proximal term, control variates and
 // look-ahead (song2021, appendix B).
-func fineTune(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
+func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	f := p.Evaluate.FineTune
 	rate := clientopt.Rate{Base: f.Rate}
 	if f.Rate == 0 {
@@ -134,63 +138,6 @@ func fineTune(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	}
 	return &localtrain.Descent{
 		Work:      localtrain.Work{Batch: p.Client.Batch, Steps: f.Steps, Epochs: f.Epochs},
-		Optimizer: plain(p, k, rate),
+		Optimizer: findClientOptimizer(p.Client.Optimizer).build(&p.Client, k, rate),
 	}
-}
-
-func optimizer(p *fed.Plan) fed.ServerOptimizer {
-	s := &p.Server
-	adaptive := &serveropt.Adaptive{Rate: s.Rate, Beta1: s.Beta1, Beta2: s.Beta2, Tau: s.Tau}
-	if s.SecondMoment == "momentum" {
-		adaptive.SecondMoment = serveropt.OfMomentum
-	}
-	switch s.Optimizer {
-	case "fedavgm":
-		return &serveropt.Momentum{Rate: s.Rate, Beta1: s.Beta1, Dampening: s.Dampening}
-	case "fedadagrad":
-		adaptive.Rule = serveropt.Adagrad
-	case "fedadam":
-		adaptive.Rule = serveropt.Adam
-	case "fedyogi":
-		adaptive.Rule = serveropt.Yogi
-	case "fedavg":
-		return serveropt.Descent{Rate: s.Rate}
-	default: // there is none to set: fedasync, fedavgadaptive, local, pooled
-		if s.Rate > 0 {
-			return serveropt.Descent{Rate: s.Rate}
-		}
-		return serveropt.Descent{Rate: 1}
-	}
-	return adaptive
-}
-
-func discount(p *fed.Plan) aggregate.Discount {
-	switch p.Server.Discount {
-	case "polynomial":
-		return aggregate.Polynomial(p.Server.Exponent)
-	case "hinge":
-		return aggregate.Hinge(p.Server.Exponent, p.Server.Hinge)
-	}
-	return aggregate.Constant()
-}
-
-// scheduler also returns the most updates of one version that are ever merged.
-func scheduler(p *fed.Plan, fleet int) (s fed.Scheduler, updates int) {
-	x := &p.Schedule
-	cohort := x.Cohort
-	if cohort == 0 {
-		cohort = fleet
-	}
-	switch x.Kind {
-	case "buffered":
-		return schedule.Buffered{Running: cohort, Buffer: x.Buffer}, min(fleet, cohort+x.Buffer-1)
-	case "periodic":
-		return schedule.Periodic{Running: cohort, Period: time.Duration(x.Period)}, cohort
-	}
-	asked := min(int(math.Ceil(float64(cohort)*(1+x.Over)-1e-9)), fleet)
-	return schedule.Synchronous{
-		Cohort: cohort, Asked: asked,
-		Quorum:   int(math.Ceil(float64(cohort)*x.Quorum - 1e-9)),
-		Deadline: time.Duration(x.Deadline),
-	}, asked
 }

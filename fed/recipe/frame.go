@@ -11,8 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// Problem is what a plan trains, given a dataset: the same for the simulator, an
-// agent and whoever scores.
+// Problem is what a plan trains: the model, and its examples once there is a dataset.
+// Simulator, agent and server derive the same problem from a plan.
 type Problem struct {
 	// Framer is nil if there is no dataset.
 	Framer    *series.Framer
@@ -26,45 +26,45 @@ type Problem struct {
 	// Missing are the inputs of the model's paper that the dataset does not have, if
 	// the plan leaves the inputs to it.
 	Missing []string
+
+	layout series.Layout
+	split  series.Split
 }
 
-// paperInputs are those of each model's paper.
-var paperInputs = map[string][]string{
-	"bose2023":  {"load", "time_of_day", "day_of_week", "temperature", "wind", "floor_area", "wall_area", "window_area"},
-	"bose2024":  {"load", "time_of_day", "day_of_week", "temperature", "wind", "floor_area", "wall_area", "window_area"},
-	"fekri2023": {"load", "day_of_year", "day_of_month", "week_of_year", "day_of_week", "hour"},
+// Inputs returns the inputs of a plan: its own, or those of the model's paper that
+// every dataset has or that are among the given ones. It also returns the inputs of
+// the paper that are missing.
+func Inputs(p *fed.Plan, given []string) (names, missing []string) {
+	return inputs(p, func(name string) bool { return slices.Contains(given, name) })
 }
 
-// optional are inputs that a dataset may lack: weather and what is known of meters.
-var optional = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
-
-// Inputs returns the inputs of a plan: its own, or those of the model's paper as far
-// as they are the load's and the calendar's or the data has them; and what of the
-// paper's is missing.
-func Inputs(p *fed.Plan, has []string) (names, missing []string) {
+func inputs(p *fed.Plan, given func(name string) bool) (names, missing []string) {
 	if len(p.Model.Inputs) > 0 {
 		return p.Model.Inputs, nil
 	}
-	for _, name := range paperInputs[p.Model.Name] {
-		if slices.Contains(optional, name) && !slices.Contains(has, name) {
+	paper, _ := forecast.DefaultsOf(p.Model.Name)
+	for _, name := range paper.Inputs {
+		if series.InEveryDataset(name) || given(name) {
+			names = append(names, name)
+		} else {
 			missing = append(missing, name)
-			continue
 		}
-		names = append(names, name)
 	}
 	return names, missing
 }
 
-// Frame looks at a dataset the way a plan that was read does. The dataset may be nil:
-// then it has all inputs.
+// Frame builds the problem of a plan that was read. The dataset may be nil: then the
+// plan has all inputs of its model's paper, unless it states its own.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
-	q := &Problem{}
-	has := optional
+	q := &Problem{split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
+	given := func(string) bool { return true }
 	if d != nil {
-		has = slices.Concat(d.Weather.Names, d.StaticNames)
+		given = func(name string) bool {
+			return slices.Contains(d.Weather.Names, name) || slices.Contains(d.StaticNames, name)
+		}
 	}
 	var names []string
-	names, q.Missing = Inputs(p, has)
+	names, q.Missing = inputs(p, given)
 	for _, s := range names {
 		in, err := series.ParseInput(s)
 		if err != nil {
@@ -72,14 +72,13 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 		}
 		q.Inputs = append(q.Inputs, in)
 	}
-	var err error
+	q.layout = series.Layout{Lookback: p.Model.Lookback, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Inputs: q.Inputs}
 	if d != nil {
-		layout := series.Layout{Lookback: p.Model.Lookback, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Inputs: q.Inputs}
-		split := series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}
-		if q.Framer, err = series.NewFramer(d, layout, split); err != nil {
+		if err := q.Open(d); err != nil {
 			return nil, err
 		}
 	}
+	var err error
 	if q.Loss, err = loss(p); err != nil {
 		return nil, err
 	}
@@ -92,8 +91,15 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	return q, err
 }
 
-// WriteShared writes shared weights of a version as .safetensors: a simulated run and a
-// fleet's that agree write the same bytes.
+// Open takes the examples from a dataset, which must have the inputs that the problem
+// was built with. It is for callers that look at the model before they read data.
+func (q *Problem) Open(d *series.Dataset) (err error) {
+	q.Framer, err = series.NewFramer(d, q.layout, q.split)
+	return err
+}
+
+// WriteShared writes the shared weights of a version as .safetensors. Equal weights give
+// equal bytes, from a simulated run and from a fleet.
 func (q *Problem) WriteShared(w io.Writer, shared []float32, plan string, version int) error {
 	whole := make([]float32, q.Model.Net().Weights())
 	q.Partition.Join(whole, shared, make([]float32, q.Partition.PersonalLen()))

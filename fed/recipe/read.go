@@ -1,21 +1,18 @@
 package recipe
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"loadstar/fed"
 	"loadstar/internal/config"
 )
 
 // Read reads a plan over the defaults of its algorithm, and checks everything that
-// can be checked without data. The error is [config.Problems]: all that is wrong,
-// with lines.
+// can be checked without data. The error is [config.Problems]: all mistakes, with
+// their lines.
 func Read(data []byte) (*fed.Plan, error) {
 	lines, _ := config.Keys(data) // Decode reports what is no YAML
 	chosen := &fed.Plan{}
@@ -29,14 +26,14 @@ func Read(data []byte) (*fed.Plan, error) {
 		}
 		return nil, wrong.Err()
 	}
-	p := defaults(a, chosen)
-	_ = config.Decode(data, p) // says the same again
-	settle(p, lines)
+	p := a.defaultPlan(chosen)
+	_ = config.Decode(data, p) // it repeats the problems that were found before
+	a.adjustDefaults(p, func(path string) bool { _, given := lines[path]; return given })
 
-	has := keysOf(a, p)
+	has := a.pathsOf(p)
 	for path, line := range lines {
-		if keyOf(path) == nil || slices.Contains(has, path) {
-			continue // no setting at all was reported before
+		if position(path) < 0 || slices.Contains(has, path) {
+			continue // Decode has reported unknown keys
 		}
 		name, of := section(a, p, path)
 		theirs := within(has, name)
@@ -46,7 +43,7 @@ func Read(data []byte) (*fed.Plan, error) {
 		}
 		wrong.Add(line, "%s is not a setting of %s; it has %s", path, of, strings.Join(theirs, ", "))
 	}
-	strip(a, p, has)
+	a.strip(p, has)
 	for _, x := range validate(a, p) {
 		wrong.Add(lines[x.path], "%s", x.text)
 	}
@@ -65,39 +62,61 @@ func problems(err error) (found config.Problems) {
 // within returns the settings of a section, without its name.
 func within(has []string, section string) []string {
 	var out []string
-	for _, k := range keys {
-		if rest, ok := strings.CutPrefix(k.path, section+"."); ok && slices.Contains(has, k.path) {
+	for _, path := range has {
+		if rest, ok := strings.CutPrefix(path, section+"."); ok {
 			out = append(out, rest)
 		}
 	}
 	return out
 }
 
-// defaults returns what a plan is before it says anything but its choices.
-func defaults(a *algorithm, chosen *fed.Plan) *fed.Plan {
-	p := &fed.Plan{Name: a.name, Algorithm: a.name}
-	house(p)
-	if a.optimizers != nil {
-		p.Client.Optimizer = a.optimizers[0]
+// section names the choices that decide which settings a part of a plan has.
+func section(a *algorithm, p *fed.Plan, path string) (name, of string) {
+	name, _, _ = strings.Cut(path, ".")
+	of = a.name
+	switch {
+	case name == "client" && strings.HasSuffix(path, ".resample") && !a.fullPass:
+		of += " with epochs"
+	case name == "client" && len(a.optimizers) > 1:
+		of += " with client.optimizer " + p.Client.Optimizer
+	case name == "server" && a.serverOptimizer == anyOptimizer:
+		of += " with server.optimizer " + p.Server.Optimizer
+	case name == "server" && strings.HasSuffix(path, ".max_examples") && len(a.weightings) > 1:
+		of += " with server.weighting " + p.Server.Weighting
+	case name == "schedule" && a.schedules != nil:
+		of += " with a " + p.Schedule.Kind + " schedule"
+	case name == "simulate" && a.schedules != nil && p.Simulate.Delay != "":
+		of += " with simulate.delay " + p.Simulate.Delay
+	case name == "model":
+		of = fmt.Sprintf("model.loss %s", p.Model.Loss)
 	}
+	return name, of
+}
+
+// defaultPlan returns the defaults of a plan that has made only the choices on which
+// other defaults depend.
+func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
+	p := &fed.Plan{}
+	for _, s := range a.possible() {
+		s.reset(p)
+	}
+	p.Name, p.Algorithm = a.name, a.name
+	p.Client.Optimizer = a.optimizers[0]
+	p.Server.Weighting = a.weightings[0]
 	if a.partition != "" {
 		p.Partition = a.partition
 	}
-	if a.kinds != nil {
-		p.Schedule.Kind = a.kinds[0]
+	if a.schedules != nil {
+		p.Schedule.Kind = a.schedules[0]
 	}
-	p.Server.Weighting = a.weightings[0]
-	if a.behind != "" && a.behind != "any" {
-		p.Server.Optimizer = a.behind
+	if a.serverOptimizer != "" && a.serverOptimizer != anyOptimizer {
+		p.Server.Optimizer = a.serverOptimizer
 	}
-	// What an algorithm sets comes after its optimizers' values, but may be a choice
-	// that these depend on.
-	set := func() {
-		if a.set != nil {
-			a.set(p)
-		}
+	// The algorithm's defaults may choose the optimizers, and they override the
+	// optimizers' defaults: hence before and after these.
+	if a.defaults != nil {
+		a.defaults(p)
 	}
-	set()
 	for _, c := range []struct {
 		dst *string
 		v   string
@@ -112,44 +131,29 @@ func defaults(a *algorithm, chosen *fed.Plan) *fed.Plan {
 		}
 	}
 	name, kind, client, server := p.Model.Name, p.Schedule.Kind, p.Client.Optimizer, p.Server.Optimizer
-	for _, o := range slices.Concat(clientOptimizers, serverOptimizers) {
-		if o.name == client || o.name == server {
-			o.set(p)
-		}
+	if o := findClientOptimizer(client); o != nil {
+		p.Client.Rate = o.rate
 	}
-	set()
+	if o := findServerOptimizer(server); o != nil {
+		o.defaults(&p.Server)
+	}
+	if a.defaults != nil {
+		a.defaults(p)
+	}
 	p.Model.Name, p.Schedule.Kind, p.Client.Optimizer, p.Server.Optimizer = name, kind, client, server
-	ofModel(p)
+	modelDefaults(p)
 	return p
 }
 
-// settle makes up the defaults that depend on what the plan says.
-func settle(p *fed.Plan, set map[string]int) {
-	is := func(path string) bool { _, ok := set[path]; return ok }
-	// Steps alone replace default epochs, and the other way round.
-	oneOf := func(steps, epochs string, s, e *int) {
-		if is(steps) && !is(epochs) {
-			*e = 0
-		} else if is(epochs) && !is(steps) {
-			*s = 0
+// adjustDefaults sets the defaults that depend on what the plan says.
+func (a *algorithm) adjustDefaults(p *fed.Plan, given func(path string) bool) {
+	for _, s := range a.possible() {
+		if s.adjust != nil && !given(s.path) {
+			s.adjust(p, given)
 		}
 	}
-	oneOf("client.steps", "client.epochs", &p.Client.Steps, &p.Client.Epochs)
-	oneOf("evaluate.fine_tune.steps", "evaluate.fine_tune.epochs", &p.Evaluate.FineTune.Steps, &p.Evaluate.FineTune.Epochs)
-	if !is("server.dampening") {
-		p.Server.Dampening = p.Server.Beta1
-	}
-	if p.Server.Discount == "hinge" && !is("server.exponent") {
-		p.Server.Exponent = 10 // of the same paper as 0.5 for the polynomial
-	}
-	if p.Model.Split.Validation == 0 && !is("evaluate.every") {
-		p.Evaluate.Every = 0
-	}
-	if p.Schedule.Kind != "periodic" && !is("simulate.delay") {
-		p.Simulate.Delay = ""
-	}
-	if p.Server.Variant == "no-prox" && !is("client.mu") {
-		p.Client.Mu = 0
+	if a.adjust != nil {
+		a.adjust(p, given)
 	}
 	if len(p.Model.Inputs) == 0 {
 		p.Model.Inputs = nil
@@ -159,123 +163,20 @@ func settle(p *fed.Plan, set map[string]int) {
 	}
 }
 
-// strip takes out the values of settings that the plan does not have, but for those
+// strip removes the values of settings that the plan does not have, except for those
 // that its algorithm fixes.
-func strip(a *algorithm, p *fed.Plan, has []string) {
+func (a *algorithm) strip(p *fed.Plan, has []string) {
 	fixed := *p
-	for _, k := range keys {
-		if !slices.Contains(has, k.path) {
-			field(p, k.path).SetZero()
+	for _, path := range paths {
+		if !slices.Contains(has, path) {
+			field(p, path).SetZero()
 		}
 	}
 	p.Server.Weighting = fixed.Server.Weighting
-	if a.behind != "" {
+	if a.serverOptimizer != "" {
 		p.Server.Optimizer = fixed.Server.Optimizer
 	}
-	if a.eager {
+	if a.mergesEach {
 		p.Schedule.Buffer = fixed.Schedule.Buffer
 	}
-}
-
-// Write writes a plan with all its settings, as Read reads them.
-func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
-
-// Template returns a plan for an algorithm with its defaults, and a comment on each
-// setting.
-func Template(name, data string) ([]byte, error) {
-	a := find(name)
-	if a == nil {
-		return nil, fmt.Errorf("no algorithm %q; %s", name, config.Suggest(name, Names()))
-	}
-	p := defaults(a, &fed.Plan{})
-	settle(p, nil)
-	p.Data = data
-	strip(a, p, keysOf(a, p))
-	body, err := write(p, true)
-	if err != nil {
-		return nil, err
-	}
-	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# What stands here are the defaults: whatever is deleted stays as it is.\n%s", a.name, a.about, a.paper, body), nil
-}
-
-func write(p *fed.Plan, comments bool) ([]byte, error) {
-	a := find(p.Algorithm)
-	if a == nil {
-		return nil, fmt.Errorf("no algorithm %q", p.Algorithm)
-	}
-	var doc yaml.Node
-	if err := doc.Encode(p); err != nil {
-		return nil, err
-	}
-	has := keysOf(a, p)
-	omit := func(path string) { has = slices.DeleteFunc(has, func(h string) bool { return h == path }) }
-	// One of them is 0, and Read knows by the other.
-	if p.Client.Epochs == 0 {
-		omit("client.epochs")
-	}
-	if p.Client.Steps == 0 {
-		omit("client.steps")
-	}
-	if len(p.Model.Inputs) == 0 {
-		omit("model.inputs")
-	}
-	if p.Data == "" {
-		omit("data")
-	}
-	var comment func(path string) string
-	if comments {
-		comment = func(path string) string { return explain(a, path) }
-	}
-	prune(&doc, "", has, comment)
-	var b bytes.Buffer
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	if err := enc.Encode(&doc); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
-}
-
-// prune leaves the settings that are listed, and comments on them if there is a
-// comment.
-func prune(n *yaml.Node, path string, has []string, comment func(path string) string) {
-	var left []*yaml.Node
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		name, value := n.Content[i], n.Content[i+1]
-		at := strings.TrimPrefix(path+"."+name.Value, ".")
-		switch {
-		case value.Kind == yaml.MappingNode && value.Style&yaml.FlowStyle != 0:
-			prune(value, at, has, nil)
-			if comment != nil {
-				value.LineComment = flowComments[at]
-			}
-		case value.Kind == yaml.MappingNode:
-			prune(value, at, has, comment)
-		case !slices.Contains(has, at):
-			continue
-		case comment != nil:
-			value.LineComment = comment(at)
-		}
-		if value.Kind == yaml.MappingNode && len(value.Content) == 0 {
-			continue
-		}
-		left = append(left, name, value)
-	}
-	n.Content = left
-}
-
-// explain says what a setting is, and what it can be with an algorithm.
-func explain(a *algorithm, path string) string {
-	about, choices := keyOf(path).about, choicesOf(a, path)
-	if len(choices) < 2 || strings.Contains(about, ":") || path == "simulate.delay" || path == "model.loss" {
-		return about // and it says which
-	}
-	return about + ": " + either(choices)
-}
-
-// flowComments are those of settings that stand in one line.
-var flowComments = map[string]string{
-	"model.split":        "shares of each client's span; the rest tests",
-	"client.decay":       "multiply the learning rate every so many rounds; 0 is never",
-	"evaluate.fine_tune": "local training before a client is scored in the end; none if both are 0",
 }

@@ -1,116 +1,135 @@
-// Package recipe knows the algorithms by the names of their papers: which settings
-// each has, their defaults, and how it is put together from the parts in the
-// packages beside it. It is the only registry of names, and the only place with
-// defaults.
+// Package recipe is the registry of algorithms, under the names of their papers. An
+// algorithm's entry stands in one file: its settings and defaults, its parts, the
+// gradients that a client takes and the vectors that the server keeps. Everything
+// else in the package works on entries and knows no algorithm by name.
 //
-// A plan is read strictly ([Read]): over the defaults of its algorithm, with every
-// problem found at once. What it then says is all there is to say, so that the
-// effective plan can be kept with a run ([Write]). [Compose] makes the parts of a
-// server and its clients from it, and [Frame] what they train on.
+// [Read] reads a plan strictly, over the defaults of its algorithm, and reports all
+// problems at once. The plan that it returns states every setting, so it can be
+// stored with a run ([Write]). [Compose] builds the parts of a server and its clients
+// from it, and [Frame] the model and its examples.
 package recipe
 
 import (
 	"slices"
 
 	"loadstar/fed"
+	"loadstar/fed/clientopt"
 	"loadstar/fed/localtrain"
 	"loadstar/nn/kernel"
 )
 
-// algorithm is an entry of the registry.
+// algorithms is the registry, in the order in which the algorithms are listed.
+var algorithms = []*algorithm{
+	&fedavg, &fedprox, &fedavgm, &fedadagrad, &fedadam, &fedyogi, &fedavgadaptive, &scaffold, &fedsgd,
+	&fedasync, &fedbuff, &fednorm, &fedsim,
+	&perfedavg, &fedmeta, &pfedme, &reptile,
+	&local, &pooled,
+}
+
+// algorithm is an entry of the registry. Only name, about, paper, optimizers,
+// weightings and gradients are required.
 type algorithm struct {
 	name, about, paper string
 
-	// client are settings beyond those of the optimizer and of the work.
-	client string
-	// optimizers are those that a client can have, the first by default.
+	// settings are those that plans of this algorithm have in addition to the settings
+	// of all plans, of the optimizers and of the schedule.
+	settings []setting
+	// optimizers are the client optimizers to choose from, the default first.
 	optimizers []string
-	// works says that the work of a round is a setting: batch, steps and so on.
-	works bool
+	// fullPass means that a turn is one pass over all examples, so the plan has no
+	// steps or epochs to set.
+	fullPass bool
 
-	// server are settings beyond those of the server optimizer.
-	server string
-	// behind is the server optimizer, "any" if it is a setting, and empty if there
-	// is none to set.
-	behind string
-	// weightings are those that make sense, the first by default.
+	// serverOptimizer is the name of the server optimizer, anyOptimizer if the plan
+	// chooses it, and empty if the aggregator needs none.
+	serverOptimizer string
+	// weightings are the permitted values of server.weighting, the default first.
 	weightings []string
-	// discounts says that staleness is discounted.
-	discounts bool
-
-	// kinds are the schedules, the first by default; none if there is nothing to
-	// schedule.
-	kinds []string
-	// eager says that every update is merged at once.
-	eager bool
-	// alone says that nothing travels: there is no server.
-	alone bool
-	// partition is the only one, if there is only one.
+	// schedules are the permitted values of schedule.kind, the default first. Without
+	// any, the whole fleet trains in every round.
+	schedules []string
+	// mergesEach means that every update is merged on arrival, so the buffer is fixed.
+	mergesEach bool
+	// noServer means that nothing is sent. pooled means that in addition one client
+	// holds all readings.
+	noServer, pooled bool
+	// partition is the only permitted partition, or empty.
 	partition string
 
-	// set changes the defaults of the house.
-	set func(p *fed.Plan)
-	// aggregator is the mean if it is nil.
+	// defaults changes defaults: those of the settings, the optimizers and the
+	// schedule. It runs before and after theirs, so that it may choose between them.
+	defaults func(p *fed.Plan)
+	// adjust changes defaults that depend on what the plan says; see setting.adjust.
+	adjust func(p *fed.Plan, given func(path string) bool)
+	// check reports combinations of settings that make no sense.
+	check func(p *fed.Plan, wrong report)
+
+	// gradients returns how many gradients a client takes for each local step.
+	gradients func(p *fed.Plan) int
+	// serverState counts what the aggregator keeps between merges.
+	serverState vectors
+	// clientOptimizer replaces the optimizer that the plan chooses.
+	clientOptimizer func(k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer
+	// aggregator is the weighted mean if it is nil.
 	aggregator func(p *fed.Plan) fed.Aggregator
 	// trainer is plain descent if it is nil.
 	trainer func(p *fed.Plan, k *kernel.Set, w localtrain.Work, o fed.ClientOptimizer) fed.LocalTrainer
 }
 
-// choice is an optimizer with its settings.
-type choice struct {
-	name, keys string
-	set        func(p *fed.Plan)
+// vectors counts float64 vectors as long as the shared weights.
+type vectors struct{ total, perClient int }
+
+// report records that the setting at path is wrong.
+type report func(path, format string, x ...any)
+
+// anyOptimizer stands for a server optimizer that the plan chooses.
+const anyOptimizer = "any"
+
+// Values that several entries have in common.
+var (
+	allOptimizers      = []string{"adam", "sgd", "amsgrad", "prox", "proxadam"}
+	plainOptimizers    = []string{"adam", "sgd", "amsgrad"}
+	proximalOptimizers = []string{"proxadam", "prox"}
+
+	byExamples = []string{"examples", "uniform"}
+	byClients  = []string{"uniform", "examples"}
+	uniform    = []string{"uniform"}
+
+	synchronousOnly = []string{"synchronous"}
+)
+
+// perStep is the usual number of gradients: n for each step.
+func perStep(n int) func(*fed.Plan) int { return func(*fed.Plan) int { return n } }
+
+// song2021 sets how that paper compares algorithms: cohorts of 10, 5 local epochs, and
+// 5 more before a client is scored. The paper does not state the number of rounds; 100
+// is our choice.
+func song2021(p *fed.Plan) {
+	p.Rounds = 100
+	p.Client.Steps, p.Client.Epochs = 0, 5
+	p.Schedule.Cohort = 10
+	p.Evaluate.Every = 5
+	p.Evaluate.FineTune.Epochs = 5
 }
 
-var clientOptimizers = []choice{
-	{name: "sgd", keys: "lr", set: clientRate(0.1)}, // ours
-	{name: "adam", keys: "lr beta1 beta2 epsilon", set: clientRate(0.001)},
-	{name: "amsgrad", keys: "lr beta1 beta2 epsilon", set: clientRate(0.001)},
-	{name: "prox", keys: "lr mu", set: clientRate(0.1)},
-	{name: "proxadam", keys: "lr beta1 beta2 epsilon mu", set: clientRate(0.001)},
-}
-
-func clientRate(rate float64) func(*fed.Plan) { return func(p *fed.Plan) { p.Client.Rate = rate } }
-
-var serverOptimizers = []choice{
-	{name: "fedavg", keys: "lr", set: func(p *fed.Plan) { p.Server.Rate = 1 }},
-	{name: "fedavgm", keys: "lr beta1 dampening", set: func(p *fed.Plan) { p.Server.Rate, p.Server.Beta1 = 1, 0.99 }},
-	{name: "fedadagrad", keys: "lr beta1 tau second_moment", set: func(p *fed.Plan) { p.Server.Rate, p.Server.Beta1 = 0.03, 0 }},
-	{name: "fedadam", keys: "lr beta1 beta2 tau second_moment", set: func(p *fed.Plan) {
-		p.Server.Rate, p.Server.Beta1, p.Server.Beta2 = 0.01, 0.99, 0.999
-	}},
-	{name: "fedyogi", keys: "lr beta1 beta2 tau second_moment", set: func(p *fed.Plan) {
-		p.Server.Rate, p.Server.Beta1, p.Server.Beta2 = 0.01, 0.9, 0.99
-	}},
-}
-
-// names lists choices.
-func names(all []choice) []string {
-	var out []string
-	for _, c := range all {
-		out = append(out, c.name)
-	}
-	return out
-}
-
-// Summary is an algorithm in a word, a sentence, and where it and its defaults come
-// from.
+// Summary describes an algorithm: its name, one sentence, and the source of the
+// algorithm and of its defaults.
 type Summary struct {
 	Name, About, Paper string
 	// Alone says that nothing travels.
 	Alone bool
 }
 
-// Algorithms returns the algorithms there are.
+// Algorithms describes all algorithms.
 func Algorithms() []Summary {
 	var all []Summary
 	for _, a := range algorithms {
-		all = append(all, Summary{a.name, a.about, a.paper, a.alone})
+		all = append(all, Summary{a.name, a.about, a.paper, a.noServer})
 	}
 	return all
 }
 
-// Names returns the names of the algorithms.
+// Names returns the names of all algorithms.
 func Names() []string {
 	var all []string
 	for _, a := range algorithms {
@@ -119,10 +138,16 @@ func Names() []string {
 	return all
 }
 
+// Pooled reports whether a plan pools all readings in one client.
+func Pooled(p *fed.Plan) bool {
+	a := find(p.Algorithm)
+	return a != nil && a.pooled
+}
+
 func find(name string) *algorithm {
-	i := slices.IndexFunc(algorithms, func(a algorithm) bool { return a.name == name })
+	i := slices.IndexFunc(algorithms, func(a *algorithm) bool { return a.name == name })
 	if i < 0 {
 		return nil
 	}
-	return &algorithms[i]
+	return algorithms[i]
 }

@@ -19,48 +19,52 @@ import (
 	"loadstar/series"
 )
 
-// paths lists the leaves of a plan.
-func paths(t reflect.Type, at string) []string {
-	var out []string
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		path := strings.TrimPrefix(at+"."+name, ".")
-		if f.Type.Kind() == reflect.Struct {
-			out = append(out, paths(f.Type, path)...)
-			continue
-		}
-		out = append(out, path)
-	}
-	return out
-}
-
+// Every field of a plan is a setting of some algorithm, every setting is a field, and
+// the entries that share a setting agree on it.
 func TestEverySettingIsKnown(t *testing.T) {
-	all := paths(reflect.TypeFor[fed.Plan](), "")
+	seen := map[string]setting{}
+	for _, a := range algorithms {
+		for _, s := range a.possible() {
+			if position(s.path) < 0 {
+				t.Fatalf("%s: %s is no field of a plan", a.name, s.path)
+			}
+			if s.about == "" {
+				t.Errorf("%s is not explained", s.path)
+			}
+			if v := field(&fed.Plan{}, s.path); s.initial != nil && (reflect.TypeOf(s.initial).Kind() == reflect.String) != (v.Kind() == reflect.String) {
+				t.Errorf("%s: the default is %v, and the field a %s", s.path, s.initial, v.Type())
+			}
+			if v := field(&fed.Plan{}, s.path); (s.choices != nil) && v.Kind() != reflect.String {
+				t.Errorf("%s: a choice in a field of type %s", s.path, v.Type())
+			}
+			other, ok := seen[s.path]
+			if ok && (other.about != s.about || other.must.say != s.must.say || other.initial != s.initial) {
+				t.Errorf("%s is described in two ways: %+v and %+v", s.path, other, s)
+			}
+			seen[s.path] = s
+		}
+	}
 	used := map[string]bool{}
-	for _, k := range keys {
-		if !slices.Contains(all, k.path) {
-			t.Errorf("%s is no field of a plan", k.path)
-		}
-		if k.about == "" {
-			t.Errorf("%s is not explained", k.path)
-		}
-	}
-	for _, path := range all {
-		if keyOf(path) == nil {
-			t.Errorf("%s is not in the list of settings", path)
-		}
-	}
 	for _, p := range somePlans(t) {
-		for _, path := range keysOf(find(p.Algorithm), p) {
+		for _, path := range find(p.Algorithm).pathsOf(p) {
 			used[path] = true
 		}
 	}
-	for _, path := range all {
+	for _, path := range paths {
 		if !used[path] {
 			t.Errorf("no algorithm has %s", path)
 		}
 	}
+}
+
+// choicesOf returns the choices of a setting, nil if it is none or has none.
+func choicesOf(a *algorithm, path string) []string {
+	for _, s := range a.possible() {
+		if s.path == path {
+			return s.choices
+		}
+	}
+	return nil
 }
 
 // somePlans returns plans of all algorithms with all their choices.
@@ -76,26 +80,27 @@ func somePlans(t *testing.T) []*fed.Plan {
 	for _, a := range algorithms {
 		base := "algorithm: " + a.name + "\n"
 		read(base)
-		for _, path := range []string{"client.optimizer", "server.optimizer", "server.weighting", "server.discount", "server.peak", "server.variant", "schedule.kind", "simulate.delay", "model.name", "model.scaling"} {
-			if !slices.Contains(keysOf(&a, all[len(all)-1]), path) {
-				continue
-			}
-			section, key, _ := strings.Cut(path, ".")
-			for _, c := range choicesOf(&a, path) {
-				if path == "simulate.delay" && c != "" && !slices.Contains(a.kinds, "periodic") {
-					continue
-				}
+		for _, s := range a.settingsOf(all[len(all)-1]) {
+			section, key, _ := strings.Cut(s.path, ".")
+			for _, c := range s.choices {
 				text := fmt.Sprintf("%s%s: {%s: %q}\n", base, section, key, c)
-				if path == "simulate.delay" && c != "" {
+				switch {
+				case c == "pinball":
+					text = base + "model: {loss: pinball, quantiles: [0.1, 0.5]}\n"
+				case s.path == "client.resample":
+					text = fmt.Sprintf("%sclient: {steps: 2, resample: %s}\n", base, c)
+				case s.path == "simulate.delay" && c != "":
+					if !slices.Contains(a.schedules, "periodic") {
+						continue
+					}
 					text += "schedule: {kind: periodic}\n"
 				}
 				read(text)
 			}
 		}
-		if a.works {
+		if !a.fullPass {
 			read(base + "client: {steps: 2, resample: round}\n")
 		}
-		read(base + "model: {loss: pinball, quantiles: [0.1, 0.5]}\n")
 	}
 	return all
 }
@@ -107,7 +112,7 @@ func TestWriteIsReadBack(t *testing.T) {
 		a := find(p.Algorithm)
 		for range 3 {
 			q := *p
-			for _, path := range keysOf(a, p) {
+			for _, path := range a.pathsOf(p) {
 				scramble(rng, &q, path)
 			}
 			if len(validate(a, &q)) > 0 {
@@ -258,6 +263,7 @@ func TestRefused(t *testing.T) {
 		{"algorithm: fedsim\nserver: {clients: 0}", "server.clients is 0, but fedsim needs data on the server"},
 		{"algorithm: fedsim\nserver: {variant: no-prox}\nclient: {mu: 1}", "client.mu is 1; variant no-prox has none"},
 		{"algorithm: fedbuff\nserver: {tau: 1}", "server.tau is not a setting of fedbuff with server.optimizer fedavg; it has optimizer, lr, weighting, discount, exponent, bound, max_examples"},
+		{"algorithm: fedbuff\nserver: {exponent: -1}", "server.exponent is -1; it must be at least 0"},
 		{"algorithm: fedbuff\nserver: {hinge: 1}", "server.hinge is not a setting of fedbuff"},
 		{"algorithm: fednorm\nschedule: {kind: buffered}\nsimulate: {delay: fekri2023}", "simulate.delay fekri2023 needs a periodic schedule"},
 		{"algorithm: fedavg\nserver: {weighting: uniform, max_examples: 3}", "server.max_examples is not a setting of fedavg with server.weighting uniform"},
@@ -334,8 +340,8 @@ func TestCompose(t *testing.T) {
 			t.Fatalf("%s: %v", p.Algorithm, err)
 		}
 		c.NewTrainer(k)
-		if c.FineTune != nil {
-			c.FineTune(k)
+		if c.NewTuner != nil {
+			c.NewTuner(k)
 		}
 		if w := c.Weight(100000); w != 1 && w != 65536 {
 			t.Errorf("%s: weight %d", p.Algorithm, w)
@@ -346,14 +352,14 @@ func TestCompose(t *testing.T) {
 	if want := (schedule.Synchronous{Cohort: 10, Asked: 13, Quorum: 8, Deadline: time.Minute}); c.Scheduler != want {
 		t.Errorf("%+v", c.Scheduler)
 	}
-	if c.Aggregator != (aggregate.Mean{}) || c.Optimizer != (serveropt.Descent{Rate: 1}) {
+	if c.NewAggregator() != (aggregate.Mean{}) || c.NewOptimizer() != (serveropt.Descent{Rate: 1}) {
 		t.Errorf("%+v", c)
 	}
 	if f := c.Scale.Fraction(); f != 62-5-17-4 { // 16 < 2^5, 65536 < 2^17, 13 < 2^4
 		t.Errorf("%d bits", f)
 	}
 	c = compose("algorithm: fedasync\nclient: {mu: 0.5}\nserver: {discount: hinge}", 42)
-	if want := (schedule.Buffered{Running: 42, Buffer: 1}); c.Scheduler != want || !c.Aggregator.Needs().EachUpdate {
+	if want := (schedule.Buffered{Running: 42, Buffer: 1}); c.Scheduler != want || !c.Needs.EachUpdate {
 		t.Errorf("%+v", c)
 	}
 	prox := c.NewTrainer(k).(*localtrain.Descent).Optimizer.(*clientopt.Prox)
@@ -361,14 +367,14 @@ func TestCompose(t *testing.T) {
 		t.Errorf("%+v", prox)
 	}
 	c = compose("algorithm: fedsim", 38)
-	if !c.Aggregator.Needs().ServerData || c.Aggregator.(aggregate.FedSIM).Rounds != 100 {
-		t.Errorf("%+v", c.Aggregator)
+	if !c.Needs.ServerData || c.NewAggregator().(aggregate.FedSIM).Rounds != 100 {
+		t.Errorf("%+v", c.NewAggregator())
 	}
-	if _, adam := c.FineTune(k).(*localtrain.Descent).Optimizer.(*clientopt.Adam); !adam {
+	if _, adam := c.NewTuner(k).(*localtrain.Descent).Optimizer.(*clientopt.Adam); !adam {
 		t.Error("fine-tuning has a proximal term")
 	}
 	c = compose("algorithm: fedbuff\nserver: {optimizer: fedyogi}", 42)
-	if o := c.Optimizer.(*serveropt.Adaptive); o.Beta2 != 0.99 || o.Rule(4, 1, 0.5) != 3.5 {
+	if o := c.NewOptimizer().(*serveropt.Adaptive); o.Beta2 != 0.99 || o.Rule(4, 1, 0.5) != 3.5 {
 		t.Errorf("%+v", o)
 	}
 

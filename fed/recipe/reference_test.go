@@ -55,10 +55,16 @@ func reference(t *testing.T) string {
 	// Which algorithms have a setting, with some choice or other.
 	has := map[string][]string{}
 	for _, p := range somePlans(t) {
-		for _, path := range keysOf(find(p.Algorithm), p) {
+		for _, path := range find(p.Algorithm).pathsOf(p) {
 			if !slices.Contains(has[path], p.Algorithm) {
 				has[path] = append(has[path], p.Algorithm)
 			}
+		}
+	}
+	byPath := map[string]setting{}
+	for _, a := range algorithms {
+		for _, s := range a.possible() {
+			byPath[s.path] = s
 		}
 	}
 	for _, section := range []string{"", "model", "client", "server", "schedule", "evaluate", "simulate"} {
@@ -67,12 +73,12 @@ func reference(t *testing.T) string {
 			title = "`" + section + "`"
 		}
 		fmt.Fprintf(&b, "\n## Settings of %s\n\n| setting | what it is | it must be | default | algorithms |\n|---|---|---|---|---|\n", title)
-		for _, k := range keys {
-			s, name, ok := strings.Cut(k.path, ".")
+		for _, path := range paths {
+			s, name, ok := strings.Cut(path, ".")
 			if !ok {
-				s, name = "", k.path
+				s, name = "", path
 			}
-			if s == section {
+			if k := byPath[path]; s == section {
 				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, k.about, musts(k), defaultsOf(k, has[k.path], defaults), algorithmsOf(has[k.path]))
 			}
 		}
@@ -81,10 +87,10 @@ func reference(t *testing.T) string {
 }
 
 // musts says what a setting can be.
-func musts(k key) string {
+func musts(k setting) string {
 	var all []string
-	for i := range algorithms {
-		for _, c := range choicesOf(&algorithms[i], k.path) {
+	for _, a := range algorithms {
+		for _, c := range choicesOf(a, k.path) {
 			if c != "" && !slices.Contains(all, c) {
 				all = append(all, c)
 			}
@@ -93,16 +99,16 @@ func musts(k key) string {
 	if all != nil {
 		return either(all)
 	}
-	return k.rule.say
+	return k.must.say
 }
 
 // defaultsOf gives the value that most algorithms have, and who has others.
-func defaultsOf(k key, has []string, plans map[string]*fed.Plan) string {
+func defaultsOf(k setting, has []string, plans map[string]*fed.Plan) string {
 	by := map[string][]string{}
 	var values []string
 	for _, name := range has {
 		p := plans[name]
-		if !slices.Contains(keysOf(find(name), p), k.path) {
+		if !slices.Contains(find(name).pathsOf(p), k.path) {
 			continue // only with another choice
 		}
 		text, err := yaml.Marshal(field(p, k.path).Interface())

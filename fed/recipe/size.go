@@ -7,9 +7,6 @@ import (
 	"loadstar/forecast"
 )
 
-// Pooled is the algorithm whose only client has everybody's readings.
-const Pooled = "pooled"
-
 // Traffic is what one client's part of a round takes on the wire, in bytes, but for
 // framing and names.
 type Traffic struct{ Down, Up int64 }
@@ -24,29 +21,21 @@ func TrafficOf(p forecast.Partition, n fed.Needs) Traffic {
 	return Traffic{Down: bytes, Up: bytes}
 }
 
-// StepsOf returns the gradients that a client with so many examples takes in a turn.
+// StepsOf returns how many gradients a client with the given number of examples takes
+// in a turn: what its trainer then counts in [fed.Trained].
 func StepsOf(p *fed.Plan, examples int) int {
-	batches := (examples + p.Client.Batch - 1) / p.Client.Batch
-	steps := batches // fedsgd: all of them, once
+	steps := (examples + p.Client.Batch - 1) / p.Client.Batch // batches of one pass
 	switch {
 	case p.Client.Epochs > 0:
-		steps = p.Client.Epochs * batches
+		steps *= p.Client.Epochs
 	case p.Client.Steps > 0:
 		steps = p.Client.Steps
 	}
-	switch p.Algorithm {
-	case "perfedavg":
-		return 2 * steps
-	case "fedmeta":
-		return 4 * steps
-	case "pfedme":
-		return p.Client.InnerSteps * steps
-	}
-	return steps
+	return steps * find(p.Algorithm).gradients(p)
 }
 
-// Dealt returns how many of so many clients a share takes out of the fleet: at least
-// one, if it is not 0.
+// Dealt returns how many of the given clients a share takes out of the fleet: at least
+// one, if the share is not 0.
 func Dealt(share float64, clients int) int {
 	if share == 0 {
 		return 0

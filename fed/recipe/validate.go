@@ -20,45 +20,23 @@ type mistake struct{ path, text string }
 // goodName is what can also name a folder.
 var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._+-]*$`)
 
-// choicesOf returns what a setting that is a choice can be.
-func choicesOf(a *algorithm, path string) []string {
-	switch path {
-	case "model.name":
-		var all []string
-		for _, m := range forecast.Models() {
-			all = append(all, m.Name)
-		}
-		return all
-	case "model.scaling":
-		return []string{"client", "fleet"}
-	case "model.loss":
-		return []string{"mse", "mae", "pinball"}
-	case "client.optimizer":
-		return a.optimizers
-	case "client.resample":
-		return []string{"step", "round"}
-	case "server.optimizer":
-		return names(serverOptimizers)
-	case "server.second_moment":
-		return []string{"update", "momentum"}
-	case "server.weighting":
-		return a.weightings
-	case "server.discount":
-		return []string{"constant", "polynomial", "hinge"}
-	case "server.peak":
-		return []string{"1", "max-lambda"}
-	case "server.variant":
-		return []string{"full", "no-prox", "server-gradient", "first-order"}
-	case "schedule.kind":
-		return a.kinds
-	case "simulate.delay":
-		return []string{"", "fekri2023"}
+// validate finds everything that is wrong with a plan and shows without data.
+func validate(a *algorithm, p *fed.Plan) []mistake {
+	wrong := validateSettings(a, p)
+	bad := func(path string) bool {
+		return slices.ContainsFunc(wrong, func(m mistake) bool { return m.path == path })
 	}
-	return nil
+	if !bad("model.name") {
+		validateModel(a, p, bad, func(path, format string, x ...any) {
+			wrong = append(wrong, mistake{path, fmt.Sprintf(format, x...)})
+		})
+	}
+	return wrong
 }
 
-// validate finds everything that is wrong with a plan and shows without data.
-func validate(a *algorithm, p *fed.Plan) (wrong []mistake) {
+// validateSettings finds what is wrong with the settings of a plan, without building
+// its model.
+func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	add := func(path, format string, x ...any) {
 		wrong = append(wrong, mistake{path, fmt.Sprintf(format, x...)})
 	}
@@ -66,28 +44,25 @@ func validate(a *algorithm, p *fed.Plan) (wrong []mistake) {
 		return slices.ContainsFunc(wrong, func(m mistake) bool { return m.path == path })
 	}
 
-	for _, path := range keysOf(a, p) {
-		v := field(p, path)
-		if choices := choicesOf(a, path); choices != nil && !slices.Contains(choices, v.String()) {
-			for i, c := range choices {
-				if c == "" {
-					choices[i] = `""`
-				}
-			}
-			add(path, "%s is %q; with %s it is %s", path, v.String(), a.name, either(choices))
+	for _, s := range a.settingsOf(p) {
+		v := field(p, s.path)
+		if s.choices != nil && !slices.Contains(s.choices, v.String()) {
+			add(s.path, "%s is %q; with %s it is %s", s.path, v.String(), a.name, either(s.choices))
 		}
-		if k := keyOf(path); k.rule.ok != nil && !k.rule.ok(number(v)) {
-			add(path, "%s is %v; it must be %s", path, printed(v), k.rule.say)
+		if s.must.ok != nil && !s.must.ok(number(v)) {
+			add(s.path, "%s is %v; it must be %s", s.path, printed(v), s.must.say)
 		}
 	}
 	if !goodName.MatchString(p.Name) {
 		add("name", "name is %q; it must begin with a letter or digit, and have only these, spaces and . _ + - in it", p.Name)
 	}
-	validateModel(p, bad, add)
-	validatePartition(a, p, bad, add)
+	validateData(p, bad, add)
+	if a.partition != "" && p.Partition != a.partition {
+		add("partition", "partition is %q; that of %s is %s", p.Partition, a.name, a.partition)
+	}
 
 	c := &p.Client
-	if a.works && !bad("client.steps") && !bad("client.epochs") {
+	if !a.fullPass && !bad("client.steps") && !bad("client.epochs") {
 		switch {
 		case c.Steps > 0 && c.Epochs > 0:
 			add("client.epochs", "client.steps is %d and client.epochs is %d; give one of them", c.Steps, c.Epochs)
@@ -95,13 +70,24 @@ func validate(a *algorithm, p *fed.Plan) (wrong []mistake) {
 			add("client.steps", "client.steps and client.epochs are both 0; one of them must be at least 1")
 		}
 	}
-	if p.Server.Variant == "no-prox" && c.Mu != 0 {
-		add("client.mu", "client.mu is %g; variant no-prox has none", c.Mu)
+	if a.check != nil {
+		a.check(p, add)
 	}
-	if p.Server.Clients == 0 && a.aggregate(p).Needs().ServerData {
+	// Only an aggregator whose settings are in order can be built.
+	if len(wrong) == 0 && p.Server.Clients == 0 && a.newAggregator(p).Needs().ServerData {
 		add("server.clients", "server.clients is 0, but %s needs data on the server: say which share of the clients it is from", a.name)
 	}
+	validateSchedule(p, add)
+	validateEvaluation(p, add)
+	if s := &p.Schedule; !a.noServer && !bad("server.bound") && !bad("server.max_examples") {
+		if _, err := exact.NewScale(p.Server.Bound, maxWeight(p), int64(max(s.Cohort, s.Buffer, 1))); err != nil {
+			add("server.bound", "server.bound is %g: %s", p.Server.Bound, strings.TrimPrefix(err.Error(), "exact: "))
+		}
+	}
+	return wrong
+}
 
+func validateSchedule(p *fed.Plan, add report) {
 	s := &p.Schedule
 	if s.Quorum > 0 && s.Deadline == 0 {
 		add("schedule.quorum", "schedule.quorum needs a schedule.deadline: without one a round waits for everybody")
@@ -112,7 +98,9 @@ func validate(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	if p.Simulate.Delay != "" && s.Kind != "periodic" {
 		add("simulate.delay", "simulate.delay %s needs a periodic schedule", p.Simulate.Delay)
 	}
+}
 
+func validateEvaluation(p *fed.Plan, add report) {
 	e := &p.Evaluate
 	if e.Every > 0 && p.Model.Split.Validation == 0 {
 		add("evaluate.every", "evaluate.every is %d, but model.split has no validation part", e.Every)
@@ -130,15 +118,10 @@ func validate(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	if e.Holdout+p.Server.Clients >= 1 {
 		add("evaluate.holdout", "evaluate.holdout and server.clients leave no client to train")
 	}
-	if !a.alone && !bad("server.bound") && !bad("server.max_examples") {
-		if _, err := exact.NewScale(p.Server.Bound, maxWeight(p), int64(max(s.Cohort, s.Buffer, 1))); err != nil {
-			add("server.bound", "server.bound is %g: %s", p.Server.Bound, strings.TrimPrefix(err.Error(), "exact: "))
-		}
-	}
-	return wrong
 }
 
-func validateModel(p *fed.Plan, bad func(string) bool, add func(string, string, ...any)) {
+// validateData checks what the model is trained on.
+func validateData(p *fed.Plan, bad func(string) bool, add report) {
 	m := &p.Model
 	if m.Loss == "pinball" {
 		if len(m.Quantiles) == 0 {
@@ -161,31 +144,30 @@ func validateModel(p *fed.Plan, bad func(string) bool, add func(string, string, 
 	if t := m.Split.Train + m.Split.Validation; !bad("model.split.train") && !bad("model.split.validation") && t > 1-1e-9 {
 		add("model.split.validation", "model.split: %g and %g leave nothing to test on", m.Split.Train, m.Split.Validation)
 	}
-	if bad("model.name") || bad("model.lookback") || bad("model.targets") {
-		return
-	}
-	if _, err := forecast.New(m.Name, forecast.Shape{Lookback: m.Lookback, Outputs: m.Targets * max(len(m.Quantiles), 1)}); err != nil {
-		add("model.lookback", "%s", err)
-	}
 }
 
-func validatePartition(a *algorithm, p *fed.Plan, bad func(string) bool, add func(string, string, ...any)) {
-	if a.partition != "" && p.Partition != a.partition {
-		add("partition", "partition is %q; that of %s is %s", p.Partition, a.name, a.partition)
-		return
+// validateModel builds the model once, to see whether it can be built and whether its
+// layers can be shared as the plan says.
+func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report) {
+	shape := forecast.Shape{Lookback: p.Model.Lookback, Outputs: p.Model.Targets * max(len(p.Model.Quantiles), 1)}
+	if bad("model.lookback") || bad("model.targets") {
+		shape = forecast.Shape{} // reported before; the layers are the same
 	}
-	if bad("model.name") {
-		return
-	}
-	m, err := forecast.New(p.Model.Name, forecast.Shape{})
+	m, err := forecast.New(p.Model.Name, shape)
 	if err != nil {
+		add("model.lookback", "%s", err)
+		if m, err = forecast.New(p.Model.Name, forecast.Shape{}); err != nil {
+			return
+		}
+	}
+	if bad("partition") {
 		return
 	}
 	part, err := m.Partition(p.Partition)
 	switch {
 	case err != nil:
 		add("partition", "%s", err)
-	case part.SharedLen() == 0 && !a.alone:
+	case part.SharedLen() == 0 && !a.noServer:
 		add("partition", "partition %s shares nothing, so %s has nothing to do; algorithm local trains every client alone", p.Partition, a.name)
 	}
 }
@@ -207,8 +189,14 @@ func printed(v reflect.Value) any {
 	return v.Interface()
 }
 
-// either lists alternatives.
+// either lists alternatives. An empty name is written as in a plan.
 func either(all []string) string {
+	all = slices.Clone(all)
+	for i, c := range all {
+		if c == "" {
+			all[i] = `""`
+		}
+	}
 	if len(all) == 1 {
 		return all[0]
 	}

@@ -46,8 +46,8 @@ func serverOf(t *testing.T, text string) (*Server, Rules) {
 	for i := range shared {
 		shared[i] = rng.Float32()
 	}
-	rules := Rules{Needs: parts.Aggregator.Needs(), Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight}
-	return NewServer(parts.Aggregator, parts.Optimizer, serverFleet, shared), rules
+	rules := Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight}
+	return NewServer(parts.NewAggregator(), parts.NewOptimizer(), serverFleet, shared), rules
 }
 
 // advance merges made-up updates of a round, some of them of the version before if

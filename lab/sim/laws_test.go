@@ -340,7 +340,7 @@ func TestWeightIsManyClients(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			servers[i] = round.NewServer(parts.Aggregator, parts.Optimizer, 100, slices.Clone(from))
+			servers[i] = round.NewServer(parts.NewAggregator(), parts.NewOptimizer(), 100, slices.Clone(from))
 		}
 		for c := range rapid.IntRange(1, 6).Draw(t, "clients") {
 			u := fed.Update{

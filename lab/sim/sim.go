@@ -149,7 +149,7 @@ func newSimulation(c Config) (*simulation, error) {
 		return nil, err
 	}
 	p, partition := c.Plan, s.problem.Partition
-	needs := s.parts.Aggregator.Needs()
+	needs := s.parts.Needs
 	s.job = client.Job{
 		Seed: p.Seed, Model: s.problem.Model, Partition: partition, Loss: s.problem.Loss,
 		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: needs,
@@ -159,7 +159,7 @@ func newSimulation(c Config) (*simulation, error) {
 	shared, personal := make([]float32, partition.SharedLen()), make([]float32, partition.PersonalLen())
 	partition.Cut(s.initial, shared, personal)
 	s.machine = round.NewMachine(s.parts.Scheduler, p.Seed, len(s.trainees))
-	s.server = round.NewServer(s.parts.Aggregator, s.parts.Optimizer, len(s.trainees), shared)
+	s.server = round.NewServer(s.parts.NewAggregator(), s.parts.NewOptimizer(), len(s.trainees), shared)
 	if needs.ServerData {
 		if s.own, err = client.NewServerData(&s.job, c.Kernel, s.parts.NewTrainer(c.Kernel), windowsOf(s.fleet.own), personal, p.Server.Batch); err != nil {
 			return nil, err
@@ -184,7 +184,7 @@ func newSimulation(c Config) (*simulation, error) {
 }
 
 // pooled says that all data is one client's.
-func (s *simulation) pooled() bool { return s.Plan.Algorithm == recipe.Pooled }
+func (s *simulation) pooled() bool { return recipe.Pooled(s.Plan) }
 
 func (s *simulation) newWorker() *worker {
 	w := &worker{
@@ -194,10 +194,10 @@ func (s *simulation) newWorker() *worker {
 		w:      make([]float32, len(s.initial)),
 	}
 	w.kept = make([]float32, w.client.Kept())
-	if s.parts.FineTune != nil {
+	if s.parts.NewTuner != nil {
 		alone := s.job
 		alone.Needs = fed.Needs{} // nobody aggregates what comes of it
-		w.tuner = client.NewWorker(&alone, s.Kernel, s.parts.FineTune(s.Kernel))
+		w.tuner = client.NewWorker(&alone, s.Kernel, s.parts.NewTuner(s.Kernel))
 	}
 	return w
 }
@@ -206,7 +206,7 @@ func (s *simulation) traffic() recipe.Traffic {
 	if s.pooled() {
 		return recipe.Traffic{}
 	}
-	return recipe.TrafficOf(s.problem.Partition, s.parts.Aggregator.Needs())
+	return recipe.TrafficOf(s.problem.Partition, s.parts.Needs)
 }
 
 func (s *simulation) close() {
@@ -432,7 +432,7 @@ func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 // trained, so no update is kept but where the aggregator needs it.
 func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []result) error {
 	task := s.server.Task(o.Round)
-	each := s.parts.Aggregator.Needs().EachUpdate
+	each := s.parts.Needs.EachUpdate
 	err := s.pool.each(ctx, len(o.Counted), func(w *worker, i int) error {
 		c := o.Counted[i].Client
 		if err := s.turnInPlace(ctx, w, c, task); err != nil {

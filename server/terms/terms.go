@@ -74,7 +74,7 @@ func Federated(p *fed.Plan) error {
 	switch {
 	case err != nil:
 		return err
-	case p.Algorithm == recipe.Pooled || t.Shared == 0:
+	case recipe.Pooled(p) || t.Shared == 0:
 		return fmt.Errorf("algorithm %s shares nothing: there is nothing for a server to do; use loadstar simulate", p.Algorithm)
 	case p.Model.Scaling != "client":
 		return fmt.Errorf("model.scaling is %s: the ranges of others' readings would have to be told to everybody; a fleet trains with scaling client", p.Model.Scaling)
@@ -111,7 +111,7 @@ func of(p *fed.Plan, fleet int) (*Terms, error) {
 	}
 	return &Terms{
 		Plan: p, Fleet: fleet, Shared: problem.Partition.SharedLen(), problem: problem,
-		Rules: round.Rules{Needs: parts.Aggregator.Needs(), Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
+		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
 	}, nil
 }
 
@@ -124,7 +124,7 @@ func (t *Terms) Server() (*round.Server, fed.Scheduler, error) {
 	p := t.problem.Partition
 	shared := make([]float32, p.SharedLen())
 	p.Cut(t.problem.Model.InitialWeights(t.Plan.Seed), shared, make([]float32, p.PersonalLen()))
-	return round.NewServer(parts.Aggregator, parts.Optimizer, t.Fleet, shared), parts.Scheduler, nil
+	return round.NewServer(parts.NewAggregator(), parts.NewOptimizer(), t.Fleet, shared), parts.Scheduler, nil
 }
 
 // Folds says that an agent may send its clients' sum.

@@ -1,0 +1,90 @@
+package recipe
+
+import (
+	"loadstar/fed"
+	"loadstar/fed/serveropt"
+)
+
+// The adaptive server optimizers of reddi2021: they differ in the rule of the second
+// moment and in their defaults.
+
+var fedadagrad = algorithm{
+	name:            "fedadagrad",
+	about:           "the server scales each coordinate by the sum of its squared updates",
+	paper:           "reddi2021, which beta1 and tau are from; it tunes lr, 0.03 is ours",
+	optimizers:      allOptimizers,
+	serverOptimizer: "fedadagrad",
+	weightings:      byExamples,
+	schedules:       synchronousOnly,
+	gradients:       perStep(1),
+}
+
+var fedadam = algorithm{
+	name:            "fedadam",
+	about:           "the server runs Adam on the mean update",
+	paper:           "reddi2021, which tau is from; bose2023, which lr, beta1 and beta2 are from",
+	optimizers:      allOptimizers,
+	serverOptimizer: "fedadam",
+	weightings:      byExamples,
+	schedules:       synchronousOnly,
+	gradients:       perStep(1),
+}
+
+var fedyogi = algorithm{
+	name:            "fedyogi",
+	about:           "fedadam whose second moment grows and shrinks by steps that its own size does not scale",
+	paper:           "reddi2021, which beta1, beta2 and tau are from; it tunes lr, 0.01 is bose2023's of fedadam",
+	optimizers:      allOptimizers,
+	serverOptimizer: "fedyogi",
+	weightings:      byExamples,
+	schedules:       synchronousOnly,
+	gradients:       perStep(1),
+}
+
+var adaptiveSettings = []setting{
+	serverRate, serverBeta1,
+	{path: "server.tau", about: "adaptivity: added to the root of the second moment", initial: 1e-3, must: positive},
+	{
+		path: "server.second_moment", about: "what is squared: update (bose2023) or momentum (the letter of reddi2021)",
+		initial: "update", choices: []string{"update", "momentum"},
+	},
+}
+
+// withBeta2 are the settings of those whose second moment decays.
+var withBeta2 = append([]setting{
+	{path: "server.beta2", about: "decay of the second moment", must: share},
+}, adaptiveSettings...)
+
+var fedadagradOptimizer = serverOptimizer{
+	name:     "fedadagrad",
+	settings: adaptiveSettings,
+	defaults: func(s *fed.Server) { s.Rate, s.Beta1 = 0.03, 0 },
+	state:    2,
+	build:    adaptive(serveropt.Adagrad),
+}
+
+var fedadamOptimizer = serverOptimizer{
+	name:     "fedadam",
+	settings: withBeta2,
+	defaults: func(s *fed.Server) { s.Rate, s.Beta1, s.Beta2 = 0.01, 0.99, 0.999 },
+	state:    2,
+	build:    adaptive(serveropt.Adam),
+}
+
+var fedyogiOptimizer = serverOptimizer{
+	name:     "fedyogi",
+	settings: withBeta2,
+	defaults: func(s *fed.Server) { s.Rate, s.Beta1, s.Beta2 = 0.01, 0.9, 0.99 },
+	state:    2,
+	build:    adaptive(serveropt.Yogi),
+}
+
+func adaptive(rule serveropt.Rule) func(*fed.Server) fed.ServerOptimizer {
+	return func(s *fed.Server) fed.ServerOptimizer {
+		o := &serveropt.Adaptive{Rule: rule, Rate: s.Rate, Beta1: s.Beta1, Beta2: s.Beta2, Tau: s.Tau}
+		if s.SecondMoment == "momentum" {
+			o.SecondMoment = serveropt.OfMomentum
+		}
+		return o
+	}
+}

@@ -1,0 +1,75 @@
+package recipe
+
+import (
+	"slices"
+	"strings"
+
+	"loadstar/fed"
+	"loadstar/fed/clientopt"
+	"loadstar/nn/kernel"
+)
+
+// clientOptimizer is a value of client.optimizer.
+type clientOptimizer struct {
+	name string
+	// keys are its settings, without the section.
+	keys string
+	// rate is the default learning rate.
+	rate float64
+	// proximal adds the proximal term. Fine-tuning leaves it out.
+	proximal bool
+	build    func(c *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer
+}
+
+var clientOptimizers = []clientOptimizer{
+	{name: "sgd", keys: "lr", rate: 0.1, build: sgd}, // the rate is our choice
+	{name: "adam", keys: "lr beta1 beta2 epsilon", rate: 0.001, build: adam},
+	{name: "amsgrad", keys: "lr beta1 beta2 epsilon", rate: 0.001, build: amsgrad},
+	{name: "prox", keys: "lr mu", rate: 0.1, proximal: true, build: sgd},
+	{name: "proxadam", keys: "lr beta1 beta2 epsilon mu", rate: 0.001, proximal: true, build: adam},
+}
+
+var clientOptimizerSetting = setting{path: "client.optimizer", about: "what takes the steps"}
+
+// clientOptimizerSettings are the settings of all client optimizers. A plan has those
+// of its own, or all if its optimizer is unknown, so that one mistake is reported once.
+func clientOptimizerSettings() []setting {
+	all := []setting{
+		{path: "client.lr", about: "learning rate", initial: 0.001, must: positive},
+		{path: "client.beta1", about: "decay of the first moment", initial: 0.9, must: share},
+		{path: "client.beta2", about: "decay of the second moment", initial: 0.999, must: share},
+		{path: "client.epsilon", about: "added to the root of the second moment", initial: 1e-8, must: positive},
+		{
+			path: "client.mu", about: "weight of the proximal term, mu/2 times the squared distance to the received weights",
+			initial: 0.01, must: zeroUp,
+		},
+	}
+	for i, s := range all {
+		key := strings.TrimPrefix(s.path, "client.")
+		all[i] = s.only(func(p *fed.Plan) bool {
+			o := findClientOptimizer(p.Client.Optimizer)
+			return o == nil || slices.Contains(strings.Fields(o.keys), key)
+		})
+	}
+	return all
+}
+
+func findClientOptimizer(name string) *clientOptimizer {
+	i := slices.IndexFunc(clientOptimizers, func(o clientOptimizer) bool { return o.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &clientOptimizers[i]
+}
+
+func sgd(_ *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer {
+	return &clientopt.SGD{Kernel: k, Rate: r}
+}
+
+func adam(c *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer {
+	return &clientopt.Adam{Kernel: k, Rate: r, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon}
+}
+
+func amsgrad(c *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer {
+	return &clientopt.AMSGrad{Kernel: k, Rate: r, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon}
+}

@@ -1,0 +1,30 @@
+package recipe
+
+import (
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/aggregate"
+)
+
+var fedasync = algorithm{
+	name:  "fedasync",
+	about: "each update is merged as it arrives, the less the staler it is",
+	paper: "Xie et al. 2019, which alpha, exponent and hinge are from; fekri2023",
+	settings: append([]setting{
+		{path: "server.alpha", about: "how far to move towards a fresh client", initial: 0.6, must: whole},
+	}, discountSettings...),
+	optimizers: []string{"proxadam", "prox", "adam", "sgd", "amsgrad"},
+	weightings: uniform,
+	schedules:  []string{"buffered"},
+	mergesEach: true,
+	// If training took no time, all clients would return together and be merged at once.
+	defaults: func(p *fed.Plan) {
+		p.Schedule.Buffer = 1
+		p.Simulate.StepTime, p.Simulate.SpeedSpread = fed.Duration(20*time.Millisecond), 0.5
+	},
+	gradients: perStep(1),
+	aggregator: func(p *fed.Plan) fed.Aggregator {
+		return aggregate.Async{Alpha: p.Server.Alpha, Discount: discount(p)}
+	},
+}

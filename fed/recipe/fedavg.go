@@ -1,0 +1,24 @@
+package recipe
+
+import (
+	"loadstar/fed"
+	"loadstar/fed/serveropt"
+)
+
+var fedavg = algorithm{
+	name:            "fedavg",
+	about:           "the server moves to the weighted mean of the clients' models",
+	paper:           "McMahan et al. 2017; bose2023, which the defaults are from",
+	optimizers:      allOptimizers,
+	serverOptimizer: "fedavg",
+	weightings:      byExamples,
+	schedules:       synchronousOnly,
+	gradients:       perStep(1),
+}
+
+var fedavgOptimizer = serverOptimizer{
+	name:     "fedavg",
+	settings: []setting{serverRate},
+	defaults: func(s *fed.Server) { s.Rate = 1 },
+	build:    func(s *fed.Server) fed.ServerOptimizer { return serveropt.Descent{Rate: s.Rate} },
+}

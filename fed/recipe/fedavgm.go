@@ -1,0 +1,34 @@
+package recipe
+
+import (
+	"loadstar/fed"
+	"loadstar/fed/serveropt"
+)
+
+var fedavgm = algorithm{
+	name:            "fedavgm",
+	about:           "fedavg with momentum on the server",
+	paper:           "bose2023 (FedAvgMomentum), which the defaults are from; with dampening 0, reddi2021",
+	optimizers:      allOptimizers,
+	serverOptimizer: "fedavgm",
+	weightings:      byExamples,
+	schedules:       synchronousOnly,
+	gradients:       perStep(1),
+}
+
+var fedavgmOptimizer = serverOptimizer{
+	name: "fedavgm",
+	settings: []setting{serverRate, serverBeta1, {
+		path:  "server.dampening",
+		about: "the new update counts 1 - dampening: 0 in reddi2021; in bose2023 as beta1, the default",
+		must:  upToOne,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			p.Server.Dampening = p.Server.Beta1
+		},
+	}},
+	defaults: func(s *fed.Server) { s.Rate, s.Beta1 = 1, 0.99 },
+	state:    1,
+	build: func(s *fed.Server) fed.ServerOptimizer {
+		return &serveropt.Momentum{Rate: s.Rate, Beta1: s.Beta1, Dampening: s.Dampening}
+	},
+}

@@ -1,0 +1,31 @@
+package recipe
+
+import (
+	"loadstar/fed"
+	"loadstar/fed/aggregate"
+)
+
+var fednorm = algorithm{
+	name:  "fednorm",
+	about: "updates that arrived in a period are weighted by a bell curve over distance and loss",
+	paper: "fekri2023, which model and cohort are from; epochs, rounds and the period are ours",
+	settings: []setting{
+		{path: "server.peak", about: "height of the curve over lambda", initial: "1", choices: []string{"1", "max-lambda"}},
+	},
+	optimizers:      allOptimizers,
+	serverOptimizer: anyOptimizer,
+	weightings:      byClients,
+	schedules:       []string{"periodic", "synchronous", "buffered"},
+	defaults: func(p *fed.Plan) {
+		p.Model.Name = "fekri2023"
+		p.Rounds = 20
+		p.Client.Steps, p.Client.Epochs = 0, 1
+		p.Schedule.Cohort, p.Schedule.Buffer = 9, 9
+		p.Evaluate.Every = 1
+		p.Simulate.Delay = "fekri2023"
+	},
+	gradients: perStep(1),
+	aggregator: func(p *fed.Plan) fed.Aggregator {
+		return aggregate.FedNorm{PeakMaxLambda: p.Server.Peak == "max-lambda", ByExamples: p.Server.Weighting == "examples"}
+	},
+}

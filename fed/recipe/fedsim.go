@@ -1,0 +1,52 @@
+package recipe
+
+import (
+	"loadstar/fed"
+	"loadstar/fed/aggregate"
+)
+
+var fedsim = algorithm{
+	name:  "fedsim",
+	about: "the server corrects each client's model by a meta-gradient on data of its own",
+	paper: "song2021",
+	settings: []setting{
+		{path: "server.delta", about: "distance over which server gradients are compared", initial: 0.25, must: positive},
+		{path: "server.beta", about: "step of the correction by the meta-gradient", initial: 0.25, must: zeroUp},
+		{path: "server.beta_decay", about: "whether beta falls to 0 over the rounds", initial: true},
+		{
+			path: "server.variant", about: "what is left out", initial: "full",
+			choices: []string{"full", "no-prox", "server-gradient", "first-order"},
+		},
+		{path: "server.clients", about: "share of the clients whose data the server has; they do not train", initial: 0.05, must: share},
+		{path: "server.batch", about: "examples of theirs in a round", initial: 64, must: natural},
+	},
+	optimizers:      proximalOptimizers,
+	serverOptimizer: anyOptimizer,
+	weightings:      uniform,
+	schedules:       synchronousOnly,
+	defaults: func(p *fed.Plan) {
+		song2021(p)
+		p.Client.Mu = 1
+	},
+	adjust: func(p *fed.Plan, given func(string) bool) {
+		if p.Server.Variant == "no-prox" && !given("client.mu") {
+			p.Client.Mu = 0
+		}
+	},
+	check: func(p *fed.Plan, wrong report) {
+		if p.Server.Variant == "no-prox" && p.Client.Mu != 0 {
+			wrong("client.mu", "client.mu is %g; variant no-prox has none", p.Client.Mu)
+		}
+	},
+	gradients: perStep(1),
+	aggregator: func(p *fed.Plan) fed.Aggregator {
+		a := aggregate.FedSIM{
+			Delta: p.Server.Delta, Beta: p.Server.Beta,
+			ServerGradient: p.Server.Variant == "server-gradient", FirstOrder: p.Server.Variant == "first-order",
+		}
+		if p.Server.BetaDecay {
+			a.Rounds = p.Rounds
+		}
+		return a
+	},
+}

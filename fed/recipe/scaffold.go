@@ -1,0 +1,24 @@
+package recipe
+
+import (
+	"loadstar/fed"
+	"loadstar/fed/aggregate"
+	"loadstar/fed/clientopt"
+	"loadstar/nn/kernel"
+)
+
+var scaffold = algorithm{
+	name:            "scaffold",
+	about:           "control variates take the drift of each client out of its steps",
+	paper:           "Karimireddy et al. 2020; reddi2021, algorithm 6, option II; it tunes client.lr, 0.1 is ours",
+	optimizers:      []string{"sgd"},
+	serverOptimizer: "fedavg",
+	weightings:      byClients,
+	schedules:       synchronousOnly,
+	gradients:       perStep(1),
+	serverState:     vectors{total: 1},
+	clientOptimizer: func(k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer {
+		return &clientopt.Scaffold{Kernel: k, Rate: r}
+	},
+	aggregator: func(*fed.Plan) fed.Aggregator { return &aggregate.Scaffold{} },
+}

@@ -1,0 +1,99 @@
+package recipe
+
+import (
+	"math"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/schedule"
+)
+
+// kind is a value of schedule.kind.
+type kind struct {
+	name     string
+	settings []setting
+	// build returns the scheduler for a cohort out of a fleet.
+	build func(s *fed.Schedule, cohort, fleet int) scheduled
+}
+
+// scheduled is a scheduler with what the rest of a composition must know about it.
+type scheduled struct {
+	fed.Scheduler
+	// most is the largest number of updates of one version that are merged together.
+	most int
+	// turns is how many clients are counted in a round if all of them return.
+	turns int
+}
+
+var kinds = []kind{
+	{
+		name: "synchronous",
+		settings: []setting{
+			{path: "schedule.over_selection", about: "ask that share more than the cohort", must: zeroUp},
+			{path: "schedule.quorum", about: "share of the cohort without which a round is abandoned at its deadline", must: upToOne},
+			{path: "schedule.deadline", about: "how long a round waits; 0s is for ever"},
+		},
+		build: synchronous,
+	},
+	{
+		name:     "buffered",
+		settings: []setting{buffer},
+		build: func(s *fed.Schedule, cohort, fleet int) scheduled {
+			return scheduled{schedule.Buffered{Running: cohort, Buffer: s.Buffer}, min(fleet, cohort+s.Buffer-1), s.Buffer}
+		},
+	},
+	{
+		name: "periodic",
+		settings: []setting{
+			{path: "schedule.period", about: "time between merges of what has arrived", initial: time.Hour, must: positive},
+		},
+		build: func(s *fed.Schedule, cohort, _ int) scheduled {
+			return scheduled{schedule.Periodic{Running: cohort, Period: time.Duration(s.Period)}, cohort, cohort}
+		},
+	},
+}
+
+// Settings of schedules.
+var (
+	scheduleKind = setting{path: "schedule.kind", about: "when updates are merged"}
+	cohort       = setting{path: "schedule.cohort", about: "clients of a round, or running at a time; 0 is the whole fleet", must: zeroUp}
+	buffer       = setting{path: "schedule.buffer", about: "updates merged together", initial: 10, must: natural}
+)
+
+// scheduleSettings returns the settings of all schedules; a plan has those of its own.
+func (a *algorithm) scheduleSettings() []setting {
+	var all []setting
+	for _, k := range kinds {
+		for _, s := range k.settings {
+			if a.mergesEach && s.path == buffer.path {
+				continue
+			}
+			all = append(all, s.only(func(p *fed.Plan) bool { return p.Schedule.Kind == k.name }))
+		}
+	}
+	return all
+}
+
+// newScheduler builds the scheduler of a plan. Plans without a schedule are
+// synchronous.
+func newScheduler(p *fed.Plan, fleet int) scheduled {
+	cohort := p.Schedule.Cohort
+	if cohort == 0 {
+		cohort = fleet
+	}
+	for _, k := range kinds {
+		if k.name == p.Schedule.Kind {
+			return k.build(&p.Schedule, cohort, fleet)
+		}
+	}
+	return synchronous(&p.Schedule, cohort, fleet)
+}
+
+func synchronous(s *fed.Schedule, cohort, fleet int) scheduled {
+	asked := min(int(math.Ceil(float64(cohort)*(1+s.Over)-1e-9)), fleet)
+	return scheduled{schedule.Synchronous{
+		Cohort: cohort, Asked: asked,
+		Quorum:   int(math.Ceil(float64(cohort)*s.Quorum - 1e-9)),
+		Deadline: time.Duration(s.Deadline),
+	}, asked, asked}
+}

@@ -1,0 +1,121 @@
+package recipe
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"loadstar/fed"
+	"loadstar/internal/config"
+)
+
+// Write writes a plan with all its settings, as Read reads them.
+func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
+
+// Template returns a plan for an algorithm with its defaults, and a comment on each
+// setting.
+func Template(name, data string) ([]byte, error) {
+	a := find(name)
+	if a == nil {
+		return nil, fmt.Errorf("no algorithm %q; %s", name, config.Suggest(name, Names()))
+	}
+	p := a.defaultPlan(&fed.Plan{})
+	a.adjustDefaults(p, func(string) bool { return false })
+	p.Data = data
+	a.strip(p, a.pathsOf(p))
+	body, err := write(p, true)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# What stands here are the defaults: whatever is deleted stays as it is.\n%s", a.name, a.about, a.paper, body), nil
+}
+
+func write(p *fed.Plan, comments bool) ([]byte, error) {
+	a := find(p.Algorithm)
+	if a == nil {
+		return nil, fmt.Errorf("no algorithm %q", p.Algorithm)
+	}
+	var doc yaml.Node
+	if err := doc.Encode(p); err != nil {
+		return nil, err
+	}
+	has := a.pathsOf(p)
+	omit := func(path string) { has = slices.DeleteFunc(has, func(h string) bool { return h == path }) }
+	// One of them is 0, and Read knows by the other.
+	if p.Client.Epochs == 0 {
+		omit("client.epochs")
+	}
+	if p.Client.Steps == 0 {
+		omit("client.steps")
+	}
+	if len(p.Model.Inputs) == 0 {
+		omit("model.inputs")
+	}
+	if p.Data == "" {
+		omit("data")
+	}
+	var comment func(path string) string
+	if comments {
+		comments := map[string]string{}
+		for _, s := range a.settingsOf(p) {
+			comments[s.path] = s.comment()
+		}
+		comment = func(path string) string { return comments[path] }
+	}
+	prune(&doc, "", has, comment)
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// prune leaves the settings that are listed, and comments on them if there is a
+// comment.
+func prune(n *yaml.Node, path string, has []string, comment func(path string) string) {
+	var left []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, value := n.Content[i], n.Content[i+1]
+		at := strings.TrimPrefix(path+"."+name.Value, ".")
+		switch {
+		case value.Kind == yaml.MappingNode && value.Style&yaml.FlowStyle != 0:
+			prune(value, at, has, nil)
+			if comment != nil {
+				value.LineComment = flowComments[at]
+			}
+		case value.Kind == yaml.MappingNode:
+			prune(value, at, has, comment)
+		case !slices.Contains(has, at):
+			continue
+		case comment != nil:
+			value.LineComment = comment(at)
+		}
+		if value.Kind == yaml.MappingNode && len(value.Content) == 0 {
+			continue
+		}
+		left = append(left, name, value)
+	}
+	n.Content = left
+}
+
+// comment says what a setting is, and its choices unless the description names them.
+func (s setting) comment() string {
+	named := strings.Contains(s.about, ":") ||
+		!slices.ContainsFunc(s.choices, func(c string) bool { return !strings.Contains(s.about, c) })
+	if named || len(s.choices) < 2 {
+		return s.about
+	}
+	return s.about + ": " + either(s.choices)
+}
+
+// flowComments are those of settings that stand in one line.
+var flowComments = map[string]string{
+	"model.split":        "shares of each client's span; the rest tests",
+	"client.decay":       "multiply the learning rate every so many rounds; 0 is never",
+	"evaluate.fine_tune": "local training before a client is scored in the end; none if both are 0",
+}
