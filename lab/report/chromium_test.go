@@ -36,6 +36,9 @@ type message struct {
 // openBrowser starts Chromium, or skips the test where there is none; CI must have it.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
 	path := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if p, err := exec.LookPath(name); err == nil {
