@@ -83,36 +83,25 @@ func (a *PerClient) checkLength(want int) error {
 	return nil
 }
 
-type perClientState struct {
-	Kind    string
-	Clients []fed.ClientID // ascending
-	V       [][]float64
-}
-
-const perClientKind = "per-client second moments"
-
 // MarshalBinary writes the second moments.
 func (a *PerClient) MarshalBinary() ([]byte, error) {
-	s := perClientState{Kind: perClientKind}
+	var s perClientState
 	for client := range a.v {
-		s.Clients = append(s.Clients, client)
+		s.Clients = append(s.Clients, string(client))
 	}
 	slices.Sort(s.Clients)
 	for _, client := range s.Clients {
-		s.V = append(s.V, a.v[client])
+		s.V = append(s.V, a.v[fed.ClientID(client)])
 	}
-	return encode(s)
+	return s.encode(), nil
 }
 
-// UnmarshalBinary reads what MarshalBinary wrote; a merge then goes on as it would
-// have, to the bit. The settings are not part of it.
+// UnmarshalBinary reads what MarshalBinary wrote. The next merge then gives the same bits
+// as without the interruption. The settings are not part of the state.
 func (a *PerClient) UnmarshalBinary(b []byte) error {
 	var s perClientState
-	if err := decode(b, &s); err != nil {
+	if err := s.decode(b); err != nil {
 		return err
-	}
-	if s.Kind != perClientKind || len(s.Clients) != len(s.V) {
-		return fmt.Errorf("aggregate: %d vectors of %d clients, of the kind %q, are not second moments", len(s.V), len(s.Clients), s.Kind)
 	}
 	if len(s.V) > 0 {
 		if err := a.checkLength(len(s.V[0])); err != nil {
@@ -122,12 +111,12 @@ func (a *PerClient) UnmarshalBinary(b []byte) error {
 	v := make(map[fed.ClientID][]float64, len(s.V))
 	for k, client := range s.Clients {
 		if len(s.V[k]) != len(s.V[0]) || !finite(s.V[k]) || slices.ContainsFunc(s.V[k], func(x float64) bool { return x < 0 }) {
-			return fmt.Errorf("aggregate: the state of client %s is not of %d second moments", client, len(s.V[0]))
+			return perClientFormat.Damaged("client %s has not %d second moments", client, len(s.V[0]))
 		}
-		v[client] = s.V[k]
+		v[fed.ClientID(client)] = s.V[k]
 	}
 	if len(v) != len(s.V) {
-		return fmt.Errorf("aggregate: %d vectors of %d clients", len(s.V), len(v))
+		return perClientFormat.Damaged("%d vectors of %d clients", len(s.V), len(v))
 	}
 	a.v = v
 	return nil

@@ -93,25 +93,21 @@ func (a *Scaffold) Aggregate(dst []float64, m *fed.Merge) error {
 	return nil
 }
 
-type scaffoldState struct {
-	Kind string
-	C    []float64
+// MarshalBinary writes the control variate.
+func (a *Scaffold) MarshalBinary() ([]byte, error) {
+	s := scaffoldState{C: a.c}
+	return s.encode(), nil
 }
 
-const scaffoldKind = "control variate"
-
-// MarshalBinary writes the control variate.
-func (a *Scaffold) MarshalBinary() ([]byte, error) { return encode(scaffoldState{scaffoldKind, a.c}) }
-
-// UnmarshalBinary reads what MarshalBinary wrote; a merge then goes on as it would
-// have, to the bit.
+// UnmarshalBinary reads what MarshalBinary wrote. The next merge then gives the same bits
+// as without the interruption.
 func (a *Scaffold) UnmarshalBinary(b []byte) error {
 	var s scaffoldState
-	if err := decode(b, &s); err != nil {
+	if err := s.decode(b); err != nil {
 		return err
 	}
-	if s.Kind != scaffoldKind || !finite(s.C) {
-		return fmt.Errorf("aggregate: %d numbers of the kind %q are not a finite control variate", len(s.C), s.Kind)
+	if !finite(s.C) {
+		return scaffoldFormat.Damaged("the control variate is not finite")
 	}
 	if a.c != nil && len(a.c) != len(s.C) {
 		return fmt.Errorf("aggregate: a control variate of %d weights, want %d", len(s.C), len(a.c))

@@ -1,24 +1,81 @@
 package aggregate
 
-import (
-	"bytes"
-	"encoding/gob"
-	"fmt"
+import "loadstar/internal/stateformat"
+
+// The formats of the states. Format 0 is a gob of the struct with the same fields.
+var (
+	scaffoldFormat  = stateformat.Format{Name: "SCAFFOLD's state", Magic: "LODSCAFF", Version: 1, Bare: true}
+	perClientFormat = stateformat.Format{Name: "FedAvgAdaptive's state", Magic: "LODPERCL", Version: 1, Bare: true}
 )
 
-func encode(state any) ([]byte, error) {
-	var b bytes.Buffer
-	err := gob.NewEncoder(&b).Encode(state)
-	return b.Bytes(), err
+// scaffoldState is a [Scaffold] on disk.
+type scaffoldState struct {
+	Kind string // in format 0
+	C    []float64
 }
 
-func decode(b []byte, state any) error {
-	r := bytes.NewReader(b)
-	if err := gob.NewDecoder(r).Decode(state); err != nil {
-		return fmt.Errorf("aggregate: reading saved state: %w", err)
+const scaffoldKind = "control variate"
+
+func (s *scaffoldState) encode() []byte {
+	var w stateformat.Writer
+	w.Float64s(s.C)
+	return scaffoldFormat.Wrap(w.State())
+}
+
+func (s *scaffoldState) decode(b []byte) error {
+	format, b, err := scaffoldFormat.Unwrap(b)
+	if err != nil {
+		return err
 	}
-	if r.Len() > 0 {
-		return fmt.Errorf("aggregate: %d bytes after the saved state", r.Len())
+	if format == 0 {
+		if err := scaffoldFormat.Gob(b, s); err != nil {
+			return err
+		}
+		if s.Kind != scaffoldKind {
+			return scaffoldFormat.Damaged("it is of the kind %q, want %q", s.Kind, scaffoldKind)
+		}
+		return nil
 	}
-	return nil
+	return scaffoldFormat.Read(b, func(r *stateformat.Reader) { s.C = r.Float64s() })
+}
+
+// perClientState is a [PerClient] on disk.
+type perClientState struct {
+	Kind    string   // in format 0
+	Clients []string // ascending
+	V       [][]float64
+}
+
+const perClientKind = "per-client second moments"
+
+func (s *perClientState) encode() []byte {
+	var w stateformat.Writer
+	w.Int(int64(len(s.Clients)))
+	for i, client := range s.Clients {
+		w.String(client)
+		w.Float64s(s.V[i])
+	}
+	return perClientFormat.Wrap(w.State())
+}
+
+func (s *perClientState) decode(b []byte) error {
+	format, b, err := perClientFormat.Unwrap(b)
+	if err != nil {
+		return err
+	}
+	if format == 0 {
+		if err := perClientFormat.Gob(b, s); err != nil {
+			return err
+		}
+		if s.Kind != perClientKind || len(s.Clients) != len(s.V) {
+			return perClientFormat.Damaged("%d vectors of %d clients, of the kind %q", len(s.V), len(s.Clients), s.Kind)
+		}
+		return nil
+	}
+	return perClientFormat.Read(b, func(r *stateformat.Reader) {
+		for range r.Count(16) {
+			s.Clients = append(s.Clients, r.String())
+			s.V = append(s.V, r.Float64s())
+		}
+	})
 }

@@ -5,8 +5,6 @@
 package round
 
 import (
-	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -226,37 +224,4 @@ func inOrder(of map[int]Assignment) []Assignment {
 	}
 	slices.SortFunc(all, func(a, b Assignment) int { return a.Client - b.Client })
 	return all
-}
-
-// saved is a machine on disk.
-type saved struct {
-	State   state        `json:"state"`
-	Running []Assignment `json:"running"`
-	Waiting []Assignment `json:"waiting"`
-	Lost    []Assignment `json:"lost"`
-}
-
-// MarshalJSON writes where the machine stands.
-func (m *Machine) MarshalJSON() ([]byte, error) {
-	return json.Marshal(saved{m.state, inOrder(m.running), inOrder(m.waiting), inOrder(m.lost)})
-}
-
-// UnmarshalJSON makes a new machine of the same plan and fleet go on from there.
-func (m *Machine) UnmarshalJSON(b []byte) error {
-	var s saved
-	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("round: %w", err)
-	}
-	var where [3]map[int]Assignment
-	for i, list := range [...][]Assignment{s.Running, s.Waiting, s.Lost} {
-		where[i] = map[int]Assignment{}
-		for _, a := range list {
-			if a.Client < 0 || a.Client >= m.fleet || a.Round > s.State.Round || a.Version > s.State.Version {
-				return fmt.Errorf("round: client %d of round %d is not of this fleet of %d", a.Client, a.Round, m.fleet)
-			}
-			where[i][a.Client] = a
-		}
-	}
-	m.state, m.running, m.waiting, m.lost = s.State, where[0], where[1], where[2]
-	return nil
 }

@@ -1,9 +1,6 @@
 package round
 
 import (
-	"bytes"
-	"encoding"
-	"encoding/gob"
 	"fmt"
 	"slices"
 
@@ -62,55 +59,5 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	}
 	s.shared = next
 	s.version++
-	return nil
-}
-
-// savedServer is a server on disk.
-type savedServer struct {
-	Version               int
-	Shared                []float32
-	Aggregator, Optimizer []byte
-}
-
-// MarshalBinary writes the weights, and what aggregator and optimizer remember.
-func (s *Server) MarshalBinary() ([]byte, error) {
-	v := savedServer{Version: s.version, Shared: s.shared}
-	for _, part := range []struct {
-		of   any
-		into *[]byte
-	}{{s.aggregator, &v.Aggregator}, {s.optimizer, &v.Optimizer}} {
-		if m, ok := part.of.(encoding.BinaryMarshaler); ok {
-			b, err := m.MarshalBinary()
-			if err != nil {
-				return nil, err
-			}
-			*part.into = b
-		}
-	}
-	var b bytes.Buffer
-	err := gob.NewEncoder(&b).Encode(v)
-	return b.Bytes(), err
-}
-
-// UnmarshalBinary makes a new server of the same plan go on from there.
-func (s *Server) UnmarshalBinary(b []byte) error {
-	var v savedServer
-	if err := gob.NewDecoder(bytes.NewReader(b)).Decode(&v); err != nil {
-		return fmt.Errorf("round: %w", err)
-	}
-	if len(v.Shared) != len(s.shared) {
-		return fmt.Errorf("round: %d shared weights were saved, the plan has %d", len(v.Shared), len(s.shared))
-	}
-	for _, part := range []struct {
-		of   any
-		from []byte
-	}{{s.aggregator, v.Aggregator}, {s.optimizer, v.Optimizer}} {
-		if m, ok := part.of.(encoding.BinaryUnmarshaler); ok {
-			if err := m.UnmarshalBinary(part.from); err != nil {
-				return err
-			}
-		}
-	}
-	s.version, s.shared = v.Version, v.Shared
 	return nil
 }

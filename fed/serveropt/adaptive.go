@@ -78,7 +78,7 @@ const adaptiveKind = "adaptive"
 
 // MarshalBinary writes both moments.
 func (o *Adaptive) MarshalBinary() ([]byte, error) {
-	return encode(state{Kind: adaptiveKind, M: o.m, V: o.v})
+	return encode(state{Kind: adaptiveKind, M: o.m, V: o.v}), nil
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote; steps then go on as they would

@@ -131,13 +131,7 @@ func TestSavedRefused(t *testing.T) {
 		if !ok {
 			continue
 		}
-		encoded := func(kind string, m, v []float64) []byte {
-			b, err := encode(state{kind, m, v})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return b
-		}
+		encoded := func(kind string, m, v []float64) []byte { return encode(state{kind, m, v}) }
 		o := c.new()
 		o.Step(make([]float32, 2), []float64{1, 2})
 		good := save(t, o)

@@ -45,7 +45,7 @@ const momentumKind = "momentum"
 
 // MarshalBinary writes the momentum.
 func (o *Momentum) MarshalBinary() ([]byte, error) {
-	return encode(state{Kind: momentumKind, M: o.m})
+	return encode(state{Kind: momentumKind, M: o.m}), nil
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote; steps then go on as they would

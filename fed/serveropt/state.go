@@ -1,35 +1,48 @@
 package serveropt
 
 import (
-	"bytes"
-	"encoding/gob"
-	"errors"
 	"fmt"
+
+	"loadstar/internal/stateformat"
 )
 
-// state is what is saved of an optimizer. Without any step M and V are empty.
+var stateFormat = stateformat.Format{Name: "server optimizer's state", Magic: "LODOPTIM", Version: 1, Bare: true}
+
+// state is an optimizer on disk. Before the first step M and V are empty. Format 0 is a
+// gob of it.
 type state struct {
 	Kind string
 	M, V []float64
 }
 
-func encode(s state) ([]byte, error) {
-	var b bytes.Buffer
-	err := gob.NewEncoder(&b).Encode(s)
-	return b.Bytes(), err
+func encode(s state) []byte {
+	var w stateformat.Writer
+	w.String(s.Kind)
+	w.Float64s(s.M)
+	w.Float64s(s.V)
+	return stateFormat.Wrap(w.State())
 }
 
-// decode reads the state of an optimizer that has one of so many weights already, or
-// of none.
+// decode reads the state of an optimizer of a kind. Have is how many weights the
+// optimizer remembers already, or 0.
 func decode(b []byte, kind string, have int) (state, error) {
 	var s state
-	r := bytes.NewReader(b)
-	if err := gob.NewDecoder(r).Decode(&s); err != nil {
-		return state{}, fmt.Errorf("serveropt: reading saved state: %w", err)
+	format, b, err := stateFormat.Unwrap(b)
+	if err != nil {
+		return state{}, err
+	}
+	if format == 0 {
+		err = stateFormat.Gob(b, &s)
+	} else {
+		err = stateFormat.Read(b, func(r *stateformat.Reader) {
+			s.Kind = r.String()
+			s.M = r.Float64s()
+			s.V = r.Float64s()
+		})
 	}
 	switch {
-	case r.Len() > 0:
-		return state{}, fmt.Errorf("serveropt: %d bytes after the saved state", r.Len())
+	case err != nil:
+		return state{}, err
 	case s.Kind != kind:
 		return state{}, fmt.Errorf("serveropt: the saved state is of the kind %q, want %q", s.Kind, kind)
 	case have > 0 && len(s.M) != have:
@@ -38,7 +51,7 @@ func decode(b []byte, kind string, have int) (state, error) {
 	for _, x := range [][]float64{s.M, s.V} {
 		for _, f := range x {
 			if f-f != 0 {
-				return state{}, errors.New("serveropt: the saved state is not finite")
+				return state{}, stateFormat.Damaged("it is not finite")
 			}
 		}
 	}

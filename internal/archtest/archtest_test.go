@@ -48,15 +48,15 @@ var layers = map[string]pkg{
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3"},
-	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round forecast internal/atomicfile lab/run metric nn/kernel series", external: "golang.org/x/sys"},
+	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round forecast internal/atomicfile internal/stateformat lab/run metric nn/kernel series", external: "golang.org/x/sys"},
 	"lab/report":     {layer: 4, may: "lab/run metric", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 
 	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "go.yaml.in/yaml/v3"},
-	"fed/round":      {layer: 3, may: "fed fed/exact nn"},
+	"fed/round":      {layer: 3, may: "fed fed/exact internal/stateformat nn"},
 	"fed/client":     {layer: 3, may: "fed forecast nn nn/kernel series"},
-	"fed/aggregate":  {layer: 3, may: "fed"},
-	"fed/serveropt":  {layer: 3, may: "fed"},
+	"fed/aggregate":  {layer: 3, may: "fed internal/stateformat"},
+	"fed/serveropt":  {layer: 3, may: "fed internal/stateformat"},
 	"fed/schedule":   {layer: 3, may: "fed"},
 	"fed/clientopt":  {layer: 3, may: "fed nn/kernel"},
 	"fed/localtrain": {layer: 3, may: "fed nn nn/kernel"},
@@ -77,6 +77,9 @@ var layers = map[string]pkg{
 	"series/write":   {layer: 1, may: "series internal/atomicfile", external: "github.com/parquet-go/parquet-go"},
 
 	"metric": {layer: 1},
+
+	"internal/stateformat":        {layer: 1},
+	"internal/stateformat/golden": {layer: 1, may: "internal/stateformat"},
 
 	"proto/loadstar/v1": {layer: 1, external: "connectrpc.com/connect google.golang.org/protobuf"},
 
@@ -101,7 +104,7 @@ var layers = map[string]pkg{
 }
 
 // testOnly lists the packages that only tests may import.
-var testOnly = []string{"nn/nntest", "internal/archtest", "internal/datatest", "internal/longtest", "internal/pgtest", "internal/chaos"}
+var testOnly = []string{"nn/nntest", "internal/stateformat/golden", "internal/archtest", "internal/datatest", "internal/longtest", "internal/pgtest", "internal/chaos"}
 
 const module = "loadstar"
 

@@ -1,33 +1,14 @@
 package sim
 
 import (
-	"bytes"
 	"context"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"time"
 
-	"loadstar/fed"
 	"loadstar/fed/round"
 	"loadstar/lab/run"
 )
-
-// checkpoint is a run between two rounds. Clients under way are trained again from
-// the weights that they had received.
-type checkpoint struct {
-	Dataset, Kernel string
-	Machine, Server []byte
-	Own             []float32 // what the server's own personal layers are
-	Kept            []byte
-	Now             time.Duration
-	Agenda          []event
-	Tasks           map[round.Assignment]int // index into Received
-	Received        []fed.Task
-	Offsets         run.Offsets
-	Steps           int64
-	MASE            float64
-}
 
 // save makes what has happened so far last. The disk takes its time over it beside
 // the next rounds; a crash at any point leaves this checkpoint or the one before.
@@ -49,7 +30,8 @@ func (s *simulation) save() (err error) {
 		c.Own = s.own.Kept()
 	}
 	at := map[int]int{} // by round: there is one task for each
-	for a, f := range s.flights {
+	for _, a := range sortedKeys(s.flights) {
+		f := s.flights[a]
 		i, ok := at[a.Round]
 		if !ok {
 			i = len(c.Received)
@@ -64,10 +46,7 @@ func (s *simulation) save() (err error) {
 	if c.Offsets, err = s.folder.Flush(); err != nil {
 		return err
 	}
-	text, err := encode(c)
-	if err != nil {
-		return err
-	}
+	text := c.encode()
 	s.saved = time.Now()
 	round := s.machine.Round()
 	s.saving.begin(func() error {
@@ -82,13 +61,6 @@ func (s *simulation) save() (err error) {
 		return s.folder.Event("saved", map[string]any{"round": round})
 	})
 	return nil
-}
-
-// encode writes a checkpoint, so that nothing in it can change any more.
-func encode(c checkpoint) ([]byte, error) {
-	var b bytes.Buffer
-	err := gob.NewEncoder(&b).Encode(c)
-	return b.Bytes(), err
 }
 
 // background is one thing at a time that goes on beside the rest.
@@ -119,8 +91,8 @@ func (s *simulation) restore(ctx context.Context) error {
 		return s.folder.OpenTables(run.Offsets{})
 	}
 	var c checkpoint
-	if err := gob.NewDecoder(bytes.NewReader(text)).Decode(&c); err != nil {
-		return fmt.Errorf("the checkpoint cannot be read: %w", err)
+	if err := c.decode(text); err != nil {
+		return fmt.Errorf("%s cannot be resumed: %w", s.folder.Dir, err)
 	}
 	if now := fingerprint(s.Dataset); c.Dataset != now {
 		return fmt.Errorf("the run was begun with other data: %s, and now %s", c.Dataset, now)
@@ -148,8 +120,8 @@ func (s *simulation) restore(ctx context.Context) error {
 	s.now, s.agenda, s.mase = c.Now, c.Agenda, c.MASE
 	s.summary.Steps = c.Steps
 	s.savedAt.Store(int64(s.machine.Round()))
-	for a, i := range c.Tasks {
-		s.start(ctx, a, c.Received[i])
+	for _, a := range sortedKeys(c.Tasks) {
+		s.start(ctx, a, c.Received[c.Tasks[a]])
 	}
 	return nil
 }

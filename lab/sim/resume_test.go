@@ -178,7 +178,7 @@ func TestInterruption(t *testing.T) {
 	if err := os.WriteFile(checkpoint, whole[:len(whole)/2], 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Run(ctx, with(c)); err == nil || !strings.Contains(err.Error(), "the checkpoint cannot be read") {
+	if _, err := Run(ctx, with(c)); err == nil || !strings.Contains(err.Error(), "checkpoint: damaged: it has ") {
 		t.Errorf("half a checkpoint: %v", err)
 	}
 	if err := os.WriteFile(checkpoint, whole, 0o644); err != nil {

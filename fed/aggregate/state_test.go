@@ -1,0 +1,36 @@
+package aggregate
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"loadstar/internal/stateformat/golden"
+)
+
+// The golden files of format 0 were written by the program of commit 65e9244.
+func TestStateFormats(t *testing.T) {
+	for name, s := range map[string]scaffoldState{
+		"scaffold":       {C: []float64{0.25, -3, 1e-300}},
+		"scaffold-fresh": {},
+	} {
+		golden.Check(t, name, scaffoldFormat, s.encode(), func(b []byte) error {
+			var got scaffoldState
+			err := got.decode(b)
+			if err == nil && !reflect.DeepEqual(got.C, s.C) {
+				err = fmt.Errorf("%v, want %v", got, s)
+			}
+			return err
+		})
+	}
+	s := perClientState{Clients: []string{"house 1", "house 2"}, V: [][]float64{{1, 2}, {0.5, 0}}}
+	golden.Check(t, "perclient", perClientFormat, s.encode(), func(b []byte) error {
+		var got perClientState
+		err := got.decode(b)
+		got.Kind = "" // has no meaning after format 0
+		if err == nil && !reflect.DeepEqual(got, s) {
+			err = fmt.Errorf("%v, want %v", got, s)
+		}
+		return err
+	})
+}

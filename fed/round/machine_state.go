@@ -1,0 +1,57 @@
+package round
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"loadstar/internal/stateformat"
+)
+
+// machineFormat is the newest format of a saved machine. It is text, which the ledger
+// keeps in a column, so the format is a field and not a header. Format 0 is the same
+// without the field.
+const machineFormat = 1
+
+// machineState is a machine on disk.
+type machineState struct {
+	Format  uint64       `json:"format"`
+	State   state        `json:"state"`
+	Running []Assignment `json:"running"`
+	Waiting []Assignment `json:"waiting"`
+	Lost    []Assignment `json:"lost"`
+}
+
+// MarshalJSON writes the machine's state.
+func (m *Machine) MarshalJSON() ([]byte, error) {
+	return json.Marshal(machineState{machineFormat, m.state, inOrder(m.running), inOrder(m.waiting), inOrder(m.lost)})
+}
+
+// UnmarshalJSON sets a new machine of the same plan and fleet to a saved state. On an
+// error the machine stays as it is.
+func (m *Machine) UnmarshalJSON(b []byte) error {
+	var s machineState
+	// The format first: the other fields of a newer one may be of other types.
+	if err := json.Unmarshal(b, &struct {
+		Format *uint64 `json:"format"`
+	}{&s.Format}); err != nil {
+		return fmt.Errorf("round: %w", err)
+	}
+	if s.Format > machineFormat {
+		return stateformat.Newer("round state", s.Format, machineFormat)
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("round: %w", err)
+	}
+	var where [3]map[int]Assignment
+	for i, list := range [...][]Assignment{s.Running, s.Waiting, s.Lost} {
+		where[i] = map[int]Assignment{}
+		for _, a := range list {
+			if a.Client < 0 || a.Client >= m.fleet || a.Round > s.State.Round || a.Version > s.State.Version {
+				return fmt.Errorf("round: client %d of round %d is not of this fleet of %d", a.Client, a.Round, m.fleet)
+			}
+			where[i][a.Client] = a
+		}
+	}
+	m.state, m.running, m.waiting, m.lost = s.State, where[0], where[1], where[2]
+	return nil
+}

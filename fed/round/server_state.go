@@ -1,0 +1,89 @@
+package round
+
+import (
+	"encoding"
+	"fmt"
+
+	"loadstar/internal/stateformat"
+)
+
+var (
+	_ encoding.BinaryMarshaler   = (*Server)(nil)
+	_ encoding.BinaryUnmarshaler = (*Server)(nil)
+)
+
+var serverFormat = stateformat.Format{Name: "server state", Magic: "LODSERVR", Version: 1, Bare: true}
+
+// serverState is a server on disk. Format 0 is a gob of it.
+type serverState struct {
+	Version               int
+	Shared                []float32
+	Aggregator, Optimizer []byte // empty for those without a state
+}
+
+func (v *serverState) encode() []byte {
+	var w stateformat.Writer
+	w.Int(int64(v.Version))
+	w.Float32s(v.Shared)
+	w.Bytes(v.Aggregator)
+	w.Bytes(v.Optimizer)
+	return serverFormat.Wrap(w.State())
+}
+
+func (v *serverState) decode(b []byte) error {
+	format, b, err := serverFormat.Unwrap(b)
+	if err != nil {
+		return err
+	}
+	if format == 0 {
+		return serverFormat.Gob(b, v)
+	}
+	return serverFormat.Read(b, func(r *stateformat.Reader) {
+		v.Version = int(r.Int())
+		v.Shared = r.Float32s()
+		v.Aggregator = r.Bytes()
+		v.Optimizer = r.Bytes()
+	})
+}
+
+// MarshalBinary writes the weights and the states of the aggregator and the optimizer.
+func (s *Server) MarshalBinary() ([]byte, error) {
+	v := serverState{Version: s.version, Shared: s.shared}
+	for _, part := range []struct {
+		of   any
+		into *[]byte
+	}{{s.aggregator, &v.Aggregator}, {s.optimizer, &v.Optimizer}} {
+		if m, ok := part.of.(encoding.BinaryMarshaler); ok {
+			b, err := m.MarshalBinary()
+			if err != nil {
+				return nil, err
+			}
+			*part.into = b
+		}
+	}
+	return v.encode(), nil
+}
+
+// UnmarshalBinary sets a new server of the same plan to a saved state. On an error the
+// server is of no further use.
+func (s *Server) UnmarshalBinary(b []byte) error {
+	var v serverState
+	if err := v.decode(b); err != nil {
+		return err
+	}
+	if len(v.Shared) != len(s.shared) {
+		return fmt.Errorf("round: %d shared weights were saved, the plan has %d", len(v.Shared), len(s.shared))
+	}
+	for _, part := range []struct {
+		of   any
+		from []byte
+	}{{s.aggregator, v.Aggregator}, {s.optimizer, v.Optimizer}} {
+		if m, ok := part.of.(encoding.BinaryUnmarshaler); ok {
+			if err := m.UnmarshalBinary(part.from); err != nil {
+				return err
+			}
+		}
+	}
+	s.version, s.shared = v.Version, v.Shared
+	return nil
+}

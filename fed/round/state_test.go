@@ -1,0 +1,77 @@
+package round
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"loadstar/fed/schedule"
+	"loadstar/internal/stateformat"
+	"loadstar/internal/stateformat/golden"
+)
+
+// The golden files of format 0 were written by the program of commit 65e9244.
+func TestServerFormats(t *testing.T) {
+	for name, s := range map[string]serverState{
+		"server": {Version: 3, Shared: []float32{1, -2.5, 0.125}, Aggregator: []byte("aggregator"), Optimizer: []byte("optimizer")},
+		"plain":  {Shared: []float32{1}},
+	} {
+		golden.Check(t, name, serverFormat, s.encode(), func(b []byte) error {
+			var got serverState
+			err := got.decode(b)
+			if err == nil && !reflect.DeepEqual(got, s) {
+				err = fmt.Errorf("%v, want %v", got, s)
+			}
+			return err
+		})
+	}
+}
+
+// A saved machine is text without a header, so it has golden files of its own.
+func TestMachineFormats(t *testing.T) {
+	m := NewMachine(schedule.Synchronous{Cohort: 4}, 1, 9)
+	asked := m.Ask(2)
+	m.Return(asked[0])
+	m.Lose(asked[1])
+	text, err := m.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := bytes.TrimSpace(golden.File(t, "machine", machineFormat)); !bytes.Equal(text, want) {
+		t.Errorf("the encoding changed: raise machineFormat, keep reading the old ones, and add a golden file\n got %s\nwant %s", text, want)
+	}
+	for format := range uint32(machineFormat + 1) {
+		got := NewMachine(schedule.Synchronous{Cohort: 4}, 1, 9)
+		if err := got.UnmarshalJSON(golden.File(t, "machine", format)); err != nil || !reflect.DeepEqual(got, m) {
+			t.Errorf("format %d: %+v, %v; want %+v", format, got, err, m)
+		}
+	}
+	err = m.UnmarshalJSON([]byte(`{"format":3,"state":"of another type"}`))
+	if !errors.Is(err, stateformat.ErrNewer) || !strings.Contains(err.Error(), "(format 3, this one reads up to 1): upgrade") {
+		t.Errorf("format 3: %v", err)
+	}
+}
+
+// FuzzServerState decodes any bytes, also behind a valid header: nothing may panic, and
+// an accepted state is read again as it was written.
+func FuzzServerState(f *testing.F) {
+	f.Add(golden.File(f, "server", 1), false)
+	f.Add(golden.File(f, "server", 0), false)
+	_, state, _ := serverFormat.Unwrap(golden.File(f, "server", 1))
+	f.Add(state, true)
+	f.Fuzz(func(t *testing.T, b []byte, wrap bool) {
+		if wrap {
+			b = serverFormat.Wrap(b)
+		}
+		var s, again serverState
+		if s.decode(b) != nil {
+			return
+		}
+		if err := again.decode(s.encode()); err != nil || !bytes.Equal(s.encode(), again.encode()) {
+			t.Fatalf("%v becomes %v, %v", s, again, err)
+		}
+	})
+}

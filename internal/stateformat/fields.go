@@ -1,0 +1,156 @@
+package stateformat
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Writer encodes the fields of a state one after the other. Numbers are little-endian;
+// strings and slices begin with their length as 8 bytes. The same fields give the same
+// bytes on every machine. The zero value is ready for use.
+type Writer struct{ b []byte }
+
+// State returns what was written.
+func (w *Writer) State() []byte { return w.b }
+
+// Int writes a number as 8 bytes.
+func (w *Writer) Int(n int64) { w.b = binary.LittleEndian.AppendUint64(w.b, uint64(n)) }
+
+// Float64 writes a number with all its bits, also if it is not finite.
+func (w *Writer) Float64(x float64) { w.Int(int64(math.Float64bits(x))) }
+
+// Bool writes one byte.
+func (w *Writer) Bool(x bool) {
+	if x {
+		w.b = append(w.b, 1)
+	} else {
+		w.b = append(w.b, 0)
+	}
+}
+
+// String writes a text.
+func (w *Writer) String(s string) {
+	w.Int(int64(len(s)))
+	w.b = append(w.b, s...)
+}
+
+// Bytes writes the encoding of a part.
+func (w *Writer) Bytes(b []byte) {
+	w.Int(int64(len(b)))
+	w.b = append(w.b, b...)
+}
+
+// Float32s writes a vector.
+func (w *Writer) Float32s(x []float32) {
+	w.Int(int64(len(x)))
+	for _, v := range x {
+		w.b = binary.LittleEndian.AppendUint32(w.b, math.Float32bits(v))
+	}
+}
+
+// Float64s writes a vector.
+func (w *Writer) Float64s(x []float64) {
+	w.Int(int64(len(x)))
+	for _, v := range x {
+		w.b = binary.LittleEndian.AppendUint64(w.b, math.Float64bits(v))
+	}
+}
+
+// Reader decodes what a [Writer] wrote, in the same order. After the first error it
+// returns zero values, so callers check the error once, with [Reader.Done]. An empty
+// slice is nil. Slices are copies.
+type Reader struct {
+	b   []byte
+	err error
+}
+
+// NewReader reads a state.
+func NewReader(state []byte) *Reader { return &Reader{b: state} }
+
+// Done returns the first error, or one if something is left.
+func (r *Reader) Done() error {
+	if r.err == nil && len(r.b) > 0 {
+		r.err = fmt.Errorf("%w: %d bytes follow the last field", ErrDamaged, len(r.b))
+	}
+	return r.err
+}
+
+// take returns the next n bytes, or nil.
+func (r *Reader) take(n int) []byte {
+	if r.err == nil && n > len(r.b) {
+		r.err = fmt.Errorf("%w: a field of %d bytes where %d are left", ErrDamaged, n, len(r.b))
+	}
+	if r.err != nil {
+		return nil
+	}
+	b := r.b[:n:n]
+	r.b = r.b[n:]
+	return b
+}
+
+// Int reads a number.
+func (r *Reader) Int() int64 {
+	if b := r.take(8); b != nil {
+		return int64(binary.LittleEndian.Uint64(b))
+	}
+	return 0
+}
+
+// Count reads the number of elements that follow, each of which takes at least size
+// bytes. So a damaged number cannot make the caller reserve more memory than there are
+// bytes.
+func (r *Reader) Count(size int) int {
+	n := r.Int()
+	if r.err == nil && (n < 0 || n > int64(len(r.b)/size)) {
+		r.err = fmt.Errorf("%w: %d elements of at least %d bytes where %d bytes are left", ErrDamaged, n, size, len(r.b))
+	}
+	if r.err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+// Float64 reads a number.
+func (r *Reader) Float64() float64 { return math.Float64frombits(uint64(r.Int())) }
+
+// Bool reads one byte.
+func (r *Reader) Bool() bool {
+	b := r.take(1)
+	if b != nil && b[0] > 1 {
+		r.err = fmt.Errorf("%w: %d is neither true nor false", ErrDamaged, b[0])
+	}
+	return r.err == nil && b[0] == 1
+}
+
+// String reads a text.
+func (r *Reader) String() string { return string(r.take(r.Count(1))) }
+
+// Bytes reads the encoding of a part.
+func (r *Reader) Bytes() []byte { return append([]byte(nil), r.take(r.Count(1))...) }
+
+// Float32s reads a vector.
+func (r *Reader) Float32s() []float32 {
+	n := r.Count(4)
+	if n == 0 {
+		return nil
+	}
+	b, x := r.take(4*n), make([]float32, n)
+	for i := range x {
+		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return x
+}
+
+// Float64s reads a vector.
+func (r *Reader) Float64s() []float64 {
+	n := r.Count(8)
+	if n == 0 {
+		return nil
+	}
+	b, x := r.take(8*n), make([]float64, n)
+	for i := range x {
+		x[i] = math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:]))
+	}
+	return x
+}

@@ -1,0 +1,81 @@
+// Package golden tests an encoding of state that must outlive the program that wrote
+// it. Every format has a golden file, which every later program must read.
+package golden
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"loadstar/internal/stateformat"
+)
+
+var newFormat = flag.Bool("new-format", false, "write missing golden files of the newest format")
+
+// File reads testdata/NAME.formatN.
+func File(t testing.TB, name string, format uint32) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path(name, format))
+	if err != nil {
+		t.Fatalf("%v: with -new-format the test writes the golden file of a new format", err)
+	}
+	return b
+}
+
+func path(name string, format uint32) string {
+	return filepath.Join("testdata", fmt.Sprintf("%s.format%d", name, format))
+}
+
+// Check holds an encoding against the files testdata/NAME.formatN of all formats.
+// Encoded is the state of the test as the program writes it now; decode reads a state and
+// compares it with the one of the test. Check also damages the encoded state in many
+// ways, and gives it a newer format: decode must return the right error.
+func Check(t *testing.T, name string, f stateformat.Format, encoded []byte, decode func([]byte) error) {
+	t.Helper()
+	if newest := path(name, f.Version); *newFormat {
+		if _, err := os.Stat(newest); errors.Is(err, os.ErrNotExist) {
+			if err := os.WriteFile(newest, encoded, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	first := uint32(1)
+	if f.Bare {
+		first = 0
+	}
+	for n := first; n <= f.Version; n++ {
+		if err := decode(File(t, name, n)); err != nil {
+			t.Errorf("format %d: %v", n, err)
+		}
+	}
+	if !bytes.Equal(encoded, File(t, name, f.Version)) {
+		t.Errorf("the encoding differs from the golden file of format %d: raise the format, keep reading the old ones, and run the test with -new-format", f.Version)
+	}
+	for n := range encoded {
+		if err := decode(encoded[:n]); err == nil {
+			t.Errorf("the first %d of %d bytes were accepted", n, len(encoded))
+		} else if n >= len(f.Magic) && !errors.Is(err, stateformat.ErrDamaged) {
+			t.Errorf("the first %d of %d bytes: %v", n, len(encoded), err)
+		}
+		for bit := range 8 {
+			b := bytes.Clone(encoded)
+			b[n] ^= 1 << bit
+			if err := decode(b); !errors.Is(err, stateformat.ErrDamaged) {
+				t.Errorf("bit %d of byte %d flipped: %v", bit, n, err)
+			}
+			decode(f.Wrap(b)) //nolint:errcheck // whatever a matching checksum covers, it must not panic
+		}
+	}
+	newer := f
+	newer.Version += 2
+	err := decode(newer.Wrap([]byte("anything")))
+	want := fmt.Sprintf("written by a newer Loadstar (format %d, this one reads up to %d): upgrade", newer.Version, f.Version)
+	if !errors.Is(err, stateformat.ErrNewer) || !strings.Contains(err.Error(), want) {
+		t.Errorf("format %d: %v, want %q", newer.Version, err, want)
+	}
+}

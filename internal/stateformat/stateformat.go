@@ -1,0 +1,123 @@
+// Package stateformat puts a header around an encoded state that must outlive the
+// program that wrote it: what it is, which format it has, and a checksum.
+//
+//	magic      8 bytes, one for each kind of state
+//	format     4 bytes, little-endian, from 1
+//	length     8 bytes, little-endian, of the state
+//	state      see [Writer]
+//	checksum   4 bytes, little-endian, CRC-32C of all bytes before it
+//
+// The header is the same in every format, so a program can tell a state of a newer
+// format from a damaged one. A change of the encoding needs a new format number and a
+// golden file: see package golden.
+package stateformat
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// Errors that a caller may tell apart.
+var (
+	// ErrNewer means that a newer program wrote the state.
+	ErrNewer = errors.New("written by a newer Loadstar")
+	// ErrDamaged means that the bytes are not those that were written.
+	ErrDamaged = errors.New("damaged")
+)
+
+// Format is one kind of state, and the newest format that this program reads and writes.
+type Format struct {
+	Name    string // for messages
+	Magic   string // 8 bytes
+	Version uint32
+	// Bare is set if early programs wrote this kind of state without a header. That is
+	// format 0.
+	Bare bool
+}
+
+const (
+	magicSize  = 8
+	headerSize = magicSize + 4 + 8
+	sumSize    = 4
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Newer returns the error for a state of a format that this program does not know.
+func Newer(name string, found, newest uint64) error {
+	return fmt.Errorf("%s: %w (format %d, this one reads up to %d): upgrade", name, ErrNewer, found, newest)
+}
+
+// Damaged returns an error that says why the state cannot be what was written.
+func (f Format) Damaged(format string, a ...any) error {
+	return fmt.Errorf("%s: %w: %s", f.Name, ErrDamaged, fmt.Sprintf(format, a...))
+}
+
+// Wrap returns the state with a header of the newest format.
+func (f Format) Wrap(state []byte) []byte {
+	if len(f.Magic) != magicSize || f.Version == 0 {
+		panic(fmt.Sprintf("stateformat: %q is not a magic of %d bytes, or format %d is not positive", f.Magic, magicSize, f.Version))
+	}
+	b := make([]byte, 0, headerSize+len(state)+sumSize)
+	b = append(b, f.Magic...)
+	b = binary.LittleEndian.AppendUint32(b, f.Version)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(state)))
+	b = append(b, state...)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// Unwrap checks the header and the checksum. It returns the format and the state, which
+// is a part of b. Bytes without the magic are a state of format 0 if there is one.
+func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
+	if len(b) < magicSize || string(b[:magicSize]) != f.Magic {
+		if f.Bare && len(b) > 0 {
+			return 0, b, nil
+		}
+		return 0, nil, f.Damaged("it does not begin with %q", f.Magic)
+	}
+	if len(b) < headerSize+sumSize {
+		return 0, nil, f.Damaged("it is cut off after %d bytes", len(b))
+	}
+	version = binary.LittleEndian.Uint32(b[magicSize:])
+	length := binary.LittleEndian.Uint64(b[magicSize+4:])
+	if have := uint64(len(b) - headerSize - sumSize); length != have {
+		return 0, nil, f.Damaged("it has %d bytes where the header says %d", have, length)
+	}
+	end := len(b) - sumSize
+	if want, got := binary.LittleEndian.Uint32(b[end:]), crc32.Checksum(b[:end], castagnoli); want != got {
+		return 0, nil, f.Damaged("its checksum is %08x, want %08x", got, want)
+	}
+	switch {
+	case version > f.Version:
+		return 0, nil, Newer(f.Name, uint64(version), uint64(f.Version))
+	case version == 0:
+		return 0, nil, f.Damaged("it says format 0, which has no header")
+	}
+	return version, b[headerSize:end], nil
+}
+
+// Gob decodes a state of format 0, which was a gob, into v.
+func (f Format) Gob(b []byte, v any) error {
+	r := bytes.NewReader(b)
+	if err := gob.NewDecoder(r).Decode(v); err != nil {
+		return f.Damaged("it has no header, and is no state of format 0 either: %v", err)
+	}
+	if r.Len() > 0 {
+		return f.Damaged("%d bytes follow the state of format 0", r.Len())
+	}
+	return nil
+}
+
+// Read decodes a state of format 1 or later with one call for each field.
+func (f Format) Read(state []byte, fields func(*Reader)) error {
+	r := NewReader(state)
+	fields(r)
+	if err := r.Done(); err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/round"
+	"loadstar/internal/stateformat"
+	"loadstar/lab/run"
+)
+
+var checkpointFormat = stateformat.Format{Name: "checkpoint", Magic: "LODCHECK", Version: 1, Bare: true}
+
+// checkpoint is the state of a run between two rounds. Clients under way are trained
+// again from the weights that they had received. Format 0 is a gob of it.
+type checkpoint struct {
+	Dataset, Kernel string
+	Machine, Server []byte
+	Own             []float32 // the server's own personal layers
+	Kept            []byte    // what the store of the clients' weights needs to go back
+	Now             time.Duration
+	Agenda          []event
+	Tasks           map[round.Assignment]int // index into Received
+	Received        []fed.Task
+	Offsets         run.Offsets
+	Steps           int64
+	MASE            float64
+}
+
+// encode copies everything, so that nothing in it can change later.
+func (c *checkpoint) encode() []byte {
+	var w stateformat.Writer
+	w.String(c.Dataset)
+	w.String(c.Kernel)
+	w.Bytes(c.Machine)
+	w.Bytes(c.Server)
+	w.Float32s(c.Own)
+	w.Bytes(c.Kept)
+	w.Int(int64(c.Now))
+	w.Int(int64(len(c.Agenda)))
+	for _, e := range c.Agenda {
+		w.Int(int64(e.At))
+		writeAssignment(&w, e.For)
+		w.Bool(e.Lost)
+	}
+	w.Int(int64(len(c.Received)))
+	for _, t := range c.Received {
+		w.Int(int64(t.Round))
+		w.Int(int64(t.Version))
+		w.Float32s(t.Shared)
+		w.Float32s(t.Control)
+	}
+	w.Int(int64(len(c.Tasks)))
+	for _, a := range sortedKeys(c.Tasks) {
+		writeAssignment(&w, a)
+		w.Int(int64(c.Tasks[a]))
+	}
+	w.Int(c.Offsets.Rounds)
+	w.Int(c.Offsets.Evaluations)
+	w.Int(c.Steps)
+	w.Float64(c.MASE)
+	return checkpointFormat.Wrap(w.State())
+}
+
+func (c *checkpoint) decode(b []byte) error {
+	format, b, err := checkpointFormat.Unwrap(b)
+	switch {
+	case err != nil:
+		return err
+	case format == 0:
+		err = checkpointFormat.Gob(b, c)
+	default:
+		err = checkpointFormat.Read(b, c.read)
+	}
+	if err != nil {
+		return err
+	}
+	for a, i := range c.Tasks {
+		if i < 0 || i >= len(c.Received) {
+			return checkpointFormat.Damaged("client %d has task %d of %d", a.Client, i, len(c.Received))
+		}
+	}
+	return nil
+}
+
+// assignmentSize is what an assignment takes.
+const assignmentSize = 3 * 8
+
+func (c *checkpoint) read(r *stateformat.Reader) {
+	c.Dataset = r.String()
+	c.Kernel = r.String()
+	c.Machine = r.Bytes()
+	c.Server = r.Bytes()
+	c.Own = r.Float32s()
+	c.Kept = r.Bytes()
+	c.Now = time.Duration(r.Int())
+	for range r.Count(8 + assignmentSize + 1) {
+		c.Agenda = append(c.Agenda, event{At: time.Duration(r.Int()), For: readAssignment(r), Lost: r.Bool()})
+	}
+	for range r.Count(4 * 8) {
+		c.Received = append(c.Received, fed.Task{
+			Round: int(r.Int()), Version: int(r.Int()), Shared: r.Float32s(), Control: r.Float32s(),
+		})
+	}
+	c.Tasks = map[round.Assignment]int{}
+	for range r.Count(assignmentSize + 8) {
+		a := readAssignment(r)
+		c.Tasks[a] = int(r.Int())
+	}
+	c.Offsets.Rounds = r.Int()
+	c.Offsets.Evaluations = r.Int()
+	c.Steps = r.Int()
+	c.MASE = r.Float64()
+}
+
+func writeAssignment(w *stateformat.Writer, a round.Assignment) {
+	w.Int(int64(a.Client))
+	w.Int(int64(a.Round))
+	w.Int(int64(a.Version))
+}
+
+func readAssignment(r *stateformat.Reader) round.Assignment {
+	return round.Assignment{Client: int(r.Int()), Round: int(r.Int()), Version: int(r.Int())}
+}
+
+// sortedKeys returns the keys by round and client, so that nothing depends on the order
+// of a map.
+func sortedKeys[V any](m map[round.Assignment]V) []round.Assignment {
+	return slices.SortedFunc(maps.Keys(m), func(a, b round.Assignment) int {
+		if a.Round != b.Round {
+			return a.Round - b.Round
+		}
+		return a.Client - b.Client
+	})
+}
