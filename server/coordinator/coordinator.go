@@ -57,14 +57,14 @@ func Run(ctx context.Context, c Config) error {
 	c.now = time.Now
 	k := newCoordinator(c)
 	defer k.resign(ctx)
-	tick := time.NewTicker(c.Poll)
-	defer tick.Stop()
+	poll := time.NewTicker(c.Poll)
+	defer poll.Stop()
 	for {
-		k.turn(ctx)
+		k.tick(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-poll.C:
 		case _, ok := <-c.Woken:
 			if !ok {
 				c.Woken = nil // the bus is closed: no hint comes any more
@@ -77,8 +77,8 @@ func newCoordinator(c Config) *coordinator {
 	return &coordinator{Config: c, metrics: newMetrics(c.Metrics), drivers: map[string]*driver{}}
 }
 
-// turn moves everything that can be moved.
-func (k *coordinator) turn(ctx context.Context) {
+// tick advances all active runs as far as possible.
+func (k *coordinator) tick(ctx context.Context) {
 	if !k.leads(ctx) {
 		return
 	}

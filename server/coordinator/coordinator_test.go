@@ -308,31 +308,31 @@ func TestTakeover(t *testing.T) {
 	s.announce(0, 3)
 	s.add("run", "algorithm: fedavg\nrounds: 3\n"+small, 0)
 	a, b := s.coordinator("a"), s.coordinator("b")
-	a.turn(t.Context())
-	b.turn(t.Context())
+	a.tick(t.Context())
+	b.tick(t.Context())
 	if len(a.drivers) != 1 || len(b.drivers) != 0 {
 		t.Fatalf("%d and %d runs are driven", len(a.drivers), len(b.drivers))
 	}
 	s.count(s.tasks("run")...)
 	s.clock = s.clock.Add(lead * 3 / 4)
-	b.turn(t.Context())
+	b.tick(t.Context())
 	if s.run("run").Version != 0 {
 		t.Fatal("one that stands by has driven")
 	}
 	s.clock = s.clock.Add(lead / 4) // as often as it looks
-	b.turn(t.Context())
+	b.tick(t.Context())
 	if s.run("run").Version != 1 || b.lead.Epoch <= a.lead.Epoch {
 		t.Fatalf("version %d, epochs %d and %d", s.run("run").Version, a.lead.Epoch, b.lead.Epoch)
 	}
 	// The first wakes up, and believes to lead.
 	a.until, a.renew = s.clock.Add(lead), s.clock.Add(lead/3)
 	s.count(s.tasks("run")...)
-	a.turn(t.Context())
+	a.tick(t.Context())
 	if s.run("run").Version != 1 || len(a.drivers) != 0 {
 		t.Error("a coordinator that was deposed has driven")
 	}
-	a.turn(t.Context())
-	b.turn(t.Context())
+	a.tick(t.Context())
+	b.tick(t.Context())
 	if s.run("run").Version != 2 {
 		t.Error("who leads does not go on")
 	}
@@ -340,7 +340,7 @@ func TestTakeover(t *testing.T) {
 	s.count(s.tasks("run")...)
 	b.resign(t.Context())
 	s.clock = s.clock.Add(lead / 3)
-	a.turn(t.Context())
+	a.tick(t.Context())
 	s.wantState("run", ledger.Finished, "")
 }
 

@@ -57,14 +57,20 @@ func (d *driver) advance(ctx context.Context) error {
 		}
 	}
 	if d.terms == nil {
-		if err := d.load(ctx); err != nil || d.terms == nil {
-			return err
+		if err := d.load(ctx); err != nil {
+			return fmt.Errorf("loading the run: %w", err)
+		}
+		if d.terms == nil {
+			return nil
 		}
 	}
 	for {
 		merging, err := d.step(ctx)
-		if err != nil || merging == nil {
-			return err
+		if err != nil {
+			return fmt.Errorf("advancing round %d: %w", d.machine.Round(), err)
+		}
+		if merging == nil {
+			return nil
 		}
 		if err := d.merge(ctx, *merging); err != nil {
 			return err
@@ -129,11 +135,11 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	}
 	text, err := recipe.Write(p)
 	if err != nil {
-		return err
+		return fmt.Errorf("writing the settled plan: %w", err)
 	}
 	r := ledger.Run{Plan: string(text)}
 	if r.PlanBlob, err = d.Blobs.Put(ctx, text); err != nil {
-		return err
+		return fmt.Errorf("storing the settled plan: %w", err)
 	}
 	t, err := terms.Read(r.Plan, r.PlanBlob, fleet.Clients)
 	if err != nil {
@@ -165,17 +171,17 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 // restore reads a run that has begun.
 func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if d.terms, err = terms.Read(x.Run.Plan, x.Run.PlanBlob, x.Run.Fleet); err != nil {
-		return err
+		return fmt.Errorf("reading the plan: %w", err)
 	}
 	if d.server, d.scheduler, err = d.terms.Server(); err != nil {
-		return err
+		return fmt.Errorf("composing the plan: %w", err)
 	}
 	state, err := d.Blobs.Get(ctx, x.Run.Server)
 	if err != nil {
-		return err
+		return fmt.Errorf("fetching the server's state: %w", err)
 	}
 	if err := d.server.UnmarshalBinary(state); err != nil {
-		return err
+		return fmt.Errorf("decoding the server's state: %w", err)
 	}
 	d.machine = round.NewMachine(d.scheduler, d.terms.Plan.Seed, d.terms.Fleet)
 	machine, err := x.Machine()
@@ -183,7 +189,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 		return err
 	}
 	if err := d.machine.UnmarshalJSON([]byte(machine)); err != nil {
-		return err
+		return fmt.Errorf("decoding the state of the rounds: %w", err)
 	}
 	d.started = x.Run.Started
 	d.seen, err = x.LastBatch()
@@ -225,7 +231,7 @@ func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) 
 func (d *driver) save(x *ledger.Drive) error {
 	text, err := d.machine.MarshalJSON()
 	if err != nil {
-		return err
+		return fmt.Errorf("encoding the state of the rounds: %w", err)
 	}
 	s := d.machine.Situation(0)
 	return x.Save(string(text), ledger.Round{
@@ -294,7 +300,7 @@ func (d *driver) happened(x *ledger.Drive, now time.Time) (changed bool, err err
 		return false, err
 	}
 	for _, r := range receipts {
-		a := assignment(r)
+		a := assignment(r.No, r.Round, r.Version)
 		if d.machine.Return(a) != round.Counted {
 			return false, fmt.Errorf("client %d was counted in round %d, and had not been asked", a.Client, a.Round)
 		}
@@ -304,15 +310,15 @@ func (d *driver) happened(x *ledger.Drive, now time.Time) (changed bool, err err
 	}
 	d.seen = x.Run.Batch
 	lost, err := x.Withdraw(now)
-	for _, r := range lost {
-		d.machine.Lose(assignment(r))
+	for _, l := range lost {
+		d.machine.Lose(assignment(l.No, l.Round, l.Version))
 		d.metrics.turns.WithLabelValues("lost").Inc()
 	}
 	return len(lost) > 0, err
 }
 
-func assignment(r ledger.Receipt) round.Assignment {
-	return round.Assignment{Client: int(r.No), Round: int(r.Round), Version: int(r.Version)}
+func assignment(no, in, version int64) round.Assignment {
+	return round.Assignment{Client: int(no), Round: int(in), Version: int(version)}
 }
 
 // close stores how a round ended. An abandoned one is followed by the next at once.
@@ -332,7 +338,7 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	}
 	text, err := d.machine.MarshalJSON()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encoding the state of the rounds: %w", err)
 	}
 	// After the last round nothing is merged, so nothing more may be counted.
 	carries := d.scheduler.Carries() && d.machine.Round() < d.terms.Plan.Rounds

@@ -27,7 +27,7 @@ func TestStop(t *testing.T) {
 	s.turn()
 	s.count(s.tasks("merging")...)
 	s.faults.on = true // its round is closed, and nothing more
-	if s.survives(func() { s.current.turn(t.Context()) }) {
+	if s.survives(func() { s.current.tick(t.Context()) }) {
 		t.Fatal("it did not come to a merge")
 	}
 	if got := s.rounds("merging"); !strings.Contains(got, ledger.RoundMerging) {
@@ -65,7 +65,7 @@ func TestStopDuringMerge(t *testing.T) {
 			must(t, s.StopRun(t.Context(), "run", "test", s.clock))
 		}
 	}}
-	s.current.turn(t.Context())
+	s.current.tick(t.Context())
 	s.wantState("run", ledger.Stopped, "")
 	if v := s.run("run").Version; v != 0 {
 		t.Errorf("version %d", v)

@@ -103,7 +103,7 @@ func (s *site) turn() {
 		if tries > 100 {
 			s.Fatal("it dies again and again")
 		}
-		if s.survives(func() { s.current.turn(s.Context()) }) {
+		if s.survives(func() { s.current.tick(s.Context()) }) {
 			return
 		}
 		s.restart()

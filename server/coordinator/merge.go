@@ -11,9 +11,14 @@ import (
 	"loadstar/server/terms"
 )
 
-// merge moves the shared weights by what a closed round has counted, and opens the
-// next. If it is cut short, whoever does it again gets the same bits.
-func (d *driver) merge(ctx context.Context, r ledger.Round) error {
+// merge computes the next version of the shared weights from the results of a closed
+// round, and opens the next round. Repeating an interrupted merge gives the same bits.
+func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("merging round %d: %w", r.Round, err)
+		}
+	}()
 	start := time.Now()
 	fold, err := d.fold(ctx, r)
 	if err != nil {
@@ -57,19 +62,21 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) error {
 func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledger.Version, state string, err error) {
 	task := s.Task(next)
 	if v.Weights, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Shared)); err != nil {
-		return v, "", err
+		return v, "", fmt.Errorf("storing the shared weights: %w", err)
 	}
 	if task.Control != nil {
 		if v.Control, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Control)); err != nil {
-			return v, "", err
+			return v, "", fmt.Errorf("storing the control variate: %w", err)
 		}
 	}
 	b, err := s.MarshalBinary()
 	if err != nil {
-		return v, "", err
+		return v, "", fmt.Errorf("encoding the server's state: %w", err)
 	}
-	state, err = d.Blobs.Put(ctx, b)
-	return v, state, err
+	if state, err = d.Blobs.Put(ctx, b); err != nil {
+		return v, "", fmt.Errorf("storing the server's state: %w", err)
+	}
+	return v, state, nil
 }
 
 // fold reads what a round has counted.
@@ -91,7 +98,7 @@ func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) 
 			}
 			b, err := d.Blobs.Get(ctx, v.Weights)
 			if err != nil {
-				return err
+				return fmt.Errorf("fetching the weights of version %d: %w", s.Version, err)
 			}
 			w = round.ReadFloats(nil, b)
 			from[s.Version] = w

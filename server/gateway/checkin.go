@@ -12,13 +12,6 @@ import (
 	"loadstar/server/ledger"
 )
 
-// turn is one client's part of one round.
-type turn struct {
-	run    string
-	round  int64
-	client string
-}
-
 // CheckIn hands out tasks and verdicts.
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
 	// Looked at before the ledger: what is in neither was never here.
@@ -43,22 +36,25 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 		return nil, g.away(ctx, err)
 	}
 	var fresh []ledger.Task
-	keep := map[ledger.Task][]string{} // without client and time: a round of a run
-	asked := make(map[turn]bool, len(leases))
+	type roundKey struct {
+		run   string
+		round int64
+	}
+	keep := map[roundKey][]string{} // clients whose leases are extended
+	asked := make(map[ledger.Turn]bool, len(leases))
 	for _, l := range leases {
-		t := turn{l.Run, l.Round, l.Client}
-		asked[t] = true
+		asked[l.Turn] = true
 		switch left := l.Until.Sub(now); {
 		case left <= 0: // it is about to be withdrawn
-		case !training[t] && !pushed[t]:
+		case !training[l.Turn] && !pushed[l.Turn]:
 			fresh = append(fresh, l)
 		case left < g.Lease/2:
-			key := ledger.Task{Run: l.Run, Round: l.Round}
+			key := roundKey{l.Run, l.Round}
 			keep[key] = append(keep[key], l.Client)
 		}
 	}
 	for key, clients := range keep {
-		if err := g.Ledger.Extend(ctx, agent, key.Run, key.Round, clients, now.Add(g.Lease)); err != nil {
+		if err := g.Ledger.Extend(ctx, agent, key.run, key.round, clients, now.Add(g.Lease)); err != nil {
 			return nil, g.away(ctx, err)
 		}
 	}
@@ -92,11 +88,11 @@ func (g *Gateway) noteSeen(agent string) {
 
 // turns returns what an agent names, of which there cannot be more than it may have been
 // asked.
-func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
+func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > roundsAtOnce {
 		return nil, g.wrong("clients", "turns of %d rounds at a time, at most %d", len(all), roundsAtOnce) // each takes the ledger's time
 	}
-	set := map[turn]bool{}
+	set := map[ledger.Turn]bool{}
 	named := 0
 	for _, t := range all {
 		if named += len(t.Clients); len(t.Clients) > g.Clients || named > turnsOfClient*g.Clients {
@@ -106,7 +102,7 @@ func (g *Gateway) turns(all []*v1.Turns) (map[turn]bool, error) {
 			if !readable(t.Run) || !readable(c) {
 				return nil, g.wrong("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
 			}
-			set[turn{t.Run, t.Round, c}] = true
+			set[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] = true
 		}
 	}
 	return set, nil
@@ -149,7 +145,7 @@ func (g *Gateway) nothingCarried(ctx context.Context) bool {
 
 // verdicts says what became of what was pushed. Of those turns that are still asked for,
 // empty says that no result is on its way.
-func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[turn]bool, empty bool) (all []*v1.Verdict, err error) {
+func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool, empty bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
 		waiting, over := parted(t, asked)
 		by := map[v1.Outcome][]string{}
@@ -186,9 +182,9 @@ var outcomes = map[ledger.Stand]v1.Outcome{
 }
 
 // parted returns the clients of turns that are still asked for, and the others.
-func parted(t *v1.Turns, asked map[turn]bool) (yes, no []string) {
+func parted(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	for _, c := range t.Clients {
-		if asked[turn{t.Run, t.Round, c}] {
+		if asked[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] {
 			yes = append(yes, c)
 		} else {
 			no = append(no, c)
@@ -198,7 +194,7 @@ func parted(t *v1.Turns, asked map[turn]bool) (yes, no []string) {
 }
 
 // inVain says which turns in training are over, so that nobody trains them to the end.
-func (g *Gateway) inVain(ctx context.Context, agent string, training []*v1.Turns, asked map[turn]bool) (all []*v1.Verdict, err error) {
+func (g *Gateway) inVain(ctx context.Context, agent string, training []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range training {
 		_, over := parted(t, asked)
 		if len(over) == 0 {
@@ -209,9 +205,9 @@ func (g *Gateway) inVain(ctx context.Context, agent string, training []*v1.Turns
 			return nil, err
 		}
 		for _, stand := range []ledger.Stand{ledger.Closed, ledger.Counted} {
-			of := slices.DeleteFunc(slices.Clone(over), func(c string) bool { return where[c].Is != stand })
-			if len(of) > 0 {
-				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: of, Outcome: outcomes[stand]})
+			clients := slices.DeleteFunc(slices.Clone(over), func(c string) bool { return where[c].Is != stand })
+			if len(clients) > 0 {
+				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: outcomes[stand]})
 			}
 		}
 	}

@@ -262,11 +262,18 @@ func (g *Gateway) failed(_ context.Context, s connect.Spec, _ http.Header, p any
 	return connect.NewError(connect.CodeInternal, errors.New("the server has failed"))
 }
 
-// away tells an agent to come back: something of ours is not there. What it is goes
-// into the log, not to the agent.
+// away tells an agent to retry, since something that the gateway needs has failed. The
+// details go into the log, not to the agent.
 func (g *Gateway) away(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
-		g.Log.Warn("cannot serve an agent", "error", err)
+		log := g.Log
+		if who, ok := pki.From(ctx); ok {
+			log = log.With("agent", who.ID)
+		}
+		if call, ok := connect.CallInfoForHandlerContext(ctx); ok {
+			log = log.With("procedure", call.Spec().Procedure)
+		}
+		log.Warn("cannot serve an agent", "error", err)
 	}
 	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now, try again"))
 }

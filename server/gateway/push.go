@@ -59,7 +59,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	}
 	message, err := proto.Marshal(a)
 	if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.away(ctx, fmt.Errorf("encoding a result of run %s: %w", r.Run, err))
 	}
 	start := time.Now()
 	rest(ctx)

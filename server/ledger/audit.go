@@ -15,7 +15,8 @@ type Event struct {
 }
 
 // Note adds an event that has no other trace here.
-func (l *Ledger) Note(ctx context.Context, e Event) error {
+func (l *Ledger) Note(ctx context.Context, e Event) (err error) {
+	defer wrap(&err, "adding an audit event")
 	return l.update(ctx, func(tx *sql.Tx) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
 }
 
@@ -27,6 +28,7 @@ func (l *Ledger) audit(ctx context.Context, tx *sql.Tx, at time.Time, actor, act
 
 // Audit returns the newest events, newest first.
 func (l *Ledger) Audit(ctx context.Context, limit int) (all []Event, err error) {
+	defer wrap(&err, "reading the audit log")
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		var e Event
 		var at int64

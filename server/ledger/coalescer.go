@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// coalescer puts questions that many ask at the same time to the database as one: what
-// it takes to ask is most of what an answer takes. Those that come while others are
-// asked wait for these, and then go together.
+// coalescer combines concurrent questions into one query, because the round trip is most
+// of the cost of an answer. Questions that arrive while a batch is running wait and form
+// the next batch.
 type coalescer[Q, A any] struct {
 	ledger *Ledger
-	// ask answers questions in their order, all or none.
+	// ask answers all questions, in their order, or none.
 	ask       func(context.Context, []Q) ([]A, error)
 	questions chan *question[Q, A]
 }
 
-// question is one of somebody who waits for done.
+// question is one caller's; done is closed when answer and err are set.
 type question[Q, A any] struct {
 	Q      Q
 	answer A
@@ -29,26 +29,26 @@ type question[Q, A any] struct {
 }
 
 const (
-	// askedAtOnce bounds what goes together, abreast how often at a time.
-	askedAtOnce = 32
-	abreast     = 2
-	// answerWithin is how long PostgreSQL may take for an answer: others wait behind it.
+	// askedAtOnce bounds the questions in a batch, batchesAtOnce the batches that run at a time.
+	askedAtOnce   = 32
+	batchesAtOnce = 2
+	// answerWithin is how long PostgreSQL may take for a batch: others wait behind it.
 	answerWithin = 10 * time.Second
 )
 
-var errClosed = errors.New("ledger: it is closed")
+var errClosed = errors.New("the ledger is closed")
 
 // start begins to answer, until the ledger is closed.
 func (t *coalescer[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, error)) {
 	t.ledger, t.ask, t.questions = l, ask, make(chan *question[Q, A], askedAtOnce)
-	for range abreast {
-		// They stay: the stack that SQLite takes is long, and a new one would have to
-		// grow each time.
+	for range batchesAtOnce {
+		// These goroutines are kept, because SQLite needs a deep stack, which a new
+		// goroutine would have to grow for every batch.
 		l.answering.Go(func() {
 			for {
 				select {
 				case first := <-t.questions:
-					t.put(first)
+					t.answer(first)
 				case <-l.open.Done():
 					return
 				}
@@ -57,8 +57,8 @@ func (t *coalescer[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, 
 	}
 }
 
-// of returns the answer to a question.
-func (t *coalescer[Q, A]) of(ctx context.Context, q Q) (answer A, err error) {
+// get returns the answer to a question.
+func (t *coalescer[Q, A]) get(ctx context.Context, q Q) (answer A, err error) {
 	x := &question[Q, A]{Q: q, done: make(chan struct{})}
 	select {
 	case t.questions <- x:
@@ -77,8 +77,8 @@ func (t *coalescer[Q, A]) of(ctx context.Context, q Q) (answer A, err error) {
 	}
 }
 
-// put asks what waits.
-func (t *coalescer[Q, A]) put(first *question[Q, A]) {
+// answer puts the first question and those that wait to the database as one batch.
+func (t *coalescer[Q, A]) answer(first *question[Q, A]) {
 	asked := []*question[Q, A]{first}
 	for more := true; more && len(asked) < askedAtOnce; {
 		select {
@@ -92,8 +92,9 @@ func (t *coalescer[Q, A]) put(first *question[Q, A]) {
 	for i, x := range asked {
 		questions[i] = x.Q
 	}
-	// It is of many, so nobody's context is its own. SQLite is not far away, and its
-	// driver starts a goroutine for every question that can be given up.
+	// The batch serves many callers, so it must not use one caller's context. SQLite gets
+	// a context without an end: it answers quickly, and its driver starts a goroutine for
+	// every query that can be cancelled.
 	ctx := context.Background()
 	if !t.ledger.lite {
 		var cancel context.CancelFunc
@@ -109,23 +110,23 @@ func (t *coalescer[Q, A]) put(first *question[Q, A]) {
 	}
 }
 
-// safely asks. A mistake of ours fails the calls that met it, as it would have in their
-// own goroutines.
+// safely turns a panic into an error for the callers of this batch, as if each had
+// panicked in its own goroutine.
 func (t *coalescer[Q, A]) safely(ctx context.Context, questions []Q) (answers []A, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("ledger: asking has failed, which is a bug: %v\n%s", p, debug.Stack())
+			err = fmt.Errorf("the query panicked, which is a bug: %v\n%s", p, debug.Stack())
 		}
 	}()
 	return t.ask(ctx, questions)
 }
 
-// among puts a question about each of these, a statement's worth at a time. They stand
-// behind the text, which ends with IN and has places for what is taken.
-func among[T any](ctx context.Context, l *Ledger, each func(*sql.Rows) error, text string, taken []any, these []T) error {
-	for part := range slices.Chunk(these, l.chunk) {
-		args := make([]any, 0, len(taken)+2*len(part))
-		args = append(args, taken...)
+// queryIn runs a query that ends with IN for a list of any length, l.chunk values per
+// statement. The arguments first precede the list.
+func queryIn[T any](ctx context.Context, l *Ledger, each func(*sql.Rows) error, text string, first []any, values []T) error {
+	for part := range slices.Chunk(values, l.chunk) {
+		args := make([]any, 0, len(first)+2*len(part))
+		args = append(args, first...)
 		for _, x := range part {
 			args = append(args, x)
 		}
@@ -134,7 +135,7 @@ func among[T any](ctx context.Context, l *Ledger, each func(*sql.Rows) error, te
 		for ; n&(n-1) != 0; n++ {
 			args = append(args, part[0])
 		}
-		if err := query(ctx, l.read, each, text+list(len(taken), n), args...); err != nil {
+		if err := query(ctx, l.read, each, text+list(len(first), n), args...); err != nil {
 			return err
 		}
 	}

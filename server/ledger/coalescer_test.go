@@ -98,10 +98,10 @@ func TestTogetherWaits(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	busy := func() {
-		for range abreast {
+		for range batchesAtOnce {
 			n := asked.Load()
 			wg.Go(func() {
-				if a, err := x.of(t.Context(), 7); a != 14 || err != nil {
+				if a, err := x.get(t.Context(), 7); a != 14 || err != nil {
 					t.Error(a, err)
 				}
 			})
@@ -113,14 +113,14 @@ func TestTogetherWaits(t *testing.T) {
 	busy()
 	for i := range askedAtOnce - 1 {
 		wg.Go(func() {
-			if a, err := x.of(t.Context(), i); a != 2*i || err != nil {
+			if a, err := x.get(t.Context(), i); a != 2*i || err != nil {
 				t.Error(i, a, err)
 			}
 		})
 	}
 	gone, leave := context.WithCancel(t.Context())
 	wg.Go(func() {
-		if _, err := x.of(gone, 1); !errors.Is(err, context.Canceled) {
+		if _, err := x.get(gone, 1); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
@@ -130,21 +130,21 @@ func TestTogetherWaits(t *testing.T) {
 	leave()
 	close(release)
 	wg.Wait()
-	if n := asked.Load(); n > 2*abreast {
+	if n := asked.Load(); n > 2*batchesAtOnce {
 		t.Errorf("%d questions were put one by one: asked %d times", askedAtOnce, n)
 	}
-	if _, err := x.of(t.Context(), -1); !errors.Is(err, broken) {
+	if _, err := x.get(t.Context(), -1); !errors.Is(err, broken) {
 		t.Error(err)
 	}
-	if _, err := x.of(t.Context(), -2); err == nil || !strings.Contains(err.Error(), "a mistake") {
+	if _, err := x.get(t.Context(), -2); err == nil || !strings.Contains(err.Error(), "a mistake") {
 		t.Error(err)
 	}
-	if a, err := x.of(t.Context(), 1); a != 2 || err != nil {
+	if a, err := x.get(t.Context(), 1); a != 2 || err != nil {
 		t.Error(a, err)
 	}
 	l.end()
 	l.answering.Wait()
-	if _, err := x.of(t.Context(), 1); err == nil {
+	if _, err := x.get(t.Context(), 1); err == nil {
 		t.Error("a closed ledger answers")
 	}
 }

@@ -22,7 +22,13 @@ type Drive struct {
 // Drive runs do in a transaction that holds the run. It fails with ErrDeposed if
 // somebody else coordinates by now. After any error the caller must read anew what
 // it remembers of the run: whether a commit happened may be unknown.
-func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Drive) error) error {
+func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Drive) error) (err error) {
+	var failed error // in do, which says itself what failed
+	defer func() {
+		if failed == nil {
+			wrap(&err, "driving run", run)
+		}
+	}()
 	return l.update(ctx, func(tx *sql.Tx) error {
 		if err := l.leads(ctx, tx, lead); err != nil {
 			return err
@@ -31,7 +37,8 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 		if err != nil {
 			return found(err, "run "+run)
 		}
-		return do(&Drive{l, ctx, tx, r})
+		failed = do(&Drive{l, ctx, tx, r})
+		return failed
 	})
 }
 
@@ -49,6 +56,7 @@ func (d *Drive) Fleet() (Fleet, error) { return fleet(d.ctx, d.tx) }
 func (l *Ledger) Fleet(ctx context.Context) (Fleet, error) { return fleet(ctx, l.db) }
 
 func fleet(ctx context.Context, q querier) (f Fleet, err error) {
+	defer wrap(&err, "reading the fleet")
 	first := true
 	err = query(ctx, q, func(r *sql.Rows) error {
 		var inputs string
@@ -74,6 +82,7 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 // Begin makes all clients the run's fleet, numbered in the order of their names'
 // bytes, and sets what the run begins with: Plan, PlanBlob and Server.
 func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
+	defer wrap(&err, "beginning run", d.Run.ID)
 	collate := ` COLLATE "C"`
 	if d.l.lite {
 		collate = " COLLATE BINARY"
@@ -99,7 +108,8 @@ func (d *Drive) addVersion(version int64, v Version) error {
 }
 
 // End ends the run.
-func (d *Drive) End(s State, reason string, now time.Time) error {
+func (d *Drive) End(s State, reason string, now time.Time) (err error) {
+	defer wrap(&err, "ending run", d.Run.ID)
 	return end(d.ctx, d.tx, d.Run.ID, s, reason, now)
 }
 
@@ -111,6 +121,7 @@ type Receipt struct {
 
 // Receipts returns what was counted after a batch, in its order.
 func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
+	defer wrap(&err, "reading the receipts of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
 		var x Receipt
 		err := r.Scan(&x.No, &x.Round, &x.Version, &x.Batch, &x.TrainLoss)
@@ -120,10 +131,14 @@ func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
 	return all, err
 }
 
-// Withdraw takes back the leases that have run out, and returns them.
-func (d *Drive) Withdraw(now time.Time) (all []Receipt, err error) {
+// Lease is the right of a member of a run to be counted in a round.
+type Lease struct{ No, Round, Version int64 }
+
+// Withdraw deletes the leases that have expired, and returns them.
+func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
+	defer wrap(&err, "withdrawing expired leases of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
-		var x Receipt
+		var x Lease
 		err := r.Scan(&x.No, &x.Round, &x.Version)
 		all = append(all, x)
 		return err
@@ -133,6 +148,7 @@ func (d *Drive) Withdraw(now time.Time) (all []Receipt, err error) {
 
 // Ask gives leases to members, and returns those that cannot take part any more.
 func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gone []int64, err error) {
+	defer wrap(&err, "adding leases to run", d.Run.ID)
 	for part := range slices.Chunk(members, d.l.chunk) {
 		args := []any{d.Run.ID, round, version, millis(until)}
 		for _, no := range part {
@@ -161,6 +177,7 @@ func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gon
 
 // Machine returns where the machine stood when it was stored last.
 func (d *Drive) Machine() (state string, err error) {
+	defer wrap(&err, "reading the round state of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT state FROM machines WHERE run = $1", d.Run.ID).Scan(&state)
 	return state, found(err, "the machine of run "+d.Run.ID)
 }
@@ -171,14 +188,15 @@ func (d *Drive) saveMachine(state string) error {
 }
 
 // Save stores where the machine stands, and the open round with it.
-func (d *Drive) Save(machine string, open Round) error {
+func (d *Drive) Save(machine string, open Round) (err error) {
+	defer wrap(&err, "saving the round state of run", d.Run.ID)
 	if err := d.saveMachine(machine); err != nil {
 		return err
 	}
 	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET round = $2 WHERE id = $1", d.Run.ID, open.Round); err != nil {
 		return err
 	}
-	_, err := d.tx.ExecContext(d.ctx, `INSERT INTO rounds (run, round, version, state, opened, asked, lost) VALUES ($1, $2, $3, $4, $5, $6, $7)
+	_, err = d.tx.ExecContext(d.ctx, `INSERT INTO rounds (run, round, version, state, opened, asked, lost) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (run, round) DO UPDATE SET asked = excluded.asked, lost = excluded.lost`,
 		d.Run.ID, open.Round, open.Version, RoundOpen, millis(open.Opened), open.Asked, open.Lost)
 	return err
@@ -187,8 +205,9 @@ func (d *Drive) Save(machine string, open Round) error {
 // Close closes a round: what was counted up to the run's newest batch is what it
 // merges. Unless leases are carried into later rounds, they are withdrawn. It stores
 // the machine, which has gone on to the next round.
-func (d *Drive) Close(r Round, machine string, carries bool) error {
-	err := d.move(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
+func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
+	defer wrap(&err, "closing a round of run", d.Run.ID)
+	err = d.move(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
 		WHERE run = $1 AND round = $2 AND state = $4`, r.Round, r.State, RoundOpen, millis(r.Closed), r.Asked, r.Counted, r.Late, r.Lost, r.Loss, d.Run.Batch)
 	if err != nil {
 		return err
@@ -209,7 +228,8 @@ func (d *Drive) Close(r Round, machine string, carries bool) error {
 
 // Publish makes a merging round's result the newest version, and forgets what went
 // into it.
-func (d *Drive) Publish(round Round, v Version, server string) error {
+func (d *Drive) Publish(round Round, v Version, server string) (err error) {
+	defer wrap(&err, "publishing a version of run", d.Run.ID)
 	if err := d.move("UPDATE rounds SET state = $3 WHERE run = $1 AND round = $2 AND state = $4", round.Round, RoundMerged, RoundMerging); err != nil {
 		return err
 	}
@@ -250,6 +270,7 @@ func (d *Drive) forget(batch int64) error {
 // returns the blobs of these and of the server's state before, as far as nothing else
 // refers to them.
 func (d *Drive) Retire(newest int64) (blobs []string, err error) {
+	defer wrap(&err, "deleting old versions of run", d.Run.ID)
 	return retire(d.ctx, d.tx, d.Run.ID, newest, d.Run.Server)
 }
 
@@ -293,10 +314,9 @@ func retire(ctx context.Context, tx *sql.Tx, run string, newest int64, state str
 }
 
 // Merging returns the round that was closed and has no version yet, if there is one.
-func (d *Drive) Merging() (Round, bool, error) {
-	var found bool
-	var r Round
-	err := query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {
+func (d *Drive) Merging() (r Round, found bool, err error) {
+	defer wrap(&err, "reading the closed round of run", d.Run.ID)
+	err = query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {
 		found = true
 		r, err = scanRound(rows)
 		return err
@@ -306,12 +326,14 @@ func (d *Drive) Merging() (Round, bool, error) {
 
 // LastBatch returns with which batch the newest closed round ended.
 func (d *Drive) LastBatch() (batch int64, err error) {
+	defer wrap(&err, "reading the last batch of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1", d.Run.ID).Scan(&batch)
 	return batch, err
 }
 
 // Partials calls each with the sums of a run up to a batch.
-func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each func(Partial) error) error {
+func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each func(Partial) error) (err error) {
+	defer wrap(&err, "reading the sums of run", run)
 	return query(ctx, l.db, func(r *sql.Rows) error {
 		var p Partial
 		if err := r.Scan(&p.Version, &p.Numbers); err != nil {
@@ -322,7 +344,8 @@ func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each fun
 }
 
 // Singles calls each with the updates of a run up to a batch.
-func (l *Ledger) Singles(ctx context.Context, run string, batch int64, each func(Single) error) error {
+func (l *Ledger) Singles(ctx context.Context, run string, batch int64, each func(Single) error) (err error) {
+	defer wrap(&err, "reading the updates of run", run)
 	return query(ctx, l.db, func(r *sql.Rows) error {
 		var s Single
 		if err := r.Scan(&s.Client, &s.Version, &s.Examples, &s.Steps, &s.Loss, &s.Numbers); err != nil {

@@ -10,8 +10,9 @@ import (
 )
 
 // AddToken lets so many agents join until it expires.
-func (l *Ledger) AddToken(ctx context.Context, hash []byte, note string, uses int, expires time.Time) error {
-	_, err := l.write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, $2, $3, $4)", hash, note, uses, millis(expires))
+func (l *Ledger) AddToken(ctx context.Context, hash []byte, note string, uses int, expires time.Time) (err error) {
+	defer wrap(&err, "adding a token")
+	_, err = l.write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, $2, $3, $4)", hash, note, uses, millis(expires))
 	return err
 }
 
@@ -23,7 +24,8 @@ type Agent struct {
 
 // Join uses a token up by one, and adds an agent. A token that is not there, is used
 // up or expired is ErrRefused.
-func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) error {
+func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
+	defer wrap(&err, "adding agent", a.ID)
 	return l.update(ctx, func(tx *sql.Tx) error {
 		r, err := tx.ExecContext(ctx, "UPDATE tokens SET uses = uses - 1 WHERE hash = $1 AND uses > 0 AND expires > $2", hash, millis(now))
 		if err != nil {
@@ -52,8 +54,9 @@ type Caller struct {
 }
 
 // Caller returns an agent that has joined.
-func (l *Ledger) Caller(ctx context.Context, id string) (Caller, error) {
-	c, err := l.callers.of(ctx, id)
+func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
+	defer wrap(&err, "looking up agent", id)
+	c, err = l.callers.get(ctx, id)
 	if err == nil && c.ID == "" {
 		err = found(sql.ErrNoRows, "agent "+id)
 	}
@@ -64,7 +67,7 @@ func (l *Ledger) Caller(ctx context.Context, id string) (Caller, error) {
 func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
 	has := make(map[string]Caller, len(ids))
 	// EXISTS would have PostgreSQL read the whole table.
-	err := among(ctx, l, func(r *sql.Rows) error {
+	err := queryIn(ctx, l, func(r *sql.Rows) error {
 		var c Caller
 		var revoked, hosts int64
 		err := r.Scan(&c.ID, &revoked, &hosts)
@@ -93,7 +96,8 @@ func mayCall(ctx context.Context, tx *sql.Tx, id string) error {
 
 // Renewed notes an agent's new certificate. It is nothing for the audit: every agent does
 // it all the time.
-func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) error {
+func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) (err error) {
+	defer wrap(&err, "storing the renewal of agent", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
 		if err := mayCall(ctx, tx, id); err != nil {
 			return err
@@ -105,7 +109,8 @@ func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) erro
 
 // Seen notes that agents have checked in, in transactions short enough to let others in
 // between.
-func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) error {
+func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err error) {
+	defer wrap(&err, "storing which agents checked in")
 	// All lock in the order of bytes: two who do this at once do not wait for each other in a ring.
 	agents = slices.Sorted(slices.Values(agents))
 	order := ""
@@ -136,7 +141,9 @@ func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) error 
 
 // Agents returns how many may take part.
 func (l *Ledger) Agents(ctx context.Context) (n int64, err error) {
-	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE revoked = 0").Scan(&n)
+	defer wrap(&err, "counting agents")
+	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE revoked = 0").Scan(&n)
+	return n, err
 }
 
 // Announcement is what an agent says of its clients.
@@ -152,6 +159,7 @@ type Announcement struct {
 // revoked. A client whose agent was revoked may be taken over. If the agent had too many
 // then, it has none more, and the error is ErrTooMany.
 func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (refused []string, err error) {
+	defer wrap(&err, "storing the clients of agent", a.Agent)
 	clients := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
 	inputs := slices.Compact(slices.Sorted(slices.Values(a.Inputs)))
 	err = l.update(ctx, func(tx *sql.Tx) error {
@@ -204,6 +212,7 @@ type Client struct {
 
 // Clients returns a page of clients in the order of their names.
 func (l *Ledger) Clients(ctx context.Context, after string, limit int) (all []Client, err error) {
+	defer wrap(&err, "reading clients")
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		var c Client
 		var announced, seen, revoked int64
@@ -220,17 +229,21 @@ func (l *Ledger) Clients(ctx context.Context, after string, limit int) (all []Cl
 
 // CountClients returns how many clients could take part.
 func (l *Ledger) CountClients(ctx context.Context) (n int64, err error) {
-	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&n)
+	defer wrap(&err, "counting clients")
+	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&n)
+	return n, err
 }
 
 // RevokeAgent refuses an agent from now on. What it was asked is withdrawn.
-func (l *Ledger) RevokeAgent(ctx context.Context, id, actor string, now time.Time) error {
+func (l *Ledger) RevokeAgent(ctx context.Context, id, actor string, now time.Time) (err error) {
+	defer wrap(&err, "revoking agent", id)
 	return l.revoke(ctx, "agent", id, actor, now,
 		"UPDATE agents SET revoked = $2 WHERE id = $1 AND revoked = 0", "UPDATE leases SET until = 0 WHERE agent = $1")
 }
 
 // RevokeClient refuses a client from now on.
-func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.Time) error {
+func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.Time) (err error) {
+	defer wrap(&err, "revoking client", name)
 	return l.revoke(ctx, "client", name, actor, now,
 		"UPDATE clients SET revoked = $2 WHERE name = $1 AND revoked = 0", "UPDATE leases SET until = 0 WHERE client = $1 AND agent = (SELECT agent FROM clients WHERE name = $1)")
 }
@@ -269,9 +282,9 @@ const coordinator = "coordinator"
 // Lead takes or keeps the right to coordinate until now+ttl. It is ErrRefused while
 // another holds it. Each new holder has a higher epoch, and what an older one still
 // wants to do fails.
-func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now time.Time) (Lead, error) {
-	var lead Lead
-	err := l.update(ctx, func(tx *sql.Tx) error {
+func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now time.Time) (lead Lead, err error) {
+	defer wrap(&err, "taking the lead for", holder)
+	err = l.update(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO leaders (role, holder, epoch, until) VALUES ($1, '', 0, 0) ON CONFLICT (role) DO NOTHING", coordinator); err != nil {
 			return err
 		}
@@ -310,7 +323,8 @@ func (l *Ledger) leads(ctx context.Context, tx *sql.Tx, lead Lead) error {
 }
 
 // Resign gives the right to coordinate back, so that another need not wait.
-func (l *Ledger) Resign(ctx context.Context, lead Lead) error {
-	_, err := l.write.ExecContext(ctx, "UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2", coordinator, lead.Epoch)
+func (l *Ledger) Resign(ctx context.Context, lead Lead) (err error) {
+	defer wrap(&err, "giving up the lead")
+	_, err = l.write.ExecContext(ctx, "UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2", coordinator, lead.Epoch)
 	return err
 }

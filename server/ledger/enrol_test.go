@@ -228,8 +228,8 @@ func TestRevoke(t *testing.T) {
 		}
 		s.drive(func(d *Drive) error {
 			lost, err := d.Withdraw(t0)
-			slices.SortFunc(lost, func(a, b Receipt) int { return int(a.No - b.No) })
-			wantEqual(t, "withdrawn", lost, []Receipt{{No: 0}, {No: 1}, {No: 2}, {No: 4}})
+			slices.SortFunc(lost, func(a, b Lease) int { return int(a.No - b.No) })
+			wantEqual(t, "withdrawn", lost, []Lease{{No: 0}, {No: 1}, {No: 2}, {No: 4}})
 			return err
 		})
 		s.drive(func(d *Drive) error {

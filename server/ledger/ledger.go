@@ -25,19 +25,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite" // the driver sqlite
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"loadstar/internal/backoff"
 )
 
 //go:embed migrations/*.sql
 var migrations embed.FS
-
-// Errors that a caller may tell apart.
-var (
-	ErrNotFound = errors.New("not found")
-	ErrRefused  = errors.New("refused")
-	ErrTooMany  = errors.New("too many")
-	// ErrDeposed says that another coordinator has taken over.
-	ErrDeposed = errors.New("another coordinator has taken over")
-)
 
 // Ledger is a database. It is safe for concurrent use.
 type Ledger struct {
@@ -63,16 +57,16 @@ type Ledger struct {
 
 // Open opens sqlite:PATH or postgres://…, and brings its schema up to date. Several
 // processes may do so at once.
-func Open(ctx context.Context, at string) (*Ledger, error) {
+func Open(ctx context.Context, at string) (_ *Ledger, err error) {
+	defer wrap(&err, "opening the database")
 	l := &Ledger{}
 	l.open, l.end = context.WithCancel(context.WithoutCancel(ctx))
-	var err error
 	if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
 		err = l.openLite(path)
 	} else if strings.HasPrefix(at, "postgres://") || strings.HasPrefix(at, "postgresql://") {
 		err = l.openPostgres(at)
 	} else {
-		return nil, fmt.Errorf("ledger: %q is neither sqlite:PATH nor postgres://…", at)
+		return nil, fmt.Errorf("%q is neither sqlite:PATH nor postgres://…", at)
 	}
 	if err != nil {
 		return nil, err
@@ -84,14 +78,14 @@ func Open(ctx context.Context, at string) (*Ledger, error) {
 	l.versions.start(l, l.versionsOf)
 	if err := l.migrate(ctx); err != nil {
 		_ = l.Close() // the first error says more
-		return nil, fmt.Errorf("ledger: %w", err)
+		return nil, fmt.Errorf("migrating the schema: %w", err)
 	}
 	return l, nil
 }
 
 func (l *Ledger) openLite(path string) (err error) {
 	if path == "" || path == ":memory:" {
-		return errors.New("ledger: sqlite: needs a file")
+		return errors.New("sqlite: needs a file")
 	}
 	l.lite, l.chunk = true, 32
 	file := "file:" + (&url.URL{Path: path}).EscapedPath()
@@ -106,7 +100,7 @@ func (l *Ledger) openLite(path string) (err error) {
 	l.write.SetMaxOpenConns(1)
 	l.db.SetMaxOpenConns(12)
 	l.db.SetMaxIdleConns(12) // one that is closed takes longer to open again than to answer
-	l.read = &prepared{db: l.db, of: map[string]*sql.Stmt{}}
+	l.read = &prepared{db: l.db, byText: map[string]*sql.Stmt{}}
 	return nil
 }
 
@@ -129,19 +123,25 @@ func (l *Ledger) openPostgres(at string) (err error) {
 	return nil
 }
 
-// connect makes SQLite's first connection. Of several processes that make a file at
-// once, some find it busy, and are not kept waiting as they are later.
+// connect makes SQLite's first connection. If several processes create the file at the
+// same time, some are told at once that it is busy, without busy_timeout.
 func (l *Ledger) connect(ctx context.Context) error {
-	const busy = 5
-	for tries := 0; ; tries++ {
+	ctx, cancel := context.WithTimeout(ctx, connectWithin)
+	defer cancel()
+	retry := backoff.Backoff{Base: 20 * time.Millisecond, Cap: 100 * time.Millisecond}
+	for {
 		err := l.write.PingContext(ctx)
-		var said *sqlite.Error
-		if !errors.As(err, &said) || said.Code()&0xff != busy || tries == 500 {
+		var failure *sqlite.Error
+		if !errors.As(err, &failure) || failure.Code()&0xff != sqlite3.SQLITE_BUSY {
 			return err
 		}
-		time.Sleep(20 * time.Millisecond)
+		if ended := retry.Wait(ctx); ended != nil {
+			return fmt.Errorf("%w; last: %w", ended, err)
+		}
 	}
 }
+
+const connectWithin = 10 * time.Second
 
 // migrationLock keeps two servers from migrating one database at once.
 const migrationLock = 0x6c6f6164 // "load"
@@ -190,7 +190,8 @@ func (l *Ledger) migrate(ctx context.Context) error {
 }
 
 // Close closes the database.
-func (l *Ledger) Close() error {
+func (l *Ledger) Close() (err error) {
+	defer wrap(&err, "closing the database")
 	l.end()
 	l.answering.Wait()
 	if l.lite {
@@ -200,14 +201,18 @@ func (l *Ledger) Close() error {
 }
 
 // Healthy says whether the database answers.
-func (l *Ledger) Healthy(ctx context.Context) error { return l.db.PingContext(ctx) }
+func (l *Ledger) Healthy(ctx context.Context) (err error) {
+	defer wrap(&err, "checking the database")
+	return l.db.PingContext(ctx)
+}
 
 // Backup writes a whole copy of a SQLite ledger to a new file, while others go on.
-func (l *Ledger) Backup(ctx context.Context, path string) error {
+func (l *Ledger) Backup(ctx context.Context, path string) (err error) {
+	defer wrap(&err, "backing up to", path)
 	if !l.lite {
-		return errors.New("ledger: PostgreSQL is backed up by its own tools, such as pg_dump")
+		return errors.New("PostgreSQL is backed up by its own tools, such as pg_dump")
 	}
-	_, err := l.db.ExecContext(ctx, "VACUUM INTO $1", path)
+	_, err = l.db.ExecContext(ctx, "VACUUM INTO $1", path)
 	return err
 }
 
@@ -290,12 +295,4 @@ func query(ctx context.Context, q querier, each func(*sql.Rows) error, text stri
 		}
 	}
 	return rows.Err()
-}
-
-// found turns the absence of a row into ErrNotFound.
-func found(err error, what string) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("%s: %w", what, ErrNotFound)
-	}
-	return err
 }

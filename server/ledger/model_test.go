@@ -16,6 +16,12 @@ import (
 	"loadstar/internal/longtest"
 )
 
+// turn is a Turn of the only run.
+type turn struct {
+	round  int64
+	client string
+}
+
 // model is what a ledger is to remember of one run, in plain maps.
 type model struct {
 	leases   map[turn]lease
@@ -210,12 +216,12 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"withdraw": func(t *rapid.T) {
 			running(t)
 			now := moments.Draw(t, "now")
-			want := map[Receipt]bool{}
+			want := map[Lease]bool{}
 			maps.DeleteFunc(m.leases, func(at turn, x lease) bool {
 				if x.until.After(now) {
 					return false
 				}
-				want[Receipt{No: x.no, Round: at.round, Version: x.version}] = true
+				want[Lease{No: x.no, Round: at.round, Version: x.version}] = true
 				return true
 			})
 			g.drive(func(d *Drive) error {
@@ -325,7 +331,7 @@ func (g *game) compare(t *rapid.T) {
 		var want []string
 		for at, x := range m.leases {
 			if x.agent == a && x.until.After(t0) {
-				want = append(want, fmt.Sprint(Task{g.run, at.client, at.round, x.version, x.until}))
+				want = append(want, fmt.Sprint(Task{Turn{g.run, at.round, at.client}, x.version, x.until}))
 			}
 		}
 		var got []string

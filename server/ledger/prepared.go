@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// prepared parses a question once for each connection: SQLite takes longer for that
-// than to answer most of them. It is for texts of which there are few.
+// prepared keeps prepared statements: SQLite takes longer to parse most queries than to
+// answer them. It never evicts, so it must be used for a small set of texts only.
 type prepared struct {
 	db *sql.DB
 
-	mu sync.Mutex
-	of map[string]*sql.Stmt // closed with the database
+	mu     sync.Mutex
+	byText map[string]*sql.Stmt // closed with the database
 }
 
 var _ querier = (*prepared)(nil)
 
 func (p *prepared) statement(ctx context.Context, text string) (*sql.Stmt, error) {
 	p.mu.Lock()
-	s := p.of[text]
+	s := p.byText[text]
 	p.mu.Unlock()
 	if s != nil {
 		return s, nil
@@ -30,10 +30,10 @@ func (p *prepared) statement(ctx context.Context, text string) (*sql.Stmt, error
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if other := p.of[text]; other != nil {
+	if other := p.byText[text]; other != nil {
 		return other, s.Close()
 	}
-	p.of[text] = s
+	p.byText[text] = s
 	return s, nil
 }
 

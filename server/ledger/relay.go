@@ -37,6 +37,7 @@ func (l *Ledger) led(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) 
 // that was at rest goes on. Older versions that nobody needs any more are deleted, and
 // their blobs returned, as far as nothing else refers to them.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
+	defer wrap(&err, "adopting a task of run", a.Run.ID)
 	err = l.led(ctx, lead, func(tx *sql.Tx) error {
 		gone = nil
 		_, err := tx.ExecContext(ctx, `INSERT INTO runs (id, name, plan, plan_blob, state, wanted, fleet, created, started, remote) VALUES ($1, $2, $3, $4, $5, 0, $6, $7, $7, 1)
@@ -97,6 +98,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 // a region is not told when a run is over. It returns the blobs of their versions, as
 // far as nothing else refers to them.
 func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
+	defer wrap(&err, "ending idle runs of the hub")
 	err = l.led(ctx, lead, func(tx *sql.Tx) error {
 		retired = nil
 		if err := l.holdRuns(ctx, tx); err != nil {
@@ -129,6 +131,7 @@ func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (ret
 
 // Adopted returns the runs that the hub drives and that have not ended.
 func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
+	defer wrap(&err, "reading the runs of the hub")
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		var id string
 		err := r.Scan(&id)
@@ -140,11 +143,14 @@ func (l *Ledger) Adopted(ctx context.Context) (runs []string, err error) {
 
 // Leased returns all leases, in the order of run, round and client.
 func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
-	return all, query(ctx, l.db, scanTasks(&all), "SELECT run, round, client, version, until FROM leases ORDER BY run, round, client")
+	defer wrap(&err, "reading leases")
+	err = query(ctx, l.db, scanTasks(&all), "SELECT run, round, client, version, until FROM leases ORDER BY run, round, client")
+	return all, err
 }
 
 // Lapse takes back the leases that have run out, and returns them.
 func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
+	defer wrap(&err, "withdrawing expired leases")
 	err = l.led(ctx, lead, func(tx *sql.Tx) error {
 		all = nil
 		if err := l.holdRuns(ctx, tx); err != nil {
@@ -156,7 +162,8 @@ func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Tas
 }
 
 // Withdraw takes back leases of a round that the hub has closed, as far as there are any.
-func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) error {
+func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
+	defer wrap(&err, "withdrawing leases of run", run)
 	return l.led(ctx, lead, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.locking("UPDATE"), run); err != nil {
 			return err
@@ -195,7 +202,8 @@ type unit struct {
 // Gather puts what was counted for a run, and has not gone to the hub, into new sendings:
 // one for each round and version, of rounds that are ready; or, where the hub needs
 // each update, one for each.
-func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) error {
+func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
+	defer wrap(&err, "gathering results of run", run)
 	return l.led(ctx, lead, func(tx *sql.Tx) error {
 		text := "SELECT p.batch, p.version, '' FROM partials p LEFT JOIN relayed x ON x.run = p.run AND x.batch = p.batch WHERE p.run = $1 AND x.run IS NULL ORDER BY p.batch"
 		if each {
@@ -221,9 +229,9 @@ func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, r
 				kinds[kind{round, u.version}] = append(kinds[kind{round, u.version}], u)
 			}
 		}
-		for k, of := range kinds {
-			for _, u := range of {
-				id := fmt.Sprintf("%d/%d/%d", k.round, k.version, of[len(of)-1].batch)
+		for k, units := range kinds {
+			for _, u := range units {
+				id := fmt.Sprintf("%d/%d/%d", k.round, k.version, units[len(units)-1].batch)
 				if each {
 					id = fmt.Sprintf("%d/%d/%d/%s", k.round, k.version, u.batch, u.client)
 				}
@@ -238,8 +246,9 @@ func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, r
 
 // Ungathered returns the turns of a run that were counted and are in no sending.
 func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err error) {
+	defer wrap(&err, "reading ungathered results of run", run)
 	err = query(ctx, l.db, func(r *sql.Rows) error {
-		t := Task{Run: run}
+		t := Task{Turn: Turn{Run: run}}
 		err := r.Scan(&t.Round, &t.Client, &t.Version)
 		all = append(all, t)
 		return err
@@ -252,6 +261,7 @@ func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err er
 // Sendings returns the sendings of a run that the hub has not decided on, without their
 // parts.
 func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err error) {
+	defer wrap(&err, "reading the sendings of run", run)
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		var id string
 		var share Share
@@ -273,7 +283,8 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 }
 
 // Parts reads the numbers of a sending.
-func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) error {
+func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) {
+	defer wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
 	s.Parts = nil
 	text := "SELECT p.numbers, 0.0 FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch"
 	if s.Single {
@@ -288,7 +299,8 @@ func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) error {
 }
 
 // Decided stores what the hub said of a sending, and forgets its numbers.
-func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) error {
+func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) (err error) {
+	defer wrap(&err, "storing the verdict on sending", sending, "of run", run)
 	outcome := outcomeClosed
 	if counted {
 		outcome = outcomeCounted
@@ -298,7 +310,8 @@ func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, co
 
 // Closed stores that the hub has closed the turns of some clients of a sending, which it
 // then never counts. Batches with none of them are another sending from now on.
-func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) error {
+func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
+	defer wrap(&err, "closing sending", s.ID, "of run", run)
 	return l.led(ctx, lead, func(tx *sql.Tx) error {
 		rest := s.ID + "+"
 		if _, err := tx.ExecContext(ctx, "UPDATE relayed SET sending = $3 WHERE run = $1 AND sending = $2", run, s.ID, rest); err != nil {

@@ -55,7 +55,7 @@ func TestAdopt(t *testing.T) {
 		leased, err := s.Leased(ctx)
 		must(t, err)
 		wantEqual(t, "leases", len(leased), 199)
-		wantEqual(t, "lease", leased[0], Task{"run", names[0], 4, 2, after(time.Hour)})
+		wantEqual(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
 
 		// Again, after one was counted and one given back: nobody gets a second turn.
 		s.count(one("agent", 4, 2, names[0]))
@@ -66,7 +66,7 @@ func TestAdopt(t *testing.T) {
 
 		lapsed, err := s.Lapse(ctx, s.lead, t0)
 		must(t, err)
-		wantEqual(t, "lapsed", lapsed, []Task{{Run: "run", Client: names[1], Round: 4, Version: 2}})
+		wantEqual(t, "lapsed", lapsed, []Task{{Turn: Turn{"run", 4, names[1]}, Version: 2}})
 		lapsed, err = s.Lapse(ctx, s.lead, after(time.Hour))
 		must(t, err)
 		wantEqual(t, "lapsed", len(lapsed), 197)
@@ -131,7 +131,7 @@ func TestRelay(t *testing.T) {
 		wantEqual(t, "shares", first[0].Shares, one("", 0, 0, names[:4]...).Shares)
 		open, err = s.Ungathered(ctx, "run")
 		must(t, err)
-		wantEqual(t, "ungathered", open, []Task{{Run: "run", Client: names[10], Round: 1, Version: 1}})
+		wantEqual(t, "ungathered", open, []Task{{Turn: Turn{"run", 1, names[10]}, Version: 1}})
 
 		// What comes later goes by another, and what has gone stays as it is.
 		s.count(one("agent", 0, 0, names[4]))

@@ -53,7 +53,8 @@ func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 }
 
 // AddRun adds a run that waits for clients.
-func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) error {
+func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
+	defer wrap(&err, "adding run", r.ID)
 	return l.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO runs (id, name, plan, state, wanted, created) VALUES ($1, $2, $3, $4, $5, $6)",
 			r.ID, r.Name, r.Plan, Waiting, r.Wanted, millis(r.Created))
@@ -66,7 +67,8 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) error {
 
 // StopRun ends a run where it is. One that a hub drives is refused: the hub would go on
 // asking for it.
-func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) error {
+func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
+	defer wrap(&err, "stopping run", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
 		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.locking("UPDATE"), id))
 		if err != nil {
@@ -103,13 +105,15 @@ func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now
 }
 
 // Run returns a run by its identity.
-func (l *Ledger) Run(ctx context.Context, id string) (Run, error) {
-	r, err := scanRun(l.db.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1", id))
+func (l *Ledger) Run(ctx context.Context, id string) (r Run, err error) {
+	defer wrap(&err, "reading run", id)
+	r, err = scanRun(l.db.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1", id))
 	return r, found(err, "run "+id)
 }
 
 // Runs returns the newest runs, newest first.
 func (l *Ledger) Runs(ctx context.Context, limit int) (all []Run, err error) {
+	defer wrap(&err, "reading runs")
 	err = query(ctx, l.db, func(rows *sql.Rows) error {
 		r, err := scanRun(rows)
 		all = append(all, r)
@@ -127,6 +131,7 @@ type Activity struct {
 
 // Active returns the runs that have not ended.
 func (l *Ledger) Active(ctx context.Context) (all []Activity, err error) {
+	defer wrap(&err, "reading active runs")
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		var a Activity
 		err := r.Scan(&a.ID, &a.State, &a.Batch)
@@ -166,6 +171,7 @@ func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 
 // Rounds returns the newest rounds of a run from a number on, newest first.
 func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) (all []Round, err error) {
+	defer wrap(&err, "reading the rounds of run", run)
 	err = query(ctx, l.db, func(rows *sql.Rows) error {
 		r, err := scanRound(rows)
 		all = append(all, r)
@@ -184,8 +190,9 @@ type numbered struct {
 }
 
 // Version returns a version, as long as somebody may still need it.
-func (l *Ledger) Version(ctx context.Context, run string, version int64) (Version, error) {
-	v, err := l.versions.of(ctx, numbered{run, version})
+func (l *Ledger) Version(ctx context.Context, run string, version int64) (_ Version, err error) {
+	defer wrap(&err, "reading a version of run", run)
+	v, err := l.versions.get(ctx, numbered{run, version})
 	if err != nil {
 		return Version{}, err
 	}
@@ -205,7 +212,7 @@ func (l *Ledger) versionsOf(ctx context.Context, these []numbered) ([]*Version, 
 	}
 	has := map[numbered]*Version{}
 	for run, versions := range numbers {
-		err := among(ctx, l, func(r *sql.Rows) error {
+		err := queryIn(ctx, l, func(r *sql.Rows) error {
 			n, v := numbered{run: run}, &Version{}
 			err := r.Scan(&n.version, &v.Weights, &v.Control)
 			has[n] = v
@@ -224,6 +231,7 @@ func (l *Ledger) versionsOf(ctx context.Context, these []numbered) ([]*Version, 
 
 // Blobs returns all blobs that the ledger names.
 func (l *Ledger) Blobs(ctx context.Context) (all []string, err error) {
+	defer wrap(&err, "listing blobs")
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		var b string
 		err := r.Scan(&b)

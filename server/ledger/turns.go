@@ -10,30 +10,38 @@ import (
 	"time"
 )
 
-// Task is a lease with what its agent needs for it.
+// Turn is one client's part of one round.
+type Turn struct {
+	Run    string
+	Round  int64
+	Client string
+}
+
+// Task is the lease of a turn, with the version to train from.
 type Task struct {
-	Run, Client    string
-	Round, Version int64
-	Until          time.Time
+	Turn
+	Version int64
+	Until   time.Time
 }
 
 // Tasks returns what an agent was asked and has not returned, in the order of run, round
 // and client. What it gave back is not among them; that whose time is over is.
-func (l *Ledger) Tasks(ctx context.Context, agent string) ([]Task, error) {
-	return l.tasks.of(ctx, agent)
+func (l *Ledger) Tasks(ctx context.Context, agent string) (all []Task, err error) {
+	defer wrap(&err, "reading the tasks of agent", agent)
+	return l.tasks.get(ctx, agent)
 }
 
 func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error) {
-	of := make(map[string][]Task, len(agents))
-	err := among(ctx, l, func(r *sql.Rows) error {
+	byAgent := make(map[string][]Task, len(agents))
+	err := queryIn(ctx, l, func(r *sql.Rows) error {
 		var agent string
 		t, err := scanTask(r, &agent)
-		of[agent] = append(of[agent], t)
+		byAgent[agent] = append(byAgent[agent], t)
 		return err
 	}, "SELECT agent, run, round, client, version, until FROM leases WHERE until <> 0 AND agent IN ", nil, agents)
 	all := make([][]Task, len(agents))
 	for i, a := range agents {
-		all[i] = slices.SortedFunc(slices.Values(of[a]), func(a, b Task) int { // its own: an agent may ask twice at a time
+		all[i] = slices.SortedFunc(slices.Values(byAgent[a]), func(a, b Task) int { // its own: an agent may ask twice at a time
 			return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Client, b.Client))
 		})
 	}
@@ -42,7 +50,9 @@ func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error)
 
 // Asked returns how many turns were asked for and are neither counted nor withdrawn.
 func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
-	return n, l.db.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
+	defer wrap(&err, "counting leases")
+	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
+	return n, err
 }
 
 // scanTask reads a task behind other columns.
@@ -62,21 +72,23 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 }
 
 // Extend lets an agent's leases of a round last at least until then.
-func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) error {
-	return l.alter(ctx, "until <> 0 AND +until < $4", agent, run, round, clients, until)
+func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
+	defer wrap(&err, "extending leases of agent", agent, "in run", run)
+	return l.setExpiry(ctx, "until <> 0 AND +until < $4", agent, run, round, clients, until)
 }
 
 // Decline gives an agent's leases of a round back: the coordinator will withdraw
 // them. One that somebody is at just then is left alone.
-func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string) error {
-	return l.alter(ctx, "until <> $4", agent, run, round, clients, time.Time{})
+func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string) (err error) {
+	defer wrap(&err, "declining leases of agent", agent, "in run", run)
+	return l.setExpiry(ctx, "until <> $4", agent, run, round, clients, time.Time{})
 }
 
-// alter sets until when leases last. They are found by their clients: by the index of
-// until, a database would go through the whole run. It does not wait for those that are
-// being counted or withdrawn, which are about to be gone: while it holds others, that
-// could be in a ring.
-func (l *Ledger) alter(ctx context.Context, which, agent, run string, round int64, clients []string, until time.Time) error {
+// setExpiry sets when leases expire. It finds them by client, since the database would scan
+// the whole run by the index on until. It skips leases that are being counted or
+// withdrawn: they are about to be deleted, and waiting for them while holding others
+// could deadlock.
+func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round int64, clients []string, until time.Time) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
 		for part := range slices.Chunk(clients, l.chunk) {
 			args := []any{agent, run, round, millis(until)}
@@ -115,7 +127,7 @@ type Standing struct {
 // stands are by what the statements below call them.
 var stands = map[string]Stand{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}
 
-// turnsOf are an agent's clients' parts of a round.
+// turnsOf are the turns of an agent's clients in a round.
 type turnsOf struct {
 	agent, run string
 	round      int64
@@ -124,7 +136,8 @@ type turnsOf struct {
 
 // Standings says of each of an agent's clients where its turn of a round stands. That
 // of another's client is Closed.
-func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (map[string]Standing, error) {
+func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
+	defer wrap(&err, "reading the standings of agent", agent, "in run", run)
 	// Leases first: a turn that is counted in between is then seen as asked, never as
 	// closed.
 	all, err := l.stand(ctx, &l.asked, turnsOf{agent, run, round, clients})
@@ -141,13 +154,14 @@ func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, 
 }
 
 // Outcomes is Standings of turns that were found to be no longer asked for.
-func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (map[string]Standing, error) {
+func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
+	defer wrap(&err, "reading the outcomes of agent", agent, "in run", run)
 	return l.stand(ctx, &l.over, turnsOf{agent, run, round, clients})
 }
 
 func (l *Ledger) stand(ctx context.Context, where *coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
 	if len(q.clients) <= l.chunk {
-		return where.of(ctx, q)
+		return where.get(ctx, q)
 	}
 	all, err := where.ask(ctx, []turnsOf{q}) // so that nobody waits for it
 	if err != nil {
@@ -183,7 +197,7 @@ func (l *Ledger) standing(text string) func(context.Context, []turnsOf) ([]map[s
 		}
 		has := map[owned]Standing{}
 		for in, these := range clients {
-			err := among(ctx, l, func(r *sql.Rows) error {
+			err := queryIn(ctx, l, func(r *sql.Rows) error {
 				var is string
 				var s Standing
 				o := owned{round: in}
@@ -248,6 +262,7 @@ type Fold func(counted []int) ([]Partial, []Single, error)
 // those that it counted. An error leaves it open whether anything was counted: then
 // all are to be given to it again.
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
+	defer wrap(&err, "counting results of run", run)
 	err = l.update(ctx, func(tx *sql.Tx) error {
 		var batch int64
 		var state State
@@ -258,8 +273,8 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 		if state != Running {
 			return nil
 		}
-		var used map[turn]right
-		counted, used, err = l.due(ctx, tx, run, arrivals)
+		var used map[Turn]holding
+		counted, used, err = l.countable(ctx, tx, run, arrivals)
 		if err != nil || len(counted) == 0 {
 			return err
 		}
@@ -268,7 +283,7 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 			return err
 		}
 		batch++
-		if err := l.receive(ctx, tx, run, batch, arrivals, counted, used); err != nil {
+		if err := l.addReceipts(ctx, tx, run, batch, arrivals, counted, used); err != nil {
 			return err
 		}
 		for _, p := range partials {
@@ -292,29 +307,23 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 	return counted, nil
 }
 
-// turn is one client's part of a round.
-type turn struct {
-	round  int64
-	client string
-}
-
-// right is what a lease gives.
-type right struct {
+// holding is the part of a lease that counting needs.
+type holding struct {
 	agent       string
 	version, no int64
 }
 
-// due returns the arrivals all of whose clients hold a lease that no earlier one of
-// them has used, and these leases. One that was given back, or whose holder was
-// revoked, is none.
-func (l *Ledger) due(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[turn]right, err error) {
+// countable returns the arrivals whose clients all hold a lease, and these leases. A lease
+// serves the first arrival that uses it. Leases that were declined, or whose agent or
+// client was revoked, do not serve.
+func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[Turn]holding, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {
 		for _, s := range a.Shares {
 			rounds[a.Round] = append(rounds[a.Round], s.Client)
 		}
 	}
-	rights := map[turn]right{}
+	held := map[Turn]holding{}
 	for round, clients := range rounds {
 		for part := range slices.Chunk(clients, l.chunk) {
 			args := []any{run, round}
@@ -322,9 +331,9 @@ func (l *Ledger) due(ctx context.Context, tx *sql.Tx, run string, arrivals []Arr
 				args = append(args, c)
 			}
 			err := query(ctx, tx, func(r *sql.Rows) error {
-				t, has := turn{round: round}, right{}
-				err := r.Scan(&t.client, &has.agent, &has.version, &has.no)
-				rights[t] = has
+				t, h := Turn{Run: run, Round: round}, holding{}
+				err := r.Scan(&t.Client, &h.agent, &h.version, &h.no)
+				held[t] = h
 				return err
 			}, "SELECT client, agent, version, no FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+list(2, len(part)), args...)
 			if err != nil {
@@ -332,34 +341,34 @@ func (l *Ledger) due(ctx context.Context, tx *sql.Tx, run string, arrivals []Arr
 			}
 		}
 	}
-	used = map[turn]right{}
+	used = map[Turn]holding{}
 	for i, a := range arrivals {
 		lacks := func(s Share) bool {
-			has, ok := rights[turn{a.Round, s.Client}]
-			return !ok || has.agent != a.Agent || has.version != a.Version
+			h, ok := held[Turn{run, a.Round, s.Client}]
+			return !ok || h.agent != a.Agent || h.version != a.Version
 		}
 		if len(a.Shares) == 0 || slices.ContainsFunc(a.Shares, lacks) {
 			continue
 		}
 		for _, s := range a.Shares {
-			t := turn{a.Round, s.Client}
-			used[t] = rights[t]
-			delete(rights, t)
+			t := Turn{run, a.Round, s.Client}
+			used[t] = held[t]
+			delete(held, t)
 		}
 		due = append(due, i)
 	}
 	return due, used, nil
 }
 
-// receive turns the leases of arrivals into receipts.
-func (l *Ledger) receive(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[turn]right) error {
+// addReceipts replaces the leases of arrivals by receipts.
+func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]holding) error {
 	rows := make([]any, 0, 9*len(used))
 	clients, bytes := map[int64][]any{}, map[int64]int64{}
 	for _, i := range counted {
 		a := &arrivals[i]
 		bytes[a.Round] += a.Bytes
 		for _, s := range a.Shares {
-			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[turn{a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss)
+			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[Turn{run, a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss)
 			clients[a.Round] = append(clients[a.Round], s.Client)
 		}
 	}
@@ -369,8 +378,8 @@ func (l *Ledger) receive(ctx context.Context, tx *sql.Tx, run string, batch int6
 			return err
 		}
 	}
-	for round, of := range clients {
-		for part := range slices.Chunk(of, l.chunk) {
+	for round, these := range clients {
+		for part := range slices.Chunk(these, l.chunk) {
 			text := "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN " + list(2, len(part))
 			r, err := tx.ExecContext(ctx, text, append([]any{run, round}, part...)...)
 			if err != nil {

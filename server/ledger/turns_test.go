@@ -31,7 +31,7 @@ func TestTasks(t *testing.T) {
 		first.ask(1, 0, 2)
 		first.ask(0, 0, 1, 0, 3)
 		task := func(run string, round int64, client string) Task {
-			return Task{Run: run, Client: client, Round: round, Until: after(time.Hour)}
+			return Task{Turn: Turn{run, round, client}, Until: after(time.Hour)}
 		}
 		all := []Task{task("r1", 0, "a1"), task("r1", 0, "a2"), task("r1", 1, "a3"), task("r2", 0, "a1")}
 		wantEqual(t, "a's", tasks(t, l, "a", t0), all)

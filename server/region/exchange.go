@@ -101,7 +101,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 	}
 	training, pushed := byRound(leased), map[roundKey][]string{}
 	var open []*undecided
-	owner := map[turn]*undecided{}
+	owner := map[ledger.Turn]*undecided{}
 	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 				} else {
 					training[k] = append(training[k], share.Client)
 				}
-				owner[turn{k, share.Client}] = u
+				owner[ledger.Turn{Run: run, Round: s.Round, Client: share.Client}] = u
 			}
 		}
 		unsent, err := r.Ledger.Ungathered(ctx, run)
@@ -146,8 +146,8 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		k := roundKey{v.Run, v.Round}
 		var over []string
 		for _, c := range v.Clients {
-			if u := owner[turn{k, c}]; u != nil {
-				u.heard[v.Outcome] = append(u.heard[v.Outcome], c)
+			if u := owner[ledger.Turn{Run: v.Run, Round: v.Round, Client: c}]; u != nil {
+				u.verdicts[v.Outcome] = append(u.verdicts[v.Outcome], c)
 			} else if v.Outcome == v1.Outcome_OUTCOME_CLOSED || v.Outcome == v1.Outcome_OUTCOME_COUNTED {
 				over = append(over, c)
 			}
@@ -160,32 +160,26 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		}
 	}
 	for _, u := range open {
-		if err := r.hear(ctx, u); err != nil {
+		if err := r.decide(ctx, u); err != nil {
 			return nil, err
 		}
 	}
 	return answer.Tasks, nil
 }
 
-// turn is one client's part of a round.
-type turn struct {
-	roundKey
-	client string
-}
-
-// undecided is a sending with what the hub says of its clients.
+// undecided is a sending with the hub's verdicts on its clients.
 type undecided struct {
-	run   string
-	of    *ledger.Sending
-	heard map[v1.Outcome][]string
+	run      string
+	sending  *ledger.Sending
+	verdicts map[v1.Outcome][]string
 }
 
-// hear makes one verdict of what the hub says of each client. It counts all or none, and
-// none if one of them is closed.
-func (r *relay) hear(ctx context.Context, u *undecided) error {
+// decide derives the verdict on a sending from those on its clients. The hub counts all
+// of them or none, and none if one of them is closed.
+func (r *relay) decide(ctx context.Context, u *undecided) error {
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_UNKNOWN} {
-		if of := u.heard[o]; len(of) > 0 {
-			return r.verdict(ctx, u.run, u.of, o, of, "")
+		if clients := u.verdicts[o]; len(clients) > 0 {
+			return r.verdict(ctx, u.run, u.sending, o, clients, "")
 		}
 	}
 	return nil
@@ -195,7 +189,7 @@ func (r *relay) hear(ctx context.Context, u *undecided) error {
 func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	plan, err := r.fetch(ctx, t.Plan, planBytes)
 	if err != nil {
-		return err
+		return fmt.Errorf("fetching the plan: %w", err)
 	}
 	known, err := terms.Read(string(plan), t.Plan, t.Fleet)
 	if err != nil {
@@ -207,7 +201,7 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 			continue
 		}
 		if _, err := r.fetch(ctx, b, most); err != nil {
-			return err
+			return fmt.Errorf("fetching weights: %w", err)
 		}
 	}
 	a := ledger.Adoption{
@@ -223,7 +217,7 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	blob.DeleteAll(ctx, r.Blobs, retired, r.Log)
 	var back []ledger.Task
 	for _, c := range gone {
-		back = append(back, ledger.Task{Run: t.Run, Round: t.Round, Client: c})
+		back = append(back, ledger.Task{Turn: ledger.Turn{Run: t.Run, Round: t.Round, Client: c}})
 	}
 	return r.decline(ctx, back, "they cannot take part any more")
 }
@@ -231,7 +225,10 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 	r.Log.Error("a task cannot be taken up", "run", t.Run, "error", why)
 	_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients}, Reason: "the region cannot read the plan"})
-	return err
+	if err != nil {
+		return fmt.Errorf("declining the task: %w", err)
+	}
+	return nil
 }
 
 // fetch makes a blob of the hub the region's own.
@@ -243,6 +240,8 @@ func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	_, err = r.Blobs.Put(ctx, b)
-	return b, err
+	if _, err = r.Blobs.Put(ctx, b); err != nil {
+		return nil, fmt.Errorf("storing a blob: %w", err)
+	}
+	return b, nil
 }

@@ -7,6 +7,7 @@ package region
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -97,10 +98,10 @@ func Run(ctx context.Context, c Config) error {
 		}, []string{"outcome"}),
 	}
 	c.Metrics.MustRegister(r.sums)
-	tick := time.NewTicker(c.Poll)
-	defer tick.Stop()
+	poll := time.NewTicker(c.Poll)
+	defer poll.Stop()
 	for {
-		if err := r.turn(ctx); err != nil && ctx.Err() == nil {
+		if err := r.tick(ctx); err != nil && ctx.Err() == nil {
 			wait := r.retry.Next()
 			r.next = time.Now().Add(wait)
 			c.Log.Warn("the hub is away, or cannot go on", "error", err, "next", wait)
@@ -110,7 +111,7 @@ func Run(ctx context.Context, c Config) error {
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			return r.Ledger.Resign(end, r.lead)
-		case <-tick.C:
+		case <-poll.C:
 		case _, ok := <-c.Woken:
 			if !ok {
 				c.Woken = nil // the bus is closed: no hint comes any more
@@ -119,8 +120,8 @@ func Run(ctx context.Context, c Config) error {
 	}
 }
 
-// turn moves everything that can be moved.
-func (r *relay) turn(ctx context.Context) error {
+// tick does everything that can be done now.
+func (r *relay) tick(ctx context.Context) error {
 	now := time.Now()
 	if now.After(r.renew) {
 		lead, err := r.Ledger.Lead(ctx, r.Name, r.Lead, now)
@@ -132,7 +133,7 @@ func (r *relay) turn(ctx context.Context) error {
 		r.lead, r.renew = lead, now.Add(r.Lead/3)
 	}
 	if err := r.gather(ctx, now); err != nil {
-		return err
+		return fmt.Errorf("gathering results: %w", err)
 	}
 	if now.Before(r.next) {
 		return nil
@@ -146,7 +147,7 @@ func (r *relay) turn(ctx context.Context) error {
 		r.certs = now.Add(certsEvery)
 	}
 	if err := r.announce(ctx, now); err != nil {
-		return err
+		return fmt.Errorf("announcing clients to the hub: %w", err)
 	}
 	if err := r.lapse(ctx, now); err != nil {
 		return err
@@ -155,10 +156,12 @@ func (r *relay) turn(ctx context.Context) error {
 	// is closed need not be sent.
 	tasks, err := r.checkIn(ctx, now)
 	if err != nil {
-		return err
+		return fmt.Errorf("checking in with the hub: %w", err)
 	}
 	for _, t := range tasks {
-		err = errors.Join(err, r.adopt(ctx, t, now))
+		if failed := r.adopt(ctx, t, now); failed != nil {
+			err = errors.Join(err, fmt.Errorf("adopting the task of round %d of run %s: %w", t.Round, t.Run, failed))
+		}
 	}
 	// A task that cannot be taken up keeps no sum back.
 	if err := errors.Join(err, r.push(ctx)); err != nil {
@@ -282,9 +285,9 @@ func (r *relay) push(ctx context.Context) error {
 				return nil
 			}
 			if err := r.send(ctx, run, &all[i]); err != nil {
-				return err
+				return fmt.Errorf("sending %s of run %s to the hub: %w", all[i].ID, run, err)
 			}
-			// Something gets through, and is soon decided on.
+			// The hub can be reached: ask for its verdict soon.
 			r.retry.Reset()
 			r.next = time.Time{}
 		}
@@ -305,7 +308,7 @@ func (r *relay) decline(ctx context.Context, gone []ledger.Task, reason string) 
 	for k, clients := range byRound(gone) {
 		_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: k.run, Round: k.round, Clients: clients}, Reason: reason})
 		if err != nil {
-			return err // the hub's own leases run out
+			return fmt.Errorf("declining clients of run %s: %w", k.run, err) // the hub's own leases expire
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package terms
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	v1 "loadstar/proto/loadstar/v1"
@@ -33,7 +34,7 @@ func (b *Book) Of(ctx context.Context, run string) (*Terms, error) {
 	}
 	t, err := b.load(ctx, run)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading the terms of run %s: %w", run, err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,0 +1,49 @@
+package ledger
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// Errors that a caller may tell apart.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrRefused  = errors.New("refused")
+	ErrTooMany  = errors.New("too many")
+	// ErrDeposed says that another coordinator has taken over.
+	ErrDeposed = errors.New("another coordinator has taken over")
+)
+
+// failure is an error with the operation that failed.
+type failure struct {
+	doing string
+	err   error
+}
+
+func (f *failure) Error() string { return "ledger: " + f.doing + ": " + f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// wrap adds the operation to an error that an exported method returns. It leaves alone
+// errors that another exported method has wrapped, and ErrNotFound, ErrRefused and
+// ErrTooMany: these are answers, with texts for agents and operators.
+//
+// The names are strings, not any, so that a deferred call allocates nothing on success.
+func wrap(err *error, doing string, names ...string) {
+	if *err == nil || errors.As(*err, new(*failure)) ||
+		errors.Is(*err, ErrNotFound) || errors.Is(*err, ErrRefused) || errors.Is(*err, ErrTooMany) {
+		return
+	}
+	for _, name := range names {
+		doing += " " + name
+	}
+	*err = &failure{doing, *err}
+}
+
+// found turns the absence of a row into ErrNotFound.
+func found(err error, what string) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("%s: %w", what, ErrNotFound)
+	}
+	return err
+}

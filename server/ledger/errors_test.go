@@ -1,0 +1,132 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// operations are exported methods, with the operation that their errors must name.
+var operations = []struct {
+	name string
+	do   func(context.Context, *Ledger) error
+}{
+	{"adding agent a", func(ctx context.Context, l *Ledger) error {
+		return l.Join(ctx, nil, Agent{ID: "a"}, t0)
+	}},
+	{"looking up agent a", func(ctx context.Context, l *Ledger) error {
+		_, err := l.Caller(ctx, "a")
+		return err
+	}},
+	{"counting agents", func(ctx context.Context, l *Ledger) error {
+		_, err := l.Agents(ctx)
+		return err
+	}},
+	{"reading run one", func(ctx context.Context, l *Ledger) error {
+		_, err := l.Run(ctx, "one")
+		return err
+	}},
+	{"reading the tasks of agent a", func(ctx context.Context, l *Ledger) error {
+		_, err := l.Tasks(ctx, "a")
+		return err
+	}},
+	{"reading the standings of agent a in run one", func(ctx context.Context, l *Ledger) error {
+		_, err := l.Standings(ctx, "a", "one", 0, []string{"c"})
+		return err
+	}},
+	{"extending leases of agent a in run one", func(ctx context.Context, l *Ledger) error {
+		return l.Extend(ctx, "a", "one", 0, []string{"c"}, t0)
+	}},
+	{"counting results of run one", func(ctx context.Context, l *Ledger) error {
+		_, err := l.Count(ctx, "one", nil, nil)
+		return err
+	}},
+	{"driving run one", func(ctx context.Context, l *Ledger) error {
+		return l.Drive(ctx, Lead{}, "one", nil)
+	}},
+	{"reading the sendings of run one", func(ctx context.Context, l *Ledger) error {
+		_, err := l.Sendings(ctx, "one")
+		return err
+	}},
+	{"checking the database", func(ctx context.Context, l *Ledger) error { return l.Healthy(ctx) }},
+}
+
+func openLite(t *testing.T) *Ledger {
+	l, err := Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() }) // some tests close it themselves
+	return l
+}
+
+// wantOperation checks that an error names an operation, once.
+func wantOperation(t *testing.T, err error, name string) {
+	t.Helper()
+	if err == nil || !strings.HasPrefix(err.Error(), "ledger: "+name+": ") || strings.Count(err.Error(), "ledger: ") != 1 {
+		t.Errorf("got %v, want an error of %q", err, name)
+	}
+}
+
+func TestErrorsNameTheOperation(t *testing.T) {
+	open := openLite(t)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	closed := openLite(t)
+	must(t, closed.Close())
+	for _, op := range operations {
+		t.Run(op.name, func(t *testing.T) {
+			wantOperation(t, op.do(t.Context(), closed), op.name)
+			err := op.do(ended, open)
+			wantOperation(t, err, op.name)
+			wantIs(t, err, context.Canceled)
+		})
+	}
+}
+
+// TestErrorsOfCallbacks: Drive does not claim what its callback did, whose own calls are
+// named.
+func TestErrorsOfCallbacks(t *testing.T) {
+	l := openLite(t)
+	lead, err := l.Lead(t.Context(), "me", time.Hour, t0)
+	must(t, err)
+	must(t, l.AddRun(t.Context(), Run{ID: "one"}, "operator"))
+	own := errors.New("the disk is full")
+	if err := l.Drive(t.Context(), lead, "one", func(*Drive) error { return own }); err != own { // the very same error
+		t.Errorf("got %v, want the callback's error", err)
+	}
+	err = l.Drive(t.Context(), lead, "one", func(d *Drive) error {
+		must(t, d.tx.Rollback())
+		_, err := d.Receipts(0)
+		return err
+	})
+	wantOperation(t, err, "reading the receipts of run one")
+	err = l.Drive(t.Context(), Lead{Epoch: 99}, "one", nil)
+	wantOperation(t, err, "driving run one")
+	wantIs(t, err, ErrDeposed)
+}
+
+// TestAnswersStayPlain: errors that agents and operators read are not prefixed.
+func TestAnswersStayPlain(t *testing.T) {
+	l := openLite(t)
+	_, err := l.Run(t.Context(), "one")
+	wantEqual(t, "text", err.Error(), "run one: not found")
+	wantIs(t, err, ErrNotFound)
+	err = l.Join(t.Context(), []byte("?"), Agent{ID: "a"}, t0)
+	wantIs(t, err, ErrRefused)
+	if strings.Contains(err.Error(), "ledger") {
+		t.Errorf("an agent that may not join is told %q", err)
+	}
+}
+
+func TestWrapAllocatesNothingOnSuccess(t *testing.T) {
+	agent := strings.Repeat("a", 8)
+	allocs := testing.AllocsPerRun(100, func() {
+		_ = func() (err error) {
+			defer wrap(&err, "extending leases of agent", agent, "in run", agent)
+			return nil
+		}()
+	})
+	wantEqual(t, "allocations", allocs, 0)
+}
