@@ -12,9 +12,8 @@ import (
 	"time"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"loadstar/internal/atomicfile"
+	"loadstar/internal/mmap"
 )
 
 // A prepared file holds a dataset in the form in which it is used, so that it is
@@ -220,14 +219,14 @@ func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 	if info.Size() < 16 || info.Size() > math.MaxInt {
 		return nil, nil, fmt.Errorf("%s: not a prepared dataset", path)
 	}
-	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	data, err := mmap.File(f, int(info.Size()))
 	if err != nil {
-		return nil, nil, fmt.Errorf("map %s: %w", path, err)
+		return nil, nil, err
 	}
 	p := &preparedFile{data: data}
 	d, err := p.dataset()
 	if err != nil {
-		_ = unix.Munmap(data) // the file is rejected anyway
+		_ = mmap.Unmap(data) // the file is rejected anyway
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return d, p, nil
@@ -237,7 +236,7 @@ func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 func (p *preparedFile) Close() error {
 	data := p.data
 	p.data = nil
-	return unix.Munmap(data)
+	return mmap.Unmap(data)
 }
 
 // dataset checks the header and every record once, so that meter may trust them.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
-	"syscall"
 	"unsafe"
 
 	bolt "go.etcd.io/bbolt"
@@ -104,7 +103,7 @@ func release(tx *bolt.Tx) error {
 	at := uintptr(first) - tx.DB().Info().Data
 	if size := uintptr(tx.Size()); at < size { // skip if it does not point into the mapping
 		all := unsafe.Slice((*byte)(unsafe.Add(first, -int(at))), size)
-		_ = syscall.Madvise(all, syscall.MADV_DONTNEED) // only a hint
+		dropPages(all)
 	}
 	return nil
 }

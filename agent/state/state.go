@@ -21,11 +21,12 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
+
+	"loadstar/internal/filelock"
 )
 
 // Errors that callers distinguish.
@@ -135,7 +136,7 @@ func (s *Store) openFile(path string) error {
 	})
 	switch {
 	case errors.Is(err, ErrDamaged): // the mapping holds the lock even after the file is closed
-		_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // the open fails anyway
+		_ = filelock.Unlock(file) // the open fails anyway
 		file.Close()
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return ErrLocked

@@ -39,18 +39,18 @@ var layers = map[string]pkg{
 	"server/operator":    {layer: 4, may: "fed/recipe internal/jointoken proto/loadstar/v1 server/ledger server/pki server/terms", external: "connectrpc.com/connect"},
 	"server/terms":       {layer: 4, may: "fed fed/exact fed/recipe fed/round proto/loadstar/v1 series"},
 	"server/ledger":      {layer: 4, may: "internal/backoff", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
-	"server/bus":         {layer: 4, may: "internal/backoff", external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
+	"server/bus":         {layer: 4, may: "internal/backoff internal/filelock", external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {layer: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
-	"server/pki":         {layer: 4, may: "internal/jointoken internal/mtls", external: "golang.org/x/sys"},
+	"server/pki":         {layer: 4, may: "internal/filelock internal/jointoken internal/mtls"},
 
 	"agent":          {layer: 4, may: "agent/state fed fed/client fed/recipe fed/round internal/backoff nn nn/kernel proto/loadstar/v1 series", external: "connectrpc.com/connect google.golang.org/protobuf"},
-	"agent/state":    {layer: 4, external: "go.etcd.io/bbolt"},
+	"agent/state":    {layer: 4, may: "internal/filelock", external: "go.etcd.io/bbolt"},
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3"},
-	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round forecast internal/atomicfile internal/stateformat lab/run metric nn/kernel series", external: "golang.org/x/sys"},
+	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round forecast internal/atomicfile internal/proc internal/stateformat lab/run metric nn/kernel series", external: "golang.org/x/sys"},
 	"lab/report":     {layer: 4, may: "lab/run metric", external: "go.yaml.in/yaml/v3"},
-	"lab/run":        {layer: 4, may: "internal/atomicfile metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
+	"lab/run":        {layer: 4, may: "internal/atomicfile internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 
 	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "go.yaml.in/yaml/v3"},
 	"fed/round":      {layer: 3, may: "fed fed/exact internal/stateformat nn"},
@@ -70,7 +70,7 @@ var layers = map[string]pkg{
 	"nn/safetensors": {layer: 1},
 	"nn/nntest":      {layer: 1, may: "nn nn/kernel"},
 
-	"series":         {layer: 1, may: "internal/atomicfile", external: "golang.org/x/sys"},
+	"series":         {layer: 1, may: "internal/atomicfile internal/mmap"},
 	"series/read":    {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
 	"series/quality": {layer: 1, may: "series"},
 	"series/synth":   {layer: 1},
@@ -101,6 +101,8 @@ var layers = map[string]pkg{
 	"internal/pgtest":         {layer: 1, may: "internal/proc"},
 	"internal/proc":           {layer: 1},
 	"internal/cputime":        {layer: 1, external: "golang.org/x/sys"},
+	"internal/filelock":       {layer: 1, external: "golang.org/x/sys"},
+	"internal/mmap":           {layer: 1, external: "golang.org/x/sys"},
 }
 
 // testOnly lists the packages that only tests may import.

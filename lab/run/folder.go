@@ -29,9 +29,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"loadstar/internal/atomicfile"
+	"loadstar/internal/filelock"
 )
 
 // Round is a row of the rounds table. Times are virtual, in seconds.
@@ -182,7 +181,7 @@ func open(dir string) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.Try(lock); err != nil {
 		lock.Close()
 		return nil, fmt.Errorf("%s: another process is at this run", dir)
 	}

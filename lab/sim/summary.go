@@ -3,8 +3,7 @@ package sim
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"loadstar/internal/proc"
 	"loadstar/lab/run"
 	"loadstar/metric"
 )
@@ -33,10 +32,7 @@ func summarizeScores(s *run.Summary, f metric.Fleet, rounds int, d time.Duration
 		s.MASE.BelowOne = *mase.BelowOne
 	}
 	s.MAE, s.Fleet = f["mae"].Mean, f
-	var use unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
-		s.RSS = int64(use.Maxrss) * 1024
-	}
+	s.RSS = proc.PeakMemory()
 }
 
 // stopwatch returns a function that reports the time since the call.

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"golang.org/x/sys/unix"
+
+	"loadstar/internal/filelock"
 )
 
 // embedded is a NATS server inside this process.
@@ -65,7 +66,7 @@ func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Se
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.Try(lock); err != nil {
 		lock.Close()
 		return nil, nil, fmt.Errorf("%s: another process keeps its streams here", o.StoreDir)
 	}
@@ -114,9 +115,7 @@ func (e *embedded) roomy() bool {
 	defer e.mu.Unlock()
 	if time.Since(e.asked) > time.Second {
 		e.asked = time.Now()
-		var fs unix.Statfs_t
-		// A file system that cannot tell is taken at its word when it is full.
-		e.room = unix.Statfs(e.dir, &fs) != nil || int64(fs.Bavail)*int64(fs.Bsize) >= e.free
+		e.room = hasRoom(e.dir, e.free)
 	}
 	return e.room
 }

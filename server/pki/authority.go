@@ -20,8 +20,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"loadstar/internal/filelock"
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
 )
@@ -97,16 +96,11 @@ func lock(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if err == nil {
-			return func() { f.Close() }, nil // closing unlocks it
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
-		}
+	if err := filelock.Wait(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
 	}
+	return func() { f.Close() }, nil // closing releases the lock
 }
 
 func makeRoot(path string, now time.Time) error {

@@ -1,0 +1,8 @@
+package state
+
+import "syscall"
+
+// dropPages releases the memory of mapped pages. They are read again when they are needed.
+func dropPages(b []byte) {
+	_ = syscall.Madvise(b, syscall.MADV_DONTNEED) // only a hint
+}

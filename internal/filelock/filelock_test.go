@@ -1,0 +1,48 @@
+package filelock
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func open(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// TestLock uses two open files in place of two processes: a lock belongs to the open file.
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	a, b := open(t, path), open(t, path)
+	if err := Try(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := Try(b); !errors.Is(err, ErrLocked) {
+		t.Errorf("%v, want ErrLocked", err)
+	}
+	got := make(chan error, 1)
+	go func() { got <- Wait(b) }()
+	select {
+	case err := <-got:
+		t.Fatalf("Wait returned %v while the file was locked", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	if err := Unlock(a); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	b.Close()
+	if err := Try(a); err != nil {
+		t.Errorf("closing did not release the lock: %v", err)
+	}
+}

@@ -1,0 +1,33 @@
+//go:build unix
+
+package filelock
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Try locks a file, or returns ErrLocked at once if another process has locked it.
+func Try(f *os.File) error {
+	err := lock(f, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrLocked
+	}
+	return err
+}
+
+// Wait locks a file, and waits while another process holds the lock.
+func Wait(f *os.File) error { return lock(f, unix.LOCK_EX) }
+
+// Unlock releases the lock of a file that stays open.
+func Unlock(f *os.File) error { return lock(f, unix.LOCK_UN) }
+
+func lock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

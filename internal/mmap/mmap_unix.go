@@ -1,0 +1,35 @@
+//go:build unix
+
+// Package mmap maps files and memory. Where the system has no such call, it reads the file
+// and allocates the memory instead.
+package mmap
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// File maps the first size bytes of a file for reading. The mapping outlives the file.
+func File(f *os.File, size int) ([]byte, error) {
+	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map %s: %w", f.Name(), err)
+	}
+	return b, nil
+}
+
+// Memory returns zeroed memory outside the Go heap, which the garbage collector does not
+// scan. Pages are taken from the system when they are first used.
+func Memory(size int) ([]byte, error) {
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("map %d MB of memory: %w", size>>20, err)
+	}
+	useHugePages(b)
+	return b, nil
+}
+
+// Unmap gives back what File or Memory returned. It must not be used afterwards.
+func Unmap(b []byte) error { return unix.Munmap(b) }
