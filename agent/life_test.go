@@ -77,11 +77,7 @@ func TestLongTraining(t *testing.T) {
 			return count >= n
 		}
 	}
-	began := time.Now()
 	s.wait(t, "check-ins while training", named(4))
-	if took := time.Since(began); took > time.Minute {
-		t.Errorf("4 check-ins took %s with a lease of 200 ms", took)
-	}
 	// Nobody waits for it any more; a short one is done at once.
 	s.mu.Lock()
 	s.over("long", 0)
@@ -107,12 +103,7 @@ func TestLongTraining(t *testing.T) {
 	s.wait(t, "training", func() bool {
 		return len(s.checkIns) > 3 && len(s.checkIns[len(s.checkIns)-1].Training) == 1
 	})
-	began = time.Now()
-	stop()
-	// A second, on a machine that does nothing else.
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %s to stop", took)
-	}
+	stop() // and does not wait for the end of the training
 }
 
 func TestRevoked(t *testing.T) {
@@ -156,10 +147,9 @@ func TestLocked(t *testing.T) {
 	c := config(t, "a", s.http.URL, t.TempDir(), d)
 	stop := start(t, c)
 	s.wait(t, "check-in", func() bool { return len(s.checkIns) > 0 })
-	began := time.Now()
 	err := Run(context.Background(), c)
-	if !errors.Is(err, state.ErrLocked) || !strings.Contains(err.Error(), c.Dir) || time.Since(began) > 10*time.Second {
-		t.Errorf("%v after %s", err, time.Since(began))
+	if !errors.Is(err, state.ErrLocked) || !strings.Contains(err.Error(), c.Dir) {
+		t.Error(err)
 	}
 	stop()
 	if err := Run(expired(), c); err != nil {

@@ -81,7 +81,7 @@ func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 func (st *station) finished(run string) ledger.Run {
 	st.Helper()
 	var r ledger.Run
-	for end := time.Now().Add(2 * time.Minute); !r.State.Ended(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patient); !r.State.Ended(); time.Sleep(20 * time.Millisecond) {
 		var err error
 		r, err = st.ledger.Run(st.Context(), run)
 		must(st, err)

@@ -27,6 +27,9 @@ import (
 	"loadstar/server"
 )
 
+// patient bounds waiting for events that must come, on a machine under any load.
+const patient = 5 * time.Minute
+
 // site is a server, agents and regions in one process.
 type site struct {
 	t   *testing.T
@@ -49,7 +52,7 @@ func (s *site) spawn(name string, run func(ctx context.Context) error) *process 
 			if err != nil && !errors.Is(err, context.Canceled) {
 				s.t.Errorf("%s: %v", name, err)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patient):
 			s.t.Errorf("%s does not stop", name)
 		}
 	})}
@@ -73,7 +76,7 @@ func (s *site) serve(name, address string, change func(*server.Config)) (*proces
 	select {
 	case at := <-ready:
 		return p, at
-	case <-time.After(20 * time.Second):
+	case <-time.After(patient):
 		s.t.Fatalf("%s does not start", name)
 	}
 	return nil, ""
@@ -207,7 +210,7 @@ func TestRegion(t *testing.T) {
 
 func (s *site) finished(o v1.OperatorServiceClient, run string) *v1.GetRunResponse {
 	s.t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patient); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		r, err := o.GetRun(s.t.Context(), &v1.GetRunRequest{Run: run, Rounds: 1000})
 		if err != nil || r.Run.State == "waiting" || r.Run.State == "running" {
 			continue

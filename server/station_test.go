@@ -199,10 +199,13 @@ func (st *station) start(plan string) string {
 	return s.Run
 }
 
+// patient bounds waiting for events that must come, on a machine under any load.
+const patient = 5 * time.Minute
+
 // soon waits for something.
 func (st *station) soon(what string, ok func() bool) {
 	st.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patient); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			st.Fatalf("it never came that %s", what)
 		}

@@ -123,10 +123,18 @@ func TestExpires(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	a := st.join("a0")
-	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: a.id}, 3*time.Second)
-	c := v1.NewAgentServiceClient(h, st.url)
-	_, err := c.CheckIn(t.Context(), &v1.CheckInRequest{})
-	must(t, err)
+	var h *http.Client
+	var c v1.AgentServiceClient
+	var err error
+	// On a loaded machine, a short life may be over before the first call.
+	for life := 3 * time.Second; h == nil || err != nil; life *= 2 {
+		if life > patient {
+			t.Fatal(err)
+		}
+		h = st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: a.id}, life)
+		c = v1.NewAgentServiceClient(h, st.url)
+		_, err = c.CheckIn(t.Context(), &v1.CheckInRequest{})
+	}
 	st.soon("the certificate expires", func() bool {
 		_, err = c.CheckIn(t.Context(), &v1.CheckInRequest{})
 		return err != nil

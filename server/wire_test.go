@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -39,6 +38,8 @@ type recorder struct {
 	mu    sync.Mutex
 	sent  bytes.Buffer      // every header and body
 	tasks map[int64]string  // by round: the blob of its weights
+	calls int               // check-ins that were answered
+	open  int               // turns that the last of them named
 	blobs map[string][]byte // that came back
 }
 
@@ -101,6 +102,12 @@ func (rec *recorder) pass(w http.ResponseWriter, r *http.Request, to string, for
 		for _, t := range s.Tasks {
 			rec.tasks[t.Round] = t.Weights
 		}
+		var q v1.CheckInRequest
+		if err := proto.Unmarshal(body, &q); err != nil {
+			return err
+		}
+		rec.calls++
+		rec.open = len(q.Training) + len(q.Pushed)
 	}
 	for name, values := range answer.Header {
 		w.Header()[name] = values
@@ -108,6 +115,19 @@ func (rec *recorder) pass(w http.ResponseWriter, r *http.Request, to string, for
 	w.WriteHeader(answer.StatusCode)
 	_, err = w.Write(back)
 	return err
+}
+
+func (rec *recorder) checkIns() int {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.calls
+}
+
+// settled reports whether the agent's last check-in named no open turn.
+func (rec *recorder) settled() bool {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return rec.open == 0
 }
 
 // secrets are what must not be seen, as the bytes that it would be seen as.
@@ -241,7 +261,10 @@ func TestWire(t *testing.T) {
 	}()
 	r := st.finished(run)
 	st.soon("everything was heard", func() bool { waiting, taken, _ := st.bus.Depth(t.Context()); return waiting+taken == 0 })
-	time.Sleep(200 * time.Millisecond) // and the last check-in was made
+	for name, rec := range recorders {
+		before := rec.checkIns()
+		st.soon(name+" knows what was counted", func() bool { return rec.checkIns() > before+1 && rec.settled() })
+	}
 	for _, stop := range stops {
 		stop()
 	}

@@ -97,7 +97,7 @@ func listen(t *testing.T, config *tls.Config) *listener {
 			}
 			go func() {
 				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(10 * time.Second)) // of a test
+				conn.SetDeadline(time.Now().Add(5 * time.Minute)) // of a test
 				got, _ := io.ReadAll(tls.Server(conn, config))
 				l.read <- got
 			}()
@@ -168,12 +168,20 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		_, err = Join(ctx, filepath.Join(t.TempDir(), "agent"), l.url(), token, "")
-		wantError(t, "a server that does not answer", err, "timed out")
-		if got := <-l.read; !bytes.Contains(got, tok.Secret()) {
-			t.Errorf("the true server was sent %q", got)
+		// On a loaded machine, a second may be over before the secret is sent.
+		for patience, sent := time.Second, false; !sent; patience *= 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			_, err = Join(ctx, filepath.Join(t.TempDir(), "agent"), l.url(), token, "")
+			cancel()
+			wantError(t, "a server that does not answer", err, "timed out")
+			var got []byte
+			select {
+			case got = <-l.read:
+			case <-time.After(patience): // there was no connection
+			}
+			if sent = bytes.Contains(got, tok.Secret()); !sent && patience > time.Minute {
+				t.Fatalf("the true server was sent %q", got)
+			}
 		}
 	}
 	// And a whole server of another root, with the same service, sees no call.

@@ -285,7 +285,7 @@ func TestLocked(t *testing.T) {
 	if _, err := Open(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > 10*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %s to find out", took)
 	}
 	s.Close()

@@ -139,7 +139,7 @@ func TestFleet(t *testing.T) {
 	transport := mtls.Transport(trusted.TLS())
 	defer transport.CloseIdleConnections()
 	operator := v1.NewOperatorServiceClient(mtls.Client(transport), "https://"+address)
-	made, err := operator.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 16, TtlSeconds: 60})
+	made, err := operator.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 16, TtlSeconds: 3600})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,14 +173,14 @@ func TestFleet(t *testing.T) {
 	for range 2 { // work, rest, work
 		before := f.Stats()
 		f.Go()
-		until := time.Now().Add(time.Minute)
+		until := time.Now().Add(5 * time.Minute)
 		for f.Stats().Since(before).Heard.Len() < 20 && time.Now().Before(until) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		f.Rest()
 		after := f.Stats()
 		if after.Since(before).Heard.Len() < 20 {
-			t.Fatalf("agents heard of %d results in a minute", after.Since(before).Heard.Len())
+			t.Fatalf("agents heard of %d results in five minutes", after.Since(before).Heard.Len())
 		}
 		time.Sleep(100 * time.Millisecond)
 		if more := f.Stats().Since(after); more.CheckIn.Len()+more.Push.Len() > 0 {

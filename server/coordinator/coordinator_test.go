@@ -361,7 +361,7 @@ func TestRun(t *testing.T) {
 		})
 	}()
 	s.clock = time.Now()
-	for end := time.Now().Add(30 * time.Second); s.run("run").State != ledger.Finished; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); s.run("run").State != ledger.Finished; time.Sleep(5 * time.Millisecond) {
 		s.count(s.tasks("run")...)
 		if time.Now().After(end) {
 			t.Fatalf("it does not finish:\n%s", s.rounds("run"))

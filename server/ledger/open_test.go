@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -117,14 +116,21 @@ func TestBackup(t *testing.T) {
 	wantEqual(t, "the backup", dump(t, l, tables...), before)
 	join(t, l, "later")
 
-	// Another while work goes on: it holds some moment of it.
-	stop, done := make(chan struct{}), make(chan struct{})
+	// Another backup, while turns are counted: it holds some moment of that. The last turn
+	// waits for the backup, so that there is something left to do throughout.
+	begun, stop, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for _, c := range named("c", 600) {
+		for i, c := range named("c", 600) {
+			if i == 599 {
+				<-stop
+			}
 			a := []Arrival{one("agent", 0, 0, c)}
 			if _, err := s.Count(t.Context(), "run", a, sums(a)); err != nil {
 				t.Error(err)
+			}
+			if i == 0 {
+				close(begun)
 			}
 			select {
 			case <-stop:
@@ -133,7 +139,7 @@ func TestBackup(t *testing.T) {
 			}
 		}
 	}()
-	time.Sleep(50 * time.Millisecond)
+	<-begun
 	path = filepath.Join(t.TempDir(), "another.db")
 	must(t, s.Backup(t.Context(), path))
 	close(stop)

@@ -154,11 +154,13 @@ func (g *greedy) Read(p []byte) (int, error) {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	s, err := d.CreateToken(t.Context(), &v1.CreateTokenRequest{Note: "for the substation", Uses: 2, TtlSeconds: 60})
+	before := time.Now()
+	s, err := d.CreateToken(t.Context(), &v1.CreateTokenRequest{Note: "for the substation", Uses: 2, TtlSeconds: 3600})
 	must(t, err)
+	after := time.Now()
 	token, err := jointoken.Parse(s.Token)
 	must(t, err)
-	if token.Pin() != pin || s.Expires < time.Now().Add(50*time.Second).UnixMilli() || s.Expires > time.Now().Add(61*time.Second).UnixMilli() {
+	if token.Pin() != pin || s.Expires < before.Add(time.Hour).UnixMilli() || s.Expires > after.Add(time.Hour).UnixMilli() {
 		t.Errorf("pin %s, expires %v", token.Pin(), time.UnixMilli(s.Expires))
 	}
 	for i, want := range []bool{true, true, false} {
@@ -443,21 +445,17 @@ func TestWatchers(t *testing.T) {
 	d.code("none, and no room", none.Err(), connect.CodeResourceExhausted)
 	none.Close()
 	all[0].Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err = watch(); err == nil || time.Now().After(end) {
 			break
 		}
 	}
 	must(t, err)
 	close(d.closing)
-	start := time.Now()
-	for _, w := range all[1:] {
+	for _, w := range all[1:] { // none would end by itself
 		for w.Receive() {
 		}
 		d.code("the end", w.Err(), connect.CodeUnavailable)
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("it took %v", took)
 	}
 }
 
