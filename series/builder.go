@@ -9,27 +9,26 @@ import (
 	"time"
 )
 
-// A wrong date must not fill the memory: a fleet's grids together have at most
-// baseSteps steps and stepsPerRow for every row, whatever its dates say, and a meter's
-// has at most maxSteps, 60 years of minutes.
+// Limits that keep a wrong date from exhausting the memory: all series of a fleet together
+// have at most baseSteps steps plus stepsPerRow for every row, and a single series has at
+// most maxSteps, 60 years of minutes.
 const (
 	baseSteps   = 1 << 24
 	stepsPerRow = 64
 	maxSteps    = 60 * 366 * 24 * 60
 )
 
-// maxStrays is how many rows off the grid decide whether the grid is where a meter's
-// first row put it.
+// maxStrays is the number of off-grid rows after which a meter's grid is decided: at the
+// first row, or where most rows are.
 const maxStrays = 64
 
-// maxTime is far away, in Unix seconds.
+// maxTime is the latest time that is accepted, in Unix seconds.
 const maxTime = 1 << 40
 
-// errRange says that a value is not a finite float32, or a time far away.
+// errRange means that a value is not a finite float32, or that a time is not plausible.
 var errRange = errors.New("is out of range")
 
-// Builder puts the rows of a fleet onto its meters' grids, in whatever order they
-// come.
+// Builder builds the series of a fleet from rows in any order.
 type Builder struct {
 	interval int64
 	meters   []*MeterBuilder
@@ -38,12 +37,12 @@ type Builder struct {
 	steps    int64
 }
 
-// NewBuilder returns a builder of series with the given interval.
+// NewBuilder returns a builder for series with the given interval.
 func NewBuilder(interval time.Duration) *Builder {
 	return &Builder{interval: int64(interval / time.Second), byID: map[string]*MeterBuilder{}}
 }
 
-// Meter returns the builder of one meter's series, a new one if there is none yet.
+// Meter returns the builder of one meter's series, and creates it if necessary.
 func (b *Builder) Meter(id string) *MeterBuilder {
 	m := b.byID[id]
 	if m == nil {
@@ -54,9 +53,8 @@ func (b *Builder) Meter(id string) *MeterBuilder {
 	return m
 }
 
-// Meters returns the series, each from its first to its last row, in the order in
-// which the meters were first asked for; those without a row are left out. The
-// builder must not be used afterwards.
+// Meters returns the series, each from its first to its last row, in the order of the first
+// calls of Meter. Meters without rows are left out. The builder must not be used afterwards.
 func (b *Builder) Meters() ([]Meter, error) {
 	var (
 		meters []Meter
@@ -82,20 +80,20 @@ func (b *Builder) Meters() ([]Meter, error) {
 		b.meters[i] = nil
 	}
 	if int64(off) > b.rows/2 {
-		return nil, fmt.Errorf("%d of %d rows are not whole intervals of %s apart (first those of %s); is the interval right?",
+		return nil, fmt.Errorf("%d of %d rows are not a whole number of intervals of %s apart (first in meter %s); check the interval",
 			off, b.rows, time.Duration(b.interval)*time.Second, odd)
 	}
 	return meters, nil
 }
 
-// Instant is the time of a row: in most cases one, but two where a local label
-// stands for the hour before and the hour after clocks are set back.
+// Instant is the time of a row. A local label is ambiguous when clocks are put back: it then
+// stands for two instants.
 type Instant struct {
 	Unix  int64
-	Again int64 // the later of the two, or 0
+	Again int64 // the later of two possible instants, or 0
 }
 
-// MeterBuilder puts the rows of one meter onto its grid.
+// MeterBuilder builds the series of one meter.
 type MeterBuilder struct {
 	fleet *Builder
 	id    string
@@ -103,10 +101,10 @@ type MeterBuilder struct {
 	load  []float32
 	early []reading // rows before step 0
 	begun bool      // there was a row with a time
-	last  int64     // of the last row
+	last  int64     // time of the previous row
 	fold  fold
-	// strays are the first rows between two steps, until it is settled that the
-	// grid is where the first row put it: that may be the odd one out.
+	// strays are the first off-grid rows. They are kept until the grid is decided, because
+	// the first row may be the one that is off the grid.
 	strays  []reading
 	settled bool
 	faults  Faults
@@ -117,8 +115,8 @@ type reading struct {
 	load float32
 }
 
-// Add puts a row onto the grid: the start of its interval, and the mean power in
-// kW, NaN if it is missing.
+// Add adds a row: the start of its interval, and the mean power in kW, NaN if it is
+// missing.
 func (m *MeterBuilder) Add(at Instant, kw float64) error {
 	value := float32(kw)
 	if math.IsInf(float64(value), 0) {
@@ -157,7 +155,7 @@ func (m *MeterBuilder) AddNonexistent() {
 	m.fleet.rows++
 }
 
-// place puts a value at a time that is on the grid.
+// place stores a value at a time that is on the grid.
 func (m *MeterBuilder) place(t int64, value float32) error {
 	if t < m.start {
 		m.early = append(m.early, reading{t, value})
@@ -185,22 +183,22 @@ func (m *MeterBuilder) place(t int64, value float32) error {
 	return nil
 }
 
-// reserve takes n steps out of what the rows so far entitle to.
+// reserve counts n new steps against the limits.
 func (m *MeterBuilder) reserve(n int64) error {
 	f := m.fleet
 	if f.steps += n; f.steps > baseSteps+stepsPerRow*f.rows || int64(len(m.load))+n > maxSteps {
-		return fmt.Errorf("%d rows span over %d steps of %s; is a date wrong, or the interval?",
+		return fmt.Errorf("%d rows span more than %d steps of %s; check the dates and the interval",
 			f.rows, f.steps, time.Duration(f.interval)*time.Second)
 	}
 	return nil
 }
 
-// settle moves the grid to where most rows are, if that is not where it is.
+// settle decides the grid: it moves the grid to where most rows are, if necessary.
 func (m *MeterBuilder) settle() error {
 	m.settled = true
 	strays := m.strays
 	m.strays = nil
-	// The rows that are on one grid have the same remainder.
+	// Rows on the same grid have the same remainder.
 	count := map[int64]int{}
 	best := -1
 	for i, r := range strays {
@@ -256,22 +254,23 @@ func (m *MeterBuilder) series() (Meter, error) {
 		}
 		m.load = append(m.load, late...)
 	}
-	load := slices.Clone(m.load) // without the room to grow
+	load := slices.Clone(m.load) // without spare capacity
 	m.load, m.early = nil, nil
 	return Meter{ID: m.id, Start: m.start, Load: load, Faults: m.faults}, nil
 }
 
-// fold tells which of two hours a label stands for when the clock shows both
-// alike. Rows come through both hours one after the other, forwards or backwards,
-// or sorted by label, each label twice.
+// fold decides which of two hours an ambiguous label stands for. Rows pass through both
+// hours one after the other, forwards or backwards, or are sorted by label, so that each
+// label appears twice.
 type fold struct {
-	label int64 // Instant.Unix of the row before, if that was in the fold
+	label int64 // Instant.Unix of the previous row, if it was ambiguous
 	in    bool
 	again bool // the rows are in the later hour
-	other bool // they have been in the other hour before
+	other bool // the rows were in the other hour before
 }
 
-// resolve returns the instant of a row, the one before which was at last, if any.
+// resolve returns the instant of a row. Last is the time of the previous row, if there is
+// any.
 func (f *fold) resolve(at Instant, last int64, any bool) int64 {
 	if at.Again == 0 {
 		f.in = false
@@ -284,11 +283,11 @@ func (f *fold) resolve(at Instant, last int64, any bool) int64 {
 	again := f.again
 	switch {
 	case !f.in:
-		again = any && last > at.Unix // rows come from after it, backwards
+		again = any && last > at.Unix // rows are in descending order
 		*f = fold{in: true, again: again}
 	case f.other:
 	case at.Unix == f.label:
-		again = !again // the label is there twice; the next is another
+		again = !again // the label appears twice
 	case (at.Unix < f.label) != f.again:
 		again = !again // the labels start over
 		f.again, f.other = again, true

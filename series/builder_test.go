@@ -150,7 +150,7 @@ func TestBuilderWrongInterval(t *testing.T) {
 	for i := range int64(5000) {
 		addRow(t, b.Meter("m"), 60*i, 1)
 	}
-	if _, err := b.Meters(); err == nil || !strings.Contains(err.Error(), "4916 of 5000 rows are not whole intervals of 1h0m0s apart") {
+	if _, err := b.Meters(); err == nil || !strings.Contains(err.Error(), "4916 of 5000 rows are not a whole number of intervals of 1h0m0s apart") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -232,13 +232,13 @@ func newestFirst(s []Instant) []Instant {
 func TestBuilderBounds(t *testing.T) {
 	b := NewBuilder(time.Minute)
 	addRow(t, b.Meter("m"), 0, 1)
-	if err := b.Meter("m").Add(Instant{Unix: 61 * 366 * 86400}, 1); err == nil || !strings.Contains(err.Error(), "is a date wrong") {
+	if err := b.Meter("m").Add(Instant{Unix: 61 * 366 * 86400}, 1); err == nil || !strings.Contains(err.Error(), "check the dates") {
 		t.Errorf("61 years of minutes in 2 rows: %v", err)
 	}
 	b = NewBuilder(time.Minute)
 	addRow(t, b.Meter("m"), 40*366*86400, 1)
 	addRow(t, b.Meter("m"), 0, 1)
-	if _, err := b.Meters(); err == nil || !strings.Contains(err.Error(), "is a date wrong") {
+	if _, err := b.Meters(); err == nil || !strings.Contains(err.Error(), "check the dates") {
 		t.Errorf("40 years of minutes, backwards: %v", err)
 	}
 	b = NewBuilder(time.Hour)

@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// calendar holds what the clock says at every step of a dataset's span, computed
-// once and shared by all meters.
+// calendar contains the calendar features of every step of a dataset's span. They are
+// computed once and shared by all meters.
 type calendar struct {
 	start   int64
 	columns map[string][]float32
-	// steady says that a day always has the same number of steps.
+	// steady means that the UTC offset never changes, so all days have the same number of
+	// steps.
 	steady bool
 
 	mu   sync.Mutex
@@ -21,15 +22,15 @@ type calendar struct {
 	n    int
 }
 
-// calendarNames are the inputs that a calendar has.
+// calendarNames are the calendar features.
 var calendarNames = []string{"time_of_day", "hour", "day_of_week", "day_of_month", "day_of_year", "week_of_year"}
 
 // InEveryDataset reports whether an input needs no data of its own: the load and the
 // calendar. A dataset may lack weather and static values.
 func InEveryDataset(name string) bool { return name == "load" || slices.Contains(calendarNames, name) }
 
-// newCalendar computes the calendar over the span of a dataset, and ahead steps
-// more: a window may know the calendar of a target beyond the last reading.
+// newCalendar computes the calendar over the span of a dataset and the given number of steps
+// after it, because an input may be the calendar of a target after the last reading.
 func newCalendar(d *Dataset, ahead int) *calendar {
 	from, to := d.Span()
 	n := int((to-from)/d.Seconds()) + ahead
@@ -57,20 +58,20 @@ func newCalendar(d *Dataset, ahead int) *calendar {
 	return c
 }
 
-// lag is where values of earlier days are: for every step of the calendar, the step
-// at the same clock time days earlier.
+// lag maps every step of the calendar to the step at the same clock time a number of days
+// earlier.
 type lag struct {
 	via []int32
-	// stretches are where via is as many steps off throughout.
+	// stretches are the ranges in which the distance is constant.
 	stretches []stretch
 }
 
-// stretch says that via[i] is i+shift from one step to before another.
+// stretch is a range of steps with via[i] = i+shift.
 type stretch struct{ from, to, shift int }
 
-// lag returns the lag of days, or nil if that is always days·StepsPerDay steps
-// before. A time that does not exist on that day becomes the one that Go's calendar
-// takes for it, an hour on; steps before the span are negative.
+// lag returns the lag of a number of days, or nil if it is always days·StepsPerDay steps. A
+// time that does not exist on the earlier day is normalised by package time to an hour
+// later. Steps before the span are negative.
 func (c *calendar) lag(days int) *lag {
 	if c.steady {
 		return nil
@@ -95,12 +96,12 @@ func (c *calendar) lag(days int) *lag {
 	return l
 }
 
-// runs appends the runs of a meter's steps whose lagged load is in the given runs.
-// Offset and back are those of a column.
+// runs appends the runs of a meter's steps whose lagged load is within the given runs of
+// load. Offset and back are those of a column.
 func (l *lag) runs(dst, load []span, offset, back int) []span {
 	begin := len(dst)
 	for _, s := range l.stretches {
-		off := offset + s.shift - back // from a step to the load that it takes
+		off := offset + s.shift - back // from a step to its lagged load
 		from, to := s.from-offset, s.to-offset
 		for _, r := range load[sort.Search(len(load), func(i int) bool { return load[i].to-off > from }):] {
 			if r.from-off >= to {

@@ -7,16 +7,16 @@ import (
 	"sync"
 )
 
-// Examples are found by runs instead of steps. A column is complete in some runs of
-// steps; an example needs a few steps in a row of every column. So what a run allows
-// is a run of examples, and the examples are what all columns allow. The runs of a
-// column that meters share are found once.
+// Examples are found as runs instead of single steps. Each column is complete in some runs
+// of steps, and an example needs several consecutive steps of every column. A run of
+// complete steps therefore allows a run of examples, and the examples are the intersection
+// over all columns. The runs of columns that all meters share are computed once.
 
-// span is a run of steps, or of examples by the step of their last input: from, and
-// up to before to.
+// span is a run of steps, or of examples identified by the step of their last input. It
+// includes from and excludes to.
 type span struct{ from, to int }
 
-// present appends the runs of values that are not missing.
+// present appends the runs of values that are present.
 func present(runs []span, x []float32) []span {
 	for i := 0; i < len(x); {
 		if Missing(x[i]) {
@@ -24,7 +24,7 @@ func present(runs []span, x []float32) []span {
 			continue
 		}
 		from := i
-		// A sum is a number only if every term is one.
+		// A sum is NaN if any term is NaN.
 		for i+8 <= len(x) && !Missing(x[i]+x[i+1]+x[i+2]+x[i+3]+x[i+4]+x[i+5]+x[i+6]+x[i+7]) {
 			i += 8
 		}
@@ -36,9 +36,9 @@ func present(runs []span, x []float32) []span {
 	return runs
 }
 
-// allow appends to dst those of the examples in among that find need complete steps
-// in a row, the last of them ahead of the last input. The runs are those of complete
-// values, of which number i is that of step i-offset; steps before 0 do not count.
+// allow appends to dst the examples in among for which need consecutive steps are complete,
+// up to the step that is ahead steps after the last input. Runs are runs of complete
+// values; value i belongs to step i-offset. Steps before 0 do not count.
 func allow(dst, among, runs []span, offset, need, ahead int) []span {
 	for _, r := range runs {
 		from, to := max(r.from-offset, 0)+need-1-ahead, r.to-offset-ahead
@@ -57,15 +57,15 @@ func allow(dst, among, runs []span, offset, need, ahead int) []span {
 	return dst
 }
 
-// sharedColumn is one that all meters share, from the calendar or the weather, with
-// what is found out about it once.
+// sharedColumn is a calendar or weather column, which all meters share, with an index that
+// is computed once.
 type sharedColumn struct {
 	start int64
 	data  []float32
 
 	once   sync.Once
 	runs   []span
-	blocks []Range // of each blockSteps values
+	blocks []Range // the range of each block of blockSteps values
 }
 
 const blockSteps = 64
@@ -79,7 +79,7 @@ func (s *sharedColumn) index() {
 	})
 }
 
-// over returns the range of the values from one place to before another.
+// over returns the range of data[from:to].
 func (s *sharedColumn) over(from, to int) Range {
 	s.index()
 	r := nowhere
@@ -94,11 +94,11 @@ func (s *sharedColumn) over(from, to int) Range {
 	return r.over(s.data[last*blockSteps : to])
 }
 
-// nowhere is the range of no values.
+// nowhere is the empty range.
 var nowhere = Range{float32(math.Inf(1)), float32(math.Inf(-1))}
 
-// over widens the range to values; missing ones do not count. Of equal values it
-// keeps the first, which tells zeros of either sign apart.
+// over widens the range to include values and ignores missing ones. Of equal values it
+// keeps the first, which matters for 0 and -0.
 func (r Range) over(values []float32) Range {
 	for _, v := range values {
 		if v < r.Low {
@@ -111,7 +111,7 @@ func (r Range) over(values []float32) Range {
 	return r
 }
 
-// join widens the range to that of later values.
+// join widens the range to include the range of later values.
 func (r Range) join(later Range) Range {
 	if later.Low < r.Low {
 		r.Low = later.Low
@@ -122,12 +122,12 @@ func (r Range) join(later Range) Range {
 	return r
 }
 
-// finder is the memory of one search.
+// finder contains the buffers of one search.
 type finder struct{ load, lagged, now, next []span }
 
 var finders = sync.Pool{New: func() any { return new(finder) }}
 
-// find keeps the runs of complete examples.
+// find finds the runs of complete examples.
 func (w *Windows) find() {
 	l := &w.frame.layout
 	load := w.target.data
@@ -163,8 +163,8 @@ func (w *Windows) find() {
 	w.keep(s.now)
 }
 
-// keep notes the runs of examples and which of them are in what part. A part is a
-// stretch of time, so its examples follow one another.
+// keep stores the runs of examples and the range of examples in each part. A part is a
+// period of time, so its examples are consecutive.
 func (w *Windows) keep(runs []span) {
 	w.runs = make([]run, 0, len(runs))
 	total := 0
@@ -172,7 +172,7 @@ func (w *Windows) keep(runs []span) {
 		w.runs = append(w.runs, run{int32(r.from), int32(total)})
 		total += r.to - r.from
 	}
-	before := func(step int) int { // how many examples have their last input before
+	before := func(step int) int { // the number of examples whose last input is before step
 		n := 0
 		for _, r := range runs {
 			if r.from >= step {
@@ -193,14 +193,14 @@ func (w *Windows) keep(runs []span) {
 	w.parts[Test] = part{int32(first), int32(total - first)}
 }
 
-// run is a stretch of consecutive examples: the step of the first one's last input,
-// and how many examples come before it. It ends where the next one begins.
+// run is a run of examples: the step of the first one's last input, and the number of
+// examples before it. The next run's before field gives its end.
 type run struct{ first, before int32 }
 
-// part is a stretch of all examples.
+// part is a range of examples.
 type part struct{ first, n int32 }
 
-// place returns the run that example number k of all is in.
+// place returns the index of the run that contains example k.
 func (w *Windows) place(k int) int {
 	return sort.Search(len(w.runs), func(i int) bool { return int(w.runs[i].before) > k }) - 1
 }

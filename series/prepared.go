@@ -16,8 +16,8 @@ import (
 	"loadstar/internal/mmap"
 )
 
-// A prepared file holds a dataset in the form in which it is used, so that it is
-// mapped instead of read:
+// A prepared file contains a dataset in its in-memory form, so that it can be memory-mapped
+// instead of read:
 //
 //	magic            8 bytes
 //	header length    8 bytes
@@ -27,16 +27,16 @@ import (
 //	weather          float32, column by column
 //	load             float32, meter by meter
 //
-// Numbers are little-endian, as every CPU that we build for is.
+// Numbers are little-endian, as on every CPU that we build for.
 const preparedMagic = "LODSTAR1"
 
-// preparedHeader is the JSON header. Where things lie follows from it.
+// preparedHeader is the JSON header. It determines the offsets of all sections.
 type preparedHeader struct {
 	Name        string        `json:"name"`
 	Generated   bool          `json:"generated"`
 	Interval    time.Duration `json:"interval"`
 	Zone        string        `json:"zone"`
-	FixedOffset *int          `json:"fixed_offset,omitempty"` // seconds; without it Zone is IANA's
+	FixedOffset *int          `json:"fixed_offset,omitempty"` // seconds; if absent, Zone is an IANA name
 	From        int64         `json:"from"`                   // the span of all meters
 	To          int64         `json:"to"`
 	Meters      int64         `json:"meters"`
@@ -58,7 +58,7 @@ func (h *preparedHeader) recordSize() int64 {
 	return pad8(recordFixed + 4*int64(len(h.StaticNames)))
 }
 
-// places are offsets from the start of the file.
+// places are the offsets of the sections from the start of the file.
 type places struct{ records, ids, weather, load, end int64 }
 
 func (h *preparedHeader) places(header int) (p places) {
@@ -70,8 +70,8 @@ func (h *preparedHeader) places(header int) (p places) {
 	return p
 }
 
-// plausible says whether no count is beyond what a file of this size can hold, so
-// that adding them up cannot overflow.
+// plausible reports whether all counts fit into a file of this size, so that their sum
+// cannot overflow.
 func (h *preparedHeader) plausible(size int64) bool {
 	for _, n := range []int64{h.Meters, h.IDBytes, h.Floats, h.Weather.Steps} {
 		if n < 0 || n > size {
@@ -90,8 +90,8 @@ type preparedFile struct {
 	data   []byte
 }
 
-// WritePrepared writes a dataset in prepared form. It replaces the file at once
-// when everything is on disk.
+// WritePrepared writes a dataset as a prepared file. It replaces an existing file atomically,
+// after everything is on disk.
 func WritePrepared(path string, d *Dataset) error {
 	h := preparedHeader{Name: d.Name, Generated: d.Generated, Interval: d.Interval, Zone: d.Clock.String(), Meters: int64(d.Len()), StaticNames: d.StaticNames}
 	if _, err := time.LoadLocation(h.Zone); err != nil {
@@ -151,7 +151,7 @@ func WritePrepared(path string, d *Dataset) error {
 		w.floats(d.Meter(i).Load)
 	}
 	if w.err == nil && w.at != at.end {
-		w.err = fmt.Errorf("wrote %d bytes, not %d", w.at, at.end)
+		w.err = fmt.Errorf("wrote %d bytes instead of %d", w.at, at.end)
 	}
 	if w.err == nil {
 		w.err = w.w.Flush()
@@ -162,12 +162,12 @@ func WritePrepared(path string, d *Dataset) error {
 	return nil
 }
 
-// counts lists the counts of a record.
+// counts returns pointers to the counts, in the order of a record.
 func (f *Faults) counts() [6]*int {
 	return [6]*int{&f.Rows, &f.Duplicates, &f.Conflicts, &f.OutOfOrder, &f.OffGrid, &f.Nonexistent}
 }
 
-// preparedWriter remembers its place and its first error.
+// preparedWriter tracks its position and its first error.
 type preparedWriter struct {
 	w   *bufio.Writer
 	at  int64
@@ -204,8 +204,8 @@ func (w *preparedWriter) pad(to int64) {
 	}
 }
 
-// OpenPrepared maps a prepared file. The dataset, its meters and everything made of
-// them are valid until it is closed.
+// OpenPrepared maps a prepared file. The dataset, its meters and their windows are valid
+// until the closer is closed.
 func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -239,15 +239,15 @@ func (p *preparedFile) Close() error {
 	return mmap.Unmap(data)
 }
 
-// dataset checks the header and every record once, so that meter may trust them.
+// dataset checks the header and every record once, so that meter need not check them.
 func (p *preparedFile) dataset() (*Dataset, error) {
 	if string(p.data[:8]) != preparedMagic {
-		return nil, errors.New("not a prepared dataset, or one of another version: prepare it again")
+		return nil, errors.New("not a prepared dataset, or one from another version; prepare it again")
 	}
 	size := int64(len(p.data))
 	n := binary.LittleEndian.Uint64(p.data[8:])
 	if n > uint64(size-16) {
-		return nil, errors.New("the file is cut off; prepare it again")
+		return nil, errors.New("the file is truncated; prepare it again")
 	}
 	h := &p.header
 	if err := json.Unmarshal(p.data[16:16+n], h); err != nil {
@@ -316,7 +316,7 @@ func (p *preparedFile) meter(i int) Meter {
 	return m
 }
 
-// floats views a part of the file. Its place is a multiple of 4.
+// floats returns a view of a part of the file. The offset must be a multiple of 4.
 func (p *preparedFile) floats(at, n int64) []float32 {
 	if n == 0 {
 		return nil

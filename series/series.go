@@ -1,13 +1,13 @@
-// Package series holds load series and what is made of them: calendar, windows,
-// splits and scaling.
+// Package series provides load series and the training examples made from them: calendar
+// features, windows, splits and scaling.
 //
-// A [Dataset] is a fleet of meters on one regular grid of time. Time is UTC inside,
-// as Unix seconds of the start of an interval; the clock that the meters' owners
-// live by is kept beside it, for calendar features and for lags, which are the same
-// clock time on an earlier day. Load is mean power in kW, NaN where it is missing.
+// A [Dataset] is a fleet of meters on one regular time grid. Times are Unix seconds of the
+// start of an interval. The dataset also has a clock, the local time of the meters, for
+// calendar features and for lags, which refer to the same clock time on an earlier day.
+// Load is mean power in kW, NaN where it is missing.
 //
-// A dataset lies in memory, or in a prepared file that is mapped and paged in as it
-// is used, so that a fleet may be larger than memory.
+// A dataset is in memory, or in a prepared file that is memory-mapped, so that a fleet can
+// be larger than memory.
 package series
 
 import (
@@ -15,21 +15,20 @@ import (
 	"time"
 )
 
-// Dataset is a fleet of meters with the same interval and clock. It is immutable
-// once made, and safe for concurrent use.
+// Dataset is a fleet of meters with the same interval and clock. It is immutable and safe
+// for concurrent use.
 type Dataset struct {
 	Name string
-	// Generated says that no meter ever measured this. It must show wherever
-	// something is printed or drawn from the data.
+	// Generated marks synthetic data. Everything printed or drawn from the data must say so.
 	Generated bool
 	// Interval is the length of a step.
 	Interval time.Duration
-	// Clock is the local time of the meters: a zone with its daylight saving, or
-	// a fixed offset where the labels ran on without it.
+	// Clock is the local time of the meters: a zone with daylight saving, or a fixed offset
+	// if the labels do not follow daylight saving.
 	Clock *time.Location
 	// Weather may be empty.
 	Weather Weather
-	// StaticNames names the numbers that every meter has, such as floor_area.
+	// StaticNames names the static values of every meter, such as floor_area.
 	StaticNames []string
 
 	meters []Meter
@@ -43,24 +42,24 @@ type Meter struct {
 	Start int64
 	// Load is the mean power of each step in kW, NaN where it is missing.
 	Load []float32
-	// Static are the numbers that Dataset.StaticNames names, NaN where unknown.
+	// Static contains the values that Dataset.StaticNames names, NaN where unknown.
 	Static []float32
-	// Faults is what was wrong with the rows that the series came from.
+	// Faults counts the faulty rows from which the series was read.
 	Faults Faults
 }
 
-// Faults counts what a reader met in a meter's rows and did not pass over in
-// silence. The first value of a time is kept, later ones are not.
+// Faults counts the faults in a meter's rows. If several rows have the same time, the first
+// one is kept.
 type Faults struct {
 	Rows        int `json:"rows"`
 	Duplicates  int `json:"duplicates"`   // rows for a time that already had the same value
 	Conflicts   int `json:"conflicts"`    // rows for a time that already had another value
-	OutOfOrder  int `json:"out_of_order"` // rows before the row above them
+	OutOfOrder  int `json:"out_of_order"` // rows that are earlier than the previous row
 	OffGrid     int `json:"off_grid"`     // rows between two steps, dropped
-	Nonexistent int `json:"nonexistent"`  // rows in the hour that daylight saving leaves out, dropped
+	Nonexistent int `json:"nonexistent"`  // rows in the hour that daylight saving skips, dropped
 }
 
-// Add counts another meter's faults too.
+// Add adds another meter's faults.
 func (f *Faults) Add(other Faults) {
 	mine, theirs := f.counts(), other.counts()
 	for i := range mine {
@@ -68,8 +67,8 @@ func (f *Faults) Add(other Faults) {
 	}
 }
 
-// Weather is what was measured, or is forecast, for all meters of a dataset, on
-// the dataset's interval.
+// Weather is measured or forecast weather, shared by all meters of a dataset, with the
+// dataset's interval.
 type Weather struct {
 	// Start is the Unix time of step 0.
 	Start int64
@@ -89,13 +88,13 @@ func (w Weather) Column(name string) []float32 {
 	return nil
 }
 
-// NewDataset returns a dataset of meters in memory. It takes the slice over.
+// NewDataset returns a dataset in memory. It takes ownership of meters.
 func NewDataset(d Dataset, meters []Meter) (*Dataset, error) {
 	if d.Interval < time.Second || d.Interval%time.Second != 0 || 24*time.Hour%d.Interval != 0 {
-		return nil, fmt.Errorf("interval %s does not divide a day into whole seconds", d.Interval)
+		return nil, fmt.Errorf("interval %s does not divide a day; want whole seconds that divide 24 hours", d.Interval)
 	}
 	if d.Clock == nil {
-		return nil, fmt.Errorf("dataset %s has no clock", d.Name)
+		return nil, fmt.Errorf("dataset %s has no clock; set Clock", d.Name)
 	}
 	seen := make(map[string]bool, len(meters))
 	for _, m := range meters {
@@ -119,8 +118,7 @@ func (d *Dataset) Len() int {
 	return len(d.meters)
 }
 
-// Meter returns meter number i. Of a prepared dataset only its load is not in
-// memory yet, and is paged in as it is read.
+// Meter returns meter i. The load of a prepared dataset is paged in when it is read.
 func (d *Dataset) Meter(i int) Meter {
 	if d.file != nil {
 		return d.file.meter(i)
@@ -128,18 +126,18 @@ func (d *Dataset) Meter(i int) Meter {
 	return d.meters[i]
 }
 
-// StepsPerDay returns how many steps a day without a change of the clock has.
+// StepsPerDay returns the number of steps in 24 hours.
 func (d *Dataset) StepsPerDay() int { return int(24 * time.Hour / d.Interval) }
 
-// First returns the first n meters as a dataset of their own.
+// First returns a dataset of the first n meters.
 func (d *Dataset) First(n int) (*Dataset, error) {
 	return d.only(func(i int) bool { return i < n })
 }
 
-// Part returns part k of n as a dataset of its own, counted from 1: every n-th meter.
+// Part returns a dataset of every n-th meter, starting with the k-th, counted from 1.
 func (d *Dataset) Part(k, n int) (*Dataset, error) {
 	if k < 1 || k > n {
-		return nil, fmt.Errorf("part %d of %d is none", k, n)
+		return nil, fmt.Errorf("part %d of %d does not exist; parts are counted from 1", k, n)
 	}
 	return d.only(func(i int) bool { return i%n == k-1 })
 }
@@ -152,7 +150,7 @@ func (d *Dataset) only(which func(i int) bool) (*Dataset, error) {
 		}
 	}
 	part := *d
-	part.file = nil // the meters' loads still lie there
+	part.file = nil // the meters' loads still refer to the mapped file
 	return NewDataset(part, meters)
 }
 
@@ -165,8 +163,8 @@ func (d *Dataset) Time(start int64, i int) time.Time {
 	return time.Unix(start+int64(i)*d.Seconds(), 0).In(d.Clock)
 }
 
-// Span returns the first and the last step's end over all meters, in Unix seconds;
-// both 0 if there is no reading.
+// Span returns the start of the first step and the end of the last step of all meters, in
+// Unix seconds. Both are 0 if there are no readings.
 func (d *Dataset) Span() (from, to int64) {
 	if d.file != nil {
 		return d.file.span()
@@ -188,14 +186,13 @@ func (d *Dataset) Span() (from, to int64) {
 	return from, to
 }
 
-// Missing says whether a value is missing.
+// Missing reports whether a value is missing.
 func Missing(v float32) bool { return v != v }
 
-// StandardTime returns a zone's offset without daylight saving as a clock: for
-// labels that run on through the year.
+// StandardTime returns a clock with the zone's standard offset and no daylight saving.
 func StandardTime(zone *time.Location) *time.Location {
-	// The smaller of the offsets in January and July is the standard one, in both
-	// hemispheres and wherever daylight saving moves clocks forward.
+	// Daylight saving puts clocks forward, so the smaller of the offsets in January and July
+	// is the standard one, in both hemispheres.
 	_, january := time.Date(2018, 1, 1, 0, 0, 0, 0, zone).Zone()
 	_, july := time.Date(2018, 7, 1, 0, 0, 0, 0, zone).Zone()
 	return time.FixedZone(zone.String()+" standard time", min(january, july))

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Layout says what an example is made of: the inputs of lookback steps, and the
-// load of targets steps, the first of them horizon steps after the last input.
+// Layout describes an example: its inputs at Lookback consecutive steps, and its targets,
+// the load at Targets steps, the first of them Horizon steps after the last input.
 type Layout struct {
 	Lookback int
 	Horizon  int
@@ -19,21 +19,20 @@ type Layout struct {
 	Inputs   []Input
 }
 
-// Input is one number of every step of a window.
+// Input is one feature of every step of a window.
 type Input struct {
-	// Name is load, a column of the calendar (time_of_day, hour, day_of_week,
-	// day_of_month, day_of_year, week_of_year), of the weather, or a static value.
+	// Name is load, a calendar feature (time_of_day, hour, day_of_week, day_of_month,
+	// day_of_year, week_of_year), a weather column, or a static value.
 	Name string
-	// AtTarget takes the value horizon steps later, at the time that the step is
-	// to forecast: for what is known ahead, such as the calendar.
+	// AtTarget takes the value Horizon steps later, at the target time, for features that
+	// are known in advance, such as the calendar.
 	AtTarget bool
-	// Days takes the value at the same clock time that many days before the
-	// target. Of load only: it must be known by then.
+	// Days takes the value at the same clock time that many days before the target. It is
+	// allowed only for load, and the value must be known when the forecast is made.
 	Days int
 }
 
-// ParseInput reads an input as it is written in a plan: NAME, NAME@target, or
-// load@target-24h.
+// ParseInput parses an input in the syntax of plans: NAME, NAME@target or load@target-24h.
 func ParseInput(s string) (Input, error) {
 	name, at, targeted := strings.Cut(s, "@")
 	in := Input{Name: strings.TrimSpace(name), AtTarget: targeted}
@@ -45,26 +44,26 @@ func ParseInput(s string) (Input, error) {
 	}
 	lag, ok := strings.CutPrefix(strings.TrimSpace(at), "target")
 	if !ok {
-		return in, fmt.Errorf("input %q: behind @ comes target, or target-24h", s)
+		return in, fmt.Errorf("input %q: after @ write target, or a lag such as target-24h", s)
 	}
 	if lag == "" {
 		if in.Name == "load" {
-			return in, fmt.Errorf("input %q is what is to be forecast; a day before it would be load@target-24h", s)
+			return in, fmt.Errorf("input %q is the value to forecast; for the value a day earlier write load@target-24h", s)
 		}
 		return in, nil
 	}
 	hours, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(lag, "-"), "h"))
 	if err != nil || !strings.HasPrefix(lag, "-") || !strings.HasSuffix(lag, "h") || hours <= 0 || hours%24 != 0 {
-		return in, fmt.Errorf("input %q: the lag is whole days in hours, such as -24h or -168h", s)
+		return in, fmt.Errorf("input %q: the lag must be whole days in hours, such as -24h or -168h", s)
 	}
 	if in.Name != "load" {
-		return in, fmt.Errorf("input %q: only load has a lag", s)
+		return in, fmt.Errorf("input %q: only load can have a lag", s)
 	}
 	in.Days = hours / 24
 	return in, nil
 }
 
-// String writes the input as ParseInput reads it.
+// String returns the input in the syntax of ParseInput.
 func (in Input) String() string {
 	switch {
 	case in.Days > 0:
@@ -84,13 +83,13 @@ func (l Layout) validate(d *Dataset) error {
 	}
 	for _, in := range l.Inputs {
 		if in.Days > 0 && in.Days*d.StepsPerDay() < l.Horizon {
-			return fmt.Errorf("input %s is not known %d steps ahead", in, l.Horizon)
+			return fmt.Errorf("input %s is not known yet when forecasting %d steps ahead", in, l.Horizon)
 		}
 	}
 	return nil
 }
 
-// Part is a stretch of time.
+// Part is a period of a meter's span.
 type Part int
 
 // The parts of a split. All covers the whole span.
@@ -101,18 +100,19 @@ const (
 	All
 )
 
-// Split cuts a meter's span along time: the first part trains, the next validates,
-// the rest tests.
+// Split divides a meter's span in time: the first part is for training, the next for
+// validation, the rest for testing.
 type Split struct {
 	Train, Validation float64 // shares of the steps
 }
 
-// DefaultSplit is that of bose2023 and bose2024.
+// DefaultSplit is the split of bose2023 and bose2024.
 var DefaultSplit = Split{Train: 0.8, Validation: 0.1}
 
-// cuts returns the steps at which a span of n is cut.
+// cuts returns the first step after the training part, and after the validation part, of n
+// steps.
 func (s Split) cuts(n int) (train, validation int) {
-	// The sum of two shares such as 0.8 and 0.1 must not lose a step to rounding.
+	// Rounding a sum of shares such as 0.8 + 0.1 must not lose a step.
 	const slack = 1e-9
 	train = int(s.Train*float64(n) + slack)
 	return train, int((s.Train+s.Validation)*float64(n) + slack)
@@ -121,10 +121,10 @@ func (s Split) cuts(n int) (train, validation int) {
 // Range is the smallest and the largest value of an input.
 type Range struct{ Low, High float32 }
 
-// Ranges are those of the inputs of a layout, by name.
+// Ranges maps the names of inputs to their ranges.
 type Ranges map[string]Range
 
-// Merge widens the ranges to those of another meter, for a fleet's scaling.
+// Merge widens the ranges to include those of another meter, to scale a fleet uniformly.
 func (r Ranges) Merge(other Ranges) {
 	for name, o := range other {
 		if mine, ok := r[name]; ok {
@@ -134,7 +134,7 @@ func (r Ranges) Merge(other Ranges) {
 	}
 }
 
-// Framer makes windows of a dataset's meters. It is safe for concurrent use.
+// Framer makes the windows of a dataset's meters. It is safe for concurrent use.
 type Framer struct {
 	d        *Dataset
 	layout   Layout
@@ -143,13 +143,13 @@ type Framer struct {
 	shared   map[string]*sharedColumn
 }
 
-// NewFramer checks a layout against a dataset.
+// NewFramer returns a framer, or an error if the dataset lacks an input of the layout.
 func NewFramer(d *Dataset, l Layout, s Split) (*Framer, error) {
 	if err := l.validate(d); err != nil {
 		return nil, err
 	}
 	if !(s.Train > 0 && s.Validation >= 0 && s.Train+s.Validation <= 1) {
-		return nil, fmt.Errorf("a split of %g for training and %g for validation is none", s.Train, s.Validation)
+		return nil, fmt.Errorf("a split of %g for training and %g for validation is not possible; want a training share above 0 and a sum of at most 1", s.Train, s.Validation)
 	}
 	f := &Framer{d: d, layout: l, split: s, calendar: newCalendar(d, l.Horizon+l.Targets), shared: map[string]*sharedColumn{}}
 	for name, c := range f.calendar.columns {
@@ -168,31 +168,31 @@ func NewFramer(d *Dataset, l Layout, s Split) (*Framer, error) {
 	return f, nil
 }
 
-// names returns the inputs that the dataset has.
+// names returns the names of the inputs that the dataset has.
 func (f *Framer) names() []string {
 	return slices.Concat([]string{"load"}, calendarNames, f.d.Weather.Names, f.d.StaticNames)
 }
 
-// Known says whether the dataset has an input.
+// Known reports whether the dataset has an input.
 func (f *Framer) Known(name string) bool { return slices.Contains(f.names(), name) }
 
-// Layout returns what the windows are made of.
+// Layout returns the layout of the windows.
 func (f *Framer) Layout() Layout { return f.layout }
 
-// column is where an input comes from. Its value at step i of the meter is
-// data[i+offset]; or data[via[i+offset]-back] where a lag leads through the clock.
+// column is the source of an input. Its value at step i of the meter is data[i+offset], or
+// data[via[i+offset]-back] if it has a lag.
 type column struct {
 	data   []float32
 	offset int
-	shared *sharedColumn // whose data it is, if not the meter's
+	shared *sharedColumn // the owner of data, or nil if it is the meter's
 	lag    *lag
 	back   int
-	fixed  float32 // if data is nil
+	fixed  float32 // the value if data is nil
 	low    float32
 	scale  float32
 }
 
-// at returns the value at a step, NaN if there is none.
+// at returns the value at a step, or NaN if there is none.
 func (c *column) at(i int) float32 {
 	if c.data == nil {
 		return c.fixed
@@ -210,8 +210,8 @@ func (c *column) at(i int) float32 {
 	return c.data[i]
 }
 
-// over returns the range of the values at the first n steps. It is for columns that
-// do not lead through the clock.
+// over returns the range of the values at the first n steps. It must not be called for
+// columns with a lag.
 func (c *column) over(n int) Range {
 	from, to := max(c.offset, 0), min(n+c.offset, len(c.data))
 	switch {
@@ -225,7 +225,7 @@ func (c *column) over(n int) Range {
 	return nowhere.over(c.data[from:to])
 }
 
-// column finds an input of a meter, unscaled.
+// column returns the unscaled source of an input of a meter.
 func (f *Framer) column(m Meter, in Input) column {
 	steps := func(start int64) int { return int((m.Start - start) / f.d.Seconds()) }
 	ahead := 0
@@ -250,15 +250,15 @@ func (f *Framer) column(m Meter, in Input) column {
 // Time returns the start of a step of a meter, on the dataset's clock.
 func (f *Framer) Time(m Meter, step int) time.Time { return f.d.Time(m.Start, step) }
 
-// Train returns how many steps of a meter the training part has.
+// Train returns the number of steps in a meter's training part.
 func (f *Framer) Train(m Meter) int {
 	train, _ := f.split.cuts(len(m.Load))
 	return train
 }
 
-// Lag returns the step of a meter at the same clock time as another, days earlier.
-// Both may lie outside the series; a step up to horizon and targets beyond its end
-// is still on the calendar.
+// Lag returns the step of a meter at the same clock time as the given step, but days
+// earlier. Both may be outside the series: the calendar extends Horizon and Targets steps
+// beyond its end.
 func (f *Framer) Lag(m Meter, step, days int) int {
 	lag := f.calendar.lag(days)
 	if lag == nil {
@@ -271,13 +271,13 @@ func (f *Framer) Lag(m Meter, step, days int) int {
 	return -1
 }
 
-// Value returns an input of a meter at a step, unscaled; NaN if it is missing.
+// Value returns the unscaled input of a meter at a step, or NaN if it is missing.
 func (f *Framer) Value(m Meter, name string, step int) float32 {
 	c := f.column(m, Input{Name: name})
 	return c.at(step)
 }
 
-// Ranges returns the ranges of a meter's inputs over the training part.
+// Ranges returns the ranges of a meter's inputs in the training part.
 func (f *Framer) Ranges(m Meter) Ranges {
 	r := make(Ranges, 1+len(f.layout.Inputs))
 	train := f.Train(m)
@@ -297,19 +297,19 @@ func (f *Framer) Ranges(m Meter) Ranges {
 	return r
 }
 
-// Windows are a meter's examples: those whose inputs and targets are all present.
-// They are found by index and gathered where they are needed; none is kept.
+// Windows are a meter's examples: those with complete inputs and targets. Only their
+// positions are stored; Gather copies the values when they are needed.
 type Windows struct {
 	frame   *Framer
 	columns []column
 	target  column
-	runs    []run // of all examples
+	runs    []run // all examples
 	parts   [4]part
 }
 
-// Windows finds a meter's examples. Ranges scale every input, and the targets, to
-// between 0 and 1 over the training part; what is constant becomes 0. Without
-// ranges nothing is scaled.
+// Windows finds a meter's examples. Ranges scale every input and the targets so that the
+// ranges become 0 to 1. Inputs with an empty range become 0. If ranges is nil, nothing is
+// scaled.
 func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
 	w := &Windows{frame: f, columns: make([]column, 0, len(f.layout.Inputs)), target: column{data: m.Load, scale: 1}}
 	scale := func(c *column, name string) {
@@ -335,13 +335,13 @@ func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
 	return w
 }
 
-// Frame returns what made the windows.
+// Frame returns the framer that made the windows.
 func (w *Windows) Frame() *Framer { return w.frame }
 
-// Len returns how many examples a part has.
+// Len returns the number of examples in a part.
 func (w *Windows) Len(p Part) int { return int(w.parts[p].n) }
 
-// At returns the last input's step of example number k of a part, in order of time.
+// At returns the step of the last input of example k of a part, in chronological order.
 func (w *Windows) At(p Part, k int) int {
 	if k < 0 || k >= w.Len(p) {
 		panic(fmt.Sprintf("series: example %d of %d", k, w.Len(p)))
@@ -351,8 +351,8 @@ func (w *Windows) At(p Part, k int) int {
 	return int(r.first) + k - int(r.before)
 }
 
-// Each calls f with the last input's step of every example of a part, in order of
-// time.
+// Each calls f with the step of the last input of every example of a part, in
+// chronological order.
 func (w *Windows) Each(p Part, f func(last int) error) error {
 	k := int(w.parts[p].first)
 	end := k + w.Len(p)
@@ -370,9 +370,8 @@ func (w *Windows) Each(p Part, f func(last int) error) error {
 	return nil
 }
 
-// Gather writes the inputs of the examples whose last inputs' steps are given into
-// x, row-major by example, step and input, and their targets into y. It allocates
-// nothing.
+// Gather writes the inputs of examples to x, row-major by example, step and input, and their
+// targets to y. Lasts are the steps of the examples' last inputs. It does not allocate.
 func (w *Windows) Gather(x, y []float32, lasts []int) {
 	width, lookback := len(w.columns), w.frame.layout.Lookback
 	size := width * lookback
@@ -405,9 +404,9 @@ func (w *Windows) Gather(x, y []float32, lasts []int) {
 	w.gatherTargets(y, lasts)
 }
 
-// GatherColumns writes the inputs of examples as columns of x, one beside the other: a
-// row for each step and input, stride floats apart. Targets go into y as Gather
-// writes them. It allocates nothing.
+// GatherColumns writes the inputs of examples to x, one column per example: a row for each
+// step and input, with rows stride floats apart. It writes targets to y as Gather does. It
+// does not allocate.
 func (w *Windows) GatherColumns(x []float32, stride int, y []float32, lasts []int) {
 	lookback := w.frame.layout.Lookback
 	for f := range w.columns {
@@ -446,7 +445,7 @@ func (w *Windows) gatherTargets(y []float32, lasts []int) {
 	}
 }
 
-// Unscale turns a scaled forecast back into kW.
+// Unscale converts a scaled forecast to kW.
 func (w *Windows) Unscale(v float32) float32 {
 	if w.target.scale == 0 {
 		return w.target.low

@@ -255,7 +255,7 @@ func TestRefused(t *testing.T) {
 		{"algorithm: fedavg\nmodel: {quantiles: [0.5]}", "model.quantiles is not a setting of model.loss mse; it has name"},
 		{"algorithm: fedavg\nmodel: {loss: pinball, quantiles: [0.5, 0.1]}", "model.quantiles: "},
 		{"algorithm: fedavg\nmodel: {inputs: [load, load]}", "model.inputs: load is there twice"},
-		{"algorithm: fedavg\nmodel: {inputs: [load@target]}", "is what is to be forecast"},
+		{"algorithm: fedavg\nmodel: {inputs: [load@target]}", "is the value to forecast"},
 		{"algorithm: fedavg\nmodel: {split: {train: 0.9}}", "model.split: 0.9 and 0.1 leave nothing to test on"},
 		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {every: 5}", "evaluate.every is 5, but model.split has no validation part"},
 		{"algorithm: fedavg\nmodel: {name: bose2025}", `model.name is "bose2025"; with fedavg it is bose2023, bose2024 or fekri2023`},

@@ -90,7 +90,7 @@ func (s *Set) Proximal(g, w, w0 []float32, mu float32) {
 	proximalPortable(g[v:], w[v:], w0[v:], mu)
 }
 
-// AdamStep are the constants of one step of Adam or AMSGrad.
+// AdamStep contains the constants of one step of Adam or AMSGrad.
 type AdamStep struct {
 	Rate         float64 // learning rate
 	Beta1, Beta2 float64
@@ -98,7 +98,7 @@ type AdamStep struct {
 	Step         int // 1 for the first step: the exponent k of the bias corrections
 }
 
-// coefficients are an AdamStep as the loops take it.
+// coefficients is an AdamStep in the form that the loops use.
 type coefficients struct {
 	beta1, gain1, beta2, gain2, rate, unbias, eps float32
 }
@@ -149,7 +149,7 @@ func (s *Set) AMSGrad(w, g, m, v, vmax []float32, at AdamStep) {
 	amsgradPortable(w[k:], g[k:], m[k:], v[k:], vmax[k:], c)
 }
 
-// checkLen panics unless every slice holds n floats.
+// checkLen panics unless every slice has at least n floats.
 func checkLen(n int, slices ...[]float32) {
 	for _, x := range slices {
 		if len(x) < n {

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// guarded returns n floats that end where a page begins that can neither be read
-// nor written: a loop that runs over its end crashes the test.
+// guarded returns n floats that end at a page without access rights, so that a loop which
+// runs past the end crashes the test.
 func guarded(t testing.TB, n int) []float32 {
 	t.Helper()
 	if n == 0 {

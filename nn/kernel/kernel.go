@@ -1,22 +1,20 @@
-// Package kernel holds the few loops in which training spends its time, in
-// assembly for AVX-512, AVX2+FMA and NEON, each with a portable twin in Go.
+// Package kernel contains the loops in which training spends most of its time, in assembly
+// for AVX-512, AVX2+FMA and NEON, each with a portable version in Go.
 //
-// A [Set] is one implementation of all of them. [Default] returns the best one
-// that the CPU has, or the one that LOADSTAR_KERNEL names; [Available] returns
-// them all, fastest first.
+// A [Set] is one implementation of all loops. [Default] returns the fastest set that the
+// CPU supports, or the one that LOADSTAR_KERNEL names. [Available] returns all supported
+// sets, fastest first.
 //
-// Matrices are row-major slices of float32 with a row stride. The engine above
-// keeps a batch innermost, so one row holds one feature of every example and
-// every elementwise loop runs over contiguous memory. Loops accept any size, and
-// are fastest where rows are a multiple of [Lanes].
+// Matrices are row-major slices of float32 with a row stride. Package nn keeps the batch
+// innermost: a row contains one feature of every example, so every elementwise loop runs
+// over contiguous memory. Loops accept any size, and are fastest if rows are a multiple of
+// [Lanes].
 //
-// A Set is immutable and safe for concurrent use. Methods panic if a slice is
-// shorter than the sizes they are given, and never touch memory beyond those
-// sizes. What is written must not overlap what is read, unless it is the same
-// argument. NaN and infinity in data and gradients are carried through, not
-// trapped: finding them is the caller's task. Results of different sets agree
-// within rounding; the same call on the same set and architecture gives the same
-// bits every time.
+// A Set is immutable and safe for concurrent use. Methods panic if a slice is shorter than
+// the given sizes require, and never access memory beyond those sizes. Outputs must not
+// overlap inputs unless they are the same argument. NaN and infinity propagate to the
+// results; the caller must check for them. Results of different sets agree within rounding.
+// The same call on the same set and architecture always gives the same bits.
 package kernel
 
 import (
@@ -29,10 +27,10 @@ import (
 
 //go:generate go -C gen run . -dir ..
 
-// Env names the environment variable that forces a kernel set.
+// Env is the environment variable that selects a kernel set.
 const Env = "LOADSTAR_KERNEL"
 
-// Lanes is the row length, in floats, of which a multiple suits every set.
+// Lanes is a row length in floats whose multiples are efficient for every set.
 const Lanes = 16
 
 // Set is one implementation of the hot loops.
@@ -51,8 +49,8 @@ var portable = &Set{name: "portable"}
 
 var available = sync.OnceValue(func() []*Set { return append(native(), portable) })
 
-// Available returns the sets that this CPU can run, fastest first; the portable
-// one is always the last.
+// Available returns the sets that this CPU supports, fastest first. The portable set is
+// always the last.
 func Available() []*Set { return slices.Clone(available()) }
 
 // Select returns the set with the given name, or the fastest if name is empty.
@@ -67,13 +65,13 @@ func Select(name string) (*Set, error) {
 		for i, s := range sets {
 			names[i] = s.name
 		}
-		return nil, fmt.Errorf("kernel set %q is not available on this CPU (it has %s)", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("kernel set %q is not available on this CPU; choose one of %s", name, strings.Join(names, ", "))
 	}
 	return sets[i], nil
 }
 
-// Default returns the set that the environment variable [Env] names, or the
-// fastest that the CPU has. It decides once.
+// Default returns the set that the environment variable [Env] names, or the fastest set
+// that the CPU supports. The choice is made once.
 func Default() (*Set, error) { return defaultSet() }
 
 var defaultSet = sync.OnceValues(func() (*Set, error) {
@@ -84,9 +82,9 @@ var defaultSet = sync.OnceValues(func() (*Set, error) {
 	return s, nil
 })
 
-// FMAPeak runs n rounds of the densest independent multiply-adds that the set
-// can express, on registers alone, and returns the number of floating-point
-// operations done: divided by the time it took, the core's peak.
+// FMAPeak runs n rounds of independent fused multiply-adds on registers, and returns the
+// number of floating-point operations. Divided by the elapsed time, that is the core's peak
+// performance.
 func (s *Set) FMAPeak(n int) (flops int) {
 	if n <= 0 {
 		return 0
@@ -98,12 +96,12 @@ func (s *Set) FMAPeak(n int) (flops int) {
 	return n * s.asm.peakFlops
 }
 
-// loops is what an instruction set provides. Strides are in bytes, counts in
+// loops are the assembly functions of an instruction set. Strides are in bytes, counts in
 // floats.
 type loops struct {
 	lanes int
-	// tailless says that elementwise loops take whole vectors only, and the
-	// portable twin does the rest.
+	// tailless means that elementwise loops process only whole vectors, and the portable
+	// version processes the rest.
 	tailless bool
 
 	mul     tiles[mulTile]
@@ -123,10 +121,11 @@ type loops struct {
 	amsgrad       func(w, grad, m, v, vmax *float32, beta1, gain1, beta2, gain2, rate, unbias, eps float32, n uintptr)
 
 	fmaPeak   func(n uintptr)
-	peakFlops int // in one round of fmaPeak
+	peakFlops int // per round of fmaPeak
 }
 
-// vectors returns how many of n floats the elementwise loops in assembly take.
+// vectors returns the number of floats, of n, that the elementwise loops in assembly
+// process.
 func (l *loops) vectors(n int) int {
 	switch {
 	case l.lanes == 0:
@@ -137,11 +136,11 @@ func (l *loops) vectors(n int) int {
 	return n
 }
 
-// mulTile computes a tile of C = start + A·B: as many rows of A as the tile has,
-// by as many vectors of B's rows as it has. The start is bias, one value per row
-// of C, if that is not nil, else C itself if accumulate is not 0, else zero. It
-// does so for blocks tiles one below the other. k and blocks are at least 1; lanes
-// is for tail tiles, how much of their vector is there.
+// mulTile computes a tile of C = start + A·B, from a fixed number of rows of A and a fixed
+// number of vectors of B's rows. The start is bias, one value per row of C, if it is not
+// nil; otherwise C itself if accumulate is not 0; otherwise zero. It repeats this for
+// blocks tiles, one below the other. k and blocks are at least 1. lanes applies to tail
+// tiles: the number of valid floats in their vector.
 type mulTile func(c *float32, ldc uintptr, a *float32, rs, cs uintptr, b *float32, ldb, k uintptr, bias *float32, accumulate, blocks, lanes uintptr)
 
 // dotTile computes a tile of C = start + Σ A·Bᵀ over segs segments, aseg and bseg
@@ -149,5 +148,5 @@ type mulTile func(c *float32, ldc uintptr, a *float32, rs, cs uintptr, b *float3
 // are at least 1.
 type dotTile func(c *float32, ldc uintptr, a *float32, lda, aseg uintptr, b *float32, ldb, bseg, k, segs, accumulate, blocks uintptr)
 
-// tiles holds, for each number of columns, the tiles of 1, 2, ... rows.
+// tiles contains, for each number of columns, the tiles with 1, 2, ... rows.
 type tiles[F any] [][]F

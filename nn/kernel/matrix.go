@@ -2,29 +2,29 @@ package kernel
 
 import "fmt"
 
-// Start says what a product is added to.
+// Start is the initial value to which a product is added.
 type Start struct {
 	bias       []float32
 	accumulate bool
 }
 
-// Zero starts a product from nothing: the destination is overwritten.
+// Zero starts a product at zero: the destination is overwritten.
 func Zero() Start { return Start{} }
 
-// Accumulate adds a product to what the destination holds.
+// Accumulate adds a product to the destination.
 func Accumulate() Start { return Start{accumulate: true} }
 
-// Bias starts row i of a product from b[i].
+// Bias starts row i of a product at b[i].
 func Bias(b []float32) Start { return Start{bias: b} }
 
-// mulDepth is how many rows of B are multiplied before the next rows of A are
-// taken up, so that they stay in a 32 KB first-level cache with AVX-512's
-// 64-column panels (24 KB).
+// mulDepth is the number of rows of B that are multiplied by all rows of A before the next
+// rows of B. With AVX-512's 64-column panels they take 24 KB and stay in a 32 KB
+// first-level cache.
 const mulDepth = 96
 
 // MatMul computes C = start + A·B, with C of m×n, A of m×k and B of k×n. Element
-// (i, l) of A is a[i*rs+l*cs], so (rs, cs) = (lda, 1) multiplies by A as it is
-// stored and (1, lda) by its transpose.
+// (i, l) of A is a[i*rs+l*cs], so (rs, cs) = (lda, 1) multiplies by A as stored, and
+// (1, lda) by its transpose.
 func (s *Set) MatMul(m, n, k int, a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc int, start Start) {
 	if m <= 0 || n <= 0 {
 		return
@@ -80,7 +80,8 @@ func (s *Set) mulPanels(m, n, k int, a []float32, rs, cs int, b []float32, ldb i
 	}
 }
 
-// matVec multiplies by a single column: the rows of A are read as they lie.
+// matVec multiplies by a single column. It computes dot products with the rows of A, which
+// are contiguous.
 func (s *Set) matVec(m, k int, a []float32, lda int, x, y []float32, start Start) {
 	if start.bias != nil {
 		copy(y[:m], start.bias)
@@ -124,7 +125,7 @@ func (s *Set) MatMulT(m, n, k, segs int, a []float32, lda, aseg int, b []float32
 	}
 }
 
-// dotCols returns the width of the widest tile of rows rows for n columns.
+// dotCols returns the width of the widest tile with the given number of rows for n columns.
 func (s *Set) dotCols(n, rows int) int {
 	for cols := min(n, len(s.asm.dot)-1); cols > 1; cols-- {
 		if rows <= len(s.asm.dot[cols]) {
@@ -134,11 +135,11 @@ func (s *Set) dotCols(n, rows int) int {
 	return 1
 }
 
-// split cuts m rows into tiles of at most limit rows and nearly equal height. It
-// returns the height of the first ones and how many of that height there are.
+// split divides m rows into tiles of nearly equal height, at most limit rows each. It
+// returns the height of the first tiles, and the number of tiles with that height.
 func split(m, limit int) (rows, blocks int) {
 	if m <= limit {
-		return m, 1 // spares two divisions
+		return m, 1 // avoids two divisions
 	}
 	tiles := (m + limit - 1) / limit
 	rows = (m + tiles - 1) / tiles
@@ -147,8 +148,8 @@ func split(m, limit int) (rows, blocks int) {
 
 func bytes(floats int) uintptr { return uintptr(floats) * 4 }
 
-// Transpose writes the transposition of src, rows×cols with row stride lds, into
-// dst with row stride ldd.
+// Transpose writes the transpose of src, rows×cols with row stride lds, to dst with row
+// stride ldd.
 func (s *Set) Transpose(rows, cols int, src []float32, lds int, dst []float32, ldd int) {
 	if rows <= 0 || cols <= 0 {
 		return
@@ -159,7 +160,7 @@ func (s *Set) Transpose(rows, cols int, src []float32, lds int, dst []float32, l
 		transposePortable(rows, cols, src, lds, dst, ldd)
 		return
 	}
-	// Where 8 does not divide a size, the last block overlaps the one before.
+	// If 8 does not divide a size, the last block overlaps the previous one.
 	block := func(i, j, blocks int) {
 		s.asm.transpose(&dst[j*ldd+i], bytes(ldd), &src[i*lds+j], bytes(lds), uintptr(blocks))
 	}
@@ -172,7 +173,7 @@ func (s *Set) Transpose(rows, cols int, src []float32, lds int, dst []float32, l
 	}
 }
 
-// checkMatrix panics unless x holds element (rows-1, cols-1).
+// checkMatrix panics unless x contains element (rows-1, cols-1).
 func checkMatrix(name string, x []float32, rows, cols, rs, cs int) {
 	if rs < 0 || cs < 0 || (rows-1)*rs+(cols-1)*cs >= len(x) {
 		panic(fmt.Sprintf("kernel: %s holds %d floats, too few for %d×%d with strides %d and %d", name, len(x), rows, cols, rs, cs))

@@ -2,7 +2,7 @@ package kernel
 
 import "golang.org/x/sys/cpu"
 
-// native returns the sets in assembly that this CPU runs, fastest first.
+// native returns the assembly sets that this CPU supports, fastest first.
 func native() []*Set {
 	var sets []*Set
 	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasBMI2 {

@@ -1,5 +1,4 @@
 package kernel
 
-// native returns the sets in assembly that this CPU runs, fastest first. NEON
-// is part of every arm64.
+// native returns the assembly sets that this CPU supports. Every arm64 CPU has NEON.
 func native() []*Set { return []*Set{{name: "neon", asm: neonLoops}} }

@@ -2,5 +2,5 @@
 
 package kernel
 
-// native returns no set: the portable one is all there is here.
+// native returns no sets: this architecture has only the portable one.
 func native() []*Set { return nil }

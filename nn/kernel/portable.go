@@ -2,9 +2,8 @@ package kernel
 
 import "math"
 
-// The portable twins: what every set in assembly is tested against, and what
-// runs where there is none. They follow the same formulas, so that only
-// rounding differs.
+// The portable versions of the loops. The sets in assembly are tested against them, and
+// they run on CPUs without such a set. They use the same formulas, so only rounding differs.
 
 func mulPortable(m, n, k int, a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc int, start Start) {
 	for i := range m {
@@ -149,7 +148,7 @@ func gatesBackwardPortable(zi, zf, zg, zo, cprev, tc, dh, dc []float32) {
 	}
 }
 
-// preluForwardPortable and preluBackwardPortable do the columns from first on.
+// preluForwardPortable and preluBackwardPortable process the columns from first on.
 func preluForwardPortable(y, x, slope []float32, first, n int) {
 	for r, a := range slope {
 		for j := r*n + first; j < (r+1)*n; j++ {
@@ -207,8 +206,7 @@ func amsgradPortable(w, g, m, v, vmax []float32, c coefficients) {
 
 func sqrt(x float32) float32 { return float32(math.Sqrt(float64(x))) }
 
-// The constants of the exponential are those of gen/loops.go, where they are
-// explained.
+// The constants of the exponential are the same as in gen/loops.go, which explains them.
 const (
 	log2e      = 1.4426950408889634
 	roundMagic = 12582912
@@ -257,7 +255,7 @@ func peakPortable(n int) (flops int) {
 		h = h*x + x
 	}
 	if a+b+c+d+e+f+g+h < 0 {
-		return 0 // never; but the compiler may not drop the loop
+		return 0 // never happens, but keeps the compiler from removing the loop
 	}
 	return n * 16
 }

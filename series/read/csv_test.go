@@ -91,7 +91,7 @@ func TestCSVErrors(t *testing.T) {
 		{"two load columns", "meter_id,timestamp,load_kw,load_kw\na,2020-01-01 00:00,1,2\n", []string{"two columns are named load_kw"}},
 		{"many columns", strings.Repeat("x,", 50) + "y\n", []string{"and 31 more"}},
 		{"a far date", head + "a,1971-01-01 00:00,1\na,2199-01-01 00:00,1\n", nil}, // 2 M hours: allowed
-		{"wrong interval", head + "a,2020-01-01 00:00,1\na,2020-01-01 00:15,1\na,2020-01-01 00:30,1\na,2020-01-01 00:45,1\n", []string{"not whole intervals of 1h0m0s apart", "is the interval right?"}},
+		{"wrong interval", head + "a,2020-01-01 00:00,1\na,2020-01-01 00:15,1\na,2020-01-01 00:30,1\na,2020-01-01 00:45,1\n", []string{"not a whole number of intervals of 1h0m0s apart", "check the interval"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := openText(t, describe(t), c.text)

@@ -2,28 +2,22 @@ package main
 
 import (
 	"fmt"
-	"math"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/mmcloughlin/avo/gotypes"
 	"github.com/mmcloughlin/avo/ir"
 	"github.com/mmcloughlin/avo/printer"
 )
 
-// neonLanes is the number of floats in a vector register.
-const neonLanes = 4
-
-// neon writes the loops for arm64, as text for Go's assembler. Of avo, which
-// knows the instructions of x86 only, it takes what is the same for every
-// architecture: the layout of arguments and the stubs.
+// neon generates the loops for arm64 as text for Go's assembler. avo supports only x86
+// instructions, so neon uses only its architecture-independent parts: the layout of
+// arguments and the stubs.
 type neon struct {
 	file *ir.File // the functions' names, signatures and comments
 	fn   *ir.Function
 	text strings.Builder
-	// The registers that the function has not taken.
+	// The registers that the current function does not use yet.
 	freeGP, freeVec registers
 }
 
@@ -45,9 +39,9 @@ func generateARM64(dir string) error {
 	return writeTable(filepath.Join(dir, "table_arm64.go"), []set{s})
 }
 
-// mulShapes takes up to 24 registers for accumulators, so that four FMA units
-// are busy over their latency; the rest hold a row of B and elements of A. A
-// single vector is bound by its one load for each FMA, so 12 rows do.
+// mulShapes uses up to 24 registers for accumulators, so that four FMA units are busy over
+// their latency. The remaining registers contain a row of B and elements of A. A tile of a
+// single vector is limited by its one load per FMA, so 12 rows are enough.
 func (a *neon) mulShapes() []tileShape {
 	var s []tileShape
 	for vecs := 1; vecs <= 4; vecs++ {
@@ -61,182 +55,8 @@ func (a *neon) dotShapes() []tileShape {
 	return append(append(shapes(rows, 1), shapes(rows, 4)...), tileShape{1, 8})
 }
 
-// registers is a set of registers of one kind, a bit for each.
-type registers uint32
-
-const (
-	allVec registers = math.MaxUint32
-	// allGP leaves out R18, the platform's, R27, the assembler's, and those that
-	// hold the goroutine, the frame, the return address and the stack.
-	allGP registers = 1<<27 - 1 - 1<<18
-)
-
-func (r *registers) take() int {
-	if *r == 0 {
-		panic("out of registers")
-	}
-	i := bits.TrailingZeros32(uint32(*r))
-	*r &^= 1 << i
-	return i
-}
-
-// gp is a general register.
-type gp int
-
-func (r gp) String() string { return fmt.Sprintf("R%d", int(r)) }
-
-// vec is a vector register: written as a vector of floats unless a method says
-// otherwise.
-type vec int
-
-func (v vec) String() string { return fmt.Sprintf("V%d.S4", int(v)) }
-
-// bits is v as the operand of an instruction that sees no floats.
-func (v vec) bits() string { return fmt.Sprintf("V%d.B16", int(v)) }
-
-// low is v as the operand of an instruction that reads or writes only its first
-// lanes; one that writes them clears the others.
-func (v vec) low() string { return fmt.Sprintf("F%d", int(v)) }
-
-// vecs is a list of consecutive registers, which one instruction can load or
-// store.
-type vecs []vec
-
-func (v vecs) String() string {
-	names := make([]string, len(v))
-	for i := range v {
-		names[i] = v[i].String()
-	}
-	return "[" + strings.Join(names, ", ") + "]"
-}
-
-// encoding is an instruction that Go's assembler does not know: its code with
-// all registers 0, and how Arm writes it, the destination first.
-type encoding struct {
-	code   uint32
-	syntax string
-}
-
-var (
-	fadd  = encoding{0x4e20d400, "fadd v%d.4s, v%d.4s, v%d.4s"}
-	fsub  = encoding{0x4ea0d400, "fsub v%d.4s, v%d.4s, v%d.4s"}
-	fmul  = encoding{0x6e20dc00, "fmul v%d.4s, v%d.4s, v%d.4s"}
-	fdiv  = encoding{0x6e20fc00, "fdiv v%d.4s, v%d.4s, v%d.4s"}
-	fmax  = encoding{0x4e20f400, "fmax v%d.4s, v%d.4s, v%d.4s"}
-	fmin  = encoding{0x4ea0f400, "fmin v%d.4s, v%d.4s, v%d.4s"}
-	fsqrt = encoding{0x6ea1f800, "fsqrt v%d.4s, v%d.4s"}
-	// faddp adds neighbouring lanes: of the first source into the lower half of
-	// the destination, of the second into the upper.
-	faddp = encoding{0x6e20d400, "faddp v%d.4s, v%d.4s, v%d.4s"}
-	// fmlaFirst multiplies by the first lane of its last operand.
-	fmlaFirst = encoding{0x4f801000, "fmla v%d.4s, v%d.4s, v%d.s[0]"}
-	// fcmgtZero sets all bits of the lanes that are greater than zero.
-	fcmgtZero = encoding{0x4ea0c800, "fcmgt v%d.4s, v%d.4s, #0.0"}
-)
-
-// lanewise are the operations that a single such instruction does. NaN in either
-// operand makes fmax and fmin return NaN, more than opMax and opMin ask for.
-var lanewise = map[opKind]encoding{
-	opAdd: fadd, opSub: fsub, opMul: fmul, opDiv: fdiv, opMax: fmax, opMin: fmin, opSqrt: fsqrt,
-}
-
-// word writes an instruction that Go's assembler does not know.
-func (a *neon) word(e encoding, dst vec, src ...vec) {
-	code, operands := e.code|uint32(dst), []any{dst}
-	for i, shift := range []int{5, 16}[:len(src)] {
-		code |= uint32(src[i]) << shift
-		operands = append(operands, src[i])
-	}
-	a.op("WORD", fmt.Sprintf("$0x%08x // ", code)+fmt.Sprintf(e.syntax, operands...))
-}
-
-// op writes an instruction in the syntax of Go's assembler, the destination last.
-func (a *neon) op(name string, operands ...any) {
-	text := make([]string, len(operands))
-	for i, o := range operands {
-		text[i] = fmt.Sprint(o)
-	}
-	fmt.Fprintln(&a.text, strings.TrimRight("\t"+name+" "+strings.Join(text, ", "), " "))
-}
-
-func (a *neon) label(name string) { fmt.Fprintf(&a.text, "%s:\n", name) }
-
-// again counts r down and jumps to the label until it is 0.
-func (a *neon) again(r gp, label string) {
-	a.op("SUBS", "$1", r, r)
-	a.op("BNE", label)
-}
-
-// begin starts a function; labels and registers are its own.
-func (a *neon) begin(name, doc, signature string) {
-	sig, err := gotypes.ParseSignature(signature)
-	if err != nil {
-		panic(err)
-	}
-	a.fn = ir.NewFunction("neon" + title(name))
-	a.fn.SetSignature(sig)
-	a.fn.Doc = []string{a.fn.Name + " " + doc + "."}
-	a.fn.AddPragma("noescape")
-	a.file.AddSection(a.fn)
-	a.freeGP, a.freeVec = allGP, allVec
-	fmt.Fprintf(&a.text, "\n// %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", a.fn.Stub(), a.fn.Name, a.fn.ArgumentBytes())
-}
-
-func (a *neon) end() { a.op("RET") }
-
-// param returns the operand of an argument.
-func (a *neon) param(name string) string {
-	p, err := a.fn.Signature.Params().Lookup(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
-	return p.Addr.Asm()
-}
-
-func (a *neon) newGP() gp { return gp(a.freeGP.take()) }
-
-// gp returns an argument in a register.
-func (a *neon) gp(param string) gp {
-	r := a.newGP()
-	a.op("MOVD", a.param(param), r)
-	return r
-}
-
-func (a *neon) copyGP(r gp) gp {
-	c := a.newGP()
-	a.op("MOVD", r, c)
-	return c
-}
-
-func (a *neon) vec() vec { return vec(a.freeVec.take()) }
-
-// vecs returns n registers; they are consecutive unless some have been released.
-func (a *neon) vecs(n int) vecs {
-	v := make(vecs, n)
-	for i := range v {
-		v[i] = a.vec()
-	}
-	return v
-}
-
-// restVecs returns the registers that are left, at most n.
-func (a *neon) restVecs(n int) vecs { return a.vecs(min(n, bits.OnesCount32(uint32(a.freeVec)))) }
-
-func (a *neon) zero(v vec) { a.op("VMOVI", "$0", v.bits()) }
-
-// rowPointers returns the addresses of n rows ld bytes apart, base the first.
-func (a *neon) rowPointers(base, ld gp, n int) []gp {
-	rows := []gp{base}
-	for len(rows) < n {
-		next := a.newGP()
-		a.op("ADD", ld, rows[len(rows)-1], next)
-		rows = append(rows, next)
-	}
-	return rows
-}
-
-// mulTile writes blocks times C[rows][cols·lanes] = start + A·B, one below the
-// other, with A's elements as scalar factors and all of C's in registers.
+// mulTile generates C[rows][cols·lanes] = start + A·B for blocks tiles, one below the
+// other. The elements of A are scalar factors, and all of C is in registers.
 func (a *neon) mulTile(rows, cols int) {
 	a.begin(fmt.Sprintf("mul%dx%d", rows, cols), mulDoc(rows, cols), mulSignature)
 	c, ldc, ldb, blocks := a.gp("c"), a.gp("ldc"), a.gp("ldb"), a.gp("blocks")
@@ -249,7 +69,7 @@ func (a *neon) mulTile(rows, cols int) {
 
 	a.label("block")
 	b, k := a.gp("b"), a.gp("k")
-	// The start: a bias per row, what C holds, or zero.
+	// The start: a bias per row, C itself, or zero.
 	a.op("CBZ", bias, "unbiased")
 	for _, row := range acc {
 		a.op("VLD1R.P", fmt.Sprintf("4(%s)", bias), row[:1])
@@ -279,8 +99,8 @@ func (a *neon) mulTile(rows, cols int) {
 	a.label("next")
 	a.op("VLD1.P", fmt.Sprintf("(%s)(%s)", b, ldb), bv)
 	for i := range acc {
-		// As many elements ahead as there are registers. Multiplying by a lane
-		// spares the broadcast, which on many cores takes a turn of an FMA unit.
+		// Load as many elements ahead as there are registers. Multiplying by a lane avoids
+		// the broadcast, which occupies an FMA unit on many cores.
 		if i%len(av) == 0 {
 			for r := i; r < min(i+len(av), rows); r++ {
 				a.op("FMOVS", fmt.Sprintf("(%s)(%s)", aRow[r], at), av[r-i].low())
@@ -301,9 +121,9 @@ func (a *neon) mulTile(rows, cols int) {
 	a.end()
 }
 
-// dotTile writes blocks times C[rows][cols] = start + A·Bᵀ, side by side, the
-// rows of A and B contiguous: each accumulator holds the partial sums of one
-// element of C.
+// dotTile generates C[rows][cols] = start + A·Bᵀ for blocks tiles side by side. The rows of
+// A and B are contiguous, and each accumulator contains the partial sums of one element of
+// C.
 func (a *neon) dotTile(rows, cols int) {
 	a.begin(fmt.Sprintf("dot%dx%d", rows, cols), dotDoc(rows, cols), dotSignature)
 	acc := make([]vecs, rows)
@@ -325,8 +145,8 @@ func (a *neon) dotTile(rows, cols int) {
 	a.label("segment")
 	aRow := a.rowPointers(a.copyGP(aSegment), lda, rows)
 	bRow := a.rowPointers(a.copyGP(bSegment), ldb, cols)
-	// multiply adds the products of the next few floats of every row. The lanes
-	// that a shorter load clears add zero.
+	// multiply adds the products of the next floats of every row. A shorter load clears the
+	// other lanes, which then add zero.
 	multiply := func(load string, floats int) {
 		next := func(row gp, v vec) { a.op(load, fmt.Sprintf("%d(%s)", 4*floats, row), v.low()) }
 		for i, row := range aRow {
@@ -366,7 +186,7 @@ func (a *neon) dotTile(rows, cols int) {
 	if cols == 1 {
 		move = "FMOVS"
 	}
-	// eachRow goes through the rows of C.
+	// eachRow calls f for the rows of C.
 	at := vectors // no longer needed
 	eachRow := func(f func(sum vec, at string)) {
 		a.op("MOVD", c, at)
@@ -395,7 +215,7 @@ func (a *neon) dotTile(rows, cols int) {
 	a.end()
 }
 
-// sum adds the lanes of each of four registers, or of one: lane j of the first
+// sum adds the lanes of each of four registers, or of one. Lane j of the first register
 // becomes the sum of acc[j].
 func (a *neon) sum(acc vecs) {
 	if len(acc) == 1 {
@@ -406,149 +226,4 @@ func (a *neon) sum(acc vecs) {
 	a.word(faddp, acc[0], acc[0], acc[1])
 	a.word(faddp, acc[2], acc[2], acc[3])
 	a.word(faddp, acc[0], acc[0], acc[2])
-}
-
-// elementwise writes a loop over whole vectors; it has no tail.
-func (a *neon) elementwise(l loop) {
-	p := l.program()
-	a.begin(l.name, fmt.Sprintf("%s; n is a multiple of %d", l.doc, neonLanes), l.signature())
-	n := a.gp("n")
-	ptr := make([]gp, len(l.streams))
-	for i, s := range l.streams {
-		ptr[i] = a.gp(s)
-	}
-	at := a.invariants(p, l)
-	var rows, gap, slope gp
-	if l.rows {
-		rows, gap, slope = a.gp("rows"), a.gp("ld"), a.gp("slope")
-		a.op("SUB", fmt.Sprintf("%s<<2", n), gap) // the loop goes the length of a row by itself
-		a.op("CBZ", rows, "done")
-		a.label("row")
-		a.op("VLD1R.P", fmt.Sprintf("4(%s)", slope), vecs{at[p.scalar(0)]})
-		a.op("MOVD", a.param("n"), n)
-	}
-	a.op("SUBS", fmt.Sprintf("$%d", neonLanes), n, n)
-	a.op("BLO", "end")
-	a.label("next")
-	a.lower(p, at, ptr)
-	a.op("SUBS", fmt.Sprintf("$%d", neonLanes), n, n)
-	a.op("BHS", "next")
-	a.label("end")
-	if l.rows {
-		for _, r := range ptr {
-			a.op("ADD", gap, r)
-		}
-		a.again(rows, "row")
-		a.label("done")
-	}
-	a.end()
-}
-
-// invariants loads what stays the same over the iterations into registers.
-func (a *neon) invariants(p *program, l loop) map[value]vec {
-	at := map[value]vec{}
-	number := a.newGP()
-	for i, o := range p.ops {
-		if !p.invariant(value(i)) {
-			continue
-		}
-		v := a.vec()
-		at[value(i)] = v
-		switch {
-		case o.kind == opConst:
-			a.op("MOVW", fmt.Sprintf("$0x%08x", math.Float32bits(o.imm)), number)
-			a.op("VDUP", number, v)
-		case !l.rows: // else loaded anew for each row
-			a.op("FMOVS", a.param(l.scalars[o.stream]), v.low())
-			a.op("VDUP", fmt.Sprintf("V%d.S[0]", int(v)), v)
-		}
-	}
-	return at
-}
-
-// lower writes the program for one vector of each stream, and steps ptr on by
-// it. It adds where the values are to at, which holds the invariants.
-func (a *neon) lower(p *program, at map[value]vec, ptr []gp) {
-	last := p.lastUses()
-	lastAccess := make([]int, len(ptr))
-	for i, o := range p.ops {
-		if o.kind == opLoad || o.kind == opStore {
-			lastAccess[o.stream] = i
-		}
-	}
-	for i, o := range p.ops {
-		if p.invariant(value(i)) {
-			continue
-		}
-		var src vecs
-		for _, v := range o.args {
-			src = append(src, at[v])
-		}
-		// access returns the form of a load or store: the last at a stream steps
-		// its pointer on.
-		access := func(name string) (op, mem string) {
-			if lastAccess[o.stream] == i {
-				return name + ".P", fmt.Sprintf("%d(%s)", 4*neonLanes, ptr[o.stream])
-			}
-			return name, fmt.Sprintf("(%s)", ptr[o.stream])
-		}
-		dst := vec(-1) // of a store, which has none
-		switch o.kind {
-		case opLoad:
-			dst = a.vec()
-			op, mem := access("VLD1")
-			a.op(op, mem, vecs{dst})
-		case opStore:
-			op, mem := access("VST1")
-			a.op(op, src, mem)
-		case opFMA, opFNMA:
-			fma := "VFMLA"
-			if o.kind == opFNMA {
-				fma = "VFMLS"
-			}
-			if dst = src[2]; last[o.args[2]] != i {
-				dst = a.vec()
-				a.op("VMOV", src[2].bits(), dst.bits())
-			}
-			a.op(fma, src[1], src[0], dst)
-		case opSelect:
-			dst = a.vec()
-			a.word(fcmgtZero, dst, src[0])
-			a.op("VBSL", src[2].bits(), src[1].bits(), dst.bits())
-		case opPowerTwo:
-			dst = a.vec()
-			a.op("VSHL", "$23", src[0], dst)
-			a.op("VADD", src[1], dst, dst)
-		default:
-			e, ok := lanewise[o.kind]
-			if !ok {
-				panic(fmt.Sprintf("no instruction for operation %d", o.kind))
-			}
-			dst = a.vec()
-			a.word(e, dst, src...)
-		}
-		at[value(i)] = dst
-		for j, v := range o.args {
-			if last[v] == i && src[j] != dst {
-				a.freeVec |= 1 << src[j]
-			}
-		}
-	}
-}
-
-// fmaPeak writes a loop of independent fused multiply-adds on registers alone.
-func (a *neon) fmaPeak(chains int) {
-	a.begin("FMAPeak", peakDoc(chains), "func(n uintptr)")
-	n, one, acc := a.gp("n"), a.vec(), a.vecs(chains)
-	for _, v := range append(acc, one) {
-		a.zero(v)
-	}
-	a.label("next")
-	for range peakUnroll {
-		for _, v := range acc {
-			a.op("VFMLA", one, one, v)
-		}
-	}
-	a.again(n, "next")
-	a.end()
 }

@@ -1,14 +1,14 @@
 package main
 
-// loop is one elementwise kernel: the arrays it walks in step, its scalars, and
-// what it does to one vector of each.
+// loop is one elementwise kernel: the arrays that it processes in parallel, its scalars,
+// and the operations on one vector of each.
 type loop struct {
 	name    string
 	doc     string
 	streams []string // pointer arguments
 	scalars []string // float32 arguments
-	// rows says that the kernel walks the rows of a matrix and takes its one
-	// scalar, per row, from a further array.
+	// rows means that the kernel processes the rows of a matrix and reads its one scalar,
+	// which differs per row, from another array.
 	rows bool
 	body func(p *program)
 }
@@ -27,8 +27,8 @@ var elementwise = []loop{
 		doc:     "applies the four gates of an LSTM to their pre-activations, in place, and writes the cell state",
 		streams: []string{"zi", "zf", "zg", "zo", "cprev", "c"},
 		body: func(p *program) {
-			// Two sigmoids share a division: 1/a = b/(a·b). The clamp keeps
-			// the product finite.
+			// Two sigmoids share a division: 1/a = b/(a·b). The clamp keeps the product
+			// finite.
 			a, b := sigmoidDenominator(p, p.load(zi)), sigmoidDenominator(p, p.load(zf))
 			r := p.div(p.constant(1), p.mul(a, b))
 			i, f := p.mul(r, b), p.mul(r, a)
@@ -41,8 +41,8 @@ var elementwise = []loop{
 		},
 	},
 	{
-		// Apart from the gates, because behind them it would double the chain of
-		// dependent operations of an iteration, which is what limits them.
+		// A loop of its own: as part of the gates, it would double the chain of dependent
+		// operations per iteration, which limits their speed.
 		name:    "cellOutput",
 		doc:     "writes the tanh of the cell state and the hidden state",
 		streams: []string{"o", "c", "tc", "h"},
@@ -58,9 +58,9 @@ var elementwise = []loop{
 		streams: []string{"zi", "zf", "zg", "zo", "cprev", "tc", "dh", "dc"},
 		body: func(p *program) {
 			one := p.constant(1)
-			// slope of the sigmoid in terms of its value, x(1-x).
+			// The derivative of the sigmoid in terms of its value, x(1-x).
 			slope := func(x value) value { return p.fnma(x, x, x) }
-			// slope of the tanh in terms of its value, 1-x².
+			// The derivative of the tanh in terms of its value, 1-x².
 			tanhSlope := func(x value) value { return p.fnma(x, x, one) }
 
 			o, dh, tc := p.load(zo), p.load(6), p.load(5)
@@ -150,16 +150,16 @@ func moments(p *program) (m, v value) {
 	return m, v
 }
 
-// The exponential: with t = k·x, n = round(t) and r = t - n in [-½, ½] it is
-// 2^n · 2^r, and 2^r - 1 = r·P(r). P is the minimax polynomial of degree 5 of
-// (2^r - 1)/r in relative error, 2.1e-8 with float32 coefficients. Keeping
-// 2^r - 1 apart makes tanh accurate to the last bits near zero too.
+// The exponential is 2^n · 2^r with t = k·x, n = round(t) and r = t - n in [-½, ½], and
+// 2^r - 1 = r·P(r). P is the minimax polynomial of degree 5 for (2^r - 1)/r in relative
+// error, which is 2.1e-8 with float32 coefficients. Computing 2^r - 1 separately keeps tanh
+// accurate to the last bits near zero.
 //
 // roundMagic is 1.5·2^23: adding it rounds to an integer and leaves that integer
 // in the low bits of the sum.
 //
-// Beyond expClamp tanh is constant in float32 and sigmoid is 1 or below 1e-18;
-// 2^n stays a normal number.
+// Beyond expClamp, tanh is constant in float32, sigmoid is 1 or below 1e-18, and 2^n is
+// still a normal number.
 const (
 	log2e      = 1.4426950408889634
 	roundMagic = 12582912
@@ -171,7 +171,7 @@ var exp2Poly = [6]float32{
 	0.009618237614631653, 0.0013390735257416964, 0.00015403512225020677,
 }
 
-// exp2 returns s = 2^n and q = 2^r - 1 for n + r = k·x. NaN comes out as NaN.
+// exp2 returns s = 2^n and q = 2^r - 1 for n + r = k·x. NaN gives NaN.
 func exp2(p *program, x value, k float32) (s, q value) {
 	x = p.max(p.constant(-expClamp), p.min(p.constant(expClamp), x))
 	kc, magic := p.constant(k), p.constant(roundMagic)
@@ -185,13 +185,13 @@ func exp2(p *program, x value, k float32) (s, q value) {
 	return s, p.mul(q, r)
 }
 
-// sigmoidDenominator is 1 + e^-x, whose reciprocal is the sigmoid of x.
+// sigmoidDenominator returns 1 + e^-x, whose reciprocal is the sigmoid of x.
 func sigmoidDenominator(p *program, x value) value {
 	s, q := exp2(p, x, -log2e)
 	return p.add(p.fma(q, s, s), p.constant(1))
 }
 
-// tanh is (1 - e) / (1 + e) with e = e^-2x, written with 1 - e = (1 - s) - q·s.
+// tanh returns (1 - e) / (1 + e) with e = e^-2x, computed with 1 - e = (1 - s) - q·s.
 func tanh(p *program, x value) value {
 	s, q := exp2(p, x, -2*log2e)
 	num := p.fnma(q, s, p.sub(p.constant(1), s))

@@ -1,11 +1,10 @@
-// Command gen writes the assembly of package kernel: AVX2 and AVX-512 through
-// avo, NEON through the small assembler in arm64.go. Elementwise loops are
-// described once, in loops.go, and lowered to every instruction set; the matrix
-// tiles are described per architecture because their register blocking is.
+// Command gen generates the assembly of package kernel: AVX2 and AVX-512 with avo, NEON
+// with the small assembler in arm64_asm.go. Elementwise loops are described once, in
+// loops.go, and lowered to every instruction set. Matrix tiles are described per
+// architecture, because their register blocking differs.
 //
-// It lives in a module of its own so that the product does not depend on avo.
-// Run it with `go generate ./nn/kernel`; CI checks that its output is what is
-// committed.
+// It is a module of its own, so that the product does not depend on avo. Run it with
+// `go generate ./nn/kernel`. CI checks that its output equals the committed files.
 package main
 
 import (
@@ -33,11 +32,11 @@ func main() {
 	}
 }
 
-// tileShape is the register block of a matrix tile: rows of A by vectors of B's
-// rows (mul) or by rows of B (dot).
+// tileShape is the register block of a matrix tile: rows of A by vectors of B's rows (mul),
+// or rows of A by rows of B (dot).
 type tileShape struct{ rows, cols int }
 
-// shapes returns the tiles of 1 to maxRows rows.
+// shapes returns the tiles with 1 to maxRows rows.
 func shapes(maxRows, cols int) []tileShape {
 	var s []tileShape
 	for r := 1; r <= maxRows; r++ {
@@ -46,16 +45,15 @@ func shapes(maxRows, cols int) []tileShape {
 	return s
 }
 
-// The signatures of the matrix loops. Strides are in bytes, k and lanes count
-// floats.
+// The signatures of the matrix loops. Strides are in bytes; k and lanes count floats.
 const (
 	mulSignature       = "func(c *float32, ldc uintptr, a *float32, rs, cs uintptr, b *float32, ldb, k uintptr, bias *float32, accumulate, blocks, lanes uintptr)"
 	dotSignature       = "func(c *float32, ldc uintptr, a *float32, lda, aseg uintptr, b *float32, ldb, bseg, k, segs, accumulate, blocks uintptr)"
 	transposeSignature = "func(dst *float32, ldd uintptr, src *float32, lds, blocks uintptr)"
 )
 
-// peakUnroll repeats the FMAs of fmaPeak within its loop, whose own instructions
-// would count otherwise.
+// peakUnroll repeats the FMAs within the loop of fmaPeak, so that the loop's own
+// instructions do not affect the result.
 const peakUnroll = 4
 
 func mulDoc(rows, vecs int) string {
@@ -86,21 +84,21 @@ func (l loop) signature() string {
 	return s + ", n uintptr)"
 }
 
-// set is what one instruction set provides, for the table in Go.
+// set describes the functions of one instruction set, for the table in Go.
 type set struct {
 	ident    string
 	lanes    int
-	tailless bool // elementwise loops take whole vectors only
+	tailless bool // elementwise loops process only whole vectors
 	mul, dot []tileShape
-	// mulTail tiles have one masked vector, for what is left of a row.
+	// mulTail tiles have one masked vector, for the rest of a row.
 	mulTail []tileShape
-	// transpose names the function that transposes 8 rows, if there is one.
+	// transpose names the function that transposes 8 rows, if the set has one.
 	transpose string
-	// chains of FMAs keep all units busy over their latency.
+	// chains is the number of independent FMAs that keep all units busy over their latency.
 	chains int
 }
 
-// backend writes functions for one instruction set.
+// backend generates functions for one instruction set.
 type backend interface {
 	mulTile(rows, cols int)
 	dotTile(rows, cols int)
@@ -108,7 +106,7 @@ type backend interface {
 	fmaPeak(chains int)
 }
 
-// write has b write the functions that every set has.
+// write generates the functions that every set has.
 func (s set) write(b backend) {
 	for _, t := range s.mul {
 		b.mulTile(t.rows, t.cols)

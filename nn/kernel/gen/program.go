@@ -2,10 +2,9 @@ package main
 
 import "slices"
 
-// A program is the straight-line body of an elementwise loop: what happens to
-// one vector of each stream. Values are numbered in order of definition and
-// assigned once, so a lowering can see where a value is used last and reuse its
-// register.
+// program is the straight-line body of an elementwise loop, for one vector of each stream.
+// Values are numbered in order of definition and assigned once, so a backend can see where
+// a value is last used and reuse its register.
 type program struct {
 	ops []op
 }
@@ -55,7 +54,7 @@ func (p *program) scalar(i int) value { return p.once(op{kind: opScalar, stream:
 // constant returns c in all lanes.
 func (p *program) constant(c float32) value { return p.once(op{kind: opConst, imm: c}) }
 
-// once defines a loop-invariant value a single time.
+// once defines a loop-invariant value, or returns its existing definition.
 func (p *program) once(o op) value {
 	i := slices.IndexFunc(p.ops, func(q op) bool { return q.kind == o.kind && q.stream == o.stream && q.imm == o.imm })
 	if i >= 0 {
@@ -83,8 +82,8 @@ func (p *program) powerOfTwo(t value) value {
 	return p.emit(op{kind: opPowerTwo, args: []value{t, p.constant(1)}})
 }
 
-// interleave orders the program by depth, so that independent chains of
-// operations run beside each other: a CPU looks ahead only so far.
+// interleave orders the program by depth, so that independent chains of operations
+// alternate: a CPU looks ahead only a limited number of instructions.
 func (p *program) interleave() *program {
 	depth := make([]int, len(p.ops))
 	order := make([]int, len(p.ops))
@@ -110,14 +109,14 @@ func (p *program) interleave() *program {
 	return q
 }
 
-// invariant says that v is the same in every iteration.
+// invariant reports whether v is the same in every iteration.
 func (p *program) invariant(v value) bool {
 	k := p.ops[v].kind
 	return k == opScalar || k == opConst
 }
 
-// lastUses returns, for every value, the index of the op that uses it last.
-// Invariant values are never used up.
+// lastUses returns, for every value, the index of the op that uses it last. For invariant
+// values it is beyond the last op, because the next iteration needs them.
 func (p *program) lastUses() []int {
 	last := make([]int, len(p.ops))
 	for i, o := range p.ops {
