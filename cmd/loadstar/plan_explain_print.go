@@ -5,9 +5,11 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"loadstar/lab/explain"
 )
 
-func (e *explanation) print(w io.Writer) error {
+func printExplanation(w io.Writer, e *explain.Explanation) error {
 	fmt.Fprintf(w, "%s: %s, %s\n", e.File, e.Algorithm, count(e.Rounds, "round"))
 	fmt.Fprintf(w, "%s\n\n", e.About)
 	row := func(t io.Writer, name, format string, a ...any) { fmt.Fprintf(t, "  "+name+"\t"+format+"\n", a...) }

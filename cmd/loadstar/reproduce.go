@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"loadstar/internal/atomicfile"
 	"loadstar/lab/experiment"
+	"loadstar/lab/paper"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -41,7 +41,7 @@ With --save the figures become papers/PAPER/ours.tsv.`,
 		Example: "  loadstar reproduce bose2023 --quick\n  loadstar reproduce bose2023 --save",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			paper := args[0]
+			name := args[0]
 			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "reproduce "} }
 			switch {
 			case parallel < 1:
@@ -49,16 +49,14 @@ With --save the figures become papers/PAPER/ours.tsv.`,
 			case quick && save:
 				return usage("the figures of --quick are not worth saving")
 			}
-			text, err := os.ReadFile(filepath.Join(papersDir, paper, "experiment.yaml"))
-			if err != nil {
-				return fmt.Errorf("%w; there are %s", err, strings.Join(papers(), ", "))
-			}
-			spec, err := experiment.ReadSpec(text, quick)
-			if err != nil {
-				return fmt.Errorf("%s: %w", paper, err)
+			study, err := paper.Open(filepath.Join(papersDir, name), quick)
+			if errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%w; there are %s", err, strings.Join(paper.Names(papersDir), ", "))
+			} else if err != nil {
+				return err
 			}
 			if out == "" {
-				out = filepath.Join("runs", "papers", paper)
+				out = filepath.Join("runs", "papers", name)
 				if quick {
 					out += "-quick"
 				}
@@ -69,36 +67,33 @@ With --save the figures become papers/PAPER/ours.tsv.`,
 			}
 			open, closeAll := datasets(root)
 			defer closeAll()
-			var bar *progress
-			lab := experiment.Lab{Dir: out, Kernel: k, Parallel: parallel, Open: open, Progress: func(done, of int) {
-				if bar == nil {
-					bar = newProgress(cmd.ErrOrStderr(), of)
-				}
-				bar.set(done, "")
-			}}
+			bar := stages{to: cmd.ErrOrStderr()}
+			defer bar.stop()
+			lab := experiment.Lab{
+				Dir: out, Kernel: k, Parallel: parallel, Open: open,
+				Progress: func(done, of int) { bar.set(done, of, "") },
+			}
 			collectOften()
 			start := time.Now()
-			results, err := lab.Run(cmd.Context(), spec)
-			if bar != nil {
-				bar.stop()
-			}
+			results, err := lab.Run(cmd.Context(), study.Spec)
+			bar.stop()
 			if err != nil {
 				return err
 			}
-			if err := saveResults(filepath.Join(out, "ours.tsv"), results); err != nil {
+			if err := paper.WriteResults(out, results); err != nil {
 				return err
 			}
 			if save {
-				if err := saveResults(filepath.Join(papersDir, paper, "ours.tsv"), results); err != nil {
+				if err := paper.WriteResults(filepath.Join(papersDir, name), results); err != nil {
 					return err
 				}
 			}
 			page := filepath.Join(out, "report.html")
-			if err := writePaperReport(page, paper, out, spec, results, quick); err != nil {
+			if err := study.WriteReport(page, out, results, "loadstar "+version); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s, in %s; see %s\n", spec.Title, time.Since(start).Round(time.Second), page)
-			return printResults(cmd.OutOrStdout(), spec, results)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, in %s; see %s\n", study.Spec.Title, time.Since(start).Round(time.Second), page)
+			return printResults(cmd.OutOrStdout(), study.Spec, results)
 		},
 	}
 	f := cmd.Flags()
@@ -108,15 +103,6 @@ With --save the figures become papers/PAPER/ours.tsv.`,
 	f.StringVar(&out, "out", "", "folder of the runs (default runs/papers/PAPER)")
 	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "runs at a time")
 	return cmd
-}
-
-// papers lists those that there are.
-func papers() []string {
-	found, _ := filepath.Glob(filepath.Join(papersDir, "*", "experiment.yaml"))
-	for i, f := range found {
-		found[i] = filepath.Base(filepath.Dir(f))
-	}
-	return found
 }
 
 // datasets returns a function that opens datasets by name, each once, and one that
@@ -142,17 +128,13 @@ func datasets(root string) (open func(string) (*series.Dataset, error), closeAll
 	}
 }
 
-func saveResults(path string, results []experiment.Result) error {
-	return atomicfile.Write(path, func(f *os.File) error { return experiment.WriteTSV(f, results) })
-}
-
 // printResults prints a table for each part and dataset; where two settings vary, a
 // square of median MASE for each method.
 func printResults(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 	var err error
 	for _, p := range s.Parts {
 		for _, dataset := range p.Datasets {
-			rows := resultsOf(results, p.Name, dataset)
+			rows := paper.Of(results, p.Name, dataset)
 			if len(rows) == 0 {
 				continue
 			}
@@ -174,8 +156,8 @@ func printMethods(t io.Writer, rows []experiment.Result) {
 	for _, r := range rows {
 		f := r.Figures
 		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
-			f["mase_mean"], f["mase_median"], percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
-		fmt.Fprintf(t, "%s\t%s\t\n", percent(f, "dm_better"), percent(f, "dm_worse"))
+			f["mase_mean"], f["mase_median"], paper.Percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
+		fmt.Fprintf(t, "%s\t%s\t\n", paper.Percent(f, "dm_better"), paper.Percent(f, "dm_worse"))
 	}
 }
 

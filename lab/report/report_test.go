@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -151,114 +150,6 @@ func written(t *testing.T, r *Report) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
-}
-
-func TestReadRun(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "set", "fedavg-7")
-	writeRun(t, dir, "fedavg", 7, 3, true, 0.5)
-	r, err := ReadRun(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Dataset != "set" || !r.Generated || r.Method != "fedavg" || r.Algorithm != "fedavg" || r.Seed != 7 || len(r.Clients) != 5 {
-		t.Errorf("read %+v", r)
-	}
-	if r.bytes != 60e6 || r.rounds != 6 || len(r.losses) != 6 || r.settings["client.steps"] != "4" {
-		t.Errorf("read %d bytes, %d rounds, %d losses, %v", r.bytes, r.rounds, len(r.losses), r.settings)
-	}
-	if len(r.evaluations) != 3 || r.evaluations[0].round != 2 {
-		t.Fatalf("read the evaluations %+v", r.evaluations)
-	}
-	// The NaN is left out: 2.5, 2.6 and 2.7.
-	if got := r.evaluations[0].spread; math.Abs(got[2]-2.6) > 1e-12 || math.Abs(got[4]-2.7) > 1e-12 {
-		t.Errorf("spread %v", got)
-	}
-	if len(r.stretches) != 2 {
-		t.Fatalf("read %d stretches", len(r.stretches))
-	}
-	s := r.stretches[1]
-	if s.client != hostile || s.interval != 3600 || len(s.actual) != 14*24 {
-		t.Errorf("a stretch of %q has %d values every %d s", s.client, len(s.actual), s.interval)
-	}
-	if len(s.leads) != 2 || s.leads[0].steps != 1 || s.leads[1].steps != 3 {
-		t.Fatalf("leads %+v", s.leads)
-	}
-	for i, y := range s.actual {
-		at := time.Unix(s.start+int64(i)*3600, 0).UTC()
-		if want := 10 + 5*math.Sin(float64(at.Hour())); y != want || s.leads[0].values[i] != want+1 || s.leads[1].values[i] != want+3 {
-			t.Fatalf("at %v: %v, forecasts %v and %v", at, y, s.leads[0].values[i], s.leads[1].values[i])
-		}
-	}
-	if s.mae != 2 || s.weekMAE != 2 {
-		t.Errorf("errors %v and %v", s.mae, s.weekMAE)
-	}
-}
-
-func TestReadExperiment(t *testing.T) {
-	dir := writeExperiment(t)
-	runs, baselines, err := ReadExperiment(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(runs) != 12 || len(baselines) != 3 || baselines[0].Dataset != "real" || !math.IsNaN(baselines[2].MASE) {
-		t.Fatalf("read %d runs and the baselines %+v", len(runs), baselines)
-	}
-	// The same run twice counts once.
-	sets := gather(append(slices.Clone(runs), runs...), baselines)
-	if len(sets) != 2 {
-		t.Fatalf("%d datasets", len(sets))
-	}
-	made, real := sets[0], sets[1]
-	if !made.generated || real.generated || len(made.methods) != 3 || len(real.methods) != 4 {
-		t.Fatalf("made %+v, real %+v", made, real)
-	}
-	if first := real.methods[0]; first.name != "persistence" || !first.baseline || first.median() != 1.05 {
-		t.Errorf("the first of real is %s, median %v", first.name, first.median())
-	}
-	best := real.methods[1]
-	if best.name != "fedadam-head" || len(best.runs) != 2 || math.Abs(best.median()-1.115) > 1e-9 || best.megabytes() != 12 {
-		t.Errorf("best is %s with %d runs, median %v, %v MB", best.name, len(best.runs), best.median(), best.megabytes())
-	}
-	if got := best.belowOne(); got != 0.4 {
-		t.Errorf("below 1: %v", got)
-	}
-	for _, m := range real.methods {
-		if m.baseline != (m.look < 0) {
-			t.Errorf("%s looks like %d", m.name, m.look)
-		}
-	}
-}
-
-func TestReadRefuses(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := ReadRun(dir); !errors.Is(err, ErrNoRun) {
-		t.Errorf("an empty folder: %v", err)
-	}
-	if _, _, err := ReadExperiment(dir); err == nil || !strings.Contains(err.Error(), "no finished run") {
-		t.Errorf("an empty experiment: %v", err)
-	}
-	if _, _, err := ReadExperiment(filepath.Join(dir, "nowhere")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no folder: %v", err)
-	}
-	for text, want := range map[string]string{
-		"method,unique_id\n": "another version of loadstar",
-		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,x\n":           "line 2",
-		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,4\np,b,1,2,\n": "wrong number of fields",
-	} {
-		path := filepath.Join(dir, "baselines.csv")
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := ReadExperiment(dir); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "summary.json"), []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ReadRun(dir); err == nil || errors.Is(err, ErrNoRun) {
-		t.Errorf("a broken summary: %v", err)
-	}
 }
 
 // Runs that differ in their learning rates alone are a heat map and one method.

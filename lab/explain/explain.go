@@ -1,0 +1,267 @@
+// Package explain predicts what a plan will do before it runs: what is trained, what
+// travels, how much memory and time it takes, and what the server sees of a client.
+package explain
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/nn"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// Explanation holds the predictions for a plan. Numbers that are not known are zero.
+type Explanation struct {
+	File      string `json:"file"` // set by the caller
+	Name      string `json:"name"`
+	Algorithm string `json:"algorithm"`
+	About     string `json:"about"`
+	Rounds    int    `json:"rounds"`
+
+	Model      string   `json:"model"`
+	Parameters int      `json:"parameters"`
+	Lookback   int      `json:"lookback"`
+	Horizon    int      `json:"horizon"`
+	Targets    int      `json:"targets"`
+	Outputs    int      `json:"outputs"`
+	Inputs     []string `json:"inputs"`
+	Missing    []string `json:"inputs_not_in_dataset,omitempty"`
+	Loss       string   `json:"loss"`
+	Scaling    string   `json:"scaling"`
+	Partition  string   `json:"partition"`
+	Shared     int      `json:"shared"`
+	Personal   int      `json:"personal"`
+	Layers     []Layer  `json:"layers"`
+
+	Data   *Data  `json:"data,omitempty"`
+	NoData string `json:"no_data,omitempty"` // why Data is nil; set by the caller
+
+	Alone bool `json:"alone"` // nothing travels
+	// Turns counts the results of all rounds. It is an upper bound if a round may close
+	// early.
+	Turns      int64 `json:"turns,omitempty"`
+	PerRound   int   `json:"turns_per_round,omitempty"`
+	StepsATurn int   `json:"gradients_per_turn,omitempty"`
+	Steps      int64 `json:"gradients,omitempty"`
+	Down       int64 `json:"bytes_down_per_turn"`
+	Up         int64 `json:"bytes_up_per_turn"`
+	Control    bool  `json:"control_variates,omitempty"`
+	Traffic    int64 `json:"bytes,omitempty"`
+
+	Weighting    string   `json:"weighting,omitempty"`
+	FractionBits int      `json:"sum_fraction_bits,omitempty"`
+	Bound        float64  `json:"bound,omitempty"`
+	Needs        []string `json:"server_needs,omitempty"`
+	Secure       bool     `json:"secure_aggregation"`
+
+	KeptBytes      int64 `json:"memory_per_client"`
+	ServerBytes    int64 `json:"memory_server,omitempty"`
+	SimulatorBytes int64 `json:"memory_simulator,omitempty"`
+
+	Kernel    string  `json:"kernel"`
+	StepsPerS float64 `json:"gradients_per_s_per_core"`
+	Workers   int     `json:"workers"`
+	Seconds   float64 `json:"seconds,omitempty"`
+}
+
+// Layer is a layer of the model and whether it is shared.
+type Layer struct {
+	Name       string `json:"name"`
+	Parameters int    `json:"parameters"`
+	Shared     bool   `json:"shared"`
+}
+
+// Data describes the fleet: its clients and their examples.
+type Data struct {
+	Name      string `json:"name,omitempty"`
+	Generated bool   `json:"generated,omitempty"`
+	Clients   int    `json:"clients"`
+	Training  int    `json:"training"`
+	Holdout   int    `json:"held_out,omitempty"`
+	Server    int    `json:"on_the_server,omitempty"`
+	LeftOut   int    `json:"without_an_example,omitempty"`
+	Examples  int64  `json:"examples,omitempty"` // of all clients, to train on
+	Least     int    `json:"least_examples,omitempty"`
+	Most      int    `json:"most_examples,omitempty"`
+
+	bytes int64
+}
+
+// Fleet explains a plan for a fleet of the given size, with the inputs of the plan or of
+// the model's paper. 0 clients means that the size is not known.
+func Fleet(p *fed.Plan, clients int) (*Explanation, error) {
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		return nil, err
+	}
+	var data *Data
+	if clients > 0 {
+		data = &Data{Clients: clients}
+	}
+	return explain(p, q, data)
+}
+
+// Dataset explains a plan for the clients and examples of a dataset.
+func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
+	q, err := recipe.Frame(p, d)
+	if err != nil {
+		return nil, err
+	}
+	x := &Data{Name: d.Name, Generated: d.Generated}
+	for i := range d.Len() {
+		m := d.Meter(i)
+		n := q.Framer.Windows(m, nil).Len(series.Train)
+		x.bytes += 4 * int64(len(m.Load))
+		if n == 0 {
+			x.LeftOut++
+			continue
+		}
+		if x.Clients == 0 || n < x.Least {
+			x.Least = n
+		}
+		x.Clients++
+		x.Most = max(x.Most, n)
+		x.Examples += int64(n)
+	}
+	if x.Clients == 0 {
+		return nil, fmt.Errorf("%s: no client has a complete training example: see loadstar data check", d.Name)
+	}
+	return explain(p, q, x)
+}
+
+// explain predicts a plan for a fleet; data is nil if the fleet is not known.
+func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
+	e := &Explanation{Data: data}
+	fleet := e.deal(p)
+	assumed := fleet
+	if data == nil {
+		assumed = max(p.Schedule.Cohort, p.Schedule.Buffer, 1)
+	}
+	c, err := recipe.Compose(p, assumed)
+	if err != nil {
+		return nil, err
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		return nil, err
+	}
+	e.describe(p, q)
+	e.traffic(p, q, c, fleet)
+	e.work(p)
+	var worker int64
+	e.StepsPerS, worker = measureSteps(p, q, k)
+	e.Kernel, e.Workers = k.Name(), runtime.NumCPU()
+	if recipe.Pooled(p) {
+		e.Workers = 1
+	}
+	e.Seconds = float64(e.Steps) / e.StepsPerS / float64(e.Workers)
+	e.KeptBytes = 4 * int64(e.Personal+c.NewTrainer(k).Kept(e.Parameters, e.Shared))
+	if !e.Alone && fleet > 0 {
+		e.ServerBytes = serverBytes(e, c)
+	}
+	if data != nil {
+		e.SimulatorBytes = e.ServerBytes + int64(fleet)*e.KeptBytes + int64(e.Workers)*worker + data.bytes
+	}
+	return e, nil
+}
+
+// deal splits the fleet into the clients that train, those on the server and those held
+// out, and returns how many train. It returns 0 if the fleet is not known.
+func (e *Explanation) deal(p *fed.Plan) int {
+	x := e.Data
+	if x == nil {
+		return 0
+	}
+	x.Holdout = recipe.Dealt(p.Evaluate.Holdout, x.Clients)
+	x.Server = recipe.Dealt(p.Server.Clients, x.Clients-x.Holdout)
+	x.Training = x.Clients - x.Server - x.Holdout
+	if recipe.Pooled(p) {
+		return 1
+	}
+	return x.Training
+}
+
+// describe records the algorithm, the model and its layers.
+func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
+	algorithms := recipe.Algorithms()
+	a := algorithms[slices.IndexFunc(algorithms, func(a recipe.Summary) bool { return a.Name == p.Algorithm })]
+	e.Name, e.Algorithm, e.About, e.Alone, e.Rounds = p.Name, p.Algorithm, a.About, a.Alone, p.Rounds
+
+	net := q.Model.Net()
+	e.Model, e.Parameters, e.Lookback, e.Outputs = p.Model.Name, net.Weights(), net.Lookback(), q.Outputs
+	e.Horizon, e.Targets = p.Model.Horizon, p.Model.Targets
+	for _, in := range q.Inputs {
+		e.Inputs = append(e.Inputs, in.String())
+	}
+	e.Missing, e.Loss, e.Scaling, e.Partition = q.Missing, p.Model.Loss, p.Model.Scaling, p.Partition
+	e.Shared, e.Personal = q.Partition.SharedLen(), q.Partition.PersonalLen()
+	for _, l := range net.Layers() {
+		shared := slices.ContainsFunc(q.Partition.Shared(), func(s nn.Layer) bool { return s.Name == l.Name })
+		e.Layers = append(e.Layers, Layer{l.Name, l.Len(), shared})
+	}
+}
+
+// traffic records how many clients take part, what they send and what the server sees.
+func (e *Explanation) traffic(p *fed.Plan, q *recipe.Problem, c *recipe.Composition, fleet int) {
+	if !e.Alone {
+		t := recipe.TrafficOf(q.Partition, c.Needs)
+		e.Down, e.Up, e.Control = t.Down, t.Up, c.Needs.Control
+		e.Weighting, e.Bound = p.Server.Weighting, p.Server.Bound
+		if e.Data != nil {
+			e.FractionBits = c.Scale.Fraction()
+		}
+		e.Needs, e.Secure = needsOf(c.Needs), !c.Needs.EachUpdate
+	}
+	// For a fleet that is not known, only a size that the plan states is certain.
+	if fleet > 0 || p.Schedule.Cohort > 0 || p.Schedule.Kind == "buffered" {
+		e.PerRound = c.Turns
+	}
+	e.Turns = int64(e.PerRound) * int64(e.Rounds)
+	e.Traffic = e.Turns * (e.Down + e.Up)
+}
+
+// work records how many gradients the clients take.
+func (e *Explanation) work(p *fed.Plan) {
+	if x := e.Data; x != nil && x.Examples > 0 {
+		mean := int(x.Examples) / x.Clients
+		if recipe.Pooled(p) {
+			mean = int(x.Examples)
+		}
+		e.StepsATurn = recipe.StepsOf(p, mean)
+	} else if p.Client.Steps > 0 {
+		e.StepsATurn = recipe.StepsOf(p, 1)
+	}
+	e.Steps = e.Turns * int64(e.StepsATurn)
+}
+
+// serverBytes is the memory of a server: the weights as float32, their sum as int64, what
+// aggregator and optimizer keep, and single updates if the aggregator needs them.
+func serverBytes(e *Explanation, c *recipe.Composition) int64 {
+	bytes := 3*e.Up + 8*int64(c.ServerState)*int64(e.Shared)
+	if c.Needs.EachUpdate {
+		bytes += int64(e.PerRound) * e.Up
+	}
+	return bytes
+}
+
+// needsOf lists what the server must see.
+func needsOf(n fed.Needs) []string {
+	out := []string{"the sum of updates"}
+	if n.EachUpdate {
+		out = []string{"every single update"}
+	}
+	if n.Loss {
+		out = append(out, "each client's loss")
+	}
+	if n.Control {
+		out = append(out, "control variates")
+	}
+	if n.ServerData {
+		out = append(out, "data of its own")
+	}
+	return out
+}

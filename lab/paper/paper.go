@@ -1,0 +1,191 @@
+// Package paper reads the experiments and claims of a paper and writes its report: the
+// claims with our verdicts, a table or a heat map for every part, and pictures.
+package paper
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"loadstar/internal/atomicfile"
+	"loadstar/internal/config"
+	"loadstar/lab/experiment"
+	"loadstar/lab/report"
+)
+
+// claim is a claim of the paper, an entry of claims.yaml.
+type claim struct {
+	ID      string `yaml:"id"`
+	Claim   string `yaml:"claim"`
+	Where   string `yaml:"where"`
+	Test    string `yaml:"test"`
+	Verdict string `yaml:"verdict"`
+	Figures string `yaml:"figures"`
+}
+
+// Paper is a folder with an experiment.yaml and a claims.yaml.
+type Paper struct {
+	Spec *experiment.Spec
+
+	dir   string
+	quick bool
+}
+
+// Open reads the experiment of a paper. With quick it is the small form, which only shows
+// that everything works.
+func Open(dir string, quick bool) (*Paper, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "experiment.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	spec, err := experiment.ReadSpec(text, quick)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Base(dir), err)
+	}
+	return &Paper{Spec: spec, dir: dir, quick: quick}, nil
+}
+
+// Names lists the papers in a folder of papers.
+func Names(dir string) []string {
+	found, _ := filepath.Glob(filepath.Join(dir, "*", "experiment.yaml")) // the pattern is valid
+	for i, f := range found {
+		found[i] = filepath.Base(filepath.Dir(f))
+	}
+	return found
+}
+
+// WriteResults writes the results as a table, ours.tsv.
+func WriteResults(dir string, results []experiment.Result) error {
+	return atomicfile.Write(filepath.Join(dir, "ours.tsv"), func(f *os.File) error { return experiment.WriteTSV(f, results) })
+}
+
+// WriteReport writes the report of results whose runs are in the given folder. The tool is
+// named at the foot of the page.
+func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool string) error {
+	s := p.Spec
+	r := report.Report{Title: s.Title, About: s.About, Tool: tool}
+	if p.quick {
+		r.About += "\nThese are the experiments in small, which only show that everything works."
+	}
+	var err error
+	if r.Claims, err = p.claims(); err != nil {
+		return err
+	}
+	for _, part := range s.Parts {
+		for _, dataset := range part.Datasets {
+			rows := Of(results, part.Name, dataset)
+			switch {
+			case len(rows) == 0:
+			case len(part.Grid) == 2:
+				r.HeatMaps = append(r.HeatMaps, heatMaps(part, rows)...)
+			default:
+				r.Tables = append(r.Tables, table(part, rows))
+			}
+		}
+	}
+	if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, s.Pictures)); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, func(f *os.File) error { return r.Write(f) })
+}
+
+// claims reads the claims of the paper. The small form of the experiments tests none.
+func (p *Paper) claims() ([]report.Claim, error) {
+	text, err := os.ReadFile(filepath.Join(p.dir, "claims.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var claims []claim
+	if err := config.Decode(text, &claims); err != nil {
+		return nil, fmt.Errorf("claims of %s: %w", filepath.Base(p.dir), err)
+	}
+	var all []report.Claim
+	for _, c := range claims {
+		v := report.Verdict(c.Verdict)
+		if v == "" || p.quick {
+			v, c.Figures = report.NotTested, ""
+		}
+		all = append(all, report.Claim{Text: fmt.Sprintf("%s (%s)", c.Claim, c.Where), Verdict: v, Figures: c.Figures})
+	}
+	return all, nil
+}
+
+// Of returns the results of one part on one dataset.
+func Of(all []experiment.Result, part, dataset string) []experiment.Result {
+	return slices.DeleteFunc(slices.Clone(all), func(r experiment.Result) bool { return r.Part != part || r.Dataset != dataset })
+}
+
+func table(p experiment.Part, rows []experiment.Result) report.Table {
+	t := report.Table{
+		Title: fmt.Sprintf("%s: %s", p.Title, rows[0].Dataset), Generated: rows[0].Generated,
+		Columns: []string{"method", "MASE", "median", "below 1", "MAE kW", "RMSE kW", "MAPE"},
+	}
+	tested := slices.ContainsFunc(rows, func(r experiment.Result) bool { _, ok := r.Figures["dm_better"]; return ok })
+	if tested {
+		t.Columns = append(t.Columns, p.Against+" better", "worse")
+		t.Note = "The last columns: on how many clients the forecasts of " + p.Against + " are better or worse than this method's by more than chance (Diebold-Mariano)."
+	}
+	best := math.Inf(1)
+	for i, r := range rows {
+		f := r.Figures
+		row := []string{
+			strings.Join(append([]string{r.Method}, r.At...), " "), f["mase_mean"].String(), f["mase_median"].String(),
+			Percent(f, "below_one"), f["mae"].String(), f["rmse"].String(), f["mape"].String(),
+		}
+		if tested {
+			row = append(row, Percent(f, "dm_better"), Percent(f, "dm_worse"))
+		}
+		t.Rows = append(t.Rows, row)
+		if m := f["mase_median"].Mean; m < best {
+			best, t.Best = m, i+1
+		}
+	}
+	return t
+}
+
+// Percent writes a share over seeds; it is empty if the figure does not exist.
+func Percent(f map[string]experiment.Figure, name string) string {
+	v, ok := f[name]
+	switch {
+	case !ok:
+		return ""
+	case math.IsNaN(v.Mean):
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %%", 100*v.Mean)
+}
+
+func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
+	var all []report.HeatMap
+	for _, m := range p.Methods {
+		h := report.HeatMap{
+			Title: fmt.Sprintf("%s, %s: %s", p.Title, m.Name, rows[0].Dataset), Generated: rows[0].Generated,
+			Y: p.Grid[0].Key, X: p.Grid[1].Key, Value: "median MASE",
+		}
+		for x := range p.Grid[1].Values {
+			h.XLabels = append(h.XLabels, p.Grid[1].Name(x))
+		}
+		for y := range p.Grid[0].Values {
+			h.YLabels = append(h.YLabels, p.Grid[0].Name(y))
+			line := make([]float64, len(h.XLabels))
+			for i, x := range h.XLabels {
+				line[i] = medianAt(rows, m.Name, p.Grid[0].Name(y), x)
+			}
+			h.Values = append(h.Values, line)
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+// medianAt returns a method's median MASE at a point of the grid, or NaN.
+func medianAt(rows []experiment.Result, method string, at ...string) float64 {
+	i := slices.IndexFunc(rows, func(r experiment.Result) bool { return r.Method == method && slices.Equal(r.At, at) })
+	if i < 0 {
+		return math.NaN()
+	}
+	return rows[i].Figures["mase_median"].Mean
+}

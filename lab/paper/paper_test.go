@@ -1,0 +1,88 @@
+package paper
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"loadstar/lab/experiment"
+	"loadstar/lab/report"
+)
+
+// papers is the folder of the repository's papers.
+var papers = filepath.Join("..", "..", "papers")
+
+// TestPapers opens every paper of the repository, in both forms, with its claims.
+func TestPapers(t *testing.T) {
+	names := Names(papers)
+	if !slices.Contains(names, "bose2023") {
+		t.Fatalf("there are %v", names)
+	}
+	for _, name := range names {
+		for _, quick := range []bool{false, true} {
+			p, err := Open(filepath.Join(papers, name), quick)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			claims, err := p.claims()
+			if err != nil || len(claims) == 0 {
+				t.Errorf("%s: %d claims, %v", name, len(claims), err)
+			}
+			for _, c := range claims {
+				if quick && (c.Verdict != report.NotTested || c.Figures != "") {
+					t.Errorf("%s: the small form has a verdict: %+v", name, c)
+				}
+			}
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Open(dir, false); err == nil {
+		t.Error("a folder without an experiment was opened")
+	}
+	for name, text := range map[string]string{"experiment.yaml": "title: Empty\n", "claims.yaml": "- {id: a, clam: b}\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Open(dir, false); err == nil || !strings.Contains(err.Error(), "an experiment has parts") {
+		t.Error(err)
+	}
+	p := &Paper{dir: dir}
+	if _, err := p.claims(); err == nil || !strings.Contains(err.Error(), "clam") {
+		t.Error(err)
+	}
+}
+
+func TestTable(t *testing.T) {
+	figures := func(median float64) map[string]experiment.Figure {
+		return map[string]experiment.Figure{
+			"mase_median": {Mean: median, Low: median, High: median}, "below_one": {Mean: 0.5}, "dm_better": {Mean: math.NaN()},
+		}
+	}
+	rows := []experiment.Result{
+		{Part: "p", Dataset: "d", Method: "a", At: []string{"1"}, Figures: figures(0.9)},
+		{Part: "p", Dataset: "d", Method: "b", At: []string{"1"}, Figures: figures(0.8)},
+		{Part: "p", Dataset: "other", Method: "b", Figures: figures(0.1)},
+	}
+	rows = Of(rows, "p", "d")
+	got := table(experiment.Part{Title: "Part", Against: "a"}, rows)
+	if len(got.Rows) != 2 || got.Best != 2 || got.Title != "Part: d" || !slices.Contains(got.Columns, "a better") {
+		t.Errorf("%+v", got)
+	}
+	if row := got.Rows[1]; row[0] != "b 1" || row[2] != "0.8" || row[3] != "50 %" || row[7] != "-" || row[8] != "" {
+		t.Errorf("%q", row)
+	}
+	if m := medianAt(rows, "b", "1"); m != 0.8 {
+		t.Error(m)
+	}
+	if m := medianAt(rows, "b", "2"); !math.IsNaN(m) {
+		t.Error(m)
+	}
+}
