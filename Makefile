@@ -68,7 +68,7 @@ arch: ## The architecture test alone
 
 # Packages whose tests are servers, databases, emulators or child processes for the most part. Slow tests of the other
 # packages skip themselves under -short.
-SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/chaos internal/fleetload internal/pgtest \
+SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/bench/fleet internal/chaos internal/fleetload internal/pgtest \
 	server server/aggregator server/bus server/coordinator server/gateway server/ledger server/operator server/region
 empty :=
 space := $(empty) $(empty)

@@ -38,10 +38,13 @@ func TestUsage(t *testing.T) {
 }
 
 func TestEngines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a NATS server")
+	}
 	if _, err := Engines(t.Context(), Backends{}, "1m", 8, time.Second); err == nil || !strings.Contains(err.Error(), "--size is 24k or 170k") {
 		t.Error(err)
 	}
-	r, err := Engines(t.Context(), Backends{}, "24k", 8, 20*time.Millisecond)
+	r, err := Engines(t.Context(), Backends{}, "24k", 8, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
