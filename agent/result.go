@@ -45,7 +45,7 @@ func (g *group) take(w *worker, from []float32) error {
 	if err != nil {
 		return storeError(err)
 	}
-	m := member{share(u, g.session.job.Needs), kept}
+	m := member{share(u, g.session.Job.Needs), kept}
 	g.mu.Lock()
 	err = g.session.fold.Add(u, from)
 	switch {
@@ -98,8 +98,8 @@ func (g *group) finish() error {
 
 // single stores one update.
 func (g *group) single(m member, u *fed.Update) error {
-	numbers := make([]byte, 0, g.session.rules.UpdateBytes(len(u.Delta)))
-	return g.put(loadstarv1.Form_FORM_UPDATE, []member{m}, g.session.rules.AppendUpdate(numbers, u))
+	numbers := make([]byte, 0, g.session.Rules.UpdateBytes(len(u.Delta)))
+	return g.put(loadstarv1.Form_FORM_UPDATE, []member{m}, g.session.Rules.AppendUpdate(numbers, u))
 }
 
 // put stores a result and queues it for sending.

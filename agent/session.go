@@ -9,7 +9,7 @@ import (
 	"loadstar/fed/client"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/nn"
+	"loadstar/fed/setup"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -34,11 +34,8 @@ func unfitf(format string, x ...any) error {
 
 // session is a plan made ready to train with, and the memory for it.
 type session struct {
-	plan    string // blob
-	fleet   int64
-	job     client.Job
-	rules   round.Rules
-	framer  *series.Framer
+	*setup.Setup
+	plan    string    // blob
 	initial []float32 // what a client keeps before its first round
 	workers []*worker
 	fold    *round.Fold // of clients that are sent together
@@ -67,71 +64,49 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	case fleet < 1 || fleet > math.MaxInt32:
 		return nil, unfitf("a fleet of %d clients", fleet)
 	}
-	problem, err := recipe.Frame(p, nil) // without readings first: they may need memory
+	// Without readings first: opening them may take memory that the plan leaves no
+	// room for.
+	problem, err := recipe.Frame(p, nil)
 	if err != nil {
 		return nil, unfitf("the plan does not fit together: %v", err)
 	}
-	if problem.Partition.SharedLen() == 0 || recipe.Pooled(p) {
+	s := &session{}
+	if s.Setup, err = setup.New(p, problem, int(fleet)); err != nil {
+		return nil, unfitf("the plan does not fit together: %v", err)
+	}
+	if !s.Parts.Federated {
 		return nil, unfitf("algorithm %s with partition %s needs no server", p.Algorithm, p.Partition)
-	}
-	parts, err := recipe.Compose(p, int(fleet))
-	if err != nil {
-		return nil, unfitf("the plan does not fit together: %v", err)
 	}
 	if need := footprint(p, problem, workers); need > memory {
 		return nil, unfitf("training takes %d MB, this agent may use %d", need>>20, memory>>20)
 	}
-	if problem, err = recipe.Frame(p, d); err != nil {
+	if err := problem.Open(d); err != nil {
 		return nil, unfitf("the readings here are not what the plan needs: %v", err)
 	}
-	needs := parts.Needs
-	s := &session{
-		fleet: fleet, framer: problem.Framer,
-		rules: round.Rules{Needs: needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
-		job: client.Job{
-			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
-			Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: needs,
-		},
-	}
 	for range workers {
-		w := &worker{Worker: client.NewWorker(&s.job, k, parts.NewTrainer(k))}
+		w := &worker{Worker: s.NewWorker(k)}
 		w.kept = make([]float32, w.Kept())
 		s.workers = append(s.workers, w)
 	}
-	shared, personal := problem.Partition.SharedLen(), problem.Partition.PersonalLen()
-	s.initial = make([]float32, len(s.workers[0].kept))
-	problem.Partition.Cut(problem.Model.InitialWeights(p.Seed), make([]float32, shared), s.initial[:personal])
-	s.fold = round.NewFold(s.rules)
+	s.initial = s.InitialKept(s.workers[0].Worker)
+	s.fold = round.NewFold(s.Rules)
 	return s, nil
 }
 
 // shared returns how many weights travel.
-func (s *session) shared() int { return s.job.Partition.SharedLen() }
+func (s *session) shared() int { return s.Job.Partition.SharedLen() }
 
-// footprint returns the most bytes that training a plan takes, a little more than it
-// does: activations of a batch for each worker, and vectors as long as the weights for
-// optimizers, sums and what is on its way to disk.
+// footprint returns an upper bound for the bytes that training a plan takes: for each
+// worker its workspace and the examples of a batch, and vectors as long as the weights
+// for optimizers, sums and results on their way to disk.
 func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	const vectorsOfWorker, vectorsOfAll, maxBatch = 20, 32, 1 << 24
 	if p.Client.Batch > maxBatch {
 		return math.MaxInt64
 	}
 	net := q.Model.Net()
-	batch := int64(p.Client.Batch) + kernel.Lanes
-	lookback := int64(net.Lookback())
-	weights := int64(net.Weights())
-	example := lookback*int64(net.Inputs()) + 4*int64(net.Outputs()) + 4*int64(p.Model.Targets) + 8
-	for _, l := range net.Layers() {
-		shape := l.Tensors[0].Shape
-		switch l.Kind {
-		case nn.KindLSTM: // of its gates, steps by 4·hidden by inputs
-			hidden, in := int64(shape[0]/4), int64(shape[1])
-			example += lookback*(8*hidden+in) + 2*hidden + 1
-		case nn.KindLinear:
-			example += int64(shape[0]) + 2*int64(shape[1]) + 1
-		case nn.KindPReLU:
-			example += 2*int64(shape[0]) + 1
-		}
-	}
-	return 4 * (int64(workers)*(example*batch+vectorsOfWorker*weights) + vectorsOfAll*weights)
+	example := int64(3*net.Outputs() + 4*p.Model.Targets + 8)
+	batch := net.WorkspaceBytes(p.Client.Batch) + 4*example*(int64(p.Client.Batch)+kernel.Lanes)
+	weights := 4 * int64(net.Weights())
+	return int64(workers)*(batch+vectorsOfWorker*weights) + vectorsOfAll*weights
 }

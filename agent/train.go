@@ -77,7 +77,7 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	if err != nil {
 		return nil, task, err
 	}
-	if a.session == nil || a.session.plan != j.GetPlan() || a.session.fleet != j.GetFleet() {
+	if a.session == nil || a.session.plan != j.GetPlan() || int64(a.session.Fleet) != j.GetFleet() {
 		a.session = nil // there is memory for only one session
 		s, err := newSession(text, j.GetFleet(), a.Dataset, a.Kernel, min(a.Workers, len(a.names)), a.Memory)
 		if err != nil {
@@ -88,10 +88,10 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	}
 	s := a.session
 	s.fold.Reset()
-	if (j.GetControl() != "") != s.job.Needs.Control {
+	if (j.GetControl() != "") != s.Job.Needs.Control {
 		return nil, task, unfitf("the task and the plan disagree on whether there are control variates")
 	}
-	if task.Shared, err = a.floats(ctx, j.GetWeights(), s.shared()); err == nil && s.job.Needs.Control {
+	if task.Shared, err = a.floats(ctx, j.GetWeights(), s.shared()); err == nil && s.Job.Needs.Control {
 		task.Control, err = a.floats(ctx, j.GetControl(), s.shared())
 	}
 	return s, task, err
@@ -130,7 +130,7 @@ func (a *agent) floats(ctx context.Context, hash string, n int) ([]float32, erro
 
 // turns trains the clients of a job in parallel.
 func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task) error {
-	g := &group{agent: a, job: j, session: s, sum: j.GetFold() && len(j.clients) >= foldLeast && !s.job.Needs.EachUpdate && !s.job.Needs.Loss}
+	g := &group{agent: a, job: j, session: s, sum: j.GetFold() && len(j.clients) >= foldLeast && !s.Job.Needs.EachUpdate && !s.Job.Needs.Loss}
 	var (
 		next   atomic.Int64
 		failed atomic.Pointer[error]
@@ -168,7 +168,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	keys := []any{"run", j.GetRun(), "round", j.GetRound(), "client", name}
 	m := a.Dataset.Meter(a.meters[name])
 	c := client.Client{
-		ID: fed.ClientID(name), Data: []*series.Windows{s.framer.Windows(m, s.framer.Ranges(m))}, Kept: w.kept,
+		ID: fed.ClientID(name), Data: []*series.Windows{s.Problem.Framer.Windows(m, s.Problem.Framer.Ranges(m))}, Kept: w.kept,
 	}
 	if c.Data[0].Len(series.Train) == 0 {
 		a.worklist.decline(j, "it has no complete training example", name)

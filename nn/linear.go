@@ -50,6 +50,17 @@ func (l *linear) newTape(maxBatch int, first bool) tape {
 	return t
 }
 
+func (l *linear) tapeFloats(first bool) (column, once int64) {
+	column = int64(l.out) + 1 // y, ones
+	if l.out >= kernel.Lanes {
+		column += int64(l.in)
+	}
+	if !first {
+		column += int64(l.in)
+	}
+	return column, 0
+}
+
 type linearTape struct {
 	*linear
 	y, dx, ones []float32

@@ -96,6 +96,18 @@ func (l *lstm) newTape(maxBatch int, first bool) tape {
 	return t
 }
 
+func (l *lstm) tapeFloats(first bool) (column, once int64) {
+	steps, width, in := int64(l.steps), int64(l.width), int64(l.in)
+	column = 7*steps*width + 2*width + 1 // z, c, tc, h; zero, dc; ones
+	if !first {
+		column += steps * in
+	}
+	if l.last {
+		column += steps * width
+	}
+	return column, 4 * width * (1 + in + width)
+}
+
 // lstmTape holds, step after step, what the gates computed.
 type lstmTape struct {
 	*lstm

@@ -34,6 +34,8 @@ func (p *prelu) newTape(maxBatch int, _ bool) tape {
 	return &preluTape{prelu: p, y: make([]float32, n), product: make([]float32, n), ones: ones(maxBatch)}
 }
 
+func (p *prelu) tapeFloats(bool) (column, once int64) { return 2*int64(p.channels) + 1, 0 }
+
 type preluTape struct {
 	*prelu
 	y, product, ones []float32

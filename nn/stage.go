@@ -18,6 +18,8 @@ type stage interface {
 	flops(first bool) (forward, backward int)
 	// newTape returns the stage's part of a workspace for maxBatch columns.
 	newTape(maxBatch int, first bool) tape
+	// tapeFloats returns how many floats newTape allocates: for each column, and once.
+	tapeFloats(first bool) (column, once int64)
 }
 
 // tape is a stage's part of a workspace.

@@ -35,6 +35,17 @@ func (n *Net) NewWorkspace(k *kernel.Set, batch int) *Workspace {
 	return ws
 }
 
+// WorkspaceBytes returns the memory that NewWorkspace takes for its floats.
+func (n *Net) WorkspaceBytes(batch int) int64 {
+	column, once := int64(n.lookback*n.inputs+n.outputs), int64(0)
+	for i, s := range n.stages {
+		c, o := s.tapeFloats(i == 0)
+		column += c
+		once += o
+	}
+	return 4 * (column*int64(padded(max(batch, 1))) + once)
+}
+
 // padded returns the row length for a batch.
 func padded(batch int) int {
 	return (batch + kernel.Lanes - 1) / kernel.Lanes * kernel.Lanes

@@ -255,9 +255,7 @@ func TestReplays(t *testing.T) {
 	// The weights moved by the first two, once each.
 	x, err := st.terms.Of(t.Context(), run)
 	must(t, err)
-	server, _, err := x.Server()
-	must(t, err)
-	before := server.Shared()
+	before := x.Server().Shared()
 	v, err := st.ledger.Version(t.Context(), run, 1)
 	must(t, err)
 	after, err := st.blobs.Get(t.Context(), v.Weights)

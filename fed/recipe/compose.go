@@ -14,6 +14,8 @@ import (
 // Composition is the parts that a plan names, put together for a fleet. It holds no
 // state, so runs and workers may share one: each makes its own parts from it.
 type Composition struct {
+	// Federated means that clients send updates to a server.
+	Federated bool
 	// Needs is what the aggregator must be given.
 	Needs fed.Needs
 	// NewAggregator and NewOptimizer return the parts of a new server.
@@ -62,6 +64,7 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	}
 	scheduled := newScheduler(p, fleet)
 	c := &Composition{
+		Federated:     !a.noServer,
 		Needs:         a.newAggregator(p).Needs(),
 		NewAggregator: func() fed.Aggregator { return a.newAggregator(p) },
 		NewOptimizer:  func() fed.ServerOptimizer { return newServerOptimizer(p) },

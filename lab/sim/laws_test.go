@@ -233,10 +233,8 @@ func newDirect(t tester, p *fed.Plan, d *series.Dataset) *direct {
 		t.Fatal(err)
 	}
 	defer s.close()
-	x := &direct{worker: client.NewWorker(&s.job, s.Kernel, s.parts.NewTrainer(s.Kernel)), shared: s.server.Shared()}
-	x.client = client.Client{ID: s.trainees[0].id, Data: s.trainees[0].data, Kept: make([]float32, x.worker.Kept()), First: true}
-	part := s.problem.Partition
-	part.Cut(s.initial, make([]float32, part.SharedLen()), x.client.Kept[:part.PersonalLen()])
+	x := &direct{worker: s.setup.NewWorker(s.Kernel), shared: s.server.Shared()}
+	x.client = client.Client{ID: s.trainees[0].id, Data: s.trainees[0].data, Kept: s.setup.InitialKept(x.worker), First: true}
 	return x
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/recipe"
 	"loadstar/internal/atomicfile"
 	"loadstar/lab/run"
 	"loadstar/metric"
@@ -53,13 +54,13 @@ func (s *simulation) evaluate(ctx context.Context) error {
 
 // join puts a client's whole weights together in w.w.
 func (s *simulation) join(w *worker, i int) error {
-	if s.pooled() {
+	if recipe.Pooled(s.Plan) {
 		i = 0
 	}
 	if _, err := s.kept.load(i, w.kept); err != nil {
 		return err
 	}
-	p := s.problem.Partition
+	p := s.setup.Problem.Partition
 	p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
 	return nil
 }
@@ -82,7 +83,7 @@ func (s *simulation) finish(ctx context.Context) error {
 			return err
 		}
 		m, d := &scored[i], &details[i]
-		d.begin(s.problem.Framer, s.Dataset.Interval, m.meter, chosen(i, len(scored), s.Plan.Evaluate.Forecasts))
+		d.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, chosen(i, len(scored), s.Plan.Evaluate.Forecasts))
 		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, d.add)
 		p := &score.Overall
 		rows[i] = run.Client{
@@ -109,11 +110,11 @@ func (s *simulation) finish(ctx context.Context) error {
 // final puts a client's weights into w.w as they are scored in the end: fine-tuned,
 // if the plan says so, and from the beginning for one that has never trained.
 func (s *simulation) final(ctx context.Context, w *worker, i int) error {
-	p := s.problem.Partition
+	p := s.setup.Problem.Partition
 	data := &s.fleet.clients
 	if len(s.fleet.holdout) > 0 {
 		data = &s.fleet.holdout
-		p.Cut(s.initial, make([]float32, p.SharedLen()), w.kept[:p.PersonalLen()])
+		copy(w.kept, s.personal)
 		p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
 	} else if err := s.join(w, i); err != nil {
 		return err
@@ -136,7 +137,7 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 // trained. It returns the checksum of the list of their checksums, as sha256sum
 // prints it: so anybody can compute it.
 func (s *simulation) writeWeights(ctx context.Context) (string, error) {
-	p := s.problem.Partition
+	p := s.setup.Problem.Partition
 	sums := make([]string, len(s.trainees)+1)
 	write := func(path, name string, content func(io.Writer) error) (string, error) {
 		h := sha256.New()
@@ -145,7 +146,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	}
 	var err error
 	sums[0], err = write(s.folder.Shared(), "shared.safetensors", func(to io.Writer) error {
-		return s.problem.WriteShared(to, s.server.Shared(), s.Plan.Name, s.server.Version())
+		return s.setup.Problem.WriteShared(to, s.server.Shared(), s.Plan.Name, s.server.Version())
 	})
 	if err != nil {
 		return "", err
@@ -162,7 +163,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 				return err
 			}
 			sums[i+1], err = write(path, name, func(to io.Writer) error {
-				return s.problem.Model.WriteWeights(to, w.w, p.Personal(), map[string]string{"client": string(s.trainees[i].id), "plan": s.Plan.Name})
+				return s.setup.Problem.Model.WriteWeights(to, w.w, p.Personal(), map[string]string{"client": string(s.trainees[i].id), "plan": s.Plan.Name})
 			})
 			return err
 		})

@@ -21,6 +21,7 @@ import (
 	"loadstar/fed/exact"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/fed/setup"
 	"loadstar/forecast"
 	"loadstar/lab/run"
 	"loadstar/nn/kernel"
@@ -92,15 +93,12 @@ func Run(ctx context.Context, c Config) (*run.Summary, error) {
 // simulation is a run in progress.
 type simulation struct {
 	Config
-	problem *recipe.Problem
-	parts   *recipe.Composition
-	job     client.Job
-	rules   round.Rules
-	fleet   *fleet
+	setup *setup.Setup
+	fleet *fleet
 	// trainees are the machine's clients.
 	trainees []trainee
 	pace     pace
-	initial  []float32 // whole weights
+	personal []float32 // initial personal weights
 
 	machine *round.Machine
 	server  *round.Server
@@ -137,39 +135,28 @@ type flight struct {
 func newSimulation(c Config) (*simulation, error) {
 	c.Workers = max(c.Workers, 1)
 	s := &simulation{Config: c, flights: map[round.Assignment]*flight{}, mase: math.NaN()}
-	var err error
-	if s.problem, err = recipe.Frame(c.Plan, c.Dataset); err != nil {
+	problem, err := recipe.Frame(c.Plan, c.Dataset)
+	if err != nil {
 		return nil, err
 	}
-	if s.fleet, err = newFleet(c.Plan, s.problem, c.Dataset, c.Workers); err != nil {
+	if s.fleet, err = newFleet(c.Plan, problem, c.Dataset, c.Workers); err != nil {
 		return nil, err
 	}
-	s.trainees = s.fleet.trainees(s.pooled())
-	if s.parts, err = recipe.Compose(c.Plan, len(s.trainees)); err != nil {
+	s.trainees = s.fleet.trainees(recipe.Pooled(c.Plan))
+	if s.setup, err = setup.New(c.Plan, problem, len(s.trainees)); err != nil {
 		return nil, err
 	}
-	p, partition := c.Plan, s.problem.Partition
-	needs := s.parts.Needs
-	s.job = client.Job{
-		Seed: p.Seed, Model: s.problem.Model, Partition: partition, Loss: s.problem.Loss,
-		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: needs,
+	s.machine, s.server = s.setup.NewMachine(), s.setup.NewServer()
+	_, s.personal = s.setup.InitialWeights()
+	if s.own, err = s.setup.NewServerData(c.Kernel, windowsOf(s.fleet.own)); err != nil {
+		return nil, err
 	}
-	s.rules = round.Rules{Needs: needs, Scale: s.parts.Scale, Control: s.parts.Control, Weight: s.parts.Weight}
-	s.initial = s.problem.Model.InitialWeights(p.Seed)
-	shared, personal := make([]float32, partition.SharedLen()), make([]float32, partition.PersonalLen())
-	partition.Cut(s.initial, shared, personal)
-	s.machine = round.NewMachine(s.parts.Scheduler, p.Seed, len(s.trainees))
-	s.server = round.NewServer(s.parts.NewAggregator(), s.parts.NewOptimizer(), len(s.trainees), shared)
-	if needs.ServerData {
-		if s.own, err = client.NewServerData(&s.job, c.Kernel, s.parts.NewTrainer(c.Kernel), windowsOf(s.fleet.own), personal, p.Server.Batch); err != nil {
-			return nil, err
-		}
-	}
+	p, traffic := c.Plan, s.setup.Traffic()
 	s.pace = pace{
 		Simulate: p.Simulate, seed: p.Seed, period: time.Duration(p.Schedule.Period),
-		bytes: s.traffic().Down + s.traffic().Up,
+		bytes: traffic.Down + traffic.Up,
 	}
-	s.fold = round.NewFold(s.rules)
+	s.fold = round.NewFold(s.setup.Rules)
 	workers := make([]*worker, c.Workers)
 	for i := range workers {
 		workers[i] = s.newWorker()
@@ -178,35 +165,21 @@ func newSimulation(c Config) (*simulation, error) {
 	s.summary = run.Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
 		Data: fingerprint(c.Dataset), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
-		Down: s.traffic().Down, Up: s.traffic().Up,
+		Down: traffic.Down, Up: traffic.Up,
 	}
 	return s, nil
 }
 
-// pooled says that all data is one client's.
-func (s *simulation) pooled() bool { return recipe.Pooled(s.Plan) }
-
 func (s *simulation) newWorker() *worker {
 	w := &worker{
-		client: client.NewWorker(&s.job, s.Kernel, s.parts.NewTrainer(s.Kernel)),
-		scorer: forecast.NewScorer(s.problem.Model, s.Kernel, s.problem.Loss),
-		fold:   round.NewFold(s.rules),
-		w:      make([]float32, len(s.initial)),
+		client: s.setup.NewWorker(s.Kernel),
+		tuner:  s.setup.NewTuner(s.Kernel),
+		scorer: forecast.NewScorer(s.setup.Problem.Model, s.Kernel, s.setup.Problem.Loss),
+		fold:   round.NewFold(s.setup.Rules),
+		w:      make([]float32, s.setup.Problem.Model.Net().Weights()),
 	}
 	w.kept = make([]float32, w.client.Kept())
-	if s.parts.NewTuner != nil {
-		alone := s.job
-		alone.Needs = fed.Needs{} // nobody aggregates what comes of it
-		w.tuner = client.NewWorker(&alone, s.Kernel, s.parts.NewTuner(s.Kernel))
-	}
 	return w
-}
-
-func (s *simulation) traffic() recipe.Traffic {
-	if s.pooled() {
-		return recipe.Traffic{}
-	}
-	return recipe.TrafficOf(s.problem.Partition, s.parts.Needs)
 }
 
 func (s *simulation) close() {
@@ -224,9 +197,7 @@ func (s *simulation) close() {
 
 // begin opens what the run keeps, and takes up the last checkpoint if there is one.
 func (s *simulation) begin(ctx context.Context) error {
-	w := s.pool.workers[0]
-	initial := make([]float32, w.client.Kept())
-	s.problem.Partition.Cut(s.initial, make([]float32, s.problem.Partition.SharedLen()), initial[:s.problem.Partition.PersonalLen()])
+	initial := s.setup.InitialKept(s.pool.workers[0].client)
 	var err error
 	if s.kept, err = openKeep(s.folder.Kept(), len(s.trainees), len(initial), initial, s.Memory); err != nil {
 		return err
@@ -322,7 +293,7 @@ func (s *simulation) ask(ctx context.Context) {
 		t := &s.trainees[a.Client]
 		e := s.pace.trip(s.now, a, t.id, recipe.StepsOf(s.Plan, t.examples))
 		s.agenda.add(e)
-		if s.parts.Scheduler.Carries() && !e.Lost {
+		if s.setup.Parts.Scheduler.Carries() && !e.Lost {
 			s.start(ctx, a, task)
 		}
 	}
@@ -402,7 +373,7 @@ type result struct {
 func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 	results := make([]result, len(o.Counted))
 	var err error
-	if s.parts.Scheduler.Carries() {
+	if s.setup.Parts.Scheduler.Carries() {
 		err = s.collect(o.Counted, results)
 	} else {
 		err = s.trainAll(ctx, o, results)
@@ -432,7 +403,7 @@ func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 // trained, so no update is kept but where the aggregator needs it.
 func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []result) error {
 	task := s.server.Task(o.Round)
-	each := s.parts.Needs.EachUpdate
+	each := s.setup.Parts.Needs.EachUpdate
 	err := s.pool.each(ctx, len(o.Counted), func(w *worker, i int) error {
 		c := o.Counted[i].Client
 		if err := s.turnInPlace(ctx, w, c, task); err != nil {
@@ -488,7 +459,7 @@ func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
 
 // record writes a round's row and tells how far the run is.
 func (s *simulation) record(o round.Outcome, results []result) error {
-	traffic := s.traffic()
+	traffic := s.setup.Traffic()
 	row := run.Round{
 		Round: o.Round, Version: s.server.Version(), Outcome: "merged",
 		Opened: o.Opened.Seconds(), Closed: o.Closed.Seconds(),

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/server/blob"
@@ -22,7 +21,6 @@ type driver struct {
 	log *slog.Logger
 
 	terms     *terms.Terms // nil until the run is loaded
-	scheduler fed.Scheduler
 	machine   *round.Machine
 	server    *round.Server
 	started   time.Time
@@ -145,10 +143,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if err != nil {
 		return fail(err)
 	}
-	server, scheduler, err := t.Server()
-	if err != nil {
-		return fail(err)
-	}
+	server := t.Server()
 	v, state, err := d.publish(ctx, server, 0)
 	if err != nil {
 		return err
@@ -162,8 +157,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if n != fleet.Clients {
 		return fmt.Errorf("the fleet has changed while the run began")
 	}
-	d.terms, d.server, d.scheduler = t, server, scheduler
-	d.machine = round.NewMachine(scheduler, p.Seed, t.Fleet)
+	d.terms, d.server, d.machine = t, server, t.Machine()
 	d.log.Info("the run begins", "plan", p.Name, "clients", n)
 	return d.open(x)
 }
@@ -173,9 +167,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if d.terms, err = terms.Read(x.Run.Plan, x.Run.PlanBlob, x.Run.Fleet); err != nil {
 		return fmt.Errorf("reading the plan: %w", err)
 	}
-	if d.server, d.scheduler, err = d.terms.Server(); err != nil {
-		return fmt.Errorf("composing the plan: %w", err)
-	}
+	d.server = d.terms.Server()
 	state, err := d.Blobs.Get(ctx, x.Run.Server)
 	if err != nil {
 		return fmt.Errorf("fetching the server's state: %w", err)
@@ -183,7 +175,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if err := d.server.UnmarshalBinary(state); err != nil {
 		return fmt.Errorf("decoding the server's state: %w", err)
 	}
-	d.machine = round.NewMachine(d.scheduler, d.terms.Plan.Seed, d.terms.Fleet)
+	d.machine = d.terms.Machine()
 	machine, err := x.Machine()
 	if err != nil {
 		return err
@@ -341,7 +333,7 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 		return nil, fmt.Errorf("encoding the state of the rounds: %w", err)
 	}
 	// After the last round nothing is merged, so nothing more may be counted.
-	carries := d.scheduler.Carries() && d.machine.Round() < d.terms.Plan.Rounds
+	carries := d.terms.Carries() && d.machine.Round() < d.terms.Plan.Rounds
 	if err := x.Close(r, string(text), carries); err != nil {
 		return nil, err
 	}

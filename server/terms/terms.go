@@ -14,6 +14,7 @@ import (
 	"loadstar/fed/exact"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/fed/setup"
 	"loadstar/series"
 )
 
@@ -24,11 +25,11 @@ type Terms struct {
 	Blob  string
 	Fleet int
 	// Shared is the number of shared weights.
-	Shared  int
-	Rules   round.Rules
-	problem *recipe.Problem
-	spare   sync.Pool // of *round.Fold, empty
-	floats  sync.Pool // of *fed.Update, for its numbers
+	Shared int
+	Rules  round.Rules
+	setup  *setup.Setup
+	spare  sync.Pool // of *round.Fold, empty
+	floats sync.Pool // of *fed.Update, for its numbers
 }
 
 // Settle makes of a submitted plan the one that is carried out: what it leaves to the
@@ -47,25 +48,26 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	if q.Schedule.Cohort == 0 {
 		q.Schedule.Cohort = int(fleet)
 	}
-	if err := readable(&q, inputs, steps); err != nil {
+	problem, err := readable(&q, inputs, steps)
+	if err != nil {
 		return nil, err
 	}
-	_, err := of(&q, int(fleet))
+	_, err = setup.New(&q, problem, int(fleet))
 	return &q, err
 }
 
-// readable says why clients could not train a plan on what all of them have, if they
-// could not: it looks at a meter without readings as an agent would at theirs.
-func readable(p *fed.Plan, inputs []string, steps []time.Duration) error {
+// readable returns what clients train with the inputs that all of them have, or why they
+// cannot: it looks at a meter without readings as an agent looks at its own.
+func readable(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem, error) {
 	if len(steps) == 0 {
-		return fmt.Errorf("there are no clients")
+		return nil, fmt.Errorf("there are no clients")
 	}
 	d, err := series.NewDataset(series.Dataset{Name: "of the fleet", Interval: steps[0], Clock: time.UTC, StaticNames: inputs},
 		[]series.Meter{{Static: make([]float32, len(inputs))}})
-	if err == nil {
-		_, err = recipe.Frame(p, d)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return recipe.Frame(p, d)
 }
 
 // Federated says why a plan cannot be carried out by a fleet, if it cannot.
@@ -74,7 +76,7 @@ func Federated(p *fed.Plan) error {
 	switch {
 	case err != nil:
 		return err
-	case recipe.Pooled(p) || t.Shared == 0:
+	case !t.setup.Parts.Federated:
 		return fmt.Errorf("algorithm %s shares nothing: there is nothing for a server to do; use loadstar simulate", p.Algorithm)
 	case p.Model.Scaling != "client":
 		return fmt.Errorf("model.scaling is %s: the ranges of others' readings would have to be told to everybody; a fleet trains with scaling client", p.Model.Scaling)
@@ -105,27 +107,22 @@ func of(p *fed.Plan, fleet int) (*Terms, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts, err := recipe.Compose(p, fleet)
+	s, err := setup.New(p, problem, fleet)
 	if err != nil {
 		return nil, err
 	}
-	return &Terms{
-		Plan: p, Fleet: fleet, Shared: problem.Partition.SharedLen(), problem: problem,
-		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
-	}, nil
+	return &Terms{Plan: p, Fleet: fleet, Shared: problem.Partition.SharedLen(), Rules: s.Rules, setup: s}, nil
 }
 
-// Server returns a new server at version 0, and when it merges.
-func (t *Terms) Server() (*round.Server, fed.Scheduler, error) {
-	parts, err := recipe.Compose(t.Plan, t.Fleet)
-	if err != nil {
-		return nil, nil, err
-	}
-	p := t.problem.Partition
-	shared := make([]float32, p.SharedLen())
-	p.Cut(t.problem.Model.InitialWeights(t.Plan.Seed), shared, make([]float32, p.PersonalLen()))
-	return round.NewServer(parts.NewAggregator(), parts.NewOptimizer(), t.Fleet, shared), parts.Scheduler, nil
-}
+// Server returns a new server at version 0.
+func (t *Terms) Server() *round.Server { return t.setup.NewServer() }
+
+// Machine returns the state of the rounds before the first one.
+func (t *Terms) Machine() *round.Machine { return t.setup.NewMachine() }
+
+// Carries reports whether a client that is still running when its round closes may
+// return in a later one.
+func (t *Terms) Carries() bool { return t.setup.Parts.Scheduler.Carries() }
 
 // Folds says that an agent may send its clients' sum.
 func (t *Terms) Folds() bool { return !t.Rules.Needs.EachUpdate }

@@ -1,0 +1,111 @@
+// Package setup makes a plan ready to run. Simulator, agent and server start from the
+// same [Setup], so they agree on shapes, on the scale of sums, on what an update weighs
+// and on the initial weights.
+package setup
+
+import (
+	"fmt"
+
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// Setup is a plan with its model and its parts, for one fleet. It does not change and
+// holds no state of a run, so it is safe for concurrent use.
+type Setup struct {
+	Plan *fed.Plan
+	// Fleet is the number of clients that train.
+	Fleet   int
+	Problem *recipe.Problem
+	Parts   *recipe.Composition
+	// Job is what all clients have in common.
+	Job client.Job
+	// Rules says how updates are counted.
+	Rules round.Rules
+}
+
+// New puts a plan that was read and its problem together for a fleet. See
+// [recipe.Compose] for who counts as the fleet.
+func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
+	parts, err := recipe.Compose(p, fleet)
+	if err != nil {
+		return nil, err
+	}
+	if problem.Partition.SharedLen() == 0 && parts.Federated {
+		return nil, fmt.Errorf("partition %s shares nothing, so %s has nothing to do", p.Partition, p.Algorithm)
+	}
+	return &Setup{
+		Plan: p, Fleet: fleet, Problem: problem, Parts: parts,
+		Job: client.Job{
+			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
+			Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: parts.Needs,
+		},
+		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
+	}, nil
+}
+
+// InitialWeights returns the shared and the personal weights of version 0.
+func (s *Setup) InitialWeights() (shared, personal []float32) {
+	p := s.Problem.Partition
+	shared, personal = make([]float32, p.SharedLen()), make([]float32, p.PersonalLen())
+	p.Cut(s.Problem.Model.InitialWeights(s.Plan.Seed), shared, personal)
+	return shared, personal
+}
+
+// InitialKept returns what a client keeps before its first turn: its personal weights,
+// and zeros for the trainer.
+func (s *Setup) InitialKept(w *client.Worker) []float32 {
+	kept := make([]float32, w.Kept())
+	_, personal := s.InitialWeights()
+	copy(kept, personal)
+	return kept
+}
+
+// NewServer returns a server at version 0.
+func (s *Setup) NewServer() *round.Server {
+	shared, _ := s.InitialWeights()
+	return round.NewServer(s.Parts.NewAggregator(), s.Parts.NewOptimizer(), s.Fleet, shared)
+}
+
+// NewMachine returns the state of the rounds before the first one.
+func (s *Setup) NewMachine() *round.Machine {
+	return round.NewMachine(s.Parts.Scheduler, s.Plan.Seed, s.Fleet)
+}
+
+// NewWorker returns a worker that trains clients.
+func (s *Setup) NewWorker(k *kernel.Set) *client.Worker {
+	return client.NewWorker(&s.Job, k, s.Parts.NewTrainer(k))
+}
+
+// NewTuner returns a worker that fine-tunes clients before they are scored, and nil if
+// the plan does not fine-tune.
+func (s *Setup) NewTuner(k *kernel.Set) *client.Worker {
+	if s.Parts.NewTuner == nil {
+		return nil
+	}
+	job := s.Job
+	job.Needs = fed.Needs{} // its updates are not aggregated
+	return client.NewWorker(&job, k, s.Parts.NewTuner(k))
+}
+
+// NewServerData returns the data that the server has, and nil if the aggregator needs
+// none.
+func (s *Setup) NewServerData(k *kernel.Set, data []*series.Windows) (*client.ServerData, error) {
+	if !s.Parts.Needs.ServerData {
+		return nil, nil
+	}
+	_, personal := s.InitialWeights()
+	return client.NewServerData(&s.Job, k, s.Parts.NewTrainer(k), data, personal, s.Plan.Server.Batch)
+}
+
+// Traffic returns what one client's part of a round sends and receives.
+func (s *Setup) Traffic() recipe.Traffic {
+	if !s.Parts.Federated {
+		return recipe.Traffic{}
+	}
+	return recipe.TrafficOf(s.Problem.Partition, s.Parts.Needs)
+}

@@ -1,0 +1,49 @@
+package nn
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"loadstar/nn/kernel"
+)
+
+// Agents refuse a plan by WorkspaceBytes, so it must count every float that a workspace
+// allocates.
+func TestWorkspaceBytes(t *testing.T) {
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, blocks := range [][]Block{
+		{LSTM{Name: "lstm", Hidden: 5, Layers: 3}, Linear{Name: "a", Out: 17}, PReLU{Name: "b"}, Linear{Name: "c", Out: 2}},
+		{LSTM{Name: "lstm", Hidden: 6, Last: true}, Linear{Name: "a", Out: 3}},
+		{Linear{Name: "a", Out: 40}, PReLU{Name: "b"}},
+		{PReLU{Name: "a"}, Linear{Name: "b", Out: 1}},
+	} {
+		n, err := Build(4, 3, blocks...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, batch := range []int{0, 1, 16, 17, 100} {
+			ws := n.NewWorkspace(k, batch)
+			want := 4 * int64(cap(ws.x)+cap(ws.dout))
+			for _, tape := range ws.tapes {
+				want += 4 * floats(reflect.ValueOf(tape).Elem())
+			}
+			if got := n.WorkspaceBytes(batch); got != want {
+				t.Errorf("%s, batch of %d: %d bytes, want %d", fmt.Sprint(blocks), batch, got, want)
+			}
+		}
+	}
+}
+
+// floats counts those in the slices of a struct.
+func floats(v reflect.Value) (n int64) {
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Slice {
+			n += int64(f.Cap())
+		}
+	}
+	return n
+}
