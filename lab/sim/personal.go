@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"loadstar/internal/atomicfile"
+	"loadstar/internal/filelock"
+	"loadstar/internal/mmap"
 )
 
 // keep holds what clients keep between rounds: for every client a fixed number of
@@ -126,18 +126,17 @@ func (k *keep) mapMemory() error {
 	if k.room == 0 {
 		return nil
 	}
-	b, err := unix.Mmap(-1, 0, 4*k.room*k.floats, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	b, err := mmap.Memory(4 * k.room * k.floats)
 	if err != nil {
-		return fmt.Errorf("%d MB for personal weights: %w", 4*k.room*k.floats>>20, err)
+		return fmt.Errorf("memory for personal weights: %w", err)
 	}
-	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // only a hint
 	k.memory = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), k.room*k.floats)
 	return nil
 }
 
 func (k *keep) unmapMemory() {
 	if k.memory != nil {
-		_ = unix.Munmap(raw(k.memory)) // there is no way to recover
+		_ = mmap.Unmap(raw(k.memory)) // there is no way to recover
 		k.memory = nil
 	}
 }
@@ -161,7 +160,7 @@ func (k *keep) create() error {
 
 // lock keeps other runs away until the file is closed.
 func lock(f *os.File) error {
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := filelock.Try(f); err != nil {
 		return fmt.Errorf("%s: another run uses it: %w", f.Name(), err)
 	}
 	return nil
