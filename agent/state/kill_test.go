@@ -87,7 +87,7 @@ func TestKill(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
-	for range 25 {
+	for i := range 25 {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), childEnv+"="+dir)
 		cmd.Stderr = os.Stderr
@@ -99,16 +99,24 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := time.Duration(rng.ExpFloat64() * float64(60*time.Millisecond))
-		go func() {
+		kill := func() {
 			time.Sleep(after)
 			cmd.Process.Kill() // it may be dead already, which shows below
-		}()
+		}
+		// Half of the kills may hit a process that starts and opens the store. The others wait
+		// until it has written, so that rounds pass on a slow machine as well.
+		if i%2 == 0 {
+			go kill()
+		}
 		put, decided := int64(-1), int64(-1)
 		in := bufio.NewReader(out)
 		for {
 			line, err := in.ReadString('\n')
 			if err == io.EOF {
 				break
+			}
+			if i%2 == 1 && put < 0 && decided < 0 {
+				go kill()
 			}
 			var what string
 			var round int64
