@@ -428,7 +428,11 @@ func TestKeepKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(50+rng.IntN(200)) * time.Millisecond)
+		// At work, which takes longer on a loaded machine, and then at a random moment.
+		for before, end := savedAt(saved), time.Now().Add(time.Minute); savedAt(saved).Equal(before) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
 		cmd.Process.Kill() // Wait tells
 		cmd.Wait()         // it was killed
 		if out.Len() > 0 {
@@ -441,6 +445,15 @@ func TestKeepKilled(t *testing.T) {
 		t.Error("not a single round was saved")
 	}
 	k.close() // the test is over
+}
+
+// savedAt returns when a file was last written, or zero.
+func savedAt(path string) time.Time {
+	info, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
 }
 
 // BenchmarkKeep is a client's load and store: of a fleet that fits into memory, and
