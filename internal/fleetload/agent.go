@@ -18,15 +18,15 @@ type agent struct {
 	client    string
 	line      line
 	announced bool
-	pushed    []turn // not decided yet
+	pushed    []pendingPush
 	pushes    uint32
 }
 
-// turn is the agent's part of one round.
-type turn struct {
+// pendingPush is an accepted result without a final verdict.
+type pendingPush struct {
 	run   string
 	round int64
-	at    time.Time // when its push began
+	began time.Time
 }
 
 const (
@@ -54,7 +54,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	answered := time.Now()
 	c.checkIn.add(answered.Sub(start))
 	for _, v := range r.Verdicts {
-		a.hear(v, answered)
+		a.handle(v, answered)
 	}
 	for _, t := range r.Tasks {
 		if err := a.do(ctx, t); err != nil {
@@ -65,8 +65,8 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	return max(next, soonest)
 }
 
-// hear handles the verdict on a turn.
-func (a *agent) hear(v *v1.Verdict, now time.Time) {
+// handle handles the verdict on a pending push.
+func (a *agent) handle(v *v1.Verdict, now time.Time) {
 	i := 0
 	for i < len(a.pushed) && (a.pushed[i].run != v.Run || a.pushed[i].round != v.Round) {
 		i++
@@ -77,7 +77,7 @@ func (a *agent) hear(v *v1.Verdict, now time.Time) {
 	c := &a.fleet.counts
 	switch v.Outcome {
 	case v1.Outcome_OUTCOME_COUNTED:
-		c.heard.add(now.Sub(a.pushed[i].at))
+		c.heard.add(now.Sub(a.pushed[i].began))
 	case v1.Outcome_OUTCOME_CLOSED:
 		c.closed.Add(1)
 	case v1.Outcome_OUTCOME_REJECTED:
@@ -117,7 +117,7 @@ func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	switch r.Outcome {
 	case v1.Outcome_OUTCOME_ACCEPTED:
 		c.accepted.Add(1)
-		a.pushed = append(a.pushed, turn{t.Run, t.Round, start})
+		a.pushed = append(a.pushed, pendingPush{t.Run, t.Round, start})
 	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED: // a repeated or late push
 		c.closed.Add(1)
 	default:

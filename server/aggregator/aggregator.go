@@ -161,7 +161,7 @@ func (a *aggregator) count(ctx context.Context, run string, items []item) error 
 		arrivals[i] = arrivalOf(x)
 	}
 	folded := time.Now()
-	counted, err := a.Ledger.Count(ctx, run, arrivals, f.stored)
+	counted, err := a.Ledger.Count(ctx, run, arrivals, f.forLedger)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ type folder struct {
 	full  bool
 }
 
-func (f *folder) of(numbers []int) (*round.Fold, error) {
+func (f *folder) foldSome(numbers []int) (*round.Fold, error) {
 	fold := round.NewFold(f.terms.Rules)
 	for _, i := range numbers {
 		if err := f.terms.Add(fold, f.items[i].result, nil); err != nil {
@@ -209,8 +209,8 @@ func (f *folder) of(numbers []int) (*round.Fold, error) {
 	return fold, nil
 }
 
-// stored is a ledger.Fold.
-func (f *folder) stored(counted []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
+// forLedger is a ledger.Fold.
+func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
 	if !f.terms.Folds() {
 		for _, i := range counted {
 			r := f.items[i].result
@@ -223,7 +223,7 @@ func (f *folder) stored(counted []int) (partials []ledger.Partial, singles []led
 	}
 	fold := f.fold
 	if f.full || len(counted) < len(f.items) {
-		if fold, err = f.of(counted); err != nil {
+		if fold, err = f.foldSome(counted); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -55,8 +55,8 @@ func IsHash(s string) bool {
 	return true
 }
 
-// named checks a hash from a caller, because it becomes part of a path.
-func named(hash string) error {
+// checkHash checks a hash from a caller, because it becomes part of a path.
+func checkHash(hash string) error {
 	if !IsHash(hash) {
 		return fmt.Errorf("blob: %.80q is not a hash", hash)
 	}

@@ -53,7 +53,7 @@ func (c *cached) Put(ctx context.Context, data []byte) (string, error) {
 }
 
 func (c *cached) Get(ctx context.Context, hash string) ([]byte, error) {
-	if err := named(hash); err != nil {
+	if err := checkHash(hash); err != nil {
 		return nil, err
 	}
 	if e := c.lookup(hash); e != nil {

@@ -79,7 +79,7 @@ func holds(path string, data []byte) bool {
 }
 
 func (f files) Get(ctx context.Context, hash string) ([]byte, error) {
-	if err := errors.Join(named(hash), ctx.Err()); err != nil {
+	if err := errors.Join(checkHash(hash), ctx.Err()); err != nil {
 		return nil, err
 	}
 	path := f.path(hash)
@@ -96,7 +96,7 @@ func (f files) Get(ctx context.Context, hash string) ([]byte, error) {
 }
 
 func (f files) Delete(ctx context.Context, hash string) error {
-	if err := errors.Join(named(hash), ctx.Err()); err != nil {
+	if err := errors.Join(checkHash(hash), ctx.Err()); err != nil {
 		return err
 	}
 	// After a power loss the file may reappear, which only takes up space.

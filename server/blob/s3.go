@@ -109,7 +109,7 @@ func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 }
 
 func (s *s3) Get(ctx context.Context, hash string) ([]byte, error) {
-	if err := named(hash); err != nil {
+	if err := checkHash(hash); err != nil {
 		return nil, err
 	}
 	body, info, _, err := s.core.GetObject(ctx, s.bucket, s.prefix+hash, minio.GetObjectOptions{})
@@ -131,7 +131,7 @@ func (s *s3) Get(ctx context.Context, hash string) ([]byte, error) {
 }
 
 func (s *s3) Delete(ctx context.Context, hash string) error {
-	if err := named(hash); err != nil {
+	if err := checkHash(hash); err != nil {
 		return err
 	}
 	err := s.core.RemoveObject(ctx, s.bucket, s.prefix+hash, minio.RemoveObjectOptions{})

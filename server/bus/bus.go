@@ -70,14 +70,14 @@ type Bus struct {
 	calls           sync.WaitGroup // publishes and takes under way
 	background      sync.WaitGroup // goroutines that end by themselves when closing does
 
-	mending sync.Mutex
-	mended  time.Time
+	recreating sync.Mutex
+	recreated  time.Time // guarded by recreating
 }
 
 // Open starts or reaches the server, and makes sure that there is a stream. It waits
 // for a cluster that is not ready, until ctx is done.
 func Open(ctx context.Context, c Config, log *slog.Logger) (*Bus, error) {
-	c, err := c.settled()
+	c, err := c.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (b *Bus) open(ctx context.Context) error {
 		if b.pulls, err = b.ensure(ctx); err == nil {
 			return nil
 		}
-		if hopeless(err) {
+		if setupPermanent(err) {
 			return fmt.Errorf("bus: setting up the stream: %w", err)
 		}
 		b.log.Warn("waiting for JetStream", "err", err)
@@ -260,8 +260,8 @@ func sameConsumer(has, want jetstream.ConsumerConfig) bool {
 	return has.AckPolicy == want.AckPolicy && has.AckWait == want.AckWait && has.MaxAckPending == want.MaxAckPending && has.MaxDeliver == want.MaxDeliver
 }
 
-// hopeless reports whether setting up the stream would fail forever.
-func hopeless(err error) bool {
+// setupPermanent reports whether setting up the stream would fail every time.
+func setupPermanent(err error) bool {
 	var api *jetstream.APIError
 	if !errors.As(err, &api) {
 		return false
@@ -355,8 +355,8 @@ func (b *Bus) relink() {
 	}
 }
 
-// within returns a context that is done when ctx is or when end is.
-func within(ctx, end context.Context) (context.Context, context.CancelFunc) {
+// endingWith returns a context that is done when ctx or end is.
+func endingWith(ctx, end context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(end, func() { cancel(ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }

@@ -424,9 +424,9 @@ func TestMended(t *testing.T) {
 		func() error { return b.js.DeleteStream(t.Context(), streamName) },
 		func() error { return b.js.DeleteConsumer(t.Context(), streamName, consumerName) },
 	} {
-		b.mending.Lock()
-		b.mended = time.Time{}
-		b.mending.Unlock()
+		b.recreating.Lock()
+		b.recreated = time.Time{}
+		b.recreating.Unlock()
 		if err := gone(); err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ const (
 	biggest = 32<<20 - 2*envelope
 )
 
-func (c Config) settled() (Config, error) {
+func (c Config) withDefaults() (Config, error) {
 	embedded := c.Dir != ""
 	if embedded == (len(c.URLs) > 0) {
 		return c, errors.New("bus: give either a folder for an embedded NATS server or the URLs of a cluster")

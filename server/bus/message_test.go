@@ -75,10 +75,10 @@ func TestTogetherAnswered(t *testing.T) {
 	for i := range group {
 		group[i] = &offer{ctx: t.Context(), result: result{fmt.Sprint(i), []byte("x")}}
 	}
-	if err := b.carry(group); err != nil {
+	if err := b.publishGroup(group); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.carry(group); err != nil { // filtered
+	if err := b.publishGroup(group); err != nil { // filtered
 		t.Fatal(err)
 	}
 	all := func(times uint64) []*Delivery {

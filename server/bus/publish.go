@@ -32,14 +32,14 @@ func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 		return fmt.Errorf("bus: %.40q is no message id", id)
 	case len(data) > b.config.MaxMessage:
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), b.config.MaxMessage)
-	case b.server != nil && !b.server.roomy():
+	case b.server != nil && !b.server.hasRoom():
 		return fmt.Errorf("%w: the disk is nearly full", ErrFull)
 	}
-	ctx, cancel := within(ctx, b.killed)
+	ctx, cancel := endingWith(ctx, b.killed)
 	defer cancel()
 	o := &offer{ctx: ctx, result: result{id, data}, answer: make(chan error, 1)}
 	if b.config.Together == 1 {
-		return b.carry([]*offer{o})
+		return b.publishGroup([]*offer{o})
 	}
 	select {
 	case b.offers <- o:
@@ -75,7 +75,7 @@ func (b *Bus) write() {
 	for first := range b.offers {
 		for first != nil {
 			group, next := b.gather(first)
-			err := b.carry(group)
+			err := b.publishGroup(group)
 			for _, o := range group {
 				o.answer <- err
 			}
@@ -106,8 +106,8 @@ func (b *Bus) gather(first *offer) (group []*offer, next *offer) {
 	return group, nil
 }
 
-// carry stores a group as one message. It tries for as long as one of them waits.
-func (b *Bus) carry(group []*offer) error {
+// publishGroup stores a group as one message. It retries until every caller has given up.
+func (b *Bus) publishGroup(group []*offer) error {
 	ctx, cancel := anyOf(group)
 	defer cancel()
 	id, data := pack(group)
@@ -117,11 +117,11 @@ func (b *Bus) carry(group []*offer) error {
 		if err == nil {
 			return nil
 		}
-		if err, final := verdict(err); final {
+		if err, final := classify(err); final {
 			return err
 		}
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
-			b.mend(ctx)
+			b.recreate(ctx)
 		}
 		if ended := retry.Wait(ctx); ended != nil {
 			return fmt.Errorf("bus: publishing: %w; last: %w", ended, err)
@@ -165,8 +165,8 @@ func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.D
 	return err
 }
 
-// verdict says what a failure is to the caller, and whether another try is useless.
-func verdict(err error) (error, bool) {
+// classify returns the error for the caller, and whether retrying is useless.
+func classify(err error) (error, bool) {
 	if errors.Is(err, nats.ErrConnectionClosed) {
 		return ErrClosed, true
 	}
@@ -193,17 +193,17 @@ func verdict(err error) (error, bool) {
 	return err, false
 }
 
-// mend sets the stream and the consumer up anew if they are gone, as when a cluster
-// was replaced under a running process. Many may call it; one does it, now and then.
-func (b *Bus) mend(ctx context.Context) {
-	if !b.mending.TryLock() {
+// recreate sets up the stream and the consumer again if they are gone, for instance after
+// a cluster was replaced under a running process. Concurrent and frequent calls do nothing.
+func (b *Bus) recreate(ctx context.Context) {
+	if !b.recreating.TryLock() {
 		return
 	}
-	defer b.mending.Unlock()
-	if time.Since(b.mended) < 2*time.Second {
+	defer b.recreating.Unlock()
+	if time.Since(b.recreated) < 2*time.Second {
 		return
 	}
-	b.mended = time.Now()
+	b.recreated = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_, err := b.js.Consumer(ctx, streamName, consumerName)

@@ -109,8 +109,8 @@ func (e *embedded) healthy() error {
 	return nil
 }
 
-// roomy reports whether the disk had enough space a moment ago.
-func (e *embedded) roomy() bool {
+// hasRoom reports whether the disk had enough space a moment ago.
+func (e *embedded) hasRoom() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if time.Since(e.asked) > time.Second {

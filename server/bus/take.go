@@ -47,7 +47,7 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 		return nil, err
 	}
 	defer b.calls.Done()
-	ctx, cancel := within(ctx, b.closing)
+	ctx, cancel := endingWith(ctx, b.closing)
 	defer cancel()
 	largest := b.config.MaxMessage + envelope
 	if maxBytes <= 0 || maxBytes > inFlight/2 {
@@ -77,7 +77,7 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 		}
 		if err != nil {
 			if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrConsumerDeleted) {
-				b.mend(ctx)
+				b.recreate(ctx)
 			}
 			if backoff.Sleep(ctx, min(250*time.Millisecond, time.Until(until))) != nil {
 				return nil, context.Cause(ctx)

@@ -22,7 +22,7 @@ func (b *Bus) Wake(run string) {
 // Woken returns the runs of Wake, until ctx is done or the bus is closed; then it
 // closes the channel. Hints that come while the channel is full are dropped.
 func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
-	ctx, cancel := within(ctx, b.closing)
+	ctx, cancel := endingWith(ctx, b.closing)
 	in, out := make(chan *nats.Msg, 256), make(chan string, 64)
 	sub, err := b.conn.ChanSubscribe(wakes, in)
 	if err != nil {

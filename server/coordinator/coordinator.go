@@ -79,13 +79,13 @@ func newCoordinator(c Config) *coordinator {
 
 // tick advances all active runs as far as possible.
 func (k *coordinator) tick(ctx context.Context) {
-	if !k.leads(ctx) {
+	if !k.holdsLead(ctx) {
 		return
 	}
-	k.survey(ctx)
+	k.countAgents(ctx)
 	active, err := k.Ledger.Active(ctx)
 	if err != nil {
-		k.trouble(ctx, "reading the runs", err)
+		k.warn(ctx, "reading the runs", err)
 		return
 	}
 	open := make(map[string]bool, len(active))
@@ -96,13 +96,13 @@ func (k *coordinator) tick(ctx context.Context) {
 			d = &driver{coordinator: k, id: a.ID, log: k.Log.With("run", a.ID)}
 			k.drivers[a.ID] = d
 		}
-		if !d.due(a, k.now()) {
+		if !d.needsLook(a, k.now()) {
 			continue
 		}
 		if err := d.advance(ctx); err != nil {
 			// Whether something was committed is unknown: all is read anew.
 			delete(k.drivers, a.ID)
-			k.trouble(ctx, "driving a run", err, "run", a.ID)
+			k.warn(ctx, "driving a run", err, "run", a.ID)
 			if errors.Is(err, ledger.ErrDeposed) {
 				k.until = time.Time{}
 				clear(k.drivers)
@@ -120,29 +120,29 @@ func (k *coordinator) tick(ctx context.Context) {
 // countEvery is how often agents are counted; where that takes long, less often.
 const countEvery = 10 * time.Second
 
-// survey sees how long it takes until the fleet has heard of what it is asked.
-func (k *coordinator) survey(ctx context.Context) {
+// countAgents updates how long it takes until every agent has checked in.
+func (k *coordinator) countAgents(ctx context.Context) {
 	now := k.now()
 	if now.Before(k.count) {
 		return
 	}
 	n, err := k.Ledger.Agents(ctx)
 	if err != nil {
-		k.trouble(ctx, "counting agents", err)
+		k.warn(ctx, "counting agents", err)
 	} else {
 		k.reach = k.Reach(n)
 	}
 	k.count = now.Add(max(countEvery, 20*k.now().Sub(now)))
 }
 
-func (k *coordinator) trouble(ctx context.Context, doing string, err error, args ...any) {
+func (k *coordinator) warn(ctx context.Context, doing string, err error, args ...any) {
 	if ctx.Err() == nil {
 		k.Log.Warn("cannot go on for now", append([]any{"doing", doing, "error", err}, args...)...)
 	}
 }
 
-// leads takes or keeps the lead.
-func (k *coordinator) leads(ctx context.Context) bool {
+// holdsLead takes or renews the lead, and reports whether it is held.
+func (k *coordinator) holdsLead(ctx context.Context) bool {
 	now := k.now()
 	if now.Before(k.renew) {
 		return now.Before(k.until)
@@ -150,12 +150,12 @@ func (k *coordinator) leads(ctx context.Context) bool {
 	lead, err := k.Ledger.Lead(ctx, k.Name, k.Lead, now)
 	if err != nil {
 		if k.until.After(now) {
-			k.trouble(ctx, "keeping the lead", err)
+			k.warn(ctx, "keeping the lead", err)
 			return true
 		}
 		k.renew = now.Add(k.Lead / 4)
 		if !errors.Is(err, ledger.ErrRefused) {
-			k.trouble(ctx, "taking the lead", err)
+			k.warn(ctx, "taking the lead", err)
 		}
 		k.metrics.leading.Set(0)
 		return false

@@ -26,7 +26,7 @@ func TestBegin(t *testing.T) {
 	s.add("run", "algorithm: fedavg\ndata: on-my-laptop\nmodel: {name: bose2023}\n", 3)
 	for range 3 {
 		s.turn()
-		s.clock = s.clock.Add(waitFor)
+		s.clock = s.clock.Add(lookEvery)
 	}
 	s.wantState("run", ledger.Waiting, "")
 	s.announce(2, 3)
@@ -193,7 +193,7 @@ func TestLostTurns(t *testing.T) {
 	s.turn()
 	s.wantRounds("run", "0 of 0 open asked 4 counted 0 late 0 lost 0")
 	before := s.weights("run")
-	s.clock = s.clock.Add(waitFor)
+	s.clock = s.clock.Add(lookEvery)
 	s.turn()
 	s.wantRounds("run",
 		"0 of 0 abandoned asked 4 counted 1 late 0 lost 3 loss 1.0000 after 5.999s",
@@ -229,7 +229,7 @@ func TestNothingTrained(t *testing.T) {
 	s.add("run", "algorithm: fedavg\nrounds: 2\nschedule: {cohort: 4, quorum: 0.5, deadline: 1m}\n"+small, 0)
 	for range 3 {
 		s.turn()
-		s.clock = s.clock.Add(lease + waitFor)
+		s.clock = s.clock.Add(lease + lookEvery)
 	}
 	s.turn()
 	s.wantState("run", ledger.Failed, "no round had enough results: nothing was trained")
@@ -294,7 +294,7 @@ func TestRevoked(t *testing.T) {
 		t.Errorf("a revoked client is asked: %+v", tasks)
 	}
 	must(t, s.RevokeAgent(t.Context(), agent, "test", s.clock))
-	s.clock = s.clock.Add(waitFor)
+	s.clock = s.clock.Add(lookEvery)
 	s.turn()
 	s.turn()
 	s.wantState("run", ledger.Finished, "")

@@ -31,12 +31,12 @@ type driver struct {
 	waiting int64     // for so many clients
 }
 
-// waitFor is how often leases are looked through, and clients counted; where that takes
-// long, less often.
-const waitFor = time.Second
+// lookEvery is how often leases are checked for expiry, and clients counted. Counting that
+// takes long is done less often.
+const lookEvery = time.Second
 
-// due says whether there may be something to do.
-func (d *driver) due(a ledger.Activity, now time.Time) bool {
+// needsLook reports whether the run may have something to do.
+func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.look)
 }
 
@@ -49,7 +49,7 @@ func (d *driver) advance(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.look = d.now().Add(max(waitFor, 20*d.now().Sub(start)))
+		d.look = d.now().Add(max(lookEvery, 20*d.now().Sub(start)))
 		if n < d.waiting {
 			return nil
 		}
@@ -77,10 +77,9 @@ func (d *driver) advance(ctx context.Context) error {
 	}
 }
 
-// at is the machine's time.
-func (d *driver) at(now time.Time) time.Duration { return now.Sub(d.started) }
-
-func (d *driver) time(at time.Duration) time.Time { return d.started.Add(at) }
+// elapsed is the machine's clock: the time since the run started. timeAt is its inverse.
+func (d *driver) elapsed(now time.Time) time.Duration { return now.Sub(d.started) }
+func (d *driver) timeAt(at time.Duration) time.Time   { return d.started.Add(at) }
 
 // load takes up a run where it is, or begins it.
 func (d *driver) load(ctx context.Context) error {
@@ -116,7 +115,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	if wanted := max(x.Run.Wanted, 1); fleet.Clients < wanted {
-		d.waiting, d.look = wanted, now.Add(waitFor)
+		d.waiting, d.look = wanted, now.Add(lookEvery)
 		return nil
 	}
 	d.waiting = 0
@@ -227,7 +226,7 @@ func (d *driver) save(x *ledger.Drive) error {
 	}
 	s := d.machine.Situation(0)
 	return x.Save(string(text), ledger.Round{
-		Round: int64(d.machine.Round()), Version: int64(d.server.Version()), Opened: d.time(s.Opened),
+		Round: int64(d.machine.Round()), Version: int64(d.server.Version()), Opened: d.timeAt(s.Opened),
 		Asked: int64(s.Asked), Lost: int64(s.Lost),
 	})
 }
@@ -251,16 +250,16 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 			retired, err = end(x, ledger.Finished, "", now)
 			return err
 		}
-		changed, err := d.happened(x, now)
+		changed, err := d.takeIn(x, now)
 		if err != nil {
 			return err
 		}
 		var over bool
-		if closed, over = d.machine.Close(d.at(now)); over {
+		if closed, over = d.machine.Close(d.elapsed(now)); over {
 			merging, err = d.close(x, closed)
 			return err
 		}
-		asked, err := d.ask(x, d.at(now))
+		asked, err := d.ask(x, d.elapsed(now))
 		if err != nil {
 			return err
 		}
@@ -273,9 +272,9 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 		return nil, err
 	}
 	blob.DeleteAll(ctx, d.Blobs, retired, d.log)
-	d.look = now.Add(waitFor)
-	if at, ok := d.machine.Wake(d.at(now)); ok && d.time(at).Before(d.look) {
-		d.look = d.time(at)
+	d.look = now.Add(lookEvery)
+	if at, ok := d.machine.Wake(d.elapsed(now)); ok && d.timeAt(at).Before(d.look) {
+		d.look = d.timeAt(at)
 	}
 	if closed.Closed > 0 && merging == nil {
 		d.look = now // the next round may have ended before it began
@@ -284,9 +283,9 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 	return merging, nil
 }
 
-// happened tells the machine who was counted and who is lost. It says whether that
-// must be stored: what was counted is.
-func (d *driver) happened(x *ledger.Drive, now time.Time) (changed bool, err error) {
+// takeIn passes new receipts and expired leases to the machine. It reports whether the
+// machine must be saved: lost clients are stored nowhere else, while receipts are.
+func (d *driver) takeIn(x *ledger.Drive, now time.Time) (changed bool, err error) {
 	receipts, err := x.Receipts(d.seen)
 	if err != nil {
 		return false, err
@@ -317,7 +316,7 @@ func assignment(no, in, version int64) round.Assignment {
 func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) {
 	r := ledger.Round{
 		Round: int64(o.Round), Version: int64(o.Version), State: ledger.RoundMerging,
-		Closed: d.time(o.Closed), Asked: int64(o.Asked), Counted: int64(len(o.Counted)), Late: int64(o.Late), Lost: int64(o.Lost),
+		Closed: d.timeAt(o.Closed), Asked: int64(o.Asked), Counted: int64(len(o.Counted)), Late: int64(o.Late), Lost: int64(o.Lost),
 		LastBatch: x.Run.Batch,
 	}
 	if r.Counted > 0 {

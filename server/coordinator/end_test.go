@@ -39,7 +39,7 @@ func TestStop(t *testing.T) {
 	s.restart()
 	for range 3 {
 		s.turn()
-		s.clock = s.clock.Add(waitFor)
+		s.clock = s.clock.Add(lookEvery)
 	}
 	for _, id := range []string{"waiting", "open", "merging"} {
 		s.wantState(id, ledger.Stopped, "")

@@ -28,9 +28,9 @@ const (
 // calls are those under way. A body is read whole before it is looked at, so what is
 // let in here is what bodies can take of the memory.
 type calls struct {
-	mu    sync.Mutex
-	bytes int64
-	of    map[string]underWay // by agent; strangers are one
+	mu      sync.Mutex
+	bytes   int64
+	byAgent map[string]underWay // callers without a certificate share one entry
 }
 
 type underWay struct {
@@ -42,26 +42,26 @@ type underWay struct {
 func (c *calls) enter(who string, most int, bytes int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	has := c.of[who]
+	has := c.byAgent[who]
 	if has.calls >= most || has.bytes+bytes > bytesOfAgent || c.bytes+bytes > bytesOfAll {
 		return false
 	}
 	c.bytes += bytes
-	c.of[who] = underWay{has.calls + 1, has.bytes + bytes}
+	c.byAgent[who] = underWay{has.calls + 1, has.bytes + bytes}
 	return true
 }
 
 func (c *calls) leave(who string, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	has := c.of[who]
+	has := c.byAgent[who]
 	c.bytes -= bytes
 	if has.calls--; has.calls == 0 {
-		delete(c.of, who)
+		delete(c.byAgent, who)
 		return
 	}
 	has.bytes -= bytes
-	c.of[who] = has
+	c.byAgent[who] = has
 }
 
 const stranger = ""

@@ -15,7 +15,7 @@ import (
 // CheckIn hands out tasks and verdicts.
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
 	// Looked at before the ledger: what is in neither was never here.
-	empty := len(r.Pushed) > 0 && g.nothingCarried(ctx)
+	empty := len(r.Pushed) > 0 && g.queueEmpty(ctx)
 	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	}
 	leases, err := g.Ledger.Tasks(ctx, agent)
 	if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	var fresh []ledger.Task
 	type roundKey struct {
@@ -55,21 +55,21 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	}
 	for key, clients := range keep {
 		if err := g.Ledger.Extend(ctx, agent, key.run, key.round, clients, now.Add(g.Lease)); err != nil {
-			return nil, g.away(ctx, err)
+			return nil, g.unavailable(ctx, err)
 		}
 	}
 	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked, empty)
 	if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
-	over, err := g.inVain(ctx, agent, r.Training, asked)
+	over, err := g.obsolete(ctx, agent, r.Training, asked)
 	if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	verdicts = append(verdicts, over...)
 	tasks, err := g.tasks(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], now)
 	if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	open := func(v *v1.Verdict) bool {
 		return v.Outcome == v1.Outcome_OUTCOME_ACCEPTED || v.Outcome == v1.Outcome_OUTCOME_UNKNOWN
@@ -90,17 +90,17 @@ func (g *Gateway) noteSeen(agent string) {
 // asked.
 func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > roundsAtOnce {
-		return nil, g.wrong("clients", "turns of %d rounds at a time, at most %d", len(all), roundsAtOnce) // each takes the ledger's time
+		return nil, g.invalid("clients", "turns of %d rounds at a time, at most %d", len(all), roundsAtOnce) // each takes the ledger's time
 	}
 	set := map[ledger.Turn]bool{}
 	named := 0
 	for _, t := range all {
 		if named += len(t.Clients); len(t.Clients) > g.Clients || named > turnsOfClient*g.Clients {
-			return nil, g.wrong("clients", "more turns than %d clients can have", g.Clients)
+			return nil, g.invalid("clients", "more turns than %d clients can have", g.Clients)
 		}
 		for _, c := range t.Clients {
-			if !readable(t.Run) || !readable(c) {
-				return nil, g.wrong("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
+			if !validName(t.Run) || !validName(c) {
+				return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
 			}
 			set[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] = true
 		}
@@ -124,10 +124,11 @@ func (g *Gateway) pace(busy bool) time.Duration {
 // carriesFor is how long the bus is not asked again after it carried something.
 const carriesFor = 200 * time.Millisecond
 
-// nothingCarried says that no result is on its way to be counted. The bus answers in
-// turn with what it writes to disk, so one asks at a time, and not at all while there
-// was something a moment ago: an agent that hears ACCEPTED once more comes again.
-func (g *Gateway) nothingCarried(ctx context.Context) bool {
+// queueEmpty reports whether no result is waiting to be counted. The bus answers between
+// writes to disk, so only one call asks at a time, and none asks within carriesFor after
+// the bus had something. If in doubt it reports false: the agent hears ACCEPTED once more
+// and asks again.
+func (g *Gateway) queueEmpty(ctx context.Context) bool {
 	if !g.looking.TryLock() {
 		return false
 	}
@@ -147,7 +148,7 @@ func (g *Gateway) nothingCarried(ctx context.Context) bool {
 // empty says that no result is on its way.
 func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool, empty bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
-		waiting, over := parted(t, asked)
+		waiting, over := splitAsked(t, asked)
 		by := map[v1.Outcome][]string{}
 		if empty {
 			by[v1.Outcome_OUTCOME_UNKNOWN] = waiting
@@ -181,8 +182,8 @@ var outcomes = map[ledger.Stand]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
 }
 
-// parted returns the clients of turns that are still asked for, and the others.
-func parted(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
+// splitAsked returns the clients whose turns are still asked for, and the others.
+func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	for _, c := range t.Clients {
 		if asked[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] {
 			yes = append(yes, c)
@@ -193,10 +194,10 @@ func parted(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	return yes, no
 }
 
-// inVain says which turns in training are over, so that nobody trains them to the end.
-func (g *Gateway) inVain(ctx context.Context, agent string, training []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
+// obsolete returns verdicts on turns in training that are over, so that agents stop training them.
+func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range training {
-		_, over := parted(t, asked)
+		_, over := splitAsked(t, asked)
 		if len(over) == 0 {
 			continue
 		}

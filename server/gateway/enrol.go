@@ -26,14 +26,14 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if !readable(r.Name) && r.Name != "" {
-		return nil, g.wrong("name", "the name is too long or has unreadable characters")
+	if !validName(r.Name) && r.Name != "" {
+		return nil, g.invalid("name", "the name is too long or has unreadable characters")
 	}
 	now := time.Now()
 	a := ledger.Agent{ID: strings.ToLower(rand.Text()[:16]), Name: r.Name}
 	chain, expires, err := g.Authority.Sign(r.Csr, pki.Identity{Role: pki.Agent, ID: a.ID}, g.Certificates)
 	if err != nil {
-		return nil, g.wrong("csr", "%v", err)
+		return nil, g.invalid("csr", "%v", err)
 	}
 	a.Expires = expires
 	err = g.Ledger.Join(ctx, jointoken.Hash(r.Secret), a, now)
@@ -41,7 +41,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 		g.metrics.refused.WithLabelValues("token").Inc()
 		return nil, connect.NewError(connect.CodePermissionDenied, err)
 	} else if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	g.Log.Info("an agent has joined", "agent", a.ID, "name", a.Name)
 	return &v1.JoinResponse{Agent: a.ID, Certificates: chain}, nil
@@ -56,10 +56,10 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 	agent := caller.ID
 	chain, expires, err := g.Authority.Sign(r.Csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
 	if err != nil {
-		return nil, g.wrong("csr", "%v", err)
+		return nil, g.invalid("csr", "%v", err)
 	}
 	if err := g.Ledger.Renewed(ctx, agent, expires); err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	return &v1.RenewResponse{Certificates: chain}, nil
 }
@@ -72,26 +72,26 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	}
 	agent := caller.ID
 	if len(r.Clients) > g.Clients {
-		return nil, g.wrong("clients", "%d clients: an agent may host %d", len(r.Clients), g.Clients)
+		return nil, g.invalid("clients", "%d clients: an agent may host %d", len(r.Clients), g.Clients)
 	}
 	if len(r.Inputs) > 64 || r.StepSeconds < 1 || r.StepSeconds > 24*3600 {
-		return nil, g.wrong("data", "%d inputs every %d seconds are no readings", len(r.Inputs), r.StepSeconds)
+		return nil, g.invalid("data", "%d inputs every %d seconds are no readings", len(r.Inputs), r.StepSeconds)
 	}
 	for _, name := range slices.Concat(r.Clients, r.Inputs) {
-		if !readable(name) {
-			return nil, g.wrong("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
+		if !validName(name) {
+			return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
 		}
 	}
 	if slices.ContainsFunc(r.Inputs, func(in string) bool { return strings.ContainsAny(in, " ") }) {
-		return nil, g.wrong("name", "an input has a space in its name")
+		return nil, g.invalid("name", "an input has a space in its name")
 	}
 	refused, err := g.Ledger.Announce(ctx, ledger.Announcement{
 		Agent: agent, Clients: r.Clients, Inputs: r.Inputs, Step: time.Duration(r.StepSeconds) * time.Second, Most: g.Clients,
 	}, time.Now())
 	if errors.Is(err, ledger.ErrTooMany) {
-		return nil, g.wrong("clients", "with those announced before these are more than %d clients; an agent that has others now joins anew", g.Clients)
+		return nil, g.invalid("clients", "with those announced before these are more than %d clients; an agent that has others now joins anew", g.Clients)
 	} else if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	if len(refused) > 0 {
 		g.metrics.refused.WithLabelValues("client").Add(float64(len(refused)))
@@ -100,7 +100,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	return &v1.AnnounceResponse{Refused: refused}, nil
 }
 
-// readable says whether a name can be stored and shown.
-func readable(name string) bool {
+// validName reports whether a name can be stored and shown.
+func validName(name string) bool {
 	return name != "" && len(name) <= nameBytes && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 }

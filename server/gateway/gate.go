@@ -82,8 +82,8 @@ func (g *gate) stretched(pace, most time.Duration) time.Duration {
 // leaveKey finds how to leave the gate, in a call's context.
 type leaveKey struct{}
 
-// rest gives a call's room at the gate to others: from now on it waits.
-func rest(ctx context.Context) {
+// leaveGate gives a call's room at the gate to others, because it only waits from here on.
+func leaveGate(ctx context.Context) {
 	if leave, ok := ctx.Value(leaveKey{}).(func()); ok {
 		leave()
 	}

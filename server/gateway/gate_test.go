@@ -74,7 +74,7 @@ func TestGated(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 			working.Add(-1)
-			rest(ctx)
+			leaveGate(ctx)
 			time.Sleep(time.Minute)
 			served.Add(1)
 			return nil, nil

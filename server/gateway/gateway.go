@@ -114,7 +114,7 @@ const (
 func New(c Config) *Gateway {
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), trust: newTrust(), seen: map[string]bool{}, calls: calls{of: map[string]underWay{}},
+		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), trust: newTrust(), seen: map[string]bool{}, calls: calls{byAgent: map[string]underWay{}},
 	}
 }
 
@@ -125,7 +125,7 @@ func (g *Gateway) Handler() http.Handler {
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll),
 		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics, g.gate), connect.WithRecover(g.failed))...)
 	mux.Handle(path, g.admit(service))
-	mux.Handle("/v1/blobs/", g.known(blob.Handler(g.Blobs, g.Log)))
+	mux.Handle("/v1/blobs/", g.authorized(blob.Handler(g.Blobs, g.Log)))
 	return mux
 }
 
@@ -197,14 +197,14 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 		g.metrics.refused.WithLabelValues("revoked").Inc()
 		return c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
 	case err != nil:
-		return c, g.away(ctx, err)
+		return c, g.unavailable(ctx, err)
 	}
 	return c, nil
 }
 
-// may returns the agent that calls if the ledger allows it, or allowed it within the last
+// authorize returns the agent that calls if the ledger allows it, or allowed it within the last
 // trustFor.
-func (g *Gateway) may(ctx context.Context) (id string, err error) {
+func (g *Gateway) authorize(ctx context.Context) (id string, err error) {
 	if id, err = g.identity(ctx); err != nil {
 		return "", err
 	}
@@ -227,14 +227,14 @@ func (g *Gateway) identity(ctx context.Context) (string, error) {
 	return who.ID, nil
 }
 
-// known lets operators through, and agents that may still call.
-func (g *Gateway) known(next http.Handler) http.Handler {
+// authorized admits operators, and agents that are not revoked.
+func (g *Gateway) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if who, ok := pki.From(r.Context()); ok && who.Role == pki.Operator {
 			next.ServeHTTP(w, r)
 			return
 		}
-		agent, err := g.may(r.Context())
+		agent, err := g.authorize(r.Context())
 		if err != nil {
 			code := http.StatusServiceUnavailable
 			switch connect.CodeOf(err) {
@@ -262,9 +262,9 @@ func (g *Gateway) failed(_ context.Context, s connect.Spec, _ http.Header, p any
 	return connect.NewError(connect.CodeInternal, errors.New("the server has failed"))
 }
 
-// away tells an agent to retry, since something that the gateway needs has failed. The
+// unavailable tells an agent to retry, since something that the gateway needs has failed. The
 // details go into the log, not to the agent.
-func (g *Gateway) away(ctx context.Context, err error) error {
+func (g *Gateway) unavailable(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		log := g.Log
 		if who, ok := pki.From(ctx); ok {
@@ -278,8 +278,8 @@ func (g *Gateway) away(ctx context.Context, err error) error {
 	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now, try again"))
 }
 
-// wrong refuses a call that no agent of ours makes.
-func (g *Gateway) wrong(reason, format string, args ...any) error {
+// invalid refuses a malformed request, which our agents never send.
+func (g *Gateway) invalid(reason, format string, args ...any) error {
 	g.metrics.refused.WithLabelValues(reason).Inc()
 	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }

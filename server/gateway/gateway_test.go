@@ -68,8 +68,8 @@ func TestUploads(t *testing.T) {
 	if b, _, err := add("a", 10, 30); b != numbers("a") || err != nil || u.bytes != 40 {
 		t.Errorf("%q, %v, and %d bytes are held", b, err, u.bytes)
 	}
-	if cap(u.of["b"].numbers) != 40 {
-		t.Errorf("room for %d bytes is taken", cap(u.of["b"].numbers))
+	if cap(u.byAgent["b"].numbers) != 40 {
+		t.Errorf("room for %d bytes is taken", cap(u.byAgent["b"].numbers))
 	}
 	// A result that replaces another does not need room for both.
 	long := chunk(strings.Repeat("x", 90), 0, 1)
@@ -78,17 +78,17 @@ func TestUploads(t *testing.T) {
 	}
 	now = now.Add(uploadFor)
 	u.expire(now)
-	if len(u.of) != 1 {
+	if len(u.byAgent) != 1 {
 		t.Error("forgotten too early")
 	}
 	u.expire(now.Add(time.Second))
-	if len(u.of) != 0 || u.bytes != 0 {
-		t.Errorf("%d are held, of %d bytes", len(u.of), u.bytes)
+	if len(u.byAgent) != 0 || u.bytes != 0 {
+		t.Errorf("%d are held, of %d bytes", len(u.byAgent), u.bytes)
 	}
 }
 
 func TestCalls(t *testing.T) {
-	c := calls{of: map[string]underWay{}}
+	c := calls{byAgent: map[string]underWay{}}
 	agents := bytesOfAll / bytesOfAgent
 	for i := range agents {
 		who := fmt.Sprint(i)
@@ -110,8 +110,8 @@ func TestCalls(t *testing.T) {
 		c.leave(fmt.Sprint(i), 1)
 		c.leave(fmt.Sprint(i), bytesOfAgent-1)
 	}
-	if len(c.of) != 0 || c.bytes != 0 {
-		t.Errorf("%d are held, of %d bytes", len(c.of), c.bytes)
+	if len(c.byAgent) != 0 || c.bytes != 0 {
+		t.Errorf("%d are held, of %d bytes", len(c.byAgent), c.bytes)
 	}
 	for i := range callsOfAgent + 1 {
 		if c.enter("one", callsOfAgent, 0) != (i < callsOfAgent) {
@@ -296,7 +296,7 @@ func FuzzHandler(f *testing.F) {
 		default:
 			t.Errorf("%s: %d %s", procedure, w.Code, w.Body)
 		}
-		if len(g.calls.of) != 0 || g.calls.bytes != 0 || g.uploads.bytes > g.Uploads {
+		if len(g.calls.byAgent) != 0 || g.calls.bytes != 0 || g.uploads.bytes > g.Uploads {
 			t.Error("something is left behind")
 		}
 	})

@@ -22,7 +22,7 @@ import (
 // Push takes a result in. It is stored when the answer is ACCEPTED, and final when it
 // is anything else but PART.
 func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
-	agent, err := g.may(ctx)
+	agent, err := g.authorize(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -30,14 +30,14 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	if errors.Is(err, ledger.ErrNotFound) {
 		return g.reject("run", "there is no such run"), nil
 	} else if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
-	if reason := g.shape(r, t); reason != "" {
+	if reason := g.checkShape(r, t); reason != "" {
 		return g.reject("shape", reason), nil
 	}
-	over, err := g.over(ctx, agent, r)
+	over, err := g.withoutNumbers(ctx, agent, r)
 	if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	if over != nil {
 		return over, nil
@@ -59,10 +59,10 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	}
 	message, err := proto.Marshal(a)
 	if err != nil {
-		return nil, g.away(ctx, fmt.Errorf("encoding a result of run %s: %w", r.Run, err))
+		return nil, g.unavailable(ctx, fmt.Errorf("encoding a result of run %s: %w", r.Run, err))
 	}
 	start := time.Now()
-	rest(ctx)
+	leaveGate(ctx)
 	err = g.Bus.Publish(ctx, messageID(a, r.Sha256), message)
 	if errors.Is(err, bus.ErrFull) {
 		g.metrics.refused.WithLabelValues("full").Inc()
@@ -70,7 +70,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	} else if errors.Is(err, bus.ErrTooLarge) {
 		return g.reject("size", "the result has more bytes than can be carried"), nil
 	} else if err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	g.metrics.stored.Observe(time.Since(start).Seconds())
 	g.metrics.bytes.Add(float64(len(numbers)))
@@ -93,8 +93,8 @@ func (g *Gateway) reject(kind, reason string) *v1.PushResponse {
 	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_REJECTED, Reason: reason}
 }
 
-// shape says what is wrong with a result before any of its numbers is looked at.
-func (g *Gateway) shape(r *v1.PushRequest, t *terms.Terms) string {
+// checkShape returns what is wrong with a result, without looking at its numbers.
+func (g *Gateway) checkShape(r *v1.PushRequest, t *terms.Terms) string {
 	size := int64(t.Rules.UpdateBytes(t.Shared))
 	switch {
 	case r.Form == v1.Form_FORM_UPDATE && len(r.Shares) != 1:
@@ -111,15 +111,15 @@ func (g *Gateway) shape(r *v1.PushRequest, t *terms.Terms) string {
 		return fmt.Sprintf("a result of %d clients", len(r.Shares))
 	case len(r.Sha256) != sha256.Size || len(r.Chunk) > chunkBytes || r.Offset < 0 || r.Offset > r.Size || int64(len(r.Chunk)) > r.Size-r.Offset:
 		return "a chunk that is not part of the result"
-	case slices.ContainsFunc(r.Shares, func(s *v1.Share) bool { return !readable(s.GetClient()) }):
+	case slices.ContainsFunc(r.Shares, func(s *v1.Share) bool { return !validName(s.GetClient()) }):
 		return "a client's name is none"
 	}
 	return ""
 }
 
-// over answers for turns that need no numbers any more: they are counted or closed, or
-// were never this agent's.
-func (g *Gateway) over(ctx context.Context, agent string, r *v1.PushRequest) (*v1.PushResponse, error) {
+// withoutNumbers answers if the numbers are not needed: the turns are counted or closed,
+// or belong to another agent. Otherwise it returns nil.
+func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRequest) (*v1.PushResponse, error) {
 	clients := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
 		clients[i] = s.Client
@@ -154,19 +154,19 @@ func (g *Gateway) over(ctx context.Context, agent string, r *v1.PushRequest) (*v
 
 // Decline gives turns back.
 func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
-	agent, err := g.may(ctx)
+	agent, err := g.authorize(ctx)
 	if err != nil {
 		return nil, err
 	}
 	t := r.GetTurns()
 	if t == nil || len(t.Clients) == 0 || len(r.Reason) > 1024 {
-		return nil, g.wrong("clients", "nothing, or with too many words, is declined")
+		return nil, g.invalid("clients", "nothing, or with too many words, is declined")
 	}
 	if _, err := g.turns([]*v1.Turns{t}); err != nil {
 		return nil, err
 	}
 	if err := g.Ledger.Decline(ctx, agent, t.Run, t.Round, t.Clients); err != nil {
-		return nil, g.away(ctx, err)
+		return nil, g.unavailable(ctx, err)
 	}
 	g.metrics.declined.Add(float64(len(t.Clients)))
 	g.Log.Warn("an agent declines", "agent", agent, "run", t.Run, "round", t.Round, "clients", len(t.Clients), "reason", r.Reason)

@@ -13,9 +13,9 @@ import (
 type uploads struct {
 	most int64
 
-	mu    sync.Mutex
-	bytes int64
-	of    map[string]*upload // by agent: one at a time
+	mu      sync.Mutex
+	bytes   int64
+	byAgent map[string]*upload // an agent has one at a time
 }
 
 type upload struct {
@@ -29,7 +29,7 @@ const uploadFor = 2 * time.Minute
 
 var errUploads = errors.New("too many results are on their way, try again later")
 
-func newUploads(most int64) *uploads { return &uploads{most: most, of: map[string]*upload{}} }
+func newUploads(most int64) *uploads { return &uploads{most: most, byAgent: map[string]*upload{}} }
 
 // add takes a chunk in. It returns the numbers if they are whole, which the caller
 // then owns, and otherwise where the next chunk begins.
@@ -39,7 +39,7 @@ func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []b
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	x := u.of[agent]
+	x := u.byAgent[agent]
 	if x == nil || x.hash != [32]byte(r.Sha256) || x.size != r.Size {
 		if x != nil {
 			u.remove(agent)
@@ -48,7 +48,7 @@ func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []b
 			return nil, 0, errUploads
 		}
 		x = &upload{hash: [32]byte(r.Sha256), size: r.Size, numbers: make([]byte, 0, r.Size)}
-		u.of[agent] = x
+		u.byAgent[agent] = x
 		u.bytes += r.Size
 	}
 	x.touched = now
@@ -64,15 +64,15 @@ func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []b
 }
 
 func (u *uploads) remove(agent string) {
-	u.bytes -= u.of[agent].size
-	delete(u.of, agent)
+	u.bytes -= u.byAgent[agent].size
+	delete(u.byAgent, agent)
 }
 
 // expire forgets what has not moved for long.
 func (u *uploads) expire(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for agent, x := range u.of {
+	for agent, x := range u.byAgent {
 		if now.Sub(x.touched) > uploadFor {
 			u.remove(agent)
 		}

@@ -22,7 +22,7 @@ func (l *Ledger) Note(ctx context.Context, e Event) (err error) {
 
 func (l *Ledger) audit(ctx context.Context, tx *sql.Tx, at time.Time, actor, action, subject, detail string) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO audit (id, at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5, $6)",
-		fmt.Sprintf("%016x-%08x-%s", millis(at), l.events.Add(1), rand.Text()[:8]), millis(at), actor, action, subject, detail)
+		fmt.Sprintf("%016x-%08x-%s", toMillis(at), l.events.Add(1), rand.Text()[:8]), toMillis(at), actor, action, subject, detail)
 	return err
 }
 
@@ -35,7 +35,7 @@ func (l *Ledger) Audit(ctx context.Context, limit int) (all []Event, err error) 
 		if err := r.Scan(&at, &e.Actor, &e.Action, &e.Subject, &e.Detail); err != nil {
 			return err
 		}
-		e.At = moment(at)
+		e.At = fromMillis(at)
 		all = append(all, e)
 		return nil
 	}, "SELECT at, actor, action, subject, detail FROM audit ORDER BY id DESC LIMIT $1", limit)

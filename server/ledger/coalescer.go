@@ -135,7 +135,7 @@ func queryIn[T any](ctx context.Context, l *Ledger, each func(*sql.Rows) error, 
 		for ; n&(n-1) != 0; n++ {
 			args = append(args, part[0])
 		}
-		if err := query(ctx, l.read, each, text+list(len(first), n), args...); err != nil {
+		if err := query(ctx, l.read, each, text+inList(len(first), n), args...); err != nil {
 			return err
 		}
 	}

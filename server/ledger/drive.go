@@ -30,12 +30,12 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 		}
 	}()
 	return l.update(ctx, func(tx *sql.Tx) error {
-		if err := l.leads(ctx, tx, lead); err != nil {
+		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
-		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.locking("UPDATE"), run))
+		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run))
 		if err != nil {
-			return found(err, "run "+run)
+			return orNotFound(err, "run "+run)
 		}
 		failed = do(&Drive{l, ctx, tx, r})
 		return failed
@@ -96,7 +96,7 @@ func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) 
 		return 0, err
 	}
 	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, server = $7 WHERE id = $1",
-		d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, millis(now), r.Server); err != nil {
+		d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, toMillis(now), r.Server); err != nil {
 		return 0, err
 	}
 	return fleet, d.addVersion(0, v)
@@ -142,7 +142,7 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 		err := r.Scan(&x.No, &x.Round, &x.Version)
 		all = append(all, x)
 		return err
-	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING no, round, version", d.Run.ID, millis(now))
+	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING no, round, version", d.Run.ID, toMillis(now))
 	return all, err
 }
 
@@ -150,7 +150,7 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gone []int64, err error) {
 	defer wrap(&err, "adding leases to run", d.Run.ID)
 	for part := range slices.Chunk(members, d.l.chunk) {
-		args := []any{d.Run.ID, round, version, millis(until)}
+		args := []any{d.Run.ID, round, version, toMillis(until)}
 		for _, no := range part {
 			args = append(args, no)
 		}
@@ -162,7 +162,7 @@ func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gon
 			return err
 		}, `INSERT INTO leases (run, round, client, no, agent, version, until)
 			SELECT m.run, CAST($2 AS BIGINT), m.client, m.no, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT) FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent
-			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no IN `+list(4, len(part))+" RETURNING no", args...)
+			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no IN `+inList(4, len(part))+" RETURNING no", args...)
 		if err != nil {
 			return nil, err
 		}
@@ -179,7 +179,7 @@ func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gon
 func (d *Drive) Machine() (state string, err error) {
 	defer wrap(&err, "reading the round state of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT state FROM machines WHERE run = $1", d.Run.ID).Scan(&state)
-	return state, found(err, "the machine of run "+d.Run.ID)
+	return state, orNotFound(err, "the machine of run "+d.Run.ID)
 }
 
 func (d *Drive) saveMachine(state string) error {
@@ -198,7 +198,7 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 	}
 	_, err = d.tx.ExecContext(d.ctx, `INSERT INTO rounds (run, round, version, state, opened, asked, lost) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (run, round) DO UPDATE SET asked = excluded.asked, lost = excluded.lost`,
-		d.Run.ID, open.Round, open.Version, RoundOpen, millis(open.Opened), open.Asked, open.Lost)
+		d.Run.ID, open.Round, open.Version, RoundOpen, toMillis(open.Opened), open.Asked, open.Lost)
 	return err
 }
 
@@ -207,8 +207,8 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 // the machine, which has gone on to the next round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	defer wrap(&err, "closing a round of run", d.Run.ID)
-	err = d.move(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
-		WHERE run = $1 AND round = $2 AND state = $4`, r.Round, r.State, RoundOpen, millis(r.Closed), r.Asked, r.Counted, r.Late, r.Lost, r.Loss, d.Run.Batch)
+	err = d.setRoundState(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
+		WHERE run = $1 AND round = $2 AND state = $4`, r.Round, r.State, RoundOpen, toMillis(r.Closed), r.Asked, r.Counted, r.Late, r.Lost, r.Loss, d.Run.Batch)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 		return err
 	}
 	if r.State == RoundAbandoned {
-		return d.forget(d.Run.Batch)
+		return d.deleteSums(d.Run.Batch)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 // into it.
 func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	defer wrap(&err, "publishing a version of run", d.Run.ID)
-	if err := d.move("UPDATE rounds SET state = $3 WHERE run = $1 AND round = $2 AND state = $4", round.Round, RoundMerged, RoundMerging); err != nil {
+	if err := d.setRoundState("UPDATE rounds SET state = $3 WHERE run = $1 AND round = $2 AND state = $4", round.Round, RoundMerged, RoundMerging); err != nil {
 		return err
 	}
 	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET version = $2, server = $3 WHERE id = $1", d.Run.ID, round.Version+1, server); err != nil {
@@ -239,11 +239,11 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	if err := d.addVersion(round.Version+1, v); err != nil {
 		return err
 	}
-	return d.forget(round.LastBatch)
+	return d.deleteSums(round.LastBatch)
 }
 
-// move brings a round from one state to another.
-func (d *Drive) move(text string, round int64, to, from string, args ...any) error {
+// setRoundState changes the state of a round, which must be from.
+func (d *Drive) setRoundState(text string, round int64, to, from string, args ...any) error {
 	r, err := d.tx.ExecContext(d.ctx, text, append([]any{d.Run.ID, round, to, from}, args...)...)
 	if err != nil {
 		return err
@@ -256,8 +256,8 @@ func (d *Drive) move(text string, round int64, to, from string, args ...any) err
 	return nil
 }
 
-// forget deletes sums and updates up to a batch. Receipts stay.
-func (d *Drive) forget(batch int64) error {
+// deleteSums deletes sums and updates up to a batch. Receipts stay.
+func (d *Drive) deleteSums(batch int64) error {
 	for _, table := range []string{"partials", "updates"} {
 		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM "+table+" WHERE run = $1 AND batch <= $2", d.Run.ID, batch); err != nil {
 			return err
@@ -271,13 +271,13 @@ func (d *Drive) forget(batch int64) error {
 // refers to them.
 func (d *Drive) Retire(newest int64) (blobs []string, err error) {
 	defer wrap(&err, "deleting old versions of run", d.Run.ID)
-	return retire(d.ctx, d.tx, d.Run.ID, newest, d.Run.Server)
+	return deleteVersions(d.ctx, d.tx, d.Run.ID, newest, d.Run.Server)
 }
 
-// retire deletes the versions of a run before the newest that no lease, sum or update
-// is of, and returns their blobs and that of a server's state, as far as nothing refers
-// to them.
-func retire(ctx context.Context, tx *sql.Tx, run string, newest int64, state string) (unused []string, err error) {
+// deleteVersions deletes the versions of a run before the newest that no lease, sum or
+// update refers to. It returns those of their blobs, and of the blob of the server's state,
+// that nothing refers to any more.
+func deleteVersions(ctx context.Context, tx *sql.Tx, run string, newest int64, state string) (unused []string, err error) {
 	var blobs []string
 	add := func(b string) {
 		if b != "" && !slices.Contains(blobs, b) {

@@ -12,7 +12,7 @@ import (
 // AddToken lets so many agents join until it expires.
 func (l *Ledger) AddToken(ctx context.Context, hash []byte, note string, uses int, expires time.Time) (err error) {
 	defer wrap(&err, "adding a token")
-	_, err = l.write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, $2, $3, $4)", hash, note, uses, millis(expires))
+	_, err = l.write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, $2, $3, $4)", hash, note, uses, toMillis(expires))
 	return err
 }
 
@@ -27,7 +27,7 @@ type Agent struct {
 func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer wrap(&err, "adding agent", a.ID)
 	return l.update(ctx, func(tx *sql.Tx) error {
-		r, err := tx.ExecContext(ctx, "UPDATE tokens SET uses = uses - 1 WHERE hash = $1 AND uses > 0 AND expires > $2", hash, millis(now))
+		r, err := tx.ExecContext(ctx, "UPDATE tokens SET uses = uses - 1 WHERE hash = $1 AND uses > 0 AND expires > $2", hash, toMillis(now))
 		if err != nil {
 			return err
 		}
@@ -37,7 +37,7 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 			return fmt.Errorf("the token is not known here, used up or expired: %w", ErrRefused)
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen) VALUES ($1, $2, $3, $4, $5)",
-			a.ID, a.Name, millis(now), millis(a.Expires), millis(now))
+			a.ID, a.Name, toMillis(now), toMillis(a.Expires), toMillis(now))
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
 	defer wrap(&err, "looking up agent", id)
 	c, err = l.callers.get(ctx, id)
 	if err == nil && c.ID == "" {
-		err = found(sql.ErrNoRows, "agent "+id)
+		err = orNotFound(sql.ErrNoRows, "agent "+id)
 	}
 	return c, err
 }
@@ -82,11 +82,11 @@ func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) 
 	return all, err
 }
 
-// mayCall says why an agent may not, if it may not.
-func mayCall(ctx context.Context, tx *sql.Tx, id string) error {
+// checkAllowed returns an error if an agent is unknown or revoked.
+func checkAllowed(ctx context.Context, tx *sql.Tx, id string) error {
 	var revoked int64
 	if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", id).Scan(&revoked); err != nil {
-		return found(err, "agent "+id)
+		return orNotFound(err, "agent "+id)
 	}
 	if revoked != 0 {
 		return fmt.Errorf("agent %s was revoked: %w", id, ErrRefused)
@@ -99,10 +99,10 @@ func mayCall(ctx context.Context, tx *sql.Tx, id string) error {
 func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) (err error) {
 	defer wrap(&err, "storing the renewal of agent", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
-		if err := mayCall(ctx, tx, id); err != nil {
+		if err := checkAllowed(ctx, tx, id); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2 WHERE id = $1", id, millis(expires))
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2 WHERE id = $1", id, toMillis(expires))
 		return err
 	})
 }
@@ -120,11 +120,11 @@ func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err e
 	for some := range slices.Chunk(agents, 16*l.chunk) {
 		err := l.update(ctx, func(tx *sql.Tx) error {
 			for part := range slices.Chunk(some, l.chunk) {
-				args := []any{millis(at)}
+				args := []any{toMillis(at)}
 				for _, id := range part {
 					args = append(args, id)
 				}
-				text := "WITH these AS MATERIALIZED (SELECT id FROM agents WHERE seen < $1 AND id IN " + list(1, len(part)) + order + l.locking("UPDATE") +
+				text := "WITH these AS MATERIALIZED (SELECT id FROM agents WHERE seen < $1 AND id IN " + inList(1, len(part)) + order + l.lockClause("UPDATE") +
 					") UPDATE agents SET seen = $1 WHERE id IN (SELECT id FROM these)"
 				if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 					return err
@@ -164,13 +164,13 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 	inputs := slices.Compact(slices.Sorted(slices.Values(a.Inputs)))
 	err = l.update(ctx, func(tx *sql.Tx) error {
 		refused = nil
-		if err := mayCall(ctx, tx, a.Agent); err != nil {
+		if err := checkAllowed(ctx, tx, a.Agent); err != nil {
 			return err
 		}
 		for part := range slices.Chunk(clients, l.chunk) {
 			args := make([]any, 0, 5*len(part))
 			for _, c := range part {
-				args = append(args, c, a.Agent, strings.Join(inputs, " "), int64(a.Step/time.Second), millis(now))
+				args = append(args, c, a.Agent, strings.Join(inputs, " "), int64(a.Step/time.Second), toMillis(now))
 			}
 			mine := map[string]bool{}
 			err := query(ctx, tx, func(r *sql.Rows) error {
@@ -178,7 +178,7 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 				err := r.Scan(&name)
 				mine[name] = true
 				return err
-			}, "INSERT INTO clients (name, agent, inputs, step, announced) VALUES "+places(0, len(part), 5)+` ON CONFLICT (name) DO UPDATE
+			}, "INSERT INTO clients (name, agent, inputs, step, announced) VALUES "+placeholders(0, len(part), 5)+` ON CONFLICT (name) DO UPDATE
 				SET agent = excluded.agent, inputs = excluded.inputs, step = excluded.step, announced = excluded.announced
 				WHERE clients.revoked = 0 AND (clients.agent = excluded.agent OR EXISTS (SELECT 1 FROM agents WHERE id = clients.agent AND revoked <> 0))
 				RETURNING name`, args...)
@@ -219,7 +219,7 @@ func (l *Ledger) Clients(ctx context.Context, after string, limit int) (all []Cl
 		if err := r.Scan(&c.Name, &c.Agent, &c.AgentName, &announced, &seen, &revoked); err != nil {
 			return err
 		}
-		c.Announced, c.Seen, c.Revoked = moment(announced), moment(seen), revoked != 0
+		c.Announced, c.Seen, c.Revoked = fromMillis(announced), fromMillis(seen), revoked != 0
 		all = append(all, c)
 		return nil
 	}, `SELECT c.name, c.agent, a.name, c.announced, a.seen, c.revoked + a.revoked FROM clients c JOIN agents a ON a.id = c.agent
@@ -252,13 +252,13 @@ func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.
 	return l.update(ctx, func(tx *sql.Tx) error {
 		// Nobody is asked or counted meanwhile: what was asked before is found below, and
 		// who asks or counts afterwards knows.
-		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM leaders"+l.locking("UPDATE")); err != nil {
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM leaders"+l.lockClause("UPDATE")); err != nil {
 			return err
 		}
-		if err := l.holdRuns(ctx, tx); err != nil {
+		if err := l.lockRuns(ctx, tx); err != nil {
 			return err
 		}
-		r, err := tx.ExecContext(ctx, mark, name, millis(now))
+		r, err := tx.ExecContext(ctx, mark, name, toMillis(now))
 		if err != nil {
 			return err
 		}
@@ -290,17 +290,17 @@ func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now
 		}
 		var had string
 		var until int64
-		err := tx.QueryRowContext(ctx, "SELECT holder, epoch, until FROM leaders WHERE role = $1"+l.locking("UPDATE"), coordinator).Scan(&had, &lead.Epoch, &until)
+		err := tx.QueryRowContext(ctx, "SELECT holder, epoch, until FROM leaders WHERE role = $1"+l.lockClause("UPDATE"), coordinator).Scan(&had, &lead.Epoch, &until)
 		if err != nil {
 			return err
 		}
 		if had != holder {
-			if until > millis(now) {
+			if until > toMillis(now) {
 				return fmt.Errorf("%s coordinates: %w", had, ErrRefused)
 			}
 			lead.Epoch++
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE leaders SET holder = $2, epoch = $3, until = $4 WHERE role = $1", coordinator, holder, lead.Epoch, millis(now.Add(ttl)))
+		_, err = tx.ExecContext(ctx, "UPDATE leaders SET holder = $2, epoch = $3, until = $4 WHERE role = $1", coordinator, holder, lead.Epoch, toMillis(now.Add(ttl)))
 		return err
 	})
 	if err != nil {
@@ -309,12 +309,12 @@ func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now
 	return lead, nil
 }
 
-// leads fails with ErrDeposed if somebody else coordinates by now.
-func (l *Ledger) leads(ctx context.Context, tx *sql.Tx, lead Lead) error {
+// checkLead fails with ErrDeposed if another coordinator has taken over.
+func (l *Ledger) checkLead(ctx context.Context, tx *sql.Tx, lead Lead) error {
 	var epoch int64
-	err := tx.QueryRowContext(ctx, "SELECT epoch FROM leaders WHERE role = $1"+l.locking("SHARE"), coordinator).Scan(&epoch)
+	err := tx.QueryRowContext(ctx, "SELECT epoch FROM leaders WHERE role = $1"+l.lockClause("SHARE"), coordinator).Scan(&epoch)
 	if err != nil {
-		return found(err, "a coordinator")
+		return orNotFound(err, "a coordinator")
 	}
 	if epoch != lead.Epoch {
 		return ErrDeposed

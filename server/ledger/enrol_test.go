@@ -22,7 +22,7 @@ func stored(t *testing.T, l *Ledger, agent string) (e entry) {
 	t.Helper()
 	var joined, expires, seen int64
 	must(t, l.db.QueryRow("SELECT name, joined, expires, seen FROM agents WHERE id = $1", agent).Scan(&e.Name, &joined, &expires, &seen))
-	e.Joined, e.Expires, e.Seen = moment(joined), moment(expires), moment(seen)
+	e.Joined, e.Expires, e.Seen = fromMillis(joined), fromMillis(expires), fromMillis(seen)
 	return e
 }
 

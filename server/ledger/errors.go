@@ -40,8 +40,8 @@ func wrap(err *error, doing string, names ...string) {
 	*err = &failure{doing, *err}
 }
 
-// found turns the absence of a row into ErrNotFound.
-func found(err error, what string) error {
+// orNotFound turns the absence of a row into ErrNotFound.
+func orNotFound(err error, what string) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("%s: %w", what, ErrNotFound)
 	}

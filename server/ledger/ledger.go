@@ -49,7 +49,7 @@ type Ledger struct {
 	callers     coalescer[string, Caller]
 	tasks       coalescer[string, []Task]
 	asked, over coalescer[turnsOf, map[string]Standing]
-	versions    coalescer[numbered, *Version]
+	versions    coalescer[versionKey, *Version]
 	open        context.Context // until it is closed
 	end         context.CancelFunc
 	answering   sync.WaitGroup
@@ -73,8 +73,8 @@ func Open(ctx context.Context, at string) (_ *Ledger, err error) {
 	}
 	l.callers.start(l, l.callersOf)
 	l.tasks.start(l, l.tasksOf)
-	l.asked.start(l, l.standing(askedTurns))
-	l.over.start(l, l.standing(overTurns))
+	l.asked.start(l, l.standingsQuery(askedTurns))
+	l.over.start(l, l.standingsQuery(overTurns))
 	l.versions.start(l, l.versionsOf)
 	if err := l.migrate(ctx); err != nil {
 		_ = l.Close() // the first error says more
@@ -230,18 +230,18 @@ func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// locking is what a SELECT ends with that others must wait for. SQLite has no need
-// of it: there, whoever writes is alone.
-func (l *Ledger) locking(how string) string {
+// lockClause ends a SELECT that locks its rows. SQLite needs none, because it has a single
+// writer.
+func (l *Ledger) lockClause(how string) string {
 	if l.lite {
 		return ""
 	}
 	return " FOR " + how
 }
 
-// places returns rows of numbered places: ($1,$2),($3,$4) and so on, behind those
-// that are taken.
-func places(taken, rows, columns int) string {
+// placeholders returns rows of numbered placeholders: ($1,$2),($3,$4) and so on. It starts
+// after those that are taken.
+func placeholders(taken, rows, columns int) string {
 	var b strings.Builder
 	for r := range rows {
 		if r > 0 {
@@ -260,17 +260,17 @@ func places(taken, rows, columns int) string {
 	return b.String()
 }
 
-// list returns one row of places, for IN.
-func list(taken, n int) string { return places(taken, 1, n) }
+// inList returns one row of placeholders, for IN.
+func inList(taken, n int) string { return placeholders(taken, 1, n) }
 
-func millis(t time.Time) int64 {
+func toMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixMilli()
 }
 
-func moment(ms int64) time.Time {
+func fromMillis(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
 	}

@@ -21,10 +21,10 @@ type Adoption struct {
 	Until          time.Time
 }
 
-// led runs do in a transaction of whoever leads.
-func (l *Ledger) led(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) error {
+// asLeader runs do in a transaction that fails if another coordinator has taken over.
+func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
-		if err := l.leads(ctx, tx, lead); err != nil {
+		if err := l.checkLead(ctx, tx, lead); err != nil {
 			return err
 		}
 		return do(tx)
@@ -38,14 +38,14 @@ func (l *Ledger) led(ctx context.Context, lead Lead, do func(tx *sql.Tx) error) 
 // their blobs returned, as far as nothing else refers to them.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	defer wrap(&err, "adopting a task of run", a.Run.ID)
-	err = l.led(ctx, lead, func(tx *sql.Tx) error {
+	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		gone = nil
 		_, err := tx.ExecContext(ctx, `INSERT INTO runs (id, name, plan, plan_blob, state, wanted, fleet, created, started, remote) VALUES ($1, $2, $3, $4, $5, 0, $6, $7, $7, 1)
-			ON CONFLICT (id) DO NOTHING`, a.Run.ID, a.Run.Name, a.Run.Plan, a.Run.PlanBlob, Running, a.Run.Fleet, millis(now))
+			ON CONFLICT (id) DO NOTHING`, a.Run.ID, a.Run.Name, a.Run.Plan, a.Run.PlanBlob, Running, a.Run.Fleet, toMillis(now))
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.locking("UPDATE"), a.Run.ID); err != nil {
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.lockClause("UPDATE"), a.Run.ID); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = '', finished = 0 WHERE id = $1 AND state = $3", a.Run.ID, Running, Finished); err != nil {
@@ -55,12 +55,12 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (run, round) DO NOTHING", a.Run.ID, a.Round, a.Version, RoundOpen, millis(now))
+		_, err = tx.ExecContext(ctx, "INSERT INTO rounds (run, round, version, state, opened) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (run, round) DO NOTHING", a.Run.ID, a.Round, a.Version, RoundOpen, toMillis(now))
 		if err != nil {
 			return err
 		}
 		for part := range slices.Chunk(a.Clients, l.chunk) {
-			args := []any{a.Run.ID, a.Round, a.Version, millis(a.Until)}
+			args := []any{a.Run.ID, a.Round, a.Version, toMillis(a.Until)}
 			for _, c := range part {
 				args = append(args, c)
 			}
@@ -72,7 +72,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 				return err
 			}, `SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0
 				AND NOT EXISTS (SELECT 1 FROM receipts r JOIN relayed x ON x.run = r.run AND x.batch = r.batch AND (x.client = '' OR x.client = r.client)
-					WHERE r.run = $1 AND r.round = $2 AND r.client = c.name AND x.outcome <> '') AND c.name IN `+list(2, len(part)), append(args[:2:2], args[4:]...)...); err != nil {
+					WHERE r.run = $1 AND r.round = $2 AND r.client = c.name AND x.outcome <> '') AND c.name IN `+inList(2, len(part)), append(args[:2:2], args[4:]...)...); err != nil {
 				return err
 			}
 			for _, c := range part {
@@ -83,12 +83,12 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 			_, err := tx.ExecContext(ctx, `INSERT INTO leases (run, round, client, no, agent, version, until)
 				SELECT CAST($1 AS TEXT), CAST($2 AS BIGINT), c.name, 0, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT) FROM clients c JOIN agents a ON a.id = c.agent
 				WHERE c.revoked = 0 AND a.revoked = 0 AND NOT EXISTS (SELECT 1 FROM receipts r WHERE r.run = $1 AND r.round = $2 AND r.client = c.name) AND c.name IN `+
-				list(4, len(part))+" ON CONFLICT (run, round, client) DO NOTHING", args...)
+				inList(4, len(part))+" ON CONFLICT (run, round, client) DO NOTHING", args...)
 			if err != nil {
 				return err
 			}
 		}
-		retired, err = retire(ctx, tx, a.Run.ID, a.Version, "")
+		retired, err = deleteVersions(ctx, tx, a.Run.ID, a.Version, "")
 		return err
 	})
 	return gone, retired, err
@@ -99,9 +99,9 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 // far as nothing else refers to them.
 func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer wrap(&err, "ending idle runs of the hub")
-	err = l.led(ctx, lead, func(tx *sql.Tx) error {
+	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		retired = nil
-		if err := l.holdRuns(ctx, tx); err != nil {
+		if err := l.lockRuns(ctx, tx); err != nil {
 			return err
 		}
 		var idle []string
@@ -111,14 +111,14 @@ func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (ret
 			idle = append(idle, id)
 			return err
 		}, `SELECT id FROM runs WHERE remote = 1 AND state = $1 AND (SELECT max(opened) FROM rounds WHERE run = id) <= $2
-			AND id NOT IN (SELECT run FROM leases) AND id NOT IN (SELECT run FROM partials) AND id NOT IN (SELECT run FROM updates)`, Running, millis(since)); err != nil {
+			AND id NOT IN (SELECT run FROM leases) AND id NOT IN (SELECT run FROM partials) AND id NOT IN (SELECT run FROM updates)`, Running, toMillis(since)); err != nil {
 			return err
 		}
 		for _, id := range idle {
 			if err := end(ctx, tx, id, Finished, "the hub asks nothing more", now); err != nil {
 				return err
 			}
-			blobs, err := retire(ctx, tx, id, math.MaxInt64, "")
+			blobs, err := deleteVersions(ctx, tx, id, math.MaxInt64, "")
 			if err != nil {
 				return err
 			}
@@ -151,12 +151,12 @@ func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
 // Lapse takes back the leases that have run out, and returns them.
 func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
 	defer wrap(&err, "withdrawing expired leases")
-	err = l.led(ctx, lead, func(tx *sql.Tx) error {
+	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		all = nil
-		if err := l.holdRuns(ctx, tx); err != nil {
+		if err := l.lockRuns(ctx, tx); err != nil {
 			return err
 		}
-		return query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING run, round, client, version, until", millis(now), Running)
+		return query(ctx, tx, scanTasks(&all), "DELETE FROM leases WHERE until <= $1 AND run IN (SELECT id FROM runs WHERE state = $2) RETURNING run, round, client, version, until", toMillis(now), Running)
 	})
 	return all, err
 }
@@ -164,8 +164,8 @@ func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Tas
 // Withdraw takes back leases of a round that the hub has closed, as far as there are any.
 func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
 	defer wrap(&err, "withdrawing leases of run", run)
-	return l.led(ctx, lead, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.locking("UPDATE"), run); err != nil {
+	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run); err != nil {
 			return err
 		}
 		for part := range slices.Chunk(clients, l.chunk) {
@@ -173,7 +173,7 @@ func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int6
 			for _, c := range part {
 				args = append(args, c)
 			}
-			if _, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN "+list(2, len(part)), args...); err != nil {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN "+inList(2, len(part)), args...); err != nil {
 				return err
 			}
 		}
@@ -204,7 +204,7 @@ type unit struct {
 // each update, one for each.
 func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
 	defer wrap(&err, "gathering results of run", run)
-	return l.led(ctx, lead, func(tx *sql.Tx) error {
+	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		text := "SELECT p.batch, p.version, '' FROM partials p LEFT JOIN relayed x ON x.run = p.run AND x.batch = p.batch WHERE p.run = $1 AND x.run IS NULL ORDER BY p.batch"
 		if each {
 			text = "SELECT u.batch, u.version, u.client FROM updates u LEFT JOIN relayed x ON x.run = u.run AND x.batch = u.batch AND x.client = u.client WHERE u.run = $1 AND x.run IS NULL ORDER BY u.batch"
@@ -305,14 +305,14 @@ func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, co
 	if counted {
 		outcome = outcomeCounted
 	}
-	return l.led(ctx, lead, func(tx *sql.Tx) error { return decide(ctx, tx, run, sending, outcome) })
+	return l.asLeader(ctx, lead, func(tx *sql.Tx) error { return decide(ctx, tx, run, sending, outcome) })
 }
 
 // Closed stores that the hub has closed the turns of some clients of a sending, which it
 // then never counts. Batches with none of them are another sending from now on.
 func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
 	defer wrap(&err, "closing sending", s.ID, "of run", run)
-	return l.led(ctx, lead, func(tx *sql.Tx) error {
+	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		rest := s.ID + "+"
 		if _, err := tx.ExecContext(ctx, "UPDATE relayed SET sending = $3 WHERE run = $1 AND sending = $2", run, s.ID, rest); err != nil {
 			return err
@@ -323,7 +323,7 @@ func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, 
 				args = append(args, c)
 			}
 			_, err := tx.ExecContext(ctx, `UPDATE relayed SET sending = $2 WHERE run = $1 AND sending = $3
-				AND batch IN (SELECT batch FROM receipts WHERE run = $1 AND round = $4 AND client IN `+list(4, len(part))+")", args...)
+				AND batch IN (SELECT batch FROM receipts WHERE run = $1 AND round = $4 AND client IN `+inList(4, len(part))+")", args...)
 			if err != nil {
 				return err
 			}

@@ -48,7 +48,7 @@ func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 	var created, started, finished int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
 		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote)
-	r.Created, r.Started, r.Finished = moment(created), moment(started), moment(finished)
+	r.Created, r.Started, r.Finished = fromMillis(created), fromMillis(started), fromMillis(finished)
 	return r, err
 }
 
@@ -57,7 +57,7 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 	defer wrap(&err, "adding run", r.ID)
 	return l.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO runs (id, name, plan, state, wanted, created) VALUES ($1, $2, $3, $4, $5, $6)",
-			r.ID, r.Name, r.Plan, Waiting, r.Wanted, millis(r.Created))
+			r.ID, r.Name, r.Plan, Waiting, r.Wanted, toMillis(r.Created))
 		if err != nil {
 			return err
 		}
@@ -70,9 +70,9 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
 	defer wrap(&err, "stopping run", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
-		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.locking("UPDATE"), id))
+		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), id))
 		if err != nil {
-			return found(err, "run "+id)
+			return orNotFound(err, "run "+id)
 		}
 		if r.State.Ended() {
 			return fmt.Errorf("run %s is %s: %w", id, r.State, ErrRefused)
@@ -87,9 +87,9 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 	})
 }
 
-// holdRuns makes everybody wait who would count for a run, or drive one.
-func (l *Ledger) holdRuns(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE state IN ($1, $2) ORDER BY id"+l.locking("UPDATE"), Waiting, Running)
+// lockRuns locks all active runs, so that nothing is counted and no run is driven meanwhile.
+func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE state IN ($1, $2) ORDER BY id"+l.lockClause("UPDATE"), Waiting, Running)
 	return err
 }
 
@@ -100,7 +100,7 @@ func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now
 			return err
 		}
 	}
-	_, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = $3, finished = $4 WHERE id = $1", id, s, reason, millis(now))
+	_, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = $3, finished = $4 WHERE id = $1", id, s, reason, toMillis(now))
 	return err
 }
 
@@ -108,7 +108,7 @@ func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now
 func (l *Ledger) Run(ctx context.Context, id string) (r Run, err error) {
 	defer wrap(&err, "reading run", id)
 	r, err = scanRun(l.db.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1", id))
-	return r, found(err, "run "+id)
+	return r, orNotFound(err, "run "+id)
 }
 
 // Runs returns the newest runs, newest first.
@@ -165,7 +165,7 @@ const roundColumns = "round, version, state, opened, closed, asked, counted, lat
 func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	var opened, closed int64
 	err = row.Scan(&r.Round, &r.Version, &r.State, &opened, &closed, &r.Asked, &r.Counted, &r.Late, &r.Lost, &r.Loss, &r.Bytes, &r.LastBatch)
-	r.Opened, r.Closed = moment(opened), moment(closed)
+	r.Opened, r.Closed = fromMillis(opened), fromMillis(closed)
 	return r, err
 }
 
@@ -183,8 +183,8 @@ func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) 
 // Version is one state of a run's shared weights, as blobs.
 type Version struct{ Weights, Control string }
 
-// numbered is a version by its number.
-type numbered struct {
+// versionKey identifies a version.
+type versionKey struct {
 	run     string
 	version int64
 }
@@ -192,28 +192,28 @@ type numbered struct {
 // Version returns a version, as long as somebody may still need it.
 func (l *Ledger) Version(ctx context.Context, run string, version int64) (_ Version, err error) {
 	defer wrap(&err, "reading a version of run", run)
-	v, err := l.versions.get(ctx, numbered{run, version})
+	v, err := l.versions.get(ctx, versionKey{run, version})
 	if err != nil {
 		return Version{}, err
 	}
 	if v == nil {
-		return Version{}, found(sql.ErrNoRows, fmt.Sprintf("version %d of run %s", version, run))
+		return Version{}, orNotFound(sql.ErrNoRows, fmt.Sprintf("version %d of run %s", version, run))
 	}
 	return *v, nil
 }
 
 // versionsOf returns versions, and nil for those that are not there.
-func (l *Ledger) versionsOf(ctx context.Context, these []numbered) ([]*Version, error) {
+func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version, error) {
 	numbers := map[string][]int64{}
 	for _, n := range these {
 		if !slices.Contains(numbers[n.run], n.version) { // most ask for the same
 			numbers[n.run] = append(numbers[n.run], n.version)
 		}
 	}
-	has := map[numbered]*Version{}
+	has := map[versionKey]*Version{}
 	for run, versions := range numbers {
 		err := queryIn(ctx, l, func(r *sql.Rows) error {
-			n, v := numbered{run: run}, &Version{}
+			n, v := versionKey{run: run}, &Version{}
 			err := r.Scan(&n.version, &v.Weights, &v.Control)
 			has[n] = v
 			return err

@@ -59,7 +59,7 @@ func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
 func scanTask(r *sql.Rows, others ...any) (t Task, err error) {
 	var until int64
 	err = r.Scan(append(others, &t.Run, &t.Round, &t.Client, &t.Version, &until)...)
-	t.Until = moment(until)
+	t.Until = fromMillis(until)
 	return t, err
 }
 
@@ -91,12 +91,12 @@ func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, cl
 func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round int64, clients []string, until time.Time) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
 		for part := range slices.Chunk(clients, l.chunk) {
-			args := []any{agent, run, round, millis(until)}
+			args := []any{agent, run, round, toMillis(until)}
 			for _, c := range part {
 				args = append(args, c)
 			}
-			these := "run = $2 AND round = $3 AND client IN " + list(4, len(part))
-			text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.locking("UPDATE SKIP LOCKED") +
+			these := "run = $2 AND round = $3 AND client IN " + inList(4, len(part))
+			text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.lockClause("UPDATE SKIP LOCKED") +
 				") UPDATE leases SET until = $4 WHERE " + these + " AND client IN (SELECT client FROM free)"
 			if _, err := tx.ExecContext(ctx, text, args...); err != nil {
 				return err
@@ -140,7 +140,7 @@ func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, 
 	defer wrap(&err, "reading the standings of agent", agent, "in run", run)
 	// Leases first: a turn that is counted in between is then seen as asked, never as
 	// closed.
-	all, err := l.stand(ctx, &l.asked, turnsOf{agent, run, round, clients})
+	all, err := l.standings(ctx, &l.asked, turnsOf{agent, run, round, clients})
 	if err != nil || len(all) == len(clients) {
 		return all, err
 	}
@@ -156,10 +156,10 @@ func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, 
 // Outcomes is Standings of turns that were found to be no longer asked for.
 func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer wrap(&err, "reading the outcomes of agent", agent, "in run", run)
-	return l.stand(ctx, &l.over, turnsOf{agent, run, round, clients})
+	return l.standings(ctx, &l.over, turnsOf{agent, run, round, clients})
 }
 
-func (l *Ledger) stand(ctx context.Context, where *coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
+func (l *Ledger) standings(ctx context.Context, where *coalescer[turnsOf, map[string]Standing], q turnsOf) (map[string]Standing, error) {
 	if len(q.clients) <= l.chunk {
 		return where.get(ctx, q)
 	}
@@ -179,8 +179,8 @@ const (
 		FROM receipts r JOIN clients c ON c.name = r.client WHERE r.run = $1 AND r.round = $2 AND r.client IN `
 )
 
-// standing returns what answers for several agents by one of these statements.
-func (l *Ledger) standing(text string) func(context.Context, []turnsOf) ([]map[string]Standing, error) {
+// standingsQuery returns a function that runs one of these statements for several agents.
+func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([]map[string]Standing, error) {
 	type round struct {
 		run   string
 		round int64
@@ -266,9 +266,9 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 	err = l.update(ctx, func(tx *sql.Tx) error {
 		var batch int64
 		var state State
-		err := tx.QueryRowContext(ctx, "SELECT batch, state FROM runs WHERE id = $1"+l.locking("UPDATE"), run).Scan(&batch, &state)
+		err := tx.QueryRowContext(ctx, "SELECT batch, state FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run).Scan(&batch, &state)
 		if err != nil {
-			return found(err, "run "+run)
+			return orNotFound(err, "run "+run)
 		}
 		if state != Running {
 			return nil
@@ -335,7 +335,7 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 				err := r.Scan(&t.Client, &h.agent, &h.version, &h.no)
 				held[t] = h
 				return err
-			}, "SELECT client, agent, version, no FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+list(2, len(part)), args...)
+			}, "SELECT client, agent, version, no FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "+inList(2, len(part)), args...)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -373,14 +373,14 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch 
 		}
 	}
 	for part := range slices.Chunk(rows, 9*l.chunk) {
-		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss) VALUES " + places(0, len(part)/9, 9)
+		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss) VALUES " + placeholders(0, len(part)/9, 9)
 		if _, err := tx.ExecContext(ctx, text, part...); err != nil {
 			return err
 		}
 	}
 	for round, these := range clients {
 		for part := range slices.Chunk(these, l.chunk) {
-			text := "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN " + list(2, len(part))
+			text := "DELETE FROM leases WHERE run = $1 AND round = $2 AND client IN " + inList(2, len(part))
 			r, err := tx.ExecContext(ctx, text, append([]any{run, round}, part...)...)
 			if err != nil {
 				return err

@@ -134,7 +134,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 			training[k] = append(training[k], u.Client)
 		}
 	}
-	answer, err := r.hub.CheckIn(ctx, &v1.CheckInRequest{Training: turnsOf(training), Pushed: turnsOf(pushed)})
+	answer, err := r.hub.CheckIn(ctx, &v1.CheckInRequest{Training: toTurns(training), Pushed: toTurns(pushed)})
 	if err != nil {
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func (r *relay) tick(ctx context.Context) error {
 	if err := r.announce(ctx, now); err != nil {
 		return fmt.Errorf("announcing clients to the hub: %w", err)
 	}
-	if err := r.lapse(ctx, now); err != nil {
+	if err := r.declineExpired(ctx, now); err != nil {
 		return err
 	}
 	// Before sums are sent, which may take long: leases are kept by it, and what it says
@@ -168,11 +168,11 @@ func (r *relay) tick(ctx context.Context) error {
 		return err
 	}
 	r.retry.Reset()
-	return r.rest(ctx, now)
+	return r.endIdleRuns(ctx, now)
 }
 
-// rest ends runs that the hub asks nothing of. A task lets them go on.
-func (r *relay) rest(ctx context.Context, now time.Time) error {
+// endIdleRuns ends runs that have had no task for a while. A new task resumes them.
+func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	if now.Before(r.rests) {
 		return nil
 	}
@@ -295,8 +295,8 @@ func (r *relay) push(ctx context.Context) error {
 	return nil
 }
 
-// lapse gives back what agents of the region let run out.
-func (r *relay) lapse(ctx context.Context, now time.Time) error {
+// declineExpired declines turns whose leases have expired in the region.
+func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
 	gone, err := r.Ledger.Lapse(ctx, r.lead, now)
 	if err != nil {
 		return err
@@ -323,7 +323,7 @@ func byRound(all []ledger.Task) map[roundKey][]string {
 	return by
 }
 
-func turnsOf(by map[roundKey][]string) (all []*v1.Turns) {
+func toTurns(by map[roundKey][]string) (all []*v1.Turns) {
 	for k, clients := range by {
 		slices.Sort(clients)
 		all = append(all, &v1.Turns{Run: k.run, Round: k.round, Clients: slices.Compact(clients)})

@@ -72,7 +72,7 @@ func readable(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Prob
 
 // Federated says why a plan cannot be carried out by a fleet, if it cannot.
 func Federated(p *fed.Plan) error {
-	t, err := of(p, max(p.Schedule.Cohort, p.Schedule.Buffer, 2))
+	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, 2))
 	switch {
 	case err != nil:
 		return err
@@ -94,7 +94,7 @@ func Read(plan, blob string, fleet int64) (*Terms, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := of(p, int(fleet))
+	t, err := derive(p, int(fleet))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,8 @@ func Read(plan, blob string, fleet int64) (*Terms, error) {
 	return t, nil
 }
 
-func of(p *fed.Plan, fleet int) (*Terms, error) {
+// derive computes the terms of a plan for a fleet of a given size.
+func derive(p *fed.Plan, fleet int) (*Terms, error) {
 	problem, err := recipe.Frame(p, nil)
 	if err != nil {
 		return nil, err
