@@ -44,7 +44,7 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.stop()
-	if err := server.Restore(t.Context(), bytes.NewReader(file.Bytes()[:file.Len()/2]), filepath.Join(s.dir, "half")); err == nil || !strings.Contains(err.Error(), "only a part") {
+	if err := server.Restore(t.Context(), bytes.NewReader(file.Bytes()[:file.Len()/2]), filepath.Join(s.dir, "half")); err == nil || !strings.Contains(err.Error(), "not a complete backup") {
 		t.Errorf("half a backup: %v", err)
 	}
 	if err := server.Restore(t.Context(), &file, filepath.Join(s.dir, "restored")); err != nil {
