@@ -34,7 +34,10 @@ func suspect(x []float32) bool {
 		seen |= uint64(math.Float32bits(x[0])&exponent) + 1<<23
 		x = x[1:]
 	}
-	pairs := unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/2)
+	var pairs []uint64
+	if len(x) >= 2 { // a pointer to eight bytes must not point to fewer
+		pairs = unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/2)
+	}
 	for ; len(pairs) >= 4; pairs = pairs[4:] {
 		seen |= pairs[0]&mask + one
 		seen |= pairs[1]&mask + one
