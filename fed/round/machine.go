@@ -81,10 +81,6 @@ func NewMachine(s fed.Scheduler, seed uint64, fleet int) *Machine {
 // Round returns the number of the current round: how many have closed.
 func (m *Machine) Round() int { return m.state.Round }
 
-// Running returns who has been asked and may still return, in ascending order of
-// client.
-func (m *Machine) Running() []Assignment { return inOrder(m.running) }
-
 // Situation returns what the scheduler decides upon at a time.
 func (m *Machine) Situation(now time.Duration) fed.Situation {
 	return fed.Situation{

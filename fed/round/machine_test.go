@@ -161,8 +161,8 @@ func TestMachine(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				equal("running", steady.Running(), crashing.Running())
-				if n := len(steady.Running()); n != len(running) {
+				equal("running", inOrder(steady.running), inOrder(crashing.running))
+				if n := len(steady.running); n != len(running) {
 					t.Fatalf("%d are running, want %d", n, len(running))
 				}
 			},
@@ -181,10 +181,10 @@ func TestEveryRoundCloses(t *testing.T) {
 		for r := range 20 {
 			for step := 0; m.Round() == r; step++ {
 				if step > 10*fleet {
-					t.Fatalf("round %d goes on and on: %v is running", r, m.Running())
+					t.Fatalf("round %d goes on and on: %v is running", r, inOrder(m.running))
 				}
 				m.Ask(now)
-				for _, a := range m.Running() {
+				for _, a := range inOrder(m.running) {
 					if fed.Rand(7, "dropout", a.Round, fed.ClientID(fmt.Sprint(a.Client))).Float64() < dropout {
 						m.Lose(a)
 					} else {
@@ -273,7 +273,7 @@ func TestMachineRefusesAnotherFleet(t *testing.T) {
 		if err := other.UnmarshalJSON([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if len(other.Running()) != 0 || other.Round() != 0 {
+		if len(other.running) != 0 || other.Round() != 0 {
 			t.Errorf("%s: the machine has changed", name)
 		}
 	}
