@@ -84,14 +84,14 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 		return fmt.Errorf("client %s: %w", c.ID, err)
 	}
 	personal := c.Kept[:p.PersonalLen()]
-	w.objective.over(c.Data)
+	w.objective.setData(c.Data)
 	p.Join(w.turn.W, t.Shared, personal)
 	*u = fed.Update{
 		Client: c.ID, Version: t.Version, Examples: w.objective.Len(),
 		Delta: resize(u.Delta, len(t.Shared)), Control: resize(u.Control, len(t.Control)),
 	}
 	if w.job.Needs.Loss {
-		u.Loss = w.lossHere()
+		u.Loss = w.receivedLoss()
 	}
 	turn := &w.turn
 	turn.Task, turn.First, turn.Control = t, c.First, u.Control
@@ -136,8 +136,8 @@ func (w *Worker) Weights() []float32 { return w.turn.W }
 // all of the training but for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// lossHere returns the loss of the weights in hand over the whole training part.
-func (w *Worker) lossHere() float64 {
+// receivedLoss returns the loss of the received weights over the whole training part.
+func (w *Worker) receivedLoss() float64 {
 	for i := len(w.all); i < w.objective.Len(); i++ {
 		w.all = append(w.all, i)
 	}

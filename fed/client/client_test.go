@@ -188,7 +188,7 @@ func TestPooledObjective(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := rapid.SliceOfN(rapid.SampledFrom(x.data), 1, 5).Draw(t, "series")
 		pooled := newPlant(t, small("fedavg", ""), homes(t, 1)).worker.objective
-		pooled.over(data)
+		pooled.setData(data)
 		type place struct{ of, example int }
 		var all []place
 		for i, w := range data {
@@ -225,7 +225,7 @@ func TestLossOverAll(t *testing.T) {
 	x := newPlant(t, small("fednorm", "seed: 1"), homes(t, 2))
 	c, shared := x.client(0, x.initial)
 	o := x.worker.objective
-	o.over(c.Data)
+	o.setData(c.Data)
 	sum := 0.0
 	for e := range o.Len() {
 		sum += o.Loss(x.initial, []int{e})
@@ -383,7 +383,7 @@ func TestServerData(t *testing.T) {
 	w, g := make([]float32, len(x.initial)), make([]float32, len(x.initial))
 	p.Join(w, shared, steady.Kept()[:p.PersonalLen()])
 	o := newObjective(x.job.Model, kernels(t), x.job.Loss, x.job.Targets, 20)
-	o.over(x.data)
+	o.setData(x.data)
 	o.Gradient(g, w, steady.batch)
 	hand := make([]float32, p.SharedLen())
 	p.Cut(g, hand, make([]float32, p.PersonalLen()))

@@ -167,7 +167,7 @@ func TestPersonalWeightsDoNotLeak(t *testing.T) {
 // descent returns minus the gradient over all examples.
 func (x *plant) descent(k *kernel.Set, w []float32) []float32 {
 	o := newObjective(x.job.Model, k, x.job.Loss, x.job.Targets, 1)
-	o.over(x.data[:1])
+	o.setData(x.data[:1])
 	sum, g := make([]float64, len(w)), make([]float32, len(w))
 	for e := range o.Len() {
 		o.Gradient(g, w, []int{e})

@@ -35,8 +35,8 @@ func newObjective(m *forecast.Model, k *kernel.Set, loss nn.Loss, targets, batch
 	}
 }
 
-// over takes up other series.
-func (o *objective) over(data []*series.Windows) {
+// setData makes the objective that of other series.
+func (o *objective) setData(data []*series.Windows) {
 	o.data, o.ends = data, o.ends[:0]
 	n := 0
 	for _, w := range data {

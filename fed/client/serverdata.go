@@ -34,7 +34,7 @@ func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []*series.Win
 	s.client.Kept = make([]float32, s.worker.Kept())
 	copy(s.client.Kept, personal)
 	s.w, s.g = make([]float32, len(s.worker.turn.W)), make([]float32, len(s.worker.turn.W))
-	s.worker.objective.over(data)
+	s.worker.objective.setData(data)
 	if s.worker.objective.Len() == 0 {
 		return nil, fmt.Errorf("the server's clients have no complete training example")
 	}
@@ -49,7 +49,7 @@ func (s *ServerData) Begin(ctx context.Context, t fed.Task) error {
 			return err
 		}
 	}
-	s.worker.objective.over(s.client.Data)
+	s.worker.objective.setData(s.client.Data)
 	rng := fed.Rand(s.worker.job.Seed, "server batch", t.Round, "")
 	s.batch = s.batch[:0]
 	for range min(s.size, s.worker.objective.Len()) {

@@ -5,6 +5,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.ClientOptimizer = (*Adam)(nil)
+
 // Adam is the optimizer of Kingma and Ba (2015, algorithm 1) for the steps
 // k = 1, 2, ... of one round (bose2023, algorithm 2; bose2024, figure 4):
 //

@@ -5,6 +5,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.ClientOptimizer = (*AMSGrad)(nil)
+
 // AMSGrad is [Adam] whose steps never grow because a second moment fades (Reddi et
 // al. 2018; bose2024, figure 4, "AdamAMS"):
 //

@@ -7,16 +7,6 @@
 // from zero in every round (bose2024, figure 4; bose2023, algorithm 2).
 package clientopt
 
-import "loadstar/fed"
-
-var (
-	_ fed.ClientOptimizer = (*SGD)(nil)
-	_ fed.ClientOptimizer = (*Adam)(nil)
-	_ fed.ClientOptimizer = (*AMSGrad)(nil)
-	_ fed.ClientOptimizer = (*Prox)(nil)
-	_ fed.ClientOptimizer = (*Scaffold)(nil)
-)
-
 // zeroed returns n zeros, in the memory of buf if there is enough.
 func zeroed(buf []float32, n int) []float32 {
 	if cap(buf) < n {

@@ -5,6 +5,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.ClientOptimizer = (*Prox)(nil)
+
 // Prox ties the shared weights to those received, and lets Inner take the steps (Li
 // et al. 2020, "FedProx", equation 2; bose2024, figure 4; song2021, equation 5):
 //

@@ -7,6 +7,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.ClientOptimizer = (*Scaffold)(nil)
+
 // Scaffold is SCAFFOLD's client (Karimireddy et al. 2020; reddi2021, appendix B.2,
 // algorithm 6, option II). With the server's control variate c, its own c_i, which is
 // kept and starts as c, and K steps in this round:

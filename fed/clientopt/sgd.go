@@ -5,6 +5,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.ClientOptimizer = (*SGD)(nil)
+
 // SGD is stochastic gradient descent (reddi2021, algorithm 1):
 //
 //	w -= rate · g

@@ -6,6 +6,8 @@ import (
 	"loadstar/fed"
 )
 
+var _ fed.LocalTrainer = (*Descent)(nil)
+
 // Descent steps Optimizer on batch after batch: the client of FedAvg, and with other
 // optimizers of FedProx, SCAFFOLD, FedSIM and nearly all the rest (reddi2021,
 // algorithm 1, lines 4 to 8):

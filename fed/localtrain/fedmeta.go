@@ -8,6 +8,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.LocalTrainer = (*FedMeta)(nil)
+
 // FedMeta descends on the loss one step later, F(w) = f(w - Inner·∇f(w; support);
 // query), second order and all (Chen et al. 2019, algorithm 1 with MAML). The product
 // with the Hessian is a difference of gradients (Fallah et al. 2020, section 5, "HF";

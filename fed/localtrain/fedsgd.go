@@ -7,6 +7,8 @@ import (
 	"loadstar/fed"
 )
 
+var _ fed.LocalTrainer = (*Gradient)(nil)
+
 // Gradient is FedSGD's client (McMahan et al. 2017, section 2): one gradient over all
 // of its n examples, for the server to step on.
 //

@@ -19,14 +19,6 @@ import (
 	"loadstar/nn"
 )
 
-var (
-	_ fed.LocalTrainer = (*Descent)(nil)
-	_ fed.LocalTrainer = (*Gradient)(nil)
-	_ fed.LocalTrainer = (*PerFedAvg)(nil)
-	_ fed.LocalTrainer = (*FedMeta)(nil)
-	_ fed.LocalTrainer = (*PFedMe)(nil)
-)
-
 // tally counts the gradients of a turn. Its zero value is a turn's start.
 type tally struct {
 	steps int

@@ -7,6 +7,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.LocalTrainer = (*PerFedAvg)(nil)
+
 // PerFedAvg is first-order Per-FedAvg (Fallah et al. 2020, algorithm 1 and section 5,
 // "FO"; song2021, section 4.1): it looks for weights that are good one step later,
 // and so takes each gradient one step ahead, on another batch than that step.

@@ -8,6 +8,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
+var _ fed.LocalTrainer = (*PFedMe)(nil)
+
 // PFedMe is pFedMe's client (T. Dinh et al. 2020, algorithm 1; song2021, section
 // 4.1). A personal model θ is near the shared one, and the shared one follows it: with
 // each batch, InnerSteps times

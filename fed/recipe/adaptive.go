@@ -52,7 +52,7 @@ var adaptiveSettings = []setting{
 
 // withBeta2 are the settings of those whose second moment decays.
 var withBeta2 = append([]setting{
-	{path: "server.beta2", about: "decay of the second moment", must: share},
+	{path: "server.beta2", about: "decay of the second moment", must: belowOne},
 }, adaptiveSettings...)
 
 var fedadagradOptimizer = serverOptimizer{

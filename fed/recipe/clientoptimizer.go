@@ -36,12 +36,12 @@ var clientOptimizerSetting = setting{path: "client.optimizer", about: "what take
 func clientOptimizerSettings() []setting {
 	all := []setting{
 		{path: "client.lr", about: "learning rate", initial: 0.001, must: positive},
-		{path: "client.beta1", about: "decay of the first moment", initial: 0.9, must: share},
-		{path: "client.beta2", about: "decay of the second moment", initial: 0.999, must: share},
+		{path: "client.beta1", about: "decay of the first moment", initial: 0.9, must: belowOne},
+		{path: "client.beta2", about: "decay of the second moment", initial: 0.999, must: belowOne},
 		{path: "client.epsilon", about: "added to the root of the second moment", initial: 1e-8, must: positive},
 		{
 			path: "client.mu", about: "weight of the proximal term, mu/2 times the squared distance to the received weights",
-			initial: 0.01, must: zeroUp,
+			initial: 0.01, must: nonNegative,
 		},
 	}
 	for i, s := range all {

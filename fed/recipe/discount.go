@@ -13,7 +13,7 @@ var discountSettings = []setting{
 		initial: "polynomial", choices: []string{"constant", "polynomial", "hinge"},
 	},
 	{
-		path: "server.exponent", about: "a of the discount", initial: 0.5, must: zeroUp,
+		path: "server.exponent", about: "a of the discount", initial: 0.5, must: nonNegative,
 		when: func(p *fed.Plan) bool { return p.Server.Discount != "constant" },
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if p.Server.Discount == "hinge" {
@@ -22,7 +22,7 @@ var discountSettings = []setting{
 		},
 	},
 	{
-		path: "server.hinge", about: "b of the hinge: staleness that costs nothing", initial: 4, must: zeroUp,
+		path: "server.hinge", about: "b of the hinge: staleness that costs nothing", initial: 4, must: nonNegative,
 		when: func(p *fed.Plan) bool { return p.Server.Discount == "hinge" },
 	},
 }

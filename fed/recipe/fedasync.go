@@ -12,7 +12,7 @@ var fedasync = algorithm{
 	about: "each update is merged as it arrives, the less the staler it is",
 	paper: "Xie et al. 2019, which alpha, exponent and hinge are from; fekri2023",
 	settings: append([]setting{
-		{path: "server.alpha", about: "how far to move towards a fresh client", initial: 0.6, must: whole},
+		{path: "server.alpha", about: "how far to move towards a fresh client", initial: 0.6, must: positiveShare},
 	}, discountSettings...),
 	optimizers: []string{"proxadam", "prox", "adam", "sgd", "amsgrad"},
 	weightings: uniform,

@@ -21,7 +21,7 @@ var fedavgmOptimizer = serverOptimizer{
 	settings: []setting{serverRate, serverBeta1, {
 		path:  "server.dampening",
 		about: "the new update counts 1 - dampening: 0 in reddi2021; in bose2023 as beta1, the default",
-		must:  upToOne,
+		must:  unitInterval,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			p.Server.Dampening = p.Server.Beta1
 		},

@@ -11,14 +11,14 @@ var fedsim = algorithm{
 	paper: "song2021",
 	settings: []setting{
 		{path: "server.delta", about: "distance over which server gradients are compared", initial: 0.25, must: positive},
-		{path: "server.beta", about: "step of the correction by the meta-gradient", initial: 0.25, must: zeroUp},
+		{path: "server.beta", about: "step of the correction by the meta-gradient", initial: 0.25, must: nonNegative},
 		{path: "server.beta_decay", about: "whether beta falls to 0 over the rounds", initial: true},
 		{
 			path: "server.variant", about: "what is left out", initial: "full",
 			choices: []string{"full", "no-prox", "server-gradient", "first-order"},
 		},
-		{path: "server.clients", about: "share of the clients whose data the server has; they do not train", initial: 0.05, must: share},
-		{path: "server.batch", about: "examples of theirs in a round", initial: 64, must: natural},
+		{path: "server.clients", about: "share of the clients whose data the server has; they do not train", initial: 0.05, must: belowOne},
+		{path: "server.batch", about: "examples of theirs in a round", initial: 64, must: atLeastOne},
 	},
 	optimizers:      proximalOptimizers,
 	serverOptimizer: anyOptimizer,

@@ -12,7 +12,7 @@ var pfedme = algorithm{
 	paper: "Dinh et al. 2020, which lambda, steps, inner_steps and lr are from; inner_lr is ours; as song2021 compares it",
 	settings: []setting{
 		innerRate,
-		{path: "client.inner_steps", about: "inner steps for each step", initial: 5, must: natural},
+		{path: "client.inner_steps", about: "inner steps for each step", initial: 5, must: atLeastOne},
 		{path: "client.lambda", about: "how strongly the personal model is tied to the shared one", initial: 15, must: positive},
 	},
 	optimizers:      []string{"sgd", "adam", "amsgrad"},

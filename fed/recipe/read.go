@@ -35,7 +35,7 @@ func Read(data []byte) (*fed.Plan, error) {
 		if position(path) < 0 || slices.Contains(has, path) {
 			continue // Decode has reported unknown keys
 		}
-		name, of := section(a, p, path)
+		name, of := owner(a, p, path)
 		theirs := within(has, name)
 		if len(theirs) == 0 {
 			wrong.Add(line, "%s is not a setting of %s; it has none of %s", path, of, name)
@@ -70,8 +70,9 @@ func within(has []string, section string) []string {
 	return out
 }
 
-// section names the choices that decide which settings a part of a plan has.
-func section(a *algorithm, p *fed.Plan, path string) (name, of string) {
+// owner returns the section of a setting, and the choices that decide which settings
+// the section has.
+func owner(a *algorithm, p *fed.Plan, path string) (name, of string) {
 	name, _, _ = strings.Cut(path, ".")
 	of = a.name
 	switch {

@@ -97,7 +97,7 @@ func musts(k setting) string {
 		}
 	}
 	if all != nil {
-		return either(all)
+		return alternatives(all)
 	}
 	return k.must.say
 }

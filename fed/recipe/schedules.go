@@ -29,8 +29,8 @@ var kinds = []kind{
 	{
 		name: "synchronous",
 		settings: []setting{
-			{path: "schedule.over_selection", about: "ask that share more than the cohort", must: zeroUp},
-			{path: "schedule.quorum", about: "share of the cohort without which a round is abandoned at its deadline", must: upToOne},
+			{path: "schedule.over_selection", about: "ask that share more than the cohort", must: nonNegative},
+			{path: "schedule.quorum", about: "share of the cohort without which a round is abandoned at its deadline", must: unitInterval},
 			{path: "schedule.deadline", about: "how long a round waits; 0s is for ever"},
 		},
 		build: synchronous,
@@ -56,8 +56,8 @@ var kinds = []kind{
 // Settings of schedules.
 var (
 	scheduleKind = setting{path: "schedule.kind", about: "when updates are merged"}
-	cohort       = setting{path: "schedule.cohort", about: "clients of a round, or running at a time; 0 is the whole fleet", must: zeroUp}
-	buffer       = setting{path: "schedule.buffer", about: "updates merged together", initial: 10, must: natural}
+	cohort       = setting{path: "schedule.cohort", about: "clients of a round, or running at a time; 0 is the whole fleet", must: nonNegative}
+	buffer       = setting{path: "schedule.buffer", about: "updates merged together", initial: 10, must: atLeastOne}
 )
 
 // scheduleSettings returns the settings of all schedules; a plan has those of its own.

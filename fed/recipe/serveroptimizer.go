@@ -26,7 +26,7 @@ var serverOptimizers = []*serverOptimizer{
 // Settings that several server optimizers have in common.
 var (
 	serverRate  = setting{path: "server.lr", about: "learning rate", initial: 1, must: positive}
-	serverBeta1 = setting{path: "server.beta1", about: "decay of the momentum", must: share}
+	serverBeta1 = setting{path: "server.beta1", about: "decay of the momentum", must: belowOne}
 )
 
 // serverOptimizerSettings returns the settings of the algorithm's server optimizer. If

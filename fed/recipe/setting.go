@@ -34,12 +34,12 @@ type rule struct {
 }
 
 var (
-	positive = rule{"above 0", func(v float64) bool { return v > 0 }}
-	natural  = rule{"at least 1", func(v float64) bool { return v >= 1 }}
-	zeroUp   = rule{"at least 0", func(v float64) bool { return v >= 0 }}
-	share    = rule{"at least 0 and below 1", func(v float64) bool { return v >= 0 && v < 1 }}
-	whole    = rule{"above 0 and at most 1", func(v float64) bool { return v > 0 && v <= 1 }}
-	upToOne  = rule{"at least 0 and at most 1", func(v float64) bool { return v >= 0 && v <= 1 }}
+	positive      = rule{"above 0", func(v float64) bool { return v > 0 }}
+	atLeastOne    = rule{"at least 1", func(v float64) bool { return v >= 1 }}
+	nonNegative   = rule{"at least 0", func(v float64) bool { return v >= 0 }}
+	belowOne      = rule{"at least 0 and below 1", func(v float64) bool { return v >= 0 && v < 1 }}
+	positiveShare = rule{"above 0 and at most 1", func(v float64) bool { return v > 0 && v <= 1 }}
+	unitInterval  = rule{"at least 0 and at most 1", func(v float64) bool { return v >= 0 && v <= 1 }}
 )
 
 // among returns the setting with other choices.

@@ -17,8 +17,8 @@ import (
 // mistake is what is wrong with a setting.
 type mistake struct{ path, text string }
 
-// goodName is what can also name a folder.
-var goodName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._+-]*$`)
+// validName is what can also name a folder.
+var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._+-]*$`)
 
 // validate finds everything that is wrong with a plan and shows without data.
 func validate(a *algorithm, p *fed.Plan) []mistake {
@@ -47,13 +47,13 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	for _, s := range a.settingsOf(p) {
 		v := field(p, s.path)
 		if s.choices != nil && !slices.Contains(s.choices, v.String()) {
-			add(s.path, "%s is %q; with %s it is %s", s.path, v.String(), a.name, either(s.choices))
+			add(s.path, "%s is %q; with %s it is %s", s.path, v.String(), a.name, alternatives(s.choices))
 		}
 		if s.must.ok != nil && !s.must.ok(number(v)) {
 			add(s.path, "%s is %v; it must be %s", s.path, printed(v), s.must.say)
 		}
 	}
-	if !goodName.MatchString(p.Name) {
+	if !validName.MatchString(p.Name) {
 		add("name", "name is %q; it must begin with a letter or digit, and have only these, spaces and . _ + - in it", p.Name)
 	}
 	validateData(p, bad, add)
@@ -189,8 +189,8 @@ func printed(v reflect.Value) any {
 	return v.Interface()
 }
 
-// either lists alternatives. An empty name is written as in a plan.
-func either(all []string) string {
+// alternatives lists alternatives. An empty name is written as in a plan.
+func alternatives(all []string) string {
 	all = slices.Clone(all)
 	for i, c := range all {
 		if c == "" {

@@ -110,7 +110,7 @@ func (s setting) comment() string {
 	if named || len(s.choices) < 2 {
 		return s.about
 	}
-	return s.about + ": " + either(s.choices)
+	return s.about + ": " + alternatives(s.choices)
 }
 
 // flowComments are those of settings that stand in one line.

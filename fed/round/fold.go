@@ -81,10 +81,10 @@ func (f *Fold) empty(length int) fed.Sums {
 		f.spare = nil
 		return s
 	}
-	return f.fresh(length)
+	return f.newSums(length)
 }
 
-func (f *Fold) fresh(length int) fed.Sums {
+func (f *Fold) newSums(length int) fed.Sums {
 	s := fed.Sums{Delta: exact.NewSum(f.rules.Scale, length)}
 	if f.rules.Needs.Control {
 		s.Control = exact.NewSum(f.rules.Control, length)

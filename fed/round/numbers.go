@@ -93,7 +93,7 @@ func (f *Fold) AddSums(version, shared int, b []byte) (updates int, weight int64
 	if f.rules.Needs.EachUpdate {
 		return 0, 0, fmt.Errorf("a sum, where each update is needed")
 	}
-	s := f.fresh(shared)
+	s := f.newSums(shared)
 	delta := b
 	if f.rules.Needs.Control {
 		half := len(b) / 2
