@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/forecast"
+	"loadstar/lab/run"
 	"loadstar/metric"
 	"loadstar/series"
 )
@@ -133,7 +134,7 @@ type backtestClient struct {
 func runBacktest(cmd *cobra.Command, b forecast.Backtest, model, out string) (r backtestResult, err error) {
 	var each func(forecast.Forecast) error
 	if out != "" {
-		file, err := createForecastFile(out, model)
+		file, err := run.CreateForecasts(out, model)
 		if err != nil {
 			return r, err
 		}
@@ -142,7 +143,9 @@ func runBacktest(cmd *cobra.Command, b forecast.Backtest, model, out string) (r 
 				err = cerr
 			}
 		}()
-		each = file.Write
+		each = func(f forecast.Forecast) error {
+			return file.Write(run.Forecast{Client: f.Client, Cutoff: f.Cutoff, Time: f.Time, Actual: f.Actual, Forecast: f.Forecast})
+		}
 	}
 	scores, err := b.Run(cmd.Context(), model, each)
 	if err != nil {

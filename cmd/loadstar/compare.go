@@ -13,8 +13,6 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/lab/experiment"
-	"loadstar/lab/run"
-	"loadstar/metric"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -51,57 +49,30 @@ goes on where it was, and one that is finished prints its table again.`,
 			if err != nil {
 				return err
 			}
-			e := &experiment.Experiment{Dir: out, Kernel: k, Parallel: parallel}
-			var table []comparison
+			var contests []experiment.Contest
 			for _, path := range data {
 				d, closer, err := openDataset(path, root)
 				if err != nil {
 					return err
 				}
 				defer closer.Close()
-				question := &fed.Plan{Model: fed.Model{Horizon: 1, Targets: 1, Split: fed.Split(series.DefaultSplit)}}
-				if len(plans) > 0 {
-					if question, err = readPlan(plans[0], path, rounds); err != nil {
-						return err
-					}
-				}
-				fleets, err := experiment.Baselines(cmd.Context(), d, question, baselines, parallel, filepath.Join(out, d.Name))
+				c, err := contest(d, path, plans, seeds, rounds)
 				if err != nil {
 					return err
 				}
-				c := comparison{Dataset: d.Name, Generated: d.Generated, Clients: d.Len()}
-				c.beside(baselines, fleets)
-				for _, file := range plans {
-					row := compared{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
-					for _, seed := range seeds {
-						p, err := readPlan(file, path, 0)
-						if err != nil {
-							return err
-						}
-						// A round of pooled training is not a client's few steps.
-						if rounds > 0 && !recipe.Pooled(p) {
-							p.Rounds = rounds
-						}
-						p.Seed = uint64(seed)
-						row.trials = append(row.trials, len(e.Trials))
-						e.Trials = append(e.Trials, experiment.Trial{Plan: p, Dataset: d})
-					}
-					c.Methods = append(c.Methods, row)
-				}
-				table = append(table, c)
+				c.Baselines = baselines
+				contests = append(contests, c)
 			}
-			bar := newProgress(cmd.ErrOrStderr(), e.Rounds())
+			bar := stages{to: cmd.ErrOrStderr()}
 			defer bar.stop()
-			e.Progress = func(done int) { bar.set(done, "") }
+			e := &experiment.Experiment{
+				Dir: out, Kernel: k, Parallel: parallel,
+				Progress: func(done, of int) { bar.set(done, of, "") },
+			}
 			collectOften()
-			done, err := e.Run(cmd.Context())
+			table, err := e.Compare(cmd.Context(), contests)
 			if err != nil {
 				return err
-			}
-			for i := range table {
-				for j := range table[i].Methods {
-					table[i].Methods[j].take(done)
-				}
 			}
 			switch w := cmd.OutOrStdout(); {
 			case asJSON:
@@ -131,69 +102,46 @@ goes on where it was, and one that is finished prints its table again.`,
 	return cmd
 }
 
-// comparison is the methods on one dataset.
-type comparison struct {
-	Dataset   string     `json:"dataset"`
-	Generated bool       `json:"generated"`
-	Clients   int        `json:"clients"`
-	Methods   []compared `json:"methods"`
-}
-
-// compared is one method's skill: a baseline's, or the mean of a plan's over seeds.
-type compared struct {
-	Method   string        `json:"method"`
-	Mean     metric.Number `json:"mase_mean"`
-	Median   metric.Number `json:"mase_median"`
-	BelowOne metric.Number `json:"below_one"`
-	MAE      metric.Number `json:"mae"`
-	// Low and High are the medians of the best and the worst seed.
-	Low  metric.Number `json:"mase_median_low"`
-	High metric.Number `json:"mase_median_high"`
-
-	trials []int
-}
-
-// beside puts the baselines first.
-func (c *comparison) beside(names []string, fleets []metric.Fleet) {
-	for i, f := range fleets {
-		mase := f["mase"]
-		row := compared{Method: names[i], Mean: mase.Mean, Median: mase.Median, Low: mase.Median, High: mase.Median, MAE: f["mae"].Mean}
-		if mase.BelowOne != nil {
-			row.BelowOne = *mase.BelowOne
+// contest reads the plans, once for each seed.
+func contest(d *series.Dataset, path string, plans []string, seeds []uint, rounds int) (c experiment.Contest, err error) {
+	c.Dataset = d
+	c.Question = &fed.Plan{Model: fed.Model{Horizon: 1, Targets: 1, Split: fed.Split(series.DefaultSplit)}}
+	for i, file := range plans {
+		m := experiment.Contestant{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
+		for _, seed := range seeds {
+			p, err := readPlan(file, path, 0)
+			if err != nil {
+				return c, err
+			}
+			// A round of pooled training is not a client's few steps.
+			if rounds > 0 && !recipe.Pooled(p) {
+				p.Rounds = rounds
+			}
+			p.Seed = uint64(seed)
+			m.Plans = append(m.Plans, p)
+			if i == 0 {
+				c.Question = p
+			}
 		}
-		c.Methods = append(c.Methods, row)
+		c.Methods = append(c.Methods, m)
 	}
+	return c, nil
 }
 
-// take fills in what became of the trials.
-func (c *compared) take(done []*run.Summary) {
-	n := metric.Number(len(c.trials))
-	for i, t := range c.trials {
-		s := done[t]
-		c.Mean += s.MASE.Mean / n
-		c.Median += s.MASE.Median / n
-		c.BelowOne += s.MASE.BelowOne / n
-		c.MAE += s.MAE / n
-		if i == 0 {
-			c.Low, c.High = s.MASE.Median, s.MASE.Median
-		}
-		c.Low, c.High = min(c.Low, s.MASE.Median), max(c.High, s.MASE.Median)
-	}
-}
-
-func (c *compared) median() string {
+// medianOf writes the median, and its range if there are several seeds.
+func medianOf(c experiment.Compared) string {
 	if c.Low == c.High {
 		return fmt.Sprintf("%.3f", c.Median)
 	}
 	return fmt.Sprintf("%.3f (%.3f-%.3f)", c.Median, c.Low, c.High)
 }
 
-func printComparison(w io.Writer, table []comparison, title, head, row string) error {
+func printComparison(w io.Writer, table []experiment.Comparison, title, head, row string) error {
 	for _, c := range table {
 		fmt.Fprintf(w, title, fmt.Sprintf("%s: %s%s", c.Dataset, count(c.Clients, "client"), generatedMark(c.Generated)))
 		fmt.Fprint(w, head)
 		for _, m := range c.Methods {
-			if _, err := fmt.Fprintf(w, row, m.Method, m.Mean, m.median(), 100*m.BelowOne, m.MAE); err != nil {
+			if _, err := fmt.Fprintf(w, row, m.Method, m.Mean, medianOf(m), 100*m.BelowOne, m.MAE); err != nil {
 				return err
 			}
 		}

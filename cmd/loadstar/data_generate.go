@@ -2,14 +2,12 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/series"
-	"loadstar/series/read"
 	"loadstar/series/synth"
 	"loadstar/series/write"
 )
@@ -70,69 +68,36 @@ to try things out and to measure speed, never to claim skill.`,
 	return cmd
 }
 
-// generate writes a fleet as a dataset in the long format.
-func generate(cmd *cobra.Command, g *synth.Generator, dir string) (err error) {
-	description := filepath.Join(dir, read.FileName)
-	if _, err := os.Stat(description); err == nil {
-		return fmt.Errorf("%s is there already; choose another folder", description)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	cfg := g.Config()
-	weather := g.Weather()
-	if err := write.Weather(filepath.Join(dir, "weather.parquet"), series.Weather{
-		Start: g.Time(0).Unix(), Names: []string{"temperature", "wind", "humidity", "solar"},
-		Columns: [][]float32{weather.Temperature, weather.Wind, weather.Humidity, weather.Solar},
-	}, cfg.Interval); err != nil {
-		return err
-	}
-	meters, err := write.CreateMeters(filepath.Join(dir, "meters.csv"), []string{"type"}, []string{"floor_area_m2", "wall_area_m2", "window_area_m2"})
-	if err != nil {
-		return err
-	}
-	defer meters.Discard()
-	load, err := write.CreateLoad(filepath.Join(dir, "load.parquet"))
-	if err != nil {
-		return err
-	}
-	defer load.Discard()
-	m := series.Meter{Start: g.Time(0).Unix(), Load: make([]float32, g.Len())}
+// generate writes a fleet as a dataset.
+func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
+	cfg, weather := g.Config(), g.Weather()
 	bar := newProgress(cmd.ErrOrStderr(), cfg.Meters)
 	defer bar.stop()
-	for i := range cfg.Meters {
-		b := g.Building(i, m.Load)
-		m.ID, m.Static = b.ID, []float32{float32(b.FloorArea), float32(b.WallArea), float32(b.WindowArea)}
-		if err := load.Meter(m, cfg.Interval); err != nil {
-			return err
-		}
-		if err := meters.Meter(m, []string{b.Type}); err != nil {
-			return err
-		}
-		if err := cmd.Context().Err(); err != nil {
-			return err
-		}
-		if (i+1)%100 == 0 || i+1 == cfg.Meters {
-			bar.set(i+1, "")
-		}
-	}
-	if err := load.Close(); err != nil {
-		return err
-	}
-	if err := meters.Close(); err != nil {
-		return err
-	}
-	return (&read.Description{
+	return write.Dataset(dir, write.Source{
 		Name:      filepath.Base(dir),
 		About:     fmt.Sprintf("%s: %d buildings, seed %d, generator version %d", synth.Notice, cfg.Meters, cfg.Seed, synth.Version),
-		Generated: true,
-		Zone:      cfg.Zone,
-		Clock:     read.ClockLegal,
-		Interval:  cfg.Interval.String(),
-		Stamp:     read.StampStart,
-		Unit:      "kW",
-		Load:      read.Table{Files: []string{"load.parquet"}},
-		Weather:   &read.Table{Files: []string{"weather.parquet"}},
-		Meters:    &read.Table{Files: []string{"meters.csv"}},
-	}).Write(description)
+		Generated: true, Zone: cfg.Zone, Interval: cfg.Interval,
+		Weather: series.Weather{
+			Start: g.Time(0).Unix(), Names: []string{"temperature", "wind", "humidity", "solar"},
+			Columns: [][]float32{weather.Temperature, weather.Wind, weather.Humidity, weather.Solar},
+		},
+		LabelNames: []string{"type"}, StaticNames: []string{"floor_area_m2", "wall_area_m2", "window_area_m2"},
+		Each: func(f func(series.Meter, []string) error) error {
+			m := series.Meter{Start: g.Time(0).Unix(), Load: make([]float32, g.Len())}
+			for i := range cfg.Meters {
+				b := g.Building(i, m.Load)
+				m.ID, m.Static = b.ID, []float32{float32(b.FloorArea), float32(b.WallArea), float32(b.WindowArea)}
+				if err := f(m, []string{b.Type}); err != nil {
+					return err
+				}
+				if err := cmd.Context().Err(); err != nil {
+					return err
+				}
+				if (i+1)%100 == 0 || i+1 == cfg.Meters {
+					bar.set(i+1, "")
+				}
+			}
+			return nil
+		},
+	})
 }

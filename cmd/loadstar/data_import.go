@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/series"
+	"loadstar/series/quality"
 	"loadstar/series/read"
 	"loadstar/series/write"
 )
@@ -121,8 +121,8 @@ func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.I
 	if t.out == "" {
 		return usageError{errors.New("where to? give -o DIR"), path}
 	}
-	if there := filepath.Join(t.out, read.FileName); exists(there) {
-		return fmt.Errorf("%s is there already; choose another folder", there)
+	if err := write.CheckNew(t.out); err != nil {
+		return err
 	}
 	in, err := open()
 	if err != nil {
@@ -146,73 +146,34 @@ func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.I
 	return nil
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// write converts an import. The description comes last: without it there is no
-// dataset.
+// write converts an import.
 func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary, error) {
-	if err := os.MkdirAll(t.out, 0o755); err != nil {
-		return nil, err
-	}
 	clock, err := time.LoadLocation(in.Zone)
 	if err != nil {
 		return nil, err
 	}
-	abs, err := filepath.Abs(t.out)
-	if err != nil {
-		return nil, err
-	}
-	s := &dataSummary{Name: t.name, Generated: in.Generated}
-	if s.Name == "" {
-		s.Name = filepath.Base(abs)
-	}
-	load, err := write.CreateLoad(filepath.Join(t.out, "load.parquet"))
-	if err != nil {
-		return nil, err
-	}
-	defer load.Discard()
-	meters, err := write.CreateMeters(filepath.Join(t.out, "meters.csv"), in.LabelNames, in.StaticNames)
-	if err != nil {
-		return nil, err
-	}
-	defer meters.Discard()
-	bar := newProgress(cmd.ErrOrStderr(), in.Meters)
-	defer bar.stop()
-	err = in.Each(func(m series.Meter, labels []string) error {
-		s.add(m, in.Interval, clock)
-		if err := load.Meter(m, in.Interval); err != nil {
-			return err
-		}
-		if err := meters.Meter(m, labels); err != nil {
-			return err
-		}
-		bar.set(s.Meters, "")
-		return cmd.Context().Err()
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := load.Close(); err != nil {
-		return nil, err
-	}
-	if err := meters.Close(); err != nil {
-		return nil, err
-	}
-	d := &read.Description{
-		Name: s.Name, About: in.About, Generated: in.Generated,
-		Zone: in.Zone, Clock: read.ClockLegal, Interval: in.Interval.String(), Stamp: read.StampStart, Unit: "kW",
-		Load:   read.Table{Files: []string{"load.parquet"}},
-		Meters: &read.Table{Files: []string{"meters.csv"}},
-	}
-	if len(in.Weather.Names) > 0 {
-		d.Weather = &read.Table{Files: []string{"weather.parquet"}}
-		if err := write.Weather(filepath.Join(t.out, "weather.parquet"), in.Weather, in.Interval); err != nil {
+	name := t.name
+	if name == "" {
+		abs, err := filepath.Abs(t.out)
+		if err != nil {
 			return nil, err
 		}
+		name = filepath.Base(abs)
 	}
+	s := &dataSummary{Overview: quality.Overview{Name: name, Generated: in.Generated}}
+	bar := newProgress(cmd.ErrOrStderr(), in.Meters)
+	defer bar.stop()
+	err = write.Dataset(t.out, write.Source{
+		Name: name, About: in.About, Generated: in.Generated, Zone: in.Zone, Interval: in.Interval,
+		Weather: in.Weather, LabelNames: in.LabelNames, StaticNames: in.StaticNames,
+		Each: func(f func(series.Meter, []string) error) error {
+			return in.Each(func(m series.Meter, labels []string) error {
+				s.Add(m, in.Interval, clock)
+				bar.set(s.Meters, "")
+				return errors.Join(f(m, labels), cmd.Context().Err())
+			})
+		},
+	})
 	s.Notes = in.Notes()
-	return s, d.Write(filepath.Join(t.out, read.FileName))
+	return s, err
 }

@@ -8,11 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/series"
+	"loadstar/series/quality"
 	"loadstar/series/read"
 )
 
@@ -207,77 +207,31 @@ func isTerminal(f any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// dataSummary says what a dataset is in a line.
+// dataSummary describes a dataset that was written.
 type dataSummary struct {
-	Name      string        `json:"name"`
-	Generated bool          `json:"generated,omitempty"`
-	Meters    int           `json:"meters"`
-	From      time.Time     `json:"from"`
-	To        time.Time     `json:"to"`
-	Interval  string        `json:"interval"`
-	Coverage  float64       `json:"coverage"` // share of the steps that have a value
-	Faults    series.Faults `json:"faults"`
-	Left      []string      `json:"not_used,omitempty"`
-	Notes     []string      `json:"notes,omitempty"`
-
-	steps, present int
+	quality.Overview
+	Left  []string `json:"not_used,omitempty"`
+	Notes []string `json:"notes,omitempty"`
 }
 
 // summarize opens a dataset as other commands do.
 func summarize(path string) (*dataSummary, error) {
-	desc, err := read.Load(path)
+	d, closer, err := openDataset(path, "")
 	if err != nil {
 		return nil, err
 	}
-	d, err := read.Open(desc, "")
-	if err != nil {
-		return nil, err
-	}
-	s := &dataSummary{Name: d.Name, Generated: d.Generated}
+	defer closer.Close()
+	s := &dataSummary{Overview: quality.Overview{Name: d.Name, Generated: d.Generated}}
 	for i := range d.Len() {
-		s.add(d.Meter(i), d.Interval, d.Clock)
+		s.Add(d.Meter(i), d.Interval, d.Clock)
 	}
 	return s, nil
-}
-
-// add counts a meter.
-func (s *dataSummary) add(m series.Meter, interval time.Duration, clock *time.Location) {
-	from := time.Unix(m.Start, 0).In(clock)
-	to := from.Add(time.Duration(len(m.Load)) * interval)
-	if s.Meters == 0 || from.Before(s.From) {
-		s.From = from
-	}
-	if s.Meters == 0 || to.After(s.To) {
-		s.To = to
-	}
-	s.Meters++
-	s.Interval = intervalName(interval)
-	for _, v := range m.Load {
-		if !series.Missing(v) {
-			s.present++
-		}
-	}
-	s.steps += len(m.Load)
-	s.Coverage = float64(s.present) / float64(s.steps)
-	s.Faults.Add(m.Faults)
 }
 
 func (s *dataSummary) String() string {
 	const minute = "2006-01-02 15:04"
 	return fmt.Sprintf("%s%s, %s to %s, every %s, coverage %.1f %%",
 		count(s.Meters, "meter"), generatedMark(s.Generated), s.From.Format(minute), s.To.Format(minute), s.Interval, 100*s.Coverage)
-}
-
-// intervalName writes 15m instead of 15m0s.
-func intervalName(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // faultList names what was wrong with rows, or nothing.

@@ -77,7 +77,7 @@ var layers = map[string]pkg{
 	"series/read":    {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
 	"series/quality": {layer: 1, may: "series"},
 	"series/synth":   {layer: 1},
-	"series/write":   {layer: 1, may: "series internal/atomicfile", external: "github.com/parquet-go/parquet-go"},
+	"series/write":   {layer: 1, may: "internal/atomicfile series series/read", external: "github.com/parquet-go/parquet-go"},
 
 	"metric": {layer: 1},
 

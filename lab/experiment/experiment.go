@@ -42,8 +42,8 @@ type Experiment struct {
 	// Diverging says that a run whose weights grow without bound is a result: it has
 	// no summary. Otherwise it ends the experiment.
 	Diverging bool
-	// Progress is called with the rounds done of all trials; it may be nil.
-	Progress func(done int)
+	// Progress is called with the rounds done, of all trials; it may be nil.
+	Progress func(done, of int)
 }
 
 // Rounds returns how many rounds there are in all.
@@ -76,7 +76,7 @@ func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 			for _, n := range done {
 				sum += n
 			}
-			e.Progress(sum)
+			e.Progress(sum, e.Rounds())
 		}
 	}
 	for range max(e.Parallel, 1) {

@@ -80,7 +80,7 @@ func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 func (l *Lab) stage(before, of int) *Experiment {
 	e := &Experiment{Dir: l.Dir, Kernel: l.Kernel, Parallel: l.Parallel, Diverging: true}
 	if l.Progress != nil {
-		e.Progress = func(done int) { l.Progress(before+done, of) }
+		e.Progress = func(done, _ int) { l.Progress(before+done, of) }
 	}
 	return e
 }

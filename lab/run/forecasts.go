@@ -1,4 +1,4 @@
-package main
+package run
 
 import (
 	"encoding/csv"
@@ -10,19 +10,17 @@ import (
 	"time"
 
 	"github.com/parquet-go/parquet-go"
-
-	"loadstar/forecast"
 )
 
-// forecastFile takes forecasts one at a time, in the long format that forecasting
+// ForecastWriter writes forecasts one at a time, in the long format that forecasting
 // libraries share: unique_id, cutoff, ds, y, and a column with the model's name.
-type forecastFile interface {
-	Write(forecast.Forecast) error
+type ForecastWriter interface {
+	Write(Forecast) error
 	Close() error
 }
 
-// createForecastFile creates a file by its ending.
-func createForecastFile(path, model string) (forecastFile, error) {
+// CreateForecasts creates a CSV or Parquet file, by the ending of its path.
+func CreateForecasts(path, model string) (ForecastWriter, error) {
 	ext := strings.ToLower(filepath.Ext(path))
 	if ext != ".csv" && ext != ".parquet" {
 		return nil, fmt.Errorf("%s: forecasts are written as .csv or .parquet", path)
@@ -35,8 +33,7 @@ func createForecastFile(path, model string) (forecastFile, error) {
 		w := &csvForecasts{f: f, w: csv.NewWriter(f)}
 		return w, w.w.Write([]string{"unique_id", "cutoff", "ds", "y", model})
 	}
-	// The last column is named by the model, so the schema is made here and not
-	// from a struct.
+	// The last column has the name of the model, so no struct can define the schema.
 	at := func() parquet.Node { return parquet.Compressed(parquet.Timestamp(parquet.Millisecond), &parquet.Zstd) }
 	schema := parquet.NewSchema("forecasts", parquet.Group{
 		"unique_id": parquet.Compressed(parquet.Encoded(parquet.String(), &parquet.RLEDictionary), &parquet.Zstd),
@@ -58,7 +55,7 @@ type csvForecasts struct {
 	w *csv.Writer
 }
 
-func (c *csvForecasts) Write(r forecast.Forecast) error {
+func (c *csvForecasts) Write(r Forecast) error {
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', 9, 64) }
 	return c.w.Write([]string{
 		r.Client, r.Cutoff.UTC().Format(time.RFC3339), r.Time.UTC().Format(time.RFC3339), number(r.Actual), number(r.Forecast),
@@ -82,7 +79,7 @@ type parquetForecasts struct {
 	rows  []parquet.Row
 }
 
-func (p *parquetForecasts) Write(r forecast.Forecast) error {
+func (p *parquetForecasts) Write(r Forecast) error {
 	row := make(parquet.Row, len(p.order))
 	for i, name := range p.order {
 		var v parquet.Value

@@ -1,0 +1,98 @@
+package experiment
+
+import (
+	"context"
+	"path/filepath"
+
+	"loadstar/fed"
+	"loadstar/metric"
+	"loadstar/series"
+)
+
+// Contest sets methods and baselines against each other on one dataset.
+type Contest struct {
+	Dataset *series.Dataset
+	// Question is the plan whose horizon, targets and split the baselines use.
+	Question  *fed.Plan
+	Baselines []string
+	Methods   []Contestant
+}
+
+// Contestant is a method: plans that differ only in their seed.
+type Contestant struct {
+	Method string
+	Plans  []*fed.Plan
+}
+
+// Comparison is the outcome of a contest: the baselines first, then the methods.
+type Comparison struct {
+	Dataset   string     `json:"dataset"`
+	Generated bool       `json:"generated"`
+	Clients   int        `json:"clients"`
+	Methods   []Compared `json:"methods"`
+}
+
+// Compared is the skill of a baseline, or the mean of a method over seeds.
+type Compared struct {
+	Method   string        `json:"method"`
+	Mean     metric.Number `json:"mase_mean"`
+	Median   metric.Number `json:"mase_median"`
+	BelowOne metric.Number `json:"below_one"`
+	MAE      metric.Number `json:"mae"`
+	// Low and High are the medians of the best and the worst seed.
+	Low  metric.Number `json:"mase_median_low"`
+	High metric.Number `json:"mase_median_high"`
+}
+
+// Compare backtests the baselines, trains all plans in e's folder and returns the
+// outcomes in the order of the contests. The experiment must have no trials yet.
+func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Comparison, error) {
+	var all []Comparison
+	for _, c := range contests {
+		out := Comparison{Dataset: c.Dataset.Name, Generated: c.Dataset.Generated, Clients: c.Dataset.Len()}
+		fleets, err := Baselines(ctx, c.Dataset, c.Question, c.Baselines, e.Parallel, filepath.Join(e.Dir, c.Dataset.Name))
+		if err != nil {
+			return nil, err
+		}
+		for i, f := range fleets {
+			out.Methods = append(out.Methods, compared(c.Baselines[i], []metric.Fleet{f}))
+		}
+		for _, m := range c.Methods {
+			for _, p := range m.Plans {
+				e.Trials = append(e.Trials, Trial{Plan: p, Dataset: c.Dataset})
+			}
+		}
+		all = append(all, out)
+	}
+	done, err := e.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range contests {
+		for _, m := range c.Methods {
+			var fleets []metric.Fleet
+			for _, s := range done[:len(m.Plans)] {
+				fleets = append(fleets, s.Fleet)
+			}
+			done = done[len(m.Plans):]
+			all[i].Methods = append(all[i].Methods, compared(m.Method, fleets))
+		}
+	}
+	return all, nil
+}
+
+// compared takes the means over seeds, and the range of the median.
+func compared(method string, seeds []metric.Fleet) Compared {
+	values := map[string][]float64{}
+	for _, f := range seeds {
+		for name, v := range ofFleet(f) {
+			values[name] = append(values[name], v)
+		}
+	}
+	mean := func(name string) metric.Number { return metric.Number(figure(values[name]).Mean) }
+	median := figure(values["mase_median"])
+	return Compared{
+		Method: method, Mean: mean("mase_mean"), Median: metric.Number(median.Mean), BelowOne: mean("below_one"), MAE: mean("mae"),
+		Low: metric.Number(median.Low), High: metric.Number(median.High),
+	}
+}
