@@ -40,7 +40,7 @@ func (s *simulation) save() (err error) {
 		}
 		c.Tasks[a] = i
 	}
-	if c.Kept, err = s.kept.commit(); err != nil {
+	if c.Kept, err = s.kept.Commit(); err != nil {
 		return err
 	}
 	if c.Offsets, err = s.folder.Flush(); err != nil {
@@ -50,13 +50,13 @@ func (s *simulation) save() (err error) {
 	s.saved = time.Now()
 	round := s.machine.Round()
 	s.saving.begin(func() error {
-		if err := errors.Join(s.kept.settle(), s.folder.Settle()); err != nil {
+		if err := errors.Join(s.kept.Sync(), s.folder.Settle()); err != nil {
 			return err
 		}
 		if err := s.folder.Save(text); err != nil {
 			return err
 		}
-		s.kept.forget()
+		s.kept.Release()
 		s.savedAt.Store(int64(round))
 		return s.folder.Event("saved", map[string]any{"round": round})
 	})
@@ -111,7 +111,7 @@ func (s *simulation) restore(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.kept.restore(c.Kept); err != nil {
+	if err := s.kept.Restore(c.Kept); err != nil {
 		return err
 	}
 	if err := s.folder.OpenTables(c.Offsets); err != nil {

@@ -6,8 +6,8 @@ import (
 	"hash/fnv"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
@@ -132,16 +132,12 @@ func fingerprint(d *series.Dataset) string {
 	return fmt.Sprintf("%s, %d meters, %s, %x", d.Name, d.Len(), d.Interval, h.Sum64())
 }
 
-// parallel calls do with 0 to n-1, from several goroutines.
+// parallel calls do with 0 to n-1, at most workers at a time.
 func parallel(workers, n int, do func(i int)) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range min(workers, n) {
-		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				do(i)
-			}
-		})
+	var g errgroup.Group
+	g.SetLimit(workers)
+	for i := range n {
+		g.Go(func() error { do(i); return nil })
 	}
-	wg.Wait()
+	g.Wait() //nolint:errcheck // do returns no error
 }

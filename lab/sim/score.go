@@ -57,7 +57,7 @@ func (s *simulation) join(w *worker, i int) error {
 	if recipe.Pooled(s.Plan) {
 		i = 0
 	}
-	if _, err := s.kept.load(i, w.kept); err != nil {
+	if _, err := s.kept.Load(i, w.kept); err != nil {
 		return err
 	}
 	p := s.setup.Problem.Partition
@@ -153,7 +153,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	}
 	if p.PersonalLen() > 0 {
 		err = s.pool.each(ctx, len(s.trainees), func(w *worker, i int) error {
-			first, err := s.kept.load(i, w.kept)
+			first, err := s.kept.Load(i, w.kept)
 			if err != nil || first {
 				return err
 			}

@@ -23,6 +23,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
 	"loadstar/forecast"
+	"loadstar/lab/kept"
 	"loadstar/lab/run"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -104,7 +105,7 @@ type simulation struct {
 	server  *round.Server
 	own     *client.ServerData // nil unless the aggregator needs it
 	pool    *pool
-	kept    *keep
+	kept    *kept.Store
 	folder  *run.Folder
 
 	now    time.Duration
@@ -188,7 +189,7 @@ func (s *simulation) close() {
 		s.pool.close()
 	}
 	if s.kept != nil {
-		_ = s.kept.close() // what a resumed run needs was synced with its checkpoint
+		_ = s.kept.Close() // what a resumed run needs was synced with its checkpoint
 	}
 	if s.folder != nil {
 		_ = s.folder.Close() // checkpoints and the end of a run have flushed the tables
@@ -199,7 +200,7 @@ func (s *simulation) close() {
 func (s *simulation) begin(ctx context.Context) error {
 	initial := s.setup.InitialKept(s.pool.workers[0].client)
 	var err error
-	if s.kept, err = openKeep(s.folder.Kept(), len(s.trainees), len(initial), initial, s.Memory); err != nil {
+	if s.kept, err = kept.Open(s.folder.Kept(), len(s.trainees), len(initial), initial, s.Memory); err != nil {
 		return err
 	}
 	if s.Resume {
@@ -224,7 +225,7 @@ func (s *simulation) train(ctx context.Context) error {
 			return s.interrupted(ctx, err)
 		}
 		s.ask(ctx)
-		if err := s.wait(); err != nil {
+		if err := s.advance(); err != nil {
 			return err
 		}
 		closed, ok := s.machine.Close(s.now)
@@ -311,8 +312,8 @@ func (s *simulation) start(ctx context.Context, a round.Assignment, task fed.Tas
 	}
 }
 
-// wait goes to the next time at which something happens, and lets it happen.
-func (s *simulation) wait() error {
+// advance moves the clock to the next event, and handles all events of that time.
+func (s *simulation) advance() error {
 	at, ok := s.agenda.next()
 	if wake, set := s.machine.Wake(s.now); set && (!ok || wake < at) {
 		at, ok = wake, true
@@ -333,7 +334,7 @@ func (s *simulation) wait() error {
 
 // turn trains a client into kept, which is not stored yet, and u.
 func (s *simulation) turn(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, u *fed.Update) error {
-	first, err := s.kept.load(i, kept)
+	first, err := s.kept.Load(i, kept)
 	if err != nil {
 		return err
 	}
@@ -348,7 +349,7 @@ func (s *simulation) trainOn(ctx context.Context, w *worker, i int, task fed.Tas
 // turnInPlace trains a client whose update will be counted, so that what it keeps
 // may change at once: it does so where it lies, if it lies in memory.
 func (s *simulation) turnInPlace(ctx context.Context, w *worker, i int, task fed.Task) error {
-	kept, first, err := s.kept.lend(i)
+	kept, first, err := s.kept.Lend(i)
 	if err != nil {
 		return err
 	}
@@ -356,9 +357,9 @@ func (s *simulation) turnInPlace(ctx context.Context, w *worker, i int, task fed
 		if err := s.turn(ctx, w, i, task, w.kept, &w.update); err != nil {
 			return err
 		}
-		return s.kept.store(i, w.kept)
+		return s.kept.Put(i, w.kept)
 	}
-	defer s.kept.giveBack(i)
+	defer s.kept.Return(i)
 	return s.trainOn(ctx, w, i, task, kept, first, &w.update)
 }
 
@@ -440,7 +441,7 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 		if err := s.count(s.fold, &f.update, f.task.Shared); err != nil {
 			return err
 		}
-		if err := s.kept.store(a.Client, f.kept); err != nil {
+		if err := s.kept.Put(a.Client, f.kept); err != nil {
 			return err
 		}
 	}

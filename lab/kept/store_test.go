@@ -1,4 +1,4 @@
-package sim
+package kept
 
 import (
 	"bytes"
@@ -19,14 +19,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-func newKeep(t testing.TB, path string, clients int, initial []float32, memory int64) *keep {
+func newStore(t testing.TB, path string, clients int, initial []float32, memory int64) *Store {
 	t.Helper()
-	k, err := openKeep(path, clients, len(initial), initial, memory)
+	s, err := Open(path, clients, len(initial), initial, memory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { k.close() }) // it may be closed already
-	return k
+	t.Cleanup(func() { s.Close() }) // it may be closed already
+	return s
 }
 
 func fill(n int, v float32) []float32 {
@@ -37,9 +37,9 @@ func fill(n int, v float32) []float32 {
 	return x
 }
 
-// TestKeepModel compares with a map over random operations. A crash is a file that
-// is opened anew and restored to the last blob that was saved.
-func TestKeepModel(t *testing.T) {
+// TestStoreModel compares with a map over random operations. A crash is a file that
+// is opened anew and restored to the last snapshot that was saved.
+func TestStoreModel(t *testing.T) {
 	folder, files := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {
 		files++
@@ -48,21 +48,21 @@ func TestKeepModel(t *testing.T) {
 		floats := rapid.SampledFrom([]int{0, 1, 7, 1023, 1024}).Draw(t, "floats")
 		memory := int64(rapid.IntRange(0, 10).Draw(t, "values in memory") * 4 * floats)
 		initial := fill(floats, 0.5)
-		open := func() *keep {
-			k, err := openKeep(path, clients, floats, initial, memory)
+		open := func() *Store {
+			s, err := Open(path, clients, floats, initial, memory)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return k
+			return s
 		}
-		k := open()
+		s := open()
 		defer func() {
-			k.close() // the test is over
+			s.Close() // the test is over
 			os.Remove(path)
 		}()
 		now, saved := map[int]float32{}, map[int]float32{}
-		var blob []byte
-		// A commit whose blob is on its way to the disk.
+		var snapshot []byte
+		// A commit whose snapshot is on its way to the disk.
 		var pending []byte
 		var then map[int]float32
 		clone := func(m map[int]float32) map[int]float32 {
@@ -74,7 +74,7 @@ func TestKeepModel(t *testing.T) {
 		}
 		load := func(client int) {
 			dst := fill(floats, -1)
-			first, err := k.load(client, dst)
+			first, err := s.Load(client, dst)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func TestKeepModel(t *testing.T) {
 			"store": func(t *rapid.T) {
 				i, v := client.Draw(t, "client"), float32(rapid.IntRange(0, 1e6).Draw(t, "value"))
 				src := fill(floats, v)
-				if err := k.store(i, src); err != nil {
+				if err := s.Put(i, src); err != nil {
 					t.Fatal(err)
 				}
 				clear(src) // it must have kept a copy
@@ -104,7 +104,7 @@ func TestKeepModel(t *testing.T) {
 					t.Skip("the last one is not done")
 				}
 				var err error
-				if pending, err = k.commit(); err != nil {
+				if pending, err = s.Commit(); err != nil {
 					t.Fatal(err)
 				}
 				then = clone(now)
@@ -113,32 +113,32 @@ func TestKeepModel(t *testing.T) {
 				if pending == nil {
 					t.Skip("nothing to settle")
 				}
-				if err := k.settle(); err != nil {
+				if err := s.Sync(); err != nil {
 					t.Fatal(err)
 				}
-				k.forget()
-				blob, saved, pending = pending, then, nil
+				s.Release()
+				snapshot, saved, pending = pending, then, nil
 			},
 			"crash": func(t *rapid.T) {
-				if pending != nil && rapid.Bool().Draw(t, "after the blob was saved") {
-					blob, saved = pending, then
+				if pending != nil && rapid.Bool().Draw(t, "after the snapshot was saved") {
+					snapshot, saved = pending, then
 				}
 				pending = nil
-				k.close() // it crashes
-				k = open()
+				s.Close() // it crashes
+				s = open()
 				now = clone(saved)
-				if blob == nil {
+				if snapshot == nil {
 					return
 				}
-				if err := k.restore(blob); err != nil {
+				if err := s.Restore(snapshot); err != nil {
 					t.Fatal(err)
 				}
 			},
 			"restore": func(t *rapid.T) {
-				if blob == nil || pending != nil {
+				if snapshot == nil || pending != nil {
 					t.Skip("no commit, or one that is not done")
 				}
-				if err := k.restore(blob); err != nil {
+				if err := s.Restore(snapshot); err != nil {
 					t.Fatal(err)
 				}
 				now = clone(saved)
@@ -147,50 +147,50 @@ func TestKeepModel(t *testing.T) {
 				for i := range clients {
 					load(i)
 				}
-				if len(k.ring) > k.room {
-					t.Fatalf("%d values in memory, %d allowed", len(k.ring), k.room)
+				if len(s.ring) > s.room {
+					t.Fatalf("%d values in memory, %d allowed", len(s.ring), s.room)
 				}
 			},
 		})
 	})
 }
 
-func TestKeepBits(t *testing.T) {
+func TestStoreBits(t *testing.T) {
 	initial := []float32{float32(math.NaN()), float32(math.Inf(-1)), 1e-45, float32(math.Copysign(0, -1))}
-	path := filepath.Join(t.TempDir(), "keep")
-	k := newKeep(t, path, 3, initial, 0)
-	if err := k.store(1, initial); err != nil {
+	path := filepath.Join(t.TempDir(), "kept.bin")
+	s := newStore(t, path, 3, initial, 0)
+	if err := s.Put(1, initial); err != nil {
 		t.Fatal(err)
 	}
 	dst := make([]float32, 4)
-	if first, err := k.load(1, dst); first || err != nil || !bytes.Equal(raw(dst), raw(initial)) {
+	if first, err := s.Load(1, dst); first || err != nil || !bytes.Equal(raw(dst), raw(initial)) {
 		t.Errorf("%v becomes %v, %v", initial, dst, err)
 	}
-	if err := k.store(1, dst[:3]); err == nil {
+	if err := s.Put(1, dst[:3]); err == nil {
 		t.Error("three floats are stored for four")
 	}
 }
 
-func TestKeepRefuses(t *testing.T) {
+func TestStoreRefuses(t *testing.T) {
 	const clients, floats = 5, 2000
 	initial := fill(floats, 0)
-	// prepare returns a file with clients 1 and 2 in it, closed, and its blob.
-	prepare := func(t *testing.T) (path string, blob []byte) {
-		path = filepath.Join(t.TempDir(), "keep")
-		k := newKeep(t, path, clients, initial, 1<<20)
+	// prepare returns a file with clients 1 and 2 in it, closed, and its snapshot.
+	prepare := func(t *testing.T) (path string, snapshot []byte) {
+		path = filepath.Join(t.TempDir(), "kept.bin")
+		s := newStore(t, path, clients, initial, 1<<20)
 		for i := 1; i <= 2; i++ {
-			if err := k.store(i, fill(floats, float32(i))); err != nil {
+			if err := s.Put(i, fill(floats, float32(i))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		blob, err := k.commit()
+		snapshot, err := s.Commit()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := k.close(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		return path, blob
+		return path, snapshot
 	}
 	flip := func(t *testing.T, path string, at int64) {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -214,9 +214,9 @@ func TestKeepRefuses(t *testing.T) {
 		}
 	}
 	open := func(path string, clients, floats int, initial []float32) error {
-		k, err := openKeep(path, clients, floats, initial, 0)
+		s, err := Open(path, clients, floats, initial, 0)
 		if err == nil {
-			k.close() // it should not be open
+			s.Close() // it should not be open
 		}
 		return err
 	}
@@ -226,13 +226,13 @@ func TestKeepRefuses(t *testing.T) {
 		refused(t, open(path, clients, 1, initial[:1]), "2000 floats for each of 5 clients, not 1 for 5")
 		refused(t, open(path, clients, floats, initial[1:]), "1999 initial")
 		refused(t, open(path, clients, floats, fill(floats, 1)), "other initial weights")
-		k := newKeep(t, path, clients, initial, 0)
+		s := newStore(t, path, clients, initial, 0)
 		refused(t, open(path, clients, floats, initial), "another run uses it")
-		k.close() // for the next line to open
-		if err := os.Truncate(path, k.size()-1); err != nil {
+		s.Close() // for the next line to open
+		if err := os.Truncate(path, s.size()-1); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, open(path, clients, floats, initial), fmt.Sprintf("%d bytes instead of %d", k.size()-1, k.size()))
+		refused(t, open(path, clients, floats, initial), fmt.Sprintf("%d bytes instead of %d", s.size()-1, s.size()))
 		if err := os.Truncate(path, 20); err != nil {
 			t.Fatal(err)
 		}
@@ -246,58 +246,58 @@ func TestKeepRefuses(t *testing.T) {
 		refused(t, open(path, clients, floats, initial), "header is damaged")
 	})
 	t.Run("restore", func(t *testing.T) {
-		path, blob := prepare(t)
-		k := newKeep(t, path, clients, initial, 0)
-		for _, at := range []int64{k.place(2, 0), k.place(1, 0) + 4*floats - 1, k.place(1, 0) + 4*floats} {
+		path, snapshot := prepare(t)
+		s := newStore(t, path, clients, initial, 0)
+		for _, at := range []int64{s.place(2, 0), s.place(1, 0) + 4*floats - 1, s.place(1, 0) + 4*floats} {
 			flip(t, path, at)
-			refused(t, k.restore(blob), "do not match their checksum")
+			refused(t, s.Restore(snapshot), "do not match their checksum")
 			flip(t, path, at)
 		}
-		for i := range blob {
-			blob[i] ^= 1
-			refused(t, k.restore(blob), "checkpoint")
-			blob[i] ^= 1
-			refused(t, k.restore(blob[:i]), "checkpoint")
+		for i := range snapshot {
+			snapshot[i] ^= 1
+			refused(t, s.Restore(snapshot), "checkpoint")
+			snapshot[i] ^= 1
+			refused(t, s.Restore(snapshot[:i]), "checkpoint")
 		}
 		_, other := prepare(t)
-		refused(t, k.restore(other), "not the file that the checkpoint was made with")
-		if first, err := k.load(1, make([]float32, floats)); !first || err != nil {
-			t.Errorf("a refused blob leaves first %v, %v", first, err)
+		refused(t, s.Restore(other), "not the file that the checkpoint was made with")
+		if first, err := s.Load(1, make([]float32, floats)); !first || err != nil {
+			t.Errorf("a refused snapshot leaves first %v, %v", first, err)
 		}
-		if err := k.restore(blob); err != nil {
+		if err := s.Restore(snapshot); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Truncate(path, k.place(2, 0)+100); err != nil {
+		if err := os.Truncate(path, s.place(2, 0)+100); err != nil {
 			t.Fatal(err)
 		}
-		_, err := k.load(2, make([]float32, floats))
+		_, err := s.Load(2, make([]float32, floats))
 		refused(t, err, "cut off before the weights of client 2")
 	})
 	t.Run("three commits later", func(t *testing.T) {
-		path, blob := prepare(t)
-		k := newKeep(t, path, clients, initial, 0)
-		if err := k.restore(blob); err != nil {
+		path, snapshot := prepare(t)
+		s := newStore(t, path, clients, initial, 0)
+		if err := s.Restore(snapshot); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 3 {
-			if err := k.store(1, fill(floats, float32(10+i))); err != nil {
+			if err := s.Put(1, fill(floats, float32(10+i))); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := k.commit(); err != nil {
+			if _, err := s.Commit(); err != nil {
 				t.Fatal(err)
 			}
-			k.forget()
+			s.Release()
 		}
-		refused(t, k.restore(blob), "more was stored after a later one")
+		refused(t, s.Restore(snapshot), "more was stored after a later one")
 	})
 	t.Run("closed", func(t *testing.T) {
-		k := newKeep(t, filepath.Join(t.TempDir(), "keep"), 1, initial, 1<<20)
-		if err := k.close(); err != nil {
+		s := newStore(t, filepath.Join(t.TempDir(), "kept.bin"), 1, initial, 1<<20)
+		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		_, err := k.load(0, make([]float32, floats))
-		_, err2 := k.commit()
-		for _, err := range []error{err, err2, k.store(0, initial)} {
+		_, err := s.Load(0, make([]float32, floats))
+		_, err2 := s.Commit()
+		for _, err := range []error{err, err2, s.Put(0, initial)} {
 			if !errors.Is(err, os.ErrClosed) {
 				t.Errorf("after close: %v", err)
 			}
@@ -305,14 +305,14 @@ func TestKeepRefuses(t *testing.T) {
 	})
 }
 
-// TestKeepConcurrent has workers count in every client's values, with room for few
+// TestStoreConcurrent has workers count in every client's values, with room for few
 // of them, while commits go on.
-func TestKeepConcurrent(t *testing.T) {
+func TestStoreConcurrent(t *testing.T) {
 	const clients, floats, workers, rounds = 40, 1500, 8, 12
-	path := filepath.Join(t.TempDir(), "keep")
+	path := filepath.Join(t.TempDir(), "kept.bin")
 	for _, room := range []int64{0, 3, workers, clients / 2, clients} {
 		os.Remove(path)
-		k := newKeep(t, path, clients, fill(floats, 0), room*4*floats)
+		s := newStore(t, path, clients, fill(floats, 0), room*4*floats)
 		for round := range rounds {
 			next := make(chan int)
 			var wg sync.WaitGroup
@@ -320,21 +320,21 @@ func TestKeepConcurrent(t *testing.T) {
 				wg.Go(func() {
 					x := make([]float32, floats)
 					for i := range next {
-						first, err := k.load(i, x)
+						first, err := s.Load(i, x)
 						if err != nil || first != (round == 0) || !slices.Equal(x, fill(floats, float32(round))) {
 							t.Errorf("round %d, client %d: first %v, %g..., %v", round, i, first, x[0], err)
 						}
-						if err := k.store(i, fill(floats, float32(round+1))); err != nil {
+						if err := s.Put(i, fill(floats, float32(round+1))); err != nil {
 							t.Error(err)
 						}
 					}
 				})
 			}
-			var blob []byte
+			var snapshot []byte
 			for n, i := range rand.New(rand.NewPCG(1, uint64(round))).Perm(clients) {
 				if n == clients/2 {
 					var err error
-					if blob, err = k.commit(); err != nil {
+					if snapshot, err = s.Commit(); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -343,41 +343,41 @@ func TestKeepConcurrent(t *testing.T) {
 			close(next)
 			wg.Wait()
 			if round == rounds-1 {
-				if err := k.restore(blob); err != nil {
+				if err := s.Restore(snapshot); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if len(k.ring) > int(room) {
-			t.Errorf("%d values in memory, %d allowed", len(k.ring), room)
+		if len(s.ring) > int(room) {
+			t.Errorf("%d values in memory, %d allowed", len(s.ring), room)
 		}
-		k.close() // the next one has another room
+		s.Close() // the next one has another room
 	}
 }
 
-// TestKeepKilled kills a process that stores, commits and saves its blob, again and
+// TestStoreKilled kills a process that stores, commits and saves its snapshot, again and
 // again, and looks what it left behind.
-func TestKeepKilled(t *testing.T) {
+func TestStoreKilled(t *testing.T) {
 	const clients, floats, room = 30, 5000, 10
-	folder := os.Getenv("LOADSTAR_TEST_KEEP")
+	folder := os.Getenv("LOADSTAR_TEST_KEPT")
 	child := folder != ""
 	if !child {
 		folder = t.TempDir()
 	}
-	path, saved := filepath.Join(folder, "keep"), filepath.Join(folder, "blob")
+	path, saved := filepath.Join(folder, "kept.bin"), filepath.Join(folder, "snapshot")
 	takesPart := func(round, client int) bool { return rand.New(rand.NewPCG(uint64(round), uint64(client))).IntN(3) == 0 }
 	// resume opens what is there, checks it and returns the rounds done.
-	resume := func() (*keep, int) {
-		k := newKeep(t, path, clients, fill(floats, 0.5), room*4*floats)
-		blob, err := os.ReadFile(saved)
+	resume := func() (*Store, int) {
+		s := newStore(t, path, clients, fill(floats, 0.5), room*4*floats)
+		snapshot, err := os.ReadFile(saved)
 		if errors.Is(err, os.ErrNotExist) {
-			return k, 0
+			return s, 0
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		rounds := int(binary.LittleEndian.Uint64(blob))
-		if err := k.restore(blob[8:]); err != nil {
+		rounds := int(binary.LittleEndian.Uint64(snapshot))
+		if err := s.Restore(snapshot[8:]); err != nil {
 			t.Fatal(err)
 		}
 		x := make([]float32, floats)
@@ -388,41 +388,41 @@ func TestKeepKilled(t *testing.T) {
 					want, never = float32(round*clients+i), false
 				}
 			}
-			first, err := k.load(i, x)
+			first, err := s.Load(i, x)
 			if err != nil || first != never || !slices.Equal(x, fill(floats, want)) {
 				t.Fatalf("after %d rounds client %d has first %v, %g..., %v; want %v, %g", rounds, i, first, x[0], err, never, want)
 			}
 		}
-		return k, rounds
+		return s, rounds
 	}
 	if child {
-		k, round := resume()
+		s, round := resume()
 		for ; ; round++ {
 			for i := range clients {
 				if takesPart(round, i) {
-					if err := k.store(i, fill(floats, float32(round*clients+i))); err != nil {
+					if err := s.Put(i, fill(floats, float32(round*clients+i))); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
-			blob, err := k.commit()
+			snapshot, err := s.Commit()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := k.settle(); err != nil {
+			if err := s.Sync(); err != nil {
 				t.Fatal(err)
 			}
-			blob = append(binary.LittleEndian.AppendUint64(nil, uint64(round+1)), blob...)
-			if err := errors.Join(os.WriteFile(saved+".new", blob, 0o644), os.Rename(saved+".new", saved)); err != nil {
+			snapshot = append(binary.LittleEndian.AppendUint64(nil, uint64(round+1)), snapshot...)
+			if err := errors.Join(os.WriteFile(saved+".new", snapshot, 0o644), os.Rename(saved+".new", saved)); err != nil {
 				t.Fatal(err)
 			}
-			k.forget()
+			s.Release()
 		}
 	}
 	rng := rand.New(rand.NewPCG(2, 2))
 	for range 6 {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKeepKilled$")
-		cmd.Env = append(os.Environ(), "LOADSTAR_TEST_KEEP="+folder)
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestStoreKilled$")
+		cmd.Env = append(os.Environ(), "LOADSTAR_TEST_KEPT="+folder)
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := cmd.Start(); err != nil {
@@ -439,12 +439,12 @@ func TestKeepKilled(t *testing.T) {
 			t.Fatalf("the process ended by itself: %s", &out)
 		}
 	}
-	k, rounds := resume()
+	s, rounds := resume()
 	t.Logf("%d rounds", rounds)
 	if rounds == 0 {
 		t.Error("not a single round was saved")
 	}
-	k.close() // the test is over
+	s.Close() // the test is over
 }
 
 // savedAt returns when a file was last written, or zero.
@@ -456,19 +456,19 @@ func savedAt(path string) time.Time {
 	return info.ModTime()
 }
 
-// BenchmarkKeep is a client's load and store: of a fleet that fits into memory, and
+// BenchmarkStore is a client's load and store: of a fleet that fits into memory, and
 // of one that does not, of which a round takes clients at random.
-func BenchmarkKeep(b *testing.B) {
+func BenchmarkStore(b *testing.B) {
 	const floats = 36421
 	for _, c := range []struct {
 		clients int
 		memory  int64
 	}{{42, 256 << 20}, {10000, 256 << 20}} {
 		b.Run(fmt.Sprint(c.clients), func(b *testing.B) {
-			k := newKeep(b, filepath.Join(b.TempDir(), "keep"), c.clients, fill(floats, 0), c.memory)
+			s := newStore(b, filepath.Join(b.TempDir(), "kept.bin"), c.clients, fill(floats, 0), c.memory)
 			x := make([]float32, floats)
 			for i := range c.clients {
-				if err := k.store(i, x); err != nil {
+				if err := s.Put(i, x); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -476,11 +476,11 @@ func BenchmarkKeep(b *testing.B) {
 			b.SetBytes(2 * 4 * floats)
 			for b.Loop() {
 				i := rng.IntN(c.clients)
-				if _, err := k.load(i, x); err != nil {
+				if _, err := s.Load(i, x); err != nil {
 					b.Fatal(err)
 				}
 				x[0]++
-				if err := k.store(i, x); err != nil {
+				if err := s.Put(i, x); err != nil {
 					b.Fatal(err)
 				}
 			}

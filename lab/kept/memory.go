@@ -1,0 +1,60 @@
+package kept
+
+// The values in memory are evicted by the clock algorithm: a hand goes round, passes over
+// the values that were used since its last visit, and takes the first other one.
+
+// claim returns free memory for a client, or nil.
+func (s *Store) claim(client int) []float32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.ring)
+	if n >= s.room {
+		return nil
+	}
+	s.ring = append(s.ring, int32(client))
+	return s.memory[n*s.floats : (n+1)*s.floats : (n+1)*s.floats]
+}
+
+// steal gives a client the memory of another that was not used for long. It does nothing
+// if all others are in use, or if there is no memory at all.
+func (s *Store) steal(client int) error {
+	place, victim := s.victim()
+	if place < 0 {
+		return nil
+	}
+	// The victim stays in the ring, locked, until its value is in the file, because s.mu
+	// must not be held while a file is written.
+	v := &s.clients[victim]
+	defer v.mu.Unlock()
+	if v.dirty {
+		if err := s.write(victim, v.value); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	s.ring[place] = int32(client)
+	s.mu.Unlock()
+	s.clients[client].value, v.value, v.used = v.value, nil, false
+	return nil
+}
+
+// victim returns a client that was not used since the hand last passed, locked, and its
+// place in the ring. The place is -1 if there is none.
+func (s *Store) victim() (place, client int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range 2 * len(s.ring) {
+		place, client = s.hand, int(s.ring[s.hand])
+		s.hand = (s.hand + 1) % len(s.ring)
+		v := &s.clients[client]
+		if !v.mu.TryLock() { // in use right now
+			continue
+		}
+		if !v.used {
+			return place, client
+		}
+		v.used = false
+		v.mu.Unlock()
+	}
+	return -1, 0
+}

@@ -1,0 +1,239 @@
+// Package kept stores what the clients of a simulated fleet keep between rounds: for
+// every client a fixed number of floats. Values that were stored lately are in memory, the
+// others in a file:
+//
+//	header           one page: magic, clients, floats, identity, checksums
+//	client 0         slot 0, slot 1, slot 2
+//	client 1         ...
+//
+// A slot holds the floats as they lie in memory, little-endian, and a checksum. It is
+// padded to whole pages, so a write that a crash cuts short cannot damage a neighbour.
+//
+// [Store.Commit] fixes a state of all clients and returns a snapshot, which says which
+// slot of each client belongs to it. The caller saves the snapshot with its checkpoint.
+// Slots of the last commit and of the one before are never overwritten, so the file holds
+// both states until [Store.Release], and the disk may be slow. A store that was just
+// opened holds nothing until [Store.Restore].
+package kept
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"loadstar/internal/mmap"
+)
+
+// Store is an open file with its memory.
+//
+// Load, Put and Lend are safe for concurrent use by different clients, and hold no lock
+// that others need while they read or write the file. Commit, Restore and Close wait for
+// them.
+type Store struct {
+	path    string
+	file    *os.File
+	floats  int
+	initial []float32
+	id      [16]byte // ties a snapshot to its file
+
+	all     sync.RWMutex // held for writing by operations on all clients
+	clients []entry
+	wrote   atomic.Bool           // the file was written to since the last fsync
+	failed  atomic.Pointer[error] // the first failed write; every later call returns it
+
+	mu   sync.Mutex // guards the fields below; taken after a client's lock
+	ring []int32    // the clients with a value in memory, in the order of the clock's hand
+	hand int
+	room int // the largest length of the ring
+
+	memory []float32 // for room values
+}
+
+// entry is the state of one client.
+type entry struct {
+	mu    sync.Mutex
+	value []float32 // nil if it is only in the file, or was never stored
+	dirty bool      // value is newer than the file
+	used  bool      // since the hand last passed
+	slot  int8      // with the newest value in the file
+	last  int8      // the slot in the last commit
+	saved int8      // the slot in the last commit that was released
+	sum   uint32    // checksum of the slot
+}
+
+// none means no slot.
+const none int8 = -1
+
+// Open opens the file, or creates it. Clients that were never stored have the initial
+// values. Memory bounds the values in memory, in bytes; with 0 all are in the file only.
+func Open(path string, clients, floats int, initial []float32, memory int64) (*Store, error) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		return nil, errors.New("personal weights are stored as they lie in memory: this machine must be little-endian")
+	}
+	if clients < 0 || floats < 0 || len(initial) != floats {
+		return nil, fmt.Errorf("keep %d floats for each of %d clients, with %d initial ones", floats, clients, len(initial))
+	}
+	s := &Store{path: path, floats: floats, initial: slices.Clone(initial), clients: make([]entry, clients)}
+	for i := range s.clients {
+		s.clients[i].slot, s.clients[i].last, s.clients[i].saved = none, none, none
+	}
+	if floats > 0 {
+		s.room = int(min(max(memory, 0)/int64(4*floats), int64(clients)))
+	}
+	var err error
+	if s.file, err = os.OpenFile(path, os.O_RDWR, 0); errors.Is(err, os.ErrNotExist) {
+		if err := s.create(); err != nil {
+			return nil, err
+		}
+		s.file, err = os.OpenFile(path, os.O_RDWR, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		s.file.Close()
+		return nil, err
+	}
+	if s.room > 0 {
+		// The garbage collector does not scan it, and it takes no memory until it is written to.
+		b, err := mmap.Memory(4 * s.room * floats)
+		if err != nil {
+			s.file.Close()
+			return nil, fmt.Errorf("%d MB for personal weights: %w", 4*s.room*floats>>20, err)
+		}
+		s.memory = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), s.room*floats)
+	}
+	return s, nil
+}
+
+// Close closes the file. Values that were stored since the last commit are lost.
+func (s *Store) Close() error {
+	s.all.Lock()
+	defer s.all.Unlock()
+	s.fail(os.ErrClosed) //nolint:errcheck // later calls return it
+	var err error
+	if s.memory != nil {
+		err = mmap.Unmap(raw(s.memory))
+		s.memory = nil
+	}
+	return errors.Join(err, s.file.Close())
+}
+
+// fail makes every later call fail: the file may hold half a value, and the kernel may
+// have dropped what it could not write and report success the next time. The last commit
+// is still intact.
+func (s *Store) fail(err error) error {
+	s.failed.CompareAndSwap(nil, &err)
+	return *s.failed.Load()
+}
+
+// Load copies a client's values into dst. It reports whether they are the initial ones
+// because the client was never stored.
+func (s *Store) Load(client int, dst []float32) (first bool, err error) {
+	s.all.RLock()
+	defer s.all.RUnlock()
+	if err := s.failed.Load(); err != nil {
+		return false, *err
+	}
+	c := &s.clients[client]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.value != nil:
+		c.used = true
+		copy(dst[:s.floats], c.value)
+		return false, nil
+	case c.slot == none:
+		copy(dst[:s.floats], s.initial)
+		return true, nil
+	}
+	if _, err := s.read(client, c.slot, dst[:s.floats]); err != nil {
+		return false, err
+	}
+	// Keep the value if there is room, so that a small fleet is read once. A read evicts nothing.
+	if c.value = s.claim(client); c.value != nil {
+		copy(c.value, dst)
+	}
+	return false, nil
+}
+
+// Put stores a copy of a client's values.
+func (s *Store) Put(client int, src []float32) error {
+	s.all.RLock()
+	defer s.all.RUnlock()
+	if err := s.failed.Load(); err != nil {
+		return *err
+	}
+	if len(src) != s.floats {
+		return fmt.Errorf("client %d stores %d floats, want %d", client, len(src), s.floats)
+	}
+	c := &s.clients[client]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.value == nil {
+		if c.value = s.claim(client); c.value == nil {
+			if err := s.steal(client); err != nil {
+				return err
+			}
+		}
+	} else {
+		c.used = true
+	}
+	if c.value == nil {
+		return s.write(client, src)
+	}
+	copy(c.value, src)
+	c.dirty = true
+	return nil
+}
+
+// Lend returns a client's values themselves, to be changed in place until [Store.Return].
+// Until then all other calls for the client wait. It returns nil if they are not in memory
+// and there is no room for them.
+func (s *Store) Lend(client int) (values []float32, first bool, err error) {
+	s.all.RLock()
+	defer func() {
+		if values == nil {
+			s.all.RUnlock()
+		}
+	}()
+	if err := s.failed.Load(); err != nil {
+		return nil, false, *err
+	}
+	c := &s.clients[client]
+	c.mu.Lock()
+	defer func() {
+		if values == nil {
+			c.mu.Unlock()
+		}
+	}()
+	first = c.value == nil && c.slot == none
+	if c.value != nil {
+		c.used = true
+		return c.value, false, nil
+	}
+	if c.value = s.claim(client); c.value == nil {
+		if err := s.steal(client); err != nil || c.value == nil {
+			return nil, first, err
+		}
+	}
+	if first {
+		copy(c.value, s.initial)
+	} else if _, err := s.read(client, c.slot, c.value); err != nil {
+		return nil, false, s.fail(err) // the value in memory is not valid
+	}
+	return c.value, first, nil
+}
+
+// Return ends a loan.
+func (s *Store) Return(client int) {
+	c := &s.clients[client]
+	c.dirty = true
+	c.mu.Unlock()
+	s.all.RUnlock()
+}
