@@ -1,0 +1,30 @@
+package metric_test
+
+import (
+	"fmt"
+	"log"
+
+	"loadstar/metric"
+)
+
+// Score three forecasts. The naive forecast repeats the last known value, and the MASE
+// compares with it.
+func ExamplePoint() {
+	var p metric.Point
+	for _, f := range []struct{ forecast, actual, naive float64 }{{2, 3, 1}, {4, 3, 3}, {5, 5, 3}} {
+		if err := p.Add(f.forecast, f.actual, f.naive); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Printf("MAE %.2f, RMSE %.2f, MASE %.2f\n", p.MAE(), p.RMSE(), p.MASE())
+	// Output:
+	// MAE 0.67, RMSE 0.82, MASE 0.50
+}
+
+// Summarise one metric over the clients of a fleet.
+func ExampleNewSpread() {
+	s := metric.NewSpread([]float64{0.8, 0.9, 1.3, 0.7})
+	fmt.Printf("median %.2f, worst %.2f of %d clients\n", s.Median, s.Max, s.Count)
+	// Output:
+	// median 0.85, worst 1.30 of 4 clients
+}
