@@ -146,11 +146,13 @@ web-check: ## Fail if the committed bundle is not what web/report builds
 	for f in bundle/page.js bundle/page.css THIRD_PARTY.md; do diff -q lab/report/$$f $$dir/$$f || { echo "run make web"; exit 1; }; done
 
 .PHONY: cross
-cross: ## Build without cgo for linux/arm64 and linux/arm (v7), and the commands for darwin/arm64 and windows/amd64
+cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet the commands for darwin/arm64 and windows/amd64
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm GOARM=7 go build ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
+	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet ./cmd/...
+	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go vet ./cmd/...
 
 .PHONY: test-arm
 test-arm: ## The engine's tests on emulated arm64 (NEON) and armv7; needs qemu-user-static

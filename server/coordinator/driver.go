@@ -20,10 +20,10 @@ type driver struct {
 	id  string
 	log *slog.Logger
 
-	terms     *terms.Terms // nil until the run is loaded
-	machine   *round.Machine
-	server    *round.Server
-	started   time.Time
+	terms   *terms.Terms // nil until the run is loaded
+	machine *round.Machine
+	server  *round.Server
+	started time.Time
 
 	seen    int64 // the newest batch that the machine knows of
 	losses  float64
