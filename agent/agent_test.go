@@ -320,8 +320,8 @@ func TestSameBits(t *testing.T) {
 	d := meters(t, 7)
 	for name, plan := range variants() {
 		for _, fold := range []bool{false, true} {
-			if fold && name == "fednorm" {
-				continue // it needs each update
+			if fold && name == "fednorm" || testing.Short() && !strings.HasSuffix(name, ", head") {
+				continue // fednorm needs each update; the race detector sees all it can see in two plans
 			}
 			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {
 				t.Parallel()
@@ -369,7 +369,7 @@ func TestChaos(t *testing.T) {
 	}
 	for name, plan := range variants() {
 		for _, fold := range []bool{false, true} {
-			if fold && name == "fednorm" || testing.Short() && !strings.Contains(name, "head") {
+			if fold && name == "fednorm" || testing.Short() && name != "scaffold, head" {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {
