@@ -20,7 +20,7 @@ func TestTrust(t *testing.T) {
 		if !x.has("a") || x.has("b") {
 			t.Error("an agent must be trusted for a second, and no other")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if x.has("a") {
 			t.Error("trusted for longer than a second")
 		}
