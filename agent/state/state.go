@@ -170,7 +170,7 @@ func create(tx *bolt.Tx) error {
 	case got == nil:
 		return meta.Put([]byte("format"), []byte(format))
 	case string(got) != format:
-		return fmt.Errorf("the file has format %s, this version reads format %s", got, format)
+		return fmt.Errorf("written by a newer Loadstar (format %s, this one reads up to %s): upgrade", got, format)
 	}
 	return nil
 }
