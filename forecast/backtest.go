@@ -9,21 +9,21 @@ import (
 	"loadstar/series"
 )
 
-// Backtest is a question to the past: how well would a baseline have forecast?
+// Backtest measures how well a baseline would have forecast historical data.
 type Backtest struct {
 	Dataset *series.Dataset
-	// Horizon is how many steps after the newest known load the first target
-	// lies, and Targets how many are forecast from there on.
+	// Horizon is the number of steps from the newest known load to the first target,
+	// Targets the number of consecutive steps to forecast.
 	Horizon, Targets int
 	Split            series.Split
-	// Part is what is scored. Everything is fitted to the training part, so only
-	// the test part tells about the future.
+	// Part is the part to score. Baselines are fitted to the training part, so only the
+	// other parts show how well they forecast unseen data.
 	Part series.Part
-	// Workers is how many clients are done at a time; 0 means 1.
+	// Workers is the number of clients to process at the same time; 0 means 1.
 	Workers int
 }
 
-// Forecast is one forecast value with what became of it.
+// Forecast is one forecast value with the actual value.
 type Forecast struct {
 	Client   string
 	Cutoff   time.Time // the end of the newest known interval
@@ -32,19 +32,19 @@ type Forecast struct {
 	Actual   float64
 }
 
-// ClientScore is what a backtest says of one client.
+// ClientScore is the result of scoring one client.
 type ClientScore struct {
 	ID string
-	// Overall is over all targets, Steps over each distance of them.
+	// Overall covers all targets; Steps[i] covers the i-th target of each forecast.
 	Overall metric.Point
 	Steps   []metric.Point
 	// Skipped counts the examples that the baseline could not forecast.
 	Skipped int
 }
 
-// Run backtests a baseline on every client, in order. It calls each with every
-// forecast, client by client and in order of time, unless each is nil, and keeps
-// none. A client without a single target has no scores, and no error.
+// Run backtests a baseline on every client, in order. Unless each is nil, Run calls it with
+// every forecast, client by client and in chronological order. A client without targets has
+// no scores, which is not an error.
 func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) error) ([]ClientScore, error) {
 	frame, err := series.NewFramer(b.Dataset, series.Layout{
 		Lookback: 1, Horizon: b.Horizon, Targets: b.Targets, Inputs: []series.Input{{Name: "load"}},
@@ -58,7 +58,7 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 	scores := make([]ClientScore, b.Dataset.Len())
 	workers := min(max(b.Workers, 1), max(b.Dataset.Len(), 1))
 	if each != nil {
-		workers = 1 // in order, without keeping what comes early
+		workers = 1 // calls each in order without buffering forecasts
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -11,21 +11,20 @@ import (
 // Baseline forecasts one client's load without learning from others. It is fitted
 // to one client at a time and used by one goroutine at a time.
 type Baseline interface {
-	// Fit learns from the training part of a client.
+	// Fit fits the baseline to the training part of a client.
 	Fit(c Client) error
-	// Forecast writes the forecasts of all targets, in kW, made when the load of
-	// step last is the newest known. It returns false if something it needs is
-	// missing.
+	// Forecast writes the forecasts of all targets in kW, made when step last is the newest
+	// step with known load. It returns false if a value that it needs is missing.
 	Forecast(out []float64, last int) bool
 }
 
-// Client is a meter as a baseline sees it.
+// Client is a meter and its framer, for a baseline.
 type Client struct {
 	Frame *series.Framer
 	Meter series.Meter
 }
 
-// load returns the load of a step, NaN if it is missing or outside the series.
+// load returns the load of a step, or NaN if it is missing or outside the series.
 func (c *Client) load(step int) float64 {
 	if step < 0 || step >= len(c.Meter.Load) {
 		return math.NaN()
@@ -33,8 +32,8 @@ func (c *Client) load(step int) float64 {
 	return float64(c.Meter.Load[step])
 }
 
-// sameTime returns the newest load at the clock time of step that is known at last,
-// a multiple of days earlier.
+// sameTime returns the newest load known at step last that has the same clock time as step,
+// a multiple of the given days earlier.
 func (c *Client) sameTime(step, last, days int) float64 {
 	for d := days; ; d += days {
 		at := c.Frame.Lag(c.Meter, step, d)
@@ -47,13 +46,13 @@ func (c *Client) sameTime(step, last, days int) float64 {
 	}
 }
 
-// namedBaseline is a baseline that can be asked for.
+// namedBaseline is a baseline that can be selected by name.
 type namedBaseline struct {
 	name, summary string
 	make          func() Baseline
 }
 
-// baselines are in the order in which they are shown.
+// baselines are in display order.
 var baselines = []namedBaseline{
 	{"persistence", "the last known value", func() Baseline { return &persistence{} }},
 	{"naive-day", "the same clock time one day before", func() Baseline { return &seasonalNaive{days: 1} }},
@@ -62,7 +61,7 @@ var baselines = []namedBaseline{
 	{"ridge-rich", "linear regression on 24 loads, 48, 72 and 168 h before, calendar, weather", func() Baseline { return &Ridge{Rich: true} }},
 }
 
-// Baselines returns the baselines there are.
+// Baselines returns the available baselines.
 func Baselines() []Summary {
 	var all []Summary
 	for _, b := range baselines {
@@ -96,8 +95,8 @@ func (p *persistence) Forecast(out []float64, last int) bool {
 	return v == v
 }
 
-// seasonalNaive forecasts the newest known value at the target's clock time, a
-// multiple of days earlier.
+// seasonalNaive forecasts the newest known value at the target's clock time, a multiple of
+// the given days earlier.
 type seasonalNaive struct {
 	days int
 	c    Client

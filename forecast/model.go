@@ -1,6 +1,6 @@
-// Package forecast holds the models that forecast load: the networks of the
-// papers with their layers named as PyTorch names them, how their layers are
-// split into shared and personal ones, and their weights on disk.
+// Package forecast provides the models that forecast load: the networks of the papers, with
+// the layer names of PyTorch, the split of their layers into shared and personal ones, and
+// their weight files. It also provides baselines, backtests and scoring.
 package forecast
 
 import (
@@ -11,27 +11,27 @@ import (
 	"loadstar/nn"
 )
 
-// Shape is the outside of a model. A zero field takes the value of the model's
-// paper.
+// Shape is the size of a model's inputs and outputs. A zero field means the value of the
+// model's paper.
 type Shape struct {
 	Lookback int // steps of a window
 	Inputs   int // features of a step
 	Outputs  int // values forecast for a window
 }
 
-// Defaults is how a model's paper uses it.
+// Defaults are the settings that a model's paper uses.
 type Defaults struct {
 	Lookback int // steps of a window
 	Horizon  int // steps from the last input to the first target
 	Targets  int // steps that are forecast
-	// Inputs are the features of a step, as series.ParseInput reads them.
+	// Inputs are the features of a step, in the syntax of series.ParseInput.
 	Inputs []string
 	// Train and Validation are the shares of a client's span; the rest tests.
 	Train, Validation float64
 }
 
-// Model is a forecaster whose weights are learned: an architecture under the
-// name of its paper. It holds no weights and is safe for concurrent use.
+// Model is a trainable forecaster: an architecture named after its paper. It contains no
+// weights and is safe for concurrent use.
 type Model struct {
 	name string
 	net  *nn.Net
@@ -45,7 +45,7 @@ type architecture struct {
 	blocks   func(outputs int) []nn.Block
 }
 
-// boseInputs are those of bose2023 and bose2024.
+// boseInputs are the inputs of bose2023 and bose2024.
 var boseInputs = []string{"load", "time_of_day", "day_of_week", "temperature", "wind", "floor_area", "wall_area", "window_area"}
 
 var architectures = []architecture{
@@ -80,8 +80,8 @@ var architectures = []architecture{
 	},
 }
 
-// head is a fully connected network with PReLU between its layers, named as the
-// members of an nn.Sequential called fc.
+// head returns a fully connected network with PReLU between its layers. The layers have the
+// names that an nn.Sequential called fc gives them.
 func head(outputs int, widths ...int) []nn.Block {
 	var blocks []nn.Block
 	name := func() string { return fmt.Sprintf("fc.%d", len(blocks)) }
@@ -92,10 +92,10 @@ func head(outputs int, widths ...int) []nn.Block {
 	return append(blocks, nn.Linear{Name: name(), Out: outputs})
 }
 
-// Summary is a name that can be asked for, and what it stands for.
+// Summary is the name and a short description of a model or baseline.
 type Summary struct{ Name, About string }
 
-// Models returns the models there are.
+// Models returns the available models.
 func Models() []Summary {
 	var all []Summary
 	for _, a := range architectures {
@@ -104,7 +104,7 @@ func Models() []Summary {
 	return all
 }
 
-// names lists the names in a message.
+// names joins the names for an error message.
 func names(all []Summary) string {
 	var s []string
 	for _, x := range all {
@@ -113,7 +113,7 @@ func names(all []Summary) string {
 	return strings.Join(s, ", ")
 }
 
-// DefaultsOf returns how a model's paper uses it, and false if there is no such model.
+// DefaultsOf returns the settings of a model's paper, and false if there is no such model.
 // The caller must not change its inputs.
 func DefaultsOf(name string) (Defaults, bool) {
 	for _, a := range architectures {
@@ -154,8 +154,8 @@ func (m *Model) Name() string { return m.name }
 // Net returns the model's architecture.
 func (m *Model) Net() *nn.Net { return m.net }
 
-// InitialWeights returns new weights, drawn as PyTorch draws them from a
-// generator of ours: the same seed gives the same weights on every platform.
+// InitialWeights returns random initial weights with PyTorch's distribution, from our own
+// generator: the same seed gives the same weights on every platform.
 func (m *Model) InitialWeights(seed uint64) []float32 {
 	const purpose = 0x696e69742d77 // keeps this stream apart from others of the seed
 	w := make([]float32, m.net.Weights())

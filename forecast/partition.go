@@ -8,8 +8,8 @@ import (
 	"loadstar/nn"
 )
 
-// Partition splits a model's layers into shared ones, which travel, and personal
-// ones, which never leave the client.
+// Partition divides a model's layers into shared ones, which are sent to the server, and
+// personal ones, which never leave the client.
 type Partition struct {
 	name             string
 	shared, personal []nn.Layer
@@ -84,19 +84,19 @@ func layerNames(layers []nn.Layer) string {
 	return strings.Join(names, ", ")
 }
 
-// Name returns the name or the list that the partition was asked for by.
+// Name returns the name or the list of layers that selected the partition.
 func (p Partition) Name() string { return p.name }
 
-// Shared returns the layers that travel.
+// Shared returns the shared layers.
 func (p Partition) Shared() []nn.Layer { return p.shared }
 
-// Personal returns the layers that stay.
+// Personal returns the personal layers.
 func (p Partition) Personal() []nn.Layer { return p.personal }
 
-// SharedLen returns the number of weights that travel.
+// SharedLen returns the number of shared weights.
 func (p Partition) SharedLen() int { return length(p.shared) }
 
-// PersonalLen returns the number of weights that stay.
+// PersonalLen returns the number of personal weights.
 func (p Partition) PersonalLen() int { return length(p.personal) }
 
 func length(layers []nn.Layer) int {
@@ -107,8 +107,8 @@ func length(layers []nn.Layer) int {
 	return n
 }
 
-// Cut copies the shared weights out of w into shared, which holds SharedLen
-// floats, and the personal ones into personal, which holds PersonalLen.
+// Cut copies the shared weights in w to shared, which must have SharedLen floats, and the
+// personal ones to personal, which must have PersonalLen floats.
 func (p Partition) Cut(w, shared, personal []float32) {
 	p.check(w, shared, personal)
 	for _, l := range p.shared {
@@ -119,7 +119,7 @@ func (p Partition) Cut(w, shared, personal []float32) {
 	}
 }
 
-// Join is the reverse of Cut: it puts a client's whole weights together.
+// Join is the inverse of Cut: it assembles a client's weights.
 func (p Partition) Join(w, shared, personal []float32) {
 	p.check(w, shared, personal)
 	for _, l := range p.shared {

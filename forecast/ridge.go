@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// Ridge is linear regression with a small penalty, for each client and each target
-// its own:
+// Ridge is linear regression with a small penalty, with a separate regression for each
+// client and target:
 //
 //	minimise  Σ (y - b₀ - x·b)² + λ‖b‖²
 //
-// over the complete examples of the training part, with every feature x scaled to
-// mean 0 and variance 1 there, so that λ means the same for all; b₀ is free.
+// over the complete examples of the training part. Every feature x is scaled to mean 0 and
+// variance 1, so that λ has the same effect on all. b₀ is not penalised.
 //
 // Features are the last 12 loads. If Rich, they are the last 24 loads, the loads at
 // the target's clock time 48, 72 and 168 hours before, the target's hour and day of
 // the week as indicators, and at the target's time the holiday, and temperature, its
-// square, wind, humidity and solar radiation as far as the dataset has them: as if
-// they had been forecast without error.
+// square, wind, humidity and solar radiation if the dataset has them. The weather is the
+// measured one, as if it had been forecast without error.
 type Ridge struct {
 	Rich bool
 	// Lambda is λ; 0 means 1.
@@ -95,8 +95,8 @@ func (r *Ridge) Forecast(out []float64, last int) bool {
 	return true
 }
 
-// fill computes the features of a target ahead steps after last, and says whether
-// all are there.
+// fill computes the features of the target ahead steps after last. It returns false if one
+// is missing.
 func (r *Ridge) fill(last, ahead int) bool {
 	at := 0
 	complete := true
@@ -139,9 +139,9 @@ func (r *Ridge) fill(last, ahead int) bool {
 // normal accumulates the sums of a regression.
 type normal struct {
 	n      float64
-	origin []float64 // the first x, subtracted for the sake of rounding
+	origin []float64 // the first x, subtracted to reduce rounding errors
 	y0     float64
-	mean   []float64 // Σ(x - origin), the target's last
+	mean   []float64 // Σ(x - origin), with the target last
 	xx     []float64 // Σ(x - origin)(x - origin)ᵀ, lower triangle by rows
 	d      []float64
 }
@@ -150,7 +150,7 @@ func newNormal(p int) *normal {
 	return &normal{mean: make([]float64, p+1), xx: make([]float64, (p+1)*(p+2)/2), d: make([]float64, p+1)}
 }
 
-// add takes up one example. The target is the last row of the sums.
+// add adds one example. The target is the last row of the sums.
 func (s *normal) add(x []float64, y float64) {
 	if s.n == 0 {
 		s.origin, s.y0 = slices.Clone(x), y
@@ -179,7 +179,7 @@ func (s *normal) covariance(i, j int) float64 {
 	return s.xx[i*(i+1)/2+j] - s.mean[i]*s.mean[j]/s.n
 }
 
-// errTooFew says that there is nothing to learn from.
+// errTooFew means that there are too few examples to fit.
 var errTooFew = errors.New("fewer than two complete examples")
 
 // solve finds the regression of the target on the features.
@@ -188,7 +188,7 @@ func (s *normal) solve(lambda float64) (linearModel, error) {
 		return linearModel{}, errTooFew
 	}
 	p := len(s.mean) - 1
-	scale := make([]float64, p) // of each feature; 0 for one that never changes
+	scale := make([]float64, p) // of each feature; 0 for a constant one
 	for i := range scale {
 		if v := s.covariance(i, i) / s.n; v > 1e-12 {
 			scale[i] = 1 / math.Sqrt(v)
@@ -213,8 +213,8 @@ func (s *normal) solve(lambda float64) (linearModel, error) {
 	return m, nil
 }
 
-// cholesky solves A·x = b in place for a symmetric positive definite A, of which
-// the lower triangle is given.
+// cholesky solves A·x = b in place for a symmetric positive definite A, given by its lower
+// triangle.
 func cholesky(a, b []float64) error {
 	p := len(b)
 	for i := range p {

@@ -10,7 +10,7 @@ import (
 	"loadstar/series"
 )
 
-// tally adds up how well one client was forecast.
+// tally accumulates the scores of one client.
 type tally struct {
 	frame *series.Framer
 	meter series.Meter
@@ -22,8 +22,8 @@ func newTally(frame *series.Framer, m series.Meter, each func(Forecast) error) *
 	return &tally{frame, m, each, ClientScore{ID: m.ID, Steps: make([]metric.Point, frame.Layout().Targets)}}
 }
 
-// add counts the forecasts of all targets, in kW, made when the load of step last
-// was the newest known.
+// add counts the forecasts of all targets in kW, made when step last was the newest step
+// with known load.
 func (t *tally) add(last int, out []float64) error {
 	naive := float64(t.meter.Load[last])
 	horizon := t.frame.Layout().Horizon
@@ -48,17 +48,17 @@ func (t *tally) add(last int, out []float64) error {
 	return nil
 }
 
-// scoreBatch is how many windows are forecast at a time: more do not fit into the
-// second cache.
+// scoreBatch is the number of windows to forecast at a time. More do not fit into the
+// second-level cache.
 const scoreBatch = 64
 
-// Scorer forecasts clients with a model and scores the forecasts. It is used by one
-// goroutine at a time, and by any number of clients in turn.
+// Scorer forecasts with a model and scores the forecasts. One goroutine may use it at a
+// time, for any number of clients.
 type Scorer struct {
 	net  *nn.Net
 	loss nn.Loss
-	// perTarget is how many outputs a target has; output number point of them is
-	// the point forecast.
+	// perTarget is the number of outputs per target; the output with index point is the
+	// point forecast.
 	perTarget, point int
 
 	ws        *nn.Workspace
@@ -67,8 +67,8 @@ type Scorer struct {
 	points    []float64
 }
 
-// NewScorer returns a scorer of a model that is trained with a loss. The point
-// forecast of a pinball model is the quantile nearest to 0.5.
+// NewScorer returns a scorer for a model that was trained with a loss. The point forecast of
+// a pinball model is the quantile nearest to 0.5.
 func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 	s := &Scorer{net: m.net, loss: loss, perTarget: loss.Outputs(1), ws: m.net.NewWorkspace(k, scoreBatch)}
 	if p, ok := loss.(*nn.Pinball); ok {
@@ -87,10 +87,10 @@ func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 	return s
 }
 
-// Score forecasts a meter's windows in a part with weights w: all of them, or limit
-// evenly spaced ones if there are more and limit is above 0. It returns their
-// errors in kW and the mean loss in scaled units, which is NaN if there is no
-// window. It calls each with every forecast, in order of time, unless each is nil.
+// Score forecasts a meter's windows in a part with weights w: all of them, or limit evenly
+// spaced ones if limit is above 0 and there are more. It returns their errors in kW, and the
+// mean loss in scaled units, which is NaN if there are no windows. Unless each is nil, Score
+// calls it with every forecast, in chronological order.
 func (s *Scorer) Score(w []float32, m series.Meter, win *series.Windows, part series.Part, limit int, each func(Forecast) error) (ClientScore, float64, error) {
 	t := newTally(win.Frame(), m, each)
 	l := win.Frame().Layout()
@@ -107,7 +107,7 @@ func (s *Scorer) Score(w []float32, m series.Meter, win *series.Windows, part se
 	s.lasts = s.lasts[:0]
 	window, taken := 0, 0
 	err := win.Each(part, func(last int) error {
-		// The middles of n equal stretches of all.
+		// The middles of limit equal parts.
 		if window++; window-1 != (2*taken+1)*all/(2*n) {
 			return nil
 		}
@@ -123,8 +123,8 @@ func (s *Scorer) Score(w []float32, m series.Meter, win *series.Windows, part se
 	return t.score, loss / float64(n), err
 }
 
-// batch forecasts the windows in lasts, tells the tally, and returns the sum of
-// their losses.
+// batch forecasts the windows in lasts, adds the forecasts to the tally, and returns the sum
+// of their losses.
 func (s *Scorer) batch(w []float32, win *series.Windows, t *tally) (float64, error) {
 	n, outputs := len(s.lasts), s.net.Outputs()
 	x, out := s.x[:n*s.net.Lookback()*s.net.Inputs()], s.out[:n*outputs]

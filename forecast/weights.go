@@ -10,12 +10,11 @@ import (
 	"loadstar/nn/safetensors"
 )
 
-// The metadata that a file of weights carries.
+// The metadata keys of a weight file.
 const metaModel = "model"
 
-// WriteWeights writes the weights of the given layers, and of no others, as
-// .safetensors, with the tensor names that the same network has in PyTorch. Metadata
-// may be nil. A number that is not finite is an error.
+// WriteWeights writes the weights of the given layers as .safetensors, with PyTorch's tensor
+// names. Metadata may be nil. A weight that is not finite is an error.
 func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metadata map[string]string) error {
 	if len(w) != m.net.Weights() {
 		return fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
@@ -34,18 +33,18 @@ func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metad
 		meta = map[string]string{}
 	}
 	meta[metaModel] = m.name
-	meta["format"] = "pt" // tells readers that names and shapes are PyTorch's
+	meta["format"] = "pt" // names and shapes follow PyTorch
 	return safetensors.Write(to, tensors, meta)
 }
 
-// ReadWeights reads weights into w: of the given layers, all of them, and of no
-// others. It leaves w alone if the file does not fit, or holds a
-// number that is not finite.
+// ReadWeights reads the weights of the given layers into w. The file must contain exactly
+// these layers. If it does not, or if a weight is not finite, ReadWeights returns an error and
+// does not change w.
 func (m *Model) ReadWeights(from io.Reader, w []float32, layers []nn.Layer) (metadata map[string]string, err error) {
 	if len(w) != m.net.Weights() {
 		return nil, fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
 	}
-	// A few megabytes more, so that another model can be told by its name.
+	// Allow a larger file, so that the error for another model can name it.
 	read, metadata, err := safetensors.Read(from, m.net.Weights()+1<<20)
 	if err != nil {
 		return nil, err

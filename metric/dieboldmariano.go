@@ -6,10 +6,10 @@ import (
 	"math"
 )
 
-// Power says how an error is made into a loss: the power of its absolute size.
+// Power is the power of the absolute error that gives the loss.
 type Power int
 
-// The losses that forecasts are compared by.
+// The losses with which forecasts can be compared.
 const (
 	Absolute Power = 1
 	Squared  Power = 2 // fekri2023
@@ -26,14 +26,13 @@ type Comparison struct {
 	N               int     `json:"n"`
 }
 
-// Significant says whether forecasts this different would be rarer than 5 % if they
-// were equally good.
+// Significant reports whether the difference is significant at the 5 % level.
 func (c Comparison) Significant() bool { return math.Abs(c.Statistic) > 1.96 }
 
-// ErrVariance says that two forecasts cannot be compared: the estimate of the
-// long-run variance of their losses' difference is not positive. That is so for
-// forecasts of equal loss throughout and for fewer than four targets, and it may
-// happen where differences alternate.
+// ErrVariance means that two forecasts cannot be compared, because the estimated long-run
+// variance of the difference of their losses is not positive. This happens for forecasts
+// with equal losses, for fewer than four targets, and sometimes for alternating
+// differences.
 var ErrVariance = errors.New("metric: the long-run variance of the difference is not positive, so there is no Diebold-Mariano statistic; compare over more targets")
 
 // DieboldMariano tests whether two forecasts of the same n targets differ in loss
@@ -43,10 +42,9 @@ var ErrVariance = errors.New("metric: the long-run variance of the difference is
 //	γ_k = 1/n sum_i (d_i - mean(d)) (d_{i-k} - mean(d))
 //	d_i = e_i^2 - r_i^2
 //
-// The errors e and r are in the order of time. With [Absolute], d_i = |e_i| - |r_i|.
-// Lags count targets, so a gap in time weakens the test. An error that is not finite
-// is an error; if the variance is not positive beyond rounding the error is
-// [ErrVariance], and no number is given.
+// The errors e and r are in chronological order. With [Absolute], d_i = |e_i| - |r_i|. Lags
+// count targets, so gaps in time weaken the test. DieboldMariano returns an error if a number
+// is not finite, and [ErrVariance] if the variance is not positive beyond rounding.
 //
 // Deviations: the paper prints n^(1/3 + 1) as the last lag, more lags than there are
 // targets; we read n^(1/3) + 1 and take its integer part. Its γ_k begins at i = 1,
@@ -69,7 +67,7 @@ func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 			return Comparison{}, fmt.Errorf("metric: comparing errors to the power of %d; want %d or %d", power, Absolute, Squared)
 		}
 		if !(d[i]*d[i] <= largest) {
-			return Comparison{}, fmt.Errorf("metric: errors %v and %v at target %d: want finite numbers; find out where these come from", e[i], r[i], i)
+			return Comparison{}, fmt.Errorf("metric: errors %v and %v at target %d: want finite numbers; check the model and the data", e[i], r[i], i)
 		}
 		total.add(d[i])
 		size = max(size, math.Abs(d[i]))
@@ -86,8 +84,8 @@ func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 	for k := 1; k <= m; k++ {
 		variance += 2 * autocovariance(d, k)
 	}
-	// Terms that cancel leave rounding behind: the deviations are wrong by up to
-	// an ulp of the largest d, in each of 1+2m products of two.
+	// Cancellation leaves rounding errors: the deviations are wrong by up to an ulp of the
+	// largest d, in each of 1+2m products of two.
 	const ulp = 0x1p-52
 	if rounding := 4 * ulp * float64(1+2*m) * size * reach; !(variance > rounding) {
 		return Comparison{}, fmt.Errorf("%w (%d targets, %d lags, variance %.3g)", ErrVariance, n, m, variance)
@@ -110,7 +108,7 @@ func lastLag(n int) int {
 	return root + 1
 }
 
-// autocovariance returns the mean product of deviations that lie k apart, over the
+// autocovariance returns the sum of products of deviations that are k apart, divided by the
 // number of all deviations.
 func autocovariance(deviations []float64, k int) float64 {
 	var products sum

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Fleet says, by metric name, how a metric spreads over clients.
+// Fleet maps the name of a metric to its spread over clients.
 type Fleet map[string]Spread
 
 // Spread describes the values of one metric, one per client. A mean alone hides
@@ -19,16 +19,16 @@ type Spread struct {
 	Min    Number `json:"min"`
 	Max    Number `json:"max"`
 
-	Count     int `json:"count"`     // clients whose value is defined; all of the above is theirs
+	Count     int `json:"count"`     // clients whose value is defined; the fields above describe these
 	Undefined int `json:"undefined"` // clients whose value is not finite
 
-	// BelowOne is the share of the counted clients whose value is below 1, given
-	// for the MASE alone: there it means better than repeating the last value.
+	// BelowOne is the share of the counted clients whose value is below 1. It is set only
+	// for the MASE, where it means better than repeating the last value.
 	BelowOne *Number `json:"below_one,omitempty"`
 }
 
-// NewFleet describes the scores of clients. A client that lacks a metric which
-// others have counts as undefined.
+// NewFleet summarises the scores of clients. A client without a metric that others have
+// counts as undefined.
 func NewFleet(clients []Scores) Fleet {
 	fleet := Fleet{}
 	for _, client := range clients {
@@ -61,7 +61,7 @@ func belowOne(values []float64, count int) Number {
 	return Number(ratio(float64(below), float64(count)))
 }
 
-// NewSpread describes values, one per client, in any order.
+// NewSpread summarises values, one per client, in any order.
 func NewSpread(values []float64) Spread {
 	var total sum
 	var sorted []float64

@@ -1,12 +1,10 @@
-// Package metric measures forecasts against what was observed: point forecasts
-// ([Point]), quantile forecasts ([Quantiles]), the spread of a metric over a fleet
-// of clients ([Fleet]), and whether two forecasts differ by more than chance
-// ([DieboldMariano]).
+// Package metric measures the error of forecasts: point forecasts ([Point]), quantile
+// forecasts ([Quantiles]), the spread of a metric over a fleet of clients ([Fleet]), and
+// whether two forecasts differ by more than chance ([DieboldMariano]).
 //
-// A figure belongs to one client and one horizon, in the load's own unit; what is
-// mixed is up to the caller. Shares and percentages are fractions: a MAPE of 0.04
-// is 4 %. A figure that is not defined, such as a ratio to a load of zero, is NaN
-// and becomes null in JSON. A forecast that is not finite is an error.
+// Metrics have the unit of the load. Shares and percentages are fractions: a MAPE of 0.04 is
+// 4 %. A metric that is not defined, such as a ratio to a load of zero, is NaN, and null in
+// JSON. A forecast that is not finite is an error.
 package metric
 
 import (
@@ -16,11 +14,11 @@ import (
 )
 
 // Point accumulates the errors of point forecasts, in constant memory and in any
-// order. The zero value is ready for use. It is not safe for concurrent use: give
-// each worker its own and merge them.
+// order. The zero value is ready to use. It is not safe for concurrent use: give each worker
+// its own and merge them.
 type Point struct {
-	// MAPEFloor is the absolute size that an actual must exceed to count in the
-	// MAPE; 0 leaves out actuals of zero alone. Set it before the first Add.
+	// MAPEFloor is the absolute value that an actual must exceed to count in the MAPE; 0
+	// leaves out only actuals of zero. Set it before the first Add.
 	MAPEFloor float64
 
 	n           int
@@ -48,7 +46,7 @@ func (p *Point) Add(forecast, actual, naive float64) error {
 	e := forecast - actual
 	abs, size := math.Abs(e), math.Abs(actual)
 	if !(e*e <= largest && size <= largest) {
-		return fmt.Errorf("metric: forecast %v for actual %v: want finite numbers, not beyond 1e100; find out where these come from", forecast, actual)
+		return fmt.Errorf("metric: forecast %v for actual %v: want finite numbers up to 1e100; check the model and the data", forecast, actual)
 	}
 	naiveError := math.Abs(naive - actual)
 	known := !math.IsNaN(naive)
@@ -72,7 +70,7 @@ func (p *Point) Add(forecast, actual, naive float64) error {
 	} else {
 		p.mapeLeftOut++
 	}
-	if abs > 0 { // a perfect forecast of zero is no error, not 0/0
+	if abs > 0 { // a correct forecast of zero has no error; avoid 0/0
 		p.symmetric.add(2 * abs / (math.Abs(forecast) + size))
 	}
 	if known {
@@ -84,8 +82,8 @@ func (p *Point) Add(forecast, actual, naive float64) error {
 	return nil
 }
 
-// Merge counts all targets of q in p as well; q stays as it is. Both must have the
-// same MAPE floor.
+// Merge adds all targets of q to p and does not change q. Both must have the same MAPE
+// floor.
 func (p *Point) Merge(q *Point) error {
 	if p.MAPEFloor != q.MAPEFloor {
 		return fmt.Errorf("metric: merging MAPE floors %v and %v; want the same floor in both", p.MAPEFloor, q.MAPEFloor)
@@ -118,13 +116,13 @@ func (p *Point) RMSE() float64 { return math.Sqrt(ratio(p.squares.value(), float
 // NaN without targets.
 func (p *Point) Bias() float64 { return ratio(p.errors.value(), float64(p.n)) }
 
-// NMAE returns the MAE relative to the mean load of the targets. It is NaN unless
-// that mean is positive: relative to a net export it would be negative, and rank
-// before a perfect forecast.
+// NMAE returns the MAE relative to the mean load of the targets. It is NaN unless that mean
+// is positive: for a net export it would be negative and look better than a perfect
+// forecast.
 func (p *Point) NMAE() float64 { return ratio(p.absErrors.value(), p.actuals.value()) }
 
-// WAPE returns sum|forecast - actual| / sum|actual|, which is the NMAE where no
-// load is negative; NaN if every actual is zero.
+// WAPE returns sum|forecast - actual| / sum|actual|, which equals the NMAE if no load is
+// negative. It is NaN if every actual is zero.
 func (p *Point) WAPE() float64 { return ratio(p.absErrors.value(), p.absActuals.value()) }
 
 // MAPE returns the mean of |forecast - actual| / |actual| over the actuals above
@@ -137,8 +135,8 @@ func (p *Point) MAPE() float64 {
 func (p *Point) MAPELeftOut() int { return p.mapeLeftOut }
 
 // SMAPE returns the mean of 2|forecast - actual| / (|forecast| + |actual|), which
-// lies between 0 and 2; NaN without targets. A target that is zero and forecast as
-// zero counts as 0.
+// is between 0 and 2; NaN without targets. A target of zero that is forecast as zero counts
+// as 0.
 func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)) }
 
 // MASE returns the error relative to that of repeating the last known value, L
@@ -146,8 +144,8 @@ func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)
 //
 //	MASE = sum_t |forecast(t) - actual(t)| / sum_t |actual(t-L) - actual(t)|
 //
-// Below 1 beats it. Both sums are over the targets whose naive value is known. It
-// is NaN if there are none, or if their load never changed.
+// A value below 1 is better than repeating it. Both sums are over the targets whose naive
+// value is known. It is NaN if there are none, or if their load never changed.
 //
 // Deviations: none. bose2023 prints 1/T in the numerator alone, which is a misprint.
 func (p *Point) MASE() float64 { return ratio(p.scaled.value(), p.naiveErrors.value()) }
@@ -155,8 +153,7 @@ func (p *Point) MASE() float64 { return ratio(p.scaled.value(), p.naiveErrors.va
 // MASELeftOut returns the number of targets that are not in the MASE.
 func (p *Point) MASELeftOut() int { return p.maseLeftOut }
 
-// Scores returns every metric under the name by which users ask for it. This is
-// the one list of them.
+// Scores returns every metric with its name. This is the only list of point metrics.
 func (p *Point) Scores() Scores {
 	return Scores{
 		{"mae", p.MAE()},

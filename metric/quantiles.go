@@ -17,7 +17,7 @@ type Quantiles struct {
 	above  []int // actuals above the quantile, by level
 }
 
-// sameLevel is how far two levels may differ and be the same: 1-0.9 is not 0.1.
+// sameLevel is the tolerance for equal levels, because 1-0.9 is not exactly 0.1.
 const sameLevel = 1e-9
 
 // NewQuantiles returns an empty accumulator for forecasts of the given levels, which
@@ -50,7 +50,7 @@ func (q *Quantiles) Add(forecasts []float64, actual float64) error {
 	}
 	for i, f := range forecasts {
 		if !(math.Abs(actual-f) <= largest) {
-			return fmt.Errorf("metric: P%v forecast %v for actual %v: want finite numbers; find out where these come from", 100*q.levels[i], f, actual)
+			return fmt.Errorf("metric: P%v forecast %v for actual %v: want finite numbers; check the model and the data", 100*q.levels[i], f, actual)
 		}
 	}
 	if !slices.IsSorted(forecasts) {
@@ -74,8 +74,7 @@ func pinball(level, forecast, actual float64) float64 {
 	return max(level*e, (level-1)*e)
 }
 
-// Merge counts all targets of r in q as well; r stays as it is. Both must have the
-// same levels.
+// Merge adds all targets of r to q and does not change r. Both must have the same levels.
 func (q *Quantiles) Merge(r *Quantiles) error {
 	if !slices.Equal(q.levels, r.levels) {
 		return fmt.Errorf("metric: merging quantiles %v and %v; want the same in both", q.levels, r.levels)
@@ -113,8 +112,8 @@ func (q *Quantiles) Loss() float64 {
 
 // CRPS returns the continuous ranked probability score in its usual approximation
 // from quantiles. Exactly, it is the integral of twice the pinball loss over all
-// levels from 0 to 1; here it is twice its mean over the levels there are. With the
-// median alone that is the mean absolute error, as it should be.
+// levels from 0 to 1; here it is twice the mean over the given levels. With only the median
+// it is the mean absolute error, as it should be.
 //
 // The mean stands for the integral only if the levels lie evenly and symmetrically
 // within (0, 1), such as 0.1, 0.2 ... 0.9. For others the result is NaN, and so it
@@ -126,7 +125,7 @@ func (q *Quantiles) CRPS() float64 {
 	return 2 * q.Loss()
 }
 
-// even says whether levels have equal gaps and mirror each other around 1/2.
+// even reports whether levels are equally spaced and symmetric around 1/2.
 func (q *Quantiles) even() bool {
 	last := len(q.levels) - 1
 	for i, level := range q.levels {
@@ -140,8 +139,8 @@ func (q *Quantiles) even() bool {
 	return true
 }
 
-// Coverage returns the share of actuals that lie between the forecasts of two
-// levels, ends included; NaN without targets. To compare it with: upper - lower.
+// Coverage returns the share of actuals between the forecasts of two levels, inclusive; NaN
+// without targets. For a calibrated forecast it is upper - lower.
 func (q *Quantiles) Coverage(lower, upper float64) (float64, error) {
 	i, j := slices.Index(q.levels, lower), slices.Index(q.levels, upper)
 	if i < 0 || j <= i {
@@ -163,8 +162,8 @@ func (q *Quantiles) Central() (lower, upper float64, ok bool) {
 	return math.NaN(), math.NaN(), false
 }
 
-// Scores returns every metric under the name by which users ask for it. Coverage
-// is that of the widest central interval; NaN if there is none.
+// Scores returns every metric with its name. Coverage refers to the widest central interval,
+// and is NaN if there is none.
 func (q *Quantiles) Scores() Scores {
 	coverage := math.NaN()
 	if lower, upper, ok := q.Central(); ok {
@@ -177,8 +176,8 @@ func (q *Quantiles) Scores() Scores {
 	}
 }
 
-// MarshalJSON writes the scores, the number of targets, and the interval whose
-// coverage it is.
+// MarshalJSON writes the scores, the number of targets, and the interval that the coverage
+// refers to.
 func (q Quantiles) MarshalJSON() ([]byte, error) {
 	lower, upper, _ := q.Central()
 	return slices.Concat(Scores{{"n", float64(q.n)}}, q.Scores(), Scores{

@@ -12,8 +12,7 @@ type Score struct {
 	Value float64
 }
 
-// Scores are metrics in the order in which they are shown. In JSON they are an
-// object in the same order.
+// Scores are metrics in display order. In JSON they are an object in the same order.
 type Scores []Score
 
 // Get returns the value of the metric with the given name, and whether there is one.
@@ -26,7 +25,7 @@ func (s Scores) Get(name string) (float64, bool) {
 	return math.NaN(), false
 }
 
-// MarshalJSON writes an object with null for what is not defined.
+// MarshalJSON writes an object with null for undefined metrics.
 func (s Scores) MarshalJSON() ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteByte('{')
@@ -50,8 +49,7 @@ func (s Scores) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Names returns the names of the metrics of point forecasts, in the order in which
-// they are shown.
+// Names returns the names of the metrics of point forecasts, in display order.
 func Names() []string {
 	var names []string
 	for _, score := range new(Point).Scores() {
@@ -60,8 +58,8 @@ func Names() []string {
 	return names
 }
 
-// Number is a float64 that is null in JSON where it is not finite, which JSON
-// cannot say otherwise. Null reads as NaN.
+// Number is a float64 that is written to JSON as null if it is not finite, because JSON has
+// no NaN and infinity. Null is read as NaN.
 type Number float64
 
 // MarshalJSON writes the number or null.

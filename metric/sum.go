@@ -2,15 +2,15 @@ package metric
 
 import "math"
 
-// sum adds float64s and keeps what rounding loses of each, so that the order of
-// the terms does not show in the total. The zero value is an empty sum.
+// sum adds float64s with compensated summation, so that the total does not depend on the
+// order of the terms. The zero value is an empty sum.
 type sum struct {
-	hi, lo float64 // the rounded total; what it lacks
+	hi, lo float64 // the rounded total, and the rounding error
 }
 
 func (s *sum) add(x float64) {
-	// Without the conversion a product in x may be fused with one of the additions
-	// below but not with the other, and the loss would be that of another number.
+	// Without the conversion, the compiler may fuse a product in x with one of the additions
+	// below but not with the other, and the rounding error would be wrong.
 	x = float64(x)
 	total := s.hi + x
 	part := total - s.hi
@@ -25,8 +25,8 @@ func (s *sum) merge(t sum) {
 
 func (s sum) value() float64 { return s.hi + s.lo }
 
-// largest bounds what a sum takes: any number of such terms stays finite. It is
-// the square of 1e100, far beyond any load.
+// largest is the largest term that a sum accepts: the sum of any number of such terms is
+// finite. It is the square of 1e100, far beyond any load.
 const largest = 1e200
 
 // ratio returns a/b, or NaN if b is not positive.

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// NotFinite returns the index of the first number of x that is not finite, or -1.
+// NotFinite returns the index of the first number in x that is not finite, or -1.
 func NotFinite(x []float32) int {
 	if !suspect(x) {
 		return -1
@@ -18,11 +18,11 @@ func NotFinite(x []float32) int {
 	return -1
 }
 
-const exponent = 0x7f800000 // all its bits are set in NaN and infinity alone
+const exponent = 0x7f800000 // all its bits are set only in NaN and infinity
 
-// suspect says whether some number of x is not finite. Weights are looked through
-// after every turn of every client, so it takes two at a time and branches once: one
-// added to an exponent of all ones carries into the sign bit, which was masked out.
+// suspect reports whether any number in x is not finite. Weights are checked after every turn
+// of every client, so it must be fast: it checks two numbers at a time and branches once.
+// Adding one to an exponent of all ones carries into the sign bit, which is masked out.
 func suspect(x []float32) bool {
 	const (
 		mask = exponent<<32 | exponent

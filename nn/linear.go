@@ -15,7 +15,7 @@ type linear struct {
 
 func (b Linear) build(_, rows int) ([]stage, error) {
 	if b.Out < 1 || b.Out > maxWidth {
-		return nil, fmt.Errorf("linear layer %s has %d outputs; it has 1 to %d", b.Name, b.Out, maxWidth)
+		return nil, fmt.Errorf("linear layer %s has %d outputs; want 1 to %d", b.Name, b.Out, maxWidth)
 	}
 	return []stage{&linear{b.Name, rows, b.Out}}, nil
 }
@@ -64,8 +64,8 @@ func (l *linear) tapeFloats(first bool) (column, once int64) {
 type linearTape struct {
 	*linear
 	y, dx, ones []float32
-	// xt holds the input transposed: sums over a short batch spend more on adding
-	// up lanes than on multiplying, unless there is only a handful to compute.
+	// xt is the transposed input. For a short batch, dot products spend more time on adding
+	// lanes than on multiplying, unless there are only a few of them.
 	xt []float32
 }
 

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// Loss scores what a network computed against what was observed: a mean over
-// examples and outputs.
+// Loss compares the outputs of a network with the targets. It is a mean over examples and
+// outputs.
 type Loss interface {
-	// Outputs returns how many outputs a network needs for the given number of
+	// Outputs returns the number of outputs that a network needs for the given number of
 	// targets per example.
 	Outputs(targets int) int
 	// point returns the loss of output number o and its derivative.
@@ -27,7 +27,7 @@ func (MSE) point(_ int, out, target float32) (float64, float32) {
 	return float64(e) * float64(e), 2 * e
 }
 
-// MAE is the mean absolute error; its slope where there is no error is 0.
+// MAE is the mean absolute error. Its derivative at zero error is 0.
 type MAE struct{}
 
 // Outputs returns targets.
@@ -45,7 +45,7 @@ func (MAE) point(_ int, out, target float32) (float64, float32) {
 }
 
 // Pinball is the quantile loss, max(q·e, (q-1)·e) with e = target - output, for
-// one output per target and quantile: the quantiles of the first target first.
+// one output per target and quantile, ordered by target, then by quantile.
 type Pinball struct {
 	quantiles []float64
 }
@@ -65,7 +65,7 @@ func NewPinball(quantiles ...float64) (*Pinball, error) {
 	return &Pinball{slices.Clone(quantiles)}, nil
 }
 
-// Quantile returns the quantile that output number o stands for.
+// Quantile returns the quantile of output o.
 func (p *Pinball) Quantile(o int) float64 { return p.quantiles[o%len(p.quantiles)] }
 
 // Outputs returns one output per target and quantile.
@@ -83,9 +83,9 @@ func (p *Pinball) point(o int, out, target float32) (float64, float32) {
 	}
 }
 
-// evaluate computes the mean loss of a batch and writes its gradient into dout.
+// evaluate returns the mean loss of a batch and writes its gradient to dout.
 // Outputs have one row each, n columns apart; targets are row-major by example.
-// Padding gets no gradient.
+// The gradient of padding is zero.
 func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 	targets := len(y) / batch
 	perTarget := outputs / targets
@@ -103,8 +103,8 @@ func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 	return sum / float64(outputs*batch)
 }
 
-// MeanLoss returns the mean loss of what a network has computed, out, against the
-// targets y, both row-major by example.
+// MeanLoss returns the mean loss of the outputs out of a network for the targets y, both
+// row-major by example.
 func MeanLoss(l Loss, out, y []float32) float64 {
 	perTarget := l.Outputs(1)
 	var sum float64

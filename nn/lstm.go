@@ -15,7 +15,7 @@ type lstm struct {
 	depth     int // 0 for the bottom layer of the stack
 	steps     int
 	in, width int
-	last      bool // pass on the last step alone
+	last      bool // output only the last step
 }
 
 func (b LSTM) build(lookback, rows int) ([]stage, error) {
@@ -64,7 +64,7 @@ func (l *lstm) flops(first bool) (forward, backward int) {
 	return input + recurrent, 2 * (input + recurrent)
 }
 
-// split cuts a vector of the layer's weights or gradients into its tensors.
+// split divides a vector of the layer's weights or gradients into its tensors.
 func (l *lstm) split(w []float32) (ih, hh, bih, bhh []float32) {
 	gates := 4 * l.width
 	ih, w = w[:gates*l.in], w[gates*l.in:]
@@ -108,13 +108,13 @@ func (l *lstm) tapeFloats(first bool) (column, once int64) {
 	return column, 4 * width * (1 + in + width)
 }
 
-// lstmTape holds, step after step, what the gates computed.
+// lstmTape contains the results of the gates, step after step.
 type lstmTape struct {
 	*lstm
 	z        []float32 // steps × 4H × n: activations, then their gradients
 	c, tc, h []float32 // steps × H × n: cell state, its tanh, hidden state
 	dx       []float32 // steps × in × n
-	dh       []float32 // steps × H × n, where only the last step's comes from above
+	dh       []float32 // steps × H × n; used if only the last step has a gradient from above
 	zero, dc []float32 // H × n
 	bias     []float32 // bias_ih + bias_hh
 	ones     []float32
@@ -149,9 +149,9 @@ func (t *lstmTape) forwardBatch(k *kernel.Set, ih, hh, in []float32, n int) {
 	}
 }
 
-// forwardOne is forwardBatch for a single example. Its columns are vectors, and a
-// vector times the transposed weights needs no sums across lanes: transposing
-// them once pays off over the steps.
+// forwardOne is forwardBatch for a single example, whose columns are vectors. Multiplying a
+// vector by the transposed weights needs no sums across lanes, which saves more time over
+// the steps than transposing the weights once costs.
 func (t *lstmTape) forwardOne(k *kernel.Set, ih, hh, in []float32) {
 	gates, width := 4*t.width, t.width
 	k.Transpose(gates, t.in, ih, t.in, t.iht, gates)

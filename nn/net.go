@@ -1,17 +1,15 @@
 // Package nn trains the small recurrent networks that forecast load.
 //
-// A [Net] is an architecture: it owns no weights and is safe for concurrent use.
-// Weights are one flat []float32 that the caller owns, in the order and with the
-// names that PyTorch gives the same modules. A [Workspace] holds everything that
-// one pass needs besides the weights, so one worker with one workspace trains
-// thousands of clients in turn, and no step allocates.
+// A [Net] is an architecture: it has no weights and is safe for concurrent use. Weights are
+// one flat []float32 that the caller owns, in the order and with the names of the same
+// modules in PyTorch. A [Workspace] contains all other memory of a pass, so one worker with
+// one workspace can train thousands of clients one after the other without allocating.
 //
-// Inside a workspace a batch is innermost: a row holds one feature of every
-// example. All elementwise work is then contiguous whatever the layer widths
-// are, the hidden states of all steps laid out one after the other are already
-// their concatenation, and PyTorch's weight layout is the one that the matrix
-// kernels want. Rows are padded to a multiple of [kernel.Lanes] with examples of
-// zeros, whose gradient is zero.
+// Inside a workspace the batch is innermost: a row contains one feature of every example.
+// Elementwise loops are therefore contiguous for any layer width, the hidden states of all
+// steps are already concatenated, and the matrix kernels can use PyTorch's weight layout.
+// Rows are padded to a multiple of [kernel.Lanes] with examples of zeros, whose gradient is
+// zero.
 package nn
 
 import (
@@ -36,7 +34,7 @@ func (t Tensor) Len() int {
 	return n
 }
 
-// Kind says what a layer is.
+// Kind is the type of a layer.
 type Kind string
 
 // The kinds of layers that have weights.
@@ -46,15 +44,14 @@ const (
 	KindPReLU  Kind = "prelu"
 )
 
-// Layer is a run of tensors that belong together: the unit in which weights are
-// shared or kept personal.
+// Layer is a group of consecutive tensors: the unit in which weights are shared or personal.
 type Layer struct {
 	Name    string
 	Kind    Kind
 	Tensors []Tensor
 }
 
-// Offset returns where the layer begins in the flat weight vector.
+// Offset returns the position of the layer's first weight in the flat weight vector.
 func (l Layer) Offset() int { return l.Tensors[0].Offset }
 
 // Len returns the number of weights.
@@ -72,10 +69,10 @@ type Block interface {
 	build(lookback, rows int) ([]stage, error)
 }
 
-// LSTM is a stack of LSTM layers over the steps of a window, as PyTorch's
-// nn.LSTM: gates in the order i, f, g, o, two bias vectors, states that start at
-// zero. It passes on the hidden states of the top layer at all steps,
-// concatenated in time, or at the last step alone. It must come first.
+// LSTM is a stack of LSTM layers over the steps of a window, like PyTorch's nn.LSTM: gates in
+// the order i, f, g, o, two bias vectors, and initial states of zero. Its output is the
+// hidden states of the top layer at all steps, concatenated, or at the last step only. It
+// must be the first block.
 type LSTM struct {
 	Name   string
 	Hidden int
@@ -83,20 +80,19 @@ type LSTM struct {
 	Last   bool
 }
 
-// Linear is an affine map, as PyTorch's nn.Linear.
+// Linear is an affine map, like PyTorch's nn.Linear.
 type Linear struct {
 	Name string
 	Out  int
 }
 
-// PReLU is max(x, 0) + a·min(x, 0) with one learned slope a per row, as PyTorch's
-// nn.PReLU.
+// PReLU is max(x, 0) + a·min(x, 0) with one learned slope a per row, like PyTorch's nn.PReLU.
 type PReLU struct {
 	Name string
 }
 
-// Net is the architecture of a network: from windows of lookback steps by inputs
-// features to outputs.
+// Net is the architecture of a network that maps windows of lookback steps by inputs features
+// to outputs.
 type Net struct {
 	lookback, inputs, outputs int
 	layers                    []Layer
@@ -105,17 +101,17 @@ type Net struct {
 	weights                   int
 }
 
-// A network is at most this wide and large: far beyond what load needs, and small
-// enough that no size overflows on a 32-bit machine.
+// Limits of a network's size: far more than load forecasting needs, and small enough that no
+// size overflows on a 32-bit machine.
 const (
 	maxWidth   = 1 << 14
 	maxWeights = 1 << 26
 )
 
-// Build composes a network out of blocks.
+// Build composes a network from blocks.
 func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
 	if lookback < 1 || inputs < 1 || lookback > maxWidth || inputs > maxWidth || lookback*inputs > maxWidth {
-		return nil, fmt.Errorf("a window of %d steps by %d inputs; both are at least 1, and at most %d together", lookback, inputs, maxWidth)
+		return nil, fmt.Errorf("a window of %d steps by %d inputs is not possible; both must be at least 1, and their product at most %d", lookback, inputs, maxWidth)
 	}
 	if len(blocks) == 0 {
 		return nil, errors.New("a network needs at least one block")
@@ -169,9 +165,8 @@ func (n *Net) Weights() int { return n.weights }
 // change them.
 func (n *Net) Layers() []Layer { return n.layers }
 
-// Init fills w as PyTorch initialises the same modules: uniformly within
-// ±1/√fan, slopes of PReLU at 0.25. Equal generators give equal weights on every
-// platform.
+// Init initialises w as PyTorch initialises the same modules: uniformly within ±1/√fan, and
+// PReLU slopes with 0.25. Equal generators give equal weights on every platform.
 func (n *Net) Init(w []float32, rng *rand.Rand) {
 	n.check(w)
 	for i, s := range n.stages {
@@ -179,8 +174,8 @@ func (n *Net) Init(w []float32, rng *rand.Rand) {
 	}
 }
 
-// Flops returns the multiplications and additions of the matrix products for one
-// batch: of a forward pass, and of a training step without the optimizer.
+// Flops returns the number of multiplications and additions in the matrix products for one
+// batch: in a forward pass, and in a training step without the optimizer.
 func (n *Net) Flops(batch int) (forward, training int64) {
 	for i, s := range n.stages {
 		f, b := s.flops(i == 0)
@@ -207,8 +202,8 @@ func (n *Net) check(w []float32) {
 // uniform fills w within ±bound.
 func uniform(w []float32, bound float64, rng *rand.Rand) {
 	for i := range w {
-		// 53 random bits, by our own division: the conversion in math/rand is
-		// not part of its promise.
+		// Convert 53 random bits here, because math/rand does not guarantee that its own
+		// conversion stays the same.
 		u := float64(rng.Uint64()>>11) / (1 << 53)
 		w[i] = float32(bound * (2*u - 1))
 	}

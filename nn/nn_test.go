@@ -12,8 +12,8 @@ import (
 	"loadstar/nn/nntest"
 )
 
-// nets are odd on purpose: widths around the lanes of vectors, a stack of three,
-// single steps, networks without LSTM.
+// nets cover unusual shapes: widths close to the vector width, a stack of three layers, single
+// steps, networks without LSTM.
 var nets = map[string]func() (*nn.Net, error){
 	"stack": func() (*nn.Net, error) {
 		return nn.Build(5, 3, nn.LSTM{Name: "lstm", Hidden: 7, Layers: 3}, nn.Linear{Name: "fc.0", Out: 17}, nn.PReLU{Name: "fc.1"}, nn.Linear{Name: "fc.2", Out: 2})
@@ -72,7 +72,7 @@ func TestPredictAgainstReference(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		for _, batch := range []int{1, 2, 15, 16, 17, 40} {
 			w, x, _ := setup(net, batch)
-			// A workspace smaller than the batch goes through it in pieces.
+			// A workspace that is smaller than the batch processes it in pieces.
 			ws := net.NewWorkspace(k, 17)
 			out := make([]float32, batch*net.Outputs())
 			ws.Predict(out, w, x)
@@ -98,8 +98,8 @@ func TestGradientAgainstDifferences(t *testing.T) {
 	})
 }
 
-// TestWorkspaceKeepsNothing trains two clients in turn on one workspace, after one
-// whose inputs are not numbers, and expects the bits that each gets on its own.
+// TestWorkspaceKeepsNothing trains two clients on one workspace, after a client whose inputs
+// are NaN. Each must get the same bits as with a workspace of its own.
 func TestWorkspaceKeepsNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		w1, x1, y1 := setup(net, 32)
@@ -165,8 +165,8 @@ func TestNoAllocations(t *testing.T) {
 	})
 }
 
-// TestPredictInAnyCompany: a window's outputs do not depend on the others, nor on the
-// size of the workspace.
+// TestPredictInAnyCompany checks that a window's outputs do not depend on the other windows or
+// the size of the workspace.
 func TestPredictInAnyCompany(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		w, x, _ := setup(net, 33)
@@ -181,8 +181,8 @@ func TestPredictInAnyCompany(t *testing.T) {
 	})
 }
 
-// TestConcurrentUse shares a network between goroutines, each with its own workspace;
-// the race detector watches.
+// TestConcurrentUse shares a network between goroutines with their own workspaces, for the
+// race detector.
 func TestConcurrentUse(t *testing.T) {
 	net := build(t, "stack")
 	w, x, y := setup(net, 16)
@@ -203,8 +203,8 @@ func TestConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// TestNaNShows puts one NaN into the inputs and expects it in the loss and in
-// every tensor of the gradient that it reaches.
+// TestNaNShows checks that one NaN in the inputs appears in the loss and in every tensor of
+// the gradient that depends on it.
 func TestNaNShows(t *testing.T) {
 	for _, k := range kernel.Available() {
 		net := build(t, "stack")
@@ -224,7 +224,7 @@ func TestNaNShows(t *testing.T) {
 }
 
 func TestLosses(t *testing.T) {
-	// One output or three, against the targets 1 and -1; worked out by hand.
+	// One output or three, with targets 1 and -1; computed by hand.
 	net, err := nn.Build(1, 1, nn.Linear{Name: "fc", Out: 1})
 	if err != nil {
 		t.Fatal(err)

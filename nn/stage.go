@@ -6,15 +6,14 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// stage is one layer at work. Matrices have one row per feature and n columns,
-// the padded batch. A stage itself is immutable; what a pass leaves behind for
-// the way back is in its tape.
+// stage computes one layer. Matrices have one row per feature and n columns, the padded
+// batch. A stage is immutable; its tape contains the data that the backward pass needs.
 type stage interface {
 	layer() Layer
 	rows() int // of the output
 	init(w []float32, rng *rand.Rand)
-	// flops returns the matrix work per example, forward and backward; a first
-	// stage has no gradient to pass on.
+	// flops returns the matrix operations per example, forward and backward. The first stage
+	// computes no gradient of its input.
 	flops(first bool) (forward, backward int)
 	// newTape returns the stage's part of a workspace for maxBatch columns.
 	newTape(maxBatch int, first bool) tape
@@ -24,7 +23,7 @@ type stage interface {
 
 // tape is a stage's part of a workspace.
 type tape interface {
-	// forward returns the output for input in; it belongs to the tape.
+	// forward returns the output for input in. The tape owns the output.
 	forward(k *kernel.Set, w, in []float32, n int) []float32
 	// backward follows the forward pass of the same w, in and n: it writes the
 	// gradient of w into g and returns the gradient of in, or nil for a first
@@ -32,7 +31,7 @@ type tape interface {
 	backward(k *kernel.Set, w, g, in, dout []float32, n int) []float32
 }
 
-// ones is a row to multiply with.
+// ones is a row of ones.
 func ones(n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
@@ -41,8 +40,8 @@ func ones(n int) []float32 {
 	return x
 }
 
-// rowSums writes the sums of the rows of x, over segs matrices that follow each
-// other, by multiplying with a row of ones.
+// rowSums writes the sums of the rows of x over segs consecutive matrices, by multiplying
+// with a row of ones.
 func rowSums(k *kernel.Set, dst, x, ones []float32, rows, n, segs int) {
 	k.MatMulT(rows, 1, n, segs, x, n, rows*n, ones, n, 0, dst, 1, false)
 }

@@ -6,9 +6,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Workspace is the memory of one worker for one network. It is used by one
-// goroutine at a time, and by any number of clients in turn: nothing in it
-// outlives a call but its capacity.
+// Workspace is the memory of one worker for one network. One goroutine may use it at a time,
+// for any number of clients: no data is carried from one call to the next.
 type Workspace struct {
 	net   *Net
 	k     *kernel.Set
@@ -17,7 +16,7 @@ type Workspace struct {
 	tapes []tape
 	ins   [][]float32 // of each stage, from the last forward pass
 	x     []float32   // lookback·inputs rows of the padded batch
-	// columns is how many of them are a batch.
+	// columns is the number of columns that are the batch; the rest is padding.
 	columns int
 	dout    []float32
 }
@@ -51,9 +50,9 @@ func padded(batch int) int {
 	return (batch + kernel.Lanes - 1) / kernel.Lanes * kernel.Lanes
 }
 
-// Predict computes the outputs for any number of windows x, each of lookback ×
-// inputs floats, into out, row-major by window. A window's outputs are the same bits
-// in any company; alone it goes a faster way, and may differ in the last ones.
+// Predict computes the outputs for any number of windows x, each of lookback × inputs floats,
+// and writes them to out, row-major by window. A window's outputs do not depend on the other
+// windows. A single window uses a faster code path, whose results may differ in the last bits.
 func (ws *Workspace) Predict(out, w, x []float32) {
 	ws.net.check(w)
 	window, outputs := ws.net.lookback*ws.net.inputs, ws.net.outputs
@@ -65,7 +64,7 @@ func (ws *Workspace) Predict(out, w, x []float32) {
 		batch := min(ws.batch, len(x)/window)
 		n := 1
 		if alone {
-			copy(ws.x, x) // a plain vector: the kernels multiply it without padding
+			copy(ws.x, x) // a plain vector, which the kernels multiply without padding
 		} else {
 			ws.transpose(x[:batch*window])
 			n = padded(batch)
@@ -80,19 +79,17 @@ func (ws *Workspace) Predict(out, w, x []float32) {
 	}
 }
 
-// Gradient computes the mean loss of one batch of windows x against the targets
-// y, both row-major by example, and overwrites g with its gradient. The batch is
-// as large as x says.
+// Gradient returns the mean loss of one batch of windows x with targets y, both row-major by
+// example, and overwrites g with its gradient. The length of x determines the batch size.
 func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
 	ws.transpose(x)
 	return ws.ColumnsGradient(g, w, y, loss)
 }
 
-// Columns returns where the windows of a batch may be written one beside the other:
-// a row for each step and input, in the order in which they stand in a window, stride
-// floats from one row to the next; example number e is column e. Who gathers a batch
-// anyway saves the transposition. The batch is that of the next ColumnsGradient or
-// ColumnsLoss.
+// Columns returns the buffer for the next ColumnsGradient or ColumnsLoss. The caller writes
+// example e of the batch to column e: a row for each step and input, in the order of a window,
+// with rows stride floats apart. Writing columns directly avoids the transposition in
+// Gradient.
 func (ws *Workspace) Columns(batch int) (x []float32, stride int) {
 	if batch < 1 || batch > ws.batch {
 		panic(fmt.Sprintf("nn: %d windows for at most %d", batch, ws.batch))
@@ -108,7 +105,7 @@ func (ws *Workspace) Columns(batch int) (x []float32, stride int) {
 	return x, n
 }
 
-// ColumnsGradient is Gradient of the batch in Columns.
+// ColumnsGradient is Gradient for the batch in Columns.
 func (ws *Workspace) ColumnsGradient(g, w, y []float32, loss Loss) float64 {
 	ws.net.check(g)
 	mean := ws.ColumnsLoss(w, y, loss)
@@ -120,8 +117,7 @@ func (ws *Workspace) ColumnsGradient(g, w, y []float32, loss Loss) float64 {
 	return mean
 }
 
-// ColumnsLoss computes what ColumnsGradient returns, to the same bits, without the
-// gradient.
+// ColumnsLoss returns the same bits as ColumnsGradient, without computing the gradient.
 func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	ws.net.check(w)
 	batch, outputs := ws.columns, ws.net.outputs
@@ -133,7 +129,7 @@ func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n)
 }
 
-// transpose puts row-major windows into the columns.
+// transpose copies row-major windows to the columns.
 func (ws *Workspace) transpose(x []float32) {
 	window := ws.net.lookback * ws.net.inputs
 	batch := len(x) / window
@@ -144,8 +140,8 @@ func (ws *Workspace) transpose(x []float32) {
 	ws.k.Transpose(batch, window, x, window, at, n)
 }
 
-// forward runs the columns, n with their padding, through all stages and returns
-// outputs rows.
+// forward runs the n columns, padding included, through all stages and returns the rows of
+// outputs.
 func (ws *Workspace) forward(w []float32, n int) []float32 {
 	at := ws.x[:ws.net.lookback*ws.net.inputs*n]
 	for i, t := range ws.tapes {

@@ -1,5 +1,5 @@
-// Package atomicfile writes files that appear whole or not at all, also if the
-// machine stops in between.
+// Package atomicfile writes files atomically: a file is complete or absent, even if the
+// machine crashes.
 package atomicfile
 
 import (
@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// File is a file that has not got its name yet.
+// File is a temporary file that gets its final name when it is finished.
 type File struct {
 	*os.File
 	path string
@@ -17,7 +17,7 @@ type File struct {
 	done bool
 }
 
-// Create begins a file. Only Finish makes it one of that name.
+// Create creates a temporary file. Finish renames it to path.
 func Create(path string) (*File, error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -29,8 +29,8 @@ func Create(path string) (*File, error) {
 // Path returns the name that the file will have.
 func (f *File) Path() string { return f.path }
 
-// Finish gives the file its name when everything is on disk, unless writing it
-// failed: then it gives the file up and returns that error.
+// Finish syncs the file and renames it. If err is not nil, writing failed: then Finish deletes
+// the file and returns err.
 func (f *File) Finish(err error) error {
 	if f.done {
 		return errors.New("closed twice")
@@ -50,7 +50,7 @@ func (f *File) Finish(err error) error {
 		os.Remove(f.Name())
 		return err
 	}
-	// The new name must be on disk too, before anybody relies on it.
+	// Sync the folder too, so that the new name survives a crash.
 	dir, err := os.Open(filepath.Dir(f.path))
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (f *File) Finish(err error) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Discard gives the file up, if it is not finished.
+// Discard deletes the file if it is not finished.
 func (f *File) Discard() {
 	if !f.done {
 		f.done = true
@@ -67,7 +67,7 @@ func (f *File) Discard() {
 	}
 }
 
-// Write replaces the file at path by what write writes.
+// Write replaces the file at path with the output of write.
 func Write(path string, write func(*os.File) error) error {
 	f, err := Create(path)
 	if err != nil {
@@ -76,10 +76,10 @@ func Write(path string, write func(*os.File) error) error {
 	return f.Finish(write(f.File))
 }
 
-// WritePrivate is Write for a file that its owner alone can read, also while it is being
+// WritePrivate is Write for a file that only its owner can read, even while it is being
 // written.
 func WritePrivate(path string, write func(*os.File) error) error {
-	f, err := Create(path) // of mode 0600 until it is finished
+	f, err := Create(path) // the mode is 0600 until it is finished
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,5 @@
-// Package config reads YAML strictly. What a file says is either understood or
-// refused: unknown and repeated keys, wrong types, a second document. All problems
-// are reported at once, each with its line.
+// Package config reads YAML strictly: unknown and repeated keys, wrong types and a second
+// document are errors. It reports all problems at once, each with its line.
 package config
 
 import (
@@ -19,9 +18,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Problem is one thing that is wrong with a file.
+// Problem is one mistake in a file.
 type Problem struct {
-	Line int // 0 if it is not in the file
+	Line int // 0 if the problem has no line in the file
 	Text string
 }
 
@@ -32,16 +31,16 @@ func (p Problem) String() string {
 	return fmt.Sprintf("line %d: %s", p.Line, p.Text)
 }
 
-// Problems is everything that is wrong with a file: an error of a line each.
+// Problems is all mistakes in a file. As an error, it has one line for each.
 type Problems []Problem
 
-// Add notes a problem.
+// Add adds a problem.
 func (p *Problems) Add(line int, format string, a ...any) {
 	*p = append(*p, Problem{line, fmt.Sprintf(format, a...)})
 }
 
-// Err returns the problems in the order of their lines, those without one last, or
-// nil if there are none.
+// Err returns the problems sorted by line, those without a line last, or nil if there are
+// none.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -65,10 +64,10 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Decode reads one YAML document into a pointer to a struct, by its yaml tags. Keys
-// that the document does not have leave what is there, so defaults are put there
-// first; a list replaces the list that is there. An empty document sets nothing. The
-// error is [Problems]; whatever had no problem is set all the same.
+// Decode reads one YAML document into a pointer to a struct, by its yaml tags. Fields whose
+// keys are not in the document keep their values, so callers set defaults first. A list
+// replaces the existing list. An empty document sets nothing. The error is [Problems]; fields
+// without a problem are set even if there is an error.
 //
 // Fields are strings, numbers, bools, structs, slices, maps with string keys,
 // pointers to these, and types that implement yaml.Unmarshaler.
@@ -81,8 +80,8 @@ func Decode(data []byte, into any) error {
 	return problems.Err()
 }
 
-// Keys returns the dotted keys that a document sets, with their lines: those of
-// single values and lists, and of mappings without a key.
+// Keys returns the dotted keys that a document sets, with their lines: the keys of single
+// values and lists, and of empty mappings.
 func Keys(data []byte) (map[string]int, error) {
 	root, problems := parse(data)
 	keys := map[string]int{}
@@ -105,7 +104,7 @@ func collect(n *yaml.Node, path string, line int, keys map[string]int) {
 	}
 }
 
-// parse returns the root of a document, nil if it is empty or no YAML.
+// parse returns the root of a document, or nil if it is empty or not YAML.
 func parse(data []byte) (root *yaml.Node, problems Problems) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
@@ -140,7 +139,7 @@ func (d decoder) refuse(n *yaml.Node, format string, a ...any) {
 	d.problems.Add(n.Line, format, a...)
 }
 
-// decode sets v, which path names, to what the node says.
+// decode sets v to the value of the node. Path is the dotted key of v.
 func (d decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind == yaml.AliasNode {
 		d.refuse(n, "%s is an alias; write it out", name(path))
@@ -199,8 +198,7 @@ func (d decoder) decodeMap(n *yaml.Node, v reflect.Value, path string) {
 	})
 }
 
-// eachKey calls f with the keys of a mapping, each once. A key with nothing behind
-// it is an empty mapping.
+// eachKey calls f for every key of a mapping, once each. A null value is an empty mapping.
 func (d decoder) eachKey(n *yaml.Node, path string, f func(key, value *yaml.Node)) {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return
@@ -288,7 +286,7 @@ func fieldsOf(t reflect.Type) (fields map[string]int, names []string) {
 	return fields, names
 }
 
-// what names the kind of a node in a message.
+// what describes the kind of a node for an error message.
 func what(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -313,7 +311,8 @@ func dotted(path, key string) string {
 	return path + "." + key
 }
 
-// Suggest says which of the known names may have been meant, or lists them.
+// Suggest returns a hint for an unknown name: the most similar known name, or the list of
+// known names.
 func Suggest(got string, known []string) string {
 	best, distance := "", math.MaxInt
 	for _, k := range known {
@@ -327,7 +326,7 @@ func Suggest(got string, known []string) string {
 	return "there are " + strings.Join(known, ", ")
 }
 
-// editDistance counts the letters to insert, delete, replace or swap with their
+// editDistance returns the number of letters to insert, delete, replace, or swap with a
 // neighbour.
 func editDistance(a, b string) int {
 	const far = 100

@@ -1,5 +1,4 @@
-// Package datatest finds the real load data for tests: it is not part of the
-// repository.
+// Package datatest finds the real load data for tests. The data is not part of the repository.
 package datatest
 
 import (
@@ -8,8 +7,8 @@ import (
 	"testing"
 )
 
-// Root returns the folder of shared data: what LOADSTAR_DATA names, or shared/data
-// beside the repository. Without it the test is skipped; in CI it fails.
+// Root returns the folder of shared data: LOADSTAR_DATA, or shared/data next to the
+// repository. If it does not exist, the test is skipped, or fails in CI.
 func Root(t testing.TB) string {
 	t.Helper()
 	root := os.Getenv("LOADSTAR_DATA")

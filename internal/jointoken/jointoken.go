@@ -1,12 +1,11 @@
-// Package jointoken is the text that lets an agent join, as both the server and the
-// agent know it:
+// Package jointoken defines join tokens, with which agents join a server:
 //
 //	ls1-<secret>-<pin>-<checksum>
 //
-// The secret is random, and the server stores its hash alone. The pin is of the
-// server's root certificate: an agent that has nothing but the token can tell the
-// server that made it from any other before it sends the secret. The checksum tells
-// a token that was cut off or mistyped from one that the server does not accept.
+// The secret is random, and the server stores only its hash. The pin identifies the server's
+// root certificate, so that an agent can verify the server before it sends the secret. The
+// checksum distinguishes a truncated or mistyped token from one that the server does not
+// accept.
 package jointoken
 
 import (
@@ -21,7 +20,7 @@ import (
 	"strings"
 )
 
-// Whole groups of base32, so that every part has one spelling.
+// Sizes are whole groups of base32, so that every part has exactly one encoding.
 const (
 	secretBytes, secretChars = 20, 32
 	pinBytes, pinChars       = 20, 32
@@ -29,21 +28,21 @@ const (
 
 	prefix    = "ls1-"
 	textChars = len(prefix) + secretChars + 1 + pinChars + 1 + sumChars
-	maxChars  = 1024 // of what may be a token with line breaks in it
+	maxChars  = 1024 // for a token with line breaks in it
 )
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// Token lets agents join a server. Printing or logging one does not show its secret:
-// only Text and Secret do.
+// Token lets agents join a server. Printing or logging a token does not reveal its secret:
+// only Text and Secret return it.
 type Token struct {
-	// A function, because fmt goes past the methods of a token that is an unexported
-	// field of something else, and with the wrong verb past pointers too.
+	// A function, because fmt ignores the methods of a token in an unexported field of another
+	// type, and with some verbs it follows pointers too.
 	secret func() [secretBytes]byte
 	pin    string
 }
 
-// New returns a token with a new secret for the server whose root has this pin.
+// New returns a token with a new secret, for the server whose root certificate has this pin.
 func New(pin string) (Token, error) {
 	if b, err := letters.DecodeString(pin); err != nil || len(b) != pinBytes {
 		return Token{}, fmt.Errorf("%q is not the pin of a root certificate", pin)
@@ -65,8 +64,8 @@ func PinOf(root []byte) string {
 	return letters.EncodeToString(h[:pinBytes])
 }
 
-// Parse reads a token's text. White space around and within it, and capitals, do
-// not matter. Errors do not repeat the text.
+// Parse parses a token's text. It ignores white space and case. Errors do not contain the
+// text.
 func Parse(text string) (Token, error) {
 	if len(text) > maxChars {
 		return Token{}, fmt.Errorf("this is no join token: it has %d characters, and a token has %d", len(text), textChars)
@@ -118,13 +117,13 @@ func checksum(head string) string {
 	return letters.EncodeToString(h[:sumBytes])
 }
 
-// Text returns what Parse reads, secret included.
+// Text returns the token's text for Parse, including the secret.
 func (t Token) Text() string {
 	head := prefix + letters.EncodeToString(t.Secret()) + "-" + t.pin + "-"
 	return head + checksum(head)
 }
 
-// Secret returns what the agent shows to the server.
+// Secret returns the secret, which the agent sends to the server.
 func (t Token) Secret() []byte {
 	if t.secret == nil {
 		return nil
@@ -136,19 +135,19 @@ func (t Token) Secret() []byte {
 // Pin returns the pin of the server's root certificate.
 func (t Token) Pin() string { return t.pin }
 
-// Hash returns what the server stores.
+// Hash returns the hash of the secret, which the server stores.
 func (t Token) Hash() []byte { return Hash(t.Secret()) }
 
-// Hash returns what the server finds a secret by.
+// Hash returns the hash by which the server looks up a secret.
 func Hash(secret []byte) []byte {
 	h := sha256.Sum256(secret)
 	return h[:]
 }
 
-// String names the token without its secret, by the beginning of its hash.
+// String identifies the token by the beginning of its hash, without the secret.
 func (t Token) String() string { return "join token " + hex.EncodeToString(t.Hash()[:4]) }
 
-// Format prints String, whatever the verb.
+// Format prints String for every verb.
 func (t Token) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) } // fmt ignores write errors as well
 
 // LogValue logs String.

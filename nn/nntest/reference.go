@@ -1,5 +1,5 @@
-// Package nntest holds a second, plain implementation of the networks of package
-// nn, in float64 and without regard to speed, for tests to compare with.
+// Package nntest is a simple float64 implementation of the networks of package nn, for
+// comparison in tests.
 package nntest
 
 import (
@@ -23,7 +23,7 @@ func Outputs(net *nn.Net, w, x []float64) []float64 {
 			hidden := l.Tensors[1].Shape[1]
 			at = lstm(weights, at, net.Lookback(), l.Tensors[0].Shape[1], hidden)
 			if i+1 < len(layers) && layers[i+1].Kind == nn.KindLinear && layers[i+1].Tensors[0].Shape[1] == hidden {
-				at = at[len(at)-hidden:] // the last step alone
+				at = at[len(at)-hidden:] // only the last step
 			}
 		case nn.KindLinear:
 			at = affine(weights, weights[l.Tensors[0].Len():], at)
@@ -100,8 +100,7 @@ func Loss(net *nn.Net, w, x, y []float64, loss nn.Loss) float64 {
 	return sum / float64(batch*net.Outputs())
 }
 
-// Slope returns the derivative of the loss in weight number i, by central
-// differences.
+// Slope returns the derivative of the loss with respect to weight i, by central differences.
 func Slope(net *nn.Net, w, x, y []float64, loss nn.Loss, i int) float64 {
 	const step = 1e-6
 	at := w[i]
@@ -112,8 +111,8 @@ func Slope(net *nn.Net, w, x, y []float64, loss nn.Loss, i int) float64 {
 	return (above - Loss(net, w, x, y, loss)) / (2 * step)
 }
 
-// CheckGradient compares the loss and the gradient that a kernel set computes for
-// one batch with the reference: the slopes of a few weights of every tensor.
+// CheckGradient compares the loss and the gradient that a kernel set computes for one batch
+// with the reference, for a few weights of every tensor.
 func CheckGradient(t testing.TB, net *nn.Net, k *kernel.Set, w, x, y []float32, loss nn.Loss) {
 	t.Helper()
 	batch := len(x) / (net.Lookback() * net.Inputs())
@@ -129,8 +128,8 @@ func CheckGradient(t testing.TB, net *nn.Net, k *kernel.Set, w, x, y []float32, 
 	rng := rand.New(rand.NewPCG(2, 2))
 	for _, l := range net.Layers() {
 		for _, tensor := range l.Tensors {
-			// The weight that claims the steepest slope, and a few others. What
-			// counts is the error relative to the tensor's own size.
+			// Check the weight with the largest gradient and a few others. The error is
+			// relative to the size of the tensor's gradient.
 			at := []int{tensor.Offset}
 			for i := range tensor.Len() {
 				if math.Abs(float64(g[tensor.Offset+i])) > math.Abs(float64(g[at[0]])) {
@@ -154,7 +153,7 @@ func CheckGradient(t testing.TB, net *nn.Net, k *kernel.Set, w, x, y []float32, 
 	}
 }
 
-// Float64s converts.
+// Float64s converts x to float64.
 func Float64s(x []float32) []float64 {
 	y := make([]float64, len(x))
 	for i, v := range x {

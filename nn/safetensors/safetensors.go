@@ -1,11 +1,10 @@
-// Package safetensors reads and writes named float32 tensors in the .safetensors
-// format, which PyTorch, NumPy and JAX open: eight bytes that give the length of
-// a JSON header, the header, and the numbers, little-endian, one tensor after the
-// other.
+// Package safetensors reads and writes named float32 tensors in the .safetensors format, which
+// PyTorch, NumPy and JAX support: eight bytes with the length of a JSON header, the header,
+// and the numbers of all tensors, little-endian.
 //
-// Reading is strict: a header with fields missing, unknown or twice, tensors that
-// overlap or leave holes, and numbers other than float32 are refused. No input makes
-// it allocate more than it was allowed.
+// Reading is strict: it returns an error for missing, unknown or repeated fields in the
+// header, for tensors that overlap or leave gaps, and for types other than float32. It never
+// allocates more than the limit allows.
 package safetensors
 
 import (
@@ -28,12 +27,12 @@ type Tensor struct {
 	Data  []float32
 }
 
-// maxHeader bounds the JSON header. A tensor takes about 100 bytes of it.
+// maxHeader limits the JSON header. A tensor takes about 100 bytes of it.
 const maxHeader = 4 << 20
 
 const metadataKey = "__metadata__"
 
-// entry is a tensor's line in the header.
+// entry is a tensor's entry in the header.
 type entry struct {
 	DType   string   `json:"dtype"`
 	Shape   []int    `json:"shape"`
@@ -92,7 +91,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 		header.WriteByte(' ') // aligns the numbers
 	}
 	if header.Len() > maxHeader {
-		return fmt.Errorf("safetensors: header of %d bytes", header.Len())
+		return fmt.Errorf("safetensors: the header has %d bytes, which is too long", header.Len())
 	}
 	out := binary.LittleEndian.AppendUint64(nil, uint64(header.Len()))
 	if _, err := w.Write(append(out, header.Bytes()...)); err != nil {
@@ -110,8 +109,8 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// Read reads a whole file of at most limit numbers. It returns the tensors in the
-// order of their numbers.
+// Read reads a file with at most limit numbers. It returns the tensors in the order of their
+// data, and the metadata.
 func Read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 	tensors, metadata, err := read(r, limit)
 	if err != nil {
@@ -209,7 +208,7 @@ type field struct {
 	value json.RawMessage
 }
 
-// object takes a JSON object apart, in order; a key that comes twice is an error.
+// object returns the members of a JSON object in order. A repeated key is an error.
 func object(text []byte) ([]field, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -241,7 +240,7 @@ func object(text []byte) ([]field, error) {
 	return fields, nil
 }
 
-// parseEntry reads a tensor's line: exactly its three fields.
+// parseEntry parses a tensor's entry, which must have exactly three fields.
 func parseEntry(name string, text []byte) (named, error) {
 	e := named{name: name}
 	fields, err := object(text)

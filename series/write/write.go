@@ -1,9 +1,9 @@
-// Package write writes load data in the long format that package read opens and
-// that pandas, Polars and DuckDB open too: load and weather as Parquet, one row for
-// a meter and an interval, with UTC times of its start; meters as CSV.
+// Package write writes load data in the long format that package read, pandas, Polars and
+// DuckDB read: load and weather as Parquet, with one row per meter and interval and the UTC
+// time of its start; meters as CSV.
 //
-// Rows are streamed: memory does not grow with the number of meters. A file appears
-// under its name when it is complete.
+// Rows are streamed, so memory does not grow with the number of meters. A file appears under
+// its name only when it is complete.
 package write
 
 import (
@@ -19,8 +19,8 @@ import (
 	"loadstar/series"
 )
 
-// groupRows is how many rows a row group has at least, but for the last: what is
-// held in memory, compressed, before it is written.
+// groupRows is the minimum number of rows in a row group, except the last one. A row group is
+// kept in memory, compressed, until it is written.
 const groupRows = 1 << 19
 
 // Load writes a load table with the columns meter_id, timestamp and load_kw.
@@ -37,7 +37,7 @@ type loadRow struct {
 	Load  *float32 `parquet:"load_kw,optional"`
 }
 
-// CreateLoad begins a load table. Only Close makes it a file of that name.
+// CreateLoad starts a load table. The file appears under its name when Close succeeds.
 func CreateLoad(path string) (*Load, error) {
 	file, err := atomicfile.Create(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func CreateLoad(path string) (*Load, error) {
 	}, nil
 }
 
-// Meter writes a meter's rows, with null for a missing value. It does not keep m.
+// Meter writes a meter's rows, with null for missing values. It does not retain m.
 func (l *Load) Meter(m series.Meter, interval time.Duration) error {
 	step := interval.Milliseconds()
 	for at := 0; at < len(m.Load); {
@@ -81,10 +81,10 @@ func (l *Load) Meter(m series.Meter, interval time.Duration) error {
 // Close completes the file.
 func (l *Load) Close() error { return l.file.Finish(l.w.Close()) }
 
-// Discard gives the file up, if it is not complete.
+// Discard deletes the file if it is not complete.
 func (l *Load) Discard() { l.file.Discard() }
 
-// Weather writes a weather table, with a column for each of the weather's.
+// Weather writes a weather table with all columns of w.
 func Weather(path string, w series.Weather, interval time.Duration) error {
 	file, err := atomicfile.Create(path)
 	if err != nil {
@@ -124,7 +124,7 @@ func Weather(path string, w series.Weather, interval time.Duration) error {
 	return file.Finish(out.Close())
 }
 
-// Meters writes a table of meters: their names, labels, and static values.
+// Meters writes a table of meters with their names, labels and static values.
 type Meters struct {
 	file   *atomicfile.File
 	w      *csv.Writer
@@ -132,7 +132,7 @@ type Meters struct {
 	names  int
 }
 
-// CreateMeters begins a table of meters. Only Close makes it a file of that name.
+// CreateMeters starts a table of meters. The file appears under its name when Close succeeds.
 func CreateMeters(path string, labels, statics []string) (*Meters, error) {
 	file, err := atomicfile.Create(path)
 	if err != nil {
@@ -142,10 +142,10 @@ func CreateMeters(path string, labels, statics []string) (*Meters, error) {
 	return t, t.row("meter_id", labels, statics)
 }
 
-// Meter writes a meter's row; a value that is missing stays empty.
+// Meter writes a meter's row, with an empty field for a missing value.
 func (t *Meters) Meter(m series.Meter, labels []string) error {
 	if len(labels) != t.labels || len(m.Static) != t.names {
-		return fmt.Errorf("%s: meter %s has %d labels and %d values, the header %d and %d",
+		return fmt.Errorf("%s: meter %s has %d labels and %d values, but the header has %d and %d",
 			t.file.Path(), m.ID, len(labels), len(m.Static), t.labels, t.names)
 	}
 	values := make([]string, len(m.Static))
@@ -167,5 +167,5 @@ func (t *Meters) Close() error {
 	return t.file.Finish(t.w.Error())
 }
 
-// Discard gives the file up, if it is not complete.
+// Discard deletes the file if it is not complete.
 func (t *Meters) Discard() { t.file.Discard() }
