@@ -111,42 +111,46 @@ func (a *algorithm) pathsOf(p *fed.Plan) []string {
 	return has
 }
 
-// paths are the fields of a plan, in their order.
-var paths = fields(reflect.TypeFor[fed.Plan](), "")
+// paths are the fields of a plan, in their order, and places where each one is.
+var paths, places = fields(reflect.TypeFor[fed.Plan]())
 
-func fields(t reflect.Type, within string) []string {
-	var all []string
-	for i := range t.NumField() {
-		f := t.Field(i)
-		path := strings.TrimPrefix(within+"."+yamlName(f), ".")
-		if f.Type.Kind() == reflect.Struct {
-			all = append(all, fields(f.Type, path)...)
-			continue
-		}
-		all = append(all, path)
-	}
-	return all
+// place is a field's position among all, and its index sequence in [fed.Plan].
+type place struct {
+	position int
+	index    []int
 }
 
-func yamlName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-	return name
+func fields(plan reflect.Type) (paths []string, places map[string]place) {
+	places = map[string]place{}
+	var walk func(t reflect.Type, within string, index []int)
+	walk = func(t reflect.Type, within string, index []int) {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			path, at := strings.TrimPrefix(within+"."+name, "."), append(slices.Clone(index), i)
+			if f.Type.Kind() == reflect.Struct {
+				walk(f.Type, path, at)
+				continue
+			}
+			places[path] = place{len(paths), at}
+			paths = append(paths, path)
+		}
+	}
+	walk(plan, "", nil)
+	return paths, places
 }
 
 // position returns the place of a path in the plan, and -1 if there is no such field.
-func position(path string) int { return slices.Index(paths, path) }
+func position(path string) int {
+	if at, ok := places[path]; ok {
+		return at.position
+	}
+	return -1
+}
 
 // field returns the field of a plan that holds a setting.
 func field(p *fed.Plan, path string) reflect.Value {
-	v := reflect.ValueOf(p).Elem()
-	for name := range strings.SplitSeq(path, ".") {
-		i := 0
-		for yamlName(v.Type().Field(i)) != name {
-			i++
-		}
-		v = v.Field(i)
-	}
-	return v
+	return reflect.ValueOf(p).Elem().FieldByIndex(places[path].index)
 }
 
 // reset gives a setting its default.
