@@ -1,14 +1,13 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/series/quality"
+	"loadstar/series/quality/text"
 )
 
 // exitProblems says that data was checked and is not fit for use as it is.
@@ -83,7 +82,7 @@ problem, with 1 and 2 as all commands do.`,
 			defer closer.Close()
 			plan.Cells = jsonCells
 			if !asJSON {
-				plan.Cells = pageWidth - labelWidth(d)
+				plan.Cells = text.Cells(d)
 			}
 			c, err := quality.NewChecker(d, plan)
 			if err != nil {
@@ -106,14 +105,15 @@ problem, with 1 and 2 as all commands do.`,
 				return fmt.Errorf("%s has no meter %s; it has %s, such as %s", d.Name, meter, count(d.Len(), "meter"), d.Meter(0).ID)
 			}
 			r.Fleet = c.Fleet()
+			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: generatedMark(d.Generated)}
 			w := cmd.OutOrStdout()
 			switch {
 			case asJSON:
 				err = printJSON(w, r)
 			case meter != "":
-				err = printCheckMeter(w, d, r)
+				err = text.PrintMeter(w, d, page)
 			default:
-				err = printCheck(w, d, r, all)
+				err = text.PrintFleet(w, d, page, all)
 			}
 			if err == nil && r.Fleet.Worst() == quality.Problem {
 				err = exitError{fmt.Errorf("%s of %s with problems", count(r.Fleet.Problems, "meter"), d.Name), exitProblems}
@@ -147,25 +147,4 @@ type checkPlan struct {
 	Lookback int `json:"lookback"`
 	Horizon  int `json:"horizon"`
 	MinDays  int `json:"min_days"`
-}
-
-// worstFirst sorts reports by their problems, warnings and missing steps.
-func worstFirst(reports []quality.MeterReport) []quality.MeterReport {
-	number := func(r quality.MeterReport, s quality.Severity) (n int) {
-		for _, f := range r.Findings {
-			if f.Severity == s {
-				n++
-			}
-		}
-		return n
-	}
-	sorted := slices.Clone(reports)
-	slices.SortStableFunc(sorted, func(a, b quality.MeterReport) int {
-		return cmp.Or(
-			number(b, quality.Problem)-number(a, quality.Problem),
-			number(b, quality.Warning)-number(a, quality.Warning),
-			b.Gaps.Steps-a.Gaps.Steps,
-		)
-	})
-	return sorted
 }

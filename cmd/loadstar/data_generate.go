@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/series"
+	"loadstar/series/quality/text"
 	"loadstar/series/synth"
 	"loadstar/series/write"
 )
@@ -52,7 +53,7 @@ to try things out and to measure speed, never to claim skill.`,
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", out, count(g.Config().Meters, "building"),
-				count(g.Len(), "interval"), spellInterval(g.Config().Interval), synth.Notice)
+				count(g.Len(), "interval"), text.Interval(g.Config().Interval), synth.Notice)
 			return nil
 		},
 	}

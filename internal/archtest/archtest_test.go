@@ -74,11 +74,12 @@ var layers = map[string]pkg{
 	"nn/safetensors": {layer: 1},
 	"nn/nntest":      {layer: 1, may: "nn nn/kernel"},
 
-	"series":         {layer: 1, may: "internal/atomicfile internal/mmap"},
-	"series/read":    {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
-	"series/quality": {layer: 1, may: "series"},
-	"series/synth":   {layer: 1},
-	"series/write":   {layer: 1, may: "internal/atomicfile series series/read", external: "github.com/parquet-go/parquet-go"},
+	"series":              {layer: 1, may: "internal/atomicfile internal/mmap"},
+	"series/read":         {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
+	"series/quality":      {layer: 1, may: "series"},
+	"series/quality/text": {layer: 1, may: "series series/quality"},
+	"series/synth":        {layer: 1},
+	"series/write":        {layer: 1, may: "internal/atomicfile series series/read", external: "github.com/parquet-go/parquet-go"},
 
 	"metric": {layer: 1},
 

@@ -1,4 +1,6 @@
-package main
+// Package text prints the report on a dataset's quality for a terminal: a summary, tables
+// of findings and meters, and a picture of the gaps.
+package text
 
 import (
 	"cmp"
@@ -22,7 +24,10 @@ const (
 	maxRows = 20
 )
 
-// labelWidth returns the width of the names beside the picture, with a space behind.
+// Cells returns how many cells of time the picture of the gaps has.
+func Cells(d *series.Dataset) int { return pageWidth - labelWidth(d) }
+
+// labelWidth returns the width of the names beside the picture, including a space.
 func labelWidth(d *series.Dataset) int {
 	w := len("all meters")
 	for i := range d.Len() {
@@ -31,11 +36,20 @@ func labelWidth(d *series.Dataset) int {
 	return min(w, maxLabel) + 1
 }
 
-// printCheck prints the report on a fleet.
-func printCheck(out io.Writer, d *series.Dataset, r checkResult, all bool) error {
+// Report is what a checker found with a plan.
+type Report struct {
+	Plan   quality.Plan
+	Fleet  quality.FleetReport
+	Meters []quality.MeterReport
+	// Mark stands behind the name of the dataset, for synthetic data.
+	Mark string
+}
+
+// PrintFleet prints the report on a fleet: the worst meters, or all.
+func PrintFleet(out io.Writer, d *series.Dataset, r Report, all bool) error {
 	w := &reportPage{out: out}
 	f := r.Fleet
-	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, count(f.Meters, "meter"), spellInterval(d.Interval), d.Clock, generatedMark(d.Generated))
+	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, meterCount(f.Meters), Interval(d.Interval), d.Clock, r.Mark)
 	w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(f.From), dateOf(f.To.Add(-d.Interval)), f.Present, f.Steps, coverPercent(f.Coverage))
 	w.line("%d training windows with a lookback of %d and a horizon of %d", f.Windows, r.Plan.Lookback, r.Plan.Horizon)
 	if len(f.Weather) > 0 {
@@ -74,7 +88,7 @@ func printCheck(out io.Writer, d *series.Dataset, r checkResult, all bool) error
 }
 
 // printCheckMeters prints the table of meters with problems and warnings.
-func printCheckMeters(w *reportPage, d *series.Dataset, r checkResult, all bool) {
+func printCheckMeters(w *reportPage, d *series.Dataset, r Report, all bool) {
 	worst := worstFirst(r.Meters)
 	worst = slices.DeleteFunc(worst, func(m quality.MeterReport) bool { return m.Worst() == quality.Info })
 	if len(worst) == 0 {
@@ -123,11 +137,11 @@ func printCheckMeters(w *reportPage, d *series.Dataset, r checkResult, all bool)
 	w.text("--meter %s says what was found there, where, and what to do", worst[0].ID)
 }
 
-// printCheckMeter prints all about one meter.
-func printCheckMeter(out io.Writer, d *series.Dataset, r checkResult) error {
+// PrintMeter prints everything about the one meter of a report.
+func PrintMeter(out io.Writer, d *series.Dataset, r Report) error {
 	w := &reportPage{out: out}
 	m := r.Meters[0]
-	w.text("%s of %s: steps of %s on the clock of %s%s", m.ID, d.Name, spellInterval(d.Interval), d.Clock, generatedMark(d.Generated))
+	w.text("%s of %s: steps of %s on the clock of %s%s", m.ID, d.Name, Interval(d.Interval), d.Clock, r.Mark)
 	if m.Steps > 0 {
 		w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(m.From), dateOf(m.To.Add(-d.Interval)), m.Present, m.Steps, coverPercent(m.Coverage))
 		w.line("%d training windows with a lookback of %d and a horizon of %d", m.Windows, r.Plan.Lookback, r.Plan.Horizon)
@@ -176,7 +190,7 @@ func gapBlock(share float64) rune {
 
 // printGaps draws where readings are missing: a line for the fleet and one for each
 // of the meters that miss most, time from left to right.
-func printGaps(w *reportPage, d *series.Dataset, r checkResult, all bool) {
+func printGaps(w *reportPage, d *series.Dataset, r Report, all bool) {
 	sorted := slices.Clone(r.Meters)
 	sorted = slices.DeleteFunc(sorted, func(m quality.MeterReport) bool { return m.Gaps.Steps == 0 })
 	if len(sorted) == 0 {
@@ -306,6 +320,13 @@ func padLabel(name string, width int) string {
 	return string(runes) + strings.Repeat(" ", width-len(runes))
 }
 
+func meterCount(n int) string {
+	if n == 1 {
+		return "1 meter"
+	}
+	return fmt.Sprintf("%d meters", n)
+}
+
 func dateOf(t time.Time) string { return t.Format(time.DateOnly) }
 
 // orDash writes a number, and a dash for none.
@@ -325,7 +346,8 @@ func coverPercent(share float64) string {
 	return text
 }
 
-func spellInterval(d time.Duration) string {
+// Interval writes an interval in hours or minutes.
+func Interval(d time.Duration) string {
 	if d%time.Hour == 0 {
 		return fmt.Sprintf("%d h", d/time.Hour)
 	}
@@ -350,4 +372,25 @@ func spellSpan(d time.Duration) string {
 	default:
 		return fmt.Sprintf("%.0f days", h/24)
 	}
+}
+
+// worstFirst sorts reports by their problems, warnings and missing steps.
+func worstFirst(reports []quality.MeterReport) []quality.MeterReport {
+	number := func(r quality.MeterReport, s quality.Severity) (n int) {
+		for _, f := range r.Findings {
+			if f.Severity == s {
+				n++
+			}
+		}
+		return n
+	}
+	sorted := slices.Clone(reports)
+	slices.SortStableFunc(sorted, func(a, b quality.MeterReport) int {
+		return cmp.Or(
+			number(b, quality.Problem)-number(a, quality.Problem),
+			number(b, quality.Warning)-number(a, quality.Warning),
+			b.Gaps.Steps-a.Gaps.Steps,
+		)
+	})
+	return sorted
 }
