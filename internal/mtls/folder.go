@@ -10,7 +10,7 @@ import (
 	"loadstar/internal/atomicfile"
 )
 
-// The files of an operator's folder, as other programs want them too.
+// The files of an operator's folder, in a form that other programs can use too.
 const (
 	keyFile  = "key.pem"
 	certFile = "cert.pem"
@@ -50,8 +50,8 @@ func writeCertificate(path string, c *x509.Certificate) error {
 	})
 }
 
-// ReadFolder reads what WriteFolder stored, and checks that it belongs together.
-// Where the key alone is whole, the credentials hold it beside the error.
+// ReadFolder reads the files of WriteFolder and checks that they belong together. If only the
+// key is intact, it returns credentials with the key and an error.
 func ReadFolder(dir string) (Credentials, error) {
 	var c Credentials
 	path := filepath.Join(dir, keyFile)

@@ -1,6 +1,6 @@
-// Package mtls is what the ends of a mutual TLS connection have in common: keys and
-// certificates in files, when a certificate is due to be renewed, and clients that
-// show one and trust a single root.
+// Package mtls provides the parts of mutual TLS that both ends share: key and certificate
+// files, the renewal time of a certificate, and clients that present a certificate and trust a
+// single root.
 package mtls
 
 import (
@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Bundle is what a PEM file of ours holds, each part of which may be missing.
+// Bundle is the content of one of our PEM files. Each part is optional.
 type Bundle struct {
-	Notes        map[string]string // names and values for people to read too
+	Notes        map[string]string // readable names and values
 	Key          *ecdsa.PrivateKey
 	Certificates []*x509.Certificate
 }
@@ -30,7 +30,7 @@ const (
 	maxCertificates = 4
 )
 
-// PEM returns the text that Parse reads.
+// PEM returns the bundle as text for Parse.
 func (b *Bundle) PEM() ([]byte, error) {
 	var out bytes.Buffer
 	if len(b.Notes) > 0 {
@@ -55,8 +55,8 @@ func (b *Bundle) PEM() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Parse reads what PEM wrote. Anything between or behind its parts is an error: the
-// file is damaged.
+// Parse parses the output of PEM. Any other text between or after its parts is an error,
+// because the file is damaged.
 func Parse(text []byte) (Bundle, error) {
 	var b Bundle
 	for len(bytes.TrimSpace(text)) > 0 {
@@ -108,7 +108,7 @@ type Credentials struct {
 	Root *x509.Certificate
 }
 
-// Check says whether the parts belong together, whatever the time.
+// Check returns an error if the parts do not belong together. It ignores expiry.
 func (c *Credentials) Check() error {
 	if !c.Key.PublicKey.Equal(c.Leaf.PublicKey) {
 		return errors.New("the certificate is of another key")
@@ -119,20 +119,20 @@ func (c *Credentials) Check() error {
 	return err
 }
 
-// Due says whether less than a third of a certificate's life is left.
+// Due reports whether less than a third of a certificate's lifetime is left.
 func Due(c *x509.Certificate, now time.Time) bool {
 	return !now.Before(c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3))
 }
 
-// Pool returns a pool of one root.
+// Pool returns a pool with a single root.
 func Pool(root *x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(root)
 	return p
 }
 
-// TLS returns the client's side of connections that show the certificate and trust
-// nothing but the root. What the system trusts does not matter.
+// TLS returns the client configuration, which presents the certificate and trusts only the
+// root. It ignores the system's roots.
 func (c *Credentials) TLS() *tls.Config {
 	shown := &tls.Certificate{Certificate: [][]byte{c.Leaf.Raw}, PrivateKey: c.Key, Leaf: c.Leaf}
 	return &tls.Config{

@@ -11,11 +11,11 @@ import (
 	"loadstar/internal/atomicfile"
 )
 
-// maxFile is far more than a key, two certificates and an address take.
+// maxFile is much larger than a key, two certificates and an address.
 const maxFile = 1 << 16
 
-// MakeDir makes a folder for private files, with those above it that are missing.
-// It is on disk when MakeDir returns.
+// MakeDir creates a folder for private files, and missing parent folders. The folder is synced
+// to disk when MakeDir returns.
 func MakeDir(dir string) error {
 	dir = filepath.Clean(dir)
 	var made []string
@@ -38,9 +38,8 @@ func MakeDir(dir string) error {
 	return nil
 }
 
-// WritePrivate replaces the file at path, which its owner alone can read, also while
-// it is being written. If the machine stops in between, the file is the old one or
-// the new one.
+// WritePrivate replaces the file at path atomically. Only its owner can read the file, even
+// while it is being written. After a crash, the file is the old one or the new one.
 func WritePrivate(path string, data []byte) error {
 	return atomicfile.WritePrivate(path, func(f *os.File) error {
 		_, err := f.Write(data)
@@ -48,7 +47,7 @@ func WritePrivate(path string, data []byte) error {
 	})
 }
 
-// syncDir puts the names in a folder on disk.
+// syncDir syncs the names in a folder to disk.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -57,8 +56,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// ReadPrivate reads a file with a key. One that others can read is refused: the key
-// may be known.
+// ReadPrivate reads a file with a key. It returns an error if others can read the file,
+// because the key may be compromised.
 func ReadPrivate(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

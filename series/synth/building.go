@@ -2,7 +2,7 @@ package synth
 
 import "math"
 
-// traits is what makes a building itself. It is drawn once and then read only.
+// traits are the properties of a building. They are drawn once and then only read.
 type traits struct {
 	kind                *kind
 	floor, wall, window float64
@@ -87,7 +87,7 @@ func (b *traits) draw(seed uint64, i int) {
 	}
 }
 
-// shell draws the outside of a box of the building's floor area and floors.
+// shell draws the walls and windows of a box with the building's floor area and floors.
 func (b *traits) shell(s *stream) {
 	footprint := b.floor / float64(b.floors)
 	depth := math.Sqrt(footprint / s.between(1, 2.6))
@@ -133,8 +133,8 @@ func (b *traits) schedule(s *stream) {
 	}
 }
 
-// weekends returns how much buildings of the kind differ at weekends: those that
-// close may or may not be empty.
+// weekends returns how much buildings of the kind differ at weekends. Closed buildings may or
+// may not be empty.
 func (k *kind) weekends() float64 {
 	if k.closes == minor || k.closes == major {
 		return .35
@@ -150,8 +150,8 @@ func warp(h, open, shut float64) float64 {
 	return h + float64(shift*min(1, h/3, (24-h)/3))
 }
 
-// attendance returns how full the building is on a day relative to others, and
-// how much of its air conditioning is needed.
+// attendance returns the occupancy of a day relative to other days, and the share of the air
+// conditioning that is needed.
 func (b *traits) attendance(d *day) (people, air float64) {
 	bump := func(height float64) (float64, float64) { return max(.3, 1+float64(height*b.season)), 1 }
 	switch b.kind.calendar {
@@ -177,13 +177,13 @@ func (b *traits) attendance(d *day) (people, air float64) {
 	return 1, 1
 }
 
-// carry is what a building takes from one day to the next.
+// carry is the state that a building carries from one day to the next.
 type carry struct {
 	level float64 // what is used more or less than usual, as a share
 	runOn int     // days for which the air conditioning is still left on by night
 }
 
-// today is how a day goes in one building.
+// today describes one day of one building.
 type today struct {
 	occupancy *[dayQuarter + 2]float64
 	plant     *[dayQuarter]float64
@@ -233,7 +233,7 @@ func (b *traits) begin(s *stream, d *day, c *carry) today {
 	return t
 }
 
-// rooms is the heat in a building.
+// rooms is the thermal state of a building.
 type rooms struct {
 	shell        float64 // °C that the rooms feel of the weather
 	warm, chilly debt
@@ -251,7 +251,8 @@ func (r *rooms) next(b *traits, outside, sun, use, on float64) (cooling, heating
 	return cooling, heating
 }
 
-// debt is what a plant at rest leaves for the morning, in kelvin hours.
+// debt is the cooling or heating that a stopped plant postpones to the morning, in kelvin
+// hours.
 type debt float64
 
 // meet returns what the plant does about a need and the debt.
@@ -261,7 +262,7 @@ func (d *debt) meet(need, on float64) float64 {
 	return met
 }
 
-// fill writes the load of building i as a meter without faults reads it.
+// fill writes the load of building i without meter faults.
 func (g *Generator) fill(b *traits, i int, load []float32) {
 	days, noise := newStream(g.config.Seed, forDays, i), newStream(g.config.Seed, forNoise, i)
 	c := carry{level: b.drift * days.bell()}
@@ -319,7 +320,7 @@ func (g *Generator) fill(b *traits, i int, load []float32) {
 	}
 }
 
-// interpolate returns the value at a place between those of whole quarter hours.
+// interpolate returns the value at a position between whole quarter hours.
 func interpolate(v []float64, at float64) float64 {
 	at = clamp(at, 0, dayQuarter)
 	i := int(at)

@@ -2,7 +2,7 @@ package synth
 
 import "time"
 
-// day is a local calendar day as buildings see it.
+// day is a local calendar day.
 type day struct {
 	first, end int // quarter hours
 	week       week
@@ -19,14 +19,14 @@ const (
 	sunday
 )
 
-// rank says who closes on a holiday.
+// rank is the importance of a holiday, which determines who closes.
 type rank uint8
 
 const (
 	noHoliday rank = iota
 	minor          // public offices and schools
-	major          // all but shops, kitchens and beds
-	solemn         // nearly everyone: Thanksgiving and Christmas
+	major          // all except shops, restaurants, hotels and hospitals
+	solemn         // nearly all: Thanksgiving and Christmas
 )
 
 // calendar returns the local days that n quarter hours from start touch, and the

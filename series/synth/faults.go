@@ -2,7 +2,7 @@ package synth
 
 import "math"
 
-// fail spoils the readings of building i as its meter does.
+// fail adds meter faults to the readings of building i.
 func (g *Generator) fail(b *traits, i int, load []float32) {
 	f := g.config.Faults
 	if f.sum() == 0 {
@@ -13,8 +13,8 @@ func (g *Generator) fail(b *traits, i int, load []float32) {
 	badness := min(s.factor(.8)/1.3716, .8/f.sum())
 	hours := g.config.Interval.Hours()
 
-	// A spell begins with a chance of its share over its mean length, in one of
-	// the intervals that are not within another.
+	// The probability that a spell starts in an interval is its share divided by its mean
+	// length, among the intervals that are not within another spell.
 	const outageMean, stuckMean = 2 + 46/4., 2 + 22/3. // hours
 	chance := badness / (1 - float64(badness*(f.Outage+f.Stuck)))
 	gap := float64(chance * f.Gap)

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// purpose keeps the streams of a seed apart.
+// purpose separates the random streams of a seed.
 type purpose uint64
 
 const (
@@ -23,7 +23,8 @@ type stream struct{ pcg rand.PCG }
 // newStream returns the stream of a seed, a purpose and a number such as that of
 // a building.
 func newStream(seed uint64, p purpose, i int) stream {
-	// Neighbouring numbers become unrelated ones (the finalizer of splitmix64).
+	// Mix the bits, so that consecutive numbers give unrelated streams (the finalizer of
+	// splitmix64).
 	x := uint64(p)<<32 + uint64(i)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -43,7 +44,7 @@ func (s *stream) chance(p float64) bool { return s.uniform() < p }
 func (s *stream) below(n int) int { return int(s.pcg.Uint64() >> 32 * uint64(n) >> 32) }
 
 // bell returns a number with mean 0 and variance 1 that is nearly normal: the sum
-// of four uniform ones, which needs no logarithm. It lies within 3.5.
+// of four uniform numbers, which needs no logarithm. Its absolute value is below 3.5.
 func (s *stream) bell() float64 {
 	const mean, deviation = 2 * 65535, 37837.2
 	u := s.pcg.Uint64()

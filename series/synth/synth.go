@@ -1,19 +1,18 @@
-// Package synth generates electricity load of commercial buildings that do not
-// exist, for demonstrations, tests and simulations of large fleets. Nothing that
-// it returns was measured; whoever writes it down or prints it says so with
-// Notice.
+// Package synth generates synthetic electricity load of commercial buildings, for
+// demonstrations, tests and simulations of large fleets. Programs that store or print the data
+// must label it with Notice.
 //
-// Buildings are of the 14 types of NREL's ComStock and differ within a type in
-// size, intensity, hours, response to weather and regularity. Load is the sum of
-// what is always on, what follows the people in the building, ventilation, and
-// cooling and heating behind a thermal lag, all under one weather, with days and
-// hours that vary, holidays, school breaks, odd days and meter faults.
+// Buildings have the 14 types of NREL's ComStock. Within a type they differ in size, intensity,
+// opening hours, response to weather and regularity. Load is the sum of a base load, a load
+// that follows occupancy, ventilation, and cooling and heating with a thermal lag. All
+// buildings share one weather. Days and hours vary, and there are holidays, school breaks,
+// unusual days and meter faults.
 //
-// The same Config gives the same bytes on every platform for one Version. All
-// arithmetic is on float64 with +, -, *, / and square roots; a product that is
-// added to something is written float64(x*y), which forbids the compiler to fuse
-// the two as it otherwise does on arm64. Package math rounds its exponentials and
-// sines differently across platforms, so random.go has its own.
+// For one Version, the same Config gives the same bytes on every platform. All arithmetic uses
+// float64 with +, -, *, / and square roots. A product that is added to something is written
+// float64(x*y), which keeps the compiler from fusing the two operations, as it does on arm64.
+// The exponentials and sines of package math differ between platforms, so random.go has its
+// own.
 package synth
 
 import (
@@ -22,21 +21,21 @@ import (
 	"time"
 )
 
-// Notice is what is said wherever generated data is shown or stored.
+// Notice is the label for generated data wherever it is shown or stored.
 const Notice = "generated data, not measurements"
 
-// Version changes whenever the same Config gives other numbers than before.
+// Version changes whenever the same Config gives different numbers.
 const Version = 1
 
 const (
-	quarter    = 15 * time.Minute // the step inside; hours are means of four
+	quarter    = 15 * time.Minute // the internal step; hours are means of four
 	dayQuarter = 96
 	maxMeters  = 1_000_000 // six digits in an ID
 	maxDays    = 3660
 )
 
-// Config says what to generate. A zero Start, Days, Interval or Zone takes its
-// default; Faults that are zero do not happen.
+// Config describes the data to generate. A zero Start, Days, Interval or Zone means the
+// default. Faults with a share of zero do not occur.
 type Config struct {
 	Seed     uint64
 	Meters   int           // buildings, numbered from 0
@@ -47,17 +46,17 @@ type Config struct {
 	Faults   Faults
 }
 
-// Faults are the shares of all intervals that are not read as they were, on
-// average over meters; some meters are far worse than others.
+// Faults are the shares of intervals with a faulty reading, averaged over meters. Some meters
+// are much worse than others.
 type Faults struct {
 	Gap    float64 // missing, one interval at a time
 	Outage float64 // missing for 2 to 48 hours
-	Stuck  float64 // the reading before, repeated for 2 to 24 hours
-	Spike  float64 // three to ten times what it was
+	Stuck  float64 // the previous reading, repeated for 2 to 24 hours
+	Spike  float64 // three to ten times the true value
 }
 
-// ModestFaults are those of a fleet that is looked after: 0.6 % of readings
-// missing, 0.1 % stuck, and one spike in about four meter-years of hours.
+// ModestFaults returns the faults of a well-maintained fleet: 0.6 % of readings missing, 0.1 %
+// stuck, and one spike in about four meter-years of hourly readings.
 func ModestFaults() Faults {
 	return Faults{Gap: 0.002, Outage: 0.004, Stuck: 0.001, Spike: 0.00003}
 }
@@ -72,12 +71,12 @@ type Building struct {
 	WallArea     float64 // outside walls, windows included
 	WindowArea   float64
 	Floors       int
-	Occupants    int // when it is full
+	Occupants    int // at full occupancy
 	ElectricHeat bool
 }
 
-// Generator yields the buildings and the weather of a Config. It is safe for
-// concurrent use, and its memory does not grow with Meters.
+// Generator generates the buildings and the weather of a Config. It is safe for concurrent
+// use, and its memory does not grow with Meters.
 type Generator struct {
 	config  Config
 	start   time.Time // UTC
@@ -125,7 +124,7 @@ func New(c Config) (*Generator, error) {
 	return g, nil
 }
 
-// check expects defaults filled in and Start in its zone.
+// check validates a config whose defaults are filled in and whose Start is in its zone.
 func (c Config) check() error {
 	y, m, d := c.Start.Date()
 	switch first := midnight(y, m, d, c.Start.Location()); {
@@ -171,8 +170,8 @@ func midnight(y int, m time.Month, d int, zone *time.Location) time.Time {
 // Config returns the config with its defaults filled in.
 func (g *Generator) Config() Config { return g.config }
 
-// Len returns the number of intervals: all there are between the midnights of
-// the local clock, in days of 23, 24 and 25 hours.
+// Len returns the number of intervals between the first and the last local midnight. Days may
+// have 23, 24 or 25 hours.
 func (g *Generator) Len() int { return g.steps }
 
 // Time returns the start of interval k, in UTC.
@@ -180,16 +179,15 @@ func (g *Generator) Time(k int) time.Time {
 	return g.start.Add(time.Duration(k) * g.config.Interval)
 }
 
-// Weather returns the weather that all buildings stand in. The caller must not
-// change it.
+// Weather returns the weather of all buildings. The caller must not change it.
 func (g *Generator) Weather() Weather { return g.weather }
 
-// Building returns building i and, unless load is nil, writes its mean load in kW
-// per interval there, NaN where a reading is missing. Building i does not depend
-// on which others were asked for. Without faults an hourly load is the mean of
-// the four quarter hours that the same seed gives, and more Days append. Readings
-// are multiples of 0.001 kW if the building is rated for less than 10 kW, of 0.01
-// kW for less than 100 kW and of 0.1 kW otherwise. It panics if i is not below Meters or load is not Len long.
+// Building returns building i. Unless load is nil, it writes the mean load of each interval in
+// kW there, NaN where a reading is missing. Building i does not depend on earlier calls.
+// Without faults, an hourly load is the mean of the four quarter hours with the same seed, and
+// increasing Days only appends. Readings are multiples of 0.001 kW for buildings rated below
+// 10 kW, of 0.01 kW below 100 kW, and of 0.1 kW otherwise. It panics if i is not below Meters,
+// or if the length of load is not Len.
 func (g *Generator) Building(i int, load []float32) Building {
 	if i < 0 || i >= g.config.Meters {
 		panic(fmt.Sprintf("synth: building %d of %d", i, g.config.Meters))

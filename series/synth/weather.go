@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Weather is the weather of every interval, as means over it: that of an inland
-// place at 41 degrees north, whatever the zone.
+// Weather is the mean weather of every interval, for an inland place at 41 degrees north,
+// regardless of the zone.
 type Weather struct {
 	Temperature []float32 // dry bulb, degrees Celsius, to 0.1
 	Humidity    []float32 // relative, per cent, to 1
@@ -17,12 +17,12 @@ type Weather struct {
 // climate is the weather of every quarter hour.
 type climate struct {
 	temperature, humidity, wind, solar []float64
-	feel                               []float64 // temperature that counts damp air as warmer, as coils that dry it do
+	feel                               []float64 // temperature, higher for humid air because cooling also dries it
 	dark                               []float64 // 1 by night, 0 by day
 }
 
-// walk is an autocorrelated random process with mean 0 and variance 1, which
-// forgets within about its memory.
+// walk is an autocorrelated random process with mean 0 and variance 1. Its memory is its
+// correlation time.
 type walk struct{ x, keep, push float64 }
 
 func newWalk(s *stream, memory time.Duration) walk {
@@ -36,8 +36,7 @@ func (w *walk) next(s *stream) float64 {
 }
 
 // newClimate computes the weather of n quarter hours: seasons and days as sines,
-// air masses as slow random walks, and cold fronts that come every few days with
-// wind and cloud.
+// air masses as slow random walks, and cold fronts with wind and clouds every few days.
 func newClimate(seed uint64, start time.Time, n int) climate {
 	const latitude = 41.0 / 360 // turns
 	c := climate{}
@@ -94,8 +93,7 @@ func newClimate(seed uint64, start time.Time, n int) climate {
 	return c
 }
 
-// solarNoon returns a second at which the sun stands highest: noon of the zone's
-// standard time.
+// solarNoon returns the Unix time of a solar noon, taken as noon of the zone's standard time.
 func solarNoon(start time.Time) int64 {
 	zone, y := start.Location(), start.Year()
 	_, january := time.Date(y, 1, 15, 0, 0, 0, 0, zone).Zone()
@@ -103,10 +101,10 @@ func solarNoon(start time.Time) int64 {
 	return time.Date(y, 1, 15, 12, 0, 0, 0, time.UTC).Unix() - int64(min(january, july))
 }
 
-// vapour is proportional to the pressure of saturated vapour (Magnus).
+// vapour returns a value proportional to the saturation vapour pressure (Magnus formula).
 func vapour(celsius float64) float64 { return exp(17.625 * celsius / (243.04 + celsius)) }
 
-// means returns the weather of intervals of so many quarter hours.
+// means returns the weather of intervals of per quarter hours.
 func (c *climate) means(per int) Weather {
 	mean := func(v []float64, scale float64) []float32 {
 		out := make([]float32, len(v)/per)
