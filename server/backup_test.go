@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,7 +25,11 @@ func TestBackup(t *testing.T) {
 	first, at := s.serve("server", "127.0.0.1:0", nil)
 	o := s.operator("server", at)
 	s.host("agent", s.join("agent", at, o), d, k)
-	plan := "{algorithm: fedadam, partition: none, rounds: 30, client: {steps: 1, batch: 8}, evaluate: {every: 0}}"
+	rounds := 30
+	if testing.Short() {
+		rounds = 10
+	}
+	plan := fmt.Sprintf("{algorithm: fedadam, partition: none, rounds: %d, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds)
 	run, err := o.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 4})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +68,7 @@ func TestBackup(t *testing.T) {
 			t.Errorf("round %v", r)
 		}
 	}
-	if len(got.Rounds) != 30 || abandoned > 3 || got.Run.Version != int64(30-abandoned) {
+	if len(got.Rounds) != rounds || abandoned > 3 || got.Run.Version != int64(rounds-abandoned) {
 		t.Errorf("%d rounds, %d abandoned, version %d", len(got.Rounds), abandoned, got.Run.Version)
 	}
 }

@@ -154,6 +154,9 @@ func TestRegion(t *testing.T) {
 		"each update":  "{algorithm: fedavgadaptive, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
 		"asynchronous": "{algorithm: fedbuff, rounds: 10, client: {steps: 1, batch: 8}, schedule: {cohort: 5, buffer: 3}, evaluate: {every: 0}}",
 	} {
+		if testing.Short() && name != "a sum" {
+			continue // the others take the same paths
+		}
 		t.Run(name, func(t *testing.T) {
 			s := &site{t: t, dir: t.TempDir()}
 			d := generated(t, 9)
