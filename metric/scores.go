@@ -49,15 +49,6 @@ func (s Scores) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Names returns the names of the metrics of point forecasts, in display order.
-func Names() []string {
-	var names []string
-	for _, score := range new(Point).Scores() {
-		names = append(names, score.Name)
-	}
-	return names
-}
-
 // Number is a float64 that is written to JSON as null if it is not finite, because JSON has
 // no NaN and infinity. Null is read as NaN.
 type Number float64

@@ -142,7 +142,10 @@ func TestSeeds(t *testing.T) {
 }
 
 func TestTypes(t *testing.T) {
-	names := Types()
+	var names []string
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
 	if len(names) != 14 {
 		t.Errorf("%d types", len(names))
 	}

@@ -149,17 +149,8 @@ var kinds = [...]kind{
 	},
 }
 
-// Types returns the names of the building types, ComStock's 14. Of each 14
-// consecutive buildings, counted from building 0, one is of each type.
-func Types() []string {
-	names := make([]string, len(kinds))
-	for i, k := range kinds {
-		names[i] = k.name
-	}
-	return names
-}
-
-// kindOf returns the type of building i.
+// kindOf returns the type of building i. Of each 14 consecutive buildings, counted from
+// building 0, one is of each type.
 func kindOf(seed uint64, i int) *kind {
 	var order [len(kinds)]uint8
 	s := newStream(seed, forTypes, i/len(kinds))
