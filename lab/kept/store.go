@@ -115,7 +115,7 @@ func Open(path string, clients, floats int, initial []float32, memory int64) (*S
 func (s *Store) Close() error {
 	s.all.Lock()
 	defer s.all.Unlock()
-	s.fail(os.ErrClosed) //nolint:errcheck // later calls return it
+	_ = s.fail(os.ErrClosed) // later calls return it
 	var err error
 	if s.memory != nil {
 		err = mmap.Unmap(raw(s.memory))

@@ -139,5 +139,5 @@ func parallel(workers, n int, do func(i int)) {
 	for i := range n {
 		g.Go(func() error { do(i); return nil })
 	}
-	g.Wait() //nolint:errcheck // do returns no error
+	_ = g.Wait() // do returns no error
 }
