@@ -5,12 +5,12 @@ import (
 	"math"
 )
 
-// Discount is what an update counts for that was trained from weights so many
-// versions old: 1 at 0, never more, never less than 0. It panics if the staleness is
-// negative, an update from the future.
+// Discount returns the factor applied to an update that was trained from weights of the
+// given age, in versions. It is 1 at 0 and always within [0, 1]. It panics if the
+// staleness is negative, because an update cannot come from a future version.
 type Discount func(staleness int) float64
 
-// Constant is no discount (Xie et al. 2019, "Asynchronous federated optimization",
+// Constant does not discount (Xie et al. 2019, "Asynchronous federated optimization",
 // arXiv 1903.03934):
 //
 //	s(t) = 1
@@ -23,7 +23,8 @@ func Constant() Discount {
 	}
 }
 
-// Polynomial discounts with a power (Xie et al. 2019; FedBuff takes a = 1/2):
+// Polynomial discounts by a power of the staleness (Xie et al. 2019; FedBuff uses a =
+// 1/2):
 //
 //	s(t) = (1+t)^-a
 //
@@ -38,11 +39,11 @@ func Polynomial(a float64) Discount {
 	}
 }
 
-// Hinge discounts only what is older than b versions (Xie et al. 2019):
+// Hinge discounts only updates older than b versions (Xie et al. 2019):
 //
 //	s(t) = 1 if t <= b, otherwise 1/(a (t-b) + 1)
 //
-// It panics unless a is finite and neither is negative.
+// It panics unless a is finite and both a and b are not negative.
 //
 // Deviations: none.
 func Hinge(a float64, b int) Discount {

@@ -25,7 +25,7 @@ func TestDiscount(t *testing.T) {
 		{"hinge", Hinge(0, 0), 10, 1},
 	} {
 		if got := c.discount(c.staleness); !near(got, c.want) {
-			t.Errorf("%s of %d is %v, want %v", c.name, c.staleness, got, c.want)
+			t.Errorf("%s(%d) is %v, want %v", c.name, c.staleness, got, c.want)
 		}
 	}
 }

@@ -13,13 +13,13 @@ var _ fed.Aggregator = Async{}
 //
 //	phi = (1-x) phi + x phi_c,   x = Alpha s(b - a_c)
 //
-// one update after the other, in the order of the merge; the displacement is the last
-// phi minus the first. Clients add a proximal term; the server optimizer is plain
-// descent at rate 1. Alpha is within (0, 1]. A nil Discount is [Constant].
+// Updates are applied one after the other, in the order of the merge. The displacement is
+// the last phi minus the first. Clients add a proximal term; the server optimizer is
+// plain descent at rate 1. Alpha is within (0, 1]. A nil Discount is [Constant].
 //
-// Deviations: the paper merges each arrival on its own. If several are merged
-// together, they are mixed in the order of their clients, not of arrival, and all are
-// as stale as they were when the merge began.
+// Deviations: the paper merges each arriving update by itself. Updates that are merged
+// together are mixed in the order of their clients, not of arrival, and their staleness
+// is that at the beginning of the merge.
 type Async struct {
 	Alpha    float64
 	Discount Discount
@@ -31,7 +31,7 @@ func (Async) Needs() fed.Needs { return fed.Needs{EachUpdate: true} }
 // Aggregate implements [fed.Aggregator].
 func (a Async) Aggregate(dst []float64, m *fed.Merge) error {
 	if !(a.Alpha > 0 && a.Alpha <= 1) {
-		return fmt.Errorf("aggregate: alpha is %g, want more than 0 and at most 1", a.Alpha)
+		return fmt.Errorf("aggregate: alpha is %g, want a value above 0 and at most 1", a.Alpha)
 	}
 	if err := checkUpdates(dst, m); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 //	b is 2 versions old, at (8, 22) + (2, 2) = (10, 24): x = 1/2 · 1/2 = 1/4,
 //	phi = (.75·12 + .25·10, .75·16 + .25·24) = (11.5, 18)
 //
-// so the displacement is (1.5, -2). Were a second, phi would be (10, 21) and then
-// (12, 16.5).
+// so the displacement is (1.5, -2). If a came second, phi would be (10, 21) and then (12,
+// 16.5).
 func TestAsync(t *testing.T) {
 	shared := []float32{10, 20}
 	a, b := update("a", 1, shared, 4, -8), update("b", 3, []float32{8, 22}, 2, 2)

@@ -15,21 +15,21 @@ var (
 	_ encoding.BinaryUnmarshaler = (*PerClient)(nil)
 )
 
-// PerClient divides each client's update by the size that its updates usually have
+// PerClient divides each client's update by the typical size of that client's updates
 // (FedAvgAdaptive: bose2024, figure 5, lines 6 to 9):
 //
 //	v_c = Beta1 v_c + (1-Beta1) delta_c^2,   v_c = 0 at first
 //	D   = mean_c(delta_c / (sqrt(v_c) + Epsilon))
 //
-// The mean is over updates, equally. Where an update is 0 its term is 0. Beta1 is
-// within [0, 1) and Epsilon is not negative; the zero value takes the signs alone.
+// All updates have equal weight in the mean. A coordinate where the update is 0
+// contributes 0. Beta1 is within [0, 1) and Epsilon is not negative. With the zero value
+// only the signs of the updates matter.
 //
-// It keeps 8 bytes for each shared weight and each client that ever returned an
-// update: 340 KB a client for the whole of bose2023's model, 3.4 GB for 10,000.
+// It stores 8 bytes per shared weight for every client that ever returned an update: 340
+// KB per client if all layers of bose2023's model are shared, 3.4 GB for 10,000 clients.
 //
-// Deviations: the paper prints sqrt(v + epsilon), and sums where means are meant; it
-// moves copies of the shared weights, one per client, which after each round are the
-// same.
+// Deviations: the paper prints sqrt(v + epsilon), and sums where it means averages. It
+// moves one copy of the shared weights per client; after each round all copies are equal.
 type PerClient struct {
 	Beta1, Epsilon float64
 
@@ -65,7 +65,7 @@ func (a *PerClient) Aggregate(dst []float64, m *fed.Merge) error {
 		for i, delta := range u.Delta {
 			d := float64(delta)
 			v[i] = float64(a.Beta1*v[i]) + float64((1-a.Beta1)*float64(d*d))
-			if d != 0 { // float64 has room for its square: v is not 0, and the term finite
+			if d != 0 { // in float64 the square of d does not underflow, so v is not 0 and the term is finite
 				dst[i] += d / (math.Sqrt(v[i]) + a.Epsilon) / n
 			}
 		}
@@ -74,9 +74,9 @@ func (a *PerClient) Aggregate(dst []float64, m *fed.Merge) error {
 }
 
 func (a *PerClient) checkLength(want int) error {
-	for _, v := range a.v { // all are as long as any
+	for _, v := range a.v { // all have the same length
 		if len(v) != want {
-			return fmt.Errorf("aggregate: second moments of %d weights where there were %d", want, len(v))
+			return fmt.Errorf("aggregate: %d weights, want %d as in earlier merges", want, len(v))
 		}
 		break
 	}
@@ -97,7 +97,7 @@ func (a *PerClient) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote. The next merge then gives the same bits
-// as without the interruption. The settings are not part of the state.
+// as without the interruption. The state does not include the settings.
 func (a *PerClient) UnmarshalBinary(b []byte) error {
 	var s perClientState
 	if err := s.decode(b); err != nil {
@@ -111,12 +111,12 @@ func (a *PerClient) UnmarshalBinary(b []byte) error {
 	v := make(map[fed.ClientID][]float64, len(s.V))
 	for k, client := range s.Clients {
 		if len(s.V[k]) != len(s.V[0]) || !finite(s.V[k]) || slices.ContainsFunc(s.V[k], func(x float64) bool { return x < 0 }) {
-			return perClientFormat.Damaged("client %s has not %d second moments", client, len(s.V[0]))
+			return perClientFormat.Damaged("client %s does not have %d finite, non-negative second moments", client, len(s.V[0]))
 		}
 		v[fed.ClientID(client)] = s.V[k]
 	}
 	if len(v) != len(s.V) {
-		return perClientFormat.Damaged("%d vectors of %d clients", len(s.V), len(v))
+		return perClientFormat.Damaged("%d vectors for %d clients", len(s.V), len(v))
 	}
 	a.v = v
 	return nil

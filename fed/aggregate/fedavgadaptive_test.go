@@ -7,13 +7,13 @@ import (
 	"loadstar/fed"
 )
 
-// TestPerClient takes beta1 = 3/4 and epsilon = 1/2.
+// TestPerClient uses beta1 = 3/4 and epsilon = 1/2.
 //
 //	round 1: a moves (2, 0): v_a = 1/4·4 = 1 and 0, terms 2/(1 + 1/2) = 4/3 and 0
 //	         b moves (-4, 8): v_b = 4 and 16, terms -4/2.5 = -1.6 and 8/4.5 = 16/9
 //	         mean ((4/3 - 1.6)/2, 8/9)
 //	round 2: a moves (-1, 2): v_a = 3/4 + 1/4 = 1 and 1, terms -1/1.5 and 2/1.5
-//	         b is not there
+//	         b does not take part
 //	round 3: b moves (2, 0): v_b = 3 + 1 = 4 and 12, terms 2/2.5 and 0
 func TestPerClient(t *testing.T) {
 	shared := []float32{9, 9}
@@ -23,7 +23,7 @@ func TestPerClient(t *testing.T) {
 	wantDisplacement(t, a, merge(update("a", 1, shared, -1, 2)), -1/1.5, 2/1.5)
 	wantDisplacement(t, a, merge(update("b", 1, shared, 2, 0)), .8, 0)
 
-	// Without settings only signs are left, of the smallest update too.
+	// Without settings only signs remain, even for the smallest update.
 	wantDisplacement(t, &PerClient{}, merge(update("a", 1, shared, -1e-45, 0)), -1, 0)
 }
 

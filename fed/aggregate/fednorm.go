@@ -9,31 +9,31 @@ import (
 
 var _ fed.Aggregator = FedNorm{}
 
-// FedNorm weighs clients by how usual their contribution is among those merged
-// together (fekri2023, section 4, equations 2 to 4):
+// FedNorm gives more weight to clients whose contribution is close to the mean
+// contribution of the merge (fekri2023, section 4, equations 2 to 4):
 //
 //	lambda_k = ||phi - phi_k||_1 (loss_k - mean(loss))
 //	f_k      = a exp(-(lambda_k - mean(lambda))^2 / (2 std(lambda)^2))
 //	x_k      = e^f_k / sum_j e^f_j
 //	phi      = sum_k x_k phi_k
 //
-// where loss_k is that of the weights which client k received, on its own data. Means
-// and the standard deviation are over the updates merged together. The server
+// where loss_k is the loss of the weights that client k received, on its own data. The
+// means and the standard deviation are over the updates of the merge. The server
 // optimizer is plain descent at rate 1. The zero value is the default.
 //
-// The new weights are a mean of the clients': none of a client's numbers can carry
-// them out of the range of these. If all contributions are the same, as with one
-// update or equal losses, the weights x_k are equal; so they are with two updates,
-// which are equally far from their mean.
+// The new weights are a weighted mean of the clients' weights, so no client can move them
+// out of the range of these. The x_k are equal if all contributions are equal (one
+// update, or equal losses), and also with two updates, which are equally far from their
+// mean.
 //
-// Deviations: "a is the maximum" is read as the height of the curve, 1; PeakMaxLambda
-// is the other reading. Line 10 of the paper's algorithm has n_j/N in the denominator
-// alone, which does not add up to 1; ByExamples puts n_k above and below.
+// Deviations: "a is the maximum" is read as the height of the curve, 1; PeakMaxLambda is
+// the other reading. Line 10 of the paper's algorithm has n_j/N only in the denominator,
+// so its weights do not add up to 1; ByExamples has n_k in the numerator, too.
 type FedNorm struct {
-	// PeakMaxLambda lets a be the largest lambda. It is never negative, as the losses'
-	// distances from their mean are not all negative; at 0 all x_k are equal, and the
-	// larger it is, the more goes to the client nearest the mean alone. It depends on
-	// the loss's unit and the number of weights.
+	// PeakMaxLambda sets a to the largest lambda. That is never negative, because not all
+	// losses are below their mean. At 0 all x_k are equal; the larger it is, the more
+	// weight goes to the client nearest the mean. It depends on the unit of the loss and
+	// on the number of weights.
 	PeakMaxLambda bool
 	// ByExamples makes x_k proportional to n_k e^f_k.
 	ByExamples bool
@@ -60,19 +60,20 @@ func (a FedNorm) Aggregate(dst []float64, m *fed.Merge) error {
 	return checkResult(dst)
 }
 
-// weights returns x. Everything but the peak is free of scale, so losses and
-// distances are first divided by a power of two that is about the largest of them:
-// what follows cannot overflow, and nothing is rounded but what vanishes beside that.
+// weights returns x. Except for the peak, the formula does not depend on the scale of
+// losses and distances. Both are therefore first divided by a power of two near the
+// largest value, so later steps cannot overflow. The division is exact except for values
+// that are negligible beside the largest.
 func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	lambda := make([]float64, len(m.Updates))
 	loss := make([]float64, len(m.Updates))
 	for k := range m.Updates {
 		u := &m.Updates[k]
 		if math.IsNaN(u.Loss) || math.IsInf(u.Loss, 0) {
-			return nil, fmt.Errorf("aggregate: the loss of client %s is %g", u.Client, u.Loss)
+			return nil, fmt.Errorf("aggregate: the loss of client %s is %g, want a finite number", u.Client, u.Loss)
 		}
 		if a.ByExamples && u.Examples < 1 {
-			return nil, fmt.Errorf("aggregate: client %s has %d examples", u.Client, u.Examples)
+			return nil, fmt.Errorf("aggregate: client %s has %d examples, want at least 1", u.Client, u.Examples)
 		}
 		loss[k] = u.Loss
 		for i := range m.Shared {
@@ -98,7 +99,7 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	for _, y := range f {
 		highest = max(highest, y)
 	}
-	// Softmax does not change if the largest exponent is taken from all.
+	// Softmax does not change if the largest exponent is subtracted from all.
 	var sum float64
 	for k, y := range f {
 		f[k] = math.Exp(peak * (y - highest))
@@ -113,11 +114,11 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	return f, nil
 }
 
-// bell replaces numbers by exp(-(x - mean)^2 / (2 std^2)), or all by 1 if they are
-// the same. The numbers are at most 2 in size.
+// bell replaces each number by exp(-(x - mean)^2 / (2 std^2)), or by 1 if all numbers are
+// equal. The numbers must be within [-2, 2].
 func bell(x []float64) []float64 {
 	subtractMean(x)
-	shrink(x) // squares of small numbers would vanish
+	shrink(x) // squares of small numbers would underflow
 	var square float64
 	for _, d := range x {
 		square += float64(d * d)
@@ -132,7 +133,7 @@ func bell(x []float64) []float64 {
 	return x
 }
 
-// subtractMean leaves numbers that are all the same at exactly 0.
+// subtractMean subtracts the mean. Numbers that are all equal become exactly 0.
 func subtractMean(x []float64) {
 	first, mean := x[0], 0.
 	for _, y := range x {
@@ -143,7 +144,7 @@ func subtractMean(x []float64) {
 	}
 }
 
-// shrink divides numbers by the power of two that brings the largest size to between
+// shrink divides the numbers by a power of two, so that the largest magnitude is between
 // 1/2 and 1, and returns the exponent.
 func shrink(x []float64) int {
 	var size float64

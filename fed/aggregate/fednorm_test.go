@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestFedNorm works three clients out that move one weight from 0 to 1, 2 and 3, with
-// losses of 1, 2 and 6.
+// TestFedNorm has three clients that move one weight from 0 to 1, 2 and 3, with losses 1,
+// 2 and 6.
 //
 //	losses from their mean, 3:   -2, -1, 3
 //	lambda:                      1·-2 = -2, 2·-1 = -2, 3·3 = 9;  mean 5/3
@@ -21,8 +21,8 @@ import (
 //	exponents:                   -(121/9)/(484/9) = -1/4, -1/4, -(484/9)/(484/9) = -1
 //	f:                           a e^(-1/4), a e^(-1/4), a e^-1
 //
-// The rest is e to the power of f, once with a = 1 and once with a = 9, the largest
-// lambda, weighed by examples 1, 2 and 4 or not; the numbers are Python's.
+// The rest is e^f, with a = 1 and with a = 9 (the largest lambda), with and without
+// weighting by examples 1, 2 and 4. The numbers were computed in Python.
 func TestFedNorm(t *testing.T) {
 	m := losses([]float32{1, 2, 3}, []float64{1, 2, 6})
 	for i, n := range []int{1, 2, 4} {
@@ -45,9 +45,9 @@ func TestFedNorm(t *testing.T) {
 		wantDisplacement(t, c.norm, m, c.want)
 	}
 
-	// The distance is the sum over weights, and from the weights to be moved, wherever
-	// the client started: these are 2, 4 and 6 away, and all else is as above but for
-	// a = 18.
+	// The distance is the sum over weights, measured from the weights to be moved, not
+	// from those that the client received: here 2, 4 and 6. Everything else is as above,
+	// except a = 18.
 	m.Shared = []float32{5, -7}
 	for i, from := range [][]float32{{5, -7}, {4, -6}, {6, -9}} {
 		m.Updates[i].From = from
@@ -57,7 +57,7 @@ func TestFedNorm(t *testing.T) {
 	wantDisplacement(t, FedNorm{}, m, 1.8734675284287166, -1.8734675284287166)
 }
 
-// losses is a merge of clients that move one weight from 0.
+// losses returns a merge of clients that move one weight from 0.
 func losses(deltas []float32, loss []float64) *fed.Merge {
 	m := &fed.Merge{Shared: []float32{0}}
 	for i := range deltas {
@@ -69,7 +69,8 @@ func losses(deltas []float32, loss []float64) *fed.Merge {
 	return m
 }
 
-// TestFedNormExtremes is about weights where a careless evaluation gives none.
+// TestFedNormExtremes has inputs for which a naive evaluation would overflow or divide by
+// 0.
 func TestFedNormExtremes(t *testing.T) {
 	const third = 1. / 3
 	huge := math.MaxFloat64
@@ -77,7 +78,7 @@ func TestFedNormExtremes(t *testing.T) {
 		name    string
 		deltas  []float32
 		losses  []float64
-		weights []float64 // nil if only finite
+		weights []float64 // nil: only check that they are finite
 	}{
 		{"one update", []float32{2}, []float64{3}, []float64{1}},
 		{"one huge loss", []float32{math.MaxFloat32}, []float64{huge}, []float64{1}},
@@ -103,13 +104,13 @@ func TestFedNormExtremes(t *testing.T) {
 		}
 	}
 
-	// A peak beyond all bounds leaves the client nearest the mean alone: lambda is
-	// proportional to -1, 0 and 1, here with losses around 0.
+	// A huge peak gives all weight to the client nearest the mean: lambda is proportional
+	// to -1, 0 and 1, here with losses around 0.
 	x, err := FedNorm{PeakMaxLambda: true}.weights(losses([]float32{3e38, 3e38, 3e38}, []float64{-1e300, 0, 1e300}))
 	if err != nil || !slices.Equal(x, []float64{0, 1, 0}) {
 		t.Errorf("weights %v, %v at a huge peak", x, err)
 	}
-	// A peak of 0: whoever has a loss above the mean did not move.
+	// A peak of 0: the only client with a loss above the mean did not move.
 	x, err = FedNorm{PeakMaxLambda: true}.weights(losses([]float32{1, 2, 0}, []float64{1, 2, 6}))
 	if err != nil || !slices.EqualFunc(x, []float64{third, third, third}, near) {
 		t.Errorf("weights %v, %v at a peak of 0", x, err)
@@ -120,14 +121,14 @@ func TestFedNormExamples(t *testing.T) {
 	m := losses([]float32{1, 2}, []float64{1, 2})
 	m.Updates[1].Examples = 0
 	if err := (FedNorm{ByExamples: true}).Aggregate(make([]float64, 1), m); err == nil {
-		t.Error("a client without examples is weighed by them")
+		t.Error("no error for a client without examples, weighted by examples")
 	}
 	if err := (FedNorm{}).Aggregate(make([]float64, 1), m); err != nil {
 		t.Error(err)
 	}
 }
 
-// checkHull fails unless the new weights lie between those of the clients, up to
+// checkHull fails unless the new weights lie between the clients' weights, up to
 // rounding.
 func checkHull(t tester, norm FedNorm, m *fed.Merge) {
 	t.Helper()
@@ -147,8 +148,8 @@ func checkHull(t tester, norm FedNorm, m *fed.Merge) {
 	}
 }
 
-// TestFedNormLaws draws losses of any size: weights are in the hull, and at a peak of
-// 1 it does not matter in what unit a loss is.
+// TestFedNormLaws draws losses of any size. The new weights must lie in the clients'
+// hull, and at a peak of 1 the unit of the loss must not matter.
 func TestFedNormLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawMerge(t, 3)
@@ -177,7 +178,7 @@ func TestFedNormLaws(t *testing.T) {
 	})
 }
 
-// FuzzFedNorm takes any bits for a weight, and three updates and losses.
+// FuzzFedNorm uses arbitrary bits for a weight, three updates and their losses.
 func FuzzFedNorm(f *testing.F) {
 	seed := func(numbers ...float64) {
 		var b []byte

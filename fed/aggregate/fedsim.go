@@ -9,7 +9,7 @@ import (
 
 var _ fed.Aggregator = FedSIM{}
 
-// FedSIM takes a step for each client, on the server, towards weights that adapt well
+// FedSIM takes one step per client, on the server, towards weights that adapt well
 // (song2021, section 3.2, algorithm 2, equations 9 and 10):
 //
 //	v_i  = theta - w_i
@@ -17,33 +17,33 @@ var _ fed.Aggregator = FedSIM{}
 //	w~_i = w_i - beta (v_i - Delta d_i)
 //	D    = mean_i(w~_i) - theta
 //
-// where w_i are client i's trained weights and f is the loss of the server's batch,
-// the same for all clients. The mean is over updates, equally. Clients train with a
-// proximal term; the server optimizer is plain descent at rate 1. The paper has
+// where w_i are client i's trained weights and f is the loss on the server's batch, which
+// is the same for all clients. All updates have equal weight in the mean. Clients train
+// with a proximal term; the server optimizer is plain descent at rate 1. The paper uses
 // Delta = Beta = 0.25.
 //
-// Deviations: with a stale update theta in v_i is what the client received, as the
-// proximal term ties it to that; the paper has none. Of its variant 2 the paper says
-// that the gradient is on a query batch; ours is the batch of the merge. Points are
-// rounded to float32, where gradients are taken.
+// Deviations: for a stale update, theta in v_i is the version that the client received,
+// because its proximal term refers to that; the paper has no stale updates. In variant 2
+// the paper takes the gradient on a query batch; we use the batch of the merge. Points
+// are rounded to float32, in which gradients are computed.
 type FedSIM struct {
 	Delta, Beta float64
-	// Rounds lets beta fall linearly from Beta in the first merge to 0 after so many
-	// (table 5); if it is 0, beta stays.
+	// Rounds is the number of merges over which beta falls linearly from Beta to 0 (table
+	// 5). If it is 0, beta is constant.
 	Rounds int
-	// ServerGradient makes v_i the gradient of f at w_i (section 4.4, variant 2).
+	// ServerGradient sets v_i to the gradient of f at w_i (section 4.4, variant 2).
 	ServerGradient bool
-	// FirstOrder makes d_i 0 (section 4.4, variant 3).
+	// FirstOrder sets d_i to 0 (section 4.4, variant 3).
 	FirstOrder bool
 }
 
-// Needs implements [fed.Aggregator]. Without second-order terms, only
-// ServerGradient needs data on the server.
+// Needs implements [fed.Aggregator]. With FirstOrder, data on the server is needed only
+// for ServerGradient.
 func (a FedSIM) Needs() fed.Needs {
 	return fed.Needs{EachUpdate: true, ServerData: a.ServerGradient || !a.FirstOrder}
 }
 
-// beta returns the step size in a merge.
+// beta returns the step size of a merge.
 func (a FedSIM) beta(round int) float64 {
 	if a.Rounds <= 0 {
 		return a.Beta
@@ -54,13 +54,13 @@ func (a FedSIM) beta(round int) float64 {
 // Aggregate implements [fed.Aggregator].
 func (a FedSIM) Aggregate(dst []float64, m *fed.Merge) error {
 	if !a.FirstOrder && !(a.Delta > 0) || !(a.Beta >= 0) {
-		return fmt.Errorf("aggregate: delta is %g and beta %g, want a positive delta and beta not negative", a.Delta, a.Beta)
+		return fmt.Errorf("aggregate: delta is %g and beta %g, want delta above 0 and beta not negative", a.Delta, a.Beta)
 	}
 	if err := checkUpdates(dst, m); err != nil {
 		return err
 	}
 	if m.Server == nil && a.Needs().ServerData {
-		return errors.New("aggregate: FedSIM needs data on the server")
+		return errors.New("aggregate: the server has no data, which FedSIM needs: set server.clients in the plan")
 	}
 	beta := a.beta(m.Round)
 	w, v, d := make([]float64, len(dst)), make([]float64, len(dst)), make([]float64, len(dst))

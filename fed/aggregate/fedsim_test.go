@@ -8,8 +8,8 @@ import (
 	"loadstar/fed"
 )
 
-// TestFedSIM takes a server's loss whose gradient is w^3, theta = 1, delta = 1/2,
-// beta = 1/4, and two clients.
+// TestFedSIM has a server loss with the gradient w^3, theta = 1, delta = 1/2, beta = 1/4,
+// and two clients.
 //
 // Client a trains to 3: v = 1 - 3 = -2,
 //
@@ -21,7 +21,7 @@ import (
 //	d  = (1.5^3 - 2.5^3) / 1 = 3.375 - 15.625 = -12.25
 //	w~ = 2 - 1/4 (-1 + 6.125) = .71875
 //
-// The mean is (-3.5 + .71875)/2 = -1.390625, the displacement 1 less.
+// The mean is (-3.5 + .71875)/2 = -1.390625; the displacement is that minus 1.
 //
 // First order: 3 + 1/4·2 = 3.5 and 2 + 1/4 = 2.25, mean 2.875.
 //
@@ -51,8 +51,8 @@ func TestFedSIM(t *testing.T) {
 	wantDisplacement(t, FedSIM{Beta: .25, FirstOrder: true}, m, 3.5)
 }
 
-// TestFedSIMDecay lets beta fall from 1/4 to 0 in four merges: a step of v = -2 is
-// 1/2, 3/8, 1/4, 1/8 and then 0, beside the client's own 2.
+// TestFedSIMDecay lowers beta from 1/4 to 0 in four merges: a step of v = -2 is 1/2, 3/8,
+// 1/4, 1/8 and then 0, in addition to the client's own 2.
 func TestFedSIMDecay(t *testing.T) {
 	shared := []float32{1}
 	m := newMerge(t, shared, 7, []fed.Received{update("a", 1, shared, 2)}, false, 1)
@@ -63,7 +63,7 @@ func TestFedSIMDecay(t *testing.T) {
 	}
 }
 
-// server records where gradients are taken.
+// server records the points at which gradients are computed.
 type server struct {
 	at  [][]float32
 	err error
@@ -111,7 +111,7 @@ func TestFedSIMServer(t *testing.T) {
 	}
 	m.Server = explosive{}
 	if err := (FedSIM{Delta: 1, Beta: 1}).Aggregate(make([]float64, 1), m); err == nil {
-		t.Error("a gradient that is not finite gave weights")
+		t.Error("no error for a gradient that is not finite")
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMean weighs (1, -2) of 1 example and (5, 2) of 3: (1 + 15)/4 = 4 and
-// (-2 + 6)/4 = 1; equally, (1 + 5)/2 = 3 and 0. It does not matter that the second is
-// from an older version.
+// TestMean merges (1, -2) with 1 example and (5, 2) with 3: (1 + 15)/4 = 4 and (-2 + 6)/4
+// = 1. With equal weights the mean is (1 + 5)/2 = 3 and 0. The older version of the
+// second update has no effect.
 func TestMean(t *testing.T) {
 	shared := []float32{10, 20}
 	a, b := update("a", 1, shared, 1, -2), update("b", 3, shared, 5, 2)
@@ -22,7 +22,7 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// TestMeanOfDuplicates replaces a client of n examples by n clients of one.
+// TestMeanOfDuplicates replaces a client with n examples by n clients with one each.
 func TestMeanOfDuplicates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawMerge(t, 3)
@@ -42,7 +42,7 @@ func TestMeanOfDuplicates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !sameBits(heavy, duplicated) {
-			t.Fatalf("%v by examples, %v by number", heavy, duplicated)
+			t.Fatalf("one client with n examples: %v, n clients: %v", heavy, duplicated)
 		}
 	})
 }

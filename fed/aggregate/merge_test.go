@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// aggregators are all of the package, in settings that differ.
+// aggregators lists every aggregator of the package, with different settings.
 var aggregators = []struct {
 	name string
 	new  func() fed.Aggregator
@@ -43,7 +43,7 @@ type tester interface {
 	Fatalf(string, ...any)
 }
 
-// cubic is the loss sum(w^4)/4 on the server.
+// cubic is a server loss of sum(w^4)/4.
 type cubic struct{}
 
 func (cubic) Gradient(g, w []float32) error {
@@ -62,8 +62,8 @@ func newScale(t tester) exact.Scale {
 	return s
 }
 
-// newMerge sums updates by version in the order given, each version in parts that are
-// merged in the end, and sorts the single ones.
+// newMerge sums updates by version in the given order, each version in several parts that
+// are merged at the end, and sorts the single updates.
 func newMerge(t tester, shared []float32, version int, updates []fed.Received, uniform bool, parts int) *fed.Merge {
 	t.Helper()
 	m := &fed.Merge{Version: version, Shared: shared, Fleet: 10, Server: cubic{}}
@@ -108,12 +108,12 @@ func newMerge(t tester, shared []float32, version int, updates []fed.Received, u
 	return m
 }
 
-// update is one of version 7, from the given weights.
+// update returns an update of version 7 from the given weights.
 func update(client fed.ClientID, examples int, from []float32, delta ...float32) fed.Received {
 	return fed.Received{Update: fed.Update{Client: client, Version: 7, Examples: examples, Delta: delta}, From: from}
 }
 
-// wantDisplacement fails unless the aggregator gives the displacement, within a
+// wantDisplacement fails unless the aggregator returns the displacement, within a
 // relative 1e-12.
 func wantDisplacement(t *testing.T, a fed.Aggregator, m *fed.Merge, want ...float64) {
 	t.Helper()
@@ -131,7 +131,7 @@ func wantDisplacement(t *testing.T, a fed.Aggregator, m *fed.Merge, want ...floa
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-12*max(math.Abs(a), math.Abs(b)) }
 
-// garbage is what dst may hold before.
+// garbage returns arbitrary values for dst, which an aggregator must overwrite.
 func garbage(n int) []float64 {
 	dst := make([]float64, n)
 	for i := range dst {
@@ -144,7 +144,7 @@ func sameBits(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Float64bits(x) == math.Float64bits(y) })
 }
 
-// drawn is a merge that can be built in any order.
+// drawn is a random merge that can be built in any order.
 type drawn struct {
 	shared  []float32
 	version int
@@ -185,8 +185,8 @@ func (d drawn) shuffled(t *rapid.T, round int) *fed.Merge {
 	return m
 }
 
-// written writes all of a merge down.
-func written(m *fed.Merge) string {
+// dump returns all contents of a merge as text.
+func dump(m *fed.Merge) string {
 	var b strings.Builder
 	fmt.Fprint(&b, m.Round, m.Version, m.Shared, m.Fleet)
 	for _, s := range m.Sums {
@@ -200,8 +200,8 @@ func written(m *fed.Merge) string {
 	return b.String()
 }
 
-// spoil overwrites all of a merge.
-func spoil(m *fed.Merge) {
+// overwrite overwrites all contents of a merge.
+func overwrite(m *fed.Merge) {
 	for _, s := range m.Sums {
 		s.Delta.Reset()
 		s.Control.Reset()
@@ -226,11 +226,11 @@ func save(t tester, a fed.Aggregator) []byte {
 	return b
 }
 
-// TestConformance holds every aggregator to what fed.Aggregator promises.
+// TestConformance checks every aggregator against the contract of fed.Aggregator.
 func TestConformance(t *testing.T) {
 	for _, c := range aggregators {
 		t.Run(c.name, func(t *testing.T) {
-			t.Run("nothing", func(t *testing.T) { conformNothing(t, c.new) })
+			t.Run("empty", func(t *testing.T) { conformEmpty(t, c.new) })
 			t.Run("shapes", func(t *testing.T) { conformShapes(t, c.new) })
 			t.Run("order", func(t *testing.T) {
 				rapid.Check(t, func(t *rapid.T) { conformOrder(t, c.new) })
@@ -245,7 +245,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func conformNothing(t *testing.T, fresh func() fed.Aggregator) {
+func conformEmpty(t *testing.T, fresh func() fed.Aggregator) {
 	scale := newScale(t)
 	for name, m := range map[string]*fed.Merge{
 		"no sums": {Shared: []float32{1}, Fleet: 1, Server: cubic{}},
@@ -260,7 +260,8 @@ func conformNothing(t *testing.T, fresh func() fed.Aggregator) {
 	}
 }
 
-// conformShapes gives merges that break their promise. An error must leave no trace.
+// conformShapes passes merges that break the contract of fed.Merge. An error must not
+// change the aggregator's state.
 func conformShapes(t *testing.T, fresh func() fed.Aggregator) {
 	good := func() *fed.Merge {
 		shared := []float32{1, 2}
@@ -278,7 +279,7 @@ func conformShapes(t *testing.T, fresh func() fed.Aggregator) {
 	}{
 		{"length of the sum", !each, func(m *fed.Merge) { m.Sums[1].Delta = exact.NewSum(newScale(t), 3) }},
 		{"no sum", !each, func(m *fed.Merge) { m.Sums[1].Delta = nil }},
-		{"sums from the future", !each, func(m *fed.Merge) { m.Version = 6 }},
+		{"sum newer than the weights", !each, func(m *fed.Merge) { m.Version = 6 }},
 		{"sums out of order", !each, func(m *fed.Merge) { slices.Reverse(m.Sums) }},
 		{"no control", fresh().Needs().Control, func(m *fed.Merge) { m.Sums[0].Control = nil }},
 		{"length of the control", fresh().Needs().Control, func(m *fed.Merge) { m.Sums[0].Control = exact.NewSum(newScale(t), 3) }},
@@ -290,7 +291,7 @@ func conformShapes(t *testing.T, fresh func() fed.Aggregator) {
 		{"a NaN", each, func(m *fed.Merge) { m.Updates[1].Delta = []float32{1, nan} }},
 		{"a NaN received", each, func(m *fed.Merge) { m.Updates[1].From = []float32{1, nan} }},
 		{"an infinite weight", each, func(m *fed.Merge) { m.Shared = []float32{1, float32(math.Inf(-1))} }},
-		{"updates from the future", each, func(m *fed.Merge) { m.Version = 6 }},
+		{"update newer than the weights", each, func(m *fed.Merge) { m.Version = 6 }},
 		{"updates out of order", each, func(m *fed.Merge) { slices.Reverse(m.Updates) }},
 		{"infinite loss", fresh().Needs().Loss, func(m *fed.Merge) { m.Updates[0].Loss = math.Inf(1) }},
 		{"no server data", fresh().Needs().ServerData, func(m *fed.Merge) { m.Server = nil }},
@@ -306,7 +307,7 @@ func conformShapes(t *testing.T, fresh func() fed.Aggregator) {
 			t.Errorf("%s: no error", c.name)
 		}
 		if after := save(t, a); !slices.Equal(before, after) {
-			t.Errorf("%s: left a trace", c.name)
+			t.Errorf("%s: the error changed the state", c.name)
 		}
 		if err := a.Aggregate(make([]float64, 2), good()); err != nil {
 			t.Error(err)
@@ -314,17 +315,17 @@ func conformShapes(t *testing.T, fresh func() fed.Aggregator) {
 	}
 }
 
-// conformOrder merges twice the same updates that came in different orders. One of
-// the merges is overwritten in between: nothing of it may be retained.
+// conformOrder merges the same updates in two different orders. It then overwrites one of
+// the merges: an aggregator must not retain any part of it.
 func conformOrder(t *rapid.T, fresh func() fed.Aggregator) {
 	a, b := fresh(), fresh()
 	for round := range 2 {
 		d := drawMerge(t, 2)
 		m, o := d.merge(t, round), d.shuffled(t, round)
-		for i := range o.Updates { // its own, to be overwritten
+		for i := range o.Updates { // copies, which overwrite may change
 			o.Updates[i].Delta, o.Updates[i].Control = slices.Clone(o.Updates[i].Delta), slices.Clone(o.Updates[i].Control)
 		}
-		before := written(m)
+		before := dump(m)
 		x, y := garbage(2), garbage(2)
 		if err := a.Aggregate(x, m); err != nil {
 			t.Fatal(err)
@@ -338,17 +339,17 @@ func conformOrder(t *rapid.T, fresh func() fed.Aggregator) {
 		if !finite(x) {
 			t.Fatalf("%v", x)
 		}
-		if after := written(m); after != before {
-			t.Fatalf("the merge was %s and is %s", before, after)
+		if after := dump(m); after != before {
+			t.Fatalf("Aggregate changed the merge from %s to %s", before, after)
 		}
-		spoil(o)
+		overwrite(o)
 		if !slices.Equal(save(t, a), save(t, b)) {
 			t.Fatal("the states differ")
 		}
 	}
 }
 
-// conformSaved goes on from a saved state, taken before and between merges.
+// conformSaved continues from a saved state, taken before and between merges.
 func conformSaved(t *rapid.T, fresh func() fed.Aggregator) {
 	a := fresh()
 	for round := range 3 {
@@ -365,13 +366,13 @@ func conformSaved(t *rapid.T, fresh func() fed.Aggregator) {
 			t.Fatal(err)
 		}
 		if !sameBits(x, y) || !slices.Equal(save(t, a), save(t, b)) {
-			t.Fatalf("%v, after saving %v", x, y)
+			t.Fatalf("%v without interruption, %v from a saved state", x, y)
 		}
 	}
 }
 
-// TestSavedRefused reads states that are not the aggregator's.
-func TestSavedRefused(t *testing.T) {
+// TestBadState reads states that do not belong to the aggregator.
+func TestBadState(t *testing.T) {
 	shared := []float32{0, 0}
 	merge := newMerge(t, shared, 7, []fed.Received{update("a", 1, shared, 1, 2), update("b", 1, shared, 2, 1)}, false, 1)
 	for name, fresh := range map[string]func() fed.Aggregator{
@@ -392,8 +393,8 @@ func TestSavedRefused(t *testing.T) {
 		}
 		bad := map[string][]byte{
 			"nothing":         nil,
-			"cut":             good[:len(good)-1],
-			"more":            append(slices.Clone(good), 0),
+			"truncated":       good[:len(good)-1],
+			"too long":        append(slices.Clone(good), 0),
 			"another kind":    bare(scaffoldState{"momentum", []float64{1, 2}}),
 			"another length":  (&scaffoldState{C: []float64{1}}).encode(),
 			"not finite":      (&scaffoldState{C: []float64{1, math.NaN()}}).encode(),
@@ -416,17 +417,18 @@ func TestSavedRefused(t *testing.T) {
 			}
 		}
 		if !slices.Equal(save(t, a), good) {
-			t.Errorf("%s: a refused state left a trace", name)
+			t.Errorf("%s: a rejected state changed the aggregator", name)
 		}
 
-		// A fresh one cannot know its length, and learns of a wrong one when it merges.
+		// A new aggregator does not know its length yet. It must report a wrong one when
+		// it merges.
 		b := fresh()
 		if err := b.(encoding.BinaryUnmarshaler).UnmarshalBinary(good); err != nil {
 			t.Fatal(err)
 		}
 		short := newMerge(t, []float32{0}, 7, []fed.Received{update("a", 1, []float32{0}, 1)}, false, 1)
 		if err := b.Aggregate(make([]float64, 1), short); err == nil {
-			t.Errorf("%s: a state of two weights went into a merge of one", name)
+			t.Errorf("%s: no error for a merge of one weight after a state of two", name)
 		}
 	}
 }

@@ -14,29 +14,29 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Scaffold)(nil)
 )
 
-// Scaffold is [Mean] that also keeps the server's control variate (SCAFFOLD,
-// reddi2021, appendix B.2, algorithm 6; Karimireddy et al. 2020, option II):
+// Scaffold is [Mean] with the server's control variate (SCAFFOLD: reddi2021, appendix
+// B.2, algorithm 6; Karimireddy et al. 2020, option II):
 //
 //	D = mean_S(delta)
 //	c = c + |S|/N mean_S(delta of c_i),   c = 0 at first
 //
-// where S are the updates merged together and N is the fleet. The first mean weighs
-// updates as the plan says, the second weighs all the same. The zero value is ready
-// for use.
+// where S are the updates of the merge and N is the size of the fleet. The first mean
+// uses the plan's weights, the second gives all updates equal weight. The zero value is
+// ready for use.
 //
-// Deviations: c is kept in float64 and sent as float32. In a round that is abandoned
-// at its deadline, the clients that were counted have moved their c_i, and c does not
-// follow; a plan with deadlines should have a quorum that is nearly always met.
+// Deviations: c is stored as float64 and sent as float32. If a round is abandoned at its
+// deadline, the clients already counted have changed their c_i but c stays the same. A
+// plan with deadlines should therefore have a quorum that is nearly always met.
 type Scaffold struct {
-	c    []float64 // nil before the first merge, that is, 0
-	sent []float32 // c as it is sent, made anew after each merge; nil until asked for
+	c    []float64 // nil before the first merge, which means 0
+	sent []float32 // c as float32; nil after a merge, until the next task needs it
 }
 
 // Needs implements [fed.Aggregator].
 func (*Scaffold) Needs() fed.Needs { return fed.Needs{Control: true} }
 
-// Start implements [fed.Starter]. The tasks of a version share one control variate.
-// It panics if the task's weights are not as many as those of the merges before.
+// Start implements [fed.Starter]. All tasks of a version share one control variate. It
+// panics if the length of the task's weights differs from that in earlier merges.
 func (a *Scaffold) Start(t *fed.Task) {
 	if a.c != nil && len(a.c) != len(t.Shared) {
 		panic(fmt.Sprintf("aggregate: a control variate of %d weights for a task of %d", len(a.c), len(t.Shared)))
@@ -53,14 +53,14 @@ func (a *Scaffold) Start(t *fed.Task) {
 // Aggregate implements [fed.Aggregator].
 func (a *Scaffold) Aggregate(dst []float64, m *fed.Merge) error {
 	if m.Fleet < 1 {
-		return fmt.Errorf("aggregate: a fleet of %d", m.Fleet)
+		return fmt.Errorf("aggregate: the fleet has %d clients, want at least 1", m.Fleet)
 	}
 	if a.c != nil && len(a.c) != len(dst) {
-		return fmt.Errorf("aggregate: the control variate is of %d weights, the merge is of %d", len(a.c), len(dst))
+		return fmt.Errorf("aggregate: the control variate has %d weights, want %d as in the merge", len(a.c), len(dst))
 	}
 	for _, s := range m.Sums {
 		if s.Delta == nil || s.Control == nil || s.Control.Len() != len(dst) || s.Control.Updates() != s.Delta.Updates() {
-			return fmt.Errorf("aggregate: the updates of version %d have not one change of a control variate of %d weights each", s.Version, len(dst))
+			return fmt.Errorf("aggregate: not every update of version %d has a control variate change of %d weights", s.Version, len(dst))
 		}
 	}
 	if err := (Mean{}).Aggregate(dst, m); err != nil {
@@ -78,7 +78,7 @@ func (a *Scaffold) Aggregate(dst []float64, m *fed.Merge) error {
 			c[i] += x
 		}
 	}
-	// |S|/N · total/weight, and without rounding it twice if |S| is the weight.
+	// |S|/N · total/weight, with a single rounding if |S| equals the weight.
 	share := weight / updates * float64(m.Fleet)
 	for i := range c {
 		c[i] /= share
@@ -110,7 +110,7 @@ func (a *Scaffold) UnmarshalBinary(b []byte) error {
 		return scaffoldFormat.Damaged("the control variate is not finite")
 	}
 	if a.c != nil && len(a.c) != len(s.C) {
-		return fmt.Errorf("aggregate: a control variate of %d weights, want %d", len(s.C), len(a.c))
+		return fmt.Errorf("aggregate: the saved control variate has %d weights, want %d", len(s.C), len(a.c))
 	}
 	a.c, a.sent = s.C, nil
 	return nil

@@ -7,13 +7,13 @@ import (
 	"loadstar/fed"
 )
 
-// TestScaffold has a fleet of 4 and equal weights.
+// TestScaffold has a fleet of 4 clients and equal weights.
 //
 //	round 1: changes of c_i (2, 0) and (6, -4): c = (8, -4)/4 = (2, -1)
 //	round 2: one change of (-4, 2):             c = (2, -1) + (-1, 1/2) = (1, -1/2)
 //
-// Weighed by examples, 1 and 3, round 1 gives 2/4 · (2 + 18, 0 - 12)/4 = (2.5, -1.5),
-// and round 2, with 3 examples, 1/4 · (-12, 6)/3 = (-1, 1/2) more.
+// Weighted by examples (1 and 3), round 1 gives 2/4 · (2 + 18, 0 - 12)/4 = (2.5, -1.5),
+// and round 2 with 3 examples adds 1/4 · (-12, 6)/3 = (-1, 1/2).
 func TestScaffold(t *testing.T) {
 	shared := []float32{9, 9}
 	with := func(u fed.Received, control ...float32) fed.Received {
@@ -28,7 +28,7 @@ func TestScaffold(t *testing.T) {
 	for _, c := range []struct {
 		uniform bool
 		want    [][]float64
-		control [][]float32 // before each round and in the end
+		control [][]float32 // before each round and at the end
 	}{
 		{true, [][]float64{{3, 0}, {1, 1}}, [][]float32{{0, 0}, {2, -1}, {1, -.5}}},
 		{false, [][]float64{{4, 1}, {1, 1}}, [][]float32{{0, 0}, {2.5, -1.5}, {1.5, -1}}},
@@ -40,7 +40,7 @@ func TestScaffold(t *testing.T) {
 			a.Start(&first)
 			a.Start(&second)
 			if !slices.Equal(first.Control, second.Control) {
-				t.Errorf("two tasks of a version: %v and %v", first.Control, second.Control)
+				t.Errorf("two tasks of one version have the control variates %v and %v", first.Control, second.Control)
 			}
 			given = append(given, first.Control)
 		}
@@ -51,7 +51,8 @@ func TestScaffold(t *testing.T) {
 			wantDisplacement(t, a, m, c.want[round]...)
 		}
 		start()
-		// All are compared now: a merge must not change what a task was given.
+		// Compare all of them now: a merge must not change the control variate of an
+		// earlier task.
 		if !slices.EqualFunc(given, c.control, slices.Equal) {
 			t.Errorf("control variates %v, want %v", given, c.control)
 		}
@@ -65,7 +66,7 @@ func TestScaffold(t *testing.T) {
 		task := fed.Task{Shared: shared}
 		b.Start(&task)
 		if !slices.Equal(task.Control, given[2]) {
-			t.Errorf("the control variate is %v, after saving %v", given[2], task.Control)
+			t.Errorf("the control variate is %v, from a saved state %v", given[2], task.Control)
 		}
 	}
 }
@@ -77,7 +78,7 @@ func TestScaffoldLength(t *testing.T) {
 	wantDisplacement(t, a, m, 1, 2)
 	defer func() {
 		if recover() == nil {
-			t.Error("a task of another length was given a control variate")
+			t.Error("no panic for a task of another length")
 		}
 	}()
 	a.Start(&fed.Task{Shared: shared[:1]})

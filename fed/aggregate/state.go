@@ -2,15 +2,15 @@ package aggregate
 
 import "loadstar/internal/stateformat"
 
-// The formats of the states. Format 0 is a gob of the struct with the same fields.
+// Formats of saved state. Format 0 is the struct with the same fields as a gob.
 var (
 	scaffoldFormat  = stateformat.Format{Name: "SCAFFOLD's state", Magic: "LODSCAFF", Version: 1, Bare: true}
 	perClientFormat = stateformat.Format{Name: "FedAvgAdaptive's state", Magic: "LODPERCL", Version: 1, Bare: true}
 )
 
-// scaffoldState is a [Scaffold] on disk.
+// scaffoldState is the saved state of a [Scaffold].
 type scaffoldState struct {
-	Kind string // in format 0
+	Kind string // only in format 0
 	C    []float64
 }
 
@@ -32,16 +32,16 @@ func (s *scaffoldState) decode(b []byte) error {
 			return err
 		}
 		if s.Kind != scaffoldKind {
-			return scaffoldFormat.Damaged("it is of the kind %q, want %q", s.Kind, scaffoldKind)
+			return scaffoldFormat.Damaged("its kind is %q, want %q", s.Kind, scaffoldKind)
 		}
 		return nil
 	}
 	return scaffoldFormat.Read(b, func(r *stateformat.Reader) { s.C = r.Float64s() })
 }
 
-// perClientState is a [PerClient] on disk.
+// perClientState is the saved state of a [PerClient].
 type perClientState struct {
-	Kind    string   // in format 0
+	Kind    string   // only in format 0
 	Clients []string // ascending
 	V       [][]float64
 }
@@ -68,7 +68,7 @@ func (s *perClientState) decode(b []byte) error {
 			return err
 		}
 		if s.Kind != perClientKind || len(s.Clients) != len(s.V) {
-			return perClientFormat.Damaged("%d vectors of %d clients, of the kind %q", len(s.V), len(s.Clients), s.Kind)
+			return perClientFormat.Damaged("%d vectors for %d clients, kind %q", len(s.V), len(s.Clients), s.Kind)
 		}
 		return nil
 	}

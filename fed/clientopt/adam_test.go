@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// moments are the numbers of this, for the gradients of either weight:
+// moments has the results of this script, for the gradients of either weight:
 //
 //	w, m, v, u = 1.0, 0.0, 0.0, 0.0
 //	for k, g in enumerate(gradients, 1):

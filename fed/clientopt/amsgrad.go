@@ -7,14 +7,14 @@ import (
 
 var _ fed.ClientOptimizer = (*AMSGrad)(nil)
 
-// AMSGrad is [Adam] whose steps never grow because a second moment fades (Reddi et
-// al. 2018; bose2024, figure 4, "AdamAMS"):
+// AMSGrad is [Adam] with the largest second moment so far, so that steps do not grow when
+// a second moment decays (Reddi et al. 2018; bose2024, figure 4, "AdamAMS"):
 //
 //	u = max(u, v/(1-β₂ᵏ))
 //	w -= rate · m/(1-β₁ᵏ) / (√u + ε)
 //
-// Deviations: those of Adam. Reddi et al. correct no bias, and PyTorch corrects that
-// of the largest v afterwards; this is bose2024's.
+// Deviations: those of Adam. The bias correction is bose2024's; Reddi et al. do not
+// correct the bias, and PyTorch corrects it after taking the maximum of v.
 type AMSGrad struct {
 	Kernel       *kernel.Set
 	Rate         Rate
@@ -25,10 +25,10 @@ type AMSGrad struct {
 	m, v, u []float32
 }
 
-// Kept is 0.
+// Kept returns 0: no state is stored between rounds.
 func (*AMSGrad) Kept(weights, shared int) int { return 0 }
 
-// Begin forgets the moments.
+// Begin resets the moments.
 func (o *AMSGrad) Begin(t *fed.Turn) {
 	o.at = kernel.AdamStep{Rate: o.Rate.At(t.Task.Round), Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Epsilon}
 	o.m = zeroed(o.m, len(t.W))
@@ -36,7 +36,7 @@ func (o *AMSGrad) Begin(t *fed.Turn) {
 	o.u = zeroed(o.u, len(t.W))
 }
 
-// Step moves w; g stays as it is.
+// Step updates w and does not change g.
 func (o *AMSGrad) Step(w, g []float32) {
 	o.at.Step++
 	o.Kernel.AMSGrad(w, g, o.m, o.v, o.u, o.at)

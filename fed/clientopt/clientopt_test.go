@@ -20,7 +20,7 @@ func kernels(t testing.TB) *kernel.Set {
 	return k
 }
 
-// all returns every optimizer under its name, fresh.
+// all returns a new instance of every optimizer, by name.
 func all(t testing.TB) map[string]fed.ClientOptimizer {
 	k, rate := kernels(t), Rate{Base: 0.125}
 	sgd := func() fed.ClientOptimizer { return &SGD{Kernel: k, Rate: rate} }
@@ -37,8 +37,8 @@ func all(t testing.TB) map[string]fed.ClientOptimizer {
 	}
 }
 
-// turn is one of a client with the weights w, of which those in the spans were
-// received as they are.
+// turn returns a turn of a client with the weights w. The weights in the spans are shared
+// and equal those received.
 func turn(o fed.ClientOptimizer, w []float32, shared ...fed.Span) *fed.Turn {
 	t := &fed.Turn{W: slices.Clone(w), Shared: shared, First: true}
 	for _, s := range shared {
@@ -50,7 +50,7 @@ func turn(o fed.ClientOptimizer, w []float32, shared ...fed.Span) *fed.Turn {
 	return t
 }
 
-// run takes a step for each gradient, and leaves these as they are.
+// run takes a step for each gradient, without changing the gradients.
 func run(o fed.ClientOptimizer, t *fed.Turn, gradients ...[]float32) {
 	o.Begin(t)
 	for _, g := range gradients {
@@ -76,12 +76,12 @@ func near(t testing.TB, what string, got []float32, want ...float64) {
 	}
 }
 
-// sameBits is stricter than ==, which takes -0 for 0.
+// sameBits compares bits, because == treats -0 and 0 as equal.
 func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestNoStateBetweenTurns(t *testing.T) {
 	w := []float32{1, -2, 0.5, 3}
 	gradients := [][]float32{{1, 2, -3, 0.5}, {0.5, -1, 2, 0.25}, {0.125, 4, 1, -1}}
 	spans := []fed.Span{{Lo: 0, Hi: 1}, {Lo: 2, Hi: 4}}
@@ -97,7 +97,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-func TestTaskIsLeftAlone(t *testing.T) {
+func TestTaskIsNotChanged(t *testing.T) {
 	for name, o := range all(t) {
 		tr := turn(o, []float32{1, 2, 3}, fed.Span{Lo: 1, Hi: 3})
 		tr.Task.Control[0] = 0.5
@@ -110,8 +110,8 @@ func TestTaskIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What a personal weight is, and does, shows nowhere else.
-func TestPersonalStaysPersonal(t *testing.T) {
+// The value and the gradient of a personal weight must not affect anything else.
+func TestPersonalWeightsAreIsolated(t *testing.T) {
 	for name, o := range all(t) {
 		var sent [2]*fed.Turn
 		for i, personal := range []float32{5, -7} {
@@ -148,7 +148,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// vectors draws some of the same length, whatever their bits.
+// vectors draws vectors of equal length with arbitrary bits.
 func vectors(t *rapid.T, count int) [][]float32 {
 	n := rapid.IntRange(1, 40).Draw(t, "length")
 	all := make([][]float32, count)

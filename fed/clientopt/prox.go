@@ -7,15 +7,16 @@ import (
 
 var _ fed.ClientOptimizer = (*Prox)(nil)
 
-// Prox ties the shared weights to those received, and lets Inner take the steps (Li
-// et al. 2020, "FedProx", equation 2; bose2024, figure 4; song2021, equation 5):
+// Prox adds a proximal term that pulls the shared weights towards those received, and
+// leaves the step to Inner (Li et al. 2020, "FedProx", equation 2; bose2024, figure 4;
+// song2021, equation 5):
 //
 //	g += Mu · (w - received)
 //
-// Over [SGD] it is prox, over [Adam] proxadam.
+// With [SGD] it is the optimizer prox, with [Adam] it is proxadam.
 //
-// Deviations: personal weights are not tied, for nobody sent any (bose2024, section
-// 3). Bose2024's α is Mu/2.
+// Deviations: personal weights have no proximal term, because no received weights exist
+// for them (bose2024, section 3). bose2024's α is Mu/2.
 type Prox struct {
 	Kernel *kernel.Set
 	Mu     float64
@@ -25,18 +26,18 @@ type Prox struct {
 	received []float32
 }
 
-// Kept is that of Inner.
+// Kept returns Inner's.
 func (o *Prox) Kept(weights, shared int) int { return o.Inner.Kept(weights, shared) }
 
-// Begin begins Inner's turn.
+// Begin starts Inner's turn.
 func (o *Prox) Begin(t *fed.Turn) {
 	o.shared, o.received = t.Shared, t.Task.Shared
 	o.Inner.Begin(t)
 }
 
-// Step changes g and takes Inner's step.
+// Step adds the proximal term to g and takes Inner's step.
 func (o *Prox) Step(w, g []float32) {
-	if o.Mu != 0 { // adding zero could still change the sign of one
+	if o.Mu != 0 { // adding 0 would turn -0 into 0
 		received := o.received
 		for _, s := range o.shared {
 			n := s.Hi - s.Lo
@@ -50,5 +51,5 @@ func (o *Prox) Step(w, g []float32) {
 // End ends Inner's turn.
 func (o *Prox) End(t *fed.Turn) {
 	o.Inner.End(t)
-	o.shared, o.received = nil, nil // they are the worker's
+	o.shared, o.received = nil, nil // do not retain the worker's memory
 }

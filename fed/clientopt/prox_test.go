@@ -20,7 +20,7 @@ func TestProx(t *testing.T) {
 	check(t, "weights", tr.W, 0.125, 1, 4.75)
 }
 
-// Proxadam is Adam on the gradient with the pull in it.
+// proxadam is Adam on the gradient plus the proximal term.
 func TestProxAdam(t *testing.T) {
 	k := kernels(t)
 	adam := Adam{Kernel: k, Rate: Rate{Base: 0.1}, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-3}
@@ -29,17 +29,17 @@ func TestProxAdam(t *testing.T) {
 	tr := turn(o, []float32{1, 1}, fed.Span{Lo: 0, Hi: 1})
 	run(o, tr, []float32{1, 1}, []float32{0.5, 0.5})
 
-	// After the first step both are at 0.9000999 = 1 - 0.1/1.001, so that the pull is
-	// 2·(-0.0999001) on the shared weight and none on the personal one.
+	// After the first step both weights are 0.9000999 = 1 - 0.1/1.001, so the proximal
+	// term is 2·(-0.0999001) for the shared weight and 0 for the personal one.
 	want := turn(&adam, []float32{1, 1})
 	run(&adam, want, []float32{1, 1}, []float32{0.5 - 2*0.0999001, 0.5})
 	near(t, "weights", tr.W, float64(want.W[0]), float64(want.W[1]))
 	if tr.W[0] == tr.W[1] {
-		t.Error("no pull")
+		t.Error("the proximal term has no effect")
 	}
 }
 
-func TestProxWithoutPullIsInner(t *testing.T) {
+func TestProxWithMuZeroIsInner(t *testing.T) {
 	k := kernels(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		v := vectors(rt, 3)

@@ -2,8 +2,8 @@ package clientopt
 
 import "math"
 
-// Rate is a client's learning rate, constant or a staircase (reddi2021, appendix
-// E.6, where Factor is 0.1 and Every is 500):
+// Rate is a client's learning rate: constant, or a staircase (reddi2021, appendix E.6,
+// with Factor 0.1 and Every 500):
 //
 //	rate(round) = Base · Factor^⌊round/Every⌋
 //
@@ -11,7 +11,7 @@ import "math"
 type Rate struct {
 	Base   float64
 	Factor float64
-	Every  int // rounds from one stair to the next; 0 means that Base stays
+	Every  int // rounds per stair; 0 means a constant rate
 }
 
 // At returns the learning rate of a round.

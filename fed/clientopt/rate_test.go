@@ -16,7 +16,7 @@ func TestRate(t *testing.T) {
 	}{
 		{Rate{Base: 0.5}, 0, 0.5},
 		{Rate{Base: 0.5}, 100000, 0.5},
-		{Rate{Base: 0.5, Factor: 0.1}, 7, 0.5}, // Every 0 is never
+		{Rate{Base: 0.5, Factor: 0.1}, 7, 0.5}, // Every 0: constant
 		{stairs, 0, 0.5},
 		{stairs, 499, 0.5},
 		{stairs, 500, 0.05},
@@ -29,8 +29,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Every optimizer but prox, which has no rate of its own, takes the round's.
-func TestRateOfTheRound(t *testing.T) {
+// Every optimizer uses the round's rate. prox has none and is left out.
+func TestRateDependsOnRound(t *testing.T) {
 	k, stairs := kernels(t), Rate{Base: 1, Factor: 0.25, Every: 2}
 	for name, o := range map[string]fed.ClientOptimizer{
 		"sgd":      &SGD{Kernel: k, Rate: stairs},
@@ -38,7 +38,7 @@ func TestRateOfTheRound(t *testing.T) {
 		"amsgrad":  &AMSGrad{Kernel: k, Rate: stairs},
 		"scaffold": &Scaffold{Kernel: k, Rate: stairs},
 	} {
-		// With β = ε = 0 the first step of Adam is rate·g/|g|: that of a gradient of 1
+		// With β = ε = 0 the first step of Adam is rate·g/|g|. For a gradient of 1 that
 		// is the rate, as with SGD.
 		tr := turn(o, []float32{1}, fed.Span{Lo: 0, Hi: 1})
 		tr.Task.Round = 3

@@ -10,16 +10,16 @@ import (
 var _ fed.ClientOptimizer = (*Scaffold)(nil)
 
 // Scaffold is SCAFFOLD's client (Karimireddy et al. 2020; reddi2021, appendix B.2,
-// algorithm 6, option II). With the server's control variate c, its own c_i, which is
-// kept and starts as c, and K steps in this round:
+// algorithm 6, option II). With the server's control variate c, the client's own c_i,
+// which is stored between rounds and starts as c, and K steps in this round:
 //
 //	w -= rate · (g - c_i + c)
 //	c_i' = c_i - c + (received - w) / (K · rate)
 //
-// What is sent beside the weights is c_i' - c_i.
+// The client sends c_i' - c_i with its update.
 //
-// Deviations: personal weights have no control variates and take plain steps of SGD.
-// A round with a rate of 0 leaves c_i as it is, where the paper divides by zero.
+// Deviations: personal weights have no control variates and take plain SGD steps. If a
+// round's rate is 0, c_i does not change; the paper would divide by zero.
 type Scaffold struct {
 	Kernel *kernel.Set
 	Rate   Rate
@@ -31,7 +31,7 @@ type Scaffold struct {
 	shift  []float32 // c - c_i
 }
 
-// Kept is the control variate's.
+// Kept returns the length of the control variate.
 func (*Scaffold) Kept(weights, shared int) int { return shared }
 
 // Begin reads the control variates. It panics if the task has none.
@@ -49,7 +49,7 @@ func (o *Scaffold) Begin(t *fed.Turn) {
 	}
 }
 
-// Step changes g and moves w.
+// Step corrects g and updates w.
 func (o *Scaffold) Step(w, g []float32) {
 	o.steps++
 	if !o.first {
@@ -68,7 +68,7 @@ func (o *Scaffold) End(t *fed.Turn) {
 	if t.First {
 		copy(t.Kept, t.Task.Control)
 	}
-	o.shared = nil // they are the worker's
+	o.shared = nil // do not retain the worker's memory
 	path := float64(o.steps) * o.rate
 	if path == 0 {
 		clear(t.Control)

@@ -10,13 +10,13 @@ import (
 
 func TestScaffold(t *testing.T) {
 	o := &Scaffold{Kernel: kernels(t), Rate: Rate{Base: 0.5}}
-	// Two steps on shared weights 1 and 2 with gradient 1, and a personal one between
-	// them, 4 with gradient 2. With c = (0.5, -1) and c_i = (0.25, 0):
+	// Two steps on shared weights 1 and 2 with gradient 1, and on a personal weight 4
+	// between them with gradient 2. With c = (0.5, -1) and c_i = (0.25, 0):
 	//   1 - 2·0.5·(1 - 0.25 + 0.5) = -0.25
 	//   2 - 2·0.5·(1 - 0 - 1) = 2
 	//   4 - 2·0.5·2 = 2
 	//   c_i' = (0.25 - 0.5 + (1+0.25)/(2·0.5), 0 + 1 + 0) = (1, 1)
-	// which are the gradients, as they should be. c_i' - c_i = (0.75, 1).
+	// These equal the gradients, as they should. c_i' - c_i = (0.75, 1).
 	tr := turn(o, []float32{1, 4, 2}, fed.Span{Lo: 0, Hi: 1}, fed.Span{Lo: 2, Hi: 3})
 	tr.First = false
 	copy(tr.Task.Control, []float32{0.5, -1})
@@ -27,7 +27,8 @@ func TestScaffold(t *testing.T) {
 	check(t, "kept", tr.Kept, 1, 1)
 	check(t, "sent", tr.Control, 0.75, 1)
 
-	// The first round starts from c_i = c, whatever is in Kept, and so is SGD's:
+	// The first round starts from c_i = c, whatever Kept contains, and therefore equals
+	// SGD:
 	//   w = (1 - 1, 4 - 2, 2 - 1)
 	//   c_i' = (1-0)/(2·0.5) = 1, (2-1)/(2·0.5) = 1; c_i' - c = (0.5, 2)
 	tr = turn(o, []float32{1, 4, 2}, fed.Span{Lo: 0, Hi: 1}, fed.Span{Lo: 2, Hi: 3})
@@ -64,7 +65,7 @@ func TestScaffoldWithoutControl(t *testing.T) {
 	o.Begin(tr)
 }
 
-// In a client's first round there is nothing to correct.
+// In a client's first round there is no drift to correct.
 func TestScaffoldWithoutDriftIsSGD(t *testing.T) {
 	k := kernels(t)
 	rapid.Check(t, func(rt *rapid.T) {

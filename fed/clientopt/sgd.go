@@ -16,16 +16,16 @@ type SGD struct {
 	Kernel *kernel.Set
 	Rate   Rate
 
-	rate float64 // of this turn
+	rate float64 // in this turn
 }
 
-// Kept is 0.
+// Kept returns 0: no state is stored between rounds.
 func (*SGD) Kept(weights, shared int) int { return 0 }
 
-// Begin looks up the round's rate.
+// Begin computes the round's rate.
 func (o *SGD) Begin(t *fed.Turn) { o.rate = o.Rate.At(t.Task.Round) }
 
-// Step moves w; g stays as it is.
+// Step updates w and does not change g.
 func (o *SGD) Step(w, g []float32) { o.Kernel.Axpy(w, g, float32(-o.rate)) }
 
 // End does nothing.

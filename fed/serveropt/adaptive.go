@@ -15,33 +15,33 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Adaptive)(nil)
 )
 
-// Rule returns the next second moment of one weight. It is all that FedAdagrad,
-// FedAdam and FedYogi differ by.
+// Rule returns the next second moment of one weight. It is the only difference between
+// FedAdagrad, FedAdam and FedYogi.
 type Rule func(v, square, beta2 float64) float64
 
-// SecondMoment says what is squared for the second moment.
+// SecondMoment selects the quantity that is squared for the second moment.
 type SecondMoment int
 
-// The readings: the displacement itself, as bose2023 and other frameworks have it, or
-// its running mean, the letter of reddi2021.
+// The two readings: the displacement itself, as in bose2023 and other frameworks, or its
+// running mean, as printed in reddi2021.
 const (
 	OfUpdate SecondMoment = iota
 	OfMomentum
 )
 
-// Adaptive divides each weight's step by the size that its displacements usually have
+// Adaptive divides each weight's step by the typical size of its displacements
 // (reddi2021, section 3, algorithm 2; bose2023, algorithm 1, lines 24 to 26):
 //
 //	m = Beta1 m + (1-Beta1) D,            m = 0 at first
 //	v = Rule(v, s^2),   s = D or s = m,   v = Tau^2 at first
 //	phi += Rate m / (sqrt(v) + Tau)
 //
-// Tau is positive, and there is a Rule: without, a step panics.
+// Tau must be positive and Rule must be set, otherwise Step panics.
 //
-// Deviations: none of reddi2021's algorithm 2 [OfMomentum]; by default s = D. bose2024
-// prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in
-// FedAdagrad's: misprints. No paper here corrects for the bias of the first rounds,
-// and neither does this.
+// Deviations: [OfMomentum] is exactly reddi2021's algorithm 2; the default is s = D.
+// bose2024 prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in
+// FedAdagrad's v, which we take for misprints. Like the papers, it does not correct the
+// bias of the first rounds.
 type Adaptive struct {
 	Rule                    Rule
 	Rate, Beta1, Beta2, Tau float64
@@ -81,19 +81,19 @@ func (o *Adaptive) MarshalBinary() ([]byte, error) {
 	return encode(state{Kind: adaptiveKind, M: o.m, V: o.v}), nil
 }
 
-// UnmarshalBinary reads what MarshalBinary wrote; steps then go on as they would
-// have, to the bit. The settings are not part of it.
+// UnmarshalBinary reads what MarshalBinary wrote. The next step then gives the same bits
+// as without the interruption. The state does not include the settings.
 func (o *Adaptive) UnmarshalBinary(b []byte) error {
 	s, err := decode(b, adaptiveKind, len(o.m))
 	if err != nil {
 		return err
 	}
 	if len(s.V) != len(s.M) {
-		return fmt.Errorf("serveropt: %d first and %d second moments", len(s.M), len(s.V))
+		return fmt.Errorf("serveropt: the saved state has %d first and %d second moments, want equal numbers", len(s.M), len(s.V))
 	}
 	for _, v := range s.V {
 		if v < 0 {
-			return errors.New("serveropt: a second moment is negative")
+			return errors.New("serveropt: the saved state has a negative second moment")
 		}
 	}
 	o.m, o.v = s.M, s.V

@@ -2,8 +2,8 @@ package serveropt
 
 import "testing"
 
-// TestAdaptivePython takes twenty steps of three weights, and compares with a script
-// in Python, whose floats are float64; weights were rounded to float32 by struct:
+// TestAdaptivePython takes twenty steps with three weights and compares them with a
+// Python script, which computes in float64 and rounds weights to float32 with struct:
 //
 //	m[i] = b1*m[i] + (1-b1)*d
 //	q = (m[i] if of_momentum else d)**2
@@ -12,7 +12,7 @@ import "testing"
 //	yogi:    v[i] = v[i] - (1-b2)*q*((v[i]>q)-(v[i]<q))
 //	phi[i] = f32(phi[i] + rate*m[i]/(math.sqrt(v[i])+tau))
 //
-// with the defaults of reddi2021 and rate .01.
+// with the defaults of reddi2021 and a rate of .01.
 func TestAdaptivePython(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// optimizers are all of the package, in settings that differ.
+// optimizers lists every optimizer of the package, with different settings.
 var optimizers = []struct {
 	name string
 	new  func() fed.ServerOptimizer
@@ -26,10 +26,10 @@ var optimizers = []struct {
 	}},
 }
 
-// step is one displacement and the weights that it leads to.
+// step is a displacement and the weights expected after it.
 type step struct{ d, want []float64 }
 
-// wantSteps starts from weights and takes steps.
+// wantSteps takes the steps, starting from shared, and compares the weights after each.
 func wantSteps(t *testing.T, o fed.ServerOptimizer, shared []float32, steps ...step) {
 	t.Helper()
 	shared = slices.Clone(shared)
@@ -56,9 +56,9 @@ func save(t interface{ Fatal(...any) }, o fed.ServerOptimizer) []byte {
 	return b
 }
 
-// TestConformance holds every optimizer to the contract: it does not touch the
-// displacement, stays finite, goes on from a saved state to the bit, and refuses
-// other lengths.
+// TestConformance checks every optimizer against the contract: it does not change the
+// displacement, keeps the weights finite, continues from a saved state bit for bit, and
+// panics on other lengths.
 func TestConformance(t *testing.T) {
 	for _, c := range optimizers {
 		t.Run(c.name, func(t *testing.T) {
@@ -77,10 +77,10 @@ func TestConformance(t *testing.T) {
 					a.Step(weights, d)
 					b.Step(other, d)
 					if !slices.Equal(d, before) {
-						t.Fatalf("the displacement was %v and is %v", before, d)
+						t.Fatalf("Step changed the displacement from %v to %v", before, d)
 					}
 					if !slices.Equal(weights, other) || !slices.Equal(save(t, a), save(t, b)) {
-						t.Fatalf("%v, after saving %v", weights, other)
+						t.Fatalf("%v without interruption, %v from a saved state", weights, other)
 					}
 					for _, w := range weights {
 						if w-w != 0 {
@@ -123,8 +123,8 @@ func wantPanic(t *testing.T, name string, f func()) {
 	f()
 }
 
-// TestSavedRefused reads states that are not the optimizer's.
-func TestSavedRefused(t *testing.T) {
+// TestBadState reads states that do not belong to the optimizer.
+func TestBadState(t *testing.T) {
 	kinds := map[string]string{"fedavgm": momentumKind, "fedadam": adaptiveKind}
 	for _, c := range optimizers {
 		kind, ok := kinds[c.name]
@@ -138,8 +138,8 @@ func TestSavedRefused(t *testing.T) {
 		other := map[string]string{momentumKind: adaptiveKind, adaptiveKind: momentumKind}[kind]
 		bad := map[string][]byte{
 			"nothing":        nil,
-			"cut":            good[:len(good)-1],
-			"more":           append(slices.Clone(good), 0),
+			"truncated":      good[:len(good)-1],
+			"too long":       append(slices.Clone(good), 0),
 			"another kind":   encoded(other, []float64{1, 2}, []float64{1, 2}),
 			"another length": encoded(kind, []float64{1}, []float64{1}),
 			"not finite":     encoded(kind, []float64{1, math.NaN()}, []float64{1, 2}),
@@ -154,7 +154,7 @@ func TestSavedRefused(t *testing.T) {
 			}
 		}
 		if !slices.Equal(save(t, o), good) {
-			t.Errorf("%s: a refused state left a trace", c.name)
+			t.Errorf("%s: a rejected state changed the optimizer", c.name)
 		}
 	}
 }

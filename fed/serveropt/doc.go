@@ -1,13 +1,13 @@
-// Package serveropt holds the optimizers that move the shared weights by the
-// displacement which an aggregator made, a file each.
+// Package serveropt has the optimizers that move the shared weights by the displacement
+// from an aggregator, one file each.
 //
-// State is float64, and so is the arithmetic: a weight is rounded to float32 once a
-// step. Products are rounded before they are added, by a conversion where the
-// compiler might fuse the two, so that the bits are those of any other machine.
+// State and arithmetic are float64. A weight is rounded to float32 once per step.
+// Products are rounded before they are added. Where the compiler might fuse the two, an
+// explicit conversion prevents it, so all machines give the same bits.
 //
-// All treat the displacement as finite, which aggregators make sure of, and panic if
-// the weights are not as many as the displacements or as in the step before. None is
-// safe for concurrent use.
+// Displacements must be finite, which aggregators ensure. Step panics if the number of
+// weights differs from the number of displacements or from the previous step. No
+// optimizer is safe for concurrent use.
 package serveropt
 
 import "fmt"

@@ -2,11 +2,11 @@ package serveropt
 
 var _ Rule = Adagrad
 
-// Adagrad adds squares up (FedAdagrad: reddi2021, algorithm 2):
+// Adagrad sums the squares (FedAdagrad: reddi2021, algorithm 2):
 //
 //	v = v + s^2
 //
-// Steps become smaller and smaller. reddi2021 has a Beta1 of 0 with it.
+// Steps get smaller over time. reddi2021 uses Beta1 = 0.
 //
 // Deviations: none. bose2024 prints v = s^2.
 func Adagrad(v, square, _ float64) float64 { return v + square }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAdagrad takes beta1 = 1/2, tau = 1, rate 2 and displacements 2 and -2: m is 1
-// and then 1/2 - 1 = -1/2.
+// TestAdagrad uses beta1 = 1/2, tau = 1, rate 2 and displacements 2 and -2: m is 1 and
+// then 1/2 - 1 = -1/2.
 //
 //	of the update:    v = 1 + 4 = 5, phi = 2·1/(√5 + 1);  v = 9, phi - 2·(1/2)/(3 + 1)
 //	of the momentum:  v = 1 + 1 = 2, phi = 2·1/(√2 + 1);  v = 2.25, phi - 1/(1.5 + 1)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAdam takes beta1 = 1/2, beta2 = 3/4, tau = 1, rate 2 and displacements 2 and -2:
-// m is 1 and then -1/2.
+// TestAdam uses beta1 = 1/2, beta2 = 3/4, tau = 1, rate 2 and displacements 2 and -2: m
+// is 1 and then -1/2.
 //
 //	of the update:    v = .75 + 1 = 1.75, phi = 2/(√1.75 + 1)
 //	                  v = 1.3125 + 1 = 2.3125, phi - 1/(√2.3125 + 1)

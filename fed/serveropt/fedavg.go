@@ -9,9 +9,10 @@ var _ fed.ServerOptimizer = Descent{}
 //
 //	phi += Rate D
 //
-// At rate 1 and with the mean of updates it is the mean of the clients' weights.
+// At rate 1, with the mean of the updates, the new weights are the mean of the clients'
+// weights.
 //
-// Deviations: the sign; bose2023 sends start minus end and subtracts.
+// Deviations: the sign. bose2023 sends start minus end and subtracts.
 type Descent struct {
 	Rate float64
 }

@@ -12,14 +12,13 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Momentum)(nil)
 )
 
-// Momentum moves the weights along a sum of displacements in which old ones fade
-// (FedAvgM: reddi2021, section 2; FedAvgMomentum: bose2023, algorithm 1, lines 22
-// and 23):
+// Momentum moves the weights along a decaying sum of displacements (FedAvgM: reddi2021,
+// section 2; FedAvgMomentum: bose2023, algorithm 1, lines 22 and 23):
 //
 //	m = Beta1 m + (1-Dampening) D,   m = 0 at first
 //	phi += Rate m
 //
-// reddi2021 has a Dampening of 0, bose2023 one of Beta1.
+// reddi2021 uses Dampening = 0, bose2023 uses Dampening = Beta1.
 //
 // Deviations: the sign, as with [Descent].
 type Momentum struct {
@@ -48,8 +47,8 @@ func (o *Momentum) MarshalBinary() ([]byte, error) {
 	return encode(state{Kind: momentumKind, M: o.m}), nil
 }
 
-// UnmarshalBinary reads what MarshalBinary wrote; steps then go on as they would
-// have, to the bit. The settings are not part of it.
+// UnmarshalBinary reads what MarshalBinary wrote. The next step then gives the same bits
+// as without the interruption. The state does not include the settings.
 func (o *Momentum) UnmarshalBinary(b []byte) error {
 	s, err := decode(b, momentumKind, len(o.m))
 	if err != nil {

@@ -2,12 +2,12 @@ package serveropt
 
 var _ Rule = Yogi
 
-// Yogi moves towards the square by a share of the square itself, so that v falls more
-// slowly than Adam's after large displacements (FedYogi: reddi2021, algorithm 2):
+// Yogi moves v towards the square by an amount proportional to the square, so after large
+// displacements v falls more slowly than Adam's (FedYogi: reddi2021, algorithm 2):
 //
 //	v = v - (1-Beta2) s^2 sign(v - s^2)
 //
-// Deviations: none. bose2024 prints Beta2 v in place of v.
+// Deviations: none. bose2024 prints Beta2 v instead of v.
 func Yogi(v, square, beta2 float64) float64 {
 	step := (1 - beta2) * square
 	switch {

@@ -8,8 +8,8 @@ import (
 
 var stateFormat = stateformat.Format{Name: "server optimizer's state", Magic: "LODOPTIM", Version: 1, Bare: true}
 
-// state is an optimizer on disk. Before the first step M and V are empty. Format 0 is a
-// gob of it.
+// state is the saved state of an optimizer. M and V are empty before the first step.
+// Format 0 is this struct as a gob.
 type state struct {
 	Kind string
 	M, V []float64
@@ -23,8 +23,8 @@ func encode(s state) []byte {
 	return stateFormat.Wrap(w.State())
 }
 
-// decode reads the state of an optimizer of a kind. Have is how many weights the
-// optimizer remembers already, or 0.
+// decode reads the state of an optimizer of the given kind. have is the number of weights
+// in the optimizer's current state, or 0.
 func decode(b []byte, kind string, have int) (state, error) {
 	var s state
 	format, b, err := stateFormat.Unwrap(b)
@@ -44,9 +44,9 @@ func decode(b []byte, kind string, have int) (state, error) {
 	case err != nil:
 		return state{}, err
 	case s.Kind != kind:
-		return state{}, fmt.Errorf("serveropt: the saved state is of the kind %q, want %q", s.Kind, kind)
+		return state{}, fmt.Errorf("serveropt: the saved state has the kind %q, want %q", s.Kind, kind)
 	case have > 0 && len(s.M) != have:
-		return state{}, fmt.Errorf("serveropt: the saved state is of %d weights, want %d", len(s.M), have)
+		return state{}, fmt.Errorf("serveropt: the saved state has %d weights, want %d", len(s.M), have)
 	}
 	for _, x := range [][]float64{s.M, s.V} {
 		for _, f := range x {
