@@ -15,11 +15,12 @@ import (
 func newHTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		// Bodies come over bad links: what bounds them is their size, and this.
+		// Links may be slow. The limit on the size of bodies and this time-out bound a
+		// request.
 		ReadTimeout: 10 * time.Minute,
-		// A frame is held whole for each connection, also of strangers.
+		// Every connection buffers a whole frame, before the caller is authenticated.
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReadFrameSize: 64 << 10},
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // handshakes of strangers
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // failed handshakes are not worth logging
 	}
 }
 
@@ -28,7 +29,7 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	return untilDone(ctx, s, func() error { return s.Serve(l) })
 }
 
-// untilDone serves until the context ends, and lets calls under way finish.
+// untilDone serves until ctx ends, and then lets calls in progress finish.
 func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
 	failed := make(chan error, 1)
 	go func() { failed <- serve() }()
@@ -48,7 +49,7 @@ func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
 	return nil
 }
 
-// watch serves metrics and health.
+// watch serves metrics and health checks.
 func (s *server) watch() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
@@ -71,7 +72,7 @@ func (s *server) watch() http.Handler {
 	return mux
 }
 
-// maxConnections bounds the memory that connections take: about 100 kB for each agent
-// that sends (loadstar bench fleet). Further ones wait until one is closed, which happens
-// soon to connections that send nothing.
+// maxConnections limits the memory of connections: about 100 kB for each agent that is
+// sending (loadstar bench fleet). Further connections wait until one is closed; idle
+// connections are closed soon.
 const maxConnections = 16 << 10

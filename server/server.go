@@ -1,5 +1,5 @@
-// Package server puts the server's parts together: gateway, aggregator and coordinator,
-// in one process for a pilot or each on machines of its own.
+// Package server assembles gateway, aggregator and coordinator to a server, in one
+// process or in several.
 package server
 
 import (
@@ -44,41 +44,44 @@ const (
 // Roles returns all roles.
 func Roles() []string { return []string{Gateway, Aggregator, Coordinator} }
 
-// Config is a server.
+// Config configures a server.
 type Config struct {
-	// Dir is the server's folder: its authority, and whatever is not elsewhere.
+	// Dir is the server's folder. It holds the certificate authority, and the database,
+	// queue and blobs unless they are configured elsewhere.
 	Dir   string
 	Roles []string
-	// Listen is the address for agents and operators, Hosts the names under which
-	// they reach it. Watch is that of metrics and health, without TLS.
+	// Listen is the address for agents and operators, and Hosts lists the names under
+	// which they reach it. Watch is the address for metrics and health checks, without
+	// TLS.
 	Listen, Watch string
 	Hosts         []string
-	// Database is sqlite:PATH or postgres://…; in the folder if empty.
+	// Database is sqlite:PATH or postgres://…; empty means SQLite in Dir.
 	Database string
-	// NATS are the servers of a cluster; if there is none, one is embedded.
+	// NATS lists the servers of a NATS cluster; empty means an embedded server.
 	NATS []string
-	// Blobs is a folder or s3://…; in the folder if empty.
+	// Blobs is a folder or s3://…; empty means a folder in Dir.
 	Blobs string
-	// Hub makes this the server of a region: in place of the coordinator, tasks of the
-	// hub are handed on. Linger is how long a region's sum waits for the rest of its round.
+	// Hub makes this server a region: instead of driving its own runs, it relays the
+	// hub's tasks. Linger is how long a region's sum waits for the rest of its round.
 	Hub    *Hub
 	Linger time.Duration
-	// AgentClients bounds how many clients an agent, or a region, may host.
+	// AgentClients is the maximum number of clients of an agent or region.
 	AgentClients int
-	// Aggregators is how many count side by side in this process.
+	// Aggregators is the number of goroutines that count in this process.
 	Aggregators int
 
 	Certificates, Lease, Lead, Poll, MaxPoll time.Duration
 	Rate                                     float64
 	Log                                      *slog.Logger
-	// Ready is called when everything is up, with the address for agents.
+	// Ready is called with the address for agents when all roles have started.
 	Ready func(address string)
 }
 
-// Hub is the server of a region's server.
+// Hub is a region's connection to its hub.
 type Hub struct {
 	Address string
-	// Client calls it with the region's certificate, which Renew renews if that is due.
+	// Client presents the region's certificate. Renew renews the certificate if it is
+	// due.
 	Client *http.Client
 	Renew  func(ctx context.Context, now time.Time) (bool, error)
 }
@@ -88,16 +91,16 @@ const (
 	blobCache    = 256 << 20
 	operatorLife = 365 * 24 * time.Hour
 	grace        = 10 * time.Second
-	// ackWait is for how long a round stands still when an aggregator dies with results
-	// that it was about to count. Counting takes much less; what takes longer is done
-	// twice, and counts once.
+	// ackWait is how long a round is delayed if an aggregator dies with results that it
+	// has taken. Counting takes much less. A result that takes longer is delivered twice
+	// and counted once.
 	ackWait = 5 * time.Second
 )
 
-// alone is the coordinator's name where the folder admits only one.
+// alone is the coordinator's name if the folder admits only one process.
 const alone = "alone"
 
-// server is one at work.
+// server is a running server.
 type server struct {
 	Config
 	authority *pki.Authority
@@ -106,22 +109,22 @@ type server struct {
 	blobs     blob.Store
 	terms     *terms.Book
 	registry  *prometheus.Registry
-	up        atomic.Bool // all roles have begun
+	up        atomic.Bool // all roles have started
 }
 
-// Run serves until the context ends; then it finishes what it has begun.
+// Run runs the server until ctx ends, and then shuts down gracefully.
 func Run(ctx context.Context, c Config) error {
 	s := &server{Config: c, registry: prometheus.NewRegistry()}
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, r := range c.Roles {
 		if !slices.Contains(Roles(), r) {
-			return fmt.Errorf("there is no role %q; there are %s", r, strings.Join(Roles(), ", "))
+			return fmt.Errorf("unknown role %q; the roles are %s", r, strings.Join(Roles(), ", "))
 		}
 	}
 	if err := s.open(ctx); err != nil {
 		s.close()
 		if ctx.Err() != nil {
-			return nil // told to end before it had begun
+			return nil // cancelled while starting
 		}
 		return err
 	}
@@ -129,7 +132,7 @@ func Run(ctx context.Context, c Config) error {
 	return s.serve(ctx)
 }
 
-// open opens what the roles work with.
+// open opens the parts that the roles share.
 func (s *server) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
@@ -170,8 +173,8 @@ func (s *server) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openLedger waits for a database that cannot be reached: after a power failure it may
-// start later than this server.
+// openLedger waits for an unreachable database, which may start later than this server
+// after a power failure.
 func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
@@ -186,8 +189,8 @@ func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	}
 }
 
-// openBlobs opens a folder, or s3://HOST/BUCKET/PREFIX, with s3+http in place of s3 for a store
-// without TLS. Keys for it are in the environment.
+// openBlobs opens a folder or s3://HOST/BUCKET/PREFIX. The scheme s3+http means a store
+// without TLS. The environment holds the store's keys.
 func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 	scheme, rest, _ := strings.Cut(s.Blobs, "://")
 	if scheme == "s3" || scheme == "s3+http" {
@@ -206,17 +209,17 @@ func (s *server) close() {
 	defer cancel()
 	if s.bus != nil {
 		if err := s.bus.Close(ctx); err != nil {
-			s.Log.Warn("closing the bus", "error", err)
+			s.Log.Warn("cannot close the bus", "error", err)
 		}
 	}
 	if s.ledger != nil {
 		if err := s.ledger.Close(); err != nil {
-			s.Log.Warn("closing the ledger", "error", err)
+			s.Log.Warn("cannot close the ledger", "error", err)
 		}
 	}
 }
 
-// serve runs the roles. If one of them ends, all do.
+// serve runs the roles. If one ends, all end.
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if s.Watch != "" {
@@ -248,7 +251,7 @@ func (s *server) serve(ctx context.Context) error {
 	if slices.Contains(s.Roles, Aggregator) {
 		group.Go(func() error {
 			return aggregator.Run(ctx, aggregator.Config{
-				Ledger: s.ledger, Bus: s.bus, Terms: s.terms, Batch: aggregator.UsualBatch, Bytes: aggregator.UsualBytes, Workers: s.Aggregators, Log: s.Log, Metrics: s.registry,
+				Ledger: s.ledger, Bus: s.bus, Terms: s.terms, Batch: aggregator.DefaultBatch, Bytes: aggregator.DefaultBytes, Workers: s.Aggregators, Log: s.Log, Metrics: s.registry,
 			})
 		})
 	}
@@ -272,7 +275,7 @@ func (s *server) pace() gateway.Pace {
 	return gateway.Pace{Poll: s.Poll, MaxPoll: s.MaxPoll, Rate: s.Rate}
 }
 
-// name tells this coordinator from others.
+// name returns a unique name for this coordinator.
 func (s *server) name() string {
 	if len(s.NATS) == 0 && strings.HasPrefix(s.Database, "sqlite:") {
 		return alone // the embedded bus locks the folder

@@ -131,7 +131,7 @@ func (st *station) aggregate() {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- aggregator.Run(ctx, aggregator.Config{
-			Ledger: st.ledger, Bus: st.bus, Terms: st.terms, Batch: aggregator.UsualBatch, Bytes: aggregator.UsualBytes, Workers: 1, Log: st.server.Log, Metrics: st.registry,
+			Ledger: st.ledger, Bus: st.bus, Terms: st.terms, Batch: aggregator.DefaultBatch, Bytes: aggregator.DefaultBytes, Workers: 1, Log: st.server.Log, Metrics: st.registry,
 		})
 	}()
 	st.Cleanup(func() { cancel(); must(st, <-ended) })

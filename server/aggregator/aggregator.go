@@ -1,6 +1,6 @@
-// Package aggregator takes results from the bus and counts them in the ledger, many at
-// a time: the only place where an update becomes part of a sum. Any number of them
-// may be at work, and any of them may die at any point.
+// Package aggregator takes results from the bus and counts them in the ledger, in
+// batches. No other package adds updates to a run's sums. Any number of aggregators may
+// run, and each may be killed at any point.
 package aggregator
 
 import (
@@ -22,14 +22,14 @@ import (
 	"loadstar/server/terms"
 )
 
-// Config is what an aggregator works with.
+// Config configures an aggregator.
 type Config struct {
 	Ledger *ledger.Ledger
 	Bus    *bus.Bus
 	Terms  *terms.Book
-	// Batch and Bytes bound what is counted in one transaction.
+	// Batch and Bytes limit the results and their bytes in one transaction.
 	Batch, Bytes int
-	// Workers is how many count side by side.
+	// Workers is the number of goroutines that count; 0 means 1.
 	Workers int
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -40,19 +40,19 @@ type aggregator struct {
 	metrics *metrics
 }
 
-// UsualBatch and UsualBytes are a server's Batch and Bytes.
+// DefaultBatch and DefaultBytes are the values of Batch and Bytes in a server.
 const (
-	UsualBatch = 256
-	UsualBytes = 24 << 20
+	DefaultBatch = 256
+	DefaultBytes = 24 << 20
 )
 
 const (
-	takeFor    = time.Second
-	shortPause = 100 * time.Millisecond
-	longPause  = 5 * time.Second
+	takeFor    = time.Second            // how long a Take waits for results
+	shortPause = 100 * time.Millisecond // first delay between retries
+	longPause  = 5 * time.Second        // longest delay between retries
 )
 
-// Run counts until the context ends.
+// Run counts results until ctx ends.
 func Run(ctx context.Context, c Config) error {
 	a := &aggregator{Config: c, metrics: newMetrics(c.Metrics)}
 	var wg sync.WaitGroup
@@ -72,7 +72,7 @@ func (a *aggregator) work(ctx context.Context) {
 			continue
 		}
 		if ctx.Err() == nil {
-			a.Log.Warn("cannot count for now", "error", err)
+			a.Log.Warn("cannot count results, retrying", "error", err)
 		}
 		_ = retry.Wait(ctx) // the loop ends with ctx
 	}
@@ -85,13 +85,15 @@ type item struct {
 	result  *terms.Result
 }
 
-// batch counts what the bus has. What could not be counted comes again.
+// batch takes a batch from the bus and counts it. Results that could not be counted are
+// delivered again.
 func (a *aggregator) batch(ctx context.Context) error {
 	deliveries, err := a.Bus.Take(ctx, a.Batch, a.Bytes, takeFor)
 	if err != nil {
 		return err
 	}
-	// A batch is of one round, so that a region can send it on as it is.
+	// The ledger's batches contain one round each, so that a region can forward them
+	// unchanged.
 	type round struct {
 		run   string
 		round int64
@@ -123,15 +125,16 @@ func (a *aggregator) batch(ctx context.Context) error {
 
 func (a *aggregator) drop(d *bus.Delivery, why error) {
 	a.metrics.dropped.Inc()
-	a.Log.Error("a result cannot be read and is dropped", "error", why)
-	_ = d.Drop(why.Error()) // the bus redelivers it, and it is dropped then
+	a.Log.Error("dropped a result that is not valid", "error", why)
+	_ = d.Drop(why.Error()) // after an error the bus redelivers it, and it is dropped then
 }
 
-// count counts results of one round.
+// count counts the results of one round.
 func (a *aggregator) count(ctx context.Context, run string, items []item) error {
 	t, err := a.Terms.Of(ctx, run)
 	if errors.Is(err, ledger.ErrNotFound) {
-		// Runs do not go away: it is from elsewhere, and would hold up others for ever.
+		// Runs are never deleted, so this result is not from this server. It must not
+		// block others.
 		for _, i := range items {
 			a.drop(i.Delivery, err)
 		}
@@ -139,15 +142,16 @@ func (a *aggregator) count(ctx context.Context, run string, items []item) error 
 	} else if err != nil {
 		return err
 	}
-	// Added up before the run is held: nearly always all of them are due.
+	// Add the results up before the transaction starts, to keep it short. Nearly always
+	// all of them count.
 	start := time.Now()
 	f := &folder{terms: t, fold: round.NewFold(t.Rules)}
 	for _, i := range items {
 		err := t.Add(f.fold, i.result, nil)
 		if errors.Is(err, exact.ErrFull) {
-			f.full = true // some are not due: the ledger knows which
+			f.full = true // some results do not count; the ledger knows which
 		} else if err != nil {
-			// A gateway has let it through: it is wrong by a bug, or from elsewhere.
+			// The gateways check results, so this is a bug or a foreign message.
 			a.drop(i.Delivery, err)
 			continue
 		}
@@ -171,7 +175,7 @@ func (a *aggregator) count(ctx context.Context, run string, items []item) error 
 	a.metrics.stale.Add(float64(len(arrivals) - len(counted)))
 	for _, i := range f.items {
 		if err := i.Done(); err != nil {
-			a.Log.Debug("an acknowledgement was lost", "error", err) // it comes again, and is not due
+			a.Log.Debug("cannot acknowledge a result", "error", err) // it is redelivered, and does not count again
 		}
 	}
 	if len(counted) > 0 {
@@ -191,11 +195,11 @@ func arrivalOf(x item) ledger.Arrival {
 	return l
 }
 
-// folder makes of results what the ledger stores.
+// folder computes what the ledger stores for a batch.
 type folder struct {
 	terms *terms.Terms
 	items []item
-	fold  *round.Fold // of all items, but for those that it had no room for
+	fold  *round.Fold // of all items, except those that did not fit if full is set
 	full  bool
 }
 
@@ -209,7 +213,7 @@ func (f *folder) foldSome(numbers []int) (*round.Fold, error) {
 	return fold, nil
 }
 
-// forLedger is a ledger.Fold.
+// forLedger implements ledger.Fold.
 func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []ledger.Single, err error) {
 	if !f.terms.Folds() {
 		for _, i := range counted {

@@ -32,7 +32,7 @@ const (
 	agent = "agent"
 )
 
-// site is a run whose first round is open, with a bus.
+// site is a ledger and a bus with one run, whose first round is open.
 type site struct {
 	t      *testing.T
 	ledger *ledger.Ledger
@@ -51,7 +51,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// plant asks so many clients of one agent.
+// plant opens a round in which all clients of one agent are asked to train.
 func plant(t *testing.T, algorithm string, clients, cohort int) *site {
 	t.Helper()
 	ctx := t.Context()
@@ -99,7 +99,7 @@ func plant(t *testing.T, algorithm string, clients, cohort int) *site {
 
 func client(i int) string { return fmt.Sprintf("c%03d", i) }
 
-// start lets an aggregator count, until the test ends or stop is called.
+// start runs an aggregator until the test ends or stop is called.
 func (s *site) start(workers int, change func(c *Config)) (stop func()) {
 	s.t.Helper()
 	registry := prometheus.NewRegistry()
@@ -122,7 +122,7 @@ func (s *site) start(workers int, change func(c *Config)) (stop func()) {
 	return stop
 }
 
-// arrival is the good update of one client, different for each.
+// arrival returns a valid update of client i. Each client's update is different.
 func (s *site) arrival(i int) *v1.Arrival {
 	n := s.terms.Shared
 	if s.terms.Rules.Needs.Control {
@@ -138,7 +138,7 @@ func (s *site) arrival(i int) *v1.Arrival {
 	}
 }
 
-// sum is those of several clients in one.
+// sum returns the updates of several clients as one sum.
 func (s *site) sum(clients ...int) *v1.Arrival {
 	s.t.Helper()
 	a := &v1.Arrival{Run: run, Agent: agent, Form: v1.Form_FORM_SUM}
@@ -163,7 +163,7 @@ func (s *site) publish(all ...*v1.Arrival) {
 	}
 }
 
-// settled waits until nothing is on the bus.
+// settled waits until the bus is empty.
 func (s *site) settled() {
 	s.t.Helper()
 	s.until("the bus is empty", func() bool {
@@ -177,13 +177,13 @@ func (s *site) until(what string, ok func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(5 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("it never came that %s", what)
+			s.t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }
 
-// balance checks that exactly these clients were counted, and that the stored sums are
-// theirs to the bit. It returns the number of batches.
+// balance checks that exactly these clients were counted and that the stored sums equal
+// theirs bit for bit. It returns the number of batches.
 func (s *site) balance(clients ...int) int {
 	s.t.Helper()
 	want := round.NewFold(s.terms.Rules)
@@ -199,7 +199,7 @@ func (s *site) balance(clients ...int) int {
 		return err
 	}))
 	if a, b := shown(s.t, got), shown(s.t, want); a != b {
-		s.t.Errorf("the sums of %d clients are not those of %d", got.Len(), want.Len())
+		s.t.Errorf("the stored sums of %d clients differ from the expected sums of %d", got.Len(), want.Len())
 	}
 	where, err := s.ledger.Standings(s.t.Context(), agent, run, 0, names)
 	must(s.t, err)
@@ -231,12 +231,12 @@ func value(t *testing.T, c prometheus.Counter) float64 {
 func (s *site) want(what string, c prometheus.Counter, n float64) {
 	s.t.Helper()
 	if got := value(s.t, c); got != n {
-		s.t.Errorf("%g were %s, want %g", got, what, n)
+		s.t.Errorf("%g results were %s, want %g", got, what, n)
 	}
 }
 
-// Whatever comes often, in one batch or later, counts once; sums and updates go
-// together, with control variates too.
+// A result counts once, however often it is delivered, in one batch or in several. Sums
+// and single updates can be mixed, also with control variates.
 func TestCounts(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -244,12 +244,12 @@ func TestCounts(t *testing.T) {
 			s := plant(t, algorithm, 9, 9)
 			woken, err := s.bus.Woken(t.Context())
 			must(t, err)
-			overlapping := s.sum(0, 5) // 0 comes before it: all of it is too late
+			overlapping := s.sum(0, 5) // client 0 is counted before, so the whole sum is refused
 			s.publish(s.arrival(0), s.arrival(1), s.sum(2, 3, 4), s.arrival(1), s.sum(2, 3, 4), overlapping, s.arrival(3))
 			s.start(1, nil)
 			s.settled()
 			if n := s.balance(0, 1, 2, 3, 4); n != 1 {
-				t.Errorf("what was there together was counted in %d batches", n)
+				t.Errorf("results that waited together were counted in %d batches", n)
 			}
 			s.want("counted", s.counted, 3)
 			s.want("stale", s.stale, 4)
@@ -259,9 +259,9 @@ func TestCounts(t *testing.T) {
 					t.Error(id)
 				}
 			case <-time.After(5 * time.Minute):
-				t.Error("nobody was woken")
+				t.Error("no notification")
 			}
-			other := s.arrival(0) // other numbers of a client that was counted
+			other := s.arrival(0) // other numbers for a client that was counted
 			other.Numbers = s.arrival(7).Numbers
 			s.publish(other, s.arrival(0), s.arrival(8))
 			s.settled()
@@ -272,8 +272,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// Nobody is counted for another, nor from another version, nor in another round.
-func TestCountsWhoWasAsked(t *testing.T) {
+// A result counts only for the agent, version and round of its lease.
+func TestCountsOnlyWithLease(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 4)
 	bad := []*v1.Arrival{s.arrival(0), s.arrival(0), s.arrival(0), s.sum(0, 1)}
@@ -289,8 +289,8 @@ func TestCountsWhoWasAsked(t *testing.T) {
 	s.want("stale", s.stale, 4)
 }
 
-// What nobody can read is dropped, and holds up nothing.
-func TestDropsPoison(t *testing.T) {
+// Invalid results are dropped and do not block others.
+func TestDropsInvalidResults(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 4)
 	must(t, s.bus.Publish(t.Context(), "garbage", []byte("\xff\xff\xff\xff no message")))
@@ -308,19 +308,19 @@ func TestDropsPoison(t *testing.T) {
 	s.balance(0)
 	s.want("dropped", s.dropped, 7)
 	s.want("counted", s.counted, 1)
-	s.publish(s.arrival(1)) // it is not the client's fault
+	s.publish(s.arrival(1)) // a valid result still counts
 	s.settled()
 	s.balance(0, 1)
 }
 
-// While the ledger is away nothing is lost, and nothing is counted twice afterwards.
-func TestLedgerAway(t *testing.T) {
+// While the ledger fails no result is lost, and afterwards none is counted twice.
+func TestLedgerFails(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 6, 6)
 	db, err := sql.Open("sqlite", "file:"+s.file+"?_pragma=busy_timeout(10000)")
 	must(t, err)
 	defer db.Close()
-	// The last table that a count writes to: all before it is undone.
+	// Counting writes this table last, so everything before it is rolled back.
 	_, err = db.Exec("ALTER TABLE partials RENAME TO away")
 	must(t, err)
 	var all []*v1.Arrival
@@ -343,8 +343,8 @@ func TestLedgerAway(t *testing.T) {
 	s.want("dropped", s.dropped, 0)
 }
 
-// The same with a ledger that does not even say what a run is.
-func TestLedgerGone(t *testing.T) {
+// The same if the ledger cannot even read the run.
+func TestLedgerClosed(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 2, 2)
 	gone, err := ledger.Open(t.Context(), "sqlite:"+s.file)
@@ -365,7 +365,8 @@ func TestLedgerGone(t *testing.T) {
 	s.balance(0, 1)
 }
 
-// More updates than a sum has room for can only be if some are not due.
+// A batch may hold more updates than a sum has room for, but only if some of them do not
+// count.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 2)
@@ -379,12 +380,12 @@ func TestFull(t *testing.T) {
 	s.want("dropped", s.dropped, 0)
 }
 
-// Where each update is needed, each is kept as it came.
+// If the algorithm needs each update, each is stored unchanged.
 func TestEachUpdate(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fednorm", 9, 9)
 	if s.terms.Folds() {
-		t.Fatal("fednorm needs each")
+		t.Fatal("fednorm needs each update")
 	}
 	sum := plant(t, "fedavg", 9, 9).sum(5, 6)
 	s.publish(s.arrival(2), s.arrival(0), s.arrival(2), sum)
@@ -399,7 +400,7 @@ func TestEachUpdate(t *testing.T) {
 		}
 		w := want.Shares[0]
 		if string(x.Numbers) != string(want.Numbers) || x.Examples != w.Examples || x.Steps != w.Steps || x.Loss != w.Loss || x.Version != 0 {
-			t.Errorf("%s is not as it came", x.Client)
+			t.Errorf("%s was changed", x.Client)
 		}
 		return nil
 	}))
@@ -413,8 +414,8 @@ func TestEachUpdate(t *testing.T) {
 	s.want("dropped", s.dropped, 1)
 }
 
-// Several aggregators that deliver everything twice between them, while a third is
-// stopped again and again in the middle.
+// Two aggregators count while every result is delivered twice and a third aggregator is
+// stopped and restarted.
 func TestConcurrentAggregators(t *testing.T) {
 	t.Parallel()
 	const n = 150
@@ -445,7 +446,7 @@ func TestConcurrentAggregators(t *testing.T) {
 	s.balance(all...)
 }
 
-// Run is what the tests above run, and ends with its context.
+// Run ends with its context.
 func TestRun(t *testing.T) {
 	s := plant(t, "fedavg", 2, 2)
 	s.publish(s.arrival(0))

@@ -16,11 +16,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		counted: counter("counted", "Results counted."),
-		stale:   counter("stale", "Results that came too late, or again."),
+		stale:   counter("stale", "Results that were late or already counted."),
 		again:   counter("redelivered", "Results that the bus delivered more than once."),
-		dropped: counter("dropped", "Results that nobody can read."),
-		fold:    seconds("fold", "Adding up a batch."),
-		commit:  seconds("commit", "The transaction that counts a batch."),
+		dropped: counter("dropped", "Results dropped because they were not valid."),
+		fold:    seconds("fold", "Time to add up a batch."),
+		commit:  seconds("commit", "Time of the transaction that counts a batch."),
 	}
 	r.MustRegister(m.counted, m.stale, m.again, m.dropped, m.fold, m.commit)
 	return m

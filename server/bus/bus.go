@@ -1,10 +1,10 @@
-// Package bus carries checked results from gateways to aggregators, and wakes
-// whoever waits for something to happen in a run. It is NATS: a server inside this
-// process, or a cluster.
+// Package bus carries checked results from gateways to aggregators, and notifies all
+// processes that wait for an event in a run. It uses NATS, either as a server inside this
+// process or as an external cluster.
 //
-// The bus is a carrier, never the ledger. What Publish accepted is on disk and will
-// be delivered until an aggregator says Done, possibly more than once, to more than
-// one, and in any order. Whether a result counts is for the ledger to say.
+// The bus is a queue, not the ledger. A result that Publish accepted is on disk. The bus
+// delivers it until an aggregator calls Done: possibly more than once, to more than one
+// aggregator, and in any order. The ledger decides whether a result counts.
 package bus
 
 import (
@@ -26,11 +26,11 @@ import (
 )
 
 var (
-	// ErrFull says that as much waits as may: come back later.
+	// ErrFull means that the queue or the disk is full. The caller should retry later.
 	ErrFull = errors.New("bus: no room for more results")
-	// ErrTooLarge says that a result is larger than Config.MaxMessage.
+	// ErrTooLarge means that a result is larger than Config.MaxMessage.
 	ErrTooLarge = errors.New("bus: the result is too large")
-	// ErrClosed says that Close has been called.
+	// ErrClosed means that Close has been called.
 	ErrClosed = errors.New("bus: closed")
 )
 
@@ -41,41 +41,43 @@ const (
 	wakes        = "loadstar.wake"
 	// repeats is how long the stream remembers message ids.
 	repeats = 2 * time.Minute
-	// undecided is how many deliveries may be under way to all aggregators together.
+	// undecided is the maximum number of unanswered deliveries, over all aggregators.
 	undecided = 4096
 )
 
-// Bus is a connection to the carrier. All methods may be called concurrently.
+// Bus is a connection to NATS. All methods may be called concurrently.
 type Bus struct {
 	config Config
 	log    *slog.Logger
 	server *embedded // nil with an external cluster
 	conn   *nats.Conn
-	gone   chan struct{} // closed when the connection is, for good
+	gone   chan struct{} // closed when the connection is closed permanently
 	js     jetstream.JetStream
 	pulls  jetstream.Consumer
 	offers chan *offer // to the writers
-	// link ends when the connection is lost: no answer comes over it any more.
+	// link is cancelled when the connection is lost, because no answer can arrive over it
+	// then.
 	link atomic.Pointer[link]
-	// pending bounds the bytes that are on their way to this connection.
+	// pending limits the bytes in flight to this connection.
 	pending *semaphore.Weighted
-	// typical is the size of messages lately, rather too large than too small.
+	// typical estimates the size of recent messages. It decays slowly, so it is rather
+	// too large than too small.
 	typical atomic.Int64
 
-	// closing ends when Close begins, killed when it has stopped waiting.
+	// closing is cancelled when Close begins, killed when Close stops waiting for calls.
 	closing, killed context.Context
 	close, kill     context.CancelFunc
 	mu              sync.Mutex // guards closed and adding to calls
 	closed          bool
-	calls           sync.WaitGroup // publishes and takes under way
-	background      sync.WaitGroup // goroutines that end by themselves when closing does
+	calls           sync.WaitGroup // Publish and Take calls in progress
+	background      sync.WaitGroup // goroutines that end when closing is cancelled
 
 	recreating sync.Mutex
 	recreated  time.Time // guarded by recreating
 }
 
-// Open starts or reaches the server, and makes sure that there is a stream. It waits
-// for a cluster that is not ready, until ctx is done.
+// Open starts the embedded server or connects to the cluster, and creates the stream if
+// necessary. It waits for a cluster that is not ready until ctx is done.
 func Open(ctx context.Context, c Config, log *slog.Logger) (*Bus, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -107,7 +109,7 @@ func (b *Bus) open(ctx context.Context) error {
 		return err
 	}
 	if need := int64(b.config.MaxMessage + envelope); b.conn.MaxPayload() < need {
-		return fmt.Errorf("bus: the NATS server takes messages of %d bytes; results need max_payload: %d", b.conn.MaxPayload(), need)
+		return fmt.Errorf("bus: the NATS server accepts messages of at most %d bytes, results need more: set max_payload to %d in its configuration", b.conn.MaxPayload(), need)
 	}
 	var err error
 	if b.config.Domain != "" {
@@ -142,8 +144,8 @@ func (b *Bus) options() []nats.Option {
 		nats.ReconnectWait(250 * time.Millisecond),
 		// A server that answers "not authorized" may still be loading its accounts.
 		nats.IgnoreAuthErrorAbort(),
-		// Nothing is kept for later while there is no connection: whoever called
-		// is told, and knows better what to do.
+		// Do not buffer while there is no connection. The caller gets an error and
+		// decides what to do.
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(10 * time.Second),
 		nats.MaxPingsOutstanding(2),
@@ -160,7 +162,7 @@ func (b *Bus) options() []nats.Option {
 			b.log.Info("NATS reconnected", "server", nc.ConnectedServerName())
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			if sub == nil || sub.Subject != wakes { // too many of these are no harm
+			if sub == nil || sub.Subject != wakes { // losing some of these is harmless
 				b.log.Warn("NATS", "err", err)
 			}
 		}),
@@ -183,13 +185,13 @@ func (b *Bus) connect(ctx context.Context, options []nats.Option) error {
 	if b.conn, err = nats.Connect(urls, options...); err != nil {
 		return fmt.Errorf("bus: connecting to NATS: %w", err)
 	}
-	for said := time.Now(); !b.conn.IsConnected(); {
+	for logged := time.Now(); !b.conn.IsConnected(); {
 		err := b.conn.LastError()
 		if errors.Is(err, nats.ErrAuthorization) || b.conn.IsClosed() {
 			return fmt.Errorf("bus: connecting to NATS: %w", err)
 		}
-		if time.Since(said) > 5*time.Second {
-			said = time.Now()
+		if time.Since(logged) > 5*time.Second {
+			logged = time.Now()
 			b.log.Warn("waiting for NATS", "err", err)
 		}
 		if ended := backoff.Sleep(ctx, 20*time.Millisecond); ended != nil {
@@ -202,9 +204,9 @@ func (b *Bus) connect(ctx context.Context, options []nats.Option) error {
 	return nil
 }
 
-// ensure makes the stream and its one consumer as they should be, once. What is so
-// already is only looked at: making takes a leader of all JetStream, which a cluster
-// is without for some seconds when it has lost a server.
+// ensure creates or updates the stream and its only consumer, and tries once. It writes
+// only if something differs: a write needs JetStream's meta leader, which a cluster lacks
+// for some seconds after it loses a server.
 func (b *Bus) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -237,7 +239,7 @@ func (b *Bus) ensure(ctx context.Context) (jetstream.Consumer, error) {
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       c.AckWait,
 		MaxAckPending: undecided,
-		// However long the ledger is away, nothing is given up.
+		// Results must not be dropped, however long the ledger is unavailable.
 		MaxDeliver: -1,
 	}
 	pulls, err := b.js.Consumer(look, streamName, consumerName)
@@ -250,7 +252,7 @@ func (b *Bus) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	return pulls, nil
 }
 
-// sameStream says whether a stream is as it should be, in what we ask of it.
+// sameStream compares the settings that ensure sets.
 func sameStream(has, want jetstream.StreamConfig) bool {
 	return slices.Equal(has.Subjects, want.Subjects) && has.Retention == want.Retention && has.Discard == want.Discard && has.Storage == want.Storage &&
 		has.Replicas == want.Replicas && has.MaxBytes == want.MaxBytes && has.MaxMsgSize == want.MaxMsgSize && has.Duplicates == want.Duplicates
@@ -273,9 +275,9 @@ func setupPermanent(err error) bool {
 	return permanent(api)
 }
 
-// Close lets publishes under way finish, for some seconds or until ctx is done, then
-// hangs up and stops the embedded server. Takes end at once and give back what they
-// have.
+// Close ends Take calls at once; they return their results to the queue. It waits up to
+// 10 seconds, or until ctx is done, for Publish calls in progress. Then it disconnects
+// and stops the embedded server.
 func (b *Bus) Close(ctx context.Context) error {
 	b.mu.Lock()
 	if b.closed {
@@ -296,7 +298,7 @@ func (b *Bus) Close(ctx context.Context) error {
 
 	var err error
 	if b.conn != nil {
-		// Drain also sends what is still in buffers: answers to deliveries.
+		// Drain also sends buffered answers to deliveries.
 		if err = b.conn.Drain(); err == nil {
 			select {
 			case <-b.gone:
@@ -307,7 +309,7 @@ func (b *Bus) Close(ctx context.Context) error {
 		b.conn.Close()
 		<-b.gone
 		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrConnectionReconnecting) {
-			err = nil // nobody there to say goodbye to
+			err = nil // there is no connection to drain
 		}
 		if err != nil {
 			err = fmt.Errorf("bus: closing: %w", err)
@@ -319,7 +321,7 @@ func (b *Bus) Close(ctx context.Context) error {
 	return err
 }
 
-// enter counts a call in, so that Close waits for it. Call b.calls.Done after it.
+// enter registers a call that Close must wait for. The caller must call b.calls.Done.
 func (b *Bus) enter() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -330,7 +332,7 @@ func (b *Bus) enter() error {
 	return nil
 }
 
-// spawn runs f beside everything else. Close waits for it.
+// spawn runs f in a goroutine that Close waits for.
 func (b *Bus) spawn(f func()) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -341,13 +343,13 @@ func (b *Bus) spawn(f func()) error {
 	return nil
 }
 
-// link lasts from when a connection is made until it is lost.
+// link is a context that lasts as long as one connection.
 type link struct {
 	context.Context
 	lost context.CancelCauseFunc
 }
 
-// relink ends what waits for an answer over a connection that is lost.
+// relink cancels all calls that wait for an answer over the lost connection.
 func (b *Bus) relink() {
 	ctx, lost := context.WithCancelCause(context.Background())
 	if old := b.link.Swap(&link{ctx, lost}); old != nil {
@@ -355,7 +357,7 @@ func (b *Bus) relink() {
 	}
 }
 
-// endingWith returns a context that is done when ctx or end is.
+// endingWith returns a context that is done when ctx or end is done.
 func endingWith(ctx, end context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(end, func() { cancel(ErrClosed) })

@@ -29,13 +29,13 @@ func TestResultsOutliveTheProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shut(t, b) // an answer that was just given arrives
+	shut(t, b) // Close sends buffered answers
 	b = open(t, c)
-	publish(t, b, "4", payload("4", 1000)) // known to be there
+	publish(t, b, "4", payload("4", 1000)) // filtered: it is in the queue
 	depth(t, b, 3, 0)
 	seen := takeAll(t, b, func(d *Delivery) {
 		if !bytes.Equal(d.Data(), payload(d.ID(), 1000)) {
-			t.Errorf("%s came as something else", d.ID())
+			t.Errorf("%s arrived with other data", d.ID())
 		}
 	})
 	if len(seen) != 3 || seen["2"] != 1 || seen["3"] != 1 || seen["4"] != 1 {
@@ -44,7 +44,7 @@ func TestResultsOutliveTheProcess(t *testing.T) {
 	depth(t, b, 0, 0)
 }
 
-func TestRepeatsAreFiltered(t *testing.T) {
+func TestRepeatedResultsAreFiltered(t *testing.T) {
 	t.Parallel()
 	b := open(t, Config{Dir: t.TempDir()})
 	for range 3 {
@@ -54,17 +54,17 @@ func TestRepeatsAreFiltered(t *testing.T) {
 	depth(t, b, 2, 0)
 }
 
-// one takes a single delivery and checks how often it came.
+// one takes a single delivery and checks its delivery count.
 func one(t *testing.T, b *Bus, deliveries uint64) *Delivery {
 	t.Helper()
 	got := take(t, b, 10, patient)
 	if len(got) != 1 || got[0].Deliveries() != deliveries {
-		t.Fatalf("%d results, want 1 that comes for the %d. time", len(got), deliveries)
+		t.Fatalf("%d results, want 1 with delivery count %d", len(got), deliveries)
 	}
 	return got[0]
 }
 
-// A delivery without an answer comes again, and not before AckWait.
+// A delivery without an answer is delivered again, but not before AckWait.
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	const ackWait = 3 * time.Second
@@ -74,13 +74,13 @@ func TestNoAnswer(t *testing.T) {
 	one(t, b, 1)
 	one(t, b, 2)
 	if took := time.Since(begin); took < ackWait {
-		t.Errorf("delivered to two within %v", took)
+		t.Errorf("delivered to two takers within %v", took)
 	}
 }
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour}) // so that only answers matter
+	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour}) // redelivery only by answers
 	publish(t, b, "a", []byte("x"))
 	d := one(t, b, 1)
 	depth(t, b, 0, 1)
@@ -96,7 +96,7 @@ func TestAnswers(t *testing.T) {
 	if err := d.Drop("no use"); err != nil {
 		t.Fatal(err)
 	}
-	depth(t, b, 0, 0) // so it cannot come again
+	depth(t, b, 0, 0) // so it cannot be delivered again
 	if d.Done() == nil {
 		t.Error("two answers to one delivery")
 	}
@@ -120,10 +120,10 @@ func TestFull(t *testing.T) {
 		}
 	}
 	depth(t, b, 3, 0)
-	publish(t, b, "again", make([]byte, size)) // none of the old ones was thrown out for it
+	publish(t, b, "again", make([]byte, size)) // the old ones were not evicted for it
 	depth(t, b, 4, 0)
 	if err := b.Healthy(); err != nil {
-		t.Errorf("a full bus is not a broken one: %v", err)
+		t.Errorf("a full bus must be healthy: %v", err)
 	}
 }
 
@@ -141,11 +141,11 @@ func TestRefused(t *testing.T) {
 	if err := b.Publish(t.Context(), "large", make([]byte, 1<<20+1)); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
-	publish(t, b, strings.Repeat("ä", maxID/2), make([]byte, 1<<20)) // the largest of all
+	publish(t, b, strings.Repeat("ä", maxID/2), make([]byte, 1<<20)) // the largest message
 	publish(t, b, "empty", nil)
 	for _, id := range []string{"", "a\r\nNats-Rollup: all", strings.Repeat("x", maxID+1)} {
 		if b.Publish(t.Context(), id, nil) == nil {
-			t.Errorf("%.20q is an id", id)
+			t.Errorf("%.20q was accepted as an id", id)
 		}
 	}
 	got := take(t, b, 10, patient)
@@ -160,7 +160,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Results of before a change of configuration are delivered whatever the limits are.
+// Results are delivered even if the configured limits were lowered in the meantime.
 func TestLimitsLowered(t *testing.T) {
 	t.Parallel()
 	c := Config{Dir: t.TempDir(), MaxMessage: 4 << 20, MaxBytes: 64 << 20}
@@ -206,7 +206,7 @@ func TestTakeLimits(t *testing.T) {
 		}
 		n += len(got)
 	}
-	if takes > 8 { // three, if nothing else is going on
+	if takes > 8 { // three on an idle machine
 		t.Errorf("%d batches for 16 results", takes)
 	}
 	begin := time.Now()
@@ -215,7 +215,7 @@ func TestTakeLimits(t *testing.T) {
 	}
 }
 
-// Who takes beside others gets what they do not get.
+// Concurrent takers share the results.
 func TestConcurrentTakers(t *testing.T) {
 	t.Parallel()
 	const n, size = 200, 100 << 10
@@ -266,10 +266,10 @@ func TestConcurrentTakers(t *testing.T) {
 	depth(t, b, 0, 0)
 }
 
-// A Take that is called off gives back at once what had come for it.
-func TestTakeCalledOff(t *testing.T) {
+// A cancelled Take returns its results to the queue at once.
+func TestTakeCancelled(t *testing.T) {
 	t.Parallel()
-	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour}) // so that nothing comes again by itself
+	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour}) // so that nothing is redelivered by time-out
 	for i := range 50 {
 		publish(t, b, fmt.Sprint(i), make([]byte, 10_000))
 	}
@@ -313,17 +313,17 @@ func TestWoken(t *testing.T) {
 	}
 	b.Wake("run-1")
 	if got := hear(first); got != "run-1" {
-		t.Errorf("the first hears %s", got)
+		t.Errorf("the first listener got %s", got)
 	}
 	if got := hear(second); got != "run-1" {
-		t.Errorf("the second hears %s", got)
+		t.Errorf("the second listener got %s", got)
 	}
-	b.Wake(strings.Repeat("x", maxRun+1)) // not passed on
-	for range 10_000 {                    // nobody listens: no harm
+	b.Wake(strings.Repeat("x", maxRun+1)) // too long, not passed on
+	for range 10_000 {                    // nobody reads: must not block
 		b.Wake("many")
 	}
 	if got := hear(first); got != "many" {
-		t.Errorf("heard %.10s", got)
+		t.Errorf("got %.10s", got)
 	}
 	cancel()
 	eventually(t, "the channel closes", func() bool {
@@ -335,7 +335,7 @@ func TestWoken(t *testing.T) {
 		}
 	})
 	shut(t, b)
-	for range second { // ends
+	for range second { // ends when the channel is closed
 	}
 }
 
@@ -372,11 +372,11 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	begin := time.Now()
 	shut(t, b)
-	if took := time.Since(begin); took > 9*time.Second { // not for as long as it waits for those who do not end
+	if took := time.Since(begin); took > 9*time.Second { // less than the time-out of Close
 		t.Errorf("took %v", took)
 	}
 	wg.Wait()
-	shut(t, b) // twice is once
+	shut(t, b) // the second call does nothing
 	if err := b.Healthy(); !errors.Is(err, ErrClosed) {
 		t.Errorf("healthy: %v", err)
 	}
@@ -384,7 +384,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 		t.Errorf("take: %v", err)
 	}
 	if _, err := b.Woken(t.Context()); err == nil {
-		t.Error("listens to a closed bus")
+		t.Error("subscribed to a closed bus")
 	}
 	b.Wake("run")
 	goleak.VerifyNone(t, before)
@@ -395,24 +395,24 @@ func TestEmbeddedServer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bus")
 	b := open(t, Config{Dir: dir})
 	if c := b.server.JetStreamConfig(); c == nil || !c.SyncAlways {
-		t.Errorf("it answers before everything is on disk: %+v", c)
+		t.Errorf("the server acknowledges before data is on disk: %+v", c)
 	}
 	if got := listening(t); len(got) != before {
-		t.Errorf("it listens on %v", got)
+		t.Errorf("the server listens on %v", got)
 	}
 	if err := b.Healthy(); err != nil {
 		t.Error(err)
 	}
 	if _, err := Open(t.Context(), Config{Dir: dir}, logOf(t)); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("two in one folder: %v", err)
+		t.Errorf("two servers in one folder: %v", err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm()&0o077 != 0 {
-		t.Errorf("others may look into it: %v, %v", info, err)
+		t.Errorf("other users can read the folder: %v, %v", info, err)
 	}
 }
 
-// A stream that somebody deletes under a running bus is there again when it is needed.
-func TestMended(t *testing.T) {
+// A stream that was deleted while the bus is running is created again when it is needed.
+func TestDeletedStreamIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	b, err := Open(t.Context(), Config{Dir: t.TempDir()}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -459,13 +459,13 @@ func TestConfig(t *testing.T) {
 		"negative message": {Dir: dir, MaxMessage: -1},
 	} {
 		if b, err := Open(t.Context(), c, logOf(t)); err == nil {
-			t.Errorf("%s: opened", name)
+			t.Errorf("%s: accepted", name)
 			shut(t, b)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := Open(ctx, Config{URLs: []string{"nats://127.0.0.1:1"}}, logOf(t)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no server: %v", err)
 	}
 }

@@ -18,7 +18,7 @@ func runChild(t *testing.T, c NodeConfig) *child {
 	t.Helper()
 	text, err := json.Marshal(struct {
 		NodeConfig
-		Ready *int `json:",omitempty"` // a func is not for JSON
+		Ready *int `json:",omitempty"` // a func cannot be encoded
 	}{NodeConfig: c})
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func runChild(t *testing.T, c NodeConfig) *child {
 	return p
 }
 
-// cluster is three nodes, each a process.
+// cluster is three nodes, each in its own process.
 type cluster struct {
 	configs []NodeConfig
 	nodes   []*child
@@ -81,7 +81,7 @@ func (c *cluster) leader(t *testing.T, b *Bus) int {
 }
 
 // Nodes of a cluster are killed while it carries results: first the leader, then all at
-// once. Publishers wait until it goes on; what they were told to be accepted comes out.
+// once. Publishers wait until the cluster is back. Every accepted result is delivered.
 func TestClusterLosesNothing(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -91,7 +91,7 @@ func TestClusterLosesNothing(t *testing.T) {
 	}
 	defer shut(t, b)
 
-	// Batches come whole, and once.
+	// Results arrive in full batches, and once.
 	for i := range 100 {
 		publish(t, b, fmt.Sprint("batch/", i), payload(fmt.Sprint("batch/", i), 20<<10))
 	}
@@ -100,7 +100,7 @@ func TestClusterLosesNothing(t *testing.T) {
 		got := take(t, b, 64, patient)
 		for _, d := range got {
 			if d.Deliveries() != 1 {
-				t.Errorf("%s came %d times", d.ID(), d.Deliveries())
+				t.Errorf("%s was delivered %d times", d.ID(), d.Deliveries())
 			}
 			if err := d.Done(); err != nil {
 				t.Fatal(err)
@@ -108,7 +108,7 @@ func TestClusterLosesNothing(t *testing.T) {
 		}
 		n += len(got)
 	}
-	if takes > 10 { // two, if nothing else is going on
+	if takes > 10 { // two on an idle machine
 		t.Errorf("%d batches of 64 for 100 results", takes)
 	}
 	depth(t, b, 0, 0)
@@ -148,7 +148,7 @@ func TestClusterLosesNothing(t *testing.T) {
 	goesOn()
 	at := c.leader(t, b)
 	c.nodes[at].kill()
-	goesOn() // two of three are enough
+	goesOn() // two of three nodes are enough
 	c.nodes[at] = runChild(t, c.configs[at])
 	goesOn()
 	for _, n := range c.nodes {
@@ -159,7 +159,7 @@ func TestClusterLosesNothing(t *testing.T) {
 	}
 	begin := time.Now()
 	if got, err := b.Take(t.Context(), 1, 0, time.Second); err == nil || len(got) > 0 || time.Since(begin) < time.Second {
-		t.Errorf("%d results, %v, after %v, from nobody", len(got), err, time.Since(begin))
+		t.Errorf("%d results, %v, after %v, without a server", len(got), err, time.Since(begin))
 	}
 	if err := b.Healthy(); err == nil {
 		t.Error("healthy without a server")
@@ -180,7 +180,7 @@ func TestClusterLosesNothing(t *testing.T) {
 		}
 		for _, d := range got {
 			if !bytes.Equal(d.Data(), payload(d.ID(), 20<<10)) {
-				t.Errorf("%s is torn", d.ID())
+				t.Errorf("%s is corrupt", d.ID())
 			}
 			seen[d.ID()] = true
 			_ = d.Done()
@@ -200,11 +200,11 @@ func TestClusterLosesNothing(t *testing.T) {
 	if lost > 0 {
 		t.Errorf("%d of %d accepted results are lost", lost, len(accepted))
 	}
-	t.Logf("%d accepted, %d came", len(accepted), len(seen))
+	t.Logf("%d accepted, %d delivered", len(accepted), len(seen))
 }
 
-// Gateways may be started before the cluster is.
-func TestClusterComesLater(t *testing.T) {
+// A gateway may start before the cluster.
+func TestClusterStartsLater(t *testing.T) {
 	t.Parallel()
 	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t), MaxMessage: 1 << 20}
 	c := Config{URLs: []string{"nats://" + n.Listen}, Replicas: 1, MaxMessage: 1 << 20}

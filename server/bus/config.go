@@ -7,67 +7,71 @@ import (
 	"time"
 )
 
-// Config says where results wait, and how many.
+// Config configures the queue.
 type Config struct {
-	// Dir is where an embedded server keeps its streams; one process at a time. It
-	// listens nowhere: only this process talks to it.
+	// Dir holds the streams of an embedded server. Only one process may use it. The
+	// server has no network listener: only this process can talk to it.
 	Dir string
-	// URLs are those of an external cluster, instead of Dir. All of its servers must
-	// run JetStream with `sync_interval: always`. By default they answer before
-	// anything is on disk, which a client cannot see, and then an accepted result is
-	// lost when the machines that hold it lose power.
+	// URLs are the addresses of an external cluster, used instead of Dir. All of its
+	// servers must run JetStream with `sync_interval: always`. By default they
+	// acknowledge before data is on disk, which a client cannot detect, and accepted
+	// results are lost if their machines lose power.
 	URLs []string
-	// Credentials is a file with a user's JWT and key. CAFile holds the authorities
-	// that a server's certificate must come from; CertFile and KeyFile are shown to
-	// it. All are for URLs alone, and all may be empty.
+	// Credentials is a file with a user's JWT and key. CAFile holds the authorities that
+	// may sign a server's certificate. CertFile and KeyFile are the client certificate.
+	// All apply to URLs only, and all may be empty.
 	Credentials, CAFile, CertFile, KeyFile string
-	// Domain is the cluster's JetStream domain, where leaf nodes stand in between.
+	// Domain is the cluster's JetStream domain, needed if leaf nodes are in between.
 	Domain string
 
-	// Replicas is how many servers keep each result: 1 embedded, 3 in a cluster.
+	// Replicas is the number of servers that store each result. 0 means 1 for an embedded
+	// server and 3 for a cluster.
 	Replicas int
-	// MaxBytes bounds what waits; beyond it Publish fails with ErrFull. 8 GiB if 0.
+	// MaxBytes limits the size of the queue; beyond it Publish fails with ErrFull. 0
+	// means 8 GiB.
 	MaxBytes int64
-	// MinFree is what stays free on the disk of Dir, whatever MaxBytes allows: a
-	// server that once fails to write does not recover until it is started anew.
-	// 256 MiB if 0.
+	// MinFree is the space to keep free on the disk of Dir, whatever MaxBytes allows:
+	// after a failed write a server does not recover until it is restarted. 0 means 256
+	// MiB.
 	MinFree int64
-	// MaxMessage is the size of the largest result. 16 MiB if 0, at most 32 MiB.
+	// MaxMessage is the size of the largest result. 0 means 16 MiB; the maximum is 32
+	// MiB.
 	MaxMessage int
-	// Together is how many results at most go in one message, when they come faster
-	// than disks can be asked to write. 64 if 0; with 1 each goes alone.
-	Together int
-	// AckWait is how long a delivery may stay unanswered before somebody else gets
-	// it. 30 s if 0.
+	// MaxGroup is the maximum number of results in one message. Results share a message
+	// when they arrive faster than the disk can sync. 0 means 64; 1 disables grouping.
+	MaxGroup int
+	// AckWait is how long a delivery may stay unanswered before it goes to another
+	// aggregator. 0 means 30 s.
 	AckWait time.Duration
 }
 
 const (
-	// envelope is what a message needs beside its data: headers, subjects and a frame.
+	// envelope is the size of a message without its data: headers, subjects and framing.
 	envelope = 4 << 10
 	// maxID keeps the message id within the envelope.
 	maxID = 512
-	// biggest is the largest MaxMessage: two of them must fit into what a server
-	// lets wait for one connection before it hangs up, 64 MiB unless configured.
+	// biggest is the largest MaxMessage. Two messages must fit into the bytes that a
+	// server queues for one connection before it closes it, 64 MiB by default.
 	biggest = 32<<20 - 2*envelope
 )
 
 func (c Config) withDefaults() (Config, error) {
 	embedded := c.Dir != ""
 	if embedded == (len(c.URLs) > 0) {
-		return c, errors.New("bus: give either a folder for an embedded NATS server or the URLs of a cluster")
+		return c, errors.New("bus: set either a folder for an embedded NATS server or the URLs of a cluster")
 	}
 	if embedded && (c.Replicas > 1 || c.Domain != "" || c.Credentials+c.CAFile+c.CertFile+c.KeyFile != "") {
-		return c, errors.New("bus: replicas, a domain, credentials and certificates are for a cluster, not for an embedded NATS server")
+		return c, errors.New("bus: replicas, a domain, credentials and certificates apply to a cluster, not to an embedded NATS server")
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		return c, errors.New("bus: a certificate needs its key, and a key its certificate")
+		return c, errors.New("bus: set both a client certificate and its key, or neither")
 	}
 	for _, path := range []string{c.Credentials, c.CAFile, c.CertFile, c.KeyFile} {
 		if path == "" {
 			continue
 		}
-		// The client reads them at every connection, and would try forever.
+		// The client reads these files at every connection attempt and would retry
+		// forever.
 		if _, err := os.ReadFile(path); err != nil {
 			return c, fmt.Errorf("bus: %w", err)
 		}
@@ -87,21 +91,21 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MaxMessage == 0 {
 		c.MaxMessage = 16 << 20
 	}
-	if c.Together == 0 {
-		c.Together = 64
+	if c.MaxGroup == 0 {
+		c.MaxGroup = 64
 	}
 	if c.AckWait == 0 {
 		c.AckWait = 30 * time.Second
 	}
 	switch {
 	case c.Replicas < 1 || c.Replicas > 5:
-		return c, fmt.Errorf("bus: %d replicas; NATS keeps 1 to 5", c.Replicas)
+		return c, fmt.Errorf("bus: %d replicas; NATS supports 1 to 5", c.Replicas)
 	case c.MaxMessage < 0 || c.MaxMessage > biggest:
-		return c, fmt.Errorf("bus: results of %d bytes; at most %d go through NATS", c.MaxMessage, biggest)
+		return c, fmt.Errorf("bus: the largest result is set to %d bytes; NATS allows 0 to %d", c.MaxMessage, biggest)
 	case c.MaxBytes < int64(c.MaxMessage):
-		return c, fmt.Errorf("bus: room for %d bytes, but a single result may have %d", c.MaxBytes, c.MaxMessage)
-	case c.AckWait < 0 || c.MinFree < 0 || c.Together < 0:
-		return c, errors.New("bus: a negative time or size")
+		return c, fmt.Errorf("bus: the queue holds %d bytes, but a single result may have %d", c.MaxBytes, c.MaxMessage)
+	case c.AckWait < 0 || c.MinFree < 0 || c.MaxGroup < 0:
+		return c, errors.New("bus: times, sizes and limits must not be negative")
 	}
 	return c, nil
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A process is killed while it publishes. Whatever it was told to be accepted is there,
-// once, when the next one opens the folder.
+// A process is killed while it publishes. When the next process opens the folder, every
+// accepted result is there, once.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -19,7 +19,7 @@ func TestKilled(t *testing.T) {
 		for c.lines.Scan() {
 			ids[c.lines.Text()] = true
 			if len(ids) == 300 {
-				_ = c.cmd.Process.Kill() // what it still has printed counts, too
+				_ = c.cmd.Process.Kill() // ids that it has already printed count
 			}
 		}
 		c.kill()
@@ -32,7 +32,7 @@ func TestKilled(t *testing.T) {
 		b := open(t, Config{Dir: dir})
 		for id, n := range takeAll(t, b, func(d *Delivery) {
 			if !bytes.Equal(d.Data(), payload(d.ID(), 4<<10)) {
-				t.Errorf("%s is torn", d.ID())
+				t.Errorf("%s is corrupt", d.ID())
 			}
 		}) {
 			seen[id] += n

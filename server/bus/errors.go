@@ -17,9 +17,9 @@ const (
 	errStoreFailed           = jetstream.ErrorCode(server.JSStreamStoreFailedF)
 )
 
-// permanent reports whether JetStream will refuse the same request every time. What is
-// not there may be created, and a conflict with a request under way or too many requests
-// at a time pass.
+// permanent reports whether JetStream will refuse the same request every time. These
+// cases are not permanent: a missing object may be created, a conflict with a running
+// request ends, and a rate limit passes.
 func permanent(err *jetstream.APIError) bool {
 	switch err.Code {
 	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Depth returns how many messages wait for an aggregator, and how many are with one.
-// Each has a result, or several.
+// Depth returns the number of messages that wait for an aggregator, and the number that
+// aggregators have taken and not answered. A message holds one or more results.
 func (b *Bus) Depth(ctx context.Context) (waiting, taken int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	// The stream knows better than the consumer, which may lag behind after a restart.
+	// The stream's count is exact; the consumer's may lag after a restart.
 	stream, err := b.js.Stream(ctx, streamName)
 	if err != nil {
-		return 0, 0, fmt.Errorf("bus: %w", err)
+		return 0, 0, fmt.Errorf("bus: reading the state of the queue: %w", err)
 	}
 	consumer, err := b.pulls.Info(ctx)
 	if err != nil {
-		return 0, 0, fmt.Errorf("bus: %w", err)
+		return 0, 0, fmt.Errorf("bus: reading the state of the queue: %w", err)
 	}
 	taken = int64(consumer.NumAckPending)
 	return max(0, int64(stream.CachedInfo().State.Msgs)-taken), taken, nil
 }
 
-// Healthy returns why results cannot be carried right now, or nil.
+// Healthy returns nil if the bus can carry results, and otherwise the reason.
 func (b *Bus) Healthy() error {
 	if b.closing.Err() != nil {
 		return ErrClosed

@@ -18,7 +18,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childJob, in the environment, makes this test binary a process to be killed.
+// childJob is an environment variable that turns this test binary into a child process to
+// be killed.
 const childJob = "LOADSTAR_TEST_BUS_CHILD"
 
 func TestMain(m *testing.M) {
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// publishForever prints each id after it was accepted.
+// publishForever prints each id after its result was accepted.
 func publishForever(dir, prefix string) {
 	ctx := context.Background()
 	b, err := Open(ctx, Config{Dir: dir}, slog.New(slog.DiscardHandler))
@@ -47,7 +48,7 @@ func publishForever(dir, prefix string) {
 		panic(err)
 	}
 	var out sync.Mutex
-	for w := range 24 { // enough that some go together
+	for w := range 24 { // enough that some share a message
 		go func() {
 			for i := 0; ; i++ {
 				id := fmt.Sprintf("%s/%d/%d", prefix, w, i)
@@ -63,7 +64,7 @@ func publishForever(dir, prefix string) {
 	select {}
 }
 
-// child is this binary as another process.
+// child is this binary running as another process.
 type child struct {
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
@@ -91,12 +92,12 @@ func (c *child) kill() {
 	_ = c.cmd.Wait()
 }
 
-// payload is what a result of that id must be.
+// payload returns the expected data of the result with the given id.
 func payload(id string, size int) []byte {
 	return []byte(strings.Repeat(id+" ", size/(len(id)+1)+1)[:size])
 }
 
-// logOf shows what is worth a warning.
+// logOf returns a logger that shows warnings and errors in the test's log.
 func logOf(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
@@ -145,10 +146,10 @@ func take(t *testing.T, b *Bus, max int, wait time.Duration) []*Delivery {
 	return got
 }
 
-// patient bounds waiting for events that must come, on a machine under any load.
+// patient limits the wait for events that must happen, on a machine under any load.
 const patient = 5 * time.Minute
 
-// takeAll empties the bus and returns how often each id came.
+// takeAll empties the bus and returns how often each id was delivered.
 func takeAll(t *testing.T, b *Bus, check func(d *Delivery)) map[string]int {
 	t.Helper()
 	seen := map[string]int{}
@@ -172,12 +173,12 @@ func takeAll(t *testing.T, b *Bus, check func(d *Delivery)) map[string]int {
 			return seen
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%d messages wait and %d are taken, but none comes", waiting, taken)
+			t.Fatalf("%d messages wait and %d are taken, but none is delivered", waiting, taken)
 		}
 	}
 }
 
-// eventually waits for something that takes the server a moment.
+// eventually waits for a condition that the server meets after a moment.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patient); !ok(); time.Sleep(10 * time.Millisecond) {

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// result is what a message carries one or more of: for each, its id and its data, as
-// fields of a protobuf message that repeats them.
+// result is an id and its data. A message is a protobuf message that repeats both fields
+// for every result in it.
 type result struct {
 	id   string
 	data []byte
@@ -17,12 +17,12 @@ type result struct {
 
 const (
 	idField, dataField protowire.Number = 1, 2
-	// frame is about what a result takes in a message beside its data.
+	// frame is the approximate size of a result in a message without its data.
 	frame = maxID + 16
 )
 
-// pack puts a group into one message. That of one result has its id, so that the same
-// result is filtered when it comes again alone.
+// pack encodes a group as one message. A message with one result has that result's id, so
+// that a repeated result is filtered.
 func pack(group []*offer) (id string, message []byte) {
 	size := 0
 	for _, o := range group {
@@ -35,7 +35,7 @@ func pack(group []*offer) (id string, message []byte) {
 		message = protowire.AppendString(message, o.id)
 		message = protowire.AppendTag(message, dataField, protowire.BytesType)
 		message = protowire.AppendBytes(message, o.data)
-		ids.Write([]byte(o.id + "\n")) // which is in no id
+		ids.Write([]byte(o.id + "\n")) // ids contain no newline
 	}
 	if len(group) == 1 {
 		return group[0].id, message
@@ -43,9 +43,9 @@ func pack(group []*offer) (id string, message []byte) {
 	return "group/" + hex.EncodeToString(ids.Sum(nil)), message
 }
 
-var errForeign = errors.New("bus: not a message of results")
+var errForeign = errors.New("bus: the message does not hold results")
 
-// unpack returns the results of a message, whose data stay in it.
+// unpack returns the results in a message. Their data are slices of the message.
 func unpack(message []byte) (all []result, err error) {
 	for len(message) > 0 {
 		var r result
@@ -62,7 +62,7 @@ func unpack(message []byte) (all []result, err error) {
 			if field == idField {
 				r.id = string(value)
 			} else {
-				r.data = value[:len(value):len(value)] // the next result is behind it
+				r.data = value[:len(value):len(value)] // an append must not overwrite the next result
 			}
 		}
 		all = append(all, r)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// crowd publishes n results at once.
+// crowd publishes n results concurrently.
 func crowd(t *testing.T, b *Bus, n, size int) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -24,7 +24,7 @@ func crowd(t *testing.T, b *Bus, n, size int) {
 	wg.Wait()
 }
 
-// messages returns how many there are in the stream.
+// messages returns the number of messages in the stream.
 func messages(t *testing.T, b *Bus) int64 {
 	t.Helper()
 	waiting, taken, err := b.Depth(t.Context())
@@ -34,7 +34,7 @@ func messages(t *testing.T, b *Bus) int64 {
 	return waiting + taken
 }
 
-func TestCrowdGoesTogether(t *testing.T) {
+func TestConcurrentResultsShareMessages(t *testing.T) {
 	t.Parallel()
 	const n = 400
 	for name, c := range map[string]struct {
@@ -42,9 +42,9 @@ func TestCrowdGoesTogether(t *testing.T) {
 		size        int
 		least, most int64 // messages
 	}{
-		"together": {Config{}, 10_000, (n + 63) / 64, 3 * n / 4},
-		"alone":    {Config{Together: 1}, 10_000, n, n},
-		"by bytes": {Config{MaxMessage: 30_000}, 10_000, n / 2, n - 1}, // two and their frames
+		"grouped":  {Config{}, 10_000, (n + 63) / 64, 3 * n / 4},
+		"single":   {Config{MaxGroup: 1}, 10_000, n, n},
+		"by bytes": {Config{MaxMessage: 30_000}, 10_000, n / 2, n - 1}, // two results and their framing
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -56,19 +56,20 @@ func TestCrowdGoesTogether(t *testing.T) {
 			}
 			seen := takeAll(t, b, func(d *Delivery) {
 				if !bytes.Equal(d.Data(), payload(d.ID(), c.size)) {
-					t.Errorf("%s came as something else", d.ID())
+					t.Errorf("%s arrived with other data", d.ID())
 				}
 			})
 			if len(seen) != n {
-				t.Errorf("%d of %d results came", len(seen), n)
+				t.Errorf("%d of %d results were delivered", len(seen), n)
 			}
 			depth(t, b, 0, 0)
 		})
 	}
 }
 
-// A message is answered when all of its results are, and comes again if one is to.
-func TestTogetherAnswered(t *testing.T) {
+// A message is answered when all of its results are, and is redelivered if one of them
+// must be.
+func TestGroupAnswered(t *testing.T) {
 	t.Parallel()
 	b := open(t, Config{Dir: t.TempDir()})
 	group := make([]*offer, 3)
@@ -107,8 +108,8 @@ func TestTogetherAnswered(t *testing.T) {
 	depth(t, b, 0, 0)
 }
 
-// Those who do not wait any longer are told, and the others' results still arrive.
-func TestTogetherCalledOff(t *testing.T) {
+// The context of a group ends only when the contexts of all its callers have ended.
+func TestGroupCancelled(t *testing.T) {
 	t.Parallel()
 	ended, end := context.WithCancelCause(t.Context())
 	group := []*offer{{ctx: ended}, {ctx: t.Context()}}
@@ -117,7 +118,7 @@ func TestTogetherCalledOff(t *testing.T) {
 	end(errors.New("enough"))
 	select {
 	case <-ctx.Done():
-		t.Error("one of two was enough")
+		t.Error("the context ended with the first caller")
 	case <-time.After(20 * time.Millisecond):
 	}
 	group[1].ctx = ended

@@ -13,34 +13,35 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// NodeConfig describes a NATS server of a small cluster.
+// NodeConfig configures a NATS server in a small cluster.
 type NodeConfig struct {
-	// Name must be unlike all others of the cluster, and stay with Dir.
+	// Name must be unique in the cluster and must not change for the same Dir.
 	Name string
-	// Dir is where it keeps its streams; one process at a time.
+	// Dir holds the server's streams. Only one process may use it.
 	Dir string
-	// Listen is the address for clients, as "127.0.0.1:4222".
+	// Listen is the address for clients, for example "127.0.0.1:4222".
 	Listen string
-	// ClusterListen is the address for the other nodes, and Routes are theirs, as
-	// "127.0.0.1:6222"; its own may be among them. Without them the node is alone.
+	// ClusterListen is the address for the other nodes, and Routes lists their addresses,
+	// for example "127.0.0.1:6222". Routes may include the node itself. If both are
+	// empty, the node runs alone.
 	ClusterListen string
 	Routes        []string
-	// LeafListen is the address for nodes of other regions, LeafRemotes are those
-	// that this node connects to, and Domain is the name of its own JetStream.
+	// LeafListen is the address for nodes in other regions, LeafRemotes lists the nodes
+	// that this one connects to, and Domain names its JetStream.
 	LeafListen  string
 	LeafRemotes []string
 	Domain      string
-	// CAFile, CertFile and KeyFile are for all its connections; whoever connects
-	// must have a certificate too. Without them a node listens on loopback only.
+	// CAFile, CertFile and KeyFile apply to all connections, and peers must present a
+	// certificate too. Without them the node listens on loopback only.
 	CAFile, CertFile, KeyFile string
-	// MaxMessage is that of Config. 16 MiB if 0.
+	// MaxMessage is the same as in Config. 0 means 16 MiB.
 	MaxMessage int
-	// Ready, if given, is called when clients can connect.
+	// Ready is called when clients can connect. It may be nil.
 	Ready func()
 }
 
-// RunNode runs a NATS server in this process until ctx is done. It has everything on
-// disk before it answers.
+// RunNode runs a NATS server in this process until ctx is done. The server syncs to disk
+// before it acknowledges.
 func RunNode(ctx context.Context, c NodeConfig, log *slog.Logger) error {
 	o, err := c.options()
 	if err != nil {
@@ -62,16 +63,16 @@ func RunNode(ctx context.Context, c NodeConfig, log *slog.Logger) error {
 
 func (c NodeConfig) options() (*server.Options, error) {
 	if c.Name == "" || c.Dir == "" || c.Listen == "" {
-		return nil, errors.New("a node needs a name, a folder and an address to listen on")
+		return nil, errors.New("a node needs a name, a folder and an address for clients")
 	}
 	if (c.ClusterListen == "") != (len(c.Routes) == 0) {
-		return nil, errors.New("a cluster needs an address for other nodes and the addresses of these")
+		return nil, errors.New("a cluster needs both an address for other nodes and the addresses of the other nodes")
 	}
 	if c.MaxMessage == 0 {
 		c.MaxMessage = 16 << 20
 	}
 	if c.MaxMessage < 0 || c.MaxMessage > biggest {
-		return nil, fmt.Errorf("results of %d bytes; at most %d go through NATS", c.MaxMessage, biggest)
+		return nil, fmt.Errorf("the largest result is set to %d bytes; NATS allows 0 to %d", c.MaxMessage, biggest)
 	}
 	o := options(c.Dir, c.MaxMessage)
 	o.ServerName = c.Name
@@ -81,7 +82,7 @@ func (c NodeConfig) options() (*server.Options, error) {
 		return nil, err
 	}
 	if mutual != nil {
-		const seconds = 5 // for a handshake
+		const seconds = 5 // timeout of a handshake
 		o.TLS, o.TLSVerify, o.TLSConfig, o.TLSTimeout = true, true, mutual, seconds
 		o.Cluster.TLSConfig, o.Cluster.TLSTimeout = mutual.Clone(), seconds
 		o.LeafNode.TLSConfig, o.LeafNode.TLSTimeout = mutual.Clone(), seconds
@@ -124,7 +125,7 @@ func (c NodeConfig) tls() (*tls.Config, error) {
 		return nil, nil
 	}
 	if c.CAFile == "" || c.CertFile == "" || c.KeyFile == "" {
-		return nil, errors.New("authorities, certificate and key go together")
+		return nil, errors.New("TLS needs three files: certificate authorities, certificate and key")
 	}
 	t, err := server.GenTLSConfig(&server.TLSConfigOpts{
 		CaFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Verify: true, MinVersion: tls.VersionTLS13,
@@ -132,12 +133,12 @@ func (c NodeConfig) tls() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.RootCAs = t.ClientCAs // a node is also the client of other nodes
+	t.RootCAs = t.ClientCAs // a node is also a client of other nodes
 	return t, nil
 }
 
-// listen splits an address. Without certificates anybody who reaches a node may read
-// and write what is on it, so then nobody else may reach it.
+// listen splits an address. Without certificates everybody who can reach a node may read
+// and write its data, so only loopback addresses are allowed.
 func listen(address string, trusted bool) (string, int, error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
@@ -145,10 +146,10 @@ func listen(address string, trusted bool) (string, int, error) {
 	}
 	port, err := strconv.Atoi(text)
 	if err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("%s: no such port", address)
+		return "", 0, fmt.Errorf("%s: the port must be a number from 1 to 65535", address)
 	}
 	if ip := net.ParseIP(host); !trusted && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return "", 0, fmt.Errorf("%s: without certificates a node listens on loopback only", address)
+		return "", 0, fmt.Errorf("%s: without certificates a node may listen on loopback only", address)
 	}
 	return host, port, nil
 }

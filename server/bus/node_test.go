@@ -24,8 +24,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// freeAddress returns one outside of the range from which the system gives ports to
-// others in the meantime.
+// freeAddress returns an address with a port outside the range of ephemeral ports, so
+// that no other process gets the port in the meantime.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -39,8 +39,8 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// Nobody is hung up on for being slow, though far more waits than a server is willing to
-// keep for a client.
+// A slow client is not disconnected, even if far more data waits than a server queues for
+// one client.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t)}
@@ -81,8 +81,8 @@ func TestSlowLink(t *testing.T) {
 	}
 }
 
-// slowly forwards connections to an address, with rate bytes a second from there. Time that
-// the machine takes for other work is made up for, so that the link does not stall.
+// slowly forwards connections to an address and limits the data from there to rate bytes
+// a second. It catches up after the machine was busy, so that the link does not stall.
 func slowly(t *testing.T, address string, rate int) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func slowly(t *testing.T, address string, rate int) string {
 						return
 					}
 					if least := time.Now().Add(-100 * time.Millisecond); free.Before(least) {
-						free = least // an idle link saves nothing up
+						free = least // an idle link accumulates no credit
 					}
 					free = free.Add(time.Duration(k) * time.Second / time.Duration(rate))
 					time.Sleep(time.Until(free))
@@ -155,7 +155,7 @@ func node(t *testing.T, c NodeConfig) (stop func()) {
 	return stop
 }
 
-// A region's node passes results on to the cluster behind it.
+// A region's leaf node forwards results to the hub's cluster.
 func TestLeaf(t *testing.T) {
 	t.Parallel()
 	hub := NodeConfig{Name: "hub", Dir: t.TempDir(), Listen: freeAddress(t), LeafListen: freeAddress(t), Domain: "hub"}
@@ -185,14 +185,14 @@ func TestLeaf(t *testing.T) {
 	case <-time.After(patient):
 		t.Error("not woken")
 	}
-	if got, err := jetstream.New(far.conn); err == nil { // nothing stays in the region
+	if got, err := jetstream.New(far.conn); err == nil { // the region stores nothing
 		if _, err := got.Stream(t.Context(), streamName); !errors.Is(err, jetstream.ErrStreamNotFound) {
 			t.Errorf("the region has a stream of its own: %v", err)
 		}
 	}
 }
 
-// With certificates, who has none cannot connect.
+// A node with certificates refuses connections without one.
 func TestNodeCertificates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -242,7 +242,7 @@ func TestNodeConfig(t *testing.T) {
 		"port is taken":   {Name: "n", Dir: dir, Listen: taken.Addr().String()},
 	} {
 		if err := RunNode(t.Context(), c, slog.New(slog.DiscardHandler)); err == nil {
-			t.Errorf("%s: it runs", name)
+			t.Errorf("%s: the node started", name)
 		}
 	}
 	if _, err := (NodeConfig{Name: "n", Dir: dir, Listen: ":4222", CAFile: ca, CertFile: cert, KeyFile: key}).options(); err != nil {
@@ -250,7 +250,7 @@ func TestNodeConfig(t *testing.T) {
 	}
 }
 
-// certificate writes an authority, and a certificate for loopback and its key.
+// certificate writes an authority, a certificate for loopback and its key.
 func certificate(t *testing.T, dir, name string) (ca, cert, key string) {
 	t.Helper()
 	write := func(file, kind string, der []byte) string {

@@ -15,13 +15,13 @@ import (
 	"loadstar/internal/backoff"
 )
 
-// Publish hands a result over. When it returns nil, the result is on the disks of as
-// many servers as it takes not to lose it. Otherwise it may be there or not: the
-// caller must not tell anybody that it is. It tries until ctx is done, except when
-// trying is of no use: ErrFull, ErrTooLarge, ErrClosed.
+// Publish puts a result into the queue. If it returns nil, enough servers have the result
+// on disk that it cannot be lost. After an error the result may or may not be stored, so
+// the caller must not report it as accepted. Publish retries until ctx is done, unless a
+// retry cannot help: ErrFull, ErrTooLarge, ErrClosed.
 //
-// The id is a filter: a result whose id came within the last minutes may not be stored
-// again. That is no guarantee. The data must not be changed any more.
+// The id filters repeated results: a result with the same id as one of the last minutes
+// may be discarded. That is not a guarantee. The caller must not change data afterwards.
 func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	if err := b.enter(); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	defer b.calls.Done()
 	switch {
 	case id == "" || len(id) > maxID || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' }):
-		return fmt.Errorf("bus: %.40q is no message id", id)
+		return fmt.Errorf("bus: %.40q is not a message id: it needs 1 to %d bytes without control characters", id, maxID)
 	case len(data) > b.config.MaxMessage:
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(data), b.config.MaxMessage)
 	case b.server != nil && !b.server.hasRoom():
@@ -38,7 +38,7 @@ func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	ctx, cancel := endingWith(ctx, b.killed)
 	defer cancel()
 	o := &offer{ctx: ctx, result: result{id, data}, answer: make(chan error, 1)}
-	if b.config.Together == 1 {
+	if b.config.MaxGroup == 1 {
 		return b.publishGroup([]*offer{o})
 	}
 	select {
@@ -54,7 +54,7 @@ func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	}
 }
 
-// An offer is a result that somebody waits to get rid of.
+// offer is a result that a Publish call waits to store.
 type offer struct {
 	ctx context.Context
 	result
@@ -62,15 +62,15 @@ type offer struct {
 }
 
 const (
-	// writers is how many messages are on their way to the disks at a time. What
-	// comes meanwhile goes together in the next: a disk is asked to write once for
-	// all of it, and asking is what takes the time.
+	// writers is the number of messages being stored at a time. Results that arrive
+	// meanwhile share the next message, so the disk syncs once for all of them. The sync
+	// dominates the cost.
 	writers = 4
-	// groupBytes bounds a message of several results.
+	// groupBytes limits the size of a message with several results.
 	groupBytes = 2 << 20
 )
 
-// write carries offers until there will be no more.
+// write publishes offers until the channel is closed.
 func (b *Bus) write() {
 	for first := range b.offers {
 		for first != nil {
@@ -84,12 +84,12 @@ func (b *Bus) write() {
 	}
 }
 
-// gather adds to an offer what waits beside it, and returns the one for which there
-// was no room.
+// gather collects the offers that wait after first. It also returns the one that did not
+// fit.
 func (b *Bus) gather(first *offer) (group []*offer, next *offer) {
 	room := min(groupBytes, b.config.MaxMessage) - len(first.data)
 	group = append(group, first)
-	for len(group) < b.config.Together {
+	for len(group) < b.config.MaxGroup {
 		select {
 		case o, ok := <-b.offers:
 			if !ok {
@@ -131,7 +131,7 @@ func (b *Bus) publishGroup(group []*offer) error {
 	}
 }
 
-// anyOf returns a context that is done when all of the group's are.
+// anyOf returns a context that is done when the contexts of all offers are.
 func anyOf(group []*offer) (context.Context, context.CancelFunc) {
 	if len(group) == 1 {
 		return context.WithCancel(group[0].ctx)
@@ -155,7 +155,7 @@ func anyOf(group []*offer) (context.Context, context.CancelFunc) {
 	}
 }
 
-// store tries once.
+// store tries once to store a message.
 func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -180,7 +180,7 @@ func classify(err error) (error, bool) {
 	switch api.ErrorCode {
 	case errAccountExceeded, errInsufficientResources, errStorageExceeded:
 		return fmt.Errorf("%w: %s", ErrFull, api.Description), true
-	case errStoreFailed: // one code for several reasons, of which only the text is sent
+	case errStoreFailed: // one code for several reasons that differ only in the text
 		if strings.Contains(api.Description, server.ErrMaxBytes.Error()) {
 			return fmt.Errorf("%w: %s", ErrFull, api.Description), true
 		}
@@ -194,7 +194,8 @@ func classify(err error) (error, bool) {
 }
 
 // recreate sets up the stream and the consumer again if they are gone, for instance after
-// a cluster was replaced under a running process. Concurrent and frequent calls do nothing.
+// the cluster was replaced while this process was running. Concurrent and frequent calls
+// do nothing.
 func (b *Bus) recreate(ctx context.Context) {
 	if !b.recreating.TryLock() {
 		return
@@ -210,8 +211,8 @@ func (b *Bus) recreate(ctx context.Context) {
 	if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return
 	}
-	b.log.Warn("the stream is gone: setting it up anew", "err", err)
+	b.log.Warn("the stream is gone, creating it again", "err", err)
 	if _, err := b.ensure(ctx); err != nil {
-		b.log.Warn("setting up the stream", "err", err)
+		b.log.Warn("cannot set up the stream", "err", err)
 	}
 }

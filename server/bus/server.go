@@ -21,14 +21,14 @@ type embedded struct {
 	*server.Server
 	lock *os.File
 	dir  string
-	free int64 // to keep
+	free int64 // bytes to keep free
 
-	mu    sync.Mutex
-	asked time.Time
-	room  bool
+	mu      sync.Mutex
+	checked time.Time // when room was measured
+	room    bool
 }
 
-// embed starts the server of a process that is alone.
+// embed starts a server that only this process uses.
 func embed(ctx context.Context, c Config, log *slog.Logger) (*embedded, error) {
 	o := options(c.Dir, c.MaxMessage)
 	o.ServerName = "embedded"
@@ -40,7 +40,7 @@ func embed(ctx context.Context, c Config, log *slog.Logger) (*embedded, error) {
 	return &embedded{Server: s, lock: lock, dir: c.Dir, free: c.MinFree}, nil
 }
 
-// options are those of every server that we run.
+// options returns the options that all our NATS servers share.
 func options(dir string, maxMessage int) *server.Options {
 	return &server.Options{
 		NoSigs:                 true,
@@ -48,16 +48,16 @@ func options(dir string, maxMessage int) *server.Options {
 		MaxPayload:             int32(maxMessage + envelope),
 		JetStream:              true,
 		StoreDir:               dir,
-		// Otherwise acknowledged messages are on disk two minutes later.
+		// By default NATS syncs to disk only every two minutes.
 		SyncAlways: true,
-		// The stream has its own limit. If it did not fit into this one after a
-		// change of configuration, what waits in it would not be recovered.
+		// The stream has its own limit. If a later configuration made this limit smaller
+		// than the stream, NATS would not recover the results in it.
 		JetStreamMaxStore: 1 << 50,
 	}
 }
 
-// start runs a server until it can be connected to. The file that it returns keeps
-// other processes out of the folder.
+// start runs a server and returns when it accepts connections. The returned file is a
+// lock that keeps other processes out of the folder.
 func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Server, *os.File, error) {
 	if err := os.MkdirAll(o.StoreDir, 0o700); err != nil {
 		return nil, nil, err
@@ -68,7 +68,7 @@ func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Se
 	}
 	if err := filelock.Try(lock); err != nil {
 		lock.Close()
-		return nil, nil, fmt.Errorf("%s: another process keeps its streams here", o.StoreDir)
+		return nil, nil, fmt.Errorf("%s is in use by another process", o.StoreDir)
 	}
 	s, err := server.NewServer(o)
 	if err != nil {
@@ -95,7 +95,7 @@ func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Se
 	return s, lock, nil
 }
 
-// stop ends the server when everything is written.
+// stop ends the server after everything is written.
 func (e *embedded) stop() error {
 	e.Shutdown()
 	e.WaitForShutdown()
@@ -109,18 +109,18 @@ func (e *embedded) healthy() error {
 	return nil
 }
 
-// hasRoom reports whether the disk had enough space a moment ago.
+// hasRoom reports whether the disk had enough free space at most a second ago.
 func (e *embedded) hasRoom() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if time.Since(e.asked) > time.Second {
-		e.asked = time.Now()
+	if time.Since(e.checked) > time.Second {
+		e.checked = time.Now()
 		e.room = hasRoom(e.dir, e.free)
 	}
 	return e.room
 }
 
-// serverLog makes a server's lines ours. What it calls a notice is nothing to us.
+// serverLog forwards the NATS server's log to ours. NATS's notices become debug messages.
 type serverLog struct {
 	log   *slog.Logger
 	fatal chan string
@@ -139,12 +139,13 @@ func (l *serverLog) Errorf(format string, v ...any)  { l.say(slog.LevelError, fo
 
 func (l *serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Maximum payloads over") {
-		return // we mean it
+		return // large payloads are intended
 	}
 	l.say(slog.LevelWarn, format, v)
 }
 
-// Fatalf ends no process: that is not for a library to do.
+// Fatalf does not exit, because a library must not end the process. It reports the error
+// to start.
 func (l *serverLog) Fatalf(format string, v ...any) {
 	l.say(slog.LevelError, format, v)
 	select {

@@ -16,32 +16,32 @@ import (
 )
 
 const (
-	// inFlight is how many bytes should be on their way to one connection. A server
-	// hangs up on a client for which more than 64 MiB wait, and slows down others
-	// when it comes to three quarters of that.
+	// inFlight is the maximum number of bytes in flight to one connection. A server
+	// closes a connection with more than 64 MiB pending, and slows down publishers from
+	// three quarters of that.
 	inFlight = 48 << 20
-	// longPull is how long a single request waits at the server, and so how long
-	// Close may have to wait for its end.
+	// longPull is how long a single pull request waits at the server. Close may have to
+	// wait that long.
 	longPull = time.Second
-	// linger is how long Take waits for company of the first result when none is
-	// there: a batch costs the ledger one transaction, however many are in it.
-	// Those that are there may take longer to come.
+	// linger is how long Take waits for more results after the first one if the queue was
+	// empty. A batch costs the ledger one transaction, whatever its size. arrival is the
+	// wait for results that are known to be in the queue.
 	linger, arrival = 20 * time.Millisecond, 250 * time.Millisecond
 )
 
-// Take returns about max results, as many as should fit into maxBytes going by the
-// sizes of those before them, but at least one if there is one. What was published
-// together comes together, so that there may be somewhat more than max. It waits for the
-// first, up to wait, and then only a moment for others. No result and no error means
-// that there is none.
+// Take returns about max results, and at least one if there is one. It limits their
+// number so that they should fit into maxBytes, judging by the sizes of recent messages.
+// Results that were published in one message are delivered together, so there may be more
+// than max. Take waits up to wait for the first result, then only a moment for others. If
+// there is none, it returns no results and no error.
 //
-// All aggregators share what there is: none gets what another has, unless that one
-// does not answer within Config.AckWait. While the carrier is out of reach Take still
-// takes the whole of wait, or a second more, so that callers do not spin. When ctx is
-// done, what had come goes back.
+// Aggregators share the queue: a result goes to one of them, and to another only if the
+// first does not answer within Config.AckWait. While NATS is unreachable, Take still
+// waits for wait, or a second longer, so that callers do not spin. When ctx is done, Take
+// returns its results to the queue.
 func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) ([]*Delivery, error) {
 	if max < 1 || wait <= 0 {
-		return nil, fmt.Errorf("bus: cannot take %d results within %v", max, wait)
+		return nil, fmt.Errorf("bus: cannot take %d results within %v: both must be positive", max, wait)
 	}
 	if err := b.enter(); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 		maxBytes = inFlight / 2
 	}
 	until := time.Now().Add(wait)
-	// The first comes whatever its size.
+	// The first result is taken whatever its size.
 	share := int64(largest)
 	if max > 1 && maxBytes > largest {
 		share = int64(maxBytes)
@@ -92,14 +92,14 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 	}
 }
 
-// clamp gives a request a time that the server can keep.
+// clamp limits how long one request waits.
 func clamp(d time.Duration) time.Duration {
 	return max(min(d, longPull), time.Millisecond)
 }
 
-// more adds what else there is. How large a message is is not known before it is here: a
-// pull is for as few as would fit if all were as large as they get, as long as others
-// wait.
+// more adds the other results that are available. The size of a message is unknown until
+// it arrives. Each pull therefore asks only for as many messages as fit if all of them
+// are large.
 func (b *Bus) more(ctx context.Context, got []*Delivery, max, maxBytes int) ([]*Delivery, error) {
 	wait := linger
 	for taken, behind := size(got), got[0].message.behind; len(got) < max; {
@@ -118,7 +118,7 @@ func (b *Bus) more(ctx context.Context, got []*Delivery, max, maxBytes int) ([]*
 			return nil, context.Cause(ctx)
 		}
 		if err != nil {
-			b.log.Debug("taking results", "err", err)
+			b.log.Debug("cannot take more results", "err", err)
 		}
 		got = append(got, others...)
 		if len(others) == 0 || others[len(others)-1].message.behind == 0 {
@@ -129,7 +129,7 @@ func (b *Bus) more(ctx context.Context, got []*Delivery, max, maxBytes int) ([]*
 	return got, nil
 }
 
-// largest is what a message is taken to have at most, going by those lately.
+// largest is the assumed maximum size of a message, judging by recent ones.
 func (b *Bus) largest() int64 { return max(b.typical.Load(), groupBytes) }
 
 func size(all []*Delivery) (bytes int) {
@@ -139,15 +139,16 @@ func size(all []*Delivery) (bytes int) {
 	return bytes
 }
 
-// pull asks the server once, for so many messages. What comes after ctx is done is given back.
+// pull sends one request for up to max messages. Messages that arrive after ctx is done
+// are returned to the queue.
 func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Delivery, error) {
 	if !b.conn.IsConnected() {
-		// The client would keep a subscription for every request that it cannot send.
+		// Without a connection the client would leak a subscription for every request.
 		return nil, nats.ErrDisconnected
 	}
-	// Not with ctx, and not with a limit of bytes: the client would drop what is on
-	// its way, and it would come again only after AckWait. In a cluster, the message
-	// that such a limit is reached overtakes the results that reached it.
+	// Do not pass ctx or a byte limit: the client would discard messages in flight, and
+	// they would be delivered again only after AckWait. In a cluster, the notice that a
+	// byte limit is reached overtakes the messages that reached it.
 	batch, err := b.pulls.Fetch(max, jetstream.FetchMaxWait(wait))
 	if err != nil {
 		return nil, err
@@ -181,33 +182,34 @@ func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Deliver
 	}
 }
 
-// Delivery is a result that was taken. One of Done, Later and Drop must follow within
-// Config.AckWait, or it is delivered again. These return when the answer is on its way:
-// an error means that the result will come again, and so may no error. Results that were
-// published together also come again together.
+// Delivery is a result that was taken. The caller must call Done, Later or Drop within
+// Config.AckWait, or the result is delivered again. These methods return before the
+// server confirms. After an error the result is delivered again; without an error it may
+// be. Results that were published in one message are also redelivered together.
 type Delivery struct {
 	result
 	message  *message
 	answered atomic.Bool
 }
 
-// message is what one or more results came in. It is answered when all of them are.
+// message is the NATS message of one or more results. It is answered when all of its
+// results are.
 type message struct {
 	jetstream.Msg
 	times  uint64
-	behind uint64 // how many waited when this one was sent
+	behind uint64 // number of messages in the queue behind this one
 	log    *slog.Logger
 
 	mu    sync.Mutex
-	open  int           // without an answer
-	kept  bool          // a result was decided about
-	again bool          // a result is to come again
-	delay time.Duration // in so much time
+	open  int           // results without an answer
+	done  bool          // the ledger decided at least one result
+	again bool          // at least one result must be delivered again
+	delay time.Duration // before that
 }
 
-// deliveries returns the results in a message. One that is not ours is dropped.
+// deliveries returns the results in a message. It drops a message that is not ours.
 func (b *Bus) deliveries(msg jetstream.Msg) []*Delivery {
-	// Large ones are remembered for a while.
+	// The estimate rises at once and decays slowly.
 	size, before := int64(len(msg.Data())), b.typical.Load()
 	b.typical.Store(max(size, before-(before-size)/32))
 	all, err := unpack(msg.Data())
@@ -215,7 +217,7 @@ func (b *Bus) deliveries(msg jetstream.Msg) []*Delivery {
 		err = errForeign
 	}
 	if err != nil {
-		b.log.Warn("message dropped", "err", err)
+		b.log.Warn("dropped a message that holds no results", "err", err)
 		_ = msg.TermWithReason(err.Error())
 		return nil
 	}
@@ -230,33 +232,33 @@ func (b *Bus) deliveries(msg jetstream.Msg) []*Delivery {
 	return out
 }
 
-// ID returns the id that the result was published with.
+// ID returns the id with which the result was published.
 func (d *Delivery) ID() string { return d.id }
 
-// Data returns the result. It is the caller's.
+// Data returns the result. The caller owns it.
 func (d *Delivery) Data() []byte { return d.data }
 
-// Deliveries returns how often it was delivered, this time included.
+// Deliveries returns how often the result was delivered, including this time.
 func (d *Delivery) Deliveries() uint64 { return d.message.times }
 
-// Done says that the ledger has decided about the result.
+// Done removes the result from the queue, because the ledger has decided it.
 func (d *Delivery) Done() error {
-	return d.answer(func(m *message) { m.kept = true })
+	return d.answer(func(m *message) { m.done = true })
 }
 
-// Later gives the result back, for somebody to take after the delay.
+// Later returns the result to the queue. It is delivered again after the delay.
 func (d *Delivery) Later(delay time.Duration) error {
 	return d.answer(func(m *message) { m.again, m.delay = true, max(m.delay, delay) })
 }
 
-// Drop removes a result that nobody will ever be able to use.
+// Drop removes a result that can never be used.
 func (d *Delivery) Drop(reason string) error {
 	reason = reason[:min(len(reason), 200)]
-	d.message.log.Warn("result dropped", "id", d.id, "deliveries", d.message.times, "reason", reason)
+	d.message.log.Warn("dropped a result", "id", d.id, "deliveries", d.message.times, "reason", reason)
 	return d.answer(func(*message) {})
 }
 
-// answer notes what was said of a result, and passes it on with the last of its message.
+// answer records the answer to one result. The last answer of a message is sent to NATS.
 func (d *Delivery) answer(note func(*message)) error {
 	if d.answered.Swap(true) {
 		return fmt.Errorf("bus: answering a delivery: %w", jetstream.ErrMsgAlreadyAckd)
@@ -272,7 +274,7 @@ func (d *Delivery) answer(note func(*message)) error {
 	switch {
 	case m.again:
 		err = m.NakWithDelay(m.delay)
-	case m.kept:
+	case m.done:
 		err = m.Ack()
 	default:
 		err = m.Term()

@@ -8,26 +8,27 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// maxRun is the length of the longest name of a run that is passed on.
+// maxRun is the length of the longest run name that is passed on.
 const maxRun = 256
 
-// Wake tells whoever listens, in any process, that something happened in a run. It is
-// not stored, and who does not hear it must find out by looking.
+// Wake notifies the listeners in all processes that something happened in a run. The
+// notification is not stored, so listeners must also poll.
 func (b *Bus) Wake(run string) {
 	if err := b.conn.Publish(wakes, []byte(run)); err != nil {
-		b.log.Debug("waking", "run", run, "err", err)
+		b.log.Debug("cannot send a notification", "run", run, "err", err)
 	}
 }
 
-// Woken returns the runs of Wake, until ctx is done or the bus is closed; then it
-// closes the channel. Hints that come while the channel is full are dropped.
+// Woken returns a channel with the runs that Wake was called for. The channel is closed
+// when ctx is done or the bus is closed. Notifications are dropped while the channel is
+// full.
 func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
 	ctx, cancel := endingWith(ctx, b.closing)
 	in, out := make(chan *nats.Msg, 256), make(chan string, 64)
 	sub, err := b.conn.ChanSubscribe(wakes, in)
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("bus: listening: %w", err)
+		return nil, fmt.Errorf("bus: subscribing to notifications: %w", err)
 	}
 	err = b.spawn(func() {
 		defer cancel()
@@ -55,7 +56,8 @@ func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
 		cancel()
 		return nil, err
 	}
-	// From here on nothing is missed. Without a connection there is nothing to miss.
+	// After the flush no notification is missed. Without a connection there are none to
+	// miss.
 	_ = b.conn.FlushTimeout(2 * time.Second)
 	return out, nil
 }

@@ -1,4 +1,4 @@
-// Package operator is the operators' edge: what the command line asks of a server.
+// Package operator serves the operators' API, which the command line uses.
 package operator
 
 import (
@@ -21,23 +21,23 @@ import (
 	"loadstar/server/terms"
 )
 
-// Config is what the operators' edge works with.
+// Config configures the operators' API.
 type Config struct {
 	Ledger *ledger.Ledger
-	// Pin is the server's root, which tokens carry.
+	// Pin identifies the server's root certificate. Join tokens contain it.
 	Pin string
-	// Hub is the address of the hub that drives the runs, if this is a region's server.
+	// Hub is the address of the hub if this is a region's server, and otherwise empty.
 	Hub string
-	// Wake tells the coordinator that there is something to do.
+	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
-	// Revoked is called with a revoked agent before its operator gets an answer.
+	// Revoked is called with a revoked agent before the operator's call returns.
 	Revoked func(agent string)
-	// Closing ends when the server does: nobody is to wait for those who watch.
+	// Closing is closed when the server shuts down. WatchRun calls end then.
 	Closing <-chan struct{}
 	Log     *slog.Logger
 }
 
-// Operator answers operators. It is safe for concurrent use.
+// Operator implements the operators' API. It is safe for concurrent use.
 type Operator struct {
 	Config
 	watching chan struct{}
@@ -52,16 +52,16 @@ const (
 	planBytes  = 1 << 20
 )
 
-// New returns the operators' edge.
+// New returns the operators' API.
 func New(c Config) *Operator { return &Operator{Config: c, watching: make(chan struct{}, watchMost)} }
 
-// Handler serves operators. Who is calling must be in a request's context, as
-// pki.Middleware puts it there.
+// Handler serves operators. Requests must carry the caller's identity in their context,
+// as pki.Middleware puts it there.
 func (o *Operator) Handler() http.Handler {
 	_, service := v1.NewOperatorServiceHandler(o, connect.WithReadMaxBytes(2*planBytes))
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Before anything is read of what a stranger sends.
+		// Check the caller before reading anything that it sends.
 		if _, err := o.caller(r.Context()); err != nil {
 			_ = errorWriter.Write(w, r, err) // a failed write means that the caller has gone
 			return
@@ -70,7 +70,7 @@ func (o *Operator) Handler() http.Handler {
 	})
 }
 
-// caller returns who calls, if it is an operator.
+// caller returns the name of the calling operator, and an error for anybody else.
 func (o *Operator) caller(ctx context.Context) (string, error) {
 	who, ok := pki.From(ctx)
 	if !ok || who.Role != pki.Operator {
@@ -79,7 +79,7 @@ func (o *Operator) caller(ctx context.Context) (string, error) {
 	return who.String(), nil
 }
 
-// failed makes an error of the ledger one of the wire.
+// failed converts a ledger error to a wire error.
 func (o *Operator) failed(err error) error {
 	switch {
 	case err == nil:
@@ -95,14 +95,14 @@ func (o *Operator) failed(err error) error {
 	return connect.NewError(connect.CodeUnavailable, err)
 }
 
-// CreateToken makes a token.
+// CreateToken creates a join token.
 func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
 	who, err := o.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if r.Uses < 1 || r.Uses > 1_000_000 || r.TtlSeconds < 60 || r.TtlSeconds > 366*24*3600 || len(r.Note) > 256 {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a token is for 1 to 1,000,000 agents, and for a minute to a year"))
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a token needs 1 to 1,000,000 uses, a lifetime from one minute to one year, and a note of at most 256 bytes"))
 	}
 	t, err := jointoken.New(o.Pin)
 	if err != nil {
@@ -151,7 +151,7 @@ func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*
 	return answer, nil
 }
 
-// Revoke refuses an agent or a client from now on.
+// Revoke refuses an agent or a client permanently.
 func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeResponse, error) {
 	who, err := o.caller(ctx)
 	if err != nil {
@@ -160,12 +160,13 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 	switch now := time.Now(); {
 	case r.Agent != "" && r.Client == "":
 		err = o.Ledger.RevokeAgent(ctx, r.Agent, who, now)
-		// Also after an error: the ledger may have committed and lost the connection.
+		// Call it after an error too: the transaction may have committed before the
+		// connection was lost.
 		o.Revoked(r.Agent)
 	case r.Client != "" && r.Agent == "":
 		err = o.Ledger.RevokeClient(ctx, r.Client, who, now)
 	default:
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("name a client or an agent"))
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("name either a client or an agent"))
 	}
 	if err != nil {
 		return nil, o.failed(err)
@@ -173,17 +174,18 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 	return &v1.RevokeResponse{}, nil
 }
 
-// StartRun begins a run, or lets it wait for clients. In a region it would wait for ever.
+// StartRun starts a run, or queues it until there are enough clients. A region refuses
+// it, because only a hub drives runs.
 func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
 	who, err := o.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if o.Hub != "" {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this is the server of a region: start the run at its hub, %s", o.Hub))
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: start the run at its hub, %s", o.Hub))
 	}
 	if len(r.Plan) > planBytes || r.Clients < 0 {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long, or the number of clients negative"))
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB) or the number of clients is negative"))
 	}
 	p, err := recipe.Read([]byte(r.Plan))
 	if err == nil {
@@ -203,7 +205,7 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 	return &v1.StartRunResponse{Run: run.ID}, nil
 }
 
-// StopRun ends a run where it is.
+// StopRun ends a run at its current version.
 func (o *Operator) StopRun(ctx context.Context, r *v1.StopRunRequest) (*v1.StopRunResponse, error) {
 	who, err := o.caller(ctx)
 	if err != nil {
@@ -251,7 +253,7 @@ func (o *Operator) GetRun(ctx context.Context, r *v1.GetRunRequest) (*v1.GetRunR
 	return answer, nil
 }
 
-// WatchRun tells of every round that closes.
+// WatchRun sends a message for every round that closes, until the run ends.
 func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *connect.ServerStream[v1.WatchRunResponse]) error {
 	if _, err := o.caller(ctx); err != nil {
 		return err
@@ -260,7 +262,7 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 	case o.watching <- struct{}{}:
 		defer func() { <-o.watching }()
 	default:
-		return connect.NewError(connect.CodeResourceExhausted, errors.New("too many are watching"))
+		return connect.NewError(connect.CodeResourceExhausted, errors.New("too many calls watch runs; try again later"))
 	}
 	run, err := o.Ledger.Run(ctx, r.Run)
 	if err != nil {
@@ -295,7 +297,7 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-o.Closing:
-			return connect.NewError(connect.CodeUnavailable, errors.New("the server is stopping, watch again later"))
+			return connect.NewError(connect.CodeUnavailable, errors.New("the server is stopping; watch again later"))
 		case <-tick.C:
 		}
 	}

@@ -36,9 +36,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// desk is an operator's, with a real ledger behind a real handler. Who calls is whoever
-// a test says.
-type desk struct {
+// fixture is an operators' API with a real ledger behind a real handler. A test sets the
+// caller's identity.
+type fixture struct {
 	v1.OperatorServiceClient
 	*testing.T
 	ledger  *ledger.Ledger
@@ -54,12 +54,12 @@ type desk struct {
 
 var pin = jointoken.PinOf([]byte("root"))
 
-func newDesk(t *testing.T) *desk {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
-	d := &desk{T: t, ledger: l, closing: make(chan struct{}), who: pki.Identity{Role: pki.Operator, ID: "local"}}
+	d := &fixture{T: t, ledger: l, closing: make(chan struct{}), who: pki.Identity{Role: pki.Operator, ID: "local"}}
 	h := New(Config{Ledger: l, Pin: pin, Wake: d.wake, Revoked: d.revoke, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
@@ -76,14 +76,15 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-func (d *desk) wake(run string) {
+func (d *fixture) wake(run string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.woken = append(d.woken, run)
 }
 
-// revoke notes an agent, if the ledger has stored its revocation by then.
-func (d *desk) revoke(agent string) {
+// revoke records a revoked agent and checks that the ledger has already stored the
+// revocation.
+func (d *fixture) revoke(agent string) {
 	if c, err := d.ledger.Caller(d.Context(), agent); err != nil || !c.Revoked {
 		agent += " is not revoked"
 	}
@@ -92,15 +93,15 @@ func (d *desk) revoke(agent string) {
 	d.revoked = append(d.revoked, agent)
 }
 
-func (d *desk) code(what string, err error, want connect.Code) {
+func (d *fixture) code(what string, err error, want connect.Code) {
 	d.Helper()
 	if connect.CodeOf(err) != want {
 		d.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
 
-// members lets an agent in with clients.
-func (d *desk) members(agent string, clients ...string) {
+// members adds an agent with clients.
+func (d *fixture) members(agent string, clients ...string) {
 	d.Helper()
 	ctx := d.Context()
 	must(d, d.ledger.AddToken(ctx, []byte(agent), "", 1, time.Now().Add(time.Hour)))
@@ -111,10 +112,10 @@ func (d *desk) members(agent string, clients ...string) {
 
 const plan = "{name: trial, algorithm: fedavg, rounds: 7, schedule: {cohort: 2}, evaluate: {every: 0}}"
 
-// Only operators are heard, and of others nothing is read.
+// Only operators may call, and the body of any other request is not read.
 func TestCaller(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newFixture(t)
 	d.who = pki.Identity{Role: pki.Agent, ID: "local"}
 	_, err := d.ListRuns(t.Context(), &v1.ListRunsRequest{})
 	d.code("an agent", err, connect.CodePermissionDenied)
@@ -153,7 +154,7 @@ func (g *greedy) Read(p []byte) (int, error) {
 
 func TestTokens(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newFixture(t)
 	before := time.Now()
 	s, err := d.CreateToken(t.Context(), &v1.CreateTokenRequest{Note: "for the substation", Uses: 2, TtlSeconds: 3600})
 	must(t, err)
@@ -178,7 +179,7 @@ func TestTokens(t *testing.T) {
 		"negative":      {Uses: 1, TtlSeconds: -60},
 		"endless":       {Uses: 1, TtlSeconds: math.MaxInt64},
 		"wraps around":  {Uses: 1, TtlSeconds: math.MaxInt64/int64(time.Second)*2 + 3600},
-		"many words":    {Uses: 1, TtlSeconds: 60, Note: strings.Repeat("n", 257)},
+		"long note":     {Uses: 1, TtlSeconds: 60, Note: strings.Repeat("n", 257)},
 	} {
 		_, err := d.CreateToken(t.Context(), q)
 		d.code(what, err, connect.CodeInvalidArgument)
@@ -198,7 +199,7 @@ func TestTokens(t *testing.T) {
 
 func TestClients(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newFixture(t)
 	var names []string
 	for i := range 120 {
 		names = append(names, fmt.Sprintf("c%03d", i))
@@ -236,7 +237,7 @@ func TestClients(t *testing.T) {
 	_, err = d.Revoke(t.Context(), &v1.RevokeRequest{Agent: "b"})
 	must(t, err)
 	if !slices.Equal(d.revoked, []string{"b"}) {
-		t.Errorf("the gateway heard of %q", d.revoked)
+		t.Errorf("the gateway was notified of %q", d.revoked)
 	}
 	s, err := d.ListClients(t.Context(), &v1.ListClientsRequest{Limit: 1000})
 	must(t, err)
@@ -265,18 +266,18 @@ func TestClients(t *testing.T) {
 
 func TestRuns(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newFixture(t)
 	var ids []string
 	for i := range 3 {
 		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(i)})
 		must(t, err)
 		ids = append(ids, s.Run)
-		time.Sleep(2 * time.Millisecond) // they are listed by when they were made
+		time.Sleep(2 * time.Millisecond) // runs are sorted by time of creation
 	}
 	if !slices.Equal(d.woken, ids) {
-		t.Errorf("woken for %v, not %v", d.woken, ids)
+		t.Errorf("notified for %v, want %v", d.woken, ids)
 	}
-	for i, want := range []int64{2, 2, 2} { // as many as the cohort at least
+	for i, want := range []int64{2, 2, 2} { // at least the cohort
 		if r, err := d.ledger.Run(t.Context(), ids[i]); err != nil || r.Wanted != want || r.Plan != plan {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -290,13 +291,13 @@ func TestRuns(t *testing.T) {
 		q    *v1.StartRunRequest
 		want string
 	}{
-		"no plan":         {&v1.StartRunRequest{}, ""},
-		"no YAML":         {&v1.StartRunRequest{Plan: "{]"}, ""},
-		"unknown key":     {&v1.StartRunRequest{Plan: "algorithm: fedavg\nround: 3\n"}, "rounds"},
-		"simulator only":  {&v1.StartRunRequest{Plan: "algorithm: pooled\n"}, "simulate"},
-		"fleet scaling":   {&v1.StartRunRequest{Plan: "algorithm: fedavg\nmodel: {scaling: fleet}\n"}, "scaling"},
-		"long":            {&v1.StartRunRequest{Plan: plan + strings.Repeat("#", planBytes)}, "too long"},
-		"fewer than none": {&v1.StartRunRequest{Plan: plan, Clients: -1}, "negative"},
+		"no plan":        {&v1.StartRunRequest{}, ""},
+		"no YAML":        {&v1.StartRunRequest{Plan: "{]"}, ""},
+		"unknown key":    {&v1.StartRunRequest{Plan: "algorithm: fedavg\nround: 3\n"}, "rounds"},
+		"simulator only": {&v1.StartRunRequest{Plan: "algorithm: pooled\n"}, "simulate"},
+		"fleet scaling":  {&v1.StartRunRequest{Plan: "algorithm: fedavg\nmodel: {scaling: fleet}\n"}, "scaling"},
+		"long":           {&v1.StartRunRequest{Plan: plan + strings.Repeat("#", planBytes)}, "too long"},
+		"negative":       {&v1.StartRunRequest{Plan: plan, Clients: -1}, "negative"},
 	} {
 		_, err := d.StartRun(t.Context(), c.q)
 		d.code(what, err, connect.CodeInvalidArgument)
@@ -333,8 +334,8 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// drive begins a run, and returns how its rounds are closed.
-func (d *desk) drive(run string) func(state string) {
+// drive begins a run and returns a function that closes its current round.
+func (d *fixture) drive(run string) func(state string) {
 	d.Helper()
 	ctx := d.Context()
 	lead, err := d.ledger.Lead(ctx, "test", time.Hour, time.Now())
@@ -369,15 +370,15 @@ func (d *desk) drive(run string) func(state string) {
 	}
 }
 
-// Who watches hears of every round that closes, in order and once, and of the end.
+// A watcher receives every closed round once and in order, and the end of the run.
 func TestWatch(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newFixture(t)
 	d.members("a", "c0", "c1")
 	s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})
 	must(t, err)
 	next := d.drive(s.Run)
-	next(ledger.RoundMerging) // before anybody watches
+	next(ledger.RoundMerging) // before the first watcher
 	w, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: s.Run})
 	must(t, err)
 	defer w.Close()
@@ -416,10 +417,10 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Watching is bounded, and does not hold up a server that ends.
+// The number of watchers is limited, and they do not delay a shutdown.
 func TestWatchers(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newFixture(t)
 	s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})
 	must(t, err)
 	watch := func() (*connect.ServerStreamForClient[v1.WatchRunResponse], error) {
@@ -452,17 +453,17 @@ func TestWatchers(t *testing.T) {
 	}
 	must(t, err)
 	close(d.closing)
-	for _, w := range all[1:] { // none would end by itself
+	for _, w := range all[1:] { // they end only because of the shutdown
 		for w.Receive() {
 		}
 		d.code("the end", w.Err(), connect.CodeUnavailable)
 	}
 }
 
-// What goes wrong inside is not mistaken for an answer.
-func TestLedgerAway(t *testing.T) {
+// An internal error is not reported as an answer.
+func TestLedgerClosed(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newFixture(t)
 	must(t, d.ledger.Close())
 	for what, err := range map[string]error{
 		"runs":    second(d.ListRuns(t.Context(), &v1.ListRunsRequest{})),

@@ -8,7 +8,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Book keeps the terms of the runs that are asked for. It is safe for concurrent use.
+// Book caches the terms of runs. It is safe for concurrent use.
 type Book struct {
 	load func(ctx context.Context, run string) (*Terms, error)
 
@@ -16,10 +16,10 @@ type Book struct {
 	has map[string]*Terms
 }
 
-// most is how many runs' terms are kept: more than one server drives at a time.
+// most is the number of runs to keep; a server has fewer runs at a time.
 const most = 64
 
-// NewBook returns a book that loads what it does not have.
+// NewBook returns a Book that calls load for runs that it does not have.
 func NewBook(load func(ctx context.Context, run string) (*Terms, error)) *Book {
 	return &Book{load: load, has: map[string]*Terms{}}
 }
@@ -45,7 +45,7 @@ func (b *Book) Of(ctx context.Context, run string) (*Terms, error) {
 	return t, nil
 }
 
-// Of returns an arrival as a result.
+// Of converts a message from the bus to a result.
 func Of(a *v1.Arrival) *Result {
 	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Numbers: a.Numbers, Shares: make([]Share, len(a.Shares))}
 	for i, s := range a.Shares {

@@ -1,6 +1,6 @@
-// Package terms says what a run asks of its results: their shape, their bounds and how
-// they add up. Gateways refuse what does not meet them, aggregators and the
-// coordinator add by them.
+// Package terms holds the rules for a run's results: their shape, their bounds and how to
+// add them up. Gateways reject results that break the rules. Aggregators and the
+// coordinator add up by them.
 package terms
 
 import (
@@ -18,10 +18,10 @@ import (
 	"loadstar/series"
 )
 
-// Terms are those of one run. They do not change.
+// Terms are the rules of one run. They do not change.
 type Terms struct {
 	Plan *fed.Plan
-	// Blob is the plan as agents fetch it.
+	// Blob is the hash of the plan that agents fetch.
 	Blob  string
 	Fleet int
 	// Shared is the number of shared weights.
@@ -32,23 +32,23 @@ type Terms struct {
 	floats sync.Pool // of *fed.Update, for its numbers
 }
 
-// Settle makes of a submitted plan the one that is carried out: what it leaves to the
-// data is decided by what the whole fleet has. It refuses what a fleet cannot do,
-// with the reason.
+// Settle returns a submitted plan with every value fixed: the values that depend on data
+// are set from the data of the whole fleet. It returns an error with the reason if a
+// fleet cannot train the plan.
 func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
 	if err := Federated(p); err != nil {
 		return nil, err
 	}
 	if len(steps) > 1 {
-		return nil, fmt.Errorf("clients read every %v: one model cannot be trained on different steps", steps)
+		return nil, fmt.Errorf("clients have different intervals, %v: a model needs one interval", steps)
 	}
 	q := *p
-	q.Data = "" // a path on somebody's machine
+	q.Data = "" // a path on the operator's machine
 	q.Model.Inputs, _ = recipe.Inputs(p, inputs)
 	if q.Schedule.Cohort == 0 {
 		q.Schedule.Cohort = int(fleet)
 	}
-	problem, err := readable(&q, inputs, steps)
+	problem, err := frame(&q, inputs, steps)
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +56,10 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	return &q, err
 }
 
-// readable returns what clients train with the inputs that all of them have, or why they
-// cannot: it looks at a meter without readings as an agent looks at its own.
-func readable(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem, error) {
+// frame checks that clients can train with the inputs that all of them have, and
+// returns the problem that they train. It does so with a meter without readings, in the
+// same way as an agent checks its own meters.
+func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem, error) {
 	if len(steps) == 0 {
 		return nil, fmt.Errorf("there are no clients")
 	}
@@ -70,25 +71,25 @@ func readable(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Prob
 	return recipe.Frame(p, d)
 }
 
-// Federated says why a plan cannot be carried out by a fleet, if it cannot.
+// Federated returns an error with the reason if a fleet cannot train a plan.
 func Federated(p *fed.Plan) error {
 	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, 2))
 	switch {
 	case err != nil:
 		return err
 	case !t.setup.Parts.Federated:
-		return fmt.Errorf("algorithm %s shares nothing: there is nothing for a server to do; use loadstar simulate", p.Algorithm)
+		return fmt.Errorf("algorithm %s shares no layers, so a server has nothing to do; use loadstar simulate", p.Algorithm)
 	case p.Model.Scaling != "client":
-		return fmt.Errorf("model.scaling is %s: the ranges of others' readings would have to be told to everybody; a fleet trains with scaling client", p.Model.Scaling)
+		return fmt.Errorf("model.scaling is %s, which would reveal the range of clients' readings; a fleet needs model.scaling: client", p.Model.Scaling)
 	case t.Rules.Needs.ServerData:
-		return fmt.Errorf("algorithm %s needs readings on the server, and this server has none; use loadstar simulate", p.Algorithm)
-	case t.mostBytes() > maxNumbers:
-		return fmt.Errorf("%d shared weights make results of %d MB, and at most %d can travel; make more layers personal, or the lookback shorter", t.Shared, t.mostBytes()>>20, maxNumbers>>20)
+		return fmt.Errorf("algorithm %s needs readings on the server, which has none; use loadstar simulate", p.Algorithm)
+	case t.maxBytes() > maxNumbers:
+		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
 	return nil
 }
 
-// Read returns the terms of a run from its settled plan, which agents find as a blob.
+// Read returns the terms of a run from its settled plan and the hash of the plan's blob.
 func Read(plan, blob string, fleet int64) (*Terms, error) {
 	p, err := recipe.Read([]byte(plan))
 	if err != nil {
@@ -118,17 +119,17 @@ func derive(p *fed.Plan, fleet int) (*Terms, error) {
 // Server returns a new server at version 0.
 func (t *Terms) Server() *round.Server { return t.setup.NewServer() }
 
-// Machine returns the state of the rounds before the first one.
+// Machine returns the state before the first round.
 func (t *Terms) Machine() *round.Machine { return t.setup.NewMachine() }
 
 // Carries reports whether a client that is still running when its round closes may
 // return in a later one.
 func (t *Terms) Carries() bool { return t.setup.Parts.Scheduler.Carries() }
 
-// Folds says that an agent may send its clients' sum.
+// Folds reports whether an agent may send a sum of several clients.
 func (t *Terms) Folds() bool { return !t.Rules.Needs.EachUpdate }
 
-// SumBytes returns how long the numbers of a sum are.
+// SumBytes returns the size of a sum in bytes.
 func (t *Terms) SumBytes() int64 {
 	n := int64(exact.Bytes(t.Shared))
 	if t.Rules.Needs.Control {
@@ -137,12 +138,12 @@ func (t *Terms) SumBytes() int64 {
 	return n
 }
 
-// maxNumbers bounds the numbers of a result, so that with the names of its clients they
-// are a message that the bus carries.
+// maxNumbers limits the numbers of a result, so that together with its clients' names it
+// fits into a message of the bus.
 const maxNumbers = 12 << 20
 
-// mostBytes returns how long the numbers of any result of these terms can be.
-func (t *Terms) mostBytes() int64 {
+// maxBytes returns the size of the largest possible result.
+func (t *Terms) maxBytes() int64 {
 	n := int64(t.Rules.UpdateBytes(t.Shared))
 	if t.Folds() {
 		n = max(n, t.SumBytes())
@@ -150,49 +151,49 @@ func (t *Terms) mostBytes() int64 {
 	return n
 }
 
-// Result is what came from an agent.
+// Result is what an agent sent.
 type Result struct {
 	Version int
-	// Sum says that Numbers are a sum of the shares' updates.
+	// Sum reports whether Numbers is the sum of the shares' updates.
 	Sum     bool
 	Shares  []Share
 	Numbers []byte
 }
 
-// Share is one client's part.
+// Share is one client's part of a result.
 type Share struct {
 	Client          string
 	Examples, Steps int
 	TrainLoss, Loss float64
 }
 
-// Add adds a result to a fold of these terms, with the weights it was trained from
-// where each update is needed. If it returns an error, the result is to be refused,
-// and the fold is as it was.
+// Add adds a result to a fold. If the algorithm needs each update, from holds the weights
+// that the client started from. After an error the result must be rejected, and the fold
+// is unchanged.
 func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 	if len(r.Shares) == 0 {
-		return fmt.Errorf("a result of nobody")
+		return fmt.Errorf("the result has no clients")
 	}
 	for _, s := range r.Shares {
 		if s.Examples < 1 || s.Steps < 0 {
-			return fmt.Errorf("client %s took %d steps on %d examples", s.Client, s.Steps, s.Examples)
+			return fmt.Errorf("client %s reports %d steps on %d examples", s.Client, s.Steps, s.Examples)
 		}
 		if !plausible(s.TrainLoss) || !plausible(s.Loss) {
-			return fmt.Errorf("a loss of client %s is not finite, or no loss", s.Client)
+			return fmt.Errorf("a loss of client %s is not finite or too large", s.Client)
 		}
 	}
 	if r.Sum {
 		return t.addSum(f, r)
 	}
 	if len(r.Shares) != 1 {
-		return fmt.Errorf("one update of %d clients", len(r.Shares))
+		return fmt.Errorf("an update must be from one client, this one has %d", len(r.Shares))
 	}
 	s := r.Shares[0]
 	u := fed.Update{
 		Client: fed.ClientID(s.Client), Version: r.Version, Examples: s.Examples, Steps: s.Steps,
 		TrainLoss: s.TrainLoss, Loss: s.Loss,
 	}
-	if t.Folds() { // and does not keep it
+	if t.Folds() { // the fold does not retain the slices, so they can be reused
 		if had, ok := t.floats.Get().(*fed.Update); ok {
 			u.Delta, u.Control = had.Delta, had.Control
 		}
@@ -202,13 +203,13 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 		return err
 	}
 	if from == nil {
-		from = u.Delta // only its length is looked at
+		from = u.Delta // only the length matters
 	}
 	return f.Add(&u, from)
 }
 
-// plausible says whether a number can be a loss. The bound is far beyond any; below it
-// the mean over a fleet is finite.
+// plausible reports whether a number can be a loss. The bound is far above any real loss,
+// and low enough that the mean over a fleet is finite.
 func plausible(x float64) bool { return math.Abs(x) < 1e100 }
 
 func (t *Terms) addSum(f *round.Fold, r *Result) error {
@@ -220,20 +221,20 @@ func (t *Terms) addSum(f *round.Fold, r *Result) error {
 	}
 	slices.Sort(names)
 	if len(slices.Compact(names)) < len(r.Shares) {
-		return fmt.Errorf("a client is twice in one sum")
+		return fmt.Errorf("the sum has the same client twice")
 	}
-	alone := round.NewFold(t.Rules) // so that a sum that is refused is in nothing
-	n, heavy, err := alone.AddSums(r.Version, t.Shared, r.Numbers)
+	own := round.NewFold(t.Rules) // a refused sum must not change f
+	n, total, err := own.AddSums(r.Version, t.Shared, r.Numbers)
 	if err != nil {
 		return err
 	}
-	if n != len(r.Shares) || heavy != weight {
-		return fmt.Errorf("a sum of %d updates of weight %d, said to be %d of weight %d", n, heavy, len(r.Shares), weight)
+	if n != len(r.Shares) || total != weight {
+		return fmt.Errorf("the sum holds %d updates of weight %d, but the shares say %d of weight %d", n, total, len(r.Shares), weight)
 	}
-	return f.Join(alone)
+	return f.Join(own)
 }
 
-// Check says why Add would refuse a result.
+// Check returns the error that Add would return.
 func (t *Terms) Check(r *Result) error {
 	f, ok := t.spare.Get().(*round.Fold)
 	if !ok {

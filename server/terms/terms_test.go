@@ -22,7 +22,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// small is a model of few weights.
+// small is a model with few weights.
 const small = "model: {name: fekri2023, lookback: 2, targets: 1, inputs: [load, hour]}\nevaluate: {every: 0}\n"
 
 func planOf(t testing.TB, text string) *fed.Plan {
@@ -53,9 +53,9 @@ func TestSettle(t *testing.T) {
 		t.Errorf("cohort %d, data %q", q.Schedule.Cohort, q.Data)
 	}
 	if after, err := recipe.Write(p); err != nil || string(after) != string(before) {
-		t.Errorf("the submitted plan has changed: %v\n%s", err, after)
+		t.Errorf("the submitted plan was changed: %v\n%s", err, after)
 	}
-	// What is settled stays so when it is read again, and is carried out as it is.
+	// A settled plan does not change when it is written, read and settled again.
 	text, err := recipe.Write(q)
 	if err != nil {
 		t.Fatal(err)
@@ -68,21 +68,21 @@ func TestSettle(t *testing.T) {
 		t.Errorf("%v, %+v\n%s\nwas\n%s", err, again, twice, text)
 	}
 	if q, err = Settle(planOf(t, "algorithm: fedavg\nschedule: {cohort: 3}\n"+small), 7, nil, hourly); err != nil || q.Schedule.Cohort != 3 || len(q.Model.Inputs) != 2 {
-		t.Errorf("what a plan says stays: %+v, %v", q, err)
+		t.Errorf("explicit values must stay: %+v, %v", q, err)
 	}
 }
 
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan, want string
-		fleet      bool // it shows with the fleet, not when the plan is submitted
+		fleet      bool // the error depends on the fleet, so submitting succeeds
 	}{
-		"local":         {"algorithm: local\npartition: all\n" + small, "shares nothing", false},
-		"pooled":        {"algorithm: pooled\n" + small, "shares nothing", false},
+		"local":         {"algorithm: local\npartition: all\n" + small, "shares no layers", false},
+		"pooled":        {"algorithm: pooled\n" + small, "shares no layers", false},
 		"fleet scaling": {"algorithm: fedavg\nmodel: {name: bose2023, scaling: fleet}\n", "scaling is fleet", false},
 		"server data":   {"algorithm: fedsim\n" + small, "needs readings on the server", false},
-		"too large":     {"algorithm: scaffold\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "at most 12 can travel", false},
-		// Its updates could travel, but not their sum.
+		"too large":     {"algorithm: scaffold\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "the limit is 12 MB", false},
+		// A single update would fit, but not a sum.
 		"sum too large": {"algorithm: fedavg\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "results of 14 MB", false},
 		"cohort":        {"algorithm: fedavg\nschedule: {cohort: 6}\n" + small, "only 5 clients train", true},
 		"buffer":        {"algorithm: fedbuff\nschedule: {buffer: 6, cohort: 2}\n" + small, "only 5 clients train", true},
@@ -109,7 +109,7 @@ func TestRefusals(t *testing.T) {
 		"several steps": {5, []time.Duration{30 * time.Minute, time.Hour}, "30m0s 1h0m0s"},
 		"an odd step":   {5, []time.Duration{7 * time.Second}, "does not divide a day"},
 		"nobody":        {0, nil, "no clients"},
-		// The whole fleet is the cohort, and the sum has no bits left.
+		// The whole fleet is the cohort, and the sum has no bits left for it.
 		"everybody": {1 << 40, hourly, "too few to train with"},
 	} {
 		if _, err := Settle(good, c.fleet, nil, c.steps); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -123,8 +123,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Every algorithm that is not refused can be carried out: it has a server, and says
-// how long its results are.
+// Every algorithm that is not refused can run: it has a server and a size of results.
 func TestEveryAlgorithm(t *testing.T) {
 	for _, name := range recipe.Names() {
 		text := "algorithm: " + name + "\n" + small
@@ -151,7 +150,7 @@ func TestEveryAlgorithm(t *testing.T) {
 			t.Errorf("%s: version %d, %d shared weights, want %d", name, s.Version(), len(s.Shared()), x.Shared)
 		}
 		if again := x.Server(); again == s || !slices.Equal(again.Shared(), s.Shared()) {
-			t.Errorf("%s: two servers begin with different weights", name)
+			t.Errorf("%s: two servers have different initial weights", name)
 		}
 		if each := slices.Contains([]string{"fedavgadaptive", "fedasync", "fednorm"}, name); x.Folds() == each {
 			t.Errorf("%s: folds is %v", name, x.Folds())
@@ -159,7 +158,7 @@ func TestEveryAlgorithm(t *testing.T) {
 	}
 }
 
-// termsOf are those of a fleet of ten.
+// termsOf returns the terms for a fleet of ten.
 func termsOf(t testing.TB, algorithm string) *Terms {
 	t.Helper()
 	more := "server: {bound: 2, max_examples: 100, weighting: examples}\nschedule: {cohort: 5}\n"
@@ -170,7 +169,7 @@ func termsOf(t testing.TB, algorithm string) *Terms {
 	return x
 }
 
-// single is a good result of one client.
+// single returns a valid result of one client.
 func single(x *Terms, client string, version int) *Result {
 	n := x.Shared
 	if x.Rules.Needs.Control {
@@ -185,7 +184,7 @@ func single(x *Terms, client string, version int) *Result {
 	}
 }
 
-// sumOf is the result of an agent that has added others up.
+// sumOf returns the sum of several results, as an agent sends it.
 func sumOf(t testing.TB, x *Terms, all ...*Result) *Result {
 	t.Helper()
 	f := round.NewFold(x.Rules)
@@ -203,7 +202,7 @@ func sumOf(t testing.TB, x *Terms, all ...*Result) *Result {
 	return r
 }
 
-// stored is all that a fold would store.
+// stored returns everything that a fold would store, as text.
 func stored(t interface{ Fatal(...any) }, f *round.Fold) string {
 	text := fmt.Sprint(f.Len())
 	for _, s := range f.Sums() {
@@ -228,7 +227,7 @@ func TestAddRefuses(t *testing.T) {
 		spoil func(r *Result)
 		want  string
 	}{
-		"of nobody":           {func(r *Result) { r.Shares = nil }, "of nobody"},
+		"no clients":          {func(r *Result) { r.Shares = nil }, "no clients"},
 		"no example":          {share(func(s *Share) { s.Examples = 0 }), "3 steps on 0 examples"},
 		"negative examples":   {share(func(s *Share) { s.Examples = math.MinInt }), "examples"},
 		"negative steps":      {share(func(s *Share) { s.Steps = -1 }), "-1 steps"},
@@ -245,7 +244,7 @@ func TestAddRefuses(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold", "fednorm"} {
 		x := termsOf(t, algorithm)
 		updates, sums := maps(anyResult), maps(anyResult)
-		updates["two clients"] = refusal{func(r *Result) { r.Shares = append(r.Shares, r.Shares[0]) }, "one update of 2 clients"}
+		updates["two clients"] = refusal{func(r *Result) { r.Shares = append(r.Shares, r.Shares[0]) }, "from one client, this one has 2"}
 		updates["NaN"] = refusal{float(0, math.NaN()), "not finite"}
 		updates["infinite"] = refusal{float(x.Shared-1, math.Inf(1)), "not finite"}
 		updates["beyond the bound"] = refusal{float(1, 2.0001), "beyond"}
@@ -253,10 +252,10 @@ func TestAddRefuses(t *testing.T) {
 			updates["control NaN"] = refusal{float(x.Shared, math.NaN()), "not finite"}
 			updates["control beyond"] = refusal{float(2*x.Shared-1, 1<<21), "beyond"}
 		}
-		sums["twice the same"] = refusal{func(r *Result) { r.Shares[1].Client = r.Shares[0].Client }, "twice in one sum"}
-		sums["one too few"] = refusal{func(r *Result) { r.Shares = r.Shares[:1] }, "a sum of 2 updates"}
-		sums["one too many"] = refusal{func(r *Result) { r.Shares = append(r.Shares, Share{Client: "c", Examples: 1}) }, "a sum of 2 updates"}
-		sums["other weights"] = refusal{share(func(s *Share) { s.Examples++ }), "of weight 80, said to be 2 of weight 81"}
+		sums["twice the same"] = refusal{func(r *Result) { r.Shares[1].Client = r.Shares[0].Client }, "same client twice"}
+		sums["one too few"] = refusal{func(r *Result) { r.Shares = r.Shares[:1] }, "holds 2 updates"}
+		sums["one too many"] = refusal{func(r *Result) { r.Shares = append(r.Shares, Share{Client: "c", Examples: 1}) }, "holds 2 updates"}
+		sums["other weights"] = refusal{share(func(s *Share) { s.Examples++ }), "of weight 80, but the shares say 2 of weight 81"}
 		sums["other scale"] = refusal{word(0, 1), "behind the point"}
 		sums["claimed lighter"] = refusal{word(2, 79), ""}
 		sums["a number beyond"] = refusal{word(3, math.MaxInt64), "beyond"}
@@ -284,10 +283,10 @@ func TestAddRefuses(t *testing.T) {
 					t.Errorf("%s, %s, %s: %v, want %q", algorithm, kind, name, err, c.want)
 				}
 				if after := stored(t, f); after != before {
-					t.Errorf("%s, %s, %s: the fold has changed", algorithm, kind, name)
+					t.Errorf("%s, %s, %s: the fold was changed", algorithm, kind, name)
 				}
 				if err := x.Add(f, single(x, "after", 3), nil); err != nil || f.Len() != 2 {
-					t.Errorf("%s, %s, %s: nothing more is taken: %v", algorithm, kind, name, err)
+					t.Errorf("%s, %s, %s: a valid result is refused afterwards: %v", algorithm, kind, name, err)
 				}
 			}
 		}
@@ -312,8 +311,7 @@ func maps(of map[string]refusal) map[string]refusal {
 	return c
 }
 
-// A fold that is full says so, whether updates come alone or as a sum, and stays as it
-// was.
+// A full fold returns an error for single updates and for sums, and is unchanged.
 func TestAddIsFull(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		x := termsOf(t, algorithm)
@@ -328,7 +326,7 @@ func TestAddIsFull(t *testing.T) {
 			t.Errorf("%s: %v", algorithm, err)
 		}
 		if stored(t, f) != before {
-			t.Errorf("%s: the fold has changed", algorithm)
+			t.Errorf("%s: the fold was changed", algorithm)
 		}
 		if err := x.Add(f, single(x, "c", 3), nil); err != nil {
 			t.Errorf("%s: %v", algorithm, err)
@@ -339,7 +337,8 @@ func TestAddIsFull(t *testing.T) {
 	}
 }
 
-// Checking says what adding would, and remembers nothing, however often and by whom.
+// Check returns what Add would return and changes nothing, also when called repeatedly
+// and concurrently.
 func TestCheck(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold", "fednorm"} {
 		x := termsOf(t, algorithm)
@@ -362,7 +361,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What agents add up beforehand changes nothing.
+// A sum that an agent adds up gives the same bits as its single updates.
 func TestSumsAddUp(t *testing.T) {
 	all := map[string]*Terms{"fedavg": termsOf(t, "fedavg"), "scaffold": termsOf(t, "scaffold")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -377,7 +376,7 @@ func TestSumsAddUp(t *testing.T) {
 			for range n {
 				u := single(x, fmt.Sprint(client), 2)
 				client++
-				u.Shares[0].Examples = rapid.IntRange(1, 1000).Draw(t, "examples") // more than count
+				u.Shares[0].Examples = rapid.IntRange(1, 1000).Draw(t, "examples") // beyond the limit of a weight
 				binary.LittleEndian.PutUint32(u.Numbers[4*rapid.IntRange(0, x.Shared-1).Draw(t, "at"):],
 					math.Float32bits(rapid.Float32Range(-2, 2).Draw(t, "delta")))
 				for _, into := range []*round.Fold{one, f} {
@@ -415,7 +414,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// A book loads what it is asked for once, and forgets neither too much nor too little.
+// A Book loads a run once, does not cache errors, and keeps a limited number.
 func TestBook(t *testing.T) {
 	loads := map[string]int{}
 	away := errors.New("away")
@@ -438,10 +437,10 @@ func TestBook(t *testing.T) {
 			}
 		}
 		if x, err := b.Of(ctx, "away"); err != nil || x.Blob != "away" {
-			t.Fatalf("an error was kept: %v, %v", x, err)
+			t.Fatalf("an error was cached: %v, %v", x, err)
 		}
 		if loads[run] != 1 || len(b.has) > most {
-			t.Fatalf("run %s was loaded %d times, and %d are kept", run, loads[run], len(b.has))
+			t.Fatalf("run %s was loaded %d times, and %d are cached", run, loads[run], len(b.has))
 		}
 	}
 }

@@ -143,7 +143,7 @@ const publishers = 16
 // publishRate returns how many results an embedded bus writes to disk in a second, one by
 // one.
 func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (float64, error) {
-	b, err := bus.Open(ctx, bus.Config{Dir: dir, Together: 1}, slog.New(slog.DiscardHandler))
+	b, err := bus.Open(ctx, bus.Config{Dir: dir, MaxGroup: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return 0, err
 	}
@@ -203,7 +203,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	if err := x.prepare(ctx); err != nil {
 		return 0, err
 	}
-	results := make([]*terms.Result, min(aggregator.UsualBatch, aggregator.UsualBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
+	results := make([]*terms.Result, min(aggregator.DefaultBatch, aggregator.DefaultBytes/(4*t.Shared), t.Plan.Schedule.Cohort))
 	for i := range results {
 		results[i] = terms.Of(virtualArrival(t, i))
 	}
