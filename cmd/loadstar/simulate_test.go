@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -139,11 +140,15 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 			if _, err := os.Stat(filepath.Join(out, "plan.yaml")); err == nil {
 				a = append(a, "--resume")
 			}
-			limit := k.upTo(100*time.Millisecond + took/4) // so that a run lives through some
-			if done >= kills {
-				limit = time.Minute
+			wait := after(k.upTo(100*time.Millisecond + took/4)) // short enough for several kills per run
+			switch {
+			case done >= kills:
+				wait = after(time.Minute)
+			case done%2 == 1:
+				// On a loaded machine a process may not get to training in that time.
+				wait = afterProgress(filepath.Join(out, "checkpoint"), k.upTo(20*time.Millisecond))
 			}
-			printed, killed := runFor(t, k.dir, limit, a)
+			printed, killed := runUntil(t, k.dir, wait, a)
 			if over = !killed; over {
 				compare(out, printed, done)
 			} else {
@@ -164,7 +169,7 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 	end := time.Since(start)
 	inScoring := 0
 	for range kills / 4 {
-		if _, killed := runFor(t, k.dir, k.upTo(end), again); killed {
+		if _, killed := runUntil(t, k.dir, after(k.upTo(end)), again); killed {
 			inScoring++
 		}
 	}
@@ -204,8 +209,43 @@ func resumes(t *testing.T, dir string) []int {
 	return rounds[1:]
 }
 
-// runFor runs loadstar for so long at most. If it was still alive then, it was killed.
-func runFor(t *testing.T, dir string, limit time.Duration, args []string) (printed string, killed bool) {
+// A moment waits for the moment to kill a process, unless the process ends first.
+type moment func(ended <-chan struct{})
+
+// after is a moment after the start of the process.
+func after(d time.Duration) moment {
+	return func(ended <-chan struct{}) {
+		select {
+		case <-time.After(d):
+		case <-ended:
+		}
+	}
+}
+
+// afterProgress is a moment after the process has written a file again.
+func afterProgress(file string, d time.Duration) moment {
+	written := func() time.Time {
+		info, err := os.Stat(file)
+		if err != nil {
+			return time.Time{}
+		}
+		return info.ModTime()
+	}
+	before := written()
+	return func(ended <-chan struct{}) {
+		for written().Equal(before) {
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ended:
+				return
+			}
+		}
+		after(d)(ended)
+	}
+}
+
+// runUntil runs loadstar and kills it at a moment, unless it has ended by then.
+func runUntil(t *testing.T, dir string, kill moment, args []string) (printed string, killed bool) {
 	t.Helper()
 	cmd := exec.Command("loadstar", args...)
 	cmd.Dir = dir
@@ -214,9 +254,15 @@ func runFor(t *testing.T, dir string, limit time.Duration, args []string) (print
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timer := time.AfterFunc(limit, func() { cmd.Process.Signal(syscall.SIGKILL) }) // it may be over
-	defer timer.Stop()
+	ended := make(chan struct{})
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		kill(ended)
+		_ = cmd.Process.Kill() // fails if the process has ended
+	})
 	err := cmd.Wait()
+	close(ended)
+	killing.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return "", true
