@@ -82,7 +82,7 @@ ends with what it would have ended with anyway.`,
 			collectOften()
 			s, err := sim.Run(cmd.Context(), c)
 			if errors.Is(err, run.ErrExists) {
-				return fmt.Errorf("%w: go on with it by --resume, or name another folder by --out", err)
+				return fmt.Errorf("%w: resume it with --resume, or choose another folder with --out", err)
 			} else if err != nil {
 				return err
 			}

@@ -346,7 +346,7 @@ func TestInterrupted(t *testing.T) {
 	// Somebody else cannot go on with a run that is at work.
 	second := exec.Command("loadstar", "simulate", "long.yaml", "--data", "fleet", "--quiet", "--resume")
 	second.Dir = dir
-	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another process is at this run") {
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another process is using this run") {
 		t.Errorf("%v: %s", err, out)
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -354,7 +354,7 @@ func TestInterrupted(t *testing.T) {
 	}
 	err := cmd.Wait()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(problems.String(), "--resume goes on from round") {
+	if !errors.As(err, &exit) || exit.ExitCode() != exitFailed || !strings.Contains(problems.String(), "continue from round") {
 		t.Errorf("%v: %s", err, &problems)
 	}
 }

@@ -50,7 +50,7 @@ func (s *Store) create() error {
 // check locks the file and compares its header with what the caller asked for.
 func (s *Store) check() error {
 	if err := filelock.Try(s.file); err != nil {
-		return fmt.Errorf("%s: another run uses it: %w", s.path, err)
+		return fmt.Errorf("%s: another run is using it: %w", s.path, err)
 	}
 	info, err := s.file.Stat()
 	if err != nil {
@@ -71,9 +71,9 @@ func (s *Store) check() error {
 	case binary.LittleEndian.Uint32(h[44:]) != crc32.Checksum(h[:44], castagnoli):
 		return fmt.Errorf("%s: the header is damaged", s.path)
 	case clients != uint64(len(s.clients)) || floats != uint64(s.floats):
-		return fmt.Errorf("%s keeps %d floats for each of %d clients, not %d for %d", s.path, floats, clients, s.floats, len(s.clients))
+		return fmt.Errorf("%s holds %d floats for each of %d clients, not %d for %d", s.path, floats, clients, s.floats, len(s.clients))
 	case binary.LittleEndian.Uint32(h[40:]) != crc32.Checksum(raw(s.initial), castagnoli):
-		return fmt.Errorf("%s was made with other initial weights", s.path)
+		return fmt.Errorf("%s was created with different initial weights", s.path)
 	case info.Size() != s.size():
 		return fmt.Errorf("%s has %d bytes instead of %d", s.path, info.Size(), s.size())
 	}

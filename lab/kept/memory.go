@@ -1,7 +1,8 @@
 package kept
 
-// The values in memory are evicted by the clock algorithm: a hand goes round, passes over
-// the values that were used since its last visit, and takes the first other one.
+// The values in memory are evicted by the clock algorithm: a hand advances through the
+// ring, skips values that were used since its last visit, and takes the first one that
+// was not.
 
 // claim returns free memory for a client, or nil.
 func (s *Store) claim(client int) []float32 {
@@ -15,8 +16,8 @@ func (s *Store) claim(client int) []float32 {
 	return s.memory[n*s.floats : (n+1)*s.floats : (n+1)*s.floats]
 }
 
-// steal gives a client the memory of another that was not used for long. It does nothing
-// if all others are in use, or if there is no memory at all.
+// steal gives a client the memory of another client that was not used recently. It does
+// nothing if all others are in use or if there is no memory.
 func (s *Store) steal(client int) error {
 	place, victim := s.victim()
 	if place < 0 {
@@ -38,8 +39,8 @@ func (s *Store) steal(client int) error {
 	return nil
 }
 
-// victim returns a client that was not used since the hand last passed, locked, and its
-// place in the ring. The place is -1 if there is none.
+// victim returns, locked, a client that was not used since the hand last passed, and its
+// position in the ring. The position is -1 if there is none.
 func (s *Store) victim() (place, client int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

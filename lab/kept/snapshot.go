@@ -37,7 +37,7 @@ func (s *Store) Commit() ([]byte, error) {
 // flush writes the values that are newer than the file, with all CPUs. The caller holds
 // s.all.
 func (s *Store) flush() error {
-	const chunk = 256 // clients; a goroutine for each would cost more than it writes
+	const chunk = 256 // clients per goroutine; one goroutine per client would cost more than the write
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for from := 0; from < len(s.clients); from += chunk {
@@ -65,8 +65,8 @@ func (s *Store) Sync() error {
 	return nil
 }
 
-// Release gives up the commit before the last one. The caller must have saved the last
-// one's snapshot.
+// Release allows overwriting the commit before the last one. The caller must have saved
+// the last commit's snapshot.
 func (s *Store) Release() {
 	s.all.Lock()
 	defer s.all.Unlock()
@@ -75,7 +75,7 @@ func (s *Store) Release() {
 	}
 }
 
-// Restore goes back to the state of a commit, and drops everything stored after it. It
+// Restore returns to the state of a commit and discards everything stored after it. It
 // reads all values of that state, and changes nothing if the file no longer holds them.
 func (s *Store) Restore(encoded []byte) error {
 	s.all.Lock()
@@ -88,7 +88,7 @@ func (s *Store) Restore(encoded []byte) error {
 		return err
 	}
 	if b.id != s.id {
-		return fmt.Errorf("%s is not the file that the checkpoint was made with", s.path)
+		return fmt.Errorf("%s does not belong to this checkpoint", s.path)
 	}
 	seen := snapshot{id: s.id, slots: make([]int8, len(s.clients))}
 	sums := make([]uint32, len(s.clients))
@@ -102,7 +102,7 @@ func (s *Store) Restore(encoded []byte) error {
 		seen.add(i, slot, sums[i])
 	}
 	if seen.sum != b.sum {
-		return fmt.Errorf("%s does not hold the checkpoint any more: more was stored after a later one", s.path)
+		return fmt.Errorf("%s no longer holds the values of this checkpoint: later commits have overwritten them", s.path)
 	}
 	for i, slot := range b.slots {
 		c := &s.clients[i]
@@ -115,8 +115,8 @@ func (s *Store) Restore(encoded []byte) error {
 	return nil
 }
 
-// snapshot says in two bits per client which slot belongs to a commit, and has a checksum
-// over the values in those slots.
+// snapshot records in two bits per client which slot belongs to a commit. It has a
+// checksum over the values in those slots.
 type snapshot struct {
 	id    [16]byte
 	sum   uint32

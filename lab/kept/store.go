@@ -1,19 +1,19 @@
-// Package kept stores what the clients of a simulated fleet keep between rounds: for
-// every client a fixed number of floats. Values that were stored lately are in memory, the
-// others in a file:
+// Package kept stores the state that simulated clients keep between rounds: a fixed
+// number of floats per client. Recently stored values are in memory, the others in a
+// file:
 //
 //	header           one page: magic, clients, floats, identity, checksums
 //	client 0         slot 0, slot 1, slot 2
 //	client 1         ...
 //
-// A slot holds the floats as they lie in memory, little-endian, and a checksum. It is
+// A slot holds the floats in memory layout, little-endian, and a checksum. Slots are
 // padded to whole pages, so a write that a crash cuts short cannot damage a neighbour.
 //
-// [Store.Commit] fixes a state of all clients and returns a snapshot, which says which
-// slot of each client belongs to it. The caller saves the snapshot with its checkpoint.
-// Slots of the last commit and of the one before are never overwritten, so the file holds
-// both states until [Store.Release], and the disk may be slow. A store that was just
-// opened holds nothing until [Store.Restore].
+// [Store.Commit] records a state of all clients and returns a snapshot, which lists the
+// slot of each client. The caller saves the snapshot with its checkpoint. The slots of
+// the last commit and of the one before are never overwritten, so the file holds both
+// states until [Store.Release], and the disk may be slow. A store that was just opened is
+// empty until [Store.Restore].
 package kept
 
 import (
@@ -59,8 +59,8 @@ type entry struct {
 	mu    sync.Mutex
 	value []float32 // nil if it is only in the file, or was never stored
 	dirty bool      // value is newer than the file
-	used  bool      // since the hand last passed
-	slot  int8      // with the newest value in the file
+	used  bool      // used since the hand last passed
+	slot  int8      // the slot with the newest value in the file
 	last  int8      // the slot in the last commit
 	saved int8      // the slot in the last commit that was released
 	sum   uint32    // checksum of the slot
@@ -73,10 +73,10 @@ const none int8 = -1
 // values. Memory bounds the values in memory, in bytes; with 0 all are in the file only.
 func Open(path string, clients, floats int, initial []float32, memory int64) (*Store, error) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
-		return nil, errors.New("personal weights are stored as they lie in memory: this machine must be little-endian")
+		return nil, errors.New("personal weights are stored in memory layout: this machine must be little-endian")
 	}
 	if clients < 0 || floats < 0 || len(initial) != floats {
-		return nil, fmt.Errorf("keep %d floats for each of %d clients, with %d initial ones", floats, clients, len(initial))
+		return nil, fmt.Errorf("%d floats for each of %d clients need as many initial values, not %d", floats, clients, len(initial))
 	}
 	s := &Store{path: path, floats: floats, initial: slices.Clone(initial), clients: make([]entry, clients)}
 	for i := range s.clients {
@@ -100,7 +100,7 @@ func Open(path string, clients, floats int, initial []float32, memory int64) (*S
 		return nil, err
 	}
 	if s.room > 0 {
-		// The garbage collector does not scan it, and it takes no memory until it is written to.
+		// The garbage collector does not scan it, and pages use no memory until written.
 		b, err := mmap.Memory(4 * s.room * floats)
 		if err != nil {
 			s.file.Close()
@@ -192,9 +192,9 @@ func (s *Store) Put(client int, src []float32) error {
 	return nil
 }
 
-// Lend returns a client's values themselves, to be changed in place until [Store.Return].
-// Until then all other calls for the client wait. It returns nil if they are not in memory
-// and there is no room for them.
+// Lend returns a client's values for modification in place until [Store.Return]. Until
+// then all other calls for the client wait. It returns nil if the values are not in
+// memory and do not fit.
 func (s *Store) Lend(client int) (values []float32, first bool, err error) {
 	s.all.RLock()
 	defer func() {

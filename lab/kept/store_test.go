@@ -25,7 +25,7 @@ func newStore(t testing.TB, path string, clients int, initial []float32, memory 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.Close() }) // it may be closed already
+	t.Cleanup(func() { s.Close() }) // may be closed already
 	return s
 }
 
@@ -37,8 +37,8 @@ func fill(n int, v float32) []float32 {
 	return x
 }
 
-// TestStoreModel compares with a map over random operations. A crash is a file that
-// is opened anew and restored to the last snapshot that was saved.
+// TestStoreModel compares the store with a map over random operations. A crash reopens
+// the file and restores the last snapshot that was saved.
 func TestStoreModel(t *testing.T) {
 	folder, files := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -62,7 +62,7 @@ func TestStoreModel(t *testing.T) {
 		}()
 		now, saved := map[int]float32{}, map[int]float32{}
 		var snapshot []byte
-		// A commit whose snapshot is on its way to the disk.
+		// A commit whose snapshot is not on disk yet.
 		var pending []byte
 		var then map[int]float32
 		clone := func(m map[int]float32) map[int]float32 {
@@ -96,12 +96,12 @@ func TestStoreModel(t *testing.T) {
 				if err := s.Put(i, src); err != nil {
 					t.Fatal(err)
 				}
-				clear(src) // it must have kept a copy
+				clear(src) // the store must have copied it
 				now[i] = v
 			},
 			"commit": func(t *rapid.T) {
 				if pending != nil {
-					t.Skip("the last one is not done")
+					t.Skip("the last commit is still pending")
 				}
 				var err error
 				if pending, err = s.Commit(); err != nil {
@@ -109,9 +109,9 @@ func TestStoreModel(t *testing.T) {
 				}
 				then = clone(now)
 			},
-			"settle": func(t *rapid.T) {
+			"finish commit": func(t *rapid.T) {
 				if pending == nil {
-					t.Skip("nothing to settle")
+					t.Skip("no pending commit")
 				}
 				if err := s.Sync(); err != nil {
 					t.Fatal(err)
@@ -124,7 +124,7 @@ func TestStoreModel(t *testing.T) {
 					snapshot, saved = pending, then
 				}
 				pending = nil
-				s.Close() // it crashes
+				s.Close() // the crash
 				s = open()
 				now = clone(saved)
 				if snapshot == nil {
@@ -136,7 +136,7 @@ func TestStoreModel(t *testing.T) {
 			},
 			"restore": func(t *rapid.T) {
 				if snapshot == nil || pending != nil {
-					t.Skip("no commit, or one that is not done")
+					t.Skip("no commit, or a pending one")
 				}
 				if err := s.Restore(snapshot); err != nil {
 					t.Fatal(err)
@@ -164,10 +164,10 @@ func TestStoreBits(t *testing.T) {
 	}
 	dst := make([]float32, 4)
 	if first, err := s.Load(1, dst); first || err != nil || !bytes.Equal(raw(dst), raw(initial)) {
-		t.Errorf("%v becomes %v, %v", initial, dst, err)
+		t.Errorf("stored %v, loaded %v, %v", initial, dst, err)
 	}
 	if err := s.Put(1, dst[:3]); err == nil {
-		t.Error("three floats are stored for four")
+		t.Error("Put accepted 3 floats, want 4")
 	}
 }
 
@@ -216,7 +216,7 @@ func TestStoreRefuses(t *testing.T) {
 	open := func(path string, clients, floats int, initial []float32) error {
 		s, err := Open(path, clients, floats, initial, 0)
 		if err == nil {
-			s.Close() // it should not be open
+			s.Close() // the caller reports the error
 		}
 		return err
 	}
@@ -224,11 +224,11 @@ func TestStoreRefuses(t *testing.T) {
 		path, _ := prepare(t)
 		refused(t, open(path, clients+1, floats, initial), "2000 floats for each of 5 clients, not 2000 for 6")
 		refused(t, open(path, clients, 1, initial[:1]), "2000 floats for each of 5 clients, not 1 for 5")
-		refused(t, open(path, clients, floats, initial[1:]), "1999 initial")
-		refused(t, open(path, clients, floats, fill(floats, 1)), "other initial weights")
+		refused(t, open(path, clients, floats, initial[1:]), "initial values, not 1999")
+		refused(t, open(path, clients, floats, fill(floats, 1)), "different initial weights")
 		s := newStore(t, path, clients, initial, 0)
-		refused(t, open(path, clients, floats, initial), "another run uses it")
-		s.Close() // for the next line to open
+		refused(t, open(path, clients, floats, initial), "another run is using it")
+		s.Close() // release the lock
 		if err := os.Truncate(path, s.size()-1); err != nil {
 			t.Fatal(err)
 		}
@@ -260,9 +260,9 @@ func TestStoreRefuses(t *testing.T) {
 			refused(t, s.Restore(snapshot[:i]), "checkpoint")
 		}
 		_, other := prepare(t)
-		refused(t, s.Restore(other), "not the file that the checkpoint was made with")
+		refused(t, s.Restore(other), "does not belong to this checkpoint")
 		if first, err := s.Load(1, make([]float32, floats)); !first || err != nil {
-			t.Errorf("a refused snapshot leaves first %v, %v", first, err)
+			t.Errorf("after a refused snapshot: first %v, %v", first, err)
 		}
 		if err := s.Restore(snapshot); err != nil {
 			t.Fatal(err)
@@ -288,7 +288,7 @@ func TestStoreRefuses(t *testing.T) {
 			}
 			s.Release()
 		}
-		refused(t, s.Restore(snapshot), "more was stored after a later one")
+		refused(t, s.Restore(snapshot), "later commits have overwritten them")
 	})
 	t.Run("closed", func(t *testing.T) {
 		s := newStore(t, filepath.Join(t.TempDir(), "kept.bin"), 1, initial, 1<<20)
@@ -305,8 +305,8 @@ func TestStoreRefuses(t *testing.T) {
 	})
 }
 
-// TestStoreConcurrent has workers count in every client's values, with room for few
-// of them, while commits go on.
+// TestStoreConcurrent increments every client's values from several workers, with memory
+// for few of them, during commits.
 func TestStoreConcurrent(t *testing.T) {
 	const clients, floats, workers, rounds = 40, 1500, 8, 12
 	path := filepath.Join(t.TempDir(), "kept.bin")
@@ -351,12 +351,12 @@ func TestStoreConcurrent(t *testing.T) {
 		if len(s.ring) > int(room) {
 			t.Errorf("%d values in memory, %d allowed", len(s.ring), room)
 		}
-		s.Close() // the next one has another room
+		s.Close() // the next store has a different memory limit
 	}
 }
 
-// TestStoreKilled kills a process that stores, commits and saves its snapshot, again and
-// again, and looks what it left behind.
+// TestStoreKilled repeatedly kills a process that stores, commits and saves its snapshot,
+// and checks the state that it leaves.
 func TestStoreKilled(t *testing.T) {
 	const clients, floats, room = 30, 5000, 10
 	folder := os.Getenv("LOADSTAR_TEST_KEPT")
@@ -366,7 +366,7 @@ func TestStoreKilled(t *testing.T) {
 	}
 	path, saved := filepath.Join(folder, "kept.bin"), filepath.Join(folder, "snapshot")
 	takesPart := func(round, client int) bool { return rand.New(rand.NewPCG(uint64(round), uint64(client))).IntN(3) == 0 }
-	// resume opens what is there, checks it and returns the rounds done.
+	// resume opens the saved state, checks it and returns the number of rounds done.
 	resume := func() (*Store, int) {
 		s := newStore(t, path, clients, fill(floats, 0.5), room*4*floats)
 		snapshot, err := os.ReadFile(saved)
@@ -390,7 +390,7 @@ func TestStoreKilled(t *testing.T) {
 			}
 			first, err := s.Load(i, x)
 			if err != nil || first != never || !slices.Equal(x, fill(floats, want)) {
-				t.Fatalf("after %d rounds client %d has first %v, %g..., %v; want %v, %g", rounds, i, first, x[0], err, never, want)
+				t.Fatalf("after %d rounds, client %d: first %v, %g..., %v; want %v, %g", rounds, i, first, x[0], err, never, want)
 			}
 		}
 		return s, rounds
@@ -428,26 +428,27 @@ func TestStoreKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// At work, which takes longer on a loaded machine, and then at a random moment.
+		// Wait until the process has saved a snapshot, which takes longer on a loaded
+		// machine, and then kill it at a random moment.
 		for before, end := savedAt(saved), time.Now().Add(time.Minute); savedAt(saved).Equal(before) && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
-		cmd.Process.Kill() // Wait tells
-		cmd.Wait()         // it was killed
+		cmd.Process.Kill() // a failure shows in Wait
+		cmd.Wait()         // returns the kill
 		if out.Len() > 0 {
-			t.Fatalf("the process ended by itself: %s", &out)
+			t.Fatalf("the process exited by itself: %s", &out)
 		}
 	}
 	s, rounds := resume()
 	t.Logf("%d rounds", rounds)
 	if rounds == 0 {
-		t.Error("not a single round was saved")
+		t.Error("no round was saved")
 	}
 	s.Close() // the test is over
 }
 
-// savedAt returns when a file was last written, or zero.
+// savedAt returns the modification time of a file, or zero.
 func savedAt(path string) time.Time {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -456,8 +457,8 @@ func savedAt(path string) time.Time {
 	return info.ModTime()
 }
 
-// BenchmarkStore is a client's load and store: of a fleet that fits into memory, and
-// of one that does not, of which a round takes clients at random.
+// BenchmarkStore loads and stores random clients: of a fleet that fits into memory, and
+// of one that does not.
 func BenchmarkStore(b *testing.B) {
 	const floats = 36421
 	for _, c := range []struct {

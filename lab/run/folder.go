@@ -1,21 +1,21 @@
-// Package run is a run's folder: what was asked for, what came of it, and where to
-// go on after an interruption.
+// Package run reads and writes the folder of a run: plan, results, and the state for
+// resuming it.
 //
-//	plan.yaml               the effective plan, every default filled in
-//	rounds.csv .parquet     a row for each round
-//	evaluations.csv ...     a row for each client at each evaluation on the way
-//	clients.csv ...         a row for each client in the end
-//	profile.csv ...         errors by the hour of the day, and by the distance of the target
-//	forecasts.csv ...       the forecasts of some clients for their test part
+//	plan.yaml               the effective plan, with all defaults
+//	rounds.csv .parquet     a row per round
+//	evaluations.csv ...     a row per client and evaluation during training
+//	clients.csv ...         a row per client with its final scores
+//	profile.csv ...         errors by hour of the day and by forecast step
+//	forecasts.csv ...       test forecasts of a sample of clients
 //	shared.safetensors      the shared weights
 //	personal/*.safetensors  each client's personal weights
-//	summary.json            the figures in short
-//	events.jsonl            what happened when, by the wall clock
-//	checkpoint, kept.bin    where to go on
+//	summary.json            the main results
+//	events.jsonl            a log with wall-clock times
+//	checkpoint, kept.bin    the state for resuming the run
 //
-// Everything but the events and the summary's times depends on the plan, the data
-// and the kernel set alone: it is the same bytes however often a run was
-// interrupted.
+// All files except the events and the measured times in the summary depend only on the
+// plan, the data and the kernel set. They are identical after any number of
+// interruptions.
 package run
 
 import (
@@ -36,7 +36,7 @@ import (
 // Round is a row of the rounds table. Times are virtual, in seconds.
 type Round struct {
 	Round     int     `parquet:"round"`
-	Version   int     `parquet:"version"` // after the round
+	Version   int     `parquet:"version"` // version of the shared weights after the round
 	Outcome   string  `parquet:"outcome,dict"`
 	Opened    float64 `parquet:"opened_s"`
 	Closed    float64 `parquet:"closed_s"`
@@ -52,10 +52,10 @@ type Round struct {
 	Up        int64   `parquet:"bytes_up"`
 }
 
-// Evaluation is a row of the evaluations table: one client's sample of validation
-// windows.
+// Evaluation is a row of the evaluations table: scores of one client on a sample of
+// validation windows.
 type Evaluation struct {
-	Round  int     `parquet:"round"` // how many were done
+	Round  int     `parquet:"round"` // rounds done
 	Client string  `parquet:"unique_id,dict"`
 	Loss   float64 `parquet:"loss"`
 	MAE    float64 `parquet:"mae"`
@@ -63,7 +63,7 @@ type Evaluation struct {
 	MASE   float64 `parquet:"mase"`
 }
 
-// Client is a row of the clients table: the level and spread of the load over the
+// Client is a row of the clients table: mean and standard deviation of the load in the
 // training part, and scores on the test part, in kW.
 type Client struct {
 	Client   string  `parquet:"unique_id"`
@@ -80,11 +80,11 @@ type Client struct {
 	MASE     float64 `parquet:"mase"`
 }
 
-// Profile is a row of the profile table: the mean over clients of their mean
-// absolute error relative to their mean load, at an hour of the day on the dataset's
-// clock, or at a step ahead.
+// Profile is a row of the profile table: mean absolute error relative to a client's mean
+// load, averaged over clients, by hour of the day on the dataset's clock or by step
+// ahead.
 type Profile struct {
-	By      string  `parquet:"by,dict"` // hour or step
+	By      string  `parquet:"by,dict"` // "hour" or "step"
 	At      int     `parquet:"at"`
 	Clients int     `parquet:"clients"`
 	NMAE    float64 `parquet:"nmae"`
@@ -100,7 +100,7 @@ type Forecast struct {
 	LastWeek float64   `parquet:"last_week"` // the load at the same clock time a week before
 }
 
-// Baseline is a row of the table of baselines that stands beside the runs on one
+// Baseline is a row of the baselines table, which is in the folder above the runs on a
 // dataset.
 type Baseline struct {
 	Method string  `parquet:"method"`
@@ -111,7 +111,7 @@ type Baseline struct {
 	MASE   float64 `parquet:"mase"`
 }
 
-// WriteBaselines writes them into the folder of a dataset's runs.
+// WriteBaselines writes the baselines table into the folder of a dataset's runs.
 func WriteBaselines(dir string, rows []Baseline) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -119,10 +119,10 @@ func WriteBaselines(dir string, rows []Baseline) error {
 	return writeTable(filepath.Join(dir, "baselines"), rows)
 }
 
-// Offsets are where the tables end in a checkpoint.
+// Offsets are the lengths of the tables at a checkpoint.
 type Offsets struct{ Rounds, Evaluations int64 }
 
-// Folder is the open folder of a run. It belongs to one process at a time.
+// Folder is the open folder of a run. Only one process can open it at a time.
 type Folder struct {
 	Dir         string
 	Rounds      *Table[Round]
@@ -132,10 +132,10 @@ type Folder struct {
 	events *os.File
 }
 
-// ErrExists says that there is a run in a folder already.
-var ErrExists = errors.New("there is a run already")
+// ErrExists means that the folder already contains a run.
+var ErrExists = errors.New("the folder already contains a run")
 
-// Create begins a run's folder with its effective plan.
+// Create creates the folder of a run and writes its effective plan.
 func Create(dir string, plan []byte) (*Folder, error) {
 	if _, err := os.Stat(filepath.Join(dir, "plan.yaml")); err == nil {
 		return nil, fmt.Errorf("%s: %w", dir, ErrExists)
@@ -155,23 +155,23 @@ func Create(dir string, plan []byte) (*Folder, error) {
 		err = f.OpenTables(Offsets{})
 	}
 	if err != nil {
-		_ = f.Close() // the first error says more
+		_ = f.Close() // return the first error
 		return nil, err
 	}
 	return f, nil
 }
 
-// Reopen opens the folder of a run with the same plan. Its tables are opened when it
-// is known where they end.
+// Reopen opens the folder of a run with the same plan. It does not open the tables,
+// because their offsets are in the checkpoint.
 func Reopen(dir string, plan []byte) (*Folder, error) {
 	before, err := os.ReadFile(filepath.Join(dir, "plan.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: there is no run to go on with", dir)
+		return nil, fmt.Errorf("%s: there is no run to resume", dir)
 	} else if err != nil {
 		return nil, err
 	}
 	if !bytes.Equal(before, plan) {
-		return nil, fmt.Errorf("%s is a run of another plan; compare its plan.yaml", dir)
+		return nil, fmt.Errorf("%s contains a run of a different plan; compare its plan.yaml", dir)
 	}
 	return open(dir)
 }
@@ -183,9 +183,9 @@ func open(dir string) (*Folder, error) {
 	}
 	if err := filelock.Try(lock); err != nil {
 		lock.Close()
-		return nil, fmt.Errorf("%s: another process is at this run", dir)
+		return nil, fmt.Errorf("%s: another process is using this run", dir)
 	}
-	if err := sweep(dir); err != nil {
+	if err := removeTemporary(dir); err != nil {
 		lock.Close()
 		return nil, err
 	}
@@ -197,9 +197,9 @@ func open(dir string) (*Folder, error) {
 	return &Folder{Dir: dir, lock: lock, events: events}, nil
 }
 
-// sweep removes the files that a process was writing when it was killed: atomicfile
-// had not given them their names yet.
-func sweep(dir string) error {
+// removeTemporary removes the temporary files that atomicfile leaves when a process is
+// killed.
+func removeTemporary(dir string) error {
 	for _, pattern := range []string{".*.[0-9]*", "personal/.*.safetensors.[0-9]*"} {
 		left, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
@@ -214,7 +214,7 @@ func sweep(dir string) error {
 	return nil
 }
 
-// OpenTables opens the tables and forgets what is behind the offsets.
+// OpenTables opens the tables and truncates them to the offsets.
 func (f *Folder) OpenTables(at Offsets) (err error) {
 	if f.Rounds, err = openTable[Round](f.path("rounds.csv"), at.Rounds); err != nil {
 		return err
@@ -223,7 +223,8 @@ func (f *Folder) OpenTables(at Offsets) (err error) {
 	return err
 }
 
-// Flush hands the tables to the operating system and returns where they end.
+// Flush writes buffered rows to the operating system and returns the lengths of the
+// tables.
 func (f *Folder) Flush() (at Offsets, err error) {
 	if at.Rounds, err = f.Rounds.flush(); err != nil {
 		return at, err
@@ -232,15 +233,15 @@ func (f *Folder) Flush() (at Offsets, err error) {
 	return at, err
 }
 
-// Settle waits until what was flushed is on disk. Rows may be appended meanwhile.
+// Settle waits until the flushed rows are on disk. Rows may be appended meanwhile.
 func (f *Folder) Settle() error { return errors.Join(f.Rounds.f.Sync(), f.Evaluations.f.Sync()) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
-// Kept is the file of what clients keep.
+// Kept returns the path of the client state between rounds.
 func (f *Folder) Kept() string { return f.path("kept.bin") }
 
-// Event appends a line to the events: a constant message, and what belongs to it.
+// Event appends a line to events.jsonl: a constant message and its data.
 func (f *Folder) Event(message string, v any) error {
 	line, err := json.Marshal(struct {
 		Time  time.Time `json:"time"`
@@ -262,7 +263,7 @@ func (f *Folder) Save(checkpoint []byte) error {
 	})
 }
 
-// Load reads the checkpoint; nil if there is none.
+// Load reads the checkpoint. It returns nil if there is none.
 func (f *Folder) Load() ([]byte, error) {
 	text, err := os.ReadFile(f.path("checkpoint"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -295,17 +296,17 @@ func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecas
 	})
 }
 
-// Shared is the file of the shared weights.
+// Shared returns the path of the shared weights.
 func (f *Folder) Shared() string { return f.path("shared.safetensors") }
 
-// Personal is the file of a client's personal weights, in a folder that is made for
-// it, and its name within the run's folder.
+// Personal returns the path of a client's personal weights and its name within the run's
+// folder. It creates the parent folder.
 func (f *Folder) Personal(client string) (path, name string, err error) {
 	name = "personal/" + url.PathEscape(client) + ".safetensors"
 	return f.path(name), name, os.MkdirAll(f.path("personal"), 0o755)
 }
 
-// Close gives the folder up.
+// Close closes and unlocks the folder.
 func (f *Folder) Close() error {
 	var err error
 	if f.Rounds != nil {

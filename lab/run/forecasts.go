@@ -19,7 +19,7 @@ type ForecastWriter interface {
 	Close() error
 }
 
-// CreateForecasts creates a CSV or Parquet file, by the ending of its path.
+// CreateForecasts creates a CSV or Parquet file, depending on the extension.
 func CreateForecasts(path, model string) (ForecastWriter, error) {
 	ext := strings.ToLower(filepath.Ext(path))
 	if ext != ".csv" && ext != ".parquet" {

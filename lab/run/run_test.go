@@ -20,7 +20,7 @@ import (
 	"loadstar/metric"
 )
 
-// row has a field of every kind that tables have.
+// row has a field of every type that tables support.
 type row struct {
 	Name  string  `parquet:"name,dict"`
 	Count int     `parquet:"count"`
@@ -29,7 +29,7 @@ type row struct {
 	Last  string  `parquet:"last"`
 }
 
-// equal takes a NaN for a NaN.
+// equal treats NaNs as equal.
 func equal(a, b row) bool {
 	if math.IsNaN(a.Share) && math.IsNaN(b.Share) {
 		a.Share, b.Share = 0, 0
@@ -62,7 +62,7 @@ func readAll[T any](t interface{ Fatal(...any) }, path string) []T {
 
 func drawRows(t *rapid.T) []row {
 	odd := rapid.OneOf(
-		rapid.StringOf(rapid.RuneFrom([]rune(`ab ,;"'é#\/`))), // anything that a meter may be called
+		rapid.StringOf(rapid.RuneFrom([]rune(`ab ,;"'é#\/`))), // characters in meter names
 		rapid.SampledFrom([]string{"", " ", `"`, `""`, `a"b`, " a", "a ", "x,y", "two\nlines", `\.`, "#1", "NaN"}),
 	)
 	number := rapid.OneOf(rapid.Float64(), rapid.SampledFrom([]float64{
@@ -75,7 +75,7 @@ func drawRows(t *rapid.T) []row {
 	}), 0, 20).Draw(t, "rows")
 }
 
-// A table is read as it was written, and so is its twin.
+// A table and its Parquet copy read back as written.
 func TestTableRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	csv, twin := filepath.Join(dir, "t.csv"), filepath.Join(dir, "t.parquet")
@@ -99,7 +99,7 @@ func TestTableRoundTrip(t *testing.T) {
 	})
 }
 
-// The same rows give the same bytes, of more of them than are written at a time.
+// The same rows give identical Parquet files, also with more rows than one batch.
 func TestParquetRepeats(t *testing.T) {
 	dir := t.TempDir()
 	csv := filepath.Join(dir, "t.csv")
@@ -121,7 +121,7 @@ func TestParquetRepeats(t *testing.T) {
 		}
 	}
 	if !bytes.Equal(files[0], files[1]) || len(files[0]) == 0 {
-		t.Error("two files of the same rows differ")
+		t.Error("two files with the same rows differ")
 	}
 }
 
@@ -135,8 +135,8 @@ func TestTableText(t *testing.T) {
 	}
 }
 
-// What is behind the offset of the last checkpoint is forgotten.
-func TestTableGoesOn(t *testing.T) {
+// Reopening a table truncates it to the offset of the last checkpoint.
+func TestTableResume(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.csv")
 	rapid.Check(t, func(t *rapid.T) {
 		before, after, instead := drawRows(t), drawRows(t), drawRows(t)
@@ -157,7 +157,7 @@ func TestTableGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		appendAll(after)
-		if rapid.Bool().Draw(t, "flushed") { // a crash may come before or after
+		if rapid.Bool().Draw(t, "flushed") { // a crash may happen before or after the flush
 			if _, err := table.flush(); err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +177,7 @@ func TestTableGoesOn(t *testing.T) {
 	if err := os.WriteFile(path, []byte("name\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openTable[row](path, 100); err == nil || !strings.Contains(err.Error(), "has 5 bytes, but had 100 when the run was last saved") {
+	if _, err := openTable[row](path, 100); err == nil || !strings.Contains(err.Error(), "has 5 bytes, but had 100 at the last checkpoint") {
 		t.Error(err)
 	}
 }
@@ -199,20 +199,20 @@ func TestTableOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// Every column has a name of its own, and a kind that is written.
+// Every column has a unique name and a supported type.
 func TestColumns(t *testing.T) {
 	for _, of := range []reflect.Type{reflect.TypeFor[Round](), reflect.TypeFor[Evaluation](), reflect.TypeFor[Client]()} {
 		var names []string
 		for f := range of.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("parquet"), ",")
 			if name == "" || slices.Contains(names, name) {
-				t.Errorf("%s.%s is named %q", of, f.Name, name)
+				t.Errorf("%s.%s has the missing or duplicate name %q", of, f.Name, name)
 			}
 			names = append(names, name)
 			switch f.Type.Kind() {
 			case reflect.Float64, reflect.Int, reflect.Int64, reflect.String:
 			default:
-				t.Errorf("%s.%s is a %s, which no table writes", of, f.Name, f.Type)
+				t.Errorf("%s.%s has the unsupported type %s", of, f.Name, f.Type)
 			}
 		}
 	}
@@ -227,11 +227,11 @@ func create(t *testing.T, dir string) *Folder {
 	return f
 }
 
-func TestFolderBelongsToOne(t *testing.T) {
+func TestFolderLock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "run")
 	f := create(t, dir)
-	// The lock is of the open file, so a second handle is as good as another process.
-	if _, err := Reopen(dir, []byte("plan")); err == nil || !strings.Contains(err.Error(), "another process is at this run") {
+	// The lock belongs to the open file, so a second handle acts like another process.
+	if _, err := Reopen(dir, []byte("plan")); err == nil || !strings.Contains(err.Error(), "another process is using this run") {
 		t.Error(err)
 	}
 	if _, err := Create(dir, []byte("plan")); !errors.Is(err, ErrExists) {
@@ -243,22 +243,22 @@ func TestFolderBelongsToOne(t *testing.T) {
 	if _, err := Create(dir, []byte("plan")); !errors.Is(err, ErrExists) {
 		t.Error(err)
 	}
-	if _, err := Reopen(dir, []byte("other")); err == nil || !strings.Contains(err.Error(), "a run of another plan") {
+	if _, err := Reopen(dir, []byte("other")); err == nil || !strings.Contains(err.Error(), "a run of a different plan") {
 		t.Error(err)
 	}
-	if _, err := Reopen(t.TempDir(), []byte("plan")); err == nil || !strings.Contains(err.Error(), "no run to go on with") {
+	if _, err := Reopen(t.TempDir(), []byte("plan")); err == nil || !strings.Contains(err.Error(), "no run to resume") {
 		t.Error(err)
 	}
 	again, err := Reopen(dir, []byte("plan"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Close(); err != nil { // its tables were never opened
+	if err := again.Close(); err != nil { // its tables are not open
 		t.Error(err)
 	}
 }
 
-// A folder that was given up before its plan was there is begun anew.
+// A folder whose creation stopped before writing the plan can be created again.
 func TestFolderWithoutPlan(t *testing.T) {
 	dir := t.TempDir()
 	f, err := open(dir)
@@ -269,9 +269,8 @@ func TestFolderWithoutPlan(t *testing.T) {
 	create(t, dir).Close()
 }
 
-// What a process was writing when it was killed has no name yet, and goes when the
-// run goes on; nothing else does.
-func TestFolderIsSwept(t *testing.T) {
+// Reopening a folder removes temporary files of a killed process, and nothing else.
+func TestReopenRemovesTemporaryFiles(t *testing.T) {
 	dir := t.TempDir()
 	create(t, dir).Close()
 	if err := os.Mkdir(filepath.Join(dir, "personal"), 0o755); err != nil {
@@ -301,11 +300,11 @@ func TestFolderIsSwept(t *testing.T) {
 	}
 }
 
-func TestFolderGoesOn(t *testing.T) {
+func TestFolderResume(t *testing.T) {
 	dir := t.TempDir()
 	f := create(t, dir)
 	if c, err := f.Load(); c != nil || err != nil {
-		t.Error("a checkpoint before the first", c, err)
+		t.Error("a checkpoint in a new folder", c, err)
 	}
 	round := func(i int) Round { return Round{Round: i, Outcome: "merged", Loss: math.NaN()} }
 	f.Rounds.Append(round(0))                                          // read below
@@ -317,8 +316,8 @@ func TestFolderGoesOn(t *testing.T) {
 	if err := errors.Join(f.Settle(), f.Save([]byte("here"))); err != nil {
 		t.Fatal(err)
 	}
-	f.Rounds.Append(round(1))                                           // to be forgotten
-	f.Evaluations.Append(Evaluation{Round: 2, Client: "lost", MASE: 1}) // to be forgotten
+	f.Rounds.Append(round(1))                                           // after the checkpoint
+	f.Evaluations.Append(Evaluation{Round: 2, Client: "lost", MASE: 1}) // after the checkpoint
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +364,7 @@ func TestFolderGoesOn(t *testing.T) {
 	}
 }
 
-// The name of a client's file says nothing about folders.
+// Client names cannot make file names with path separators.
 func TestPersonalNames(t *testing.T) {
 	dir := t.TempDir()
 	f := create(t, dir)
@@ -377,7 +376,7 @@ func TestPersonalNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if filepath.Dir(path) != filepath.Join(dir, "personal") || seen[path] || path != filepath.Join(dir, name) {
-			t.Errorf("%q is in %s, %s", id, path, name)
+			t.Errorf("file of client %q: %s, %s", id, path, name)
 		}
 		seen[path] = true
 	}

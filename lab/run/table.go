@@ -21,9 +21,9 @@ import (
 	"loadstar/internal/atomicfile"
 )
 
-// Table is a growing CSV file with a row for each T, a struct of strings, integers,
-// floats and times whose columns are named by its parquet tags. A NaN is an empty
-// field.
+// Table is a CSV file to which rows are appended, one for each T. T is a struct of
+// strings, integers, floats and times; its parquet tags name the columns. NaN becomes an
+// empty field.
 type Table[T any] struct {
 	f      *os.File
 	w      *bufio.Writer
@@ -31,8 +31,7 @@ type Table[T any] struct {
 	row    []byte
 }
 
-// openTable opens a table and forgets what is behind the offset, or begins it if
-// that is 0.
+// openTable opens a table and truncates it to the offset. An offset of 0 creates it.
 func openTable[T any](path string, offset int64) (*Table[T], error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -40,7 +39,7 @@ func openTable[T any](path string, offset int64) (*Table[T], error) {
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() < offset {
-		err = fmt.Errorf("%s has %d bytes, but had %d when the run was last saved", path, info.Size(), offset)
+		err = fmt.Errorf("%s has %d bytes, but had %d at the last checkpoint", path, info.Size(), offset)
 	}
 	if err == nil {
 		err = f.Truncate(offset)
@@ -93,7 +92,7 @@ func (t *Table[T]) Append(row T) error {
 	return t.write()
 }
 
-// quoted is a field as encoding/csv reads it.
+// quoted quotes a field for CSV.
 func quoted(s string) string {
 	if strings.ContainsAny(s, ",\"\r\n") || strings.HasPrefix(s, " ") {
 		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
@@ -108,12 +107,12 @@ func (t *Table[T]) write() error {
 	return err
 }
 
-// flush hands the rows to the operating system and returns where they end.
+// flush writes buffered rows to the operating system and returns the length of the table.
 func (t *Table[T]) flush() (int64, error) { return t.offset, t.w.Flush() }
 
 func (t *Table[T]) close() error { return errors.Join(t.w.Flush(), t.f.Close()) }
 
-// writeTable writes a whole table and its twin.
+// writeTable writes a table and its Parquet copy.
 func writeTable[T any](path string, rows []T) error {
 	t, err := openTable[T](path+".csv", 0)
 	if err != nil {
@@ -121,13 +120,13 @@ func writeTable[T any](path string, rows []T) error {
 	}
 	for _, r := range rows {
 		if err := t.Append(r); err != nil {
-			_ = t.close() // the first error says more
+			_ = t.close() // return the first error
 			return err
 		}
 	}
-	// A finished run must have its tables, also after a power cut.
+	// The tables of a finished run must survive a power failure.
 	if _, err := t.flush(); err != nil {
-		_ = t.close() // the first error says more
+		_ = t.close() // return the first error
 		return err
 	}
 	if err := errors.Join(t.f.Sync(), t.close()); err != nil {
@@ -136,8 +135,8 @@ func writeTable[T any](path string, rows []T) error {
 	return writeParquet[T](path+".csv", path+".parquet")
 }
 
-// Read reads a table of a run's folder, such as rounds; nothing if there is none, as
-// an older version did not write them all.
+// Read reads a table of a run's folder, such as rounds. It returns nil if there is none,
+// because older versions did not write all tables.
 func Read[T any](dir, name string) (rows []T, err error) {
 	err = readTable(filepath.Join(dir, name+".csv"), func(r T) error {
 		rows = append(rows, r)
@@ -149,7 +148,7 @@ func Read[T any](dir, name string) (rows []T, err error) {
 	return rows, err
 }
 
-// readTable calls each with every row of a table.
+// readTable calls each for every row of a table.
 func readTable[T any](path string, each func(T) error) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -163,7 +162,7 @@ func readTable[T any](path string, each func(T) error) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if got, want := strings.Join(head, ","), strings.Join(columns[T](), ","); got != want {
-		return fmt.Errorf("%s has the columns %s, not %s: another version of loadstar wrote it", path, got, want)
+		return fmt.Errorf("%s has the columns %s, not %s: it was written by another version of loadstar", path, got, want)
 	}
 	for {
 		fields, err := r.Read()
@@ -215,7 +214,7 @@ func parse(row reflect.Value, fields []string) error {
 	return nil
 }
 
-// writeParquet writes a table's twin.
+// writeParquet writes the Parquet copy of a CSV table.
 func writeParquet[T any](csv, path string) error {
 	return atomicfile.Write(path, func(to *os.File) error {
 		w := parquet.NewGenericWriter[T](to, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", ""))

@@ -11,7 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// BenchmarkRounds is for profiles: loadstar bench simulate compares with the engine.
+// BenchmarkRounds is for profiling. To compare with the engine, use loadstar bench
+// simulate.
 func BenchmarkRounds(b *testing.B) {
 	for _, clients := range []int{42, 2000} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {

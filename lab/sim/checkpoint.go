@@ -10,14 +10,14 @@ import (
 	"loadstar/lab/run"
 )
 
-// save makes what has happened so far last. The disk takes its time over it beside
-// the next rounds; a crash at any point leaves this checkpoint or the one before.
+// save writes a checkpoint. The disk I/O runs in the background of the next rounds; a
+// crash at any point leaves this checkpoint or the previous one.
 func (s *simulation) save() (err error) {
 	if err := s.saving.wait(); err != nil {
 		return err
 	}
 	c := checkpoint{
-		Dataset: fingerprint(s.Dataset), Kernel: s.Kernel.Name(), Now: s.now, Agenda: s.agenda,
+		Dataset: fingerprint(s.Dataset), Kernel: s.Kernel.Name(), Now: s.now, Agenda: s.events,
 		Tasks: map[round.Assignment]int{}, Steps: s.summary.Steps, MASE: s.mase,
 	}
 	if c.Machine, err = s.machine.MarshalJSON(); err != nil {
@@ -29,7 +29,7 @@ func (s *simulation) save() (err error) {
 	if s.own != nil {
 		c.Own = s.own.Kept()
 	}
-	at := map[int]int{} // by round: there is one task for each
+	at := map[int]int{} // index into c.Received by round, which has one task
 	for _, a := range sortedKeys(s.flights) {
 		f := s.flights[a]
 		i, ok := at[a.Round]
@@ -63,7 +63,7 @@ func (s *simulation) save() (err error) {
 	return nil
 }
 
-// background is one thing at a time that goes on beside the rest.
+// background runs one function at a time in a goroutine.
 type background struct{ done chan error }
 
 func (b *background) begin(do func() error) {
@@ -71,7 +71,7 @@ func (b *background) begin(do func() error) {
 	go func() { b.done <- do() }()
 }
 
-// wait returns when nothing goes on, with the error of what did.
+// wait waits for the running function, if any, and returns its error.
 func (b *background) wait() error {
 	if b.done == nil {
 		return nil
@@ -81,7 +81,7 @@ func (b *background) wait() error {
 	return err
 }
 
-// restore goes on from the last checkpoint; from the beginning if there is none.
+// restore continues from the last checkpoint, or from the beginning if there is none.
 func (s *simulation) restore(ctx context.Context) error {
 	text, err := s.folder.Load()
 	if err != nil {
@@ -95,10 +95,10 @@ func (s *simulation) restore(ctx context.Context) error {
 		return fmt.Errorf("%s cannot be resumed: %w", s.folder.Dir, err)
 	}
 	if now := fingerprint(s.Dataset); c.Dataset != now {
-		return fmt.Errorf("the run was begun with other data: %s, and now %s", c.Dataset, now)
+		return fmt.Errorf("the run was started with different data: %s, now %s", c.Dataset, now)
 	}
 	if c.Kernel != s.Kernel.Name() {
-		return fmt.Errorf("the run was begun with the %s kernels, which give other last bits than %s: set LOADSTAR_KERNEL=%s", c.Kernel, s.Kernel.Name(), c.Kernel)
+		return fmt.Errorf("the run was started with the %s kernels, which round differently from %s: set LOADSTAR_KERNEL=%s", c.Kernel, s.Kernel.Name(), c.Kernel)
 	}
 	if err := s.machine.UnmarshalJSON(c.Machine); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (s *simulation) restore(ctx context.Context) error {
 	if err := s.folder.OpenTables(c.Offsets); err != nil {
 		return err
 	}
-	s.now, s.agenda, s.mase = c.Now, c.Agenda, c.MASE
+	s.now, s.events, s.mase = c.Now, c.Agenda, c.MASE
 	s.summary.Steps = c.Steps
 	s.savedAt.Store(int64(s.machine.Round()))
 	for _, a := range sortedKeys(c.Tasks) {

@@ -13,13 +13,13 @@ import (
 
 var checkpointFormat = stateformat.Format{Name: "checkpoint", Magic: "LODCHECK", Version: 1, Bare: true}
 
-// checkpoint is the state of a run between two rounds. Clients under way are trained
-// again from the weights that they had received. Format 0 is a gob of it.
+// checkpoint is the state of a run between two rounds. Clients in flight are trained
+// again from the weights that they received. Format 0 is its gob encoding.
 type checkpoint struct {
 	Dataset, Kernel string
 	Machine, Server []byte
 	Own             []float32 // the server's own personal layers
-	Kept            []byte    // what the store of the clients' weights needs to go back
+	Kept            []byte    // snapshot of the clients' weights in lab/kept
 	Now             time.Duration
 	Agenda          []event
 	Tasks           map[round.Assignment]int // index into Received
@@ -29,7 +29,8 @@ type checkpoint struct {
 	MASE            float64
 }
 
-// encode copies everything, so that nothing in it can change later.
+// encode copies all fields, because the originals change while the checkpoint is being
+// written.
 func (c *checkpoint) encode() []byte {
 	var w stateformat.Writer
 	w.String(c.Dataset)
@@ -85,7 +86,7 @@ func (c *checkpoint) decode(b []byte) error {
 	return nil
 }
 
-// assignmentSize is what an assignment takes.
+// assignmentSize is the encoded size of an assignment, in bytes.
 const assignmentSize = 3 * 8
 
 func (c *checkpoint) read(r *stateformat.Reader) {
@@ -125,8 +126,8 @@ func readAssignment(r *stateformat.Reader) round.Assignment {
 	return round.Assignment{Client: int(r.Int()), Round: int(r.Int()), Version: int(r.Int())}
 }
 
-// sortedKeys returns the keys by round and client, so that nothing depends on the order
-// of a map.
+// sortedKeys returns the keys by round and client, so that the result does not depend on
+// map order.
 func sortedKeys[V any](m map[round.Assignment]V) []round.Assignment {
 	return slices.SortedFunc(maps.Keys(m), func(a, b round.Assignment) int {
 		if a.Round != b.Round {

@@ -9,63 +9,63 @@ import (
 	"loadstar/fed/round"
 )
 
-// event is a client's return in virtual time, or that it will not return.
+// event is the virtual time at which a client returns or is lost.
 type event struct {
 	At   time.Duration
 	For  round.Assignment
 	Lost bool
 }
 
-// agenda hands out events in the order of time. It implements heap.Interface; what
-// happens at one time is in the order of clients.
-type agenda []event
+// eventQueue is a heap of events in order of time. Simultaneous events are in the order
+// of clients.
+type eventQueue []event
 
-func (a agenda) Len() int      { return len(a) }
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a agenda) Less(i, j int) bool {
-	if a[i].At != a[j].At {
-		return a[i].At < a[j].At
+func (q eventQueue) Len() int      { return len(q) }
+func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q eventQueue) Less(i, j int) bool {
+	if q[i].At != q[j].At {
+		return q[i].At < q[j].At
 	}
-	return a[i].For.Client < a[j].For.Client
+	return q[i].For.Client < q[j].For.Client
 }
-func (a *agenda) Push(x any) { *a = append(*a, x.(event)) }
-func (a *agenda) Pop() any {
-	old := *a
+func (q *eventQueue) Push(x any) { *q = append(*q, x.(event)) }
+func (q *eventQueue) Pop() any {
+	old := *q
 	e := old[len(old)-1]
-	*a = old[:len(old)-1]
+	*q = old[:len(old)-1]
 	return e
 }
 
-func (a *agenda) add(e event) { heap.Push(a, e) }
+func (q *eventQueue) add(e event) { heap.Push(q, e) }
 
-// next returns when the next thing happens.
-func (a agenda) next() (time.Duration, bool) {
-	if len(a) == 0 {
+// next returns the time of the next event.
+func (q eventQueue) next() (time.Duration, bool) {
+	if len(q) == 0 {
 		return 0, false
 	}
-	return a[0].At, true
+	return q[0].At, true
 }
 
-// take returns the next event of the given time.
-func (a *agenda) take(at time.Duration) (event, bool) {
-	if next, ok := a.next(); !ok || next > at {
+// take returns the next event if it is due.
+func (q *eventQueue) take(at time.Duration) (event, bool) {
+	if next, ok := q.next(); !ok || next > at {
 		return event{}, false
 	}
-	return heap.Pop(a).(event), true
+	return heap.Pop(q).(event), true
 }
 
-// pace says how long clients take in virtual time. Draws depend on the client, and
-// on the round where they may change.
-type pace struct {
+// timing determines how long clients take in virtual time. Random draws depend on the
+// client and, for dropouts and delays, on the round.
+type timing struct {
 	fed.Simulate
 	seed   uint64
 	period time.Duration
-	// bytes travel both ways together.
+	// bytes is the traffic of a client in a round, both ways.
 	bytes int64
 }
 
-// trip returns when a client that is asked now returns, or that it is lost by then.
-func (p pace) trip(now time.Duration, a round.Assignment, id fed.ClientID, steps int) event {
+// roundTrip returns the event at which a client that is asked now returns or is lost.
+func (p timing) roundTrip(now time.Duration, a round.Assignment, id fed.ClientID, steps int) event {
 	e := event{For: a}
 	e.Lost = p.Dropout > 0 && fed.Rand(p.seed, "dropout", a.Round, id).Float64() < p.Dropout
 	if p.Delay == "fekri2023" {
@@ -84,8 +84,8 @@ func (p pace) trip(now time.Duration, a round.Assignment, id fed.ClientID, steps
 	return e
 }
 
-// factor is a client's own, log-normal with median 1.
-func (p pace) factor(purpose string, id fed.ClientID, spread float64) float64 {
+// factor returns a client's speed relative to the fleet, log-normal with median 1.
+func (p timing) factor(purpose string, id fed.ClientID, spread float64) float64 {
 	if spread == 0 {
 		return 1
 	}

@@ -9,7 +9,7 @@ import (
 	"loadstar/series"
 )
 
-// detail is what a run tells of one client's test part beyond its scores.
+// detail collects statistics of one client's test part that are not in its scores.
 type detail struct {
 	frame         *series.Framer
 	interval      time.Duration
@@ -34,9 +34,9 @@ func (m *mean) add(v float64) {
 
 func (m mean) value() float64 { return m.sum / float64(m.n) }
 
-// chosen says whether client i of n is one of those whose forecasts are kept: evenly
-// spaced ones.
-func chosen(i, n, keep int) bool {
+// sampled reports whether the forecasts of client i of n are written to the run's folder.
+// The sample is evenly spaced.
+func sampled(i, n, keep int) bool {
 	keep = min(keep, n)
 	return keep > 0 && (i == 0 || i*keep/n > (i-1)*keep/n)
 }
@@ -59,7 +59,7 @@ func (d *detail) begin(f *series.Framer, interval time.Duration, m series.Meter,
 	d.spread = math.Sqrt(square.value())
 }
 
-// add counts one forecast.
+// add adds one forecast.
 func (d *detail) add(f forecast.Forecast) error {
 	e := math.Abs(f.Forecast - f.Actual)
 	step := int(f.Time.Sub(f.Cutoff)/d.interval) - d.frame.Layout().Horizon + 1
@@ -80,8 +80,8 @@ func (d *detail) add(f forecast.Forecast) error {
 	return nil
 }
 
-// gather puts together what the details say of the fleet.
-func gather(all []detail) (profile []run.Profile, forecasts []run.Forecast) {
+// combine computes the fleet's profile and forecasts from the clients' details.
+func combine(all []detail) (profile []run.Profile, forecasts []run.Forecast) {
 	var hours [24]mean
 	steps := make([]mean, len(all[0].steps))
 	relative := func(to *mean, of mean, d *detail) {

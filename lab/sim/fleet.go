@@ -21,15 +21,16 @@ type member struct {
 	windows *series.Windows
 }
 
-// fleet is who takes part, each list in the order of names.
+// fleet divides the meters of a dataset by their part in a run. Each list is sorted by
+// name.
 type fleet struct {
-	clients []member // train; number i of the machine is clients[i]
-	holdout []member // do not train, and are scored
-	own     []member // whose data the server has
-	leftOut []string // have no training example
+	clients []member // take part in training
+	holdout []member // do not train, but are scored
+	own     []member // provide the server's own data
+	leftOut []string // without a training example
 }
 
-// newFleet finds the examples of all meters, and deals them out.
+// newFleet builds the examples of all meters and divides the meters.
 func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers int) (*fleet, error) {
 	all := make([]member, d.Len())
 	ranges := make([]series.Ranges, d.Len())
@@ -59,18 +60,18 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers i
 		}
 		f.clients = append(f.clients, m)
 	}
-	// Held out first, so that all plans of a seed are scored on the same clients,
-	// however many the server has.
-	f.holdout = f.deal(p.Seed, "holdout", p.Evaluate.Holdout)
-	f.own = f.deal(p.Seed, "server clients", p.Server.Clients)
+	// Hold out first, so that all plans with the same seed are scored on the same
+	// clients, regardless of the number of server clients.
+	f.holdout = f.take(p.Seed, "holdout", p.Evaluate.Holdout)
+	f.own = f.take(p.Seed, "server clients", p.Server.Clients)
 	if len(f.clients) == 0 {
 		return nil, errors.New("no client has a complete training example: see loadstar data check")
 	}
 	return f, nil
 }
 
-// deal takes a share of the clients out of the fleet.
-func (f *fleet) deal(seed uint64, purpose string, share float64) []member {
+// take removes a random share of the clients from the fleet and returns it.
+func (f *fleet) take(seed uint64, purpose string, share float64) []member {
 	n := recipe.Dealt(share, len(f.clients))
 	taken := make([]bool, len(f.clients))
 	for _, i := range fed.Rand(seed, purpose, 0, "").Perm(len(f.clients))[:n] {
@@ -88,7 +89,7 @@ func (f *fleet) deal(seed uint64, purpose string, share float64) []member {
 	return out
 }
 
-// trainee is a client of the machine: one meter, or all of them pooled.
+// trainee is one client of the round machine: a meter, or all meters pooled.
 type trainee struct {
 	id       fed.ClientID
 	data     []*series.Windows
@@ -118,8 +119,8 @@ func windowsOf(members []member) []*series.Windows {
 	return all
 }
 
-// fingerprint tells one dataset from another by its meters' names, spans and first
-// and last readings, without reading it through.
+// fingerprint identifies a dataset by its meters' names, start times, lengths and some
+// readings, so that it need not read all data.
 func fingerprint(d *series.Dataset) string {
 	h := fnv.New64a()
 	for i := range d.Len() {
@@ -132,7 +133,7 @@ func fingerprint(d *series.Dataset) string {
 	return fmt.Sprintf("%s, %d meters, %s, %x", d.Name, d.Len(), d.Interval, h.Sum64())
 }
 
-// parallel calls do with 0 to n-1, at most workers at a time.
+// parallel calls do for 0 to n-1 in at most workers goroutines.
 func parallel(workers, n int, do func(i int)) {
 	var g errgroup.Group
 	g.SetLimit(workers)

@@ -18,30 +18,30 @@ import (
 	"loadstar/series"
 )
 
-// check is rapid.Check with fewer cases, as each is a few whole runs; -rapid.checks
-// asks for more.
+// check is rapid.Check with fewer cases, because each case simulates several runs. Use
+// -rapid.checks for more.
 func check(t *testing.T, n int, law func(*rapid.T)) {
 	t.Helper()
 	const usual = "100"
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == usual {
 		if testing.Short() {
-			n *= 2 // rapid takes a fifth
+			n *= 2 // rapid divides by five
 		}
 		if err := f.Value.Set(fmt.Sprint(n)); err != nil {
 			t.Fatal(err)
 		}
-		defer f.Value.Set(usual) // it was that before
+		defer f.Value.Set(usual)
 	}
 	rapid.Check(t, law)
 }
 
-// meters is how many the laws are tried on.
+// meters is the number of meters in most tests.
 const meters = 7
 
-// anyOptimizer are the algorithms whose clients have any optimizer.
+// anyOptimizer lists the algorithms that work with any client optimizer.
 var anyOptimizer = []string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedavgadaptive", "fedbuff", "fednorm", "reptile"}
 
-// draw makes a plan of an algorithm, of any kind that is quickly simulated.
+// draw returns a random plan of an algorithm that is quick to simulate.
 func draw(t *rapid.T, algorithm string) settings {
 	s := small(algorithm).with(settings{
 		"seed":          rapid.IntRange(1, 1000).Draw(t, "seed"),
@@ -92,7 +92,7 @@ func draw(t *rapid.T, algorithm string) settings {
 	return s
 }
 
-// uneven makes clients take unlike times.
+// uneven returns settings that give clients different speeds.
 func uneven(t *rapid.T, label string) settings {
 	return settings{
 		"simulate.step_time":    fmt.Sprint(time.Duration(rapid.IntRange(0, 2000).Draw(t, label+" step")) * time.Millisecond),
@@ -103,7 +103,7 @@ func uneven(t *rapid.T, label string) settings {
 	}
 }
 
-// identical compares the weights of two runs, to the bit.
+// identical fails unless the weights of two runs are bit-identical.
 func identical(t tester, what string, a, b *outcome) {
 	t.Helper()
 	if a.Weights != b.Weights {
@@ -111,8 +111,8 @@ func identical(t tester, what string, a, b *outcome) {
 	}
 }
 
-// Without a proximal term nothing is left of prox but its inner optimizer.
-func TestProxWithoutMuIsPlain(t *testing.T) {
+// Without a proximal term, prox equals its inner optimizer.
+func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newBench(t)
 	differ := 0
 	check(t, 30, func(t *rapid.T) {
@@ -121,7 +121,7 @@ func TestProxWithoutMuIsPlain(t *testing.T) {
 		s := draw(t, algorithm).with(settings{"client.lr": 0.01})
 		tied := s.with(settings{"client.optimizer": pair[0], "client.mu": 0})
 		plain := s.with(settings{"client.optimizer": pair[1]})
-		if algorithm == "fedprox" { // which is fedavg then
+		if algorithm == "fedprox" { // equals fedavg without mu
 			plain["algorithm"] = "fedavg"
 		}
 		without := b.run(t, plain, d, 1)
@@ -131,17 +131,18 @@ func TestProxWithoutMuIsPlain(t *testing.T) {
 			differ++
 		}
 	})
-	// Nor would there be a difference if nobody returned, or took a second step.
+	// Plans in which no client returns or takes a second step do not count either.
 	if differ == 0 {
-		t.Error("mu makes no difference")
+		t.Error("mu has no effect in any plan")
 	}
 }
 
-// A buffer that is the cohort, filled at once, is the synchronous round: nobody is
-// stale, so no discount counts. Bits are the same if the scale of the sums is: it is
-// made for as many updates as can come together, which is the cohort there and the
-// fleet here, so max_examples is low enough that neither is what limits it.
-func TestFullBufferIsSynchronous(t *testing.T) {
+// A buffer of the size of the cohort, in which no update is stale, equals the synchronous
+// round; discounts have no effect. The weights are bit-identical only if both plans use
+// the same scale of the sums. The scale depends on the maximal number of updates, which
+// is the cohort for the one and the fleet for the other, so the test sets a max_examples
+// at which this number does not limit the scale.
+func TestFullBufferEqualsSynchronous(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newBench(t)
 	check(t, 30, func(t *rapid.T) {
 		server := rapid.SampledFrom([]string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}).Draw(t, "server optimizer")
@@ -169,23 +170,23 @@ func TestFullBufferIsSynchronous(t *testing.T) {
 	})
 }
 
-// With everything personal, whoever else is there makes no difference. The only plan
-// that may have this partition is that of algorithm local.
-func TestAllPersonalIsLocal(t *testing.T) {
+// If all layers are personal, a client's training does not depend on other clients. Only
+// algorithm local allows this partition.
+func TestAllPersonalEqualsLocal(t *testing.T) {
 	all, b := houses(t, meters), newBench(t)
 	d := dataset(t, all...)
 	check(t, 10, func(t *rapid.T) {
 		s := draw(t, "local")
-		s["model.scaling"] = "client" // by the fleet's ranges nobody would be alone
+		s["model.scaling"] = "client" // the fleet's ranges depend on all clients
 		together := b.run(t, s, d, 2)
 		if len(together.personal) != meters {
-			t.Fatalf("%d clients have weights", len(together.personal))
+			t.Fatalf("%d clients have weights, want all", len(together.personal))
 		}
 		for _, i := range rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6}).Draw(t, "who")[:2] {
 			m := all[i]
 			alone := b.run(t, s, dataset(t, m), 1)
 			if !same(alone.personal[m.ID], together.personal[m.ID]) {
-				t.Fatalf("%v: %s alone ends with other weights", s, m.ID)
+				t.Fatalf("%v: %s alone ends with different weights", s, m.ID)
 			}
 			s := s.plan(t)
 			direct := newDirect(t, s, dataset(t, m))
@@ -193,7 +194,7 @@ func TestAllPersonalIsLocal(t *testing.T) {
 				direct.train(t, r)
 			}
 			if !same(direct.weights(), alone.personal[m.ID]) {
-				t.Fatalf("%v: %s trained directly ends with other weights", s, m.ID)
+				t.Fatalf("%v: %s trained directly ends with different weights", s, m.ID)
 			}
 		}
 	})
@@ -205,7 +206,7 @@ func TestAllPersonalIsLocal(t *testing.T) {
 	}
 }
 
-// refused returns why a plan cannot be read.
+// refused returns the error of reading a plan.
 func refused(t *testing.T, s settings) error {
 	_, err := s.read(t)
 	return err
@@ -215,7 +216,7 @@ func same(a, b []float32) bool {
 	return len(a) > 0 && slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// direct trains one client without rounds, server and sums: only fed/client.
+// direct trains one client with fed/client only, without rounds, server and sums.
 type direct struct {
 	worker *client.Worker
 	client client.Client
@@ -235,21 +236,22 @@ func newDirect(t tester, p *fed.Plan, d *series.Dataset) *direct {
 	return x
 }
 
-// train does a round from the weights that the one before ended with.
+// train trains one round from the weights of the previous one.
 func (x *direct) train(t tester, r int) {
 	t.Helper()
 	if err := x.worker.Train(ctx, &x.client, fed.Task{Round: r, Shared: x.shared}, &x.update); err != nil {
 		t.Fatal(err)
 	}
-	if len(x.shared) > 0 { // everything is
+	if len(x.shared) > 0 { // then all layers are shared
 		x.shared = slices.Clone(x.worker.Weights())
 	}
 }
 
 func (x *direct) weights() []float32 { return x.worker.Weights() }
 
-// When clients return makes no difference to a synchronous round that waits for all.
-func TestOrderOfArrival(t *testing.T) {
+// The order in which clients return does not change a synchronous round that waits for
+// all.
+func TestArrivalOrderDoesNotMatter(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newBench(t)
 	synchronous := slices.DeleteFunc(recipe.Names(), func(a string) bool {
 		return slices.Contains([]string{"fedasync", "fedbuff", "local", "pooled"}, a)
@@ -265,8 +267,8 @@ func TestOrderOfArrival(t *testing.T) {
 	})
 }
 
-// How many clients are trained at a time makes no difference to anything.
-func TestWorkersMakeNoDifference(t *testing.T) {
+// The number of workers does not change any result.
+func TestWorkerCountDoesNotMatter(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newBench(t)
 	for _, algorithm := range recipe.Names() {
 		t.Run(algorithm, func(t *testing.T) {
@@ -282,7 +284,7 @@ func TestWorkersMakeNoDifference(t *testing.T) {
 				one := b.run(t, s, d, 1)
 				for _, workers := range []int{2, 5} {
 					if names := different(one.files, b.run(t, s, d, workers).files); len(names) > 0 {
-						t.Fatalf("%v: %d workers give other %v", s, workers, names)
+						t.Fatalf("%v: with %d workers these files differ: %v", s, workers, names)
 					}
 				}
 			})
@@ -290,16 +292,16 @@ func TestWorkersMakeNoDifference(t *testing.T) {
 	}
 }
 
-// A fleet of one whose server moves all the way to the client's weights is that
-// client's own training. Not to the bit: the difference to the received weights is
-// rounded once to a float32 and once to the scale of the sums, and added again.
-func TestOneClientIsItsOwnTraining(t *testing.T) {
+// A fleet of one client whose server adopts the client's weights equals direct training.
+// It is not bit-identical, because updates are rounded to float32 and to the scale of the
+// sums.
+func TestSingleClientEqualsDirectTraining(t *testing.T) {
 	all, b := houses(t, meters), newBench(t)
 	check(t, 20, func(t *rapid.T) {
 		m := rapid.SampledFrom(all).Draw(t, "meter")
 		algorithm := rapid.SampledFrom([]string{"fedavg", "pooled"}).Draw(t, "algorithm")
 		s := draw(t, algorithm)
-		s["partition"], s["client.optimizer"] = "none", "sgd" // adam makes much of small differences
+		s["partition"], s["client.optimizer"] = "none", "sgd" // adam amplifies rounding errors
 		if algorithm == "fedavg" {
 			s["schedule.cohort"], s["server.lr"] = 1, 1
 		}
@@ -317,9 +319,9 @@ func TestOneClientIsItsOwnTraining(t *testing.T) {
 	})
 }
 
-// n examples weigh as much as n clients of one example with the same update: exactly,
-// where updates are folded.
-func TestWeightIsManyClients(t *testing.T) {
+// An update with n examples weighs exactly as much as the same update from n clients with
+// one example.
+func TestExampleWeightEqualsManyClients(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small("fedavg").plan(t)
 		parts, err := recipe.Compose(p, 100)
@@ -364,31 +366,32 @@ func TestWeightIsManyClients(t *testing.T) {
 	})
 }
 
-// Of a whole run, weights and copies of clients are the same if clients draw nothing,
-// since draws depend on the name: with fedsgd. The settings let the scales of the sums
-// be the same, and the numbers of examples are powers of two, by which nothing rounds.
-func TestWeightIsCopiesOfClients(t *testing.T) {
+// In a whole run, a client with twice the weight equals two copies of it. This needs
+// fedsgd, which draws no random numbers, because draws depend on the client's name. The
+// settings give both runs the same scale of the sums, and the numbers of examples are
+// powers of two, which do not cause rounding.
+func TestWeightEqualsClientCopies(t *testing.T) {
 	b := newBench(t)
 	all := houses(t, 3)
 	s := small("fedsgd").with(settings{"server.bound": 1, "client.batch": 16})
-	// Everybody twice is everybody once.
+	// The fleet twice equals the fleet once.
 	examples := s.with(settings{"server.max_examples": 1023})
 	once := b.run(t, examples, dataset(t, all...), 2)
 	twice := b.run(t, examples, dataset(t,
-		all[0], all[1], all[2], again(all[0], "x"), again(all[1], "y"), again(all[2], "z")), 2)
+		all[0], all[1], all[2], copyAs(all[0], "x"), copyAs(all[1], "y"), copyAs(all[2], "z")), 2)
 	identical(t, "twice the fleet", once, twice)
 
-	// Two alike of equal weight are one of twice the weight.
+	// Two copies with equal weights equal one client of twice the weight.
 	big, little := withExamples(t, s, all[0], 128), withExamples(t, s, all[1], 64)
 	weighted := b.run(t, s.with(settings{"server.max_examples": 128}), dataset(t, big, little), 2)
-	uniform := b.run(t, s.with(settings{"server.weighting": "uniform"}), dataset(t, big, again(big, "x"), little), 2)
+	uniform := b.run(t, s.with(settings{"server.weighting": "uniform"}), dataset(t, big, copyAs(big, "x"), little), 2)
 	identical(t, "two for one", weighted, uniform)
 	if alike := b.run(t, s.with(settings{"server.weighting": "uniform"}), dataset(t, big, little), 2); alike.Weights == weighted.Weights {
-		t.Error("the weights make no difference")
+		t.Error("the weights have no effect")
 	}
 }
 
-// withExamples cuts a meter to so many training examples.
+// withExamples shortens a meter to a number of training examples.
 func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Meter {
 	t.Helper()
 	whole := m.Load
@@ -409,8 +412,8 @@ func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Met
 	return m
 }
 
-// FedNorm divides by a standard deviation: it must not matter if that is 0, or if
-// everything is huge. A run that cannot go on says so, and no NaN gets anywhere.
+// FedNorm divides by a standard deviation. A deviation of 0 and huge losses must not
+// cause NaN in results. A run that cannot continue returns an error.
 func TestFedNormWithoutNaN(t *testing.T) {
 	all, b := houses(t, meters), newBench(t)
 	var finished, stopped int
@@ -429,7 +432,7 @@ func TestFedNormWithoutNaN(t *testing.T) {
 		case 0:
 			fleet = all[:4]
 		case 1: // equal losses
-			fleet = []series.Meter{all[0], again(all[0], "b"), again(all[0], "c"), again(all[0], "d")}
+			fleet = []series.Meter{all[0], copyAs(all[0], "b"), copyAs(all[0], "c"), copyAs(all[0], "d")}
 		}
 		o, err := b.try(t, Config{Plan: s.plan(t), Dataset: dataset(t, fleet...), Memory: 1 << 20})
 		if err != nil {
@@ -439,9 +442,9 @@ func TestFedNormWithoutNaN(t *testing.T) {
 					return
 				}
 			}
-			t.Fatalf("%v: %v says nothing of the rate", s, err)
+			t.Fatalf("%v: %v does not mention the learning rate", s, err)
 		}
-		finished++ // and try has looked at all weights
+		finished++ // try has checked all weights
 		for name, text := range o.files {
 			if strings.HasSuffix(name, ".csv") && (strings.Contains(text, "NaN") || strings.Contains(text, "Inf")) {
 				t.Fatalf("%v: %s has a NaN:\n%s", s, name, text)
@@ -449,7 +452,7 @@ func TestFedNormWithoutNaN(t *testing.T) {
 		}
 		for _, row := range o.rounds {
 			if n := number(t, row, "counted"); n > 0 && (row["train_loss"] == "" || row["mean_staleness"] == "") {
-				t.Fatalf("%v: no loss of %d clients: %v", s, n, row)
+				t.Fatalf("%v: %d clients without a loss: %v", s, n, row)
 			}
 		}
 		for _, row := range rows(t, o.files["clients.csv"]) {
@@ -460,6 +463,6 @@ func TestFedNormWithoutNaN(t *testing.T) {
 	})
 	t.Logf("%d runs finished, %d stopped", finished, stopped)
 	if !testing.Short() && min(finished, stopped) == 0 {
-		t.Error("the rates are not absurd, or too absurd")
+		t.Error("the learning rates do not cover both outcomes")
 	}
 }

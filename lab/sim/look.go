@@ -11,19 +11,18 @@ import (
 	"loadstar/lab/run"
 )
 
-// State is how far the run in a folder has come.
+// State is the progress of the run in a folder.
 type State int
 
-// The states of a folder: without a run, with one to be resumed, with one that is
-// finished.
+// The states of a folder: it has no run, an unfinished run, or a finished run.
 const (
 	Empty State = iota
 	Begun
 	Finished
 )
 
-// Look says how far the configured run is in its folder, and what came of it if it
-// is finished. A run of another plan there is an error.
+// Look returns the state of the configured run's folder, and the summary if the run is
+// finished. A folder with a run of a different plan is an error.
 func Look(c Config) (*run.Summary, State, error) {
 	plan, err := recipe.Write(c.Plan)
 	if err != nil {
@@ -36,7 +35,7 @@ func Look(c Config) (*run.Summary, State, error) {
 	if err != nil {
 		return nil, Empty, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // nothing was written
 	s, err := run.ReadSummary(c.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Begun, nil
@@ -44,7 +43,7 @@ func Look(c Config) (*run.Summary, State, error) {
 		return nil, Begun, err
 	}
 	if now := fingerprint(c.Dataset); s.Data != now || s.Kernel != c.Kernel.Name() {
-		return nil, Begun, fmt.Errorf("%s has a finished run of %s with the %s kernels, and this is %s with %s: choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
+		return nil, Begun, fmt.Errorf("%s contains a finished run of %s with the %s kernels, not of %s with %s: choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
 	}
 	return s, Finished, nil
 }

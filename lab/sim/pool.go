@@ -11,7 +11,7 @@ import (
 	"loadstar/forecast"
 )
 
-// worker is the memory of one goroutine that trains and scores.
+// worker holds the buffers of one goroutine that trains and scores.
 type worker struct {
 	client *client.Worker
 	tuner  *client.Worker // nil unless the plan fine-tunes
@@ -20,10 +20,10 @@ type worker struct {
 
 	kept   []float32
 	update fed.Update
-	w      []float32 // whole weights
+	w      []float32 // shared and personal weights
 }
 
-// pool is the workers. Each takes one thing to do after the other.
+// pool runs functions on a fixed set of workers, one at a time on each.
 type pool struct {
 	workers []*worker
 	todo    chan func(*worker)
@@ -47,9 +47,8 @@ func (p *pool) close() {
 	p.wg.Wait()
 }
 
-// each calls do with 0 to n-1, spread over the workers, and returns the error of
-// the lowest number that failed: which one that is does not depend on who was
-// faster.
+// each calls do for 0 to n-1, distributed over the workers. If several calls fail, it
+// returns the error of the lowest number, so that the error does not depend on timing.
 func (p *pool) each(ctx context.Context, n int, do func(w *worker, i int) error) error {
 	var (
 		next   atomic.Int64

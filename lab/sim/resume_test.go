@@ -14,8 +14,8 @@ import (
 	"loadstar/nn/safetensors"
 )
 
-// families are plans with something of their own to remember.
-func families() map[string]settings {
+// resumable returns plans that have different kinds of state to restore.
+func resumable() map[string]settings {
 	pace := settings{"simulate.step_time": "1s", "simulate.speed_spread": 1, "simulate.latency": "100ms"}
 	evaluated := settings{"rounds": 6, "evaluate.every": 2}
 	plan := func(algorithm string, more ...settings) settings {
@@ -47,28 +47,28 @@ func families() map[string]settings {
 	}
 }
 
-// fuse is a context that is cancelled when it was asked so many times: a point in a
+// countdown is a context that is cancelled after a number of calls to Err: a point in a
 // run that does not depend on time.
-type fuse struct {
+type countdown struct {
 	context.Context
 	left atomic.Int64
 }
 
-func newFuse(n int64) *fuse {
-	f := &fuse{Context: context.Background()}
+func newCountdown(n int64) *countdown {
+	f := &countdown{Context: context.Background()}
 	f.left.Store(n)
 	return f
 }
 
-func (f *fuse) Err() error {
+func (f *countdown) Err() error {
 	if f.left.Add(-1) < 0 {
 		return context.Canceled
 	}
 	return nil
 }
 
-// TestResume interrupts runs again and again, anywhere in training, evaluation and
-// scoring, and goes on: what is in the folder in the end is the same bytes.
+// TestResume repeatedly interrupts and resumes runs, anywhere in training, evaluation and
+// scoring. The files must be identical to those of an uninterrupted run.
 func TestResume(t *testing.T) {
 	d := dataset(t, houses(t, meters)...)
 	seed := uint64(time.Now().UnixNano())
@@ -78,36 +78,36 @@ func TestResume(t *testing.T) {
 	if testing.Short() {
 		tries = 1
 	}
-	for name, s := range families() {
+	for name, s := range resumable() {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			base := Config{Plan: s.plan(t), Dataset: d, Kernel: kernels(t), Memory: 1 << 20, Workers: 2}
 			c := base
 			c.Dir = b.folder()
 			const plenty = 1 << 40
-			whole := newFuse(plenty)
+			whole := newCountdown(plenty)
 			if _, err := Run(whole, c); err != nil {
 				t.Fatal(err)
 			}
 			points := plenty - whole.left.Load()
 			want := comparable(t, c.Dir)
 			if len(want) < 8 {
-				t.Fatalf("there are only %d files", len(want))
+				t.Fatalf("only %d files", len(want))
 			}
 			for range tries {
 				c := base
 				c.Dir, c.Workers = b.folder(), 1+rng.IntN(3)
 				if rng.IntN(4) == 0 {
-					c.Save = time.Hour // only in the end
+					c.Save = time.Hour // only at the end
 				}
 				c.Memory = []int64{0, 40 << 10, 1 << 20}[rng.IntN(3)]
 				stops := 0
 				for attempt := range 8 {
-					fuse := newFuse(1 + rng.Int64N(points*2/3))
+					countdown := newCountdown(1 + rng.Int64N(points*2/3))
 					if attempt == 7 {
-						fuse = newFuse(plenty)
+						countdown = newCountdown(plenty)
 					}
-					_, err := Run(fuse, c)
+					_, err := Run(countdown, c)
 					if err == nil {
 						break
 					}
@@ -118,14 +118,14 @@ func TestResume(t *testing.T) {
 					c.Resume = true
 				}
 				if names := different(want, comparable(t, c.Dir)); len(names) > 0 {
-					t.Fatalf("after %d interruptions other %v", stops, names)
+					t.Fatalf("after %d interruptions these files differ: %v", stops, names)
 				}
-				// A run that has ended ends the same again.
+				// Resuming a finished run does not change its files.
 				if _, err := Run(ctx, with(c)); err != nil {
 					t.Fatal(err)
 				}
 				if names := different(want, comparable(t, c.Dir)); len(names) > 0 {
-					t.Fatalf("resumed after its end: other %v", names)
+					t.Fatalf("resumed after its end, these files differ: %v", names)
 				}
 				t.Logf("%d interruptions at %d points", stops, points)
 			}
@@ -138,7 +138,8 @@ func with(c Config) Config {
 	return c
 }
 
-// Whoever is interrupted hears where it goes on.
+// The error of an interrupted run says from which round it will continue. A run is not
+// resumed with a different plan or data, or from a damaged checkpoint.
 func TestInterruption(t *testing.T) {
 	b := newBench(t)
 	s := small("fedavg").with(settings{"rounds": 50})
@@ -150,17 +151,17 @@ func TestInterruption(t *testing.T) {
 		}
 	}
 	_, err := Run(inner, c)
-	// Round 7 was saved before it was stopped.
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "stopped in round 7 of 50; --resume goes on from round 8") {
+	// Round 7 was saved before the run stopped.
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "stopped in round 7 of 50; continue from round 8 with --resume") {
 		t.Error(err)
 	}
 	for _, spoil := range []struct {
 		want  string
 		spoil func(*Config)
 	}{
-		{"another plan", func(c *Config) { c.Plan = s.with(settings{"seed": 9}).plan(t) }},
-		{"begun with other data", func(c *Config) { c.Dataset = dataset(t, houses(t, 5)[:4]...); c.Dataset.Name = "others" }},
-		{"no run to go on with", func(c *Config) { c.Dir = b.folder() }},
+		{"different plan", func(c *Config) { c.Plan = s.with(settings{"seed": 9}).plan(t) }},
+		{"started with different data", func(c *Config) { c.Dataset = dataset(t, houses(t, 5)[:4]...); c.Dataset.Name = "others" }},
+		{"no run to resume", func(c *Config) { c.Dir = b.folder() }},
 	} {
 		c := with(c)
 		c.Progress = nil
@@ -179,7 +180,7 @@ func TestInterruption(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Run(ctx, with(c)); err == nil || !strings.Contains(err.Error(), "checkpoint: damaged: it has ") {
-		t.Errorf("half a checkpoint: %v", err)
+		t.Errorf("truncated checkpoint: %v", err)
 	}
 	if err := os.WriteFile(checkpoint, whole, 0o644); err != nil {
 		t.Fatal(err)
@@ -189,9 +190,9 @@ func TestInterruption(t *testing.T) {
 	}
 }
 
-// The file of the shared weights has only shared layers in it, and a client's own
-// only personal ones.
-func TestFilesOfWeights(t *testing.T) {
+// The file of shared weights contains only shared layers, and a client's file only its
+// personal layers.
+func TestWeightFiles(t *testing.T) {
 	b := newBench(t)
 	c := Config{
 		Plan:    small("fedavg").with(settings{"partition": "head", "schedule.cohort": 2, "rounds": 1}).plan(t),
@@ -217,11 +218,11 @@ func TestFilesOfWeights(t *testing.T) {
 		}
 		for _, x := range tensors {
 			if strings.HasPrefix(x.Name, "lstm.") != (name == "shared.safetensors") {
-				t.Errorf("%s has %s", name, x.Name)
+				t.Errorf("%s contains %s", name, x.Name)
 			}
 		}
 	}
-	if files != 3 { // the two who never trained have none
-		t.Errorf("%d files", files)
+	if files != 3 { // two clients never trained
+		t.Errorf("%d files with weights, want 3", files)
 	}
 }

@@ -18,8 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// evaluate scores a sample of clients and windows of the validation part: the same
-// ones each time.
+// evaluate scores a fixed sample of clients and windows on the validation part.
 func (s *simulation) evaluate(ctx context.Context) error {
 	clients := s.fleet.clients
 	n := min(s.Plan.Evaluate.Clients, len(clients))
@@ -52,7 +51,7 @@ func (s *simulation) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// join puts a client's whole weights together in w.w.
+// join assembles a client's shared and personal weights in w.w.
 func (s *simulation) join(w *worker, i int) error {
 	if recipe.Pooled(s.Plan) {
 		i = 0
@@ -65,7 +64,7 @@ func (s *simulation) join(w *worker, i int) error {
 	return nil
 }
 
-// finish scores everybody on the whole test part, and writes what is left of a run.
+// finish scores all clients on the whole test part and writes the results.
 func (s *simulation) finish(ctx context.Context) error {
 	if err := s.folder.Event("trained", map[string]any{"rounds": s.machine.Round(), "steps": s.summary.Steps}); err != nil {
 		return err
@@ -83,7 +82,7 @@ func (s *simulation) finish(ctx context.Context) error {
 			return err
 		}
 		m, d := &scored[i], &details[i]
-		d.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, chosen(i, len(scored), s.Plan.Evaluate.Forecasts))
+		d.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, sampled(i, len(scored), s.Plan.Evaluate.Forecasts))
 		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, d.add)
 		p := &score.Overall
 		rows[i] = run.Client{
@@ -100,15 +99,15 @@ func (s *simulation) finish(ctx context.Context) error {
 		return err
 	}
 	summarizeScores(&s.summary, metric.NewFleet(fleet), s.machine.Round(), start())
-	profile, forecasts := gather(details)
+	profile, forecasts := combine(details)
 	if err := s.folder.Finish(rows, profile, forecasts, &s.summary); err != nil {
 		return err
 	}
 	return s.folder.Event("finished", &s.summary)
 }
 
-// final puts a client's weights into w.w as they are scored in the end: fine-tuned,
-// if the plan says so, and from the beginning for one that has never trained.
+// final puts the weights with which a client is scored into w.w. It fine-tunes them if
+// the plan says so. A client that never trained starts from the initial personal weights.
 func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 	p := s.setup.Problem.Partition
 	data := &s.fleet.clients
@@ -133,9 +132,9 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 	return nil
 }
 
-// writeWeights writes the shared weights, and the personal ones of whoever has
-// trained. It returns the checksum of the list of their checksums, as sha256sum
-// prints it: so anybody can compute it.
+// writeWeights writes the shared weights and the personal weights of the clients that
+// trained. It returns the SHA-256 of the list that sha256sum prints for these files, so
+// that users can verify it.
 func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	p := s.setup.Problem.Partition
 	sums := make([]string, len(s.trainees)+1)
@@ -171,7 +170,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	// In the order in which a shell lists the files.
+	// Sort as a shell lists the files.
 	slices.SortFunc(sums[1:], func(a, b string) int { return strings.Compare(name(a), name(b)) })
 	h := sha256.New()
 	for _, line := range sums {
@@ -180,7 +179,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// name is that of the file in a line of checksums.
+// name returns the file name in a line of sha256sum.
 func name(line string) string {
 	_, name, _ := strings.Cut(line, "  ")
 	return name

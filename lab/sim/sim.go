@@ -1,11 +1,10 @@
-// Package sim trains a fleet in one process: the product's own round logic,
-// aggregation and local training, driven by a virtual clock. Clients have speeds,
-// links, delays and failures of their own there, and take no longer than their
-// gradients do here.
+// Package sim simulates a fleet in one process. It uses the round logic, aggregation and
+// local training of the product, driven by a virtual clock. Each client has its own
+// simulated speed, link, delay and failures; only gradients take real time.
 //
-// What happens when depends on the plan alone, never on how long something took
-// here: so a run gives the same bytes with any number of workers, and however often
-// it was interrupted.
+// The order of events depends on the plan alone, never on real time. A run therefore
+// produces identical bytes with any number of workers and after any number of
+// interruptions.
 package sim
 
 import (
@@ -29,33 +28,34 @@ import (
 	"loadstar/series"
 )
 
-// Config is a run to be simulated.
+// Config describes a run to simulate.
 type Config struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
-	// Dir is the run's folder. Resume goes on with the run that is there.
+	// Dir is the run's folder. With Resume, the run in it continues.
 	Dir    string
 	Resume bool
 	Kernel *kernel.Set
-	// Workers is how many clients are trained at a time.
+	// Workers is the number of clients that train in parallel.
 	Workers int
-	// Memory bounds what clients keep in memory between rounds, in bytes; the rest
-	// is on disk.
+	// Memory limits the memory for client state between rounds, in bytes. The rest is on
+	// disk.
 	Memory int64
-	// Save is the least time between checkpoints; 0 saves after every round.
+	// Save is the minimum time between checkpoints; 0 saves after every round.
 	Save time.Duration
-	// Progress is called before the first round and after every one, if it is not nil.
+	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
 }
 
-// Progress is how far a run has come.
+// Progress is the progress of a run.
 type Progress struct {
 	Round, Rounds int
-	Loss          float64 // of training, in the last round
+	Loss          float64 // training loss of the last round
 	MASE          float64 // median over clients at the last evaluation, or NaN
 }
 
-// Run simulates a run to its end. If it is interrupted, what it saved last stands.
+// Run simulates a run to its end. After an interruption, the run can be resumed from its
+// last checkpoint.
 func Run(ctx context.Context, c Config) (*run.Summary, error) {
 	plan, err := recipe.Write(c.Plan)
 	if err != nil {
@@ -96,9 +96,9 @@ type simulation struct {
 	Config
 	setup *setup.Setup
 	fleet *fleet
-	// trainees are the machine's clients.
+	// trainees are the clients of the round machine.
 	trainees []trainee
-	pace     pace
+	timing   timing
 	personal []float32 // initial personal weights
 
 	machine *round.Machine
@@ -109,22 +109,22 @@ type simulation struct {
 	folder  *run.Folder
 
 	now    time.Duration
-	agenda agenda
-	// flights are the clients under way, if they may return after their round.
+	events eventQueue
+	// flights are the clients in flight, if they may return after their round.
 	flights map[round.Assignment]*flight
 	fold    *round.Fold
 
-	summary   run.Summary
-	mase      float64 // at the last evaluation
-	steps     int64   // in this process
-	saved     time.Time
-	savedAt   atomic.Int64 // the round
-	saving    background
-	firstHere int // the round that this process began with
+	summary    run.Summary
+	mase       float64 // median at the last evaluation
+	steps      int64   // taken in this process
+	saved      time.Time
+	savedAt    atomic.Int64 // rounds done at the last checkpoint
+	saving     background
+	startRound int // first round of this process
 }
 
-// flight is one client's training, begun at its virtual start and needed at its
-// virtual end.
+// flight is the training of one client. It starts at a virtual time and must be done when
+// its return event is due.
 type flight struct {
 	task   fed.Task
 	update fed.Update
@@ -153,7 +153,7 @@ func newSimulation(c Config) (*simulation, error) {
 		return nil, err
 	}
 	p, traffic := c.Plan, s.setup.Traffic()
-	s.pace = pace{
+	s.timing = timing{
 		Simulate: p.Simulate, seed: p.Seed, period: time.Duration(p.Schedule.Period),
 		bytes: traffic.Down + traffic.Up,
 	}
@@ -184,19 +184,19 @@ func (s *simulation) newWorker() *worker {
 }
 
 func (s *simulation) close() {
-	_ = s.saving.wait() // callers that need the checkpoint have waited for it before
+	_ = s.saving.wait() // callers that need the checkpoint have already waited
 	if s.pool != nil {
 		s.pool.close()
 	}
 	if s.kept != nil {
-		_ = s.kept.Close() // what a resumed run needs was synced with its checkpoint
+		_ = s.kept.Close() // the last checkpoint is already on disk
 	}
 	if s.folder != nil {
-		_ = s.folder.Close() // checkpoints and the end of a run have flushed the tables
+		_ = s.folder.Close() // the tables are already flushed
 	}
 }
 
-// begin opens what the run keeps, and takes up the last checkpoint if there is one.
+// begin opens the store of client state, and restores the last checkpoint when resuming.
 func (s *simulation) begin(ctx context.Context) error {
 	initial := s.setup.InitialKept(s.pool.workers[0].client)
 	var err error
@@ -208,18 +208,18 @@ func (s *simulation) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	s.firstHere, s.saved = s.machine.Round(), time.Now()
+	s.startRound, s.saved = s.machine.Round(), time.Now()
 	return s.folder.Event("begin", map[string]any{
 		"plan": s.Plan.Name, "dataset": s.Dataset.Name, "clients": len(s.fleet.clients), "left_out": s.fleet.leftOut,
-		"round": s.firstHere, "rounds": s.Plan.Rounds, "workers": s.Workers, "kernel": s.Kernel.Name(),
+		"round": s.startRound, "rounds": s.Plan.Rounds, "workers": s.Workers, "kernel": s.Kernel.Name(),
 	})
 }
 
-// train goes through virtual time until all rounds are closed.
+// train advances virtual time until all rounds are closed.
 func (s *simulation) train(ctx context.Context) error {
-	defer s.land()
+	defer s.drain()
 	start := time.Now()
-	s.tell(math.NaN())
+	s.reportProgress(math.NaN())
 	for s.machine.Round() < s.Plan.Rounds {
 		if err := ctx.Err(); err != nil {
 			return s.interrupted(ctx, err)
@@ -246,20 +246,20 @@ func (s *simulation) train(ctx context.Context) error {
 			}
 		}
 	}
-	s.land() // workers must not be asked for their times while they are at work
+	s.drain() // the workers' times must not be read while they train
 	summarizeTraining(&s.summary, time.Since(start), s.steps, s.pool.workers)
 	return nil
 }
 
-// Interrupted is the error of a run that was stopped from outside.
+// Interrupted is the error of a run whose context was cancelled.
 type Interrupted struct {
-	Round, Rounds int // where it was
-	Saved         int // how many rounds it need not do again
+	Round, Rounds int // the round at which it stopped, and the total
+	Saved         int // rounds done at the last checkpoint
 	cause         error
 }
 
 func (e *Interrupted) Error() string {
-	return fmt.Sprintf("stopped in round %d of %d; --resume goes on from round %d", e.Round, e.Rounds, e.Saved+1)
+	return fmt.Sprintf("stopped in round %d of %d; continue from round %d with --resume", e.Round, e.Rounds, e.Saved+1)
 }
 
 func (e *Interrupted) Unwrap() error { return e.cause }
@@ -274,16 +274,16 @@ func (s *simulation) interrupted(ctx context.Context, err error) error {
 	return &Interrupted{s.machine.Round(), s.Plan.Rounds, int(s.savedAt.Load()), ctx.Err()}
 }
 
-// land waits for what is in the air and will not be needed, since it uses the
+// drain waits for trainings in flight whose results are not needed, because they use the
 // workers.
-func (s *simulation) land() {
+func (s *simulation) drain() {
 	for _, f := range s.flights {
 		<-f.done
 	}
 	clear(s.flights)
 }
 
-// ask sends out whoever is to be asked now.
+// ask assigns the clients that the round machine selects now.
 func (s *simulation) ask(ctx context.Context) {
 	asked := s.machine.Ask(s.now)
 	if len(asked) == 0 {
@@ -292,85 +292,86 @@ func (s *simulation) ask(ctx context.Context) {
 	task := s.server.Task(s.machine.Round())
 	for _, a := range asked {
 		t := &s.trainees[a.Client]
-		e := s.pace.trip(s.now, a, t.id, recipe.StepsOf(s.Plan, t.examples))
-		s.agenda.add(e)
+		e := s.timing.roundTrip(s.now, a, t.id, recipe.StepsOf(s.Plan, t.examples))
+		s.events.add(e)
 		if s.setup.Parts.Scheduler.Carries() && !e.Lost {
 			s.start(ctx, a, task)
 		}
 	}
 }
 
-// start trains a client that may return in a later round. It is needed when its
-// time has come; until then others go on beside it.
+// start begins to train a client that may return in a later round. It runs in the
+// background until its return event is due.
 func (s *simulation) start(ctx context.Context, a round.Assignment, task fed.Task) {
 	f := &flight{task: task, done: make(chan struct{})}
 	s.flights[a] = f
 	s.pool.todo <- func(w *worker) {
 		defer close(f.done)
 		f.kept = make([]float32, len(w.kept))
-		f.err = s.turn(ctx, w, a.Client, task, f.kept, &f.update)
+		f.err = s.trainCopy(ctx, w, a.Client, task, f.kept, &f.update)
 	}
 }
 
 // advance moves the clock to the next event, and handles all events of that time.
 func (s *simulation) advance() error {
-	at, ok := s.agenda.next()
+	at, ok := s.events.next()
 	if wake, set := s.machine.Wake(s.now); set && (!ok || wake < at) {
 		at, ok = wake, true
 	}
 	if !ok {
-		return fmt.Errorf("round %d: nobody is under way, and nobody is left to ask", s.machine.Round())
+		return fmt.Errorf("round %d: no client is in flight, and no client is left to ask", s.machine.Round())
 	}
 	s.now = max(s.now, at)
-	for e, ok := s.agenda.take(s.now); ok; e, ok = s.agenda.take(s.now) {
+	for e, ok := s.events.take(s.now); ok; e, ok = s.events.take(s.now) {
 		if e.Lost {
 			s.machine.Lose(e.For)
 		} else {
-			s.machine.Return(e.For) // a verdict of Closed is the late client's to hear
+			s.machine.Return(e.For) // only a real client needs to know that it is too late
 		}
 	}
 	return nil
 }
 
-// turn trains a client into kept, which is not stored yet, and u.
-func (s *simulation) turn(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, u *fed.Update) error {
+// trainCopy trains a client on a copy of its state in kept, which it does not store. It
+// puts the update into u.
+func (s *simulation) trainCopy(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, u *fed.Update) error {
 	first, err := s.kept.Load(i, kept)
 	if err != nil {
 		return err
 	}
-	return s.trainOn(ctx, w, i, task, kept, first, u)
+	return s.trainWith(ctx, w, i, task, kept, first, u)
 }
 
-func (s *simulation) trainOn(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, first bool, u *fed.Update) error {
+func (s *simulation) trainWith(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, first bool, u *fed.Update) error {
 	c := client.Client{ID: s.trainees[i].id, Data: s.trainees[i].data, Kept: kept, First: first}
 	return w.client.Train(ctx, &c, task, u)
 }
 
-// turnInPlace trains a client whose update will be counted, so that what it keeps
-// may change at once: it does so where it lies, if it lies in memory.
-func (s *simulation) turnInPlace(ctx context.Context, w *worker, i int, task fed.Task) error {
+// trainInPlace trains a client whose update will be counted, so its state may change at
+// once. It modifies the state in place if it is in memory.
+func (s *simulation) trainInPlace(ctx context.Context, w *worker, i int, task fed.Task) error {
 	kept, first, err := s.kept.Lend(i)
 	if err != nil {
 		return err
 	}
 	if kept == nil {
-		if err := s.turn(ctx, w, i, task, w.kept, &w.update); err != nil {
+		if err := s.trainCopy(ctx, w, i, task, w.kept, &w.update); err != nil {
 			return err
 		}
 		return s.kept.Put(i, w.kept)
 	}
 	defer s.kept.Return(i)
-	return s.trainOn(ctx, w, i, task, kept, first, &w.update)
+	return s.trainWith(ctx, w, i, task, kept, first, &w.update)
 }
 
-// result is what a round's row needs of one client.
+// result is one client's contribution to the row of a round.
 type result struct {
 	loss  float64
 	steps int
 }
 
-// merge trains whoever was counted, unless that is done, and moves the shared
-// weights.
+// merge trains the counted clients, unless they have trained in the background, and
+// updates the shared weights.
 func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 	results := make([]result, len(o.Counted))
 	var err error
@@ -400,14 +401,14 @@ func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 	return s.record(o, results)
 }
 
-// trainAll trains the clients of a round side by side. Each worker adds up what it
-// trained, so no update is kept but where the aggregator needs it.
+// trainAll trains the clients of a round in parallel. Each worker sums the updates that
+// it computes, so single updates are retained only if the aggregator needs them.
 func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []result) error {
 	task := s.server.Task(o.Round)
 	each := s.setup.Parts.Needs.EachUpdate
 	err := s.pool.each(ctx, len(o.Counted), func(w *worker, i int) error {
 		c := o.Counted[i].Client
-		if err := s.turnInPlace(ctx, w, c, task); err != nil {
+		if err := s.trainInPlace(ctx, w, c, task); err != nil {
 			return err
 		}
 		results[i] = result{w.update.TrainLoss, w.update.Steps}
@@ -415,7 +416,7 @@ func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []re
 			return err
 		}
 		if each {
-			w.update = fed.Update{} // the fold keeps its slices
+			w.update = fed.Update{} // the fold retains its slices
 		}
 		return nil
 	})
@@ -428,7 +429,7 @@ func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []re
 	return err
 }
 
-// collect takes the flights that have arrived.
+// collect counts the updates of flights that have returned.
 func (s *simulation) collect(counted []round.Assignment, results []result) error {
 	for i, a := range counted {
 		f := s.flights[a]
@@ -448,17 +449,17 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 	return nil
 }
 
-// count adds an update, or says what to do about one that cannot be counted: a fleet
-// refuses it and goes on, but who simulates wants to know.
+// count adds an update. A server refuses an update that is out of bounds and continues; a
+// simulation stops with an explanation.
 func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
 	err := f.Add(u, from)
 	if errors.Is(err, exact.ErrBound) || errors.Is(err, exact.ErrFinite) {
-		return fmt.Errorf("the update of client %s is refused: %w; unless server.bound is too small, %w", u.Client, err, fed.ErrDiverged)
+		return fmt.Errorf("the update of client %s is out of bounds: %w; unless server.bound is too small, %w", u.Client, err, fed.ErrDiverged)
 	}
 	return err
 }
 
-// record writes a round's row and tells how far the run is.
+// record writes a round's row and reports progress.
 func (s *simulation) record(o round.Outcome, results []result) error {
 	traffic := s.setup.Traffic()
 	row := run.Round{
@@ -477,7 +478,7 @@ func (s *simulation) record(o round.Outcome, results []result) error {
 		row.Loss += r.loss
 		row.Steps += r.steps
 	}
-	n := float64(len(results)) // 0/0 is NaN, and no figure
+	n := float64(len(results)) // without results the means are NaN, which is an empty field
 	row.Staleness /= n
 	row.Loss /= n
 	s.steps += int64(row.Steps)
@@ -485,12 +486,12 @@ func (s *simulation) record(o round.Outcome, results []result) error {
 	if err := s.folder.Rounds.Append(row); err != nil {
 		return err
 	}
-	s.tell(row.Loss)
+	s.reportProgress(row.Loss)
 	return nil
 }
 
-// tell says how far the run is.
-func (s *simulation) tell(loss float64) {
+// reportProgress calls Progress, if it is set.
+func (s *simulation) reportProgress(loss float64) {
 	if s.Progress != nil {
 		s.Progress(Progress{Round: s.machine.Round(), Rounds: s.Plan.Rounds, Loss: loss, MASE: s.mase})
 	}

@@ -30,14 +30,14 @@ import (
 
 var ctx = context.Background()
 
-// tester is what *testing.T and *rapid.T have in common.
+// tester is the part of *testing.T and *rapid.T that the tests use.
 type tester interface {
 	Helper()
 	Fatal(...any)
 	Fatalf(string, ...any)
 }
 
-// houses makes up meters of 24 to 40 days of hours, with gaps.
+// houses generates meters with 24 to 40 days of hourly readings and gaps.
 func houses(t testing.TB, n int) []series.Meter {
 	t.Helper()
 	g, err := synth.New(synth.Config{
@@ -67,17 +67,17 @@ func dataset(t tester, meters ...series.Meter) *series.Dataset {
 	return d
 }
 
-// again is a meter's data under another name.
-func again(m series.Meter, id string) series.Meter {
+// copyAs returns a meter's data under another name.
+func copyAs(m series.Meter, id string) series.Meter {
 	m.ID = id
 	return m
 }
 
-// settings are a plan by its dotted keys.
+// settings is a plan as a map of dotted keys.
 type settings map[string]any
 
-// small is a plan of an algorithm that takes milliseconds. Its name is the same for
-// all: it stands in the files of weights.
+// small returns a plan that runs in milliseconds. The name is the same for all algorithms
+// because weight files contain it.
 func small(algorithm string) settings {
 	s := settings{
 		"name": "law", "algorithm": algorithm, "rounds": 3,
@@ -102,7 +102,7 @@ func small(algorithm string) settings {
 	return s
 }
 
-// with returns the settings with others in their place.
+// with returns the settings, overridden by more.
 func (s settings) with(more settings) settings {
 	s = maps.Clone(s)
 	maps.Copy(s, more)
@@ -148,14 +148,14 @@ func kernels(t tester) *kernel.Set {
 	return k
 }
 
-// bench runs plans in folders of its own.
+// bench runs plans, each in its own folder.
 type bench struct {
 	dir string
 	n   atomic.Int64
 }
 
-// newBench works in memory where there is a folder of that kind: most of a small run
-// is waiting for the disk.
+// newBench uses a folder in memory if there is one, because a small run mostly waits for
+// the disk.
 func newBench(t testing.TB) *bench {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "loadstar-test-")
@@ -168,10 +168,10 @@ func newBench(t testing.TB) *bench {
 
 func (b *bench) folder() string { return filepath.Join(b.dir, fmt.Sprint(b.n.Add(1))) }
 
-// outcome is what a run left behind.
+// outcome is the result of a run.
 type outcome struct {
 	*run.Summary
-	files    map[string]string // as comparable reads them
+	files    map[string]string // as returned by comparable
 	shared   []float32
 	personal map[string][]float32 // by client
 	rounds   []map[string]string  // rows of the table, by column
@@ -206,18 +206,17 @@ func (b *bench) run(t tester, s settings, d *series.Dataset, workers int) *outco
 	return o
 }
 
-// apart are the files that differ between two runs of one plan: what happened when,
-// and where to go on.
-var apart = []string{"events.jsonl", "checkpoint", "kept.bin", "lock"}
+// varying are the files that differ between two runs of one plan.
+var varying = []string{"events.jsonl", "checkpoint", "kept.bin", "lock"}
 
-// comparable reads what must be the same in all runs of a plan. Of the summary it
-// leaves out what was measured.
+// comparable reads the files that must be identical in all runs of a plan. It removes
+// measured values from the summary.
 func comparable(t tester, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(dir, path)
-		if err != nil || e.IsDir() || slices.Contains(apart, name) {
+		if err != nil || e.IsDir() || slices.Contains(varying, name) {
 			return err
 		}
 		b, err := os.ReadFile(path)
@@ -230,7 +229,7 @@ func comparable(t tester, dir string) map[string]string {
 				}
 				delete(s, measured)
 			}
-			b = fmt.Append(nil, s) // maps are printed in order
+			b = fmt.Append(nil, s) // maps are printed in key order
 		}
 		files[filepath.ToSlash(name)] = string(b)
 		return err
@@ -258,7 +257,7 @@ func different(a, b map[string]string) []string {
 	return names
 }
 
-// weights returns the numbers of a file, one tensor after the other.
+// weights returns the values of all tensors in a file.
 func weights(t tester, path string) []float32 {
 	t.Helper()
 	f, err := os.Open(path)
@@ -282,7 +281,7 @@ func weights(t tester, path string) []float32 {
 	return all
 }
 
-// rows returns a table's rows, by column.
+// rows parses a table into maps by column.
 func rows(t tester, text string) []map[string]string {
 	t.Helper()
 	lines, err := csv.NewReader(strings.NewReader(text)).ReadAll()
@@ -300,7 +299,7 @@ func rows(t tester, text string) []map[string]string {
 	return all
 }
 
-// number returns a column of a row.
+// number returns an integer column of a row.
 func number(t tester, row map[string]string, column string) int {
 	t.Helper()
 	n, err := strconv.Atoi(row[column])

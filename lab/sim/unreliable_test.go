@@ -16,8 +16,8 @@ import (
 	"loadstar/lab/run"
 )
 
-// troubled is a synchronous plan of which not everybody returns in time.
-func troubled(t *rapid.T) settings {
+// unreliable returns a synchronous plan in which some clients are late or lost.
+func unreliable(t *rapid.T) settings {
 	s := draw(t, rapid.SampledFrom([]string{"fedavg", "fedadam", "scaffold", "fedavgadaptive", "fednorm", "fedsim"}).Draw(t, "algorithm"))
 	s["schedule.kind"], s["simulate.step_time"], s["simulate.speed_spread"] = "synchronous", "1s", 1
 	delete(s, "schedule.buffer")
@@ -32,13 +32,13 @@ func troubled(t *rapid.T) settings {
 	return s
 }
 
-// Everybody who was asked is counted, late or lost; and what a round that is abandoned
-// has counted moves nothing on the server.
-func TestTroubledRounds(t *testing.T) {
+// Every client that was asked is counted, late or lost. An abandoned round does not
+// change the server's weights.
+func TestUnreliableClients(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newBench(t)
 	var merged, abandoned, inVain, late, lost int
 	check(t, 80, func(t *rapid.T) {
-		s := troubled(t)
+		s := unreliable(t)
 		p := s.plan(t)
 		c := Config{Plan: p, Dataset: d, Dir: b.folder(), Kernel: kernels(t), Workers: 2, Save: time.Hour}
 		var sim *simulation
@@ -59,7 +59,7 @@ func TestTroubledRounds(t *testing.T) {
 		if err := sim.train(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if err := sim.saving.wait(); err != nil { // or files come and go while they are read
+		if err := sim.saving.wait(); err != nil { // otherwise files may change while they are read
 			t.Fatal(err)
 		}
 		if _, err := sim.folder.Flush(); err != nil {
@@ -82,7 +82,7 @@ func TestTroubledRounds(t *testing.T) {
 					inVain++
 				}
 				if n("counted") >= p.Schedule.Cohort {
-					t.Fatalf("%v: the cohort is there, and the round abandoned: %v", s, row)
+					t.Fatalf("%v: the round was abandoned with a complete cohort: %v", s, row)
 				}
 			default:
 				t.Fatal(row)
@@ -100,18 +100,18 @@ func TestTroubledRounds(t *testing.T) {
 	})
 	t.Logf("%d rounds merged, %d abandoned, of these %d with updates; %d late, %d lost", merged, abandoned, inVain, late, lost)
 	if !testing.Short() && min(merged, abandoned, inVain, late, lost) == 0 {
-		t.Error("there was too little trouble")
+		t.Error("the plans do not cover all outcomes")
 	}
 }
 
-// If all rounds are abandoned, the weights that a run ends with are the first.
+// If all rounds are abandoned, a run ends with its initial weights.
 func TestNothingMerged(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newBench(t)
 	s := small("fedadam").with(settings{"simulate.step_time": "1h", "schedule.deadline": "1s", "rounds": 5})
 	o := b.run(t, s, d, 1)
 	x := newDirect(t, s.plan(t), d)
 	if !same(o.shared, x.shared) {
-		t.Error("the weights have moved")
+		t.Error("the weights have changed")
 	}
 	for _, row := range o.rounds {
 		if row["outcome"] != "abandoned" || row["late"] != fmt.Sprint(meters) || row["train_loss"] != "" {
@@ -120,7 +120,7 @@ func TestNothingMerged(t *testing.T) {
 	}
 }
 
-// started is a run that is about to train.
+// started returns a run that is ready to train.
 func started(t tester, c Config) *simulation {
 	t.Helper()
 	plan, err := recipe.Write(c.Plan)
@@ -141,7 +141,8 @@ func started(t tester, c Config) *simulation {
 	return s
 }
 
-// An update beyond the bound ends a simulation, and says whose and what to do.
+// An update that is out of bounds stops a simulation. The error names the client and the
+// setting.
 func TestUpdateBeyondBound(t *testing.T) {
 	b := newBench(t)
 	s := small("fedavg").with(settings{"client.optimizer": "sgd", "client.lr": 1, "server.bound": 1e-3})
@@ -151,8 +152,8 @@ func TestUpdateBeyondBound(t *testing.T) {
 	}
 }
 
-// A client that is lost is not asked again in its round, where it would be lost
-// again; so a buffer that cannot be filled is merged as it is.
+// A lost client is not asked again in the same round, because it would be lost again. A
+// buffer that can no longer be filled is merged early.
 func TestBufferThatCannotBeFilled(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newBench(t)
 	s := small("fedbuff").with(settings{
@@ -170,6 +171,6 @@ func TestBufferThatCannotBeFilled(t *testing.T) {
 		}
 	}
 	if len(o.rounds) != 12 || short == 0 {
-		t.Errorf("%d rounds, %d of them with a loss", len(o.rounds), short)
+		t.Errorf("%d rounds, %d of them with a lost client", len(o.rounds), short)
 	}
 }
