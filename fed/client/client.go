@@ -1,6 +1,6 @@
-// Package client is one client's part of a round: shared and personal weights are
-// joined, trained, and cut apart again, so that an update can only ever hold the
-// shared ones. Agent and simulator both run it.
+// Package client is one client's part of a round. It joins shared and personal weights,
+// trains them, and splits them again, so an update can contain only shared weights. Agent
+// and simulator both use it.
 package client
 
 import (
@@ -15,7 +15,7 @@ import (
 	"loadstar/series"
 )
 
-// Job is what all clients of a plan have in common.
+// Job has what all clients of a plan share.
 type Job struct {
 	Seed      uint64
 	Model     *forecast.Model
@@ -26,18 +26,18 @@ type Job struct {
 	Needs     fed.Needs
 }
 
-// Worker does clients' turns, one at a time, with memory that it allocates once. It
-// is used by one goroutine at a time.
+// Worker trains clients, one at a time, with memory that it allocates once. Only one
+// goroutine may use it at a time.
 type Worker struct {
 	job       *Job
 	trainer   fed.LocalTrainer
 	objective *objective
 	turn      fed.Turn
-	all       []int // numbers of examples, for Needs.Loss
+	all       []int // indices of all examples, for Needs.Loss
 	trained   time.Duration
 }
 
-// NewWorker returns a worker with a trainer of its own.
+// NewWorker returns a worker that uses the trainer t, which no other worker may use.
 func NewWorker(j *Job, k *kernel.Set, t fed.LocalTrainer) *Worker {
 	return &Worker{
 		job: j, trainer: t,
@@ -46,7 +46,7 @@ func NewWorker(j *Job, k *kernel.Set, t fed.LocalTrainer) *Worker {
 	}
 }
 
-// spans returns where the shared weights lie; layers side by side are one span.
+// spans returns the positions of the shared weights. Adjacent layers form one span.
 func spans(p forecast.Partition) []fed.Span {
 	var all []fed.Span
 	for _, l := range p.Shared() {
@@ -59,25 +59,24 @@ func spans(p forecast.Partition) []fed.Span {
 	return all
 }
 
-// Kept returns how many floats a client keeps from one round to the next: its
-// personal weights, and behind them what the trainer keeps.
+// Kept returns the number of floats that a client stores between rounds: its personal
+// weights, followed by its trainer's state.
 func (w *Worker) Kept() int {
 	p := w.job.Partition
 	return p.PersonalLen() + w.trainer.Kept(len(w.turn.W), p.SharedLen())
 }
 
-// Client is one client, or several whose readings are pooled.
+// Client is one client, or several clients with pooled readings.
 type Client struct {
 	ID   fed.ClientID
 	Data []*series.Windows
-	// Kept is what the client keeps. First says that it has not trained yet: then
-	// only its personal weights mean something.
+	// Kept is the client's state between rounds. First reports that the client has not
+	// trained yet; then only the personal weights in Kept are valid.
 	Kept  []float32
 	First bool
 }
 
-// Train does a client's turn: it changes c.Kept, and overwrites u, whose slices it
-// uses again.
+// Train does a client's turn. It changes c.Kept, overwrites u and reuses u's slices.
 func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update) error {
 	p := w.job.Partition
 	if err := w.check(c, t); err != nil {
@@ -112,7 +111,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	return nil
 }
 
-// check refuses a task that is not of this plan: it came from elsewhere.
+// check returns an error if a task does not fit the plan. Tasks come from the network.
 func (w *Worker) check(c *Client, t fed.Task) error {
 	shared, control := w.job.Partition.SharedLen(), 0
 	if w.job.Needs.Control {
@@ -120,23 +119,24 @@ func (w *Worker) check(c *Client, t fed.Task) error {
 	}
 	switch {
 	case len(t.Shared) != shared:
-		return fmt.Errorf("a task of %d weights, the plan shares %d", len(t.Shared), shared)
+		return fmt.Errorf("the task has %d weights, want %d as in the plan", len(t.Shared), shared)
 	case len(t.Control) != control:
-		return fmt.Errorf("a task of %d control variates, the plan has %d", len(t.Control), control)
+		return fmt.Errorf("the task has %d control variates, want %d as in the plan", len(t.Control), control)
 	case len(c.Kept) != w.Kept():
-		return fmt.Errorf("it keeps %d numbers, the plan has %d", len(c.Kept), w.Kept())
+		return fmt.Errorf("the stored state has %d numbers, want %d as in the plan", len(c.Kept), w.Kept())
 	}
 	return nil
 }
 
-// Weights returns a client's whole weights after Train, until the next call of it.
+// Weights returns all weights of the client after Train. They are valid until the next
+// call of Train.
 func (w *Worker) Weights() []float32 { return w.turn.W }
 
-// Engine returns the time that went into gradients and optimizers' steps so far:
-// all of the training but for gathering examples.
+// Engine returns the total time spent on gradients and optimizer steps: training without
+// the gathering of examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// receivedLoss returns the loss of the received weights over the whole training part.
+// receivedLoss returns the loss of the received weights over all training examples.
 func (w *Worker) receivedLoss() float64 {
 	for i := len(w.all); i < w.objective.Len(); i++ {
 		w.all = append(w.all, i)

@@ -20,7 +20,7 @@ import (
 	"loadstar/series/synth"
 )
 
-// tester is what *testing.T and *rapid.T have in common.
+// tester is the common part of *testing.T and *rapid.T.
 type tester interface {
 	Helper()
 	Fatal(...any)
@@ -36,7 +36,7 @@ func kernels(t tester) *kernel.Set {
 	return k
 }
 
-// homes are made-up meters of unlike lengths, with gaps.
+// homes returns synthetic meters of different lengths, with gaps.
 func homes(t tester, n int) *series.Dataset {
 	t.Helper()
 	g, err := synth.New(synth.Config{Seed: 2, Meters: n, Days: 12, Zone: "UTC", Faults: synth.Faults{Gap: 0.01}})
@@ -56,24 +56,24 @@ func homes(t tester, n int) *series.Dataset {
 	return d
 }
 
-// plant is a plan's worker and clients to try it on.
-type plant struct {
+// fixture is a plan's worker with clients to train.
+type fixture struct {
 	plan    *fed.Plan
 	problem *recipe.Problem
 	parts   *recipe.Composition
 	job     *Job
 	worker  *Worker
 	data    []*series.Windows
-	initial []float32 // whole weights
+	initial []float32 // shared and personal
 }
 
-func newPlant(t tester, plan string, d *series.Dataset) *plant {
+func newFixture(t tester, plan string, d *series.Dataset) *fixture {
 	t.Helper()
 	p, err := recipe.Read([]byte(plan))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, plan)
 	}
-	x := &plant{plan: p}
+	x := &fixture{plan: p}
 	if x.problem, err = recipe.Frame(p, d); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func newPlant(t tester, plan string, d *series.Dataset) *plant {
 	return x
 }
 
-// small is a plan that trains in milliseconds.
+// small returns a plan that trains in milliseconds.
 func small(algorithm, more string) string {
 	steps := "client: {batch: 8, steps: 2"
 	if algorithm == "fedsgd" {
@@ -106,9 +106,9 @@ func small(algorithm, more string) string {
 	return fmt.Sprintf("{algorithm: %s, model: {name: fekri2023, lookback: 4, targets: 2}, %s}, %s %s}", algorithm, steps, cohort, more)
 }
 
-// client returns a client that has not trained yet, and the shared weights, both from
-// the given whole weights.
-func (x *plant) client(i int, whole []float32) (*Client, []float32) {
+// client returns a client that has not trained yet, and the shared weights, both taken
+// from whole.
+func (x *fixture) client(i int, whole []float32) (*Client, []float32) {
 	p := x.problem.Partition
 	c := &Client{ID: fed.ClientID(fmt.Sprint("home ", i)), Data: x.data[i : i+1], Kept: make([]float32, x.worker.Kept()), First: true}
 	shared := make([]float32, p.SharedLen())
@@ -116,8 +116,8 @@ func (x *plant) client(i int, whole []float32) (*Client, []float32) {
 	return c, shared
 }
 
-// task is of the first version.
-func (x *plant) task(round int, shared []float32) fed.Task {
+// task returns a task of version 0.
+func (x *fixture) task(round int, shared []float32) fed.Task {
 	t := fed.Task{Round: round, Shared: shared}
 	if x.job.Needs.Control {
 		t.Control = make([]float32, len(shared))
@@ -125,7 +125,7 @@ func (x *plant) task(round int, shared []float32) fed.Task {
 	return t
 }
 
-func (x *plant) train(t tester, c *Client, task fed.Task) fed.Update {
+func (x *fixture) train(t tester, c *Client, task fed.Task) fed.Update {
 	t.Helper()
 	var u fed.Update
 	if err := x.worker.Train(context.Background(), c, task, &u); err != nil {
@@ -138,7 +138,8 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// Spans are where Join puts shared weights and Cut finds them, in the same order.
+// Spans are the positions where Join puts shared weights and where Cut finds them, in the
+// same order.
 func TestSpans(t *testing.T) {
 	for _, model := range forecast.Models() {
 		m, err := forecast.New(model.Name, forecast.Shape{})
@@ -182,12 +183,12 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// A pooled objective has the examples of all its series, in their order.
+// A pooled objective has the examples of all its series, in order.
 func TestPooledObjective(t *testing.T) {
-	x := newPlant(t, small("fedavg", ""), homes(t, 4))
+	x := newFixture(t, small("fedavg", ""), homes(t, 4))
 	rapid.Check(t, func(t *rapid.T) {
 		data := rapid.SliceOfN(rapid.SampledFrom(x.data), 1, 5).Draw(t, "series")
-		pooled := newPlant(t, small("fedavg", ""), homes(t, 1)).worker.objective
+		pooled := newFixture(t, small("fedavg", ""), homes(t, 1)).worker.objective
 		pooled.setData(data)
 		type place struct{ of, example int }
 		var all []place
@@ -210,19 +211,19 @@ func TestPooledObjective(t *testing.T) {
 			from.Gather(wantX, wantY, []int{from.At(series.Train, at.example)})
 			for r, want := range wantX {
 				if inputs[r*stride+i] != want {
-					t.Fatalf("input %d of example %d is not that of number %d of series %d", r, e, at.example, at.of)
+					t.Fatalf("input %d of example %d is not that of example %d of series %d", r, e, at.example, at.of)
 				}
 			}
 			if !slices.Equal(targets[i*pooled.targets:(i+1)*pooled.targets], wantY) {
-				t.Fatalf("the targets of example %d are not those of number %d of series %d", e, at.example, at.of)
+				t.Fatalf("the targets of example %d are not those of example %d of series %d", e, at.example, at.of)
 			}
 		}
 	})
 }
 
-// The loss over all examples is the mean over each, whatever the batches are.
+// The loss over all examples is the mean over single examples, whatever the batches are.
 func TestLossOverAll(t *testing.T) {
-	x := newPlant(t, small("fednorm", "seed: 1"), homes(t, 2))
+	x := newFixture(t, small("fednorm", "seed: 1"), homes(t, 2))
 	c, shared := x.client(0, x.initial)
 	o := x.worker.objective
 	o.setData(c.Data)
@@ -232,49 +233,49 @@ func TestLossOverAll(t *testing.T) {
 	}
 	want := sum / float64(o.Len())
 	if o.Len()%o.batch == 0 {
-		t.Fatal("the last batch is to be smaller")
+		t.Fatal("the test needs a smaller last batch")
 	}
 	u := x.train(t, c, x.task(0, shared))
 	if math.Abs(u.Loss-want) > 1e-6*want || u.Loss == 0 {
 		t.Errorf("loss %v, want %v", u.Loss, want)
 	}
-	// A client with fewer examples after one with more.
+	// A client with fewer examples, after one with more.
 	less, shared := x.client(1, x.initial)
-	fresh := newPlant(t, small("fednorm", "seed: 1"), homes(t, 2))
+	fresh := newFixture(t, small("fednorm", "seed: 1"), homes(t, 2))
 	other, _ := fresh.client(1, x.initial)
 	if a, b := x.train(t, less, x.task(0, shared)), fresh.train(t, other, x.task(0, shared)); a.Loss != b.Loss || a.Examples >= u.Examples {
 		t.Errorf("losses %v and %v over %d examples", a.Loss, b.Loss, a.Examples)
 	}
-	// It is computed only if somebody needs it.
-	plain := newPlant(t, small("fedavg", "seed: 1"), homes(t, 1))
+	// The loss is computed only if the aggregator needs it.
+	plain := newFixture(t, small("fedavg", "seed: 1"), homes(t, 1))
 	c, shared = plain.client(0, plain.initial)
 	if u := plain.train(t, c, plain.task(0, shared)); u.Loss != 0 {
-		t.Errorf("loss %v of a plan without need of it", u.Loss)
+		t.Errorf("loss %v in a plan that does not need it, want 0", u.Loss)
 	}
 }
 
-// Tasks come over the network: what does not fit is an error.
-func TestTaskThatDoesNotFit(t *testing.T) {
+// Tasks come from the network, so a task that does not fit the plan is an error.
+func TestTaskDoesNotFit(t *testing.T) {
 	d := homes(t, 1)
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
-		x := newPlant(t, small(algorithm, "partition: head"), d)
+		x := newFixture(t, small(algorithm, "partition: head"), d)
 		n := x.problem.Partition.SharedLen()
 		for name, c := range map[string]struct {
 			spoil func(*fed.Task, *Client)
 			want  string
 		}{
-			"no weights":       {func(t *fed.Task, _ *Client) { t.Shared = nil }, "a task of 0 weights"},
-			"one less":         {func(t *fed.Task, _ *Client) { t.Shared = t.Shared[1:] }, fmt.Sprintf("a task of %d weights, the plan shares %d", n-1, n)},
-			"personal as well": {func(t *fed.Task, _ *Client) { t.Shared = make([]float32, len(x.initial)) }, "weights, the plan shares"},
-			"control":          {func(t *fed.Task, _ *Client) { t.Control = make([]float32, 3) }, "a task of 3 control variates"},
+			"no weights":       {func(t *fed.Task, _ *Client) { t.Shared = nil }, "the task has 0 weights"},
+			"one less":         {func(t *fed.Task, _ *Client) { t.Shared = t.Shared[1:] }, fmt.Sprintf("the task has %d weights, want %d", n-1, n)},
+			"personal as well": {func(t *fed.Task, _ *Client) { t.Shared = make([]float32, len(x.initial)) }, "as in the plan"},
+			"control":          {func(t *fed.Task, _ *Client) { t.Control = make([]float32, 3) }, "the task has 3 control variates"},
 			"control or none": {func(t *fed.Task, _ *Client) {
 				if t.Control == nil {
 					t.Control = make([]float32, n)
 				} else {
 					t.Control = nil
 				}
-			}, "control variates, the plan has"},
-			"kept": {func(_ *fed.Task, c *Client) { c.Kept = c.Kept[1:] }, "it keeps"},
+			}, "control variates, want"},
+			"kept": {func(_ *fed.Task, c *Client) { c.Kept = c.Kept[1:] }, "the stored state has"},
 		} {
 			client, shared := x.client(0, x.initial)
 			task := x.task(0, shared)
@@ -285,15 +286,15 @@ func TestTaskThatDoesNotFit(t *testing.T) {
 				t.Errorf("%s, %s: %v", algorithm, name, err)
 			}
 			if !client.First || !slices.Equal(client.Kept, before) {
-				t.Errorf("%s, %s: the client has changed", algorithm, name)
+				t.Errorf("%s, %s: the client's state changed", algorithm, name)
 			}
 		}
 	}
 }
 
-// Training that is interrupted leaves the client as it was, and the worker fit.
+// Interrupted training leaves the client unchanged and the worker usable.
 func TestInterruptedTurn(t *testing.T) {
-	x := newPlant(t, small("scaffold", "partition: head"), homes(t, 1))
+	x := newFixture(t, small("scaffold", "partition: head"), homes(t, 1))
 	c, shared := x.client(0, x.initial)
 	before := slices.Clone(c.Kept)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -302,28 +303,28 @@ func TestInterruptedTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !c.First || !slices.Equal(c.Kept, before) {
-		t.Error("the client has changed")
+		t.Error("the client's state changed")
 	}
 	got := x.train(t, c, x.task(0, shared))
-	fresh := newPlant(t, small("scaffold", "partition: head"), homes(t, 1))
+	fresh := newFixture(t, small("scaffold", "partition: head"), homes(t, 1))
 	c, shared = fresh.client(0, fresh.initial)
 	if want := fresh.train(t, c, fresh.task(0, shared)); !sameBits(got.Delta, want.Delta) || !sameBits(got.Control, want.Control) {
-		t.Error("an interrupted turn shows in the next")
+		t.Error("the interrupted turn affected the next one")
 	}
 }
 
-// The draws of a turn are those of its round and client, whatever was done before.
-func TestTurnsAreTheirOwn(t *testing.T) {
+// The random draws of a turn depend on its round and client only, not on earlier turns.
+func TestTurnsAreIndependent(t *testing.T) {
 	d := homes(t, 2)
 	for _, algorithm := range recipe.Names() {
-		x := newPlant(t, small(algorithm, "seed: 4"), d)
+		x := newFixture(t, small(algorithm, "seed: 4"), d)
 		c, shared := x.client(0, x.initial)
 		want := x.train(t, c, x.task(3, shared))
 		other, _ := x.client(1, x.initial)
 		x.train(t, other, x.task(3, shared))
 		c, _ = x.client(0, x.initial)
 		if got := x.train(t, c, x.task(3, shared)); !sameBits(got.Delta, want.Delta) || got.TrainLoss != want.TrainLoss || got.Steps != want.Steps {
-			t.Errorf("%s: another turn between makes a difference", algorithm)
+			t.Errorf("%s: another turn in between makes a difference", algorithm)
 		}
 		if got := x.train(t, other, x.task(4, shared)); got.Client != "home 1" || got.Examples != x.data[1].Len(series.Train) {
 			t.Errorf("%s: %v %v", algorithm, got.Client, got.Examples)
@@ -331,12 +332,12 @@ func TestTurnsAreTheirOwn(t *testing.T) {
 	}
 }
 
-// The server's data has gradients of its batch at any shared weights, with personal
-// weights that it trained itself; and goes on from what it kept.
+// The server's data gives gradients of its batch at any shared weights, with personal
+// weights that it trains itself. It continues from saved state.
 func TestServerData(t *testing.T) {
 	text := small("fedsim", "partition: head, server: {batch: 20}")
 	d := homes(t, 3)
-	x := newPlant(t, text, d)
+	x := newFixture(t, text, d)
 	_, shared := x.client(0, x.initial)
 	p := x.problem.Partition
 	personal := make([]float32, p.PersonalLen())
@@ -377,9 +378,9 @@ func TestServerData(t *testing.T) {
 		t.Error("every round has the same batch")
 	}
 	if got := gradient(resumed, 1); !sameBits(got, want) {
-		t.Error("it does not go on as it would have")
+		t.Error("the restored server data differs")
 	}
-	// By hand: the whole gradient at its own personal weights, of its batch.
+	// By hand: the whole gradient on the batch, at the server's personal weights.
 	w, g := make([]float32, len(x.initial)), make([]float32, len(x.initial))
 	p.Join(w, shared, steady.Kept()[:p.PersonalLen()])
 	o := newObjective(x.job.Model, kernels(t), x.job.Loss, x.job.Targets, 20)
@@ -388,9 +389,9 @@ func TestServerData(t *testing.T) {
 	hand := make([]float32, p.SharedLen())
 	p.Cut(g, hand, make([]float32, p.PersonalLen()))
 	if !sameBits(hand, want) || len(steady.batch) != 20 {
-		t.Error("it is another gradient")
+		t.Error("the gradient differs from the one computed by hand")
 	}
-	if err := resumed.Restore(make([]float32, 3)); err == nil || !strings.Contains(err.Error(), "the server kept 3 numbers") {
+	if err := resumed.Restore(make([]float32, 3)); err == nil || !strings.Contains(err.Error(), "saved state has 3 numbers") {
 		t.Error(err)
 	}
 }

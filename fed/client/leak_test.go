@@ -16,35 +16,35 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// A personal layer never appears in an update: that is the promise of the product.
-// What leaves a client is a fed.Update, so these tests say what may be in one.
+// The product promises that personal layers never leave a client. A client sends only a
+// fed.Update, so these tests check its contents.
 
-// TestFieldsOfAnUpdate fails when an update gets a field: think about what it can give
-// away, test that here, and add it.
-func TestFieldsOfAnUpdate(t *testing.T) {
+// TestUpdateFields fails when fed.Update gets a new field. Consider what the field can
+// reveal, test that here, and add it to the list.
+func TestUpdateFields(t *testing.T) {
 	known := map[string]string{
 		"Client":    "fed.ClientID", // a name
 		"Version":   "int",          // from the task
 		"Examples":  "int",          // a count
 		"Delta":     "[]float32",    // the tests below
 		"Control":   "[]float32",    // the tests below
-		"Loss":      "float64",      // one number of the whole model, if needed
-		"TrainLoss": "float64",      // one number of the whole model
+		"Loss":      "float64",      // one number for the whole model, if needed
+		"TrainLoss": "float64",      // one number for the whole model
 		"Steps":     "int",          // a count
 	}
 	for f := range reflect.TypeFor[fed.Update]().Fields() {
 		if known[f.Name] != f.Type.String() {
-			t.Errorf("an update has %s %s: can a personal layer be in it?", f.Name, f.Type)
+			t.Errorf("fed.Update has a field %s %s: test that it cannot contain a personal layer", f.Name, f.Type)
 		}
 		delete(known, f.Name)
 	}
 	if len(known) > 0 {
-		t.Errorf("an update has no %v any more", known)
+		t.Errorf("fed.Update no longer has %v", known)
 	}
 }
 
-// tiny are rates by which no weight of usual size changes, in plan keys of an
-// algorithm's clients.
+// tiny returns plan keys with learning rates so small that no weight of usual size
+// changes.
 func tiny(algorithm string) string {
 	keys := "lr: 1.0e-30"
 	switch algorithm {
@@ -56,8 +56,8 @@ func tiny(algorithm string) string {
 	return keys
 }
 
-// leakCase is a model with a partition, and which layers are personal by it: written
-// out here, so that the test does not ask the code under test.
+// leakCase is a model with a partition and a list of its personal layers. The list is
+// written out, so that the test does not depend on the code under test.
 type leakCase struct {
 	model, partition string
 	personal         []string
@@ -78,7 +78,8 @@ var leakCases = []leakCase{
 	{"bose2024", "lstm_l0", []string{"lstm_l0"}},
 }
 
-// plan of an algorithm with some client keys; false if it cannot have the partition.
+// plan returns a plan for an algorithm with some client keys, or false if the algorithm
+// does not allow the partition.
 func (c leakCase) plan(algorithm, client, loss string) (string, bool) {
 	if only := map[string]string{"local": "all", "pooled": "none"}[algorithm]; only != c.partition && (only != "" || c.partition == "all") {
 		return "", false
@@ -94,8 +95,8 @@ func (c leakCase) plan(algorithm, client, loss string) (string, bool) {
 		algorithm, c.partition, c.model, loss, work, client, cohort), true
 }
 
-// apart returns the shared and the personal numbers of whole weights.
-func (c leakCase) apart(m []nn.Layer, w []float32) (shared, personal []float32) {
+// split returns the shared and the personal weights.
+func (c leakCase) split(m []nn.Layer, w []float32) (shared, personal []float32) {
 	for _, l := range m {
 		part := w[l.Offset() : l.Offset()+l.Len()]
 		if slices.Contains(c.personal, l.Name) {
@@ -107,10 +108,10 @@ func (c leakCase) apart(m []nn.Layer, w []float32) (shared, personal []float32) 
 	return shared, personal
 }
 
-// TestPersonalWeightsDoNotLeak marks every personal weight with a number that no shared
-// one has, and trains with rates so small that no weight moves. Then all of an update
-// is 0: a personal weight in it, or taken from it, would show as what it is. What
-// fedsgd sends is a gradient, which is computed here without any partition.
+// TestPersonalWeightsDoNotLeak sets every personal weight to a value that no shared
+// weight has, and trains with rates so small that no weight changes. An update must then
+// be all zeros: a personal weight in it would be visible as its value or its negative.
+// fedsgd sends a gradient, which the test computes without any partition.
 func TestPersonalWeightsDoNotLeak(t *testing.T) {
 	d := homes(t, 1)
 	for _, algorithm := range recipe.Names() {
@@ -119,7 +120,7 @@ func TestPersonalWeightsDoNotLeak(t *testing.T) {
 			if !ok {
 				continue
 			}
-			x := newPlant(t, text, d)
+			x := newFixture(t, text, d)
 			layers := x.problem.Model.Net().Layers()
 			marked := slices.Clone(x.initial)
 			for _, l := range layers {
@@ -129,22 +130,22 @@ func TestPersonalWeightsDoNotLeak(t *testing.T) {
 					}
 				}
 			}
-			wantShared, wantPersonal := c.apart(layers, marked)
+			wantShared, wantPersonal := c.split(layers, marked)
 			client, shared := x.client(0, marked)
 			if !slices.Equal(shared, wantShared) {
-				t.Fatalf("%s, %s: other weights are shared", algorithm, text)
+				t.Fatalf("%s, %s: the wrong weights are shared", algorithm, text)
 			}
-			for round := range 2 { // the second has something kept
+			for round := range 2 { // the second starts from stored state
 				u := x.train(t, client, x.task(round, shared))
 				if len(u.Delta) != len(wantShared) {
-					t.Fatalf("%s: an update of %d numbers for %d shared weights", text, len(u.Delta), len(wantShared))
+					t.Fatalf("%s: the update has %d numbers, want %d shared weights", text, len(u.Delta), len(wantShared))
 				}
 				if n := len(u.Control); n != 0 && (!x.job.Needs.Control || n != len(wantShared)) {
 					t.Fatalf("%s: %d control variates", text, n)
 				}
 				want := make([]float32, len(wantShared))
 				if algorithm == "fedsgd" {
-					want, _ = c.apart(layers, x.descent(kernels(t), marked))
+					want, _ = c.split(layers, x.descent(kernels(t), marked))
 				}
 				for i, v := range u.Delta {
 					if math.Abs(float64(v-want[i])) > 1e-4*max(1, math.Abs(float64(want[i]))) || algorithm != "fedsgd" && v != 0 {
@@ -157,15 +158,15 @@ func TestPersonalWeightsDoNotLeak(t *testing.T) {
 					}
 				}
 				if !slices.Equal(client.Kept[:len(wantPersonal)], wantPersonal) {
-					t.Fatalf("%s: the personal weights moved", text)
+					t.Fatalf("%s: the personal weights changed", text)
 				}
 			}
 		}
 	}
 }
 
-// descent returns minus the gradient over all examples.
-func (x *plant) descent(k *kernel.Set, w []float32) []float32 {
+// descent returns the negative gradient over all examples.
+func (x *fixture) descent(k *kernel.Set, w []float32) []float32 {
 	o := newObjective(x.job.Model, k, x.job.Loss, x.job.Targets, 1)
 	o.setData(x.data[:1])
 	sum, g := make([]float64, len(w)), make([]float32, len(w))
@@ -181,11 +182,11 @@ func (x *plant) descent(k *kernel.Set, w []float32) []float32 {
 	return g
 }
 
-// TestPersonalBiasDoesNotShow trains in earnest. With the absolute error a gradient
-// only knows on which side of the target a forecast is: so two clients whose last,
-// personal biases put all forecasts above all targets, but by different amounts, send
-// the same bits.
-func TestPersonalBiasDoesNotShow(t *testing.T) {
+// TestPersonalBiasDoesNotLeak trains with usual rates. With the absolute error, a
+// gradient depends only on which side of the target a forecast is. Two clients whose
+// personal output biases put all forecasts above all targets, by different amounts, must
+// therefore send the same bits.
+func TestPersonalBiasDoesNotLeak(t *testing.T) {
 	d := homes(t, 1)
 	for _, algorithm := range recipe.Names() {
 		for _, c := range leakCases {
@@ -194,7 +195,7 @@ func TestPersonalBiasDoesNotShow(t *testing.T) {
 			if !ok || !slices.Contains(c.personal, last) || c.partition == "all" {
 				continue
 			}
-			x := newPlant(t, text, d)
+			x := newFixture(t, text, d)
 			var deltas, controls [2][]float32
 			var kept [2][]float32
 			for i, bias := range []float32{50, 90} {
@@ -213,25 +214,25 @@ func TestPersonalBiasDoesNotShow(t *testing.T) {
 					u := x.train(t, client, x.task(round, shared))
 					deltas[i], controls[i] = append(deltas[i], u.Delta...), append(controls[i], u.Control...)
 					if u.TrainLoss < float64(bias)-20 {
-						t.Fatalf("%s: a loss of %v: the bias is not what it should be", text, u.TrainLoss)
+						t.Fatalf("%s: the loss is %v: the bias does not have the intended value", text, u.TrainLoss)
 					}
 				}
 				kept[i] = client.Kept[x.problem.Partition.PersonalLen():]
 			}
 			if !sameBits(deltas[0], deltas[1]) || !sameBits(controls[0], controls[1]) || !sameBits(kept[0], kept[1]) {
-				t.Errorf("%s: the update shows the personal bias", text)
+				t.Errorf("%s: the update depends on the personal bias", text)
 			}
 			if slices.Max(deltas[0]) == 0 {
-				t.Errorf("%s: nothing moved", text)
+				t.Errorf("%s: no weight changed", text)
 			}
 		}
 	}
 }
 
-// TestUpdateIsTheChange trains in earnest with any layers personal: every number of an
-// update is the change of a weight of a shared layer, in the order of layers, and the
-// client keeps the others.
-func TestUpdateIsTheChange(t *testing.T) {
+// TestUpdateIsChangeOfSharedLayers trains with usual rates and any layers personal. Every
+// number of an update is the change of a weight of a shared layer, in the order of
+// layers. The client stores the others.
+func TestUpdateIsChangeOfSharedLayers(t *testing.T) {
 	d := homes(t, 1)
 	names := []string{"lstm_l0", "lstm_l1", "fc.0", "fc.1", "fc.2", "fc.3", "fc.4"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -239,12 +240,12 @@ func TestUpdateIsTheChange(t *testing.T) {
 		list := rapid.SliceOfNDistinct(rapid.SampledFrom(names), 1, len(names)-1, rapid.ID).Draw(t, "personal")
 		c := leakCase{"bose2023", strings.Join(list, ", "), list}
 		text, _ := c.plan(algorithm, "lr: 0.01", "mse")
-		x := newPlant(t, text, d)
+		x := newFixture(t, text, d)
 		layers := x.problem.Model.Net().Layers()
 		client, shared := x.client(0, x.initial)
 		for round := range 2 {
 			u := x.train(t, client, x.task(round, shared))
-			ended, personal := c.apart(layers, x.worker.Weights())
+			ended, personal := c.split(layers, x.worker.Weights())
 			for i := range ended {
 				ended[i] -= shared[i]
 			}
@@ -255,8 +256,8 @@ func TestUpdateIsTheChange(t *testing.T) {
 				t.Fatalf("%s: %d control variates", text, len(u.Control))
 			}
 		}
-		_, before := c.apart(layers, x.initial)
-		// pFedMe moves personal weights too, and fedsgd by a step of its own.
+		_, before := c.split(layers, x.initial)
+		// pFedMe changes personal weights, too, and so does fedsgd with a separate step.
 		if slices.Equal(client.Kept[:len(before)], before) {
 			t.Fatalf("%s: the personal layers did not train", text)
 		}

@@ -10,22 +10,22 @@ import (
 	"loadstar/series"
 )
 
-// objective is the mean loss of a model over the training parts of some series: one
-// client's, or those that are pooled. It implements fed.Objective.
+// objective is a model's mean loss over the training examples of one client, or of
+// several pooled ones. It implements fed.Objective.
 type objective struct {
 	ws      *nn.Workspace
 	loss    nn.Loss
 	batch   int
-	targets int // of one example
+	targets int // per example
 
 	data []*series.Windows
-	// ends[i] is the number of examples up to and with data[i].
+	// ends[i] is the number of examples in data[0] to data[i].
 	ends []int
 
 	y     []float32
 	lasts []int
 
-	gathering time.Duration // how long gather has taken
+	gathering time.Duration // total time of gather
 }
 
 func newObjective(m *forecast.Model, k *kernel.Set, loss nn.Loss, targets, batch int) *objective {
@@ -35,7 +35,7 @@ func newObjective(m *forecast.Model, k *kernel.Set, loss nn.Loss, targets, batch
 	}
 }
 
-// setData makes the objective that of other series.
+// setData switches the objective to other series.
 func (o *objective) setData(data []*series.Windows) {
 	o.data, o.ends = data, o.ends[:0]
 	n := 0
@@ -48,12 +48,12 @@ func (o *objective) setData(data []*series.Windows) {
 // Len returns the number of training examples.
 func (o *objective) Len() int { return o.ends[len(o.ends)-1] }
 
-// Gradient gathers the examples and computes.
+// Gradient implements [fed.Objective].
 func (o *objective) Gradient(g, w []float32, examples []int) float64 {
 	return o.ws.ColumnsGradient(g, w, o.gather(examples), o.loss)
 }
 
-// Loss goes through the examples batch by batch.
+// Loss returns the mean loss over the examples, batch by batch.
 func (o *objective) Loss(w []float32, examples []int) float64 {
 	sum, n := 0.0, len(examples)
 	for b := range slices.Chunk(examples, o.batch) {
@@ -62,7 +62,7 @@ func (o *objective) Loss(w []float32, examples []int) float64 {
 	return sum / float64(n)
 }
 
-// gather puts the examples into the workspace, and returns their targets.
+// gather copies the examples' inputs into the workspace and returns their targets.
 func (o *objective) gather(examples []int) (y []float32) {
 	start := time.Now()
 	defer func() { o.gathering += time.Since(start) }()

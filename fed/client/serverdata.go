@@ -13,9 +13,9 @@ import (
 
 var _ fed.ServerData = (*ServerData)(nil)
 
-// ServerData is the data that a server has of its own: a client whose updates
-// nobody counts. Where a plan has personal layers, the server trains a set of them,
-// so that the shared ones have a gradient at all (song2021 has none).
+// ServerData is data on the server, treated as a client whose updates are not counted. If
+// a plan has personal layers, the server trains its own copy of them, because the
+// gradient of the shared layers needs a complete model (song2021 has no personal layers).
 type ServerData struct {
 	worker *Worker
 	client Client
@@ -25,8 +25,8 @@ type ServerData struct {
 	update fed.Update
 }
 
-// NewServerData returns the server's data with personal weights to start from, of
-// which a batch of the given size is used in each round.
+// NewServerData returns the server's data, with initial personal weights and the batch
+// size of a round.
 func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []*series.Windows, personal []float32, size int) (*ServerData, error) {
 	own := *j
 	own.Batch = max(j.Batch, size)
@@ -36,13 +36,13 @@ func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []*series.Win
 	s.w, s.g = make([]float32, len(s.worker.turn.W)), make([]float32, len(s.worker.turn.W))
 	s.worker.objective.setData(data)
 	if s.worker.objective.Len() == 0 {
-		return nil, fmt.Errorf("the server's clients have no complete training example")
+		return nil, fmt.Errorf("the server's clients have no complete training example: raise server.clients or choose another seed")
 	}
 	return s, nil
 }
 
-// Begin draws the batch of a round, with replacement, and trains the server's personal layers from
-// the round's weights.
+// Begin draws the batch of a round, with replacement, and trains the server's personal
+// layers from the round's weights.
 func (s *ServerData) Begin(ctx context.Context, t fed.Task) error {
 	if s.worker.job.Partition.PersonalLen() > 0 {
 		if err := s.worker.Train(ctx, &s.client, t, &s.update); err != nil {
@@ -58,7 +58,7 @@ func (s *ServerData) Begin(ctx context.Context, t fed.Task) error {
 	return nil
 }
 
-// Gradient is that of the round's batch at the given shared weights.
+// Gradient computes the gradient of the round's batch at the given shared weights.
 func (s *ServerData) Gradient(g, shared []float32) error {
 	p := s.worker.job.Partition
 	personal := s.client.Kept[:p.PersonalLen()]
@@ -67,17 +67,17 @@ func (s *ServerData) Gradient(g, shared []float32) error {
 	if nn.NotFinite(s.g) >= 0 {
 		return fmt.Errorf("the gradient on the server's data is not finite: %w", fed.ErrDiverged)
 	}
-	p.Cut(s.g, g, s.worker.turn.W[:p.PersonalLen()]) // the personal part is of no use
+	p.Cut(s.g, g, s.worker.turn.W[:p.PersonalLen()]) // the personal part is discarded
 	return nil
 }
 
-// Kept returns what the server keeps of its personal layers; nobody may change it.
+// Kept returns the state of the server's personal layers. Callers must not change it.
 func (s *ServerData) Kept() []float32 { return s.client.Kept }
 
-// Restore goes on from what was kept.
+// Restore continues from saved state.
 func (s *ServerData) Restore(kept []float32) error {
 	if len(kept) != len(s.client.Kept) {
-		return fmt.Errorf("the server kept %d numbers, the plan has %d", len(kept), len(s.client.Kept))
+		return fmt.Errorf("the server's saved state has %d numbers, want %d as in the plan", len(kept), len(s.client.Kept))
 	}
 	s.client.Kept, s.client.First = slices.Clone(kept), false
 	return nil

@@ -1,9 +1,8 @@
-// Package exact adds updates as fixed-point integers, so that a sum does not depend
-// on the order of arrival, on batching, on how many machines add, or on a crash in
-// between.
+// Package exact adds updates as fixed-point integers. A sum therefore does not depend on
+// the order of arrival, on batching, on the number of machines, or on crashes in between.
 //
-// A number x counts as round(x·2^bits). The [Scale] chooses bits so that the sum of
-// all updates that a plan allows cannot overflow 63 bits, however they fall.
+// A number x is added as round(x·2^bits). The [Scale] chooses bits so that the sum of all
+// updates that a plan allows cannot overflow 63 bits.
 package exact
 
 import (
@@ -14,58 +13,58 @@ import (
 	"math/bits"
 )
 
-// Scale says how finely numbers are counted, and what is refused. The zero value is
-// not usable; sums of different scales cannot be merged.
+// Scale is the fixed-point resolution of a sum, with bounds for its updates. The zero
+// value is not usable. Sums of different scales cannot be merged.
 type Scale struct {
-	fraction  int // bits behind the point
+	fraction  int // fractional bits
 	bound     float32
 	maxWeight int64
 	updates   int64
 }
 
 const (
-	maxFraction = 48 // finer than float32 resolves any weight that matters
+	maxFraction = 48 // finer than the float32 resolution of any relevant weight
 	minFraction = 16
-	// maxBits bounds one counted number. A float64 then holds every number and the
-	// mean of any, and one addition rounds it: see shift.
+	// maxBits bounds one fixed-point number. A float64 can then hold every number and the
+	// mean of any, and rounds it with one addition: see shift.
 	maxBits = 51
 )
 
-// NewScale returns the finest scale for up to a number of updates of weight up to
-// maxWeight, with coordinates within ±bound. The bound is rounded to a float32, as
-// the coordinates are.
+// NewScale returns the finest scale for the given number of updates with weights up to
+// maxWeight and coordinates within ±bound. The bound is rounded to float32, like the
+// coordinates.
 func NewScale(bound float64, maxWeight, updates int64) (Scale, error) {
 	narrow := float32(bound)
 	if !(narrow > 0) || math.IsInf(float64(narrow), 0) || maxWeight < 1 || updates < 1 {
-		return Scale{}, fmt.Errorf("exact: a bound of %g, a weight of %d and %d updates are no scale", bound, maxWeight, updates)
+		return Scale{}, fmt.Errorf("exact: the bound is %g, the largest weight %d and the number of updates %d, want all above 0 and a finite bound", bound, maxWeight, updates)
 	}
 	_, exp := math.Frexp(float64(narrow)) // narrow < 2^exp
 	weights := bits.Len64(uint64(maxWeight)) + bits.Len64(uint64(updates))
 	fraction := min(62-exp-weights, maxBits-exp, maxFraction)
 	if fraction < minFraction || weights > 62 {
-		return Scale{}, fmt.Errorf("exact: %d updates of weight %d within ±%g leave %d bits behind the point, too few to train with: lower the bound, the weights or the cohort", updates, maxWeight, bound, min(fraction, 62-weights))
+		return Scale{}, fmt.Errorf("exact: %d updates of weight %d within ±%g leave %d fractional bits, too few for training: lower the bound, the weights or the cohort", updates, maxWeight, bound, min(fraction, 62-weights))
 	}
 	if exp+fraction < minFraction {
-		return Scale{}, fmt.Errorf("exact: a bound of %g is not much above 2^-%d, as finely as numbers are counted: raise it", bound, fraction)
+		return Scale{}, fmt.Errorf("exact: the bound %g is too close to the resolution 2^-%d: raise it", bound, fraction)
 	}
 	return Scale{fraction, narrow, maxWeight, updates}, nil
 }
 
-// Fraction returns the number of bits behind the point.
+// Fraction returns the number of fractional bits.
 func (s Scale) Fraction() int { return s.fraction }
 
-// Errors that a caller may tell apart. All refuse an update and leave the sum as it
-// was.
+// Errors that callers can distinguish. Each rejects an update and leaves the sum
+// unchanged.
 var (
 	ErrBound  = errors.New("exact: a number is beyond the bound")
 	ErrFinite = errors.New("exact: a number is not finite")
-	ErrWeight = errors.New("exact: the weight is outside its bounds")
-	ErrFull   = errors.New("exact: the sum has as many updates as its scale allows")
-	ErrShape  = errors.New("exact: the lengths or scales differ")
+	ErrWeight = errors.New("exact: the weight is out of range")
+	ErrFull   = errors.New("exact: the sum already has the maximum number of updates")
+	ErrShape  = errors.New("exact: lengths or scales differ")
 )
 
-// Sum is a weighted sum of vectors. It is not safe for concurrent use: give each
-// worker its own and merge them.
+// Sum is a weighted sum of vectors. It is not safe for concurrent use: give each worker
+// its own sum and merge them.
 type Sum struct {
 	scale  Scale
 	n      int64
@@ -76,7 +75,7 @@ type Sum struct {
 // NewSum returns an empty sum of vectors of the given length.
 func NewSum(s Scale, length int) *Sum { return &Sum{scale: s, v: make([]int64, length)} }
 
-// Updates returns how many vectors were added.
+// Updates returns the number of vectors added.
 func (s *Sum) Updates() int { return int(s.n) }
 
 // Weight returns the sum of their weights.
@@ -91,7 +90,7 @@ func (s *Sum) Reset() {
 	clear(s.v)
 }
 
-// Check says whether Add would take the vector, but for how many came before.
+// Check reports whether Add would accept the vector if the sum were not full.
 func (s *Sum) Check(weight int64, x []float32) error {
 	if err := s.checkWeight(weight, len(x)); err != nil {
 		return err
@@ -107,10 +106,10 @@ func (s *Sum) Check(weight int64, x []float32) error {
 
 func (s *Sum) checkWeight(weight int64, length int) error {
 	if length != len(s.v) {
-		return fmt.Errorf("%w: %d numbers for a sum of %d", ErrShape, length, len(s.v))
+		return fmt.Errorf("%w: the update has %d numbers, want %d", ErrShape, length, len(s.v))
 	}
 	if weight < 1 || weight > s.scale.maxWeight {
-		return fmt.Errorf("%w: %d is not within 1 to %d", ErrWeight, weight, s.scale.maxWeight)
+		return fmt.Errorf("%w: it is %d, want 1 to %d", ErrWeight, weight, s.scale.maxWeight)
 	}
 	return nil
 }
@@ -122,13 +121,13 @@ func (s *Sum) refusal(i int, f float32) error {
 	return fmt.Errorf("%w: number %d is %g, beyond ±%g", ErrBound, i, f, s.scale.bound)
 }
 
-// magnitude orders numbers by their size, with infinities and then NaNs on top, at
-// the cost of one comparison of integers.
+// magnitude orders numbers by absolute value, with infinities and then NaNs at the top. A
+// comparison costs one integer comparison.
 func magnitude(f float32) uint32 { return math.Float32bits(f) &^ (1 << 31) }
 
-// shift returns a number so large that float64s from there to 2^maxBits units on
-// either side are one unit apart: adding a number to it rounds that to units, the
-// even one of two, and the bits then count them.
+// shift returns a number so large that float64s within 2^maxBits units of it are one unit
+// apart. Adding a number to it therefore rounds the number to units, half to even, and
+// the bits of the result are the count of units.
 func (s Scale) shift() float64 { return math.Ldexp(0x1.8p52, -s.fraction) }
 
 // limit returns the bound in units.
@@ -138,16 +137,16 @@ func count(f float32, shift float64) int64 {
 	return int64(math.Float64bits(float64(f)+shift) - math.Float64bits(shift))
 }
 
-// Add adds a vector with a weight, all of it or, with an error, nothing.
+// Add adds a vector with a weight. On an error nothing is added.
 func (s *Sum) Add(weight int64, x []float32) error {
 	if err := s.checkWeight(weight, len(x)); err != nil {
 		return err
 	}
 	if s.n == s.scale.updates {
-		return fmt.Errorf("%w: %d", ErrFull, s.n)
+		return fmt.Errorf("%w, %d", ErrFull, s.n)
 	}
 	if i := s.accumulate(weight, x); i < len(x) {
-		s.accumulate(-weight, x[:i]) // integers: exactly as it was
+		s.accumulate(-weight, x[:i]) // exact, because these are integers
 		return s.refusal(i, x[i])
 	}
 	s.n++
@@ -155,7 +154,7 @@ func (s *Sum) Add(weight int64, x []float32) error {
 	return nil
 }
 
-// accumulate adds up to the first number that is refused, and returns which that is.
+// accumulate adds numbers up to the first invalid one and returns its index.
 func (s *Sum) accumulate(weight int64, x []float32) int {
 	shift, bound := s.scale.shift(), magnitude(s.scale.bound)
 	v := s.v[:len(x)]
@@ -168,16 +167,16 @@ func (s *Sum) accumulate(weight int64, x []float32) int {
 	return len(x)
 }
 
-// Merge adds another sum of the same scale and length, or, with an error, nothing.
+// Merge adds another sum of the same scale and length. On an error nothing is added.
 func (s *Sum) Merge(o *Sum) error {
 	if o.scale != s.scale {
-		return fmt.Errorf("%w: %d bits behind the point and %d, or other bounds", ErrShape, s.scale.fraction, o.scale.fraction)
+		return fmt.Errorf("%w: the sums have %d and %d fractional bits, or different bounds", ErrShape, s.scale.fraction, o.scale.fraction)
 	}
 	if len(o.v) != len(s.v) {
-		return fmt.Errorf("%w: a sum of %d into one of %d", ErrShape, len(o.v), len(s.v))
+		return fmt.Errorf("%w: the other sum has %d numbers, want %d", ErrShape, len(o.v), len(s.v))
 	}
 	if s.n+o.n > s.scale.updates {
-		return fmt.Errorf("%w: %d and %d", ErrFull, s.n, o.n)
+		return fmt.Errorf("%w: cannot merge %d and %d updates", ErrFull, s.n, o.n)
 	}
 	for i, v := range o.v {
 		s.v[i] += v
@@ -187,7 +186,7 @@ func (s *Sum) Merge(o *Sum) error {
 	return nil
 }
 
-// Total writes the weighted sum itself into dst, which is as long as the sum.
+// Total writes the weighted sum into dst, which must have the length of the sum.
 func (s *Sum) Total(dst []float64) {
 	dst = dst[:len(s.v)]
 	unit := math.Ldexp(1, -s.scale.fraction)
@@ -196,14 +195,14 @@ func (s *Sum) Total(dst []float64) {
 	}
 }
 
-// header is the bytes before the integers: fraction, updates and weight.
+// header is the number of bytes before the integers: fraction, updates and weight.
 const header = 3 * 8
 
-// Bytes returns how much MarshalBinary writes for vectors of a length.
+// Bytes returns the length of MarshalBinary's result for vectors of a length.
 func Bytes(length int) int { return header + 8*length }
 
-// MarshalBinary writes the sum: bits behind the point, updates, weight, then the
-// integers, all as 64 bits, little-endian.
+// MarshalBinary writes the sum: fractional bits, updates, weight, then the numbers, all
+// as 64-bit integers, little-endian.
 func (s *Sum) MarshalBinary() ([]byte, error) {
 	b := make([]byte, 0, Bytes(len(s.v)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.scale.fraction))
@@ -215,24 +214,24 @@ func (s *Sum) MarshalBinary() ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary reads what MarshalBinary wrote into a sum of the same scale and
-// length. It refuses what no updates within the scale add up to, and then leaves the
-// sum as it was.
+// UnmarshalBinary reads what MarshalBinary wrote into a sum of the same scale and length.
+// It rejects numbers that no updates within the scale can add up to, and then leaves the
+// sum unchanged.
 func (s *Sum) UnmarshalBinary(b []byte) error {
 	if len(b) != Bytes(len(s.v)) {
-		return fmt.Errorf("%w: %d bytes for a sum of %d", ErrShape, len(b), len(s.v))
+		return fmt.Errorf("%w: %d bytes are not a sum of %d numbers", ErrShape, len(b), len(s.v))
 	}
 	if f := binary.LittleEndian.Uint64(b); f != uint64(s.scale.fraction) {
-		return fmt.Errorf("%w: %d bits behind the point, want %d", ErrShape, f, s.scale.fraction)
+		return fmt.Errorf("%w: the sum has %d fractional bits, want %d", ErrShape, f, s.scale.fraction)
 	}
 	n, weight := int64(binary.LittleEndian.Uint64(b[8:])), int64(binary.LittleEndian.Uint64(b[16:]))
 	if n < 0 || n > s.scale.updates || weight < n || weight > n*s.scale.maxWeight {
-		return fmt.Errorf("%w: %d updates of weight %d are not what this scale allows", ErrWeight, n, weight)
+		return fmt.Errorf("%w: the scale does not allow %d updates with a total weight of %d", ErrWeight, n, weight)
 	}
 	limit := weight * s.scale.limit()
 	for i := header; i < len(b); i += 8 {
 		if v := int64(binary.LittleEndian.Uint64(b[i:])); v > limit || v < -limit {
-			return fmt.Errorf("%w: number %d of a sum of weight %d", ErrBound, (i-header)/8, weight)
+			return fmt.Errorf("%w: number %d of a sum with a total weight of %d", ErrBound, (i-header)/8, weight)
 		}
 	}
 	s.n, s.weight = n, weight

@@ -19,14 +19,14 @@ func scaleOf(t interface{ Fatal(...any) }, bound float64, maxWeight, updates int
 	return s
 }
 
-// TestNewScale works the bits out: 62 less those of the bound (the least e with
-// bound < 2^e), of the weight and of the number of updates, no more than 48, and no
-// more than 51 with the bound's.
+// TestNewScale compares with the bits computed by hand: 62 minus those of the bound (the
+// least e with bound < 2^e), of the weight and of the number of updates, at most 48, and
+// at most 51 together with the bound's.
 func TestNewScale(t *testing.T) {
 	for _, c := range []struct {
 		bound            float64
 		weights, updates int64
-		fraction         int // 0 if refused
+		fraction         int // 0 if rejected
 	}{
 		{1, 1, 1, 48},                    // 62-1-1-1 = 59, capped
 		{1, 100_000, 1000, 34},           // 62-1-17-10
@@ -36,10 +36,10 @@ func TestNewScale(t *testing.T) {
 		{1024, 1<<17 - 1, 1<<17 - 1, 17}, // 62-11-17-17
 		{1024, 1<<18 - 1, 1<<17 - 1, 16},
 		{1024, 1<<18 - 1, 1<<18 - 1, 0},
-		{0x1p-32, 1, 1, 48}, // 17 bits are left of it
+		{0x1p-32, 1, 1, 48}, // 17 bits remain for the number
 		{0x1p-33, 1, 1, 48}, // 16
 		{0x1p-34, 1, 1, 0},
-		{0x1p-20, math.MaxInt64, 1, 0}, // weights that could not be added up
+		{0x1p-20, math.MaxInt64, 1, 0}, // the sum of the weights would overflow
 		{0, 1, 1, 0},
 		{-1, 1, 1, 0},
 		{1e-60, 1, 1, 0},
@@ -57,13 +57,13 @@ func TestNewScale(t *testing.T) {
 	}
 }
 
-// TestAdd counts in steps of 2^-17 = u: (1024, 2^17-1, 2^17-1) leaves 17 bits.
+// TestAdd uses units of u = 2^-17: (1024, 2^17-1, 2^17-1) leaves 17 fractional bits.
 //
-//	.5u and 1.5u lie between two steps: 0 and 2, the even ones
+//	.5u and 1.5u lie halfway between two units and round to even: 0 and 2
 //	-.5u, -1.5u: 0 and -2
 //	.75u: 1;  3: 393216
 //
-// times 5, and then the same again times 2.
+// All are added with weight 5, then again with weight 2.
 func TestAdd(t *testing.T) {
 	scale := scaleOf(t, 1024, 1<<17-1, 1<<17-1)
 	const u = 0x1p-17
@@ -92,7 +92,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestRounding compares the counting by bits with plain arithmetic, at every scale.
+// TestRounding compares the rounding by addition with plain arithmetic, at every scale.
 func TestRounding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := math.Ldexp(rapid.Float64Range(.5, 1).Draw(t, "bound"), rapid.IntRange(-30, 40).Draw(t, "exponent"))
@@ -108,7 +108,7 @@ func TestRounding(t *testing.T) {
 	})
 }
 
-// TestFull adds as much as a scale allows, at its bounds: nothing overflows.
+// TestFull adds the maximum number of updates at the bounds: nothing overflows.
 func TestFull(t *testing.T) {
 	for _, bound := range []float64{.1, 1, 1023.99994, 1024} {
 		const most, updates = 1<<20 - 1, 255
@@ -126,17 +126,18 @@ func TestFull(t *testing.T) {
 			t.Errorf("±%g: %v, want %v", bound, total, want)
 		}
 		if err := s.Add(1, []float32{0, 0}); !errors.Is(err, ErrFull) {
-			t.Errorf("one too many: %v", err)
+			t.Errorf("one update too many: %v", err)
 		}
 		saved, _ := s.MarshalBinary()
-		if err := NewSum(scale, 2).UnmarshalBinary(saved); err != nil { // at its very bound
+		if err := NewSum(scale, 2).UnmarshalBinary(saved); err != nil { // exactly at the bound
 			t.Errorf("±%g: %v", bound, err)
 		}
 	}
 }
 
-// TestRefused holds Add and Check to the same answers, and Add to leaving no trace.
-func TestRefused(t *testing.T) {
+// TestRejected checks that Add and Check give the same answers, and that a failed Add
+// does not change the sum.
+func TestRejected(t *testing.T) {
 	scale := scaleOf(t, .1, 100, 10)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, c := range []struct {
@@ -146,8 +147,8 @@ func TestRefused(t *testing.T) {
 		want   error
 	}{
 		{"the bound itself", 100, []float32{0, .1, -.1}, nil},
-		{"beyond", 1, []float32{0, .1, math.Nextafter32(.1, 1)}, ErrBound},
-		{"beyond, below", 1, []float32{0, -math.Nextafter32(.1, 1), .1}, ErrBound},
+		{"above the bound", 1, []float32{0, .1, math.Nextafter32(.1, 1)}, ErrBound},
+		{"below the bound", 1, []float32{0, -math.Nextafter32(.1, 1), .1}, ErrBound},
 		{"NaN", 1, []float32{.05, 0, nan}, ErrFinite},
 		{"negative NaN", 1, []float32{.05, float32(math.Copysign(math.NaN(), -1)), 0}, ErrFinite},
 		{"infinite", 1, []float32{.05, inf, 0}, ErrFinite},
@@ -177,15 +178,15 @@ func TestRefused(t *testing.T) {
 		}
 		after, _ = s.MarshalBinary()
 		if c.want != nil && !bytes.Equal(before, after) {
-			t.Errorf("%s: a refused update left a trace", c.name)
+			t.Errorf("%s: a rejected update changed the sum", c.name)
 		}
 	}
 	if err := NewSum(Scale{}, 1).Add(1, []float32{0}); err == nil {
-		t.Error("a zero scale takes updates")
+		t.Error("a zero scale accepts updates")
 	}
 }
 
-func TestMergeRefused(t *testing.T) {
+func TestMergeRejected(t *testing.T) {
 	scale := scaleOf(t, 1, 10, 3)
 	sum := func(scale Scale, length, updates int) *Sum {
 		s := NewSum(scale, length)
@@ -211,7 +212,7 @@ func TestMergeRefused(t *testing.T) {
 		if err := s.Merge(c.o); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		} else if err != nil && (s.Updates() != 2 || s.Weight() != 4) {
-			t.Errorf("%s: left a trace", c.name)
+			t.Errorf("%s: the error changed the sum", c.name)
 		}
 	}
 }
@@ -228,8 +229,8 @@ func drawUpdates(t *rapid.T, length int) []update {
 	}), 1, 20).Draw(t, "updates")
 }
 
-// TestOrder adds the same updates in another order, in partial sums that travel as
-// bytes and are merged in any order: the bits of the sum are the same.
+// TestOrder adds the same updates in another order, in partial sums that are encoded,
+// decoded and merged in any order: the bits of the sum are the same.
 func TestOrder(t *testing.T) {
 	const length = 3
 	scale := scaleOf(t, 2, 1000, 20)
@@ -264,13 +265,13 @@ func TestOrder(t *testing.T) {
 		a, _ := whole.MarshalBinary()
 		b, _ := merged.MarshalBinary()
 		if !bytes.Equal(a, b) {
-			t.Fatalf("%v in one go, %v in parts", whole, merged)
+			t.Fatalf("%v as one sum, %v in parts", whole, merged)
 		}
 	})
 }
 
-// TestMeanOfOne takes an update's mean with itself: it is off by the rounding to the
-// scale, half a unit, and by two roundings to float64.
+// TestMeanOfOne takes the mean of a single update. It may differ from the update by the
+// rounding to the scale (half a unit) and by two roundings to float64.
 func TestMeanOfOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := math.Ldexp(1, rapid.IntRange(-20, 20).Draw(t, "exponent"))
@@ -295,8 +296,8 @@ func TestMeanOfOne(t *testing.T) {
 	})
 }
 
-// TestExamplesAreClients gives an update the weight n, or adds it n times.
-func TestExamplesAreClients(t *testing.T) {
+// TestWeightIsRepetition compares an update of weight n with n updates of weight 1.
+func TestWeightIsRepetition(t *testing.T) {
 	const length = 2
 	scale := scaleOf(t, 2, 1000, 20000)
 	rapid.Check(t, func(t *rapid.T) {
@@ -317,8 +318,8 @@ func TestExamplesAreClients(t *testing.T) {
 	})
 }
 
-func TestUnmarshalRefused(t *testing.T) {
-	scale := scaleOf(t, 1, 10, 3) // 48 bits behind the point
+func TestUnmarshalRejected(t *testing.T) {
+	scale := scaleOf(t, 1, 10, 3) // 48 fractional bits
 	encode := func(numbers ...int64) []byte {
 		var b []byte
 		for _, n := range numbers {
@@ -333,9 +334,9 @@ func TestUnmarshalRefused(t *testing.T) {
 	}{
 		{"fits", encode(48, 2, 20, 20<<48, -20<<48), nil},
 		{"empty", encode(48, 0, 0, 0, 0), nil},
-		{"something of nothing", encode(48, 0, 0, 1, 0), ErrBound},
-		{"beyond", encode(48, 2, 20, 20<<48+1, 0), ErrBound},
-		{"beyond, below", encode(48, 2, 20, 0, -20<<48-1), ErrBound},
+		{"nonzero without updates", encode(48, 0, 0, 1, 0), ErrBound},
+		{"above the bound", encode(48, 2, 20, 20<<48+1, 0), ErrBound},
+		{"below the bound", encode(48, 2, 20, 0, -20<<48-1), ErrBound},
 		{"least integer", encode(48, 2, 20, 0, math.MinInt64), ErrBound},
 		{"too many", encode(48, 4, 4, 0, 0), ErrWeight},
 		{"negative", encode(48, -1, 0, 0, 0), ErrWeight},
@@ -357,15 +358,15 @@ func TestUnmarshalRefused(t *testing.T) {
 		case !errors.Is(err, c.want) || (err == nil) != (c.want == nil):
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		case err == nil && !bytes.Equal(after, c.b):
-			t.Errorf("%s: read otherwise than written", c.name)
+			t.Errorf("%s: the decoded sum differs from the encoded one", c.name)
 		case err != nil && !bytes.Equal(after, before):
-			t.Errorf("%s: left a trace", c.name)
+			t.Errorf("%s: the error changed the sum", c.name)
 		}
 	}
 }
 
-// FuzzSumUnmarshal reads any bytes: what is taken is written back as it was, and
-// can be added to and merged without overflow.
+// FuzzSumUnmarshal reads arbitrary bytes. An accepted sum must be encoded to the same
+// bytes and can be added to and merged without overflow.
 func FuzzSumUnmarshal(f *testing.F) {
 	scale := scaleOf(f, .1, 1000, 8)
 	full := NewSum(scale, 3)
@@ -382,7 +383,7 @@ func FuzzSumUnmarshal(f *testing.F) {
 		s := NewSum(scale, 3)
 		if s.UnmarshalBinary(b) != nil {
 			if s.Updates() != 0 || s.Weight() != 0 || !slices.Equal(s.v, []int64{0, 0, 0}) {
-				t.Fatal("refused bytes left a trace")
+				t.Fatal("rejected bytes changed the sum")
 			}
 			return
 		}
@@ -405,7 +406,7 @@ func FuzzSumUnmarshal(f *testing.F) {
 			}
 		}
 		if again, _ := s.MarshalBinary(); NewSum(scale, 3).UnmarshalBinary(again) != nil {
-			t.Fatal("a sum of what was taken is refused")
+			t.Fatal("a sum of accepted updates is rejected")
 		}
 	})
 }

@@ -8,15 +8,15 @@ import (
 
 var _ fed.LocalTrainer = (*Descent)(nil)
 
-// Descent steps Optimizer on batch after batch: the client of FedAvg, and with other
-// optimizers of FedProx, SCAFFOLD, FedSIM and nearly all the rest (reddi2021,
+// Descent takes one step of Optimizer per batch. It is the client of FedAvg and, with
+// other optimizers, of FedProx, SCAFFOLD, FedSIM and most other algorithms (reddi2021,
 // algorithm 1, lines 4 to 8):
 //
 //	w = Optimizer(w, ∇f(w; batch))
 //
-// It is also Fed-Reptile's (Jiang et al. 2019; Nichol et al. 2018): there, too, the
-// client trains on its own, and the step θ += ε·mean(w - θ) by a share of the way is
-// the server's, whose learning rate is ε.
+// It is also the client of Fed-Reptile (Jiang et al. 2019; Nichol et al. 2018). There,
+// too, the client trains on its own, and the server takes the step θ += ε·mean(w - θ),
+// with ε as its learning rate.
 //
 // Deviations: none.
 type Descent struct {
@@ -27,10 +27,10 @@ type Descent struct {
 	g       []float32
 }
 
-// Kept is that of Optimizer.
+// Kept returns Optimizer's.
 func (d *Descent) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train does the work.
+// Train implements [fed.LocalTrainer].
 func (d *Descent) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
 		return fed.Trained{}, err

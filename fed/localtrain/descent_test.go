@@ -14,7 +14,7 @@ func TestDescent(t *testing.T) {
 	// Targets 1 and 3, in one batch: the gradient is w - 2.
 	//   shared   0 -> 0 + 2/2 = 1 -> 1 + 1/2 = 1.5
 	//   personal 4 -> 4 - 2/2 = 3 -> 3 - 1/2 = 2.5
-	// Losses, halved squares of the distances to 1 and to 3, averaged:
+	// Losses (half the squared distances to 1 and to 3, averaged):
 	//   at 0, 4: (1 + 9)/4 + (9 + 1)/4 = 5;  at 1, 3: (0 + 4)/4 + (4 + 0)/4 = 2
 	tr := turn(d, []float32{4, 0}, fed.Span{Lo: 1, Hi: 2})
 	got := train(t, d, same(2, 1, 3), tr)
@@ -30,17 +30,17 @@ func TestDescentByEpochs(t *testing.T) {
 	b.record = true
 	tr := turn(d, []float32{0}, fed.Span{Lo: 0, Hi: 1})
 	train(t, d, b, tr)
-	// With a rate of 1 each step lands on its example: the last one is left.
+	// With a rate of 1 each step lands on its example, so the last example remains.
 	last := b.batches[2][0]
 	check(t, "weights", tr.W, b.targets[last][0])
 }
 
-// Two clients whose optima are -1 and +1, and who take 1 and 10 steps: the optimum of
-// both together is 0. FedAvg settles at the fixed point of
+// Two clients have optima at -1 and +1 and take 1 and 10 steps. The joint optimum is 0.
+// FedAvg settles at the fixed point of
 //
 //	w = ((w+1)·0.9 - 1 + (w-1)·0.9¹⁰ + 1)/2, which is (0.9 - 0.9¹⁰)/(2 - 0.9 - 0.9¹⁰) = 0.734
 //
-// near the client that takes more steps; SCAFFOLD corrects that drift.
+// near the client that takes more steps. SCAFFOLD corrects that drift.
 func TestScaffoldCorrectsDrift(t *testing.T) {
 	rate := clientopt.Rate{Base: 0.1}
 	run := func(optimizer func() fed.ClientOptimizer) float64 {
@@ -77,9 +77,9 @@ func TestScaffoldCorrectsDrift(t *testing.T) {
 	}
 }
 
-// A gradient of 3e38 where the control variate was -3e38: every weight is finite, and
-// the change of the control variate is not.
-func TestControlThatIsNotFinite(t *testing.T) {
+// With a gradient of 3e38 and a control variate of -3e38, every weight is finite, but the
+// change of the control variate is not.
+func TestControlNotFinite(t *testing.T) {
 	d := &Descent{
 		Work:      Work{Batch: 1, Steps: 1},
 		Optimizer: &clientopt.Scaffold{Kernel: kernels(t), Rate: clientopt.Rate{Base: 2e-38}},
@@ -92,8 +92,8 @@ func TestControlThatIsNotFinite(t *testing.T) {
 	}
 }
 
-// What is kept outlives the round: no NaN of one that failed may get into it.
-func TestKeptOutlivesAnError(t *testing.T) {
+// Kept outlives the round, so a failed round must not write NaNs to it.
+func TestErrorDoesNotChangeKept(t *testing.T) {
 	d := &Descent{
 		Work:      Work{Batch: 1, Steps: 1},
 		Optimizer: &clientopt.Scaffold{Kernel: kernels(t), Rate: clientopt.Rate{Base: 0.1}},

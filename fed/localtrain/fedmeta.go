@@ -10,8 +10,8 @@ import (
 
 var _ fed.LocalTrainer = (*FedMeta)(nil)
 
-// FedMeta descends on the loss one step later, F(w) = f(w - Inner·∇f(w; support);
-// query), second order and all (Chen et al. 2019, algorithm 1 with MAML). The product
+// FedMeta descends on the loss after one step, F(w) = f(w - Inner·∇f(w; support); query),
+// including second-order terms (Chen et al. 2019, algorithm 1 with MAML). The product
 // with the Hessian is a difference of gradients (Fallah et al. 2020, section 5, "HF";
 // song2021, equation 10):
 //
@@ -19,15 +19,15 @@ var _ fed.LocalTrainer = (*FedMeta)(nil)
 //	d = (∇f(w + Delta·v; support) - ∇f(w - Delta·v; support)) / (2 Delta)
 //	w = Optimizer(w, v - Inner · d)
 //
-// Batches, and personal weights, are as with [PerFedAvg], which is this without d.
-// The displacement Delta·v must be well above the rounding of the weights in float32,
-// so Delta is not to be chosen as small as possible.
+// Batches and personal weights are handled as in [PerFedAvg], which is the same algorithm
+// without d. The displacement Delta·v must be well above the float32 rounding of the
+// weights, so a very small Delta is a bad choice.
 //
-// Deviations: the papers' clients compute the exact Hessian. Chen et al. take one
-// step per round, by the server; here the client takes Work's, as in Fallah et al.
-// with their full Per-FedAvg, which song2021 takes to be the same. Fallah et al. use
-// a third batch for the Hessian; the support batch makes v - Inner·d the gradient of
-// F.
+// Deviations: the papers' clients compute the exact Hessian. Chen et al. take one step
+// per round, on the server; here the client takes the steps of Work, as in Fallah et
+// al.'s full Per-FedAvg, which song2021 treats as the same algorithm. Fallah et al. use a
+// third batch for the Hessian; we use the support batch, so that v - Inner·d is the
+// gradient of F.
 type FedMeta struct {
 	Work      Work
 	Kernel    *kernel.Set
@@ -40,13 +40,13 @@ type FedMeta struct {
 	v, point, high, low []float32
 }
 
-// Kept is that of Optimizer.
+// Kept returns Optimizer's.
 func (d *FedMeta) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train does the work. Of each step's four gradients, all count.
+// Train implements [fed.LocalTrainer]. All four gradients of a step are counted.
 func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if !(d.Delta > 0) {
-		return fed.Trained{}, fmt.Errorf("localtrain: FedMeta with a delta of %v; want it above 0", d.Delta)
+		return fed.Trained{}, fmt.Errorf("localtrain: FedMeta's delta is %v, want a value above 0", d.Delta)
 	}
 	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
 		return fed.Trained{}, err
@@ -81,7 +81,7 @@ func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.
 	return done.end(d.Optimizer, t)
 }
 
-// displace puts w + by·along into point.
+// displace sets point to w + by·along.
 func (d *FedMeta) displace(w, along []float32, by float64) {
 	copy(d.point, w)
 	d.Kernel.Axpy(d.point, along, float32(by))

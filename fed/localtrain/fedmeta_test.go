@@ -16,7 +16,7 @@ func TestFedMeta(t *testing.T) {
 	//   ahead 0 + 2/2 = 1, v = -1
 	//   d = ((0 - 0.25 - 2) - (0 + 0.25 - 2))/0.5 = -1, which is the Hessian times v
 	//   w = 0 - 0.5·(-1 + 0.5·1) = 0.25
-	// At 0.25 everything is 1.75/2 as large: w = 0.25 + 0.25·0.875 = 0.46875.
+	// At 0.25 everything is scaled by 1.75/2: w = 0.25 + 0.25·0.875 = 0.46875.
 	tr := turn(d, []float32{0, 0, 0}, ends...)
 	got := train(t, d, same(3, 2, 2, 2), tr)
 	check(t, "weights", tr.W, 0.46875, 0.46875, 0.46875)
@@ -46,7 +46,7 @@ func TestFedMetaOnAQuadratic(t *testing.T) {
 	})
 }
 
-// quartic is f(w) = w⁴/4, whose Hessian depends on where it is.
+// quartic is f(w) = w⁴/4, whose Hessian depends on w.
 type quartic struct{}
 
 func (quartic) Len() int { return 1 }
@@ -60,7 +60,7 @@ func TestFedMetaOnAQuartic(t *testing.T) {
 	d := &FedMeta{Work: Work{Batch: 1, Steps: 1}, Kernel: kernels(t), Inner: 0.1, Delta: 0.25, Optimizer: sgd(t, 1)}
 	// At w = 1: ahead 1 - 0.1 = 0.9, v = 0.729. With h = Delta·v,
 	//   d = ((1+h)³ - (1-h)³)/(2 Delta) = 3v + Delta²·v³ = 2.187 + 0.0625·0.387420489 = 2.2112137806
-	// of which 2.187 is the Hessian 3w² = 3 times v.
+	// where 2.187 is v times the Hessian 3w² = 3.
 	//   w = 1 - (0.729 - 0.22112137806) = 0.49212137806
 	tr := turn(d, []float32{1}, fed.Span{Lo: 0, Hi: 1})
 	train(t, d, quartic{}, tr)
@@ -71,7 +71,7 @@ func TestFedMetaOnAQuartic(t *testing.T) {
 
 func TestFedMetaWithoutDelta(t *testing.T) {
 	d := &FedMeta{Work: Work{Batch: 1, Steps: 1}, Kernel: kernels(t), Optimizer: sgd(t, 1)}
-	if _, err := d.Train(t.Context(), quartic{}, turn(d, []float32{1})); err == nil || !strings.Contains(err.Error(), "delta of 0") {
+	if _, err := d.Train(t.Context(), quartic{}, turn(d, []float32{1})); err == nil || !strings.Contains(err.Error(), "delta is 0") {
 		t.Error(err)
 	}
 }

@@ -9,19 +9,18 @@ import (
 
 var _ fed.LocalTrainer = (*Gradient)(nil)
 
-// Gradient is FedSGD's client (McMahan et al. 2017, section 2): one gradient over all
-// of its n examples, for the server to step on.
+// Gradient is FedSGD's client (McMahan et al. 2017, section 2). It computes one gradient
+// over all n examples, on which the server takes a step:
 //
 //	shared = received - ∇f(w),  ∇f(w) = Σ_batch |batch|/n · ∇f(w; batch)
 //
-// so that the change of the shared weights is the gradient with its sign turned.
-// Sums are in float64. Personal weights take one step of Optimizer on the same
-// gradient.
+// so the change of the shared weights is the negative gradient. Sums are in float64.
+// Personal weights take one step of Optimizer on the same gradient.
 //
-// Deviations: the gradient travels as a change of weights, so that it is rounded to
-// what a float32 of the weight's size resolves.
+// Deviations: the gradient is sent as a change of weights, so it is rounded to the
+// float32 resolution at the weight's magnitude.
 type Gradient struct {
-	Batch     int // how many examples are taken at a time
+	Batch     int // number of examples per gradient call; affects memory and rounding only
 	Optimizer fed.ClientOptimizer
 
 	batch []int
@@ -29,17 +28,17 @@ type Gradient struct {
 	sum   []float64
 }
 
-// Kept is that of Optimizer.
+// Kept returns Optimizer's.
 func (d *Gradient) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train takes the gradient. The loss that it reports is the mean over all examples.
+// Train implements [fed.LocalTrainer]. The reported loss is the mean over all examples.
 func (d *Gradient) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	n := o.Len()
 	if n < 1 {
 		return fed.Trained{}, errNoExamples
 	}
 	if d.Batch < 1 {
-		return fed.Trained{}, fmt.Errorf("localtrain: batches of %d examples; want 1 or more", d.Batch)
+		return fed.Trained{}, fmt.Errorf("localtrain: the batch size is %d, want at least 1", d.Batch)
 	}
 	d.g = sized(d.g, len(t.W))
 	if cap(d.sum) < len(t.W) {

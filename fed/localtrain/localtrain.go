@@ -1,13 +1,13 @@
-// Package localtrain holds the ways in which a client spends its part of a round, a
-// file each.
+// Package localtrain has the local training algorithms: what a client does with its
+// examples in a round, one file each.
 //
-// Personal weights, where there are any, train by the same rule as the shared ones
-// unless a trainer says otherwise; they leave it in [fed.Turn] alone.
+// Personal weights are trained by the same rule as shared ones unless a trainer says
+// otherwise. A trainer returns them only in [fed.Turn].
 //
-// No trainer allocates after its first turn, as long as neither models nor clients
-// grow. A turn that ends in an error leaves W and Control of its [fed.Turn] with values
-// that mean nothing, and no trace in the trainer. Kept is then as it was, unless the
-// error is about the control variate itself.
+// No trainer allocates memory after its first turn unless models or clients grow. If a
+// turn ends in an error, W and Control of its [fed.Turn] have undefined values and the
+// trainer keeps no state from it. Kept is unchanged, unless the error concerns the
+// control variate itself.
 package localtrain
 
 import (
@@ -19,14 +19,15 @@ import (
 	"loadstar/nn"
 )
 
-// tally counts the gradients of a turn. Its zero value is a turn's start.
+// tally counts a turn's gradients and sums their losses. The zero value is the start of a
+// turn.
 type tally struct {
 	steps int
-	loss  float64 // summed
+	loss  float64 // sum over all gradients
 	last  float64 // loss of the last gradient
 }
 
-// gradient takes one gradient, unless ctx is done.
+// gradient computes and counts one gradient, unless ctx is done.
 func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, examples []int) error {
 	c.steps++
 	if err := ctx.Err(); err != nil {
@@ -41,9 +42,9 @@ func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, e
 	return nil
 }
 
-// end finishes a turn and reports on it. It looks for weights that are not finite
-// before anything of them is kept. It is enough to look in the end: steps add to
-// weights, and nothing that is added to NaN or infinity makes a number of it again.
+// end completes a turn and reports on it. It checks that the weights are finite before
+// any state is stored. One check at the end is enough: steps only add to weights, and
+// adding to NaN or infinity never gives a finite number.
 func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	if i := nn.NotFinite(t.W); i >= 0 {
 		return fed.Trained{}, fmt.Errorf("localtrain: weight %d is %v after step %d: %w", i, t.W[i], c.steps, fed.ErrDiverged)
@@ -55,7 +56,7 @@ func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	return fed.Trained{Steps: c.steps, Loss: c.loss / float64(c.steps)}, nil
 }
 
-// sized returns n floats of any value, in the memory of buf if there is enough.
+// sized returns n floats with arbitrary values and reuses buf if it is large enough.
 func sized(buf []float32, n int) []float32 {
 	if cap(buf) < n {
 		return make([]float32, n)

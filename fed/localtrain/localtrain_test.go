@@ -33,12 +33,12 @@ type bowl struct {
 	targets [][]float32
 
 	record  bool
-	batches [][]int                   // of each gradient, if record
+	batches [][]int                   // the batch of each gradient, if record is set
 	taken   int                       // gradients
-	spoil   func(g []float32) float64 // if not nil, may change a gradient, and is added to the loss
+	spoil   func(g []float32) float64 // if set, may change a gradient; its result is added to the loss
 }
 
-// same is a bowl with n examples of one target each, the same for all weights.
+// same returns a bowl with one example per target; all weights have the same target.
 func same(weights int, targets ...float32) *bowl {
 	b := &bowl{curve: 1}
 	for _, x := range targets {
@@ -78,8 +78,8 @@ func (b *bowl) Loss(w []float32, examples []int) float64 {
 	return sum / float64(len(examples))
 }
 
-// turn is one of a client with the weights w, of which those in the spans were
-// received as they are.
+// turn returns a turn of a client with the weights w. The weights in the spans are shared
+// and equal those received.
 func turn(l fed.LocalTrainer, w []float32, shared ...fed.Span) *fed.Turn {
 	t := &fed.Turn{W: slices.Clone(w), Shared: shared, First: true, Rand: draws(1)}
 	for _, s := range shared {
@@ -111,8 +111,8 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// trainers returns every trainer under its name, fresh, Descent with every kind of
-// optimizer and of work.
+// trainers returns a new instance of every trainer by name, including Descent with every
+// kind of optimizer and work.
 func trainers(t testing.TB) map[string]fed.LocalTrainer {
 	k, rate := kernels(t), clientopt.Rate{Base: 0.125}
 	work := Work{Batch: 3, Steps: 4}
@@ -131,7 +131,7 @@ func trainers(t testing.TB) map[string]fed.LocalTrainer {
 	}
 }
 
-// clients are two with unlike data, of 3 weights.
+// clients returns two clients with different data, for 3 weights.
 func clients() [2]*bowl {
 	a, b := same(3, 1, 2, 5, -3, 0.5, 4, 7), same(3, -100, 3, 1, 11)
 	b.curve = 0.5
@@ -140,7 +140,7 @@ func clients() [2]*bowl {
 
 var ends = []fed.Span{{Lo: 0, Hi: 1}, {Lo: 2, Hi: 3}} // the weight between them is personal
 
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestNoStateBetweenTurns(t *testing.T) {
 	fresh, data := trainers(t), clients()
 	for name, worn := range trainers(t) {
 		w := []float32{1, -2, 0.5}
@@ -153,8 +153,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// An interrupted turn leaves no trace in the next.
-func TestNothingIsLeftBehindByAnError(t *testing.T) {
+// An interrupted turn must not affect the next one.
+func TestNoStateAfterError(t *testing.T) {
 	fresh, data := trainers(t), clients()
 	for name, worn := range trainers(t) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -172,8 +172,8 @@ func TestNothingIsLeftBehindByAnError(t *testing.T) {
 	}
 }
 
-// What a personal weight is, and what it is trained on, shows nowhere else.
-func TestPersonalStaysPersonal(t *testing.T) {
+// The value and the targets of a personal weight must not affect anything else.
+func TestPersonalWeightsAreIsolated(t *testing.T) {
 	for name, l := range trainers(t) {
 		var turns [2]*fed.Turn
 		for i, target := range []float32{3, -50} {
@@ -200,14 +200,14 @@ func TestPersonalStaysPersonal(t *testing.T) {
 	}
 }
 
-// With nothing shared, every trainer still trains.
+// Every trainer also works if no layer is shared.
 func TestAllPersonal(t *testing.T) {
 	for name, l := range trainers(t) {
 		b := same(2, 4, 4, 4, 4)
 		tr := turn(l, []float32{0, 0})
 		train(t, l, b, tr)
 		if !(tr.W[0] > 0 && tr.W[0] < 8 && tr.W[1] == tr.W[0]) {
-			t.Errorf("%s: %v on the way from 0 to 4", name, tr.W)
+			t.Errorf("%s: weights %v, want values between 0 and 4", name, tr.W)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// Every gradient is counted, and its batch no larger than the plan's.
+// Every gradient is counted, and no batch is larger than the plan's.
 func TestGradientsAreCounted(t *testing.T) {
 	want := map[string]int{
 		"sgd": 4, "one batch": 4, "proxadam": 4, "amsgrad": 4, "scaffold": 4,
@@ -261,7 +261,7 @@ func TestNoExamples(t *testing.T) {
 	}
 }
 
-func TestLossThatIsNotFinite(t *testing.T) {
+func TestLossNotFinite(t *testing.T) {
 	for name, l := range trainers(t) {
 		for _, bad := range []float64{math.NaN(), math.Inf(1)} {
 			b := same(1, 1, 2, 3, 4, 5, 6, 7)
@@ -279,14 +279,13 @@ func TestLossThatIsNotFinite(t *testing.T) {
 	}
 }
 
-// A weight can overflow while the loss still looks well, in the last step at the
-// latest.
-func TestWeightThatIsNotFinite(t *testing.T) {
+// A weight can overflow although the loss is still finite, if only in the last step.
+func TestWeightNotFinite(t *testing.T) {
 	for name, l := range trainers(t) {
 		for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1))} {
 			for _, last := range []bool{false, true} {
 				total := 0
-				for pass := range 2 { // the first finds out how many gradients there are
+				for pass := range 2 { // the first pass counts the gradients
 					b := same(2, 1, 2, 3, 4, 5, 6, 7)
 					b.spoil = func(g []float32) float64 {
 						if pass == 1 && (b.taken == total || !last) {
@@ -306,7 +305,7 @@ func TestWeightThatIsNotFinite(t *testing.T) {
 	}
 }
 
-// sturdy says that every loss is 1.
+// sturdy reports a loss of 1 everywhere.
 type sturdy struct{ *bowl }
 
 func (s *sturdy) Gradient(g, w []float32, examples []int) float64 {

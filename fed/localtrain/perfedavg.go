@@ -10,19 +10,19 @@ import (
 var _ fed.LocalTrainer = (*PerFedAvg)(nil)
 
 // PerFedAvg is first-order Per-FedAvg (Fallah et al. 2020, algorithm 1 and section 5,
-// "FO"; song2021, section 4.1): it looks for weights that are good one step later,
-// and so takes each gradient one step ahead, on another batch than that step.
+// "FO"; song2021, section 4.1). It trains weights that are good after one further step:
+// each gradient is computed one step ahead, on another batch than that step.
 //
 //	w' = w - Inner · ∇f(w; support)
 //	w = Optimizer(w, ∇f(w'; query))
 //
-// The query batches are those of Work. A support batch is drawn for each of them
-// from all examples, or for the round, if Work says so of batches. Personal weights
-// look ahead and step with the shared ones.
+// The query batches are those of Work. A support batch is drawn from all examples for
+// each query batch, or once per round if Work uses one batch per round. Personal weights
+// take the step ahead and the outer step together with the shared ones.
 //
-// Deviations: the paper's outer step is SGD with rate β, and here any optimizer's.
-// Song2021 sets a fifth of a client's examples apart for queries; here, as in the
-// paper, both batches are drawn from all of them, and may overlap.
+// Deviations: the paper's outer step is SGD with rate β; here it can be any optimizer.
+// song2021 sets a fifth of a client's examples apart for queries; here, as in the paper,
+// both batches are drawn from all examples and may overlap.
 type PerFedAvg struct {
 	Work      Work
 	Kernel    *kernel.Set
@@ -34,10 +34,10 @@ type PerFedAvg struct {
 	g, ahead []float32
 }
 
-// Kept is that of Optimizer.
+// Kept returns Optimizer's.
 func (d *PerFedAvg) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train does the work. Of each step's two gradients, both count.
+// Train implements [fed.LocalTrainer]. Both gradients of a step are counted.
 func (d *PerFedAvg) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
 		return fed.Trained{}, err

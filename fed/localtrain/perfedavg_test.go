@@ -14,8 +14,8 @@ func TestPerFedAvg(t *testing.T) {
 	// All targets are 2, so that the gradient is w - 2.
 	//   w = 0:    ahead 0 + 2/2 = 1,         gradient -1,    w = 0.5
 	//   w = 0.5:  ahead 0.5 + 1.5/2 = 1.25,  gradient -0.75, w = 0.875
-	// Losses: 2, 0.5, 1.125, 0.28125; their mean is 0.9765625. The weight between
-	// shared ones is personal, and trains alike.
+	// Losses: 2, 0.5, 1.125, 0.28125; their mean is 0.9765625. The weight between the
+	// shared ones is personal and is trained in the same way.
 	tr := turn(d, []float32{0, 0, 0}, ends...)
 	got := train(t, d, same(3, 2, 2, 2), tr)
 	check(t, "weights", tr.W, 0.875, 0.875, 0.875)
@@ -24,13 +24,13 @@ func TestPerFedAvg(t *testing.T) {
 	}
 }
 
-// The step ahead is on one batch, and the gradient there on another.
+// The step ahead uses one batch, and the gradient there uses another.
 func TestSupportAndQuery(t *testing.T) {
 	k := kernels(t)
 	for _, c := range []struct {
 		name    string
 		trainer func(Work) fed.LocalTrainer
-		each    int // gradients per step: support, query, and the rest support
+		each    int // gradients per step: support, query, then support again
 	}{
 		{"perfedavg", func(w Work) fed.LocalTrainer {
 			return &PerFedAvg{Work: w, Kernel: k, Inner: 0.1, Optimizer: sgd(t, 0.1)}
@@ -69,13 +69,13 @@ func TestSupportAndQuery(t *testing.T) {
 	}
 }
 
-// Without a step ahead it is plain descent on the query batches.
+// Without the step ahead it is plain descent on the query batches.
 func TestPerFedAvgWithoutInnerIsDescent(t *testing.T) {
 	k := kernels(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		b := same(2, rapid.SliceOfN(rapid.Float32Range(-10, 10), 1, 9).Draw(rt, "targets")...)
-		// All examples in each batch, or one epoch: the order of the queries is then
-		// not touched by the draws of supports.
+		// With all examples in each batch, or with one epoch, drawing support batches
+		// does not affect the order of the queries.
 		work := Work{Batch: 9, Steps: 3}
 		if rapid.Bool().Draw(rt, "epoch") {
 			work = Work{Batch: 2, Epochs: 1}

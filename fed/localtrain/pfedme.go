@@ -10,25 +10,24 @@ import (
 
 var _ fed.LocalTrainer = (*PFedMe)(nil)
 
-// PFedMe is pFedMe's client (T. Dinh et al. 2020, algorithm 1; song2021, section
-// 4.1). A personal model θ is near the shared one, and the shared one follows it: with
-// each batch, InnerSteps times
+// PFedMe is pFedMe's client (T. Dinh et al. 2020, algorithm 1; song2021, section 4.1). It
+// trains a personal model θ near the shared model w, and moves w towards θ. For each
+// batch it repeats InnerSteps times
 //
 //	θ -= Inner · (∇f(θ; batch) + Lambda·(θ - w))
 //
-// and then, of the gradient of the Moreau envelope of f,
+// and then takes a step along the gradient of the Moreau envelope of f,
 //
 //	w = Optimizer(w, Lambda·(w - θ))
 //
-// θ starts a round as w, and goes on from batch to batch. Personal weights belong to θ
-// alone: they take the inner steps, untied, and their gradient in the outer one is
-// zero. What the server does with the clients' w is its own affair: the paper's β is
-// its learning rate.
+// θ starts a round as w and continues from batch to batch. Personal weights exist only in
+// θ: they take the inner steps without the Lambda term, and their gradient in the outer
+// step is zero. The paper's β is the learning rate of the server optimizer.
 //
-// Deviations: the paper's outer step is SGD, and here any optimizer's. It leaves open
-// where θ starts; going on from batch to batch is what its authors' code does. That
-// code decays weights, which is not in the paper, nor here. θ is not kept after the
-// round: a client that is to be scored tunes its weights anew.
+// Deviations: the paper's outer step is SGD; here it can be any optimizer. The paper does
+// not say where θ starts; like its authors' code, we continue from batch to batch. That
+// code also applies weight decay, which is not in the paper and not here. θ is not stored
+// after the round: a client that is scored fine-tunes its weights again.
 type PFedMe struct {
 	Work       Work
 	Kernel     *kernel.Set
@@ -41,13 +40,13 @@ type PFedMe struct {
 	g, theta []float32
 }
 
-// Kept is that of Optimizer.
+// Kept returns Optimizer's.
 func (d *PFedMe) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train does the work. Inner steps count.
+// Train implements [fed.LocalTrainer]. Inner steps are counted.
 func (d *PFedMe) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if d.InnerSteps < 1 {
-		return fed.Trained{}, fmt.Errorf("localtrain: pFedMe with %d inner steps; want 1 or more", d.InnerSteps)
+		return fed.Trained{}, fmt.Errorf("localtrain: pFedMe has %d inner steps, want at least 1", d.InnerSteps)
 	}
 	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
 		return fed.Trained{}, err

@@ -18,7 +18,7 @@ func TestPFedMe(t *testing.T) {
 	//               w = 0 - 0.25·2·(0 - 1.25) = 0.625
 	//   w = 0.625:  θ = 1.25 - (-2.75 + 1.25)/4 = 1.625;  θ = 1.625 - (-2.375 + 2)/4 = 1.71875
 	//               w = 0.625 - 0.25·2·(0.625 - 1.71875) = 1.171875
-	// The personal weight takes the inner steps without the tie:
+	// The personal weight takes the inner steps without the Lambda term:
 	//   1, 1 + 3/4 = 1.75, 1.75 + 2.25/4 = 2.3125, 2.3125 + 1.6875/4 = 2.734375
 	b := same(3, 4)
 	b.record = true
@@ -30,7 +30,7 @@ func TestPFedMe(t *testing.T) {
 	}
 }
 
-// Inner steps share their batch.
+// All inner steps of an outer step use one batch.
 func TestPFedMeBatches(t *testing.T) {
 	d := &PFedMe{Work: Work{Batch: 2, Steps: 2}, Kernel: kernels(t), Lambda: 1, Inner: 0.1, InnerSteps: 3, Optimizer: sgd(t, 0.1)}
 	b := same(1, 1, 2, 3, 4, 5, 6, 7)
@@ -47,8 +47,8 @@ func TestPFedMeBatches(t *testing.T) {
 	}
 }
 
-// With θ solved to the end, the step is along the gradient of the Moreau envelope,
-// which on f = curve·(w-c)²/2 is curve·Lambda/(curve+Lambda)·(w-c).
+// If the inner problem is solved exactly, the step is along the gradient of the Moreau
+// envelope, which for f = curve·(w-c)²/2 is curve·Lambda/(curve+Lambda)·(w-c).
 func TestPFedMeFollowsTheEnvelope(t *testing.T) {
 	k := kernels(t)
 	rapid.Check(t, func(rt *rapid.T) {

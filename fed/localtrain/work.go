@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 )
 
-// Work says how much a client does in a round, and on which of its examples: Steps
-// steps, or Epochs passes over all examples, of which the other is 0.
+// Work sets the amount of a client's work in a round and the examples it uses: either
+// Steps steps, or Epochs passes over all examples. The other is 0.
 //
 //   - Steps with a fresh minibatch for each (bose2024, figure 4), drawn without
 //     replacement within a batch;
@@ -17,8 +17,8 @@ import (
 //   - Epochs in batches of a new random order for each (reddi2021, algorithm 4;
 //     fekri2023), of which the last may be smaller.
 //
-// A client with no more examples than Batch takes them all in every batch of Steps,
-// in their order.
+// A client with at most Batch examples uses all of them, in order, in every batch of
+// Steps.
 type Work struct {
 	Batch         int
 	Steps, Epochs int
@@ -27,14 +27,13 @@ type Work struct {
 
 var errNoExamples = errors.New("localtrain: the client has no training examples; leave it out of the fleet")
 
-// batches hands out the batches of a turn. A draw costs time and memory in
-// proportion to the batch, whatever the number of examples; an epoch costs a
-// permutation.
+// batches produces the batches of a turn. A draw costs time and memory in proportion to
+// the batch, whatever the number of examples; an epoch costs a permutation.
 type batches struct {
 	work  Work
 	n     int
 	rand  *rand.Rand
-	given int // batches of a turn of steps, or examples of an epoch
+	given int // batches so far if counting steps, or examples so far of an epoch
 	epoch int
 	batch []int
 	order []int
@@ -45,11 +44,11 @@ type batches struct {
 func (b *batches) begin(w Work, n int, r *rand.Rand) error {
 	switch {
 	case w.Batch < 1:
-		return fmt.Errorf("localtrain: batches of %d examples; want 1 or more", w.Batch)
+		return fmt.Errorf("localtrain: the batch size is %d, want at least 1", w.Batch)
 	case (w.Steps > 0) == (w.Epochs > 0) || w.Steps < 0 || w.Epochs < 0:
-		return fmt.Errorf("localtrain: %d steps and %d epochs; want one of them above 0, and the other 0", w.Steps, w.Epochs)
+		return fmt.Errorf("localtrain: %d steps and %d epochs, want one of them above 0 and the other 0", w.Steps, w.Epochs)
 	case w.ResampleRound && w.Epochs > 0:
-		return errors.New("localtrain: one batch for the whole round goes with steps, not with epochs")
+		return errors.New("localtrain: one batch per round works only with steps, not with epochs")
 	case n < 1:
 		return errNoExamples
 	}
@@ -90,8 +89,8 @@ func (b *batches) nextOfEpoch() []int {
 	return b.order[lo:b.given]
 }
 
-// draw overwrites dst with a batch of different examples, every set of them as
-// likely as any other (Floyd's algorithm: Bentley and Floyd 1987).
+// draw overwrites dst with a batch of distinct examples. All sets are equally likely
+// (Floyd's algorithm: Bentley and Floyd 1987).
 func (b *batches) draw(dst []int) []int {
 	if b.n <= b.work.Batch {
 		return fill(dst, 0, b.n)
@@ -101,7 +100,7 @@ func (b *batches) draw(dst []int) []int {
 	for last := b.n - b.work.Batch; last < b.n; last++ {
 		x := b.rand.IntN(last + 1)
 		if !b.seen.add(x) {
-			x = last // never drawn before: all others were below it
+			x = last // not drawn before, because all others are below it
 			b.seen.add(x)
 		}
 		dst = append(dst, x)
@@ -118,13 +117,13 @@ func fill(dst []int, lo, hi int) []int {
 	return dst
 }
 
-// table is a set of numbers from 0 on, in open addressing.
+// table is a set of non-negative integers, with open addressing.
 type table struct {
 	slots []int // the number plus one, or 0
 	shift int
 }
 
-// empty makes room for n numbers, half of the slots at most.
+// empty removes all numbers and makes room for n, with at most half of the slots in use.
 func (t *table) empty(n int) {
 	size := bits.Len(uint(2*n - 1))
 	if cap(t.slots) < 1<<size {
@@ -134,9 +133,9 @@ func (t *table) empty(n int) {
 	clear(t.slots)
 }
 
-// add says whether x was not there yet.
+// add adds x and reports whether it was new.
 func (t *table) add(x int) bool {
-	// Fibonacci hashing spreads neighbours.
+	// Fibonacci hashing spreads neighbouring numbers.
 	for i := uint32(x) * 0x9E3779B1 >> t.shift; ; i++ {
 		switch slot := &t.slots[int(i)&(len(t.slots)-1)]; *slot {
 		case x + 1:

@@ -11,8 +11,8 @@ import (
 
 func draws(seed uint64) *rand.Rand { return fed.Rand(seed, "batches", 0, "a") }
 
-// handOut returns all batches of a turn.
-func handOut(t testing.TB, b *batches, w Work, n int, r *rand.Rand) [][]int {
+// allBatches returns all batches of a turn.
+func allBatches(t testing.TB, b *batches, w Work, n int, r *rand.Rand) [][]int {
 	t.Helper()
 	if err := b.begin(w, n, r); err != nil {
 		t.Fatal(err)
@@ -27,25 +27,25 @@ func handOut(t testing.TB, b *batches, w Work, n int, r *rand.Rand) [][]int {
 func equal(a, b [][]int) bool { return slices.EqualFunc(a, b, slices.Equal[[]int]) }
 
 func TestSteps(t *testing.T) {
-	all := handOut(t, new(batches), Work{Batch: 8, Steps: 50}, 20, draws(1))
+	all := allBatches(t, new(batches), Work{Batch: 8, Steps: 50}, 20, draws(1))
 	if len(all) != 50 {
 		t.Fatalf("%d steps", len(all))
 	}
 	for i, x := range all {
 		s := slices.Compact(slices.Sorted(slices.Values(x)))
 		if len(x) != 8 || len(s) != 8 || s[0] < 0 || s[7] >= 20 {
-			t.Fatalf("%v is no batch of 8 of 20", x)
+			t.Fatalf("%v is not a batch of 8 out of 20", x)
 		}
 		if i > 0 && slices.Equal(x, all[i-1]) {
-			t.Errorf("step %d has the batch of the step before", i)
+			t.Errorf("step %d has the same batch as the previous step", i)
 		}
 	}
 }
 
-func TestOneBatchForTheRound(t *testing.T) {
+func TestOneBatchPerRound(t *testing.T) {
 	var b batches
-	all := handOut(t, &b, Work{Batch: 8, Steps: 4, ResampleRound: true}, 20, draws(1))
-	fresh := handOut(t, &b, Work{Batch: 8, Steps: 1}, 20, draws(1))
+	all := allBatches(t, &b, Work{Batch: 8, Steps: 4, ResampleRound: true}, 20, draws(1))
+	fresh := allBatches(t, &b, Work{Batch: 8, Steps: 1}, 20, draws(1))
 	if !equal(all, [][]int{fresh[0], fresh[0], fresh[0], fresh[0]}) {
 		t.Error(all)
 	}
@@ -53,7 +53,7 @@ func TestOneBatchForTheRound(t *testing.T) {
 
 func TestFewExamples(t *testing.T) {
 	for _, n := range []int{1, 3, 4} {
-		all := handOut(t, new(batches), Work{Batch: 4, Steps: 2}, n, draws(1))
+		all := allBatches(t, new(batches), Work{Batch: 4, Steps: 2}, n, draws(1))
 		want := []int{0, 1, 2, 3}[:n]
 		if !equal(all, [][]int{want, want}) {
 			t.Errorf("%v of %d examples", all, n)
@@ -62,7 +62,7 @@ func TestFewExamples(t *testing.T) {
 }
 
 func TestEpochs(t *testing.T) {
-	all := handOut(t, new(batches), Work{Batch: 4, Epochs: 3}, 10, draws(1))
+	all := allBatches(t, new(batches), Work{Batch: 4, Epochs: 3}, 10, draws(1))
 	if len(all) != 9 { // 4 + 4 + 2 examples in each epoch
 		t.Fatalf("%d batches", len(all))
 	}
@@ -74,59 +74,59 @@ func TestEpochs(t *testing.T) {
 		order := slices.Concat(all[:3]...)
 		orders = append(orders, order)
 		if !slices.Equal(slices.Sorted(slices.Values(order)), []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
-			t.Errorf("an epoch of %v", order)
+			t.Errorf("an epoch has the examples %v", order)
 		}
 	}
 	if slices.Equal(orders[0], orders[1]) || slices.Equal(orders[1], orders[2]) {
-		t.Errorf("epochs in one order: %v", orders)
+		t.Errorf("epochs have the same order: %v", orders)
 	}
-	if all := handOut(t, new(batches), Work{Batch: 5, Epochs: 1}, 10, draws(1)); len(all) != 2 {
+	if all := allBatches(t, new(batches), Work{Batch: 5, Epochs: 1}, 10, draws(1)); len(all) != 2 {
 		t.Errorf("two even batches: %v", all)
 	}
 }
 
-// Each of the 10 pairs out of 5 is drawn 1,000 times in 10,000, give or take 5
-// standard deviations of 30.
+// Each of the 10 pairs out of 5 is drawn 1,000 times in 10,000, within 5 standard
+// deviations of 30 each.
 func TestDrawsAreUniform(t *testing.T) {
 	count := map[[2]int]int{}
-	for _, x := range handOut(t, new(batches), Work{Batch: 2, Steps: 10000}, 5, draws(3)) {
+	for _, x := range allBatches(t, new(batches), Work{Batch: 2, Steps: 10000}, 5, draws(3)) {
 		count[[2]int{min(x[0], x[1]), max(x[0], x[1])}]++
 	}
 	if len(count) != 10 {
-		t.Errorf("%d pairs", len(count))
+		t.Errorf("%d pairs, want 10", len(count))
 	}
 	for pair, n := range count {
 		if n < 850 || n > 1150 {
-			t.Errorf("%v %d times", pair, n)
+			t.Errorf("%v was drawn %d times, want about 1,000", pair, n)
 		}
 	}
 }
 
 func TestSameSeedSameBatches(t *testing.T) {
 	for _, w := range []Work{{Batch: 3, Steps: 5}, {Batch: 3, Steps: 5, ResampleRound: true}, {Batch: 3, Epochs: 2}} {
-		var worn batches
-		handOut(t, &worn, Work{Batch: 50, Epochs: 3}, 99, draws(9))
-		handOut(t, &worn, Work{Batch: 7, Steps: 3}, 60, draws(8))
-		a := handOut(t, &worn, w, 10, draws(1))
-		b := handOut(t, new(batches), w, 10, draws(1))
-		c := handOut(t, new(batches), w, 10, draws(2))
+		var used batches
+		allBatches(t, &used, Work{Batch: 50, Epochs: 3}, 99, draws(9))
+		allBatches(t, &used, Work{Batch: 7, Steps: 3}, 60, draws(8))
+		a := allBatches(t, &used, w, 10, draws(1))
+		b := allBatches(t, new(batches), w, 10, draws(1))
+		c := allBatches(t, new(batches), w, 10, draws(2))
 		if !equal(a, b) {
-			t.Errorf("%+v: %v and %v from one seed", w, a, b)
+			t.Errorf("%+v: %v and %v from the same seed", w, a, b)
 		}
 		if equal(a, c) {
-			t.Errorf("%+v: %v from two seeds", w, a)
+			t.Errorf("%+v: %v from two different seeds", w, a)
 		}
 	}
-	// These must never change: results of old seeds depend on them.
-	if got := handOut(t, new(batches), Work{Batch: 4, Steps: 2}, 1000, draws(1)); !equal(got, [][]int{{577, 934, 97, 708}, {829, 976, 583, 278}}) {
+	// These must never change, because results of existing seeds depend on them.
+	if got := allBatches(t, new(batches), Work{Batch: 4, Steps: 2}, 1000, draws(1)); !equal(got, [][]int{{577, 934, 97, 708}, {829, 976, 583, 278}}) {
 		t.Errorf("steps: %v", got)
 	}
-	if got := handOut(t, new(batches), Work{Batch: 4, Epochs: 1}, 6, draws(1)); !equal(got, [][]int{{1, 0, 2, 5}, {4, 3}}) {
+	if got := allBatches(t, new(batches), Work{Batch: 4, Epochs: 1}, 6, draws(1)); !equal(got, [][]int{{1, 0, 2, 5}, {4, 3}}) {
 		t.Errorf("an epoch: %v", got)
 	}
 }
 
-// A draw from very many examples is as cheap as one from few.
+// A draw from a billion examples costs no more than a draw from a few.
 func TestDrawsDoNotDependOnExamples(t *testing.T) {
 	var b batches
 	turn := func() {
@@ -138,7 +138,7 @@ func TestDrawsDoNotDependOnExamples(t *testing.T) {
 	}
 	turn()
 	if len(b.order) != 0 || cap(b.batch) > 128 || cap(b.seen.slots) > 128 {
-		t.Errorf("memory for %d, %d and %d", cap(b.order), cap(b.batch), cap(b.seen.slots))
+		t.Errorf("capacity for %d, %d and %d numbers", cap(b.order), cap(b.batch), cap(b.seen.slots))
 	}
 }
 
@@ -150,7 +150,7 @@ func TestBadWork(t *testing.T) {
 	}{
 		{Work{Batch: 4, Steps: 1}, 0, "no training examples"},
 		{Work{Batch: 4, Epochs: 1}, 0, "no training examples"},
-		{Work{Steps: 1}, 5, "batches of 0"},
+		{Work{Steps: 1}, 5, "batch size is 0"},
 		{Work{Batch: 4}, 5, "0 steps and 0 epochs"},
 		{Work{Batch: 4, Steps: 1, Epochs: 1}, 5, "1 steps and 1 epochs"},
 		{Work{Batch: 4, Steps: -1, Epochs: 1}, 5, "-1 steps"},

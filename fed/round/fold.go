@@ -9,24 +9,24 @@ import (
 	"loadstar/fed/exact"
 )
 
-// Rules say how updates add up.
+// Rules determine how updates are summed.
 type Rules struct {
 	Needs fed.Needs
-	// Scale is that of weighted updates, Control that of control variates.
+	// Scale is for weighted updates, Control for control variates.
 	Scale, Control exact.Scale
-	// Weight is an update's, by its client's examples.
+	// Weight returns an update's weight, given its client's number of examples.
 	Weight func(examples int) int64
 }
 
-// Fold collects the updates of one merge. Where the aggregator is content with
-// sums, no update is kept, however many come. It is not safe for concurrent use:
-// give each worker its own and join them, in any order.
+// Fold collects the updates of one merge. If sums are enough for the aggregator, a fold
+// stores no single update and its memory does not grow with their number. It is not safe
+// for concurrent use: give each worker its own fold and join them, in any order.
 type Fold struct {
 	rules   Rules
 	sums    []fed.Sums
 	updates []fed.Received
 	n       int
-	spare   *fed.Sums // empty, from before a Reset
+	spare   *fed.Sums // empty sums to reuse after a Reset
 }
 
 // NewFold returns an empty fold.
@@ -35,17 +35,17 @@ func NewFold(r Rules) *Fold { return &Fold{rules: r} }
 // Len returns the number of updates.
 func (f *Fold) Len() int { return f.n }
 
-// Add counts an update that was trained from the given shared weights. If it
-// returns an error, the update is refused and nothing has changed. The fold keeps
-// slices of an update only if the aggregator needs each.
+// Add counts an update that was trained from the given shared weights. On an error the
+// update is rejected and the fold is unchanged. The fold retains slices of an update only
+// if the aggregator needs single updates.
 func (f *Fold) Add(u *fed.Update, from []float32) error {
 	if len(u.Delta) != len(from) {
-		return fmt.Errorf("round: an update of %d weights for %d shared ones", len(u.Delta), len(from))
+		return fmt.Errorf("round: the update has %d weights, want %d", len(u.Delta), len(from))
 	}
 	s := f.at(u.Version, len(from))
 	weight := f.rules.Weight(u.Examples)
 	if f.rules.Needs.Control {
-		// Checked first, so that the two sums take the update together or not at all.
+		// Check first, so that either both sums include the update or neither does.
 		if err := s.Control.Check(1, u.Control); err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 	return nil
 }
 
-// at returns the sums of a version, which are kept in ascending order.
+// at returns the sums of a version. Versions are in ascending order.
 func (f *Fold) at(version, length int) *fed.Sums {
 	i, ok := slices.BinarySearchFunc(f.sums, version, func(s fed.Sums, v int) int { return s.Version - v })
 	if !ok {
@@ -92,7 +92,7 @@ func (f *Fold) newSums(length int) fed.Sums {
 	return s
 }
 
-// Join counts everything that another fold of the same rules has counted.
+// Join adds everything that another fold with the same rules has counted.
 func (f *Fold) Join(o *Fold) error {
 	for _, s := range o.sums {
 		mine := f.at(s.Version, s.Delta.Len())
@@ -110,7 +110,7 @@ func (f *Fold) Join(o *Fold) error {
 	return nil
 }
 
-// Reset empties the fold, and keeps memory for the sums of one version.
+// Reset empties the fold and keeps the memory for the sums of one version.
 func (f *Fold) Reset() {
 	if len(f.sums) > 0 {
 		s := f.sums[0]
@@ -125,12 +125,13 @@ func (f *Fold) Reset() {
 	f.sums, f.updates, f.n = f.sums[:0], f.updates[:0], 0
 }
 
-// contents returns what was counted as an aggregator wants it.
+// contents returns the sums and the single updates in the form that an aggregator
+// expects.
 func (f *Fold) contents() ([]fed.Sums, []fed.Received) {
 	slices.SortFunc(f.updates, func(a, b fed.Received) int {
 		return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Version, b.Version))
 	})
-	// A version whose only update was refused has nothing to say.
+	// Skip versions whose only update was rejected.
 	f.sums = slices.DeleteFunc(f.sums, func(s fed.Sums) bool { return s.Delta.Updates() == 0 })
 	return f.sums, f.updates
 }

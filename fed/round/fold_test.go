@@ -37,10 +37,10 @@ func drawUpdate(t *rapid.T, client int) *fed.Update {
 	}
 }
 
-// shown is all that an aggregator would see of a fold.
+// shown is everything that an aggregator sees of a fold.
 type shown struct {
 	versions []int
-	sums     []string // as they are stored
+	sums     []string // encoded
 	updates  []fed.ClientID
 	n        int
 }
@@ -71,8 +71,8 @@ func (s shown) equal(o shown) bool {
 	return slices.Equal(s.versions, o.versions) && slices.Equal(s.sums, o.sums) && slices.Equal(s.updates, o.updates) && s.n == o.n
 }
 
-// However updates are spread over folds, and in whatever order these are joined, what
-// comes of it is the same as of one fold that took all.
+// The result does not depend on how updates are spread over folds or on the order in
+// which folds are joined.
 func TestFoldJoinsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		needs := fed.Needs{EachUpdate: rapid.Bool().Draw(t, "each"), Control: rapid.Bool().Draw(t, "control")}
@@ -82,7 +82,7 @@ func TestFoldJoinsInAnyOrder(t *testing.T) {
 		folds := make([]*Fold, rapid.IntRange(1, 4).Draw(t, "folds"))
 		for i := range folds {
 			folds[i] = NewFold(rules)
-			if rapid.Bool().Draw(t, "used before") { // memory of before must not show
+			if rapid.Bool().Draw(t, "used before") { // earlier contents must not matter
 				if err := folds[i].Add(drawUpdate(t, 25), from); err != nil {
 					t.Fatal(err)
 				}
@@ -110,8 +110,8 @@ func TestFoldJoinsInAnyOrder(t *testing.T) {
 	})
 }
 
-// A refused update leaves no trace, in whichever part it is wrong.
-func TestFoldRefuses(t *testing.T) {
+// A rejected update leaves the fold unchanged, whichever part is wrong.
+func TestFoldRejects(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for name, c := range map[string]struct {
 		spoil func(*fed.Update)
@@ -146,15 +146,15 @@ func TestFoldRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 		if got := show(t, f); !got.equal(before) {
-			t.Errorf("%s: %v after the refusal, before %v", name, got, before)
+			t.Errorf("%s: the error changed the fold to %v from %v", name, got, before)
 		}
 		if err := f.Add(good("c"), from); err != nil || f.Len() != 2 {
-			t.Errorf("%s: nothing more is taken: %v", name, err)
+			t.Errorf("%s: a valid update after the error: %v", name, err)
 		}
 	}
 }
 
-func TestFoldIsFull(t *testing.T) {
+func TestFoldWhenFull(t *testing.T) {
 	f := NewFold(foldRules(t, fed.Needs{Control: true}, 2))
 	u := &fed.Update{Client: "a", Examples: 1, Delta: []float32{1, 1, 1}, Control: []float32{1, 1, 1}}
 	from := make([]float32, foldLen)
@@ -166,23 +166,23 @@ func TestFoldIsFull(t *testing.T) {
 	if s := show(t, f); s.n != 2 || f.sums[0].Control.Updates() != 2 {
 		t.Error(s)
 	}
-	if err := f.Join(f); err == nil || !strings.Contains(err.Error(), "as many updates") {
+	if err := f.Join(f); err == nil || !strings.Contains(err.Error(), "maximum number of updates") {
 		t.Error(err)
 	}
 }
 
-// Without need of each update none is kept, however many come.
-func TestFoldKeepsNothing(t *testing.T) {
+// If the aggregator does not need single updates, the fold stores none and does not grow.
+func TestFoldStoresNoUpdates(t *testing.T) {
 	f := NewFold(foldRules(t, fed.Needs{}, 9))
 	u := &fed.Update{Client: "a", Examples: 1, Delta: []float32{1, 1, 1}}
 	from := make([]float32, foldLen)
 	if err := f.Add(u, from); err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(5, func() { f.Add(u, from) }); n != 0 { // as above
+	if n := testing.AllocsPerRun(5, func() { f.Add(u, from) }); n != 0 { // succeeded above
 		t.Errorf("%v allocations", n)
 	}
-	u.Delta[0] = 0 // it is the caller's again
+	u.Delta[0] = 0 // the fold must not have retained it
 	sums, updates := f.contents()
 	total := make([]float64, foldLen)
 	sums[0].Delta.Total(total)

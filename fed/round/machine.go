@@ -1,7 +1,7 @@
-// Package round is the server's side of federated training without any I/O: whom to
-// ask and when a round closes ([Machine]), what the counted updates add up to
-// ([Fold]), and the shared weights that they move ([Server]). The coordinator drives
-// it from its ledger and a real clock, the simulator from a virtual one.
+// Package round is the server's side of federated training without any I/O. [Machine]
+// selects clients and closes rounds, [Fold] sums the counted updates, and [Server] has
+// the shared weights and moves them. The coordinator drives the package from its ledger
+// and a real clock, the simulator from a virtual clock.
 package round
 
 import (
@@ -12,43 +12,44 @@ import (
 	"loadstar/fed"
 )
 
-// Assignment is one client's part of one round. Clients are numbered from 0, in the
-// order of their names.
+// Assignment is one client's part of one round. Clients are numbered from 0, in the order
+// of their names.
 type Assignment struct {
 	Client  int `json:"client"`
 	Round   int `json:"round"`
 	Version int `json:"version"`
 }
 
-// Verdict is what a client hears when it returns.
+// Verdict is the outcome of a returned update.
 type Verdict int
 
-// The verdicts: its round is over, or it was not asked; or its update is in the merge
-// to come, once, however often it is returned.
+// Closed: the round is over, or the client was not asked. Counted: the update is part of
+// the next merge, once, even if it is returned several times.
 const (
 	Closed Verdict = iota
 	Counted
 )
 
-// Outcome is how a round ended.
+// Outcome describes how a round ended.
 type Outcome struct {
 	Round   int
 	Version int // before the merge
 	Opened  time.Duration
 	Closed  time.Duration
-	// Merged is false if the round was abandoned: then what was counted is lost.
+	// Merged is false if the round was abandoned. Its counted updates are then discarded.
 	Merged bool
 	Asked  int
 	Lost   int
-	// Late counts those who were still running and will be refused.
+	// Late is the number of clients that were still training and whose updates will be
+	// rejected.
 	Late int
-	// Counted are those of the merge, in ascending order of client.
+	// Counted lists the assignments in the merge, in ascending order of client.
 	Counted []Assignment
 }
 
-// Machine decides who is asked and when a round closes. It is a pure function of
-// what it is told, in the order of time: the same run gives the same decisions. It
-// is not safe for concurrent use.
+// Machine selects clients and decides when a round closes. Its decisions depend only on
+// the sequence of calls, which must be in order of time, so the same run gives the same
+// decisions. It is not safe for concurrent use.
 type Machine struct {
 	scheduler fed.Scheduler
 	seed      uint64
@@ -59,18 +60,18 @@ type Machine struct {
 	lost      map[int]Assignment // in this round
 }
 
-// state is what a machine remembers besides who is where.
+// state is a machine's state, except for the lists of running, waiting and lost clients.
 type state struct {
 	Round   int           `json:"round"`
 	Version int           `json:"version"`
 	Opened  time.Duration `json:"opened"`
 	Asked   int           `json:"asked"`
 	Lost    int           `json:"lost"`
-	// Draws counts how often clients were drawn in this round.
+	// Draws is the number of times clients were drawn in this round.
 	Draws int `json:"draws"`
 }
 
-// NewMachine returns a machine that is about to open its first round at time 0.
+// NewMachine returns a machine that opens its first round at time 0.
 func NewMachine(s fed.Scheduler, seed uint64, fleet int) *Machine {
 	return &Machine{
 		scheduler: s, seed: seed, fleet: fleet,
@@ -78,10 +79,10 @@ func NewMachine(s fed.Scheduler, seed uint64, fleet int) *Machine {
 	}
 }
 
-// Round returns the number of the current round: how many have closed.
+// Round returns the number of the current round, which is the number of closed rounds.
 func (m *Machine) Round() int { return m.state.Round }
 
-// Situation returns what the scheduler decides upon at a time.
+// Situation returns the scheduler's input at a time.
 func (m *Machine) Situation(now time.Duration) fed.Situation {
 	return fed.Situation{
 		Now: now, Opened: m.state.Opened, Asked: m.state.Asked,
@@ -89,9 +90,9 @@ func (m *Machine) Situation(now time.Duration) fed.Situation {
 	}
 }
 
-// Ask returns whom to ask now, in ascending order of client. A client that runs, or
-// whose update waits to be merged, is not asked; nor one that was lost in this round,
-// as nobody is given the same round twice.
+// Ask returns the clients to ask now, in ascending order. It does not select clients that
+// are training or whose update waits for a merge, nor clients that were lost in this
+// round, because no client gets the same round twice.
 func (m *Machine) Ask(now time.Duration) []Assignment {
 	idle := m.idle()
 	n := min(m.scheduler.Ask(m.Situation(now)), idle)
@@ -111,11 +112,11 @@ func (m *Machine) Ask(now time.Duration) []Assignment {
 	return asked
 }
 
-// idle returns how many clients could be asked.
+// idle returns the number of clients that could be asked.
 func (m *Machine) idle() int { return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) }
 
-// draw returns n of the idle clients. It costs what the cohort is large, unless
-// that is most of the fleet.
+// draw returns n of the idle clients. Its cost depends on n and not on the fleet, unless
+// n is most of the fleet.
 func (m *Machine) draw(n, idle int, rng *rand.Rand) []int {
 	if 2*n < idle {
 		chosen := make(map[int]struct{}, n)
@@ -152,7 +153,7 @@ func (m *Machine) busy(client int) bool {
 	return false
 }
 
-// Return says what becomes of the update that a client has returned.
+// Return records that a client returned its update, and returns the verdict.
 func (m *Machine) Return(a Assignment) Verdict {
 	if waits, ok := m.waiting[a.Client]; ok && waits == a {
 		return Counted
@@ -165,7 +166,7 @@ func (m *Machine) Return(a Assignment) Verdict {
 	return Counted
 }
 
-// Lose says that a client will not return.
+// Lose records that a client will not return.
 func (m *Machine) Lose(a Assignment) {
 	if runs, ok := m.running[a.Client]; !ok || runs != a {
 		return
@@ -177,14 +178,14 @@ func (m *Machine) Lose(a Assignment) {
 	}
 }
 
-// Wake returns when Close must be called although nobody returned.
+// Wake returns the time at which Close must be called even if no client returned.
 func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
 	return m.scheduler.Wake(m.Situation(now))
 }
 
-// Close is called after everything that happened at one time. It closes the round
-// if it is to be closed, and opens the next. A round in which nobody is under way,
-// nobody is left to ask and no time is set is closed as it is.
+// Close must be called after all events at one time. If the scheduler decides so, it
+// closes the round and opens the next. It also closes a round in which no client is
+// training, no client can be asked and no timer is set.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
 	decision := m.scheduler.Decide(m.Situation(now))
 	if _, set := m.Wake(now); decision == fed.Wait && !set && len(m.running) == 0 && m.idle() == 0 {

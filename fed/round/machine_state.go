@@ -7,12 +7,12 @@ import (
 	"loadstar/internal/stateformat"
 )
 
-// machineFormat is the newest format of a saved machine. It is text, which the ledger
-// keeps in a column, so the format is a field and not a header. Format 0 is the same
-// without the field.
+// machineFormat is the newest format of a saved machine. The state is text in a column of
+// the ledger, so the format is a field and not a header. Format 0 is the same without the
+// field.
 const machineFormat = 1
 
-// machineState is a machine on disk.
+// machineState is the saved state of a machine.
 type machineState struct {
 	Format  uint64       `json:"format"`
 	State   state        `json:"state"`
@@ -26,11 +26,11 @@ func (m *Machine) MarshalJSON() ([]byte, error) {
 	return json.Marshal(machineState{machineFormat, m.state, inOrder(m.running), inOrder(m.waiting), inOrder(m.lost)})
 }
 
-// UnmarshalJSON sets a new machine of the same plan and fleet to a saved state. On an
-// error the machine stays as it is.
+// UnmarshalJSON sets a new machine with the same plan and fleet to a saved state. On an
+// error the machine is unchanged.
 func (m *Machine) UnmarshalJSON(b []byte) error {
 	var s machineState
-	// The format first: the other fields of a newer one may be of other types.
+	// Read the format first: in a newer one, other fields may have other types.
 	if err := json.Unmarshal(b, &struct {
 		Format *uint64 `json:"format"`
 	}{&s.Format}); err != nil {
@@ -47,7 +47,7 @@ func (m *Machine) UnmarshalJSON(b []byte) error {
 		where[i] = map[int]Assignment{}
 		for _, a := range list {
 			if a.Client < 0 || a.Client >= m.fleet || a.Round > s.State.Round || a.Version > s.State.Version {
-				return fmt.Errorf("round: client %d of round %d is not of this fleet of %d", a.Client, a.Round, m.fleet)
+				return fmt.Errorf("round: the saved state has client %d of round %d and version %d, want a client below %d, a round up to %d and a version up to %d", a.Client, a.Round, a.Version, m.fleet, s.State.Round, s.State.Version)
 			}
 			where[i][a.Client] = a
 		}

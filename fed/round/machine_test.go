@@ -16,7 +16,7 @@ import (
 	"loadstar/fed/schedule"
 )
 
-// drawScheduler makes any that a plan for so many clients can have.
+// drawScheduler draws any scheduler that a plan for the given fleet can have.
 func drawScheduler(t *rapid.T, fleet int) fed.Scheduler {
 	running := rapid.IntRange(1, fleet).Draw(t, "cohort")
 	switch rapid.SampledFrom([]string{"synchronous", "buffered", "periodic"}).Draw(t, "kind") {
@@ -32,9 +32,9 @@ func drawScheduler(t *rapid.T, fleet int) fed.Scheduler {
 	return schedule.Periodic{Running: running, Period: time.Duration(rapid.IntRange(1, 10).Draw(t, "period")) * time.Second}
 }
 
-// TestMachine drives machines through random runs: nobody is asked who is busy, or
-// twice in a round; and a machine that goes on from what it saved, at any point,
-// decides as one that was never interrupted.
+// TestMachine drives machines through random runs. A busy client is never asked, and no
+// client is asked twice in a round. A machine restored from its saved state, at any
+// point, decides like one that was never interrupted.
 func TestMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := rapid.IntRange(1, 12).Draw(t, "fleet")
@@ -44,7 +44,7 @@ func TestMachine(t *testing.T) {
 		var (
 			now            time.Duration
 			running        []Assignment
-			busy           = map[int]bool{} // under way, or waiting to be merged
+			busy           = map[int]bool{} // training, or waiting for a merge
 			asked          = map[[2]int]bool{}
 			version, count int
 			lost           int
@@ -72,7 +72,7 @@ func TestMachine(t *testing.T) {
 					case a.Client < 0 || a.Client >= fleet || i > 0 && a.Client <= got[i-1].Client:
 						t.Fatalf("asked %v of a fleet of %d", got, fleet)
 					case busy[a.Client]:
-						t.Fatalf("client %d is asked, and busy", a.Client)
+						t.Fatalf("client %d is asked although it is busy", a.Client)
 					case asked[[2]int{a.Round, a.Client}]:
 						t.Fatalf("client %d is asked twice in round %d", a.Client, a.Round)
 					case a.Round != steady.Round() || a.Version != version:
@@ -87,11 +87,11 @@ func TestMachine(t *testing.T) {
 				if !ok {
 					return
 				}
-				for range rapid.IntRange(1, 2).Draw(t, "times") { // once counts
+				for range rapid.IntRange(1, 2).Draw(t, "times") { // a repeated call must not matter
 					v := steady.Return(a)
 					equal("verdict", v, crashing.Return(a))
 					if v != Counted {
-						t.Fatalf("%v is refused", a)
+						t.Fatalf("the update of %v is rejected", a)
 					}
 				}
 				count++
@@ -103,13 +103,13 @@ func TestMachine(t *testing.T) {
 				}
 				steady.Lose(a)
 				crashing.Lose(a)
-				steady.Lose(a) // once is enough
+				steady.Lose(a) // a repeated call must not matter
 				delete(busy, a.Client)
 				if a.Round == steady.Round() {
 					lost++
 				}
 			},
-			"strange": func(t *rapid.T) { // never asked so
+			"strange": func(t *rapid.T) { // an assignment that was never made
 				a := Assignment{Client: rapid.IntRange(0, fleet-1).Draw(t, "client"), Round: steady.Round() + 1, Version: version}
 				equal("verdict", Closed, steady.Return(a))
 				steady.Lose(a)
@@ -140,7 +140,7 @@ func TestMachine(t *testing.T) {
 				}
 				if !scheduler.Carries() {
 					if o.Late != len(running) || o.Late+o.Lost+len(o.Counted) != o.Asked {
-						t.Fatalf("%+v; %d were under way", o, len(running))
+						t.Fatalf("%+v; %d were training", o, len(running))
 					}
 					for _, a := range running {
 						equal("verdict of the late", Closed, steady.Return(a))
@@ -170,8 +170,8 @@ func TestMachine(t *testing.T) {
 	})
 }
 
-// TestEveryRoundCloses lets clients be lost again and again: a round in which nobody
-// is under way and nobody is left to ask must come to an end.
+// TestEveryRoundCloses loses clients again and again. A round in which no client is
+// training and no client can be asked must end.
 func TestEveryRoundCloses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := rapid.IntRange(1, 8).Draw(t, "fleet")
@@ -181,7 +181,7 @@ func TestEveryRoundCloses(t *testing.T) {
 		for r := range 20 {
 			for step := 0; m.Round() == r; step++ {
 				if step > 10*fleet {
-					t.Fatalf("round %d goes on and on: %v is running", r, inOrder(m.running))
+					t.Fatalf("round %d does not end: %v is running", r, inOrder(m.running))
 				}
 				m.Ask(now)
 				for _, a := range inOrder(m.running) {
@@ -200,11 +200,11 @@ func TestEveryRoundCloses(t *testing.T) {
 	})
 }
 
-// Asking takes what the cohort takes, not what the fleet takes.
-func TestAskOfMillions(t *testing.T) {
+// The cost of Ask depends on the cohort, not on the fleet.
+func TestAskInLargeFleet(t *testing.T) {
 	const fleet, cohort = 10_000_000, 100
 	m := NewMachine(schedule.Synchronous{Cohort: cohort}, 1, fleet)
-	best := time.Hour // others use the machine too
+	best := time.Hour // the minimum excludes the effect of other load
 	var before, after runtime.MemStats
 	for range 10 {
 		runtime.ReadMemStats(&before)
@@ -219,21 +219,21 @@ func TestAskOfMillions(t *testing.T) {
 			m.Return(a)
 		}
 		if _, ok := m.Close(0); !ok {
-			t.Fatal("the round goes on")
+			t.Fatal("the round did not close")
 		}
 		if grew := after.TotalAlloc - before.TotalAlloc; grew > 100<<10 {
 			t.Errorf("%d bytes for a cohort of %d", grew, cohort)
 		}
 	}
 	if best > time.Millisecond {
-		t.Errorf("asking takes %s", best)
+		t.Errorf("Ask takes %s", best)
 	}
 	t.Logf("%s for %d of %d", best, cohort, fleet)
 }
 
-// Everybody is as likely to be asked as anybody, also if others are busy.
+// All clients are equally likely to be asked, even if others are busy.
 func TestCohortsAreFair(t *testing.T) {
-	for _, c := range []struct{ fleet, cohort int }{{20, 3}, {20, 15}} { // both ways to draw
+	for _, c := range []struct{ fleet, cohort int }{{20, 3}, {20, 15}} { // both code paths of draw
 		m := NewMachine(schedule.Synchronous{Cohort: c.cohort}, 5, c.fleet)
 		times := make([]float64, c.fleet)
 		const rounds = 4000
@@ -246,14 +246,14 @@ func TestCohortsAreFair(t *testing.T) {
 		}
 		want := rounds * float64(c.cohort) / float64(c.fleet)
 		for i, n := range times {
-			if n < 0.85*want || n > 1.15*want { // 4 standard deviations and more
+			if n < 0.85*want || n > 1.15*want { // more than 4 standard deviations
 				t.Errorf("%d of %d: client %d was asked %v times, want about %v", c.cohort, c.fleet, i, n, want)
 			}
 		}
 	}
 }
 
-func TestMachineRefusesAnotherFleet(t *testing.T) {
+func TestMachineRejectsAnotherFleet(t *testing.T) {
 	m := NewMachine(schedule.Synchronous{Cohort: 5}, 1, 5)
 	m.Ask(0)
 	b, err := json.Marshal(m)
@@ -264,7 +264,7 @@ func TestMachineRefusesAnotherFleet(t *testing.T) {
 		text string
 		want string
 	}{
-		"smaller fleet": {string(b), "is not of this fleet of 3"},
+		"smaller fleet": {string(b), "want a client below 3"},
 		"not JSON":      {"{", "round:"},
 		"future":        {`{"running":[{"client":1,"round":7}]}`, "client 1 of round 7"},
 		"no client":     {`{"waiting":[{"client":-1}]}`, "client -1"},

@@ -9,11 +9,11 @@ import (
 	"loadstar/fed/exact"
 )
 
-// The numbers of a result, as they travel and are stored: of one update its change
-// of the shared weights and, if the rules need it, of the control variate, as float32;
-// of a sum the same two as exact.Sum writes them. All little-endian.
+// Encoding of a result's numbers on the wire and in storage, little-endian. An update has
+// the change of the shared weights and, if the rules need it, of the control variate, as
+// float32. A sum has the same two parts as written by exact.Sum.
 
-// UpdateBytes returns how long the numbers of an update are.
+// UpdateBytes returns the length of an encoded update.
 func (r Rules) UpdateBytes(shared int) int {
 	if r.Needs.Control {
 		return 8 * shared
@@ -21,7 +21,7 @@ func (r Rules) UpdateBytes(shared int) int {
 	return 4 * shared
 }
 
-// AppendUpdate appends the numbers of an update.
+// AppendUpdate appends an encoded update.
 func (r Rules) AppendUpdate(b []byte, u *fed.Update) []byte {
 	b = AppendFloats(b, u.Delta)
 	if r.Needs.Control {
@@ -30,11 +30,11 @@ func (r Rules) AppendUpdate(b []byte, u *fed.Update) []byte {
 	return b
 }
 
-// ReadUpdate reads the numbers of an update of so many shared weights into u, whose
-// slices it uses again. Whether they can be counted, Add says.
+// ReadUpdate decodes an update with the given number of shared weights into u and reuses
+// u's slices. It does not check the values; Add does.
 func (r Rules) ReadUpdate(u *fed.Update, b []byte, shared int) error {
 	if len(b) != r.UpdateBytes(shared) {
-		return fmt.Errorf("an update of %d bytes, want %d", len(b), r.UpdateBytes(shared))
+		return fmt.Errorf("the update has %d bytes, want %d", len(b), r.UpdateBytes(shared))
 	}
 	u.Delta = ReadFloats(u.Delta, b[:4*shared])
 	u.Control = u.Control[:0]
@@ -52,7 +52,7 @@ func AppendFloats(b []byte, x []float32) []byte {
 	return b
 }
 
-// ReadFloats reads float32s into x, which it grows where it must.
+// ReadFloats decodes float32s into x, which it grows if necessary.
 func ReadFloats(x []float32, b []byte) []float32 {
 	if n := len(b) / 4; cap(x) < n {
 		x = make([]float32, n)
@@ -65,13 +65,13 @@ func ReadFloats(x []float32, b []byte) []float32 {
 	return x
 }
 
-// Sums returns what was counted, by version in ascending order. It is the fold's own.
+// Sums returns the sums by version in ascending order. They belong to the fold.
 func (f *Fold) Sums() []fed.Sums {
 	sums, _ := f.contents()
 	return sums
 }
 
-// AppendSums appends the numbers of a sum.
+// AppendSums appends an encoded sum.
 func AppendSums(b []byte, s *fed.Sums) ([]byte, error) {
 	for _, part := range []*exact.Sum{s.Delta, s.Control} {
 		if part == nil {
@@ -86,12 +86,12 @@ func AppendSums(b []byte, s *fed.Sums) ([]byte, error) {
 	return b, nil
 }
 
-// AddSums counts all updates of a sum over so many shared weights, and returns how
-// many and how heavy they are. The numbers may be a stranger's; if it returns an
-// error, nothing has changed.
+// AddSums decodes a sum over the given number of shared weights and counts all its
+// updates. It returns their number and total weight. The numbers are untrusted; on an
+// error the fold is unchanged.
 func (f *Fold) AddSums(version, shared int, b []byte) (updates int, weight int64, err error) {
 	if f.rules.Needs.EachUpdate {
-		return 0, 0, fmt.Errorf("a sum, where each update is needed")
+		return 0, 0, fmt.Errorf("the result is a sum, but the algorithm needs each update")
 	}
 	s := f.newSums(shared)
 	delta := b
@@ -107,7 +107,7 @@ func (f *Fold) AddSums(version, shared int, b []byte) (updates int, weight int64
 	}
 	updates = s.Delta.Updates()
 	if s.Control != nil && s.Control.Updates() != updates {
-		return 0, 0, fmt.Errorf("a sum of %d updates with %d control variates", updates, s.Control.Updates())
+		return 0, 0, fmt.Errorf("the sum has %d updates and %d control variates, want equal numbers", updates, s.Control.Updates())
 	}
 	s.Version = version
 	return updates, s.Delta.Weight(), f.Join(&Fold{rules: f.rules, sums: []fed.Sums{s}, n: updates})

@@ -16,7 +16,7 @@ import (
 	"loadstar/fed/exact"
 )
 
-// What is written of an update is read back to the bit, NaNs and signs of zero too.
+// A decoded update equals the encoded one bit for bit, including NaNs and signs of zero.
 func TestUpdateNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		control := rapid.Bool().Draw(t, "control")
@@ -35,7 +35,7 @@ func TestUpdateNumbers(t *testing.T) {
 		}
 		b := rules.AppendUpdate([]byte("before"), u)
 		if !bytes.HasPrefix(b, []byte("before")) {
-			t.Fatal("what was there is gone")
+			t.Fatal("AppendUpdate changed the existing bytes")
 		}
 		b = b[len("before"):]
 		if len(b) != rules.UpdateBytes(n) {
@@ -63,7 +63,7 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// The layout by hand: little-endian, deltas before control variates.
+// The layout, written out: little-endian, deltas before control variates.
 func TestUpdateLayout(t *testing.T) {
 	rules := foldRules(t, fed.Needs{Control: true}, 9)
 	b := rules.AppendUpdate(nil, &fed.Update{Delta: []float32{1, -2}, Control: []float32{0.5, 0}})
@@ -76,19 +76,19 @@ func TestReadFloats(t *testing.T) {
 	had := make([]float32, 0, 8)
 	got := ReadFloats(had, AppendFloats(nil, []float32{3, 4}))
 	if !slices.Equal(got, []float32{3, 4}) || &got[:1][0] != &had[:1][0] {
-		t.Errorf("%v, not in the memory that was given", got)
+		t.Errorf("%v, or the given memory was not used", got)
 	}
 	if got = ReadFloats(got[:1], AppendFloats(nil, make([]float32, 9))); len(got) != 9 {
-		t.Errorf("%d numbers", len(got))
+		t.Errorf("%d numbers from more than the given memory holds", len(got))
 	}
 	if got = ReadFloats(nil, []byte{1, 2, 3}); len(got) != 0 {
-		t.Errorf("%v of three bytes", got)
+		t.Errorf("%v from three bytes", got)
 	}
 }
 
-// Updates that were added up somewhere, written, read and joined are the same as ones
-// that were added one by one, in whatever groups they came.
-func TestSumsTravel(t *testing.T) {
+// Sums of any groups of updates that were encoded, decoded and joined equal the sum of
+// the same updates added one by one.
+func TestSumsEncodedAndJoined(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := foldRules(t, fed.Needs{Control: rapid.Bool().Draw(t, "control")}, 20)
 		from := make([]float32, foldLen)
@@ -120,7 +120,7 @@ func TestSumsTravel(t *testing.T) {
 	})
 }
 
-// sumBytes are those of a sum of two updates.
+// sumBytes returns the encoded sum of two updates.
 func sumBytes(t testing.TB, rules Rules) []byte {
 	t.Helper()
 	f := NewFold(rules)
@@ -137,14 +137,14 @@ func sumBytes(t testing.TB, rules Rules) []byte {
 	return b
 }
 
-func TestAddSumsRefuses(t *testing.T) {
+func TestAddSumsRejects(t *testing.T) {
 	put := func(at int, v int64) func([]byte) []byte {
 		return func(b []byte) []byte {
 			binary.LittleEndian.PutUint64(b[at:], uint64(v))
 			return b
 		}
 	}
-	const half = 24 + 8*foldLen // of the sum with control variates
+	const half = 24 + 8*foldLen // length of either half of a sum with control variates
 	for name, c := range map[string]struct {
 		spoil func([]byte) []byte
 		want  string
@@ -153,16 +153,16 @@ func TestAddSumsRefuses(t *testing.T) {
 		"one half":             {func(b []byte) []byte { return b[:half] }, "bytes"},
 		"too short":            {func(b []byte) []byte { return b[:len(b)-1] }, ""},
 		"too long":             {func(b []byte) []byte { return append(b, 0) }, "bytes"},
-		"other scale":          {put(0, 3), "behind the point"},
-		"control other scale":  {put(half, 3), "behind the point"},
+		"other scale":          {put(0, 3), "fractional bits"},
+		"control other scale":  {put(half, 3), "fractional bits"},
 		"more than the scale":  {put(8, 10), "10 updates"},
 		"fewer than none":      {put(8, -1), "-1 updates"},
-		"too light":            {put(16, 1), "weight 1"},
-		"too heavy":            {put(16, 201), "weight 201"},
+		"too light":            {put(16, 1), "weight of 1"},
+		"too heavy":            {put(16, 201), "weight of 201"},
 		"a number too large":   {put(24, math.MaxInt64), "beyond the bound"},
 		"a number too small":   {put(24+16, math.MinInt64), "beyond the bound"},
 		"control too large":    {put(half+24, math.MaxInt64/2), "beyond the bound"},
-		"control too heavy":    {put(half+16, 3), "weight 3"},
+		"control too heavy":    {put(half+16, 3), "weight of 3"},
 		"control of others":    {func(b []byte) []byte { return put(half+8, 1)(put(half+16, 1)(put(half+24, 0)(b))) }, "1 control variates"},
 		"control of no number": {func(b []byte) []byte { return put(half+8, 0)(b) }, "0 updates"},
 	} {
@@ -176,13 +176,13 @@ func TestAddSumsRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 		if _, _, err := f.AddSums(1, foldLen, c.spoil(sumBytes(t, rules))); err == nil {
-			t.Errorf("%s: taken for another version", name)
+			t.Errorf("%s: accepted as another version", name)
 		}
 		if got := show(t, f); !got.equal(before) {
-			t.Errorf("%s: %v after the refusal, before %v", name, got, before)
+			t.Errorf("%s: the error changed the fold to %v from %v", name, got, before)
 		}
 		if _, _, err := f.AddSums(4, foldLen, sumBytes(t, rules)); err != nil || f.Len() != 4 {
-			t.Errorf("%s: nothing more is taken: %v", name, err)
+			t.Errorf("%s: a valid sum after the error: %v", name, err)
 		}
 	}
 	each := foldRules(t, fed.Needs{EachUpdate: true}, 9)
@@ -191,8 +191,9 @@ func TestAddSumsRefuses(t *testing.T) {
 	}
 }
 
-// A sum that there is no room for leaves a fold as it was, with control variates too.
-func TestAddSumsIsFull(t *testing.T) {
+// A sum that exceeds the maximum number of updates leaves the fold unchanged, including
+// its control variates.
+func TestAddSumsWhenFull(t *testing.T) {
 	rules := foldRules(t, fed.Needs{Control: true}, 3)
 	f, b := NewFold(rules), sumBytes(t, rules)
 	if _, _, err := f.AddSums(4, foldLen, b); err != nil {
@@ -206,17 +207,17 @@ func TestAddSumsIsFull(t *testing.T) {
 		t.Errorf("%v, before %v", got, before)
 	}
 	if _, _, err := f.AddSums(5, foldLen, b); err != nil {
-		t.Errorf("of another version there is room: %v", err)
+		t.Errorf("a sum of another version should be accepted: %v", err)
 	}
 }
 
-// sane fails if a fold cannot be merged or written after a stranger's numbers.
-func sane(t *testing.T, f *Fold, before shown, err error) {
+// checkFold fails if a fold cannot be merged or encoded after untrusted numbers.
+func checkFold(t *testing.T, f *Fold, before shown, err error) {
 	t.Helper()
 	after := show(t, f)
 	if err != nil {
 		if !after.equal(before) {
-			t.Errorf("%v after the refusal %v, before %v", after, err, before)
+			t.Errorf("%v after the error %v, before %v", after, err, before)
 		}
 		return
 	}
@@ -227,12 +228,12 @@ func sane(t *testing.T, f *Fold, before shown, err error) {
 		s.Delta.Total(total)
 		for _, x := range total {
 			if math.Abs(x) > 2*float64(s.Delta.Weight()) {
-				t.Errorf("%g of weight %d, and coordinates are within 2", x, s.Delta.Weight())
+				t.Errorf("the sum has %g at a total weight of %d, but coordinates are within ±2", x, s.Delta.Weight())
 			}
 		}
 	}
 	if n != f.Len() {
-		t.Errorf("%d updates in sums, %d counted", n, f.Len())
+		t.Errorf("the sums have %d updates, the fold counted %d", n, f.Len())
 	}
 }
 
@@ -258,7 +259,7 @@ func FuzzAddSums(f *testing.F) {
 		}
 		before := show(t, fold)
 		_, _, err := fold.AddSums(version, foldLen, b)
-		sane(t, fold, before, err)
+		checkFold(t, fold, before, err)
 	})
 }
 
@@ -277,10 +278,10 @@ func FuzzReadUpdate(f *testing.F) {
 		err := rules.ReadUpdate(&u, b, foldLen)
 		if err == nil {
 			if got := rules.AppendUpdate(nil, &u); !bytes.Equal(got, b) {
-				t.Errorf("%x was read as %x", b, got)
+				t.Errorf("%x was decoded as %x", b, got)
 			}
 			err = fold.Add(&u, make([]float32, foldLen))
 		}
-		sane(t, fold, before, err)
+		checkFold(t, fold, before, err)
 	})
 }

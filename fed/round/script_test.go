@@ -16,19 +16,19 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what happened into the scripts")
 
-// TestScripts plays the rounds under testdata: who is asked, who answers when, and
-// what the machine decides. A script is commands, each with what came of it below,
-// indented:
+// TestScripts runs the scripts under testdata: which clients are asked, when they return,
+// and what the machine decides. A script is a list of commands, each followed by its
+// output, indented:
 //
 //	synchronous fleet=5 cohort=3 asked=4 quorum=2 deadline=10s
 //	buffered    fleet=5 running=3 buffer=2
 //	periodic    fleet=5 running=3 period=1m
-//	at 2s       everything below happens then
-//	ask         prints whom; their order, not their number, names them below: #0, #1 ...
+//	at 2s       sets the time of the commands below
+//	ask         prints the clients; #0, #1 ... below refer to them in this order
 //	return #0   prints counted or closed
 //	lose #1
-//	close       prints how the round ended, if it did
-//	crash       goes on with a new machine from what the old one saved
+//	close       prints the outcome if the round ended
+//	crash       continues with a new machine from the saved state
 func TestScripts(t *testing.T) {
 	scripts, err := filepath.Glob("testdata/*.script")
 	if err != nil || len(scripts) == 0 {
@@ -46,7 +46,7 @@ func TestScripts(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else if got != string(text) {
-				t.Errorf("%s went otherwise (-rewrite accepts it):\n%s", path, got)
+				t.Errorf("%s has another result (run the test with -rewrite to accept it):\n%s", path, got)
 			}
 		})
 	}
@@ -64,7 +64,7 @@ func play(t *testing.T, text string) string {
 	var p player
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "  ") {
-			continue // what came of it before
+			continue // earlier output
 		}
 		out.WriteString(line)
 		words := strings.Fields(line)

@@ -14,11 +14,11 @@ var (
 
 var serverFormat = stateformat.Format{Name: "server state", Magic: "LODSERVR", Version: 1, Bare: true}
 
-// serverState is a server on disk. Format 0 is a gob of it.
+// serverState is the saved state of a server. Format 0 is this struct as a gob.
 type serverState struct {
 	Version               int
 	Shared                []float32
-	Aggregator, Optimizer []byte // empty for those without a state
+	Aggregator, Optimizer []byte // empty if it has no state
 }
 
 func (v *serverState) encode() []byte {
@@ -46,7 +46,7 @@ func (v *serverState) decode(b []byte) error {
 	})
 }
 
-// MarshalBinary writes the weights and the states of the aggregator and the optimizer.
+// MarshalBinary writes the weights and the state of the aggregator and the optimizer.
 func (s *Server) MarshalBinary() ([]byte, error) {
 	v := serverState{Version: s.version, Shared: s.shared}
 	for _, part := range []struct {
@@ -64,15 +64,15 @@ func (s *Server) MarshalBinary() ([]byte, error) {
 	return v.encode(), nil
 }
 
-// UnmarshalBinary sets a new server of the same plan to a saved state. On an error the
-// server is of no further use.
+// UnmarshalBinary sets a new server of the same plan to a saved state. After an error the
+// server must not be used.
 func (s *Server) UnmarshalBinary(b []byte) error {
 	var v serverState
 	if err := v.decode(b); err != nil {
 		return err
 	}
 	if len(v.Shared) != len(s.shared) {
-		return fmt.Errorf("round: %d shared weights were saved, the plan has %d", len(v.Shared), len(s.shared))
+		return fmt.Errorf("round: the saved state has %d shared weights, want %d as in the plan", len(v.Shared), len(s.shared))
 	}
 	for _, part := range []struct {
 		of   any

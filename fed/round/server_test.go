@@ -20,7 +20,7 @@ const (
 	serverLen   = 40
 )
 
-// slope is server data on which the loss is ‖w - 1‖²/2.
+// slope is server data with the loss ‖w - 1‖²/2.
 type slope struct{}
 
 func (slope) Gradient(g, shared []float32) error {
@@ -30,7 +30,7 @@ func (slope) Gradient(g, shared []float32) error {
 	return nil
 }
 
-// serverOf returns a new server of a plan, and the rules of its folds.
+// serverOf returns a new server of a plan and the rules of its folds.
 func serverOf(t *testing.T, text string) (*Server, Rules) {
 	t.Helper()
 	p, err := recipe.Read([]byte(text))
@@ -50,8 +50,8 @@ func serverOf(t *testing.T, text string) (*Server, Rules) {
 	return NewServer(parts.NewAggregator(), parts.NewOptimizer(), serverFleet, shared), rules
 }
 
-// advance merges made-up updates of a round, some of them of the version before if
-// there was one.
+// advance merges synthetic updates in a round. Some are from the previous version if
+// there is one.
 func advance(t *testing.T, s *Server, rules Rules, round int, past []float32) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(2, uint64(round)))
@@ -84,7 +84,7 @@ func advance(t *testing.T, s *Server, rules Rules, round int, past []float32) {
 	}
 }
 
-// everyServer is a plan of each algorithm, and of each server optimizer.
+// everyServer returns a plan for each algorithm and each server optimizer.
 func everyServer() map[string]string {
 	plans := map[string]string{}
 	for _, a := range recipe.Names() {
@@ -98,9 +98,9 @@ func everyServer() map[string]string {
 	return plans
 }
 
-// A server that is restored from what it saved, between any two merges, goes on to the
-// same bits: weights, and what its tasks carry.
-func TestServerGoesOn(t *testing.T) {
+// A server that is restored between any two merges continues with the same bits, in its
+// weights and its tasks.
+func TestServerContinuesFromState(t *testing.T) {
 	for name, plan := range everyServer() {
 		t.Run(name, func(t *testing.T) {
 			steady, rules := serverOf(t, plan)
@@ -132,14 +132,14 @@ func TestServerGoesOn(t *testing.T) {
 				past = a.Shared
 			}
 			if slices.Equal(first, steady.Shared()) {
-				t.Error("nothing has moved")
+				t.Error("the weights did not change")
 			}
 		})
 	}
 }
 
-// Forgetting what it remembers must show, or the test above says nothing.
-func TestServerRemembers(t *testing.T) {
+// Losing the state must make a difference, otherwise the test above is useless.
+func TestServerStateMatters(t *testing.T) {
 	for _, plan := range []string{"algorithm: fedavgm", "algorithm: fedadam", "algorithm: fedyogi", "algorithm: fedadagrad", "algorithm: fedavgadaptive"} {
 		steady, rules := serverOf(t, plan)
 		forgetful, _ := serverOf(t, plan)
@@ -150,23 +150,23 @@ func TestServerRemembers(t *testing.T) {
 		advance(t, steady, rules, 1, nil)
 		advance(t, fresh, rules, 1, nil)
 		if slices.Equal(steady.Shared(), fresh.Shared()) {
-			t.Errorf("%s: what it remembers makes no difference", plan)
+			t.Errorf("%s: the state makes no difference", plan)
 		}
 	}
 }
 
-func TestServerRefusesAnother(t *testing.T) {
+func TestServerRejectsBadState(t *testing.T) {
 	s, _ := serverOf(t, "algorithm: fedadam")
 	b, err := s.MarshalBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	small := NewServer(aggregate.Mean{}, serveropt.Descent{Rate: 1}, 1, make([]float32, 3))
-	if err := small.UnmarshalBinary(b); err == nil || !strings.Contains(err.Error(), "40 shared weights were saved, the plan has 3") {
+	if err := small.UnmarshalBinary(b); err == nil || !strings.Contains(err.Error(), "the saved state has 40 shared weights, want 3") {
 		t.Error(err)
 	}
 	if err := s.UnmarshalBinary(b[:len(b)/2]); err == nil {
-		t.Error("half a server is taken")
+		t.Error("a truncated state is accepted")
 	}
 }
 
@@ -175,7 +175,7 @@ type blowUp struct{}
 
 func (blowUp) Step(shared []float32, d []float64) { shared[0] = float32(math.Inf(1)) }
 
-func TestServerSaysThatItDiverged(t *testing.T) {
+func TestServerDiverged(t *testing.T) {
 	s, rules := serverOf(t, "algorithm: fedavg")
 	s.optimizer = blowUp{}
 	f := NewFold(rules)
@@ -186,16 +186,16 @@ func TestServerSaysThatItDiverged(t *testing.T) {
 		t.Error(err)
 	}
 	if s.Version() != 0 || math.IsInf(float64(s.Shared()[0]), 0) {
-		t.Error("it took the weights")
+		t.Error("the server accepted the weights")
 	}
 }
 
-// An empty merge is an error, not a step by nothing over nothing.
-func TestServerRefusesAnEmptyMerge(t *testing.T) {
+// An empty merge is an error, because it would divide 0 by 0.
+func TestServerRejectsEmptyMerge(t *testing.T) {
 	for name, plan := range everyServer() {
 		s, rules := serverOf(t, plan)
 		f := NewFold(rules)
-		// A version whose only update was refused is as empty.
+		// A version whose only update was rejected is empty, too.
 		u := &fed.Update{Client: "a", Examples: 1, Delta: []float32{float32(math.NaN())}, Control: []float32{0}}
 		if err := f.Add(u, make([]float32, 1)); !errors.Is(err, exact.ErrFinite) {
 			t.Fatal(err)

@@ -30,7 +30,7 @@ func TestServerFormats(t *testing.T) {
 	}
 }
 
-// A saved machine is text without a header, so it has golden files of its own.
+// A saved machine is text without a header, so it has separate golden files.
 func TestMachineFormats(t *testing.T) {
 	m := NewMachine(schedule.Synchronous{Cohort: 4}, 1, 9)
 	asked := m.Ask(2)
@@ -55,8 +55,8 @@ func TestMachineFormats(t *testing.T) {
 	}
 }
 
-// FuzzServerState decodes any bytes, also behind a valid header: nothing may panic, and
-// an accepted state is read again as it was written.
+// FuzzServerState decodes arbitrary bytes, with and without a valid header. Nothing may
+// panic, and an accepted state must survive encoding and decoding.
 func FuzzServerState(f *testing.F) {
 	f.Add(golden.File(f, "server", 1), false)
 	f.Add(golden.File(f, "server", 0), false)
@@ -71,7 +71,7 @@ func FuzzServerState(f *testing.F) {
 			return
 		}
 		if err := again.decode(s.encode()); err != nil || !bytes.Equal(s.encode(), again.encode()) {
-			t.Fatalf("%v becomes %v, %v", s, again, err)
+			t.Fatalf("%v is encoded and decoded as %v, %v", s, again, err)
 		}
 	})
 }

@@ -8,15 +8,15 @@ import (
 
 var _ fed.Scheduler = Periodic{}
 
-// Periodic merges what has arrived whenever a period is over, and then asks as many
-// clients as are missing from those that run (fekri2023, section 5.3). A client
-// that takes longer is merged at the end of a later period.
+// Periodic merges at the end of every period and then asks as many clients as are missing
+// from the number that should be training (fekri2023, section 5.3). The update of a
+// client that takes longer is merged at the end of a later period.
 type Periodic struct {
 	Running int
 	Period  time.Duration
 }
 
-// Ask fills up at the start of a period.
+// Ask replaces missing clients at the start of a period.
 func (p Periodic) Ask(s fed.Situation) int {
 	if s.Now > s.Opened || s.Asked > 0 {
 		return 0
@@ -24,7 +24,7 @@ func (p Periodic) Ask(s fed.Situation) int {
 	return max(p.Running-s.Running, 0)
 }
 
-// Decide merges at the end of a period, if there is anything.
+// Decide merges at the end of a period, if there are updates.
 func (p Periodic) Decide(s fed.Situation) fed.Decision {
 	switch {
 	case s.Now < s.Opened+p.Period:
@@ -35,8 +35,8 @@ func (p Periodic) Decide(s fed.Situation) fed.Decision {
 	return fed.Abandon
 }
 
-// Wake is the end of the period.
+// Wake returns the end of the period.
 func (p Periodic) Wake(s fed.Situation) (time.Duration, bool) { return s.Opened + p.Period, true }
 
-// Carries is true.
+// Carries returns true: a client keeps training across merges.
 func (Periodic) Carries() bool { return true }

@@ -1,3 +1,3 @@
-// Package schedule says how many clients are asked at a time, and when what they
-// returned is merged: a file for each way.
+// Package schedule decides how many clients to ask and when to merge, one file per
+// schedule.
 package schedule

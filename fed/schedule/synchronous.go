@@ -8,22 +8,22 @@ import (
 
 var _ fed.Scheduler = Synchronous{}
 
-// Synchronous asks a cohort, waits for it and merges: the rounds of FedAvg.
+// Synchronous asks a cohort, waits for its updates and merges them, like FedAvg.
 //
-// A round closes when Cohort updates are counted, when everybody who was asked has
-// returned or is lost, or at the deadline. It is merged if the quorum is counted,
-// and abandoned otherwise. Whoever returns later is refused.
+// A round closes when Cohort updates are counted, when all clients asked have returned or
+// are lost, or at the deadline. It is merged if the quorum is reached, and abandoned
+// otherwise. Later updates are rejected.
 type Synchronous struct {
-	// Cohort is how many updates are wanted, and Asked how many clients are asked
-	// for them: more, against those who do not return.
+	// Cohort is the number of updates wanted. Asked is the number of clients to ask,
+	// which can be higher to allow for clients that do not return.
 	Cohort, Asked int
-	// Quorum is how many updates a merge takes at least; 0 means 1.
+	// Quorum is the minimum number of updates for a merge; 0 means 1.
 	Quorum int
-	// Deadline is when a round ends at the latest; 0 is never.
+	// Deadline is the maximum duration of a round; 0 means no limit.
 	Deadline time.Duration
 }
 
-// Ask asks once a round.
+// Ask selects clients once per round.
 func (p Synchronous) Ask(s fed.Situation) int {
 	if s.Asked > 0 {
 		return 0
@@ -31,7 +31,7 @@ func (p Synchronous) Ask(s fed.Situation) int {
 	return max(p.Asked, p.Cohort)
 }
 
-// Decide closes a round as soon as nothing more is wanted or to be had.
+// Decide closes a round when no more updates are wanted or expected.
 func (p Synchronous) Decide(s fed.Situation) fed.Decision {
 	switch {
 	case s.Waiting >= p.Cohort:
@@ -45,10 +45,10 @@ func (p Synchronous) Decide(s fed.Situation) fed.Decision {
 	return fed.Wait
 }
 
-// Wake is the deadline.
+// Wake returns the deadline.
 func (p Synchronous) Wake(s fed.Situation) (time.Duration, bool) {
 	return s.Opened + p.Deadline, p.Deadline > 0
 }
 
-// Carries is false: a straggler hears that its round is closed.
+// Carries returns false: a late client receives the verdict that its round is closed.
 func (Synchronous) Carries() bool { return false }

@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 		"an odd step":   {5, []time.Duration{7 * time.Second}, "does not divide a day"},
 		"nobody":        {0, nil, "no clients"},
 		// The whole fleet is the cohort, and the sum has no bits left for it.
-		"everybody": {1 << 40, hourly, "too few to train with"},
+		"everybody": {1 << 40, hourly, "too few for training"},
 	} {
 		if _, err := Settle(good, c.fleet, nil, c.steps); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -256,7 +256,7 @@ func TestAddRefuses(t *testing.T) {
 		sums["one too few"] = refusal{func(r *Result) { r.Shares = r.Shares[:1] }, "holds 2 updates"}
 		sums["one too many"] = refusal{func(r *Result) { r.Shares = append(r.Shares, Share{Client: "c", Examples: 1}) }, "holds 2 updates"}
 		sums["other weights"] = refusal{share(func(s *Share) { s.Examples++ }), "of weight 80, but the shares say 2 of weight 81"}
-		sums["other scale"] = refusal{word(0, 1), "behind the point"}
+		sums["other scale"] = refusal{word(0, 1), "fractional bits"}
 		sums["claimed lighter"] = refusal{word(2, 79), ""}
 		sums["a number beyond"] = refusal{word(3, math.MaxInt64), "beyond"}
 		sums["too many updates"] = refusal{word(1, 6), "6 updates"}
