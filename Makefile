@@ -187,6 +187,10 @@ chaos: build ## Kill a real fleet's processes at random, KILLS times in each for
 	go run ./internal/chaos -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 	go run ./internal/chaos -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 
+.PHONY: old-state
+old-state: build ## Begin runs with an older binary, OLD=path, and continue them with this one: simulator, server, agents
+	go run ./internal/chaos -bin bin/loadstar -old $(or $(OLD),$(error say OLD=path of an older loadstar))
+
 .PHONY: bench-fleet
 bench-fleet: build ## 10,000 agents against a server, beside the bare bus and ledger
 	bin/loadstar bench fleet

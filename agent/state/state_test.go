@@ -374,7 +374,7 @@ func TestAnotherFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "format 2") {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "written by a newer Loadstar (format 2, this one reads up to 1): upgrade") {
 		t.Error(err)
 	}
 }

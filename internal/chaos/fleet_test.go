@@ -191,6 +191,22 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// TestUpgrade upgrades from the binary in $LOADSTAR_OLD. Without one, the long form
+// upgrades from the binary under test itself, which tests this program.
+func TestUpgrade(t *testing.T) {
+	old := os.Getenv("LOADSTAR_OLD")
+	if old == "" && !longtest.Enabled() {
+		t.Skip("needs an older binary in LOADSTAR_OLD")
+	}
+	o := options{bin: binary(t), old: old, dir: t.TempDir(), seed: 9, patience: patient}
+	if old == "" {
+		o.old = o.bin
+	}
+	if err := upgrade(t.Context(), o, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFleetComesAndGoes has agents join when the run already waits for them, and others
 // die and come back in its course.
 func TestFleetComesAndGoes(t *testing.T) {

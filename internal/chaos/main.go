@@ -5,6 +5,11 @@
 //
 //	go run ./internal/chaos -form cluster -kills 200 -seed 7
 //
+// With -old it tests upgrades instead: runs that an older binary has begun must end with
+// the same bytes under the new one.
+//
+//	go run ./internal/chaos -old path/to/old/loadstar
+//
 // The last line of its output says how it went. If anything was not as it should be,
 // it exits with 1 and leaves the folder with all logs.
 package main
@@ -29,6 +34,7 @@ import (
 // options are those of the command line.
 type options struct {
 	form, bin, dir string
+	old            string
 	kills, rounds  int
 	seed           uint64
 	patience       time.Duration
@@ -48,6 +54,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three NATS nodes, two gateways, three aggregators, two coordinators")
 	flag.StringVar(&o.bin, "bin", "", "the binary (default: build it)")
+	flag.StringVar(&o.old, "old", "", "test upgrades from this older binary instead")
 	flag.StringVar(&o.dir, "dir", "", "folder to work in (default: a temporary one)")
 	flag.IntVar(&o.kills, "kills", 40, "how often to kill")
 	flag.IntVar(&o.rounds, "rounds", 20, "rounds of a run")
@@ -82,8 +89,20 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "chaos -form %s -kills %d -seed %d\n", o.form, o.kills, o.seed)
-	err = chaos(ctx, o, out)
+	if o.bin == "" {
+		if o.bin, err = build(ctx, o.dir); err != nil {
+			return err
+		}
+	}
+	if o.bin, err = filepath.Abs(o.bin); err != nil {
+		return err
+	}
+	if o.old != "" {
+		err = upgrade(ctx, o, out)
+	} else {
+		fmt.Fprintf(out, "chaos -form %s -kills %d -seed %d\n", o.form, o.kills, o.seed)
+		err = chaos(ctx, o, out)
+	}
 	if err != nil {
 		return fmt.Errorf("%w\nall logs are in %s", err, o.dir)
 	}
@@ -124,15 +143,6 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	begun := time.Now()
-	var err error
-	if o.bin == "" {
-		if o.bin, err = build(ctx, o.dir); err != nil {
-			return err
-		}
-	}
-	if o.bin, err = filepath.Abs(o.bin); err != nil {
-		return err
-	}
 	data, err := generate(ctx, o.bin, o.dir, meters)
 	if err != nil {
 		return err

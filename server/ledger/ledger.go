@@ -174,10 +174,15 @@ func (l *Ledger) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sources := p.ListSources()
+	newest := sources[len(sources)-1].Version
 	for {
 		before, err := p.GetDBVersion(ctx)
 		if err != nil {
 			return err
+		}
+		if before > newest { // goose ignores migrations that it does not know
+			return fmt.Errorf("the ledger was written by a newer Loadstar (schema %d, this one knows %d): upgrade", before, newest)
 		}
 		if _, err = p.Up(ctx); err == nil || !l.lite {
 			return err

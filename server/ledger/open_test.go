@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -86,6 +87,25 @@ func TestOpenAtOnce(t *testing.T) {
 		var n int
 		must(t, l.db.QueryRow("SELECT count(*) FROM goose_db_version WHERE version_id = 1").Scan(&n))
 		wantEqual(t, "migrations to version 1", n, 1)
+	})
+}
+
+// TestNewerSchema opens a ledger that a newer Loadstar has migrated. It must be refused,
+// and nothing in it may change.
+func TestNewerSchema(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s := plant(t, at, 3)
+		_, err := s.write.Exec("INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, $1)", true)
+		must(t, err)
+		before := dump(t, s.Ledger, append(tables, "goose_db_version")...)
+		l, err := Open(t.Context(), at)
+		if err == nil {
+			l.Close()
+		}
+		if want := "the ledger was written by a newer Loadstar (schema 1000, this one knows "; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		wantEqual(t, "refused", dump(t, s.Ledger, append(tables, "goose_db_version")...), before)
 	})
 }
 

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The fleet of an upgrade test. A run of so many rounds takes some seconds, so there is
+// time to kill it after upgradeAfter rounds.
+const (
+	upgradeMeters = 6
+	upgradeAgents = 2
+	upgradeRounds = 20
+	upgradeAfter  = 3
+)
+
+// simulated are plans that together have every kind of state in their checkpoints.
+var simulated = []plan{
+	checkpointed("fedadam", "schedule: {cohort: 4}\n"),
+	checkpointed("scaffold", "partition: head\nschedule: {cohort: 3, over_selection: 0.5, deadline: 6s}\n"+slow),
+	checkpointed("fedbuff", "partition: head\nschedule: {cohort: 4, buffer: 2}\nserver: {optimizer: fedyogi}\n"+slow),
+	checkpointed("fednorm", "schedule: {cohort: 4}\nsimulate: {delayed: 0.6}\n"),
+	checkpointed("fedavgadaptive", "schedule: {cohort: 4}\n"),
+	checkpointed("fedsim", "partition: head\nschedule: {cohort: 4}\nserver: {clients: 0.1, batch: 32}\n"),
+	{"plfl-head", "name: plfl-head\nalgorithm: fedadam\npartition: head\nrounds: 40\nmodel: {name: bose2023}\nevaluate: {every: 5}\nclient: {steps: 1, batch: 16}\n"},
+}
+
+// slow has clients return late, or not at all.
+const slow = "simulate: {step_time: 1s, speed_spread: 1, dropout: 0.1}\n"
+
+// checkpointed returns a plan with a small model.
+func checkpointed(algorithm, more string) plan {
+	return plan{algorithm, fmt.Sprintf("name: %[1]s\nalgorithm: %[1]s\nrounds: 80\nmodel: {name: fekri2023, lookback: 6, targets: 2, split: {train: 0.7, validation: 0.15}}\n"+
+		"client: {steps: 2, batch: 8}\nevaluate: {every: 10}\n%[2]s", algorithm, more)}
+}
+
+// upgrade begins runs with the old binary, kills them, and continues them with the new
+// one.
+func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
+	if o.old, err = filepath.Abs(o.old); err != nil {
+		return err
+	}
+	data, err := generate(ctx, o.old, o.dir, upgradeMeters)
+	if err != nil {
+		return err
+	}
+	for _, p := range simulated {
+		round, err := upgradeSimulation(ctx, o, data, p)
+		if err != nil {
+			return fmt.Errorf("simulate %s: %w", p.name, err)
+		}
+		fmt.Fprintf(out, "simulate %s: killed after round %d, resumed: identical\n", p.name, round)
+	}
+	for _, c := range []struct {
+		name           string
+		server, agents bool // which of them are upgraded
+	}{
+		{"server and agents", true, true},
+		{"server only", true, false},
+		{"agents only", false, true},
+	} {
+		dir := filepath.Join(o.dir, strings.ReplaceAll(c.name, " ", "-"))
+		if err := upgradeFleet(ctx, o, dir, data, c.server, c.agents); err != nil {
+			return fmt.Errorf("upgrade of %s: %w", c.name, err)
+		}
+		fmt.Fprintf(out, "upgrade of %s: weights as simulated\n", c.name)
+	}
+	return nil
+}
+
+// upgradeSimulation compares a run of the old binary with one that the old binary begins
+// and the new one ends. It returns the last round of the old binary.
+func upgradeSimulation(ctx context.Context, o options, data string, p plan) (round int, err error) {
+	path, err := p.write(o.dir)
+	if err != nil {
+		return 0, err
+	}
+	args := func(out string) []string {
+		return []string{"simulate", path, "--data", data, "--out", out, "--save", "0s", "--quiet"}
+	}
+	steady, broken := filepath.Join(o.dir, p.name+"-steady"), filepath.Join(o.dir, p.name+"-upgraded")
+	if _, err := command(ctx, o.old, nil, o.patience, args(steady)...); err != nil {
+		return 0, err
+	}
+	old := &process{name: p.name, bin: o.old, args: args(broken), log: filepath.Join(o.dir, p.name+".log")}
+	if err := old.Start(); err != nil {
+		return 0, err
+	}
+	err = await(ctx, o.patience, func() (bool, error) {
+		round, err = lastSaved(broken)
+		return round >= upgradeAfter, err
+	})
+	if err := errors.Join(err, old.Kill()); err != nil {
+		return 0, err
+	}
+	if round, err = lastSaved(broken); err != nil {
+		return 0, err
+	}
+	if _, err := os.Stat(filepath.Join(broken, "summary.json")); err == nil || len(old.Exits()) > 0 {
+		return 0, errors.New("the run ended before it could be killed: give it more rounds")
+	}
+	if _, err := command(ctx, o.bin, nil, o.patience, append(args(broken), "--resume")...); err != nil {
+		return 0, err
+	}
+	return round, sameRun(steady, broken)
+}
+
+// lastSaved returns the round of the newest checkpoint, by the run's events.
+func lastSaved(dir string) (round int, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	for line := range bytes.Lines(text) {
+		var e struct {
+			Event string
+			Data  struct{ Round int }
+		}
+		// The process may be in the middle of the last line.
+		if json.Unmarshal(line, &e) == nil && e.Event == "saved" {
+			round = e.Data.Round
+		}
+	}
+	return round, err
+}
+
+// sameRun compares all tables and weights of two runs byte by byte, and their summaries
+// without the measured values.
+func sameRun(want, got string) error {
+	a, err := results(want)
+	if err != nil {
+		return err
+	}
+	b, err := results(got)
+	if err != nil {
+		return err
+	}
+	for name := range a {
+		if a[name] != b[name] {
+			err = errors.Join(err, fmt.Errorf("%s differs", filepath.Join(got, name)))
+		}
+	}
+	if len(a) != len(b) {
+		err = errors.Join(err, fmt.Errorf("%s has %d files, want %d", got, len(b), len(a)))
+	}
+	return err
+}
+
+// results reads the files of a run that depend on the plan and the data only.
+func results(dir string) (map[string]string, error) {
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || slices.Contains([]string{"events.jsonl", "checkpoint", "kept.bin", "lock"}, e.Name()) {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if e.Name() == "summary.json" {
+			var s map[string]any
+			if err := json.Unmarshal(b, &s); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
+			for _, measured := range []string{"seconds", "steps_per_s", "engine_share", "rss_bytes"} {
+				delete(s, measured)
+			}
+			b = fmt.Append(nil, s) // fmt sorts the keys
+		}
+		name, err := filepath.Rel(dir, path)
+		files[name] = string(b)
+		return err
+	})
+	return files, err
+}
+
+// upgradeFleet begins runs with a server and agents of the old binary, kills everything
+// after some rounds, and starts it again with the new binary in some places.
+func upgradeFleet(ctx context.Context, o options, dir, data string, server, agents bool) (err error) {
+	s, err := start(ctx, o.old, dir, layout{aggregators: 2, agents: upgradeAgents, data: data})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, s.logs(1500))
+		}
+		err = errors.Join(err, s.Close())
+	}()
+	token, err := s.command(ctx, "token", "create", "--uses", fmt.Sprint(upgradeAgents))
+	if err != nil {
+		return err
+	}
+	for i := range upgradeAgents {
+		if err := s.join(ctx, token, i, o.patience); err != nil {
+			return err
+		}
+	}
+	const plans = 3 // as many kinds as planOf has
+	var references []*reference
+	for i := range plans {
+		p := planOf(i, o.seed, upgradeRounds, upgradeMeters)
+		references = append(references, simulate(ctx, o.old, dir, data, p))
+		if err := s.submit(ctx, dir, p, upgradeMeters, o.patience); err != nil {
+			return err
+		}
+	}
+	err = await(ctx, o.patience, func() (bool, error) {
+		n, err := s.ledger.number(ctx, "SELECT count(*) FROM runs WHERE version >= $1", upgradeAfter)
+		return n == plans, err
+	})
+	if err != nil {
+		return err
+	}
+	for _, p := range s.parts() {
+		if err := p.Kill(); err != nil {
+			return err
+		}
+	}
+	if n, err := s.ledger.number(ctx, "SELECT count(*) FROM runs WHERE state = 'running'"); err != nil || n < plans {
+		return errors.Join(fmt.Errorf("only %d of %d runs were left to continue: give them more rounds", n, plans), err)
+	}
+	if server {
+		s.bin = o.bin // also of the operator's commands
+	}
+	for _, p := range s.parts() {
+		if p := p.(*process); p.kind == kindAgent && agents || p.kind != kindAgent && server {
+			p.bin = o.bin
+		}
+		if err := p.Start(); err != nil {
+			return err
+		}
+	}
+	for i, ref := range references {
+		all, err := s.finish(ctx, planOf(i, o.seed, upgradeRounds, upgradeMeters).name, o.patience)
+		if err != nil {
+			return err
+		}
+		if same, err := s.same(ctx, all[0], ref, o.patience); err != nil {
+			return err
+		} else if !same {
+			return fmt.Errorf("%s: the weights are not the simulator's", all[0].name)
+		}
+	}
+	if exits := s.exits(); len(exits) > 0 {
+		return errors.New(strings.Join(exits, "\n"))
+	}
+	return nil
+}
+
+// await polls until something is true.
+func await(ctx context.Context, limit time.Duration, reached func() (bool, error)) error {
+	for end := time.Now().Add(limit); ; {
+		switch ok, err := reached(); {
+		case ok:
+			return nil
+		case time.Now().After(end):
+			return errors.Join(fmt.Errorf("nothing to kill within %s", limit), err)
+		}
+		if !sleep(ctx, 5*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
