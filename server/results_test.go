@@ -107,7 +107,7 @@ func TestWrongResults(t *testing.T) {
 		wrong{"more updates than there can be", word(1, math.MaxInt64), rejected, "numbers", "updates"},
 		wrong{"fewer than none", word(1, -3), rejected, "numbers", "updates"},
 		wrong{"more weight than there can be", word(2, math.MaxInt64), rejected, "numbers", "weight"},
-		wrong{"another scale", word(0, 1), rejected, "numbers", "behind the point"},
+		wrong{"another scale", word(0, 1), rejected, "numbers", "fractional bits"},
 		wrong{"a number beyond", word(3, math.MaxInt64), rejected, "numbers", "beyond"},
 		wrong{"a number below", word(4, math.MinInt64), rejected, "numbers", "beyond"},
 		wrong{"too many clients", func(q *v1.PushRequest) { q.Shares = slices.Repeat(q.Shares, 3400) }, rejected, "shape", "10200 clients"},
