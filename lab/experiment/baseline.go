@@ -10,8 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// Baselines backtests the named baselines on a dataset, on the same question as the
-// plan's model, and writes their scores by client into the folder dir.
+// Baselines backtests baselines on a dataset, with the horizon, targets and split of the
+// plan. It writes their scores by client into the folder dir.
 func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []string, workers int, dir string) ([]metric.Fleet, error) {
 	b := forecast.Backtest{
 		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers,

@@ -9,10 +9,10 @@ import (
 	"loadstar/series"
 )
 
-// Contest sets methods and baselines against each other on one dataset.
+// Contest compares methods and baselines on one dataset.
 type Contest struct {
 	Dataset *series.Dataset
-	// Question is the plan whose horizon, targets and split the baselines use.
+	// Question is the plan whose horizon, targets and split apply to the baselines.
 	Question  *fed.Plan
 	Baselines []string
 	Methods   []Contestant
@@ -24,7 +24,7 @@ type Contestant struct {
 	Plans  []*fed.Plan
 }
 
-// Comparison is the outcome of a contest: the baselines first, then the methods.
+// Comparison is the result of a contest: baselines first, then methods.
 type Comparison struct {
 	Dataset   string     `json:"dataset"`
 	Generated bool       `json:"generated"`
@@ -32,7 +32,7 @@ type Comparison struct {
 	Methods   []Compared `json:"methods"`
 }
 
-// Compared is the skill of a baseline, or the mean of a method over seeds.
+// Compared holds the scores of a baseline, or the mean scores of a method over seeds.
 type Compared struct {
 	Method   string        `json:"method"`
 	Mean     metric.Number `json:"mase_mean"`
@@ -45,7 +45,7 @@ type Compared struct {
 }
 
 // Compare backtests the baselines, trains all plans in e's folder and returns the
-// outcomes in the order of the contests. The experiment must have no trials yet.
+// comparisons in the order of the contests. The experiment must not have trials.
 func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Comparison, error) {
 	var all []Comparison
 	for _, c := range contests {
@@ -81,7 +81,7 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 	return all, nil
 }
 
-// compared takes the means over seeds, and the range of the median.
+// compared returns the means over seeds, and the range of the median.
 func compared(method string, seeds []metric.Fleet) Compared {
 	values := map[string][]float64{}
 	for _, f := range seeds {

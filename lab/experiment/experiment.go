@@ -1,5 +1,5 @@
-// Package experiment runs many simulations, as many at a time as there are cores,
-// and goes on where it was interrupted.
+// Package experiment runs many simulations in parallel and tabulates their results. An
+// interrupted experiment can be resumed.
 package experiment
 
 import (
@@ -21,12 +21,11 @@ import (
 type Trial struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
-	// Part is the folder of the part of the experiment that the trial is of, if it
-	// has parts.
+	// Part is the folder of the trial's part of the experiment, or "".
 	Part string
 }
 
-// folder is where a trial's run is, within the experiment's.
+// folder returns the folder of the trial's run, relative to the experiment's.
 func (t Trial) folder() string {
 	return filepath.Join(t.Part, t.Dataset.Name, fmt.Sprintf("%s-%d", t.Plan.Name, t.Plan.Seed))
 }
@@ -36,17 +35,17 @@ type Experiment struct {
 	Dir    string
 	Trials []Trial
 	Kernel *kernel.Set
-	// Parallel is how many trials run at a time, each with one worker: then no
-	// worker ever waits for another.
+	// Parallel is the number of trials that run in parallel. Each uses one worker, so
+	// workers never wait for each other.
 	Parallel int
-	// Diverging says that a run whose weights grow without bound is a result: it has
-	// no summary. Otherwise it ends the experiment.
+	// Diverging accepts runs that diverge as results without a summary. Otherwise a run
+	// that diverges stops the experiment.
 	Diverging bool
-	// Progress is called with the rounds done, of all trials; it may be nil.
+	// Progress, if not nil, is called with the rounds done and the total over all trials.
 	Progress func(done, of int)
 }
 
-// Rounds returns how many rounds there are in all.
+// Rounds returns the total number of rounds of all trials.
 func (e *Experiment) Rounds() int {
 	n := 0
 	for _, t := range e.Trials {
@@ -55,8 +54,8 @@ func (e *Experiment) Rounds() int {
 	return n
 }
 
-// Run runs what is not finished yet, and returns the summaries in the order of the
-// trials.
+// Run runs the trials that are not finished, and returns all summaries in the order of
+// the trials.
 func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -67,7 +66,7 @@ func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 		mu        sync.Mutex
 		done      = make([]int, len(e.Trials))
 	)
-	tell := func(i, rounds int) {
+	report := func(i, rounds int) {
 		mu.Lock()
 		defer mu.Unlock()
 		done[i] = rounds
@@ -82,13 +81,13 @@ func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 	for range max(e.Parallel, 1) {
 		wg.Go(func() {
 			for i := range next {
-				s, err := e.trial(ctx, e.Trials[i], func(p sim.Progress) { tell(i, p.Round) })
+				s, err := e.trial(ctx, e.Trials[i], func(p sim.Progress) { report(i, p.Round) })
 				if err != nil && !(e.Diverging && errors.Is(err, fed.ErrDiverged)) {
 					cancel(fmt.Errorf("%s: %w", e.Trials[i].folder(), err))
 					return
 				}
 				summaries[i] = s
-				tell(i, e.Trials[i].Plan.Rounds)
+				report(i, e.Trials[i].Plan.Rounds)
 			}
 		})
 	}

@@ -92,7 +92,7 @@ func TestLab(t *testing.T) {
 	for _, r := range first {
 		names = append(names, strings.Join(append([]string{r.Part, r.Method}, r.At...), " "))
 		if !r.Generated {
-			t.Errorf("%s is not marked as generated", r.Method)
+			t.Errorf("%s is not marked as synthetic", r.Method)
 		}
 	}
 	if want := []string{"rates SGD 0.1", "rates SGD 1e+30", "compared persistence", "compared SGD", "compared Adam", "compared Twin"}; !reflect.DeepEqual(names, want) {
@@ -100,32 +100,32 @@ func TestLab(t *testing.T) {
 	}
 	trained, lost, persistence, sgd, adam, twin := first[0].Figures, first[1].Figures, first[2].Figures, first[3].Figures, first[4].Figures, first[5].Figures
 	if lost["diverged"].Mean != 1 || !math.IsNaN(lost["mase_mean"].Mean) || lost["mase_mean"].String() != "-" {
-		t.Errorf("the run of a rate of 1e30 is %v", lost)
+		t.Errorf("figures of the run with learning rate 1e30: %v", lost)
 	}
 	if trained["validation_loss"].Mean <= 0 || trained["steps"].Mean != 4*4*3 {
-		t.Errorf("the other is %v", trained)
+		t.Errorf("figures of the run with learning rate 0.1: %v", trained)
 	}
 	if persistence["mase_mean"].Mean != 1 {
-		t.Errorf("persistence is %v", persistence)
+		t.Errorf("figures of persistence: %v", persistence)
 	}
 	if sgd["best client.lr"].Mean != 0.1 {
-		t.Errorf("SGD is %v", sgd)
+		t.Errorf("figures of SGD: %v", sgd)
 	}
 	if sgd["mae"].Low >= sgd["mae"].High {
-		t.Errorf("two seeds give %v", sgd["mae"])
+		t.Errorf("two seeds have the same MAE: %v", sgd["mae"])
 	}
-	// Three clients, two seeds: sixths.
+	// Shares of three clients and two seeds: sixths.
 	if sum := sgd["dm_better"].Mean + sgd["dm_worse"].Mean + sgd["dm_same"].Mean; math.Abs(sum-1) > 1e-9 {
-		t.Errorf("SGD is %v", sgd)
+		t.Errorf("figures of SGD: %v", sgd)
 	}
 	if _, ok := adam["dm_same"]; ok {
 		t.Error("Adam is tested against itself")
 	}
 	if twin["dm_same"].Mean != 1 || twin["mae"] != adam["mae"] {
-		t.Errorf("the same plan is %v beside %v", twin, adam)
+		t.Errorf("equal plans have the figures %v and %v", twin, adam)
 	}
 
-	// What is finished is not run again, and what is lost is.
+	// Finished runs are not run again; missing runs are.
 	kept := filepath.Join(lab.Dir, "compared", "houses", "Adam-1", "summary.json")
 	before, err := os.Stat(kept)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestLab(t *testing.T) {
 		t.Fatal(err)
 	}
 	if table(t, again) != table(t, first) {
-		t.Errorf("the second time:\n%s\nthe first:\n%s", table(t, again), table(t, first))
+		t.Errorf("second result:\n%s\nfirst result:\n%s", table(t, again), table(t, first))
 	}
 	if after, err := os.Stat(kept); err != nil || !after.ModTime().Equal(before.ModTime()) {
 		t.Error("a finished run was run again", err)
@@ -153,7 +153,7 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// TestErrors gives an origin one error, however many steps it forecasts.
+// TestErrors checks that a forecast has one error, regardless of its number of steps.
 func TestErrors(t *testing.T) {
 	l := Lab{Dir: t.TempDir()}
 	variants, err := read(t, tiny, false).Parts[0].plans(nil)
@@ -190,8 +190,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestDieboldMariano counts clients. The first errors are smaller, larger, equal, and
-// of other targets.
+// TestDieboldMariano has four clients: the first errors are smaller, larger, equal, and
+// for different targets.
 func TestDieboldMariano(t *testing.T) {
 	small, large := make([]float64, 200), make([]float64, 200)
 	for i := range small {

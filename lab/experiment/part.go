@@ -15,30 +15,29 @@ import (
 	"loadstar/series"
 )
 
-// Lab is where experiments are carried out.
+// Lab runs experiments.
 type Lab struct {
-	Dir      string // of all runs
+	Dir      string // folder of all runs
 	Kernel   *kernel.Set
 	Parallel int
 	// Open returns a dataset by its name under datasets/. It stays open.
 	Open func(name string) (*series.Dataset, error)
-	// Progress is called with the rounds done, of how many; it may be nil.
+	// Progress, if not nil, is called with the rounds done and the total.
 	Progress func(done, of int)
 }
 
-// row is a result whose runs are not done yet.
+// row is a result whose runs may not be done yet.
 type row struct {
 	Result
 	trials []int
 }
 
-// Run carries an experiment out and returns its results, part by part, dataset by
-// dataset, baselines first.
+// Run runs an experiment and returns its results by part and dataset, baselines first.
 func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 	var (
 		results  []Result
 		rows     []row
-		begun    int // the first part whose runs are not done
+		begun    int // first part whose runs are not done
 		of, done int
 	)
 	for i := range s.Parts {
@@ -75,8 +74,8 @@ func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 	return results, nil
 }
 
-// stage returns an experiment without trials yet: parts that need no others' results
-// to begin are run together.
+// stage returns an experiment without trials. Parts that do not depend on results of
+// others are run together as one stage.
 func (l *Lab) stage(before, of int) *Experiment {
 	e := &Experiment{Dir: l.Dir, Kernel: l.Kernel, Parallel: l.Parallel, Diverging: true}
 	if l.Progress != nil {
@@ -85,7 +84,7 @@ func (l *Lab) stage(before, of int) *Experiment {
 	return e
 }
 
-// rounds returns how many a part's runs have in all.
+// rounds returns the total number of rounds of a part.
 func (p *Part) rounds() (int, error) {
 	variants, err := p.plans(nil)
 	n := 0
@@ -95,7 +94,7 @@ func (p *Part) rounds() (int, error) {
 	return n, err
 }
 
-// finish runs the trials and fills the rows of some parts in.
+// finish runs the trials of a stage and fills in the rows of its parts.
 func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []row) ([]Result, error) {
 	done, err := e.Run(ctx)
 	if err != nil {
@@ -124,7 +123,7 @@ func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []ro
 	return results, nil
 }
 
-// part adds the trials of a part, and does its baselines at once.
+// part adds the trials of a part, and backtests its baselines.
 func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result) ([]row, error) {
 	var rows []row
 	for _, name := range p.Datasets {
@@ -144,7 +143,7 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 			return nil, err
 		}
 		if len(p.Baselines) > 0 && variants[0].plan.Evaluate.Holdout > 0 {
-			return nil, fmt.Errorf("baselines are scored on all clients, and these plans on those held out: they do not go together")
+			return nil, fmt.Errorf("baselines are scored on all clients, but these plans only on held-out clients: remove the baselines or evaluate.holdout")
 		}
 		fleets, err := Baselines(ctx, d, variants[0].plan, p.Baselines, l.Parallel, filepath.Join(l.Dir, p.Name, d.Name))
 		if err != nil {
@@ -181,8 +180,9 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 	return rows, nil
 }
 
-// choose finds, for each method of an earlier part, the point of that one's grid with
-// the lowest loss on validation: on the same dataset, or the first there was.
+// choose finds, for each method of an earlier part, the point of that part's grid with
+// the lowest validation loss: on the same dataset, or on the first one if that part does
+// not have the dataset.
 func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error) {
 	best := map[string]point{}
 	for _, m := range p.Methods {
@@ -205,19 +205,20 @@ func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error
 			}
 		}
 		if math.IsInf(least, 1) {
-			return nil, fmt.Errorf("method %s has no loss on validation anywhere in %s: its runs diverged, or evaluate.every is 0", m.Name, from.Name)
+			return nil, fmt.Errorf("method %s has no validation loss in %s: all its runs diverged, or evaluate.every is 0", m.Name, from.Name)
 		}
 	}
 	return best, nil
 }
 
-// test counts, for every method but one, the clients on which that one's forecasts
-// are better, worse, or not different by more than chance: of all seeds together.
+// test compares the forecasts of method Against with those of each other method. It
+// counts the clients for which they are better, worse, or not significantly different,
+// over all seeds.
 func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) error {
 	if p.Against == "" {
 		return nil
 	}
-	against := map[int]map[string][]float64{} // by trial
+	against := map[int]map[string][]float64{} // errors by trial and client
 	for _, r := range rows {
 		if r.Part != p.Name || len(r.trials) == 0 || r.Method == p.Against {
 			continue
@@ -257,14 +258,14 @@ func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) erro
 	return nil
 }
 
-// dieboldMariano counts the clients on which the first errors are smaller, larger, or
-// not different by more than chance.
+// dieboldMariano counts the clients for which the first errors are smaller, larger, or
+// not significantly different.
 func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same float64) {
 	for client, e := range ours {
 		c, err := metric.DieboldMariano(e, theirs[client], metric.Squared)
 		switch {
 		case err != nil || !c.Significant():
-			same++ // no statistic is no difference
+			same++ // also if there is no statistic
 		case c.Statistic < 0:
 			better++
 		default:
@@ -274,9 +275,9 @@ func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same floa
 	return better, worse, same
 }
 
-// errors returns how far off a run's forecasts were, by client, in the order of time.
-// Where several steps were forecast at once it is the root of their mean square: the
-// errors of one forecast are not independent, and would pass for many.
+// errors returns the forecast errors of a run by client, in order of time. A forecast of
+// several steps has one error, the root of the mean square, because errors of the same
+// forecast are not independent.
 func (l *Lab) errors(t Trial) (map[string][]float64, error) {
 	rows, err := run.Read[run.Forecast](filepath.Join(l.Dir, t.folder()), "forecasts")
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"loadstar/metric"
 )
 
-// Figure is a number over seeds.
+// Figure is a number with its range over seeds.
 type Figure struct{ Mean, Low, High float64 }
 
-// figure takes the mean and the extremes.
+// figure returns the mean and the extremes.
 func figure(values []float64) Figure {
 	f := Figure{Low: slices.Min(values), High: slices.Max(values)}
 	for _, v := range values {
@@ -24,7 +24,7 @@ func figure(values []float64) Figure {
 	return f
 }
 
-// String writes the mean, and the extremes if there are several seeds.
+// String returns the mean, and the extremes if they differ.
 func (f Figure) String() string {
 	if math.IsNaN(f.Mean) {
 		return "-"
@@ -40,13 +40,13 @@ type Result struct {
 	Part, Dataset string
 	Generated     bool
 	Method        string
-	At            []string // values of the grid's axes
+	At            []string // position in the grid: values of its axes
 	Seeds         int
-	// Figures are by name, those of Names first.
+	// Figures maps names to figures.
 	Figures map[string]Figure
 }
 
-// Names are the figures that every result has, in the order in which they are shown.
+// Names lists the figures that every result has, in display order.
 var Names = []string{"mase_mean", "mase_median", "below_one", "mae", "rmse", "nmae", "mape"}
 
 func ofFleet(f metric.Fleet) map[string]float64 {
@@ -61,14 +61,14 @@ func ofFleet(f metric.Fleet) map[string]float64 {
 	}
 }
 
-// outcome is a finished run.
+// outcome is the result of one trial.
 type outcome struct {
 	*run.Summary // nil if it diverged
 	validation   validation
 }
 
-// result puts the runs of one variant together. If any diverged, no other figure is
-// a number: a mean over the rest would flatter the method.
+// result combines the runs of one variant. If any run diverged, all other figures are
+// NaN, because a mean over the remaining runs would be biased.
 func result(runs []outcome) map[string]Figure {
 	values := map[string][]float64{}
 	lost := 0.0
@@ -101,7 +101,7 @@ func result(runs []outcome) map[string]Figure {
 	return out
 }
 
-// WriteTSV writes results in the long form: a row for each figure.
+// WriteTSV writes results in long format: one row per figure.
 func WriteTSV(w io.Writer, results []Result) error {
 	if _, err := fmt.Fprintln(w, "part\tdataset\tmethod\tat\tseeds\tmetric\tmean\tlow\thigh"); err != nil {
 		return err

@@ -14,72 +14,72 @@ import (
 	"loadstar/internal/config"
 )
 
-// Spec is an experiment as it is written down: parts, each a set of methods that are
-// compared on the same datasets.
+// Spec describes an experiment. It has parts; each part compares methods on the same
+// datasets.
 type Spec struct {
 	Title string `yaml:"title"`
 	About string `yaml:"about"`
-	// Pictures names the part whose runs a report draws. Without it, it is the first with
-	// several seeds, for on those the claims rest, or else the first.
+	// Pictures is the part whose runs a report draws. The default is the first part with
+	// several seeds, or the first part.
 	Pictures string `yaml:"pictures"`
 	Parts    []Part `yaml:"parts"`
 }
 
 // Part is one table of an experiment.
 type Part struct {
-	// Name is its folder, Title what a reader sees.
+	// Name is the name of the folder; Title is the title in reports.
 	Name  string `yaml:"name"`
 	Title string `yaml:"title"`
-	// As names an earlier part. What this one leaves empty is as there; its plan is
-	// laid over that one's.
+	// As is an earlier part from which this part inherits empty fields. Plans are merged;
+	// this part's settings override.
 	As string `yaml:"as"`
 	// Datasets are names under datasets/.
 	Datasets []string `yaml:"datasets"`
-	// Clients takes the first so many of each, by name; 0 takes all.
+	// Clients selects the first clients of each dataset, by name; 0 selects all.
 	Clients   int      `yaml:"clients"`
 	Seeds     []uint64 `yaml:"seeds"`
 	Baselines []string `yaml:"baselines"`
-	// Plan is what all methods have in common.
+	// Plan has the settings that all methods share.
 	Plan    Fragment `yaml:"plan"`
 	Methods []Method `yaml:"methods"`
-	// Grid varies settings of every method: all combinations.
+	// Grid varies settings of every method, in all combinations.
 	Grid []Axis `yaml:"grid"`
-	// Best names earlier parts. A method of theirs has here the point of their grid
-	// where its loss on validation is lowest; this part's plan is laid over that.
-	// Without Methods it is all of theirs.
+	// Best lists earlier parts. Their methods use the point of that part's grid with the
+	// lowest validation loss; this part's plan overrides. Without Methods, all their
+	// methods are used.
 	Best []string `yaml:"best"`
-	// Against names the method whose forecasts are tested against those of each other
-	// one, client by client (Diebold-Mariano).
+	// Against is the method whose forecasts are compared with each other method's, client
+	// by client, with the Diebold-Mariano test.
 	Against string `yaml:"against"`
-	// Quick is what makes the part small enough to be tried.
+	// Quick reduces the part to a size for a quick check.
 	Quick Quick `yaml:"quick"`
 }
 
-// Method is a name and what is its own of a plan.
+// Method is a name and the settings that differ from the part's plan.
 type Method struct {
 	Name string   `yaml:"name"`
 	Plan Fragment `yaml:"plan"`
-	// Quick is laid over the part's quick plan.
+	// Quick overrides the part's quick plan.
 	Quick Fragment `yaml:"quick"`
 
-	tuned *tuned // in a part with Best
+	tuned *tuned // set in a part with Best
 }
 
-// tuned is a method of an earlier part.
+// tuned refers to a method of an earlier part.
 type tuned struct {
 	part   *Part
-	method Fragment // its plan there, without the grid
+	method Fragment // its plan there, without the grid's settings
 }
 
-// Axis is a setting of a plan, such as server.lr, and its values. A section, such as
-// client, has mappings for values; then Names are what a reader sees.
+// Axis is a setting of a plan, such as server.lr, and its values. If the setting is a
+// section, such as client, the values are mappings, and Names has their display names.
 type Axis struct {
 	Key    string   `yaml:"key"`
 	Values []Scalar `yaml:"values"`
 	Names  []string `yaml:"names"`
 }
 
-// Name is what a reader sees of value number i.
+// Name returns the display name of value i.
 func (a Axis) Name(i int) string {
 	if len(a.Names) > 0 {
 		return a.Names[i]
@@ -87,36 +87,36 @@ func (a Axis) Name(i int) string {
 	return fmt.Sprint(a.Values[i].Value)
 }
 
-// Quick replaces parts of a Part; what is empty stays.
+// Quick overrides fields of a Part; empty fields do not change.
 type Quick struct {
 	Datasets []string `yaml:"datasets"`
 	Clients  int      `yaml:"clients"`
 	Methods  []string `yaml:"methods"`
-	Values   int      `yaml:"values"` // of each axis, at most
+	Values   int      `yaml:"values"` // maximum number of values per axis
 	Plan     Fragment `yaml:"plan"`
 }
 
-// Fragment is some settings of a plan, as YAML has them. One that is null takes away
-// what it is laid over.
+// Fragment is a part of a plan, as decoded from YAML. A null removes the setting that it
+// overrides.
 type Fragment map[string]any
 
-// UnmarshalYAML takes any mapping; what it means shows when the plan is read.
+// UnmarshalYAML accepts any mapping. It is validated when the plan is read.
 func (f *Fragment) UnmarshalYAML(n *yaml.Node) error { return n.Decode((*map[string]any)(f)) }
 
 // Scalar is one value of a setting.
 type Scalar struct{ Value any }
 
-// UnmarshalYAML takes any value.
+// UnmarshalYAML accepts any value.
 func (s *Scalar) UnmarshalYAML(n *yaml.Node) error { return n.Decode(&s.Value) }
 
-// ReadSpec reads an experiment. With quick it is the small form of it.
+// ReadSpec reads an experiment. With quick it returns the small form.
 func ReadSpec(text []byte, quick bool) (*Spec, error) {
 	var s Spec
 	if err := config.Decode(text, &s); err != nil {
 		return nil, err
 	}
 	if len(s.Parts) == 0 {
-		return nil, errors.New("an experiment has parts")
+		return nil, errors.New("the experiment has no parts")
 	}
 	for i := range s.Parts {
 		if err := s.Parts[i].inherit(s.Parts[:i]); err != nil {
@@ -134,16 +134,16 @@ func ReadSpec(text []byte, quick bool) (*Spec, error) {
 		s.Pictures = s.Parts[max(several, 0)].Name
 	}
 	if !slices.ContainsFunc(s.Parts, func(p Part) bool { return p.Name == s.Pictures }) {
-		return nil, fmt.Errorf("pictures of %s, which is no part", s.Pictures)
+		return nil, fmt.Errorf("pictures: there is no part %s", s.Pictures)
 	}
 	return &s, nil
 }
 
-// complete fills in what depends on other parts and on the form, and tries whether
-// all plans can be read.
+// complete fills in fields that depend on other parts, applies the quick form, and checks
+// that all plans can be read.
 func (p *Part) complete(earlier []Part, quick bool) error {
 	if slices.ContainsFunc(earlier, func(e Part) bool { return e.Name == p.Name }) {
-		return errors.New("there is an earlier one of that name")
+		return errors.New("an earlier part has the same name")
 	}
 	for _, a := range p.Grid {
 		if len(a.Values) == 0 || len(a.Names) > 0 && len(a.Names) != len(a.Values) {
@@ -162,19 +162,19 @@ func (p *Part) complete(earlier []Part, quick bool) error {
 		p.Seeds = []uint64{1}
 	}
 	if p.Against != "" && p.method(p.Against) == nil {
-		return fmt.Errorf("against %s, which is none of its methods", p.Against)
+		return fmt.Errorf("against: the part has no method %s", p.Against)
 	}
 	_, err := p.plans(nil)
 	return err
 }
 
-// adopt finds the methods of a part with Best.
+// adopt adds the methods of the parts in Best.
 func (p *Part) adopt(earlier []Part) error {
 	var own []Method
 	for _, name := range p.Best {
 		i := slices.IndexFunc(earlier, func(e Part) bool { return e.Name == name })
 		if i < 0 {
-			return fmt.Errorf("the best of %s, which is no earlier part", name)
+			return fmt.Errorf("best: there is no earlier part %s", name)
 		}
 		e := &earlier[i]
 		for _, m := range e.Methods {
@@ -208,7 +208,7 @@ func (p *Part) inherit(earlier []Part) error {
 	}
 	i := slices.IndexFunc(earlier, func(e Part) bool { return e.Name == p.As })
 	if i < 0 {
-		return fmt.Errorf("part %s is as %s, which is no earlier part", p.Name, p.As)
+		return fmt.Errorf("part %s: as: there is no earlier part %s", p.Name, p.As)
 	}
 	e := earlier[i]
 	p.Datasets = orElse(p.Datasets, e.Datasets)
@@ -257,7 +257,7 @@ func (p *Part) shrink() error {
 		for _, name := range q.Methods {
 			m := p.method(name)
 			if m == nil {
-				return fmt.Errorf("quick: method %s is none of its methods", name)
+				return fmt.Errorf("quick: the part has no method %s", name)
 			}
 			kept = append(kept, *m)
 		}
@@ -277,13 +277,13 @@ func (p *Part) shrink() error {
 	return nil
 }
 
-// point is one of a grid.
+// point is a point of a grid.
 type point struct {
-	at  []string // values of the axes, as they are shown
+	at  []string // display names of the axes' values
 	set Fragment
 }
 
-// points returns all of a part's grid, the last axis fastest.
+// points returns all points of a part's grid. The last axis varies fastest.
 func (p *Part) points() []point {
 	all := []point{{}}
 	for _, a := range p.Grid {
@@ -305,14 +305,14 @@ type variant struct {
 	plan   *fed.Plan
 }
 
-// name is the variant's, also as a folder's.
+// name returns the name of the variant, which is also its folder.
 func (v variant) name() string { return strings.Join(append([]string{v.method}, v.at...), " ") }
 
-// plans returns the methods' plans at all points of the grid. A method of an earlier
-// part is at the point that best has for its name, or the first one.
+// plans returns the plans of all methods at all points of the grid. A method of an
+// earlier part uses its point in best, or the first point.
 func (p *Part) plans(best map[string]point) ([]variant, error) {
 	if len(p.Methods) == 0 || len(p.Datasets) == 0 || p.Name == "" {
-		return nil, errors.New("a part has a name, datasets and methods")
+		return nil, errors.New("a part needs a name, datasets and methods")
 	}
 	var all []variant
 	for _, m := range p.Methods {
@@ -325,7 +325,7 @@ func (p *Part) plans(best map[string]point) ([]variant, error) {
 			base = overlay(overlay(m.tuned.method, chosen.set), base)
 		}
 		for _, pt := range p.points() {
-			text, err := yaml.Marshal(map[string]any(overlay(base, pt.set).without()))
+			text, err := yaml.Marshal(map[string]any(overlay(base, pt.set).withoutNulls()))
 			if err != nil {
 				return nil, err
 			}
@@ -349,7 +349,7 @@ func at(key string, value any) Fragment {
 	return Fragment{first: value}
 }
 
-// overlay returns the settings of both, the upper's where they differ.
+// overlay merges two fragments. Settings of upper override those of lower.
 func overlay(lower, upper Fragment) Fragment {
 	out := maps.Clone(lower)
 	if out == nil {
@@ -367,12 +367,12 @@ func overlay(lower, upper Fragment) Fragment {
 	return out
 }
 
-// without returns the settings but those that are null.
-func (f Fragment) without() Fragment {
+// withoutNulls returns the fragment without settings that are null.
+func (f Fragment) withoutNulls() Fragment {
 	out := Fragment{}
 	for k, v := range f {
 		if m, ok := asMap(v); ok {
-			out[k] = map[string]any(m.without())
+			out[k] = map[string]any(m.withoutNulls())
 		} else if v != nil {
 			out[k] = v
 		}

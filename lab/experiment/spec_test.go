@@ -70,17 +70,17 @@ func TestInherit(t *testing.T) {
 	s := read(t, inherited, false)
 	rates, fleet := &s.Parts[0], &s.Parts[1]
 	if !reflect.DeepEqual(fleet.Datasets, []string{"a", "b"}) || fleet.Clients != 3 || len(fleet.Seeds) != 2 || len(fleet.Baselines) != 1 {
-		t.Errorf("fleet is %+v", fleet)
+		t.Errorf("part fleet: %+v", fleet)
 	}
 	got := plansOf(t, fleet, nil)
 	if len(got) != 8 {
 		t.Fatalf("%d plans, want 8", len(got))
 	}
 	if p := got["FedAvg 0.1 P2"].plan; p.Server.Rate != 0.1 || p.Partition != "head" || p.Model.Scaling != "fleet" || p.Rounds != 20 || p.Client.Steps != 2 {
-		t.Errorf("FedAvg is %+v", p)
+		t.Errorf("method FedAvg: %+v", p)
 	}
 	if p := plansOf(t, rates, nil)["FedSGD 1 P1"].plan; p.Model.Scaling != "client" || p.Rounds != 10 {
-		t.Errorf("FedSGD of the earlier part is %+v", p)
+		t.Errorf("method FedSGD of the earlier part: %+v", p)
 	}
 }
 
@@ -88,21 +88,21 @@ func TestQuick(t *testing.T) {
 	s := read(t, inherited, true)
 	rates, fleet := &s.Parts[0], &s.Parts[1]
 	if !reflect.DeepEqual(rates.Datasets, []string{"b"}) || rates.Clients != 2 || !reflect.DeepEqual(rates.Seeds, []uint64{1}) {
-		t.Errorf("rates is %+v", rates)
+		t.Errorf("part rates: %+v", rates)
 	}
 	got := plansOf(t, rates, nil)
 	if len(got) != 2 {
 		t.Fatalf("%d plans, want 2", len(got))
 	}
 	if p := got["FedAvg 0.1 P1"].plan; p.Rounds != 4 || p.Client.Steps != 1 || p.Evaluate.Every != 2 {
-		t.Errorf("FedAvg is %+v", p)
+		t.Errorf("method FedAvg: %+v", p)
 	}
 	if p := got["FedSGD 0.1 P1"].plan; p == nil || p.Rounds != 4 {
-		t.Errorf("FedSGD is %+v", p)
+		t.Errorf("method FedSGD: %+v", p)
 	}
-	// What the earlier part's quick form says holds here too, but for the methods.
+	// The quick form is inherited, except for its methods.
 	if got := plansOf(t, fleet, nil); len(got) != 1 || got["FedAvg 0.1 P1"].plan.Rounds != 4 {
-		t.Errorf("fleet has %v", got)
+		t.Errorf("plans of part fleet: %v", got)
 	}
 }
 
@@ -122,14 +122,14 @@ func TestBest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := rates.points()[1]; !reflect.DeepEqual(best, map[string]point{"FedAvg": want}) {
-		t.Fatalf("best is %v, want %v", best, want)
+		t.Fatalf("best %v, want %v", best, want)
 	}
 	got := plansOf(t, winners, best)
 	if p := got["FedAvg 0.5"].plan; p.Server.Rate != 0.1 || p.Partition != "head" || p.Rounds != 30 || p.Client.Steps != 2 || p.Client.Rate != 0.5 {
-		t.Errorf("FedAvg is %+v", p)
+		t.Errorf("method FedAvg: %+v", p)
 	}
 	if p := got["Mine 0.5"].plan; p.Algorithm != "local" || p.Rounds != 30 {
-		t.Errorf("Mine is %+v", p)
+		t.Errorf("method Mine: %+v", p)
 	}
 	if _, err := winners.choose("c", []Result{lost}); err == nil || !strings.Contains(err.Error(), "diverged") {
 		t.Errorf("all runs diverged: %v", err)
@@ -139,15 +139,15 @@ func TestBest(t *testing.T) {
 func TestSpecErrors(t *testing.T) {
 	const methods = "methods: [{name: A, plan: {algorithm: fedavg}}]"
 	for _, c := range []struct{ text, want string }{
-		{"title: none", "an experiment has parts"},
-		{"parts: [{name: p, datasets: [d]}]", "part p: a part has a name, datasets and methods"},
-		{"parts: [{name: p, " + methods + "}]", "part p: a part has a name, datasets and methods"},
-		{"parts: [{name: p, as: q}]", "part p is as q, which is no earlier part"},
-		{"parts: [{name: p, best: [q]}]", "part p: the best of q, which is no earlier part"},
-		{"pictures: q\nparts: [{name: p, datasets: [d], methods: [{name: m, plan: {algorithm: fedavg}}]}]", "pictures of q, which is no part"},
-		{"parts: [{name: p, datasets: [d], " + methods + "}, {name: p, as: p}]", "part p: there is an earlier one of that name"},
-		{"parts: [{name: p, datasets: [d], against: B, " + methods + "}]", "part p: against B, which is none of its methods"},
-		{"parts: [{name: p, datasets: [d], quick: {methods: [B]}, " + methods + "}]", "part p: quick: method B is none of its methods"},
+		{"title: none", "the experiment has no parts"},
+		{"parts: [{name: p, datasets: [d]}]", "part p: a part needs a name, datasets and methods"},
+		{"parts: [{name: p, " + methods + "}]", "part p: a part needs a name, datasets and methods"},
+		{"parts: [{name: p, as: q}]", "part p: as: there is no earlier part q"},
+		{"parts: [{name: p, best: [q]}]", "part p: best: there is no earlier part q"},
+		{"pictures: q\nparts: [{name: p, datasets: [d], methods: [{name: m, plan: {algorithm: fedavg}}]}]", "pictures: there is no part q"},
+		{"parts: [{name: p, datasets: [d], " + methods + "}, {name: p, as: p}]", "part p: an earlier part has the same name"},
+		{"parts: [{name: p, datasets: [d], against: B, " + methods + "}]", "part p: against: the part has no method B"},
+		{"parts: [{name: p, datasets: [d], quick: {methods: [B]}, " + methods + "}]", "part p: quick: the part has no method B"},
 		{"parts: [{name: p, datasets: [d], grid: [{key: rounds}], " + methods + "}]", "axis rounds has 0 values and 0 names"},
 		{"parts: [{name: p, datasets: [d], grid: [{key: rounds, values: [1], names: [a, b]}], " + methods + "}]", "axis rounds has 1 values and 2 names"},
 		{"parts: [{name: p, datasets: [d], grid: [{key: server.tau, values: [1]}], " + methods + "}]", "method A 1: line 3: server.tau is not a setting of fedavg"},
@@ -160,7 +160,7 @@ func TestSpecErrors(t *testing.T) {
 	}
 }
 
-// TestPapers reads what is committed, in both forms.
+// TestPapers reads the committed experiments in both forms.
 func TestPapers(t *testing.T) {
 	files, err := filepath.Glob("../../papers/*/experiment.yaml")
 	if err != nil || len(files) != 5 {
@@ -190,7 +190,7 @@ func TestPapers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if less*4 > n {
-				t.Errorf("%s: part %s has %d rounds, and still %d in its quick form", f, p.Name, n, less)
+				t.Errorf("%s: part %s has %d rounds, and its quick form has %d", f, p.Name, n, less)
 			}
 		}
 	}

@@ -5,15 +5,16 @@ import (
 	"loadstar/metric"
 )
 
-// validation is a run's last look at its sample of validation windows.
+// validation holds the results of a run's last evaluation on its sample of validation
+// windows.
 type validation struct {
 	clients int
 	loss    float64 // mean over clients
-	mase    float64 // median
+	mase    float64 // median over clients
 }
 
-// readValidation reads the last round of a run's evaluations. A run without any has
-// no clients there.
+// readValidation reads the last evaluation of a run. It has no clients if the run was
+// never evaluated.
 func readValidation(dir string) (v validation, err error) {
 	rows, err := run.Read[run.Evaluation](dir, "evaluations")
 	if err != nil || len(rows) == 0 {

@@ -1,5 +1,5 @@
-// Package explain predicts what a plan will do before it runs: what is trained, what
-// travels, how much memory and time it takes, and what the server sees of a client.
+// Package explain predicts what a plan will do before it runs: what is trained and sent,
+// how much memory and time it takes, and what the server sees of a client.
 package explain
 
 import (
@@ -40,7 +40,7 @@ type Explanation struct {
 	Data   *Data  `json:"data,omitempty"`
 	NoData string `json:"no_data,omitempty"` // why Data is nil; set by the caller
 
-	Alone bool `json:"alone"` // nothing travels
+	Alone bool `json:"alone"` // nothing is sent
 	// Turns counts the results of all rounds. It is an upper bound if a round may close
 	// early.
 	Turns      int64 `json:"turns,omitempty"`
@@ -84,7 +84,7 @@ type Data struct {
 	Holdout   int    `json:"held_out,omitempty"`
 	Server    int    `json:"on_the_server,omitempty"`
 	LeftOut   int    `json:"without_an_example,omitempty"`
-	Examples  int64  `json:"examples,omitempty"` // of all clients, to train on
+	Examples  int64  `json:"examples,omitempty"` // training examples of all clients
 	Least     int    `json:"least_examples,omitempty"`
 	Most      int    `json:"most_examples,omitempty"`
 

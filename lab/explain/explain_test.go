@@ -65,7 +65,7 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// TestServerState checks that what an algorithm keeps on the server is counted.
+// TestServerState checks that the server's memory includes the state of the algorithm.
 func TestServerState(t *testing.T) {
 	plain, err := Fleet(read(t, "algorithm: fedavg\npartition: head"), 10)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestServerState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A float64 vector for each client.
+	// The state has a float64 vector per client.
 	if more := adaptive.ServerBytes - plain.ServerBytes; more < 10*8*5760 {
 		t.Errorf("fedavgadaptive needs %d bytes more than fedavg", more)
 	}

@@ -14,7 +14,7 @@ import (
 // measureSteps returns how many gradient steps with the plan's batch one core takes in a
 // second, and the memory of a worker in bytes.
 func measureSteps(p *fed.Plan, q *recipe.Problem, k *kernel.Set) (perSecond float64, bytes int64) {
-	runtime.LockOSThread() // CPU time is counted by thread
+	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

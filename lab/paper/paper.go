@@ -1,5 +1,5 @@
 // Package paper reads the experiments and claims of a paper and writes its report: the
-// claims with our verdicts, a table or a heat map for every part, and pictures.
+// claims with verdicts, a table or heat map for every part, and figures.
 package paper
 
 import (
@@ -34,8 +34,8 @@ type Paper struct {
 	quick bool
 }
 
-// Open reads the experiment of a paper. With quick it is the small form, which only shows
-// that everything works.
+// Open reads the experiment of a paper. With quick it reads the small form, which only
+// checks that everything works.
 func Open(dir string, quick bool) (*Paper, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "experiment.yaml"))
 	if err != nil {
@@ -62,8 +62,8 @@ func WriteResults(dir string, results []experiment.Result) error {
 	return atomicfile.Write(filepath.Join(dir, "ours.tsv"), func(f *os.File) error { return experiment.WriteTSV(f, results) })
 }
 
-// WriteReport writes the report of results whose runs are in the given folder. The tool is
-// named at the foot of the page.
+// WriteReport writes a report of results whose runs are in the given folder. The page
+// names the tool in its footer.
 func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool string) error {
 	s := p.Spec
 	r := report.Report{Title: s.Title, About: s.About, Tool: tool}
@@ -92,7 +92,7 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 	return atomicfile.Write(path, func(f *os.File) error { return r.Write(f) })
 }
 
-// claims reads the claims of the paper. The small form of the experiments tests none.
+// claims reads the claims of the paper. The small form of an experiment has no verdicts.
 func (p *Paper) claims() ([]report.Claim, error) {
 	text, err := os.ReadFile(filepath.Join(p.dir, "claims.yaml"))
 	if err != nil {
@@ -146,7 +146,8 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 	return t
 }
 
-// Percent writes a share over seeds; it is empty if the figure does not exist.
+// Percent formats a share with its range over seeds. It returns "" if there is no such
+// figure.
 func Percent(f map[string]experiment.Figure, name string) string {
 	v, ok := f[name]
 	switch {

@@ -19,7 +19,7 @@ var papers = filepath.Join("..", "..", "papers")
 func TestPapers(t *testing.T) {
 	names := Names(papers)
 	if !slices.Contains(names, "bose2023") {
-		t.Fatalf("there are %v", names)
+		t.Fatalf("found the papers %v", names)
 	}
 	for _, name := range names {
 		for _, quick := range []bool{false, true} {
@@ -51,7 +51,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Open(dir, false); err == nil || !strings.Contains(err.Error(), "an experiment has parts") {
+	if _, err := Open(dir, false); err == nil || !strings.Contains(err.Error(), "the experiment has no parts") {
 		t.Error(err)
 	}
 	p := &Paper{dir: dir}
