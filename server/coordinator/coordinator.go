@@ -1,6 +1,7 @@
-// Package coordinator drives runs: it opens rounds, asks clients, closes rounds and
-// moves the shared weights. All that it knows of a run is in the ledger and in blobs,
-// so another one can go on at any point; of several, one holds the lead.
+// Package coordinator drives runs: it opens rounds, asks clients to train, closes rounds
+// and merges their updates into the shared weights. The state of a run is in the ledger
+// and in blobs, so another coordinator can take over at any point. Of several
+// coordinators, the one with the lead is active.
 package coordinator
 
 import (
@@ -15,44 +16,45 @@ import (
 	"loadstar/server/ledger"
 )
 
-// Config is what a coordinator works with.
+// Config configures a coordinator.
 type Config struct {
 	Ledger *ledger.Ledger
 	Blobs  blob.Store
-	// Name tells coordinators apart. Two at work must not share one; a new one under
-	// the name of one that is gone goes on at once.
+	// Name identifies the coordinator. Two running coordinators must not share a name. A
+	// restarted coordinator with the same name takes over its lead at once.
 	Name string
-	// Lease is how long an agent that says nothing may take over a turn, once it knows of
-	// it. Reach is when at the latest an idle agent, of so many, will have checked in.
+	// Lease is how long a turn lasts without a sign of life from its agent, once the
+	// agent knows of it. Reach returns how long it takes until every idle agent has
+	// checked in, given the number of agents.
 	Lease time.Duration
 	Reach func(agents int64) time.Duration
-	// Lead is how long a coordinator that has died keeps others from going on.
+	// Lead is how long the lead of a dead coordinator blocks the others.
 	Lead time.Duration
-	// Poll is how often the ledger is looked at without a hint.
+	// Poll is the interval at which the ledger is read without a notification.
 	Poll time.Duration
-	// Wake tells others that a run has moved, and Woken is told so by them. Both are
-	// hints, and may be lost.
+	// Wake notifies other processes of a change in a run, and Woken receives their
+	// notifications. Notifications may be lost.
 	Wake    func(run string)
 	Woken   <-chan string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 
-	now func() time.Time // time.Now outside of tests
+	now func() time.Time // replaced by tests
 }
 
-// coordinator is one at work.
+// coordinator is a running coordinator.
 type coordinator struct {
 	Config
 	metrics *metrics
 	lead    ledger.Lead
-	until   time.Time // the lead is ours at least so long
+	until   time.Time // the lead is ours at least until then
 	renew   time.Time
 	drivers map[string]*driver
-	reach   time.Duration // as of lately
-	count   time.Time     // when agents are counted again
+	reach   time.Duration // from the last count of agents
+	count   time.Time     // when to count agents again
 }
 
-// Run coordinates until the context ends, or stands by while another does.
+// Run coordinates until ctx ends. While another coordinator has the lead, it waits.
 func Run(ctx context.Context, c Config) error {
 	c.now = time.Now
 	k := newCoordinator(c)
@@ -67,7 +69,7 @@ func Run(ctx context.Context, c Config) error {
 		case <-poll.C:
 		case _, ok := <-c.Woken:
 			if !ok {
-				c.Woken = nil // the bus is closed: no hint comes any more
+				c.Woken = nil // the bus is closed, so a receive would never block
 			}
 		}
 	}
@@ -100,7 +102,7 @@ func (k *coordinator) tick(ctx context.Context) {
 			continue
 		}
 		if err := d.advance(ctx); err != nil {
-			// Whether something was committed is unknown: all is read anew.
+			// It is unknown whether the transaction was committed, so read the run again.
 			delete(k.drivers, a.ID)
 			k.warn(ctx, "driving a run", err, "run", a.ID)
 			if errors.Is(err, ledger.ErrDeposed) {
@@ -117,7 +119,8 @@ func (k *coordinator) tick(ctx context.Context) {
 	}
 }
 
-// countEvery is how often agents are counted; where that takes long, less often.
+// countEvery is the interval between counts of the agents. It is longer if counting takes
+// long.
 const countEvery = 10 * time.Second
 
 // countAgents updates how long it takes until every agent has checked in.
@@ -137,11 +140,12 @@ func (k *coordinator) countAgents(ctx context.Context) {
 
 func (k *coordinator) warn(ctx context.Context, doing string, err error, args ...any) {
 	if ctx.Err() == nil {
-		k.Log.Warn("cannot go on for now", append([]any{"doing", doing, "error", err}, args...)...)
+		k.Log.Warn("cannot advance runs, retrying", append([]any{"doing", doing, "error", err}, args...)...)
 	}
 }
 
-// holdsLead takes or renews the lead, and reports whether it is held.
+// holdsLead takes or renews the lead when due, and reports whether this coordinator has
+// it.
 func (k *coordinator) holdsLead(ctx context.Context) bool {
 	now := k.now()
 	if now.Before(k.renew) {
@@ -161,7 +165,7 @@ func (k *coordinator) holdsLead(ctx context.Context) bool {
 		return false
 	}
 	if lead != k.lead {
-		k.Log.Info("this coordinator leads", "epoch", lead.Epoch)
+		k.Log.Info("this coordinator has the lead", "epoch", lead.Epoch)
 		clear(k.drivers)
 	}
 	k.lead, k.until, k.renew = lead, now.Add(k.Lead), now.Add(k.Lead/3)
@@ -169,7 +173,7 @@ func (k *coordinator) holdsLead(ctx context.Context) bool {
 	return true
 }
 
-// resign lets another go on at once.
+// resign releases the lead, so that another coordinator can take over at once.
 func (k *coordinator) resign(ctx context.Context) {
 	if k.now().After(k.until) {
 		return

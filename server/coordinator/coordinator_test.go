@@ -16,8 +16,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// A run waits for its clients, begins with those that are there, and has everything
-// settled from then on.
+// A run waits for its clients, begins with those that are there, and fixes every value of
+// its plan.
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -32,7 +32,7 @@ func TestBegin(t *testing.T) {
 	s.announce(2, 3)
 	s.turn()
 	s.wantState("run", ledger.Running, "")
-	s.announce(3, 9) // too late for this run
+	s.announce(3, 9) // after the run began
 	r := s.run("run")
 	p, err := recipe.Read([]byte(r.Plan))
 	must(t, err)
@@ -40,10 +40,10 @@ func TestBegin(t *testing.T) {
 		t.Errorf("a fleet of %d, and the plan\n%s", r.Fleet, r.Plan)
 	}
 	if b, err := s.blobs.Get(t.Context(), r.PlanBlob); err != nil || string(b) != r.Plan {
-		t.Errorf("agents find %q, %v", b, err)
+		t.Errorf("agents get the plan %q, %v", b, err)
 	}
 	if !r.Started.Equal(s.clock) {
-		t.Errorf("started at %v, and it is %v", r.Started, s.clock)
+		t.Errorf("started at %v, want %v", r.Started, s.clock)
 	}
 	tasks := s.tasks("run")
 	if len(tasks) != 3 || tasks[2].Client != client(2) || tasks[0].Version != 0 || !tasks[0].Until.Equal(s.clock.Add(lease+s.reach)) {
@@ -55,7 +55,7 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// A plan that the fleet cannot carry out fails with the reason, and holds up no other.
+// A plan that the fleet cannot train fails with the reason and does not block other runs.
 func TestCannotBegin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -74,8 +74,8 @@ func TestCannotBegin(t *testing.T) {
 	s.wantState("mixed", ledger.Failed, "1m0s 1h0m0s")
 }
 
-// script is a plan, and how its fleet behaves: whether a client's task is returned so
-// many seconds after it was given, or never.
+// script is a plan and the behaviour of its fleet: after how many seconds a client
+// returns its task, and whether it does at all.
 type script struct {
 	plan  string
 	delay func(no int, round int64) (seconds int, returns bool)
@@ -83,7 +83,7 @@ type script struct {
 
 func prompt(int, int64) (int, bool) { return 0, true }
 
-// uneven returns at unlike times, and some never.
+// uneven returns tasks after different times, and some never.
 func uneven(no int, round int64) (int, bool) {
 	x := (no*5 + int(round)*3) % 11
 	return x % 4, x != 10
@@ -100,8 +100,8 @@ var scripts = map[string]script{
 	"periodic sums":    {"algorithm: fedbuff\nrounds: 4\nschedule: {kind: periodic, cohort: 5, period: 2s}\n" + small, uneven},
 }
 
-// play carries a script out, second by second. Each second, and behind each batch that
-// is counted, something may happen to the coordinator.
+// play runs a script second by second. It calls between in each second and after each
+// counted batch.
 func (s *site) play(x script, between func()) (weights []byte, rounds string) {
 	s.Helper()
 	s.announce(0, 12)
@@ -118,7 +118,7 @@ func (s *site) play(x script, between func()) (weights []byte, rounds string) {
 				given[key] = s.clock
 			}
 			var no int
-			fmt.Sscanf(l.Client, "c%d", &no) // it is named so
+			fmt.Sscanf(l.Client, "c%d", &no) // clients are named like that
 			if wait, returns := x.delay(no, l.Round); returns && s.clock.Sub(given[key]) >= time.Duration(wait)*time.Second {
 				if s.count(l) == 1 {
 					between()
@@ -134,8 +134,7 @@ func (s *site) play(x script, between func()) (weights []byte, rounds string) {
 	return s.weights("run"), s.rounds("run")
 }
 
-// However often coordinators die, and wherever they do, what comes of a run is the
-// same.
+// A run gives the same result however often and wherever coordinators die.
 func TestRecovers(t *testing.T) {
 	for name, x := range scripts {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +144,7 @@ func TestRecovers(t *testing.T) {
 			if !strings.Contains(rounds, ledger.RoundMerged) {
 				t.Fatalf("nothing was merged:\n%s", rounds)
 			}
-			left := len(s.blobsThere())
+			left := len(s.allBlobs())
 			for kind, disturb := range map[string]func(s *site){
 				"forgetful": func(s *site) { s.restart() },
 				"dying and taken over": func(s *site) {
@@ -162,9 +161,10 @@ func TestRecovers(t *testing.T) {
 				if disturbed != rounds {
 					t.Errorf("%s: other rounds\n%swant\n%s", kind, disturbed, rounds)
 				}
-				// What a process that died could not delete may stay, but not more.
-				if kind == "forgetful" && len(d.blobsThere()) != left {
-					t.Errorf("%s: %d blobs are left, not %d", kind, len(d.blobsThere()), left)
+				// A process that died may leave blobs behind, but a restarted one may
+				// not.
+				if kind == "forgetful" && len(d.allBlobs()) != left {
+					t.Errorf("%s: %d blobs are left, want %d", kind, len(d.allBlobs()), left)
 				}
 				if d.faults.on && len(d.faults.met) < 10 {
 					t.Errorf("%s: died only %d times", kind, len(d.faults.met))
@@ -174,14 +174,14 @@ func TestRecovers(t *testing.T) {
 	}
 }
 
-// resign lets whoever is next lead at once, under another name.
+// resign releases the lead, so that a coordinator with another name can take it.
 func (s *site) resign() {
 	s.current.resign(s.Context())
 	s.restart()
 }
 
-// Leases that run out are lost turns: with a quorum the round is merged without them,
-// otherwise it is abandoned, and its updates with it.
+// A turn with an expired lease is lost. With a quorum the round is merged without it;
+// otherwise the round and its updates are discarded.
 func TestLostTurns(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -199,10 +199,10 @@ func TestLostTurns(t *testing.T) {
 		"0 of 0 abandoned asked 4 counted 1 late 0 lost 3 loss 1.0000 after 5.999s",
 		"1 of 0 open asked 4 counted 0 late 0 lost 0")
 	if !bytes.Equal(s.weights("run"), before) || s.run("run").Version != 0 {
-		t.Error("an abandoned round has moved the weights")
+		t.Error("an abandoned round changed the weights")
 	}
 	must(t, s.Partials(t.Context(), "run", 1<<60, func(ledger.Partial) error {
-		t.Error("an abandoned update is kept")
+		t.Error("an update of an abandoned round is kept")
 		return nil
 	}))
 	s.count(s.tasks("run")[1:3]...)
@@ -212,7 +212,7 @@ func TestLostTurns(t *testing.T) {
 		"0 of 0 abandoned asked 4 counted 1 late 0 lost 3 loss 1.0000 after 5.999s",
 		"1 of 0 merged asked 4 counted 2 late 0 lost 2 loss 0.5000 after 5s",
 		"2 of 1 open asked 4 counted 0 late 0 lost 0")
-	// Whoever was lost is asked again in the next round.
+	// Lost clients are asked again in the next round.
 	if tasks := s.tasks("run"); len(tasks) != 4 || tasks[0].Round != 2 || tasks[0].Version != 1 {
 		t.Errorf("%+v", tasks)
 	}
@@ -221,7 +221,7 @@ func TestLostTurns(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// A run of which no round had enough results is no success.
+// A run fails if no round had enough results.
 func TestNothingTrained(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -232,11 +232,11 @@ func TestNothingTrained(t *testing.T) {
 		s.clock = s.clock.Add(lease + lookEvery)
 	}
 	s.turn()
-	s.wantState("run", ledger.Failed, "no round had enough results: nothing was trained")
+	s.wantState("run", ledger.Failed, "no round had enough results, so nothing was trained")
 }
 
-// More are asked than wanted: the slower ones come too late, and hear so. At the
-// deadline a round ends with those who are there.
+// With over-selection the slowest clients are late. At the deadline a round closes with
+// the results that it has.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -249,7 +249,7 @@ func TestDeadline(t *testing.T) {
 	}
 	s.count(asked[:3]...)
 	s.turn()
-	if n := s.count(asked[3], asked[4]); n != 2 { // both before the coordinator knows
+	if n := s.count(asked[3], asked[4]); n != 2 { // both before the coordinator reads the ledger
 		t.Fatal(n)
 	}
 	s.turn()
@@ -257,7 +257,7 @@ func TestDeadline(t *testing.T) {
 		"0 of 0 merged asked 6 counted 5 late 1 lost 0 loss 1.0000 after 0s",
 		"1 of 1 open asked 6 counted 0 late 0 lost 0")
 	if n := s.count(asked[5]); n != 0 {
-		t.Error("who was late was counted")
+		t.Error("a late update was counted")
 	}
 	where, err := s.Standings(t.Context(), agent, "run", 0, []string{asked[4].Client, asked[5].Client})
 	must(t, err)
@@ -276,7 +276,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// Clients that were revoked, or gave their turn back, are not waited for.
+// Revoked clients and declined turns are not waited for.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -300,8 +300,8 @@ func TestRevoked(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// Of two coordinators one leads. When it is gone the other goes on, at the latest
-// when its lead has run out; and if it was only asleep, it can do nothing any more.
+// One of two coordinators leads. The other takes over when the lead is released or
+// expires. A former leader that was only suspended cannot write any more.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -317,26 +317,26 @@ func TestTakeover(t *testing.T) {
 	s.clock = s.clock.Add(lead * 3 / 4)
 	b.tick(t.Context())
 	if s.run("run").Version != 0 {
-		t.Fatal("one that stands by has driven")
+		t.Fatal("the coordinator without the lead drove the run")
 	}
-	s.clock = s.clock.Add(lead / 4) // as often as it looks
+	s.clock = s.clock.Add(lead / 4) // its interval between attempts
 	b.tick(t.Context())
 	if s.run("run").Version != 1 || b.lead.Epoch <= a.lead.Epoch {
 		t.Fatalf("version %d, epochs %d and %d", s.run("run").Version, a.lead.Epoch, b.lead.Epoch)
 	}
-	// The first wakes up, and believes to lead.
+	// The first coordinator resumes and believes that it still leads.
 	a.until, a.renew = s.clock.Add(lead), s.clock.Add(lead/3)
 	s.count(s.tasks("run")...)
 	a.tick(t.Context())
 	if s.run("run").Version != 1 || len(a.drivers) != 0 {
-		t.Error("a coordinator that was deposed has driven")
+		t.Error("a deposed coordinator drove the run")
 	}
 	a.tick(t.Context())
 	b.tick(t.Context())
 	if s.run("run").Version != 2 {
-		t.Error("who leads does not go on")
+		t.Error("the leader does not continue")
 	}
-	// Who goes in an orderly way lets another lead at once.
+	// A coordinator that shuts down releases the lead at once.
 	s.count(s.tasks("run")...)
 	b.resign(t.Context())
 	s.clock = s.clock.Add(lead / 3)
@@ -344,7 +344,7 @@ func TestTakeover(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// Run does all of this by itself, also when the bus that wakes it is gone.
+// Run does all of this by itself, also after the bus is closed.
 func TestRun(t *testing.T) {
 	s := newSite(t)
 	s.announce(0, 3)
@@ -364,15 +364,15 @@ func TestRun(t *testing.T) {
 	for end := time.Now().Add(5 * time.Minute); s.run("run").State != ledger.Finished; time.Sleep(5 * time.Millisecond) {
 		s.count(s.tasks("run")...)
 		if time.Now().After(end) {
-			t.Fatalf("it does not finish:\n%s", s.rounds("run"))
+			t.Fatalf("the run does not finish:\n%s", s.rounds("run"))
 		}
 	}
 	cancel()
 	must(t, <-ended)
 	if wakes.Load() < 3 {
-		t.Errorf("others were woken %d times", wakes.Load())
+		t.Errorf("sent %d notifications", wakes.Load())
 	}
 	if _, err := s.Lead(t.Context(), "b", time.Minute, time.Now()); err != nil {
-		t.Errorf("it has not resigned: %v", err)
+		t.Errorf("the lead was not released: %v", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// driver drives one run. What it holds is what the ledger says: after an error it is
-// thrown away.
+// driver drives one run. It is a copy of state in the ledger and is discarded after an
+// error.
 type driver struct {
 	*coordinator
 	id  string
@@ -25,14 +25,14 @@ type driver struct {
 	server  *round.Server
 	started time.Time
 
-	seen    int64 // the newest batch that the machine knows of
+	seen    int64 // the newest batch that the machine has processed
 	losses  float64
-	look    time.Time // at the latest
-	waiting int64     // for so many clients
+	look    time.Time // when to look at the run again at the latest
+	waiting int64     // number of clients that the run waits for; 0 if it does not wait
 }
 
-// lookEvery is how often leases are checked for expiry, and clients counted. Counting that
-// takes long is done less often.
+// lookEvery is the interval between checks for expired leases, and between counts of the
+// clients. The latter is longer if counting takes long.
 const lookEvery = time.Second
 
 // needsLook reports whether the run may have something to do.
@@ -43,7 +43,7 @@ func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 // advance does everything that can be done for the run now.
 func (d *driver) advance(ctx context.Context) error {
 	if d.waiting > 0 {
-		// Not in a transaction: of millions it takes a while.
+		// Count outside the transaction, because counting millions takes a while.
 		start := d.now()
 		n, err := d.Ledger.CountClients(ctx)
 		if err != nil {
@@ -81,7 +81,7 @@ func (d *driver) advance(ctx context.Context) error {
 func (d *driver) elapsed(now time.Time) time.Duration { return now.Sub(d.started) }
 func (d *driver) timeAt(at time.Duration) time.Time   { return d.started.Add(at) }
 
-// load takes up a run where it is, or begins it.
+// load reads the state of a run, or begins it.
 func (d *driver) load(ctx context.Context) error {
 	var merging *ledger.Round
 	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
@@ -107,7 +107,7 @@ func (d *driver) load(ctx context.Context) error {
 	return nil
 }
 
-// begin freezes the fleet and opens the first round, once enough clients are there.
+// begin fixes the fleet and opens the first round once there are enough clients.
 func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	now := d.now()
 	fleet, err := x.Fleet()
@@ -120,7 +120,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	}
 	d.waiting = 0
 	fail := func(err error) error {
-		d.log.Error("the run cannot begin", "error", err)
+		d.log.Error("cannot begin the run", "error", err)
 		return x.End(ledger.Failed, err.Error(), now)
 	}
 	p, err := recipe.Read([]byte(x.Run.Plan))
@@ -154,10 +154,10 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	if n != fleet.Clients {
-		return fmt.Errorf("the fleet has changed while the run began")
+		return fmt.Errorf("the fleet changed while the run began")
 	}
 	d.terms, d.server, d.machine = t, server, t.Machine()
-	d.log.Info("the run begins", "plan", p.Name, "clients", n)
+	d.log.Info("the run began", "plan", p.Name, "clients", n)
 	return d.open(x)
 }
 
@@ -188,7 +188,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	return err
 }
 
-// open asks the clients of a round that has just been opened.
+// open asks the clients of a round that was just opened.
 func (d *driver) open(x *ledger.Drive) error {
 	_, err := d.ask(x, d.machine.Situation(0).Opened)
 	if err != nil {
@@ -197,7 +197,7 @@ func (d *driver) open(x *ledger.Drive) error {
 	return d.save(x)
 }
 
-// ask asks whom the machine wants to ask at a time.
+// ask creates leases for the clients that the machine selects now.
 func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) {
 	all := d.machine.Ask(at)
 	if len(all) == 0 {
@@ -231,8 +231,8 @@ func (d *driver) save(x *ledger.Drive) error {
 	})
 }
 
-// step takes in what has happened, and closes the round if it is to be closed. It
-// returns a round that waits for its merge.
+// step processes what has happened and closes the round if it is due. It returns a round
+// that must be merged, or nil.
 func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 	now := d.now()
 	var closed round.Outcome
@@ -243,10 +243,10 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 		}
 		if d.machine.Round() >= d.terms.Plan.Rounds {
 			if d.server.Version() == 0 {
-				retired, err = end(x, ledger.Failed, "no round had enough results: nothing was trained", now)
+				retired, err = end(x, ledger.Failed, "no round had enough results, so nothing was trained", now)
 				return err
 			}
-			d.log.Info("the run is finished", "version", d.server.Version())
+			d.log.Info("the run finished", "version", d.server.Version())
 			retired, err = end(x, ledger.Finished, "", now)
 			return err
 		}
@@ -277,7 +277,7 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 		d.look = d.timeAt(at)
 	}
 	if closed.Closed > 0 && merging == nil {
-		d.look = now // the next round may have ended before it began
+		d.look = now // the next round may be due already
 		d.Wake(d.id)
 	}
 	return merging, nil
@@ -293,7 +293,7 @@ func (d *driver) takeIn(x *ledger.Drive, now time.Time) (changed bool, err error
 	for _, r := range receipts {
 		a := assignment(r.No, r.Round, r.Version)
 		if d.machine.Return(a) != round.Counted {
-			return false, fmt.Errorf("client %d was counted in round %d, and had not been asked", a.Client, a.Round)
+			return false, fmt.Errorf("client %d was counted in round %d, but had not been asked", a.Client, a.Round)
 		}
 		d.losses += r.TrainLoss
 		d.metrics.turns.WithLabelValues("counted").Inc()
@@ -312,7 +312,7 @@ func assignment(no, in, version int64) round.Assignment {
 	return round.Assignment{Client: int(no), Round: int(in), Version: int(version)}
 }
 
-// close stores how a round ended. An abandoned one is followed by the next at once.
+// close stores the outcome of a round. If the round is abandoned, it opens the next one.
 func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) {
 	r := ledger.Round{
 		Round: int64(o.Round), Version: int64(o.Version), State: ledger.RoundMerging,

@@ -12,7 +12,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// A run that was stopped stays so, wherever its round was.
+// A stopped run stays stopped, whatever the state of its round.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -26,9 +26,9 @@ func TestStop(t *testing.T) {
 	}
 	s.turn()
 	s.count(s.tasks("merging")...)
-	s.faults.on = true // its round is closed, and nothing more
+	s.faults.on = true // the round is closed, but not merged
 	if s.survives(func() { s.current.tick(t.Context()) }) {
-		t.Fatal("it did not come to a merge")
+		t.Fatal("the merge was not reached")
 	}
 	if got := s.rounds("merging"); !strings.Contains(got, ledger.RoundMerging) {
 		t.Fatal(got)
@@ -48,11 +48,11 @@ func TestStop(t *testing.T) {
 		}
 	}
 	if len(s.current.drivers) != 0 {
-		t.Error("a stopped run is driven")
+		t.Error("a stopped run is still driven")
 	}
 }
 
-// A run that is stopped while its merge is computed does not get its version.
+// A run that is stopped during a merge gets no new version.
 func TestStopDuringMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -72,7 +72,7 @@ func TestStopDuringMerge(t *testing.T) {
 	}
 }
 
-// stopper does something before every put.
+// stopper is a store that calls a function before every Put.
 type stopper struct {
 	*faults
 	do func()
@@ -83,7 +83,7 @@ func (s stopper) Put(ctx context.Context, b []byte) (string, error) {
 	return s.faults.Put(ctx, b)
 }
 
-// Going on would not help: such a run fails, and says why.
+// A run that cannot continue fails with the reason.
 func TestFails(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -102,7 +102,7 @@ func TestFails(t *testing.T) {
 	must(t, err)
 	s.turn()
 	s.wantState("diverges", ledger.Failed, "training diverges")
-	s.wantState("tampered", ledger.Failed, "counted 3 updates, and the ledger has 0")
+	s.wantState("tampered", ledger.Failed, "counted 3 updates, but the ledger has 0")
 	s.wantState("good", ledger.Running, "")
 	if v := s.run("good").Version; v != 1 {
 		t.Errorf("version %d", v)
@@ -110,14 +110,14 @@ func TestFails(t *testing.T) {
 	s.turn()
 }
 
-// Blobs are deleted when nobody can need them any more, and not before.
+// Blobs are deleted when they are no longer needed, and not before.
 func TestRetires(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.announce(0, 6)
 	plan := "algorithm: fedbuff\nrounds: 4\nschedule: {cohort: 2, buffer: 1}\n" + small
 	s.add("one", plan, 0)
-	s.add("two", plan, 0) // begins with the same weights
+	s.add("two", plan, 0) // has the same initial weights
 	s.turn()
 	needed := func(id string, more ...int64) {
 		t.Helper()
@@ -142,12 +142,12 @@ func TestRetires(t *testing.T) {
 		s.turn()
 		return l
 	}
-	step("one", 1) // the other client of version 0 is still at it
+	step("one", 1) // the other client of version 0 is still training
 	step("one", 1)
 	needed("one", 0)
 	needed("two")
 	if _, err := s.Version(t.Context(), "one", 1); !errors.Is(err, ledger.ErrNotFound) {
-		t.Errorf("version 1 is kept although nobody trains from it: %v", err)
+		t.Errorf("version 1 is kept although no client trains from it: %v", err)
 	}
 	if l := step("one", 0); l.Version != 0 {
 		t.Fatalf("%+v", l)
@@ -155,7 +155,7 @@ func TestRetires(t *testing.T) {
 	if _, err := s.Version(t.Context(), "one", 0); !errors.Is(err, ledger.ErrNotFound) {
 		t.Errorf("version 0 is kept: %v", err)
 	}
-	needed("two") // has the weights of version 0 still
+	needed("two") // still has the weights of version 0
 	step("one", 0)
 	s.turn()
 	s.wantState("one", ledger.Finished, "")
@@ -166,7 +166,7 @@ func TestRetires(t *testing.T) {
 	s.wantState("two", ledger.Finished, "")
 	needed("one")
 	needed("two")
-	// One plan, and of each run its newest weights and its server.
+	// Needed are the plan, and the newest weights and the server's state of each run.
 	r1, r2 := s.run("one"), s.run("two")
 	want := []string{r1.PlanBlob, r1.Server, r2.Server}
 	for _, r := range []ledger.Run{r1, r2} {
@@ -176,7 +176,7 @@ func TestRetires(t *testing.T) {
 	}
 	slices.Sort(want)
 	want = slices.Compact(want)
-	if got := s.blobsThere(); !slices.Equal(got, want) {
+	if got := s.allBlobs(); !slices.Equal(got, want) {
 		t.Errorf("%d blobs are left, %d are needed", len(got), len(want))
 	}
 }

@@ -29,7 +29,7 @@ const (
 	lead  = 4 * time.Second
 )
 
-// small is a model of few weights.
+// small is a model with few weights.
 const small = "model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}\nevaluate: {every: 0}\n"
 
 func must(t testing.TB, err error) {
@@ -39,7 +39,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// site is a ledger, blobs and a clock, with a coordinator at work.
+// site is a ledger, blobs and a clock with a running coordinator.
 type site struct {
 	*testing.T
 	*ledger.Ledger
@@ -68,7 +68,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// restart forgets everything but the ledger and the blobs.
+// restart discards everything except the ledger and the blobs.
 func (s *site) restart() { s.current = s.coordinator(s.name) }
 
 func (s *site) coordinator(name string) *coordinator {
@@ -78,7 +78,7 @@ func (s *site) coordinator(name string) *coordinator {
 	})
 }
 
-// announce adds clients, numbered from one on.
+// announce adds the clients from, ..., to-1.
 func (s *site) announce(from, to int) {
 	s.Helper()
 	var names []string
@@ -96,12 +96,12 @@ func (s *site) add(id, plan string, wanted int64) {
 	must(s, s.AddRun(s.Context(), ledger.Run{ID: id, Name: id, Plan: plan, Wanted: wanted, Created: s.clock}, "test"))
 }
 
-// turn lets the coordinator do what it can. If it dies of a fault, another takes up.
+// turn runs one tick of the coordinator. If a fault kills it, a new one takes over.
 func (s *site) turn() {
 	s.Helper()
 	for tries := 0; ; tries++ {
 		if tries > 100 {
-			s.Fatal("it dies again and again")
+			s.Fatal("the coordinator died 100 times in one tick")
 		}
 		if s.survives(func() { s.current.tick(s.Context()) }) {
 			return
@@ -110,7 +110,7 @@ func (s *site) turn() {
 	}
 }
 
-// survives says whether something was not ended by a fault.
+// survives reports whether do ended without a fault.
 func (s *site) survives(do func()) (alive bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -126,8 +126,7 @@ func (s *site) survives(do func()) (alive bool) {
 
 const died = "the process dies here"
 
-// faults is a store at which a process dies, the first time that it comes to each
-// thing it does there.
+// faults is a store that kills the process the first time each operation is reached.
 type faults struct {
 	blob.Store
 	on   bool
@@ -146,7 +145,7 @@ func (f *faults) meet(what, hash string) {
 	}
 }
 
-// Put dies before, and then behind the store.
+// Put is killed before and, the next time, after the store.
 func (f *faults) Put(ctx context.Context, b []byte) (string, error) {
 	f.meet("before put", fmt.Sprint(len(b), string(b)))
 	hash, err := f.Store.Put(ctx, b)
@@ -164,7 +163,7 @@ func (f *faults) Delete(ctx context.Context, hash string) error {
 	return f.Store.Delete(ctx, hash)
 }
 
-// run is a run as the ledger has it.
+// run returns a run from the ledger.
 func (s *site) run(id string) ledger.Run {
 	s.Helper()
 	r, err := s.Run(s.Context(), id)
@@ -172,10 +171,10 @@ func (s *site) run(id string) ledger.Run {
 	return r
 }
 
-// Run is the ledger's: that of testing.T is in the way.
+// Run is the ledger's Run; without it, testing.T's would be ambiguous.
 func (s *site) Run(ctx context.Context, id string) (ledger.Run, error) { return s.Ledger.Run(ctx, id) }
 
-// rounds are those of a run, oldest first, as text.
+// rounds returns the rounds of a run as text, oldest first.
 func (s *site) rounds(id string) string {
 	s.Helper()
 	all, err := s.Rounds(s.Context(), id, 0, 1000)
@@ -206,7 +205,7 @@ func (s *site) wantState(id string, state ledger.State, reason string) {
 	}
 }
 
-// tasks are the leases of a run that can still be used.
+// tasks returns the valid leases of a run.
 func (s *site) tasks(id string) []ledger.Task {
 	s.Helper()
 	all, err := s.Tasks(s.Context(), agent)
@@ -222,14 +221,14 @@ func (s *site) terms(id string) *terms.Terms {
 	return t
 }
 
-// result is what a client makes of a task: always the same.
+// result returns a client's result for a task. It is always the same.
 func result(t *terms.Terms, l ledger.Task) *terms.Result {
 	n := t.Shared
 	if t.Rules.Needs.Control {
 		n *= 2
 	}
 	var no int
-	fmt.Sscanf(l.Client, "c%d", &no) // it is named so
+	fmt.Sscanf(l.Client, "c%d", &no) // clients are named like that
 	x := make([]float32, n)
 	for k := range x {
 		x[k] = float32(math.Sin(float64(k+7*no)+31*float64(l.Round)+0.5*float64(l.Version))) / 8
@@ -240,7 +239,7 @@ func result(t *terms.Terms, l ledger.Task) *terms.Result {
 	}
 }
 
-// count counts the results of tasks, as an aggregator does, in one batch.
+// count counts the results of tasks in one batch, as an aggregator does.
 func (s *site) count(tasks ...ledger.Task) (counted int) {
 	s.Helper()
 	if len(tasks) == 0 {
@@ -282,7 +281,7 @@ func (s *site) count(tasks ...ledger.Task) (counted int) {
 	return len(which)
 }
 
-// weights are those of the newest version.
+// weights returns the weights of the newest version.
 func (s *site) weights(id string) []byte {
 	s.Helper()
 	v, err := s.Version(s.Context(), id, s.run(id).Version)
@@ -292,8 +291,8 @@ func (s *site) weights(id string) []byte {
 	return b
 }
 
-// blobsThere returns the hashes of all blobs.
-func (s *site) blobsThere() (all []string) {
+// allBlobs returns the hashes of all blobs.
+func (s *site) allBlobs() (all []string) {
 	s.Helper()
 	must(s, filepath.WalkDir(filepath.Join(s.dir, "blobs"), func(_ string, d os.DirEntry, err error) error {
 		if err == nil && blob.IsHash(d.Name()) {

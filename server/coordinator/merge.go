@@ -25,10 +25,10 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		return err
 	}
 	if fold.Len() != int(r.Counted) {
-		return d.fail(ctx, fmt.Errorf("round %d counted %d updates, and the ledger has %d", r.Round, r.Counted, fold.Len()))
+		return d.fail(ctx, fmt.Errorf("round %d counted %d updates, but the ledger has %d", r.Round, r.Counted, fold.Len()))
 	}
 	if err := d.server.Merge(int(r.Round), fold, nil); err != nil {
-		return d.fail(ctx, err) // the same would come of it again
+		return d.fail(ctx, err) // a retry would fail in the same way
 	}
 	v, state, err := d.publish(ctx, d.server, d.machine.Round())
 	if err != nil {
@@ -58,7 +58,7 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	return nil
 }
 
-// publish stores a server's version and what its tasks carry, and the server itself.
+// publish stores the blobs of a version: what its tasks need, and the server's state.
 func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledger.Version, state string, err error) {
 	task := s.Task(next)
 	if v.Weights, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Shared)); err != nil {
@@ -79,7 +79,7 @@ func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledg
 	return v, state, nil
 }
 
-// fold reads what a round has counted.
+// fold reads the counted results of a round.
 func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) {
 	f := round.NewFold(d.terms.Rules)
 	if d.terms.Folds() {
@@ -110,9 +110,9 @@ func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) 
 	})
 }
 
-// fail ends the run: going on would not help.
+// fail ends a run that cannot continue.
 func (d *driver) fail(ctx context.Context, why error) error {
-	d.log.Error("the run has failed", "error", why)
+	d.log.Error("the run failed", "error", why)
 	var retired []string
 	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) (err error) {
 		retired, err = end(x, ledger.Failed, why.Error(), d.now())
@@ -124,7 +124,7 @@ func (d *driver) fail(ctx context.Context, why error) error {
 	return err
 }
 
-// end ends a run, of which nobody needs more than the newest version from then on.
+// end ends a run. From then on only the newest version is needed.
 func end(x *ledger.Drive, s ledger.State, reason string, now time.Time) (retired []string, err error) {
 	if err := x.End(s, reason, now); err != nil {
 		return nil, err

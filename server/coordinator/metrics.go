@@ -16,16 +16,16 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{Name: "loadstar_coordinator_leading", Help: "1 if this coordinator leads."}),
 		rounds:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_rounds_total", Help: "Rounds closed, by outcome."}, []string{"outcome"}),
 		turns: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "loadstar_turns_total", Help: "Clients' turns: asked, counted, late (their round closed first), lost (their lease ran out).",
+			Name: "loadstar_turns_total", Help: "Clients' turns: asked, counted, late (the round closed first), lost (the lease expired).",
 		}, []string{"outcome"}),
 		staleness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "loadstar_staleness_versions", Help: "Versions between what a counted update was trained from and the newest.", Buckets: []float64{0, 1, 2, 4, 8, 16, 32, 64},
+			Name: "loadstar_staleness_versions", Help: "Versions between the weights that a counted update was trained from and the newest.", Buckets: []float64{0, 1, 2, 4, 8, 16, 32, 64},
 		}),
 		length: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "loadstar_round_seconds", Help: "From the opening of a round to its close.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10),
+			Name: "loadstar_round_seconds", Help: "Time from the opening of a round to its close.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10),
 		}),
 		merge: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "loadstar_merge_seconds", Help: "From the close of a round to its version.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
+			Name: "loadstar_merge_seconds", Help: "Time from the close of a round to the new version.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}),
 	}
 	r.MustRegister(m.leading, m.rounds, m.turns, m.staleness, m.length, m.merge)

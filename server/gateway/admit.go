@@ -13,20 +13,20 @@ import (
 	"loadstar/server/pki"
 )
 
-// What may be under way at a time, before anything is known of it but who sends it.
+// Limits on concurrent calls, which apply before anything but the caller is known.
 const (
-	// callsOfAgent is more than an agent has: it checks in, sends and fetches.
+	// callsOfAgent is more than an agent needs to check in, send and fetch.
 	callsOfAgent = 8
 	bytesOfAgent = 2 * messageBytes
 	bytesOfAll   = 256 << 20
-	// Strangers may join, and need a page for it.
+	// Callers without a certificate may only join, for which a small message is enough.
 	callsOfStrangers = 64
 	joinBytes        = 16 << 10
 	joinFor          = 30 * time.Second
 )
 
-// calls are those under way. A body is read whole before it is looked at, so what is
-// let in here is what bodies can take of the memory.
+// calls counts the calls in progress and the memory of their bodies. A body is read whole
+// before it is decoded, so these limits bound the memory.
 type calls struct {
 	mu      sync.Mutex
 	bytes   int64
@@ -38,7 +38,8 @@ type underWay struct {
 	bytes int64
 }
 
-// enter lets a call of so many bytes in, or says that there is no room for it.
+// enter registers a call with a body of the given size, and reports whether the limits
+// allow it.
 func (c *calls) enter(who string, most int, bytes int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,8 +67,8 @@ func (c *calls) leave(who string, bytes int64) {
 
 const stranger = ""
 
-// admit decides on a call before any of its body is read: agents may call, a few at a
-// time each, and strangers may join.
+// admit decides about a call before its body is read: agents may make a few calls at a
+// time, and callers without a certificate may join.
 func (g *Gateway) admit(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -77,13 +78,13 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has gone
 		}
 		if r.URL.Path == v1.AgentServiceJoinProcedure {
-			// Whatever it says of its length.
+			// This limit applies whatever the request says about its length.
 			r.Body, bytes = http.MaxBytesReader(w, r.Body, joinBytes), joinBytes
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinFor)) // the server's own deadline stays in force
 		} else {
 			id, ok := pki.From(r.Context())
 			if !ok || id.Role != pki.Agent {
-				refuse("identity", connect.CodeUnauthenticated, "this needs an agent's certificate")
+				refuse("identity", connect.CodeUnauthenticated, "this call needs an agent's certificate")
 				return
 			}
 			who, most = id.ID, callsOfAgent
@@ -93,7 +94,7 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			return
 		}
 		if !g.calls.enter(who, most, bytes) {
-			refuse("busy", connect.CodeResourceExhausted, "too many calls are under way, try again later")
+			refuse("busy", connect.CodeResourceExhausted, "too many concurrent calls; try again later")
 			return
 		}
 		defer g.calls.leave(who, bytes)
@@ -105,8 +106,8 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 	})
 }
 
-// bodyBytes returns how much memory a body may take. One that is compressed, or in
-// parts of its own, may be longer than it says.
+// bodyBytes returns the memory that a body may need. A compressed or chunked body may be
+// longer than its header says.
 func bodyBytes(r *http.Request) int64 {
 	if r.ContentLength < 0 || r.Header.Get("Content-Encoding") != "" || r.Header.Get("Content-Type") != "application/proto" {
 		return messageBytes
@@ -114,7 +115,7 @@ func bodyBytes(r *http.Request) int64 {
 	return r.ContentLength
 }
 
-// readKey finds whether the body of a call was a message, in its context.
+// readKey is the context key for whether a call's body was decoded.
 type readKey struct{}
 
 func wasRead(ctx context.Context) {

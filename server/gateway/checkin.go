@@ -12,9 +12,9 @@ import (
 	"loadstar/server/ledger"
 )
 
-// CheckIn hands out tasks and verdicts.
+// CheckIn returns tasks and verdicts, and extends leases.
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
-	// Looked at before the ledger: what is in neither was never here.
+	// Read the queue before the ledger: a result that is in neither was never stored.
 	empty := len(r.Pushed) > 0 && g.queueEmpty(ctx)
 	caller, err := g.caller(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	for _, l := range leases {
 		asked[l.Turn] = true
 		switch left := l.Until.Sub(now); {
-		case left <= 0: // it is about to be withdrawn
+		case left <= 0: // the coordinator is about to withdraw it
 		case !training[l.Turn] && !pushed[l.Turn]:
 			fresh = append(fresh, l)
 		case left < g.Lease/2:
@@ -86,21 +86,20 @@ func (g *Gateway) noteSeen(agent string) {
 	}
 }
 
-// turns returns what an agent names, of which there cannot be more than it may have been
-// asked.
+// turns returns the turns that an agent names. It refuses more than the agent can have.
 func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > roundsAtOnce {
-		return nil, g.invalid("clients", "turns of %d rounds at a time, at most %d", len(all), roundsAtOnce) // each takes the ledger's time
+		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", roundsAtOnce, len(all)) // each needs a query
 	}
 	set := map[ledger.Turn]bool{}
 	named := 0
 	for _, t := range all {
 		if named += len(t.Clients); len(t.Clients) > g.Clients || named > turnsOfClient*g.Clients {
-			return nil, g.invalid("clients", "more turns than %d clients can have", g.Clients)
+			return nil, g.invalid("clients", "a request may not name more turns than %d clients can have", g.Clients)
 		}
 		for _, c := range t.Clients {
 			if !validName(t.Run) || !validName(c) {
-				return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
+				return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unprintable characters", nameBytes)
 			}
 			set[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] = true
 		}
@@ -108,10 +107,10 @@ func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	return set, nil
 }
 
-// pace says when an agent is to come back. One that waits for an answer comes sooner,
-// the fewer of them there are.
+// pace returns the time until an agent's next check-in. Agents that wait for an answer
+// check in sooner, the fewer of them there are.
 func (g *Gateway) pace(busy bool) time.Duration {
-	// So that no check-in is missed that would extend a lease.
+	// An agent must not miss the check-in that extends a lease.
 	most := min(g.Lease/4, g.Pace.MaxPoll)
 	p := g.Pace.Of(g.agents.Load())
 	if busy {
@@ -121,12 +120,12 @@ func (g *Gateway) pace(busy bool) time.Duration {
 	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
 }
 
-// carriesFor is how long the bus is not asked again after it carried something.
+// carriesFor is how long the bus is not asked again after it was not empty.
 const carriesFor = 200 * time.Millisecond
 
 // queueEmpty reports whether no result is waiting to be counted. The bus answers between
 // writes to disk, so only one call asks at a time, and none asks within carriesFor after
-// the bus had something. If in doubt it reports false: the agent hears ACCEPTED once more
+// the bus was not empty. If in doubt it reports false: the agent gets ACCEPTED once more
 // and asks again.
 func (g *Gateway) queueEmpty(ctx context.Context) bool {
 	if !g.looking.TryLock() {
@@ -144,8 +143,8 @@ func (g *Gateway) queueEmpty(ctx context.Context) bool {
 	return true
 }
 
-// verdicts says what became of what was pushed. Of those turns that are still asked for,
-// empty says that no result is on its way.
+// verdicts returns the outcomes of pushed results. If empty is set, no result is in the
+// queue, so a turn that is still open has lost its result.
 func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool, empty bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
 		waiting, over := splitAsked(t, asked)
@@ -177,12 +176,12 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 	return all, nil
 }
 
-// outcomes are of turns that are not asked for any more.
+// outcomes are the outcomes of turns that are no longer open.
 var outcomes = map[ledger.Stand]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
 }
 
-// splitAsked returns the clients whose turns are still asked for, and the others.
+// splitAsked separates the clients whose turns are open from the others.
 func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	for _, c := range t.Clients {
 		if asked[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] {
@@ -194,7 +193,8 @@ func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	return yes, no
 }
 
-// obsolete returns verdicts on turns in training that are over, so that agents stop training them.
+// obsolete returns verdicts on turns in training that are closed, so that agents stop
+// training them.
 func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range training {
 		_, over := splitAsked(t, asked)
@@ -215,7 +215,7 @@ func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Tur
 	return all, nil
 }
 
-// tasks puts leases of one round together, with what is to be fetched for them.
+// tasks groups leases by round and adds the blobs that agents must fetch.
 func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, now time.Time) (all []*v1.Task, err error) {
 	var last *v1.Task
 	for _, l := range leases {
@@ -234,8 +234,8 @@ func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, now time.Time
 	return all, nil
 }
 
-// task returns the task of a lease without its clients, or nil if its version is gone:
-// then the lease is about to be.
+// task returns the task of a lease without its clients, or nil if its version is gone.
+// Such a lease is about to be withdrawn.
 func (g *Gateway) task(ctx context.Context, l ledger.Task, now time.Time) (*v1.Task, error) {
 	t, err := g.Terms.Of(ctx, l.Run)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A message of empty parts takes two bytes for each, and fifty times as much when it
-// is read. So parts are counted first.
+// An empty part of a message has two bytes, and takes fifty times as much memory when it
+// is decoded. The codecs therefore count the parts first.
 
-var errParts = errors.New("the message has more parts than any of an agent")
+var errParts = errors.New("the message has more parts than an agent ever sends")
 
-// codecs are the usual ones, for messages of up to so many parts.
+// codecs returns connect's usual codecs with a limit on the parts of a message.
 func codecs(parts int) []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithCodec(binaryCodec{parts}),
@@ -42,8 +42,8 @@ func (c binaryCodec) Unmarshal(b []byte, m any) error {
 	return proto.Unmarshal(b, into)
 }
 
-// within says whether a message has no more parts than are left. What cannot be read
-// is left to who reads it.
+// within reports whether a message has at most the given number of parts. It ignores
+// malformed messages; the decoder refuses them.
 func within(b []byte, of protoreflect.MessageDescriptor, left *int) bool {
 	for len(b) > 0 {
 		if *left--; *left < 0 {

@@ -18,7 +18,7 @@ import (
 	"loadstar/server/pki"
 )
 
-// Join exchanges a token for a certificate.
+// Join exchanges a join token for a certificate.
 func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse, error) {
 	select {
 	case g.joining <- struct{}{}:
@@ -27,7 +27,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 		return nil, ctx.Err()
 	}
 	if !validName(r.Name) && r.Name != "" {
-		return nil, g.invalid("name", "the name is too long or has unreadable characters")
+		return nil, g.invalid("name", "the name is too long or has unprintable characters")
 	}
 	now := time.Now()
 	a := ledger.Agent{ID: strings.ToLower(rand.Text()[:16]), Name: r.Name}
@@ -43,11 +43,11 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	} else if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
-	g.Log.Info("an agent has joined", "agent", a.ID, "name", a.Name)
+	g.Log.Info("an agent joined", "agent", a.ID, "name", a.Name)
 	return &v1.JoinResponse{Agent: a.ID, Certificates: chain}, nil
 }
 
-// Renew gives a new certificate.
+// Renew issues a new certificate.
 func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewResponse, error) {
 	caller, err := g.caller(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 	return &v1.RenewResponse{Certificates: chain}, nil
 }
 
-// Announce makes clients the agent's.
+// Announce registers clients as the agent's.
 func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.AnnounceResponse, error) {
 	caller, err := g.caller(ctx)
 	if err != nil {
@@ -72,30 +72,30 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	}
 	agent := caller.ID
 	if len(r.Clients) > g.Clients {
-		return nil, g.invalid("clients", "%d clients: an agent may host %d", len(r.Clients), g.Clients)
+		return nil, g.invalid("clients", "%d clients are announced, an agent may host at most %d", len(r.Clients), g.Clients)
 	}
 	if len(r.Inputs) > 64 || r.StepSeconds < 1 || r.StepSeconds > 24*3600 {
-		return nil, g.invalid("data", "%d inputs every %d seconds are no readings", len(r.Inputs), r.StepSeconds)
+		return nil, g.invalid("data", "%d inputs every %d seconds: want at most 64 inputs and an interval from a second to a day", len(r.Inputs), r.StepSeconds)
 	}
 	for _, name := range slices.Concat(r.Clients, r.Inputs) {
 		if !validName(name) {
-			return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unreadable characters", nameBytes)
+			return nil, g.invalid("name", "a name is empty, longer than %d bytes, or has unprintable characters", nameBytes)
 		}
 	}
 	if slices.ContainsFunc(r.Inputs, func(in string) bool { return strings.ContainsAny(in, " ") }) {
-		return nil, g.invalid("name", "an input has a space in its name")
+		return nil, g.invalid("name", "the name of an input has a space")
 	}
 	refused, err := g.Ledger.Announce(ctx, ledger.Announcement{
 		Agent: agent, Clients: r.Clients, Inputs: r.Inputs, Step: time.Duration(r.StepSeconds) * time.Second, Most: g.Clients,
 	}, time.Now())
 	if errors.Is(err, ledger.ErrTooMany) {
-		return nil, g.invalid("clients", "with those announced before these are more than %d clients; an agent that has others now joins anew", g.Clients)
+		return nil, g.invalid("clients", "together with earlier clients these are more than %d; an agent with other clients must join again", g.Clients)
 	} else if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
 	if len(refused) > 0 {
 		g.metrics.refused.WithLabelValues("client").Add(float64(len(refused)))
-		g.Log.Warn("clients of others were announced", "agent", agent, "clients", len(refused))
+		g.Log.Warn("an agent announced clients of another agent", "agent", agent, "clients", len(refused))
 	}
 	return &v1.AnnounceResponse{Refused: refused}, nil
 }

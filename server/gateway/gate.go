@@ -10,58 +10,58 @@ import (
 	"connectrpc.com/connect"
 )
 
-// gate lets few calls work at a time, and the others wait. Without it, the goroutines of
-// thousands of calls would take turns with those that store and count what has come, and
-// a server with too much to do would get nothing done.
+// gate limits the calls that run at a time; the others wait. Without it, the goroutines
+// of thousands of calls would compete with those that store and count results, and an
+// overloaded server would make no progress.
 type gate struct {
-	room chan struct{}
+	slots chan struct{}
 
-	// Since stretch was set: how many came, and how long they waited in all.
+	// The calls since the last adjust, and their total waiting time.
 	came, waited atomic.Int64
-	// stretch is by how much more than usual agents are to stay away, in hundredths.
+	// stretch is the factor on the interval between check-ins, in hundredths.
 	stretch atomic.Int64
 }
 
 const (
-	// workingPerCore is more than can work at a time: some wait for the ledger.
+	// workingPerCore is more than one, because some calls wait for the ledger.
 	workingPerCore = 8
-	// workFor is how long a call takes up room at most: one that takes longer waits for
-	// the ledger.
+	// workFor is how long a call occupies the gate at most. A call that takes longer is
+	// waiting for the ledger.
 	workFor = 250 * time.Millisecond
-	// waitAtMost is how long calls may wait, in the mean, before there are too many.
+	// waitAtMost is the mean waiting time from which the server counts as overloaded.
 	waitAtMost = 10 * time.Millisecond
 	usual      = 100
 	farthest   = 4 * usual
 )
 
 func newGate() *gate {
-	g := &gate{room: make(chan struct{}, workingPerCore*runtime.GOMAXPROCS(0))}
+	g := &gate{slots: make(chan struct{}, workingPerCore*runtime.GOMAXPROCS(0))}
 	g.stretch.Store(usual)
 	return g
 }
 
-// enter waits for room. Leave gives it back, and may be called more than once.
+// enter waits for a slot. leave releases it and may be called more than once.
 func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	g.came.Add(1)
 	select {
-	case g.room <- struct{}{}:
+	case g.slots <- struct{}{}:
 	default:
 		start := time.Now()
 		select {
-		case g.room <- struct{}{}:
+		case g.slots <- struct{}{}:
 			g.waited.Add(int64(time.Since(start)))
 		case <-ctx.Done():
 			g.waited.Add(int64(time.Since(start)))
 			return nil, ctx.Err()
 		}
 	}
-	give := sync.OnceFunc(func() { <-g.room })
+	give := sync.OnceFunc(func() { <-g.slots })
 	timer := time.AfterFunc(workFor, give)
 	return func() { timer.Stop(); give() }, nil
 }
 
-// adjust sets how far agents are to stay away, by what was seen since it did so last.
-// That has to be as long ago as they stay away: it takes as long to have an effect.
+// adjust sets stretch from the waiting times since the last call. Call it about once per
+// interval, because a change takes that long to have an effect.
 func (g *gate) adjust() {
 	came, waited := g.came.Swap(0), g.waited.Swap(0)
 	s := g.stretch.Load()
@@ -73,16 +73,16 @@ func (g *gate) adjust() {
 	g.stretch.Store(s)
 }
 
-// stretched returns a pace that is as much slower as there is too much to do, up to a
-// limit that only the pace itself may exceed.
+// stretched returns the interval for the current load: at most most, unless the pace
+// itself is longer.
 func (g *gate) stretched(pace, most time.Duration) time.Duration {
 	return max(pace, min(pace*time.Duration(g.stretch.Load())/usual, most))
 }
 
-// leaveKey finds how to leave the gate, in a call's context.
+// leaveKey is the context key of a call's leave function.
 type leaveKey struct{}
 
-// leaveGate gives a call's room at the gate to others, because it only waits from here on.
+// leaveGate releases a call's slot, because the call only waits from here on.
 func leaveGate(ctx context.Context) {
 	if leave, ok := ctx.Value(leaveKey{}).(func()); ok {
 		leave()
@@ -91,20 +91,20 @@ func leaveGate(ctx context.Context) {
 
 var _ connect.Interceptor = (*gate)(nil)
 
-// WrapUnary lets calls in as there is room for them. Their messages have come by then: who
-// sends slowly is not at work.
+// WrapUnary runs a call when there is a slot for it. Its message has been read by then,
+// so slow senders occupy no slots.
 func (g *gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		leave, err := g.enter(ctx)
 		if err != nil {
-			return nil, err // nobody is there any more
+			return nil, err // the caller is gone
 		}
 		defer leave()
 		return next(context.WithValue(ctx, leaveKey{}, leave), r)
 	}
 }
 
-// WrapStreamingClient and WrapStreamingHandler let through what there is not.
+// WrapStreamingClient and WrapStreamingHandler do nothing: there are no streams.
 func (*gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }

@@ -15,7 +15,7 @@ import (
 // full fills a gate and returns the functions that leave it.
 func full(t *testing.T, g *gate) []func() {
 	t.Helper()
-	all := make([]func(), cap(g.room))
+	all := make([]func(), cap(g.slots))
 	for i := range all {
 		leave, err := g.enter(t.Context())
 		if err != nil {
@@ -35,7 +35,7 @@ func TestGate(t *testing.T) {
 		if _, err := g.enter(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("one too many: %v", err)
 		}
-		// Leaving twice makes room for one call.
+		// Leaving twice releases one slot.
 		inside[0]()
 		inside[0]()
 		leave, err := g.enter(t.Context())
@@ -43,25 +43,26 @@ func TestGate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := g.enter(short); err == nil {
-			t.Fatal("room was given back twice")
+			t.Fatal("a slot was released twice")
 		}
-		// A call that takes longer than workFor loses its room. The last one entered half of
-		// that later than the others.
+		// A call that takes longer than workFor loses its slot. The last one entered half
+		// of that later than the others.
 		start := time.Now()
 		again := full(t, g)
 		if d := time.Since(start); d != workFor {
-			t.Errorf("room after %v, want %v", d, workFor)
+			t.Errorf("a slot after %v, want %v", d, workFor)
 		}
 		for _, f := range append(append(again, inside...), leave) {
 			f()
 		}
-		if len(g.room) != 0 {
-			t.Errorf("%d calls are inside after all have left", len(g.room))
+		if len(g.slots) != 0 {
+			t.Errorf("%d calls are inside after all have left", len(g.slots))
 		}
 	})
 }
 
-// Few calls work at a time, also when thousands arrive. A call that rests does not count.
+// The gate limits the calls that run at a time, even if thousands arrive. A call that has
+// left the gate does not count.
 func TestGated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
@@ -89,26 +90,26 @@ func TestGated(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := int(most.Load()); n != cap(g.room) || served.Load() != 2000 {
-			t.Errorf("%d at a time, %d served, want %d and 2000", n, served.Load(), cap(g.room))
+		if n := int(most.Load()); n != cap(g.slots) || served.Load() != 2000 {
+			t.Errorf("%d at a time, %d served, want %d and 2000", n, served.Load(), cap(g.slots))
 		}
-		if len(g.room) != 0 {
-			t.Errorf("%d calls are still inside", len(g.room))
+		if len(g.slots) != 0 {
+			t.Errorf("%d calls are still inside", len(g.slots))
 		}
-		batches := (2000 + cap(g.room) - 1) / cap(g.room)
+		batches := (2000 + cap(g.slots) - 1) / cap(g.slots)
 		if d := time.Since(start); d != time.Duration(batches)*time.Millisecond+time.Minute {
-			t.Errorf("took %v: resting calls must overlap", d)
+			t.Errorf("took %v: calls outside the gate must overlap", d)
 		}
 	})
 }
 
-// Agents check in less often while calls wait, and as often as before when none does.
+// Agents check in less often while calls wait, and as often as before when none waits.
 func TestStretch(t *testing.T) {
 	g := newGate()
 	pace := func() time.Duration { return g.stretched(time.Second, time.Minute) }
 	g.adjust()
 	if d := pace(); d != time.Second {
-		t.Errorf("%v where nobody comes", d)
+		t.Errorf("%v without calls", d)
 	}
 	crowd := func(wait time.Duration) {
 		g.came.Add(100)
@@ -117,7 +118,7 @@ func TestStretch(t *testing.T) {
 	}
 	crowd(waitAtMost / 2)
 	if d := pace(); d != time.Second {
-		t.Errorf("%v where calls hardly wait", d)
+		t.Errorf("%v while calls hardly wait", d)
 	}
 	crowd(2 * waitAtMost)
 	once := pace()
@@ -125,7 +126,7 @@ func TestStretch(t *testing.T) {
 		crowd(10 * waitAtMost)
 	}
 	if once <= time.Second || pace() != farthest/usual*time.Second {
-		t.Errorf("%v, then %v where calls wait", once, pace())
+		t.Errorf("%v, then %v while calls wait", once, pace())
 	}
 	if d := g.stretched(time.Second, 2*time.Second); d != 2*time.Second {
 		t.Errorf("%v, at most 2 s", d)
@@ -137,6 +138,6 @@ func TestStretch(t *testing.T) {
 		crowd(0)
 	}
 	if d := pace(); d != time.Second {
-		t.Errorf("%v when the crowd has gone", d)
+		t.Errorf("%v after the load has gone", d)
 	}
 }

@@ -1,6 +1,6 @@
-// Package gateway is the agents' edge: it knows who is calling, hands out tasks and
-// weights, and takes results in. It believes nothing that it is told: what it lets
-// through can be counted as it is. Any number of them may be at work.
+// Package gateway serves the agents' API: it authenticates agents, hands out tasks and
+// weights, and receives results. It trusts nothing that an agent sends: an accepted
+// result can be counted without further checks. Any number of gateways may run.
 package gateway
 
 import (
@@ -27,73 +27,73 @@ import (
 	"loadstar/server/terms"
 )
 
-// Config is what a gateway works with.
+// Config configures a gateway.
 type Config struct {
 	Ledger    *ledger.Ledger
 	Blobs     blob.Store
 	Bus       *bus.Bus
 	Terms     *terms.Book
 	Authority *pki.Authority
-	// Certificates is how long those of agents are valid.
+	// Certificates is the lifetime of agents' certificates.
 	Certificates time.Duration
-	// Lease is how long an agent that says nothing may take over a turn.
+	// Lease is how long a turn lasts without a sign of life from its agent.
 	Lease time.Duration
 	Pace  Pace
-	// Clients bounds how many an agent may host, Uploads the bytes of results that
-	// are here in parts.
+	// Clients is the maximum number of clients of an agent. Uploads limits the bytes of
+	// incomplete results.
 	Clients int
 	Uploads int64
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Pace is how often agents check in.
+// Pace determines how often agents check in.
 type Pace struct {
-	// Poll is how often an agent of a small fleet does. Those of a large one do so less
-	// often: all together Rate times a second, but each once in MaxPoll. Those that have
-	// something to do are a fleet of their own.
+	// Poll is the interval between check-ins in a small fleet. In a large fleet the
+	// interval is longer, so that all agents together check in Rate times a second, but
+	// it is never longer than MaxPoll. Agents with open tasks are paced separately.
 	Poll, MaxPoll time.Duration
 	Rate          float64
 }
 
-// Of returns the time between two check-ins of an agent in a fleet of so many.
+// Of returns the interval between an agent's check-ins in a fleet of the given size.
 func (p Pace) Of(agents int64) time.Duration {
 	every := time.Duration(float64(agents) / p.Rate * float64(time.Second))
 	return min(max(every, p.Poll), p.MaxPoll)
 }
 
-// Latest returns when at the latest it will have checked in, unless there is too much to
-// do: times are spread, here and by the agents.
+// Latest returns the longest time between an agent's check-ins, unless the server is
+// overloaded. Gateway and agent both add jitter to the interval.
 func (p Pace) Latest(agents int64) time.Duration {
 	return time.Duration(1.5 * float64(p.Of(agents)))
 }
 
-// Gateway answers agents. It is safe for concurrent use.
+// Gateway implements the agents' API. It is safe for concurrent use.
 type Gateway struct {
 	Config
 	metrics *metrics
 	uploads *uploads
 	calls   calls
 	gate    *gate
-	joining chan struct{} // bounds how many join at a time
-	agents  atomic.Int64  // that may take part, as of lately
-	asked   atomic.Int64  // turns that were asked for and are not counted, as of lately
-	looking sync.Mutex    // held by who asks the bus
-	carries time.Time     // guarded by looking: until then it is taken to carry something
+	joining chan struct{} // limits concurrent joins
+	agents  atomic.Int64  // recent number of agents that may take part
+	asked   atomic.Int64  // recent number of open turns
+	looking sync.Mutex    // held while the bus is asked for its depth
+	carries time.Time     // guarded by looking: until then the bus counts as not empty
 
 	trust *trust
 
 	mu   sync.Mutex
-	seen map[string]bool // since the last time this was stored
+	seen map[string]bool // agents that checked in and are not stored yet
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
 
 const (
-	// chunkBytes bounds one chunk of a result, and messageBytes a whole message.
+	// chunkBytes limits one chunk of a result, and messageBytes a whole message.
 	chunkBytes   = 4 << 20
 	messageBytes = chunkBytes + 4<<20
-	// compressBytes is what an answer has at least that is worth compressing.
+	// compressBytes is the size from which an answer is compressed.
 	compressBytes = 1 << 10
 	joinsAtOnce   = 4
 	countEvery    = time.Second
@@ -101,11 +101,11 @@ const (
 	seenEvery     = time.Minute
 	seenAtMost    = 100_000
 	nameBytes     = 128
-	// turnsOfClient bounds how many runs a client takes part in at a time, as agents do;
-	// a round of a run is named once.
+	// turnsOfClient limits the runs that a client takes part in at a time; agents have
+	// the same limit. A request names each round of a run once.
 	turnsOfClient = 8
 	roundsAtOnce  = 256
-	// Of a message that names all turns, in training and pushed, and the rest.
+	// These limit the parts of a message that names all turns, in training and pushed.
 	partsOfClient = 2 * turnsOfClient
 	partsOfAll    = 8 * roundsAtOnce
 )
@@ -118,7 +118,7 @@ func New(c Config) *Gateway {
 	}
 }
 
-// Handler serves agents. Who is calling must be in a request's context, as
+// Handler serves agents. Requests must carry the caller's identity in their context, as
 // pki.Middleware puts it there.
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -129,7 +129,7 @@ func (g *Gateway) Handler() http.Handler {
 	return mux
 }
 
-// Run does what is not done on somebody's call, until the context ends.
+// Run does the periodic work until ctx ends.
 func (g *Gateway) Run(ctx context.Context) error {
 	count, seen := time.NewTicker(countEvery), time.NewTicker(seenEvery)
 	defer count.Stop()
@@ -150,7 +150,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 			}
 			if start := time.Now(); start.After(next) {
 				g.count(ctx)
-				next = time.Now().Add(20 * time.Since(start)) // of millions it takes a while
+				next = time.Now().Add(20 * time.Since(start)) // counting millions takes a while
 			}
 			g.uploads.expire(time.Now())
 		case <-seen.C:
@@ -159,13 +159,14 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 }
 
-// count looks at how many there are to be paced.
+// count updates the numbers that determine the pace.
 func (g *Gateway) count(ctx context.Context) {
 	if n, err := g.Ledger.Agents(ctx); err == nil {
 		g.agents.Store(n)
 	}
 	if n, err := g.Ledger.Asked(ctx); err == nil {
-		// Most turns of a round are over long before it is: the next asks for as many.
+		// The number decays slowly: most turns of a round end long before the round, and
+		// the next round asks for as many.
 		g.asked.Store(max(n, g.asked.Load()*9/10))
 	}
 }
@@ -179,11 +180,12 @@ func (g *Gateway) storeSeen(ctx context.Context) {
 		return
 	}
 	if err := g.Ledger.Seen(ctx, slices.Collect(maps.Keys(seen)), time.Now()); err != nil && ctx.Err() == nil {
-		g.Log.Warn("cannot note who has checked in", "error", err) // only for people to look at
+		g.Log.Warn("cannot store when agents checked in", "error", err) // only operators read it
 	}
 }
 
-// caller returns the agent that calls, if it still may.
+// caller looks up the calling agent in the ledger. It returns an error if the agent is
+// revoked.
 func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	id, err := g.identity(ctx)
 	if err != nil {
@@ -195,15 +197,15 @@ func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	switch {
 	case errors.Is(err, ledger.ErrNotFound), err == nil && c.Revoked:
 		g.metrics.refused.WithLabelValues("revoked").Inc()
-		return c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent was revoked: it must join again"))
+		return c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent is revoked; it must join again"))
 	case err != nil:
 		return c, g.unavailable(ctx, err)
 	}
 	return c, nil
 }
 
-// authorize returns the agent that calls if the ledger allows it, or allowed it within the last
-// trustFor.
+// authorize returns the calling agent if the ledger allows it, or allowed it within the
+// last trustFor.
 func (g *Gateway) authorize(ctx context.Context) (id string, err error) {
 	if id, err = g.identity(ctx); err != nil {
 		return "", err
@@ -214,15 +216,16 @@ func (g *Gateway) authorize(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// Revoked refuses all calls of a revoked agent that begin after it returns. Call it after
-// the ledger has stored the revocation. Gateways in other processes follow within a second.
+// Revoked refuses all calls of a revoked agent that start after it returns. Call it after
+// the ledger has stored the revocation. Gateways in other processes follow within a
+// second.
 func (g *Gateway) Revoked(agent string) { g.trust.drop(agent) }
 
 func (g *Gateway) identity(ctx context.Context) (string, error) {
 	who, ok := pki.From(ctx)
 	if !ok || who.Role != pki.Agent {
 		g.metrics.refused.WithLabelValues("identity").Inc()
-		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("this needs an agent's certificate"))
+		return "", connect.NewError(connect.CodeUnauthenticated, errors.New("this call needs an agent's certificate"))
 	}
 	return who.ID, nil
 }
@@ -248,7 +251,7 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 		}
 		if !g.calls.enter(agent, callsOfAgent, 0) {
 			g.metrics.refused.WithLabelValues("busy").Inc()
-			http.Error(w, "too many calls are under way, try again later", http.StatusTooManyRequests)
+			http.Error(w, "too many concurrent calls; try again later", http.StatusTooManyRequests)
 			return
 		}
 		defer g.calls.leave(agent, 0)
@@ -256,14 +259,14 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// failed answers for a call that went wrong by a mistake of ours.
+// failed handles a panic in a call.
 func (g *Gateway) failed(_ context.Context, s connect.Spec, _ http.Header, p any) error {
-	g.Log.Error("a call has failed, which is a bug", "procedure", s.Procedure, "panic", p, "stack", string(debug.Stack()))
-	return connect.NewError(connect.CodeInternal, errors.New("the server has failed"))
+	g.Log.Error("a call panicked; this is a bug", "procedure", s.Procedure, "panic", p, "stack", string(debug.Stack()))
+	return connect.NewError(connect.CodeInternal, errors.New("internal error in the server"))
 }
 
-// unavailable tells an agent to retry, since something that the gateway needs has failed. The
-// details go into the log, not to the agent.
+// unavailable tells an agent to retry, because something that the gateway needs has
+// failed. The details go to the log, not to the agent.
 func (g *Gateway) unavailable(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		log := g.Log
@@ -275,7 +278,7 @@ func (g *Gateway) unavailable(ctx context.Context, err error) error {
 		}
 		log.Warn("cannot serve an agent", "error", err)
 	}
-	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now, try again"))
+	return connect.NewError(connect.CodeUnavailable, errors.New("the server cannot answer now; try again"))
 }
 
 // invalid refuses a malformed request, which our agents never send.

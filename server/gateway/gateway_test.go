@@ -43,8 +43,8 @@ func chunk(numbers string, offset, length int) *v1.PushRequest {
 	return &v1.PushRequest{Sha256: sum[:], Size: int64(len(numbers)), Offset: int64(offset), Chunk: []byte(numbers)[offset : offset+length]}
 }
 
-// Parts of results are held up to a number of bytes, one result of each agent, and
-// forgotten when nothing comes any more.
+// Incomplete results are limited in bytes and to one per agent, and are discarded when no
+// more chunks arrive.
 func TestUploads(t *testing.T) {
 	u := newUploads(100)
 	now := time.Now()
@@ -63,15 +63,15 @@ func TestUploads(t *testing.T) {
 		t.Errorf("120 of 100 bytes: %v", err)
 	}
 	if b, _, err := add("c", 0, 40); b != numbers("c") || err != nil {
-		t.Errorf("what comes whole needs no room: %q, %v", b, err)
+		t.Errorf("a complete result needs no memory: %q, %v", b, err)
 	}
 	if b, _, err := add("a", 10, 30); b != numbers("a") || err != nil || u.bytes != 40 {
 		t.Errorf("%q, %v, and %d bytes are held", b, err, u.bytes)
 	}
 	if cap(u.byAgent["b"].numbers) != 40 {
-		t.Errorf("room for %d bytes is taken", cap(u.byAgent["b"].numbers))
+		t.Errorf("%d bytes are allocated", cap(u.byAgent["b"].numbers))
 	}
-	// A result that replaces another does not need room for both.
+	// A result that replaces another does not need memory for both.
 	long := chunk(strings.Repeat("x", 90), 0, 1)
 	if _, next, err := u.add("b", long, now); next != 1 || err != nil || u.bytes != 90 {
 		t.Errorf("%d, %v, and %d bytes are held", next, err, u.bytes)
@@ -79,7 +79,7 @@ func TestUploads(t *testing.T) {
 	now = now.Add(uploadFor)
 	u.expire(now)
 	if len(u.byAgent) != 1 {
-		t.Error("forgotten too early")
+		t.Error("discarded too early")
 	}
 	u.expire(now.Add(time.Second))
 	if len(u.byAgent) != 0 || u.bytes != 0 {
@@ -93,17 +93,17 @@ func TestCalls(t *testing.T) {
 	for i := range agents {
 		who := fmt.Sprint(i)
 		if !c.enter(who, callsOfAgent, bytesOfAgent-1) || !c.enter(who, callsOfAgent, 1) {
-			t.Fatalf("agent %d has no room", i)
+			t.Fatalf("a call of agent %d is refused", i)
 		}
 		if c.enter(who, callsOfAgent, 1) {
-			t.Fatalf("agent %d has too much room", i)
+			t.Fatalf("agent %d exceeds its limit", i)
 		}
 	}
 	if c.enter("another", callsOfAgent, 1) {
-		t.Error("there is room for more than all")
+		t.Error("calls exceed the total limit")
 	}
 	if !c.enter("another", callsOfAgent, 0) {
-		t.Error("there is no room for what has no body")
+		t.Error("a call without a body is refused")
 	}
 	c.leave("another", 0)
 	for i := range agents {
@@ -120,7 +120,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// parts counts what a message is made of, the other way round.
+// parts counts the parts of a decoded message.
 func parts(m protoreflect.Message) (n int) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
@@ -191,7 +191,7 @@ func FuzzCodec(f *testing.F) {
 	})
 }
 
-// seeds are messages that agents send.
+// seeds returns messages as agents send them.
 func seeds(run string) map[string]proto.Message {
 	numbers := make([]byte, 64)
 	sum := sha256.Sum256(numbers)
@@ -210,8 +210,8 @@ func seeds(run string) map[string]proto.Message {
 	}
 }
 
-// newGateway returns a gateway with one agent, that was asked for a round, and its
-// handler as that agent sees it.
+// newGateway returns a gateway with one agent that has open turns, and a handler that
+// authenticates callers as that agent.
 func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	t.Helper()
 	ctx := t.Context()
@@ -261,7 +261,7 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	})
 }
 
-// Whatever an agent sends, there is an answer of those that are meant.
+// Every request gets one of the intended answers.
 func FuzzHandler(f *testing.F) {
 	g, h := newGateway(f)
 	x, err := g.Terms.Of(f.Context(), "run")
@@ -297,12 +297,12 @@ func FuzzHandler(f *testing.F) {
 			t.Errorf("%s: %d %s", procedure, w.Code, w.Body)
 		}
 		if len(g.calls.byAgent) != 0 || g.calls.bytes != 0 || g.uploads.bytes > g.Uploads {
-			t.Error("something is left behind")
+			t.Error("a call is still registered")
 		}
 	})
 }
 
-// A mistake of ours is an answer too, and ends nothing.
+// A panic is answered and does not end the server.
 func TestFailed(t *testing.T) {
 	g, h := newGateway(t)
 	g.Terms = terms.NewBook(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
@@ -319,7 +319,7 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// The pace of a fleet: so many check-ins a second all together, within bounds.
+// A fleet checks in at a limited rate, within the bounds of the interval.
 func TestPace(t *testing.T) {
 	g := &Gateway{gate: newGate(), Config: Config{Lease: 10 * time.Minute, Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
 	for _, c := range []struct {

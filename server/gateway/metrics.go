@@ -11,7 +11,7 @@ import (
 	"loadstar/server/bus"
 )
 
-// metrics is also an interceptor that times calls.
+// metrics is also an interceptor that measures calls.
 type metrics struct {
 	calls    *prometheus.HistogramVec // by method and code
 	refused  *prometheus.CounterVec   // by reason
@@ -23,16 +23,16 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer, b *bus.Bus) *metrics {
 	m := &metrics{
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "loadstar_gateway_call_seconds", Help: "Calls of agents.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+			Name: "loadstar_gateway_call_seconds", Help: "Duration of agents' calls.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, []string{"method", "code"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_refused_total", Help: "What agents were refused, by reason."}, []string{"reason"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "loadstar_gateway_refused_total", Help: "Refused calls and results, by reason."}, []string{"reason"}),
 		stored: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "loadstar_gateway_store_seconds", Help: "Putting a result on the bus, on disk.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+			Name: "loadstar_gateway_store_seconds", Help: "Time to store a result in the queue, on disk.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
-		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results taken in."}),
+		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_result_bytes_total", Help: "Bytes of results received."}),
 		declined: prometheus.NewCounter(prometheus.CounterOpts{Name: "loadstar_gateway_declined_total", Help: "Turns that agents gave back."}),
 	}
-	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_bus_waiting", Help: "Messages that wait to be counted, of one result or several."}, func() float64 {
+	depth := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "loadstar_bus_waiting", Help: "Messages that wait to be counted; a message holds one or more results."}, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		waiting, taken, err := b.Depth(ctx)

@@ -19,8 +19,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// Push takes a result in. It is stored when the answer is ACCEPTED, and final when it
-// is anything else but PART.
+// Push receives a result or a part of one. ACCEPTED means that the result is stored, and
+// PART that more chunks are needed; any other outcome is final.
 func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
 	agent, err := g.authorize(ctx)
 	if err != nil {
@@ -28,7 +28,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	}
 	t, err := g.Terms.Of(ctx, r.Run)
 	if errors.Is(err, ledger.ErrNotFound) {
-		return g.reject("run", "there is no such run"), nil
+		return g.reject("run", "no such run"), nil
 	} else if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
@@ -51,7 +51,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_PART, NextOffset: next}, nil
 	}
 	if sum := sha256.Sum256(numbers); !bytes.Equal(sum[:], r.Sha256) {
-		return g.reject("hash", "the numbers are not those of the hash"), nil
+		return g.reject("hash", "the numbers do not match their hash"), nil
 	}
 	a := &v1.Arrival{Run: r.Run, Round: r.Round, Version: r.Version, Agent: agent, Form: r.Form, Shares: r.Shares, Numbers: numbers}
 	if err := t.Check(terms.Of(a)); err != nil {
@@ -66,9 +66,9 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	err = g.Bus.Publish(ctx, messageID(a, r.Sha256), message)
 	if errors.Is(err, bus.ErrFull) {
 		g.metrics.refused.WithLabelValues("full").Inc()
-		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too many results wait to be counted, try again later"))
+		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too many results wait to be counted; try again later"))
 	} else if errors.Is(err, bus.ErrTooLarge) {
-		return g.reject("size", "the result has more bytes than can be carried"), nil
+		return g.reject("size", "the result is larger than a message may be"), nil
 	} else if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
@@ -77,8 +77,8 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 }
 
-// messageID is the same for a result that is sent again. Two clients may well have the
-// same numbers.
+// messageID is the same for a resent result. It includes the clients' names, because two
+// clients may have the same numbers.
 func messageID(a *v1.Arrival, numbers []byte) string {
 	h := sha256.New()
 	h.Write(numbers)
@@ -93,26 +93,26 @@ func (g *Gateway) reject(kind, reason string) *v1.PushResponse {
 	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_REJECTED, Reason: reason}
 }
 
-// checkShape returns what is wrong with a result, without looking at its numbers.
+// checkShape returns what is wrong with a result, without reading its numbers.
 func (g *Gateway) checkShape(r *v1.PushRequest, t *terms.Terms) string {
 	size := int64(t.Rules.UpdateBytes(t.Shared))
 	switch {
 	case r.Form == v1.Form_FORM_UPDATE && len(r.Shares) != 1:
-		return fmt.Sprintf("one update of %d clients", len(r.Shares))
+		return fmt.Sprintf("the update has %d clients, want 1", len(r.Shares))
 	case r.Form == v1.Form_FORM_UPDATE && r.Size != size:
-		return fmt.Sprintf("%d bytes: the shared part of this plan has %d", r.Size, size)
+		return fmt.Sprintf("the update has %d bytes, want %d for the shared layers of this plan", r.Size, size)
 	case r.Form == v1.Form_FORM_SUM && !t.Folds():
-		return "a sum: this plan needs each update"
+		return "the result is a sum, but this plan needs each update"
 	case r.Form == v1.Form_FORM_SUM && r.Size != t.SumBytes():
-		return fmt.Sprintf("%d bytes: a sum of this plan has %d", r.Size, t.SumBytes())
+		return fmt.Sprintf("the sum has %d bytes, want %d for this plan", r.Size, t.SumBytes())
 	case r.Form != v1.Form_FORM_UPDATE && r.Form != v1.Form_FORM_SUM:
-		return "a form that is not known here"
+		return "the form of the result is unknown"
 	case len(r.Shares) == 0 || len(r.Shares) > g.Clients:
-		return fmt.Sprintf("a result of %d clients", len(r.Shares))
+		return fmt.Sprintf("the result has %d clients, want 1 to %d", len(r.Shares), g.Clients)
 	case len(r.Sha256) != sha256.Size || len(r.Chunk) > chunkBytes || r.Offset < 0 || r.Offset > r.Size || int64(len(r.Chunk)) > r.Size-r.Offset:
-		return "a chunk that is not part of the result"
+		return "the chunk does not fit into the result, or the hash is not a SHA-256"
 	case slices.ContainsFunc(r.Shares, func(s *v1.Share) bool { return !validName(s.GetClient()) }):
-		return "a client's name is none"
+		return "a client's name is not valid"
 	}
 	return ""
 }
@@ -138,7 +138,8 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRe
 		case w.Is == ledger.Asked && w.Version != r.Version:
 			return g.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
 		case w.Is != ledger.Asked:
-			// Too late, or another's client: the same for whoever asks.
+			// The answer is the same for a late result and for another agent's client, so
+			// that an agent learns nothing about others.
 			g.metrics.refused.WithLabelValues("closed").Inc()
 			return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
 		}
@@ -149,7 +150,7 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRe
 	case len(clients):
 		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_COUNTED}, nil
 	}
-	return g.reject("overlap", "some of the clients of this sum were counted before"), nil
+	return g.reject("overlap", "some clients of this sum have already been counted"), nil
 }
 
 // Decline gives turns back.
@@ -160,7 +161,7 @@ func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.Declin
 	}
 	t := r.GetTurns()
 	if t == nil || len(t.Clients) == 0 || len(r.Reason) > 1024 {
-		return nil, g.invalid("clients", "nothing, or with too many words, is declined")
+		return nil, g.invalid("clients", "a request to decline needs clients, and a reason of at most 1024 bytes")
 	}
 	if _, err := g.turns([]*v1.Turns{t}); err != nil {
 		return nil, err
@@ -169,7 +170,7 @@ func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.Declin
 		return nil, g.unavailable(ctx, err)
 	}
 	g.metrics.declined.Add(float64(len(t.Clients)))
-	g.Log.Warn("an agent declines", "agent", agent, "run", t.Run, "round", t.Round, "clients", len(t.Clients), "reason", r.Reason)
+	g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round, "clients", len(t.Clients), "reason", r.Reason)
 	g.Bus.Wake(t.Run)
 	return &v1.DeclineResponse{}, nil
 }

@@ -6,22 +6,22 @@ import (
 )
 
 const (
-	// trustFor bounds how long a gateway relies on an earlier lookup of an agent. A
-	// revocation made in another process takes effect here after this time at the latest.
+	// trustFor limits how long a gateway relies on an earlier lookup of an agent. A
+	// revocation in another process takes effect here after this time at the latest.
 	trustFor    = time.Second
 	trustAtMost = 100_000 // agents
 )
 
-// trust caches which agents the ledger allowed to call. An agent fetches weights and sends
-// results right after a check-in, which has just looked it up.
-// It is safe for concurrent use.
+// trust caches which agents the ledger allowed to call. An agent fetches weights and
+// sends results right after a check-in, which has just looked it up. It is safe for
+// concurrent use.
 type trust struct {
 	mu    sync.Mutex
 	until map[string]time.Time // by agent
 	drops uint64               // how often drop was called
 }
 
-// lookup is a query of the ledger that is under way.
+// lookup is a ledger query in progress.
 type lookup struct {
 	began time.Time
 	drops uint64
@@ -29,7 +29,7 @@ type lookup struct {
 
 func newTrust() *trust { return &trust{until: map[string]time.Time{}} }
 
-// begin starts a lookup. Call it before the ledger is asked.
+// begin starts a lookup. Call it before querying the ledger.
 func (t *trust) begin() lookup {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +58,7 @@ func (t *trust) has(agent string) bool {
 	return time.Now().Before(t.until[agent])
 }
 
-// drop forgets an agent, and the outcome of lookups that are under way.
+// drop removes an agent and discards the results of lookups in progress.
 func (t *trust) drop(agent string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -24,20 +24,20 @@ func TestTrust(t *testing.T) {
 		if x.has("a") {
 			t.Error("trusted for longer than a second")
 		}
-		// The second begins with the lookup: its answer may be as old.
+		// The second starts with the lookup, because its answer may be that old.
 		l := x.begin()
 		time.Sleep(trustFor)
 		x.end("a", l, true)
 		if x.has("a") {
 			t.Error("trusted for a second after a lookup that took a second")
 		}
-		// A lookup that finds an agent revoked ends the trust that an earlier one left.
+		// A lookup that finds an agent revoked ends the trust from an earlier one.
 		x.end("a", x.begin(), true)
 		x.end("a", x.begin(), false)
 		if x.has("a") {
 			t.Error("trusted after a lookup has found it revoked")
 		}
-		// A revocation also cancels the lookups that are under way.
+		// A revocation also discards lookups in progress.
 		x.end("a", x.begin(), true)
 		l = x.begin()
 		x.drop("a")
@@ -51,8 +51,8 @@ func TestTrust(t *testing.T) {
 	})
 }
 
-// A revocation takes effect at once in the gateway that is told of it, and after trustFor at
-// the latest in one that is not.
+// A revocation takes effect at once in the gateway that receives it, and within trustFor
+// in others.
 func TestRevoked(t *testing.T) {
 	g, h := newGateway(t)
 	fetch := func() int {
@@ -60,13 +60,13 @@ func TestRevoked(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/blobs/"+strings.Repeat("0", 64), nil))
 		return w.Code
 	}
-	// The clock does not decide: the trust that a lookup left has a long time to go, or none.
+	// The test sets when trust ends, so that it does not depend on the clock.
 	trustUntil := func(end time.Time) {
 		g.trust.mu.Lock()
 		defer g.trust.mu.Unlock()
 		g.trust.until["agent"] = end
 	}
-	const allowed = http.StatusNotFound // there is no such blob
+	const allowed = http.StatusNotFound // the call is allowed, but there is no such blob
 	if code := fetch(); code != allowed {
 		t.Fatalf("before: %d", code)
 	}

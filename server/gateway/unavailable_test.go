@@ -13,8 +13,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// TestUnavailable: without a database, the log names the call and the operation that
-// failed. The agent learns only that it must retry.
+// If the database is closed, the log names the call and the failed operation. The agent
+// learns only that it must retry.
 func TestUnavailable(t *testing.T) {
 	for procedure, operation := range map[string]string{
 		v1.AgentServiceCheckInProcedure: "ledger: looking up agent agent: ",
@@ -26,7 +26,7 @@ func TestUnavailable(t *testing.T) {
 			var log bytes.Buffer
 			g.Log = slog.New(slog.NewTextHandler(&log, nil))
 			must(t, g.Ledger.Close())
-			g.trust.end("agent", g.trust.begin(), true) // so that Push and Decline go on without a lookup
+			g.trust.end("agent", g.trust.begin(), true) // so that Push and Decline skip the lookup
 			body, err := proto.Marshal(seeds("run")[procedure])
 			must(t, err)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, procedure, bytes.NewReader(body))

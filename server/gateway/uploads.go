@@ -8,8 +8,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// uploads holds results that have come in part. It is memory of this process alone: an
-// agent that meets another gateway begins again.
+// uploads holds incomplete results in memory. An agent that reaches another gateway
+// starts again.
 type uploads struct {
 	most int64
 
@@ -20,19 +20,19 @@ type uploads struct {
 
 type upload struct {
 	hash    [32]byte
-	numbers []byte // as far as they have come
+	numbers []byte // received so far
 	size    int64
 	touched time.Time
 }
 
 const uploadFor = 2 * time.Minute
 
-var errUploads = errors.New("too many results are on their way, try again later")
+var errUploads = errors.New("too many results are being uploaded; try again later")
 
 func newUploads(most int64) *uploads { return &uploads{most: most, byAgent: map[string]*upload{}} }
 
-// add takes a chunk in. It returns the numbers if they are whole, which the caller
-// then owns, and otherwise where the next chunk begins.
+// add stores a chunk. It returns the numbers if they are complete, and otherwise the
+// offset of the next chunk. The caller owns the numbers.
 func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []byte, next int64, err error) {
 	if r.Offset == 0 && int64(len(r.Chunk)) == r.Size {
 		return r.Chunk, 0, nil
@@ -68,7 +68,7 @@ func (u *uploads) remove(agent string) {
 	delete(u.byAgent, agent)
 }
 
-// expire forgets what has not moved for long.
+// expire discards uploads that have made no progress for uploadFor.
 func (u *uploads) expire(now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

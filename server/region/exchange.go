@@ -13,7 +13,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// send pushes one sending, and stores the hub's verdict if it has one.
+// send pushes one sending and stores the hub's verdict if there is one.
 func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	t, err := r.Terms.Of(ctx, run)
 	if err != nil {
@@ -39,16 +39,16 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	}
 	r.sent[run+s.ID] = true
 	if answer.Outcome == v1.Outcome_OUTCOME_CLOSED {
-		return nil // the next check-in says whose turns
+		return nil // the next check-in returns the clients whose turns are closed
 	}
 	return r.verdict(ctx, run, s, answer.Outcome, nil, answer.Reason)
 }
 
-// numbersOf adds a sending's parts up.
+// numbersOf adds up the parts of a sending.
 func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {
 	if s.Single {
 		if len(s.Parts) != 1 {
-			return nil, fmt.Errorf("sending %s has %d parts", s.ID, len(s.Parts))
+			return nil, fmt.Errorf("sending %s has %d parts, want 1", s.ID, len(s.Parts))
 		}
 		return s.Parts[0], nil
 	}
@@ -59,12 +59,13 @@ func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {
 		}
 	}
 	if f.Len() != len(s.Shares) {
-		return nil, fmt.Errorf("sending %s is a sum of %d updates, and has %d receipts", s.ID, f.Len(), len(s.Shares))
+		return nil, fmt.Errorf("sending %s is a sum of %d updates, but has %d receipts", s.ID, f.Len(), len(s.Shares))
 	}
 	return round.AppendSums(nil, &f.Sums()[0])
 }
 
-// verdict stores what the hub said, if that is final. Closed are those whose turns are.
+// verdict stores the hub's verdict if it is final. closed lists the clients whose turns
+// are closed.
 func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1.Outcome, closed []string, reason string) (err error) {
 	var outcome string
 	switch o {
@@ -76,7 +77,7 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 		err = r.Ledger.Closed(ctx, r.lead, run, s, closed)
 	case v1.Outcome_OUTCOME_REJECTED:
 		outcome = "rejected"
-		r.Log.Error("the hub rejects a sum", "run", run, "round", s.Round, "reason", reason)
+		r.Log.Error("the hub rejected a result", "run", run, "round", s.Round, "reason", reason)
 		err = r.Ledger.Decided(ctx, r.lead, run, s.ID, false)
 	case v1.Outcome_OUTCOME_UNKNOWN:
 		delete(r.sent, run+s.ID)
@@ -89,11 +90,12 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 	}
 	delete(r.sent, run+s.ID)
 	r.sums.WithLabelValues(outcome).Inc()
-	r.Log.Info("the hub has decided", "run", run, "round", s.Round, "clients", len(s.Shares), "outcome", outcome)
+	r.Log.Info("the hub decided a result", "run", run, "round", s.Round, "clients", len(s.Shares), "outcome", outcome)
 	return nil
 }
 
-// checkIn hears what became of sendings, and returns what is to be done.
+// checkIn reports the region's turns to the hub, stores the verdicts on sendings, and
+// returns new tasks.
 func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) {
 	leased, err := r.Ledger.Leased(ctx)
 	if err != nil {
@@ -139,7 +141,7 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 		return nil, err
 	}
 	if answer.Announce {
-		r.told = time.Time{}
+		r.announced = time.Time{}
 	}
 	r.next = now.Add(time.Duration(answer.NextContactMs) * time.Millisecond)
 	for _, v := range answer.Verdicts {
@@ -152,7 +154,8 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 				over = append(over, c)
 			}
 		}
-		// What is in no sending is still in training, and is so in vain.
+		// These clients are in no sending, so they are still training. Their results
+		// cannot count any more.
 		if len(over) > 0 {
 			if err := r.Ledger.Withdraw(ctx, r.lead, k.run, k.round, over); err != nil {
 				return nil, err
@@ -174,8 +177,8 @@ type undecided struct {
 	verdicts map[v1.Outcome][]string
 }
 
-// decide derives the verdict on a sending from those on its clients. The hub counts all
-// of them or none, and none if one of them is closed.
+// decide derives the verdict on a sending from the verdicts on its clients. The hub
+// counts all of them or none, and none if one of them is closed.
 func (r *relay) decide(ctx context.Context, u *undecided) error {
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_UNKNOWN} {
 		if clients := u.verdicts[o]; len(clients) > 0 {
@@ -185,7 +188,7 @@ func (r *relay) decide(ctx context.Context, u *undecided) error {
 	return nil
 }
 
-// adopt makes a task of the hub the region's own.
+// adopt opens a task of the hub as a round of the region.
 func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	plan, err := r.fetch(ctx, t.Plan, planBytes)
 	if err != nil {
@@ -219,11 +222,11 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	for _, c := range gone {
 		back = append(back, ledger.Task{Turn: ledger.Turn{Run: t.Run, Round: t.Round, Client: c}})
 	}
-	return r.decline(ctx, back, "they cannot take part any more")
+	return r.decline(ctx, back, "the clients can no longer take part")
 }
 
 func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
-	r.Log.Error("a task cannot be taken up", "run", t.Run, "error", why)
+	r.Log.Error("cannot use a task of the hub", "run", t.Run, "error", why)
 	_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: t.Run, Round: t.Round, Clients: t.Clients}, Reason: "the region cannot read the plan"})
 	if err != nil {
 		return fmt.Errorf("declining the task: %w", err)
@@ -231,7 +234,7 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 	return nil
 }
 
-// fetch makes a blob of the hub the region's own.
+// fetch returns a blob from the region's store, or copies it there from the hub.
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
 	if b, err := r.Blobs.Get(ctx, hash); err == nil {
 		return b, nil

@@ -1,7 +1,7 @@
-// Package region hands a hub's tasks on to the agents of a region, and their results
-// back: to the hub it is an agent with many clients, to its agents the server beside
-// it is one like any other. What it knows is in the region's ledger, so it can die and
-// the hub can be away for hours.
+// Package region relays a hub's tasks to the agents of a region and returns their
+// results. To the hub, a region is an agent with many clients. To its agents, it is an
+// ordinary server. All state is in the region's ledger, so the relay can be killed at any
+// point and the hub can be unreachable for hours.
 package region
 
 import (
@@ -23,78 +23,79 @@ import (
 	"loadstar/server/terms"
 )
 
-// Config is what a relay works with.
+// Config configures a relay.
 type Config struct {
 	Ledger *ledger.Ledger
 	Blobs  blob.Store
 	Terms  *terms.Book
-	// Hub is the hub's address, and Client calls it with the region's certificate, which
-	// Renew renews when that is due.
+	// Hub is the hub's address. Client presents the region's certificate to it, and Renew
+	// renews the certificate if it is due.
 	Hub    string
 	Client *http.Client
 	Renew  func(ctx context.Context, now time.Time) (bool, error)
-	// Name tells relays of one ledger apart, and Lead is how long one that has died keeps
-	// another from going on.
+	// Name must be unique among the relays of one ledger. Lead is how long the lead of a
+	// dead relay blocks the others.
 	Name string
 	Lead time.Duration
 	// Linger is how long a sum waits for the rest of its round.
 	Linger time.Duration
-	// Poll is how often the ledger is looked at without a hint.
+	// Poll is the interval at which the ledger is read without a notification.
 	Poll time.Duration
-	// Wake tells others that a run has moved, and Woken is told so by them.
+	// Wake notifies other processes of a change in a run, and Woken receives their
+	// notifications.
 	Wake    func(run string)
 	Woken   <-chan string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// roundKey is a round of a run.
+// roundKey identifies a round of a run.
 type roundKey struct {
 	run   string
 	round int64
 }
 
-// relay is one at work.
+// relay is a running relay.
 type relay struct {
 	Config
-	hub     v1.AgentServiceClient
-	lead    ledger.Lead
-	renew   time.Time              // of the lead
-	next    time.Time              // check-in
-	told    time.Time              // when clients were announced
-	clients int64                  // how many were
-	sent    map[string]bool        // sendings that the hub has, by run and identity
-	since   map[roundKey]time.Time // when something unsent of a round was first seen
-	retry   backoff.Backoff        // while the hub cannot be reached
-	certs   time.Time              // when the certificate is looked at
-	rests   time.Time              // when runs are looked for that nobody asks for
-	sums    *prometheus.CounterVec
+	hub       v1.AgentServiceClient
+	lead      ledger.Lead
+	renew     time.Time              // when to renew the lead
+	next      time.Time              // when to check in
+	announced time.Time              // when clients were announced
+	clients   int64                  // number of announced clients
+	sent      map[string]bool        // sendings that the hub has accepted, by run and id
+	since     map[roundKey]time.Time // when a round's first unsent result was seen
+	retry     backoff.Backoff        // while the hub cannot be reached
+	certs     time.Time              // when to check the certificate
+	rests     time.Time              // when to look for idle runs
+	sums      *prometheus.CounterVec
 }
 
 const (
 	announceEvery = 10 * time.Minute
 	certsEvery    = time.Hour
 	restsEvery    = 10 * time.Minute
-	restsAfter    = time.Hour // without a new round
+	restsAfter    = time.Hour // a run without a new round is idle after this time
 	pausesFrom    = 500 * time.Millisecond
-	pausesTo      = time.Minute // less than a hub keeps a part of a sum
+	pausesTo      = time.Minute // less than a hub keeps an incomplete upload
 	callFor       = 2 * time.Minute
 	chunk         = 1 << 20
-	answerBytes   = 64 << 20 // a check-in may name all clients of the region
+	answerBytes   = 64 << 20 // a response to a check-in may name all clients of the region
 	planBytes     = 1 << 20
 )
 
-// Run relays until the context ends.
+// Run relays until ctx ends.
 func Run(ctx context.Context, c Config) error {
-	// Each call has a time of its own: over a thin link many together take long.
-	patient := *c.Client
-	patient.Timeout = callFor
-	c.Client = &patient
+	// Time out single calls, not a series of them: over a slow link a series takes long.
+	limited := *c.Client
+	limited.Timeout = callFor
+	c.Client = &limited
 	r := &relay{
 		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: pausesFrom, Cap: pausesTo},
 		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes)),
 		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided on, by outcome.",
+			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided, by outcome.",
 		}, []string{"outcome"}),
 	}
 	c.Metrics.MustRegister(r.sums)
@@ -104,7 +105,7 @@ func Run(ctx context.Context, c Config) error {
 		if err := r.tick(ctx); err != nil && ctx.Err() == nil {
 			wait := r.retry.Next()
 			r.next = time.Now().Add(wait)
-			c.Log.Warn("the hub is away, or cannot go on", "error", err, "next", wait)
+			c.Log.Warn("cannot reach the hub or the ledger, retrying", "error", err, "next", wait)
 		}
 		select {
 		case <-ctx.Done():
@@ -114,7 +115,7 @@ func Run(ctx context.Context, c Config) error {
 		case <-poll.C:
 		case _, ok := <-c.Woken:
 			if !ok {
-				c.Woken = nil // the bus is closed: no hint comes any more
+				c.Woken = nil // the bus is closed, so a receive would never block
 			}
 		}
 	}
@@ -126,7 +127,7 @@ func (r *relay) tick(ctx context.Context) error {
 	if now.After(r.renew) {
 		lead, err := r.Ledger.Lead(ctx, r.Name, r.Lead, now)
 		if errors.Is(err, ledger.ErrRefused) {
-			return nil // another relays
+			return nil // another relay leads
 		} else if err != nil {
 			return err
 		}
@@ -142,7 +143,7 @@ func (r *relay) tick(ctx context.Context) error {
 		call, cancel := context.WithTimeout(ctx, callFor)
 		defer cancel()
 		if _, err := r.Renew(call, now); err != nil {
-			r.Log.Warn("the certificate could not be renewed", "error", err)
+			r.Log.Warn("cannot renew the certificate", "error", err)
 		}
 		r.certs = now.Add(certsEvery)
 	}
@@ -152,8 +153,8 @@ func (r *relay) tick(ctx context.Context) error {
 	if err := r.declineExpired(ctx, now); err != nil {
 		return err
 	}
-	// Before sums are sent, which may take long: leases are kept by it, and what it says
-	// is closed need not be sent.
+	// Check in before sending sums, which may take long: a check-in extends leases, and
+	// closed results need not be sent.
 	tasks, err := r.checkIn(ctx, now)
 	if err != nil {
 		return fmt.Errorf("checking in with the hub: %w", err)
@@ -163,7 +164,7 @@ func (r *relay) tick(ctx context.Context) error {
 			err = errors.Join(err, fmt.Errorf("adopting the task of round %d of run %s: %w", t.Round, t.Run, failed))
 		}
 	}
-	// A task that cannot be taken up keeps no sum back.
+	// Send sums even if a task could not be adopted.
 	if err := errors.Join(err, r.push(ctx)); err != nil {
 		return err
 	}
@@ -185,10 +186,10 @@ func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// announce tells the hub of the region's clients, if there are others than before.
+// announce sends the list of the region's clients to the hub if it may have changed.
 func (r *relay) announce(ctx context.Context, now time.Time) error {
 	n, err := r.Ledger.CountClients(ctx)
-	if err != nil || n == 0 || n == r.clients && now.Sub(r.told) < announceEvery {
+	if err != nil || n == 0 || n == r.clients && now.Sub(r.announced) < announceEvery {
 		return err
 	}
 	f, err := r.Ledger.Fleet(ctx)
@@ -196,7 +197,7 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 		return err
 	}
 	if len(f.Steps) != 1 {
-		r.Log.Error("clients of this region read at different steps, and cannot be trained together", "steps", f.Steps)
+		r.Log.Error("clients of this region have different intervals and cannot be trained together", "steps", f.Steps)
 		return nil
 	}
 	q := &v1.AnnounceRequest{Inputs: f.Inputs, StepSeconds: int64(f.Steps[0] / time.Second)}
@@ -220,14 +221,14 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 		return err
 	}
 	if len(s.Refused) > 0 {
-		r.Log.Warn("the hub refuses clients: they are another's", "clients", len(s.Refused), "first", s.Refused[0])
+		r.Log.Warn("the hub refused clients that belong to another agent", "clients", len(s.Refused), "first", s.Refused[0])
 	}
-	r.clients, r.told = n, now
+	r.clients, r.announced = n, now
 	return nil
 }
 
-// gather makes sendings of what was counted here. A round's sum waits for those who are
-// still training, but not for long.
+// gather groups counted results into sendings to the hub. The sum of a round waits up to
+// Linger for clients that are still training.
 func (r *relay) gather(ctx context.Context, now time.Time) error {
 	runs, err := r.Ledger.Adopted(ctx)
 	if err != nil || len(runs) == 0 {
@@ -264,8 +265,8 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// push sends what the hub does not have. What takes longer than a call may waits for the
-// next turn, so that leases are kept meanwhile.
+// push sends what the hub does not have. After callFor it stops until the next tick, so
+// that check-ins keep extending leases.
 func (r *relay) push(ctx context.Context) error {
 	begun := time.Now()
 	runs, err := r.Ledger.Adopted(ctx)
@@ -287,7 +288,7 @@ func (r *relay) push(ctx context.Context) error {
 			if err := r.send(ctx, run, &all[i]); err != nil {
 				return fmt.Errorf("sending %s of run %s to the hub: %w", all[i].ID, run, err)
 			}
-			// The hub can be reached: ask for its verdict soon.
+			// The hub is reachable, so ask for its verdict soon.
 			r.retry.Reset()
 			r.next = time.Time{}
 		}
@@ -301,7 +302,7 @@ func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return r.decline(ctx, gone, "nothing was heard of them in their region")
+	return r.decline(ctx, gone, "the region did not hear from the agent before the lease expired")
 }
 
 func (r *relay) decline(ctx context.Context, gone []ledger.Task, reason string) error {

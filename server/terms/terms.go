@@ -186,7 +186,7 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 		return t.addSum(f, r)
 	}
 	if len(r.Shares) != 1 {
-		return fmt.Errorf("an update must be from one client, this one has %d", len(r.Shares))
+		return fmt.Errorf("the update has %d clients, want 1", len(r.Shares))
 	}
 	s := r.Shares[0]
 	u := fed.Update{

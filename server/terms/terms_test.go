@@ -244,7 +244,7 @@ func TestAddRefuses(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold", "fednorm"} {
 		x := termsOf(t, algorithm)
 		updates, sums := maps(anyResult), maps(anyResult)
-		updates["two clients"] = refusal{func(r *Result) { r.Shares = append(r.Shares, r.Shares[0]) }, "from one client, this one has 2"}
+		updates["two clients"] = refusal{func(r *Result) { r.Shares = append(r.Shares, r.Shares[0]) }, "2 clients, want 1"}
 		updates["NaN"] = refusal{float(0, math.NaN()), "not finite"}
 		updates["infinite"] = refusal{float(x.Shared-1, math.Inf(1)), "not finite"}
 		updates["beyond the bound"] = refusal{float(1, 2.0001), "beyond"}
