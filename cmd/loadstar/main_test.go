@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"testing"
@@ -31,8 +32,16 @@ func TestFleetScripts(t *testing.T) {
 }
 
 func runScripts(t *testing.T, dir string) {
+	old, err := filepath.Abs("testdata/old") // what earlier binaries wrote
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("OLD", old)
+			return nil
+		},
 		Condition: func(cond string) (bool, error) {
 			if cond == "torch" {
 				_, err := os.Stat("/usr/lib/python3/dist-packages/torch")
