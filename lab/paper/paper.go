@@ -68,7 +68,7 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 	s := p.Spec
 	r := report.Report{Title: s.Title, About: s.About, Tool: tool}
 	if p.quick {
-		r.About += "\nThese are the experiments in small, which only show that everything works."
+		r.About += "\nThis is the quick form of the experiments. It only checks that everything works."
 	}
 	var err error
 	if r.Claims, err = p.claims(); err != nil {
@@ -126,7 +126,7 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 	tested := slices.ContainsFunc(rows, func(r experiment.Result) bool { _, ok := r.Figures["dm_better"]; return ok })
 	if tested {
 		t.Columns = append(t.Columns, p.Against+" better", "worse")
-		t.Note = "The last columns: on how many clients the forecasts of " + p.Against + " are better or worse than this method's by more than chance (Diebold-Mariano)."
+		t.Note = "The last columns show the share of clients for which the forecasts of " + p.Against + " are significantly better or worse than this method's (Diebold-Mariano test)."
 	}
 	best := math.Inf(1)
 	for i, r := range rows {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// browser is a headless Chromium that is spoken to over a pipe.
+// browser is a headless Chromium, controlled over a pipe.
 type browser struct {
-	t       *testing.T
-	out     *os.File
-	replies chan message
-	next    int
-	session string
-	trouble []string // what a page said or asked for that it should not
+	t        *testing.T
+	out      *os.File
+	replies  chan message
+	next     int
+	session  string
+	problems []string // console messages, exceptions and requests of the page
 }
 
 type message struct {
@@ -33,7 +33,7 @@ type message struct {
 	SessionID string          `json:"sessionId,omitempty"`
 }
 
-// openBrowser starts Chromium, or skips the test where there is none; CI must have it.
+// openBrowser starts Chromium, or skips the test if there is none. CI must have it.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
 	if testing.Short() {
@@ -48,7 +48,7 @@ func openBrowser(t *testing.T) *browser {
 	}
 	if path == "" {
 		if os.Getenv("CI") == "true" {
-			t.Fatal("there is no Chromium, and CI must look at a page")
+			t.Fatal("there is no Chromium, which CI requires")
 		}
 		t.Skip("there is no Chromium")
 	}
@@ -60,7 +60,7 @@ func openBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The sandbox needs rights that containers seldom have; the page is ours.
+	// The sandbox needs privileges that containers seldom have. The page is trusted.
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
 		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
@@ -103,7 +103,7 @@ func openBrowser(t *testing.T) *browser {
 	return b
 }
 
-// call asks the browser for something and waits for the answer.
+// call sends a command to the browser and waits for the response.
 func (b *browser) call(method string, params, result any) {
 	b.t.Helper()
 	b.next++
@@ -126,7 +126,7 @@ func (b *browser) call(method string, params, result any) {
 		case m, ok := <-b.replies:
 			switch {
 			case !ok:
-				b.t.Fatalf("%s: the browser has gone", method)
+				b.t.Fatalf("%s: the browser has exited", method)
 			case m.ID == b.next && m.Error != nil:
 				b.t.Fatalf("%s: %s", method, m.Error)
 			case m.ID == b.next:
@@ -140,25 +140,25 @@ func (b *browser) call(method string, params, result any) {
 				b.note(m)
 			}
 		case <-limit:
-			b.t.Fatalf("%s: no answer", method)
+			b.t.Fatalf("%s: no response", method)
 		}
 	}
 }
 
-// note keeps what a page should not have done.
+// note records events that a page must not cause.
 func (b *browser) note(m message) {
 	switch m.Method {
 	case "Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled":
-		b.trouble = append(b.trouble, string(m.Params))
+		b.problems = append(b.problems, string(m.Params))
 	case "Network.requestWillBeSent":
 		var p struct{ Request struct{ URL string } }
 		if json.Unmarshal(m.Params, &p) != nil || !strings.HasPrefix(p.Request.URL, "file:") {
-			b.trouble = append(b.trouble, "asked for "+p.Request.URL)
+			b.problems = append(b.problems, "requested "+p.Request.URL)
 		}
 	}
 }
 
-// eval evaluates an expression, a promise included.
+// eval evaluates an expression and waits for a promise.
 func (b *browser) eval(expression string, to any) {
 	b.t.Helper()
 	var r struct {
@@ -174,8 +174,8 @@ func (b *browser) eval(expression string, to any) {
 	}
 }
 
-// settle waits until all figures are drawn, and two frames more.
-func (b *browser) settle() {
+// waitUntilDrawn waits for all figures and two more frames.
+func (b *browser) waitUntilDrawn() {
 	b.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		var done bool
@@ -184,7 +184,7 @@ func (b *browser) settle() {
 			break
 		}
 		if time.Now().After(deadline) {
-			b.t.Fatalf("not all figures are drawn: %s", b.trouble)
+			b.t.Fatalf("not all figures are drawn: %s", b.problems)
 		}
 	}
 	var ok bool
@@ -196,11 +196,11 @@ func (b *browser) open(path string, width int, theme string) {
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}, nil)
 	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": theme}}}, nil)
 	b.call("Page.navigate", map[string]any{"url": "file://" + path}, nil)
-	b.settle()
+	b.waitUntilDrawn()
 }
 
-// shoot keeps a picture of the page under LOADSTAR_SHOTS, for people to look at.
-func (b *browser) shoot(name string) {
+// screenshot saves a screenshot under LOADSTAR_SHOTS, for visual review.
+func (b *browser) screenshot(name string) {
 	dir := os.Getenv("LOADSTAR_SHOTS")
 	if dir == "" {
 		return
@@ -220,8 +220,8 @@ func (b *browser) keep(dir, name, data string) {
 	}
 }
 
-// TestInChromium looks at a page of everything as people would. LOADSTAR_PAGES names
-// other pages to look at, and LOADSTAR_SHOTS a folder for pictures of them.
+// TestInChromium checks a page in a browser. LOADSTAR_PAGES lists other pages to check,
+// and LOADSTAR_SHOTS is a folder for screenshots.
 func TestInChromium(t *testing.T) {
 	b := openBrowser(t)
 	pages := filepath.SplitList(os.Getenv("LOADSTAR_PAGES"))
@@ -245,7 +245,7 @@ func look(t *testing.T, b *browser, path string) {
 	name := strings.TrimSuffix(filepath.Base(path), ".html")
 	for _, width := range []int{1280, 390, 360} {
 		for _, theme := range []string{"light", "dark"} {
-			b.trouble = nil
+			b.problems = nil
 			b.open(path, width, theme)
 			var got struct {
 				Figures, Empty, Unmarked, Scroll, Tables, Captions int
@@ -258,7 +258,7 @@ func look(t *testing.T, b *browser, path string) {
 				return {
 					figures: figures.length,
 					empty: figures.filter(f => !shown(f).length || shown(f).some(s => s.getBoundingClientRect().height < 100 || /NaN|undefined/.test(s.outerHTML)) || !f.querySelector("[role=img]").getAttribute("aria-label")).length,
-					unmarked: figures.filter(f => f.hasAttribute("data-generated") && shown(f).some(s => !s.textContent.includes("generated data"))).length,
+					unmarked: figures.filter(f => f.hasAttribute("data-generated") && shown(f).some(s => !s.textContent.includes("synthetic data"))).length,
 					scroll: document.documentElement.scrollWidth,
 					wide: [...document.querySelectorAll("main *")].filter(e => !e.closest(".scroll") && !e.closest("svg") && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + "." + e.className).slice(0, 5),
 					tables: document.querySelectorAll("table").length,
@@ -271,7 +271,7 @@ func look(t *testing.T, b *browser, path string) {
 				t.Errorf("%s: %d of %d figures are missing or broken", at, got.Empty, got.Figures)
 			}
 			if got.Unmarked > 0 {
-				t.Errorf("%s: %d pictures of generated data do not say so", at, got.Unmarked)
+				t.Errorf("%s: %d charts of synthetic data are not labelled", at, got.Unmarked)
 			}
 			if got.Scroll > width || len(got.Wide) > 0 {
 				t.Errorf("%s: the page is %d px wide: %v", at, got.Scroll, got.Wide)
@@ -280,58 +280,58 @@ func look(t *testing.T, b *browser, path string) {
 				t.Errorf("%s: %d tables with %d captions", at, got.Tables, got.Captions)
 			}
 			if dark := got.Paper == "rgb(20, 23, 28)"; dark != (theme == "dark") {
-				t.Errorf("%s: the paper is %s", at, got.Paper)
+				t.Errorf("%s: the background is %s", at, got.Paper)
 			}
-			for _, x := range b.trouble {
+			for _, x := range b.problems {
 				t.Errorf("%s: %s", at, x)
 			}
 			if width != 360 {
-				b.shoot(fmt.Sprintf("%s-%d-%s", name, width, theme))
+				b.screenshot(fmt.Sprintf("%s-%d-%s", name, width, theme))
 			}
 		}
 	}
 
-	// The toggle, by the keyboard: as the system, light, dark.
+	// The theme button has the keyboard focus and cycles through system, light and dark.
 	b.open(path, 1280, "light")
 	var themes []string
 	b.eval(`(() => { const b = document.getElementById("theme"); b.focus(); const t = () => document.documentElement.dataset.theme; const all = [document.activeElement === b && !b.hidden ? t() : "no focus"]; b.click(); all.push(t()); b.click(); all.push(t(), getComputedStyle(document.body).backgroundColor); b.click(); return all; })()`, &themes)
 	if got := strings.Join(themes, ", "); got != "auto, light, dark, rgb(20, 23, 28)" {
-		t.Errorf("the toggle goes through %s", got)
+		t.Errorf("the theme button cycles through %s", got)
 	}
 
 	var pdf struct{ Data string }
 	b.call("Page.printToPDF", map[string]any{"preferCSSPageSize": true, "paperWidth": 8.27, "paperHeight": 11.69, "printBackground": true}, &pdf)
 	if len(pdf.Data) < 10000 {
-		t.Errorf("printed on %d bytes", len(pdf.Data))
+		t.Errorf("the PDF has %d bytes", len(pdf.Data))
 	}
 	if dir := os.Getenv("LOADSTAR_SHOTS"); dir != "" {
 		b.keep(dir, name+".pdf", pdf.Data)
 	}
 
-	// Values under the pointer, and a choice of another method.
-	var mute []string
+	// Charts show values under the pointer, and another method can be selected.
+	var silent []string
 	b.eval(`(async () => {
-		const mute = [];
+		const silent = [];
 		for (const figure of document.querySelectorAll("figure[data-kind]")) {
 			const svg = [...figure.querySelectorAll(".picture svg")].find(s => !s.closest(".legend"));
 			const r = svg.getBoundingClientRect();
-			const told = () => figure.querySelector("[aria-label=tip] text");
-			for (let i = 0; i < 100 && !told(); i++) {
+			const tip = () => figure.querySelector("[aria-label=tip] text");
+			for (let i = 0; i < 100 && !tip(); i++) {
 				const at = {clientX: r.left + r.width * (0.05 + 0.1 * (i % 10)), clientY: r.top + r.height * (0.05 + 0.1 * Math.floor(i / 10)), pointerType: "mouse", bubbles: true};
 				svg.dispatchEvent(new PointerEvent("pointermove", at));
 				await new Promise(requestAnimationFrame);
 			}
-			if (!told()) mute.push(figure.id + " " + figure.dataset.kind);
+			if (!tip()) silent.push(figure.id + " " + figure.dataset.kind);
 		}
-		return mute;
-	})()`, &mute)
-	if len(mute) > 0 {
-		t.Errorf("no value is shown under the pointer in %v", mute)
+		return silent;
+	})()`, &silent)
+	if len(silent) > 0 {
+		t.Errorf("no tooltip in %v", silent)
 	}
 	var chosen bool
 	b.eval(`(() => { for (const s of document.querySelectorAll(".controls select")) { s.selectedIndex = s.options.length - 1; s.dispatchEvent(new Event("change")); } return true })()`, &chosen)
-	b.settle()
-	for _, x := range b.trouble {
+	b.waitUntilDrawn()
+	for _, x := range b.problems {
 		t.Error(x)
 	}
 }

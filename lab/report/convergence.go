@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// line is a method in a chart of lines.
+// line is the line of a method in a chart.
 type line struct {
 	Name string `json:"name"`
 	Look int    `json:"look"`
@@ -16,24 +16,24 @@ type line struct {
 	High []num  `json:"high,omitempty"`
 }
 
-// drawn are the lines that a chart shows: the methods with the lowest errors, for
-// more could not be told apart.
-func drawn(all []line) []line { return all[:min(len(all), shownMethods)] }
+// shownLines returns the lines that a chart shows: those of the methods with the lowest
+// errors, because more lines are hard to distinguish.
+func shownLines(all []line) []line { return all[:min(len(all), shownMethods)] }
 
-// undrawn says what a chart leaves out.
-func undrawn(all []line) string {
+// omittedNote returns a note about lines that a chart omits.
+func omittedNote(all []line) string {
 	if len(all) <= shownMethods {
 		return ""
 	}
-	return fmt.Sprintf(" Drawn are the %d methods of %d with the lowest errors on the test part.", shownMethods, len(all))
+	return fmt.Sprintf(" The chart shows the %d methods of %d with the lowest test errors.", shownMethods, len(all))
 }
 
-// medians is the median error over the rounds, methods over each other.
+// medians charts the median error over the rounds, with one line per method.
 func (s *dataset) medians() (figure, bool) {
-	t := Table{Title: "Median MASE on the way", Note: "on a sample of validation windows"}
+	t := Table{Title: "Median MASE during training", Note: "on a sample of validation windows"}
 	var all []*method
 	set := map[int]bool{}
-	shares := s.unlike()
+	shares := s.differentRounds()
 	for _, m := range s.trained() {
 		if len(m.rounds()) > 0 {
 			all = append(all, m)
@@ -52,7 +52,7 @@ func (s *dataset) medians() (figure, bool) {
 	label, name := "rounds done", "round"
 	t.Columns = []string{"rounds"}
 	if shares {
-		label, name = "rounds done, % of each method's", "% of rounds:"
+		label, name = "rounds done, % of the method's total", "% of rounds:"
 		t.Columns = []string{"rounds, %"}
 	}
 	shown := thin(len(rounds), 6)
@@ -86,23 +86,23 @@ func (s *dataset) medians() (figure, bool) {
 		lines = append(lines, l)
 		said = append(said, fmt.Sprintf("%s ends at %s", m.name, short(last)))
 	}
-	caption := "The median MASE over clients on a sample of the validation part."
+	caption := "Median MASE over clients, on a sample of validation windows."
 	if s.seeds() > 1 {
-		caption = strings.TrimSuffix(caption, ".") + "; bands are from the lowest seed to the highest."
+		caption = strings.TrimSuffix(caption, ".") + "; bands show the range over seeds."
 	}
-	caption += undrawn(lines)
+	caption += omittedNote(lines)
 	return figure{
-		Kind: "lines", Title: "How the median client's error falls over the rounds", Tables: []Table{t},
+		Kind: "lines", Title: "Median error by round", Tables: []Table{t},
 		Caption: caption,
-		Alt:     "Line chart of the median validation MASE over rounds. " + strings.Join(said, "; ") + ".",
+		Alt:     "Line chart of the median validation MASE by round. " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
-			"x": rounds, "series": drawn(lines), "log": highest > 4*lowest, "one": true,
+			"x": rounds, "series": shownLines(lines), "log": highest > 4*lowest, "one": true,
 			"xLabel": label, "xName": name, "yLabel": "↑ median MASE, validation",
 		},
 	}, true
 }
 
-// rounds are those that were evaluated.
+// rounds returns the rounds that were evaluated.
 func (m *method) rounds() []int {
 	var to []int
 	for _, e := range m.runs[0].evaluations {
@@ -111,9 +111,9 @@ func (m *method) rounds() []int {
 	return to
 }
 
-// unlike says whether methods have such different numbers of rounds that one axis
-// would not do: where each merge is of one client, there are many more.
-func (s *dataset) unlike() bool {
+// differentRounds reports whether the numbers of rounds are too different for one axis.
+// Asynchronous methods have many more rounds, because each merge has one client.
+func (s *dataset) differentRounds() bool {
 	least, most := math.MaxInt, 0
 	for _, m := range s.trained() {
 		if r := m.rounds(); len(r) > 0 {
@@ -123,8 +123,8 @@ func (s *dataset) unlike() bool {
 	return most > 2*least && least > 0
 }
 
-// when is where a round has its place among others': its number, or how much of the
-// method's training was done, in per cent.
+// when returns the position of a round on the axis: its number, or its share of the
+// method's rounds in per cent.
 func (m *method) when(round int, share bool) int {
 	if !share {
 		return round
@@ -132,7 +132,7 @@ func (m *method) when(round int, share bool) int {
 	return int(math.Round(100 * float64(round) / float64(slices.Max(m.rounds()))))
 }
 
-// at are the medians of the seeds after a round.
+// at returns the medians of all seeds after a round.
 func (m *method) at(when int, share bool) []float64 {
 	var to []float64
 	for _, r := range m.runs {
@@ -158,7 +158,7 @@ func thinned(set map[int]bool) []int {
 	return to
 }
 
-// convergence is how the error spreads over clients as rounds go by.
+// convergence charts the distribution of the error over clients by round.
 func (s *dataset) convergence() (figure, bool) {
 	type panel struct {
 		Name  string  `json:"name"`
@@ -166,7 +166,7 @@ func (s *dataset) convergence() (figure, bool) {
 		Round []int   `json:"round"`
 		Q     [][]num `json:"q"`
 	}
-	t := Table{Title: "Spread over clients at the last evaluation", Columns: []string{"method", "rounds", "least", "lower quartile", "median", "upper quartile", "greatest"}}
+	t := Table{Title: "MASE over clients at the last evaluation", Columns: []string{"method", "rounds", "minimum", "lower quartile", "median", "upper quartile", "maximum"}}
 	var panels []panel
 	var said []string
 	lo, hi, lowest := math.Inf(1), 0.0, math.Inf(1)
@@ -210,26 +210,26 @@ func (s *dataset) convergence() (figure, bool) {
 	}
 	more := ""
 	if most := 100 * lowest; hi > most {
-		hi, more = most, " What is beyond the axis is drawn at its edge."
+		hi, more = most, " Values beyond the axis are drawn at its edge."
 	}
 	if s.seeds() > 1 {
-		more = " Each is a mean over seeds." + more
+		more = " Values are means over seeds." + more
 	}
-	if s.unlike() {
-		more = " Methods have different numbers of rounds: look at the axes." + more
+	if s.differentRounds() {
+		more = " The number of rounds differs between methods." + more
 	}
 	lo, hi = min(max(lo, hi/1e4), 0.9), max(hi, 1.1)
 	return figure{
-		Kind: "convergence", Title: "How the error spreads over clients, round by round", Tables: []Table{t}, Layout: "wide",
-		Caption: "MASE on a sample of the validation part, log scale: median, quartiles and extremes over the evaluated clients." + more,
-		Alt:     "The spread of the validation MASE over clients by round; at the last evaluation, " + strings.Join(said, "; ") + ".",
+		Kind: "convergence", Title: "Distribution of the error over clients by round", Tables: []Table{t}, Layout: "wide",
+		Caption: "MASE on a sample of validation windows, log scale: median, quartiles and extremes over the evaluated clients." + more,
+		Alt:     "Chart of the distribution of the validation MASE over clients by round; at the last evaluation, " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
-			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "own": s.unlike(), "yLabel": "↑ MASE, validation",
+			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "own": s.differentRounds(), "yLabel": "↑ MASE, validation",
 		},
 	}, true
 }
 
-// losses is the training loss, where hardly anything was evaluated on the way.
+// losses charts the training loss if there are too few evaluations to chart the error.
 func (s *dataset) losses() (figure, bool) {
 	var lines []line
 	var all []*method
@@ -272,11 +272,11 @@ func (s *dataset) losses() (figure, bool) {
 		t.Rows = append(t.Rows, []string{m.name, short(points[0].y), short(points[len(points)-1].y)})
 	}
 	return figure{
-		Kind: "lines", Title: "How the training loss falls over the rounds", Tables: []Table{t}, Layout: "narrow",
-		Caption: "The mean over the clients of a round, of the first seed. Too few evaluations were made on the way to show errors." + undrawn(lines),
-		Alt:     "Line chart of the training loss over rounds; first and last values are in the table.",
+		Kind: "lines", Title: "Training loss by round", Tables: []Table{t}, Layout: "narrow",
+		Caption: "Mean over the clients of a round, first seed. There are too few evaluations to show errors." + omittedNote(lines),
+		Alt:     "Line chart of the training loss by round; first and last values are in the table.",
 		data: map[string]any{
-			"x": rounds, "series": drawn(lines), "log": lo > 0 && hi > 4*lo, "xLabel": "rounds done", "xName": "round", "yLabel": "↑ training loss",
+			"x": rounds, "series": shownLines(lines), "log": lo > 0 && hi > 4*lo, "xLabel": "rounds done", "xName": "round", "yLabel": "↑ training loss",
 		},
 	}, true
 }

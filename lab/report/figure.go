@@ -8,7 +8,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// How much a picture shows of what there is more of.
+// The maximum numbers of elements in a chart.
 const (
 	shownDots    = 400
 	shownMeters  = 1500
@@ -16,16 +16,16 @@ const (
 	shownRounds  = 150
 )
 
-// group draws what there is of a dataset.
+// group returns the section of a dataset.
 func (s *dataset) group(i int) group {
 	trained := s.trained()
 	r := trained[0].runs[0]
 	g := group{ID: fmt.Sprintf("data-%d", i+1), Name: s.name, Generated: s.generated}
 	clients := plural(len(r.Clients), "client")
 	if h := r.settings["evaluate.holdout"]; h != "" && h != "0" {
-		clients += " that did not train"
+		clients += " held out from training"
 		if s.seeds() > 1 {
-			clients += ", others with each seed"
+			clients += ", different ones for each seed"
 		}
 	}
 	g.About = fmt.Sprintf("%s, %s.", clients, plural(len(trained), "trained method"))
@@ -37,7 +37,7 @@ func (s *dataset) group(i int) group {
 		if slices.ContainsFunc(trained, func(m *method) bool { return len(m.runs) != seeds }) {
 			upTo = "up to "
 		}
-		g.About += fmt.Sprintf(" Figures are means over %s%d seeds, with the lowest and the highest in brackets.", upTo, seeds)
+		g.About += fmt.Sprintf(" Values are means over %s%d seeds, with the range in brackets.", upTo, seeds)
 	}
 	figures := []func() (figure, bool){s.skill, s.cost, s.medians, s.convergence, s.losses, s.byHour, s.byStep, s.forecasts, s.fleet}
 	for _, f := range figures {
@@ -58,19 +58,19 @@ func (s *dataset) group(i int) group {
 	return g
 }
 
-// fromTo is a mean with its spread over seeds.
-func fromTo(values []float64) string {
+// meanRange formats the mean and range over seeds.
+func meanRange(values []float64) string {
 	lo, hi := slices.Min(values), slices.Max(values)
 	if len(values) < 2 || !(lo < hi) {
 		return score(mean(values))
 	}
-	return fmt.Sprintf("%s (%s)", score(mean(values)), between(lo, hi))
+	return fmt.Sprintf("%s (%s)", score(mean(values)), formatRange(lo, hi))
 }
 
-// between is a range that is not broken into two lines.
-func between(lo, hi float64) string { return score(lo) + "\u2060–\u2060" + score(hi) }
+// formatRange formats a range without a line break.
+func formatRange(lo, hi float64) string { return score(lo) + "\u2060–\u2060" + score(hi) }
 
-// fleet is how large and how restless the clients are.
+// fleet charts the size and variability of the clients' loads.
 func (s *dataset) fleet() (figure, bool) {
 	all := slices.DeleteFunc(slices.Clone(s.trained()[0].runs[0].Clients), func(c run.Client) bool { return !(c.Level > 0 && c.Spread > 0) })
 	if len(all) < 2 {
@@ -92,19 +92,19 @@ func (s *dataset) fleet() (figure, bool) {
 	level, spread := column(func(c run.Client) float64 { return c.Level }), column(func(c run.Client) float64 { return c.Spread })
 	ratio := column(func(c run.Client) float64 { return c.Spread / c.Level })
 	examples := column(func(c run.Client) float64 { return float64(c.Examples) })
-	t := Table{Title: "The fleet's spread", Note: "over the training part", Columns: []string{"clients", "mean, kW", "deviation, kW", "deviation / mean", "examples"}}
-	for i, name := range []string{"least", "5 %", "25 %", "median", "75 %", "95 %", "greatest"} {
+	t := Table{Title: "Load statistics of the fleet", Note: "in the training period", Columns: []string{"clients", "mean, kW", "std. deviation, kW", "std. deviation / mean", "examples"}}
+	for i, name := range []string{"minimum", "5 %", "25 %", "median", "75 %", "95 %", "maximum"} {
 		t.Rows = append(t.Rows, []string{name, short(level[i]), short(spread[i]), short(ratio[i]), short(examples[i])})
 	}
 	f := figure{
 		Kind: "fleet", Tables: []Table{t},
-		Title:   fmt.Sprintf("How different the clients are: mean loads from %s to %s kW", short(level[0]), short(level[6])),
-		Caption: "Level and spread of each client's load, both on log scales. Lines mark where the standard deviation is the mean, and a tenth of it.",
+		Title:   fmt.Sprintf("Size of the clients: mean loads from %s to %s kW", short(level[0]), short(level[6])),
+		Caption: "Mean and standard deviation of each client's load, log scales. The dashed lines mark standard deviations equal to the mean and to a tenth of it.",
 		Alt:     fmt.Sprintf("Scatter chart of mean load and standard deviation of %s; means from %s to %s kW with median %s.", plural(len(all), "client"), short(level[0]), short(level[6]), short(level[3])),
 		data:    map[string]any{"x": xs, "y": ys, "names": names},
 	}
 	if len(names) < len(all) {
-		f.Caption += fmt.Sprintf(" A sample of %d of %d clients, evenly spaced by level.", len(names), len(all))
+		f.Caption += fmt.Sprintf(" The chart shows a sample of %d of %d clients, evenly spaced by mean load.", len(names), len(all))
 	}
 	return f, true
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// forecasts is two weeks of some clients.
+// forecasts charts two weeks of some clients.
 func (s *dataset) forecasts() (figure, bool) {
 	type client struct {
 		Name   string `json:"name"`
@@ -19,11 +19,11 @@ func (s *dataset) forecasts() (figure, bool) {
 	type shown struct {
 		Name   string    `json:"name"`
 		Look   int       `json:"look"`
-		Values [][][]num `json:"values"` // by lead and client
+		Values [][][]num `json:"values"` // by lead time and client
 	}
 	var from *Run
 	for _, m := range s.trained() {
-		if len(m.runs[0].stretches) > 0 {
+		if len(m.runs[0].excerpts) > 0 {
 			from = m.runs[0]
 			break
 		}
@@ -33,22 +33,22 @@ func (s *dataset) forecasts() (figure, bool) {
 	}
 	var clients []client
 	var names []string
-	for i, x := range from.stretches {
+	for i, x := range from.excerpts {
 		clients = append(clients, client{x.client, i, x.start, nums(x.actual), nums(x.before)})
 		names = append(names, x.client)
 	}
-	leads := from.stretches[0].leads
+	leads := from.excerpts[0].leads
 	t := Table{
-		Title: "Mean absolute error of these clients, kW", Note: "over the whole test part, first seed",
-		Columns: []string{"client", "the week before"},
+		Title: "Mean absolute error of these clients, kW", Note: "in the whole test period, first seed",
+		Columns: []string{"client", "same time last week"},
 	}
-	for _, x := range from.stretches {
+	for _, x := range from.excerpts {
 		t.Rows = append(t.Rows, []string{x.client, short(x.weekMAE)})
 	}
 	var methods []shown
 	var options []string
 	for _, m := range s.trained() {
-		if len(methods) == shownMethods || len(m.runs[0].stretches) == 0 {
+		if len(methods) == shownMethods || len(m.runs[0].excerpts) == 0 {
 			continue
 		}
 		d := shown{Name: m.name, Look: m.look}
@@ -58,13 +58,13 @@ func (s *dataset) forecasts() (figure, bool) {
 		}
 		for k, l := range leads {
 			d.Values = append(d.Values, make([][]num, len(clients)))
-			for _, x := range m.runs[0].stretches {
+			for _, x := range m.runs[0].excerpts {
 				i := slices.Index(names, x.client)
-				if i < 0 || x.interval != from.stretches[i].interval {
+				if i < 0 || x.interval != from.excerpts[i].interval {
 					continue
 				}
 				t.Rows[i][len(t.Columns)-1] = short(x.mae)
-				d.Values[k][i] = aligned(from.stretches[i], x, l.steps)
+				d.Values[k][i] = aligned(from.excerpts[i], x, l.steps)
 			}
 		}
 		methods = append(methods, d)
@@ -72,29 +72,29 @@ func (s *dataset) forecasts() (figure, bool) {
 	}
 	var ahead []string
 	for _, l := range leads {
-		ahead = append(ahead, fmt.Sprintf("target %d", l.steps))
+		ahead = append(ahead, fmt.Sprintf("step %d", l.steps))
 	}
-	days := math.Round(float64(len(clients[0].Actual)) * float64(from.stretches[0].interval) / 86400)
+	days := math.Round(float64(len(clients[0].Actual)) * float64(from.excerpts[0].interval) / 86400)
 	f := figure{
-		Kind: "forecast", Title: fmt.Sprintf("%s of the test part: forecast, actual load and the week before", plural(int(days), "day")), Tables: []Table{t}, Layout: "wide",
-		Caption: fmt.Sprintf("Load in kW of %s, out of the middle of their test part; the week before is at the same clock time. %s shown first.", plural(len(clients), "client"), methods[0].Name),
-		Alt:     fmt.Sprintf("Line charts of the load of %s with the forecast by %s and the load of the week before; mean errors are in the table.", list(names), methods[0].Name),
+		Kind: "forecast", Title: fmt.Sprintf("Forecasts for %s of the test period", plural(int(days), "day")), Tables: []Table{t}, Layout: "wide",
+		Caption: fmt.Sprintf("Forecast and actual load of %s in kW, from the middle of the test period, and the load at the same time a week earlier. The chart starts with %s.", plural(len(clients), "client"), methods[0].Name),
+		Alt:     fmt.Sprintf("Line charts of the load of %s, the forecast by %s and the load a week earlier; mean errors are in the table.", list(names), methods[0].Name),
 		data: map[string]any{
-			"clients": clients, "methods": methods, "interval": from.stretches[0].interval,
+			"clients": clients, "methods": methods, "interval": from.excerpts[0].interval,
 			"choices": []map[string]any{
 				{"key": "method", "label": "Method", "options": options},
-				{"key": "lead", "label": "Distance", "options": ahead},
+				{"key": "lead", "label": "Forecast step", "options": ahead},
 			},
 		},
 	}
 	if len(methods) == 1 {
-		f.Caption = strings.TrimSuffix(f.Caption, " "+methods[0].Name+" shown first.")
+		f.Caption = strings.TrimSuffix(f.Caption, " The chart starts with "+methods[0].Name+".")
 	}
 	return f, true
 }
 
-// aligned puts a stretch's forecasts onto the times of another.
-func aligned(onto, of stretch, steps int) []num {
+// aligned returns the forecasts of an excerpt at the times of another.
+func aligned(onto, of excerpt, steps int) []num {
 	to := make([]num, len(onto.actual))
 	for i := range to {
 		to[i] = num(math.NaN())

@@ -12,26 +12,25 @@ import (
 	"loadstar/lab/run"
 )
 
-// dataset is what was run on one fleet.
+// dataset has the runs and baselines of one dataset.
 type dataset struct {
 	name      string
 	generated bool
-	methods   []*method // the best median first
+	methods   []*method // lowest median error first
 	grids     []HeatMap
 }
 
 // method is a plan with its seeds, or a baseline.
 type method struct {
 	name     string
-	look     int // how it is drawn, the same on all datasets; -1 for baselines
+	look     int // index of colour and symbol, the same for all datasets; -1 for baselines
 	baseline bool
 	runs     []*Run
-	scores   []Baseline // of a baseline
+	scores   []Baseline // only for baselines
 }
 
-// gather puts runs together by dataset and plan. A run that is given twice counts
-// once.
-func gather(runs []*Run, baselines []Baseline) []*dataset {
+// groupRuns groups runs by dataset and plan. Duplicate runs are ignored.
+func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	var sets []*dataset
 	byName := map[string]*dataset{}
 	byPlan := map[string]*method{}
@@ -68,7 +67,7 @@ func gather(runs []*Run, baselines []Baseline) []*dataset {
 	}
 	for _, s := range sets {
 		s.foldGrids()
-		s.tellApart()
+		s.disambiguate()
 	}
 	looks := map[string]int{}
 	for _, s := range sets {
@@ -88,7 +87,7 @@ func gather(runs []*Run, baselines []Baseline) []*dataset {
 	return sets
 }
 
-// byError puts the lowest first, and what is not known last.
+// byError sorts in ascending order, with NaN last.
 func byError(a, b float64) int {
 	if math.IsNaN(a) || math.IsNaN(b) {
 		return cmp.Compare(b2i(math.IsNaN(a)), b2i(math.IsNaN(b)))
@@ -103,7 +102,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// signature is the plan without some settings.
+// signature returns the plan without some settings, as a key.
 func (r *Run) signature(without ...string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(r.settings)) {
@@ -114,9 +113,9 @@ func (r *Run) signature(without ...string) string {
 	return b.String()
 }
 
-// differing lists the settings in which plans differ, but for what has a column
-// anyway. A plan that lacks a whole section does not differ in it: its algorithm
-// says why.
+// differing returns the settings in which plans differ, except for those that have their
+// own column. A plan without a section does not differ in it, because that depends on its
+// algorithm.
 func differing(plans []map[string]string) []string {
 	keys := map[string]bool{}
 	sections := make([]map[string]bool, len(plans))
@@ -148,8 +147,8 @@ func differing(plans []map[string]string) []string {
 	return to
 }
 
-// tellApart adds to the names of methods that share one where their plans differ.
-func (s *dataset) tellApart() {
+// disambiguate appends the differing settings to the names of methods that share a name.
+func (s *dataset) disambiguate() {
 	same := map[string][]*method{}
 	for _, m := range s.methods {
 		if !m.baseline {
@@ -174,12 +173,12 @@ func (s *dataset) tellApart() {
 	}
 }
 
-// The two settings that span a learning-rate grid.
+// The two settings of a learning-rate grid.
 const clientRate, serverRate = "client.lr", "server.lr"
 
-// foldGrids turns plans that differ in their learning rates alone into a heat map,
-// and leaves the best of them as a method. The best is that with the lowest error
-// on the validation part, if all were evaluated, for the test part must not choose.
+// foldGrids replaces plans that differ only in their learning rates by a heat map and the
+// best of them. The best plan has the lowest error on the validation part if all were
+// evaluated, because the test part must not be used for selection.
 func (s *dataset) foldGrids() {
 	families := map[string][]*method{}
 	var order []string
@@ -212,7 +211,7 @@ func (s *dataset) foldGrids() {
 			h.Values = append(h.Values, row)
 		}
 		validated := !slices.ContainsFunc(all, func(m *method) bool { return math.IsNaN(m.validation()) })
-		chosenBy, chosen := (*method).median, "on the test part, for not all were evaluated on the validation part"
+		chosenBy, chosen := (*method).median, "on the test part, because not all were evaluated on the validation part"
 		if validated {
 			chosenBy, chosen = (*method).validation, "on the validation part"
 		}
@@ -224,7 +223,7 @@ func (s *dataset) foldGrids() {
 				best = m
 			}
 		}
-		h.Note = fmt.Sprintf("Elsewhere on this page %s stands for its best pair %s: client %s, server %s.",
+		h.Note = fmt.Sprintf("The other charts show %s with its best pair %s: client %s, server %s.",
 			best.runs[0].Algorithm, chosen, best.runs[0].settings[clientRate], best.runs[0].settings[serverRate])
 		s.grids = append(s.grids, h)
 		s.methods = slices.DeleteFunc(s.methods, func(m *method) bool { return m != best && slices.Contains(all, m) })
@@ -232,7 +231,7 @@ func (s *dataset) foldGrids() {
 	}
 }
 
-// rates lists the values of a setting, in the order of their size.
+// rates returns the values of a setting in ascending order.
 func rates(all []*method, key string) []string {
 	var to []string
 	for _, m := range all {
@@ -248,7 +247,7 @@ func rates(all []*method, key string) []string {
 	return to
 }
 
-// perRun returns a figure of each run over its clients.
+// perRun returns one number per run, computed from its clients.
 func (m *method) perRun(of func([]float64) float64, value func(run.Client) float64) []float64 {
 	var to []float64
 	for _, r := range m.runs {
@@ -261,7 +260,7 @@ func (m *method) perRun(of func([]float64) float64, value func(run.Client) float
 	return to
 }
 
-// medians are the median MASE of each seed.
+// medians returns the median MASE of each seed.
 func (m *method) medians() []float64 {
 	if m.baseline {
 		return []float64{median(m.column(func(b Baseline) float64 { return b.MASE }))}
@@ -271,7 +270,7 @@ func (m *method) medians() []float64 {
 
 func (m *method) median() float64 { return mean(m.medians()) }
 
-// belowOne is the share of clients with a MASE below 1.
+// belowOne returns the share of clients with a MASE below 1.
 func (m *method) belowOne() float64 {
 	share := func(values []float64) float64 {
 		some := ordered(values)
@@ -284,7 +283,7 @@ func (m *method) belowOne() float64 {
 	return mean(m.perRun(share, func(c run.Client) float64 { return c.MASE }))
 }
 
-// validation is the median MASE of the last evaluation, over seeds.
+// validation returns the median MASE of the last evaluation, averaged over seeds.
 func (m *method) validation() float64 {
 	var all []float64
 	for _, r := range m.runs {
@@ -304,7 +303,8 @@ func (m *method) column(value func(Baseline) float64) []float64 {
 	return to
 }
 
-// mase is each client's, over the seeds that scored it: each may have held out others.
+// mase returns the MASE of each client, averaged over the seeds that scored it. Seeds may
+// hold out different clients.
 func (m *method) mase() map[string]float64 {
 	to := map[string]float64{}
 	if m.baseline {
@@ -340,7 +340,7 @@ func (m *method) nmae() float64 {
 	return mean(m.perRun(median, func(c run.Client) float64 { return c.NMAE }))
 }
 
-// megabytes is what a client that trains sends and receives in all.
+// megabytes returns the traffic of an average client in the whole training.
 func (m *method) megabytes() float64 {
 	sum := 0.0
 	for _, r := range m.runs {
@@ -349,12 +349,12 @@ func (m *method) megabytes() float64 {
 	return sum
 }
 
-// trained are the methods that are not baselines.
+// trained returns the methods that are not baselines.
 func (s *dataset) trained() []*method {
 	return slices.DeleteFunc(slices.Clone(s.methods), func(m *method) bool { return m.baseline })
 }
 
-// seeds is the most that a method has.
+// seeds returns the largest number of seeds of a method.
 func (s *dataset) seeds() int {
 	n := 0
 	for _, m := range s.methods {

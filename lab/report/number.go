@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// none stands where there is no figure.
+// none is shown for missing values.
 const none = "–"
 
-// num is a number in the page's data: four digits are more than a pixel shows. What
-// is not finite is null.
+// num is a number in the page's data. It has four digits, which is more than a chart can
+// show. Values that are not finite become null.
 type num float64
 
 // MarshalJSON implements json.Marshaler.
@@ -36,7 +36,7 @@ func nums(values []float64) []num {
 	return to
 }
 
-// short is a number for people: three digits.
+// short formats a number with three digits.
 func short(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v) || math.IsInf(v, 0):
@@ -52,8 +52,7 @@ func short(v float64) string {
 	}
 }
 
-// score is a figure of a table in which methods are compared: a fixed number of
-// digits, so that they can be read down a column.
+// score formats a number in a column of scores, with a fixed number of decimals.
 func score(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return none
@@ -71,7 +70,7 @@ func percent(v float64) string {
 	return strconv.FormatFloat(100*v, 'f', 0, 64) + "\u00a0%"
 }
 
-// ordered returns the finite values in order.
+// ordered returns the finite values in ascending order.
 func ordered(values []float64) []float64 {
 	var to []float64
 	for _, v := range values {
@@ -107,7 +106,7 @@ func quantiles(values []float64, ps ...float64) []float64 {
 
 func median(values []float64) float64 { return quantiles(values, 0.5)[0] }
 
-// mean is of the finite values.
+// mean returns the mean of the finite values.
 func mean(values []float64) float64 {
 	sum, n := 0.0, 0
 	for _, v := range values {
@@ -119,7 +118,7 @@ func mean(values []float64) float64 {
 	return sum / float64(n)
 }
 
-// thin returns about n indices out of count, evenly spaced, with both ends.
+// thin returns about n evenly spaced indices out of count, including both ends.
 func thin(count, n int) []int {
 	var to []int
 	if count <= n {
@@ -134,7 +133,7 @@ func thin(count, n int) []int {
 	return to
 }
 
-// plural counts things.
+// plural formats a count with its noun.
 func plural(n int, noun string) string {
 	s := strconv.Itoa(n) + " " + noun
 	if n != 1 {
@@ -143,7 +142,7 @@ func plural(n int, noun string) string {
 	return s
 }
 
-// list joins names as a sentence does.
+// list joins names with commas and "and".
 func list(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")

@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// byHour is the error by the hour of the day.
+// byHour charts the error by hour of the day.
 func (s *dataset) byHour() (figure, bool) {
-	f, ok := s.profile("hour", "hour of the day on the dataset's clock", "hour")
+	f, ok := s.profile("hour", "hour of the day in the dataset's time zone", "hour")
 	if !ok {
 		return f, false
 	}
 	d := f.data.(map[string]any)
 	d["clock"], d["ticks"] = true, []int{0, 3, 6, 9, 12, 15, 18, 21}
 	f.Title = "Error by hour of the day"
-	f.Caption = "Mean absolute error relative to a client's mean load, as a mean over clients." + f.Caption
+	f.Caption = "Mean absolute error relative to the client's mean load, averaged over clients." + f.Caption
 	return f, true
 }
 
-// byStep is the error by how far ahead the target is.
+// byStep charts the error by forecast horizon.
 func (s *dataset) byStep() (figure, bool) {
-	f, ok := s.profile("step", "target, steps from the first", "step")
+	f, ok := s.profile("step", "forecast step", "step")
 	if !ok || len(f.Tables[0].Rows) < 2 {
 		return f, false
 	}
 	d := f.data.(map[string]any)
 	d["zero"], d["ticks"] = true, min(len(f.Tables[0].Rows), 12)
-	f.Title = "Error by distance of the target"
-	f.Caption = "Mean absolute error relative to a client's mean load, as a mean over clients, from the nearest target of a forecast to the farthest." + f.Caption
+	f.Title = "Error by forecast horizon"
+	f.Caption = "Mean absolute error relative to the client's mean load, averaged over clients, from the first step of a forecast to the last." + f.Caption
 	return f, true
 }
 
@@ -58,7 +58,7 @@ func (s *dataset) profile(by, label, name string) (figure, bool) {
 	for _, x := range xs {
 		t.Rows = append(t.Rows, []string{fmt.Sprint(x)})
 	}
-	least, greatest, lowest := math.Inf(1), 0.0, math.Inf(1) // lowest: the worst of the best method
+	least, greatest, lowest := math.Inf(1), 0.0, math.Inf(1) // lowest: the largest error of the best method
 	for _, m := range all {
 		l := line{Name: m.name, Look: m.look}
 		worst, where := 0.0, 0
@@ -82,18 +82,18 @@ func (s *dataset) profile(by, label, name string) (figure, bool) {
 		greatest, lowest = max(greatest, worst), min(lowest, worst)
 		t.Columns = append(t.Columns, m.name)
 		lines = append(lines, l)
-		said = append(said, fmt.Sprintf("%s is worst at %s %d with %s %%", m.name, by, where, short(worst)))
+		said = append(said, fmt.Sprintf("%s has its largest error at %s %d: %s %%", m.name, by, where, short(worst)))
 	}
 	f := figure{
 		Kind: "lines", Tables: []Table{t}, Layout: "narrow",
 		Alt: "Line chart of the relative error by " + by + ". " + strings.Join(said, "; ") + ".",
 	}
-	d := map[string]any{"x": xs, "series": drawn(lines), "xLabel": label, "xName": name, "yLabel": "↑ NMAE, % of mean load"}
-	f.data, f.Caption = d, undrawn(lines)
-	// A method under which a few clients blew up must not press the others together.
+	d := map[string]any{"x": xs, "series": shownLines(lines), "xLabel": label, "xName": name, "yLabel": "↑ NMAE, % of mean load"}
+	f.data, f.Caption = d, omittedNote(lines)
+	// A method that diverged for a few clients must not compress the scale of the others.
 	if top := 4 * lowest; greatest > top {
 		d["range"] = []num{num(min(least, lowest/2)), num(top)}
-		f.Caption += " What is beyond the axis is in the table."
+		f.Caption += " Values beyond the axis are in the table."
 	}
 	return f, true
 }

@@ -18,7 +18,7 @@ import (
 	"loadstar/metric"
 )
 
-// Run is what a report needs of a finished run's folder.
+// Run is the part of a finished run's folder that a report needs.
 type Run struct {
 	Dataset   string
 	Generated bool
@@ -27,51 +27,51 @@ type Run struct {
 	Seed      uint64
 	Clients   []run.Client
 
-	settings    map[string]string // the plan, flat: client.lr and so on
+	settings    map[string]string // the plan with dotted keys, such as client.lr
 	rounds      int
 	steps       int64
 	seconds     float64
-	bytes       int64 // both ways, all clients
-	trained     int   // clients that bytes are of
+	bytes       int64 // total traffic, both ways
+	trained     int   // number of clients that trained
 	losses      []point
 	evaluations []evaluation
 	profile     []run.Profile
-	stretches   []stretch
+	excerpts    []excerpt
 }
 
 type point struct{ x, y float64 }
 
-// evaluation is how the MASE spread over clients after some rounds.
+// evaluation is the distribution of the MASE over clients after a round.
 type evaluation struct {
 	round  int
-	spread [5]float64 // least, quartiles, greatest
+	spread [5]float64 // minimum, quartiles, maximum
 }
 
-// stretch is two weeks of one client's forecasts.
-type stretch struct {
+// excerpt is two weeks of one client's forecasts.
+type excerpt struct {
 	client         string
-	start          int64 // in seconds
+	start          int64 // Unix time in seconds
 	interval       int64
 	actual, before []float64
 	leads          []lead
-	// Over the whole test part, and all distances.
+	// Errors in the whole test part, over all steps.
 	mae, weekMAE float64
 }
 
-// lead is the forecasts that were made equally far ahead.
+// lead has the forecasts with the same lead time.
 type lead struct {
-	steps  int // from 1, counted from the first target
+	steps  int // 1 is the first target
 	values []float64
 }
 
-// Baseline is one client's score under a forecaster that nobody trained.
+// Baseline is one client's scores with a baseline forecaster.
 type Baseline struct {
 	Dataset string
 	run.Baseline
 }
 
-// ErrNoRun says that a folder is not that of a finished run.
-var ErrNoRun = errors.New("not a finished run: such a folder has a plan.yaml and a summary.json")
+// ErrNoRun means that a folder does not contain a finished run.
+var ErrNoRun = errors.New("not a finished run: it needs a plan.yaml and a summary.json")
 
 // ReadRun reads the folder of a finished run.
 func ReadRun(dir string) (*Run, error) {
@@ -84,7 +84,7 @@ func ReadRun(dir string) (*Run, error) {
 		return nil, err
 	}
 	if len(r.Clients) == 0 {
-		return nil, fmt.Errorf("%s has no client in clients.csv", dir)
+		return nil, fmt.Errorf("%s has no clients in clients.csv", dir)
 	}
 	rounds, err := run.Read[run.Round](dir, "rounds")
 	if err != nil {
@@ -108,7 +108,7 @@ func ReadRun(dir string) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.stretches = stretches(forecasts)
+	r.excerpts = excerpts(forecasts)
 	return r, nil
 }
 
@@ -125,7 +125,7 @@ func (r *Run) readHead(dir string) error {
 	} else if err != nil {
 		return err
 	}
-	// Only read, never obeyed: the plan of another version will do.
+	// Do not validate the plan, so that plans of other versions can be read.
 	var plan yaml.Node
 	if err := yaml.Unmarshal(text, &plan); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, "plan.yaml"), err)
@@ -137,7 +137,7 @@ func (r *Run) readHead(dir string) error {
 	return nil
 }
 
-// flatten writes the scalars of a document under their dotted keys.
+// flatten adds the scalars of a document under dotted keys.
 func flatten(to map[string]string, key string, n *yaml.Node) {
 	switch n.Kind {
 	case yaml.DocumentNode:
@@ -159,9 +159,9 @@ func flatten(to map[string]string, key string, n *yaml.Node) {
 	}
 }
 
-// ReadExperiment reads all finished runs in a tree, and the baselines beside them: a
-// baselines.csv belongs to the dataset that its folder is named after. It is an error
-// if there is no finished run.
+// ReadExperiment reads all finished runs under a folder, and the baselines.csv files of
+// their datasets, which are in folders with the datasets' names. It returns an error if
+// there is no finished run.
 func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
 	var (
 		runs      []*Run
@@ -190,7 +190,7 @@ func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
 		return fs.SkipDir
 	})
 	if err == nil && len(runs) == 0 {
-		err = fmt.Errorf("%s: no finished run in it", dir)
+		err = fmt.Errorf("%s contains no finished run", dir)
 	}
 	return runs, baselines, err
 }
@@ -204,7 +204,7 @@ func readBaselines(dir string) ([]Baseline, error) {
 	return all, err
 }
 
-// spreads sums the evaluations up, a row for each evaluated round.
+// spreads returns the distribution of each evaluation.
 func spreads(rows []run.Evaluation) []evaluation {
 	var to []evaluation
 	for len(rows) > 0 {
@@ -227,14 +227,14 @@ func spreads(rows []run.Evaluation) []evaluation {
 }
 
 const (
-	stretchLength = 14 * 24 * time.Hour
-	stretchPoints = 1400 // more than a picture is wide
+	excerptLength = 14 * 24 * time.Hour
+	excerptPoints = 1400 // more than the width of a chart
 	shownClients  = 6
 )
 
-// stretches cuts two weeks out of the middle of each client's forecasts.
-func stretches(rows []run.Forecast) []stretch {
-	var to []stretch
+// excerpts takes two weeks from the middle of each client's forecasts.
+func excerpts(rows []run.Forecast) []excerpt {
+	var to []excerpt
 	for len(rows) > 0 {
 		n := 1
 		for n < len(rows) && rows[n].Client == rows[0].Client {
@@ -244,7 +244,7 @@ func stretches(rows []run.Forecast) []stretch {
 		rows = rows[n:]
 	}
 	if len(to) > shownClients {
-		var some []stretch
+		var some []excerpt
 		for _, i := range thin(len(to), shownClients) {
 			some = append(some, to[i])
 		}
@@ -253,15 +253,16 @@ func stretches(rows []run.Forecast) []stretch {
 	return to
 }
 
-func cut(rows []run.Forecast) stretch {
-	s := stretch{client: rows[0].Client}
+func cut(rows []run.Forecast) excerpt {
+	s := excerpt{client: rows[0].Client}
 	var errs, week metric.Point
 	times := make([]int64, 0, len(rows))
 	distances := map[int64]bool{}
 	for _, r := range rows {
 		times = append(times, r.Time.Unix())
 		distances[r.Time.Unix()-r.Cutoff.Unix()] = true
-		// A value that cannot be scored is left out of the means, not of the picture.
+		// A value that cannot be scored is omitted from the means, but not from the
+		// chart.
 		_ = errs.Add(r.Forecast, r.Actual, math.NaN())
 		if !math.IsNaN(r.LastWeek) {
 			_ = week.Add(r.LastWeek, r.Actual, math.NaN())
@@ -276,7 +277,7 @@ func cut(rows []run.Forecast) stretch {
 			s.interval = d
 		}
 	}
-	points := min(int64(stretchLength/time.Second)/s.interval, stretchPoints)
+	points := min(int64(excerptLength/time.Second)/s.interval, excerptPoints)
 	first, last := times[0], times[len(times)-1]
 	s.start = first
 	if spare := (last-first)/s.interval + 1 - points; spare > 0 {
@@ -291,7 +292,7 @@ func cut(rows []run.Forecast) stretch {
 		return to
 	}
 	s.actual, s.before = gaps(), gaps()
-	// The nearest target and the farthest.
+	// Use the first and the last step.
 	all := make([]int64, 0, len(distances))
 	for d := range distances {
 		all = append(all, d)

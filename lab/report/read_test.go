@@ -19,24 +19,24 @@ func TestReadRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Dataset != "set" || !r.Generated || r.Method != "fedavg" || r.Algorithm != "fedavg" || r.Seed != 7 || len(r.Clients) != 5 {
-		t.Errorf("read %+v", r)
+		t.Errorf("run %+v", r)
 	}
 	if r.bytes != 60e6 || r.rounds != 6 || len(r.losses) != 6 || r.settings["client.steps"] != "4" {
-		t.Errorf("read %d bytes, %d rounds, %d losses, %v", r.bytes, r.rounds, len(r.losses), r.settings)
+		t.Errorf("%d bytes, %d rounds, %d losses, settings %v", r.bytes, r.rounds, len(r.losses), r.settings)
 	}
 	if len(r.evaluations) != 3 || r.evaluations[0].round != 2 {
 		t.Fatalf("read the evaluations %+v", r.evaluations)
 	}
-	// The NaN is left out: 2.5, 2.6 and 2.7.
+	// The NaN is ignored; the values are 2.5, 2.6 and 2.7.
 	if got := r.evaluations[0].spread; math.Abs(got[2]-2.6) > 1e-12 || math.Abs(got[4]-2.7) > 1e-12 {
 		t.Errorf("spread %v", got)
 	}
-	if len(r.stretches) != 2 {
-		t.Fatalf("read %d stretches", len(r.stretches))
+	if len(r.excerpts) != 2 {
+		t.Fatalf("read %d excerpts", len(r.excerpts))
 	}
-	s := r.stretches[1]
+	s := r.excerpts[1]
 	if s.client != hostile || s.interval != 3600 || len(s.actual) != 14*24 {
-		t.Errorf("a stretch of %q has %d values every %d s", s.client, len(s.actual), s.interval)
+		t.Errorf("an excerpt of %q has %d values every %d s", s.client, len(s.actual), s.interval)
 	}
 	if len(s.leads) != 2 || s.leads[0].steps != 1 || s.leads[1].steps != 3 {
 		t.Fatalf("leads %+v", s.leads)
@@ -61,8 +61,8 @@ func TestReadExperiment(t *testing.T) {
 	if len(runs) != 12 || len(baselines) != 3 || baselines[0].Dataset != "real" || !math.IsNaN(baselines[2].MASE) {
 		t.Fatalf("read %d runs and the baselines %+v", len(runs), baselines)
 	}
-	// The same run twice counts once.
-	sets := gather(append(slices.Clone(runs), runs...), baselines)
+	// Duplicate runs are ignored.
+	sets := groupRuns(append(slices.Clone(runs), runs...), baselines)
 	if len(sets) != 2 {
 		t.Fatalf("%d datasets", len(sets))
 	}
@@ -71,18 +71,18 @@ func TestReadExperiment(t *testing.T) {
 		t.Fatalf("made %+v, real %+v", made, real)
 	}
 	if first := real.methods[0]; first.name != "persistence" || !first.baseline || first.median() != 1.05 {
-		t.Errorf("the first of real is %s, median %v", first.name, first.median())
+		t.Errorf("first method of dataset real: %s, median %v", first.name, first.median())
 	}
 	best := real.methods[1]
 	if best.name != "fedadam-head" || len(best.runs) != 2 || math.Abs(best.median()-1.115) > 1e-9 || best.megabytes() != 12 {
-		t.Errorf("best is %s with %d runs, median %v, %v MB", best.name, len(best.runs), best.median(), best.megabytes())
+		t.Errorf("best method %s with %d runs, median %v, %v MB", best.name, len(best.runs), best.median(), best.megabytes())
 	}
 	if got := best.belowOne(); got != 0.4 {
 		t.Errorf("below 1: %v", got)
 	}
 	for _, m := range real.methods {
 		if m.baseline != (m.look < 0) {
-			t.Errorf("%s looks like %d", m.name, m.look)
+			t.Errorf("look of %s: %d", m.name, m.look)
 		}
 	}
 }

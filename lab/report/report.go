@@ -1,10 +1,9 @@
-// Package report writes what came of runs as one HTML file: tables beside pictures,
-// in a light and a dark theme, for a screen, a phone or paper. The page needs no
-// network, and says everything that matters without JavaScript too; with it, it
-// draws the pictures from data that it carries.
+// Package report generates a self-contained HTML report from runs, with tables and
+// charts, in a light and a dark theme, for screens, phones and print. The page needs no
+// network. Tables contain all results; JavaScript draws the charts from data in the page.
 //
-// The same folders give the same bytes. What rests on generated data says so, on
-// every table and picture.
+// The output depends only on the input folders. Tables and charts that use synthetic data
+// are labelled.
 package report
 
 import (
@@ -22,21 +21,22 @@ import (
 	"strings"
 )
 
-// Report is a page. Every part is optional; they appear in the order of the fields.
+// Report is the content of a page. Every field is optional. Sections appear in the order
+// of the fields.
 type Report struct {
 	Title string
-	About string // plain text, shown as it is broken into lines
-	Tool  string // what wrote it, such as "loadstar v1.2"
+	About string // plain text; line breaks are preserved
+	Tool  string // generator, such as "loadstar v1.2"
 
 	Claims   []Claim
 	Tables   []Table
 	HeatMaps []HeatMap
 
 	Runs      []*Run
-	Baselines []Baseline // those of datasets without a run are left out
+	Baselines []Baseline // baselines of datasets without a run are ignored
 }
 
-// Verdict is what became of a claim.
+// Verdict is the result of testing a claim.
 type Verdict string
 
 // The verdicts.
@@ -47,7 +47,7 @@ const (
 	NotTested   Verdict = "not tested"
 )
 
-// Class is the verdict's mark in the style sheet.
+// Class returns the CSS class of the verdict.
 func (v Verdict) Class() string {
 	switch v {
 	case Holds:
@@ -60,31 +60,31 @@ func (v Verdict) Class() string {
 	return "untested"
 }
 
-// Claim is something that was said, and what we found.
+// Claim is a claim of a paper and our verdict.
 type Claim struct {
 	Text    string
 	Verdict Verdict
-	Figures string // what the verdict rests on
+	Figures string // evidence for the verdict
 }
 
-// Table is a table of text. The first column heads its rows. Columns in which every
-// field is a number or empty are set to the right.
+// Table is a table of text. The first column contains row headers. Columns that contain
+// only numbers are right-aligned.
 type Table struct {
 	Title, Note string
 	Columns     []string
 	Rows        [][]string
-	Generated   bool // rests on generated data
-	Best        int  // which row to set off, from 1; 0 for none
+	Generated   bool // uses synthetic data
+	Best        int  // row to highlight, from 1; 0 for none
 }
 
-// HeatMap is a value for each pair of settings, of which lower is better. A NaN is a
-// pair without a value, such as a training that blew up.
+// HeatMap shows a value for each pair of settings. Lower is better. NaN means no value,
+// for example because training diverged.
 type HeatMap struct {
 	Title, Note      string
-	X, Y             string // what varies, such as "client learning rate"
+	X, Y             string // settings, such as "client learning rate"
 	XLabels, YLabels []string
-	Value            string      // what is shown, such as "median MASE"
-	Values           [][]float64 // a row for each of YLabels
+	Value            string      // metric, such as "median MASE"
+	Values           [][]float64 // one row per YLabel
 	Generated        bool
 }
 
@@ -99,20 +99,20 @@ var style string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"numeric": numeric, "unbroken": unbroken, "best": func(t Table, i int) bool { return t.Best == i+1 }}).Parse(pageText))
 
-// page is what the template shows.
+// page is the data of the template.
 type page struct {
 	*Report
-	Policy    string // what the browser may load or run: this page's own script, nothing else
-	Generated string // of which datasets that is to be said, in one sentence
+	Policy    string // content security policy: allows only the page's own script
+	Generated string // names of the synthetic datasets
 	Extra     []figure
 	Groups    []group
-	Ran       []Table // about the runs
+	Ran       []Table // settings and cost of the runs
 	Style     template.CSS
 	Script    template.JS
 	Data      template.JS
 }
 
-// group is what is shown of one dataset.
+// group is the section of one dataset.
 type group struct {
 	ID, Name  string
 	Generated bool
@@ -120,12 +120,12 @@ type group struct {
 	Figures   []figure
 }
 
-// figure is a picture and the tables beside it.
+// figure is a chart and its tables.
 type figure struct {
 	ID, Kind, Title, Caption string
-	Alt                      string // the picture in words
+	Alt                      string // text alternative of the chart
 	Generated                bool
-	Layout                   string // wide: the tables stand below; narrow: they need little room
+	Layout                   string // "wide": tables below the chart; "narrow": small tables beside it
 	Tables                   []Table
 
 	data any
@@ -138,13 +138,13 @@ func (r *Report) Write(w io.Writer) error {
 			return err
 		}
 	}
-	sets := gather(r.Runs, r.Baselines)
+	sets := groupRuns(r.Runs, r.Baselines)
 	p := page{Report: r, Style: template.CSS(style), Script: template.JS(script)}
-	var made []string
+	var synthetic []string
 	for i, s := range sets {
 		p.Groups = append(p.Groups, s.group(i))
 		if s.generated {
-			made = append(made, s.name)
+			synthetic = append(synthetic, s.name)
 		}
 	}
 	for i, h := range r.HeatMaps {
@@ -152,24 +152,24 @@ func (r *Report) Write(w io.Writer) error {
 		f.ID = fmt.Sprintf("extra-%d", i+1)
 		p.Extra = append(p.Extra, f)
 	}
-	if len(made) > 0 {
-		p.Generated = strings.Join(made, ", ")
+	if len(synthetic) > 0 {
+		p.Generated = strings.Join(synthetic, ", ")
 	}
 	if len(sets) > 0 {
-		p.Ran = about(sets)
+		p.Ran = runTables(sets)
 	}
 
 	data := map[string]any{}
-	take := func(figures []figure) {
+	addData := func(figures []figure) {
 		for _, f := range figures {
 			data[f.ID] = f.data
 		}
 	}
-	take(p.Extra)
+	addData(p.Extra)
 	for _, g := range p.Groups {
-		take(g.Figures)
+		addData(g.Figures)
 	}
-	// json.Marshal escapes <, > and &, so that nothing in a name can end the element.
+	// json.Marshal escapes <, > and &, so a name cannot end the script element.
 	text, err := json.Marshal(data)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (r *Report) Write(w io.Writer) error {
 	return pageTemplate.Execute(w, p)
 }
 
-// Pictures says whether there is anything to draw.
+// Pictures reports whether the page has charts.
 func (p page) Pictures() bool { return len(p.Extra)+len(p.Groups) > 0 }
 
 func (h HeatMap) check() error {
@@ -210,7 +210,7 @@ func (h HeatMap) figure() figure {
 		}
 		t.Rows = append(t.Rows, fields)
 	}
-	note := "The stronger the colour, the lower the value; the lowest is framed. A dash is a training without a usable end."
+	note := "Stronger colours are lower values; the lowest is framed. A dash means that training diverged."
 	return figure{
 		Kind: "heat", Title: h.Title, Caption: strings.TrimSpace(h.Note + " " + note), Generated: h.Generated, Tables: []Table{t},
 		Alt: fmt.Sprintf("Heat map of %s over %s and %s; the lowest is %s.", h.Value, h.X, h.Y, where),
@@ -220,13 +220,13 @@ func (h HeatMap) figure() figure {
 	}
 }
 
-// spread is that of a figure over seeds, in brackets.
+// spread matches the range of a figure over seeds.
 var spread = regexp.MustCompile(`\(([0-9.]+)-([0-9.]+)\)`)
 
-// unbroken keeps such a spread in one line.
+// unbroken prevents line breaks within such a range.
 func unbroken(field string) string { return spread.ReplaceAllString(field, "($1\u2060–\u2060$2)") }
 
-// numeric says whether a column of a table holds numbers alone.
+// numeric reports whether a column contains only numbers.
 func numeric(t Table, column int) bool {
 	some := false
 	for _, row := range t.Rows {
@@ -247,16 +247,16 @@ func numeric(t Table, column int) bool {
 	return some
 }
 
-// Long says whether a table is to scroll on a screen.
+// Long reports whether the table scrolls on a screen.
 func (t Table) Long() bool { return len(t.Rows) > 14 }
 
-// about are the tables of what was run.
-func about(sets []*dataset) []Table {
+// runTables returns the tables about the runs: cost, and settings that differ.
+func runTables(sets []*dataset) []Table {
 	runs := Table{
-		Title: "What was trained", Note: "Bytes and rounds are the plan's; seconds are of the machine that trained.",
-		Columns: []string{"dataset", "method", "algorithm", "seeds", "clients", "rounds", "gradient steps", "MB per client", "seconds of training"},
+		Title: "Training runs", Note: "Training time depends on the machine.",
+		Columns: []string{"dataset", "method", "algorithm", "seeds", "clients", "rounds", "gradient steps", "MB per client", "training time, s"},
 	}
-	plans := Table{Title: "Where the plans differ", Note: "Settings that are the same in all plans are left out.", Columns: []string{"setting"}}
+	plans := Table{Title: "Differences between plans", Note: "Settings that are equal in all plans are omitted.", Columns: []string{"setting"}}
 	var columns []map[string]string
 	for _, s := range sets {
 		for _, m := range s.methods {
@@ -273,13 +273,13 @@ func about(sets []*dataset) []Table {
 			runs.Generated = runs.Generated || s.generated
 			name := s.name
 			if s.generated {
-				name += " (generated)"
+				name += " (synthetic)"
 			}
 			runs.Rows = append(runs.Rows, []string{
 				name, m.name, r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(r.trained), fmt.Sprint(r.rounds),
 				fmt.Sprint(r.steps), short(m.megabytes()), short(seconds),
 			})
-			// The same plan on another dataset is one column.
+			// A plan that runs on several datasets has one column.
 			if !slices.Contains(plans.Columns, m.name) {
 				plans.Columns = append(plans.Columns, m.name)
 				columns = append(columns, r.settings)

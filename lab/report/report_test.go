@@ -16,10 +16,10 @@ import (
 	"loadstar/lab/run"
 )
 
-// hostile is a meter whose name is an attack on pages.
+// hostile is a meter name that attempts script injection.
 const hostile = `</script><script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>&'"`
 
-// writeRun writes the folder of a run of five clients, of which one is hostile.
+// writeRun writes the folder of a run with five clients. One has a hostile name.
 func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool, skill float64) {
 	t.Helper()
 	algorithm, _, _ := strings.Cut(plan, "-")
@@ -40,7 +40,7 @@ func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool,
 			MAE: 1, RMSE: 2, NMAE: 0.1, MASE: skill + 0.2*float64(i),
 		})
 	}
-	clients[4].MASE = 1e6 // training blew up there
+	clients[4].MASE = 1e6 // training diverged
 	for r := range 6 {
 		row := run.Round{Round: r, Outcome: "merged", Loss: 1 / float64(r+1)}
 		if algorithm != "local" {
@@ -94,7 +94,7 @@ func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool,
 	}
 }
 
-// writeExperiment writes two datasets, one of them generated, three methods and a
+// writeExperiment writes two datasets, one of them synthetic, with three methods and a
 // baseline.
 func writeExperiment(t *testing.T) string {
 	t.Helper()
@@ -106,7 +106,7 @@ func writeExperiment(t *testing.T) string {
 			}
 		}
 	}
-	// Not finished.
+	// An unfinished run.
 	f, err := run.Create(filepath.Join(dir, "real", "scaffold-1"), []byte("name: scaffold\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func writeExperiment(t *testing.T) string {
 	return dir
 }
 
-// everything is a page with all that there can be.
+// everything returns a page that uses every feature.
 func everything(t *testing.T) []byte {
 	t.Helper()
 	runs, baselines, err := ReadExperiment(writeExperiment(t))
@@ -152,7 +152,7 @@ func written(t *testing.T, r *Report) []byte {
 	return b.Bytes()
 }
 
-// Runs that differ in their learning rates alone are a heat map and one method.
+// Runs that differ only in their learning rates become a heat map and one method.
 func TestGrid(t *testing.T) {
 	var runs []*Run
 	for _, client := range []string{"0.01", "0.1"} {
@@ -172,7 +172,7 @@ func TestGrid(t *testing.T) {
 			})
 		}
 	}
-	s := gather(runs, nil)[0]
+	s := groupRuns(runs, nil)[0]
 	if len(s.grids) != 1 || len(s.methods) != 1 || s.methods[0].name != "fedadam, best of 6 rates" {
 		t.Fatalf("%d grids, methods %v", len(s.grids), s.methods[0].name)
 	}
@@ -180,14 +180,14 @@ func TestGrid(t *testing.T) {
 	if !slices.Equal(h.XLabels, []string{"0.01", "0.1"}) || !slices.Equal(h.YLabels, []string{"1", "2", "10"}) || h.Values[1][1] != 0.6 {
 		t.Errorf("grid %+v", h)
 	}
-	// The validation part chooses, not the test part.
+	// The best pair is selected on the validation part, not the test part.
 	if s.methods[0].median() != 0.7 || !strings.Contains(h.Note, "on the validation part: client 0.1, server 10.") {
-		t.Errorf("chose %v: %s", s.methods[0].median(), h.Note)
+		t.Errorf("selected median %v: %s", s.methods[0].median(), h.Note)
 	}
 }
 
-// Plans of one name are told apart by their settings.
-func TestTellApart(t *testing.T) {
+// Plans with the same name are distinguished by their settings.
+func TestDisambiguate(t *testing.T) {
 	var runs []*Run
 	for _, steps := range []string{"1", "4"} {
 		runs = append(runs, &Run{
@@ -195,7 +195,7 @@ func TestTellApart(t *testing.T) {
 			settings: map[string]string{"name": "m", "client.steps": steps, "client.lr": "0.1"},
 		})
 	}
-	s := gather(runs, nil)[0]
+	s := groupRuns(runs, nil)[0]
 	if s.methods[0].name != "m (client.steps 1)" || s.methods[1].name != "m (client.steps 4)" {
 		t.Errorf("%s, %s", s.methods[0].name, s.methods[1].name)
 	}
@@ -217,22 +217,22 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		"<title>Everything &lt;b&gt;&amp;&lt;/b&gt;</title>",
 		"<p class=\"about\">One.\nTwo.</p>",
-		"no meter measured the loads of made.",
+		"Synthetic data:</strong> the loads of made are simulated, not measured.",
 		`<span class="verdict holds">holds</span>`,
 		`<span class="verdict partly">holds partly</span>`,
 		`<span class="verdict fails">does not hold here</span>`,
 		`<span class="verdict untested">not tested</span>`,
-		`<h2>made<span class="mark">generated data</span></h2>`,
+		`<h2>made<span class="mark">synthetic data</span></h2>`,
 		`<h2>real</h2>`,
-		`Error of each client by method; the lowest median is that of persistence`,
-		`Error of each client by method; the lowest median is that of fedadam-head`,
-		`14 days of the test part: forecast, actual load and the week before`,
+		`Error per client by method: persistence has the lowest median error`,
+		`Error per client by method: fedadam-head has the lowest median error`,
+		`Forecasts for 14 days of the test period`,
 		"<th scope=\"row\">fedadam-head</th><td>1.115 (1.110\u2060–\u20601.120)</td>",
 		`aria-label="Heat map of median MASE over client learning rate and server learning rate; the lowest is 0.800 at client learning rate 0.1 and server learning rate 0.1."`,
-		`Written by loadstar test.`,
+		`Generated by loadstar test.`,
 	} {
 		if !strings.Contains(page, want) {
-			t.Errorf("the page has no %q", want)
+			t.Errorf("the page does not contain %q", want)
 		}
 	}
 	for _, kind := range []string{"box", "cost", "lines", "convergence", "forecast", "fleet", "heat"} {
@@ -240,24 +240,24 @@ func TestPage(t *testing.T) {
 			t.Errorf("no figure of kind %s", kind)
 		}
 	}
-	// Pictures and tables of generated data say so, and no others.
+	// Charts and tables of synthetic data are labelled, and no others.
 	madeAt, realAt := strings.Index(page, `<section id="data-1">`), strings.Index(page, `<section id="data-2">`)
 	made, real := page[madeAt:realAt], page[realAt:strings.Index(page, `<section id="runs">`)]
 	if f, m := strings.Count(made, "<figure "), strings.Count(made, " data-generated "); f == 0 || f != m {
-		t.Errorf("%d of %d figures of generated data are marked", m, f)
+		t.Errorf("%d of %d figures with synthetic data are labelled", m, f)
 	}
 	if c, m := strings.Count(made, "<caption"), strings.Count(made, `<span class="mark">`); m < 2*c {
-		t.Errorf("%d tables of generated data have %d marks", c, m)
+		t.Errorf("%d tables with synthetic data have %d labels", c, m)
 	}
-	if strings.Contains(real, "generated") {
-		t.Error("real data is marked as generated")
+	if strings.Contains(real, "generated") || strings.Contains(real, "synthetic") {
+		t.Error("real data is labelled as synthetic")
 	}
 	if !bytes.Equal([]byte(page), everything(t)) {
-		t.Error("the same folders give another page")
+		t.Error("the same folders give a different page")
 	}
 }
 
-// A name cannot break out of where it stands, and nothing on the page is loaded.
+// Names are escaped everywhere, and the page loads nothing.
 func TestHostileNames(t *testing.T) {
 	page := string(everything(t))
 	if n := strings.Count(page, "<script"); n != 2 {
@@ -273,29 +273,29 @@ func TestHostileNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Contains(data["data-1-1"].Names, hostile) {
-		t.Errorf("the data has the names %q", data["data-1-1"].Names)
+		t.Errorf("names in the data: %q", data["data-1-1"].Names)
 	}
 	if !regexp.MustCompile(`content="default-src &#39;none&#39;; style-src &#39;unsafe-inline&#39;; script-src &#39;sha256-[^"]+&#39;;`).MatchString(page) {
-		t.Error("no policy against loading")
+		t.Error("the content security policy is missing")
 	}
 	addresses := regexp.MustCompile(`https?://[^\s"'<>)]*`).FindAllString(strings.ReplaceAll(page, script, ""), -1)
 	for _, a := range addresses {
 		if !strings.HasPrefix(a, "http://evil.example/x") {
-			t.Errorf("the page names %s", a)
+			t.Errorf("the page contains the URL %s", a)
 		}
 	}
 	code := script[strings.Index(script, "*/"):]
 	for _, a := range regexp.MustCompile(`https?://[^\s"'<>)]*`).FindAllString(code+style, -1) {
 		if !strings.HasPrefix(a, "http://www.w3.org/") {
-			t.Errorf("the bundle names %s", a)
+			t.Errorf("the bundle contains the URL %s", a)
 		}
 	}
 	if regexp.MustCompile(`(?i)</script|<!--`).MatchString(script) {
-		t.Error("the bundle would end its element")
+		t.Error("the bundle contains the end of its script element")
 	}
 }
 
-// TestSize holds the page of a large fleet to a size that can be mailed.
+// TestSize checks that the page of a large fleet is small enough for an e-mail.
 func TestSize(t *testing.T) {
 	var runs []*Run
 	for m := range 8 {
@@ -312,20 +312,20 @@ func TestSize(t *testing.T) {
 	if len(page) > 5e6 {
 		t.Errorf("the page has %d bytes", len(page))
 	}
-	if !strings.Contains(string(page), "Dots are a sample of 400 of 10000 clients") {
+	if !strings.Contains(string(page), "Dots show a sample of 400 of 10000 clients") {
 		t.Error("the page does not say that it shows a sample")
 	}
 	t.Logf("%d bytes, of which the bundle %d", len(page), len(script)+len(style))
 }
 
 func TestEmpty(t *testing.T) {
-	page := string(written(t, &Report{Title: "Words alone"}))
-	if !strings.Contains(page, "<h1>Words alone</h1>") || strings.Contains(page, "<section") || strings.Contains(page, "<noscript>") {
-		t.Error("an empty report is not empty")
+	page := string(written(t, &Report{Title: "Title only"}))
+	if !strings.Contains(page, "<h1>Title only</h1>") || strings.Contains(page, "<section") || strings.Contains(page, "<noscript>") {
+		t.Error("an empty report has sections")
 	}
 	err := (&Report{HeatMaps: []HeatMap{{Title: "h", XLabels: []string{"a"}, YLabels: []string{"b"}, Values: [][]float64{{1, 2}}}}}).Write(&bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), `heat map "h" has 2 values in a row for 1 labels`) {
-		t.Errorf("a heat map of another shape: %v", err)
+		t.Errorf("a heat map of the wrong shape: %v", err)
 	}
 }
 
@@ -345,7 +345,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestHeldOut scores other clients with each seed: a client's error is the mean over
+// TestHeldOut scores different clients with each seed. A client's error is the mean over
 // the seeds that scored it.
 func TestHeldOut(t *testing.T) {
 	score := func(name string, mase float64) run.Client { return run.Client{Client: name, MASE: mase} }
@@ -361,8 +361,8 @@ func TestHeldOut(t *testing.T) {
 	}
 }
 
-// TestFarOff keeps an hour's errors readable beside a method that blew up, and a chart
-// of lines beside many methods.
+// TestFarOff checks that one diverged method does not compress the scale of the hourly
+// errors, and that a line chart omits lines if there are many methods.
 func TestFarOff(t *testing.T) {
 	hours := func(nmae float64) *Run {
 		return &Run{profile: []run.Profile{{By: "hour", At: 0, NMAE: nmae}, {By: "hour", At: 1, NMAE: 2 * nmae}}}
@@ -382,8 +382,9 @@ func TestFarOff(t *testing.T) {
 	}
 }
 
-// TestUnlike draws a method of many small rounds beside one of a few by their shares.
-func TestUnlike(t *testing.T) {
+// TestDifferentRounds compares a method with many small rounds and one with few by their
+// share of rounds.
+func TestDifferentRounds(t *testing.T) {
 	of := func(name string, rounds ...int) *method {
 		r := &Run{}
 		for _, n := range rounds {

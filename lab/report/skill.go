@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// skill is how the MASE spreads over clients, by method.
+// skill charts the distribution of the MASE over clients, by method.
 func (s *dataset) skill() (figure, bool) {
 	type row struct {
 		Name  string `json:"name"`
@@ -19,8 +19,8 @@ func (s *dataset) skill() (figure, bool) {
 		Below int    `json:"below"`
 	}
 	t := Table{
-		Title:   "Skill on the test part",
-		Note:    "MASE is the mean absolute error over that of repeating the newest known load: below 1 is better than that. 5–95 % and below 1 are of clients.",
+		Title:   "Test scores",
+		Note:    "MASE is the mean absolute error divided by that of repeating the last known load; below 1 is better. The columns 5–95 % and below 1 are over clients.",
 		Columns: []string{"method", "median MASE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
 		Best:    1,
 	}
@@ -52,14 +52,14 @@ func (s *dataset) skill() (figure, bool) {
 		share := m.belowOne()
 		said = append(said, fmt.Sprintf("%s: median %s, %s of clients below 1", m.name, short(m.median()), percent(share)))
 		t.Rows = append(t.Rows, []string{
-			m.name, fromTo(m.medians()), score(mean(all)), between(q[0], q[4]),
+			m.name, meanRange(m.medians()), score(mean(all)), formatRange(q[0], q[4]),
 			percent(share), short(m.mae()), percentFine(m.nmae()),
 		})
 	}
 	if len(rows) == 0 {
 		return figure{}, false
 	}
-	// A method that blew up must not press the others together.
+	// A method that diverged must not compress the scale of the others.
 	hi = min(hi, 20*max(1, lowest))
 	lo = max(lo, hi/1e4, 1e-6)
 	lo, hi = min(lo, 0.9)/1.05, max(hi, 1.1)*1.05
@@ -77,24 +77,24 @@ func (s *dataset) skill() (figure, bool) {
 	}
 	f := figure{
 		Kind: "box", Tables: []Table{t}, Layout: "even",
-		Title:   "Error of each client by method; the lowest median is that of " + rows[0].Name,
-		Caption: "Boxes hold the middle half of the clients, with the median; whiskers reach from 5 % to 95 %. Each dot is a client",
+		Title:   "Error per client by method: " + rows[0].Name + " has the lowest median error",
+		Caption: "Boxes show the quartiles and the median over clients, whiskers the 5 % and 95 % quantiles. Each dot is a client",
 		Alt:     "Box and strip chart of the MASE per client. " + strings.Join(said, "; ") + ".",
-		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "xLabel": "MASE on the test part, log scale (left is better)"},
+		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "xLabel": "test MASE, log scale (lower is better)"},
 	}
 	if len(rows) == 1 {
-		f.Title = fmt.Sprintf("Error of each client: better than repeating the newest load for %s of clients", t.Rows[0][4])
+		f.Title = fmt.Sprintf("Error per client: better than repeating the last known load for %s of clients", t.Rows[0][4])
 		f.Tables[0].Best = 0
 	}
 	if s.seeds() > 1 {
-		f.Caption += ", its mean over seeds"
+		f.Caption += ", as a mean over seeds"
 	}
-	f.Caption += ". The dashed line is repeating the newest known load."
+	f.Caption += ". The dashed line is the error of repeating the last known load."
 	if n := len(s.methods[0].mase()); n > len(names) {
-		f.Caption += fmt.Sprintf(" Dots are a sample of %d of %d clients, evenly spaced by their error; boxes are of all.", len(names), n)
+		f.Caption += fmt.Sprintf(" Dots show a sample of %d of %d clients, evenly spaced by error; boxes show all clients.", len(names), n)
 	}
 	if beyond > 0 {
-		f.Caption += " Values beyond the axis are counted on the right, with an arrow to their side."
+		f.Caption += " The numbers with arrows count the clients beyond the axis."
 	}
 	return f, true
 }
@@ -106,7 +106,7 @@ func percentFine(v float64) string {
 	return fmt.Sprintf("%.1f\u00a0%%", 100*v)
 }
 
-// sample is at most n clients, evenly spaced by their score.
+// sample returns at most n clients, evenly spaced by score.
 func sample(scores map[string]float64, n int) []string {
 	var names []string
 	for name, v := range scores {
@@ -127,7 +127,7 @@ func sample(scores map[string]float64, n int) []string {
 	return to
 }
 
-// cost is what a method sends against how good it is.
+// cost charts the traffic of each method against its error.
 func (s *dataset) cost() (figure, bool) {
 	type dot struct {
 		Name string `json:"name"`
@@ -137,7 +137,7 @@ func (s *dataset) cost() (figure, bool) {
 		Low  num    `json:"low"`
 		High num    `json:"high"`
 	}
-	t := Table{Title: "What is sent", Columns: []string{"method", "MB per client", "MB in all", "rounds", "median MASE"}}
+	t := Table{Title: "Traffic", Columns: []string{"method", "MB per client", "MB total", "rounds", "median MASE"}}
 	var dots []dot
 	var said []string
 	for _, m := range s.methods {
@@ -157,15 +157,15 @@ func (s *dataset) cost() (figure, bool) {
 	if len(dots) < 2 {
 		return figure{}, false
 	}
-	caption := "Weights sent and received over the whole training, for the mean client; lower left is better. Who trains alone sends nothing."
+	caption := "Data sent and received by an average client in the whole training; lower left is better. Local training sends no data."
 	if s.seeds() > 1 {
-		caption += " Bars are from the lowest seed to the highest."
+		caption += " Bars show the range over seeds."
 	}
 	if len(s.trained()) < len(s.methods) {
 		caption += " Crosses are baselines."
 	}
 	return figure{
-		Kind: "cost", Title: "What each method sends, and how well it forecasts", Tables: []Table{t},
+		Kind: "cost", Title: "Traffic and forecast error by method", Tables: []Table{t},
 		Caption: caption,
 		Alt:     "Scatter chart of megabytes per client and median MASE. " + strings.Join(said, "; ") + ".",
 		data:    map[string]any{"points": dots, "xLabel": "sent and received, MB per client"},

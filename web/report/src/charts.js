@@ -1,9 +1,9 @@
-// A function for each kind of picture: its data and width in, elements out.
+// One function per kind of chart. It takes data and width, and returns elements.
 import * as Plot from "@observablehq/plot";
 import { chart, grid, legend, logTicks, logX, logY, look, multiples, short } from "./parts.js";
 
-// together is a tip that lists all methods at one x, best first.
-function together(series, xs, say) {
+// tooltips lists all methods at one x, best first.
+function tooltips(series, xs, say) {
   return xs.map((x, i) => ({
     x,
     title: [
@@ -55,7 +55,7 @@ function lines(d, width, { generated }) {
         ),
       ),
       sparse ? Plot.dot(points, { x: "x", y: "y", symbol: (p) => look(p.s.look).symbol, fill: (p) => look(p.s.look).colour, stroke: "none", r: 3, clip }) : null,
-      ...hover(together(d.series, d.x, (x) => `${d.xName} ${x}${d.clock ? ":00" : ""}, ${d.yLabel.replace(/^[↑ ]+/, "")}`)),
+      ...hover(tooltips(d.series, d.x, (x) => `${d.xName} ${x}${d.clock ? ":00" : ""}, ${d.yLabel.replace(/^[↑ ]+/, "")}`)),
     ],
     symbol: { type: "identity" },
     color: { type: "identity" },
@@ -68,7 +68,7 @@ function extent(values) {
   return [Math.min(...some), Math.max(...some)];
 }
 
-// box: a row per method: box and whiskers, and under them a dot for each client.
+// box: one row per method, with box, whiskers and one dot per client.
 function box(d, width, { generated }) {
   const row = 64;
   const ticks = logTicks(...d.domain, Math.max(4, Math.floor(width / 60)));
@@ -76,7 +76,7 @@ function box(d, width, { generated }) {
   const inside = (v) => v !== null && v >= lo && v <= hi;
   const clip = (v) => Math.min(hi, Math.max(lo, v));
   const rows = d.series.map((s, i) => ({ ...s, i, ...look(s.look) }));
-  // Dots that would lie on each other are spread by a fixed pattern.
+  // Spread overlapping dots by a fixed pattern.
   const dots = rows.flatMap((s) => s.v.map((v, k) => ({ v, y: s.i + 0.3 + 0.14 * (((k * 0.618034) % 1) - 0.5) * 2, s, name: d.names[s.n[k]] }))).filter((p) => inside(p.v));
   return [
     chart({
@@ -98,7 +98,8 @@ function box(d, width, { generated }) {
         Plot.ruleX(rows.filter((s) => inside(s.q[2])), { x: (s) => s.q[2], y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, stroke: "colour", strokeWidth: 3.5 }),
         Plot.dot(dots, { x: "v", y: "y", r: 2.6, fill: (p) => p.s.colour, fillOpacity: 0.55 }),
         Plot.text(rows, { x: () => lo, y: (s) => s.i - 0.34, text: "name", textAnchor: "start", fontWeight: 600, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 }),
-        // Both at the right end of the name's line: at the left end of their own, dots would lie over the words.
+        // Both counts are at the right end of the line with the name. On the left, dots would
+        // cover the text.
         Plot.text(rows.filter((s) => s.above + s.below > 0), { x: () => hi, y: (s) => s.i - 0.34, text: (s) => [s.below > 0 ? `← ${s.below} beyond` : "", s.above > 0 ? `${s.above} beyond →` : ""].filter(Boolean).join("   "), textAnchor: "end", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
         Plot.tip(dots, Plot.pointer({ x: "v", y: "y", title: (p) => `${p.name}\n${p.s.name}: MASE ${short(p.v)}`, fontSize: 12 })),
       ],
@@ -106,8 +107,8 @@ function box(d, width, { generated }) {
   ];
 }
 
-// convergence: per method, how an error spreads over clients as rounds go by. Few
-// rounds are boxes, many are bands.
+// convergence: one chart per method with the distribution of the error over clients by
+// round. Few rounds are drawn as boxes, many as bands.
 function convergence(d, width, { generated }) {
   const ticks = logTicks(d.domain[0], d.domain[1], 6);
   return [
@@ -117,7 +118,7 @@ function convergence(d, width, { generated }) {
       const [first, last] = d.own ? [rows[0].x, rows[rows.length - 1].x] : d.rounds;
       const colour = look(s.look).colour;
       const gap = rows.length > 1 ? Math.min(...rows.slice(1).map((r, i) => r.x - rows[i].x)) : 1;
-      // No box is wider than 36 px.
+      // Limit boxes to 36 px.
       const half = Math.min(gap * 0.3, (18 / each) * (last - first + gap));
       const boxes = rows.length <= 24;
       const shapes = boxes
@@ -159,14 +160,14 @@ function convergence(d, width, { generated }) {
   ];
 }
 
-// forecast: per client, what was measured, what was forecast, and last week.
+// forecast: actual load, forecast and last week's load per client.
 function forecast(d, width, { generated, state }) {
   const lead = state.lead ?? 0;
   const method = d.methods[state.method ?? 0];
   const key = [
     ["actual", "var(--ink)", ""],
     [`forecast by ${method.name}`, "var(--fore)", ""],
-    ["the week before", "var(--faint)", "3 3"],
+    ["same time last week", "var(--faint)", "3 3"],
   ];
   const list = document.createElement("ul");
   list.className = "legend";
@@ -201,7 +202,7 @@ function forecast(d, width, { generated, state }) {
             Plot.pointerX({
               x: "t",
               frameAnchor: "top",
-              title: (r) => `${r.t.toISOString().slice(0, 16).replace("T", " ")} UTC\nactual ${short(r.y)} kW\nforecast ${short(r.f)} kW\nweek before ${short(r.w)} kW`,
+              title: (r) => `${r.t.toISOString().slice(0, 16).replace("T", " ")} UTC\nactual ${short(r.y)} kW\nforecast ${short(r.f)} kW\nlast week ${short(r.w)} kW`,
               fontSize: 12,
             }),
           ),
@@ -211,7 +212,7 @@ function forecast(d, width, { generated, state }) {
   ];
 }
 
-// cost: what a method sends against how good it is.
+// cost: traffic and error of each method.
 function cost(d, width, { generated }) {
   const height = Math.min(400, Math.max(280, width * 0.55));
   const some = d.points.map((p) => p.x).filter((x) => x > 0);
@@ -238,8 +239,8 @@ function cost(d, width, { generated }) {
     Plot.ruleX(d.points, { x: "x", y1: "low", y2: "high", stroke: (p) => look(p.look).colour, strokeWidth: 1.5 }),
     Plot.dot(d.points, { x: "x", y: "y", symbol: (p) => look(p.look).symbol, fill: (p) => (p.look < 0 ? "none" : look(p.look).colour), stroke: (p) => look(p.look).colour, strokeWidth: 1.5, r: 5.5 }),
   ];
-  // Names beside the dots, pushed apart where they would meet: down, and up again
-  // from the axis. If there are too many for that, a legend has them.
+  // Names are beside the dots. Overlapping names are moved down, and up again from the
+  // axis. If there are too many, a legend replaces them.
   const scales = chart(options(base));
   const x = scales.scale("x").apply;
   const y = scales.scale("y").apply;
@@ -264,7 +265,7 @@ function cost(d, width, { generated }) {
   return crowded ? [legend(d.points, { lines: false }), svg] : [svg];
 }
 
-// fleet: how large and how restless each client is.
+// fleet: mean and standard deviation of each client's load.
 function fleet(d, width, { generated }) {
   const pad = (a) => [Math.min(...a) / 1.25, Math.max(...a) * 1.25];
   const dx = pad(d.x);
@@ -272,7 +273,7 @@ function fleet(d, width, { generated }) {
   const xt = logTicks(...dx, Math.max(3, Math.floor(width / 80)));
   const yt = logTicks(...dy, 6);
   const rows = d.x.map((x, i) => ({ x, y: d.y[i], name: d.names[i] }));
-  // Where the spread is the level times a ratio, within the frame.
+  // Lines of constant ratio of standard deviation to mean, within the frame.
   const rays = [1, 0.1]
     .map((r) => ({ r, a: Math.max(dx[0], dy[0] / r), b: Math.min(dx[1], dy[1] / r) }))
     .filter((l) => l.a < l.b);
@@ -287,10 +288,10 @@ function fleet(d, width, { generated }) {
       marks: [
         Plot.gridX(xt, grid),
         Plot.gridY(yt, grid),
-        logX(xt, "mean load over the training part, kW"),
+        logX(xt, "mean load in the training period, kW"),
         logY(yt, "↑ standard deviation, kW"),
         ...rays.map((l) => Plot.line([[l.a, l.a * l.r], [l.b, l.b * l.r]], { stroke: "var(--faint)", strokeDasharray: "4 3" })),
-        ...rays.map((l) => Plot.text([[l.a ** 0.15 * l.b ** 0.85, l.r * l.a ** 0.15 * l.b ** 0.85]], { text: [l.r === 1 ? "deviation = mean" : "deviation = mean / 10"], textAnchor: "end", dx: -4, dy: -6, fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 3 })),
+        ...rays.map((l) => Plot.text([[l.a ** 0.15 * l.b ** 0.85, l.r * l.a ** 0.15 * l.b ** 0.85]], { text: [l.r === 1 ? "std. deviation = mean" : "std. deviation = mean / 10"], textAnchor: "end", dx: -4, dy: -6, fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 3 })),
         Plot.dot(rows, { x: "x", y: "y", r: rows.length > 300 ? 2 : 3.5, fill: "var(--s0)", fillOpacity: rows.length > 300 ? 0.4 : 0.65 }),
         Plot.tip(rows, Plot.pointer({ x: "x", y: "y", title: (p) => `${p.name}\nmean ${short(p.x)} kW\nstandard deviation ${short(p.y)} kW`, fontSize: 12 })),
       ],
@@ -298,7 +299,7 @@ function fleet(d, width, { generated }) {
   ];
 }
 
-// heat: a value for each pair; the stronger the colour, the lower the value.
+// heat: one value per pair of settings. Stronger colours are lower values.
 function heat(d, width, { generated }) {
   const bins = 7;
   const all = d.values.flat().filter((v) => v !== null);

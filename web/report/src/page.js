@@ -1,15 +1,15 @@
-// The page's pictures. Every figure of the page has a kind and data of its own, and
-// is drawn anew when its width changes. Colours are CSS variables, so that a change
-// of the theme needs no drawing.
+// Draws the charts of the page. Every figure element has a kind and data, and is redrawn
+// when its width changes. Colours are CSS variables, so a change of theme needs no
+// redraw.
 import { kinds } from "./charts.js";
 import { pick } from "./parts.js";
 
 const themes = ["auto", "light", "dark"];
-const names = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+const names = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
 
 function startTheme() {
   const button = document.getElementById("theme");
-  // A file that was opened from disk may have no storage.
+  // A page opened from disk may have no storage.
   const remember = (v) => {
     try {
       return v === undefined ? localStorage.getItem("loadstar-theme") : localStorage.setItem("loadstar-theme", v);
@@ -46,7 +46,7 @@ function startFigure(figure, data) {
     state[c.key] = c.start ?? 0;
     if (c.options.length > 1) controls.append(pick(c, state, () => draw(drawn)));
   }
-  // Paper has a width of its own: A4 less the margins.
+  // The print width is A4 without margins.
   addEventListener("beforeprint", () => draw(680));
   addEventListener("afterprint", () => draw(Math.floor(picture.clientWidth)));
   new ResizeObserver(([entry]) => {

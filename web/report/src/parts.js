@@ -1,17 +1,17 @@
-// What the charts have in common: how a method looks, numbers, legends, choices.
+// Shared parts of the charts: styles of methods, number formats, legends, selections.
 import * as Plot from "@observablehq/plot";
 
 const colours = 6;
 const dashes = ["", "7 3", "2 3", "9 3 2 3"];
 const symbols = ["circle", "triangle", "square", "diamond", "cross", "star", "wye"];
 
-// look is how a method is drawn: never by its colour alone.
+// look returns the style of a method. Styles never differ by colour alone.
 export function look(i) {
   if (i < 0) return { colour: "var(--faint)", dash: "3 3", symbol: "times" };
   return { colour: `var(--s${i % colours})`, dash: dashes[Math.floor(i / colours) % dashes.length], symbol: symbols[i % symbols.length] };
 }
 
-// short is a number to three or four digits, without an exponent where one can do without.
+// short formats a number with three or four digits, and avoids exponents.
 export function short(v) {
   if (v === null || v === undefined || !Number.isFinite(v)) return "none";
   const a = Math.abs(v);
@@ -21,7 +21,7 @@ export function short(v) {
   return String(Number(v.toPrecision(3)));
 }
 
-// logTicks are round numbers between lo and hi, at most about n of them.
+// logTicks returns at most about n round numbers between lo and hi.
 export function logTicks(lo, hi, n) {
   for (const steps of [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
     const all = [];
@@ -39,11 +39,11 @@ export function logTicks(lo, hi, n) {
   return [];
 }
 
-// chart is Plot.plot with what all charts of the page share.
+// chart is Plot.plot with the options that all charts share.
 export function chart({ generated, marks, ...options }) {
   if (generated)
     marks = [
-      Plot.text(["generated data"], { frameAnchor: "top-right", dx: (options.marginRight ?? 16) - 16, dy: -14, fill: "var(--warn)", fontWeight: 600, fontSize: 11, className: "mark" }),
+      Plot.text(["synthetic data"], { frameAnchor: "top-right", dx: (options.marginRight ?? 16) - 16, dy: -14, fill: "var(--warn)", fontWeight: 600, fontSize: 11, className: "mark" }),
       ...marks,
     ];
   return Plot.plot({
@@ -58,11 +58,11 @@ export function chart({ generated, marks, ...options }) {
 
 export const grid = { stroke: "var(--grid)", strokeOpacity: 1 };
 
-// logX and logY are axes that name all their ticks: Plot would leave labels out.
+// logX and logY are axes that label every tick. Plot would omit labels.
 export const logX = (ticks, label) => Plot.axisX(ticks, { text: short, label, labelAnchor: "center" });
 export const logY = (ticks, label) => Plot.axisY(ticks, { text: short, label });
 
-// legend tells methods apart by line, symbol and name.
+// legend lists the methods with line, symbol and name.
 export function legend(series, { lines = true, dots = true } = {}) {
   const list = document.createElement("ul");
   list.className = "legend";
@@ -89,7 +89,7 @@ export function legend(series, { lines = true, dots = true } = {}) {
   return list;
 }
 
-// pick is a choice among the options of a figure.
+// pick returns a select element for an option of a figure.
 export function pick({ key, label, options }, state, change) {
   const box = document.createElement("label");
   const select = document.createElement("select");
@@ -102,7 +102,7 @@ export function pick({ key, label, options }, state, change) {
   return box;
 }
 
-// multiples lays small charts out side by side as the width allows.
+// multiples arranges small charts in as many columns as fit.
 export function multiples(items, width, { least = 270, most = 3 }, draw) {
   const columns = Math.max(1, Math.min(most, items.length, Math.floor((width + 16) / (least + 16))));
   const each = Math.floor((width - 16 * (columns - 1)) / columns);
