@@ -6,8 +6,9 @@ import (
 	"math/rand/v2"
 )
 
-// Rand returns the source of the draws for one purpose in one round by one client,
-// any of which may be empty: always the same, and independent of all others.
+// Rand returns the random source for one purpose in one round by one client. Purpose and
+// client may be empty, round may be 0. Equal arguments give equal draws, independent of
+// all other sources.
 func Rand(seed uint64, purpose string, round int, client ClientID) *rand.Rand {
 	b := make([]byte, 0, 64)
 	b = binary.LittleEndian.AppendUint64(b, seed)

@@ -5,13 +5,13 @@ import (
 	"loadstar/fed/serveropt"
 )
 
-// The adaptive server optimizers of reddi2021: they differ in the rule of the second
+// The adaptive server optimizers of reddi2021. They differ in the rule for the second
 // moment and in their defaults.
 
 var fedadagrad = algorithm{
 	name:            "fedadagrad",
-	about:           "the server scales each coordinate by the sum of its squared updates",
-	paper:           "reddi2021, which beta1 and tau are from; it tunes lr, 0.03 is ours",
+	about:           "the server divides each coordinate's step by the root of its summed squared updates",
+	paper:           "reddi2021, source of beta1 and tau; it tunes lr, 0.03 is ours",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedadagrad",
 	weightings:      byExamples,
@@ -22,7 +22,7 @@ var fedadagrad = algorithm{
 var fedadam = algorithm{
 	name:            "fedadam",
 	about:           "the server runs Adam on the mean update",
-	paper:           "reddi2021, which tau is from; bose2023, which lr, beta1 and beta2 are from",
+	paper:           "reddi2021, source of tau; bose2023, source of lr, beta1 and beta2",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedadam",
 	weightings:      byExamples,
@@ -32,8 +32,8 @@ var fedadam = algorithm{
 
 var fedyogi = algorithm{
 	name:            "fedyogi",
-	about:           "fedadam whose second moment grows and shrinks by steps that its own size does not scale",
-	paper:           "reddi2021, which beta1, beta2 and tau are from; it tunes lr, 0.01 is bose2023's of fedadam",
+	about:           "fedadam with a second moment that falls more slowly after large updates",
+	paper:           "reddi2021, source of beta1, beta2 and tau; it tunes lr, 0.01 is bose2023's for fedadam",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedyogi",
 	weightings:      byExamples,
@@ -45,12 +45,12 @@ var adaptiveSettings = []setting{
 	serverRate, serverBeta1,
 	{path: "server.tau", about: "adaptivity: added to the root of the second moment", initial: 1e-3, must: positive},
 	{
-		path: "server.second_moment", about: "what is squared: update (bose2023) or momentum (the letter of reddi2021)",
+		path: "server.second_moment", about: "quantity that is squared: update (bose2023) or momentum (as printed in reddi2021)",
 		initial: "update", choices: []string{"update", "momentum"},
 	},
 }
 
-// withBeta2 are the settings of those whose second moment decays.
+// withBeta2 has the settings of the optimizers with a decaying second moment.
 var withBeta2 = append([]setting{
 	{path: "server.beta2", about: "decay of the second moment", must: belowOne},
 }, adaptiveSettings...)

@@ -12,7 +12,7 @@ import (
 // clientOptimizer is a value of client.optimizer.
 type clientOptimizer struct {
 	name string
-	// keys are its settings, without the section.
+	// keys lists its settings, without the section.
 	keys string
 	// rate is the default learning rate.
 	rate float64
@@ -29,10 +29,11 @@ var clientOptimizers = []clientOptimizer{
 	{name: "proxadam", keys: "lr beta1 beta2 epsilon mu", rate: 0.001, proximal: true, build: adam},
 }
 
-var clientOptimizerSetting = setting{path: "client.optimizer", about: "what takes the steps"}
+var clientOptimizerSetting = setting{path: "client.optimizer", about: "optimizer of the local steps"}
 
-// clientOptimizerSettings are the settings of all client optimizers. A plan has those
-// of its own, or all if its optimizer is unknown, so that one mistake is reported once.
+// clientOptimizerSettings returns the settings of all client optimizers. A plan has those
+// of its own optimizer, or all if the optimizer is unknown, so that one mistake is
+// reported only once.
 func clientOptimizerSettings() []setting {
 	all := []setting{
 		{path: "client.lr", about: "learning rate", initial: 0.001, must: positive},

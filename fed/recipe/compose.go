@@ -11,56 +11,56 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Composition is the parts that a plan names, put together for a fleet. It holds no
-// state, so runs and workers may share one: each makes its own parts from it.
+// Composition has the parts of a plan, composed for a fleet. It has no state, so runs and
+// workers can share one and create their own parts from it.
 type Composition struct {
-	// Federated means that clients send updates to a server.
+	// Federated reports that clients send updates to a server.
 	Federated bool
-	// Needs is what the aggregator must be given.
+	// Needs lists the aggregator's requirements.
 	Needs fed.Needs
 	// NewAggregator and NewOptimizer return the parts of a new server.
 	NewAggregator func() fed.Aggregator
 	NewOptimizer  func() fed.ServerOptimizer
 	Scheduler     fed.Scheduler
-	// Turns is how many clients are counted in a round if all of them return.
+	// Turns is the number of clients counted in a round if all of them return.
 	Turns int
-	// Scale is that of the sums of updates, Control that of control variates.
+	// Scale is for sums of updates, Control for sums of control variates.
 	Scale, Control exact.Scale
 	// Weight returns the weight of an update from its number of examples.
 	Weight func(examples int) int64
-	// NewTrainer returns what a worker trains with.
+	// NewTrainer returns a worker's trainer.
 	NewTrainer func(k *kernel.Set) fed.LocalTrainer
-	// NewTuner returns what a worker fine-tunes with before clients are scored in the
-	// end; it is nil if the plan does not fine-tune.
+	// NewTuner returns a worker's trainer for fine-tuning before clients are scored at
+	// the end. It is nil if the plan does not fine-tune.
 	NewTuner func(k *kernel.Set) fed.LocalTrainer
-	// ServerState is how many float64 vectors as long as the shared weights aggregator
-	// and optimizer keep once every client has been counted.
+	// ServerState is the number of float64 vectors, as long as the shared weights, that
+	// aggregator and optimizer store once every client has been counted.
 	ServerState int
 }
 
-// controlBound is far above any gradient with which training still works.
+// controlBound is far above the gradients of any training that works.
 const controlBound = 1 << 20
 
-// Compose builds the parts of a plan that was read. The fleet counts the clients that
-// train: neither those held out nor those whose data the server has; if the plan pools
-// all readings, it is 1.
+// Compose builds the parts of a plan. The fleet is the number of clients that train,
+// without held-out clients and without those whose data is on the server. If the plan
+// pools all readings, it is 1.
 func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	a := find(p.Algorithm)
 	if a == nil {
-		return nil, fmt.Errorf("no algorithm %q", p.Algorithm)
+		return nil, fmt.Errorf("algorithm %q is not known", p.Algorithm)
 	}
 	if wrong := validateSettings(a, p); len(wrong) > 0 {
 		return nil, fmt.Errorf("%s", wrong[0].text)
 	}
 	if fleet < 1 {
-		return nil, fmt.Errorf("nobody is left to train")
+		return nil, fmt.Errorf("no clients are left to train: the fleet is empty, or all its clients are held out")
 	}
 	s := &p.Schedule
 	if s.Cohort > fleet {
 		return nil, fmt.Errorf("schedule.cohort is %d, but only %d clients train", s.Cohort, fleet)
 	}
 	if s.Kind == "buffered" && s.Buffer > fleet {
-		return nil, fmt.Errorf("schedule.buffer is %d, but only %d clients train, and each is merged once at a time", s.Buffer, fleet)
+		return nil, fmt.Errorf("schedule.buffer is %d, but only %d clients train, and a merge has at most one update of each", s.Buffer, fleet)
 	}
 	scheduled := newScheduler(p, fleet)
 	c := &Composition{
@@ -82,7 +82,7 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	}
 	bound := p.Server.Bound
 	if a.noServer {
-		bound = 1 << 10 // the plan states none, since nothing is sent
+		bound = 1 << 10 // the plan has none, because nothing is sent
 	}
 	most := maxWeight(p)
 	if p.Server.Weighting == "examples" {
@@ -131,8 +131,8 @@ func (a *algorithm) newClientOptimizer(p *fed.Plan, k *kernel.Set) fed.ClientOpt
 	return o
 }
 
-// newTuner returns plain training, without proximal term, control variates and
-// look-ahead (song2021, appendix B).
+// newTuner returns plain training, without proximal term, control variates or look-ahead
+// (song2021, appendix B).
 func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	f := p.Evaluate.FineTune
 	rate := clientopt.Rate{Base: f.Rate}

@@ -5,11 +5,11 @@ import (
 	"loadstar/fed/aggregate"
 )
 
-// discountSettings are those of algorithms that discount stale updates.
+// discountSettings has the settings of algorithms that discount stale updates.
 var discountSettings = []setting{
 	{
 		path:    "server.discount",
-		about:   "what staleness t costs: constant, polynomial (1+t)^-a, or hinge 1/(a(t-b)+1) beyond b",
+		about:   "discount for staleness t: constant, polynomial (1+t)^-a, or hinge 1/(a(t-b)+1) beyond b",
 		initial: "polynomial", choices: []string{"constant", "polynomial", "hinge"},
 	},
 	{
@@ -22,7 +22,7 @@ var discountSettings = []setting{
 		},
 	},
 	{
-		path: "server.hinge", about: "b of the hinge: staleness that costs nothing", initial: 4, must: nonNegative,
+		path: "server.hinge", about: "b of the hinge: largest staleness without a discount", initial: 4, must: nonNegative,
 		when: func(p *fed.Plan) bool { return p.Server.Discount == "hinge" },
 	},
 }

@@ -9,10 +9,10 @@ import (
 
 var fedasync = algorithm{
 	name:  "fedasync",
-	about: "each update is merged as it arrives, the less the staler it is",
-	paper: "Xie et al. 2019, which alpha, exponent and hinge are from; fekri2023",
+	about: "the server merges each update on arrival; stale updates have less weight",
+	paper: "Xie et al. 2019, source of alpha, exponent and hinge; fekri2023",
 	settings: append([]setting{
-		{path: "server.alpha", about: "how far to move towards a fresh client", initial: 0.6, must: positiveShare},
+		{path: "server.alpha", about: "share of the way to move towards a fresh client's weights", initial: 0.6, must: positiveShare},
 	}, discountSettings...),
 	optimizers: []string{"proxadam", "prox", "adam", "sgd", "amsgrad"},
 	weightings: uniform,

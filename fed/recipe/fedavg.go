@@ -7,8 +7,8 @@ import (
 
 var fedavg = algorithm{
 	name:            "fedavg",
-	about:           "the server moves to the weighted mean of the clients' models",
-	paper:           "McMahan et al. 2017; bose2023, which the defaults are from",
+	about:           "the server averages the clients' models",
+	paper:           "McMahan et al. 2017; bose2023, source of the defaults",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedavg",
 	weightings:      byExamples,

@@ -7,8 +7,8 @@ import (
 
 var fedavgadaptive = algorithm{
 	name:  "fedavgadaptive",
-	about: "the server scales each client's update by that client's own second moment",
-	paper: "bose2024; it states no values, these are ours",
+	about: "the server divides each client's update by the root of that client's second moment",
+	paper: "bose2024; it states no values, the defaults are ours",
 	settings: []setting{
 		serverRate, serverBeta1,
 		{path: "server.epsilon", about: "added to the root of the second moment", initial: 1e-3, must: positive},

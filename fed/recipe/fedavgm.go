@@ -8,7 +8,7 @@ import (
 var fedavgm = algorithm{
 	name:            "fedavgm",
 	about:           "fedavg with momentum on the server",
-	paper:           "bose2023 (FedAvgMomentum), which the defaults are from; with dampening 0, reddi2021",
+	paper:           "bose2023 (FedAvgMomentum), source of the defaults; with dampening 0, reddi2021",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedavgm",
 	weightings:      byExamples,
@@ -20,7 +20,7 @@ var fedavgmOptimizer = serverOptimizer{
 	name: "fedavgm",
 	settings: []setting{serverRate, serverBeta1, {
 		path:  "server.dampening",
-		about: "the new update counts 1 - dampening: 0 in reddi2021; in bose2023 as beta1, the default",
+		about: "a new update has the factor 1 - dampening; 0 in reddi2021, beta1 in bose2023 (default)",
 		must:  unitInterval,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			p.Server.Dampening = p.Server.Beta1

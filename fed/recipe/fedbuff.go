@@ -7,8 +7,8 @@ import (
 
 var fedbuff = algorithm{
 	name:            "fedbuff",
-	about:           "updates are merged by the bufferful, discounted by staleness, behind any server optimizer",
-	paper:           "Nguyen et al. 2022, which the buffer of 10 and the discount are from",
+	about:           "the server merges a buffer of updates, discounted by staleness, with any server optimizer",
+	paper:           "Nguyen et al. 2022, source of the buffer of 10 and the discount",
 	settings:        discountSettings,
 	optimizers:      allOptimizers,
 	serverOptimizer: anyOptimizer,

@@ -7,8 +7,8 @@ import (
 
 var fednorm = algorithm{
 	name:  "fednorm",
-	about: "updates that arrived in a period are weighted by a bell curve over distance and loss",
-	paper: "fekri2023, which model and cohort are from; epochs, rounds and the period are ours",
+	about: "the server merges the updates of a period, weighted by a bell curve over distance and loss",
+	paper: "fekri2023, source of model and cohort; epochs, rounds and the period are ours",
 	settings: []setting{
 		{path: "server.peak", about: "height of the curve over lambda", initial: "1", choices: []string{"1", "max-lambda"}},
 	},

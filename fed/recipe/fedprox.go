@@ -2,8 +2,8 @@ package recipe
 
 var fedprox = algorithm{
 	name:            "fedprox",
-	about:           "fedavg whose clients are held near the received weights by a proximal term",
-	paper:           "Li et al. 2020; bose2024, whose alpha is mu/2; mu is ours, as neither says one",
+	about:           "fedavg with a proximal term that keeps clients near the received weights",
+	paper:           "Li et al. 2020; bose2024, whose alpha is mu/2; neither states mu, the default is ours",
 	optimizers:      proximalOptimizers,
 	serverOptimizer: "fedavg",
 	weightings:      byExamples,

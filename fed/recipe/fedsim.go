@@ -7,18 +7,18 @@ import (
 
 var fedsim = algorithm{
 	name:  "fedsim",
-	about: "the server corrects each client's model by a meta-gradient on data of its own",
+	about: "the server corrects each client's model by a meta-gradient on the server's data",
 	paper: "song2021",
 	settings: []setting{
 		{path: "server.delta", about: "distance over which server gradients are compared", initial: 0.25, must: positive},
-		{path: "server.beta", about: "step of the correction by the meta-gradient", initial: 0.25, must: nonNegative},
-		{path: "server.beta_decay", about: "whether beta falls to 0 over the rounds", initial: true},
+		{path: "server.beta", about: "step size of the correction by the meta-gradient", initial: 0.25, must: nonNegative},
+		{path: "server.beta_decay", about: "lower beta linearly to 0 over the rounds", initial: true},
 		{
-			path: "server.variant", about: "what is left out", initial: "full",
+			path: "server.variant", about: "variant of the algorithm", initial: "full",
 			choices: []string{"full", "no-prox", "server-gradient", "first-order"},
 		},
-		{path: "server.clients", about: "share of the clients whose data the server has; they do not train", initial: 0.05, must: belowOne},
-		{path: "server.batch", about: "examples of theirs in a round", initial: 64, must: atLeastOne},
+		{path: "server.clients", about: "share of the clients whose data is on the server; they do not train", initial: 0.05, must: belowOne},
+		{path: "server.batch", about: "number of their examples used in a round", initial: 64, must: atLeastOne},
 	},
 	optimizers:      proximalOptimizers,
 	serverOptimizer: anyOptimizer,
@@ -35,7 +35,7 @@ var fedsim = algorithm{
 	},
 	check: func(p *fed.Plan, wrong report) {
 		if p.Server.Variant == "no-prox" && p.Client.Mu != 0 {
-			wrong("client.mu", "client.mu is %g; variant no-prox has none", p.Client.Mu)
+			wrong("client.mu", "client.mu is %g; with server.variant no-prox it must be 0", p.Client.Mu)
 		}
 	},
 	gradients: perStep(1),

@@ -11,7 +11,7 @@ import (
 	"loadstar/series"
 )
 
-// Problem is what a plan trains: the model, and its examples once there is a dataset.
+// Problem is what a plan trains: the model and, once there is a dataset, its examples.
 // Simulator, agent and server derive the same problem from a plan.
 type Problem struct {
 	// Framer is nil if there is no dataset.
@@ -20,20 +20,20 @@ type Problem struct {
 	Model     *forecast.Model
 	Partition forecast.Partition
 	Loss      nn.Loss
-	// Outputs is how many values the model computes for a window: one for each target,
-	// or one for each target and quantile.
+	// Outputs is the number of values that the model computes for a window: one per
+	// target, or one per target and quantile.
 	Outputs int
-	// Missing are the inputs of the model's paper that the dataset does not have, if
-	// the plan leaves the inputs to it.
+	// Missing lists the inputs of the model's paper that the dataset does not have. It is
+	// empty if the plan states its inputs.
 	Missing []string
 
 	layout series.Layout
 	split  series.Split
 }
 
-// Inputs returns the inputs of a plan: its own, or those of the model's paper that
-// every dataset has or that are among the given ones. It also returns the inputs of
-// the paper that are missing.
+// Inputs returns the inputs of a plan: those it states, or those of the model's paper
+// that every dataset has or that are in given. It also returns the inputs of the paper
+// that are missing.
 func Inputs(p *fed.Plan, given []string) (names, missing []string) {
 	return inputs(p, func(name string) bool { return slices.Contains(given, name) })
 }
@@ -53,8 +53,8 @@ func inputs(p *fed.Plan, given func(name string) bool) (names, missing []string)
 	return names, missing
 }
 
-// Frame builds the problem of a plan that was read. The dataset may be nil: then the
-// plan has all inputs of its model's paper, unless it states its own.
+// Frame builds the problem of a plan. If the dataset is nil, the plan gets all inputs of
+// its model's paper, unless it states its own.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	q := &Problem{split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
 	given := func(string) bool { return true }
@@ -91,8 +91,9 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	return q, err
 }
 
-// Open takes the examples from a dataset, which must have the inputs that the problem
-// was built with. It is for callers that look at the model before they read data.
+// Open sets the dataset from which examples are taken. The dataset must have the inputs
+// that the problem was built with. Open is for callers that need the model before they
+// read data.
 func (q *Problem) Open(d *series.Dataset) (err error) {
 	q.Framer, err = series.NewFramer(d, q.layout, q.split)
 	return err
@@ -115,5 +116,5 @@ func loss(p *fed.Plan) (nn.Loss, error) {
 	case "pinball":
 		return nn.NewPinball(p.Model.Quantiles...)
 	}
-	return nil, fmt.Errorf("no loss %q", p.Model.Loss)
+	return nil, fmt.Errorf("loss %q is not known; want mse, mae or pinball", p.Model.Loss)
 }

@@ -12,8 +12,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// counted is a quadratic that counts the gradients taken on it. Its gradients are small,
-// so that no rate diverges.
+// counted is a quadratic that counts its gradients. The gradients are small, so that no
+// rate diverges.
 type counted struct {
 	examples  int
 	gradients int
@@ -33,13 +33,13 @@ func (o *counted) Gradient(g, w []float32, examples []int) float64 {
 
 func (o *counted) Loss(w []float32, _ []int) float64 { return float64(w[0]) }
 
-// The simulator's virtual clock and plan explain use StepsOf:
-// for every algorithm it predicts the gradients that the trainer takes and reports.
-func TestStepsAreThosePredicted(t *testing.T) {
+// StepsOf, which the simulator's virtual clock and plan explain use, predicts the number
+// of gradients that every algorithm's trainer computes and reports.
+func TestStepsOf(t *testing.T) {
 	const weights = 12
 	for _, a := range algorithms {
 		if a.gradients == nil {
-			t.Errorf("%s: the entry does not say how many gradients a step takes", a.name)
+			t.Errorf("%s: the entry does not have the number of gradients per step", a.name)
 			continue
 		}
 		works := []string{"steps: 1", "steps: 7", "steps: 3, resample: round", "epochs: 1", "epochs: 3"}
@@ -81,9 +81,9 @@ func TestStepsAreThosePredicted(t *testing.T) {
 	}
 }
 
-// Plan explain says how much memory a server takes: for every algorithm and server
-// optimizer, ServerState counts the vectors in what the parts save.
-func TestServerStateIsThatPredicted(t *testing.T) {
+// ServerState, from which plan explain estimates the server's memory, matches the number
+// of vectors in the saved state, for every algorithm and server optimizer.
+func TestServerState(t *testing.T) {
 	const shared, fleet = 2000, 3
 	for _, p := range somePlans(t) {
 		if p.Schedule.Cohort = 0; p.Schedule.Buffer > fleet {
@@ -112,7 +112,7 @@ func TestServerStateIsThatPredicted(t *testing.T) {
 				bytes += len(b)
 			}
 		}
-		// 8 bytes of a number, and at most one more in the encoding.
+		// 8 bytes per number, and at most one more in the encoding.
 		if got := int(math.Round(float64(bytes) / 8.5 / shared)); got != c.ServerState {
 			t.Errorf("%s with server optimizer %q: %d vectors predicted, %d saved", p.Algorithm, p.Server.Optimizer, c.ServerState, got)
 		}

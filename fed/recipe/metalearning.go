@@ -6,22 +6,22 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// The meta-learners: a client minimises the loss after one more step.
+// The meta-learners: a client minimises the loss after one further step.
 
-// innerRate is the rate of the look-ahead step, and of pfedme's inner solver.
+// innerRate is the rate of the look-ahead step and of pfedme's inner solver.
 var innerRate = setting{path: "client.inner_lr", about: "rate of the look-ahead or inner step", initial: 0.001, must: positive}
 
 var perfedavg = algorithm{
 	name:            "perfedavg",
-	about:           "clients train for the loss after one more step of their own, in first order",
-	paper:           "Fallah et al. 2020 (FO); as song2021 compares it; inner_lr is ours: much larger, and gradients point uphill",
+	about:           "clients minimise the loss after one further local step, in first order",
+	paper:           "Fallah et al. 2020 (FO), as compared in song2021; inner_lr is ours: with a much larger one, steps increase the loss",
 	settings:        []setting{innerRate},
 	optimizers:      plainOptimizers,
 	serverOptimizer: "fedavg",
 	weightings:      byClients,
 	schedules:       synchronousOnly,
 	defaults:        song2021,
-	gradients:       perStep(2), // of the look-ahead, and there
+	gradients:       perStep(2), // one for the look-ahead step, one after it
 	trainer: func(p *fed.Plan, k *kernel.Set, w localtrain.Work, o fed.ClientOptimizer) fed.LocalTrainer {
 		return &localtrain.PerFedAvg{Work: w, Kernel: k, Inner: p.Client.Inner, Optimizer: o}
 	},
@@ -29,8 +29,8 @@ var perfedavg = algorithm{
 
 var fedmeta = algorithm{
 	name:  "fedmeta",
-	about: "clients train for the loss after one more step of their own, with a difference of gradients for the Hessian",
-	paper: "Chen et al. 2018; Fallah et al. 2020 (HF); as song2021 compares it; delta and inner_lr are ours",
+	about: "clients minimise the loss after one further local step, with a difference of gradients for the Hessian",
+	paper: "Chen et al. 2018; Fallah et al. 2020 (HF), as compared in song2021; delta and inner_lr are ours",
 	settings: []setting{
 		innerRate,
 		{path: "client.delta", about: "distance over which gradients are compared", initial: 0.1, must: positive},

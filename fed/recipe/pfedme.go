@@ -8,12 +8,12 @@ import (
 
 var pfedme = algorithm{
 	name:  "pfedme",
-	about: "each client keeps a personal model near the shared one, and moves the shared one towards it",
-	paper: "Dinh et al. 2020, which lambda, steps, inner_steps and lr are from; inner_lr is ours; as song2021 compares it",
+	about: "each client trains a personal model near the shared one and moves the shared one towards it",
+	paper: "Dinh et al. 2020, source of lambda, steps, inner_steps and lr, as compared in song2021; inner_lr is ours",
 	settings: []setting{
 		innerRate,
-		{path: "client.inner_steps", about: "inner steps for each step", initial: 5, must: atLeastOne},
-		{path: "client.lambda", about: "how strongly the personal model is tied to the shared one", initial: 15, must: positive},
+		{path: "client.inner_steps", about: "inner steps per step", initial: 5, must: atLeastOne},
+		{path: "client.lambda", about: "strength of the pull of the personal model towards the shared one", initial: 15, must: positive},
 	},
 	optimizers:      []string{"sgd", "adam", "amsgrad"},
 	serverOptimizer: "fedavg",

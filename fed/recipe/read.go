@@ -10,35 +10,35 @@ import (
 	"loadstar/internal/config"
 )
 
-// Read reads a plan over the defaults of its algorithm, and checks everything that
-// can be checked without data. The error is [config.Problems]: all mistakes, with
-// their lines.
+// Read reads a plan, fills in the defaults of its algorithm, and checks everything that
+// can be checked without data. The error is [config.Problems]: all mistakes, with their
+// lines.
 func Read(data []byte) (*fed.Plan, error) {
-	lines, _ := config.Keys(data) // Decode reports what is no YAML
+	lines, _ := config.Keys(data) // Decode reports invalid YAML
 	chosen := &fed.Plan{}
 	wrong := problems(config.Decode(data, chosen))
 	a := find(chosen.Algorithm)
 	if a == nil {
 		if chosen.Algorithm == "" {
-			wrong.Add(0, "algorithm is missing; there are %s", strings.Join(Names(), ", "))
+			wrong.Add(0, "algorithm is missing; it must be one of %s", strings.Join(Names(), ", "))
 		} else {
 			wrong.Add(lines["algorithm"], "algorithm %q is not known; %s", chosen.Algorithm, config.Suggest(chosen.Algorithm, Names()))
 		}
 		return nil, wrong.Err()
 	}
 	p := a.defaultPlan(chosen)
-	_ = config.Decode(data, p) // it repeats the problems that were found before
+	_ = config.Decode(data, p) // the first Decode found the same problems
 	a.adjustDefaults(p, func(path string) bool { _, given := lines[path]; return given })
 
 	has := a.pathsOf(p)
 	for path, line := range lines {
 		if position(path) < 0 || slices.Contains(has, path) {
-			continue // Decode has reported unknown keys
+			continue // Decode reported unknown keys
 		}
 		name, of := owner(a, p, path)
 		theirs := within(has, name)
 		if len(theirs) == 0 {
-			wrong.Add(line, "%s is not a setting of %s; it has none of %s", path, of, name)
+			wrong.Add(line, "%s is not a setting of %s; it has no settings in %s", path, of, name)
 			continue
 		}
 		wrong.Add(line, "%s is not a setting of %s; it has %s", path, of, strings.Join(theirs, ", "))
@@ -53,7 +53,7 @@ func Read(data []byte) (*fed.Plan, error) {
 	return p, nil
 }
 
-// problems returns what Decode found.
+// problems returns the problems that Decode found.
 func problems(err error) (found config.Problems) {
 	errors.As(err, &found)
 	return found
@@ -70,8 +70,8 @@ func within(has []string, section string) []string {
 	return out
 }
 
-// owner returns the section of a setting, and the choices that decide which settings
-// the section has.
+// owner returns the section of a setting and a description of the choices that determine
+// the settings of this section.
 func owner(a *algorithm, p *fed.Plan, path string) (name, of string) {
 	name, _, _ = strings.Cut(path, ".")
 	of = a.name
@@ -94,8 +94,8 @@ func owner(a *algorithm, p *fed.Plan, path string) (name, of string) {
 	return name, of
 }
 
-// defaultPlan returns the defaults of a plan that has made only the choices on which
-// other defaults depend.
+// defaultPlan returns a plan with the defaults for the given choices. Other fields of
+// chosen are ignored.
 func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 	p := &fed.Plan{}
 	for _, s := range a.possible() {
@@ -114,7 +114,7 @@ func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 		p.Server.Optimizer = a.serverOptimizer
 	}
 	// The algorithm's defaults may choose the optimizers, and they override the
-	// optimizers' defaults: hence before and after these.
+	// optimizers' defaults. They are therefore applied before and after these.
 	if a.defaults != nil {
 		a.defaults(p)
 	}
@@ -146,7 +146,7 @@ func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 	return p
 }
 
-// adjustDefaults sets the defaults that depend on what the plan says.
+// adjustDefaults sets the defaults that depend on the plan's settings.
 func (a *algorithm) adjustDefaults(p *fed.Plan, given func(path string) bool) {
 	for _, s := range a.possible() {
 		if s.adjust != nil && !given(s.path) {
@@ -164,8 +164,8 @@ func (a *algorithm) adjustDefaults(p *fed.Plan, given func(path string) bool) {
 	}
 }
 
-// strip removes the values of settings that the plan does not have, except for those
-// that its algorithm fixes.
+// strip removes the values of settings that the plan does not have, except for those that
+// its algorithm fixes.
 func (a *algorithm) strip(p *fed.Plan, has []string) {
 	fixed := *p
 	for _, path := range paths {

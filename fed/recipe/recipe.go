@@ -1,12 +1,12 @@
-// Package recipe is the registry of algorithms, under the names of their papers. An
-// algorithm's entry stands in one file: its settings and defaults, its parts, the
-// gradients that a client takes and the vectors that the server keeps. Everything
-// else in the package works on entries and knows no algorithm by name.
+// Package recipe is the registry of algorithms, under the names of their papers. The
+// entry of an algorithm is in one file: its settings and defaults, its parts, its number
+// of gradients per step and the vectors that the server stores. All other code of the
+// package works on entries and does not depend on any algorithm.
 //
-// [Read] reads a plan strictly, over the defaults of its algorithm, and reports all
-// problems at once. The plan that it returns states every setting, so it can be
-// stored with a run ([Write]). [Compose] builds the parts of a server and its clients
-// from it, and [Frame] the model and its examples.
+// [Read] reads a plan strictly, fills in the defaults of its algorithm, and reports all
+// problems at once. The plan that it returns has every setting, so it can be stored with
+// a run ([Write]). [Compose] builds the parts of a server and its clients from it, and
+// [Frame] builds the model and its examples.
 package recipe
 
 import (
@@ -18,7 +18,7 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// algorithms is the registry, in the order in which the algorithms are listed.
+// algorithms is the registry, in the order of the documentation.
 var algorithms = []*algorithm{
 	&fedavg, &fedprox, &fedavgm, &fedadagrad, &fedadam, &fedyogi, &fedavgadaptive, &scaffold, &fedsgd,
 	&fedasync, &fedbuff, &fednorm, &fedsim,
@@ -31,10 +31,10 @@ var algorithms = []*algorithm{
 type algorithm struct {
 	name, about, paper string
 
-	// settings are those that plans of this algorithm have in addition to the settings
-	// of all plans, of the optimizers and of the schedule.
+	// settings has the settings of this algorithm's plans in addition to those of all
+	// plans, of the optimizers and of the schedule.
 	settings []setting
-	// optimizers are the client optimizers to choose from, the default first.
+	// optimizers lists the permitted client optimizers, the default first.
 	optimizers []string
 	// fullPass means that a turn is one pass over all examples, so the plan has no
 	// steps or epochs to set.
@@ -43,49 +43,49 @@ type algorithm struct {
 	// serverOptimizer is the name of the server optimizer, anyOptimizer if the plan
 	// chooses it, and empty if the aggregator needs none.
 	serverOptimizer string
-	// weightings are the permitted values of server.weighting, the default first.
+	// weightings lists the permitted values of server.weighting, the default first.
 	weightings []string
-	// schedules are the permitted values of schedule.kind, the default first. Without
-	// any, the whole fleet trains in every round.
+	// schedules lists the permitted values of schedule.kind, the default first. If it is
+	// empty, the whole fleet trains in every round.
 	schedules []string
 	// mergesEach means that every update is merged on arrival, so the buffer is fixed.
 	mergesEach bool
-	// noServer means that nothing is sent. pooled means that in addition one client
-	// holds all readings.
+	// noServer means that nothing is sent. pooled means that, in addition, one client has
+	// all readings.
 	noServer, pooled bool
 	// partition is the only permitted partition, or empty.
 	partition string
 
-	// defaults changes defaults: those of the settings, the optimizers and the
-	// schedule. It runs before and after theirs, so that it may choose between them.
+	// defaults changes the defaults of settings, optimizers and schedule. It runs before
+	// and after theirs, so that it can choose between them.
 	defaults func(p *fed.Plan)
-	// adjust changes defaults that depend on what the plan says; see setting.adjust.
+	// adjust changes defaults that depend on the plan's settings; see setting.adjust.
 	adjust func(p *fed.Plan, given func(path string) bool)
-	// check reports combinations of settings that make no sense.
+	// check reports invalid combinations of settings.
 	check func(p *fed.Plan, wrong report)
 
-	// gradients returns how many gradients a client takes for each local step.
+	// gradients returns the number of gradients per local step.
 	gradients func(p *fed.Plan) int
-	// serverState counts what the aggregator keeps between merges.
+	// serverState is what the aggregator stores between merges.
 	serverState vectors
 	// clientOptimizer replaces the optimizer that the plan chooses.
 	clientOptimizer func(k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer
-	// aggregator is the weighted mean if it is nil.
+	// aggregator builds the aggregator; nil means the weighted mean.
 	aggregator func(p *fed.Plan) fed.Aggregator
-	// trainer is plain descent if it is nil.
+	// trainer builds the local trainer; nil means plain descent.
 	trainer func(p *fed.Plan, k *kernel.Set, w localtrain.Work, o fed.ClientOptimizer) fed.LocalTrainer
 }
 
 // vectors counts float64 vectors as long as the shared weights.
 type vectors struct{ total, perClient int }
 
-// report records that the setting at path is wrong.
+// report records a mistake in the setting at path.
 type report func(path, format string, x ...any)
 
-// anyOptimizer stands for a server optimizer that the plan chooses.
+// anyOptimizer means that the plan chooses the server optimizer.
 const anyOptimizer = "any"
 
-// Values that several entries have in common.
+// Values of several entries.
 var (
 	allOptimizers      = []string{"adam", "sgd", "amsgrad", "prox", "proxadam"}
 	plainOptimizers    = []string{"adam", "sgd", "amsgrad"}
@@ -98,12 +98,12 @@ var (
 	synchronousOnly = []string{"synchronous"}
 )
 
-// perStep is the usual number of gradients: n for each step.
+// perStep returns a function for n gradients per step.
 func perStep(n int) func(*fed.Plan) int { return func(*fed.Plan) int { return n } }
 
-// song2021 sets how that paper compares algorithms: cohorts of 10, 5 local epochs, and
-// 5 more before a client is scored. The paper does not state the number of rounds; 100
-// is our choice.
+// song2021 sets the defaults of that paper's comparison: cohorts of 10, 5 local epochs,
+// and 5 more before a client is scored. The paper does not state the number of rounds;
+// 100 is our choice.
 func song2021(p *fed.Plan) {
 	p.Rounds = 100
 	p.Client.Steps, p.Client.Epochs = 0, 5
@@ -112,11 +112,11 @@ func song2021(p *fed.Plan) {
 	p.Evaluate.FineTune.Epochs = 5
 }
 
-// Summary describes an algorithm: its name, one sentence, and the source of the
-// algorithm and of its defaults.
+// Summary describes an algorithm: its name, a short description, and the source of the
+// algorithm and its defaults.
 type Summary struct {
 	Name, About, Paper string
-	// Alone says that nothing travels.
+	// Alone reports that nothing is sent.
 	Alone bool
 }
 

@@ -20,26 +20,26 @@ import (
 )
 
 // Every field of a plan is a setting of some algorithm, every setting is a field, and
-// the entries that share a setting agree on it.
+// entries with the same setting describe it in the same way.
 func TestEverySettingIsKnown(t *testing.T) {
 	seen := map[string]setting{}
 	for _, a := range algorithms {
 		for _, s := range a.possible() {
 			if position(s.path) < 0 {
-				t.Fatalf("%s: %s is no field of a plan", a.name, s.path)
+				t.Fatalf("%s: %s is not a field of a plan", a.name, s.path)
 			}
 			if s.about == "" {
-				t.Errorf("%s is not explained", s.path)
+				t.Errorf("%s has no description", s.path)
 			}
 			if v := field(&fed.Plan{}, s.path); s.initial != nil && (reflect.TypeOf(s.initial).Kind() == reflect.String) != (v.Kind() == reflect.String) {
-				t.Errorf("%s: the default is %v, and the field a %s", s.path, s.initial, v.Type())
+				t.Errorf("%s: the default %v does not fit a field of type %s", s.path, s.initial, v.Type())
 			}
 			if v := field(&fed.Plan{}, s.path); (s.choices != nil) && v.Kind() != reflect.String {
-				t.Errorf("%s: a choice in a field of type %s", s.path, v.Type())
+				t.Errorf("%s has choices, but the type of its field is %s", s.path, v.Type())
 			}
 			other, ok := seen[s.path]
 			if ok && (other.about != s.about || other.must.say != s.must.say || other.initial != s.initial) {
-				t.Errorf("%s is described in two ways: %+v and %+v", s.path, other, s)
+				t.Errorf("%s has two descriptions: %+v and %+v", s.path, other, s)
 			}
 			seen[s.path] = s
 		}
@@ -57,7 +57,7 @@ func TestEverySettingIsKnown(t *testing.T) {
 	}
 }
 
-// choicesOf returns the choices of a setting, nil if it is none or has none.
+// choicesOf returns the choices of a setting, or nil.
 func choicesOf(a *algorithm, path string) []string {
 	for _, s := range a.possible() {
 		if s.path == path {
@@ -129,7 +129,7 @@ func TestWriteIsReadBack(t *testing.T) {
 				t.Fatalf("%s\n%v", text, err)
 			}
 			if !reflect.DeepEqual(back, &q) {
-				t.Fatalf("%s\nread back as\n%+v\nof\n%+v", text, *back, q)
+				t.Fatalf("%s\nwas read back as\n%+v\nwant\n%+v", text, *back, q)
 			}
 		}
 	}
@@ -138,7 +138,7 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 }
 
-// scramble changes a number or name now and then, also to zero.
+// scramble changes a third of the numbers and names, sometimes to zero.
 func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 	if rng.IntN(3) > 0 || choicesOf(find(p.Algorithm), path) != nil || path == "partition" || path == "algorithm" {
 		return
@@ -226,42 +226,42 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"", "algorithm is missing; there are fedavg, fedprox, "},
+		{"", "algorithm is missing; it must be one of fedavg, fedprox, "},
 		{"algorithm: fedagv", `line 1: algorithm "fedagv" is not known; did you mean fedavg?`},
 		{"algorithm: fedavg\nserver: {tau: 1}", "line 2: server.tau is not a setting of fedavg; it has lr, weighting, bound, max_examples"},
 		{"algorithm: fedavg\nclient: {mu: 1}", "line 2: client.mu is not a setting of fedavg with client.optimizer adam; it has optimizer, lr, beta1, "},
 		{"algorithm: fedavg\nclient: {optimizer: sgd, beta1: .9}", "client.beta1 is not a setting of fedavg with client.optimizer sgd; it has optimizer, lr, batch, steps, "},
-		{"algorithm: fedavg\nclient: {optimizer: adm, beta1: .9}", `client.optimizer is "adm"; with fedavg it is adam, sgd, amsgrad, prox or proxadam`},
+		{"algorithm: fedavg\nclient: {optimizer: adm, beta1: .9}", `client.optimizer is "adm"; with fedavg it must be adam, sgd, amsgrad, prox or proxadam`},
 		{"algorithm: fedavg\nclient: {epochs: 1, resample: round}", "client.resample is not a setting of fedavg with epochs; it has"},
-		{"algorithm: fedavg\nclient: {epochs: 1, steps: 1}", "client.steps is 1 and client.epochs is 1; give one of them"},
+		{"algorithm: fedavg\nclient: {epochs: 1, steps: 1}", "client.steps is 1 and client.epochs is 1; set only one of them"},
 		{"algorithm: fedavg\nclient: {steps: 0}", "client.steps and client.epochs are both 0"},
 		{"algorithm: fedavg\nclient: {lr: 0}", "client.lr is 0; it must be above 0"},
 		{"algorithm: fedavg\nclient: {beta2: 1}", "client.beta2 is 1; it must be at least 0 and below 1"},
 		{"algorithm: fedavg\nschedule: {buffer: 3}", "schedule.buffer is not a setting of fedavg with a synchronous schedule; it has kind, cohort, over_selection, quorum, deadline"},
-		{"algorithm: fedavg\nschedule: {kind: buffered}", `schedule.kind is "buffered"; with fedavg it is synchronous`},
+		{"algorithm: fedavg\nschedule: {kind: buffered}", `schedule.kind is "buffered"; with fedavg it must be synchronous`},
 		{"algorithm: fedavg\nschedule: {quorum: 0.5}", "schedule.quorum needs a schedule.deadline"},
 		{"algorithm: fedavg\nschedule: {over_selection: 0.5}", "schedule.over_selection needs a schedule.cohort"},
-		{"algorithm: fedavg\nschedule: {deadline: soon}", `schedule.deadline: "soon" is no time span such as 90s or 1h30m`},
-		{"algorithm: fedavg\npartition: all", "partition all shares nothing, so fedavg has nothing to do; algorithm local trains every client alone"},
-		{"algorithm: fednorm\npartition: all", "partition all shares nothing, so fednorm has nothing to do"},
+		{"algorithm: fedavg\nschedule: {deadline: soon}", `schedule.deadline: "soon" is not a duration; write one such as 90s or 1h30m`},
+		{"algorithm: fedavg\npartition: all", "partition all shares no layers, which fedavg needs; to train every client alone, use algorithm local"},
+		{"algorithm: fednorm\npartition: all", "partition all shares no layers, which fednorm needs"},
 		{"algorithm: fedavg\npartition: feet", `partition "feet": bose2023 has no layer "feet"`},
-		{"algorithm: local\npartition: head", `partition is "head"; that of local is all`},
-		{"algorithm: local\nschedule: {cohort: 2}", "schedule.cohort is not a setting of local; it has none of schedule"},
+		{"algorithm: local\npartition: head", `partition is "head"; with local it must be all`},
+		{"algorithm: local\nschedule: {cohort: 2}", "schedule.cohort is not a setting of local; it has no settings in schedule"},
 		{"algorithm: local\nevaluate: {holdout: 0.2}", "evaluate.holdout is not a setting of local; it has every, clients, windows"},
-		{"algorithm: pooled\npartition: head", `partition is "head"; that of pooled is none`},
+		{"algorithm: pooled\npartition: head", `partition is "head"; with pooled it must be none`},
 		{"algorithm: fedavg\nmodel: {loss: pinball}", "model.loss pinball needs model.quantiles"},
 		{"algorithm: fedavg\nmodel: {quantiles: [0.5]}", "model.quantiles is not a setting of model.loss mse; it has name"},
 		{"algorithm: fedavg\nmodel: {loss: pinball, quantiles: [0.5, 0.1]}", "model.quantiles: "},
-		{"algorithm: fedavg\nmodel: {inputs: [load, load]}", "model.inputs: load is there twice"},
+		{"algorithm: fedavg\nmodel: {inputs: [load, load]}", "model.inputs: load is listed twice"},
 		{"algorithm: fedavg\nmodel: {inputs: [load@target]}", "is the value to forecast"},
-		{"algorithm: fedavg\nmodel: {split: {train: 0.9}}", "model.split: 0.9 and 0.1 leave nothing to test on"},
+		{"algorithm: fedavg\nmodel: {split: {train: 0.9}}", "model.split: 0.9 and 0.1 leave nothing for testing"},
 		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {every: 5}", "evaluate.every is 5, but model.split has no validation part"},
-		{"algorithm: fedavg\nmodel: {name: bose2025}", `model.name is "bose2025"; with fedavg it is bose2023, bose2024 or fekri2023`},
-		{"algorithm: fedavg\nname: ../x", `name is "../x"; it must begin with a letter`},
+		{"algorithm: fedavg\nmodel: {name: bose2025}", `model.name is "bose2025"; with fedavg it must be bose2023, bose2024 or fekri2023`},
+		{"algorithm: fedavg\nname: ../x", `name is "../x"; it must start with a letter`},
 		{"algorithm: fedsim\nserver: {clients: 0}", "server.clients is 0, but fedsim needs data on the server"},
-		{"algorithm: fedsim\nserver: {variant: no-prox}\nclient: {mu: 1}", "client.mu is 1; variant no-prox has none"},
+		{"algorithm: fedsim\nserver: {variant: no-prox}\nclient: {mu: 1}", "client.mu is 1; with server.variant no-prox it must be 0"},
 		{"algorithm: fedbuff\nserver: {tau: 1}", "server.tau is not a setting of fedbuff with server.optimizer fedavg; it has optimizer, lr, weighting, discount, exponent, bound, max_examples"},
 		{"algorithm: fedbuff\nserver: {exponent: -1}", "server.exponent is -1; it must be at least 0"},
 		{"algorithm: fedbuff\nserver: {hinge: 1}", "server.hinge is not a setting of fedbuff"},
@@ -282,14 +282,14 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: one mistake is reported %d times: %v", c.text, n+1, err)
 		}
 	}
-	// All at once, in the order of lines.
+	// All mistakes are reported at once, in the order of lines.
 	_, err := Read([]byte("rounds: 0\nclient: {lrr: 1}\nalgorithm: fedavg\nserver:\n  tau: 1\n  lr: x\nschedule: {quorum: 2}\n"))
 	want := `line 1: rounds is 0; it must be at least 1
 line 2: client.lrr is not known; did you mean lr?
 line 5: server.tau is not a setting of fedavg; it has lr, weighting, bound, max_examples
 line 6: server.lr is a number, not "x"
 line 7: schedule.quorum is 2; it must be at least 0 and at most 1
-line 7: schedule.quorum needs a schedule.deadline: without one a round waits for everybody`
+line 7: schedule.quorum needs a schedule.deadline: without one, a round waits for all clients`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
@@ -386,7 +386,7 @@ func TestCompose(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := Compose(p, 0); err == nil {
-		t.Error("a fleet of nobody")
+		t.Error("no error for an empty fleet")
 	}
 }
 

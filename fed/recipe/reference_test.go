@@ -14,10 +14,10 @@ import (
 	"loadstar/fed"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the reference in docs/plans.md anew")
+var rewrite = flag.Bool("rewrite", false, "regenerate the reference in docs/plans.md")
 
-// mark is where the part of docs/plans.md begins that is made from the registry.
-const mark = "<!-- Made from the registry: go test ./fed/recipe -run Reference -rewrite -->\n"
+// mark starts the part of docs/plans.md that is generated from the registry.
+const mark = "<!-- Generated from the registry: go test ./fed/recipe -run Reference -rewrite -->\n"
 
 func TestReference(t *testing.T) {
 	const path = "../../docs/plans.md"
@@ -35,14 +35,14 @@ func TestReference(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if !bytes.Equal(text, want) {
-		t.Errorf("%s is not what the registry says: run go test ./fed/recipe -run Reference -rewrite", path)
+		t.Errorf("%s differs from the registry: run go test ./fed/recipe -run Reference -rewrite", path)
 	}
 }
 
 // reference lists the algorithms and all settings.
 func reference(t *testing.T) string {
 	var b strings.Builder
-	b.WriteString("\n## Algorithms\n\n| algorithm | what it does | from |\n|---|---|---|\n")
+	b.WriteString("\n## Algorithms\n\n| algorithm | description | source |\n|---|---|---|\n")
 	defaults := map[string]*fed.Plan{}
 	for _, a := range algorithms {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.name, a.about, a.paper)
@@ -52,7 +52,7 @@ func reference(t *testing.T) string {
 		}
 		defaults[a.name] = p
 	}
-	// Which algorithms have a setting, with some choice or other.
+	// The algorithms that have a setting, with at least one choice.
 	has := map[string][]string{}
 	for _, p := range somePlans(t) {
 		for _, path := range find(p.Algorithm).pathsOf(p) {
@@ -68,26 +68,26 @@ func reference(t *testing.T) string {
 		}
 	}
 	for _, section := range []string{"", "model", "client", "server", "schedule", "evaluate", "simulate"} {
-		title := "the plan itself"
+		title := "Top-level settings"
 		if section != "" {
-			title = "`" + section + "`"
+			title = "Settings in `" + section + "`"
 		}
-		fmt.Fprintf(&b, "\n## Settings of %s\n\n| setting | what it is | it must be | default | algorithms |\n|---|---|---|---|---|\n", title)
+		fmt.Fprintf(&b, "\n## %s\n\n| setting | meaning | permitted values | default | algorithms |\n|---|---|---|---|---|\n", title)
 		for _, path := range paths {
 			s, name, ok := strings.Cut(path, ".")
 			if !ok {
 				s, name = "", path
 			}
 			if k := byPath[path]; s == section {
-				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, k.about, musts(k), defaultsOf(k, has[k.path], defaults), algorithmsOf(has[k.path]))
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, k.about, permitted(k), defaultsOf(k, has[k.path], defaults), algorithmsOf(has[k.path]))
 			}
 		}
 	}
 	return b.String()
 }
 
-// musts says what a setting can be.
-func musts(k setting) string {
+// permitted describes the permitted values of a setting.
+func permitted(k setting) string {
 	var all []string
 	for _, a := range algorithms {
 		for _, c := range choicesOf(a, k.path) {
@@ -102,14 +102,15 @@ func musts(k setting) string {
 	return k.must.say
 }
 
-// defaultsOf gives the value that most algorithms have, and who has others.
+// defaultsOf returns the default of most algorithms, followed by other defaults and their
+// algorithms.
 func defaultsOf(k setting, has []string, plans map[string]*fed.Plan) string {
 	by := map[string][]string{}
 	var values []string
 	for _, name := range has {
 		p := plans[name]
 		if !slices.Contains(find(name).pathsOf(p), k.path) {
-			continue // only with another choice
+			continue // the default plan does not have it
 		}
 		text, err := yaml.Marshal(field(p, k.path).Interface())
 		if err != nil {
@@ -151,7 +152,7 @@ func algorithmsOf(has []string) string {
 	case len(not) == 0:
 		return "all"
 	case len(not) <= 4:
-		return "all but " + strings.Join(not, ", ")
+		return "all except " + strings.Join(not, ", ")
 	}
 	return strings.Join(has, ", ")
 }

@@ -4,8 +4,8 @@ import "loadstar/fed"
 
 var reptile = algorithm{
 	name:            "reptile",
-	about:           "the server moves part of the way to the mean of the clients' models, which then adapt quickly",
-	paper:           "Nichol et al. 2018; as song2021 compares it, which lr is from",
+	about:           "the server moves part of the way to the mean of the clients' models, towards a model that adapts quickly",
+	paper:           "Nichol et al. 2018, as compared in song2021, source of lr",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedavg",
 	weightings:      byClients,

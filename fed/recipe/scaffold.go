@@ -9,7 +9,7 @@ import (
 
 var scaffold = algorithm{
 	name:            "scaffold",
-	about:           "control variates take the drift of each client out of its steps",
+	about:           "control variates correct the drift of each client",
 	paper:           "Karimireddy et al. 2020; reddi2021, algorithm 6, option II; it tunes client.lr, 0.1 is ours",
 	optimizers:      []string{"sgd"},
 	serverOptimizer: "fedavg",

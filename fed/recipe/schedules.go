@@ -16,12 +16,12 @@ type kind struct {
 	build func(s *fed.Schedule, cohort, fleet int) scheduled
 }
 
-// scheduled is a scheduler with what the rest of a composition must know about it.
+// scheduled is a scheduler with the numbers that the rest of a composition needs.
 type scheduled struct {
 	fed.Scheduler
-	// most is the largest number of updates of one version that are merged together.
+	// most is the largest number of updates of one version in a merge.
 	most int
-	// turns is how many clients are counted in a round if all of them return.
+	// turns is the number of clients counted in a round if all of them return.
 	turns int
 }
 
@@ -29,9 +29,9 @@ var kinds = []kind{
 	{
 		name: "synchronous",
 		settings: []setting{
-			{path: "schedule.over_selection", about: "ask that share more than the cohort", must: nonNegative},
-			{path: "schedule.quorum", about: "share of the cohort without which a round is abandoned at its deadline", must: unitInterval},
-			{path: "schedule.deadline", about: "how long a round waits; 0s is for ever"},
+			{path: "schedule.over_selection", about: "share of additional clients to ask beyond the cohort", must: nonNegative},
+			{path: "schedule.quorum", about: "share of the cohort below which a round is abandoned at its deadline", must: unitInterval},
+			{path: "schedule.deadline", about: "maximum duration of a round; 0s means no limit"},
 		},
 		build: synchronous,
 	},
@@ -45,7 +45,7 @@ var kinds = []kind{
 	{
 		name: "periodic",
 		settings: []setting{
-			{path: "schedule.period", about: "time between merges of what has arrived", initial: time.Hour, must: positive},
+			{path: "schedule.period", about: "time between merges", initial: time.Hour, must: positive},
 		},
 		build: func(s *fed.Schedule, cohort, _ int) scheduled {
 			return scheduled{schedule.Periodic{Running: cohort, Period: time.Duration(s.Period)}, cohort, cohort}
@@ -56,11 +56,12 @@ var kinds = []kind{
 // Settings of schedules.
 var (
 	scheduleKind = setting{path: "schedule.kind", about: "when updates are merged"}
-	cohort       = setting{path: "schedule.cohort", about: "clients of a round, or running at a time; 0 is the whole fleet", must: nonNegative}
-	buffer       = setting{path: "schedule.buffer", about: "updates merged together", initial: 10, must: atLeastOne}
+	cohort       = setting{path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet", must: nonNegative}
+	buffer       = setting{path: "schedule.buffer", about: "updates per merge", initial: 10, must: atLeastOne}
 )
 
-// scheduleSettings returns the settings of all schedules; a plan has those of its own.
+// scheduleSettings returns the settings of all schedules. A plan has those of its own
+// schedule.
 func (a *algorithm) scheduleSettings() []setting {
 	var all []setting
 	for _, k := range kinds {

@@ -12,26 +12,27 @@ type serverOptimizer struct {
 	name     string
 	settings []setting
 	defaults func(s *fed.Server)
-	// state is how many float64 vectors as long as the shared weights it keeps.
+	// state is the number of float64 vectors, as long as the shared weights, that it
+	// stores.
 	state int
 	build func(s *fed.Server) fed.ServerOptimizer
 }
 
-// serverOptimizers are listed in this order. Each stands in the file of the algorithm
-// that is named after it.
+// serverOptimizers is in the order of the documentation. Each optimizer is in the file of
+// the algorithm with its name.
 var serverOptimizers = []*serverOptimizer{
 	&fedavgOptimizer, &fedavgmOptimizer, &fedadagradOptimizer, &fedadamOptimizer, &fedyogiOptimizer,
 }
 
-// Settings that several server optimizers have in common.
+// Settings of several server optimizers.
 var (
 	serverRate  = setting{path: "server.lr", about: "learning rate", initial: 1, must: positive}
 	serverBeta1 = setting{path: "server.beta1", about: "decay of the momentum", must: belowOne}
 )
 
 // serverOptimizerSettings returns the settings of the algorithm's server optimizer. If
-// the plan chooses it, the plan has those of its choice, or all if that is unknown, so
-// that one mistake is reported once.
+// the plan chooses the optimizer, it has the settings of its choice, or all if that is
+// unknown, so that one mistake is reported only once.
 func (a *algorithm) serverOptimizerSettings() []setting {
 	if a.serverOptimizer != anyOptimizer {
 		if o := findServerOptimizer(a.serverOptimizer); o != nil {
@@ -49,7 +50,7 @@ func (a *algorithm) serverOptimizerSettings() []setting {
 			}))
 		}
 	}
-	choice := setting{path: "server.optimizer", about: "what moves the shared weights", initial: names[0], choices: names}
+	choice := setting{path: "server.optimizer", about: "optimizer of the shared weights", initial: names[0], choices: names}
 	return append(all, choice)
 }
 
@@ -61,8 +62,8 @@ func findServerOptimizer(name string) *serverOptimizer {
 	return serverOptimizers[i]
 }
 
-// newServerOptimizer builds the server optimizer of a plan. Without one, the server
-// moves by the whole displacement, or by the share server.lr of it.
+// newServerOptimizer builds the server optimizer of a plan. Without one, the server moves
+// by the whole displacement, or by server.lr times the displacement.
 func newServerOptimizer(p *fed.Plan) fed.ServerOptimizer {
 	if o := findServerOptimizer(p.Server.Optimizer); o != nil {
 		return o.build(&p.Server)

@@ -8,26 +8,27 @@ import (
 	"loadstar/fed"
 )
 
-// setting is one key of a plan. Its name, type and place in the file are those of a
+// setting is one key of a plan. Its name, type and position in the file are those of a
 // field of [fed.Plan].
 type setting struct {
 	path  string // such as client.lr
 	about string
-	// initial is the default. Optimizer, schedule, algorithm and model may change it.
-	// If it is nil, the default is zero.
+	// initial is the default, or nil for zero. Optimizer, schedule, algorithm and model
+	// may change it.
 	initial any
-	// must bounds a number.
+	// must is the condition for a number.
 	must rule
-	// choices are the permitted names, if there is a choice among names.
+	// choices lists the permitted names, if the setting is a choice between names.
 	choices []string
-	// when says which plans have the setting, given their other settings; nil is all.
+	// when reports whether a plan has the setting, given its other settings; nil means
+	// always.
 	when func(p *fed.Plan) bool
-	// adjust changes the default if it depends on what the plan says. It is called if
-	// the plan does not state the setting; given tells which others it states.
+	// adjust changes the default if it depends on other settings. It is called only if
+	// the plan does not state the setting. given reports which settings the plan states.
 	adjust func(p *fed.Plan, given func(path string) bool)
 }
 
-// rule is a condition on a number, and the words for it.
+// rule is a condition for a number and its description.
 type rule struct {
 	say string
 	ok  func(v float64) bool
@@ -54,9 +55,9 @@ func (s setting) only(when func(p *fed.Plan) bool) setting {
 	return s
 }
 
-// possible returns all settings that some plan of the algorithm has, in the order of
-// the plan's fields. Of settings with the same path, a plan has at most one, or all are
-// the same. The caller must not change them.
+// possible returns the settings of all plans of the algorithm, in the order of the plan's
+// fields. Several settings can have the same path if a plan has at most one of them, or
+// if they are equal. The caller must not change the result.
 func (a *algorithm) possible() []setting { return settingsByAlgorithm[a.name] }
 
 var settingsByAlgorithm = func() map[string][]setting {
@@ -90,8 +91,8 @@ func (a *algorithm) collectSettings() []setting {
 	return all
 }
 
-// settingsOf returns the settings that a plan has, given its choices, in the order of
-// its fields.
+// settingsOf returns the settings of a plan, given its choices, in the order of its
+// fields.
 func (a *algorithm) settingsOf(p *fed.Plan) []setting {
 	var has []setting
 	for _, s := range a.possible() {
@@ -111,10 +112,10 @@ func (a *algorithm) pathsOf(p *fed.Plan) []string {
 	return has
 }
 
-// paths are the fields of a plan, in their order, and places where each one is.
+// paths lists the fields of a plan in order. places maps each path to its field.
 var paths, places = fields(reflect.TypeFor[fed.Plan]())
 
-// place is a field's position among all, and its index sequence in [fed.Plan].
+// place is a field's position in paths and its index sequence in [fed.Plan].
 type place struct {
 	position int
 	index    []int
@@ -140,7 +141,7 @@ func fields(plan reflect.Type) (paths []string, places map[string]place) {
 	return paths, places
 }
 
-// position returns the place of a path in the plan, and -1 if there is no such field.
+// position returns the index of a path in paths, or -1 if there is no such field.
 func position(path string) int {
 	if at, ok := places[path]; ok {
 		return at.position
@@ -148,12 +149,12 @@ func position(path string) int {
 	return -1
 }
 
-// field returns the field of a plan that holds a setting.
+// field returns the field of a plan for a setting.
 func field(p *fed.Plan, path string) reflect.Value {
 	return reflect.ValueOf(p).Elem().FieldByIndex(places[path].index)
 }
 
-// reset gives a setting its default.
+// reset sets a setting to its default.
 func (s setting) reset(p *fed.Plan) {
 	v := field(p, s.path)
 	if s.initial == nil {

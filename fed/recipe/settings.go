@@ -5,50 +5,51 @@ import (
 	"loadstar/forecast"
 )
 
-// The settings that do not belong to one algorithm, optimizer or schedule. Their
-// defaults are those of bose2023.
+// Settings that do not belong to one algorithm, optimizer or schedule. Their defaults are
+// those of bose2023.
 
 var planSettings = []setting{
-	{path: "name", about: "what the run is called; by default as the algorithm"},
-	{path: "seed", about: "behind every draw: weights, cohorts, batches, delays", initial: 1},
-	{path: "data", about: "a dataset for the simulator, relative to the working directory; a fleet has its own"},
-	{path: "partition", about: "personal layers: none, head, head+top, all, or names separated by commas", initial: forecast.PartitionNone},
-	{path: "algorithm", about: "see loadstar plan list"},
-	{path: "rounds", about: "how many rounds are opened; of a buffered schedule, how many merges", initial: 2000, must: atLeastOne},
+	{path: "name", about: "name of the run; by default the name of the algorithm"},
+	{path: "seed", about: "determines every random draw: weights, cohorts, batches, delays", initial: 1},
+	{path: "data", about: "dataset for the simulator, relative to the working directory; agents have their own data"},
+	{path: "partition", about: "personal layers: none, head, head+top, all, or layer names separated by commas", initial: forecast.PartitionNone},
+	{path: "algorithm", about: "name of the algorithm; see loadstar plan list"},
+	{path: "rounds", about: "number of rounds, or of merges in a buffered schedule", initial: 2000, must: atLeastOne},
 }
 
-// modelSettings are those of the forecaster; modelDefaults replaces their defaults.
+// modelSettings returns the settings of the forecasting model. modelDefaults replaces
+// their defaults.
 func modelSettings() []setting {
 	var models []string
 	for _, m := range forecast.Models() {
 		models = append(models, m.Name)
 	}
 	return []setting{
-		{path: "model.name", about: "the forecaster", initial: "bose2023", choices: models},
+		{path: "model.name", about: "forecasting model", initial: "bose2023", choices: models},
 		{path: "model.lookback", about: "steps of history in a window", initial: 12, must: atLeastOne},
 		{path: "model.horizon", about: "steps from the last input to the first target", initial: 1, must: atLeastOne},
-		{path: "model.targets", about: "how many steps are forecast from there on", initial: 1, must: atLeastOne},
-		{path: "model.inputs", about: "numbers of each step; by default the paper's, as far as the dataset has them"},
+		{path: "model.targets", about: "number of consecutive steps to forecast", initial: 1, must: atLeastOne},
+		{path: "model.inputs", about: "inputs of each step; by default those of the model's paper that the dataset has"},
 		{
-			path: "model.scaling", about: "client: each scales by its own range; fleet: all by one",
+			path: "model.scaling", about: "client: each client has its own range; fleet: one range for all",
 			initial: "client", choices: []string{"client", "fleet"},
 		},
 		{path: "model.loss", about: "mse, mae, or pinball with quantiles", initial: "mse", choices: []string{"mse", "mae", "pinball"}},
 		{
-			path: "model.quantiles", about: "what pinball forecasts, ascending, such as [0.1, 0.5, 0.9]",
+			path: "model.quantiles", about: "quantiles for pinball, ascending, such as [0.1, 0.5, 0.9]",
 			when: func(p *fed.Plan) bool { return p.Model.Loss == "pinball" },
 		},
-		{path: "model.split.train", about: "share of each client's span that trains", initial: 0.8, must: positiveShare},
-		{path: "model.split.validation", about: "share after it that validates; the rest tests", initial: 0.1, must: belowOne},
+		{path: "model.split.train", about: "share of each client's time span for training", initial: 0.8, must: positiveShare},
+		{path: "model.split.validation", about: "share of the time span after it for validation; the rest is for testing", initial: 0.1, must: belowOne},
 	}
 }
 
-var clientBatch = setting{path: "client.batch", about: "examples of a gradient", initial: 64, must: atLeastOne}
+var clientBatch = setting{path: "client.batch", about: "examples per gradient", initial: 64, must: atLeastOne}
 
-// workSettings are those of a client's work in a round.
+// workSettings has the settings of a client's work in a round.
 var workSettings = []setting{
 	{
-		path: "client.steps", about: "gradient steps of a round, instead of epochs", initial: 4, must: nonNegative,
+		path: "client.steps", about: "gradient steps per round, instead of epochs", initial: 4, must: nonNegative,
 		adjust: func(p *fed.Plan, given func(string) bool) {
 			if given("client.epochs") {
 				p.Client.Steps = 0
@@ -56,7 +57,7 @@ var workSettings = []setting{
 		},
 	},
 	{
-		path: "client.epochs", about: "passes over the client's examples in a round, instead of steps", must: nonNegative,
+		path: "client.epochs", about: "passes over the client's examples per round, instead of steps", must: nonNegative,
 		adjust: func(p *fed.Plan, given func(string) bool) {
 			if given("client.steps") {
 				p.Client.Epochs = 0
@@ -64,39 +65,39 @@ var workSettings = []setting{
 		},
 	},
 	{
-		path: "client.resample", about: "step: a fresh batch for each; round: one batch for all steps",
+		path: "client.resample", about: "step: a new batch for each step; round: one batch for all steps",
 		initial: "step", choices: []string{"step", "round"},
 		when: func(p *fed.Plan) bool { return p.Client.Epochs == 0 },
 	},
-	{path: "client.decay.factor", about: "what the learning rate is multiplied by", initial: 1, must: positiveShare},
-	{path: "client.decay.every", about: "every so many rounds; 0 is never", must: nonNegative},
+	{path: "client.decay.factor", about: "factor of each decay of the learning rate", initial: 1, must: positiveShare},
+	{path: "client.decay.every", about: "rounds between two decays; 0 means no decay", must: nonNegative},
 }
 
 // Settings of a server.
 var (
-	serverWeighting = setting{path: "server.weighting", about: "examples: by how many a client has; uniform: all alike"}
-	serverBound     = setting{path: "server.bound", about: "an update with a coordinate beyond it is refused", initial: 16, must: positive}
+	serverWeighting = setting{path: "server.weighting", about: "examples: by the client's number of examples; uniform: all clients equal"}
+	serverBound     = setting{path: "server.bound", about: "updates with a coordinate beyond it are rejected", initial: 16, must: positive}
 	maxExamples     = setting{
-		path: "server.max_examples", about: "the most that an update can weigh", initial: 65536, must: atLeastOne,
+		path: "server.max_examples", about: "largest weight of an update", initial: 65536, must: atLeastOne,
 		when: func(p *fed.Plan) bool { return p.Server.Weighting == "examples" },
 	}
-	holdout = setting{path: "evaluate.holdout", about: "share of clients that do not train, and alone are scored in the end", must: belowOne}
+	holdout = setting{path: "evaluate.holdout", about: "share of clients that do not train; only they are scored at the end", must: belowOne}
 )
 
 var evaluateSettings = []setting{
 	{
-		path: "evaluate.every", about: "score a sample of validation windows every so many rounds; 0 is never", initial: 100, must: nonNegative,
+		path: "evaluate.every", about: "rounds between two scorings of a sample of validation windows; 0 means never", initial: 100, must: nonNegative,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			if p.Model.Split.Validation == 0 {
 				p.Evaluate.Every = 0
 			}
 		},
 	},
-	{path: "evaluate.clients", about: "at most so many clients in the sample", initial: 100, must: atLeastOne},
-	{path: "evaluate.windows", about: "at most so many windows of each", initial: 256, must: atLeastOne},
-	{path: "evaluate.forecasts", about: "of how many clients all forecasts are written in the end", initial: 4, must: nonNegative},
+	{path: "evaluate.clients", about: "largest number of clients in the sample", initial: 100, must: atLeastOne},
+	{path: "evaluate.windows", about: "largest number of windows per client", initial: 256, must: atLeastOne},
+	{path: "evaluate.forecasts", about: "number of clients whose test forecasts are written at the end", initial: 4, must: nonNegative},
 	{
-		path: "evaluate.fine_tune.steps", about: "local steps before a client is scored in the end", must: nonNegative,
+		path: "evaluate.fine_tune.steps", about: "local steps before a client is scored at the end", must: nonNegative,
 		adjust: func(p *fed.Plan, given func(string) bool) {
 			if given("evaluate.fine_tune.epochs") {
 				p.Evaluate.FineTune.Steps = 0
@@ -104,25 +105,25 @@ var evaluateSettings = []setting{
 		},
 	},
 	{
-		path: "evaluate.fine_tune.epochs", about: "or passes over its examples", must: nonNegative,
+		path: "evaluate.fine_tune.epochs", about: "passes over its examples, instead of steps", must: nonNegative,
 		adjust: func(p *fed.Plan, given func(string) bool) {
 			if given("evaluate.fine_tune.steps") {
 				p.Evaluate.FineTune.Epochs = 0
 			}
 		},
 	},
-	{path: "evaluate.fine_tune.lr", about: "their learning rate; 0 is the client's", must: nonNegative},
+	{path: "evaluate.fine_tune.lr", about: "learning rate of fine-tuning; 0 means client.lr", must: nonNegative},
 }
 
-// simulateSettings are those of the simulator's clients. A delay replaces the times
-// that speeds and links take.
+// simulateSettings has the settings of simulated clients. A delay replaces the times for
+// training and transfers.
 var simulateSettings = []setting{
-	setting{path: "simulate.step_time", about: "how long a client of speed 1 takes for a gradient step"}.only(timed),
-	setting{path: "simulate.speed_spread", about: "spread of the log-normal speeds", must: nonNegative}.only(timed),
-	setting{path: "simulate.link", about: "bytes per second both ways; 0 is infinitely fast", must: nonNegative}.only(timed),
-	setting{path: "simulate.link_spread", about: "spread of the log-normal links", must: nonNegative}.only(timed),
-	setting{path: "simulate.latency", about: "added to every exchange"}.only(timed),
-	{path: "simulate.dropout", about: "probability that a client that was asked never returns", must: belowOne},
+	setting{path: "simulate.step_time", about: "time of a gradient step on a client of speed 1"}.only(timed),
+	setting{path: "simulate.speed_spread", about: "spread of the log-normal client speeds", must: nonNegative}.only(timed),
+	setting{path: "simulate.link", about: "bytes per second in each direction; 0 means infinite", must: nonNegative}.only(timed),
+	setting{path: "simulate.link_spread", about: "spread of the log-normal link speeds", must: nonNegative}.only(timed),
+	setting{path: "simulate.latency", about: "time added to every transfer"}.only(timed),
+	{path: "simulate.dropout", about: "probability that a client never returns", must: belowOne},
 	{
 		path: "simulate.delay", about: "fekri2023 replaces the times above: a client returns in this period or a later one",
 		choices: []string{"", "fekri2023"},
@@ -133,7 +134,7 @@ var simulateSettings = []setting{
 		},
 	},
 	{
-		path: "simulate.delayed", about: "the probability of each period more", initial: 0.5, must: belowOne,
+		path: "simulate.delayed", about: "probability of each further period", initial: 0.5, must: belowOne,
 		when: func(p *fed.Plan) bool { return p.Simulate.Delay != "" },
 	},
 }

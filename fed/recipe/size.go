@@ -7,12 +7,12 @@ import (
 	"loadstar/forecast"
 )
 
-// Traffic is what one client's part of a round takes on the wire, in bytes, but for
+// Traffic is the network traffic of one client's part of a round, in bytes, without
 // framing and names.
 type Traffic struct{ Down, Up int64 }
 
-// TrafficOf returns what travels: the shared weights as float32, and control
-// variates beside them where the aggregator needs these.
+// TrafficOf returns the size of the shared weights as float32, and of control variates if
+// the aggregator needs them.
 func TrafficOf(p forecast.Partition, n fed.Needs) Traffic {
 	bytes := 4 * int64(p.SharedLen())
 	if n.Control {
@@ -21,10 +21,10 @@ func TrafficOf(p forecast.Partition, n fed.Needs) Traffic {
 	return Traffic{Down: bytes, Up: bytes}
 }
 
-// StepsOf returns how many gradients a client with the given number of examples takes
-// in a turn: what its trainer then counts in [fed.Trained].
+// StepsOf returns the number of gradients that a client with the given number of examples
+// computes in a turn, which its trainer reports in [fed.Trained].
 func StepsOf(p *fed.Plan, examples int) int {
-	steps := (examples + p.Client.Batch - 1) / p.Client.Batch // batches of one pass
+	steps := (examples + p.Client.Batch - 1) / p.Client.Batch // batches per pass
 	switch {
 	case p.Client.Epochs > 0:
 		steps *= p.Client.Epochs
@@ -34,8 +34,8 @@ func StepsOf(p *fed.Plan, examples int) int {
 	return steps * find(p.Algorithm).gradients(p)
 }
 
-// Dealt returns how many of the given clients a share takes out of the fleet: at least
-// one, if the share is not 0.
+// Dealt returns the number of clients that a share takes out of the fleet: at least one
+// if the share is not 0.
 func Dealt(share float64, clients int) int {
 	if share == 0 {
 		return 0

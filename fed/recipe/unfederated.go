@@ -5,12 +5,12 @@ import (
 	"loadstar/forecast"
 )
 
-// The two ends that federated training is compared with: each client by itself, and
-// all readings in one place.
+// The two references for federated training: every client alone, and all readings in one
+// place.
 
 var local = algorithm{
 	name:       "local",
-	about:      "every client trains alone, and nothing travels",
+	about:      "every client trains alone; nothing is sent",
 	paper:      "bose2023, configuration 3; bose2024, P3",
 	optimizers: plainOptimizers,
 	weightings: uniform,
@@ -21,8 +21,8 @@ var local = algorithm{
 
 var pooled = algorithm{
 	name:       "pooled",
-	about:      "all readings in one place, as if there were no reason for federated learning: simulator only",
-	paper:      "bose2023, No-FL: as many gradient steps as a client takes in its 2000 rounds, in few rounds so that moments last",
+	about:      "one model is trained on the readings of all clients in one place, for comparison; simulator only",
+	paper:      "bose2023, No-FL: as many gradient steps as a client takes in 2000 rounds, in few rounds because each resets the optimizer",
 	optimizers: plainOptimizers,
 	weightings: uniform,
 	noServer:   true,

@@ -14,13 +14,13 @@ import (
 	"loadstar/series"
 )
 
-// mistake is what is wrong with a setting.
+// mistake is a mistake in a setting.
 type mistake struct{ path, text string }
 
-// validName is what can also name a folder.
+// validName matches names that are also valid folder names.
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._+-]*$`)
 
-// validate finds everything that is wrong with a plan and shows without data.
+// validate finds all mistakes in a plan that can be found without data.
 func validate(a *algorithm, p *fed.Plan) []mistake {
 	wrong := validateSettings(a, p)
 	bad := func(path string) bool {
@@ -34,8 +34,7 @@ func validate(a *algorithm, p *fed.Plan) []mistake {
 	return wrong
 }
 
-// validateSettings finds what is wrong with the settings of a plan, without building
-// its model.
+// validateSettings finds mistakes in the settings of a plan, without building its model.
 func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	add := func(path, format string, x ...any) {
 		wrong = append(wrong, mistake{path, fmt.Sprintf(format, x...)})
@@ -47,25 +46,25 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	for _, s := range a.settingsOf(p) {
 		v := field(p, s.path)
 		if s.choices != nil && !slices.Contains(s.choices, v.String()) {
-			add(s.path, "%s is %q; with %s it is %s", s.path, v.String(), a.name, alternatives(s.choices))
+			add(s.path, "%s is %q; with %s it must be %s", s.path, v.String(), a.name, alternatives(s.choices))
 		}
 		if s.must.ok != nil && !s.must.ok(number(v)) {
 			add(s.path, "%s is %v; it must be %s", s.path, printed(v), s.must.say)
 		}
 	}
 	if !validName.MatchString(p.Name) {
-		add("name", "name is %q; it must begin with a letter or digit, and have only these, spaces and . _ + - in it", p.Name)
+		add("name", "name is %q; it must start with a letter or digit and contain only letters, digits, spaces and . _ + -", p.Name)
 	}
 	validateData(p, bad, add)
 	if a.partition != "" && p.Partition != a.partition {
-		add("partition", "partition is %q; that of %s is %s", p.Partition, a.name, a.partition)
+		add("partition", "partition is %q; with %s it must be %s", p.Partition, a.name, a.partition)
 	}
 
 	c := &p.Client
 	if !a.fullPass && !bad("client.steps") && !bad("client.epochs") {
 		switch {
 		case c.Steps > 0 && c.Epochs > 0:
-			add("client.epochs", "client.steps is %d and client.epochs is %d; give one of them", c.Steps, c.Epochs)
+			add("client.epochs", "client.steps is %d and client.epochs is %d; set only one of them", c.Steps, c.Epochs)
 		case c.Steps == 0 && c.Epochs == 0:
 			add("client.steps", "client.steps and client.epochs are both 0; one of them must be at least 1")
 		}
@@ -73,9 +72,9 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	if a.check != nil {
 		a.check(p, add)
 	}
-	// Only an aggregator whose settings are in order can be built.
+	// An aggregator can be built only from valid settings.
 	if len(wrong) == 0 && p.Server.Clients == 0 && a.newAggregator(p).Needs().ServerData {
-		add("server.clients", "server.clients is 0, but %s needs data on the server: say which share of the clients it is from", a.name)
+		add("server.clients", "server.clients is 0, but %s needs data on the server: set the share of clients that it comes from", a.name)
 	}
 	validateSchedule(p, add)
 	validateEvaluation(p, add)
@@ -90,10 +89,10 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 func validateSchedule(p *fed.Plan, add report) {
 	s := &p.Schedule
 	if s.Quorum > 0 && s.Deadline == 0 {
-		add("schedule.quorum", "schedule.quorum needs a schedule.deadline: without one a round waits for everybody")
+		add("schedule.quorum", "schedule.quorum needs a schedule.deadline: without one, a round waits for all clients")
 	}
 	if s.Over > 0 && s.Cohort == 0 {
-		add("schedule.over_selection", "schedule.over_selection needs a schedule.cohort: the whole fleet is asked already")
+		add("schedule.over_selection", "schedule.over_selection needs a schedule.cohort: without one, the whole fleet is asked")
 	}
 	if p.Simulate.Delay != "" && s.Kind != "periodic" {
 		add("simulate.delay", "simulate.delay %s needs a periodic schedule", p.Simulate.Delay)
@@ -106,21 +105,21 @@ func validateEvaluation(p *fed.Plan, add report) {
 		add("evaluate.every", "evaluate.every is %d, but model.split has no validation part", e.Every)
 	}
 	if e.FineTune.Steps > 0 && e.FineTune.Epochs > 0 {
-		add("evaluate.fine_tune.epochs", "evaluate.fine_tune has steps and epochs; give one of them")
+		add("evaluate.fine_tune.epochs", "evaluate.fine_tune has steps and epochs; set only one of them")
 	}
 	tunes := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0
 	if e.FineTune.Rate > 0 && !tunes {
 		add("evaluate.fine_tune.lr", "evaluate.fine_tune.lr is %g, but there are no steps or epochs", e.FineTune.Rate)
 	}
 	if e.Holdout > 0 && p.Partition != forecast.PartitionNone && !tunes {
-		add("evaluate.holdout", "evaluate.holdout needs evaluate.fine_tune: the personal layers of clients that did not train are as they were drawn")
+		add("evaluate.holdout", "evaluate.holdout needs evaluate.fine_tune: without it, held-out clients have untrained personal layers")
 	}
 	if e.Holdout+p.Server.Clients >= 1 {
 		add("evaluate.holdout", "evaluate.holdout and server.clients leave no client to train")
 	}
 }
 
-// validateData checks what the model is trained on.
+// validateData checks inputs, loss and split.
 func validateData(p *fed.Plan, bad func(string) bool, add report) {
 	m := &p.Model
 	if m.Loss == "pinball" {
@@ -137,21 +136,21 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 		case err != nil:
 			add("model.inputs", "model.inputs: %s", err)
 		case slices.Contains(seen, in):
-			add("model.inputs", "model.inputs: %s is there twice", in)
+			add("model.inputs", "model.inputs: %s is listed twice", in)
 		}
 		seen = append(seen, in)
 	}
 	if t := m.Split.Train + m.Split.Validation; !bad("model.split.train") && !bad("model.split.validation") && t > 1-1e-9 {
-		add("model.split.validation", "model.split: %g and %g leave nothing to test on", m.Split.Train, m.Split.Validation)
+		add("model.split.validation", "model.split: %g and %g leave nothing for testing; their sum must be below 1", m.Split.Train, m.Split.Validation)
 	}
 }
 
-// validateModel builds the model once, to see whether it can be built and whether its
-// layers can be shared as the plan says.
+// validateModel builds the model once, to check that this is possible and that its layers
+// can be shared as the plan requires.
 func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report) {
 	shape := forecast.Shape{Lookback: p.Model.Lookback, Outputs: p.Model.Targets * max(len(p.Model.Quantiles), 1)}
 	if bad("model.lookback") || bad("model.targets") {
-		shape = forecast.Shape{} // reported before; the layers are the same
+		shape = forecast.Shape{} // already reported; the layers are the same
 	}
 	m, err := forecast.New(p.Model.Name, shape)
 	if err != nil {
@@ -168,11 +167,11 @@ func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report)
 	case err != nil:
 		add("partition", "%s", err)
 	case part.SharedLen() == 0 && !a.noServer:
-		add("partition", "partition %s shares nothing, so %s has nothing to do; algorithm local trains every client alone", p.Partition, a.name)
+		add("partition", "partition %s shares no layers, which %s needs; to train every client alone, use algorithm local", p.Partition, a.name)
 	}
 }
 
-// maxWeight is the most that an update weighs.
+// maxWeight returns the largest weight of an update.
 func maxWeight(p *fed.Plan) int64 {
 	if p.Server.Weighting == "examples" {
 		return int64(p.Server.MaxExamples)
@@ -180,7 +179,7 @@ func maxWeight(p *fed.Plan) int64 {
 	return 1
 }
 
-// printed is a value as it stands in a plan.
+// printed returns a value as written in a plan.
 func printed(v reflect.Value) any {
 	if d, ok := v.Interface().(fed.Duration); ok {
 		s, _ := d.MarshalYAML()
@@ -189,7 +188,7 @@ func printed(v reflect.Value) any {
 	return v.Interface()
 }
 
-// alternatives lists alternatives. An empty name is written as in a plan.
+// alternatives joins names with "or". It writes an empty name as in a plan.
 func alternatives(all []string) string {
 	all = slices.Clone(all)
 	for i, c := range all {

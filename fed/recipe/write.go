@@ -12,15 +12,15 @@ import (
 	"loadstar/internal/config"
 )
 
-// Write writes a plan with all its settings, as Read reads them.
+// Write writes a plan with all its settings, which Read reads back.
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
-// Template returns a plan for an algorithm with its defaults, and a comment on each
+// Template returns a plan with the defaults of an algorithm and a comment on each
 // setting.
 func Template(name, data string) ([]byte, error) {
 	a := find(name)
 	if a == nil {
-		return nil, fmt.Errorf("no algorithm %q; %s", name, config.Suggest(name, Names()))
+		return nil, fmt.Errorf("algorithm %q is not known; %s", name, config.Suggest(name, Names()))
 	}
 	p := a.defaultPlan(&fed.Plan{})
 	a.adjustDefaults(p, func(string) bool { return false })
@@ -30,13 +30,13 @@ func Template(name, data string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# What stands here are the defaults: whatever is deleted stays as it is.\n%s", a.name, a.about, a.paper, body), nil
+	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# All values are defaults. Settings that you delete keep them.\n%s", a.name, a.about, a.paper, body), nil
 }
 
 func write(p *fed.Plan, comments bool) ([]byte, error) {
 	a := find(p.Algorithm)
 	if a == nil {
-		return nil, fmt.Errorf("no algorithm %q", p.Algorithm)
+		return nil, fmt.Errorf("algorithm %q is not known", p.Algorithm)
 	}
 	var doc yaml.Node
 	if err := doc.Encode(p); err != nil {
@@ -44,7 +44,7 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 	}
 	has := a.pathsOf(p)
 	omit := func(path string) { has = slices.DeleteFunc(has, func(h string) bool { return h == path }) }
-	// One of them is 0, and Read knows by the other.
+	// One of them is 0, and Read infers it from the other.
 	if p.Client.Epochs == 0 {
 		omit("client.epochs")
 	}
@@ -75,8 +75,8 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// prune leaves the settings that are listed, and comments on them if there is a
-// comment.
+// prune removes all settings that are not in has, and adds comments to the others if
+// comment is not nil.
 func prune(n *yaml.Node, path string, has []string, comment func(path string) string) {
 	var left []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -103,7 +103,7 @@ func prune(n *yaml.Node, path string, has []string, comment func(path string) st
 	n.Content = left
 }
 
-// comment says what a setting is, and its choices unless the description names them.
+// comment describes a setting. It adds the choices unless the description names them.
 func (s setting) comment() string {
 	named := strings.Contains(s.about, ":") ||
 		!slices.ContainsFunc(s.choices, func(c string) bool { return !strings.Contains(s.about, c) })
@@ -113,9 +113,9 @@ func (s setting) comment() string {
 	return s.about + ": " + alternatives(s.choices)
 }
 
-// flowComments are those of settings that stand in one line.
+// flowComments has the comments of settings in one line.
 var flowComments = map[string]string{
-	"model.split":        "shares of each client's span; the rest tests",
-	"client.decay":       "multiply the learning rate every so many rounds; 0 is never",
-	"evaluate.fine_tune": "local training before a client is scored in the end; none if both are 0",
+	"model.split":        "shares of each client's time span; the rest is for testing",
+	"client.decay":       "multiply the learning rate by factor after this number of rounds; 0 means no decay",
+	"evaluate.fine_tune": "local training before a client is scored at the end; none if both are 0",
 }

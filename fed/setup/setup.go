@@ -1,6 +1,6 @@
-// Package setup makes a plan ready to run. Simulator, agent and server start from the
-// same [Setup], so they agree on shapes, on the scale of sums, on what an update weighs
-// and on the initial weights.
+// Package setup prepares a plan to run. Simulator, agent and server start from the same
+// [Setup], so they agree on shapes, on the scale of sums, on the weight of an update and
+// on the initial weights.
 package setup
 
 import (
@@ -14,29 +14,29 @@ import (
 	"loadstar/series"
 )
 
-// Setup is a plan with its model and its parts, for one fleet. It does not change and
-// holds no state of a run, so it is safe for concurrent use.
+// Setup is a plan with its model and its parts, for one fleet. It never changes and has
+// no state of a run, so it is safe for concurrent use.
 type Setup struct {
 	Plan *fed.Plan
 	// Fleet is the number of clients that train.
 	Fleet   int
 	Problem *recipe.Problem
 	Parts   *recipe.Composition
-	// Job is what all clients have in common.
+	// Job has what all clients share.
 	Job client.Job
-	// Rules says how updates are counted.
+	// Rules determines how updates are summed.
 	Rules round.Rules
 }
 
-// New puts a plan that was read and its problem together for a fleet. See
-// [recipe.Compose] for who counts as the fleet.
+// New combines a plan and its problem for a fleet. See [recipe.Compose] for the size of
+// the fleet.
 func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 	parts, err := recipe.Compose(p, fleet)
 	if err != nil {
 		return nil, err
 	}
 	if problem.Partition.SharedLen() == 0 && parts.Federated {
-		return nil, fmt.Errorf("partition %s shares nothing, so %s has nothing to do", p.Partition, p.Algorithm)
+		return nil, fmt.Errorf("partition %s shares no layers, which %s needs", p.Partition, p.Algorithm)
 	}
 	return &Setup{
 		Plan: p, Fleet: fleet, Problem: problem, Parts: parts,
@@ -56,8 +56,8 @@ func (s *Setup) InitialWeights() (shared, personal []float32) {
 	return shared, personal
 }
 
-// InitialKept returns what a client keeps before its first turn: its personal weights,
-// and zeros for the trainer.
+// InitialKept returns a client's stored state before its first turn: its personal
+// weights, and zeros for the trainer.
 func (s *Setup) InitialKept(w *client.Worker) []float32 {
 	kept := make([]float32, w.Kept())
 	_, personal := s.InitialWeights()
@@ -71,7 +71,7 @@ func (s *Setup) NewServer() *round.Server {
 	return round.NewServer(s.Parts.NewAggregator(), s.Parts.NewOptimizer(), s.Fleet, shared)
 }
 
-// NewMachine returns the state of the rounds before the first one.
+// NewMachine returns the round state before the first round.
 func (s *Setup) NewMachine() *round.Machine {
 	return round.NewMachine(s.Parts.Scheduler, s.Plan.Seed, s.Fleet)
 }
@@ -81,8 +81,8 @@ func (s *Setup) NewWorker(k *kernel.Set) *client.Worker {
 	return client.NewWorker(&s.Job, k, s.Parts.NewTrainer(k))
 }
 
-// NewTuner returns a worker that fine-tunes clients before they are scored, and nil if
-// the plan does not fine-tune.
+// NewTuner returns a worker that fine-tunes clients before they are scored, or nil if the
+// plan does not fine-tune.
 func (s *Setup) NewTuner(k *kernel.Set) *client.Worker {
 	if s.Parts.NewTuner == nil {
 		return nil
@@ -92,8 +92,7 @@ func (s *Setup) NewTuner(k *kernel.Set) *client.Worker {
 	return client.NewWorker(&job, k, s.Parts.NewTuner(k))
 }
 
-// NewServerData returns the data that the server has, and nil if the aggregator needs
-// none.
+// NewServerData returns the server's data, or nil if the aggregator needs none.
 func (s *Setup) NewServerData(k *kernel.Set, data []*series.Windows) (*client.ServerData, error) {
 	if !s.Parts.Needs.ServerData {
 		return nil, nil
@@ -102,7 +101,7 @@ func (s *Setup) NewServerData(k *kernel.Set, data []*series.Windows) (*client.Se
 	return client.NewServerData(&s.Job, k, s.Parts.NewTrainer(k), data, personal, s.Plan.Server.Batch)
 }
 
-// Traffic returns what one client's part of a round sends and receives.
+// Traffic returns the network traffic of one client's part of a round.
 func (s *Setup) Traffic() recipe.Traffic {
 	if !s.Parts.Federated {
 		return recipe.Traffic{}

@@ -36,7 +36,7 @@ func TestEveryAlgorithmStarts(t *testing.T) {
 		for _, partition := range []string{"none", "head", "all"} {
 			p, err := recipe.Read([]byte("algorithm: " + a.Name + "\nseed: 7\npartition: " + partition))
 			if err != nil {
-				continue // nothing would be shared, or the algorithm fixes the partition
+				continue // shares nothing, or the algorithm fixes the partition
 			}
 			s, err := of(t, p)
 			if err != nil {
@@ -45,7 +45,7 @@ func TestEveryAlgorithmStarts(t *testing.T) {
 			worker, server := s.NewWorker(k), s.NewServer()
 			kept := s.InitialKept(worker)
 			if len(kept) != worker.Kept() {
-				t.Errorf("%s: a client keeps %d numbers, want %d", a.Name, len(kept), worker.Kept())
+				t.Errorf("%s: a client stores %d numbers, want %d", a.Name, len(kept), worker.Kept())
 			}
 			personal := s.Problem.Partition.PersonalLen()
 			whole := make([]float32, s.Problem.Model.Net().Weights())
@@ -54,10 +54,10 @@ func TestEveryAlgorithmStarts(t *testing.T) {
 				t.Errorf("%s, partition %s: shared and personal weights are not the model's", a.Name, partition)
 			}
 			if slices.ContainsFunc(kept[personal:], func(x float32) bool { return x != 0 }) {
-				t.Errorf("%s: a trainer starts with more than zeros", a.Name)
+				t.Errorf("%s: the trainer's initial state is not zero", a.Name)
 			}
 			if server.Version() != 0 || s.NewMachine().Round() != 0 {
-				t.Errorf("%s: starts at version %d", a.Name, server.Version())
+				t.Errorf("%s: the server starts at version %d, want 0", a.Name, server.Version())
 			}
 			if travels := s.Traffic() != (recipe.Traffic{}); travels == a.Alone {
 				t.Errorf("%s: traffic %+v", a.Name, s.Traffic())
@@ -70,7 +70,7 @@ func TestEveryAlgorithmStarts(t *testing.T) {
 	}
 }
 
-// Runs do not share what aggregators and optimizers keep.
+// Runs do not share the state of aggregators and optimizers.
 func TestServersAreSeparate(t *testing.T) {
 	s, err := setupOf(t, "algorithm: scaffold")
 	if err != nil {
@@ -88,17 +88,17 @@ func TestServerData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if own, err := s.NewServerData(kernel.Available()[0], nil); own != nil || err != nil {
-		t.Errorf("fedavg needs no data on the server, and got %v, %v", own, err)
+		t.Errorf("fedavg needs no data on the server, but got %v, %v", own, err)
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	p, err := recipe.Read([]byte("algorithm: fedavg"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Partition = "all"
-	if _, err := of(t, p); err == nil || !strings.Contains(err.Error(), "partition all shares nothing") {
+	if _, err := of(t, p); err == nil || !strings.Contains(err.Error(), "partition all shares no layers") {
 		t.Error(err)
 	}
 	if _, err := setupOf(t, "algorithm: fedavg\nschedule: {cohort: 50}"); err == nil || !strings.Contains(err.Error(), "only 12 clients train") {

@@ -200,7 +200,7 @@ func TestAllPersonalEqualsLocal(t *testing.T) {
 	})
 	for _, p := range []string{"all", "lstm_l0, fc"} {
 		s := small("fedavg").with(settings{"partition": p})
-		if err := refused(t, s); err == nil || !strings.Contains(err.Error(), "shares nothing") {
+		if err := refused(t, s); err == nil || !strings.Contains(err.Error(), "shares no layers") {
 			t.Errorf("partition %s: %v", p, err)
 		}
 	}
