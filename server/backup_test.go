@@ -13,8 +13,8 @@ import (
 	"loadstar/server"
 )
 
-// A backup that was taken while a run went on is restored as a server that finishes the
-// run with the same agents.
+// A backup is taken during a run. A server restored from it finishes the run with the
+// same agents.
 func TestBackup(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -50,14 +50,14 @@ func TestBackup(t *testing.T) {
 	}
 	first.stop()
 	if err := server.Restore(t.Context(), bytes.NewReader(file.Bytes()[:file.Len()/2]), filepath.Join(s.dir, "half")); err == nil || !strings.Contains(err.Error(), "not a complete backup") {
-		t.Errorf("half a backup: %v", err)
+		t.Errorf("an incomplete backup: %v", err)
 	}
 	if err := server.Restore(t.Context(), &file, filepath.Join(s.dir, "restored")); err != nil {
 		t.Fatal(err)
 	}
 	s.serve("restored", at, nil)
-	// Agents do not train again what they have heard to be counted: a round that was open
-	// then is abandoned, and the run goes on.
+	// Agents do not repeat turns that were counted after the backup, so a round that was
+	// open then is abandoned and the run continues.
 	got := s.finished(s.operator("restored", at), run.Run)
 	abandoned := 0
 	for _, r := range got.Rounds {

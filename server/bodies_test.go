@@ -37,7 +37,7 @@ func (st *station) post(h *http.Client, procedure, kind string, body io.Reader, 
 	return r
 }
 
-// What is no message, or too much of one, is refused before it takes memory.
+// Malformed and oversized messages are refused before they use memory.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -50,7 +50,7 @@ func TestBodies(t *testing.T) {
 		return &b
 	}
 	unsized := func(b []byte) io.Reader { return io.MultiReader(bytes.NewReader(b)) }
-	crowd := bytes.Repeat([]byte{0x2a, 0}, 2<<20) // two million shares of nobody
+	crowd := bytes.Repeat([]byte{0x2a, 0}, 2<<20) // two million empty shares
 	names := append(binary.AppendUvarint([]byte{0x0a}, 4<<20), bytes.Repeat([]byte{0x1a, 0}, 2<<20)...)
 	for _, c := range []struct {
 		name, procedure, kind string
@@ -88,7 +88,7 @@ func TestBodies(t *testing.T) {
 			t.Error(r, err)
 		}
 	})
-	// The same calls by other protocols and as text are heard.
+	// The same calls work with other protocols and as JSON.
 	for _, o := range []connect.ClientOption{connect.WithGRPC(), connect.WithGRPCWeb(), connect.WithProtoJSON(), connect.WithSendGzip()} {
 		if _, err := v1.NewAgentServiceClient(a.http, st.url, o).CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
 			t.Errorf("%T: %v", o, err)
@@ -96,8 +96,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// Thousands of bodies that are nearly messages: the answer is one of those that are
-// meant, and the server goes on.
+// Thousands of slightly wrong messages get one of the intended answers, and the server
+// continues.
 func TestMutatedBodies(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -121,7 +121,7 @@ func TestMutatedBodies(t *testing.T) {
 			for range 1 + rng.IntN(3) {
 				at := rng.IntN(len(b))
 				if rng.IntN(2) == 0 && len(b) > 64 {
-					at = rng.IntN(64) // the head of a result, not its numbers
+					at = rng.IntN(64) // in the header of a result, not in its numbers
 				}
 				switch rng.IntN(4) {
 				case 0:
@@ -138,7 +138,7 @@ func TestMutatedBodies(t *testing.T) {
 				}
 			}
 			switch r := st.post(a.http, procedure, "application/proto", bytes.NewReader(b)); r.StatusCode {
-			case 200, 400, 403, 429: // an answer, or refused as wrong, as unknown or as too much
+			case 200, 400, 403, 429: // success, malformed, forbidden, or too many
 			default:
 				t.Fatalf("%s, body %d: %s\n%x", procedure, i, r.Status, b)
 			}
@@ -149,7 +149,7 @@ func TestMutatedBodies(t *testing.T) {
 	}
 }
 
-// Blobs are found by their hash, and by nothing else.
+// A blob can be fetched by its hash and by no other path.
 func TestBlobs(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -161,7 +161,7 @@ func TestBlobs(t *testing.T) {
 		t.Helper()
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, st.url, nil)
 		must(t, err)
-		q.URL.Opaque = "//" + q.URL.Host + path // as it is, without being cleaned
+		q.URL.Opaque = "//" + q.URL.Host + path // unchanged: the client must not clean the path
 		if span != "" {
 			q.Header.Set("Range", span)
 		}
@@ -218,6 +218,6 @@ func TestBlobs(t *testing.T) {
 	}
 	before := st.refused()["identity"]
 	if code, _ := get(st.nobody(), "/v1/blobs/"+task.Weights, ""); code != http.StatusUnauthorized || st.refused()["identity"] != before+1 {
-		t.Errorf("nobody: %d", code)
+		t.Errorf("without a certificate: %d", code)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// An agent speaks for its own clients alone.
+// An agent can act for its own clients only.
 func TestOthersClients(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -57,7 +57,7 @@ func TestOthersClients(t *testing.T) {
 			t.Errorf("%v, %v", s, err)
 		}
 	})
-	// What the other says of it holds.
+	// The calls of the client's own agent work.
 	if s, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil || len(s.Tasks) != 1 {
 		t.Errorf("%v, %v", s, err)
 	}
@@ -66,7 +66,7 @@ func TestOthersClients(t *testing.T) {
 	}
 	st.soon("it is counted", func() bool { return b.heard(run, 0, "b0") == v1.Outcome_OUTCOME_COUNTED })
 	if o := a.heard(run, 0, "b0"); o != v1.Outcome_OUTCOME_CLOSED {
-		t.Errorf("another hears %v", o)
+		t.Errorf("another agent gets %v", o)
 	}
 }
 
@@ -102,8 +102,8 @@ func TestRevocation(t *testing.T) {
 	}
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: a.id})
 	must(t, err)
-	// Push first: it does not look up an agent that has just checked in, so it relies on the
-	// revocation to end that trust.
+	// Push is first: it does not look up an agent that has just checked in, so only the
+	// revocation can end the cached trust.
 	calls := []struct {
 		what string
 		call func() error
@@ -134,14 +134,14 @@ func TestRevocation(t *testing.T) {
 			t.Error(r, err)
 		}
 	})
-	// The round goes on with who is left.
+	// The round continues with the other agent.
 	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
 		t.Errorf("%v, %v", s, err)
 	}
 	if next := b.task(run, 1); next.Version != 1 || !slices.Equal(next.Clients, []string{"b0"}) {
 		t.Errorf("%v", next)
 	}
-	// Its clients may be taken over, but not the one that was revoked itself.
+	// Another agent may take over its clients, except the one that was revoked itself.
 	if s, err := b.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0", "a1", "b0"}, StepSeconds: 3600}); err != nil || !slices.Equal(s.Refused, []string{"a0"}) {
 		t.Errorf("%v, %v", s, err)
 	}
@@ -155,14 +155,14 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// leases returns how many there are.
+// leases returns the number of leases.
 func leases(st *station) int {
 	all, err := st.ledger.Leased(st.Context())
 	must(st, err)
 	return len(all)
 }
 
-// A token lets in as many as it says, however they hurry.
+// A token admits as many agents as it has uses, also if they join concurrently.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -183,7 +183,7 @@ func TestTokens(t *testing.T) {
 	}
 	wg.Wait()
 	if joined.Load() != 3 || refused.Load() != 5 {
-		t.Errorf("%d have joined, and %d were refused", joined.Load(), refused.Load())
+		t.Errorf("%d joined, and %d were refused", joined.Load(), refused.Load())
 	}
 	if n, err := st.ledger.Agents(t.Context()); err != nil || n != 3 {
 		t.Errorf("%d agents, %v", n, err)
@@ -214,7 +214,7 @@ func TestTokens(t *testing.T) {
 			st.wantCode(what, err, c.code)
 		})
 	}
-	// After all that the token is as good as new.
+	// None of these attempts has used the token.
 	if _, err := nobody.Join(t.Context(), &v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: "länglich 1"}); err != nil {
 		t.Error(err)
 	}
@@ -227,7 +227,8 @@ func must2[T any](x T, err error) T {
 	return x
 }
 
-// An agent whose clients are unknown, as after a restore from an old backup, hears of it.
+// An agent with unknown clients, for instance after a restore from an old backup, is told
+// to announce them.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -240,12 +241,12 @@ func TestForgotten(t *testing.T) {
 		s, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
 		must(t, err)
 		if s.Announce != (len(clients) == 0) {
-			t.Errorf("with clients %v it is to announce: %v", clients, s.Announce)
+			t.Errorf("with clients %v, announce is %v", clients, s.Announce)
 		}
 	}
 }
 
-// What an agent says of itself is bounded, and can be shown to people.
+// The names and numbers that an agent sends are limited, and names are printable.
 func TestAnnouncements(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -314,10 +315,10 @@ func TestAnnouncements(t *testing.T) {
 			st.wantCode(what, err, connect.CodeInvalidArgument)
 		})
 	}
-	// Eight runs at a time.
+	// Eight runs at a time are allowed.
 	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: turns(8, many[:10_000]...), Pushed: turns(8, many[:10_000]...)})
 	must(t, err)
-	// As many as it may, with any readable name, and twice the same.
+	// The maximum number of clients is allowed, with any printable name, and repeated.
 	fine := append(slices.Clone(many[:9_998]), "Zähler 7 / Süd", "'; DROP TABLE clients; --")
 	s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: fine, Inputs: []string{"wind"}, StepSeconds: 60})
 	if err != nil || len(s.Refused) > 0 {

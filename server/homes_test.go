@@ -17,7 +17,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// homes are meters with weather, whose readings are unlike any weight.
+// homes returns meters with weather. Their readings cannot be mistaken for weights.
 func homes(t *testing.T, n int) *series.Dataset {
 	t.Helper()
 	g, err := synth.New(synth.Config{Seed: 5, Meters: n, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, time.UTC), Days: 30, Zone: "UTC"})
@@ -27,7 +27,7 @@ func homes(t *testing.T, n int) *series.Dataset {
 		load := make([]float32, g.Len())
 		b := g.Building(i, load)
 		for k := range load {
-			load[k] = 4000 + 977.31*load[k] // watts: some digits before the point, and some behind it
+			load[k] = 4000 + 977.31*load[k] // watts, with digits before and after the decimal point
 		}
 		all[i] = series.Meter{ID: fmt.Sprintf("home-%d", i), Start: g.Time(0).Unix(), Load: load, Static: []float32{float32(b.FloorArea), float32(b.WallArea), float32(b.WindowArea)}}
 	}
@@ -50,7 +50,7 @@ func firstHomes(t *testing.T, d *series.Dataset, from, to int) *series.Dataset {
 	return made
 }
 
-// host runs a real agent, whose calls go to another address than the server's own.
+// host runs a real agent that calls the server through the given address.
 func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 	st.Helper()
 	dir := filepath.Join(st.Dir, name)
@@ -77,7 +77,7 @@ func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 	return stop
 }
 
-// finished waits for the end of a run.
+// finished waits until a run finishes.
 func (st *station) finished(run string) ledger.Run {
 	st.Helper()
 	var r ledger.Run

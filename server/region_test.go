@@ -27,16 +27,16 @@ import (
 	"loadstar/server"
 )
 
-// patient bounds waiting for events that must come, on a machine under any load.
+// patient limits the wait for events that must happen, on a machine under any load.
 const patient = 5 * time.Minute
 
-// site is a server, agents and regions in one process.
+// site runs servers, agents and regions in one process.
 type site struct {
 	t   *testing.T
 	dir string
 }
 
-// process is a part that can be stopped.
+// process is a part of a site that can be stopped.
 type process struct {
 	stop func()
 }
@@ -60,7 +60,7 @@ func (s *site) spawn(name string, run func(ctx context.Context) error) *process 
 	return p
 }
 
-// serve starts a server in a folder, at an address that is kept over restarts.
+// serve starts a server in a folder. A restarted server keeps its address.
 func (s *site) serve(name, address string, change func(*server.Config)) (*process, string) {
 	s.t.Helper()
 	ready := make(chan string, 1)
@@ -89,7 +89,7 @@ func (s *site) log(name string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", name)
 }
 
-// operator calls the server of a folder.
+// operator returns a client with the operator's certificate of a folder.
 func (s *site) operator(name, address string) v1.OperatorServiceClient {
 	s.t.Helper()
 	c, err := mtls.ReadFolder(filepath.Join(s.dir, name, "operator"))
@@ -99,7 +99,7 @@ func (s *site) operator(name, address string) v1.OperatorServiceClient {
 	return v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(c.TLS())), "https://"+address)
 }
 
-// join makes an identity at a server.
+// join creates an identity at a server.
 func (s *site) join(name, address string, o v1.OperatorServiceClient) *identity.Identity {
 	s.t.Helper()
 	token, err := o.CreateToken(s.t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
@@ -141,8 +141,8 @@ func generated(t *testing.T, meters int) *series.Dataset {
 	return made
 }
 
-// A region's clients count as if they were the hub's own, each once, and the weights are
-// the simulator's, also if hub and region go away in between.
+// A region's clients count as if they were the hub's own, each once, and the weights
+// equal the simulator's, even if hub and region are restarted during the run.
 func TestRegion(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -155,7 +155,7 @@ func TestRegion(t *testing.T) {
 		"asynchronous": "{algorithm: fedbuff, rounds: 10, client: {steps: 1, batch: 8}, schedule: {cohort: 5, buffer: 3}, evaluate: {every: 0}}",
 	} {
 		if testing.Short() && name != "a sum" {
-			continue // the others take the same paths
+			continue // the others use the same code paths
 		}
 		t.Run(name, func(t *testing.T) {
 			s := &site{t: t, dir: t.TempDir()}
@@ -205,7 +205,7 @@ func TestRegion(t *testing.T) {
 				return
 			}
 			if !bytes.Equal(s.weights("hub", at, got), simulated(t, plan, d, k)) {
-				t.Error("the weights are not the simulator's")
+				t.Error("the weights differ from the simulator's")
 			}
 		})
 	}
@@ -253,7 +253,7 @@ func (s *site) weights(name, address string, r *v1.GetRunResponse) []byte {
 	return file.Bytes()
 }
 
-// simulated returns the shared weights that the simulator ends with.
+// simulated returns the final shared weights of the simulator.
 func simulated(t *testing.T, plan string, d *series.Dataset, k *kernel.Set) []byte {
 	t.Helper()
 	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))

@@ -17,7 +17,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// newRegion is a station that hands a hub's tasks on.
+// newRegion returns a station that relays a hub's tasks.
 func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
 	t.Helper()
 	i, err := identity.Join(t.Context(), t.TempDir(), hub.url, hub.token(1), "region")
@@ -31,7 +31,7 @@ func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
 	})
 }
 
-// begin starts a run at a hub once so many clients are there.
+// begin starts a run at a hub when the given number of clients is there.
 func (st *station) begin(plan string, clients int64) string {
 	st.Helper()
 	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan, Clients: clients})
@@ -39,9 +39,9 @@ func (st *station) begin(plan string, clients int64) string {
 	return s.Run
 }
 
-// A region's operators can neither start nor stop runs, which are the hub's, and hear
-// where to do so.
-func TestRegionsRunsAreTheHubs(t *testing.T) {
+// A region's operators can neither start nor stop the hub's runs. The error names the
+// hub.
+func TestRegionCannotDriveRuns(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
 	region := newRegion(t, hub, nil)
@@ -58,7 +58,8 @@ func TestRegionsRunsAreTheHubs(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), hub.url) {
 		t.Errorf("%v", err)
 	}
-	// One that waits since the folder was a server of its own keeps nobody from going on.
+	// A run that waits from the time when the folder was a standalone server does not
+	// block others.
 	must(t, region.ledger.AddRun(t.Context(), ledger.Run{ID: "old", Plan: small, Wanted: 9, Created: time.Now()}, "test"))
 	for i, c := range task.Clients {
 		_, err := a.Push(t.Context(), region.update(task, c, i))
@@ -68,15 +69,15 @@ func TestRegionsRunsAreTheHubs(t *testing.T) {
 	must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
 }
 
-// What the hub closes is closed in the region, so that nobody trains in vain.
-func TestRegionHearsOfTheEnd(t *testing.T) {
+// Turns that the hub closes are closed in the region, so that agents stop training.
+func TestRegionClosesWithHub(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
 	region := newRegion(t, hub, func(c *Config) { c.Linger = time.Hour })
 	a := region.join("a", "b")
 	run := hub.begin(small, 2)
 	task := a.task(run, 0)
-	_, err := a.Push(t.Context(), region.update(task, "a", 1)) // its sum waits for b
+	_, err := a.Push(t.Context(), region.update(task, "a", 1)) // the sum waits for b
 	must(t, err)
 	_, err = hub.operator.StopRun(t.Context(), &v1.StopRunRequest{Run: run})
 	must(t, err)
@@ -91,7 +92,7 @@ func TestRegionHearsOfTheEnd(t *testing.T) {
 	region.soon("a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
 }
 
-// A region keeps the version that is trained from, and not all that ever were.
+// A region keeps the versions that are being trained from, and deletes older ones.
 func TestRegionRetires(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -122,7 +123,7 @@ func TestRegionRetires(t *testing.T) {
 	must(t, err)
 }
 
-// scales weigh the numbers that are pushed through it.
+// scales counts the bytes that are pushed through it.
 type scales struct {
 	v1.AgentServiceClient
 	bytes int
@@ -133,8 +134,8 @@ func (c *scales) Push(ctx context.Context, q *v1.PushRequest) (*v1.PushResponse,
 	return c.AgentServiceClient.Push(ctx, q)
 }
 
-// A push that was cut short goes on where it was.
-func TestPushGoesOn(t *testing.T) {
+// An interrupted push resumes where it stopped.
+func TestPushResumes(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	a := st.join("a", "b")
@@ -146,7 +147,7 @@ func TestPushGoesOn(t *testing.T) {
 		t.Fatalf("%v, %v", s, err)
 	}
 	c := &scales{AgentServiceClient: a}
-	for range 2 { // the second time all is said without a number
+	for range 2 { // the second push needs no numbers
 		s, err := agentapi.Push(t.Context(), c, q, numbers, len(numbers)/5)
 		must(t, err)
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
@@ -156,12 +157,12 @@ func TestPushGoesOn(t *testing.T) {
 	}
 }
 
-// One client that the hub closes takes no others with it but those of its batch, and these
-// do not keep the hub waiting.
+// If the hub closes one client, only the results in its batch are lost, and the region
+// returns their turns so that the hub does not wait.
 func TestRegionWithoutOne(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
-	region := newRegion(t, hub, func(c *Config) { c.Linger = time.Hour }) // so that the sum waits for all
+	region := newRegion(t, hub, func(c *Config) { c.Linger = time.Hour }) // the sum waits for all clients
 	a := region.join("a", "b", "c", "d")
 	run := hub.begin(small, 4)
 	task := a.task(run, 0)

@@ -13,7 +13,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// Of a result everything is checked: who, what for, how long, and every number.
+// Every part of a result is checked: the sender, the turn, the size, and every number.
 func TestWrongResults(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -127,7 +127,7 @@ func TestWrongResults(t *testing.T) {
 			})
 		}
 	}
-	// After all that, good ones count.
+	// After all refusals, valid results count.
 	for _, q := range []*v1.PushRequest{st.sum(task, "a0", "a1", "a2"), st.update(task, "a3", 1)} {
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
 			t.Errorf("%v, %v", s, err)
@@ -136,7 +136,7 @@ func TestWrongResults(t *testing.T) {
 	st.soon("they are counted", func() bool {
 		return a.heard(run, 0, "a1") == v1.Outcome_OUTCOME_COUNTED && a.heard(run, 0, "a3") == v1.Outcome_OUTCOME_COUNTED
 	})
-	// Where each update is needed, no sum is taken.
+	// If the algorithm needs each update, sums are refused.
 	each := st.start(strings.NewReplacer("fedavg", "fedavgadaptive", ", max_examples: 100", "").Replace(small))
 	task = a.task(each, 0)
 	q := &v1.PushRequest{Run: each, Version: task.Version, Form: v1.Form_FORM_SUM, Shares: []*v1.Share{{Client: "a0", Examples: 1}}}
@@ -147,8 +147,8 @@ func TestWrongResults(t *testing.T) {
 	})
 }
 
-// A result in chunks comes together, whatever comes in between; and an agent that
-// begins many of them has room for one.
+// A result in chunks is assembled whatever arrives in between. An agent has room for one
+// incomplete result.
 func TestChunks(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -170,11 +170,11 @@ func TestChunks(t *testing.T) {
 		outcome  v1.Outcome
 		next     int64
 	}{
-		{n / 2, n, part, 0}, // the first was lost
+		{n / 2, n, part, 0}, // the first chunk was lost
 		{0, 0, part, 0},
 		{0, n / 4, part, int64(n / 4)},
-		{0, n / 4, part, int64(n / 4)}, // again
-		{n / 2, n, part, int64(n / 4)}, // one was lost
+		{0, n / 4, part, int64(n / 4)}, // repeated
+		{n / 2, n, part, int64(n / 4)}, // a chunk was lost
 		{n / 4, n - 1, part, int64(n - 1)},
 		{n - 1, n - 1, part, int64(n - 1)},
 		{n, n, part, int64(n - 1)},
@@ -185,7 +185,7 @@ func TestChunks(t *testing.T) {
 		}
 	}
 	st.soon("it is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
-	// Another result of the same agent takes the place of one that was begun.
+	// Another result of the same agent replaces an incomplete one.
 	first, second := st.update(task, "a1", 2), st.update(task, "a1", 3)
 	for _, q := range []*v1.PushRequest{first, second, first} {
 		q.Chunk = q.Chunk[:8]
@@ -193,7 +193,7 @@ func TestChunks(t *testing.T) {
 			t.Errorf("%v, %v", s, err)
 		}
 	}
-	// Chunks that do not make the hash are of no use, and forgotten.
+	// Chunks that do not match the hash are discarded.
 	st.unharmed("chunks of something else", "hash", 1, func() {
 		first.Offset, first.Chunk = 8, make([]byte, n-8)
 		if s, err := a.Push(t.Context(), first); err != nil || s.Outcome != v1.Outcome_OUTCOME_REJECTED {
@@ -202,8 +202,8 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// The same again, or something else in its place, changes nothing: before it was
-// counted, after, and after the round.
+// Repeating a result, or replacing it with another, changes nothing: before it is
+// counted, afterwards, and after the round.
 func TestReplays(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, func(c *Config) { c.Roles = []string{Gateway, Coordinator} })
@@ -224,7 +224,7 @@ func TestReplays(t *testing.T) {
 	push("another", other, accepted)
 	push("a sum with it", withSum, accepted)
 	if o := a.heard(run, 0, "a0"); o != accepted {
-		t.Errorf("before it was counted: %v", o)
+		t.Errorf("before counting: %v", o)
 	}
 	st.aggregate()
 	st.soon("it is counted", func() bool { return a.heard(run, 0, "a0") == counted })
@@ -242,7 +242,7 @@ func TestReplays(t *testing.T) {
 		push("too late", st.update(task, "a2", 4), closed)
 		push("a sum with it", withSum, closed)
 		if o := a.heard(run, 0, "a2"); o != closed {
-			t.Errorf("too late: %v", o)
+			t.Errorf("after the round: %v", o)
 		}
 	})
 	must(t, st.ledger.Drive(t.Context(), st.lead(), run, func(d *ledger.Drive) error {
@@ -252,7 +252,7 @@ func TestReplays(t *testing.T) {
 		}
 		return err
 	}))
-	// The weights moved by the first two, once each.
+	// The weights changed by the first two updates, once each.
 	x, err := st.terms.Of(t.Context(), run)
 	must(t, err)
 	before := x.Server().Shared()
@@ -268,7 +268,7 @@ func TestReplays(t *testing.T) {
 	}
 }
 
-// lead is the right to coordinate that the server's coordinator has.
+// lead returns the coordinator's lead.
 func (st *station) lead() ledger.Lead {
 	st.Helper()
 	l, err := st.ledger.Lead(st.Context(), alone, time.Minute, time.Now())
@@ -276,8 +276,8 @@ func (st *station) lead() ledger.Lead {
 	return l
 }
 
-// What a straggler trains is called off at its next check-in, once its round is closed.
-func TestTrainingInVain(t *testing.T) {
+// A slow agent is told at its next check-in that its round has closed.
+func TestObsoleteTraining(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	a := st.join("a0", "a1", "a2")

@@ -19,8 +19,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// half begins to send a body, says how long it will be, and goes no further until it
-// is let go.
+// half starts to send a body of the given length, and stops after the given number of
+// bytes until release is called.
 func (st *station) half(h *http.Client, procedure string, length, sent int64) (answer chan int, letGo func()) {
 	st.Helper()
 	r, w := io.Pipe()
@@ -41,16 +41,16 @@ func (st *station) half(h *http.Client, procedure string, length, sent int64) (a
 	begun := make(chan struct{})
 	go func() {
 		defer close(begun)
-		w.Write(make([]byte, sent)) // a server that refuses does not take it
+		w.Write(make([]byte, sent)) // fails if the server refuses the call
 	}()
 	select {
 	case <-begun:
 	case code := <-answer:
 		answer <- code
 	case <-time.After(patient):
-		st.Error("nothing is taken")
+		st.Error("no call was admitted")
 	}
-	return answer, sync.OnceFunc(func() { w.CloseWithError(errors.New("let go")) })
+	return answer, sync.OnceFunc(func() { w.CloseWithError(errors.New("released")) })
 }
 
 func code(answer chan int) int {
@@ -59,12 +59,12 @@ func code(answer chan int) int {
 		answer <- c
 		return c
 	default:
-		return -1 // none yet
+		return -1 // no answer yet
 	}
 }
 
-// However many begin to send and stop, what they take is bounded, and others are
-// served.
+// Incomplete requests use a limited amount of memory, however many there are, and do not
+// block other agents.
 func TestHalfOpen(t *testing.T) {
 	st := newStation(t, nil)
 	a, b := st.join("a0"), st.join("b0")
@@ -94,7 +94,8 @@ func TestHalfOpen(t *testing.T) {
 		}
 		return n
 	}
-	// One that says how long: as much as an agent may send, and not as often as it likes.
+	// With a declared length: an agent's bodies are limited in total, not only one by
+	// one.
 	all := begin(a.http, v1.AgentServicePushProcedure, 5<<20, 4<<20, 4)
 	st.soon("the last of four is refused", func() bool { return refused(all) == 1 })
 	for _, f := range free {
@@ -109,25 +110,25 @@ func TestHalfOpen(t *testing.T) {
 	if r, err := a.http.Get(st.url + "/v1/blobs/" + strings.Repeat("0", 64)); err != nil || r.StatusCode != tooMany {
 		t.Error(r, err)
 	}
-	// Strangers, over many connections: each may say what it likes of its length.
+	// Callers without a certificate, over many connections, may declare any length.
 	var joins []chan int
 	for range 4 {
 		joins = append(joins, begin(st.nobody(), v1.AgentServiceJoinProcedure, 1<<30, 8<<10, 30)...)
 	}
 	st.soon("all but 64 are refused", func() bool { return refused(joins) == 120-64 })
 	runtime.GC()
-	runtime.GC() // what was put aside for others goes with the second
+	runtime.GC() // the second collection empties pools
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 96<<20 { // on both ends
-		t.Errorf("%d MB are taken", grown>>20)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 96<<20 { // client and server together
+		t.Errorf("%d MB are in use", grown>>20)
 	} else {
-		t.Logf("%d MB are taken", grown>>20)
+		t.Logf("%d MB are in use", grown>>20)
 	}
 	if _, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
 		t.Errorf("another agent: %v", err)
 	}
 	if n := st.refused()["busy"]; n < 1+12+2+56 {
-		t.Errorf("%g were refused as too many", n)
+		t.Errorf("%g calls were refused as too many", n)
 	}
 	for _, f := range free {
 		f()
@@ -139,7 +140,7 @@ func TestHalfOpen(t *testing.T) {
 	st.join("c0")
 }
 
-// A connection that sends nothing, or sends it slowly, is closed after ten seconds.
+// A connection that sends nothing, or sends slowly, is closed after ten seconds.
 func TestSlowloris(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for ten seconds")
@@ -166,7 +167,7 @@ func TestSlowloris(t *testing.T) {
 			must(t, err)
 			defer c.Close()
 			s := begin(c)
-			// Less than the minute after which an idle connection is closed anyway.
+			// Less than the minute after which any idle connection is closed.
 			must(t, s.SetReadDeadline(time.Now().Add(50*time.Second)))
 			if _, err := io.Copy(io.Discard, s); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: the connection is still open", name)

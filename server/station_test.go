@@ -32,7 +32,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// small is a plan of few weights, for clients of which nobody really trains.
+// small is a plan with few weights, for clients that do not really train.
 const small = "{algorithm: fedavg, rounds: 50, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100}, evaluate: {every: 0}}"
 
 func must(t testing.TB, err error) {
@@ -42,8 +42,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// station is a server with its real handler on a real port, of which the tests see the
-// inside too.
+// station is a server with its real handler on a real port. Tests can also reach its
+// internals.
 type station struct {
 	testing.TB
 	*server
@@ -53,7 +53,7 @@ type station struct {
 	stop     func()
 }
 
-// logged keeps what is worth an error: there is to be none.
+// logged collects logged errors; a test fails if there are any.
 type logged struct {
 	mu    sync.Mutex
 	lines []string
@@ -90,7 +90,7 @@ func newStation(t testing.TB, change func(*Config)) *station {
 		}
 		st.close()
 		for _, line := range st.log.lines {
-			t.Errorf("the server says: %s", line)
+			t.Errorf("the server logged: %s", line)
 		}
 	})
 	t.Cleanup(st.stop)
@@ -104,7 +104,7 @@ func newStation(t testing.TB, change func(*Config)) *station {
 	return st
 }
 
-// operatorHTTP calls with the operator's certificate.
+// operatorHTTP returns a client with the operator's certificate.
 func (st *station) operatorHTTP() *http.Client {
 	st.Helper()
 	c, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
@@ -118,14 +118,14 @@ func (st *station) http(c *tls.Config) *http.Client {
 	return h
 }
 
-// nobody calls without a certificate.
+// nobody returns a client without a certificate.
 func (st *station) nobody() *http.Client {
 	c, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
 	must(st, err)
 	return st.http(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(c.Root)})
 }
 
-// aggregate lets results be counted, where the server was started without that.
+// aggregate starts an aggregator, for a server that was started without one.
 func (st *station) aggregate() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -137,7 +137,7 @@ func (st *station) aggregate() {
 	st.Cleanup(func() { cancel(); must(st, <-ended) })
 }
 
-// raw is an agent that says what it is told to.
+// raw is an agent whose calls the test makes itself.
 type raw struct {
 	v1.AgentServiceClient
 	st   *station
@@ -153,8 +153,8 @@ func (st *station) token(uses int64) string {
 	return s.Token
 }
 
-// join adds an agent with clients of its own. It does not call the server for a certificate,
-// unlike [station.host]: the tests of joining do.
+// join adds an agent with clients of its own. Unlike [station.host] it does not call the
+// server for a certificate; the tests of joining do that.
 func (st *station) join(clients ...string) *raw {
 	st.Helper()
 	id := strings.ToLower(rand.Text()[:16])
@@ -173,7 +173,7 @@ func (st *station) join(clients ...string) *raw {
 	return a
 }
 
-// certified returns a configuration that shows a certificate of an authority.
+// certified returns a TLS configuration with a certificate from an authority.
 func (st *station) certified(a *pki.Authority, who pki.Identity, ttl time.Duration) *tls.Config {
 	st.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -191,7 +191,7 @@ func (st *station) certified(a *pki.Authority, who pki.Identity, ttl time.Durati
 	}
 }
 
-// start begins a run of all clients.
+// start starts a run with all clients.
 func (st *station) start(plan string) string {
 	st.Helper()
 	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan})
@@ -199,20 +199,20 @@ func (st *station) start(plan string) string {
 	return s.Run
 }
 
-// patient bounds waiting for events that must come, on a machine under any load.
+// patient limits the wait for events that must happen, on a machine under any load.
 const patient = 5 * time.Minute
 
-// soon waits for something.
+// soon waits until a condition holds.
 func (st *station) soon(what string, ok func() bool) {
 	st.Helper()
 	for end := time.Now().Add(patient); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			st.Fatalf("it never came that %s", what)
+			st.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }
 
-// task waits for what an agent is asked in a run.
+// task waits for the agent's task in a round of a run.
 func (a *raw) task(run string, round int64) (task *v1.Task) {
 	a.st.Helper()
 	a.st.soon("there is a task", func() bool {
@@ -227,7 +227,7 @@ func (a *raw) task(run string, round int64) (task *v1.Task) {
 	return task
 }
 
-// numbers are good ones of a run, others for each seed.
+// numbers returns a valid update for a run. It depends on the seed.
 func (st *station) numbers(run string, seed int) []byte {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), run)
@@ -239,7 +239,7 @@ func (st *station) numbers(run string, seed int) []byte {
 	return round.AppendFloats(nil, x)
 }
 
-// update is the good result of one client.
+// update returns a valid result of one client.
 func (st *station) update(task *v1.Task, client string, seed int) *v1.PushRequest {
 	st.Helper()
 	return whole(&v1.PushRequest{
@@ -248,7 +248,7 @@ func (st *station) update(task *v1.Task, client string, seed int) *v1.PushReques
 	}, st.numbers(task.Run, seed))
 }
 
-// sum is the good result of several clients.
+// sum returns a valid sum of several clients.
 func (st *station) sum(task *v1.Task, clients ...string) *v1.PushRequest {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), task.Run)
@@ -265,14 +265,14 @@ func (st *station) sum(task *v1.Task, clients ...string) *v1.PushRequest {
 	return whole(q, b)
 }
 
-// whole puts numbers into one chunk.
+// whole puts numbers into a single chunk.
 func whole(q *v1.PushRequest, numbers []byte) *v1.PushRequest {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset, q.Chunk = sum[:], int64(len(numbers)), 0, numbers
 	return q
 }
 
-// heard is what an agent is told of a turn.
+// heard returns the verdict that the agent receives on a turn.
 func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	a.st.Helper()
 	s, err := a.CheckIn(a.ctx, &v1.CheckInRequest{Pushed: []*v1.Turns{{Run: run, Round: round, Clients: []string{client}}}})
@@ -285,7 +285,7 @@ func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	return v1.Outcome_OUTCOME_UNSPECIFIED
 }
 
-// refused returns how often something was, by reason.
+// refused returns the number of refusals by reason.
 func (st *station) refused() map[string]float64 {
 	st.Helper()
 	all := map[string]float64{}
@@ -302,8 +302,8 @@ func (st *station) refused() map[string]float64 {
 	return all
 }
 
-// dump is what is in the ledger, but for when agents were seen, who leads, and what
-// was noted.
+// dump returns the content of the ledger as text, except for check-in times, the lead and
+// the audit log.
 func (st *station) dump() string {
 	st.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?_pragma=busy_timeout(10000)")
@@ -334,8 +334,8 @@ func (st *station) dump() string {
 	return b.String()
 }
 
-// unharmed does something, and checks that it was refused for a reason, so often, and
-// left no trace in the ledger or on the bus.
+// unharmed calls do, and checks that the given number of calls was refused for the given
+// reason and that ledger and bus did not change.
 func (st *station) unharmed(what, reason string, times float64, do func()) {
 	st.Helper()
 	before, counts := st.dump(), st.refused()
@@ -349,7 +349,7 @@ func (st *station) unharmed(what, reason string, times float64, do func()) {
 		}
 	}
 	if after := st.dump(); after != before {
-		st.Errorf("%s: the ledger has changed from\n%s\nto\n%s", what, before, after)
+		st.Errorf("%s: the ledger changed from\n%s\nto\n%s", what, before, after)
 	}
 	if waiting, taken, err := st.bus.Depth(st.Context()); err != nil || waiting+taken != 0 {
 		st.Errorf("%s: %d results wait, %d are taken, %v", what, waiting, taken, err)

@@ -14,19 +14,19 @@ import (
 	"loadstar/server/pki"
 )
 
-// procedures are those of agents, but for Join.
+// procedures lists the agents' procedures except Join.
 var procedures = []string{
 	v1.AgentServiceRenewProcedure, v1.AgentServiceAnnounceProcedure, v1.AgentServiceCheckInProcedure, v1.AgentServicePushProcedure, v1.AgentServiceDeclineProcedure,
 }
 
-// certify returns a client that shows a certificate of an authority.
+// certify returns a client with a certificate from an authority.
 func (st *station) certify(a *pki.Authority, who pki.Identity, ttl time.Duration) *http.Client {
 	st.Helper()
 	return st.http(st.certified(a, who, ttl))
 }
 
-// Who has no certificate, or another's, gets nowhere, and nothing of what it sends is
-// read.
+// Callers without a valid certificate are refused, and the bodies of their requests are
+// not read.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -71,18 +71,18 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s certificate: %v", name, err)
 		}
 	}
-	// A certificate of ours, for an agent that never joined.
+	// A valid certificate for an agent that never joined.
 	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: "ghost"}, time.Hour)
-	st.unharmed("a ghost", "revoked", 1, func() {
+	st.unharmed("an agent that never joined", "revoked", 1, func() {
 		_, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{})
-		st.wantCode("a ghost", err, connect.CodePermissionDenied)
+		st.wantCode("an agent that never joined", err, connect.CodePermissionDenied)
 	})
 	if r, err := st.nobody().Get(st.url + "/loadstar.v1.Nothing/At"); err != nil || r.StatusCode != http.StatusNotFound {
 		t.Error(r, err)
 	}
 }
 
-// hungUp says that a call has failed without an answer: the connection was not made.
+// hungUp reports whether a call failed without an answer, because no connection was made.
 func hungUp(err error) bool { return err != nil && !connect.IsWireError(err) }
 
 func second[T any](_ T, err error) error { return err }
@@ -97,7 +97,7 @@ func watchError(o v1.OperatorServiceClient, ctx context.Context) error {
 	return s.Err()
 }
 
-// unread is a body of which a server that reads it takes much.
+// unread is an endless body that fails the test if the server reads much of it.
 type unread struct {
 	t    *testing.T
 	read atomic.Int64
@@ -110,15 +110,16 @@ func (u *unread) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	u.left -= n
-	// What the network holds by itself: of HTTP/1.1, as much as the sender's kernel does.
+	// The network buffers some bytes by itself: with HTTP/1.1, as many as the sender's
+	// kernel allows.
 	if u.read.Add(int64(n)) > 8<<20 {
-		u.t.Error("much of a stranger's body was read")
+		u.t.Error("the body of an unauthenticated request was read")
 		return 0, io.EOF
 	}
 	return n, nil
 }
 
-// A connection does not outlive the certificate that it was opened with.
+// A connection does not outlive the certificate with which it was opened.
 func TestExpires(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -126,7 +127,7 @@ func TestExpires(t *testing.T) {
 	var h *http.Client
 	var c v1.AgentServiceClient
 	var err error
-	// On a loaded machine, a short life may be over before the first call.
+	// On a loaded machine a short-lived certificate may expire before the first call.
 	for life := 3 * time.Second; h == nil || err != nil; life *= 2 {
 		if life > patient {
 			t.Fatal(err)
@@ -142,7 +143,7 @@ func TestExpires(t *testing.T) {
 	st.wantCode("on the old connection", err, connect.CodeUnauthenticated)
 	h.CloseIdleConnections()
 	if _, err := c.CheckIn(t.Context(), &v1.CheckInRequest{}); !hungUp(err) {
-		t.Errorf("on a new one: %v", err)
+		t.Errorf("on a new connection: %v", err)
 	}
 	if _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil {
 		t.Errorf("with a good certificate: %v", err)

@@ -14,7 +14,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// counter passes TCP on and counts.
+// counter forwards TCP connections and counts bytes.
 type counter struct {
 	url         string
 	up, down    atomic.Int64
@@ -61,16 +61,17 @@ func pass(to, from net.Conn, n *atomic.Int64) {
 	}
 }
 
-// A round takes of a client's link what the plan says: the numbers once in each direction,
-// and for every call a few headers. Calls and connections are counted, because a slow
-// machine makes more check-ins and opens a second connection where two calls overlap.
+// A round uses as many bytes of a client's link as the plan predicts: the numbers once in
+// each direction, and a few headers for every call. The test also counts calls and
+// connections, because a slow machine makes more check-ins and opens a second connection
+// if two calls overlap.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
-	// perCall bounds the bytes of a call beside its numbers, in either direction: headers,
-	// names of runs and clients, TLS records.
+	// perCall limits the bytes of a call without its numbers, in either direction:
+	// headers, names of runs and clients, TLS records.
 	const rounds, perCall = 15, 300
 	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = 250*time.Millisecond, 250*time.Millisecond })
-	// A new connection, with one check-in.
+	// A new connection with one check-in.
 	connection := st.count()
 	a := st.join()
 	_, err := v1.NewAgentServiceClient(a.http, connection.url).CheckIn(t.Context(), &v1.CheckInRequest{})
@@ -103,8 +104,8 @@ func TestTraffic(t *testing.T) {
 		up, down, connections = up+c.up.Load(), down+c.down.Load(), connections+c.connections.Load()
 	}
 	turns := int64(rounds * d.Len())
-	// Every home fetches the plan once and the weights of every round; stopping may cut off a
-	// call that the server has not counted.
+	// Every home fetches the plan once and the weights of every round. Stopping an agent
+	// may interrupt a call that the server has not counted.
 	calls := st.calls() - before + turns + 2*int64(d.Len())
 	for _, way := range []struct {
 		name                string
@@ -128,8 +129,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// calls returns how many calls of agents the gateway has answered. Fetching is not among
-// them.
+// calls returns the number of agents' calls that the gateway has answered, without
+// fetches of blobs.
 func (st *station) calls() (n int64) {
 	st.Helper()
 	families, err := st.registry.Gather()

@@ -30,20 +30,20 @@ import (
 	"loadstar/series"
 )
 
-// recorder ends TLS between an agent and the server, and sees everything that the
-// server would.
+// recorder terminates TLS between an agent and the server, and records everything that
+// the agent sends.
 type recorder struct {
 	url string
 
 	mu    sync.Mutex
 	sent  bytes.Buffer      // every header and body
-	tasks map[int64]string  // by round: the blob of its weights
-	calls int               // check-ins that were answered
-	open  int               // turns that the last of them named
-	blobs map[string][]byte // that came back
+	tasks map[int64]string  // blob of the weights, by round
+	calls int               // answered check-ins
+	open  int               // turns in the last check-in
+	blobs map[string][]byte // that the agent fetched
 }
 
-// record listens in on one agent.
+// record starts a recorder for one agent.
 func (st *station) record(forward func() *http.Client) *recorder {
 	st.Helper()
 	rec := &recorder{tasks: map[int64]string{}, blobs: map[string][]byte{}}
@@ -57,7 +57,7 @@ func (st *station) record(forward func() *http.Client) *recorder {
 			http.Error(w, err.Error(), http.StatusBadGateway)
 		}
 	})}
-	go s.ServeTLS(l, "", "") // it ends with the test
+	go s.ServeTLS(l, "", "") // ends with the test
 	st.Cleanup(func() { s.Close() })
 	return rec
 }
@@ -123,18 +123,19 @@ func (rec *recorder) checkIns() int {
 	return rec.calls
 }
 
-// settled reports whether the agent's last check-in named no open turn.
+// settled reports whether the agent's last check-in named no open turns.
 func (rec *recorder) settled() bool {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	return rec.open == 0
 }
 
-// secrets are what must not be seen, as the bytes that it would be seen as.
+// secrets holds values that must not be sent, in every encoding in which they could
+// appear.
 type secrets struct {
-	words  map[uint32]string // four bytes, any one of which may turn up by chance
-	decoys map[uint32]bool   // as many and of the same size as words
-	pairs  map[uint64]string // eight bytes, which do not
+	words  map[uint32]string // four bytes, which may also occur by chance
+	decoys map[uint32]bool   // as many as words, and of the same size
+	pairs  map[uint64]string // eight bytes, which do not occur by chance
 	longs  map[[16]byte]string
 	texts  map[string]string
 	rng    *rand.Rand
@@ -147,10 +148,10 @@ func newSecrets() *secrets {
 	}
 }
 
-// dull numbers turn up anywhere: those with few digits, in binary.
+// dull reports whether a number has so few binary digits that it may occur anywhere.
 func dull(f float32) bool { return math.Float32bits(f)&0xfff == 0 }
 
-// numbers adds floats, alone and side by side.
+// numbers adds floats, alone and in adjacent pairs.
 func (s *secrets) numbers(what string, x []float32) {
 	for _, f := range x {
 		if b := math.Float32bits(f); !dull(f) {
@@ -162,7 +163,7 @@ func (s *secrets) numbers(what string, x []float32) {
 	s.neighbours(what, x)
 }
 
-// neighbours adds floats side by side, in all the ways that they are written.
+// neighbours adds adjacent pairs of floats, in all binary encodings.
 func (s *secrets) neighbours(what string, x []float32) {
 	for i := 1; i < len(x); i++ {
 		if dull(x[i-1]) || dull(x[i]) {
@@ -172,7 +173,7 @@ func (s *secrets) neighbours(what string, x []float32) {
 		s.pairs[uint64(a)|uint64(b)<<32] = what
 		s.pairs[uint64(bits.ReverseBytes32(a))|uint64(bits.ReverseBytes32(b))<<32] = what + ", backwards"
 		if i%8 != 0 {
-			continue // a layer would show by a few of them
+			continue // a few pairs of a layer are enough
 		}
 		var little, big [16]byte
 		for k, f := range x[i-1 : i+1] {
@@ -189,7 +190,7 @@ func (s *secrets) exactly(what string, f float64) {
 	s.pairs[b], s.pairs[bits.ReverseBytes64(b)] = what+", as float64", what+", as float64 backwards"
 }
 
-// text adds a number as people write it.
+// text adds a number as decimal text.
 func (s *secrets) text(what string, f float32) {
 	for _, t := range []string{strconv.FormatFloat(float64(f), 'g', -1, 32), strconv.FormatFloat(float64(f), 'f', 3, 64), strconv.FormatFloat(float64(f), 'e', 5, 64)} {
 		if len(t) >= 7 && len(t) <= 12 {
@@ -198,7 +199,7 @@ func (s *secrets) text(what string, f float32) {
 	}
 }
 
-// in looks for secrets. It returns what was found, and how many words and decoys.
+// in searches for secrets. It returns what it found, and the numbers of words and decoys.
 func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
 	for i := 0; i+4 <= len(sent); i++ {
 		w := binary.LittleEndian.Uint32(sent[i:])
@@ -226,15 +227,15 @@ func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
 			}
 		}
 	}
-	// Beyond chance, of which the decoys show how much there is.
+	// Report only more than chance; the decoys show how many occur by chance.
 	if excess := words - decoys; float64(excess) > 6*math.Sqrt(float64(decoys))+20 {
 		found = append(found, fmt.Sprintf("%d numbers, and %d by chance", words, decoys))
 	}
 	return found, words, decoys
 }
 
-// Neither a personal weight nor a reading nor a range leaves an agent, in whatever
-// round, and what does leave is the change of the shared weights.
+// No personal weight, reading or value range leaves an agent in any round. What it sends
+// is the change of the shared weights.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -304,7 +305,7 @@ func TestWire(t *testing.T) {
 			secret.exactly("a range", float64(f))
 			secret.text("a range", f)
 		}
-		// The same training again, which gives the same bits.
+		// Repeat the training, which gives the same bits.
 		w := client.NewWorker(&job, k, parts4.NewTrainer(k))
 		c := client.Client{ID: fed.ClientID(m.ID), Data: []*series.Windows{problem.Framer.Windows(m, ranges)}, Kept: make([]float32, w.Kept()), First: true}
 		copy(c.Kept, initial)
@@ -321,7 +322,8 @@ func TestWire(t *testing.T) {
 				change[j] = c.Kept[j] - before[j]
 			}
 			secret.numbers("a personal weight", c.Kept[:personal])
-			// Not alone: Adam changes many weights by the same, shared or not.
+			// Search for pairs only: Adam changes many weights by the same amount, shared
+			// or not.
 			secret.neighbours("the change of a personal weight", change)
 		}
 		name := "together"
@@ -332,7 +334,7 @@ func TestWire(t *testing.T) {
 		must(t, err)
 		kept := make([]float32, len(c.Kept))
 		if _, err := store.Load(run, m.ID, kept); err != nil || !slices.Equal(kept, c.Kept) {
-			t.Fatalf("%s keeps something else than was worked out here: %v", m.ID, err)
+			t.Fatalf("%s has other personal layers than the repeated training: %v", m.ID, err)
 		}
 		must(t, store.Close())
 	}
@@ -345,11 +347,11 @@ func TestWire(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes, %d numbers and %d texts that must not be in them; %d words by chance, as %d decoys", name, len(sent), len(secret.words)/2, len(secret.texts), words, decoys)
 	}
-	// What was looked for would have been found.
+	// Check that the search finds what it should.
 	sent := rec.sent.Bytes()
 	for n, u := range updates {
 		if !bytes.Contains(sent, u) {
-			t.Errorf("the update of round %d was not seen", n)
+			t.Errorf("the update of round %d was not recorded", n)
 		}
 	}
 	for what, leak := range map[string][]byte{
@@ -360,12 +362,12 @@ func TestWire(t *testing.T) {
 		"single weights": leaked(initial),
 	} {
 		if found, _, _ := secret.in(slices.Concat(sent, leak, []byte("end"))); len(found) != 1 {
-			t.Errorf("%s was planted, and found were %v", what, found)
+			t.Errorf("%s was planted, but the search found %v", what, found)
 		}
 	}
 }
 
-// leaked are many weights, none beside its neighbour.
+// leaked returns many weights, none next to its neighbour.
 func leaked(x []float32) (b []byte) {
 	for i := 0; i < len(x); i += 50 {
 		b = append(round.AppendFloats(b, x[i:i+1]), "...."...)

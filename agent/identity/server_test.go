@@ -107,7 +107,7 @@ func (f *fleet) Join(_ context.Context, r *loadstarv1.JoinRequest) (*loadstarv1.
 	defer f.mu.Unlock()
 	hash := hex.EncodeToString(jointoken.Hash(r.GetSecret()))
 	if f.uses[hash] == 0 {
-		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("the token is not known here, used up or expired"))
+		return nil, connect.NewError(connect.CodePermissionDenied, errors.New("the token is unknown, used up or expired"))
 	}
 	f.uses[hash]--
 	f.agents++

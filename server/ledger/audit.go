@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Event is something that an operator or an agent did to the system.
+// Event is an action of an operator or an agent, for the audit log.
 type Event struct {
 	At                             time.Time
 	Actor, Action, Subject, Detail string
 }
 
-// Note adds an event that has no other trace here.
+// Note adds an event to the audit log. Other methods add their events themselves.
 func (l *Ledger) Note(ctx context.Context, e Event) (err error) {
 	defer wrap(&err, "adding an audit event")
 	return l.update(ctx, func(tx *sql.Tx) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Away says that an error is that of a database which cannot be reached, or is just
-// coming up: waiting may help.
+// Away reports whether an error means that the database is unreachable or starting, so
+// that a retry may help.
 func Away(err error) bool {
 	var wrong *pgconn.ParseConfigError
 	if errors.As(err, &wrong) {
@@ -18,7 +18,7 @@ func Away(err error) bool {
 	}
 	if said := (*pgconn.PgError)(nil); errors.As(err, &said) {
 		switch said.Code[:min(2, len(said.Code))] {
-		case "08", "53", "57": // of connections, of resources, and of operators who start and stop it
+		case "08", "53", "57": // connection errors, lack of resources, and start or stop by an operator
 			return true
 		}
 		return false
@@ -26,5 +26,5 @@ func Away(err error) bool {
 	var refused *pgconn.ConnectError
 	var network net.Error
 	return errors.As(err, &refused) || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, sqldriver.ErrBadConn) ||
-		pgconn.SafeToRetry(err) // among them those of a connection that was closed before anything was sent
+		pgconn.SafeToRetry(err) // for instance if the connection was closed before the query was sent
 }

@@ -25,8 +25,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestAwayNoDatabase expects no hope where a server answers that it has no such
-// database.
+// Waiting does not help if a server answers that it has no such database.
 func TestAwayNoDatabase(t *testing.T) {
 	at := strings.Replace(cluster.Database(t), "@/postgres?", "@/missing?", 1)
 	l, err := Open(t.Context(), at)
@@ -35,6 +34,6 @@ func TestAwayNoDatabase(t *testing.T) {
 		t.Fatalf("%s can be opened", at)
 	}
 	if Away(err) {
-		t.Errorf("waiting would not help with %v", err)
+		t.Errorf("Away is true for %v", err)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// coalescer combines concurrent questions into one query, because the round trip is most
-// of the cost of an answer. Questions that arrive while a batch is running wait and form
-// the next batch.
+// coalescer combines concurrent queries into one, because the round trip dominates the
+// cost of a query. Queries that arrive while a batch is running wait and form the next
+// batch.
 type coalescer[Q, A any] struct {
 	ledger *Ledger
-	// ask answers all questions, in their order, or none.
+	// ask answers all questions in their order, or fails for all.
 	ask       func(context.Context, []Q) ([]A, error)
 	questions chan *question[Q, A]
 }
 
-// question is one caller's; done is closed when answer and err are set.
+// question is one caller's query; done is closed when answer and err are set.
 type question[Q, A any] struct {
 	Q      Q
 	answer A
@@ -29,21 +29,22 @@ type question[Q, A any] struct {
 }
 
 const (
-	// askedAtOnce bounds the questions in a batch, batchesAtOnce the batches that run at a time.
+	// askedAtOnce limits the questions in a batch, batchesAtOnce the concurrent batches.
 	askedAtOnce   = 32
 	batchesAtOnce = 2
-	// answerWithin is how long PostgreSQL may take for a batch: others wait behind it.
+	// answerWithin is the time-out of a batch in PostgreSQL, because others wait behind
+	// it.
 	answerWithin = 10 * time.Second
 )
 
 var errClosed = errors.New("the ledger is closed")
 
-// start begins to answer, until the ledger is closed.
+// start runs the goroutines that answer until the ledger is closed.
 func (t *coalescer[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, error)) {
 	t.ledger, t.ask, t.questions = l, ask, make(chan *question[Q, A], askedAtOnce)
 	for range batchesAtOnce {
-		// These goroutines are kept, because SQLite needs a deep stack, which a new
-		// goroutine would have to grow for every batch.
+		// Keep these goroutines running: SQLite needs a deep stack, which a new goroutine
+		// would have to grow for every batch.
 		l.answering.Go(func() {
 			for {
 				select {
@@ -77,7 +78,7 @@ func (t *coalescer[Q, A]) get(ctx context.Context, q Q) (answer A, err error) {
 	}
 }
 
-// answer puts the first question and those that wait to the database as one batch.
+// answer runs the first question and all waiting ones as one batch.
 func (t *coalescer[Q, A]) answer(first *question[Q, A]) {
 	asked := []*question[Q, A]{first}
 	for more := true; more && len(asked) < askedAtOnce; {
@@ -93,8 +94,8 @@ func (t *coalescer[Q, A]) answer(first *question[Q, A]) {
 		questions[i] = x.Q
 	}
 	// The batch serves many callers, so it must not use one caller's context. SQLite gets
-	// a context without an end: it answers quickly, and its driver starts a goroutine for
-	// every query that can be cancelled.
+	// a context that cannot be cancelled: it answers quickly, and its driver starts a
+	// goroutine for every query that can be cancelled.
 	ctx := context.Background()
 	if !t.ledger.lite {
 		var cancel context.CancelFunc
@@ -110,8 +111,7 @@ func (t *coalescer[Q, A]) answer(first *question[Q, A]) {
 	}
 }
 
-// safely turns a panic into an error for the callers of this batch, as if each had
-// panicked in its own goroutine.
+// safely turns a panic into an error for the callers of this batch.
 func (t *coalescer[Q, A]) safely(ctx context.Context, questions []Q) (answers []A, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -130,7 +130,7 @@ func queryIn[T any](ctx context.Context, l *Ledger, each func(*sql.Rows) error, 
 		for _, x := range part {
 			args = append(args, x)
 		}
-		// Only powers of two, so that few statements are prepared.
+		// Use only lengths that are powers of two, so that few statements are prepared.
 		n := len(part)
 		for ; n&(n-1) != 0; n++ {
 			args = append(args, part[0])

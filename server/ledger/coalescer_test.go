@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Many ask at once, and each hears its own answer: of agents with and without clients
-// and tasks, and of such that are not there.
-func TestTogether(t *testing.T) {
+// Concurrent callers each get their own answer: for agents with and without clients and
+// tasks, and for unknown agents.
+func TestCoalescer(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l := open(t, at)
 		const agents = 40
@@ -70,9 +70,9 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// Those that wait go together, each may give up alone, and what fails fails for all of
-// them and for nobody else.
-func TestTogetherWaits(t *testing.T) {
+// Waiting questions form one batch. Each caller may give up alone. An error reaches all
+// callers of its batch and no others.
+func TestCoalescerBatches(t *testing.T) {
 	l := &Ledger{lite: true}
 	l.open, l.end = context.WithCancel(t.Context())
 	var (
@@ -131,7 +131,7 @@ func TestTogetherWaits(t *testing.T) {
 	close(release)
 	wg.Wait()
 	if n := asked.Load(); n > 2*batchesAtOnce {
-		t.Errorf("%d questions were put one by one: asked %d times", askedAtOnce, n)
+		t.Errorf("%d questions needed %d queries", askedAtOnce, n)
 	}
 	if _, err := x.get(t.Context(), -1); !errors.Is(err, broken) {
 		t.Error(err)

@@ -18,8 +18,8 @@ import (
 	"loadstar/internal/pgtest"
 )
 
-// child is another process that works with the ledger: it opens it, or counts all turns
-// of a round in an order of its own, and says which it has counted.
+// child is the main function of a second process. It opens the ledger, or counts all
+// turns of a round in its own order and prints those that it counted.
 func child(at string, args []string) error {
 	ctx := context.Background()
 	l, err := Open(ctx, at)
@@ -59,7 +59,7 @@ func child(at string, args []string) error {
 				return fmt.Errorf("not away: %w", err)
 			}
 			time.Sleep(10 * time.Millisecond)
-			continue // whatever became of it
+			continue // the outcome is unknown
 		}
 		var said bytes.Buffer
 		for _, i := range counted {
@@ -72,7 +72,8 @@ func child(at string, args []string) error {
 		}
 		names = rest
 	}
-	// Sums in which one was counted before are not, so each is given alone as well.
+	// A sum does not count if one of its clients was counted before, so each client is
+	// also passed alone.
 	for part := range slices.Chunk(named("c", turns), 100) {
 		var batch []Arrival
 		for _, c := range part {
@@ -85,10 +86,10 @@ func child(at string, args []string) error {
 	return nil
 }
 
-// counter is a child that counts.
+// counter is a child process that counts.
 type counter struct {
 	cmd  *exec.Cmd
-	said []string // once it has ended
+	said []string // its output, once it has ended
 	done chan error
 	some chan struct{} // closed when it has counted something
 }
@@ -102,7 +103,7 @@ func count(t *testing.T, at string, turns int, seed uint64) *counter {
 	out, err := c.cmd.StdoutPipe()
 	must(t, err)
 	must(t, c.cmd.Start())
-	t.Cleanup(func() { c.cmd.Process.Kill() }) // it has ended, unless the test has failed
+	t.Cleanup(func() { c.cmd.Process.Kill() }) // it has already ended unless the test failed
 	go func() {
 		first := sync.OnceFunc(func() { close(c.some) })
 		for lines := bufio.NewScanner(out); lines.Scan(); first() {
@@ -118,7 +119,7 @@ func count(t *testing.T, at string, turns int, seed uint64) *counter {
 	return c
 }
 
-// kept checks that everything that was said to be counted is.
+// kept checks that all turns that a child reported as counted are.
 func (s *site) kept(said []string) {
 	s.t.Helper()
 	for part := range slices.Chunk(said, 500) {
@@ -126,15 +127,15 @@ func (s *site) kept(said []string) {
 		must(s.t, err)
 		for _, c := range part {
 			if where[c].Is != Counted {
-				s.t.Errorf("%s was counted, and is %v", c, where[c])
+				s.t.Errorf("%s was counted, but is %v", c, where[c])
 				return
 			}
 		}
 	}
 }
 
-// TestKill kills processes that count, at any time, and lets others go on. No turn is
-// lost, and none is twice in the sums.
+// TestKill kills processes while they count and starts others. No turn is lost, and none
+// is in the sums twice.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -143,7 +144,7 @@ func TestKill(t *testing.T) {
 		const turns, kills = 1500, 4
 		s := plant(t, at, turns)
 		s.ask(0, 0, upTo(turns)...)
-		must(t, s.Close()) // so that a reader has to recover what a dead one left behind
+		must(t, s.Close()) // so that the next reader must recover from the killed process
 		rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
 		receipts := 0
 		for k := range uint64(kills) {
@@ -170,7 +171,7 @@ func TestKill(t *testing.T) {
 			must(t, l.Close())
 		}
 		if receipts == 0 || receipts == turns {
-			t.Logf("the kills came at no good time: %d of %d were counted by then", receipts, turns)
+			t.Logf("the kills tested little: %d of %d turns were already counted", receipts, turns)
 		}
 		last := count(t, at, turns, 99)
 		if err := <-last.done; err != nil {
@@ -183,8 +184,8 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// TestPostgresCrashes kills the database itself, and its memory with it, while two
-// processes count. They go on when it is back.
+// TestPostgresCrashes kills the database server while two processes count. They continue
+// when it is back.
 func TestPostgresCrashes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Drive is a coordinator's transaction on one run. Nobody counts for the run
-// meanwhile, so it is to be short.
+// Drive is a coordinator's transaction on one run. It blocks counting for the run, so it
+// must be short.
 type Drive struct {
 	l   *Ledger
 	ctx context.Context
 	tx  *sql.Tx
-	// Run is as it was when the transaction began.
+	// Run is the run's state at the start of the transaction.
 	Run Run
 }
 
-// Drive runs do in a transaction that holds the run. It fails with ErrDeposed if
-// somebody else coordinates by now. After any error the caller must read anew what
-// it remembers of the run: whether a commit happened may be unknown.
+// Drive runs do in a transaction that locks the run. It returns ErrDeposed if another
+// coordinator has taken over. After any error the caller must read the run again, because
+// the outcome of the commit may be unknown.
 func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Drive) error) (err error) {
-	var failed error // in do, which says itself what failed
+	var failed error // of do, which names the operation itself
 	defer func() {
 		if failed == nil {
 			wrap(&err, "driving run", run)
@@ -42,17 +42,17 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 	})
 }
 
-// Fleet is what the clients that could take part have in common.
+// Fleet describes the clients that may take part.
 type Fleet struct {
 	Clients int64
-	Inputs  []string        // that all have
-	Steps   []time.Duration // more than one cannot be trained together
+	Inputs  []string        // that all clients have
+	Steps   []time.Duration // a run needs exactly one
 }
 
-// Fleet looks at all clients.
+// Fleet describes all clients that may take part.
 func (d *Drive) Fleet() (Fleet, error) { return fleet(d.ctx, d.tx) }
 
-// Fleet looks at all clients.
+// Fleet describes all clients that may take part.
 func (l *Ledger) Fleet(ctx context.Context) (Fleet, error) { return fleet(ctx, l.db) }
 
 func fleet(ctx context.Context, q querier) (f Fleet, err error) {
@@ -79,8 +79,8 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 	return f, err
 }
 
-// Begin makes all clients the run's fleet, numbered in the order of their names'
-// bytes, and sets what the run begins with: Plan, PlanBlob and Server.
+// Begin makes all clients the run's fleet, numbered in the byte order of their names. It
+// sets the run's Plan, PlanBlob and Server, and version 0.
 func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
 	defer wrap(&err, "beginning run", d.Run.ID)
 	collate := ` COLLATE "C"`
@@ -119,7 +119,7 @@ type Receipt struct {
 	TrainLoss                 float64
 }
 
-// Receipts returns what was counted after a batch, in its order.
+// Receipts returns the receipts after a batch, in the order of batches.
 func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
 	defer wrap(&err, "reading the receipts of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -131,10 +131,10 @@ func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
 	return all, err
 }
 
-// Lease is the right of a member of a run to be counted in a round.
+// Lease permits a member's update to be counted in a round.
 type Lease struct{ No, Round, Version int64 }
 
-// Withdraw deletes the leases that have expired, and returns them.
+// Withdraw deletes expired leases and returns them.
 func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	defer wrap(&err, "withdrawing expired leases of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -146,7 +146,7 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	return all, err
 }
 
-// Ask gives leases to members, and returns those that cannot take part any more.
+// Ask adds leases for members. It returns those that can no longer take part.
 func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gone []int64, err error) {
 	defer wrap(&err, "adding leases to run", d.Run.ID)
 	for part := range slices.Chunk(members, d.l.chunk) {
@@ -175,11 +175,11 @@ func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gon
 	return gone, nil
 }
 
-// Machine returns where the machine stood when it was stored last.
+// Machine returns the stored state of the round machine.
 func (d *Drive) Machine() (state string, err error) {
 	defer wrap(&err, "reading the round state of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT state FROM machines WHERE run = $1", d.Run.ID).Scan(&state)
-	return state, orNotFound(err, "the machine of run "+d.Run.ID)
+	return state, orNotFound(err, "the round state of run "+d.Run.ID)
 }
 
 func (d *Drive) saveMachine(state string) error {
@@ -187,7 +187,7 @@ func (d *Drive) saveMachine(state string) error {
 	return err
 }
 
-// Save stores where the machine stands, and the open round with it.
+// Save stores the state of the round machine and the open round.
 func (d *Drive) Save(machine string, open Round) (err error) {
 	defer wrap(&err, "saving the round state of run", d.Run.ID)
 	if err := d.saveMachine(machine); err != nil {
@@ -202,9 +202,9 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 	return err
 }
 
-// Close closes a round: what was counted up to the run's newest batch is what it
-// merges. Unless leases are carried into later rounds, they are withdrawn. It stores
-// the machine, which has gone on to the next round.
+// Close closes a round, which merges everything counted up to the run's newest batch.
+// Open leases are deleted unless they carry over to later rounds. Close also stores the
+// machine, which has advanced to the next round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	defer wrap(&err, "closing a round of run", d.Run.ID)
 	err = d.setRoundState(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
@@ -226,8 +226,8 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	return nil
 }
 
-// Publish makes a merging round's result the newest version, and forgets what went
-// into it.
+// Publish stores the new version of a merged round and deletes the sums that went into
+// it.
 func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	defer wrap(&err, "publishing a version of run", d.Run.ID)
 	if err := d.setRoundState("UPDATE rounds SET state = $3 WHERE run = $1 AND round = $2 AND state = $4", round.Round, RoundMerged, RoundMerging); err != nil {
@@ -242,7 +242,8 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	return d.deleteSums(round.LastBatch)
 }
 
-// setRoundState changes the state of a round, which must be from.
+// setRoundState changes the state of a round from one state to another. It fails if the
+// round is in a different state.
 func (d *Drive) setRoundState(text string, round int64, to, from string, args ...any) error {
 	r, err := d.tx.ExecContext(d.ctx, text, append([]any{d.Run.ID, round, to, from}, args...)...)
 	if err != nil {
@@ -266,9 +267,8 @@ func (d *Drive) deleteSums(batch int64) error {
 	return nil
 }
 
-// Retire deletes the versions before the newest that nobody can need any more, and
-// returns the blobs of these and of the server's state before, as far as nothing else
-// refers to them.
+// Retire deletes versions before the newest that are no longer needed. It returns the
+// blobs of these versions and of the previous server state that nothing else refers to.
 func (d *Drive) Retire(newest int64) (blobs []string, err error) {
 	defer wrap(&err, "deleting old versions of run", d.Run.ID)
 	return deleteVersions(d.ctx, d.tx, d.Run.ID, newest, d.Run.Server)
@@ -298,7 +298,7 @@ func deleteVersions(ctx context.Context, tx *sql.Tx, run string, newest int64, s
 	if err != nil {
 		return nil, err
 	}
-	// Two runs of one plan begin with the same weights.
+	// Two runs of one plan have the same initial weights.
 	for _, b := range blobs {
 		var uses int
 		err := tx.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
@@ -313,18 +313,18 @@ func deleteVersions(ctx context.Context, tx *sql.Tx, run string, newest int64, s
 	return unused, nil
 }
 
-// Merging returns the round that was closed and has no version yet, if there is one.
+// Merging returns the round that is closed and has no new version yet, if there is one.
 func (d *Drive) Merging() (r Round, found bool, err error) {
 	defer wrap(&err, "reading the closed round of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(rows *sql.Rows) (err error) {
 		found = true
 		r, err = scanRound(rows)
 		return err
-	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging) // the first comes last
+	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging) // keeps the oldest
 	return r, found, err
 }
 
-// LastBatch returns with which batch the newest closed round ended.
+// LastBatch returns the last batch of the newest closed round.
 func (d *Drive) LastBatch() (batch int64, err error) {
 	defer wrap(&err, "reading the last batch of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1", d.Run.ID).Scan(&batch)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestBegin numbers members by the bytes of their names, whatever the database's order
-// of letters.
+// TestBegin checks that members are numbered in the byte order of their names, whatever
+// the database's collation.
 func TestBegin(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -26,7 +26,7 @@ func TestBegin(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "fleet", r.Fleet, int64(len(names)))
 		s.ask(0, 0, upTo(len(names))...)
-		announce(t, l, "a", "later") // is not of this run
+		announce(t, l, "a", "later") // not in this run
 		rows, err := l.db.Query("SELECT client FROM members WHERE run = 'run' ORDER BY no")
 		must(t, err)
 		defer rows.Close()
@@ -44,7 +44,7 @@ func TestBegin(t *testing.T) {
 			return err
 		})
 		if err == nil {
-			t.Error("a run begins twice")
+			t.Error("a run began twice")
 		}
 	})
 }
@@ -88,16 +88,16 @@ func TestAskAndWithdraw(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 1300), t.Context()
 		s.drive(func(d *Drive) error {
-			gone, err := d.Ask(0, 0, append(upTo(1300), 5000), after(time.Minute)) // more than one statement, and nobody
+			gone, err := d.Ask(0, 0, append(upTo(1300), 5000), after(time.Minute)) // more than one statement, and an unknown member
 			wantEqual(t, "gone", gone, []int64{5000})
 			return err
 		})
-		// Who holds a lease of a round is not asked for it again.
+		// A member cannot get a second lease for the same round.
 		if err := s.Drive(ctx, s.lead, "run", func(d *Drive) error {
 			_, err := d.Ask(0, 0, []int64{7}, after(time.Hour))
 			return err
 		}); err == nil {
-			t.Error("the same turn twice")
+			t.Error("the same turn got two leases")
 		}
 		must(t, s.Extend(ctx, "agent", "run", 0, named("c", 600), after(time.Hour)))
 		s.drive(func(d *Drive) error {
@@ -136,7 +136,8 @@ func TestSave(t *testing.T) {
 	})
 }
 
-// TestClose closes rounds with and without carrying leases, to be merged and abandoned.
+// TestClose closes rounds that merge and rounds that are abandoned, with and without
+// carrying leases over.
 func TestClose(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
@@ -158,7 +159,7 @@ func TestClose(t *testing.T) {
 			})
 		}
 		if err := closeIt(0, RoundMerging, true); err == nil {
-			t.Error("a round is closed that was never open")
+			t.Error("a round that was never open was closed")
 		}
 		s.ask(0, 0, 0, 1, 2)
 		s.count(one("agent", 0, 0, "c00000"))
@@ -167,7 +168,7 @@ func TestClose(t *testing.T) {
 		wantEqual(t, "carried", leases(), 1)
 		wantIs(t, closeIt(0, RoundMerging, true), ErrRefused)
 
-		// What is counted now belongs to the next round.
+		// From now on, updates count for the next round.
 		s.ask(1, 0, 3)
 		s.count(one("agent", 0, 0, "c00002"))
 		s.drive(func(d *Drive) error {
@@ -203,14 +204,14 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestRetire keeps the versions that a lease, a sum or an update still needs, and the
-// blobs that something else is made of.
+// TestRetire keeps versions that a lease, a sum or an update needs, and blobs that
+// something else refers to.
 func TestRetire(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 8), t.Context()
-		other := begin(t, s.Ledger, "other") // from the same weights and state
+		other := begin(t, s.Ledger, "other") // with the same weights and state
 		round := int64(0)
-		// publish merges the open round, and opens the next for some members.
+		// publish merges the open round and opens the next one for some members.
 		publish := func(v Version, server string, members ...int64) (blobs []string) {
 			t.Helper()
 			s.drive(func(d *Drive) error { return d.Close(Round{Round: round, State: RoundMerging, Closed: t0}, "", true) })
@@ -248,21 +249,22 @@ func TestRetire(t *testing.T) {
 			return all
 		}
 		s.ask(0, 0, 0)
-		// Member 0's lease holds version 0. The other run began with the same state.
+		// The lease of member 0 keeps version 0. The other run has the same initial
+		// state.
 		wantEqual(t, "blobs", publish(Version{"w1", "c0"}, "server 1", 1, 2), nil)
 		s.count(one("agent", 0, 0, "c00000"))
-		s.drive(func(d *Drive) error { // now the sum of it does
+		s.drive(func(d *Drive) error { // now its sum keeps version 0
 			blobs, err := d.Retire(1)
 			wantEqual(t, "blobs while a sum is not merged", blobs, nil)
 			return err
 		})
 		wantEqual(t, "versions", versions(), []int64{0, 1})
-		// With its merge version 0 goes. Its blobs are also other versions', of this run and
-		// of the other. Leases hold version 1.
+		// The merge releases version 0. Its blobs also belong to other versions, of this
+		// run and of the other. Leases keep version 1.
 		wantEqual(t, "blobs", publish(Version{"w2", ""}, "server 2"), []string{"server 1"})
 		wantEqual(t, "versions", versions(), []int64{1, 2})
 
-		// Single updates hold their version as sums do.
+		// Single updates keep their version, as sums do.
 		arrivals := []Arrival{one("agent", 1, 1, "c00001"), one("agent", 1, 1, "c00002")}
 		_, err := s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 			return nil, []Single{{Client: "c00001", Version: 1, Numbers: []byte{1}}, {Client: "c00002", Version: 1, Numbers: []byte{2}}}, nil

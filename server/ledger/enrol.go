@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// AddToken lets so many agents join until it expires.
+// AddToken adds a token with which the given number of agents can join until it expires.
 func (l *Ledger) AddToken(ctx context.Context, hash []byte, note string, uses int, expires time.Time) (err error) {
 	defer wrap(&err, "adding a token")
 	_, err = l.write.ExecContext(ctx, "INSERT INTO tokens (hash, note, uses, expires) VALUES ($1, $2, $3, $4)", hash, note, uses, toMillis(expires))
 	return err
 }
 
-// Agent is a machine that has joined.
+// Agent is an agent that has joined.
 type Agent struct {
 	ID, Name string
-	Expires  time.Time // its certificate
+	Expires  time.Time // of its certificate
 }
 
-// Join uses a token up by one, and adds an agent. A token that is not there, is used
-// up or expired is ErrRefused.
+// Join uses a token once and adds an agent. It returns ErrRefused if the token is
+// unknown, used up or expired.
 func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer wrap(&err, "adding agent", a.ID)
 	return l.update(ctx, func(tx *sql.Tx) error {
@@ -34,7 +34,7 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 		if n, err := r.RowsAffected(); err != nil {
 			return err
 		} else if n == 0 {
-			return fmt.Errorf("the token is not known here, used up or expired: %w", ErrRefused)
+			return fmt.Errorf("the token is unknown, used up or expired: %w", ErrRefused)
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen) VALUES ($1, $2, $3, $4, $5)",
 			a.ID, a.Name, toMillis(now), toMillis(a.Expires), toMillis(now))
@@ -45,15 +45,15 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 	})
 }
 
-// Caller is what is known of an agent that calls.
+// Caller describes a calling agent.
 type Caller struct {
 	ID      string
 	Revoked bool
-	// Hosts says whether any client is the agent's.
+	// Hosts reports whether the agent has any clients.
 	Hosts bool
 }
 
-// Caller returns an agent that has joined.
+// Caller looks up an agent. It returns ErrNotFound if the agent has not joined.
 func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
 	defer wrap(&err, "looking up agent", id)
 	c, err = l.callers.get(ctx, id)
@@ -63,10 +63,10 @@ func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
 	return c, err
 }
 
-// callersOf returns an empty one for each that is not there.
+// callersOf looks up agents. It returns an empty Caller for an unknown one.
 func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
 	has := make(map[string]Caller, len(ids))
-	// EXISTS would have PostgreSQL read the whole table.
+	// With EXISTS, PostgreSQL would scan the whole table.
 	err := queryIn(ctx, l, func(r *sql.Rows) error {
 		var c Caller
 		var revoked, hosts int64
@@ -89,13 +89,13 @@ func checkAllowed(ctx context.Context, tx *sql.Tx, id string) error {
 		return orNotFound(err, "agent "+id)
 	}
 	if revoked != 0 {
-		return fmt.Errorf("agent %s was revoked: %w", id, ErrRefused)
+		return fmt.Errorf("agent %s is revoked: %w", id, ErrRefused)
 	}
 	return nil
 }
 
-// Renewed notes an agent's new certificate. It is nothing for the audit: every agent does
-// it all the time.
+// Renewed stores the expiry of an agent's new certificate. It adds no audit event,
+// because renewals are routine.
 func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) (err error) {
 	defer wrap(&err, "storing the renewal of agent", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
@@ -107,11 +107,12 @@ func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) (err
 	})
 }
 
-// Seen notes that agents have checked in, in transactions short enough to let others in
-// between.
+// Seen stores when agents checked in. It uses short transactions, so that others can run
+// in between.
 func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err error) {
 	defer wrap(&err, "storing which agents checked in")
-	// All lock in the order of bytes: two who do this at once do not wait for each other in a ring.
+	// All transactions lock agents in byte order, so that concurrent calls cannot
+	// deadlock.
 	agents = slices.Sorted(slices.Values(agents))
 	order := ""
 	if !l.lite {
@@ -139,25 +140,25 @@ func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err e
 	return nil
 }
 
-// Agents returns how many may take part.
+// Agents returns the number of agents that may take part.
 func (l *Ledger) Agents(ctx context.Context) (n int64, err error) {
 	defer wrap(&err, "counting agents")
 	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE revoked = 0").Scan(&n)
 	return n, err
 }
 
-// Announcement is what an agent says of its clients.
+// Announcement is an agent's list of clients and their data.
 type Announcement struct {
 	Agent           string
 	Clients, Inputs []string
 	Step            time.Duration
-	// Most bounds how many clients the agent has then, with those of before.
+	// Most limits the agent's clients, including those that it announced before.
 	Most int
 }
 
-// Announce makes clients an agent's, and returns those that are another's or were
-// revoked. A client whose agent was revoked may be taken over. If the agent had too many
-// then, it has none more, and the error is ErrTooMany.
+// Announce registers clients as an agent's. It returns those that belong to another agent
+// or are revoked. A client of a revoked agent may move to another agent. If the agent
+// would have more than Most clients, nothing is stored and the error is ErrTooMany.
 func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (refused []string, err error) {
 	defer wrap(&err, "storing the clients of agent", a.Agent)
 	clients := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
@@ -196,14 +197,14 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 			return err
 		}
 		if has > a.Most {
-			return fmt.Errorf("%w: %d clients of agent %s, at most %d", ErrTooMany, has, a.Agent, a.Most)
+			return fmt.Errorf("%w: agent %s would have %d clients, at most %d are allowed", ErrTooMany, a.Agent, has, a.Most)
 		}
 		return nil
 	})
 	return refused, err
 }
 
-// Client is a meter or building, as the server knows it.
+// Client is a registered meter or building.
 type Client struct {
 	Name, Agent, AgentName string
 	Announced, Seen        time.Time
@@ -227,21 +228,21 @@ func (l *Ledger) Clients(ctx context.Context, after string, limit int) (all []Cl
 	return all, err
 }
 
-// CountClients returns how many clients could take part.
+// CountClients returns the number of clients that may take part.
 func (l *Ledger) CountClients(ctx context.Context) (n int64, err error) {
 	defer wrap(&err, "counting clients")
 	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&n)
 	return n, err
 }
 
-// RevokeAgent refuses an agent from now on. What it was asked is withdrawn.
+// RevokeAgent refuses an agent permanently and withdraws its leases.
 func (l *Ledger) RevokeAgent(ctx context.Context, id, actor string, now time.Time) (err error) {
 	defer wrap(&err, "revoking agent", id)
 	return l.revoke(ctx, "agent", id, actor, now,
 		"UPDATE agents SET revoked = $2 WHERE id = $1 AND revoked = 0", "UPDATE leases SET until = 0 WHERE agent = $1")
 }
 
-// RevokeClient refuses a client from now on.
+// RevokeClient refuses a client permanently and withdraws its leases.
 func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.Time) (err error) {
 	defer wrap(&err, "revoking client", name)
 	return l.revoke(ctx, "client", name, actor, now,
@@ -250,8 +251,8 @@ func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.
 
 func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.Time, mark, withdraw string) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
-		// Nobody is asked or counted meanwhile: what was asked before is found below, and
-		// who asks or counts afterwards knows.
+		// Block asking and counting during this transaction. Leases from before are
+		// withdrawn below, and later transactions see the revocation.
 		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM leaders"+l.lockClause("UPDATE")); err != nil {
 			return err
 		}
@@ -265,7 +266,7 @@ func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.
 		if n, err := r.RowsAffected(); err != nil {
 			return err
 		} else if n == 0 {
-			return fmt.Errorf("%s %s, not revoked before: %w", what, name, ErrNotFound)
+			return fmt.Errorf("%s %s that is not already revoked: %w", what, name, ErrNotFound)
 		}
 		if _, err := tx.ExecContext(ctx, withdraw, name); err != nil {
 			return err
@@ -274,14 +275,14 @@ func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.
 	})
 }
 
-// Lead is the right to coordinate, for a while.
+// Lead is a lease that makes one coordinator the active one.
 type Lead struct{ Epoch int64 }
 
 const coordinator = "coordinator"
 
-// Lead takes or keeps the right to coordinate until now+ttl. It is ErrRefused while
-// another holds it. Each new holder has a higher epoch, and what an older one still
-// wants to do fails.
+// Lead takes or renews the lead until now+ttl. It returns ErrRefused while another
+// coordinator holds it. Each new holder gets a higher epoch, and transactions with an
+// older one fail.
 func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now time.Time) (lead Lead, err error) {
 	defer wrap(&err, "taking the lead for", holder)
 	err = l.update(ctx, func(tx *sql.Tx) error {
@@ -296,7 +297,7 @@ func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now
 		}
 		if had != holder {
 			if until > toMillis(now) {
-				return fmt.Errorf("%s coordinates: %w", had, ErrRefused)
+				return fmt.Errorf("%s has the lead: %w", had, ErrRefused)
 			}
 			lead.Epoch++
 		}
@@ -322,7 +323,7 @@ func (l *Ledger) checkLead(ctx context.Context, tx *sql.Tx, lead Lead) error {
 	return nil
 }
 
-// Resign gives the right to coordinate back, so that another need not wait.
+// Resign releases the lead, so that another coordinator need not wait until it expires.
 func (l *Ledger) Resign(ctx context.Context, lead Lead) (err error) {
 	defer wrap(&err, "giving up the lead")
 	_, err = l.write.ExecContext(ctx, "UPDATE leaders SET until = 0 WHERE role = $1 AND epoch = $2", coordinator, lead.Epoch)

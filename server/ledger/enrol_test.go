@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// entry is what is stored of an agent.
+// entry is the stored state of an agent.
 type entry struct {
 	Name                  string
 	Joined, Expires, Seen time.Time
@@ -38,7 +38,7 @@ func TestJoin(t *testing.T) {
 		if err := l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "a"}, t0); err == nil {
 			t.Error("an agent twice")
 		}
-		// What failed has not used it up.
+		// Failed attempts have not used the token.
 		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "late"}, after(time.Hour)), ErrRefused)
 		must(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "b"}, after(time.Hour-time.Millisecond)))
 		wantIs(t, l.Join(ctx, []byte{0, 1, 255}, Agent{ID: "c"}, t0), ErrRefused)
@@ -54,7 +54,7 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestJoinConcurrently uses a token as often as it says, by however many at once.
+// TestJoinConcurrently checks that a token admits exactly as many agents as it has uses.
 func TestJoinConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
@@ -106,13 +106,13 @@ func TestRenewedAndSeen(t *testing.T) {
 	})
 }
 
-// TestSeenConcurrently notes the same agents from two processes at once.
+// TestSeenConcurrently stores the same agents from two processes at once.
 func TestSeenConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
-		ids := named("a", 600) // on SQLite two transactions of several statements
+		ids := named("a", 600) // two transactions of several statements in SQLite
 		join(t, ledgers[0], ids...)
-		// shown says whether process i has seen agent k.
+		// shown reports whether process i has seen agent k.
 		shown := func(i, k int) bool { return k%8 != i && (k+i)%3 > 0 }
 		var wg sync.WaitGroup
 		for i := range 8 {
@@ -152,9 +152,9 @@ func TestAnnounceTooMany(t *testing.T) {
 			return err
 		}
 		must(t, say("a", "1", "2"))
-		must(t, say("a", "2", "3")) // the same again are no others
+		must(t, say("a", "2", "3")) // repeated clients do not count again
 		wantIs(t, say("a", "3", "4"), ErrTooMany)
-		must(t, say("b", "4", "5", "1")) // nothing was left of it, and another's do not count
+		must(t, say("b", "4", "5", "1")) // the refused announcement stored nothing, and another agent's clients do not count
 		n, err := l.CountClients(ctx)
 		must(t, err)
 		wantEqual(t, "clients", n, 5)
@@ -192,7 +192,7 @@ func TestClients(t *testing.T) {
 			}
 			want = append(want, c)
 		}
-		// Each database has an order of its own.
+		// The order of names depends on the database.
 		byName := func(a, b Client) int { return strings.Compare(a.Name, b.Name) }
 		slices.SortFunc(got, byName)
 		slices.SortFunc(want, byName)
@@ -216,7 +216,7 @@ func TestRevoke(t *testing.T) {
 		wantIs(t, l.RevokeClient(ctx, "nobody", "operator", t0), ErrNotFound)
 
 		wantEqual(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
-		// They cannot be counted any more, nor extended, and hear so.
+		// The leases can no longer be counted or extended.
 		must(t, l.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
 		wantEqual(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
 		where, err := l.Standings(ctx, "a", "run", 0, named("a", 3))
@@ -240,9 +240,9 @@ func TestRevoke(t *testing.T) {
 	})
 }
 
-// TestRevokeConcurrently revokes agents while they are asked and counted: whatever
-// comes first, none has a lease afterwards that could still be used, and nothing of it
-// is counted any more.
+// TestRevokeConcurrently revokes agents while they are asked and counted. Whatever the
+// order, afterwards no agent has a usable lease, and none of its updates is counted any
+// more.
 func TestRevokeConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -330,7 +330,7 @@ func TestLead(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "the same holder's", again, a)
 		_, err = l.Lead(ctx, "b", time.Minute, after(time.Minute))
-		wantIs(t, err, ErrRefused) // a has kept it
+		wantIs(t, err, ErrRefused) // a still has the lead
 		b, err = l.Lead(ctx, "b", time.Minute, after(90*time.Second))
 		must(t, err)
 		if b.Epoch <= a.Epoch {
@@ -342,11 +342,11 @@ func TestLead(t *testing.T) {
 		must(t, l.Drive(ctx, b, "run", nothing))
 		wantIs(t, l.Drive(ctx, b, "another", nothing), ErrNotFound)
 
-		must(t, l.Resign(ctx, a)) // too late
+		must(t, l.Resign(ctx, a)) // too late, has no effect
 		_, err = l.Lead(ctx, "a", time.Minute, after(91*time.Second))
 		wantIs(t, err, ErrRefused)
 		must(t, l.Resign(ctx, b))
-		must(t, l.Drive(ctx, b, "run", nothing)) // as long as nobody else is there
+		must(t, l.Drive(ctx, b, "run", nothing)) // the lead lasts until somebody else takes it
 		c, err := l.Lead(ctx, "c", time.Minute, after(91*time.Second))
 		must(t, err)
 		if c.Epoch <= b.Epoch {
@@ -356,7 +356,7 @@ func TestLead(t *testing.T) {
 	})
 }
 
-// TestLeadConcurrently gives the right to one of many, from the first moment on.
+// TestLeadConcurrently checks that only one of many concurrent callers gets the lead.
 func TestLeadConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}

@@ -6,12 +6,12 @@ import (
 	"fmt"
 )
 
-// Errors that a caller may tell apart.
+// Errors that callers distinguish.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrRefused  = errors.New("refused")
 	ErrTooMany  = errors.New("too many")
-	// ErrDeposed says that another coordinator has taken over.
+	// ErrDeposed means that another coordinator has taken over.
 	ErrDeposed = errors.New("another coordinator has taken over")
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// operations are exported methods, with the operation that their errors must name.
+// operations lists exported methods and the operation that their errors must name.
 var operations = []struct {
 	name string
 	do   func(context.Context, *Ledger) error
@@ -61,7 +61,7 @@ func openLite(t *testing.T) *Ledger {
 	return l
 }
 
-// wantOperation checks that an error names an operation, once.
+// wantOperation checks that an error names an operation exactly once.
 func wantOperation(t *testing.T, err error, name string) {
 	t.Helper()
 	if err == nil || !strings.HasPrefix(err.Error(), "ledger: "+name+": ") || strings.Count(err.Error(), "ledger: ") != 1 {
@@ -85,15 +85,15 @@ func TestErrorsNameTheOperation(t *testing.T) {
 	}
 }
 
-// TestErrorsOfCallbacks: Drive does not claim what its callback did, whose own calls are
-// named.
+// TestErrorsOfCallbacks checks that Drive does not prefix the errors of its callback,
+// whose own calls name their operations.
 func TestErrorsOfCallbacks(t *testing.T) {
 	l := openLite(t)
 	lead, err := l.Lead(t.Context(), "me", time.Hour, t0)
 	must(t, err)
 	must(t, l.AddRun(t.Context(), Run{ID: "one"}, "operator"))
 	own := errors.New("the disk is full")
-	if err := l.Drive(t.Context(), lead, "one", func(*Drive) error { return own }); err != own { // the very same error
+	if err := l.Drive(t.Context(), lead, "one", func(*Drive) error { return own }); err != own { // the identical error
 		t.Errorf("got %v, want the callback's error", err)
 	}
 	err = l.Drive(t.Context(), lead, "one", func(d *Drive) error {
@@ -107,7 +107,7 @@ func TestErrorsOfCallbacks(t *testing.T) {
 	wantIs(t, err, ErrDeposed)
 }
 
-// TestAnswersStayPlain: errors that agents and operators read are not prefixed.
+// TestAnswersStayPlain checks that errors which agents and operators read have no prefix.
 func TestAnswersStayPlain(t *testing.T) {
 	l := openLite(t)
 	_, err := l.Run(t.Context(), "one")
@@ -116,7 +116,7 @@ func TestAnswersStayPlain(t *testing.T) {
 	err = l.Join(t.Context(), []byte("?"), Agent{ID: "a"}, t0)
 	wantIs(t, err, ErrRefused)
 	if strings.Contains(err.Error(), "ledger") {
-		t.Errorf("an agent that may not join is told %q", err)
+		t.Errorf("an agent that may not join gets %q", err)
 	}
 }
 

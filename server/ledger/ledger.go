@@ -1,10 +1,10 @@
-// Package ledger is the server's memory, in SQL: who may take part, what runs, and
-// what was counted. SQLite serves a pilot and PostgreSQL a fleet, with one schema
-// and the same statements.
+// Package ledger is the server's database: agents, clients, runs, and counted updates. A
+// small installation uses SQLite, a large fleet PostgreSQL, with one schema and the same
+// statements.
 //
-// The promise that everything else leans on: an update counts when the deletion of
-// its lease, its receipt and the sum that it went into commit together. What comes
-// before may be repeated, what comes after is final.
+// The guarantee that the rest of the server relies on: an update counts when one
+// transaction deletes its lease, adds its receipt and stores the sum that includes it.
+// Everything before the commit may be repeated; everything after it is final.
 package ledger
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
-	"modernc.org/sqlite" // the driver sqlite
+	"modernc.org/sqlite" // also registers the driver
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"loadstar/internal/backoff"
@@ -36,27 +36,27 @@ var migrations embed.FS
 // Ledger is a database. It is safe for concurrent use.
 type Ledger struct {
 	db    *sql.DB
-	write *sql.DB // of SQLite one connection, as it has one writer at a time
-	read  querier // db, for what is asked all the time
-	lite  bool
-	// chunk is how many rows go into one statement. Of PostgreSQL every connection keeps
-	// a statement of each length, and a long list has it read a whole table; SQLite is
-	// asked without a journey, and its driver takes time by the square of the length.
+	write *sql.DB // one connection if SQLite, which has one writer at a time
+	read  querier // db, with prepared statements for frequent queries
+	lite  bool    // SQLite
+	// chunk is the number of rows in one statement. PostgreSQL caches a statement of each
+	// length per connection, and scans the whole table for a long list. SQLite has no
+	// network round trip, and its driver's cost grows with the square of the length.
 	chunk  int
-	events atomic.Uint64 // that were noted here
+	events atomic.Uint64 // number of audit events added by this process
 
-	// What agents' calls ask, and the end of who answers.
+	// Frequent queries of agents' calls, and the context and goroutines that answer them.
 	callers     coalescer[string, Caller]
 	tasks       coalescer[string, []Task]
 	asked, over coalescer[turnsOf, map[string]Standing]
 	versions    coalescer[versionKey, *Version]
-	open        context.Context // until it is closed
+	open        context.Context // until the ledger is closed
 	end         context.CancelFunc
 	answering   sync.WaitGroup
 }
 
-// Open opens sqlite:PATH or postgres://…, and brings its schema up to date. Several
-// processes may do so at once.
+// Open opens sqlite:PATH or postgres://…, and migrates the schema. Several processes may
+// do so at the same time.
 func Open(ctx context.Context, at string) (_ *Ledger, err error) {
 	defer wrap(&err, "opening the database")
 	l := &Ledger{}
@@ -66,7 +66,7 @@ func Open(ctx context.Context, at string) (_ *Ledger, err error) {
 	} else if strings.HasPrefix(at, "postgres://") || strings.HasPrefix(at, "postgresql://") {
 		err = l.openPostgres(at)
 	} else {
-		return nil, fmt.Errorf("%q is neither sqlite:PATH nor postgres://…", at)
+		return nil, fmt.Errorf("%q is not a database address: want sqlite:PATH or postgres://…", at)
 	}
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func Open(ctx context.Context, at string) (_ *Ledger, err error) {
 
 func (l *Ledger) openLite(path string) (err error) {
 	if path == "" || path == ":memory:" {
-		return errors.New("sqlite: needs a file")
+		return errors.New("sqlite: needs the path of a file, as in sqlite:ledger.db")
 	}
 	l.lite, l.chunk = true, 32
 	file := "file:" + (&url.URL{Path: path}).EscapedPath()
@@ -99,7 +99,7 @@ func (l *Ledger) openLite(path string) (err error) {
 	}
 	l.write.SetMaxOpenConns(1)
 	l.db.SetMaxOpenConns(12)
-	l.db.SetMaxIdleConns(12) // one that is closed takes longer to open again than to answer
+	l.db.SetMaxIdleConns(12) // opening a connection takes longer than a query
 	l.read = &prepared{db: l.db, byText: map[string]*sql.Stmt{}}
 	return nil
 }
@@ -110,8 +110,8 @@ func (l *Ledger) openPostgres(at string) (err error) {
 	if err != nil {
 		return err
 	}
-	// A plan is made for every question: one that was kept from when a table was empty
-	// reads the whole of it when it is full, round after round.
+	// Plan every query anew: a cached plan from when a table was empty scans the whole
+	// table when it is full.
 	l.db = stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "SET plan_cache_mode = force_custom_plan")
 		return err
@@ -119,12 +119,12 @@ func (l *Ledger) openPostgres(at string) (err error) {
 	l.db.SetMaxOpenConns(24)
 	l.db.SetMaxIdleConns(24)
 	l.db.SetConnMaxIdleTime(5 * time.Minute)
-	l.write, l.read = l.db, l.db // its driver prepares by itself
+	l.write, l.read = l.db, l.db // the driver caches statements
 	return nil
 }
 
-// connect makes SQLite's first connection. If several processes create the file at the
-// same time, some are told at once that it is busy, without busy_timeout.
+// connect opens SQLite's first connection. If several processes create the file at the
+// same time, some get SQLITE_BUSY at once, in spite of busy_timeout.
 func (l *Ledger) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()
@@ -143,7 +143,7 @@ func (l *Ledger) connect(ctx context.Context) error {
 
 const connectWithin = 10 * time.Second
 
-// migrationLock keeps two servers from migrating one database at once.
+// migrationLock prevents two servers from migrating one database at the same time.
 const migrationLock = 0x6c6f6164 // "load"
 
 func (l *Ledger) migrate(ctx context.Context) error {
@@ -168,7 +168,7 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		}
 		defer func() {
 			_, _ = conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrationLock)
-		}() // the lock ends with the connection
+		}() // after an error the lock ends with the connection
 	}
 	p, err := goose.NewProvider(dialect, l.write, files)
 	if err != nil {
@@ -187,7 +187,8 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		if _, err = p.Up(ctx); err == nil || !l.lite {
 			return err
 		}
-		// SQLite has no lock for this: another process may have been faster.
+		// SQLite has no advisory lock, so another process may have migrated in the
+		// meantime.
 		if now, failed := p.GetDBVersion(ctx); failed != nil || now == before {
 			return err
 		}
@@ -205,30 +206,31 @@ func (l *Ledger) Close() (err error) {
 	return l.db.Close()
 }
 
-// Healthy says whether the database answers.
+// Healthy returns an error if the database does not answer.
 func (l *Ledger) Healthy(ctx context.Context) (err error) {
 	defer wrap(&err, "checking the database")
 	return l.db.PingContext(ctx)
 }
 
-// Backup writes a whole copy of a SQLite ledger to a new file, while others go on.
+// Backup writes a consistent copy of a SQLite ledger to a new file while the server is
+// running.
 func (l *Ledger) Backup(ctx context.Context, path string) (err error) {
 	defer wrap(&err, "backing up to", path)
 	if !l.lite {
-		return errors.New("PostgreSQL is backed up by its own tools, such as pg_dump")
+		return errors.New("back up PostgreSQL with its own tools, such as pg_dump")
 	}
 	_, err = l.db.ExecContext(ctx, "VACUUM INTO $1", path)
 	return err
 }
 
-// update runs do in a transaction. On an error the transaction did not happen, but
-// for one of its commit, after which nobody knows.
+// update runs do in a transaction. After an error the transaction is rolled back, unless
+// the commit itself failed: then its outcome is unknown.
 func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 	tx, err := l.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // after a commit there is nothing to undo
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
 	if err := do(tx); err != nil {
 		return err
 	}
@@ -244,8 +246,8 @@ func (l *Ledger) lockClause(how string) string {
 	return " FOR " + how
 }
 
-// placeholders returns rows of numbered placeholders: ($1,$2),($3,$4) and so on. It starts
-// after those that are taken.
+// placeholders returns rows of numbered placeholders: ($1,$2),($3,$4) and so on. taken is
+// the number of placeholders that precede them.
 func placeholders(taken, rows, columns int) string {
 	var b strings.Builder
 	for r := range rows {

@@ -49,10 +49,10 @@ type tester interface {
 	Fatalf(string, ...any)
 }
 
-// t0 is when the tests take place.
+// t0 is the time at which the tests start.
 var t0 = time.UnixMilli(1_700_000_000_000)
 
-// after is a time of the tests.
+// after returns t0 plus d.
 func after(d time.Duration) time.Time { return t0.Add(d) }
 
 // onBoth runs a test on a new database of each kind.
@@ -81,7 +81,7 @@ func open(t *testing.T, at string) *Ledger {
 	return l
 }
 
-// must is for what is only a means of a test.
+// must ends the test on an error of its setup.
 func must(t tester, err error) {
 	t.Helper()
 	if err != nil {
@@ -103,7 +103,7 @@ func wantEqual[T any](t tester, what string, got, want T) {
 	}
 }
 
-// join lets agents in.
+// join adds agents.
 func join(t tester, l *Ledger, agents ...string) {
 	t.Helper()
 	hash := []byte(fmt.Sprintf("token of %s and %d more", agents[0], len(agents)-1))
@@ -113,7 +113,7 @@ func join(t tester, l *Ledger, agents ...string) {
 	}
 }
 
-// machine returns where the machine of a run stands.
+// machine returns the stored state of a run's round machine.
 func machine(t tester, l *Ledger, run string) (state string) {
 	t.Helper()
 	must(t, l.db.QueryRowContext(context.Background(), "SELECT COALESCE(max(state), '') FROM machines WHERE run = $1", run).Scan(&state))
@@ -129,7 +129,7 @@ func announce(t tester, l *Ledger, agent string, clients ...string) {
 	}
 }
 
-// named returns names in the order of their numbers as well as of their bytes.
+// named returns n names that sort by number and by bytes alike.
 func named(prefix string, n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -146,7 +146,7 @@ type site struct {
 	run  string
 }
 
-// begin starts a run with all clients there are.
+// begin starts a run with all clients.
 func begin(t tester, l *Ledger, run string) *site {
 	t.Helper()
 	lead, err := l.Lead(context.Background(), "test", 1000*time.Hour, t0)
@@ -160,7 +160,7 @@ func begin(t tester, l *Ledger, run string) *site {
 	return s
 }
 
-// plant begins a run with one agent that hosts some clients.
+// plant starts a run with one agent that hosts some clients.
 func plant(t *testing.T, at string, clients int) *site {
 	t.Helper()
 	l := open(t, at)
@@ -174,7 +174,7 @@ func (s *site) drive(do func(d *Drive) error) {
 	must(s.t, s.Drive(context.Background(), s.lead, s.run, do))
 }
 
-// ask opens a round for members, until an hour later.
+// ask opens a round for members, with leases of an hour.
 func (s *site) ask(round, version int64, members ...int64) {
 	s.t.Helper()
 	s.drive(func(d *Drive) error {
@@ -194,8 +194,8 @@ func upTo(n int) []int64 {
 	return all
 }
 
-// worth is what a client's turn of a round adds to sums: so that no other set of
-// turns has the same sum, but by a rare chance.
+// worth is the number that a client's turn adds to sums. It is random enough that
+// different sets of turns have different sums.
 func worth(round int64, client string) int64 {
 	h := uint64(round)*0x9e3779b97f4a7c15 + 1
 	for _, b := range []byte(client) {
@@ -205,7 +205,7 @@ func worth(round int64, client string) int64 {
 	return int64(h >> 20)
 }
 
-// sums folds arrivals into a partial for each version.
+// sums returns a Fold that adds arrivals up to one partial per version.
 func sums(arrivals []Arrival) Fold {
 	return func(counted []int) (all []Partial, _ []Single, _ error) {
 		of := map[int64]int64{}
@@ -221,7 +221,7 @@ func sums(arrivals []Arrival) Fold {
 	}
 }
 
-// one is the arrival of single clients.
+// one returns an arrival with the given clients.
 func one(agent string, round, version int64, clients ...string) Arrival {
 	a := Arrival{Agent: agent, Round: round, Version: version, Bytes: 100}
 	for _, c := range clients {
@@ -247,20 +247,20 @@ func (s *site) receipts() (all []Receipt) {
 	return all
 }
 
-// balance checks what the whole server leans on: the stored sums are exactly those of
-// the turns with a receipt, no turn has both a lease and a receipt, and the batches of
-// receipts and of sums are the same, without a gap. Nothing may have been merged yet.
-// It returns the numbers of leases and of receipts.
+// balance checks the ledger's guarantee: the stored sums are exactly those of the turns
+// with a receipt, no turn has both a lease and a receipt, and receipts and sums have the
+// same batches, without a gap. Nothing may have been merged yet. It returns the numbers
+// of leases and receipts.
 func (s *site) balance() (leases, receipts int) {
 	s.t.Helper()
 	ctx := context.Background()
-	var how *sql.TxOptions // all of one moment
+	var how *sql.TxOptions // all queries must see the same state
 	if !s.lite {
 		how = &sql.TxOptions{Isolation: sql.LevelRepeatableRead}
 	}
 	tx, err := s.db.BeginTx(ctx, how)
 	must(s.t, err)
-	defer tx.Rollback() // it has only read
+	defer tx.Rollback() // it only reads
 	must(s.t, tx.QueryRow("SELECT count(*) FROM leases WHERE run = $1", s.run).Scan(&leases))
 	rows, err := tx.Query("SELECT round, client, batch FROM receipts WHERE run = $1", s.run)
 	must(s.t, err)
@@ -306,11 +306,11 @@ func (s *site) balance() (leases, receipts int) {
 	return leases, receipts
 }
 
-// tables are those of the schema.
+// tables lists the tables of the schema.
 var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit"}
 
-// dump returns all rows of some tables as text, in an order that depends on them
-// alone.
+// dump returns all rows of some tables as text, in an order that depends only on the
+// rows.
 func dump(t tester, l *Ledger, tables ...string) string {
 	t.Helper()
 	var b strings.Builder

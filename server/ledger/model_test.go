@@ -22,17 +22,17 @@ type turn struct {
 	client string
 }
 
-// model is what a ledger is to remember of one run, in plain maps.
+// model is the expected state of one run, in plain maps.
 type model struct {
 	leases   map[turn]lease
 	receipts map[turn]Receipt
-	sums     map[int64]int64 // of what is not merged, by batch
+	sums     map[int64]int64 // not merged, by batch
 	batch    int64
 	round    int64
 	version  int64
-	merging  int64 // last batch of the round that is merged, or -1
+	merging  int64 // last batch of the round being merged, or -1
 	ended    bool
-	asked    map[turn]bool // ever
+	asked    map[turn]bool // all turns that were ever asked
 	revoked  map[string]bool
 }
 
@@ -43,29 +43,30 @@ type lease struct {
 	until   time.Time
 }
 
-// game is a ledger and its model, side by side.
+// game is a ledger and its model.
 type game struct {
 	*site
 	t       *rapid.T
 	model   model
 	agents  []string
-	clients []string          // in the order of their numbers
-	host    map[string]string // of a client
+	clients []string          // ordered by number
+	host    map[string]string // agent of each client
 }
 
-// check is rapid.Check with fewer cases, as each waits for the disk; -rapid.checks asks
-// for more.
+// check is rapid.Check with fewer cases, because each case waits for the disk. The flag
+// -rapid.checks overrides the number.
 func check(t *testing.T, cases int, law func(*rapid.T)) {
 	t.Helper()
 	const usual = "100"
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == usual {
 		must(t, f.Value.Set(fmt.Sprint(cases)))
-		defer f.Value.Set(usual) // it was that before
+		defer f.Value.Set(usual) // the previous value
 	}
 	rapid.Check(t, law)
 }
 
-// TestModel plays any sequence of what can happen to the turns of a run.
+// TestModel applies random sequences of operations on the turns of a run to the ledger
+// and to its model.
 func TestModel(t *testing.T) {
 	for _, on := range []struct {
 		database string
@@ -92,7 +93,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		g.agents = append(g.agents, fmt.Sprintf("%s-%d", name, i))
 	}
 	join(t, l, g.agents...)
-	// Clients of games before are members as well, and come first.
+	// Clients of earlier games are members as well, and have lower numbers.
 	var before int64
 	must(t, l.db.QueryRow("SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&before))
 	for i := range 9 {
@@ -126,7 +127,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			var gone []int64
 			for _, c := range rapid.SliceOfDistinct(client, rapid.ID).Draw(t, "clients") {
 				if m.asked[turn{m.round, c}] {
-					continue // the machine gives nobody the same round twice
+					continue // the machine asks no client twice in a round
 				}
 				no := first + int64(slices.Index(g.clients, c))
 				members = append(members, no)
@@ -149,7 +150,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"count": func(t *rapid.T) {
 			var arrivals []Arrival
 			for range rapid.IntRange(1, 5).Draw(t, "arrivals") {
-				// Mostly of somebody who was asked.
+				// Mostly of a client that was asked.
 				a := Arrival{Agent: agent.Draw(t, "agent"), Round: rapid.Int64Range(0, m.round).Draw(t, "round"), Version: m.version}
 				clients := rapid.SliceOfNDistinct(client, 1, 3, rapid.ID).Draw(t, "shares")
 				if rapid.IntRange(0, 3).Draw(t, "right") > 0 {
@@ -324,7 +325,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 	}
 }
 
-// compare looks at everything that the ledger says of the run.
+// compare compares everything that the ledger returns for the run with the model.
 func (g *game) compare(t *rapid.T) {
 	m, ctx := &g.model, t.Context()
 	for _, a := range g.agents {

@@ -14,12 +14,12 @@ func TestOpenRefuses(t *testing.T) {
 	for _, at := range []string{"", "ledger.db", "mysql://x/y", "sqlite:", "sqlite::memory:", "sqlite:" + filepath.Join(t.TempDir(), "no", "folder", "x.db")} {
 		if l, err := Open(t.Context(), at); err == nil {
 			l.Close()
-			t.Errorf("%q was opened", at)
+			t.Errorf("%q was accepted", at)
 		}
 	}
 }
 
-// TestOpenPath uses a path that would be something else in a URL.
+// TestOpenPath uses a path that has another meaning in a URL.
 func TestOpenPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "100%25 of it?", "a#b&c=d")
 	must(t, os.MkdirAll(dir, 0o755))
@@ -30,7 +30,7 @@ func TestOpenPath(t *testing.T) {
 	}
 }
 
-// TestDurable looks at what every connection does at a commit.
+// TestDurable checks that every connection syncs to disk at a commit.
 func TestDurable(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l := open(t, at)
@@ -52,7 +52,7 @@ func TestDurable(t *testing.T) {
 	})
 }
 
-// TestOpenAtOnce opens a new database many times at once, in this process and in
+// TestOpenAtOnce opens a new database many times concurrently, in this process and in
 // others.
 func TestOpenAtOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
@@ -130,14 +130,14 @@ func TestBackup(t *testing.T) {
 	before := dump(t, s.Ledger, tables...)
 	must(t, s.Backup(t.Context(), path))
 	if err := s.Backup(t.Context(), path); err == nil {
-		t.Error("a backup over another file")
+		t.Error("a backup overwrote another file")
 	}
 	l := open(t, "sqlite:"+path)
 	wantEqual(t, "the backup", dump(t, l, tables...), before)
 	join(t, l, "later")
 
-	// Another backup, while turns are counted: it holds some moment of that. The last turn
-	// waits for the backup, so that there is something left to do throughout.
+	// Take another backup while turns are counted; it must hold a consistent state. The
+	// last turn waits for the backup, so that counting continues throughout.
 	begun, stop, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -168,13 +168,13 @@ func TestBackup(t *testing.T) {
 	leases, receipts := copied.balance()
 	wantEqual(t, "turns", leases+receipts, 600)
 	if receipts == 0 || leases == 0 {
-		t.Errorf("%d receipts, %d leases: nothing went on beside", receipts, leases)
+		t.Errorf("%d receipts, %d leases: nothing was counted during the backup", receipts, leases)
 	}
 }
 
 func TestBackupOfPostgres(t *testing.T) {
 	l := open(t, cluster.Database(t))
 	if err := l.Backup(t.Context(), filepath.Join(t.TempDir(), "x")); err == nil {
-		t.Error("a backup of PostgreSQL")
+		t.Error("PostgreSQL was backed up")
 	}
 }

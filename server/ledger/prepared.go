@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// prepared keeps prepared statements: SQLite takes longer to parse most queries than to
-// answer them. It never evicts, so it must be used for a small set of texts only.
+// prepared caches prepared statements, because SQLite takes longer to parse most queries
+// than to run them. It never evicts, so it must be used for a small set of texts only.
 type prepared struct {
 	db *sql.DB
 

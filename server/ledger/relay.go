@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// A region's ledger holds runs that a hub drives. Its leases are the hub's, handed on; what
-// it counts goes to the hub in sendings, and counts when the hub says so.
+// A region's ledger holds runs that a hub drives. Its leases come from the hub's tasks. It
+// sends its counted results to the hub in sendings, and the hub decides whether they count.
 
-// Adoption is a task of the hub.
+// Adoption is a task from the hub.
 type Adoption struct {
 	Run            Run // ID, Name, Plan, PlanBlob, Fleet
 	Round, Version int64
@@ -31,11 +31,11 @@ func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sql.Tx) er
 	})
 }
 
-// Adopt gives leases of a hub's task to its clients, and returns those that cannot take
-// part, among them those of whose turn the hub has decided: they have no other result. It
-// may be repeated: a client that has a lease or a receipt gets no other. A run
-// that was at rest goes on. Older versions that nobody needs any more are deleted, and
-// their blobs returned, as far as nothing else refers to them.
+// Adopt adds leases for the clients of a hub's task. It returns the clients that cannot
+// take part, including those whose turn the hub has already decided. It may be repeated:
+// a client with a lease or a receipt gets no second lease. It resumes a run that was
+// ended by Rest. It deletes older versions that are no longer needed and returns those of
+// their blobs that nothing else refers to.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	defer wrap(&err, "adopting a task of run", a.Run.ID)
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -94,9 +94,9 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 	return gone, retired, err
 }
 
-// Rest ends the hub's runs of which nothing is open, and no round was adopted since then:
-// a region is not told when a run is over. It returns the blobs of their versions, as
-// far as nothing else refers to them.
+// Rest ends the hub's runs that have nothing open and no round adopted since the given
+// time, because the hub does not announce the end of a run. It returns the blobs of their
+// versions that nothing else refers to.
 func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer wrap(&err, "ending idle runs of the hub")
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -115,7 +115,7 @@ func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (ret
 			return err
 		}
 		for _, id := range idle {
-			if err := end(ctx, tx, id, Finished, "the hub asks nothing more", now); err != nil {
+			if err := end(ctx, tx, id, Finished, "the hub has sent no tasks for a while", now); err != nil {
 				return err
 			}
 			blobs, err := deleteVersions(ctx, tx, id, math.MaxInt64, "")
@@ -148,7 +148,7 @@ func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
 	return all, err
 }
 
-// Lapse takes back the leases that have run out, and returns them.
+// Lapse deletes expired leases and returns them.
 func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
 	defer wrap(&err, "withdrawing expired leases")
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -161,7 +161,7 @@ func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Tas
 	return all, err
 }
 
-// Withdraw takes back leases of a round that the hub has closed, as far as there are any.
+// Withdraw deletes leases of a round that the hub has closed, if there are any.
 func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
 	defer wrap(&err, "withdrawing leases of run", run)
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -181,27 +181,27 @@ func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int6
 	})
 }
 
-// Sending is what goes to the hub at once: the sum of some batches, or one update.
+// Sending is one result for the hub: the sum of several batches, or a single update.
 type Sending struct {
 	ID             string
 	Round, Version int64
 	Shares         []Share
 	Loss           float64 // of a single update
-	// Parts are the numbers that add up to it.
+	// Parts are the numbers that add up to the sending.
 	Parts [][]byte
-	// Single says that there is one part, an update.
+	// Single means that the only part is an update, not a sum.
 	Single bool
 }
 
-// unit is a batch, or one update of it, that goes to the hub as a whole.
+// unit is a batch, or a single update in it, that must go to the hub as a whole.
 type unit struct {
 	batch, version int64
 	client         string
 }
 
-// Gather puts what was counted for a run, and has not gone to the hub, into new sendings:
-// one for each round and version, of rounds that are ready; or, where the hub needs
-// each update, one for each.
+// Gather puts counted results that have not been sent to the hub into new sendings. It
+// makes one sending per round and version for rounds that are ready, or one per update if
+// each is set.
 func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
 	defer wrap(&err, "gathering results of run", run)
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -244,7 +244,7 @@ func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, r
 	})
 }
 
-// Ungathered returns the turns of a run that were counted and are in no sending.
+// Ungathered returns the counted turns of a run that are in no sending.
 func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err error) {
 	defer wrap(&err, "reading ungathered results of run", run)
 	err = query(ctx, l.db, func(r *sql.Rows) error {
@@ -258,7 +258,7 @@ func (l *Ledger) Ungathered(ctx context.Context, run string) (all []Task, err er
 	return all, err
 }
 
-// Sendings returns the sendings of a run that the hub has not decided on, without their
+// Sendings returns the sendings of a run that the hub has not decided, without their
 // parts.
 func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err error) {
 	defer wrap(&err, "reading the sendings of run", run)
@@ -298,7 +298,7 @@ func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) 
 	}, text, run, s.ID)
 }
 
-// Decided stores what the hub said of a sending, and forgets its numbers.
+// Decided stores the hub's verdict on a sending and deletes its numbers.
 func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, counted bool) (err error) {
 	defer wrap(&err, "storing the verdict on sending", sending, "of run", run)
 	outcome := outcomeClosed
@@ -308,8 +308,8 @@ func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, co
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error { return decide(ctx, tx, run, sending, outcome) })
 }
 
-// Closed stores that the hub has closed the turns of some clients of a sending, which it
-// then never counts. Batches with none of them are another sending from now on.
+// Closed stores that the hub has closed the turns of some clients in a sending, so that
+// it never counts the sending. Batches without these clients become a new sending.
 func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
 	defer wrap(&err, "closing sending", s.ID, "of run", run)
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// adopt takes a hub's task over.
+// adopt adopts a hub's task.
 func (s *site) adopt(a Adoption) []string {
 	s.t.Helper()
 	gone, _, err := s.Adopt(context.Background(), s.lead, a, t0)
@@ -18,7 +18,8 @@ func (s *site) adopt(a Adoption) []string {
 	return gone
 }
 
-// region is a ledger whose run a hub drives, with an agent that hosts some clients.
+// region returns a ledger with a run that a hub drives, and an agent that hosts some
+// clients.
 func region(t *testing.T, at string, clients int) *site {
 	t.Helper()
 	l := open(t, at)
@@ -29,7 +30,7 @@ func region(t *testing.T, at string, clients int) *site {
 	return &site{l, t, lead, "run"}
 }
 
-// handed is a task of the hub's run.
+// handed returns a task of the hub's run.
 func handed(round, version int64, clients ...string) Adoption {
 	return Adoption{
 		Run: Run{ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", Fleet: 9}, Round: round, Version: version,
@@ -57,7 +58,8 @@ func TestAdopt(t *testing.T) {
 		wantEqual(t, "leases", len(leased), 199)
 		wantEqual(t, "lease", leased[0], Task{Turn{"run", 4, names[0]}, 2, after(time.Hour)})
 
-		// Again, after one was counted and one given back: nobody gets a second turn.
+		// Repeat the task after one client was counted and one declined: no client gets a
+		// second turn.
 		s.count(one("agent", 4, 2, names[0]))
 		must(t, s.Decline(ctx, "agent", "run", 4, names[1:2]))
 		before := dump(t, s.Ledger, tables...)
@@ -77,7 +79,7 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// TestRelay sends what a region has counted to a hub that takes some of it.
+// TestRelay sends a region's counted results to a hub that counts some of them.
 func TestRelay(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 20), t.Context()
@@ -133,14 +135,14 @@ func TestRelay(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "ungathered", open, []Task{{Turn: Turn{"run", 1, names[10]}, Version: 1}})
 
-		// What comes later goes by another, and what has gone stays as it is.
+		// Later results go into a new sending, and existing sendings do not change.
 		s.count(one("agent", 0, 0, names[4]))
 		gather(0, 1)
 		gather(0, 1)
 		all := sendings()
 		wantEqual(t, "sendings", len(all), 3)
 		if !slices.ContainsFunc(all, func(x Sending) bool { return fmt.Sprint(x) == fmt.Sprint(first[0]) }) {
-			t.Errorf("the first is another: %v", all)
+			t.Errorf("the first sending changed: %v", all)
 		}
 		wantEqual(t, "stands", stands(0, names[0], names[4], names[5]), []Stand{Held, Held, Asked})
 		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true))
@@ -161,8 +163,9 @@ func TestRelay(t *testing.T) {
 	})
 }
 
-// TestClosed sends on what the hub still counts of a sending, when one of its clients is
-// closed there, and gives back what was in one batch with it.
+// TestClosed checks what happens when the hub closes one client of a sending: batches
+// without the client are sent again, and the other clients of its batch are trained
+// again.
 func TestClosed(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
@@ -186,7 +189,7 @@ func TestClosed(t *testing.T) {
 		wantEqual(t, "sendings", len(left), 1)
 		wantEqual(t, "what is left", left[0].Shares, one("", 3, 1, names[100:199]...).Shares)
 		if left[0].ID == all[0].ID {
-			t.Error("another sum has the same name")
+			t.Error("another sum has the same id")
 		}
 		must(t, s.Parts(ctx, "run", &left[0]))
 		var got, want int64
@@ -201,7 +204,7 @@ func TestClosed(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "standings", where, map[string]Standing{names[0]: {Closed, 1}, names[40]: {Closed, 1}, names[198]: {Held, 1}, names[199]: {Asked, 1}})
 
-		// The hub still waits for those that were in one batch with a closed one.
+		// The hub still waits for the clients that shared a batch with a closed one.
 		wantEqual(t, "gone", s.adopt(handed(3, 1, names[0], names[198], names[199])), names[:1])
 		must(t, s.Closed(ctx, s.lead, "run", &left[0], names[198:199]))
 		left = sendings()
@@ -214,7 +217,7 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// TestRest ends a run that the hub asks nothing more of, and takes it up again.
+// TestRest ends a run for which the hub sends no more tasks, and resumes it.
 func TestRest(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
@@ -246,7 +249,7 @@ func TestRest(t *testing.T) {
 			must(t, err)
 			return all
 		}
-		// A version stays as long as there is a lease or a sum of it.
+		// A version is kept while a lease or a sum refers to it.
 		wantEqual(t, "retired", adopt(0, 0, names[:2]...), nil)
 		s.count(one("agent", 0, 0, names[0]))
 		wantEqual(t, "while there is a lease", adopt(1, 1, names[2]), nil)
@@ -284,7 +287,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestWithdraw takes back what the hub has closed, and nothing else.
+// TestWithdraw deletes the leases that the hub has closed, and no others.
 func TestWithdraw(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
@@ -304,7 +307,7 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
-// TestRelaySingles sends each update by itself.
+// TestRelaySingles sends each update separately.
 func TestRelaySingles(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
@@ -341,7 +344,7 @@ func TestRelaySingles(t *testing.T) {
 	})
 }
 
-// TestLapseConcurrently lets leases run out while they are counted: each turn is lapsed
+// TestLapseConcurrently lets leases expire while they are counted: each turn is withdrawn
 // or counted, never both.
 func TestLapseConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {

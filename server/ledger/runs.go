@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// State is how far a run is.
+// State is the state of a run.
 type State string
 
 // The states of a run.
@@ -20,25 +20,26 @@ const (
 	Failed   State = "failed"
 )
 
-// Ended says that nothing more will happen.
+// Ended reports whether the run is over.
 func (s State) Ended() bool { return s == Finished || s == Stopped || s == Failed }
 
 // Run is one training of one plan.
 type Run struct {
 	ID, Name string
-	// Plan is as it was submitted, and from the start on with everything settled.
-	// PlanBlob is the latter, for agents.
+	// Plan is the submitted plan, and the settled one once the run has begun. PlanBlob is
+	// the blob of the settled plan, for agents.
 	Plan, PlanBlob string
 	State          State
-	Reason         string // of a failure
-	// Wanted is how many clients it waits for, Fleet how many it began with.
+	Reason         string // why it failed
+	// Wanted is the number of clients that the run waits for, Fleet the number that it
+	// began with.
 	Wanted, Fleet              int64
 	Created, Started, Finished time.Time
 	Round, Version             int64
-	// Batch is the newest that was counted.
+	// Batch is the newest counted batch.
 	Batch  int64
 	Server string
-	// Remote says that a hub drives it, and this is a region's ledger.
+	// Remote means that a hub drives the run and this is a region's ledger.
 	Remote bool
 }
 
@@ -65,8 +66,8 @@ func (l *Ledger) AddRun(ctx context.Context, r Run, actor string) (err error) {
 	})
 }
 
-// StopRun ends a run where it is. One that a hub drives is refused: the hub would go on
-// asking for it.
+// StopRun ends a run at its current version. It refuses a hub's run, because the hub
+// would continue to send tasks.
 func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (err error) {
 	defer wrap(&err, "stopping run", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
@@ -75,10 +76,10 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 			return orNotFound(err, "run "+id)
 		}
 		if r.State.Ended() {
-			return fmt.Errorf("run %s is %s: %w", id, r.State, ErrRefused)
+			return fmt.Errorf("run %s is already %s: %w", id, r.State, ErrRefused)
 		}
 		if r.Remote {
-			return fmt.Errorf("run %s is the hub's, stop it there: %w", id, ErrRefused)
+			return fmt.Errorf("run %s belongs to the hub, stop it there: %w", id, ErrRefused)
 		}
 		if err := end(ctx, tx, id, Stopped, "", now); err != nil {
 			return err
@@ -87,13 +88,14 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 	})
 }
 
-// lockRuns locks all active runs, so that nothing is counted and no run is driven meanwhile.
+// lockRuns locks all active runs, so that no other transaction counts results or drives a
+// run.
 func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, "SELECT 1 FROM runs WHERE state IN ($1, $2) ORDER BY id"+l.lockClause("UPDATE"), Waiting, Running)
 	return err
 }
 
-// end closes a run whose row is locked.
+// end ends a run whose row is locked.
 func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now time.Time) error {
 	for _, text := range []string{"DELETE FROM leases WHERE run = $1", "DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1"} {
 		if _, err := tx.ExecContext(ctx, text, id); err != nil {
@@ -104,7 +106,7 @@ func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now
 	return err
 }
 
-// Run returns a run by its identity.
+// Run returns the run with the given id.
 func (l *Ledger) Run(ctx context.Context, id string) (r Run, err error) {
 	defer wrap(&err, "reading run", id)
 	r, err = scanRun(l.db.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1", id))
@@ -122,7 +124,7 @@ func (l *Ledger) Runs(ctx context.Context, limit int) (all []Run, err error) {
 	return all, err
 }
 
-// Activity is the little that changes of a run while it goes on.
+// Activity holds the fields of a run that change while it is running.
 type Activity struct {
 	ID    string
 	State State
@@ -149,13 +151,13 @@ const (
 	RoundAbandoned = "abandoned"
 )
 
-// Round is a round as people look at it.
+// Round is the summary of a round.
 type Round struct {
-	Round, Version             int64 // before its merge
+	Round, Version             int64 // version before the merge
 	State                      string
 	Opened, Closed             time.Time
 	Asked, Counted, Late, Lost int64
-	Loss                       float64 // of training, the mean over its clients
+	Loss                       float64 // mean training loss of the counted clients
 	Bytes                      int64   // of results
 	LastBatch                  int64
 }
@@ -169,7 +171,7 @@ func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	return r, err
 }
 
-// Rounds returns the newest rounds of a run from a number on, newest first.
+// Rounds returns the newest rounds of a run, newest first, down to round from.
 func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) (all []Round, err error) {
 	defer wrap(&err, "reading the rounds of run", run)
 	err = query(ctx, l.db, func(rows *sql.Rows) error {
@@ -180,7 +182,7 @@ func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) 
 	return all, err
 }
 
-// Version is one state of a run's shared weights, as blobs.
+// Version holds the blobs of one version of a run's shared weights.
 type Version struct{ Weights, Control string }
 
 // versionKey identifies a version.
@@ -189,7 +191,7 @@ type versionKey struct {
 	version int64
 }
 
-// Version returns a version, as long as somebody may still need it.
+// Version returns a version. It returns ErrNotFound if the version was deleted.
 func (l *Ledger) Version(ctx context.Context, run string, version int64) (_ Version, err error) {
 	defer wrap(&err, "reading a version of run", run)
 	v, err := l.versions.get(ctx, versionKey{run, version})
@@ -202,11 +204,11 @@ func (l *Ledger) Version(ctx context.Context, run string, version int64) (_ Vers
 	return *v, nil
 }
 
-// versionsOf returns versions, and nil for those that are not there.
+// versionsOf returns versions, and nil for each that does not exist.
 func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version, error) {
 	numbers := map[string][]int64{}
 	for _, n := range these {
-		if !slices.Contains(numbers[n.run], n.version) { // most ask for the same
+		if !slices.Contains(numbers[n.run], n.version) { // most callers ask for the same version
 			numbers[n.run] = append(numbers[n.run], n.version)
 		}
 	}
@@ -229,7 +231,7 @@ func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version
 	return all, nil
 }
 
-// Blobs returns all blobs that the ledger names.
+// Blobs returns all blobs that the ledger refers to.
 func (l *Ledger) Blobs(ctx context.Context) (all []string, err error) {
 	defer wrap(&err, "listing blobs")
 	err = query(ctx, l.db, func(r *sql.Rows) error {

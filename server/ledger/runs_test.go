@@ -15,7 +15,7 @@ func TestRuns(t *testing.T) {
 			must(t, l.AddRun(ctx, Run{ID: id, Name: "é", Plan: "seed: 1", Wanted: 9, Created: after(time.Duration(i/2) * time.Second)}, "operator"))
 		}
 		if err := l.AddRun(ctx, Run{ID: "a", Created: t0}, "operator"); err == nil {
-			t.Error("a run twice")
+			t.Error("a run was added twice")
 		}
 		b, err := l.Run(ctx, "b")
 		must(t, err)
@@ -136,7 +136,7 @@ func TestAudit(t *testing.T) {
 		must(t, l.StopRun(ctx, "run", "operator", after(3*time.Second)))
 		must(t, l.RevokeClient(ctx, "x", "operator", after(4*time.Second)))
 		must(t, l.RevokeAgent(ctx, "a", "operator", after(5*time.Second)))
-		// What did not happen leaves no trace.
+		// Failed operations add no event.
 		wantIs(t, l.StopRun(ctx, "run", "operator", after(6*time.Second)), ErrRefused)
 		wantIs(t, l.RevokeAgent(ctx, "a", "operator", after(6*time.Second)), ErrNotFound)
 		must(t, l.Note(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
@@ -155,7 +155,7 @@ func TestAudit(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "the newest events", got, want[:2])
 
-		// Within one millisecond, in the order in which they were noted.
+		// Events within one millisecond keep their order.
 		for i := range 40 {
 			must(t, l.Note(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
 		}

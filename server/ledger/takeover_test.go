@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// driver is a coordinator that knows nothing but what the ledger tells it, so that
-// another can take its place at any time.
+// driver is a coordinator without state of its own, so that another can replace it at any
+// time.
 type driver struct {
 	t    *testing.T
 	l    *Ledger
@@ -18,8 +18,8 @@ type driver struct {
 	run  string
 }
 
-// step does what is next for the run, in one transaction that ends with last, and
-// says what that was.
+// step does the next thing for the run in one transaction, calls last before the commit,
+// and returns what it did.
 func (c *driver) step(last func() error) (did string, err error) {
 	ctx := c.t.Context()
 	var merging Round
@@ -56,7 +56,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 		}
 	case isMerging:
 		did = "publish"
-		var sum int64 // computed beside the transaction, as it may take long
+		var sum int64 // computed outside the transaction, because it may take long
 		err := c.l.Partials(ctx, c.run, merging.LastBatch, func(p Partial) error {
 			sum += int64(binary.LittleEndian.Uint64(p.Numbers))
 			return nil
@@ -97,9 +97,9 @@ func (c *driver) step(last func() error) (did string, err error) {
 	})
 }
 
-// TestCoordinatorCrashes kills the coordinator at every transaction of a run, before
-// its commit or after it. Another goes on from what it finds, the first can do nothing
-// any more, and the run ends as if nothing had happened.
+// TestCoordinatorCrashes kills the coordinator in every transaction of a run, before or
+// after the commit. Another one takes over, the first can no longer write, and the run
+// ends as if nothing had happened.
 func TestCoordinatorCrashes(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -114,7 +114,7 @@ func TestCoordinatorCrashes(t *testing.T) {
 			must(t, err)
 			return &driver{t, l, lead, run}
 		}
-		// play returns how many transactions there were, and what came of the run.
+		// play returns the number of transactions and the outcome of the run.
 		play := func(run string, crashAt int, before bool) (steps int, came string) {
 			t.Helper()
 			must(t, l.AddRun(ctx, Run{ID: run, Wanted: 5, Created: t0}, "operator"))
@@ -183,9 +183,9 @@ func TestCoordinatorCrashes(t *testing.T) {
 	})
 }
 
-// TestDeposedInBetween takes the right to coordinate from somebody in the midst of a
-// transaction: it still ends as one, before the other's first.
-func TestDeposedInBetween(t *testing.T) {
+// TestDeposedDuringTransaction takes the lead over during a transaction: that transaction still
+// commits, before the new leader's first one.
+func TestDeposedDuringTransaction(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
 		second := open(t, at)
@@ -200,7 +200,7 @@ func TestDeposedInBetween(t *testing.T) {
 			}()
 			select {
 			case lead := <-took:
-				t.Error("another took over in the midst of a transaction")
+				t.Error("another coordinator took over during a transaction")
 				took <- lead
 			case <-time.After(100 * time.Millisecond):
 			}

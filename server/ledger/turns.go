@@ -24,8 +24,8 @@ type Task struct {
 	Until   time.Time
 }
 
-// Tasks returns what an agent was asked and has not returned, in the order of run, round
-// and client. What it gave back is not among them; that whose time is over is.
+// Tasks returns an agent's open leases in the order of run, round and client. It includes
+// expired leases, but not declined ones.
 func (l *Ledger) Tasks(ctx context.Context, agent string) (all []Task, err error) {
 	defer wrap(&err, "reading the tasks of agent", agent)
 	return l.tasks.get(ctx, agent)
@@ -41,21 +41,21 @@ func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error)
 	}, "SELECT agent, run, round, client, version, until FROM leases WHERE until <> 0 AND agent IN ", nil, agents)
 	all := make([][]Task, len(agents))
 	for i, a := range agents {
-		all[i] = slices.SortedFunc(slices.Values(byAgent[a]), func(a, b Task) int { // its own: an agent may ask twice at a time
+		all[i] = slices.SortedFunc(slices.Values(byAgent[a]), func(a, b Task) int { // a new slice, because an agent may ask twice at a time
 			return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Client, b.Client))
 		})
 	}
 	return all, err
 }
 
-// Asked returns how many turns were asked for and are neither counted nor withdrawn.
+// Asked returns the number of open leases.
 func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
 	defer wrap(&err, "counting leases")
 	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
 	return n, err
 }
 
-// scanTask reads a task behind other columns.
+// scanTask reads a task that follows other columns.
 func scanTask(r *sql.Rows, others ...any) (t Task, err error) {
 	var until int64
 	err = r.Scan(append(others, &t.Run, &t.Round, &t.Client, &t.Version, &until)...)
@@ -71,21 +71,21 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 	}
 }
 
-// Extend lets an agent's leases of a round last at least until then.
+// Extend lets an agent's leases of a round last at least until the given time.
 func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
 	defer wrap(&err, "extending leases of agent", agent, "in run", run)
 	return l.setExpiry(ctx, "until <> 0 AND +until < $4", agent, run, round, clients, until)
 }
 
-// Decline gives an agent's leases of a round back: the coordinator will withdraw
-// them. One that somebody is at just then is left alone.
+// Decline gives up an agent's leases of a round; the coordinator then withdraws them. It
+// skips leases that another transaction has locked.
 func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string) (err error) {
 	defer wrap(&err, "declining leases of agent", agent, "in run", run)
 	return l.setExpiry(ctx, "until <> $4", agent, run, round, clients, time.Time{})
 }
 
-// setExpiry sets when leases expire. It finds them by client, since the database would scan
-// the whole run by the index on until. It skips leases that are being counted or
+// setExpiry sets when leases expire. It selects them by client, because by the index on
+// until the database would scan the whole run. It skips leases that are being counted or
 // withdrawn: they are about to be deleted, and waiting for them while holding others
 // could deadlock.
 func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round int64, clients []string, until time.Time) error {
@@ -106,11 +106,11 @@ func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round 
 	})
 }
 
-// Stand is where a turn stands.
+// Stand is the state of a turn.
 type Stand int
 
-// The stands: neither asked nor counted, or no longer; asked; counted here, but not yet
-// by the hub; counted.
+// The states of a turn. Closed: neither asked nor counted, or not any more. Held: counted
+// in the region, and not decided by the hub.
 const (
 	Closed Stand = iota
 	Asked
@@ -118,28 +118,28 @@ const (
 	Counted
 )
 
-// Standing is a turn's.
+// Standing is the state of a turn and its version.
 type Standing struct {
 	Is      Stand
-	Version int64 // that is to be trained from
+	Version int64 // to train from
 }
 
-// stands are by what the statements below call them.
+// stands maps the names in the statements below to states.
 var stands = map[string]Stand{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}
 
-// turnsOf are the turns of an agent's clients in a round.
+// turnsOf names the turns of an agent's clients in a round.
 type turnsOf struct {
 	agent, run string
 	round      int64
 	clients    []string
 }
 
-// Standings says of each of an agent's clients where its turn of a round stands. That
-// of another's client is Closed.
+// Standings returns the states of the clients' turns in a round. A client that is
+// missing, or belongs to another agent, is Closed.
 func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer wrap(&err, "reading the standings of agent", agent, "in run", run)
-	// Leases first: a turn that is counted in between is then seen as asked, never as
-	// closed.
+	// Read leases before receipts: a turn that is counted in between then appears as
+	// asked, never as closed.
 	all, err := l.standings(ctx, &l.asked, turnsOf{agent, run, round, clients})
 	if err != nil || len(all) == len(clients) {
 		return all, err
@@ -153,7 +153,7 @@ func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, 
 	return all, nil
 }
 
-// Outcomes is Standings of turns that were found to be no longer asked for.
+// Outcomes is Standings for turns that are known to have no lease any more.
 func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer wrap(&err, "reading the outcomes of agent", agent, "in run", run)
 	return l.standings(ctx, &l.over, turnsOf{agent, run, round, clients})
@@ -163,14 +163,14 @@ func (l *Ledger) standings(ctx context.Context, where *coalescer[turnsOf, map[st
 	if len(q.clients) <= l.chunk {
 		return where.get(ctx, q)
 	}
-	all, err := where.ask(ctx, []turnsOf{q}) // so that nobody waits for it
+	all, err := where.ask(ctx, []turnsOf{q}) // outside the batches, so that no other query waits for it
 	if err != nil {
 		return nil, err
 	}
 	return all[0], nil
 }
 
-// Both are of a run and a round, and return client, agent, version and stand.
+// Both select by run and round, and return client, agent, version and state.
 const (
 	askedTurns = "SELECT client, agent, version, 'asked' FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "
 	overTurns  = `SELECT r.client, c.agent, r.version,
@@ -230,8 +230,8 @@ type Share struct {
 	TrainLoss       float64
 }
 
-// Arrival is a result that an agent has returned: of one client, or of several
-// different ones in one sum, which count together or not at all.
+// Arrival is a result from an agent. It is one client's update, or the sum of several
+// clients' updates, which count together or not at all.
 type Arrival struct {
 	Agent          string
 	Round, Version int64
@@ -239,13 +239,13 @@ type Arrival struct {
 	Shares         []Share
 }
 
-// Partial is the sum of what one batch counted of one version.
+// Partial is the sum of the updates of one batch that were trained from one version.
 type Partial struct {
 	Version int64
 	Numbers []byte
 }
 
-// Single is an update that is kept whole until it is merged.
+// Single is an update that is stored unchanged until it is merged.
 type Single struct {
 	Client                   string
 	Version, Examples, Steps int64
@@ -253,14 +253,14 @@ type Single struct {
 	Numbers                  []byte
 }
 
-// Fold makes what is stored of the arrivals with the given numbers, in ascending
-// order.
+// Fold returns what to store for the arrivals with the given indices, which are in
+// ascending order.
 type Fold func(counted []int) ([]Partial, []Single, error)
 
-// Count counts arrivals of one run that are due, each once however often it comes,
-// and stores what fold makes of them, in one transaction. It returns the numbers of
-// those that it counted. An error leaves it open whether anything was counted: then
-// all are to be given to it again.
+// Count counts the arrivals of one run that have a lease, and stores what fold returns
+// for them, in one transaction. Each arrival counts once, however often it is passed.
+// Count returns the indices of those that it counted. After an error it is unknown
+// whether anything was counted, and the caller must pass all of them again.
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer wrap(&err, "counting results of run", run)
 	err = l.update(ctx, func(tx *sql.Tx) error {
@@ -313,9 +313,9 @@ type holding struct {
 	version, no int64
 }
 
-// countable returns the arrivals whose clients all hold a lease, and these leases. A lease
-// serves the first arrival that uses it. Leases that were declined, or whose agent or
-// client was revoked, do not serve.
+// countable returns the arrivals whose clients all have a lease, and these leases. A
+// lease serves the first arrival that uses it. Declined leases and leases of revoked
+// agents or clients do not count.
 func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[Turn]holding, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {
@@ -360,7 +360,7 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 	return due, used, nil
 }
 
-// addReceipts replaces the leases of arrivals by receipts.
+// addReceipts replaces the leases of counted arrivals with receipts.
 func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]holding) error {
 	rows := make([]any, 0, 9*len(used))
 	clients, bytes := map[int64][]any{}, map[int64]int64{}
@@ -388,7 +388,7 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch 
 			if n, err := r.RowsAffected(); err != nil {
 				return err
 			} else if n != int64(len(part)) {
-				return fmt.Errorf("%d leases of round %d of run %s have gone meanwhile", int64(len(part))-n, round, run)
+				return fmt.Errorf("%d leases of round %d of run %s disappeared during the transaction", int64(len(part))-n, round, run)
 			}
 		}
 		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET bytes = bytes + $3 WHERE run = $1 AND round = $2", run, round, bytes[round]); err != nil {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// tasks are those of an agent that it has time for.
+// tasks returns an agent's leases that have not expired.
 func tasks(t tester, l *Ledger, agent string, now time.Time) []Task {
 	t.Helper()
 	all, err := l.Tasks(context.Background(), agent)
@@ -71,7 +71,7 @@ func TestExtendAndDecline(t *testing.T) {
 		wantEqual(t, "of another run", until(names[0], 0), 2*time.Hour)
 
 		must(t, l.Decline(ctx, "a", "run", 0, append(names[3:600:600], "b")))
-		must(t, l.Extend(ctx, "a", "run", 0, names, after(5*time.Hour))) // given back is given back
+		must(t, l.Extend(ctx, "a", "run", 0, names, after(5*time.Hour))) // a declined lease cannot be extended
 		wantEqual(t, "another agent's", until("b", 0), time.Hour)
 		wantEqual(t, "tasks", len(tasks(t, l, "a", t0)), 1101-597)
 		where, err := l.Standings(ctx, "a", "run", 0, names[2:4])
@@ -112,7 +112,7 @@ func TestStandings(t *testing.T) {
 		wantEqual(t, "another round's", stand("agent", "run", 3, names[0], names[700]), nil)
 		wantEqual(t, "another run's", stand("agent", "another", 4, names[0], names[700]), nil)
 
-		// Who takes a client over hears of its past.
+		// An agent that takes over a client also sees its earlier turns.
 		must(t, s.RevokeAgent(ctx, "agent", "operator", t0))
 		announce(t, s.Ledger, "other", names[0], names[700])
 		wantEqual(t, "taken over", stand("other", "run", 4, names[0], names[700]), map[string]Standing{names[0]: {Counted, 3}})
@@ -183,7 +183,7 @@ func TestCount(t *testing.T) {
 	})
 }
 
-// TestCountNothing leaves everything as it was.
+// TestCountNothing checks that calls that count nothing change nothing.
 func TestCountNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
@@ -226,8 +226,8 @@ func TestCountNothing(t *testing.T) {
 	})
 }
 
-// TestCountConcurrently gives every turn to many at once, alone and in sums, again and
-// again, while the coordinator looks on: it sees each receipt once, in the order of
+// TestCountConcurrently passes every turn to many counters at once and repeatedly, alone
+// and in sums. Meanwhile the coordinator must see each receipt once, in the order of
 // batches.
 func TestCountConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
@@ -244,7 +244,7 @@ func TestCountConcurrently(t *testing.T) {
 		for part := range slices.Chunk(names, 7) {
 			all = append(all, one("agent", 1, 0, part...))
 		}
-		for i := 0; i+3 <= turns; i += 5 { // overlap the others
+		for i := 0; i+3 <= turns; i += 5 { // overlap with the others
 			all = append(all, one("agent", 1, 0, names[i:i+3]...))
 		}
 		var given atomic.Int64
@@ -295,10 +295,10 @@ func TestCountConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				time.Sleep(5 * time.Millisecond) // SQLite lets the last be the first again
+				time.Sleep(5 * time.Millisecond) // otherwise SQLite lets the same writer in again
 			}
 			if int64(seen) != given.Load() {
-				t.Errorf("the coordinator saw %d receipts, %d were given", seen, given.Load())
+				t.Errorf("the coordinator saw %d receipts, want %d", seen, given.Load())
 			}
 		})
 		wg.Wait()
@@ -316,8 +316,8 @@ func TestCountConcurrently(t *testing.T) {
 	})
 }
 
-// TestStandingsConcurrently watches turns while they are counted: none is closed in
-// between.
+// TestStandingsConcurrently reads turns while they are counted: none may appear as
+// closed.
 func TestStandingsConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		const turns = 600
@@ -345,7 +345,7 @@ func TestStandingsConcurrently(t *testing.T) {
 					}
 					for _, c := range names {
 						if where[c].Is < max(before[c].Is, Asked) {
-							t.Errorf("%s is %v, and was %v", c, where[c], before[c])
+							t.Errorf("%s is %v, but was %v", c, where[c], before[c])
 							return
 						}
 					}
@@ -369,14 +369,14 @@ func TestStandingsConcurrently(t *testing.T) {
 		}
 		close(done)
 		wg.Wait()
-		t.Logf("%d looks", looks.Load())
+		t.Logf("%d reads", looks.Load())
 	})
 }
 
-// TestRingless has everybody at the same leases at once, in all orders: agents extend
-// and decline, the aggregator counts, the coordinator withdraws, closes and asks, an
-// operator revokes. Nobody may be turned away because others wait in a ring.
-func TestRingless(t *testing.T) {
+// TestNoDeadlock runs all operations on the same leases at once, in all orders: agents
+// extend and decline, the aggregator counts, the coordinator withdraws, closes and asks,
+// an operator revokes. None may fail because of a deadlock.
+func TestNoDeadlock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}

@@ -1,10 +1,10 @@
--- One schema for SQLite and PostgreSQL. Times are Unix milliseconds, 0 where there is none.
+-- One schema for SQLite and PostgreSQL. Times are Unix milliseconds; 0 means not set.
 
 -- +goose Up
 CREATE TABLE tokens (
-    hash    BYTEA PRIMARY KEY, -- of the secret, which is kept nowhere
+    hash    BYTEA PRIMARY KEY, -- hash of the secret, which is not stored
     note    TEXT NOT NULL,
-    uses    BIGINT NOT NULL, -- that are left
+    uses    BIGINT NOT NULL, -- remaining
     expires BIGINT NOT NULL
 );
 
@@ -12,7 +12,7 @@ CREATE TABLE agents (
     id      TEXT PRIMARY KEY,
     name    TEXT NOT NULL,
     joined  BIGINT NOT NULL,
-    expires BIGINT NOT NULL, -- its newest certificate
+    expires BIGINT NOT NULL, -- expiry of the newest certificate
     seen    BIGINT NOT NULL,
     revoked BIGINT NOT NULL DEFAULT 0
 );
@@ -20,7 +20,7 @@ CREATE TABLE agents (
 CREATE TABLE clients (
     name      TEXT PRIMARY KEY,
     agent     TEXT NOT NULL REFERENCES agents (id),
-    inputs    TEXT NOT NULL, -- separated by spaces, in order
+    inputs    TEXT NOT NULL, -- sorted, separated by spaces
     step      BIGINT NOT NULL, -- seconds
     announced BIGINT NOT NULL,
     revoked   BIGINT NOT NULL DEFAULT 0
@@ -30,30 +30,30 @@ CREATE INDEX clients_agent ON clients (agent);
 CREATE TABLE runs (
     id       TEXT PRIMARY KEY,
     name     TEXT NOT NULL,
-    plan     TEXT NOT NULL, -- with everything settled, once it is running
+    plan     TEXT NOT NULL, -- as submitted; settled once the run has begun
     plan_blob TEXT NOT NULL DEFAULT '',
     state    TEXT NOT NULL,
     reason   TEXT NOT NULL DEFAULT '',
-    wanted   BIGINT NOT NULL, -- clients, before it begins
+    wanted   BIGINT NOT NULL, -- number of clients to wait for
     fleet    BIGINT NOT NULL DEFAULT 0,
     created  BIGINT NOT NULL,
     started  BIGINT NOT NULL DEFAULT 0,
     finished BIGINT NOT NULL DEFAULT 0,
-    round    BIGINT NOT NULL DEFAULT 0, -- the open one
-    version  BIGINT NOT NULL DEFAULT 0, -- the newest
-    batch    BIGINT NOT NULL DEFAULT 0, -- the newest: in the order of commits, as each takes the row's lock
+    round    BIGINT NOT NULL DEFAULT 0, -- the open round
+    version  BIGINT NOT NULL DEFAULT 0, -- the newest version
+    batch    BIGINT NOT NULL DEFAULT 0, -- the newest batch; the row's lock makes batches follow the order of commits
     server   TEXT NOT NULL DEFAULT '', -- blob of fed/round.Server at the newest version
-    remote   BIGINT NOT NULL DEFAULT 0 -- 1 if a hub drives it, and this is a region
+    remote   BIGINT NOT NULL DEFAULT 0 -- 1 if this is a region and a hub drives the run
 );
 CREATE INDEX runs_created ON runs (created);
 
--- Apart from runs: it is long where many clients train at a time, and every count writes the run's row.
+-- A separate table, because every count writes the run's row, and the state is long if many clients train at a time.
 CREATE TABLE machines (
     run   TEXT PRIMARY KEY REFERENCES runs (id),
-    state TEXT NOT NULL -- fed/round.Machine, without what was counted since
+    state TEXT NOT NULL -- fed/round.Machine, without receipts since it was saved
 );
 
--- The fleet of a run, frozen when it begins.
+-- The fleet of a run, fixed when the run begins.
 CREATE TABLE members (
     run    TEXT NOT NULL REFERENCES runs (id),
     no     BIGINT NOT NULL, -- from 0, in the order of names
@@ -85,11 +85,11 @@ CREATE TABLE rounds (
     lost       BIGINT NOT NULL DEFAULT 0,
     loss       DOUBLE PRECISION NOT NULL DEFAULT 0,
     bytes      BIGINT NOT NULL DEFAULT 0,
-    last_batch BIGINT NOT NULL DEFAULT 0, -- with it ends what this round merges
+    last_batch BIGINT NOT NULL DEFAULT 0, -- the last batch that this round merges
     PRIMARY KEY (run, round)
 );
 
--- The right to be counted: whoever deletes the row has used it, or withdrawn it.
+-- Permission to be counted. Counting an update deletes the row, and so does withdrawing the permission.
 CREATE TABLE leases (
     run     TEXT NOT NULL,
     round   BIGINT NOT NULL,
@@ -103,7 +103,7 @@ CREATE TABLE leases (
 CREATE INDEX leases_agent ON leases (agent);
 CREATE INDEX leases_until ON leases (run, until);
 
--- What was counted. Never changed.
+-- Counted updates. Rows are never changed.
 CREATE TABLE receipts (
     run        TEXT NOT NULL,
     round      BIGINT NOT NULL,
@@ -118,8 +118,8 @@ CREATE TABLE receipts (
 );
 CREATE INDEX receipts_batch ON receipts (run, batch);
 
--- Sums of what was counted and is not merged yet: one row of each batch and version, never added to, since a sum
--- that a lost reply to a commit left in doubt would be added to twice.
+-- Sums of updates that are counted and not merged: one row for each batch and version. Rows are never changed: if the reply
+-- to a commit is lost, a retry could add to a sum twice.
 CREATE TABLE partials (
     run     TEXT NOT NULL,
     batch   BIGINT NOT NULL,
@@ -128,7 +128,7 @@ CREATE TABLE partials (
     PRIMARY KEY (run, batch, version)
 );
 
--- Single updates, for plans that need each, until they are merged.
+-- Updates that are not merged, for plans that need each update.
 CREATE TABLE updates (
     run      TEXT NOT NULL,
     batch    BIGINT NOT NULL,
@@ -141,7 +141,7 @@ CREATE TABLE updates (
     PRIMARY KEY (run, batch, client, version)
 );
 
--- In a region: which batches, or single updates of them, have gone to the hub together, and what it said.
+-- In a region: which batches, or single updates, form a sending to the hub, and the hub's verdict.
 CREATE TABLE relayed (
     run     TEXT NOT NULL,
     batch   BIGINT NOT NULL,
@@ -160,7 +160,7 @@ CREATE TABLE leaders (
 );
 
 CREATE TABLE audit (
-    id      TEXT PRIMARY KEY, -- in the order of time
+    id      TEXT PRIMARY KEY, -- sorts by time
     at      BIGINT NOT NULL,
     actor   TEXT NOT NULL,
     action  TEXT NOT NULL,
