@@ -2,8 +2,9 @@ package forecast
 
 import (
 	"context"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"loadstar/metric"
 	"loadstar/series"
@@ -56,39 +57,26 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 		return nil, err
 	}
 	scores := make([]ClientScore, b.Dataset.Len())
-	workers := min(max(b.Workers, 1), max(b.Dataset.Len(), 1))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(b.Workers, 1))
 	if each != nil {
-		workers = 1 // calls each in order without buffering forecasts
+		g.SetLimit(1) // calls each in order without buffering forecasts
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range workers {
-		wg.Go(func() {
-			model, _ := NewBaseline(baseline)
-			for i := range next {
-				s, err := b.client(frame, model, b.Dataset.Meter(i), each)
-				if err != nil {
-					cancel(err)
-					return
-				}
-				scores[i] = s
+	for i := range scores {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
+			model, err := NewBaseline(baseline)
+			if err != nil {
+				return err
+			}
+			scores[i], err = b.client(frame, model, b.Dataset.Meter(i), each)
+			return err
 		})
 	}
-feed:
-	for i := range scores {
-		select {
-		case next <- i:
-		case <-ctx.Done():
-			break feed
-		}
-	}
-	close(next)
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
+	if err := g.Wait(); err != nil {
+		return nil, context.Cause(ctx) // the first failure, or why the caller stopped
 	}
 	return scores, nil
 }

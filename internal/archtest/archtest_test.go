@@ -47,7 +47,7 @@ var layers = map[string]pkg{
 	"agent/state":    {layer: 4, may: "internal/filelock", external: "go.etcd.io/bbolt"},
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 
-	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3"},
+	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/explain":    {layer: 4, may: "fed fed/recipe internal/cputime nn nn/kernel series"},
 	"lab/paper":      {layer: 4, may: "internal/atomicfile internal/config lab/experiment lab/report"},
 	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round fed/setup forecast internal/atomicfile internal/proc internal/stateformat lab/kept lab/run metric nn/kernel series", external: "golang.org/x/sync"},
@@ -67,7 +67,7 @@ var layers = map[string]pkg{
 	"fed":            {layer: 3, may: "fed/exact", external: "go.yaml.in/yaml/v3"},
 	"fed/exact":      {layer: 3},
 
-	"forecast": {layer: 2, may: "nn nn/kernel nn/safetensors series metric"},
+	"forecast": {layer: 2, may: "nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
 
 	"nn":             {layer: 1, may: "nn/kernel"},
 	"nn/kernel":      {layer: 1, external: "golang.org/x/sys"},

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"loadstar/fed"
 	"loadstar/lab/run"
 	"loadstar/lab/sim"
@@ -57,12 +59,8 @@ func (e *Experiment) Rounds() int {
 // Run runs the trials that are not finished, and returns all summaries in the order of
 // the trials.
 func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var (
 		summaries = make([]*run.Summary, len(e.Trials))
-		next      = make(chan int)
-		wg        sync.WaitGroup
 		mu        sync.Mutex
 		done      = make([]int, len(e.Trials))
 	)
@@ -78,31 +76,24 @@ func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 			e.Progress(sum, e.Rounds())
 		}
 	}
-	for range max(e.Parallel, 1) {
-		wg.Go(func() {
-			for i := range next {
-				s, err := e.trial(ctx, e.Trials[i], func(p sim.Progress) { report(i, p.Round) })
-				if err != nil && !(e.Diverging && errors.Is(err, fed.ErrDiverged)) {
-					cancel(fmt.Errorf("%s: %w", e.Trials[i].folder(), err))
-					return
-				}
-				summaries[i] = s
-				report(i, e.Trials[i].Plan.Rounds)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(e.Parallel, 1))
+	for i, t := range e.Trials {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
+			s, err := e.trial(ctx, t, func(p sim.Progress) { report(i, p.Round) })
+			if err != nil && !(e.Diverging && errors.Is(err, fed.ErrDiverged)) {
+				return fmt.Errorf("%s: %w", t.folder(), err)
+			}
+			summaries[i] = s
+			report(i, t.Plan.Rounds)
+			return nil
 		})
 	}
-feed:
-	for i := range e.Trials {
-		select {
-		case next <- i:
-		case <-ctx.Done():
-			break feed
-		}
-	}
-	close(next)
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
+	if err := g.Wait(); err != nil {
+		return nil, context.Cause(ctx) // the first failure, or why the caller stopped
 	}
 	return summaries, nil
 }
