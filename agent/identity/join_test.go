@@ -252,7 +252,7 @@ func TestJoinErrors(t *testing.T) {
 		dir, server, token string
 		want               []string
 	}{
-		"cut off":           {"", f.url, good[:60], []string{"cut off: 60 of its 78 characters"}},
+		"cut off":           {"", f.url, good[:60], []string{"cut off: it has 60 of 78 characters"}},
 		"mistyped":          {"", f.url, good[:20] + "aaaa" + good[24:], []string{"mistyped"}},
 		"no token":          {"", f.url, "", []string{"no join token"}},
 		"unknown":           {"", f.url, unknown.Text(), []string{"the server refuses", "used up or expired", "ask the server's operator for a new token"}},

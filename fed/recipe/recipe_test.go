@@ -287,7 +287,7 @@ func TestRejected(t *testing.T) {
 	want := `line 1: rounds is 0; it must be at least 1
 line 2: client.lrr is not known; did you mean lr?
 line 5: server.tau is not a setting of fedavg; it has lr, weighting, bound, max_examples
-line 6: server.lr is a number, not "x"
+line 6: server.lr must be a number, not "x"
 line 7: schedule.quorum is 2; it must be at least 0 and at most 1
 line 7: schedule.quorum needs a schedule.deadline: without one, a round waits for all clients`
 	if err == nil || err.Error() != want {

@@ -17,7 +17,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// attempts limits how often a broken download is resumed.
+// attempts limits the number of times that a broken download is resumed.
 const attempts = 5
 
 // Fetch returns a blob of at most most bytes after checking its hash. It resumes a broken
@@ -76,7 +76,7 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 func Push(ctx context.Context, service v1.AgentServiceClient, q *v1.PushRequest, numbers []byte, chunk int) (*v1.PushResponse, error) {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset = sum[:], int64(len(numbers)), 0
-	// A server may lose chunks and ask for them again, but only so often.
+	// A server may lose chunks and request them again. Limit the number of requests.
 	for i := range 16 + 2*(len(numbers)/chunk) {
 		q.Chunk = numbers[q.Offset:min(q.Offset+int64(chunk), q.Size)]
 		if i == 0 && len(numbers) > chunk {

@@ -116,7 +116,7 @@ func parse(data []byte) (root *yaml.Node, problems Problems) {
 		if err = dec.Decode(&second); errors.Is(err, io.EOF) {
 			return doc.Content[0], nil
 		} else if err == nil {
-			problems.Add(second.Line, "a second document begins here; one file holds one")
+			problems.Add(second.Line, "a second document starts here; a file must have only one")
 			return doc.Content[0], problems
 		}
 	}
@@ -135,19 +135,19 @@ var syntaxLine = regexp.MustCompile(`^line ([0-9]{1,9}): `)
 
 type decoder struct{ problems *Problems }
 
-func (d decoder) refuse(n *yaml.Node, format string, a ...any) {
+func (d decoder) report(n *yaml.Node, format string, a ...any) {
 	d.problems.Add(n.Line, format, a...)
 }
 
 // decode sets v to the value of the node. Path is the dotted key of v.
 func (d decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind == yaml.AliasNode {
-		d.refuse(n, "%s is an alias; write it out", name(path))
+		d.report(n, "%s is a YAML alias, which is not supported; repeat the value", name(path))
 		return
 	}
 	if u, ok := v.Addr().Interface().(yaml.Unmarshaler); ok {
 		if err := u.UnmarshalYAML(n); err != nil {
-			d.refuse(n, "%s: %s", name(path), strings.TrimPrefix(err.Error(), fmt.Sprintf("line %d: ", n.Line)))
+			d.report(n, "%s: %s", name(path), strings.TrimPrefix(err.Error(), fmt.Sprintf("line %d: ", n.Line)))
 		}
 		return
 	}
@@ -163,7 +163,7 @@ func (d decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 		d.decodeMap(n, v, path)
 	case reflect.Slice:
 		if n.Kind != yaml.SequenceNode {
-			d.refuse(n, "%s is a list, such as [a, b], not %s", name(path), what(n))
+			d.report(n, "%s must be a list such as [a, b], not %s", name(path), what(n))
 			return
 		}
 		list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
@@ -183,7 +183,7 @@ func (d decoder) decodeStruct(n *yaml.Node, v reflect.Value, path string) {
 			d.decode(value, v.Field(i), dotted(path, key.Value))
 			return
 		}
-		d.refuse(key, "%s is not known; %s", dotted(path, key.Value), Suggest(key.Value, names))
+		d.report(key, "%s is not known; %s", dotted(path, key.Value), Suggest(key.Value, names))
 	})
 }
 
@@ -204,18 +204,18 @@ func (d decoder) eachKey(n *yaml.Node, path string, f func(key, value *yaml.Node
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		d.refuse(n, "%s has keys of its own, it is not %s", name(path), what(n))
+		d.report(n, "%s must have keys, such as key: value; it is %s", name(path), what(n))
 		return
 	}
 	first := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Kind != yaml.ScalarNode {
-			d.refuse(key, "%s: a key is a word", name(path))
+			d.report(key, "%s: a key must be a single word", name(path))
 			continue
 		}
 		if line, ok := first[key.Value]; ok {
-			d.refuse(key, "%s is set again; line %d sets it first", dotted(path, key.Value), line)
+			d.report(key, "%s is set twice; it is already set in line %d", dotted(path, key.Value), line)
 			continue
 		}
 		first[key.Value] = key.Line
@@ -225,12 +225,12 @@ func (d decoder) eachKey(n *yaml.Node, path string, f func(key, value *yaml.Node
 
 func (d decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.ScalarNode {
-		d.refuse(n, "%s is a single value, not %s", name(path), what(n))
+		d.report(n, "%s must be a single value, not %s", name(path), what(n))
 		return
 	}
 	tag, text := n.ShortTag(), n.Value
 	if tag == "!!null" {
-		d.refuse(n, "%s has no value", name(path))
+		d.report(n, "%s has no value", name(path))
 		return
 	}
 	switch v.Kind() {
@@ -238,33 +238,33 @@ func (d decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 		v.SetString(text)
 	case reflect.Bool:
 		if tag != "!!bool" {
-			d.refuse(n, "%s is true or false, not %q", name(path), text)
+			d.report(n, "%s must be true or false, not %q", name(path), text)
 			return
 		}
 		v.SetBool(strings.EqualFold(text, "true"))
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		x, err := strconv.ParseInt(text, 10, v.Type().Bits())
 		if err != nil || tag != "!!int" {
-			d.refuse(n, "%s is a whole number, not %q", name(path), text)
+			d.report(n, "%s must be a whole number, not %q", name(path), text)
 			return
 		}
 		v.SetInt(x)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		x, err := strconv.ParseUint(text, 10, v.Type().Bits())
 		if err != nil || tag != "!!int" {
-			d.refuse(n, "%s is a whole number of at least 0, not %q", name(path), text)
+			d.report(n, "%s must be a whole number of at least 0, not %q", name(path), text)
 			return
 		}
 		v.SetUint(x)
 	case reflect.Float32, reflect.Float64:
 		x, err := strconv.ParseFloat(text, v.Type().Bits())
 		if err != nil || tag != "!!float" && tag != "!!int" || math.IsNaN(x) || math.IsInf(x, 0) {
-			d.refuse(n, "%s is a number, not %q", name(path), text)
+			d.report(n, "%s must be a number, not %q", name(path), text)
 			return
 		}
 		v.SetFloat(x)
 	default:
-		d.refuse(n, "%s: nothing can be read into a %s", name(path), v.Type())
+		d.report(n, "%s: nothing can be read into a %s", name(path), v.Type())
 	}
 }
 
@@ -323,7 +323,7 @@ func Suggest(got string, known []string) string {
 	if len(got) < 100 && distance <= max(1, len(best)/3) {
 		return fmt.Sprintf("did you mean %s?", best)
 	}
-	return "there are " + strings.Join(known, ", ")
+	return "use one of " + strings.Join(known, ", ")
 }
 
 // editDistance returns the number of letters to insert, delete, replace, or swap with a

@@ -72,38 +72,38 @@ plain: 7
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"nmae: x", "line 1: nmae is not known; did you mean name?"},
 		{"client:\n  lrr: 1", "line 2: client.lrr is not known; did you mean lr?"},
-		{"client:\n  horizon: 1", "line 2: client.horizon is not known; there are lr, steps"},
-		{"secret: 1", "line 1: secret is not known; there are name, seed, on_or_off, client, extra, list, map, even, plain"},
-		{"name: a\nname: b", "line 2: name is set again; line 1 sets it first"},
-		{"map: {a: b, a: c}", "line 1: map.a is set again; line 1 sets it first"},
-		{"seed: -1", `line 1: seed is a whole number of at least 0, not "-1"`},
-		{"client: {steps: 1.5}", `line 1: client.steps is a whole number, not "1.5"`},
-		{"client: {steps: 1e3}", `line 1: client.steps is a whole number, not "1e3"`},
-		{"client: {steps: \"4\"}", `line 1: client.steps is a whole number, not "4"`},
-		{"client: {steps: 0x10}", `line 1: client.steps is a whole number, not "0x10"`},
-		{"plain: 200", `line 1: plain is a whole number, not "200"`},
-		{"client: {lr: fast}", `line 1: client.lr is a number, not "fast"`},
-		{"client: {lr: .nan}", `line 1: client.lr is a number, not ".nan"`},
-		{"client: {lr: 1e999}", `line 1: client.lr is a number, not "1e999"`},
-		{"on_or_off: yes", `line 1: on_or_off is true or false, not "yes"`},
+		{"client:\n  horizon: 1", "line 2: client.horizon is not known; use one of lr, steps"},
+		{"secret: 1", "line 1: secret is not known; use one of name, seed, on_or_off, client, extra, list, map, even, plain"},
+		{"name: a\nname: b", "line 2: name is set twice; it is already set in line 1"},
+		{"map: {a: b, a: c}", "line 1: map.a is set twice; it is already set in line 1"},
+		{"seed: -1", `line 1: seed must be a whole number of at least 0, not "-1"`},
+		{"client: {steps: 1.5}", `line 1: client.steps must be a whole number, not "1.5"`},
+		{"client: {steps: 1e3}", `line 1: client.steps must be a whole number, not "1e3"`},
+		{"client: {steps: \"4\"}", `line 1: client.steps must be a whole number, not "4"`},
+		{"client: {steps: 0x10}", `line 1: client.steps must be a whole number, not "0x10"`},
+		{"plain: 200", `line 1: plain must be a whole number, not "200"`},
+		{"client: {lr: fast}", `line 1: client.lr must be a number, not "fast"`},
+		{"client: {lr: .nan}", `line 1: client.lr must be a number, not ".nan"`},
+		{"client: {lr: 1e999}", `line 1: client.lr must be a number, not "1e999"`},
+		{"on_or_off: yes", `line 1: on_or_off must be true or false, not "yes"`},
 		{"name:", "line 1: name has no value"},
-		{"name: [a]", "line 1: name is a single value, not a list"},
-		{"client: 3", `line 1: client has keys of its own, it is not "3"`},
-		{"list: 3", `line 1: list is a list, such as [a, b], not "3"`},
-		{"list: [1,\n b]", `line 2: list[1] is a number, not "b"`},
+		{"name: [a]", "line 1: name must be a single value, not a list"},
+		{"client: 3", `line 1: client must have keys, such as key: value; it is "3"`},
+		{"list: 3", `line 1: list must be a list such as [a, b], not "3"`},
+		{"list: [1,\n b]", `line 2: list[1] must be a number, not "b"`},
 		{"even: 3", `line 1: even: "3" is not even`},
-		{"- name", "line 1: the file has keys of its own, it is not a list"},
-		{"name: a\n---\nname: b", "line 2: a second document begins here; one file holds one"},
+		{"- name", "line 1: the file must have keys, such as key: value; it is a list"},
+		{"name: a\n---\nname: b", "line 2: a second document starts here; a file must have only one"},
 		{"name: a\n...\njunk", "line 2: did not find expected <document start>"},
-		{"name: &x a\nmap: {a: *x}", "line 2: map.a is an alias; write it out"},
-		{"client:\n  <<: {lr: 1}", "line 2: client.<< is not known; there are lr, steps"},
-		{"? [a]\n: b", "line 1: the file: a key is a word"},
+		{"name: &x a\nmap: {a: *x}", "line 2: map.a is a YAML alias, which is not supported; repeat the value"},
+		{"client:\n  <<: {lr: 1}", "line 2: client.<< is not known; use one of lr, steps"},
+		{"? [a]\n: b", "line 1: the file: a key must be a single word"},
 		{"nmae: x\nclient: {steps: a}\nseed: b\n", "line 1: nmae is not known; did you mean name?\n" +
-			"line 2: client.steps is a whole number, not \"a\"\nline 3: seed is a whole number of at least 0, not \"b\""},
+			"line 2: client.steps must be a whole number, not \"a\"\nline 3: seed must be a whole number of at least 0, not \"b\""},
 	} {
 		err := Decode([]byte(c.text), &sample{})
 		if err == nil || err.Error() != c.want {
@@ -116,7 +116,7 @@ func TestRefused(t *testing.T) {
 	if err := Decode([]byte("name: [a\n"), &sample{}); err == nil || !strings.HasPrefix(err.Error(), "line ") {
 		t.Errorf("broken YAML: %v", err)
 	}
-	// What is fine is set all the same.
+	// Valid keys are set even if there is an error.
 	var got sample
 	if err := Decode([]byte("nmae: x\nseed: 7"), &got); err == nil || got.Seed != 7 {
 		t.Errorf("%v, %+v", err, got)
@@ -149,7 +149,8 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		// What is accepted sets known keys alone, and is read the same again.
+		// An accepted document sets only known keys, and reading it again gives the same
+		// result.
 		keys, err := Keys(data)
 		if err != nil {
 			t.Fatal(err)

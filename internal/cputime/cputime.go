@@ -1,12 +1,12 @@
-// Package cputime measures CPU time, so that benchmarks do not depend on how busy the
-// machine is. Where the system does not report CPU time, it measures wall-clock time.
+// Package cputime measures CPU time, so that benchmarks do not depend on the load of the
+// machine. On systems that do not report CPU time, it measures wall-clock time.
 package cputime
 
 import "time"
 
-// Rate returns how many calls of f the thread makes in a second of its CPU time, measured
+// Rate returns the number of calls of f per second of the thread's CPU time, measured
 // over d. The caller must have locked the goroutine to its thread. Rate reads the clock
-// about a hundred times in all, since that costs a system call.
+// only about a hundred times, because each reading is a system call.
 func Rate(d time.Duration, f func()) float64 {
 	for range 3 {
 		f()

@@ -15,8 +15,8 @@ func TestRate(t *testing.T) {
 		for start := Thread(); Thread()-start < time.Millisecond; {
 		}
 	})
-	// A call takes a millisecond or, if the thread is interrupted between the clock's
-	// readings, a little more.
+	// A call takes a millisecond, or slightly more if the thread is interrupted between
+	// the readings of the clock.
 	if got > 1000 || got < 100 {
 		t.Errorf("%g calls per second of a function that takes a millisecond", got)
 	}
@@ -31,7 +31,7 @@ func TestProcess(t *testing.T) {
 	before, start := Process(), Thread()
 	for Thread()-start < 20*time.Millisecond {
 	}
-	// The kernel accounts for a process in ticks, so allow one of 10 ms.
+	// The kernel counts CPU time in ticks, so allow for one tick of 10 ms.
 	if got := Process() - before; got < 10*time.Millisecond {
 		t.Errorf("the process used %v while a thread used 20ms", got)
 	}

@@ -4,5 +4,5 @@ package filelock
 
 import "errors"
 
-// ErrLocked says that another process holds the lock.
+// ErrLocked means that another process holds the lock.
 var ErrLocked = errors.New("another process holds the lock")

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Try locks a file, or returns ErrLocked at once if another process has locked it.
+// Try locks a file. It returns ErrLocked immediately if another process has locked it.
 func Try(f *os.File) error {
 	err := lock(f, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -18,10 +18,10 @@ func Try(f *os.File) error {
 	return err
 }
 
-// Wait locks a file, and waits while another process holds the lock.
+// Wait locks a file and waits while another process holds the lock.
 func Wait(f *os.File) error { return lock(f, unix.LOCK_EX) }
 
-// Unlock releases the lock of a file that stays open.
+// Unlock releases the lock; the file stays open.
 func Unlock(f *os.File) error { return lock(f, unix.LOCK_UN) }
 
 func lock(f *os.File, how int) error {

@@ -40,13 +40,13 @@ func TestLatencies(t *testing.T) {
 	for _, q := range []float64{0.05, 0.5, 0.99, 1} {
 		want := float64(exact[int(math.Ceil(q*10_000))-1])
 		if got := float64(l.Quantile(q)); math.Abs(got/want-1) > 0.011 {
-			t.Errorf("quantile %g is %v, not %v", q, time.Duration(got), time.Duration(want))
+			t.Errorf("quantile %g is %v, want %v", q, time.Duration(got), time.Duration(want))
 		}
 	}
 	h.add(0)
 	h.add(24 * time.Hour)
 	if n := h.load().since(l).Len(); n != 2 {
-		t.Errorf("%d came since, not 2", n)
+		t.Errorf("%d durations since, want 2", n)
 	}
 	if two := l.Plus(l); two.Len() != 20_000 || two.Quantile(0.5) != l.Quantile(0.5) {
 		t.Error("twice the same is something else")
@@ -75,7 +75,7 @@ func TestNumbers(t *testing.T) {
 			}
 		}
 		if size >= 8 && len(seen) != 16 {
-			t.Errorf("%d bytes: of 16 updates %d differ", size, len(seen))
+			t.Errorf("%d bytes: %d of 16 updates are distinct", size, len(seen))
 		}
 	}
 }
@@ -155,10 +155,10 @@ func TestFleet(t *testing.T) {
 	}
 	defer f.Close()
 	if joined != 16 {
-		t.Errorf("%d have joined", joined)
+		t.Errorf("%d agents have joined", joined)
 	}
 	if _, err := Join(ctx, config, func(int) {}); err == nil || !strings.Contains(err.Error(), "used up") {
-		t.Errorf("16 more joined with the token: %v", err)
+		t.Errorf("16 more agents joined with the used-up token: %v", err)
 	}
 	if err := f.Connect(ctx); err != nil {
 		t.Fatal(err)
@@ -200,6 +200,6 @@ func TestFleet(t *testing.T) {
 		counted += x.Counted
 	}
 	if s.Heard.Len() > counted || s.Accepted < s.Heard.Len() || s.Fetch.Len() < s.Accepted {
-		t.Errorf("fetched %d, accepted %d, heard of %d, of %d counted at most", s.Fetch.Len(), s.Accepted, s.Heard.Len(), counted)
+		t.Errorf("fetched %d, accepted %d, heard of %d, want at most %d counted", s.Fetch.Len(), s.Accepted, s.Heard.Len(), counted)
 	}
 }

@@ -68,19 +68,19 @@ func PinOf(root []byte) string {
 // text.
 func Parse(text string) (Token, error) {
 	if len(text) > maxChars {
-		return Token{}, fmt.Errorf("this is no join token: it has %d characters, and a token has %d", len(text), textChars)
+		return Token{}, fmt.Errorf("this is not a join token: it has %d characters, want %d", len(text), textChars)
 	}
 	text = strings.ToLower(strings.Join(strings.Fields(text), ""))
 	switch {
 	case text == "":
-		return Token{}, errors.New("there is no join token")
+		return Token{}, errors.New("no join token is given")
 	case len(text) < len(prefix) && strings.HasPrefix(prefix, text):
 		return Token{}, cutOff(text)
 	case !strings.HasPrefix(text, prefix):
 		if len(text) > 3 && text[:2] == "ls" && text[2] >= '2' && text[2] <= '9' {
-			return Token{}, errors.New("this join token is for a newer version of this program")
+			return Token{}, errors.New("this join token is for a newer version of Loadstar: upgrade")
 		}
-		return Token{}, fmt.Errorf("this is no join token: one begins with %q; copy it from its very beginning", prefix)
+		return Token{}, fmt.Errorf("this is not a join token: a token begins with %q; copy it from the beginning", prefix)
 	}
 	for i, c := range []byte(text) {
 		dash := i == len(prefix)-1 || i == len(prefix)+secretChars || i == textChars-sumChars-1
@@ -88,18 +88,18 @@ func Parse(text string) (Token, error) {
 			continue
 		}
 		if dash != (c == '-') || !dash && !(c >= 'a' && c <= 'z' || c >= '2' && c <= '7') {
-			return Token{}, fmt.Errorf("the join token is mistyped: its character %d cannot be there; copy it again", i+1)
+			return Token{}, fmt.Errorf("the join token is mistyped: character %d is invalid; copy it again", i+1)
 		}
 	}
 	switch {
 	case len(text) < textChars:
 		return Token{}, cutOff(text)
 	case len(text) > textChars:
-		return Token{}, fmt.Errorf("the join token has %d characters, %d too many; copy it again, and nothing behind it", len(text), len(text)-textChars)
+		return Token{}, fmt.Errorf("the join token has %d characters, %d too many; copy only the token", len(text), len(text)-textChars)
 	}
 	head, sum := text[:textChars-sumChars], text[textChars-sumChars:]
 	if checksum(head) != sum {
-		return Token{}, errors.New("the join token is mistyped: its checksum does not fit; copy it again")
+		return Token{}, errors.New("the join token is mistyped: its checksum does not match; copy it again")
 	}
 	var secret [secretBytes]byte
 	if _, err := letters.Decode(secret[:], []byte(text[len(prefix):][:secretChars])); err != nil {
@@ -109,7 +109,7 @@ func Parse(text string) (Token, error) {
 }
 
 func cutOff(text string) error {
-	return fmt.Errorf("the join token is cut off: %d of its %d characters are here; copy all of it", len(text), textChars)
+	return fmt.Errorf("the join token is cut off: it has %d of %d characters; copy all of it", len(text), textChars)
 }
 
 func checksum(head string) string {

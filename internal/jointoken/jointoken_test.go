@@ -32,11 +32,11 @@ func TestParse(t *testing.T) {
 		}
 	}
 	if other := newToken(t); bytes.Equal(other.Secret(), tok.Secret()) {
-		t.Error("two tokens have one secret")
+		t.Error("two tokens have the same secret")
 	}
 }
 
-// The text as it was worked out with Python's hashlib and base64.
+// The expected text was computed with Python's hashlib and base64.
 func TestText(t *testing.T) {
 	const text = "ls1-aaaqeayeaudaocajbifqydiob4ibceqt-jajustitpylddo5dahk2zk3opo32u5go-oib2vq4c"
 	tok, err := Parse(text)
@@ -55,27 +55,27 @@ func TestText(t *testing.T) {
 		t.Error(got)
 	}
 	if !bytes.Equal(tok.Hash(), Hash(tok.Secret())) {
-		t.Error("the agent's hash is not the server's")
+		t.Error("agent and server compute different hashes")
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseRejects(t *testing.T) {
 	text := newToken(t).Text()
 	for n := 1; n < len(text); n++ {
 		if _, err := Parse(text[:n]); err == nil || !strings.Contains(err.Error(), "cut off") {
 			t.Errorf("%d characters: %v", n, err)
 		}
 		if _, err := Parse(text[n:]); err == nil {
-			t.Errorf("without the first %d: taken", n)
+			t.Errorf("without the first %d characters: accepted", n)
 		}
 	}
-	for i := range text { // each character exchanged for another that could stand there
+	for i := range text { // replace each character by another valid one
 		wrong := []byte(text)
 		wrong[i] = map[bool]byte{true: 'b', false: 'a'}[wrong[i] == 'a']
 		if _, err := Parse(string(wrong)); err == nil {
-			t.Errorf("wrong at %d: taken", i)
+			t.Errorf("wrong character %d: accepted", i)
 		} else if i > 4 && strings.Contains(err.Error(), "cut off") {
-			t.Errorf("wrong at %d: %v", i, err)
+			t.Errorf("wrong character %d: %v", i, err)
 		}
 	}
 	for _, c := range []struct{ text, want string }{
@@ -96,14 +96,13 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, pin := range []string{"", "abc", strings.Repeat("a", 31) + "1", strings.Repeat("A", 32), strings.Repeat("a", 40)} {
 		if _, err := New(pin); err == nil {
-			t.Errorf("pin %q: taken", pin)
+			t.Errorf("pin %q: accepted", pin)
 		}
 	}
 }
 
-// However a token is printed, logged or carried along in something that is, its
-// secret does not show.
-func TestSecretDoesNotShow(t *testing.T) {
+// Printing or logging a token, or a value that contains it, does not reveal the secret.
+func TestSecretIsHidden(t *testing.T) {
 	tok := newToken(t)
 	type hidden struct{ tok Token }
 	type shown struct{ Tok Token }
@@ -128,13 +127,13 @@ func TestSecretDoesNotShow(t *testing.T) {
 		"go":      strings.Trim(fmt.Sprintf("%#v", raw[:3]), "[]byte{}"),
 	} {
 		if strings.Contains(all, strings.ToLower(secret)) {
-			t.Errorf("the secret shows as %s in %s", name, all)
+			t.Errorf("the secret is visible as %s in %s", name, all)
 		}
 	}
 	if !strings.Contains(all, tok.String()) {
-		t.Error("nothing tells which token it is")
+		t.Error("the output does not identify the token")
 	}
-	_ = fmt.Sprint(Token{}) // nothing in it, and no panic
+	_ = fmt.Sprint(Token{}) // an empty token must not panic
 }
 
 func FuzzParse(f *testing.F) {

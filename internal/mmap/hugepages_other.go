@@ -2,5 +2,5 @@
 
 package mmap
 
-// useHugePages does nothing: only Linux takes the hint.
+// useHugePages does nothing; only Linux supports the hint.
 func useHugePages([]byte) {}

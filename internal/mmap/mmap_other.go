@@ -1,6 +1,6 @@
 //go:build !unix
 
-// Package mmap maps files and memory. Where the system has no such call, it reads the file
+// Package mmap maps files and memory. On systems without memory maps, it reads the file
 // and allocates the memory instead.
 package mmap
 
@@ -19,5 +19,5 @@ func File(f *os.File, size int) ([]byte, error) {
 // Memory allocates zeroed memory.
 func Memory(size int) ([]byte, error) { return make([]byte, size), nil }
 
-// Unmap does nothing: the garbage collector frees the memory.
+// Unmap does nothing; the garbage collector frees the memory.
 func Unmap([]byte) error { return nil }

@@ -23,7 +23,7 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(b) != "mapped" {
-		t.Errorf("%q", b)
+		t.Errorf("the mapping has %q", b)
 	}
 	if err := Unmap(b); err != nil {
 		t.Error(err)

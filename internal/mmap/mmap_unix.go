@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package mmap maps files and memory. Where the system has no such call, it reads the file
+// Package mmap maps files and memory. On systems without memory maps, it reads the file
 // and allocates the memory instead.
 package mmap
 
@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File maps the first size bytes of a file for reading. The mapping outlives the file.
+// File maps the first size bytes of a file for reading. The mapping remains valid after
+// the file is closed.
 func File(f *os.File, size int) ([]byte, error) {
 	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -21,7 +22,7 @@ func File(f *os.File, size int) ([]byte, error) {
 }
 
 // Memory returns zeroed memory outside the Go heap, which the garbage collector does not
-// scan. Pages are taken from the system when they are first used.
+// scan. The system allocates a page when it is first used.
 func Memory(size int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
@@ -31,5 +32,5 @@ func Memory(size int) ([]byte, error) {
 	return b, nil
 }
 
-// Unmap gives back what File or Memory returned. It must not be used afterwards.
+// Unmap releases what File or Memory returned. The slice must not be used afterwards.
 func Unmap(b []byte) error { return unix.Munmap(b) }

@@ -1,5 +1,5 @@
-// Package proc starts child processes that end with this one, and reads how much of the
-// machine a process uses.
+// Package proc starts child processes that end with this process, and measures the CPU
+// time and memory of processes.
 package proc
 
 import (
@@ -19,9 +19,9 @@ type Child struct {
 }
 
 // Start starts a command and waits for it in the background. On Linux the child has its
-// own process group, so that a terminal's interrupt reaches only this process, and it
-// receives the signal onDeath when this process ends, however that happens. Elsewhere a
-// child outlives a parent that is killed.
+// own process group, so that a terminal's interrupt reaches only this process. The child
+// receives the signal onDeath when this process ends for any reason. On other systems a
+// child survives if this process is killed.
 //
 // The command's output must go to files or writers. A pipe from StdoutPipe would be
 // closed while it is still being read.
@@ -31,13 +31,13 @@ func Start(cmd *exec.Cmd, onDeath syscall.Signal) (*Child, error) {
 	started := make(chan error)
 	go func() {
 		// Linux sends the signal when the thread that started the child ends, so this
-		// thread must last as long as the child.
+		// thread must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // State reports how it ended
+			_ = cmd.Wait() // State has the result
 			close(c.ended)
 		}
 	}()
@@ -53,7 +53,7 @@ func (c *Child) Pid() int { return c.cmd.Process.Pid }
 // Done is closed when the child has ended.
 func (c *Child) Done() <-chan struct{} { return c.ended }
 
-// State reports how the child ended. It may be called after Done is closed.
+// State returns the child's exit state. Call it only after Done is closed.
 func (c *Child) State() *os.ProcessState { return c.cmd.ProcessState }
 
 // Signal sends a signal. It is not an error if the child has ended.
@@ -64,7 +64,7 @@ func (c *Child) Signal(s os.Signal) error {
 	return nil
 }
 
-// Kill ends the child at once and waits until it has ended.
+// Kill kills the child and waits until it has ended.
 func (c *Child) Kill() error {
 	err := c.Signal(os.Kill)
 	if err == nil {
@@ -83,6 +83,6 @@ func (c *Child) Stop(s os.Signal, within time.Duration) error {
 	case <-c.ended:
 		return nil
 	case <-time.After(within):
-		return errors.Join(fmt.Errorf("process %d did not end within %v of the signal %v, and was killed", c.Pid(), within, s), c.Kill())
+		return errors.Join(fmt.Errorf("process %d did not end within %v after signal %v and was killed", c.Pid(), within, s), c.Kill())
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// TestMain also runs the parent that TestDeath kills.
+// TestMain also runs as the parent process that TestDeath kills.
 func TestMain(m *testing.M) {
 	if os.Getenv("PROC_TEST_PARENT") != "" {
 		c, err := Start(exec.Command("sleep", "60"), syscall.SIGKILL)
 		if err != nil {
 			panic(err)
 		}
-		os.Stdout.WriteString(strconv.Itoa(c.Pid()) + "\n") // the test would see nothing
+		os.Stdout.WriteString(strconv.Itoa(c.Pid()) + "\n") // the test fails if it cannot read this
 		<-c.Done()
 	}
 	os.Exit(m.Run())
@@ -73,7 +73,7 @@ func (w signalWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestDeath kills a parent: its child must die with it.
+// TestDeath kills a parent and checks that its child dies with it.
 func TestDeath(t *testing.T) {
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), "PROC_TEST_PARENT=1")
@@ -115,7 +115,7 @@ func TestPeakMemory(t *testing.T) {
 		b[i] = 1
 	}
 	if after := PeakMemory(); before <= 0 || after < before || after < 64<<20 {
-		t.Errorf("%d bytes, and %d after another 64 MB were used", before, after)
+		t.Errorf("the peak is %d bytes, and %d after using another 64 MB", before, after)
 	}
 	if b[4096] != 1 {
 		t.Error("not written")

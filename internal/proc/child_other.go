@@ -8,5 +8,5 @@ import (
 )
 
 // bind does nothing: these systems have no signal for the death of a parent. The child
-// stays in the process group, so that a terminal's interrupt ends both.
+// stays in the process group, so a terminal's interrupt ends both.
 func bind(*exec.Cmd, syscall.Signal) {}

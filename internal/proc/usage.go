@@ -2,8 +2,8 @@ package proc
 
 import "time"
 
-// Usage is how much of the machine a process uses.
+// Usage is the resource use of a process.
 type Usage struct {
-	CPU       time.Duration // since it started
-	RSS, Peak int64         // memory in bytes, now and at most
+	CPU       time.Duration // total CPU time since the start
+	RSS, Peak int64         // current and peak memory in bytes
 }

@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// ticksPerSecond is the unit of CPU time in /proc, the same on every Linux.
+// ticksPerSecond is the unit of CPU time in /proc, which is the same on every Linux
+// system.
 const ticksPerSecond = 100
 
-// UsageOf reads the usage of a running process.
+// UsageOf returns the usage of a running process.
 func UsageOf(pid int) (u Usage, err error) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	stat, err := os.ReadFile(dir + "stat")
@@ -52,7 +53,7 @@ func UsageOf(pid int) (u Usage, err error) {
 	return u, nil
 }
 
-// PeakMemory returns the most memory that this process has used, in bytes.
+// PeakMemory returns the peak memory use of this process in bytes.
 func PeakMemory() int64 {
 	var use syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &use) != nil {

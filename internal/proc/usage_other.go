@@ -9,11 +9,11 @@ import (
 
 // UsageOf is not available on this system.
 func UsageOf(int) (Usage, error) {
-	return Usage{}, fmt.Errorf("the usage of another process is read from /proc, which %s does not have", runtime.GOOS)
+	return Usage{}, fmt.Errorf("cannot measure another process: %s has no /proc", runtime.GOOS)
 }
 
 // PeakMemory returns the memory that the Go runtime has obtained from the system, in
-// bytes. It rarely returns any, so this is close to the peak.
+// bytes. The runtime rarely returns memory, so this is close to the peak.
 func PeakMemory() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -6,18 +6,18 @@ import (
 	"math"
 )
 
-// Writer encodes the fields of a state one after the other. Numbers are little-endian;
-// strings and slices begin with their length as 8 bytes. The same fields give the same
-// bytes on every machine. The zero value is ready for use.
+// Writer encodes the fields of a state one after the other. Numbers are little-endian.
+// Strings and slices start with their length as 8 bytes. Equal fields give equal bytes on
+// every machine. The zero value is ready for use.
 type Writer struct{ b []byte }
 
-// State returns what was written.
+// State returns the encoded fields.
 func (w *Writer) State() []byte { return w.b }
 
 // Int writes a number as 8 bytes.
 func (w *Writer) Int(n int64) { w.b = binary.LittleEndian.AppendUint64(w.b, uint64(n)) }
 
-// Float64 writes a number with all its bits, also if it is not finite.
+// Float64 writes all bits of a number, which need not be finite.
 func (w *Writer) Float64(x float64) { w.Int(int64(math.Float64bits(x))) }
 
 // Bool writes one byte.
@@ -35,7 +35,7 @@ func (w *Writer) String(s string) {
 	w.b = append(w.b, s...)
 }
 
-// Bytes writes the encoding of a part.
+// Bytes writes an encoded part of the state.
 func (w *Writer) Bytes(b []byte) {
 	w.Int(int64(len(b)))
 	w.b = append(w.b, b...)
@@ -58,8 +58,8 @@ func (w *Writer) Float64s(x []float64) {
 }
 
 // Reader decodes what a [Writer] wrote, in the same order. After the first error it
-// returns zero values, so callers check the error once, with [Reader.Done]. An empty
-// slice is nil. Slices are copies.
+// returns zero values, so callers check the error only once, with [Reader.Done]. An empty
+// slice is read as nil. Slices are copies.
 type Reader struct {
 	b   []byte
 	err error
@@ -68,7 +68,7 @@ type Reader struct {
 // NewReader reads a state.
 func NewReader(state []byte) *Reader { return &Reader{b: state} }
 
-// Done returns the first error, or one if something is left.
+// Done returns the first error, or an error if bytes are left.
 func (r *Reader) Done() error {
 	if r.err == nil && len(r.b) > 0 {
 		r.err = fmt.Errorf("%w: %d bytes follow the last field", ErrDamaged, len(r.b))
@@ -79,7 +79,7 @@ func (r *Reader) Done() error {
 // take returns the next n bytes, or nil.
 func (r *Reader) take(n int) []byte {
 	if r.err == nil && n > len(r.b) {
-		r.err = fmt.Errorf("%w: a field of %d bytes where %d are left", ErrDamaged, n, len(r.b))
+		r.err = fmt.Errorf("%w: a field has %d bytes, but only %d are left", ErrDamaged, n, len(r.b))
 	}
 	if r.err != nil {
 		return nil
@@ -97,13 +97,13 @@ func (r *Reader) Int() int64 {
 	return 0
 }
 
-// Count reads the number of elements that follow, each of which takes at least size
-// bytes. So a damaged number cannot make the caller reserve more memory than there are
-// bytes.
+// Count reads the number of the elements that follow, each of at least size bytes. It
+// checks the number against the remaining bytes, so damaged data cannot make the caller
+// allocate too much memory.
 func (r *Reader) Count(size int) int {
 	n := r.Int()
 	if r.err == nil && (n < 0 || n > int64(len(r.b)/size)) {
-		r.err = fmt.Errorf("%w: %d elements of at least %d bytes where %d bytes are left", ErrDamaged, n, size, len(r.b))
+		r.err = fmt.Errorf("%w: %d elements of at least %d bytes, but only %d bytes are left", ErrDamaged, n, size, len(r.b))
 	}
 	if r.err != nil {
 		return 0
@@ -126,7 +126,7 @@ func (r *Reader) Bool() bool {
 // String reads a text.
 func (r *Reader) String() string { return string(r.take(r.Count(1))) }
 
-// Bytes reads the encoding of a part.
+// Bytes reads an encoded part of the state.
 func (r *Reader) Bytes() []byte { return append([]byte(nil), r.take(r.Count(1))...) }
 
 // Float32s reads a vector.

@@ -1,5 +1,5 @@
-// Package stateformat puts a header around an encoded state that must outlive the
-// program that wrote it: what it is, which format it has, and a checksum.
+// Package stateformat adds a header to an encoded state that later versions of the
+// program must read: its kind, its format and a checksum.
 //
 //	magic      8 bytes, one for each kind of state
 //	format     4 bytes, little-endian, from 1
@@ -7,9 +7,9 @@
 //	state      see [Writer]
 //	checksum   4 bytes, little-endian, CRC-32C of all bytes before it
 //
-// The header is the same in every format, so a program can tell a state of a newer
+// The header is the same in every format, so a program can distinguish a state of a newer
 // format from a damaged one. A change of the encoding needs a new format number and a
-// golden file: see package golden.
+// golden file; see package golden.
 package stateformat
 
 import (
@@ -21,20 +21,20 @@ import (
 	"hash/crc32"
 )
 
-// Errors that a caller may tell apart.
+// Errors that callers can distinguish.
 var (
 	// ErrNewer means that a newer program wrote the state.
 	ErrNewer = errors.New("written by a newer Loadstar")
-	// ErrDamaged means that the bytes are not those that were written.
+	// ErrDamaged means that the bytes differ from those that were written.
 	ErrDamaged = errors.New("damaged")
 )
 
-// Format is one kind of state, and the newest format that this program reads and writes.
+// Format is one kind of state and the newest format that this program reads and writes.
 type Format struct {
 	Name    string // for messages
 	Magic   string // 8 bytes
 	Version uint32
-	// Bare is set if early programs wrote this kind of state without a header. That is
+	// Bare means that early programs wrote this kind of state without a header, which is
 	// format 0.
 	Bare bool
 }
@@ -52,7 +52,7 @@ func Newer(name string, found, newest uint64) error {
 	return fmt.Errorf("%s: %w (format %d, this one reads up to %d): upgrade", name, ErrNewer, found, newest)
 }
 
-// Damaged returns an error that says why the state cannot be what was written.
+// Damaged returns an error with the reason why a state is invalid.
 func (f Format) Damaged(format string, a ...any) error {
 	return fmt.Errorf("%s: %w: %s", f.Name, ErrDamaged, fmt.Sprintf(format, a...))
 }
@@ -71,7 +71,8 @@ func (f Format) Wrap(state []byte) []byte {
 }
 
 // Unwrap checks the header and the checksum. It returns the format and the state, which
-// is a part of b. Bytes without the magic are a state of format 0 if there is one.
+// is a part of b. If the format has Bare set, bytes without the magic are a state of
+// format 0.
 func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	if len(b) < magicSize || string(b[:magicSize]) != f.Magic {
 		if f.Bare && len(b) > 0 {
@@ -85,7 +86,7 @@ func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	version = binary.LittleEndian.Uint32(b[magicSize:])
 	length := binary.LittleEndian.Uint64(b[magicSize+4:])
 	if have := uint64(len(b) - headerSize - sumSize); length != have {
-		return 0, nil, f.Damaged("it has %d bytes where the header says %d", have, length)
+		return 0, nil, f.Damaged("it has %d bytes, but the header says %d", have, length)
 	}
 	end := len(b) - sumSize
 	if want, got := binary.LittleEndian.Uint32(b[end:]), crc32.Checksum(b[:end], castagnoli); want != got {
@@ -104,7 +105,7 @@ func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 func (f Format) Gob(b []byte, v any) error {
 	r := bytes.NewReader(b)
 	if err := gob.NewDecoder(r).Decode(v); err != nil {
-		return f.Damaged("it has no header, and is no state of format 0 either: %v", err)
+		return f.Damaged("it has no header and is not a valid state of format 0: %v", err)
 	}
 	if r.Len() > 0 {
 		return f.Damaged("%d bytes follow the state of format 0", r.Len())
@@ -112,7 +113,7 @@ func (f Format) Gob(b []byte, v any) error {
 	return nil
 }
 
-// Read decodes a state of format 1 or later with one call for each field.
+// Read decodes a state of format 1 or later. fields makes one call per field.
 func (f Format) Read(state []byte, fields func(*Reader)) error {
 	r := NewReader(state)
 	fields(r)

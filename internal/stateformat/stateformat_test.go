@@ -25,7 +25,7 @@ func sampleState() []byte {
 }
 
 func TestHeader(t *testing.T) {
-	// The layout of the package comment. The checksum was worked out bit by bit, by a
+	// The layout of the package comment. The checksum was computed bit by bit with a
 	// script that gives 0xe3069283 for "123456789".
 	got := Format{Name: "sample", Magic: "LODTEST\x00", Version: 2}.Wrap([]byte("abc"))
 	want := []byte("LODTEST\x00\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00abc\x24\xc9\xd0\x80")
@@ -54,7 +54,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	whole := sample.Wrap(sampleState())
 	newer := sample
 	newer.Version = 3
@@ -68,8 +68,8 @@ func TestRefused(t *testing.T) {
 		"nothing":       {nil, ErrDamaged, `does not begin with "LODTEST\x00"`},
 		"another magic": {zero, ErrDamaged, "does not begin with"},
 		"only a magic":  {whole[:10], ErrDamaged, "cut off after 10 bytes"},
-		"cut off":       {whole[:len(whole)-1], ErrDamaged, "bytes where the header says"},
-		"longer":        {append(bytes.Clone(whole), 0), ErrDamaged, "bytes where the header says"},
+		"cut off":       {whole[:len(whole)-1], ErrDamaged, "bytes, but the header says"},
+		"longer":        {append(bytes.Clone(whole), 0), ErrDamaged, "bytes, but the header says"},
 		"newer":         {newer.Wrap(nil), ErrNewer, "sample: written by a newer Loadstar (format 3, this one reads up to 2): upgrade"},
 	} {
 		_, _, err := sample.Unwrap(c.b)
@@ -87,8 +87,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzUnwrap reads fields in an order that depends on the data: nothing may panic, and
-// no field may take more memory than there are bytes.
+// FuzzUnwrap reads fields in an order that depends on the data. Nothing may panic, and no
+// field may allocate more memory than there are bytes.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(sample.Wrap(sampleState()), []byte("ifbsyxde"))
 	f.Add(sampleState(), []byte("ifbsyxde"))

@@ -1,5 +1,5 @@
-// Package golden tests an encoding of state that must outlive the program that wrote
-// it. Every format has a golden file, which every later program must read.
+// Package golden tests encodings of state that later versions of the program must read.
+// Every format has a golden file.
 package golden
 
 import (
@@ -31,10 +31,10 @@ func path(name string, format uint32) string {
 	return filepath.Join("testdata", fmt.Sprintf("%s.format%d", name, format))
 }
 
-// Check holds an encoding against the files testdata/NAME.formatN of all formats.
-// Encoded is the state of the test as the program writes it now; decode reads a state and
-// compares it with the one of the test. Check also damages the encoded state in many
-// ways, and gives it a newer format: decode must return the right error.
+// Check compares an encoding with the files testdata/NAME.formatN of all formats. encoded
+// is the test's state as the program writes it now. decode reads a state and compares it
+// with the test's. Check also damages the encoded state in many ways and gives it a newer
+// format; decode must return the right error.
 func Check(t *testing.T, name string, f stateformat.Format, encoded []byte, decode func([]byte) error) {
 	t.Helper()
 	if newest := path(name, f.Version); *newFormat {
@@ -68,7 +68,7 @@ func Check(t *testing.T, name string, f stateformat.Format, encoded []byte, deco
 			if err := decode(b); !errors.Is(err, stateformat.ErrDamaged) {
 				t.Errorf("bit %d of byte %d flipped: %v", bit, n, err)
 			}
-			_ = decode(f.Wrap(b)) // whatever a matching checksum covers, it must not panic
+			_ = decode(f.Wrap(b)) // must not panic, even with a valid checksum
 		}
 	}
 	newer := f
