@@ -29,7 +29,7 @@ import (
 	"loadstar/series/synth"
 )
 
-// meters makes up meters of unlike spans with gaps, around a change of the clock.
+// meters generates meters with different spans and gaps, around a daylight-saving change.
 func meters(t testing.TB, n int) *series.Dataset {
 	t.Helper()
 	zone, err := time.LoadLocation("America/Chicago")
@@ -68,7 +68,7 @@ func dataset(t testing.TB, d series.Dataset, all ...series.Meter) *series.Datase
 	return made
 }
 
-// share returns every n-th meter from the i-th on.
+// part returns every n-th meter, starting with the i-th.
 func part(t testing.TB, d *series.Dataset, i, n int) *series.Dataset {
 	t.Helper()
 	var some []series.Meter
@@ -94,7 +94,7 @@ func kernels(t testing.TB) *kernel.Set {
 	return k
 }
 
-// settings are a plan by its dotted keys.
+// settings is a plan as a map from dotted keys to values.
 type settings map[string]any
 
 // small is a plan that trains in milliseconds.
@@ -110,7 +110,7 @@ func small(algorithm string, more settings) settings {
 	return s
 }
 
-// text is the effective plan.
+// text returns the plan with all defaults filled in.
 func (s settings) text(t testing.TB) []byte {
 	t.Helper()
 	tree := map[string]any{}
@@ -140,7 +140,7 @@ func (s settings) text(t testing.TB) []byte {
 	return b
 }
 
-// named calls under an agent's name.
+// named is an HTTP transport that adds an agent's name to requests.
 type named string
 
 func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -149,10 +149,10 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// quick waits little between attempts. Its timeouts are out of reach of a loaded machine.
+// quick retries after short pauses. Its timeouts are long enough for a loaded machine.
 var quick = tuning{first: time.Millisecond, most: 20 * time.Millisecond, announceEvery: 10 * time.Millisecond, call: time.Minute, push: time.Minute, stall: time.Minute, renew: 10 * time.Millisecond}
 
-// config is an agent with a name, against a server.
+// config returns the configuration of a named agent.
 func config(t testing.TB, name, server, dir string, d *series.Dataset) Config {
 	t.Helper()
 	c := Config{
@@ -165,8 +165,8 @@ func config(t testing.TB, name, server, dir string, d *series.Dataset) Config {
 	return c
 }
 
-// replay does what a server counted without agents and without a network: shared
-// weights after every round, and what every client then keeps.
+// replay repeats the counted rounds without agents and network. It checks the shared
+// weights after every round and returns each client's final values.
 func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept map[string][]float32) {
 	t.Helper()
 	p, parts, server := compose(t, text, d.Len())
@@ -215,7 +215,7 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// checkKept holds what agents keep against what they should.
+// checkKept compares the stored values of an agent's clients with the expected ones.
 func checkKept(t testing.TB, run string, dir string, d *series.Dataset, want map[string][]float32) {
 	t.Helper()
 	s, err := state.Open(dir)
@@ -239,7 +239,7 @@ func checkKept(t testing.TB, run string, dir string, d *series.Dataset, want map
 	}
 }
 
-// settled waits until no agent has anything left that is not decided on.
+// settled waits until no agent has an undecided result.
 func (g *gateway) settled(t testing.TB, limit time.Duration) {
 	t.Helper()
 	select {
@@ -274,7 +274,7 @@ func (g *gateway) settled(t testing.TB, limit time.Duration) {
 	}
 }
 
-// start runs an agent until it is stopped, and stops with the test.
+// start runs an agent until stop is called or the test ends.
 func start(t testing.TB, c Config) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -300,7 +300,7 @@ func start(t testing.TB, c Config) (stop func()) {
 	return stop
 }
 
-// variants are plans with something of their own to keep or to send.
+// variants returns plans that differ in what clients store and send.
 func variants() map[string]settings {
 	return map[string]settings{
 		"fedavg":         small("fedavg", nil),
@@ -314,8 +314,8 @@ func variants() map[string]settings {
 	}
 }
 
-// TestSameBits trains plans with several agents and no trouble: shared weights and
-// what clients keep are those of the same rounds without agents.
+// TestSameBits trains plans with several agents and without faults. Shared weights and
+// clients' values must be those of the same rounds without agents.
 func TestSameBits(t *testing.T) {
 	d := meters(t, 7)
 	for name, plan := range variants() {
@@ -337,7 +337,7 @@ func TestSameBits(t *testing.T) {
 				g.settled(t, 5*time.Minute)
 				kept := replay(t, g.text, d, g.log)
 				for i, dir := range dirs {
-					// The folder is the agent's until it has stopped.
+					// The agent locks the folder until it has stopped.
 					t.Cleanup(func() { checkKept(t, g.run, dir, part(t, d, i, agents), kept) })
 				}
 				if sums := g.forms[loadstarv1.Form_FORM_SUM]; (sums > 0) != g.fold {
@@ -356,9 +356,8 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestChaos loses requests, replies, results and connections, closes rounds without
-// some, and stops agents anywhere. Whoever is counted, the outcome is a function of that
-// alone.
+// TestChaos loses requests, replies, results and connections, closes rounds early, and
+// stops agents at any point. The outcome must depend only on which clients were counted.
 func TestChaos(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -427,7 +426,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// newSessionOf makes a plan ready.
+// newSessionOf creates a session for a plan.
 func newSessionOf(t testing.TB, d *series.Dataset, plan settings) (*session, error) {
 	t.Helper()
 	return newSession(plan.text(t), 9, d, kernels(t), 1, 1<<30)

@@ -22,9 +22,8 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// gateway is a server in one process, which counts exactly and does to agents
-// whatever networks and servers do. What it counted it writes down, so that a test can
-// do the same without any agent.
+// gateway is an in-process server that counts exactly and injects faults of networks and
+// servers. It logs what it counted, so that a test can repeat it without agents.
 type gateway struct {
 	loadstarv1.UnimplementedAgentServiceHandler
 	t    testing.TB
@@ -49,15 +48,15 @@ type gateway struct {
 
 	round   int64
 	hosts   map[string]string // client to agent
-	asked   map[string]bool   // in this round, and not counted, closed or given back
-	held    map[string]*held  // accepted and not counted, by client
-	uploads map[string][]byte // results that came in part, by agent and hash
-	log     []merged          // all rounds that closed
-	slow    map[string]bool   // whose results are refused in this round, to be closed without
+	asked   map[string]bool   // in this round, and not counted, closed or declined
+	held    map[string]*held  // accepted but not counted, by client
+	uploads map[string][]byte // partial results, by agent and hash
+	log     []merged          // all closed rounds
+	slow    map[string]bool   // clients whose results are refused, so that the round closes without them
 
-	// What was seen.
+	// Statistics.
 	forms    map[loadstarv1.Form]int
-	gets     map[string]int // of agent and blob
+	gets     map[string]int // by agent and blob
 	ranges   int
 	counts   map[string]int // procedures
 	declined []string
@@ -65,20 +64,20 @@ type gateway struct {
 	done     chan struct{}
 }
 
-// chaos is how often things go wrong.
+// chaos holds the probabilities of faults.
 type chaos struct {
 	request, reply float64 // lost
-	cut            float64 // blobs that end in the middle
+	cut            float64 // truncated blobs
 	forget         float64 // accepted results that are lost
-	late           float64 // rounds that are closed without some
-	unannounced    float64 // check-ins of agents that the server does not know any more
-	slowCount      float64 // results that are counted only when they are asked about
+	late           float64 // rounds that close without some clients
+	unannounced    float64 // check-ins after which the server has forgotten the agent's clients
+	slowCount      float64 // results that are counted only when an agent asks
 }
 
-// held is a result that was accepted.
+// held is an accepted result.
 type held struct{ request *loadstarv1.PushRequest }
 
-// merged is a round that closed.
+// merged is a closed round.
 type merged struct {
 	round   int64
 	version int
@@ -86,7 +85,7 @@ type merged struct {
 	shared  []float32 // afterwards
 }
 
-// newGateway returns a server of one run.
+// newGateway returns a server with one run.
 func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bool, seed uint64) *gateway {
 	t.Helper()
 	g := &gateway{
@@ -104,7 +103,7 @@ func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bo
 	return g
 }
 
-// compose makes the parts of a plan and a server at its first version.
+// compose returns the parts of a plan and a server at version 0.
 func compose(t testing.TB, text []byte, fleet int) (*fed.Plan, *recipe.Composition, *round.Server) {
 	t.Helper()
 	p, err := recipe.Read(text)
@@ -132,7 +131,7 @@ func (g *gateway) open() {
 	for _, i := range g.rng.Perm(len(g.fleet))[:g.cohort] {
 		g.asked[g.fleet[i]] = true
 	}
-	agent := g.rng.IntN(2) // a sum is late as a whole, and so is all of an agent's
+	agent := g.rng.IntN(2) // a sum is late as a whole, so all clients of an agent are late
 	for i, c := range g.fleet {
 		if g.asked[c] && i%2 == agent && (g.fold || g.rng.Float64() < 0.5) {
 			g.slow[c] = true
@@ -150,7 +149,7 @@ func (g *gateway) put(data []byte) string {
 	return hash
 }
 
-// ServeHTTP loses requests and replies.
+// ServeHTTP drops requests and replies at random.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	g.counts[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]++
@@ -179,7 +178,7 @@ type agentKey struct{}
 
 func caller(ctx context.Context) string { return ctx.Value(agentKey{}).(string) }
 
-// blob serves a blob, or part of it.
+// blob serves a blob or a byte range of it.
 func (g *gateway) blob(w http.ResponseWriter, r *http.Request, hash string) {
 	g.mu.Lock()
 	data, ok := g.blobs[hash]
@@ -200,7 +199,7 @@ func (g *gateway) blob(w http.ResponseWriter, r *http.Request, hash string) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
-// cutter ends a connection after some bytes.
+// cutter closes a connection after some bytes.
 type cutter struct {
 	http.ResponseWriter
 	left int
@@ -278,7 +277,7 @@ func (g *gateway) CheckIn(ctx context.Context, r *loadstarv1.CheckInRequest) (*l
 	return a, nil
 }
 
-// outcome says what became of a turn, and lets something become of it.
+// outcome returns the outcome of a turn, and may count it.
 func (g *gateway) outcome(r int64, client string) loadstarv1.Outcome {
 	if r != g.round {
 		for _, m := range g.log {
@@ -296,7 +295,7 @@ func (g *gateway) outcome(r int64, client string) loadstarv1.Outcome {
 			return loadstarv1.Outcome_OUTCOME_UNKNOWN
 		}
 		g.count(h.request)
-		return loadstarv1.Outcome_OUTCOME_ACCEPTED // it is heard the next time
+		return loadstarv1.Outcome_OUTCOME_ACCEPTED // the next check-in reports it as counted
 	}
 	if g.asked[client] {
 		return loadstarv1.Outcome_OUTCOME_UNKNOWN
@@ -348,7 +347,7 @@ func (g *gateway) Push(ctx context.Context, r *loadstarv1.PushRequest) (*loadsta
 	}
 	r.Chunk = have
 	for _, s := range r.Shares {
-		if g.slow[s.Client] { // it comes too late: everybody else is counted first
+		if g.slow[s.Client] { // too late: all others are counted first
 			return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART}, nil
 		}
 	}
@@ -362,7 +361,7 @@ func (g *gateway) Push(ctx context.Context, r *loadstarv1.PushRequest) (*loadsta
 	return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_COUNTED}, nil
 }
 
-// outcomeOf says what became of all of a result.
+// outcomeOf returns the outcome of a result, which must be the same for all its clients.
 func (g *gateway) outcomeOf(r *loadstarv1.PushRequest) loadstarv1.Outcome {
 	if r.Round == g.round {
 		return loadstarv1.Outcome_OUTCOME_COUNTED
@@ -370,7 +369,7 @@ func (g *gateway) outcomeOf(r *loadstarv1.PushRequest) loadstarv1.Outcome {
 	return g.outcome(r.Round, r.Shares[0].Client)
 }
 
-// count adds a result, and closes the round if it was the last.
+// count adds a result and closes the round if it was the last one.
 func (g *gateway) count(r *loadstarv1.PushRequest) {
 	g.forms[r.Form]++
 	switch r.Form {
@@ -410,7 +409,7 @@ func (g *gateway) counted(client string) {
 	m.counted = append(m.counted, client)
 }
 
-// close closes the round if only those are left that it is closed without.
+// close closes the round if only slow clients are left.
 func (g *gateway) close() {
 	for c := range g.asked {
 		if !g.slow[c] {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A child process is an agent: what TestKill kills.
+// childEnv makes the test binary an agent process for TestKill.
 const childEnv = "LOADSTAR_AGENT_CHILD"
 
 func TestMain(m *testing.M) {
@@ -21,10 +21,10 @@ func TestMain(m *testing.M) {
 	child()
 }
 
-// killed is how TestKill's agents are numbered.
+// The numbers of agents and meters in TestKill.
 const killedAgents, killedMeters = 2, 7
 
-// child is an agent for as long as it lives.
+// child runs an agent until the process is killed.
 func child() {
 	t := &testing.B{} // its failures end the process
 	i, _ := strconv.Atoi(os.Getenv(childEnv))
@@ -36,8 +36,8 @@ func child() {
 	}
 }
 
-// TestKill kills agents with no warning, again and again, under a bad network: what
-// was counted stays counted, once, and what clients keep is as if nothing had happened.
+// TestKill repeatedly kills agents on an unreliable network. Every result must be counted
+// at most once, and the clients' values must be as if nothing had happened.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -93,8 +93,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killOne lets an agent live for a while, and says whether it killed it: all rounds
-// may be over.
+// killOne runs an agent for a while and reports whether it killed it. It does not if all
+// rounds are finished.
 func killOne(t *testing.T, g *gateway, i int, dir string, after time.Duration) bool {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", childEnv, i), "LOADSTAR_SERVER="+g.http.URL, "LOADSTAR_DIR="+dir)
@@ -109,7 +109,7 @@ func killOne(t *testing.T, g *gateway, i int, dir string, after time.Duration) b
 	case <-g.done:
 		over = true
 	}
-	cmd.Process.Kill() // it may have failed by itself, which shows next
+	cmd.Process.Kill() // it may have failed already, which Wait reports
 	cmd.Wait()         // it was killed
 	if code := cmd.ProcessState.ExitCode(); code != -1 {
 		t.Errorf("the agent ended by itself with %d", code)

@@ -47,8 +47,8 @@ func countFiles(t testing.TB, dir string) int {
 // endless is a plan whose training does not end within a test.
 func endless() settings { return small("fedavg", settings{"client.steps": 1 << 30}) }
 
-// A long training lets the agent check in, names what it does, and ends within a
-// moment when nobody waits for it or the agent is stopped.
+// During a long training the agent checks in and reports its turns. The training stops
+// at once when its round closes or the agent is stopped.
 func TestLongTraining(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
@@ -56,7 +56,7 @@ func TestLongTraining(t *testing.T) {
 	s := newStub(t)
 	defer s.http.Close()
 	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
-		a.NextContactMs = time.Hour.Milliseconds() // the lease is shorter
+		a.NextContactMs = time.Hour.Milliseconds() // the lease is shorter and determines the interval
 		if len(r.Training) == 0 {
 			a.NextContactMs = 5
 		}
@@ -78,7 +78,7 @@ func TestLongTraining(t *testing.T) {
 		}
 	}
 	s.wait(t, "check-ins while training", named(4))
-	// Nobody waits for it any more; a short one is done at once.
+	// Close the round. The agent must then train the next task.
 	s.mu.Lock()
 	s.over("long", 0)
 	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
@@ -92,7 +92,7 @@ func TestLongTraining(t *testing.T) {
 	s.mu.Unlock()
 	s.give(s.task(t, "short", 0, small("fedavg", nil), 9, "meter-01"))
 	s.pushed(t, "short", 0)
-	// Stopped in the middle of the next long one.
+	// Stop the agent during another long training.
 	s.mu.Lock()
 	s.checkIn = nil
 	s.mu.Unlock()
@@ -103,7 +103,7 @@ func TestLongTraining(t *testing.T) {
 	s.wait(t, "training", func() bool {
 		return len(s.checkIns) > 3 && len(s.checkIns[len(s.checkIns)-1].Training) == 1
 	})
-	stop() // and does not wait for the end of the training
+	stop() // must not wait for the training to end
 }
 
 func TestRevoked(t *testing.T) {
@@ -112,7 +112,7 @@ func TestRevoked(t *testing.T) {
 	var real atomic.Bool
 	calls := 0
 	s.serve = func(w http.ResponseWriter, r *http.Request) bool {
-		if !real.Load() { // something on the way, which knows nothing
+		if !real.Load() { // a proxy that does not know the agent
 			http.Error(w, "forbidden", http.StatusForbidden)
 		}
 		return !real.Load()
@@ -163,7 +163,7 @@ func expired() context.Context {
 	return ctx
 }
 
-// A server that is away when the agent starts, and goes away later, is waited for.
+// An agent waits for a server that is down when the agent starts, or goes down later.
 func TestServerAway(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
@@ -177,7 +177,7 @@ func TestServerAway(t *testing.T) {
 	for i := range int64(3) {
 		time.Sleep(60 * time.Millisecond)
 		if l, err = net.Listen("tcp", address); err != nil {
-			t.Skip(err) // somebody took it
+			t.Skip(err) // another process took the port
 		}
 		server := &http.Server{Handler: s}
 		go server.Serve(l) // it is closed below
@@ -208,7 +208,7 @@ func TestRenewal(t *testing.T) {
 	stop()
 }
 
-// A server that says odd things about results is borne.
+// An agent tolerates a server that gives unexpected answers about results.
 func TestOddServer(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
@@ -220,7 +220,7 @@ func TestOddServer(t *testing.T) {
 		nil,
 		{Outcome: loadstarv1.Outcome_OUTCOME_UNKNOWN},
 	}
-	// Then it wants the same chunk for a while.
+	// Then the server asks for the same chunk many times.
 	for range 40 {
 		odd = append(odd, &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART})
 	}
@@ -276,8 +276,8 @@ func TestOddServer(t *testing.T) {
 	}
 }
 
-// A client that was counted in a round is not trained for it again; and one that the
-// agent does not know the fate of waits, whatever it is asked.
+// A client is not trained again for a round in which it was counted. A client with an
+// undecided result waits, even if the server assigns another round.
 func TestOneFateAfterTheOther(t *testing.T) {
 	d := meters(t, 2)
 	s := newStub(t)
@@ -326,8 +326,8 @@ func TestOneFateAfterTheOther(t *testing.T) {
 	stop()
 }
 
-// Of runs that nobody trains for any more the last are kept, and one that was
-// forgotten is not taken up as if it were new.
+// The agent keeps the most recent runs and does not restart a deleted run as if it were
+// new.
 func TestForgottenRuns(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
@@ -351,7 +351,7 @@ func TestForgottenRuns(t *testing.T) {
 	}
 }
 
-// What the server finds wrong is not trained again for ever.
+// An agent does not train a rejected result again and again.
 func TestRejected(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)

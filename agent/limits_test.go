@@ -18,8 +18,8 @@ import (
 	"loadstar/series"
 )
 
-// TestDeclines gives an agent whatever it cannot do. It says why, without a reading,
-// and goes on.
+// TestDeclines gives an agent tasks that it cannot do. It must decline with a reason that
+// contains no readings, and continue.
 func TestDeclines(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -87,7 +87,7 @@ func TestDeclines(t *testing.T) {
 			if !strings.HasSuffix(r.URL.Path, strings.Repeat("e", 64)) {
 				return false
 			}
-			for { // without saying how much
+			for { // without a content length
 				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
 					return true
 				}
@@ -96,7 +96,7 @@ func TestDeclines(t *testing.T) {
 		s.mu.Unlock()
 		var k *loadstarv1.Task
 		if x.plan["model.scaling"] == "fleet" || x.plan["model.lookback"] == 800 || x.plan["client.batch"] == 1<<30 || x.plan["model.horizon"] == 1<<30 {
-			k = s.task(t, name, 0, plan(nil), 9, "meter-00") // no server could even make these
+			k = s.task(t, name, 0, plan(nil), 9, "meter-00") // a server would refuse to create these
 			k.Plan = s.put(x.plan.text(t))
 		} else {
 			k = s.task(t, name, 0, x.plan, 9, "meter-00")
@@ -111,7 +111,7 @@ func TestDeclines(t *testing.T) {
 		}
 	}
 
-	// After all of this it does what can be done, also for the rest of a task.
+	// After all of this it still trains the clients that it can.
 	k := s.task(t, "good", 3, plan(settings{"partition": "head"}), 9, "meter-03", "meter-00", "meter-55", "meter-01", "meter-00")
 	s.give(k)
 	s.wait(t, "results of two clients", func() bool {
@@ -126,7 +126,7 @@ func TestDeclines(t *testing.T) {
 	stop()
 }
 
-// Two clients of three that can be trained are no sum.
+// Two trainable clients of three are not sent as a sum.
 func TestSumOfFew(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -166,8 +166,8 @@ func TestSumOfFew(t *testing.T) {
 	stop()
 }
 
-// footprint is what keeps a plan from taking all memory: it is never less than what
-// training takes.
+// The memory estimate protects the agent from large plans, so it must never be less than
+// what training takes.
 func TestFootprint(t *testing.T) {
 	d := meters(t, 3)
 	for name, plan := range map[string]settings{
@@ -215,7 +215,7 @@ func TestFootprint(t *testing.T) {
 				t.Fatalf("%s: %d results, %v", name, results, a.worklist.declines)
 			}
 			took := int64(after.TotalAlloc - before.TotalAlloc)
-			// The framer and the client of the server are not in it.
+			// The estimate does not include the framer and the HTTP client.
 			const others = 3 << 20
 			if took > said+others {
 				t.Errorf("%s: %d workers took %d KB, said to be %d", name, workers, took>>10, said>>10)
@@ -225,7 +225,7 @@ func TestFootprint(t *testing.T) {
 	}
 }
 
-// A blob that lies on disk is not believed either.
+// Blobs in the disk cache are verified too.
 func TestBlobOnDisk(t *testing.T) {
 	s := newStub(t)
 	b := &blobs{dir: t.TempDir(), server: s.http.URL + "/", client: http.DefaultClient, stall: quick.stall}
@@ -240,7 +240,7 @@ func TestBlobOnDisk(t *testing.T) {
 		func(path string) { overwrite(t, path, data[:100]) },
 		func(path string) { overwrite(t, path, append(bytes.Clone(data[:1999]), 1)) },
 		func(path string) { overwrite(t, path, append(bytes.Clone(data), 1)) },
-		func(path string) { rename(t, path, path+".part") }, // whole, but not named
+		func(path string) { rename(t, path, path+".part") }, // complete, but not renamed
 		func(path string) { rename(t, path, path+".part"); overwrite(t, path+".part", data[:7]) },
 	} {
 		spoil(b.dir + "/" + hash)
@@ -252,7 +252,7 @@ func TestBlobOnDisk(t *testing.T) {
 	if gets != 6 {
 		t.Errorf("fetched %d times", gets)
 	}
-	// What was begun by somebody else's rules begins anew, in two attempts.
+	// A partial file that does not match is downloaded again, in two attempts.
 	rename(t, b.dir+"/"+hash, b.dir+"/"+hash+".part")
 	overwrite(t, b.dir+"/"+hash+".part", make([]byte, 3000))
 	_, first := b.get(ctx, hash, int64(len(data)), true)
@@ -273,7 +273,7 @@ func TestBlobOnDisk(t *testing.T) {
 	}
 }
 
-// An agent whose data cannot be used says so at once.
+// An agent with unusable data fails at once.
 func TestUnusable(t *testing.T) {
 	d := meters(t, 1)
 	m := d.Meter(0)

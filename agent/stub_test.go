@@ -16,19 +16,19 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// stub is a server that says what a test wants it to.
+// stub is a server whose responses a test controls.
 type stub struct {
 	loadstarv1.UnimplementedAgentServiceHandler
 	http *httptest.Server
 
 	mu       sync.Mutex
 	blobs    map[string][]byte
-	tasks    []*loadstarv1.Task // given to whoever checks in, until they are declined or pushed
+	tasks    []*loadstarv1.Task // returned by every check-in until they are declined or pushed
 	checkIns []*loadstarv1.CheckInRequest
 	pushes   []*loadstarv1.PushRequest
 	declines []*loadstarv1.DeclineRequest
 
-	// What it does, if it is not nil.
+	// Hooks that replace the default behaviour unless nil.
 	serve   func(w http.ResponseWriter, r *http.Request) (done bool)
 	checkIn func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error
 	push    func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error)
@@ -73,7 +73,7 @@ func (s *stub) put(data []byte) string {
 	return hash
 }
 
-// task is one of a plan's first version.
+// task returns a task with version 0 of a plan.
 func (s *stub) task(t testing.TB, run string, round_ int64, plan settings, fleet int, clients ...string) *loadstarv1.Task {
 	t.Helper()
 	text := plan.text(t)
@@ -121,7 +121,7 @@ func (s *stub) CheckIn(_ context.Context, r *loadstarv1.CheckInRequest) (*loadst
 	return a, nil
 }
 
-// over forgets tasks.
+// over removes tasks.
 func (s *stub) over(run string, round int64) {
 	var left []*loadstarv1.Task
 	for _, t := range s.tasks {
@@ -154,7 +154,7 @@ func (s *stub) Decline(_ context.Context, r *loadstarv1.DeclineRequest) (*loadst
 	return &loadstarv1.DeclineResponse{}, nil
 }
 
-// declined waits for the reason why a run was declined.
+// declined waits until a run is declined and returns the reason.
 func (s *stub) declined(t testing.TB, run string) (reason string) {
 	t.Helper()
 	s.wait(t, "a decline of "+run, func() bool {
@@ -169,7 +169,7 @@ func (s *stub) declined(t testing.TB, run string) (reason string) {
 	return reason
 }
 
-// pushed waits for a whole result of a round.
+// pushed waits for a complete result of a round.
 func (s *stub) pushed(t testing.TB, run string, round int64) (r *loadstarv1.PushRequest) {
 	t.Helper()
 	s.wait(t, "a result of "+run, func() bool {
@@ -183,7 +183,7 @@ func (s *stub) pushed(t testing.TB, run string, round int64) (r *loadstarv1.Push
 	return r
 }
 
-// wait waits until something is so, with the lock held when it looks.
+// wait waits until a condition holds. It calls so with the lock held.
 func (s *stub) wait(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {

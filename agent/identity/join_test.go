@@ -75,7 +75,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// listener is a TLS server that keeps what it reads.
+// listener is a TLS server that records what it reads.
 type listener struct {
 	net.Listener
 	read chan []byte
@@ -108,8 +108,8 @@ func listen(t *testing.T, config *tls.Config) *listener {
 
 func (l *listener) url() string { return "https://" + l.Addr().String() }
 
-// Nothing is sent, and so no secret, to a server that the token's root does not vouch
-// for, whatever it shows.
+// Join sends nothing, and so no secret, to a server whose certificate was not issued by
+// the token's root.
 func TestJoinSendsNothingToOthers(t *testing.T) {
 	f := newFleet(t)
 	other := newFleet(t).authority
@@ -117,8 +117,8 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 	root, foreign := ours.Certificate[1], others.Certificate[1]
 	agent, _ := f.join(t)
 	c := agent.current.Load().Credentials
-	// Certificates for this address: one that an agent signed, and one of the root that
-	// is for clients.
+	// Certificates for this address: one signed by an agent, and a client certificate
+	// issued by the root.
 	below := signedBy(t, c.Leaf, c.Key, x509.ExtKeyUsageServerAuth)
 	text, err := mtls.ReadPrivate(filepath.Join(f.dir, "root.pem"))
 	if err != nil {
@@ -159,8 +159,8 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// The same listener with what the true server shows, or could, is sent the secret:
-	// the test would see it.
+	// With a certificate of the true server the same listener receives the secret, so the
+	// test would notice it.
 	for _, c := range []tls.Certificate{ours, with(fine, fine.Certificate[0], root)} {
 		l := listen(t, &tls.Config{Certificates: []tls.Certificate{c}, NextProtos: []string{"http/1.1"}})
 		token := f.token(t, 1)
@@ -177,14 +177,14 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 			var got []byte
 			select {
 			case got = <-l.read:
-			case <-time.After(patience): // there was no connection
+			case <-time.After(patience): // not connected yet
 			}
 			if sent = bytes.Contains(got, tok.Secret()); !sent && patience > time.Minute {
 				t.Fatalf("the true server was sent %q", got)
 			}
 		}
 	}
-	// And a whole server of another root, with the same service, sees no call.
+	// A complete server with another root receives no call either.
 	fleet := newFleet(t)
 	_, err = Join(t.Context(), filepath.Join(t.TempDir(), "agent"), fleet.url, f.token(t, 1), "")
 	wantError(t, "another fleet", err, fleet.url, "did not create the token", "was not sent")
@@ -193,7 +193,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 	}
 }
 
-// shown returns what a server shows.
+// shown returns the certificate that a server presents.
 func shown(t *testing.T, a *pki.Authority, hosts ...string) tls.Certificate {
 	t.Helper()
 	config, err := a.TLS(hosts)
@@ -207,7 +207,7 @@ func shown(t *testing.T, a *pki.Authority, hosts ...string) tls.Certificate {
 	return inner.Certificates[0]
 }
 
-// signedBy makes a certificate for 127.0.0.1.
+// signedBy creates a certificate for 127.0.0.1.
 func signedBy(t *testing.T, parent *x509.Certificate, by *ecdsa.PrivateKey, usage x509.ExtKeyUsage) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -272,7 +272,7 @@ func TestJoinErrors(t *testing.T) {
 			c.dir = filepath.Join(t.TempDir(), "agent")
 		}
 		if name == "name not in it" {
-			// Only reachable if the server listens on all addresses; a relay will do.
+			// The server does not listen on this address, so relay the connection.
 			l, err := net.Listen("tcp", "127.0.0.2:0")
 			if err != nil {
 				continue // not on this machine
@@ -310,7 +310,7 @@ func TestJoinErrors(t *testing.T) {
 	}
 }
 
-// relay passes connections on.
+// relay forwards connections.
 func relay(t *testing.T, l net.Listener, to string) {
 	t.Cleanup(func() { l.Close() })
 	go func() {
@@ -326,14 +326,14 @@ func relay(t *testing.T, l net.Listener, to string) {
 					return
 				}
 				defer out.Close()
-				go io.Copy(out, in) // it ends with the connection
+				go io.Copy(out, in) // ends with the connection
 				io.Copy(in, out)
 			}()
 		}
 	}()
 }
 
-// An answer that is not a certificate for the key under the root is not stored.
+// Join stores a certificate only if it is for the key and was issued by the root.
 func TestJoinChecksTheAnswer(t *testing.T) {
 	f := newFleet(t)
 	other := newFleet(t)
@@ -391,7 +391,7 @@ func TestJoinTwice(t *testing.T) {
 	}
 	_, err = Join(t.Context(), filepath.Join(t.TempDir(), "b"), f.url, one, "")
 	wantError(t, "used up", err, "the server refuses")
-	// A file that is damaged is left for a person to look at.
+	// A damaged file is not overwritten, so that an operator can examine it.
 	if err := os.WriteFile(filepath.Join(dir, file), []byte("torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -399,7 +399,7 @@ func TestJoinTwice(t *testing.T) {
 	wantError(t, "damaged", err, "damaged", "remove it")
 }
 
-// A secret does not follow where an answer sends it.
+// Join does not follow redirects with the secret.
 func TestJoinIsNotSentElsewhere(t *testing.T) {
 	f := newFleet(t)
 	elsewhere := f.url
@@ -451,7 +451,7 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// What an agent asks for does not matter: it gets its own certificate or none.
+// Whatever names an agent requests, it gets its own certificate or none.
 func TestNoOperatorForAgents(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)

@@ -26,7 +26,7 @@ func operatorURI(t testing.TB) []*url.URL {
 	return []*url.URL{u}
 }
 
-// soon is a moment when a certificate is due.
+// soon returns a time when the certificate is due for renewal.
 func soon(i *Identity) time.Time { return i.Expires().Add(-time.Hour) }
 
 func TestRenew(t *testing.T) {
@@ -65,8 +65,8 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// A call under way when the certificate is replaced ends well, and those that begin
-// later show the new one, though the old connection is still there.
+// A call that is in progress when the certificate is replaced succeeds. Later calls
+// present the new certificate, even while the old connection is open.
 func TestRenewBesideCalls(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)
@@ -127,7 +127,8 @@ func TestRenewConcurrently(t *testing.T) {
 	}
 }
 
-// Whatever fails, the old pair stays in use and on disk, and the next attempt works.
+// If a renewal fails, the old pair stays in use and on disk, and the next attempt
+// succeeds.
 func TestRenewFails(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)
@@ -162,7 +163,7 @@ func TestRenewFails(t *testing.T) {
 		still(name)
 	}
 	f.set(func() { f.spoil = nil })
-	// The folder cannot be written to: a file is where it was.
+	// Make the folder unwritable by putting a file in its place.
 	if err := os.Rename(dir, dir+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -183,13 +184,13 @@ func TestRenewFails(t *testing.T) {
 	}
 }
 
-// A certificate for another name is not this agent's, though it is for the right key.
+// A certificate for another name is refused, even if it is for the right key.
 func TestRenewKeepsTheName(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)
 	was := i.current.Load()
 	leaf := *was.Leaf
-	leaf.URIs = operatorURI(t) // as if it had been another
+	leaf.URIs = operatorURI(t) // a different name
 	i.current.Store(&use{mtls.Credentials{Key: was.Key, Leaf: &leaf, Root: was.Root}, was.transport})
 	renewed, err := i.RenewIfDue(t.Context(), soon(i))
 	wantError(t, "another name", err, "another agent")
@@ -217,7 +218,7 @@ func TestExpired(t *testing.T) {
 	if err := checkIn(t, i); err == nil || len(f.serials) != calls {
 		t.Errorf("%v, and the server was called %d times", err, len(f.serials)-calls)
 	}
-	// What the server says may be lost on a client that is writing, so this one reads.
+	// A client that is writing may miss the TLS alert, so this one only reads.
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), i.current.Load().TLS())
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +245,7 @@ func TestExpired(t *testing.T) {
 	again.HTTPClient().CloseIdleConnections()
 }
 
-// A server of another root, at the same address, is no server of this agent.
+// The agent refuses a server with another root at the same address.
 func TestOtherServerLater(t *testing.T) {
 	f, other := newFleet(t), newFleet(t)
 	i, _ := f.join(t)
@@ -256,8 +257,8 @@ func TestOtherServerLater(t *testing.T) {
 	wantError(t, "another root", explain("calling", other.url, err, ""), "does not come from the root that this agent trusts")
 }
 
-// swapEnv makes the test binary a process that replaces the identity of that folder
-// by turns, for ever.
+// swapEnv makes the test binary a process that alternates between two identities in that
+// folder until it is killed.
 const swapEnv = "LOADSTAR_TEST_SWAP"
 
 func TestMain(m *testing.M) {
@@ -288,8 +289,8 @@ func swap(dir string) error {
 	}
 }
 
-// However often a process is killed while it replaces the identity, the file is one
-// of the two, whole.
+// If a process is killed while it replaces the identity, the file holds one of the two
+// identities completely.
 func TestKilledWhileStoring(t *testing.T) {
 	f := newFleet(t)
 	dir := t.TempDir()
@@ -302,7 +303,7 @@ func TestKilledWhileStoring(t *testing.T) {
 		valid[i.ID()] = true
 	}
 	seen := map[string]bool{}
-	// Until it was seen to be replaced, which takes longer on a loaded machine.
+	// Repeat until a replacement was seen, which takes longer on a loaded machine.
 	for n := 0; n < 25 || len(seen) < 2 && n < 500; n++ {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), swapEnv+"="+dir)
@@ -319,7 +320,7 @@ func TestKilledWhileStoring(t *testing.T) {
 			t.Fatal(err, problem.String())
 		}
 		time.Sleep(time.Duration(n) * 317 * time.Microsecond)
-		cmd.Process.Kill() // Wait tells
+		cmd.Process.Kill() // Wait reports it
 		cmd.Wait()         // it was killed
 		if problem.Len() > 0 {
 			t.Fatal(problem.String())
@@ -341,8 +342,8 @@ func TestKilledWhileStoring(t *testing.T) {
 	}
 }
 
-// Whatever part of the file there is, it is refused, and nothing else in the folder
-// is taken for it.
+// Open refuses any truncated file, and takes no other file in the folder for the
+// identity.
 func TestTornFile(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)
@@ -360,7 +361,7 @@ func TestTornFile(t *testing.T) {
 			t.Fatalf("zeros from byte %d on are taken", n)
 		}
 	}
-	// What a crash leaves of the next one.
+	// Temporary files that a crash leaves behind.
 	for n, name := range []string{".identity.pem.1", ".identity.pem.2"} {
 		if err := os.WriteFile(filepath.Join(dir, name), text[:n*len(text)/2], 0o600); err != nil {
 			t.Fatal(err)

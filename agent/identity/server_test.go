@@ -23,25 +23,25 @@ import (
 	"loadstar/server/pki"
 )
 
-// fleet is a server that signs what agents ask for, over real TLS.
+// fleet is a server that issues certificates to agents over real TLS.
 type fleet struct {
 	loadstarv1.UnimplementedAgentServiceHandler
 	authority *pki.Authority
-	dir       string // the authority's
+	dir       string // of the authority
 	url       string
 
 	mu      sync.Mutex
 	ttl     time.Duration
-	uses    map[string]int // of tokens, by hash
+	uses    map[string]int // remaining uses of tokens, by hash
 	agents  int
 	renewed int
 	names   []string
-	serials []string // of the certificates that callers of CheckIn showed
-	// What it does wrong, if anything.
+	serials []string // of the certificates that callers of CheckIn presented
+	// Faults to inject.
 	spoil func(chain [][]byte) ([][]byte, error)
-	id    string        // instead of its own choice
-	hold  chan struct{} // what CheckIn waits for
-	held  chan struct{} // closed when it does
+	id    string        // replaces the assigned name
+	hold  chan struct{} // CheckIn waits until it is closed
+	held  chan struct{} // closed when CheckIn waits
 }
 
 func newFleet(t testing.TB) *fleet {
@@ -78,7 +78,7 @@ func (f *fleet) serve(t testing.TB, a *pki.Authority, hosts ...string) string {
 	return s.URL
 }
 
-// token lets so many agents join.
+// token creates a token for a number of agents.
 func (f *fleet) token(t testing.TB, uses int) string {
 	t.Helper()
 	tok, err := jointoken.New(f.authority.Pin())
@@ -157,7 +157,7 @@ func (f *fleet) CheckIn(ctx context.Context, _ *loadstarv1.CheckInRequest) (*loa
 	return &loadstarv1.CheckInResponse{NextContactMs: 1}, nil
 }
 
-// set changes what the server does.
+// set changes the server's behaviour.
 func (f *fleet) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

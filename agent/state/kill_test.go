@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The child trains two clients, round after round: of three rounds one is dropped. It
-// says what it has done before it goes on.
+// The child process stores results of two clients, round after round. Every third round
+// is dropped. It prints each step that it has completed.
 const (
 	childFloats = 20000
 	childRun    = "run"
@@ -52,7 +52,7 @@ func child(dir string) {
 		k, err := s.Load(childRun, "a", make([]float32, childFloats))
 		fail(err)
 		if !k.First {
-			round = k.Round + 1 // the one after it may have been dropped: then it is dropped again
+			round = k.Round + 1 // if the next round was dropped, it is dropped again
 		}
 	}
 	for ; ; round++ {
@@ -77,8 +77,8 @@ func finish(s *Store, r Result) error {
 	return s.Decide(nil, []uint64{r.ID})
 }
 
-// TestKill kills a process that writes. What it said it had done is there, and both
-// clients are always in the same round.
+// TestKill kills a process that writes. Every step that it printed must be on disk, and
+// both clients must be in the same round.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -101,7 +101,7 @@ func TestKill(t *testing.T) {
 		after := time.Duration(rng.ExpFloat64() * float64(60*time.Millisecond))
 		kill := func() {
 			time.Sleep(after)
-			cmd.Process.Kill() // it may be dead already, which shows below
+			cmd.Process.Kill() // fails if it has exited, which is checked below
 		}
 		// Half of the kills may hit a process that starts and opens the store. The others wait
 		// until it has written, so that rounds pass on a slow machine as well.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// model is what a store should hold.
+// model is the expected content of a store.
 type model struct {
 	kept    map[[2]string]modelKept
 	results map[uint64]modelResult
@@ -27,7 +27,8 @@ type modelResult struct {
 	seed    uint64
 }
 
-// TestModel does anything in any order, and opens the file again in between.
+// TestModel runs random operations, with reopening in between, and compares the store
+// with a model.
 func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -29,17 +29,17 @@ func open(t testing.TB, dir string) *Store {
 	return s
 }
 
-// numbers are different for every seed.
+// numbers returns n values that depend on the seed.
 func numbers(seed uint64, n int) []float32 {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	x := make([]float32, n)
 	for i := range x {
-		x[i] = math.Float32frombits(rng.Uint32()) // NaNs too: bits are kept
+		x[i] = math.Float32frombits(rng.Uint32()) // includes NaNs, whose bits must survive
 	}
 	return x
 }
 
-// put trains clients, so to speak.
+// put stages values for clients and stores a result.
 func put(t testing.TB, s *Store, run string, round int64, seed uint64, n int, clients ...string) Result {
 	t.Helper()
 	if _, err := s.Begin(run); err != nil {
@@ -60,7 +60,7 @@ func put(t testing.TB, s *Store, run string, round int64, seed uint64, n int, cl
 	return r
 }
 
-// keeps holds a client's numbers against those of a seed, 0 if it has none.
+// keeps checks that a client has the values of a seed, or none if the seed is 0.
 func keeps(t testing.TB, s *Store, run, client string, round int64, seed uint64, n int) {
 	t.Helper()
 	got := numbers(99, n)
@@ -70,14 +70,14 @@ func keeps(t testing.TB, s *Store, run, client string, round int64, seed uint64,
 	}
 	want := numbers(seed, n)
 	if seed == 0 {
-		want = numbers(99, n) // as it was
+		want = numbers(99, n) // unchanged
 	}
 	if k.First != (seed == 0) || seed != 0 && k.Round != round || !bytes.Equal(raw(got), raw(want)) {
 		t.Errorf("%s, %s: %+v, want round %d; its own numbers: %v", run, client, k, round, bytes.Equal(raw(got), raw(want)))
 	}
 }
 
-// values counts the numbers in the file.
+// values counts the values in the file.
 func values(t testing.TB, s *Store) int {
 	t.Helper()
 	n := 0
@@ -90,7 +90,7 @@ func values(t testing.TB, s *Store) int {
 	return n
 }
 
-// What clients keep moves with the count, and with nothing else.
+// Clients' values change only when a result is counted.
 func TestFollowsTheCount(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -110,7 +110,7 @@ func TestFollowsTheCount(t *testing.T) {
 	}
 	keeps(t, s, "run", "a", 3, 10, 5)
 	keeps(t, s, "run", "b", 4, 30, 5)
-	if err := s.Decide([]uint64{r.ID, q.ID}, nil); err != nil { // decided before
+	if err := s.Decide([]uint64{r.ID, q.ID}, nil); err != nil { // already decided
 		t.Fatal(err)
 	}
 	keeps(t, s, "run", "a", 3, 10, 5)
@@ -125,7 +125,7 @@ func TestFollowsTheCount(t *testing.T) {
 	}
 }
 
-// A client that keeps nothing has still been counted.
+// A client without values is still recorded as counted.
 func TestKeepsNothing(t *testing.T) {
 	s := open(t, t.TempDir())
 	r := put(t, s, "run", 3, 10, 0, "a")
@@ -166,8 +166,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// What was staged and is in no result is gone with the process, and what was given up
-// with the next sweep.
+// Staged values that are in no result are removed by the next Open, and discarded ones by
+// the next Sweep.
 func TestGarbage(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -212,7 +212,7 @@ func TestRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Begin("run 1"); err != nil { // used again: not the next to go
+	if _, err := s.Begin("run 1"); err != nil { // used again, so it is not the next to be deleted
 		t.Fatal(err)
 	}
 	keeps(t, s, "run 0", "b", 1, 11, 50)
@@ -240,11 +240,11 @@ func TestRuns(t *testing.T) {
 	if all, err := s.Results(); err != nil || len(all) != 0 {
 		t.Error(all, err)
 	}
-	// A client of a forgotten result is free, and so is its name.
+	// A client of a deleted result has no undecided result any more.
 	if _, waits := s.undecided[keptKey("run 0", "a")]; waits {
 		t.Error("a client waits for a result that was forgotten")
 	}
-	// Beginning the run that was begun last writes nothing.
+	// Begin writes nothing for the most recent run.
 	writes := func() int64 { x := s.db.Stats().TxStats; return x.GetWrite() }
 	before := writes()
 	for range 10 {
@@ -257,10 +257,10 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// However many runs there were, their names take little room.
+// The store remembers a limited number of deleted runs.
 func TestRunsAreBounded(t *testing.T) {
 	s := open(t, t.TempDir())
-	s.db.NoSync = true // there are many, and nobody pulls the plug
+	s.db.NoSync = true // saves time; this test needs no durability
 	for i := range runsKnown + runsKept + 40 {
 		if _, err := s.Begin(fmt.Sprint("run ", i)); err != nil {
 			t.Fatal(err)
@@ -292,8 +292,8 @@ func TestLocked(t *testing.T) {
 	open(t, dir)
 }
 
-// A file that is damaged in any place is refused, or what was in that place is; other
-// numbers are never returned.
+// If a file is damaged, Open refuses it, or Load refuses the damaged values. Load never
+// returns wrong values.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -326,7 +326,7 @@ func TestDamage(t *testing.T) {
 				noticed++
 				continue
 			}
-			// What a branch of the tree does not lead to any more is not found.
+			// Damage to a branch page can hide values, which are then reported as missing.
 			if !k.First && (k.Round != 1 || !bytes.Equal(raw(got), raw(numbers(10+uint64(i), 3000)))) {
 				t.Error("other numbers")
 			}
@@ -338,7 +338,7 @@ func TestDamage(t *testing.T) {
 	for range 80 {
 		b := bytes.Clone(whole)
 		at := rng.IntN(len(b))
-		if rng.IntN(2) == 0 { // where pages begin is more to be broken
+		if rng.IntN(2) == 0 { // page headers are more sensitive
 			at = at&^4095 + rng.IntN(64)
 		}
 		b[at] ^= 1 << rng.IntN(8)
@@ -379,7 +379,7 @@ func TestAnotherFormat(t *testing.T) {
 	}
 }
 
-// A sum of many clients is decided on without holding what they keep in memory.
+// Deciding a sum of many clients does not load their values into memory.
 func TestManyClients(t *testing.T) {
 	const clients, floats = 150, 20000
 	s := open(t, t.TempDir())
@@ -396,7 +396,7 @@ func TestManyClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)
-		// Neighbours of what is swept may be written again.
+		// Sweep may rewrite the neighbours of removed values.
 		if took := after.TotalAlloc - before.TotalAlloc; took > clients*floats*4/2 {
 			t.Errorf("deciding on %d MB took %d MB", clients*floats*4>>20, took>>20)
 		}
@@ -411,7 +411,7 @@ func TestManyClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Old, new, and what bbolt leaves between them.
+	// Old values, new values, and free pages of bbolt.
 	if most := int64(4 * clients * floats * 4); info.Size() > most {
 		t.Errorf("the file has %d MB for %d", info.Size()>>20, clients*floats*4>>20)
 	}
