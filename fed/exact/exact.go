@@ -98,7 +98,7 @@ func (s *Sum) Check(weight int64, x []float32) error {
 	bound := magnitude(s.scale.bound)
 	for i, f := range x {
 		if magnitude(f) > bound {
-			return s.refusal(i, f)
+			return s.numberError(i, f)
 		}
 	}
 	return nil
@@ -114,7 +114,7 @@ func (s *Sum) checkWeight(weight int64, length int) error {
 	return nil
 }
 
-func (s *Sum) refusal(i int, f float32) error {
+func (s *Sum) numberError(i int, f float32) error {
 	if magnitude(f) >= magnitude(float32(math.Inf(1))) {
 		return fmt.Errorf("%w: number %d is %g", ErrFinite, i, f)
 	}
@@ -147,7 +147,7 @@ func (s *Sum) Add(weight int64, x []float32) error {
 	}
 	if i := s.accumulate(weight, x); i < len(x) {
 		s.accumulate(-weight, x[:i]) // exact, because these are integers
-		return s.refusal(i, x[i])
+		return s.numberError(i, x[i])
 	}
 	s.n++
 	s.weight += weight

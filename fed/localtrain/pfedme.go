@@ -60,19 +60,19 @@ func (d *PFedMe) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.T
 			if err := done.gradient(ctx, o, d.g, d.theta, batch); err != nil {
 				return fed.Trained{}, err
 			}
-			d.tie(t.Shared, d.theta, t.W)
+			d.addPull(t.Shared, d.theta, t.W)
 			d.Kernel.Axpy(d.theta, d.g, float32(-d.Inner))
 		}
 		clear(d.g)
-		d.tie(t.Shared, t.W, d.theta)
+		d.addPull(t.Shared, t.W, d.theta)
 		d.Optimizer.Step(t.W, d.g)
 	}
 	d.keepPersonal(t)
 	return done.end(d.Optimizer, t)
 }
 
-// tie adds Lambda·(w - to) to the shared part of the gradient.
-func (d *PFedMe) tie(shared []fed.Span, w, to []float32) {
+// addPull adds Lambda·(w - to) to the shared part of the gradient.
+func (d *PFedMe) addPull(shared []fed.Span, w, to []float32) {
 	for _, s := range shared {
 		d.Kernel.Proximal(d.g[s.Lo:s.Hi], w[s.Lo:s.Hi], to[s.Lo:s.Hi], float32(d.Lambda))
 	}

@@ -33,11 +33,11 @@ type batches struct {
 	work  Work
 	n     int
 	rand  *rand.Rand
-	given int // batches so far if counting steps, or examples so far of an epoch
+	done  int // batches in this turn if counting steps, or examples in this epoch
 	epoch int
 	batch []int
 	order []int
-	seen  table
+	seen  intSet
 }
 
 // begin starts a turn of a client with n examples.
@@ -52,7 +52,7 @@ func (b *batches) begin(w Work, n int, r *rand.Rand) error {
 	case n < 1:
 		return errNoExamples
 	}
-	b.work, b.n, b.rand, b.given, b.epoch = w, n, r, 0, 0
+	b.work, b.n, b.rand, b.done, b.epoch = w, n, r, 0, 0
 	return nil
 }
 
@@ -62,31 +62,31 @@ func (b *batches) next() []int {
 	if b.work.Epochs > 0 {
 		return b.nextOfEpoch()
 	}
-	if b.given == b.work.Steps {
+	if b.done == b.work.Steps {
 		return nil
 	}
-	if b.given == 0 || !b.work.ResampleRound {
+	if b.done == 0 || !b.work.ResampleRound {
 		b.batch = b.draw(b.batch)
 	}
-	b.given++
+	b.done++
 	return b.batch
 }
 
 func (b *batches) nextOfEpoch() []int {
-	if b.given == b.n {
-		b.given = 0
+	if b.done == b.n {
+		b.done = 0
 		b.epoch++
 	}
 	if b.epoch == b.work.Epochs {
 		return nil
 	}
-	if b.given == 0 {
+	if b.done == 0 {
 		b.order = fill(b.order, 0, b.n)
 		b.rand.Shuffle(b.n, func(i, j int) { b.order[i], b.order[j] = b.order[j], b.order[i] })
 	}
-	lo := b.given
-	b.given = min(lo+b.work.Batch, b.n)
-	return b.order[lo:b.given]
+	lo := b.done
+	b.done = min(lo+b.work.Batch, b.n)
+	return b.order[lo:b.done]
 }
 
 // draw overwrites dst with a batch of distinct examples. All sets are equally likely
@@ -117,14 +117,14 @@ func fill(dst []int, lo, hi int) []int {
 	return dst
 }
 
-// table is a set of non-negative integers, with open addressing.
-type table struct {
+// intSet is a set of non-negative integers, with open addressing.
+type intSet struct {
 	slots []int // the number plus one, or 0
 	shift int
 }
 
 // empty removes all numbers and makes room for n, with at most half of the slots in use.
-func (t *table) empty(n int) {
+func (t *intSet) empty(n int) {
 	size := bits.Len(uint(2*n - 1))
 	if cap(t.slots) < 1<<size {
 		t.slots = make([]int, 1<<size)
@@ -134,7 +134,7 @@ func (t *table) empty(n int) {
 }
 
 // add adds x and reports whether it was new.
-func (t *table) add(x int) bool {
+func (t *intSet) add(x int) bool {
 	// Fibonacci hashing spreads neighbouring numbers.
 	for i := uint32(x) * 0x9E3779B1 >> t.shift; ; i++ {
 		switch slot := &t.slots[int(i)&(len(t.slots)-1)]; *slot {

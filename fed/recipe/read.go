@@ -35,13 +35,13 @@ func Read(data []byte) (*fed.Plan, error) {
 		if position(path) < 0 || slices.Contains(has, path) {
 			continue // Decode reported unknown keys
 		}
-		name, of := owner(a, p, path)
-		theirs := within(has, name)
-		if len(theirs) == 0 {
-			wrong.Add(line, "%s is not a setting of %s; it has no settings in %s", path, of, name)
+		section, choices := settingContext(a, p, path)
+		known := inSection(has, section)
+		if len(known) == 0 {
+			wrong.Add(line, "%s is not a setting of %s; it has no settings in %s", path, choices, section)
 			continue
 		}
-		wrong.Add(line, "%s is not a setting of %s; it has %s", path, of, strings.Join(theirs, ", "))
+		wrong.Add(line, "%s is not a setting of %s; it has %s", path, choices, strings.Join(known, ", "))
 	}
 	a.strip(p, has)
 	for _, x := range validate(a, p) {
@@ -59,8 +59,8 @@ func problems(err error) (found config.Problems) {
 	return found
 }
 
-// within returns the settings of a section, without its name.
-func within(has []string, section string) []string {
+// inSection returns the settings of a section, without its name.
+func inSection(has []string, section string) []string {
 	var out []string
 	for _, path := range has {
 		if rest, ok := strings.CutPrefix(path, section+"."); ok {
@@ -70,35 +70,35 @@ func within(has []string, section string) []string {
 	return out
 }
 
-// owner returns the section of a setting and a description of the choices that determine
-// the settings of this section.
-func owner(a *algorithm, p *fed.Plan, path string) (name, of string) {
-	name, _, _ = strings.Cut(path, ".")
-	of = a.name
+// settingContext returns the section of a setting, and the algorithm with the choices
+// that determine the settings of this section, for an error message.
+func settingContext(a *algorithm, p *fed.Plan, path string) (section, choices string) {
+	section, _, _ = strings.Cut(path, ".")
+	choices = a.name
 	switch {
-	case name == "client" && strings.HasSuffix(path, ".resample") && !a.fullPass:
-		of += " with epochs"
-	case name == "client" && len(a.optimizers) > 1:
-		of += " with client.optimizer " + p.Client.Optimizer
-	case name == "server" && a.serverOptimizer == anyOptimizer:
-		of += " with server.optimizer " + p.Server.Optimizer
-	case name == "server" && strings.HasSuffix(path, ".max_examples") && len(a.weightings) > 1:
-		of += " with server.weighting " + p.Server.Weighting
-	case name == "schedule" && a.schedules != nil:
-		of += " with a " + p.Schedule.Kind + " schedule"
-	case name == "simulate" && a.schedules != nil && p.Simulate.Delay != "":
-		of += " with simulate.delay " + p.Simulate.Delay
-	case name == "model":
-		of = fmt.Sprintf("model.loss %s", p.Model.Loss)
+	case section == "client" && strings.HasSuffix(path, ".resample") && !a.fullPass:
+		choices += " with epochs"
+	case section == "client" && len(a.optimizers) > 1:
+		choices += " with client.optimizer " + p.Client.Optimizer
+	case section == "server" && a.serverOptimizer == anyOptimizer:
+		choices += " with server.optimizer " + p.Server.Optimizer
+	case section == "server" && strings.HasSuffix(path, ".max_examples") && len(a.weightings) > 1:
+		choices += " with server.weighting " + p.Server.Weighting
+	case section == "schedule" && a.schedules != nil:
+		choices += " with a " + p.Schedule.Kind + " schedule"
+	case section == "simulate" && a.schedules != nil && p.Simulate.Delay != "":
+		choices += " with simulate.delay " + p.Simulate.Delay
+	case section == "model":
+		choices = fmt.Sprintf("model.loss %s", p.Model.Loss)
 	}
-	return name, of
+	return section, choices
 }
 
 // defaultPlan returns a plan with the defaults for the given choices. Other fields of
 // chosen are ignored.
 func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 	p := &fed.Plan{}
-	for _, s := range a.possible() {
+	for _, s := range a.allSettings() {
 		s.reset(p)
 	}
 	p.Name, p.Algorithm = a.name, a.name
@@ -148,7 +148,7 @@ func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 
 // adjustDefaults sets the defaults that depend on the plan's settings.
 func (a *algorithm) adjustDefaults(p *fed.Plan, given func(path string) bool) {
-	for _, s := range a.possible() {
+	for _, s := range a.allSettings() {
 		if s.adjust != nil && !given(s.path) {
 			s.adjust(p, given)
 		}

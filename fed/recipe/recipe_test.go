@@ -24,7 +24,7 @@ import (
 func TestEverySettingIsKnown(t *testing.T) {
 	seen := map[string]setting{}
 	for _, a := range algorithms {
-		for _, s := range a.possible() {
+		for _, s := range a.allSettings() {
 			if position(s.path) < 0 {
 				t.Fatalf("%s: %s is not a field of a plan", a.name, s.path)
 			}
@@ -59,7 +59,7 @@ func TestEverySettingIsKnown(t *testing.T) {
 
 // choicesOf returns the choices of a setting, or nil.
 func choicesOf(a *algorithm, path string) []string {
-	for _, s := range a.possible() {
+	for _, s := range a.allSettings() {
 		if s.path == path {
 			return s.choices
 		}

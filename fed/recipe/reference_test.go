@@ -63,7 +63,7 @@ func reference(t *testing.T) string {
 	}
 	byPath := map[string]setting{}
 	for _, a := range algorithms {
-		for _, s := range a.possible() {
+		for _, s := range a.allSettings() {
 			byPath[s.path] = s
 		}
 	}

@@ -55,10 +55,10 @@ func (s setting) only(when func(p *fed.Plan) bool) setting {
 	return s
 }
 
-// possible returns the settings of all plans of the algorithm, in the order of the plan's
-// fields. Several settings can have the same path if a plan has at most one of them, or
-// if they are equal. The caller must not change the result.
-func (a *algorithm) possible() []setting { return settingsByAlgorithm[a.name] }
+// allSettings returns the settings of all plans of the algorithm, in the order of the
+// plan's fields. Several settings can have the same path if a plan has at most one of
+// them, or if they are equal. The caller must not change the result.
+func (a *algorithm) allSettings() []setting { return settingsByAlgorithm[a.name] }
 
 var settingsByAlgorithm = func() map[string][]setting {
 	all := map[string][]setting{}
@@ -95,7 +95,7 @@ func (a *algorithm) collectSettings() []setting {
 // fields.
 func (a *algorithm) settingsOf(p *fed.Plan) []setting {
 	var has []setting
-	for _, s := range a.possible() {
+	for _, s := range a.allSettings() {
 		if s.when == nil || s.when(p) {
 			has = append(has, s)
 		}

@@ -53,10 +53,10 @@ func TestScripts(t *testing.T) {
 }
 
 type player struct {
-	fresh func() *Machine
-	m     *Machine
-	now   time.Duration
-	asked []Assignment
+	newMachine func() *Machine
+	m          *Machine
+	now        time.Duration
+	asked      []Assignment
 }
 
 func play(t *testing.T, text string) string {
@@ -82,14 +82,14 @@ func (p *player) do(t *testing.T, words []string) string {
 	which := func() Assignment {
 		i, err := strconv.Atoi(strings.TrimPrefix(words[1], "#"))
 		if err != nil || i >= len(p.asked) {
-			t.Fatalf("%v: nobody", words)
+			t.Fatalf("%v: no such client was asked", words)
 		}
 		return p.asked[i]
 	}
 	switch words[0] {
 	case "synchronous", "buffered", "periodic":
-		p.fresh = machines(t, words)
-		p.m = p.fresh()
+		p.newMachine = machineConstructor(t, words)
+		p.m = p.newMachine()
 	case "at":
 		d, err := time.ParseDuration(words[1])
 		if err != nil {
@@ -111,9 +111,9 @@ func (p *player) do(t *testing.T, words []string) string {
 		o, ok := p.m.Close(p.now)
 		if !ok {
 			if at, set := p.m.Wake(p.now); set {
-				return fmt.Sprintf("goes on, at the latest until %s", at)
+				return fmt.Sprintf("stays open until %s at the latest", at)
 			}
-			return "goes on"
+			return "stays open"
 		}
 		how := "abandoned"
 		if o.Merged {
@@ -129,17 +129,17 @@ func (p *player) do(t *testing.T, words []string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.m = p.fresh()
+		p.m = p.newMachine()
 		if err := p.m.UnmarshalJSON(b); err != nil {
 			t.Fatal(err)
 		}
 	default:
-		t.Fatalf("no command %q", words[0])
+		t.Fatalf("unknown command %q", words[0])
 	}
 	return ""
 }
 
-func machines(t *testing.T, words []string) func() *Machine {
+func machineConstructor(t *testing.T, words []string) func() *Machine {
 	set := map[string]string{}
 	for _, w := range words[1:] {
 		k, v, _ := strings.Cut(w, "=")
