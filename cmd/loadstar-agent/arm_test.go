@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	mostBytes    = 12 << 20 // of the program
+	mostBytes    = 12 << 20 // size of the binary
 	mostResident = 40 << 20
 	emulator     = "qemu-arm-static"
 )
 
-// TestSmallDevice runs the agent on an emulated ARM v7: it joins a server, takes tasks,
-// trains bose2023 and sends the results. The long form hosts ten meters with a year of
-// hourly readings each. The memory is the program's own, without the emulator's.
+// TestSmallDevice runs the agent on an emulated ARM v7. The agent joins a server, takes
+// tasks, trains bose2023 and sends the results. The long form hosts ten meters with a year
+// of hourly readings each. The measured memory excludes that of the emulator.
 func TestSmallDevice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and an emulated agent")
@@ -43,7 +43,7 @@ func TestSmallDevice(t *testing.T) {
 	build(t, in("loadstar"), "../loadstar")
 	program, err := os.Stat(in("agent"))
 	if err != nil || program.Size() > mostBytes {
-		t.Fatalf("the program has %.1f MB: %v", float64(program.Size())/1e6, err)
+		t.Fatalf("the binary has %.1f MB: %v", float64(program.Size())/1e6, err)
 	}
 	do := func(name string, args ...string) string {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestSmallDevice(t *testing.T) {
 		most = max(most, now)
 		return strings.Contains(do(in("loadstar"), append([]string{"runs", "list"}, operator...)...), "finished")
 	})
-	t.Logf("program %.1f MB, resident at most %.1f MB", float64(program.Size())/1e6, float64(most)/(1<<20))
+	t.Logf("binary %.1f MB, peak resident memory %.1f MB", float64(program.Size())/1e6, float64(most)/(1<<20))
 	if most > mostResident || most < 4<<20 {
 		t.Errorf("%.1f MB resident, want at most %d", float64(most)/(1<<20), mostResident>>20)
 	}
@@ -106,7 +106,8 @@ func build(t *testing.T, to, what string, env ...string) {
 	}
 }
 
-// start runs a program until the test ends, and shows what it said if that failed.
+// start runs a program until the test ends. If the test fails, it logs the program's
+// output.
 func start(t *testing.T, dir, name string, args ...string) *os.Process {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -117,8 +118,8 @@ func start(t *testing.T, dir, name string, args ...string) *os.Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill() // then it has ended
-		cmd.Wait()         // killed
+		cmd.Process.Kill() // fails only if the process has ended
+		cmd.Wait()         // returns the error of a killed process
 		if t.Failed() {
 			t.Logf("%s:\n%s", filepath.Base(name), said.String())
 		}
@@ -145,9 +146,8 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// resident returns how much of an emulated program's memory is resident. The emulator
-// puts its four gigabytes in one stretch, which begins where the first mapping of the
-// program's file is.
+// resident returns the resident memory of an emulated program. The emulator reserves one
+// range of four gigabytes for it, which starts at the first mapping of the program's file.
 func resident(pid int) (bytes int64, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/smaps", pid))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command loadstar-agent hosts clients on small devices: it joins a server and trains
-// where the readings are. It has nothing of the server or the simulator in it.
+// Command loadstar-agent hosts clients on small devices: it joins a server and trains on
+// the clients' data. It contains no server or simulator code, to keep the binary small.
 package main
 
 import (
@@ -23,13 +23,13 @@ import (
 // version is set by the Makefile.
 var version = "dev"
 
-const usage = `Host clients: train where the readings are.
+const usage = `Host clients and train on their data.
 
   loadstar-agent join [-dir DIR] [-name NAME] SERVER TOKEN
   loadstar-agent run [-dir DIR] [-workers N] DATA.prepared
   loadstar-agent version
 
-'loadstar data prepare' writes prepared files.
+Create prepared files with 'loadstar data prepare'.
 `
 
 func main() {
@@ -64,7 +64,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	host, _ := os.Hostname()
 	switch args[0] {
 	case "join":
-		name := f.String("name", host, "what the machine is called, for people")
+		name := f.String("name", host, "name of the machine, shown to operators")
 		if err := parse(f, args[1:], 2); err != nil {
 			return err
 		}
@@ -72,10 +72,10 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "joined %s as agent %s, certified until %s\n", i.Server(), i.ID(), i.Expires().Format("2006-01-02 15:04"))
+		fmt.Fprintf(stdout, "joined %s as agent %s; certificate valid until %s\n", i.Server(), i.ID(), i.Expires().Format("2006-01-02 15:04"))
 		return nil
 	case "run":
-		workers := f.Int("workers", 1, "clients to train at a time")
+		workers := f.Int("workers", 1, "number of clients to train in parallel")
 		if err := parse(f, args[1:], 1); err != nil {
 			return err
 		}
@@ -94,13 +94,14 @@ func parse(f *flag.FlagSet, args []string, want int) error {
 		return fmt.Errorf("%w: %w", err, errUsage)
 	}
 	if f.NArg() != want {
-		return fmt.Errorf("%d arguments, want %d: %w", f.NArg(), want, errUsage)
+		return fmt.Errorf("got %d arguments, want %d: %w", f.NArg(), want, errUsage)
 	}
 	return nil
 }
 
 func run(ctx context.Context, dir, data string, workers int, stderr io.Writer) error {
-	// Training allocates next to nothing: the heap must not grow to twice what is used.
+	// Limit the heap to 1.2 times the memory in use, instead of twice. Training hardly
+	// allocates, so this costs almost no time.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
 	}

@@ -14,9 +14,9 @@ import (
 func newAgent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Host clients: train where the readings are",
-		Long: `Host clients: train where the readings are. An agent joins a server once, and then runs
-as long as its machine does. The binary loadstar-agent does the same on small devices.`,
+		Short: "Host clients and train on their data",
+		Long: `Host clients and train on their data. An agent joins a server once and then runs
+permanently. On small devices, use the smaller binary loadstar-agent instead.`,
 	}
 	cmd.AddCommand(newAgentJoin(), newAgentRun())
 	return cmd
@@ -28,7 +28,7 @@ func newAgentJoin() *cobra.Command {
 	var dir, name string
 	cmd := &cobra.Command{
 		Use:     "join SERVER TOKEN",
-		Short:   "Join a server with a token",
+		Short:   "Join a server with a join token",
 		Example: "  loadstar agent join https://server.example.org:7443 ls1-…",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,12 +36,12 @@ func newAgentJoin() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "joined %s as agent %s, certified until %s\n", i.Server(), i.ID(), i.Expires().Format("2006-01-02 15:04"))
+			fmt.Fprintf(cmd.OutOrStdout(), "joined %s as agent %s; certificate valid until %s\n", i.Server(), i.ID(), i.Expires().Format("2006-01-02 15:04"))
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", agentDir, "the agent's folder")
-	cmd.Flags().StringVar(&name, "name", hostname(), "what the machine is called, for people")
+	cmd.Flags().StringVar(&name, "name", hostname(), "name of the machine, shown to operators")
 	return cmd
 }
 
@@ -54,14 +54,15 @@ func newAgentRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Host the clients of a dataset until stopped",
-		Long: `Host the clients of a dataset until stopped: every meter in it is a client. Readings and
-personal layers stay in the dataset and in the agent's folder. While the server is
-away the agent waits, and goes on where it was; the same after a restart.`,
+		Long: `Host the clients of a dataset until stopped. Every meter in the dataset is a
+client. Readings and personal layers never leave this machine. If the server is
+unreachable, the agent waits and reconnects. After a restart it continues where
+it stopped.`,
 		Example: "  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/hog-core42.yaml --part 1/2",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" {
-				return usageError{fmt.Errorf("which readings? give --data"), "agent run "}
+				return usageError{fmt.Errorf("no dataset: use --data"), "agent run "}
 			}
 			i, err := identity.Open(c.Dir)
 			if err != nil {
@@ -75,7 +76,7 @@ away the agent waits, and goes on where it was; the same after a restart.`,
 			if part != "" {
 				var k, n int
 				if _, err := fmt.Sscanf(part, "%d/%d", &k, &n); err != nil {
-					return usageError{fmt.Errorf("--part is such as 1/20, not %q", part), "agent run "}
+					return usageError{fmt.Errorf("--part must have the form K/N, such as 1/20, not %q", part), "agent run "}
 				}
 				if d, err = d.Part(k, n); err != nil {
 					return err
@@ -95,10 +96,10 @@ away the agent waits, and goes on where it was; the same after a restart.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Dir, "dir", agentDir, "the agent's folder")
-	f.StringVar(&data, "data", "", "dataset: a description, a folder with one, or a prepared file")
+	f.StringVar(&data, "data", "", datasetUsage)
 	f.StringVar(&root, "root", "", rootUsage)
-	f.StringVar(&part, "part", "", "host only part K of N of the meters, such as 1/20")
-	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "clients to train at a time")
+	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")
+	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
 	logging.add(f)
 	return cmd
 }

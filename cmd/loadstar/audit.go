@@ -18,7 +18,7 @@ func newAudit() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Show what operators and agents did: tokens, joins, revocations, runs",
+		Short: "Show the audit log: tokens, joins, revocations and runs",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.dial()
@@ -40,7 +40,7 @@ func newAudit() *cobra.Command {
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().Int32Var(&limit, "limit", 50, "how many, newest first")
+	cmd.Flags().Int32Var(&limit, "limit", 50, "maximum number of events, newest first")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

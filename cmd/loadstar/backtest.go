@@ -35,33 +35,35 @@ func newBacktest() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "backtest",
-		Short: "Ask the past how well a baseline would have forecast",
-		Long: `Fit a baseline to the training part of every client's series, the first 80 %, and
-score its forecasts on another part: by default the test part, the last 10 %.
+		Short: "Backtest baseline forecasters on historical data",
+		Long: `Backtest baseline forecasters on historical data. Each baseline is fitted to the
+first 80 % of every client's series (the training part). Its forecasts are
+scored on another part, by default the last 10 % (the test part).
 
 ` + list.String() + `
-With --horizon L every forecast is of one value, L steps after the newest known load;
-with --h H it is of all the next H steps. MASE compares with repeating the newest known
-load, over the same targets: below 1 is better than that. Errors are in kW.
+With --horizon L each forecast is a single value, L steps after the last known
+load. With --h H it covers all of the next H steps. MASE is the error relative
+to repeating the last known load on the same targets; below 1 is better. Errors
+are in kW.
 
-With --out every forecast is written as a row of unique_id, cutoff, ds, y and the model's
-name, as CSV or Parquet by the file's ending.`,
+With --out every forecast is written to a CSV or Parquet file, with the columns
+unique_id, cutoff, ds, y and one named after the model.`,
 		Example: "  loadstar backtest --data datasets/hog-core42.yaml --model all\n" +
-			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich --h 24 --out forecasts.parquet",
+			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich \\\n      --h 24 --out forecasts.parquet",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "backtest "} }
 			p, ok := partNames[part]
 			switch {
 			case !ok:
-				return usage("--part is train, validation, test or all, not %q", part)
+				return usage("--part must be train, validation, test or all, not %q", part)
 			case len(data) == 0:
-				return usage("which dataset? give --data")
+				return usage("no dataset: use --data")
 			case len(models) == 0:
-				return usage("which model? give --model: all, or some of %s", strings.Join(names, ", "))
+				return usage("no model: use --model with all, or with some of %s", strings.Join(names, ", "))
 			case h < 0 || horizon < 1 || h > 0 && horizon > 1:
-				return usage("give --horizon for one value, or --h for all next steps, at least 1")
+				return usage("use --horizon for one value or --h for several steps, not both; each must be at least 1")
 			case out != "" && (len(data) > 1 || len(models) > 1 || models[0] == "all"):
-				return usage("--out takes the forecasts of one model on one dataset")
+				return usage("--out needs exactly one model and one dataset")
 			}
 			if slices.Contains(models, "all") {
 				models = names
@@ -97,21 +99,21 @@ name, as CSV or Parquet by the file's ending.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&data, "data", nil, "dataset: a folder with a dataset.yaml, such a file, or a prepared file; may be repeated")
+	f.StringSliceVar(&data, "data", nil, datasetUsage+"; may be repeated")
 	f.StringVar(&root, "root", "", rootUsage)
 	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated")
-	f.IntVar(&horizon, "horizon", 1, "forecast one value, this many steps after the newest known load")
-	f.IntVar(&h, "h", 0, "forecast all of this many next steps")
+	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
+	f.IntVar(&h, "h", 0, "forecast all of the next `N` steps")
 	f.StringVar(&part, "part", "test", "part to score: train, validation, test or all")
 	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
-	f.IntVar(&workers, "workers", runtime.NumCPU(), "clients to do at a time")
-	f.BoolVar(&byClients, "clients", false, "print a row for every client")
-	f.BoolVar(&asJSON, "json", false, "print JSON: one object, or a list if there are several datasets or models")
-	f.BoolVar(&markdown, "markdown", false, "print a table for a document")
+	f.IntVar(&workers, "workers", runtime.NumCPU(), "number of clients to process in parallel")
+	f.BoolVar(&byClients, "clients", false, "print one row per client")
+	f.BoolVar(&asJSON, "json", false, "print JSON: one object, or a list for several datasets or models")
+	f.BoolVar(&markdown, "markdown", false, "print Markdown tables")
 	return cmd
 }
 
-// backtestResult is what one model did on one dataset.
+// backtestResult holds the scores of one model on one dataset.
 type backtestResult struct {
 	Model     string           `json:"model"`
 	Dataset   string           `json:"dataset"`
@@ -127,7 +129,7 @@ type backtestClient struct {
 	ID      string       `json:"id"`
 	Scores  metric.Point `json:"scores"`
 	Skipped int          `json:"skipped"`
-	// Steps are by distance of the target, if there are several.
+	// Steps has the scores of each step ahead, if there are several.
 	Steps []metric.Point `json:"steps,omitempty"`
 }
 
@@ -208,7 +210,7 @@ func printBacktestMarkdown(w io.Writer, results []backtestResult) error {
 	return nil
 }
 
-// title says what the rows below it are about.
+// title returns the heading of a dataset's rows.
 func (r backtestResult) title() string {
 	s := fmt.Sprintf("%s: %s, %s part, ", r.Dataset, count(len(r.Clients), "client"), r.Part)
 	if r.H > 0 {
@@ -219,7 +221,7 @@ func (r backtestResult) title() string {
 	return s + generatedMark(r.Generated)
 }
 
-// belowOne is the share of clients that the model beats persistence for.
+// belowOne returns the share of clients for which the model beats persistence.
 func (r backtestResult) belowOne() float64 {
 	if b := r.Fleet["mase"].BelowOne; b != nil {
 		return float64(*b)

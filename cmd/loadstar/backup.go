@@ -13,13 +13,16 @@ func newBackup() *cobra.Command {
 	var dir, out string
 	cmd := &cobra.Command{
 		Use:   "backup",
-		Short: "Write a server's folder into one file, while it serves",
-		Long: `Write a server's folder into one file, while it serves: the ledger as it is at one moment,
-the weights that it names, and the certificate authority with its key. Keep the file as
-safe as the folder. A run goes on from that moment when the file is restored; a
-round whose clients have heard since that they are counted is abandoned.
+		Short: "Back up a running server to one file",
+		Long: `Back up a server's folder to one file, also while the server runs. The file
+holds a consistent copy of the ledger, the weights that the ledger refers to,
+and the certificate authority with its private key. Protect the file like the
+folder.
 
-A ledger in PostgreSQL and weights in S3 are backed up by the tools of these.`,
+Runs continue from the backup when it is restored. Rounds acknowledged after the
+backup was taken are discarded.
+
+Back up PostgreSQL and S3 with their own tools.`,
 		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,7 +33,7 @@ A ledger in PostgreSQL and weights in S3 are backed up by the tools of these.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "the server's folder")
-	cmd.Flags().StringVarP(&out, "out", "o", "loadstar.tar", "the file, or - for standard output")
+	cmd.Flags().StringVarP(&out, "out", "o", "loadstar.tar", "file to write, or - for standard output")
 	return cmd
 }
 
@@ -38,7 +41,7 @@ func newRestore() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make a server's folder of a backup",
+		Short: "Restore a server from a backup",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := os.Open(args[0])
@@ -49,6 +52,6 @@ func newRestore() *cobra.Command {
 			return server.Restore(cmd.Context(), f, dir)
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "the server's folder, which must not be there")
+	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "folder to restore into; it must not exist")
 	return cmd
 }

@@ -8,15 +8,15 @@ import (
 )
 
 func newBench() *cobra.Command {
-	cmd := &cobra.Command{Use: "bench", Short: "Measure this machine"}
+	cmd := &cobra.Command{Use: "bench", Short: "Run benchmarks on this machine"}
 	cmd.AddCommand(newBenchEngine(), newBenchWindows(), newBenchSimulate(), newBenchFleet(), newBenchFleetEngine(), newBenchSoak())
 	return cmd
 }
 
-// benchTime checks the flags that every benchmark has.
+// benchTime checks the flags --runs and --seconds.
 func benchTime(runs int, seconds float64) (time.Duration, error) {
 	if runs < 1 || !(seconds > 0 && seconds < 3600) {
-		return 0, errors.New("--runs is at least 1, and --seconds above 0 and below 3600")
+		return 0, errors.New("--runs must be at least 1, and --seconds above 0 and below 3600")
 	}
 	return time.Duration(seconds * float64(time.Second)), nil
 }

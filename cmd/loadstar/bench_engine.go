@@ -22,18 +22,19 @@ func newBenchEngine() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "engine",
-		Short: "Measure the training engine on one core, for each kernel set",
-		Long: `Measure the training engine on one core, for each kernel set that the CPU has:
-training steps (forward, backward, Adam) of the bose2023 model at batch 64,
-forecasts at batch 1 and 256, memory allocations per step, and the share of the
-core's own peak of fused multiply-adds that training reaches.
+		Short: "Benchmark the training engine on one core",
+		Long: `Benchmark the training engine on one core, with each kernel set that the CPU
+supports. It measures training steps (forward, backward, Adam) of the bose2023
+model at batch size 64, inference at batch sizes 1 and 256, memory allocations
+per step, and the share of the core's peak rate of fused multiply-adds that
+training reaches.
 
-Rates are per second of CPU time. Everything is measured in turn, several times
-over, and the figures are medians; ratios are medians of the ratios within each
-turn, so that a machine that changes its speed does not distort them.
+Rates are per second of CPU time. The measurements alternate, and each is
+repeated several times. Rates are medians. Ratios are medians of the ratios
+within each repetition, so that changes in the machine's speed cancel out.
 
-With --peer the same model runs in PyTorch on one thread, in alternation. It needs
-Debian's python3-torch and libopenblas0.`,
+With --peer the same model also runs in PyTorch on one thread, in alternation.
+This needs Debian's python3-torch and libopenblas0.`,
 		Example: "  loadstar bench engine --peer\n  loadstar bench engine --json --kernel avx2",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			sets := kernel.Available()
@@ -69,17 +70,17 @@ Debian's python3-torch and libopenblas0.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&withPeer, "peer", false, "measure PyTorch in alternation")
-	cmd.Flags().IntVar(&runs, "runs", 7, "how many times to measure everything")
-	cmd.Flags().Float64Var(&seconds, "seconds", 0.5, "CPU seconds of each measurement of training; others take half")
-	cmd.Flags().StringVar(&only, "kernel", os.Getenv(kernel.Env), "measure this kernel set alone (default $"+kernel.Env+", or all that the CPU has)")
+	cmd.Flags().BoolVar(&withPeer, "peer", false, "also measure PyTorch, in alternation")
+	cmd.Flags().IntVar(&runs, "runs", 7, "number of repetitions")
+	cmd.Flags().Float64Var(&seconds, "seconds", 0.5, "CPU seconds per training measurement; the others take half")
+	cmd.Flags().StringVar(&only, "kernel", os.Getenv(kernel.Env), "measure only this kernel set (default $"+kernel.Env+", or all that the CPU supports)")
 	return cmd
 }
 
 func printEngineBench(w io.Writer, b *engine.Result) error {
-	fmt.Fprintf(w, "%s, batch %d, one core; its FMA peak is %.0f GFLOP/s\n\n", bench.Model, bench.Batch, b.PeakGflops)
+	fmt.Fprintf(w, "%s, batch size %d, one core, FMA peak %.0f GFLOP/s\n\n", bench.Model, bench.Batch, b.PeakGflops)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "KERNELS\tTRAIN/S\tOF PEAK\tALLOCS/STEP\tINFER 1/S\tINFER 256/S\t")
+	fmt.Fprintln(t, "KERNELS\tTRAIN/S\tOF PEAK\tALLOCS/STEP\tINFER(1)/S\tINFER(256)/S\t")
 	for _, k := range b.Kernels {
 		fmt.Fprintf(t, "%s\t%.0f\t%.1f %%\t%g\t%.0f\t%.0f\t\n", k.Name, k.TrainStepsPerS, 100*k.PeakShare, k.AllocsPerStep, k.Infer1PerS, k.Infer256PerS)
 	}
@@ -96,7 +97,7 @@ func printEngineBench(w io.Writer, b *engine.Result) error {
 		fmt.Fprintf(w, "\nThe peer is %s, one thread.\n", b.Peer.Name)
 	}
 	if b.Unfair {
-		fmt.Fprintln(w, "It multiplies with the reference BLAS, which is slow: install libopenblas0 for a fair comparison.")
+		fmt.Fprintln(w, "It uses the slow reference BLAS: install libopenblas0 for a fair comparison.")
 	}
 	return nil
 }

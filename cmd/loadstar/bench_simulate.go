@@ -20,21 +20,22 @@ func newBenchSimulate() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Measure the simulator beside the bare training engine on the same cores",
-		Long: `Measure the simulator beside the bare training engine on the same cores, in turn: the
-bose2023 model with a personal head, four local steps of Adam at batch 64 for each
-client, with everything that a run does besides: cohorts, examples, personal layers
-kept, exact sums, evaluations, tables, checkpoints.
+		Short: "Benchmark the simulator against the training engine",
+		Long: `Benchmark the simulator against the bare training engine on the same cores. Each
+client trains the bose2023 model with a personal head for four Adam steps at
+batch size 64. The simulator does everything that a run needs: cohorts,
+examples, personal layers, exact sums, evaluations, tables and checkpoints.
 
-Fleets are 42 clients, all in every round; and 1,000 and 10,000 with cohorts of 100,
-each a year of hourly random numbers. The engine is what bench engine measures, on as
-many threads as the simulator has workers; it runs between the simulator's rounds, so
-that both see the same machine. Steps are per second of the wall clock, without the
-other's turns; figures are medians over runs.`,
+There are three fleets, each with a year of hourly random numbers per client: 42
+clients that all train in every round, and 1,000 and 10,000 clients with cohorts
+of 100. The engine does what bench engine measures, with one thread per worker
+of the simulator. It runs between the simulator's rounds, so that both run under
+the same conditions. Rates are steps per second of wall-clock time, without the
+time of the other side. Figures are medians over runs.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := benchTime(runs, seconds)
 			if err == nil && workers < 1 {
-				err = fmt.Errorf("--workers is at least 1")
+				err = fmt.Errorf("--workers must be at least 1")
 			}
 			if err != nil {
 				return usageError{err, "bench simulate "}
@@ -53,14 +54,14 @@ other's turns; figures are medians over runs.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().IntVar(&runs, "runs", 3, "how many times to measure everything")
-	cmd.Flags().IntVar(&workers, "workers", runtime.NumCPU(), "clients to train at a time, and threads of the engine")
-	cmd.Flags().Float64Var(&seconds, "seconds", 20, "seconds of each measurement")
+	cmd.Flags().IntVar(&runs, "runs", 3, "number of repetitions")
+	cmd.Flags().IntVar(&workers, "workers", runtime.NumCPU(), "number of clients to train in parallel, and of engine threads")
+	cmd.Flags().Float64Var(&seconds, "seconds", 20, "seconds per measurement")
 	return cmd
 }
 
 func printSimulateBench(w io.Writer, b *simulate.Result) error {
-	fmt.Fprintf(w, "%s with a personal head, batch %d, %s, %s\n\n", bench.Model, bench.Batch, b.Kernel, count(b.Workers, "worker"))
+	fmt.Fprintf(w, "%s with a personal head, batch size %d, %s, %s\n\n", bench.Model, bench.Batch, b.Kernel, count(b.Workers, "worker"))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "CLIENTS\tCOHORT\tSTEPS/S\tENGINE/S\tSHARE\tROUND ms\t")
 	for _, f := range b.Fleets {
@@ -73,6 +74,6 @@ func printSimulateBench(w io.Writer, b *simulate.Result) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\nA round with 10,000 clients takes %.3f times one with 1,000. At most %d MB.\n", b.IdleCost, b.RSS>>20)
+	_, err := fmt.Fprintf(w, "\nA round with 10,000 clients takes %.3f times as long as one with 1,000. Peak memory: %d MB.\n", b.IdleCost, b.RSS>>20)
 	return err
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func newClients() *cobra.Command {
-	cmd := &cobra.Command{Use: "clients", Short: "Look at the clients of a fleet, and refuse some"}
+	cmd := &cobra.Command{Use: "clients", Short: "List and revoke clients"}
 	cmd.AddCommand(newClientsList(), newClientsRevoke())
 	return cmd
 }
@@ -51,17 +51,17 @@ func newClientsList() *cobra.Command {
 			if err := w.Flush(); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s of %s may take part\n", count(int(r.Total), "client"), count(int(r.Agents), "agent"))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s on %s, not counting revoked ones\n", count(int(r.Total), "client"), count(int(r.Agents), "agent"))
 			if n := len(r.Clients); n > 0 && n < int(r.Total) {
-				fmt.Fprintf(cmd.OutOrStdout(), "go on with --after %s\n", r.Clients[n-1].Name)
+				fmt.Fprintf(cmd.OutOrStdout(), "more: --after %s\n", r.Clients[n-1].Name)
 			}
 			return nil
 		},
 	}
 	f := cmd.Flags()
 	o.add(f)
-	f.StringVar(&after, "after", "", "begin after this name")
-	f.Int32Var(&limit, "limit", 100, "how many, at most 1000")
+	f.StringVar(&after, "after", "", "list clients after this name")
+	f.Int32Var(&limit, "limit", 100, "maximum number of clients, up to 1000")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -73,10 +73,10 @@ func newClientsRevoke() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "revoke CLIENT",
-		Short: "Refuse a client, or an agent with all of its clients, from now on",
-		Long: `Refuse a client, or an agent with all of its clients, from now on. What it was asked is
-taken back; what was counted stays counted. The clients of a revoked agent may be
-taken over by another that joins.`,
+		Short: "Revoke a client, or an agent with all its clients",
+		Long: `Revoke a client, or an agent with all its clients. The server refuses it from
+its next call on and withdraws its open tasks. Updates that are already counted
+stay counted. Another agent may join and host the clients of a revoked agent.`,
 		Example: "  loadstar clients revoke meter-0042\n  loadstar clients revoke --agent 3bqk7wq2nd5p",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -93,11 +93,11 @@ taken over by another that joins.`,
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().BoolVar(&agent, "agent", false, "the argument is an agent")
+	cmd.Flags().BoolVar(&agent, "agent", false, "revoke the agent with this ID")
 	return cmd
 }
 
-// ago says when something was.
+// ago returns the time since ms, for example "12s ago".
 func ago(ms int64) string {
 	if ms == 0 {
 		return "never"

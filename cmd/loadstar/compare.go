@@ -27,23 +27,25 @@ func newCompare() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "compare",
-		Short: "Train several plans on several datasets, and set them beside baselines",
-		Long: `Train several plans on several datasets, and set their skill on the test part beside
-that of baselines. MASE compares with repeating the newest known load: below 1 is
-better than that. Baselines answer the question of the first plan: as many steps
-ahead. With several seeds, figures are means over them, and the spread of
-the median is from the lowest to the highest.
+		Short: "Compare plans and baselines on one or more datasets",
+		Long: `Compare plans and baselines on one or more datasets. The command trains every
+plan on every dataset and scores it on the test part. MASE is the error relative
+to repeating the last known load; below 1 is better. Baselines forecast as many
+steps ahead as the first plan. With several seeds, figures are means over the
+seeds, and the range of the median is from its lowest to its highest value.
 
-As many runs go on at a time as there are cores. A comparison that was interrupted
-goes on where it was, and one that is finished prints its table again.`,
-		Example: "  loadstar compare --data datasets/hog-core42.yaml --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
+Runs are trained in parallel, one per core. If a comparison was interrupted, run
+the command again to continue it. If it is finished, its tables are printed
+again.`,
+		Example: "  loadstar compare --data datasets/hog-core42.yaml \\\n" +
+			"      --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "compare "} }
 			switch {
 			case len(data) == 0 || len(plans)+len(baselines) == 0:
-				return usage("compare what? give --data, and --plan or --baseline or both")
+				return usage("nothing to compare: use --data, and --plan or --baseline or both")
 			case parallel < 1 || rounds < 0:
-				return usage("--parallel is at least 1, and --rounds not below 0")
+				return usage("--parallel must be at least 1, and --rounds at least 0")
 			}
 			k, err := kernel.Default()
 			if err != nil {
@@ -89,20 +91,20 @@ goes on where it was, and one that is finished prints its table again.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&data, "data", nil, "datasets; may be repeated")
+	f.StringSliceVar(&data, "data", nil, datasetUsage+"; may be repeated")
 	f.StringVar(&root, "root", "", rootUsage)
-	f.StringSliceVar(&plans, "plan", nil, "plans to train; may be repeated")
-	f.StringSliceVar(&baselines, "baseline", nil, "baselines beside them, as in loadstar backtest; may be repeated")
-	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds instead of the plans' own")
-	f.IntVar(&rounds, "rounds", 0, "rounds instead of the plans' own, but for pooled training")
-	f.StringVar(&out, "out", "runs/compare", "folder of the runs")
-	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "runs at a time")
+	f.StringSliceVar(&plans, "plan", nil, "plan to train; may be repeated")
+	f.StringSliceVar(&baselines, "baseline", nil, "baseline, as in loadstar backtest; may be repeated")
+	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
+	f.IntVar(&rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
+	f.StringVar(&out, "out", "runs/compare", "folder for the runs")
+	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
-	f.BoolVar(&markdown, "markdown", false, "print tables for a document")
+	f.BoolVar(&markdown, "markdown", false, "print Markdown tables")
 	return cmd
 }
 
-// contest reads the plans, once for each seed.
+// contest reads the plans, once per seed.
 func contest(d *series.Dataset, path string, plans []string, seeds []uint, rounds int) (c experiment.Contest, err error) {
 	c.Dataset = d
 	c.Question = &fed.Plan{Model: fed.Model{Horizon: 1, Targets: 1, Split: fed.Split(series.DefaultSplit)}}
@@ -113,7 +115,8 @@ func contest(d *series.Dataset, path string, plans []string, seeds []uint, round
 			if err != nil {
 				return c, err
 			}
-			// A round of pooled training is not a client's few steps.
+			// A round of pooled training has many more steps than a client's round, so
+			// --rounds would not be comparable.
 			if rounds > 0 && !recipe.Pooled(p) {
 				p.Rounds = rounds
 			}
@@ -128,7 +131,7 @@ func contest(d *series.Dataset, path string, plans []string, seeds []uint, round
 	return c, nil
 }
 
-// medianOf writes the median, and its range if there are several seeds.
+// medianOf formats the median, with its range if there are several seeds.
 func medianOf(c experiment.Compared) string {
 	if c.Low == c.High {
 		return fmt.Sprintf("%.3f", c.Median)

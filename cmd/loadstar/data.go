@@ -11,19 +11,21 @@ import (
 )
 
 func newData() *cobra.Command {
-	cmd := &cobra.Command{Use: "data", Short: "Load data: describe, check, prepare, generate and import it"}
+	cmd := &cobra.Command{Use: "data", Short: "Describe, check, prepare, generate and import load data"}
 	cmd.AddCommand(newDataInit(), newDataCheck(), newDataPrepare(), newDataGenerate(), newDataImport())
 	return cmd
 }
 
-// preparedExt is the ending of prepared files.
+// preparedExt is the extension of prepared files.
 const preparedExt = ".prepared"
 
-// rootUsage explains --root, which every command that reads a dataset takes.
-const rootUsage = "folder of shared data, for descriptions that say so (default $" + read.RootEnv + ")"
+// Descriptions of --data and --root, which many commands have.
+const (
+	datasetUsage = "dataset: a dataset.yaml, a folder with one, or a prepared file"
+	rootUsage    = "data folder, for a dataset.yaml with rooted: true (default $" + read.RootEnv + ")"
+)
 
-// openDataset opens a dataset: a folder with a description, a description, or a
-// prepared file.
+// openDataset opens a dataset: a dataset.yaml, a folder with one, or a prepared file.
 func openDataset(path, root string) (*series.Dataset, io.Closer, error) {
 	if filepath.Ext(path) == preparedExt {
 		return series.OpenPrepared(path)
@@ -39,10 +41,10 @@ func openDataset(path, root string) (*series.Dataset, io.Closer, error) {
 	return d, io.NopCloser(nil), nil
 }
 
-// generatedMark stands wherever something is printed from generated data.
+// generatedMark labels output that is based on generated data.
 func generatedMark(generated bool) string {
 	if generated {
-		return " (GENERATED data: no meter measured it)"
+		return " (GENERATED data, not measurements)"
 	}
 	return ""
 }

@@ -10,16 +10,16 @@ import (
 	"loadstar/series/quality/text"
 )
 
-// exitProblems says that data was checked and is not fit for use as it is.
+// exitProblems is the exit code if a meter has a problem.
 const exitProblems = 3
 
-// exitError is an outcome with an exit code of its own.
+// exitError is an error with its own exit code.
 type exitError struct {
 	error
 	code int
 }
 
-// jsonCells is how many cells of time the JSON output has.
+// jsonCells is the number of time cells in the JSON output.
 const jsonCells = 72
 
 func newDataCheck() *cobra.Command {
@@ -34,46 +34,48 @@ func newDataCheck() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "check DATASET",
-		Short: "Find what is wrong with load data before it hurts",
-		Long: `Look through a dataset for what would spoil training: gaps, odd rows, zeros that are
-gaps, stuck and filled-in values, spikes, jumps of the level or the unit, clocks that are
-an hour off, too little data for the plan. Print a summary of the fleet, the meters that
-have findings, worst first, and a picture of where the gaps are.
+		Short: "Check load data for quality problems",
+		Long: `Check load data for quality problems: gaps, faulty rows, zeros that stand for
+gaps, stuck and filled-in values, spikes, changes of level or unit, clocks that
+are an hour off, and too little data for training. The command prints a summary
+of the fleet, the meters with findings, worst first, and a picture of the gaps.
 
-DATASET is a folder with a dataset.yaml, such a file, or a prepared file.
+DATASET is a dataset.yaml, a folder with one, or a prepared file.
 
-A finding is a problem (do not train on the meter as it is), a warning (look at it first)
-or an info (worth knowing). It has one of these codes:
+A finding is a problem (do not train on the meter as it is), a warning (look at
+it first) or an info (worth knowing). It has one of these codes:
 
 ` + codes.String() + `
-With --json it prints one object:
+With --json the command prints one object:
   dataset, generated, interval_seconds, clock, plan
   fleet    the sums of the numbers below, and
-           problems, warnings  how many meters have one as their worst
-           codes               per code: problems, warnings, infos (meters), and an
-                               example: meter, message, advice
-           findings            what only the fleet as a whole shows
+           problems, warnings  meters whose worst finding is one
+           codes               per code: problems, warnings, infos (meters), and
+                               an example: meter, message, advice
+           findings            findings about the fleet as a whole
            weather             per column: name, steps, missing
   meters   per meter: meter, from, to, steps, present, coverage,
            gaps, flat          count, steps, longest (steps), longest_at
-           rows                what was wrong with the file: rows, duplicates,
-                               conflicts, out_of_order, off_grid, nonexistent
-           negatives, zeros, repeat_share, level (mean, p05, median, p99, max in kW),
-           windows             training windows that the plan gets out of the meter
-           findings            code, severity, count, steps, where (time, steps, size),
-                               message, advice
-           missing             share of missing steps in 72 cells of the fleet's span,
-                               -1 before the first and after the last reading
+           rows                faults in the file: rows, duplicates, conflicts,
+                               out_of_order, off_grid, nonexistent
+           negatives, zeros, repeat_share,
+           level               mean, p05, median, p99, max in kW
+           windows             training windows with this lookback and horizon
+           findings            code, severity, count, steps, message, advice,
+                               where (time, steps, size)
+           missing             share of missing steps in 72 cells of the fleet's
+                               time span, -1 before the first and after the last
+                               reading
 
-It exits with 0 if nothing worse than a warning was found, with 3 if a meter has a
-problem, with 1 and 2 as all commands do.`,
+The exit code is 0 if there is nothing worse than a warning, 3 if a meter has a
+problem, and 1 or 2 as described in loadstar help exit-codes.`,
 		Example: "  loadstar data check datasets/cambridge.yaml --root ../shared/data\n" +
 			"  loadstar data check mydata --meter b103\n" +
 			"  loadstar data check mydata --lookback 168 --horizon 24 --json",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if plan.Lookback < 1 || plan.Horizon < 1 || plan.MinDays < 0 {
-				return usageError{fmt.Errorf("--lookback and --horizon are at least 1, --min-days at least 0"), "data check "}
+				return usageError{fmt.Errorf("--lookback and --horizon must be at least 1, and --min-days at least 0"), "data check "}
 			}
 			d, closer, err := openDataset(args[0], root)
 			if err != nil {
@@ -116,23 +118,23 @@ problem, with 1 and 2 as all commands do.`,
 				err = text.PrintFleet(w, d, page, all)
 			}
 			if err == nil && r.Fleet.Worst() == quality.Problem {
-				err = exitError{fmt.Errorf("%s of %s with problems", count(r.Fleet.Problems, "meter"), d.Name), exitProblems}
+				err = exitError{fmt.Errorf("%s: %s with problems", d.Name, count(r.Fleet.Problems, "meter")), exitProblems}
 			}
 			return err
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&root, "root", "", rootUsage)
-	f.StringVar(&meter, "meter", "", "check this meter only, and say all about it")
+	f.StringVar(&meter, "meter", "", "check only this meter, and print all details")
 	f.BoolVar(&all, "all", false, "print all meters, not only the worst")
-	f.IntVar(&plan.Lookback, "lookback", 12, "steps of history that a window shall have")
-	f.IntVar(&plan.Horizon, "horizon", 1, "steps that a forecast shall lie ahead")
-	f.IntVar(&plan.MinDays, "min-days", 28, "least training windows of a meter, in days' worth")
+	f.IntVar(&plan.Lookback, "lookback", 12, "past steps in a window")
+	f.IntVar(&plan.Horizon, "horizon", 1, "steps from the last input to the forecast")
+	f.IntVar(&plan.MinDays, "min-days", 28, "minimum of training windows per meter, in days")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// checkResult is what is printed with --json.
+// checkResult is the output of --json.
 type checkResult struct {
 	Dataset   string                `json:"dataset"`
 	Generated bool                  `json:"generated"`

@@ -21,17 +21,18 @@ func newDataGenerate() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Make up a fleet of buildings, for trials without data",
-		Long: `Make up a fleet of buildings of the 14 types of the ComStock study: level, daily and
-weekly shape, holidays, response to a made-up weather year, noise, gaps, outages, stuck
-meters and spikes. The same seed gives the same fleet on every machine.
+		Short: "Generate synthetic load data",
+		Long: `Generate synthetic load data for a fleet of buildings of the 14 types of the
+ComStock study: load level, daily and weekly profile, holidays, response to a
+synthetic year of weather, noise, gaps, outages, stuck meters and spikes. The
+same seed gives the same data on every machine.
 
-Nobody measured this: the dataset says so, and so does everything printed from it. Use it
-to try things out and to measure speed, never to claim skill.`,
+All output based on this dataset is labelled as generated. Use it for trials and
+for speed measurements, but not as evidence of forecast accuracy.`,
 		Example: "  loadstar data generate --meters 100 -o demo\n  loadstar data generate --meters 10000 --seed 7 -o fleet",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if out == "" {
-				return usageError{fmt.Errorf("where to? give -o DIR"), "data generate "}
+				return usageError{fmt.Errorf("no output folder: use -o DIR"), "data generate "}
 			}
 			if !noFaults {
 				cfg.Faults = synth.ModestFaults()
@@ -42,7 +43,7 @@ to try things out and to measure speed, never to claim skill.`,
 					return usageError{fmt.Errorf("--zone: %w", err), "data generate "}
 				}
 				if cfg.Start, err = time.ParseInLocation(time.DateOnly, start, zone); err != nil {
-					return usageError{fmt.Errorf("--start is a day such as 2018-01-01, not %q", start), "data generate "}
+					return usageError{fmt.Errorf("--start must be a day such as 2018-01-01, not %q", start), "data generate "}
 				}
 			}
 			g, err := synth.New(cfg)
@@ -58,18 +59,18 @@ to try things out and to measure speed, never to claim skill.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&out, "out", "o", "", "folder to write the dataset into; it must not have one yet")
+	f.StringVarP(&out, "out", "o", "", "folder for the dataset; it must not contain one yet")
 	f.IntVar(&cfg.Meters, "meters", 42, "number of buildings")
-	f.Uint64Var(&cfg.Seed, "seed", 1, "what the fleet is drawn from")
+	f.Uint64Var(&cfg.Seed, "seed", 1, "seed of the random numbers")
 	f.StringVar(&start, "start", "", "first day (default 2018-01-01)")
 	f.IntVar(&cfg.Days, "days", 365, "number of days")
-	f.DurationVar(&cfg.Interval, "interval", time.Hour, "15m or 1h")
-	f.StringVar(&cfg.Zone, "zone", "America/Chicago", "IANA zone whose clock the buildings live by")
-	f.BoolVar(&noFaults, "no-faults", false, "no gaps, outages, stuck meters and spikes")
+	f.DurationVar(&cfg.Interval, "interval", time.Hour, "interval: 15m or 1h")
+	f.StringVar(&cfg.Zone, "zone", "America/Chicago", "time zone of the buildings (IANA name)")
+	f.BoolVar(&noFaults, "no-faults", false, "generate no gaps, outages, stuck meters or spikes")
 	return cmd
 }
 
-// generate writes a fleet as a dataset.
+// generate writes the fleet as a dataset into dir.
 func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
 	cfg, weather := g.Config(), g.Weather()
 	bar := newProgress(cmd.ErrOrStderr(), cfg.Meters)

@@ -17,9 +17,10 @@ import (
 func newDataImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
-		Short: "Convert what utilities and laboratories publish",
-		Long: `Convert files in somebody else's form into a folder with a dataset.yaml: load and weather
-as Parquet in the long format with UTC times, meters as CSV. Nothing is downloaded.`,
+		Short: "Import Green Button and NREL data",
+		Long: `Import data in a published format into a folder with a dataset.yaml. Load and
+weather become Parquet files in the long format with UTC times; the meters
+become a CSV file. Nothing is downloaded.`,
 	}
 	cmd.AddCommand(newImportGreenButton(), newImportNREL())
 	return cmd
@@ -32,19 +33,20 @@ func newImportGreenButton() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "green-button DIR",
-		Short: "Convert Green Button files (ESPI XML)",
-		Long: `Convert the Green Button files in a folder: XML as utilities in North America give it to
-their customers, under names such as Download My Data or Green Button Connect My Data
-(www.greenbuttondata.org). Unpack archives first; .xml and .xml.gz below DIR are read.
+		Short: "Import Green Button files (ESPI XML)",
+		Long: `Import the Green Button files in a folder. Utilities in North America offer
+these XML files to their customers as Download My Data or Green Button Connect
+My Data (www.greenbuttondata.org). Unpack archives first. The command reads all
+.xml and .xml.gz files in DIR and its subfolders.
 
-Of each usage point the electricity that was delivered is taken (flowDirection 1, uom 72,
-Wh in each interval), or else net energy, or else mean power (uom 38, W). Registers, power
-that was fed in, gas and water are left out, and that is said. Multipliers and times are as
-the files have them: powerOfTenMultiplier, and starts in Unix time.
+For each usage point it imports the delivered electricity (flowDirection 1, uom
+72, Wh per interval), or else net energy, or else mean power (uom 38, W). It
+skips register readings, exported energy, gas and water, and reports what it
+skipped. It applies powerOfTenMultiplier and reads start times as Unix time.
 
-Files know the offset of local time but not the zone, which --zone gives; the two are
-compared. Readings that are marked as estimated are kept and counted. The titles of usage
-points, often addresses, go into meters.csv.`,
+The files contain the UTC offset but not the time zone. Set it with --zone; the
+command checks it against the offset. Estimated readings are imported and
+counted. The titles of usage points, often addresses, are written to meters.csv.`,
 		Example: "  loadstar data import green-button downloads --zone America/Los_Angeles -o home",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,8 +54,8 @@ points, often addresses, go into meters.csv.`,
 		},
 	}
 	target.flags(cmd)
-	cmd.Flags().StringVar(&from.Zone, "zone", "", "where the meters are: an IANA zone such as America/New_York")
-	cmd.Flags().DurationVar(&from.Interval, "interval", 0, "take the meters with this interval, such as 15m (default the one that all have)")
+	cmd.Flags().StringVar(&from.Zone, "zone", "", "time zone of the meters, such as America/New_York")
+	cmd.Flags().DurationVar(&from.Interval, "interval", 0, "import only meters with this interval, such as 15m (default the common interval of all)")
 	return cmd
 }
 
@@ -65,23 +67,28 @@ func newImportNREL() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "nrel DIR",
-		Short: "Convert ComStock and ResStock buildings (NREL)",
-		Long: `Convert buildings of NREL's End-Use Load Profiles for the U.S. Building Stock. They are
-simulated: the dataset is marked as generated. Download what you want from the Open Energy
-Data Initiative, s3://oedi-data-lake/nrel-pds-building-stock/end-use-load-profiles-for-us-building-stock
-(data.openei.org), into one folder; it is read with all folders below it:
+		Short: "Import ComStock and ResStock buildings (NREL)",
+		Long: `Import buildings of NREL's End-Use Load Profiles for the U.S. Building Stock.
+The buildings are simulated, so the dataset is labelled as generated. Download
+files of the Open Energy Data Initiative (data.openei.org) into one folder, from
+s3://oedi-data-lake/nrel-pds-building-stock/
+end-use-load-profiles-for-us-building-stock. Subfolders are read too:
 
-  timeseries_individual_buildings/by_state/upgrade=0/state=CA/*-0.parquet   buildings
-  metadata_and_annual_results/... .parquet or .csv      floor, wall, window and roof area
-  weather/.../G0600010_2018.csv                         one county's weather
+  timeseries_individual_buildings/by_state/upgrade=0/state=CA/*-0.parquet
+                                     buildings
+  metadata_and_annual_results/...    floor, wall, window and roof area
+                                     (.parquet or .csv)
+  weather/.../G0600010_2018.csv      weather of one county
 
-Files are told apart by their columns. Labels of the time series are the end of an interval
-in Eastern Standard Time wherever the building stands (--labels est). Hours that the
-publishers moved from the end of the year to its start for that are left out. Labels in
-local standard time are --labels local. Weather is in local standard time, and its labels
-are the end of an hour. Areas become square metres.
+The columns of a file show what it contains. A timestamp of the time series is
+the end of an interval, in Eastern Standard Time wherever the building is
+(--labels est) or in local standard time (--labels local). With est, the
+publisher moved the first hours of the local year there from its end; these
+hours are skipped. A timestamp of the weather is the end of an hour, in local
+standard time. Areas are converted to square metres.
 
-A dataset has one weather for all its meters: import county by county, or choose one.`,
+All meters of a dataset have the same weather, so import each county separately,
+or choose a weather file with --weather.`,
 		Example: "  loadstar data import nrel oedi/alameda --zone America/Los_Angeles -o alameda",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,21 +97,21 @@ A dataset has one weather for all its meters: import county by county, or choose
 			case "local":
 				from.LocalLabels = true
 			default:
-				return usageError{fmt.Errorf("--labels is est or local, not %q", labels), "data import nrel "}
+				return usageError{fmt.Errorf("--labels must be est or local, not %q", labels), "data import nrel "}
 			}
 			return target.run(cmd, "data import nrel ", func() (*read.Import, error) { return from.Open(args[0]) })
 		},
 	}
 	target.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&from.Zone, "zone", "", "where the buildings stand: an IANA zone such as America/Los_Angeles")
-	f.StringVar(&labels, "labels", "est", "clock of the time series: est as published, or local for local standard time")
-	f.StringVar(&from.Column, "column", read.NRELColumn, "energy to take, in kWh for each interval")
-	f.StringVar(&from.Weather, "weather", "", "weather file to take where there are several, or none")
+	f.StringVar(&from.Zone, "zone", "", "time zone of the buildings, such as America/Los_Angeles")
+	f.StringVar(&labels, "labels", "est", "time zone of the timestamps: est, or local for local standard time")
+	f.StringVar(&from.Column, "column", read.NRELColumn, "column to import, in kWh per interval")
+	f.StringVar(&from.Weather, "weather", "", "weather file to use if there are several, or none")
 	return cmd
 }
 
-// importTarget is where an import goes.
+// importTarget has the flags for the dataset that an import writes.
 type importTarget struct {
 	out, name string
 	asJSON    bool
@@ -112,14 +119,14 @@ type importTarget struct {
 
 func (t *importTarget) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&t.out, "out", "o", "", "folder to write the dataset into; it must not have one yet")
-	f.StringVar(&t.name, "name", "", "name of the dataset (default the folder's)")
+	f.StringVarP(&t.out, "out", "o", "", "folder for the dataset; it must not contain one yet")
+	f.StringVar(&t.name, "name", "", "name of the dataset (default the name of the folder)")
 	f.BoolVar(&t.asJSON, "json", false, "print JSON")
 }
 
 func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.Import, error)) error {
 	if t.out == "" {
-		return usageError{errors.New("where to? give -o DIR"), path}
+		return usageError{errors.New("no output folder: use -o DIR"), path}
 	}
 	if err := write.CheckNew(t.out); err != nil {
 		return err
@@ -146,7 +153,7 @@ func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.I
 	return nil
 }
 
-// write converts an import.
+// write writes an import as a dataset.
 func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary, error) {
 	clock, err := time.LoadLocation(in.Zone)
 	if err != nil {

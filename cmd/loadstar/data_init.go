@@ -24,24 +24,26 @@ func newDataInit() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "init DIR",
-		Short: "Write the description of a folder of tables",
-		Long: `Look at the tables in a folder and write a ` + read.FileName + ` for them: which files hold load,
-weather and meters, which columns, the interval, the unit if a column's name ends in it.
+		Short: "Write a description of your tables",
+		Long: `Inspect the tables in a folder and write a ` + read.FileName + ` that describes them:
+the files with load, weather and meters, their columns, the interval, and the
+unit if a column's name ends in it.
 
-Tables are in the long format, CSV (gzipped or not) or Parquet, with a row for a meter and
-a time; a folder of files with one meter each will do too. What files cannot show is asked
-for: where the meters are, whether labels follow daylight saving, whether a time is the
-start or the end of its interval. Flags answer for scripts.
+Tables must be in the long format, with one row per meter and time, as CSV
+(optionally gzipped) or Parquet. A folder with one file per meter works too. The
+command asks for what it cannot find out: the time zone of the meters, whether
+timestamps follow daylight saving time, and whether a timestamp is the start or
+the end of its interval. In scripts, answer with flags.
 
-Then the dataset is opened, as every other command would.`,
+Finally the command opens the dataset to verify the description.`,
 		Example: "  loadstar data init mydata\n" +
-			"  loadstar data init mydata --zone Europe/Berlin --clock legal --stamp end --unit kWh\n" +
+			"  loadstar data init mydata --zone Europe/Berlin --clock legal --stamp end\n" +
 			"  loadstar data init mydata --zone UTC --yes --column load=Verbrauch",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := filepath.Join(args[0], read.FileName)
 			if _, err := os.Stat(path); err == nil && !force {
-				return fmt.Errorf("%s is there already; --force writes it anew", path)
+				return fmt.Errorf("%s already exists; use --force to replace it", path)
 			}
 			survey, err := read.Look(args[0], hints)
 			if err != nil {
@@ -67,7 +69,7 @@ Then the dataset is opened, as every other command would.`,
 			}
 			s, err := summarize(args[0])
 			if err != nil {
-				return fmt.Errorf("%s is written, but cannot be opened so: %w", path, err)
+				return fmt.Errorf("%s was written, but the dataset cannot be opened: %w", path, err)
 			}
 			s.Left = survey.Left
 			if asJSON {
@@ -79,7 +81,7 @@ Then the dataset is opened, as every other command would.`,
 				fmt.Fprintf(w, "rows: %s\n", f)
 			}
 			if s.Faults.Nonexistent > 0 {
-				fmt.Fprintln(w, "labels may run on without daylight saving: if they do, --clock standard")
+				fmt.Fprintln(w, "if timestamps do not follow daylight saving time, use --clock standard")
 			}
 			if len(s.Left) > 0 {
 				fmt.Fprintf(w, "not used: %s\n", strings.Join(s.Left, ", "))
@@ -88,31 +90,31 @@ Then the dataset is opened, as every other command would.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&given.Zone, "zone", "", "where the meters are: an IANA zone such as Europe/London, or UTC")
-	f.StringVar(&given.Clock, "clock", "", "legal: labels follow daylight saving; standard: they run on without it")
-	f.StringVar(&given.Stamp, "stamp", "", "start or end: what of its interval a time is")
+	f.StringVar(&given.Zone, "zone", "", "time zone of the meters, such as Europe/London, or UTC")
+	f.StringVar(&given.Clock, "clock", "", "legal if timestamps follow daylight saving time, or standard")
+	f.StringVar(&given.Stamp, "stamp", "", "start or end: which point of its interval a timestamp is")
 	f.StringVar(&given.Unit, "unit", "", "unit of the load: "+strings.Join(read.Units(), ", "))
-	f.StringVar(&given.Name, "name", "", "name of the dataset (default the folder's)")
-	f.DurationVar(&hints.Interval, "interval", 0, "interval (default what is mostly between two rows)")
-	f.StringToStringVar(&hints.Columns, "column", nil, "a column of the load table, such as load=Usage, for meter, time or load")
+	f.StringVar(&given.Name, "name", "", "name of the dataset (default the name of DIR)")
+	f.DurationVar(&hints.Interval, "interval", 0, "interval (default the most frequent one)")
+	f.StringToStringVar(&hints.Columns, "column", nil, "column name for meter, time or load, such as load=Usage")
 	f.Lookup("column").DefValue = ""
-	f.StringSliceVar(&hints.Load, "load", nil, "load tables: files or patterns below DIR (default all that look like it)")
-	f.StringSliceVar(&hints.Weather, "weather", nil, "weather tables")
-	f.StringSliceVar(&hints.Meters, "meters", nil, "tables of meters")
-	f.BoolVar(&yes, "yes", false, "take the defaults for what is not given: legal, start, kW; the zone has none")
-	f.BoolVar(&force, "force", false, "replace a description that is there")
+	f.StringSliceVar(&hints.Load, "load", nil, "load tables: files or patterns in DIR (default detected)")
+	f.StringSliceVar(&hints.Weather, "weather", nil, "weather tables (default detected)")
+	f.StringSliceVar(&hints.Meters, "meters", nil, "tables of meters (default detected)")
+	f.BoolVar(&yes, "yes", false, "use the defaults legal, start and kW; --zone has no default")
+	f.BoolVar(&force, "force", false, "replace an existing description")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// question is something that files do not show.
+// question asks for a setting that the files do not show.
 type question struct {
 	flag, text, fallback string
 	value                *string
 	check                func(string) error
 }
 
-// answer fills in what is missing of a description: with defaults, or by asking.
+// answer fills in the missing settings of a description, with defaults or by asking.
 func answer(d *read.Description, zoned, yes bool, in io.Reader, out io.Writer) error {
 	oneOf := func(values ...string) func(string) error {
 		return func(s string) error {
@@ -121,17 +123,17 @@ func answer(d *read.Description, zoned, yes bool, in io.Reader, out io.Writer) e
 					return nil
 				}
 			}
-			return fmt.Errorf("it is one of %s", strings.Join(values, ", "))
+			return fmt.Errorf("choose one of %s", strings.Join(values, ", "))
 		}
 	}
 	questions := []question{
-		{"zone", "Where are the meters? A zone such as Europe/London, or UTC", "", &d.Zone, read.CheckZone},
-		{"clock", "Do labels follow daylight saving (legal), or run on without it (standard)?", read.ClockLegal, &d.Clock, oneOf(read.ClockLegal, read.ClockStandard)},
-		{"stamp", "Is a time the start or the end of its interval?", read.StampStart, &d.Stamp, oneOf(read.StampStart, read.StampEnd)},
-		{"unit", "In which unit is the load? Power in kW, W or MW, or energy of each interval in kWh, Wh or MWh", "kW", &d.Unit, oneOf(read.Units()...)},
+		{"zone", "Time zone of the meters, such as Europe/London, or UTC", "", &d.Zone, read.CheckZone},
+		{"clock", "Do timestamps follow daylight saving time (legal) or not (standard)?", read.ClockLegal, &d.Clock, oneOf(read.ClockLegal, read.ClockStandard)},
+		{"stamp", "Is a timestamp the start or the end of its interval?", read.StampStart, &d.Stamp, oneOf(read.StampStart, read.StampEnd)},
+		{"unit", "Unit of the load: power in kW, W or MW, or energy per interval in kWh, Wh or MWh", "kW", &d.Unit, oneOf(read.Units()...)},
 	}
 	if zoned && d.Clock == "" {
-		d.Clock = read.ClockLegal // labels say themselves what they are
+		d.Clock = read.ClockLegal // the timestamps have an offset
 	}
 	var open []question
 	for _, q := range questions {
@@ -166,14 +168,15 @@ func answer(d *read.Description, zoned, yes bool, in io.Reader, out io.Writer) e
 			fallbacks = append(fallbacks, q.fallback)
 		}
 	}
-	err := fmt.Errorf("the files do not show it, and there is no terminal to ask on: give %s", strings.Join(flags, ", "))
+	err := fmt.Errorf("some settings cannot be read from the files, and there is no terminal to ask on: use %s", strings.Join(flags, ", "))
 	if len(fallbacks) > 0 && !yes {
 		err = fmt.Errorf("%w (or --yes for %s)", err, strings.Join(fallbacks, ", "))
 	}
 	return usageError{err, "data init "}
 }
 
-// ask asks until there is an answer; io.EOF if there is nobody to answer.
+// ask repeats the question until the answer is valid. It returns io.EOF at the end of the
+// input.
 func (q question) ask(lines *bufio.Scanner, out io.Writer) error {
 	for {
 		fmt.Fprint(out, q.text)
@@ -207,14 +210,14 @@ func isTerminal(f any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// dataSummary describes a dataset that was written.
+// dataSummary describes a new dataset.
 type dataSummary struct {
 	quality.Overview
 	Left  []string `json:"not_used,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 }
 
-// summarize opens a dataset as other commands do.
+// summarize opens a dataset and describes it.
 func summarize(path string) (*dataSummary, error) {
 	d, closer, err := openDataset(path, "")
 	if err != nil {
@@ -234,7 +237,7 @@ func (s *dataSummary) String() string {
 		count(s.Meters, "meter"), generatedMark(s.Generated), s.From.Format(minute), s.To.Format(minute), s.Interval, 100*s.Coverage)
 }
 
-// faultList names what was wrong with rows, or nothing.
+// faultList lists the faulty rows, or returns "".
 func faultList(f series.Faults) string {
 	var out []string
 	for _, c := range []struct {
@@ -242,10 +245,10 @@ func faultList(f series.Faults) string {
 		what string
 	}{
 		{f.Duplicates, "repeated"},
-		{f.Conflicts, "with another value for the same time, dropped"},
+		{f.Conflicts, "in conflict with an earlier row, dropped"},
 		{f.OutOfOrder, "out of order"},
-		{f.OffGrid, "between two steps, dropped"},
-		{f.Nonexistent, "in an hour that clocks skip, dropped"},
+		{f.OffGrid, "off the interval grid, dropped"},
+		{f.Nonexistent, "in the hour that daylight saving time skips, dropped"},
 	} {
 		if c.n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", c.n, c.what))
@@ -254,5 +257,5 @@ func faultList(f series.Faults) string {
 	if len(out) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("of %d: %s", f.Rows, strings.Join(out, "; "))
+	return fmt.Sprintf("%d in total: %s", f.Rows, strings.Join(out, "; "))
 }

@@ -13,12 +13,13 @@ func newDataPrepare() *cobra.Command {
 	var root, out string
 	cmd := &cobra.Command{
 		Use:   "prepare DATASET",
-		Short: "Write a dataset in the form in which it is used",
-		Long: `Write a dataset into one file that is mapped into memory instead of read: it opens
-at once, and only what is used is loaded, so a fleet may be larger than memory. Give the
-file wherever a command takes a dataset.
+		Short: "Write a dataset to one file that opens at once",
+		Long: `Write a dataset to one prepared file, which is mapped into memory instead of
+parsed. It opens at once, and only the parts in use are loaded, so a fleet may
+be larger than memory. Every command that takes a dataset accepts a prepared
+file.
 
-DATASET is a folder with a dataset.yaml, or such a file.`,
+DATASET is a dataset.yaml or a folder with one.`,
 		Example: "  loadstar data prepare datasets/hog-core42.yaml -o hog.prepared",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,6 +43,6 @@ DATASET is a folder with a dataset.yaml, or such a file.`,
 		},
 	}
 	cmd.Flags().StringVar(&root, "root", "", rootUsage)
-	cmd.Flags().StringVarP(&out, "out", "o", "", "file to write (default the dataset's name with "+preparedExt+")")
+	cmd.Flags().StringVarP(&out, "out", "o", "", "file to write (default NAME"+preparedExt+", with the dataset's name)")
 	return cmd
 }

@@ -2,8 +2,8 @@
 // buildings without collecting their readings: server, simulator and command line
 // in one binary.
 //
-// Each verb has a file of its own, and wires together what the packages below
-// provide.
+// Each command has its own file. It reads flags, calls the packages below and prints
+// the result.
 package main
 
 import (
@@ -14,10 +14,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"loadstar/internal/config"
 	"loadstar/lab/sim"
 )
 
@@ -43,7 +46,8 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	if told := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &told) {
+	// A simulation's own error says how to resume it.
+	if own := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &own) {
 		err = errors.New("interrupted")
 	}
 	fmt.Fprintln(stderr, "loadstar:", err)
@@ -62,8 +66,9 @@ func newRoot() *cobra.Command {
 		Use:   "loadstar",
 		Short: "Federated training of electricity-load forecasters",
 		Long: `Loadstar trains electricity-load forecasters across many meters and buildings
-without collecting their readings: every client keeps its data and its personal
-layers, only shared layers travel, and a server combines them.`,
+without collecting their readings. Every client keeps its data and its personal
+layers. Only the shared model layers are sent to the server, which combines
+them.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version,
@@ -73,8 +78,8 @@ layers, only shared layers travel, and a server combines them.`,
 		of    []*cobra.Command
 	}{
 		{"Data and models:", []*cobra.Command{newData(), newBacktest(), newModel()}},
-		{"Training here:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
-		{"A fleet:", []*cobra.Command{newServe(), newAgent(), newToken(), newClients(), newRuns(), newAudit(), newBackup(), newRestore()}},
+		{"Training on this machine:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
+		{"Fleet:", []*cobra.Command{newServe(), newAgent(), newToken(), newClients(), newRuns(), newAudit(), newBackup(), newRestore()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.of {
@@ -84,13 +89,14 @@ layers, only shared layers travel, and a server combines them.`,
 	}
 	root.AddCommand(newBench(), newVersion(), newNATSNode(), &cobra.Command{
 		Use:   "exit-codes",
-		Short: "What the exit codes mean",
-		Long: `Loadstar exits with
-  0  if it did what it was asked to do
-  1  if it failed; the reason is the last line on standard error
-  2  if the command line was wrong
-  3  if it checked data and found a problem in it (data check)`,
+		Short: "List the exit codes",
+		Long: `Exit codes:
+  0  success
+  1  failure; the last line on standard error has the reason
+  2  wrong command, flag or argument
+  3  data check found a problem in the data`,
 	})
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	wrapUsage(root)
 	return root
 }
@@ -98,32 +104,34 @@ layers, only shared layers travel, and a server combines them.`,
 // usageError is a mistake on the command line.
 type usageError struct {
 	error
-	path string // of the command, with a space behind it
+	path string // of the command, with a trailing space
 }
 
-// wrapUsage marks errors in flags and arguments of cmd and all below it.
+// wrapUsage turns errors in flags and arguments into usageErrors, for cmd and all its
+// subcommands.
 func wrapUsage(cmd *cobra.Command) {
 	path := ""
 	if cmd.HasParent() {
 		path = cmd.CommandPath()[len("loadstar "):] + " "
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err, path} })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+			var known []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+			err = fmt.Errorf("%w; %s", err, config.Suggest("--"+unknown.GetSpecifiedName(), known))
+		}
+		return usageError{err, path}
+	})
 	check := cmd.Args
 	if check == nil {
 		check = cobra.NoArgs
 		if cmd.HasSubCommands() {
-			check = func(cmd *cobra.Command, args []string) error {
-				if len(args) > 0 {
-					return fmt.Errorf("unknown command %q", args[0])
-				}
-				return nil
-			}
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{err, path}
+		if check(cmd, args) != nil {
+			return usageError{argumentError(cmd, args), path}
 		}
 		return nil
 	}
@@ -132,10 +140,28 @@ func wrapUsage(cmd *cobra.Command) {
 	}
 }
 
+// argumentError explains why cmd does not accept args.
+func argumentError(cmd *cobra.Command, args []string) error {
+	if cmd.HasSubCommands() {
+		var known []string
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				known = append(known, sub.Name())
+			}
+		}
+		return fmt.Errorf("unknown command %q; %s", args[0], config.Suggest(args[0], known))
+	}
+	names := strings.Fields(cmd.Use)[1:]
+	if len(args) < len(names) {
+		return fmt.Errorf("missing argument %s", strings.Join(names[len(args):], " "))
+	}
+	return fmt.Errorf("unexpected argument %q", args[len(names)])
+}
+
 // printLine writes v as JSON on one line.
 func printLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
-// printJSON writes v as one indented document.
+// printJSON writes v as indented JSON.
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")

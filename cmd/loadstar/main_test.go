@@ -19,11 +19,11 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs the command line as a user would: testdata/script holds the
-// commands and what they must print.
+// TestScripts tests the command line: testdata/script has commands and their expected
+// output.
 func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
 
-// TestFleetScripts runs the commands of a fleet against a real server.
+// TestFleetScripts tests the fleet commands with a real server.
 func TestFleetScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers and agents")
@@ -57,7 +57,8 @@ func runScripts(t *testing.T, dir string) {
 }
 
 // await FILE REGEXP [VARIABLE] waits until a file matches, and stores the first group of
-// the match in a variable. Background commands write their output to files for it.
+// the match in a variable. It reads the output of background commands, which they write to
+// files.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: await FILE REGEXP [VARIABLE]")
@@ -81,7 +82,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("%s does not match %q within a minute:\n%s", args[0], args[1], content)
 }
 
-// exits CODE PROGRAM ARGUMENT... runs a program that must end with an exit code.
+// exits CODE PROGRAM ARGUMENT... runs a program and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE PROGRAM ARGUMENT...")

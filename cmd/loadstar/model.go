@@ -10,7 +10,7 @@ import (
 )
 
 func newModel() *cobra.Command {
-	cmd := &cobra.Command{Use: "model", Short: "The forecasting models and their layers"}
+	cmd := &cobra.Command{Use: "model", Short: "Show the forecasting models and their layers"}
 	cmd.AddCommand(newModelList(), newModelShow())
 	return cmd
 }
@@ -56,15 +56,15 @@ func newModelShow() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show a model's layers, and what each partition shares",
-		Long: `Show a model's layers, and how many parameters each named partition shares and
-keeps personal. Without flags the model has the shape of its paper.`,
+		Short: "Show a model's layers and partitions",
+		Long: `Show a model's layers, and the number of shared and personal parameters in each
+named partition. Without flags the model has the shape from its paper.`,
 		Example: "  loadstar model show bose2023 --inputs 5",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := forecast.New(args[0], shape)
 			if err != nil {
-				return usageError{err, "model show "} // all of it comes from the command line
+				return usageError{err, "model show "} // the name and the shape are arguments
 			}
 			type tensor struct {
 				Name  string `json:"name"`
@@ -102,7 +102,7 @@ keeps personal. Without flags the model has the shape of its paper.`,
 			for _, name := range forecast.Partitions() {
 				p, err := m.Partition(name)
 				if err != nil {
-					continue // this model has no such partition
+					continue // the model does not have this partition
 				}
 				out.Partitions = append(out.Partitions, partition{name, p.SharedLen(), p.PersonalLen()})
 			}
@@ -132,13 +132,13 @@ keeps personal. Without flags the model has the shape of its paper.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().IntVar(&shape.Lookback, "lookback", 0, "steps of a window (default the paper's)")
-	cmd.Flags().IntVar(&shape.Inputs, "inputs", 0, "features of a step (default the paper's)")
-	cmd.Flags().IntVar(&shape.Outputs, "outputs", 0, "values forecast for a window (default the paper's)")
+	cmd.Flags().IntVar(&shape.Lookback, "lookback", 0, "steps per window (default as in the paper)")
+	cmd.Flags().IntVar(&shape.Inputs, "inputs", 0, "inputs per step (default as in the paper)")
+	cmd.Flags().IntVar(&shape.Outputs, "outputs", 0, "outputs per window (default as in the paper)")
 	return cmd
 }
 
-// count writes a number with its noun.
+// count formats a number with its noun, in the singular or plural.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -8,8 +8,8 @@ import (
 	"loadstar/server/bus"
 )
 
-// newNATSNode runs one server of a NATS cluster as serve needs it: for trials on one
-// machine, where nobody installs one.
+// newNATSNode runs one node of a NATS cluster with the settings that serve needs, so that
+// the chaos test can start a cluster without a NATS installation.
 func newNATSNode() *cobra.Command {
 	var (
 		c       bus.NodeConfig
@@ -17,7 +17,7 @@ func newNATSNode() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:    "nats-node",
-		Short:  "Run a node of a NATS cluster, for trials",
+		Short:  "Run a node of a NATS cluster, for tests",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,8 +30,8 @@ func newNATSNode() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.Name, "name", "", "unlike those of the other nodes")
-	f.StringVar(&c.Dir, "dir", "", "where it keeps its streams")
+	f.StringVar(&c.Name, "name", "", "name of the node, unique in the cluster")
+	f.StringVar(&c.Dir, "dir", "", "folder for the streams")
 	f.StringVar(&c.Listen, "listen", "", "address for clients")
 	f.StringVar(&c.ClusterListen, "cluster", "", "address for the other nodes")
 	f.StringSliceVar(&c.Routes, "routes", nil, "addresses of the other nodes")

@@ -18,12 +18,12 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// operatorFlags say which server a command is for.
+// operatorFlags select the server and the operator's credentials.
 type operatorFlags struct{ server, identity string }
 
 func (o *operatorFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.server, "server", cmp.Or(os.Getenv("LOADSTAR_SERVER"), "https://localhost:7443"), "the server ($LOADSTAR_SERVER)")
-	f.StringVar(&o.identity, "operator", cmp.Or(os.Getenv("LOADSTAR_OPERATOR"), "loadstar-data/operator"), "folder with an operator's key.pem, cert.pem and ca.pem ($LOADSTAR_OPERATOR)")
+	f.StringVar(&o.server, "server", cmp.Or(os.Getenv("LOADSTAR_SERVER"), "https://localhost:7443"), "`URL` of the server ($LOADSTAR_SERVER)")
+	f.StringVar(&o.identity, "operator", cmp.Or(os.Getenv("LOADSTAR_OPERATOR"), "loadstar-data/operator"), "`folder` with the operator's key.pem, cert.pem and ca.pem ($LOADSTAR_OPERATOR)")
 }
 
 // operator is a connection to a server.
@@ -36,7 +36,7 @@ type operator struct {
 func (o *operatorFlags) dial() (*operator, error) {
 	c, err := mtls.ReadFolder(o.identity)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: this needs the folder that the server writes, DIR/operator; name it by --operator", err)
+		return nil, fmt.Errorf("%w: no operator's credentials; use --operator with the folder that the server writes, DIR/operator", err)
 	} else if err != nil {
 		return nil, err
 	}
@@ -45,19 +45,19 @@ func (o *operatorFlags) dial() (*operator, error) {
 	return &operator{v1.NewOperatorServiceClient(h, server), h, server}, nil
 }
 
-// plain takes the wire's code off an error.
+// plain removes the protocol's error code from an error.
 func plain(err error) error {
 	c := (*connect.Error)(nil)
 	switch {
 	case !errors.As(err, &c) || c.Code() == connect.CodeUnknown:
 		return err
 	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
-		return fmt.Errorf("no server answers (--server, $LOADSTAR_SERVER): %s", c.Message())
+		return fmt.Errorf("cannot reach the server (--server, $LOADSTAR_SERVER): %s", c.Message())
 	}
 	return errors.New(c.Message())
 }
 
-// blobMost bounds what is fetched from a server.
+// blobMost is the largest blob that is fetched from a server, in bytes.
 const blobMost = 1 << 30
 
 func (o *operator) blob(ctx context.Context, hash string) ([]byte, error) {

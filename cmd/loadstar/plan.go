@@ -10,7 +10,7 @@ import (
 )
 
 func newPlan() *cobra.Command {
-	cmd := &cobra.Command{Use: "plan", Short: "Training plans: write, check and explain them"}
+	cmd := &cobra.Command{Use: "plan", Short: "Write, check and explain training plans"}
 	cmd.AddCommand(newPlanList(), newPlanInit(), newPlanCheck(), newPlanExplain())
 	return cmd
 }
@@ -41,6 +41,6 @@ func newPlanList() *cobra.Command {
 			return t.Flush()
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the papers that the defaults are from")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the papers that define the defaults")
 	return cmd
 }

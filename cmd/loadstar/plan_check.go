@@ -15,10 +15,10 @@ func newPlanCheck() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Find everything that is wrong with plans",
-		Long: `Read plans as a run would, and print everything that is wrong with them, a line each:
-unknown settings, settings that the algorithm does not have, wrong values, settings
-that contradict each other. No data is opened.`,
+		Short: "Check plans for errors",
+		Long: `Check plans for errors and print all of them, one per line: unknown settings,
+settings that the algorithm does not have, invalid values and contradictions.
+The command does not open any data.`,
 		Example: "  loadstar plan check plans/*.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,17 +63,17 @@ that contradict each other. No data is opened.`,
 					for _, x := range r.Problems {
 						at := r.File
 						if x.Line > 0 {
-							at = fmt.Sprintf("%s:%d", at, x.Line) // where editors jump to
+							at = fmt.Sprintf("%s:%d", at, x.Line) // editors can jump to this
 						}
 						fmt.Fprintf(w, "%s: %s\n", at, x.Text)
 					}
 				}
 			}
 			if bad > 0 {
-				return fmt.Errorf("%d of %s cannot be run", bad, count(len(args), "plan"))
+				return fmt.Errorf("errors in %d of %s", bad, count(len(args), "plan"))
 			}
 			if !asJSON {
-				fmt.Fprintf(w, "%s in order\n", count(len(args), "plan"))
+				fmt.Fprintf(w, "%s without errors\n", count(len(args), "plan"))
 			}
 			return nil
 		},

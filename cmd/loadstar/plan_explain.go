@@ -17,19 +17,20 @@ func newPlanExplain() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "explain FILE",
-		Short: "Say what a plan will train, send, need and take",
-		Long: `Say what a plan will do before it does it: the model and its inputs, which layers are
-shared, what travels, how many gradient steps there are, how long they take on this
-machine, how exactly updates are summed, and what the server sees of a client.
+		Short: "Explain what a plan trains, sends and costs",
+		Long: `Explain what a plan trains, sends and costs, without running it: the model and
+its inputs, the shared layers, the traffic, the number of gradient steps, the
+time that they take on this machine, the precision of the sums, and what the
+server sees of a client.
 
-The plan's dataset is opened if it is there, so that clients and examples are counted;
---clients takes a fleet of so many instead. The time is from a measurement of the
-training engine, which takes half a second.`,
+If the plan's dataset is available, the command counts its clients and examples.
+With --clients it assumes a fleet of that size instead. The time is estimated
+from a half-second measurement of the training engine.`,
 		Example: "  loadstar plan explain plans/plfl-head.yaml\n  loadstar plan explain plans/fedbuff.yaml --clients 10000",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if clients < 0 || clients > 0 && data != "" {
-				return usageError{errors.New("give --clients for a fleet of so many, or --data for that of a dataset"), "plan explain "}
+				return usageError{errors.New("use either --clients, at least 1, or --data"), "plan explain "}
 			}
 			p, err := readPlan(args[0], data, 0)
 			if err != nil {
@@ -47,15 +48,15 @@ training engine, which takes half a second.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", "dataset instead of the plan's: a folder, a description, or a prepared file")
+	f.StringVar(&data, "data", "", datasetUsage+" (default the plan's)")
 	f.StringVar(&root, "root", "", rootUsage)
-	f.IntVar(&clients, "clients", 0, "open no data: there are so many clients")
+	f.IntVar(&clients, "clients", 0, "assume this number of clients, and open no data")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-// explainPlan explains a plan for the given number of clients, or else for its dataset.
-// Without --data, a dataset that cannot be opened is not an error.
+// explainPlan explains a plan for the given number of clients, or for its dataset if
+// clients is 0. A dataset that cannot be opened is an error only if it is from --data.
 func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanation, error) {
 	if clients > 0 {
 		return explain.Fleet(p, clients)

@@ -14,22 +14,22 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 	fmt.Fprintf(w, "%s\n\n", e.About)
 	row := func(t io.Writer, name, format string, a ...any) { fmt.Fprintf(t, "  "+name+"\t"+format+"\n", a...) }
 
-	fmt.Fprintln(w, "What is trained")
+	fmt.Fprintln(w, "Training")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row(t, "model", "%s, %s parameters", e.Model, thousands(int64(e.Parameters)))
 	ahead := fmt.Sprintf("%s ahead", count(e.Horizon, "step"))
 	if e.Targets > 1 {
-		ahead = fmt.Sprintf("%d steps from %d ahead on", e.Targets, e.Horizon)
+		ahead = fmt.Sprintf("%d to %d steps ahead", e.Horizon, e.Horizon+e.Targets-1)
 	}
 	row(t, "forecast", "the load %s, from %s of %s", ahead, count(e.Lookback, "step"), count(len(e.Inputs), "input"))
 	row(t, "inputs", "%s", strings.Join(e.Inputs, ", "))
 	if len(e.Missing) > 0 {
-		row(t, "", "without %s: the dataset has none", strings.Join(e.Missing, ", "))
+		row(t, "", "without %s, which the dataset does not have", strings.Join(e.Missing, ", "))
 	}
-	row(t, "loss", "%s, scaled by %s", e.Loss, map[string]string{"client": "each client's own range", "fleet": "the range of all clients"}[e.Scaling])
+	row(t, "loss", "%s, scaled by %s", e.Loss, map[string]string{"client": "each client's own range", "fleet": "the range over all clients"}[e.Scaling])
 	switch x := e.Data; {
 	case x == nil:
-		row(t, "clients", "not known: %s", e.NoData)
+		row(t, "clients", "unknown: %s", e.NoData)
 	case x.Examples == 0:
 		row(t, "clients", "%s", thousands(int64(x.Clients)))
 	default:
@@ -38,14 +38,14 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		if x.Least < x.Most {
 			each = thousands(int64(x.Least)) + " to " + each
 		}
-		row(t, "examples", "%s to train on, %s a client", thousands(x.Examples), each)
+		row(t, "examples", "%s for training, %s per client", thousands(x.Examples), each)
 	}
 	if x := e.Data; x != nil {
 		var out []string
 		for _, o := range []struct {
 			n    int
 			what string
-		}{{x.Server, "%d on the server"}, {x.Holdout, "%d held out, to be scored"}, {x.LeftOut, "%d more left out for want of an example"}} {
+		}{{x.Server, "%d on the server"}, {x.Holdout, "%d held out for scoring"}, {x.LeftOut, "%d skipped without a complete example"}} {
 			if o.n > 0 {
 				out = append(out, fmt.Sprintf(o.what, o.n))
 			}
@@ -58,9 +58,9 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		return err
 	}
 
-	fmt.Fprintf(w, "\nWhere the layers live (partition %s)\n", e.Partition)
+	fmt.Fprintf(w, "\nLayers (partition %s)\n", e.Partition)
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	name := func(s string) string { return fmt.Sprintf("  %-8s", s) } // the rest is aligned right
+	name := func(s string) string { return fmt.Sprintf("  %-8s", s) } // left-aligned, unlike the numbers
 	fmt.Fprintf(t, "%s\tSHARED\tPERSONAL\t\n", name("LAYER"))
 	for _, l := range e.Layers {
 		shared, personal := "", thousands(int64(l.Parameters))
@@ -69,60 +69,60 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t\n", name(l.Name), shared, personal)
 	}
-	fmt.Fprintf(t, "%s\t%s\t%s\t\n", name("in all"), thousands(int64(e.Shared)), thousands(int64(e.Personal)))
+	fmt.Fprintf(t, "%s\t%s\t%s\t\n", name("total"), thousands(int64(e.Shared)), thousands(int64(e.Personal)))
 	if err := t.Flush(); err != nil {
 		return err
 	}
 
-	fmt.Fprintln(w, "\nWhat travels")
+	fmt.Fprintln(w, "\nCommunication")
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if e.Alone {
-		fmt.Fprintln(t, "  nothing")
+		fmt.Fprintln(t, "  none")
 	} else {
 		control := ""
 		if e.Control {
-			control = ", half of it control variates"
+			control = "; half of this is control variates"
 		}
-		row(t, "a client, a round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
+		row(t, "per client and round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
 		if e.PerRound > 0 {
-			row(t, "a round", "%s asked, %s", count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
-			row(t, "in all", "%s", byteSize(e.Traffic))
+			row(t, "per round", "%s asked, %s", count(e.PerRound, "client"), byteSize(int64(e.PerRound)*(e.Down+e.Up)))
+			row(t, "total", "%s", byteSize(e.Traffic))
 		}
 		row(t, "the server sees", "%s", strings.Join(e.Needs, ", "))
-		secure := "can carry this plan"
+		secure := "compatible with this plan"
 		if !e.Secure {
-			secure = "cannot carry this plan: it hides single updates"
+			secure = "not compatible: this plan needs the updates of single clients"
 		}
 		row(t, "secure aggregation", "%s", secure)
-		weight := "all weigh the same"
+		weight := "equal weights"
 		if e.Weighting == "examples" {
-			weight = "weighed by examples"
+			weight = "weighted by examples"
 		}
 		if e.FractionBits > 0 {
-			row(t, "sums", "exact to 2^-%d, %s; an update beyond ±%g is refused", e.FractionBits, weight, e.Bound)
+			row(t, "sums", "exact to 2^-%d, %s; updates beyond ±%g are rejected", e.FractionBits, weight, e.Bound)
 		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 
-	fmt.Fprintln(w, "\nWhat it takes")
+	fmt.Fprintln(w, "\nCost")
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if e.StepsATurn > 0 {
-		row(t, "a client, a round", "%s", count(e.StepsATurn, "gradient"))
+		row(t, "per client and round", "%s", count(e.StepsATurn, "gradient step"))
 	}
 	if e.Steps > 0 {
-		row(t, "in all", "%s gradients", thousands(e.Steps))
-		row(t, "time", "about %s of training here, with %s", roughly(e.Seconds), count(e.Workers, "worker"))
-		row(t, "", "(just measured: %s gradients a second and core, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
+		row(t, "total", "%s gradient steps", thousands(e.Steps))
+		row(t, "time", "about %s of training on this machine, with %s", roughly(e.Seconds), count(e.Workers, "worker"))
+		row(t, "", "(measured now: %s steps per second and core, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
 	} else {
-		row(t, "speed", "%s gradients a second and core here (just measured, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
+		row(t, "speed", "%s gradient steps per second and core (measured now, %s kernels)", thousands(int64(e.StepsPerS)), e.Kernel)
 	}
 	kept := "nothing"
 	if e.KeptBytes > 0 {
 		kept = byteSize(e.KeptBytes)
 	}
-	row(t, "memory", "%s kept at each client from round to round", kept)
+	row(t, "memory", "%s stored per client between rounds", kept)
 	if e.ServerBytes > 0 {
 		row(t, "", "%s for weights and updates on the server", byteSize(e.ServerBytes))
 	}
@@ -132,7 +132,7 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 	return t.Flush()
 }
 
-// thousands writes 1,234,567.
+// thousands formats a number as 1,234,567.
 func thousands(n int64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -141,7 +141,7 @@ func thousands(n int64) string {
 	return s
 }
 
-// byteSize writes a size in powers of 1000.
+// byteSize formats a size in powers of 1000.
 func byteSize(n int64) string {
 	v, unit := float64(n), "B"
 	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
@@ -156,7 +156,7 @@ func byteSize(n int64) string {
 	return fmt.Sprintf("%.1f %s", v, unit)
 }
 
-// roughly writes a time with no more digits than an estimate has.
+// roughly formats an estimated time with few digits.
 func roughly(seconds float64) string {
 	switch {
 	case seconds < 1:

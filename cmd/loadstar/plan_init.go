@@ -15,9 +15,10 @@ func newPlanInit() *cobra.Command {
 	var out, data string
 	cmd := &cobra.Command{
 		Use:   "init [ALGORITHM]",
-		Short: "Write a plan with every setting of an algorithm, explained",
-		Long: `Write a plan for an algorithm, fedavg if none is given, with all its settings, what
-they mean and their defaults. A file that is there is never replaced; "-o -" prints.`,
+		Short: "Write a plan with all settings of an algorithm",
+		Long: `Write a plan for an algorithm, by default fedavg, with all its settings, their
+meaning and their defaults. An existing file is never replaced. "-o -" prints
+the plan.`,
 		Example: "  loadstar plan init fedadam -o my.yaml\n  loadstar plan init fedsim --data datasets/robin-core42.yaml -o -",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,7 +39,7 @@ they mean and their defaults. A file that is there is never replaced; "-o -" pri
 			}
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 			if errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("%s is there already; give another name with -o", out)
+				return fmt.Errorf("%s already exists; choose another name with -o", out)
 			}
 			if err != nil {
 				return err
@@ -50,11 +51,11 @@ they mean and their defaults. A file that is there is never replaced; "-o -" pri
 			if err := f.Close(); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: a plan for %s; 'loadstar plan explain %s' says what it will do\n", out, name, out)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: a plan for %s; next: loadstar plan explain %s\n", out, name, out)
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write (default ALGORITHM.yaml)")
-	cmd.Flags().StringVar(&data, "data", "datasets/hog-core42.yaml", "the plan's dataset")
+	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write, or - for standard output (default ALGORITHM.yaml)")
+	cmd.Flags().StringVar(&data, "data", "datasets/hog-core42.yaml", "dataset of the plan")
 	return cmd
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// progress is a bar on a terminal, and silent elsewhere.
+// progress is a progress bar. It prints nothing if the output is not a terminal.
 type progress struct {
 	bars *mpb.Progress
 	bar  *mpb.Bar
-	text atomic.Value // a string, read by the bar's goroutine
+	text atomic.Value // string, read by the bar's goroutine
 
 	total int
-	// first is the done of the first call of set, at the time start.
+	// first and start are the count and the time of the first call of set.
 	first int
 	start time.Time
 }
@@ -42,8 +42,8 @@ func newProgress(w io.Writer, total int) *progress {
 	return p
 }
 
-// set shows how much is done, and a note. It estimates the remaining time from the time
-// since the first call.
+// set shows the count and a note. It estimates the remaining time from the time since the
+// first call.
 func (p *progress) set(done int, note string) {
 	if p.bar == nil {
 		return
@@ -67,7 +67,7 @@ func (p *progress) stop() {
 	p.bars.Wait()
 }
 
-// stages shows one bar after the other: a new one when the total changes.
+// stages shows a sequence of bars. A new bar starts when the total changes.
 type stages struct {
 	to  io.Writer
 	bar *progress

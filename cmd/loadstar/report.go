@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,14 +19,15 @@ func newReport() *cobra.Command {
 	var out, title string
 	cmd := &cobra.Command{
 		Use:   "report RUN_OR_EXPERIMENT...",
-		Short: "Write what came of runs as one HTML page",
-		Long: `Write what came of runs as one HTML page: tables beside pictures, for a screen, a
-phone or paper, in a light and a dark theme. The file holds all it needs and asks
-nothing of the network.
+		Short: "Generate a self-contained HTML report",
+		Long: `Generate a self-contained HTML report with the tables and charts of one or more
+runs. It works offline, on screens, phones and paper, and has a light and a dark
+theme.
 
-Give folders of runs as loadstar simulate writes them, or folders with runs in them
-as loadstar compare does. Runs that are not finished are left out. Runs of one plan
-that differ in the seed alone are shown as one method, with the spread over seeds.`,
+The arguments are folders of runs, as written by loadstar simulate, or folders
+that contain runs, as written by loadstar compare. Unfinished runs are skipped.
+Runs of a plan that differ only in the seed are shown as one method, with the
+spread over seeds.`,
 		Example: "  loadstar report runs/plfl-head\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),
@@ -38,6 +40,9 @@ that differ in the seed alone are shown as one method, with the spread over seed
 					continue
 				} else if !errors.Is(err, report.ErrNoRun) {
 					return err
+				}
+				if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("no run folder %s", dir)
 				}
 				runs, baselines, err := report.ReadExperiment(dir)
 				if err != nil {
@@ -68,12 +73,12 @@ that differ in the seed alone are shown as one method, with the spread over seed
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&out, "out", "o", "report.html", "the page")
-	f.StringVar(&title, "title", "", "its title (default: what was run on what)")
+	f.StringVarP(&out, "out", "o", "report.html", "file to write")
+	f.StringVar(&title, "title", "", "title of the report (default the methods and datasets)")
 	return cmd
 }
 
-// reportTitle says what was run on what.
+// reportTitle lists the methods and datasets of the runs, or their number.
 func reportTitle(runs []*report.Run) string {
 	var methods, datasets []string
 	add := func(to *[]string, name string) {

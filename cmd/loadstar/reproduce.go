@@ -20,7 +20,7 @@ import (
 	"loadstar/series"
 )
 
-// papersDir has a folder for each paper, beside the datasets, in the repository.
+// papersDir is the folder of the repository with one subfolder per paper.
 const papersDir = "papers"
 
 func newReproduce() *cobra.Command {
@@ -31,13 +31,14 @@ func newReproduce() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "reproduce PAPER",
-		Short: "Carry out the experiments of a paper on our data",
-		Long: `Carry out the experiments of a paper on our data, as papers/PAPER/experiment.yaml
-describes them, and print what came of them. Run it in the repository. As many runs go
-on at a time as there are cores; what was interrupted goes on where it was.
+		Short: "Reproduce the experiments of a paper",
+		Long: `Reproduce the experiments of a paper, as described in
+papers/PAPER/experiment.yaml, and print the results. Run the command in the
+repository. Runs are trained in parallel, one per core. If the command was
+interrupted, run it again to continue.
 
-With --quick the experiments are so small that they only show that everything works.
-With --save the figures become papers/PAPER/ours.tsv.`,
+With --quick the experiments are small and only show that everything works. With
+--save the results are written to papers/PAPER/ours.tsv.`,
 		Example: "  loadstar reproduce bose2023 --quick\n  loadstar reproduce bose2023 --save",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,13 +46,16 @@ With --save the figures become papers/PAPER/ours.tsv.`,
 			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "reproduce "} }
 			switch {
 			case parallel < 1:
-				return usage("--parallel is at least 1")
+				return usage("--parallel must be at least 1")
 			case quick && save:
-				return usage("the figures of --quick are not worth saving")
+				return usage("--quick and --save exclude each other: results of --quick are not meaningful")
 			}
 			study, err := paper.Open(filepath.Join(papersDir, name), quick)
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%w; there are %s", err, strings.Join(paper.Names(papersDir), ", "))
+				if names := paper.Names(papersDir); len(names) > 0 {
+					return fmt.Errorf("no paper %q; there are %s", name, strings.Join(names, ", "))
+				}
+				return fmt.Errorf("no papers in %s: run the command in the repository", papersDir)
 			} else if err != nil {
 				return err
 			}
@@ -97,16 +101,16 @@ With --save the figures become papers/PAPER/ours.tsv.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&quick, "quick", false, "only show that it works, in at most three minutes")
+	f.BoolVar(&quick, "quick", false, "run small experiments that only show that everything works")
 	f.BoolVar(&save, "save", false, "write papers/PAPER/ours.tsv")
 	f.StringVar(&root, "data", "", rootUsage)
-	f.StringVar(&out, "out", "", "folder of the runs (default runs/papers/PAPER)")
-	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "runs at a time")
+	f.StringVar(&out, "out", "", "folder for the runs (default runs/papers/PAPER)")
+	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
 	return cmd
 }
 
-// datasets returns a function that opens datasets by name, each once, and one that
-// closes them.
+// datasets returns a function that opens each dataset once, by name, and a function that
+// closes them all.
 func datasets(root string) (open func(string) (*series.Dataset, error), closeAll func()) {
 	all := map[string]*series.Dataset{}
 	var closers []io.Closer
@@ -128,8 +132,8 @@ func datasets(root string) (open func(string) (*series.Dataset, error), closeAll
 	}
 }
 
-// printResults prints a table for each part and dataset; where two settings vary, a
-// square of median MASE for each method.
+// printResults prints a table per part and dataset. If two settings vary, it prints a grid
+// of median MASE per method instead.
 func printResults(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 	var err error
 	for _, p := range s.Parts {

@@ -17,7 +17,7 @@ import (
 )
 
 func newRuns() *cobra.Command {
-	cmd := &cobra.Command{Use: "runs", Short: "Train plans with a fleet"}
+	cmd := &cobra.Command{Use: "runs", Short: "Start, watch and stop training runs"}
 	cmd.AddCommand(newRunsStart(), newRunsList(), newRunsShow(), newRunsWatch(), newRunsStop(), newRunsWeights())
 	return cmd
 }
@@ -30,10 +30,11 @@ func newRunsStart() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "start PLAN",
-		Short: "Train a plan with the fleet",
-		Long: `Train a plan with the fleet: all clients that are there when the run begins. The plan is
-the simulator's; what it says of data and of simulated clients is ignored. A plan that
-a fleet cannot carry out is refused, with the reason.`,
+		Short: "Start training a plan with the fleet",
+		Long: `Start training a plan with the fleet. The run includes every client that is
+connected when it starts. The plan file is the same as for the simulator; its
+data, evaluate and simulate settings have no effect. A plan that a fleet cannot
+train is refused with the reason.`,
 		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,12 +54,12 @@ a fleet cannot carry out is refused, with the reason.`,
 				return printLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), r.Run)
-			fmt.Fprintf(cmd.ErrOrStderr(), "watch it by: loadstar runs watch %s\n", r.Run)
+			fmt.Fprintf(cmd.ErrOrStderr(), "to watch it: loadstar runs watch %s\n", r.Run)
 			return nil
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().Int64Var(&wait, "wait-for", 0, "begin when so many clients are there")
+	cmd.Flags().Int64Var(&wait, "wait-for", 0, "start when this number of clients is connected")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -94,7 +95,7 @@ func newRunsList() *cobra.Command {
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().Int32Var(&limit, "limit", 20, "how many")
+	cmd.Flags().Int32Var(&limit, "limit", 20, "maximum number of runs")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -137,7 +138,7 @@ func newRunsShow() *cobra.Command {
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().Int32Var(&rounds, "rounds", 10, "how many of the newest rounds")
+	cmd.Flags().Int32Var(&rounds, "rounds", 10, "number of rounds to show")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -152,8 +153,8 @@ func roundRow(r *v1.Round) string {
 	return fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%.4g\t%.2f\t%s\t", r.Round+1, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, float64(r.Bytes)/1e6, seconds)
 }
 
-// roundNumber returns the number of a run's newest round, counted from 1 as people do, or
-// 0 before the run begins. The API counts rounds from 0.
+// roundNumber returns the number of a run's newest round, starting at 1, or 0 before the
+// run starts. The API numbers rounds from 0.
 func roundNumber(r *v1.Run) int64 {
 	if r.Weights == "" {
 		return 0
@@ -176,8 +177,9 @@ func newRunsWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch RUN",
 		Short: "Follow a run round by round until it ends",
-		Long: `Follow a run round by round until it ends. The exit code is 0 if it finished. If the
-connection breaks, it is made again.`,
+		Long: `Follow a run round by round until it ends. The exit code is 0 if the run
+finished and 1 if it was stopped or failed. The command reconnects if the
+connection breaks.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()
@@ -211,7 +213,8 @@ connection breaks, it is made again.`,
 
 func ended(r *v1.Run) bool { return r.State != "waiting" && r.State != "running" }
 
-// watch prints what happens until the connection ends, and returns how the run is.
+// watch prints the run's progress until the connection ends, and returns the last known
+// state.
 func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON bool) (*v1.Run, error) {
 	s, err := c.WatchRun(cmd.Context(), &v1.WatchRunRequest{Run: run})
 	if err != nil {
@@ -243,9 +246,10 @@ func newRunsStop() *cobra.Command {
 	var o operatorFlags
 	cmd := &cobra.Command{
 		Use:   "stop RUN",
-		Short: "End a run where it is",
-		Long:  "End a run where it is. Its newest weights stay; results that are on their way are refused.",
-		Args:  cobra.ExactArgs(1),
+		Short: "Stop a run",
+		Long: `Stop a run. Its newest weights remain available; results that arrive later are
+refused.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()
 			if err != nil {
@@ -266,9 +270,10 @@ func newRunsWeights() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "weights RUN",
-		Short: "Fetch a run's newest shared weights",
-		Long: `Fetch a run's newest shared weights as a .safetensors file: the same file, byte for byte,
-that loadstar simulate writes for the same plan and data.`,
+		Short: "Download a run's newest shared weights",
+		Long: `Download a run's newest shared weights as a .safetensors file. It is
+byte-identical to the file that loadstar simulate writes for the same plan and
+data.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()
@@ -280,7 +285,7 @@ that loadstar simulate writes for the same plan and data.`,
 				return plain(err)
 			}
 			if r.Run.Weights == "" {
-				return fmt.Errorf("run %s has not begun", args[0])
+				return fmt.Errorf("run %s has no weights yet: it has not started", args[0])
 			}
 			b, err := c.blob(cmd.Context(), r.Run.Weights)
 			if err != nil {
@@ -296,7 +301,7 @@ that loadstar simulate writes for the same plan and data.`,
 			}
 			shared := round.ReadFloats(nil, b)
 			if len(shared) != q.Partition.SharedLen() {
-				return fmt.Errorf("the server sent %d weights, the plan shares %d", len(shared), q.Partition.SharedLen())
+				return fmt.Errorf("the server sent %d weights, but the plan has %d shared weights", len(shared), q.Partition.SharedLen())
 			}
 			write := func(w io.Writer) error { return q.WriteShared(w, shared, p.Name, int(r.Run.Version)) }
 			if out == "-" {
@@ -306,6 +311,6 @@ that loadstar simulate writes for the same plan and data.`,
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().StringVarP(&out, "out", "o", "shared.safetensors", "the file, or - for standard output")
+	cmd.Flags().StringVarP(&out, "out", "o", "shared.safetensors", "file to write, or - for standard output")
 	return cmd
 }

@@ -30,31 +30,31 @@ func newSimulate() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "simulate PLAN",
-		Short: "Train a plan's fleet in this process",
-		Long: `Train a plan's fleet in this process: the round logic, aggregation and local training
-of a real fleet, on a virtual clock.
+		Short: "Simulate a fleet: train a plan in one process",
+		Long: `Simulate a fleet: train a plan in one process, with the round logic, aggregation
+and local training of a real fleet, on a virtual clock.
 
-The run's folder holds the effective plan, a table of the rounds, of the evaluations
-on the way and of the clients in the end (CSV and Parquet), the shared and personal
-weights (.safetensors), events as JSON lines, and a summary. The same plan, data and
-kernel set give the same bytes, with any number of workers.
+The run's folder contains the effective plan, tables of rounds, evaluations and
+clients (CSV and Parquet), shared and personal weights (.safetensors), events as
+JSON lines, and a summary. The same plan, data and kernel set give the same
+bytes, with any number of workers.
 
-A run that was stopped, by Ctrl-C or by anything else, goes on with --resume, and
-ends with what it would have ended with anyway.`,
+If a run is interrupted, by Ctrl-C or a crash, --resume continues it from the
+last checkpoint. The results are the same as without the interruption.`,
 		Example: "  loadstar simulate plans/plfl-head.yaml\n" +
-			"  loadstar simulate plans/fedadam.yaml --data datasets/resstock-ca-core42.yaml --rounds 200 --json",
+			"  loadstar simulate plans/fedadam.yaml --rounds 200 \\\n      --data datasets/resstock-ca-core42.yaml --json",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "simulate "} }
 			if c.Workers < 1 || memoryMB < 0 || c.Save < 0 || rounds < 0 {
-				return usage("--workers is at least 1, and --rounds, --memory and --save are not below 0")
+				return usage("--workers must be at least 1, and --rounds, --memory and --save at least 0")
 			}
 			plan, err := readPlan(args[0], data, rounds)
 			if err != nil {
 				return err
 			}
 			if plan.Data == "" {
-				return usage("which dataset? the plan names none: give --data")
+				return usage("no dataset: the plan names none, so use --data")
 			}
 			d, closer, err := openDataset(plan.Data, root)
 			if err != nil {
@@ -94,28 +94,29 @@ ends with what it would have ended with anyway.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", "dataset instead of the plan's: a description, a folder with one, or a prepared file")
+	f.StringVar(&data, "data", "", datasetUsage+" (default the plan's)")
 	f.StringVar(&root, "root", "", rootUsage)
-	f.IntVar(&rounds, "rounds", 0, "rounds instead of the plan's")
-	f.StringVar(&out, "out", "", "the run's folder (default runs/NAME, by the plan's name)")
-	f.BoolVar(&c.Resume, "resume", false, "go on with the run in that folder")
-	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "clients to train at a time")
-	f.Int64Var(&memoryMB, "memory", 512, "megabytes for what idle clients keep; the rest is on disk")
+	f.IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
+	f.StringVar(&out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")
+	f.BoolVar(&c.Resume, "resume", false, "continue the run in that folder")
+	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
+	f.Int64Var(&memoryMB, "memory", 512, "megabytes of memory for the state of idle clients; the rest is on disk")
 	f.DurationVar(&c.Save, "save", 30*time.Second, "time between checkpoints; 0s saves after every round")
-	f.BoolVar(&asJSON, "json", false, "end with the summary as one line of JSON")
-	f.BoolVar(&quiet, "quiet", false, "no progress bar")
+	f.BoolVar(&asJSON, "json", false, "print the summary as one line of JSON")
+	f.BoolVar(&quiet, "quiet", false, "show no progress bar")
 	return cmd
 }
 
-// collectOften bounds memory: training allocates next to nothing, so that the garbage
-// collector costs nothing, but it would let the heap grow to twice what is in use.
+// collectOften limits the heap to 1.2 times the memory in use, instead of twice. Training
+// hardly allocates, so the additional garbage collections cost almost nothing.
 func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
 	}
 }
 
-// readPlan reads a plan, with what the command line says instead.
+// readPlan reads a plan. Data and rounds replace the plan's own settings unless they are
+// empty or 0.
 func readPlan(path, data string, rounds int) (*fed.Plan, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -142,8 +143,8 @@ func printSummary(w io.Writer, s *run.Summary, dir string) error {
 	fmt.Fprintf(w, "%.0f steps/s on %s, %.0f %% of the time in the engine; %d MB; prepared in %.1f s, trained in %.1f s, scored in %.1f s\n",
 		s.StepsPerS, count(s.Workers, "worker"), 100*s.EngineShare, s.RSS>>20, s.Seconds.Prepare, s.Seconds.Train, s.Seconds.Score)
 	if n := len(s.LeftOut); n > 0 {
-		fmt.Fprintf(w, "left out for want of a complete training example: %s, such as %s\n", count(n, "meter"), s.LeftOut[0])
+		fmt.Fprintf(w, "skipped without a complete training example: %s, such as %s\n", count(n, "meter"), s.LeftOut[0])
 	}
-	_, err := fmt.Fprintf(w, "weights %s\nin %s\n", s.Weights, dir)
+	_, err := fmt.Fprintf(w, "weights: SHA-256 %s\nrun folder: %s\n", s.Weights, dir)
 	return err
 }

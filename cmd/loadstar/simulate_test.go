@@ -21,7 +21,8 @@ import (
 	"loadstar/internal/longtest"
 )
 
-// killPlans are plans with something of their own to remember, each of about a second.
+// killPlans are plans whose checkpoints differ in what they contain. Each trains for about
+// a second.
 var killPlans = []struct{ name, plan string }{
 	{"fedadam", "algorithm: fedadam\npartition: head\nrounds: 80\nschedule: {cohort: 4}\nsimulate: {step_time: 1s, speed_spread: 1}\n"},
 	{"scaffold", "algorithm: scaffold\npartition: head\nrounds: 80\nschedule: {cohort: 4, over_selection: 0.5, deadline: 6s}\nsimulate: {step_time: 1s, speed_spread: 1, dropout: 0.1}\n"},
@@ -37,9 +38,9 @@ var killPlans = []struct{ name, plan string }{
 
 const killModel = "model: {name: fekri2023, lookback: 6, targets: 2, split: {train: 0.7, validation: 0.15}}\n"
 
-// TestKilled kills simulations with SIGKILL at random points, in each family at
-// least LOADSTAR_KILLS times, goes on with --resume, and compares what is left in the
-// end with an uninterrupted run, byte by byte.
+// TestKilled kills simulations with SIGKILL at random points, each plan at least
+// LOADSTAR_KILLS times, and continues them with --resume. The final files must be
+// byte-identical to those of an uninterrupted run.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts hundreds of processes")
@@ -70,8 +71,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// mustRun runs loadstar, which testscript.Main has put into the PATH: it is this
-// test's binary under another name.
+// mustRun runs loadstar. testscript.Main has put it into the PATH: it is this test's
+// binary under another name.
 func mustRun(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("loadstar", args...)
@@ -118,7 +119,7 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 		got := runFiles(t, out)
 		for file := range got {
 			if _, ok := files[file]; !ok {
-				t.Errorf("after %d kills, %s is left over", kills, file)
+				t.Errorf("after %d kills there is an extra file %s", kills, file)
 			}
 		}
 		for file, content := range files {
@@ -145,7 +146,7 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 			case done >= kills:
 				wait = after(time.Minute)
 			case done%2 == 1:
-				// On a loaded machine a process may not get to training in that time.
+				// On a busy machine a process may not reach training in that time.
 				wait = afterProgress(filepath.Join(out, "checkpoint"), k.upTo(20*time.Millisecond))
 			}
 			printed, killed := runUntil(t, k.dir, wait, a)
@@ -162,7 +163,8 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 		}
 	}
 
-	// The end of a run is short: what comes after the last round is killed on its own.
+	// The work after the last round is short, so random kills rarely hit it. Kill it
+	// separately.
 	again := append(args(out), "--resume")
 	start = time.Now()
 	compare(out, mustRun(t, k.dir, again...), done)
@@ -177,16 +179,16 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 	t.Logf("%s: kills %d, identical (%d of them within training; %d more in the end; %d runs, uninterrupted %.1f s)",
 		name, done, inTraining, inScoring, runs, took.Seconds())
 	if inTraining < done/4 {
-		t.Errorf("%s: only %d of %d kills hit a run at work", name, inTraining, done)
+		t.Errorf("%s: only %d of %d kills hit a run during training", name, inTraining, done)
 	}
 }
 
-// upTo returns a random time, and some milliseconds.
+// upTo returns a few milliseconds plus a random time up to d.
 func (k *killer) upTo(d time.Duration) time.Duration {
 	return 5*time.Millisecond + time.Duration(k.rng.Int64N(int64(d)))
 }
 
-// resumes returns the rounds that the processes of a run began with, but for the first.
+// resumes returns the rounds at which the run was resumed.
 func resumes(t *testing.T, dir string) []int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
@@ -209,10 +211,10 @@ func resumes(t *testing.T, dir string) []int {
 	return rounds[1:]
 }
 
-// A moment waits for the moment to kill a process, unless the process ends first.
+// A moment waits until it is time to kill a process, or until the process has ended.
 type moment func(ended <-chan struct{})
 
-// after is a moment after the start of the process.
+// after returns a moment that waits for d after the start of the process.
 func after(d time.Duration) moment {
 	return func(ended <-chan struct{}) {
 		select {
@@ -222,7 +224,8 @@ func after(d time.Duration) moment {
 	}
 }
 
-// afterProgress is a moment after the process has written a file again.
+// afterProgress returns a moment that waits until the process has written a file again,
+// and then for d.
 func afterProgress(file string, d time.Duration) moment {
 	written := func() time.Time {
 		info, err := os.Stat(file)
@@ -244,7 +247,7 @@ func afterProgress(file string, d time.Duration) moment {
 	}
 }
 
-// runUntil runs loadstar and kills it at a moment, unless it has ended by then.
+// runUntil runs loadstar and kills it at the given moment, unless it has ended by then.
 func runUntil(t *testing.T, dir string, kill moment, args []string) (printed string, killed bool) {
 	t.Helper()
 	cmd := exec.Command("loadstar", args...)
@@ -273,7 +276,7 @@ func runUntil(t *testing.T, dir string, kill moment, args []string) (printed str
 	return out.String(), false
 }
 
-// result is what a run's last line says of it, but for what was measured.
+// result has the fields of a run's JSON summary that are not measurements.
 type result struct {
 	Weights string `json:"weights_sha256"`
 	Rounds  int    `json:"rounds"`
@@ -294,8 +297,8 @@ func resultOf(t *testing.T, printed string) result {
 	return s
 }
 
-// runFiles reads what must be the same in all runs of a plan: everything but what
-// happened when, where to go on, and what was measured.
+// runFiles reads the files that must be the same in all runs of a plan: all except the
+// event log, the state for --resume and the measurements.
 func runFiles(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -322,7 +325,8 @@ func runFiles(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// Ctrl-C says where the run goes on, and --resume does.
+// TestInterrupted checks that Ctrl-C prints the round to resume at, and that --resume
+// continues there.
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	mustRun(t, dir, "data", "generate", "--meters", "4", "--days", "30", "-o", "fleet")
@@ -343,7 +347,7 @@ func TestInterrupted(t *testing.T) {
 			break
 		}
 	}
-	// Somebody else cannot go on with a run that is at work.
+	// A second process cannot resume a run while the first is running.
 	second := exec.Command("loadstar", "simulate", "long.yaml", "--data", "fleet", "--quiet", "--resume")
 	second.Dir = dir
 	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another process is using this run") {

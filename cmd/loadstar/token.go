@@ -10,7 +10,7 @@ import (
 )
 
 func newToken() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Let agents join"}
+	cmd := &cobra.Command{Use: "token", Short: "Create join tokens"}
 	cmd.AddCommand(newTokenCreate())
 	return cmd
 }
@@ -25,10 +25,11 @@ func newTokenCreate() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token with which agents join",
-		Long: `Make a token with which agents join, once or several times, until it expires. It is
-shown once: the server keeps only its hash. It also says by which certificate the
-server is known, so that an agent cannot be lured to another.`,
+		Short: "Create a join token",
+		Long: `Create a join token, which lets one or more agents join until it expires. The
+token is a secret and is shown once; the server stores only its hash. It
+contains the fingerprint of the server's root certificate, so an agent cannot be
+redirected to another server.`,
 		Example: "  loadstar token create\n  loadstar token create --uses 200 --ttl 720h --note 'feeder 12'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,15 +45,15 @@ server is known, so that an agent cannot be lured to another.`,
 				return printLine(cmd.OutOrStdout(), map[string]any{"token": t.Token, "expires": time.UnixMilli(t.Expires).UTC()})
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), t.Token)
-			fmt.Fprintf(cmd.ErrOrStderr(), "for %s, until %s:\n  loadstar agent join %s TOKEN\n", count(int(uses), "agent"), time.UnixMilli(t.Expires).Format(time.DateTime), c.server)
+			fmt.Fprintf(cmd.ErrOrStderr(), "valid for %s, until %s; to join:\n  loadstar agent join %s TOKEN\n", count(int(uses), "agent"), time.UnixMilli(t.Expires).Format(time.DateTime), c.server)
 			return nil
 		},
 	}
 	f := cmd.Flags()
 	o.add(f)
-	f.Int64Var(&uses, "uses", 1, "how many agents may join with it")
-	f.DurationVar(&ttl, "ttl", 24*time.Hour, "for how long")
-	f.StringVar(&note, "note", "", "what it is for, in the audit log")
+	f.Int64Var(&uses, "uses", 1, "number of agents that may join with it")
+	f.DurationVar(&ttl, "ttl", 24*time.Hour, "time until it expires")
+	f.StringVar(&note, "note", "", "note for the audit log")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

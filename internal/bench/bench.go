@@ -1,5 +1,5 @@
-// Package bench holds what the benchmarks in its subpackages share: the model, the
-// training workload, random data and the median.
+// Package bench has the model, the training workload, the random data and the median that
+// the benchmarks in its subpackages share.
 package bench
 
 import (
@@ -20,8 +20,8 @@ const (
 	Batch = 64
 )
 
-// Progress is called as a benchmark advances through a stage: done of total, and a note
-// to show beside them.
+// Progress is called as a benchmark advances: done of total steps, and a note to show
+// next to them.
 type Progress func(done, total int, note string)
 
 // Workload trains one model with one kernel set. It is not safe for concurrent use.

@@ -1,5 +1,5 @@
-// Package engine measures the training engine on one core: training steps, forecasts and
-// the gathering of batches, and PyTorch on the same model.
+// Package engine benchmarks the training engine on one core (training steps, forecasts and
+// gathering batches), and PyTorch with the same model.
 package engine
 
 import (
@@ -51,10 +51,10 @@ func (r rates) over(q rates) rates {
 	return rates{r.train / q.train, r.infer1 / q.infer1, r.infer256 / q.infer256}
 }
 
-// Run measures every kernel set, and the peer unless it is nil, in turn and several
-// times over. A measurement of training takes d of CPU time, the others half of it.
+// Run measures every kernel set, and the peer unless it is nil, in turn, and repeats this
+// runs times. A training measurement takes d of CPU time, the others half of it.
 func Run(sets []*kernel.Set, p *Peer, runs int, d time.Duration, progress bench.Progress) (*Result, error) {
-	runtime.LockOSThread() // CPU time is counted by thread
+	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()
 	m, err := forecast.New(bench.Model, forecast.Shape{})
 	if err != nil {
@@ -126,8 +126,8 @@ func measure(w *bench.Workload, d time.Duration) rates {
 	}
 }
 
-// allocations returns memory allocations per step. It takes the least of several counts,
-// since the runtime itself allocates a few times a second.
+// allocations returns memory allocations per step. It returns the minimum of several
+// counts, since the runtime itself allocates a few times per second.
 func allocations(w *bench.Workload) float64 {
 	const steps = 10
 	least := math.Inf(1)
@@ -144,8 +144,8 @@ func allocations(w *bench.Workload) float64 {
 	return least
 }
 
-// peakRate returns the core's peak of fused multiply-adds, in floating-point operations
-// per second.
+// peakRate returns the core's peak rate of fused multiply-adds, in floating-point
+// operations per second.
 func peakRate(k *kernel.Set, d time.Duration) float64 {
 	flops := 0.0
 	return cputime.Rate(d, func() { flops = float64(k.FMAPeak(10_000)) }) * flops

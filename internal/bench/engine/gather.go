@@ -26,13 +26,13 @@ type Windows struct {
 // RunWindows measures, in turn, gathering a batch from random meters, a training step on
 // it, and finding a meter's examples. Each measurement takes d of CPU time.
 func RunWindows(fleet *series.Dataset, runs int, d time.Duration) (*Windows, error) {
-	runtime.LockOSThread() // CPU time is counted by thread
+	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()
 	k, err := kernel.Default()
 	if err != nil {
 		return nil, err
 	}
-	var inputs []series.Input // those of bose2023
+	var inputs []series.Input // of bose2023
 	for _, name := range []string{"load", "time_of_day", "day_of_week", "temperature", "wind", "floor_area", "wall_area", "window_area"} {
 		inputs = append(inputs, series.Input{Name: name})
 	}

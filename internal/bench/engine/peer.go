@@ -22,8 +22,8 @@ const peerPython = "/usr/bin/python3"
 //go:embed peer.py
 var peerScript string
 
-// Peer is PyTorch on the same model, in a process that waits between requests so that
-// measurements can alternate with ours.
+// Peer is PyTorch with the same model, in another process. It waits between requests, so
+// that its measurements can alternate with ours.
 type Peer struct {
 	name string
 	cmd  *exec.Cmd
@@ -79,10 +79,10 @@ func openBLASCore() string {
 	return ""
 }
 
-// fair reports whether the peer multiplies matrices with an optimized library.
+// fair reports whether the peer uses an optimized BLAS.
 func (p *Peer) fair() bool { return !strings.Contains(p.name, "reference BLAS") }
 
-// measure measures the peer as one of our engines.
+// measure takes the same measurements as for a kernel set.
 func (p *Peer) measure(d time.Duration) (r rates, err error) {
 	if r.train, err = p.train(d); err != nil {
 		return r, err
@@ -131,5 +131,5 @@ func (p *Peer) answer(v any) error {
 // Stop ends the process.
 func (p *Peer) Stop() {
 	p.in.Close()
-	_ = p.cmd.Wait() // its answers have been read
+	_ = p.cmd.Wait() // all answers have been read
 }

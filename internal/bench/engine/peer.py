@@ -1,8 +1,8 @@
-"""The peer of `loadstar bench engine --peer`: PyTorch on the identical model.
+"""The peer of `loadstar bench engine --peer`: PyTorch with the identical model.
 
     peer.py bench             answers requests on standard input, one JSON line each:
                               "train SECONDS" and "infer BATCH SECONDS" -> {"per_s": ...}
-    peer.py golden FOLDER     writes what PyTorch computes, for the tests of ../../../forecast
+    peer.py golden FOLDER     writes golden files for the tests of ../../../forecast
 
 One thread, CPU time. It needs Debian's python3-torch and libopenblas0.
 """
@@ -48,7 +48,7 @@ class Fekri2023(nn.Module):
 
 
 def blas():
-    """What PyTorch multiplies matrices with: the reference BLAS would be an unfair peer."""
+    """Returns the name of PyTorch's BLAS. With the reference BLAS the comparison is unfair."""
     with open("/proc/self/maps") as maps:
         libs = {line.split()[-1] for line in maps if "blas" in line or "mkl" in line}
     for path in sorted(libs):
@@ -62,7 +62,7 @@ def blas():
 
 
 def rate(step, seconds):
-    """Calls of step per CPU second."""
+    """Returns the number of calls of step per CPU second."""
     for _ in range(3):
         step()
     calls, start = 0, time.process_time()
@@ -122,7 +122,7 @@ def save(path, tensors):
 
 
 def golden(path, model, x, y, loss):
-    """Outputs, losses, first gradient and the weights after 0, 1 and 20 Adam steps."""
+    """Writes outputs, losses, the first gradient and the weights after 0, 1 and 20 Adam steps."""
     tensors = {"x": x, "y": y}
 
     def keep(prefix, grad=False):
@@ -162,7 +162,7 @@ def pinball(quantiles):
 def write_golden(folder):
     torch.manual_seed(1)
     model = Bose2023()
-    with torch.no_grad():  # slopes that differ, so that a mixed-up one shows
+    with torch.no_grad():  # different slopes, so that the tests detect swapped ones
         for layer in model.fc:
             if isinstance(layer, nn.PReLU):
                 layer.weight.uniform_(0.05, 0.45)

@@ -29,11 +29,11 @@ import (
 // sizes maps the size of a result to the partition of bose2023 that produces it.
 var sizes = map[string]string{"24k": "head", "170k": "none"}
 
-// overSelection is the share of additional clients that are asked, so that a round need
-// not wait for the slowest.
+// overSelection is the share of additional clients to ask, so that a round does not wait
+// for the slowest.
 const overSelection = 0.1
 
-// planOf returns a plan whose run does not end.
+// planOf returns a plan with so many rounds that the benchmark must stop its run.
 func planOf(size string, cohort int) string {
 	return fmt.Sprintf(`
 name: bench-%s
@@ -51,7 +51,7 @@ type EngineRates struct {
 	Count   float64 `json:"count_per_s"`
 }
 
-// slower is the limit for a server on these engines.
+// slower returns the lower rate, which limits the server.
 func (r EngineRates) slower() float64 { return min(r.Publish, r.Count) }
 
 // runEngines measures the engines in another process, so that the memory of thousands of
@@ -75,13 +75,13 @@ func runEngines(ctx context.Context, e Backends, size string, clients int, d tim
 }
 
 // Engines measures the bus and the ledger alone, each for d, with results of the given
-// size and a ledger with so many clients.
+// size and a ledger with the given number of clients.
 func Engines(ctx context.Context, e Backends, size string, clients int, d time.Duration) (r EngineRates, err error) {
 	if err := e.check(); err != nil {
 		return r, &UsageError{err}
 	}
 	if _, ok := sizes[size]; !ok || clients < 2 {
-		return r, &UsageError{errors.New("--size is 24k or 170k, --clients at least 2")}
+		return r, &UsageError{errors.New("--size must be 24k or 170k, and --clients at least 2")}
 	}
 	dir, err := os.MkdirTemp("", "loadstar-engine-")
 	if err != nil {
@@ -137,11 +137,11 @@ func virtualArrival(t *terms.Terms, i int) *v1.Arrival {
 
 func virtualClient(i int) string { return fmt.Sprintf("virtual-%06d", i) }
 
-// publishers is how many goroutines publish at a time.
+// publishers is the number of goroutines that publish in parallel.
 const publishers = 16
 
-// publishRate returns how many results an embedded bus writes to disk in a second, one by
-// one.
+// publishRate returns the number of results per second that an embedded bus writes to
+// disk, one by one.
 func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (float64, error) {
 	b, err := bus.Open(ctx, bus.Config{Dir: dir, MaxGroup: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -172,7 +172,7 @@ func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duratio
 			}
 		})
 	}
-	// The first tenth is not counted.
+	// The first tenth of the time is the warm-up.
 	var before int64
 	var start time.Time
 	for _, wait := range []time.Duration{d / 10, d} {
@@ -191,14 +191,14 @@ func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duratio
 	return rate, nil
 }
 
-// countRate returns how many results are added up and counted in a second, in batches of
-// the size that an aggregator takes.
+// countRate returns the number of results per second that are summed and counted in the
+// ledger, in batches of the aggregator's size.
 func countRate(ctx context.Context, database string, t *terms.Terms, d time.Duration) (float64, error) {
 	l, err := ledger.Open(ctx, database)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = l.Close() }() // nothing reads it again
+	defer func() { _ = l.Close() }() // the ledger is not used again
 	x := &counting{Ledger: l, terms: t}
 	if err := x.prepare(ctx); err != nil {
 		return 0, err
@@ -210,7 +210,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	var (
 		spent   time.Duration
 		counted int
-		next    = t.Fleet // the next client; the first round is yet to be opened
+		next    = t.Fleet // the next client; this value makes the loop open the first round
 		number  = int64(-1)
 	)
 	for spent < d {
@@ -249,7 +249,7 @@ type counting struct {
 	lead  ledger.Lead
 }
 
-// prepare adds an agent that hosts all clients, and a run of them.
+// prepare adds an agent that hosts all clients, and a run with all of them.
 func (x *counting) prepare(ctx context.Context) (err error) {
 	now, clients := time.Now(), make([]string, x.terms.Fleet)
 	for i := range clients {
@@ -291,7 +291,7 @@ func (x *counting) ask(ctx context.Context, number int64) error {
 	})
 }
 
-// count does what an aggregator does with a batch.
+// count sums and counts a batch like an aggregator.
 func (x *counting) count(ctx context.Context, arrivals []ledger.Arrival, results []*terms.Result) (int, error) {
 	fold := round.NewFold(x.terms.Rules)
 	for _, r := range results {

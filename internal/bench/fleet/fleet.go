@@ -14,40 +14,40 @@ import (
 // UsageError is a setting that is out of range. Its message names the flag.
 type UsageError struct{ error }
 
-// Unwrap returns the error without its mark.
+// Unwrap returns the underlying error.
 func (e *UsageError) Unwrap() error { return e.error }
 
-// Config says what to measure.
+// Config selects what to measure.
 type Config struct {
 	Backends
 	Agents      int
-	Cohort      float64  // share of the agents that a round wants
+	Cohort      float64  // share of the agents that a round needs results from
 	Sizes       []string // of results: 24k or 170k
-	Turns       int      // how many times to measure everything
+	Turns       int      // number of repetitions
 	Seconds     float64  // of each of the server's turns
 	Rate        float64  // check-ins per second that the fleet is paced to; 0 derives it from the engines' speed
 	Aggregators int
 }
 
-// maxAgents is about the number of ports of one address.
+// maxAgents is close to the number of ports of one address.
 const maxAgents = 25_000
 
 func (c *Config) check() error {
 	if c.Turns < 1 || !(c.Seconds > 0 && c.Seconds < 3600) {
-		return errors.New("--turns is at least 1, and --seconds above 0 and below 3600")
+		return errors.New("--turns must be at least 1, and --seconds above 0 and below 3600")
 	}
 	if c.Agents < 8 || c.Agents > maxAgents || !(c.Cohort > 0 && c.Cohort*(1+overSelection) <= 1) || c.Rate < 0 || c.Aggregators < 1 {
-		return fmt.Errorf("--agents is from 8 to %d, --cohort above 0 and at most %.2f, --rate not below 0 and --aggregators at least 1", maxAgents, 1/(1+overSelection))
+		return fmt.Errorf("--agents must be 8 to %d, --cohort above 0 and at most %.2f, --rate at least 0, and --aggregators at least 1", maxAgents, 1/(1+overSelection))
 	}
 	for _, s := range c.Sizes {
 		if _, ok := sizes[s]; !ok {
-			return fmt.Errorf("--size is 24k or 170k, not %q", s)
+			return fmt.Errorf("--size must be 24k or 170k, not %q", s)
 		}
 	}
 	return c.Backends.check()
 }
 
-// wanted returns how many results a round wants.
+// wanted returns the number of results that a round needs.
 func (c *Config) wanted() int { return max(int(c.Cohort*float64(c.Agents)), 1) }
 
 // Result holds the figures of a server under load.
@@ -146,8 +146,8 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 		if err != nil {
 			return nil, err
 		}
-		// Let the selected clients come half as fast as the engines can take them. More
-		// check-ins would take CPU time from what is measured.
+		// Limit check-ins to half the rate that queue and ledger can process. More
+		// check-ins would only take CPU time from the measured work.
 		asked := c.Cohort * (1 + overSelection)
 		s.Rate = max(0.5*e.slower()/asked, float64(c.Agents)/slowestPace.Seconds())
 	}
@@ -186,7 +186,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 	return s, s.settle(bed)
 }
 
-// turn measures the server for d, after a pause in which it gets going again.
+// turn measures the server for d, after a warm-up.
 func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) error {
 	if err := pause(ctx, min(d/4, 2*time.Second)); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) error {
 	return nil
 }
 
-// settle computes the figures from the turns.
+// settle computes the figures from all turns.
 func (s *Size) settle(bed *testbed) error {
 	u, err := bed.usage()
 	if err != nil {
@@ -263,9 +263,9 @@ func pause(ctx context.Context, d time.Duration) error {
 // tolerated is the share of calls that may fail.
 const tolerated = 0.001
 
-// sound returns an error if results were lost, rejected or counted twice, or too many
-// calls failed. The server must have been started for this run, its fleet must rest, and
-// its bus must be empty. sound ends the run.
+// sound returns an error if results were lost, rejected or counted twice, or if too many
+// calls failed. The server must have been started for this run, the fleet must be paused,
+// and the bus must be empty. sound stops the run.
 func (b *testbed) sound(ctx context.Context, run string, seen fleetload.Stats) error {
 	m, err := b.metrics(ctx)
 	if err != nil {
@@ -281,9 +281,9 @@ func (b *testbed) sound(ctx context.Context, run string, seen fleetload.Stats) e
 	case float64(seen.Failed) > tolerated*float64(calls):
 		err = fmt.Errorf("%d of %d calls failed", seen.Failed, calls+seen.Failed)
 	case counted > seen.Accepted+seen.Failed || counted+stale < seen.Accepted:
-		err = fmt.Errorf("of %d results that were accepted, %d were counted and %d came late", seen.Accepted, counted, stale)
+		err = fmt.Errorf("%d results were accepted, but %d were counted and %d were late", seen.Accepted, counted, stale)
 	case seen.Heard.Len() > counted:
-		err = fmt.Errorf("agents heard of %d results that they count, and %d do", seen.Heard.Len(), counted)
+		err = fmt.Errorf("agents received %d acknowledgements for %d counted results", seen.Heard.Len(), counted)
 	default:
 		return nil
 	}

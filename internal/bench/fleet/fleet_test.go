@@ -9,13 +9,13 @@ import (
 	"loadstar/fed/round"
 )
 
-// TestUsage gives settings out of range: they are refused before anything is started.
+// TestUsage checks that settings out of range are refused before anything is started.
 func TestUsage(t *testing.T) {
 	good := Config{Agents: 8, Cohort: 0.7, Sizes: []string{"24k"}, Turns: 1, Seconds: 1, Aggregators: 1}
 	for want, change := range map[string]func(*Config){
-		"--turns is at least 1":       func(c *Config) { c.Turns = 0 },
+		"--turns must be at least 1":  func(c *Config) { c.Turns = 0 },
 		"--seconds above 0":           func(c *Config) { c.Seconds = 0 },
-		"--agents is from 8 to 25000": func(c *Config) { c.Agents = maxAgents + 1 },
+		"--agents must be 8 to 25000": func(c *Config) { c.Agents = maxAgents + 1 },
 		"at most 0.91":                func(c *Config) { c.Cohort = 0.92 },
 		"--aggregators at least 1":    func(c *Config) { c.Aggregators = 0 },
 		`not "1m"`:                    func(c *Config) { c.Sizes = []string{"24k", "1m"} },
@@ -41,7 +41,7 @@ func TestEngines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a NATS server")
 	}
-	if _, err := Engines(t.Context(), Backends{}, "1m", 8, time.Second); err == nil || !strings.Contains(err.Error(), "--size is 24k or 170k") {
+	if _, err := Engines(t.Context(), Backends{}, "1m", 8, time.Second); err == nil || !strings.Contains(err.Error(), "--size must be 24k or 170k") {
 		t.Error(err)
 	}
 	r, err := Engines(t.Context(), Backends{}, "24k", 8, time.Second)
@@ -53,7 +53,7 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// TestArrival checks that the random results are ones that a server counts.
+// TestArrival checks that a server would accept the random results.
 func TestArrival(t *testing.T) {
 	for size, shared := range map[string]int{"24k": 5760, "170k": 42181} {
 		m, err := termsOf(size, 8)

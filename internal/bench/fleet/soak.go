@@ -9,7 +9,7 @@ import (
 	"loadstar/internal/bench"
 )
 
-// SoakConfig says what to run, and for how long.
+// SoakConfig is the configuration of a soak test.
 type SoakConfig struct {
 	Backends
 	Agents int
@@ -23,26 +23,28 @@ func (c *SoakConfig) check() error {
 		return err
 	}
 	if _, ok := sizes[c.Size]; !ok || c.Agents < 8 || c.Agents > maxAgents || c.Length < 2*time.Second || !(c.Rate > 0) {
-		return fmt.Errorf("--agents is from 8 to %d, --for at least 2s, --size 24k or 170k and --rate above 0", maxAgents)
+		return fmt.Errorf("--agents must be 8 to %d, --for at least 2s, --size 24k or 170k, and --rate above 0", maxAgents)
 	}
 	return nil
 }
 
-// SoakResult holds the figures of a long run.
+// SoakResult is the result of a soak test.
 type SoakResult struct {
 	Length          time.Duration
 	Rounds, Updates int64
-	// EarlyRSS and LateRSS are the medians of the second quarter and of the last, in bytes.
+	// EarlyRSS and LateRSS are the median memory in the second and the last quarter, in
+	// bytes.
 	EarlyRSS, LateRSS int64
-	// Grown says what has grown; nil if nothing has.
+	// Grown names the figures that have grown; nil if none has.
 	Grown error
 }
 
 // vitals are figures that must not grow.
 type vitals struct{ rss, files, goroutines float64 }
 
-// Soak loads the server for long and samples its memory, files and goroutines. It fails
-// if a result is rejected, lost or counted twice; growth is part of the result.
+// Soak puts the server under load for c.Length and samples its memory, files and
+// goroutines. It returns an error if a result is rejected, lost or counted twice. Growth
+// is not an error but part of the result.
 func Soak(ctx context.Context, c SoakConfig, progress bench.Progress) (*SoakResult, error) {
 	if err := c.check(); err != nil {
 		return nil, &UsageError{err}
@@ -96,17 +98,17 @@ func Soak(ctx context.Context, c SoakConfig, progress bench.Progress) (*SoakResu
 		return nil, err
 	}
 	if s.Rounds == 0 {
-		return nil, bed.because(errors.New("no round ended: soak for longer"))
+		return nil, bed.because(errors.New("no round ended: use a longer --for"))
 	}
 	early, late, grown := growth(samples, allowed(c.Length))
 	s.EarlyRSS, s.LateRSS, s.Grown = int64(early.rss), int64(late.rss), grown
 	return s, nil
 }
 
-// tolerance is the growth that is allowed: a share, and bytes of memory beyond it.
+// tolerance is the allowed growth: a share, and additional bytes of memory.
 type tolerance struct{ share, memory float64 }
 
-// allowed is stricter for a long soak: at first, caches fill.
+// allowed returns a wider tolerance for a short test, in which caches are still filling.
 func allowed(length time.Duration) tolerance {
 	if length < 10*time.Minute {
 		return tolerance{share: 0.25, memory: 32 << 20}
@@ -114,7 +116,7 @@ func allowed(length time.Duration) tolerance {
 	return tolerance{share: 0.05, memory: 16 << 20}
 }
 
-// growth compares the medians of the second quarter with those of the last.
+// growth compares the medians of the second and the last quarter.
 func growth(samples []vitals, let tolerance) (early, late vitals, grown error) {
 	quarter := func(k int) []vitals { return samples[k*len(samples)/4 : max((k+1)*len(samples)/4, k*len(samples)/4+1)] }
 	typical := func(of []vitals, pick func(vitals) float64) float64 {
@@ -127,7 +129,7 @@ func growth(samples []vitals, let tolerance) (early, late vitals, grown error) {
 	for _, what := range []struct {
 		name  string
 		unit  float64
-		slack float64 // beyond the share
+		slack float64 // allowed in addition to the share
 		at    func(*vitals) *float64
 	}{
 		{"MB of memory", 1 << 20, let.memory, func(v *vitals) *float64 { return &v.rss }},

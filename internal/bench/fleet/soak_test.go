@@ -7,8 +7,8 @@ import (
 )
 
 func TestGrowth(t *testing.T) {
-	// series makes 40 samples, of which the second quarter is around one figure and the
-	// last around another.
+	// series returns 40 samples. The second quarter has the values of from and the last
+	// those of to, both with outliers.
 	series := func(from, to vitals) (all []vitals) {
 		for i := range 40 {
 			v := from
@@ -16,10 +16,10 @@ func TestGrowth(t *testing.T) {
 				v = to
 			}
 			if i%5 == 0 {
-				v.rss, v.files = v.rss*3, v.files*3 // now and then there is more
+				v.rss, v.files = v.rss*3, v.files*3 // an outlier
 			}
 			if i < 10 {
-				v = vitals{rss: 1 << 40, files: 1e6, goroutines: 1e6} // a start may be anything
+				v = vitals{rss: 1 << 40, files: 1e6, goroutines: 1e6} // the warm-up must not matter
 			}
 			all = append(all, v)
 		}
@@ -29,7 +29,7 @@ func TestGrowth(t *testing.T) {
 	flat := vitals{rss: 200 * mb, files: 1000, goroutines: 3000}
 	for name, c := range map[string]struct {
 		to   vitals
-		want string // of what has grown
+		want string // name of the figure that has grown
 	}{
 		"flat":                 {flat, ""},
 		"less":                 {vitals{100 * mb, 500, 1500}, ""},
@@ -47,14 +47,14 @@ func TestGrowth(t *testing.T) {
 			t.Errorf("%s: %v", name, grown)
 		}
 	}
-	// In a minute only what leaks with every result is found.
+	// A test of a minute finds only leaks that every result causes.
 	if _, _, grown := growth(series(flat, vitals{rss: 282 * mb, files: 1000, goroutines: 3000}), allowed(time.Minute)); grown != nil {
 		t.Error(grown)
 	}
 	if _, _, grown := growth(series(flat, vitals{rss: 283 * mb, files: 1000, goroutines: 3000}), allowed(time.Minute)); grown == nil {
 		t.Error("a short soak lets 83 MB pass")
 	}
-	for n := range 8 { // whatever there is
+	for n := range 8 { // any number of samples, even none
 		growth(series(flat, flat)[:n+1], allowed(time.Minute))
 	}
 }

@@ -1,5 +1,5 @@
-// Package fleet measures a server under a fleet of agents that do not train, beside the bus
-// and the ledger alone, and checks that it does not grow in a long run.
+// Package fleet load-tests a server with simulated agents, compares it with the bus and
+// the ledger alone, and checks for leaks in a long run.
 package fleet
 
 import (
@@ -36,14 +36,13 @@ type Backends struct {
 	// Database is a postgres:// URL. The benchmark creates a schema in it and drops it at
 	// the end. Empty is a SQLite file.
 	Database string
-	// NATS lists the servers of a cluster that carries nothing else. Empty is an embedded
-	// server.
+	// NATS lists the servers of a cluster without other users. Empty is an embedded server.
 	NATS []string
 }
 
 func (e *Backends) check() error {
 	if e.Database != "" && !strings.HasPrefix(e.Database, "postgres://") && !strings.HasPrefix(e.Database, "postgresql://") {
-		return fmt.Errorf("--database is postgres://…, not %q", e.Database)
+		return fmt.Errorf("--database must be postgres://…, not %q", e.Database)
 	}
 	return nil
 }
@@ -83,7 +82,7 @@ func (e *Backends) schema(ctx context.Context) (database string, drop func(), er
 	return u.String(), func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		_, _ = db.ExecContext(ctx, "DROP SCHEMA "+name+" CASCADE") // at worst a schema stays behind
+		_, _ = db.ExecContext(ctx, "DROP SCHEMA "+name+" CASCADE") // a schema that remains does no harm
 		db.Close()
 	}, nil
 }
@@ -95,7 +94,7 @@ type testbed struct {
 	url             string // of the schema
 	drop            func()
 	address, watch  string
-	server          *proc.Child // nil while it is down
+	server          *proc.Child // nil if it is not running
 	fleet           *fleetload.Fleet
 	operator        v1.OperatorServiceClient
 	counted, merged string // names of metrics
@@ -193,7 +192,7 @@ func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	if len(b.NATS) > 0 {
 		args = append(args, "--nats", strings.Join(b.NATS, ","))
 	}
-	cmd, err := self(context.WithoutCancel(ctx), args...) // until stop
+	cmd, err := self(context.WithoutCancel(ctx), args...) // runs until stop
 	if err != nil {
 		return err
 	}
@@ -217,7 +216,7 @@ func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	}
 }
 
-// readyWriter closes a channel at the first line. A server prints one when it serves.
+// readyWriter closes a channel at the first line. A server prints it when it is ready.
 type readyWriter struct {
 	ready chan struct{}
 	once  sync.Once
@@ -274,7 +273,7 @@ func (b *testbed) start(ctx context.Context, plan string, agents int) (run strin
 	return r.Run, nil
 }
 
-// end stops a run.
+// end stops the run.
 func (b *testbed) end(ctx context.Context, run string) error {
 	if _, err := b.operator.StopRun(ctx, &v1.StopRunRequest{Run: run}); err != nil {
 		return fmt.Errorf("stopping the run: %w", err)
@@ -282,7 +281,7 @@ func (b *testbed) end(ctx context.Context, run string) error {
 	return nil
 }
 
-// await waits until the condition holds for the metrics.
+// await waits until the metrics meet a condition.
 func (b *testbed) await(ctx context.Context, what string, within time.Duration, is func(map[string]float64) bool) error {
 	for end := time.Now().Add(within); ; {
 		m, err := b.metrics(ctx)
@@ -303,13 +302,13 @@ func (b *testbed) await(ctx context.Context, what string, within time.Duration, 
 	}
 }
 
-// rest pauses the fleet and waits until everything that it has sent is counted.
+// rest pauses the fleet and waits until all its results are counted.
 func (b *testbed) rest(ctx context.Context) error {
 	b.fleet.Rest()
 	return b.await(ctx, "counting what has come", time.Minute, func(m map[string]float64) bool { return m["loadstar_bus_waiting"] == 0 })
 }
 
-// metrics returns the server's, by name and labels as they are written.
+// metrics returns the server's metrics. Keys have the name and labels in the text format.
 func (b *testbed) metrics(ctx context.Context) (map[string]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package simulate measures the simulator beside the bare training engine on the same
+// Package simulate benchmarks the simulator against the bare training engine on the same
 // cores.
 package simulate
 
@@ -22,8 +22,8 @@ type Result struct {
 	Kernel  string  `json:"kernel"`
 	Workers int     `json:"workers"`
 	Fleets  []Fleet `json:"fleets"`
-	// IdleCost is the time of a round with the largest fleet over that with the second
-	// largest, for the same cohort.
+	// IdleCost is the time of a round with the largest fleet divided by that with the
+	// second largest, for the same cohort.
 	IdleCost float64 `json:"idle_cost"`
 	RSS      int64   `json:"rss_bytes"`
 }
@@ -38,18 +38,18 @@ type Fleet struct {
 	RoundMillis float64 `json:"round_ms"`
 }
 
-// Usual returns the fleets that are measured. The last two have the same cohort, so that
-// they show the cost of idle clients.
+// Usual returns the fleets to measure. The last two have the same cohort, so that their
+// ratio is the cost of idle clients.
 func Usual() []Fleet {
 	return []Fleet{{Clients: 42}, {Clients: 1000, Cohort: 100}, {Clients: 10_000, Cohort: 100}}
 }
 
-// Config says what to measure.
+// Config selects what to measure.
 type Config struct {
 	Fleets  []Fleet // at least two; see Usual
-	Runs    int     // of every fleet
+	Runs    int     // repetitions per fleet
 	Workers int
-	Length  time.Duration // of a run, about
+	Length  time.Duration // approximate duration of a run
 }
 
 // measured holds the measurements of one fleet, by run.
@@ -93,7 +93,7 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 			if err != nil {
 				return nil, err
 			}
-			// Guess the rounds that take about that long from the engine's speed.
+			// Estimate the number of rounds for c.Length from the engine's speed.
 			rounds := max(int(0.9*c.Length.Seconds()*trainAll(engine, c.Length/20))/(4*max(f.Cohort, min(f.Clients, 100))), 1)
 			p, err := plan(f.Cohort, rounds)
 			if err != nil {
@@ -127,7 +127,8 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 }
 
 // engineTurns runs the bare engine between the simulator's rounds, for about a fifth of
-// the time, so that both see the same machine although its speed changes by the second.
+// the time. The machine's speed changes from second to second, and this way the changes
+// affect both sides.
 type engineTurns struct {
 	all   []*bench.Workload
 	last  time.Time
@@ -147,7 +148,7 @@ func (e *engineTurns) between(p sim.Progress) {
 	e.last = time.Now()
 }
 
-// plan leaves almost nothing for the test part, since scoring is not training.
+// plan returns a plan with a tiny test part, since scoring is not to be measured.
 func plan(cohort, rounds int) (*fed.Plan, error) {
 	return recipe.Read(fmt.Appendf(nil, `
 name: bench
