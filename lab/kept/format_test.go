@@ -1,0 +1,49 @@
+package kept
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"loadstar/internal/stateformat"
+)
+
+// TestNewerFormats gives the file and then its snapshot the format of a newer program.
+func TestNewerFormats(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kept.bin")
+	initial := fill(3, 1)
+	s := newStore(t, path, 2, initial, 0)
+	snapshot, err := s.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantNewer := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, stateformat.ErrNewer) || !strings.Contains(err.Error(), "(format 2, this one reads up to 1): upgrade") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	snapshot[len(snapshotMagic)] = '2'
+	end := len(snapshot) - 4
+	binary.LittleEndian.PutUint32(snapshot[end:], crc32.Checksum(snapshot[:end], castagnoli))
+	wantNewer("snapshot", s.Restore(snapshot))
+
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(fileMagic)] = '2'
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(path, 2, len(initial), initial, 0)
+	wantNewer("file", err)
+}
