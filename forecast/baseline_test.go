@@ -19,7 +19,7 @@ import (
 	"loadstar/series/read"
 )
 
-// dataset returns meters of hourly load on a clock, with weather.
+// dataset returns meters with hourly load and weather.
 func dataset(t testing.TB, clock *time.Location, start time.Time, loads ...[]float32) *series.Dataset {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(8, 8))
@@ -62,7 +62,8 @@ func fitted(t testing.TB, d *series.Dataset, b Baseline, horizon, targets int) B
 	return b
 }
 
-// TestNaiveByHand: the load of step i is i, so a forecast says which step it took.
+// TestNaiveByHand uses a load that equals its step, so a forecast shows which step it
+// repeats.
 func TestNaiveByHand(t *testing.T) {
 	start := time.Date(2021, 5, 1, 0, 0, 0, 0, time.UTC)
 	d := dataset(t, time.UTC, start, ramp(24*30))
@@ -75,10 +76,10 @@ func TestNaiveByHand(t *testing.T) {
 		{"persistence", 1, 1, 200, []float64{200}},
 		{"persistence", 4, 2, 200, []float64{200, 200}},
 		{"naive-day", 1, 1, 200, []float64{177}},            // 201 - 24
-		{"naive-day", 23, 3, 200, []float64{199, 200, 177}}, // 223 and 224 less a day; 225 less two, for 201 is not known
+		{"naive-day", 23, 3, 200, []float64{199, 200, 177}}, // 223 and 224 minus one day; 225 minus two, because 201 is not known
 		{"naive-week", 1, 1, 200, []float64{33}},            // 201 - 168
-		{"naive-week", 168, 2, 200, []float64{200, 33}},     // 368 less a week; 369 less two
-		{"naive-day", 49, 1, 200, []float64{177}},           // 249 less three
+		{"naive-week", 168, 2, 200, []float64{200, 33}},     // 368 minus one week; 369 minus two
+		{"naive-day", 49, 1, 200, []float64{177}},           // 249 minus three days
 	} {
 		b, err := NewBaseline(c.model)
 		if err != nil {
@@ -89,7 +90,7 @@ func TestNaiveByHand(t *testing.T) {
 			t.Errorf("%s, horizon %d at %d: %v, want %v", c.model, c.horizon, c.last, out, c.want)
 		}
 		if b.Forecast(out, -1) {
-			t.Errorf("%s forecasts from nothing", c.model)
+			t.Errorf("%s forecasts without history", c.model)
 		}
 	}
 	if _, err := NewBaseline("oracle"); err == nil || !strings.Contains(err.Error(), "naive-week") {
@@ -97,8 +98,8 @@ func TestNaiveByHand(t *testing.T) {
 	}
 }
 
-// TestNaiveDayKeepsClockTime forecasts noon after Berlin's clocks went forward: the
-// noon before is 23 hours away.
+// TestNaiveDayKeepsClockTime forecasts noon after the clocks in Berlin went forward. The
+// previous noon was 23 hours earlier.
 func TestNaiveDayKeepsClockTime(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -113,12 +114,12 @@ func TestNaiveDayKeepsClockTime(t *testing.T) {
 	}
 	out := make([]float64, 1)
 	if !fitted(t, d, b, 1, 1).Forecast(out, noon-1) || out[0] != float64(noon-23) {
-		t.Errorf("forecast takes step %g, want %d", out[0], noon-23)
+		t.Errorf("the forecast repeats step %g, want %d", out[0], noon-23)
 	}
 }
 
-// TestRidgeAgainstQR compares with another way to the same solution: the least
-// squares of the scaled features with √λ below them, by gonum's QR decomposition.
+// TestRidgeAgainstQR compares with a QR decomposition by gonum: the least squares of the
+// scaled features, extended by √λ.
 func TestRidgeAgainstQR(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	load := make([]float32, 24*90)
@@ -226,8 +227,8 @@ func TestBacktest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Targets 180 to 199, each 3 above what was known; the gap takes away the
-	// target 195 and the one that would be forecast from it, 198.
+	// Targets 180 to 199 are each 3 above the last known value. The gap removes target
+	// 195, and target 198, which would be forecast from it.
 	for i, n := range []int{20, 18, 0} {
 		s := scores[i]
 		if s.Overall.N() != n || n > 0 && (s.Overall.MAE() != 3 || s.Overall.MASE() != 1 || s.Overall.Bias() != -3) {
@@ -255,17 +256,17 @@ func TestBacktest(t *testing.T) {
 	}
 	stop := errors.New("enough")
 	if _, err := b.Run(t.Context(), "persistence", func(Forecast) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("the caller's error becomes %v", err)
+		t.Errorf("the caller's error became %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := b.Run(ctx, "persistence", nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled backtest ends with %v", err)
+		t.Errorf("a cancelled backtest returned %v", err)
 	}
 }
 
-// TestPersistenceOfCoreGroups holds the average one-hour persistence error of the
-// core groups to figures that were computed independently.
+// TestPersistenceOfCoreGroups compares the mean one-hour persistence error of the core
+// groups with independently computed values.
 func TestPersistenceOfCoreGroups(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it reads all core groups")

@@ -27,7 +27,7 @@ func model(t testing.TB, name string, shape Shape) *Model {
 	return m
 }
 
-// TestParameters holds the sizes to those that the papers print.
+// TestParameters compares the numbers of weights with those in the papers.
 func TestParameters(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -46,8 +46,8 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// TestPartitionsTableV holds the parameters that travel, both ways, to table V of
-// bose2023 (No-FL has none), and bose2024's P2 to its LSTM.
+// TestPartitionsTableV compares the number of parameters sent, both ways, with table V of
+// bose2023, and P2 of bose2024 with its LSTM.
 func TestPartitionsTableV(t *testing.T) {
 	for _, c := range []struct {
 		model, partition string
@@ -119,13 +119,13 @@ func TestCutAndJoin(t *testing.T) {
 			func() {
 				defer func() {
 					if recover() == nil {
-						t.Errorf("%s: a vector of another length is taken", name)
+						t.Errorf("%s: a vector of the wrong length was accepted", name)
 					}
 				}()
 				f()
 			}()
 		}
-		// What is personal must not be in the shared part: mark it and look.
+		// Mark the personal weights and check that the shared part has no marks.
 		marked := make([]float32, len(w))
 		for _, l := range p.Personal() {
 			for i := range l.Len() {
@@ -141,7 +141,8 @@ func TestCutAndJoin(t *testing.T) {
 	}
 }
 
-// TestInitialWeights pins the numbers that a seed gives, on every platform.
+// TestInitialWeights pins the initial weights of a seed, which are equal on all
+// platforms.
 func TestInitialWeights(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"bose2023", "3155d9b6"},
@@ -172,13 +173,13 @@ func TestInitialWeights(t *testing.T) {
 	}
 }
 
-// TestFlops works the matrix products of bose2023 out by hand, per example. Forward:
+// TestFlops computes the matrix products of bose2023 by hand, per example. Forward:
 //
-//	LSTM  8→20: 2·80·( 8·12 + 20·11) =  50,560, the first hidden state being zero
+//	LSTM  8→20: 2·80·( 8·12 + 20·11) =  50,560, because the first hidden state is zero
 //	LSTM 20→20: 2·80·(20·12 + 20·11) =  73,600
 //	head:       2·(240·120 + 120·60 + 60) = 72,120
 //
-// Backward is twice that, but for the gradient of the inputs, 2·80·8·12 = 15,360.
+// Backward is twice that, without the gradient of the inputs, 2·80·8·12 = 15,360.
 func TestFlops(t *testing.T) {
 	forward, training := model(t, "bose2023", Shape{}).Net().Flops(64)
 	if forward != 64*196_280 || training != 64*(3*196_280-15_360) {
@@ -186,7 +187,7 @@ func TestFlops(t *testing.T) {
 	}
 }
 
-// losses returns each loss with the outputs per target that it needs.
+// losses returns each loss with the number of outputs per target that it needs.
 func losses(t *testing.T) map[string]nn.Loss {
 	pinball, err := nn.NewPinball(0.1, 0.5, 0.9)
 	if err != nil {
@@ -200,7 +201,7 @@ func losses(t *testing.T) map[string]nn.Loss {
 func TestGradients(t *testing.T) {
 	models := Models()
 	if testing.Short() {
-		models = models[2:] // the smallest: the reference is slow under emulation
+		models = models[2:] // only the smallest, because the reference is slow under emulation
 	}
 	for _, s := range models {
 		name := s.Name
@@ -223,11 +224,11 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestGolden compares with what PyTorch computed: outputs, losses, the gradient,
-// and the weights after 1 and 20 Adam steps, within 1e-4 of each tensor's largest
-// value. The files are written by `python3 internal/bench/engine/peer.py golden
-// forecast/testdata`. Weights are the least alike, since Adam's first steps move
-// every weight by its gradient's sign, also where the gradient is all but zero.
+// TestGolden compares with PyTorch: outputs, losses, the gradient, and the weights after
+// 1 and 20 Adam steps, within 1e-4 of each tensor's largest value. To write the files,
+// run `python3 internal/bench/engine/peer.py golden forecast/testdata`. Weights differ
+// most, because Adam's first steps move every weight by the sign of its gradient, even if
+// the gradient is almost zero.
 func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		file, model, loss string
@@ -266,7 +267,7 @@ func TestGolden(t *testing.T) {
 				for what, d := range worst {
 					t.Logf("%s: off by %.1e of the tensor's largest value", what, d)
 					if d > 1e-4 {
-						t.Errorf("%s: off by more than 1e-4", what)
+						t.Errorf("%s: the difference is more than 1e-4", what)
 					}
 				}
 			})
@@ -294,7 +295,7 @@ func readGolden(t *testing.T, name string) goldenFile {
 	return g
 }
 
-// weights puts the flat vector together whose tensors have the given prefix.
+// weights assembles a flat vector from the tensors with a prefix.
 func (g goldenFile) weights(t *testing.T, m *Model, prefix string) []float32 {
 	t.Helper()
 	w := make([]float32, m.Net().Weights())
@@ -309,7 +310,7 @@ func (g goldenFile) weights(t *testing.T, m *Model, prefix string) []float32 {
 	return w
 }
 
-// distance returns the worst of the tensors.
+// distance returns the largest distance of all tensors.
 func (g goldenFile) distance(t *testing.T, m *Model, prefix string, got []float32) float64 {
 	t.Helper()
 	want := g.weights(t, m, prefix)
@@ -322,7 +323,7 @@ func (g goldenFile) distance(t *testing.T, m *Model, prefix string, got []float3
 	return worst
 }
 
-// distance is the largest difference relative to the largest wanted value.
+// distance returns the largest difference, relative to the largest wanted value.
 func distance(got, want []float32) float64 {
 	var size, diff float64
 	for i := range want {

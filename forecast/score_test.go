@@ -16,7 +16,7 @@ import (
 	"loadstar/series"
 )
 
-// scored returns a client to score: 200 days of load with gaps.
+// scored returns a client with 200 days of load with gaps.
 func scored(t testing.TB, l series.Layout) (*series.Framer, series.Meter, *series.Windows) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -47,20 +47,20 @@ func best(t testing.TB) *kernel.Set {
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-5*math.Abs(b) }
 
-// TestScoreAgainstOneByOne forecasts every window alone, and takes the loss from
-// the gradient of each.
+// TestScoreAgainstOneByOne compares with a forecast of each window alone, whose loss
+// comes from its gradient.
 func TestScoreAgainstOneByOne(t *testing.T) {
 	pinball, err := nn.NewPinball(0.1, 0.45, 0.9)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without the load of now, the naive value is unknown in places.
+	// Without the current load as an input, the naive value is sometimes unknown.
 	inputs := []series.Input{{Name: "load", AtTarget: true, Days: 1}, {Name: "temperature", AtTarget: true}}
 	for _, c := range []struct {
 		loss    nn.Loss
 		targets int
 		outputs int
-		point   int // of a target's outputs
+		point   int // index in the target's outputs
 	}{{nn.MSE{}, 1, 1, 0}, {nn.MAE{}, 3, 3, 0}, {pinball, 2, 6, 1}} {
 		l := series.Layout{Lookback: 6, Horizon: 2, Targets: c.targets, Inputs: inputs}
 		f, m, win := scored(t, l)
@@ -73,7 +73,7 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 		s, ws := NewScorer(model, k, c.loss), model.Net().NewWorkspace(k, 1)
 		limits := []int{0, 1, 100, 256, 257, 1e6}
 		if testing.Short() {
-			limits = []int{1, 70} // an emulated ARM takes its time
+			limits = []int{1, 70} // emulated ARM is slow
 		}
 		for _, limit := range limits {
 			var lasts []int
@@ -133,10 +133,10 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 			}) {
 				t.Errorf("%s: %d forecasts differ from %d", name, len(rows), len(wantRows))
 			}
-			// Nothing of this client is left for the next.
+			// Scoring again must not depend on state of the first call.
 			again, loss2, err := s.Score(w, m, win, series.Test, limit, nil)
 			if err != nil || loss2 != loss || again.Overall != got.Overall {
-				t.Errorf("%s: the second time loss %v, %v; want %v", name, loss2, err, loss)
+				t.Errorf("%s: second loss %v, %v; want %v", name, loss2, err, loss)
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func TestScoreRefuses(t *testing.T) {
 	stop := errors.New("enough")
 	calls := 0
 	if _, _, err := s.Score(w, m, win, series.Test, 0, func(Forecast) error { calls++; return stop }); !errors.Is(err, stop) || calls != 1 {
-		t.Errorf("the caller's error becomes %v after %d calls", err, calls)
+		t.Errorf("the caller's error became %v after %d calls", err, calls)
 	}
 	w[0] = float32(math.NaN())
 	if _, _, err := s.Score(w, m, win, series.Test, 0, nil); err == nil || !strings.Contains(err.Error(), "is not a number") {
@@ -171,7 +171,8 @@ func TestScoreRefuses(t *testing.T) {
 	}
 }
 
-// TestScoreAllocatesPerClient: more batches cost no more allocations.
+// TestScoreAllocatesPerClient checks that the number of allocations does not depend on
+// the number of batches.
 func TestScoreAllocatesPerClient(t *testing.T) {
 	model, err := New("fekri2023", Shape{Lookback: 6, Inputs: 1, Outputs: 1})
 	if err != nil {
@@ -192,7 +193,7 @@ func TestScoreAllocatesPerClient(t *testing.T) {
 	}
 }
 
-// BenchmarkScore scores 876 windows, a tenth of an hourly year, on one core.
+// BenchmarkScore scores 876 windows, a tenth of a year of hours, on one core.
 func BenchmarkScore(b *testing.B) {
 	for _, name := range []string{"bose2023", "bose2024", "fekri2023"} {
 		b.Run(name, func(b *testing.B) {

@@ -41,8 +41,8 @@ func TestWeightsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestWeightsNames holds the names to those of the same network's state_dict in
-// PyTorch, which the golden file lists.
+// TestWeightsNames compares the names with those in the state_dict of the same network in
+// PyTorch, from the golden file.
 func TestWeightsNames(t *testing.T) {
 	golden := readGolden(t, "bose2023-mse")
 	m := model(t, "bose2023", Shape{})
@@ -59,7 +59,7 @@ func TestWeightsNames(t *testing.T) {
 	}
 	for _, x := range tensors {
 		if want, ok := golden["w0."+x.Name]; !ok || !slices.Equal(x.Shape, want.Shape) {
-			t.Errorf("%s %v is not one of PyTorch's", x.Name, x.Shape)
+			t.Errorf("PyTorch has no tensor %s %v", x.Name, x.Shape)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestReadWeightsRefuses(t *testing.T) {
 		return &b
 	}
 	keep := func([]float32) {}
-	// damaged puts a number into a file that WriteWeights would not write.
+	// damaged writes a file with a number that WriteWeights would reject.
 	damaged := func(i int, v float32) *bytes.Buffer {
 		b := write(m, keep)
 		at := b.Len() - 4*(m.Net().Weights()-i)
@@ -123,12 +123,12 @@ func TestReadWeightsRefuses(t *testing.T) {
 	}
 	w := make([]float32, other.Net().Weights())
 	if _, err := other.ReadWeights(write(m, keep), w, other.Net().Layers()); err == nil || !strings.Contains(err.Error(), "weights of model bose2023") {
-		t.Errorf("another, smaller model: %v", err)
+		t.Errorf("a different, smaller model: %v", err)
 	}
 }
 
-// TestWriteWeightsOnlyTheGiven writes the shared layers of every partition and looks
-// into the file: no personal tensor may be there, none at all under "all".
+// TestWriteWeightsOnlyTheGiven writes the shared layers of every partition and checks
+// that the file contains no personal tensor.
 func TestWriteWeightsOnlyTheGiven(t *testing.T) {
 	m := model(t, "bose2023", Shape{})
 	for _, name := range append(Partitions(), "fc.0,lstm_l1") {
@@ -145,7 +145,7 @@ func TestWriteWeightsOnlyTheGiven(t *testing.T) {
 			t.Fatal(err)
 		}
 		if meta["format"] != "pt" {
-			t.Errorf("%s: metadata %v does not say that names are PyTorch's", name, meta)
+			t.Errorf("%s: metadata %v does not declare PyTorch names", name, meta)
 		}
 		var want []string
 		for _, l := range p.Shared() {

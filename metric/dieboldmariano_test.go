@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestDieboldMarianoByHand works equation 5 out for eight targets.
+// TestDieboldMarianoByHand computes equation 5 by hand for eight targets.
 //
 //	e    1, 2, 1, 3, 1, 2, 2, 2
 //	r    0, 1, 1, 1, 1, -2, 0, 2
@@ -55,7 +55,7 @@ func same(a, b Comparison) bool {
 		near(a.MeanDifference, b.MeanDifference, 1e-12) && near(a.LongRunVariance, b.LongRunVariance, 1e-12)
 }
 
-// autocorrelated makes errors that a script in another language can make as well.
+// autocorrelated returns errors that can be reproduced exactly in other languages.
 func autocorrelated(n int) (e, r []float64) {
 	var x, y float64
 	for t := range n {
@@ -66,8 +66,8 @@ func autocorrelated(n int) (e, r []float64) {
 	return e, r
 }
 
-// TestDieboldMarianoNumPy compares with NumPy 1.24, which has autocovariances of its
-// own. With d = e**2-r**2 or abs(e)-abs(r) and z = d-d.mean():
+// TestDieboldMarianoNumPy compares with NumPy 1.24, which computes autocovariances
+// independently. With d = e**2-r**2 or abs(e)-abs(r) and z = d-d.mean():
 //
 //	g = np.correlate(z, z, 'full')[n-1:]/n
 //	V = g[0] + 2*g[1:m+1].sum()
@@ -79,7 +79,7 @@ func TestDieboldMarianoNumPy(t *testing.T) {
 	}{
 		{Squared, Comparison{-2.120985545350084, -0.039488450735925086, 0.34662890316555806, 11, 1000}},
 		{Absolute, Comparison{-2.6677082844125377, -0.04535700966922036, 0.28907607792768547, 11, 1000}},
-		{Squared, Comparison{-2.141524962989938, -0.04109779859814526, 0.3679224808288032, 10, 999}}, // below 10 cubed
+		{Squared, Comparison{-2.141524962989938, -0.04109779859814526, 0.3679224808288032, 10, 999}}, // less than 10 cubed
 		{Squared, Comparison{0.5289871558080996, 0.030643675474251796, 0.33557643376756097, 5, 100}},
 		{Absolute, Comparison{0.2041963071845319, 0.011618629211026943, 0.32375316053616465, 5, 100}},
 	} {
@@ -93,9 +93,9 @@ func TestDieboldMarianoNumPy(t *testing.T) {
 		}
 		back, err := DieboldMariano(r, e, c.power)
 		if err != nil || back.Statistic != -got.Statistic {
-			t.Errorf("%v, the other way round %v, %v", got.Statistic, back.Statistic, err)
+			t.Errorf("%v, swapped %v, %v", got.Statistic, back.Statistic, err)
 		}
-		for i := range e { // kW to quarter kW: no rounding, no difference
+		for i := range e { // scaling by 4 is exact
 			e[i], r[i] = 4*e[i], 4*r[i]
 		}
 		scaled, err := DieboldMariano(e, r, c.power)
@@ -113,8 +113,8 @@ func TestSignificant(t *testing.T) {
 	}
 }
 
-// TestDieboldMarianoChance compares forecasts that are equally good. With 11 lags
-// over 1000 targets a little more than 5 % come out significant.
+// TestDieboldMarianoChance compares equally good forecasts. With 11 lags over 1000
+// targets, a little more than 5 % are significant.
 func TestDieboldMarianoChance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	const runs = 1000
@@ -166,11 +166,11 @@ func TestDieboldMarianoVariance(t *testing.T) {
 	e := random(100)
 	refuse("the same forecast", e, e)
 	for range 200 {
-		// Up to three targets, the lags are all there are, and the covariances at all
-		// lags sum to (sum of deviations)^2/n = 0: only rounding is left.
+		// With up to three targets, all lags are included, and the covariances at all
+		// lags sum to (sum of deviations)^2/n = 0. Only rounding errors remain.
 		n := 1 + rng.IntN(3)
 		refuse("few targets", random(n), random(n))
-		// The mean of equal numbers need not be that number, by rounding.
+		// The rounded mean of equal numbers can differ from that number.
 		n = 4 + rng.IntN(500)
 		refuse("a constant difference", constant(rng.NormFloat64(), n), constant(rng.NormFloat64(), n))
 	}

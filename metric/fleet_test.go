@@ -18,7 +18,7 @@ func TestSpread(t *testing.T) {
 		{"nobody", nil, Spread{n, n, n, n, n, n, 0, 0, nil}},
 		{"nobody defined", []float64{nan, inf, -inf}, Spread{n, n, n, n, n, n, 0, 3, nil}},
 		{"one", []float64{.1}, Spread{.1, .1, .1, .1, .1, .1, 1, 0, nil}},
-		// Positions .05 and .95 of the way from 1 to 3.
+		// Positions .05 and .95 between 1 and 3.
 		{"two", []float64{3, 1}, Spread{2, 2, 1.1, 2.9, 1, 3, 2, 0, nil}},
 		// Sorted 0 2 4 10: median 3, p05 at .15 is .3, p95 at 2.85 is 4 + .85·6 = 9.1.
 		{"four, one undefined", []float64{4, 10, nan, 0, 2}, Spread{4, 3, .3, 9.1, 0, 10, 4, 1, nil}},
@@ -56,8 +56,8 @@ func TestFleetNumPy(t *testing.T) {
 	}
 }
 
-// TestSpreadLaws holds for any values: their order does not matter, the figures
-// ascend, and equal values have no spread.
+// TestSpreadLaws checks properties for any values: their order does not matter, the
+// quantiles ascend, and equal values have no spread.
 func TestSpreadLaws(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	for range 300 {
@@ -73,7 +73,7 @@ func TestSpreadLaws(t *testing.T) {
 		}
 		rng.Shuffle(len(values), func(i, j int) { values[i], values[j] = values[j], values[i] })
 		if again := NewSpread(values); !sameSpread(again, s) {
-			t.Errorf("%+v, in another order %+v", s, again)
+			t.Errorf("%+v, in a different order %+v", s, again)
 		}
 		if e := NewSpread(equal); e.P05 != e.Max || e.P95 != e.Min || e.Median != e.Min {
 			t.Errorf("equal values: %+v", e)
@@ -81,7 +81,7 @@ func TestSpreadLaws(t *testing.T) {
 	}
 }
 
-// TestFleetJSON holds the output of the command line.
+// TestFleetJSON pins the JSON output of the command line.
 func TestFleetJSON(t *testing.T) {
 	var clients []Scores
 	for _, x := range []triple{{2, 1, 1.5}, {2, 4, 0}, {3, 3, 3}} { // MASE 1/.5, 2/4, undefined
@@ -118,7 +118,7 @@ func TestBelowOne(t *testing.T) {
 		mase []float64
 		want Number
 	}{
-		{[]float64{.5, 1, 1.5, .99}, .5}, // 1 is no better than naive
+		{[]float64{.5, 1, 1.5, .99}, .5}, // 1 is not better than naive
 		{[]float64{.5, nan, inf, 2, 3}, Number(1. / 3)},
 		{[]float64{2}, 0},
 		{[]float64{nan}, Number(nan)},
@@ -132,11 +132,11 @@ func TestBelowOne(t *testing.T) {
 			t.Errorf("%v: %v, want %v", c.mase, got, c.want)
 		}
 		if fleet["mae"].BelowOne != nil {
-			t.Error("a MAE below one means nothing")
+			t.Error("BelowOne accepted MAE")
 		}
 	}
 	if fleet := NewFleet(nil); len(fleet) != 0 {
-		t.Errorf("a fleet of nobody: %v", fleet)
+		t.Errorf("an empty fleet: %v", fleet)
 	}
 }
 
@@ -156,6 +156,6 @@ func TestNumberJSON(t *testing.T) {
 		}
 	}
 	if err := json.Unmarshal([]byte(`"1"`), new(Number)); err == nil {
-		t.Error("read a string")
+		t.Error("a string was accepted")
 	}
 }

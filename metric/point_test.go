@@ -12,7 +12,7 @@ import (
 
 var nan, inf = math.NaN(), math.Inf(1)
 
-// triple is a forecast, the actual and the naive value.
+// triple is a forecast, the actual value and the naive value.
 type triple [3]float64
 
 func accumulate(t testing.TB, floor float64, triples []triple) *Point {
@@ -26,7 +26,7 @@ func accumulate(t testing.TB, floor float64, triples []triple) *Point {
 	return p
 }
 
-// check compares all scores with the wanted ones, in the order of the names.
+// check compares all scores, in the order of the names.
 func check(t *testing.T, p *Point, want [8]float64) {
 	t.Helper()
 	for i, s := range p.Scores() {
@@ -52,7 +52,7 @@ func TestPoint(t *testing.T) {
 		floor      float64
 		triples    []triple
 		want       [8]float64 // mae rmse nmae wape mape smape mase bias
-		mape, mase int        // left out
+		mape, mase int        // number of targets omitted
 	}{
 		{
 			// errors       1, -2, 3          sum 2, absolute 6, squares 14
@@ -135,7 +135,7 @@ func TestPoint(t *testing.T) {
 	}
 }
 
-// generated makes numbers that a script in another language can make as well.
+// generated returns numbers that can be reproduced exactly in other languages.
 func generated() []triple {
 	triples := make([]triple, 500)
 	for i := range triples {
@@ -170,16 +170,15 @@ func TestPointNumPy(t *testing.T) {
 	}
 }
 
-// TestPointOrder holds the scores to be the same for every order of targets and
-// every way to split them, with sizes from watts to megawatts and errors that
-// cancel in the bias.
+// TestPointOrder checks that scores do not depend on the order or the partition of the
+// targets, with sizes from watts to megawatts and errors that cancel in the bias.
 func TestPointOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	triples := make([]triple, 3000)
 	for i := range triples {
 		actual := rng.ExpFloat64() * math.Pow(10, float64(rng.IntN(7)))
 		e := actual * (1 + rng.NormFloat64())
-		if i%2 == 1 { // opposite to the last, up to a millionth
+		if i%2 == 1 { // the negative of the last, up to a millionth
 			e = (triples[i-1][1] - triples[i-1][0]) * (1 + 1e-6*rng.Float64())
 		}
 		triples[i] = triple{actual + e, actual, actual * rng.Float64()}
@@ -199,13 +198,13 @@ func TestPointOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 			if *part != before {
-				t.Fatal("merging changed what was merged")
+				t.Fatal("Merge changed its argument")
 			}
 			from = to
 		}
 		for i, s := range merged.Scores() {
 			if want := whole.Scores()[i].Value; !near(s.Value, want, 1e-14) {
-				t.Errorf("%s is %v in another order, was %v", s.Name, s.Value, want)
+				t.Errorf("%s is %v in a different order, was %v", s.Name, s.Value, want)
 			}
 		}
 		if merged.N() != whole.N() || merged.MAPELeftOut() != whole.MAPELeftOut() || merged.MASELeftOut() != whole.MASELeftOut() {
@@ -217,7 +216,7 @@ func TestPointOrder(t *testing.T) {
 func TestMergeEmptyAndSelf(t *testing.T) {
 	p := accumulate(t, 0, generated())
 	want := p.Scores()
-	for _, q := range []*Point{{}, p} { // nothing, and everything twice
+	for _, q := range []*Point{{}, p} { // merge an empty point, and p with itself
 		if err := p.Merge(q); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +230,7 @@ func TestMergeEmptyAndSelf(t *testing.T) {
 		t.Errorf("%d targets, %d left out; want 1000 and 142", p.N(), p.MASELeftOut())
 	}
 	if err := p.Merge(&Point{MAPEFloor: 1}); err == nil {
-		t.Error("merged different floors")
+		t.Error("Merge accepted different floors")
 	}
 }
 
@@ -260,12 +259,12 @@ func TestAddRefuses(t *testing.T) {
 			t.Errorf("%v: error %v, want %q", c.triple, err, c.want)
 		}
 		if *p != before {
-			t.Errorf("%v: refused, but counted", c.triple)
+			t.Errorf("%v: counted despite the error", c.triple)
 		}
 	}
 	for _, floor := range []float64{-1, nan} {
 		if err := (&Point{MAPEFloor: floor}).Add(1, 1, 1); err == nil {
-			t.Errorf("a floor of %v", floor)
+			t.Errorf("a floor of %v was accepted", floor)
 		}
 	}
 }
@@ -300,8 +299,9 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// FuzzPoint holds for any numbers: what is not finite is refused, what is counted
-// agrees with plain formulas, halves merge into the whole, and JSON can be written.
+// FuzzPoint checks properties for any numbers: values that are not finite are rejected,
+// scores agree with the plain formulas, merged halves equal the whole, and JSON can be
+// written.
 func FuzzPoint(f *testing.F) {
 	seed := func(triples ...triple) {
 		var data []byte
@@ -347,7 +347,8 @@ func FuzzPoint(f *testing.F) {
 			if got, want := whole.WAPE(), exactSum(mae)/exactSum(size); exactSum(size) > 0 && !near(got, want, 1e-14) {
 				t.Errorf("WAPE %v, want %v", got, want)
 			}
-			// What cancels is kept to about twice the precision, not exactly.
+			// Sums that cancel have about twice the precision of float64, but are not
+			// exact.
 			if got, want := whole.Bias(), exactSum(bias)/n; math.Abs(got-want) > 1e-15*math.Abs(want)+1e-28*whole.MAE() {
 				t.Errorf("bias %v, want %v", got, want)
 			}
@@ -364,10 +365,10 @@ func FuzzPoint(f *testing.F) {
 		for i, s := range left.Scores() {
 			want := whole.Scores()[i].Value
 			if s.Name == "bias" || s.Name == "nmae" {
-				continue // a sum that cancels, above; its denominator
+				continue // its sum cancels; checked above
 			}
 			if !near(s.Value, want, 1e-14) {
-				t.Errorf("%s is %v of halves, %v of the whole", s.Name, s.Value, want)
+				t.Errorf("%s is %v for merged halves, %v for the whole", s.Name, s.Value, want)
 			}
 		}
 		text, err := json.Marshal(whole)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// row is quantile forecasts, then the actual.
+// row contains quantile forecasts, then the actual value.
 type row []float64
 
 func quantiles(t *testing.T, levels []float64, rows []row) *Quantiles {
@@ -25,13 +25,13 @@ func quantiles(t *testing.T, levels []float64, rows []row) *Quantiles {
 	return q
 }
 
-// TestQuantilesByHand works out four targets for P10, P50, P90.
+// TestQuantilesByHand compares with values computed by hand for four targets and P10, P50, P90.
 //
 //	forecasts  actual  errors (actual - forecast)  pinball
 //	2, 5, 6    4       2, -1, -2                   .1·2 = .2, .5·1 = .5, .1·2 = .2
-//	1, 2, 3    3       2, 1, 0 (at the end: in)    .2, .5, 0
+//	1, 2, 3    3       2, 1, 0 (on the bound: inside)    .2, .5, 0
 //	5, 6, 9    4       -1, -2, -5                  .9·1 = .9, 1, .1·5 = .5
-//	4, 6, 8    4       0, -2, -4 (at the end: in)  0, 1, .1·4 = .4
+//	4, 6, 8    4       0, -2, -4 (on the bound: inside)  0, 1, .1·4 = .4
 //	mean                                           1.3/4, 3/4, 1.1/4
 func TestQuantilesByHand(t *testing.T) {
 	q := quantiles(t, []float64{.1, .5, .9}, []row{{2, 5, 6, 4}, {1, 2, 3, 3}, {5, 6, 9, 4}, {4, 6, 8, 4}})
@@ -45,7 +45,8 @@ func TestQuantilesByHand(t *testing.T) {
 			t.Errorf("%s is %v, want %v", s.Name, s.Value, want)
 		}
 	}
-	// From the median up: not 4 in 5..6, 3 in 2..3, not 4 in 6..9 or 6..8.
+	// In the interval from the median to P90: 4 is not in 5..6, 3 is in 2..3, 4 is not in
+	// 6..9 or 6..8.
 	if got, err := q.Coverage(.5, .9); err != nil || got != .25 {
 		t.Errorf("coverage of the upper half %v, %v", got, err)
 	}
@@ -75,8 +76,7 @@ func TestQuantilesJSON(t *testing.T) {
 	}
 }
 
-// generatedRows makes numbers that a script in another language can make as well,
-// exactly.
+// generatedRows returns numbers that can be reproduced exactly in other languages.
 func generatedRows() (levels []float64, rows []row) {
 	levels = []float64{2. / 16, 5. / 16, 8. / 16, 11. / 16, 14. / 16}
 	for i := range 500 {
@@ -120,9 +120,8 @@ func TestQuantilesNumPy(t *testing.T) {
 	}
 }
 
-// TestCRPSNormal compares with the closed form for a normal forecast,
-// σ (z (2Φ(z) - 1) + 2φ(z) - 1/√π) with z = (actual - μ)/σ, which the mean over
-// ever more quantiles approaches.
+// TestCRPSNormal compares with the closed form for a normal forecast, σ (z (2Φ(z) - 1) +
+// 2φ(z) - 1/√π) with z = (actual - μ)/σ. The mean over quantiles converges to it.
 func TestCRPSNormal(t *testing.T) {
 	const mu, sigma, k = 3, 2, 2000
 	var levels, forecasts []float64
@@ -141,7 +140,7 @@ func TestCRPSNormal(t *testing.T) {
 	}
 }
 
-// TestMedianIsMAE: with the median alone, CRPS is the mean absolute error.
+// TestMedianIsMAE checks that the CRPS of the median alone is the mean absolute error.
 func TestMedianIsMAE(t *testing.T) {
 	var p Point
 	q := quantiles(t, []float64{.5}, nil)
@@ -168,8 +167,8 @@ func TestLevels(t *testing.T) {
 		{[]float64{.05, .5, .95}, true, .05, .95},
 		{[]float64{.5}, true, nan, nan},
 		{[]float64{.3, .7}, true, .3, .7},
-		{[]float64{.05, .1, .5, .9, .95}, false, .05, .95}, // uneven
-		{[]float64{.1, .2, .3}, false, nan, nan},           // even, but all low
+		{[]float64{.05, .1, .5, .9, .95}, false, .05, .95}, // not evenly spaced
+		{[]float64{.1, .2, .3}, false, nan, nan},           // evenly spaced, but not symmetric
 		{[]float64{.1}, false, nan, nan},
 		{[]float64{.05, .1, .9}, false, .1, .9},
 	} {
@@ -211,7 +210,7 @@ func TestQuantilesOrder(t *testing.T) {
 		}
 		for i, s := range merged.Scores() {
 			if want := whole.Scores()[i].Value; !near(s.Value, want, 1e-14) {
-				t.Errorf("%s is %v in another order, was %v", s.Name, s.Value, want)
+				t.Errorf("%s is %v in a different order, was %v", s.Name, s.Value, want)
 			}
 		}
 		if merged.N() != whole.N() {
@@ -219,7 +218,7 @@ func TestQuantilesOrder(t *testing.T) {
 		}
 	}
 	if err := whole.Merge(quantiles(t, []float64{.5}, nil)); err == nil {
-		t.Error("merged different quantiles")
+		t.Error("Merge accepted different quantiles")
 	}
 }
 
@@ -245,15 +244,16 @@ func TestQuantilesRefuse(t *testing.T) {
 			t.Errorf("%v: error %v, want %q", c.row, err, c.want)
 		}
 		if after, _ := json.Marshal(q); string(after) != string(before) {
-			t.Errorf("%v: refused, but counted: %s, was %s", c.row, after, before)
+			t.Errorf("%v: counted despite the error: %s, was %s", c.row, after, before)
 		}
 	}
 	if err := quantiles(t, []float64{.1, .5, .9}, nil).Add([]float64{2, 2, 2}, 2); err != nil {
-		t.Errorf("equal quantiles do not cross: %v", err)
+		t.Errorf("equal quantiles were rejected as crossing: %v", err)
 	}
 }
 
-// TestQuantilesOwnLevels: the caller may use its slice again.
+// TestQuantilesOwnLevels checks that the levels are copied, so the caller may reuse its
+// slice.
 func TestQuantilesOwnLevels(t *testing.T) {
 	levels := []float64{.1, .9}
 	q := quantiles(t, levels, nil)

@@ -7,14 +7,13 @@ import (
 	"testing"
 )
 
-// near says whether two numbers are the same within a relative difference, or both
-// NaN.
+// near reports whether two numbers are equal within a relative difference, or both NaN.
 func near(a, b, relative float64) bool {
 	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= relative*max(math.Abs(a), math.Abs(b))
 }
 
 func exactSum(terms []float64) float64 {
-	total := new(big.Float).SetPrec(2200) // the whole range of float64, and carries
+	total := new(big.Float).SetPrec(2200) // the range of float64 with carries
 	for _, x := range terms {
 		total.Add(total, new(big.Float).SetFloat64(x))
 	}
@@ -29,8 +28,8 @@ func TestSum(t *testing.T) {
 		want  float64
 	}{
 		{"nothing", nil, 0},
-		{"small beside large", []float64{1e16, 1, -1e16}, 1}, // plainly 0
-		{"large beside small", []float64{1, 1e16, -1e16}, 1}, // plainly 0
+		{"small beside large", []float64{1e16, 1, -1e16}, 1}, // a plain sum is 0
+		{"large beside small", []float64{1, 1e16, -1e16}, 1}, // a plain sum is 0
 		{"tenths", []float64{.1, .1, .1, .1, .1, .1, .1, .1, .1, .1}, 1},
 	} {
 		var s sum
@@ -43,8 +42,8 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestSumSplit adds numbers of many sizes, which nearly cancel, in random order and
-// in parts, and compares with exact arithmetic.
+// TestSumSplit adds numbers of many sizes that nearly cancel, in random order and in
+// parts, and compares with exact arithmetic.
 func TestSumSplit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 100 {

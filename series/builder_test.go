@@ -10,7 +10,7 @@ import (
 
 var absent = math.NaN()
 
-// addRow puts an unambiguous row into a builder.
+// addRow adds an unambiguous row to a builder.
 func addRow(t *testing.T, m *MeterBuilder, unix int64, kw float64) {
 	t.Helper()
 	if err := m.Add(Instant{Unix: unix}, kw); err != nil {
@@ -18,7 +18,7 @@ func addRow(t *testing.T, m *MeterBuilder, unix int64, kw float64) {
 	}
 }
 
-// equalLoad compares series, where a missing value equals a missing value.
+// equalLoad compares series. Missing values are equal.
 func equalLoad(a []float32, b ...float64) bool {
 	return slices.EqualFunc(a, b, func(x float32, y float64) bool {
 		return x == float32(y) || Missing(x) && math.IsNaN(y)
@@ -30,7 +30,7 @@ func TestBuilder(t *testing.T) {
 		unix int64
 		kw   float64
 	}
-	// Times are in hours from an arbitrary one.
+	// Times are in hours from an arbitrary start.
 	const hour, t0 = 3600, 400000 * 3600
 	for _, c := range []struct {
 		name   string
@@ -62,7 +62,7 @@ func TestBuilder(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got[0].Start != t0+c.start*hour || !equalLoad(got[0].Load, c.want...) || got[0].Faults != c.faults {
-				t.Errorf("starts %d hours in, %v, %+v; want %d, %v, %+v",
+				t.Errorf("start at hour %d, %v, %+v; want %d, %v, %+v",
 					(got[0].Start-t0)/hour, got[0].Load, got[0].Faults, c.start, c.want, c.faults)
 			}
 		})
@@ -86,7 +86,7 @@ func TestBuilderFleet(t *testing.T) {
 	}
 }
 
-// A row that does not exist may be the first.
+// The first row may have a nonexistent time.
 func TestBuilderNonexistentFirst(t *testing.T) {
 	b := NewBuilder(time.Hour)
 	m := b.Meter("m")
@@ -105,7 +105,7 @@ func TestBuilderOffGrid(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		n      int
-		odd    func(i int64) int64 // seconds off the hour
+		odd    func(i int64) int64 // seconds after the hour
 		start  int64
 		len    int
 		faults Faults
@@ -144,7 +144,8 @@ func oneIf(b bool) int64 {
 	return 0
 }
 
-// Minutes read as hours must not pass for a sparse series.
+// Minute data with a configured interval of an hour must not be accepted as a sparse
+// series.
 func TestBuilderWrongInterval(t *testing.T) {
 	b := NewBuilder(time.Hour)
 	for i := range int64(5000) {
@@ -155,9 +156,9 @@ func TestBuilderWrongInterval(t *testing.T) {
 	}
 }
 
-// Labels of the hour that clocks show twice, with two rows in the hour before it.
+// Resolve labels in the hour that clocks show twice, with two rows in the hour before.
 func TestBuilderFold(t *testing.T) {
-	const start, hour, quarter = int64(1e9), 3600, 900 // of the first of the two hours
+	const start, hour, quarter = int64(1e9), 3600, 900 // start is that of the first of the two hours
 	label := func(i int64) Instant { return Instant{Unix: start + quarter*i, Again: start + hour + quarter*i} }
 	plain := func(unix int64) Instant { return Instant{Unix: unix} }
 	before := []Instant{plain(start - 2*quarter), plain(start - quarter)}
@@ -228,7 +229,7 @@ func newestFirst(s []Instant) []Instant {
 	return s
 }
 
-// Wrong dates must not fill the memory, however many meters have them.
+// Wrong dates must not exhaust memory, regardless of the number of meters.
 func TestBuilderBounds(t *testing.T) {
 	b := NewBuilder(time.Minute)
 	addRow(t, b.Meter("m"), 0, 1)
@@ -259,10 +260,10 @@ func TestBuilderBounds(t *testing.T) {
 	}
 	for _, at := range []int64{-1, math.MinInt64, math.MaxInt64} {
 		if err := b.Meter("far").Add(Instant{Unix: at}, 1); err == nil {
-			t.Errorf("time %d is taken", at)
+			t.Errorf("time %d was accepted", at)
 		}
 	}
-	// A year of daily rows on a grid of minutes is odd, but no danger.
+	// A year of daily rows on a grid of minutes is unusual, but harmless.
 	b = NewBuilder(time.Minute)
 	for i := range int64(365) {
 		addRow(t, b.Meter("daily"), 86400*i, 1)

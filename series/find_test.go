@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// slowly is the framer written down as it is meant: every value by its time, every
-// example tried.
-type slowly struct {
+// bruteForce is a reference implementation of the framer: it looks up every value by its
+// time and tries every example.
+type bruteForce struct {
 	d *Dataset
 	l Layout
 	s Split
 }
 
 // value returns an input of a meter at a step.
-func (f slowly) value(m Meter, in Input, step int) float32 {
+func (f bruteForce) value(m Meter, in Input, step int) float32 {
 	at := step
 	if in.AtTarget {
 		at += f.l.Horizon
@@ -53,13 +53,13 @@ func (f slowly) value(m Meter, in Input, step int) float32 {
 	return m.Static[slices.Index(f.d.StaticNames, in.Name)]
 }
 
-func (f slowly) ranges(m Meter) Ranges {
+func (f bruteForce) ranges(m Meter) Ranges {
 	r := Ranges{}
 	train := int(f.s.Train*float64(len(m.Load)) + 1e-9)
 	for _, in := range append([]Input{{Name: "load"}}, f.l.Inputs...) {
 		static := slices.Contains(f.d.StaticNames, in.Name)
 		for step := range max(train, 1) {
-			if step >= train && !static { // a static value needs no step
+			if step >= train && !static { // static values have no step
 				break
 			}
 			v := f.value(m, Input{Name: in.Name}, step)
@@ -82,7 +82,7 @@ func (f slowly) ranges(m Meter) Ranges {
 	return r
 }
 
-func (f slowly) windows(m Meter) (parts [4][]int) {
+func (f bruteForce) windows(m Meter) (parts [4][]int) {
 	n := len(m.Load)
 	train, validation := int(f.s.Train*float64(n)+1e-9), int((f.s.Train+f.s.Validation)*float64(n)+1e-9)
 	for last := f.l.Lookback - 1; last+f.l.Horizon+f.l.Targets <= n; last++ {
@@ -113,7 +113,7 @@ func (f slowly) windows(m Meter) (parts [4][]int) {
 }
 
 // gather returns an example's scaled inputs and targets.
-func (f slowly) gather(m Meter, r Ranges, last int) (x, y []float32) {
+func (f bruteForce) gather(m Meter, r Ranges, last int) (x, y []float32) {
 	scale := func(v float32, name string) float32 {
 		if r == nil {
 			return v
@@ -135,8 +135,8 @@ func (f slowly) gather(m Meter, r Ranges, last int) (x, y []float32) {
 	return x, y
 }
 
-// holes takes runs of values away.
-func holes(rng *rand.Rand, x []float32, n int) {
+// punchHoles replaces n random runs of values by missing values.
+func punchHoles(rng *rand.Rand, x []float32, n int) {
 	for range n {
 		if len(x) > 0 {
 			at := rng.IntN(len(x))
@@ -147,8 +147,8 @@ func holes(rng *rand.Rand, x []float32, n int) {
 	}
 }
 
-// randomFleet draws a dataset and a layout: meters of different starts and lengths,
-// weather that does not cover them all, clocks that are changed.
+// randomFleet returns a random dataset and layout: meters with different starts and
+// lengths, weather that does not cover all of them, and clocks with daylight saving time.
 func randomFleet(t testing.TB, rng *rand.Rand) (*Dataset, Layout, Split) {
 	t.Helper()
 	var clocks []*time.Location
@@ -175,7 +175,7 @@ func randomFleet(t testing.TB, rng *rand.Rand) (*Dataset, Layout, Split) {
 	var meters []Meter
 	for i := range 1 + rng.IntN(4) {
 		m := Meter{ID: fmt.Sprint(i), Start: start + seconds*int64(rng.IntN(200)), Load: numbers(rng.IntN(1000)), Static: []float32{float32(rng.IntN(5)), 3}}
-		holes(rng, m.Load, rng.IntN(12))
+		punchHoles(rng, m.Load, rng.IntN(12))
 		if rng.IntN(8) == 0 {
 			m.Static[rng.IntN(2)] = nan
 		}
@@ -183,12 +183,12 @@ func randomFleet(t testing.TB, rng *rand.Rand) (*Dataset, Layout, Split) {
 	}
 	w := Weather{Start: start + seconds*int64(rng.IntN(200)-100), Names: []string{"temperature", "wind"}}
 	if rng.IntN(5) == 0 {
-		w.Start += seconds / 3 // off the meters' grid
+		w.Start += seconds / 3 // not on the meters' grid
 	}
 	n := rng.IntN(1200)
 	for range w.Names {
 		w.Columns = append(w.Columns, numbers(n))
-		holes(rng, w.Columns[len(w.Columns)-1], rng.IntN(6))
+		punchHoles(rng, w.Columns[len(w.Columns)-1], rng.IntN(6))
 	}
 	d, err := NewDataset(Dataset{Name: "random", Interval: interval, Clock: clocks[rng.IntN(3)], Weather: w, StaticNames: []string{"floor_area", "storeys"}}, meters)
 	if err != nil {
@@ -204,15 +204,15 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) })
 }
 
-func TestFindAgainstSlow(t *testing.T) {
+func TestFindAgainstBruteForce(t *testing.T) {
 	examples, broken := 0, 0
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		d, l, s := randomFleet(t, rng)
-		f, slow := framer(t, d, l, s), slowly{d, l, s}
+		f, brute := framer(t, d, l, s), bruteForce{d, l, s}
 		for i := range d.Len() {
 			m := d.Meter(i)
-			r, want := f.Ranges(m), slow.ranges(m)
+			r, want := f.Ranges(m), brute.ranges(m)
 			for name, o := range want {
 				if !sameBits([]float32{o.Low, o.High}, []float32{r[name].Low, r[name].High}) || len(r) != len(want) {
 					t.Fatalf("seed %d, meter %d: ranges %v, want %v", seed, i, r, want)
@@ -221,7 +221,7 @@ func TestFindAgainstSlow(t *testing.T) {
 			if rng.IntN(3) == 0 {
 				r = nil
 			}
-			w, parts := f.Windows(m, r), slow.windows(m)
+			w, parts := f.Windows(m, r), brute.windows(m)
 			for p, want := range parts {
 				var each, at []int
 				if err := w.Each(Part(p), func(last int) error { each = append(each, last); return nil }); err != nil {
@@ -238,7 +238,7 @@ func TestFindAgainstSlow(t *testing.T) {
 			broken += len(w.runs)
 			for range min(len(parts[All]), 5) {
 				last := parts[All][rng.IntN(len(parts[All]))]
-				wantX, wantY := slow.gather(m, r, last)
+				wantX, wantY := brute.gather(m, r, last)
 				x, y := make([]float32, len(wantX)), make([]float32, len(wantY))
 				w.Gather(x, y, []int{last})
 				if !sameBits(x, wantX) || !sameBits(y, wantY) {
@@ -248,21 +248,21 @@ func TestFindAgainstSlow(t *testing.T) {
 		}
 	}
 	if examples < 10000 || broken < 1000 {
-		t.Errorf("%d examples in %d runs are not much of a test", examples, broken)
+		t.Errorf("only %d examples in %d runs with gaps", examples, broken)
 	}
 }
 
-// TestFindConcurrently has workers ask a new framer at once; -race watches.
+// TestFindConcurrently calls a new framer from several goroutines, for the race detector.
 func TestFindConcurrently(t *testing.T) {
 	for seed := range uint64(10) {
 		d, l, s := randomFleet(t, rand.New(rand.NewPCG(seed, 9)))
-		f, slow := framer(t, d, l, s), slowly{d, l, s}
+		f, brute := framer(t, d, l, s), bruteForce{d, l, s}
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
 				for i := range d.Len() {
 					m := d.Meter(i)
-					if got, want := f.Windows(m, f.Ranges(m)).Len(Test), len(slow.windows(m)[Test]); got != want {
+					if got, want := f.Windows(m, f.Ranges(m)).Len(Test), len(brute.windows(m)[Test]); got != want {
 						t.Errorf("seed %d, meter %d: %d examples, want %d", seed, i, got, want)
 					}
 				}
@@ -272,7 +272,8 @@ func TestFindConcurrently(t *testing.T) {
 	}
 }
 
-// TestWindowsAreSmall: ten thousand clients keep theirs.
+// TestWindowsAreSmall checks the memory of a client's windows, because a simulation has
+// ten thousand clients.
 func TestWindowsAreSmall(t *testing.T) {
 	d := fleet(t, time.UTC, time.Unix(0, 0), count(8760))
 	f := framer(t, d, Layout{Lookback: 12, Horizon: 1, Targets: 1, Inputs: inputs(t, "load", "time_of_day", "day_of_week", "temperature", "temperature@target", "load@target-24h", "load@target-168h", "floor_area")}, DefaultSplit)
@@ -281,7 +282,7 @@ func TestWindowsAreSmall(t *testing.T) {
 	heap := func() uint64 {
 		var s runtime.MemStats
 		runtime.GC()
-		runtime.GC() // what the pool held back
+		runtime.GC() // twice, because pools survive one collection
 		runtime.ReadMemStats(&s)
 		return s.HeapAlloc
 	}
@@ -293,13 +294,13 @@ func TestWindowsAreSmall(t *testing.T) {
 	each := int(heap()-before) / len(all)
 	t.Logf("%d bytes each", each)
 	if each > 2048 {
-		t.Errorf("a client's windows take %d bytes", each)
+		t.Errorf("the windows of a client use %d bytes", each)
 	}
 	runtime.KeepAlive(all)
 }
 
-// BenchmarkFind finds the examples of an hourly year, on a clock that is changed
-// and on one that is not, with gaps and without.
+// BenchmarkFind finds the examples of a year of hours, with and without daylight saving
+// time and gaps.
 func BenchmarkFind(b *testing.B) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

@@ -42,7 +42,7 @@ func TestPreparedRoundTrip(t *testing.T) {
 		for _, unix := range []int64{0, 1625000000} {
 			g, w := time.Unix(unix, 0).In(got.Clock).Format(time.RFC3339), time.Unix(unix, 0).In(want.Clock).Format(time.RFC3339)
 			if g != w {
-				t.Errorf("the clock shows %s, want %s", g, w)
+				t.Errorf("local time %s, want %s", g, w)
 			}
 		}
 		if got.Len() != want.Len() {
@@ -50,7 +50,7 @@ func TestPreparedRoundTrip(t *testing.T) {
 		}
 		for i := range want.Len() {
 			if !reflect.DeepEqual(got.Meter(i), want.Meter(i)) {
-				t.Errorf("meter %d is %+v, want %+v", i, got.Meter(i), want.Meter(i))
+				t.Errorf("meter %d: %+v, want %+v", i, got.Meter(i), want.Meter(i))
 			}
 		}
 		gf, gt := got.Span()
@@ -64,7 +64,8 @@ func TestPreparedRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzOpenPrepared damages a file: it is refused, or read without a crash.
+// FuzzOpenPrepared damages a file. OpenPrepared must return an error or a dataset, and
+// not crash.
 func FuzzOpenPrepared(f *testing.F) {
 	d, err := NewDataset(Dataset{Name: "f", Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"s"}, Weather: Weather{Names: []string{"t"}, Columns: [][]float32{{1, 2}}}},
 		[]Meter{{ID: "a", Load: []float32{1, 2, 3}, Static: []float32{1}}, {ID: "b", Load: []float32{float32(math.NaN())}, Static: []float32{1}}})

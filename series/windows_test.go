@@ -10,7 +10,7 @@ import (
 
 var nan = float32(math.NaN())
 
-// fleet returns a dataset of one meter, with a temperature and a floor area.
+// fleet returns a dataset with one meter, a temperature and a floor area.
 func fleet(t testing.TB, clock *time.Location, start time.Time, load []float32) *Dataset {
 	t.Helper()
 	temperature := make([]float32, len(load)+48)
@@ -36,7 +36,7 @@ func inputs(t testing.TB, names ...string) []Input {
 			t.Fatal(err)
 		}
 		if i.String() != n {
-			t.Fatalf("input %s comes back as %s", n, i)
+			t.Fatalf("input %s became %s", n, i)
 		}
 		in = append(in, i)
 	}
@@ -60,13 +60,15 @@ func count(n int) []float32 {
 	return x
 }
 
-// TestWindowsByHand works everything out for ten steps, from Friday 22:00.
+// TestWindowsByHand compares with values computed by hand for ten steps from Friday
+// 22:00.
 func TestWindowsByHand(t *testing.T) {
 	start := time.Date(2021, 1, 1, 22, 0, 0, 0, time.UTC)
 	d := fleet(t, time.UTC, start, count(10))
 	f := framer(t, d, Layout{Lookback: 2, Horizon: 2, Targets: 1, Inputs: inputs(t, "load", "time_of_day", "day_of_week", "temperature", "time_of_day@target", "floor_area")}, Split{0.5, 0.2})
 	w := f.Windows(d.Meter(0), nil)
-	// Last inputs 1 to 7 have targets 3 to 9; the cuts are at steps 5 and 7.
+	// Examples with last inputs 1 to 7 have targets 3 to 9; the split is at steps 5 and
+	// 7.
 	for _, c := range []struct {
 		part Part
 		want []int
@@ -82,14 +84,14 @@ func TestWindowsByHand(t *testing.T) {
 	x, y := make([]float32, 12), make([]float32, 1)
 	w.Gather(x, y, []int{1})
 	want := []float32{
-		0, 22, 4, 24, 0, 250, // Friday 22:00; the target two hours on is Saturday 0:00
+		0, 22, 4, 24, 0, 250, // Friday 22:00; the target two hours later is Saturday 0:00
 		1, 23, 4, 25, 1, 250,
 	}
 	if fmt.Sprint(x) != fmt.Sprint(want) || y[0] != 3 {
 		t.Errorf("gathered %v and %v, want %v and 3", x, y, want)
 	}
 
-	// Scaled by the training part, the first five steps.
+	// Scaled with the ranges of the training part, the first five steps.
 	r := f.Ranges(d.Meter(0))
 	if r["load"] != (Range{0, 4}) || r["temperature"] != (Range{24, 28}) || r["floor_area"] != (Range{250, 250}) {
 		t.Errorf("ranges %v", r)
@@ -101,8 +103,8 @@ func TestWindowsByHand(t *testing.T) {
 	}
 }
 
-// TestGapsExcludeWindows compares with a search by brute force, over random gaps,
-// layouts and splits.
+// TestGapsExcludeWindows compares with a brute-force search over random gaps, layouts and
+// splits.
 func TestGapsExcludeWindows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	start := time.Date(2021, 3, 1, 0, 0, 0, 0, time.UTC)
@@ -165,8 +167,8 @@ func TestGapsExcludeWindows(t *testing.T) {
 	}
 }
 
-// TestLagIsClockTime walks over both changes of the clock in Berlin: a lag of a day
-// is the same clock time, 23 or 25 hours before.
+// TestLagIsClockTime covers both clock changes in Berlin: a lag of one day is the same
+// local time, 23 or 25 hours earlier.
 func TestLagIsClockTime(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -174,7 +176,7 @@ func TestLagIsClockTime(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		target time.Time // on the clock
+		target time.Time // local time
 		hours  int       // from the lagged value to the target
 	}{
 		{"an ordinary day", time.Date(2021, 3, 20, 12, 0, 0, 0, berlin), 24},
@@ -216,7 +218,7 @@ func TestFramerRefuses(t *testing.T) {
 	}
 	for _, bad := range []string{"", "@target", "load@target", "load@target-25h", "load@now", "temperature@target-24h", "load@target-h", "load@target24h"} {
 		if in, err := ParseInput(bad); err == nil {
-			t.Errorf("input %q is read as %v", bad, in)
+			t.Errorf("input %q was parsed as %v", bad, in)
 		}
 	}
 }

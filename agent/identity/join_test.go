@@ -347,8 +347,8 @@ func TestJoinChecksTheAnswer(t *testing.T) {
 	}{
 		"nothing":      {nil, "", nil, "no certificate"},
 		"garbage":      {[][]byte{[]byte("hello")}, "", nil, "response"},
-		"another key":  {[][]byte{mine.current.Load().Leaf.Raw}, "", nil, "of another key"},
-		"another root": {[][]byte{theirs.current.Load().Leaf.Raw}, "", nil, "of another key"},
+		"another key":  {[][]byte{mine.current.Load().Leaf.Raw}, "", nil, "a different key"},
+		"another root": {[][]byte{theirs.current.Load().Leaf.Raw}, "", nil, "a different key"},
 		"huge":         {[][]byte{make([]byte, 10*maxAnswer)}, "", nil, "larger than"},
 		"bad name":     {nil, "a\nServer: https://evil.example", nil, "not a valid agent name"},
 		"failure":      {nil, "", errors.New("the disk is full\x1b[31m" + strings.Repeat("!", 1000)), "the disk is full [31m!!!"},

@@ -151,8 +151,8 @@ func TestRenewFails(t *testing.T) {
 	}{
 		"failure":     {func([][]byte) ([][]byte, error) { return nil, errors.New("the disk is full") }, "the disk is full"},
 		"nothing":     {func([][]byte) ([][]byte, error) { return nil, nil }, "no certificate"},
-		"another key": {func([][]byte) ([][]byte, error) { return [][]byte{other.current.Load().Leaf.Raw}, nil }, "of another key"},
-		"the root":    {func(chain [][]byte) ([][]byte, error) { return chain[1:], nil }, "of another key"},
+		"another key": {func([][]byte) ([][]byte, error) { return [][]byte{other.current.Load().Leaf.Raw}, nil }, "a different key"},
+		"the root":    {func(chain [][]byte) ([][]byte, error) { return chain[1:], nil }, "a different key"},
 	} {
 		f.set(func() { f.spoil = c.spoil })
 		renewed, err := i.RenewIfDue(t.Context(), soon(i))

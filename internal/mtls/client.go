@@ -10,17 +10,19 @@ import (
 )
 
 const (
-	dialFor   = 15 * time.Second
-	answerFor = time.Minute
-	// stalledFor is how long a link may take nothing, silentFor how long it may bring
-	// nothing after that: longer than an answer may take to begin.
+	dialFor     = 15 * time.Second
+	responseFor = time.Minute
+	// stalledFor limits the time without progress while writing, silentFor the time
+	// without data while reading. The latter is longer than the time limit for a response
+	// to begin.
 	stalledFor = 30 * time.Second
-	silentFor  = answerFor + 15*time.Second
+	silentFor  = responseFor + 15*time.Second
 )
 
-// Transport returns HTTP/2 connections with this TLS, for links that are slow or go
-// away without a word: what makes no progress is given up, a long answer that does
-// is not. Idle connections are closed soon, because a fleet's would fill the server.
+// Transport returns a transport for HTTP/2 with this TLS configuration, for slow and
+// unreliable links. It aborts connections that make no progress, but not long responses
+// that do. It closes idle connections early, because those of a whole fleet would exhaust
+// the server.
 func Transport(config *tls.Config) *http.Transport {
 	t := transport(config)
 	t.DialContext = dialer.DialContext
@@ -29,9 +31,9 @@ func Transport(config *tls.Config) *http.Transport {
 	return t
 }
 
-// AgentTransport is Transport for agents, which call now and then and one call after the
-// other: HTTP/1.1 takes a server of thousands of them a quarter less time and a third less
-// memory (ADR 13). An answer must not pause for over a minute.
+// AgentTransport returns a transport for agents, which make single calls at intervals. It
+// uses HTTP/1.1: for thousands of agents, a server then needs a quarter less CPU time and
+// a third less memory (ADR 13). A response must not pause for more than a minute.
 func AgentTransport(config *tls.Config) *http.Transport {
 	t := transport(config)
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -39,7 +41,7 @@ func AgentTransport(config *tls.Config) *http.Transport {
 		if err != nil {
 			return nil, err
 		}
-		return moving{c, silentFor, stalledFor}, nil
+		return deadlineConn{c, silentFor, stalledFor}, nil
 	}
 	return t
 }
@@ -51,43 +53,44 @@ func transport(config *tls.Config) *http.Transport {
 		Proxy:                 http.ProxyFromEnvironment,
 		TLSClientConfig:       config,
 		TLSHandshakeTimeout:   dialFor,
-		ResponseHeaderTimeout: answerFor,
+		ResponseHeaderTimeout: responseFor,
 		ExpectContinueTimeout: time.Second,
 		IdleConnTimeout:       30 * time.Second,
 		MaxIdleConns:          4,
 		MaxIdleConnsPerHost:   4,
-		// A page of headers is plenty.
+		// Responses have few headers.
 		MaxResponseHeaderBytes: 1 << 14,
 	}
 }
 
-// moving is a connection that fails when nothing moves on it. HTTP/2 asks the other end
-// whether it is there; here a dead link would be noticed by the kernel alone, after a
-// quarter of an hour.
-type moving struct {
+// deadlineConn is a connection that fails if there is no traffic. HTTP/2 sends pings to
+// detect a dead link; with HTTP/1.1 only the kernel would detect it, after a quarter of
+// an hour.
+type deadlineConn struct {
 	net.Conn
 	silent, stalled time.Duration
 }
 
-func (m moving) Read(b []byte) (int, error) {
-	if err := m.SetReadDeadline(time.Now().Add(m.silent)); err != nil {
+func (c deadlineConn) Read(b []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(c.silent)); err != nil {
 		return 0, err
 	}
-	return m.Conn.Read(b)
+	return c.Conn.Read(b)
 }
 
-// Write also puts off the end of a Read under way: the transport waits for an answer from
-// the first byte of a request on, and what is sent is a sign of life.
-func (m moving) Write(b []byte) (int, error) {
+// Write also extends the deadline of a pending Read. The transport starts to wait for the
+// response with the first byte of a request, and progress in sending shows that the link
+// works.
+func (c deadlineConn) Write(b []byte) (int, error) {
 	now := time.Now()
-	if err := errors.Join(m.SetReadDeadline(now.Add(m.silent)), m.SetWriteDeadline(now.Add(m.stalled))); err != nil {
+	if err := errors.Join(c.SetReadDeadline(now.Add(c.silent)), c.SetWriteDeadline(now.Add(c.stalled))); err != nil {
 		return 0, err
 	}
-	return m.Conn.Write(b)
+	return c.Conn.Write(b)
 }
 
-// Client returns a client that goes where it is told and nowhere else: an answer that
-// sends it elsewhere is returned as it is.
+// Client returns a client that does not follow redirects. It returns the redirect
+// response.
 func Client(rt http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     rt,

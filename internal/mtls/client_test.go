@@ -19,7 +19,7 @@ import (
 )
 
 func TestProtocols(t *testing.T) {
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) })) // the client sees
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) })) // the client reports errors
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	defer s.Close()
@@ -38,19 +38,19 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// A connection without any traffic fails. A slow one does not.
-func TestMoving(t *testing.T) {
+// A connection without traffic fails; a slow one does not.
+func TestDeadlineConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer near.Close()
 		defer far.Close()
-		m := moving{near, silentFor, stalledFor}
+		m := deadlineConn{near, silentFor, stalledFor}
 		go func() {
 			for range 6 {
 				time.Sleep(silentFor - 1)
-				far.Write([]byte("x")) // the reader sees
+				far.Write([]byte("x")) // the reader reports errors
 			}
-			io.ReadFull(far, make([]byte, 3)) // the writer sees
+			io.ReadFull(far, make([]byte, 3)) // the writer reports errors
 		}()
 		b := make([]byte, 1)
 		for range 6 {
@@ -60,11 +60,11 @@ func TestMoving(t *testing.T) {
 		}
 		begin := time.Now()
 		if _, err := m.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) != silentFor {
-			t.Errorf("a silent link: %v after %v", err, time.Since(begin))
+			t.Errorf("read without data: %v after %v", err, time.Since(begin))
 		}
 		begin = time.Now()
 		if n, err := m.Write([]byte("four")); n != 3 || !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) != stalledFor {
-			t.Errorf("a link that takes no more: %d bytes, %v after %v", n, err, time.Since(begin))
+			t.Errorf("write without progress: %d bytes, %v after %v", n, err, time.Since(begin))
 		}
 	})
 }
@@ -109,8 +109,8 @@ func (p *pipes) Close() error { p.close(); return nil }
 
 func (*pipes) Addr() net.Addr { return &net.IPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// A request may take longer to send than an answer may pause, on a new connection and on an
-// idle one.
+// Sending a request may take longer than a response may pause, on a new connection and on
+// an idle one.
 func TestSlowUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()
@@ -119,11 +119,11 @@ func TestSlowUpload(t *testing.T) {
 			fmt.Fprint(w, n, err)
 		})}
 		defer s.Close()
-		go s.Serve(l) // the client sees
+		go s.Serve(l) // the client reports errors
 		tr := AgentTransport(nil)
 		tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := l.dial(ctx)
-			return moving{c, silentFor, stalledFor}, err
+			return deadlineConn{c, silentFor, stalledFor}, err
 		}
 		defer tr.CloseIdleConnections()
 		for range 2 {
@@ -152,10 +152,11 @@ func TestSlowUpload(t *testing.T) {
 	})
 }
 
-// BenchmarkTransports is of both ends of calls with 23 KB, over 1,000 connections in turn.
+// BenchmarkTransports measures both ends of calls with 23 KB, over 1,000 connections in
+// turn.
 func BenchmarkTransports(b *testing.B) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) // the client sees
+		io.Copy(io.Discard, r.Body) // the client reports errors
 	}))
 	s.EnableHTTP2 = true
 	s.StartTLS()
@@ -169,7 +170,7 @@ func BenchmarkTransports(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				io.Copy(io.Discard, r.Body) // it is empty
+				io.Copy(io.Discard, r.Body) // the body is empty
 				r.Body.Close()
 			}
 			for i := range clients {

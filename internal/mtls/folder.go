@@ -17,9 +17,9 @@ const (
 	caFile   = "ca.pem"
 )
 
-// WriteFolder stores credentials in a folder of their own. If it is cut short, or
-// somebody reads meanwhile, the files may not fit each other until it is repeated,
-// unless the key and the root are those that were there: then one file changes.
+// WriteFolder stores credentials in a folder. If it is interrupted, or during a
+// concurrent read, the files may not match until it is repeated. If the key and the root
+// are unchanged, only one file changes, which is atomic.
 func WriteFolder(dir string, c *Credentials) error {
 	if err := MakeDir(dir); err != nil {
 		return err
@@ -61,7 +61,7 @@ func ReadFolder(dir string) (Credentials, error) {
 	}
 	b, err := Parse(text)
 	if err == nil && b.Key == nil {
-		err = errors.New("there is no private key in it")
+		err = errors.New("it contains no private key")
 	}
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
@@ -94,7 +94,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	}
 	b, err := Parse(text)
 	if err == nil && len(b.Certificates) != 1 {
-		err = fmt.Errorf("there are %d certificates in it, and should be one", len(b.Certificates))
+		err = fmt.Errorf("it contains %d certificates, want one", len(b.Certificates))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

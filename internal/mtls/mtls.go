@@ -61,11 +61,11 @@ func Parse(text []byte) (Bundle, error) {
 	var b Bundle
 	for len(bytes.TrimSpace(text)) > 0 {
 		if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("-----BEGIN ")) {
-			return Bundle{}, errors.New("it is damaged: there is something between its parts")
+			return Bundle{}, errors.New("it is damaged: unexpected text between its parts")
 		}
 		block, rest := pem.Decode(text)
 		if block == nil {
-			return Bundle{}, errors.New("it is damaged: a part of it is not whole")
+			return Bundle{}, errors.New("it is damaged: a part is incomplete")
 		}
 		text = rest
 		if err := b.add(block); err != nil {
@@ -96,7 +96,7 @@ func (b *Bundle) add(block *pem.Block) error {
 		}
 		b.Certificates = append(b.Certificates, c)
 	default:
-		return fmt.Errorf("it is damaged: a %q is one too many or does not belong there", block.Type)
+		return fmt.Errorf("it is damaged: unexpected part %q", block.Type)
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ type Credentials struct {
 // Check returns an error if the parts do not belong together. It ignores expiry.
 func (c *Credentials) Check() error {
 	if !c.Key.PublicKey.Equal(c.Leaf.PublicKey) {
-		return errors.New("the certificate is of another key")
+		return errors.New("the certificate belongs to a different key")
 	}
 	_, err := c.Leaf.Verify(x509.VerifyOptions{
 		Roots: Pool(c.Root), CurrentTime: c.Leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -138,9 +138,11 @@ func (c *Credentials) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		RootCAs:    Pool(c.Root),
-		// Short records at first are for pages that people wait for.
+		// Go starts with short records to reduce the latency of web pages, which does not
+		// matter here.
 		DynamicRecordSizingDisabled: true,
-		// Certificates would be left out without a word if the server asked for other roots.
+		// Without this function, the client would silently send no certificate if the
+		// server requested other roots.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil },
 	}
 }

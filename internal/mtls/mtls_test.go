@@ -17,8 +17,8 @@ import (
 
 var start = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// pair makes a key and a client's certificate for it under a root of its own, or
-// under the one given.
+// pair returns a key and a client certificate for it, issued by the given root or by a
+// new one.
 func pair(t testing.TB, root *x509.Certificate, rootKey *ecdsa.PrivateKey) (Credentials, *ecdsa.PrivateKey) {
 	t.Helper()
 	newKey := func() *ecdsa.PrivateKey {
@@ -58,7 +58,7 @@ func TestBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), "\nServer: https://a:1\n") {
-		t.Errorf("people cannot read it:\n%s", text)
+		t.Errorf("the notes are not readable:\n%s", text)
 	}
 	got, err := Parse(text)
 	if err != nil {
@@ -76,14 +76,14 @@ func TestBundle(t *testing.T) {
 		"many":       bytes.Repeat(text[bytes.Index(text, []byte("-----BEGIN CERT")):], 3),
 	} {
 		if _, err := Parse(bad); err == nil {
-			t.Errorf("%s: taken", name)
+			t.Errorf("%s: accepted", name)
 		}
 	}
-	// What is cut off has lost a part or is refused.
+	// A truncated text lacks a part or is rejected.
 	for n := range len(text) - 1 {
 		cut, err := Parse(text[:n])
 		if err == nil && len(cut.Certificates) == 2 {
-			t.Errorf("%d of %d bytes are whole", n, len(text))
+			t.Errorf("%d of %d bytes were accepted as complete", n, len(text))
 		}
 	}
 }
@@ -107,7 +107,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Of nine hours, the last three are a third.
+// A third of nine hours is three.
 func TestDue(t *testing.T) {
 	c, _ := pair(t, nil, nil)
 	for hours, want := range map[time.Duration]bool{-1: false, 0: false, 5: false, 6: true, 8: true, 9: true, 100: true} {
@@ -126,7 +126,7 @@ func TestPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := MakeDir(dir); err != nil {
-		t.Fatal("it is there already: ", err)
+		t.Fatal("it already exists: ", err)
 	}
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if info, err := os.Stat(d); err != nil || info.Mode().Perm() != 0o700 {
@@ -160,7 +160,7 @@ func TestPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := ReadPrivate(path); err != nil || string(got) != "three" {
-		t.Errorf("written anew, it is private again: %q, %v", got, err)
+		t.Errorf("written again, it is not private: %q, %v", got, err)
 	}
 	if err := WritePrivate(path, make([]byte, maxFile+1)); err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestPrivate(t *testing.T) {
 		t.Error("a huge file was read")
 	}
 	if err := WritePrivate(filepath.Join(dir, "none", "key.pem"), nil); err == nil {
-		t.Error("written into a folder that is not there")
+		t.Error("writing to a missing folder succeeded")
 	}
 	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func TestFolder(t *testing.T) {
 			t.Errorf("%q: %v, %v", name, info.Mode(), err)
 		}
 	}
-	// Other credentials' certificate does not fit the key, and says so.
+	// A certificate of other credentials does not match the key.
 	b, _ := pair(t, a.Root, key)
 	if err := writeCertificate(filepath.Join(dir, certFile), b.Leaf); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func FuzzParse(f *testing.F) {
 		}
 		again, err := b.PEM()
 		if err != nil {
-			return // a header's name may be one that cannot be written
+			return // some header names cannot be written
 		}
 		if _, err := Parse(again); err != nil {
 			t.Errorf("%q: %v", again, err)

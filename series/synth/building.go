@@ -7,30 +7,30 @@ type traits struct {
 	kind                *kind
 	floor, wall, window float64
 	floors, occupants   int
-	scale               float64 // counts in a kW: readings are multiples of its inverse
+	scale               float64 // meter counts per kW; readings are multiples of 1/scale
 
 	// Intensities in kW, or kW per kelvin.
 	base, full, fans, yard, cool, heat float64
 
 	coolFrom, heatFrom float64 // °C
-	lag                float64 // share by which the shell nears the outside in a quarter hour
-	sun                float64 // kelvin that a W/m2 of sunshine is worth
-	gains              float64 // kelvin that a full building is worth
-	limit              float64 // of cooling and heating, kelvin
+	lag                float64 // share of the temperature difference that the shell loses in a quarter hour
+	sun                float64 // kelvin per W/m2 of solar radiation
+	gains              float64 // kelvin of internal heat gains when full
+	limit              float64 // maximum cooling and heating, in kelvin
 
-	occupancy [3][dayQuarter + 2]float64 // at the start of each quarter hour
-	plant     [3][dayQuarter]float64     // how much of the air conditioning runs
+	occupancy [3][dayQuarter + 2]float64 // by day type, at the start of each quarter hour
+	plant     [3][dayQuarter]float64     // share of the air conditioning that runs
 
 	closes        rank
-	recess        float64 // how full a school is in the breaks
-	recessShift   int     // days by which the breaks are late
-	season        float64 // strength of the kind's seasons
-	dayNoise      float64 // of how full a day is
-	jitter        float64 // of when a day begins, quarter hours
-	drift, memory float64 // of the level from day to day
-	odd           float64 // chance of a day unlike its kind
-	flutter       float64 // of use over hours
-	cycling       float64 // of machines over minutes
+	recess        float64 // occupancy of a school in breaks
+	recessShift   int     // delay of the breaks in days
+	season        float64 // strength of seasonal effects
+	dayNoise      float64 // noise of the daily occupancy
+	jitter        float64 // noise of the start of a day, in quarter hours
+	drift, memory float64 // random walk of the level from day to day
+	odd           float64 // probability of an unusual day
+	flutter       float64 // noise over hours
+	cycling       float64 // noise of machines over minutes
 }
 
 // draw draws building i.
@@ -62,7 +62,7 @@ func (b *traits) draw(seed uint64, i int) {
 
 	b.closes = k.closes
 	if b.closes == minor && k.calendar == office && s.chance(.6) {
-		b.closes = major // private offices work on the lesser holidays
+		b.closes = major // private offices open on minor holidays
 	}
 	b.recess = s.between(.12, .5)
 	b.recessShift = int(s.between(-8, 9))
@@ -72,7 +72,7 @@ func (b *traits) draw(seed uint64, i int) {
 	b.drift = .055 * s.factor(.5)
 	b.memory = s.between(.9, .985)
 	b.odd = .012 * s.factor(.7)
-	small := math.Sqrt(math.Sqrt(1500 / b.floor)) // many small machines even out
+	small := math.Sqrt(math.Sqrt(1500 / b.floor)) // the noise of many machines averages out
 	b.flutter = clamp(.05*small, .02, .09) * s.factor(.35)
 	b.cycling = clamp(.045*small, .01, .1) * s.factor(.5)
 
@@ -95,16 +95,16 @@ func (b *traits) shell(s *stream) {
 	b.window = b.wall * clamp(b.kind.glass*s.factor(.3), .002, .85)
 }
 
-// schedule draws the building's hours from those of its kind: it opens and closes
-// up to two hours earlier or later, is fuller or emptier at some hours, and does
-// more or less at weekends.
+// schedule derives the building's hours from those of its kind: it opens and closes up to
+// two hours earlier or later, has a different occupancy at some hours, and more or less
+// activity at weekends.
 func (b *traits) schedule(s *stream) {
 	open, shut := clamp(.8*s.bell(), -2, 2), clamp(.9*s.bell(), -2, 2)
 	ends := [3]float64{1, s.factor(b.kind.weekends()), s.factor(b.kind.weekends())}
-	lead := 2 + s.below(7)         // quarter hours that the air is conditioned before
-	setback := s.between(.04, .45) // how much of it runs by night
+	lead := 2 + s.below(7)         // quarter hours of air conditioning before opening
+	setback := s.between(.04, .45) // share that runs at night
 	if s.chance(.12) {
-		setback = s.between(.6, 1) // controls that nobody looks at
+		setback = s.between(.6, 1) // badly configured controls
 	}
 	for w := range b.kind.hours {
 		occupancy := b.occupancy[w][:]
@@ -142,8 +142,8 @@ func (k *kind) weekends() float64 {
 	return .08
 }
 
-// warp moves an hour of the day: mornings by open, evenings by shut, midnight not
-// at all. It keeps the order of hours for shifts of at most two.
+// warp shifts an hour of the day: mornings by open, evenings by shut, midnight not at
+// all. It preserves the order of hours for shifts of up to two hours.
 func warp(h, open, shut float64) float64 {
 	part := clamp((h-9)/6, 0, 1)
 	shift := float64(open*(1-part)) + float64(shut*part)
@@ -179,8 +179,8 @@ func (b *traits) attendance(d *day) (people, air float64) {
 
 // carry is the state that a building carries from one day to the next.
 type carry struct {
-	level float64 // what is used more or less than usual, as a share
-	runOn int     // days for which the air conditioning is still left on by night
+	level float64 // relative deviation of the use
+	runOn int     // remaining days with the air conditioning on at night
 }
 
 // today describes one day of one building.
@@ -189,8 +189,8 @@ type today struct {
 	plant     *[dayQuarter]float64
 	people    float64 // factor of occupancy
 	air       float64 // factor of plant
-	rest      float64 // least of the plant that runs
-	late      float64 // quarter hours
+	rest      float64 // minimum share of the plant that runs
+	late      float64 // in quarter hours
 	level     float64 // factor of everything
 }
 
@@ -205,7 +205,7 @@ func (b *traits) begin(s *stream, d *day, c *carry) today {
 	t.people *= clamp(1+float64(b.dayNoise*s.bell()), .6, 1.4)
 
 	c.level = float64(b.memory*c.level) + float64(b.drift*math.Sqrt(1-float64(b.memory*b.memory))*s.bell())
-	if s.chance(.3 / 365) { // people move in or out, machines come or go
+	if s.chance(.3 / 365) { // occupants or machines change
 		c.level += float64(2.5 * b.drift * s.bell())
 	}
 	t.level = clamp(1+c.level, .4, 1.8)
@@ -235,12 +235,12 @@ func (b *traits) begin(s *stream, d *day, c *carry) today {
 
 // rooms is the thermal state of a building.
 type rooms struct {
-	shell        float64 // °C that the rooms feel of the weather
+	shell        float64 // temperature of the shell in °C
 	warm, chilly debt
 }
 
-// next moves on by a quarter hour and returns the kelvin that are cooled and
-// heated away. Use is how full the building is, on how much of the plant runs.
+// next advances by a quarter hour and returns the cooling and heating in kelvin. Use is
+// the occupancy; on is the share of the plant that runs.
 func (r *rooms) next(b *traits, outside, sun, use, on float64) (cooling, heating float64) {
 	r.shell += float64((outside + float64(b.sun*sun) - r.shell) * b.lag)
 	inside := r.shell + float64(b.gains*use)
@@ -255,7 +255,7 @@ func (r *rooms) next(b *traits, outside, sun, use, on float64) (cooling, heating
 // hours.
 type debt float64
 
-// meet returns what the plant does about a need and the debt.
+// meet returns the output of the plant for a need and the debt.
 func (d *debt) meet(need, on float64) float64 {
 	met := float64((need + float64(.5**d)) * on)
 	*d = max(0, debt(float64(.97**d))+debt((need-met)/4))
@@ -271,8 +271,8 @@ func (g *Generator) fill(b *traits, i int, load []float32) {
 		people     = 1.0
 		level      = 1 + c.level
 		slow, fast float64 // noise over hours and over minutes
-		extra      float64 // kW of a machine that is not always on
-		extraLeft  int     // quarter hours
+		extra      float64 // kW of a machine that runs occasionally
+		extraLeft  int     // in quarter hours
 		sum        float64
 		k, parts   int
 	)
@@ -287,7 +287,7 @@ func (g *Generator) fill(b *traits, i int, load []float32) {
 			extraLeft = 4 * (2 + days.below(70))
 		}
 		for q := d.first; q < d.end; q++ {
-			// A new day's factors set in over its first hours.
+			// The factors of a new day take effect gradually over its first hours.
 			people += float64((t.people - people) * .06)
 			level += float64((t.level - level) * .06)
 

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// fleet is a year of hours without faults, twenty buildings of each type.
+// fleet is a year of hours without faults, with twenty buildings of each type.
 type fleet struct {
 	*Generator
 	building []Building
@@ -50,7 +50,7 @@ func (f *fleet) of(name string) (numbers []int) {
 	return numbers
 }
 
-// mean returns the mean of a building's load over the local hours that are asked for.
+// mean returns the mean load of a building over selected local hours.
 func (f *fleet) mean(i int, want func(time.Time) bool) float64 {
 	zone := f.Config().Start.Location()
 	var sum, n float64
@@ -68,13 +68,13 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// TestIntensity holds a year's use per area to EIA's Commercial Buildings Energy
-// Consumption Survey 2012, table C14: the quartiles of building-level intensity in
-// kWh per square foot for the activity nearest to each type (offices and
-// warehouses: for all buildings).
+// TestIntensity compares the annual use per area with EIA's Commercial Buildings Energy
+// Consumption Survey 2012, table C14: the quartiles of building-level intensity in kWh
+// per square foot for the activity closest to each type. For offices and warehouses they
+// are those of all buildings.
 func TestIntensity(t *testing.T) {
 	f := year(t)
-	const squareFeet = 10.764 // in a square metre
+	const squareFeet = 10.764 // per square metre
 	for name, quartiles := range map[string][2]float64{
 		"small-office":             {3.8, 17.2},
 		"medium-office":            {3.8, 17.2},
@@ -101,7 +101,7 @@ func TestIntensity(t *testing.T) {
 			t.Fatalf("%d buildings of type %s", len(use), name)
 		}
 		if m := median(use); m < quartiles[0] || m > quartiles[1] {
-			t.Errorf("%s: half use more than %.1f kWh/ft2 a year, want %v", name, m, quartiles)
+			t.Errorf("%s: median %.1f kWh/ft2 a year, want %v", name, m, quartiles)
 		}
 		if lo, hi := slices.Min(use), slices.Max(use); lo < quartiles[0]/2 || hi > 2*quartiles[1] || hi < 1.4*lo {
 			t.Errorf("%s: %.1f to %.1f kWh/ft2 a year", name, lo, hi)
@@ -112,7 +112,7 @@ func TestIntensity(t *testing.T) {
 	}
 }
 
-// TestLikeMeasured holds the medians over the fleet to the quartiles over the 49
+// TestLikeMeasured compares the medians over the fleet with the quartiles over the 49
 // measured buildings of site Hog of the Building Data Genome 2 (2016 and 2017, in
 // shared/data/bdg2-hog-robin; computed by a separate program).
 func TestLikeMeasured(t *testing.T) {
@@ -197,8 +197,8 @@ func TestWeekends(t *testing.T) {
 	}
 }
 
-// TestClosed: Thanksgiving is like the Sundays around it, and schools are empty in
-// July.
+// TestClosed checks that Thanksgiving resembles the adjacent Sundays, and that schools
+// are empty in July.
 func TestClosed(t *testing.T) {
 	f := year(t)
 	on := func(m time.Month, days ...int) func(time.Time) bool {
@@ -213,31 +213,31 @@ func TestClosed(t *testing.T) {
 			like = append(like, (f.mean(i, on(11, 22))-sunday)/(workday-sunday))
 		}
 		if m := median(like); math.Abs(m) > .35 {
-			t.Errorf("%s: Thanksgiving is %.2f of the way from Sunday to a workday", name, m)
+			t.Errorf("%s: Thanksgiving is at %.2f between Sunday (0) and a workday (1)", name, m)
 		}
 	}
 	var emptied []float64
 	for _, i := range f.of("primary-school") {
-		// At nine, when little is cooled.
+		// At nine, when there is little cooling.
 		morning := func(m time.Month) float64 {
 			return f.mean(i, func(at time.Time) bool { return at.Month() == m && !weekend(at) && at.Hour() == 9 })
 		}
 		emptied = append(emptied, morning(7)/morning(5))
 	}
 	if m := median(emptied); m > .9 {
-		t.Errorf("primary schools use %.2f of May's in July, at nine", m)
+		t.Errorf("the load of primary schools at nine in July is %.2f of that in May", m)
 	}
 }
 
-// TestWeatherResponse: warm summer workdays and, where heat is electric, cold
-// winter ones use more, in nearly all buildings: some are being moved into or out
-// of.
+// TestWeatherResponse checks that nearly all buildings use more on warm summer workdays
+// and, with electric heating, on cold winter workdays. In some buildings, occupants move
+// in or out.
 func TestWeatherResponse(t *testing.T) {
 	f := year(t)
 	var summer, winter, schools []float64
 	for i, b := range f.building {
 		switch b.Type {
-		case "primary-school", "secondary-school": // summer breaks outweigh it
+		case "primary-school", "secondary-school": // summer breaks outweigh cooling
 			schools = append(schools, f.response(i, 5, 9))
 		default:
 			summer = append(summer, f.response(i, 6, 7, 8))
@@ -252,13 +252,13 @@ func TestWeatherResponse(t *testing.T) {
 	}{{"in summer", summer}, {"schools in May and September", schools}, {"in winter, negative", winter}} {
 		slices.Sort(c.correlations)
 		if m, low := median(c.correlations), c.correlations[len(c.correlations)/20]; m < .6 || low < .2 {
-			t.Errorf("correlation of load and temperature %s: median %.2f, one in twenty below %.2f", c.name, m, low)
+			t.Errorf("correlation of load and temperature %s: median %.2f, 5 %% quantile %.2f", c.name, m, low)
 		}
 	}
 }
 
-// response returns the correlation of mean load and mean temperature over the
-// workdays of some months.
+// response returns the correlation of mean load and mean temperature over the workdays of
+// some months.
 func (f *fleet) response(i int, months ...time.Month) float64 {
 	zone := f.Config().Start.Location()
 	var x, y []float64
@@ -292,7 +292,7 @@ func correlation(x, y []float64) float64 {
 	return xy / math.Sqrt(xx*yy)
 }
 
-// TestWeather: an inland year at 41 degrees north, for several seeds.
+// TestWeather checks an inland year at 41 degrees north for several seeds.
 func TestWeather(t *testing.T) {
 	for seed := range uint64(6) {
 		g := generator(t, Config{Seed: seed, Meters: 1})

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Notice is the label for generated data wherever it is shown or stored.
-const Notice = "generated data, not measurements"
+// Notice is the label for synthetic data wherever it is shown or stored.
+const Notice = "synthetic data, not measurements"
 
 // Version changes whenever the same Config gives different numbers.
 const Version = 1

@@ -32,7 +32,7 @@ func loadOf(g *Generator, i int) []float32 {
 	return load
 }
 
-// same holds for series that miss the same readings, too.
+// same compares series. Missing readings are equal.
 func same(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return x == y || x != x && y != y })
 }
@@ -63,8 +63,8 @@ func digestFloats(h hash.Hash, v []float32) {
 	}
 }
 
-// TestPinned holds the promise of the same bytes everywhere. If you meant to
-// change the numbers, raise Version and pin them anew.
+// TestPinned checks that the generator returns the same bytes on every platform. After an
+// intended change, increase Version and update the digests.
 func TestPinned(t *testing.T) {
 	for _, c := range []struct {
 		config Config
@@ -79,8 +79,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestNotFused holds the other half of that promise, since a last bit that differs
-// rarely survives rounding: no product is fused with a sum.
+// TestNotFused checks the assembly for fused multiply-add instructions. They change the
+// last bit of a result, which rounding hides too often for TestPinned to detect.
 func TestNotFused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles for arm64")
@@ -99,7 +99,7 @@ func TestNotFused(t *testing.T) {
 		t.Error("the arm64 code has no multiplication: is it still arm64 assembly?")
 	}
 	for _, line := range regexp.MustCompile(`.*\bFN?M(ADD|SUB)[SD]\b.*`).FindAllString(string(code), -1) {
-		t.Errorf("fused: %s: write float64(x*y) there", strings.TrimSpace(line))
+		t.Errorf("fused multiply-add: %s: write float64(x*y) in the source", strings.TrimSpace(line))
 	}
 }
 
@@ -114,7 +114,7 @@ func TestAlone(t *testing.T) {
 	wg.Wait()
 	for i := c.Meters - 1; i >= 0; i-- {
 		if !same(loadOf(g, i), want[i]) {
-			t.Errorf("building %d depends on what was asked before", i)
+			t.Errorf("building %d depends on earlier calls", i)
 		}
 	}
 	c.Meters, c.Days, c.Faults = 1000, 60, Faults{}
@@ -127,14 +127,14 @@ func TestAlone(t *testing.T) {
 func TestSeeds(t *testing.T) {
 	a, b := generator(t, Config{Seed: 1, Meters: 14, Days: 7}), generator(t, Config{Seed: 2, Meters: 14, Days: 7})
 	if same(a.Weather().Temperature, b.Weather().Temperature) {
-		t.Error("two seeds have one weather")
+		t.Error("two seeds have the same weather")
 	}
 	seen := map[string]bool{}
 	for _, g := range []*Generator{a, b} {
 		for i := range 14 {
 			d := fmt.Sprint(loadOf(g, i)[:24])
 			if seen[d] {
-				t.Errorf("building %d of a seed is one that was there", i)
+				t.Errorf("building %d is equal for two seeds", i)
 			}
 			seen[d] = true
 		}
@@ -174,7 +174,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestHoursAreMeans: two ways that must agree.
+// TestHoursAreMeans checks that hours are the means of their quarter hours.
 func TestHoursAreMeans(t *testing.T) {
 	c := Config{Seed: 9, Meters: 14, Start: time.Date(2018, 10, 28, 0, 0, 0, 0, zone(t, "America/Chicago")), Days: 14}
 	hours := generator(t, c)
@@ -288,9 +288,9 @@ func TestDaylightSaving(t *testing.T) {
 		{"America/Phoenix", 2018, 3, 11, 24},
 		{"Europe/London", 2018, 3, 25, 23},
 		{"Europe/London", 2018, 10, 28, 25},
-		{"America/Sao_Paulo", 2018, 11, 4, 23}, // begins at 01:00
-		{"America/Sao_Paulo", 2018, 2, 17, 25}, // passes 23:00 twice
-		{"America/Havana", 2018, 11, 4, 25},    // passes midnight twice
+		{"America/Sao_Paulo", 2018, 11, 4, 23}, // the day starts at 01:00
+		{"America/Sao_Paulo", 2018, 2, 17, 25}, // 23:00 occurs twice
+		{"America/Havana", 2018, 11, 4, 25},    // midnight occurs twice
 		{"America/Havana", 2018, 3, 11, 23},
 		{"Asia/Kathmandu", 2018, 3, 11, 24},
 	} {
@@ -310,12 +310,12 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// TestClock: people keep to the legal clock, not to UTC.
+// TestClock checks that schedules follow local time, not UTC.
 func TestClock(t *testing.T) {
 	f := year(t)
 	chicago := zone(t, "America/Chicago")
 	for _, i := range f.of("large-office") {
-		half := func(months ...time.Month) float64 { // when the mean workday passes its middle
+		half := func(months ...time.Month) float64 { // when the load of the mean workday crosses the middle of its range
 			var sum, n [24]float64
 			for k, x := range f.load[i] {
 				at := f.Time(k).In(chicago)
@@ -333,7 +333,7 @@ func TestClock(t *testing.T) {
 			return float64(h) - (day[h]-middle)/(day[h]-day[h-1])
 		}
 		if winter, spring := half(2), half(4); math.Abs(winter-spring) > .8 {
-			t.Errorf("%s wakes at %.2f h in February and at %.2f h in April", f.building[i].ID, winter, spring)
+			t.Errorf("the day of %s starts at %.2f h in February and at %.2f h in April", f.building[i].ID, winter, spring)
 		}
 	}
 }
@@ -348,9 +348,9 @@ func zone(t testing.TB, name string) *time.Location {
 }
 
 func TestHolidays(t *testing.T) {
-	// Federal holidays as the Office of Personnel Management lists them for these
-	// years, with the dates themselves where they were observed on another day and
-	// the Friday after Thanksgiving.
+	// Federal holidays as listed by the Office of Personnel Management, with the actual
+	// dates of holidays that were observed on another day, and the Friday after
+	// Thanksgiving.
 	want := map[string]rank{
 		"2018-01-01": major, "2018-01-15": minor, "2018-02-19": minor, "2018-05-28": major, "2018-07-04": major, "2018-09-03": major,
 		"2018-10-08": minor, "2018-11-11": minor, "2018-11-12": minor, "2018-11-22": solemn, "2018-11-23": major, "2018-12-25": solemn,
@@ -438,7 +438,7 @@ func TestAllocations(t *testing.T) {
 	g := generator(t, Config{Meters: 1, Days: 2, Faults: ModestFaults()})
 	load := make([]float32, g.Len())
 	if n := testing.AllocsPerRun(20, func() { g.Building(0, load) }); n > 3 {
-		t.Errorf("%v allocations for a building, want those of its ID", n)
+		t.Errorf("%v allocations for a building, want only those for its ID", n)
 	}
 }
 

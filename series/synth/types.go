@@ -1,52 +1,51 @@
 package synth
 
-// kind is a building type: what buildings of the type have in common, each number
-// the middle of a spread that traits.draw draws from.
+// kind is a building type. Each number is the middle of the distribution from which
+// traits.draw draws.
 //
-// Floor area and floors are those of DOE's commercial reference buildings;
-// intensities are chosen so that a year's use per area is usual in EIA's CBECS
-// 2012 (table C14), to which TestIntensity holds them. The rest is judgement,
-// tuned until series looked and scored like measured ones (TestLikeMeasured).
+// Floor area and number of floors are those of DOE's commercial reference buildings.
+// Intensities are chosen so that the annual use per area is typical in EIA's CBECS 2012
+// (table C14), which TestIntensity checks. The other numbers are estimates, tuned until
+// the series resembled measured ones (TestLikeMeasured).
 type kind struct {
 	name   string
-	floor  float64 // m2
-	spread float64 // of floor area, sigma of its logarithm
+	floor  float64 // floor area in m2
+	spread float64 // standard deviation of the logarithm of the floor area
 	floors int
-	height float64 // of a floor, m
-	glass  float64 // windows over outside walls
-	people float64 // per 100 m2 when full
+	height float64 // height of a floor in m
+	glass  float64 // ratio of windows to outside walls
+	people float64 // occupants per 100 m2 when full
 
-	// W/m2 of floor area.
+	// Load in W per m2 of floor area.
 	base float64 // always on
-	full float64 // more when the building is full
-	fans float64 // when air is conditioned
-	yard float64 // lights outside, by night
+	full float64 // additional load when the building is full
+	fans float64 // while the air conditioning runs
+	yard float64 // outdoor lighting at night
 
-	// W/m2 for each kelvin beyond the temperature outside at which the building
-	// needs neither cooling nor heating.
+	// W/m2 per kelvin beyond the outdoor temperature at which the building needs neither
+	// cooling nor heating.
 	cool, heat float64
-	balance    float64 // °C; heating begins some kelvin lower
-	electric   float64 // share of buildings that heat with electricity
+	balance    float64 // that temperature in °C; heating starts a few kelvin lower
+	electric   float64 // share of buildings with electric heating
 
-	hours    [3]shape // workday, saturday, sunday
-	closes   rank     // the least holiday that is like a Sunday; noHoliday if none is
+	hours    [3]shape // workday, Saturday, Sunday
+	closes   rank     // lowest rank of holidays on which the building closes; noHoliday if none
 	calendar seasons
-	nights   bool // air is conditioned day and night
+	nights   bool // the air conditioning runs day and night
 }
 
-// seasons is how a type's year differs from one week repeated.
+// seasons selects how the weeks of a year differ.
 type seasons uint8
 
 const (
 	steady  seasons = iota
-	office          // quiet weeks around the new year
+	office          // low around New Year
 	school          // empty in summer and in the breaks
 	trade           // busiest before Christmas
 	lodging         // full in summer
 )
 
-// shape is how full a building is over a day: straight lines between (hour,
-// share) points from 0 to 24 h.
+// shape is the occupancy over a day: linear between (hour, share) points from 0 to 24 h.
 type shape [][2]float64
 
 var (

@@ -28,7 +28,7 @@ func TestDataset(t *testing.T) {
 			return nil
 		},
 	}
-	// Without a description a folder is no dataset, and may be written again.
+	// A folder without a description is not a dataset, so it may be overwritten.
 	broken, failed := s, errors.New("no more meters")
 	broken.Each = func(func(series.Meter, []string) error) error { return failed }
 	if err := Dataset(dir, broken); !errors.Is(err, failed) {

@@ -23,7 +23,7 @@ var (
 	start = time.Date(2021, 10, 30, 22, 0, 0, 0, time.UTC).Unix()
 )
 
-// fleet is a few meters with gaps, a day of zeros and odd names.
+// fleet returns a few meters with gaps, zeros and unusual names.
 func fleet() []series.Meter {
 	var meters []series.Meter
 	for i, id := range []string{"a", "007", `b,"c"`, "Straße 5"} {
@@ -49,7 +49,7 @@ func same(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return x == y || x != x && y != y })
 }
 
-// What is written comes back through the reader.
+// Written files read back with the same values.
 func TestRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	meters := fleet()
@@ -74,7 +74,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "load.parquet")); err == nil {
-		t.Error("the file is there before it is complete")
+		t.Error("the file exists before it is complete")
 	}
 	if err := load.Close(); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestRoundTrip(t *testing.T) {
 	if err := table.Close(); err != nil {
 		t.Fatal(err)
 	}
-	load.Discard() // too late
+	load.Discard() // has no effect after Close
 	if err := Weather(filepath.Join(dir, "weather.parquet"), weather, interval); err != nil {
 		t.Fatal(err)
 	}
@@ -101,18 +101,18 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if back.Len() != len(meters) {
-		t.Fatalf("%d meters came back", back.Len())
+		t.Fatalf("read %d meters", back.Len())
 	}
 	for i, m := range meters {
 		b := back.Meter(i)
 		faults := b.Faults
 		faults.Rows -= len(m.Load)
 		if b.ID != m.ID || b.Start != m.Start || !same(b.Load, m.Load) || !same(b.Static, m.Static) || faults != (series.Faults{}) {
-			t.Errorf("meter %s came back as %s from %d with %d steps, statics %v, %+v", m.ID, b.ID, b.Start, len(b.Load), b.Static, b.Faults)
+			t.Errorf("meter %s became %s from %d with %d steps, statics %v, %+v", m.ID, b.ID, b.Start, len(b.Load), b.Static, b.Faults)
 		}
 	}
 	if w := back.Weather; w.Start != weather.Start || !same(w.Column("temperature"), weather.Columns[0]) || !same(w.Column("wind"), weather.Columns[1]) {
-		t.Errorf("the weather came back as %+v", w)
+		t.Errorf("the weather became %+v", w)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if hidden, _ := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(files) != 4 || len(hidden) > 0 {
@@ -120,7 +120,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// The columns are what others expect.
+// The schema is the long format that other tools expect.
 func TestSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "load.parquet")
 	load, err := CreateLoad(path)
@@ -134,7 +134,7 @@ func TestSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := load.Close(); err == nil {
-		t.Error("it closes twice")
+		t.Error("the second Close succeeded")
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -160,7 +160,7 @@ func TestSchema(t *testing.T) {
 	if got := file.Schema().String(); got != want {
 		t.Errorf("schema %s", got)
 	}
-	// 5000 rows of changing floats: little more than the floats.
+	// 5000 rows of changing floats take little more space than the floats.
 	if info.Size() > 5000*4+4000 {
 		t.Errorf("%d bytes", info.Size())
 	}
@@ -178,18 +178,18 @@ func TestDiscard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := table.Meter(series.Meter{ID: "a", Static: []float32{1}}, nil); err == nil {
-		t.Error("a value without a name is written")
+		t.Error("a value without a name was written")
 	}
 	table.Discard()
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("%v stay behind, %v", left, err)
+		t.Errorf("%v left behind, %v", left, err)
 	}
 	if _, err := CreateLoad(filepath.Join(dir, "none", "load.parquet")); err == nil {
-		t.Error("a folder that is not there is written to")
+		t.Error("writing to a missing folder succeeded")
 	}
 }
 
-// Memory does not grow with the number of meters.
+// Memory use does not grow with the number of meters.
 func TestStreams(t *testing.T) {
 	load, err := CreateLoad(filepath.Join(t.TempDir(), "load.parquet"))
 	if err != nil {
