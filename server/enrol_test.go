@@ -64,7 +64,7 @@ func TestOthersClients(t *testing.T) {
 	if s, err := b.Push(t.Context(), st.update(task, "b0", 1)); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
 		t.Errorf("%v, %v", s, err)
 	}
-	st.soon("it is counted", func() bool { return b.heard(run, 0, "b0") == v1.Outcome_OUTCOME_COUNTED })
+	st.soon("the result is counted", func() bool { return b.heard(run, 0, "b0") == v1.Outcome_OUTCOME_COUNTED })
 	if o := a.heard(run, 0, "b0"); o != v1.Outcome_OUTCOME_CLOSED {
 		t.Errorf("another agent gets %v", o)
 	}
@@ -125,7 +125,7 @@ func TestRevocation(t *testing.T) {
 	if n := st.refused()["revoked"] - before; n != float64(len(calls)) {
 		t.Errorf("%g of %d calls were counted as refused", n, len(calls))
 	}
-	st.soon("the coordinator has withdrawn what they were asked", func() bool { return !strings.Contains(st.dump(), `"a1" %!q(int64=1)`) && leases(st) == 1 })
+	st.soon("the coordinator has withdrawn the leases", func() bool { return !strings.Contains(st.dump(), `"a1" %!q(int64=1)`) && leases(st) == 1 })
 	st.unharmed("a revoked agent", "revoked", float64(len(calls)+1), func() {
 		for _, c := range calls {
 			st.wantCode(c.what, c.call(), connect.CodePermissionDenied)
@@ -147,11 +147,11 @@ func TestRevocation(t *testing.T) {
 	}
 	for _, q := range []*v1.RevokeRequest{{}, {Client: "a", Agent: "b"}} {
 		_, err = st.operator.Revoke(t.Context(), q)
-		st.wantCode("nobody, or two", err, connect.CodeInvalidArgument)
+		st.wantCode("no subject, or two", err, connect.CodeInvalidArgument)
 	}
 	for _, q := range []*v1.RevokeRequest{{Client: "nobody"}, {Agent: "nobody"}, {Agent: a.id}} {
 		_, err = st.operator.Revoke(t.Context(), q)
-		st.wantCode("who is not there", err, connect.CodeNotFound)
+		st.wantCode("an unknown subject", err, connect.CodeNotFound)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestTokens(t *testing.T) {
 		"no request":       {&v1.JoinRequest{Secret: good.Secret()}, connect.CodeInvalidArgument, "csr"},
 		"half a request":   {&v1.JoinRequest{Secret: good.Secret(), Csr: csr[:len(csr)-3]}, connect.CodeInvalidArgument, "csr"},
 		"another's":        {&v1.JoinRequest{Secret: good.Secret(), Csr: append(slices.Clone(csr[:len(csr)-1]), csr[len(csr)-1]^1)}, connect.CodeInvalidArgument, "csr"},
-		"an endless name":  {&v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: strings.Repeat("n", 300)}, connect.CodeInvalidArgument, "name"},
+		"a long name":      {&v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: strings.Repeat("n", 300)}, connect.CodeInvalidArgument, "name"},
 		"unreadable names": {&v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: "a\x1b[2Jb"}, connect.CodeInvalidArgument, "name"},
 	} {
 		st.unharmed(what, c.reason, 1, func() {
@@ -260,20 +260,20 @@ func TestAnnouncements(t *testing.T) {
 		q      *v1.AnnounceRequest
 		reason string
 	}{
-		"too many clients": {&v1.AnnounceRequest{Clients: many, StepSeconds: 60}, "clients"},
-		"too many inputs":  {&v1.AnnounceRequest{Clients: one, Inputs: many[:65], StepSeconds: 60}, "data"},
-		"no step":          {&v1.AnnounceRequest{Clients: one}, "data"},
-		"a negative step":  {&v1.AnnounceRequest{Clients: one, StepSeconds: -60}, "data"},
-		"an endless step":  {&v1.AnnounceRequest{Clients: one, StepSeconds: math.MaxInt64}, "data"},
-		"no name":          {&v1.AnnounceRequest{Clients: []string{"a", ""}, StepSeconds: 60}, "name"},
-		"an endless name":  {&v1.AnnounceRequest{Clients: []string{strings.Repeat("a", 129)}, StepSeconds: 60}, "name"},
-		"a new line":       {&v1.AnnounceRequest{Clients: []string{"a\nb"}, StepSeconds: 60}, "name"},
-		"an escape":        {&v1.AnnounceRequest{Clients: []string{"a\x1b[31m"}, StepSeconds: 60}, "name"},
-		"a zero":           {&v1.AnnounceRequest{Clients: []string{"a\x00"}, StepSeconds: 60}, "name"},
-		"backwards":        {&v1.AnnounceRequest{Clients: []string{"a\u202eb"}, StepSeconds: 60}, "name"},
-		"an invisible":     {&v1.AnnounceRequest{Clients: []string{"a\u200bb"}, StepSeconds: 60}, "name"},
-		"input with space": {&v1.AnnounceRequest{Clients: one, Inputs: []string{"wind speed"}, StepSeconds: 60}, "name"},
-		"unreadable input": {&v1.AnnounceRequest{Clients: one, Inputs: []string{"w\tx"}, StepSeconds: 60}, "name"},
+		"too many clients":       {&v1.AnnounceRequest{Clients: many, StepSeconds: 60}, "clients"},
+		"too many inputs":        {&v1.AnnounceRequest{Clients: one, Inputs: many[:65], StepSeconds: 60}, "data"},
+		"no step":                {&v1.AnnounceRequest{Clients: one}, "data"},
+		"a negative step":        {&v1.AnnounceRequest{Clients: one, StepSeconds: -60}, "data"},
+		"a long step":            {&v1.AnnounceRequest{Clients: one, StepSeconds: math.MaxInt64}, "data"},
+		"no name":                {&v1.AnnounceRequest{Clients: []string{"a", ""}, StepSeconds: 60}, "name"},
+		"a long name":            {&v1.AnnounceRequest{Clients: []string{strings.Repeat("a", 129)}, StepSeconds: 60}, "name"},
+		"a new line":             {&v1.AnnounceRequest{Clients: []string{"a\nb"}, StepSeconds: 60}, "name"},
+		"an escape":              {&v1.AnnounceRequest{Clients: []string{"a\x1b[31m"}, StepSeconds: 60}, "name"},
+		"a zero":                 {&v1.AnnounceRequest{Clients: []string{"a\x00"}, StepSeconds: 60}, "name"},
+		"right to left":          {&v1.AnnounceRequest{Clients: []string{"a\u202eb"}, StepSeconds: 60}, "name"},
+		"an invisible character": {&v1.AnnounceRequest{Clients: []string{"a\u200bb"}, StepSeconds: 60}, "name"},
+		"input with space":       {&v1.AnnounceRequest{Clients: one, Inputs: []string{"wind speed"}, StepSeconds: 60}, "name"},
+		"unprintable input":      {&v1.AnnounceRequest{Clients: one, Inputs: []string{"w\tx"}, StepSeconds: 60}, "name"},
 	} {
 		st.unharmed(what, c.reason, 1, func() {
 			_, err := a.Announce(t.Context(), c.q)
@@ -289,11 +289,11 @@ func TestAnnouncements(t *testing.T) {
 	}{
 		"more turns than clients": {&v1.CheckInRequest{Training: turns(1, many...)}, "clients"},
 		"turns of many runs":      {&v1.CheckInRequest{Training: turns(9, many[:10_000]...)}, "clients"},
-		"a turn again and again":  {&v1.CheckInRequest{Pushed: turns(257, "a")}, "clients"},
-		"turns of nobody":         {&v1.CheckInRequest{Pushed: turns(257)}, "clients"},
-		"a nameless turn":         {&v1.CheckInRequest{Training: turns(1, "")}, "name"},
-		"an unreadable turn":      {&v1.CheckInRequest{Pushed: turns(1, "a\x00")}, "name"},
-		"a nameless run":          {&v1.CheckInRequest{Pushed: []*v1.Turns{{Clients: one}}}, "name"},
+		"a repeated turn":         {&v1.CheckInRequest{Pushed: turns(257, "a")}, "clients"},
+		"turns without clients":   {&v1.CheckInRequest{Pushed: turns(257)}, "clients"},
+		"a client without a name": {&v1.CheckInRequest{Training: turns(1, "")}, "name"},
+		"an unprintable name":     {&v1.CheckInRequest{Pushed: turns(1, "a\x00")}, "name"},
+		"a run without a name":    {&v1.CheckInRequest{Pushed: []*v1.Turns{{Clients: one}}}, "name"},
 	} {
 		st.unharmed(what, c.reason, 1, func() {
 			_, err := a.CheckIn(t.Context(), c.q)
@@ -304,11 +304,11 @@ func TestAnnouncements(t *testing.T) {
 		q      *v1.DeclineRequest
 		reason string
 	}{
-		"nothing":          {&v1.DeclineRequest{}, "clients"},
-		"nobody":           {&v1.DeclineRequest{Turns: &v1.Turns{Run: "run"}}, "clients"},
-		"too many":         {&v1.DeclineRequest{Turns: turns(1, many...)[0]}, "clients"},
-		"an endless story": {&v1.DeclineRequest{Turns: turns(1, "a")[0], Reason: strings.Repeat("why ", 300)}, "clients"},
-		"an endless run":   {&v1.DeclineRequest{Turns: &v1.Turns{Run: strings.Repeat("r", 1<<20), Clients: one}}, "name"},
+		"nothing":         {&v1.DeclineRequest{}, "clients"},
+		"nobody":          {&v1.DeclineRequest{Turns: &v1.Turns{Run: "run"}}, "clients"},
+		"too many":        {&v1.DeclineRequest{Turns: turns(1, many...)[0]}, "clients"},
+		"a long reason":   {&v1.DeclineRequest{Turns: turns(1, "a")[0], Reason: strings.Repeat("why ", 300)}, "clients"},
+		"a long run name": {&v1.DeclineRequest{Turns: &v1.Turns{Run: strings.Repeat("r", 1<<20), Clients: one}}, "name"},
 	} {
 		st.unharmed("decline "+what, c.reason, 1, func() {
 			_, err := a.Decline(t.Context(), c.q)

@@ -38,7 +38,7 @@ func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
 		return err
 	case <-ctx.Done():
 	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	if err := s.Shutdown(end); err != nil {
 		s.Close()
@@ -49,13 +49,13 @@ func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
 	return nil
 }
 
-// watch serves metrics and health checks.
-func (s *server) watch() http.Handler {
+// monitoring serves metrics and health checks.
+func (s *server) monitoring() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if !s.up.Load() {
+		if !s.ready.Load() {
 			http.Error(w, "starting", http.StatusServiceUnavailable)
 			return
 		}

@@ -114,7 +114,7 @@ func TestRegionRetires(t *testing.T) {
 		if !errors.Is(err, ledger.ErrNotFound) {
 			t.Errorf("version %d: %v", v, err)
 		}
-		region.soon("its weights are gone", func() bool {
+		region.soon("the weights of the version are deleted", func() bool {
 			_, err := region.blobs.Get(t.Context(), hash)
 			return errors.Is(err, blob.ErrNotFound)
 		})
@@ -153,7 +153,7 @@ func TestPushResumes(t *testing.T) {
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
 			t.Errorf("%v after %d bytes, want %d", s, c.bytes, want)
 		}
-		st.soon("it is counted", func() bool { return a.heard(task.Run, 0, "a") == v1.Outcome_OUTCOME_COUNTED })
+		st.soon("the result is counted", func() bool { return a.heard(task.Run, 0, "a") == v1.Outcome_OUTCOME_COUNTED })
 	}
 }
 
@@ -174,7 +174,7 @@ func TestRegionWithoutOne(t *testing.T) {
 		}
 		_, err := a.Push(t.Context(), q)
 		must(t, err)
-		region.soon("it is counted in the region", func() bool { return leases(region) == 4-counted })
+		region.soon("the result is counted in the region", func() bool { return leases(region) == 4-counted })
 	}
 	next := a.task(run, 1)
 	if !slices.Equal(next.Clients, []string{"b", "c", "d"}) {
@@ -183,7 +183,7 @@ func TestRegionWithoutOne(t *testing.T) {
 	for c, want := range map[string]v1.Outcome{
 		"a": v1.Outcome_OUTCOME_CLOSED, "b": v1.Outcome_OUTCOME_CLOSED, "c": v1.Outcome_OUTCOME_COUNTED, "d": v1.Outcome_OUTCOME_COUNTED,
 	} {
-		region.soon("the region has heard of it", func() bool { return a.heard(run, 0, c) == want })
+		region.soon("the agent has its verdict", func() bool { return a.heard(run, 0, c) == want })
 	}
 	rounds, err := hub.ledger.Rounds(t.Context(), run, 0, 9)
 	must(t, err)

@@ -53,8 +53,8 @@ func TestWrongResults(t *testing.T) {
 		{"no run", func(q *v1.PushRequest) { q.Run = "" }, rejected, "run", "no such run"},
 		{"another run", func(q *v1.PushRequest) { q.Run = "../" + q.Run }, rejected, "run", "no such run"},
 		{"a later round", func(q *v1.PushRequest) { q.Round++ }, closed, "closed", ""},
-		{"a round before all", func(q *v1.PushRequest) { q.Round = math.MinInt64 }, closed, "closed", ""},
-		{"a round after all", func(q *v1.PushRequest) { q.Round = math.MaxInt64 }, closed, "closed", ""},
+		{"the smallest round", func(q *v1.PushRequest) { q.Round = math.MinInt64 }, closed, "closed", ""},
+		{"the largest round", func(q *v1.PushRequest) { q.Round = math.MaxInt64 }, closed, "closed", ""},
 		{"another version", func(q *v1.PushRequest) { q.Version = 1 }, rejected, "version", "version 0, not 1"},
 		{"a negative version", func(q *v1.PushRequest) { q.Version = -1 }, rejected, "version", "version 0, not -1"},
 		{"a huge version", func(q *v1.PushRequest) { q.Version = math.MaxInt64 }, rejected, "version", ""},
@@ -62,7 +62,7 @@ func TestWrongResults(t *testing.T) {
 		{"no form", func(q *v1.PushRequest) { q.Form = 0 }, rejected, "shape", "form"},
 		{"an unknown form", func(q *v1.PushRequest) { q.Form = 77 }, rejected, "shape", "form"},
 		{"a negative form", func(q *v1.PushRequest) { q.Form = -1 }, rejected, "shape", "form"},
-		{"of nobody", func(q *v1.PushRequest) { q.Shares = nil }, rejected, "shape", "0 clients"},
+		{"no clients", func(q *v1.PushRequest) { q.Shares = nil }, rejected, "shape", "0 clients"},
 		{"no size", func(q *v1.PushRequest) { q.Size = 0 }, rejected, "shape", "0 bytes"},
 		{"a negative size", func(q *v1.PushRequest) { q.Size = -q.Size }, rejected, "shape", "bytes"},
 		{"a huge size", func(q *v1.PushRequest) { q.Size = math.MaxInt64 }, rejected, "shape", "bytes"},
@@ -77,12 +77,12 @@ func TestWrongResults(t *testing.T) {
 		{"a long hash", func(q *v1.PushRequest) { q.Sha256 = append(q.Sha256, 0) }, rejected, "shape", "chunk"},
 		{"another's hash", func(q *v1.PushRequest) { q.Sha256[31] ^= 1 }, rejected, "hash", "hash"},
 		{"another's numbers", func(q *v1.PushRequest) { q.Chunk[5] ^= 1 }, rejected, "hash", "hash"},
-		{"a nameless client", share(func(s *v1.Share) { s.Client = "" }), rejected, "shape", "name"},
-		{"an unreadable client", share(func(s *v1.Share) { s.Client = "a0\x00" }), rejected, "shape", "name"},
-		{"an endless client", share(func(s *v1.Share) { s.Client = strings.Repeat("a", 1000) }), rejected, "shape", "name"},
-		{"a client of nobody", share(func(s *v1.Share) { s.Client = "nobody" }), closed, "closed", ""},
+		{"a client without a name", share(func(s *v1.Share) { s.Client = "" }), rejected, "shape", "name"},
+		{"an unprintable name", share(func(s *v1.Share) { s.Client = "a0\x00" }), rejected, "shape", "name"},
+		{"a long name", share(func(s *v1.Share) { s.Client = strings.Repeat("a", 1000) }), rejected, "shape", "name"},
+		{"an unknown client", share(func(s *v1.Share) { s.Client = "nobody" }), closed, "closed", ""},
 		{"another's client", share(func(s *v1.Share) { s.Client = "b0" }), closed, "closed", ""},
-		{"a client by half", share(func(s *v1.Share) { s.Client = "a0' OR '1'='1" }), closed, "closed", ""},
+		{"an SQL injection", share(func(s *v1.Share) { s.Client = "a0' OR '1'='1" }), closed, "closed", ""},
 		{"no examples", share(func(s *v1.Share) { s.Examples = 0 }), rejected, "numbers", "examples"},
 		{"negative examples", share(func(s *v1.Share) { s.Examples = math.MinInt64 }), rejected, "numbers", "examples"},
 		{"negative steps", share(func(s *v1.Share) { s.Steps = -1 }), rejected, "numbers", "steps"},
@@ -94,7 +94,7 @@ func TestWrongResults(t *testing.T) {
 		wrong{"NaN", float(0, math.NaN()), rejected, "numbers", "not finite"},
 		wrong{"infinite", float(3, math.Inf(-1)), rejected, "numbers", "not finite"},
 		wrong{"beyond the bound", float(1, 2.001), rejected, "numbers", "beyond"},
-		wrong{"the largest there is", float(1, math.MaxFloat32), rejected, "numbers", "beyond"},
+		wrong{"the largest float", float(1, math.MaxFloat32), rejected, "numbers", "beyond"},
 		wrong{"of two clients", func(q *v1.PushRequest) { q.Shares = append(q.Shares, &v1.Share{Client: "a1", Examples: 1}) }, rejected, "shape", "2 clients, want 1"},
 		wrong{"said to be a sum", func(q *v1.PushRequest) { q.Form = v1.Form_FORM_SUM }, rejected, "shape", "bytes"},
 	)
@@ -105,7 +105,7 @@ func TestWrongResults(t *testing.T) {
 		wrong{"a client twice", func(q *v1.PushRequest) { q.Shares[2].Client = "a0" }, rejected, "numbers", "twice"},
 		wrong{"another weight", share(func(s *v1.Share) { s.Examples++ }), rejected, "numbers", "weight"},
 		wrong{"more updates than there can be", word(1, math.MaxInt64), rejected, "numbers", "updates"},
-		wrong{"fewer than none", word(1, -3), rejected, "numbers", "updates"},
+		wrong{"a negative count", word(1, -3), rejected, "numbers", "updates"},
 		wrong{"more weight than there can be", word(2, math.MaxInt64), rejected, "numbers", "weight"},
 		wrong{"another scale", word(0, 1), rejected, "numbers", "fractional bits"},
 		wrong{"a number beyond", word(3, math.MaxInt64), rejected, "numbers", "beyond"},
@@ -133,7 +133,7 @@ func TestWrongResults(t *testing.T) {
 			t.Errorf("%v, %v", s, err)
 		}
 	}
-	st.soon("they are counted", func() bool {
+	st.soon("the results are counted", func() bool {
 		return a.heard(run, 0, "a1") == v1.Outcome_OUTCOME_COUNTED && a.heard(run, 0, "a3") == v1.Outcome_OUTCOME_COUNTED
 	})
 	// If the algorithm needs each update, sums are refused.
@@ -184,7 +184,7 @@ func TestChunks(t *testing.T) {
 			t.Fatalf("bytes %d to %d: %v, next %d; want %v, %d", c.from, c.to, o, next, c.outcome, c.next)
 		}
 	}
-	st.soon("it is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
+	st.soon("the result is counted", func() bool { return a.heard(task.Run, 0, "a0") == v1.Outcome_OUTCOME_COUNTED })
 	// Another result of the same agent replaces an incomplete one.
 	first, second := st.update(task, "a1", 2), st.update(task, "a1", 3)
 	for _, q := range []*v1.PushRequest{first, second, first} {
@@ -194,7 +194,7 @@ func TestChunks(t *testing.T) {
 		}
 	}
 	// Chunks that do not match the hash are discarded.
-	st.unharmed("chunks of something else", "hash", 1, func() {
+	st.unharmed("chunks of another result", "hash", 1, func() {
 		first.Offset, first.Chunk = 8, make([]byte, n-8)
 		if s, err := a.Push(t.Context(), first); err != nil || s.Outcome != v1.Outcome_OUTCOME_REJECTED {
 			t.Errorf("%v, %v", s, err)
@@ -222,15 +222,15 @@ func TestReplays(t *testing.T) {
 	push("the first", good, accepted)
 	push("the same", same, accepted)
 	push("another", other, accepted)
-	push("a sum with it", withSum, accepted)
+	push("a sum that includes it", withSum, accepted)
 	if o := a.heard(run, 0, "a0"); o != accepted {
 		t.Errorf("before counting: %v", o)
 	}
 	st.aggregate()
-	st.soon("it is counted", func() bool { return a.heard(run, 0, "a0") == counted })
+	st.soon("the result is counted", func() bool { return a.heard(run, 0, "a0") == counted })
 	push("the same", same, counted)
 	push("another", other, counted)
-	st.unharmed("a sum with it", "overlap", 1, func() { push("a sum with it", withSum, v1.Outcome_OUTCOME_REJECTED) })
+	st.unharmed("a sum that includes it", "overlap", 1, func() { push("a sum that includes it", withSum, v1.Outcome_OUTCOME_REJECTED) })
 	push("the second", st.update(task, "a1", 3), accepted)
 	next := a.task(run, 1)
 	if next.Version != 1 {
@@ -240,7 +240,7 @@ func TestReplays(t *testing.T) {
 		push("the same", same, counted)
 		push("another", other, counted)
 		push("too late", st.update(task, "a2", 4), closed)
-		push("a sum with it", withSum, closed)
+		push("a sum that includes it", withSum, closed)
 		if o := a.heard(run, 0, "a2"); o != closed {
 			t.Errorf("after the round: %v", o)
 		}
@@ -271,7 +271,7 @@ func TestReplays(t *testing.T) {
 // lead returns the coordinator's lead.
 func (st *station) lead() ledger.Lead {
 	st.Helper()
-	l, err := st.ledger.Lead(st.Context(), alone, time.Minute, time.Now())
+	l, err := st.ledger.Lead(st.Context(), soleCoordinator, time.Minute, time.Now())
 	must(st, err)
 	return l
 }

@@ -87,18 +87,18 @@ type Hub struct {
 }
 
 const (
-	maxUploads   = 256 << 20
-	blobCache    = 256 << 20
-	operatorLife = 365 * 24 * time.Hour
-	grace        = 10 * time.Second
+	maxUploads    = 256 << 20
+	blobCache     = 256 << 20
+	operatorLife  = 365 * 24 * time.Hour
+	shutdownGrace = 10 * time.Second
 	// ackWait is how long a round is delayed if an aggregator dies with results that it
 	// has taken. Counting takes much less. A result that takes longer is delivered twice
 	// and counted once.
 	ackWait = 5 * time.Second
 )
 
-// alone is the coordinator's name if the folder admits only one process.
-const alone = "alone"
+// soleCoordinator is the coordinator's name if the folder admits only one process.
+const soleCoordinator = "alone"
 
 // server is a running server.
 type server struct {
@@ -109,7 +109,7 @@ type server struct {
 	blobs     blob.Store
 	terms     *terms.Book
 	registry  *prometheus.Registry
-	up        atomic.Bool // all roles have started
+	ready     atomic.Bool // all roles have started
 }
 
 // Run runs the server until ctx ends, and then shuts down gracefully.
@@ -205,7 +205,7 @@ func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 }
 
 func (s *server) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
 	if s.bus != nil {
 		if err := s.bus.Close(ctx); err != nil {
@@ -227,7 +227,7 @@ func (s *server) serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		group.Go(func() error { return serveHTTP(ctx, l, s.watch()) })
+		group.Go(func() error { return serveHTTP(ctx, l, s.monitoring()) })
 	}
 	if slices.Contains(s.Roles, Coordinator) {
 		woken, err := s.bus.Woken(ctx)
@@ -263,7 +263,7 @@ func (s *server) serve(ctx context.Context) error {
 		}
 		address = l.Addr().String()
 	}
-	s.up.Store(true)
+	s.ready.Store(true)
 	s.Log.Info("serving", "roles", strings.Join(s.Roles, ","), "address", address)
 	if s.Ready != nil {
 		s.Ready(address)
@@ -278,7 +278,7 @@ func (s *server) pace() gateway.Pace {
 // name returns a unique name for this coordinator.
 func (s *server) name() string {
 	if len(s.NATS) == 0 && strings.HasPrefix(s.Database, "sqlite:") {
-		return alone // the embedded bus locks the folder
+		return soleCoordinator // the embedded bus locks the folder
 	}
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), strings.ToLower(rand.Text()[:6]))

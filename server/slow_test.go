@@ -102,7 +102,7 @@ func TestHalfOpen(t *testing.T) {
 		f()
 	}
 	free = nil
-	st.soon("they are gone", func() bool { _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); return err == nil })
+	st.soon("the cancelled calls have ended", func() bool { _, err := a.CheckIn(t.Context(), &v1.CheckInRequest{}); return err == nil })
 	all = begin(a.http, v1.AgentServicePushProcedure, 1<<20, 512<<10, 20)
 	st.soon("all but eight are refused", func() bool { return refused(all) == 12 })
 	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
@@ -133,7 +133,7 @@ func TestHalfOpen(t *testing.T) {
 	for _, f := range free {
 		f()
 	}
-	st.soon("everything is served again", func() bool {
+	st.soon("all calls are admitted again", func() bool {
 		_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
 		return err == nil
 	})

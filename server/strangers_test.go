@@ -35,7 +35,7 @@ func TestStrangers(t *testing.T) {
 	must(t, err)
 	who := pki.Identity{Role: pki.Agent, ID: a.id}
 
-	for name, h := range map[string]*http.Client{"nobody": st.nobody(), "an operator": st.operatorHTTP()} {
+	for name, h := range map[string]*http.Client{"no certificate": st.nobody(), "an operator": st.operatorHTTP()} {
 		for _, p := range procedures {
 			st.unharmed(name+" "+p, "identity", 1, func() {
 				if r := st.post(h, p, "application/proto", &unread{t: t, left: 32 << 20}); r.StatusCode != http.StatusUnauthorized {
@@ -44,7 +44,7 @@ func TestStrangers(t *testing.T) {
 			})
 		}
 	}
-	for name, h := range map[string]*http.Client{"nobody": st.nobody(), "an agent": a.http} {
+	for name, h := range map[string]*http.Client{"no certificate": st.nobody(), "an agent": a.http} {
 		o := v1.NewOperatorServiceClient(h, st.url)
 		for procedure, err := range map[string]error{
 			"create token": second(o.CreateToken(t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})),

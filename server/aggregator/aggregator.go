@@ -47,7 +47,7 @@ const (
 )
 
 const (
-	takeFor    = time.Second            // how long a Take waits for results
+	takeWait   = time.Second            // how long a Take waits for results
 	shortPause = 100 * time.Millisecond // first delay between retries
 	longPause  = 5 * time.Second        // longest delay between retries
 )
@@ -88,7 +88,7 @@ type item struct {
 // batch takes a batch from the bus and counts it. Results that could not be counted are
 // delivered again.
 func (a *aggregator) batch(ctx context.Context) error {
-	deliveries, err := a.Bus.Take(ctx, a.Batch, a.Bytes, takeFor)
+	deliveries, err := a.Bus.Take(ctx, a.Batch, a.Bytes, takeWait)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (a *aggregator) batch(ctx context.Context) error {
 	rounds := map[round][]item{}
 	for _, d := range deliveries {
 		if d.Deliveries() > 1 {
-			a.metrics.again.Inc()
+			a.metrics.redelivered.Inc()
 		}
 		x := &v1.Arrival{}
 		if err := proto.Unmarshal(d.Data(), x); err != nil {

@@ -329,7 +329,7 @@ func TestLedgerFails(t *testing.T) {
 	}
 	s.publish(all...)
 	s.start(2, nil)
-	s.until("results come again", func() bool { return value(s.t, s.again) >= 6 })
+	s.until("results are redelivered", func() bool { return value(s.t, s.redelivered) >= 6 })
 	waiting, taken, err := s.bus.Depth(t.Context())
 	if err != nil || waiting+taken != 6 {
 		t.Errorf("%d wait and %d are taken, %v", waiting, taken, err)
@@ -357,7 +357,7 @@ func TestLedgerClosed(t *testing.T) {
 			return nil, err
 		})
 	})
-	s.until("results come again", func() bool { return value(s.t, s.again) >= 2 })
+	s.until("results are redelivered", func() bool { return value(s.t, s.redelivered) >= 2 })
 	stop()
 	s.want("dropped", s.dropped, 0)
 	s.start(1, nil)

@@ -3,8 +3,8 @@ package aggregator
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	counted, stale, again, dropped prometheus.Counter
-	fold, commit                   prometheus.Histogram
+	counted, stale, redelivered, dropped prometheus.Counter
+	fold, commit                         prometheus.Histogram
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -15,13 +15,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "loadstar_aggregator_" + name + "_seconds", Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 14)})
 	}
 	m := &metrics{
-		counted: counter("counted", "Results counted."),
-		stale:   counter("stale", "Results that were late or already counted."),
-		again:   counter("redelivered", "Results that the bus delivered more than once."),
-		dropped: counter("dropped", "Results dropped because they were not valid."),
-		fold:    seconds("fold", "Time to add up a batch."),
-		commit:  seconds("commit", "Time of the transaction that counts a batch."),
+		counted:     counter("counted", "Results counted."),
+		stale:       counter("stale", "Results that were late or already counted."),
+		redelivered: counter("redelivered", "Results that the bus delivered more than once."),
+		dropped:     counter("dropped", "Results dropped because they were not valid."),
+		fold:        seconds("fold", "Time to add up a batch."),
+		commit:      seconds("commit", "Time of the transaction that counts a batch."),
 	}
-	r.MustRegister(m.counted, m.stale, m.again, m.dropped, m.fold, m.commit)
+	r.MustRegister(m.counted, m.stale, m.redelivered, m.dropped, m.fold, m.commit)
 	return m
 }

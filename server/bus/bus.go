@@ -35,34 +35,34 @@ var (
 )
 
 const (
-	streamName   = "LOADSTAR_RESULTS"
-	consumerName = "aggregators"
-	results      = "loadstar.results"
-	wakes        = "loadstar.wake"
-	// repeats is how long the stream remembers message ids.
-	repeats = 2 * time.Minute
-	// undecided is the maximum number of unanswered deliveries, over all aggregators.
-	undecided = 4096
+	streamName    = "LOADSTAR_RESULTS"
+	consumerName  = "aggregators"
+	resultSubject = "loadstar.results"
+	wakeSubject   = "loadstar.wake"
+	// dedupWindow is how long the stream remembers message ids.
+	dedupWindow = 2 * time.Minute
+	// maxUnanswered is the maximum number of unanswered deliveries, over all aggregators.
+	maxUnanswered = 4096
 )
 
 // Bus is a connection to NATS. All methods may be called concurrently.
 type Bus struct {
-	config Config
-	log    *slog.Logger
-	server *embedded // nil with an external cluster
-	conn   *nats.Conn
-	gone   chan struct{} // closed when the connection is closed permanently
-	js     jetstream.JetStream
-	pulls  jetstream.Consumer
-	offers chan *offer // to the writers
+	config     Config
+	log        *slog.Logger
+	server     *embedded // nil with an external cluster
+	conn       *nats.Conn
+	connClosed chan struct{} // closed when the connection is closed permanently
+	js         jetstream.JetStream
+	consumer   jetstream.Consumer
+	offers     chan *offer // to the writers
 	// link is cancelled when the connection is lost, because no answer can arrive over it
 	// then.
 	link atomic.Pointer[link]
 	// pending limits the bytes in flight to this connection.
 	pending *semaphore.Weighted
-	// typical estimates the size of recent messages. It decays slowly, so it is rather
+	// typicalSize estimates the size of recent messages. It decays slowly, so it is rather
 	// too large than too small.
-	typical atomic.Int64
+	typicalSize atomic.Int64
 
 	// closing is cancelled when Close begins, killed when Close stops waiting for calls.
 	closing, killed context.Context
@@ -83,7 +83,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bus{config: c, log: log, gone: make(chan struct{}), offers: make(chan *offer), pending: semaphore.NewWeighted(inFlight)}
+	b := &Bus{config: c, log: log, connClosed: make(chan struct{}), offers: make(chan *offer), pending: semaphore.NewWeighted(inFlight)}
 	b.relink()
 	b.closing, b.close = context.WithCancel(context.Background())
 	b.killed, b.kill = context.WithCancel(context.Background())
@@ -122,7 +122,7 @@ func (b *Bus) open(ctx context.Context) error {
 	}
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: time.Second}
 	for {
-		if b.pulls, err = b.ensure(ctx); err == nil {
+		if b.consumer, err = b.ensureStream(ctx); err == nil {
 			return nil
 		}
 		if setupPermanent(err) {
@@ -151,7 +151,7 @@ func (b *Bus) options() []nats.Option {
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(5 * time.Second),
 		nats.DrainTimeout(5 * time.Second),
-		nats.ClosedHandler(func(*nats.Conn) { close(b.gone) }),
+		nats.ClosedHandler(func(*nats.Conn) { close(b.connClosed) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			b.relink()
 			if err != nil {
@@ -162,7 +162,7 @@ func (b *Bus) options() []nats.Option {
 			b.log.Info("NATS reconnected", "server", nc.ConnectedServerName())
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			if sub == nil || sub.Subject != wakes { // losing some of these is harmless
+			if sub == nil || sub.Subject != wakeSubject { // losing some of these is harmless
 				b.log.Warn("NATS", "err", err)
 			}
 		}),
@@ -204,10 +204,10 @@ func (b *Bus) connect(ctx context.Context, options []nats.Option) error {
 	return nil
 }
 
-// ensure creates or updates the stream and its only consumer, and tries once. It writes
+// ensureStream creates or updates the stream and its only consumer, and tries once. It writes
 // only if something differs: a write needs JetStream's meta leader, which a cluster lacks
 // for some seconds after it loses a server.
-func (b *Bus) ensure(ctx context.Context) (jetstream.Consumer, error) {
+func (b *Bus) ensureStream(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	look, done := context.WithTimeout(ctx, 2*time.Second)
@@ -216,14 +216,14 @@ func (b *Bus) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	stream := jetstream.StreamConfig{
 		Name:        streamName,
 		Description: "checked results on their way to an aggregator",
-		Subjects:    []string{results},
+		Subjects:    []string{resultSubject},
 		Retention:   jetstream.WorkQueuePolicy,
 		Discard:     jetstream.DiscardNew,
 		Storage:     jetstream.FileStorage,
 		Replicas:    c.Replicas,
 		MaxBytes:    c.MaxBytes,
 		MaxMsgSize:  int32(c.MaxMessage + envelope),
-		Duplicates:  repeats,
+		Duplicates:  dedupWindow,
 	}
 	has, err := b.js.Stream(look, streamName)
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -238,7 +238,7 @@ func (b *Bus) ensure(ctx context.Context) (jetstream.Consumer, error) {
 		Durable:       consumerName,
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       c.AckWait,
-		MaxAckPending: undecided,
+		MaxAckPending: maxUnanswered,
 		// Results must not be dropped, however long the ledger is unavailable.
 		MaxDeliver: -1,
 	}
@@ -252,7 +252,7 @@ func (b *Bus) ensure(ctx context.Context) (jetstream.Consumer, error) {
 	return pulls, nil
 }
 
-// sameStream compares the settings that ensure sets.
+// sameStream compares the settings that ensureStream sets.
 func sameStream(has, want jetstream.StreamConfig) bool {
 	return slices.Equal(has.Subjects, want.Subjects) && has.Retention == want.Retention && has.Discard == want.Discard && has.Storage == want.Storage &&
 		has.Replicas == want.Replicas && has.MaxBytes == want.MaxBytes && has.MaxMsgSize == want.MaxMsgSize && has.Duplicates == want.Duplicates
@@ -301,13 +301,13 @@ func (b *Bus) Close(ctx context.Context) error {
 		// Drain also sends buffered answers to deliveries.
 		if err = b.conn.Drain(); err == nil {
 			select {
-			case <-b.gone:
+			case <-b.connClosed:
 			case <-ctx.Done():
 				err = context.Cause(ctx)
 			}
 		}
 		b.conn.Close()
-		<-b.gone
+		<-b.connClosed
 		if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrConnectionReconnecting) {
 			err = nil // there is no connection to drain
 		}

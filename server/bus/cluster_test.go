@@ -170,7 +170,7 @@ func TestClusterLosesNothing(t *testing.T) {
 	goesOn()
 	cancel()
 	wg.Wait()
-	eventually(t, "all is well again", func() bool { return b.Healthy() == nil })
+	eventually(t, "the bus is healthy again", func() bool { return b.Healthy() == nil })
 
 	seen := map[string]bool{}
 	for end := time.Now().Add(patient); time.Now().Before(end); {

@@ -50,9 +50,9 @@ const (
 	envelope = 4 << 10
 	// maxID keeps the message id within the envelope.
 	maxID = 512
-	// biggest is the largest MaxMessage. Two messages must fit into the bytes that a
+	// messageLimit is the largest MaxMessage. Two messages must fit into the bytes that a
 	// server queues for one connection before it closes it, 64 MiB by default.
-	biggest = 32<<20 - 2*envelope
+	messageLimit = 32<<20 - 2*envelope
 )
 
 func (c Config) withDefaults() (Config, error) {
@@ -100,8 +100,8 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.Replicas < 1 || c.Replicas > 5:
 		return c, fmt.Errorf("bus: %d replicas; NATS supports 1 to 5", c.Replicas)
-	case c.MaxMessage < 0 || c.MaxMessage > biggest:
-		return c, fmt.Errorf("bus: the largest result is set to %d bytes; NATS allows 0 to %d", c.MaxMessage, biggest)
+	case c.MaxMessage < 0 || c.MaxMessage > messageLimit:
+		return c, fmt.Errorf("bus: the largest result is set to %d bytes; NATS allows 0 to %d", c.MaxMessage, messageLimit)
 	case c.MaxBytes < int64(c.MaxMessage):
 		return c, fmt.Errorf("bus: the queue holds %d bytes, but a single result may have %d", c.MaxBytes, c.MaxMessage)
 	case c.AckWait < 0 || c.MinFree < 0 || c.MaxGroup < 0:

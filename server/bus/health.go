@@ -17,7 +17,7 @@ func (b *Bus) Depth(ctx context.Context) (waiting, taken int64, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("bus: reading the state of the queue: %w", err)
 	}
-	consumer, err := b.pulls.Info(ctx)
+	consumer, err := b.consumer.Info(ctx)
 	if err != nil {
 		return 0, 0, fmt.Errorf("bus: reading the state of the queue: %w", err)
 	}
@@ -43,7 +43,7 @@ func (b *Bus) Healthy() error {
 	}
 	ctx, cancel := context.WithTimeout(b.closing, 2*time.Second)
 	defer cancel()
-	if _, err := b.pulls.Info(ctx); err != nil {
+	if _, err := b.consumer.Info(ctx); err != nil {
 		return fmt.Errorf("bus: the stream does not answer: %w", err)
 	}
 	return nil

@@ -71,8 +71,8 @@ func (c NodeConfig) options() (*server.Options, error) {
 	if c.MaxMessage == 0 {
 		c.MaxMessage = 16 << 20
 	}
-	if c.MaxMessage < 0 || c.MaxMessage > biggest {
-		return nil, fmt.Errorf("the largest result is set to %d bytes; NATS allows 0 to %d", c.MaxMessage, biggest)
+	if c.MaxMessage < 0 || c.MaxMessage > messageLimit {
+		return nil, fmt.Errorf("the largest result is set to %d bytes; NATS allows 0 to %d", c.MaxMessage, messageLimit)
 	}
 	o := options(c.Dir, c.MaxMessage)
 	o.ServerName = c.Name

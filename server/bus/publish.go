@@ -160,7 +160,7 @@ func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.D
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer context.AfterFunc(b.link.Load(), cancel)()
-	_, err := b.js.Publish(ctx, results, data,
+	_, err := b.js.Publish(ctx, resultSubject, data,
 		jetstream.WithMsgID(id), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0))
 	return err
 }
@@ -212,7 +212,7 @@ func (b *Bus) recreate(ctx context.Context) {
 		return
 	}
 	b.log.Warn("the stream is gone, creating it again", "err", err)
-	if _, err := b.ensure(ctx); err != nil {
+	if _, err := b.ensureStream(ctx); err != nil {
 		b.log.Warn("cannot set up the stream", "err", err)
 	}
 }

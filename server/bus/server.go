@@ -126,28 +126,28 @@ type serverLog struct {
 	fatal chan string
 }
 
-func (l *serverLog) say(level slog.Level, format string, v []any) {
+func (l *serverLog) write(level slog.Level, format string, v []any) {
 	if l.log.Enabled(context.Background(), level) {
 		l.log.Log(context.Background(), level, "NATS server", "text", strings.TrimSpace(fmt.Sprintf(format, v...)))
 	}
 }
 
 func (l *serverLog) Tracef(string, ...any)           {}
-func (l *serverLog) Debugf(format string, v ...any)  { l.say(slog.LevelDebug, format, v) }
-func (l *serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.say(slog.LevelError, format, v) }
+func (l *serverLog) Debugf(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
+func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
 
 func (l *serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Maximum payloads over") {
 		return // large payloads are intended
 	}
-	l.say(slog.LevelWarn, format, v)
+	l.write(slog.LevelWarn, format, v)
 }
 
 // Fatalf does not exit, because a library must not end the process. It reports the error
 // to start.
 func (l *serverLog) Fatalf(format string, v ...any) {
-	l.say(slog.LevelError, format, v)
+	l.write(slog.LevelError, format, v)
 	select {
 	case l.fatal <- fmt.Sprintf(format, v...):
 	default:

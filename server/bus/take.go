@@ -68,7 +68,7 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 	defer b.pending.Release(share)
 
 	for {
-		got, err := b.pull(ctx, 1, clamp(time.Until(until)))
+		got, err := b.pull(ctx, 1, limitWait(time.Until(until)))
 		if len(got) > 0 {
 			return b.more(ctx, got, max, maxBytes)
 		}
@@ -92,8 +92,8 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 	}
 }
 
-// clamp limits how long one request waits.
-func clamp(d time.Duration) time.Duration {
+// limitWait limits how long one request waits.
+func limitWait(d time.Duration) time.Duration {
 	return max(min(d, longPull), time.Millisecond)
 }
 
@@ -130,7 +130,7 @@ func (b *Bus) more(ctx context.Context, got []*Delivery, max, maxBytes int) ([]*
 }
 
 // largest is the assumed maximum size of a message, judging by recent ones.
-func (b *Bus) largest() int64 { return max(b.typical.Load(), groupBytes) }
+func (b *Bus) largest() int64 { return max(b.typicalSize.Load(), groupBytes) }
 
 func size(all []*Delivery) (bytes int) {
 	for _, d := range all {
@@ -149,7 +149,7 @@ func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Deliver
 	// Do not pass ctx or a byte limit: the client would discard messages in flight, and
 	// they would be delivered again only after AckWait. In a cluster, the notice that a
 	// byte limit is reached overtakes the messages that reached it.
-	batch, err := b.pulls.Fetch(max, jetstream.FetchMaxWait(wait))
+	batch, err := b.consumer.Fetch(max, jetstream.FetchMaxWait(wait))
 	if err != nil {
 		return nil, err
 	}
@@ -210,8 +210,8 @@ type message struct {
 // deliveries returns the results in a message. It drops a message that is not ours.
 func (b *Bus) deliveries(msg jetstream.Msg) []*Delivery {
 	// The estimate rises at once and decays slowly.
-	size, before := int64(len(msg.Data())), b.typical.Load()
-	b.typical.Store(max(size, before-(before-size)/32))
+	size, before := int64(len(msg.Data())), b.typicalSize.Load()
+	b.typicalSize.Store(max(size, before-(before-size)/32))
 	all, err := unpack(msg.Data())
 	if err == nil && len(all) == 0 {
 		err = errForeign

@@ -14,7 +14,7 @@ const maxRun = 256
 // Wake notifies the listeners in all processes that something happened in a run. The
 // notification is not stored, so listeners must also poll.
 func (b *Bus) Wake(run string) {
-	if err := b.conn.Publish(wakes, []byte(run)); err != nil {
+	if err := b.conn.Publish(wakeSubject, []byte(run)); err != nil {
 		b.log.Debug("cannot send a notification", "run", run, "err", err)
 	}
 }
@@ -25,7 +25,7 @@ func (b *Bus) Wake(run string) {
 func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
 	ctx, cancel := endingWith(ctx, b.closing)
 	in, out := make(chan *nats.Msg, 256), make(chan string, 64)
-	sub, err := b.conn.ChanSubscribe(wakes, in)
+	sub, err := b.conn.ChanSubscribe(wakeSubject, in)
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("bus: subscribing to notifications: %w", err)

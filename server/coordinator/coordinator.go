@@ -45,13 +45,13 @@ type Config struct {
 // coordinator is a running coordinator.
 type coordinator struct {
 	Config
-	metrics *metrics
-	lead    ledger.Lead
-	until   time.Time // the lead is ours at least until then
-	renew   time.Time
-	drivers map[string]*driver
-	reach   time.Duration // from the last count of agents
-	count   time.Time     // when to count agents again
+	metrics   *metrics
+	lead      ledger.Lead
+	until     time.Time // the lead is ours at least until then
+	renew     time.Time
+	drivers   map[string]*driver
+	reach     time.Duration // from the last count of agents
+	nextCount time.Time     // when to count agents again
 }
 
 // Run coordinates until ctx ends. While another coordinator has the lead, it waits.
@@ -126,7 +126,7 @@ const countEvery = 10 * time.Second
 // countAgents updates how long it takes until every agent has checked in.
 func (k *coordinator) countAgents(ctx context.Context) {
 	now := k.now()
-	if now.Before(k.count) {
+	if now.Before(k.nextCount) {
 		return
 	}
 	n, err := k.Ledger.Agents(ctx)
@@ -135,7 +135,7 @@ func (k *coordinator) countAgents(ctx context.Context) {
 	} else {
 		k.reach = k.Reach(n)
 	}
-	k.count = now.Add(max(countEvery, 20*k.now().Sub(now)))
+	k.nextCount = now.Add(max(countEvery, 20*k.now().Sub(now)))
 }
 
 func (k *coordinator) warn(ctx context.Context, doing string, err error, args ...any) {

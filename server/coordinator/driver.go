@@ -25,10 +25,10 @@ type driver struct {
 	server  *round.Server
 	started time.Time
 
-	seen    int64 // the newest batch that the machine has processed
-	losses  float64
-	look    time.Time // when to look at the run again at the latest
-	waiting int64     // number of clients that the run waits for; 0 if it does not wait
+	seen     int64 // the newest batch that the machine has processed
+	losses   float64
+	nextLook time.Time // when to look at the run again at the latest
+	waiting  int64     // number of clients that the run waits for; 0 if it does not wait
 }
 
 // lookEvery is the interval between checks for expired leases, and between counts of the
@@ -37,7 +37,7 @@ const lookEvery = time.Second
 
 // needsLook reports whether the run may have something to do.
 func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
-	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.look)
+	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
 
 // advance does everything that can be done for the run now.
@@ -49,7 +49,7 @@ func (d *driver) advance(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.look = d.now().Add(max(lookEvery, 20*d.now().Sub(start)))
+		d.nextLook = d.now().Add(max(lookEvery, 20*d.now().Sub(start)))
 		if n < d.waiting {
 			return nil
 		}
@@ -115,7 +115,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	if wanted := max(x.Run.Wanted, 1); fleet.Clients < wanted {
-		d.waiting, d.look = wanted, now.Add(lookEvery)
+		d.waiting, d.nextLook = wanted, now.Add(lookEvery)
 		return nil
 	}
 	d.waiting = 0
@@ -250,7 +250,7 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 			retired, err = end(x, ledger.Finished, "", now)
 			return err
 		}
-		changed, err := d.takeIn(x, now)
+		changed, err := d.updateMachine(x, now)
 		if err != nil {
 			return err
 		}
@@ -272,20 +272,20 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 		return nil, err
 	}
 	blob.DeleteAll(ctx, d.Blobs, retired, d.log)
-	d.look = now.Add(lookEvery)
-	if at, ok := d.machine.Wake(d.elapsed(now)); ok && d.timeAt(at).Before(d.look) {
-		d.look = d.timeAt(at)
+	d.nextLook = now.Add(lookEvery)
+	if at, ok := d.machine.Wake(d.elapsed(now)); ok && d.timeAt(at).Before(d.nextLook) {
+		d.nextLook = d.timeAt(at)
 	}
 	if closed.Closed > 0 && merging == nil {
-		d.look = now // the next round may be due already
+		d.nextLook = now // the next round may be due already
 		d.Wake(d.id)
 	}
 	return merging, nil
 }
 
-// takeIn passes new receipts and expired leases to the machine. It reports whether the
+// updateMachine passes new receipts and expired leases to the machine. It reports whether the
 // machine must be saved: lost clients are stored nowhere else, while receipts are.
-func (d *driver) takeIn(x *ledger.Drive, now time.Time) (changed bool, err error) {
+func (d *driver) updateMachine(x *ledger.Drive, now time.Time) (changed bool, err error) {
 	receipts, err := x.Receipts(d.seen)
 	if err != nil {
 		return false, err

@@ -20,9 +20,9 @@ const (
 	bytesOfAgent = 2 * messageBytes
 	bytesOfAll   = 256 << 20
 	// Callers without a certificate may only join, for which a small message is enough.
-	callsOfStrangers = 64
-	joinBytes        = 16 << 10
-	joinFor          = 30 * time.Second
+	unauthenticatedCalls = 64
+	joinBytes            = 16 << 10
+	joinFor              = 30 * time.Second
 )
 
 // calls counts the calls in progress and the memory of their bodies. A body is read whole
@@ -30,10 +30,10 @@ const (
 type calls struct {
 	mu      sync.Mutex
 	bytes   int64
-	byAgent map[string]underWay // callers without a certificate share one entry
+	byAgent map[string]inProgress // callers without a certificate share one entry
 }
 
-type underWay struct {
+type inProgress struct {
 	calls int
 	bytes int64
 }
@@ -48,7 +48,7 @@ func (c *calls) enter(who string, most int, bytes int64) bool {
 		return false
 	}
 	c.bytes += bytes
-	c.byAgent[who] = underWay{has.calls + 1, has.bytes + bytes}
+	c.byAgent[who] = inProgress{has.calls + 1, has.bytes + bytes}
 	return true
 }
 
@@ -65,14 +65,14 @@ func (c *calls) leave(who string, bytes int64) {
 	c.byAgent[who] = has
 }
 
-const stranger = ""
+const unauthenticated = ""
 
 // admit decides about a call before its body is read: agents may make a few calls at a
 // time, and callers without a certificate may join.
 func (g *Gateway) admit(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, most, bytes := stranger, callsOfStrangers, bodyBytes(r)
+		who, most, bytes := unauthenticated, unauthenticatedCalls, bodyBytes(r)
 		refuse := func(reason string, code connect.Code, text string) {
 			g.metrics.refused.WithLabelValues(reason).Inc()
 			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has gone

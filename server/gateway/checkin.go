@@ -81,15 +81,15 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 func (g *Gateway) noteSeen(agent string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.seen) < seenAtMost {
+	if len(g.seen) < maxSeen {
 		g.seen[agent] = true
 	}
 }
 
 // turns returns the turns that an agent names. It refuses more than the agent can have.
 func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
-	if len(all) > roundsAtOnce {
-		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", roundsAtOnce, len(all)) // each needs a query
+	if len(all) > maxRounds {
+		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all)) // each needs a query
 	}
 	set := map[ledger.Turn]bool{}
 	named := 0
@@ -120,24 +120,24 @@ func (g *Gateway) pace(busy bool) time.Duration {
 	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
 }
 
-// carriesFor is how long the bus is not asked again after it was not empty.
-const carriesFor = 200 * time.Millisecond
+// busyFor is how long the bus is not asked again after it was not empty.
+const busyFor = 200 * time.Millisecond
 
 // queueEmpty reports whether no result is waiting to be counted. The bus answers between
-// writes to disk, so only one call asks at a time, and none asks within carriesFor after
+// writes to disk, so only one call asks at a time, and none asks within busyFor after
 // the bus was not empty. If in doubt it reports false: the agent gets ACCEPTED once more
 // and asks again.
 func (g *Gateway) queueEmpty(ctx context.Context) bool {
-	if !g.looking.TryLock() {
+	if !g.depthMu.TryLock() {
 		return false
 	}
-	defer g.looking.Unlock()
-	if time.Now().Before(g.carries) {
+	defer g.depthMu.Unlock()
+	if time.Now().Before(g.busyUntil) {
 		return false
 	}
 	waiting, taken, err := g.Bus.Depth(ctx)
 	if err != nil || waiting+taken > 0 {
-		g.carries = time.Now().Add(carriesFor)
+		g.busyUntil = time.Now().Add(busyFor)
 		return false
 	}
 	return true

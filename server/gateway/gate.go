@@ -17,7 +17,7 @@ type gate struct {
 	slots chan struct{}
 
 	// The calls since the last adjust, and their total waiting time.
-	came, waited atomic.Int64
+	arrived, waited atomic.Int64
 	// stretch is the factor on the interval between check-ins, in hundredths.
 	stretch atomic.Int64
 }
@@ -25,24 +25,24 @@ type gate struct {
 const (
 	// workingPerCore is more than one, because some calls wait for the ledger.
 	workingPerCore = 8
-	// workFor is how long a call occupies the gate at most. A call that takes longer is
+	// maxHold is how long a call occupies the gate at most. A call that takes longer is
 	// waiting for the ledger.
-	workFor = 250 * time.Millisecond
-	// waitAtMost is the mean waiting time from which the server counts as overloaded.
-	waitAtMost = 10 * time.Millisecond
-	usual      = 100
-	farthest   = 4 * usual
+	maxHold = 250 * time.Millisecond
+	// maxWait is the mean waiting time from which the server counts as overloaded.
+	maxWait    = 10 * time.Millisecond
+	noStretch  = 100
+	maxStretch = 4 * noStretch
 )
 
 func newGate() *gate {
 	g := &gate{slots: make(chan struct{}, workingPerCore*runtime.GOMAXPROCS(0))}
-	g.stretch.Store(usual)
+	g.stretch.Store(noStretch)
 	return g
 }
 
 // enter waits for a slot. leave releases it and may be called more than once.
 func (g *gate) enter(ctx context.Context) (leave func(), err error) {
-	g.came.Add(1)
+	g.arrived.Add(1)
 	select {
 	case g.slots <- struct{}{}:
 	default:
@@ -56,19 +56,19 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 		}
 	}
 	give := sync.OnceFunc(func() { <-g.slots })
-	timer := time.AfterFunc(workFor, give)
+	timer := time.AfterFunc(maxHold, give)
 	return func() { timer.Stop(); give() }, nil
 }
 
 // adjust sets stretch from the waiting times since the last call. Call it about once per
 // interval, because a change takes that long to have an effect.
 func (g *gate) adjust() {
-	came, waited := g.came.Swap(0), g.waited.Swap(0)
+	arrived, waited := g.arrived.Swap(0), g.waited.Swap(0)
 	s := g.stretch.Load()
-	if waited > came*int64(waitAtMost) {
-		s = min(s*5/4, farthest)
+	if waited > arrived*int64(maxWait) {
+		s = min(s*5/4, maxStretch)
 	} else {
-		s = max(s*9/10, usual)
+		s = max(s*9/10, noStretch)
 	}
 	g.stretch.Store(s)
 }
@@ -76,7 +76,7 @@ func (g *gate) adjust() {
 // stretched returns the interval for the current load: at most most, unless the pace
 // itself is longer.
 func (g *gate) stretched(pace, most time.Duration) time.Duration {
-	return max(pace, min(pace*time.Duration(g.stretch.Load())/usual, most))
+	return max(pace, min(pace*time.Duration(g.stretch.Load())/noStretch, most))
 }
 
 // leaveKey is the context key of a call's leave function.

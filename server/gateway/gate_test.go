@@ -30,7 +30,7 @@ func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		inside := full(t, g)
-		short, cancel := context.WithTimeout(t.Context(), workFor/2)
+		short, cancel := context.WithTimeout(t.Context(), maxHold/2)
 		defer cancel()
 		if _, err := g.enter(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("one too many: %v", err)
@@ -45,12 +45,12 @@ func TestGate(t *testing.T) {
 		if _, err := g.enter(short); err == nil {
 			t.Fatal("a slot was released twice")
 		}
-		// A call that takes longer than workFor loses its slot. The last one entered half
+		// A call that takes longer than maxHold loses its slot. The last one entered half
 		// of that later than the others.
 		start := time.Now()
 		again := full(t, g)
-		if d := time.Since(start); d != workFor {
-			t.Errorf("a slot after %v, want %v", d, workFor)
+		if d := time.Since(start); d != maxHold {
+			t.Errorf("a slot after %v, want %v", d, maxHold)
 		}
 		for _, f := range append(append(again, inside...), leave) {
 			f()
@@ -112,20 +112,20 @@ func TestStretch(t *testing.T) {
 		t.Errorf("%v without calls", d)
 	}
 	crowd := func(wait time.Duration) {
-		g.came.Add(100)
+		g.arrived.Add(100)
 		g.waited.Add(100 * int64(wait))
 		g.adjust()
 	}
-	crowd(waitAtMost / 2)
+	crowd(maxWait / 2)
 	if d := pace(); d != time.Second {
 		t.Errorf("%v while calls hardly wait", d)
 	}
-	crowd(2 * waitAtMost)
+	crowd(2 * maxWait)
 	once := pace()
 	for range 20 {
-		crowd(10 * waitAtMost)
+		crowd(10 * maxWait)
 	}
-	if once <= time.Second || pace() != farthest/usual*time.Second {
+	if once <= time.Second || pace() != maxStretch/noStretch*time.Second {
 		t.Errorf("%v, then %v while calls wait", once, pace())
 	}
 	if d := g.stretched(time.Second, 2*time.Second); d != 2*time.Second {

@@ -71,15 +71,15 @@ func (p Pace) Latest(agents int64) time.Duration {
 // Gateway implements the agents' API. It is safe for concurrent use.
 type Gateway struct {
 	Config
-	metrics *metrics
-	uploads *uploads
-	calls   calls
-	gate    *gate
-	joining chan struct{} // limits concurrent joins
-	agents  atomic.Int64  // recent number of agents that may take part
-	asked   atomic.Int64  // recent number of open turns
-	looking sync.Mutex    // held while the bus is asked for its depth
-	carries time.Time     // guarded by looking: until then the bus counts as not empty
+	metrics   *metrics
+	uploads   *uploads
+	calls     calls
+	gate      *gate
+	joining   chan struct{} // limits concurrent joins
+	agents    atomic.Int64  // recent number of agents that may take part
+	asked     atomic.Int64  // recent number of open turns
+	depthMu   sync.Mutex    // held while the bus is asked for its depth
+	busyUntil time.Time     // guarded by depthMu: until then the bus counts as not empty
 
 	trust *trust
 
@@ -95,26 +95,26 @@ const (
 	messageBytes = chunkBytes + 4<<20
 	// compressBytes is the size from which an answer is compressed.
 	compressBytes = 1 << 10
-	joinsAtOnce   = 4
+	maxJoins      = 4
 	countEvery    = time.Second
 	adjustWithin  = 30 * time.Second
 	seenEvery     = time.Minute
-	seenAtMost    = 100_000
+	maxSeen       = 100_000
 	nameBytes     = 128
 	// turnsOfClient limits the runs that a client takes part in at a time; agents have
 	// the same limit. A request names each round of a run once.
 	turnsOfClient = 8
-	roundsAtOnce  = 256
+	maxRounds     = 256
 	// These limit the parts of a message that names all turns, in training and pushed.
 	partsOfClient = 2 * turnsOfClient
-	partsOfAll    = 8 * roundsAtOnce
+	partsOfAll    = 8 * maxRounds
 )
 
 // New returns a gateway.
 func New(c Config) *Gateway {
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		gate: newGate(), joining: make(chan struct{}, joinsAtOnce), trust: newTrust(), seen: map[string]bool{}, calls: calls{byAgent: map[string]underWay{}},
+		gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: map[string]bool{}, calls: calls{byAgent: map[string]inProgress{}},
 	}
 }
 
@@ -123,7 +123,7 @@ func New(c Config) *Gateway {
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll),
-		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics, g.gate), connect.WithRecover(g.failed))...)
+		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics, g.gate), connect.WithRecover(g.panicked))...)
 	mux.Handle(path, g.admit(service))
 	mux.Handle("/v1/blobs/", g.authorized(blob.Handler(g.Blobs, g.Log)))
 	return mux
@@ -259,8 +259,8 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// failed handles a panic in a call.
-func (g *Gateway) failed(_ context.Context, s connect.Spec, _ http.Header, p any) error {
+// panicked handles a panic in a call.
+func (g *Gateway) panicked(_ context.Context, s connect.Spec, _ http.Header, p any) error {
 	g.Log.Error("a call panicked; this is a bug", "procedure", s.Procedure, "panic", p, "stack", string(debug.Stack()))
 	return connect.NewError(connect.CodeInternal, errors.New("internal error in the server"))
 }

@@ -88,7 +88,7 @@ func TestUploads(t *testing.T) {
 }
 
 func TestCalls(t *testing.T) {
-	c := calls{byAgent: map[string]underWay{}}
+	c := calls{byAgent: map[string]inProgress{}}
 	agents := bytesOfAll / bytesOfAgent
 	for i := range agents {
 		who := fmt.Sprint(i)

@@ -8,8 +8,8 @@ import (
 const (
 	// trustFor limits how long a gateway relies on an earlier lookup of an agent. A
 	// revocation in another process takes effect here after this time at the latest.
-	trustFor    = time.Second
-	trustAtMost = 100_000 // agents
+	trustFor   = time.Second
+	maxTrusted = 100_000 // agents
 )
 
 // trust caches which agents the ledger allowed to call. An agent fetches weights and
@@ -45,7 +45,7 @@ func (t *trust) end(agent string, l lookup, allowed bool) {
 	if !allowed || l.drops != t.drops {
 		return
 	}
-	if len(t.until) >= trustAtMost {
+	if len(t.until) >= maxTrusted {
 		clear(t.until) // the agents are looked up again
 	}
 	t.until[agent] = l.began.Add(trustFor)

@@ -97,7 +97,7 @@ func (t *coalescer[Q, A]) answer(first *question[Q, A]) {
 	// a context that cannot be cancelled: it answers quickly, and its driver starts a
 	// goroutine for every query that can be cancelled.
 	ctx := context.Background()
-	if !t.ledger.lite {
+	if !t.ledger.sqlite {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(t.ledger.open, answerWithin)
 		defer cancel()

@@ -73,7 +73,7 @@ func TestCoalescer(t *testing.T) {
 // Waiting questions form one batch. Each caller may give up alone. An error reaches all
 // callers of its batch and no others.
 func TestCoalescerBatches(t *testing.T) {
-	l := &Ledger{lite: true}
+	l := &Ledger{sqlite: true}
 	l.open, l.end = context.WithCancel(t.Context())
 	var (
 		x       coalescer[int, int]

@@ -84,7 +84,7 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
 	defer wrap(&err, "beginning run", d.Run.ID)
 	collate := ` COLLATE "C"`
-	if d.l.lite {
+	if d.l.sqlite {
 		collate = " COLLATE BINARY"
 	}
 	res, err := d.tx.ExecContext(d.ctx, `INSERT INTO members (run, no, client) SELECT $1, row_number() OVER (ORDER BY c.name`+collate+`) - 1, c.name

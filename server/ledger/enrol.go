@@ -115,7 +115,7 @@ func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err e
 	// deadlock.
 	agents = slices.Sorted(slices.Values(agents))
 	order := ""
-	if !l.lite {
+	if !l.sqlite {
 		order = ` ORDER BY id COLLATE "C"`
 	}
 	for some := range slices.Chunk(agents, 16*l.chunk) {

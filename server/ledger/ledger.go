@@ -35,10 +35,10 @@ var migrations embed.FS
 
 // Ledger is a database. It is safe for concurrent use.
 type Ledger struct {
-	db    *sql.DB
-	write *sql.DB // one connection if SQLite, which has one writer at a time
-	read  querier // db, with prepared statements for frequent queries
-	lite  bool    // SQLite
+	db     *sql.DB
+	write  *sql.DB // one connection if SQLite, which has one writer at a time
+	read   querier // db, with prepared statements for frequent queries
+	sqlite bool
 	// chunk is the number of rows in one statement. PostgreSQL caches a statement of each
 	// length per connection, and scans the whole table for a long list. SQLite has no
 	// network round trip, and its driver's cost grows with the square of the length.
@@ -87,7 +87,7 @@ func (l *Ledger) openLite(path string) (err error) {
 	if path == "" || path == ":memory:" {
 		return errors.New("sqlite: needs the path of a file, as in sqlite:ledger.db")
 	}
-	l.lite, l.chunk = true, 32
+	l.sqlite, l.chunk = true, 32
 	file := "file:" + (&url.URL{Path: path}).EscapedPath()
 	options := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(10000)", "foreign_keys(1)"}}
 	if l.db, err = sql.Open("sqlite", file+"?"+options.Encode()); err != nil {
@@ -152,7 +152,7 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		return err
 	}
 	dialect := goose.DialectSQLite3
-	if l.lite {
+	if l.sqlite {
 		if err := l.connect(ctx); err != nil {
 			return err
 		}
@@ -184,7 +184,7 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		if before > newest { // goose ignores migrations that it does not know
 			return fmt.Errorf("the ledger was written by a newer Loadstar (schema %d, this one knows %d): upgrade", before, newest)
 		}
-		if _, err = p.Up(ctx); err == nil || !l.lite {
+		if _, err = p.Up(ctx); err == nil || !l.sqlite {
 			return err
 		}
 		// SQLite has no advisory lock, so another process may have migrated in the
@@ -200,7 +200,7 @@ func (l *Ledger) Close() (err error) {
 	defer wrap(&err, "closing the database")
 	l.end()
 	l.answering.Wait()
-	if l.lite {
+	if l.sqlite {
 		return errors.Join(l.write.Close(), l.db.Close())
 	}
 	return l.db.Close()
@@ -216,7 +216,7 @@ func (l *Ledger) Healthy(ctx context.Context) (err error) {
 // running.
 func (l *Ledger) Backup(ctx context.Context, path string) (err error) {
 	defer wrap(&err, "backing up to", path)
-	if !l.lite {
+	if !l.sqlite {
 		return errors.New("back up PostgreSQL with its own tools, such as pg_dump")
 	}
 	_, err = l.db.ExecContext(ctx, "VACUUM INTO $1", path)
@@ -240,7 +240,7 @@ func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 // lockClause ends a SELECT that locks its rows. SQLite needs none, because it has a single
 // writer.
 func (l *Ledger) lockClause(how string) string {
-	if l.lite {
+	if l.sqlite {
 		return ""
 	}
 	return " FOR " + how

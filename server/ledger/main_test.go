@@ -255,7 +255,7 @@ func (s *site) balance() (leases, receipts int) {
 	s.t.Helper()
 	ctx := context.Background()
 	var how *sql.TxOptions // all queries must see the same state
-	if !s.lite {
+	if !s.sqlite {
 		how = &sql.TxOptions{Isolation: sql.LevelRepeatableRead}
 	}
 	tx, err := s.db.BeginTx(ctx, how)

@@ -35,13 +35,13 @@ func TestDurable(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l := open(t, at)
 		want := map[string]string{"synchronous_commit": "on", "fsync": "on"}
-		if l.lite {
+		if l.sqlite {
 			want = map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000"}
 		}
 		for _, db := range []*sql.DB{l.db, l.write} {
 			for name, value := range want {
 				text := "SHOW " + name
-				if l.lite {
+				if l.sqlite {
 					text = "PRAGMA " + name
 				}
 				var got string

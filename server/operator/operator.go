@@ -46,19 +46,19 @@ type Operator struct {
 var _ v1.OperatorServiceHandler = (*Operator)(nil)
 
 const (
-	pageMost   = 1000
-	watchMost  = 64
-	watchEvery = 500 * time.Millisecond
-	planBytes  = 1 << 20
+	maxPage     = 1000
+	maxWatchers = 64
+	watchEvery  = 500 * time.Millisecond
+	maxPlan     = 1 << 20
 )
 
 // New returns the operators' API.
-func New(c Config) *Operator { return &Operator{Config: c, watching: make(chan struct{}, watchMost)} }
+func New(c Config) *Operator { return &Operator{Config: c, watching: make(chan struct{}, maxWatchers)} }
 
 // Handler serves operators. Requests must carry the caller's identity in their context,
 // as pki.Middleware puts it there.
 func (o *Operator) Handler() http.Handler {
-	_, service := v1.NewOperatorServiceHandler(o, connect.WithReadMaxBytes(2*planBytes))
+	_, service := v1.NewOperatorServiceHandler(o, connect.WithReadMaxBytes(2*maxPlan))
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Check the caller before reading anything that it sends.
@@ -79,8 +79,8 @@ func (o *Operator) caller(ctx context.Context) (string, error) {
 	return who.String(), nil
 }
 
-// failed converts a ledger error to a wire error.
-func (o *Operator) failed(err error) error {
+// wireError converts a ledger error to a wire error.
+func (o *Operator) wireError(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -106,16 +106,16 @@ func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*
 	}
 	t, err := jointoken.New(o.Pin)
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	now := time.Now()
 	expires := now.Add(time.Duration(r.TtlSeconds) * time.Second)
 	if err := o.Ledger.AddToken(ctx, t.Hash(), r.Note, int(r.Uses), expires); err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	err = o.Ledger.Note(ctx, ledger.Event{At: now, Actor: who, Action: "create token", Subject: t.String(), Detail: fmt.Sprintf("agents %d, until %s: %s", r.Uses, expires.UTC().Format(time.RFC3339), r.Note)})
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	return &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli()}, nil
 }
@@ -124,7 +124,7 @@ func page(limit int32, usual int) int {
 	if limit <= 0 {
 		return usual
 	}
-	return min(int(limit), pageMost)
+	return min(int(limit), maxPage)
 }
 
 // ListClients returns a page of clients.
@@ -134,14 +134,14 @@ func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*
 	}
 	all, err := o.Ledger.Clients(ctx, r.After, page(r.Limit, 100))
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	answer := &v1.ListClientsResponse{}
 	if answer.Total, err = o.Ledger.CountClients(ctx); err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	if answer.Agents, err = o.Ledger.Agents(ctx); err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	for _, c := range all {
 		answer.Clients = append(answer.Clients, &v1.Client{
@@ -169,7 +169,7 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("name either a client or an agent"))
 	}
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	return &v1.RevokeResponse{}, nil
 }
@@ -184,7 +184,7 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 	if o.Hub != "" {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: start the run at its hub, %s", o.Hub))
 	}
-	if len(r.Plan) > planBytes || r.Clients < 0 {
+	if len(r.Plan) > maxPlan || r.Clients < 0 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB) or the number of clients is negative"))
 	}
 	p, err := recipe.Read([]byte(r.Plan))
@@ -199,7 +199,7 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 		Created: time.Now(),
 	}
 	if err := o.Ledger.AddRun(ctx, run, who); err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	o.Wake(run.ID)
 	return &v1.StartRunResponse{Run: run.ID}, nil
@@ -212,7 +212,7 @@ func (o *Operator) StopRun(ctx context.Context, r *v1.StopRunRequest) (*v1.StopR
 		return nil, err
 	}
 	if err := o.Ledger.StopRun(ctx, r.Run, who, time.Now()); err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	return &v1.StopRunResponse{}, nil
 }
@@ -224,7 +224,7 @@ func (o *Operator) ListRuns(ctx context.Context, r *v1.ListRunsRequest) (*v1.Lis
 	}
 	runs, err := o.Ledger.Runs(ctx, page(r.Limit, 20))
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	answer := &v1.ListRunsResponse{}
 	for _, x := range runs {
@@ -240,11 +240,11 @@ func (o *Operator) GetRun(ctx context.Context, r *v1.GetRunRequest) (*v1.GetRunR
 	}
 	run, err := o.Ledger.Run(ctx, r.Run)
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	rounds, err := o.Ledger.Rounds(ctx, r.Run, 0, page(r.Rounds, 10))
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	answer := &v1.GetRunResponse{Run: o.run(ctx, run), Plan: run.Plan}
 	for _, x := range rounds {
@@ -266,7 +266,7 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 	}
 	run, err := o.Ledger.Run(ctx, r.Run)
 	if err != nil {
-		return o.failed(err)
+		return o.wireError(err)
 	}
 	if err := s.Send(&v1.WatchRunResponse{Run: o.run(ctx, run)}); err != nil {
 		return err
@@ -276,11 +276,11 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 	next := run.Round
 	for {
 		if run, err = o.Ledger.Run(ctx, r.Run); err != nil {
-			return o.failed(err)
+			return o.wireError(err)
 		}
-		rounds, err := o.Ledger.Rounds(ctx, r.Run, next, pageMost)
+		rounds, err := o.Ledger.Rounds(ctx, r.Run, next, maxPage)
 		if err != nil {
-			return o.failed(err)
+			return o.wireError(err)
 		}
 		for i := len(rounds) - 1; i >= 0; i-- {
 			if x := rounds[i]; x.State == ledger.RoundMerged || x.State == ledger.RoundAbandoned {
@@ -310,7 +310,7 @@ func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.L
 	}
 	events, err := o.Ledger.Audit(ctx, page(r.Limit, 50))
 	if err != nil {
-		return nil, o.failed(err)
+		return nil, o.wireError(err)
 	}
 	answer := &v1.ListAuditResponse{}
 	for _, e := range events {

@@ -253,11 +253,11 @@ func TestClients(t *testing.T) {
 		q    *v1.RevokeRequest
 		code connect.Code
 	}{
-		"nobody":   {&v1.RevokeRequest{}, connect.CodeInvalidArgument},
-		"both":     {&v1.RevokeRequest{Client: "c001", Agent: "a"}, connect.CodeInvalidArgument},
-		"again":    {&v1.RevokeRequest{Client: "c000"}, connect.CodeNotFound},
-		"unknown":  {&v1.RevokeRequest{Agent: "zzz"}, connect.CodeNotFound},
-		"by quote": {&v1.RevokeRequest{Client: "c001' OR '1'='1"}, connect.CodeNotFound},
+		"neither":       {&v1.RevokeRequest{}, connect.CodeInvalidArgument},
+		"both":          {&v1.RevokeRequest{Client: "c001", Agent: "a"}, connect.CodeInvalidArgument},
+		"again":         {&v1.RevokeRequest{Client: "c000"}, connect.CodeNotFound},
+		"unknown":       {&v1.RevokeRequest{Agent: "zzz"}, connect.CodeNotFound},
+		"SQL injection": {&v1.RevokeRequest{Client: "c001' OR '1'='1"}, connect.CodeNotFound},
 	} {
 		_, err := d.Revoke(t.Context(), c.q)
 		d.code(what, err, c.code)
@@ -296,7 +296,7 @@ func TestRuns(t *testing.T) {
 		"unknown key":    {&v1.StartRunRequest{Plan: "algorithm: fedavg\nround: 3\n"}, "rounds"},
 		"simulator only": {&v1.StartRunRequest{Plan: "algorithm: pooled\n"}, "simulate"},
 		"fleet scaling":  {&v1.StartRunRequest{Plan: "algorithm: fedavg\nmodel: {scaling: fleet}\n"}, "scaling"},
-		"long":           {&v1.StartRunRequest{Plan: plan + strings.Repeat("#", planBytes)}, "too long"},
+		"long":           {&v1.StartRunRequest{Plan: plan + strings.Repeat("#", maxPlan)}, "too long"},
 		"negative":       {&v1.StartRunRequest{Plan: plan, Clients: -1}, "negative"},
 	} {
 		_, err := d.StartRun(t.Context(), c.q)
@@ -433,7 +433,7 @@ func TestWatchers(t *testing.T) {
 		return w, nil
 	}
 	var all []*connect.ServerStreamForClient[v1.WatchRunResponse]
-	for range watchMost {
+	for range maxWatchers {
 		w, err := watch()
 		must(t, err)
 		all = append(all, w)

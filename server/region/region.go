@@ -58,41 +58,41 @@ type roundKey struct {
 // relay is a running relay.
 type relay struct {
 	Config
-	hub       v1.AgentServiceClient
-	lead      ledger.Lead
-	renew     time.Time              // when to renew the lead
-	next      time.Time              // when to check in
-	announced time.Time              // when clients were announced
-	clients   int64                  // number of announced clients
-	sent      map[string]bool        // sendings that the hub has accepted, by run and id
-	since     map[roundKey]time.Time // when a round's first unsent result was seen
-	retry     backoff.Backoff        // while the hub cannot be reached
-	certs     time.Time              // when to check the certificate
-	rests     time.Time              // when to look for idle runs
-	sums      *prometheus.CounterVec
+	hub           v1.AgentServiceClient
+	lead          ledger.Lead
+	renew         time.Time              // when to renew the lead
+	next          time.Time              // when to check in
+	announced     time.Time              // when clients were announced
+	clients       int64                  // number of announced clients
+	sent          map[string]bool        // sendings that the hub has accepted, by run and id
+	since         map[roundKey]time.Time // when a round's first unsent result was seen
+	retry         backoff.Backoff        // while the hub cannot be reached
+	nextCertCheck time.Time              // when to check the certificate
+	nextIdleCheck time.Time              // when to look for idle runs
+	sums          *prometheus.CounterVec
 }
 
 const (
-	announceEvery = 10 * time.Minute
-	certsEvery    = time.Hour
-	restsEvery    = 10 * time.Minute
-	restsAfter    = time.Hour // a run without a new round is idle after this time
-	pausesFrom    = 500 * time.Millisecond
-	pausesTo      = time.Minute // less than a hub keeps an incomplete upload
-	callFor       = 2 * time.Minute
-	chunk         = 1 << 20
-	answerBytes   = 64 << 20 // a response to a check-in may name all clients of the region
-	planBytes     = 1 << 20
+	announceEvery  = 10 * time.Minute
+	certCheckEvery = time.Hour
+	idleCheckEvery = 10 * time.Minute
+	idleAfter      = time.Hour // a run without a new round is idle after this time
+	minRetryDelay  = 500 * time.Millisecond
+	maxRetryDelay  = time.Minute // less than a hub keeps an incomplete upload
+	callTimeout    = 2 * time.Minute
+	chunk          = 1 << 20
+	answerBytes    = 64 << 20 // a response to a check-in may name all clients of the region
+	planBytes      = 1 << 20
 )
 
 // Run relays until ctx ends.
 func Run(ctx context.Context, c Config) error {
 	// Time out single calls, not a series of them: over a slow link a series takes long.
 	limited := *c.Client
-	limited.Timeout = callFor
+	limited.Timeout = callTimeout
 	c.Client = &limited
 	r := &relay{
-		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: pausesFrom, Cap: pausesTo},
+		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay},
 		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes)),
 		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided, by outcome.",
@@ -139,13 +139,13 @@ func (r *relay) tick(ctx context.Context) error {
 	if now.Before(r.next) {
 		return nil
 	}
-	if r.Renew != nil && now.After(r.certs) {
-		call, cancel := context.WithTimeout(ctx, callFor)
+	if r.Renew != nil && now.After(r.nextCertCheck) {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if _, err := r.Renew(call, now); err != nil {
 			r.Log.Warn("cannot renew the certificate", "error", err)
 		}
-		r.certs = now.Add(certsEvery)
+		r.nextCertCheck = now.Add(certCheckEvery)
 	}
 	if err := r.announce(ctx, now); err != nil {
 		return fmt.Errorf("announcing clients to the hub: %w", err)
@@ -174,14 +174,14 @@ func (r *relay) tick(ctx context.Context) error {
 
 // endIdleRuns ends runs that have had no task for a while. A new task resumes them.
 func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
-	if now.Before(r.rests) {
+	if now.Before(r.nextIdleCheck) {
 		return nil
 	}
-	retired, err := r.Ledger.Rest(ctx, r.lead, now.Add(-restsAfter), now)
+	retired, err := r.Ledger.Rest(ctx, r.lead, now.Add(-idleAfter), now)
 	if err != nil {
 		return err
 	}
-	r.rests = now.Add(restsEvery)
+	r.nextIdleCheck = now.Add(idleCheckEvery)
 	blob.DeleteAll(ctx, r.Blobs, retired, r.Log)
 	return nil
 }
@@ -265,7 +265,7 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// push sends what the hub does not have. After callFor it stops until the next tick, so
+// push sends what the hub does not have. After callTimeout it stops until the next tick, so
 // that check-ins keep extending leases.
 func (r *relay) push(ctx context.Context) error {
 	begun := time.Now()
@@ -282,7 +282,7 @@ func (r *relay) push(ctx context.Context) error {
 			if r.sent[run+all[i].ID] {
 				continue
 			}
-			if time.Since(begun) > callFor {
+			if time.Since(begun) > callTimeout {
 				return nil
 			}
 			if err := r.send(ctx, run, &all[i]); err != nil {

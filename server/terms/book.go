@@ -12,22 +12,22 @@ import (
 type Book struct {
 	load func(ctx context.Context, run string) (*Terms, error)
 
-	mu  sync.Mutex
-	has map[string]*Terms
+	mu    sync.Mutex
+	byRun map[string]*Terms
 }
 
-// most is the number of runs to keep; a server has fewer runs at a time.
-const most = 64
+// maxRuns is the number of runs to keep; a server has fewer runs at a time.
+const maxRuns = 64
 
 // NewBook returns a Book that calls load for runs that it does not have.
 func NewBook(load func(ctx context.Context, run string) (*Terms, error)) *Book {
-	return &Book{load: load, has: map[string]*Terms{}}
+	return &Book{load: load, byRun: map[string]*Terms{}}
 }
 
 // Of returns the terms of a run.
 func (b *Book) Of(ctx context.Context, run string) (*Terms, error) {
 	b.mu.Lock()
-	t := b.has[run]
+	t := b.byRun[run]
 	b.mu.Unlock()
 	if t != nil {
 		return t, nil
@@ -38,10 +38,10 @@ func (b *Book) Of(ctx context.Context, run string) (*Terms, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.has) >= most {
-		clear(b.has) // they are cheap to load again
+	if len(b.byRun) >= maxRuns {
+		clear(b.byRun) // they are cheap to load again
 	}
-	b.has[run] = t
+	b.byRun[run] = t
 	return t, nil
 }
 

@@ -108,9 +108,9 @@ func TestRefusals(t *testing.T) {
 	}{
 		"several steps": {5, []time.Duration{30 * time.Minute, time.Hour}, "30m0s 1h0m0s"},
 		"an odd step":   {5, []time.Duration{7 * time.Second}, "does not divide a day"},
-		"nobody":        {0, nil, "no clients"},
+		"no clients":    {0, nil, "no clients"},
 		// The whole fleet is the cohort, and the sum has no bits left for it.
-		"everybody": {1 << 40, hourly, "too few for training"},
+		"too many clients": {1 << 40, hourly, "too few for training"},
 	} {
 		if _, err := Settle(good, c.fleet, nil, c.steps); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -429,7 +429,7 @@ func TestBook(t *testing.T) {
 	if _, err := b.Of(ctx, "away"); !errors.Is(err, away) {
 		t.Error(err)
 	}
-	for i := range 10 * most {
+	for i := range 10 * maxRuns {
 		run := fmt.Sprint(i)
 		for range 2 {
 			if x, err := b.Of(ctx, run); err != nil || x.Blob != run {
@@ -439,8 +439,8 @@ func TestBook(t *testing.T) {
 		if x, err := b.Of(ctx, "away"); err != nil || x.Blob != "away" {
 			t.Fatalf("an error was cached: %v, %v", x, err)
 		}
-		if loads[run] != 1 || len(b.has) > most {
-			t.Fatalf("run %s was loaded %d times, and %d are cached", run, loads[run], len(b.has))
+		if loads[run] != 1 || len(b.byRun) > maxRuns {
+			t.Fatalf("run %s was loaded %d times, and %d are cached", run, loads[run], len(b.byRun))
 		}
 	}
 }
