@@ -3,6 +3,7 @@ package kept
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -21,17 +22,18 @@ func TestNewerFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantNewer := func(what string, err error) {
+	wantNewer := func(what string, err error, newest int) {
 		t.Helper()
-		if !errors.Is(err, stateformat.ErrNewer) || !strings.Contains(err.Error(), "(format 2, this one reads up to 1): upgrade") {
-			t.Errorf("%s: %v", what, err)
+		want := fmt.Sprintf("written by a newer Loadstar (format %d, this one reads up to %d): upgrade", newest+1, newest)
+		if !errors.Is(err, stateformat.ErrNewer) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", what, err, want)
 		}
 	}
 
-	snapshot[len(snapshotMagic)] = '2'
+	snapshot[len(snapshotMagic)]++
 	end := len(snapshot) - 4
 	binary.LittleEndian.PutUint32(snapshot[end:], crc32.Checksum(snapshot[:end], castagnoli))
-	wantNewer("snapshot", s.Restore(snapshot))
+	wantNewer("snapshot", s.Restore(snapshot), snapshotFormat)
 
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -40,10 +42,10 @@ func TestNewerFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[len(fileMagic)] = '2'
+	b[len(fileMagic)]++
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	_, err = Open(path, 2, len(initial), initial, 0)
-	wantNewer("file", err)
+	wantNewer("file", err, fileFormat)
 }
