@@ -3,7 +3,7 @@
 TOOL    := go tool -modfile=tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
-# Packages whose tests run on emulated ARM: those with code of their own there.
+# Packages whose tests run on emulated ARM: those with numeric code.
 ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain
 
 .PHONY: help
@@ -16,10 +16,10 @@ build: ## Build the static binaries into bin/ and print their sizes
 	@ls -l bin/loadstar bin/loadstar-agent | awk '{ printf "%s %.1f MB\n", $$9, $$5 / 1e6 }'
 
 .PHONY: quick
-quick: format vet-host test-quick ## Within a minute while you edit: format, vet, unit tests without servers or child processes
+quick: format vet-host test-quick ## Check while you edit, within a minute: format, vet, unit tests without servers or child processes
 
 .PHONY: check
-check: format tidy vet lint errcheck test ## Everything a change must pass: format, tidy modules, vet, staticcheck, errcheck, all tests
+check: format tidy vet lint errcheck test ## Run all checks that a change must pass: format, tidy modules, vet, staticcheck, errcheck, all tests
 
 .PHONY: format
 format: ## Fail if gofumpt would change a file
@@ -41,12 +41,12 @@ vet-host:
 	go vet ./...
 
 .PHONY: vet
-vet: vet-host ## go vet, also of the assembly for arm64
+vet: vet-host ## Run go vet, for arm64 too because of its assembly
 	GOARCH=arm64 go vet ./...
 	cd nn/kernel/gen && go vet ./...
 
 .PHONY: lint
-lint: ## staticcheck
+lint: ## Run staticcheck
 	$(TOOL) staticcheck ./...
 	cd nn/kernel/gen && go tool -modfile=../../../tools/go.mod staticcheck ./...
 
@@ -55,19 +55,19 @@ errcheck: ## Fail if code outside the tests ignores an error; exceptions are in 
 	$(TOOL) errcheck -ignoretests -exclude tools/errcheck.txt ./...
 
 .PHONY: vulncheck
-vulncheck: ## Known vulnerabilities in the code that we call; skipped where the database cannot be reached
+vulncheck: ## Check for known vulnerabilities in the code that we call; skipped if the database cannot be reached
 	@out=$$($(TOOL) govulncheck ./... 2>&1); code=$$?; \
 	case "$$out" in \
-	*"fetching vulnerabilities"*) echo "skipped: the Go vulnerability database cannot be reached from here" ;; \
+	*"fetching vulnerabilities"*) echo "skipped: the Go vulnerability database cannot be reached" ;; \
 	*) echo "$$out"; exit $$code ;; \
 	esac
 
 .PHONY: arch
-arch: ## The architecture test alone
+arch: ## Run only the architecture test
 	go test ./internal/archtest
 
-# Packages whose tests are servers, databases, emulators or child processes for the most part. Slow tests of the other
-# packages skip themselves under -short.
+# Packages whose tests mostly need servers, databases, emulators or child processes. Slow tests of the other packages
+# skip themselves under -short.
 SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/bench/fleet internal/chaos internal/fleetload internal/pgtest \
 	server server/aggregator server/bus server/coordinator server/gateway server/ledger server/operator server/region
 empty :=
@@ -77,36 +77,36 @@ test-quick:
 	go test -short $$(go list ./... | sed "s|^$$(go list -m)|.|" | grep -vE '^\./($(subst $(space),|,$(strip $(SLOW_PACKAGES))))$$')
 
 .PHONY: test
-test: ## All tests in their usual form
+test: ## Run all tests
 	go test ./...
 
 # The long forms: more kills, more model steps, larger fleets. $(1) selects tests, $(2) packages.
 LONG = LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 60m $(if $(1),-run '$(1)') $(2)
 
 .PHONY: test-long
-test-long: ## All tests in their long form; about half an hour on two cores
+test-long: ## Run all tests in their long form; about half an hour on two cores
 	$(call LONG,,./...)
 
 .PHONY: test-kills
-test-kills: ## The long form of the tests that kill processes
+test-kills: ## Run the long form of the tests that kill processes
 	$(call LONG,Kill|Crash,./agent/... ./cmd/loadstar ./lab/... ./server/...)
 
 .PHONY: test-models
-test-models: ## The long form of the tests against models
+test-models: ## Run the long form of the model-based tests
 	$(call LONG,Model|Law,./agent/state ./fed/... ./lab/... ./server/...)
 
 .PHONY: test-device
-test-device: ## The agent on an emulated small device, with a year of readings; needs qemu-user-static
+test-device: ## Test the agent on an emulated small device, with a year of readings; needs qemu-user-static
 	$(call LONG,SmallDevice,./cmd/loadstar-agent)
 
-# Everything that shares memory between goroutines.
+# All packages that share memory between goroutines.
 RACE_PACKAGES := ./agent/... ./server/... ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
 .PHONY: race
-race: ## The tests of all concurrent packages under the race detector; needs gcc
+race: ## Test all concurrent packages with the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
 
 .PHONY: race-short
-race-short: ## The packages with the most goroutines, without their slow tests, for CI
+race-short: ## Test the packages with the most goroutines with the race detector, without slow tests, for CI
 	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,aggregator blob bus gateway operator pki region) ./internal/fleetload ./internal/mtls
 
 RUNS    ?= 1
@@ -115,7 +115,7 @@ REPEATS ?= 100
 repeat: ## Repeat the tests on a busy machine: the suite RUNS times, timing tests REPEATS times; ONLY=server/bus for one package
 	@RUNS=$(RUNS) REPEATS=$(REPEATS) ONLY="$(ONLY)" tools/repeat.sh
 
-# Into a folder: what protoc makes of the wire.
+# Generate the code of the wire protocol. $(1) is a folder for the plugins, $(2) the output folder.
 define PROTOC
 	go build -modfile=tools/go.mod -o $(1)/ google.golang.org/protobuf/cmd/protoc-gen-go connectrpc.com/connect/cmd/protoc-gen-connect-go && \
 	protoc -I proto --plugin=$(1)/protoc-gen-go --plugin=$(1)/protoc-gen-connect-go --go_out=$(2) --go_opt=module=loadstar \
@@ -123,12 +123,12 @@ define PROTOC
 endef
 
 .PHONY: generate
-generate: ## Write the generated assembly and the wire's code anew; needs protoc
+generate: ## Regenerate the assembly and the code of the wire protocol; needs protoc
 	go generate ./...
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && $(call PROTOC,$$dir,.)
 
 .PHONY: generated
-generated: ## Fail if the committed assembly or the wire's code is not what the generators write
+generated: ## Fail if the committed assembly or protocol code differs from the generators' output
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	go -C nn/kernel/gen run . -dir $$dir && \
 	for f in $$dir/*; do diff -q nn/kernel/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
@@ -136,11 +136,11 @@ generated: ## Fail if the committed assembly or the wire's code is not what the 
 	for f in $$dir/out/proto/loadstar/v1/*; do diff -q proto/loadstar/v1/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
 
 .PHONY: web
-web: ## Bundle the report's pictures anew from web/report; needs npm
+web: ## Rebuild the bundle of the report's charts from web/report; needs npm
 	cd web/report && npm ci --ignore-scripts --silent && npm run --silent build
 
 .PHONY: web-check
-web-check: ## Fail if the committed bundle is not what web/report builds
+web-check: ## Fail if the committed bundle differs from what web/report builds
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	(cd web/report && npm ci --ignore-scripts --silent && node build.mjs $$dir) && \
 	for f in bundle/page.js bundle/page.css THIRD_PARTY.md; do diff -q lab/report/$$f $$dir/$$f || { echo "run make web"; exit 1; }; done
@@ -155,7 +155,7 @@ cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet th
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go vet ./cmd/...
 
 .PHONY: test-arm
-test-arm: ## The engine's tests on emulated arm64 (NEON) and armv7; needs qemu-user-static
+test-arm: ## Test the engine on emulated arm64 (NEON) and armv7; needs qemu-user-static
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && set -e && \
 	for p in $(ARM_PACKAGES); do \
 		CGO_ENABLED=0 GOARCH=arm64 go test -c -o $$dir/arm64.test $$p; \
@@ -164,15 +164,15 @@ test-arm: ## The engine's tests on emulated arm64 (NEON) and armv7; needs qemu-u
 		echo "armv7 $$p"; (cd $$p && LOADSTAR_TEST_KERNELS="portable" qemu-arm-static $$dir/arm.test -test.short); \
 	done
 
-# A count of executions, not a time: when a time is up, Go's fuzzer may report its own deadline as a failure
-# (golang/go#75804). The counts are what two cores did in a second.
+# Targets have a number of executions, not a time: with a time limit, Go's fuzzer may report its own deadline as a
+# failure (golang/go#75804). The numbers are executions per second on two cores.
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safetensors:FuzzRead:20000 \
 	series:FuzzOpenPrepared:1500 metric:FuzzPoint:5000 fed/exact:FuzzSumUnmarshal:10000 fed/aggregate:FuzzFedNorm:10000 \
 	internal/config:FuzzDecode:10000 fed/recipe:FuzzRead:2500 series/read:FuzzCSV:300 series/read:FuzzTime:2000 \
 	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 server/bus:FuzzUnpack:8000 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
 	internal/jointoken:FuzzParse:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600
-# Those that take minutes to compile for the fuzzer, with a database and a NATS server in them.
+# Targets that take minutes to compile for the fuzzer, because they include a database and a NATS server.
 FUZZ_HEAVY := server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
@@ -183,7 +183,7 @@ fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 
 KILLS ?= 40
 .PHONY: chaos
-chaos: build ## Kill a real fleet's processes at random, KILLS times in each form: nothing may be lost or counted twice; needs PostgreSQL
+chaos: build ## Chaos test: kill a fleet's processes at random, KILLS times per form, and check the result; needs PostgreSQL
 	go run ./internal/chaos -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 	go run ./internal/chaos -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 
@@ -192,17 +192,17 @@ old-state: build ## Begin runs with an older binary, OLD=path, and continue them
 	go run ./internal/chaos -bin bin/loadstar -old $(or $(OLD),$(error say OLD=path of an older loadstar))
 
 .PHONY: bench-fleet
-bench-fleet: build ## 10,000 agents against a server, beside the bare bus and ledger
+bench-fleet: build ## Load-test the server with 10,000 simulated agents, and benchmark its queue and ledger alone
 	bin/loadstar bench fleet
 
 SOAK ?= 1h
 .PHONY: soak
-soak: build ## Rounds without end for SOAK: memory, files and goroutines of the server must not grow
+soak: build ## Soak-test the server for SOAK: memory, files and goroutines must not grow
 	bin/loadstar bench soak --for $(SOAK)
 
 CORE_GROUPS := cambridge-core42 hog-core42 robin-core42 resstock-ca-core42 resstock-tx-core42 resstock-vt-core42 sgsc-core19
 .PHONY: baselines
-baselines: build ## Write docs/baselines.md anew; needs the data, under ../shared/data or $$LOADSTAR_DATA
+baselines: build ## Regenerate docs/baselines.md; needs the data, in ../shared/data or $$LOADSTAR_DATA
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
 	data=$$(printf 'datasets/%s.yaml,' $(CORE_GROUPS)); data=$${data%,}; \
 	{ cat docs/baselines.head.md; \
@@ -213,7 +213,7 @@ baselines: build ## Write docs/baselines.md anew; needs the data, under ../share
 COMPARED := local pooled fedavg fedadam plfl-head plfl-head-top
 SEEDS ?= 1
 .PHONY: comparison
-comparison: build ## Write docs/comparison.md anew, with SEEDS such as 1,2,3; about 20 minutes a seed on two cores
+comparison: build ## Regenerate docs/comparison.md, with SEEDS such as 1,2,3; about 20 minutes per seed on two cores
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
 	plans=$$(printf 'plans/%s.yaml,' $(COMPARED)); \
 	{ cat docs/comparison.head.md; \
@@ -222,7 +222,7 @@ comparison: build ## Write docs/comparison.md anew, with SEEDS such as 1,2,3; ab
 	} > docs/comparison.md.new && mv docs/comparison.md.new docs/comparison.md
 
 .PHONY: large-fleet
-large-fleet: build ## Simulate 10,000 generated clients, 100 in each of 300 rounds: time and memory
+large-fleet: build ## Simulate 10,000 synthetic clients, 100 in each of 300 rounds, and print time and memory
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	printf 'name: large\nalgorithm: fedavg\npartition: head\nrounds: 300\nschedule: {cohort: 100}\n' > $$dir/plan.yaml && \
 	bin/loadstar data generate --meters 10000 -o $$dir/fleet && \
@@ -230,9 +230,9 @@ large-fleet: build ## Simulate 10,000 generated clients, 100 in each of 300 roun
 	bin/loadstar simulate $$dir/plan.yaml --data $$dir/fleet.prepared --out $$dir/run
 
 .PHONY: bench-simulate
-bench-simulate: build ## Measure the simulator beside the bare training engine
+bench-simulate: build ## Benchmark the simulator against the bare training engine
 	bin/loadstar bench simulate
 
 .PHONY: bench
-bench: build ## Measure the training engine beside PyTorch; needs python3-torch and libopenblas0
+bench: build ## Benchmark the training engine against PyTorch; needs python3-torch and libopenblas0
 	bin/loadstar bench engine --peer

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Repeats tests while two spinning processes keep the machine busy, to find tests that
 # depend on timing. make repeat calls it with
-#   RUNS     how often the whole suite runs
-#   REPEATS  how often every test of tools/repeat.txt runs
-#   ONLY     a package, such as server/bus, to repeat alone
+#   RUNS     number of runs of the whole suite
+#   REPEATS  number of runs of every test in tools/repeat.txt
+#   ONLY     repeat only this package, such as server/bus
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUNS=${RUNS:-1} REPEATS=${REPEATS:-100} ONLY=${ONLY:-}
@@ -17,7 +17,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# Compile before the machine is busy.
+# Compile first, since it would take long on the busy machine.
 while read -r package _; do
 	case $package in '' | '#'*) continue ;; esac
 	[ -z "$ONLY" ] || [ "$package" = "$ONLY" ] || continue

@@ -9,12 +9,12 @@ import (
 	"loadstar/agent/state"
 )
 
-// findings are what ledger and agents say in the end.
+// findings are the results of comparing the ledger with the agents' logs.
 type findings struct {
 	runs, rounds, receipts int
-	// lost counts turns that were asked and never counted, and those that an agent
-	// heard to be counted and the ledger knows nothing of. twice counts what was
-	// counted once too often.
+	// lost is the number of turns that were asked but never counted, and of turns that an
+	// agent logged as counted but the ledger does not have. twice is the number of turns
+	// that were counted more than once.
 	lost, twice int
 	faults      []string
 }
@@ -26,7 +26,7 @@ func (f *findings) fault(format string, args ...any) {
 	}
 }
 
-// settle waits until agents have heard of everything that was counted.
+// settle waits until the agents have logged the verdicts of all counted turns.
 func (s *system) settle(ctx context.Context, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; {
 		counted, err := s.ledger.receipts(ctx)
@@ -47,7 +47,7 @@ func (s *system) settle(ctx context.Context, limit time.Duration) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("of %d turns that were counted, agents have not heard of %d within %s", len(counted), missing, limit)
+			return fmt.Errorf("of %d counted turns, the agents have not received the verdicts of %d within %s", len(counted), missing, limit)
 		}
 		if !sleep(ctx, 200*time.Millisecond) {
 			return ctx.Err()
@@ -55,9 +55,9 @@ func (s *system) settle(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// check holds ledger and agents' logs against each other when all runs have ended.
-// A round counts whom it has asked; one of an asynchronous run counts whoever comes,
-// and is given up if nobody does.
+// check compares the ledger with the agents' logs after all runs have ended. A round of a
+// synchronous run must count every client that it has asked. A round of an asynchronous
+// run counts the updates that arrive, and is abandoned if there are none.
 func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*findings, error) {
 	f := &findings{}
 	runs, err := s.ledger.runs(ctx, "")
@@ -129,7 +129,8 @@ func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*find
 	return f, nil
 }
 
-// stop ends everything in order but the database. Agents end with nothing left to send.
+// stop ends all processes except the database with SIGTERM. Agents end when they have
+// nothing left to send.
 func (s *system) stop(limit time.Duration) error {
 	problems := s.drain(time.Now().Add(limit))
 	for i := len(s.servers) - 1; i >= 0; i-- {
@@ -140,7 +141,7 @@ func (s *system) stop(limit time.Duration) error {
 	return errors.Join(problems...)
 }
 
-// drain stops all agents. One that has something left to send gets more time.
+// drain stops all agents. An agent with unsent results is restarted and gets more time.
 func (s *system) drain(end time.Time) (problems []error) {
 	for i, p := range s.hosts {
 		for {
@@ -155,7 +156,7 @@ func (s *system) drain(end time.Time) (problems []error) {
 				break
 			}
 			if time.Now().After(end) {
-				problems = append(problems, fmt.Errorf("%s still has %d results to send", p.name, n))
+				problems = append(problems, fmt.Errorf("%s still has %d unsent results", p.name, n))
 				break
 			}
 			if err := p.Start(); err != nil {
@@ -167,7 +168,7 @@ func (s *system) drain(end time.Time) (problems []error) {
 	return problems
 }
 
-// unsent returns how many results an agent that does not run has not heard of.
+// unsent returns the number of results of a stopped agent that have no verdict.
 func (s *system) unsent(i int) (int, error) {
 	store, err := state.Open(s.agentDir(i))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/pgtest"
 )
 
-// natsNodes starts three.
+// natsNodes starts three NATS nodes.
 func (s *system) natsNodes() error {
 	var ports [6]int
 	for i := range ports {
@@ -39,7 +39,7 @@ func (s *system) natsNodes() error {
 	return nil
 }
 
-// whole waits until all NATS nodes have everything, so that another one may be killed.
+// whole waits until all NATS nodes have all messages, so that another one may be killed.
 func (s *system) whole(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -50,13 +50,13 @@ func (s *system) whole(ctx context.Context, limit time.Duration) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the NATS nodes do not come together within %s: %w", limit, last)
+			return fmt.Errorf("the NATS nodes are not in sync within %s: %w", limit, last)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-// lag says which NATS node has not everything.
+// lag returns an error that names a NATS node without all messages.
 func (s *system) lag(ctx context.Context, before error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -74,7 +74,7 @@ func (s *system) lag(ctx context.Context, before error) error {
 	for info := range streams.Info() {
 		n++
 		if info.Cluster == nil || info.Cluster.Leader == "" || len(info.Cluster.Replicas) != len(s.nats)-1 {
-			return fmt.Errorf("stream %s is without a leader", info.Config.Name)
+			return fmt.Errorf("stream %s has no leader", info.Config.Name)
 		}
 		for _, r := range info.Cluster.Replicas {
 			if r.Offline || !r.Current {
@@ -93,7 +93,7 @@ func (s *system) lag(ctx context.Context, before error) error {
 
 const database = "loadstar"
 
-// postgres is a part that is PostgreSQL.
+// postgres is the part that runs PostgreSQL.
 type postgres struct {
 	mu     sync.Mutex
 	server *pgtest.Server

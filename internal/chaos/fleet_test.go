@@ -14,8 +14,8 @@ import (
 	"loadstar/internal/pgtest"
 )
 
-// patient is how long a test waits for something to move, on a machine with other
-// things to do.
+// patient is the time without progress after which a test fails. It is long, since the
+// machine may be busy.
 const patient = 2 * time.Minute
 
 var shared struct {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// binary builds the binary under test, once, unless $LOADSTAR_BIN is one.
+// binary builds the binary under test once, or returns $LOADSTAR_BIN.
 func binary(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -64,7 +64,7 @@ type bench struct {
 func newBench(t *testing.T, l layout, meters int) *bench {
 	t.Helper()
 	bin := binary(t)
-	dir, err := os.MkdirTemp("", "fleet") // a test's own would be too long a path for a socket
+	dir, err := os.MkdirTemp("", "fleet") // t.TempDir is too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func newBench(t *testing.T, l layout, meters int) *bench {
 	return b
 }
 
-// host lets agents join and begin.
+// host lets agents join and starts them.
 func (b *bench) host(from, to int) {
 	b.Helper()
 	for i := from; i < to; i++ {
@@ -107,7 +107,7 @@ func (b *bench) host(from, to int) {
 	}
 }
 
-// begin submits a plan, and has it simulated.
+// begin starts a run of a plan, and simulates the plan in the background.
 func (b *bench) begin(p plan, clients int) {
 	b.Helper()
 	b.runs[p.name] = simulate(b.Context(), b.bin, b.dir, b.data, p)
@@ -116,7 +116,7 @@ func (b *bench) begin(p plan, clients int) {
 	}
 }
 
-// end waits for a run, and returns its identity.
+// end waits for the end of a run and returns the run.
 func (b *bench) end(name string) run {
 	b.Helper()
 	all, err := b.finish(b.Context(), name, patient)
@@ -129,18 +129,18 @@ func (b *bench) end(name string) run {
 	return all[0]
 }
 
-// identical holds a run's weights against the simulator's.
+// identical compares a run's weights with the simulator's.
 func (b *bench) identical(name string) {
 	b.Helper()
 	r := b.end(name)
 	if same, err := b.same(b.Context(), r, b.runs[name], patient); err != nil {
 		b.Error(err)
 	} else if !same {
-		b.Errorf("%s: the fleet's weights are not the simulator's", name)
+		b.Errorf("%s: the fleet's weights differ from the simulator's", name)
 	}
 }
 
-// right ends everything, and looks at all that is left.
+// right stops all processes and checks ledger and logs.
 func (b *bench) right(asynchronous map[string]bool) {
 	b.Helper()
 	if err := b.settle(b.Context(), patient); err != nil {
@@ -162,14 +162,14 @@ func (b *bench) right(asynchronous map[string]bool) {
 	b.Logf("%d runs, %d rounds, %d receipts, lost %d, twice %d", f.runs, f.rounds, f.receipts, f.lost, f.twice)
 }
 
-// fleetSize returns how many clients and agents a test starts, and how many clients a
-// round asks. The long form has the size of make chaos.
+// fleetSize returns the number of clients and agents of a test, and the number of clients
+// that a round asks. The long form has the size of make chaos.
 func fleetSize() (clients, hosts, asked int) {
 	return longtest.Pick(50, meters), longtest.Pick(5, agents), longtest.Pick(10, cohort)
 }
 
-// TestFleet trains a fleet on each form of server, and expects the simulator's weights,
-// byte by byte, and every turn counted once.
+// TestFleet trains a fleet with each form of server. The weights must be byte-identical to
+// the simulator's, and every turn must be counted once.
 func TestFleet(t *testing.T) {
 	forms := map[string]layout{
 		"three aggregators": {aggregators: 3},
@@ -207,8 +207,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestFleetComesAndGoes has agents join when the run already waits for them, and others
-// die and come back in its course.
+// TestFleetComesAndGoes lets agents join while the run already waits for them, and kills
+// and restarts others during the run.
 func TestFleetComesAndGoes(t *testing.T) {
 	clients, hosts, asked := fleetSize()
 	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
@@ -238,15 +238,15 @@ func TestFleetComesAndGoes(t *testing.T) {
 	b.right(nil)
 }
 
-// small is a plan that trains in no time.
+// small returns a plan that trains within a second.
 func small(algorithm string, rounds int, more string) plan {
 	name := strings.Fields(algorithm)[0]
 	return plan{name, fmt.Sprintf("name: %s\nalgorithm: %s\nrounds: %d\nmodel: {name: fekri2023, lookback: 6, targets: 2, split: {train: 0.7, validation: 0.15}}\nevaluate: {every: 0}\n%s",
 		name, algorithm, rounds, more)}
 }
 
-// TestFleetAlgorithms trains what has something of its own to keep or to send, several
-// runs at a time.
+// TestFleetAlgorithms trains the algorithms that store or send more than weights, several
+// runs in parallel.
 func TestFleetAlgorithms(t *testing.T) {
 	const clients, hosts = 40, 4
 	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
@@ -269,8 +269,8 @@ func TestFleetAlgorithms(t *testing.T) {
 	b.right(nil)
 }
 
-// TestFleetAsynchronous trains plans whose course depends on who is faster: what they
-// count adds up, and they learn.
+// TestFleetAsynchronous trains asynchronous plans, whose weights depend on the agents'
+// timing. The counted turns must match, and the loss must fall.
 func TestFleetAsynchronous(t *testing.T) {
 	const clients, hosts = 40, 4
 	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
@@ -294,7 +294,7 @@ func TestFleetAsynchronous(t *testing.T) {
 	b.right(asynchronous)
 }
 
-// learns expects a loss that falls.
+// learns checks that the loss falls.
 func (b *bench) learns(r run) {
 	b.Helper()
 	all, err := b.ledger.rounds(b.Context())
@@ -315,11 +315,11 @@ func (b *bench) learns(r run) {
 	}
 	third := len(losses) / 3
 	if first, last := mean(losses[:third]), mean(losses[2*third:]); !(last < 0.9*first) {
-		b.Errorf("%s: the loss goes from %.4g to %.4g", r.name, first, last)
+		b.Errorf("%s: the loss changed from %.4g to %.4g", r.name, first, last)
 	}
 }
 
-// TestQuantile keeps the table honest.
+// TestQuantile checks the quantiles of the recovery times.
 func TestQuantile(t *testing.T) {
 	var all []time.Duration
 	for i := 100; i > 0; i-- {
@@ -331,11 +331,11 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 	if got := quantile(all[:1], 0.5); got != 100 {
-		t.Errorf("of one it is %d", got)
+		t.Errorf("the quantile of one value is %d", got)
 	}
 }
 
-// TestTail keeps logs readable.
+// TestTail checks that tail starts at the beginning of a line.
 func TestTail(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := os.WriteFile(path, []byte("first\nsecond\nthird\n"), 0o644); err != nil {

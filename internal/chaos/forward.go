@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// forwarder is a load balancer of one line: a connection goes to one of the gateways
-// that answer.
+// forwarder is a minimal load balancer: it forwards each connection to a gateway that
+// answers.
 type forwarder struct {
 	listener net.Listener
 	to       []string
 }
 
-// forward begins to forward connections to an address.
+// forward starts to forward connections from an address.
 func forward(address string, to ...string) (*forwarder, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -38,7 +38,7 @@ func (f *forwarder) accept() {
 	}
 }
 
-// carry connects two ends until one of them hangs up.
+// carry copies data in both directions until one side closes the connection.
 func (f *forwarder) carry(c net.Conn) {
 	defer c.Close()
 	for _, i := range rand.Perm(len(f.to)) {

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// share is how often parts of a kind are killed, of all that there are. A server that is
-// alone lives long enough for agents to come back to it, and for some rounds.
+// share is the weight of each kind in the random choice. A single server is killed rarely,
+// so that agents have time to reconnect and finish some rounds.
 var share = map[string]int{
 	kindServer: 12, kindGateway: 9, kindAggregator: 12, kindCoordinator: 9, kindNATS: 5, kindPostgres: 5, kindAgent: 80,
 }
 
-// kinds is the order in which they are drawn and told.
+// kinds is the order of the kinds in the random choice and in the output.
 var kinds = []string{kindServer, kindGateway, kindAggregator, kindCoordinator, kindNATS, kindPostgres, kindAgent}
 
 const (
 	killEvery = 400 * time.Millisecond // on average
 	downMost  = 2 * time.Second
-	toldShare = 5 // one of so many is told to end, not killed
+	toldShare = 5 // one in this number gets SIGTERM instead of SIGKILL
 )
 
-// killer kills parts of a system at random, and starts them again.
+// killer kills parts of a system at random and restarts them.
 type killer struct {
 	system  *system
 	watcher *watcher
-	rng     *rand.Rand // of its one goroutine
+	rng     *rand.Rand // used only by the goroutine of run
 	log     io.Writer
 	seen    int64 // rounds
 	since   int   // kills since the last of them
@@ -37,7 +37,7 @@ type killer struct {
 	down   map[part]bool
 	killed map[string]int // by kind
 	told   map[string]int
-	rounds int64 // that were merged until the last kill
+	rounds int64 // number of rounds merged before the last kill
 	faults []string
 	wg     sync.WaitGroup
 }
@@ -49,7 +49,7 @@ func newKiller(s *system, w *watcher, seed uint64, log io.Writer) *killer {
 	}
 }
 
-// kills returns how many there were.
+// kills returns the number of kills so far.
 func (k *killer) kills() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -61,8 +61,8 @@ func (k *killer) kills() (n int) {
 	return n
 }
 
-// run kills so often, or until ctx is done, and returns when everything is up again.
-// Most of it is kept for when something is trained.
+// run kills n times or until ctx is done, and returns when all parts are running again.
+// Most kills happen while a run is training.
 func (k *killer) run(ctx context.Context, n int) {
 	for i := range n {
 		pause := time.Duration((0.5 + k.rng.Float64()) * float64(killEvery))
@@ -90,8 +90,8 @@ func (k *killer) run(ctx context.Context, n int) {
 	k.wg.Wait()
 }
 
-// breathe waits a while for a round after many kills without one: on a slow machine all
-// of them would fall into the same few.
+// breathe waits for a round to end after many kills in the same round. Otherwise all
+// kills would hit the same few rounds on a slow machine.
 func (k *killer) breathe(ctx context.Context) {
 	const most, limit = 10, 10 * time.Second
 	k.since++
@@ -105,7 +105,7 @@ func (k *killer) breathe(ctx context.Context) {
 	}
 }
 
-// pick returns somebody who is up.
+// pick returns a random part that is running.
 func (k *killer) pick() part {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +113,7 @@ func (k *killer) pick() part {
 	nodes := 0
 	for _, p := range k.system.parts() {
 		if x, ok := p.(*process); ok && x.kind == kindAgent && !x.Started() {
-			continue // it has not joined
+			continue // the agent has not joined yet
 		}
 		if k.down[p] {
 			if p.Kind() == kindNATS {
@@ -124,7 +124,7 @@ func (k *killer) pick() part {
 		up[p.Kind()] = append(up[p.Kind()], p)
 	}
 	if nodes > 0 {
-		delete(up, kindNATS) // two of three are enough, one is not
+		delete(up, kindNATS) // NATS needs two of its three nodes
 	}
 	all := 0
 	for kind := range up {
@@ -147,14 +147,14 @@ func (k *killer) pick() part {
 	return nil
 }
 
-// kill ends a part, and starts it again a little later.
+// kill ends a part and restarts it after a short delay.
 func (k *killer) kill(ctx context.Context, p part) {
 	told := k.rng.IntN(toldShare) == 0
 	rest := time.Duration(k.rng.Int64N(int64(downMost)))
 	k.mu.Lock()
 	end, by, how := p.Kill, k.killed, "killed"
 	if told {
-		end, by, how = p.Stop, k.told, "told to end"
+		end, by, how = p.Stop, k.told, "stopped"
 	}
 	by[p.Kind()]++
 	k.mu.Unlock()

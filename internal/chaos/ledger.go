@@ -10,8 +10,8 @@ import (
 	_ "modernc.org/sqlite"             // the driver sqlite
 )
 
-// ledger reads the server's database from outside, while the server lives and after
-// it died.
+// ledger reads the server's database from this process, whether the server is running or
+// not.
 type ledger struct {
 	path string  // of SQLite
 	db   *sql.DB // of PostgreSQL
@@ -34,8 +34,8 @@ func (l *ledger) Close() {
 	}
 }
 
-// use calls do with a connection. Of SQLite it is a new one each time, so that a
-// server that comes up again is alone with its files, and must recover them.
+// use calls do with a connection. A SQLite connection is opened and closed each time, so
+// that a restarted server is the only user of the files and has to recover them.
 func (l *ledger) use(ctx context.Context, do func(ctx context.Context, db *sql.DB) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -67,16 +67,16 @@ func (l *ledger) rows(ctx context.Context, each func(*sql.Rows) error, text stri
 	})
 }
 
-// number returns the one number that a query asks for.
+// number returns the single number of a query.
 func (l *ledger) number(ctx context.Context, text string, args ...any) (n int64, err error) {
 	err = l.rows(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, text, args...)
 	return n, err
 }
 
-// progress is how far all runs together are.
+// progress is the total progress of all runs.
 type progress struct {
 	batches, versions int64
-	running, waiting  int64 // runs
+	running, waiting  int64 // number of runs
 }
 
 func (l *ledger) progress(ctx context.Context) (p progress, err error) {
@@ -86,12 +86,12 @@ func (l *ledger) progress(ctx context.Context) (p progress, err error) {
 	return p, err
 }
 
-// run is one of the ledger's.
+// run is a run in the ledger.
 type run struct{ id, name, state, reason string }
 
 func (r run) ended() bool { return r.state != "waiting" && r.state != "running" }
 
-// runs returns the runs of a name, or all.
+// runs returns the runs with a name, or all runs if it is empty.
 func (l *ledger) runs(ctx context.Context, name string) (all []run, err error) {
 	err = l.rows(ctx, func(r *sql.Rows) error {
 		var x run
@@ -109,7 +109,7 @@ type turn struct {
 	client string
 }
 
-// receipts returns how often each turn was counted.
+// receipts returns the number of times that each turn was counted.
 func (l *ledger) receipts(ctx context.Context) (map[turn]int, error) {
 	all := map[turn]int{}
 	err := l.rows(ctx, func(r *sql.Rows) error {
@@ -121,7 +121,7 @@ func (l *ledger) receipts(ctx context.Context) (map[turn]int, error) {
 	return all, err
 }
 
-// closed is a round as the server counted it.
+// closed is a closed round, with the server's own counts.
 type closed struct {
 	run                        string
 	round                      int64

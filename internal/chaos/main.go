@@ -1,7 +1,7 @@
-// Command chaos proves that nothing is lost and nothing is counted twice, whatever
-// dies: it runs a real fleet of the built binary on this machine, kills its processes
-// at random and starts them again, and then holds the trained weights against the
-// simulator's, byte by byte, and what agents were told against the ledger.
+// Command chaos is the chaos test: it checks that no result is lost or counted twice,
+// whichever process crashes. It runs a real fleet of the built binary on this machine,
+// kills its processes at random and restarts them. Then it compares the trained weights
+// with the simulator's, byte by byte, and the verdicts in the agents' logs with the ledger.
 //
 //	go run ./internal/chaos -form cluster -kills 200 -seed 7
 //
@@ -10,8 +10,8 @@
 //
 //	go run ./internal/chaos -old path/to/old/loadstar
 //
-// The last line of its output says how it went. If anything was not as it should be,
-// it exits with 1 and leaves the folder with all logs.
+// The last line of its output is the result. If a check fails, it exits with 1 and keeps
+// the folder with all logs.
 package main
 
 import (
@@ -31,7 +31,7 @@ import (
 	"time"
 )
 
-// options are those of the command line.
+// options are the command line's flags.
 type options struct {
 	form, bin, dir string
 	old            string
@@ -41,26 +41,26 @@ type options struct {
 	keep           bool
 }
 
-// The fleet: each agent hosts ten clients, and of all clients a fifth is asked at a
-// time, two of an agent, so that some agents send sums and others single updates.
+// The fleet: each agent hosts ten clients. A round asks a fifth of all clients, two per
+// agent on average, so that some agents send sums and others single updates.
 const (
 	meters = 200
 	agents = 20
 	cohort = 40
-	late   = 5 // agents that join when the killing has begun
+	late   = 5 // agents that join after the first kills
 )
 
 func main() {
 	var o options
 	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three NATS nodes, two gateways, three aggregators, two coordinators")
-	flag.StringVar(&o.bin, "bin", "", "the binary (default: build it)")
+	flag.StringVar(&o.bin, "bin", "", "binary under test (default: build it)")
 	flag.StringVar(&o.old, "old", "", "test upgrades from this older binary instead")
-	flag.StringVar(&o.dir, "dir", "", "folder to work in (default: a temporary one)")
-	flag.IntVar(&o.kills, "kills", 40, "how often to kill")
-	flag.IntVar(&o.rounds, "rounds", 20, "rounds of a run")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "what is killed when")
-	flag.DurationVar(&o.patience, "patience", 90*time.Second, "give up when nothing moves for so long")
-	flag.BoolVar(&o.keep, "keep", false, "leave the folder")
+	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
+	flag.IntVar(&o.kills, "kills", 40, "number of kills")
+	flag.IntVar(&o.rounds, "rounds", 20, "rounds per run")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "seed that determines which process is killed when")
+	flag.DurationVar(&o.patience, "patience", 90*time.Second, "fail after this time without progress")
+	flag.BoolVar(&o.keep, "keep", false, "keep the working folder")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -70,10 +70,10 @@ func main() {
 	}
 }
 
-// execute works in a folder that it removes if all went well.
+// execute runs the test in a folder, which it removes on success.
 func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if flag.NArg() > 0 || o.kills < 0 || o.rounds < 1 || o.form != "one" && o.form != "cluster" {
-		return errors.New("see -help")
+		return errors.New("invalid flags or arguments; see -help")
 	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "chaos"); err != nil {
@@ -83,7 +83,7 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.Chmod(o.dir, 0o755); err != nil { // PostgreSQL is another user
+	if err := os.Chmod(o.dir, 0o755); err != nil { // PostgreSQL runs as another user
 		return err
 	}
 	if o.dir, err = filepath.Abs(o.dir); err != nil {
@@ -122,7 +122,8 @@ func build(ctx context.Context, dir string) (string, error) {
 	return path, nil
 }
 
-// plans are trained one after the other: sums, single updates, and control variates.
+// planOf returns the plan of run i. The plans alternate between algorithms that need sums,
+// single updates and control variates.
 func planOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\n",
@@ -138,7 +139,7 @@ func planOf(i int, seed uint64, rounds, cohort int) plan {
 		name, seed+uint64(i), text, rounds, cohort)}
 }
 
-// chaos does it all.
+// chaos starts a system, trains while processes are killed, and checks the result.
 func chaos(ctx context.Context, o options, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -173,7 +174,7 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	return err
 }
 
-// trial is one run of all this.
+// trial is one chaos test.
 type trial struct {
 	options
 	system   *system
@@ -185,11 +186,11 @@ type trial struct {
 	findings *findings
 }
 
-// run trains one run after the other until there were enough kills.
+// run trains one run after the other until the killer is done.
 func (t *trial) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// Calls may be made again whose answers got lost.
+	// A retried call may have created a token before, which does no harm.
 	token, err := t.system.insist(ctx, t.patience, "token", "create", "--uses", "1000")
 	if err != nil {
 		return err
@@ -230,7 +231,7 @@ func (t *trial) run(ctx context.Context) error {
 	}
 }
 
-// one trains one run, and compares.
+// one trains one run and compares its weights with the simulator's.
 func (t *trial) one(ctx context.Context, i int) error {
 	p := planOf(i, t.seed, t.rounds, cohort)
 	ref := simulate(ctx, t.bin, t.dir, t.system.data, p)
@@ -247,9 +248,9 @@ func (t *trial) one(ctx context.Context, i int) error {
 		if err != nil {
 			return err
 		}
-		verdict := "as simulated"
+		verdict := "identical to the simulator's"
 		if !same {
-			verdict = "NOT as simulated"
+			verdict = "DIFFERENT from the simulator's"
 			t.differ = append(t.differ, r.name+" "+r.id)
 		}
 		fmt.Fprintf(t.out, "%s, %d rounds in %.1f s, %d kills so far: weights %s\n", p.name, t.rounds, time.Since(begun).Seconds(), t.killer.kills(), verdict)
@@ -258,7 +259,7 @@ func (t *trial) one(ctx context.Context, i int) error {
 	return nil
 }
 
-// judge stops everything and looks at what is left.
+// judge stops all processes and checks ledger, logs and weights.
 func (t *trial) judge(ctx context.Context) error {
 	stopped := t.system.stop(t.patience)
 	f, err := t.system.check(ctx, nil)
@@ -282,7 +283,7 @@ func (t *trial) judge(ctx context.Context) error {
 	return errors.New(strings.Join(f.faults, "\n"))
 }
 
-// line is the last one.
+// line returns the last line of the output.
 func (t *trial) line() string {
 	weights := "identical"
 	if len(t.differ) > 0 {
@@ -291,11 +292,11 @@ func (t *trial) line() string {
 	return fmt.Sprintf("kills %d, counted %d, lost %d, twice %d, weights %s", t.killer.kills(), t.findings.receipts, t.findings.lost, t.findings.twice, weights)
 }
 
-// print writes the table.
+// print writes the table of recovery times.
 func (t *trial) print() {
-	fmt.Fprintf(t.out, "runs %d, rounds %d, %d of them amid kills, receipts %d\n", t.findings.runs, t.findings.rounds, t.killer.rounds, t.findings.receipts)
+	fmt.Fprintf(t.out, "runs %d, rounds %d (%d before the last kill), receipts %d\n", t.findings.runs, t.findings.rounds, t.killer.rounds, t.findings.receipts)
 	w := tabwriter.NewWriter(t.out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\tkilled\ttold to end\tnext receipt after: median\tp99\tmost\tnext round after: median\tp99\tmost\t")
+	fmt.Fprintln(w, "\tSIGKILL\tSIGTERM\tnext receipt after: median\tp99\tmax\tnext round after: median\tp99\tmax\t")
 	for _, kind := range kinds {
 		if t.killer.killed[kind]+t.killer.told[kind] == 0 {
 			continue

@@ -15,7 +15,7 @@ import (
 	"loadstar/agent/identity"
 )
 
-// command runs one command of the binary under test, as an operator would.
+// command runs a command of the binary under test as an operator.
 func (s *system) command(ctx context.Context, args ...string) (string, error) {
 	return command(ctx, s.bin, []string{"LOADSTAR_SERVER=" + s.address, "LOADSTAR_OPERATOR=" + s.operator}, 20*time.Second, args...)
 }
@@ -34,7 +34,7 @@ func command(ctx context.Context, bin string, env []string, limit time.Duration,
 	return strings.TrimSpace(out.String()), nil
 }
 
-// insist runs a command again and again, as somebody would while servers come and go.
+// insist retries a command until it succeeds, since servers may be down.
 func (s *system) insist(ctx context.Context, limit time.Duration, args ...string) (string, error) {
 	for end := time.Now().Add(limit); ; {
 		out, err := s.command(ctx, args...)
@@ -56,7 +56,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// join lets an agent join, however often that takes, and starts it.
+// join retries until an agent has joined, and starts it.
 func (s *system) join(ctx context.Context, token string, i int, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; {
 		if _, err := identity.Open(s.agentDir(i)); err == nil {
@@ -67,15 +67,15 @@ func (s *system) join(ctx context.Context, token string, i int, limit time.Durat
 			continue
 		}
 		if time.Now().After(end) || !sleep(ctx, 300*time.Millisecond) {
-			return fmt.Errorf("%s does not join within %s: %w", s.hosts[i].name, limit, err)
+			return fmt.Errorf("%s could not join within %s: %w", s.hosts[i].name, limit, err)
 		}
 	}
 }
 
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
-// freePort returns a port that nobody listens on, below those that the system gives
-// to connections: it must still be free when a part comes up again.
+// freePort returns a free port below the range that the system uses for outgoing
+// connections, so that it is still free when a part restarts.
 func freePort() (int, error) {
 	const first, ports = 20000, 10000
 	var last error

@@ -13,21 +13,21 @@ import (
 	"loadstar/internal/proc"
 )
 
-// part is a piece of the system that can be killed and started again.
+// part is a process of the system that can be killed and restarted.
 type part interface {
 	Kind() string
 	Name() string
-	// Start returns when it has been started, which is before it is ready.
+	// Start starts the process and does not wait until it is ready.
 	Start() error
-	// Kill ends it at once, Stop in order. Both return when it is gone.
+	// Kill ends the process with SIGKILL, Stop with SIGTERM. Both wait for its end.
 	Kill() error
 	Stop() error
-	// Log returns the end of what it has written.
+	// Log returns the end of the log.
 	Log(bytes int) string
 }
 
 // process is a part that runs the binary under test. Every start appends to the same log.
-// Like a machine's supervisor, it restarts a process that ended without being told to.
+// Like a service supervisor, it restarts a process that ends by itself.
 type process struct {
 	kind, name string
 	bin, log   string
@@ -42,7 +42,7 @@ type process struct {
 }
 
 const (
-	// stopFor is longer than the server lets calls finish.
+	// stopFor is longer than the time that the server gives open calls at shutdown.
 	stopFor   = 30 * time.Second
 	respawnIn = 500 * time.Millisecond
 )
@@ -128,7 +128,7 @@ func (p *process) Kill() error {
 	return err
 }
 
-// Stop implements part. The process must end in time and without an error.
+// Stop implements part. It returns an error if the process ends late or with an error.
 func (p *process) Stop() error {
 	ended, err := p.signal(syscall.SIGTERM)
 	if ended == nil {

@@ -23,19 +23,20 @@ const (
 	kindAgent       = "agent"
 )
 
-// layout is what a system consists of.
+// layout describes the processes of a system.
 type layout struct {
-	// cluster is PostgreSQL, three NATS nodes, two gateways and two coordinators, each
-	// a process of its own; otherwise one server does everything.
+	// cluster selects PostgreSQL, three NATS nodes, two gateways and two coordinators,
+	// each in its own process. Otherwise one server does everything.
 	cluster bool
-	// aggregators are processes of their own in a cluster, and otherwise workers.
+	// aggregators is the number of aggregator processes in a cluster, or of aggregators in
+	// the single server.
 	aggregators int
 	agents      int
-	// data is the prepared dataset, whose meters the agents share.
+	// data is the prepared dataset. Its meters are divided among the agents.
 	data string
 }
 
-// system is Loadstar at work on this machine, all in one folder.
+// system is a running fleet on this machine, with all files in one folder.
 type system struct {
 	layout
 	bin, dir string
@@ -54,7 +55,7 @@ const (
 	lead = 2 * time.Second
 )
 
-// start starts the servers of a system, and no agent yet.
+// start starts the servers of a system, but no agents.
 func start(ctx context.Context, bin, dir string, l layout) (*system, error) {
 	s := &system{layout: l, bin: bin, dir: dir}
 	for _, sub := range []string{"logs", "servers", "agents"} {
@@ -85,7 +86,7 @@ func (s *system) agentDir(i int) string {
 	return filepath.Join(s.dir, "agents", fmt.Sprintf("%02d", i+1))
 }
 
-// serve returns a server process, and where its health is told.
+// serve returns a server process and the address of its health checks.
 func (s *system) serve(kind, name string, args ...string) (p *process, watch string, err error) {
 	port, err := freePort()
 	if err != nil {
@@ -93,14 +94,14 @@ func (s *system) serve(kind, name string, args ...string) (p *process, watch str
 	}
 	watch = loopback(port)
 	dir := filepath.Join(s.dir, "servers", name)
-	// A lease is longer than anything that happens here: a turn is never lost.
+	// The lease is longer than the whole test, so that no turn is lost.
 	all := append([]string{
 		"serve", "--dir", dir, "--watch", watch, "--poll", poll.String(), "--lead", lead.String(), "--lease", "10m",
 	}, args...)
 	return s.process(kind, name, all...), watch, nil
 }
 
-// one is a single server.
+// one starts a single server.
 func (s *system) one(ctx context.Context) error {
 	port, err := freePort()
 	if err != nil {
@@ -120,7 +121,7 @@ func (s *system) one(ctx context.Context) error {
 	return s.ready(ctx, p, watch)
 }
 
-// many is a cluster.
+// many starts a cluster.
 func (s *system) many(ctx context.Context) error {
 	db, err := s.postgres()
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *system) many(ctx context.Context) error {
 	s.closers = append(s.closers, f)
 	s.address, s.operator = "https://"+loopback(port), filepath.Join(s.dir, "servers", processes[0].name, "operator")
 	for i, p := range processes {
-		if i > 0 { // as the manual says: from the first
+		if i > 0 { // copy the certificate authority from the first server, as documented
 			from, to := filepath.Join(s.dir, "servers", processes[0].name, "pki"), filepath.Join(s.dir, "servers", p.name, "pki")
 			if err := copyPrivate(from, to); err != nil {
 				return err
@@ -217,7 +218,7 @@ func copyPrivate(from, to string) error {
 	return nil
 }
 
-// ready waits until a server says that it is.
+// ready waits until a server reports that it is ready.
 func (s *system) ready(ctx context.Context, p part, watch string) error {
 	const limit = time.Minute
 	client := http.Client{Timeout: 5 * time.Second}
@@ -242,13 +243,13 @@ func (s *system) ready(ctx context.Context, p part, watch string) error {
 	}
 }
 
-// Close kills everything that runs.
+// Close kills all running processes.
 func (s *system) Close() error {
 	var all []error
 	for _, p := range s.hosts {
 		all = append(all, p.Kill())
 	}
-	// PostgreSQL last, as the others cry when it is gone.
+	// PostgreSQL is last, since the others log errors without it.
 	for i := len(s.servers) - 1; i >= 0; i-- {
 		all = append(all, s.servers[i].Kill())
 	}
@@ -270,7 +271,7 @@ func (s *system) parts() []part {
 	return all
 }
 
-// exits returns which processes ended by themselves, and what they said.
+// exits returns the processes that ended by themselves, with their last log lines.
 func (s *system) exits() (all []string) {
 	for _, p := range s.parts() {
 		if p, ok := p.(*process); ok {
@@ -282,7 +283,7 @@ func (s *system) exits() (all []string) {
 	return all
 }
 
-// logs returns the ends of all logs, for people to find out what went wrong.
+// logs returns the ends of all logs, for an error report.
 func (s *system) logs(bytes int) string {
 	var b strings.Builder
 	for _, p := range s.parts() {

@@ -7,32 +7,31 @@ import (
 	"time"
 )
 
-// watcher looks at the ledger all the time, and measures for how long nothing moves
-// after a kill.
+// watcher polls the ledger and measures the time from a kill to the next progress.
 type watcher struct {
 	ledger *ledger
-	// training is closed when the first run has begun.
+	// training is closed when the first run has started.
 	training chan struct{}
 
 	mu   sync.Mutex
 	last progress
-	// awaited are kills after which nothing has moved yet.
+	// awaited are the kills without progress since then.
 	awaited []*wait
 	times   map[string]*times // by kind of part
 }
 
-// wait is a kill, and where the ledger stood after it.
+// wait is a kill, with the progress in the ledger right after it.
 type wait struct {
 	kind     string
 	at       time.Time
 	from     *progress // nil until the ledger could be read
-	receipts bool      // have come
+	receipts bool      // there was a receipt since the kill
 }
 
-// times are those from a kill to the next receipt, and to the next merged round.
+// times are the times from kills to the next receipt and to the next merged round.
 type times struct{ receipt, round []time.Duration }
 
-// lookEvery is how exact the times are.
+// lookEvery is the polling interval, and so the precision of the times.
 const lookEvery = 25 * time.Millisecond
 
 func newWatcher(l *ledger) *watcher {
@@ -48,15 +47,15 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// killed begins to measure.
+// killed starts a measurement.
 func (w *watcher) killed(kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.awaited = append(w.awaited, &wait{kind: kind, at: time.Now()})
 }
 
-// see takes up where the ledger stands. While nothing is trained nothing can move, and
-// nothing is measured.
+// see records the progress in the ledger. It drops open measurements while no run is
+// training, since there can be no progress.
 func (w *watcher) see(p progress, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,14 +85,15 @@ func (w *watcher) see(p progress, now time.Time) {
 	})
 }
 
-// versions returns how many rounds of all runs were merged.
+// versions returns the number of merged rounds of all runs.
 func (w *watcher) versions() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last.versions
 }
 
-// quantile returns the smallest time that a share of all is not above.
+// quantile returns the smallest time that at least the given share of the times does not
+// exceed.
 func quantile(all []time.Duration, share float64) time.Duration {
 	if len(all) == 0 {
 		return 0

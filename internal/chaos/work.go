@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// generate makes up a prepared dataset.
+// generate writes a prepared file with synthetic data.
 func generate(ctx context.Context, bin, dir string, meters int) (string, error) {
 	raw, prepared := filepath.Join(dir, "data"), filepath.Join(dir, "data.prepared")
 	if _, err := command(ctx, bin, nil, 2*time.Minute, "data", "generate", "--meters", fmt.Sprint(meters), "--days", "60", "-o", raw); err != nil {
@@ -21,26 +21,26 @@ func generate(ctx context.Context, bin, dir string, meters int) (string, error) 
 	return prepared, err
 }
 
-// plan is something to train.
+// plan is the text of a plan and its name.
 type plan struct {
 	name string
 	text string
 }
 
-// write stores the plan as a file.
+// write writes the plan to a file in dir.
 func (p plan) write(dir string) (path string, err error) {
 	path = filepath.Join(dir, p.name+".yaml")
 	return path, os.WriteFile(path, []byte(p.text), 0o644)
 }
 
-// reference is what the simulator makes of a plan: the file of the shared weights.
+// reference is the file of shared weights that the simulator computes for a plan.
 type reference struct {
 	done chan struct{}
 	path string
 	err  error
 }
 
-// simulate begins to work a reference out.
+// simulate starts to compute a reference in the background.
 func simulate(ctx context.Context, bin, dir, data string, p plan) *reference {
 	r := &reference{done: make(chan struct{}), path: filepath.Join(dir, "simulated-"+p.name, "shared.safetensors")}
 	go func() {
@@ -54,8 +54,9 @@ func simulate(ctx context.Context, bin, dir, data string, p plan) *reference {
 	return r
 }
 
-// submit starts a run, once, however often servers are away: an answer that got lost
-// may have been a run. If it was two in the end, both are looked at.
+// submit starts a run and retries if servers are down. The run may exist although the
+// response was lost, so submit looks for it in the ledger before it retries. If there are
+// two runs in the end, both are checked.
 func (s *system) submit(ctx context.Context, dir string, p plan, clients int, limit time.Duration) error {
 	path, err := p.write(dir)
 	if err != nil {
@@ -75,8 +76,8 @@ func (s *system) submit(ctx context.Context, dir string, p plan, clients int, li
 	}
 }
 
-// finish waits until all runs of a name have ended. It gives up when nothing at all
-// has happened for so long.
+// finish waits until all runs with a name have ended. It gives up if there is no progress
+// for the time patience.
 func (s *system) finish(ctx context.Context, name string, patience time.Duration) ([]run, error) {
 	var last progress
 	moved := time.Now()
@@ -96,7 +97,7 @@ func (s *system) finish(ctx context.Context, name string, patience time.Duration
 			return all, nil
 		}
 		if time.Since(moved) > patience {
-			return all, fmt.Errorf("nothing moves for %s: %s", patience, s.where(ctx))
+			return all, fmt.Errorf("no progress for %s: %s", patience, s.where(ctx))
 		}
 		if !sleep(ctx, 100*time.Millisecond) {
 			return all, ctx.Err()
@@ -104,7 +105,7 @@ func (s *system) finish(ctx context.Context, name string, patience time.Duration
 	}
 }
 
-// where says how far all is, for people to find out what is stuck.
+// where describes the state of all runs, for an error report.
 func (s *system) where(ctx context.Context) string {
 	p, err := s.ledger.progress(ctx)
 	if err != nil {
@@ -131,7 +132,7 @@ func (s *system) where(ctx context.Context) string {
 	return text
 }
 
-// same says whether a run's weights are those of the simulator, byte by byte.
+// same reports whether a run's weights are byte-identical to the simulator's.
 func (s *system) same(ctx context.Context, r run, ref *reference, limit time.Duration) (bool, error) {
 	select {
 	case <-ref.done:
@@ -156,7 +157,7 @@ func (s *system) same(ctx context.Context, r run, ref *reference, limit time.Dur
 	return bytes.Equal(got, want), nil
 }
 
-// heard returns what agents were told was counted, from their logs.
+// heard returns the turns that the agents logged as counted.
 func (s *system) heard() (map[turn]bool, error) {
 	all := map[turn]bool{}
 	for _, p := range s.hosts {
@@ -173,7 +174,7 @@ func (s *system) heard() (map[turn]bool, error) {
 				Round int64
 				Names []string
 			}
-			// What a killed process could not write to the end is not a line.
+			// The last line of a killed process may be incomplete.
 			if json.Unmarshal(line, &x) != nil || x.Msg != "result counted" {
 				continue
 			}
