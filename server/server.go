@@ -107,7 +107,7 @@ type server struct {
 	ledger    *ledger.Ledger
 	bus       *bus.Bus
 	blobs     blob.Store
-	terms     *terms.Book
+	terms     *terms.Cache
 	registry  *prometheus.Registry
 	ready     atomic.Bool // all roles have started
 }
@@ -160,7 +160,7 @@ func (s *server) open(ctx context.Context) (err error) {
 	if s.bus, err = bus.Open(ctx, c, s.Log); err != nil {
 		return err
 	}
-	s.terms = terms.NewBook(func(ctx context.Context, run string) (*terms.Terms, error) {
+	s.terms = terms.NewCache(func(ctx context.Context, run string) (*terms.Terms, error) {
 		r, err := s.ledger.Run(ctx, run)
 		if err != nil {
 			return nil, err
@@ -179,7 +179,7 @@ func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
 		l, err := ledger.Open(ctx, s.Database)
-		if err == nil || !ledger.Away(err) {
+		if err == nil || !ledger.Unreachable(err) {
 			return l, err
 		}
 		s.Log.Warn("waiting for the database", "error", err)

@@ -26,7 +26,7 @@ import (
 type Config struct {
 	Ledger *ledger.Ledger
 	Bus    *bus.Bus
-	Terms  *terms.Book
+	Terms  *terms.Cache
 	// Batch and Bytes limit the results and their bytes in one transaction.
 	Batch, Bytes int
 	// Workers is the number of goroutines that count; 0 means 1.

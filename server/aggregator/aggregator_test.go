@@ -38,7 +38,7 @@ type site struct {
 	ledger *ledger.Ledger
 	file   string
 	bus    *bus.Bus
-	book   *terms.Book
+	book   *terms.Cache
 	terms  *terms.Terms
 	ids    atomic.Int64
 	*metrics
@@ -85,7 +85,7 @@ func plant(t *testing.T, algorithm string, clients, cohort int) *site {
 		}
 		return d.Save("{}", ledger.Round{Opened: now})
 	}))
-	s.book = terms.NewBook(func(ctx context.Context, id string) (*terms.Terms, error) {
+	s.book = terms.NewCache(func(ctx context.Context, id string) (*terms.Terms, error) {
 		r, err := s.ledger.Run(ctx, id)
 		if err != nil {
 			return nil, err
@@ -204,7 +204,7 @@ func (s *site) balance(clients ...int) int {
 	where, err := s.ledger.Standings(s.t.Context(), agent, run, 0, names)
 	must(s.t, err)
 	for _, name := range names {
-		if where[name].Is != ledger.Counted {
+		if where[name].State != ledger.Counted {
 			s.t.Errorf("%s has no receipt", name)
 		}
 	}
@@ -352,7 +352,7 @@ func TestLedgerClosed(t *testing.T) {
 	must(t, gone.Close())
 	s.publish(s.arrival(0), s.arrival(1))
 	stop := s.start(1, func(c *Config) {
-		c.Terms = terms.NewBook(func(ctx context.Context, id string) (*terms.Terms, error) {
+		c.Terms = terms.NewCache(func(ctx context.Context, id string) (*terms.Terms, error) {
 			_, err := gone.Run(ctx, id)
 			return nil, err
 		})

@@ -261,7 +261,7 @@ func TestDeadline(t *testing.T) {
 	}
 	where, err := s.Standings(t.Context(), agent, "run", 0, []string{asked[4].Client, asked[5].Client})
 	must(t, err)
-	if where[asked[4].Client].Is != ledger.Counted || where[asked[5].Client].Is != ledger.Closed {
+	if where[asked[4].Client].State != ledger.Counted || where[asked[5].Client].State != ledger.Closed {
 		t.Errorf("%+v", where)
 	}
 	s.count(s.tasks("run")[:2]...)

@@ -160,7 +160,7 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 				return nil, err
 			}
 			for _, c := range over {
-				o := outcomes[where[c].Is]
+				o := outcomes[where[c].State]
 				by[o] = append(by[o], c)
 			}
 		}
@@ -177,7 +177,7 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 }
 
 // outcomes are the outcomes of turns that are no longer open.
-var outcomes = map[ledger.Stand]v1.Outcome{
+var outcomes = map[ledger.TurnState]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
 }
 
@@ -205,10 +205,10 @@ func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Tur
 		if err != nil {
 			return nil, err
 		}
-		for _, stand := range []ledger.Stand{ledger.Closed, ledger.Counted} {
-			clients := slices.DeleteFunc(slices.Clone(over), func(c string) bool { return where[c].Is != stand })
+		for _, state := range []ledger.TurnState{ledger.Closed, ledger.Counted} {
+			clients := slices.DeleteFunc(slices.Clone(over), func(c string) bool { return where[c].State != state })
 			if len(clients) > 0 {
-				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: outcomes[stand]})
+				all = append(all, &v1.Verdict{Run: t.Run, Round: t.Round, Clients: clients, Outcome: outcomes[state]})
 			}
 		}
 	}

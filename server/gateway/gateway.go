@@ -32,7 +32,7 @@ type Config struct {
 	Ledger    *ledger.Ledger
 	Blobs     blob.Store
 	Bus       *bus.Bus
-	Terms     *terms.Book
+	Terms     *terms.Cache
 	Authority *pki.Authority
 	// Certificates is the lifetime of agents' certificates.
 	Certificates time.Duration

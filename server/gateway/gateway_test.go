@@ -247,7 +247,7 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	g := New(Config{
 		Ledger: l, Blobs: store, Bus: b, Authority: authority, Certificates: time.Hour, Lease: time.Hour, Pace: Pace{Poll: time.Second, MaxPoll: time.Minute, Rate: 100},
 		Clients: 50, Uploads: 1 << 20, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Terms: terms.NewBook(func(ctx context.Context, id string) (*terms.Terms, error) {
+		Terms: terms.NewCache(func(ctx context.Context, id string) (*terms.Terms, error) {
 			r, err := l.Run(ctx, id)
 			if err != nil {
 				return nil, err
@@ -305,7 +305,7 @@ func FuzzHandler(f *testing.F) {
 // A panic is answered and does not end the server.
 func TestFailed(t *testing.T) {
 	g, h := newGateway(t)
-	g.Terms = terms.NewBook(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
+	g.Terms = terms.NewCache(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
 	b, err := proto.Marshal(seeds("run")[v1.AgentServicePushProcedure])
 	must(t, err)
 	for range 2 * callsOfAgent {

@@ -131,13 +131,13 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRe
 	counted := 0
 	for _, c := range clients {
 		switch w := where[c]; {
-		case w.Is == ledger.Counted:
+		case w.State == ledger.Counted:
 			counted++
-		case w.Is == ledger.Held:
+		case w.State == ledger.Held:
 			return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
-		case w.Is == ledger.Asked && w.Version != r.Version:
+		case w.State == ledger.Asked && w.Version != r.Version:
 			return g.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
-		case w.Is != ledger.Asked:
+		case w.State != ledger.Asked:
 			// The answer is the same for a late result and for another agent's client, so
 			// that an agent learns nothing about others.
 			g.metrics.refused.WithLabelValues("closed").Inc()

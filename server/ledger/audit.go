@@ -14,8 +14,8 @@ type Event struct {
 	Actor, Action, Subject, Detail string
 }
 
-// Note adds an event to the audit log. Other methods add their events themselves.
-func (l *Ledger) Note(ctx context.Context, e Event) (err error) {
+// AddEvent adds an event to the audit log. Other methods add their events themselves.
+func (l *Ledger) AddEvent(ctx context.Context, e Event) (err error) {
 	defer wrap(&err, "adding an audit event")
 	return l.update(ctx, func(tx *sql.Tx) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
 }

@@ -52,9 +52,9 @@ func TestCoalescer(t *testing.T) {
 						t.Errorf("%s has %d tasks, not %d: %v", id, len(all), open, err)
 					}
 					where, err := l.Standings(t.Context(), id, "run", 0, named(id+"-", clients))
-					is := map[Stand]int{}
+					is := map[TurnState]int{}
 					for _, s := range where {
-						is[s.Is]++
+						is[s.State]++
 					}
 					if err != nil || is[Asked] != open || is[Counted] != clients-open {
 						t.Errorf("%s with %d clients, %d of them asked: %v, %v", id, clients, open, is, err)

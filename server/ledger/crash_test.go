@@ -23,7 +23,7 @@ import (
 func child(at string, args []string) error {
 	ctx := context.Background()
 	l, err := Open(ctx, at)
-	for tries := 0; Away(err) && tries < 1000; tries++ {
+	for tries := 0; Unreachable(err) && tries < 1000; tries++ {
 		time.Sleep(10 * time.Millisecond)
 		l, err = Open(ctx, at)
 	}
@@ -55,7 +55,7 @@ func child(at string, args []string) error {
 		}
 		counted, err := l.Count(ctx, "run", batch, sums(batch))
 		if err != nil {
-			if !Away(err) || time.Now().After(deadline) {
+			if !Unreachable(err) || time.Now().After(deadline) {
 				return fmt.Errorf("not away: %w", err)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -126,7 +126,7 @@ func (s *site) kept(said []string) {
 		where, err := s.Standings(context.Background(), "agent", "run", 0, part)
 		must(s.t, err)
 		for _, c := range part {
-			if where[c].Is != Counted {
+			if where[c].State != Counted {
 				s.t.Errorf("%s was counted, but is %v", c, where[c])
 				return
 			}

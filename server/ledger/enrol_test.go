@@ -222,7 +222,7 @@ func TestRevoke(t *testing.T) {
 		where, err := l.Standings(ctx, "a", "run", 0, named("a", 3))
 		must(t, err)
 		for c, is := range where {
-			if is.Is != Closed {
+			if is.State != Closed {
 				t.Errorf("%s of a revoked agent is %v", c, is)
 			}
 		}

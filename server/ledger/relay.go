@@ -34,7 +34,7 @@ func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sql.Tx) er
 // Adopt adds leases for the clients of a hub's task. It returns the clients that cannot
 // take part, including those whose turn the hub has already decided. It may be repeated:
 // a client with a lease or a receipt gets no second lease. It resumes a run that was
-// ended by Rest. It deletes older versions that are no longer needed and returns those of
+// ended by EndIdleRuns. It deletes older versions that are no longer needed and returns those of
 // their blobs that nothing else refers to.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	defer wrap(&err, "adopting a task of run", a.Run.ID)
@@ -94,10 +94,10 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 	return gone, retired, err
 }
 
-// Rest ends the hub's runs that have nothing open and no round adopted since the given
+// EndIdleRuns ends the hub's runs that have nothing open and no round adopted since the given
 // time, because the hub does not announce the end of a run. It returns the blobs of their
 // versions that nothing else refers to.
-func (l *Ledger) Rest(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
+func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer wrap(&err, "ending idle runs of the hub")
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		retired = nil
@@ -148,8 +148,8 @@ func (l *Ledger) Leased(ctx context.Context) (all []Task, err error) {
 	return all, err
 }
 
-// Lapse deletes expired leases and returns them.
-func (l *Ledger) Lapse(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
+// WithdrawExpired deletes expired leases and returns them.
+func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) (all []Task, err error) {
 	defer wrap(&err, "withdrawing expired leases")
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
 		all = nil

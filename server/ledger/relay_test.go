@@ -66,15 +66,15 @@ func TestAdopt(t *testing.T) {
 		wantEqual(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
 		wantEqual(t, "a repeated task", dump(t, s.Ledger, tables...), before)
 
-		lapsed, err := s.Lapse(ctx, s.lead, t0)
+		lapsed, err := s.WithdrawExpired(ctx, s.lead, t0)
 		must(t, err)
 		wantEqual(t, "lapsed", lapsed, []Task{{Turn: Turn{"run", 4, names[1]}, Version: 2}})
-		lapsed, err = s.Lapse(ctx, s.lead, after(time.Hour))
+		lapsed, err = s.WithdrawExpired(ctx, s.lead, after(time.Hour))
 		must(t, err)
 		wantEqual(t, "lapsed", len(lapsed), 197)
 		_, _, err = s.Adopt(ctx, Lead{99}, handed(5, 2, names...), t0)
 		wantIs(t, err, ErrDeposed)
-		_, err = s.Lapse(ctx, Lead{99}, t0)
+		_, err = s.WithdrawExpired(ctx, Lead{99}, t0)
 		wantIs(t, err, ErrDeposed)
 	})
 }
@@ -109,12 +109,12 @@ func TestRelay(t *testing.T) {
 			}
 			return all
 		}
-		stands := func(round int64, clients ...string) (is []Stand) {
+		turnStates := func(round int64, clients ...string) (is []TurnState) {
 			t.Helper()
 			where, err := s.Standings(ctx, "agent", "run", round, clients)
 			must(t, err)
 			for _, c := range clients {
-				is = append(is, where[c].Is)
+				is = append(is, where[c].State)
 			}
 			return is
 		}
@@ -144,15 +144,15 @@ func TestRelay(t *testing.T) {
 		if !slices.ContainsFunc(all, func(x Sending) bool { return fmt.Sprint(x) == fmt.Sprint(first[0]) }) {
 			t.Errorf("the first sending changed: %v", all)
 		}
-		wantEqual(t, "stands", stands(0, names[0], names[4], names[5]), []Stand{Held, Held, Asked})
+		wantEqual(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Held, Held, Asked})
 		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true))
 		for _, x := range all {
 			if x.Round == 1 {
 				must(t, s.Decided(ctx, s.lead, "run", x.ID, false))
 			}
 		}
-		wantEqual(t, "stands", stands(0, names[0], names[4], names[5]), []Stand{Counted, Held, Asked})
-		wantEqual(t, "stands", stands(1, names[10], names[11]), []Stand{Closed, Asked})
+		wantEqual(t, "states", turnStates(0, names[0], names[4], names[5]), []TurnState{Counted, Held, Asked})
+		wantEqual(t, "states", turnStates(1, names[10], names[11]), []TurnState{Closed, Asked})
 		left := sendings()
 		wantEqual(t, "sendings", len(left), 1)
 		wantEqual(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
@@ -217,8 +217,8 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// TestRest ends a run for which the hub sends no more tasks, and resumes it.
-func TestRest(t *testing.T) {
+// TestEndIdleRuns ends a run for which the hub sends no more tasks, and resumes it.
+func TestEndIdleRuns(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
 		names := named("c", 3)
@@ -239,7 +239,7 @@ func TestRest(t *testing.T) {
 		}
 		rest := func(since time.Time) []string {
 			t.Helper()
-			retired, err := s.Rest(ctx, s.lead, since, after(time.Minute))
+			retired, err := s.EndIdleRuns(ctx, s.lead, since, after(time.Minute))
 			must(t, err)
 			return retired
 		}
@@ -282,7 +282,7 @@ func TestRest(t *testing.T) {
 		if r.State != Running || !r.Finished.IsZero() || r.Reason != "" {
 			t.Errorf("%+v", r)
 		}
-		_, err = s.Rest(ctx, Lead{99}, t0, t0)
+		_, err = s.EndIdleRuns(ctx, Lead{99}, t0, t0)
 		wantIs(t, err, ErrDeposed)
 	})
 }
@@ -344,9 +344,9 @@ func TestRelaySingles(t *testing.T) {
 	})
 }
 
-// TestLapseConcurrently lets leases expire while they are counted: each turn is withdrawn
+// TestWithdrawExpiredConcurrently lets leases expire while they are counted: each turn is withdrawn
 // or counted, never both.
-func TestLapseConcurrently(t *testing.T) {
+func TestWithdrawExpiredConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		const turns, rounds = 64, 12
 		s, ctx := region(t, at, turns), t.Context()
@@ -379,7 +379,7 @@ func TestLapseConcurrently(t *testing.T) {
 				<-start
 				time.Sleep(time.Duration(round) * time.Millisecond)
 				var err error
-				if lapsed, err = s.Lapse(ctx, s.lead, after(2*time.Hour)); err != nil {
+				if lapsed, err = s.WithdrawExpired(ctx, s.lead, after(2*time.Hour)); err != nil {
 					t.Error(err)
 				}
 			})

@@ -92,7 +92,7 @@ func TestStopRun(t *testing.T) {
 		wantEqual(t, "tasks, all of the other run", len(tasks(t, s.Ledger, "agent", t0)), 3)
 		where, err := s.Standings(ctx, "agent", "run", 0, named("c", 4))
 		must(t, err)
-		wantEqual(t, "standings", where, map[string]Standing{"c00001": {Is: Counted}})
+		wantEqual(t, "standings", where, map[string]Standing{"c00001": {State: Counted}})
 		for _, table := range []string{"leases", "partials", "updates"} {
 			var n, others int
 			must(t, s.db.QueryRow("SELECT count(*) FROM "+table+" WHERE run = 'run'").Scan(&n))
@@ -139,7 +139,7 @@ func TestAudit(t *testing.T) {
 		// Failed operations add no event.
 		wantIs(t, l.StopRun(ctx, "run", "operator", after(6*time.Second)), ErrRefused)
 		wantIs(t, l.RevokeAgent(ctx, "a", "operator", after(6*time.Second)), ErrNotFound)
-		must(t, l.Note(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
+		must(t, l.AddEvent(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
 		got, err := l.Audit(ctx, 100)
 		must(t, err)
 		want := []Event{
@@ -157,7 +157,7 @@ func TestAudit(t *testing.T) {
 
 		// Events within one millisecond keep their order.
 		for i := range 40 {
-			must(t, l.Note(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
+			must(t, l.AddEvent(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
 		}
 		got, err = l.Audit(ctx, 40)
 		must(t, err)

@@ -106,13 +106,13 @@ func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round 
 	})
 }
 
-// Stand is the state of a turn.
-type Stand int
+// TurnState is the state of a turn.
+type TurnState int
 
 // The states of a turn. Closed: neither asked nor counted, or not any more. Held: counted
 // in the region, and not decided by the hub.
 const (
-	Closed Stand = iota
+	Closed TurnState = iota
 	Asked
 	Held
 	Counted
@@ -120,12 +120,12 @@ const (
 
 // Standing is the state of a turn and its version.
 type Standing struct {
-	Is      Stand
+	State   TurnState
 	Version int64 // to train from
 }
 
-// stands maps the names in the statements below to states.
-var stands = map[string]Stand{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}
+// turnStates maps the names in the statements below to states.
+var turnStates = map[string]TurnState{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}
 
 // turnsOf names the turns of an agent's clients in a round.
 type turnsOf struct {
@@ -202,7 +202,7 @@ func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([
 				var s Standing
 				o := owned{round: in}
 				err := r.Scan(&o.client, &o.agent, &s.Version, &is)
-				s.Is = stands[is]
+				s.State = turnStates[is]
 				has[o] = s
 				return err
 			}, text, []any{in.run, in.round}, these)

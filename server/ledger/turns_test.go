@@ -76,7 +76,7 @@ func TestExtendAndDecline(t *testing.T) {
 		wantEqual(t, "tasks", len(tasks(t, l, "a", t0)), 1101-597)
 		where, err := l.Standings(ctx, "a", "run", 0, names[2:4])
 		must(t, err)
-		wantEqual(t, "standings", fmt.Sprint(where[names[2]].Is, where[names[3]].Is), fmt.Sprint(Asked, Closed))
+		wantEqual(t, "standings", fmt.Sprint(where[names[2]].State, where[names[3]].State), fmt.Sprint(Asked, Closed))
 		wantEqual(t, "a declined turn counts", s.count(one("a", 0, 0, names[3]), one("a", 0, 0, names[2], names[4])), nil)
 		s.drive(func(d *Drive) error {
 			lost, err := d.Withdraw(t0)
@@ -344,7 +344,7 @@ func TestStandingsConcurrently(t *testing.T) {
 						return
 					}
 					for _, c := range names {
-						if where[c].Is < max(before[c].Is, Asked) {
+						if where[c].State < max(before[c].State, Asked) {
 							t.Errorf("%s is %v, but was %v", c, where[c], before[c])
 							return
 						}
@@ -353,7 +353,7 @@ func TestStandingsConcurrently(t *testing.T) {
 					looks.Add(1)
 				}
 				for _, c := range names {
-					if before[c].Is != Counted {
+					if before[c].State != Counted {
 						t.Errorf("%s is %v in the end", c, before[c])
 						return
 					}

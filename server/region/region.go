@@ -27,7 +27,7 @@ import (
 type Config struct {
 	Ledger *ledger.Ledger
 	Blobs  blob.Store
-	Terms  *terms.Book
+	Terms  *terms.Cache
 	// Hub is the hub's address. Client presents the region's certificate to it, and Renew
 	// renews the certificate if it is due.
 	Hub    string
@@ -177,7 +177,7 @@ func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	if now.Before(r.nextIdleCheck) {
 		return nil
 	}
-	retired, err := r.Ledger.Rest(ctx, r.lead, now.Add(-idleAfter), now)
+	retired, err := r.Ledger.EndIdleRuns(ctx, r.lead, now.Add(-idleAfter), now)
 	if err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (r *relay) push(ctx context.Context) error {
 
 // declineExpired declines turns whose leases have expired in the region.
 func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
-	gone, err := r.Ledger.Lapse(ctx, r.lead, now)
+	gone, err := r.Ledger.WithdrawExpired(ctx, r.lead, now)
 	if err != nil {
 		return err
 	}

@@ -414,11 +414,11 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// A Book loads a run once, does not cache errors, and keeps a limited number.
+// A Cache loads a run once, does not cache errors, and keeps a limited number.
 func TestBook(t *testing.T) {
 	loads := map[string]int{}
 	away := errors.New("away")
-	b := NewBook(func(_ context.Context, run string) (*Terms, error) {
+	b := NewCache(func(_ context.Context, run string) (*Terms, error) {
 		loads[run]++
 		if run == "away" && loads[run] == 1 {
 			return nil, away

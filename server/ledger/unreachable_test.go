@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestAway(t *testing.T) {
+func TestUnreachable(t *testing.T) {
 	nobody := filepath.Join(t.TempDir(), "nobody")
 	for at, want := range map[string]bool{
 		"postgres://postgres@/x?host=" + nobody:    true,
@@ -19,21 +19,21 @@ func TestAway(t *testing.T) {
 			l.Close()
 			t.Fatalf("%s can be opened", at)
 		}
-		if Away(err) != want {
-			t.Errorf("%s: away is %v, want %v: %v", at, !want, want, err)
+		if Unreachable(err) != want {
+			t.Errorf("%s: unreachable is %v, want %v: %v", at, !want, want, err)
 		}
 	}
 }
 
 // Waiting does not help if a server answers that it has no such database.
-func TestAwayNoDatabase(t *testing.T) {
+func TestReachableWithoutDatabase(t *testing.T) {
 	at := strings.Replace(cluster.Database(t), "@/postgres?", "@/missing?", 1)
 	l, err := Open(t.Context(), at)
 	if err == nil {
 		l.Close()
 		t.Fatalf("%s can be opened", at)
 	}
-	if Away(err) {
-		t.Errorf("Away is true for %v", err)
+	if Unreachable(err) {
+		t.Errorf("Unreachable is true for %v", err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Away reports whether an error means that the database is unreachable or starting, so
+// Unreachable reports whether an error means that the database is unreachable or starting, so
 // that a retry may help.
-func Away(err error) bool {
+func Unreachable(err error) bool {
 	var wrong *pgconn.ParseConfigError
 	if errors.As(err, &wrong) {
 		return false

@@ -8,8 +8,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Book caches the terms of runs. It is safe for concurrent use.
-type Book struct {
+// Cache caches the terms of runs. It is safe for concurrent use.
+type Cache struct {
 	load func(ctx context.Context, run string) (*Terms, error)
 
 	mu    sync.Mutex
@@ -19,13 +19,13 @@ type Book struct {
 // maxRuns is the number of runs to keep; a server has fewer runs at a time.
 const maxRuns = 64
 
-// NewBook returns a Book that calls load for runs that it does not have.
-func NewBook(load func(ctx context.Context, run string) (*Terms, error)) *Book {
-	return &Book{load: load, byRun: map[string]*Terms{}}
+// NewCache returns a Cache that calls load for runs that it does not have.
+func NewCache(load func(ctx context.Context, run string) (*Terms, error)) *Cache {
+	return &Cache{load: load, byRun: map[string]*Terms{}}
 }
 
 // Of returns the terms of a run.
-func (b *Book) Of(ctx context.Context, run string) (*Terms, error) {
+func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 	b.mu.Lock()
 	t := b.byRun[run]
 	b.mu.Unlock()
