@@ -41,10 +41,10 @@ func openDataset(path, root string) (*series.Dataset, io.Closer, error) {
 	return d, io.NopCloser(nil), nil
 }
 
-// generatedMark labels output that is based on generated data.
+// generatedMark labels output that is based on synthetic data.
 func generatedMark(generated bool) string {
 	if generated {
-		return " (GENERATED data, not measurements)"
+		return " (SYNTHETIC data, not measurements)"
 	}
 	return ""
 }

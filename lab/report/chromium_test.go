@@ -235,13 +235,13 @@ func TestInChromium(t *testing.T) {
 	for _, path := range pages {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			b.t = t
-			look(t, b, path)
+			checkPage(t, b, path)
 		})
 	}
 	b.t = t
 }
 
-func look(t *testing.T, b *browser, path string) {
+func checkPage(t *testing.T, b *browser, path string) {
 	name := strings.TrimSuffix(filepath.Base(path), ".html")
 	for _, width := range []int{1280, 390, 360} {
 		for _, theme := range []string{"light", "dark"} {

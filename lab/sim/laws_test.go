@@ -113,7 +113,7 @@ func identical(t tester, what string, a, b *outcome) {
 
 // Without a proximal term, prox equals its inner optimizer.
 func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
-	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	differ := 0
 	check(t, 30, func(t *rapid.T) {
 		algorithm := rapid.SampledFrom(append(anyOptimizer, "fedasync", "fedprox")).Draw(t, "algorithm")
@@ -143,7 +143,7 @@ func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 // is the cohort for the one and the fleet for the other, so the test sets a max_examples
 // at which this number does not limit the scale.
 func TestFullBufferEqualsSynchronous(t *testing.T) {
-	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	check(t, 30, func(t *rapid.T) {
 		server := rapid.SampledFrom([]string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}).Draw(t, "server optimizer")
 		s := draw(t, server)
@@ -173,7 +173,7 @@ func TestFullBufferEqualsSynchronous(t *testing.T) {
 // If all layers are personal, a client's training does not depend on other clients. Only
 // algorithm local allows this partition.
 func TestAllPersonalEqualsLocal(t *testing.T) {
-	all, b := houses(t, meters), newBench(t)
+	all, b := houses(t, meters), newRunner(t)
 	d := dataset(t, all...)
 	check(t, 10, func(t *rapid.T) {
 		s := draw(t, "local")
@@ -252,7 +252,7 @@ func (x *direct) weights() []float32 { return x.worker.Weights() }
 // The order in which clients return does not change a synchronous round that waits for
 // all.
 func TestArrivalOrderDoesNotMatter(t *testing.T) {
-	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	synchronous := slices.DeleteFunc(recipe.Names(), func(a string) bool {
 		return slices.Contains([]string{"fedasync", "fedbuff", "local", "pooled"}, a)
 	})
@@ -269,7 +269,7 @@ func TestArrivalOrderDoesNotMatter(t *testing.T) {
 
 // The number of workers does not change any result.
 func TestWorkerCountDoesNotMatter(t *testing.T) {
-	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	for _, algorithm := range recipe.Names() {
 		t.Run(algorithm, func(t *testing.T) {
 			check(t, 3, func(t *rapid.T) {
@@ -296,7 +296,7 @@ func TestWorkerCountDoesNotMatter(t *testing.T) {
 // It is not bit-identical, because updates are rounded to float32 and to the scale of the
 // sums.
 func TestSingleClientEqualsDirectTraining(t *testing.T) {
-	all, b := houses(t, meters), newBench(t)
+	all, b := houses(t, meters), newRunner(t)
 	check(t, 20, func(t *rapid.T) {
 		m := rapid.SampledFrom(all).Draw(t, "meter")
 		algorithm := rapid.SampledFrom([]string{"fedavg", "pooled"}).Draw(t, "algorithm")
@@ -371,7 +371,7 @@ func TestExampleWeightEqualsManyClients(t *testing.T) {
 // settings give both runs the same scale of the sums, and the numbers of examples are
 // powers of two, which do not cause rounding.
 func TestWeightEqualsClientCopies(t *testing.T) {
-	b := newBench(t)
+	b := newRunner(t)
 	all := houses(t, 3)
 	s := small("fedsgd").with(settings{"server.bound": 1, "client.batch": 16})
 	// The fleet twice equals the fleet once.
@@ -415,7 +415,7 @@ func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Met
 // FedNorm divides by a standard deviation. A deviation of 0 and huge losses must not
 // cause NaN in results. A run that cannot continue returns an error.
 func TestFedNormWithoutNaN(t *testing.T) {
-	all, b := houses(t, meters), newBench(t)
+	all, b := houses(t, meters), newRunner(t)
 	var finished, stopped int
 	check(t, 60, func(t *rapid.T) {
 		s := draw(t, "fednorm")

@@ -80,7 +80,7 @@ func TestResume(t *testing.T) {
 	}
 	for name, s := range resumable() {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newRunner(t)
 			base := Config{Plan: s.plan(t), Dataset: d, Kernel: kernels(t), Memory: 1 << 20, Workers: 2}
 			c := base
 			c.Dir = b.folder()
@@ -141,7 +141,7 @@ func with(c Config) Config {
 // The error of an interrupted run says from which round it will continue. A run is not
 // resumed with a different plan or data, or from a damaged checkpoint.
 func TestInterruption(t *testing.T) {
-	b := newBench(t)
+	b := newRunner(t)
 	s := small("fedavg").with(settings{"rounds": 50})
 	c := Config{Plan: s.plan(t), Dataset: dataset(t, houses(t, 4)...), Dir: b.folder(), Kernel: kernels(t), Workers: 1}
 	inner, cancel := context.WithCancel(ctx)
@@ -193,7 +193,7 @@ func TestInterruption(t *testing.T) {
 // The file of shared weights contains only shared layers, and a client's file only its
 // personal layers.
 func TestWeightFiles(t *testing.T) {
-	b := newBench(t)
+	b := newRunner(t)
 	c := Config{
 		Plan:    small("fedavg").with(settings{"partition": "head", "schedule.cohort": 2, "rounds": 1}).plan(t),
 		Dataset: dataset(t, houses(t, 4)...), Dir: b.folder(), Kernel: kernels(t), Workers: 1,

@@ -148,25 +148,25 @@ func kernels(t tester) *kernel.Set {
 	return k
 }
 
-// bench runs plans, each in its own folder.
-type bench struct {
+// runner runs plans, each in its own folder.
+type runner struct {
 	dir string
 	n   atomic.Int64
 }
 
-// newBench uses a folder in memory if there is one, because a small run mostly waits for
+// newRunner uses a folder in memory if there is one, because a small run mostly waits for
 // the disk.
-func newBench(t testing.TB) *bench {
+func newRunner(t testing.TB) *runner {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "loadstar-test-")
 	if err != nil {
-		return &bench{dir: t.TempDir()}
+		return &runner{dir: t.TempDir()}
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	return &bench{dir: dir}
+	return &runner{dir: dir}
 }
 
-func (b *bench) folder() string { return filepath.Join(b.dir, fmt.Sprint(b.n.Add(1))) }
+func (b *runner) folder() string { return filepath.Join(b.dir, fmt.Sprint(b.n.Add(1))) }
 
 // outcome is the result of a run.
 type outcome struct {
@@ -177,7 +177,7 @@ type outcome struct {
 	rounds   []map[string]string  // rows of the table, by column
 }
 
-func (b *bench) try(t tester, c Config) (*outcome, error) {
+func (b *runner) try(t tester, c Config) (*outcome, error) {
 	t.Helper()
 	c.Dir, c.Kernel, c.Save = b.folder(), kernels(t), time.Hour
 	c.Workers = max(c.Workers, 1)
@@ -197,7 +197,7 @@ func (b *bench) try(t tester, c Config) (*outcome, error) {
 	return o, nil
 }
 
-func (b *bench) run(t tester, s settings, d *series.Dataset, workers int) *outcome {
+func (b *runner) run(t tester, s settings, d *series.Dataset, workers int) *outcome {
 	t.Helper()
 	o, err := b.try(t, Config{Plan: s.plan(t), Dataset: d, Workers: workers, Memory: 1 << 20})
 	if err != nil {

@@ -35,7 +35,7 @@ func unreliable(t *rapid.T) settings {
 // Every client that was asked is counted, late or lost. An abandoned round does not
 // change the server's weights.
 func TestUnreliableClients(t *testing.T) {
-	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	var merged, abandoned, inVain, late, lost int
 	check(t, 80, func(t *rapid.T) {
 		s := unreliable(t)
@@ -106,7 +106,7 @@ func TestUnreliableClients(t *testing.T) {
 
 // If all rounds are abandoned, a run ends with its initial weights.
 func TestNothingMerged(t *testing.T) {
-	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	s := small("fedadam").with(settings{"simulate.step_time": "1h", "schedule.deadline": "1s", "rounds": 5})
 	o := b.run(t, s, d, 1)
 	x := newDirect(t, s.plan(t), d)
@@ -144,7 +144,7 @@ func started(t tester, c Config) *simulation {
 // An update that is out of bounds stops a simulation. The error names the client and the
 // setting.
 func TestUpdateBeyondBound(t *testing.T) {
-	b := newBench(t)
+	b := newRunner(t)
 	s := small("fedavg").with(settings{"client.optimizer": "sgd", "client.lr": 1, "server.bound": 1e-3})
 	_, err := b.try(t, Config{Plan: s.plan(t), Dataset: dataset(t, houses(t, 3)...)})
 	if !errors.Is(err, exact.ErrBound) || !strings.Contains(err.Error(), "client house-") || !strings.Contains(err.Error(), "server.bound is too small") {
@@ -155,7 +155,7 @@ func TestUpdateBeyondBound(t *testing.T) {
 // A lost client is not asked again in the same round, because it would be lost again. A
 // buffer that can no longer be filled is merged early.
 func TestBufferThatCannotBeFilled(t *testing.T) {
-	d, b := dataset(t, houses(t, meters)...), newBench(t)
+	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	s := small("fedbuff").with(settings{
 		"schedule.cohort": 0, "schedule.buffer": meters, "simulate.dropout": 0.4, "rounds": 12,
 	})
