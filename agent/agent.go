@@ -2,15 +2,16 @@
 // as the simulator, stores their personal layers, and talks to a server.
 //
 // The agent opens every connection; the server never calls it. The agent announces its
-// clients, checks in at the interval that the server sets, and receives tasks: clients
-// to train for one round of a run. It fetches the plan and weights of a task by hash.
-// It writes each result to disk before sending it, and resends it until the server
-// decides. If the result is counted, the clients keep the personal layers they trained;
-// otherwise they keep the previous ones ([loadstar/agent/state]). Work that is lost is
-// trained again and gives the same bits.
+// clients, checks in at the interval that the server sets, and receives tasks: clients to
+// train for one round of a run. It fetches the plan and weights of a task by hash. It
+// writes each result to disk before sending it, and resends it until the server decides. If
+// the result is counted, the clients keep the personal layers they trained; otherwise they
+// keep the previous ones ([loadstar/agent/state]). A turn whose work is lost, for example
+// in a crash, is trained again and gives the same bits as the first time.
 //
 // Three goroutines share one worklist: one checks in, one trains, one sends. They do not
-// wait for each other, so a long training or a slow link does not let a lease expire.
+// wait for each other, so check-ins extend the leases even during a long training or over a
+// slow link.
 package agent
 
 import (
@@ -56,7 +57,7 @@ type Config struct {
 	Memory int64
 	// Chunk is the number of result bytes per request; 0 means 256 KiB.
 	Chunk int
-	// Log may be nil.
+	// Log receives the agent's messages. If it is nil, they are discarded.
 	Log *slog.Logger
 
 	tuning *tuning // set by tests only
@@ -64,14 +65,14 @@ type Config struct {
 
 // tuning holds intervals and timeouts that only tests change.
 type tuning struct {
-	first, most time.Duration // between attempts when the server is away
-	// announceEvery is how often clients that the server does not know, or refuses,
-	// are announced again.
+	first, most time.Duration // shortest and longest delay between retries
+	// announceEvery is the interval at which the agent announces its clients again while
+	// the server does not know some of them or refuses them.
 	announceEvery time.Duration
-	call          time.Duration // timeout of a short call
-	push          time.Duration // timeout of a chunk
+	call          time.Duration // timeout of a call that announces, checks in or declines
+	push          time.Duration // timeout of a call that sends one chunk of a result
 	stall         time.Duration // timeout of a download that makes no progress
-	renew         time.Duration // between checks of the certificate
+	renew         time.Duration // interval between checks of the certificate
 }
 
 var usual = tuning{
@@ -94,7 +95,7 @@ func Run(ctx context.Context, c Config) error {
 type agent struct {
 	Config
 	tuning
-	meters   map[string]int // index in the dataset, by name
+	meters   map[string]int // index of each meter in the dataset, by the meter's name
 	names    []string
 	store    *state.Store
 	blobs    *blobs
@@ -143,7 +144,7 @@ func newAgent(c Config) (*agent, error) {
 		return nil, err
 	}
 	if err := a.open(); err != nil {
-		_ = a.store.Close() // the first error says more
+		_ = a.store.Close() // report the error that made opening fail, not a second one
 		return nil, err
 	}
 	return a, nil
@@ -160,7 +161,8 @@ func (a *agent) open() error {
 	if err := a.blobs.prepare(); err != nil {
 		return err
 	}
-	// A response lists at most a few turns of every client.
+	// The response limit allows about 1 KiB per client, which is enough for a few turns of
+	// every client.
 	most := 64<<10 + len(a.names)<<10
 	a.service = loadstarv1.NewAgentServiceClient(a.Client, a.Server, connect.WithReadMaxBytes(most))
 	if len(results) > 0 {
@@ -169,7 +171,7 @@ func (a *agent) open() error {
 	return nil
 }
 
-// run runs the goroutines until ctx ends or one of them fails.
+// run runs the goroutines that check in, train, send and renew until ctx ends or one fails.
 func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)
@@ -188,7 +190,7 @@ func (a *agent) run(outer context.Context) error {
 	return context.Cause(ctx)
 }
 
-// renewals checks the certificate every hour.
+// renewals checks every hour whether the certificate is due, and renews it.
 func (a *agent) renewals(ctx context.Context) error {
 	if a.Renew == nil {
 		return nil
@@ -202,7 +204,7 @@ func (a *agent) renewals(ctx context.Context) error {
 			a.Log.Warn("cannot renew the certificate", "error", err)
 		case renewed:
 			a.Log.Info("renewed the certificate")
-			a.Client.CloseIdleConnections() // they were opened with the old one
+			a.Client.CloseIdleConnections() // the idle connections present the old certificate
 		}
 		pause(ctx, a.renew, nil)
 	}

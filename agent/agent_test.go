@@ -68,7 +68,7 @@ func dataset(t testing.TB, d series.Dataset, all ...series.Meter) *series.Datase
 	return made
 }
 
-// part returns every n-th meter, starting with the i-th.
+// part returns a dataset with every n-th meter of d, starting with the i-th.
 func part(t testing.TB, d *series.Dataset, i, n int) *series.Dataset {
 	t.Helper()
 	var some []series.Meter
@@ -110,7 +110,7 @@ func small(algorithm string, more settings) settings {
 	return s
 }
 
-// text returns the plan with all defaults filled in.
+// text returns the plan as YAML, with all defaults filled in.
 func (s settings) text(t testing.TB) []byte {
 	t.Helper()
 	tree := map[string]any{}
@@ -149,10 +149,12 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// quick retries after short pauses. Its timeouts are long enough for a loaded machine.
+// quick makes an agent retry after short pauses. Its timeouts are long enough for a machine
+// under load.
 var quick = tuning{first: time.Millisecond, most: 20 * time.Millisecond, announceEvery: 10 * time.Millisecond, call: time.Minute, push: time.Minute, stall: time.Minute, renew: 10 * time.Millisecond}
 
-// config returns the configuration of a named agent.
+// config returns the configuration of an agent with the given name, server, folder and
+// meters.
 func config(t testing.TB, name, server, dir string, d *series.Dataset) Config {
 	t.Helper()
 	c := Config{
@@ -165,8 +167,9 @@ func config(t testing.TB, name, server, dir string, d *series.Dataset) Config {
 	return c
 }
 
-// replay repeats the counted rounds without agents and network. It checks the shared
-// weights after every round and returns each client's final values.
+// replay trains the counted clients of every logged round again, without agents and
+// network. It checks the shared weights after every round. It returns the personal values
+// that each client must have at the end.
 func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept map[string][]float32) {
 	t.Helper()
 	p, parts, server := compose(t, text, d.Len())
@@ -215,7 +218,8 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// checkKept compares the stored values of an agent's clients with the expected ones.
+// checkKept checks that an agent's folder holds the expected personal values of its
+// clients.
 func checkKept(t testing.TB, run string, dir string, d *series.Dataset, want map[string][]float32) {
 	t.Helper()
 	s, err := state.Open(dir)
@@ -314,14 +318,16 @@ func variants() map[string]settings {
 	}
 }
 
-// TestSameBits trains plans with several agents and without faults. Shared weights and
-// clients' values must be those of the same rounds without agents.
+// TestSameBits checks that several agents on a network without faults compute the same bits
+// as a replay of the same rounds without agents: shared weights and personal values.
 func TestSameBits(t *testing.T) {
 	d := meters(t, 7)
 	for name, plan := range variants() {
 		for _, fold := range []bool{false, true} {
 			if fold && name == "fednorm" || testing.Short() && !strings.HasSuffix(name, ", head") {
-				continue // fednorm needs each update; the race detector sees all it can see in two plans
+				// Under the race detector two plans are enough. One of them is fednorm,
+				// which needs every individual update.
+				continue
 			}
 			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {
 				t.Parallel()
@@ -337,7 +343,8 @@ func TestSameBits(t *testing.T) {
 				g.settled(t, 5*time.Minute)
 				kept := replay(t, g.text, d, g.log)
 				for i, dir := range dirs {
-					// The agent locks the folder until it has stopped.
+					// Check the folder after the agent has stopped, because a running agent
+					// locks it.
 					t.Cleanup(func() { checkKept(t, g.run, dir, part(t, d, i, agents), kept) })
 				}
 				if sums := g.forms[loadstarv1.Form_FORM_SUM]; (sums > 0) != g.fold {
@@ -356,8 +363,9 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestChaos loses requests, replies, results and connections, closes rounds early, and
-// stops agents at any point. The outcome must depend only on which clients were counted.
+// TestChaos checks that the outcome depends only on which clients were counted. The test
+// drops requests, replies, results and connections, closes rounds early, and stops agents
+// at random points.
 func TestChaos(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -426,7 +434,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// newSessionOf creates a session for a plan.
+// newSessionOf creates a session for a plan given as settings.
 func newSessionOf(t testing.TB, d *series.Dataset, plan settings) (*session, error) {
 	t.Helper()
 	return newSession(plan.text(t), 9, d, kernels(t), 1, 1<<30)

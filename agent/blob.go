@@ -17,11 +17,12 @@ import (
 	"time"
 )
 
-// blobsKept is the number of blobs kept on disk, enough for a few versions.
+// blobsKept is the number of blobs that the disk cache holds. It is enough for the plan and
+// a few versions of the weights.
 const blobsKept = 8
 
 // blobs fetches plans, weights and control variates by hash and caches them on disk. An
-// interrupted download resumes. Only one goroutine may use the folder.
+// interrupted download resumes. It is not safe for concurrent use.
 type blobs struct {
 	dir    string
 	server string
@@ -29,13 +30,14 @@ type blobs struct {
 	stall  time.Duration
 }
 
-// errBlob marks an error that a retry may not cure: wrong hash, wrong size, not found.
+// errBlob marks errors that may persist after a retry: wrong hash, wrong size, not found.
 var errBlob = errors.New("blob")
 
-// prepare creates the folder.
+// prepare creates the cache folder.
 func (b *blobs) prepare() error { return os.MkdirAll(b.dir, 0o700) }
 
-// get returns a blob of at most size bytes, or of exactly size bytes if exact is set.
+// get returns the blob with the given hash from the cache or the server. The blob must have
+// at most size bytes, or exactly size bytes if exact is set.
 func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	if sum, err := hex.DecodeString(hash); err != nil || len(sum) != sha256.Size || hash != strings.ToLower(hash) {
 		return nil, fmt.Errorf("%w: %.80q is not a SHA-256", errBlob, hash)
@@ -43,7 +45,8 @@ func (b *blobs) get(ctx context.Context, hash string, size int64, exact bool) ([
 	path := filepath.Join(b.dir, hash)
 	if data, err := b.read(path, hash, size, exact); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(path, now, now) // at worst the blob is evicted early
+		// Mark the blob as recently used. If this fails, the blob is only evicted earlier.
+		_ = os.Chtimes(path, now, now)
 		return data, nil
 	}
 	os.Remove(path)
@@ -83,7 +86,8 @@ func (b *blobs) read(path, hash string, size int64, exact bool) ([]byte, error) 
 	return data, nil
 }
 
-// fetch completes a partial file. It never writes more than size bytes.
+// fetch downloads the missing bytes of a partial file. The file never grows beyond size
+// bytes.
 func (b *blobs) fetch(ctx context.Context, path, hash string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -131,7 +135,8 @@ func (b *blobs) request(ctx context.Context, f *os.File, have int64, hash string
 		}
 		have = 0
 	case http.StatusRequestedRangeNotSatisfiable:
-		// Either the file is complete, or the download starts again.
+		// The server has no bytes after this offset. Either the file is complete, or the
+		// download must start again.
 		if strings.HasSuffix(r.Header.Get("Content-Range"), fmt.Sprintf("/%d", have)) {
 			return nil
 		}
@@ -182,7 +187,8 @@ func (m movingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// tidy deletes the least recently used blobs to make room for one more.
+// tidy deletes the least recently used blobs to make room for one more. It does not delete
+// the files of the blob named but.
 func (b *blobs) tidy(but string) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {

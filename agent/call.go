@@ -9,12 +9,13 @@ import (
 	"connectrpc.com/connect"
 )
 
-// jitter spreads a time by a tenth both ways.
+// jitter changes a duration at random by up to ten percent, so that agents do not call at
+// the same moment.
 func jitter(d time.Duration) time.Duration {
 	return d - d/10 + rand.N(d/5+1)
 }
 
-// pause waits for a time, for something to happen, or for ctx to end.
+// pause waits until d has passed, wake receives a signal, or ctx ends.
 func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -25,14 +26,14 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// revoked says whether the server itself refuses the agent. Something on the way that
-// answers 403 is no such thing.
+// revoked reports whether the server itself refuses the agent. A 403 response from a proxy
+// does not count.
 func revoked(err error) bool {
 	return connect.IsWireError(err) && connect.CodeOf(err) == connect.CodePermissionDenied
 }
 
-// understood says that the server has looked at a request and does not want it, so
-// that repeating it is of no use.
+// understood reports whether the server processed a request and refused it, so that
+// repeating the request would not help.
 func understood(err error) bool {
 	if !connect.IsWireError(err) {
 		return false
@@ -45,8 +46,8 @@ func understood(err error) bool {
 	return false
 }
 
-// call calls the server and gives up after a time. Connections over which nothing
-// came back are not used again: they may be dead without anybody knowing.
+// call calls the server with a timeout. If no response arrives, it closes the idle
+// connections, because they may be broken without an error.
 func call[Q, R any](ctx context.Context, a *agent, limit time.Duration, do func(context.Context, *Q) (*R, error), q *Q) (*R, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

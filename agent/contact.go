@@ -15,9 +15,10 @@ import (
 const (
 	soonest = 5 * time.Millisecond
 	latest  = 24 * time.Hour
-	// unsaid is the interval if the server sets none.
+	// unsaid is the interval to use if the server sets none.
 	unsaid = 30 * time.Second
-	// standing is the longest interval for which a connection is kept open.
+	// standing is the longest interval over which the agent keeps its connection open.
+	// Before a longer wait it closes the connection.
 	standing = 30 * time.Second
 )
 
@@ -25,7 +26,7 @@ const (
 func (a *agent) contact(ctx context.Context) error {
 	retry := backoff.Backoff{Base: a.first, Cap: a.most}
 	var told time.Time // time of the last announcement
-	missing := true    // the server does not know some clients as this agent's
+	missing := true    // whether the server does not yet list all clients under this agent
 	for ctx.Err() == nil {
 		var next time.Duration
 		var err error

@@ -22,8 +22,9 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// gateway is an in-process server that counts exactly and injects faults of networks and
-// servers. It logs what it counted, so that a test can repeat it without agents.
+// gateway is an in-process server that adds up updates exactly and injects network and
+// server faults. It logs what it counted, so that a test can repeat the training without
+// agents.
 type gateway struct {
 	loadstarv1.UnimplementedAgentServiceHandler
 	t    testing.TB
@@ -43,46 +44,46 @@ type gateway struct {
 	machine *round.Server
 	sums    *round.Fold
 	blobs   map[string][]byte
-	task    fed.Task // of the current round
+	task    fed.Task // task of the current round
 	cohort  int
 
 	round   int64
-	hosts   map[string]string // client to agent
-	asked   map[string]bool   // in this round, and not counted, closed or declined
+	hosts   map[string]string // agent that hosts each client
+	asked   map[string]bool   // clients with an open turn in this round
 	held    map[string]*held  // accepted but not counted, by client
 	uploads map[string][]byte // partial results, by agent and hash
 	log     []merged          // all closed rounds
 	slow    map[string]bool   // clients whose results are refused, so that the round closes without them
 
-	// Statistics.
+	// Statistics that tests check.
 	forms    map[loadstarv1.Form]int
-	gets     map[string]int // by agent and blob
+	gets     map[string]int // number of downloads, by agent and blob
 	ranges   int
-	counts   map[string]int // procedures
+	counts   map[string]int // number of calls, by procedure
 	declined []string
 	said     []*loadstarv1.CheckInRequest
 	done     chan struct{}
 }
 
-// chaos holds the probabilities of faults.
+// chaos holds the probability of each kind of fault.
 type chaos struct {
-	request, reply float64 // lost
-	cut            float64 // truncated blobs
+	request, reply float64 // requests and replies that are lost
+	cut            float64 // downloads that are cut off
 	forget         float64 // accepted results that are lost
 	late           float64 // rounds that close without some clients
 	unannounced    float64 // check-ins after which the server has forgotten the agent's clients
 	slowCount      float64 // results that are counted only when an agent asks
 }
 
-// held is an accepted result.
+// held is a result that the gateway has accepted but not counted.
 type held struct{ request *loadstarv1.PushRequest }
 
-// merged is a closed round.
+// merged is the log entry of a closed round.
 type merged struct {
 	round   int64
 	version int
 	counted []string
-	shared  []float32 // afterwards
+	shared  []float32 // shared weights after the merge
 }
 
 // newGateway returns a server with one run.
@@ -103,7 +104,7 @@ func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bo
 	return g
 }
 
-// compose returns the parts of a plan and a server at version 0.
+// compose reads a plan and returns its components and a server at version 0.
 func compose(t testing.TB, text []byte, fleet int) (*fed.Plan, *recipe.Composition, *round.Server) {
 	t.Helper()
 	p, err := recipe.Read(text)
@@ -123,7 +124,7 @@ func compose(t testing.TB, text []byte, fleet int) (*fed.Plan, *recipe.Compositi
 	return p, parts, round.NewServer(parts.NewAggregator(), parts.NewOptimizer(), fleet, shared)
 }
 
-// open opens the next round.
+// open opens the next round and selects its clients.
 func (g *gateway) open() {
 	g.task = g.machine.Task(int(g.round))
 	clear(g.asked)
@@ -131,7 +132,8 @@ func (g *gateway) open() {
 	for _, i := range g.rng.Perm(len(g.fleet))[:g.cohort] {
 		g.asked[g.fleet[i]] = true
 	}
-	agent := g.rng.IntN(2) // a sum is late as a whole, so all clients of an agent are late
+	// All clients of one agent are late, because their sum arrives late as a whole.
+	agent := g.rng.IntN(2)
 	for i, c := range g.fleet {
 		if g.asked[c] && i%2 == agent && (g.fold || g.rng.Float64() < 0.5) {
 			g.slow[c] = true
@@ -199,7 +201,7 @@ func (g *gateway) blob(w http.ResponseWriter, r *http.Request, hash string) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(data))
 }
 
-// cutter closes a connection after some bytes.
+// cutter closes a connection after a given number of bytes.
 type cutter struct {
 	http.ResponseWriter
 	left int
@@ -277,7 +279,8 @@ func (g *gateway) CheckIn(ctx context.Context, r *loadstarv1.CheckInRequest) (*l
 	return a, nil
 }
 
-// outcome returns the outcome of a turn, and may count it.
+// outcome returns the outcome of a client's turn. If the turn's result is held, outcome may
+// count it first.
 func (g *gateway) outcome(r int64, client string) loadstarv1.Outcome {
 	if r != g.round {
 		for _, m := range g.log {
@@ -409,7 +412,7 @@ func (g *gateway) counted(client string) {
 	m.counted = append(m.counted, client)
 }
 
-// close closes the round if only slow clients are left.
+// close closes the round if only slow clients have open turns.
 func (g *gateway) close() {
 	for c := range g.asked {
 		if !g.slow[c] {

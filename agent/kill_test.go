@@ -24,9 +24,9 @@ func TestMain(m *testing.M) {
 // The numbers of agents and meters in TestKill.
 const killedAgents, killedMeters = 2, 7
 
-// child runs an agent until the process is killed.
+// child is the main function of an agent process. It runs until the process is killed.
 func child() {
-	t := &testing.B{} // its failures end the process
+	t := &testing.B{} // helper functions need a testing.TB; a failure ends the process
 	i, _ := strconv.Atoi(os.Getenv(childEnv))
 	c := config(t, fmt.Sprint("agent ", i), os.Getenv("LOADSTAR_SERVER"), os.Getenv("LOADSTAR_DIR"), part(t, meters(t, killedMeters), i, killedAgents))
 	c.Workers = 1 + i
@@ -36,8 +36,9 @@ func child() {
 	}
 }
 
-// TestKill repeatedly kills agents on an unreliable network. Every result must be counted
-// at most once, and the clients' values must be as if nothing had happened.
+// TestKill checks that every result is counted at most once while agents on an unreliable
+// network are killed repeatedly. Shared weights and personal values must be the same as
+// without kills.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -93,8 +94,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// killOne runs an agent for a while and reports whether it killed it. It does not if all
-// rounds are finished.
+// killOne runs an agent for the given time and then kills it, unless all rounds are
+// finished. It reports whether it killed the agent.
 func killOne(t *testing.T, g *gateway, i int, dir string, after time.Duration) bool {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", childEnv, i), "LOADSTAR_SERVER="+g.http.URL, "LOADSTAR_DIR="+dir)
@@ -109,8 +110,8 @@ func killOne(t *testing.T, g *gateway, i int, dir string, after time.Duration) b
 	case <-g.done:
 		over = true
 	}
-	cmd.Process.Kill() // it may have failed already, which Wait reports
-	cmd.Wait()         // it was killed
+	cmd.Process.Kill() // fails if the process has already ended
+	cmd.Wait()         // returns an error because the process was killed
 	if code := cmd.ProcessState.ExitCode(); code != -1 {
 		t.Errorf("the agent ended by itself with %d", code)
 		return false

@@ -112,7 +112,7 @@ func TestRevoked(t *testing.T) {
 	var real atomic.Bool
 	calls := 0
 	s.serve = func(w http.ResponseWriter, r *http.Request) bool {
-		if !real.Load() { // a proxy that does not know the agent
+		if !real.Load() { // act as a proxy that refuses the agent
 			http.Error(w, "forbidden", http.StatusForbidden)
 		}
 		return !real.Load()
@@ -163,7 +163,7 @@ func expired() context.Context {
 	return ctx
 }
 
-// An agent waits for a server that is down when the agent starts, or goes down later.
+// An agent keeps trying to reach a server that is down at the start or goes down later.
 func TestServerAway(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
@@ -180,7 +180,7 @@ func TestServerAway(t *testing.T) {
 			t.Skip(err) // another process took the port
 		}
 		server := &http.Server{Handler: s}
-		go server.Serve(l) // it is closed below
+		go server.Serve(l) // returns an error when the test closes the server
 		s.give(s.task(t, "run", i, small("fedavg", settings{"partition": "head"}), 9, "meter-00"))
 		s.pushed(t, "run", i)
 		server.Close()
@@ -220,7 +220,7 @@ func TestOddServer(t *testing.T) {
 		nil,
 		{Outcome: loadstarv1.Outcome_OUTCOME_UNKNOWN},
 	}
-	// Then the server asks for the same chunk many times.
+	// After these responses, the server asks for the same chunk many times.
 	for range 40 {
 		odd = append(odd, &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART})
 	}
@@ -307,7 +307,7 @@ func TestOneFateAfterTheOther(t *testing.T) {
 	s.give(s.task(t, "run", 5, plan, 9, "meter-00"))
 	s.wait(t, "a push", func() bool { return s.pushes[len(s.pushes)-1].Round == 5 })
 	s.give(s.task(t, "run", 6, plan, 9, "meter-00"))
-	s.give(s.task(t, "run", 7, plan, 9, "meter-00", "meter-01")) // overtakes
+	s.give(s.task(t, "run", 7, plan, 9, "meter-00", "meter-01")) // replaces round 6
 	s.wait(t, "the other client", func() bool { return s.pushes[len(s.pushes)-1].Round == 7 })
 	time.Sleep(50 * time.Millisecond)
 	s.mu.Lock()
@@ -326,8 +326,8 @@ func TestOneFateAfterTheOther(t *testing.T) {
 	stop()
 }
 
-// The agent keeps the most recent runs and does not restart a deleted run as if it were
-// new.
+// The agent stores the values of the most recent runs only. It declines further tasks of a
+// run whose values it has deleted.
 func TestForgottenRuns(t *testing.T) {
 	d := meters(t, 1)
 	s := newStub(t)
@@ -351,7 +351,7 @@ func TestForgottenRuns(t *testing.T) {
 	}
 }
 
-// An agent does not train a rejected result again and again.
+// An agent does not train a turn again after the server has rejected its result.
 func TestRejected(t *testing.T) {
 	d := meters(t, 3)
 	s := newStub(t)

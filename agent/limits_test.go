@@ -18,8 +18,8 @@ import (
 	"loadstar/series"
 )
 
-// TestDeclines gives an agent tasks that it cannot do. It must decline with a reason that
-// contains no readings, and continue.
+// TestDeclines checks that an agent declines tasks that it cannot do and continues. The
+// reason that it gives must contain no readings.
 func TestDeclines(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -87,7 +87,7 @@ func TestDeclines(t *testing.T) {
 			if !strings.HasSuffix(r.URL.Path, strings.Repeat("e", 64)) {
 				return false
 			}
-			for { // without a content length
+			for { // an endless response without a content length
 				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
 					return true
 				}
@@ -96,7 +96,7 @@ func TestDeclines(t *testing.T) {
 		s.mu.Unlock()
 		var k *loadstarv1.Task
 		if x.plan["model.scaling"] == "fleet" || x.plan["model.lookback"] == 800 || x.plan["client.batch"] == 1<<30 || x.plan["model.horizon"] == 1<<30 {
-			k = s.task(t, name, 0, plan(nil), 9, "meter-00") // a server would refuse to create these
+			k = s.task(t, name, 0, plan(nil), 9, "meter-00") // a real server refuses such a run
 			k.Plan = s.put(x.plan.text(t))
 		} else {
 			k = s.task(t, name, 0, x.plan, 9, "meter-00")
@@ -111,7 +111,7 @@ func TestDeclines(t *testing.T) {
 		}
 	}
 
-	// After all of this it still trains the clients that it can.
+	// After all these tasks the agent still trains the clients that it can train.
 	k := s.task(t, "good", 3, plan(settings{"partition": "head"}), 9, "meter-03", "meter-00", "meter-55", "meter-01", "meter-00")
 	s.give(k)
 	s.wait(t, "results of two clients", func() bool {
@@ -126,7 +126,8 @@ func TestDeclines(t *testing.T) {
 	stop()
 }
 
-// Two trainable clients of three are not sent as a sum.
+// If only two of three clients can be trained, their updates are sent individually, not as
+// a sum.
 func TestSumOfFew(t *testing.T) {
 	d := meters(t, 4)
 	short := d.Meter(3)
@@ -166,8 +167,8 @@ func TestSumOfFew(t *testing.T) {
 	stop()
 }
 
-// The memory estimate protects the agent from large plans, so it must never be less than
-// what training takes.
+// The memory estimate protects the agent from plans that are too large, so it must never be
+// less than the memory that training uses.
 func TestFootprint(t *testing.T) {
 	d := meters(t, 3)
 	for name, plan := range map[string]settings{
@@ -225,7 +226,8 @@ func TestFootprint(t *testing.T) {
 	}
 }
 
-// Blobs in the disk cache are verified too.
+// Blobs in the disk cache are verified when they are read. A damaged one is downloaded
+// again.
 func TestBlobOnDisk(t *testing.T) {
 	s := newStub(t)
 	b := &blobs{dir: t.TempDir(), server: s.http.URL + "/", client: http.DefaultClient, stall: quick.stall}
@@ -240,7 +242,7 @@ func TestBlobOnDisk(t *testing.T) {
 		func(path string) { overwrite(t, path, data[:100]) },
 		func(path string) { overwrite(t, path, append(bytes.Clone(data[:1999]), 1)) },
 		func(path string) { overwrite(t, path, append(bytes.Clone(data), 1)) },
-		func(path string) { rename(t, path, path+".part") }, // complete, but not renamed
+		func(path string) { rename(t, path, path+".part") }, // complete, but never renamed
 		func(path string) { rename(t, path, path+".part"); overwrite(t, path+".part", data[:7]) },
 	} {
 		spoil(b.dir + "/" + hash)

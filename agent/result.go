@@ -14,12 +14,12 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// foldLeast is the smallest number of clients in a sum. In a sum of two, each client
-// could compute the other's update.
+// foldLeast is the smallest number of clients in a sum. From a sum of two, each client
+// could compute the other client's update.
 const foldLeast = 3
 
-// group collects the updates of a job. It stores them one by one or, if the server
-// accepts it, as one sum. It is safe for concurrent use.
+// group collects the updates of a job. It stores them individually or, if the server
+// accepts sums, as one sum. It is safe for concurrent use.
 type group struct {
 	agent   *agent
 	job     *job
@@ -27,7 +27,7 @@ type group struct {
 	sum     bool
 
 	mu      sync.Mutex // protects the fields below and the session's fold
-	members []member   // of the sum
+	members []member   // the clients whose updates are in the sum
 	// few holds the updates of the first members until there are enough for a sum.
 	few []fed.Update
 }
@@ -51,7 +51,8 @@ func (g *group) take(w *worker, from []float32) error {
 	switch {
 	case err != nil:
 	case !g.sum:
-		g.session.fold.Reset() // adding only checked that the server can add it
+		// It was added only to check that the server will be able to add the update.
+		g.session.fold.Reset()
 	default:
 		g.members = append(g.members, m)
 		if len(g.members) < foldLeast {
@@ -74,7 +75,7 @@ func (g *group) take(w *worker, from []float32) error {
 	return nil
 }
 
-// finish stores the sum, or single updates if there are too few for a sum.
+// finish stores the sum, or individual updates if there are too few for a sum.
 func (g *group) finish() error {
 	defer g.session.fold.Reset()
 	switch {
@@ -96,7 +97,7 @@ func (g *group) finish() error {
 	return g.put(loadstarv1.Form_FORM_SUM, g.members, numbers)
 }
 
-// single stores one update.
+// single stores one client's update as a result.
 func (g *group) single(m member, u *fed.Update) error {
 	numbers := make([]byte, 0, g.session.Rules.UpdateBytes(len(u.Delta)))
 	return g.put(loadstarv1.Form_FORM_UPDATE, []member{m}, g.session.Rules.AppendUpdate(numbers, u))
@@ -132,7 +133,7 @@ func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) erro
 	return nil
 }
 
-// giveUp discards the updates.
+// giveUp discards the updates and their staged values.
 func (g *group) giveUp() {
 	g.session.fold.Reset()
 	g.discard(g.members)

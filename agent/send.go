@@ -50,7 +50,7 @@ func (a *agent) send(ctx context.Context) error {
 	return nil
 }
 
-// giveBack sends a decline.
+// giveBack sends a decline to the server and removes it from the worklist.
 func (a *agent) giveBack(ctx context.Context, x *decline) error {
 	a.Log.Warn("declined", "run", x.run, "round", x.round, "clients", len(x.clients), "reason", x.reason)
 	_, err := call(ctx, a, a.call, a.service.Decline, &loadstarv1.DeclineRequest{
@@ -71,7 +71,8 @@ func (a *agent) push(ctx context.Context, r *state.Result) error {
 		return storeError(fmt.Errorf("result %d: %w", r.ID, err))
 	}
 	chunk := make([]byte, min(int64(a.Chunk), r.Size))
-	// A server may lose chunks and ask for them again, but only so often.
+	// A server may lose chunks and ask for them again. Limit the number of requests in case
+	// it never stops asking.
 	for range 16 + 2*(r.Size/int64(a.Chunk)) {
 		q.Chunk = chunk[:min(int64(len(chunk)), r.Size-q.Offset)]
 		if err := a.store.Numbers(r.ID, q.Chunk, q.Offset); errors.Is(err, state.ErrDecided) {

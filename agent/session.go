@@ -14,14 +14,14 @@ import (
 	"loadstar/series"
 )
 
-// Bounds of what a plan may ask for.
+// Limits on a plan from the server.
 const (
 	maxPlan    = 64 << 10 // bytes
 	maxHorizon = 1 << 14  // steps
 )
 
-// unfit is why a task cannot be done here. It is told to the server, so it says
-// nothing about readings.
+// unfit is the reason why this agent cannot do a task. The agent sends it to the server, so
+// it must not contain readings.
 type unfit struct{ reason string }
 
 func (u *unfit) Error() string { return u.reason }
@@ -32,23 +32,24 @@ func unfitf(format string, x ...any) error {
 	return &unfit{strings.ToValidUTF8(s[:min(len(s), most)], "")}
 }
 
-// session is a plan made ready to train with, and the memory for it.
+// session is a plan that is ready to train, with the memory that training needs.
 type session struct {
 	*setup.Setup
-	plan    string    // blob
-	initial []float32 // what a client keeps before its first round
+	plan    string    // hash of the plan's blob
+	initial []float32 // personal values of a client before its first round
 	workers []*worker
-	fold    *round.Fold // of clients that are sent together
+	fold    *round.Fold // sum of the updates that are sent as one result
 }
 
-// worker is the memory of one goroutine that trains.
+// worker holds the memory of one training goroutine.
 type worker struct {
 	*client.Worker
 	kept   []float32
 	update fed.Update
 }
 
-// newSession reads a plan and looks at the agent's data the way the simulator does.
+// newSession reads a plan and prepares the agent's data for it, in the same way as the
+// simulator. It returns an [unfit] error if this agent cannot train the plan.
 func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, workers int, memory int64) (*session, error) {
 	p, err := recipe.Read(text)
 	if err != nil {
@@ -64,8 +65,8 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	case fleet < 1 || fleet > math.MaxInt32:
 		return nil, unfitf("a fleet of %d clients", fleet)
 	}
-	// Without readings first: opening them may take memory that the plan leaves no
-	// room for.
+	// Check the plan and its memory estimate before opening the readings, because opening
+	// them takes memory too.
 	problem, err := recipe.Frame(p, nil)
 	if err != nil {
 		return nil, unfitf("the plan does not fit together: %v", err)
@@ -93,12 +94,12 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	return s, nil
 }
 
-// shared returns how many weights travel.
+// shared returns the number of shared weights.
 func (s *session) shared() int { return s.Job.Partition.SharedLen() }
 
-// footprint returns an upper bound for the bytes that training a plan takes: for each
-// worker its workspace and the examples of a batch, and vectors as long as the weights
-// for optimizers, sums and results on their way to disk.
+// footprint returns an upper bound on the bytes of memory that training a plan needs. It
+// adds up each worker's workspace and batch of examples, and all vectors with one value per
+// weight: optimizer state, sums, and results that are being written to disk.
 func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	const vectorsOfWorker, vectorsOfAll, maxBatch = 20, 32, 1 << 24
 	if p.Client.Batch > maxBatch {

@@ -28,7 +28,7 @@ type stub struct {
 	pushes   []*loadstarv1.PushRequest
 	declines []*loadstarv1.DeclineRequest
 
-	// Hooks that replace the default behaviour unless nil.
+	// Hooks that replace the stub's default behaviour if they are not nil.
 	serve   func(w http.ResponseWriter, r *http.Request) (done bool)
 	checkIn func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error
 	push    func(r *loadstarv1.PushRequest) (*loadstarv1.PushResponse, error)
@@ -73,7 +73,7 @@ func (s *stub) put(data []byte) string {
 	return hash
 }
 
-// task returns a task with version 0 of a plan.
+// task returns a task to train clients from version 0 of a plan's weights.
 func (s *stub) task(t testing.TB, run string, round_ int64, plan settings, fleet int, clients ...string) *loadstarv1.Task {
 	t.Helper()
 	text := plan.text(t)
@@ -121,7 +121,7 @@ func (s *stub) CheckIn(_ context.Context, r *loadstarv1.CheckInRequest) (*loadst
 	return a, nil
 }
 
-// over removes tasks.
+// over removes the tasks of a round, so that check-ins no longer return them.
 func (s *stub) over(run string, round int64) {
 	var left []*loadstarv1.Task
 	for _, t := range s.tasks {
@@ -183,7 +183,7 @@ func (s *stub) pushed(t testing.TB, run string, round int64) (r *loadstarv1.Push
 	return r
 }
 
-// wait waits until a condition holds. It calls so with the lock held.
+// wait waits until so returns true. It holds the lock when it calls so.
 func (s *stub) wait(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {

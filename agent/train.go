@@ -17,10 +17,10 @@ import (
 	"loadstar/series"
 )
 
-// errClosed cancels a job whose round has closed.
+// errClosed is the cancellation cause of a job whose round has closed.
 var errClosed = errors.New("the round is closed")
 
-// train runs jobs one after the other.
+// train runs the worklist's jobs one after the other.
 func (a *agent) train(ctx context.Context) error {
 	for {
 		j := a.worklist.next(ctx)
@@ -35,8 +35,8 @@ func (a *agent) train(ctx context.Context) error {
 	}
 }
 
-// do trains the clients of a job and declines those that it cannot train. It returns
-// only errors of the agent's own disk.
+// do trains the clients of a job and declines those that it cannot train. It returns an
+// error only if the agent's disk fails.
 func (a *agent) do(ctx context.Context, j *job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -78,7 +78,7 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 		return nil, task, err
 	}
 	if a.session == nil || a.session.plan != j.GetPlan() || int64(a.session.Fleet) != j.GetFleet() {
-		a.session = nil // there is memory for only one session
+		a.session = nil // free the old session first, because there is memory for only one
 		s, err := newSession(text, j.GetFleet(), a.Dataset, a.Kernel, min(a.Workers, len(a.names)), a.Memory)
 		if err != nil {
 			return nil, task, err
@@ -98,7 +98,8 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 }
 
 // fetch gets a blob and retries for as long as the server is unreachable. If the content
-// does not match, it retries only a few times: the damage may have happened on the way.
+// does not match the hash, it retries only a few times: the transfer may have damaged the
+// content, or the server has a wrong blob.
 func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	const tries = 3
 	retry := backoff.Backoff{Base: a.first, Cap: a.most}

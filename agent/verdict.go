@@ -11,8 +11,8 @@ import (
 // fates groups the results that verdicts decide.
 type fates struct {
 	counted, dropped []uint64
-	// rejected are the dropped results that the server found invalid. Training again
-	// would give the same result, so their turns are declined.
+	// rejected lists declines for dropped results that the server found invalid. Training
+	// again would give the same results, so the agent declines these turns.
 	rejected []*decline
 }
 
@@ -61,7 +61,7 @@ func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fat
 	return f
 }
 
-// refuse queues a decline for clients whose result was dropped.
+// refuse queues a decline for clients whose result the server rejected.
 func (d *worklist) refuse(x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,8 @@ func (d *worklist) refuse(x *decline) {
 	wake(d.post)
 }
 
-// close drops a turn whose round has closed.
+// close drops a turn whose round has closed. It cancels the active job if none of its
+// clients has to be trained any more.
 func (d *worklist) close(t turn, p *place) {
 	switch p.stage {
 	case waiting:
@@ -88,7 +89,7 @@ func (d *worklist) close(t turn, p *place) {
 	}
 }
 
-// resend queues a result again.
+// resend queues a result for sending again.
 func (d *worklist) resend(id uint64) {
 	d.place(d.results[id], ready)
 	if !slices.Contains(d.queue, id) {
@@ -97,7 +98,7 @@ func (d *worklist) resend(id uint64) {
 	wake(d.post)
 }
 
-// done removes decided results.
+// done removes decided results and the turns of their clients.
 func (d *worklist) done(ids []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,5 +109,5 @@ func (d *worklist) done(ids []uint64) {
 		delete(d.results, id)
 	}
 	d.queue = slices.DeleteFunc(d.queue, func(id uint64) bool { _, ok := d.results[id]; return !ok })
-	wake(d.work) // their clients may have waiting turns
+	wake(d.work) // the clients may have turns that waited for the decision
 }

@@ -19,7 +19,7 @@ type turn struct {
 	client string
 }
 
-// stage is how far a turn has come.
+// stage is the progress of a turn.
 type stage int
 
 const (
@@ -30,10 +30,10 @@ const (
 	sent                   // possibly delivered: the next check-in asks the server
 )
 
-// place is the stage of a turn and what belongs to it.
+// place holds the stage of a turn, with its result and lease.
 type place struct {
 	stage  stage
-	result uint64 // if ready or sent
+	result uint64 // identifier of the result; set if the stage is ready or sent
 	lease  time.Duration
 }
 
@@ -51,11 +51,11 @@ type decline struct {
 	round   int64
 	clients []string
 	reason  string
-	sending bool // a request is in progress, so it must not change
+	sending bool // a request with this decline is in progress, so the decline must not change
 }
 
-// worklist holds the agent's open turns, jobs and results in memory. After a restart it
-// is rebuilt from the results in the store, and the server assigns the other tasks again.
+// worklist holds the agent's open turns, jobs and results in memory. After a restart it is
+// rebuilt from the results in the store, and the server assigns unfinished tasks again.
 type worklist struct {
 	mu       sync.Mutex
 	hosted   map[string]bool
@@ -90,7 +90,7 @@ func newWorklist(clients []string, results []state.Result) *worklist {
 	return d
 }
 
-// place moves the turns of a result to a stage.
+// place moves all turns of a result to the given stage.
 func (d *worklist) place(r state.Result, s stage) {
 	for _, c := range r.Clients {
 		p := d.at(turn{r.Run, r.Round, c})
@@ -98,7 +98,7 @@ func (d *worklist) place(r state.Result, s stage) {
 	}
 }
 
-// at returns the place of a turn, and adds the turn if it is unknown.
+// at returns the place of a turn. It adds the turn if the worklist does not have it.
 func (d *worklist) at(t turn) *place {
 	p := d.turns[t]
 	if p == nil {
@@ -108,7 +108,7 @@ func (d *worklist) at(t turn) *place {
 	return p
 }
 
-// is reports whether a turn is at a stage.
+// is reports whether the worklist has a turn and the turn is at the given stage.
 func (d *worklist) is(t turn, s stage) bool {
 	p := d.turns[t]
 	return p != nil && p.stage == s
@@ -173,9 +173,10 @@ func (d *worklist) add(task *loadstarv1.Task) {
 		known, ok := d.turns[t]
 		switch {
 		case ok && known.stage == sent:
-			d.resend(known.result) // the server assigned it again, so it does not have the result
+			// The server assigned the turn again, so it does not have the result.
+			d.resend(known.result)
 		case ok || len(d.turns) >= d.most:
-			// The server assigns turns over the limit again later.
+			// Skip turns over the limit; the server assigns them again later.
 		case !d.hosted[c]:
 			foreign = append(foreign, c)
 			d.turns[t] = &place{stage: declining}
@@ -194,8 +195,9 @@ func (d *worklist) add(task *loadstarv1.Task) {
 	}
 }
 
-// overtake drops an earlier round of the same client that has not been trained. The
-// server assigns a client to a new round only after it has given up the earlier one.
+// overtake drops the same client's waiting turn in an earlier round of the run, if there is
+// one. The server assigns a client to a new round only after it has given up the earlier
+// turn.
 func (d *worklist) overtake(by turn) {
 	for _, j := range d.jobs {
 		t := turn{j.GetRun(), j.GetRound(), by.client}
@@ -206,7 +208,7 @@ func (d *worklist) overtake(by turn) {
 	}
 }
 
-// unqueue removes a waiting turn.
+// unqueue removes a waiting turn from its job and from the worklist.
 func (d *worklist) unqueue(t turn) {
 	delete(d.turns, t)
 	for i, j := range d.jobs {
@@ -240,7 +242,7 @@ func (d *worklist) next(ctx context.Context) *job {
 func (d *worklist) take() *job {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	undecided := map[turn]bool{} // round is left zero
+	undecided := map[turn]bool{} // by run and client; the round is zero
 	for _, r := range d.results {
 		for _, c := range r.Clients {
 			undecided[turn{run: r.Run, client: c}] = true
@@ -269,7 +271,7 @@ func (d *worklist) take() *job {
 	return nil
 }
 
-// begun sets the function that cancels the active job.
+// begun sets the function that cancels a job, which is the active one.
 func (d *worklist) begun(j *job, cancel context.CancelCauseFunc) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -299,7 +301,7 @@ func (d *worklist) trained(r state.Result) {
 	wake(d.post)
 }
 
-// decline declines clients of the active job.
+// decline queues a decline for clients of the active job.
 func (d *worklist) decline(j *job, reason string, clients ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -315,8 +317,8 @@ func (d *worklist) decline(j *job, reason string, clients ...string) {
 	}
 }
 
-// giveBack queues a decline for clients of a task. It joins a queued decline of the same
-// task and reason.
+// giveBack queues a decline for clients of a task. If a decline for the same task and
+// reason is queued, it adds the clients to that one.
 func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, reason string) {
 	wake(d.post)
 	for _, x := range d.declines {
@@ -362,7 +364,8 @@ func (d *worklist) toSend() (r *state.Result, x *decline) {
 	return nil, nil
 }
 
-// later moves a result to the end of the queue, in case it alone cannot be sent.
+// later moves a result to the end of the queue, so that a result that cannot be sent does
+// not block the other results.
 func (d *worklist) later(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -371,7 +374,8 @@ func (d *worklist) later(id uint64) {
 	}
 }
 
-// wasSent records that a result was delivered or refused. The next check-in asks which.
+// wasSent records that the server has answered a result. The next check-in asks for the
+// verdict.
 func (d *worklist) wasSent(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -381,7 +385,7 @@ func (d *worklist) wasSent(id uint64) {
 	d.queue = slices.DeleteFunc(d.queue, func(x uint64) bool { return x == id })
 }
 
-// declined removes a delivered decline and its turns.
+// declined removes a decline that the server has received, and its turns.
 func (d *worklist) declined(x *decline) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// errOtherRoot is returned for a server that does not present the root that the token
+// errOtherRoot is returned if the server's root certificate is not the one that the token
 // names.
 var errOtherRoot = errors.New("this server did not create the token, so the token was not sent: check the address, or get a token from the operator of this server")
 
@@ -52,7 +52,8 @@ func explain(doing, server string, err error, refused string) error {
 	return fmt.Errorf("%s %s: %w", doing, server, &explained{says, err})
 }
 
-// why explains a failure to get any response. It returns "" for other errors.
+// why explains an error that prevented any response, such as a failed connection. It
+// returns "" for other errors.
 func why(err error) string {
 	var (
 		unknown x509.UnknownAuthorityError
@@ -95,7 +96,8 @@ func why(err error) string {
 	return ""
 }
 
-// wrongTime explains why a certificate is not valid now.
+// wrongTime returns an error that says whether a certificate has expired or is not valid
+// yet.
 func wrongTime(c *x509.Certificate, now time.Time) error {
 	const form = "2006-01-02 15:04 MST"
 	if now.Before(c.NotBefore) {
@@ -104,7 +106,7 @@ func wrongTime(c *x509.Certificate, now time.Time) error {
 	return fmt.Errorf("it expired on %s, and this machine's clock says %s: check the clock", c.NotAfter.UTC().Format(form), now.UTC().Format(form))
 }
 
-// certified lists the hosts in a server's certificate.
+// certified returns the hosts that a server's certificate is valid for, as text.
 func certified(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
@@ -116,7 +118,7 @@ func certified(c *x509.Certificate) string {
 	return clean(strings.Join(all, ", "))
 }
 
-// clean makes a server's text safe to print.
+// clean makes text from a server safe to print in a terminal.
 func clean(text string) string {
 	const most = 300
 	text = strings.Map(func(r rune) rune {

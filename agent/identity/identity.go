@@ -1,5 +1,5 @@
-// Package identity manages an agent's key and certificate: it gets them for a join token,
-// stores them, and renews them.
+// Package identity manages an agent's key and certificate: it exchanges a join token for a
+// certificate, stores key and certificate, and renews them.
 package identity
 
 import (
@@ -19,11 +19,11 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// file holds the server's address, the key, its certificate and the root. A single file
-// can be replaced atomically.
+// file holds the server's address, the key, its certificate and the root. They are in a
+// single file because a file can be replaced atomically.
 const file = "identity.pem"
 
-// Names of the plain-text headers in the file.
+// Names of the plain-text headers in the identity file.
 const (
 	noteServer = "Server"
 	noteAgent  = "Agent"
@@ -32,9 +32,9 @@ const (
 // ErrNotJoined means that the folder has no identity.
 var ErrNotJoined = errors.New("this agent has not joined a server: run 'loadstar agent join' first")
 
-// Identity is an agent's key and certificate in its folder. If the machine stops, the
-// file holds either the complete old pair or the complete new one. An Identity is safe
-// for concurrent use, but only one process may use a folder.
+// Identity is an agent's key and certificate in its folder. If the machine crashes during a
+// renewal, the file holds either the complete old pair or the complete new one. An Identity
+// is safe for concurrent use, but only one process may use a folder.
 type Identity struct {
 	path   string
 	id     string
@@ -96,7 +96,7 @@ func newIdentity(path, id, server string, c mtls.Credentials) *Identity {
 	return i
 }
 
-// put makes all further requests present this pair.
+// put makes all later requests present this key and certificate.
 func (i *Identity) put(c mtls.Credentials) {
 	was := i.current.Swap(&use{Credentials: c, transport: mtls.AgentTransport(c.TLS())})
 	if was != nil {
@@ -104,7 +104,7 @@ func (i *Identity) put(c mtls.Credentials) {
 	}
 }
 
-// store writes a pair to disk.
+// store writes a key and its certificate to disk.
 func (i *Identity) store(c mtls.Credentials) error {
 	text, err := (&mtls.Bundle{
 		Notes:        map[string]string{noteAgent: i.id, noteServer: i.server},
@@ -131,18 +131,19 @@ func (i *Identity) Expires() time.Time { return i.current.Load().Leaf.NotAfter }
 // response that makes progress; use a context for that.
 func (i *Identity) HTTPClient() *http.Client { return i.client }
 
-// newest sends requests over connections of the newest pair. A request that is in
-// progress when the pair is replaced finishes on its old connection.
+// newest is an http.RoundTripper that sends each request over a connection that presents
+// the newest key and certificate. A request that is in progress when they are replaced
+// finishes on its old connection.
 type newest Identity
 
 func (n *newest) RoundTrip(r *http.Request) (*http.Response, error) {
-	// An agent's requests are small, and the server does not read this header.
+	// An agent's requests are small, and the server does not read the User-Agent header.
 	r = r.Clone(r.Context())
 	r.Header.Set("User-Agent", "")
 	return n.current.Load().transport.RoundTrip(r)
 }
 
-// CloseIdleConnections implements the interface that http.Client looks for.
+// CloseIdleConnections makes http.Client.CloseIdleConnections work with this transport.
 func (n *newest) CloseIdleConnections() { n.current.Load().transport.CloseIdleConnections() }
 
 // maxID is longer than any name that a server assigns.

@@ -24,18 +24,19 @@ import (
 )
 
 const (
-	// patience is the timeout of a call that gets a certificate.
+	// patience is the timeout of a call that requests a certificate.
 	patience = time.Minute
-	// maxAnswer is many times the size of a response with certificates.
+	// maxAnswer limits the size of a response in bytes. It is many times the size of a
+	// response with certificates.
 	maxAnswer = 1 << 16
 	// maxName is the longest machine name that a server accepts.
 	maxName = 128
 )
 
-// Join registers the agent of a folder with a server, using a token that an operator of
-// the server created. The name is the machine's, for people to read. Join sends the
-// token's secret only to the server whose root the token names. It fails if the folder
-// already has an identity that has not expired.
+// Join registers the agent of a folder with a server, using a token that an operator of the
+// server created. The name describes the machine to operators. Join sends the token's
+// secret only to the server whose root the token names. It fails if the folder already has
+// an identity that has not expired.
 func Join(ctx context.Context, dir, server, token, name string) (*Identity, error) {
 	tok, err := jointoken.Parse(token)
 	if err != nil {
@@ -105,8 +106,8 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, csr, err
 }
 
-// certificate returns the first certificate after checking that it is for the key, issued
-// by the root, and valid now.
+// certificate parses the first certificate in all. It returns an error unless the
+// certificate is for the key in c, issued by the root in c, and valid now.
 func certificate(all [][]byte, c *mtls.Credentials, now time.Time) (*x509.Certificate, error) {
 	if len(all) == 0 {
 		return nil, errors.New("it contains no certificate")
@@ -133,10 +134,12 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server known only by the pin of its root.
+// pinned is a connection to a server of which only the pin of the root certificate is
+// known.
 type pinned struct {
 	server, pin string
-	root        atomic.Pointer[x509.Certificate] // of the verified connection
+	// The server's root, set once the connection is verified.
+	root atomic.Pointer[x509.Certificate]
 }
 
 // tls returns a configuration that connects only to a server whose certificate the pinned

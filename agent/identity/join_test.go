@@ -75,7 +75,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// listener is a TLS server that records what it reads.
+// listener is a TLS server that records the bytes that it receives.
 type listener struct {
 	net.Listener
 	read chan []byte
@@ -97,7 +97,7 @@ func listen(t *testing.T, config *tls.Config) *listener {
 			}
 			go func() {
 				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(5 * time.Minute)) // of a test
+				conn.SetDeadline(time.Now().Add(5 * time.Minute)) // longer than the test
 				got, _ := io.ReadAll(tls.Server(conn, config))
 				l.read <- got
 			}()
@@ -108,8 +108,8 @@ func listen(t *testing.T, config *tls.Config) *listener {
 
 func (l *listener) url() string { return "https://" + l.Addr().String() }
 
-// Join sends nothing, and so no secret, to a server whose certificate was not issued by
-// the token's root.
+// Join sends nothing to a server whose certificate was not issued by the token's root. It
+// therefore cannot reveal the secret.
 func TestJoinSendsNothingToOthers(t *testing.T) {
 	f := newFleet(t)
 	other := newFleet(t).authority
@@ -159,8 +159,8 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// With a certificate of the true server the same listener receives the secret, so the
-	// test would notice it.
+	// With a certificate of the real server the same listener does receive the secret. This
+	// shows that the test would detect a leaked secret.
 	for _, c := range []tls.Certificate{ours, with(fine, fine.Certificate[0], root)} {
 		l := listen(t, &tls.Config{Certificates: []tls.Certificate{c}, NextProtos: []string{"http/1.1"}})
 		token := f.token(t, 1)
@@ -168,7 +168,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// On a loaded machine, a second may be over before the secret is sent.
+		// On a machine under load, a second may pass before the secret is sent.
 		for patience, sent := time.Second, false; !sent; patience *= 2 {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			_, err = Join(ctx, filepath.Join(t.TempDir(), "agent"), l.url(), token, "")
@@ -193,7 +193,8 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 	}
 }
 
-// shown returns the certificate that a server presents.
+// shown returns the certificate that a server of this authority presents for the given
+// hosts.
 func shown(t *testing.T, a *pki.Authority, hosts ...string) tls.Certificate {
 	t.Helper()
 	config, err := a.TLS(hosts)
@@ -207,7 +208,8 @@ func shown(t *testing.T, a *pki.Authority, hosts ...string) tls.Certificate {
 	return inner.Certificates[0]
 }
 
-// signedBy creates a certificate for 127.0.0.1.
+// signedBy creates a certificate for 127.0.0.1 that is signed with the given parent and
+// key.
 func signedBy(t *testing.T, parent *x509.Certificate, by *ecdsa.PrivateKey, usage x509.ExtKeyUsage) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -275,7 +277,7 @@ func TestJoinErrors(t *testing.T) {
 			// The server does not listen on this address, so relay the connection.
 			l, err := net.Listen("tcp", "127.0.0.2:0")
 			if err != nil {
-				continue // not on this machine
+				continue // this machine has no such address
 			}
 			relay(t, l, strings.TrimPrefix(f.url, "https://"))
 			c.server = "https://" + l.Addr().String()
@@ -310,7 +312,7 @@ func TestJoinErrors(t *testing.T) {
 	}
 }
 
-// relay forwards connections.
+// relay forwards the connections that l accepts to another address.
 func relay(t *testing.T, l net.Listener, to string) {
 	t.Cleanup(func() { l.Close() })
 	go func() {
@@ -451,7 +453,8 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// Whatever names an agent requests, it gets its own certificate or none.
+// Whatever names an agent puts into its request, it gets a certificate with its own name or
+// none.
 func TestNoOperatorForAgents(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)

@@ -12,9 +12,9 @@ import (
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
-// RenewIfDue gets a new key and certificate when less than a third of the old
-// certificate's lifetime is left, and reports whether it did. The old pair stays in use
-// until the new one is on disk. If a renewal fails, the old pair remains valid; call
+// RenewIfDue gets a new key and certificate when less than a third of the old certificate's
+// lifetime is left, and reports whether it did. The old key and certificate stay in use
+// until the new ones are on disk. If a renewal fails, the old ones remain valid; call
 // RenewIfDue again later.
 func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) {
 	if !mtls.Due(i.current.Load().Leaf, now) {
@@ -23,7 +23,7 @@ func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) 
 	i.renewing.Lock()
 	defer i.renewing.Unlock()
 	had := i.current.Load()
-	if !mtls.Due(had.Leaf, now) { // another call has renewed it
+	if !mtls.Due(had.Leaf, now) { // a concurrent call has already renewed it
 		return false, nil
 	}
 	if now.After(had.Leaf.NotAfter) {

@@ -184,7 +184,8 @@ func TestRenewFails(t *testing.T) {
 	}
 }
 
-// A certificate for another name is refused, even if it is for the right key.
+// A renewed certificate with another agent's name is refused, even if it is for the right
+// key.
 func TestRenewKeepsTheName(t *testing.T) {
 	f := newFleet(t)
 	i, _ := f.join(t)
@@ -203,7 +204,7 @@ func TestExpired(t *testing.T) {
 	f := newFleet(t)
 	var i *Identity
 	var dir string
-	// On a loaded machine, a short life may be over before the first call.
+	// On a machine under load, a short-lived certificate may expire before the first call.
 	for life, err := 4*time.Second, error(nil); i == nil || err != nil; life *= 2 {
 		if life > 5*time.Minute {
 			t.Fatal(err)
@@ -218,7 +219,7 @@ func TestExpired(t *testing.T) {
 	if err := checkIn(t, i); err == nil || len(f.serials) != calls {
 		t.Errorf("%v, and the server was called %d times", err, len(f.serials)-calls)
 	}
-	// A client that is writing may miss the TLS alert, so this one only reads.
+	// A client that is writing may miss the server's TLS alert, so this test only reads.
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), i.current.Load().TLS())
 	if err != nil {
 		t.Fatal(err)
@@ -257,8 +258,8 @@ func TestOtherServerLater(t *testing.T) {
 	wantError(t, "another root", explain("calling", other.url, err, ""), "does not come from the root that this agent trusts")
 }
 
-// swapEnv makes the test binary a process that alternates between two identities in that
-// folder until it is killed.
+// swapEnv is an environment variable with the name of a folder. If it is set, the test
+// binary stores two identities alternately in that folder until it is killed.
 const swapEnv = "LOADSTAR_TEST_SWAP"
 
 func TestMain(m *testing.M) {
@@ -303,7 +304,7 @@ func TestKilledWhileStoring(t *testing.T) {
 		valid[i.ID()] = true
 	}
 	seen := map[string]bool{}
-	// Repeat until a replacement was seen, which takes longer on a loaded machine.
+	// Repeat until both identities were seen, which takes longer on a machine under load.
 	for n := 0; n < 25 || len(seen) < 2 && n < 500; n++ {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), swapEnv+"="+dir)
@@ -320,8 +321,8 @@ func TestKilledWhileStoring(t *testing.T) {
 			t.Fatal(err, problem.String())
 		}
 		time.Sleep(time.Duration(n) * 317 * time.Microsecond)
-		cmd.Process.Kill() // Wait reports it
-		cmd.Wait()         // it was killed
+		cmd.Process.Kill() // the error would come again from Wait
+		cmd.Wait()         // returns an error because the process was killed
 		if problem.Len() > 0 {
 			t.Fatal(problem.String())
 		}
@@ -342,8 +343,8 @@ func TestKilledWhileStoring(t *testing.T) {
 	}
 }
 
-// Open refuses any truncated file, and takes no other file in the folder for the
-// identity.
+// Open refuses a truncated identity file, wherever it is cut off. It ignores all other
+// files in the folder.
 func TestTornFile(t *testing.T) {
 	f := newFleet(t)
 	i, dir := f.join(t)

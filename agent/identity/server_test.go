@@ -27,7 +27,7 @@ import (
 type fleet struct {
 	loadstarv1.UnimplementedAgentServiceHandler
 	authority *pki.Authority
-	dir       string // of the authority
+	dir       string // folder of the authority
 	url       string
 
 	mu      sync.Mutex
@@ -41,7 +41,7 @@ type fleet struct {
 	spoil func(chain [][]byte) ([][]byte, error)
 	id    string        // replaces the assigned name
 	hold  chan struct{} // CheckIn waits until it is closed
-	held  chan struct{} // closed when CheckIn waits
+	held  chan struct{} // closed when a CheckIn call has begun to wait
 }
 
 func newFleet(t testing.TB) *fleet {
@@ -56,7 +56,7 @@ func newFleet(t testing.TB) *fleet {
 	return f
 }
 
-// serve serves the fleet under an authority's certificate.
+// serve starts an HTTPS server with a certificate from the authority and returns its URL.
 func (f *fleet) serve(t testing.TB, a *pki.Authority, hosts ...string) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -78,7 +78,7 @@ func (f *fleet) serve(t testing.TB, a *pki.Authority, hosts ...string) string {
 	return s.URL
 }
 
-// token creates a token for a number of agents.
+// token creates a join token that the given number of agents can use.
 func (f *fleet) token(t testing.TB, uses int) string {
 	t.Helper()
 	tok, err := jointoken.New(f.authority.Pin())
@@ -157,7 +157,7 @@ func (f *fleet) CheckIn(ctx context.Context, _ *loadstarv1.CheckInRequest) (*loa
 	return &loadstarv1.CheckInResponse{NextContactMs: 1}, nil
 }
 
-// set changes the server's behaviour.
+// set calls change while it holds the lock that protects the fields.
 func (f *fleet) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,7 +171,7 @@ func (f *fleet) shown() string {
 	return f.serials[len(f.serials)-1]
 }
 
-// join joins a new folder.
+// join joins the server with a new folder. It returns the identity and the folder.
 func (f *fleet) join(t testing.TB) (*Identity, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "agent")

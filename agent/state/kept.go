@@ -6,7 +6,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// keptRecord points to a client's current values in a run.
+// keptRecord is the record on disk that points to a client's current values in a run.
 type keptRecord struct {
 	Round int64 `json:"round"` // last counted round
 	Value value `json:"value"`
@@ -20,8 +20,8 @@ type Kept struct {
 	Round int64
 }
 
-// Load copies a client's values to dst. It leaves dst unchanged if there are none, and
-// fails if their number differs from len(dst).
+// Load copies a client's current values to dst. It leaves dst unchanged if the client has
+// no values, and fails if their number differs from len(dst).
 func (s *Store) Load(run, client string, dst []float32) (Kept, error) {
 	key := keptKey(run, client)
 	var r keptRecord
@@ -56,8 +56,8 @@ type Staged struct {
 	value  value
 }
 
-// Stage writes the values that a client keeps if its result is counted. They are garbage
-// until a result refers to them.
+// Stage writes the values that a client keeps if its result is counted. If no result ever
+// refers to them, the next Open removes them as garbage.
 func (s *Store) Stage(run, client string, kept []float32) (Staged, error) {
 	if err := CheckName(client); err != nil {
 		return Staged{}, err

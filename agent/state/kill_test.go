@@ -77,8 +77,9 @@ func finish(s *Store, r Result) error {
 	return s.Decide(nil, []uint64{r.ID})
 }
 
-// TestKill kills a process that writes. Every step that it printed must be on disk, and
-// both clients must be in the same round.
+// TestKill checks that a store survives when its process is killed while it writes. Every
+// step that the process printed must be on disk, and both clients must be in the same
+// round.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -101,10 +102,11 @@ func TestKill(t *testing.T) {
 		after := time.Duration(rng.ExpFloat64() * float64(60*time.Millisecond))
 		kill := func() {
 			time.Sleep(after)
-			cmd.Process.Kill() // fails if it has exited, which is checked below
+			cmd.Process.Kill() // fails if the process has exited, which is checked below
 		}
-		// Half of the kills may hit a process that starts and opens the store. The others wait
-		// until it has written, so that rounds pass on a slow machine as well.
+		// Half of the kills may hit a process that is still starting and opening the store.
+		// The other kills wait until the process has written something, so that the test
+		// makes progress even on a slow machine.
 		if i%2 == 0 {
 			go kill()
 		}
@@ -129,7 +131,7 @@ func TestKill(t *testing.T) {
 				decided = round
 			}
 		}
-		cmd.Wait() // it was killed
+		cmd.Wait() // returns an error because the process was killed
 		if code := cmd.ProcessState.ExitCode(); code != -1 {
 			t.Fatalf("it ended by itself with %d", code)
 		}

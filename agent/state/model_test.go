@@ -27,8 +27,8 @@ type modelResult struct {
 	seed    uint64
 }
 
-// TestModel runs random operations, with reopening in between, and compares the store
-// with a model.
+// TestModel checks that a store behaves like a simple in-memory model under random
+// operations. The store is closed and opened again from time to time.
 func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

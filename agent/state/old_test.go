@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestOldFile opens a file that the code of commit 65e9244 wrote. Clients a and b were
-// counted in round 0 of a run, which then had an undecided result of b and c in round 3.
-// Another run had an undecided result of a in round 5.
+// TestOldFile checks that a file written by the code of commit 65e9244 can be read. In that
+// file, clients a and b are counted in round 0 of one run, and b and c have an undecided
+// result in round 3. In another run, a has an undecided result in round 5.
 func TestOldFile(t *testing.T) {
 	dir := t.TempDir()
 	unpack(t, "testdata/agent.db.65e9244.gz", filepath.Join(dir, "agent.db"))

@@ -47,7 +47,8 @@ func decode(key, data []byte, r any) error {
 	return nil
 }
 
-// eachRecord calls do for each record of a bucket, which must not change meanwhile.
+// eachRecord calls do for each record of a bucket. The bucket must not change during the
+// call.
 func eachRecord[R any](b *bolt.Bucket, do func(key []byte, r *R) error) error {
 	return b.ForEach(func(key, data []byte) error {
 		r := new(R)
@@ -58,15 +59,15 @@ func eachRecord[R any](b *bolt.Bucket, do func(key []byte, r *R) error) error {
 	})
 }
 
-// value refers to stored bytes. ID is 0 if there are none.
+// value refers to bytes in the values bucket. ID is 0 if there are no bytes.
 type value struct {
 	ID    uint64 `json:"id,omitempty"`
 	Bytes int64  `json:"bytes,omitempty"`
 	Sum   uint32 `json:"sum,omitempty"` // checksum over the owner's key and the bytes
 }
 
-// putValue writes bytes on behalf of an owner. The bytes must not change until the
-// transaction ends.
+// putValue writes data to the values bucket. Its checksum includes the key of the owner,
+// belong. The data must not change until the transaction ends.
 func putValue(tx *bolt.Tx, belong string, data []byte) (value, error) {
 	if len(data) == 0 {
 		return value{}, nil
@@ -79,7 +80,7 @@ func putValue(tx *bolt.Tx, belong string, data []byte) (value, error) {
 	return value{id, int64(len(data)), checksum(belong, data)}, values.Put(idKey(id), data)
 }
 
-// find returns the bytes, valid until the transaction ends.
+// find returns the bytes that v refers to. They are valid until the transaction ends.
 func (v value) find(tx *bolt.Tx) ([]byte, error) {
 	if v.ID == 0 {
 		return nil, nil
@@ -91,17 +92,17 @@ func (v value) find(tx *bolt.Tx) ([]byte, error) {
 	return data, nil
 }
 
-// release lets the system reclaim the file pages that a transaction touched. They are
-// mapped and would count as this process's memory until another process needed it. With
-// a few hundred clients they would be most of the agent's resident memory.
+// release lets the system reclaim the file pages that a transaction touched. Mapped pages
+// count as memory of this process until another process needs the memory. With a few
+// hundred clients they would be most of the agent's resident memory.
 func release(tx *bolt.Tx) error {
-	key, _ := tx.Cursor().First() // points into the mapping
+	key, _ := tx.Cursor().First() // the key's bytes are inside the mapping
 	if len(key) == 0 {
 		return nil
 	}
 	first := unsafe.Pointer(unsafe.SliceData(key))
 	at := uintptr(first) - tx.DB().Info().Data
-	if size := uintptr(tx.Size()); at < size { // skip if it does not point into the mapping
+	if size := uintptr(tx.Size()); at < size { // do nothing if the key is outside the mapping
 		all := unsafe.Slice((*byte)(unsafe.Add(first, -int(at))), size)
 		dropPages(all)
 	}

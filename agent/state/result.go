@@ -7,20 +7,20 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Result is an undecided result: the update of one client, or the sum of several, for
-// one round of a run.
+// Result is a result that the server has not decided: one client's update in a round of a
+// run, or the sum of several clients' updates.
 type Result struct {
 	ID      uint64
 	Run     string
 	Round   int64
 	Clients []string
-	// Head is opaque to the store.
+	// Head is the result's metadata. The store does not interpret it.
 	Head []byte
-	// Size is the length of the numbers in bytes.
+	// Size is the length of the result's numbers in bytes.
 	Size int64
 }
 
-// resultRecord is a result on disk.
+// resultRecord is the record of a result on disk.
 type resultRecord struct {
 	Run     string         `json:"run"`
 	Round   int64          `json:"round"`
@@ -103,7 +103,7 @@ func (s *Store) Results() ([]Result, error) {
 	return all, err
 }
 
-// Numbers reads len(p) bytes of a result's numbers at an offset.
+// Numbers fills p with bytes of a result's numbers, starting at an offset.
 func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
 	return s.view(func(tx *bolt.Tx) error {
 		var r resultRecord
@@ -149,7 +149,7 @@ func (s *Store) Decide(counted, dropped []uint64) error {
 	return s.Sweep()
 }
 
-// settle updates the memory after a transaction that decided results.
+// settle updates the fields undecided and garbage after a transaction that decided results.
 func (s *Store) settle(clients []string, garbage []uint64) {
 	s.mu.Lock()
 	for _, key := range clients {
@@ -159,7 +159,8 @@ func (s *Store) settle(clients []string, garbage []uint64) {
 	s.discard(garbage...)
 }
 
-// decide removes a result and returns its clients and the new garbage.
+// decide removes a result. It returns the keys of the result's clients and the identifiers
+// of values that have become garbage.
 func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []uint64, err error) {
 	results, kept := tx.Bucket(resultsBucket), tx.Bucket(keptBucket)
 	var r resultRecord

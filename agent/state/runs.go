@@ -9,9 +9,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// runRecord is a run that clients train for, or a deleted one.
+// runRecord is the record of a run that clients train for, or of a deleted run.
 type runRecord struct {
-	// Used orders runs by their last use.
+	// Used orders runs by their last use; a higher number is more recent.
 	Used uint64 `json:"used"`
 	// Forgotten means that the values of the run are deleted.
 	Forgotten bool `json:"forgotten,omitempty"`
@@ -112,8 +112,8 @@ func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 	return live, forgotten, err
 }
 
-// forget deletes a run. It returns the deleted results, their clients, and the new
-// garbage.
+// forget deletes a run. It returns the deleted results, the identifiers of values that have
+// become garbage, and the clients of the results.
 func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []string, err error) {
 	err = eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
 		if r.Run == run {

@@ -8,8 +8,8 @@
 // was counted, switches its clients to the new values ([Store.Decide]).
 //
 // The store is one bbolt file. Values are written once, under an identifier, and small
-// records point to the current ones. So a small transaction decides a result, whatever
-// its number of clients. Values without a record are garbage; [Store.Sweep] and the next
+// records point to the current ones. Deciding a result therefore rewrites only the records,
+// never the values. Values that no record points to are garbage; [Store.Sweep] and the next
 // [Open] remove them.
 package state
 
@@ -33,25 +33,27 @@ import (
 var (
 	// ErrLocked means that another agent uses the folder.
 	ErrLocked = errors.New("another agent is using it")
-	// ErrDamaged means that the disk does not hold what was written.
+	// ErrDamaged means that the file's content is not what the store wrote.
 	ErrDamaged = errors.New("the file is damaged")
-	// ErrDecided means that a result was removed because it is decided.
+	// ErrDecided means that a result was removed because the server has decided it.
 	ErrDecided = errors.New("the result is already decided")
 	// ErrForgotten means that a run was deleted to make room for newer ones.
 	ErrForgotten = errors.New("its personal layers were deleted to make room for newer runs")
 )
 
-// Limits.
+// Limits on what the store holds.
 const (
-	// runsKept is the number of runs whose values are stored.
+	// runsKept is the maximum number of runs whose values are stored.
 	runsKept = 8
-	// runsKnown is the number of deleted runs whose names are remembered.
+	// runsKnown is the maximum number of deleted runs whose names are stored, so that Begin
+	// can refuse them.
 	runsKnown = 256
 	// maxName is the longest name of a run or client, in bytes.
 	maxName = 1 << 10
 )
 
-// The buckets. Identifiers are big-endian, so that bbolt sorts them.
+// The buckets, with the types of their keys and values. Identifiers are big-endian, so that
+// bbolt sorts them by number.
 var (
 	metaBucket    = []byte("meta")
 	runsBucket    = []byte("runs")    // run -> runRecord
@@ -60,7 +62,7 @@ var (
 	valuesBucket  = []byte("values")  // identifier -> values, never modified
 )
 
-// format is the version of the file format. Open refuses any other.
+// format is the version of the file format. Open refuses files with another version.
 const format = "1"
 
 // Store is an open file. It is safe for concurrent use.
@@ -70,9 +72,9 @@ type Store struct {
 	mu sync.Mutex
 	// undecided maps a client of a run to its undecided result.
 	undecided map[string]uint64
-	// garbage lists values without a record.
+	// garbage lists the identifiers of values that no record points to.
 	garbage []uint64
-	// failed is the error that stopped all writing: see update.
+	// failed is the error of a failed write. All later writes return it: see update.
 	failed error
 }
 
@@ -97,7 +99,7 @@ func Open(dir string) (s *Store, err error) {
 	return s, nil
 }
 
-// open reads all records, so that it finds damage before anything else happens.
+// open reads all records, so that damage is detected before the store is used.
 func (s *Store) open(path string) error {
 	if err := s.openFile(path); err != nil {
 		return err
@@ -135,8 +137,8 @@ func (s *Store) openFile(path string) error {
 		return err
 	})
 	switch {
-	case errors.Is(err, ErrDamaged): // the mapping holds the lock even after the file is closed
-		_ = filelock.Unlock(file) // the open fails anyway
+	case errors.Is(err, ErrDamaged): // bbolt's mapping holds the lock even after the file is closed
+		_ = filelock.Unlock(file) // open already returns an error
 		file.Close()
 	case errors.Is(err, bolterrors.ErrTimeout):
 		return ErrLocked
@@ -175,7 +177,7 @@ func create(tx *bolt.Tx) error {
 	return nil
 }
 
-// survey finds the undecided results and the garbage.
+// survey finds the undecided results and the garbage in the file.
 func (s *Store) survey(tx *bolt.Tx) error {
 	used := map[uint64]bool{}
 	err := eachRecord(tx.Bucket(keptBucket), func(_ []byte, r *keptRecord) error {
@@ -241,8 +243,8 @@ func (s *Store) update(change func(tx *bolt.Tx) error) error {
 	return err
 }
 
-// sweepAtOnce limits the values that Sweep removes in one transaction, because bbolt
-// rewrites the neighbours of a removed value.
+// sweepAtOnce is the number of values that Sweep removes in one transaction. It is small
+// because bbolt rewrites the neighbours of each removed value.
 const sweepAtOnce = 32
 
 // Sweep removes garbage.
@@ -284,7 +286,8 @@ func (s *Store) discard(ids ...uint64) {
 
 func idKey(id uint64) []byte { return binary.BigEndian.AppendUint64(nil, id) }
 
-// keptKey is the key of a client's values in a run. Names contain no zero byte.
+// keptKey is the key of a client's values in a run. Names contain no zero byte, so the key
+// is unique.
 func keptKey(run, client string) string { return run + "\x00" + client }
 
 // CheckName checks that a name can be the name of a run or client.

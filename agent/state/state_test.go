@@ -29,7 +29,7 @@ func open(t testing.TB, dir string) *Store {
 	return s
 }
 
-// numbers returns n values that depend on the seed.
+// numbers returns n pseudorandom values that depend only on the seed.
 func numbers(seed uint64, n int) []float32 {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	x := make([]float32, n)
@@ -39,7 +39,7 @@ func numbers(seed uint64, n int) []float32 {
 	return x
 }
 
-// put stages values for clients and stores a result.
+// put stages n values for each client and stores a result with these clients.
 func put(t testing.TB, s *Store, run string, round int64, seed uint64, n int, clients ...string) Result {
 	t.Helper()
 	if _, err := s.Begin(run); err != nil {
@@ -60,7 +60,8 @@ func put(t testing.TB, s *Store, run string, round int64, seed uint64, n int, cl
 	return r
 }
 
-// keeps checks that a client has the values of a seed, or none if the seed is 0.
+// keeps checks that a client's current values are those that put staged with the given
+// seed, or that it has none if the seed is 0.
 func keeps(t testing.TB, s *Store, run, client string, round int64, seed uint64, n int) {
 	t.Helper()
 	got := numbers(99, n)
@@ -70,7 +71,7 @@ func keeps(t testing.TB, s *Store, run, client string, round int64, seed uint64,
 	}
 	want := numbers(seed, n)
 	if seed == 0 {
-		want = numbers(99, n) // unchanged
+		want = numbers(99, n) // Load must leave the buffer unchanged
 	}
 	if k.First != (seed == 0) || seed != 0 && k.Round != round || !bytes.Equal(raw(got), raw(want)) {
 		t.Errorf("%s, %s: %+v, want round %d; its own numbers: %v", run, client, k, round, bytes.Equal(raw(got), raw(want)))
@@ -110,7 +111,7 @@ func TestFollowsTheCount(t *testing.T) {
 	}
 	keeps(t, s, "run", "a", 3, 10, 5)
 	keeps(t, s, "run", "b", 4, 30, 5)
-	if err := s.Decide([]uint64{r.ID, q.ID}, nil); err != nil { // already decided
+	if err := s.Decide([]uint64{r.ID, q.ID}, nil); err != nil { // has no effect the second time
 		t.Fatal(err)
 	}
 	keeps(t, s, "run", "a", 3, 10, 5)
@@ -125,7 +126,7 @@ func TestFollowsTheCount(t *testing.T) {
 	}
 }
 
-// A client without values is still recorded as counted.
+// The store records that a client was counted even if the client has no values.
 func TestKeepsNothing(t *testing.T) {
 	s := open(t, t.TempDir())
 	r := put(t, s, "run", 3, 10, 0, "a")
@@ -240,7 +241,7 @@ func TestRuns(t *testing.T) {
 	if all, err := s.Results(); err != nil || len(all) != 0 {
 		t.Error(all, err)
 	}
-	// A client of a deleted result has no undecided result any more.
+	// A client whose result was deleted with its run has no undecided result any more.
 	if _, waits := s.undecided[keptKey("run 0", "a")]; waits {
 		t.Error("a client waits for a result that was forgotten")
 	}
@@ -257,7 +258,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// The store remembers a limited number of deleted runs.
+// The store remembers the names of a limited number of deleted runs.
 func TestRunsAreBounded(t *testing.T) {
 	s := open(t, t.TempDir())
 	s.db.NoSync = true // saves time; this test needs no durability
@@ -338,7 +339,7 @@ func TestDamage(t *testing.T) {
 	for range 80 {
 		b := bytes.Clone(whole)
 		at := rng.IntN(len(b))
-		if rng.IntN(2) == 0 { // page headers are more sensitive
+		if rng.IntN(2) == 0 { // half of the changes hit page headers, where they do more damage
 			at = at&^4095 + rng.IntN(64)
 		}
 		b[at] ^= 1 << rng.IntN(8)
@@ -396,7 +397,7 @@ func TestManyClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)
-		// Sweep may rewrite the neighbours of removed values.
+		// The limit allows for Sweep, which may rewrite the neighbours of removed values.
 		if took := after.TotalAlloc - before.TotalAlloc; took > clients*floats*4/2 {
 			t.Errorf("deciding on %d MB took %d MB", clients*floats*4>>20, took>>20)
 		}
@@ -411,7 +412,7 @@ func TestManyClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Old values, new values, and free pages of bbolt.
+	// The file holds old values, new values, and free pages of bbolt.
 	if most := int64(4 * clients * floats * 4); info.Size() > most {
 		t.Errorf("the file has %d MB for %d", info.Size()>>20, clients*floats*4>>20)
 	}
