@@ -37,14 +37,14 @@ func newBacktest() *cobra.Command {
 		Use:   "backtest",
 		Short: "Backtest baseline forecasters on historical data",
 		Long: `Backtest baseline forecasters on historical data. Each baseline is fitted to the
-first 80 % of every client's series (the training part). Its forecasts are
-scored on another part, by default the last 10 % (the test part).
+first 80 % of every client's series (the training split). Its forecasts are
+scored on another split, by default the last 10 % (the test split).
 
 ` + list.String() + `
 With --horizon L each forecast is a single value, L steps after the last known
 load. With --h H it covers all of the next H steps. MASE is the error relative
-to repeating the last known load on the same targets; below 1 is better. Errors
-are in kW.
+to persistence (repeating the last known load) on the same targets; a value
+below 1 is better than persistence. Errors are in kW.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,

@@ -14,13 +14,13 @@ func newBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup",
 		Short: "Back up a running server to one file",
-		Long: `Back up a server's folder to one file, also while the server runs. The file
-holds a consistent copy of the ledger, the weights that the ledger refers to,
-and the certificate authority with its private key. Protect the file like the
+		Long: `Back up a server's folder to one file. The server may be running. The file holds
+a consistent copy of the ledger, the weights that the ledger refers to, and the
+certificate authority with its private key. Protect the file as carefully as the
 folder.
 
-Runs continue from the backup when it is restored. Rounds acknowledged after the
-backup was taken are discarded.
+After a restore, runs continue from the backup. Rounds that were completed after
+the backup are lost and are trained again.
 
 Back up PostgreSQL and S3 with their own tools.`,
 		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar",

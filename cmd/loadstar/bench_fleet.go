@@ -24,18 +24,19 @@ func newBenchFleet() *cobra.Command {
 The agents run in this process, each with its own key, certificate and permanent
 connection. They check in at the server's pace, fetch the weights of every
 round, and push random numbers instead of training. A round needs results from
-70 % of the agents (--cohort) and asks a tenth more. The next round starts at
-once.
+70 % of the agents (--cohort) and selects 10 % more than that. The next round
+starts at once.
 
-The shared layers have 24 KB (bose2023 with a personal head) or 170 KB (all
-layers shared).
+The shared layers are 24 KB (bose2023 with a personal head) or 170 KB (all
+layers shared) in size.
 
-In turn with the server, the benchmark measures its queue and its ledger alone:
-16 writers store results on the disk of an embedded NATS server, and whole
-batches of results are summed and counted in the ledger. SHARE is the server's
-counting rate divided by the rate of the slower of the two. Rates and ratios are
-medians over turns; latencies are over all turns. The agents run on the same
-machine as the server; their CPU time is shown too.
+The benchmark alternates between the whole server and the server's queue and
+ledger in isolation. For the queue, 16 writers store results on the disk of an
+embedded NATS server. For the ledger, whole batches of results are summed and
+counted. SHARE is the server's counting rate divided by the rate of the slower
+of the two. Rates and ratios are medians over the repetitions (--turns). Latency
+percentiles are computed from all repetitions together. The agents run on the
+same machine as the server; their CPU time is shown too.
 
 The command fails if a result is rejected, lost or counted twice.`,
 		Example: "  loadstar bench fleet\n  loadstar bench fleet --agents 200 --seconds 2 --turns 1 --size 24k",

@@ -29,10 +29,11 @@ func newCompare() *cobra.Command {
 		Use:   "compare",
 		Short: "Compare plans and baselines on one or more datasets",
 		Long: `Compare plans and baselines on one or more datasets. The command trains every
-plan on every dataset and scores it on the test part. MASE is the error relative
-to repeating the last known load; below 1 is better. Baselines forecast as many
-steps ahead as the first plan. With several seeds, figures are means over the
-seeds, and the range of the median is from its lowest to its highest value.
+plan on every dataset and scores it on the test split. MASE is the error
+relative to persistence (repeating the last known load); a value below 1 is
+better than persistence. Baselines forecast as many steps ahead as the first
+plan. With several seeds, the tables show means over the seeds, and for the
+median also its lowest and highest value.
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed

@@ -38,18 +38,19 @@ func newDataCheck() *cobra.Command {
 		Long: `Check load data for quality problems: gaps, faulty rows, zeros that stand for
 gaps, stuck and filled-in values, spikes, changes of level or unit, clocks that
 are an hour off, and too little data for training. The command prints a summary
-of the fleet, the meters with findings, worst first, and a picture of the gaps.
+of the fleet, the meters with findings (worst first), and a chart of the gaps.
 
 DATASET is a dataset.yaml, a folder with one, or a prepared file.
 
-A finding is a problem (do not train on the meter as it is), a warning (look at
-it first) or an info (worth knowing). It has one of these codes:
+Each finding has a severity: problem (do not train on the meter as it is),
+warning (look at it first) or info (worth knowing). It has one of these codes:
 
 ` + codes.String() + `
 With --json the command prints one object:
   dataset, generated, interval_seconds, clock, plan
-  fleet    the sums of the numbers below, and
-           problems, warnings  meters whose worst finding is one
+  fleet    totals of the numbers listed under meters, and
+           problems, warnings  number of meters whose worst finding is a problem
+                               or a warning
            codes               per code: problems, warnings, infos (meters), and
                                an example: meter, message, advice
            findings            findings about the fleet as a whole
@@ -129,7 +130,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 	f.BoolVar(&all, "all", false, "print all meters, not only the worst")
 	f.IntVar(&plan.Lookback, "lookback", 12, "past steps in a window")
 	f.IntVar(&plan.Horizon, "horizon", 1, "steps from the last input to the forecast")
-	f.IntVar(&plan.MinDays, "min-days", 28, "minimum of training windows per meter, in days")
+	f.IntVar(&plan.MinDays, "min-days", 28, "minimum amount of training windows per meter, in days")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

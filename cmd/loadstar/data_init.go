@@ -91,11 +91,11 @@ Finally the command opens the dataset to verify the description.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.Zone, "zone", "", "time zone of the meters, such as Europe/London, or UTC")
-	f.StringVar(&given.Clock, "clock", "", "legal if timestamps follow daylight saving time, or standard")
-	f.StringVar(&given.Stamp, "stamp", "", "start or end: which point of its interval a timestamp is")
+	f.StringVar(&given.Clock, "clock", "", "legal (timestamps follow daylight saving time) or standard (they do not)")
+	f.StringVar(&given.Stamp, "stamp", "", "whether a timestamp marks the start or the end of its interval")
 	f.StringVar(&given.Unit, "unit", "", "unit of the load: "+strings.Join(read.Units(), ", "))
 	f.StringVar(&given.Name, "name", "", "name of the dataset (default the name of DIR)")
-	f.DurationVar(&hints.Interval, "interval", 0, "interval (default the most frequent one)")
+	f.DurationVar(&hints.Interval, "interval", 0, "time between readings (default the most frequent one in the data)")
 	f.StringToStringVar(&hints.Columns, "column", nil, "column name for meter, time or load, such as load=Usage")
 	f.Lookup("column").DefValue = ""
 	f.StringSliceVar(&hints.Load, "load", nil, "load tables: files or patterns in DIR (default detected)")

@@ -50,7 +50,7 @@ from a half-second measurement of the training engine.`,
 	f := cmd.Flags()
 	f.StringVar(&data, "data", "", datasetUsage+" (default the plan's)")
 	f.StringVar(&root, "root", "", rootUsage)
-	f.IntVar(&clients, "clients", 0, "assume this number of clients, and open no data")
+	f.IntVar(&clients, "clients", 0, "assume this number of clients instead of reading the dataset")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

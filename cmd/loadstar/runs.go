@@ -33,8 +33,8 @@ func newRunsStart() *cobra.Command {
 		Short: "Start training a plan with the fleet",
 		Long: `Start training a plan with the fleet. The run includes every client that is
 connected when it starts. The plan file is the same as for the simulator; its
-data, evaluate and simulate settings have no effect. A plan that a fleet cannot
-train is refused with the reason.`,
+data, evaluate and simulate settings have no effect. If a fleet cannot train the
+plan, the command fails and prints the reason.`,
 		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

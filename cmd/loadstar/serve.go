@@ -37,11 +37,12 @@ run on separate machines, with a NATS cluster, PostgreSQL and an S3 store:
 
 With --hub the process is the server of a region. It joins the hub like an
 agent, relays the hub's tasks to the agents of the region, and returns one sum
-of their results. It continues while the hub is unreachable.
+of their results. While the hub is unreachable, it keeps working on the tasks
+that it already has.
 
 All processes need the same certificate authority: copy DIR/pki from the first
-one. Operators on this machine use DIR/operator. All servers of a NATS cluster
-must run JetStream with sync_interval: always.`,
+one. DIR/operator holds the credentials for operator commands on this machine.
+All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 		Example: "  loadstar serve --dir loadstar-data --host server.example.org\n" +
 			"  loadstar serve --roles aggregator --database postgres://… \\\n" +
 			"      --nats nats://n1,nats://n2,nats://n3 --blobs s3://HOST/BUCKET",
@@ -81,7 +82,7 @@ must run JetStream with sync_interval: always.`,
 	f.StringVar(&c.Database, "database", "", "sqlite:PATH or postgres://… (default SQLite in DIR)")
 	f.StringSliceVar(&c.NATS, "nats", nil, "servers of a NATS cluster (default embedded server)")
 	f.StringVar(&c.Blobs, "blobs", "", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)")
-	f.StringVar(&hub, "hub", "", "serve a region of a hub: `folder` that agent join created")
+	f.StringVar(&hub, "hub", "", "run as the server of a region; the `folder` is the one in which 'loadstar agent join' joined the hub")
 	f.DurationVar(&c.Linger, "linger", 30*time.Second, "time that a region waits for more results before it sends a sum")
 	f.IntVar(&c.AgentClients, "agent-clients", 10_000, "maximum number of clients of an agent or region")
 	f.IntVar(&c.Aggregators, "aggregators", 2, "number of aggregators in this process")

@@ -98,7 +98,7 @@ last checkpoint. The results are the same as without the interruption.`,
 	f.StringVar(&root, "root", "", rootUsage)
 	f.IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
 	f.StringVar(&out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")
-	f.BoolVar(&c.Resume, "resume", false, "continue the run in that folder")
+	f.BoolVar(&c.Resume, "resume", false, "continue the interrupted run in the --out folder")
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
 	f.Int64Var(&memoryMB, "memory", 512, "megabytes of memory for the state of idle clients; the rest is on disk")
 	f.DurationVar(&c.Save, "save", 30*time.Second, "time between checkpoints; 0s saves after every round")

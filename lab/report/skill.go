@@ -20,7 +20,7 @@ func (s *dataset) skill() (figure, bool) {
 	}
 	t := Table{
 		Title:   "Test scores",
-		Note:    "MASE is the mean absolute error divided by that of repeating the last known load; below 1 is better. The columns 5–95 % and below 1 are over clients.",
+		Note:    "MASE is the mean absolute error divided by that of repeating the last known load (persistence); a value below 1 is better than persistence. The columns 5–95 % and below 1 are over clients.",
 		Columns: []string{"method", "median MASE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
 		Best:    1,
 	}
