@@ -43,7 +43,7 @@ type Model struct {
 	// Inputs has the syntax of series.ParseInput. If it is empty, the inputs are those of
 	// the model's paper that the dataset has.
 	Inputs []string `yaml:"inputs,flow"`
-	// Scaling is client or fleet: the data whose training part determines the ranges.
+	// Scaling is client or fleet: the data whose training split determines the ranges.
 	Scaling string `yaml:"scaling"`
 	// Loss is mse, mae or pinball. Pinball uses Quantiles.
 	Loss      string    `yaml:"loss"`
@@ -160,13 +160,13 @@ type Schedule struct {
 // Evaluate sets when forecasts are scored and for which clients.
 type Evaluate struct {
 	// Every is the number of rounds between scorings of a sample of validation windows; 0
-	// means never. At the end, the whole test part is scored.
+	// means never. At the end, the whole test split is scored.
 	Every int `yaml:"every"`
 	// Clients and Windows limit the sample: the number of clients, and of windows per
 	// client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
-	// Forecasts is the number of clients whose forecasts of the test part are stored.
+	// Forecasts is the number of clients whose forecasts of the test split are stored.
 	Forecasts int `yaml:"forecasts"`
 	// Holdout is the share of clients that do not train. At the end they take the shared
 	// weights, fine-tune them and are scored. If there are any, only they are scored.

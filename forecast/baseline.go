@@ -11,7 +11,7 @@ import (
 // Baseline forecasts one client's load without learning from others. It is fitted
 // to one client at a time and used by one goroutine at a time.
 type Baseline interface {
-	// Fit fits the baseline to the training part of a client.
+	// Fit fits the baseline to the training split of a client.
 	Fit(c Client) error
 	// Forecast writes the forecasts of all targets in kW, made when step last is the newest
 	// step with known load. It returns false if a value that it needs is missing.

@@ -68,7 +68,7 @@ var architectures = []architecture{
 	{
 		name:    "fekri2023",
 		summary: "one LSTM of 32, last hidden state, linear head",
-		// The paper has no validation part and does not state its lookback; 24 steps is
+		// The paper has no validation split and does not state its lookback; 24 steps is
 		// our choice.
 		defaults: Defaults{
 			Lookback: 24, Horizon: 1, Targets: 8, Train: 0.7,

@@ -12,7 +12,7 @@ import (
 //
 //	minimise  Σ (y - b₀ - x·b)² + λ‖b‖²
 //
-// over the complete examples of the training part. Every feature x is scaled to mean 0 and
+// over the complete examples of the training split. Every feature x is scaled to mean 0 and
 // variance 1, so that λ has the same effect on all. b₀ is not penalised.
 //
 // Features are the last 12 loads. If Rich, they are the last 24 loads, the loads at

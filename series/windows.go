@@ -109,7 +109,7 @@ type Split struct {
 // DefaultSplit is the split of bose2023 and bose2024.
 var DefaultSplit = Split{Train: 0.8, Validation: 0.1}
 
-// cuts returns the first step after the training part, and after the validation part, of n
+// cuts returns the first step after the training split, and after the validation split, of n
 // steps.
 func (s Split) cuts(n int) (train, validation int) {
 	// Rounding a sum of shares such as 0.8 + 0.1 must not lose a step.
@@ -250,7 +250,7 @@ func (f *Framer) column(m Meter, in Input) column {
 // Time returns the start of a step of a meter, on the dataset's clock.
 func (f *Framer) Time(m Meter, step int) time.Time { return f.d.Time(m.Start, step) }
 
-// Train returns the number of steps in a meter's training part.
+// Train returns the number of steps in a meter's training split.
 func (f *Framer) Train(m Meter) int {
 	train, _ := f.split.cuts(len(m.Load))
 	return train
@@ -277,7 +277,7 @@ func (f *Framer) Value(m Meter, name string, step int) float32 {
 	return c.at(step)
 }
 
-// Ranges returns the ranges of a meter's inputs in the training part.
+// Ranges returns the ranges of a meter's inputs in the training split.
 func (f *Framer) Ranges(m Meter) Ranges {
 	r := make(Ranges, 1+len(f.layout.Inputs))
 	train := f.Train(m)

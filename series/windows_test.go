@@ -91,7 +91,7 @@ func TestWindowsByHand(t *testing.T) {
 		t.Errorf("gathered %v and %v, want %v and 3", x, y, want)
 	}
 
-	// Scaled with the ranges of the training part, the first five steps.
+	// Scaled with the ranges of the training split, the first five steps.
 	r := f.Ranges(d.Meter(0))
 	if r["load"] != (Range{0, 4}) || r["temperature"] != (Range{24, 28}) || r["floor_area"] != (Range{250, 250}) {
 		t.Errorf("ranges %v", r)

@@ -212,7 +212,7 @@ func printBacktestMarkdown(w io.Writer, results []backtestResult) error {
 
 // title returns the heading of a dataset's rows.
 func (r backtestResult) title() string {
-	s := fmt.Sprintf("%s: %s, %s part, ", r.Dataset, count(len(r.Clients), "client"), r.Part)
+	s := fmt.Sprintf("%s: %s, %s split, ", r.Dataset, count(len(r.Clients), "client"), r.Part)
 	if r.H > 0 {
 		s += fmt.Sprintf("all of the next %s", count(r.H, "step"))
 	} else {

@@ -138,7 +138,7 @@ func readPlan(path, data string, rounds int) (*fed.Plan, error) {
 func printSummary(w io.Writer, s *run.Summary, dir string) error {
 	fmt.Fprintf(w, "%s: %s on %s, %s, %s, %s%s\n", s.Plan, s.Algorithm, s.Dataset,
 		count(s.Clients, "client"), count(s.Rounds, "round"), count(int(s.Steps), "gradient step"), generatedMark(s.Generated))
-	fmt.Fprintf(w, "test part: MASE mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
+	fmt.Fprintf(w, "test split: MASE mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
 		s.MASE.Mean, s.MASE.Median, 100*s.MASE.BelowOne, s.MAE)
 	fmt.Fprintf(w, "%.0f steps/s on %s, %.0f %% of the time in the engine; %d MB; prepared in %.1f s, trained in %.1f s, scored in %.1f s\n",
 		s.StepsPerS, count(s.Workers, "worker"), 100*s.EngineShare, s.RSS>>20, s.Seconds.Prepare, s.Seconds.Train, s.Seconds.Score)

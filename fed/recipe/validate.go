@@ -102,7 +102,7 @@ func validateSchedule(p *fed.Plan, add report) {
 func validateEvaluation(p *fed.Plan, add report) {
 	e := &p.Evaluate
 	if e.Every > 0 && p.Model.Split.Validation == 0 {
-		add("evaluate.every", "evaluate.every is %d, but model.split has no validation part", e.Every)
+		add("evaluate.every", "evaluate.every is %d, but model.split has no validation split", e.Every)
 	}
 	if e.FineTune.Steps > 0 && e.FineTune.Epochs > 0 {
 		add("evaluate.fine_tune.epochs", "evaluate.fine_tune has steps and epochs; set only one of them")

@@ -177,8 +177,8 @@ func (s *dataset) disambiguate() {
 const clientRate, serverRate = "client.lr", "server.lr"
 
 // foldGrids replaces plans that differ only in their learning rates by a heat map and the
-// best of them. The best plan has the lowest error on the validation part if all were
-// evaluated, because the test part must not be used for selection.
+// best of them. The best plan has the lowest error on the validation split if all were
+// evaluated, because the test split must not be used for selection.
 func (s *dataset) foldGrids() {
 	families := map[string][]*method{}
 	var order []string
@@ -200,7 +200,7 @@ func (s *dataset) foldGrids() {
 		}
 		h := HeatMap{
 			Title: fmt.Sprintf("%s: error by learning rates", all[0].runs[0].Algorithm),
-			X:     "client learning rate", Y: "server learning rate", Value: "median MASE, test part",
+			X:     "client learning rate", Y: "server learning rate", Value: "median MASE, test split",
 			XLabels: xs, YLabels: ys, Generated: s.generated,
 		}
 		for range ys {
@@ -211,9 +211,9 @@ func (s *dataset) foldGrids() {
 			h.Values = append(h.Values, row)
 		}
 		validated := !slices.ContainsFunc(all, func(m *method) bool { return math.IsNaN(m.validation()) })
-		chosenBy, chosen := (*method).median, "on the test part, because not all were evaluated on the validation part"
+		chosenBy, chosen := (*method).median, "on the test split, because not all were evaluated on the validation split"
 		if validated {
-			chosenBy, chosen = (*method).validation, "on the validation part"
+			chosenBy, chosen = (*method).validation, "on the validation split"
 		}
 		best := all[0]
 		for _, m := range all {

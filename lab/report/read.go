@@ -54,7 +54,7 @@ type excerpt struct {
 	interval       int64
 	actual, before []float64
 	leads          []lead
-	// Errors in the whole test part, over all steps.
+	// Errors in the whole test split, over all steps.
 	mae, weekMAE float64
 }
 

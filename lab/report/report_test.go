@@ -180,8 +180,8 @@ func TestGrid(t *testing.T) {
 	if !slices.Equal(h.XLabels, []string{"0.01", "0.1"}) || !slices.Equal(h.YLabels, []string{"1", "2", "10"}) || h.Values[1][1] != 0.6 {
 		t.Errorf("grid %+v", h)
 	}
-	// The best pair is selected on the validation part, not the test part.
-	if s.methods[0].median() != 0.7 || !strings.Contains(h.Note, "on the validation part: client 0.1, server 10.") {
+	// The best pair is selected on the validation split, not the test split.
+	if s.methods[0].median() != 0.7 || !strings.Contains(h.Note, "on the validation split: client 0.1, server 10.") {
 		t.Errorf("selected median %v: %s", s.methods[0].median(), h.Note)
 	}
 }

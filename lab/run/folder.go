@@ -64,7 +64,7 @@ type Evaluation struct {
 }
 
 // Client is a row of the clients table: mean and standard deviation of the load in the
-// training part, and scores on the test part, in kW.
+// training split, and scores on the test split, in kW.
 type Client struct {
 	Client   string  `parquet:"unique_id"`
 	Level    float64 `parquet:"mean_kw"`

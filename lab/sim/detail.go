@@ -9,7 +9,7 @@ import (
 	"loadstar/series"
 )
 
-// detail collects statistics of one client's test part that are not in its scores.
+// detail collects statistics of one client's test split that are not in its scores.
 type detail struct {
 	frame         *series.Framer
 	interval      time.Duration

@@ -18,7 +18,7 @@ import (
 	"loadstar/series"
 )
 
-// evaluate scores a fixed sample of clients and windows on the validation part.
+// evaluate scores a fixed sample of clients and windows on the validation split.
 func (s *simulation) evaluate(ctx context.Context) error {
 	clients := s.fleet.clients
 	n := min(s.Plan.Evaluate.Clients, len(clients))
@@ -64,7 +64,7 @@ func (s *simulation) join(w *worker, i int) error {
 	return nil
 }
 
-// finish scores all clients on the whole test part and writes the results.
+// finish scores all clients on the whole test split and writes the results.
 func (s *simulation) finish(ctx context.Context) error {
 	if err := s.folder.Event("trained", map[string]any{"rounds": s.machine.Round(), "steps": s.summary.Steps}); err != nil {
 		return err

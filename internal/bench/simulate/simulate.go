@@ -148,7 +148,7 @@ func (e *engineTurns) between(p sim.Progress) {
 	e.last = time.Now()
 }
 
-// plan returns a plan with a tiny test part, since scoring is not to be measured.
+// plan returns a plan with a tiny test split, since scoring is not to be measured.
 func plan(cohort, rounds int) (*fed.Plan, error) {
 	return recipe.Read(fmt.Appendf(nil, `
 name: bench

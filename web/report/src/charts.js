@@ -228,13 +228,13 @@ function cost(d, width, { generated }) {
     marginLeft: 46,
     marginRight,
     x: { insetLeft: 12, label: d.xLabel, type: wide ? "symlog" : "linear", constant: wide ? Math.min(...some) : undefined, zero: true, nice: true, ticks: Math.min(5, Math.max(2, Math.floor((width - 46 - marginRight) / 60))), tickFormat: short, labelAnchor: "center" },
-    y: log ? { type: "log" } : { label: "↑ median MASE, test part", nice: true, ticks, tickFormat: short },
+    y: log ? { type: "log" } : { label: "↑ median MASE, test split", nice: true, ticks, tickFormat: short },
     symbol: { type: "identity" },
     color: { type: "identity" },
     marks,
   });
   const base = [
-    ...(log ? [Plot.gridY(ticks, grid), logY(ticks, "↑ median MASE, test part")] : [Plot.gridY({ ...grid, ticks })]),
+    ...(log ? [Plot.gridY(ticks, grid), logY(ticks, "↑ median MASE, test split")] : [Plot.gridY({ ...grid, ticks })]),
     Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }),
     Plot.ruleX(d.points, { x: "x", y1: "low", y2: "high", stroke: (p) => look(p.look).colour, strokeWidth: 1.5 }),
     Plot.dot(d.points, { x: "x", y: "y", symbol: (p) => look(p.look).symbol, fill: (p) => (p.look < 0 ? "none" : look(p.look).colour), stroke: (p) => look(p.look).colour, strokeWidth: 1.5, r: 5.5 }),
