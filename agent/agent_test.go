@@ -383,7 +383,7 @@ func TestChaos(t *testing.T) {
 				t.Parallel()
 				rng := rand.New(rand.NewPCG(seed, uint64(len(name))))
 				g := newGateway(t, plan, namesOf(d), 5, fold, seed)
-				g.chaos = chaos{request: 0.1, reply: 0.15, cut: 0.5, forget: 0.3, late: 0.4, unannounced: 0.05, slowCount: 0.5}
+				g.inject(chaos{request: 0.1, reply: 0.15, cut: 0.5, forget: 0.3, late: 0.4, unannounced: 0.05, slowCount: 0.5})
 				const agents = 2
 				var dirs []string
 				ends := make(chan struct{}, agents)

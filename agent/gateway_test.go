@@ -151,6 +151,14 @@ func (g *gateway) put(data []byte) string {
 	return hash
 }
 
+// inject sets the probabilities of faults. The gateway may already be serving requests,
+// because agents of another test may connect to a reused port.
+func (g *gateway) inject(c chaos) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.chaos = c
+}
+
 // ServeHTTP drops requests and replies at random.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()

@@ -54,7 +54,7 @@ func TestKill(t *testing.T) {
 				seed := uint64(time.Now().UnixNano())
 				t.Logf("seed %d", seed)
 				g := newGateway(t, plan, namesOf(d), 5, fold, seed)
-				g.chaos = chaos{reply: 0.1, cut: 0.3, forget: 0.2, late: 0.3, slowCount: 0.5}
+				g.inject(chaos{reply: 0.1, cut: 0.3, forget: 0.2, late: 0.3, slowCount: 0.5})
 				dirs := []string{t.TempDir(), t.TempDir()}
 				kills := make(chan int, killedAgents)
 				for i := range killedAgents {

@@ -113,7 +113,14 @@ func (st *station) operatorHTTP() *http.Client {
 }
 
 func (st *station) http(c *tls.Config) *http.Client {
-	h := mtls.Client(mtls.Transport(c))
+	return st.patient(mtls.Transport(c))
+}
+
+// patient returns a client that waits longer for a response than agents do, because the
+// race detector slows the server down on a loaded machine.
+func (st *station) patient(t *http.Transport) *http.Client {
+	t.ResponseHeaderTimeout = 10 * time.Minute
+	h := mtls.Client(t)
 	st.Cleanup(h.CloseIdleConnections)
 	return h
 }
@@ -160,8 +167,7 @@ func (st *station) join(clients ...string) *raw {
 	id := strings.ToLower(rand.Text()[:16])
 	must(st, st.ledger.AddToken(st.Context(), []byte(id), "", 1, time.Now().Add(time.Hour)))
 	must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{ID: id, Name: "raw"}, time.Now()))
-	h := mtls.Client(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, time.Hour)))
-	st.Cleanup(h.CloseIdleConnections)
+	h := st.patient(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, time.Hour)))
 	a := &raw{v1.NewAgentServiceClient(h, st.url), st, id, h, st.Context()}
 	if len(clients) > 0 {
 		s, err := a.Announce(a.ctx, &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})

@@ -107,7 +107,8 @@ func TestKill(t *testing.T) {
 		// Half of the kills may hit a process that is still starting and opening the store.
 		// The other kills wait until the process has written something, so that the test
 		// makes progress even on a slow machine.
-		if i%2 == 0 {
+		killing := i%2 == 0
+		if killing {
 			go kill()
 		}
 		put, decided := int64(-1), int64(-1)
@@ -117,9 +118,6 @@ func TestKill(t *testing.T) {
 			if err == io.EOF {
 				break
 			}
-			if i%2 == 1 && put < 0 && decided < 0 {
-				go kill()
-			}
 			var what string
 			var round int64
 			if _, err := fmt.Sscan(line, &what, &round); err != nil {
@@ -127,8 +125,12 @@ func TestKill(t *testing.T) {
 			}
 			if what == "put" {
 				put = round
-			} else {
-				decided = round
+				continue
+			}
+			decided = round
+			if !killing && put == decided && childCounted(decided) {
+				killing = true
+				go kill()
 			}
 		}
 		cmd.Wait() // returns an error because the process was killed
