@@ -31,7 +31,7 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = l.Close() }() // it was only read
+	defer func() { _ = l.Close() }() // an error loses nothing, because the ledger was only read
 	store, err := blob.Files(filepath.Join(dir, blobsDir))
 	if err != nil {
 		return err

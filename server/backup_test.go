@@ -13,8 +13,8 @@ import (
 	"loadstar/server"
 )
 
-// A backup is taken during a run. A server restored from it finishes the run with the
-// same agents.
+// A server that is restored from a backup taken during a run finishes the run with the same
+// agents.
 func TestBackup(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -57,7 +57,7 @@ func TestBackup(t *testing.T) {
 	}
 	s.serve("restored", at, nil)
 	// Agents do not repeat turns that were counted after the backup, so a round that was
-	// open then is abandoned and the run continues.
+	// open at the time of the backup is abandoned and the run continues.
 	got := s.finished(s.operator("restored", at), run.Run)
 	abandoned := 0
 	for _, r := range got.Rounds {

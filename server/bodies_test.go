@@ -20,7 +20,8 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// post sends a body to a procedure.
+// post sends a request body of the given content type to a procedure and returns the
+// response.
 func (st *station) post(h *http.Client, procedure, kind string, body io.Reader, more ...string) *http.Response {
 	st.Helper()
 	q, err := http.NewRequestWithContext(st.Context(), http.MethodPost, st.url+procedure, body)
@@ -37,7 +38,7 @@ func (st *station) post(h *http.Client, procedure, kind string, body io.Reader, 
 	return r
 }
 
-// Malformed and oversized messages are refused before they use memory.
+// Malformed and oversized messages are refused before they use much memory.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -96,8 +97,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// Thousands of slightly wrong messages get one of the intended answers, and the server
-// continues.
+// Thousands of messages with random changes each get one of the expected status codes, and
+// the server continues to work.
 func TestMutatedBodies(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -121,7 +122,7 @@ func TestMutatedBodies(t *testing.T) {
 			for range 1 + rng.IntN(3) {
 				at := rng.IntN(len(b))
 				if rng.IntN(2) == 0 && len(b) > 64 {
-					at = rng.IntN(64) // in the header of a result, not in its numbers
+					at = rng.IntN(64) // change the header of a result, not its numbers
 				}
 				switch rng.IntN(4) {
 				case 0:
@@ -149,7 +150,8 @@ func TestMutatedBodies(t *testing.T) {
 	}
 }
 
-// A blob can be fetched by its hash and by no other path.
+// A blob can be fetched at the path with its hash. No other path returns a file of the
+// server.
 func TestBlobs(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -161,7 +163,7 @@ func TestBlobs(t *testing.T) {
 		t.Helper()
 		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, st.url, nil)
 		must(t, err)
-		q.URL.Opaque = "//" + q.URL.Host + path // unchanged: the client must not clean the path
+		q.URL.Opaque = "//" + q.URL.Host + path // prevents the client from cleaning the path
 		if span != "" {
 			q.Header.Set("Range", span)
 		}

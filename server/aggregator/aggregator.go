@@ -27,7 +27,8 @@ type Config struct {
 	Ledger *ledger.Ledger
 	Bus    *bus.Bus
 	Terms  *terms.Cache
-	// Batch and Bytes limit the results and their bytes in one transaction.
+	// Batch limits the number of results in one transaction, and Bytes limits their total
+	// size.
 	Batch, Bytes int
 	// Workers is the number of goroutines that count; 0 means 1.
 	Workers int
@@ -40,19 +41,19 @@ type aggregator struct {
 	metrics *metrics
 }
 
-// DefaultBatch and DefaultBytes are the values of Batch and Bytes in a server.
+// DefaultBatch and DefaultBytes are the values of Batch and Bytes that a server uses.
 const (
 	DefaultBatch = 256
 	DefaultBytes = 24 << 20
 )
 
 const (
-	takeWait   = time.Second            // how long a Take waits for results
+	takeWait   = time.Second            // how long one call of Bus.Take waits for results
 	shortPause = 100 * time.Millisecond // first delay between retries
 	longPause  = 5 * time.Second        // longest delay between retries
 )
 
-// Run counts results until ctx ends.
+// Run takes results from the bus and counts them until ctx ends.
 func Run(ctx context.Context, c Config) error {
 	a := &aggregator{Config: c, metrics: newMetrics(c.Metrics)}
 	var wg sync.WaitGroup
@@ -74,26 +75,26 @@ func (a *aggregator) work(ctx context.Context) {
 		if ctx.Err() == nil {
 			a.Log.Warn("cannot count results, retrying", "error", err)
 		}
-		_ = retry.Wait(ctx) // the loop ends with ctx
+		_ = retry.Wait(ctx) // fails only if ctx has ended, which ends the loop
 	}
 }
 
-// item is a result with its delivery.
+// item is a decoded result with the bus delivery that it came from.
 type item struct {
 	*bus.Delivery
 	arrival *v1.Arrival
 	result  *terms.Result
 }
 
-// batch takes a batch from the bus and counts it. Results that could not be counted are
-// delivered again.
+// batch takes a batch of results from the bus and counts it. If counting fails, the bus
+// delivers the results again.
 func (a *aggregator) batch(ctx context.Context) error {
 	deliveries, err := a.Bus.Take(ctx, a.Batch, a.Bytes, takeWait)
 	if err != nil {
 		return err
 	}
-	// The ledger's batches contain one round each, so that a region can forward them
-	// unchanged.
+	// Count each round separately, so that each batch in the ledger belongs to one round
+	// and a region can forward it unchanged.
 	type round struct {
 		run   string
 		round int64
@@ -116,7 +117,7 @@ func (a *aggregator) batch(ctx context.Context) error {
 		if err := a.count(ctx, k.run, items); err != nil {
 			failed = errors.Join(failed, err)
 			for _, i := range items {
-				_ = i.Later(shortPause) // the bus redelivers it anyway
+				_ = i.Later(shortPause) // after an error the bus redelivers it when AckWait is over
 			}
 		}
 	}
@@ -126,15 +127,15 @@ func (a *aggregator) batch(ctx context.Context) error {
 func (a *aggregator) drop(d *bus.Delivery, why error) {
 	a.metrics.dropped.Inc()
 	a.Log.Error("dropped a result that is not valid", "error", why)
-	_ = d.Drop(why.Error()) // after an error the bus redelivers it, and it is dropped then
+	_ = d.Drop(why.Error()) // after an error the bus delivers it again, and it is dropped again
 }
 
 // count counts the results of one round.
 func (a *aggregator) count(ctx context.Context, run string, items []item) error {
 	t, err := a.Terms.Of(ctx, run)
 	if errors.Is(err, ledger.ErrNotFound) {
-		// Runs are never deleted, so this result is not from this server. It must not
-		// block others.
+		// Runs are never deleted, so this result is not from this server. Drop it, so that
+		// it does not block the queue.
 		for _, i := range items {
 			a.drop(i.Delivery, err)
 		}
@@ -142,16 +143,17 @@ func (a *aggregator) count(ctx context.Context, run string, items []item) error 
 	} else if err != nil {
 		return err
 	}
-	// Add the results up before the transaction starts, to keep it short. Nearly always
-	// all of them count.
+	// Add up all results before the transaction starts, to keep the transaction short. The
+	// sum is nearly always the right one, because nearly always all results count.
 	start := time.Now()
 	f := &folder{terms: t, fold: round.NewFold(t.Rules)}
 	for _, i := range items {
 		err := t.Add(f.fold, i.result, nil)
 		if errors.Is(err, exact.ErrFull) {
-			f.full = true // some results do not count; the ledger knows which
+			f.full = true // some results do not count; the ledger decides which
 		} else if err != nil {
-			// The gateways check results, so this is a bug or a foreign message.
+			// The gateways have checked all results, so this is a bug or a message from
+			// another program.
 			a.drop(i.Delivery, err)
 			continue
 		}
@@ -175,7 +177,8 @@ func (a *aggregator) count(ctx context.Context, run string, items []item) error 
 	a.metrics.stale.Add(float64(len(arrivals) - len(counted)))
 	for _, i := range f.items {
 		if err := i.Done(); err != nil {
-			a.Log.Debug("cannot acknowledge a result", "error", err) // it is redelivered, and does not count again
+			// The result is delivered again and does not count twice.
+			a.Log.Debug("cannot acknowledge a result", "error", err)
 		}
 	}
 	if len(counted) > 0 {
@@ -195,11 +198,11 @@ func arrivalOf(x item) ledger.Arrival {
 	return l
 }
 
-// folder computes what the ledger stores for a batch.
+// folder computes the sums or individual updates that the ledger stores for a batch.
 type folder struct {
 	terms *terms.Terms
 	items []item
-	fold  *round.Fold // of all items, except those that did not fit if full is set
+	fold  *round.Fold // sum of all items; if full is set, some did not fit
 	full  bool
 }
 

@@ -182,8 +182,8 @@ func (s *site) until(what string, ok func() bool) {
 	}
 }
 
-// balance checks that exactly these clients were counted and that the stored sums equal
-// theirs bit for bit. It returns the number of batches.
+// balance checks that exactly the given clients were counted, and that the stored sums
+// equal the sums of their updates bit for bit. It returns the number of batches.
 func (s *site) balance(clients ...int) int {
 	s.t.Helper()
 	want := round.NewFold(s.terms.Rules)
@@ -235,8 +235,8 @@ func (s *site) want(what string, c prometheus.Counter, n float64) {
 	}
 }
 
-// A result counts once, however often it is delivered, in one batch or in several. Sums
-// and single updates can be mixed, also with control variates.
+// A result counts once, however often it is delivered, in one batch or in several. Sums and
+// individual updates can be mixed, even with control variates.
 func TestCounts(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -244,7 +244,8 @@ func TestCounts(t *testing.T) {
 			s := plant(t, algorithm, 9, 9)
 			woken, err := s.bus.Woken(t.Context())
 			must(t, err)
-			overlapping := s.sum(0, 5) // client 0 is counted before, so the whole sum is refused
+			// Client 0 was counted before, so no client of this sum counts.
+			overlapping := s.sum(0, 5)
 			s.publish(s.arrival(0), s.arrival(1), s.sum(2, 3, 4), s.arrival(1), s.sum(2, 3, 4), overlapping, s.arrival(3))
 			s.start(1, nil)
 			s.settled()
@@ -261,7 +262,7 @@ func TestCounts(t *testing.T) {
 			case <-time.After(5 * time.Minute):
 				t.Error("no notification")
 			}
-			other := s.arrival(0) // other numbers for a client that was counted
+			other := s.arrival(0) // different numbers for a client that was already counted
 			other.Numbers = s.arrival(7).Numbers
 			s.publish(other, s.arrival(0), s.arrival(8))
 			s.settled()
@@ -289,7 +290,7 @@ func TestCountsOnlyWithLease(t *testing.T) {
 	s.want("stale", s.stale, 4)
 }
 
-// Invalid results are dropped and do not block others.
+// Invalid results are dropped and do not block valid ones.
 func TestDropsInvalidResults(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 4)
@@ -313,7 +314,7 @@ func TestDropsInvalidResults(t *testing.T) {
 	s.balance(0, 1)
 }
 
-// While the ledger fails no result is lost, and afterwards none is counted twice.
+// No result is lost while the ledger fails, and none is counted twice when it works again.
 func TestLedgerFails(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 6, 6)
@@ -343,7 +344,7 @@ func TestLedgerFails(t *testing.T) {
 	s.want("dropped", s.dropped, 0)
 }
 
-// The same if the ledger cannot even read the run.
+// No result is lost or counted twice if the ledger cannot even read the run.
 func TestLedgerClosed(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 2, 2)
@@ -365,8 +366,8 @@ func TestLedgerClosed(t *testing.T) {
 	s.balance(0, 1)
 }
 
-// A batch may hold more updates than a sum has room for, but only if some of them do not
-// count.
+// A batch may hold more updates than a sum has room for, if some of them do not count.
+// Those that count are then still added up correctly.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fedavg", 4, 2)
@@ -380,7 +381,7 @@ func TestFull(t *testing.T) {
 	s.want("dropped", s.dropped, 0)
 }
 
-// If the algorithm needs each update, each is stored unchanged.
+// If the algorithm needs individual updates, each update is stored unchanged.
 func TestEachUpdate(t *testing.T) {
 	t.Parallel()
 	s := plant(t, "fednorm", 9, 9)
@@ -414,8 +415,8 @@ func TestEachUpdate(t *testing.T) {
 	s.want("dropped", s.dropped, 1)
 }
 
-// Two aggregators count while every result is delivered twice and a third aggregator is
-// stopped and restarted.
+// Every result counts once while two aggregators count, every result is delivered twice,
+// and a third aggregator is stopped and restarted.
 func TestConcurrentAggregators(t *testing.T) {
 	t.Parallel()
 	const n = 150
@@ -446,7 +447,7 @@ func TestConcurrentAggregators(t *testing.T) {
 	s.balance(all...)
 }
 
-// Run ends with its context.
+// Run returns when its context ends.
 func TestRun(t *testing.T) {
 	s := plant(t, "fedavg", 2, 2)
 	s.publish(s.arrival(0))

@@ -19,21 +19,21 @@ var ErrNotFound = errors.New("blob: not found")
 // machine.
 const maxSize = 1 << 30
 
-// Store stores blobs. All methods are safe for concurrent use, also by several processes
+// Store stores blobs. All methods are safe for concurrent use, even by several processes
 // that share a store.
 type Store interface {
 	// Put stores data and returns its hash in lower-case hex. When it returns, the blob
 	// is durable. Put is idempotent and repairs a corrupt blob. It does not retain data.
 	Put(ctx context.Context, data []byte) (hash string, err error)
 	// Get returns a blob, or ErrNotFound, or an error if the content does not match the
-	// hash. The caller must not modify the data, which may be shared.
+	// hash. The caller must not modify the data, because other callers may share it.
 	Get(ctx context.Context, hash string) ([]byte, error)
-	// Delete removes a blob. It succeeds if there is none.
+	// Delete removes a blob. It also succeeds if there is no blob with that hash.
 	Delete(ctx context.Context, hash string) error
 }
 
-// DeleteAll removes blobs that are no longer needed. It logs those that it cannot remove;
-// they only take up space.
+// DeleteAll removes blobs that are no longer needed. It logs errors and continues, because
+// a blob that remains only takes up space.
 func DeleteAll(ctx context.Context, s Store, hashes []string, log *slog.Logger) {
 	for _, hash := range hashes {
 		if err := s.Delete(ctx, hash); err != nil {
@@ -55,7 +55,8 @@ func IsHash(s string) bool {
 	return true
 }
 
-// checkHash checks a hash from a caller, because it becomes part of a path.
+// checkHash returns an error unless a caller's hash is valid. The check is necessary
+// because the hash becomes part of a path.
 func checkHash(hash string) error {
 	if !IsHash(hash) {
 		return fmt.Errorf("blob: %.80q is not a hash", hash)

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// patience limits a load that continues after its first caller has gone.
+// patience is the timeout of loading a blob. A load continues even if the call that started
+// it is cancelled.
 const patience = 2 * time.Minute
 
 type cached struct {
@@ -20,7 +21,7 @@ type cached struct {
 	mu      sync.Mutex
 	limit   int64
 	used    int64
-	order   *list.List // of *entry, most recently used first
+	order   *list.List // elements are *entry, most recently used first
 	entries map[string]*list.Element
 	deletes int64
 }
@@ -32,9 +33,9 @@ type entry struct {
 
 var _ Store = (*cached)(nil)
 
-// Cached adds an in-memory LRU cache of at most maxBytes. Concurrent requests for the
-// same blob load it once. A blob that another process deletes may stay in the cache for
-// some time.
+// Cached adds an in-memory LRU cache of at most maxBytes to a store. Concurrent requests
+// for the same blob load it once. A blob that another process deletes may stay in the cache
+// for some time.
 func Cached(s Store, maxBytes int64) Store {
 	return &cached{store: s, limit: maxBytes, order: list.New(), entries: map[string]*list.Element{}}
 }
@@ -64,9 +65,10 @@ func (c *cached) Get(ctx context.Context, hash string) ([]byte, error) {
 	}
 	load := c.loads.DoChan(hash, func() (any, error) {
 		if e := c.lookup(hash); e != nil {
-			return e.data, nil // another call has loaded it
+			return e.data, nil // another call has loaded it since the first lookup
 		}
-		// Other callers may wait for this load longer than the first one.
+		// Other callers may wait for this load, so it must not end with the first caller's
+		// context.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		began := c.deleted()
@@ -118,7 +120,7 @@ func (c *cached) lookup(hash string) *entry {
 	return e.Value.(*entry)
 }
 
-// keep caches a blob, unless a deletion happened after its load began.
+// keep adds a blob to the cache, unless any blob was deleted after the load began.
 func (c *cached) keep(hash string, data []byte, began int64) {
 	size := cost(data)
 	c.mu.Lock()

@@ -9,16 +9,16 @@ import (
 	"testing"
 )
 
-// counting counts what reaches a store, and holds it up.
+// counting is a store that counts Get calls and can delay their answers.
 type counting struct {
 	Store
 	gets atomic.Int64
-	gate chan struct{} // if not nil, Get waits for it
+	gate chan struct{} // if not nil, Get returns only after it can receive from gate
 }
 
 func (c *counting) Get(ctx context.Context, hash string) ([]byte, error) {
 	data, err := c.Store.Get(ctx, hash)
-	c.gets.Add(1) // afterwards, so that a test that sees it knows what was read
+	c.gets.Add(1) // after the read, so that a test knows that it is done
 	if c.gate != nil {
 		<-c.gate
 	}
@@ -48,14 +48,14 @@ func TestCachedBounds(t *testing.T) {
 		get(hashes[i], 1)
 		get(hashes[i], 0)
 	}
-	get(big, 1) // is not kept, and drives nothing out
+	get(big, 1) // too large for the cache; evicts nothing
 	get(big, 1)
-	get(hashes[0], 0) // now the latest used
+	get(hashes[0], 0) // now the most recently used
 	for i := range 4 {
 		get(hashes[8+i], 1)
 	}
 	get(hashes[0], 0)
-	get(hashes[1], 1) // was driven out
+	get(hashes[1], 1) // was evicted
 	if c := s.(*cached); c.used > c.limit || len(c.entries) != c.order.Len() || len(c.entries) < 7 {
 		t.Errorf("%d of %d bytes, %d entries, %d in order", c.used, c.limit, len(c.entries), c.order.Len())
 	}
@@ -75,7 +75,7 @@ func TestCachedLoadsOnce(t *testing.T) {
 	hash := put(t, under, data)
 	s := Cached(under, 1<<20)
 
-	// The first to ask goes away; the others do not suffer from that.
+	// Cancel the call that started the load. The other calls must still succeed.
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error)
 	go func() {
@@ -102,7 +102,7 @@ func TestCachedLoadsOnce(t *testing.T) {
 	}
 }
 
-// What is deleted while it is being loaded does not stay in memory.
+// A blob that is deleted while it is being loaded is not cached.
 func TestCachedDeleteDuringLoad(t *testing.T) {
 	under := &counting{Store: fileBacking(t).open(t), gate: make(chan struct{})}
 	hash := put(t, under, []byte("x"))
@@ -110,7 +110,7 @@ func TestCachedDeleteDuringLoad(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if _, err := s.Get(t.Context(), hash); err != nil {
-			t.Error(err) // it was there when it was asked for
+			t.Error(err) // the blob still existed when the load began
 		}
 	})
 	eventually(t, "the load begins", func() bool { return under.gets.Load() == 1 })

@@ -18,10 +18,10 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// backing is a place for blobs that outlives the stores that are opened over it.
+// backing is a folder or bucket with blobs, which a test can open as a Store several times.
 type backing struct {
 	open func(t *testing.T) Store
-	// spoil replaces what is stored under a hash, behind the store's back.
+	// spoil replaces the stored bytes of a blob without using the store.
 	spoil func(t *testing.T, hash string, data []byte)
 }
 
@@ -124,7 +124,7 @@ func keeps(t *testing.T, b backing) {
 		if hash := put(t, s, mine); hash != want {
 			t.Fatalf("%d bytes have the hash %s, not %s", size, want, hash)
 		}
-		clear(mine) // the caller's again
+		clear(mine) // the store must not use the slice after Put
 		if hash := put(t, s, data); hash != want {
 			t.Errorf("another hash the second time: %s", hash)
 		}
@@ -152,7 +152,7 @@ func keeps(t *testing.T, b backing) {
 func names(t *testing.T, b backing) {
 	s := b.open(t)
 	put(t, s, []byte("x"))
-	const hex64 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" // of "x"
+	const hex64 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" // hash of "x"
 	if _, err := s.Get(t.Context(), hex64); err != nil {
 		t.Error(err)
 	}
@@ -180,7 +180,7 @@ func corrupt(t *testing.T, b backing) {
 	} {
 		b.spoil(t, hash, wrong)
 		s := b.open(t)
-		for range 2 { // nothing of it is kept anywhere
+		for range 2 { // the second Get must not return cached corrupt data
 			got, err := s.Get(t.Context(), hash)
 			if err == nil || errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "corrupt") || got != nil {
 				t.Errorf("%s: %d bytes, %v", name, len(got), err)
@@ -193,7 +193,7 @@ func corrupt(t *testing.T, b backing) {
 	}
 }
 
-// Whatever others do at the same time, a blob is there whole or not at all.
+// With concurrent Put, Get and Delete calls, a blob is always either complete or not found.
 func concurrent(t *testing.T, b backing) {
 	blobs := [][]byte{random(3, 10_000), random(4, 400), random(5, 100_000)}
 	hashes := make([]string, len(blobs))
@@ -253,7 +253,7 @@ func TestIsHash(t *testing.T) {
 	}
 }
 
-// eventually waits for something that happens beside the test.
+// eventually waits until ok returns true, for conditions that another goroutine fulfils.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); !ok(); time.Sleep(time.Millisecond) {

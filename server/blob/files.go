@@ -30,7 +30,8 @@ func Files(dir string) (Store, error) {
 	return f, nil
 }
 
-// path spreads blobs over folders, since some file systems slow down in large ones.
+// path returns the file of a blob. It spreads blobs over many folders, because some file
+// systems are slow with large folders.
 func (f files) path(hash string) string {
 	return filepath.Join(f.dir, hash[:2], hash[2:4], hash)
 }
@@ -64,7 +65,8 @@ func (f files) put(path string, data []byte) error {
 			return err
 		}
 	}
-	// Sync even if the file existed: another process may not have synced it yet.
+	// Sync the folders even if the file existed, because the process that wrote it may not
+	// have synced them yet.
 	return errors.Join(syncFolder(lower), syncFolder(upper), syncFolder(f.dir))
 }
 

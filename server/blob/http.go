@@ -25,7 +25,7 @@ func Handler(s Store, log *slog.Logger) http.Handler {
 			http.Error(w, "no such blob", http.StatusNotFound)
 			return
 		case r.Context().Err() != nil:
-			return // the client is gone
+			return // the client has closed the connection
 		default:
 			log.Error("cannot serve a blob", "hash", hash, "err", err)
 			http.Error(w, "the blob cannot be had right now", http.StatusServiceUnavailable)

@@ -17,7 +17,7 @@ import (
 
 // S3Config configures an S3-compatible store.
 type S3Config struct {
-	// Endpoint is a host, with a port unless it is the default port.
+	// Endpoint is the host of the store, followed by a port unless it is the default port.
 	Endpoint string
 	// Bucket must exist. The name of an object is Prefix followed by the hash.
 	Bucket, Prefix string
@@ -25,9 +25,9 @@ type S3Config struct {
 	// AccessKey and SecretKey are read from the environment if empty: AWS_ACCESS_KEY_ID
 	// and AWS_SECRET_ACCESS_KEY, or MINIO_ACCESS_KEY and MINIO_SECRET_KEY.
 	AccessKey, SecretKey string
-	// CAFile holds the certificate authorities of the store, if they are not the
-	// system's. Plaintext selects HTTP: others on the network can then read blobs, but
-	// cannot change them unnoticed.
+	// CAFile is a file with the certificate authorities for the store's certificate. If it
+	// is empty, the system's authorities are used. Plaintext selects HTTP instead of HTTPS.
+	// Others on the network can then read blobs, but changes are detected by the hash.
 	CAFile    string
 	Plaintext bool
 }
@@ -98,8 +98,8 @@ func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// With the hash in the request, the store refuses data that was changed on the way.
-	// The client must not sign chunks instead, as it does without TLS.
+	// With the hash in the request, the store refuses data that was changed in transit.
+	// Prevent the client from signing chunks instead, which is its default without TLS.
 	_, err = s.core.PutObject(ctx, s.bucket, s.prefix+hash, bytes.NewReader(data), int64(len(data)), "", hash,
 		minio.PutObjectOptions{ContentType: "application/octet-stream", DisableContentSha256: true})
 	if err != nil {

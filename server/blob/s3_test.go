@@ -74,7 +74,7 @@ func TestS3OverTLS(t *testing.T) {
 	}
 }
 
-// A store that is away is not a store without blobs.
+// If the store is unreachable, Get returns an error other than ErrNotFound.
 func TestS3Away(t *testing.T) {
 	memory := s3mem.New()
 	if err := memory.CreateBucket("weights"); err != nil {

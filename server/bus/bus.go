@@ -26,7 +26,8 @@ import (
 )
 
 var (
-	// ErrFull means that the queue or the disk is full. The caller should retry later.
+	// ErrFull means that the queue has reached Config.MaxBytes or the disk is nearly full.
+	// The caller should retry later.
 	ErrFull = errors.New("bus: no room for more results")
 	// ErrTooLarge means that a result is larger than Config.MaxMessage.
 	ErrTooLarge = errors.New("bus: the result is too large")
@@ -39,7 +40,8 @@ const (
 	consumerName  = "aggregators"
 	resultSubject = "loadstar.results"
 	wakeSubject   = "loadstar.wake"
-	// dedupWindow is how long the stream remembers message ids.
+	// dedupWindow is how long the stream remembers message ids to discard repeated
+	// messages.
 	dedupWindow = 2 * time.Minute
 	// maxUnanswered is the maximum number of unanswered deliveries, over all aggregators.
 	maxUnanswered = 4096
@@ -54,14 +56,14 @@ type Bus struct {
 	connClosed chan struct{} // closed when the connection is closed permanently
 	js         jetstream.JetStream
 	consumer   jetstream.Consumer
-	offers     chan *offer // to the writers
-	// link is cancelled when the connection is lost, because no answer can arrive over it
-	// then.
+	offers     chan *offer // from Publish calls to the goroutines that write messages
+	// link is cancelled when the connection is lost, because no answer can arrive after
+	// that.
 	link atomic.Pointer[link]
-	// pending limits the bytes in flight to this connection.
+	// pending limits the bytes that the server is sending over this connection.
 	pending *semaphore.Weighted
-	// typicalSize estimates the size of recent messages. It decays slowly, so it is rather
-	// too large than too small.
+	// typicalSize estimates the size of recent messages. It rises at once and decays
+	// slowly, so it is more often too large than too small.
 	typicalSize atomic.Int64
 
 	// closing is cancelled when Close begins, killed when Close stops waiting for calls.
@@ -70,7 +72,7 @@ type Bus struct {
 	mu              sync.Mutex // guards closed and adding to calls
 	closed          bool
 	calls           sync.WaitGroup // Publish and Take calls in progress
-	background      sync.WaitGroup // goroutines that end when closing is cancelled
+	background      sync.WaitGroup // goroutines that end after closing is cancelled
 
 	recreating sync.Mutex
 	recreated  time.Time // guarded by recreating
@@ -162,7 +164,8 @@ func (b *Bus) options() []nats.Option {
 			b.log.Info("NATS reconnected", "server", nc.ConnectedServerName())
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			if sub == nil || sub.Subject != wakeSubject { // losing some of these is harmless
+			// Losing wake-up notifications is harmless.
+			if sub == nil || sub.Subject != wakeSubject {
 				b.log.Warn("NATS", "err", err)
 			}
 		}),
@@ -204,9 +207,9 @@ func (b *Bus) connect(ctx context.Context, options []nats.Option) error {
 	return nil
 }
 
-// ensureStream creates or updates the stream and its only consumer, and tries once. It writes
-// only if something differs: a write needs JetStream's meta leader, which a cluster lacks
-// for some seconds after it loses a server.
+// ensureStream creates or updates the stream and its only consumer. It does not retry. It
+// writes only if something differs: a write needs JetStream's meta leader, which a cluster
+// lacks for some seconds after it loses a server.
 func (b *Bus) ensureStream(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -298,7 +301,7 @@ func (b *Bus) Close(ctx context.Context) error {
 
 	var err error
 	if b.conn != nil {
-		// Drain also sends buffered answers to deliveries.
+		// Drain also sends the answers to deliveries that are still buffered.
 		if err = b.conn.Drain(); err == nil {
 			select {
 			case <-b.connClosed:

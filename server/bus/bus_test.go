@@ -31,7 +31,7 @@ func TestResultsOutliveTheProcess(t *testing.T) {
 	}
 	shut(t, b) // Close sends buffered answers
 	b = open(t, c)
-	publish(t, b, "4", payload("4", 1000)) // filtered: it is in the queue
+	publish(t, b, "4", payload("4", 1000)) // discarded: it is already in the queue
 	depth(t, b, 3, 0)
 	seen := takeAll(t, b, func(d *Delivery) {
 		if !bytes.Equal(d.Data(), payload(d.ID(), 1000)) {
@@ -80,7 +80,8 @@ func TestNoAnswer(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour}) // redelivery only by answers
+	// So that only an answer can cause a redelivery.
+	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour})
 	publish(t, b, "a", []byte("x"))
 	d := one(t, b, 1)
 	depth(t, b, 0, 1)
@@ -120,7 +121,7 @@ func TestFull(t *testing.T) {
 		}
 	}
 	depth(t, b, 3, 0)
-	publish(t, b, "again", make([]byte, size)) // the old ones were not evicted for it
+	publish(t, b, "again", make([]byte, size)) // the older results must still be in the queue
 	depth(t, b, 4, 0)
 	if err := b.Healthy(); err != nil {
 		t.Errorf("a full bus must be healthy: %v", err)
@@ -206,7 +207,7 @@ func TestTakeLimits(t *testing.T) {
 		}
 		n += len(got)
 	}
-	if takes > 8 { // three on an idle machine
+	if takes > 8 { // it takes three calls on an idle machine
 		t.Errorf("%d batches for 16 results", takes)
 	}
 	begin := time.Now()
@@ -269,7 +270,8 @@ func TestConcurrentTakers(t *testing.T) {
 // A cancelled Take returns its results to the queue at once.
 func TestTakeCancelled(t *testing.T) {
 	t.Parallel()
-	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour}) // so that nothing is redelivered by time-out
+	// So that no result is redelivered by a timeout.
+	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour})
 	for i := range 50 {
 		publish(t, b, fmt.Sprint(i), make([]byte, 10_000))
 	}
@@ -318,8 +320,8 @@ func TestWoken(t *testing.T) {
 	if got := hear(second); got != "run-1" {
 		t.Errorf("the second listener got %s", got)
 	}
-	b.Wake(strings.Repeat("x", maxRun+1)) // too long, not passed on
-	for range 10_000 {                    // nobody reads: must not block
+	b.Wake(strings.Repeat("x", maxRun+1)) // too long, so it is not passed on
+	for range 10_000 {                    // nobody reads the channel, so Wake must not block
 		b.Wake("many")
 	}
 	if got := hear(first); got != "many" {
@@ -372,7 +374,7 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	begin := time.Now()
 	shut(t, b)
-	if took := time.Since(begin); took > 9*time.Second { // less than the time-out of Close
+	if took := time.Since(begin); took > 9*time.Second { // less than the timeout of Close
 		t.Errorf("took %v", took)
 	}
 	wg.Wait()

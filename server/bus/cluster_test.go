@@ -18,7 +18,7 @@ func runChild(t *testing.T, c NodeConfig) *child {
 	t.Helper()
 	text, err := json.Marshal(struct {
 		NodeConfig
-		Ready *int `json:",omitempty"` // a func cannot be encoded
+		Ready *int `json:",omitempty"` // hides NodeConfig.Ready, a func, which cannot be encoded
 	}{NodeConfig: c})
 	if err != nil {
 		t.Fatal(err)
@@ -80,8 +80,8 @@ func (c *cluster) leader(t *testing.T, b *Bus) int {
 	return at
 }
 
-// Nodes of a cluster are killed while it carries results: first the leader, then all at
-// once. Publishers wait until the cluster is back. Every accepted result is delivered.
+// Every accepted result is delivered even if nodes of the cluster are killed: first the
+// leader, then all nodes at once. Publishers wait until the cluster is available again.
 func TestClusterLosesNothing(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -91,7 +91,7 @@ func TestClusterLosesNothing(t *testing.T) {
 	}
 	defer shut(t, b)
 
-	// Results arrive in full batches, and once.
+	// Without faults, results arrive in full batches and each is delivered once.
 	for i := range 100 {
 		publish(t, b, fmt.Sprint("batch/", i), payload(fmt.Sprint("batch/", i), 20<<10))
 	}
@@ -108,7 +108,7 @@ func TestClusterLosesNothing(t *testing.T) {
 		}
 		n += len(got)
 	}
-	if takes > 10 { // two on an idle machine
+	if takes > 10 { // it takes two calls on an idle machine
 		t.Errorf("%d batches of 64 for 100 results", takes)
 	}
 	depth(t, b, 0, 0)
@@ -203,7 +203,7 @@ func TestClusterLosesNothing(t *testing.T) {
 	t.Logf("%d accepted, %d delivered", len(accepted), len(seen))
 }
 
-// A gateway may start before the cluster.
+// A process may open the bus before the cluster is running.
 func TestClusterStartsLater(t *testing.T) {
 	t.Parallel()
 	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t), MaxMessage: 1 << 20}

@@ -10,18 +10,19 @@ import (
 // Config configures the queue.
 type Config struct {
 	// Dir holds the streams of an embedded server. Only one process may use it. The
-	// server has no network listener: only this process can talk to it.
+	// embedded server does not listen on the network, so only this process can use it.
 	Dir string
 	// URLs are the addresses of an external cluster, used instead of Dir. All of its
-	// servers must run JetStream with `sync_interval: always`. By default they
-	// acknowledge before data is on disk, which a client cannot detect, and accepted
-	// results are lost if their machines lose power.
+	// servers must run JetStream with `sync_interval: always`. By default they acknowledge
+	// data before it is on disk, so accepted results are lost if the machines lose power. A
+	// client cannot detect this setting.
 	URLs []string
-	// Credentials is a file with a user's JWT and key. CAFile holds the authorities that
-	// may sign a server's certificate. CertFile and KeyFile are the client certificate.
-	// All apply to URLs only, and all may be empty.
+	// Credentials is a file with a user's JWT and key. CAFile is a file with the
+	// authorities that may sign a server's certificate. CertFile and KeyFile are the files
+	// of the client certificate and its key. All apply to URLs only, and all may be empty.
 	Credentials, CAFile, CertFile, KeyFile string
-	// Domain is the cluster's JetStream domain, needed if leaf nodes are in between.
+	// Domain is the cluster's JetStream domain. It is needed if this process connects
+	// through a leaf node.
 	Domain string
 
 	// Replicas is the number of servers that store each result. 0 means 1 for an embedded
@@ -48,10 +49,11 @@ type Config struct {
 const (
 	// envelope is the size of a message without its data: headers, subjects and framing.
 	envelope = 4 << 10
-	// maxID keeps the message id within the envelope.
+	// maxID is the length of the longest message id, in bytes. It is less than envelope.
 	maxID = 512
-	// messageLimit is the largest MaxMessage. Two messages must fit into the bytes that a
-	// server queues for one connection before it closes it, 64 MiB by default.
+	// messageLimit is the largest MaxMessage. Two messages must fit into the queue that a
+	// server holds for one connection, 64 MiB by default. A server closes the connection
+	// when the queue overflows.
 	messageLimit = 32<<20 - 2*envelope
 )
 

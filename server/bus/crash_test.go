@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A process is killed while it publishes. When the next process opens the folder, every
-// accepted result is there, once.
+// If a process is killed while it publishes, the next process that opens the folder finds
+// every accepted result once.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -19,7 +19,8 @@ func TestKilled(t *testing.T) {
 		for c.lines.Scan() {
 			ids[c.lines.Text()] = true
 			if len(ids) == 300 {
-				_ = c.cmd.Process.Kill() // ids that it has already printed count
+				// Ids that the process has already printed must be in the queue.
+				_ = c.cmd.Process.Kill()
 			}
 		}
 		c.kill()

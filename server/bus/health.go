@@ -12,7 +12,8 @@ import (
 func (b *Bus) Depth(ctx context.Context) (waiting, taken int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	// The stream's count is exact; the consumer's may lag after a restart.
+	// Use the stream's message count, which is exact. The consumer's count may lag behind
+	// after a restart.
 	stream, err := b.js.Stream(ctx, streamName)
 	if err != nil {
 		return 0, 0, fmt.Errorf("bus: reading the state of the queue: %w", err)

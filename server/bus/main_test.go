@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// publishForever prints each id after its result was accepted.
+// publishForever publishes results until the process is killed. It prints the id of each
+// accepted result.
 func publishForever(dir, prefix string) {
 	ctx := context.Background()
 	b, err := Open(ctx, Config{Dir: dir}, slog.New(slog.DiscardHandler))
@@ -48,7 +49,7 @@ func publishForever(dir, prefix string) {
 		panic(err)
 	}
 	var out sync.Mutex
-	for w := range 24 { // enough that some share a message
+	for w := range 24 { // enough goroutines that some results share a message
 		go func() {
 			for i := 0; ; i++ {
 				id := fmt.Sprintf("%s/%d/%d", prefix, w, i)
@@ -64,7 +65,7 @@ func publishForever(dir, prefix string) {
 	select {}
 }
 
-// child is this binary running as another process.
+// child is a second process that runs this test binary.
 type child struct {
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
@@ -146,10 +147,11 @@ func take(t *testing.T, b *Bus, max int, wait time.Duration) []*Delivery {
 	return got
 }
 
-// patient limits the wait for events that must happen, on a machine under any load.
+// patient is how long a test waits for an event that must happen. It is long enough for a
+// machine under heavy load.
 const patient = 5 * time.Minute
 
-// takeAll empties the bus and returns how often each id was delivered.
+// takeAll takes all results from the bus and returns how often each id was delivered.
 func takeAll(t *testing.T, b *Bus, check func(d *Delivery)) map[string]int {
 	t.Helper()
 	seen := map[string]int{}
@@ -203,7 +205,7 @@ func depth(t *testing.T, b *Bus, waiting, taken int64) {
 	t.Fatalf("%d wait and %d are taken, want %d and %d", w, k, waiting, taken)
 }
 
-// listening returns the sockets on which this process accepts connections.
+// listening returns the addresses on which this process accepts connections.
 func listening(t *testing.T) []string {
 	t.Helper()
 	mine := map[string]bool{}

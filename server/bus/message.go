@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// result is an id and its data. A message is a protobuf message that repeats both fields
-// for every result in it.
+// result is the id and the data of one published result. On the wire, a message is in
+// protobuf format, with an id field and a data field for each of its results.
 type result struct {
 	id   string
 	data []byte
@@ -17,12 +17,12 @@ type result struct {
 
 const (
 	idField, dataField protowire.Number = 1, 2
-	// frame is the approximate size of a result in a message without its data.
+	// frame is the approximate overhead of one result in a message, in bytes.
 	frame = maxID + 16
 )
 
 // pack encodes a group as one message. A message with one result has that result's id, so
-// that a repeated result is filtered.
+// that the stream discards a repeated result.
 func pack(group []*offer) (id string, message []byte) {
 	size := 0
 	for _, o := range group {

@@ -40,7 +40,7 @@ func TestConcurrentResultsShareMessages(t *testing.T) {
 	for name, c := range map[string]struct {
 		Config
 		size        int
-		least, most int64 // messages
+		least, most int64 // number of messages
 	}{
 		"grouped":  {Config{}, 10_000, (n + 63) / 64, 3 * n / 4},
 		"single":   {Config{MaxGroup: 1}, 10_000, n, n},
@@ -67,8 +67,8 @@ func TestConcurrentResultsShareMessages(t *testing.T) {
 	}
 }
 
-// A message is answered when all of its results are, and is redelivered if one of them
-// must be.
+// A message is answered when all of its results are answered. It is redelivered if at least
+// one result must be redelivered.
 func TestGroupAnswered(t *testing.T) {
 	t.Parallel()
 	b := open(t, Config{Dir: t.TempDir()})
@@ -79,7 +79,7 @@ func TestGroupAnswered(t *testing.T) {
 	if err := b.publishGroup(group); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.publishGroup(group); err != nil { // filtered
+	if err := b.publishGroup(group); err != nil { // discarded as a repetition
 		t.Fatal(err)
 	}
 	all := func(times uint64) []*Delivery {

@@ -19,29 +19,31 @@ type NodeConfig struct {
 	Name string
 	// Dir holds the server's streams. Only one process may use it.
 	Dir string
-	// Listen is the address for clients, for example "127.0.0.1:4222".
+	// Listen is the address for client connections, for example "127.0.0.1:4222".
 	Listen string
 	// ClusterListen is the address for the other nodes, and Routes lists their addresses,
 	// for example "127.0.0.1:6222". Routes may include the node itself. If both are
 	// empty, the node runs alone.
 	ClusterListen string
 	Routes        []string
-	// LeafListen is the address for nodes in other regions, LeafRemotes lists the nodes
-	// that this one connects to, and Domain names its JetStream.
+	// LeafListen is the address for leaf nodes in regions. LeafRemotes lists the nodes that
+	// this node connects to as a leaf node. Domain is the name of this node's JetStream
+	// domain.
 	LeafListen  string
 	LeafRemotes []string
 	Domain      string
-	// CAFile, CertFile and KeyFile apply to all connections, and peers must present a
-	// certificate too. Without them the node listens on loopback only.
+	// CAFile, CertFile and KeyFile apply to all connections. With them, peers must present
+	// a certificate too. Without them, the node may listen on loopback only.
 	CAFile, CertFile, KeyFile string
-	// MaxMessage is the same as in Config. 0 means 16 MiB.
+	// MaxMessage is the size of the largest result. It must be at least Config.MaxMessage
+	// of the clients. 0 means 16 MiB.
 	MaxMessage int
 	// Ready is called when clients can connect. It may be nil.
 	Ready func()
 }
 
-// RunNode runs a NATS server in this process until ctx is done. The server syncs to disk
-// before it acknowledges.
+// RunNode runs a NATS server in this process until ctx is done. The server syncs each
+// message to disk before it acknowledges it.
 func RunNode(ctx context.Context, c NodeConfig, log *slog.Logger) error {
 	o, err := c.options()
 	if err != nil {
@@ -133,12 +135,12 @@ func (c NodeConfig) tls() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.RootCAs = t.ClientCAs // a node is also a client of other nodes
+	t.RootCAs = t.ClientCAs // a node connects to other nodes as a client
 	return t, nil
 }
 
-// listen splits an address. Without certificates everybody who can reach a node may read
-// and write its data, so only loopback addresses are allowed.
+// listen splits an address into host and port. Without certificates, anyone who can reach
+// the node can read and write its data, so only loopback addresses are allowed.
 func listen(address string, trusted bool) (string, int, error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {

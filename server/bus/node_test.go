@@ -24,8 +24,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// freeAddress returns an address with a port outside the range of ephemeral ports, so
-// that no other process gets the port in the meantime.
+// freeAddress returns a loopback address with a free port. The port is outside the range of
+// ephemeral ports, so the system does not give it to another process before the test uses
+// it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -39,8 +40,8 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// A slow client is not disconnected, even if far more data waits than a server queues for
-// one client.
+// The server does not disconnect a slow client, even if the client's results far exceed the
+// bytes that a server queues for one connection.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	n := NodeConfig{Name: "n", Dir: t.TempDir(), Listen: freeAddress(t)}
@@ -81,8 +82,9 @@ func TestSlowLink(t *testing.T) {
 	}
 }
 
-// slowly forwards connections to an address and limits the data from there to rate bytes
-// a second. It catches up after the machine was busy, so that the link does not stall.
+// slowly forwards connections to an address and limits the data from there to rate bytes a
+// second. If the machine was busy, it sends the delayed data faster, so that the link does
+// not stall.
 func slowly(t *testing.T, address string, rate int) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -185,14 +187,14 @@ func TestLeaf(t *testing.T) {
 	case <-time.After(patient):
 		t.Error("not woken")
 	}
-	if got, err := jetstream.New(far.conn); err == nil { // the region stores nothing
+	if got, err := jetstream.New(far.conn); err == nil { // the leaf node must store nothing
 		if _, err := got.Stream(t.Context(), streamName); !errors.Is(err, jetstream.ErrStreamNotFound) {
 			t.Errorf("the region has a stream of its own: %v", err)
 		}
 	}
 }
 
-// A node with certificates refuses connections without one.
+// A node that has certificates refuses clients without a certificate.
 func TestNodeCertificates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -250,7 +252,8 @@ func TestNodeConfig(t *testing.T) {
 	}
 }
 
-// certificate writes an authority, a certificate for loopback and its key.
+// certificate creates an authority and a certificate for loopback addresses. It writes both
+// and the key to files and returns their paths.
 func certificate(t *testing.T, dir, name string) (ca, cert, key string) {
 	t.Helper()
 	write := func(file, kind string, der []byte) string {

@@ -20,8 +20,8 @@ import (
 // the caller must not report it as accepted. Publish retries until ctx is done, unless a
 // retry cannot help: ErrFull, ErrTooLarge, ErrClosed.
 //
-// The id filters repeated results: a result with the same id as one of the last minutes
-// may be discarded. That is not a guarantee. The caller must not change data afterwards.
+// A result with the same id as a result of the last two minutes may be discarded as a
+// repetition, but this is not guaranteed. The caller must not change data after the call.
 func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	if err := b.enter(); err != nil {
 		return err
@@ -54,7 +54,8 @@ func (b *Bus) Publish(ctx context.Context, id string, data []byte) error {
 	}
 }
 
-// offer is a result that a Publish call waits to store.
+// offer is a result that a Publish call passes to the writers. The writer sends the outcome
+// to answer.
 type offer struct {
 	ctx context.Context
 	result
@@ -62,15 +63,15 @@ type offer struct {
 }
 
 const (
-	// writers is the number of messages being stored at a time. Results that arrive
-	// meanwhile share the next message, so the disk syncs once for all of them. The sync
-	// dominates the cost.
+	// writers is the number of messages being stored at a time. Results that arrive while
+	// all writers are busy share the next message, so the disk syncs once for all of them.
+	// Syncing dominates the cost of publishing.
 	writers = 4
 	// groupBytes limits the size of a message with several results.
 	groupBytes = 2 << 20
 )
 
-// write publishes offers until the channel is closed.
+// write publishes offers in groups until the channel of offers is closed.
 func (b *Bus) write() {
 	for first := range b.offers {
 		for first != nil {
@@ -84,8 +85,8 @@ func (b *Bus) write() {
 	}
 }
 
-// gather collects the offers that wait after first. It also returns the one that did not
-// fit.
+// gather returns a group of first and the offers that are waiting. If an offer does not fit
+// into the group, gather returns it as next.
 func (b *Bus) gather(first *offer) (group []*offer, next *offer) {
 	room := min(groupBytes, b.config.MaxMessage) - len(first.data)
 	group = append(group, first)
@@ -165,7 +166,8 @@ func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.D
 	return err
 }
 
-// classify returns the error for the caller, and whether retrying is useless.
+// classify translates an error of NATS into the error for the caller. The second result
+// reports whether a retry cannot help.
 func classify(err error) (error, bool) {
 	if errors.Is(err, nats.ErrConnectionClosed) {
 		return ErrClosed, true
@@ -180,7 +182,7 @@ func classify(err error) (error, bool) {
 	switch api.ErrorCode {
 	case errAccountExceeded, errInsufficientResources, errStorageExceeded:
 		return fmt.Errorf("%w: %s", ErrFull, api.Description), true
-	case errStoreFailed: // one code for several reasons that differ only in the text
+	case errStoreFailed: // several causes share this code and differ only in their text
 		if strings.Contains(api.Description, server.ErrMaxBytes.Error()) {
 			return fmt.Errorf("%w: %s", ErrFull, api.Description), true
 		}
@@ -194,8 +196,8 @@ func classify(err error) (error, bool) {
 }
 
 // recreate sets up the stream and the consumer again if they are gone, for instance after
-// the cluster was replaced while this process was running. Concurrent and frequent calls
-// do nothing.
+// the cluster was replaced while this process was running. A call that runs while another
+// one is active, or soon after it, does nothing.
 func (b *Bus) recreate(ctx context.Context) {
 	if !b.recreating.TryLock() {
 		return

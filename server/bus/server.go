@@ -21,10 +21,10 @@ type embedded struct {
 	*server.Server
 	lock *os.File
 	dir  string
-	free int64 // bytes to keep free
+	free int64 // number of bytes that must stay free on the disk
 
 	mu      sync.Mutex
-	checked time.Time // when room was measured
+	checked time.Time // when the free space was last measured
 	room    bool
 }
 
@@ -50,14 +50,14 @@ func options(dir string, maxMessage int) *server.Options {
 		StoreDir:               dir,
 		// By default NATS syncs to disk only every two minutes.
 		SyncAlways: true,
-		// The stream has its own limit. If a later configuration made this limit smaller
-		// than the stream, NATS would not recover the results in it.
+		// The stream has its own limit. This limit must never be smaller than the stream,
+		// because NATS would then not recover the stream's results.
 		JetStreamMaxStore: 1 << 50,
 	}
 }
 
-// start runs a server and returns when it accepts connections. The returned file is a
-// lock that keeps other processes out of the folder.
+// start runs a server and returns when it accepts connections. The returned file holds the
+// lock that prevents other processes from using the folder.
 func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Server, *os.File, error) {
 	if err := os.MkdirAll(o.StoreDir, 0o700); err != nil {
 		return nil, nil, err
@@ -95,7 +95,7 @@ func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Se
 	return s, lock, nil
 }
 
-// stop ends the server after everything is written.
+// stop shuts the server down and returns after all data is written.
 func (e *embedded) stop() error {
 	e.Shutdown()
 	e.WaitForShutdown()
@@ -109,7 +109,8 @@ func (e *embedded) healthy() error {
 	return nil
 }
 
-// hasRoom reports whether the disk had enough free space at most a second ago.
+// hasRoom reports whether the disk has enough free space. It measures at most once a
+// second.
 func (e *embedded) hasRoom() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,7 +140,7 @@ func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, 
 
 func (l *serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Maximum payloads over") {
-		return // large payloads are intended
+		return // do not log the warning about large payloads, which are intended
 	}
 	l.write(slog.LevelWarn, format, v)
 }

@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// inFlight is the maximum number of bytes in flight to one connection. A server
-	// closes a connection with more than 64 MiB pending, and slows down publishers from
-	// three quarters of that.
+	// inFlight is the maximum number of bytes that a server may be sending over one
+	// connection. A server closes a connection with more than 64 MiB pending, and slows
+	// publishers down from three quarters of that limit.
 	inFlight = 48 << 20
-	// longPull is how long a single pull request waits at the server. Close may have to
-	// wait that long.
+	// longPull is the longest time that one pull request waits at the server. Close may
+	// have to wait this long for it.
 	longPull = time.Second
 	// linger is how long Take waits for more results after the first one if the queue was
-	// empty. A batch costs the ledger one transaction, whatever its size. arrival is the
-	// wait for results that are known to be in the queue.
+	// empty. A batch costs the ledger one transaction, whatever its size. arrival is how
+	// long Take waits for results that are known to be in the queue.
 	linger, arrival = 20 * time.Millisecond, 250 * time.Millisecond
 )
 
-// Take returns about max results, and at least one if there is one. It limits their
-// number so that they should fit into maxBytes, judging by the sizes of recent messages.
-// Results that were published in one message are delivered together, so there may be more
-// than max. Take waits up to wait for the first result, then only a moment for others. If
-// there is none, it returns no results and no error.
+// Take returns about max results, and at least one if there is one. It limits their number
+// so that they should fit into maxBytes, judging by the sizes of recent messages. Results
+// that were published in one message are delivered together, so there may be more than max.
+// Take waits up to the duration wait for the first result, and then only a moment for more.
+// If there is none, it returns no results and no error.
 //
 // Aggregators share the queue: a result goes to one of them, and to another only if the
-// first does not answer within Config.AckWait. While NATS is unreachable, Take still
-// waits for wait, or a second longer, so that callers do not spin. When ctx is done, Take
-// returns its results to the queue.
+// first does not answer within Config.AckWait. While NATS is unreachable, Take still waits
+// for wait, or a second longer, so that a caller's loop does not use all CPU time. When ctx
+// is done, Take returns its results to the queue.
 func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) ([]*Delivery, error) {
 	if max < 1 || wait <= 0 {
 		return nil, fmt.Errorf("bus: cannot take %d results within %v: both must be positive", max, wait)
@@ -92,14 +92,14 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 	}
 }
 
-// limitWait limits how long one request waits.
+// limitWait returns how long one pull request waits, if d is the time left.
 func limitWait(d time.Duration) time.Duration {
 	return max(min(d, longPull), time.Millisecond)
 }
 
-// more adds the other results that are available. The size of a message is unknown until
-// it arrives. Each pull therefore asks only for as many messages as fit if all of them
-// are large.
+// more adds further available results to got, up to max results and maxBytes. The size of a
+// message is unknown until it arrives. Each pull therefore asks only for as many messages
+// as fit if all of them are large.
 func (b *Bus) more(ctx context.Context, got []*Delivery, max, maxBytes int) ([]*Delivery, error) {
 	wait := linger
 	for taken, behind := size(got), got[0].message.behind; len(got) < max; {
@@ -129,7 +129,7 @@ func (b *Bus) more(ctx context.Context, got []*Delivery, max, maxBytes int) ([]*
 	return got, nil
 }
 
-// largest is the assumed maximum size of a message, judging by recent ones.
+// largest returns the assumed maximum size of a message, estimated from recent messages.
 func (b *Bus) largest() int64 { return max(b.typicalSize.Load(), groupBytes) }
 
 func size(all []*Delivery) (bytes int) {
@@ -160,7 +160,8 @@ func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Deliver
 			if !ok {
 				err := batch.Error()
 				if err == nil && !b.conn.IsConnected() {
-					err = nats.ErrDisconnected // the request had no answer
+					// The connection was lost before the request was answered.
+					err = nats.ErrDisconnected
 				}
 				return got, err
 			}
@@ -172,7 +173,7 @@ func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Deliver
 				}
 			}
 			if b.spawn(giveBack) != nil {
-				giveBack() // Close waits for this call
+				giveBack() // the bus is closing, and Close waits for this call
 			}
 			for _, d := range got {
 				_ = d.Later(0)
@@ -183,9 +184,10 @@ func (b *Bus) pull(ctx context.Context, max int, wait time.Duration) ([]*Deliver
 }
 
 // Delivery is a result that was taken. The caller must call Done, Later or Drop within
-// Config.AckWait, or the result is delivered again. These methods return before the
-// server confirms. After an error the result is delivered again; without an error it may
-// be. Results that were published in one message are also redelivered together.
+// Config.AckWait, or the result is delivered again. These methods return before the server
+// confirms. After an error the result is delivered again. Without an error it may still be
+// delivered again. Results that were published in one message are also redelivered
+// together.
 type Delivery struct {
 	result
 	message  *message
@@ -193,7 +195,7 @@ type Delivery struct {
 }
 
 // message is the NATS message of one or more results. It is answered when all of its
-// results are.
+// results are answered.
 type message struct {
 	jetstream.Msg
 	times  uint64
@@ -204,10 +206,11 @@ type message struct {
 	open  int           // results without an answer
 	done  bool          // the ledger decided at least one result
 	again bool          // at least one result must be delivered again
-	delay time.Duration // before that
+	delay time.Duration // delay before the redelivery
 }
 
-// deliveries returns the results in a message. It drops a message that is not ours.
+// deliveries returns the results in a message. It drops a message that cannot be decoded,
+// because another program must have sent it.
 func (b *Bus) deliveries(msg jetstream.Msg) []*Delivery {
 	// The estimate rises at once and decays slowly.
 	size, before := int64(len(msg.Data())), b.typicalSize.Load()
@@ -241,7 +244,7 @@ func (d *Delivery) Data() []byte { return d.data }
 // Deliveries returns how often the result was delivered, including this time.
 func (d *Delivery) Deliveries() uint64 { return d.message.times }
 
-// Done removes the result from the queue, because the ledger has decided it.
+// Done removes the result from the queue. Call it after the ledger has decided the result.
 func (d *Delivery) Done() error {
 	return d.answer(func(m *message) { m.done = true })
 }
@@ -258,7 +261,8 @@ func (d *Delivery) Drop(reason string) error {
 	return d.answer(func(*message) {})
 }
 
-// answer records the answer to one result. The last answer of a message is sent to NATS.
+// answer records the answer to one result. When all results of a message are answered, it
+// sends one answer for the message to NATS.
 func (d *Delivery) answer(note func(*message)) error {
 	if d.answered.Swap(true) {
 		return fmt.Errorf("bus: answering a delivery: %w", jetstream.ErrMsgAlreadyAckd)

@@ -33,7 +33,8 @@ func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
 	err = b.spawn(func() {
 		defer cancel()
 		defer close(out)
-		defer func() { _ = sub.Unsubscribe() }() // the connection may be gone
+		// Fails if the connection is already closed, which is harmless.
+		defer func() { _ = sub.Unsubscribe() }()
 		for {
 			select {
 			case <-ctx.Done():
@@ -56,8 +57,8 @@ func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
 		cancel()
 		return nil, err
 	}
-	// After the flush no notification is missed. Without a connection there are none to
-	// miss.
+	// After the flush the server knows the subscription, so no later notification is
+	// missed. Without a connection there are no notifications to miss.
 	_ = b.conn.FlushTimeout(2 * time.Second)
 	return out, nil
 }
