@@ -6,8 +6,8 @@ import (
 	"loadstar/fed"
 )
 
-// Every random draw comes from a source that is named by seed, purpose, round and client,
-// so a repeated run makes the same draws.
+// Seed, purpose, round and client determine a source of random numbers, so a repeated run
+// gets the same numbers.
 func ExampleRand() {
 	first := fed.Rand(1, "batches", 7, "house").IntN(1000)
 	again := fed.Rand(1, "batches", 7, "house").IntN(1000)

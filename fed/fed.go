@@ -11,8 +11,8 @@
 // the next version.
 //
 // No code here has its own clock or source of randomness. Time is an argument, measured
-// from the start of the run. Every draw comes from [Rand], so it depends on its purpose
-// and never on the order of events.
+// from the start of the run. All random numbers come from [Rand], so they depend on their
+// purpose and never on the order of events.
 package fed
 
 import (
@@ -24,7 +24,7 @@ import (
 	"loadstar/fed/exact"
 )
 
-// ErrDiverged reports numbers that are not finite during training.
+// ErrDiverged reports that a weight, loss or gradient became infinite or NaN in training.
 var ErrDiverged = errors.New("training diverges: lower a learning rate, or check the data for outliers")
 
 // ClientID names one meter or building. One agent may host many clients.
@@ -33,11 +33,11 @@ type ClientID string
 // Span is a range [Lo, Hi) of the flat weight vector.
 type Span struct{ Lo, Hi int }
 
-// Task is what a client receives. All clients of a version share its slices, which must
-// not be changed.
+// Task is what a client receives. All clients that receive the same version share its
+// slices, so nobody may change them.
 type Task struct {
-	// Round is the number of the round. Together with the client it seeds all draws of
-	// the training, so a client never gets the same round twice.
+	// Round is the number of the round. Round and client together seed all random numbers
+	// of the training, so the server never sends a client the same round twice.
 	Round int
 	// Version is the version of Shared.
 	Version int
@@ -60,14 +60,15 @@ type Update struct {
 	// Loss is the loss of the received weights on the client's training examples, if
 	// Needs.Loss is set.
 	Loss float64
-	// TrainLoss is the mean loss over the batches of the training, for display.
+	// TrainLoss is the mean loss over the batches that the client trained on. It is only
+	// displayed.
 	TrainLoss float64
-	// Steps is the number of gradients computed.
+	// Steps is the number of gradients computed that the client computed.
 	Steps int
 }
 
-// Objective is the function that a client minimises: the mean loss of a model over its
-// training examples, as a function of all weights. It belongs to one worker.
+// Objective is the function that a client minimises: the mean loss of a model over the
+// client's training examples, as a function of all weights. Only one worker may use it.
 type Objective interface {
 	// Len returns the number of examples.
 	Len() int
@@ -75,51 +76,53 @@ type Objective interface {
 	// examples, and returns that loss. The number of examples is at most the plan's batch
 	// size.
 	Gradient(g, w []float32, examples []int) float64
-	// Loss returns the mean loss at w over any number of given examples.
+	// Loss returns the mean loss at w over the given examples, of which there may be any
+	// number.
 	Loss(w []float32, examples []int) float64
 }
 
-// Turn is one client's part of one round, as seen by its trainer. Slices belong to the
+// Turn is one client's part of one round, as seen by its trainer. Its slices belong to the
 // worker and are valid until Train returns.
 type Turn struct {
 	Task Task
-	// W has all weights: the received shared ones and the client's personal ones. They
-	// are trained in place.
+	// W has all weights: the received shared weights and the client's personal weights.
+	// The trainer changes them in place.
 	W []float32
 	// Shared lists the positions of the shared weights in W, in the order of Task.Shared.
 	Shared []Span
-	// Kept is the trainer's state for this client between rounds. First reports that Kept
-	// has no state yet.
+	// Kept is the state that the trainer stores for this client between rounds. First
+	// reports that Kept has no state yet.
 	Kept  []float32
 	First bool
 	// Control receives the change of the client's control variate, if Needs.Control is
 	// set.
 	Control []float32
-	// Rand draws the batches.
+	// Rand is the random source for sampling batches.
 	Rand *rand.Rand
 }
 
 // Trained is a trainer's report on a turn.
 type Trained struct {
 	Steps int     // number of gradients
-	Loss  float64 // mean over their batches, each at the weights of its step
+	Loss  float64 // mean over their batches, each computed with the weights of its step
 }
 
 // LocalTrainer trains one client for one round. Only one goroutine may use it at a time.
-// It can train any number of clients in turn, and keeps no state from one turn to the
-// next except through Turn.Kept.
+// It can train any number of clients one after the other. Turn.Kept is the only state that
+// passes from one turn to the next.
 type LocalTrainer interface {
-	// Kept returns the number of floats to store for each client, given the numbers of
-	// weights.
+	// Kept returns the number of floats to store for each client, given its number of
+	// weights and how many of them are shared.
 	Kept(weights, shared int) int
-	// Train changes t.W. The difference between its shared part and the received weights
-	// is sent. A weight or a loss that is not finite is an error.
+	// Train changes t.W. The client sends the difference between the shared weights in t.W
+	// and the weights that it received. A weight or a loss that is not finite is an error.
 	Train(ctx context.Context, o Objective, t *Turn) (Trained, error)
 }
 
-// ClientOptimizer takes the steps of a turn. The rules of LocalTrainer for its use apply.
+// ClientOptimizer takes the gradient steps of a turn. Like a LocalTrainer, it is for one
+// goroutine at a time, and only Turn.Kept passes state from one turn to the next.
 type ClientOptimizer interface {
-	// Kept is as in LocalTrainer.
+	// Kept returns the number of floats to store for each client, as in LocalTrainer.
 	Kept(weights, shared int) int
 	// Begin starts a turn and resets the moments. The optimizer may retain t until End.
 	Begin(t *Turn)
@@ -129,23 +132,23 @@ type ClientOptimizer interface {
 	End(t *Turn)
 }
 
-// Needs lists an aggregator's requirements. A plan that cannot meet them is rejected when
-// it is read.
+// Needs lists an aggregator's requirements. Reading a plan that cannot meet them is an
+// error.
 type Needs struct {
-	EachUpdate bool // every single update, not only sums; impossible under secure aggregation
+	EachUpdate bool // every individual update, not only sums; impossible under secure aggregation
 	Loss       bool // Update.Loss
 	Control    bool // control variates in tasks and updates
-	ServerData bool // gradients on data of the server
+	ServerData bool // gradients on the server's own data
 }
 
 // Sums is the exact sum of the updates that were trained from one version.
 type Sums struct {
 	Version int
 	Delta   *exact.Sum
-	Control *exact.Sum // nil unless Needs.Control
+	Control *exact.Sum // nil unless Needs.Control is set
 }
 
-// Received is an update with the weights that it was trained from.
+// Received is an update together with the shared weights from which the client trained.
 type Received struct {
 	Update
 	// From is the shared weights from which the client trained.
@@ -159,14 +162,14 @@ type Merge struct {
 	// Version is the version of Shared, the weights to be moved.
 	Version int
 	Shared  []float32
-	// Fleet is the number of clients that can be asked.
+	// Fleet is the number of clients that can be asked to train.
 	Fleet int
 	// Sums has at least one element, in ascending order of version.
 	Sums []Sums
 	// Updates has at least one element, in ascending order of client and version, if
 	// Needs.EachUpdate is set. Otherwise it is empty.
 	Updates []Received
-	// Server is nil unless Needs.ServerData.
+	// Server is nil unless Needs.ServerData is set.
 	Server ServerData
 }
 
@@ -178,23 +181,25 @@ type ServerData interface {
 }
 
 // Aggregator combines the updates of a merge into one displacement of the shared weights.
-// If it keeps state between merges, it implements encoding.BinaryMarshaler and
+// If it has state between merges, it implements encoding.BinaryMarshaler and
 // encoding.BinaryUnmarshaler.
 type Aggregator interface {
 	Needs() Needs
-	// Aggregate overwrites dst. Equal merges give equal bits.
+	// Aggregate overwrites dst with the displacement. Equal merges and equal state give
+	// bit-identical results.
 	Aggregate(dst []float64, m *Merge) error
 }
 
 // Starter is an Aggregator that adds data to every Task.
 type Starter interface {
-	// Start completes a task that already has its shared weights. Later merges do not
-	// change what it adds.
+	// Start adds the data to a task that already has its shared weights. Later merges do
+	// not change the added data.
 	Start(t *Task)
 }
 
 // ServerOptimizer moves the shared weights by a displacement, which it treats as a
-// negative gradient. If it has state, it saves it like an Aggregator.
+// negative gradient. If it has state, it implements the same encoding interfaces as an
+// Aggregator.
 type ServerOptimizer interface {
 	Step(shared []float32, d []float64)
 }
@@ -224,13 +229,14 @@ const (
 // Scheduler decides how many clients to ask and when to merge their updates. It is a pure
 // function of the situation.
 type Scheduler interface {
-	// Ask returns the number of further clients to ask now.
+	// Ask returns the number of additional clients to ask now.
 	Ask(s Situation) int
-	// Decide is called after all events at one time.
+	// Decide returns the decision for the current round. It is called once all events that
+	// happen at the same time are processed.
 	Decide(s Situation) Decision
 	// Wake returns the time at which Decide must be called even if nothing happened.
 	Wake(s Situation) (at time.Duration, ok bool)
 	// Carries reports whether a client that is still training when a round closes may
-	// return in a later one. Otherwise its update is rejected.
+	// return its update in a later round. If not, the late update is rejected.
 	Carries() bool
 }

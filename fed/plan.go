@@ -12,17 +12,19 @@ import (
 // knows each algorithm's keys and defaults.
 type Plan struct {
 	Name string `yaml:"name"`
-	// Seed determines every draw: initial weights, cohorts, batches, delays.
+	// Seed determines all random choices: initial weights, cohorts, batches, delays.
 	Seed uint64 `yaml:"seed"`
-	// Data is a dataset's description or prepared file. Only the simulator uses it;
-	// agents have their own data.
+	// Data is the path of a dataset's description or prepared file. Only the simulator
+	// uses it; agents have their own data.
 	Data  string `yaml:"data"`
 	Model Model  `yaml:"model"`
-	// Partition selects the personal layers: none, head, head+top, all, or a list.
+	// Partition selects the personal layers: none, head, head+top, all, or a list of
+	// layers.
 	Partition string `yaml:"partition"`
 	// Algorithm is the name of an algorithm in fed/recipe.
 	Algorithm string `yaml:"algorithm"`
-	// Rounds is the number of rounds to open, or of merges in a buffered schedule.
+	// Rounds is the number of rounds to open or, in a buffered schedule, the number of
+	// merges.
 	Rounds   int      `yaml:"rounds"`
 	Client   Client   `yaml:"client"`
 	Server   Server   `yaml:"server"`
@@ -40,10 +42,11 @@ type Model struct {
 	// the number of consecutive targets.
 	Horizon int `yaml:"horizon"`
 	Targets int `yaml:"targets"`
-	// Inputs has the syntax of series.ParseInput. If it is empty, the inputs are those of
-	// the model's paper that the dataset has.
+	// Inputs has the syntax of series.ParseInput. If it is empty, the model uses those
+	// inputs of its paper that the dataset has.
 	Inputs []string `yaml:"inputs,flow"`
-	// Scaling is client or fleet: the data whose training split determines the ranges.
+	// Scaling is client or fleet. It says whose training split determines the minimum and
+	// maximum for scaling: the client's own or that of all clients.
 	Scaling string `yaml:"scaling"`
 	// Loss is mse, mae or pinball. Pinball uses Quantiles.
 	Loss      string    `yaml:"loss"`
@@ -51,8 +54,8 @@ type Model struct {
 	Split     Split     `yaml:"split,flow"`
 }
 
-// Split has the shares of a client's time span for training and validation. The rest is
-// for tests.
+// Split has the shares of a client's time span for training and validation. The remaining
+// share is for tests.
 type Split struct {
 	Train      float64 `yaml:"train"`
 	Validation float64 `yaml:"validation"`
@@ -68,27 +71,27 @@ type Client struct {
 	// Mu is the weight of the proximal term, mu/2·‖shared - received‖².
 	Mu    float64 `yaml:"mu"`
 	Batch int     `yaml:"batch"`
-	// Steps or Epochs sets the amount of work; one of them is 0.
+	// Either Steps or Epochs sets the amount of training in a round; the other one is 0.
 	Steps  int `yaml:"steps"`
 	Epochs int `yaml:"epochs"`
 	// Resample is step (a new batch for each step) or round (one batch for all steps).
 	Resample string `yaml:"resample"`
-	// Decay multiplies the rate by Factor after every Every rounds; 0 means never.
+	// Decay multiplies the learning rate by Factor each time that Every rounds have
+	// passed. If Every is 0, the rate is constant.
 	Decay Decay `yaml:"decay,flow"`
 
-	// Inner is the rate of the look-ahead step of meta-learners, or of pFedMe's inner
-	// solver.
+	// Inner is the learning rate of the meta-learners' look-ahead step, or of pFedMe's
+	// inner solver.
 	Inner float64 `yaml:"inner_lr"`
-	// InnerSteps is the number of inner steps per step of pFedMe.
+	// InnerSteps is the number of inner steps that pFedMe takes per outer step.
 	InnerSteps int `yaml:"inner_steps"`
-	// Lambda is the strength of the pull of pFedMe's personal model towards the shared
-	// one.
+	// Lambda sets how strongly pFedMe pulls the personal model towards the shared model.
 	Lambda float64 `yaml:"lambda"`
 	// Delta is the distance between the points at which FedMeta compares gradients.
 	Delta float64 `yaml:"delta"`
 }
 
-// Decay is a staircase for the learning rate.
+// Decay lowers the learning rate in steps.
 type Decay struct {
 	Factor float64 `yaml:"factor"`
 	Every  int     `yaml:"every"`
@@ -104,15 +107,18 @@ type Server struct {
 	Tau       float64 `yaml:"tau"`
 	Epsilon   float64 `yaml:"epsilon"`
 	Dampening float64 `yaml:"dampening"`
-	// SecondMoment is update or momentum: the quantity that is squared.
+	// SecondMoment is update or momentum: the quantity whose square the second moment
+	// averages.
 	SecondMoment string `yaml:"second_moment"`
-	// Weighting is examples or uniform.
+	// Weighting is examples or uniform: an update counts by its number of examples, or as
+	// much as every other update.
 	Weighting string `yaml:"weighting"`
 
-	// Alpha is the share of the way that fedasync moves towards a fresh client.
+	// Alpha is the fraction of the distance to a fresh client's weights by which fedasync
+	// moves the shared weights.
 	Alpha float64 `yaml:"alpha"`
 	// Discount is constant, polynomial or hinge: the discount for staleness. Exponent is
-	// the polynomial's or the hinge's a, and Hinge its b.
+	// the parameter a of polynomial and hinge, and Hinge is the parameter b of hinge.
 	Discount string  `yaml:"discount"`
 	Exponent float64 `yaml:"exponent"`
 	Hinge    int     `yaml:"hinge"`
@@ -120,20 +126,22 @@ type Server struct {
 	// Peak is 1 or max-lambda: the height of FedNorm's curve.
 	Peak string `yaml:"peak"`
 
-	// Delta and Beta are FedSIM's. BetaDecay lowers Beta linearly to 0 over the rounds.
-	// Variant is full, no-prox, server-gradient or first-order.
+	// Delta and Beta are the parameters of the same names in FedSIM. BetaDecay lowers Beta
+	// linearly to 0 over the rounds. Variant is full, no-prox, server-gradient or
+	// first-order.
 	Delta     float64 `yaml:"delta"`
 	Beta      float64 `yaml:"beta"`
 	BetaDecay bool    `yaml:"beta_decay"`
 	Variant   string  `yaml:"variant"`
-	// Clients is the share of the clients whose data is on the server; they are not in
-	// the fleet. Batch is the number of their examples that the server uses in a round.
+	// Clients is the share of the clients whose data is on the server. These clients are
+	// not part of the fleet. Batch is the number of their examples that the server uses in
+	// a round.
 	Clients float64 `yaml:"clients"`
 	Batch   int     `yaml:"batch"`
 
-	// Bound is the largest permitted coordinate of an update, and MaxExamples the largest
-	// weight of an update. Together with the cohort they determine the resolution of
-	// exact sums.
+	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples
+	// is the largest weight of an update in a sum. Both and the cohort size determine the
+	// resolution of exact sums.
 	Bound       float64 `yaml:"bound"`
 	MaxExamples int     `yaml:"max_examples"`
 }
@@ -142,13 +150,14 @@ type Server struct {
 type Schedule struct {
 	// Kind is synchronous, buffered or periodic.
 	Kind string `yaml:"kind"`
-	// Cohort is the number of updates wanted in a synchronous round, or the number of
-	// clients that train at a time in other schedules; 0 means the whole fleet.
+	// Cohort is the number of updates wanted in a synchronous round. In other schedules it
+	// is the number of clients that train at the same time. 0 means the whole fleet.
 	Cohort int `yaml:"cohort"`
-	// Over is the share of additional clients to ask, to allow for clients that do not
-	// return.
+	// Over is the number of additional clients to ask, as a share of the cohort. They
+	// replace clients that do not return.
 	Over float64 `yaml:"over_selection"`
-	// Quorum is the share of the cohort below which a round is abandoned at its deadline.
+	// Quorum is the share of the cohort that must have returned by the deadline. With
+	// fewer updates, the round is abandoned.
 	Quorum   float64  `yaml:"quorum"`
 	Deadline Duration `yaml:"deadline"`
 	// Buffer is the number of updates per merge.
@@ -159,11 +168,11 @@ type Schedule struct {
 
 // Evaluate sets when forecasts are scored and for which clients.
 type Evaluate struct {
-	// Every is the number of rounds between scorings of a sample of validation windows; 0
-	// means never. At the end, the whole test split is scored.
+	// Every is the number of rounds after which a sample of validation windows is scored
+	// again; 0 means never. At the end of the run, the whole test split is scored.
 	Every int `yaml:"every"`
-	// Clients and Windows limit the sample: the number of clients, and of windows per
-	// client.
+	// Clients and Windows limit the sample to a number of clients and a number of windows
+	// per client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
 	// Forecasts is the number of clients whose forecasts of the test split are stored.
@@ -171,7 +180,8 @@ type Evaluate struct {
 	// Holdout is the share of clients that do not train. At the end they take the shared
 	// weights, fine-tune them and are scored. If there are any, only they are scored.
 	Holdout float64 `yaml:"holdout"`
-	// FineTune is local training before the scoring at the end; none if both are 0.
+	// FineTune is local training before the final scoring. There is none if both Steps and
+	// Epochs are 0.
 	FineTune FineTune `yaml:"fine_tune,flow"`
 }
 
@@ -179,24 +189,26 @@ type Evaluate struct {
 type FineTune struct {
 	Steps  int     `yaml:"steps"`
 	Epochs int     `yaml:"epochs"`
-	Rate   float64 `yaml:"lr"` // 0 means the client's
+	Rate   float64 `yaml:"lr"` // 0 means the client's rate
 }
 
 // Simulate sets the behaviour of simulated clients in virtual time.
 type Simulate struct {
-	// StepTime is the time of a gradient step on a client of speed 1. Speeds are
-	// log-normal with the given spread.
+	// StepTime is the time that a client of speed 1 needs for one gradient. Clients'
+	// speeds are log-normal with median 1 and the given spread.
 	StepTime    Duration `yaml:"step_time"`
 	SpeedSpread float64  `yaml:"speed_spread"`
-	// Link is the bandwidth in bytes per second in either direction, log-normal with the
-	// given spread; 0 means infinite. Latency is added to every transfer.
+	// Link is the median bandwidth in bytes per second, in either direction; 0 means
+	// infinite. Clients' bandwidths are log-normal with the given spread. Latency is added
+	// once per round.
 	Link       float64  `yaml:"link"`
 	LinkSpread float64  `yaml:"link_spread"`
 	Latency    Duration `yaml:"latency"`
-	// Dropout is the probability that a client asked never returns.
+	// Dropout is the probability that a client that was asked to train never returns.
 	Dropout float64 `yaml:"dropout"`
-	// Delay is empty or fekri2023, which replaces the times above: a client returns
-	// within the period, or with probability Delayed one period later, and so on.
+	// Delay is empty or fekri2023. fekri2023 replaces the times above: a client returns
+	// after one period. With probability Delayed it takes another period, and with the
+	// same probability each further one.
 	Delay   string  `yaml:"delay"`
 	Delayed float64 `yaml:"delayed"`
 }
@@ -204,7 +216,8 @@ type Simulate struct {
 // Duration is a time span such as 90s or 1h30m.
 type Duration time.Duration
 
-// UnmarshalYAML reads a duration.
+// UnmarshalYAML reads a duration in the syntax of [time.ParseDuration]. Negative durations
+// are an error.
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	v, err := time.ParseDuration(n.Value)
 	if err != nil || v < 0 {
@@ -214,5 +227,5 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// MarshalYAML writes a duration as UnmarshalYAML reads it.
+// MarshalYAML writes a duration in the syntax that UnmarshalYAML reads.
 func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }

@@ -10,7 +10,7 @@ import (
 // staleness is negative, because an update cannot come from a future version.
 type Discount func(staleness int) float64
 
-// Constant does not discount (Xie et al. 2019, "Asynchronous federated optimization",
+// Constant applies no discount (Xie et al. 2019, "Asynchronous federated optimization",
 // arXiv 1903.03934):
 //
 //	s(t) = 1

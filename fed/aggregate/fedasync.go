@@ -8,18 +8,19 @@ import (
 
 var _ fed.Aggregator = Async{}
 
-// Async mixes each client's weights into the shared ones (FedAsync: Xie et al. 2019,
+// Async mixes each client's weights into the shared weights (FedAsync: Xie et al. 2019,
 // "Asynchronous federated optimization", arXiv 1903.03934):
 //
 //	phi = (1-x) phi + x phi_c,   x = Alpha s(b - a_c)
 //
 // Updates are applied one after the other, in the order of the merge. The displacement is
-// the last phi minus the first. Clients add a proximal term; the server optimizer is
-// plain descent at rate 1. Alpha is within (0, 1]. A nil Discount is [Constant].
+// phi after the last update minus phi before the first. Clients add a proximal term to
+// their loss. The server optimizer is plain descent at rate 1. Alpha is within (0, 1]. A
+// nil Discount is [Constant].
 //
-// Deviations: the paper merges each arriving update by itself. Updates that are merged
-// together are mixed in the order of their clients, not of arrival, and their staleness
-// is that at the beginning of the merge.
+// Deviations: the paper merges each arriving update by itself. Here, one merge can have
+// several updates. They are mixed in the order of their client IDs, not of arrival, and
+// their staleness is counted from the version before the merge.
 type Async struct {
 	Alpha    float64
 	Discount Discount

@@ -7,7 +7,8 @@ import (
 	"loadstar/fed"
 )
 
-// TestAsync mixes two clients into (10, 20), at alpha 1/2.
+// TestAsync mixes the weights of two clients into the shared weights (10, 20), with alpha
+// 1/2.
 //
 //	a is fresh, at (10, 20) + (4, -8) = (14, 12): x = 1/2, phi = (12, 16)
 //	b is 2 versions old, at (8, 22) + (2, 2) = (10, 24): x = 1/2 · 1/2 = 1/4,
@@ -24,7 +25,7 @@ func TestAsync(t *testing.T) {
 	a.Client = "c"
 	wantDisplacement(t, async, newMerge(t, shared, 7, []fed.Received{a, b}, false, 1), 2, -3.5)
 
-	// At alpha 1 the weights are those of the last client.
+	// With alpha 1 the new weights are those of the last client.
 	wantDisplacement(t, Async{Alpha: 1}, newMerge(t, shared, 7, []fed.Received{a, b}, false, 1), 4, -8)
 }
 

@@ -23,13 +23,14 @@ var (
 //
 // All updates have equal weight in the mean. A coordinate where the update is 0
 // contributes 0. Beta1 is within [0, 1) and Epsilon is not negative. With the zero value
-// only the signs of the updates matter.
+// of PerClient, only the signs of the updates matter.
 //
 // It stores 8 bytes per shared weight for every client that ever returned an update: 340
 // KB per client if all layers of bose2023's model are shared, 3.4 GB for 10,000 clients.
 //
-// Deviations: the paper prints sqrt(v + epsilon), and sums where it means averages. It
-// moves one copy of the shared weights per client; after each round all copies are equal.
+// Deviations: the paper prints sqrt(v + epsilon), and it prints sums where it means
+// averages. It moves one copy of the shared weights per client. After each round all
+// copies are equal, so here there is only one.
 type PerClient struct {
 	Beta1, Epsilon float64
 
@@ -97,7 +98,8 @@ func (a *PerClient) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote. The next merge then gives the same bits
-// as without the interruption. The state does not include the settings.
+// as a merge by the aggregator that wrote the state. The state does not include the
+// settings.
 func (a *PerClient) UnmarshalBinary(b []byte) error {
 	var s perClientState
 	if err := s.decode(b); err != nil {

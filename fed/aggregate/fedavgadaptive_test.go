@@ -7,7 +7,7 @@ import (
 	"loadstar/fed"
 )
 
-// TestPerClient uses beta1 = 3/4 and epsilon = 1/2.
+// TestPerClient checks three rounds with beta1 = 3/4 and epsilon = 1/2:
 //
 //	round 1: a moves (2, 0): v_a = 1/4·4 = 1 and 0, terms 2/(1 + 1/2) = 4/3 and 0
 //	         b moves (-4, 8): v_b = 4 and 16, terms -4/2.5 = -1.6 and 8/4.5 = 16/9
@@ -23,7 +23,8 @@ func TestPerClient(t *testing.T) {
 	wantDisplacement(t, a, merge(update("a", 1, shared, -1, 2)), -1/1.5, 2/1.5)
 	wantDisplacement(t, a, merge(update("b", 1, shared, 2, 0)), .8, 0)
 
-	// Without settings only signs remain, even for the smallest update.
+	// With beta1 and epsilon 0, only the signs of an update matter, even for the smallest
+	// float32.
 	wantDisplacement(t, &PerClient{}, merge(update("a", 1, shared, -1e-45, 0)), -1, 0)
 }
 

@@ -21,7 +21,7 @@ type Buffered struct {
 	Discount Discount
 }
 
-// Needs implements [fed.Aggregator]. Sums by version are enough.
+// Needs implements [fed.Aggregator]. It needs only the sum of the updates of each version.
 func (Buffered) Needs() fed.Needs { return fed.Needs{} }
 
 // Aggregate implements [fed.Aggregator].

@@ -8,15 +8,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBuffered has weights of version 7, an update (1, -2) with 1 example from version 7,
-// and an update (5, 2) with 3 examples from version 5. A staleness of 2 has the factor
-// 1/(.5·2 + 1) = 1/2:
+// TestBuffered merges two updates into weights of version 7: (1, -2) with 1 example from
+// version 7, and (5, 2) with 3 examples from version 5. The discount for a staleness of 2
+// is 1/(.5·2 + 1) = 1/2, so the displacement is
 //
 //	(1·1 + 1/2·3·5) / (1+3) = 8.5/4 = 2.125,   (-2 + 1/2·3·2) / 4 = .25
 //
-// and with equal weights (1 + 1/2·5)/2 = 1.75, (-2 + 1/2·2)/2 = -.5. If both have a
-// staleness of 2, the result is half of the mean, because the denominator is not
-// discounted.
+// and, if both updates have equal weight, (1 + 1/2·5)/2 = 1.75, (-2 + 1/2·2)/2 = -.5. If
+// both have a staleness of 2, the result is half of the mean, because the denominator is
+// not discounted.
 func TestBuffered(t *testing.T) {
 	shared := []float32{10, 20}
 	a, b := update("a", 1, shared, 1, -2), update("b", 3, shared, 5, 2)
@@ -28,7 +28,8 @@ func TestBuffered(t *testing.T) {
 	wantDisplacement(t, buffered, newMerge(t, shared, 7, []fed.Received{a, b}, false, 1), 2, .5)
 }
 
-// TestBufferedFresh merges updates from the current version: the discount has no effect.
+// TestBufferedFresh checks that the discount has no effect on updates from the current
+// version.
 func TestBufferedFresh(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawMerge(t, 3)

@@ -22,18 +22,19 @@ var _ fed.Aggregator = FedNorm{}
 // optimizer is plain descent at rate 1. The zero value is the default.
 //
 // The new weights are a weighted mean of the clients' weights, so no client can move them
-// out of the range of these. The x_k are equal if all contributions are equal (one
-// update, or equal losses), and also with two updates, which are equally far from their
-// mean.
+// outside the range of the clients' weights. The x_k are equal if all contributions are
+// equal, for example with one update or with equal losses. They are also equal with two
+// updates, because both are equally far from their mean.
 //
-// Deviations: "a is the maximum" is read as the height of the curve, 1; PeakMaxLambda is
-// the other reading. Line 10 of the paper's algorithm has n_j/N only in the denominator,
-// so its weights do not add up to 1; ByExamples has n_k in the numerator, too.
+// Deviations: we read "a is the maximum" as the height of the curve, 1. PeakMaxLambda
+// selects the other possible reading. Line 10 of the paper's algorithm has n_j/N only in
+// the denominator, so its weights do not add up to 1; ByExamples therefore puts n_k into
+// the numerator as well.
 type FedNorm struct {
-	// PeakMaxLambda sets a to the largest lambda. That is never negative, because not all
-	// losses are below their mean. At 0 all x_k are equal; the larger it is, the more
-	// weight goes to the client nearest the mean. It depends on the unit of the loss and
-	// on the number of weights.
+	// PeakMaxLambda sets a to the largest lambda. The largest lambda is never negative,
+	// because not all losses are below their mean. If it is 0, all x_k are equal. The
+	// larger it is, the more weight goes to the client nearest the mean. It depends on the
+	// unit of the loss and on the number of weights.
 	PeakMaxLambda bool
 	// ByExamples makes x_k proportional to n_k e^f_k.
 	ByExamples bool
@@ -60,10 +61,10 @@ func (a FedNorm) Aggregate(dst []float64, m *fed.Merge) error {
 	return checkResult(dst)
 }
 
-// weights returns x. Except for the peak, the formula does not depend on the scale of
-// losses and distances. Both are therefore first divided by a power of two near the
-// largest value, so later steps cannot overflow. The division is exact except for values
-// that are negligible beside the largest.
+// weights returns the weights x_k of the updates. Apart from the height of the curve, the
+// formula does not depend on the scale of losses and distances. Both are therefore first
+// divided by a power of two near their largest value, so later steps cannot overflow. The
+// division is exact except for values that are negligible compared with the largest.
 func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	lambda := make([]float64, len(m.Updates))
 	loss := make([]float64, len(m.Updates))
@@ -99,7 +100,7 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	for _, y := range f {
 		highest = max(highest, y)
 	}
-	// Softmax does not change if the largest exponent is subtracted from all.
+	// Subtracting the largest exponent from all exponents does not change the softmax.
 	var sum float64
 	for k, y := range f {
 		f[k] = math.Exp(peak * (y - highest))
@@ -114,8 +115,8 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	return f, nil
 }
 
-// bell replaces each number by exp(-(x - mean)^2 / (2 std^2)), or by 1 if all numbers are
-// equal. The numbers must be within [-2, 2].
+// bell replaces each element of x by exp(-(element - mean)^2 / (2 std^2)), or by 1 if all
+// elements are equal. The elements must be within [-2, 2].
 func bell(x []float64) []float64 {
 	subtractMean(x)
 	shrink(x) // squares of small numbers would underflow
@@ -133,7 +134,8 @@ func bell(x []float64) []float64 {
 	return x
 }
 
-// subtractMean subtracts the mean. Numbers that are all equal become exactly 0.
+// subtractMean subtracts the mean of x from every element. If all elements are equal, they
+// become exactly 0.
 func subtractMean(x []float64) {
 	first, mean := x[0], 0.
 	for _, y := range x {
@@ -144,8 +146,8 @@ func subtractMean(x []float64) {
 	}
 }
 
-// shrink divides the numbers by a power of two, so that the largest magnitude is between
-// 1/2 and 1, and returns the exponent.
+// shrink divides the elements of x by a power of two, so that the largest magnitude is
+// between 1/2 and 1, and returns the exponent.
 func shrink(x []float64) int {
 	var size float64
 	for _, y := range x {

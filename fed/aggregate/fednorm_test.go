@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestFedNorm has three clients that move one weight from 0 to 1, 2 and 3, with losses 1,
-// 2 and 6.
+// TestFedNorm merges the updates of three clients that move one weight from 0 to 1, 2 and
+// 3, with losses 1, 2 and 6.
 //
 //	losses from their mean, 3:   -2, -1, 3
 //	lambda:                      1·-2 = -2, 2·-1 = -2, 3·3 = 9;  mean 5/3
@@ -21,8 +21,8 @@ import (
 //	exponents:                   -(121/9)/(484/9) = -1/4, -1/4, -(484/9)/(484/9) = -1
 //	f:                           a e^(-1/4), a e^(-1/4), a e^-1
 //
-// The rest is e^f, with a = 1 and with a = 9 (the largest lambda), with and without
-// weighting by examples 1, 2 and 4. The numbers were computed in Python.
+// The expected weights are e^f, normalised, for a = 1 and for a = 9 (the largest lambda),
+// with and without weighting by 1, 2 and 4 examples. They were computed in Python.
 func TestFedNorm(t *testing.T) {
 	m := losses([]float32{1, 2, 3}, []float64{1, 2, 6})
 	for i, n := range []int{1, 2, 4} {
@@ -47,7 +47,7 @@ func TestFedNorm(t *testing.T) {
 
 	// The distance is the sum over weights, measured from the weights to be moved, not
 	// from those that the client received: here 2, 4 and 6. Everything else is as above,
-	// except a = 18.
+	// except that the largest lambda is 18.
 	m.Shared = []float32{5, -7}
 	for i, from := range [][]float32{{5, -7}, {4, -6}, {6, -9}} {
 		m.Updates[i].From = from
@@ -57,7 +57,8 @@ func TestFedNorm(t *testing.T) {
 	wantDisplacement(t, FedNorm{}, m, 1.8734675284287166, -1.8734675284287166)
 }
 
-// losses returns a merge of clients that move one weight from 0.
+// losses returns a merge of clients that move one weight from 0, with the given changes
+// and losses.
 func losses(deltas []float32, loss []float64) *fed.Merge {
 	m := &fed.Merge{Shared: []float32{0}}
 	for i := range deltas {
@@ -69,8 +70,8 @@ func losses(deltas []float32, loss []float64) *fed.Merge {
 	return m
 }
 
-// TestFedNormExtremes has inputs for which a naive evaluation would overflow or divide by
-// 0.
+// TestFedNormExtremes checks inputs for which a naive evaluation of the formula would
+// overflow or divide by 0.
 func TestFedNormExtremes(t *testing.T) {
 	const third = 1. / 3
 	huge := math.MaxFloat64
@@ -78,7 +79,7 @@ func TestFedNormExtremes(t *testing.T) {
 		name    string
 		deltas  []float32
 		losses  []float64
-		weights []float64 // nil: only check that they are finite
+		weights []float64 // nil: only check that the weights are finite
 	}{
 		{"one update", []float32{2}, []float64{3}, []float64{1}},
 		{"one huge loss", []float32{math.MaxFloat32}, []float64{huge}, []float64{1}},
@@ -110,7 +111,8 @@ func TestFedNormExtremes(t *testing.T) {
 	if err != nil || !slices.Equal(x, []float64{0, 1, 0}) {
 		t.Errorf("weights %v, %v at a huge peak", x, err)
 	}
-	// A peak of 0: the only client with a loss above the mean did not move.
+	// The largest lambda, and so the peak, is 0: the only client with a loss above the
+	// mean did not move.
 	x, err = FedNorm{PeakMaxLambda: true}.weights(losses([]float32{1, 2, 0}, []float64{1, 2, 6}))
 	if err != nil || !slices.EqualFunc(x, []float64{third, third, third}, near) {
 		t.Errorf("weights %v, %v at a peak of 0", x, err)
@@ -148,8 +150,8 @@ func checkHull(t tester, norm FedNorm, m *fed.Merge) {
 	}
 }
 
-// TestFedNormLaws draws losses of any size. The new weights must lie in the clients'
-// hull, and at a peak of 1 the unit of the loss must not matter.
+// TestFedNormLaws checks with random losses of any size that the new weights lie between
+// the clients' weights, and that with a peak of 1 the unit of the loss does not matter.
 func TestFedNormLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawMerge(t, 3)
@@ -178,7 +180,8 @@ func TestFedNormLaws(t *testing.T) {
 	})
 }
 
-// FuzzFedNorm uses arbitrary bits for a weight, three updates and their losses.
+// FuzzFedNorm merges updates of one weight. The received weights, the changes and the
+// losses are arbitrary bits.
 func FuzzFedNorm(f *testing.F) {
 	seed := func(numbers ...float64) {
 		var b []byte

@@ -19,13 +19,13 @@ var _ fed.Aggregator = FedSIM{}
 //
 // where w_i are client i's trained weights and f is the loss on the server's batch, which
 // is the same for all clients. All updates have equal weight in the mean. Clients train
-// with a proximal term; the server optimizer is plain descent at rate 1. The paper uses
+// with a proximal term. The server optimizer is plain descent at rate 1. The paper uses
 // Delta = Beta = 0.25.
 //
 // Deviations: for a stale update, theta in v_i is the version that the client received,
-// because its proximal term refers to that; the paper has no stale updates. In variant 2
-// the paper takes the gradient on a query batch; we use the batch of the merge. Points
-// are rounded to float32, in which gradients are computed.
+// because the client's proximal term refers to that version. The paper has no stale
+// updates. In variant 2 the paper takes the gradient on a query batch; we use the batch of
+// the merge. The points at which gradients are computed are rounded to float32.
 type FedSIM struct {
 	Delta, Beta float64
 	// Rounds is the number of merges over which beta falls linearly from Beta to 0 (table
@@ -43,7 +43,7 @@ func (a FedSIM) Needs() fed.Needs {
 	return fed.Needs{EachUpdate: true, ServerData: a.ServerGradient || !a.FirstOrder}
 }
 
-// beta returns the step size of a merge.
+// beta returns the step size for the merge of the given round.
 func (a FedSIM) beta(round int) float64 {
 	if a.Rounds <= 0 {
 		return a.Beta

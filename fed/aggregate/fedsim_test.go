@@ -8,8 +8,8 @@ import (
 	"loadstar/fed"
 )
 
-// TestFedSIM has a server loss with the gradient w^3, theta = 1, delta = 1/2, beta = 1/4,
-// and two clients.
+// TestFedSIM merges the updates of two clients, with a server loss whose gradient is w^3,
+// theta = 1, delta = 1/2 and beta = 1/4.
 //
 // Client a trains to 3: v = 1 - 3 = -2,
 //
@@ -41,18 +41,19 @@ func TestFedSIM(t *testing.T) {
 		{FedSIM{Delta: .5, Beta: .25, FirstOrder: true}, 1.875},
 		{FedSIM{Delta: .5, Beta: .25, FirstOrder: true, ServerGradient: true}, -2.875},
 		{FedSIM{Delta: .5, Beta: .25, ServerGradient: true}, 364.234375},
-		{FedSIM{Delta: .5, Beta: 0}, 1.5}, // the mean of the clients
+		{FedSIM{Delta: .5, Beta: 0}, 1.5}, // the mean of the clients' updates
 	} {
 		wantDisplacement(t, c.sim, m, c.want)
 	}
 
-	// Stale: a received 2 and trained to 4, v = -2. First order: 4 + 1/4·2 = 4.5.
+	// A stale update: client a received 2 and trained to 4, so v = -2. First order: 4 +
+	// 1/4·2 = 4.5.
 	m.Updates = []fed.Received{update("a", 1, []float32{2}, 2)}
 	wantDisplacement(t, FedSIM{Beta: .25, FirstOrder: true}, m, 3.5)
 }
 
-// TestFedSIMDecay lowers beta from 1/4 to 0 in four merges: a step of v = -2 is 1/2, 3/8,
-// 1/4, 1/8 and then 0, in addition to the client's own 2.
+// TestFedSIMDecay lowers beta from 1/4 to 0 in four merges. With v = -2, the server's
+// steps are 1/2, 3/8, 1/4, 1/8 and then 0. Each is added to the client's own change of 2.
 func TestFedSIMDecay(t *testing.T) {
 	shared := []float32{1}
 	m := newMerge(t, shared, 7, []fed.Received{update("a", 1, shared, 2)}, false, 1)
@@ -63,7 +64,7 @@ func TestFedSIMDecay(t *testing.T) {
 	}
 }
 
-// server records the points at which gradients are computed.
+// server implements fed.ServerData and records the points at which gradients are computed.
 type server struct {
 	at  [][]float32
 	err error

@@ -9,13 +9,13 @@ var _ fed.Aggregator = Mean{}
 //
 //	D = sum_c n_c delta_c / sum_c n_c
 //
-// The weights n_c are those with which updates were added: their numbers of examples, or
-// 1. The versions of the updates are ignored.
+// The weights n_c are those with which updates were added to the sums: their numbers of
+// examples, or 1. The versions of the updates are ignored.
 //
 // Deviations: bose2024 prints a sum without weights.
 type Mean struct{}
 
-// Needs implements [fed.Aggregator]. Sums are enough.
+// Needs implements [fed.Aggregator]. It needs only the sums of updates.
 func (Mean) Needs() fed.Needs { return fed.Needs{} }
 
 // Aggregate implements [fed.Aggregator].
@@ -23,7 +23,8 @@ func (Mean) Aggregate(dst []float64, m *fed.Merge) error {
 	return discountedMean(dst, m, Constant())
 }
 
-// discountedMean is the shared part of Mean and Buffered.
+// discountedMean writes the weighted mean of the updates to dst, with each version's sum
+// multiplied by its discount.
 func discountedMean(dst []float64, m *fed.Merge, discount Discount) error {
 	if err := checkSums(dst, m); err != nil {
 		return err
@@ -33,7 +34,7 @@ func discountedMean(dst []float64, m *fed.Merge, discount Discount) error {
 	for i, s := range m.Sums {
 		factor := discount(m.Version - s.Version)
 		weight += float64(s.Delta.Weight())
-		if i == 0 { // usually the only one
+		if i == 0 { // usually all updates have the same version
 			s.Delta.Total(dst)
 			scale(dst, factor)
 			continue

@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMean merges (1, -2) with 1 example and (5, 2) with 3: (1 + 15)/4 = 4 and (-2 + 6)/4
-// = 1. With equal weights the mean is (1 + 5)/2 = 3 and 0. The older version of the
-// second update has no effect.
+// TestMean merges the updates (1, -2) with 1 example and (5, 2) with 3 examples. Their
+// mean is (1 + 15)/4 = 4 and (-2 + 6)/4 = 1. With equal weights the mean is (1 + 5)/2 = 3
+// and 0. The older version of the second update has no effect.
 func TestMean(t *testing.T) {
 	shared := []float32{10, 20}
 	a, b := update("a", 1, shared, 1, -2), update("b", 3, shared, 5, 2)
@@ -22,7 +22,8 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// TestMeanOfDuplicates replaces a client with n examples by n clients with one each.
+// TestMeanOfDuplicates checks that a client with n examples can be replaced by n clients
+// with the same update and one example each.
 func TestMeanOfDuplicates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawMerge(t, 3)

@@ -8,7 +8,8 @@ import (
 	"loadstar/fed"
 )
 
-// errNone is returned for a merge without updates, which has no mean.
+// errNone is the error for a merge without updates, because the mean of no updates is
+// undefined.
 var errNone = errors.New("aggregate: nothing to merge: a merge needs at least one update")
 
 // checkSums returns an error if the sums are empty or break the contract of [fed.Merge].
@@ -30,8 +31,8 @@ func checkSums(dst []float64, m *fed.Merge) error {
 }
 
 // checkUpdates returns an error if there are no updates, if one is not finite, or if they
-// break the contract of [fed.Merge]. Their order matters: it is part of some algorithms,
-// and it affects rounding in all.
+// break the contract of [fed.Merge]. The order of updates matters: some algorithms depend
+// on it, and in all algorithms it affects rounding.
 func checkUpdates(dst []float64, m *fed.Merge) error {
 	if len(m.Updates) == 0 {
 		return errNone

@@ -62,8 +62,8 @@ func newScale(t tester) exact.Scale {
 	return s
 }
 
-// newMerge sums updates by version in the given order, each version in several parts that
-// are merged at the end, and sorts the single updates.
+// newMerge returns a merge of the given updates. It sums them by version, in an order that
+// depends on parts, and sorts the individual updates.
 func newMerge(t tester, shared []float32, version int, updates []fed.Received, uniform bool, parts int) *fed.Merge {
 	t.Helper()
 	m := &fed.Merge{Version: version, Shared: shared, Fleet: 10, Server: cubic{}}
@@ -108,13 +108,13 @@ func newMerge(t tester, shared []float32, version int, updates []fed.Received, u
 	return m
 }
 
-// update returns an update of version 7 from the given weights.
+// update returns an update of version 7 that was trained from the given weights.
 func update(client fed.ClientID, examples int, from []float32, delta ...float32) fed.Received {
 	return fed.Received{Update: fed.Update{Client: client, Version: 7, Examples: examples, Delta: delta}, From: from}
 }
 
-// wantDisplacement fails unless the aggregator returns the displacement, within a
-// relative 1e-12.
+// wantDisplacement fails unless the aggregator returns the wanted displacement, up to a
+// relative error of 1e-12.
 func wantDisplacement(t *testing.T, a fed.Aggregator, m *fed.Merge, want ...float64) {
 	t.Helper()
 	dst := garbage(len(want))
@@ -131,7 +131,7 @@ func wantDisplacement(t *testing.T, a fed.Aggregator, m *fed.Merge, want ...floa
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-12*max(math.Abs(a), math.Abs(b)) }
 
-// garbage returns arbitrary values for dst, which an aggregator must overwrite.
+// garbage returns a dst with arbitrary values. An aggregator must overwrite all of them.
 func garbage(n int) []float64 {
 	dst := make([]float64, n)
 	for i := range dst {
@@ -144,14 +144,15 @@ func sameBits(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Float64bits(x) == math.Float64bits(y) })
 }
 
-// drawn is a random merge that can be built in any order.
+// drawn has the random updates of a merge, which can be added to it in any order.
 type drawn struct {
 	shared  []float32
 	version int
 	updates []fed.Received
 }
 
-// drawMerge draws updates of a few clients from weights of up to four versions.
+// drawMerge generates random updates of up to five clients, trained from weights of up to
+// four versions.
 func drawMerge(t *rapid.T, length int) drawn {
 	vector := rapid.SliceOfN(rapid.Float32Range(-2, 2), length, length)
 	history := rapid.SliceOfN(vector, 1, 4).Draw(t, "weights")
@@ -260,8 +261,8 @@ func conformEmpty(t *testing.T, fresh func() fed.Aggregator) {
 	}
 }
 
-// conformShapes passes merges that break the contract of fed.Merge. An error must not
-// change the aggregator's state.
+// conformShapes checks that merges that break the contract of fed.Merge are errors, and
+// that an error does not change the aggregator's state.
 func conformShapes(t *testing.T, fresh func() fed.Aggregator) {
 	good := func() *fed.Merge {
 		shared := []float32{1, 2}
@@ -315,14 +316,15 @@ func conformShapes(t *testing.T, fresh func() fed.Aggregator) {
 	}
 }
 
-// conformOrder merges the same updates in two different orders. It then overwrites one of
-// the merges: an aggregator must not retain any part of it.
+// conformOrder checks that two orders of the same updates give the same bits. It then
+// overwrites one of the merges, to check that the aggregator does not retain any part of
+// it.
 func conformOrder(t *rapid.T, fresh func() fed.Aggregator) {
 	a, b := fresh(), fresh()
 	for round := range 2 {
 		d := drawMerge(t, 2)
 		m, o := d.merge(t, round), d.shuffled(t, round)
-		for i := range o.Updates { // copies, which overwrite may change
+		for i := range o.Updates { // copies, because overwrite changes them
 			o.Updates[i].Delta, o.Updates[i].Control = slices.Clone(o.Updates[i].Delta), slices.Clone(o.Updates[i].Control)
 		}
 		before := dump(m)
@@ -349,7 +351,8 @@ func conformOrder(t *rapid.T, fresh func() fed.Aggregator) {
 	}
 }
 
-// conformSaved continues from a saved state, taken before and between merges.
+// conformSaved checks that an aggregator restored from saved state gives the same bits as
+// the original. It saves the state before the first merge and between merges.
 func conformSaved(t *rapid.T, fresh func() fed.Aggregator) {
 	a := fresh()
 	for round := range 3 {
@@ -371,7 +374,8 @@ func conformSaved(t *rapid.T, fresh func() fed.Aggregator) {
 	}
 }
 
-// TestBadState reads states that do not belong to the aggregator.
+// TestBadState checks that an aggregator rejects states that are damaged or belong to
+// another aggregator.
 func TestBadState(t *testing.T) {
 	shared := []float32{0, 0}
 	merge := newMerge(t, shared, 7, []fed.Received{update("a", 1, shared, 1, 2), update("b", 1, shared, 2, 1)}, false, 1)
@@ -420,8 +424,8 @@ func TestBadState(t *testing.T) {
 			t.Errorf("%s: a rejected state changed the aggregator", name)
 		}
 
-		// A new aggregator does not know its length yet. It must report a wrong one when
-		// it merges.
+		// A new aggregator does not know the number of weights yet, so it must report a
+		// wrong number when it merges.
 		b := fresh()
 		if err := b.(encoding.BinaryUnmarshaler).UnmarshalBinary(good); err != nil {
 			t.Fatal(err)

@@ -20,8 +20,8 @@ var (
 //	D = mean_S(delta)
 //	c = c + |S|/N mean_S(delta of c_i),   c = 0 at first
 //
-// where S are the updates of the merge and N is the size of the fleet. The first mean
-// uses the plan's weights, the second gives all updates equal weight. The zero value is
+// where S are the updates of the merge and N is the size of the fleet. The first mean uses
+// the plan's weighting. The second mean gives all updates equal weight. The zero value is
 // ready for use.
 //
 // Deviations: c is stored as float64 and sent as float32. If a round is abandoned at its
@@ -36,7 +36,7 @@ type Scaffold struct {
 func (*Scaffold) Needs() fed.Needs { return fed.Needs{Control: true} }
 
 // Start implements [fed.Starter]. All tasks of a version share one control variate. It
-// panics if the length of the task's weights differs from that in earlier merges.
+// panics if the number of shared weights differs from that in earlier merges.
 func (a *Scaffold) Start(t *fed.Task) {
 	if a.c != nil && len(a.c) != len(t.Shared) {
 		panic(fmt.Sprintf("aggregate: a control variate of %d weights for a task of %d", len(a.c), len(t.Shared)))
@@ -78,7 +78,8 @@ func (a *Scaffold) Aggregate(dst []float64, m *fed.Merge) error {
 			c[i] += x
 		}
 	}
-	// |S|/N · total/weight, with a single rounding if |S| equals the weight.
+	// The change of c is |S|/N · total/weight, with only one rounding if |S| equals the
+	// weight.
 	share := weight / updates * float64(m.Fleet)
 	for i := range c {
 		c[i] /= share
@@ -100,7 +101,7 @@ func (a *Scaffold) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote. The next merge then gives the same bits
-// as without the interruption.
+// as a merge by the aggregator that wrote the state.
 func (a *Scaffold) UnmarshalBinary(b []byte) error {
 	var s scaffoldState
 	if err := s.decode(b); err != nil {

@@ -7,7 +7,8 @@ import (
 	"loadstar/fed"
 )
 
-// TestScaffold has a fleet of 4 clients and equal weights.
+// TestScaffold checks the server's control variate c for a fleet of 4 clients with equal
+// weights.
 //
 //	round 1: changes of c_i (2, 0) and (6, -4): c = (8, -4)/4 = (2, -1)
 //	round 2: one change of (-4, 2):             c = (2, -1) + (-1, 1/2) = (1, -1/2)
@@ -28,7 +29,7 @@ func TestScaffold(t *testing.T) {
 	for _, c := range []struct {
 		uniform bool
 		want    [][]float64
-		control [][]float32 // before each round and at the end
+		control [][]float32 // the server's c before each round and at the end
 	}{
 		{true, [][]float64{{3, 0}, {1, 1}}, [][]float32{{0, 0}, {2, -1}, {1, -.5}}},
 		{false, [][]float64{{4, 1}, {1, 1}}, [][]float32{{0, 0}, {2.5, -1.5}, {1.5, -1}}},
@@ -51,8 +52,8 @@ func TestScaffold(t *testing.T) {
 			wantDisplacement(t, a, m, c.want[round]...)
 		}
 		start()
-		// Compare all of them now: a merge must not change the control variate of an
-		// earlier task.
+		// Compare the control variates of all tasks only now, because a later merge must
+		// not change that of an earlier task.
 		if !slices.EqualFunc(given, c.control, slices.Equal) {
 			t.Errorf("control variates %v, want %v", given, c.control)
 		}

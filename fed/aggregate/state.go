@@ -2,7 +2,7 @@ package aggregate
 
 import "loadstar/internal/stateformat"
 
-// Formats of saved state. Format 0 is the struct with the same fields as a gob.
+// Formats of saved state. In format 0, the state was encoded as a gob of the struct below.
 var (
 	scaffoldFormat  = stateformat.Format{Name: "SCAFFOLD's state", Magic: "LODSCAFF", Version: 1, Bare: true}
 	perClientFormat = stateformat.Format{Name: "FedAvgAdaptive's state", Magic: "LODPERCL", Version: 1, Bare: true}

@@ -1,6 +1,6 @@
-// Package client is one client's part of a round. It joins shared and personal weights,
-// trains them, and splits them again, so an update can contain only shared weights. Agent
-// and simulator both use it.
+// Package client does one client's part of a round. It joins shared and personal weights,
+// trains them, and splits them again, so an update can contain only shared weights. Both
+// the agent and the simulator use it.
 package client
 
 import (
@@ -15,7 +15,7 @@ import (
 	"loadstar/series"
 )
 
-// Job has what all clients of a plan share.
+// Job has the parts of a plan that are the same for all its clients.
 type Job struct {
 	Seed      uint64
 	Model     *forecast.Model
@@ -46,7 +46,8 @@ func NewWorker(j *Job, k *kernel.Set, t fed.LocalTrainer) *Worker {
 	}
 }
 
-// spans returns the positions of the shared weights. Adjacent layers form one span.
+// spans returns the positions of the shared weights in the flat weight vector. Adjacent
+// shared layers form one span.
 func spans(p forecast.Partition) []fed.Span {
 	var all []fed.Span
 	for _, l := range p.Shared() {
@@ -76,7 +77,8 @@ type Client struct {
 	First bool
 }
 
-// Train does a client's turn. It changes c.Kept, overwrites u and reuses u's slices.
+// Train trains a client for one round. It changes c.Kept, overwrites u and reuses u's
+// slices.
 func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update) error {
 	p := w.job.Partition
 	if err := w.check(c, t); err != nil {
@@ -111,7 +113,8 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	return nil
 }
 
-// check returns an error if a task does not fit the plan. Tasks come from the network.
+// check returns an error if a task does not fit the plan. Tasks come from the network, so
+// this can happen.
 func (w *Worker) check(c *Client, t fed.Task) error {
 	shared, control := w.job.Partition.SharedLen(), 0
 	if w.job.Needs.Control {
@@ -132,8 +135,8 @@ func (w *Worker) check(c *Client, t fed.Task) error {
 // call of Train.
 func (w *Worker) Weights() []float32 { return w.turn.W }
 
-// Engine returns the total time spent on gradients and optimizer steps: training without
-// the gathering of examples.
+// Engine returns the total time spent on gradients and optimizer steps. It excludes the
+// time for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
 // receivedLoss returns the loss of the received weights over all training examples.

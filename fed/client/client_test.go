@@ -20,7 +20,7 @@ import (
 	"loadstar/series/synth"
 )
 
-// tester is the common part of *testing.T and *rapid.T.
+// tester has the methods of *testing.T and *rapid.T that these tests use.
 type tester interface {
 	Helper()
 	Fatal(...any)
@@ -56,7 +56,7 @@ func homes(t tester, n int) *series.Dataset {
 	return d
 }
 
-// fixture is a plan's worker with clients to train.
+// fixture has a worker for a plan, and the data of the clients to train.
 type fixture struct {
 	plan    *fed.Plan
 	problem *recipe.Problem
@@ -106,8 +106,8 @@ func small(algorithm, more string) string {
 	return fmt.Sprintf("{algorithm: %s, model: {name: fekri2023, lookback: 4, targets: 2}, %s}, %s %s}", algorithm, steps, cohort, more)
 }
 
-// client returns a client that has not trained yet, and the shared weights, both taken
-// from whole.
+// client returns client i before its first training, with its personal weights from whole,
+// and the shared weights from whole.
 func (x *fixture) client(i int, whole []float32) (*Client, []float32) {
 	p := x.problem.Partition
 	c := &Client{ID: fed.ClientID(fmt.Sprint("home ", i)), Data: x.data[i : i+1], Kept: make([]float32, x.worker.Kept()), First: true}
@@ -138,8 +138,8 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// Spans are the positions where Join puts shared weights and where Cut finds them, in the
-// same order.
+// The spans are the positions to which Join writes the shared weights and from which Cut
+// reads them, in the same order.
 func TestSpans(t *testing.T) {
 	for _, model := range forecast.Models() {
 		m, err := forecast.New(model.Name, forecast.Shape{})
@@ -221,7 +221,8 @@ func TestPooledObjective(t *testing.T) {
 	})
 }
 
-// The loss over all examples is the mean over single examples, whatever the batches are.
+// The loss over all examples is the mean of the losses of the individual examples, no
+// matter how they are split into batches.
 func TestLossOverAll(t *testing.T) {
 	x := newFixture(t, small("fednorm", "seed: 1"), homes(t, 2))
 	c, shared := x.client(0, x.initial)
@@ -239,7 +240,7 @@ func TestLossOverAll(t *testing.T) {
 	if math.Abs(u.Loss-want) > 1e-6*want || u.Loss == 0 {
 		t.Errorf("loss %v, want %v", u.Loss, want)
 	}
-	// A client with fewer examples, after one with more.
+	// The same worker then trains a client with fewer examples.
 	less, shared := x.client(1, x.initial)
 	fresh := newFixture(t, small("fednorm", "seed: 1"), homes(t, 2))
 	other, _ := fresh.client(1, x.initial)
@@ -313,7 +314,7 @@ func TestInterruptedTurn(t *testing.T) {
 	}
 }
 
-// The random draws of a turn depend on its round and client only, not on earlier turns.
+// The random numbers of a turn depend only on its round and client, not on earlier turns.
 func TestTurnsAreIndependent(t *testing.T) {
 	d := homes(t, 2)
 	for _, algorithm := range recipe.Names() {
@@ -332,8 +333,8 @@ func TestTurnsAreIndependent(t *testing.T) {
 	}
 }
 
-// The server's data gives gradients of its batch at any shared weights, with personal
-// weights that it trains itself. It continues from saved state.
+// ServerData returns the gradient on its batch at any shared weights, using personal
+// weights that it trains itself. It can continue from saved state.
 func TestServerData(t *testing.T) {
 	text := small("fedsim", "partition: head, server: {batch: 20}")
 	d := homes(t, 3)
@@ -380,7 +381,8 @@ func TestServerData(t *testing.T) {
 	if got := gradient(resumed, 1); !sameBits(got, want) {
 		t.Error("the restored server data differs")
 	}
-	// By hand: the whole gradient on the batch, at the server's personal weights.
+	// Compute the expected gradient directly: that of all weights on the batch, with the
+	// server's personal weights.
 	w, g := make([]float32, len(x.initial)), make([]float32, len(x.initial))
 	p.Join(w, shared, steady.Kept()[:p.PersonalLen()])
 	o := newObjective(x.job.Model, kernels(t), x.job.Loss, x.job.Targets, 20)

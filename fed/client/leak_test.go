@@ -19,8 +19,8 @@ import (
 // The product promises that personal layers never leave a client. A client sends only a
 // fed.Update, so these tests check its contents.
 
-// TestUpdateFields fails when fed.Update gets a new field. Consider what the field can
-// reveal, test that here, and add it to the list.
+// TestUpdateFields fails when fed.Update gets a new field. Whoever adds one must consider
+// what it can reveal, test that here, and add the field to the list.
 func TestUpdateFields(t *testing.T) {
 	known := map[string]string{
 		"Client":    "fed.ClientID", // a name
@@ -78,8 +78,8 @@ var leakCases = []leakCase{
 	{"bose2024", "lstm_l0", []string{"lstm_l0"}},
 }
 
-// plan returns a plan for an algorithm with some client keys, or false if the algorithm
-// does not allow the partition.
+// plan returns a plan for an algorithm with the given client settings and loss, or false
+// if the algorithm does not allow the partition.
 func (c leakCase) plan(algorithm, client, loss string) (string, bool) {
 	if only := map[string]string{"local": "all", "pooled": "none"}[algorithm]; only != c.partition && (only != "" || c.partition == "all") {
 		return "", false
@@ -95,7 +95,7 @@ func (c leakCase) plan(algorithm, client, loss string) (string, bool) {
 		algorithm, c.partition, c.model, loss, work, client, cohort), true
 }
 
-// split returns the shared and the personal weights.
+// split returns the shared and the personal weights of w.
 func (c leakCase) split(m []nn.Layer, w []float32) (shared, personal []float32) {
 	for _, l := range m {
 		part := w[l.Offset() : l.Offset()+l.Len()]
@@ -135,7 +135,7 @@ func TestPersonalWeightsDoNotLeak(t *testing.T) {
 			if !slices.Equal(shared, wantShared) {
 				t.Fatalf("%s, %s: the wrong weights are shared", algorithm, text)
 			}
-			for round := range 2 { // the second starts from stored state
+			for round := range 2 { // the second round starts from stored state
 				u := x.train(t, client, x.task(round, shared))
 				if len(u.Delta) != len(wantShared) {
 					t.Fatalf("%s: the update has %d numbers, want %d shared weights", text, len(u.Delta), len(wantShared))
@@ -165,7 +165,7 @@ func TestPersonalWeightsDoNotLeak(t *testing.T) {
 	}
 }
 
-// descent returns the negative gradient over all examples.
+// descent returns the negative gradient of the mean loss over all examples.
 func (x *fixture) descent(k *kernel.Set, w []float32) []float32 {
 	o := newObjective(x.job.Model, k, x.job.Loss, x.job.Targets, 1)
 	o.setData(x.data[:1])
@@ -182,10 +182,10 @@ func (x *fixture) descent(k *kernel.Set, w []float32) []float32 {
 	return g
 }
 
-// TestPersonalBiasDoesNotLeak trains with usual rates. With the absolute error, a
-// gradient depends only on which side of the target a forecast is. Two clients whose
-// personal output biases put all forecasts above all targets, by different amounts, must
-// therefore send the same bits.
+// TestPersonalBiasDoesNotLeak trains with usual rates. With the absolute error as loss, a
+// gradient depends only on whether a forecast is above or below its target. Two clients
+// whose personal output biases put all forecasts above all targets, by different amounts,
+// must therefore send the same bits.
 func TestPersonalBiasDoesNotLeak(t *testing.T) {
 	d := homes(t, 1)
 	for _, algorithm := range recipe.Names() {
@@ -229,9 +229,9 @@ func TestPersonalBiasDoesNotLeak(t *testing.T) {
 	}
 }
 
-// TestUpdateIsChangeOfSharedLayers trains with usual rates and any layers personal. Every
-// number of an update is the change of a weight of a shared layer, in the order of
-// layers. The client stores the others.
+// TestUpdateIsChangeOfSharedLayers trains with usual rates and various personal layers.
+// Every number of an update must be the change of a weight in a shared layer, in the order
+// of layers. The client must store the personal weights.
 func TestUpdateIsChangeOfSharedLayers(t *testing.T) {
 	d := homes(t, 1)
 	names := []string{"lstm_l0", "lstm_l1", "fc.0", "fc.1", "fc.2", "fc.3", "fc.4"}
@@ -257,7 +257,8 @@ func TestUpdateIsChangeOfSharedLayers(t *testing.T) {
 			}
 		}
 		_, before := c.split(layers, x.initial)
-		// pFedMe changes personal weights, too, and so does fedsgd with a separate step.
+		// Every algorithm trains personal weights. pFedMe does so in its inner steps, and
+		// fedsgd in a separate step.
 		if slices.Equal(client.Kept[:len(before)], before) {
 			t.Fatalf("%s: the personal layers did not train", text)
 		}

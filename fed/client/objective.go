@@ -10,8 +10,8 @@ import (
 	"loadstar/series"
 )
 
-// objective is a model's mean loss over the training examples of one client, or of
-// several pooled ones. It implements fed.Objective.
+// objective is a model's mean loss over the training examples of one client, or of several
+// clients with pooled readings. It implements fed.Objective.
 type objective struct {
 	ws      *nn.Workspace
 	loss    nn.Loss
@@ -25,7 +25,7 @@ type objective struct {
 	y     []float32
 	lasts []int
 
-	gathering time.Duration // total time of gather
+	gathering time.Duration // total time spent in gather
 }
 
 func newObjective(m *forecast.Model, k *kernel.Set, loss nn.Loss, targets, batch int) *objective {
@@ -35,7 +35,7 @@ func newObjective(m *forecast.Model, k *kernel.Set, loss nn.Loss, targets, batch
 	}
 }
 
-// setData switches the objective to other series.
+// setData makes the objective use the examples of the given series.
 func (o *objective) setData(data []*series.Windows) {
 	o.data, o.ends = data, o.ends[:0]
 	n := 0
@@ -53,7 +53,7 @@ func (o *objective) Gradient(g, w []float32, examples []int) float64 {
 	return o.ws.ColumnsGradient(g, w, o.gather(examples), o.loss)
 }
 
-// Loss returns the mean loss over the examples, batch by batch.
+// Loss returns the mean loss over the examples. It computes the loss batch by batch.
 func (o *objective) Loss(w []float32, examples []int) float64 {
 	sum, n := 0.0, len(examples)
 	for b := range slices.Chunk(examples, o.batch) {

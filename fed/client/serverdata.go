@@ -25,8 +25,8 @@ type ServerData struct {
 	update fed.Update
 }
 
-// NewServerData returns the server's data, with initial personal weights and the batch
-// size of a round.
+// NewServerData returns the server's data. personal has the initial personal weights, and
+// size is the number of examples per round.
 func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []*series.Windows, personal []float32, size int) (*ServerData, error) {
 	own := *j
 	own.Batch = max(j.Batch, size)
@@ -41,8 +41,8 @@ func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []*series.Win
 	return s, nil
 }
 
-// Begin draws the batch of a round, with replacement, and trains the server's personal
-// layers from the round's weights.
+// Begin trains the server's personal layers, starting from the round's weights, and
+// samples the batch of the round with replacement.
 func (s *ServerData) Begin(ctx context.Context, t fed.Task) error {
 	if s.worker.job.Partition.PersonalLen() > 0 {
 		if err := s.worker.Train(ctx, &s.client, t, &s.update); err != nil {
@@ -58,7 +58,8 @@ func (s *ServerData) Begin(ctx context.Context, t fed.Task) error {
 	return nil
 }
 
-// Gradient computes the gradient of the round's batch at the given shared weights.
+// Gradient overwrites g with the gradient on the round's batch at the given shared
+// weights.
 func (s *ServerData) Gradient(g, shared []float32) error {
 	p := s.worker.job.Partition
 	personal := s.client.Kept[:p.PersonalLen()]
@@ -67,14 +68,14 @@ func (s *ServerData) Gradient(g, shared []float32) error {
 	if nn.NotFinite(s.g) >= 0 {
 		return fmt.Errorf("the gradient on the server's data is not finite: %w", fed.ErrDiverged)
 	}
-	p.Cut(s.g, g, s.worker.turn.W[:p.PersonalLen()]) // the personal part is discarded
+	p.Cut(s.g, g, s.worker.turn.W[:p.PersonalLen()]) // discard the personal part
 	return nil
 }
 
 // Kept returns the state of the server's personal layers. Callers must not change it.
 func (s *ServerData) Kept() []float32 { return s.client.Kept }
 
-// Restore continues from saved state.
+// Restore sets the state to one that Kept returned earlier.
 func (s *ServerData) Restore(kept []float32) error {
 	if len(kept) != len(s.client.Kept) {
 		return fmt.Errorf("the server's saved state has %d numbers, want %d as in the plan", len(kept), len(s.client.Kept))

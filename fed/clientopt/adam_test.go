@@ -4,7 +4,8 @@ import (
 	"testing"
 )
 
-// moments has the results of this script, for the gradients of either weight:
+// moments has the results of this Python script for each of two weights with their own
+// gradients:
 //
 //	w, m, v, u = 1.0, 0.0, 0.0, 0.0
 //	for k, g in enumerate(gradients, 1):

@@ -7,8 +7,9 @@ import (
 
 var _ fed.ClientOptimizer = (*AMSGrad)(nil)
 
-// AMSGrad is [Adam] with the largest second moment so far, so that steps do not grow when
-// a second moment decays (Reddi et al. 2018; bose2024, figure 4, "AdamAMS"):
+// AMSGrad is [Adam] with the largest second moment of the round so far instead of the
+// current one, so that steps do not grow when a second moment decays (Reddi et al. 2018;
+// bose2024, figure 4, "AdamAMS"):
 //
 //	u = max(u, v/(1-β₂ᵏ))
 //	w -= rate · m/(1-β₁ᵏ) / (√u + ε)

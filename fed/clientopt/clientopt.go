@@ -1,12 +1,12 @@
 // Package clientopt has the optimizers for a client's local steps, one file each.
 //
-// Every optimizer has a Kernel, which must be set; it runs the loops over the weights. No
-// optimizer allocates memory after its first turn unless the model grows. An optimizer
-// keeps no state from one turn to the next except through [fed.Turn]. Moments start from
-// zero in every round (bose2024, figure 4; bose2023, algorithm 2).
+// The field Kernel of an optimizer must be set: it runs the loops over the weights. No
+// optimizer allocates memory after its first turn unless a later model is larger. Only the
+// Kept field of [fed.Turn] passes state from one turn to the next. Moments start from zero
+// in every round (bose2024, figure 4; bose2023, algorithm 2).
 package clientopt
 
-// zeroed returns n zeros and reuses buf if it is large enough.
+// zeroed returns a slice of n zeros. It reuses buf if that is large enough.
 func zeroed(buf []float32, n int) []float32 {
 	if cap(buf) < n {
 		return make([]float32, n)

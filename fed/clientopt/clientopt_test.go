@@ -38,7 +38,7 @@ func all(t testing.TB) map[string]fed.ClientOptimizer {
 }
 
 // turn returns a turn of a client with the weights w. The weights in the spans are shared
-// and equal those received.
+// and equal the received weights.
 func turn(o fed.ClientOptimizer, w []float32, shared ...fed.Span) *fed.Turn {
 	t := &fed.Turn{W: slices.Clone(w), Shared: shared, First: true}
 	for _, s := range shared {
@@ -76,7 +76,8 @@ func near(t testing.TB, what string, got []float32, want ...float64) {
 	}
 }
 
-// sameBits compares bits, because == treats -0 and 0 as equal.
+// sameBits reports whether a and b have equal bits. It does not use ==, which treats -0
+// and 0 as equal.
 func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
@@ -110,7 +111,8 @@ func TestTaskIsNotChanged(t *testing.T) {
 	}
 }
 
-// The value and the gradient of a personal weight must not affect anything else.
+// The value and the gradient of a personal weight must not affect any other weight or the
+// control variate.
 func TestPersonalWeightsAreIsolated(t *testing.T) {
 	for name, o := range all(t) {
 		var sent [2]*fed.Turn
@@ -148,7 +150,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// vectors draws vectors of equal length with arbitrary bits.
+// vectors generates vectors of equal length with arbitrary bits.
 func vectors(t *rapid.T, count int) [][]float32 {
 	n := rapid.IntRange(1, 40).Draw(t, "length")
 	all := make([][]float32, count)

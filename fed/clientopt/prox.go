@@ -7,9 +7,9 @@ import (
 
 var _ fed.ClientOptimizer = (*Prox)(nil)
 
-// Prox adds a proximal term that pulls the shared weights towards those received, and
-// leaves the step to Inner (Li et al. 2020, "FedProx", equation 2; bose2024, figure 4;
-// song2021, equation 5):
+// Prox adds a proximal term that pulls the shared weights towards the received weights,
+// and then lets Inner take the step (Li et al. 2020, "FedProx", equation 2; bose2024,
+// figure 4; song2021, equation 5):
 //
 //	g += Mu · (w - received)
 //
@@ -26,7 +26,7 @@ type Prox struct {
 	received []float32
 }
 
-// Kept returns Inner's.
+// Kept returns the number of floats that Inner stores.
 func (o *Prox) Kept(weights, shared int) int { return o.Inner.Kept(weights, shared) }
 
 // Begin starts Inner's turn.

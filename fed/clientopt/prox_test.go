@@ -20,7 +20,7 @@ func TestProx(t *testing.T) {
 	check(t, "weights", tr.W, 0.125, 1, 4.75)
 }
 
-// proxadam is Adam on the gradient plus the proximal term.
+// Prox with Adam takes the same steps as Adam on the gradient plus the proximal term.
 func TestProxAdam(t *testing.T) {
 	k := kernels(t)
 	adam := Adam{Kernel: k, Rate: Rate{Base: 0.1}, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-3}

@@ -2,8 +2,8 @@ package clientopt
 
 import "math"
 
-// Rate is a client's learning rate: constant, or a staircase (reddi2021, appendix E.6,
-// with Factor 0.1 and Every 500):
+// Rate is a client's learning rate: constant, or lowered in steps (reddi2021, appendix
+// E.6, with Factor 0.1 and Every 500):
 //
 //	rate(round) = Base · Factor^⌊round/Every⌋
 //
@@ -11,7 +11,7 @@ import "math"
 type Rate struct {
 	Base   float64
 	Factor float64
-	Every  int // rounds per stair; 0 means a constant rate
+	Every  int // rounds between changes of the rate; 0 means a constant rate
 }
 
 // At returns the learning rate of a round.

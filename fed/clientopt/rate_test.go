@@ -29,7 +29,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Every optimizer uses the round's rate. prox has none and is left out.
+// Every optimizer uses the round's learning rate. The test leaves out Prox, which has no
+// rate of its own.
 func TestRateDependsOnRound(t *testing.T) {
 	k, stairs := kernels(t), Rate{Base: 1, Factor: 0.25, Every: 2}
 	for name, o := range map[string]fed.ClientOptimizer{
@@ -38,8 +39,8 @@ func TestRateDependsOnRound(t *testing.T) {
 		"amsgrad":  &AMSGrad{Kernel: k, Rate: stairs},
 		"scaffold": &Scaffold{Kernel: k, Rate: stairs},
 	} {
-		// With β = ε = 0 the first step of Adam is rate·g/|g|. For a gradient of 1 that
-		// is the rate, as with SGD.
+		// With β = ε = 0 the first step of Adam is rate·g/|g|. For a gradient of 1 that is
+		// the rate, as for SGD.
 		tr := turn(o, []float32{1}, fed.Span{Lo: 0, Hi: 1})
 		tr.Task.Round = 3
 		run(o, tr, []float32{1})

@@ -10,8 +10,9 @@ import (
 var _ fed.ClientOptimizer = (*Scaffold)(nil)
 
 // Scaffold is SCAFFOLD's client (Karimireddy et al. 2020; reddi2021, appendix B.2,
-// algorithm 6, option II). With the server's control variate c, the client's own c_i,
-// which is stored between rounds and starts as c, and K steps in this round:
+// algorithm 6, option II). The server has the control variate c. The client has its own,
+// c_i, which it stores between rounds and which equals c in its first round. With K steps
+// in a round:
 //
 //	w -= rate · (g - c_i + c)
 //	c_i' = c_i - c + (received - w) / (K · rate)
@@ -34,7 +35,8 @@ type Scaffold struct {
 // Kept returns the length of the control variate.
 func (*Scaffold) Kept(weights, shared int) int { return shared }
 
-// Begin reads the control variates. It panics if the task has none.
+// Begin reads the control variates of the task and the client. It panics if the task has
+// none.
 func (o *Scaffold) Begin(t *fed.Turn) {
 	n := len(t.Task.Shared)
 	if len(t.Task.Control) != n || len(t.Kept) != n || len(t.Control) != n {
@@ -49,7 +51,7 @@ func (o *Scaffold) Begin(t *fed.Turn) {
 	}
 }
 
-// Step corrects g and updates w.
+// Step adds c - c_i to the shared part of g and updates w.
 func (o *Scaffold) Step(w, g []float32) {
 	o.steps++
 	if !o.first {

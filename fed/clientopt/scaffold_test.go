@@ -65,7 +65,7 @@ func TestScaffoldWithoutControl(t *testing.T) {
 	o.Begin(tr)
 }
 
-// In a client's first round there is no drift to correct.
+// In a client's first round c_i equals c, so Scaffold takes the same steps as SGD.
 func TestScaffoldWithoutDriftIsSGD(t *testing.T) {
 	k := kernels(t)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -16,7 +16,7 @@ type SGD struct {
 	Kernel *kernel.Set
 	Rate   Rate
 
-	rate float64 // in this turn
+	rate float64 // learning rate of this turn
 }
 
 // Kept returns 0: no state is stored between rounds.

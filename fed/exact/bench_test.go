@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// BenchmarkAdd adds updates as long as the shared layers of bose2023: the bottom LSTM
-// stacks, and the whole model.
+// BenchmarkAdd adds updates of the lengths that bose2023's model has if only the bottom
+// LSTM stacks are shared, and if the whole model is shared.
 func BenchmarkAdd(b *testing.B) {
 	for _, length := range []int{5760, 42181} {
 		b.Run(fmt.Sprint(length), func(b *testing.B) {
-			scale, err := NewScale(1, 1<<20, 1<<40/(1<<22)) // 21 and 19 bits
+			scale, err := NewScale(1, 1<<20, 1<<40/(1<<22)) // 21-bit weights, 19-bit count
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -1,7 +1,7 @@
 // Package exact adds updates as fixed-point integers. A sum therefore does not depend on
 // the order of arrival, on batching, on the number of machines, or on crashes in between.
 //
-// A number x is added as round(x·2^bits). The [Scale] chooses bits so that the sum of all
+// A number x is added as round(x·2^bits). [NewScale] chooses bits so that the sum of all
 // updates that a plan allows cannot overflow 63 bits.
 package exact
 
@@ -13,8 +13,8 @@ import (
 	"math/bits"
 )
 
-// Scale is the fixed-point resolution of a sum, with bounds for its updates. The zero
-// value is not usable. Sums of different scales cannot be merged.
+// Scale is the fixed-point resolution of a sum, with limits on the size, weight and number
+// of its updates. The zero value is not usable. Sums of different scales cannot be merged.
 type Scale struct {
 	fraction  int // fractional bits
 	bound     float32
@@ -25,14 +25,15 @@ type Scale struct {
 const (
 	maxFraction = 48 // finer than the float32 resolution of any relevant weight
 	minFraction = 16
-	// maxBits bounds one fixed-point number. A float64 can then hold every number and the
-	// mean of any, and rounds it with one addition: see shift.
+	// maxBits is the largest number of bits of one fixed-point number. A float64 can
+	// represent such a number exactly and can round to one with a single addition (see
+	// shift).
 	maxBits = 51
 )
 
 // NewScale returns the finest scale for the given number of updates with weights up to
-// maxWeight and coordinates within ±bound. The bound is rounded to float32, like the
-// coordinates.
+// maxWeight and numbers within ±bound. The bound is rounded to float32, because the
+// numbers of an update are float32.
 func NewScale(bound float64, maxWeight, updates int64) (Scale, error) {
 	narrow := float32(bound)
 	if !(narrow > 0) || math.IsInf(float64(narrow), 0) || maxWeight < 1 || updates < 1 {
@@ -53,8 +54,7 @@ func NewScale(bound float64, maxWeight, updates int64) (Scale, error) {
 // Fraction returns the number of fractional bits.
 func (s Scale) Fraction() int { return s.fraction }
 
-// Errors that callers can distinguish. Each rejects an update and leaves the sum
-// unchanged.
+// Errors that callers can distinguish. After each of them, the sum is unchanged.
 var (
 	ErrBound  = errors.New("exact: a number is beyond the bound")
 	ErrFinite = errors.New("exact: a number is not finite")
@@ -78,7 +78,7 @@ func NewSum(s Scale, length int) *Sum { return &Sum{scale: s, v: make([]int64, l
 // Updates returns the number of vectors added.
 func (s *Sum) Updates() int { return int(s.n) }
 
-// Weight returns the sum of their weights.
+// Weight returns the sum of the weights of the vectors added.
 func (s *Sum) Weight() int64 { return s.weight }
 
 // Len returns the length of the vectors.
@@ -90,7 +90,8 @@ func (s *Sum) Reset() {
 	clear(s.v)
 }
 
-// Check reports whether Add would accept the vector if the sum were not full.
+// Check returns the error that Add would return for the vector, except that it does not
+// check whether the sum is full.
 func (s *Sum) Check(weight int64, x []float32) error {
 	if err := s.checkWeight(weight, len(x)); err != nil {
 		return err
@@ -121,8 +122,9 @@ func (s *Sum) numberError(i int, f float32) error {
 	return fmt.Errorf("%w: number %d is %g, beyond ±%g", ErrBound, i, f, s.scale.bound)
 }
 
-// magnitude orders numbers by absolute value, with infinities and then NaNs at the top. A
-// comparison costs one integer comparison.
+// magnitude returns an integer that orders numbers by absolute value, with infinities
+// above all finite numbers and NaNs above infinities. Comparing two magnitudes is one
+// integer comparison.
 func magnitude(f float32) uint32 { return math.Float32bits(f) &^ (1 << 31) }
 
 // shift returns a number so large that float64s within 2^maxBits units of it are one unit
@@ -146,7 +148,7 @@ func (s *Sum) Add(weight int64, x []float32) error {
 		return fmt.Errorf("%w, %d", ErrFull, s.n)
 	}
 	if i := s.accumulate(weight, x); i < len(x) {
-		s.accumulate(-weight, x[:i]) // exact, because these are integers
+		s.accumulate(-weight, x[:i]) // undo; exact for integers
 		return s.numberError(i, x[i])
 	}
 	s.n++
@@ -154,7 +156,8 @@ func (s *Sum) Add(weight int64, x []float32) error {
 	return nil
 }
 
-// accumulate adds numbers up to the first invalid one and returns its index.
+// accumulate adds weight·x to the sum up to the first invalid number, and returns the
+// index of that number, or len(x).
 func (s *Sum) accumulate(weight int64, x []float32) int {
 	shift, bound := s.scale.shift(), magnitude(s.scale.bound)
 	v := s.v[:len(x)]
@@ -198,11 +201,12 @@ func (s *Sum) Total(dst []float64) {
 // header is the number of bytes before the integers: fraction, updates and weight.
 const header = 3 * 8
 
-// Bytes returns the length of MarshalBinary's result for vectors of a length.
+// Bytes returns the length of MarshalBinary's result for a sum of vectors of the given
+// length.
 func Bytes(length int) int { return header + 8*length }
 
-// MarshalBinary writes the sum: fractional bits, updates, weight, then the numbers, all
-// as 64-bit integers, little-endian.
+// MarshalBinary encodes the sum: fractional bits, updates, weight, then the numbers. All
+// are little-endian 64-bit integers.
 func (s *Sum) MarshalBinary() ([]byte, error) {
 	b := make([]byte, 0, Bytes(len(s.v)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.scale.fraction))
@@ -215,8 +219,8 @@ func (s *Sum) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote into a sum of the same scale and length.
-// It rejects numbers that no updates within the scale can add up to, and then leaves the
-// sum unchanged.
+// It rejects numbers that are too large to be the sum of updates within the scale's
+// limits. On an error the sum is unchanged.
 func (s *Sum) UnmarshalBinary(b []byte) error {
 	if len(b) != Bytes(len(s.v)) {
 		return fmt.Errorf("%w: %d bytes are not a sum of %d numbers", ErrShape, len(b), len(s.v))

@@ -19,19 +19,19 @@ func scaleOf(t interface{ Fatal(...any) }, bound float64, maxWeight, updates int
 	return s
 }
 
-// TestNewScale compares with the bits computed by hand: 62 minus those of the bound (the
-// least e with bound < 2^e), of the weight and of the number of updates, at most 48, and
-// at most 51 together with the bound's.
+// TestNewScale compares fraction with a count by hand: 62 minus the bits of the bound (the
+// least e with bound < 2^e), of the weight and of the number of updates. fraction is at
+// most 48, and fraction plus the bits of the bound is at most 51.
 func TestNewScale(t *testing.T) {
 	for _, c := range []struct {
 		bound            float64
 		weights, updates int64
-		fraction         int // 0 if rejected
+		fraction         int // 0 if NewScale must return an error
 	}{
 		{1, 1, 1, 48},                    // 62-1-1-1 = 59, capped
 		{1, 100_000, 1000, 34},           // 62-1-17-10
 		{10, 100_000, 1000, 31},          // 62-4-17-10
-		{10, 1, 1, 47},                   // 62-4-1-1 = 56, and 51-4
+		{10, 1, 1, 47},                   // 62-4-1-1 = 56, capped at 51-4
 		{1. / 16, 1 << 20, 1 << 20, 23},  // 62+3-21-21
 		{1024, 1<<17 - 1, 1<<17 - 1, 17}, // 62-11-17-17
 		{1024, 1<<18 - 1, 1<<17 - 1, 16},
@@ -92,7 +92,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestRounding compares the rounding by addition with plain arithmetic, at every scale.
+// TestRounding checks at every scale that rounding by addition gives the same result as
+// math.RoundToEven.
 func TestRounding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := math.Ldexp(rapid.Float64Range(.5, 1).Draw(t, "bound"), rapid.IntRange(-30, 40).Draw(t, "exponent"))
@@ -108,7 +109,8 @@ func TestRounding(t *testing.T) {
 	})
 }
 
-// TestFull adds the maximum number of updates at the bounds: nothing overflows.
+// TestFull checks that nothing overflows with the maximum number of updates, all with the
+// largest weight and the largest numbers.
 func TestFull(t *testing.T) {
 	for _, bound := range []float64{.1, 1, 1023.99994, 1024} {
 		const most, updates = 1<<20 - 1, 255
@@ -129,7 +131,7 @@ func TestFull(t *testing.T) {
 			t.Errorf("one update too many: %v", err)
 		}
 		saved, _ := s.MarshalBinary()
-		if err := NewSum(scale, 2).UnmarshalBinary(saved); err != nil { // exactly at the bound
+		if err := NewSum(scale, 2).UnmarshalBinary(saved); err != nil { // valid: at the limit
 			t.Errorf("±%g: %v", bound, err)
 		}
 	}
@@ -229,8 +231,8 @@ func drawUpdates(t *rapid.T, length int) []update {
 	}), 1, 20).Draw(t, "updates")
 }
 
-// TestOrder adds the same updates in another order, in partial sums that are encoded,
-// decoded and merged in any order: the bits of the sum are the same.
+// TestOrder checks that the bits of a sum do not depend on the order of its updates, nor
+// on how they are split into partial sums that are encoded, decoded and merged.
 func TestOrder(t *testing.T) {
 	const length = 3
 	scale := scaleOf(t, 2, 1000, 20)
@@ -270,7 +272,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestMeanOfOne takes the mean of a single update. It may differ from the update by the
+// TestMeanOfOne checks the mean of only one update. It may differ from the update by the
 // rounding to the scale (half a unit) and by two roundings to float64.
 func TestMeanOfOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -296,7 +298,8 @@ func TestMeanOfOne(t *testing.T) {
 	})
 }
 
-// TestWeightIsRepetition compares an update of weight n with n updates of weight 1.
+// TestWeightIsRepetition checks that an update of weight n adds the same as n times the
+// update with weight 1.
 func TestWeightIsRepetition(t *testing.T) {
 	const length = 2
 	scale := scaleOf(t, 2, 1000, 20000)
@@ -365,8 +368,8 @@ func TestUnmarshalRejected(t *testing.T) {
 	}
 }
 
-// FuzzSumUnmarshal reads arbitrary bytes. An accepted sum must be encoded to the same
-// bytes and can be added to and merged without overflow.
+// FuzzSumUnmarshal decodes arbitrary bytes. If they are accepted, encoding the sum must
+// give the same bytes, and adding to it and merging it must not overflow.
 func FuzzSumUnmarshal(f *testing.F) {
 	scale := scaleOf(f, .1, 1000, 8)
 	full := NewSum(scale, 3)

@@ -14,9 +14,9 @@ var _ fed.LocalTrainer = (*Descent)(nil)
 //
 //	w = Optimizer(w, ∇f(w; batch))
 //
-// It is also the client of Fed-Reptile (Jiang et al. 2019; Nichol et al. 2018). There,
-// too, the client trains on its own, and the server takes the step θ += ε·mean(w - θ),
-// with ε as its learning rate.
+// It is also the client of Fed-Reptile (Jiang et al. 2019; Nichol et al. 2018). In
+// Fed-Reptile the client trains in the same way, and the server takes the step θ +=
+// ε·mean(w - θ), with ε as its learning rate.
 //
 // Deviations: none.
 type Descent struct {
@@ -27,7 +27,7 @@ type Descent struct {
 	g       []float32
 }
 
-// Kept returns Optimizer's.
+// Kept returns the number of floats that Optimizer stores.
 func (d *Descent) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
 // Train implements [fed.LocalTrainer].

@@ -30,17 +30,19 @@ func TestDescentByEpochs(t *testing.T) {
 	b.record = true
 	tr := turn(d, []float32{0}, fed.Span{Lo: 0, Hi: 1})
 	train(t, d, b, tr)
-	// With a rate of 1 each step lands on its example, so the last example remains.
+	// With a rate of 1 each step moves the weight to the target of its example, so the
+	// weight ends at the target of the last example.
 	last := b.batches[2][0]
 	check(t, "weights", tr.W, b.targets[last][0])
 }
 
-// Two clients have optima at -1 and +1 and take 1 and 10 steps. The joint optimum is 0.
-// FedAvg settles at the fixed point of
+// One client has its optimum at -1 and takes 1 step per round. Another has it at +1 and
+// takes 10. The joint optimum is 0. FedAvg converges to the fixed point of
 //
 //	w = ((w+1)·0.9 - 1 + (w-1)·0.9¹⁰ + 1)/2, which is (0.9 - 0.9¹⁰)/(2 - 0.9 - 0.9¹⁰) = 0.734
 //
-// near the client that takes more steps. SCAFFOLD corrects that drift.
+// which is near the optimum of the client that takes more steps. SCAFFOLD corrects that
+// drift.
 func TestScaffoldCorrectsDrift(t *testing.T) {
 	rate := clientopt.Rate{Base: 0.1}
 	run := func(optimizer func() fed.ClientOptimizer) float64 {
@@ -92,7 +94,7 @@ func TestControlNotFinite(t *testing.T) {
 	}
 }
 
-// Kept outlives the round, so a failed round must not write NaNs to it.
+// Kept is stored after the round, so a failed round must not write NaNs to it.
 func TestErrorDoesNotChangeKept(t *testing.T) {
 	d := &Descent{
 		Work:      Work{Batch: 1, Steps: 1},

@@ -11,7 +11,7 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// distances is an objective: the mean squared distance of one weight from the examples.
+// distances is a fed.Objective: the mean squared distance of one weight from the examples.
 type distances []float32
 
 func (d distances) Len() int { return len(d) }

@@ -10,10 +10,10 @@ import (
 
 var _ fed.LocalTrainer = (*FedMeta)(nil)
 
-// FedMeta descends on the loss after one step, F(w) = f(w - Inner·∇f(w; support); query),
-// including second-order terms (Chen et al. 2019, algorithm 1 with MAML). The product
-// with the Hessian is a difference of gradients (Fallah et al. 2020, section 5, "HF";
-// song2021, equation 10):
+// FedMeta minimises the loss after one further gradient step, F(w) = f(w - Inner·∇f(w;
+// support); query), including second-order terms (Chen et al. 2019, algorithm 1 with
+// MAML). It approximates the product with the Hessian by a difference of gradients (Fallah
+// et al. 2020, section 5, "HF"; song2021, equation 10):
 //
 //	v = ∇f(w - Inner · ∇f(w; support); query)
 //	d = (∇f(w + Delta·v; support) - ∇f(w - Delta·v; support)) / (2 Delta)
@@ -40,10 +40,10 @@ type FedMeta struct {
 	v, point, high, low []float32
 }
 
-// Kept returns Optimizer's.
+// Kept returns the number of floats that Optimizer stores.
 func (d *FedMeta) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train implements [fed.LocalTrainer]. All four gradients of a step are counted.
+// Train implements [fed.LocalTrainer]. It counts all four gradients of a step.
 func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if !(d.Delta > 0) {
 		return fed.Trained{}, fmt.Errorf("localtrain: FedMeta's delta is %v, want a value above 0", d.Delta)
@@ -81,7 +81,7 @@ func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.
 	return done.end(d.Optimizer, t)
 }
 
-// displace sets point to w + by·along.
+// displace sets d.point to w + by·along.
 func (d *FedMeta) displace(w, along []float32, by float64) {
 	copy(d.point, w)
 	d.Kernel.Axpy(d.point, along, float32(by))

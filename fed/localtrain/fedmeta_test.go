@@ -25,8 +25,8 @@ func TestFedMeta(t *testing.T) {
 	}
 }
 
-// On f = curve·(w-c)²/2 the meta-gradient is that of
-// F(w) = curve·(1 - Inner·curve)²·(w-c)²/2, for any Delta.
+// For f = curve·(w-c)²/2 and any Delta, FedMeta descends along the gradient of F(w) =
+// curve·(1 - Inner·curve)²·(w-c)²/2.
 func TestFedMetaOnAQuadratic(t *testing.T) {
 	k := kernels(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -46,7 +46,7 @@ func TestFedMetaOnAQuadratic(t *testing.T) {
 	})
 }
 
-// quartic is f(w) = w⁴/4, whose Hessian depends on w.
+// quartic is the objective f(w) = w⁴/4, whose Hessian depends on w.
 type quartic struct{}
 
 func (quartic) Len() int { return 1 }

@@ -10,7 +10,7 @@ import (
 var _ fed.LocalTrainer = (*Gradient)(nil)
 
 // Gradient is FedSGD's client (McMahan et al. 2017, section 2). It computes one gradient
-// over all n examples, on which the server takes a step:
+// over all n examples, and the server takes a step along it:
 //
 //	shared = received - ∇f(w),  ∇f(w) = Σ_batch |batch|/n · ∇f(w; batch)
 //
@@ -28,7 +28,7 @@ type Gradient struct {
 	sum   []float64
 }
 
-// Kept returns Optimizer's.
+// Kept returns the number of floats that Optimizer stores.
 func (d *Gradient) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
 // Train implements [fed.LocalTrainer]. The reported loss is the mean over all examples.

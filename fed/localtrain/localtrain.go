@@ -1,13 +1,13 @@
-// Package localtrain has the local training algorithms: what a client does with its
-// examples in a round, one file each.
+// Package localtrain has the local training algorithms, one file each. They define what a
+// client does with its examples in a round.
 //
 // Personal weights are trained by the same rule as shared ones unless a trainer says
-// otherwise. A trainer returns them only in [fed.Turn].
+// otherwise. A trainer returns personal weights only in [fed.Turn].
 //
-// No trainer allocates memory after its first turn unless models or clients grow. If a
-// turn ends in an error, W and Control of its [fed.Turn] have undefined values and the
-// trainer keeps no state from it. Kept is unchanged, unless the error concerns the
-// control variate itself.
+// No trainer allocates memory after its first turn unless a later client has more weights
+// or more examples. If a turn ends in an error, W and Control of its [fed.Turn] have
+// undefined values and the trainer retains no state from the turn. Kept is unchanged,
+// unless the error concerns the control variate itself.
 package localtrain
 
 import (
@@ -19,7 +19,7 @@ import (
 	"loadstar/nn"
 )
 
-// tally counts a turn's gradients and sums their losses. The zero value is the start of a
+// tally counts a turn's gradients and sums their losses. The zero value is ready for a new
 // turn.
 type tally struct {
 	steps int
@@ -27,7 +27,8 @@ type tally struct {
 	last  float64 // loss of the last gradient
 }
 
-// gradient computes and counts one gradient, unless ctx is done.
+// gradient computes a gradient and counts it. It returns an error if ctx is done or the
+// loss is not finite.
 func (c *tally) gradient(ctx context.Context, o fed.Objective, g, w []float32, examples []int) error {
 	c.steps++
 	if err := ctx.Err(); err != nil {
@@ -56,7 +57,8 @@ func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	return fed.Trained{Steps: c.steps, Loss: c.loss / float64(c.steps)}, nil
 }
 
-// sized returns n floats with arbitrary values and reuses buf if it is large enough.
+// sized returns a slice of n floats with arbitrary values. It reuses buf if that is large
+// enough.
 func sized(buf []float32, n int) []float32 {
 	if cap(buf) < n {
 		return make([]float32, n)

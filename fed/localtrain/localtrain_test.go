@@ -26,8 +26,8 @@ func sgd(t testing.TB, rate float64) *clientopt.SGD {
 	return &clientopt.SGD{Kernel: kernels(t), Rate: clientopt.Rate{Base: rate}}
 }
 
-// bowl is f(w; e) = Σ_i curve·(w_i - targets[e][i])²/2, so that the gradient is
-// curve·(w - mean target of the batch).
+// bowl is the objective f(w; e) = Σ_i curve·(w_i - targets[e][i])²/2, so that the gradient
+// is curve·(w - mean target of the batch).
 type bowl struct {
 	curve   float32
 	targets [][]float32
@@ -38,7 +38,8 @@ type bowl struct {
 	spoil   func(g []float32) float64 // if set, may change a gradient; its result is added to the loss
 }
 
-// same returns a bowl with one example per target; all weights have the same target.
+// same returns a bowl with one example per target. In each example, all weights have the
+// same target.
 func same(weights int, targets ...float32) *bowl {
 	b := &bowl{curve: 1}
 	for _, x := range targets {
@@ -79,7 +80,7 @@ func (b *bowl) Loss(w []float32, examples []int) float64 {
 }
 
 // turn returns a turn of a client with the weights w. The weights in the spans are shared
-// and equal those received.
+// and equal the received weights.
 func turn(l fed.LocalTrainer, w []float32, shared ...fed.Span) *fed.Turn {
 	t := &fed.Turn{W: slices.Clone(w), Shared: shared, First: true, Rand: draws(1)}
 	for _, s := range shared {
@@ -172,7 +173,8 @@ func TestNoStateAfterError(t *testing.T) {
 	}
 }
 
-// The value and the targets of a personal weight must not affect anything else.
+// The value and the targets of a personal weight must not affect any other result of a
+// turn.
 func TestPersonalWeightsAreIsolated(t *testing.T) {
 	for name, l := range trainers(t) {
 		var turns [2]*fed.Turn
@@ -200,7 +202,7 @@ func TestPersonalWeightsAreIsolated(t *testing.T) {
 	}
 }
 
-// Every trainer also works if no layer is shared.
+// Every trainer works even if no layer is shared.
 func TestAllPersonal(t *testing.T) {
 	for name, l := range trainers(t) {
 		b := same(2, 4, 4, 4, 4)
@@ -231,7 +233,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// Every gradient is counted, and no batch is larger than the plan's.
+// Trainers count every gradient, and no batch is larger than the batch size of the plan.
 func TestGradientsAreCounted(t *testing.T) {
 	want := map[string]int{
 		"sgd": 4, "one batch": 4, "proxadam": 4, "amsgrad": 4, "scaffold": 4,
@@ -279,7 +281,8 @@ func TestLossNotFinite(t *testing.T) {
 	}
 }
 
-// A weight can overflow although the loss is still finite, if only in the last step.
+// A weight that overflows is an error even if the loss is still finite and even in the
+// last step.
 func TestWeightNotFinite(t *testing.T) {
 	for name, l := range trainers(t) {
 		for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(-1))} {
@@ -305,7 +308,7 @@ func TestWeightNotFinite(t *testing.T) {
 	}
 }
 
-// sturdy reports a loss of 1 everywhere.
+// sturdy is a bowl whose loss is always 1, so it stays finite when weights overflow.
 type sturdy struct{ *bowl }
 
 func (s *sturdy) Gradient(g, w []float32, examples []int) float64 {

@@ -10,19 +10,20 @@ import (
 var _ fed.LocalTrainer = (*PerFedAvg)(nil)
 
 // PerFedAvg is first-order Per-FedAvg (Fallah et al. 2020, algorithm 1 and section 5,
-// "FO"; song2021, section 4.1). It trains weights that are good after one further step:
-// each gradient is computed one step ahead, on another batch than that step.
+// "FO"; song2021, section 4.1). It trains weights that have a low loss after one further
+// step. Each gradient is computed after a look-ahead step, on a different batch than that
+// step uses.
 //
 //	w' = w - Inner · ∇f(w; support)
 //	w = Optimizer(w, ∇f(w'; query))
 //
-// The query batches are those of Work. A support batch is drawn from all examples for
+// The query batches are those of Work. A support batch is sampled from all examples for
 // each query batch, or once per round if Work uses one batch per round. Personal weights
-// take the step ahead and the outer step together with the shared ones.
+// take the look-ahead step and the outer step together with the shared weights.
 //
 // Deviations: the paper's outer step is SGD with rate β; here it can be any optimizer.
 // song2021 sets a fifth of a client's examples apart for queries; here, as in the paper,
-// both batches are drawn from all examples and may overlap.
+// both batches are sampled from all examples and may overlap.
 type PerFedAvg struct {
 	Work      Work
 	Kernel    *kernel.Set
@@ -34,10 +35,10 @@ type PerFedAvg struct {
 	g, ahead []float32
 }
 
-// Kept returns Optimizer's.
+// Kept returns the number of floats that Optimizer stores.
 func (d *PerFedAvg) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train implements [fed.LocalTrainer]. Both gradients of a step are counted.
+// Train implements [fed.LocalTrainer]. It counts both gradients of a step.
 func (d *PerFedAvg) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
 		return fed.Trained{}, err

@@ -24,7 +24,7 @@ func TestPerFedAvg(t *testing.T) {
 	}
 }
 
-// The step ahead uses one batch, and the gradient there uses another.
+// The look-ahead step uses one batch, and the gradient after it uses another.
 func TestSupportAndQuery(t *testing.T) {
 	k := kernels(t)
 	for _, c := range []struct {
@@ -69,13 +69,13 @@ func TestSupportAndQuery(t *testing.T) {
 	}
 }
 
-// Without the step ahead it is plain descent on the query batches.
+// With an inner rate of 0, PerFedAvg is plain descent on the query batches.
 func TestPerFedAvgWithoutInnerIsDescent(t *testing.T) {
 	k := kernels(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		b := same(2, rapid.SliceOfN(rapid.Float32Range(-10, 10), 1, 9).Draw(rt, "targets")...)
-		// With all examples in each batch, or with one epoch, drawing support batches
-		// does not affect the order of the queries.
+		// With all examples in each batch, or with one epoch, sampling support batches
+		// does not affect the query batches.
 		work := Work{Batch: 9, Steps: 3}
 		if rapid.Bool().Draw(rt, "epoch") {
 			work = Work{Batch: 2, Epochs: 1}

@@ -20,14 +20,16 @@ var _ fed.LocalTrainer = (*PFedMe)(nil)
 //
 //	w = Optimizer(w, Lambda·(w - θ))
 //
-// θ starts a round as w and continues from batch to batch. Personal weights exist only in
-// θ: they take the inner steps without the Lambda term, and their gradient in the outer
-// step is zero. The paper's β is the learning rate of the server optimizer.
+// θ equals w at the start of a round and carries over from batch to batch. Personal
+// weights exist only in θ: they take the inner steps without the Lambda term, and their
+// gradient in the outer step is zero. The paper's β is the learning rate of the server
+// optimizer.
 //
 // Deviations: the paper's outer step is SGD; here it can be any optimizer. The paper does
-// not say where θ starts; like its authors' code, we continue from batch to batch. That
-// code also applies weight decay, which is not in the paper and not here. θ is not stored
-// after the round: a client that is scored fine-tunes its weights again.
+// not say where θ starts; like its authors' code, we carry θ over from batch to batch.
+// That code also applies weight decay, which neither the paper nor this trainer has. θ is
+// not stored after the round, so a client must fine-tune the shared weights again before
+// it is scored.
 type PFedMe struct {
 	Work       Work
 	Kernel     *kernel.Set
@@ -40,10 +42,10 @@ type PFedMe struct {
 	g, theta []float32
 }
 
-// Kept returns Optimizer's.
+// Kept returns the number of floats that Optimizer stores.
 func (d *PFedMe) Kept(weights, shared int) int { return d.Optimizer.Kept(weights, shared) }
 
-// Train implements [fed.LocalTrainer]. Inner steps are counted.
+// Train implements [fed.LocalTrainer]. It counts the gradients of the inner steps.
 func (d *PFedMe) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
 	if d.InnerSteps < 1 {
 		return fed.Trained{}, fmt.Errorf("localtrain: pFedMe has %d inner steps, want at least 1", d.InnerSteps)
@@ -71,7 +73,7 @@ func (d *PFedMe) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.T
 	return done.end(d.Optimizer, t)
 }
 
-// addPull adds Lambda·(w - to) to the shared part of the gradient.
+// addPull adds Lambda·(w - to) to the gradient of the shared weights.
 func (d *PFedMe) addPull(shared []fed.Span, w, to []float32) {
 	for _, s := range shared {
 		d.Kernel.Proximal(d.g[s.Lo:s.Hi], w[s.Lo:s.Hi], to[s.Lo:s.Hi], float32(d.Lambda))

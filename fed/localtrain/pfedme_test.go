@@ -30,7 +30,7 @@ func TestPFedMe(t *testing.T) {
 	}
 }
 
-// All inner steps of an outer step use one batch.
+// All inner steps of an outer step use the same batch.
 func TestPFedMeBatches(t *testing.T) {
 	d := &PFedMe{Work: Work{Batch: 2, Steps: 2}, Kernel: kernels(t), Lambda: 1, Inner: 0.1, InnerSteps: 3, Optimizer: sgd(t, 0.1)}
 	b := same(1, 1, 2, 3, 4, 5, 6, 7)

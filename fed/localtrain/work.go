@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 )
 
-// Work sets the amount of a client's work in a round and the examples it uses: either
-// Steps steps, or Epochs passes over all examples. The other is 0.
+// Work sets how much a client trains in a round, and on which examples: either Steps
+// steps, or Epochs passes over all examples. Whichever of the two is not used is 0.
 //
 //   - Steps with a fresh minibatch for each (bose2024, figure 4), drawn without
 //     replacement within a batch;
@@ -17,8 +17,8 @@ import (
 //   - Epochs in batches of a new random order for each (reddi2021, algorithm 4;
 //     fekri2023), of which the last may be smaller.
 //
-// A client with at most Batch examples uses all of them, in order, in every batch of
-// Steps.
+// With Steps, a client that has at most Batch examples uses all of them, in order, in
+// every batch.
 type Work struct {
 	Batch         int
 	Steps, Epochs int
@@ -27,13 +27,14 @@ type Work struct {
 
 var errNoExamples = errors.New("localtrain: the client has no training examples; leave it out of the fleet")
 
-// batches produces the batches of a turn. A draw costs time and memory in proportion to
-// the batch, whatever the number of examples; an epoch costs a permutation.
+// batches produces the batches of a turn. Sampling a batch takes time and memory in
+// proportion to the batch size, no matter how many examples the client has. An epoch takes
+// a permutation of all examples.
 type batches struct {
 	work  Work
 	n     int
 	rand  *rand.Rand
-	done  int // batches in this turn if counting steps, or examples in this epoch
+	done  int // number of batches in this turn if Steps is set, or of examples in this epoch
 	epoch int
 	batch []int
 	order []int
@@ -89,8 +90,8 @@ func (b *batches) nextOfEpoch() []int {
 	return b.order[lo:b.done]
 }
 
-// draw overwrites dst with a batch of distinct examples. All sets are equally likely
-// (Floyd's algorithm: Bentley and Floyd 1987).
+// draw overwrites dst with a random batch of distinct examples. All batches are equally
+// likely (Floyd's algorithm: Bentley and Floyd 1987).
 func (b *batches) draw(dst []int) []int {
 	if b.n <= b.work.Batch {
 		return fill(dst, 0, b.n)
@@ -100,7 +101,7 @@ func (b *batches) draw(dst []int) []int {
 	for last := b.n - b.work.Batch; last < b.n; last++ {
 		x := b.rand.IntN(last + 1)
 		if !b.seen.add(x) {
-			x = last // not drawn before, because all others are below it
+			x = last // cannot be in the batch yet, because all numbers there are below it
 			b.seen.add(x)
 		}
 		dst = append(dst, x)
@@ -108,7 +109,7 @@ func (b *batches) draw(dst []int) []int {
 	return dst
 }
 
-// fill overwrites dst with the numbers from lo up to hi.
+// fill returns the numbers from lo up to, but not including, hi. It overwrites dst.
 func fill(dst []int, lo, hi int) []int {
 	dst = dst[:0]
 	for i := lo; i < hi; i++ {
@@ -119,7 +120,7 @@ func fill(dst []int, lo, hi int) []int {
 
 // intSet is a set of non-negative integers, with open addressing.
 type intSet struct {
-	slots []int // the number plus one, or 0
+	slots []int // a number of the set plus one, or 0 if the slot is free
 	shift int
 }
 
@@ -133,9 +134,9 @@ func (t *intSet) empty(n int) {
 	clear(t.slots)
 }
 
-// add adds x and reports whether it was new.
+// add adds x and reports whether it was not yet in the set.
 func (t *intSet) add(x int) bool {
-	// Fibonacci hashing spreads neighbouring numbers.
+	// Fibonacci hashing puts neighbouring numbers into distant slots.
 	for i := uint32(x) * 0x9E3779B1 >> t.shift; ; i++ {
 		switch slot := &t.slots[int(i)&(len(t.slots)-1)]; *slot {
 		case x + 1:

@@ -85,8 +85,8 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// Each of the 10 pairs out of 5 is drawn 1,000 times in 10,000, within 5 standard
-// deviations of 30 each.
+// In 10,000 samples of 2 out of 5 examples, each of the 10 pairs occurs 1,000 times,
+// within 5 standard deviations. The standard deviation is 30.
 func TestDrawsAreUniform(t *testing.T) {
 	count := map[[2]int]int{}
 	for _, x := range allBatches(t, new(batches), Work{Batch: 2, Steps: 10000}, 5, draws(3)) {
@@ -117,7 +117,8 @@ func TestSameSeedSameBatches(t *testing.T) {
 			t.Errorf("%+v: %v from two different seeds", w, a)
 		}
 	}
-	// These must never change, because results of existing seeds depend on them.
+	// These batches must never change, because the results of existing seeds depend on
+	// them.
 	if got := allBatches(t, new(batches), Work{Batch: 4, Steps: 2}, 1000, draws(1)); !equal(got, [][]int{{577, 934, 97, 708}, {829, 976, 583, 278}}) {
 		t.Errorf("steps: %v", got)
 	}
@@ -126,7 +127,7 @@ func TestSameSeedSameBatches(t *testing.T) {
 	}
 }
 
-// A draw from a billion examples costs no more than a draw from a few.
+// Sampling a batch from a billion examples costs no more than from a few.
 func TestDrawsDoNotDependOnExamples(t *testing.T) {
 	var b batches
 	turn := func() {

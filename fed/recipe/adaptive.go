@@ -50,7 +50,8 @@ var adaptiveSettings = []setting{
 	},
 }
 
-// withBeta2 has the settings of the optimizers with a decaying second moment.
+// withBeta2 lists the settings of the optimizers whose second moment decays at the rate
+// beta2.
 var withBeta2 = append([]setting{
 	{path: "server.beta2", about: "decay of the second moment", must: belowOne},
 }, adaptiveSettings...)

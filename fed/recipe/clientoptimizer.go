@@ -9,20 +9,20 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// clientOptimizer is a value of client.optimizer.
+// clientOptimizer describes one permitted value of client.optimizer.
 type clientOptimizer struct {
 	name string
-	// keys lists its settings, without the section.
+	// keys lists the optimizer's settings, without the name of their section.
 	keys string
 	// rate is the default learning rate.
 	rate float64
-	// proximal adds the proximal term. Fine-tuning leaves it out.
+	// proximal adds the proximal term in training, but not in fine-tuning.
 	proximal bool
 	build    func(c *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer
 }
 
 var clientOptimizers = []clientOptimizer{
-	{name: "sgd", keys: "lr", rate: 0.1, build: sgd}, // the rate is our choice
+	{name: "sgd", keys: "lr", rate: 0.1, build: sgd}, // the default rate is our choice
 	{name: "adam", keys: "lr beta1 beta2 epsilon", rate: 0.001, build: adam},
 	{name: "amsgrad", keys: "lr beta1 beta2 epsilon", rate: 0.001, build: amsgrad},
 	{name: "prox", keys: "lr mu", rate: 0.1, proximal: true, build: sgd},
@@ -31,9 +31,9 @@ var clientOptimizers = []clientOptimizer{
 
 var clientOptimizerSetting = setting{path: "client.optimizer", about: "optimizer of the local steps"}
 
-// clientOptimizerSettings returns the settings of all client optimizers. A plan has those
-// of its own optimizer, or all if the optimizer is unknown, so that one mistake is
-// reported only once.
+// clientOptimizerSettings returns the settings of all client optimizers. A plan has only
+// the settings of its own optimizer. If the optimizer is unknown, the plan has all of
+// them, so that a wrong name causes only one error.
 func clientOptimizerSettings() []setting {
 	all := []setting{
 		{path: "client.lr", about: "learning rate", initial: 0.001, must: positive},

@@ -11,39 +11,43 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Composition has the parts of a plan, composed for a fleet. It has no state, so runs and
-// workers can share one and create their own parts from it.
+// Composition has the constructors and numbers of a plan's algorithm, for a given fleet
+// size. It has no state, so all runs and workers can use the same Composition and create
+// their own parts with it.
 type Composition struct {
 	// Federated reports that clients send updates to a server.
 	Federated bool
 	// Needs lists the aggregator's requirements.
 	Needs fed.Needs
-	// NewAggregator and NewOptimizer return the parts of a new server.
+	// NewAggregator and NewOptimizer return the aggregator and the optimizer of a new
+	// server.
 	NewAggregator func() fed.Aggregator
 	NewOptimizer  func() fed.ServerOptimizer
 	Scheduler     fed.Scheduler
-	// Turns is the number of clients counted in a round if all of them return.
+	// Turns is the number of updates counted in a round if all clients return.
 	Turns int
-	// Scale is for sums of updates, Control for sums of control variates.
+	// Scale is the scale for sums of updates, and Control that for sums of control
+	// variates.
 	Scale, Control exact.Scale
-	// Weight returns the weight of an update from its number of examples.
+	// Weight returns the weight of an update, given its number of examples.
 	Weight func(examples int) int64
-	// NewTrainer returns a worker's trainer.
+	// NewTrainer returns a trainer for one worker.
 	NewTrainer func(k *kernel.Set) fed.LocalTrainer
-	// NewTuner returns a worker's trainer for fine-tuning before clients are scored at
-	// the end. It is nil if the plan does not fine-tune.
+	// NewTuner returns a trainer for one worker that fine-tunes clients before they are
+	// scored at the end of a run. It is nil if the plan does not fine-tune.
 	NewTuner func(k *kernel.Set) fed.LocalTrainer
-	// ServerState is the number of float64 vectors, as long as the shared weights, that
-	// aggregator and optimizer store once every client has been counted.
+	// ServerState is the number of float64 vectors that aggregator and optimizer store
+	// once every client has been counted. Each vector is as long as the shared weights.
 	ServerState int
 }
 
-// controlBound is far above the gradients of any training that works.
+// controlBound is the largest permitted number in a control variate. It is far above the
+// gradients of any training that converges.
 const controlBound = 1 << 20
 
-// Compose builds the parts of a plan. The fleet is the number of clients that train,
-// without held-out clients and without those whose data is on the server. If the plan
-// pools all readings, it is 1.
+// Compose builds the parts of a plan. The fleet is the number of clients that train. It
+// excludes held-out clients and clients whose data is on the server. If the plan pools all
+// readings, the fleet is 1.
 func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	a := find(p.Algorithm)
 	if a == nil {
@@ -82,7 +86,7 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	}
 	bound := p.Server.Bound
 	if a.noServer {
-		bound = 1 << 10 // the plan has none, because nothing is sent
+		bound = 1 << 10 // the plan has no server.bound, because nothing is sent
 	}
 	most := maxWeight(p)
 	if p.Server.Weighting == "examples" {
@@ -131,8 +135,8 @@ func (a *algorithm) newClientOptimizer(p *fed.Plan, k *kernel.Set) fed.ClientOpt
 	return o
 }
 
-// newTuner returns plain training, without proximal term, control variates or look-ahead
-// (song2021, appendix B).
+// newTuner returns a trainer for fine-tuning: plain descent without proximal term, control
+// variates or look-ahead steps (song2021, appendix B).
 func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	f := p.Evaluate.FineTune
 	rate := clientopt.Rate{Base: f.Rate}

@@ -5,7 +5,7 @@ import (
 	"loadstar/fed/aggregate"
 )
 
-// discountSettings has the settings of algorithms that discount stale updates.
+// discountSettings lists the settings of algorithms that discount stale updates.
 var discountSettings = []setting{
 	{
 		path:    "server.discount",

@@ -7,7 +7,7 @@ import (
 	"loadstar/fed/recipe"
 )
 
-// Read a plan. Settings that it leaves out have the defaults of its algorithm.
+// Read a plan. Settings that the plan leaves out get the defaults of its algorithm.
 func ExampleRead() {
 	plan, err := recipe.Read([]byte("name: demo\nalgorithm: fedavg\nrounds: 10\nschedule: {cohort: 5}\n"))
 	if err != nil {

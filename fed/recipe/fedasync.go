@@ -18,7 +18,8 @@ var fedasync = algorithm{
 	weightings: uniform,
 	schedules:  []string{"buffered"},
 	mergesEach: true,
-	// If training took no time, all clients would return together and be merged at once.
+	// The default step time is not 0. Otherwise all simulated clients would return at the
+	// same time, and their updates would be merged together.
 	defaults: func(p *fed.Plan) {
 		p.Schedule.Buffer = 1
 		p.Simulate.StepTime, p.Simulate.SpeedSpread = fed.Duration(20*time.Millisecond), 0.5

@@ -12,7 +12,7 @@ import (
 )
 
 // Problem is what a plan trains: the model and, once there is a dataset, its examples.
-// Simulator, agent and server derive the same problem from a plan.
+// Simulator, agent and server all derive the same Problem from a plan.
 type Problem struct {
 	// Framer is nil if there is no dataset.
 	Framer    *series.Framer
@@ -24,16 +24,16 @@ type Problem struct {
 	// target, or one per target and quantile.
 	Outputs int
 	// Missing lists the inputs of the model's paper that the dataset does not have. It is
-	// empty if the plan states its inputs.
+	// empty if the plan lists its own inputs.
 	Missing []string
 
 	layout series.Layout
 	split  series.Split
 }
 
-// Inputs returns the inputs of a plan: those it states, or those of the model's paper
-// that every dataset has or that are in given. It also returns the inputs of the paper
-// that are missing.
+// Inputs returns the inputs of a plan. If the plan does not list its inputs, they are
+// those inputs of the model's paper that every dataset has or that are in given. missing
+// lists the other inputs of the paper.
 func Inputs(p *fed.Plan, given []string) (names, missing []string) {
 	return inputs(p, func(name string) bool { return slices.Contains(given, name) })
 }
@@ -53,8 +53,8 @@ func inputs(p *fed.Plan, given func(name string) bool) (names, missing []string)
 	return names, missing
 }
 
-// Frame builds the problem of a plan. If the dataset is nil, the plan gets all inputs of
-// its model's paper, unless it states its own.
+// Frame builds the problem of a plan. If the dataset is nil and the plan does not list its
+// inputs, the problem has all inputs of the model's paper.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	q := &Problem{split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
 	given := func(string) bool { return true }
@@ -91,16 +91,15 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	return q, err
 }
 
-// Open sets the dataset from which examples are taken. The dataset must have the inputs
-// that the problem was built with. Open is for callers that need the model before they
-// read data.
+// Open sets the dataset from which examples are taken. The dataset must have the problem's
+// inputs. Open is for callers that need the model before they read data.
 func (q *Problem) Open(d *series.Dataset) (err error) {
 	q.Framer, err = series.NewFramer(d, q.layout, q.split)
 	return err
 }
 
 // WriteShared writes the shared weights of a version as .safetensors. Equal weights give
-// equal bytes, from a simulated run and from a fleet.
+// equal bytes, whether they come from a simulated run or from a fleet.
 func (q *Problem) WriteShared(w io.Writer, shared []float32, plan string, version int) error {
 	whole := make([]float32, q.Model.Net().Weights())
 	q.Partition.Join(whole, shared, make([]float32, q.Partition.PersonalLen()))

@@ -12,8 +12,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// counted is a quadratic that counts its gradients. The gradients are small, so that no
-// rate diverges.
+// counted is a quadratic objective that counts how often its gradient is computed. The
+// gradients are small, so that training does not diverge at any learning rate.
 type counted struct {
 	examples  int
 	gradients int
@@ -33,8 +33,8 @@ func (o *counted) Gradient(g, w []float32, examples []int) float64 {
 
 func (o *counted) Loss(w []float32, _ []int) float64 { return float64(w[0]) }
 
-// StepsOf, which the simulator's virtual clock and plan explain use, predicts the number
-// of gradients that every algorithm's trainer computes and reports.
+// StepsOf predicts the number of gradients that every algorithm's trainer computes and
+// reports. The simulator's virtual clock and the command plan explain use it.
 func TestStepsOf(t *testing.T) {
 	const weights = 12
 	for _, a := range algorithms {
@@ -81,8 +81,8 @@ func TestStepsOf(t *testing.T) {
 	}
 }
 
-// ServerState, from which plan explain estimates the server's memory, matches the number
-// of vectors in the saved state, for every algorithm and server optimizer.
+// ServerState equals the number of vectors in the saved state, for every algorithm and
+// server optimizer. The command plan explain estimates the server's memory from it.
 func TestServerState(t *testing.T) {
 	const shared, fleet = 2000, 3
 	for _, p := range somePlans(t) {
@@ -112,19 +112,19 @@ func TestServerState(t *testing.T) {
 				bytes += len(b)
 			}
 		}
-		// 8 bytes per number, and at most one more in the encoding.
+		// The encoding takes 8 or 9 bytes per number.
 		if got := int(math.Round(float64(bytes) / 8.5 / shared)); got != c.ServerState {
 			t.Errorf("%s with server optimizer %q: %d vectors predicted, %d saved", p.Algorithm, p.Server.Optimizer, c.ServerState, got)
 		}
 	}
 }
 
-// slope is the server's data.
+// slope is a fed.ServerData with the loss ‖w‖²/2.
 type slope struct{}
 
 func (slope) Gradient(g, shared []float32) error { copy(g, shared); return nil }
 
-// mergeOf returns a merge of one random update of each client.
+// mergeOf returns a merge with one random update of each client.
 func mergeOf(t *testing.T, c *Composition, round int, shared []float32, fleet int) *fed.Merge {
 	rng := rand.New(rand.NewPCG(uint64(round), 1))
 	numbers := func() []float32 {

@@ -6,9 +6,10 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// The meta-learners: a client minimises the loss after one further step.
+// The meta-learners. Their clients minimise the loss after one further gradient step.
 
-// innerRate is the rate of the look-ahead step and of pfedme's inner solver.
+// innerRate is the setting for the rate of the look-ahead step and of pfedme's inner
+// solver.
 var innerRate = setting{path: "client.inner_lr", about: "rate of the look-ahead or inner step", initial: 0.001, must: positive}
 
 var perfedavg = algorithm{
@@ -40,7 +41,7 @@ var fedmeta = algorithm{
 	weightings:      byClients,
 	schedules:       synchronousOnly,
 	defaults:        song2021,
-	gradients:       perStep(4), // perfedavg's two, and two for the Hessian
+	gradients:       perStep(4), // the two of perfedavg, and two for the Hessian
 	trainer: func(p *fed.Plan, k *kernel.Set, w localtrain.Work, o fed.ClientOptimizer) fed.LocalTrainer {
 		return &localtrain.FedMeta{Work: w, Kernel: k, Inner: p.Client.Inner, Delta: p.Client.Delta, Optimizer: o}
 	},

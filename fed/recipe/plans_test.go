@@ -9,8 +9,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// TestCommittedPlans checks the examples: each is valid and has the name of its file, and
-// every algorithm has one.
+// TestCommittedPlans checks the example plans: each is valid and has the name of its file,
+// and there is one for every algorithm.
 func TestCommittedPlans(t *testing.T) {
 	files, err := filepath.Glob("../../plans/*.yaml")
 	if err != nil || len(files) == 0 {

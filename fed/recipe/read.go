@@ -11,10 +11,10 @@ import (
 )
 
 // Read reads a plan, fills in the defaults of its algorithm, and checks everything that
-// can be checked without data. The error is [config.Problems]: all mistakes, with their
-// lines.
+// can be checked without data. The error is a [config.Problems] that lists all mistakes
+// with their lines.
 func Read(data []byte) (*fed.Plan, error) {
-	lines, _ := config.Keys(data) // Decode reports invalid YAML
+	lines, _ := config.Keys(data) // an error is ignored, because Decode reports invalid YAML
 	chosen := &fed.Plan{}
 	wrong := problems(config.Decode(data, chosen))
 	a := find(chosen.Algorithm)
@@ -53,13 +53,14 @@ func Read(data []byte) (*fed.Plan, error) {
 	return p, nil
 }
 
-// problems returns the problems that Decode found.
+// problems returns the mistakes in an error of config.Decode.
 func problems(err error) (found config.Problems) {
 	errors.As(err, &found)
 	return found
 }
 
-// inSection returns the settings of a section, without its name.
+// inSection returns those of the given settings that are in a section, without the
+// section's name.
 func inSection(has []string, section string) []string {
 	var out []string
 	for _, path := range has {
@@ -70,8 +71,8 @@ func inSection(has []string, section string) []string {
 	return out
 }
 
-// settingContext returns the section of a setting, and the algorithm with the choices
-// that determine the settings of this section, for an error message.
+// settingContext returns two parts of an error message: the section of a setting, and the
+// algorithm with the choices that determine which settings this section has.
 func settingContext(a *algorithm, p *fed.Plan, path string) (section, choices string) {
 	section, _, _ = strings.Cut(path, ".")
 	choices = a.name
@@ -94,8 +95,8 @@ func settingContext(a *algorithm, p *fed.Plan, path string) (section, choices st
 	return section, choices
 }
 
-// defaultPlan returns a plan with the defaults for the given choices. Other fields of
-// chosen are ignored.
+// defaultPlan returns a plan with the defaults for the choices in chosen. All other fields
+// of chosen are ignored.
 func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 	p := &fed.Plan{}
 	for _, s := range a.allSettings() {
@@ -114,7 +115,8 @@ func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 		p.Server.Optimizer = a.serverOptimizer
 	}
 	// The algorithm's defaults may choose the optimizers, and they override the
-	// optimizers' defaults. They are therefore applied before and after these.
+	// optimizers' defaults. They are therefore applied both before and after the
+	// optimizers' defaults.
 	if a.defaults != nil {
 		a.defaults(p)
 	}
@@ -146,7 +148,7 @@ func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 	return p
 }
 
-// adjustDefaults sets the defaults that depend on the plan's settings.
+// adjustDefaults sets the defaults that depend on other settings of the plan.
 func (a *algorithm) adjustDefaults(p *fed.Plan, given func(path string) bool) {
 	for _, s := range a.allSettings() {
 		if s.adjust != nil && !given(s.path) {
@@ -164,8 +166,8 @@ func (a *algorithm) adjustDefaults(p *fed.Plan, given func(path string) bool) {
 	}
 }
 
-// strip removes the values of settings that the plan does not have, except for those that
-// its algorithm fixes.
+// strip sets all settings that are not in has to zero, except for those that the algorithm
+// fixes.
 func (a *algorithm) strip(p *fed.Plan, has []string) {
 	fixed := *p
 	for _, path := range paths {

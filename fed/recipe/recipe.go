@@ -1,12 +1,12 @@
-// Package recipe is the registry of algorithms, under the names of their papers. The
-// entry of an algorithm is in one file: its settings and defaults, its parts, its number
-// of gradients per step and the vectors that the server stores. All other code of the
-// package works on entries and does not depend on any algorithm.
+// Package recipe is the registry of algorithms, under the names of their papers. Each
+// algorithm has its entry in one file: settings and defaults, constructors of its parts,
+// gradients per step, and the number of vectors that the server stores. All other code of
+// the package works on entries and does not depend on any particular algorithm.
 //
 // [Read] reads a plan strictly, fills in the defaults of its algorithm, and reports all
-// problems at once. The plan that it returns has every setting, so it can be stored with
-// a run ([Write]). [Compose] builds the parts of a server and its clients from it, and
-// [Frame] builds the model and its examples.
+// problems at once. The returned plan has a value for every setting, so it can be stored
+// with a run ([Write]). From such a plan, [Compose] builds the parts of a server and its
+// clients, and [Frame] builds the model and its examples.
 package recipe
 
 import (
@@ -31,10 +31,10 @@ var algorithms = []*algorithm{
 type algorithm struct {
 	name, about, paper string
 
-	// settings has the settings of this algorithm's plans in addition to those of all
-	// plans, of the optimizers and of the schedule.
+	// settings lists the settings that only this algorithm's plans have, in addition to
+	// those of all plans, of the optimizers and of the schedule.
 	settings []setting
-	// optimizers lists the permitted client optimizers, the default first.
+	// optimizers lists the permitted client optimizers. The first is the default.
 	optimizers []string
 	// fullPass means that a turn is one pass over all examples, so the plan has no
 	// steps or epochs to set.
@@ -43,21 +43,23 @@ type algorithm struct {
 	// serverOptimizer is the name of the server optimizer, anyOptimizer if the plan
 	// chooses it, and empty if the aggregator needs none.
 	serverOptimizer string
-	// weightings lists the permitted values of server.weighting, the default first.
+	// weightings lists the permitted values of server.weighting. The first is the default.
 	weightings []string
-	// schedules lists the permitted values of schedule.kind, the default first. If it is
-	// empty, the whole fleet trains in every round.
+	// schedules lists the permitted values of schedule.kind. The first is the default. If
+	// it is empty, the whole fleet trains in every round.
 	schedules []string
-	// mergesEach means that every update is merged on arrival, so the buffer is fixed.
+	// mergesEach means that every update is merged on arrival, so the plan cannot set the
+	// buffer size.
 	mergesEach bool
-	// noServer means that nothing is sent. pooled means that, in addition, one client has
-	// all readings.
+	// noServer means that clients send nothing. pooled means that, in addition, there is
+	// only one client, which has the readings of all meters.
 	noServer, pooled bool
-	// partition is the only permitted partition, or empty.
+	// partition is the only permitted partition, or empty if all are permitted.
 	partition string
 
-	// defaults changes the defaults of settings, optimizers and schedule. It runs before
-	// and after theirs, so that it can choose between them.
+	// defaults changes the defaults of settings, optimizers and schedule. It runs both
+	// before and after the defaults of optimizers and schedule are set, so that it can
+	// also choose the optimizers and the schedule.
 	defaults func(p *fed.Plan)
 	// adjust changes defaults that depend on the plan's settings; see setting.adjust.
 	adjust func(p *fed.Plan, given func(path string) bool)
@@ -66,7 +68,7 @@ type algorithm struct {
 
 	// gradients returns the number of gradients per local step.
 	gradients func(p *fed.Plan) int
-	// serverState is what the aggregator stores between merges.
+	// serverState counts the vectors that the aggregator stores between merges.
 	serverState vectors
 	// clientOptimizer replaces the optimizer that the plan chooses.
 	clientOptimizer func(k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer
@@ -76,7 +78,8 @@ type algorithm struct {
 	trainer func(p *fed.Plan, k *kernel.Set, w localtrain.Work, o fed.ClientOptimizer) fed.LocalTrainer
 }
 
-// vectors counts float64 vectors as long as the shared weights.
+// vectors counts float64 vectors of the length of the shared weights: a fixed number in
+// total, and a number for each client.
 type vectors struct{ total, perClient int }
 
 // report records a mistake in the setting at path.
@@ -85,7 +88,7 @@ type report func(path, format string, x ...any)
 // anyOptimizer means that the plan chooses the server optimizer.
 const anyOptimizer = "any"
 
-// Values of several entries.
+// Values that several entries use.
 var (
 	allOptimizers      = []string{"adam", "sgd", "amsgrad", "prox", "proxadam"}
 	plainOptimizers    = []string{"adam", "sgd", "amsgrad"}
@@ -98,7 +101,7 @@ var (
 	synchronousOnly = []string{"synchronous"}
 )
 
-// perStep returns a function for n gradients per step.
+// perStep returns a function that always returns n, for the field gradients.
 func perStep(n int) func(*fed.Plan) int { return func(*fed.Plan) int { return n } }
 
 // song2021 sets the defaults of that paper's comparison: cohorts of 10, 5 local epochs,
@@ -116,7 +119,7 @@ func song2021(p *fed.Plan) {
 // algorithm and its defaults.
 type Summary struct {
 	Name, About, Paper string
-	// Alone reports that nothing is sent.
+	// Alone reports that clients send nothing.
 	Alone bool
 }
 
@@ -138,7 +141,7 @@ func Names() []string {
 	return all
 }
 
-// Pooled reports whether a plan pools all readings in one client.
+// Pooled reports whether a plan pools the readings of all meters in one client.
 func Pooled(p *fed.Plan) bool {
 	a := find(p.Algorithm)
 	return a != nil && a.pooled

@@ -57,7 +57,8 @@ func TestEverySettingIsKnown(t *testing.T) {
 	}
 }
 
-// choicesOf returns the choices of a setting, or nil.
+// choicesOf returns the permitted names of a setting, or nil if it is not a choice between
+// names.
 func choicesOf(a *algorithm, path string) []string {
 	for _, s := range a.allSettings() {
 		if s.path == path {
@@ -138,7 +139,8 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 }
 
-// scramble changes a third of the numbers and names, sometimes to zero.
+// scramble randomly changes about a third of a plan's numbers and names, some of them to
+// zero.
 func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 	if rng.IntN(3) > 0 || choicesOf(find(p.Algorithm), path) != nil || path == "partition" || path == "algorithm" {
 		return
@@ -151,7 +153,7 @@ func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 		*x = !*x
 	case *int:
 		if strings.HasSuffix(path, "steps") || strings.HasSuffix(path, "epochs") {
-			return // one of them is 0
+			return // one of steps and epochs is 0
 		}
 		*x = rng.IntN(4)
 	case *uint64:

@@ -39,7 +39,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// reference lists the algorithms and all settings.
+// reference returns the generated part of docs/plans.md: tables of the algorithms and of
+// all settings.
 func reference(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("\n## Algorithms\n\n| algorithm | description | source |\n|---|---|---|\n")
@@ -52,7 +53,8 @@ func reference(t *testing.T) string {
 		}
 		defaults[a.name] = p
 	}
-	// The algorithms that have a setting, with at least one choice.
+	// For each setting, list the algorithms that have it with at least one of their
+	// choices.
 	has := map[string][]string{}
 	for _, p := range somePlans(t) {
 		for _, path := range find(p.Algorithm).pathsOf(p) {
@@ -102,15 +104,15 @@ func permitted(k setting) string {
 	return k.must.say
 }
 
-// defaultsOf returns the default of most algorithms, followed by other defaults and their
-// algorithms.
+// defaultsOf returns the default that most algorithms have for a setting, followed by the
+// other defaults and their algorithms.
 func defaultsOf(k setting, has []string, plans map[string]*fed.Plan) string {
 	by := map[string][]string{}
 	var values []string
 	for _, name := range has {
 		p := plans[name]
 		if !slices.Contains(find(name).pathsOf(p), k.path) {
-			continue // the default plan does not have it
+			continue // the algorithm's default plan does not have the setting
 		}
 		text, err := yaml.Marshal(field(p, k.path).Interface())
 		if err != nil {

@@ -8,20 +8,22 @@ import (
 	"loadstar/fed/schedule"
 )
 
-// kind is a value of schedule.kind.
+// kind describes one permitted value of schedule.kind.
 type kind struct {
 	name     string
 	settings []setting
-	// build returns the scheduler for a cohort out of a fleet.
+	// build returns the scheduler for cohorts of the given size out of the given fleet.
 	build func(s *fed.Schedule, cohort, fleet int) scheduled
 }
 
-// scheduled is a scheduler with the numbers that the rest of a composition needs.
+// scheduled is a scheduler together with numbers that the other parts of a composition
+// depend on.
 type scheduled struct {
 	fed.Scheduler
-	// most is the largest number of updates of one version in a merge.
+	// most is the largest number of updates in a merge that were trained from the same
+	// version.
 	most int
-	// turns is the number of clients counted in a round if all of them return.
+	// turns is the number of updates counted in a round if all clients return.
 	turns int
 }
 
@@ -60,8 +62,8 @@ var (
 	buffer       = setting{path: "schedule.buffer", about: "updates per merge", initial: 10, must: atLeastOne}
 )
 
-// scheduleSettings returns the settings of all schedules. A plan has those of its own
-// schedule.
+// scheduleSettings returns the settings of all schedules. A plan has only the settings of
+// its own schedule.
 func (a *algorithm) scheduleSettings() []setting {
 	var all []setting
 	for _, k := range kinds {

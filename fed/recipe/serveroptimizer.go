@@ -7,32 +7,32 @@ import (
 	"loadstar/fed/serveropt"
 )
 
-// serverOptimizer is a value of server.optimizer.
+// serverOptimizer describes one permitted value of server.optimizer.
 type serverOptimizer struct {
 	name     string
 	settings []setting
 	defaults func(s *fed.Server)
-	// state is the number of float64 vectors, as long as the shared weights, that it
-	// stores.
+	// state is the number of float64 vectors of the length of the shared weights that the
+	// optimizer stores.
 	state int
 	build func(s *fed.Server) fed.ServerOptimizer
 }
 
-// serverOptimizers is in the order of the documentation. Each optimizer is in the file of
-// the algorithm with its name.
+// serverOptimizers lists the optimizers in the order of the documentation. Each is defined
+// in the file of the algorithm with the same name.
 var serverOptimizers = []*serverOptimizer{
 	&fedavgOptimizer, &fedavgmOptimizer, &fedadagradOptimizer, &fedadamOptimizer, &fedyogiOptimizer,
 }
 
-// Settings of several server optimizers.
+// Settings that several server optimizers have.
 var (
 	serverRate  = setting{path: "server.lr", about: "learning rate", initial: 1, must: positive}
 	serverBeta1 = setting{path: "server.beta1", about: "decay of the momentum", must: belowOne}
 )
 
-// serverOptimizerSettings returns the settings of the algorithm's server optimizer. If
-// the plan chooses the optimizer, it has the settings of its choice, or all if that is
-// unknown, so that one mistake is reported only once.
+// serverOptimizerSettings returns the settings of the algorithm's server optimizer. If the
+// plan chooses the optimizer, it has only the settings of that optimizer. If the optimizer
+// is unknown, the plan has all of them, so that a wrong name causes only one error.
 func (a *algorithm) serverOptimizerSettings() []setting {
 	if a.serverOptimizer != anyOptimizer {
 		if o := findServerOptimizer(a.serverOptimizer); o != nil {
@@ -62,8 +62,9 @@ func findServerOptimizer(name string) *serverOptimizer {
 	return serverOptimizers[i]
 }
 
-// newServerOptimizer builds the server optimizer of a plan. Without one, the server moves
-// by the whole displacement, or by server.lr times the displacement.
+// newServerOptimizer builds the server optimizer of a plan. If the algorithm has none, the
+// server moves the shared weights by the displacement, or by server.lr times the
+// displacement.
 func newServerOptimizer(p *fed.Plan) fed.ServerOptimizer {
 	if o := findServerOptimizer(p.Server.Optimizer); o != nil {
 		return o.build(&p.Server)

@@ -13,22 +13,23 @@ import (
 type setting struct {
 	path  string // such as client.lr
 	about string
-	// initial is the default, or nil for zero. Optimizer, schedule, algorithm and model
-	// may change it.
+	// initial is the default, or nil for zero. A plan's optimizer, schedule, algorithm or
+	// model may replace it by another default.
 	initial any
-	// must is the condition for a number.
+	// must is the condition that a number must meet.
 	must rule
 	// choices lists the permitted names, if the setting is a choice between names.
 	choices []string
 	// when reports whether a plan has the setting, given its other settings; nil means
 	// always.
 	when func(p *fed.Plan) bool
-	// adjust changes the default if it depends on other settings. It is called only if
-	// the plan does not state the setting. given reports which settings the plan states.
+	// adjust replaces the default by one that depends on other settings. It is called only
+	// if the plan file does not set this setting. given reports whether the plan file sets
+	// the setting at path.
 	adjust func(p *fed.Plan, given func(path string) bool)
 }
 
-// rule is a condition for a number and its description.
+// rule is a condition for a number, with a description for error messages.
 type rule struct {
 	say string
 	ok  func(v float64) bool
@@ -43,21 +44,21 @@ var (
 	unitInterval  = rule{"at least 0 and at most 1", func(v float64) bool { return v >= 0 && v <= 1 }}
 )
 
-// among returns the setting with other choices.
+// among returns a copy of the setting with the given choices.
 func (s setting) among(choices []string) setting {
 	s.choices = choices
 	return s
 }
 
-// only returns the setting restricted to some plans.
+// only returns a copy of the setting that only plans that meet the given condition have.
 func (s setting) only(when func(p *fed.Plan) bool) setting {
 	s.when = when
 	return s
 }
 
 // allSettings returns the settings of all plans of the algorithm, in the order of the
-// plan's fields. Several settings can have the same path if a plan has at most one of
-// them, or if they are equal. The caller must not change the result.
+// plan's fields. Several settings in the result can have the same path, if they are equal
+// or if no plan has more than one of them. The caller must not change the result.
 func (a *algorithm) allSettings() []setting { return settingsByAlgorithm[a.name] }
 
 var settingsByAlgorithm = func() map[string][]setting {
@@ -91,8 +92,8 @@ func (a *algorithm) collectSettings() []setting {
 	return all
 }
 
-// settingsOf returns the settings of a plan, given its choices, in the order of its
-// fields.
+// settingsOf returns the settings that a plan with p's choices has, in the order of the
+// plan's fields.
 func (a *algorithm) settingsOf(p *fed.Plan) []setting {
 	var has []setting
 	for _, s := range a.allSettings() {
@@ -103,7 +104,7 @@ func (a *algorithm) settingsOf(p *fed.Plan) []setting {
 	return slices.CompactFunc(has, func(x, y setting) bool { return x.path == y.path })
 }
 
-// pathsOf returns the paths of these settings.
+// pathsOf returns the paths of the settings that settingsOf returns.
 func (a *algorithm) pathsOf(p *fed.Plan) []string {
 	var has []string
 	for _, s := range a.settingsOf(p) {
@@ -154,7 +155,7 @@ func field(p *fed.Plan, path string) reflect.Value {
 	return reflect.ValueOf(p).Elem().FieldByIndex(places[path].index)
 }
 
-// reset sets a setting to its default.
+// reset sets the setting in p to its default.
 func (s setting) reset(p *fed.Plan) {
 	v := field(p, s.path)
 	if s.initial == nil {

@@ -5,8 +5,8 @@ import (
 	"loadstar/forecast"
 )
 
-// Settings that do not belong to one algorithm, optimizer or schedule. Their defaults are
-// those of bose2023.
+// Settings that are not specific to one algorithm, optimizer or schedule. Their defaults
+// are those of bose2023.
 
 var planSettings = []setting{
 	{path: "name", about: "name of the run; by default the name of the algorithm"},
@@ -17,8 +17,8 @@ var planSettings = []setting{
 	{path: "rounds", about: "number of rounds, or of merges in a buffered schedule", initial: 2000, must: atLeastOne},
 }
 
-// modelSettings returns the settings of the forecasting model. modelDefaults replaces
-// their defaults.
+// modelSettings returns the settings of the forecasting model. For some models,
+// modelDefaults replaces the defaults given here.
 func modelSettings() []setting {
 	var models []string
 	for _, m := range forecast.Models() {
@@ -46,7 +46,8 @@ func modelSettings() []setting {
 
 var clientBatch = setting{path: "client.batch", about: "examples per gradient", initial: 64, must: atLeastOne}
 
-// workSettings has the settings of a client's work in a round.
+// workSettings lists the settings for how much and on which examples a client trains in a
+// round.
 var workSettings = []setting{
 	{
 		path: "client.steps", about: "gradient steps per round, instead of epochs", initial: 4, must: nonNegative,
@@ -115,8 +116,8 @@ var evaluateSettings = []setting{
 	{path: "evaluate.fine_tune.lr", about: "learning rate of fine-tuning; 0 means client.lr", must: nonNegative},
 }
 
-// simulateSettings has the settings of simulated clients. A delay replaces the times for
-// training and transfers.
+// simulateSettings lists the settings of simulated clients. If simulate.delay is set, it
+// replaces the times for training and transfers.
 var simulateSettings = []setting{
 	setting{path: "simulate.step_time", about: "time of a gradient step on a client of speed 1"}.only(timed),
 	setting{path: "simulate.speed_spread", about: "spread of the log-normal client speeds", must: nonNegative}.only(timed),

@@ -7,12 +7,12 @@ import (
 	"loadstar/forecast"
 )
 
-// Traffic is the network traffic of one client's part of a round, in bytes, without
-// framing and names.
+// Traffic is the number of bytes that one client receives (Down) and sends (Up) in a
+// round, without framing and names.
 type Traffic struct{ Down, Up int64 }
 
-// TrafficOf returns the size of the shared weights as float32, and of control variates if
-// the aggregator needs them.
+// TrafficOf returns a client's traffic per round: in each direction, the shared weights as
+// float32 and, if the aggregator needs them, control variates of the same size.
 func TrafficOf(p forecast.Partition, n fed.Needs) Traffic {
 	bytes := 4 * int64(p.SharedLen())
 	if n.Control {
@@ -22,7 +22,7 @@ func TrafficOf(p forecast.Partition, n fed.Needs) Traffic {
 }
 
 // StepsOf returns the number of gradients that a client with the given number of examples
-// computes in a turn, which its trainer reports in [fed.Trained].
+// computes in a turn. The client's trainer reports the same number in [fed.Trained].
 func StepsOf(p *fed.Plan, examples int) int {
 	steps := (examples + p.Client.Batch - 1) / p.Client.Batch // batches per pass
 	switch {
@@ -34,8 +34,8 @@ func StepsOf(p *fed.Plan, examples int) int {
 	return steps * find(p.Algorithm).gradients(p)
 }
 
-// Dealt returns the number of clients that a share takes out of the fleet: at least one
-// if the share is not 0.
+// Dealt returns the number of clients that a share amounts to, rounded. It is at least 1
+// unless the share is 0.
 func Dealt(share float64, clients int) int {
 	if share == 0 {
 		return 0

@@ -5,8 +5,8 @@ import (
 	"loadstar/forecast"
 )
 
-// The two references for federated training: every client alone, and all readings in one
-// place.
+// The two references to compare federated training with: every client trains alone, or one
+// model trains on the readings of all clients.
 
 var local = algorithm{
 	name:       "local",

@@ -14,13 +14,13 @@ import (
 	"loadstar/series"
 )
 
-// mistake is a mistake in a setting.
+// mistake is an error message about the setting at path.
 type mistake struct{ path, text string }
 
-// validName matches names that are also valid folder names.
+// validName matches the permitted names of plans, all of which are valid folder names.
 var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._+-]*$`)
 
-// validate finds all mistakes in a plan that can be found without data.
+// validate returns all mistakes in a plan that can be found without data.
 func validate(a *algorithm, p *fed.Plan) []mistake {
 	wrong := validateSettings(a, p)
 	bad := func(path string) bool {
@@ -34,7 +34,8 @@ func validate(a *algorithm, p *fed.Plan) []mistake {
 	return wrong
 }
 
-// validateSettings finds mistakes in the settings of a plan, without building its model.
+// validateSettings returns the mistakes that can be found without building the plan's
+// model.
 func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	add := func(path, format string, x ...any) {
 		wrong = append(wrong, mistake{path, fmt.Sprintf(format, x...)})
@@ -72,7 +73,8 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	if a.check != nil {
 		a.check(p, add)
 	}
-	// An aggregator can be built only from valid settings.
+	// Build the aggregator only if all settings are valid, because its constructor may
+	// depend on that.
 	if len(wrong) == 0 && p.Server.Clients == 0 && a.newAggregator(p).Needs().ServerData {
 		add("server.clients", "server.clients is 0, but %s needs data on the server: set the share of clients that it comes from", a.name)
 	}
@@ -150,7 +152,7 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report) {
 	shape := forecast.Shape{Lookback: p.Model.Lookback, Outputs: p.Model.Targets * max(len(p.Model.Quantiles), 1)}
 	if bad("model.lookback") || bad("model.targets") {
-		shape = forecast.Shape{} // already reported; the layers are the same
+		shape = forecast.Shape{} // already reported; the shape does not affect the layers
 	}
 	m, err := forecast.New(p.Model.Name, shape)
 	if err != nil {
@@ -171,7 +173,7 @@ func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report)
 	}
 }
 
-// maxWeight returns the largest weight of an update.
+// maxWeight returns the largest weight that an update can have under the plan.
 func maxWeight(p *fed.Plan) int64 {
 	if p.Server.Weighting == "examples" {
 		return int64(p.Server.MaxExamples)
@@ -179,7 +181,7 @@ func maxWeight(p *fed.Plan) int64 {
 	return 1
 }
 
-// printed returns a value as written in a plan.
+// printed returns the value v in the form in which a plan file has it.
 func printed(v reflect.Value) any {
 	if d, ok := v.Interface().(fed.Duration); ok {
 		s, _ := d.MarshalYAML()
@@ -188,7 +190,8 @@ func printed(v reflect.Value) any {
 	return v.Interface()
 }
 
-// alternatives joins names with "or". It writes an empty name as in a plan.
+// alternatives joins names with "or". It shows an empty name as it is written in a plan
+// file.
 func alternatives(all []string) string {
 	all = slices.Clone(all)
 	for i, c := range all {

@@ -12,7 +12,7 @@ import (
 	"loadstar/internal/config"
 )
 
-// Write writes a plan with all its settings, which Read reads back.
+// Write returns a plan as YAML with all its settings. Read returns the same plan from it.
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
 // Template returns a plan with the defaults of an algorithm and a comment on each
@@ -44,7 +44,7 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 	}
 	has := a.pathsOf(p)
 	omit := func(path string) { has = slices.DeleteFunc(has, func(h string) bool { return h == path }) }
-	// One of them is 0, and Read infers it from the other.
+	// Either steps or epochs is 0. Leave that one out: Read infers it from the other.
 	if p.Client.Epochs == 0 {
 		omit("client.epochs")
 	}
@@ -103,7 +103,8 @@ func prune(n *yaml.Node, path string, has []string, comment func(path string) st
 	n.Content = left
 }
 
-// comment describes a setting. It adds the choices unless the description names them.
+// comment returns the description of a setting, followed by its choices unless the
+// description already names them.
 func (s setting) comment() string {
 	named := strings.Contains(s.about, ":") ||
 		!slices.ContainsFunc(s.choices, func(c string) bool { return !strings.Contains(s.about, c) })
@@ -113,7 +114,7 @@ func (s setting) comment() string {
 	return s.about + ": " + alternatives(s.choices)
 }
 
-// flowComments has the comments of settings in one line.
+// flowComments has the comments for sections that are written on one line.
 var flowComments = map[string]string{
 	"model.split":        "shares of each client's time span; the rest is for testing",
 	"client.decay":       "multiply the learning rate by factor after this number of rounds; 0 means no decay",

@@ -9,17 +9,18 @@ import (
 	"loadstar/fed/exact"
 )
 
-// Rules determine how updates are summed.
+// Rules has the settings for summing updates.
 type Rules struct {
 	Needs fed.Needs
-	// Scale is for weighted updates, Control for control variates.
+	// Scale is the scale for sums of weighted updates, and Control that for sums of
+	// control variates.
 	Scale, Control exact.Scale
 	// Weight returns an update's weight, given its client's number of examples.
 	Weight func(examples int) int64
 }
 
-// Fold collects the updates of one merge. If sums are enough for the aggregator, a fold
-// stores no single update and its memory does not grow with their number. It is not safe
+// Fold collects the updates of one merge. If the aggregator needs only sums, a fold stores
+// no individual updates, and its memory does not grow with their number. It is not safe
 // for concurrent use: give each worker its own fold and join them, in any order.
 type Fold struct {
 	rules   Rules
@@ -36,8 +37,8 @@ func NewFold(r Rules) *Fold { return &Fold{rules: r} }
 func (f *Fold) Len() int { return f.n }
 
 // Add counts an update that was trained from the given shared weights. On an error the
-// update is rejected and the fold is unchanged. The fold retains slices of an update only
-// if the aggregator needs single updates.
+// update is rejected and the fold is unchanged. The fold retains the slices of an update
+// only if the aggregator needs individual updates.
 func (f *Fold) Add(u *fed.Update, from []float32) error {
 	if len(u.Delta) != len(from) {
 		return fmt.Errorf("round: the update has %d weights, want %d", len(u.Delta), len(from))
@@ -45,7 +46,8 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 	s := f.at(u.Version, len(from))
 	weight := f.rules.Weight(u.Examples)
 	if f.rules.Needs.Control {
-		// Check first, so that either both sums include the update or neither does.
+		// Check the control variate before adding anything, so that either both sums
+		// include the update or neither does.
 		if err := s.Control.Check(1, u.Control); err != nil {
 			return err
 		}
@@ -65,7 +67,8 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 	return nil
 }
 
-// at returns the sums of a version. Versions are in ascending order.
+// at returns the sums of a version. If there are none yet, it inserts empty sums and keeps
+// the versions in ascending order.
 func (f *Fold) at(version, length int) *fed.Sums {
 	i, ok := slices.BinarySearchFunc(f.sums, version, func(s fed.Sums, v int) int { return s.Version - v })
 	if !ok {
@@ -110,7 +113,7 @@ func (f *Fold) Join(o *Fold) error {
 	return nil
 }
 
-// Reset empties the fold and keeps the memory for the sums of one version.
+// Reset empties the fold. It retains the memory for the sums of one version for reuse.
 func (f *Fold) Reset() {
 	if len(f.sums) > 0 {
 		s := f.sums[0]
@@ -125,13 +128,13 @@ func (f *Fold) Reset() {
 	f.sums, f.updates, f.n = f.sums[:0], f.updates[:0], 0
 }
 
-// contents returns the sums and the single updates in the form that an aggregator
+// contents returns the sums and the individual updates in the order that an aggregator
 // expects.
 func (f *Fold) contents() ([]fed.Sums, []fed.Received) {
 	slices.SortFunc(f.updates, func(a, b fed.Received) int {
 		return cmp.Or(cmp.Compare(a.Client, b.Client), cmp.Compare(a.Version, b.Version))
 	})
-	// Skip versions whose only update was rejected.
+	// Remove versions of which every update was rejected.
 	f.sums = slices.DeleteFunc(f.sums, func(s fed.Sums) bool { return s.Delta.Updates() == 0 })
 	return f.sums, f.updates
 }

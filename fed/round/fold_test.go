@@ -37,7 +37,7 @@ func drawUpdate(t *rapid.T, client int) *fed.Update {
 	}
 }
 
-// shown is everything that an aggregator sees of a fold.
+// shown has the contents of a fold that an aggregator can read.
 type shown struct {
 	versions []int
 	sums     []string // encoded
@@ -71,8 +71,8 @@ func (s shown) equal(o shown) bool {
 	return slices.Equal(s.versions, o.versions) && slices.Equal(s.sums, o.sums) && slices.Equal(s.updates, o.updates) && s.n == o.n
 }
 
-// The result does not depend on how updates are spread over folds or on the order in
-// which folds are joined.
+// The joined fold does not depend on how the updates are distributed over folds, nor on
+// the order in which the folds are joined.
 func TestFoldJoinsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		needs := fed.Needs{EachUpdate: rapid.Bool().Draw(t, "each"), Control: rapid.Bool().Draw(t, "control")}
@@ -82,7 +82,7 @@ func TestFoldJoinsInAnyOrder(t *testing.T) {
 		folds := make([]*Fold, rapid.IntRange(1, 4).Draw(t, "folds"))
 		for i := range folds {
 			folds[i] = NewFold(rules)
-			if rapid.Bool().Draw(t, "used before") { // earlier contents must not matter
+			if rapid.Bool().Draw(t, "used before") { // contents from before a Reset must not matter
 				if err := folds[i].Add(drawUpdate(t, 25), from); err != nil {
 					t.Fatal(err)
 				}
@@ -110,7 +110,8 @@ func TestFoldJoinsInAnyOrder(t *testing.T) {
 	})
 }
 
-// A rejected update leaves the fold unchanged, whichever part is wrong.
+// A rejected update leaves the fold unchanged, no matter which field of the update is
+// invalid.
 func TestFoldRejects(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for name, c := range map[string]struct {
@@ -171,7 +172,8 @@ func TestFoldWhenFull(t *testing.T) {
 	}
 }
 
-// If the aggregator does not need single updates, the fold stores none and does not grow.
+// If the aggregator does not need individual updates, the fold stores none, and its memory
+// does not grow.
 func TestFoldStoresNoUpdates(t *testing.T) {
 	f := NewFold(foldRules(t, fed.Needs{}, 9))
 	u := &fed.Update{Client: "a", Examples: 1, Delta: []float32{1, 1, 1}}
@@ -179,10 +181,10 @@ func TestFoldStoresNoUpdates(t *testing.T) {
 	if err := f.Add(u, from); err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(5, func() { f.Add(u, from) }); n != 0 { // succeeded above
+	if n := testing.AllocsPerRun(5, func() { f.Add(u, from) }); n != 0 { // the same Add succeeded above
 		t.Errorf("%v allocations", n)
 	}
-	u.Delta[0] = 0 // the fold must not have retained it
+	u.Delta[0] = 0 // the fold must not have retained this slice
 	sums, updates := f.contents()
 	total := make([]float64, foldLen)
 	sums[0].Delta.Total(total)

@@ -1,7 +1,7 @@
 // Package round is the server's side of federated training without any I/O. [Machine]
-// selects clients and closes rounds, [Fold] sums the counted updates, and [Server] has
-// the shared weights and moves them. The coordinator drives the package from its ledger
-// and a real clock, the simulator from a virtual clock.
+// selects clients and closes rounds, [Fold] sums the counted updates, and [Server] stores
+// and updates the shared weights. The coordinator drives the package with events from its
+// ledger and a real clock. The simulator drives it with a virtual clock.
 package round
 
 import (
@@ -12,19 +12,19 @@ import (
 	"loadstar/fed"
 )
 
-// Assignment is one client's part of one round. Clients are numbered from 0, in the order
-// of their names.
+// Assignment names a client that is asked to train in a round. Clients are numbered from
+// 0, in the order of their names.
 type Assignment struct {
 	Client  int `json:"client"`
 	Round   int `json:"round"`
 	Version int `json:"version"`
 }
 
-// Verdict is the outcome of a returned update.
+// Verdict says whether a returned update counts.
 type Verdict int
 
-// Closed: the round is over, or the client was not asked. Counted: the update is part of
-// the next merge, once, even if it is returned several times.
+// Closed: the round is over, or the client was not asked. Counted: the next merge includes
+// the update exactly once, even if the client returns it several times.
 const (
 	Closed Verdict = iota
 	Counted
@@ -33,23 +33,23 @@ const (
 // Outcome describes how a round ended.
 type Outcome struct {
 	Round   int
-	Version int // before the merge
+	Version int // version of the shared weights before the merge
 	Opened  time.Duration
 	Closed  time.Duration
-	// Merged is false if the round was abandoned. Its counted updates are then discarded.
+	// Merged is false if the round was abandoned and its counted updates were discarded.
 	Merged bool
 	Asked  int
 	Lost   int
-	// Late is the number of clients that were still training and whose updates will be
-	// rejected.
+	// Late is the number of clients that were still training when the round closed and
+	// whose updates will be rejected.
 	Late int
 	// Counted lists the assignments in the merge, in ascending order of client.
 	Counted []Assignment
 }
 
 // Machine selects clients and decides when a round closes. Its decisions depend only on
-// the sequence of calls, which must be in order of time, so the same run gives the same
-// decisions. It is not safe for concurrent use.
+// the sequence of calls and their times, so a repeated run makes the same decisions. Calls
+// must be in order of time. It is not safe for concurrent use.
 type Machine struct {
 	scheduler fed.Scheduler
 	seed      uint64
@@ -67,7 +67,7 @@ type state struct {
 	Opened  time.Duration `json:"opened"`
 	Asked   int           `json:"asked"`
 	Lost    int           `json:"lost"`
-	// Draws is the number of times clients were drawn in this round.
+	// Draws is the number of times that Ask selected clients in this round.
 	Draws int `json:"draws"`
 }
 
@@ -79,10 +79,11 @@ func NewMachine(s fed.Scheduler, seed uint64, fleet int) *Machine {
 	}
 }
 
-// Round returns the number of the current round, which is the number of closed rounds.
+// Round returns the number of the current round. Because rounds count from 0, it equals
+// the number of closed rounds.
 func (m *Machine) Round() int { return m.state.Round }
 
-// Situation returns the scheduler's input at a time.
+// Situation returns the scheduler's input at the given time.
 func (m *Machine) Situation(now time.Duration) fed.Situation {
 	return fed.Situation{
 		Now: now, Opened: m.state.Opened, Asked: m.state.Asked,
@@ -91,8 +92,8 @@ func (m *Machine) Situation(now time.Duration) fed.Situation {
 }
 
 // Ask returns the clients to ask now, in ascending order. It does not select clients that
-// are training or whose update waits for a merge, nor clients that were lost in this
-// round, because no client gets the same round twice.
+// are training, whose update waits for a merge, or that were lost in this round. No client
+// gets the same round twice.
 func (m *Machine) Ask(now time.Duration) []Assignment {
 	idle := m.idle()
 	n := min(m.scheduler.Ask(m.Situation(now)), idle)
@@ -112,11 +113,11 @@ func (m *Machine) Ask(now time.Duration) []Assignment {
 	return asked
 }
 
-// idle returns the number of clients that could be asked.
+// idle returns the number of clients that Ask may select.
 func (m *Machine) idle() int { return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) }
 
-// draw returns n of the idle clients. Its cost depends on n and not on the fleet, unless
-// n is most of the fleet.
+// draw returns n of the idle clients at random. Its cost depends on n and not on the size
+// of the fleet, unless n is most of the fleet.
 func (m *Machine) draw(n, idle int, rng *rand.Rand) []int {
 	if 2*n < idle {
 		chosen := make(map[int]struct{}, n)
@@ -153,7 +154,7 @@ func (m *Machine) busy(client int) bool {
 	return false
 }
 
-// Return records that a client returned its update, and returns the verdict.
+// Return records that a client returned its update, and returns the verdict on the update.
 func (m *Machine) Return(a Assignment) Verdict {
 	if waits, ok := m.waiting[a.Client]; ok && waits == a {
 		return Counted
@@ -166,7 +167,7 @@ func (m *Machine) Return(a Assignment) Verdict {
 	return Counted
 }
 
-// Lose records that a client will not return.
+// Lose records that a client will not return its update.
 func (m *Machine) Lose(a Assignment) {
 	if runs, ok := m.running[a.Client]; !ok || runs != a {
 		return
@@ -183,9 +184,9 @@ func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
 	return m.scheduler.Wake(m.Situation(now))
 }
 
-// Close must be called after all events at one time. If the scheduler decides so, it
-// closes the round and opens the next. It also closes a round in which no client is
-// training, no client can be asked and no timer is set.
+// Close must be called once all events that happen at the same time are recorded. If the
+// scheduler decides so, Close closes the round and opens the next one. It also closes a
+// round in which no client is training, no client can be asked and no timer is set.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
 	decision := m.scheduler.Decide(m.Situation(now))
 	if _, set := m.Wake(now); decision == fed.Wait && !set && len(m.running) == 0 && m.idle() == 0 {

@@ -7,9 +7,9 @@ import (
 	"loadstar/internal/stateformat"
 )
 
-// machineFormat is the newest format of a saved machine. The state is text in a column of
-// the ledger, so the format is a field and not a header. Format 0 is the same without the
-// field.
+// machineFormat is the newest format of a saved machine. The state is stored as text in a
+// column of the ledger, so the format number is a field and not a header. Format 0 has the
+// same fields except for the format number.
 const machineFormat = 1
 
 // machineState is the saved state of a machine.
@@ -21,7 +21,7 @@ type machineState struct {
 	Lost    []Assignment `json:"lost"`
 }
 
-// MarshalJSON writes the machine's state.
+// MarshalJSON encodes the machine's state. It does not include the plan.
 func (m *Machine) MarshalJSON() ([]byte, error) {
 	return json.Marshal(machineState{machineFormat, m.state, inOrder(m.running), inOrder(m.waiting), inOrder(m.lost)})
 }
@@ -30,7 +30,8 @@ func (m *Machine) MarshalJSON() ([]byte, error) {
 // error the machine is unchanged.
 func (m *Machine) UnmarshalJSON(b []byte) error {
 	var s machineState
-	// Read the format first: in a newer one, other fields may have other types.
+	// Read the format number first: in a newer format, the other fields may have different
+	// types.
 	if err := json.Unmarshal(b, &struct {
 		Format *uint64 `json:"format"`
 	}{&s.Format}); err != nil {

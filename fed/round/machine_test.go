@@ -16,7 +16,8 @@ import (
 	"loadstar/fed/schedule"
 )
 
-// drawScheduler draws any scheduler that a plan for the given fleet can have.
+// drawScheduler returns a random scheduler of those that a plan for the given fleet can
+// have.
 func drawScheduler(t *rapid.T, fleet int) fed.Scheduler {
 	running := rapid.IntRange(1, fleet).Draw(t, "cohort")
 	switch rapid.SampledFrom([]string{"synchronous", "buffered", "periodic"}).Draw(t, "kind") {
@@ -32,9 +33,10 @@ func drawScheduler(t *rapid.T, fleet int) fed.Scheduler {
 	return schedule.Periodic{Running: running, Period: time.Duration(rapid.IntRange(1, 10).Draw(t, "period")) * time.Second}
 }
 
-// TestMachine drives machines through random runs. A busy client is never asked, and no
-// client is asked twice in a round. A machine restored from its saved state, at any
-// point, decides like one that was never interrupted.
+// TestMachine drives machines through random runs. It checks that a busy client is never
+// asked, and that no client is asked twice in a round. It also checks that a machine
+// restored from saved state at any point makes the same decisions as a machine that was
+// never interrupted.
 func TestMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := rapid.IntRange(1, 12).Draw(t, "fleet")
@@ -170,8 +172,8 @@ func TestMachine(t *testing.T) {
 	})
 }
 
-// TestEveryRoundCloses loses clients again and again. A round in which no client is
-// training and no client can be asked must end.
+// TestEveryRoundCloses checks that a round ends when no client is training and no client
+// can be asked, even if all clients are lost.
 func TestEveryRoundCloses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleet := rapid.IntRange(1, 8).Draw(t, "fleet")
@@ -200,7 +202,7 @@ func TestEveryRoundCloses(t *testing.T) {
 	})
 }
 
-// The cost of Ask depends on the cohort, not on the fleet.
+// The cost of Ask depends on the size of the cohort, not on the size of the fleet.
 func TestAskInLargeFleet(t *testing.T) {
 	const fleet, cohort = 10_000_000, 100
 	m := NewMachine(schedule.Synchronous{Cohort: cohort}, 1, fleet)
@@ -231,7 +233,7 @@ func TestAskInLargeFleet(t *testing.T) {
 	t.Logf("%s for %d of %d", best, cohort, fleet)
 }
 
-// All clients are equally likely to be asked, even if others are busy.
+// All idle clients are equally likely to be asked, even while other clients are busy.
 func TestCohortsAreFair(t *testing.T) {
 	for _, c := range []struct{ fleet, cohort int }{{20, 3}, {20, 15}} { // both code paths of draw
 		m := NewMachine(schedule.Synchronous{Cohort: c.cohort}, 5, c.fleet)

@@ -9,9 +9,10 @@ import (
 	"loadstar/fed/exact"
 )
 
-// Encoding of a result's numbers on the wire and in storage, little-endian. An update has
-// the change of the shared weights and, if the rules need it, of the control variate, as
-// float32. A sum has the same two parts as written by exact.Sum.
+// Encoding of a result's numbers on the wire and in storage, little-endian. An encoded
+// update is the change of the shared weights, followed by the change of the control
+// variate if the rules need it, both as float32. An encoded sum has the same two parts,
+// each encoded by exact.Sum.
 
 // UpdateBytes returns the length of an encoded update.
 func (r Rules) UpdateBytes(shared int) int {
@@ -21,7 +22,7 @@ func (r Rules) UpdateBytes(shared int) int {
 	return 4 * shared
 }
 
-// AppendUpdate appends an encoded update.
+// AppendUpdate appends the encoding of an update to b.
 func (r Rules) AppendUpdate(b []byte, u *fed.Update) []byte {
 	b = AppendFloats(b, u.Delta)
 	if r.Needs.Control {
@@ -44,7 +45,7 @@ func (r Rules) ReadUpdate(u *fed.Update, b []byte, shared int) error {
 	return nil
 }
 
-// AppendFloats appends float32s.
+// AppendFloats appends the encoding of x to b.
 func AppendFloats(b []byte, x []float32) []byte {
 	for _, f := range x {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
@@ -52,7 +53,7 @@ func AppendFloats(b []byte, x []float32) []byte {
 	return b
 }
 
-// ReadFloats decodes float32s into x, which it grows if necessary.
+// ReadFloats decodes b and returns the numbers. It reuses x if that is large enough.
 func ReadFloats(x []float32, b []byte) []float32 {
 	if n := len(b) / 4; cap(x) < n {
 		x = make([]float32, n)
@@ -65,13 +66,14 @@ func ReadFloats(x []float32, b []byte) []float32 {
 	return x
 }
 
-// Sums returns the sums by version in ascending order. They belong to the fold.
+// Sums returns one element per version, in ascending order of version. The sums still
+// belong to the fold.
 func (f *Fold) Sums() []fed.Sums {
 	sums, _ := f.contents()
 	return sums
 }
 
-// AppendSums appends an encoded sum.
+// AppendSums appends the encoding of a sum to b.
 func AppendSums(b []byte, s *fed.Sums) ([]byte, error) {
 	for _, part := range []*exact.Sum{s.Delta, s.Control} {
 		if part == nil {
@@ -87,8 +89,8 @@ func AppendSums(b []byte, s *fed.Sums) ([]byte, error) {
 }
 
 // AddSums decodes a sum over the given number of shared weights and counts all its
-// updates. It returns their number and total weight. The numbers are untrusted; on an
-// error the fold is unchanged.
+// updates. It returns their number and total weight. The bytes may come from an untrusted
+// sender. On an error the fold is unchanged.
 func (f *Fold) AddSums(version, shared int, b []byte) (updates int, weight int64, err error) {
 	if f.rules.Needs.EachUpdate {
 		return 0, 0, fmt.Errorf("the result is a sum, but the algorithm needs each update")

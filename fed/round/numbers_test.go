@@ -63,7 +63,8 @@ func sameBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// The layout, written out: little-endian, deltas before control variates.
+// The encoding of an update is little-endian, with the changes of weights before those of
+// control variates.
 func TestUpdateLayout(t *testing.T) {
 	rules := foldRules(t, fed.Needs{Control: true}, 9)
 	b := rules.AppendUpdate(nil, &fed.Update{Delta: []float32{1, -2}, Control: []float32{0.5, 0}})
@@ -86,8 +87,8 @@ func TestReadFloats(t *testing.T) {
 	}
 }
 
-// Sums of any groups of updates that were encoded, decoded and joined equal the sum of
-// the same updates added one by one.
+// If updates are summed in groups, and the sums are encoded, decoded and joined, the
+// result equals the sum of the same updates added one by one.
 func TestSumsEncodedAndJoined(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := foldRules(t, fed.Needs{Control: rapid.Bool().Draw(t, "control")}, 20)
@@ -211,7 +212,7 @@ func TestAddSumsWhenFull(t *testing.T) {
 	}
 }
 
-// checkFold fails if a fold cannot be merged or encoded after untrusted numbers.
+// checkFold fails if a fold cannot be merged or encoded after it decoded untrusted bytes.
 func checkFold(t *testing.T, f *Fold, before shown, err error) {
 	t.Helper()
 	after := show(t, f)

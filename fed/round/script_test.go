@@ -16,9 +16,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what happened into the scripts")
 
-// TestScripts runs the scripts under testdata: which clients are asked, when they return,
-// and what the machine decides. A script is a list of commands, each followed by its
-// output, indented:
+// TestScripts runs the scripts under testdata: they show which clients are asked, when
+// they return, and what the machine decides. A script is a list of commands, each followed
+// by its output, indented:
 //
 //	synchronous fleet=5 cohort=3 asked=4 quorum=2 deadline=10s
 //	buffered    fleet=5 running=3 buffer=2
@@ -64,7 +64,7 @@ func play(t *testing.T, text string) string {
 	var p player
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "  ") {
-			continue // earlier output
+			continue // output of the previous command, which the test replaces
 		}
 		out.WriteString(line)
 		words := strings.Fields(line)

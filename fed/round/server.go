@@ -8,7 +8,7 @@ import (
 	"loadstar/nn"
 )
 
-// Server has the shared weights and moves them from version to version. It is not safe
+// Server stores the shared weights and computes each next version of them. It is not safe
 // for concurrent use.
 type Server struct {
 	aggregator fed.Aggregator
@@ -20,8 +20,8 @@ type Server struct {
 	d       []float64
 }
 
-// NewServer returns a server at version 0 with the given number of clients. It takes
-// ownership of the weights.
+// NewServer returns a server at version 0. fleet is the number of clients. The server
+// takes ownership of the weights.
 func NewServer(a fed.Aggregator, o fed.ServerOptimizer, fleet int, shared []float32) *Server {
 	return &Server{aggregator: a, optimizer: o, fleet: fleet, shared: shared, d: make([]float64, len(shared))}
 }
@@ -32,7 +32,8 @@ func (s *Server) Version() int { return s.version }
 // Shared returns the shared weights of the current version. The slice is never modified.
 func (s *Server) Shared() []float32 { return s.shared }
 
-// Task returns the task of a round: the current version. Its slices are never modified.
+// Task returns the task of a round, with the current version of the shared weights. Its
+// slices are never modified.
 func (s *Server) Task(round int) fed.Task {
 	t := fed.Task{Round: round, Version: s.version, Shared: s.shared}
 	if a, ok := s.aggregator.(fed.Starter); ok {
@@ -41,8 +42,8 @@ func (s *Server) Task(round int) fed.Task {
 	return t
 }
 
-// Merge moves the shared weights by the folded updates, which makes a new version. After
-// an error the server must not be used.
+// Merge computes the next version of the shared weights from the updates in the fold.
+// After an error the server must not be used.
 func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	sums, updates := f.contents()
 	m := &fed.Merge{
@@ -52,7 +53,7 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	if err := s.aggregator.Aggregate(s.d, m); err != nil {
 		return fmt.Errorf("round %d: %w", round, err)
 	}
-	next := slices.Clone(s.shared) // tasks refer to the old ones
+	next := slices.Clone(s.shared) // earlier tasks still refer to s.shared
 	s.optimizer.Step(next, s.d)
 	if nn.NotFinite(next) >= 0 {
 		return fmt.Errorf("round %d: the shared weights are no longer finite: %w", round, fed.ErrDiverged)

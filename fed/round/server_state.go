@@ -14,11 +14,12 @@ var (
 
 var serverFormat = stateformat.Format{Name: "server state", Magic: "LODSERVR", Version: 1, Bare: true}
 
-// serverState is the saved state of a server. Format 0 is this struct as a gob.
+// serverState is the saved state of a server. In format 0, it is encoded as a gob of this
+// struct.
 type serverState struct {
 	Version               int
 	Shared                []float32
-	Aggregator, Optimizer []byte // empty if it has no state
+	Aggregator, Optimizer []byte // empty if the part has no state
 }
 
 func (v *serverState) encode() []byte {
@@ -64,8 +65,8 @@ func (s *Server) MarshalBinary() ([]byte, error) {
 	return v.encode(), nil
 }
 
-// UnmarshalBinary sets a new server of the same plan to a saved state. After an error the
-// server must not be used.
+// UnmarshalBinary sets a new server of the same plan to the state that MarshalBinary
+// wrote. After an error the server must not be used.
 func (s *Server) UnmarshalBinary(b []byte) error {
 	var v serverState
 	if err := v.decode(b); err != nil {

@@ -20,7 +20,7 @@ const (
 	serverLen   = 40
 )
 
-// slope is server data with the loss ‖w - 1‖²/2.
+// slope is a fed.ServerData with the loss ‖w - 1‖²/2.
 type slope struct{}
 
 func (slope) Gradient(g, shared []float32) error {
@@ -50,8 +50,8 @@ func serverOf(t *testing.T, text string) (*Server, Rules) {
 	return NewServer(parts.NewAggregator(), parts.NewOptimizer(), serverFleet, shared), rules
 }
 
-// advance merges synthetic updates in a round. Some are from the previous version if
-// there is one.
+// advance merges synthetic updates in a round. If past is not nil, some of them were
+// trained from the previous version.
 func advance(t *testing.T, s *Server, rules Rules, round int, past []float32) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(2, uint64(round)))
@@ -98,8 +98,8 @@ func everyServer() map[string]string {
 	return plans
 }
 
-// A server that is restored between any two merges continues with the same bits, in its
-// weights and its tasks.
+// A server that is restored from saved state between any two merges has the same weights
+// and tasks, bit for bit, as a server that was not interrupted.
 func TestServerContinuesFromState(t *testing.T) {
 	for name, plan := range everyServer() {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,8 @@ func TestServerContinuesFromState(t *testing.T) {
 	}
 }
 
-// Losing the state must make a difference, otherwise the test above is useless.
+// A server that loses the state of its aggregator and optimizer must compute other
+// weights. Otherwise the test above would prove nothing.
 func TestServerStateMatters(t *testing.T) {
 	for _, plan := range []string{"algorithm: fedavgm", "algorithm: fedadam", "algorithm: fedyogi", "algorithm: fedadagrad", "algorithm: fedavgadaptive"} {
 		steady, rules := serverOf(t, plan)
@@ -170,7 +171,7 @@ func TestServerRejectsBadState(t *testing.T) {
 	}
 }
 
-// blowUp moves weights out of the range of float32.
+// blowUp is a server optimizer that moves weights out of the range of float32.
 type blowUp struct{}
 
 func (blowUp) Step(shared []float32, d []float64) { shared[0] = float32(math.Inf(1)) }
@@ -195,7 +196,7 @@ func TestServerRejectsEmptyMerge(t *testing.T) {
 	for name, plan := range everyServer() {
 		s, rules := serverOf(t, plan)
 		f := NewFold(rules)
-		// A version whose only update was rejected is empty, too.
+		// A fold whose only update was rejected is empty as well.
 		u := &fed.Update{Client: "a", Examples: 1, Delta: []float32{float32(math.NaN())}, Control: []float32{0}}
 		if err := f.Add(u, make([]float32, 1)); !errors.Is(err, exact.ErrFinite) {
 			t.Fatal(err)

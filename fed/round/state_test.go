@@ -13,7 +13,7 @@ import (
 	"loadstar/internal/stateformat/golden"
 )
 
-// The golden files of format 0 were written by the program of commit 65e9244.
+// The golden files of format 0 were written by the program at commit 65e9244.
 func TestServerFormats(t *testing.T) {
 	for name, s := range map[string]serverState{
 		"server": {Version: 3, Shared: []float32{1, -2.5, 0.125}, Aggregator: []byte("aggregator"), Optimizer: []byte("optimizer")},
@@ -55,8 +55,8 @@ func TestMachineFormats(t *testing.T) {
 	}
 }
 
-// FuzzServerState decodes arbitrary bytes, with and without a valid header. Nothing may
-// panic, and an accepted state must survive encoding and decoding.
+// FuzzServerState decodes arbitrary bytes, with and without a valid header. Decoding must
+// not panic, and an accepted state must be the same after it is encoded and decoded again.
 func FuzzServerState(f *testing.F) {
 	f.Add(golden.File(f, "server", 1), false)
 	f.Add(golden.File(f, "server", 0), false)

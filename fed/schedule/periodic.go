@@ -8,15 +8,16 @@ import (
 
 var _ fed.Scheduler = Periodic{}
 
-// Periodic merges at the end of every period and then asks as many clients as are missing
-// from the number that should be training (fekri2023, section 5.3). The update of a
-// client that takes longer is merged at the end of a later period.
+// Periodic merges at the end of every period and then asks new clients until Running
+// clients are training (fekri2023, section 5.3). The update of a client that takes longer
+// than a period is merged at the end of a later period.
 type Periodic struct {
 	Running int
 	Period  time.Duration
 }
 
-// Ask replaces missing clients at the start of a period.
+// Ask returns, at the start of a period, the number of clients to ask so that Running
+// clients are training.
 func (p Periodic) Ask(s fed.Situation) int {
 	if s.Now > s.Opened || s.Asked > 0 {
 		return 0
@@ -24,7 +25,8 @@ func (p Periodic) Ask(s fed.Situation) int {
 	return max(p.Running-s.Running, 0)
 }
 
-// Decide merges at the end of a period, if there are updates.
+// Decide waits until the end of the period. It then merges if there are updates, and
+// otherwise abandons the round.
 func (p Periodic) Decide(s fed.Situation) fed.Decision {
 	switch {
 	case s.Now < s.Opened+p.Period:
@@ -38,5 +40,5 @@ func (p Periodic) Decide(s fed.Situation) fed.Decision {
 // Wake returns the end of the period.
 func (p Periodic) Wake(s fed.Situation) (time.Duration, bool) { return s.Opened + p.Period, true }
 
-// Carries returns true: a client keeps training across merges.
+// Carries returns true: a client continues to train while others are merged.
 func (Periodic) Carries() bool { return true }

@@ -1,3 +1,3 @@
-// Package schedule decides how many clients to ask and when to merge, one file per
-// schedule.
+// Package schedule has the schedulers, one file each. They decide how many clients to ask
+// and when to merge.
 package schedule

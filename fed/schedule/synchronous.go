@@ -10,9 +10,10 @@ var _ fed.Scheduler = Synchronous{}
 
 // Synchronous asks a cohort, waits for its updates and merges them, like FedAvg.
 //
-// A round closes when Cohort updates are counted, when all clients asked have returned or
-// are lost, or at the deadline. It is merged if the quorum is reached, and abandoned
-// otherwise. Later updates are rejected.
+// A round closes when Cohort updates are counted, when all clients that were asked have
+// returned or are lost, or at the deadline. Its updates are merged if there are at least
+// Quorum of them. Otherwise the round is abandoned. Updates that arrive after the round
+// closed are rejected.
 type Synchronous struct {
 	// Cohort is the number of updates wanted. Asked is the number of clients to ask,
 	// which can be higher to allow for clients that do not return.
@@ -23,7 +24,7 @@ type Synchronous struct {
 	Deadline time.Duration
 }
 
-// Ask selects clients once per round.
+// Ask returns the number of clients to ask once per round, and 0 after that.
 func (p Synchronous) Ask(s fed.Situation) int {
 	if s.Asked > 0 {
 		return 0
@@ -50,5 +51,6 @@ func (p Synchronous) Wake(s fed.Situation) (time.Duration, bool) {
 	return s.Opened + p.Deadline, p.Deadline > 0
 }
 
-// Carries returns false: a late client receives the verdict that its round is closed.
+// Carries returns false: the update of a late client gets the verdict that its round is
+// closed.
 func (Synchronous) Carries() bool { return false }

@@ -19,11 +19,11 @@ var (
 // FedAdagrad, FedAdam and FedYogi.
 type Rule func(v, square, beta2 float64) float64
 
-// SecondMoment selects the quantity that is squared for the second moment.
+// SecondMoment selects the quantity whose squares the second moment accumulates.
 type SecondMoment int
 
-// The two readings: the displacement itself, as in bose2023 and other frameworks, or its
-// running mean, as printed in reddi2021.
+// The second moment is that of the displacement, as in bose2023 and in other frameworks,
+// or that of the momentum (the running mean of displacements), as printed in reddi2021.
 const (
 	OfUpdate SecondMoment = iota
 	OfMomentum
@@ -40,8 +40,8 @@ const (
 //
 // Deviations: [OfMomentum] is exactly reddi2021's algorithm 2; the default is s = D.
 // bose2024 prints sqrt(v + epsilon), a minus sign in FedAdam's v and no accumulation in
-// FedAdagrad's v, which we take for misprints. Like the papers, it does not correct the
-// bias of the first rounds.
+// FedAdagrad's v, which we take for misprints. Like the papers, Adaptive does not correct
+// the bias of the first rounds.
 type Adaptive struct {
 	Rule                    Rule
 	Rate, Beta1, Beta2, Tau float64
@@ -82,7 +82,8 @@ func (o *Adaptive) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote. The next step then gives the same bits
-// as without the interruption. The state does not include the settings.
+// as a step of the optimizer that wrote the state. The state does not include the
+// settings.
 func (o *Adaptive) UnmarshalBinary(b []byte) error {
 	s, err := decode(b, adaptiveKind, len(o.m))
 	if err != nil {

@@ -2,8 +2,9 @@ package serveropt
 
 import "testing"
 
-// TestAdaptivePython takes twenty steps with three weights and compares them with a
-// Python script, which computes in float64 and rounds weights to float32 with struct:
+// TestAdaptivePython takes twenty steps with three weights and compares the weights with
+// those of a Python script. The script computes in float64 and rounds weights to float32
+// with the module struct:
 //
 //	m[i] = b1*m[i] + (1-b1)*d
 //	q = (m[i] if of_momentum else d)**2

@@ -57,8 +57,8 @@ func save(t interface{ Fatal(...any) }, o fed.ServerOptimizer) []byte {
 }
 
 // TestConformance checks every optimizer against the contract: it does not change the
-// displacement, keeps the weights finite, continues from a saved state bit for bit, and
-// panics on other lengths.
+// displacement, the weights stay finite, it continues from a saved state bit for bit, and
+// it panics if the number of weights changes.
 func TestConformance(t *testing.T) {
 	for _, c := range optimizers {
 		t.Run(c.name, func(t *testing.T) {
@@ -123,7 +123,8 @@ func wantPanic(t *testing.T, name string, f func()) {
 	f()
 }
 
-// TestBadState reads states that do not belong to the optimizer.
+// TestBadState checks that an optimizer rejects states that are damaged or belong to
+// another optimizer.
 func TestBadState(t *testing.T) {
 	kinds := map[string]string{"fedavgm": momentumKind, "fedadam": adaptiveKind}
 	for _, c := range optimizers {

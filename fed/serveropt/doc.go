@@ -1,13 +1,13 @@
 // Package serveropt has the optimizers that move the shared weights by the displacement
 // from an aggregator, one file each.
 //
-// State and arithmetic are float64. A weight is rounded to float32 once per step.
-// Products are rounded before they are added. Where the compiler might fuse the two, an
-// explicit conversion prevents it, so all machines give the same bits.
+// State and arithmetic are float64. A weight is rounded to float32 once per step. Products
+// are rounded before they are added. Where the compiler might fuse multiplication and
+// addition, an explicit conversion prevents it, so all machines give the same bits.
 //
-// Displacements must be finite, which aggregators ensure. Step panics if the number of
-// weights differs from the number of displacements or from the previous step. No
-// optimizer is safe for concurrent use.
+// Displacements must be finite; aggregators check this. Step panics if the number of
+// weights differs from the length of the displacement or from the number of weights in the
+// previous step. No optimizer is safe for concurrent use.
 package serveropt
 
 import "fmt"

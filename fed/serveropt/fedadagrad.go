@@ -2,7 +2,7 @@ package serveropt
 
 var _ Rule = Adagrad
 
-// Adagrad sums the squares (FedAdagrad: reddi2021, algorithm 2):
+// Adagrad is the [Rule] that sums the squares (FedAdagrad: reddi2021, algorithm 2):
 //
 //	v = v + s^2
 //

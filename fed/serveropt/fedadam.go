@@ -2,8 +2,8 @@ package serveropt
 
 var _ Rule = Adam
 
-// Adam is an exponential moving average of the squares (FedAdam: reddi2021, algorithm 2;
-// bose2023, algorithm 1, line 25):
+// Adam is the [Rule] that computes an exponential moving average of the squares (FedAdam:
+// reddi2021, algorithm 2; bose2023, algorithm 1, line 25):
 //
 //	v = Beta2 v + (1-Beta2) s^2
 //

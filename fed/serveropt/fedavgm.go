@@ -20,7 +20,7 @@ var (
 //
 // reddi2021 uses Dampening = 0, bose2023 uses Dampening = Beta1.
 //
-// Deviations: the sign, as with [Descent].
+// Deviations: the sign, as explained at [Descent].
 type Momentum struct {
 	Rate, Beta1, Dampening float64
 
@@ -48,7 +48,8 @@ func (o *Momentum) MarshalBinary() ([]byte, error) {
 }
 
 // UnmarshalBinary reads what MarshalBinary wrote. The next step then gives the same bits
-// as without the interruption. The state does not include the settings.
+// as a step of the optimizer that wrote the state. The state does not include the
+// settings.
 func (o *Momentum) UnmarshalBinary(b []byte) error {
 	s, err := decode(b, momentumKind, len(o.m))
 	if err != nil {

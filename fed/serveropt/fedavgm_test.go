@@ -12,7 +12,7 @@ func TestMomentum(t *testing.T) {
 	wantSteps(t, &Momentum{Rate: 2, Beta1: .5, Dampening: .5}, []float32{0},
 		step{[]float64{1}, []float64{1}}, step{[]float64{3}, []float64{4.5}})
 
-	// With beta1 = 0 it is plain descent.
+	// With beta1 = 0, Momentum is plain descent.
 	wantSteps(t, &Momentum{Rate: .5}, []float32{1, -1},
 		step{[]float64{.5, 3}, []float64{1.25, .5}},
 		step{[]float64{-1, 0}, []float64{.75, .5}})

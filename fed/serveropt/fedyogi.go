@@ -2,8 +2,9 @@ package serveropt
 
 var _ Rule = Yogi
 
-// Yogi moves v towards the square by an amount proportional to the square, so after large
-// displacements v falls more slowly than Adam's (FedYogi: reddi2021, algorithm 2):
+// Yogi is the [Rule] that moves v towards the square by an amount proportional to the
+// square. After large displacements, v falls more slowly than with [Adam] (FedYogi:
+// reddi2021, algorithm 2):
 //
 //	v = v - (1-Beta2) s^2 sign(v - s^2)
 //

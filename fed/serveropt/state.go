@@ -8,8 +8,8 @@ import (
 
 var stateFormat = stateformat.Format{Name: "server optimizer's state", Magic: "LODOPTIM", Version: 1, Bare: true}
 
-// state is the saved state of an optimizer. M and V are empty before the first step.
-// Format 0 is this struct as a gob.
+// state is the saved state of an optimizer. M and V are empty before the first step. In
+// format 0, it is encoded as a gob of this struct.
 type state struct {
 	Kind string
 	M, V []float64

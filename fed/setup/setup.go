@@ -1,6 +1,6 @@
-// Package setup prepares a plan to run. Simulator, agent and server start from the same
-// [Setup], so they agree on shapes, on the scale of sums, on the weight of an update and
-// on the initial weights.
+// Package setup prepares a plan to run. Simulator, agent and server all build a [Setup]
+// from the plan, so they agree on shapes, on the scale of sums, on the weight of an update
+// and on the initial weights.
 package setup
 
 import (
@@ -14,22 +14,22 @@ import (
 	"loadstar/series"
 )
 
-// Setup is a plan with its model and its parts, for one fleet. It never changes and has
-// no state of a run, so it is safe for concurrent use.
+// Setup is a plan with its model and the parts of its algorithm, for one fleet. It never
+// changes and has no state of a run, so it is safe for concurrent use.
 type Setup struct {
 	Plan *fed.Plan
 	// Fleet is the number of clients that train.
 	Fleet   int
 	Problem *recipe.Problem
 	Parts   *recipe.Composition
-	// Job has what all clients share.
+	// Job has the parts of the plan that are the same for all clients.
 	Job client.Job
 	// Rules determines how updates are summed.
 	Rules round.Rules
 }
 
-// New combines a plan and its problem for a fleet. See [recipe.Compose] for the size of
-// the fleet.
+// New returns the setup of a plan and its problem for a fleet. [recipe.Compose] documents
+// which clients fleet counts.
 func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 	parts, err := recipe.Compose(p, fleet)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *Setup) NewServer() *round.Server {
 	return round.NewServer(s.Parts.NewAggregator(), s.Parts.NewOptimizer(), s.Fleet, shared)
 }
 
-// NewMachine returns the round state before the first round.
+// NewMachine returns a machine that opens the first round.
 func (s *Setup) NewMachine() *round.Machine {
 	return round.NewMachine(s.Parts.Scheduler, s.Plan.Seed, s.Fleet)
 }
@@ -88,7 +88,7 @@ func (s *Setup) NewTuner(k *kernel.Set) *client.Worker {
 		return nil
 	}
 	job := s.Job
-	job.Needs = fed.Needs{} // its updates are not aggregated
+	job.Needs = fed.Needs{} // updates of fine-tuning are not aggregated
 	return client.NewWorker(&job, k, s.Parts.NewTuner(k))
 }
 
@@ -101,7 +101,7 @@ func (s *Setup) NewServerData(k *kernel.Set, data []*series.Windows) (*client.Se
 	return client.NewServerData(&s.Job, k, s.Parts.NewTrainer(k), data, personal, s.Plan.Server.Batch)
 }
 
-// Traffic returns the network traffic of one client's part of a round.
+// Traffic returns the network traffic of one client in one round.
 func (s *Setup) Traffic() recipe.Traffic {
 	if !s.Parts.Federated {
 		return recipe.Traffic{}

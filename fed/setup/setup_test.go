@@ -28,15 +28,15 @@ func of(t *testing.T, p *fed.Plan) (*Setup, error) {
 	return New(p, problem, 12)
 }
 
-// Every algorithm starts from the model's initial weights: the server from the shared
-// part, a client from the personal part.
+// Every algorithm starts from the model's initial weights. The server has the shared
+// weights among them, and a client the personal ones.
 func TestEveryAlgorithmStarts(t *testing.T) {
 	k := kernel.Available()[0]
 	for _, a := range recipe.Algorithms() {
 		for _, partition := range []string{"none", "head", "all"} {
 			p, err := recipe.Read([]byte("algorithm: " + a.Name + "\nseed: 7\npartition: " + partition))
 			if err != nil {
-				continue // shares nothing, or the algorithm fixes the partition
+				continue // the algorithm shares nothing or fixes the partition
 			}
 			s, err := of(t, p)
 			if err != nil {
@@ -70,7 +70,7 @@ func TestEveryAlgorithmStarts(t *testing.T) {
 	}
 }
 
-// Runs do not share the state of aggregators and optimizers.
+// Two servers of the same setup do not share memory.
 func TestServersAreSeparate(t *testing.T) {
 	s, err := setupOf(t, "algorithm: scaffold")
 	if err != nil {
