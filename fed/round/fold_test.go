@@ -181,7 +181,7 @@ func TestFoldStoresNoUpdates(t *testing.T) {
 	if err := f.Add(u, from); err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(5, func() { f.Add(u, from) }); n != 0 { // the same Add succeeded above
+	if n := testing.AllocsPerRun(5, func() { f.Add(u, from) }); n != 0 { // as above
 		t.Errorf("%v allocations", n)
 	}
 	u.Delta[0] = 0 // the fold must not have retained this slice

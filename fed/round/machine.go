@@ -57,7 +57,7 @@ type Machine struct {
 	state     state
 	running   map[int]Assignment
 	waiting   map[int]Assignment
-	lost      map[int]Assignment // in this round
+	lost      map[int]Assignment // clients lost in this round
 }
 
 // state is a machine's state, except for the lists of running, waiting and lost clients.
