@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// Limits that keep a wrong date from exhausting the memory: all series of a fleet together
-// have at most baseSteps steps plus stepsPerRow for every row, and a single series has at
-// most maxSteps, 60 years of minutes.
+// These limits prevent a wrong date from exhausting the memory. All series of a fleet
+// together may have baseSteps steps plus stepsPerRow steps for every row. An individual
+// series may have maxSteps steps, which is 60 years of minutes.
 const (
 	baseSteps   = 1 << 24
 	stepsPerRow = 64
 	maxSteps    = 60 * 366 * 24 * 60
 )
 
-// maxStrays is the number of off-grid rows after which a meter's grid is decided: at the
-// first row, or where most rows are.
+// maxStrays is the number of off-grid rows after which the builder fixes a meter's grid. It
+// aligns the grid with the first row, or with most of the off-grid rows if they outnumber
+// the rows on the first row's grid.
 const maxStrays = 64
 
 // maxTime is the latest time that is accepted, in Unix seconds.
@@ -86,8 +87,8 @@ func (b *Builder) Meters() ([]Meter, error) {
 	return meters, nil
 }
 
-// Instant is the time of a row. A local label is ambiguous when clocks are put back: it then
-// stands for two instants.
+// Instant is the time of a row. In the hour that clocks repeat when they are put back, a
+// local time label is ambiguous and stands for two instants.
 type Instant struct {
 	Unix  int64
 	Again int64 // the later of two possible instants, or 0
@@ -100,10 +101,10 @@ type MeterBuilder struct {
 	start int64 // Unix time of step 0
 	load  []float32
 	early []reading // rows before step 0
-	begun bool      // there was a row with a time
+	begun bool      // Add was called at least once
 	last  int64     // time of the previous row
 	fold  fold
-	// strays are the first off-grid rows. They are kept until the grid is decided, because
+	// strays are the first off-grid rows. They are stored until the grid is fixed, because
 	// the first row may be the one that is off the grid.
 	strays  []reading
 	settled bool
@@ -148,7 +149,8 @@ func (m *MeterBuilder) Add(at Instant, kw float64) error {
 	return m.settle()
 }
 
-// AddNonexistent counts a row whose local time does not exist.
+// AddNonexistent counts a row whose local time does not exist because clocks were put
+// forward. Its value is dropped.
 func (m *MeterBuilder) AddNonexistent() {
 	m.faults.Rows++
 	m.faults.Nonexistent++
@@ -183,7 +185,7 @@ func (m *MeterBuilder) place(t int64, value float32) error {
 	return nil
 }
 
-// reserve counts n new steps against the limits.
+// reserve adds n steps to the fleet's count, and returns an error if a limit is exceeded.
 func (m *MeterBuilder) reserve(n int64) error {
 	f := m.fleet
 	if f.steps += n; f.steps > baseSteps+stepsPerRow*f.rows || int64(len(m.load))+n > maxSteps {
@@ -193,12 +195,13 @@ func (m *MeterBuilder) reserve(n int64) error {
 	return nil
 }
 
-// settle decides the grid: it moves the grid to where most rows are, if necessary.
+// settle fixes the meter's grid. If more stray rows share another grid than lie on the
+// current one, it moves to that grid and drops the rows stored so far.
 func (m *MeterBuilder) settle() error {
 	m.settled = true
 	strays := m.strays
 	m.strays = nil
-	// Rows on the same grid have the same remainder.
+	// Rows on the same grid have the same remainder of time divided by interval.
 	count := map[int64]int{}
 	best := -1
 	for i, r := range strays {
@@ -233,7 +236,7 @@ func (m *MeterBuilder) settle() error {
 	return nil
 }
 
-// series returns the finished series.
+// series returns the finished series, with the rows before step 0 inserted at its start.
 func (m *MeterBuilder) series() (Meter, error) {
 	if len(m.early) > 0 {
 		slices.SortStableFunc(m.early, func(a, b reading) int { return cmp.Compare(a.time, b.time) })
@@ -254,23 +257,23 @@ func (m *MeterBuilder) series() (Meter, error) {
 		}
 		m.load = append(m.load, late...)
 	}
-	load := slices.Clone(m.load) // without spare capacity
+	load := slices.Clone(m.load) // drops spare capacity
 	m.load, m.early = nil, nil
 	return Meter{ID: m.id, Start: m.start, Load: load, Faults: m.faults}, nil
 }
 
-// fold decides which of two hours an ambiguous label stands for. Rows pass through both
-// hours one after the other, forwards or backwards, or are sorted by label, so that each
-// label appears twice.
+// fold decides which of two hours an ambiguous label stands for. It handles rows that list
+// one hour after the other, in ascending or descending order, and rows that are sorted by
+// label, so that each label appears twice in a row.
 type fold struct {
 	label int64 // Instant.Unix of the previous row, if it was ambiguous
 	in    bool
-	again bool // the rows are in the later hour
-	other bool // the rows were in the other hour before
+	again bool // the current rows are in the later of the two hours
+	other bool // the rows have already passed through the other hour
 }
 
-// resolve returns the instant of a row. Last is the time of the previous row, if there is
-// any.
+// resolve returns the instant of a row in Unix seconds. Last is the time of the previous
+// row; any is false if there is none.
 func (f *fold) resolve(at Instant, last int64, any bool) int64 {
 	if at.Again == 0 {
 		f.in = false

@@ -18,7 +18,7 @@ func addRow(t *testing.T, m *MeterBuilder, unix int64, kw float64) {
 	}
 }
 
-// equalLoad compares series. Missing values are equal.
+// equalLoad reports whether two series are equal. It treats missing values as equal.
 func equalLoad(a []float32, b ...float64) bool {
 	return slices.EqualFunc(a, b, func(x float32, y float64) bool {
 		return x == float32(y) || Missing(x) && math.IsNaN(y)
@@ -86,7 +86,7 @@ func TestBuilderFleet(t *testing.T) {
 	}
 }
 
-// The first row may have a nonexistent time.
+// TestBuilderNonexistentFirst checks that the first row may have a nonexistent time.
 func TestBuilderNonexistentFirst(t *testing.T) {
 	b := NewBuilder(time.Hour)
 	m := b.Meter("m")
@@ -144,8 +144,8 @@ func oneIf(b bool) int64 {
 	return 0
 }
 
-// Minute data with a configured interval of an hour must not be accepted as a sparse
-// series.
+// TestBuilderWrongInterval checks that minute data with a configured interval of an hour is
+// an error, and does not become a sparse series.
 func TestBuilderWrongInterval(t *testing.T) {
 	b := NewBuilder(time.Hour)
 	for i := range int64(5000) {
@@ -156,9 +156,10 @@ func TestBuilderWrongInterval(t *testing.T) {
 	}
 }
 
-// Resolve labels in the hour that clocks show twice, with two rows in the hour before.
+// TestBuilderFold checks which instants the builder assigns to labels in the hour that
+// clocks show twice. Two rows in the hour before precede them.
 func TestBuilderFold(t *testing.T) {
-	const start, hour, quarter = int64(1e9), 3600, 900 // start is that of the first of the two hours
+	const start, hour, quarter = int64(1e9), 3600, 900 // start: of the first hour
 	label := func(i int64) Instant { return Instant{Unix: start + quarter*i, Again: start + hour + quarter*i} }
 	plain := func(unix int64) Instant { return Instant{Unix: unix} }
 	before := []Instant{plain(start - 2*quarter), plain(start - quarter)}
@@ -229,7 +230,8 @@ func newestFirst(s []Instant) []Instant {
 	return s
 }
 
-// Wrong dates must not exhaust memory, regardless of the number of meters.
+// TestBuilderBounds checks that wrong dates do not exhaust memory, regardless of the number
+// of meters.
 func TestBuilderBounds(t *testing.T) {
 	b := NewBuilder(time.Minute)
 	addRow(t, b.Meter("m"), 0, 1)

@@ -22,15 +22,16 @@ type calendar struct {
 	n    int
 }
 
-// calendarNames are the calendar features.
+// calendarNames are the names of the calendar features.
 var calendarNames = []string{"time_of_day", "hour", "day_of_week", "day_of_month", "day_of_year", "week_of_year"}
 
-// InEveryDataset reports whether an input needs no data of its own: the load and the
-// calendar. A dataset may lack weather and static values.
+// InEveryDataset reports whether every dataset has the named input. This is true for the
+// load and the calendar features. A dataset may lack weather and static values.
 func InEveryDataset(name string) bool { return name == "load" || slices.Contains(calendarNames, name) }
 
-// newCalendar computes the calendar over the span of a dataset and the given number of steps
-// after it, because an input may be the calendar of a target after the last reading.
+// newCalendar computes the calendar features for the span of a dataset and the given number
+// of steps after it. The steps after it are needed because an input may be a calendar
+// feature of a target that lies after the last reading.
 func newCalendar(d *Dataset, ahead int) *calendar {
 	from, to := d.Span()
 	n := int((to-from)/d.Seconds()) + ahead
@@ -62,16 +63,17 @@ func newCalendar(d *Dataset, ahead int) *calendar {
 // earlier.
 type lag struct {
 	via []int32
-	// stretches are the ranges in which the distance is constant.
+	// stretches are the ranges of steps in which the distance to the earlier step is
+	// constant.
 	stretches []stretch
 }
 
 // stretch is a range of steps with via[i] = i+shift.
 type stretch struct{ from, to, shift int }
 
-// lag returns the lag of a number of days, or nil if it is always days·StepsPerDay steps. A
-// time that does not exist on the earlier day is normalised by package time to an hour
-// later. Steps before the span are negative.
+// lag returns the lag for the given number of days, or nil if the distance is always
+// days·StepsPerDay steps. If the clock time does not exist on the earlier day, package time
+// replaces it by the time an hour later. Steps before the span are negative.
 func (c *calendar) lag(days int) *lag {
 	if c.steady {
 		return nil
@@ -96,12 +98,12 @@ func (c *calendar) lag(days int) *lag {
 	return l
 }
 
-// runs appends the runs of a meter's steps whose lagged load is within the given runs of
-// load. Offset and back are those of a column.
+// runs appends to dst the runs of a meter's steps whose lagged load is within the given
+// runs of load. Offset and back are the column's fields of the same names.
 func (l *lag) runs(dst, load []span, offset, back int) []span {
 	begin := len(dst)
 	for _, s := range l.stretches {
-		off := offset + s.shift - back // from a step to its lagged load
+		off := offset + s.shift - back // the distance from a step to its lagged load
 		from, to := s.from-offset, s.to-offset
 		for _, r := range load[sort.Search(len(load), func(i int) bool { return load[i].to-off > from }):] {
 			if r.from-off >= to {

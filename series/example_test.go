@@ -8,7 +8,8 @@ import (
 	"loadstar/series"
 )
 
-// Make training windows from a meter with a gap. Windows with missing values are skipped.
+// This example makes training windows from a meter with a gap. Windows with missing values
+// are skipped.
 func ExampleFramer() {
 	start := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := series.NewBuilder(time.Hour)

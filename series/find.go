@@ -7,16 +7,17 @@ import (
 	"sync"
 )
 
-// Examples are found as runs instead of single steps. Each column is complete in some runs
-// of steps, and an example needs several consecutive steps of every column. A run of
-// complete steps therefore allows a run of examples, and the examples are the intersection
-// over all columns. The runs of columns that all meters share are computed once.
+// Examples are found as runs instead of individually. Each column is complete in certain
+// runs of steps, and an example needs several consecutive steps of every column. A run of
+// complete steps in a column therefore allows a run of examples. The examples of a meter
+// are the intersection of the runs that all its columns allow. The runs of columns that all
+// meters share are computed once.
 
 // span is a run of steps, or of examples identified by the step of their last input. It
 // includes from and excludes to.
 type span struct{ from, to int }
 
-// present appends the runs of values that are present.
+// present appends to runs the runs of values in x that are not missing.
 func present(runs []span, x []float32) []span {
 	for i := 0; i < len(x); {
 		if Missing(x[i]) {
@@ -36,9 +37,10 @@ func present(runs []span, x []float32) []span {
 	return runs
 }
 
-// allow appends to dst the examples in among for which need consecutive steps are complete,
-// up to the step that is ahead steps after the last input. Runs are runs of complete
-// values; value i belongs to step i-offset. Steps before 0 do not count.
+// allow appends to dst the examples in among that a column allows. The column allows an
+// example if it is complete in the last need steps up to the step that is ahead steps after
+// the example's last input. Runs are the column's runs of complete values; value i belongs
+// to step i-offset. Steps before 0 do not count.
 func allow(dst, among, runs []span, offset, need, ahead int) []span {
 	for _, r := range runs {
 		from, to := max(r.from-offset, 0)+need-1-ahead, r.to-offset-ahead
@@ -65,7 +67,7 @@ type sharedColumn struct {
 
 	once   sync.Once
 	runs   []span
-	blocks []Range // the range of each block of blockSteps values
+	blocks []Range // the value range of each block of blockSteps values
 }
 
 const blockSteps = 64
@@ -79,7 +81,7 @@ func (s *sharedColumn) index() {
 	})
 }
 
-// over returns the range of data[from:to].
+// over returns the value range of data[from:to].
 func (s *sharedColumn) over(from, to int) Range {
 	s.index()
 	r := nowhere
@@ -94,11 +96,11 @@ func (s *sharedColumn) over(from, to int) Range {
 	return r.over(s.data[last*blockSteps : to])
 }
 
-// nowhere is the empty range.
+// nowhere is the empty range, to which values are added.
 var nowhere = Range{float32(math.Inf(1)), float32(math.Inf(-1))}
 
-// over widens the range to include values and ignores missing ones. Of equal values it
-// keeps the first, which matters for 0 and -0.
+// over returns the range widened to include the values that are not missing. If two values
+// compare equal, the first one becomes the bound. This matters for 0 and -0.
 func (r Range) over(values []float32) Range {
 	for _, v := range values {
 		if v < r.Low {
@@ -111,7 +113,8 @@ func (r Range) over(values []float32) Range {
 	return r
 }
 
-// join widens the range to include the range of later values.
+// join returns the range widened to include the range of values that come later in the
+// series.
 func (r Range) join(later Range) Range {
 	if later.Low < r.Low {
 		r.Low = later.Low
@@ -122,12 +125,12 @@ func (r Range) join(later Range) Range {
 	return r
 }
 
-// finder contains the buffers of one search.
+// finder contains the buffers of one call of Windows.find. They are reused.
 type finder struct{ load, lagged, now, next []span }
 
 var finders = sync.Pool{New: func() any { return new(finder) }}
 
-// find finds the runs of complete examples.
+// find finds the runs of examples without missing values and stores them in w.
 func (w *Windows) find() {
 	l := &w.frame.layout
 	load := w.target.data
@@ -163,8 +166,8 @@ func (w *Windows) find() {
 	w.keep(s.now)
 }
 
-// keep stores the runs of examples and the range of examples in each part. A part is a
-// period of time, so its examples are consecutive.
+// keep stores the runs of examples, and the range of examples in each split (train,
+// validation, test). A split is a period of time, so its examples are consecutive.
 func (w *Windows) keep(runs []span) {
 	w.runs = make([]run, 0, len(runs))
 	total := 0
@@ -193,11 +196,12 @@ func (w *Windows) keep(runs []span) {
 	w.parts[Test] = part{int32(first), int32(total - first)}
 }
 
-// run is a run of examples: the step of the first one's last input, and the number of
-// examples before it. The next run's before field gives its end.
+// run is a run of consecutive examples. First is the last input step of its first example,
+// and before is the number of examples in all earlier runs. The before field of the next
+// run therefore gives the end of this run.
 type run struct{ first, before int32 }
 
-// part is a range of examples.
+// part is the range of examples in one split: the number of the first one, and the count.
 type part struct{ first, n int32 }
 
 // place returns the index of the run that contains example k.

@@ -19,7 +19,7 @@ type bruteForce struct {
 	s Split
 }
 
-// value returns an input of a meter at a step.
+// value returns the value of one input of a meter at a step.
 func (f bruteForce) value(m Meter, in Input, step int) float32 {
 	at := step
 	if in.AtTarget {
@@ -112,7 +112,8 @@ func (f bruteForce) windows(m Meter) (parts [4][]int) {
 	return parts
 }
 
-// gather returns an example's scaled inputs and targets.
+// gather returns the scaled inputs and targets of the example whose last input step is
+// given.
 func (f bruteForce) gather(m Meter, r Ranges, last int) (x, y []float32) {
 	scale := func(v float32, name string) float32 {
 		if r == nil {
@@ -252,7 +253,8 @@ func TestFindAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// TestFindConcurrently calls a new framer from several goroutines, for the race detector.
+// TestFindConcurrently uses a new framer from several goroutines, so that the race detector
+// can report unsafe sharing.
 func TestFindConcurrently(t *testing.T) {
 	for seed := range uint64(10) {
 		d, l, s := randomFleet(t, rand.New(rand.NewPCG(seed, 9)))
@@ -272,8 +274,8 @@ func TestFindConcurrently(t *testing.T) {
 	}
 }
 
-// TestWindowsAreSmall checks the memory of a client's windows, because a simulation has
-// ten thousand clients.
+// TestWindowsAreSmall limits the memory that a client's windows use, because a simulation
+// may have ten thousand clients.
 func TestWindowsAreSmall(t *testing.T) {
 	d := fleet(t, time.UTC, time.Unix(0, 0), count(8760))
 	f := framer(t, d, Layout{Lookback: 12, Horizon: 1, Targets: 1, Inputs: inputs(t, "load", "time_of_day", "day_of_week", "temperature", "temperature@target", "load@target-24h", "load@target-168h", "floor_area")}, DefaultSplit)
@@ -282,7 +284,7 @@ func TestWindowsAreSmall(t *testing.T) {
 	heap := func() uint64 {
 		var s runtime.MemStats
 		runtime.GC()
-		runtime.GC() // twice, because pools survive one collection
+		runtime.GC() // twice, because sync.Pool objects survive one collection
 		runtime.ReadMemStats(&s)
 		return s.HeapAlloc
 	}
@@ -299,8 +301,8 @@ func TestWindowsAreSmall(t *testing.T) {
 	runtime.KeepAlive(all)
 }
 
-// BenchmarkFind finds the examples of a year of hours, with and without daylight saving
-// time and gaps.
+// BenchmarkFind measures finding the examples in a year of hourly readings, with and
+// without daylight saving time and gaps.
 func BenchmarkFind(b *testing.B) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

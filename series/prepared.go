@@ -50,8 +50,9 @@ type preparedHeader struct {
 	} `json:"weather"`
 }
 
-// recordFixed is the size of a meter's record without its static values: start,
-// load offset and length in floats, name offset and length, fault counts.
+// recordFixed is the size in bytes of a meter's record without its static values. The
+// fields are the start, the offset and length of the load (counted in floats), the offset
+// and length of the name, and the fault counts.
 const recordFixed = 8 + 8 + 8 + 4 + 4 + 6*8
 
 func (h *preparedHeader) recordSize() int64 {
@@ -70,8 +71,8 @@ func (h *preparedHeader) places(header int) (p places) {
 	return p
 }
 
-// plausible reports whether all counts fit into a file of this size, so that their sum
-// cannot overflow.
+// plausible reports whether every count in the header fits into a file of the given size.
+// If so, sums of section sizes cannot overflow.
 func (h *preparedHeader) plausible(size int64) bool {
 	for _, n := range []int64{h.Meters, h.IDBytes, h.Floats, h.Weather.Steps} {
 		if n < 0 || n > size {
@@ -83,15 +84,15 @@ func (h *preparedHeader) plausible(size int64) bool {
 
 func pad8(n int64) int64 { return (n + 7) &^ 7 }
 
-// preparedFile is a mapped dataset.
+// preparedFile is a prepared file that is mapped into memory.
 type preparedFile struct {
 	header preparedHeader
 	at     places
 	data   []byte
 }
 
-// WritePrepared writes a dataset as a prepared file. It replaces an existing file atomically,
-// after everything is on disk.
+// WritePrepared writes a dataset as a prepared file. It replaces an existing file
+// atomically, after all data has been flushed to disk.
 func WritePrepared(path string, d *Dataset) error {
 	h := preparedHeader{Name: d.Name, Generated: d.Generated, Interval: d.Interval, Zone: d.Clock.String(), Meters: int64(d.Len()), StaticNames: d.StaticNames}
 	if _, err := time.LoadLocation(h.Zone); err != nil {
@@ -162,12 +163,12 @@ func WritePrepared(path string, d *Dataset) error {
 	return nil
 }
 
-// counts returns pointers to the counts, in the order of a record.
+// counts returns pointers to the fault counts, in their order in a meter's record.
 func (f *Faults) counts() [6]*int {
 	return [6]*int{&f.Rows, &f.Duplicates, &f.Conflicts, &f.OutOfOrder, &f.OffGrid, &f.Nonexistent}
 }
 
-// preparedWriter tracks its position and its first error.
+// preparedWriter writes a prepared file and tracks the position in it and the first error.
 type preparedWriter struct {
 	w   *bufio.Writer
 	at  int64
@@ -204,8 +205,8 @@ func (w *preparedWriter) pad(to int64) {
 	}
 }
 
-// OpenPrepared maps a prepared file. The dataset, its meters and their windows are valid
-// until the closer is closed.
+// OpenPrepared maps a prepared file into memory. The dataset, its meters and their windows
+// are valid until the returned closer is closed.
 func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -226,7 +227,7 @@ func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 	p := &preparedFile{data: data}
 	d, err := p.dataset()
 	if err != nil {
-		_ = mmap.Unmap(data) // the file is rejected anyway
+		_ = mmap.Unmap(data) // the error about the file matters more
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return d, p, nil
@@ -239,7 +240,8 @@ func (p *preparedFile) Close() error {
 	return mmap.Unmap(data)
 }
 
-// dataset checks the header and every record once, so that meter need not check them.
+// dataset checks the header and every meter's record once and returns the dataset. Method
+// meter can then read a record without checks.
 func (p *preparedFile) dataset() (*Dataset, error) {
 	if string(p.data[:8]) != preparedMagic {
 		return nil, errors.New("not a prepared dataset, or one from another version; prepare it again")
@@ -316,7 +318,8 @@ func (p *preparedFile) meter(i int) Meter {
 	return m
 }
 
-// floats returns a view of a part of the file. The offset must be a multiple of 4.
+// floats returns n floats at an offset of the file, without copying them. The offset must
+// be a multiple of 4.
 func (p *preparedFile) floats(at, n int64) []float32 {
 	if n == 0 {
 		return nil

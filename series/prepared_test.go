@@ -64,8 +64,8 @@ func TestPreparedRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzOpenPrepared damages a file. OpenPrepared must return an error or a dataset, and
-// not crash.
+// FuzzOpenPrepared checks that OpenPrepared returns an error or a dataset for any damaged
+// file, and does not crash.
 func FuzzOpenPrepared(f *testing.F) {
 	d, err := NewDataset(Dataset{Name: "f", Interval: time.Hour, Clock: time.UTC, StaticNames: []string{"s"}, Weather: Weather{Names: []string{"t"}, Columns: [][]float32{{1, 2}}}},
 		[]Meter{{ID: "a", Load: []float32{1, 2, 3}, Static: []float32{1}}, {ID: "b", Load: []float32{float32(math.NaN())}, Static: []float32{1}}})

@@ -2,12 +2,12 @@
 // features, windows, splits and scaling.
 //
 // A [Dataset] is a fleet of meters on one regular time grid. Times are Unix seconds of the
-// start of an interval. The dataset also has a clock, the local time of the meters, for
-// calendar features and for lags, which refer to the same clock time on an earlier day.
-// Load is mean power in kW, NaN where it is missing.
+// start of an interval. The dataset also has a clock, which is the local time of the
+// meters. Calendar features and lags use it; a lag refers to the same clock time on an
+// earlier day. Load is mean power in kW, or NaN where it is missing.
 //
-// A dataset is in memory, or in a prepared file that is memory-mapped, so that a fleet can
-// be larger than memory.
+// A dataset is either in memory or in a prepared file. Prepared files are memory-mapped, so
+// a fleet can be larger than memory.
 package series
 
 import (
@@ -19,7 +19,8 @@ import (
 // for concurrent use.
 type Dataset struct {
 	Name string
-	// Generated marks synthetic data. Everything printed or drawn from the data must say so.
+	// Generated marks synthetic data. Programs must label all output and charts made from
+	// it.
 	Generated bool
 	// Interval is the length of a step.
 	Interval time.Duration
@@ -42,14 +43,15 @@ type Meter struct {
 	Start int64
 	// Load is the mean power of each step in kW, NaN where it is missing.
 	Load []float32
-	// Static contains the values that Dataset.StaticNames names, NaN where unknown.
+	// Static contains one value for each of Dataset.StaticNames, or NaN where it is
+	// unknown.
 	Static []float32
-	// Faults counts the faulty rows from which the series was read.
+	// Faults counts the faulty rows found when the series was read.
 	Faults Faults
 }
 
-// Faults counts the faults in a meter's rows. If several rows have the same time, the first
-// one is kept.
+// Faults counts the rows of a meter by kind of fault. If several rows have the same time,
+// the first one with a value is used.
 type Faults struct {
 	Rows        int `json:"rows"`
 	Duplicates  int `json:"duplicates"`   // rows for a time that already had the same value
@@ -59,7 +61,7 @@ type Faults struct {
 	Nonexistent int `json:"nonexistent"`  // rows in the hour that daylight saving skips, dropped
 }
 
-// Add adds another meter's faults.
+// Add adds another meter's counts to f.
 func (f *Faults) Add(other Faults) {
 	mine, theirs := f.counts(), other.counts()
 	for i := range mine {
@@ -74,11 +76,12 @@ type Weather struct {
 	Start int64
 	// Names are the columns' names, such as temperature.
 	Names []string
-	// Columns have the same length; NaN where missing.
+	// Columns contains the values of each column, NaN where missing. All have the same
+	// length.
 	Columns [][]float32
 }
 
-// Column returns the column with the given name, or nil.
+// Column returns the values of the column with the given name, or nil if there is none.
 func (w Weather) Column(name string) []float32 {
 	for i, n := range w.Names {
 		if n == name {
@@ -88,7 +91,8 @@ func (w Weather) Column(name string) []float32 {
 	return nil
 }
 
-// NewDataset returns a dataset in memory. It takes ownership of meters.
+// NewDataset returns a copy of d with the given meters in memory. It takes ownership of
+// meters.
 func NewDataset(d Dataset, meters []Meter) (*Dataset, error) {
 	if d.Interval < time.Second || d.Interval%time.Second != 0 || 24*time.Hour%d.Interval != 0 {
 		return nil, fmt.Errorf("interval %s does not divide a day; want whole seconds that divide 24 hours", d.Interval)
@@ -129,12 +133,13 @@ func (d *Dataset) Meter(i int) Meter {
 // StepsPerDay returns the number of steps in 24 hours.
 func (d *Dataset) StepsPerDay() int { return int(24 * time.Hour / d.Interval) }
 
-// First returns a dataset of the first n meters.
+// First returns a dataset that contains only the first n meters.
 func (d *Dataset) First(n int) (*Dataset, error) {
 	return d.only(func(i int) bool { return i < n })
 }
 
-// Part returns a dataset of every n-th meter, starting with the k-th, counted from 1.
+// Part returns a dataset that contains every n-th meter, starting with meter k, counted
+// from 1.
 func (d *Dataset) Part(k, n int) (*Dataset, error) {
 	if k < 1 || k > n {
 		return nil, fmt.Errorf("part %d of %d does not exist; parts are counted from 1", k, n)

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Layout describes an example: its inputs at Lookback consecutive steps, and its targets,
-// the load at Targets steps, the first of them Horizon steps after the last input.
+// Layout describes an example. Its inputs are the features at Lookback consecutive steps.
+// Its targets are the load at Targets consecutive steps, the first of which is Horizon
+// steps after the last input.
 type Layout struct {
 	Lookback int
 	Horizon  int
@@ -24,11 +25,12 @@ type Input struct {
 	// Name is load, a calendar feature (time_of_day, hour, day_of_week, day_of_month,
 	// day_of_year, week_of_year), a weather column, or a static value.
 	Name string
-	// AtTarget takes the value Horizon steps later, at the target time, for features that
-	// are known in advance, such as the calendar.
+	// AtTarget means that the value is taken Horizon steps later, at the target time. It is
+	// for features that are known in advance, such as the calendar.
 	AtTarget bool
-	// Days takes the value at the same clock time that many days before the target. It is
-	// allowed only for load, and the value must be known when the forecast is made.
+	// Days, if not 0, means that the value is taken at the same clock time that many days
+	// before the target. It is allowed only for load, and the value must be known when the
+	// forecast is made.
 	Days int
 }
 
@@ -89,10 +91,11 @@ func (l Layout) validate(d *Dataset) error {
 	return nil
 }
 
-// Part is a period of a meter's span.
+// Part identifies one period of a meter's span: that of the training, validation or test
+// split.
 type Part int
 
-// The parts of a split. All covers the whole span.
+// All covers the whole span; the other parts are those of a Split.
 const (
 	Train Part = iota
 	Validation
@@ -100,17 +103,17 @@ const (
 	All
 )
 
-// Split divides a meter's span in time: the first part is for training, the next for
-// validation, the rest for testing.
+// Split divides a meter's span in time. The first part is for training, the next one for
+// validation, and the last one for testing.
 type Split struct {
 	Train, Validation float64 // shares of the steps
 }
 
-// DefaultSplit is the split of bose2023 and bose2024.
+// DefaultSplit is the split in the papers that the models bose2023 and bose2024 come from.
 var DefaultSplit = Split{Train: 0.8, Validation: 0.1}
 
-// cuts returns the first step after the training split, and after the validation split, of n
-// steps.
+// cuts divides n steps. It returns the first step after the training split and the first
+// step after the validation split.
 func (s Split) cuts(n int) (train, validation int) {
 	// Rounding a sum of shares such as 0.8 + 0.1 must not lose a step.
 	const slack = 1e-9
@@ -118,7 +121,7 @@ func (s Split) cuts(n int) (train, validation int) {
 	return train, int((s.Train+s.Validation)*float64(n) + slack)
 }
 
-// Range is the smallest and the largest value of an input.
+// Range contains the smallest and the largest value of an input.
 type Range struct{ Low, High float32 }
 
 // Ranges maps the names of inputs to their ranges.
@@ -173,18 +176,18 @@ func (f *Framer) names() []string {
 	return slices.Concat([]string{"load"}, calendarNames, f.d.Weather.Names, f.d.StaticNames)
 }
 
-// Known reports whether the dataset has an input.
+// Known reports whether the dataset has the input with the given name.
 func (f *Framer) Known(name string) bool { return slices.Contains(f.names(), name) }
 
 // Layout returns the layout of the windows.
 func (f *Framer) Layout() Layout { return f.layout }
 
-// column is the source of an input. Its value at step i of the meter is data[i+offset], or
-// data[via[i+offset]-back] if it has a lag.
+// column is the source of an input's values. The value at step i of the meter is
+// data[i+offset], or data[via[i+offset]-back] if the column has a lag.
 type column struct {
 	data   []float32
 	offset int
-	shared *sharedColumn // the owner of data, or nil if it is the meter's
+	shared *sharedColumn // the owner of data, or nil if data is the meter's load
 	lag    *lag
 	back   int
 	fixed  float32 // the value if data is nil
@@ -192,7 +195,7 @@ type column struct {
 	scale  float32
 }
 
-// at returns the value at a step, or NaN if there is none.
+// at returns the column's value at step i, or NaN if there is none.
 func (c *column) at(i int) float32 {
 	if c.data == nil {
 		return c.fixed
@@ -210,13 +213,13 @@ func (c *column) at(i int) float32 {
 	return c.data[i]
 }
 
-// over returns the range of the values at the first n steps. It must not be called for
-// columns with a lag.
+// over returns the range of the column's values at the first n steps. It must not be called
+// for columns with a lag.
 func (c *column) over(n int) Range {
 	from, to := max(c.offset, 0), min(n+c.offset, len(c.data))
 	switch {
 	case c.data == nil:
-		return nowhere.over([]float32{c.fixed}) // the same at every step
+		return nowhere.over([]float32{c.fixed}) // the value is the same at every step
 	case from >= to:
 		return nowhere
 	case c.shared != nil:
@@ -225,7 +228,7 @@ func (c *column) over(n int) Range {
 	return nowhere.over(c.data[from:to])
 }
 
-// column returns the unscaled source of an input of a meter.
+// column returns the source of a meter's values for an input, without scaling.
 func (f *Framer) column(m Meter, in Input) column {
 	steps := func(start int64) int { return int((m.Start - start) / f.d.Seconds()) }
 	ahead := 0
@@ -247,7 +250,7 @@ func (f *Framer) column(m Meter, in Input) column {
 	return column{fixed: m.Static[slices.Index(f.d.StaticNames, in.Name)]}
 }
 
-// Time returns the start of a step of a meter, on the dataset's clock.
+// Time returns the time at which a step of a meter starts, on the dataset's clock.
 func (f *Framer) Time(m Meter, step int) time.Time { return f.d.Time(m.Start, step) }
 
 // Train returns the number of steps in a meter's training split.
@@ -271,13 +274,14 @@ func (f *Framer) Lag(m Meter, step, days int) int {
 	return -1
 }
 
-// Value returns the unscaled input of a meter at a step, or NaN if it is missing.
+// Value returns the unscaled value of the named input of a meter at a step, or NaN if it is
+// missing.
 func (f *Framer) Value(m Meter, name string, step int) float32 {
 	c := f.column(m, Input{Name: name})
 	return c.at(step)
 }
 
-// Ranges returns the ranges of a meter's inputs in the training split.
+// Ranges returns the ranges of a meter's inputs over the training split.
 func (f *Framer) Ranges(m Meter) Ranges {
 	r := make(Ranges, 1+len(f.layout.Inputs))
 	train := f.Train(m)
@@ -297,8 +301,8 @@ func (f *Framer) Ranges(m Meter) Ranges {
 	return r
 }
 
-// Windows are a meter's examples: those with complete inputs and targets. Only their
-// positions are stored; Gather copies the values when they are needed.
+// Windows contains a meter's examples. Each example has complete inputs and targets. Only
+// the positions of the examples are stored; Gather copies the values when they are needed.
 type Windows struct {
 	frame   *Framer
 	columns []column
@@ -445,7 +449,7 @@ func (w *Windows) gatherTargets(y []float32, lasts []int) {
 	}
 }
 
-// Unscale converts a scaled forecast to kW.
+// Unscale converts a forecast in the scale of the targets to kW.
 func (w *Windows) Unscale(v float32) float32 {
 	if w.target.scale == 0 {
 		return w.target.low

@@ -60,8 +60,8 @@ func count(n int) []float32 {
 	return x
 }
 
-// TestWindowsByHand compares with values computed by hand for ten steps from Friday
-// 22:00.
+// TestWindowsByHand compares the windows with values computed by hand, for ten steps from
+// Friday 22:00.
 func TestWindowsByHand(t *testing.T) {
 	start := time.Date(2021, 1, 1, 22, 0, 0, 0, time.UTC)
 	d := fleet(t, time.UTC, start, count(10))
@@ -91,7 +91,8 @@ func TestWindowsByHand(t *testing.T) {
 		t.Errorf("gathered %v and %v, want %v and 3", x, y, want)
 	}
 
-	// Scaled with the ranges of the training split, the first five steps.
+	// Values are scaled with the ranges of the training split, which is the first five
+	// steps.
 	r := f.Ranges(d.Meter(0))
 	if r["load"] != (Range{0, 4}) || r["temperature"] != (Range{24, 28}) || r["floor_area"] != (Range{250, 250}) {
 		t.Errorf("ranges %v", r)
@@ -103,8 +104,8 @@ func TestWindowsByHand(t *testing.T) {
 	}
 }
 
-// TestGapsExcludeWindows compares with a brute-force search over random gaps, layouts and
-// splits.
+// TestGapsExcludeWindows compares the windows with those of a brute-force search, for
+// random gaps, layouts and splits.
 func TestGapsExcludeWindows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	start := time.Date(2021, 3, 1, 0, 0, 0, 0, time.UTC)
@@ -167,8 +168,8 @@ func TestGapsExcludeWindows(t *testing.T) {
 	}
 }
 
-// TestLagIsClockTime covers both clock changes in Berlin: a lag of one day is the same
-// local time, 23 or 25 hours earlier.
+// TestLagIsClockTime checks that a lag of one day refers to the same local time, which is
+// 23 or 25 hours earlier at the clock changes in Berlin.
 func TestLagIsClockTime(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -177,7 +178,7 @@ func TestLagIsClockTime(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		target time.Time // local time
-		hours  int       // from the lagged value to the target
+		hours  int       // hours from the lagged value to the target
 	}{
 		{"an ordinary day", time.Date(2021, 3, 20, 12, 0, 0, 0, berlin), 24},
 		{"noon after clocks went forward", time.Date(2021, 3, 28, 12, 0, 0, 0, berlin), 23},

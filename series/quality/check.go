@@ -1,6 +1,6 @@
-// Package quality checks load series for problems before training: gaps, zeros that
-// stand for gaps, flat lines, spikes, dropouts, jumps of level and unit, shifted clocks,
-// too little data. Each finding has a stable code, a severity, a message and advice.
+// Package quality checks load series for problems before training: gaps, zeros that stand
+// for gaps, flat lines, spikes, dropouts, jumps of level and unit, shifted clocks, and too
+// little data. Each finding has a stable code, a severity, a message and advice.
 //
 // A [Checker] examines a dataset one meter at a time. Reports have a bounded size, so
 // memory does not grow with the length of the series.
@@ -15,7 +15,7 @@ import (
 	"loadstar/series"
 )
 
-// Plan describes the training that the data is checked for.
+// Plan describes the training for which the data must be good enough.
 type Plan struct {
 	// Lookback and Horizon describe the training windows, in steps.
 	Lookback, Horizon int
@@ -27,8 +27,8 @@ type Plan struct {
 	Cells int
 }
 
-// Checker examines the meters of a dataset one at a time. For each meter it keeps only
-// the data that the fleet report needs. It is not safe for concurrent use.
+// Checker examines the meters of a dataset one at a time. For each meter it stores only the
+// data that the fleet report needs. It is not safe for concurrent use.
 type Checker struct {
 	d      *series.Dataset
 	plan   Plan
@@ -41,7 +41,7 @@ type Checker struct {
 	fleet   FleetReport
 	codes   map[Code]*CodeCount
 	votes   []clockVotes
-	moves   map[int]int // the number of meters with a clear shift, by day number
+	moves   map[int]int // the number of meters with a clear clock shift, by day number
 	shared  *sharedDays
 	cells   struct{ missing, steps []int }
 	medians []meterMedian
@@ -70,7 +70,7 @@ func NewChecker(d *series.Dataset, plan Plan) (*Checker, error) {
 	return c, nil
 }
 
-// Meter examines meter i and adds it to the fleet report.
+// Meter examines meter i, adds it to the fleet report, and returns the report on the meter.
 func (c *Checker) Meter(i int) MeterReport {
 	m := c.d.Meter(i)
 	r := MeterReport{ID: m.ID, Rows: m.Faults, Findings: []Finding{}}
@@ -119,7 +119,8 @@ func (c *Checker) findShort(s *subject) {
 // yearDays is the length of a year. Readings for nine tenths of it cover all seasons.
 const yearDays = 365
 
-// addCells computes the missing share of each cell of a meter and adds it to the fleet's.
+// addCells computes the share of missing steps in each cell of a meter's report, and adds
+// the meter's steps to the cells of the fleet's report.
 func (c *Checker) addCells(s *subject, r *MeterReport) {
 	n := c.plan.Cells
 	missing, steps := make([]int, n), make([]int, n)
@@ -184,7 +185,8 @@ func (c *Checker) add(s *subject, r *MeterReport) {
 		f.Warnings++
 	}
 	for i, x := range r.Findings {
-		// Count a meter once per code, with its worst finding, which comes first.
+		// Count a meter once per code, with its worst finding. Findings are sorted, worst
+		// first.
 		if slices.ContainsFunc(r.Findings[:i], func(o Finding) bool { return o.Code == x.Code }) {
 			continue
 		}
@@ -204,7 +206,7 @@ func (c *Checker) add(s *subject, r *MeterReport) {
 	}
 }
 
-// count adds a meter's finding to the counts of its code.
+// count adds a meter's finding to the counts of the finding's code.
 func (c *Checker) count(id string, x Finding) {
 	k := c.codes[x.Code]
 	if k == nil {

@@ -13,8 +13,8 @@ import (
 	"loadstar/series/quality"
 )
 
-// TestCheckPlanted plants one fault in a clean series. The check must find only that
-// fault, with its place and count.
+// TestCheckPlanted plants one fault in a clean series and checks that the report contains
+// only that fault, with the correct place and count.
 func TestCheckPlanted(t *testing.T) {
 	clock := tokyo(t)
 	start := time.Date(2018, 1, 1, 0, 0, 0, 0, clock)
@@ -32,7 +32,7 @@ func TestCheckPlanted(t *testing.T) {
 		severity quality.Severity
 		count    int
 		steps    int
-		at       int // the step of the first place
+		at       int // the step at which the first place starts
 		size     float64
 	}{
 		"nothing": {plant: func([]float32) {}},
@@ -104,7 +104,7 @@ func TestCheckPlanted(t *testing.T) {
 		},
 		"a clock set back": {
 			plant: func(l []float32) {
-				copy(l[24*200:], slices.Clone(l[24*200+1:])) // an hour earlier from here on
+				copy(l[24*200:], slices.Clone(l[24*200+1:])) // an hour earlier from this day on
 			},
 			code: "clock-shift", severity: quality.Warning, count: 1, at: 24 * 200, size: -1,
 		},
@@ -137,7 +137,8 @@ func TestCheckPlanted(t *testing.T) {
 				return
 			}
 			f := get(t, r.Findings, test.code)
-			// Filled gaps also cause repeats, and a year starts with a month.
+			// Filled gaps also cause a repeats finding. A fault at the start of a month can
+			// also be one at the start of a year.
 			may := []quality.Code{test.code, "repeats", "year-start"}
 			for _, other := range r.Findings {
 				if !slices.Contains(may, other.Code) {
@@ -171,13 +172,14 @@ func TestCheckPlanted(t *testing.T) {
 	}
 }
 
-// TestCheckClean checks series that look unusual but have no fault.
+// TestCheckClean checks that series that look unusual, but have no fault, cause no
+// unexpected findings.
 func TestCheckClean(t *testing.T) {
 	clock := tokyo(t)
 	start := time.Date(2018, 1, 1, 0, 0, 0, 0, clock)
 	tests := map[string]struct {
 		load []float32
-		may  []string // allowed findings
+		may  []string // codes of allowed findings
 	}{
 		"a home":          {home(800), nil},
 		"a coarse meter":  {coarse(office(start, 800, clock), 5), []string{"repeats"}},
@@ -197,7 +199,8 @@ func TestCheckClean(t *testing.T) {
 	}
 }
 
-// TestCheckCatchUp removes readings and adds their energy to the next one.
+// TestCheckCatchUp checks the finding for a meter that adds the energy of missing readings
+// to the next reading.
 func TestCheckCatchUp(t *testing.T) {
 	clock := tokyo(t)
 	start := time.Date(2018, 1, 1, 0, 0, 0, 0, clock)
@@ -294,7 +297,8 @@ func TestCheckTooLittle(t *testing.T) {
 	}
 }
 
-// TestCheckWindows compares the number of training windows with an independent count.
+// TestCheckWindows compares the reported number of training windows with an independent
+// count.
 func TestCheckWindows(t *testing.T) {
 	clock := tokyo(t)
 	r := rand.New(rand.NewPCG(7, 7))
@@ -314,7 +318,7 @@ func TestCheckWindows(t *testing.T) {
 	}
 }
 
-// TestCheckIntervals plants faults in series with other intervals.
+// TestCheckIntervals checks that faults are found in series whose interval is not an hour.
 func TestCheckIntervals(t *testing.T) {
 	clock := zone(t, "Europe/Berlin") // days with 23 and 25 hours must not matter
 	for _, interval := range []time.Duration{15 * time.Minute, 30 * time.Minute, 6 * time.Hour, 24 * time.Hour} {
@@ -347,7 +351,8 @@ func TestCheckIntervals(t *testing.T) {
 	}
 }
 
-// TestCheckReportsStaySmall limits the size of the report on a series full of faults.
+// TestCheckReportsStaySmall checks that the report on a series full of faults has a bounded
+// size.
 func TestCheckReportsStaySmall(t *testing.T) {
 	clock := tokyo(t)
 	load := office(day0, 3000, clock)

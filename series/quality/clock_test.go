@@ -10,8 +10,8 @@ import (
 	"loadstar/series/quality"
 )
 
-// TestCheckLegalTime combines a load that follows daylight saving with labels that do
-// not, and the other way round.
+// TestCheckLegalTime checks the findings if only the load or only the labels follow
+// daylight saving.
 func TestCheckLegalTime(t *testing.T) {
 	london, chicago := zone(t, "Europe/London"), zone(t, "America/Chicago")
 	start := time.Date(2016, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -25,23 +25,24 @@ func TestCheckLegalTime(t *testing.T) {
 			t.Errorf("%s: first move on %s", clock, f.Where[0].Time)
 		}
 	}
-	// If the labels follow the same clock as the load, nothing shifts.
+	// If the labels follow the same clock as the load, there is no shift to find.
 	if r := checkOne(t, london, start, office(start, 730, london)); len(r.Findings) > 0 {
 		t.Errorf("found %v", codesOf(r.Findings))
 	}
-	// A load that follows the sun shifts on the legal clock.
+	// A load that follows the sun seems to shift if the labels follow legal time.
 	sun := get(t, checkOne(t, london, start, office(start, 730, series.StandardTime(london))).Findings, "clock-shift")
 	if !strings.Contains(sun.Message, "1 h later in spring, 1 h earlier in autumn. The labels follow daylight saving, but the load does not") {
 		t.Errorf("got %+v", sun)
 	}
-	// The same for a clock that changes at midnight, so that a day has no midnight.
+	// The shift is also found for a clock that changes at midnight, so that one day has no
+	// midnight.
 	paulo := zone(t, "America/Sao_Paulo")
 	if r := checkOne(t, paulo, start, office(start, 730, paulo)); len(r.Findings) > 0 {
 		t.Errorf("found %v", codesOf(r.Findings))
 	}
 	// Labels follow the legal clock but are described as standard time: the skipped hour
-	// has half the load, the repeated one twice the load. If labels mark the end of the
-	// interval, both come one hour later.
+	// has half the load, and the repeated hour twice the load. If labels mark the end of
+	// the interval, both effects appear one hour later.
 	standard := series.StandardTime(chicago)
 	start = time.Date(2016, 1, 1, 0, 0, 0, 0, standard)
 	for _, later := range []int{0, 1} {

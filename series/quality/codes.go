@@ -35,7 +35,7 @@ const (
 	codeYearStart   Code = "year-start"
 	codeMonthStart  Code = "month-start"
 
-	// For fleets only.
+	// These codes occur only in fleet reports.
 	codeSharedGaps Code = "shared-gaps"
 	codeSharedFlat Code = "shared-flat"
 	codeScale      Code = "scale"

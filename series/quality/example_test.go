@@ -10,7 +10,7 @@ import (
 	"loadstar/series/quality"
 )
 
-// Check a meter that has no readings for two days.
+// This example checks a meter that has no readings for two days.
 func ExampleChecker() {
 	load := make([]float32, 90*24)
 	for i := range load {

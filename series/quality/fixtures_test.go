@@ -123,8 +123,8 @@ func coarse(load []float32, kw float64) []float32 {
 	return load
 }
 
-// seasonal triples the load in four summer months, which start three weeks later every
-// other year.
+// seasonal triples the load during a summer of four months. Every other year, the summer
+// starts three weeks later.
 func seasonal(load []float32) []float32 {
 	for i := range load {
 		year, d := i/wholeDay/365, i/wholeDay%365
@@ -135,7 +135,7 @@ func seasonal(load []float32) []float32 {
 	return load
 }
 
-// stages lets the load grow to three times its level within ten weeks.
+// stages increases the load a little every day, to three times its level within ten weeks.
 func stages(load []float32) []float32 {
 	for i := range load {
 		load[i] *= float32(math.Pow(3, min(max(float64(i/wholeDay-500)/70, 0), 1)))

@@ -15,18 +15,21 @@ import (
 
 // Thresholds for findings about the whole fleet.
 const (
-	// With fewer meters, a coincidence is not evidence of a common cause.
+	// With fewer meters than this, a coincidence is not evidence of a common cause.
 	fleetLeast = 3
-	// If half of the meters are missing on a day, or a quarter of them are flat, the
-	// cause is a common one.
+	// If half of the meters have no readings on a day, or a quarter of them have constant
+	// readings, they have a common cause.
 	sharedGaps, sharedFlat = 0.5, 0.25
-	// W instead of kW is a factor of 1000. The buildings of one owner differ by up to 100.
+	// A load in W that is labelled as kW is 1000 times too large. The buildings of one
+	// owner differ by a factor of up to 100.
 	scaleFactor = 300
-	// The same as for load.
+	// A weather column with 5 % missing values gets a warning, as a meter does
+	// (gapsWarning).
 	weatherWarning = 0.05
-	// A meter has a vote on a daylight-saving change if its profiles before and after it
-	// are at least this similar, shifted or not. Up to a third of simulated homes without
-	// daylight saving seem to shift, so more than half must.
+	// A meter votes on a daylight-saving change if the correlation of its daily profiles
+	// before and after the change is at least voteAlike, with or without a shift. Up to a
+	// third of simulated homes without daylight saving seem to shift, so the share of
+	// shifted meters must exceed voteMost.
 	voteAlike, voteMost = 0.85, 0.5
 	// If 5 % of the meters shift in the same fortnight, or 10 % have unusual values when
 	// clocks change, it is not a coincidence.
@@ -34,7 +37,7 @@ const (
 )
 
 // clockVotes counts, for every daylight-saving change of a zone, the meters whose daily
-// profile shifts by the same amount.
+// profile shifts by as much as the clock does.
 type clockVotes struct {
 	zone    *time.Location
 	changes []clockChange
@@ -69,7 +72,7 @@ func (v *clockVotes) add(s *subject) {
 	}
 }
 
-// clockVerdict is the votes of a fleet for one zone and one direction.
+// clockVerdict contains the votes of a fleet for one zone and one direction of the shift.
 type clockVerdict struct {
 	zone         *time.Location
 	changes      []clockChange
@@ -77,7 +80,7 @@ type clockVerdict struct {
 	against      bool // the load comes earlier when clocks are put forward
 }
 
-// share returns the share of meters that shift at change i, or -1 if too few have a vote.
+// share returns the share of voting meters that shift at change i, or -1 if too few vote.
 func (v clockVerdict) share(i int) float64 {
 	if v.asked[i] < fleetLeast {
 		return -1
@@ -93,8 +96,8 @@ func (v clockVerdict) total() (sum float64) {
 	return sum
 }
 
-// findVotes reports whether most meters shift at daylight-saving changes. Then the
-// dataset's clock is not the legal time of its meters, or the labels mix two clocks.
+// findVotes adds a finding if most meters shift at daylight-saving changes. In that case
+// the dataset's clock is not the legal time of its meters, or the labels mix two clocks.
 func (c *Checker) findVotes(f *FleetReport) {
 	var v clockVerdict
 	for _, votes := range c.votes {
@@ -139,12 +142,12 @@ func (c *Checker) findVotes(f *FleetReport) {
 		v.zone, count(high), count(low))
 }
 
-// findMoves reports days on which several meters shift by hours without a
-// daylight-saving change.
+// findMoves adds a finding for the days on which several meters shift by hours, although
+// there is no daylight-saving change.
 func (c *Checker) findMoves(f *FleetReport) {
 	days := slices.Sorted(maps.Keys(c.moves))
 	for len(days) > 0 {
-		// Take the day with the most meters, and the days near it.
+		// Take the day on which most meters shift, together with the days near it.
 		top := slices.MaxFunc(days, func(a, b int) int { return c.moves[a] - c.moves[b] })
 		meters := 0
 		days = slices.DeleteFunc(days, func(day int) bool {
@@ -164,8 +167,8 @@ func (c *Checker) findMoves(f *FleetReport) {
 	}
 }
 
-// sharedDays counts, for each day of the fleet's span, the meters that exist, that are
-// missing and that are flat.
+// sharedDays counts, for each day of the fleet's span, the meters that exist, those without
+// readings and those with constant readings.
 type sharedDays struct {
 	from                  int64
 	there, missing, flats []int32
@@ -205,8 +208,8 @@ func (x *sharedDays) add(s *subject) {
 	}
 }
 
-// find reports the days on which at least the given share of the existing meters is
-// counted.
+// find adds a finding for the days on which counts is at least the given share of the
+// existing meters.
 func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts []int32, share float64, what string) {
 	var where topPlaces
 	runs, days := 0, 0
@@ -238,7 +241,7 @@ func (x *sharedDays) find(f *FleetReport, d *series.Dataset, code Code, counts [
 	}
 }
 
-// find adds a finding.
+// find adds a finding to the fleet report.
 func (f *FleetReport) find(code Code, severity Severity, count int, where []Where, format string, args ...any) {
 	f.Findings = append(f.Findings, newFinding(code, severity, count, 0, where, format, args...))
 }
@@ -287,7 +290,8 @@ func (c *Checker) findFleet(f *FleetReport) {
 	}
 }
 
-// findScale looks for meters that are much larger or smaller than the rest.
+// findScale looks for meters whose load is much larger or smaller than that of the other
+// meters.
 func (c *Checker) findScale(f *FleetReport) {
 	var v []float64
 	for _, m := range c.medians {
@@ -312,7 +316,7 @@ func (c *Checker) findScale(f *FleetReport) {
 	}
 }
 
-// some formats the first few entries of a list.
+// some formats the first few entries of a list for a message.
 func some(list []string) string {
 	if len(list) > maxWhere {
 		return strings.Join(list[:maxWhere], ", ") + fmt.Sprintf(" and %d more", len(list)-maxWhere)
@@ -320,7 +324,7 @@ func some(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// digest returns a hash of a series, which identifies equal series.
+// digest returns a hash of a series. Equal series have equal hashes.
 func digest(start int64, load []float32) uint64 {
 	h := fnv.New64a()
 	var b [8]byte

@@ -12,7 +12,8 @@ import (
 	"loadstar/series/quality"
 )
 
-// TestCheckFleet plants faults that only a comparison of meters shows.
+// TestCheckFleet plants faults that only a comparison of meters shows, and checks that the
+// fleet report contains them.
 func TestCheckFleet(t *testing.T) {
 	clock := tokyo(t)
 	const days = 420

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// legalZone returns the time zone of the meters' owners: the clock itself, or the zone
-// after which a standard-time clock is named. It returns nil if the zone is unknown.
+// legalZone returns the time zone whose legal time the meters' owners follow. This is the
+// clock itself, or the zone after which a standard-time clock is named. It returns nil if
+// the zone is unknown.
 func legalZone(clock *time.Location) *time.Location {
 	name, standard := strings.CutSuffix(clock.String(), " standard time") // as StandardTime names it
 	if !standard {
@@ -42,9 +43,10 @@ func clockChanges(zone *time.Location, from, to int64) []clockChange {
 	}
 }
 
-// changingZones returns the zone if it has daylight saving. If the zone is UTC or unknown,
-// it returns zones with the rules of Europe, North America and Australia, because people
-// do not live by UTC. Zones that this machine does not know are left out.
+// changingZones returns the zones whose daylight-saving changes the checker examines. This
+// is the given zone if it has daylight saving. If the zone is UTC or unknown, changingZones
+// returns zones with the rules of Europe, North America and Australia, because people do
+// not live by UTC. Zones that this machine does not know are left out.
 func changingZones(zone *time.Location, from int64) []*time.Location {
 	const overAYear = 400 * 24 * 60 * 60
 	if zone != nil {

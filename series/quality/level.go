@@ -8,22 +8,26 @@ import (
 
 // Thresholds for jumps of the level.
 const (
-	// Compare four weeks on each side: whole weeks, and longer than a holiday. Because of
-	// gaps, they may span up to jumpGap days and be up to jumpGap days apart.
+	// Compare the level of four weeks before a day with that of four weeks after it: whole
+	// weeks, and longer than a holiday. Because of gaps, each side may span up to jumpGap
+	// days, and the two sides may be up to jumpGap days apart.
 	jumpDays, jumpGap = 28, 90
-	// A wrong unit or transformer ratio at least doubles the values, which may look
-	// slightly smaller. Without another year to rule out the season, the factor must be
-	// larger.
+	// A wrong unit or transformer ratio changes the values by a factor of at least 2. Noise
+	// can make the factor look slightly smaller. Without another year to rule out the
+	// season, the factor must be at least jumpAlone.
 	jumpFactor, jumpAlone = 1.8, 3.0
-	// A unit jump is at least a doubling, whether there is another year or not.
+	// A jump by at least this factor can be a unit jump, even without another year to
+	// compare.
 	jumpUnit = 1.9
 	// A factor of 10, 100 or 1000 is a wrong unit or decimal point, not a change of use.
 	jumpProblem = 8.0
-	// At least this share of the jump must remain three months later, and must not be
-	// there a year before and after. Otherwise it is the season.
+	// At least this share of the jump must remain three months later. The same must hold in
+	// comparison with the levels a year earlier and a year later. Otherwise the season
+	// caused the jump.
 	jumpLast = 0.5
-	// A jump must be this many times as large as the spread of the days on either side.
-	// Homes vary a lot from day to day, and a slow change increases the spread.
+	// A jump must be this many times as large as the spread of the daily levels before and
+	// after it. The load of homes varies a lot from day to day, and a slow change increases
+	// the spread.
 	jumpNoise = 5
 	// Seasons can start this many days earlier or later than in the year before.
 	jumpSeason = 45
@@ -31,7 +35,7 @@ const (
 	jumpEven = 0.1
 )
 
-// dayLevel is the logarithm of a day's median.
+// dayLevel is the level of one day: the logarithm of its median reading.
 type dayLevel struct {
 	day   int // index into subject.days
 	level float64
@@ -40,7 +44,7 @@ type dayLevel struct {
 // jump is a change of level at the start of a day.
 type jump struct {
 	at   int     // index into the day levels: the first day of the new level
-	size float64 // the difference of the log levels
+	size float64 // the level after the jump minus the level before it
 }
 
 // findJumps looks for lasting changes of the level from one day to the next.
@@ -80,7 +84,8 @@ func (s *subject) findJumps() {
 	report(codeLevelJump, jumps, "From %s on, the level is permanently %s times the previous level; there %s.")
 }
 
-// dayLevels returns the levels of the days that have enough readings.
+// dayLevels returns the levels of the days on which at least three quarters of the readings
+// are usable and the median is positive.
 func (s *subject) dayLevels() []dayLevel {
 	var levels []dayLevel
 	for k, d := range s.days {
@@ -100,7 +105,8 @@ func (s *subject) dayLevels() []dayLevel {
 	return levels
 }
 
-// middle returns the median level of some days, and the number of days that they span.
+// middle returns the median of the given levels, and the number of calendar days from the
+// first to the last of them.
 func middle(levels []dayLevel) (level float64, stretch int) {
 	v := make([]float64, len(levels))
 	for i, l := range levels {
@@ -110,7 +116,7 @@ func middle(levels []dayLevel) (level float64, stretch int) {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2, levels[len(levels)-1].day - levels[0].day + 1
 }
 
-// spread returns the median distance of the days from a level.
+// spread returns the median absolute difference between the given levels and one level.
 func spread(levels []dayLevel, level float64) float64 {
 	v := make([]float64, len(levels))
 	for i, l := range levels {
@@ -134,7 +140,8 @@ func steepest(levels []dayLevel) []jump {
 		if math.Abs(size) < jumpNoise*max(spread(levels[at-jumpDays:at], before), spread(levels[at:at+jumpDays], after)) {
 			continue
 		}
-		// Of neighbouring candidates, keep the one with the largest step from day to day.
+		// Of candidates less than jumpDays apart, keep the one where the level changes most
+		// within a few days.
 		if n := len(found); n > 0 && at-found[n-1].at < jumpDays {
 			if steep(levels, at, size) > steep(levels, found[n-1].at, found[n-1].size) {
 				found[n-1] = jump{at, size}
@@ -146,15 +153,16 @@ func steepest(levels []dayLevel) []jump {
 	return found
 }
 
-// steep returns the change of the level at a day, positive in the direction of the jump.
+// steep returns by how much the level of the three days from at on differs from that of the
+// three days before. It is positive if the change has the same sign as size.
 func steep(levels []dayLevel, at int, size float64) float64 {
 	before, _ := middle(levels[at-3 : at])
 	after, _ := middle(levels[at : at+3])
 	return math.Copysign(1, size) * (after - before)
 }
 
-// lasting reports whether a jump is neither reverted soon nor caused by the season. Alone
-// means that there is no other year to compare the season with.
+// lasting reports whether a jump is neither reverted within months nor caused by the
+// season. Alone means that there is no other year to compare the season with.
 func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	before, _ := middle(levels[j.at-jumpDays : j.at])
 	after, _ := middle(levels[j.at : j.at+jumpDays])
@@ -187,8 +195,8 @@ func lasting(levels []dayLevel, j jump, days []localDay) (lasts, alone bool) {
 	return true, alone
 }
 
-// around returns the median level between two day numbers. It returns false if too few
-// days are known.
+// around returns the median level of the days between two day numbers. It returns false if
+// too few of these days have a level.
 func around(levels []dayLevel, days []localDay, from, to int) (float64, bool) {
 	first, _ := slices.BinarySearchFunc(levels, from, func(l dayLevel, n int) int { return days[l.day].number - n })
 	end, _ := slices.BinarySearchFunc(levels, to, func(l dayLevel, n int) int { return days[l.day].number - n })
@@ -199,8 +207,8 @@ func around(levels []dayLevel, days []localDay, from, to int) (float64, bool) {
 	return level, true
 }
 
-// evenly returns the factor of a jump, and whether low, middle and high values jump by the
-// same factor.
+// evenly returns the factor by which the median reading changes at a jump, and whether low
+// and high readings change by about the same factor.
 func (s *subject) evenly(levels []dayLevel, j jump) (factor float64, ok bool) {
 	of := func(part []dayLevel) [3]float64 {
 		s.buf = s.buf[:0]

@@ -39,8 +39,8 @@ func (s *subject) findCalendar(zone *time.Location) {
 			autumn = append(autumn, i)
 		}
 	}
-	// The hour that legal clocks skip or repeat begins with the change. If labels mark the
-	// end of their interval, it is the following hour.
+	// The hour that legal clocks skip or repeat begins with the clock change. If labels
+	// mark the end of their interval, the unusual value appears an hour later.
 	hour := s.hours(1)
 	for _, x := range []struct {
 		places []int
@@ -59,17 +59,19 @@ func (s *subject) findCalendar(zone *time.Location) {
 	}
 }
 
-// oddSteps are steps at fixed points of the calendar that are all too low or too high.
+// oddSteps contains steps at fixed points of the calendar whose values are all too low or
+// all too high.
 type oddSteps struct {
 	low    bool
 	known  int // places with enough readings to judge
 	steps  []int
-	ratios []float32 // to their neighbours
+	ratios []float32 // the value of each step divided by the mean of its neighbours
 }
 
-// oddAt examines the steps at places, each moved by the given number of steps. It finds
-// nothing unless most of them are far below, or far above, their neighbours, while other
-// days at that time are not.
+// oddAt examines the steps that are the given number of steps after each place. It returns
+// those whose value is far below their neighbours (low) or far above them. The result is
+// empty unless most places have such a value, and other days at the same time of day rarely
+// do.
 func (s *subject) oddAt(places []int, moved int, low bool) oddSteps {
 	o := oddSteps{low: low}
 	isOdd := func(r float64) bool { return low && r < oddLow || !low && r > oddHigh }
@@ -100,7 +102,7 @@ func (s *subject) oddAt(places []int, moved int, low bool) oddSteps {
 	return o
 }
 
-// strength returns how far the steps are from their neighbours, or 0 if there are none.
+// strength returns the absolute logarithm of the median ratio, or 0 if there are no steps.
 func (o oddSteps) strength() float64 {
 	if len(o.steps) == 0 {
 		return 0
@@ -108,8 +110,9 @@ func (o oddSteps) strength() float64 {
 	return math.Abs(math.Log(max(medianOf(slices.Clone(o.ratios)), 1e-6)))
 }
 
-// report adds the finding, if there is one. Its severity is Info because a few steps do
-// not harm training. If many meters share it, the fleet report warns.
+// report adds a finding to s if there are odd steps. Its severity is Info because a few
+// steps do not harm training. If many meters have this finding, the fleet report contains a
+// warning.
 func (o oddSteps) report(s *subject, code Code, what string) {
 	if len(o.steps) == 0 {
 		return
@@ -127,7 +130,8 @@ func (o oddSteps) report(s *subject, code Code, what string) {
 		what, word, len(o.steps), o.known, short(medianOf(slices.Clone(o.ratios))))
 }
 
-// besideNeighbours returns a value divided by the mean of its present neighbours.
+// besideNeighbours returns the value of step i divided by the mean of the previous and the
+// next value. If one of them is missing, it uses the other.
 func (s *subject) besideNeighbours(i int) (float64, bool) {
 	if i < 0 || i >= len(s.load) || series.Missing(s.load[i]) {
 		return 0, false

@@ -7,7 +7,7 @@ import (
 	"loadstar/series"
 )
 
-// Overview is the size and the span of a dataset.
+// Overview contains the size and the time span of a dataset.
 type Overview struct {
 	Name      string        `json:"name"`
 	Generated bool          `json:"generated,omitempty"`
@@ -21,7 +21,7 @@ type Overview struct {
 	steps, present int
 }
 
-// Add counts a meter.
+// Add adds a meter to the overview.
 func (o *Overview) Add(m series.Meter, interval time.Duration, clock *time.Location) {
 	from := time.Unix(m.Start, 0).In(clock)
 	to := from.Add(time.Duration(len(m.Load)) * interval)
@@ -43,7 +43,8 @@ func (o *Overview) Add(m series.Meter, interval time.Duration, clock *time.Locat
 	o.Faults.Add(m.Faults)
 }
 
-// intervalName writes 15m instead of 15m0s.
+// intervalName formats an interval without trailing zero units, such as 15m instead of
+// 15m0s.
 func intervalName(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -48,8 +48,9 @@ func number(t *testing.T, text string) float64 {
 	return v
 }
 
-// TestCheckRealSets checks the data pack. It must find the faults that the READMEs of the
-// data sets name, and the counts must agree with those in their metadata.
+// TestCheckRealSets checks the datasets of the data pack. The reports must contain the
+// faults that the datasets' READMEs name, and the counts must agree with the datasets'
+// metadata.
 func TestCheckRealSets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads the whole data pack")
@@ -188,7 +189,7 @@ func TestCheckRealSets(t *testing.T) {
 		if all, bad := counts(r, "gaps"); all < 70 || bad != 10 {
 			t.Errorf("%d meters with gaps, %d of them with many", all, bad)
 		}
-		// Homes that were empty for months.
+		// Some homes were empty for months, which looks like gaps filled with zeros.
 		if _, bad := counts(r, "zeros-as-gaps"); bad < 20 {
 			t.Errorf("%d meters with long zeros", bad)
 		}

@@ -26,19 +26,19 @@ func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil
 type Finding struct {
 	Code     Code     `json:"code"`
 	Severity Severity `json:"severity"`
-	// Count is the number of occurrences: gaps, flat lines, jumps, faulty rows. For
-	// single values it equals Steps.
+	// Count is the number of occurrences: gaps, flat lines, jumps or faulty rows. For
+	// findings about individual values it equals Steps.
 	Count int `json:"count"`
 	// Steps is the number of steps that the finding covers, if it covers any.
 	Steps int `json:"steps,omitempty"`
-	// Where lists up to 5 places, the longest or largest ones, in chronological order.
+	// Where lists the longest or largest occurrences, at most 5, in chronological order.
 	Where []Where `json:"where,omitempty"`
 	// Message describes the finding. Advice says what to do about it.
 	Message string `json:"message"`
 	Advice  string `json:"advice"`
 }
 
-// Where is the place of a finding.
+// Where is one place at which a finding occurs.
 type Where struct {
 	Time  time.Time `json:"time"` // on the dataset's clock
 	Steps int       `json:"steps,omitempty"`
@@ -49,7 +49,7 @@ type Where struct {
 	Size float64 `json:"size,omitempty"`
 }
 
-// Runs summarises runs of consecutive steps.
+// Runs summarises runs of consecutive steps, such as gaps or flat lines.
 type Runs struct {
 	Count   int `json:"count"`
 	Steps   int `json:"steps"`
@@ -75,24 +75,25 @@ type MeterReport struct {
 	// From is the start of the first reading, To the end of the last.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// Steps is the number of steps between From and To, Present the number of those
-	// that have a reading, Coverage the share.
+	// Steps is the number of steps between From and To. Present is the number of these
+	// steps that have a reading, and Coverage is Present divided by Steps.
 	Steps    int     `json:"steps"`
 	Present  int     `json:"present"`
 	Coverage float64 `json:"coverage"`
 	Gaps     Runs    `json:"gaps"`
-	// Rows counts the faulty rows of the file.
+	// Rows counts the faulty rows in the meter's file.
 	Rows      series.Faults `json:"rows"`
 	Negatives int           `json:"negatives"`
 	Zeros     int           `json:"zeros"`
-	Repeats   float64       `json:"repeat_share"` // share of steps that equal the previous one
+	Repeats   float64       `json:"repeat_share"` // share of readings equal to the previous reading
 	Flat      Runs          `json:"flat"`
 	Level     Level         `json:"level"`
-	// Windows is the number of training windows that the plan gets from the meter.
+	// Windows is the number of training windows that the meter's readings yield with the
+	// plan.
 	Windows  int       `json:"windows"`
 	Findings []Finding `json:"findings"`
-	// Missing is the share of missing steps in each cell of the fleet's span, or -1
-	// before the meter's first and after its last reading.
+	// Missing is the share of missing steps in each cell of the fleet's span. It is -1 for
+	// cells before the meter's first reading or after its last.
 	Missing []float64 `json:"missing"`
 }
 
@@ -107,7 +108,7 @@ func worst(findings []Finding) Severity {
 	return w
 }
 
-// CodeCount is the number of meters that have a finding with a code, by severity.
+// CodeCount counts the meters that have a finding with the same code, by severity.
 type CodeCount struct {
 	Code     Code   `json:"code"`
 	Problems int    `json:"problems"`
@@ -121,17 +122,18 @@ type CodeCount struct {
 	size     int
 }
 
-// Meters returns the number of meters that have the finding.
+// Meters returns the number of meters that have a finding with this code.
 func (c CodeCount) Meters() int { return c.Problems + c.Warnings + c.Infos }
 
-// WeatherColumn is the coverage of a weather column over the fleet's span.
+// WeatherColumn reports how many steps of the fleet's span have a value in one weather
+// column.
 type WeatherColumn struct {
 	Name    string `json:"name"`
 	Steps   int    `json:"steps"`
 	Missing int    `json:"missing"`
 }
 
-// FleetReport summarises a fleet.
+// FleetReport is the result of checking all meters of a fleet.
 type FleetReport struct {
 	Meters    int           `json:"meters"`
 	From      time.Time     `json:"from,omitzero"`
@@ -145,20 +147,22 @@ type FleetReport struct {
 	Zeros     int           `json:"zeros"`
 	Flat      Runs          `json:"flat"`
 	Windows   int           `json:"windows"`
-	// Problems and Warnings count meters by their worst finding.
+	// Problems is the number of meters whose worst finding is a problem, and Warnings is
+	// the number of meters whose worst finding is a warning.
 	Problems int `json:"problems"`
 	Warnings int `json:"warnings"`
 	// Codes are sorted by severity, then by the number of meters.
 	Codes []CodeCount `json:"codes"`
-	// Findings are those that only a comparison of all meters shows.
+	// Findings are the findings that only a comparison of all meters shows.
 	Findings []Finding       `json:"findings"`
 	Weather  []WeatherColumn `json:"weather"`
-	// Missing is the share of missing steps in each cell of the span, over the meters
-	// with a reading before and after; -1 where there is no such meter.
+	// Missing is the share of missing steps in each cell of the span. It counts only steps
+	// between a meter's first and last reading, and is -1 for cells that have none.
 	Missing []float64 `json:"missing"`
 }
 
-// Worst returns the highest severity of the findings of the meters and the fleet.
+// Worst returns the highest severity of all findings, those of the meters and those of the
+// fleet.
 func (r *FleetReport) Worst() Severity {
 	w := worst(r.Findings)
 	if r.Problems > 0 {
@@ -170,7 +174,7 @@ func (r *FleetReport) Worst() Severity {
 	return w
 }
 
-// maxWhere limits the places of a finding, so that the size of a report is bounded.
+// maxWhere is the maximum length of Finding.Where. It bounds the size of a report.
 const maxWhere = 5
 
 func (r *Runs) add(o Runs) {

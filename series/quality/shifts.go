@@ -9,20 +9,22 @@ import (
 
 // Thresholds for clock shifts and for unusual values at fixed points of the calendar.
 const (
-	// Profiles are means over three weeks on each side. Whole weeks give weekends the
-	// same weight on both sides.
+	// A day is examined by comparing the mean daily profile of the three weeks before it
+	// with that of the three weeks after it. Whole weeks give weekends the same weight on
+	// both sides.
 	shiftDays = 21
 	// Wrong clocks are off by a few hours, not by half a day.
 	shiftHours = 3
 	// At a daylight-saving change, a shift needs to explain only half of the difference
-	// between two similar profiles, if most changes show one.
+	// between two similar profiles, provided that most changes show a shift.
 	shiftLawAlike, shiftLawLeft, shiftLawMost = 0.9, 0.5, 0.6
 	// On other days a shift must explain nearly all of the difference, because people
 	// also change their habits.
 	shiftAlike, shiftLeft = 0.98, 0.1
-	// The same for the rises and falls of the day, which are noisier.
+	// For the rises and falls of the profile, which are noisier than the profile itself, a
+	// larger share of the difference may remain unexplained.
 	shiftEdgesLeft = 0.3
-	// A smaller gain in correlation is noise.
+	// A shift that increases the correlation by less than this is noise.
 	shiftGain = 0.005
 	// The detected day of a shift can be off by this many days.
 	shiftNear = 8
@@ -32,7 +34,7 @@ const (
 	oddLow, oddHigh, oddMost, oddOther = 0.75, 1.4, 0.6, 0.1
 )
 
-// profile is the sum of daily profiles, by slot.
+// profile is the sum of the daily profiles of several days, by slot of the day.
 type profile struct {
 	sum   []float64
 	count []int
@@ -40,8 +42,8 @@ type profile struct {
 
 func newProfile(slots int) profile { return profile{make([]float64, slots), make([]int, slots)} }
 
-// add adds a day, or removes it if the sign is -1. Incomplete days and days on which
-// clocks change are skipped.
+// add adds a day to the profile, or removes it if the sign is -1. It skips incomplete days
+// and days on which clocks change.
 func (p *profile) add(s *subject, day, sign int, low, high float64) {
 	d := s.days[day]
 	if !d.whole {
@@ -55,7 +57,8 @@ func (p *profile) add(s *subject, day, sign int, low, high float64) {
 	}
 }
 
-// mean writes the mean day to out. It returns false if a slot has too few readings.
+// mean writes the mean daily profile to out. It returns false if a slot has too few
+// readings.
 func (p *profile) mean(out []float64) bool {
 	for i := range out {
 		if 2*p.count[i] < shiftDays {
@@ -91,16 +94,16 @@ func standardise(v []float64) bool {
 type shift struct {
 	day   int     // index into subject.days: the first day of the new profile
 	steps int     // the delay of the load; negative if it comes earlier
-	still float64 // correlation of the unshifted profiles
-	moved float64 // correlation after shifting one of them
+	still float64 // correlation of the profiles before and after, unshifted
+	moved float64 // correlation after shifting one of the profiles
 }
 
-// left returns the share of the difference that the shift does not explain. It must not
-// be called if steps is 0.
+// left returns the share of the difference between the two profiles that the shift does not
+// explain. It must not be called if steps is 0.
 func (x shift) left() float64 { return (1 - x.moved) / (1 - x.still) }
 
-// findShifts compares, for every day, the mean profiles of the weeks before and after
-// it, and records the shift that aligns them best.
+// findShifts compares, for every day, the mean profiles of the weeks before and after the
+// day. It records the shift that aligns the two profiles best.
 func (s *subject) findShifts() {
 	slots := s.d.StepsPerDay()
 	reach := shiftHours * slots / 24
@@ -235,9 +238,9 @@ type lawShift struct {
 	change clockChange
 }
 
-// sortShifts divides the shifts into those at daylight-saving changes and others. If the
-// zone is unknown, it tries the rules of Europe, North America and Australia, and returns
-// the one that fits best.
+// sortShifts divides the shifts into those at daylight-saving changes and all others. If
+// the zone is unknown, it tries the rules of Europe, North America and Australia, and
+// returns the rule that fits best.
 func (s *subject) sortShifts(zone *time.Location) (law []lawShift, other []shift, rule string) {
 	from, to := s.start, s.start+int64(len(s.load))*s.d.Seconds()
 	unsorted := s.clearShifts()
@@ -250,8 +253,9 @@ func (s *subject) sortShifts(zone *time.Location) (law []lawShift, other []shift
 	return law, other, rule
 }
 
-// shiftsAt returns the clear shifts at the given daylight-saving changes, and the less
-// clear ones too if most changes show a shift. Other holds the remaining clear shifts.
+// shiftsAt returns in law the clear shifts at the given daylight-saving changes, and the
+// less clear ones too if most changes show a shift. It returns in other the clear shifts on
+// other days.
 func (s *subject) shiftsAt(unsorted []shift, changes []clockChange) (law []lawShift, other []shift) {
 	seen := 0
 	near := make([]bool, len(unsorted))
@@ -291,14 +295,15 @@ func (s *subject) fits(x shift, c clockChange) bool {
 	return x.steps != 0 && math.Abs(s.inHours(x.steps)) == math.Abs(c.hours)
 }
 
-// clearShifts returns the unambiguous shifts, at most one within shiftDays.
+// clearShifts returns the unambiguous shifts, which are at least shiftDays apart.
 func (s *subject) clearShifts() []shift {
 	var found []shift
 	for _, x := range s.shifts {
 		if x.steps == 0 || x.moved < shiftAlike || x.left() > shiftLeft || x.steps%s.hours(1) != 0 {
 			continue
 		}
-		// A profile that also shifts in the weeks before or after follows the season.
+		// If the profile also shifts three weeks earlier or later, the season causes the
+		// shift.
 		if s.steadyAt(x.day-shiftDays) && s.steadyAt(x.day+shiftDays) && s.edgesMove(x, shiftEdgesLeft) {
 			if n := len(found); n == 0 || x.day-found[n-1].day >= shiftDays {
 				found = append(found, x)
@@ -316,9 +321,9 @@ func (s *subject) steadyAt(day int) bool {
 	return !ok || s.shifts[k].steps == 0
 }
 
-// edgesMove reports whether the rises and falls of the load shift as the profile does,
-// leaving at most the given share of their difference unexplained. The smooth curve of a
-// cooling load can shift without them.
+// edgesMove reports whether the rises and falls of the load shift by as much as the
+// profile, so that at most the given share of their difference remains unexplained. The
+// smooth curve of a cooling load can shift while the rises and falls do not.
 func (s *subject) edgesMove(x shift, most float64) bool {
 	low, high := quantile(s.sorted, 0.01), quantile(s.sorted, 0.99)
 	n := s.d.StepsPerDay()

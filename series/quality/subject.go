@@ -11,10 +11,10 @@ import (
 	"loadstar/series"
 )
 
-// Thresholds for rows and gaps.
+// Thresholds for findings about faulty rows and gaps.
 const (
-	// A meter with 5 % missing steps loses a much larger share of its windows. With 90 %
-	// missing it is nearly empty.
+	// A meter with 5 % missing steps loses a much larger share of its windows. A meter with
+	// 90 % missing steps is nearly empty.
 	gapsWarning, gapsProblem = 0.05, 0.9
 	// If 1 % of the rows contradict another row or lie between two steps, the description
 	// or the export is wrong.
@@ -31,20 +31,20 @@ type localDay struct {
 	whole bool
 }
 
-// subject is the meter under examination. Its slices are reused for the next meter.
+// subject is the meter that the checker examines. Its slices are reused for the next meter.
 type subject struct {
 	d      *series.Dataset
 	report *MeterReport
 	start  int64     // Unix time of load[0]
 	load   []float32 // from the first to the last reading
 	sorted []float32 // the readings in ascending order
-	// odd marks the steps of earlier findings: flat, dropout, spike. Later detectors skip
-	// them, so that a fault is not reported twice.
+	// odd marks the steps of flat lines, dropouts and spikes that were already found. Later
+	// detectors skip these steps, so that a fault is not reported twice.
 	odd    []bool
 	flat   []bool
 	days   []localDay
 	shifts []shift // for every day
-	moves  []shift // the clear ones that are not at daylight-saving changes
+	moves  []shift // the clear shifts that are not at daylight-saving changes
 	buf    []float32
 }
 
@@ -69,7 +69,7 @@ func fresh(b []bool, n int) []bool {
 	return b
 }
 
-// find adds a finding.
+// find adds a finding to the meter's report.
 func (s *subject) find(code Code, severity Severity, count, steps int, where []Where, format string, args ...any) {
 	s.report.Findings = append(s.report.Findings, newFinding(code, severity, count, steps, where, format, args...))
 }
@@ -84,7 +84,7 @@ func (s *subject) time(i int) time.Time { return s.d.Time(s.start, i) }
 // ok reports whether a step has a reading that is not part of an earlier finding.
 func (s *subject) ok(i int) bool { return !series.Missing(s.load[i]) && !s.odd[i] }
 
-// hours converts hours to steps, at least one.
+// hours converts hours to steps. The result is at least one step.
 func (s *subject) hours(h int) int { return max(1, h*s.d.StepsPerDay()/24) }
 
 // duration formats a number of steps as minutes, hours or days.
@@ -103,7 +103,8 @@ func spell(t time.Duration) string {
 	return short(t.Hours()/24) + " days"
 }
 
-// short formats a number with two significant digits, or as an integer from 100 on.
+// short formats a number with two significant digits, or as an integer if it is 100 or
+// more.
 func short(v float64) string {
 	if math.Abs(v) >= 100 {
 		return strconv.FormatFloat(math.Round(v), 'f', -1, 64)
@@ -115,7 +116,7 @@ func short(v float64) string {
 	return strconv.FormatFloat(p, 'f', -1, 64)
 }
 
-// percent formats a share. A small share is not rounded to 0 %.
+// percent formats a share as a percentage. It does not round a small share to 0 %.
 func percent(share float64) string {
 	if share > 0 && share < 0.0005 {
 		return "under 0.1 %"
@@ -123,10 +124,10 @@ func percent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
 }
 
-// stamp formats a time as tables do.
+// stamp formats a time in the format of tables, without seconds and zone.
 func stamp(t time.Time) string { return t.Format("2006-01-02 15:04") }
 
-// topPlaces keeps the maxWhere largest places of a finding.
+// topPlaces collects the maxWhere places of a finding that have the largest keys.
 type topPlaces struct {
 	where []Where
 	key   []float64
@@ -148,7 +149,8 @@ func (t *topPlaces) add(w Where, key float64) {
 	t.where, t.key = append(t.where, w), append(t.key, key)
 }
 
-// inOrder returns the places in chronological order. The keys no longer match them.
+// inOrder sorts and returns the places in chronological order. Do not add places
+// afterwards, because the keys are not sorted with them.
 func (t *topPlaces) inOrder() []Where {
 	slices.SortFunc(t.where, func(a, b Where) int { return a.Time.Compare(b.Time) })
 	return t.where
@@ -159,7 +161,7 @@ func quantile(sorted []float32, p float64) float64 {
 	return float64(sorted[int(p*float64(len(sorted)-1)+0.5)])
 }
 
-// medianOf returns the median and reorders the values.
+// medianOf returns the median of the values. It changes their order.
 func medianOf(v []float32) float64 {
 	slices.Sort(v)
 	return (float64(v[(len(v)-1)/2]) + float64(v[len(v)/2])) / 2
@@ -213,8 +215,8 @@ func (s *subject) findDays() {
 		next := time.Date(t.Year(), t.Month(), t.Day()+1, 0, 0, 0, 0, s.d.Clock).Unix()
 		number := int(math.Floor(float64(local) / day))
 		// Steps need not start at midnight: a step belongs to the day in which it starts.
-		// Where clocks change at midnight, that day has no midnight: Date may then return
-		// a time an hour earlier, which splits a day in two.
+		// If clocks are put forward at midnight, that day has no midnight. Date may then
+		// return a time an hour earlier, which splits the day before in two.
 		n := int((next - t.Unix() + s.d.Seconds() - 1) / s.d.Seconds())
 		end := min(i+max(n, 1), len(s.load))
 		_, later := s.time(end - 1).Zone()
@@ -272,7 +274,7 @@ func (s *subject) findGaps() {
 		percent(missing), plural(g.Count, "gap"), s.duration(g.Longest), stamp(g.LongestAt))
 }
 
-// eachRun calls f for every run of steps for which in is true.
+// eachRun calls f for every run of consecutive steps for which in returns true.
 func (s *subject) eachRun(in func(i int) bool, f func(first, n int)) {
 	for i := 0; i < len(s.load); i++ {
 		if !in(i) {
@@ -286,7 +288,7 @@ func (s *subject) eachRun(in func(i int) bool, f func(first, n int)) {
 	}
 }
 
-// eachEqual calls f for every run of equal values, including runs of length 1.
+// eachEqual calls f for every run of consecutive equal values, including runs of length 1.
 func (s *subject) eachEqual(f func(first, n int)) {
 	for i := 0; i < len(s.load); {
 		first := i
@@ -298,7 +300,7 @@ func (s *subject) eachEqual(f func(first, n int)) {
 	}
 }
 
-// largest returns the largest Size in where.
+// largest returns the largest Size of the places.
 func largest(where []Where) float64 {
 	v := math.Inf(-1)
 	for _, w := range where {
@@ -314,7 +316,8 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// areMany formats "1 value is" or "2 values are".
+// areMany formats a count as the start of a sentence, such as "1 value is" or "2 values
+// are".
 func areMany(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun + " is"
@@ -322,7 +325,7 @@ func areMany(n int, noun string) string {
 	return plural(n, noun) + " are"
 }
 
-// isAre formats "is 1 jump" or "are 2 jumps".
+// isAre formats a count for use after "there", such as "is 1 jump" or "are 2 jumps".
 func isAre(n int, noun string) string {
 	if n == 1 {
 		return "is 1 " + noun

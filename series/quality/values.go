@@ -7,52 +7,55 @@ import (
 	"loadstar/series"
 )
 
-// Thresholds for single values and runs of values.
+// Thresholds for findings about individual values and runs of values.
 const (
-	// From this share on, equal neighbours are reported: the meter has a coarse
-	// resolution, or many gaps were filled.
+	// If at least this share of the readings equal the previous reading, the report says
+	// so: the meter has a coarse resolution, or many gaps were filled.
 	repeatsInfo = 0.1
-	// A flat line is long if fewer than 1 % of series of the same length and resolution
-	// would contain one by chance. It must also last at least 6 hours and 4 steps.
+	// A run of equal values is a flat line if fewer than 1 % of series with the same length
+	// and resolution would contain such a run by chance. It must also last at least 6 hours
+	// and 4 steps.
 	flatChance, flatHours, flatSteps = 0.01, 6, 4
-	// If 10 % of the readings are stuck, filled or zero, a model learns them. A few hours
-	// a year do no harm.
+	// If 10 % of the readings are stuck, filled or zero, a model learns to forecast them. A
+	// few such hours a year do no harm.
 	flatProblem, flatWarning = 0.1, 0.001
-	// A value below 10 % of the usual daily minimum is not load. The minimum must be at
-	// least lowQuanta times the meter's resolution: otherwise zero is a normal reading.
+	// A value below 10 % of the usual daily minimum is not a real load. The minimum must be
+	// at least lowQuanta times the meter's resolution, because otherwise zero is a normal
+	// reading.
 	lowShare, lowQuanta = 0.1, 5
 	// The usual minimum is the median over this many days before and after: long enough
 	// to bridge a holiday, short enough to follow the seasons.
 	lowDays = 14
-	// Homes have the highest peaks. In a set of 330 homes, the largest value of all but
-	// three is less than 3 times the 99.9 % quantile, and no value in the top 1 % is more
-	// than 1.5 times the next lower value.
+	// Homes have the highest peaks relative to their usual load. In a dataset of 330 homes,
+	// all but three have a maximum below 3 times their 99.9 % quantile, and no value in the
+	// top 1 % of a home is more than 1.5 times the next lower value.
 	spikeFactor, spikeJump, spikeOver99 = 3, 1.5, 2
-	// A maximum is a limit if it occurs at least ten times, and ten times as often as all
-	// other values within 10 % of it.
+	// The maximum is a limit of the meter if it occurs at least ten times, and ten times as
+	// often as all other values within 10 % of it together.
 	clippedLeast, clippedNear = 10, 0.9
-	// A value that includes a missed one is about twice as high as it should be. During
-	// the day, the load may simply have been rising.
+	// A value that includes the energy of one missing reading is about twice as high as it
+	// should be. A load that rises can look the same, so a warning needs at least
+	// catchUpWarning such values.
 	catchUpFactor, catchUpWarning = 1.5, 3
 	// A step with three readings instead of two is 50 % too high. Normal load has few such
 	// peaks in a fortnight, and they differ in height. A refrigerator always adds the same
 	// kW, whereas an extra reading adds the same share. A beat lasts at least two months.
 	beatDays, beatBlocks, beatPeak, beatMost, beatEven, beatShare, beatSpread = 14, 4, 1.3, 2.2, 0.15, 0.1, 0.1
-	// Single outages are normal. From this share of the time on, about nine hours a year,
-	// they are reported as a warning.
+	// Individual dropouts are normal. If they last for at least this share of the time,
+	// about nine hours a year, they are reported as a warning.
 	dropoutsWarning = 0.001
 )
 
-// longRun returns the minimum length, at least least, of a run of equal values that is
-// not chance, given the number of runs of each length: counts[k] have length k+1. Meters
-// with a coarse resolution repeat values, at night more than by day, so longRun uses the
-// largest probability that a run continues.
+// longRun returns the minimum length of a run of equal values that is unlikely to occur by
+// chance, and at least least. Counts[k] is the number of runs of length k+1 in the series.
+// Meters with a coarse resolution repeat values, at night more than by day, so longRun uses
+// the largest probability that a run continues.
 func longRun(counts []int, least int) int {
 	reach := slices.Clone(counts) // runs of length k+1 or more
 	for k := len(reach) - 2; k >= 0; k-- {
 		reach[k] += reach[k+1]
 	}
-	// The fewest runs from which to estimate a probability.
+	// enough is the minimum number of runs from which to estimate a probability.
 	const enough = 30
 	long := least
 	for k := 0; k+1 < len(reach) && reach[k] >= enough; k++ {
@@ -83,7 +86,8 @@ func (s *subject) findFlat() {
 		if s.load[first] == 0 {
 			counts = zeros
 		}
-		// Longer runs are what findFlat looks for, and must not count as normal.
+		// Longer runs are the faults that findFlat looks for, so they must not count as
+		// normal.
 		if n <= day/2 {
 			counts[n-1]++
 		}
@@ -130,7 +134,7 @@ func (s *subject) findLow() {
 	limits := s.lowLimits()
 	limit := math.Inf(-1)
 	day := -1
-	at := func(i int) float64 { // the limit at a step; steps come in order
+	at := func(i int) float64 { // the limit at step i; calls must be in ascending order of i
 		for day+1 < len(s.days) && s.days[day+1].first <= i {
 			day++
 			limit = limits[day]
@@ -181,11 +185,11 @@ func (s *subject) findLow() {
 	}
 }
 
-// lowLimits returns, for every day, the limit below which a reading is not load: a share
-// of the usual daily minimum in the weeks around it, or -Inf if that minimum is near zero
-// or unknown.
+// lowLimits returns, for every day, the limit below which a reading is not a real load. The
+// limit is a share of the usual daily minimum in the weeks before and after the day, or
+// -Inf if that minimum is near zero or unknown.
 func (s *subject) lowLimits() []float64 {
-	least := make([]float32, len(s.days)) // by day, NaN if it has too few readings
+	least := make([]float32, len(s.days)) // the minimum of each day, or NaN
 	for k, d := range s.days {
 		low, n := float32(math.Inf(1)), 0
 		for i := d.first; i < d.end; i++ {
@@ -234,8 +238,8 @@ func (s *subject) quantum() float64 {
 }
 
 // findSpikes looks for values far above all others: above a jump in the sorted values, or
-// far above the 99.9 % quantile. A high first value after a gap is a finding of its own,
-// because the meter accumulated the energy of the gap.
+// far above the 99.9 % quantile. A high first value after a gap is reported as a catch-up
+// instead, because the meter accumulated the energy of the gap.
 func (s *subject) findSpikes() {
 	var caught, spikes topPlaces
 	n := 0
@@ -306,7 +310,7 @@ func (s *subject) catchesUp(i int) bool {
 	day := s.d.StepsPerDay()
 	last := i - 1
 	for series.Missing(s.load[last]) {
-		last-- // there is a reading at step 0
+		last-- // ends, because there is a reading at step 0
 	}
 	high, n := float32(0), 0
 	look := func(from, to int) {
@@ -342,12 +346,12 @@ func (s *subject) spikeLimit() float64 {
 }
 
 // findBeat looks for weeks in which every few steps a value is about 50 % higher than its
-// neighbours. The cause is a logger whose interval does not divide the dataset's, so that
-// some steps get an extra reading.
+// neighbours. The cause is a logger whose interval does not divide the dataset's interval,
+// so that some steps get an extra reading.
 func (s *subject) findBeat() {
 	block := beatDays * s.d.StepsPerDay()
-	peaks, blocks := 0, 0     // in all periods that are long enough
-	inRow, peaksInRow := 0, 0 // in the current period
+	peaks, blocks := 0, 0     // totals of all periods that are long enough
+	inRow, peaksInRow := 0, 0 // counts in the current period
 	ratio, start := 0.0, 0
 	for first := 0; ; first += block {
 		n := 0
@@ -376,7 +380,7 @@ func (s *subject) findBeat() {
 }
 
 // beats returns the median ratio of the peaks between two steps to their neighbours, and
-// the number of peaks. It returns 0 if there are few or if their ratios differ.
+// the number of peaks. It returns 0 if there are few peaks or if their ratios differ.
 func (s *subject) beats(from, to int) (float64, int) {
 	present := 0
 	var ratios, heights []float32
@@ -400,8 +404,8 @@ func (s *subject) beats(from, to int) (float64, int) {
 	return ratio, len(ratios)
 }
 
-// evenRatio returns the median of the ratios, and whether they are about the same above
-// low neighbours and above high ones.
+// evenRatio returns the median of the ratios of peaks to their neighbours, and whether
+// peaks above low neighbours have about the same ratio as peaks above high neighbours.
 func evenRatio(ratios, heights []float32) (float64, bool) {
 	middle := medianOf(slices.Clone(heights))
 	var low, high []float32

@@ -5,7 +5,7 @@
 // A dataset is a folder with a dataset.yaml, or such a file under another name. It states
 // what the tables do not show: the time zone, the unit, and whether a time is the start or
 // the end of its interval. The package does not guess: an ambiguous time, a decimal comma
-// or a truncated file is an error that says how to correct it.
+// or a truncated file is an error whose message says how to correct it.
 package read
 
 import (
@@ -30,18 +30,18 @@ import (
 // FileName is the name of a dataset's description in its folder.
 const FileName = "dataset.yaml"
 
-// RootEnv is the environment variable with the folder of shared data.
+// RootEnv is the name of the environment variable that contains the folder of shared data.
 const RootEnv = "LOADSTAR_DATA"
 
 // Description is the content of a dataset.yaml.
 type Description struct {
 	Name string `yaml:"name"`
-	// About describes the origin of the data.
+	// About is a text about the origin of the data.
 	About string `yaml:"about,omitempty"`
 	// Generated marks synthetic data.
 	Generated bool `yaml:"generated,omitempty"`
-	// Rooted means that files are relative to the data root (LOADSTAR_DATA or --root)
-	// instead of this file.
+	// Rooted means that file names are relative to the data root (LOADSTAR_DATA or --root)
+	// instead of the folder of this file.
 	Rooted bool `yaml:"rooted,omitempty"`
 
 	Zone string `yaml:"zone"` // an IANA name such as Europe/London
@@ -51,7 +51,7 @@ type Description struct {
 	Stamp    string `yaml:"stamp,omitempty"` // "start" or "end" of the interval
 	Unit     string `yaml:"unit,omitempty"`  // kW, W, MW; or kWh, Wh, MWh per interval
 
-	// From is the first day to read, To the day after the last.
+	// From is the first day to read. To is the day after the last one.
 	From string `yaml:"from,omitempty"`
 	To   string `yaml:"to,omitempty"`
 
@@ -66,17 +66,17 @@ type Description struct {
 type Table struct {
 	// Files may contain patterns such as load/*.parquet.
 	Files []string `yaml:"files"`
-	// Columns maps our names to the file's: meter, time and load for a load table; time,
-	// temperature, wind, humidity, solar, holiday and any other number for a weather table;
-	// meter, floor_area and any other number for a table of meters. Columns that are not
-	// in the map are found by their usual names.
+	// Columns maps our column names to those in the file: meter, time and load for a load
+	// table; time, temperature, wind, humidity, solar, holiday and any other number for a
+	// weather table; meter, floor_area and any other number for a table of meters. A column
+	// that is not in the map is found by its usual names.
 	Columns map[string]string `yaml:"columns,omitempty"`
 	// Where selects the meters whose columns have these values. It is allowed only for a
 	// table of meters.
 	Where map[string]string `yaml:"where,omitempty"`
 
-	// Zone, Clock, Interval and Stamp override the dataset's for a weather table. A value
-	// with a longer interval than the load's applies to all steps within it.
+	// Zone, Clock, Interval and Stamp override the dataset's settings for a weather table.
+	// A value with a longer interval than the load's applies to all steps within it.
 	Zone     string `yaml:"zone,omitempty"`
 	Clock    string `yaml:"clock,omitempty"`
 	Interval string `yaml:"interval,omitempty"`
@@ -91,11 +91,12 @@ const (
 	StampEnd      = "end"
 )
 
-// MeterIsFile is used instead of the name of the meter column if each file contains one
-// meter and is named after it.
+// MeterIsFile takes the place of the meter column's name if each file contains one meter
+// and is named after it.
 const MeterIsFile = "(file name)"
 
-// units gives for each unit the factor to kW or kWh, and whether it is energy per interval.
+// units gives, for each unit, the factor that converts it to kW or kWh, and whether the
+// unit measures energy per interval instead of power.
 var units = map[string]struct {
 	kw     float64
 	energy bool
@@ -107,7 +108,7 @@ var units = map[string]struct {
 // Units returns the units that a description may use.
 func Units() []string { return []string{"kW", "W", "MW", "kWh", "Wh", "MWh"} }
 
-// Load reads a description: a file, or the dataset.yaml of a folder.
+// Load reads a description from a file, or from the dataset.yaml of a folder.
 func Load(path string) (*Description, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, FileName)
@@ -199,8 +200,8 @@ func (t *Table) validate() error {
 	return nil
 }
 
-// oneOf sets an empty value to the first of the allowed values, and returns an error for a
-// value that is not allowed.
+// oneOf sets an empty value to the first allowed value, and returns an error if the value
+// is not allowed.
 func oneOf(name string, value *string, values ...string) error {
 	if *value == "" {
 		*value = values[0]
@@ -211,7 +212,7 @@ func oneOf(name string, value *string, values ...string) error {
 	return nil
 }
 
-// times describes the times of a table.
+// times describes how to interpret the times in a table.
 type times struct {
 	clock    *time.Location
 	interval time.Duration
@@ -222,7 +223,8 @@ func (d *Description) times() (times, error) {
 	return parseTimes(d.Zone, &d.Clock, d.Interval, &d.Stamp)
 }
 
-// weatherTimes returns the times of the weather table, which default to the dataset's.
+// weatherTimes describes the times of the weather table. Settings that the table lacks
+// default to the dataset's settings.
 func (d *Description) weatherTimes() (times, error) {
 	w := *d.Weather
 	if w.Zone == "" {
@@ -261,7 +263,8 @@ func parseTimes(zone string, clock *string, interval string, stamp *string) (t t
 	return t, nil
 }
 
-// loadZone returns an IANA zone. It does not accept Local, which differs between machines.
+// loadZone returns the IANA zone with the given name. It does not accept Local, which
+// differs between machines.
 func loadZone(name string) (*time.Location, error) {
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" || name == "Local" {
@@ -276,7 +279,7 @@ func CheckZone(name string) error {
 	return err
 }
 
-// bounds returns the Unix times of the first instant to read and of the end.
+// bounds returns the period to read in Unix seconds: it includes from and excludes to.
 func (d *Description) bounds() (from, to int64, err error) {
 	t, err := d.times()
 	if err != nil {
@@ -357,7 +360,7 @@ func matches(dir, pattern string) (paths []string, err error) {
 	return paths, err
 }
 
-// comments are written into a description for its readers.
+// comments are the YAML comments that Write adds to the fields of a description.
 var comments = map[string]string{
 	"zone":     "the meters' time zone",
 	"clock":    "legal: labels follow daylight saving; standard: they do not",
@@ -367,7 +370,7 @@ var comments = map[string]string{
 	"rooted":   "files are relative to --root or " + RootEnv,
 }
 
-// Write writes the description to a file, with comments.
+// Write writes the description to a YAML file, with comments that explain the fields.
 func (d *Description) Write(path string) error {
 	if err := d.validate(); err != nil {
 		return err

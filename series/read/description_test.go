@@ -36,7 +36,7 @@ func TestWriteDescription(t *testing.T) {
 	}
 }
 
-// TestCommitted checks the committed descriptions.
+// TestCommitted checks that the descriptions in the repository are valid.
 func TestCommitted(t *testing.T) {
 	files, err := filepath.Glob("../../datasets/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -9,7 +9,7 @@ import (
 	"loadstar/series/read"
 )
 
-// Read a CSV file with a description of what its columns do not show.
+// This example reads a CSV file. The description states what the columns do not show.
 func ExampleOpen() {
 	dir, err := os.MkdirTemp("", "dataset")
 	if err != nil {

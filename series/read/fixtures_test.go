@@ -58,8 +58,8 @@ func mustOpen(t testing.TB, d *Description, load ...string) *series.Dataset {
 	return ds
 }
 
-// check compares a meter's start, load and faults, except the number of rows, with the
-// expected ones.
+// check compares a meter's start, load and fault counts with the expected ones. It ignores
+// the number of rows.
 func check(t *testing.T, m series.Meter, start string, faults series.Faults, load ...float64) {
 	t.Helper()
 	want, err := time.Parse(time.RFC3339, start)

@@ -17,7 +17,7 @@ import (
 	"loadstar/series"
 )
 
-// sound checks the invariants of a dataset that a reader returns.
+// sound checks the invariants of every dataset that a reader returns.
 func sound(t *testing.T, ds *series.Dataset) {
 	t.Helper()
 	if ds.Len() == 0 {
@@ -116,7 +116,7 @@ func agree(t *testing.T, text []byte) {
 	}
 }
 
-// written joins the rows that are not blank.
+// written returns the rows that are not blank as one text, for comparison.
 func written(rows [][]string) string {
 	var out []string
 	for _, row := range rows {

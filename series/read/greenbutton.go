@@ -88,7 +88,8 @@ func (g GreenButton) checkZone(local []espiLocalTime) error {
 	return nil
 }
 
-// pick returns the meters that have the wanted interval, and sets the import's interval.
+// pick returns the meters with the interval g.Interval, or all meters if it is 0. It sets
+// the interval of the import.
 func (g GreenButton) pick(meters []*espiMeter, out *Import) ([]*espiMeter, error) {
 	count := map[time.Duration]int{}
 	for _, m := range meters {

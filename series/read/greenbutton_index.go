@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// feeds holds the resources of all files, except the readings.
+// feeds contains the resources of all files, except the readings.
 type feeds struct {
 	files    []source
 	types    index[*espiReadingType]
@@ -19,11 +19,11 @@ type feeds struct {
 	points   index[*espiPoint]
 	local    []espiLocalTime
 	blocks   []espiBlock
-	renamed  []string // usage points with several ids
+	renamed  []string // usage points that have several ids
 }
 
-// resource holds the fields that all kinds of resources have: where it is, its key, and
-// its links.
+// resource contains the fields that all kinds of resources have: the index of its file, its
+// key, and its links to other resources.
 type resource struct {
 	file    int
 	key     string
@@ -31,8 +31,8 @@ type resource struct {
 	related []string
 }
 
-// index holds the resources of one kind. If a key occurs again, for example in the next
-// month's file, the first resource with that key is kept.
+// index contains the resources of one kind. If a key occurs again, for example in the next
+// month's file, only the first resource with that key is stored.
 type index[T any] struct {
 	all    []T
 	byKey  map[string]T
@@ -40,8 +40,8 @@ type index[T any] struct {
 	byFile map[int]map[string]T
 }
 
-// add adds a resource under its key, and under links that other resources use to refer
-// to it. It returns the first resource with that key.
+// add adds a resource under its key, and under the links with which other resources refer
+// to it. It returns the first resource that was added with that key.
 func (x *index[T]) add(r resource, v T, links ...string) T {
 	if x.byKey == nil {
 		x.byKey, x.byLink, x.byFile = map[string]T{}, map[string]T{}, map[int]map[string]T{}
@@ -82,7 +82,7 @@ func (x *index[T]) find(file int, links []string) (v T, ok bool) {
 	return v, false
 }
 
-// espiReading is a MeterReading. resolve sets its type and its usage point.
+// espiReading is an ESPI MeterReading. Method resolve sets its type and its usage point.
 type espiReading struct {
 	resource
 	kind      *espiReadingType
@@ -90,7 +90,7 @@ type espiReading struct {
 	durations map[int64]int // the number of blocks by the duration of their readings in seconds
 }
 
-// espiPoint is a UsagePoint.
+// espiPoint is an ESPI UsagePoint.
 type espiPoint struct {
 	id, title string
 	service   int // 0 is electricity
@@ -223,9 +223,9 @@ func (f *feeds) choose(out *Import) ([]*espiMeter, error) {
 	return meters, nil
 }
 
-// narrow keeps the readings with the best rank and, of those, the ones with the shortest
-// interval. Several can remain, for example one per tariff. It returns the number of
-// readings that it dropped.
+// narrow keeps the meter readings with the best rank and, of those, the ones with the
+// shortest interval. Several can remain, for example one per tariff. It returns the number
+// of meter readings that it dropped.
 func (m *espiMeter) narrow() int {
 	n := len(m.readings)
 	best := slices.MinFunc(m.readings, (*espiReading).compare)

@@ -67,7 +67,8 @@ func explainXML(err error) error {
 	return cutOff(err)
 }
 
-// charset decodes the encodings other than UTF-8 that utilities use.
+// charset returns a reader that decodes one of the encodings other than UTF-8 that
+// utilities use.
 func charset(name string, r io.Reader) (io.Reader, error) {
 	switch strings.ToLower(name) {
 	case "us-ascii", "ascii":
@@ -135,8 +136,8 @@ func (f *feeds) read(meters []*espiMeter, out *Import, emit func(series.Meter, [
 	return nil
 }
 
-// espiTally counts readings: all, those with another duration than the interval, and
-// those whose quality is not measured.
+// espiTally counts the readings of a meter: all readings, those whose duration is not the
+// interval, and those that were estimated or are otherwise doubtful.
 type espiTally struct{ all, length, doubtful int }
 
 func (t *espiTally) report(out *Import) {
@@ -222,7 +223,8 @@ func (r *blockReader) add(v *espiIntervalReading, next int64) (int64, error) {
 		}
 		kw = value * r.scale
 	}
-	// 8 and 9 are estimated, 10 questionable, 12 projected, 13 mixed.
+	// The ESPI quality codes 8 and 9 mean estimated, 10 questionable, 12 projected and 13
+	// mixed.
 	if slices.ContainsFunc(v.Qualities, func(q int) bool { return slices.Contains([]int{8, 9, 10, 12, 13}, q) }) {
 		r.tally.doubtful++
 	}

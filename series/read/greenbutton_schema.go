@@ -25,7 +25,8 @@ type espiEntry struct {
 		ReadingType  *espiReadingType `xml:"ReadingType"`
 		LocalTime    *espiLocalTime   `xml:"LocalTimeParameters"`
 		Blocks       []struct {
-			// The decoder keeps the duration of the block's last reading.
+			// If a block has several readings, the decoder stores the duration of the last
+			// one.
 			Duration int64 `xml:"IntervalReading>timePeriod>duration"`
 		} `xml:"IntervalBlock"`
 	} `xml:"content"`
@@ -82,8 +83,8 @@ const (
 	espiNormal  = 12
 )
 
-// rank returns how well readings of this type represent the load, 0 being best, or the
-// reason why they cannot be used.
+// rank returns a number for how well readings of this type represent the load, where 0 is
+// best. If they cannot be used, it returns the reason.
 func (t *espiReadingType) rank() (rank int, reason string) {
 	if !slices.Contains([]int{0, 1, 2}, t.Commodity) {
 		return 0, fmt.Sprintf("not electricity (commodity %d)", t.Commodity)
@@ -117,7 +118,7 @@ func (t *espiReadingType) rank() (rank int, reason string) {
 	return rank, ""
 }
 
-// kilowatts returns the factor that converts a value to kW.
+// kilowatts returns the factor that converts a value of this type to mean power in kW.
 func (t *espiReadingType) kilowatts(interval time.Duration) float64 {
 	scale := math.Pow10(t.PowerOfTen - 3)
 	if t.Unit == espiWattHour {

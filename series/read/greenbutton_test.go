@@ -10,7 +10,7 @@ import (
 	"loadstar/series"
 )
 
-// Parts of a feed, as utilities write them.
+// These functions return parts of a feed in the form in which utilities write them.
 func feed(entries ...string) string {
 	return `<?xml version="1.0" encoding="UTF-8"?><feed xmlns="http://www.w3.org/2005/Atom">` + strings.Join(entries, "\n") + `</feed>`
 }
@@ -51,7 +51,8 @@ func readingType(id string, fields string) string {
 
 const delivered = "accumulationBehaviour=4 commodity=1 flowDirection=1 intervalLength=3600 powerOfTenMultiplier=0 uom=72"
 
-// block is an interval block that starts at 2020-01-01 00:00 UTC and some hours.
+// block returns an interval block that starts the given number of hours after 2020-01-01
+// 00:00 UTC.
 func block(point, reading string, hour, seconds int, values ...any) string {
 	start := 1577836800 + 3600*hour
 	var b strings.Builder
@@ -67,7 +68,7 @@ func localTime(offset, saving int) string {
 	return entry("tz", []string{"self LTP/1"}, fmt.Sprintf(`<LocalTimeParameters xmlns="http://naesb.org/espi"><dstOffset>%d</dstOffset><tzOffset>%d</tzOffset></LocalTimeParameters>`, saving, offset))
 }
 
-// imported runs an import in memory.
+// imported runs an import and collects its results in memory.
 func imported(in *Import, err error) (meters []series.Meter, labels [][]string, notes string, _ error) {
 	if err != nil {
 		return nil, nil, "", err
@@ -150,14 +151,15 @@ func TestGreenButton(t *testing.T) {
 	}
 }
 
-// If a usage point has several readings, the best one is used and a note names the others.
+// TestGreenButtonChoice checks that the best of several meter readings of a usage point is
+// used, and that a note names the others.
 func TestGreenButtonChoice(t *testing.T) {
 	net := strings.Replace(delivered, "flowDirection=1", "flowDirection=4", 1)
 	fed := strings.Replace(delivered, "flowDirection=1", "flowDirection=19", 1)
 	register := strings.Replace(delivered, "accumulationBehaviour=4", "accumulationBehaviour=1", 1)
 	for _, c := range []struct {
 		name    string
-		kinds   []string // of the readings, with 1000, 2000, ... Wh
+		kinds   []string // the kinds of the meter readings, whose values are 1000, 2000, ... Wh
 		service int
 		want    float64
 		note    string
@@ -185,14 +187,15 @@ func TestGreenButtonChoice(t *testing.T) {
 			t.Errorf("%s: %+v, %s", c.name, meters, notes)
 		}
 	}
-	// Two tariffs of a meter, each with its hours.
+	// A meter has two tariffs, each with readings for its own hours.
 	meters, _, err := greenButton(GreenButton{}, feed(usagePoint("p", 0), readingType("a", delivered),
 		meterReading("p", "day", "a"), block("p", "day", 1, 3600, 2000), meterReading("p", "night", "a"), block("p", "night", 0, 3600, 1000)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	check(t, meters[0], "2020-01-01T00:00:00Z", series.Faults{OutOfOrder: 1}, 1, 2)
-	// The same usage point with a new id, and a type with two definitions.
+	// A second file has the same usage point under a new id, and another definition of the
+	// same type.
 	first := feed(usagePoint("p", 0), readingType("a", delivered), meterReading("p", "1", "a"), block("p", "1", 0, 3600, 2000))
 	meters, notes, err := greenButton(GreenButton{}, first, strings.ReplaceAll(feed(usagePoint("p", 0)), "urn:uuid:p", "urn:uuid:q"))
 	if err != nil || len(meters) != 1 || !strings.Contains(notes, "https://example.org/UP/p appears with several ids") {
@@ -201,7 +204,7 @@ func TestGreenButtonChoice(t *testing.T) {
 	if _, _, err = greenButton(GreenButton{}, first, feed(readingType("a", net))); err == nil || !strings.Contains(err.Error(), "contradicts its definition in another file") {
 		t.Error(err)
 	}
-	// Duplicate readings.
+	// A feed contains the same readings twice.
 	meters, _, err = greenButton(GreenButton{}, feed(usagePoint("p", 0), readingType("a", delivered),
 		meterReading("p", "1", "a"), block("p", "1", 0, 3600, 2000), block("p", "1", 0, 3600, 2000), block("p", "1", 0, 3600, 1)))
 	if err != nil {
@@ -272,8 +275,8 @@ func TestGreenButtonErrors(t *testing.T) {
 	}
 }
 
-// Titles must come out as UTF-8. The bytes 0x80 to 0x9F are control characters in
-// ISO 8859-1 and mostly printable characters in windows-1252.
+// TestGreenButtonCharset checks that titles are converted to UTF-8. The bytes 0x80 to 0x9F
+// are control characters in ISO 8859-1, but mostly printable characters in windows-1252.
 func TestGreenButtonCharset(t *testing.T) {
 	for _, c := range []struct{ charset, title, want string }{
 		{"UTF-8", "Straße", "Straße"},

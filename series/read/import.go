@@ -11,7 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// Import is an indexed folder of files in a foreign format, ready to be converted.
+// Import is a folder of files in a foreign format. The folder is indexed, and Each reads
+// and converts its meters.
 type Import struct {
 	// About describes the origin of the data.
 	About string
@@ -35,16 +36,16 @@ type Import struct {
 // Each calls f for every meter, with its labels. It stops at the first error of f.
 func (i *Import) Each(f func(m series.Meter, labels []string) error) error { return i.each(f) }
 
-// Notes lists what was left out and what looks wrong. It is complete after Each has
-// returned.
+// Notes lists the data that was left out and the data that looks wrong. It is complete
+// after Each has returned.
 func (i *Import) Notes() []string { return i.notes }
 
 func (i *Import) note(format string, args ...any) {
 	i.notes = append(i.notes, fmt.Sprintf(format, args...))
 }
 
-// folder returns the files in a folder and its subfolders that have one of the endings,
-// sorted by path. Hidden files are left out.
+// folder returns the files in a folder and its subfolders whose names have one of the
+// endings, sorted by path. Hidden files are left out.
 func folder(dir string, endings ...string) ([]string, error) {
 	var paths []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -14,7 +14,7 @@ import (
 )
 
 // NREL imports files of the End-Use Load Profiles for the U.S. Building Stock: time series
-// of single buildings (ComStock and ResStock), their metadata, and the weather of their
+// of individual buildings (ComStock and ResStock), their metadata, and the weather of their
 // county.
 //
 // The buildings are simulated in local standard time. The published time series have
@@ -25,16 +25,17 @@ import (
 type NREL struct {
 	// Zone is the IANA time zone of the buildings.
 	Zone string
-	// LocalLabels means that the labels of the time series are in local standard time, as
-	// in files that were simulated with the tools instead of published.
+	// LocalLabels means that the labels how to read the times of the time series are in
+	// local standard time. This is so in files that users simulated themselves with the
+	// tools, but not in published files.
 	LocalLabels bool
-	// Column is the energy column in kWh. The default is NRELColumn, all electricity.
+	// Column is the name of the column with the energy in kWh. The default is NRELColumn.
 	Column string
 	// Weather selects the weather file if there are several; "none" reads no weather.
 	Weather string
 }
 
-// NRELColumn is the default energy column.
+// NRELColumn is the default energy column: the building's total electricity.
 const NRELColumn = "out.electricity.total.energy_consumption"
 
 // eastern is the clock of the published labels.
@@ -42,8 +43,8 @@ var eastern = time.FixedZone("EST", -5*3600)
 
 const squareFoot = 0.09290304 // square metres
 
-// nrelStatics maps our names to the column names of each release, with the factor to
-// square metres.
+// nrelStatics maps our names of static values to the column names of each release, and to
+// the factor that converts the value to square metres.
 var nrelStatics = []struct {
 	name   string
 	theirs []nrelColumn
@@ -74,7 +75,7 @@ type nrelColumn struct {
 	metres float64
 }
 
-// nrelLabels maps our names to the column names of each release.
+// nrelLabels maps our names of labels to the column names of each release.
 var nrelLabels = []struct {
 	name   string
 	theirs []string
@@ -84,7 +85,7 @@ var nrelLabels = []struct {
 	{"county", []string{"in.nhgis_county_gisjoin", "in.county"}},
 }
 
-// nrelWeather maps our names to the prefix of the column names.
+// nrelWeather maps our names of weather columns to a prefix of NREL's column names.
 var nrelWeather = []struct{ name, theirs string }{
 	{"temperature", "Dry Bulb Temperature"},
 	{"wind", "Wind Speed"},
@@ -146,10 +147,10 @@ func (n NREL) open(files []source) (*Import, error) {
 	return out, nil
 }
 
-// nrelFiles are the files of a folder by kind.
+// nrelFiles contains the files of a folder by kind.
 type nrelFiles struct{ buildings, metadata, weather []source }
 
-// sort classifies files by their columns.
+// sort determines the kind of each file from its columns.
 func (n NREL) sort(files []source, out *Import) (found nrelFiles, err error) {
 	other := 0
 	for _, s := range files {
@@ -186,7 +187,7 @@ func weatherColumn(t table, begin string) int {
 	return slices.IndexFunc(t.columns(), func(c string) bool { return strings.HasPrefix(c, begin) })
 }
 
-// nrelStock is the buildings of an import.
+// nrelStock contains the buildings of an import.
 type nrelStock struct {
 	NREL
 	zone      *time.Location
@@ -198,7 +199,7 @@ type nrelStock struct {
 	from, to  int64  // Unix times of the simulated year; rows outside it were moved
 	year      int
 	metadata  map[string]*nrelBuilding
-	statics   []int // indexes of the nrelStatics that any building has
+	statics   []int // indexes into nrelStatics of the values that at least one building has
 }
 
 type nrelBuilding struct {
@@ -209,7 +210,8 @@ type nrelBuilding struct {
 // nrelFile matches the name of a building's file: its number and the upgrade number.
 var nrelFile = regexp.MustCompile(`^(\d+)-(\d+)$`)
 
-// number finds the building of each file from the file's name, or from the column bldg_id.
+// number determines the building number of each file from the file's name or the column
+// bldg_id.
 func (n *nrelStock) number() error {
 	seen := map[string]string{}
 	for _, s := range n.buildings {
@@ -244,7 +246,7 @@ func (n *nrelStock) number() error {
 	return nil
 }
 
-// first reads the interval and the year from the first time series.
+// first determines the interval and the year from the first time series.
 func (n *nrelStock) first() error {
 	n.times = times{clock: eastern, end: true}
 	if n.LocalLabels {
@@ -267,8 +269,8 @@ func (n *nrelStock) first() error {
 		n.from, n.to = -1<<62, 1<<62
 		return nil
 	}
-	// Rows before the local new year (west of Eastern time) or after the next one (east of
-	// it) were moved there by the publisher.
+	// The publisher moved rows to before the local new year (in zones west of Eastern time)
+	// or to after the next new year (in zones east of it).
 	local := series.StandardTime(n.zone)
 	n.from, n.to = time.Date(n.year, 1, 1, 0, 0, 0, 0, local).Unix(), time.Date(n.year+1, 1, 1, 0, 0, 0, 0, local).Unix()
 	if moved := n.from - time.Date(n.year, 1, 1, 0, 0, 0, 0, eastern).Unix(); moved > 0 {
@@ -304,7 +306,7 @@ func (n *nrelStock) readMetadata(t table) error {
 			metres = append(metres, math.NaN())
 		}
 	}
-	// A missing column is read as a copy of the first one and ignored.
+	// In place of a missing column, the first column is read and its values are ignored.
 	there := make([]bool, len(columns))
 	for i, c := range columns {
 		if there[i] = c >= 0; !there[i] {
@@ -383,7 +385,7 @@ func (n *nrelStock) nameStatics() {
 	}
 }
 
-// readWeather reads the weather, which all meters of a dataset share.
+// readWeather reads the weather file. All meters of a dataset share its weather.
 func (n *nrelStock) readWeather(files []source) error {
 	if n.Weather == "none" {
 		return nil
@@ -438,7 +440,7 @@ func (n *nrelStock) readWeather(files []source) error {
 	return nil
 }
 
-// each reads the buildings one at a time.
+// each reads the buildings one at a time and calls emit for each.
 func (n *nrelStock) each(emit func(series.Meter, []string) error) error {
 	faulty := 0
 	for i, s := range n.buildings {

@@ -19,8 +19,8 @@ type nrelRow struct {
 	Total    float64 `parquet:"out.electricity.total.energy_consumption"`
 }
 
-// nrelYear returns 25 hours of a building from the start of 2018, in quarters of an hour.
-// The value is the row number.
+// nrelYear returns a file with the first 25 hours of 2018 for a building, in steps of 15
+// minutes. Each value is the number of its row.
 func nrelYear(t *testing.T, building int64) []byte {
 	t.Helper()
 	var rows []nrelRow
@@ -101,11 +101,12 @@ func TestNRELVariants(t *testing.T) {
 	if _, meters, _, err = open(NREL{Zone: "America/New_York"}, building); err != nil || len(meters[0].Load) != 100 || meters[0].Load[0] != 0 {
 		t.Errorf("%v, %v", meters, err)
 	}
-	// Another end use.
+	// The caller may choose the column of another end use.
 	if _, meters, _, err = open(NREL{Zone: "America/New_York", Column: "out.electricity.heating.energy_consumption"}, building); err != nil || meters[0].Load[5] != -4 {
 		t.Errorf("%v, %v", meters, err)
 	}
-	// ResStock's names, in square feet, and building numbers from the column.
+	// ResStock has other column names, areas in square feet, and building numbers in a
+	// column.
 	in, meters, notes, err := open(NREL{Zone: "America/New_York"}, inMemory("some.parquet", nrelYear(t, 7)), inMemory("other.parquet", nrelYear(t, 10)), inMemory("meta.csv", nrelResStock))
 	if err != nil || meters[0].ID != "7" || !slices.Equal(in.StaticNames, []string{"floor_area", "wall_area", "window_area", "roof_area"}) || meters[0].Static[1] != 9.290304 {
 		t.Errorf("%v, %v", meters, err)

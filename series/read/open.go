@@ -12,7 +12,8 @@ import (
 	"loadstar/series"
 )
 
-// usualNames are the column names to look for if a description does not name a column.
+// usualNames are the column names that Open looks for if the description does not name a
+// column.
 var usualNames = map[string][]string{
 	"meter":       {"meter_id", "unique_id", "meter", "id", "client"},
 	"time":        {"timestamp", "ds", "time", "datetime", "date_time", "date"},
@@ -51,7 +52,7 @@ func Open(d *Description, root string) (*series.Dataset, error) {
 	return d.read(in)
 }
 
-// inputs are the files of a dataset.
+// inputs contains the files of a dataset by kind.
 type inputs struct{ load, weather, meters []source }
 
 func (d *Description) read(in inputs) (*series.Dataset, error) {
@@ -152,7 +153,7 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 	return names, statics, nil
 }
 
-// readLoad reads the wanted meters, in the order in which they appear.
+// readLoad reads the wanted meters and returns them in the order of their first rows.
 func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]series.Meter, error) {
 	t, err := d.times()
 	if err != nil {
@@ -195,7 +196,8 @@ func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]s
 	return meters, nil
 }
 
-// powerScale returns the factor that converts a value in a unit to kW.
+// powerScale returns the factor that converts a value in the given unit to mean power in
+// kW.
 func powerScale(unit string, interval time.Duration) float64 {
 	u := units[unit]
 	if u.energy {
@@ -213,8 +215,8 @@ type loadReader struct {
 	wanted   func(id []byte) bool
 }
 
-// read reads a table. Columns are the time, the load and the meter. If the meter column is
-// absent, all rows belong to the meter called name.
+// read reads a table. Columns are the indexes of the columns for the time, the load and the
+// meter. If the meter column is absent, all rows belong to the meter called name.
 func (l *loadReader) read(in table, columns []int, name string) error {
 	clock := l.times.reader()
 	var (
@@ -313,7 +315,7 @@ type weatherReader struct {
 	builder  *series.Builder
 }
 
-// read reads a table's columns, which have the given names.
+// read reads the given columns of a table and stores them under the given names.
 func (w *weatherReader) read(t table, timeColumn int, names []string, columns []int) error {
 	if w.builder == nil {
 		w.names, w.builder = names, series.NewBuilder(w.times.interval)
@@ -346,8 +348,8 @@ func (w *weatherReader) read(t table, timeColumn int, names []string, columns []
 }
 
 // weather returns the weather with the given interval, which must divide the interval of
-// the tables. All meters share the weather and no check reports its faults, so faults are
-// errors.
+// the tables. A fault in a weather table is an error, because all meters share the weather
+// and no check reports its faults.
 func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) {
 	columns, err := w.builder.Meters()
 	if err != nil {
@@ -412,8 +414,8 @@ func find(in table, name string, anyCase bool) (int, error) {
 	return found, nil
 }
 
-// numbers returns the names and indexes of the numeric columns to read: the usual ones
-// that the table has, and all others that the description names.
+// numbers returns the names and indexes of the numeric columns to read: the usual columns
+// that the table has, and all further columns that the description names.
 func (t *Table) numbers(in table, usual []string) (names []string, columns []int, err error) {
 	for _, name := range slices.Concat(usual, extraNames(t.Columns, usual)) {
 		c, err := t.column(in, name)
@@ -428,7 +430,7 @@ func (t *Table) numbers(in table, usual []string) (names []string, columns []int
 	return names, columns, nil
 }
 
-// extraNames returns the names in a description that are not among the usual ones.
+// extraNames returns the column names in a description that are not among the usual names.
 func extraNames(columns map[string]string, usual []string) []string {
 	var extra []string
 	for name := range columns {
@@ -443,7 +445,7 @@ func extraNames(columns map[string]string, usual []string) []string {
 // list formats a table's column names for an error message.
 func list(in table) string { return shorten(in.columns(), 20) }
 
-// shorten joins the names, at most the given number of them.
+// shorten joins the names for a message, and leaves out those beyond the given number.
 func shorten(names []string, most int) string {
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)

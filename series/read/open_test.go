@@ -28,9 +28,9 @@ func TestFromTo(t *testing.T) {
 		{[]string{"from: 2020-01-02"}, "2020-01-02T00:00:00Z", 25},
 		{[]string{"to: 2020-01-03"}, "2020-01-01T23:00:00Z", 25},
 		{[]string{"from: 2020-01-02", "to: 2020-01-03"}, "2020-01-02T00:00:00Z", 24},
-		// Days are local.
+		// From and to are days in the dataset's zone.
 		{[]string{"zone: Europe/Berlin", "from: 2020-01-02", "to: 2020-01-03"}, "2020-01-01T23:00:00Z", 24},
-		// An end-stamped midnight belongs to the day before.
+		// A row whose end stamp is midnight belongs to the day before.
 		{[]string{"stamp: end", "from: 2020-01-02", "to: 2020-01-03"}, "2020-01-02T22:00:00Z", 2},
 	} {
 		m := mustOpen(t, describe(t, c.lines...), text).Meter(0)
@@ -159,7 +159,7 @@ func TestWeather(t *testing.T) {
 	}
 }
 
-// TestOpen reads descriptions, files and patterns on disk.
+// TestOpen checks that Open finds and reads descriptions, files and patterns on disk.
 func TestOpen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data [1]*")
 	put := func(name, text string) string {
@@ -237,7 +237,7 @@ func TestDataPack(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		meters, rows int
-		weather      int // columns
+		weather      int // the number of weather columns
 	}{
 		{"cambridge", 114, 4802040, 4},
 		{"cambridge-core42", 42, 0, 4},

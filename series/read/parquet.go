@@ -16,8 +16,9 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// Limits for the size that a page header states, because the page is allocated before it
-// is read. Pages that contain a whole row group are common for columns that hardly change.
+// The limits apply to the size that a page header states, because memory for the page is
+// allocated before the page is read. Columns that hardly change often have pages that
+// contain a whole row group.
 const (
 	maxPageBytes  = 1 << 29
 	maxPageValues = 1 << 26
@@ -31,7 +32,7 @@ type parquetTable struct {
 	leaves []leaf
 }
 
-// leaf is a column with values.
+// leaf is a column of the schema that has values, as opposed to a group of columns.
 type leaf struct {
 	name  string
 	node  parquet.Node
@@ -72,7 +73,7 @@ func newParquet(r io.ReaderAt, size int64) (*parquetTable, error) {
 
 // guard turns a panic into an error. parquet-go panics on some damaged files with
 // contradictory contents, and fuzzing finds new cases in every version. f must not call
-// back into our code, whose panics must not be hidden.
+// back into our code, because guard would hide panics there.
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -129,7 +130,7 @@ func (t *parquetTable) each(wanted []int, f func(cells []cell) error) error {
 	return nil
 }
 
-// eachRow calls f for every row of a row group.
+// eachRow reads the rows of a row group and calls f for each.
 func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parquet.Value) cell, f func(cells []cell) error) error {
 	cells := make([]cell, len(columns))
 	for range rows {
@@ -152,8 +153,8 @@ func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parqu
 	return nil
 }
 
-// checkPages checks the page headers of a column chunk, so that no memory is allocated for
-// a page that is not in the file.
+// checkPages checks that the pages of a column chunk lie within the file and the size
+// limits, so that a damaged header cannot cause a large allocation.
 func (t *parquetTable) checkPages(meta *format.ColumnMetaData) error {
 	start := meta.DataPageOffset
 	if meta.DictionaryPageOffset != 0 {
@@ -204,7 +205,7 @@ type columnReader struct {
 	at, n  int
 }
 
-// next returns the next value. It is valid until the next call.
+// next returns the next value, which is valid until the following call.
 func (c *columnReader) next() (*parquet.Value, error) {
 	if c.at == c.n {
 		if err := guard(c.fill); err != nil {
@@ -332,7 +333,7 @@ func decimal(kind parquet.Kind, scale int) (func(*parquet.Value) cell, error) {
 		return func(v *parquet.Value) cell { return numberCell(float64(v.Int64()) / unit) }, nil
 	}
 	return func(v *parquet.Value) cell {
-		// Big-endian, two's complement.
+		// The bytes are a big-endian number in two's complement.
 		b := v.ByteArray()
 		x := new(big.Int).SetBytes(b)
 		if len(b) > 0 && b[0] >= 0x80 {

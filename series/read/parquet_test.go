@@ -156,8 +156,8 @@ func rows(n int) (rows []row) {
 	return rows
 }
 
-// TestParquetLayouts reads the same rows from files with several row groups and pages, in
-// every compression.
+// TestParquetLayouts checks that the same rows are read from files with several row groups
+// and pages, and with every supported compression.
 func TestParquetLayouts(t *testing.T) {
 	const n = 3000
 	for _, codec := range []compress.Codec{&uncompressed.Codec{}, &snappy.Codec{}, &gzip.Codec{}, &zstd.Codec{}} {
@@ -247,8 +247,8 @@ func TestParquetErrors(t *testing.T) {
 	}
 }
 
-// TestParquetDamage changes single bytes: the result may be an error or a wrong value, but
-// not a panic.
+// TestParquetDamage checks that a file with a changed byte causes an error or a wrong
+// value, but no panic.
 func TestParquetDamage(t *testing.T) {
 	for _, codec := range []compress.Codec{&uncompressed.Codec{}, &zstd.Codec{}} {
 		whole := parquetFile(t, rows(40), parquet.Compression(codec))
@@ -267,7 +267,8 @@ func TestParquetDamage(t *testing.T) {
 	}
 }
 
-// TestParquetClaims checks that a size in the metadata is not trusted.
+// TestParquetClaims checks that a wrong size in the metadata cannot cause a large
+// allocation.
 func TestParquetClaims(t *testing.T) {
 	type flat struct {
 		ID string `parquet:"meter_id"`

@@ -11,22 +11,24 @@ import (
 	"time"
 )
 
-// Survey is what Look finds in a folder.
+// Survey contains the results of Look.
 type Survey struct {
-	// Description has no zone, clock and stamp, because the files do not show them, and no
-	// unit unless the name of the load column contains one.
+	// Description describes the tables that Look found. It has no zone, clock and stamp,
+	// because the files do not show them. It has a unit only if the name of the load column
+	// contains one.
 	Description *Description
-	// Zoned means that times have a UTC offset.
+	// Zoned means that the times in the load table have a UTC offset.
 	Zoned bool
-	// Left are the files that were not recognised as tables of the dataset.
+	// Left lists the files that were not recognised as tables of the dataset.
 	Left []string
 }
 
-// Hints are facts that Look need not detect. Files are relative to the folder, and may be
-// patterns.
+// Hints are facts that the caller knows, so that Look need not detect them. File names are
+// relative to the folder, and may be patterns.
 type Hints struct {
 	Load, Weather, Meters []string
-	// Columns names the columns of the load table that do not have usual names.
+	// Columns gives the names of those columns of the load table that do not have usual
+	// names.
 	Columns  map[string]string
 	Interval time.Duration
 }
@@ -52,7 +54,7 @@ var moreNames = map[string][]string{
 // unitInName finds a unit that is a word of its own in a column name.
 var unitInName = regexp.MustCompile(`(?i)(?:^|[^a-z])(kwh|mwh|wh|kw|mw|w)(?:$|[^a-z])`)
 
-// unitOf returns the unit in a column's name, or an empty string.
+// unitOf returns the unit that a column's name contains, or an empty string.
 func unitOf(column string) string {
 	if m := unitInName.FindStringSubmatch(column); m != nil {
 		for _, u := range Units() {
@@ -114,7 +116,7 @@ func (l *looker) kind(path string) string {
 	return "?"
 }
 
-// look classifies a file by its columns.
+// look determines the kind of a file, by its columns unless the hints name it, and adds it.
 func (l *looker) look(path string) error {
 	name, err := filepath.Rel(l.dir, path)
 	if err != nil {
@@ -153,7 +155,8 @@ func (l *looker) look(path string) error {
 	return err
 }
 
-// find returns the file's name of the column for one of our names, or an empty string.
+// find returns the name that the file uses for the column with one of our names, or an
+// empty string if there is no such column.
 func (l *looker) find(t table, name string) string {
 	if theirs := l.hints.Columns[name]; theirs != "" {
 		if theirs == MeterIsFile || slices.Contains(t.columns(), theirs) {
@@ -167,7 +170,7 @@ func (l *looker) find(t table, name string) string {
 		}
 	}
 	if name == "load" {
-		// If exactly one column has a unit in its name, take that one.
+		// If exactly one column has a unit in its name, take it as the load column.
 		var with []string
 		for _, c := range t.columns() {
 			if unitOf(c) != "" {
@@ -212,7 +215,8 @@ func (l *looker) addLoad(t table, name string, names map[string]string) error {
 	return nil
 }
 
-// unusual returns the columns that Open would not find by their usual names.
+// unusual returns the columns that Open would not find by their usual names, for
+// Table.Columns.
 func unusual(t table, names map[string]string) map[string]string {
 	columns := map[string]string{}
 	for ours, theirs := range names {
@@ -234,8 +238,8 @@ func (l *looker) addWeather(t table, name string, names map[string]string) error
 	return nil
 }
 
-// sample reads the beginning of a load table to find its interval, and whether its times
-// have a UTC offset.
+// sample reads the beginning of a load table. It returns the interval of the table, and
+// records whether its times have a UTC offset.
 func (l *looker) sample(t table, timeColumn, meterColumn int) (time.Duration, error) {
 	step, _, err := commonStep(zoneWatcher{t, &l.survey.Zoned}, timeColumn, meterColumn, time.UTC)
 	if errors.Is(err, errNoStep) {
@@ -250,7 +254,8 @@ func (l *looker) sample(t table, timeColumn, meterColumn int) (time.Duration, er
 	return step, err
 }
 
-// zoneWatcher clears a flag when a time in the first column has no offset.
+// zoneWatcher is a table that clears a flag when a time in the first column has no UTC
+// offset.
 type zoneWatcher struct {
 	table
 	zoned *bool
@@ -269,7 +274,7 @@ func (z zoneWatcher) each(wanted []int, f func(cells []cell) error) error {
 	})
 }
 
-// finish assembles the description.
+// finish assembles the description from the files that were added.
 func (l *looker) finish() error {
 	if len(l.load) == 0 {
 		return fmt.Errorf("%s contains no load table with columns for time, load and meter; %s", l.dir, shorten(l.seen, 5))
@@ -309,8 +314,8 @@ func durationName(d time.Duration) string {
 	return s
 }
 
-// patterns returns the files, or for four or more of them a pattern that matches exactly
-// these files.
+// patterns returns the given file names. If there are four or more, it returns a pattern
+// instead, provided that the pattern matches exactly these files.
 func (l *looker) patterns(names []string) []string {
 	for i, n := range names {
 		names[i] = filepath.ToSlash(n)

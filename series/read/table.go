@@ -33,7 +33,7 @@ func fileSource(path string) source {
 	return source{filepath.Base(path), func() (file, error) { return os.Open(path) }}
 }
 
-// stem returns the name up to its first dot.
+// stem returns the file's name up to its first dot.
 func (s source) stem() string {
 	stem, _, _ := strings.Cut(s.name, ".")
 	return stem
@@ -100,7 +100,7 @@ type cell struct {
 	number float64 // for cellNumber and cellInteger
 	// integer is the value of a cellInteger, or the Unix time of a cellTime.
 	integer  int64
-	local    bool // the time has no zone
+	local    bool // the time has no UTC offset
 	fraction bool // the time is not a whole second
 }
 
@@ -137,7 +137,7 @@ func integerCell(v int64) cell {
 	return cell{kind: cellInteger, number: float64(v), integer: v}
 }
 
-// name returns a cell as a name, which is valid as long as the cell.
+// name returns the cell's content as a name, which is valid as long as the cell is.
 func (c *cell) name() []byte {
 	switch c.kind {
 	case cellNumber:
@@ -150,7 +150,7 @@ func (c *cell) name() []byte {
 	return c.text
 }
 
-// value returns a cell as a number, or NaN if it is empty.
+// value returns the cell's content as a number, or NaN if the cell is empty.
 func (c *cell) value() (float64, error) {
 	switch c.kind {
 	case cellEmpty:
@@ -250,7 +250,7 @@ func delimiter(header []byte) byte {
 	return best
 }
 
-// cutOff explains an unexpected end of a file.
+// cutOff replaces the error for an unexpected end of file by one that explains it.
 func cutOff(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return fmt.Errorf("the file is truncated (%w); was it copied completely?", io.ErrUnexpectedEOF)
@@ -345,7 +345,7 @@ func (t *csvTable) each(wanted []int, f func(cells []cell) error) error {
 			return t.ragged()
 		}
 		if t.blank() {
-			continue // spreadsheets export such rows
+			continue // skip blank rows, which spreadsheets export
 		}
 		for i, c := range wanted {
 			cells[i] = textCell(t.fields[c])
@@ -377,7 +377,7 @@ func (t *csvTable) ragged() error {
 // lineEnds converts the line ends of Windows and old Macs to line feeds.
 type lineEnds struct {
 	r  io.Reader
-	cr bool // the last byte was a carriage return
+	cr bool // the previous byte was a carriage return
 }
 
 func (l *lineEnds) Read(p []byte) (int, error) {
@@ -391,7 +391,7 @@ func (l *lineEnds) Read(p []byte) (int, error) {
 		l.cr = c == '\r'
 		switch {
 		case c == '\n' && after:
-			continue // the carriage return already ended the line
+			continue // the carriage return before it already ended the line
 		case c == '\r':
 			c = '\n'
 		}

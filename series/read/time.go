@@ -12,7 +12,7 @@ import (
 // last day, because most rows are in the same day as the row before.
 type clockReader struct {
 	clock *time.Location
-	shift int64 // seconds from the stamp back to the start of the interval
+	shift int64 // seconds from the start of the interval to its stamp
 
 	day    date
 	offset int64 // UTC offset at the start of the day
@@ -37,7 +37,7 @@ func (t times) reader() *clockReader {
 	return r
 }
 
-// instant returns the start of the interval of a time cell.
+// instant returns the start of the interval that a time cell stands for.
 func (r *clockReader) instant(c *cell) (series.Instant, error) {
 	switch c.kind {
 	case cellTime:
@@ -69,7 +69,7 @@ func (r *clockReader) instant(c *cell) (series.Instant, error) {
 }
 
 // label is a parsed time. If it is zoned, seconds are relative to midnight UTC of the day,
-// and may be negative or longer than a day.
+// and may be negative or exceed a day.
 type label struct {
 	day     date
 	seconds int64
@@ -120,9 +120,9 @@ func parseTime(s []byte) (label, error) {
 	return t, nil
 }
 
-// local converts a time on the table's clock. The shift of an end stamp is applied to the
-// instant, not to the label, so that an end-stamped 03:00 after clocks were put forward is
-// the hour from 01:00.
+// local converts a time on the table's clock to an instant. For end stamps it subtracts the
+// interval from the instant, not from the label. After clocks were put forward at 02:00,
+// the end stamp 03:00 therefore stands for the hour that starts at 01:00.
 func (r *clockReader) local(day date, seconds int64) (series.Instant, error) {
 	if day != r.day {
 		r.enter(day)
@@ -144,14 +144,14 @@ func (r *clockReader) local(day date, seconds int64) (series.Instant, error) {
 	return series.Instant{}, errNonexistent
 }
 
-// at returns the clock's offset at an instant.
+// at returns the UTC offset of the table's clock at an instant.
 func (r *clockReader) at(unix int64) int64 {
 	_, offset := time.Unix(unix, 0).In(r.clock).Zone()
 	return int64(offset)
 }
 
-// enter computes the offsets of a day, two hours before its start and two hours after its
-// end, because some zones change clocks at midnight.
+// enter computes the UTC offsets for a day: two hours before its start, and two hours after
+// its end. It does not use midnight, because some zones change clocks at midnight.
 func (r *clockReader) enter(day date) {
 	midnight := utcMidnight(day)
 	r.day = day
@@ -200,7 +200,7 @@ func (p *parser) take(c byte) bool {
 	return true
 }
 
-// one consumes and returns one of two bytes.
+// one consumes the next byte, which must be one of two bytes, and returns it.
 func (p *parser) one(a, b byte) byte {
 	c := p.peek()
 	if c != a && c != b || c == 0 {
@@ -211,7 +211,7 @@ func (p *parser) one(a, b byte) byte {
 	return c
 }
 
-// digits consumes exactly n digits.
+// digits consumes exactly n digits and returns the number that they represent.
 func (p *parser) digits(n int) int {
 	v := 0
 	for range n {

@@ -86,7 +86,8 @@ func TestParseTime(t *testing.T) {
 	}
 }
 
-// TestDaylightSaving reads local times of a zone that changes clocks at 02:00.
+// TestDaylightSaving checks the instants of local times in a zone that changes clocks at
+// 02:00.
 func TestDaylightSaving(t *testing.T) {
 	const head = "meter_id,timestamp,load_kw\n"
 	rows := func(day string, labels ...string) string {
@@ -249,7 +250,8 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// TestYearInEveryForm reads the same year from every form of its times.
+// TestYearInEveryForm checks that every supported form of times gives the same year of
+// readings.
 func TestYearInEveryForm(t *testing.T) {
 	for _, zone := range []string{"Europe/Berlin", "America/New_York", "Australia/Adelaide", "America/Santiago", "Africa/Casablanca", "Asia/Kolkata", "Pacific/Chatham", "Europe/Dublin"} {
 		for _, interval := range []time.Duration{time.Hour, 15 * time.Minute} {
@@ -260,7 +262,8 @@ func TestYearInEveryForm(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A leap year and a day, from local midnight to local midnight.
+			// The readings cover a leap year and a day, from local midnight to local
+			// midnight.
 			start := time.Date(2020, 1, 1, 0, 0, 0, 0, location)
 			end := time.Date(2021, 1, 2, 0, 0, 0, 0, location)
 			random := rand.New(rand.NewPCG(1, 2))

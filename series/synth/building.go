@@ -2,14 +2,15 @@ package synth
 
 import "math"
 
-// traits are the properties of a building. They are drawn once and then only read.
+// traits are the properties of a building. They are sampled once and do not change
+// afterwards.
 type traits struct {
 	kind                *kind
 	floor, wall, window float64
 	floors, occupants   int
 	scale               float64 // meter counts per kW; readings are multiples of 1/scale
 
-	// Intensities in kW, or kW per kelvin.
+	// These are in kW; cool and heat are in kW per kelvin.
 	base, full, fans, yard, cool, heat float64
 
 	coolFrom, heatFrom float64 // °C
@@ -33,7 +34,7 @@ type traits struct {
 	cycling       float64 // noise of machines over minutes
 }
 
-// draw draws building i.
+// draw samples the properties of building i.
 func (b *traits) draw(seed uint64, i int) {
 	k := kindOf(seed, i)
 	s := newStream(seed, forTraits, i)
@@ -62,7 +63,7 @@ func (b *traits) draw(seed uint64, i int) {
 
 	b.closes = k.closes
 	if b.closes == minor && k.calendar == office && s.chance(.6) {
-		b.closes = major // private offices open on minor holidays
+		b.closes = major // private offices are open on minor holidays
 	}
 	b.recess = s.between(.12, .5)
 	b.recessShift = int(s.between(-8, 9))
@@ -87,7 +88,8 @@ func (b *traits) draw(seed uint64, i int) {
 	}
 }
 
-// shell draws the walls and windows of a box with the building's floor area and floors.
+// shell samples the areas of walls and windows, for a box with the building's floor area
+// and number of floors.
 func (b *traits) shell(s *stream) {
 	footprint := b.floor / float64(b.floors)
 	depth := math.Sqrt(footprint / s.between(1, 2.6))
@@ -95,14 +97,14 @@ func (b *traits) shell(s *stream) {
 	b.window = b.wall * clamp(b.kind.glass*s.factor(.3), .002, .85)
 }
 
-// schedule derives the building's hours from those of its kind: it opens and closes up to
-// two hours earlier or later, has a different occupancy at some hours, and more or less
-// activity at weekends.
+// schedule samples the building's hours as a variation of its kind's hours. The building
+// opens and closes up to two hours earlier or later, its occupancy differs at some hours,
+// and it has more or less activity at weekends.
 func (b *traits) schedule(s *stream) {
 	open, shut := clamp(.8*s.bell(), -2, 2), clamp(.9*s.bell(), -2, 2)
 	ends := [3]float64{1, s.factor(b.kind.weekends()), s.factor(b.kind.weekends())}
 	lead := 2 + s.below(7)         // quarter hours of air conditioning before opening
-	setback := s.between(.04, .45) // share that runs at night
+	setback := s.between(.04, .45) // share of the air conditioning that runs at night
 	if s.chance(.12) {
 		setback = s.between(.6, 1) // badly configured controls
 	}
@@ -133,8 +135,8 @@ func (b *traits) schedule(s *stream) {
 	}
 }
 
-// weekends returns how much buildings of the kind differ at weekends. Closed buildings may or
-// may not be empty.
+// weekends returns how much the weekend activity of buildings of this kind varies.
+// Buildings that are closed at weekends may or may not be empty.
 func (k *kind) weekends() float64 {
 	if k.closes == minor || k.closes == major {
 		return .35
@@ -142,16 +144,16 @@ func (k *kind) weekends() float64 {
 	return .08
 }
 
-// warp shifts an hour of the day: mornings by open, evenings by shut, midnight not at
-// all. It preserves the order of hours for shifts of up to two hours.
+// warp shifts an hour of the day: mornings by open hours, evenings by shut hours, and
+// midnight not at all. It preserves the order of hours for shifts of up to two hours.
 func warp(h, open, shut float64) float64 {
 	part := clamp((h-9)/6, 0, 1)
 	shift := float64(open*(1-part)) + float64(shut*part)
 	return h + float64(shift*min(1, h/3, (24-h)/3))
 }
 
-// attendance returns the occupancy of a day relative to other days, and the share of the air
-// conditioning that is needed.
+// attendance returns the factors for the occupancy and the air conditioning of a day, which
+// depend on the season.
 func (b *traits) attendance(d *day) (people, air float64) {
 	bump := func(height float64) (float64, float64) { return max(.3, 1+float64(height*b.season)), 1 }
 	switch b.kind.calendar {
@@ -179,22 +181,23 @@ func (b *traits) attendance(d *day) (people, air float64) {
 
 // carry is the state that a building carries from one day to the next.
 type carry struct {
-	level float64 // relative deviation of the use
+	level float64 // relative deviation of the load from its usual level
 	runOn int     // remaining days with the air conditioning on at night
 }
 
-// today describes one day of one building.
+// today contains the sampled properties of one day of one building.
 type today struct {
 	occupancy *[dayQuarter + 2]float64
 	plant     *[dayQuarter]float64
-	people    float64 // factor of occupancy
-	air       float64 // factor of plant
+	people    float64 // factor by which occupancy is multiplied
+	air       float64 // factor by which plant is multiplied
 	rest      float64 // minimum share of the plant that runs
-	late      float64 // in quarter hours
-	level     float64 // factor of everything
+	late      float64 // delay of the occupancy in quarter hours
+	level     float64 // factor by which the whole load is multiplied
 }
 
-// begin draws a day.
+// begin samples the random properties of a building's next day, such as occupancy, delay
+// and load level. It updates the state that carries over to the following day.
 func (b *traits) begin(s *stream, d *day, c *carry) today {
 	w := d.week
 	if b.closes != noHoliday && d.holiday >= b.closes {
@@ -233,14 +236,14 @@ func (b *traits) begin(s *stream, d *day, c *carry) today {
 	return t
 }
 
-// rooms is the thermal state of a building.
+// rooms is the thermal state of a building's rooms.
 type rooms struct {
 	shell        float64 // temperature of the shell in °C
 	warm, chilly debt
 }
 
-// next advances by a quarter hour and returns the cooling and heating in kelvin. Use is
-// the occupancy; on is the share of the plant that runs.
+// next advances the state by a quarter hour and returns the cooling and heating in kelvin.
+// Use is the occupancy, and on is the share of the plant that runs.
 func (r *rooms) next(b *traits, outside, sun, use, on float64) (cooling, heating float64) {
 	r.shell += float64((outside + float64(b.sun*sun) - r.shell) * b.lag)
 	inside := r.shell + float64(b.gains*use)
@@ -255,14 +258,15 @@ func (r *rooms) next(b *traits, outside, sun, use, on float64) (cooling, heating
 // hours.
 type debt float64
 
-// meet returns the output of the plant for a need and the debt.
+// meet returns the output of the plant for the current need and part of the debt, and
+// updates the debt.
 func (d *debt) meet(need, on float64) float64 {
 	met := float64((need + float64(.5**d)) * on)
 	*d = max(0, debt(float64(.97**d))+debt((need-met)/4))
 	return met
 }
 
-// fill writes the load of building i without meter faults.
+// fill writes the load of building i to load, without meter faults.
 func (g *Generator) fill(b *traits, i int, load []float32) {
 	days, noise := newStream(g.config.Seed, forDays, i), newStream(g.config.Seed, forNoise, i)
 	c := carry{level: b.drift * days.bell()}
@@ -272,7 +276,7 @@ func (g *Generator) fill(b *traits, i int, load []float32) {
 		level      = 1 + c.level
 		slow, fast float64 // noise over hours and over minutes
 		extra      float64 // kW of a machine that runs occasionally
-		extraLeft  int     // in quarter hours
+		extraLeft  int     // quarter hours that the machine will still run
 		sum        float64
 		k, parts   int
 	)
@@ -320,7 +324,7 @@ func (g *Generator) fill(b *traits, i int, load []float32) {
 	}
 }
 
-// interpolate returns the value at a position between whole quarter hours.
+// interpolate returns the value of v at a fractional index, by linear interpolation.
 func interpolate(v []float64, at float64) float64 {
 	at = clamp(at, 0, dayQuarter)
 	i := int(at)

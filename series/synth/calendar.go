@@ -4,7 +4,7 @@ import "time"
 
 // day is a local calendar day.
 type day struct {
-	first, end int // quarter hours
+	first, end int // quarter hours since the start
 	week       week
 	holiday    rank
 	yearDay    int // 1 is January 1
@@ -19,18 +19,18 @@ const (
 	sunday
 )
 
-// rank is the importance of a holiday, which determines who closes.
+// rank is the importance of a holiday. It determines which buildings close.
 type rank uint8
 
 const (
 	noHoliday rank = iota
-	minor          // public offices and schools
-	major          // all except shops, restaurants, hotels and hospitals
-	solemn         // nearly all: Thanksgiving and Christmas
+	minor          // public offices and schools close
+	major          // all close except shops, restaurants, hotels and hospitals
+	solemn         // nearly all close: Thanksgiving and Christmas
 )
 
-// calendar returns the local days that n quarter hours from start touch, and the
-// local quarter hour of the day of each.
+// calendar returns the local days that n quarter hours from start cover at least partly. It
+// also returns, for each quarter hour, its number within the local day.
 func calendar(start time.Time, n int) ([]day, []uint8) {
 	var days []day
 	slot := make([]uint8, n)
@@ -52,9 +52,9 @@ func calendar(start time.Time, n int) ([]day, []uint8) {
 	return days, slot
 }
 
-// holiday returns the rank of a date among the federal holidays of the United
-// States, on the date itself and on the weekday it is observed on, and of the
-// Friday after Thanksgiving.
+// holiday returns the rank of the holiday on a date. Holidays are the federal holidays of
+// the United States, both on the actual date and on the weekday on which they are observed,
+// and the Friday after Thanksgiving.
 func holiday(t time.Time) rank {
 	if r := fixedHoliday(t); r != noHoliday {
 		return r

@@ -7,7 +7,7 @@ import (
 	"loadstar/series/synth"
 )
 
-// Generate a day of synthetic load for three buildings.
+// This example generates a day of synthetic load for three buildings.
 func ExampleNew() {
 	g, err := synth.New(synth.Config{Seed: 1, Meters: 3, Days: 1})
 	if err != nil {

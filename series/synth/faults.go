@@ -13,8 +13,9 @@ func (g *Generator) fail(b *traits, i int, load []float32) {
 	badness := min(s.factor(.8)/1.3716, .8/f.sum())
 	hours := g.config.Interval.Hours()
 
-	// The probability that a spell starts in an interval is its share divided by its mean
-	// length, among the intervals that are not within another spell.
+	// A spell is a run of faulty intervals. The probability that a spell of one kind starts
+	// in an interval outside other spells is the share of that fault divided by the mean
+	// length of its spells.
 	const outageMean, stuckMean = 2 + 46/4., 2 + 22/3. // hours
 	chance := badness / (1 - float64(badness*(f.Outage+f.Stuck)))
 	gap := float64(chance * f.Gap)

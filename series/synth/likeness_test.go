@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// fleet is a year of hours without faults, with twenty buildings of each type.
+// fleet contains a year of hourly load without faults, for twenty buildings of each type.
 type fleet struct {
 	*Generator
 	building []Building
@@ -50,7 +50,8 @@ func (f *fleet) of(name string) (numbers []int) {
 	return numbers
 }
 
-// mean returns the mean load of a building over selected local hours.
+// mean returns the mean load of building i over the local hours for which want returns
+// true.
 func (f *fleet) mean(i int, want func(time.Time) bool) float64 {
 	zone := f.Config().Start.Location()
 	var sum, n float64
@@ -69,9 +70,9 @@ func median(v []float64) float64 {
 }
 
 // TestIntensity compares the annual use per area with EIA's Commercial Buildings Energy
-// Consumption Survey 2012, table C14: the quartiles of building-level intensity in kWh
-// per square foot for the activity closest to each type. For offices and warehouses they
-// are those of all buildings.
+// Consumption Survey 2012, table C14. The table has the quartiles of building-level
+// intensity in kWh per square foot for the activity closest to each type. For offices and
+// warehouses, the quartiles cover buildings of all sizes.
 func TestIntensity(t *testing.T) {
 	f := year(t)
 	const squareFeet = 10.764 // per square metre
@@ -218,7 +219,7 @@ func TestClosed(t *testing.T) {
 	}
 	var emptied []float64
 	for _, i := range f.of("primary-school") {
-		// At nine, when there is little cooling.
+		// Compare the load at nine, when there is little cooling.
 		morning := func(m time.Month) float64 {
 			return f.mean(i, func(at time.Time) bool { return at.Month() == m && !weekend(at) && at.Hour() == 9 })
 		}
@@ -229,9 +230,9 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestWeatherResponse checks that nearly all buildings use more on warm summer workdays
-// and, with electric heating, on cold winter workdays. In some buildings, occupants move
-// in or out.
+// TestWeatherResponse checks that nearly all buildings use more energy on warm summer
+// workdays than on cool ones and, if they have electric heating, more on cold winter
+// workdays than on mild ones. Some buildings do not, because occupants move in or out.
 func TestWeatherResponse(t *testing.T) {
 	f := year(t)
 	var summer, winter, schools []float64
@@ -258,7 +259,7 @@ func TestWeatherResponse(t *testing.T) {
 }
 
 // response returns the correlation of mean load and mean temperature over the workdays of
-// some months.
+// the given months.
 func (f *fleet) response(i int, months ...time.Month) float64 {
 	zone := f.Config().Start.Location()
 	var x, y []float64
@@ -292,7 +293,8 @@ func correlation(x, y []float64) float64 {
 	return xy / math.Sqrt(xx*yy)
 }
 
-// TestWeather checks an inland year at 41 degrees north for several seeds.
+// TestWeather checks that the weather of several seeds is plausible for a year at an inland
+// place at 41 degrees north.
 func TestWeather(t *testing.T) {
 	for seed := range uint64(6) {
 		g := generator(t, Config{Seed: seed, Meters: 1})

@@ -5,7 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// purpose separates the random streams of a seed.
+// purpose identifies the use of a random stream, so that each use of a seed has its own
+// stream.
 type purpose uint64
 
 const (
@@ -20,8 +21,8 @@ const (
 // stream is a sequence of random numbers.
 type stream struct{ pcg rand.PCG }
 
-// newStream returns the stream of a seed, a purpose and a number such as that of
-// a building.
+// newStream returns the stream for a seed, a purpose and a number, such as the number of a
+// building.
 func newStream(seed uint64, p purpose, i int) stream {
 	// Mix the bits, so that consecutive numbers give unrelated streams (the finalizer of
 	// splitmix64).
@@ -43,18 +44,20 @@ func (s *stream) chance(p float64) bool { return s.uniform() < p }
 // below returns an integer in [0, n), for n far below 2^32.
 func (s *stream) below(n int) int { return int(s.pcg.Uint64() >> 32 * uint64(n) >> 32) }
 
-// bell returns a number with mean 0 and variance 1 that is nearly normal: the sum
-// of four uniform numbers, which needs no logarithm. Its absolute value is below 3.5.
+// bell returns a random number with mean 0, variance 1 and a nearly normal distribution. It
+// is a sum of four uniform numbers, because that needs no logarithm. Its absolute value is
+// below 3.5.
 func (s *stream) bell() float64 {
 	const mean, deviation = 2 * 65535, 37837.2
 	u := s.pcg.Uint64()
 	return float64(int64(u&0xffff+u>>16&0xffff+u>>32&0xffff+u>>48)-mean) / deviation
 }
 
-// factor returns a positive factor with median 1, nearly log-normal.
+// factor returns a random positive factor with median 1 and a nearly log-normal
+// distribution.
 func (s *stream) factor(sigma float64) float64 { return exp(sigma * s.bell()) }
 
-// exp returns e to the x for |x| < 4, to about 1e-12.
+// exp returns e to the power of x for |x| < 4, with an error of about 1e-12.
 func exp(x float64) float64 {
 	y := x / 1024
 	e := 1 + float64(y*(1+float64(y/2*(1+float64(y/3*(1+float64(y/4*(1+y/5))))))))
@@ -64,7 +67,7 @@ func exp(x float64) float64 {
 	return e
 }
 
-// sine returns the sine of an angle in turns, to about 1e-10.
+// sine returns the sine of an angle in turns, with an error of about 1e-10.
 func sine(turns float64) float64 {
 	x := turns - math.Floor(turns+0.5) // in [-0.5, 0.5)
 	if x > 0.25 {
@@ -83,7 +86,7 @@ func sine(turns float64) float64 {
 
 func cosine(turns float64) float64 { return sine(turns + 0.25) }
 
-// hinge is 0 far below zero and x far above, with a bend of about width.
+// hinge returns a smooth version of max(x, 0). The bend at 0 is about width wide.
 func hinge(x, width float64) float64 {
 	return float64((x + math.Sqrt(float64(x*x)+float64(width*width))) / 2)
 }

@@ -2,17 +2,17 @@
 // demonstrations, tests and simulations of large fleets. Programs that store or print the data
 // must label it with Notice.
 //
-// Buildings have the 14 types of NREL's ComStock. Within a type they differ in size, intensity,
-// opening hours, response to weather and regularity. Load is the sum of a base load, a load
-// that follows occupancy, ventilation, and cooling and heating with a thermal lag. All
-// buildings share one weather. Days and hours vary, and there are holidays, school breaks,
-// unusual days and meter faults.
+// Buildings have the 14 types of NREL's ComStock. Within a type they differ in size,
+// intensity, opening hours, response to weather and regularity. Load is the sum of a base
+// load, a load that follows occupancy, ventilation, and cooling and heating with a thermal
+// lag. All buildings share the same weather. Days and hours vary randomly, and there are
+// holidays, school breaks, unusual days and meter faults.
 //
-// For one Version, the same Config gives the same bytes on every platform. All arithmetic uses
-// float64 with +, -, *, / and square roots. A product that is added to something is written
-// float64(x*y), which keeps the compiler from fusing the two operations, as it does on arm64.
-// The exponentials and sines of package math differ between platforms, so random.go has its
-// own.
+// For one Version, the same Config gives the same bytes on every platform. All arithmetic
+// uses float64 with +, -, *, / and square roots. A product that is an operand of an
+// addition is written float64(x*y). The conversion prevents the compiler from fusing the
+// two operations, which it would do on arm64. The exponentials and sines of package math
+// differ between platforms, so random.go has its own versions.
 package synth
 
 import (
@@ -21,16 +21,17 @@ import (
 	"time"
 )
 
-// Notice is the label for synthetic data wherever it is shown or stored.
+// Notice is the label that programs must add to synthetic data wherever they show or store
+// it.
 const Notice = "synthetic data, not measurements"
 
-// Version changes whenever the same Config gives different numbers.
+// Version is increased by every change after which the same Config gives different numbers.
 const Version = 1
 
 const (
-	quarter    = 15 * time.Minute // the internal step; hours are means of four
+	quarter    = 15 * time.Minute // the internal step; an hourly value is the mean of four
 	dayQuarter = 96
-	maxMeters  = 1_000_000 // six digits in an ID
+	maxMeters  = 1_000_000 // an ID has six digits
 	maxDays    = 3660
 )
 
@@ -49,14 +50,15 @@ type Config struct {
 // Faults are the shares of intervals with a faulty reading, averaged over meters. Some meters
 // are much worse than others.
 type Faults struct {
-	Gap    float64 // missing, one interval at a time
-	Outage float64 // missing for 2 to 48 hours
-	Stuck  float64 // the previous reading, repeated for 2 to 24 hours
-	Spike  float64 // three to ten times the true value
+	Gap    float64 // missing readings, one interval at a time
+	Outage float64 // readings that are missing for 2 to 48 hours
+	Stuck  float64 // the previous reading is repeated for 2 to 24 hours
+	Spike  float64 // readings of three to ten times the true value
 }
 
-// ModestFaults returns the faults of a well-maintained fleet: 0.6 % of readings missing, 0.1 %
-// stuck, and one spike in about four meter-years of hourly readings.
+// ModestFaults returns the faults of a well-maintained fleet. Of its readings, 0.6 % are
+// missing and 0.1 % are stuck, and there is about one spike in four years of a meter's
+// hourly readings.
 func ModestFaults() Faults {
 	return Faults{Gap: 0.002, Outage: 0.004, Stuck: 0.001, Spike: 0.00003}
 }
@@ -88,7 +90,8 @@ type Generator struct {
 	weather Weather
 }
 
-// New checks the config and computes its calendar and weather.
+// New checks the config and returns its generator. It computes the calendar and the
+// weather.
 func New(c Config) (*Generator, error) {
 	if c.Zone == "" {
 		c.Zone = "America/Chicago"
@@ -152,8 +155,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// midnight returns the first moment of a local day: clocks in some zones skip
-// midnight or pass it twice when daylight saving begins or ends.
+// midnight returns the first moment of a local day. It need not be 0:00, because clocks in
+// some zones skip midnight or pass it twice when daylight saving begins or ends.
 func midnight(y int, m time.Month, d int, zone *time.Location) time.Time {
 	noon := time.Date(y, m, d, 12, 0, 0, 0, zone)
 	today := func(t time.Time) bool { return t.YearDay() == noon.YearDay() }
@@ -179,15 +182,15 @@ func (g *Generator) Time(k int) time.Time {
 	return g.start.Add(time.Duration(k) * g.config.Interval)
 }
 
-// Weather returns the weather of all buildings. The caller must not change it.
+// Weather returns the weather that all buildings share. The caller must not change it.
 func (g *Generator) Weather() Weather { return g.weather }
 
-// Building returns building i. Unless load is nil, it writes the mean load of each interval in
-// kW there, NaN where a reading is missing. Building i does not depend on earlier calls.
-// Without faults, an hourly load is the mean of the four quarter hours with the same seed, and
-// increasing Days only appends. Readings are multiples of 0.001 kW for buildings rated below
-// 10 kW, of 0.01 kW below 100 kW, and of 0.1 kW otherwise. It panics if i is not below Meters,
-// or if the length of load is not Len.
+// Building returns building i. Unless load is nil, it writes the mean load of each interval
+// in kW to load, or NaN where a reading is missing. The result does not depend on earlier
+// calls. Without faults, an hourly load is the mean of the four quarter hours that the same
+// seed gives, and increasing Days only appends readings. Readings are multiples of 0.001 kW
+// for buildings rated below 10 kW, of 0.01 kW below 100 kW, and of 0.1 kW otherwise. It
+// panics if i is not below Meters, or if the length of load is not Len.
 func (g *Generator) Building(i int, load []float32) Building {
 	if i < 0 || i >= g.config.Meters {
 		panic(fmt.Sprintf("synth: building %d of %d", i, g.config.Meters))

@@ -32,7 +32,7 @@ func loadOf(g *Generator, i int) []float32 {
 	return load
 }
 
-// same compares series. Missing readings are equal.
+// same reports whether two series are equal. It treats missing readings as equal.
 func same(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return x == y || x != x && y != y })
 }
@@ -79,8 +79,9 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// TestNotFused checks the assembly for fused multiply-add instructions. They change the
-// last bit of a result, which rounding hides too often for TestPinned to detect.
+// TestNotFused checks that the assembly contains no fused multiply-add instructions. They
+// change the last bit of a result, which TestPinned rarely detects because readings are
+// rounded.
 func TestNotFused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles for arm64")
@@ -174,7 +175,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestHoursAreMeans checks that hours are the means of their quarter hours.
+// TestHoursAreMeans checks that hourly values are the means of their four quarter hours.
 func TestHoursAreMeans(t *testing.T) {
 	c := Config{Seed: 9, Meters: 14, Start: time.Date(2018, 10, 28, 0, 0, 0, 0, zone(t, "America/Chicago")), Days: 14}
 	hours := generator(t, c)
@@ -315,7 +316,7 @@ func TestClock(t *testing.T) {
 	f := year(t)
 	chicago := zone(t, "America/Chicago")
 	for _, i := range f.of("large-office") {
-		half := func(months ...time.Month) float64 { // when the load of the mean workday crosses the middle of its range
+		half := func(months ...time.Month) float64 { // when the mean workday crosses mid-range
 			var sum, n [24]float64
 			for k, x := range f.load[i] {
 				at := f.Time(k).In(chicago)
@@ -348,8 +349,8 @@ func zone(t testing.TB, name string) *time.Location {
 }
 
 func TestHolidays(t *testing.T) {
-	// Federal holidays as listed by the Office of Personnel Management, with the actual
-	// dates of holidays that were observed on another day, and the Friday after
+	// These are the federal holidays as listed by the Office of Personnel Management, the
+	// actual dates of holidays that were observed on another day, and the Friday after
 	// Thanksgiving.
 	want := map[string]rank{
 		"2018-01-01": major, "2018-01-15": minor, "2018-02-19": minor, "2018-05-28": major, "2018-07-04": major, "2018-09-03": major,

@@ -1,7 +1,7 @@
 package synth
 
 // kind is a building type. Each number is the middle of the distribution from which
-// traits.draw draws.
+// traits.draw samples that property.
 //
 // Floor area and number of floors are those of DOE's commercial reference buildings.
 // Intensities are chosen so that the annual use per area is typical in EIA's CBECS 2012
@@ -16,16 +16,16 @@ type kind struct {
 	glass  float64 // ratio of windows to outside walls
 	people float64 // occupants per 100 m2 when full
 
-	// Load in W per m2 of floor area.
+	// The following loads are in W per m2 of floor area.
 	base float64 // always on
 	full float64 // additional load when the building is full
 	fans float64 // while the air conditioning runs
 	yard float64 // outdoor lighting at night
 
-	// W/m2 per kelvin beyond the outdoor temperature at which the building needs neither
-	// cooling nor heating.
+	// cool and heat are in W/m2 per kelvin of difference from the outdoor temperature at
+	// which the building needs neither cooling nor heating.
 	cool, heat float64
-	balance    float64 // that temperature in °C; heating starts a few kelvin lower
+	balance    float64 // that temperature in °C; heating starts a few kelvin below it
 	electric   float64 // share of buildings with electric heating
 
 	hours    [3]shape // workday, Saturday, Sunday
@@ -34,7 +34,7 @@ type kind struct {
 	nights   bool // the air conditioning runs day and night
 }
 
-// seasons selects how the weeks of a year differ.
+// seasons selects how occupancy differs between the weeks of a year.
 type seasons uint8
 
 const (
@@ -45,7 +45,8 @@ const (
 	lodging         // full in summer
 )
 
-// shape is the occupancy over a day: linear between (hour, share) points from 0 to 24 h.
+// shape is the occupancy over a day, as (hour, share) points from 0 to 24 h. It is linear
+// between the points.
 type shape [][2]float64
 
 var (
@@ -148,8 +149,8 @@ var kinds = [...]kind{
 	},
 }
 
-// kindOf returns the type of building i. Of each 14 consecutive buildings, counted from
-// building 0, one is of each type.
+// kindOf returns the type of building i. Each group of 14 consecutive buildings, starting
+// with building 0, contains one building of each type in random order.
 func kindOf(seed uint64, i int) *kind {
 	var order [len(kinds)]uint8
 	s := newStream(seed, forTypes, i/len(kinds))

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Weather is the mean weather of every interval, for an inland place at 41 degrees north,
-// regardless of the zone.
+// Weather contains the mean weather of every interval. It is that of an inland place at 41
+// degrees north, regardless of the zone.
 type Weather struct {
-	Temperature []float32 // dry bulb, degrees Celsius, to 0.1
-	Humidity    []float32 // relative, per cent, to 1
-	Wind        []float32 // m/s, to 0.1
-	Solar       []float32 // on a level plane, W/m2, to 1
+	Temperature []float32 // dry bulb, in degrees Celsius, multiples of 0.1
+	Humidity    []float32 // relative, in per cent, multiples of 1
+	Wind        []float32 // in m/s, multiples of 0.1
+	Solar       []float32 // on a level plane, in W/m2, multiples of 1
 }
 
-// climate is the weather of every quarter hour.
+// climate contains the weather of every quarter hour.
 type climate struct {
 	temperature, humidity, wind, solar []float64
-	feel                               []float64 // temperature, higher for humid air because cooling also dries it
+	feel                               []float64 // temperature, higher for humid air
 	dark                               []float64 // 1 by night, 0 by day
 }
 
@@ -35,7 +35,7 @@ func (w *walk) next(s *stream) float64 {
 	return w.x
 }
 
-// newClimate computes the weather of n quarter hours: seasons and days as sines,
+// newClimate computes the weather of n quarter hours. It models seasons and days as sines,
 // air masses as slow random walks, and cold fronts with wind and clouds every few days.
 func newClimate(seed uint64, start time.Time, n int) climate {
 	const latitude = 41.0 / 360 // turns
@@ -51,8 +51,8 @@ func newClimate(seed uint64, start time.Time, n int) climate {
 		breeze   = newWalk(&s, 7*time.Hour)
 		gust     = newWalk(&s, time.Hour)
 
-		coming, cold, storm float64 // a front: kelvin yet to fall, fallen, and its wind and cloud
-		swing               = 4.0   // of the day's temperature, kelvin
+		coming, cold, storm float64 // a front: kelvin yet to fall, kelvin fallen, wind and clouds
+		swing               = 4.0   // amplitude of the daily temperature, in kelvin
 	)
 	noon := solarNoon(start)
 	for q := range n {
@@ -104,7 +104,7 @@ func solarNoon(start time.Time) int64 {
 // vapour returns a value proportional to the saturation vapour pressure (Magnus formula).
 func vapour(celsius float64) float64 { return exp(17.625 * celsius / (243.04 + celsius)) }
 
-// means returns the weather of intervals of per quarter hours.
+// means returns the mean weather of intervals that are per quarter hours long.
 func (c *climate) means(per int) Weather {
 	mean := func(v []float64, scale float64) []float32 {
 		out := make([]float32, len(v)/per)
@@ -120,7 +120,7 @@ func (c *climate) means(per int) Weather {
 	return Weather{mean(c.temperature, 10), mean(c.humidity, 1), mean(c.wind, 10), mean(c.solar, 1)}
 }
 
-// round returns x as the nearest multiple of 1/scale.
+// round rounds x to the nearest multiple of 1/scale.
 func round(x, scale float64) float32 {
-	return float32(math.RoundToEven(x*scale)/scale) + 0 // no negative zero
+	return float32(math.RoundToEven(x*scale)/scale) + 0 // + 0 turns negative zero into zero
 }

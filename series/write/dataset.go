@@ -22,11 +22,11 @@ type Source struct {
 	// LabelNames and StaticNames name the properties of a meter: labels are text,
 	// statics are numbers.
 	LabelNames, StaticNames []string
-	// Each calls f for every meter, with its labels, and stops at the first error.
+	// Each calls f for every meter, with its labels, and stops at the first error of f.
 	Each func(f func(m series.Meter, labels []string) error) error
 }
 
-// CheckNew returns an error if a folder already holds a dataset.
+// CheckNew returns an error if a folder already contains a dataset.
 func CheckNew(dir string) error {
 	path := filepath.Join(dir, read.FileName)
 	if _, err := os.Stat(path); err == nil {
@@ -38,7 +38,7 @@ func CheckNew(dir string) error {
 }
 
 // Dataset writes a folder with tables and their description, in the long format and with
-// UTC times. The description comes last: without it the folder is no dataset.
+// UTC times. It writes the description last, because a folder without one is not a dataset.
 func Dataset(dir string, s Source) error {
 	if err := CheckNew(dir); err != nil {
 		return err

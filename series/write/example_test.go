@@ -12,7 +12,7 @@ import (
 	"loadstar/series/write"
 )
 
-// Write a load table in Parquet and read it back.
+// This example writes a load table in Parquet and reads it back.
 func ExampleCreateLoad() {
 	dir, err := os.MkdirTemp("", "dataset")
 	if err != nil {

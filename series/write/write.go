@@ -19,8 +19,8 @@ import (
 	"loadstar/series"
 )
 
-// groupRows is the minimum number of rows in a row group, except the last one. A row group is
-// kept in memory, compressed, until it is written.
+// groupRows is the minimum number of rows in every row group except the last one. A row
+// group stays in memory, compressed, until it is written.
 const groupRows = 1 << 19
 
 // Load writes a load table with the columns meter_id, timestamp and load_kw.

@@ -49,7 +49,7 @@ func same(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return x == y || x != x && y != y })
 }
 
-// Written files read back with the same values.
+// TestRoundTrip checks that written files read back with the same values.
 func TestRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	meters := fleet()
@@ -120,7 +120,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// The schema is the long format that other tools expect.
+// TestSchema checks that the schema is the long format that other tools expect.
 func TestSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "load.parquet")
 	load, err := CreateLoad(path)
@@ -160,7 +160,7 @@ func TestSchema(t *testing.T) {
 	if got := file.Schema().String(); got != want {
 		t.Errorf("schema %s", got)
 	}
-	// 5000 rows of changing floats take little more space than the floats.
+	// 5000 rows of changing floats need little more space than the floats themselves.
 	if info.Size() > 5000*4+4000 {
 		t.Errorf("%d bytes", info.Size())
 	}
@@ -189,7 +189,7 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
-// Memory use does not grow with the number of meters.
+// TestStreams checks that memory use does not grow with the number of meters.
 func TestStreams(t *testing.T) {
 	load, err := CreateLoad(filepath.Join(t.TempDir(), "load.parquet"))
 	if err != nil {

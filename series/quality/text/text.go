@@ -1,5 +1,5 @@
 // Package text prints the report on a dataset's quality for a terminal: a summary, tables
-// of findings and meters, and a picture of the gaps.
+// of findings and meters, and a chart of the gaps.
 package text
 
 import (
@@ -16,18 +16,20 @@ import (
 )
 
 const (
-	// pageWidth is how wide the report is, for terminals of 80 columns.
+	// pageWidth is the width of the report in characters, for terminals of 80 columns.
 	pageWidth = 79
-	// maxLabel is how much of a meter's name fits beside a picture.
+	// maxLabel is the maximum width of a meter's name in the chart of gaps.
 	maxLabel = 18
-	// maxRows is how many meters are printed without --all.
+	// maxRows is the maximum number of meters that are printed without --all.
 	maxRows = 20
 )
 
-// Cells returns how many cells of time the picture of the gaps has.
+// Cells returns the number of columns in the chart of gaps, each of which is a period of
+// time.
 func Cells(d *series.Dataset) int { return pageWidth - labelWidth(d) }
 
-// labelWidth returns the width of the names beside the picture, including a space.
+// labelWidth returns the width of the names to the left of the chart of gaps, including a
+// space.
 func labelWidth(d *series.Dataset) int {
 	w := len("all meters")
 	for i := range d.Len() {
@@ -36,16 +38,17 @@ func labelWidth(d *series.Dataset) int {
 	return min(w, maxLabel) + 1
 }
 
-// Report is what a checker found with a plan.
+// Report contains the results of a quality.Checker, and the plan for which it checked.
 type Report struct {
 	Plan   quality.Plan
 	Fleet  quality.FleetReport
 	Meters []quality.MeterReport
-	// Mark stands behind the name of the dataset, for synthetic data.
+	// Mark is printed after the dataset's description. It labels synthetic data.
 	Mark string
 }
 
-// PrintFleet prints the report on a fleet: the worst meters, or all.
+// PrintFleet prints the report on a fleet. It lists only the worst meters unless all is
+// true.
 func PrintFleet(out io.Writer, d *series.Dataset, r Report, all bool) error {
 	w := &reportPage{out: out}
 	f := r.Fleet
@@ -137,7 +140,7 @@ func printCheckMeters(w *reportPage, d *series.Dataset, r Report, all bool) {
 	w.text("--meter %s says what was found there, where, and what to do", worst[0].ID)
 }
 
-// PrintMeter prints everything about the one meter of a report.
+// PrintMeter prints the full report on a single meter. The report must contain exactly one.
 func PrintMeter(out io.Writer, d *series.Dataset, r Report) error {
 	w := &reportPage{out: out}
 	m := r.Meters[0]
@@ -172,10 +175,11 @@ func PrintMeter(out io.Writer, d *series.Dataset, r Report) error {
 	return w.err
 }
 
-// gapBlocks draw a share from nothing to all.
+// gapBlocks are the characters for a share of missing steps, from 0 to 1.
 var gapBlocks = []rune("·▁▂▃▄▅▆▇█")
 
-// gapBlock returns the character for a share; a blank for -1, which is none.
+// gapBlock returns the character for a share of missing steps, or a blank for -1, which
+// means that the meter has no readings yet or any more.
 func gapBlock(share float64) rune {
 	switch {
 	case share < 0:
@@ -188,8 +192,8 @@ func gapBlock(share float64) rune {
 	return gapBlocks[1+int(share*7)]
 }
 
-// printGaps draws where readings are missing: a line for the fleet and one for each
-// of the meters that miss most, time from left to right.
+// printGaps prints a chart of missing readings, with time from left to right. It has a line
+// for the fleet and a line for each of the meters with the most missing readings.
 func printGaps(w *reportPage, d *series.Dataset, r Report, all bool) {
 	sorted := slices.Clone(r.Meters)
 	sorted = slices.DeleteFunc(sorted, func(m quality.MeterReport) bool { return m.Gaps.Steps == 0 })
@@ -225,11 +229,12 @@ func printGaps(w *reportPage, d *series.Dataset, r Report, all bool) {
 	}
 }
 
-// timeAxis writes years, months or days above their cells.
+// timeAxis returns the line above the chart, with labels for years, months or days above
+// their columns.
 func timeAxis(from, to int64, cells int, clock *time.Location) string {
 	start, end := time.Unix(from, 0).In(clock), time.Unix(to, 0).In(clock)
 	column := func(t time.Time) int { return int(float64(t.Unix()-from) / float64(to-from) * float64(cells)) }
-	// The finest division whose labels have room.
+	// Use the shortest division whose labels fit next to each other.
 	divisions := []struct {
 		years, months, days int
 	}{{days: 1}, {days: 7}, {months: 1}, {months: 3}, {years: 1}, {years: 5}, {years: 20}}
@@ -258,7 +263,7 @@ func timeAxis(from, to int64, cells int, clock *time.Location) string {
 			case t.Month() == time.January:
 				label = t.Format("2006")
 			}
-			at := max(0, column(t)) // the first division may have begun before
+			at := max(0, column(t)) // the first division may start before the chart does
 			if t.Before(start) && column(next(t)) < room {
 				continue
 			}
@@ -273,7 +278,7 @@ func timeAxis(from, to int64, cells int, clock *time.Location) string {
 	return ""
 }
 
-// reportPage writes lines and keeps the first error.
+// reportPage writes lines and stores the first error.
 type reportPage struct {
 	out io.Writer
 	err error
@@ -285,13 +290,13 @@ func (p *reportPage) line(format string, args ...any) {
 	}
 }
 
-// text writes a sentence, on as many lines as it takes.
+// text formats a sentence and writes it with line breaks at the page width.
 func (p *reportPage) text(format string, args ...any) {
 	p.wrapped("", fmt.Sprintf(format, args...))
 }
 
-// wrapped writes a text behind a lead, and goes on below its start where the page
-// ends.
+// wrapped writes the lead followed by the text, with line breaks at the page width.
+// Continuation lines are indented by the width of the lead.
 func (p *reportPage) wrapped(lead, text string) {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(lead))
 	line := lead
@@ -310,7 +315,8 @@ func (p *reportPage) wrapped(lead, text string) {
 	p.line("%s", strings.TrimRight(line, " "))
 }
 
-// padLabel fills a name up to a width, or leaves out its middle if it is longer.
+// padLabel pads a name with spaces to the given width, or shortens a longer name by
+// replacing its middle with an ellipsis.
 func padLabel(name string, width int) string {
 	runes := []rune(name)
 	if len(runes) > width {
@@ -329,7 +335,7 @@ func meterCount(n int) string {
 
 func dateOf(t time.Time) string { return t.Format(time.DateOnly) }
 
-// orDash writes a number, and a dash for none.
+// orDash formats a number, with a dash for 0.
 func orDash(n int) string {
 	if n == 0 {
 		return "-"
@@ -337,7 +343,7 @@ func orDash(n int) string {
 	return fmt.Sprint(n)
 }
 
-// coverPercent writes a share; what is not all is not written as all.
+// coverPercent formats a share as a percentage. It does not round a share below 1 to 100 %.
 func coverPercent(share float64) string {
 	text := fmt.Sprintf("%.1f %%", 100*share)
 	if text == "100.0 %" && share < 1 {
@@ -346,7 +352,7 @@ func coverPercent(share float64) string {
 	return text
 }
 
-// Interval writes an interval in hours or minutes.
+// Interval formats an interval in hours or minutes.
 func Interval(d time.Duration) string {
 	if d%time.Hour == 0 {
 		return fmt.Sprintf("%d h", d/time.Hour)
@@ -357,10 +363,10 @@ func Interval(d time.Duration) string {
 	return d.String()
 }
 
-// spellSteps writes how long some steps are.
+// spellSteps formats the duration of n steps.
 func spellSteps(n int, interval time.Duration) string { return spellSpan(time.Duration(n) * interval) }
 
-// spellSpan writes a duration in hours or days.
+// spellSpan formats a duration in minutes, hours or days.
 func spellSpan(d time.Duration) string {
 	switch h := d.Hours(); {
 	case h < 1:
@@ -374,7 +380,8 @@ func spellSpan(d time.Duration) string {
 	}
 }
 
-// worstFirst sorts reports by their problems, warnings and missing steps.
+// worstFirst returns the reports sorted by number of problems, then warnings, then missing
+// steps, in descending order.
 func worstFirst(reports []quality.MeterReport) []quality.MeterReport {
 	number := func(r quality.MeterReport, s quality.Severity) (n int) {
 		for _, f := range r.Findings {
