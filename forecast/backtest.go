@@ -13,8 +13,8 @@ import (
 // Backtest measures how well a baseline would have forecast historical data.
 type Backtest struct {
 	Dataset *series.Dataset
-	// Horizon is the number of steps from the newest known load to the first target,
-	// Targets the number of consecutive steps to forecast.
+	// Horizon is the number of steps from the newest known load to the first target.
+	// Targets is the number of consecutive steps to forecast.
 	Horizon, Targets int
 	Split            series.Split
 	// Part is the part to score. Baselines are fitted to the training split, so only the
@@ -36,16 +36,17 @@ type Forecast struct {
 // ClientScore is the result of scoring one client.
 type ClientScore struct {
 	ID string
-	// Overall covers all targets; Steps[i] covers the i-th target of each forecast.
+	// Overall is the score over all targets, and Steps[i] that over target i of each
+	// forecast.
 	Overall metric.Point
 	Steps   []metric.Point
 	// Skipped counts the examples that the baseline could not forecast.
 	Skipped int
 }
 
-// Run backtests a baseline on every client, in order. Unless each is nil, Run calls it with
-// every forecast, client by client and in chronological order. A client without targets has
-// no scores, which is not an error.
+// Run backtests a baseline on every client, in order. Unless each is nil, Run calls it
+// with every forecast, client by client and in chronological order. A client without
+// targets has no scores; this is not an error.
 func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) error) ([]ClientScore, error) {
 	frame, err := series.NewFramer(b.Dataset, series.Layout{
 		Lookback: 1, Horizon: b.Horizon, Targets: b.Targets, Inputs: []series.Input{{Name: "load"}},
@@ -60,7 +61,7 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(b.Workers, 1))
 	if each != nil {
-		g.SetLimit(1) // calls each in order without buffering forecasts
+		g.SetLimit(1) // one client at a time, so that each is called in order without buffering forecasts
 	}
 	for i := range scores {
 		g.Go(func() error {
@@ -76,12 +77,12 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, context.Cause(ctx) // the first failure, or why the caller stopped
+		return nil, context.Cause(ctx) // the first failure, or the reason why the caller cancelled ctx
 	}
 	return scores, nil
 }
 
-// client backtests one client.
+// client backtests the baseline on one client.
 func (b Backtest) client(frame *series.Framer, model Baseline, m series.Meter, each func(Forecast) error) (ClientScore, error) {
 	t := newTally(frame, m, each)
 	windows := frame.Windows(m, nil)

@@ -8,17 +8,18 @@ import (
 	"loadstar/series"
 )
 
-// Baseline forecasts one client's load without learning from others. It is fitted
+// Baseline forecasts one client's load without learning from other clients. It is fitted
 // to one client at a time and used by one goroutine at a time.
 type Baseline interface {
 	// Fit fits the baseline to the training split of a client.
 	Fit(c Client) error
-	// Forecast writes the forecasts of all targets in kW, made when step last is the newest
-	// step with known load. It returns false if a value that it needs is missing.
+	// Forecast writes the forecasts of all targets to out, in kW, given that step last is
+	// the newest step with known load. It returns false if a value that the baseline needs
+	// is missing.
 	Forecast(out []float64, last int) bool
 }
 
-// Client is a meter and its framer, for a baseline.
+// Client has the data that a baseline uses: a meter and the framer of its examples.
 type Client struct {
 	Frame *series.Framer
 	Meter series.Meter
@@ -32,8 +33,9 @@ func (c *Client) load(step int) float64 {
 	return float64(c.Meter.Load[step])
 }
 
-// sameTime returns the newest load known at step last that has the same clock time as step,
-// a multiple of the given days earlier.
+// sameTime returns the load at the same clock time as step, on the newest day for which it
+// is known at step last. Only days that are a multiple of the given number before step are
+// considered.
 func (c *Client) sameTime(step, last, days int) float64 {
 	for d := days; ; d += days {
 		at := c.Frame.Lag(c.Meter, step, d)
@@ -52,7 +54,7 @@ type namedBaseline struct {
 	make          func() Baseline
 }
 
-// baselines are in display order.
+// baselines lists the available baselines in display order.
 var baselines = []namedBaseline{
 	{"persistence", "the last known value", func() Baseline { return &persistence{} }},
 	{"naive-day", "the same clock time one day before", func() Baseline { return &seasonalNaive{days: 1} }},
@@ -70,7 +72,7 @@ func Baselines() []Summary {
 	return all
 }
 
-// NewBaseline returns an unfitted baseline.
+// NewBaseline returns the baseline with the given name, not yet fitted to a client.
 func NewBaseline(name string) (Baseline, error) {
 	i := slices.IndexFunc(baselines, func(b namedBaseline) bool { return b.name == name })
 	if i < 0 {
@@ -79,7 +81,7 @@ func NewBaseline(name string) (Baseline, error) {
 	return baselines[i].make(), nil
 }
 
-// persistence forecasts the last known value.
+// persistence forecasts the last known value for every target.
 type persistence struct{ c Client }
 
 func (p *persistence) Fit(c Client) error {
@@ -95,8 +97,8 @@ func (p *persistence) Forecast(out []float64, last int) bool {
 	return v == v
 }
 
-// seasonalNaive forecasts the newest known value at the target's clock time, a multiple of
-// the given days earlier.
+// seasonalNaive forecasts the value at the target's clock time on the newest known day
+// that is a multiple of the given number of days before the target.
 type seasonalNaive struct {
 	days int
 	c    Client

@@ -62,8 +62,8 @@ func fitted(t testing.TB, d *series.Dataset, b Baseline, horizon, targets int) B
 	return b
 }
 
-// TestNaiveByHand uses a load that equals its step, so a forecast shows which step it
-// repeats.
+// TestNaiveByHand uses a load that equals the number of its step, so a forecast shows
+// which step's load it repeats.
 func TestNaiveByHand(t *testing.T) {
 	start := time.Date(2021, 5, 1, 0, 0, 0, 0, time.UTC)
 	d := dataset(t, time.UTC, start, ramp(24*30))
@@ -98,8 +98,8 @@ func TestNaiveByHand(t *testing.T) {
 	}
 }
 
-// TestNaiveDayKeepsClockTime forecasts noon after the clocks in Berlin went forward. The
-// previous noon was 23 hours earlier.
+// TestNaiveDayKeepsClockTime forecasts the load at noon on the day when the clocks in
+// Berlin go forward. The previous noon was 23 hours earlier.
 func TestNaiveDayKeepsClockTime(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -118,8 +118,8 @@ func TestNaiveDayKeepsClockTime(t *testing.T) {
 	}
 }
 
-// TestRidgeAgainstQR compares with a QR decomposition by gonum: the least squares of the
-// scaled features, extended by √λ.
+// TestRidgeAgainstQR compares the regression with a least-squares solution by gonum's QR
+// decomposition, of the scaled features extended by rows of √λ.
 func TestRidgeAgainstQR(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	load := make([]float32, 24*90)
@@ -200,8 +200,8 @@ func ridgeByQR(t *testing.T, xs [][]float64, ys []float64, lambda float64) (slop
 	return slopes, intercept
 }
 
-// TestRidgeLearnsALine: a load that is a linear function of its past is forecast
-// exactly, up to the small penalty.
+// TestRidgeLearnsALine checks that ridge forecasts a load that is a linear function of its
+// past exactly, apart from the effect of the small penalty.
 func TestRidgeLearnsALine(t *testing.T) {
 	load := make([]float32, 2000)
 	for i := range load {
@@ -228,7 +228,7 @@ func TestBacktest(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Targets 180 to 199 are each 3 above the last known value. The gap removes target
-	// 195, and target 198, which would be forecast from it.
+	// 195, and also target 198, because its forecast needs the load at 195.
 	for i, n := range []int{20, 18, 0} {
 		s := scores[i]
 		if s.Overall.N() != n || n > 0 && (s.Overall.MAE() != 3 || s.Overall.MASE() != 1 || s.Overall.Bias() != -3) {

@@ -1,6 +1,6 @@
-// Package forecast provides the models that forecast load: the networks of the papers, with
-// the layer names of PyTorch, the split of their layers into shared and personal ones, and
-// their weight files. It also provides baselines, backtests and scoring.
+// Package forecast provides the models that forecast load: the networks of the papers,
+// with the layer names of PyTorch, the division of their layers into shared and personal
+// ones, and their weight files. It also provides baselines, backtests and scoring.
 package forecast
 
 import (
@@ -11,8 +11,8 @@ import (
 	"loadstar/nn"
 )
 
-// Shape is the size of a model's inputs and outputs. A zero field means the value of the
-// model's paper.
+// Shape has the sizes of a model's inputs and outputs. If a field is zero, the model uses
+// the size in its paper.
 type Shape struct {
 	Lookback int // steps of a window
 	Inputs   int // features of a step
@@ -26,7 +26,8 @@ type Defaults struct {
 	Targets  int // steps that are forecast
 	// Inputs are the features of a step, in the syntax of series.ParseInput.
 	Inputs []string
-	// Train and Validation are the shares of a client's span; the rest tests.
+	// Train and Validation are shares of a client's time span. The remaining share is for
+	// tests.
 	Train, Validation float64
 }
 
@@ -37,7 +38,7 @@ type Model struct {
 	net  *nn.Net
 }
 
-// architecture is a model before its shape is known.
+// architecture describes a model whose shape is not known yet.
 type architecture struct {
 	name     string
 	summary  string
@@ -104,7 +105,7 @@ func Models() []Summary {
 	return all
 }
 
-// names joins the names for an error message.
+// names joins the names in all for an error message.
 func names(all []Summary) string {
 	var s []string
 	for _, x := range all {
@@ -113,8 +114,8 @@ func names(all []Summary) string {
 	return strings.Join(s, ", ")
 }
 
-// DefaultsOf returns the settings of a model's paper, and false if there is no such model.
-// The caller must not change its inputs.
+// DefaultsOf returns the settings that a model's paper uses, or false if there is no such
+// model. The caller must not change the Inputs of the result.
 func DefaultsOf(name string) (Defaults, bool) {
 	for _, a := range architectures {
 		if a.name == name {
@@ -154,10 +155,11 @@ func (m *Model) Name() string { return m.name }
 // Net returns the model's architecture.
 func (m *Model) Net() *nn.Net { return m.net }
 
-// InitialWeights returns random initial weights with PyTorch's distribution, from our own
-// generator: the same seed gives the same weights on every platform.
+// InitialWeights returns random initial weights with the same distribution as PyTorch's.
+// They come from our own random number generator, so the same seed gives the same weights
+// on every platform.
 func (m *Model) InitialWeights(seed uint64) []float32 {
-	const purpose = 0x696e69742d77 // keeps this stream apart from others of the seed
+	const purpose = 0x696e69742d77 // makes this random stream differ from others with the same seed
 	w := make([]float32, m.net.Weights())
 	m.net.Init(w, rand.New(rand.NewPCG(seed, purpose)))
 	return w

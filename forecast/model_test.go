@@ -46,8 +46,9 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// TestPartitionsTableV compares the number of parameters sent, both ways, with table V of
-// bose2023, and P2 of bose2024 with its LSTM.
+// TestPartitionsTableV compares the number of parameters that are sent in both directions
+// with table V of bose2023. For partition P2 of bose2024, it compares with the size of the
+// LSTM.
 func TestPartitionsTableV(t *testing.T) {
 	for _, c := range []struct {
 		model, partition string
@@ -125,7 +126,7 @@ func TestCutAndJoin(t *testing.T) {
 				f()
 			}()
 		}
-		// Mark the personal weights and check that the shared part has no marks.
+		// Mark the personal weights and check that no shared weight is marked.
 		marked := make([]float32, len(w))
 		for _, l := range p.Personal() {
 			for i := range l.Len() {
@@ -141,8 +142,8 @@ func TestCutAndJoin(t *testing.T) {
 	}
 }
 
-// TestInitialWeights pins the initial weights of a seed, which are equal on all
-// platforms.
+// TestInitialWeights checks that the initial weights of a seed never change and are the
+// same on all platforms.
 func TestInitialWeights(t *testing.T) {
 	for _, c := range []struct{ name, want string }{
 		{"bose2023", "3155d9b6"},
@@ -173,13 +174,15 @@ func TestInitialWeights(t *testing.T) {
 	}
 }
 
-// TestFlops computes the matrix products of bose2023 by hand, per example. Forward:
+// TestFlops compares with a count by hand of the operations in bose2023's matrix products,
+// per example. Forward:
 //
 //	LSTM  8→20: 2·80·( 8·12 + 20·11) =  50,560, because the first hidden state is zero
 //	LSTM 20→20: 2·80·(20·12 + 20·11) =  73,600
 //	head:       2·(240·120 + 120·60 + 60) = 72,120
 //
-// Backward is twice that, without the gradient of the inputs, 2·80·8·12 = 15,360.
+// Backward is twice that, minus the gradient of the inputs, 2·80·8·12 = 15,360, which is
+// not needed.
 func TestFlops(t *testing.T) {
 	forward, training := model(t, "bose2023", Shape{}).Net().Flops(64)
 	if forward != 64*196_280 || training != 64*(3*196_280-15_360) {
@@ -201,7 +204,7 @@ func losses(t *testing.T) map[string]nn.Loss {
 func TestGradients(t *testing.T) {
 	models := Models()
 	if testing.Short() {
-		models = models[2:] // only the smallest, because the reference is slow under emulation
+		models = models[2:] // only the smallest model, because the reference is slow under emulation
 	}
 	for _, s := range models {
 		name := s.Name
@@ -224,11 +227,11 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// TestGolden compares with PyTorch: outputs, losses, the gradient, and the weights after
-// 1 and 20 Adam steps, within 1e-4 of each tensor's largest value. To write the files,
-// run `python3 internal/bench/engine/peer.py golden forecast/testdata`. Weights differ
-// most, because Adam's first steps move every weight by the sign of its gradient, even if
-// the gradient is almost zero.
+// TestGolden compares outputs, losses, the gradient, and the weights after 1 and 20 Adam
+// steps with those of PyTorch. The tolerance is 1e-4 of each tensor's largest value. To
+// write the files, run `python3 internal/bench/engine/peer.py golden forecast/testdata`.
+// Weights differ most, because Adam's first steps move every weight by the sign of its
+// gradient, even if the gradient is almost zero.
 func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		file, model, loss string
@@ -295,7 +298,8 @@ func readGolden(t *testing.T, name string) goldenFile {
 	return g
 }
 
-// weights assembles a flat vector from the tensors with a prefix.
+// weights returns a flat weight vector, assembled from the file's tensors whose names have
+// the prefix.
 func (g goldenFile) weights(t *testing.T, m *Model, prefix string) []float32 {
 	t.Helper()
 	w := make([]float32, m.Net().Weights())
@@ -310,7 +314,8 @@ func (g goldenFile) weights(t *testing.T, m *Model, prefix string) []float32 {
 	return w
 }
 
-// distance returns the largest distance of all tensors.
+// distance compares the tensors in got with those in the file whose names have the prefix,
+// and returns the largest distance.
 func (g goldenFile) distance(t *testing.T, m *Model, prefix string, got []float32) float64 {
 	t.Helper()
 	want := g.weights(t, m, prefix)
@@ -323,7 +328,8 @@ func (g goldenFile) distance(t *testing.T, m *Model, prefix string, got []float3
 	return worst
 }
 
-// distance returns the largest difference, relative to the largest wanted value.
+// distance returns the largest difference between got and want, relative to the largest
+// value of want.
 func distance(got, want []float32) float64 {
 	var size, diff float64
 	for i := range want {

@@ -30,8 +30,8 @@ func Partitions() []string {
 	return []string{PartitionNone, PartitionHead, PartitionHeadTop, PartitionAll}
 }
 
-// Partition returns the partition with the given name, or the one that keeps a
-// comma-separated list of layers personal.
+// Partition returns the partition with the given name. If name is a comma-separated list
+// of layers, these layers are personal.
 func (m *Model) Partition(name string) (Partition, error) {
 	layers := m.net.Layers()
 	recurrent := 0
@@ -107,8 +107,8 @@ func length(layers []nn.Layer) int {
 	return n
 }
 
-// Cut copies the shared weights in w to shared, which must have SharedLen floats, and the
-// personal ones to personal, which must have PersonalLen floats.
+// Cut copies the shared weights in w to shared, and the personal weights to personal. The
+// slices must have SharedLen and PersonalLen elements.
 func (p Partition) Cut(w, shared, personal []float32) {
 	p.check(w, shared, personal)
 	for _, l := range p.shared {
@@ -119,7 +119,7 @@ func (p Partition) Cut(w, shared, personal []float32) {
 	}
 }
 
-// Join is the inverse of Cut: it assembles a client's weights.
+// Join is the inverse of Cut: it assembles all weights of a client in w.
 func (p Partition) Join(w, shared, personal []float32) {
 	p.check(w, shared, personal)
 	for _, l := range p.shared {

@@ -7,19 +7,19 @@ import (
 	"slices"
 )
 
-// Ridge is linear regression with a small penalty, with a separate regression for each
-// client and target:
+// Ridge is linear regression with a small penalty on the coefficients. There is a separate
+// regression for each client and target:
 //
 //	minimise  Σ (y - b₀ - x·b)² + λ‖b‖²
 //
-// over the complete examples of the training split. Every feature x is scaled to mean 0 and
-// variance 1, so that λ has the same effect on all. b₀ is not penalised.
+// over the complete examples of the training split. Every feature x is scaled to mean 0
+// and variance 1, so that λ has the same effect on all features. b₀ is not penalised.
 //
-// Features are the last 12 loads. If Rich, they are the last 24 loads, the loads at
-// the target's clock time 48, 72 and 168 hours before, the target's hour and day of
-// the week as indicators, and at the target's time the holiday, and temperature, its
-// square, wind, humidity and solar radiation if the dataset has them. The weather is the
-// measured one, as if it had been forecast without error.
+// Features are the last 12 loads. If Rich, they are the last 24 loads, the loads at the
+// target's clock time 48, 72 and 168 hours before, the target's hour and day of the week
+// as indicators, and at the target's time the holiday, and temperature, its square, wind,
+// humidity and solar radiation if the dataset has them. The weather is the measured
+// weather, as if it had been forecast without error.
 type Ridge struct {
 	Rich bool
 	// Lambda is λ; 0 means 1.
@@ -32,13 +32,13 @@ type Ridge struct {
 	x        []float64
 }
 
-// linearModel is b₀ and b, in terms of unscaled features.
+// linearModel has the coefficients b₀ and b, for unscaled features.
 type linearModel struct {
 	intercept float64
 	slopes    []float64
 }
 
-// richLags are in days before the target.
+// richLags lists the lags of the additional loads, in days before the target.
 var richLags = []int{2, 3, 7}
 
 // Fit solves the normal equations of every target.
@@ -80,7 +80,7 @@ func (r *Ridge) Fit(c Client) error {
 	return nil
 }
 
-// Forecast applies the regression.
+// Forecast computes the regression's forecast of each target.
 func (r *Ridge) Forecast(out []float64, last int) bool {
 	for target := range out {
 		if !r.fill(last, r.c.Frame.Layout().Horizon+target) {
@@ -95,8 +95,8 @@ func (r *Ridge) Forecast(out []float64, last int) bool {
 	return true
 }
 
-// fill computes the features of the target ahead steps after last. It returns false if one
-// is missing.
+// fill computes the features for the target that is ahead steps after last. It returns
+// false if a feature is missing.
 func (r *Ridge) fill(last, ahead int) bool {
 	at := 0
 	complete := true
@@ -136,7 +136,7 @@ func (r *Ridge) fill(last, ahead int) bool {
 	return complete
 }
 
-// normal accumulates the sums of a regression.
+// normal accumulates the sums in the normal equations of a regression.
 type normal struct {
 	n      float64
 	origin []float64 // the first x, subtracted to reduce rounding errors
@@ -150,7 +150,8 @@ func newNormal(p int) *normal {
 	return &normal{mean: make([]float64, p+1), xx: make([]float64, (p+1)*(p+2)/2), d: make([]float64, p+1)}
 }
 
-// add adds one example. The target is the last row of the sums.
+// add adds one example with features x and target y. The target has the last row of the
+// sums.
 func (s *normal) add(x []float64, y float64) {
 	if s.n == 0 {
 		s.origin, s.y0 = slices.Clone(x), y
@@ -164,7 +165,7 @@ func (s *normal) add(x []float64, y float64) {
 	at := 0
 	for i, v := range d {
 		s.mean[i] += v
-		if v != 0 { // indicators mostly are
+		if v != 0 { // most indicators are 0
 			row := s.xx[at : at+i+1]
 			for j := range row {
 				row[j] += v * d[j]
@@ -182,13 +183,13 @@ func (s *normal) covariance(i, j int) float64 {
 // errTooFew means that there are too few examples to fit.
 var errTooFew = errors.New("fewer than two complete examples")
 
-// solve finds the regression of the target on the features.
+// solve returns the coefficients of the regression of the target on the features.
 func (s *normal) solve(lambda float64) (linearModel, error) {
 	if s.n < 2 {
 		return linearModel{}, errTooFew
 	}
 	p := len(s.mean) - 1
-	scale := make([]float64, p) // of each feature; 0 for a constant one
+	scale := make([]float64, p) // scale of each feature; 0 if the feature is constant
 	for i := range scale {
 		if v := s.covariance(i, i) / s.n; v > 1e-12 {
 			scale[i] = 1 / math.Sqrt(v)

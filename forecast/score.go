@@ -22,8 +22,8 @@ func newTally(frame *series.Framer, m series.Meter, each func(Forecast) error) *
 	return &tally{frame, m, each, ClientScore{ID: m.ID, Steps: make([]metric.Point, frame.Layout().Targets)}}
 }
 
-// add counts the forecasts of all targets in kW, made when step last was the newest step
-// with known load.
+// add scores the forecasts of all targets, in kW, that were made when step last was the
+// newest step with known load.
 func (t *tally) add(last int, out []float64) error {
 	naive := float64(t.meter.Load[last])
 	horizon := t.frame.Layout().Horizon
@@ -48,8 +48,8 @@ func (t *tally) add(last int, out []float64) error {
 	return nil
 }
 
-// scoreBatch is the number of windows to forecast at a time. More do not fit into the
-// second-level cache.
+// scoreBatch is the number of windows to forecast at a time. A larger batch would not fit
+// into the second-level cache.
 const scoreBatch = 64
 
 // Scorer forecasts with a model and scores the forecasts. One goroutine may use it at a
@@ -57,8 +57,8 @@ const scoreBatch = 64
 type Scorer struct {
 	net  *nn.Net
 	loss nn.Loss
-	// perTarget is the number of outputs per target; the output with index point is the
-	// point forecast.
+	// perTarget is the number of outputs per target. Among these, the output with index
+	// point is the point forecast.
 	perTarget, point int
 
 	ws        *nn.Workspace
@@ -67,8 +67,8 @@ type Scorer struct {
 	points    []float64
 }
 
-// NewScorer returns a scorer for a model that was trained with a loss. The point forecast of
-// a pinball model is the quantile nearest to 0.5.
+// NewScorer returns a scorer for a model that was trained with the given loss. The point
+// forecast of a pinball model is the quantile nearest to 0.5.
 func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 	s := &Scorer{net: m.net, loss: loss, perTarget: loss.Outputs(1), ws: m.net.NewWorkspace(k, scoreBatch)}
 	if p, ok := loss.(*nn.Pinball); ok {

@@ -16,7 +16,7 @@ import (
 	"loadstar/series"
 )
 
-// scored returns a client with 200 days of load with gaps.
+// scored returns a client with 200 days of load that has gaps.
 func scored(t testing.TB, l series.Layout) (*series.Framer, series.Meter, *series.Windows) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -47,8 +47,8 @@ func best(t testing.TB) *kernel.Set {
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-5*math.Abs(b) }
 
-// TestScoreAgainstOneByOne compares with a forecast of each window alone, whose loss
-// comes from its gradient.
+// TestScoreAgainstOneByOne compares the scores with those of forecasting each window by
+// itself. The loss of a window is the one that its gradient computation returns.
 func TestScoreAgainstOneByOne(t *testing.T) {
 	pinball, err := nn.NewPinball(0.1, 0.45, 0.9)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 		loss    nn.Loss
 		targets int
 		outputs int
-		point   int // index in the target's outputs
+		point   int // index of the point forecast in the target's outputs
 	}{{nn.MSE{}, 1, 1, 0}, {nn.MAE{}, 3, 3, 0}, {pinball, 2, 6, 1}} {
 		l := series.Layout{Lookback: 6, Horizon: 2, Targets: c.targets, Inputs: inputs}
 		f, m, win := scored(t, l)
@@ -73,7 +73,7 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 		s, ws := NewScorer(model, k, c.loss), model.Net().NewWorkspace(k, 1)
 		limits := []int{0, 1, 100, 256, 257, 1e6}
 		if testing.Short() {
-			limits = []int{1, 70} // emulated ARM is slow
+			limits = []int{1, 70} // fewer cases, because emulated ARM is slow
 		}
 		for _, limit := range limits {
 			var lasts []int
@@ -133,7 +133,7 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 			}) {
 				t.Errorf("%s: %d forecasts differ from %d", name, len(rows), len(wantRows))
 			}
-			// Scoring again must not depend on state of the first call.
+			// A second call must not depend on state of the first call.
 			again, loss2, err := s.Score(w, m, win, series.Test, limit, nil)
 			if err != nil || loss2 != loss || again.Overall != got.Overall {
 				t.Errorf("%s: second loss %v, %v; want %v", name, loss2, err, loss)
@@ -193,7 +193,7 @@ func TestScoreAllocatesPerClient(t *testing.T) {
 	}
 }
 
-// BenchmarkScore scores 876 windows, a tenth of a year of hours, on one core.
+// BenchmarkScore scores 876 hourly windows, which cover a tenth of a year, on one core.
 func BenchmarkScore(b *testing.B) {
 	for _, name := range []string{"bose2023", "bose2024", "fekri2023"} {
 		b.Run(name, func(b *testing.B) {

@@ -33,7 +33,7 @@ func (m *Model) WriteWeights(to io.Writer, w []float32, layers []nn.Layer, metad
 		meta = map[string]string{}
 	}
 	meta[metaModel] = m.name
-	meta["format"] = "pt" // names and shapes follow PyTorch
+	meta["format"] = "pt" // "pt" means that names and shapes follow PyTorch
 	return safetensors.Write(to, tensors, meta)
 }
 
@@ -44,7 +44,8 @@ func (m *Model) ReadWeights(from io.Reader, w []float32, layers []nn.Layer) (met
 	if len(w) != m.net.Weights() {
 		return nil, fmt.Errorf("%d weights for model %s of %d", len(w), m.name, m.net.Weights())
 	}
-	// Allow a larger file, so that the error for another model can name it.
+	// Allow a larger file than this model's, so that the error for a file of another model
+	// can name that model.
 	read, metadata, err := safetensors.Read(from, m.net.Weights()+1<<20)
 	if err != nil {
 		return nil, err

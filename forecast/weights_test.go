@@ -41,8 +41,8 @@ func TestWeightsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestWeightsNames compares the names with those in the state_dict of the same network in
-// PyTorch, from the golden file.
+// TestWeightsNames compares the tensor names with those in the golden file, which come
+// from the state_dict of the same network in PyTorch.
 func TestWeightsNames(t *testing.T) {
 	golden := readGolden(t, "bose2023-mse")
 	m := model(t, "bose2023", Shape{})
@@ -127,8 +127,8 @@ func TestReadWeightsRefuses(t *testing.T) {
 	}
 }
 
-// TestWriteWeightsOnlyTheGiven writes the shared layers of every partition and checks
-// that the file contains no personal tensor.
+// TestWriteWeightsOnlyTheGiven checks for every partition that a file of the shared layers
+// contains no personal tensor.
 func TestWriteWeightsOnlyTheGiven(t *testing.T) {
 	m := model(t, "bose2023", Shape{})
 	for _, name := range append(Partitions(), "fc.0,lstm_l1") {

@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// Power is the power of the absolute error that gives the loss.
+// Power is the exponent p of the loss |error|^p.
 type Power int
 
 // The losses with which forecasts can be compared.
@@ -17,12 +17,12 @@ const (
 
 // Comparison is the outcome of a Diebold-Mariano test of two forecasts.
 type Comparison struct {
-	// Statistic is negative if the first forecast has the smaller loss. It is
-	// about standard normal if the forecasts are equally good.
+	// Statistic is negative if the first forecast has the smaller loss. If the forecasts
+	// are equally good, it has approximately a standard normal distribution.
 	Statistic       float64 `json:"statistic"`
-	MeanDifference  float64 `json:"mean_difference"`   // of the losses, first minus second
-	LongRunVariance float64 `json:"long_run_variance"` // of that difference, over one step
-	Lags            int     `json:"lags"`              // autocovariances in the variance
+	MeanDifference  float64 `json:"mean_difference"`   // mean loss of the first forecast minus that of the second
+	LongRunVariance float64 `json:"long_run_variance"` // of the difference of losses, for one target
+	Lags            int     `json:"lags"`              // number of autocovariances in the variance
 	N               int     `json:"n"`
 }
 
@@ -35,20 +35,22 @@ func (c Comparison) Significant() bool { return math.Abs(c.Statistic) > 1.96 }
 // differences.
 var ErrVariance = errors.New("metric: the long-run variance of the difference is not positive, so there is no Diebold-Mariano statistic; compare over more targets")
 
-// DieboldMariano tests whether two forecasts of the same n targets differ in loss
-// by more than chance (fekri2023, section 6.2, equation 5):
+// DieboldMariano tests whether two forecasts of the same n targets differ in loss by more
+// than chance (as in fekri2023, section 6.2, equation 5):
 //
 //	DM  = mean(d) / sqrt((γ_0 + 2 sum_{k=1..m} γ_k) / n),   m = ⌊n^(1/3)⌋ + 1
 //	γ_k = 1/n sum_i (d_i - mean(d)) (d_{i-k} - mean(d))
 //	d_i = e_i^2 - r_i^2
 //
-// The errors e and r are in chronological order. With [Absolute], d_i = |e_i| - |r_i|. Lags
-// count targets, so gaps in time weaken the test. DieboldMariano returns an error if a number
-// is not finite, and [ErrVariance] if the variance is not positive beyond rounding.
+// The errors e and r are in chronological order. With [Absolute], d_i = |e_i| - |r_i|.
+// Lags count targets, so gaps in time weaken the test. DieboldMariano returns an error if
+// a number is not finite, and [ErrVariance] if the variance is not larger than its
+// possible rounding error.
 //
-// Deviations: the paper prints n^(1/3 + 1) as the last lag, more lags than there are
-// targets; we read n^(1/3) + 1 and take its integer part. Its γ_k begins at i = 1,
-// where d_{i-k} does not exist; ours begins at i = k+1, still over n.
+// Deviations: the paper prints n^(1/3 + 1) as the last lag, which is more than the number
+// of targets. We read n^(1/3) + 1 and take its integer part. The paper's sum for γ_k
+// begins at i = 1, where d_{i-k} does not exist. Ours begins at i = k+1, and we still
+// divide by n.
 func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 	n := len(e)
 	if n == 0 || len(r) != n {
@@ -74,7 +76,7 @@ func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 	}
 
 	mean := total.value() / float64(n)
-	var reach float64 // the largest deviation
+	var reach float64 // the largest |d - mean(d)|
 	for i := range d {
 		d[i] -= mean
 		reach = max(reach, math.Abs(d[i]))
@@ -84,8 +86,8 @@ func DieboldMariano(e, r []float64, power Power) (Comparison, error) {
 	for k := 1; k <= m; k++ {
 		variance += 2 * autocovariance(d, k)
 	}
-	// Cancellation leaves rounding errors: the deviations are wrong by up to an ulp of the
-	// largest d, in each of 1+2m products of two.
+	// Cancellation leaves rounding errors. Each deviation is wrong by up to an ulp of the
+	// largest |d|, and the variance has 1+2m sums of products of two deviations.
 	const ulp = 0x1p-52
 	if rounding := 4 * ulp * float64(1+2*m) * size * reach; !(variance > rounding) {
 		return Comparison{}, fmt.Errorf("%w (%d targets, %d lags, variance %.3g)", ErrVariance, n, m, variance)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestDieboldMarianoByHand computes equation 5 by hand for eight targets.
+// TestDieboldMarianoByHand compares the test with equation 5 computed by hand for eight
+// targets.
 //
 //	e    1, 2, 1, 3, 1, 2, 2, 2
 //	r    0, 1, 1, 1, 1, -2, 0, 2
@@ -79,7 +80,7 @@ func TestDieboldMarianoNumPy(t *testing.T) {
 	}{
 		{Squared, Comparison{-2.120985545350084, -0.039488450735925086, 0.34662890316555806, 11, 1000}},
 		{Absolute, Comparison{-2.6677082844125377, -0.04535700966922036, 0.28907607792768547, 11, 1000}},
-		{Squared, Comparison{-2.141524962989938, -0.04109779859814526, 0.3679224808288032, 10, 999}}, // less than 10 cubed
+		{Squared, Comparison{-2.141524962989938, -0.04109779859814526, 0.3679224808288032, 10, 999}}, // 999 < 10^3, so there are 10 lags
 		{Squared, Comparison{0.5289871558080996, 0.030643675474251796, 0.33557643376756097, 5, 100}},
 		{Absolute, Comparison{0.2041963071845319, 0.011618629211026943, 0.32375316053616465, 5, 100}},
 	} {
@@ -113,8 +114,8 @@ func TestSignificant(t *testing.T) {
 	}
 }
 
-// TestDieboldMarianoChance compares equally good forecasts. With 11 lags over 1000
-// targets, a little more than 5 % are significant.
+// TestDieboldMarianoChance compares pairs of equally good forecasts. With 11 lags and 1000
+// targets, the test calls a little more than 5 % of the pairs significantly different.
 func TestDieboldMarianoChance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	const runs = 1000
@@ -170,7 +171,7 @@ func TestDieboldMarianoVariance(t *testing.T) {
 		// lags sum to (sum of deviations)^2/n = 0. Only rounding errors remain.
 		n := 1 + rng.IntN(3)
 		refuse("few targets", random(n), random(n))
-		// The rounded mean of equal numbers can differ from that number.
+		// All differences are equal here, but their rounded mean can differ from them.
 		n = 4 + rng.IntN(500)
 		refuse("a constant difference", constant(rng.NormFloat64(), n), constant(rng.NormFloat64(), n))
 	}

@@ -7,8 +7,8 @@ import (
 	"loadstar/metric"
 )
 
-// Score three forecasts. The naive forecast repeats the last known value, and the MASE
-// compares with it.
+// Score three forecasts. The MASE compares them with the naive forecast, which repeats the
+// last known value.
 func ExamplePoint() {
 	var p metric.Point
 	for _, f := range []struct{ forecast, actual, naive float64 }{{2, 3, 1}, {4, 3, 3}, {5, 5, 3}} {

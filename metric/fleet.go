@@ -8,9 +8,10 @@ import (
 // Fleet maps the name of a metric to its spread over clients.
 type Fleet map[string]Spread
 
-// Spread describes the values of one metric, one per client. A mean alone hides
-// clients. Percentiles interpolate linearly between the two nearest values, as
-// NumPy does by default. Without any defined value all figures are NaN.
+// Spread describes the distribution of one metric over clients, because a mean alone would
+// hide clients with bad values. Percentiles interpolate linearly between the two nearest
+// values, as NumPy does by default. If no client has a defined value, all numbers except
+// the counts are NaN.
 type Spread struct {
 	Mean   Number `json:"mean"`
 	Median Number `json:"median"`
@@ -19,16 +20,17 @@ type Spread struct {
 	Min    Number `json:"min"`
 	Max    Number `json:"max"`
 
-	Count     int `json:"count"`     // clients whose value is defined; the fields above describe these
+	Count     int `json:"count"`     // clients whose value is defined; the fields above describe only them
 	Undefined int `json:"undefined"` // clients whose value is not finite
 
 	// BelowOne is the share of the counted clients whose value is below 1. It is set only
-	// for the MASE, where it means better than repeating the last value.
+	// for the MASE, where a value below 1 means that the forecast is better than repeating
+	// the last known value.
 	BelowOne *Number `json:"below_one,omitempty"`
 }
 
-// NewFleet summarises the scores of clients. A client without a metric that others have
-// counts as undefined.
+// NewFleet summarises the scores of clients. If a client lacks a metric that other clients
+// have, its value counts as undefined.
 func NewFleet(clients []Scores) Fleet {
 	fleet := Fleet{}
 	for _, client := range clients {
@@ -61,7 +63,8 @@ func belowOne(values []float64, count int) Number {
 	return Number(ratio(float64(below), float64(count)))
 }
 
-// NewSpread summarises values, one per client, in any order.
+// NewSpread summarises values, of which there is one per client. Their order does not
+// matter.
 func NewSpread(values []float64) Spread {
 	var total sum
 	var sorted []float64

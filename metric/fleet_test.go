@@ -18,7 +18,7 @@ func TestSpread(t *testing.T) {
 		{"nobody", nil, Spread{n, n, n, n, n, n, 0, 0, nil}},
 		{"nobody defined", []float64{nan, inf, -inf}, Spread{n, n, n, n, n, n, 0, 3, nil}},
 		{"one", []float64{.1}, Spread{.1, .1, .1, .1, .1, .1, 1, 0, nil}},
-		// Positions .05 and .95 between 1 and 3.
+		// The percentiles are at .05 and .95 of the way from 1 to 3.
 		{"two", []float64{3, 1}, Spread{2, 2, 1.1, 2.9, 1, 3, 2, 0, nil}},
 		// Sorted 0 2 4 10: median 3, p05 at .15 is .3, p95 at 2.85 is 4 + .85·6 = 9.1.
 		{"four, one undefined", []float64{4, 10, nan, 0, 2}, Spread{4, 3, .3, 9.1, 0, 10, 4, 1, nil}},
@@ -41,8 +41,9 @@ func sameSpread(a, b Spread) bool {
 	return a.Count == b.Count && a.Undefined == b.Undefined && reflect.DeepEqual(a.BelowOne, b.BelowOne)
 }
 
-// TestFleetNumPy compares with NumPy 1.24: v = ((np.arange(42)*17)%43)**2/1000,
-// v.mean(), np.percentile(v, [50, 5, 95, 0, 100]), (v < 1).mean().
+// TestFleetNumPy compares with these results of NumPy 1.24: v =
+// ((np.arange(42)*17)%43)**2/1000, v.mean(), np.percentile(v, [50, 5, 95, 0, 100]), (v <
+// 1).mean().
 func TestFleetNumPy(t *testing.T) {
 	var clients []Scores
 	for i := range 42 {
@@ -81,7 +82,7 @@ func TestSpreadLaws(t *testing.T) {
 	}
 }
 
-// TestFleetJSON pins the JSON output of the command line.
+// TestFleetJSON checks the JSON encoding, which is part of the command line's output.
 func TestFleetJSON(t *testing.T) {
 	var clients []Scores
 	for _, x := range []triple{{2, 1, 1.5}, {2, 4, 0}, {3, 3, 3}} { // MASE 1/.5, 2/4, undefined

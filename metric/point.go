@@ -2,9 +2,9 @@
 // forecasts ([Quantiles]), the spread of a metric over a fleet of clients ([Fleet]), and
 // whether two forecasts differ by more than chance ([DieboldMariano]).
 //
-// Metrics have the unit of the load. Shares and percentages are fractions: a MAPE of 0.04 is
-// 4 %. A metric that is not defined, such as a ratio to a load of zero, is NaN, and null in
-// JSON. A forecast that is not finite is an error.
+// Metrics have the unit of the load. Shares and percentages are fractions: a MAPE of 0.04
+// is 4 %. A metric that is not defined, such as a ratio to a load of zero, is NaN in Go
+// and null in JSON. A forecast that is not finite is an error.
 package metric
 
 import (
@@ -13,12 +13,13 @@ import (
 	"slices"
 )
 
-// Point accumulates the errors of point forecasts, in constant memory and in any
-// order. The zero value is ready to use. It is not safe for concurrent use: give each worker
-// its own and merge them.
+// Point accumulates the errors of point forecasts in constant memory. The order of the
+// forecasts does not matter. The zero value is ready to use. A Point is not safe for
+// concurrent use: give each worker its own and merge them.
 type Point struct {
-	// MAPEFloor is the absolute value that an actual must exceed to count in the MAPE; 0
-	// leaves out only actuals of zero. Set it before the first Add.
+	// MAPEFloor is the threshold for the MAPE, which leaves out targets unless |actual| is
+	// above it. With 0, only targets with an actual value of zero are left out. Set it
+	// before the first Add.
 	MAPEFloor float64
 
 	n           int
@@ -27,7 +28,7 @@ type Point struct {
 	squares     sum
 	actuals     sum
 	absActuals  sum
-	percentages sum // |error|/|actual| of the actuals above the floor
+	percentages sum // |error|/|actual| where |actual| exceeds MAPEFloor
 	symmetric   sum // 2|error|/(|forecast|+|actual|)
 	mapeLeftOut int
 	scaled      sum // |error| where naive is known
@@ -35,10 +36,10 @@ type Point struct {
 	maseLeftOut int
 }
 
-// Add counts one target. Naive is the last value known when the forecast was made,
-// one horizon before the target, or NaN if that is unknown. If any other number is
-// not finite, or if numbers are so large, or an actual above the floor so small,
-// that a sum could overflow, Add returns an error and counts nothing.
+// Add counts one target. Naive is the last value known when the forecast was made, one
+// horizon before the target, or NaN if that is unknown. Add returns an error and counts
+// nothing if any other number is not finite. The same applies if a sum could overflow,
+// because a number is too large or an actual above the floor is too small.
 func (p *Point) Add(forecast, actual, naive float64) error {
 	if !(p.MAPEFloor >= 0) {
 		return fmt.Errorf("metric: a MAPE floor of %v; want 0 or more", p.MAPEFloor)
@@ -112,13 +113,13 @@ func (p *Point) MAE() float64 { return ratio(p.absErrors.value(), float64(p.n)) 
 // RMSE returns the root of the mean squared error; NaN without targets.
 func (p *Point) RMSE() float64 { return math.Sqrt(ratio(p.squares.value(), float64(p.n))) }
 
-// Bias returns the mean of forecast - actual: positive if forecasts are too high;
-// NaN without targets.
+// Bias returns the mean of forecast - actual, which is positive if forecasts are too high.
+// It is NaN without targets.
 func (p *Point) Bias() float64 { return ratio(p.errors.value(), float64(p.n)) }
 
-// NMAE returns the MAE relative to the mean load of the targets. It is NaN unless that mean
-// is positive: for a net export it would be negative and look better than a perfect
-// forecast.
+// NMAE returns the MAE relative to the mean load of the targets. It is NaN unless the mean
+// load is positive: for a meter that exports on average, the NMAE would be negative and
+// look better than that of a perfect forecast.
 func (p *Point) NMAE() float64 { return ratio(p.absErrors.value(), p.actuals.value()) }
 
 // WAPE returns sum|forecast - actual| / sum|actual|, which equals the NMAE if no load is
@@ -139,13 +140,14 @@ func (p *Point) MAPELeftOut() int { return p.mapeLeftOut }
 // as 0.
 func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)) }
 
-// MASE returns the error relative to that of repeating the last known value, L
-// steps before the target (bose2024, section 4.3):
+// MASE returns the absolute error relative to that of a naive forecast, which repeats the
+// last known value, L steps before the target (bose2024, section 4.3):
 //
 //	MASE = sum_t |forecast(t) - actual(t)| / sum_t |actual(t-L) - actual(t)|
 //
-// A value below 1 is better than repeating it. Both sums are over the targets whose naive
-// value is known. It is NaN if there are none, or if their load never changed.
+// A MASE below 1 means that the forecast is better than the naive one. Both sums are over
+// the targets whose naive value is known. The MASE is NaN if there are no such targets, or
+// if every one of them equals its naive value.
 //
 // Deviations: none. bose2023 prints 1/T in the numerator alone, which is a misprint.
 func (p *Point) MASE() float64 { return ratio(p.scaled.value(), p.naiveErrors.value()) }
@@ -167,7 +169,8 @@ func (p *Point) Scores() Scores {
 	}
 }
 
-// MarshalJSON writes the scores, the number of targets, and what was left out.
+// MarshalJSON writes the scores, the number of targets, and the numbers of targets that
+// MAPE and MASE leave out.
 func (p Point) MarshalJSON() ([]byte, error) {
 	return slices.Concat(Scores{{"n", float64(p.n)}}, p.Scores(), Scores{
 		{"mape_floor", p.MAPEFloor},

@@ -26,7 +26,7 @@ func accumulate(t testing.TB, floor float64, triples []triple) *Point {
 	return p
 }
 
-// check compares all scores, in the order of the names.
+// check compares all scores with want, in the order in which Scores returns them.
 func check(t *testing.T, p *Point, want [8]float64) {
 	t.Helper()
 	for i, s := range p.Scores() {
@@ -52,7 +52,7 @@ func TestPoint(t *testing.T) {
 		floor      float64
 		triples    []triple
 		want       [8]float64 // mae rmse nmae wape mape smape mase bias
-		mape, mase int        // number of targets omitted
+		mape, mase int        // number of targets that each leaves out
 	}{
 		{
 			// errors       1, -2, 3          sum 2, absolute 6, squares 14
@@ -75,16 +75,17 @@ func TestPoint(t *testing.T) {
 			mape:    1, mase: 1,
 		},
 		{
-			// A forecast that misses where naive is unknown: 5 is in the MAE, not in the MASE.
+			// A target with an error of 5 and without a naive value is in the MAE, but not
+			// in the MASE.
 			name:    "the same targets above and below",
 			triples: []triple{{15, 10, nan}, {9, 10, 8}},
 			want:    [8]float64{3, math.Sqrt(13), .3, .3, .3, (10./25 + 2./19) / 2, .5, 2},
 			mase:    1,
 		},
 		{
-			// A floor of 4 takes actuals above it, of either sign: 1/5 and 4/8.
-			// errors 1, 2, -1, 4; actuals 4, 3, 5, -8 (sum 4, absolute 20)
-			// symmetric 2/9, 4/8, 2/9, 8/12
+			// With a floor of 4, the MAPE includes actuals of either sign whose magnitude
+			// is above 4: 1/5 and 4/8. errors 1, 2, -1, 4; actuals 4, 3, 5, -8 (sum 4,
+			// absolute 20) symmetric 2/9, 4/8, 2/9, 8/12
 			name:    "a floor",
 			floor:   4,
 			triples: []triple{{5, 4, 4}, {5, 3, 3}, {4, 5, 5}, {-4, -8, -4}},
@@ -111,7 +112,7 @@ func TestPoint(t *testing.T) {
 			want:    [8]float64{0, 0, 0, 0, 0, 0, nan, 0},
 		},
 		{
-			// Export: the mean load is -2, and no NMAE is below that of a perfect forecast.
+			// With a mean load of -2, the NMAE would be negative, so it is undefined.
 			name:    "export",
 			triples: []triple{{0, -4, -2}, {0, 0, 0}},
 			want:    [8]float64{2, math.Sqrt(8), nan, 1, 1, 1, 2, 2},
@@ -135,7 +136,7 @@ func TestPoint(t *testing.T) {
 	}
 }
 
-// generated returns numbers that can be reproduced exactly in other languages.
+// generated returns test data that can be reproduced exactly in other languages.
 func generated() []triple {
 	triples := make([]triple, 500)
 	for i := range triples {
@@ -151,8 +152,8 @@ func generated() []triple {
 	return triples
 }
 
-// TestPointNumPy compares with NumPy 1.24. With i = np.arange(500), f, a and b as
-// in generated, e = f-a, k = abs(a) > .5, g = ~np.isnan(b):
+// TestPointNumPy compares the scores with those that NumPy 1.24 computes. With i =
+// np.arange(500), f, a and b as in generated, e = f-a, k = abs(a) > .5, g = ~np.isnan(b):
 func TestPointNumPy(t *testing.T) {
 	p := accumulate(t, .5, generated())
 	check(t, p, [8]float64{
@@ -170,15 +171,16 @@ func TestPointNumPy(t *testing.T) {
 	}
 }
 
-// TestPointOrder checks that scores do not depend on the order or the partition of the
-// targets, with sizes from watts to megawatts and errors that cancel in the bias.
+// TestPointOrder checks that scores do not depend on the order of the targets, nor on how
+// they are split between points that are merged. Loads range from watts to megawatts, and
+// errors cancel in the bias.
 func TestPointOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	triples := make([]triple, 3000)
 	for i := range triples {
 		actual := rng.ExpFloat64() * math.Pow(10, float64(rng.IntN(7)))
 		e := actual * (1 + rng.NormFloat64())
-		if i%2 == 1 { // the negative of the last, up to a millionth
+		if i%2 == 1 { // the negative of the previous error, up to a millionth
 			e = (triples[i-1][1] - triples[i-1][0]) * (1 + 1e-6*rng.Float64())
 		}
 		triples[i] = triple{actual + e, actual, actual * rng.Float64()}
@@ -347,8 +349,8 @@ func FuzzPoint(f *testing.F) {
 			if got, want := whole.WAPE(), exactSum(mae)/exactSum(size); exactSum(size) > 0 && !near(got, want, 1e-14) {
 				t.Errorf("WAPE %v, want %v", got, want)
 			}
-			// Sums that cancel have about twice the precision of float64, but are not
-			// exact.
+			// Sums whose terms cancel have about twice the precision of float64, but are
+			// not exact.
 			if got, want := whole.Bias(), exactSum(bias)/n; math.Abs(got-want) > 1e-15*math.Abs(want)+1e-28*whole.MAE() {
 				t.Errorf("bias %v, want %v", got, want)
 			}
@@ -365,7 +367,7 @@ func FuzzPoint(f *testing.F) {
 		for i, s := range left.Scores() {
 			want := whole.Scores()[i].Value
 			if s.Name == "bias" || s.Name == "nmae" {
-				continue // its sum cancels; checked above
+				continue // its terms cancel; checked above
 			}
 			if !near(s.Value, want, 1e-14) {
 				t.Errorf("%s is %v for merged halves, %v for the whole", s.Name, s.Value, want)

@@ -6,22 +6,23 @@ import (
 	"slices"
 )
 
-// Quantiles accumulates the errors of quantile forecasts, in constant memory and in
-// any order. It is not safe for concurrent use: give each worker its own and merge
-// them.
+// Quantiles accumulates the errors of quantile forecasts in constant memory. The order of
+// the forecasts does not matter. A Quantiles is not safe for concurrent use: give each
+// worker its own and merge them.
 type Quantiles struct {
 	levels []float64
 	n      int
-	losses []sum // pinball, by level
+	losses []sum // pinball losses, by level
 	below  []int // actuals below the quantile, by level
 	above  []int // actuals above the quantile, by level
 }
 
-// sameLevel is the tolerance for equal levels, because 1-0.9 is not exactly 0.1.
+// sameLevel is the difference up to which two levels count as equal, because in floating
+// point 1-0.9 is not exactly 0.1.
 const sameLevel = 1e-9
 
-// NewQuantiles returns an empty accumulator for forecasts of the given levels, which
-// ascend within (0, 1).
+// NewQuantiles returns an empty accumulator for forecasts of the given levels. The levels
+// must be ascending and within (0, 1).
 func NewQuantiles(levels ...float64) (*Quantiles, error) {
 	before := 0.0
 	for _, q := range levels {
@@ -41,9 +42,9 @@ func NewQuantiles(levels ...float64) (*Quantiles, error) {
 	}, nil
 }
 
-// Add counts one target, with a forecast for each level in the levels' order; it
-// does not keep the slice. If a number is not finite, or the forecasts cross, Add
-// returns an error and counts nothing.
+// Add counts one target, with one forecast per level, in the order of the levels. It does
+// not retain the slice. If a number is not finite, or the forecasts cross, Add returns an
+// error and counts nothing.
 func (q *Quantiles) Add(forecasts []float64, actual float64) error {
 	if len(forecasts) != len(q.levels) {
 		return fmt.Errorf("metric: %d quantile forecasts; want one for each of %v", len(forecasts), q.levels)
@@ -110,14 +111,14 @@ func (q *Quantiles) Loss() float64 {
 	return ratio(total.value(), float64(len(q.levels)))
 }
 
-// CRPS returns the continuous ranked probability score in its usual approximation
-// from quantiles. Exactly, it is the integral of twice the pinball loss over all
-// levels from 0 to 1; here it is twice the mean over the given levels. With only the median
-// it is the mean absolute error, as it should be.
+// CRPS returns the continuous ranked probability score in its usual approximation from
+// quantiles. The exact score is the integral of twice the pinball loss over all levels
+// from 0 to 1. The approximation is twice the mean over the given levels. With the median
+// as the only level, it equals the mean absolute error.
 //
-// The mean stands for the integral only if the levels lie evenly and symmetrically
-// within (0, 1), such as 0.1, 0.2 ... 0.9. For others the result is NaN, and so it
-// is without targets. Scores of different levels should not be compared.
+// The mean approximates the integral only if the levels are evenly spaced and symmetric
+// around 1/2, such as 0.1, 0.2 ... 0.9. For other levels, and without targets, the result
+// is NaN. Do not compare scores that were computed with different levels.
 func (q *Quantiles) CRPS() float64 {
 	if !q.even() {
 		return math.NaN()
@@ -139,8 +140,8 @@ func (q *Quantiles) even() bool {
 	return true
 }
 
-// Coverage returns the share of actuals between the forecasts of two levels, inclusive; NaN
-// without targets. For a calibrated forecast it is upper - lower.
+// Coverage returns the share of actuals between the forecasts of two levels, inclusive;
+// NaN without targets. For a calibrated forecast, the share is about upper - lower.
 func (q *Quantiles) Coverage(lower, upper float64) (float64, error) {
 	i, j := slices.Index(q.levels, lower), slices.Index(q.levels, upper)
 	if i < 0 || j <= i {
@@ -167,7 +168,7 @@ func (q *Quantiles) Central() (lower, upper float64, ok bool) {
 func (q *Quantiles) Scores() Scores {
 	coverage := math.NaN()
 	if lower, upper, ok := q.Central(); ok {
-		coverage, _ = q.Coverage(lower, upper) // both are levels
+		coverage, _ = q.Coverage(lower, upper) // no error, because both are levels of q
 	}
 	return Scores{
 		{"quantile_loss", q.Loss()},

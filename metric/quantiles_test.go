@@ -25,7 +25,8 @@ func quantiles(t *testing.T, levels []float64, rows []row) *Quantiles {
 	return q
 }
 
-// TestQuantilesByHand compares with values computed by hand for four targets and P10, P50, P90.
+// TestQuantilesByHand compares the scores with values computed by hand for four targets
+// and the quantiles P10, P50 and P90.
 //
 //	forecasts  actual  errors (actual - forecast)  pinball
 //	2, 5, 6    4       2, -1, -2                   .1·2 = .2, .5·1 = .5, .1·2 = .2
@@ -63,7 +64,7 @@ func TestQuantilesJSON(t *testing.T) {
 		rows   []row
 		want   string
 	}{
-		// pinball .25·1 twice
+		// The pinball loss is .25·1 for both quantiles.
 		{[]float64{.25, .75}, []row{{1, 3, 2}}, `{"n":1,"quantile_loss":0.25,"coverage":1,"crps":0.5,"coverage_lower":0.25,"coverage_upper":0.75}`},
 		{[]float64{.4, .5}, nil, `{"n":0,"quantile_loss":null,"coverage":null,"crps":null,"coverage_lower":null,"coverage_upper":null}`},
 	} {
@@ -76,7 +77,7 @@ func TestQuantilesJSON(t *testing.T) {
 	}
 }
 
-// generatedRows returns numbers that can be reproduced exactly in other languages.
+// generatedRows returns test data that can be reproduced exactly in other languages.
 func generatedRows() (levels []float64, rows []row) {
 	levels = []float64{2. / 16, 5. / 16, 8. / 16, 11. / 16, 14. / 16}
 	for i := range 500 {
@@ -90,8 +91,8 @@ func generatedRows() (levels []float64, rows []row) {
 	return levels, rows
 }
 
-// TestQuantilesNumPy compares with NumPy 1.24. With i = np.arange(500), L the
-// levels, F and a as in generatedRows, D = a[:,None]-F:
+// TestQuantilesNumPy compares the scores with those that NumPy 1.24 computes. With i =
+// np.arange(500), L the levels, F and a as in generatedRows, D = a[:,None]-F:
 func TestQuantilesNumPy(t *testing.T) {
 	levels, rows := generatedRows()
 	q := quantiles(t, levels, rows)
@@ -120,8 +121,9 @@ func TestQuantilesNumPy(t *testing.T) {
 	}
 }
 
-// TestCRPSNormal compares with the closed form for a normal forecast, σ (z (2Φ(z) - 1) +
-// 2φ(z) - 1/√π) with z = (actual - μ)/σ. The mean over quantiles converges to it.
+// TestCRPSNormal compares the CRPS with the closed form for a normally distributed
+// forecast, σ (z (2Φ(z) - 1) + 2φ(z) - 1/√π) with z = (actual - μ)/σ. With more levels,
+// the mean over quantiles converges to the closed form.
 func TestCRPSNormal(t *testing.T) {
 	const mu, sigma, k = 3, 2, 2000
 	var levels, forecasts []float64
@@ -163,7 +165,7 @@ func TestLevels(t *testing.T) {
 		even         bool
 		lower, upper float64
 	}{
-		{[]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9}, true, .1, .9}, // with 1-.9 != .1
+		{[]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9}, true, .1, .9}, // although 1-.9 != .1 in floating point
 		{[]float64{.05, .5, .95}, true, .05, .95},
 		{[]float64{.5}, true, nan, nan},
 		{[]float64{.3, .7}, true, .3, .7},

@@ -15,7 +15,7 @@ type Score struct {
 // Scores are metrics in display order. In JSON they are an object in the same order.
 type Scores []Score
 
-// Get returns the value of the metric with the given name, and whether there is one.
+// Get returns the value of the metric with the given name, and whether s has that metric.
 func (s Scores) Get(name string) (float64, bool) {
 	for _, score := range s {
 		if score.Name == name {

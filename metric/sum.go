@@ -26,7 +26,7 @@ func (s *sum) merge(t sum) {
 func (s sum) value() float64 { return s.hi + s.lo }
 
 // largest is the largest term that a sum accepts: the sum of any number of such terms is
-// finite. It is the square of 1e100, far beyond any load.
+// finite. It allows squares of numbers up to 1e100, which is far above any load.
 const largest = 1e200
 
 // ratio returns a/b, or NaN if b is not positive.

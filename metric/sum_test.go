@@ -7,13 +7,14 @@ import (
 	"testing"
 )
 
-// near reports whether two numbers are equal within a relative difference, or both NaN.
+// near reports whether two numbers are equal up to the given relative difference, or are
+// both NaN.
 func near(a, b, relative float64) bool {
 	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= relative*max(math.Abs(a), math.Abs(b))
 }
 
 func exactSum(terms []float64) float64 {
-	total := new(big.Float).SetPrec(2200) // the range of float64 with carries
+	total := new(big.Float).SetPrec(2200) // enough bits for an exact sum of any float64s
 	for _, x := range terms {
 		total.Add(total, new(big.Float).SetFloat64(x))
 	}
@@ -42,8 +43,8 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestSumSplit adds numbers of many sizes that nearly cancel, in random order and in
-// parts, and compares with exact arithmetic.
+// TestSumSplit adds numbers of many magnitudes that nearly cancel, in random order and in
+// several partial sums. It compares the total with exact arithmetic.
 func TestSumSplit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
