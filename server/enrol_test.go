@@ -57,7 +57,7 @@ func TestOthersClients(t *testing.T) {
 			t.Errorf("%v, %v", s, err)
 		}
 	})
-	// The calls of the client's own agent work.
+	// The same calls succeed for the client's own agent.
 	if s, err := b.CheckIn(t.Context(), &v1.CheckInRequest{}); err != nil || len(s.Tasks) != 1 {
 		t.Errorf("%v, %v", s, err)
 	}
@@ -102,7 +102,7 @@ func TestRevocation(t *testing.T) {
 	}
 	_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: a.id})
 	must(t, err)
-	// Push is first: it does not look up an agent that has just checked in, so only the
+	// Test Push first. Push does not look up an agent that has just checked in, so only the
 	// revocation can end the cached trust.
 	calls := []struct {
 		what string
@@ -141,7 +141,8 @@ func TestRevocation(t *testing.T) {
 	if next := b.task(run, 1); next.Version != 1 || !slices.Equal(next.Clients, []string{"b0"}) {
 		t.Errorf("%v", next)
 	}
-	// Another agent may take over its clients, except the one that was revoked itself.
+	// Another agent may take over the clients of the revoked agent, except a client that
+	// was itself revoked.
 	if s, err := b.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0", "a1", "b0"}, StepSeconds: 3600}); err != nil || !slices.Equal(s.Refused, []string{"a0"}) {
 		t.Errorf("%v, %v", s, err)
 	}
@@ -155,14 +156,14 @@ func TestRevocation(t *testing.T) {
 	}
 }
 
-// leases returns the number of leases.
+// leases returns the number of leases in the ledger.
 func leases(st *station) int {
 	all, err := st.ledger.Leased(st.Context())
 	must(st, err)
 	return len(all)
 }
 
-// A token admits as many agents as it has uses, also if they join concurrently.
+// A token admits exactly as many agents as it has uses, even if they join concurrently.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -214,7 +215,7 @@ func TestTokens(t *testing.T) {
 			st.wantCode(what, err, c.code)
 		})
 	}
-	// None of these attempts has used the token.
+	// None of the failed attempts has used the token.
 	if _, err := nobody.Join(t.Context(), &v1.JoinRequest{Secret: good.Secret(), Csr: csr, Name: "länglich 1"}); err != nil {
 		t.Error(err)
 	}
@@ -227,8 +228,8 @@ func must2[T any](x T, err error) T {
 	return x
 }
 
-// An agent with unknown clients, for instance after a restore from an old backup, is told
-// to announce them.
+// If the server does not know an agent's clients, for instance after a restore from an old
+// backup, its response asks the agent to announce them.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -246,7 +247,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// The names and numbers that an agent sends are limited, and names are printable.
+// The server limits the length and the number of names that an agent sends, and refuses
+// unprintable names.
 func TestAnnouncements(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -315,10 +317,11 @@ func TestAnnouncements(t *testing.T) {
 			st.wantCode(what, err, connect.CodeInvalidArgument)
 		})
 	}
-	// Eight runs at a time are allowed.
+	// A client may take part in eight runs at a time.
 	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{Training: turns(8, many[:10_000]...), Pushed: turns(8, many[:10_000]...)})
 	must(t, err)
-	// The maximum number of clients is allowed, with any printable name, and repeated.
+	// An agent may announce the maximum number of clients with any printable names, and may
+	// repeat the announcement.
 	fine := append(slices.Clone(many[:9_998]), "Zähler 7 / Süd", "'; DROP TABLE clients; --")
 	s, err := a.Announce(t.Context(), &v1.AnnounceRequest{Clients: fine, Inputs: []string{"wind"}, StepSeconds: 60})
 	if err != nil || len(s.Refused) > 0 {

@@ -1,7 +1,7 @@
 // Package coordinator drives runs: it opens rounds, asks clients to train, closes rounds
-// and merges their updates into the shared weights. The state of a run is in the ledger
-// and in blobs, so another coordinator can take over at any point. Of several
-// coordinators, the one with the lead is active.
+// and merges their updates into the shared weights. The state of a run is in the ledger and
+// in blobs, so another coordinator can take over at any point. Several coordinators may
+// run; only the one that holds the lead is active.
 package coordinator
 
 import (
@@ -21,16 +21,18 @@ type Config struct {
 	Ledger *ledger.Ledger
 	Blobs  blob.Store
 	// Name identifies the coordinator. Two running coordinators must not share a name. A
-	// restarted coordinator with the same name takes over its lead at once.
+	// coordinator that restarts with the same name gets its lead back at once.
 	Name string
-	// Lease is how long a turn lasts without a sign of life from its agent, once the
-	// agent knows of it. Reach returns how long it takes until every idle agent has
-	// checked in, given the number of agents.
+	// Lease is how long a turn stays valid without a check-in of its agent, once the agent
+	// has received it. Reach returns the time within which every idle agent checks in,
+	// given the number of agents.
 	Lease time.Duration
 	Reach func(agents int64) time.Duration
-	// Lead is how long the lead of a dead coordinator blocks the others.
+	// Lead is the duration of the lead. After a coordinator dies, the other coordinators
+	// wait at most this long.
 	Lead time.Duration
-	// Poll is the interval at which the ledger is read without a notification.
+	// Poll is the interval at which the coordinator reads the ledger if it receives no
+	// notification.
 	Poll time.Duration
 	// Wake notifies other processes of a change in a run, and Woken receives their
 	// notifications. Notifications may be lost.
@@ -42,19 +44,19 @@ type Config struct {
 	now func() time.Time // replaced by tests
 }
 
-// coordinator is a running coordinator.
+// coordinator is the state of a running coordinator.
 type coordinator struct {
 	Config
 	metrics   *metrics
 	lead      ledger.Lead
-	until     time.Time // the lead is ours at least until then
+	until     time.Time // this coordinator holds the lead at least until then
 	renew     time.Time
 	drivers   map[string]*driver
-	reach     time.Duration // from the last count of agents
+	reach     time.Duration // result of Reach for the last count of agents
 	nextCount time.Time     // when to count agents again
 }
 
-// Run coordinates until ctx ends. While another coordinator has the lead, it waits.
+// Run drives all runs until ctx ends. While another coordinator has the lead, Run waits.
 func Run(ctx context.Context, c Config) error {
 	c.now = time.Now
 	k := newCoordinator(c)
@@ -69,7 +71,7 @@ func Run(ctx context.Context, c Config) error {
 		case <-poll.C:
 		case _, ok := <-c.Woken:
 			if !ok {
-				c.Woken = nil // the bus is closed, so a receive would never block
+				c.Woken = nil // the bus is closed; receiving from a closed channel would spin
 			}
 		}
 	}
@@ -79,7 +81,7 @@ func newCoordinator(c Config) *coordinator {
 	return &coordinator{Config: c, metrics: newMetrics(c.Metrics), drivers: map[string]*driver{}}
 }
 
-// tick advances all active runs as far as possible.
+// tick does all work that is due now for all active runs.
 func (k *coordinator) tick(ctx context.Context) {
 	if !k.holdsLead(ctx) {
 		return
@@ -119,11 +121,11 @@ func (k *coordinator) tick(ctx context.Context) {
 	}
 }
 
-// countEvery is the interval between counts of the agents. It is longer if counting takes
-// long.
+// countEvery is the interval between counts of the agents. The interval is longer if
+// counting takes long.
 const countEvery = 10 * time.Second
 
-// countAgents updates how long it takes until every agent has checked in.
+// countAgents counts the agents and updates the time within which each of them checks in.
 func (k *coordinator) countAgents(ctx context.Context) {
 	now := k.now()
 	if now.Before(k.nextCount) {
@@ -144,8 +146,8 @@ func (k *coordinator) warn(ctx context.Context, doing string, err error, args ..
 	}
 }
 
-// holdsLead takes or renews the lead when due, and reports whether this coordinator has
-// it.
+// holdsLead takes or renews the lead when it is due. It reports whether this coordinator
+// holds the lead.
 func (k *coordinator) holdsLead(ctx context.Context) bool {
 	now := k.now()
 	if now.Before(k.renew) {

@@ -16,8 +16,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// A run waits for its clients, begins with those that are there, and fixes every value of
-// its plan.
+// A run waits until there are enough clients. It then begins with the clients that exist at
+// that time and fixes every value of its plan.
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -32,7 +32,7 @@ func TestBegin(t *testing.T) {
 	s.announce(2, 3)
 	s.turn()
 	s.wantState("run", ledger.Running, "")
-	s.announce(3, 9) // after the run began
+	s.announce(3, 9) // announced after the run began, so not in its fleet
 	r := s.run("run")
 	p, err := recipe.Read([]byte(r.Plan))
 	must(t, err)
@@ -55,7 +55,8 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-// A plan that the fleet cannot train fails with the reason and does not block other runs.
+// A run whose plan the fleet cannot train fails with a reason and does not block other
+// runs.
 func TestCannotBegin(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -83,7 +84,7 @@ type script struct {
 
 func prompt(int, int64) (int, bool) { return 0, true }
 
-// uneven returns tasks after different times, and some never.
+// uneven is a fleet in which clients return tasks after different times, and some never do.
 func uneven(no int, round int64) (int, bool) {
 	x := (no*5 + int(round)*3) % 11
 	return x % 4, x != 10
@@ -118,7 +119,7 @@ func (s *site) play(x script, between func()) (weights []byte, rounds string) {
 				given[key] = s.clock
 			}
 			var no int
-			fmt.Sscanf(l.Client, "c%d", &no) // clients are named like that
+			fmt.Sscanf(l.Client, "c%d", &no) // the names of clients are c0, c1 and so on
 			if wait, returns := x.delay(no, l.Round); returns && s.clock.Sub(given[key]) >= time.Duration(wait)*time.Second {
 				if s.count(l) == 1 {
 					between()
@@ -134,7 +135,7 @@ func (s *site) play(x script, between func()) (weights []byte, rounds string) {
 	return s.weights("run"), s.rounds("run")
 }
 
-// A run gives the same result however often and wherever coordinators die.
+// A run gives the same result, however often and at whatever point coordinators die.
 func TestRecovers(t *testing.T) {
 	for name, x := range scripts {
 		t.Run(name, func(t *testing.T) {
@@ -161,8 +162,8 @@ func TestRecovers(t *testing.T) {
 				if disturbed != rounds {
 					t.Errorf("%s: other rounds\n%swant\n%s", kind, disturbed, rounds)
 				}
-				// A process that died may leave blobs behind, but a restarted one may
-				// not.
+				// A process that is killed may leave blobs behind. A restart between
+				// operations must not.
 				if kind == "forgetful" && len(d.allBlobs()) != left {
 					t.Errorf("%s: %d blobs are left, want %d", kind, len(d.allBlobs()), left)
 				}
@@ -180,8 +181,8 @@ func (s *site) resign() {
 	s.restart()
 }
 
-// A turn with an expired lease is lost. With a quorum the round is merged without it;
-// otherwise the round and its updates are discarded.
+// A turn whose lease expires is lost. If enough results for the quorum arrive, the round is
+// merged without it. Otherwise the round and its updates are discarded.
 func TestLostTurns(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -221,7 +222,7 @@ func TestLostTurns(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// A run fails if no round had enough results.
+// A run fails if none of its rounds had enough results.
 func TestNothingTrained(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -235,8 +236,8 @@ func TestNothingTrained(t *testing.T) {
 	s.wantState("run", ledger.Failed, "no round had enough results, so nothing was trained")
 }
 
-// With over-selection the slowest clients are late. At the deadline a round closes with
-// the results that it has.
+// With over-selection a round closes without its slowest clients. At the deadline a round
+// closes with the results that it has.
 func TestDeadline(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -249,7 +250,8 @@ func TestDeadline(t *testing.T) {
 	}
 	s.count(asked[:3]...)
 	s.turn()
-	if n := s.count(asked[3], asked[4]); n != 2 { // both before the coordinator reads the ledger
+	// Both are counted before the coordinator reads the ledger.
+	if n := s.count(asked[3], asked[4]); n != 2 {
 		t.Fatal(n)
 	}
 	s.turn()
@@ -276,7 +278,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// Revoked clients and declined turns are not waited for.
+// A round does not wait for revoked clients and declined turns.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -300,8 +302,8 @@ func TestRevoked(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// One of two coordinators leads. The other takes over when the lead is released or
-// expires. A former leader that was only suspended cannot write any more.
+// Of two coordinators, one leads. The other one takes over when the lead is released or
+// expires. A former leader that was suspended and resumes cannot write any more.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -319,7 +321,7 @@ func TestTakeover(t *testing.T) {
 	if s.run("run").Version != 0 {
 		t.Fatal("the coordinator without the lead drove the run")
 	}
-	s.clock = s.clock.Add(lead / 4) // its interval between attempts
+	s.clock = s.clock.Add(lead / 4) // the interval between its attempts to take the lead
 	b.tick(t.Context())
 	if s.run("run").Version != 1 || b.lead.Epoch <= a.lead.Epoch {
 		t.Fatalf("version %d, epochs %d and %d", s.run("run").Version, a.lead.Epoch, b.lead.Epoch)
@@ -344,7 +346,7 @@ func TestTakeover(t *testing.T) {
 	s.wantState("run", ledger.Finished, "")
 }
 
-// Run does all of this by itself, also after the bus is closed.
+// Run drives a run from start to end, even after the bus is closed.
 func TestRun(t *testing.T) {
 	s := newSite(t)
 	s.announce(0, 3)

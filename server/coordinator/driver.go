@@ -13,8 +13,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// driver drives one run. It is a copy of state in the ledger and is discarded after an
-// error.
+// driver drives one run. Its fields are a copy of the run's state in the ledger. After an
+// error the driver is discarded and the state is read again.
 type driver struct {
 	*coordinator
 	id  string
@@ -27,7 +27,7 @@ type driver struct {
 
 	seen     int64 // the newest batch that the machine has processed
 	losses   float64
-	nextLook time.Time // when to look at the run again at the latest
+	nextLook time.Time // when to advance the run again, even without a change in the ledger
 	waiting  int64     // number of clients that the run waits for; 0 if it does not wait
 }
 
@@ -35,15 +35,16 @@ type driver struct {
 // clients. The latter is longer if counting takes long.
 const lookEvery = time.Second
 
-// needsLook reports whether the run may have something to do.
+// needsLook reports whether there may be work to do for the run.
 func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
 
-// advance does everything that can be done for the run now.
+// advance does all work that is due for the run now.
 func (d *driver) advance(ctx context.Context) error {
 	if d.waiting > 0 {
-		// Count outside the transaction, because counting millions takes a while.
+		// Count outside the transaction, because counting millions of clients takes a
+		// while.
 		start := d.now()
 		n, err := d.Ledger.CountClients(ctx)
 		if err != nil {
@@ -81,7 +82,8 @@ func (d *driver) advance(ctx context.Context) error {
 func (d *driver) elapsed(now time.Time) time.Duration { return now.Sub(d.started) }
 func (d *driver) timeAt(at time.Duration) time.Time   { return d.started.Add(at) }
 
-// load reads the state of a run, or begins it.
+// load reads the state of a run. If the run has not begun, load begins it if there are
+// enough clients. It also finishes an interrupted merge.
 func (d *driver) load(ctx context.Context) error {
 	var merging *ledger.Round
 	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
@@ -161,7 +163,7 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	return d.open(x)
 }
 
-// restore reads a run that has begun.
+// restore reads the state of a run that has begun.
 func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if d.terms, err = terms.Read(x.Run.Plan, x.Run.PlanBlob, x.Run.Fleet); err != nil {
 		return fmt.Errorf("reading the plan: %w", err)
@@ -188,7 +190,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	return err
 }
 
-// open asks the clients of a round that was just opened.
+// open asks the clients of a round that was just opened, and stores the round.
 func (d *driver) open(x *ledger.Drive) error {
 	_, err := d.ask(x, d.machine.Situation(0).Opened)
 	if err != nil {
@@ -231,8 +233,8 @@ func (d *driver) save(x *ledger.Drive) error {
 	})
 }
 
-// step processes what has happened and closes the round if it is due. It returns a round
-// that must be merged, or nil.
+// step passes new receipts and expired leases to the machine, and closes the round if it is
+// due. It returns a round that must be merged, or nil.
 func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 	now := d.now()
 	var closed round.Outcome
@@ -277,14 +279,15 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 		d.nextLook = d.timeAt(at)
 	}
 	if closed.Closed > 0 && merging == nil {
-		d.nextLook = now // the next round may be due already
+		d.nextLook = now // the next round may already be due to close
 		d.Wake(d.id)
 	}
 	return merging, nil
 }
 
-// updateMachine passes new receipts and expired leases to the machine. It reports whether the
-// machine must be saved: lost clients are stored nowhere else, while receipts are.
+// updateMachine passes new receipts and expired leases to the machine. It reports whether
+// the machine must be saved. Lost clients are stored only in the machine, but receipts are
+// also in the ledger.
 func (d *driver) updateMachine(x *ledger.Drive, now time.Time) (changed bool, err error) {
 	receipts, err := x.Receipts(d.seen)
 	if err != nil {
@@ -331,7 +334,7 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	if err != nil {
 		return nil, fmt.Errorf("encoding the state of the rounds: %w", err)
 	}
-	// After the last round nothing is merged, so nothing more may be counted.
+	// No round follows the last one, so its open leases must not carry over.
 	carries := d.terms.Carries() && d.machine.Round() < d.terms.Plan.Rounds
 	if err := x.Close(r, string(text), carries); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// A stopped run stays stopped, whatever the state of its round.
+// A run that an operator stops stays stopped, whatever the state of its round.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -26,7 +26,7 @@ func TestStop(t *testing.T) {
 	}
 	s.turn()
 	s.count(s.tasks("merging")...)
-	s.faults.on = true // the round is closed, but not merged
+	s.faults.on = true // a fault interrupts the merge of the closed round
 	if s.survives(func() { s.current.tick(t.Context()) }) {
 		t.Fatal("the merge was not reached")
 	}
@@ -52,7 +52,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A run that is stopped during a merge gets no new version.
+// A run that is stopped during a merge does not get the version that is being merged.
 func TestStopDuringMerge(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -83,7 +83,7 @@ func (s stopper) Put(ctx context.Context, b []byte) (string, error) {
 	return s.faults.Put(ctx, b)
 }
 
-// A run that cannot continue fails with the reason.
+// A run that cannot continue fails with a reason. Other runs continue.
 func TestFails(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -117,7 +117,7 @@ func TestRetires(t *testing.T) {
 	s.announce(0, 6)
 	plan := "algorithm: fedbuff\nrounds: 4\nschedule: {cohort: 2, buffer: 1}\n" + small
 	s.add("one", plan, 0)
-	s.add("two", plan, 0) // has the same initial weights
+	s.add("two", plan, 0) // has the same initial weights as run one
 	s.turn()
 	needed := func(id string, more ...int64) {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestRetires(t *testing.T) {
 	if _, err := s.Version(t.Context(), "one", 0); !errors.Is(err, ledger.ErrNotFound) {
 		t.Errorf("version 0 is kept: %v", err)
 	}
-	needed("two") // still has the weights of version 0
+	needed("two") // run two still needs the weights of version 0
 	step("one", 0)
 	s.turn()
 	s.wantState("one", ledger.Finished, "")
@@ -166,7 +166,8 @@ func TestRetires(t *testing.T) {
 	s.wantState("two", ledger.Finished, "")
 	needed("one")
 	needed("two")
-	// Needed are the plan, and the newest weights and the server's state of each run.
+	// The blobs that are still needed are the plan and, for each run, the newest weights
+	// and the server's state.
 	r1, r2 := s.run("one"), s.run("two")
 	want := []string{r1.PlanBlob, r1.Server, r2.Server}
 	for _, r := range []ledger.Run{r1, r2} {

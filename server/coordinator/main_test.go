@@ -39,7 +39,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// site is a ledger, blobs and a clock with a running coordinator.
+// site is a coordinator with its ledger, its blobs and a clock that the test sets.
 type site struct {
 	*testing.T
 	*ledger.Ledger
@@ -68,7 +68,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// restart discards everything except the ledger and the blobs.
+// restart replaces the coordinator with a new one that has only the ledger and the blobs.
 func (s *site) restart() { s.current = s.coordinator(s.name) }
 
 func (s *site) coordinator(name string) *coordinator {
@@ -78,7 +78,8 @@ func (s *site) coordinator(name string) *coordinator {
 	})
 }
 
-// announce adds the clients from, ..., to-1.
+// announce registers clients with numbers from the first argument up to, but not including,
+// the second.
 func (s *site) announce(from, to int) {
 	s.Helper()
 	var names []string
@@ -110,7 +111,7 @@ func (s *site) turn() {
 	}
 }
 
-// survives reports whether do ended without a fault.
+// survives calls do and reports whether it ended without an injected fault.
 func (s *site) survives(do func()) (alive bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -126,7 +127,8 @@ func (s *site) survives(do func()) (alive bool) {
 
 const died = "the process dies here"
 
-// faults is a store that kills the process the first time each operation is reached.
+// faults is a store that simulates a killed process the first time that each operation is
+// reached.
 type faults struct {
 	blob.Store
 	on   bool
@@ -145,7 +147,8 @@ func (f *faults) meet(what, hash string) {
 	}
 }
 
-// Put is killed before and, the next time, after the store.
+// Put fails before it stores the blob the first time, and after it stores the blob the
+// second time.
 func (f *faults) Put(ctx context.Context, b []byte) (string, error) {
 	f.meet("before put", fmt.Sprint(len(b), string(b)))
 	hash, err := f.Store.Put(ctx, b)
@@ -171,10 +174,11 @@ func (s *site) run(id string) ledger.Run {
 	return r
 }
 
-// Run is the ledger's Run; without it, testing.T's would be ambiguous.
+// Run calls Ledger.Run. The method is necessary because site also embeds testing.T, which
+// has a Run method too.
 func (s *site) Run(ctx context.Context, id string) (ledger.Run, error) { return s.Ledger.Run(ctx, id) }
 
-// rounds returns the rounds of a run as text, oldest first.
+// rounds returns the rounds of a run as text, oldest first, for comparison.
 func (s *site) rounds(id string) string {
 	s.Helper()
 	all, err := s.Rounds(s.Context(), id, 0, 1000)
@@ -205,7 +209,7 @@ func (s *site) wantState(id string, state ledger.State, reason string) {
 	}
 }
 
-// tasks returns the valid leases of a run.
+// tasks returns the leases of a run that have not expired.
 func (s *site) tasks(id string) []ledger.Task {
 	s.Helper()
 	all, err := s.Tasks(s.Context(), agent)
@@ -221,14 +225,14 @@ func (s *site) terms(id string) *terms.Terms {
 	return t
 }
 
-// result returns a client's result for a task. It is always the same.
+// result returns a client's result for a task. It depends only on the task.
 func result(t *terms.Terms, l ledger.Task) *terms.Result {
 	n := t.Shared
 	if t.Rules.Needs.Control {
 		n *= 2
 	}
 	var no int
-	fmt.Sscanf(l.Client, "c%d", &no) // clients are named like that
+	fmt.Sscanf(l.Client, "c%d", &no) // the names of clients are c0, c1 and so on
 	x := make([]float32, n)
 	for k := range x {
 		x[k] = float32(math.Sin(float64(k+7*no)+31*float64(l.Round)+0.5*float64(l.Version))) / 8

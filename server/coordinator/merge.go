@@ -28,7 +28,7 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		return d.fail(ctx, fmt.Errorf("round %d counted %d updates, but the ledger has %d", r.Round, r.Counted, fold.Len()))
 	}
 	if err := d.server.Merge(int(r.Round), fold, nil); err != nil {
-		return d.fail(ctx, err) // a retry would fail in the same way
+		return d.fail(ctx, err) // a merge is deterministic, so a retry would fail too
 	}
 	v, state, err := d.publish(ctx, d.server, d.machine.Round())
 	if err != nil {
@@ -58,7 +58,8 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	return nil
 }
 
-// publish stores the blobs of a version: what its tasks need, and the server's state.
+// publish stores the blobs of a version: the weights and control variates that its tasks
+// need, and the server's state.
 func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledger.Version, state string, err error) {
 	task := s.Task(next)
 	if v.Weights, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Shared)); err != nil {
@@ -79,7 +80,7 @@ func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledg
 	return v, state, nil
 }
 
-// fold reads the counted results of a round.
+// fold adds up the counted results of a round.
 func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) {
 	f := round.NewFold(d.terms.Rules)
 	if d.terms.Folds() {
@@ -110,7 +111,7 @@ func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) 
 	})
 }
 
-// fail ends a run that cannot continue.
+// fail ends a run that cannot continue, and stores the reason.
 func (d *driver) fail(ctx context.Context, why error) error {
 	d.log.Error("the run failed", "error", why)
 	var retired []string
@@ -124,7 +125,8 @@ func (d *driver) fail(ctx context.Context, why error) error {
 	return err
 }
 
-// end ends a run. From then on only the newest version is needed.
+// end ends a run. It returns the blobs that are no longer needed, because an ended run
+// needs only its newest version.
 func end(x *ledger.Drive, s ledger.State, reason string, now time.Time) (retired []string, err error) {
 	if err := x.End(s, reason, now); err != nil {
 		return nil, err

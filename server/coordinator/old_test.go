@@ -18,11 +18,13 @@ import (
 	"loadstar/server/ledger"
 )
 
-// oldSite opens a ledger and blobs of a server of commit 65e9244 that was killed while
-// two runs had an open round. Only what no run needs was removed, and the agent renamed.
+// oldSite opens the ledger and the blobs of a server built from commit 65e9244. That server
+// was killed while two runs had an open round. Afterwards, data that no run needs was
+// removed and the agent was renamed.
 func oldSite(t *testing.T) *site {
 	t.Helper()
-	// A minute later, when the lead of the old server has expired and its leases have not.
+	// The clock is a minute after the kill: the lead of the old server has expired, but its
+	// leases have not.
 	s := &site{T: t, dir: t.TempDir(), clock: time.UnixMilli(1_794_777_604_000), name: "next"}
 	out, err := exec.Command("tar", "-xzf", "testdata/65e9244.tar.gz", "-C", s.dir).CombinedOutput()
 	if err != nil {
@@ -38,8 +40,8 @@ func oldSite(t *testing.T) *site {
 	return s
 }
 
-// TestOldRuns continues runs of commit 65e9244. The weights are those that the
-// coordinator of that commit gave in the same test.
+// TestOldRuns checks that runs of commit 65e9244 continue. The expected weights were
+// computed by the coordinator of that commit in the same test.
 func TestOldRuns(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("on other CPUs the Go compiler fuses multiplications and additions, which changes the last bits")
@@ -71,7 +73,7 @@ func TestOldRuns(t *testing.T) {
 	}
 }
 
-// newerState replaces the states of servers by one of a newer format.
+// newerState is a store that returns each server state in a newer format.
 type newerState struct{ blob.Store }
 
 func (n newerState) Get(ctx context.Context, hash string) ([]byte, error) {
@@ -83,8 +85,9 @@ func (n newerState) Get(ctx context.Context, hash string) ([]byte, error) {
 	return b, err
 }
 
-// TestNewerState lets an older coordinator take over from a newer one. It must say what
-// is wrong and leave the run as it is, so that the newer one can continue it.
+// TestNewerState checks what happens when an older coordinator takes over from a newer one.
+// It must log the reason and leave the run unchanged, so that the newer coordinator can
+// continue the run.
 func TestNewerState(t *testing.T) {
 	s := newSite(t)
 	s.announce(0, 3)

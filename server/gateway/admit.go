@@ -13,9 +13,11 @@ import (
 	"loadstar/server/pki"
 )
 
-// Limits on concurrent calls, which apply before anything but the caller is known.
+// Limits on concurrent calls. They apply before a body is read, when only the caller is
+// known.
 const (
-	// callsOfAgent is more than an agent needs to check in, send and fetch.
+	// callsOfAgent is more than the number of calls that an agent needs at a time to check
+	// in, send and fetch.
 	callsOfAgent = 8
 	bytesOfAgent = 2 * messageBytes
 	bytesOfAll   = 256 << 20
@@ -25,8 +27,8 @@ const (
 	joinFor              = 30 * time.Second
 )
 
-// calls counts the calls in progress and the memory of their bodies. A body is read whole
-// before it is decoded, so these limits bound the memory.
+// calls counts the calls in progress and the memory of their bodies. A body is read
+// completely before it is decoded, so limits on both bound the memory.
 type calls struct {
 	mu      sync.Mutex
 	bytes   int64
@@ -67,8 +69,8 @@ func (c *calls) leave(who string, bytes int64) {
 
 const unauthenticated = ""
 
-// admit decides about a call before its body is read: agents may make a few calls at a
-// time, and callers without a certificate may join.
+// admit accepts or refuses a call before its body is read. An agent may make a few calls at
+// a time, and a caller without a certificate may only join.
 func (g *Gateway) admit(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,9 +80,10 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has gone
 		}
 		if r.URL.Path == v1.AgentServiceJoinProcedure {
-			// This limit applies whatever the request says about its length.
+			// Limit the body to joinBytes, whatever length the request declares.
 			r.Body, bytes = http.MaxBytesReader(w, r.Body, joinBytes), joinBytes
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinFor)) // the server's own deadline stays in force
+			// If this fails, the server's own deadline still applies.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinFor))
 		} else {
 			id, ok := pki.From(r.Context())
 			if !ok || id.Role != pki.Agent {
@@ -106,8 +109,8 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 	})
 }
 
-// bodyBytes returns the memory that a body may need. A compressed or chunked body may be
-// longer than its header says.
+// bodyBytes returns the maximum memory that a body needs. For a compressed or chunked body
+// the header does not say it, so the maximum message size is assumed.
 func bodyBytes(r *http.Request) int64 {
 	if r.ContentLength < 0 || r.Header.Get("Content-Encoding") != "" || r.Header.Get("Content-Type") != "application/proto" {
 		return messageBytes

@@ -12,9 +12,11 @@ import (
 	"loadstar/server/ledger"
 )
 
-// CheckIn returns tasks and verdicts, and extends leases.
+// CheckIn extends the leases of the turns that an agent is training, and returns its new
+// tasks and the verdicts on its results.
 func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckInResponse, error) {
-	// Read the queue before the ledger: a result that is in neither was never stored.
+	// Read the queue before the ledger: a result that is in neither of them was never
+	// stored.
 	empty := len(r.Pushed) > 0 && g.queueEmpty(ctx)
 	caller, err := g.caller(ctx)
 	if err != nil {
@@ -45,7 +47,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	for _, l := range leases {
 		asked[l.Turn] = true
 		switch left := l.Until.Sub(now); {
-		case left <= 0: // the coordinator is about to withdraw it
+		case left <= 0: // the lease has expired, and the coordinator will withdraw it
 		case !training[l.Turn] && !pushed[l.Turn]:
 			fresh = append(fresh, l)
 		case left < g.Lease/2:
@@ -86,10 +88,12 @@ func (g *Gateway) noteSeen(agent string) {
 	}
 }
 
-// turns returns the turns that an agent names. It refuses more than the agent can have.
+// turns returns the set of turns that a request names. It refuses a request with more turns
+// than an agent can have.
 func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > maxRounds {
-		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all)) // each needs a query
+		// Each round needs a query.
+		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all))
 	}
 	set := map[ledger.Turn]bool{}
 	named := 0
@@ -107,10 +111,12 @@ func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	return set, nil
 }
 
-// pace returns the time until an agent's next check-in. Agents that wait for an answer
-// check in sooner, the fewer of them there are.
+// pace returns the time until an agent's next check-in. A busy agent, which has new tasks
+// or undecided results, checks in sooner. Its interval is shorter if there are fewer busy
+// agents.
 func (g *Gateway) pace(busy bool) time.Duration {
-	// An agent must not miss the check-in that extends a lease.
+	// The interval must be well below the lease, so that an agent checks in before its
+	// leases expire.
 	most := min(g.Lease/4, g.Pace.MaxPoll)
 	p := g.Pace.Of(g.agents.Load())
 	if busy {
@@ -120,13 +126,14 @@ func (g *Gateway) pace(busy bool) time.Duration {
 	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
 }
 
-// busyFor is how long the bus is not asked again after it was not empty.
+// busyFor is how long the gateway waits before it asks the bus again after the bus was not
+// empty.
 const busyFor = 200 * time.Millisecond
 
 // queueEmpty reports whether no result is waiting to be counted. The bus answers between
-// writes to disk, so only one call asks at a time, and none asks within busyFor after
-// the bus was not empty. If in doubt it reports false: the agent gets ACCEPTED once more
-// and asks again.
+// writes to disk, so only one call asks at a time, and none asks within busyFor after the
+// bus was not empty. If the state is uncertain, queueEmpty reports false. The agent then
+// gets ACCEPTED once more and asks again at its next check-in.
 func (g *Gateway) queueEmpty(ctx context.Context) bool {
 	if !g.depthMu.TryLock() {
 		return false
@@ -144,7 +151,7 @@ func (g *Gateway) queueEmpty(ctx context.Context) bool {
 }
 
 // verdicts returns the outcomes of pushed results. If empty is set, no result is in the
-// queue, so a turn that is still open has lost its result.
+// queue, so the results of turns that are still open were lost.
 func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns, asked map[ledger.Turn]bool, empty bool) (all []*v1.Verdict, err error) {
 	for _, t := range pushed {
 		waiting, over := splitAsked(t, asked)
@@ -176,7 +183,7 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 	return all, nil
 }
 
-// outcomes are the outcomes of turns that are no longer open.
+// outcomes maps the state of a turn that is no longer open to the outcome of its result.
 var outcomes = map[ledger.TurnState]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
 }
@@ -193,8 +200,8 @@ func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	return yes, no
 }
 
-// obsolete returns verdicts on turns in training that are closed, so that agents stop
-// training them.
+// obsolete returns verdicts on turns that an agent is training although they are closed or
+// counted, so that the agent stops training them.
 func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Turns, asked map[ledger.Turn]bool) (all []*v1.Verdict, err error) {
 	for _, t := range training {
 		_, over := splitAsked(t, asked)
@@ -215,7 +222,8 @@ func (g *Gateway) obsolete(ctx context.Context, agent string, training []*v1.Tur
 	return all, nil
 }
 
-// tasks groups leases by round and adds the blobs that agents must fetch.
+// tasks returns one task per round for the given leases, with the blobs that the agent must
+// fetch.
 func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, now time.Time) (all []*v1.Task, err error) {
 	var last *v1.Task
 	for _, l := range leases {
@@ -234,8 +242,8 @@ func (g *Gateway) tasks(ctx context.Context, leases []ledger.Task, now time.Time
 	return all, nil
 }
 
-// task returns the task of a lease without its clients, or nil if its version is gone.
-// Such a lease is about to be withdrawn.
+// task returns the task of a lease, without clients. It returns nil if the version was
+// deleted, because the lease is then about to be withdrawn.
 func (g *Gateway) task(ctx context.Context, l ledger.Task, now time.Time) (*v1.Task, error) {
 	t, err := g.Terms.Of(ctx, l.Run)
 	if err != nil {

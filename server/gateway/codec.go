@@ -11,8 +11,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// An empty part of a message has two bytes, and takes fifty times as much memory when it
-// is decoded. The codecs therefore count the parts first.
+// An empty field of a message has two bytes on the wire, but takes fifty times as much
+// memory when it is decoded. The codecs therefore count the fields, here called parts,
+// before they decode a message.
 
 var errParts = errors.New("the message has more parts than an agent ever sends")
 
@@ -42,8 +43,8 @@ func (c binaryCodec) Unmarshal(b []byte, m any) error {
 	return proto.Unmarshal(b, into)
 }
 
-// within reports whether a message has at most the given number of parts. It ignores
-// malformed messages; the decoder refuses them.
+// within reports whether a message has at most the given number of parts. It returns true
+// for malformed messages, because the decoder refuses them.
 func within(b []byte, of protoreflect.MessageDescriptor, left *int) bool {
 	for len(b) > 0 {
 		if *left--; *left < 0 {

@@ -47,7 +47,7 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 	return &v1.JoinResponse{Agent: a.ID, Certificates: chain}, nil
 }
 
-// Renew issues a new certificate.
+// Renew issues a new certificate to an agent that has a valid one.
 func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewResponse, error) {
 	caller, err := g.caller(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewRespo
 	return &v1.RenewResponse{Certificates: chain}, nil
 }
 
-// Announce registers clients as the agent's.
+// Announce registers clients as hosted by the calling agent.
 func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.AnnounceResponse, error) {
 	caller, err := g.caller(ctx)
 	if err != nil {
@@ -100,7 +100,7 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	return &v1.AnnounceResponse{Refused: refused}, nil
 }
 
-// validName reports whether a name can be stored and shown.
+// validName reports whether a name is not too long and printable.
 func validName(name string) bool {
 	return name != "" && len(name) <= nameBytes && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 }

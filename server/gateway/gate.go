@@ -10,25 +10,28 @@ import (
 	"connectrpc.com/connect"
 )
 
-// gate limits the calls that run at a time; the others wait. Without it, the goroutines
-// of thousands of calls would compete with those that store and count results, and an
-// overloaded server would make no progress.
+// gate limits the number of calls that run at a time; further calls wait. Without it, the
+// goroutines of thousands of calls would compete with those that store and count results,
+// and an overloaded server would make no progress.
 type gate struct {
 	slots chan struct{}
 
-	// The calls since the last adjust, and their total waiting time.
+	// arrived is the number of calls since the last adjust, and waited is their total
+	// waiting time.
 	arrived, waited atomic.Int64
-	// stretch is the factor on the interval between check-ins, in hundredths.
+	// stretch is the factor by which the interval between check-ins is longer, in
+	// hundredths.
 	stretch atomic.Int64
 }
 
 const (
-	// workingPerCore is more than one, because some calls wait for the ledger.
+	// workingPerCore is the number of slots per CPU. It is more than one, because some
+	// calls wait for the ledger.
 	workingPerCore = 8
-	// maxHold is how long a call occupies the gate at most. A call that takes longer is
-	// waiting for the ledger.
+	// maxHold is the longest time that a call occupies a slot. A call that takes longer is
+	// assumed to wait for the ledger.
 	maxHold = 250 * time.Millisecond
-	// maxWait is the mean waiting time from which the server counts as overloaded.
+	// maxWait is the mean waiting time above which the server counts as overloaded.
 	maxWait    = 10 * time.Millisecond
 	noStretch  = 100
 	maxStretch = 4 * noStretch
@@ -60,8 +63,8 @@ func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	return func() { timer.Stop(); give() }, nil
 }
 
-// adjust sets stretch from the waiting times since the last call. Call it about once per
-// interval, because a change takes that long to have an effect.
+// adjust changes stretch according to the waiting times since the last adjust. Call it
+// about once per check-in interval, because a change takes that long to have an effect.
 func (g *gate) adjust() {
 	arrived, waited := g.arrived.Swap(0), g.waited.Swap(0)
 	s := g.stretch.Load()
@@ -73,8 +76,8 @@ func (g *gate) adjust() {
 	g.stretch.Store(s)
 }
 
-// stretched returns the interval for the current load: at most most, unless the pace
-// itself is longer.
+// stretched returns the interval between check-ins for the current load: pace times
+// stretch. It is limited to most, but never shorter than pace.
 func (g *gate) stretched(pace, most time.Duration) time.Duration {
 	return max(pace, min(pace*time.Duration(g.stretch.Load())/noStretch, most))
 }
@@ -82,7 +85,8 @@ func (g *gate) stretched(pace, most time.Duration) time.Duration {
 // leaveKey is the context key of a call's leave function.
 type leaveKey struct{}
 
-// leaveGate releases a call's slot, because the call only waits from here on.
+// leaveGate releases the slot of the call with this context. Call it before a call starts
+// to wait for another process.
 func leaveGate(ctx context.Context) {
 	if leave, ok := ctx.Value(leaveKey{}).(func()); ok {
 		leave()
@@ -91,20 +95,21 @@ func leaveGate(ctx context.Context) {
 
 var _ connect.Interceptor = (*gate)(nil)
 
-// WrapUnary runs a call when there is a slot for it. Its message has been read by then,
-// so slow senders occupy no slots.
+// WrapUnary runs a call when there is a slot for it. The call's message has already been
+// read, so slow senders occupy no slots.
 func (g *gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		leave, err := g.enter(ctx)
 		if err != nil {
-			return nil, err // the caller is gone
+			return nil, err // the caller has given up
 		}
 		defer leave()
 		return next(context.WithValue(ctx, leaveKey{}, leave), r)
 	}
 }
 
-// WrapStreamingClient and WrapStreamingHandler do nothing: there are no streams.
+// WrapStreamingClient and WrapStreamingHandler do nothing, because the agents' API has no
+// streams.
 func (*gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }

@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// full fills a gate and returns the functions that leave it.
+// full takes all slots of a gate and returns the functions that release them.
 func full(t *testing.T, g *gate) []func() {
 	t.Helper()
 	all := make([]func(), cap(g.slots))
@@ -35,7 +35,7 @@ func TestGate(t *testing.T) {
 		if _, err := g.enter(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("one too many: %v", err)
 		}
-		// Leaving twice releases one slot.
+		// Calling leave twice releases only one slot.
 		inside[0]()
 		inside[0]()
 		leave, err := g.enter(t.Context())
@@ -45,8 +45,8 @@ func TestGate(t *testing.T) {
 		if _, err := g.enter(short); err == nil {
 			t.Fatal("a slot was released twice")
 		}
-		// A call that takes longer than maxHold loses its slot. The last one entered half
-		// of that later than the others.
+		// A call that takes longer than maxHold loses its slot. The last call entered half
+		// of maxHold later than the other calls.
 		start := time.Now()
 		again := full(t, g)
 		if d := time.Since(start); d != maxHold {
@@ -62,7 +62,7 @@ func TestGate(t *testing.T) {
 }
 
 // The gate limits the calls that run at a time, even if thousands arrive. A call that has
-// left the gate does not count.
+// released its slot no longer counts.
 func TestGated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
@@ -103,7 +103,8 @@ func TestGated(t *testing.T) {
 	})
 }
 
-// Agents check in less often while calls wait, and as often as before when none waits.
+// Agents check in less often while calls wait. When no call waits any more, the interval
+// returns to its original length.
 func TestStretch(t *testing.T) {
 	g := newGate()
 	pace := func() time.Duration { return g.stretched(time.Second, time.Minute) }

@@ -1,6 +1,6 @@
 // Package gateway serves the agents' API: it authenticates agents, hands out tasks and
-// weights, and receives results. It trusts nothing that an agent sends: an accepted
-// result can be counted without further checks. Any number of gateways may run.
+// weights, and receives results. It checks everything that an agent sends, so that an
+// accepted result can be counted without further checks. Any number of gateways may run.
 package gateway
 
 import (
@@ -36,11 +36,11 @@ type Config struct {
 	Authority *pki.Authority
 	// Certificates is the lifetime of agents' certificates.
 	Certificates time.Duration
-	// Lease is how long a turn lasts without a sign of life from its agent.
+	// Lease is how long a turn stays valid without a check-in of its agent.
 	Lease time.Duration
 	Pace  Pace
-	// Clients is the maximum number of clients of an agent. Uploads limits the bytes of
-	// incomplete results.
+	// Clients is the maximum number of clients of an agent. Uploads limits the total bytes
+	// of incomplete results.
 	Clients int
 	Uploads int64
 	Log     *slog.Logger
@@ -50,8 +50,8 @@ type Config struct {
 // Pace determines how often agents check in.
 type Pace struct {
 	// Poll is the interval between check-ins in a small fleet. In a large fleet the
-	// interval is longer, so that all agents together check in Rate times a second, but
-	// it is never longer than MaxPoll. Agents with open tasks are paced separately.
+	// interval is longer, so that all agents together check in Rate times a second, but it
+	// is never longer than MaxPoll. Agents with open tasks have their own interval.
 	Poll, MaxPoll time.Duration
 	Rate          float64
 }
@@ -62,8 +62,8 @@ func (p Pace) Of(agents int64) time.Duration {
 	return min(max(every, p.Poll), p.MaxPoll)
 }
 
-// Latest returns the longest time between an agent's check-ins, unless the server is
-// overloaded. Gateway and agent both add jitter to the interval.
+// Latest returns the longest time between two check-ins of an agent if the server is not
+// overloaded. It includes the jitter that gateway and agent add to the interval.
 func (p Pace) Latest(agents int64) time.Duration {
 	return time.Duration(1.5 * float64(p.Of(agents)))
 }
@@ -76,24 +76,25 @@ type Gateway struct {
 	calls     calls
 	gate      *gate
 	joining   chan struct{} // limits concurrent joins
-	agents    atomic.Int64  // recent number of agents that may take part
-	asked     atomic.Int64  // recent number of open turns
+	agents    atomic.Int64  // latest count of agents that may take part
+	asked     atomic.Int64  // estimate of the number of open turns
 	depthMu   sync.Mutex    // held while the bus is asked for its depth
 	busyUntil time.Time     // guarded by depthMu: until then the bus counts as not empty
 
 	trust *trust
 
 	mu   sync.Mutex
-	seen map[string]bool // agents that checked in and are not stored yet
+	seen map[string]bool // agents that checked in since the ledger was last updated
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
 
 const (
-	// chunkBytes limits one chunk of a result, and messageBytes a whole message.
+	// chunkBytes limits the size of one chunk of a result. messageBytes limits the size of
+	// a whole message.
 	chunkBytes   = 4 << 20
 	messageBytes = chunkBytes + 4<<20
-	// compressBytes is the size from which an answer is compressed.
+	// compressBytes is the smallest size of a response that is compressed.
 	compressBytes = 1 << 10
 	maxJoins      = 4
 	countEvery    = time.Second
@@ -105,7 +106,8 @@ const (
 	// the same limit. A request names each round of a run once.
 	turnsOfClient = 8
 	maxRounds     = 256
-	// These limit the parts of a message that names all turns, in training and pushed.
+	// These two limit the parts of a message (see codecs). They are enough for a check-in
+	// that names all turns, both in training and pushed.
 	partsOfClient = 2 * turnsOfClient
 	partsOfAll    = 8 * maxRounds
 )
@@ -118,8 +120,8 @@ func New(c Config) *Gateway {
 	}
 }
 
-// Handler serves agents. Requests must carry the caller's identity in their context, as
-// pki.Middleware puts it there.
+// Handler returns the handler of the agents' API. pki.Middleware must have put the caller's
+// identity into the context of each request.
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
 	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll),
@@ -129,7 +131,8 @@ func (g *Gateway) Handler() http.Handler {
 	return mux
 }
 
-// Run does the periodic work until ctx ends.
+// Run does the gateway's periodic work until ctx ends: it counts agents and turns, adjusts
+// the pace, and stores check-in times.
 func (g *Gateway) Run(ctx context.Context) error {
 	count, seen := time.NewTicker(countEvery), time.NewTicker(seenEvery)
 	defer count.Stop()
@@ -150,7 +153,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 			}
 			if start := time.Now(); start.After(next) {
 				g.count(ctx)
-				next = time.Now().Add(20 * time.Since(start)) // counting millions takes a while
+				// Counting millions of rows takes a while.
+				next = time.Now().Add(20 * time.Since(start))
 			}
 			g.uploads.expire(time.Now())
 		case <-seen.C:
@@ -159,14 +163,14 @@ func (g *Gateway) Run(ctx context.Context) error {
 	}
 }
 
-// count updates the numbers that determine the pace.
+// count updates the numbers of agents and open turns, which determine the pace.
 func (g *Gateway) count(ctx context.Context) {
 	if n, err := g.Ledger.Agents(ctx); err == nil {
 		g.agents.Store(n)
 	}
 	if n, err := g.Ledger.Asked(ctx); err == nil {
 		// The number decays slowly: most turns of a round end long before the round, and
-		// the next round asks for as many.
+		// the next round asks as many clients.
 		g.asked.Store(max(n, g.asked.Load()*9/10))
 	}
 }
@@ -180,7 +184,8 @@ func (g *Gateway) storeSeen(ctx context.Context) {
 		return
 	}
 	if err := g.Ledger.Seen(ctx, slices.Collect(maps.Keys(seen)), time.Now()); err != nil && ctx.Err() == nil {
-		g.Log.Warn("cannot store when agents checked in", "error", err) // only operators read it
+		// The server continues, because check-in times are only shown to operators.
+		g.Log.Warn("cannot store when agents checked in", "error", err)
 	}
 }
 
@@ -216,9 +221,9 @@ func (g *Gateway) authorize(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// Revoked refuses all calls of a revoked agent that start after it returns. Call it after
-// the ledger has stored the revocation. Gateways in other processes follow within a
-// second.
+// Revoked makes the gateway refuse all calls of an agent that start after Revoked returns.
+// Call it after the ledger has stored the revocation. Gateways in other processes follow
+// within a second.
 func (g *Gateway) Revoked(agent string) { g.trust.drop(agent) }
 
 func (g *Gateway) identity(ctx context.Context) (string, error) {
@@ -230,7 +235,7 @@ func (g *Gateway) identity(ctx context.Context) (string, error) {
 	return who.ID, nil
 }
 
-// authorized admits operators, and agents that are not revoked.
+// authorized passes requests of operators, and of agents that are not revoked, to next.
 func (g *Gateway) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if who, ok := pki.From(r.Context()); ok && who.Role == pki.Operator {
@@ -259,14 +264,14 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// panicked handles a panic in a call.
+// panicked logs a panic in a call and returns an error for the caller.
 func (g *Gateway) panicked(_ context.Context, s connect.Spec, _ http.Header, p any) error {
 	g.Log.Error("a call panicked; this is a bug", "procedure", s.Procedure, "panic", p, "stack", string(debug.Stack()))
 	return connect.NewError(connect.CodeInternal, errors.New("internal error in the server"))
 }
 
-// unavailable tells an agent to retry, because something that the gateway needs has
-// failed. The details go to the log, not to the agent.
+// unavailable returns an error that makes an agent retry, because the ledger or another
+// service has failed. The details go to the log, not to the agent.
 func (g *Gateway) unavailable(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		log := g.Log

@@ -71,7 +71,8 @@ func TestUploads(t *testing.T) {
 	if cap(u.byAgent["b"].numbers) != 40 {
 		t.Errorf("%d bytes are allocated", cap(u.byAgent["b"].numbers))
 	}
-	// A result that replaces another does not need memory for both.
+	// When a result replaces an incomplete one, only the new result counts towards the
+	// limit.
 	long := chunk(strings.Repeat("x", 90), 0, 1)
 	if _, next, err := u.add("b", long, now); next != 1 || err != nil || u.bytes != 90 {
 		t.Errorf("%d, %v, and %d bytes are held", next, err, u.bytes)
@@ -177,7 +178,7 @@ func FuzzCodec(f *testing.F) {
 		f.Add(text)
 	}
 	f.Add(bytes.Repeat([]byte{0x2a, 0}, 99))
-	f.Add(bytes.Repeat([]byte{0x0b}, 99)) // groups in groups
+	f.Add(bytes.Repeat([]byte{0x0b}, 99)) // nested groups
 	f.Fuzz(func(t *testing.T, b []byte) {
 		const most = 50
 		for _, m := range seeds("run") {
@@ -191,7 +192,7 @@ func FuzzCodec(f *testing.F) {
 	})
 }
 
-// seeds returns messages as agents send them.
+// seeds returns valid messages of agents as seeds for the fuzz test.
 func seeds(run string) map[string]proto.Message {
 	numbers := make([]byte, 64)
 	sum := sha256.Sum256(numbers)
@@ -261,7 +262,7 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	})
 }
 
-// Every request gets one of the intended answers.
+// Every request, valid or not, gets one of the expected status codes.
 func FuzzHandler(f *testing.F) {
 	g, h := newGateway(f)
 	x, err := g.Terms.Of(f.Context(), "run")
@@ -302,7 +303,7 @@ func FuzzHandler(f *testing.F) {
 	})
 }
 
-// A panic is answered and does not end the server.
+// A call that panics gets an error response, and the server continues.
 func TestFailed(t *testing.T) {
 	g, h := newGateway(t)
 	g.Terms = terms.NewCache(func(context.Context, string) (*terms.Terms, error) { panic("a bug") })
@@ -319,7 +320,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// A fleet checks in at a limited rate, within the bounds of the interval.
+// The interval between check-ins grows with the fleet, so that the rate of check-ins is
+// limited. It stays within its bounds.
 func TestPace(t *testing.T) {
 	g := &Gateway{gate: newGate(), Config: Config{Lease: 10 * time.Minute, Pace: Pace{Poll: time.Second, MaxPoll: time.Hour, Rate: 500}}}
 	for _, c := range []struct {
@@ -334,7 +336,7 @@ func TestPace(t *testing.T) {
 		{10_000_000, 0, false, time.Hour},
 		{10_000_000, 50_000, true, 100 * time.Second},
 		{10_000_000, 100_000, true, 150 * time.Second}, // a quarter of a lease
-		{10, 100_000, true, time.Second},               // agents with many clients each
+		{10, 100_000, true, time.Second},               // few agents with many clients each
 	} {
 		g.agents.Store(c.agents)
 		g.asked.Store(c.asked)

@@ -11,7 +11,7 @@ import (
 	"loadstar/server/bus"
 )
 
-// metrics is also an interceptor that measures calls.
+// metrics holds the gateway's metrics. It is also an interceptor that measures calls.
 type metrics struct {
 	calls    *prometheus.HistogramVec // by method and code
 	refused  *prometheus.CounterVec   // by reason

@@ -19,8 +19,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// Push receives a result or a part of one. ACCEPTED means that the result is stored, and
-// PART that more chunks are needed; any other outcome is final.
+// Push receives a result or a chunk of one. The outcome ACCEPTED means that the result is
+// stored, and PART means that more chunks are needed. Any other outcome is final.
 func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse, error) {
 	agent, err := g.authorize(ctx)
 	if err != nil {
@@ -77,8 +77,8 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 }
 
-// messageID is the same for a resent result. It includes the clients' names, because two
-// clients may have the same numbers.
+// messageID returns the bus id of a result. A resent result has the same id. It includes
+// the clients' names, because two clients may have the same numbers.
 func messageID(a *v1.Arrival, numbers []byte) string {
 	h := sha256.New()
 	h.Write(numbers)
@@ -93,7 +93,8 @@ func (g *Gateway) reject(kind, reason string) *v1.PushResponse {
 	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_REJECTED, Reason: reason}
 }
 
-// checkShape returns what is wrong with a result, without reading its numbers.
+// checkShape checks everything about a result except its numbers. It returns what is wrong,
+// or an empty string.
 func (g *Gateway) checkShape(r *v1.PushRequest, t *terms.Terms) string {
 	size := int64(t.Rules.UpdateBytes(t.Shared))
 	switch {
@@ -117,8 +118,8 @@ func (g *Gateway) checkShape(r *v1.PushRequest, t *terms.Terms) string {
 	return ""
 }
 
-// withoutNumbers answers if the numbers are not needed: the turns are counted or closed,
-// or belong to another agent. Otherwise it returns nil.
+// withoutNumbers returns the response to a push if the numbers are not needed, because the
+// turns are counted or closed or belong to another agent. Otherwise it returns nil.
 func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRequest) (*v1.PushResponse, error) {
 	clients := make([]string, len(r.Shares))
 	for i, s := range r.Shares {
@@ -139,7 +140,7 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRe
 			return g.reject("version", fmt.Sprintf("client %s was asked to train from version %d, not %d", c, w.Version, r.Version)), nil
 		case w.State != ledger.Asked:
 			// The answer is the same for a late result and for another agent's client, so
-			// that an agent learns nothing about others.
+			// that an agent learns nothing about the clients of other agents.
 			g.metrics.refused.WithLabelValues("closed").Inc()
 			return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
 		}
@@ -153,7 +154,7 @@ func (g *Gateway) withoutNumbers(ctx context.Context, agent string, r *v1.PushRe
 	return g.reject("overlap", "some clients of this sum have already been counted"), nil
 }
 
-// Decline gives turns back.
+// Decline gives up turns that an agent cannot train, so that rounds do not wait for them.
 func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.DeclineResponse, error) {
 	agent, err := g.authorize(ctx)
 	if err != nil {

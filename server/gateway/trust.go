@@ -7,21 +7,22 @@ import (
 
 const (
 	// trustFor limits how long a gateway relies on an earlier lookup of an agent. A
-	// revocation in another process takes effect here after this time at the latest.
+	// revocation in another process therefore takes effect in this gateway within this
+	// time.
 	trustFor   = time.Second
 	maxTrusted = 100_000 // agents
 )
 
-// trust caches which agents the ledger allowed to call. An agent fetches weights and
-// sends results right after a check-in, which has just looked it up. It is safe for
-// concurrent use.
+// trust caches which agents the ledger allowed to call. It saves lookups, because an agent
+// fetches weights and sends results right after a check-in, which has looked it up. It is
+// safe for concurrent use.
 type trust struct {
 	mu    sync.Mutex
-	until map[string]time.Time // by agent
+	until map[string]time.Time // end of the trust, by agent
 	drops uint64               // how often drop was called
 }
 
-// lookup is a ledger query in progress.
+// lookup is the state at the start of a ledger query.
 type lookup struct {
 	began time.Time
 	drops uint64
@@ -36,8 +37,8 @@ func (t *trust) begin() lookup {
 	return lookup{time.Now(), t.drops}
 }
 
-// end stores the outcome of a lookup. It does not trust an agent if any was dropped during
-// the lookup: the ledger may have answered before the revocation.
+// end stores the outcome of a lookup. If drop was called during the lookup, it stores no
+// trust, because the ledger may have answered before the revocation.
 func (t *trust) end(agent string, l lookup, allowed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +47,7 @@ func (t *trust) end(agent string, l lookup, allowed bool) {
 		return
 	}
 	if len(t.until) >= maxTrusted {
-		clear(t.until) // the agents are looked up again
+		clear(t.until) // the map is full; the agents are looked up again
 	}
 	t.until[agent] = l.began.Add(trustFor)
 }

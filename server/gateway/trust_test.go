@@ -24,14 +24,15 @@ func TestTrust(t *testing.T) {
 		if x.has("a") {
 			t.Error("trusted for longer than a second")
 		}
-		// The second starts with the lookup, because its answer may be that old.
+		// Trust lasts for a second from the start of the lookup, because the ledger's
+		// answer may be that old.
 		l := x.begin()
 		time.Sleep(trustFor)
 		x.end("a", l, true)
 		if x.has("a") {
 			t.Error("trusted for a second after a lookup that took a second")
 		}
-		// A lookup that finds an agent revoked ends the trust from an earlier one.
+		// A lookup that finds an agent revoked ends the trust from an earlier lookup.
 		x.end("a", x.begin(), true)
 		x.end("a", x.begin(), false)
 		if x.has("a") {
@@ -51,8 +52,8 @@ func TestTrust(t *testing.T) {
 	})
 }
 
-// A revocation takes effect at once in the gateway that receives it, and within trustFor
-// in others.
+// A revocation takes effect at once in the gateway that receives it, and within trustFor in
+// other gateways.
 func TestRevoked(t *testing.T) {
 	g, h := newGateway(t)
 	fetch := func() int {

@@ -8,14 +8,14 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// uploads holds incomplete results in memory. An agent that reaches another gateway
-// starts again.
+// uploads holds incomplete results in memory. An agent that continues at another gateway
+// must send its result from the start.
 type uploads struct {
 	most int64
 
 	mu      sync.Mutex
 	bytes   int64
-	byAgent map[string]*upload // an agent has one at a time
+	byAgent map[string]*upload // an agent has one upload at a time
 }
 
 type upload struct {
@@ -31,8 +31,8 @@ var errUploads = errors.New("too many results are being uploaded; try again late
 
 func newUploads(most int64) *uploads { return &uploads{most: most, byAgent: map[string]*upload{}} }
 
-// add stores a chunk. It returns the numbers if they are complete, and otherwise the
-// offset of the next chunk. The caller owns the numbers.
+// add stores a chunk of a result. It returns the numbers if they are complete, and
+// otherwise the offset of the next chunk. The caller owns the numbers.
 func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []byte, next int64, err error) {
 	if r.Offset == 0 && int64(len(r.Chunk)) == r.Size {
 		return r.Chunk, 0, nil
