@@ -61,7 +61,7 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(b.Workers, 1))
 	if each != nil {
-		g.SetLimit(1) // one client at a time, so that each is called in order without buffering forecasts
+		g.SetLimit(1) // calls each in order, without a buffer
 	}
 	for i := range scores {
 		g.Go(func() error {
@@ -77,7 +77,7 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, context.Cause(ctx) // the first failure, or the reason why the caller cancelled ctx
+		return nil, context.Cause(ctx) // the first failure, or why ctx was cancelled
 	}
 	return scores, nil
 }

@@ -204,7 +204,7 @@ func losses(t *testing.T) map[string]nn.Loss {
 func TestGradients(t *testing.T) {
 	models := Models()
 	if testing.Short() {
-		models = models[2:] // only the smallest model, because the reference is slow under emulation
+		models = models[2:] // the smallest: emulation is slow
 	}
 	for _, s := range models {
 		name := s.Name

@@ -20,8 +20,8 @@ type Comparison struct {
 	// Statistic is negative if the first forecast has the smaller loss. If the forecasts
 	// are equally good, it has approximately a standard normal distribution.
 	Statistic       float64 `json:"statistic"`
-	MeanDifference  float64 `json:"mean_difference"`   // mean loss of the first forecast minus that of the second
-	LongRunVariance float64 `json:"long_run_variance"` // of the difference of losses, for one target
+	MeanDifference  float64 `json:"mean_difference"`   // mean loss, first minus second
+	LongRunVariance float64 `json:"long_run_variance"` // of the difference of losses
 	Lags            int     `json:"lags"`              // number of autocovariances in the variance
 	N               int     `json:"n"`
 }

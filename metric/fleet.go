@@ -20,7 +20,7 @@ type Spread struct {
 	Min    Number `json:"min"`
 	Max    Number `json:"max"`
 
-	Count     int `json:"count"`     // clients whose value is defined; the fields above describe only them
+	Count     int `json:"count"`     // clients with a defined value, described by the fields above
 	Undefined int `json:"undefined"` // clients whose value is not finite
 
 	// BelowOne is the share of the counted clients whose value is below 1. It is set only

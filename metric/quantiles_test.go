@@ -165,7 +165,7 @@ func TestLevels(t *testing.T) {
 		even         bool
 		lower, upper float64
 	}{
-		{[]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9}, true, .1, .9}, // although 1-.9 != .1 in floating point
+		{[]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9}, true, .1, .9}, // although 1-.9 != .1
 		{[]float64{.05, .5, .95}, true, .05, .95},
 		{[]float64{.5}, true, nan, nan},
 		{[]float64{.3, .7}, true, .3, .7},

@@ -11,7 +11,7 @@ import (
 )
 
 // Baselines backtests baselines on a dataset, with the horizon, targets and split of the
-// plan. It writes their scores by client into the folder dir.
+// plan. It writes each baseline's scores for each client into the folder dir.
 func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []string, workers int, dir string) ([]metric.Fleet, error) {
 	b := forecast.Backtest{
 		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers,

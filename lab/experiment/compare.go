@@ -12,7 +12,7 @@ import (
 // Contest compares methods and baselines on one dataset.
 type Contest struct {
 	Dataset *series.Dataset
-	// Question is the plan whose horizon, targets and split apply to the baselines.
+	// Question is the plan from which the baselines take horizon, targets and split.
 	Question  *fed.Plan
 	Baselines []string
 	Methods   []Contestant
@@ -32,20 +32,20 @@ type Comparison struct {
 	Methods   []Compared `json:"methods"`
 }
 
-// Compared holds the scores of a baseline, or the mean scores of a method over seeds.
+// Compared has the scores of a baseline, or the mean scores of a method over its seeds.
 type Compared struct {
 	Method   string        `json:"method"`
 	Mean     metric.Number `json:"mase_mean"`
 	Median   metric.Number `json:"mase_median"`
 	BelowOne metric.Number `json:"below_one"`
 	MAE      metric.Number `json:"mae"`
-	// Low and High are the medians of the best and the worst seed.
+	// Low and High are the lowest and the highest median MASE of any seed.
 	Low  metric.Number `json:"mase_median_low"`
 	High metric.Number `json:"mase_median_high"`
 }
 
 // Compare backtests the baselines, trains all plans in e's folder and returns the
-// comparisons in the order of the contests. The experiment must not have trials.
+// comparisons in the order of the contests. The experiment must have no trials of its own.
 func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Comparison, error) {
 	var all []Comparison
 	for _, c := range contests {
@@ -81,7 +81,8 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 	return all, nil
 }
 
-// compared returns the means over seeds, and the range of the median.
+// compared returns the mean scores of a method over seeds, and the range of its median
+// MASE.
 func compared(method string, seeds []metric.Fleet) Compared {
 	values := map[string][]float64{}
 	for _, f := range seeds {

@@ -19,15 +19,16 @@ import (
 	"loadstar/series"
 )
 
-// Trial is one plan on one dataset.
+// Trial is one run of an experiment: a plan on a dataset.
 type Trial struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
-	// Part is the folder of the trial's part of the experiment, or "".
+	// Part is the name of the part of the experiment to which the trial belongs, which is
+	// also its folder, or "".
 	Part string
 }
 
-// folder returns the folder of the trial's run, relative to the experiment's.
+// folder returns the folder of the trial's run, relative to the experiment's folder.
 func (t Trial) folder() string {
 	return filepath.Join(t.Part, t.Dataset.Name, fmt.Sprintf("%s-%d", t.Plan.Name, t.Plan.Seed))
 }
@@ -37,13 +38,14 @@ type Experiment struct {
 	Dir    string
 	Trials []Trial
 	Kernel *kernel.Set
-	// Parallel is the number of trials that run in parallel. Each uses one worker, so
-	// workers never wait for each other.
+	// Parallel is the number of trials that run in parallel. Each trial uses one worker,
+	// so that no worker waits for others at the end of a round.
 	Parallel int
-	// Diverging accepts runs that diverge as results without a summary. Otherwise a run
-	// that diverges stops the experiment.
+	// Diverging means that a run that diverges has a nil summary and the experiment
+	// continues. If it is false, a run that diverges stops the experiment.
 	Diverging bool
-	// Progress, if not nil, is called with the rounds done and the total over all trials.
+	// Progress, if not nil, is called with the number of rounds done and the total number
+	// of rounds, over all trials.
 	Progress func(done, of int)
 }
 
@@ -93,7 +95,7 @@ func (e *Experiment) Run(ctx context.Context) ([]*run.Summary, error) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, context.Cause(ctx) // the first failure, or why the caller stopped
+		return nil, context.Cause(ctx) // the first failure, or why ctx was cancelled
 	}
 	return summaries, nil
 }

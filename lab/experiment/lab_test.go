@@ -114,7 +114,7 @@ func TestLab(t *testing.T) {
 	if sgd["mae"].Low >= sgd["mae"].High {
 		t.Errorf("two seeds have the same MAE: %v", sgd["mae"])
 	}
-	// Shares of three clients and two seeds: sixths.
+	// With three clients and two seeds, the shares are multiples of 1/6 and add up to 1.
 	if sum := sgd["dm_better"].Mean + sgd["dm_worse"].Mean + sgd["dm_same"].Mean; math.Abs(sum-1) > 1e-9 {
 		t.Errorf("figures of SGD: %v", sgd)
 	}
@@ -153,7 +153,7 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// TestErrors checks that a forecast has one error, regardless of its number of steps.
+// TestErrors checks that each forecast gives one error, regardless of its number of steps.
 func TestErrors(t *testing.T) {
 	l := Lab{Dir: t.TempDir()}
 	variants, err := read(t, tiny, false).Parts[0].plans(nil)
@@ -190,8 +190,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestDieboldMariano has four clients: the first errors are smaller, larger, equal, and
-// for different targets.
+// TestDieboldMariano compares two methods on four clients. The first method's errors are
+// smaller, larger, equal, and for different targets.
 func TestDieboldMariano(t *testing.T) {
 	small, large := make([]float64, 200), make([]float64, 200)
 	for i := range small {

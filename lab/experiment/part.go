@@ -20,24 +20,26 @@ type Lab struct {
 	Dir      string // folder of all runs
 	Kernel   *kernel.Set
 	Parallel int
-	// Open returns a dataset by its name under datasets/. It stays open.
+	// Open returns a dataset by its name under datasets/. The lab does not close it.
 	Open func(name string) (*series.Dataset, error)
-	// Progress, if not nil, is called with the rounds done and the total.
+	// Progress, if not nil, is called with the number of rounds done and the total number
+	// of rounds.
 	Progress func(done, of int)
 }
 
-// row is a result whose runs may not be done yet.
+// row is a result with the trials from which it is computed. They may not be done yet.
 type row struct {
 	Result
 	trials []int
 }
 
-// Run runs an experiment and returns its results by part and dataset, baselines first.
+// Run runs an experiment and returns its results, ordered by part and dataset. In each
+// part and dataset, baselines come before methods.
 func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 	var (
 		results  []Result
 		rows     []row
-		begun    int // first part whose runs are not done
+		begun    int // index of the first part whose runs are not done
 		of, done int
 	)
 	for i := range s.Parts {
@@ -74,8 +76,9 @@ func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 	return results, nil
 }
 
-// stage returns an experiment without trials. Parts that do not depend on results of
-// others are run together as one stage.
+// stage returns an experiment without trials for the next stage of the lab. Consecutive
+// parts that do not depend on each other's results run together as one stage. before is
+// the number of rounds in earlier stages, and of the number in all stages.
 func (l *Lab) stage(before, of int) *Experiment {
 	e := &Experiment{Dir: l.Dir, Kernel: l.Kernel, Parallel: l.Parallel, Diverging: true}
 	if l.Progress != nil {
@@ -123,7 +126,8 @@ func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []ro
 	return results, nil
 }
 
-// part adds the trials of a part, and backtests its baselines.
+// part adds the trials of a part to e, backtests the part's baselines, and returns the
+// rows of its table.
 func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result) ([]row, error) {
 	var rows []row
 	for _, name := range p.Datasets {
@@ -180,9 +184,9 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 	return rows, nil
 }
 
-// choose finds, for each method of an earlier part, the point of that part's grid with
-// the lowest validation loss: on the same dataset, or on the first one if that part does
-// not have the dataset.
+// choose returns, for each method of an earlier part, the point of that part's grid with
+// the lowest validation loss on the given dataset. If the earlier part does not have this
+// dataset, choose uses the first dataset of that part.
 func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error) {
 	best := map[string]point{}
 	for _, m := range p.Methods {
@@ -212,13 +216,13 @@ func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error
 }
 
 // test compares the forecasts of method Against with those of each other method. It
-// counts the clients for which they are better, worse, or not significantly different,
-// over all seeds.
+// computes the shares of clients, over all seeds, for which the forecasts of Against are
+// better, worse, or not significantly different.
 func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) error {
 	if p.Against == "" {
 		return nil
 	}
-	against := map[int]map[string][]float64{} // errors by trial and client
+	against := map[int]map[string][]float64{} // errors of Against, by trial and client
 	for _, r := range rows {
 		if r.Part != p.Name || len(r.trials) == 0 || r.Method == p.Against {
 			continue
@@ -258,14 +262,14 @@ func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) erro
 	return nil
 }
 
-// dieboldMariano counts the clients for which the first errors are smaller, larger, or
-// not significantly different.
+// dieboldMariano counts the clients for which the errors in ours are significantly smaller
+// than those in theirs, significantly larger, or not significantly different.
 func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same float64) {
 	for client, e := range ours {
 		c, err := metric.DieboldMariano(e, theirs[client], metric.Squared)
 		switch {
 		case err != nil || !c.Significant():
-			same++ // also if there is no statistic
+			same++ // even if the statistic is undefined
 		case c.Statistic < 0:
 			better++
 		default:
@@ -276,8 +280,8 @@ func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same floa
 }
 
 // errors returns the forecast errors of a run by client, in order of time. A forecast of
-// several steps has one error, the root of the mean square, because errors of the same
-// forecast are not independent.
+// several steps counts as one error, the root mean square over its steps, because errors
+// of the same forecast are not independent.
 func (l *Lab) errors(t Trial) (map[string][]float64, error) {
 	rows, err := run.Read[run.Forecast](filepath.Join(l.Dir, t.folder()), "forecasts")
 	if err != nil {

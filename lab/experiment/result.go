@@ -12,10 +12,10 @@ import (
 	"loadstar/metric"
 )
 
-// Figure is a number with its range over seeds.
+// Figure is the mean of a number over seeds, with its lowest and highest value.
 type Figure struct{ Mean, Low, High float64 }
 
-// figure returns the mean and the extremes.
+// figure returns the mean and the range of the values.
 func figure(values []float64) Figure {
 	f := Figure{Low: slices.Min(values), High: slices.Max(values)}
 	for _, v := range values {
@@ -24,7 +24,7 @@ func figure(values []float64) Figure {
 	return f
 }
 
-// String returns the mean, and the extremes if they differ.
+// String returns the mean, followed by the range if the values differ.
 func (f Figure) String() string {
 	if math.IsNaN(f.Mean) {
 		return "-"
@@ -35,14 +35,14 @@ func (f Figure) String() string {
 	return fmt.Sprintf("%.4g (%.4g-%.4g)", f.Mean, f.Low, f.High)
 }
 
-// Result is one method on one dataset.
+// Result has the scores of one method on one dataset.
 type Result struct {
 	Part, Dataset string
 	Generated     bool
 	Method        string
-	At            []string // position in the grid: values of its axes
+	At            []string // point of the grid: the value on each axis
 	Seeds         int
-	// Figures maps names to figures.
+	// Figures maps the name of a number, such as mae, to its mean and range.
 	Figures map[string]Figure
 }
 
@@ -63,12 +63,12 @@ func ofFleet(f metric.Fleet) map[string]float64 {
 
 // outcome is the result of one trial.
 type outcome struct {
-	*run.Summary // nil if it diverged
+	*run.Summary // nil if the run diverged
 	validation   validation
 }
 
-// result combines the runs of one variant. If any run diverged, all other figures are
-// NaN, because a mean over the remaining runs would be biased.
+// result combines the runs of one variant. If any run diverged, the scores are NaN,
+// because a mean over the other runs would be biased.
 func result(runs []outcome) map[string]Figure {
 	values := map[string][]float64{}
 	lost := 0.0

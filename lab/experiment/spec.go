@@ -14,61 +14,65 @@ import (
 	"loadstar/internal/config"
 )
 
-// Spec describes an experiment. It has parts; each part compares methods on the same
-// datasets.
+// Spec describes an experiment. It consists of parts. Each part compares several methods
+// on the same datasets.
 type Spec struct {
 	Title string `yaml:"title"`
 	About string `yaml:"about"`
-	// Pictures is the part whose runs a report draws. The default is the first part with
-	// several seeds, or the first part.
+	// Pictures is the name of the part whose runs a report shows in charts. The default is
+	// the first part with several seeds, or the first part.
 	Pictures string `yaml:"pictures"`
 	Parts    []Part `yaml:"parts"`
 }
 
-// Part is one table of an experiment.
+// Part is a part of an experiment, whose results form one table of the report.
 type Part struct {
-	// Name is the name of the folder; Title is the title in reports.
+	// Name is the name of the part's folder. Title is its title in reports.
 	Name  string `yaml:"name"`
 	Title string `yaml:"title"`
-	// As is an earlier part from which this part inherits empty fields. Plans are merged;
-	// this part's settings override.
+	// As is the name of an earlier part. Fields that are empty in this part are taken from
+	// there. The plans of both are merged, and settings of this part override those of the
+	// earlier part.
 	As string `yaml:"as"`
-	// Datasets are names under datasets/.
+	// Datasets lists names of folders under datasets/.
 	Datasets []string `yaml:"datasets"`
 	// Clients selects the first clients of each dataset, by name; 0 selects all.
 	Clients   int      `yaml:"clients"`
 	Seeds     []uint64 `yaml:"seeds"`
 	Baselines []string `yaml:"baselines"`
-	// Plan has the settings that all methods share.
+	// Plan has the settings that are the same for all methods.
 	Plan    Fragment `yaml:"plan"`
 	Methods []Method `yaml:"methods"`
-	// Grid varies settings of every method, in all combinations.
+	// Grid lists settings to vary. Every method runs with all combinations of their
+	// values.
 	Grid []Axis `yaml:"grid"`
-	// Best lists earlier parts. Their methods use the point of that part's grid with the
-	// lowest validation loss; this part's plan overrides. Without Methods, all their
-	// methods are used.
+	// Best lists earlier parts. A method of such a part runs with the point of that part's
+	// grid that had the lowest validation loss. Settings in the plan of this part override
+	// the chosen ones. If Methods is empty, this part has all methods of the earlier
+	// parts.
 	Best []string `yaml:"best"`
 	// Against is the method whose forecasts are compared with each other method's, client
 	// by client, with the Diebold-Mariano test.
 	Against string `yaml:"against"`
-	// Quick reduces the part to a size for a quick check.
+	// Quick has the changes that make the part small enough for a quick check.
 	Quick Quick `yaml:"quick"`
 }
 
-// Method is a name and the settings that differ from the part's plan.
+// Method is a method to compare: its name, and the settings in which it differs from the
+// part's plan.
 type Method struct {
 	Name string   `yaml:"name"`
 	Plan Fragment `yaml:"plan"`
-	// Quick overrides the part's quick plan.
+	// Quick has settings that override those of the part's quick plan.
 	Quick Fragment `yaml:"quick"`
 
-	tuned *tuned // set in a part with Best
+	tuned *tuned // set if the method comes from a part in Best
 }
 
 // tuned refers to a method of an earlier part.
 type tuned struct {
 	part   *Part
-	method Fragment // its plan there, without the grid's settings
+	method Fragment // the method's plan in that part, without the settings of the grid
 }
 
 // Axis is a setting of a plan, such as server.lr, and its values. If the setting is a
@@ -87,7 +91,8 @@ func (a Axis) Name(i int) string {
 	return fmt.Sprint(a.Values[i].Value)
 }
 
-// Quick overrides fields of a Part; empty fields do not change.
+// Quick overrides fields of a Part for a quick check. Empty fields of Quick change
+// nothing.
 type Quick struct {
 	Datasets []string `yaml:"datasets"`
 	Clients  int      `yaml:"clients"`
@@ -96,11 +101,12 @@ type Quick struct {
 	Plan     Fragment `yaml:"plan"`
 }
 
-// Fragment is a part of a plan, as decoded from YAML. A null removes the setting that it
-// overrides.
+// Fragment has some of the settings of a plan, as decoded from YAML. A null removes the
+// setting that it overrides.
 type Fragment map[string]any
 
-// UnmarshalYAML accepts any mapping. It is validated when the plan is read.
+// UnmarshalYAML accepts any mapping. The settings are validated later, when the complete
+// plan is read.
 func (f *Fragment) UnmarshalYAML(n *yaml.Node) error { return n.Decode((*map[string]any)(f)) }
 
 // Scalar is one value of a setting.
@@ -109,7 +115,8 @@ type Scalar struct{ Value any }
 // UnmarshalYAML accepts any value.
 func (s *Scalar) UnmarshalYAML(n *yaml.Node) error { return n.Decode(&s.Value) }
 
-// ReadSpec reads an experiment. With quick it returns the small form.
+// ReadSpec reads an experiment. If quick is true, it returns the small form of the
+// experiment.
 func ReadSpec(text []byte, quick bool) (*Spec, error) {
 	var s Spec
 	if err := config.Decode(text, &s); err != nil {
@@ -139,8 +146,8 @@ func ReadSpec(text []byte, quick bool) (*Spec, error) {
 	return &s, nil
 }
 
-// complete fills in fields that depend on other parts, applies the quick form, and checks
-// that all plans can be read.
+// complete fills in fields that depend on earlier parts, applies Quick if quick is true,
+// and checks that all plans are valid.
 func (p *Part) complete(earlier []Part, quick bool) error {
 	if slices.ContainsFunc(earlier, func(e Part) bool { return e.Name == p.Name }) {
 		return errors.New("an earlier part has the same name")
@@ -168,7 +175,7 @@ func (p *Part) complete(earlier []Part, quick bool) error {
 	return err
 }
 
-// adopt adds the methods of the parts in Best.
+// adopt adds the methods of the parts in Best to p.
 func (p *Part) adopt(earlier []Part) error {
 	var own []Method
 	for _, name := range p.Best {
@@ -277,7 +284,7 @@ func (p *Part) shrink() error {
 	return nil
 }
 
-// point is a point of a grid.
+// point is one combination of values of a grid's settings.
 type point struct {
 	at  []string // display names of the axes' values
 	set Fragment
@@ -308,8 +315,9 @@ type variant struct {
 // name returns the name of the variant, which is also its folder.
 func (v variant) name() string { return strings.Join(append([]string{v.method}, v.at...), " ") }
 
-// plans returns the plans of all methods at all points of the grid. A method of an
-// earlier part uses its point in best, or the first point.
+// plans returns the plans of all methods at all points of the grid. A method of an earlier
+// part uses its point in best. If it has none, it uses the first point of the earlier
+// part's grid.
 func (p *Part) plans(best map[string]point) ([]variant, error) {
 	if len(p.Methods) == 0 || len(p.Datasets) == 0 || p.Name == "" {
 		return nil, errors.New("a part needs a name, datasets and methods")
@@ -340,7 +348,8 @@ func (p *Part) plans(best map[string]point) ([]variant, error) {
 	return all, nil
 }
 
-// at returns a fragment with one setting, such as server.lr.
+// at returns a fragment that sets one setting to value. key is the path of the setting,
+// such as server.lr.
 func at(key string, value any) Fragment {
 	first, rest, deeper := strings.Cut(key, ".")
 	if deeper {

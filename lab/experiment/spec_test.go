@@ -160,7 +160,8 @@ func TestSpecErrors(t *testing.T) {
 	}
 }
 
-// TestPapers reads the committed experiments in both forms.
+// TestPapers checks that the experiments of all papers in the repository can be read, in
+// their full and their small form.
 func TestPapers(t *testing.T) {
 	files, err := filepath.Glob("../../papers/*/experiment.yaml")
 	if err != nil || len(files) != 5 {

@@ -5,7 +5,7 @@ import (
 	"loadstar/metric"
 )
 
-// validation holds the results of a run's last evaluation on its sample of validation
+// validation has the results of a run's last evaluation on its sample of validation
 // windows.
 type validation struct {
 	clients int
@@ -13,8 +13,8 @@ type validation struct {
 	mase    float64 // median over clients
 }
 
-// readValidation reads the last evaluation of a run. It has no clients if the run was
-// never evaluated.
+// readValidation reads the last evaluation of a run. The result has no clients if the run
+// was never evaluated.
 func readValidation(dir string) (v validation, err error) {
 	rows, err := run.Read[run.Evaluation](dir, "evaluations")
 	if err != nil || len(rows) == 0 {

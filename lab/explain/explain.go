@@ -1,5 +1,5 @@
-// Package explain predicts what a plan will do before it runs: what is trained and sent,
-// how much memory and time it takes, and what the server sees of a client.
+// Package explain predicts the effects of a plan before it runs: what clients train and
+// send, how much memory and time a run takes, and what the server learns about a client.
 package explain
 
 import (
@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// Explanation holds the predictions for a plan. Numbers that are not known are zero.
+// Explanation has the predictions for a plan. Numbers that are not known are zero.
 type Explanation struct {
 	File      string `json:"file"` // set by the caller
 	Name      string `json:"name"`
@@ -40,9 +40,9 @@ type Explanation struct {
 	Data   *Data  `json:"data,omitempty"`
 	NoData string `json:"no_data,omitempty"` // why Data is nil; set by the caller
 
-	Alone bool `json:"alone"` // nothing is sent
-	// Turns counts the results of all rounds. It is an upper bound if a round may close
-	// early.
+	Alone bool `json:"alone"` // clients send nothing
+	// Turns is the number of updates in all rounds. It is an upper bound if a round may
+	// close early.
 	Turns      int64 `json:"turns,omitempty"`
 	PerRound   int   `json:"turns_per_round,omitempty"`
 	StepsATurn int   `json:"gradients_per_turn,omitempty"`
@@ -91,8 +91,8 @@ type Data struct {
 	bytes int64
 }
 
-// Fleet explains a plan for a fleet of the given size, with the inputs of the plan or of
-// the model's paper. 0 clients means that the size is not known.
+// Fleet explains a plan for a fleet of the given size, with the inputs of the plan or, if
+// it lists none, of the model's paper. If clients is 0, the size is not known.
 func Fleet(p *fed.Plan, clients int) (*Explanation, error) {
 	q, err := recipe.Frame(p, nil)
 	if err != nil {
@@ -133,7 +133,8 @@ func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
 	return explain(p, q, x)
 }
 
-// explain predicts a plan for a fleet; data is nil if the fleet is not known.
+// explain returns the predictions for a plan and a fleet. data is nil if the fleet is not
+// known.
 func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	e := &Explanation{Data: data}
 	fleet := e.deal(p)
@@ -169,8 +170,9 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	return e, nil
 }
 
-// deal splits the fleet into the clients that train, those on the server and those held
-// out, and returns how many train. It returns 0 if the fleet is not known.
+// deal divides the fleet into clients that train, clients whose data is on the server and
+// held-out clients. It returns the number of clients that train. It returns 0 if the fleet
+// is not known.
 func (e *Explanation) deal(p *fed.Plan) int {
 	x := e.Data
 	if x == nil {
@@ -205,7 +207,8 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 	}
 }
 
-// traffic records how many clients take part, what they send and what the server sees.
+// traffic records how many clients train in a round, how much they send and what the
+// server learns about them.
 func (e *Explanation) traffic(p *fed.Plan, q *recipe.Problem, c *recipe.Composition, fleet int) {
 	if !e.Alone {
 		t := recipe.TrafficOf(q.Partition, c.Needs)
@@ -216,7 +219,8 @@ func (e *Explanation) traffic(p *fed.Plan, q *recipe.Problem, c *recipe.Composit
 		}
 		e.Needs, e.Secure = needsOf(c.Needs), !c.Needs.EachUpdate
 	}
-	// For a fleet that is not known, only a size that the plan states is certain.
+	// If the fleet is not known, the number of clients per round is known only if the plan
+	// sets it.
 	if fleet > 0 || p.Schedule.Cohort > 0 || p.Schedule.Kind == "buffered" {
 		e.PerRound = c.Turns
 	}
@@ -224,7 +228,7 @@ func (e *Explanation) traffic(p *fed.Plan, q *recipe.Problem, c *recipe.Composit
 	e.Traffic = e.Turns * (e.Down + e.Up)
 }
 
-// work records how many gradients the clients take.
+// work records how many gradients the clients compute.
 func (e *Explanation) work(p *fed.Plan) {
 	if x := e.Data; x != nil && x.Examples > 0 {
 		mean := int(x.Examples) / x.Clients
@@ -238,8 +242,9 @@ func (e *Explanation) work(p *fed.Plan) {
 	e.Steps = e.Turns * int64(e.StepsATurn)
 }
 
-// serverBytes is the memory of a server: the weights as float32, their sum as int64, what
-// aggregator and optimizer keep, and single updates if the aggregator needs them.
+// serverBytes returns the memory of a server: the weights as float32, the sum of updates
+// as int64, the state of aggregator and optimizer, and individual updates if the
+// aggregator needs them.
 func serverBytes(e *Explanation, c *recipe.Composition) int64 {
 	bytes := 3*e.Up + 8*int64(c.ServerState)*int64(e.Shared)
 	if c.Needs.EachUpdate {
@@ -248,7 +253,7 @@ func serverBytes(e *Explanation, c *recipe.Composition) int64 {
 	return bytes
 }
 
-// needsOf lists what the server must see.
+// needsOf describes, for display, the data that the server must receive.
 func needsOf(n fed.Needs) []string {
 	out := []string{"the sum of updates"}
 	if n.EachUpdate {

@@ -17,8 +17,8 @@ func read(t *testing.T, text string) *fed.Plan {
 	return p
 }
 
-// TestFleet checks the arithmetic for the bose2023 model: 5,760 of its 42,181 weights are
-// shared if its head is personal.
+// TestFleet checks the predicted numbers for the bose2023 model: 5,760 of its 42,181
+// weights are shared if its head is personal.
 func TestFleet(t *testing.T) {
 	const shared, all = 5760, 42181
 	for name, c := range map[string]struct {
@@ -75,7 +75,7 @@ func TestServerState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The state has a float64 vector per client.
+	// The state of fedavgadaptive has a float64 vector per client.
 	if more := adaptive.ServerBytes - plain.ServerBytes; more < 10*8*5760 {
 		t.Errorf("fedavgadaptive needs %d bytes more than fedavg", more)
 	}

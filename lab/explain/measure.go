@@ -11,8 +11,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// measureSteps returns how many gradient steps with the plan's batch one core takes in a
-// second, and the memory of a worker in bytes.
+// measureSteps measures how many gradient steps with the plan's batch size one core takes
+// per second, and how many bytes of memory a worker needs.
 func measureSteps(p *fed.Plan, q *recipe.Problem, k *kernel.Set) (perSecond float64, bytes int64) {
 	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()
