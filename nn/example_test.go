@@ -9,7 +9,7 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Build a small forecaster and list its layers.
+// This example builds a small forecaster and lists its layers.
 func ExampleBuild() {
 	net, err := nn.Build(
 		24, 3, // 24 steps of 3 features
@@ -29,7 +29,7 @@ func ExampleBuild() {
 	// total: 425
 }
 
-// Fit y = 2x + 1 by gradient descent.
+// This example fits y = 2x + 1 by gradient descent.
 func ExampleWorkspace_Gradient() {
 	kernels, err := kernel.Default()
 	if err != nil {

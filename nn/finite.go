@@ -20,9 +20,10 @@ func NotFinite(x []float32) int {
 
 const exponent = 0x7f800000 // all its bits are set only in NaN and infinity
 
-// suspect reports whether any number in x is not finite. Weights are checked after every turn
-// of every client, so it must be fast: it checks two numbers at a time and branches once.
-// Adding one to an exponent of all ones carries into the sign bit, which is masked out.
+// suspect reports whether any number in x is not finite. Weights are checked whenever a
+// client has trained, so suspect must be fast: it checks two numbers at a time and branches
+// once. Adding one to an exponent whose bits are all set carries into the sign bit, which
+// was cleared before.
 func suspect(x []float32) bool {
 	const (
 		mask = exponent<<32 | exponent
@@ -35,7 +36,7 @@ func suspect(x []float32) bool {
 		x = x[1:]
 	}
 	var pairs []uint64
-	if len(x) >= 2 { // a pointer to eight bytes must not point to fewer
+	if len(x) >= 2 { // a pointer to eight bytes needs at least eight bytes
 		pairs = unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(x))), len(x)/2)
 	}
 	for ; len(pairs) >= 4; pairs = pairs[4:] {

@@ -11,7 +11,7 @@ func TestNotFinite(t *testing.T) {
 	bad := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.Float32frombits(0xffc00001)}
 	fine := []float32{0, float32(math.Copysign(0, -1)), 1, -1, math.MaxFloat32, -math.MaxFloat32, math.SmallestNonzeroFloat32}
 	all := make([]float32, 40)
-	for from := range 3 { // also where pairs are not aligned
+	for from := range 3 { // includes pairs that are not aligned
 		for n := range 30 {
 			x := all[from : from+n]
 			for i := range x {
@@ -32,7 +32,8 @@ func TestNotFinite(t *testing.T) {
 			}
 		}
 	}
-	// The last number of an allocation, beyond which the pointer checks of -race let nobody read.
+	// This is the last number of an allocation. The pointer checks of -race fail if
+	// NotFinite reads beyond it.
 	last := make([]float32, 41_861)[41_860:]
 	if got := nn.NotFinite(last); got != -1 {
 		t.Errorf("number %d of one is %g", got, last[got])

@@ -64,8 +64,9 @@ func (l *linear) tapeFloats(first bool) (column, once int64) {
 type linearTape struct {
 	*linear
 	y, dx, ones []float32
-	// xt is the transposed input. For a short batch, dot products spend more time on adding
-	// lanes than on multiplying, unless there are only a few of them.
+	// xt is the transposed input, or nil if the layer has few outputs. With xt, the
+	// backward pass uses MatMul instead of dot products. For a short batch, dot products
+	// spend more time on adding lanes than on multiplying.
 	xt []float32
 }
 

@@ -6,13 +6,14 @@ import (
 	"slices"
 )
 
-// Loss compares the outputs of a network with the targets. It is a mean over examples and
-// outputs.
+// Loss measures the difference between the outputs of a network and the targets, as a mean
+// over examples and outputs.
 type Loss interface {
 	// Outputs returns the number of outputs that a network needs for the given number of
 	// targets per example.
 	Outputs(targets int) int
-	// point returns the loss of output number o and its derivative.
+	// point returns the loss of output number o of an example, and the derivative of the
+	// loss with respect to the output.
 	point(o int, out, target float32) (loss float64, slope float32)
 }
 
@@ -44,7 +45,7 @@ func (MAE) point(_ int, out, target float32) (float64, float32) {
 	}
 }
 
-// Pinball is the quantile loss, max(q·e, (q-1)·e) with e = target - output, for
+// Pinball is the quantile loss, max(q·e, (q-1)·e) with e = target - output. The network has
 // one output per target and quantile, ordered by target, then by quantile.
 type Pinball struct {
 	quantiles []float64
@@ -65,7 +66,7 @@ func NewPinball(quantiles ...float64) (*Pinball, error) {
 	return &Pinball{slices.Clone(quantiles)}, nil
 }
 
-// Quantile returns the quantile of output o.
+// Quantile returns the quantile that output o forecasts.
 func (p *Pinball) Quantile(o int) float64 { return p.quantiles[o%len(p.quantiles)] }
 
 // Outputs returns one output per target and quantile.
@@ -83,9 +84,10 @@ func (p *Pinball) point(o int, out, target float32) (float64, float32) {
 	}
 }
 
-// evaluate returns the mean loss of a batch and writes its gradient to dout.
-// Outputs have one row each, n columns apart; targets are row-major by example.
-// The gradient of padding is zero.
+// evaluate returns the mean loss of a batch and writes its gradient with respect to the
+// outputs to dout. In out and dout, each output is a row of n columns, of which the first
+// batch columns are examples and the others are padding with a gradient of zero. Targets
+// are row-major by example.
 func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 	targets := len(y) / batch
 	perTarget := outputs / targets
@@ -103,7 +105,7 @@ func evaluate(l Loss, out, dout, y []float32, outputs, batch, n int) float64 {
 	return sum / float64(outputs*batch)
 }
 
-// MeanLoss returns the mean loss of the outputs out of a network for the targets y, both
+// MeanLoss returns the mean loss of a network's outputs for the targets y. Both slices are
 // row-major by example.
 func MeanLoss(l Loss, out, y []float32) float64 {
 	perTarget := l.Outputs(1)

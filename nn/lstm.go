@@ -12,10 +12,10 @@ import (
 // other, weight_ih (4H×in), weight_hh (4H×H), bias_ih and bias_hh (4H each).
 type lstm struct {
 	name      string
-	depth     int // 0 for the bottom layer of the stack
+	depth     int // position in the stack of layers; 0 is the bottom layer
 	steps     int
 	in, width int
-	last      bool // output only the last step
+	last      bool // output only the hidden state of the last step
 }
 
 func (b LSTM) build(lookback, rows int) ([]stage, error) {
@@ -108,7 +108,7 @@ func (l *lstm) tapeFloats(first bool) (column, once int64) {
 	return column, 4 * width * (1 + in + width)
 }
 
-// lstmTape contains the results of the gates, step after step.
+// lstmTape contains the results of a pass, step after step, and buffers.
 type lstmTape struct {
 	*lstm
 	z        []float32 // steps × 4H × n: activations, then their gradients
@@ -149,9 +149,9 @@ func (t *lstmTape) forwardBatch(k *kernel.Set, ih, hh, in []float32, n int) {
 	}
 }
 
-// forwardOne is forwardBatch for a single example, whose columns are vectors. Multiplying a
-// vector by the transposed weights needs no sums across lanes, which saves more time over
-// the steps than transposing the weights once costs.
+// forwardOne is like forwardBatch, but for a single example, so that each step is a vector.
+// It transposes the weights once, because multiplying a vector by transposed weights needs
+// no sums across lanes. Over all steps, this saves more time than the transposition costs.
 func (t *lstmTape) forwardOne(k *kernel.Set, ih, hh, in []float32) {
 	gates, width := 4*t.width, t.width
 	k.Transpose(gates, t.in, ih, t.in, t.iht, gates)
@@ -168,7 +168,7 @@ func (t *lstmTape) forwardOne(k *kernel.Set, ih, hh, in []float32) {
 	}
 }
 
-// gates computes the states of step s from its pre-activations.
+// gates computes the cell state and the hidden state of step s from its pre-activations.
 func (t *lstmTape) gates(k *kernel.Set, s, n int) {
 	size := t.width * n
 	from, to := s*size, (s+1)*size

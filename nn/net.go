@@ -1,9 +1,10 @@
 // Package nn trains the small recurrent networks that forecast load.
 //
 // A [Net] is an architecture: it has no weights and is safe for concurrent use. Weights are
-// one flat []float32 that the caller owns, in the order and with the names of the same
-// modules in PyTorch. A [Workspace] contains all other memory of a pass, so one worker with
-// one workspace can train thousands of clients one after the other without allocating.
+// one flat []float32 that the caller owns. They have the same order and names as in the
+// corresponding PyTorch modules. A [Workspace] contains all other memory of a pass, so one
+// worker with one workspace can train thousands of clients one after the other without
+// allocating.
 //
 // Inside a workspace the batch is innermost: a row contains one feature of every example.
 // Elementwise loops are therefore contiguous for any layer width, the hidden states of all
@@ -18,7 +19,7 @@ import (
 	"math/rand/v2"
 )
 
-// Tensor is a named part of the flat weight vector, row-major.
+// Tensor is a named part of the flat weight vector, in row-major order.
 type Tensor struct {
 	Name   string
 	Shape  []int
@@ -44,7 +45,8 @@ const (
 	KindPReLU  Kind = "prelu"
 )
 
-// Layer is a group of consecutive tensors: the unit in which weights are shared or personal.
+// Layer is a group of consecutive tensors. All weights of a layer are shared, or all are
+// personal.
 type Layer struct {
 	Name    string
 	Kind    Kind
@@ -65,14 +67,15 @@ func (l Layer) Len() int {
 
 // Block is a building block of a network: [LSTM], [Linear] or [PReLU].
 type Block interface {
-	// build returns the stages that compute the block on rows of input.
+	// build returns the stages that compute the block for an input with the given number of
+	// rows.
 	build(lookback, rows int) ([]stage, error)
 }
 
-// LSTM is a stack of LSTM layers over the steps of a window, like PyTorch's nn.LSTM: gates in
-// the order i, f, g, o, two bias vectors, and initial states of zero. Its output is the
-// hidden states of the top layer at all steps, concatenated, or at the last step only. It
-// must be the first block.
+// LSTM is a stack of LSTM layers over the steps of a window, like PyTorch's nn.LSTM: gates
+// in the order i, f, g, o, two bias vectors, and initial states of zero. Its output is the
+// concatenation of the hidden states of the top layer at all steps, or the hidden state at
+// the last step only. An LSTM must be the first block.
 type LSTM struct {
 	Name   string
 	Hidden int
@@ -97,18 +100,18 @@ type Net struct {
 	lookback, inputs, outputs int
 	layers                    []Layer
 	stages                    []stage
-	offsets                   []int // of each stage's weights
+	offsets                   []int // offset of each stage's weights in the weight vector
 	weights                   int
 }
 
-// Limits of a network's size: far more than load forecasting needs, and small enough that no
-// size overflows on a 32-bit machine.
+// These limits of a network's size are far above the needs of load forecasting, and small
+// enough that no size overflows on a 32-bit machine.
 const (
 	maxWidth   = 1 << 14
 	maxWeights = 1 << 26
 )
 
-// Build composes a network from blocks.
+// Build returns a network that applies the blocks one after the other.
 func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
 	if lookback < 1 || inputs < 1 || lookback > maxWidth || inputs > maxWidth || lookback*inputs > maxWidth {
 		return nil, fmt.Errorf("a window of %d steps by %d inputs is not possible; both must be at least 1, and their product at most %d", lookback, inputs, maxWidth)
@@ -165,8 +168,9 @@ func (n *Net) Weights() int { return n.weights }
 // change them.
 func (n *Net) Layers() []Layer { return n.layers }
 
-// Init initialises w as PyTorch initialises the same modules: uniformly within ±1/√fan, and
-// PReLU slopes with 0.25. Equal generators give equal weights on every platform.
+// Init initialises w as PyTorch initialises the corresponding modules: uniformly within
+// ±1/√fan, and PReLU slopes with 0.25. Generators in the same state give the same weights
+// on every platform.
 func (n *Net) Init(w []float32, rng *rand.Rand) {
 	n.check(w)
 	for i, s := range n.stages {
@@ -199,7 +203,7 @@ func (n *Net) check(w []float32) {
 	}
 }
 
-// uniform fills w within ±bound.
+// uniform fills w with uniform random numbers within ±bound.
 func uniform(w []float32, bound float64, rng *rand.Rand) {
 	for i := range w {
 		// Convert 53 random bits here, because math/rand does not guarantee that its own

@@ -12,8 +12,8 @@ import (
 	"loadstar/nn/nntest"
 )
 
-// nets cover unusual shapes: widths close to the vector width, a stack of three layers, single
-// steps, networks without LSTM.
+// nets cover unusual shapes: widths close to the vector width, a stack of three layers,
+// windows of one step, and networks without an LSTM.
 var nets = map[string]func() (*nn.Net, error){
 	"stack": func() (*nn.Net, error) {
 		return nn.Build(5, 3, nn.LSTM{Name: "lstm", Hidden: 7, Layers: 3}, nn.Linear{Name: "fc.0", Out: 17}, nn.PReLU{Name: "fc.1"}, nn.Linear{Name: "fc.2", Out: 2})
@@ -57,7 +57,7 @@ func random(rng *rand.Rand, n int) []float32 {
 	return x
 }
 
-// setup returns weights with random slopes, windows and targets.
+// setup returns random weights (including the slopes of PReLU layers), windows and targets.
 func setup(net *nn.Net, batch int) (w, x, y []float32) {
 	rng := rand.New(rand.NewPCG(1, uint64(batch)))
 	w = make([]float32, net.Weights())
@@ -72,7 +72,7 @@ func TestPredictAgainstReference(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		for _, batch := range []int{1, 2, 15, 16, 17, 40} {
 			w, x, _ := setup(net, batch)
-			// A workspace that is smaller than the batch processes it in pieces.
+			// A workspace that is smaller than the batch processes the batch in pieces.
 			ws := net.NewWorkspace(k, 17)
 			out := make([]float32, batch*net.Outputs())
 			ws.Predict(out, w, x)
@@ -98,8 +98,8 @@ func TestGradientAgainstDifferences(t *testing.T) {
 	})
 }
 
-// TestWorkspaceKeepsNothing trains two clients on one workspace, after a client whose inputs
-// are NaN. Each must get the same bits as with a workspace of its own.
+// TestWorkspaceKeepsNothing trains two clients with one workspace, after a client whose
+// inputs are NaN. Each client must get the same bits as with a new workspace.
 func TestWorkspaceKeepsNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		w1, x1, y1 := setup(net, 32)
@@ -165,8 +165,8 @@ func TestNoAllocations(t *testing.T) {
 	})
 }
 
-// TestPredictInAnyCompany checks that a window's outputs do not depend on the other windows or
-// the size of the workspace.
+// TestPredictInAnyCompany checks that a window's outputs do not depend on the other windows
+// in the batch or on the size of the workspace.
 func TestPredictInAnyCompany(t *testing.T) {
 	forEach(t, func(t *testing.T, net *nn.Net, k *kernel.Set) {
 		w, x, _ := setup(net, 33)
@@ -181,8 +181,8 @@ func TestPredictInAnyCompany(t *testing.T) {
 	})
 }
 
-// TestConcurrentUse shares a network between goroutines with their own workspaces, for the
-// race detector.
+// TestConcurrentUse uses one network in several goroutines with their own workspaces, so
+// that the race detector can report unsafe sharing.
 func TestConcurrentUse(t *testing.T) {
 	net := build(t, "stack")
 	w, x, y := setup(net, 16)
@@ -224,7 +224,8 @@ func TestNaNShows(t *testing.T) {
 }
 
 func TestLosses(t *testing.T) {
-	// One output or three, with targets 1 and -1; computed by hand.
+	// The networks have one or three outputs, and the targets are 1 and -1. The expected
+	// values were computed by hand.
 	net, err := nn.Build(1, 1, nn.Linear{Name: "fc", Out: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -243,11 +244,12 @@ func TestLosses(t *testing.T) {
 		loss nn.Loss
 		bias []float32
 		want float64
-		grad []float32 // of the biases
+		grad []float32 // the gradient of the biases
 	}{
 		{"mse", net, nn.MSE{}, []float32{0.5}, (0.25 + 2.25) / 2, []float32{(2*-0.5 + 2*1.5) / 2}},
 		{"mae", net, nn.MAE{}, []float32{0.5}, (0.5 + 1.5) / 2, []float32{0}},
-		// Errors 1 and -1 at each quantile: 0.1+0.9, 0.5+0.5, 0.9+0.1.
+		// The losses of the errors 1 and -1 at each quantile are 0.1+0.9, 0.5+0.5 and
+		// 0.9+0.1.
 		{"pinball", three, pinball, []float32{0, 0, 0}, 0.5, []float32{0.8 / 6, 0, -0.8 / 6}},
 	} {
 		k := kernel.Available()[0]

@@ -6,18 +6,21 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// stage computes one layer. Matrices have one row per feature and n columns, the padded
-// batch. A stage is immutable; its tape contains the data that the backward pass needs.
+// stage computes one layer. Matrices have one row per feature and n columns, where n is the
+// padded batch size. A stage is immutable; its tape contains the data that the backward
+// pass needs.
 type stage interface {
 	layer() Layer
-	rows() int // of the output
+	rows() int // number of rows of the output
 	init(w []float32, rng *rand.Rand)
-	// flops returns the matrix operations per example, forward and backward. The first stage
-	// computes no gradient of its input.
+	// flops returns the number of floating-point operations in matrix products per example,
+	// for the forward and the backward pass. The first stage computes no gradient of its
+	// input.
 	flops(first bool) (forward, backward int)
-	// newTape returns the stage's part of a workspace for maxBatch columns.
+	// newTape returns a tape for up to maxBatch columns.
 	newTape(maxBatch int, first bool) tape
-	// tapeFloats returns how many floats newTape allocates: for each column, and once.
+	// tapeFloats returns the number of floats that newTape allocates for each column, and
+	// the number that does not depend on the columns.
 	tapeFloats(first bool) (column, once int64)
 }
 
@@ -25,13 +28,13 @@ type stage interface {
 type tape interface {
 	// forward returns the output for input in. The tape owns the output.
 	forward(k *kernel.Set, w, in []float32, n int) []float32
-	// backward follows the forward pass of the same w, in and n: it writes the
-	// gradient of w into g and returns the gradient of in, or nil for a first
-	// stage. It may overwrite dout.
+	// backward must follow the forward pass with the same w, in and n. It writes the
+	// gradient of w to g and returns the gradient of in, or nil in the first stage. It may
+	// overwrite dout.
 	backward(k *kernel.Set, w, g, in, dout []float32, n int) []float32
 }
 
-// ones is a row of ones.
+// ones returns a row of n ones.
 func ones(n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {

@@ -6,22 +6,24 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Workspace is the memory of one worker for one network. One goroutine may use it at a time,
-// for any number of clients: no data is carried from one call to the next.
+// Workspace is the memory of one worker for one network. Only one goroutine at a time may
+// use it. It can serve any number of clients, because no result depends on earlier calls.
 type Workspace struct {
 	net   *Net
 	k     *kernel.Set
 	batch int
 
 	tapes []tape
-	ins   [][]float32 // of each stage, from the last forward pass
-	x     []float32   // lookback·inputs rows of the padded batch
-	// columns is the number of columns that are the batch; the rest is padding.
+	ins   [][]float32 // the input of each stage in the last forward pass
+	x     []float32   // the padded batch, with lookback·inputs rows
+	// columns is the number of columns of x that are examples; the other columns are
+	// padding.
 	columns int
 	dout    []float32
 }
 
-// NewWorkspace returns a workspace for batches of up to batch examples.
+// NewWorkspace returns a workspace that uses kernel set k, for batches of up to batch
+// examples.
 func (n *Net) NewWorkspace(k *kernel.Set, batch int) *Workspace {
 	batch = max(batch, 1)
 	ws := &Workspace{net: n, k: k, batch: batch, ins: make([][]float32, len(n.stages))}
@@ -34,7 +36,7 @@ func (n *Net) NewWorkspace(k *kernel.Set, batch int) *Workspace {
 	return ws
 }
 
-// WorkspaceBytes returns the memory that NewWorkspace takes for its floats.
+// WorkspaceBytes returns the number of bytes that NewWorkspace allocates for floats.
 func (n *Net) WorkspaceBytes(batch int) int64 {
 	column, once := int64(n.lookback*n.inputs+n.outputs), int64(0)
 	for i, s := range n.stages {
@@ -45,14 +47,16 @@ func (n *Net) WorkspaceBytes(batch int) int64 {
 	return 4 * (column*int64(padded(max(batch, 1))) + once)
 }
 
-// padded returns the row length for a batch.
+// padded returns the row length for a batch: its size, rounded up to a multiple of
+// kernel.Lanes.
 func padded(batch int) int {
 	return (batch + kernel.Lanes - 1) / kernel.Lanes * kernel.Lanes
 }
 
-// Predict computes the outputs for any number of windows x, each of lookback × inputs floats,
-// and writes them to out, row-major by window. A window's outputs do not depend on the other
-// windows. A single window uses a faster code path, whose results may differ in the last bits.
+// Predict computes the outputs for any number of windows x, each of lookback × inputs
+// floats, and writes them to out, row-major by window. A window's outputs do not depend on
+// the other windows. If x is a single window, Predict uses a faster code path, whose
+// results may differ in the last bits.
 func (ws *Workspace) Predict(out, w, x []float32) {
 	ws.net.check(w)
 	window, outputs := ws.net.lookback*ws.net.inputs, ws.net.outputs
@@ -79,17 +83,18 @@ func (ws *Workspace) Predict(out, w, x []float32) {
 	}
 }
 
-// Gradient returns the mean loss of one batch of windows x with targets y, both row-major by
-// example, and overwrites g with its gradient. The length of x determines the batch size.
+// Gradient returns the mean loss of one batch of windows x with targets y, both row-major
+// by example. It overwrites g with the gradient of the loss with respect to the weights w.
+// The length of x determines the batch size.
 func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
 	ws.transpose(x)
 	return ws.ColumnsGradient(g, w, y, loss)
 }
 
-// Columns returns the buffer for the next ColumnsGradient or ColumnsLoss. The caller writes
-// example e of the batch to column e: a row for each step and input, in the order of a window,
-// with rows stride floats apart. Writing columns directly avoids the transposition in
-// Gradient.
+// Columns returns the input buffer for the next call of ColumnsGradient or ColumnsLoss. The
+// caller writes example e of the batch to column e: a row for each step and input, in the
+// order of a window, with rows stride floats apart. Writing columns directly avoids the
+// transposition in Gradient.
 func (ws *Workspace) Columns(batch int) (x []float32, stride int) {
 	if batch < 1 || batch > ws.batch {
 		panic(fmt.Sprintf("nn: %d windows for at most %d", batch, ws.batch))
@@ -105,7 +110,8 @@ func (ws *Workspace) Columns(batch int) (x []float32, stride int) {
 	return x, n
 }
 
-// ColumnsGradient is Gradient for the batch in Columns.
+// ColumnsGradient is like Gradient, but takes the batch that the caller wrote to the buffer
+// of the last Columns call.
 func (ws *Workspace) ColumnsGradient(g, w, y []float32, loss Loss) float64 {
 	ws.net.check(g)
 	mean := ws.ColumnsLoss(w, y, loss)
@@ -117,7 +123,8 @@ func (ws *Workspace) ColumnsGradient(g, w, y []float32, loss Loss) float64 {
 	return mean
 }
 
-// ColumnsLoss returns the same bits as ColumnsGradient, without computing the gradient.
+// ColumnsLoss returns the same loss as ColumnsGradient, bit for bit, without computing the
+// gradient.
 func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	ws.net.check(w)
 	batch, outputs := ws.columns, ws.net.outputs
@@ -129,7 +136,7 @@ func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n)
 }
 
-// transpose copies row-major windows to the columns.
+// transpose copies row-major windows to the columns of the input buffer.
 func (ws *Workspace) transpose(x []float32) {
 	window := ws.net.lookback * ws.net.inputs
 	batch := len(x) / window
@@ -140,8 +147,8 @@ func (ws *Workspace) transpose(x []float32) {
 	ws.k.Transpose(batch, window, x, window, at, n)
 }
 
-// forward runs the n columns, padding included, through all stages and returns the rows of
-// outputs.
+// forward applies all stages to the n columns of the input buffer, including padding. It
+// returns the outputs, one row each.
 func (ws *Workspace) forward(w []float32, n int) []float32 {
 	at := ws.x[:ws.net.lookback*ws.net.inputs*n]
 	for i, t := range ws.tapes {

@@ -8,8 +8,8 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Agents refuse a plan by WorkspaceBytes, so it must count every float that a workspace
-// allocates.
+// TestWorkspaceBytes checks that WorkspaceBytes counts every float that a workspace
+// allocates, because agents use it to reject plans that need too much memory.
 func TestWorkspaceBytes(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -38,7 +38,7 @@ func TestWorkspaceBytes(t *testing.T) {
 	}
 }
 
-// floats counts those in the slices of a struct.
+// floats counts the float32 values in all slices of a struct.
 func floats(v reflect.Value) (n int64) {
 	for i := range v.NumField() {
 		if f := v.Field(i); f.Kind() == reflect.Slice {

@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// GatesForward applies the gates of an LSTM to one step's pre-activations. z
-// holds the four gates i, f, g, o one after the other, each as long as h, and is
-// overwritten with their activations:
+// GatesForward applies the gates of an LSTM to one step's pre-activations. z contains the
+// pre-activations of the four gates i, f, g, o one after the other, each as long as h. They
+// are overwritten with the activations:
 //
 //	c = σ(f)·cprev + σ(i)·tanh(g),  tc = tanh(c),  h = σ(o)·tc
 func (s *Set) GatesForward(z, cprev, c, tc, h []float32) {
@@ -23,10 +23,9 @@ func (s *Set) GatesForward(z, cprev, c, tc, h []float32) {
 	gatesForwardPortable(zi[v:], zf[v:], zg[v:], zo[v:], cprev[v:], c[v:], tc[v:], h[v:])
 }
 
-// GatesBackward turns the activations that [Set.GatesForward] left in z into the
-// gradients of the pre-activations, given the gradient dh of the hidden state and
-// dc of the cell state, and overwrites dc with the gradient of the previous cell
-// state.
+// GatesBackward overwrites the activations that [Set.GatesForward] stored in z with the
+// gradients of the pre-activations. dh is the gradient of the hidden state and dc that of
+// the cell state. It overwrites dc with the gradient of the previous cell state.
 func (s *Set) GatesBackward(z, cprev, tc, dh, dc []float32) {
 	n := len(dh)
 	checkLen(n, cprev, tc, dc)
@@ -39,8 +38,8 @@ func (s *Set) GatesBackward(z, cprev, tc, dh, dc []float32) {
 	gatesBackwardPortable(zi[v:], zf[v:], zg[v:], zo[v:], cprev[v:], tc[v:], dh[v:], dc[v:])
 }
 
-// PReLUForward computes y = max(x, 0) + slope·min(x, 0) for a matrix with one row
-// and one slope per channel and n columns.
+// PReLUForward computes y = max(x, 0) + slope·min(x, 0) for a matrix with n columns. Each
+// row is a channel with its own slope.
 func (s *Set) PReLUForward(y, x, slope []float32, n int) {
 	rows := len(slope)
 	checkLen(rows*n, y, x)
@@ -53,9 +52,9 @@ func (s *Set) PReLUForward(y, x, slope []float32, n int) {
 	}
 }
 
-// PReLUBackward overwrites the gradient dy of the output with the gradient of the
-// input x, and product with dy·min(x, 0): the sums of its rows are the gradients of
-// the slopes.
+// PReLUBackward overwrites dy, the gradient of the output, with the gradient of the input
+// x. It writes dy·min(x, 0) to product; the sums of the rows of product are the gradients
+// of the slopes.
 func (s *Set) PReLUBackward(dy, x, product, slope []float32, n int) {
 	rows := len(slope)
 	checkLen(rows*n, dy, x, product)
@@ -79,7 +78,7 @@ func (s *Set) Axpy(y, x []float32, alpha float32) {
 	axpyPortable(y[v:], x[v:], alpha)
 }
 
-// Proximal adds mu·(w - w0) to g, the gradient of (mu/2)·‖w - w0‖².
+// Proximal adds mu·(w - w0), the gradient of (mu/2)·‖w - w0‖², to g.
 func (s *Set) Proximal(g, w, w0 []float32, mu float32) {
 	n := len(g)
 	checkLen(n, w, w0)
@@ -98,7 +97,7 @@ type AdamStep struct {
 	Step         int // 1 for the first step: the exponent k of the bias corrections
 }
 
-// coefficients is an AdamStep in the form that the loops use.
+// coefficients contains the constants that the loops use, computed from an AdamStep.
 type coefficients struct {
 	beta1, gain1, beta2, gain2, rate, unbias, eps float32
 }
@@ -116,8 +115,8 @@ func (m AdamStep) coefficients(unbias func(correction float64) float64) coeffici
 	}
 }
 
-// Adam takes step number k on the weights w with gradient g and moments m and v, as
-// PyTorch's does (Kingma and Ba 2015, algorithm 1):
+// Adam updates the weights w with gradient g and moments m and v by step number k, as
+// PyTorch's Adam does (Kingma and Ba 2015, algorithm 1):
 //
 //	m = β₁m + (1-β₁)g,  v = β₂v + (1-β₂)g²
 //	w -= rate · m/(1-β₁ᵏ) / (√(v/(1-β₂ᵏ)) + ε)
@@ -134,10 +133,10 @@ func (s *Set) Adam(w, g, m, v []float32, at AdamStep) {
 	adamPortable(w[k:], g[k:], m[k:], v[k:], c)
 }
 
-// AMSGrad is [Set.Adam] with v/(1-β₂ᵏ) replaced by its largest value so far, which
-// vmax keeps (bose2024, "AdamAMS").
+// AMSGrad is like [Set.Adam], but replaces v/(1-β₂ᵏ) by its largest value so far, which it
+// stores in vmax (bose2024, "AdamAMS").
 //
-// Deviations: PyTorch keeps the largest v and corrects its bias afterwards.
+// Deviations: PyTorch stores the largest v and corrects the bias of that value.
 func (s *Set) AMSGrad(w, g, m, v, vmax []float32, at AdamStep) {
 	n := len(w)
 	checkLen(n, g, m, v, vmax)

@@ -25,7 +25,7 @@ func elementwiseCase(t *testing.T, s *Set, rng *rand.Rand, n int, kind flavour) 
 	near(t, name("GatesForward", "tc"), tc, tc2, cellTol)
 	near(t, name("GatesForward", "h"), h, h2, cellTol)
 
-	// The backward pass, from activations in their range and gradients of any kind.
+	// Test the backward pass with activations in their range and gradients of any kind.
 	for i := range z {
 		z[i] = 1 / (1 + float32(math.Exp(rng.NormFloat64())))
 	}
@@ -35,7 +35,7 @@ func elementwiseCase(t *testing.T, s *Set, rng *rand.Rand, n int, kind flavour) 
 	dh, dc := vec(n), vec(n)
 	z2 = clone(z)
 	dc2 := clone(dc)
-	terms := make([]float64, n) // bounds the terms of dc, which may cancel
+	terms := make([]float64, n) // bounds on the terms of dc, which may cancel
 	for i := range terms {
 		terms[i] = 3e-6 * (math.Abs(float64(dh[i])) + math.Abs(float64(dc[i])))
 	}

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// guarded returns n floats that end at a page without access rights, so that a loop which
-// runs past the end crashes the test.
+// guarded returns n floats that end directly before a page without access rights, so that a
+// loop that runs past the end crashes the test.
 func guarded(t testing.TB, n int) []float32 {
 	t.Helper()
 	if n == 0 {

@@ -5,16 +5,16 @@
 // CPU supports, or the one that LOADSTAR_KERNEL names. [Available] returns all supported
 // sets, fastest first.
 //
-// Matrices are row-major slices of float32 with a row stride. Package nn keeps the batch
+// Matrices are row-major slices of float32 with a row stride. Package nn stores the batch
 // innermost: a row contains one feature of every example, so every elementwise loop runs
 // over contiguous memory. Loops accept any size, and are fastest if rows are a multiple of
 // [Lanes].
 //
 // A Set is immutable and safe for concurrent use. Methods panic if a slice is shorter than
-// the given sizes require, and never access memory beyond those sizes. Outputs must not
-// overlap inputs unless they are the same argument. NaN and infinity propagate to the
-// results; the caller must check for them. Results of different sets agree within rounding.
-// The same call on the same set and architecture always gives the same bits.
+// the given sizes require, and never access memory beyond those sizes. Output slices must
+// not overlap input slices, except where one argument is both. NaN and infinity propagate
+// to the results; the caller must check for them. Results of different sets agree within
+// rounding. The same call on the same set and architecture always gives the same bits.
 package kernel
 
 import (
@@ -30,13 +30,14 @@ import (
 // Env is the environment variable that selects a kernel set.
 const Env = "LOADSTAR_KERNEL"
 
-// Lanes is a row length in floats whose multiples are efficient for every set.
+// Lanes is a number of floats. Rows whose length is a multiple of it are efficient for
+// every set.
 const Lanes = 16
 
 // Set is one implementation of the hot loops.
 type Set struct {
 	name string
-	asm  loops // zero for the portable set
+	asm  loops // the zero value in the portable set
 }
 
 // Name returns the name under which [Select] finds the set.
@@ -83,8 +84,8 @@ var defaultSet = sync.OnceValues(func() (*Set, error) {
 })
 
 // FMAPeak runs n rounds of independent fused multiply-adds on registers, and returns the
-// number of floating-point operations. Divided by the elapsed time, that is the core's peak
-// performance.
+// number of floating-point operations. This number divided by the elapsed time is the
+// core's peak performance.
 func (s *Set) FMAPeak(n int) (flops int) {
 	if n <= 0 {
 		return 0
@@ -105,7 +106,7 @@ type loops struct {
 	tailless bool
 
 	mul     tiles[mulTile]
-	mulTail []mulTile // one masked vector; nil if there are no masks
+	mulTail []mulTile // tiles of one masked vector; nil if the set has no masks
 	dot     tiles[dotTile]
 	// transpose transposes 8 rows in blocks of 8 columns.
 	transpose func(dst *float32, ldd uintptr, src *float32, lds, blocks uintptr)
@@ -121,11 +122,11 @@ type loops struct {
 	amsgrad       func(w, grad, m, v, vmax *float32, beta1, gain1, beta2, gain2, rate, unbias, eps float32, n uintptr)
 
 	fmaPeak   func(n uintptr)
-	peakFlops int // per round of fmaPeak
+	peakFlops int // floating-point operations per round of fmaPeak
 }
 
-// vectors returns the number of floats, of n, that the elementwise loops in assembly
-// process.
+// vectors returns how many of n floats the elementwise loops in assembly process. The
+// portable version processes the rest.
 func (l *loops) vectors(n int) int {
 	switch {
 	case l.lanes == 0:
@@ -137,15 +138,15 @@ func (l *loops) vectors(n int) int {
 }
 
 // mulTile computes a tile of C = start + A·B, from a fixed number of rows of A and a fixed
-// number of vectors of B's rows. The start is bias, one value per row of C, if it is not
-// nil; otherwise C itself if accumulate is not 0; otherwise zero. It repeats this for
-// blocks tiles, one below the other. k and blocks are at least 1. lanes applies to tail
-// tiles: the number of valid floats in their vector.
+// number of vectors of B's rows. The start is bias, with one value per row of C, if bias is
+// not nil. Otherwise it is C itself if accumulate is not 0, and zero if it is. The function
+// computes blocks tiles, one below the other. k and blocks are at least 1. lanes is used
+// only by tail tiles: the number of valid floats in their vector.
 type mulTile func(c *float32, ldc uintptr, a *float32, rs, cs uintptr, b *float32, ldb, k uintptr, bias *float32, accumulate, blocks, lanes uintptr)
 
-// dotTile computes a tile of C = start + Σ A·Bᵀ over segs segments, aseg and bseg
-// bytes apart, of k floats each, for blocks tiles side by side. segs and blocks
-// are at least 1.
+// dotTile computes a tile of C = start + Σ A·Bᵀ. The sum is over segs segments of k floats
+// each, which are aseg bytes apart in A and bseg bytes apart in B. The function computes
+// blocks tiles side by side. segs and blocks are at least 1.
 type dotTile func(c *float32, ldc uintptr, a *float32, lda, aseg uintptr, b *float32, ldb, bseg, k, segs, accumulate, blocks uintptr)
 
 // tiles contains, for each number of columns, the tiles with 1, 2, ... rows.

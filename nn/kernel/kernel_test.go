@@ -45,12 +45,12 @@ func forEachSet(t *testing.T, f func(t *testing.T, s *Set)) {
 	}
 }
 
-// flavour is a kind of numbers to test the loops with.
+// flavour is a kind of test data for the loops, such as ordinary numbers or NaN.
 type flavour string
 
 var flavours = []flavour{"normal", "large", "denormal", "zeros", "infinities", "nans"}
 
-// fill fills x with numbers of one kind.
+// fill fills x with random numbers of the given kind and returns it.
 func fill(rng *rand.Rand, x []float32, kind flavour) []float32 {
 	for i := range x {
 		v := float32(rng.NormFloat64())
@@ -78,7 +78,7 @@ func fill(rng *rand.Rand, x []float32, kind flavour) []float32 {
 }
 
 // near fails unless got[i] is within tol(i) of want[i]. If want[i] is not finite, got[i]
-// must not be finite either; which kind depends on rounding.
+// must not be finite either. Whether it is NaN or infinite depends on rounding.
 func near(t *testing.T, what string, got, want []float32, tol func(i int) float64) {
 	t.Helper()
 	for i := range want {
@@ -99,11 +99,11 @@ func relative(want []float32, eps float64) func(int) float64 {
 
 func clone(x []float32) []float32 { return append([]float32(nil), x...) }
 
-// sizes are close to the widths of vectors and tiles.
+// sizes are vector and matrix sizes at and near the widths of vectors and tiles.
 var sizes = []int{1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 20, 24, 31, 32, 33, 63, 64, 65, 100}
 
-// TestFMAPeak checks that the count is proportional to the rounds, and a multiple of whole
-// vectors.
+// TestFMAPeak checks that the number of operations is proportional to the number of rounds,
+// and a multiple of that of whole vectors.
 func TestFMAPeak(t *testing.T) {
 	forEachSet(t, func(t *testing.T, s *Set) {
 		one, ten := s.FMAPeak(1), s.FMAPeak(10)
@@ -116,7 +116,8 @@ func TestFMAPeak(t *testing.T) {
 	})
 }
 
-// TestShortSlicesPanic calls every loop with each argument one float too short.
+// TestShortSlicesPanic checks that every loop panics if one of its arguments is one float
+// too short.
 func TestShortSlicesPanic(t *testing.T) {
 	const n, rows = 16, 3
 	full := func(k int) []float32 { return make([]float32, k) }
@@ -174,7 +175,8 @@ func TestShortSlicesPanic(t *testing.T) {
 	})
 }
 
-// TestConcurrentUse shares a set between goroutines, for the race detector.
+// TestConcurrentUse uses one set in several goroutines, so that the race detector can
+// report unsafe sharing.
 func TestConcurrentUse(t *testing.T) {
 	forEachSet(t, func(t *testing.T, s *Set) {
 		var wg sync.WaitGroup

@@ -2,24 +2,24 @@ package kernel
 
 import "fmt"
 
-// Start is the initial value to which a product is added.
+// Start selects the initial value to which a matrix product is added.
 type Start struct {
 	bias       []float32
 	accumulate bool
 }
 
-// Zero starts a product at zero: the destination is overwritten.
+// Zero adds a product to zero, so the destination is overwritten.
 func Zero() Start { return Start{} }
 
 // Accumulate adds a product to the destination.
 func Accumulate() Start { return Start{accumulate: true} }
 
-// Bias starts row i of a product at b[i].
+// Bias adds row i of a product to b[i] and overwrites the destination.
 func Bias(b []float32) Start { return Start{bias: b} }
 
-// mulDepth is the number of rows of B that are multiplied by all rows of A before the next
-// rows of B. With AVX-512's 64-column panels they take 24 KB and stay in a 32 KB
-// first-level cache.
+// mulDepth is the number of rows of B that MatMul multiplies by all rows of A before it
+// continues with the next rows of B. With AVX-512's panels of 64 columns, these rows are 24
+// KB in size and stay in a first-level cache of 32 KB.
 const mulDepth = 96
 
 // MatMul computes C = start + A·B, with C of m×n, A of m×k and B of k×n. Element
@@ -80,8 +80,8 @@ func (s *Set) mulPanels(m, n, k int, a []float32, rs, cs int, b []float32, ldb i
 	}
 }
 
-// matVec multiplies by a single column. It computes dot products with the rows of A, which
-// are contiguous.
+// matVec multiplies A by a vector. It computes the dot products of x with the rows of A,
+// which are contiguous.
 func (s *Set) matVec(m, k int, a []float32, lda int, x, y []float32, start Start) {
 	if start.bias != nil {
 		copy(y[:m], start.bias)
@@ -90,9 +90,9 @@ func (s *Set) matVec(m, k int, a []float32, lda int, x, y []float32, start Start
 	s.MatMulT(1, m, k, 1, x, k, 0, a, lda, 0, y, m, start.accumulate)
 }
 
-// MatMulT computes C = Σ A·Bᵀ, or adds it to C, with C of m×n, A of m×k and B of
-// n×k, summed over segs such pairs whose first elements are aseg and bseg floats
-// apart.
+// MatMulT computes Σ A·Bᵀ and writes it to C, or adds it to C. C is m×n, A is m×k and B is
+// n×k. The sum is over segs pairs of such matrices; consecutive matrices are aseg floats
+// apart in a and bseg floats apart in b.
 func (s *Set) MatMulT(m, n, k, segs int, a []float32, lda, aseg int, b []float32, ldb, bseg int, c []float32, ldc int, accumulate bool) {
 	if m <= 0 || n <= 0 {
 		return
@@ -125,7 +125,8 @@ func (s *Set) MatMulT(m, n, k, segs int, a []float32, lda, aseg int, b []float32
 	}
 }
 
-// dotCols returns the width of the widest tile with the given number of rows for n columns.
+// dotCols returns the number of columns of the widest dot tile that has the given number of
+// rows and at most n columns.
 func (s *Set) dotCols(n, rows int) int {
 	for cols := min(n, len(s.asm.dot)-1); cols > 1; cols-- {
 		if rows <= len(s.asm.dot[cols]) {
@@ -139,7 +140,7 @@ func (s *Set) dotCols(n, rows int) int {
 // returns the height of the first tiles, and the number of tiles with that height.
 func split(m, limit int) (rows, blocks int) {
 	if m <= limit {
-		return m, 1 // avoids two divisions
+		return m, 1 // a shortcut that avoids two divisions
 	}
 	tiles := (m + limit - 1) / limit
 	rows = (m + tiles - 1) / tiles
@@ -148,8 +149,8 @@ func split(m, limit int) (rows, blocks int) {
 
 func bytes(floats int) uintptr { return uintptr(floats) * 4 }
 
-// Transpose writes the transpose of src, rows×cols with row stride lds, to dst with row
-// stride ldd.
+// Transpose writes the transpose of src to dst. src is rows×cols with row stride lds, and
+// dst has row stride ldd.
 func (s *Set) Transpose(rows, cols int, src []float32, lds int, dst []float32, ldd int) {
 	if rows <= 0 || cols <= 0 {
 		return

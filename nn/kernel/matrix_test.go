@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// matMulCase checks one product against float64 arithmetic.
+// matMulCase compares one result of MatMul with float64 arithmetic.
 func matMulCase(t *testing.T, s *Set, rng *rand.Rand, m, n, k int, transposed bool, start int, kind flavour) {
 	t.Helper()
 	rs, cs := k+rng.IntN(3), 1
@@ -69,7 +69,7 @@ func matMulTCase(t *testing.T, s *Set, rng *rand.Rand, m, n, k, segs int, accumu
 	})
 }
 
-// extent returns the number of floats that a matrix spans.
+// extent returns the number of floats from the first to the last element of a matrix.
 func extent(rows, cols, rs, cs int) int {
 	if rows == 0 || cols == 0 {
 		return 0

@@ -2,8 +2,9 @@ package kernel
 
 import "math"
 
-// The portable versions of the loops. The sets in assembly are tested against them, and
-// they run on CPUs without such a set. They use the same formulas, so only rounding differs.
+// This file contains the portable versions of the loops. They run on CPUs that no assembly
+// set supports, and tests compare the assembly sets with them. They use the same formulas
+// as the assembly, so only rounding differs.
 
 func mulPortable(m, n, k int, a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc int, start Start) {
 	for i := range m {
@@ -39,7 +40,8 @@ func mulPortable(m, n, k int, a []float32, rs, cs int, b []float32, ldb int, c [
 	}
 }
 
-// mul4x2 adds four rows of A by two columns of B, held in registers.
+// mul4x2 adds the product of four rows of A and two columns of B to C. It keeps the eight
+// sums in registers.
 func mul4x2(k int, a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc int) {
 	c0, c1, c2, c3 := c[0:2], c[ldc:ldc+2], c[2*ldc:2*ldc+2], c[3*ldc:3*ldc+2]
 	c00, c01, c10, c11 := c0[0], c0[1], c1[0], c1[1]
@@ -148,7 +150,7 @@ func gatesBackwardPortable(zi, zf, zg, zo, cprev, tc, dh, dc []float32) {
 	}
 }
 
-// preluForwardPortable and preluBackwardPortable process the columns from first on.
+// preluForwardPortable and preluBackwardPortable process the columns from first to n.
 func preluForwardPortable(y, x, slope []float32, first, n int) {
 	for r, a := range slope {
 		for j := r*n + first; j < (r+1)*n; j++ {
@@ -240,7 +242,7 @@ func tanh(x float32) float32 {
 	return num / (2 - num)
 }
 
-// peakPortable keeps eight independent chains of multiply-adds busy.
+// peakPortable runs n rounds of eight independent chains of multiply-adds.
 func peakPortable(n int) (flops int) {
 	const x = float32(0.5)
 	var a, b, c, d, e, f, g, h float32

@@ -74,7 +74,7 @@ func lstm(w, x []float64, steps, in, width int) []float64 {
 	return all
 }
 
-// Loss computes the mean loss of a batch, as nn.Workspace.Gradient defines it.
+// Loss computes the mean loss of a batch, which nn.Workspace.Gradient also returns.
 func Loss(net *nn.Net, w, x, y []float64, loss nn.Loss) float64 {
 	window := net.Lookback() * net.Inputs()
 	batch := len(x) / window
@@ -100,7 +100,8 @@ func Loss(net *nn.Net, w, x, y []float64, loss nn.Loss) float64 {
 	return sum / float64(batch*net.Outputs())
 }
 
-// Slope returns the derivative of the loss with respect to weight i, by central differences.
+// Slope approximates the derivative of the loss with respect to weight i by central
+// differences.
 func Slope(net *nn.Net, w, x, y []float64, loss nn.Loss, i int) float64 {
 	const step = 1e-6
 	at := w[i]

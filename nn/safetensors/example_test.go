@@ -8,7 +8,7 @@ import (
 	"loadstar/nn/safetensors"
 )
 
-// Write a tensor and read it back.
+// This example writes a tensor and reads it back.
 func Example() {
 	var file bytes.Buffer
 	weights := []safetensors.Tensor{{Name: "head.weight", Shape: []int{1, 3}, Data: []float32{0.5, -1, 2}}}

@@ -20,14 +20,15 @@ import (
 	"unicode/utf8"
 )
 
-// Tensor is a named array of numbers, row-major.
+// Tensor is a named array of numbers in row-major order.
 type Tensor struct {
 	Name  string
 	Shape []int
 	Data  []float32
 }
 
-// maxHeader limits the JSON header. A tensor takes about 100 bytes of it.
+// maxHeader is the maximum size of the JSON header in bytes. Each tensor needs about 100
+// bytes.
 const maxHeader = 4 << 20
 
 const metadataKey = "__metadata__"
@@ -79,7 +80,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 		names[t.Name] = true
 		shape := t.Shape
 		if shape == nil {
-			shape = []int{} // a scalar; null would not be an array
+			shape = []int{} // a scalar has an empty array; nil would become null
 		}
 		if err := field(t.Name, entry{"F32", shape, [2]int64{offset, offset + 4*n}}); err != nil {
 			return err
@@ -196,7 +197,7 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 	return tensors, metadata, nil
 }
 
-// named is an entry with its tensor's name.
+// named is a header entry with the name of its tensor.
 type named struct {
 	name string
 	entry

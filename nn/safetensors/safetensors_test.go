@@ -35,7 +35,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestLayout holds the bytes to the format's description.
+// TestLayout compares the written bytes with the description of the format.
 func TestLayout(t *testing.T) {
 	var file bytes.Buffer
 	if err := Write(&file, []Tensor{{"a", []int{2}, []float32{1, 2}}, {"b", []int{1, 1}, []float32{3}}}, nil); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// x86 generates the loops for one width of vector registers.
+// x86 generates the assembly of all loops for one width of vector registers.
 type x86 struct {
 	*build.Context
 	ident string
@@ -23,7 +23,8 @@ type x86 struct {
 	// constants contains each constant repeated for all lanes. AVX2 has too few registers
 	// for all constants, so it reads them as memory operands.
 	constants map[float32]operand.Mem
-	// tailMask is lanes ones followed by lanes zeros. AVX2's lane masks are parts of it.
+	// tailMask contains one vector of set bits followed by one vector of zero bits. A lane
+	// mask for AVX2 is a vector loaded from a position within it.
 	tailMask operand.Mem
 }
 
@@ -140,7 +141,7 @@ func (x *x86) copyGP(r reg.Register) reg.Register {
 	return c
 }
 
-// nextBlock jumps to the label "block" until all blocks are done.
+// nextBlock generates a jump to the label "block" that is taken until all blocks are done.
 func (x *x86) nextBlock() {
 	x.DECQ(x.paramAddr("blocks"))
 	x.JNZ(operand.LabelRef("block"))
@@ -154,13 +155,14 @@ func (x *x86) paramAddr(name string) operand.Mem {
 	return b.Addr
 }
 
-// laneMask loads and stores only the first lanes of a vector.
+// laneMask is a mask with which instructions load or store only the first lanes of a
+// vector.
 type laneMask struct {
 	x *x86
 	k reg.Register // opmask or vector
 }
 
-// laneMask returns the mask of the first n lanes, n below the width.
+// laneMask returns the mask of the first n lanes. n must be below the vector's width.
 func (x *x86) laneMask(n reg.Register) laneMask {
 	if x.wide {
 		ones, k := x.GP64(), x.K()

@@ -130,7 +130,8 @@ func (x *x86) transpose8() {
 		rows[i] = x.vec()
 		x.VMOVUPS(from[i], rows[i])
 	}
-	// Exchange pairs, then pairs of pairs, within 128-bit halves; then the halves.
+	// Exchange pairs of lanes, then pairs of pairs, within 128-bit halves. Then exchange
+	// the halves.
 	pairs := func(in []reg.VecVirtual, apart int, lo, hi func(a, b, d operand.Op)) []reg.VecVirtual {
 		out := make([]reg.VecVirtual, 8)
 		for i := 0; i < 8; i++ {
@@ -189,7 +190,7 @@ func (x *x86) sum1(acc reg.VecVirtual) reg.Register {
 	return v
 }
 
-// foldQuarters adds the 128-bit quarters, or halves, of v.
+// foldQuarters adds the 128-bit parts of v: four parts with AVX-512, two with AVX2.
 func (x *x86) foldQuarters(v reg.VecVirtual) reg.Register {
 	extract := x.VEXTRACTF128
 	if x.wide {
@@ -197,7 +198,7 @@ func (x *x86) foldQuarters(v reg.VecVirtual) reg.Register {
 		x.VEXTRACTF64X4(operand.U8(1), v, h)
 		x.VADDPS(h, v.AsY(), h)
 		v = h
-		// The same instruction for all 32 registers.
+		// This instruction can access all 32 registers.
 		extract = func(i, y, x1 operand.Op) { x.VEXTRACTF32X4(i, y, x1) }
 	}
 	h := x.XMM()

@@ -8,7 +8,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// elementwise generates a loop over whole vectors and its masked tail.
+// elementwise generates a loop over whole vectors, and the masked code for the rest.
 func (x *x86) elementwise(l loop) {
 	p := l.program()
 	x.begin(l.name, l.doc, l.signature())
@@ -66,7 +66,7 @@ func (x *x86) invariants(p *program, l loop) map[value]operand.Op {
 	for v, o := range p.ops {
 		switch {
 		case o.kind == opScalar && l.rows:
-			at[value(v)] = x.vec() // loaded for each row
+			at[value(v)] = x.vec() // loaded again for each row
 		case o.kind == opScalar:
 			r := x.vec()
 			x.VBROADCASTSS(x.paramAddr(l.scalars[o.stream]), r)
@@ -84,7 +84,8 @@ func (x *x86) invariants(p *program, l loop) map[value]operand.Op {
 	return at
 }
 
-// lower generates the program for one vector of each stream.
+// lower generates the instructions of one iteration of the loop: it applies the program to
+// one vector of each stream.
 func (x *x86) lower(p *program, invariants map[value]operand.Op, load func(stream int, dst reg.Register), store func(src reg.Register, stream int)) {
 	last := p.lastUses()
 	at := map[value]operand.Op{}
@@ -147,7 +148,7 @@ func (x *x86) lower(p *program, invariants map[value]operand.Op, load func(strea
 			}
 			a, b, c := o.args[0], o.args[1], o.args[2]
 			if inMemory(b) || (!inMemory(a) && !dies(a) && dies(b)) {
-				a, b = b, a // b stays in a register
+				a, b = b, a // a may be in memory, b must be in a register
 			}
 			switch {
 			case dies(c) && c != a && c != b:
@@ -182,7 +183,7 @@ func (x *x86) lower(p *program, invariants map[value]operand.Op, load func(strea
 			x.VPSLLD(operand.U8(23), register(o.args[0]), r)
 			x.VPADDD(at[o.args[1]], r, r)
 			at[value(i)] = r
-		case opScalar, opConst: // already in at
+		case opScalar, opConst: // loaded before the loop
 		default:
 			panic(fmt.Sprintf("no instruction for operation %d", o.kind))
 		}

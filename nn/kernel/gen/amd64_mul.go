@@ -9,15 +9,16 @@ import (
 
 func (x *x86) mulShapes() []tileShape {
 	if x.wide {
-		// 24 accumulators keep two FMA units busy over their latency, and a row of B is
-		// loaded once for all of them.
+		// 24 accumulators keep two FMA units busy in spite of their latency, and a row of B
+		// is loaded once for all accumulators.
 		return append(append(append(shapes(12, 1), shapes(12, 2)...), shapes(8, 3)...), shapes(6, 4)...)
 	}
 	return append(shapes(12, 1), shapes(6, 2)...)
 }
 
 // rowAddresses returns the memory operands of n rows that are ld bytes apart, and the base
-// registers that they use: one for three rows, because x86 addressing reaches three.
+// registers that these operands use. Three rows share a base register, because x86
+// addressing can scale ld by 0, 1 and 2.
 func (x *x86) rowAddresses(base, ld reg.Register, n int) (rows []operand.Mem, bases []reg.Register) {
 	bases = []reg.Register{base}
 	var ld3 reg.Register
@@ -40,8 +41,9 @@ func (x *x86) rowAddresses(base, ld reg.Register, n int) (rows []operand.Mem, ba
 	return rows, bases
 }
 
-// mulTile generates C[rows][vecs·lanes] = start + A·B for blocks tiles, one below the
-// other. It broadcasts the elements of A and keeps all of C in registers.
+// mulTile generates code for C[rows][vecs·lanes] = start + A·B that repeats for blocks
+// tiles, one below the other. The code broadcasts the elements of A and keeps all of C in
+// registers.
 func (x *x86) mulTile(rows, vecs int) {
 	x.begin(fmt.Sprintf("mul%dx%d", rows, vecs), mulDoc(rows, vecs), mulSignature)
 	x.mulBody(rows, vecs,
@@ -49,7 +51,8 @@ func (x *x86) mulTile(rows, vecs int) {
 		func(v reg.Register, m operand.Mem) { x.VMOVUPS(v, m) })
 }
 
-// mulTail generates a tile of one vector that accesses only its first lanes.
+// mulTail generates code for a tile whose rows are one vector, of which it accesses only
+// the first lanes.
 func (x *x86) mulTail(rows int) {
 	x.begin(fmt.Sprintf("mulTail%d", rows), mulDoc(rows, 1)+", of which it touches the first lanes", mulSignature)
 	mask := x.laneMask(x.gp("lanes"))
@@ -70,7 +73,7 @@ func (x *x86) mulBody(rows, vecs int, load func(operand.Mem, reg.Register), stor
 	bytes := 4 * x.lanes
 
 	x.Label("block")
-	// The start: a bias per row, C itself, or zero.
+	// The accumulators start with a bias per row, with C itself, or with zero.
 	start := x.gp("bias")
 	x.TESTQ(start, start)
 	x.JZ(operand.LabelRef("unbiased"))

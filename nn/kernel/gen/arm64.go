@@ -17,7 +17,7 @@ type neon struct {
 	file *ir.File // the functions' names, signatures and comments
 	fn   *ir.Function
 	text strings.Builder
-	// The registers that the current function does not use yet.
+	// freeGP and freeVec are the registers that the current function does not use yet.
 	freeGP, freeVec registers
 }
 
@@ -39,9 +39,9 @@ func generateARM64(dir string) error {
 	return writeTable(filepath.Join(dir, "table_arm64.go"), []set{s})
 }
 
-// mulShapes uses up to 24 registers for accumulators, so that four FMA units are busy over
-// their latency. The remaining registers contain a row of B and elements of A. A tile of a
-// single vector is limited by its one load per FMA, so 12 rows are enough.
+// mulShapes returns tiles with up to 24 accumulators, which keep four FMA units busy in
+// spite of their latency. The remaining registers contain a row of B and elements of A. A
+// tile that is one vector wide is limited by its one load per FMA, so 12 rows are enough.
 func (a *neon) mulShapes() []tileShape {
 	var s []tileShape
 	for vecs := 1; vecs <= 4; vecs++ {
@@ -55,8 +55,9 @@ func (a *neon) dotShapes() []tileShape {
 	return append(append(shapes(rows, 1), shapes(rows, 4)...), tileShape{1, 8})
 }
 
-// mulTile generates C[rows][cols·lanes] = start + A·B for blocks tiles, one below the
-// other. The elements of A are scalar factors, and all of C is in registers.
+// mulTile generates code for C[rows][cols·lanes] = start + A·B that repeats for blocks
+// tiles, one below the other. The elements of A are scalar factors, and all of C is in
+// registers.
 func (a *neon) mulTile(rows, cols int) {
 	a.begin(fmt.Sprintf("mul%dx%d", rows, cols), mulDoc(rows, cols), mulSignature)
 	c, ldc, ldb, blocks := a.gp("c"), a.gp("ldc"), a.gp("ldb"), a.gp("blocks")
@@ -69,7 +70,7 @@ func (a *neon) mulTile(rows, cols int) {
 
 	a.label("block")
 	b, k := a.gp("b"), a.gp("k")
-	// The start: a bias per row, C itself, or zero.
+	// The accumulators start with a bias per row, with C itself, or with zero.
 	a.op("CBZ", bias, "unbiased")
 	for _, row := range acc {
 		a.op("VLD1R.P", fmt.Sprintf("4(%s)", bias), row[:1])
@@ -145,8 +146,8 @@ func (a *neon) dotTile(rows, cols int) {
 	a.label("segment")
 	aRow := a.rowPointers(a.copyGP(aSegment), lda, rows)
 	bRow := a.rowPointers(a.copyGP(bSegment), ldb, cols)
-	// multiply adds the products of the next floats of every row. A shorter load clears the
-	// other lanes, which then add zero.
+	// multiply adds the products of the next floats of every row to the accumulators. A
+	// load of fewer floats than a vector clears the other lanes, which then add zero.
 	multiply := func(load string, floats int) {
 		next := func(row gp, v vec) { a.op(load, fmt.Sprintf("%d(%s)", 4*floats, row), v.low()) }
 		for i, row := range aRow {

@@ -60,8 +60,8 @@ func (v vecs) String() string {
 	return "[" + strings.Join(names, ", ") + "]"
 }
 
-// encoding is an instruction that Go's assembler does not support: its code with all
-// registers 0, and its Arm syntax, destination first.
+// encoding describes an instruction that Go's assembler does not support: its code with all
+// register numbers 0, and its Arm syntax, with the destination first.
 type encoding struct {
 	code   uint32
 	syntax string
@@ -75,8 +75,8 @@ var (
 	fmax  = encoding{0x4e20f400, "fmax v%d.4s, v%d.4s, v%d.4s"}
 	fmin  = encoding{0x4ea0f400, "fmin v%d.4s, v%d.4s, v%d.4s"}
 	fsqrt = encoding{0x6ea1f800, "fsqrt v%d.4s, v%d.4s"}
-	// faddp adds neighbouring lanes: those of the first source into the lower half of the
-	// destination, those of the second into the upper half.
+	// faddp adds neighbouring lanes. The sums of the first source go to the lower half of
+	// the destination, those of the second source to the upper half.
 	faddp = encoding{0x6e20d400, "faddp v%d.4s, v%d.4s, v%d.4s"}
 	// fmlaFirst multiplies by the first lane of its last operand.
 	fmlaFirst = encoding{0x4f801000, "fmla v%d.4s, v%d.4s, v%d.s[0]"}
@@ -84,13 +84,14 @@ var (
 	fcmgtZero = encoding{0x4ea0c800, "fcmgt v%d.4s, v%d.4s, #0.0"}
 )
 
-// lanewise maps operations to the single instruction that implements them. fmax and fmin
-// return NaN if either operand is NaN, which is stricter than opMax and opMin require.
+// lanewise maps each operation that needs only one instruction to that instruction. fmax
+// and fmin return NaN if either operand is NaN, which is stricter than opMax and opMin
+// require.
 var lanewise = map[opKind]encoding{
 	opAdd: fadd, opSub: fsub, opMul: fmul, opDiv: fdiv, opMax: fmax, opMin: fmin, opSqrt: fsqrt,
 }
 
-// word emits an instruction that Go's assembler does not support.
+// word emits an instruction that Go's assembler does not support as a data word.
 func (a *neon) word(e encoding, dst vec, src ...vec) {
 	code, operands := e.code|uint32(dst), []any{dst}
 	for i, shift := range []int{5, 16}[:len(src)] {
@@ -100,7 +101,7 @@ func (a *neon) word(e encoding, dst vec, src ...vec) {
 	a.op("WORD", fmt.Sprintf("$0x%08x // ", code)+fmt.Sprintf(e.syntax, operands...))
 }
 
-// op emits an instruction in the syntax of Go's assembler, destination last.
+// op emits an instruction in the syntax of Go's assembler, with the destination last.
 func (a *neon) op(name string, operands ...any) {
 	text := make([]string, len(operands))
 	for i, o := range operands {
@@ -111,7 +112,7 @@ func (a *neon) op(name string, operands ...any) {
 
 func (a *neon) label(name string) { fmt.Fprintf(&a.text, "%s:\n", name) }
 
-// again decrements r and jumps to the label unless it is 0.
+// again emits code that decrements r and jumps to the label unless r is 0.
 func (a *neon) again(r gp, label string) {
 	a.op("SUBS", "$1", r, r)
 	a.op("BNE", label)
@@ -134,7 +135,7 @@ func (a *neon) begin(name, doc, signature string) {
 
 func (a *neon) end() { a.op("RET") }
 
-// param returns the operand of an argument.
+// param returns the memory operand with which instructions access an argument.
 func (a *neon) param(name string) string {
 	p, err := a.fn.Signature.Params().Lookup(name).Resolve()
 	if err != nil {
@@ -145,7 +146,7 @@ func (a *neon) param(name string) string {
 
 func (a *neon) newGP() gp { return gp(a.freeGP.take()) }
 
-// gp returns an argument in a register.
+// gp loads an argument into a free register and returns the register.
 func (a *neon) gp(param string) gp {
 	r := a.newGP()
 	a.op("MOVD", a.param(param), r)
@@ -160,7 +161,8 @@ func (a *neon) copyGP(r gp) gp {
 
 func (a *neon) vec() vec { return vec(a.freeVec.take()) }
 
-// vecs returns n registers. They are consecutive unless registers have been released.
+// vecs reserves n vector registers. They are consecutive unless registers have been
+// released.
 func (a *neon) vecs(n int) vecs {
 	v := make(vecs, n)
 	for i := range v {
@@ -169,7 +171,7 @@ func (a *neon) vecs(n int) vecs {
 	return v
 }
 
-// restVecs returns the remaining registers, at most n.
+// restVecs reserves the remaining vector registers, at most n.
 func (a *neon) restVecs(n int) vecs { return a.vecs(min(n, bits.OnesCount32(uint32(a.freeVec)))) }
 
 func (a *neon) zero(v vec) { a.op("VMOVI", "$0", v.bits()) }

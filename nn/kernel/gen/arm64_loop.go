@@ -55,7 +55,7 @@ func (a *neon) invariants(p *program, l loop) map[value]vec {
 		case o.kind == opConst:
 			a.op("MOVW", fmt.Sprintf("$0x%08x", math.Float32bits(o.imm)), number)
 			a.op("VDUP", number, v)
-		case !l.rows: // otherwise loaded for each row
+		case !l.rows: // with rows, the scalar is loaded for each row
 			a.op("FMOVS", a.param(l.scalars[o.stream]), v.low())
 			a.op("VDUP", fmt.Sprintf("V%d.S[0]", int(v)), v)
 		}
@@ -63,8 +63,9 @@ func (a *neon) invariants(p *program, l loop) map[value]vec {
 	return at
 }
 
-// lower generates the program for one vector of each stream, and advances ptr by it. It
-// adds the registers of the values to at, which already contains the invariants.
+// lower generates the instructions of one iteration of the loop: it applies the program to
+// one vector of each stream and advances the pointers in ptr. It adds the registers of the
+// values to at, which already contains the invariants.
 func (a *neon) lower(p *program, at map[value]vec, ptr []gp) {
 	last := p.lastUses()
 	lastAccess := make([]int, len(ptr))

@@ -1,7 +1,7 @@
 package main
 
 // loop is one elementwise kernel: the arrays that it processes in parallel, its scalars,
-// and the operations on one vector of each.
+// and the operations on one vector of each array.
 type loop struct {
 	name    string
 	doc     string
@@ -13,7 +13,7 @@ type loop struct {
 	body func(p *program)
 }
 
-// Stream numbers of the four gates of an LSTM.
+// These are the stream numbers of the four gates of an LSTM.
 const (
 	zi = iota
 	zf
@@ -41,8 +41,8 @@ var elementwise = []loop{
 		},
 	},
 	{
-		// A loop of its own: as part of the gates, it would double the chain of dependent
-		// operations per iteration, which limits their speed.
+		// This is a separate loop. As part of the gates' loop, it would double the chain of
+		// dependent operations per iteration, and that chain limits the speed.
 		name:    "cellOutput",
 		doc:     "writes the tanh of the cell state and the hidden state",
 		streams: []string{"o", "c", "tc", "h"},
@@ -58,9 +58,10 @@ var elementwise = []loop{
 		streams: []string{"zi", "zf", "zg", "zo", "cprev", "tc", "dh", "dc"},
 		body: func(p *program) {
 			one := p.constant(1)
-			// The derivative of the sigmoid in terms of its value, x(1-x).
+			// slope returns the derivative of the sigmoid in terms of the sigmoid's value,
+			// x(1-x).
 			slope := func(x value) value { return p.fnma(x, x, x) }
-			// The derivative of the tanh in terms of its value, 1-x².
+			// tanhSlope returns the derivative of tanh in terms of the value of tanh, 1-x².
 			tanhSlope := func(x value) value { return p.fnma(x, x, one) }
 
 			o, dh, tc := p.load(zo), p.load(6), p.load(5)
@@ -140,7 +141,7 @@ var elementwise = []loop{
 	},
 }
 
-// moments advances the two moments that Adam and AMSGrad share.
+// moments updates and stores the two moments, in the same way for Adam and AMSGrad.
 func moments(p *program) (m, v value) {
 	g := p.load(1)
 	m = p.fma(g, p.scalar(1), p.mul(p.load(2), p.scalar(0)))

@@ -32,11 +32,11 @@ func main() {
 	}
 }
 
-// tileShape is the register block of a matrix tile: rows of A by vectors of B's rows (mul),
-// or rows of A by rows of B (dot).
+// tileShape is the size of a matrix tile in registers. For mul it is rows of A by vectors
+// of B's rows, for dot it is rows of A by rows of B.
 type tileShape struct{ rows, cols int }
 
-// shapes returns the tiles with 1 to maxRows rows.
+// shapes returns the tile shapes with 1 to maxRows rows and the given number of columns.
 func shapes(maxRows, cols int) []tileShape {
 	var s []tileShape
 	for r := 1; r <= maxRows; r++ {
@@ -45,7 +45,8 @@ func shapes(maxRows, cols int) []tileShape {
 	return s
 }
 
-// The signatures of the matrix loops. Strides are in bytes; k and lanes count floats.
+// These are the signatures of the matrix loops. Strides are in bytes; k and lanes count
+// floats.
 const (
 	mulSignature       = "func(c *float32, ldc uintptr, a *float32, rs, cs uintptr, b *float32, ldb, k uintptr, bias *float32, accumulate, blocks, lanes uintptr)"
 	dotSignature       = "func(c *float32, ldc uintptr, a *float32, lda, aseg uintptr, b *float32, ldb, bseg, k, segs, accumulate, blocks uintptr)"
@@ -84,21 +85,24 @@ func (l loop) signature() string {
 	return s + ", n uintptr)"
 }
 
-// set describes the functions of one instruction set, for the table in Go.
+// set describes the functions of one instruction set, from which writeTable generates Go
+// code.
 type set struct {
 	ident    string
 	lanes    int
 	tailless bool // elementwise loops process only whole vectors
 	mul, dot []tileShape
-	// mulTail tiles have one masked vector, for the rest of a row.
+	// mulTail lists tiles of one masked vector, for the floats of a row after the whole
+	// vectors.
 	mulTail []tileShape
 	// transpose names the function that transposes 8 rows, if the set has one.
 	transpose string
-	// chains is the number of independent FMAs that keep all units busy over their latency.
+	// chains is the number of independent FMAs that keep all FMA units busy in spite of
+	// their latency.
 	chains int
 }
 
-// backend generates functions for one instruction set.
+// backend generates the assembly functions of one instruction set.
 type backend interface {
 	mulTile(rows, cols int)
 	dotTile(rows, cols int)
@@ -106,7 +110,7 @@ type backend interface {
 	fmaPeak(chains int)
 }
 
-// write generates the functions that every set has.
+// write generates the functions of the set with a backend.
 func (s set) write(b backend) {
 	for _, t := range s.mul {
 		b.mulTile(t.rows, t.cols)

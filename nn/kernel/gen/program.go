@@ -3,8 +3,8 @@ package main
 import "slices"
 
 // program is the straight-line body of an elementwise loop, for one vector of each stream.
-// Values are numbered in order of definition and assigned once, so a backend can see where
-// a value is last used and reuse its register.
+// Values are numbered in order of definition and assigned once, so a backend can find the
+// last use of a value and reuse its register afterwards.
 type program struct {
 	ops []op
 }
@@ -82,8 +82,9 @@ func (p *program) powerOfTwo(t value) value {
 	return p.emit(op{kind: opPowerTwo, args: []value{t, p.constant(1)}})
 }
 
-// interleave orders the program by depth, so that independent chains of operations
-// alternate: a CPU looks ahead only a limited number of instructions.
+// interleave sorts the operations by depth, so that those of independent chains alternate.
+// The CPU can then run them in parallel, although it looks ahead only a limited number of
+// instructions.
 func (p *program) interleave() *program {
 	depth := make([]int, len(p.ops))
 	order := make([]int, len(p.ops))
