@@ -17,7 +17,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// homes returns meters with weather. Their readings cannot be mistaken for weights.
+// homes returns meters with weather. Their readings are so large that they cannot be
+// mistaken for weights.
 func homes(t *testing.T, n int) *series.Dataset {
 	t.Helper()
 	g, err := synth.New(synth.Config{Seed: 5, Meters: n, Start: time.Date(2018, 2, 20, 0, 0, 0, 0, time.UTC), Days: 30, Zone: "UTC"})
@@ -50,7 +51,8 @@ func firstHomes(t *testing.T, d *series.Dataset, from, to int) *series.Dataset {
 	return made
 }
 
-// host runs a real agent that calls the server through the given address.
+// host runs a real agent that reaches the server at the given address, until stop is
+// called.
 func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 	st.Helper()
 	dir := filepath.Join(st.Dir, name)

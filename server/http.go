@@ -15,10 +15,11 @@ import (
 func newHTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		// Links may be slow. The limit on the size of bodies and this time-out bound a
-		// request.
+		// The timeout is long because links may be slow. A request is also limited by the
+		// maximum size of its body.
 		ReadTimeout: 10 * time.Minute,
-		// Every connection buffers a whole frame, before the caller is authenticated.
+		// Small frames save memory: every connection buffers a whole frame, even before the
+		// caller is authenticated.
 		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReadFrameSize: 64 << 10},
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // failed handshakes are not worth logging
 	}
@@ -29,7 +30,8 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	return untilDone(ctx, s, func() error { return s.Serve(l) })
 }
 
-// untilDone serves until ctx ends, and then lets calls in progress finish.
+// untilDone calls serve and shuts the server down when ctx ends. Calls in progress may
+// finish.
 func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
 	failed := make(chan error, 1)
 	go func() { failed <- serve() }()

@@ -14,7 +14,8 @@ type Event struct {
 	Actor, Action, Subject, Detail string
 }
 
-// AddEvent adds an event to the audit log. Other methods add their events themselves.
+// AddEvent adds an event to the audit log. Methods that change the ledger add their own
+// events.
 func (l *Ledger) AddEvent(ctx context.Context, e Event) (err error) {
 	defer wrap(&err, "adding an audit event")
 	return l.update(ctx, func(tx *sql.Tx) error { return l.audit(ctx, tx, e.At, e.Actor, e.Action, e.Subject, e.Detail) })
@@ -26,7 +27,7 @@ func (l *Ledger) audit(ctx context.Context, tx *sql.Tx, at time.Time, actor, act
 	return err
 }
 
-// Audit returns the newest events, newest first.
+// Audit returns up to limit of the newest events, newest first.
 func (l *Ledger) Audit(ctx context.Context, limit int) (all []Event, err error) {
 	defer wrap(&err, "reading the audit log")
 	err = query(ctx, l.db, func(r *sql.Rows) error {

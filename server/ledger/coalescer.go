@@ -10,17 +10,18 @@ import (
 	"time"
 )
 
-// coalescer combines concurrent queries into one, because the round trip dominates the
-// cost of a query. Queries that arrive while a batch is running wait and form the next
-// batch.
+// coalescer combines concurrent queries into one, because the round trip to the database
+// dominates the cost of a query. Queries that arrive while a batch is running wait and form
+// the next batch.
 type coalescer[Q, A any] struct {
 	ledger *Ledger
-	// ask answers all questions in their order, or fails for all.
+	// ask answers a batch of questions, in the order of the questions. An error applies to
+	// all of them.
 	ask       func(context.Context, []Q) ([]A, error)
 	questions chan *question[Q, A]
 }
 
-// question is one caller's query; done is closed when answer and err are set.
+// question is one caller's query. When done is closed, answer or err is set.
 type question[Q, A any] struct {
 	Q      Q
 	answer A
@@ -29,17 +30,18 @@ type question[Q, A any] struct {
 }
 
 const (
-	// askedAtOnce limits the questions in a batch, batchesAtOnce the concurrent batches.
+	// askedAtOnce limits the number of questions in a batch. batchesAtOnce limits the
+	// number of concurrent batches.
 	askedAtOnce   = 32
 	batchesAtOnce = 2
-	// answerWithin is the time-out of a batch in PostgreSQL, because others wait behind
-	// it.
+	// answerWithin is the timeout of a batch in PostgreSQL. It is necessary because other
+	// batches wait behind it.
 	answerWithin = 10 * time.Second
 )
 
 var errClosed = errors.New("the ledger is closed")
 
-// start runs the goroutines that answer until the ledger is closed.
+// start starts the goroutines that answer questions until the ledger is closed.
 func (t *coalescer[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, error)) {
 	t.ledger, t.ask, t.questions = l, ask, make(chan *question[Q, A], askedAtOnce)
 	for range batchesAtOnce {
@@ -58,7 +60,7 @@ func (t *coalescer[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, 
 	}
 }
 
-// get returns the answer to a question.
+// get adds a question to the next batch and returns the answer.
 func (t *coalescer[Q, A]) get(ctx context.Context, q Q) (answer A, err error) {
 	x := &question[Q, A]{Q: q, done: make(chan struct{})}
 	select {
@@ -78,7 +80,7 @@ func (t *coalescer[Q, A]) get(ctx context.Context, q Q) (answer A, err error) {
 	}
 }
 
-// answer runs the first question and all waiting ones as one batch.
+// answer runs the first question and the waiting questions as one batch.
 func (t *coalescer[Q, A]) answer(first *question[Q, A]) {
 	asked := []*question[Q, A]{first}
 	for more := true; more && len(asked) < askedAtOnce; {
@@ -111,7 +113,7 @@ func (t *coalescer[Q, A]) answer(first *question[Q, A]) {
 	}
 }
 
-// safely turns a panic into an error for the callers of this batch.
+// safely calls ask and turns a panic into an error for the callers of this batch.
 func (t *coalescer[Q, A]) safely(ctx context.Context, questions []Q) (answers []A, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -121,8 +123,8 @@ func (t *coalescer[Q, A]) safely(ctx context.Context, questions []Q) (answers []
 	return t.ask(ctx, questions)
 }
 
-// queryIn runs a query that ends with IN for a list of any length, l.chunk values per
-// statement. The arguments first precede the list.
+// queryIn runs a query that ends with IN for a list of values of any length, with l.chunk
+// values per statement. The arguments in first come before the values.
 func queryIn[T any](ctx context.Context, l *Ledger, each func(*sql.Rows) error, text string, first []any, values []T) error {
 	for part := range slices.Chunk(values, l.chunk) {
 		args := make([]any, 0, len(first)+2*len(part))
@@ -130,7 +132,8 @@ func queryIn[T any](ctx context.Context, l *Ledger, each func(*sql.Rows) error, 
 		for _, x := range part {
 			args = append(args, x)
 		}
-		// Use only lengths that are powers of two, so that few statements are prepared.
+		// Repeat the first value until the length is a power of two, so that few different
+		// statements are prepared.
 		n := len(part)
 		for ; n&(n-1) != 0; n++ {
 			args = append(args, part[0])

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Concurrent callers each get their own answer: for agents with and without clients and
-// tasks, and for unknown agents.
+// Each of many concurrent callers gets the answer to its own query. The queries cover
+// agents with and without clients and tasks, and unknown agents.
 func TestCoalescer(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l := open(t, at)
@@ -70,8 +70,8 @@ func TestCoalescer(t *testing.T) {
 	})
 }
 
-// Waiting questions form one batch. Each caller may give up alone. An error reaches all
-// callers of its batch and no others.
+// Waiting questions form one batch. A caller that gives up does not affect the other
+// callers. All callers of a batch get its error, and no other callers do.
 func TestCoalescerBatches(t *testing.T) {
 	l := &Ledger{sqlite: true}
 	l.open, l.end = context.WithCancel(t.Context())

@@ -18,8 +18,9 @@ import (
 	"loadstar/internal/pgtest"
 )
 
-// child is the main function of a second process. It opens the ledger, or counts all
-// turns of a round in its own order and prints those that it counted.
+// child is the main function of a second process. Depending on args, it only opens the
+// ledger, or it counts all turns of a round in random order and prints those that it
+// counted.
 func child(at string, args []string) error {
 	ctx := context.Background()
 	l, err := Open(ctx, at)
@@ -59,7 +60,7 @@ func child(at string, args []string) error {
 				return fmt.Errorf("not away: %w", err)
 			}
 			time.Sleep(10 * time.Millisecond)
-			continue // the outcome is unknown
+			continue // it is unknown whether the call counted anything, so try again
 		}
 		var said bytes.Buffer
 		for _, i := range counted {
@@ -72,8 +73,8 @@ func child(at string, args []string) error {
 		}
 		names = rest
 	}
-	// A sum does not count if one of its clients was counted before, so each client is
-	// also passed alone.
+	// A sum does not count if one of its clients was counted before, so the update of each
+	// client is also counted separately.
 	for part := range slices.Chunk(named("c", turns), 100) {
 		var batch []Arrival
 		for _, c := range part {
@@ -91,7 +92,7 @@ type counter struct {
 	cmd  *exec.Cmd
 	said []string // its output, once it has ended
 	done chan error
-	some chan struct{} // closed when it has counted something
+	some chan struct{} // closed when the process has counted its first turn
 }
 
 func count(t *testing.T, at string, turns int, seed uint64) *counter {
@@ -119,7 +120,7 @@ func count(t *testing.T, at string, turns int, seed uint64) *counter {
 	return c
 }
 
-// kept checks that all turns that a child reported as counted are.
+// kept checks that all turns that a child reported as counted have a receipt.
 func (s *site) kept(said []string) {
 	s.t.Helper()
 	for part := range slices.Chunk(said, 500) {
@@ -134,8 +135,8 @@ func (s *site) kept(said []string) {
 	}
 }
 
-// TestKill kills processes while they count and starts others. No turn is lost, and none
-// is in the sums twice.
+// TestKill checks that no turn is lost, and none is in the sums twice, if processes are
+// killed while they count and other processes continue.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -184,8 +185,8 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// TestPostgresCrashes kills the database server while two processes count. They continue
-// when it is back.
+// TestPostgresCrashes checks that two counting processes continue after the database server
+// is killed and restarted.
 func TestPostgresCrashes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Drive is a coordinator's transaction on one run. It blocks counting for the run, so it
-// must be short.
+// Drive is a coordinator's transaction on one run. No results of the run are counted during
+// the transaction, so it must be short.
 type Drive struct {
 	l   *Ledger
 	ctx context.Context
@@ -23,7 +23,7 @@ type Drive struct {
 // coordinator has taken over. After any error the caller must read the run again, because
 // the outcome of the commit may be unknown.
 func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Drive) error) (err error) {
-	var failed error // of do, which names the operation itself
+	var failed error // the error of do, which already names its operation
 	defer func() {
 		if failed == nil {
 			wrap(&err, "driving run", run)
@@ -45,8 +45,8 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 // Fleet describes the clients that may take part.
 type Fleet struct {
 	Clients int64
-	Inputs  []string        // that all clients have
-	Steps   []time.Duration // a run needs exactly one
+	Inputs  []string        // inputs that all clients have
+	Steps   []time.Duration // all intervals that occur; a run needs exactly one
 }
 
 // Fleet describes all clients that may take part.
@@ -79,8 +79,9 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 	return f, err
 }
 
-// Begin makes all clients the run's fleet, numbered in the byte order of their names. It
-// sets the run's Plan, PlanBlob and Server, and version 0.
+// Begin makes all clients the members of the run's fleet, numbered in the byte order of
+// their names. It stores version 0 and r's Plan, PlanBlob and Server. It returns the size
+// of the fleet.
 func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
 	defer wrap(&err, "beginning run", d.Run.ID)
 	collate := ` COLLATE "C"`
@@ -107,7 +108,7 @@ func (d *Drive) addVersion(version int64, v Version) error {
 	return err
 }
 
-// End ends the run.
+// End ends the run with the given state and reason.
 func (d *Drive) End(s State, reason string, now time.Time) (err error) {
 	defer wrap(&err, "ending run", d.Run.ID)
 	return end(d.ctx, d.tx, d.Run.ID, s, reason, now)
@@ -119,7 +120,8 @@ type Receipt struct {
 	TrainLoss                 float64
 }
 
-// Receipts returns the receipts after a batch, in the order of batches.
+// Receipts returns the receipts of all batches after the given one, in the order of
+// batches.
 func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
 	defer wrap(&err, "reading the receipts of run", d.Run.ID)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
@@ -146,7 +148,8 @@ func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	return all, err
 }
 
-// Ask adds leases for members. It returns those that can no longer take part.
+// Ask adds leases for members of the fleet. It returns the members that can no longer take
+// part.
 func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gone []int64, err error) {
 	defer wrap(&err, "adding leases to run", d.Run.ID)
 	for part := range slices.Chunk(members, d.l.chunk) {
@@ -175,7 +178,7 @@ func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gon
 	return gone, nil
 }
 
-// Machine returns the stored state of the round machine.
+// Machine returns the stored state of the run's round.Machine.
 func (d *Drive) Machine() (state string, err error) {
 	defer wrap(&err, "reading the round state of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT state FROM machines WHERE run = $1", d.Run.ID).Scan(&state)
@@ -187,7 +190,7 @@ func (d *Drive) saveMachine(state string) error {
 	return err
 }
 
-// Save stores the state of the round machine and the open round.
+// Save stores the state of the run's round.Machine and the open round.
 func (d *Drive) Save(machine string, open Round) (err error) {
 	defer wrap(&err, "saving the round state of run", d.Run.ID)
 	if err := d.saveMachine(machine); err != nil {
@@ -202,9 +205,10 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 	return err
 }
 
-// Close closes a round, which merges everything counted up to the run's newest batch.
-// Open leases are deleted unless they carry over to later rounds. Close also stores the
-// machine, which has advanced to the next round.
+// Close closes a round. The round's merge will include everything counted up to the run's
+// newest batch. Close deletes the open leases, unless carries is set: they then stay valid
+// in later rounds. It also stores the state of the machine, which has advanced to the next
+// round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	defer wrap(&err, "closing a round of run", d.Run.ID)
 	err = d.setRoundState(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
@@ -226,8 +230,8 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	return nil
 }
 
-// Publish stores the new version of a merged round and deletes the sums that went into
-// it.
+// Publish stores the version that a round's merge has produced, and deletes the sums and
+// updates that were merged.
 func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	defer wrap(&err, "publishing a version of run", d.Run.ID)
 	if err := d.setRoundState("UPDATE rounds SET state = $3 WHERE run = $1 AND round = $2 AND state = $4", round.Round, RoundMerged, RoundMerging); err != nil {
@@ -257,7 +261,7 @@ func (d *Drive) setRoundState(text string, round int64, to, from string, args ..
 	return nil
 }
 
-// deleteSums deletes sums and updates up to a batch. Receipts stay.
+// deleteSums deletes the sums and individual updates up to a batch. The receipts stay.
 func (d *Drive) deleteSums(batch int64) error {
 	for _, table := range []string{"partials", "updates"} {
 		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM "+table+" WHERE run = $1 AND batch <= $2", d.Run.ID, batch); err != nil {
@@ -267,16 +271,16 @@ func (d *Drive) deleteSums(batch int64) error {
 	return nil
 }
 
-// Retire deletes versions before the newest that are no longer needed. It returns the
-// blobs of these versions and of the previous server state that nothing else refers to.
+// Retire deletes versions before the newest that are no longer needed. It returns the blobs
+// that nothing refers to any more: of these versions and of the previous server state.
 func (d *Drive) Retire(newest int64) (blobs []string, err error) {
 	defer wrap(&err, "deleting old versions of run", d.Run.ID)
 	return deleteVersions(d.ctx, d.tx, d.Run.ID, newest, d.Run.Server)
 }
 
 // deleteVersions deletes the versions of a run before the newest that no lease, sum or
-// update refers to. It returns those of their blobs, and of the blob of the server's state,
-// that nothing refers to any more.
+// update refers to. It returns the blobs that nothing refers to any more: of these versions
+// and of the given server state.
 func deleteVersions(ctx context.Context, tx *sql.Tx, run string, newest int64, state string) (unused []string, err error) {
 	var blobs []string
 	add := func(b string) {
@@ -298,7 +302,8 @@ func deleteVersions(ctx context.Context, tx *sql.Tx, run string, newest int64, s
 	if err != nil {
 		return nil, err
 	}
-	// Two runs of one plan have the same initial weights.
+	// Another run may refer to the same blob: two runs of one plan have the same initial
+	// weights.
 	for _, b := range blobs {
 		var uses int
 		err := tx.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
@@ -320,18 +325,19 @@ func (d *Drive) Merging() (r Round, found bool, err error) {
 		found = true
 		r, err = scanRound(rows)
 		return err
-	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging) // keeps the oldest
+		// The last row wins, which is the oldest round.
+	}, "SELECT "+roundColumns+" FROM rounds WHERE run = $1 AND state = $2 ORDER BY round DESC", d.Run.ID, RoundMerging)
 	return r, found, err
 }
 
-// LastBatch returns the last batch of the newest closed round.
+// LastBatch returns the last batch that the newest closed round includes.
 func (d *Drive) LastBatch() (batch int64, err error) {
 	defer wrap(&err, "reading the last batch of run", d.Run.ID)
 	err = d.tx.QueryRowContext(d.ctx, "SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1", d.Run.ID).Scan(&batch)
 	return batch, err
 }
 
-// Partials calls each with the sums of a run up to a batch.
+// Partials calls each with every stored sum of a run up to a batch.
 func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each func(Partial) error) (err error) {
 	defer wrap(&err, "reading the sums of run", run)
 	return query(ctx, l.db, func(r *sql.Rows) error {
@@ -343,7 +349,7 @@ func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each fun
 	}, "SELECT version, numbers FROM partials WHERE run = $1 AND batch <= $2 ORDER BY batch, version", run, batch)
 }
 
-// Singles calls each with the updates of a run up to a batch.
+// Singles calls each with every stored individual update of a run up to a batch.
 func (l *Ledger) Singles(ctx context.Context, run string, batch int64, each func(Single) error) (err error) {
 	defer wrap(&err, "reading the updates of run", run)
 	return query(ctx, l.db, func(r *sql.Rows) error {

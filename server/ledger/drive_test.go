@@ -26,7 +26,7 @@ func TestBegin(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "fleet", r.Fleet, int64(len(names)))
 		s.ask(0, 0, upTo(len(names))...)
-		announce(t, l, "a", "later") // not in this run
+		announce(t, l, "a", "later") // announced too late to be in this run
 		rows, err := l.db.Query("SELECT client FROM members WHERE run = 'run' ORDER BY no")
 		must(t, err)
 		defer rows.Close()
@@ -88,7 +88,8 @@ func TestAskAndWithdraw(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 1300), t.Context()
 		s.drive(func(d *Drive) error {
-			gone, err := d.Ask(0, 0, append(upTo(1300), 5000), after(time.Minute)) // more than one statement, and an unknown member
+			// Enough for more than one statement; 5000 is unknown.
+			gone, err := d.Ask(0, 0, append(upTo(1300), 5000), after(time.Minute))
 			wantEqual(t, "gone", gone, []int64{5000})
 			return err
 		})
@@ -136,8 +137,8 @@ func TestSave(t *testing.T) {
 	})
 }
 
-// TestClose closes rounds that merge and rounds that are abandoned, with and without
-// carrying leases over.
+// TestClose checks rounds that are merged and rounds that are abandoned, with leases that
+// carry over and leases that do not.
 func TestClose(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 4), t.Context()
@@ -204,14 +205,14 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestRetire keeps versions that a lease, a sum or an update needs, and blobs that
-// something else refers to.
+// TestRetire checks that Retire keeps the versions that a lease, a sum or an update needs,
+// and the blobs that something else refers to.
 func TestRetire(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 8), t.Context()
-		other := begin(t, s.Ledger, "other") // with the same weights and state
+		other := begin(t, s.Ledger, "other") // has the same weights and server state
 		round := int64(0)
-		// publish merges the open round and opens the next one for some members.
+		// publish merges the open round and opens the next one for the given members.
 		publish := func(v Version, server string, members ...int64) (blobs []string) {
 			t.Helper()
 			s.drive(func(d *Drive) error { return d.Close(Round{Round: round, State: RoundMerging, Closed: t0}, "", true) })
@@ -249,22 +250,23 @@ func TestRetire(t *testing.T) {
 			return all
 		}
 		s.ask(0, 0, 0)
-		// The lease of member 0 keeps version 0. The other run has the same initial
-		// state.
+		// Version 0 stays because member 0 has a lease on it. The initial server state
+		// stays because the other run has the same one.
 		wantEqual(t, "blobs", publish(Version{"w1", "c0"}, "server 1", 1, 2), nil)
 		s.count(one("agent", 0, 0, "c00000"))
-		s.drive(func(d *Drive) error { // now its sum keeps version 0
+		s.drive(func(d *Drive) error { // now version 0 stays because of member 0's sum
 			blobs, err := d.Retire(1)
 			wantEqual(t, "blobs while a sum is not merged", blobs, nil)
 			return err
 		})
 		wantEqual(t, "versions", versions(), []int64{0, 1})
-		// The merge releases version 0. Its blobs also belong to other versions, of this
-		// run and of the other. Leases keep version 1.
+		// After the merge nothing needs version 0, but its blobs stay because other
+		// versions of this run and of the other run refer to them. Version 1 stays because
+		// of its leases.
 		wantEqual(t, "blobs", publish(Version{"w2", ""}, "server 2"), []string{"server 1"})
 		wantEqual(t, "versions", versions(), []int64{1, 2})
 
-		// Single updates keep their version, as sums do.
+		// An individual update needs its version, as a sum does.
 		arrivals := []Arrival{one("agent", 1, 1, "c00001"), one("agent", 1, 1, "c00002")}
 		_, err := s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 			return nil, []Single{{Client: "c00001", Version: 1, Numbers: []byte{1}}, {Client: "c00002", Version: 1, Numbers: []byte{2}}}, nil

@@ -19,7 +19,7 @@ func (l *Ledger) AddToken(ctx context.Context, hash []byte, note string, uses in
 // Agent is an agent that has joined.
 type Agent struct {
 	ID, Name string
-	Expires  time.Time // of its certificate
+	Expires  time.Time // expiry of the agent's certificate
 }
 
 // Join uses a token once and adds an agent. It returns ErrRefused if the token is
@@ -45,7 +45,7 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 	})
 }
 
-// Caller describes a calling agent.
+// Caller is what the ledger knows about a calling agent.
 type Caller struct {
 	ID      string
 	Revoked bool
@@ -63,10 +63,10 @@ func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
 	return c, err
 }
 
-// callersOf looks up agents. It returns an empty Caller for an unknown one.
+// callersOf looks up agents. It returns an empty Caller for each unknown agent.
 func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
 	has := make(map[string]Caller, len(ids))
-	// With EXISTS, PostgreSQL would scan the whole table.
+	// Do not use EXISTS here, because PostgreSQL would then scan the whole table.
 	err := queryIn(ctx, l, func(r *sql.Rows) error {
 		var c Caller
 		var revoked, hosts int64
@@ -107,8 +107,8 @@ func (l *Ledger) Renewed(ctx context.Context, id string, expires time.Time) (err
 	})
 }
 
-// Seen stores when agents checked in. It uses short transactions, so that others can run
-// in between.
+// Seen stores the time of the last check-in of agents. It uses several short transactions,
+// so that other transactions can run in between.
 func (l *Ledger) Seen(ctx context.Context, agents []string, at time.Time) (err error) {
 	defer wrap(&err, "storing which agents checked in")
 	// All transactions lock agents in byte order, so that concurrent calls cannot
@@ -156,9 +156,10 @@ type Announcement struct {
 	Most int
 }
 
-// Announce registers clients as an agent's. It returns those that belong to another agent
-// or are revoked. A client of a revoked agent may move to another agent. If the agent
-// would have more than Most clients, nothing is stored and the error is ErrTooMany.
+// Announce registers clients as hosted by an agent. It returns the clients that it refused
+// because they belong to another agent or are revoked. A client of a revoked agent may move
+// to another agent. If the agent would have more than Most clients, nothing is stored and
+// the error is ErrTooMany.
 func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (refused []string, err error) {
 	defer wrap(&err, "storing the clients of agent", a.Agent)
 	clients := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
@@ -211,7 +212,8 @@ type Client struct {
 	Revoked                bool
 }
 
-// Clients returns a page of clients in the order of their names.
+// Clients returns up to limit clients in the order of their names, starting after the given
+// name.
 func (l *Ledger) Clients(ctx context.Context, after string, limit int) (all []Client, err error) {
 	defer wrap(&err, "reading clients")
 	err = query(ctx, l.db, func(r *sql.Rows) error {
@@ -251,8 +253,8 @@ func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.
 
 func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.Time, mark, withdraw string) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
-		// Block asking and counting during this transaction. Leases from before are
-		// withdrawn below, and later transactions see the revocation.
+		// Lock out transactions that add or count leases. Existing leases are withdrawn
+		// below, and later transactions see the revocation.
 		if _, err := tx.ExecContext(ctx, "SELECT 1 FROM leaders"+l.lockClause("UPDATE")); err != nil {
 			return err
 		}
@@ -281,8 +283,8 @@ type Lead struct{ Epoch int64 }
 const coordinator = "coordinator"
 
 // Lead takes or renews the lead until now+ttl. It returns ErrRefused while another
-// coordinator holds it. Each new holder gets a higher epoch, and transactions with an
-// older one fail.
+// coordinator holds it. Each new holder gets a higher epoch, and transactions with an older
+// epoch fail.
 func (l *Ledger) Lead(ctx context.Context, holder string, ttl time.Duration, now time.Time) (lead Lead, err error) {
 	defer wrap(&err, "taking the lead for", holder)
 	err = l.update(ctx, func(tx *sql.Tx) error {

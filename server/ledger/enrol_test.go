@@ -106,13 +106,14 @@ func TestRenewedAndSeen(t *testing.T) {
 	})
 }
 
-// TestSeenConcurrently stores the same agents from two processes at once.
+// TestSeenConcurrently checks that two processes can store check-ins of the same agents at
+// the same time.
 func TestSeenConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
-		ids := named("a", 600) // two transactions of several statements in SQLite
+		ids := named("a", 600) // enough for two transactions of several statements in SQLite
 		join(t, ledgers[0], ids...)
-		// shown reports whether process i has seen agent k.
+		// shown reports whether process i stores a check-in of agent k.
 		shown := func(i, k int) bool { return k%8 != i && (k+i)%3 > 0 }
 		var wg sync.WaitGroup
 		for i := range 8 {
@@ -152,9 +153,11 @@ func TestAnnounceTooMany(t *testing.T) {
 			return err
 		}
 		must(t, say("a", "1", "2"))
-		must(t, say("a", "2", "3")) // repeated clients do not count again
+		must(t, say("a", "2", "3")) // clients that are announced again do not count twice
 		wantIs(t, say("a", "3", "4"), ErrTooMany)
-		must(t, say("b", "4", "5", "1")) // the refused announcement stored nothing, and another agent's clients do not count
+		// The refused announcement stored nothing, and clients of other agents do not count
+		// towards the limit.
+		must(t, say("b", "4", "5", "1"))
 		n, err := l.CountClients(ctx)
 		must(t, err)
 		wantEqual(t, "clients", n, 5)
@@ -192,7 +195,7 @@ func TestClients(t *testing.T) {
 			}
 			want = append(want, c)
 		}
-		// The order of names depends on the database.
+		// Sort the clients, because the order of names depends on the database.
 		byName := func(a, b Client) int { return strings.Compare(a.Name, b.Name) }
 		slices.SortFunc(got, byName)
 		slices.SortFunc(want, byName)
@@ -216,7 +219,8 @@ func TestRevoke(t *testing.T) {
 		wantIs(t, l.RevokeClient(ctx, "nobody", "operator", t0), ErrNotFound)
 
 		wantEqual(t, "a's tasks", len(tasks(t, l, "a", t0)), 0)
-		// The leases can no longer be counted or extended.
+		// The withdrawn leases can no longer be extended, and their updates no longer
+		// count.
 		must(t, l.Extend(ctx, "a", "run", 0, named("a", 3), after(5*time.Hour)))
 		wantEqual(t, "counted", s.count(one("a", 0, 0, "a00000"), one("b", 0, 0, "b00001"), one("b", 0, 0, "b00000")), []int{2})
 		where, err := l.Standings(ctx, "a", "run", 0, named("a", 3))
@@ -240,9 +244,9 @@ func TestRevoke(t *testing.T) {
 	})
 }
 
-// TestRevokeConcurrently revokes agents while they are asked and counted. Whatever the
-// order, afterwards no agent has a usable lease, and none of its updates is counted any
-// more.
+// TestRevokeConcurrently checks agents that are revoked while their clients are asked and
+// counted. Whatever the order, a revoked agent has no usable lease afterwards, and none of
+// its updates is counted any more.
 func TestRevokeConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -330,7 +334,7 @@ func TestLead(t *testing.T) {
 		must(t, err)
 		wantEqual(t, "the same holder's", again, a)
 		_, err = l.Lead(ctx, "b", time.Minute, after(time.Minute))
-		wantIs(t, err, ErrRefused) // a still has the lead
+		wantIs(t, err, ErrRefused) // coordinator a still has the lead
 		b, err = l.Lead(ctx, "b", time.Minute, after(90*time.Second))
 		must(t, err)
 		if b.Epoch <= a.Epoch {
@@ -342,11 +346,12 @@ func TestLead(t *testing.T) {
 		must(t, l.Drive(ctx, b, "run", nothing))
 		wantIs(t, l.Drive(ctx, b, "another", nothing), ErrNotFound)
 
-		must(t, l.Resign(ctx, a)) // too late, has no effect
+		must(t, l.Resign(ctx, a)) // has no effect, because a has lost the lead
 		_, err = l.Lead(ctx, "a", time.Minute, after(91*time.Second))
 		wantIs(t, err, ErrRefused)
 		must(t, l.Resign(ctx, b))
-		must(t, l.Drive(ctx, b, "run", nothing)) // the lead lasts until somebody else takes it
+		// A released lead stays valid until another coordinator takes it.
+		must(t, l.Drive(ctx, b, "run", nothing))
 		c, err := l.Lead(ctx, "c", time.Minute, after(91*time.Second))
 		must(t, err)
 		if c.Epoch <= b.Epoch {

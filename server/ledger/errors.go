@@ -24,11 +24,13 @@ type failure struct {
 func (f *failure) Error() string { return "ledger: " + f.doing + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// wrap adds the operation to an error that an exported method returns. It leaves alone
-// errors that another exported method has wrapped, and ErrNotFound, ErrRefused and
-// ErrTooMany: these are answers, with texts for agents and operators.
+// wrap adds the failed operation to an error that an exported method returns. It does not
+// change errors that another exported method has already wrapped. It does not change
+// ErrNotFound, ErrRefused and ErrTooMany either, because their texts are shown to agents
+// and operators.
 //
-// The names are strings, not any, so that a deferred call allocates nothing on success.
+// The names have type string instead of any, so that a deferred call allocates nothing on
+// success.
 func wrap(err *error, doing string, names ...string) {
 	if *err == nil || errors.As(*err, new(*failure)) ||
 		errors.Is(*err, ErrNotFound) || errors.Is(*err, ErrRefused) || errors.Is(*err, ErrTooMany) {
@@ -40,7 +42,7 @@ func wrap(err *error, doing string, names ...string) {
 	*err = &failure{doing, *err}
 }
 
-// orNotFound turns the absence of a row into ErrNotFound.
+// orNotFound replaces sql.ErrNoRows with ErrNotFound.
 func orNotFound(err error, what string) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("%s: %w", what, ErrNotFound)

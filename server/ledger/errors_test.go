@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// operations lists exported methods and the operation that their errors must name.
+// operations lists calls of exported methods and the operation that their errors must name.
 var operations = []struct {
 	name string
 	do   func(context.Context, *Ledger) error
@@ -93,7 +93,8 @@ func TestErrorsOfCallbacks(t *testing.T) {
 	must(t, err)
 	must(t, l.AddRun(t.Context(), Run{ID: "one"}, "operator"))
 	own := errors.New("the disk is full")
-	if err := l.Drive(t.Context(), lead, "one", func(*Drive) error { return own }); err != own { // the identical error
+	// The error must be identical, not wrapped.
+	if err := l.Drive(t.Context(), lead, "one", func(*Drive) error { return own }); err != own {
 		t.Errorf("got %v, want the callback's error", err)
 	}
 	err = l.Drive(t.Context(), lead, "one", func(d *Drive) error {
@@ -107,7 +108,7 @@ func TestErrorsOfCallbacks(t *testing.T) {
 	wantIs(t, err, ErrDeposed)
 }
 
-// TestAnswersStayPlain checks that errors which agents and operators read have no prefix.
+// TestAnswersStayPlain checks that errors that agents and operators read have no prefix.
 func TestAnswersStayPlain(t *testing.T) {
 	l := openLite(t)
 	_, err := l.Run(t.Context(), "one")

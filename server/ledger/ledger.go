@@ -1,10 +1,10 @@
 // Package ledger is the server's database: agents, clients, runs, and counted updates. A
-// small installation uses SQLite, a large fleet PostgreSQL, with one schema and the same
+// small installation uses SQLite and a large one PostgreSQL. Both have the same schema and
 // statements.
 //
-// The guarantee that the rest of the server relies on: an update counts when one
-// transaction deletes its lease, adds its receipt and stores the sum that includes it.
-// Everything before the commit may be repeated; everything after it is final.
+// The server relies on one guarantee of this package: an update is counted by a single
+// transaction, which deletes its lease, adds its receipt and stores the sum that includes
+// it. Everything before the commit may be repeated; everything after it is final.
 package ledger
 
 import (
@@ -36,27 +36,29 @@ var migrations embed.FS
 // Ledger is a database. It is safe for concurrent use.
 type Ledger struct {
 	db     *sql.DB
-	write  *sql.DB // one connection if SQLite, which has one writer at a time
-	read   querier // db, with prepared statements for frequent queries
+	write  *sql.DB // for writing; with SQLite one connection, because it allows one writer
+	read   querier // for frequent queries; with SQLite it caches prepared statements
 	sqlite bool
 	// chunk is the number of rows in one statement. PostgreSQL caches a statement of each
 	// length per connection, and scans the whole table for a long list. SQLite has no
-	// network round trip, and its driver's cost grows with the square of the length.
+	// network round trip, and its driver takes time proportional to the square of the
+	// length.
 	chunk  int
 	events atomic.Uint64 // number of audit events added by this process
 
-	// Frequent queries of agents' calls, and the context and goroutines that answer them.
+	// The queries that agents' calls make most often, and the context and goroutines that
+	// answer them.
 	callers     coalescer[string, Caller]
 	tasks       coalescer[string, []Task]
 	asked, over coalescer[turnsOf, map[string]Standing]
 	versions    coalescer[versionKey, *Version]
-	open        context.Context // until the ledger is closed
+	open        context.Context // done when the ledger is closed
 	end         context.CancelFunc
 	answering   sync.WaitGroup
 }
 
-// Open opens sqlite:PATH or postgres://…, and migrates the schema. Several processes may
-// do so at the same time.
+// Open opens the database at sqlite:PATH or postgres://… and migrates its schema. Several
+// processes may open it at the same time.
 func Open(ctx context.Context, at string) (_ *Ledger, err error) {
 	defer wrap(&err, "opening the database")
 	l := &Ledger{}
@@ -77,7 +79,7 @@ func Open(ctx context.Context, at string) (_ *Ledger, err error) {
 	l.over.start(l, l.standingsQuery(overTurns))
 	l.versions.start(l, l.versionsOf)
 	if err := l.migrate(ctx); err != nil {
-		_ = l.Close() // the first error says more
+		_ = l.Close() // report the error that made opening fail, not a second one
 		return nil, fmt.Errorf("migrating the schema: %w", err)
 	}
 	return l, nil
@@ -119,7 +121,7 @@ func (l *Ledger) openPostgres(at string) (err error) {
 	l.db.SetMaxOpenConns(24)
 	l.db.SetMaxIdleConns(24)
 	l.db.SetConnMaxIdleTime(5 * time.Minute)
-	l.write, l.read = l.db, l.db // the driver caches statements
+	l.write, l.read = l.db, l.db // PostgreSQL's driver caches prepared statements itself
 	return nil
 }
 
@@ -168,7 +170,7 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		}
 		defer func() {
 			_, _ = conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrationLock)
-		}() // after an error the lock ends with the connection
+		}() // if unlocking fails, the lock ends with the connection
 	}
 	p, err := goose.NewProvider(dialect, l.write, files)
 	if err != nil {
@@ -181,14 +183,14 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if before > newest { // goose ignores migrations that it does not know
+		if before > newest { // goose does not refuse a schema that is newer than its migrations
 			return fmt.Errorf("the ledger was written by a newer Loadstar (schema %d, this one knows %d): upgrade", before, newest)
 		}
 		if _, err = p.Up(ctx); err == nil || !l.sqlite {
 			return err
 		}
-		// SQLite has no advisory lock, so another process may have migrated in the
-		// meantime.
+		// SQLite has no advisory lock, so another process may have migrated the schema in
+		// the meantime.
 		if now, failed := p.GetDBVersion(ctx); failed != nil || now == before {
 			return err
 		}
@@ -223,8 +225,8 @@ func (l *Ledger) Backup(ctx context.Context, path string) (err error) {
 	return err
 }
 
-// update runs do in a transaction. After an error the transaction is rolled back, unless
-// the commit itself failed: then its outcome is unknown.
+// update runs do in a transaction. If do fails, the transaction is rolled back. If the
+// commit fails, it is unknown whether it took effect.
 func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 	tx, err := l.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -237,8 +239,8 @@ func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// lockClause ends a SELECT that locks its rows. SQLite needs none, because it has a single
-// writer.
+// lockClause returns the end of a SELECT that locks its rows. It is empty for SQLite, which
+// allows only one writer.
 func (l *Ledger) lockClause(how string) string {
 	if l.sqlite {
 		return ""
@@ -246,8 +248,8 @@ func (l *Ledger) lockClause(how string) string {
 	return " FOR " + how
 }
 
-// placeholders returns rows of numbered placeholders: ($1,$2),($3,$4) and so on. taken is
-// the number of placeholders that precede them.
+// placeholders returns rows of numbered placeholders such as ($1,$2),($3,$4). taken is the
+// number of placeholders earlier in the statement.
 func placeholders(taken, rows, columns int) string {
 	var b strings.Builder
 	for r := range rows {
@@ -289,7 +291,7 @@ type querier interface {
 	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
 }
 
-// query calls each for every row.
+// query runs a query and calls each for every row of the result.
 func query(ctx context.Context, q querier, each func(*sql.Rows) error, text string, args ...any) error {
 	rows, err := q.QueryContext(ctx, text, args...)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"loadstar/internal/pgtest"
 )
 
-// cluster serves all tests that need PostgreSQL.
+// cluster is the PostgreSQL server of all tests that need one.
 var cluster pgtest.Cluster
 
 func TestMain(m *testing.M) {
@@ -49,7 +49,7 @@ type tester interface {
 	Fatalf(string, ...any)
 }
 
-// t0 is the time at which the tests start.
+// t0 is the time at which all tests begin, instead of the real time.
 var t0 = time.UnixMilli(1_700_000_000_000)
 
 // after returns t0 plus d.
@@ -81,7 +81,7 @@ func open(t *testing.T, at string) *Ledger {
 	return l
 }
 
-// must ends the test on an error of its setup.
+// must ends the test if err is not nil.
 func must(t tester, err error) {
 	t.Helper()
 	if err != nil {
@@ -103,7 +103,7 @@ func wantEqual[T any](t tester, what string, got, want T) {
 	}
 }
 
-// join adds agents.
+// join adds agents to the ledger.
 func join(t tester, l *Ledger, agents ...string) {
 	t.Helper()
 	hash := []byte(fmt.Sprintf("token of %s and %d more", agents[0], len(agents)-1))
@@ -113,7 +113,7 @@ func join(t tester, l *Ledger, agents ...string) {
 	}
 }
 
-// machine returns the stored state of a run's round machine.
+// machine returns the stored state of a run's round.Machine.
 func machine(t tester, l *Ledger, run string) (state string) {
 	t.Helper()
 	must(t, l.db.QueryRowContext(context.Background(), "SELECT COALESCE(max(state), '') FROM machines WHERE run = $1", run).Scan(&state))
@@ -129,7 +129,7 @@ func announce(t tester, l *Ledger, agent string, clients ...string) {
 	}
 }
 
-// named returns n names that sort by number and by bytes alike.
+// named returns n numbered names. Their byte order is the order of the numbers.
 func named(prefix string, n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -146,7 +146,7 @@ type site struct {
 	run  string
 }
 
-// begin starts a run with all clients.
+// begin starts a run whose fleet is all clients in the ledger.
 func begin(t tester, l *Ledger, run string) *site {
 	t.Helper()
 	lead, err := l.Lead(context.Background(), "test", 1000*time.Hour, t0)
@@ -160,7 +160,7 @@ func begin(t tester, l *Ledger, run string) *site {
 	return s
 }
 
-// plant starts a run with one agent that hosts some clients.
+// plant starts a run with one agent that hosts the given number of clients.
 func plant(t *testing.T, at string, clients int) *site {
 	t.Helper()
 	l := open(t, at)
@@ -174,7 +174,7 @@ func (s *site) drive(do func(d *Drive) error) {
 	must(s.t, s.Drive(context.Background(), s.lead, s.run, do))
 }
 
-// ask opens a round for members, with leases of an hour.
+// ask opens a round and adds leases of an hour for the given members.
 func (s *site) ask(round, version int64, members ...int64) {
 	s.t.Helper()
 	s.drive(func(d *Drive) error {
@@ -185,7 +185,7 @@ func (s *site) ask(round, version int64, members ...int64) {
 	})
 }
 
-// upTo returns 0 to n-1.
+// upTo returns the numbers from 0 to n-1.
 func upTo(n int) []int64 {
 	all := make([]int64, n)
 	for i := range all {
@@ -194,7 +194,7 @@ func upTo(n int) []int64 {
 	return all
 }
 
-// worth is the number that a client's turn adds to sums. It is random enough that
+// worth is the number that a client's turn adds to sums. It is pseudorandom, so that
 // different sets of turns have different sums.
 func worth(round int64, client string) int64 {
 	h := uint64(round)*0x9e3779b97f4a7c15 + 1
@@ -205,7 +205,7 @@ func worth(round int64, client string) int64 {
 	return int64(h >> 20)
 }
 
-// sums returns a Fold that adds arrivals up to one partial per version.
+// sums returns a Fold that adds up arrivals into one partial per version.
 func sums(arrivals []Arrival) Fold {
 	return func(counted []int) (all []Partial, _ []Single, _ error) {
 		of := map[int64]int64{}
@@ -221,7 +221,7 @@ func sums(arrivals []Arrival) Fold {
 	}
 }
 
-// one returns an arrival with the given clients.
+// one returns an arrival with one share for each given client.
 func one(agent string, round, version int64, clients ...string) Arrival {
 	a := Arrival{Agent: agent, Round: round, Version: version, Bytes: 100}
 	for _, c := range clients {
@@ -237,7 +237,7 @@ func (s *site) count(arrivals ...Arrival) []int {
 	return counted
 }
 
-// receipts returns everything that was counted.
+// receipts returns the receipts of all counted turns.
 func (s *site) receipts() (all []Receipt) {
 	s.t.Helper()
 	s.drive(func(d *Drive) (err error) {
@@ -260,7 +260,7 @@ func (s *site) balance() (leases, receipts int) {
 	}
 	tx, err := s.db.BeginTx(ctx, how)
 	must(s.t, err)
-	defer tx.Rollback() // it only reads
+	defer tx.Rollback() // nothing to commit, because the transaction only reads
 	must(s.t, tx.QueryRow("SELECT count(*) FROM leases WHERE run = $1", s.run).Scan(&leases))
 	rows, err := tx.Query("SELECT round, client, batch FROM receipts WHERE run = $1", s.run)
 	must(s.t, err)
@@ -309,8 +309,8 @@ func (s *site) balance() (leases, receipts int) {
 // tables lists the tables of the schema.
 var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit"}
 
-// dump returns all rows of some tables as text, in an order that depends only on the
-// rows.
+// dump returns all rows of the given tables as text, sorted so that the order does not
+// depend on the database.
 func dump(t tester, l *Ledger, tables ...string) string {
 	t.Helper()
 	var b strings.Builder

@@ -16,7 +16,7 @@ import (
 	"loadstar/internal/longtest"
 )
 
-// turn is a Turn of the only run.
+// turn identifies a turn in the model, which has only one run.
 type turn struct {
 	round  int64
 	client string
@@ -26,7 +26,7 @@ type turn struct {
 type model struct {
 	leases   map[turn]lease
 	receipts map[turn]Receipt
-	sums     map[int64]int64 // not merged, by batch
+	sums     map[int64]int64 // sums that are not merged, by batch
 	batch    int64
 	round    int64
 	version  int64
@@ -43,7 +43,7 @@ type lease struct {
 	until   time.Time
 }
 
-// game is a ledger and its model.
+// game is a ledger and the model that it must match.
 type game struct {
 	*site
 	t       *rapid.T
@@ -53,20 +53,20 @@ type game struct {
 	host    map[string]string // agent of each client
 }
 
-// check is rapid.Check with fewer cases, because each case waits for the disk. The flag
-// -rapid.checks overrides the number.
+// check calls rapid.Check with a smaller number of cases, because each case waits for the
+// disk. The flag -rapid.checks overrides the number.
 func check(t *testing.T, cases int, law func(*rapid.T)) {
 	t.Helper()
 	const usual = "100"
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == usual {
 		must(t, f.Value.Set(fmt.Sprint(cases)))
-		defer f.Value.Set(usual) // the previous value
+		defer f.Value.Set(usual) // restore the default
 	}
 	rapid.Check(t, law)
 }
 
-// TestModel applies random sequences of operations on the turns of a run to the ledger
-// and to its model.
+// TestModel checks that the ledger matches a simple model after random sequences of
+// operations on the turns of a run.
 func TestModel(t *testing.T) {
 	for _, on := range []struct {
 		database string
@@ -93,7 +93,8 @@ func play(t *rapid.T, l *Ledger, name string) {
 		g.agents = append(g.agents, fmt.Sprintf("%s-%d", name, i))
 	}
 	join(t, l, g.agents...)
-	// Clients of earlier games are members as well, and have lower numbers.
+	// Clients of earlier cases in the same database are members too, and have lower
+	// numbers.
 	var before int64
 	must(t, l.db.QueryRow("SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0").Scan(&before))
 	for i := range 9 {
@@ -127,7 +128,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 			var gone []int64
 			for _, c := range rapid.SliceOfDistinct(client, rapid.ID).Draw(t, "clients") {
 				if m.asked[turn{m.round, c}] {
-					continue // the machine asks no client twice in a round
+					continue // a round.Machine never asks a client twice in a round
 				}
 				no := first + int64(slices.Index(g.clients, c))
 				members = append(members, no)
@@ -150,7 +151,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"count": func(t *rapid.T) {
 			var arrivals []Arrival
 			for range rapid.IntRange(1, 5).Draw(t, "arrivals") {
-				// Mostly of a client that was asked.
+				// Most arrivals are from a client that was asked.
 				a := Arrival{Agent: agent.Draw(t, "agent"), Round: rapid.Int64Range(0, m.round).Draw(t, "round"), Version: m.version}
 				clients := rapid.SliceOfNDistinct(client, 1, 3, rapid.ID).Draw(t, "shares")
 				if rapid.IntRange(0, 3).Draw(t, "right") > 0 {

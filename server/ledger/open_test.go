@@ -19,7 +19,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestOpenPath uses a path that has another meaning in a URL.
+// TestOpenPath checks that Open accepts a path with characters that have a special meaning
+// in a URL.
 func TestOpenPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "100%25 of it?", "a#b&c=d")
 	must(t, os.MkdirAll(dir, 0o755))
@@ -52,8 +53,8 @@ func TestDurable(t *testing.T) {
 	})
 }
 
-// TestOpenAtOnce opens a new database many times concurrently, in this process and in
-// others.
+// TestOpenAtOnce checks that a new database can be opened many times concurrently, in this
+// process and in other processes.
 func TestOpenAtOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		var wg sync.WaitGroup
@@ -90,8 +91,8 @@ func TestOpenAtOnce(t *testing.T) {
 	})
 }
 
-// TestNewerSchema opens a ledger that a newer Loadstar has migrated. It must be refused,
-// and nothing in it may change.
+// TestNewerSchema checks that Open refuses a ledger that a newer Loadstar has migrated, and
+// changes nothing in it.
 func TestNewerSchema(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s := plant(t, at, 3)

@@ -7,12 +7,13 @@ import (
 )
 
 // prepared caches prepared statements, because SQLite takes longer to parse most queries
-// than to run them. It never evicts, so it must be used for a small set of texts only.
+// than to run them. It never evicts a statement, so use it only for a small number of
+// different queries.
 type prepared struct {
 	db *sql.DB
 
 	mu     sync.Mutex
-	byText map[string]*sql.Stmt // closed with the database
+	byText map[string]*sql.Stmt // statements by query text; closing the database closes them
 }
 
 var _ querier = (*prepared)(nil)

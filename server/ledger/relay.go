@@ -10,11 +10,12 @@ import (
 )
 
 // A region's ledger holds runs that a hub drives. Its leases come from the hub's tasks. It
-// sends its counted results to the hub in sendings, and the hub decides whether they count.
+// sends its counted results to the hub in groups called sendings, and the hub decides
+// whether they count.
 
 // Adoption is a task from the hub.
 type Adoption struct {
-	Run            Run // ID, Name, Plan, PlanBlob, Fleet
+	Run            Run // only ID, Name, Plan, PlanBlob and Fleet are used
 	Round, Version int64
 	Blobs          Version
 	Clients        []string
@@ -32,10 +33,10 @@ func (l *Ledger) asLeader(ctx context.Context, lead Lead, do func(tx *sql.Tx) er
 }
 
 // Adopt adds leases for the clients of a hub's task. It returns the clients that cannot
-// take part, including those whose turn the hub has already decided. It may be repeated:
-// a client with a lease or a receipt gets no second lease. It resumes a run that was
-// ended by EndIdleRuns. It deletes older versions that are no longer needed and returns those of
-// their blobs that nothing else refers to.
+// take part, including those whose turn the hub has already decided. Adopt may be repeated
+// for the same task, because a client with a lease or a receipt gets no second lease. It
+// resumes a run that was ended by EndIdleRuns. It also deletes older versions that are no
+// longer needed, and returns their blobs as retired unless something else refers to them.
 func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time) (gone, retired []string, err error) {
 	defer wrap(&err, "adopting a task of run", a.Run.ID)
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -94,9 +95,9 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 	return gone, retired, err
 }
 
-// EndIdleRuns ends the hub's runs that have nothing open and no round adopted since the given
-// time, because the hub does not announce the end of a run. It returns the blobs of their
-// versions that nothing else refers to.
+// EndIdleRuns ends the hub's runs that have no open work and no new round since the given
+// time. It is necessary because the hub does not announce the end of a run. It returns the
+// blobs of these runs that nothing else refers to.
 func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Time) (retired []string, err error) {
 	defer wrap(&err, "ending idle runs of the hub")
 	err = l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -161,7 +162,8 @@ func (l *Ledger) WithdrawExpired(ctx context.Context, lead Lead, now time.Time) 
 	return all, err
 }
 
-// Withdraw deletes leases of a round that the hub has closed, if there are any.
+// Withdraw deletes the leases of the given clients in a round, because the hub has closed
+// their turns.
 func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int64, clients []string) (err error) {
 	defer wrap(&err, "withdrawing leases of run", run)
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -181,27 +183,29 @@ func (l *Ledger) Withdraw(ctx context.Context, lead Lead, run string, round int6
 	})
 }
 
-// Sending is one result for the hub: the sum of several batches, or a single update.
+// Sending is one result for the hub: the sum of several batches, or an individual update.
 type Sending struct {
 	ID             string
 	Round, Version int64
 	Shares         []Share
-	Loss           float64 // of a single update
+	Loss           float64 // loss of an individual update
 	// Parts are the numbers that add up to the sending.
 	Parts [][]byte
-	// Single means that the only part is an update, not a sum.
+	// Single means that the sending is an individual update, not a sum. It then has one
+	// part.
 	Single bool
 }
 
-// unit is a batch, or a single update in it, that must go to the hub as a whole.
+// unit is what cannot be split between sendings: a batch, or an individual update of a
+// batch.
 type unit struct {
 	batch, version int64
 	client         string
 }
 
 // Gather puts counted results that have not been sent to the hub into new sendings. It
-// makes one sending per round and version for rounds that are ready, or one per update if
-// each is set.
+// considers only rounds for which ready returns true. It makes one sending per round and
+// version, or one per update if each is set.
 func (l *Ledger) Gather(ctx context.Context, lead Lead, run string, each bool, ready func(round int64) bool) (err error) {
 	defer wrap(&err, "gathering results of run", run)
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
@@ -308,8 +312,9 @@ func (l *Ledger) Decided(ctx context.Context, lead Lead, run, sending string, co
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error { return decide(ctx, tx, run, sending, outcome) })
 }
 
-// Closed stores that the hub has closed the turns of some clients in a sending, so that
-// it never counts the sending. Batches without these clients become a new sending.
+// Closed handles a sending that the hub does not count because it has closed the turns of
+// the given clients. The batches with these clients are dropped. The other batches become a
+// new sending.
 func (l *Ledger) Closed(ctx context.Context, lead Lead, run string, s *Sending, clients []string) (err error) {
 	defer wrap(&err, "closing sending", s.ID, "of run", run)
 	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {

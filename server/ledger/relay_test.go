@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// adopt adopts a hub's task.
+// adopt adopts a hub's task and returns the clients that cannot take part.
 func (s *site) adopt(a Adoption) []string {
 	s.t.Helper()
 	gone, _, err := s.Adopt(context.Background(), s.lead, a, t0)
@@ -18,8 +18,8 @@ func (s *site) adopt(a Adoption) []string {
 	return gone
 }
 
-// region returns a ledger with a run that a hub drives, and an agent that hosts some
-// clients.
+// region returns a ledger with a run that a hub drives, and with an agent that hosts the
+// given number of clients.
 func region(t *testing.T, at string, clients int) *site {
 	t.Helper()
 	l := open(t, at)
@@ -30,7 +30,7 @@ func region(t *testing.T, at string, clients int) *site {
 	return &site{l, t, lead, "run"}
 }
 
-// handed returns a task of the hub's run.
+// handed returns a task of the hub's run for the given clients.
 func handed(round, version int64, clients ...string) Adoption {
 	return Adoption{
 		Run: Run{ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", Fleet: 9}, Round: round, Version: version,
@@ -79,7 +79,8 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// TestRelay sends a region's counted results to a hub that counts some of them.
+// TestRelay checks the ledger of a region that sends its counted results to a hub, which
+// counts some of them.
 func TestRelay(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 20), t.Context()
@@ -156,7 +157,7 @@ func TestRelay(t *testing.T) {
 		left := sendings()
 		wantEqual(t, "sendings", len(left), 1)
 		wantEqual(t, "the last", left[0].Shares, one("", 0, 0, names[4]).Shares)
-		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true)) // again
+		must(t, s.Decided(ctx, s.lead, "run", first[0].ID, true)) // the second time has no effect
 		wantEqual(t, "sendings", len(sendings()), 1)
 		wantIs(t, s.Decided(ctx, Lead{99}, "run", left[0].ID, true), ErrDeposed)
 		wantIs(t, s.Gather(ctx, Lead{99}, "run", false, nil), ErrDeposed)
@@ -217,7 +218,8 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// TestEndIdleRuns ends a run for which the hub sends no more tasks, and resumes it.
+// TestEndIdleRuns checks that a run ends when the hub sends no more tasks for it, and
+// resumes with a new task.
 func TestEndIdleRuns(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
@@ -249,7 +251,7 @@ func TestEndIdleRuns(t *testing.T) {
 			must(t, err)
 			return all
 		}
-		// A version is kept while a lease or a sum refers to it.
+		// A version is not deleted while a lease or a sum refers to it.
 		wantEqual(t, "retired", adopt(0, 0, names[:2]...), nil)
 		s.count(one("agent", 0, 0, names[0]))
 		wantEqual(t, "while there is a lease", adopt(1, 1, names[2]), nil)
@@ -287,7 +289,8 @@ func TestEndIdleRuns(t *testing.T) {
 	})
 }
 
-// TestWithdraw deletes the leases that the hub has closed, and no others.
+// TestWithdraw checks that Withdraw deletes the leases of turns that the hub has closed,
+// and no other leases.
 func TestWithdraw(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 200), t.Context()
@@ -307,7 +310,8 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
-// TestRelaySingles sends each update separately.
+// TestRelaySingles checks a region that sends each update separately, because the algorithm
+// needs individual updates.
 func TestRelaySingles(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := region(t, at, 3), t.Context()
@@ -344,8 +348,8 @@ func TestRelaySingles(t *testing.T) {
 	})
 }
 
-// TestWithdrawExpiredConcurrently lets leases expire while they are counted: each turn is withdrawn
-// or counted, never both.
+// TestWithdrawExpiredConcurrently checks that each turn is either withdrawn or counted,
+// never both, if leases expire while they are counted.
 func TestWithdrawExpiredConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		const turns, rounds = 64, 12

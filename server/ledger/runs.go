@@ -13,7 +13,7 @@ type State string
 
 // The states of a run.
 const (
-	Waiting  State = "waiting" // for clients
+	Waiting  State = "waiting" // until there are enough clients
 	Running  State = "running"
 	Finished State = "finished"
 	Stopped  State = "stopped" // by an operator
@@ -26,20 +26,20 @@ func (s State) Ended() bool { return s == Finished || s == Stopped || s == Faile
 // Run is one training of one plan.
 type Run struct {
 	ID, Name string
-	// Plan is the submitted plan, and the settled one once the run has begun. PlanBlob is
-	// the blob of the settled plan, for agents.
+	// Plan is the submitted plan until the run begins, and the settled plan after that.
+	// PlanBlob is the hash of the blob with the settled plan, which agents fetch.
 	Plan, PlanBlob string
 	State          State
-	Reason         string // why it failed
-	// Wanted is the number of clients that the run waits for, Fleet the number that it
-	// began with.
+	Reason         string // why the run failed
+	// Wanted is the number of clients that the run waits for. Fleet is the number of
+	// clients when it began.
 	Wanted, Fleet              int64
 	Created, Started, Finished time.Time
 	Round, Version             int64
 	// Batch is the newest counted batch.
 	Batch  int64
 	Server string
-	// Remote means that a hub drives the run and this is a region's ledger.
+	// Remote means that this is a region's ledger and the hub drives the run.
 	Remote bool
 }
 
@@ -113,7 +113,7 @@ func (l *Ledger) Run(ctx context.Context, id string) (r Run, err error) {
 	return r, orNotFound(err, "run "+id)
 }
 
-// Runs returns the newest runs, newest first.
+// Runs returns up to limit of the newest runs, newest first.
 func (l *Ledger) Runs(ctx context.Context, limit int) (all []Run, err error) {
 	defer wrap(&err, "reading runs")
 	err = query(ctx, l.db, func(rows *sql.Rows) error {
@@ -158,7 +158,7 @@ type Round struct {
 	Opened, Closed             time.Time
 	Asked, Counted, Late, Lost int64
 	Loss                       float64 // mean training loss of the counted clients
-	Bytes                      int64   // of results
+	Bytes                      int64   // total size of the counted results
 	LastBatch                  int64
 }
 
@@ -171,7 +171,8 @@ func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	return r, err
 }
 
-// Rounds returns the newest rounds of a run, newest first, down to round from.
+// Rounds returns up to limit rounds of a run, newest first. It omits rounds before the
+// round from.
 func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) (all []Round, err error) {
 	defer wrap(&err, "reading the rounds of run", run)
 	err = query(ctx, l.db, func(rows *sql.Rows) error {
@@ -191,7 +192,8 @@ type versionKey struct {
 	version int64
 }
 
-// Version returns a version. It returns ErrNotFound if the version was deleted.
+// Version returns the blobs of a version. It returns ErrNotFound if the version was
+// deleted.
 func (l *Ledger) Version(ctx context.Context, run string, version int64) (_ Version, err error) {
 	defer wrap(&err, "reading a version of run", run)
 	v, err := l.versions.get(ctx, versionKey{run, version})
@@ -204,7 +206,8 @@ func (l *Ledger) Version(ctx context.Context, run string, version int64) (_ Vers
 	return *v, nil
 }
 
-// versionsOf returns versions, and nil for each that does not exist.
+// versionsOf returns the blobs of several versions, with nil for each version that does not
+// exist.
 func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version, error) {
 	numbers := map[string][]int64{}
 	for _, n := range these {
@@ -231,7 +234,7 @@ func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version
 	return all, nil
 }
 
-// Blobs returns all blobs that the ledger refers to.
+// Blobs returns the hashes of all blobs that the ledger refers to.
 func (l *Ledger) Blobs(ctx context.Context) (all []string, err error) {
 	defer wrap(&err, "listing blobs")
 	err = query(ctx, l.db, func(r *sql.Rows) error {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// driver is a coordinator without state of its own, so that another can replace it at any
-// time.
+// driver is a simple coordinator that has no state of its own, so another one can replace
+// it at any time.
 type driver struct {
 	t    *testing.T
 	l    *Ledger
@@ -18,8 +18,8 @@ type driver struct {
 	run  string
 }
 
-// step does the next thing for the run in one transaction, calls last before the commit,
-// and returns what it did.
+// step runs the next transaction that the run needs, calls last before the commit, and
+// returns the name of the step.
 func (c *driver) step(last func() error) (did string, err error) {
 	ctx := c.t.Context()
 	var merging Round
@@ -97,9 +97,9 @@ func (c *driver) step(last func() error) (did string, err error) {
 	})
 }
 
-// TestCoordinatorCrashes kills the coordinator in every transaction of a run, before or
-// after the commit. Another one takes over, the first can no longer write, and the run
-// ends as if nothing had happened.
+// TestCoordinatorCrashes checks that a run ends in the same state as without crashes if the
+// coordinator dies in any transaction, before or after the commit. Another coordinator
+// takes over, and the first one can no longer write.
 func TestCoordinatorCrashes(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
@@ -114,7 +114,8 @@ func TestCoordinatorCrashes(t *testing.T) {
 			must(t, err)
 			return &driver{t, l, lead, run}
 		}
-		// play returns the number of transactions and the outcome of the run.
+		// play runs a run to its end, with a crash at the given step. It returns the number
+		// of transactions and the outcome of the run.
 		play := func(run string, crashAt int, before bool) (steps int, came string) {
 			t.Helper()
 			must(t, l.AddRun(ctx, Run{ID: run, Wanted: 5, Created: t0}, "operator"))
@@ -183,8 +184,8 @@ func TestCoordinatorCrashes(t *testing.T) {
 	})
 }
 
-// TestDeposedDuringTransaction takes the lead over during a transaction: that transaction still
-// commits, before the new leader's first one.
+// TestDeposedDuringTransaction checks a takeover during a transaction of the old leader.
+// That transaction still commits, before the first transaction of the new leader.
 func TestDeposedDuringTransaction(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()

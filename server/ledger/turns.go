@@ -41,21 +41,22 @@ func (l *Ledger) tasksOf(ctx context.Context, agents []string) ([][]Task, error)
 	}, "SELECT agent, run, round, client, version, until FROM leases WHERE until <> 0 AND agent IN ", nil, agents)
 	all := make([][]Task, len(agents))
 	for i, a := range agents {
-		all[i] = slices.SortedFunc(slices.Values(byAgent[a]), func(a, b Task) int { // a new slice, because an agent may ask twice at a time
+		// Sort a copy for each caller, because an agent may be in the batch twice.
+		all[i] = slices.SortedFunc(slices.Values(byAgent[a]), func(a, b Task) int {
 			return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Client, b.Client))
 		})
 	}
 	return all, err
 }
 
-// Asked returns the number of open leases.
+// Asked returns the number of open leases of all agents.
 func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
 	defer wrap(&err, "counting leases")
 	err = l.db.QueryRowContext(ctx, "SELECT count(*) FROM leases").Scan(&n)
 	return n, err
 }
 
-// scanTask reads a task that follows other columns.
+// scanTask reads a row into others, for the first columns, and a task.
 func scanTask(r *sql.Rows, others ...any) (t Task, err error) {
 	var until int64
 	err = r.Scan(append(others, &t.Run, &t.Round, &t.Client, &t.Version, &until)...)
@@ -71,23 +72,24 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 	}
 }
 
-// Extend lets an agent's leases of a round last at least until the given time.
+// Extend extends an agent's leases in a round, so that they last at least until the given
+// time.
 func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
 	defer wrap(&err, "extending leases of agent", agent, "in run", run)
 	return l.setExpiry(ctx, "until <> 0 AND +until < $4", agent, run, round, clients, until)
 }
 
-// Decline gives up an agent's leases of a round; the coordinator then withdraws them. It
-// skips leases that another transaction has locked.
+// Decline marks an agent's leases in a round as declined. The coordinator then withdraws
+// them. It skips leases that another transaction has locked.
 func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string) (err error) {
 	defer wrap(&err, "declining leases of agent", agent, "in run", run)
 	return l.setExpiry(ctx, "until <> $4", agent, run, round, clients, time.Time{})
 }
 
-// setExpiry sets when leases expire. It selects them by client, because by the index on
-// until the database would scan the whole run. It skips leases that are being counted or
-// withdrawn: they are about to be deleted, and waiting for them while holding others
-// could deadlock.
+// setExpiry sets when leases expire. It selects the leases by client. If it used the index
+// on the column until, the database would scan all leases of the run. It skips leases that
+// are being counted or withdrawn: they are about to be deleted, and waiting for them while
+// holding other locks could deadlock.
 func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round int64, clients []string, until time.Time) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
 		for part := range slices.Chunk(clients, l.chunk) {
@@ -109,8 +111,9 @@ func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round 
 // TurnState is the state of a turn.
 type TurnState int
 
-// The states of a turn. Closed: neither asked nor counted, or not any more. Held: counted
-// in the region, and not decided by the hub.
+// The states of a turn. Closed means that the turn has no lease and was not counted. Asked
+// means that it has a lease. Held means that a region has counted it and the hub has not
+// decided it yet.
 const (
 	Closed TurnState = iota
 	Asked
@@ -121,10 +124,10 @@ const (
 // Standing is the state of a turn and its version.
 type Standing struct {
 	State   TurnState
-	Version int64 // to train from
+	Version int64 // version that the client trains from
 }
 
-// turnStates maps the names in the statements below to states.
+// turnStates maps the names of states in askedTurns and overTurns to states.
 var turnStates = map[string]TurnState{"asked": Asked, "": Held, outcomeCounted: Counted, outcomeClosed: Closed}
 
 // turnsOf names the turns of an agent's clients in a round.
@@ -134,8 +137,8 @@ type turnsOf struct {
 	clients    []string
 }
 
-// Standings returns the states of the clients' turns in a round. A client that is
-// missing, or belongs to another agent, is Closed.
+// Standings returns the states of the clients' turns in a round. The turn of a client that
+// is missing from the result, or belongs to another agent, is Closed.
 func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer wrap(&err, "reading the standings of agent", agent, "in run", run)
 	// Read leases before receipts: a turn that is counted in between then appears as
@@ -153,7 +156,8 @@ func (l *Ledger) Standings(ctx context.Context, agent, run string, round int64, 
 	return all, nil
 }
 
-// Outcomes is Standings for turns that are known to have no lease any more.
+// Outcomes is like Standings, but reads only receipts. It is for turns that are known to
+// have no lease any more.
 func (l *Ledger) Outcomes(ctx context.Context, agent, run string, round int64, clients []string) (_ map[string]Standing, err error) {
 	defer wrap(&err, "reading the outcomes of agent", agent, "in run", run)
 	return l.standings(ctx, &l.over, turnsOf{agent, run, round, clients})
@@ -163,14 +167,16 @@ func (l *Ledger) standings(ctx context.Context, where *coalescer[turnsOf, map[st
 	if len(q.clients) <= l.chunk {
 		return where.get(ctx, q)
 	}
-	all, err := where.ask(ctx, []turnsOf{q}) // outside the batches, so that no other query waits for it
+	// Run a long query separately, so that no other query waits for it.
+	all, err := where.ask(ctx, []turnsOf{q})
 	if err != nil {
 		return nil, err
 	}
 	return all[0], nil
 }
 
-// Both select by run and round, and return client, agent, version and state.
+// askedTurns and overTurns select the turns of clients in a round of a run. They return
+// client, agent, version and state.
 const (
 	askedTurns = "SELECT client, agent, version, 'asked' FROM leases WHERE run = $1 AND round = $2 AND until <> 0 AND client IN "
 	overTurns  = `SELECT r.client, c.agent, r.version,
@@ -179,7 +185,7 @@ const (
 		FROM receipts r JOIN clients c ON c.name = r.client WHERE r.run = $1 AND r.round = $2 AND r.client IN `
 )
 
-// standingsQuery returns a function that runs one of these statements for several agents.
+// standingsQuery returns a function that runs askedTurns or overTurns for several agents.
 func (l *Ledger) standingsQuery(text string) func(context.Context, []turnsOf) ([]map[string]Standing, error) {
 	type round struct {
 		run   string
@@ -253,14 +259,14 @@ type Single struct {
 	Numbers                  []byte
 }
 
-// Fold returns what to store for the arrivals with the given indices, which are in
-// ascending order.
+// Fold returns the sums or individual updates to store for the counted arrivals. It
+// receives their indices in ascending order.
 type Fold func(counted []int) ([]Partial, []Single, error)
 
-// Count counts the arrivals of one run that have a lease, and stores what fold returns
-// for them, in one transaction. Each arrival counts once, however often it is passed.
-// Count returns the indices of those that it counted. After an error it is unknown
-// whether anything was counted, and the caller must pass all of them again.
+// Count counts the arrivals of one run that have a lease. In the same transaction it stores
+// the sums and updates that fold returns for them. Each arrival counts once, however often
+// it is passed. Count returns the indices of those that it counted. After an error it is
+// unknown whether anything was counted, and the caller must pass all arrivals again.
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer wrap(&err, "counting results of run", run)
 	err = l.update(ctx, func(tx *sql.Tx) error {
@@ -307,15 +313,15 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 	return counted, nil
 }
 
-// holding is the part of a lease that counting needs.
+// holding is the data of a lease that counting needs.
 type holding struct {
 	agent       string
 	version, no int64
 }
 
-// countable returns the arrivals whose clients all have a lease, and these leases. A
-// lease serves the first arrival that uses it. Declined leases and leases of revoked
-// agents or clients do not count.
+// countable returns the arrivals whose clients all have a lease, and these leases. If
+// several arrivals need the same lease, only the first one counts. Declined leases and
+// leases of revoked agents or clients do not count.
 func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals []Arrival) (due []int, used map[Turn]holding, err error) {
 	rounds := map[int64][]string{}
 	for _, a := range arrivals {

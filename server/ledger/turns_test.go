@@ -46,7 +46,7 @@ func TestExtendAndDecline(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b")
-		names := named("a", 1100) // more than two statements
+		names := named("a", 1100) // enough for more than two statements
 		announce(t, l, "a", names...)
 		announce(t, l, "b", "b")
 		s := begin(t, l, "run")
@@ -183,7 +183,7 @@ func TestCount(t *testing.T) {
 	})
 }
 
-// TestCountNothing checks that calls that count nothing change nothing.
+// TestCountNothing checks that a call of Count that counts no arrival changes nothing.
 func TestCountNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		s, ctx := plant(t, at, 3), t.Context()
@@ -201,7 +201,7 @@ func TestCountNothing(t *testing.T) {
 		wantEqual(t, "counted by a fold that fails", counted, nil)
 		same("a fold that fails")
 
-		// Two sums of one version cannot be stored.
+		// Count fails if fold returns two sums of one version.
 		_, err = s.Count(ctx, "run", arrivals, func([]int) ([]Partial, []Single, error) {
 			return []Partial{{Version: 0, Numbers: []byte{1}}, {Version: 0, Numbers: []byte{2}}}, nil, nil
 		})
@@ -226,9 +226,9 @@ func TestCountNothing(t *testing.T) {
 	})
 }
 
-// TestCountConcurrently passes every turn to many counters at once and repeatedly, alone
-// and in sums. Meanwhile the coordinator must see each receipt once, in the order of
-// batches.
+// TestCountConcurrently checks that every turn counts once if it is passed to many
+// concurrent counters repeatedly, both individually and in sums. Meanwhile the coordinator
+// must see each receipt once, in the order of batches.
 func TestCountConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		const turns, workers = 200, 5
@@ -244,7 +244,7 @@ func TestCountConcurrently(t *testing.T) {
 		for part := range slices.Chunk(names, 7) {
 			all = append(all, one("agent", 1, 0, part...))
 		}
-		for i := 0; i+3 <= turns; i += 5 { // overlap with the others
+		for i := 0; i+3 <= turns; i += 5 { // sums that overlap with the other arrivals
 			all = append(all, one("agent", 1, 0, names[i:i+3]...))
 		}
 		var given atomic.Int64
@@ -295,7 +295,8 @@ func TestCountConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				time.Sleep(5 * time.Millisecond) // otherwise SQLite lets the same writer in again
+				// Otherwise SQLite would always let the same writer in.
+				time.Sleep(5 * time.Millisecond)
 			}
 			if int64(seen) != given.Load() {
 				t.Errorf("the coordinator saw %d receipts, want %d", seen, given.Load())
@@ -316,8 +317,8 @@ func TestCountConcurrently(t *testing.T) {
 	})
 }
 
-// TestStandingsConcurrently reads turns while they are counted: none may appear as
-// closed.
+// TestStandingsConcurrently checks that a turn never appears as closed while it is being
+// counted.
 func TestStandingsConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		const turns = 600
@@ -373,9 +374,10 @@ func TestStandingsConcurrently(t *testing.T) {
 	})
 }
 
-// TestNoDeadlock runs all operations on the same leases at once, in all orders: agents
-// extend and decline, the aggregator counts, the coordinator withdraws, closes and asks,
-// an operator revokes. None may fail because of a deadlock.
+// TestNoDeadlock checks that no operation fails because of a deadlock. It runs all
+// operations on the same leases concurrently and in random order: agents extend and
+// decline, the aggregator counts, the coordinator withdraws, closes and asks, and an
+// operator revokes.
 func TestNoDeadlock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

@@ -25,7 +25,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// Waiting does not help if a server answers that it has no such database.
+// Unreachable returns false if the server answers that it has no such database, because
+// waiting does not help.
 func TestReachableWithoutDatabase(t *testing.T) {
 	at := strings.Replace(cluster.Database(t), "@/postgres?", "@/missing?", 1)
 	l, err := Open(t.Context(), at)
