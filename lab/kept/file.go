@@ -15,21 +15,22 @@ import (
 )
 
 const (
-	// fileMagic is followed by the format, as a digit.
+	// In the file, fileMagic is followed by the format number as a digit.
 	fileMagic  = "LODKEEP"
 	fileFormat = 2
 
 	page = 4096
-	// headerUsed covers magic, clients, floats, identity, and the checksums of the
-	// initial values and of the header.
+	// headerUsed is the number of bytes used in the header: magic, clients, floats,
+	// identity, and the checksums of the initial values and of the header.
 	headerUsed = 8 + 8 + 8 + 16 + 4 + 4
-	// slotsPerClient is one for each of two commits, and one to write to.
+	// slotsPerClient is 3: one slot for each of the last two commits, and one to write to.
 	slotsPerClient = 3
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// create makes a sparse file: slots take no disk space until they are written to.
+// create creates a sparse file, in which slots take no disk space until they are written
+// to.
 func (s *Store) create() error {
 	h := make([]byte, page)
 	copy(h, fileMagic)
@@ -47,7 +48,8 @@ func (s *Store) create() error {
 	})
 }
 
-// check locks the file and compares its header with what the caller asked for.
+// check locks the file and returns an error if its header does not match the store's
+// clients, floats and initial values.
 func (s *Store) check() error {
 	if err := filelock.Try(s.file); err != nil {
 		return fmt.Errorf("%s: another run is using it: %w", s.path, err)
@@ -81,8 +83,8 @@ func (s *Store) check() error {
 	return nil
 }
 
-// slotSize returns the bytes of a slot: the values and their checksum, in whole pages.
-// Without values there are no slots.
+// slotSize returns the size of a slot in bytes: the values and their checksum, rounded up
+// to whole pages. It is 0 if clients have no values.
 func (s *Store) slotSize() int64 {
 	if s.floats == 0 {
 		return 0
@@ -92,24 +94,25 @@ func (s *Store) slotSize() int64 {
 
 func (s *Store) size() int64 { return page + slotsPerClient*int64(len(s.clients))*s.slotSize() }
 
-// place returns where a slot begins in the file.
+// place returns the offset of a slot in the file.
 func (s *Store) place(client int, slot int8) int64 {
 	return page + (slotsPerClient*int64(client)+int64(slot))*s.slotSize()
 }
 
-// raw views floats as bytes.
+// raw returns the memory of x as bytes, without a copy.
 func raw(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
-// checksum covers the client's number too, so the values of another client never match.
+// checksum covers the client's number as well, so that values in the slot of a wrong
+// client are detected.
 func checksum(client int, x []float32) uint32 {
 	var who [4]byte
 	binary.LittleEndian.PutUint32(who[:], uint32(client))
 	return crc32.Update(crc32.Checksum(who[:], castagnoli), castagnoli, raw(x))
 }
 
-// read fills dst from a slot and returns its checksum.
+// read reads a slot's values into dst and returns the slot's checksum.
 func (s *Store) read(client int, slot int8, dst []float32) (uint32, error) {
 	if s.floats == 0 {
 		return 0, nil
@@ -133,8 +136,8 @@ func (s *Store) read(client int, slot int8, dst []float32) (uint32, error) {
 	return got, nil
 }
 
-// write puts values into a slot that belongs to neither of the two commits. The caller
-// holds the client's lock, or s.all.
+// write writes values to a slot that belongs to neither of the last two commits. The
+// caller must hold the client's lock or s.all.
 func (s *Store) write(client int, src []float32) error {
 	c := &s.clients[client]
 	slot := int8(0)
@@ -152,7 +155,7 @@ func (s *Store) write(client int, src []float32) error {
 		if _, err := s.file.WriteAt(sum[:], at+int64(4*s.floats)); err != nil {
 			return s.fail(err)
 		}
-		s.wrote.Store(true) // only after writing: a Sync in between must not miss it
+		s.wrote.Store(true) // set only after the write, so that a concurrent Sync does not miss it
 	}
 	c.slot, c.dirty = slot, false
 	return nil

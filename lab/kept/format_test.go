@@ -13,7 +13,8 @@ import (
 	"loadstar/internal/stateformat"
 )
 
-// TestNewerFormats gives the file and then its snapshot the format of a newer program.
+// TestNewerFormats checks that a file and a snapshot with the format number of a newer
+// program are rejected.
 func TestNewerFormats(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept.bin")
 	initial := fill(3, 1)

@@ -1,10 +1,10 @@
 package kept
 
 // The values in memory are evicted by the clock algorithm: a hand advances through the
-// ring, skips values that were used since its last visit, and takes the first one that
+// ring, skips values that were used since its last visit, and evicts the first value that
 // was not.
 
-// claim returns free memory for a client, or nil.
+// claim returns free memory for a client's values, or nil if there is none.
 func (s *Store) claim(client int) []float32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -17,14 +17,14 @@ func (s *Store) claim(client int) []float32 {
 }
 
 // steal gives a client the memory of another client that was not used recently. It does
-// nothing if all others are in use or if there is no memory.
+// nothing if all other clients in memory are in use or if the store has no memory.
 func (s *Store) steal(client int) error {
 	place, victim := s.victim()
 	if place < 0 {
 		return nil
 	}
-	// The victim stays in the ring, locked, until its value is in the file, because s.mu
-	// must not be held while a file is written.
+	// The victim stays locked and in the ring until its values are in the file, because
+	// s.mu must not be held during a write to the file.
 	v := &s.clients[victim]
 	defer v.mu.Unlock()
 	if v.dirty {
@@ -39,8 +39,8 @@ func (s *Store) steal(client int) error {
 	return nil
 }
 
-// victim returns, locked, a client that was not used since the hand last passed, and its
-// position in the ring. The position is -1 if there is none.
+// victim locks and returns a client that was not used since the hand last passed it, and
+// its position in the ring. The position is -1 if there is no such client.
 func (s *Store) victim() (place, client int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *Store) victim() (place, client int) {
 		place, client = s.hand, int(s.ring[s.hand])
 		s.hand = (s.hand + 1) % len(s.ring)
 		v := &s.clients[client]
-		if !v.mu.TryLock() { // in use right now
+		if !v.mu.TryLock() { // another goroutine is using the client
 			continue
 		}
 		if !v.used {

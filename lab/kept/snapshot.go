@@ -34,8 +34,8 @@ func (s *Store) Commit() ([]byte, error) {
 	return b.encode(), nil
 }
 
-// flush writes the values that are newer than the file, with all CPUs. The caller holds
-// s.all.
+// flush writes all values that are newer in memory than in the file, using all CPUs. The
+// caller must hold s.all.
 func (s *Store) flush() error {
 	const chunk = 256 // clients per goroutine; one goroutine per client would cost more than the write
 	var g errgroup.Group
@@ -55,7 +55,8 @@ func (s *Store) flush() error {
 	return g.Wait()
 }
 
-// Sync waits until the last commit is on disk. Other calls may load and store meanwhile.
+// Sync waits until the last commit is on disk. Other goroutines may load and store values
+// meanwhile.
 func (s *Store) Sync() error {
 	if s.wrote.Swap(false) {
 		if err := s.file.Sync(); err != nil {
@@ -65,8 +66,8 @@ func (s *Store) Sync() error {
 	return nil
 }
 
-// Release allows overwriting the commit before the last one. The caller must have saved
-// the last commit's snapshot.
+// Release allows the store to overwrite the commit before the last one. The caller must
+// have saved the last commit's snapshot.
 func (s *Store) Release() {
 	s.all.Lock()
 	defer s.all.Unlock()
@@ -76,7 +77,8 @@ func (s *Store) Release() {
 }
 
 // Restore returns to the state of a commit and discards everything stored after it. It
-// reads all values of that state, and changes nothing if the file no longer holds them.
+// reads and checks all values of that state. If the file no longer has them, Restore
+// returns an error and changes nothing.
 func (s *Store) Restore(encoded []byte) error {
 	s.all.Lock()
 	defer s.all.Unlock()
@@ -115,7 +117,7 @@ func (s *Store) Restore(encoded []byte) error {
 	return nil
 }
 
-// snapshot records in two bits per client which slot belongs to a commit. It has a
+// snapshot records, in two bits per client, which slot belongs to a commit, with a
 // checksum over the values in those slots.
 type snapshot struct {
 	id    [16]byte
@@ -135,7 +137,7 @@ func (b *snapshot) add(client int, slot int8, sum uint32) {
 }
 
 const (
-	// snapshotMagic is followed by the format, as a digit.
+	// In a snapshot, snapshotMagic is followed by the format number as a digit.
 	snapshotMagic  = "LKB"
 	snapshotFormat = 1
 )

@@ -1,19 +1,19 @@
-// Package kept stores the state that simulated clients keep between rounds: a fixed
-// number of floats per client. Recently stored values are in memory, the others in a
-// file:
+// Package kept stores the state of simulated clients between rounds: a fixed number of
+// floats per client. Recently used values are in memory. All other values are in a file:
 //
 //	header           one page: magic, clients, floats, identity, checksums
 //	client 0         slot 0, slot 1, slot 2
 //	client 1         ...
 //
-// A slot holds the floats in memory layout, little-endian, and a checksum. Slots are
-// padded to whole pages, so a write that a crash cuts short cannot damage a neighbour.
+// A slot contains the floats in memory layout, little-endian, and a checksum. Slots are
+// padded to whole pages, so a write that a crash interrupts cannot damage a neighbouring
+// slot.
 //
 // [Store.Commit] records a state of all clients and returns a snapshot, which lists the
-// slot of each client. The caller saves the snapshot with its checkpoint. The slots of
-// the last commit and of the one before are never overwritten, so the file holds both
-// states until [Store.Release], and the disk may be slow. A store that was just opened is
-// empty until [Store.Restore].
+// slot of each client. The caller saves the snapshot with its checkpoint. The file has the
+// states of the last commit and of the one before until [Store.Release], so a slow disk
+// cannot leave it without a complete state. A store that was just opened has the initial
+// values until [Store.Restore].
 package kept
 
 import (
@@ -29,48 +29,49 @@ import (
 	"loadstar/internal/mmap"
 )
 
-// Store is an open file with its memory.
+// Store is an open file of client values, with a cache in memory.
 //
-// Load, Put and Lend are safe for concurrent use by different clients, and hold no lock
-// that others need while they read or write the file. Commit, Restore and Close wait for
-// them.
+// Load, Put and Lend may be called concurrently. While they read or write the file, they
+// hold no lock that calls for other clients need. Commit, Restore and Close wait for calls
+// in progress.
 type Store struct {
 	path    string
 	file    *os.File
 	floats  int
 	initial []float32
-	id      [16]byte // ties a snapshot to its file
+	id      [16]byte // identifies the file to which a snapshot belongs
 
-	all     sync.RWMutex // held for writing by operations on all clients
+	all     sync.RWMutex // locked for writing by operations on all clients
 	clients []entry
 	wrote   atomic.Bool           // the file was written to since the last fsync
 	failed  atomic.Pointer[error] // the first failed write; every later call returns it
 
-	mu   sync.Mutex // guards the fields below; taken after a client's lock
+	mu   sync.Mutex // guards the fields below; locked after a client's lock
 	ring []int32    // the clients with a value in memory, in the order of the clock's hand
 	hand int
 	room int // the largest length of the ring
 
-	memory []float32 // for room values
+	memory []float32 // memory for the values of room clients
 }
 
-// entry is the state of one client.
+// entry has the values of one client and their place in the file.
 type entry struct {
 	mu    sync.Mutex
-	value []float32 // nil if it is only in the file, or was never stored
-	dirty bool      // value is newer than the file
-	used  bool      // used since the hand last passed
+	value []float32 // nil if it is not in memory or was never stored
+	dirty bool      // value is newer than the value in the file
+	used  bool      // used since the hand last passed it
 	slot  int8      // the slot with the newest value in the file
 	last  int8      // the slot in the last commit
-	saved int8      // the slot in the last commit that was released
-	sum   uint32    // checksum of the slot
+	saved int8      // the slot in the newest commit whose snapshot was saved
+	sum   uint32    // checksum in the slot with the newest value
 }
 
-// none means no slot.
+// none is the value of a slot field if there is no slot.
 const none int8 = -1
 
-// Open opens the file, or creates it. Clients that were never stored have the initial
-// values. Memory bounds the values in memory, in bytes; with 0 all are in the file only.
+// Open opens the file, or creates it if it does not exist. Clients that were never stored
+// have the initial values. memory limits the size of the values in memory, in bytes. If it
+// is 0, values are only in the file.
 func Open(path string, clients, floats int, initial []float32, memory int64) (*Store, error) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		return nil, errors.New("personal weights are stored in memory layout: this machine must be little-endian")
@@ -100,7 +101,8 @@ func Open(path string, clients, floats int, initial []float32, memory int64) (*S
 		return nil, err
 	}
 	if s.room > 0 {
-		// The garbage collector does not scan it, and pages use no memory until written.
+		// The garbage collector does not scan mapped memory, and its pages use no memory
+		// until they are written to.
 		b, err := mmap.Memory(4 * s.room * floats)
 		if err != nil {
 			s.file.Close()
@@ -111,11 +113,11 @@ func Open(path string, clients, floats int, initial []float32, memory int64) (*S
 	return s, nil
 }
 
-// Close closes the file. Values that were stored since the last commit are lost.
+// Close closes the file and discards values that were stored since the last commit.
 func (s *Store) Close() error {
 	s.all.Lock()
 	defer s.all.Unlock()
-	_ = s.fail(os.ErrClosed) // later calls return it
+	_ = s.fail(os.ErrClosed) // later calls return this error
 	var err error
 	if s.memory != nil {
 		err = mmap.Unmap(raw(s.memory))
@@ -124,15 +126,15 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.file.Close())
 }
 
-// fail makes every later call fail: the file may hold half a value, and the kernel may
-// have dropped what it could not write and report success the next time. The last commit
-// is still intact.
+// fail makes every later call return err. After a failed write, the file may contain an
+// incomplete value. The kernel may also have dropped the data and report success for the
+// next write. The last commit is still intact.
 func (s *Store) fail(err error) error {
 	s.failed.CompareAndSwap(nil, &err)
 	return *s.failed.Load()
 }
 
-// Load copies a client's values into dst. It reports whether they are the initial ones
+// Load copies a client's values into dst. first reports that they are the initial values,
 // because the client was never stored.
 func (s *Store) Load(client int, dst []float32) (first bool, err error) {
 	s.all.RLock()
@@ -155,7 +157,8 @@ func (s *Store) Load(client int, dst []float32) (first bool, err error) {
 	if _, err := s.read(client, c.slot, dst[:s.floats]); err != nil {
 		return false, err
 	}
-	// Keep the value if there is room, so that a small fleet is read once. A read evicts nothing.
+	// Cache the value if there is room, so that a small fleet is read only once. A read
+	// evicts no other values.
 	if c.value = s.claim(client); c.value != nil {
 		copy(c.value, dst)
 	}
@@ -193,8 +196,8 @@ func (s *Store) Put(client int, src []float32) error {
 }
 
 // Lend returns a client's values for modification in place until [Store.Return]. Until
-// then all other calls for the client wait. It returns nil if the values are not in
-// memory and do not fit.
+// then all other calls for the client wait. Lend returns nil if the values are not in
+// memory and there is no room for them.
 func (s *Store) Lend(client int) (values []float32, first bool, err error) {
 	s.all.RLock()
 	defer func() {
@@ -230,7 +233,8 @@ func (s *Store) Lend(client int) (values []float32, first bool, err error) {
 	return c.value, first, nil
 }
 
-// Return ends a loan.
+// Return stores the modified values of a client and allows other calls for it. It must
+// follow a call of [Store.Lend] that returned values.
 func (s *Store) Return(client int) {
 	c := &s.clients[client]
 	c.dirty = true

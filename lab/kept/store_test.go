@@ -37,8 +37,8 @@ func fill(n int, v float32) []float32 {
 	return x
 }
 
-// TestStoreModel compares the store with a map over random operations. A crash reopens
-// the file and restores the last snapshot that was saved.
+// TestStoreModel compares the store with a map, over random operations. A simulated crash
+// reopens the file and restores the last saved snapshot.
 func TestStoreModel(t *testing.T) {
 	folder, files := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -62,7 +62,7 @@ func TestStoreModel(t *testing.T) {
 		}()
 		now, saved := map[int]float32{}, map[int]float32{}
 		var snapshot []byte
-		// A commit whose snapshot is not on disk yet.
+		// pending is the snapshot of a commit that is not on disk yet.
 		var pending []byte
 		var then map[int]float32
 		clone := func(m map[int]float32) map[int]float32 {
@@ -96,7 +96,7 @@ func TestStoreModel(t *testing.T) {
 				if err := s.Put(i, src); err != nil {
 					t.Fatal(err)
 				}
-				clear(src) // the store must have copied it
+				clear(src) // the store must have copied the values
 				now[i] = v
 			},
 			"commit": func(t *rapid.T) {
@@ -174,7 +174,8 @@ func TestStoreBits(t *testing.T) {
 func TestStoreRefuses(t *testing.T) {
 	const clients, floats = 5, 2000
 	initial := fill(floats, 0)
-	// prepare returns a file with clients 1 and 2 in it, closed, and its snapshot.
+	// prepare writes a file that has values of clients 1 and 2, closes it, and returns its
+	// path and its snapshot.
 	prepare := func(t *testing.T) (path string, snapshot []byte) {
 		path = filepath.Join(t.TempDir(), "kept.bin")
 		s := newStore(t, path, clients, initial, 1<<20)
@@ -305,8 +306,8 @@ func TestStoreRefuses(t *testing.T) {
 	})
 }
 
-// TestStoreConcurrent increments every client's values from several workers, with memory
-// for few of them, during commits.
+// TestStoreConcurrent checks that no update is lost when several workers increment the
+// clients' values during commits. The store's memory has room for only a few clients.
 func TestStoreConcurrent(t *testing.T) {
 	const clients, floats, workers, rounds = 40, 1500, 8, 12
 	path := filepath.Join(t.TempDir(), "kept.bin")
@@ -355,8 +356,8 @@ func TestStoreConcurrent(t *testing.T) {
 	}
 }
 
-// TestStoreKilled repeatedly kills a process that stores, commits and saves its snapshot,
-// and checks the state that it leaves.
+// TestStoreKilled repeatedly kills a process that stores values, commits and saves
+// snapshots. After each kill, it checks that the saved state is complete.
 func TestStoreKilled(t *testing.T) {
 	const clients, floats, room = 30, 5000, 10
 	folder := os.Getenv("LOADSTAR_TEST_KEPT")
@@ -366,7 +367,8 @@ func TestStoreKilled(t *testing.T) {
 	}
 	path, saved := filepath.Join(folder, "kept.bin"), filepath.Join(folder, "snapshot")
 	takesPart := func(round, client int) bool { return rand.New(rand.NewPCG(uint64(round), uint64(client))).IntN(3) == 0 }
-	// resume opens the saved state, checks it and returns the number of rounds done.
+	// resume opens the store, restores and checks the saved state, and returns the number
+	// of rounds done.
 	resume := func() (*Store, int) {
 		s := newStore(t, path, clients, fill(floats, 0.5), room*4*floats)
 		snapshot, err := os.ReadFile(saved)
@@ -434,8 +436,8 @@ func TestStoreKilled(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
-		cmd.Process.Kill() // a failure shows in Wait
-		cmd.Wait()         // returns the kill
+		cmd.Process.Kill() // Wait shows whether this failed
+		cmd.Wait()         // the error is that the process was killed
 		if out.Len() > 0 {
 			t.Fatalf("the process exited by itself: %s", &out)
 		}
@@ -448,7 +450,7 @@ func TestStoreKilled(t *testing.T) {
 	s.Close() // the test is over
 }
 
-// savedAt returns the modification time of a file, or zero.
+// savedAt returns the modification time of a file, or the zero time if there is no file.
 func savedAt(path string) time.Time {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -457,8 +459,8 @@ func savedAt(path string) time.Time {
 	return info.ModTime()
 }
 
-// BenchmarkStore loads and stores random clients: of a fleet that fits into memory, and
-// of one that does not.
+// BenchmarkStore loads and stores values of random clients, for a fleet that fits into
+// memory and for one that does not.
 func BenchmarkStore(b *testing.B) {
 	const floats = 36421
 	for _, c := range []struct {

@@ -16,7 +16,7 @@ import (
 	"loadstar/lab/report"
 )
 
-// claim is a claim of the paper, an entry of claims.yaml.
+// claim is an entry of claims.yaml: a claim of the paper and our verdict.
 type claim struct {
 	ID      string `yaml:"id"`
 	Claim   string `yaml:"claim"`
@@ -34,8 +34,8 @@ type Paper struct {
 	quick bool
 }
 
-// Open reads the experiment of a paper. With quick it reads the small form, which only
-// checks that everything works.
+// Open reads the experiment of a paper. If quick is true, it reads the small form of the
+// experiment, which serves only to check that everything works.
 func Open(dir string, quick bool) (*Paper, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "experiment.yaml"))
 	if err != nil {
@@ -57,13 +57,13 @@ func Names(dir string) []string {
 	return found
 }
 
-// WriteResults writes the results as a table, ours.tsv.
+// WriteResults writes the results as a table to the file ours.tsv in dir.
 func WriteResults(dir string, results []experiment.Result) error {
 	return atomicfile.Write(filepath.Join(dir, "ours.tsv"), func(f *os.File) error { return experiment.WriteTSV(f, results) })
 }
 
-// WriteReport writes a report of results whose runs are in the given folder. The page
-// names the tool in its footer.
+// WriteReport writes an HTML report of the results to path. runs is the folder of their
+// runs. The footer of the page names tool as the generator.
 func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool string) error {
 	s := p.Spec
 	r := report.Report{Title: s.Title, About: s.About, Tool: tool}
@@ -146,8 +146,8 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 	return t
 }
 
-// Percent formats a share with its range over seeds. It returns "" if there is no such
-// figure.
+// Percent formats the share f[name] with its range over seeds. It returns "" if f has no
+// such figure.
 func Percent(f map[string]experiment.Figure, name string) string {
 	v, ok := f[name]
 	switch {
@@ -182,7 +182,8 @@ func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
 	return all
 }
 
-// medianAt returns a method's median MASE at a point of the grid, or NaN.
+// medianAt returns a method's median MASE at a point of the grid, or NaN if there is no
+// such result.
 func medianAt(rows []experiment.Result, method string, at ...string) float64 {
 	i := slices.IndexFunc(rows, func(r experiment.Result) bool { return r.Method == method && slices.Equal(r.At, at) })
 	if i < 0 {

@@ -15,7 +15,8 @@ import (
 // papers is the folder of the repository's papers.
 var papers = filepath.Join("..", "..", "papers")
 
-// TestPapers opens every paper of the repository, in both forms, with its claims.
+// TestPapers checks that every paper of the repository can be opened with its claims, in
+// its full and its small form.
 func TestPapers(t *testing.T) {
 	names := Names(papers)
 	if !slices.Contains(names, "bose2023") {

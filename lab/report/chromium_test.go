@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// browser is a headless Chromium, controlled over a pipe.
+// browser is a headless Chromium that the test controls over a pipe.
 type browser struct {
 	t        *testing.T
 	out      *os.File
@@ -33,7 +33,8 @@ type message struct {
 	SessionID string          `json:"sessionId,omitempty"`
 }
 
-// openBrowser starts Chromium, or skips the test if there is none. CI must have it.
+// openBrowser starts Chromium. If Chromium is not installed, it skips the test, except in
+// CI, where the test fails.
 func openBrowser(t *testing.T) *browser {
 	t.Helper()
 	if testing.Short() {
@@ -145,7 +146,8 @@ func (b *browser) call(method string, params, result any) {
 	}
 }
 
-// note records events that a page must not cause.
+// note records a message from the browser if it reports an event that a page must not
+// cause.
 func (b *browser) note(m message) {
 	switch m.Method {
 	case "Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled":
@@ -158,7 +160,8 @@ func (b *browser) note(m message) {
 	}
 }
 
-// eval evaluates an expression and waits for a promise.
+// eval evaluates a JavaScript expression and stores the result in to. If the result is a
+// promise, it waits for it.
 func (b *browser) eval(expression string, to any) {
 	b.t.Helper()
 	var r struct {
@@ -174,7 +177,7 @@ func (b *browser) eval(expression string, to any) {
 	}
 }
 
-// waitUntilDrawn waits for all figures and two more frames.
+// waitUntilDrawn waits until all charts are drawn and two more frames have been rendered.
 func (b *browser) waitUntilDrawn() {
 	b.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
@@ -220,7 +223,7 @@ func (b *browser) keep(dir, name, data string) {
 	}
 }
 
-// TestInChromium checks a page in a browser. LOADSTAR_PAGES lists other pages to check,
+// TestInChromium checks a report in a browser. LOADSTAR_PAGES lists other pages to check,
 // and LOADSTAR_SHOTS is a folder for screenshots.
 func TestInChromium(t *testing.T) {
 	b := openBrowser(t)

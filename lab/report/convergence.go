@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// line is the line of a method in a chart.
+// line is one method's line in a line chart.
 type line struct {
 	Name string `json:"name"`
 	Look int    `json:"look"`
@@ -16,11 +16,11 @@ type line struct {
 	High []num  `json:"high,omitempty"`
 }
 
-// shownLines returns the lines that a chart shows: those of the methods with the lowest
-// errors, because more lines are hard to distinguish.
+// shownLines returns the lines that a chart shows: the first shownMethods of all, which
+// are those with the lowest errors. More lines would be hard to distinguish.
 func shownLines(all []line) []line { return all[:min(len(all), shownMethods)] }
 
-// omittedNote returns a note about lines that a chart omits.
+// omittedNote returns a note about the lines that a chart omits, or "" if it shows all.
 func omittedNote(all []line) string {
 	if len(all) <= shownMethods {
 		return ""
@@ -28,7 +28,8 @@ func omittedNote(all []line) string {
 	return fmt.Sprintf(" The chart shows the %d methods of %d with the lowest test errors.", shownMethods, len(all))
 }
 
-// medians charts the median error over the rounds, with one line per method.
+// medians returns a chart of the median MASE after each evaluated round, with one line per
+// method.
 func (s *dataset) medians() (figure, bool) {
 	t := Table{Title: "Median MASE during training", Note: "on a sample of validation windows"}
 	var all []*method
@@ -102,7 +103,7 @@ func (s *dataset) medians() (figure, bool) {
 	}, true
 }
 
-// rounds returns the rounds that were evaluated.
+// rounds returns the numbers of the rounds after which the method was evaluated.
 func (m *method) rounds() []int {
 	var to []int
 	for _, e := range m.runs[0].evaluations {
@@ -111,8 +112,9 @@ func (m *method) rounds() []int {
 	return to
 }
 
-// differentRounds reports whether the numbers of rounds are too different for one axis.
-// Asynchronous methods have many more rounds, because each merge has one client.
+// differentRounds reports whether the methods' numbers of rounds differ too much for a
+// common axis. Asynchronous methods have many more rounds than synchronous ones, because
+// each of their merges has only one update.
 func (s *dataset) differentRounds() bool {
 	least, most := math.MaxInt, 0
 	for _, m := range s.trained() {
@@ -123,8 +125,8 @@ func (s *dataset) differentRounds() bool {
 	return most > 2*least && least > 0
 }
 
-// when returns the position of a round on the axis: its number, or its share of the
-// method's rounds in per cent.
+// when returns the position of a round on the axis: its number or, if share is true, its
+// percentage of the method's rounds.
 func (m *method) when(round int, share bool) int {
 	if !share {
 		return round
@@ -132,7 +134,7 @@ func (m *method) when(round int, share bool) int {
 	return int(math.Round(100 * float64(round) / float64(slices.Max(m.rounds()))))
 }
 
-// at returns the medians of all seeds after a round.
+// at returns the median MASE of each seed at the given position of the axis.
 func (m *method) at(when int, share bool) []float64 {
 	var to []float64
 	for _, r := range m.runs {
@@ -158,7 +160,7 @@ func thinned(set map[int]bool) []int {
 	return to
 }
 
-// convergence charts the distribution of the error over clients by round.
+// convergence returns a chart of the distribution of the MASE over clients, by round.
 func (s *dataset) convergence() (figure, bool) {
 	type panel struct {
 		Name  string  `json:"name"`
@@ -229,7 +231,8 @@ func (s *dataset) convergence() (figure, bool) {
 	}, true
 }
 
-// losses charts the training loss if there are too few evaluations to chart the error.
+// losses returns a chart of the training loss, for runs with too few evaluations for a
+// chart of the MASE.
 func (s *dataset) losses() (figure, bool) {
 	var lines []line
 	var all []*method

@@ -8,7 +8,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// The maximum numbers of elements in a chart.
+// The largest numbers of clients, meters, methods and rounds that a chart shows.
 const (
 	shownDots    = 400
 	shownMeters  = 1500
@@ -16,7 +16,7 @@ const (
 	shownRounds  = 150
 )
 
-// group returns the section of a dataset.
+// group returns the section of the report about the dataset.
 func (s *dataset) group(i int) group {
 	trained := s.trained()
 	r := trained[0].runs[0]
@@ -58,7 +58,7 @@ func (s *dataset) group(i int) group {
 	return g
 }
 
-// meanRange formats the mean and range over seeds.
+// meanRange formats the mean of the values, followed by their range if there are several.
 func meanRange(values []float64) string {
 	lo, hi := slices.Min(values), slices.Max(values)
 	if len(values) < 2 || !(lo < hi) {
@@ -67,10 +67,10 @@ func meanRange(values []float64) string {
 	return fmt.Sprintf("%s (%s)", score(mean(values)), formatRange(lo, hi))
 }
 
-// formatRange formats a range without a line break.
+// formatRange formats a range so that a browser does not break the line within it.
 func formatRange(lo, hi float64) string { return score(lo) + "\u2060–\u2060" + score(hi) }
 
-// fleet charts the size and variability of the clients' loads.
+// fleet returns a chart of the mean and the variability of each client's load.
 func (s *dataset) fleet() (figure, bool) {
 	all := slices.DeleteFunc(slices.Clone(s.trained()[0].runs[0].Clients), func(c run.Client) bool { return !(c.Level > 0 && c.Spread > 0) })
 	if len(all) < 2 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// forecasts charts two weeks of some clients.
+// forecasts returns a chart of two weeks of forecasts for a sample of clients.
 func (s *dataset) forecasts() (figure, bool) {
 	type client struct {
 		Name   string `json:"name"`
@@ -19,7 +19,7 @@ func (s *dataset) forecasts() (figure, bool) {
 	type shown struct {
 		Name   string    `json:"name"`
 		Look   int       `json:"look"`
-		Values [][][]num `json:"values"` // by lead time and client
+		Values [][][]num `json:"values"` // values by lead time and client
 	}
 	var from *Run
 	for _, m := range s.trained() {
@@ -93,7 +93,8 @@ func (s *dataset) forecasts() (figure, bool) {
 	return f, true
 }
 
-// aligned returns the forecasts of an excerpt at the times of another.
+// aligned returns the forecasts of excerpt of with the given lead time, at the times of
+// excerpt onto. Times without a forecast are NaN.
 func aligned(onto, of excerpt, steps int) []num {
 	to := make([]num, len(onto.actual))
 	for i := range to {

@@ -16,7 +16,7 @@ import (
 type dataset struct {
 	name      string
 	generated bool
-	methods   []*method // lowest median error first
+	methods   []*method // sorted by median MASE, lowest first
 	grids     []HeatMap
 }
 
@@ -87,7 +87,7 @@ func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	return sets
 }
 
-// byError sorts in ascending order, with NaN last.
+// byError compares two errors for sorting in ascending order, with NaN last.
 func byError(a, b float64) int {
 	if math.IsNaN(a) || math.IsNaN(b) {
 		return cmp.Compare(b2i(math.IsNaN(a)), b2i(math.IsNaN(b)))
@@ -102,7 +102,8 @@ func b2i(b bool) int {
 	return 0
 }
 
-// signature returns the plan without some settings, as a key.
+// signature returns all settings of the plan except for the given ones as text. Equal
+// settings give equal text.
 func (r *Run) signature(without ...string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(r.settings)) {
@@ -113,9 +114,9 @@ func (r *Run) signature(without ...string) string {
 	return b.String()
 }
 
-// differing returns the settings in which plans differ, except for those that have their
-// own column. A plan without a section does not differ in it, because that depends on its
-// algorithm.
+// differing returns the settings in which plans differ, except for name, seed and data. If
+// a plan lacks a whole section, this does not count as a difference, because its algorithm
+// determines which sections it has.
 func differing(plans []map[string]string) []string {
 	keys := map[string]bool{}
 	sections := make([]map[string]bool, len(plans))
@@ -147,7 +148,8 @@ func differing(plans []map[string]string) []string {
 	return to
 }
 
-// disambiguate appends the differing settings to the names of methods that share a name.
+// disambiguate appends to the names of methods with the same name the settings in which
+// they differ.
 func (s *dataset) disambiguate() {
 	same := map[string][]*method{}
 	for _, m := range s.methods {
@@ -231,7 +233,7 @@ func (s *dataset) foldGrids() {
 	}
 }
 
-// rates returns the values of a setting in ascending order.
+// rates returns the distinct values of a setting among the methods, in ascending order.
 func rates(all []*method, key string) []string {
 	var to []string
 	for _, m := range all {
@@ -247,7 +249,7 @@ func rates(all []*method, key string) []string {
 	return to
 }
 
-// perRun returns one number per run, computed from its clients.
+// perRun returns one number per run: of, applied to the values of its clients.
 func (m *method) perRun(of func([]float64) float64, value func(run.Client) float64) []float64 {
 	var to []float64
 	for _, r := range m.runs {
@@ -340,7 +342,8 @@ func (m *method) nmae() float64 {
 	return mean(m.perRun(median, func(c run.Client) float64 { return c.NMAE }))
 }
 
-// megabytes returns the traffic of an average client in the whole training.
+// megabytes returns how many megabytes an average client sends and receives in the whole
+// training.
 func (m *method) megabytes() float64 {
 	sum := 0.0
 	for _, r := range m.runs {
@@ -354,7 +357,7 @@ func (s *dataset) trained() []*method {
 	return slices.DeleteFunc(slices.Clone(s.methods), func(m *method) bool { return m.baseline })
 }
 
-// seeds returns the largest number of seeds of a method.
+// seeds returns the largest number of seeds that any method has.
 func (s *dataset) seeds() int {
 	n := 0
 	for _, m := range s.methods {

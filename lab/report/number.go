@@ -10,8 +10,8 @@ import (
 // none is shown for missing values.
 const none = "–"
 
-// num is a number in the page's data. It has four digits, which is more than a chart can
-// show. Values that are not finite become null.
+// num is a number in the page's data. It is rounded to four significant digits, which is
+// more than a chart can show. Values that are not finite become null.
 type num float64
 
 // MarshalJSON implements json.Marshaler.
@@ -36,7 +36,8 @@ func nums(values []float64) []num {
 	return to
 }
 
-// short formats a number with three digits.
+// short formats a number with three significant digits. It does not round the integer
+// part.
 func short(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v) || math.IsInf(v, 0):
@@ -82,7 +83,8 @@ func ordered(values []float64) []float64 {
 	return to
 }
 
-// quantile interpolates between ordered values, as metric.Spread does.
+// quantile returns the p-quantile of sorted values. It interpolates linearly, as
+// metric.Spread does.
 func quantile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
@@ -118,7 +120,8 @@ func mean(values []float64) float64 {
 	return sum / float64(n)
 }
 
-// thin returns about n evenly spaced indices out of count, including both ends.
+// thin returns at most n evenly spaced indices below count, including the first and the
+// last.
 func thin(count, n int) []int {
 	var to []int
 	if count <= n {
@@ -133,7 +136,7 @@ func thin(count, n int) []int {
 	return to
 }
 
-// plural formats a count with its noun.
+// plural formats a count with its noun, such as "1 seed" or "2 seeds".
 func plural(n int, noun string) string {
 	s := strconv.Itoa(n) + " " + noun
 	if n != 1 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// byHour charts the error by hour of the day.
+// byHour returns a chart of the error by hour of the day.
 func (s *dataset) byHour() (figure, bool) {
 	f, ok := s.profile("hour", "hour of the day in the dataset's time zone", "hour")
 	if !ok {
@@ -19,7 +19,7 @@ func (s *dataset) byHour() (figure, bool) {
 	return f, true
 }
 
-// byStep charts the error by forecast horizon.
+// byStep returns a chart of the error by forecast step.
 func (s *dataset) byStep() (figure, bool) {
 	f, ok := s.profile("step", "forecast step", "step")
 	if !ok || len(f.Tables[0].Rows) < 2 {
@@ -90,7 +90,8 @@ func (s *dataset) profile(by, label, name string) (figure, bool) {
 	}
 	d := map[string]any{"x": xs, "series": shownLines(lines), "xLabel": label, "xName": name, "yLabel": "↑ NMAE, % of mean load"}
 	f.data, f.Caption = d, omittedNote(lines)
-	// A method that diverged for a few clients must not compress the scale of the others.
+	// A method that diverged for a few clients must not compress the lines of other
+	// methods.
 	if top := 4 * lowest; greatest > top {
 		d["range"] = []num{num(min(least, lowest/2)), num(top)}
 		f.Caption += " Values beyond the axis are in the table."

@@ -18,7 +18,7 @@ import (
 	"loadstar/metric"
 )
 
-// Run is the part of a finished run's folder that a report needs.
+// Run has the data of a finished run that a report needs.
 type Run struct {
 	Dataset   string
 	Generated bool
@@ -31,7 +31,7 @@ type Run struct {
 	rounds      int
 	steps       int64
 	seconds     float64
-	bytes       int64 // total traffic, both ways
+	bytes       int64 // total traffic in both directions
 	trained     int   // number of clients that trained
 	losses      []point
 	evaluations []evaluation
@@ -54,17 +54,18 @@ type excerpt struct {
 	interval       int64
 	actual, before []float64
 	leads          []lead
-	// Errors in the whole test split, over all steps.
+	// mae is the error of the forecasts, and weekMAE that of repeating the load of a week
+	// before. Both are over the whole test split and all forecast steps.
 	mae, weekMAE float64
 }
 
-// lead has the forecasts with the same lead time.
+// lead has the forecasts of an excerpt that have the same lead time.
 type lead struct {
-	steps  int // 1 is the first target
+	steps  int // lead time in steps; 1 is the first target
 	values []float64
 }
 
-// Baseline is one client's scores with a baseline forecaster.
+// Baseline has the scores of a baseline for one client.
 type Baseline struct {
 	Dataset string
 	run.Baseline
@@ -125,7 +126,8 @@ func (r *Run) readHead(dir string) error {
 	} else if err != nil {
 		return err
 	}
-	// Do not validate the plan, so that plans of other versions can be read.
+	// Do not validate the plan, so that plans of other versions of the program can be
+	// read.
 	var plan yaml.Node
 	if err := yaml.Unmarshal(text, &plan); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, "plan.yaml"), err)
@@ -137,7 +139,8 @@ func (r *Run) readHead(dir string) error {
 	return nil
 }
 
-// flatten adds the scalars of a document under dotted keys.
+// flatten adds all scalars below a YAML node to a map, under dotted keys such as
+// client.lr.
 func flatten(to map[string]string, key string, n *yaml.Node) {
 	switch n.Kind {
 	case yaml.DocumentNode:
@@ -159,9 +162,8 @@ func flatten(to map[string]string, key string, n *yaml.Node) {
 	}
 }
 
-// ReadExperiment reads all finished runs under a folder, and the baselines.csv files of
-// their datasets, which are in folders with the datasets' names. It returns an error if
-// there is no finished run.
+// ReadExperiment reads all finished runs under a folder, and the baselines.csv files in
+// the folders of their datasets. It returns an error if there is no finished run.
 func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
 	var (
 		runs      []*Run
@@ -204,7 +206,7 @@ func readBaselines(dir string) ([]Baseline, error) {
 	return all, err
 }
 
-// spreads returns the distribution of each evaluation.
+// spreads returns the distribution of the MASE over clients for each evaluated round.
 func spreads(rows []run.Evaluation) []evaluation {
 	var to []evaluation
 	for len(rows) > 0 {
@@ -228,11 +230,12 @@ func spreads(rows []run.Evaluation) []evaluation {
 
 const (
 	excerptLength = 14 * 24 * time.Hour
-	excerptPoints = 1400 // more than the width of a chart
+	excerptPoints = 1400 // more points than a chart has pixels across
 	shownClients  = 6
 )
 
-// excerpts takes two weeks from the middle of each client's forecasts.
+// excerpts returns two weeks from the middle of each client's forecasts, for at most
+// shownClients clients.
 func excerpts(rows []run.Forecast) []excerpt {
 	var to []excerpt
 	for len(rows) > 0 {
@@ -261,8 +264,8 @@ func cut(rows []run.Forecast) excerpt {
 	for _, r := range rows {
 		times = append(times, r.Time.Unix())
 		distances[r.Time.Unix()-r.Cutoff.Unix()] = true
-		// A value that cannot be scored is omitted from the means, but not from the
-		// chart.
+		// Ignore the error: the means omit values that cannot be scored, but the chart
+		// shows them.
 		_ = errs.Add(r.Forecast, r.Actual, math.NaN())
 		if !math.IsNaN(r.LastWeek) {
 			_ = week.Add(r.LastWeek, r.Actual, math.NaN())
@@ -292,7 +295,7 @@ func cut(rows []run.Forecast) excerpt {
 		return to
 	}
 	s.actual, s.before = gaps(), gaps()
-	// Use the first and the last step.
+	// Show only the forecasts for the first and the last step.
 	all := make([]int64, 0, len(distances))
 	for d := range distances {
 		all = append(all, d)

@@ -27,7 +27,7 @@ func TestReadRun(t *testing.T) {
 	if len(r.evaluations) != 3 || r.evaluations[0].round != 2 {
 		t.Fatalf("read the evaluations %+v", r.evaluations)
 	}
-	// The NaN is ignored; the values are 2.5, 2.6 and 2.7.
+	// The distribution ignores the NaN. The other values are 2.5, 2.6 and 2.7.
 	if got := r.evaluations[0].spread; math.Abs(got[2]-2.6) > 1e-12 || math.Abs(got[4]-2.7) > 1e-12 {
 		t.Errorf("spread %v", got)
 	}

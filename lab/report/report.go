@@ -1,6 +1,6 @@
-// Package report generates a self-contained HTML report from runs, with tables and
-// charts, in a light and a dark theme, for screens, phones and print. The page needs no
-// network. Tables contain all results; JavaScript draws the charts from data in the page.
+// Package report generates a self-contained HTML report from runs, with tables and charts,
+// in a light and a dark theme, for screens, phones and print. The page needs no network.
+// The tables contain all results. JavaScript draws the charts from data in the page.
 //
 // The output depends only on the input folders. Tables and charts that use synthetic data
 // are labelled.
@@ -26,7 +26,7 @@ import (
 type Report struct {
 	Title string
 	About string // plain text; line breaks are preserved
-	Tool  string // generator, such as "loadstar v1.2"
+	Tool  string // program that generated the page, such as "loadstar v1.2"
 
 	Claims   []Claim
 	Tables   []Table
@@ -39,7 +39,7 @@ type Report struct {
 // Verdict is the result of testing a claim.
 type Verdict string
 
-// The verdicts.
+// The possible verdicts on a claim.
 const (
 	Holds       Verdict = "holds"
 	HoldsPartly Verdict = "holds partly"
@@ -73,17 +73,17 @@ type Table struct {
 	Title, Note string
 	Columns     []string
 	Rows        [][]string
-	Generated   bool // uses synthetic data
+	Generated   bool // whether the table uses synthetic data
 	Best        int  // row to highlight, from 1; 0 for none
 }
 
-// HeatMap shows a value for each pair of settings. Lower is better. NaN means no value,
-// for example because training diverged.
+// HeatMap shows a value for each pair of values of two settings. Lower values are better.
+// NaN means that there is no value, for example because training diverged.
 type HeatMap struct {
 	Title, Note      string
-	X, Y             string // settings, such as "client learning rate"
+	X, Y             string // names of the two settings, such as "client learning rate"
 	XLabels, YLabels []string
-	Value            string      // metric, such as "median MASE"
+	Value            string      // name of the metric, such as "median MASE"
 	Values           [][]float64 // one row per YLabel
 	Generated        bool
 }
@@ -99,7 +99,7 @@ var style string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"numeric": numeric, "unbroken": unbroken, "best": func(t Table, i int) bool { return t.Best == i+1 }}).Parse(pageText))
 
-// page is the data of the template.
+// page is the data for the HTML template.
 type page struct {
 	*Report
 	Policy    string // content security policy: allows only the page's own script
@@ -112,7 +112,7 @@ type page struct {
 	Data      template.JS
 }
 
-// group is the section of one dataset.
+// group is the section of the page about one dataset.
 type group struct {
 	ID, Name  string
 	Generated bool
@@ -169,7 +169,8 @@ func (r *Report) Write(w io.Writer) error {
 	for _, g := range p.Groups {
 		addData(g.Figures)
 	}
-	// json.Marshal escapes <, > and &, so a name cannot end the script element.
+	// json.Marshal escapes <, > and &, so a name in the data cannot end the script
+	// element.
 	text, err := json.Marshal(data)
 	if err != nil {
 		return err
@@ -220,10 +221,10 @@ func (h HeatMap) figure() figure {
 	}
 }
 
-// spread matches the range of a figure over seeds.
+// spread matches the range over seeds that follows a number, such as (0.71-0.75).
 var spread = regexp.MustCompile(`\(([0-9.]+)-([0-9.]+)\)`)
 
-// unbroken prevents line breaks within such a range.
+// unbroken returns the field with joiners that prevent line breaks within ranges.
 func unbroken(field string) string { return spread.ReplaceAllString(field, "($1\u2060–\u2060$2)") }
 
 // numeric reports whether a column contains only numbers.
@@ -247,10 +248,11 @@ func numeric(t Table, column int) bool {
 	return some
 }
 
-// Long reports whether the table scrolls on a screen.
+// Long reports whether the table is so long that it scrolls on a screen.
 func (t Table) Long() bool { return len(t.Rows) > 14 }
 
-// runTables returns the tables about the runs: cost, and settings that differ.
+// runTables returns two tables about the runs: their cost, and the settings in which their
+// plans differ.
 func runTables(sets []*dataset) []Table {
 	runs := Table{
 		Title: "Training runs", Note: "Training time depends on the machine.",
@@ -279,7 +281,7 @@ func runTables(sets []*dataset) []Table {
 				name, m.name, r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(r.trained), fmt.Sprint(r.rounds),
 				fmt.Sprint(r.steps), short(m.megabytes()), short(seconds),
 			})
-			// A plan that runs on several datasets has one column.
+			// A plan that runs on several datasets has only one column.
 			if !slices.Contains(plans.Columns, m.name) {
 				plans.Columns = append(plans.Columns, m.name)
 				columns = append(columns, r.settings)

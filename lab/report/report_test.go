@@ -16,10 +16,10 @@ import (
 	"loadstar/lab/run"
 )
 
-// hostile is a meter name that attempts script injection.
+// hostile is the name of a meter that tries to inject a script into the page.
 const hostile = `</script><script>alert("x")</script><img src=http://evil.example/x onerror=alert(1)>&'"`
 
-// writeRun writes the folder of a run with five clients. One has a hostile name.
+// writeRun writes the folder of a run with five clients, one of which has a hostile name.
 func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool, skill float64) {
 	t.Helper()
 	algorithm, _, _ := strings.Cut(plan, "-")
@@ -40,7 +40,7 @@ func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool,
 			MAE: 1, RMSE: 2, NMAE: 0.1, MASE: skill + 0.2*float64(i),
 		})
 	}
-	clients[4].MASE = 1e6 // training diverged
+	clients[4].MASE = 1e6 // training diverged for this client
 	for r := range 6 {
 		row := run.Round{Round: r, Outcome: "merged", Loss: 1 / float64(r+1)}
 		if algorithm != "local" {
@@ -94,8 +94,8 @@ func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool,
 	}
 }
 
-// writeExperiment writes two datasets, one of them synthetic, with three methods and a
-// baseline.
+// writeExperiment writes the runs of three methods and a baseline on two datasets, one of
+// them synthetic.
 func writeExperiment(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,7 +106,7 @@ func writeExperiment(t *testing.T) string {
 			}
 		}
 	}
-	// An unfinished run.
+	// Add an unfinished run, which a report must ignore.
 	f, err := run.Create(filepath.Join(dir, "real", "scaffold-1"), []byte("name: scaffold\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func writeExperiment(t *testing.T) string {
 	return dir
 }
 
-// everything returns a page that uses every feature.
+// everything returns a page that uses every feature of a report.
 func everything(t *testing.T) []byte {
 	t.Helper()
 	runs, baselines, err := ReadExperiment(writeExperiment(t))
@@ -240,7 +240,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("no figure of kind %s", kind)
 		}
 	}
-	// Charts and tables of synthetic data are labelled, and no others.
+	// Only charts and tables of synthetic data are labelled as such.
 	madeAt, realAt := strings.Index(page, `<section id="data-1">`), strings.Index(page, `<section id="data-2">`)
 	made, real := page[madeAt:realAt], page[realAt:strings.Index(page, `<section id="runs">`)]
 	if f, m := strings.Count(made, "<figure "), strings.Count(made, " data-generated "); f == 0 || f != m {
@@ -257,7 +257,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Names are escaped everywhere, and the page loads nothing.
+// Names are escaped everywhere, and the page loads nothing from the network.
 func TestHostileNames(t *testing.T) {
 	page := string(everything(t))
 	if n := strings.Count(page, "<script"); n != 2 {
@@ -345,8 +345,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestHeldOut scores different clients with each seed. A client's error is the mean over
-// the seeds that scored it.
+// TestHeldOut checks that a client's error is the mean over the seeds that scored it, if
+// each seed holds out different clients.
 func TestHeldOut(t *testing.T) {
 	score := func(name string, mase float64) run.Client { return run.Client{Client: name, MASE: mase} }
 	m := method{runs: []*Run{
@@ -382,8 +382,8 @@ func TestFarOff(t *testing.T) {
 	}
 }
 
-// TestDifferentRounds compares a method with many small rounds and one with few by their
-// share of rounds.
+// TestDifferentRounds checks that the axis shows shares of rounds if one method has many
+// more rounds than another.
 func TestDifferentRounds(t *testing.T) {
 	of := func(name string, rounds ...int) *method {
 		r := &Run{}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// skill charts the distribution of the MASE over clients, by method.
+// skill returns a chart of the distribution of the MASE over clients, by method.
 func (s *dataset) skill() (figure, bool) {
 	type row struct {
 		Name  string `json:"name"`
@@ -59,7 +59,7 @@ func (s *dataset) skill() (figure, bool) {
 	if len(rows) == 0 {
 		return figure{}, false
 	}
-	// A method that diverged must not compress the scale of the others.
+	// A method that diverged must not compress the distributions of other methods.
 	hi = min(hi, 20*max(1, lowest))
 	lo = max(lo, hi/1e4, 1e-6)
 	lo, hi = min(lo, 0.9)/1.05, max(hi, 1.1)*1.05
@@ -106,7 +106,8 @@ func percentFine(v float64) string {
 	return fmt.Sprintf("%.1f\u00a0%%", 100*v)
 }
 
-// sample returns at most n clients, evenly spaced by score.
+// sample returns the names of at most n clients, at evenly spaced ranks of their scores.
+// It leaves out clients without a score.
 func sample(scores map[string]float64, n int) []string {
 	var names []string
 	for name, v := range scores {
@@ -127,7 +128,7 @@ func sample(scores map[string]float64, n int) []string {
 	return to
 }
 
-// cost charts the traffic of each method against its error.
+// cost returns a chart of each method's median MASE against its traffic.
 func (s *dataset) cost() (figure, bool) {
 	type dot struct {
 		Name string `json:"name"`

@@ -47,7 +47,7 @@ type Round struct {
 	Staleness float64 `parquet:"mean_staleness"`
 	Stalest   int     `parquet:"max_staleness"`
 	Steps     int     `parquet:"steps"`
-	Loss      float64 `parquet:"train_loss"` // mean over clients
+	Loss      float64 `parquet:"train_loss"` // mean training loss over clients
 	Down      int64   `parquet:"bytes_down"`
 	Up        int64   `parquet:"bytes_up"`
 }
@@ -55,7 +55,7 @@ type Round struct {
 // Evaluation is a row of the evaluations table: scores of one client on a sample of
 // validation windows.
 type Evaluation struct {
-	Round  int     `parquet:"round"` // rounds done
+	Round  int     `parquet:"round"` // number of rounds done before the evaluation
 	Client string  `parquet:"unique_id,dict"`
 	Loss   float64 `parquet:"loss"`
 	MAE    float64 `parquet:"mae"`
@@ -63,8 +63,8 @@ type Evaluation struct {
 	MASE   float64 `parquet:"mase"`
 }
 
-// Client is a row of the clients table: mean and standard deviation of the load in the
-// training split, and scores on the test split, in kW.
+// Client is a row of the clients table: mean and standard deviation of a client's load in
+// the training split, and its scores on the test split. Loads and errors are in kW.
 type Client struct {
 	Client   string  `parquet:"unique_id"`
 	Level    float64 `parquet:"mean_kw"`
@@ -80,9 +80,9 @@ type Client struct {
 	MASE     float64 `parquet:"mase"`
 }
 
-// Profile is a row of the profile table: mean absolute error relative to a client's mean
-// load, averaged over clients, by hour of the day on the dataset's clock or by step
-// ahead.
+// Profile is a row of the profile table: the mean absolute error for one hour of the day,
+// on the dataset's clock, or for one forecast step. Errors are relative to a client's mean
+// load and averaged over clients.
 type Profile struct {
 	By      string  `parquet:"by,dict"` // "hour" or "step"
 	At      int     `parquet:"at"`
@@ -100,8 +100,8 @@ type Forecast struct {
 	LastWeek float64   `parquet:"last_week"` // the load at the same clock time a week before
 }
 
-// Baseline is a row of the baselines table, which is in the folder above the runs on a
-// dataset.
+// Baseline is a row of the baselines table. The table is in the folder that contains the
+// runs on a dataset.
 type Baseline struct {
 	Method string  `parquet:"method"`
 	Client string  `parquet:"unique_id"`
@@ -119,7 +119,7 @@ func WriteBaselines(dir string, rows []Baseline) error {
 	return writeTable(filepath.Join(dir, "baselines"), rows)
 }
 
-// Offsets are the lengths of the tables at a checkpoint.
+// Offsets has the lengths of the tables at a checkpoint, in bytes.
 type Offsets struct{ Rounds, Evaluations int64 }
 
 // Folder is the open folder of a run. Only one process can open it at a time.
@@ -155,14 +155,14 @@ func Create(dir string, plan []byte) (*Folder, error) {
 		err = f.OpenTables(Offsets{})
 	}
 	if err != nil {
-		_ = f.Close() // return the first error
+		_ = f.Close() // the error of Create is more important
 		return nil, err
 	}
 	return f, nil
 }
 
-// Reopen opens the folder of a run with the same plan. It does not open the tables,
-// because their offsets are in the checkpoint.
+// Reopen opens the folder of an existing run, which must have the given plan. The caller
+// then calls OpenTables with the offsets in the checkpoint.
 func Reopen(dir string, plan []byte) (*Folder, error) {
 	before, err := os.ReadFile(filepath.Join(dir, "plan.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -233,15 +233,16 @@ func (f *Folder) Flush() (at Offsets, err error) {
 	return at, err
 }
 
-// Settle waits until the flushed rows are on disk. Rows may be appended meanwhile.
+// Settle waits until the flushed rows are on disk. Callers may append rows meanwhile.
 func (f *Folder) Settle() error { return errors.Join(f.Rounds.f.Sync(), f.Evaluations.f.Sync()) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
-// Kept returns the path of the client state between rounds.
+// Kept returns the path of the file for client state between rounds.
 func (f *Folder) Kept() string { return f.path("kept.bin") }
 
-// Event appends a line to events.jsonl: a constant message and its data.
+// Event appends a line to events.jsonl. The message should be constant, and v has the data
+// of the event.
 func (f *Folder) Event(message string, v any) error {
 	line, err := json.Marshal(struct {
 		Time  time.Time `json:"time"`
@@ -273,7 +274,8 @@ func (f *Folder) Load() ([]byte, error) {
 }
 
 // Finish writes the tables of clients, profile and forecasts, the Parquet copies of the
-// other tables, and the summary last: its presence marks a finished run.
+// other tables, and the summary. It writes the summary last, because a run is finished if
+// its folder has a summary.
 func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecast, summary *Summary) error {
 	if _, err := f.Flush(); err != nil {
 		return err
@@ -296,11 +298,11 @@ func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecas
 	})
 }
 
-// Shared returns the path of the shared weights.
+// Shared returns the path of the file for the shared weights.
 func (f *Folder) Shared() string { return f.path("shared.safetensors") }
 
-// Personal returns the path of a client's personal weights and its name within the run's
-// folder. It creates the parent folder.
+// Personal returns the path of the file for a client's personal weights, and the file's
+// name relative to the run's folder. It creates the folder of the file.
 func (f *Folder) Personal(client string) (path, name string, err error) {
 	name = "personal/" + url.PathEscape(client) + ".safetensors"
 	return f.path(name), name, os.MkdirAll(f.path("personal"), 0o755)

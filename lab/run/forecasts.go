@@ -12,14 +12,15 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// ForecastWriter writes forecasts one at a time, in the long format that forecasting
-// libraries share: unique_id, cutoff, ds, y, and a column with the model's name.
+// ForecastWriter writes forecasts one at a time, in the long format that common
+// forecasting libraries use: unique_id, cutoff, ds, y, and a column with the model's name.
 type ForecastWriter interface {
 	Write(Forecast) error
 	Close() error
 }
 
-// CreateForecasts creates a CSV or Parquet file, depending on the extension.
+// CreateForecasts creates a CSV or Parquet file, depending on the extension of path. model
+// is the name of the last column.
 func CreateForecasts(path, model string) (ForecastWriter, error) {
 	ext := strings.ToLower(filepath.Ext(path))
 	if ext != ".csv" && ext != ".parquet" {
@@ -33,7 +34,8 @@ func CreateForecasts(path, model string) (ForecastWriter, error) {
 		w := &csvForecasts{f: f, w: csv.NewWriter(f)}
 		return w, w.w.Write([]string{"unique_id", "cutoff", "ds", "y", model})
 	}
-	// The last column has the name of the model, so no struct can define the schema.
+	// The name of the last column is the name of the model, so a Go struct cannot define
+	// the schema.
 	at := func() parquet.Node { return parquet.Compressed(parquet.Timestamp(parquet.Millisecond), &parquet.Zstd) }
 	schema := parquet.NewSchema("forecasts", parquet.Group{
 		"unique_id": parquet.Compressed(parquet.Encoded(parquet.String(), &parquet.RLEDictionary), &parquet.Zstd),
@@ -75,7 +77,7 @@ type parquetForecasts struct {
 	f     *os.File
 	w     *parquet.GenericWriter[any]
 	model string
-	order []string // columns of a Parquet group are sorted by name
+	order []string // columns in the order of the file: Parquet groups are sorted by name
 	rows  []parquet.Row
 }
 

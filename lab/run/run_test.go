@@ -29,7 +29,7 @@ type row struct {
 	Last  string  `parquet:"last"`
 }
 
-// equal treats NaNs as equal.
+// equal reports whether two rows are equal. NaNs are equal to each other.
 func equal(a, b row) bool {
 	if math.IsNaN(a.Share) && math.IsNaN(b.Share) {
 		a.Share, b.Share = 0, 0
@@ -62,7 +62,7 @@ func readAll[T any](t interface{ Fatal(...any) }, path string) []T {
 
 func drawRows(t *rapid.T) []row {
 	odd := rapid.OneOf(
-		rapid.StringOf(rapid.RuneFrom([]rune(`ab ,;"'é#\/`))), // characters in meter names
+		rapid.StringOf(rapid.RuneFrom([]rune(`ab ,;"'é#\/`))), // occur in meter names
 		rapid.SampledFrom([]string{"", " ", `"`, `""`, `a"b`, " a", "a ", "x,y", "two\nlines", `\.`, "#1", "NaN"}),
 	)
 	number := rapid.OneOf(rapid.Float64(), rapid.SampledFrom([]float64{
@@ -75,7 +75,7 @@ func drawRows(t *rapid.T) []row {
 	}), 0, 20).Draw(t, "rows")
 }
 
-// A table and its Parquet copy read back as written.
+// Reading a table or its Parquet copy returns the rows that were written.
 func TestTableRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	csv, twin := filepath.Join(dir, "t.csv"), filepath.Join(dir, "t.parquet")
@@ -99,7 +99,8 @@ func TestTableRoundTrip(t *testing.T) {
 	})
 }
 
-// The same rows give identical Parquet files, also with more rows than one batch.
+// Equal rows give identical Parquet files, even if there are more rows than fit into one
+// batch.
 func TestParquetRepeats(t *testing.T) {
 	dir := t.TempDir()
 	csv := filepath.Join(dir, "t.csv")
@@ -253,7 +254,7 @@ func TestFolderLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Close(); err != nil { // its tables are not open
+	if err := again.Close(); err != nil { // works although its tables are not open
 		t.Error(err)
 	}
 }
@@ -269,7 +270,7 @@ func TestFolderWithoutPlan(t *testing.T) {
 	create(t, dir).Close()
 }
 
-// Reopening a folder removes temporary files of a killed process, and nothing else.
+// Reopening a folder removes temporary files of a killed process and no other files.
 func TestReopenRemovesTemporaryFiles(t *testing.T) {
 	dir := t.TempDir()
 	create(t, dir).Close()
@@ -364,7 +365,8 @@ func TestFolderResume(t *testing.T) {
 	}
 }
 
-// Client names cannot make file names with path separators.
+// File names of clients never contain path separators, no matter what the clients' names
+// are.
 func TestPersonalNames(t *testing.T) {
 	dir := t.TempDir()
 	f := create(t, dir)

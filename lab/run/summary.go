@@ -11,8 +11,8 @@ import (
 
 const summaryName = "summary.json"
 
-// Summary holds the figures of a finished run. Seconds and the rates per second describe
-// only the process that finished it.
+// Summary has the main results of a finished run. Seconds and the rates per second
+// describe only the process that finished the run.
 type Summary struct {
 	Plan      string `json:"plan"`
 	Algorithm string `json:"algorithm"`
@@ -22,20 +22,22 @@ type Summary struct {
 	Data    string `json:"data"`
 	Kernel  string `json:"kernel"`
 	Clients int    `json:"clients"`
-	// LeftOut lists the meters without a complete training example.
+	// LeftOut lists the meters that the run left out because they have no complete
+	// training example.
 	LeftOut []string `json:"left_out,omitempty"`
 	// Weights is the SHA-256 of the list that sha256sum prints for
 	// shared.safetensors and personal/*.
 	Weights string `json:"weights_sha256"`
 	Rounds  int    `json:"rounds"`
 	Steps   int64  `json:"steps"`
-	// StepsPerS counts gradient steps per second of training, overhead included.
+	// StepsPerS is the number of gradient steps per second of training, including
+	// overhead.
 	StepsPerS float64 `json:"steps_per_s"`
 	// EngineShare is the share of the workers' time spent on gradients and optimizer
 	// steps.
 	EngineShare float64 `json:"engine_share"`
 	Workers     int     `json:"workers"`
-	// RSS is the peak memory of the process.
+	// RSS is the peak memory of the process, in bytes.
 	RSS  int64 `json:"rss_bytes"`
 	MASE struct {
 		Mean     metric.Number `json:"mean"`

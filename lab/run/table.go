@@ -21,9 +21,9 @@ import (
 	"loadstar/internal/atomicfile"
 )
 
-// Table is a CSV file to which rows are appended, one for each T. T is a struct of
-// strings, integers, floats and times; its parquet tags name the columns. NaN becomes an
-// empty field.
+// Table is a CSV file to which rows of type T are appended. T is a struct of strings,
+// integers, floats and times. Its parquet tags have the names of the columns. NaN becomes
+// an empty field.
 type Table[T any] struct {
 	f      *os.File
 	w      *bufio.Writer
@@ -31,7 +31,8 @@ type Table[T any] struct {
 	row    []byte
 }
 
-// openTable opens a table and truncates it to the offset. An offset of 0 creates it.
+// openTable opens a table and truncates it to the offset. If the offset is 0, it creates
+// the table.
 func openTable[T any](path string, offset int64) (*Table[T], error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -68,7 +69,7 @@ func columns[T any]() []string {
 	return names
 }
 
-// Append writes a row.
+// Append adds a row to the table. Rows are buffered until the next flush.
 func (t *Table[T]) Append(row T) error {
 	t.row = t.row[:0]
 	v := reflect.ValueOf(row)
@@ -92,7 +93,7 @@ func (t *Table[T]) Append(row T) error {
 	return t.write()
 }
 
-// quoted quotes a field for CSV.
+// quoted returns a field as written in CSV, with quotes if it needs them.
 func quoted(s string) string {
 	if strings.ContainsAny(s, ",\"\r\n") || strings.HasPrefix(s, " ") {
 		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
@@ -135,8 +136,9 @@ func writeTable[T any](path string, rows []T) error {
 	return writeParquet[T](path+".csv", path+".parquet")
 }
 
-// Read reads a table of a run's folder, such as rounds. It returns nil if there is none,
-// because older versions did not write all tables.
+// Read reads the table with the given name, such as rounds, from a run's folder. It
+// returns nil if the folder does not have the table, because older versions of the program
+// did not write all tables.
 func Read[T any](dir, name string) (rows []T, err error) {
 	err = readTable(filepath.Join(dir, name+".csv"), func(r T) error {
 		rows = append(rows, r)

@@ -11,8 +11,8 @@ import (
 	"loadstar/series"
 )
 
-// BenchmarkRounds is for profiling. To compare with the engine, use loadstar bench
-// simulate.
+// BenchmarkRounds is for profiling whole rounds. To compare the simulator with the
+// training engine alone, use loadstar bench simulate.
 func BenchmarkRounds(b *testing.B) {
 	for _, clients := range []int{42, 2000} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {

@@ -10,8 +10,8 @@ import (
 	"loadstar/lab/run"
 )
 
-// save writes a checkpoint. The disk I/O runs in the background of the next rounds; a
-// crash at any point leaves this checkpoint or the previous one.
+// save writes a checkpoint. The disk I/O runs in the background while the next rounds
+// train. A crash at any point leaves this checkpoint or the previous one.
 func (s *simulation) save() (err error) {
 	if err := s.saving.wait(); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (s *simulation) save() (err error) {
 	if s.own != nil {
 		c.Own = s.own.Kept()
 	}
-	at := map[int]int{} // index into c.Received by round, which has one task
+	at := map[int]int{} // index into c.Received by round; all clients of a round have the same task
 	for _, a := range sortedKeys(s.flights) {
 		f := s.flights[a]
 		i, ok := at[a.Round]
@@ -63,7 +63,7 @@ func (s *simulation) save() (err error) {
 	return nil
 }
 
-// background runs one function at a time in a goroutine.
+// background runs functions in a goroutine, one at a time.
 type background struct{ done chan error }
 
 func (b *background) begin(do func() error) {
@@ -81,7 +81,8 @@ func (b *background) wait() error {
 	return err
 }
 
-// restore continues from the last checkpoint, or from the beginning if there is none.
+// restore sets the simulation to the last checkpoint, or to the beginning if there is
+// none.
 func (s *simulation) restore(ctx context.Context) error {
 	text, err := s.folder.Load()
 	if err != nil {

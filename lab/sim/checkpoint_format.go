@@ -13,8 +13,9 @@ import (
 
 var checkpointFormat = stateformat.Format{Name: "checkpoint", Magic: "LODCHECK", Version: 1, Bare: true}
 
-// checkpoint is the state of a run between two rounds. Clients in flight are trained
-// again from the weights that they received. Format 0 is its gob encoding.
+// checkpoint is the state of a run between two rounds. After resuming, clients that were
+// in flight train again from the weights that they received. Format 0 is the gob encoding
+// of this struct.
 type checkpoint struct {
 	Dataset, Kernel string
 	Machine, Server []byte
@@ -29,8 +30,8 @@ type checkpoint struct {
 	MASE            float64
 }
 
-// encode copies all fields, because the originals change while the checkpoint is being
-// written.
+// encode returns the encoded checkpoint. It copies all fields, because the simulation
+// changes them while the checkpoint is being written.
 func (c *checkpoint) encode() []byte {
 	var w stateformat.Writer
 	w.String(c.Dataset)
@@ -126,8 +127,8 @@ func readAssignment(r *stateformat.Reader) round.Assignment {
 	return round.Assignment{Client: int(r.Int()), Round: int(r.Int()), Version: int(r.Int())}
 }
 
-// sortedKeys returns the keys by round and client, so that the result does not depend on
-// map order.
+// sortedKeys returns the keys of m, sorted by round and client, so that the encoding does
+// not depend on map order.
 func sortedKeys[V any](m map[round.Assignment]V) []round.Assignment {
 	return slices.SortedFunc(maps.Keys(m), func(a, b round.Assignment) int {
 		if a.Round != b.Round {

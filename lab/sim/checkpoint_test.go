@@ -12,8 +12,8 @@ import (
 	"loadstar/lab/run"
 )
 
-// sampleCheckpoint has something in every field. The golden file of format 0 is the gob
-// that the program of commit 65e9244 made of it.
+// sampleCheckpoint returns a checkpoint with a value in every field. The program at commit
+// 65e9244 encoded it as the golden file of format 0.
 func sampleCheckpoint() checkpoint {
 	first, second := round.Assignment{Client: 3, Round: 1, Version: 1}, round.Assignment{Client: 4, Round: 2, Version: 2}
 	return checkpoint{

@@ -9,15 +9,15 @@ import (
 	"loadstar/fed/round"
 )
 
-// event is the virtual time at which a client returns or is lost.
+// event is a client's return or loss at a virtual time.
 type event struct {
 	At   time.Duration
 	For  round.Assignment
 	Lost bool
 }
 
-// eventQueue is a heap of events in order of time. Simultaneous events are in the order
-// of clients.
+// eventQueue is a heap of events in order of time. Events at the same time are in the
+// order of their clients.
 type eventQueue []event
 
 func (q eventQueue) Len() int      { return len(q) }
@@ -46,7 +46,7 @@ func (q eventQueue) next() (time.Duration, bool) {
 	return q[0].At, true
 }
 
-// take returns the next event if it is due.
+// take removes and returns the next event if it is due at the given time.
 func (q *eventQueue) take(at time.Duration) (event, bool) {
 	if next, ok := q.next(); !ok || next > at {
 		return event{}, false
@@ -54,17 +54,17 @@ func (q *eventQueue) take(at time.Duration) (event, bool) {
 	return heap.Pop(q).(event), true
 }
 
-// timing determines how long clients take in virtual time. Random draws depend on the
-// client and, for dropouts and delays, on the round.
+// timing determines how long clients take in virtual time. The random numbers depend only
+// on the seed, the client and, for dropouts and delays, the round.
 type timing struct {
 	fed.Simulate
 	seed   uint64
 	period time.Duration
-	// bytes is the traffic of a client in a round, both ways.
+	// bytes is the traffic of a client in a round, in both directions together.
 	bytes int64
 }
 
-// roundTrip returns the event at which a client that is asked now returns or is lost.
+// roundTrip returns the event of the return or the loss of a client that is asked now.
 func (p timing) roundTrip(now time.Duration, a round.Assignment, id fed.ClientID, steps int) event {
 	e := event{For: a}
 	e.Lost = p.Dropout > 0 && fed.Rand(p.seed, "dropout", a.Round, id).Float64() < p.Dropout
@@ -84,7 +84,8 @@ func (p timing) roundTrip(now time.Duration, a round.Assignment, id fed.ClientID
 	return e
 }
 
-// factor returns a client's speed relative to the fleet, log-normal with median 1.
+// factor returns a client's random factor for its speed or its bandwidth, log-normal with
+// median 1.
 func (p timing) factor(purpose string, id fed.ClientID, spread float64) float64 {
 	if spread == 0 {
 		return 1

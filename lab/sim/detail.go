@@ -34,8 +34,8 @@ func (m *mean) add(v float64) {
 
 func (m mean) value() float64 { return m.sum / float64(m.n) }
 
-// sampled reports whether the forecasts of client i of n are written to the run's folder.
-// The sample is evenly spaced.
+// sampled reports whether the run's folder gets the forecasts of client i of n. The sample
+// has at most keep clients, evenly spaced.
 func sampled(i, n, keep int) bool {
 	keep = min(keep, n)
 	return keep > 0 && (i == 0 || i*keep/n > (i-1)*keep/n)
@@ -59,7 +59,7 @@ func (d *detail) begin(f *series.Framer, interval time.Duration, m series.Meter,
 	d.spread = math.Sqrt(square.value())
 }
 
-// add adds one forecast.
+// add adds one forecast to the statistics.
 func (d *detail) add(f forecast.Forecast) error {
 	e := math.Abs(f.Forecast - f.Actual)
 	step := int(f.Time.Sub(f.Cutoff)/d.interval) - d.frame.Layout().Horizon + 1
@@ -80,7 +80,8 @@ func (d *detail) add(f forecast.Forecast) error {
 	return nil
 }
 
-// combine computes the fleet's profile and forecasts from the clients' details.
+// combine returns the rows of the profile and forecasts tables, computed from the details
+// of all clients.
 func combine(all []detail) (profile []run.Profile, forecasts []run.Forecast) {
 	var hours [24]mean
 	steps := make([]mean, len(all[0].steps))

@@ -14,23 +14,22 @@ import (
 	"loadstar/series"
 )
 
-// member is one meter with its examples.
+// member is one meter of the fleet, with its examples.
 type member struct {
 	id      fed.ClientID
 	meter   series.Meter
 	windows *series.Windows
 }
 
-// fleet divides the meters of a dataset by their part in a run. Each list is sorted by
-// name.
+// fleet lists the meters of a dataset by their role in a run. Each list is sorted by name.
 type fleet struct {
 	clients []member // take part in training
 	holdout []member // do not train, but are scored
 	own     []member // provide the server's own data
-	leftOut []string // without a training example
+	leftOut []string // have no complete training example
 }
 
-// newFleet builds the examples of all meters and divides the meters.
+// newFleet builds the examples of all meters and assigns each meter its role.
 func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers int) (*fleet, error) {
 	all := make([]member, d.Len())
 	ranges := make([]series.Ranges, d.Len())
@@ -60,8 +59,8 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers i
 		}
 		f.clients = append(f.clients, m)
 	}
-	// Hold out first, so that all plans with the same seed are scored on the same
-	// clients, regardless of the number of server clients.
+	// Select the held-out clients first, so that all plans with the same seed are scored
+	// on the same clients, regardless of the share of clients whose data is on the server.
 	f.holdout = f.take(p.Seed, "holdout", p.Evaluate.Holdout)
 	f.own = f.take(p.Seed, "server clients", p.Server.Clients)
 	if len(f.clients) == 0 {
@@ -70,7 +69,8 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers i
 	return f, nil
 }
 
-// take removes a random share of the clients from the fleet and returns it.
+// take removes a random share of the clients from f.clients and returns the removed
+// clients.
 func (f *fleet) take(seed uint64, purpose string, share float64) []member {
 	n := recipe.Dealt(share, len(f.clients))
 	taken := make([]bool, len(f.clients))
@@ -89,7 +89,8 @@ func (f *fleet) take(seed uint64, purpose string, share float64) []member {
 	return out
 }
 
-// trainee is one client of the round machine: a meter, or all meters pooled.
+// trainee is one client of the round machine: one meter, or all meters with pooled
+// readings.
 type trainee struct {
 	id       fed.ClientID
 	data     []*series.Windows
@@ -119,8 +120,8 @@ func windowsOf(members []member) []*series.Windows {
 	return all
 }
 
-// fingerprint identifies a dataset by its meters' names, start times, lengths and some
-// readings, so that it need not read all data.
+// fingerprint identifies a dataset by its meters' names, start times, lengths and a sample
+// of their readings, so that it need not read all data.
 func fingerprint(d *series.Dataset) string {
 	h := fnv.New64a()
 	for i := range d.Len() {
@@ -133,7 +134,8 @@ func fingerprint(d *series.Dataset) string {
 	return fmt.Sprintf("%s, %d meters, %s, %x", d.Name, d.Len(), d.Interval, h.Sum64())
 }
 
-// parallel calls do for 0 to n-1 in at most workers goroutines.
+// parallel calls do with each number from 0 to n-1, in at most the given number of
+// goroutines.
 func parallel(workers, n int, do func(i int)) {
 	var g errgroup.Group
 	g.SetLimit(workers)

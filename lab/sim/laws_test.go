@@ -41,7 +41,7 @@ const meters = 7
 // anyOptimizer lists the algorithms that work with any client optimizer.
 var anyOptimizer = []string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedavgadaptive", "fedbuff", "fednorm", "reptile"}
 
-// draw returns a random plan of an algorithm that is quick to simulate.
+// draw returns a random plan of the given algorithm that is quick to simulate.
 func draw(t *rapid.T, algorithm string) settings {
 	s := small(algorithm).with(settings{
 		"seed":          rapid.IntRange(1, 1000).Draw(t, "seed"),
@@ -92,7 +92,7 @@ func draw(t *rapid.T, algorithm string) settings {
 	return s
 }
 
-// uneven returns settings that give clients different speeds.
+// uneven returns random settings with which clients have different speeds.
 func uneven(t *rapid.T, label string) settings {
 	return settings{
 		"simulate.step_time":    fmt.Sprint(time.Duration(rapid.IntRange(0, 2000).Draw(t, label+" step")) * time.Millisecond),
@@ -111,7 +111,8 @@ func identical(t tester, what string, a, b *outcome) {
 	}
 }
 
-// Without a proximal term, prox equals its inner optimizer.
+// With mu = 0, the optimizer prox gives the same weights as sgd, and proxadam the same as
+// adam.
 func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	differ := 0
@@ -121,7 +122,7 @@ func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 		s := draw(t, algorithm).with(settings{"client.lr": 0.01})
 		tied := s.with(settings{"client.optimizer": pair[0], "client.mu": 0})
 		plain := s.with(settings{"client.optimizer": pair[1]})
-		if algorithm == "fedprox" { // equals fedavg without mu
+		if algorithm == "fedprox" { // fedprox with mu = 0 equals fedavg
 			plain["algorithm"] = "fedavg"
 		}
 		without := b.run(t, plain, d, 1)
@@ -137,11 +138,11 @@ func TestProxWithoutMuEqualsInnerOptimizer(t *testing.T) {
 	}
 }
 
-// A buffer of the size of the cohort, in which no update is stale, equals the synchronous
-// round; discounts have no effect. The weights are bit-identical only if both plans use
-// the same scale of the sums. The scale depends on the maximal number of updates, which
-// is the cohort for the one and the fleet for the other, so the test sets a max_examples
-// at which this number does not limit the scale.
+// A buffer of the size of the cohort, in which no update is stale, gives the same weights
+// as a synchronous round, and discounts have no effect. The weights are bit-identical only
+// if both plans use the same scale of the sums. The scale depends on the largest number of
+// updates, which is the cohort in one plan and the fleet in the other. The test therefore
+// sets a max_examples at which this number does not limit the scale.
 func TestFullBufferEqualsSynchronous(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	check(t, 30, func(t *rapid.T) {
@@ -177,7 +178,7 @@ func TestAllPersonalEqualsLocal(t *testing.T) {
 	d := dataset(t, all...)
 	check(t, 10, func(t *rapid.T) {
 		s := draw(t, "local")
-		s["model.scaling"] = "client" // the fleet's ranges depend on all clients
+		s["model.scaling"] = "client" // ranges of the whole fleet would depend on all clients
 		together := b.run(t, s, d, 2)
 		if len(together.personal) != meters {
 			t.Fatalf("%d clients have weights, want all", len(together.personal))
@@ -206,7 +207,7 @@ func TestAllPersonalEqualsLocal(t *testing.T) {
 	}
 }
 
-// refused returns the error of reading a plan.
+// refused returns the error of reading a plan, or nil.
 func refused(t *testing.T, s settings) error {
 	_, err := s.read(t)
 	return err
@@ -216,7 +217,8 @@ func same(a, b []float32) bool {
 	return len(a) > 0 && slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-// direct trains one client with fed/client only, without rounds, server and sums.
+// direct trains one client with package fed/client alone, without a round machine, server
+// or sums.
 type direct struct {
 	worker *client.Worker
 	client client.Client
@@ -236,7 +238,7 @@ func newDirect(t tester, p *fed.Plan, d *series.Dataset) *direct {
 	return x
 }
 
-// train trains one round from the weights of the previous one.
+// train trains the client for round r, starting from the weights after the previous round.
 func (x *direct) train(t tester, r int) {
 	t.Helper()
 	if err := x.worker.Train(ctx, &x.client, fed.Task{Round: r, Shared: x.shared}, &x.update); err != nil {
@@ -249,8 +251,8 @@ func (x *direct) train(t tester, r int) {
 
 func (x *direct) weights() []float32 { return x.worker.Weights() }
 
-// The order in which clients return does not change a synchronous round that waits for
-// all.
+// The order in which clients return does not change the result of a synchronous round that
+// waits for all of them.
 func TestArrivalOrderDoesNotMatter(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	synchronous := slices.DeleteFunc(recipe.Names(), func(a string) bool {
@@ -292,9 +294,9 @@ func TestWorkerCountDoesNotMatter(t *testing.T) {
 	}
 }
 
-// A fleet of one client whose server adopts the client's weights equals direct training.
-// It is not bit-identical, because updates are rounded to float32 and to the scale of the
-// sums.
+// With a fleet of one client and a server that adopts the client's weights, the results
+// equal those of direct training. They are not bit-identical, because updates are rounded
+// to float32 and to the scale of the sums.
 func TestSingleClientEqualsDirectTraining(t *testing.T) {
 	all, b := houses(t, meters), newRunner(t)
 	check(t, 20, func(t *rapid.T) {
@@ -319,8 +321,8 @@ func TestSingleClientEqualsDirectTraining(t *testing.T) {
 	})
 }
 
-// An update with n examples weighs exactly as much as the same update from n clients with
-// one example.
+// An update with n examples has exactly the same effect as the same update from n clients
+// with one example each.
 func TestExampleWeightEqualsManyClients(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := small("fedavg").plan(t)
@@ -366,22 +368,22 @@ func TestExampleWeightEqualsManyClients(t *testing.T) {
 	})
 }
 
-// In a whole run, a client with twice the weight equals two copies of it. This needs
-// fedsgd, which draws no random numbers, because draws depend on the client's name. The
-// settings give both runs the same scale of the sums, and the numbers of examples are
-// powers of two, which do not cause rounding.
+// In a whole run, a client with twice the weight has the same effect as two copies of the
+// client. The test uses fedsgd, which needs no random numbers, because random numbers
+// depend on the client's name. The settings give both runs the same scale of the sums, and
+// the numbers of examples are powers of two, which do not cause rounding.
 func TestWeightEqualsClientCopies(t *testing.T) {
 	b := newRunner(t)
 	all := houses(t, 3)
 	s := small("fedsgd").with(settings{"server.bound": 1, "client.batch": 16})
-	// The fleet twice equals the fleet once.
+	// A fleet with two copies of every client gives the same weights as the fleet itself.
 	examples := s.with(settings{"server.max_examples": 1023})
 	once := b.run(t, examples, dataset(t, all...), 2)
 	twice := b.run(t, examples, dataset(t,
 		all[0], all[1], all[2], copyAs(all[0], "x"), copyAs(all[1], "y"), copyAs(all[2], "z")), 2)
 	identical(t, "twice the fleet", once, twice)
 
-	// Two copies with equal weights equal one client of twice the weight.
+	// Two copies of a client give the same weights as one client with twice the weight.
 	big, little := withExamples(t, s, all[0], 128), withExamples(t, s, all[1], 64)
 	weighted := b.run(t, s.with(settings{"server.max_examples": 128}), dataset(t, big, little), 2)
 	uniform := b.run(t, s.with(settings{"server.weighting": "uniform"}), dataset(t, big, copyAs(big, "x"), little), 2)
@@ -391,7 +393,8 @@ func TestWeightEqualsClientCopies(t *testing.T) {
 	}
 }
 
-// withExamples shortens a meter to a number of training examples.
+// withExamples returns the meter, shortened so that it has the wanted number of training
+// examples.
 func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Meter {
 	t.Helper()
 	whole := m.Load
@@ -412,8 +415,8 @@ func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Met
 	return m
 }
 
-// FedNorm divides by a standard deviation. A deviation of 0 and huge losses must not
-// cause NaN in results. A run that cannot continue returns an error.
+// FedNorm divides by a standard deviation. Neither a standard deviation of 0 nor huge
+// losses may cause NaNs in the results. A run that cannot continue must return an error.
 func TestFedNormWithoutNaN(t *testing.T) {
 	all, b := houses(t, meters), newRunner(t)
 	var finished, stopped int
@@ -444,7 +447,7 @@ func TestFedNormWithoutNaN(t *testing.T) {
 			}
 			t.Fatalf("%v: %v does not mention the learning rate", s, err)
 		}
-		finished++ // try has checked all weights
+		finished++ // try has checked that all weights are finite
 		for name, text := range o.files {
 			if strings.HasSuffix(name, ".csv") && (strings.Contains(text, "NaN") || strings.Contains(text, "Inf")) {
 				t.Fatalf("%v: %s has a NaN:\n%s", s, name, text)

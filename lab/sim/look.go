@@ -11,7 +11,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// State is the progress of the run in a folder.
+// State says whether a folder has a run, and whether the run is finished.
 type State int
 
 // The states of a folder: it has no run, an unfinished run, or a finished run.

@@ -11,7 +11,7 @@ import (
 	"loadstar/forecast"
 )
 
-// worker holds the buffers of one goroutine that trains and scores.
+// worker has the buffers of one goroutine that trains and scores clients.
 type worker struct {
 	client *client.Worker
 	tuner  *client.Worker // nil unless the plan fine-tunes
@@ -23,7 +23,7 @@ type worker struct {
 	w      []float32 // shared and personal weights
 }
 
-// pool runs functions on a fixed set of workers, one at a time on each.
+// pool runs functions on a fixed set of workers. Each worker runs one function at a time.
 type pool struct {
 	workers []*worker
 	todo    chan func(*worker)
@@ -47,8 +47,9 @@ func (p *pool) close() {
 	p.wg.Wait()
 }
 
-// each calls do for 0 to n-1, distributed over the workers. If several calls fail, it
-// returns the error of the lowest number, so that the error does not depend on timing.
+// each calls do with each number from 0 to n-1, distributed over the workers. If several
+// calls fail, it returns the error of the call with the lowest number, so that the error
+// does not depend on timing.
 func (p *pool) each(ctx context.Context, n int, do func(w *worker, i int) error) error {
 	var (
 		next   atomic.Int64

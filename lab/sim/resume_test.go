@@ -47,8 +47,8 @@ func resumable() map[string]settings {
 	}
 }
 
-// countdown is a context that is cancelled after a number of calls to Err: a point in a
-// run that does not depend on time.
+// countdown is a context that is cancelled after a given number of calls to Err. It
+// interrupts a run at a point that does not depend on time.
 type countdown struct {
 	context.Context
 	left atomic.Int64
@@ -67,8 +67,8 @@ func (f *countdown) Err() error {
 	return nil
 }
 
-// TestResume repeatedly interrupts and resumes runs, anywhere in training, evaluation and
-// scoring. The files must be identical to those of an uninterrupted run.
+// TestResume repeatedly interrupts and resumes runs at any point of training, evaluation
+// and scoring. It checks that the files are identical to those of an uninterrupted run.
 func TestResume(t *testing.T) {
 	d := dataset(t, houses(t, meters)...)
 	seed := uint64(time.Now().UnixNano())
@@ -98,7 +98,7 @@ func TestResume(t *testing.T) {
 				c := base
 				c.Dir, c.Workers = b.folder(), 1+rng.IntN(3)
 				if rng.IntN(4) == 0 {
-					c.Save = time.Hour // only at the end
+					c.Save = time.Hour // save only at the end
 				}
 				c.Memory = []int64{0, 40 << 10, 1 << 20}[rng.IntN(3)]
 				stops := 0
@@ -138,8 +138,8 @@ func with(c Config) Config {
 	return c
 }
 
-// The error of an interrupted run says from which round it will continue. A run is not
-// resumed with a different plan or data, or from a damaged checkpoint.
+// The error of an interrupted run says from which round it will continue. Resuming a run
+// with a different plan, with different data or from a damaged checkpoint is an error.
 func TestInterruption(t *testing.T) {
 	b := newRunner(t)
 	s := small("fedavg").with(settings{"rounds": 50})
@@ -151,7 +151,7 @@ func TestInterruption(t *testing.T) {
 		}
 	}
 	_, err := Run(inner, c)
-	// Round 7 was saved before the run stopped.
+	// A checkpoint after round 7 was saved before the run stopped.
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "stopped in round 7 of 50; continue from round 8 with --resume") {
 		t.Error(err)
 	}
@@ -222,7 +222,7 @@ func TestWeightFiles(t *testing.T) {
 			}
 		}
 	}
-	if files != 3 { // two clients never trained
+	if files != 3 { // the others never trained
 		t.Errorf("%d files with weights, want 3", files)
 	}
 }

@@ -106,8 +106,9 @@ func (s *simulation) finish(ctx context.Context) error {
 	return s.folder.Event("finished", &s.summary)
 }
 
-// final puts the weights with which a client is scored into w.w. It fine-tunes them if
-// the plan says so. A client that never trained starts from the initial personal weights.
+// final writes the weights with which a client is scored to w.w. It fine-tunes them if the
+// plan has fine-tuning. A client that never trained starts from the initial personal
+// weights.
 func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 	p := s.setup.Problem.Partition
 	data := &s.fleet.clients
@@ -134,7 +135,7 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 
 // writeWeights writes the shared weights and the personal weights of the clients that
 // trained. It returns the SHA-256 of the list that sha256sum prints for these files, so
-// that users can verify it.
+// that users can verify the weights.
 func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	p := s.setup.Problem.Partition
 	sums := make([]string, len(s.trainees)+1)
@@ -170,7 +171,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	// Sort as a shell lists the files.
+	// Sort by file name, as a shell lists the files.
 	slices.SortFunc(sums[1:], func(a, b string) int { return strings.Compare(name(a), name(b)) })
 	h := sha256.New()
 	for _, line := range sums {
@@ -179,7 +180,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// name returns the file name in a line of sha256sum.
+// name returns the file name in a line of sha256sum's output.
 func name(line string) string {
 	_, name, _ := strings.Cut(line, "  ")
 	return name

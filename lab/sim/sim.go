@@ -1,6 +1,6 @@
 // Package sim simulates a fleet in one process. It uses the round logic, aggregation and
 // local training of the product, driven by a virtual clock. Each client has its own
-// simulated speed, link, delay and failures; only gradients take real time.
+// simulated speed, bandwidth, delays and failures. Only the computation takes real time.
 //
 // The order of events depends on the plan alone, never on real time. A run therefore
 // produces identical bytes with any number of workers and after any number of
@@ -32,14 +32,14 @@ import (
 type Config struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
-	// Dir is the run's folder. With Resume, the run in it continues.
+	// Dir is the run's folder. If Resume is true, the run in this folder continues.
 	Dir    string
 	Resume bool
 	Kernel *kernel.Set
 	// Workers is the number of clients that train in parallel.
 	Workers int
-	// Memory limits the memory for client state between rounds, in bytes. The rest is on
-	// disk.
+	// Memory limits the memory for client state between rounds, in bytes. State that does
+	// not fit is on disk.
 	Memory int64
 	// Save is the minimum time between checkpoints; 0 saves after every round.
 	Save time.Duration
@@ -96,7 +96,8 @@ type simulation struct {
 	Config
 	setup *setup.Setup
 	fleet *fleet
-	// trainees are the clients of the round machine.
+	// trainees has the clients that can train, in the order of their numbers in the round
+	// machine.
 	trainees []trainee
 	timing   timing
 	personal []float32 // initial personal weights
@@ -110,21 +111,21 @@ type simulation struct {
 
 	now    time.Duration
 	events eventQueue
-	// flights are the clients in flight, if they may return after their round.
+	// flights has the trainings in progress, if clients may return after their round.
 	flights map[round.Assignment]*flight
 	fold    *round.Fold
 
 	summary    run.Summary
-	mase       float64 // median at the last evaluation
-	steps      int64   // taken in this process
+	mase       float64 // median MASE at the last evaluation
+	steps      int64   // gradient steps in this process
 	saved      time.Time
 	savedAt    atomic.Int64 // rounds done at the last checkpoint
 	saving     background
 	startRound int // first round of this process
 }
 
-// flight is the training of one client. It starts at a virtual time and must be done when
-// its return event is due.
+// flight is the training of one client in the background. It must be done when the
+// client's return event is due.
 type flight struct {
 	task   fed.Task
 	update fed.Update
@@ -196,7 +197,8 @@ func (s *simulation) close() {
 	}
 }
 
-// begin opens the store of client state, and restores the last checkpoint when resuming.
+// begin opens the store of client state and, if the run is resumed, restores the last
+// checkpoint.
 func (s *simulation) begin(ctx context.Context) error {
 	initial := s.setup.InitialKept(s.pool.workers[0].client)
 	var err error
@@ -215,7 +217,7 @@ func (s *simulation) begin(ctx context.Context) error {
 	})
 }
 
-// train advances virtual time until all rounds are closed.
+// train simulates all remaining rounds.
 func (s *simulation) train(ctx context.Context) error {
 	defer s.drain()
 	start := time.Now()
@@ -253,7 +255,7 @@ func (s *simulation) train(ctx context.Context) error {
 
 // Interrupted is the error of a run whose context was cancelled.
 type Interrupted struct {
-	Round, Rounds int // the round at which it stopped, and the total
+	Round, Rounds int // the round in which it stopped, and the number of rounds
 	Saved         int // rounds done at the last checkpoint
 	cause         error
 }
@@ -274,8 +276,8 @@ func (s *simulation) interrupted(ctx context.Context, err error) error {
 	return &Interrupted{s.machine.Round(), s.Plan.Rounds, int(s.savedAt.Load()), ctx.Err()}
 }
 
-// drain waits for trainings in flight whose results are not needed, because they use the
-// workers.
+// drain waits until all trainings in flight have ended, because they use the workers.
+// Their results are not needed.
 func (s *simulation) drain() {
 	for _, f := range s.flights {
 		<-f.done
@@ -283,7 +285,7 @@ func (s *simulation) drain() {
 	clear(s.flights)
 }
 
-// ask assigns the clients that the round machine selects now.
+// ask asks the clients that the round machine selects now to train.
 func (s *simulation) ask(ctx context.Context) {
 	asked := s.machine.Ask(s.now)
 	if len(asked) == 0 {
@@ -300,8 +302,8 @@ func (s *simulation) ask(ctx context.Context) {
 	}
 }
 
-// start begins to train a client that may return in a later round. It runs in the
-// background until its return event is due.
+// start starts the training of a client that may return in a later round. The training
+// runs in the background until the client's return event is due.
 func (s *simulation) start(ctx context.Context, a round.Assignment, task fed.Task) {
 	f := &flight{task: task, done: make(chan struct{})}
 	s.flights[a] = f
@@ -312,7 +314,8 @@ func (s *simulation) start(ctx context.Context, a round.Assignment, task fed.Tas
 	}
 }
 
-// advance moves the clock to the next event, and handles all events of that time.
+// advance moves the virtual clock to the next event or wake-up of the machine, and handles
+// all events at that time.
 func (s *simulation) advance() error {
 	at, ok := s.events.next()
 	if wake, set := s.machine.Wake(s.now); set && (!ok || wake < at) {
@@ -326,14 +329,14 @@ func (s *simulation) advance() error {
 		if e.Lost {
 			s.machine.Lose(e.For)
 		} else {
-			s.machine.Return(e.For) // only a real client needs to know that it is too late
+			s.machine.Return(e.For) // ignore the verdict: only a real client must know it
 		}
 	}
 	return nil
 }
 
-// trainCopy trains a client on a copy of its state in kept, which it does not store. It
-// puts the update into u.
+// trainCopy trains a client. It copies the client's state to kept, changes only this copy,
+// and writes the update to u.
 func (s *simulation) trainCopy(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, u *fed.Update) error {
 	first, err := s.kept.Load(i, kept)
 	if err != nil {
@@ -347,8 +350,8 @@ func (s *simulation) trainWith(ctx context.Context, w *worker, i int, task fed.T
 	return w.client.Train(ctx, &c, task, u)
 }
 
-// trainInPlace trains a client whose update will be counted, so its state may change at
-// once. It modifies the state in place if it is in memory.
+// trainInPlace trains a client whose update will be counted, so that its stored state can
+// change at once. If the state is in memory, it is changed in place.
 func (s *simulation) trainInPlace(ctx context.Context, w *worker, i int, task fed.Task) error {
 	kept, first, err := s.kept.Lend(i)
 	if err != nil {
@@ -364,14 +367,14 @@ func (s *simulation) trainInPlace(ctx context.Context, w *worker, i int, task fe
 	return s.trainWith(ctx, w, i, task, kept, first, &w.update)
 }
 
-// result is one client's contribution to the row of a round.
+// result has one client's contribution to a row of the rounds table.
 type result struct {
 	loss  float64
 	steps int
 }
 
-// merge trains the counted clients, unless they have trained in the background, and
-// updates the shared weights.
+// merge trains the clients that are counted, unless they already trained in the
+// background, and updates the shared weights.
 func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 	results := make([]result, len(o.Counted))
 	var err error
@@ -401,8 +404,8 @@ func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 	return s.record(o, results)
 }
 
-// trainAll trains the clients of a round in parallel. Each worker sums the updates that
-// it computes, so single updates are retained only if the aggregator needs them.
+// trainAll trains the clients of a round in parallel. Each worker sums the updates that it
+// computes, so individual updates are retained only if the aggregator needs them.
 func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []result) error {
 	task := s.server.Task(o.Round)
 	each := s.setup.Parts.Needs.EachUpdate
@@ -416,7 +419,7 @@ func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []re
 			return err
 		}
 		if each {
-			w.update = fed.Update{} // the fold retains its slices
+			w.update = fed.Update{} // the fold retains the slices of the update
 		}
 		return nil
 	})
@@ -449,8 +452,8 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 	return nil
 }
 
-// count adds an update. A server refuses an update that is out of bounds and continues; a
-// simulation stops with an explanation.
+// count adds an update to a fold. A server rejects an update that is out of bounds and
+// continues. A simulation stops with an error that explains the cause.
 func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
 	err := f.Add(u, from)
 	if errors.Is(err, exact.ErrBound) || errors.Is(err, exact.ErrFinite) {
@@ -459,7 +462,7 @@ func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
 	return err
 }
 
-// record writes a round's row and reports progress.
+// record writes the round's row to the rounds table and reports progress.
 func (s *simulation) record(o round.Outcome, results []result) error {
 	traffic := s.setup.Traffic()
 	row := run.Round{

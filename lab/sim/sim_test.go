@@ -30,14 +30,14 @@ import (
 
 var ctx = context.Background()
 
-// tester is the part of *testing.T and *rapid.T that the tests use.
+// tester has the methods of *testing.T and *rapid.T that the tests use.
 type tester interface {
 	Helper()
 	Fatal(...any)
 	Fatalf(string, ...any)
 }
 
-// houses generates meters with 24 to 40 days of hourly readings and gaps.
+// houses generates n meters with 24 to 40 days of hourly readings that have gaps.
 func houses(t testing.TB, n int) []series.Meter {
 	t.Helper()
 	g, err := synth.New(synth.Config{
@@ -102,7 +102,8 @@ func small(algorithm string) settings {
 	return s
 }
 
-// with returns the settings, overridden by more.
+// with returns a copy of the settings, to which those in more are added. They override
+// existing ones.
 func (s settings) with(more settings) settings {
 	s = maps.Clone(s)
 	maps.Copy(s, more)
@@ -206,11 +207,11 @@ func (b *runner) run(t tester, s settings, d *series.Dataset, workers int) *outc
 	return o
 }
 
-// varying are the files that differ between two runs of one plan.
+// varying lists the files that may differ between two runs of the same plan.
 var varying = []string{"events.jsonl", "checkpoint", "kept.bin", "lock"}
 
-// comparable reads the files that must be identical in all runs of a plan. It removes
-// measured values from the summary.
+// comparable returns the contents of the files that must be identical in all runs of a
+// plan. It removes measured times and memory from the summary.
 func comparable(t tester, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -240,7 +241,7 @@ func comparable(t tester, dir string) map[string]string {
 	return files
 }
 
-// different lists the files in which two runs differ.
+// different returns the names of the files in which two runs differ.
 func different(a, b map[string]string) []string {
 	var names []string
 	for name := range a {
@@ -281,7 +282,7 @@ func weights(t tester, path string) []float32 {
 	return all
 }
 
-// rows parses a table into maps by column.
+// rows parses a CSV table. It returns each row as a map from column to field.
 func rows(t tester, text string) []map[string]string {
 	t.Helper()
 	lines, err := csv.NewReader(strings.NewReader(text)).ReadAll()

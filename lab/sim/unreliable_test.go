@@ -32,7 +32,7 @@ func unreliable(t *rapid.T) settings {
 	return s
 }
 
-// Every client that was asked is counted, late or lost. An abandoned round does not
+// Every client that was asked is either counted, late or lost. An abandoned round does not
 // change the server's weights.
 func TestUnreliableClients(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)
@@ -59,7 +59,7 @@ func TestUnreliableClients(t *testing.T) {
 		if err := sim.train(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if err := sim.saving.wait(); err != nil { // otherwise files may change while they are read
+		if err := sim.saving.wait(); err != nil { // files must not change while they are read
 			t.Fatal(err)
 		}
 		if _, err := sim.folder.Flush(); err != nil {
@@ -104,7 +104,7 @@ func TestUnreliableClients(t *testing.T) {
 	}
 }
 
-// If all rounds are abandoned, a run ends with its initial weights.
+// If all rounds are abandoned, a run ends with the weights with which it started.
 func TestNothingMerged(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)
 	s := small("fedadam").with(settings{"simulate.step_time": "1h", "schedule.deadline": "1s", "rounds": 5})
@@ -120,7 +120,7 @@ func TestNothingMerged(t *testing.T) {
 	}
 }
 
-// started returns a run that is ready to train.
+// started returns a simulation that is ready to train.
 func started(t tester, c Config) *simulation {
 	t.Helper()
 	plan, err := recipe.Write(c.Plan)
