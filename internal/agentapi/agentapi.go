@@ -1,6 +1,6 @@
-// Package agentapi calls a server's agent API from a machine with enough memory: it fetches
-// blobs and pushes results in one piece. Agents may have little memory, so they stream
-// instead.
+// Package agentapi calls a server's agent API from programs that have enough memory for
+// whole blobs and results. Agents may have little memory, so they do not use this package
+// and stream the data instead.
 package agentapi
 
 import (
@@ -17,7 +17,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// attempts limits the number of times that a broken download is resumed.
+// attempts is the maximum number of attempts for a download that breaks off.
 const attempts = 5
 
 // Fetch returns a blob of at most most bytes after checking its hash. It resumes a broken
@@ -71,8 +71,8 @@ func fetch(ctx context.Context, client *http.Client, server, hash string, data *
 }
 
 // Push sends the numbers of a result in chunks and returns the server's response to the
-// complete result. It sets the request's hash and size. It does not resend chunks that
-// the server has from an earlier attempt.
+// complete result. It sets the hash and the size in q. It does not resend chunks that the
+// server already has from an earlier attempt.
 func Push(ctx context.Context, service v1.AgentServiceClient, q *v1.PushRequest, numbers []byte, chunk int) (*v1.PushResponse, error) {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset = sum[:], int64(len(numbers)), 0

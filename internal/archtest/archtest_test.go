@@ -18,15 +18,15 @@ import (
 // pkg says which layer a package belongs to and what it may import.
 type pkg struct {
 	layer int
-	may   string // packages of this module that it may import; "..." is every package of its layer and below
+	may   string // the module's packages that it may import; "..." means its layer and below
 	// external lists the modules outside the standard library that it may
 	// import. Each of them becomes part of a binary that users deploy.
 	external string
 }
 
-// layers mirrors the table in docs/architecture.md. A package imports lower
-// layers, and packages of its own layer only where the table lists them. A new
-// package needs a line in both places.
+// layers mirrors the table in docs/architecture.md. A package may import packages of lower
+// layers, and packages of its own layer only if the table lists them. A new package needs a
+// line both here and in the document.
 var layers = map[string]pkg{
 	"cmd/loadstar":       {layer: 5, may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar-agent": {layer: 5, may: "agent agent/identity nn/kernel series"},
@@ -120,7 +120,7 @@ type goPackage struct {
 	Imports         []string
 }
 
-// packages lists the module's packages as built for one CPU architecture.
+// packages lists the module's packages with their imports, for one CPU architecture.
 func packages(t *testing.T, arch string) []goPackage {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Doc,Imports", module+"/...")
@@ -195,7 +195,7 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// TestDocumented checks that docs/architecture.md has the same table.
+// TestDocumented checks that the table in docs/architecture.md equals the one in layers.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "architecture.md"))
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package archtest tests the architecture: which package may import which, and
-// that every package has a package comment.
+// Package archtest tests the architecture: it checks that packages import only the packages
+// that they may import, and that every package has a package comment.
 package archtest

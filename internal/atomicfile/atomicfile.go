@@ -29,8 +29,8 @@ func Create(path string) (*File, error) {
 // Path returns the name that the file will have.
 func (f *File) Path() string { return f.path }
 
-// Finish syncs the file and renames it. If err is not nil, writing failed: then Finish deletes
-// the file and returns err.
+// Finish syncs the file to disk and renames it. A non-nil err means that the caller could
+// not write the file. In that case Finish deletes the file and returns err.
 func (f *File) Finish(err error) error {
 	if f.done {
 		return errors.New("closed twice")
@@ -58,7 +58,7 @@ func (f *File) Finish(err error) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Discard deletes the file if it is not finished.
+// Discard deletes the file unless Finish has renamed it.
 func (f *File) Discard() {
 	if !f.done {
 		f.done = true
@@ -67,7 +67,7 @@ func (f *File) Discard() {
 	}
 }
 
-// Write replaces the file at path with the output of write.
+// Write atomically replaces the file at path with the output of write.
 func Write(path string, write func(*os.File) error) error {
 	f, err := Create(path)
 	if err != nil {
@@ -76,10 +76,10 @@ func Write(path string, write func(*os.File) error) error {
 	return f.Finish(write(f.File))
 }
 
-// WritePrivate is Write for a file that only its owner can read, even while it is being
+// WritePrivate is like Write, but only the owner can read the file, even while it is being
 // written.
 func WritePrivate(path string, write func(*os.File) error) error {
-	f, err := Create(path) // the mode is 0600 until it is finished
+	f, err := Create(path) // the mode is 0600 until Finish is called
 	if err != nil {
 		return err
 	}

@@ -11,12 +11,12 @@ import (
 // Backoff computes the delays between the attempts of one caller. It is not safe for
 // concurrent use.
 type Backoff struct {
-	// Base is the upper bound of the first delay, Cap that of all delays.
+	// Base is the upper bound of the first delay. Cap is the upper bound of all delays.
 	Base, Cap time.Duration
 	// Rand returns a random number in [0, n). If it is nil, math/rand/v2 is used.
 	Rand func(n int64) int64
 
-	bound time.Duration // of the latest delay
+	bound time.Duration // upper bound of the latest delay
 }
 
 // Next returns the delay after another failure. It lies between half the current bound
@@ -34,10 +34,10 @@ func (b *Backoff) Next() time.Duration {
 // Reset starts again from Base. Call it after a success.
 func (b *Backoff) Reset() { b.bound = 0 }
 
-// Wait waits for the next delay. It returns the cause if ctx ends first.
+// Wait waits for the delay that Next returns. If ctx ends first, it returns the cause.
 func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
-// Sleep waits for a fixed time. It returns the cause if ctx ends first.
+// Sleep waits for d. If ctx ends first, it returns the cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

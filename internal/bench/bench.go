@@ -1,5 +1,5 @@
-// Package bench has the model, the training workload, the random data and the median that
-// the benchmarks in its subpackages share.
+// Package bench contains the code that the benchmarks in its subpackages share: the model,
+// the training workload, the random data and the median.
 package bench
 
 import (
@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// The workload is one client's local steps with the model of bose2023.
+// The workload consists of one client's local training steps with the model bose2023.
 const (
 	Model = "bose2023"
 	Batch = 64
@@ -36,10 +36,10 @@ type Workload struct {
 	step          int
 }
 
-// inferMost is the largest batch that Infer takes.
+// inferMost is the maximum batch size of Infer.
 const inferMost = 256
 
-// NewWorkload prepares a workload on random data.
+// NewWorkload returns a workload with random data.
 func NewWorkload(k *kernel.Set) (*Workload, error) {
 	model, err := forecast.New(Model, forecast.Shape{})
 	if err != nil {
@@ -63,7 +63,7 @@ func NewWorkload(k *kernel.Set) (*Workload, error) {
 	}, nil
 }
 
-// Train takes one step: forward, backward, Adam.
+// Train runs one training step: forward pass, backward pass and Adam.
 func (w *Workload) Train() {
 	w.step++
 	w.ws.Gradient(w.g, w.w, w.X, w.Y, nn.MSE{})

@@ -23,7 +23,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestWorkload checks that the workload trains: its loss on the one batch falls.
+// TestWorkload checks that training reduces the loss on the workload's one batch.
 func TestWorkload(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {

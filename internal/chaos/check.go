@@ -12,9 +12,9 @@ import (
 // findings are the results of comparing the ledger with the agents' logs.
 type findings struct {
 	runs, rounds, receipts int
-	// lost is the number of turns that were asked but never counted, and of turns that an
-	// agent logged as counted but the ledger does not have. twice is the number of turns
-	// that were counted more than once.
+	// lost is the number of turns that clients were asked for but that were never counted,
+	// plus the number of turns that an agent logged as counted but that are not in the
+	// ledger. twice is the number of turns that were counted more than once.
 	lost, twice int
 	faults      []string
 }
@@ -56,8 +56,8 @@ func (s *system) settle(ctx context.Context, limit time.Duration) error {
 }
 
 // check compares the ledger with the agents' logs after all runs have ended. A round of a
-// synchronous run must count every client that it has asked. A round of an asynchronous
-// run counts the updates that arrive, and is abandoned if there are none.
+// synchronous run must count a result of every client that it has asked. A round of an
+// asynchronous run counts the updates that arrive, and is abandoned if there are none.
 func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*findings, error) {
 	f := &findings{}
 	runs, err := s.ledger.runs(ctx, "")
@@ -141,7 +141,8 @@ func (s *system) stop(limit time.Duration) error {
 	return errors.Join(problems...)
 }
 
-// drain stops all agents. An agent with unsent results is restarted and gets more time.
+// drain stops all agents. It restarts an agent that still has unsent results, and gives it
+// more time.
 func (s *system) drain(end time.Time) (problems []error) {
 	for i, p := range s.hosts {
 		for {

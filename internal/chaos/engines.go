@@ -39,7 +39,8 @@ func (s *system) natsNodes() error {
 	return nil
 }
 
-// whole waits until all NATS nodes have all messages, so that another one may be killed.
+// whole waits until every NATS node has all messages. Only then may the next node be
+// killed.
 func (s *system) whole(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -56,7 +57,8 @@ func (s *system) whole(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// lag returns an error that names a NATS node without all messages.
+// lag returns nil if every NATS node has all messages. Otherwise the error names a node or
+// stream that is not complete.
 func (s *system) lag(ctx context.Context, before error) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -93,7 +95,7 @@ func (s *system) lag(ctx context.Context, before error) error {
 
 const database = "loadstar"
 
-// postgres is the part that runs PostgreSQL.
+// postgres is the part of the system that runs PostgreSQL.
 type postgres struct {
 	mu     sync.Mutex
 	server *pgtest.Server

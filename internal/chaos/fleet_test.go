@@ -52,12 +52,12 @@ func binary(t *testing.T) string {
 	return shared.bin
 }
 
-// bench is a system in a test.
+// bench is a system under test, with its runs.
 type bench struct {
 	*testing.T
 	*system
 	token string
-	runs  map[string]*reference // by the plan's name
+	runs  map[string]*reference // the simulator's results, by the plan's name
 }
 
 // newBench starts a system without agents.
@@ -97,7 +97,7 @@ func newBench(t *testing.T, l layout, meters int) *bench {
 	return b
 }
 
-// host lets agents join and starts them.
+// host makes the agents with numbers from from up to to join, and starts them.
 func (b *bench) host(from, to int) {
 	b.Helper()
 	for i := from; i < to; i++ {
@@ -116,7 +116,7 @@ func (b *bench) begin(p plan, clients int) {
 	}
 }
 
-// end waits for the end of a run and returns the run.
+// end waits until the run of a plan has ended and returns the run.
 func (b *bench) end(name string) run {
 	b.Helper()
 	all, err := b.finish(b.Context(), name, patient)
@@ -129,7 +129,7 @@ func (b *bench) end(name string) run {
 	return all[0]
 }
 
-// identical compares a run's weights with the simulator's.
+// identical checks that a run's weights are byte-identical to the simulator's.
 func (b *bench) identical(name string) {
 	b.Helper()
 	r := b.end(name)
@@ -140,7 +140,7 @@ func (b *bench) identical(name string) {
 	}
 }
 
-// right stops all processes and checks ledger and logs.
+// right stops all processes and checks the ledger against the agents' logs.
 func (b *bench) right(asynchronous map[string]bool) {
 	b.Helper()
 	if err := b.settle(b.Context(), patient); err != nil {
@@ -163,13 +163,13 @@ func (b *bench) right(asynchronous map[string]bool) {
 }
 
 // fleetSize returns the number of clients and agents of a test, and the number of clients
-// that a round asks. The long form has the size of make chaos.
+// that a round asks. In the long form, these are the same as in make chaos.
 func fleetSize() (clients, hosts, asked int) {
 	return longtest.Pick(50, meters), longtest.Pick(5, agents), longtest.Pick(10, cohort)
 }
 
 // TestFleet trains a fleet with each form of server. The weights must be byte-identical to
-// the simulator's, and every turn must be counted once.
+// the simulator's, and every turn must be counted exactly once.
 func TestFleet(t *testing.T) {
 	forms := map[string]layout{
 		"three aggregators": {aggregators: 3},
@@ -191,8 +191,9 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// TestUpgrade upgrades from the binary in $LOADSTAR_OLD. Without one, the long form
-// upgrades from the binary under test itself, which tests this program.
+// TestUpgrade checks upgrades from the binary in $LOADSTAR_OLD to the binary under test. If
+// the variable is not set, the long form uses the binary under test for both, which at
+// least tests the upgrade test itself.
 func TestUpgrade(t *testing.T) {
 	old := os.Getenv("LOADSTAR_OLD")
 	if old == "" && !longtest.Enabled() {
@@ -207,8 +208,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestFleetComesAndGoes lets agents join while the run already waits for them, and kills
-// and restarts others during the run.
+// TestFleetComesAndGoes checks a run in which agents join after the run has started to wait
+// for them, and other agents are killed and restarted.
 func TestFleetComesAndGoes(t *testing.T) {
 	clients, hosts, asked := fleetSize()
 	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
@@ -245,8 +246,8 @@ func small(algorithm string, rounds int, more string) plan {
 		name, algorithm, rounds, more)}
 }
 
-// TestFleetAlgorithms trains the algorithms that store or send more than weights, several
-// runs in parallel.
+// TestFleetAlgorithms trains several runs in parallel, with the algorithms that store or
+// send more than weights.
 func TestFleetAlgorithms(t *testing.T) {
 	const clients, hosts = 40, 4
 	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
@@ -270,7 +271,8 @@ func TestFleetAlgorithms(t *testing.T) {
 }
 
 // TestFleetAsynchronous trains asynchronous plans, whose weights depend on the agents'
-// timing. The counted turns must match, and the loss must fall.
+// timing. The counted turns in the ledger must match the agents' logs, and the loss must
+// fall.
 func TestFleetAsynchronous(t *testing.T) {
 	const clients, hosts = 40, 4
 	b := newBench(t, layout{aggregators: 2, agents: hosts}, clients)
@@ -294,7 +296,7 @@ func TestFleetAsynchronous(t *testing.T) {
 	b.right(asynchronous)
 }
 
-// learns checks that the loss falls.
+// learns checks that the loss of a run falls.
 func (b *bench) learns(r run) {
 	b.Helper()
 	all, err := b.ledger.rounds(b.Context())
@@ -319,7 +321,7 @@ func (b *bench) learns(r run) {
 	}
 }
 
-// TestQuantile checks the quantiles of the recovery times.
+// TestQuantile checks quantile with values computed by hand.
 func TestQuantile(t *testing.T) {
 	var all []time.Duration
 	for i := 100; i > 0; i-- {

@@ -9,13 +9,13 @@ import (
 )
 
 // forwarder is a minimal load balancer: it forwards each connection to a gateway that
-// answers.
+// accepts it.
 type forwarder struct {
 	listener net.Listener
 	to       []string
 }
 
-// forward starts to forward connections from an address.
+// forward starts a forwarder that listens on an address.
 func forward(address string, to ...string) (*forwarder, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -9,19 +9,20 @@ import (
 	"time"
 )
 
-// share is the weight of each kind in the random choice. A single server is killed rarely,
-// so that agents have time to reconnect and finish some rounds.
+// share is the weight of each kind of part in the random choice of the next victim. A
+// server that runs alone is killed rarely, so that agents have time to reconnect and finish
+// some rounds.
 var share = map[string]int{
 	kindServer: 12, kindGateway: 9, kindAggregator: 12, kindCoordinator: 9, kindNATS: 5, kindPostgres: 5, kindAgent: 80,
 }
 
-// kinds is the order of the kinds in the random choice and in the output.
+// kinds lists the kinds in a fixed order, for the random choice and for the output.
 var kinds = []string{kindServer, kindGateway, kindAggregator, kindCoordinator, kindNATS, kindPostgres, kindAgent}
 
 const (
-	killEvery = 400 * time.Millisecond // on average
+	killEvery = 400 * time.Millisecond // average time between kills
 	downMost  = 2 * time.Second
-	toldShare = 5 // one in this number gets SIGTERM instead of SIGKILL
+	toldShare = 5 // one in toldShare kills uses SIGTERM instead of SIGKILL
 )
 
 // killer kills parts of a system at random and restarts them.
@@ -31,7 +32,7 @@ type killer struct {
 	rng     *rand.Rand // used only by the goroutine of run
 	log     io.Writer
 	seen    int64 // rounds
-	since   int   // kills since the last of them
+	since   int   // kills since the number of rounds last grew
 
 	mu     sync.Mutex
 	down   map[part]bool
@@ -61,7 +62,7 @@ func (k *killer) kills() (n int) {
 	return n
 }
 
-// run kills n times or until ctx is done, and returns when all parts are running again.
+// run kills n parts, or fewer if ctx ends, and returns when all parts are running again.
 // Most kills happen while a run is training.
 func (k *killer) run(ctx context.Context, n int) {
 	for i := range n {
@@ -90,8 +91,8 @@ func (k *killer) run(ctx context.Context, n int) {
 	k.wg.Wait()
 }
 
-// breathe waits for a round to end after many kills in the same round. Otherwise all
-// kills would hit the same few rounds on a slow machine.
+// breathe waits for the end of the round if many kills have hit the same round. Otherwise,
+// on a slow machine, all kills would hit the same few rounds.
 func (k *killer) breathe(ctx context.Context) {
 	const most, limit = 10, 10 * time.Second
 	k.since++
@@ -124,7 +125,7 @@ func (k *killer) pick() part {
 		up[p.Kind()] = append(up[p.Kind()], p)
 	}
 	if nodes > 0 {
-		delete(up, kindNATS) // NATS needs two of its three nodes
+		delete(up, kindNATS) // a NATS cluster needs two of its three nodes
 	}
 	all := 0
 	for kind := range up {
@@ -147,7 +148,7 @@ func (k *killer) pick() part {
 	return nil
 }
 
-// kill ends a part and restarts it after a short delay.
+// kill kills a part and restarts it after a short delay.
 func (k *killer) kill(ctx context.Context, p part) {
 	told := k.rng.IntN(toldShare) == 0
 	rest := time.Duration(k.rng.Int64N(int64(downMost)))

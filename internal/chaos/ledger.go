@@ -10,11 +10,10 @@ import (
 	_ "modernc.org/sqlite"             // the driver sqlite
 )
 
-// ledger reads the server's database from this process, whether the server is running or
-// not.
+// ledger reads the server's database directly, even while the server is down.
 type ledger struct {
-	path string  // of SQLite
-	db   *sql.DB // of PostgreSQL
+	path string  // path of the SQLite file, or empty
+	db   *sql.DB // connections to PostgreSQL, or nil
 }
 
 func sqliteLedger(path string) *ledger { return &ledger{path: path} }
@@ -67,7 +66,7 @@ func (l *ledger) rows(ctx context.Context, each func(*sql.Rows) error, text stri
 	})
 }
 
-// number returns the single number of a query.
+// number returns the number that a query with one row and one column returns.
 func (l *ledger) number(ctx context.Context, text string, args ...any) (n int64, err error) {
 	err = l.rows(ctx, func(r *sql.Rows) error { return r.Scan(&n) }, text, args...)
 	return n, err
@@ -91,7 +90,7 @@ type run struct{ id, name, state, reason string }
 
 func (r run) ended() bool { return r.state != "waiting" && r.state != "running" }
 
-// runs returns the runs with a name, or all runs if it is empty.
+// runs returns the runs with the given name, or all runs if the name is empty.
 func (l *ledger) runs(ctx context.Context, name string) (all []run, err error) {
 	err = l.rows(ctx, func(r *sql.Rows) error {
 		var x run

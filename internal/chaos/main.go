@@ -5,13 +5,13 @@
 //
 //	go run ./internal/chaos -form cluster -kills 200 -seed 7
 //
-// With -old it tests upgrades instead: runs that an older binary has begun must end with
-// the same bytes under the new one.
+// With -old it tests upgrades instead: runs that an older binary has started must end with
+// the same bytes when the new binary continues them.
 //
 //	go run ./internal/chaos -old path/to/old/loadstar
 //
-// The last line of its output is the result. If a check fails, it exits with 1 and keeps
-// the folder with all logs.
+// The last line of its output is the result. If a check fails, the exit code is 1 and the
+// folder with all logs is not deleted.
 package main
 
 import (
@@ -41,8 +41,8 @@ type options struct {
 	keep           bool
 }
 
-// The fleet: each agent hosts ten clients. A round asks a fifth of all clients, two per
-// agent on average, so that some agents send sums and others single updates.
+// Each agent of the fleet hosts ten clients. A round asks a fifth of all clients, which is
+// two per agent on average, so that some agents send sums and others individual updates.
 const (
 	meters = 200
 	agents = 20
@@ -123,7 +123,7 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 // planOf returns the plan of run i. The plans alternate between algorithms that need sums,
-// single updates and control variates.
+// individual updates and control variates.
 func planOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\n",
@@ -190,7 +190,8 @@ type trial struct {
 func (t *trial) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A retried call may have created a token before, which does no harm.
+	// If the call is retried, an earlier attempt may have created a token too. This does no
+	// harm.
 	token, err := t.system.insist(ctx, t.patience, "token", "create", "--uses", "1000")
 	if err != nil {
 		return err
@@ -231,7 +232,7 @@ func (t *trial) run(ctx context.Context) error {
 	}
 }
 
-// one trains one run and compares its weights with the simulator's.
+// one trains run number i and compares its weights with the simulator's.
 func (t *trial) one(ctx context.Context, i int) error {
 	p := planOf(i, t.seed, t.rounds, cohort)
 	ref := simulate(ctx, t.bin, t.dir, t.system.data, p)
@@ -283,7 +284,7 @@ func (t *trial) judge(ctx context.Context) error {
 	return errors.New(strings.Join(f.faults, "\n"))
 }
 
-// line returns the last line of the output.
+// line returns the last line of the output, which is the result of the test.
 func (t *trial) line() string {
 	weights := "identical"
 	if len(t.differ) > 0 {
@@ -311,5 +312,5 @@ func (t *trial) print() {
 		}
 		fmt.Fprintln(w)
 	}
-	_ = w.Flush() // output for people
+	_ = w.Flush() // nothing reads this output but people
 }

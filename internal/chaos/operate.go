@@ -34,7 +34,8 @@ func command(ctx context.Context, bin string, env []string, limit time.Duration,
 	return strings.TrimSpace(out.String()), nil
 }
 
-// insist retries a command until it succeeds, since servers may be down.
+// insist retries a command until it succeeds or the time limit is over, since servers may
+// be down.
 func (s *system) insist(ctx context.Context, limit time.Duration, args ...string) (string, error) {
 	for end := time.Now().Add(limit); ; {
 		out, err := s.command(ctx, args...)
@@ -56,7 +57,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// join retries until an agent has joined, and starts it.
+// join makes agent i join, with retries, and starts it.
 func (s *system) join(ctx context.Context, token string, i int, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; {
 		if _, err := identity.Open(s.agentDir(i)); err == nil {
@@ -75,7 +76,7 @@ func (s *system) join(ctx context.Context, token string, i int, limit time.Durat
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
 // freePort returns a free port below the range that the system uses for outgoing
-// connections, so that it is still free when a part restarts.
+// connections, so that the port is still free when a part restarts.
 func freePort() (int, error) {
 	const first, ports = 20000, 10000
 	var last error

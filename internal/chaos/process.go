@@ -22,12 +22,12 @@ type part interface {
 	// Kill ends the process with SIGKILL, Stop with SIGTERM. Both wait for its end.
 	Kill() error
 	Stop() error
-	// Log returns the end of the log.
+	// Log returns the last bytes of the process's log.
 	Log(bytes int) string
 }
 
 // process is a part that runs the binary under test. Every start appends to the same log.
-// Like a service supervisor, it restarts a process that ends by itself.
+// If the process ends by itself, it is restarted, as a service supervisor would do.
 type process struct {
 	kind, name string
 	bin, log   string
@@ -61,7 +61,7 @@ func (p *process) Start() error {
 	return p.launch()
 }
 
-// launch starts a child. The caller holds the lock.
+// launch starts a child process. The caller must hold the lock.
 func (p *process) launch() error {
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -141,7 +141,8 @@ func (p *process) Stop() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// A process that has not yet installed its handler dies of the signal: code -1.
+	// A process that has not yet installed its signal handler is killed by the signal. Its
+	// exit code is then -1.
 	if p.code != 0 && p.code != -1 {
 		return fmt.Errorf("%s ended with code %d after SIGTERM: %s", p.name, p.code, lastLine(p.Log(2000)))
 	}

@@ -36,12 +36,13 @@ type layout struct {
 	data string
 }
 
-// system is a running fleet on this machine, with all files in one folder.
+// system is a running fleet on this machine, with all files in one folder of the operator's
+// credentials.
 type system struct {
 	layout
 	bin, dir string
 
-	address  string // of the gateways
+	address  string // address of the gateways
 	operator string // folder
 	ledger   *ledger
 	servers  []part
@@ -86,7 +87,8 @@ func (s *system) agentDir(i int) string {
 	return filepath.Join(s.dir, "agents", fmt.Sprintf("%02d", i+1))
 }
 
-// serve returns a server process and the address of its health checks.
+// serve returns a server process, which it does not start, and the address of its health
+// checks.
 func (s *system) serve(kind, name string, args ...string) (p *process, watch string, err error) {
 	port, err := freePort()
 	if err != nil {
@@ -101,7 +103,7 @@ func (s *system) serve(kind, name string, args ...string) (p *process, watch str
 	return s.process(kind, name, all...), watch, nil
 }
 
-// one starts a single server.
+// one starts a single server that has all roles.
 func (s *system) one(ctx context.Context) error {
 	port, err := freePort()
 	if err != nil {
@@ -121,7 +123,7 @@ func (s *system) one(ctx context.Context) error {
 	return s.ready(ctx, p, watch)
 }
 
-// many starts a cluster.
+// many starts a cluster, with one process for each role.
 func (s *system) many(ctx context.Context) error {
 	db, err := s.postgres()
 	if err != nil {
@@ -249,7 +251,7 @@ func (s *system) Close() error {
 	for _, p := range s.hosts {
 		all = append(all, p.Kill())
 	}
-	// PostgreSQL is last, since the others log errors without it.
+	// PostgreSQL is killed last, since the other processes log errors without it.
 	for i := len(s.servers) - 1; i >= 0; i-- {
 		all = append(all, s.servers[i].Kill())
 	}
@@ -262,7 +264,7 @@ func (s *system) Close() error {
 	return errors.Join(all...)
 }
 
-// parts returns all parts.
+// parts returns all servers and agents of the system.
 func (s *system) parts() []part {
 	all := append([]part(nil), s.servers...)
 	for _, p := range s.hosts {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// The fleet of an upgrade test. A run of so many rounds takes some seconds, so there is
-// time to kill it after upgradeAfter rounds.
+// These are the sizes in an upgrade test. A run with this number of rounds takes some
+// seconds, so that there is time to kill it after upgradeAfter rounds.
 const (
 	upgradeMeters = 6
 	upgradeAgents = 2
@@ -24,7 +24,7 @@ const (
 	upgradeAfter  = 3
 )
 
-// simulated are plans that together have every kind of state in their checkpoints.
+// simulated lists plans whose checkpoints together contain every kind of state.
 var simulated = []plan{
 	checkpointed("fedadam", "schedule: {cohort: 4}\n"),
 	checkpointed("scaffold", "partition: head\nschedule: {cohort: 3, over_selection: 0.5, deadline: 6s}\n"+slow),
@@ -35,7 +35,7 @@ var simulated = []plan{
 	{"plfl-head", "name: plfl-head\nalgorithm: fedadam\npartition: head\nrounds: 40\nmodel: {name: bose2023}\nevaluate: {every: 5}\nclient: {steps: 1, batch: 16}\n"},
 }
 
-// slow has clients return late, or not at all.
+// slow is the part of a plan that makes clients return late, or not at all.
 const slow = "simulate: {step_time: 1s, speed_spread: 1, dropout: 0.1}\n"
 
 // checkpointed returns a plan with a small model.
@@ -44,8 +44,8 @@ func checkpointed(algorithm, more string) plan {
 		"client: {steps: 2, batch: 8}\nevaluate: {every: 10}\n%[2]s", algorithm, more)}
 }
 
-// upgrade begins runs with the old binary, kills them, and continues them with the new
-// one.
+// upgrade starts runs with the old binary, kills them, and continues them with the new
+// binary.
 func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.old, err = filepath.Abs(o.old); err != nil {
 		return err
@@ -63,7 +63,7 @@ func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	for _, c := range []struct {
 		name           string
-		server, agents bool // which of them are upgraded
+		server, agents bool // which of the two are upgraded
 	}{
 		{"server and agents", true, true},
 		{"server only", true, false},
@@ -78,8 +78,9 @@ func upgrade(ctx context.Context, o options, out io.Writer) (err error) {
 	return nil
 }
 
-// upgradeSimulation compares a run of the old binary with one that the old binary begins
-// and the new one ends. It returns the last round of the old binary.
+// upgradeSimulation compares two simulations: one that the old binary runs to its end, and
+// one that the old binary starts and the new binary ends. It returns the last round that
+// the old binary saved in the second simulation.
 func upgradeSimulation(ctx context.Context, o options, data string, p plan) (round int, err error) {
 	path, err := p.write(o.dir)
 	if err != nil {
@@ -115,7 +116,7 @@ func upgradeSimulation(ctx context.Context, o options, data string, p plan) (rou
 	return round, sameRun(steady, broken)
 }
 
-// lastSaved returns the round of the newest checkpoint, by the run's events.
+// lastSaved returns the round of the newest checkpoint according to the run's event log.
 func lastSaved(dir string) (round int, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, "events.jsonl"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +127,7 @@ func lastSaved(dir string) (round int, err error) {
 			Event string
 			Data  struct{ Round int }
 		}
-		// The process may be in the middle of the last line.
+		// The process may have written only part of the last line.
 		if json.Unmarshal(line, &e) == nil && e.Event == "saved" {
 			round = e.Data.Round
 		}
@@ -134,8 +135,8 @@ func lastSaved(dir string) (round int, err error) {
 	return round, err
 }
 
-// sameRun compares all tables and weights of two runs byte by byte, and their summaries
-// without the measured values.
+// sameRun compares the tables and weights of two runs byte by byte. It compares their
+// summaries except for measured values such as durations.
 func sameRun(want, got string) error {
 	a, err := results(want)
 	if err != nil {
@@ -156,7 +157,7 @@ func sameRun(want, got string) error {
 	return err
 }
 
-// results reads the files of a run that depend on the plan and the data only.
+// results reads the files of a run whose contents depend only on the plan and the data.
 func results(dir string) (map[string]string, error) {
 	files := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -184,8 +185,9 @@ func results(dir string) (map[string]string, error) {
 	return files, err
 }
 
-// upgradeFleet begins runs with a server and agents of the old binary, kills everything
-// after some rounds, and starts it again with the new binary in some places.
+// upgradeFleet starts runs with a server and agents of the old binary, and kills all
+// processes after some rounds. Then it restarts the server, the agents, or both with the
+// new binary.
 func upgradeFleet(ctx context.Context, o options, dir, data string, server, agents bool) (err error) {
 	s, err := start(ctx, o.old, dir, layout{aggregators: 2, agents: upgradeAgents, data: data})
 	if err != nil {
@@ -231,7 +233,7 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 		return errors.Join(fmt.Errorf("only %d of %d runs were left to continue: give them more rounds", n, plans), err)
 	}
 	if server {
-		s.bin = o.bin // also of the operator's commands
+		s.bin = o.bin // the operator's commands use it too
 	}
 	for _, p := range s.parts() {
 		if p := p.(*process); p.kind == kindAgent && agents || p.kind != kindAgent && server {
@@ -258,7 +260,8 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 	return nil
 }
 
-// await polls until something is true.
+// await calls reached at intervals until it returns true or an error, or the time limit is
+// over.
 func await(ctx context.Context, limit time.Duration, reached func() (bool, error)) error {
 	for end := time.Now().Add(limit); ; {
 		switch ok, err := reached(); {

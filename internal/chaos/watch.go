@@ -15,12 +15,12 @@ type watcher struct {
 
 	mu   sync.Mutex
 	last progress
-	// awaited are the kills without progress since then.
+	// awaited lists the kills after which there was no progress yet.
 	awaited []*wait
 	times   map[string]*times // by kind of part
 }
 
-// wait is a kill, with the progress in the ledger right after it.
+// wait is a kill and the progress in the ledger directly after the kill.
 type wait struct {
 	kind     string
 	at       time.Time
@@ -31,14 +31,14 @@ type wait struct {
 // times are the times from kills to the next receipt and to the next merged round.
 type times struct{ receipt, round []time.Duration }
 
-// lookEvery is the polling interval, and so the precision of the times.
+// lookEvery is the polling interval. It determines the precision of the times.
 const lookEvery = 25 * time.Millisecond
 
 func newWatcher(l *ledger) *watcher {
 	return &watcher{ledger: l, training: make(chan struct{}), times: map[string]*times{}}
 }
 
-// run watches until ctx is done.
+// run polls the ledger until ctx is done.
 func (w *watcher) run(ctx context.Context) {
 	for sleep(ctx, lookEvery) {
 		if p, err := w.ledger.progress(ctx); err == nil {
@@ -47,7 +47,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// killed starts a measurement.
+// killed starts to measure the time after a kill of the given kind of part.
 func (w *watcher) killed(kind string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

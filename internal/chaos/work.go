@@ -21,7 +21,7 @@ func generate(ctx context.Context, bin, dir string, meters int) (string, error) 
 	return prepared, err
 }
 
-// plan is the text of a plan and its name.
+// plan contains the name and the text of a plan.
 type plan struct {
 	name string
 	text string
@@ -40,7 +40,8 @@ type reference struct {
 	err  error
 }
 
-// simulate starts to compute a reference in the background.
+// simulate starts a simulation of a plan in the background, and returns the reference that
+// it will write.
 func simulate(ctx context.Context, bin, dir, data string, p plan) *reference {
 	r := &reference{done: make(chan struct{}), path: filepath.Join(dir, "simulated-"+p.name, "shared.safetensors")}
 	go func() {
@@ -55,8 +56,8 @@ func simulate(ctx context.Context, bin, dir, data string, p plan) *reference {
 }
 
 // submit starts a run and retries if servers are down. The run may exist although the
-// response was lost, so submit looks for it in the ledger before it retries. If there are
-// two runs in the end, both are checked.
+// response was lost, so submit looks for it in the ledger before it retries. If this
+// nevertheless creates two runs, both are checked.
 func (s *system) submit(ctx context.Context, dir string, p plan, clients int, limit time.Duration) error {
 	path, err := p.write(dir)
 	if err != nil {
@@ -76,8 +77,8 @@ func (s *system) submit(ctx context.Context, dir string, p plan, clients int, li
 	}
 }
 
-// finish waits until all runs with a name have ended. It gives up if there is no progress
-// for the time patience.
+// finish waits until all runs with the given name have ended. It returns an error if there
+// is no progress for the duration patience.
 func (s *system) finish(ctx context.Context, name string, patience time.Duration) ([]run, error) {
 	var last progress
 	moved := time.Now()

@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Problem is one mistake in a file.
+// Problem describes one mistake in a file.
 type Problem struct {
 	Line int // 0 if the problem has no line in the file
 	Text string
@@ -31,7 +31,7 @@ func (p Problem) String() string {
 	return fmt.Sprintf("line %d: %s", p.Line, p.Text)
 }
 
-// Problems is all mistakes in a file. As an error, it has one line for each.
+// Problems lists all mistakes in a file. Its error message has one line for each mistake.
 type Problems []Problem
 
 // Add adds a problem.
@@ -39,8 +39,8 @@ func (p *Problems) Add(line int, format string, a ...any) {
 	*p = append(*p, Problem{line, fmt.Sprintf(format, a...)})
 }
 
-// Err returns the problems sorted by line, those without a line last, or nil if there are
-// none.
+// Err returns the problems as an error, sorted by line, with those that have no line last.
+// It returns nil if there are no problems.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -64,10 +64,10 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Decode reads one YAML document into a pointer to a struct, by its yaml tags. Fields whose
-// keys are not in the document keep their values, so callers set defaults first. A list
-// replaces the existing list. An empty document sets nothing. The error is [Problems]; fields
-// without a problem are set even if there is an error.
+// Decode reads one YAML document into the struct that into points to, according to its yaml
+// tags. Fields whose keys are not in the document keep their values, so callers set
+// defaults first. A list replaces the existing list. An empty document sets nothing. The
+// error is [Problems]; fields without a problem are set even if there is an error.
 //
 // Fields are strings, numbers, bools, structs, slices, maps with string keys,
 // pointers to these, and types that implement yaml.Unmarshaler.
@@ -80,8 +80,8 @@ func Decode(data []byte, into any) error {
 	return problems.Err()
 }
 
-// Keys returns the dotted keys that a document sets, with their lines: the keys of single
-// values and lists, and of empty mappings.
+// Keys returns the dotted keys that a document sets, with their line numbers. A key is
+// included if its value is a scalar, a list or an empty mapping.
 func Keys(data []byte) (map[string]int, error) {
 	root, problems := parse(data)
 	keys := map[string]int{}
@@ -104,7 +104,7 @@ func collect(n *yaml.Node, path string, line int, keys map[string]int) {
 	}
 }
 
-// parse returns the root of a document, or nil if it is empty or not YAML.
+// parse returns the root of a document, or nil if the document is empty or not valid YAML.
 func parse(data []byte) (root *yaml.Node, problems Problems) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
@@ -120,7 +120,7 @@ func parse(data []byte) (root *yaml.Node, problems Problems) {
 			return doc.Content[0], problems
 		}
 	}
-	// "yaml: line 3: did not find expected key"
+	// The error has the form "yaml: line 3: did not find expected key".
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0
 	if m := syntaxLine.FindStringSubmatch(text); m != nil {
@@ -198,7 +198,8 @@ func (d decoder) decodeMap(n *yaml.Node, v reflect.Value, path string) {
 	})
 }
 
-// eachKey calls f for every key of a mapping, once each. A null value is an empty mapping.
+// eachKey calls f for every key of a mapping, and reports keys that are repeated. It treats
+// a null value as an empty mapping.
 func (d decoder) eachKey(n *yaml.Node, path string, f func(key, value *yaml.Node)) {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return
@@ -268,7 +269,8 @@ func (d decoder) decodeScalar(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// fieldsOf returns the keys of a struct, in order.
+// fieldsOf returns the field indexes of a struct by YAML key, and the keys in the order of
+// the fields.
 func fieldsOf(t reflect.Type) (fields map[string]int, names []string) {
 	fields = map[string]int{}
 	for i := range t.NumField() {
@@ -286,7 +288,7 @@ func fieldsOf(t reflect.Type) (fields map[string]int, names []string) {
 	return fields, names
 }
 
-// what describes the kind of a node for an error message.
+// what returns a description of a node's kind for an error message.
 func what(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -326,8 +328,8 @@ func Suggest(got string, known []string) string {
 	return "use one of " + strings.Join(known, ", ")
 }
 
-// editDistance returns the number of letters to insert, delete, replace, or swap with a
-// neighbour.
+// editDistance returns the minimum number of edits that turn a into b. An edit inserts,
+// deletes or replaces a letter, or swaps two neighbouring letters.
 func editDistance(a, b string) int {
 	const far = 100
 	if len(a) > far || len(b) > far {

@@ -4,9 +4,9 @@ package cputime
 
 import "time"
 
-// Rate returns the number of calls of f per second of the thread's CPU time, measured
-// over d. The caller must have locked the goroutine to its thread. Rate reads the clock
-// only about a hundred times, because each reading is a system call.
+// Rate calls f repeatedly for the duration d and returns the number of calls per second of
+// the thread's CPU time. The caller must have locked the goroutine to its thread. Rate
+// reads the clock only about a hundred times, because each reading is a system call.
 func Rate(d time.Duration, f func()) float64 {
 	for range 3 {
 		f()

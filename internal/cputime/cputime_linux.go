@@ -11,7 +11,7 @@ import (
 func Thread() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		panic(err) // every Linux has this clock
+		panic(err) // every Linux system has this clock
 	}
 	return time.Duration(t.Nano())
 }

@@ -31,7 +31,7 @@ func TestProcess(t *testing.T) {
 	before, start := Process(), Thread()
 	for Thread()-start < 20*time.Millisecond {
 	}
-	// The kernel counts CPU time in ticks, so allow for one tick of 10 ms.
+	// The kernel counts CPU time in ticks, so allow an error of one tick, which is 10 ms.
 	if got := Process() - before; got < 10*time.Millisecond {
 		t.Errorf("the process used %v while a thread used 20ms", got)
 	}

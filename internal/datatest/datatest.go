@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// Root returns the folder of shared data: LOADSTAR_DATA, or shared/data next to the
-// repository. If it does not exist, the test is skipped, or fails in CI.
+// Root returns the folder of shared data. This is LOADSTAR_DATA, or by default shared/data
+// next to the repository. If the folder does not exist, Root skips the test, but in CI the
+// test fails.
 func Root(t testing.TB) string {
 	t.Helper()
 	root := os.Getenv("LOADSTAR_DATA")

@@ -18,8 +18,8 @@ func open(t *testing.T, path string) *os.File {
 	return f
 }
 
-// TestLock uses two open files instead of two processes, because a lock belongs to the
-// open file.
+// TestLock checks that two holders exclude each other. It opens a file twice instead of
+// starting two processes, because a lock belongs to the open file.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	a, b := open(t, path), open(t, path)

@@ -11,7 +11,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// agent is one simulated agent. Only one goroutine at a time uses it.
+// agent is one simulated agent. Only one goroutine at a time may use it.
 type agent struct {
 	fleet     *Fleet
 	no        int
@@ -22,7 +22,8 @@ type agent struct {
 	pushes    uint32
 }
 
-// pendingPush is an accepted result without a final verdict.
+// pendingPush is a result that the server has accepted, but on which there is no final
+// verdict yet.
 type pendingPush struct {
 	run   string
 	round int64
@@ -31,12 +32,12 @@ type pendingPush struct {
 
 const (
 	soonest = 5 * time.Millisecond
-	// retry is the pause after a failed call.
+	// retry is the delay before the next check-in after a failed call.
 	retry = time.Second
 )
 
-// contact makes one check-in and does its tasks. It returns the time to the next
-// check-in.
+// contact checks in once and handles the tasks in the response. It returns the time until
+// the next check-in.
 func (a *agent) contact(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -65,7 +66,7 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	return max(next, soonest)
 }
 
-// handle handles the verdict on a pending push.
+// handle processes the server's verdict on a pending push.
 func (a *agent) handle(v *v1.Verdict, now time.Time) {
 	i := 0
 	for i < len(a.pushed) && (a.pushed[i].run != v.Run || a.pushed[i].round != v.Round) {
@@ -126,8 +127,8 @@ func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	return nil
 }
 
-// fetch reads a blob and returns its length. Only the first agent to fetch a blob checks
-// its hash, because hashing would take CPU time from the server under test.
+// fetch reads a blob and returns its length. Only the first agent that fetches a blob
+// checks its hash, because hashing would take CPU time from the server under test.
 func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 	var n int
 	start := time.Now()
@@ -157,7 +158,7 @@ func (a *agent) fetch(ctx context.Context, hash string) (int, error) {
 // errGone means that a task's round closed before the agent started it.
 var errGone = errors.New("the weights are gone")
 
-// maxBlob is the largest blob that is read.
+// maxBlob is the maximum size of a blob in bytes.
 const maxBlob = 64 << 20
 
 func limited(r io.Reader) io.Reader { return io.LimitReader(r, maxBlob) }

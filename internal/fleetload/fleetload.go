@@ -1,7 +1,7 @@
-// Package fleetload is a load generator: thousands of agents in one process that do not
-// train. To the server each looks like a real agent. It has its own key, certificate and
-// connection, checks in on schedule, fetches the weights of every task, and returns
-// random numbers that pass for an update.
+// Package fleetload is a load generator: it runs thousands of agents in one process. The
+// agents do not train, but each looks like a real agent to the server. It has its own key,
+// certificate and connection, checks in on schedule, fetches the weights of every task, and
+// returns random numbers that the server accepts as an update.
 package fleetload
 
 import (
@@ -26,19 +26,19 @@ import (
 
 // Config configures a fleet.
 type Config struct {
-	// Server is an https address, Root the root of its certificate, and Token the join
-	// token of all agents.
+	// Server is an https address. Root is the root of the server's certificate, and Token
+	// is the join token that all agents use.
 	Server string
 	Root   *x509.Certificate
 	Token  jointoken.Token
 	// Agents is the number of agents, each with one client.
 	Agents int
-	// Inputs are announced in addition to load and calendar.
+	// Inputs are the inputs that agents announce in addition to load and calendar features.
 	Inputs []string
 }
 
-// Fleet is a set of joined agents. Its methods are safe for concurrent use, except
-// Connect, which requires that the fleet rests.
+// Fleet is a set of agents that have joined. Its methods are safe for concurrent use,
+// except Connect, which may be called only while the fleet rests.
 type Fleet struct {
 	Config
 	agents  []*agent
@@ -58,8 +58,9 @@ const (
 	patience = 2 * time.Minute
 )
 
-// Join makes all agents join. The fleet rests until Go is called. Join calls joined with
-// the number of agents that have joined so far.
+// Join makes all agents join the server and returns the fleet, which rests until Go is
+// called. After each agent, Join calls joined with the number of agents that have joined so
+// far.
 func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 	f := &Fleet{
 		Config: c, agents: make([]*agent, c.Agents),
@@ -94,7 +95,7 @@ func Join(ctx context.Context, c Config, joined func(n int)) (*Fleet, error) {
 	return f, nil
 }
 
-// each calls do for every agent's index, with limited concurrency.
+// each calls do for every agent's index. At most atOnce calls run at the same time.
 func (f *Fleet) each(ctx context.Context, atOnce int, do func(ctx context.Context, i int) error) error {
 	group, until := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)

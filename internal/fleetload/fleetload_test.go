@@ -53,8 +53,8 @@ func TestLatencies(t *testing.T) {
 	}
 }
 
-// TestNumbers checks that a server would accept the updates: they are finite and small,
-// match their hash, and differ from each other.
+// TestNumbers checks that a server would accept the generated updates: they are finite and
+// small, match their hash, and differ from each other.
 func TestNumbers(t *testing.T) {
 	var n numbers
 	for _, size := range []int{4, 60, 64, 68, 124, 128, 132, 23_040, 168_724} {
@@ -106,7 +106,7 @@ rounds: 1000
 schedule: {cohort: 8}
 `
 
-// TestFleet runs a fleet against a real server.
+// TestFleet checks that a fleet's updates are counted by a real server.
 func TestFleet(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := t.TempDir()
@@ -195,7 +195,7 @@ func TestFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counted := int64(8) // at most, of the open round
+	counted := int64(8) // the open round has counted at most 8
 	for _, x := range r.Rounds {
 		counted += x.Counted
 	}

@@ -17,13 +17,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// line is an agent's HTTP/1.1 connection. Calls run one by one in the caller's goroutine.
-// net/http uses two more goroutines per connection and would take as much CPU time as
-// the server under test. Only one goroutine at a time may use a line.
+// line is an agent's HTTP/1.1 connection. Calls run one after the other in the caller's
+// goroutine. net/http is not used, because it needs two more goroutines per connection and
+// as much CPU time as the server under test. Only one goroutine at a time may use a line.
 type line struct {
 	server *url.URL
 	config *tls.Config
-	conn   *tls.Conn // nil if not connected
+	conn   *tls.Conn // nil while there is no connection
 }
 
 // busyError means that the server is overloaded and the call may be retried.
@@ -36,7 +36,7 @@ var (
 	requests = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 )
 
-// call calls the agent service.
+// call calls a procedure of the agent service.
 func (l *line) call(ctx context.Context, procedure string, in, out proto.Message) error {
 	b := requests.Get().(*bytes.Buffer)
 	defer requests.Put(b)
@@ -50,7 +50,7 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 		return err
 	}
 	b.Write(whole)
-	var said error // the connection stays usable
+	var said error // the server's error, after which the connection stays usable
 	err = l.exchange(ctx, b.Bytes(), func(code int, body io.Reader) error {
 		text, err := io.ReadAll(limited(body))
 		switch {
@@ -68,7 +68,7 @@ func (l *line) call(ctx context.Context, procedure string, in, out proto.Message
 	return errors.Join(err, said)
 }
 
-// get sends a GET request.
+// get sends a GET request and passes the response to take.
 func (l *line) get(ctx context.Context, path string, take func(code int, body io.Reader) error) error {
 	b := requests.Get().(*bytes.Buffer)
 	defer requests.Put(b)
@@ -98,7 +98,8 @@ func (l *line) exchange(ctx context.Context, request []byte, take func(code int,
 	return err
 }
 
-// try reports whether a response began.
+// try makes one attempt to send the request and read the response. It reports whether a
+// response began; if so, the request must not be repeated.
 func (l *line) try(ctx context.Context, request []byte, take func(code int, body io.Reader) error) (answered bool, err error) {
 	if l.conn == nil {
 		d := tls.Dialer{Config: l.config}

@@ -14,17 +14,18 @@ import (
 	"sync"
 )
 
-// numbers generates updates. The values are random and drawn once per length; only the
-// last few differ between pushes. It is safe for concurrent use.
+// numbers generates updates. The random values are generated once for each length; only the
+// last few values differ between pushes. It is safe for concurrent use.
 type numbers struct {
 	mu      sync.Mutex
 	drawn   map[int]*drawn
-	checked map[string]int // lengths of blobs whose hash is verified
+	checked map[string]int // lengths of the blobs whose hash was verified, by name
 	spare   sync.Pool      // of *[]byte
 	scratch sync.Pool      // of *[64 << 10]byte
 }
 
-// drawn holds the values of one length and the hash state before their tail.
+// drawn contains the random values for one length, and the state of the hash before their
+// tail.
 type drawn struct {
 	bytes []byte
 	head  int
@@ -47,8 +48,8 @@ func draw(size int) (*drawn, error) {
 	return d, err
 }
 
-// take returns an agent's update of a size and its hash. The caller owns the bytes until
-// it returns them.
+// take returns an update with the given size in bytes, and its hash. The update depends on
+// the agent and the push. The caller returns the bytes with put.
 func (n *numbers) take(size, agent int, push uint32) (*[]byte, [sha256.Size]byte) {
 	d := n.of(size)
 	b, ok := n.spare.Get().(*[]byte)
@@ -57,7 +58,7 @@ func (n *numbers) take(size, agent int, push uint32) (*[]byte, [sha256.Size]byte
 	}
 	*b = append((*b)[:0], d.bytes...)
 	rest := (*b)[d.head:]
-	// Two small values, as in a real update.
+	// Write two small values that identify the push, as small as those of a real update.
 	for i, x := range []uint32{uint32(agent), push} {
 		if 4*i < len(rest) {
 			binary.LittleEndian.PutUint32(rest[4*i:], math.Float32bits(float32(x&0xffff)/(1<<24)))
@@ -82,7 +83,7 @@ func (n *numbers) of(size int) *drawn {
 	defer n.mu.Unlock()
 	d := n.drawn[size]
 	if d == nil {
-		d, _ = draw(size) // without a hash state, take hashes all bytes
+		d, _ = draw(size) // after an error there is no hash state, and take hashes all bytes
 		if n.drawn == nil {
 			n.drawn = map[int]*drawn{}
 		}
@@ -93,8 +94,8 @@ func (n *numbers) of(size int) *drawn {
 
 func (n *numbers) put(b *[]byte) { n.spare.Put(b) }
 
-// check reads a blob and returns its length. It checks the hash of a blob the first time,
-// and only the length later.
+// check reads a blob and returns its length. It checks the hash when it reads a blob for
+// the first time, and after that only the length.
 func (n *numbers) check(name string, r io.Reader) (int, error) {
 	n.mu.Lock()
 	length, ok := n.checked[name]
@@ -121,7 +122,7 @@ func (n *numbers) check(name string, r io.Reader) (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.checked == nil || len(n.checked) > 64 {
-		n.checked = map[string]int{} // old versions are not fetched again
+		n.checked = map[string]int{} // agents do not fetch old versions again
 	}
 	n.checked[name] = b.Len()
 	return b.Len(), nil

@@ -33,8 +33,8 @@ func (q *queue) Pop() any {
 	return last
 }
 
-// stopwatch is the fleet's clock. It stops while the fleet rests, so that agents stay
-// spread out afterwards.
+// stopwatch is the fleet's clock. It stops while the fleet rests. Otherwise all agents
+// would be due at the same time when the fleet resumes.
 type stopwatch struct {
 	before time.Duration
 	since  time.Time // zero while stopped
@@ -53,7 +53,7 @@ func (s *stopwatch) start() { s.before, s.since = s.now(), time.Now() }
 // Go starts or resumes the fleet.
 func (f *Fleet) Go() { f.tell(f.begin) }
 
-// Rest starts no more calls and returns when the current ones are finished.
+// Rest pauses the fleet: no new calls start. It returns when the current calls have ended.
 func (f *Fleet) Rest() { f.tell(f.rest) }
 
 func (f *Fleet) tell(what chan chan struct{}) {
@@ -69,8 +69,8 @@ func (f *Fleet) tell(what chan chan struct{}) {
 	}
 }
 
-// pace starts each agent's check-in when it is due. It does all waiting, so an idle agent
-// needs only a connection and a queue entry.
+// pace starts each agent's check-in when it is due. This goroutine waits for all agents, so
+// an idle agent needs only a connection and a queue entry.
 func (f *Fleet) pace(ctx context.Context) {
 	defer close(f.stopped)
 	var (
@@ -83,7 +83,8 @@ func (f *Fleet) pace(ctx context.Context) {
 	)
 	defer timer.Stop()
 	for _, a := range f.agents {
-		// The first check-ins come at 1,000 per second. After that the server sets the pace.
+		// The fleet makes its first check-ins at a rate of 1,000 per second. After that,
+		// the server determines when agents check in.
 		heap.Push(&waiting, due{time.Duration(rand.IntN(len(f.agents))) * time.Millisecond, a})
 	}
 	for {

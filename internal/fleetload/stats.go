@@ -43,8 +43,8 @@ func (c *counts) note(what string, err error) {
 // Stats are counts since the fleet was created. Use Since for the counts of an
 // interval.
 type Stats struct {
-	// These count pushes: accepted, too late, lost by the server, refused because the
-	// server was overloaded, rejected, failed.
+	// These fields count pushes by outcome: accepted, too late for the round, lost by the
+	// server, refused because the server was overloaded, rejected, and failed.
 	Accepted, Closed, Unknown, Busy, Rejected, Failed int64
 	// CheckIn, Push and Fetch are call latencies. Heard is the time from the start of a
 	// push to the check-in that reports it as counted.
@@ -61,7 +61,7 @@ func (f *Fleet) Stats() Stats {
 	}
 }
 
-// Since returns the difference to earlier statistics.
+// Since returns s minus the earlier statistics before.
 func (s Stats) Since(before Stats) Stats {
 	return Stats{
 		s.Accepted - before.Accepted, s.Closed - before.Closed, s.Unknown - before.Unknown, s.Busy - before.Busy,
@@ -70,7 +70,7 @@ func (s Stats) Since(before Stats) Stats {
 	}
 }
 
-// Err returns the first failure.
+// Err returns the first rejection or failure, or nil if there was none.
 func (f *Fleet) Err() error {
 	f.counts.mu.Lock()
 	defer f.counts.mu.Unlock()
@@ -116,7 +116,7 @@ func (l Latencies) Plus(o Latencies) Latencies {
 	return l
 }
 
-// Len returns the number of durations.
+// Len returns the number of durations in the histogram.
 func (l Latencies) Len() (n int64) {
 	for _, x := range l {
 		n += x

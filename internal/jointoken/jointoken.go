@@ -20,7 +20,8 @@ import (
 	"strings"
 )
 
-// Sizes are whole groups of base32, so that every part has exactly one encoding.
+// The sizes are multiples of 5 bytes, which are whole groups of base32, so that every part
+// has exactly one encoding.
 const (
 	secretBytes, secretChars = 20, 32
 	pinBytes, pinChars       = 20, 32
@@ -28,7 +29,7 @@ const (
 
 	prefix    = "ls1-"
 	textChars = len(prefix) + secretChars + 1 + pinChars + 1 + sumChars
-	maxChars  = 1024 // for a token with line breaks in it
+	maxChars  = 1024 // the maximum length of a token's text, with room for line breaks
 )
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -36,8 +37,9 @@ var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding
 // Token lets agents join a server. Printing or logging a token does not reveal its secret:
 // only Text and Secret return it.
 type Token struct {
-	// A function, because fmt ignores the methods of a token in an unexported field of another
-	// type, and with some verbs it follows pointers too.
+	// secret is a function so that fmt cannot print the bytes. fmt ignores the methods of a
+	// token in an unexported field of another type, and with some verbs it also follows
+	// pointers.
 	secret func() [secretBytes]byte
 	pin    string
 }
@@ -138,7 +140,7 @@ func (t Token) Pin() string { return t.pin }
 // Hash returns the hash of the secret, which the server stores.
 func (t Token) Hash() []byte { return Hash(t.Secret()) }
 
-// Hash returns the hash by which the server looks up a secret.
+// Hash returns the hash of a secret, by which the server looks up the token.
 func Hash(secret []byte) []byte {
 	h := sha256.Sum256(secret)
 	return h[:]
@@ -150,7 +152,7 @@ func (t Token) String() string { return "join token " + hex.EncodeToString(t.Has
 // Format prints String for every verb.
 func (t Token) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) } // fmt ignores write errors as well
 
-// LogValue logs String.
+// LogValue returns String, so that logging a token does not reveal its secret.
 func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
 var (

@@ -36,7 +36,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// The expected text was computed with Python's hashlib and base64.
+// TestText compares a token's text with one that was computed with Python's hashlib and
+// base64.
 func TestText(t *testing.T) {
 	const text = "ls1-aaaqeayeaudaocajbifqydiob4ibceqt-jajustitpylddo5dahk2zk3opo32u5go-oib2vq4c"
 	tok, err := Parse(text)
@@ -101,7 +102,8 @@ func TestParseRejects(t *testing.T) {
 	}
 }
 
-// Printing or logging a token, or a value that contains it, does not reveal the secret.
+// TestSecretIsHidden checks that printing or logging a token, or a value that contains it,
+// does not reveal the secret.
 func TestSecretIsHidden(t *testing.T) {
 	tok := newToken(t)
 	type hidden struct{ tok Token }

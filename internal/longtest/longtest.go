@@ -1,5 +1,5 @@
-// Package longtest selects the amount of work of a test. Go's -short flag has two
-// lengths, but the kill, model and fleet tests need three:
+// Package longtest selects how long tests run. Go's -short flag distinguishes two lengths,
+// but the kill, model and fleet tests need three:
 //
 //	-short                  make quick: no servers, no child processes
 //	(default)               go test ./...: a few kills, a few model steps

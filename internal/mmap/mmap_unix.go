@@ -32,5 +32,6 @@ func Memory(size int) ([]byte, error) {
 	return b, nil
 }
 
-// Unmap releases what File or Memory returned. The slice must not be used afterwards.
+// Unmap releases a slice that File or Memory returned. The slice must not be used
+// afterwards.
 func Unmap(b []byte) error { return unix.Munmap(b) }

@@ -12,17 +12,17 @@ import (
 const (
 	dialFor     = 15 * time.Second
 	responseFor = time.Minute
-	// stalledFor limits the time without progress while writing, silentFor the time
-	// without data while reading. The latter is longer than the time limit for a response
-	// to begin.
+	// stalledFor limits the time without progress while writing. silentFor limits the time
+	// without data while reading, and is longer than the time limit for a response to
+	// begin.
 	stalledFor = 30 * time.Second
 	silentFor  = responseFor + 15*time.Second
 )
 
 // Transport returns a transport for HTTP/2 with this TLS configuration, for slow and
 // unreliable links. It aborts connections that make no progress, but not long responses
-// that do. It closes idle connections early, because those of a whole fleet would exhaust
-// the server.
+// that do. It closes idle connections early, because the idle connections of a whole fleet
+// would exhaust the server.
 func Transport(config *tls.Config) *http.Transport {
 	t := transport(config)
 	t.DialContext = dialer.DialContext
@@ -31,9 +31,9 @@ func Transport(config *tls.Config) *http.Transport {
 	return t
 }
 
-// AgentTransport returns a transport for agents, which make single calls at intervals. It
-// uses HTTP/1.1: for thousands of agents, a server then needs a quarter less CPU time and
-// a third less memory (ADR 13). A response must not pause for more than a minute.
+// AgentTransport returns a transport for agents, which make individual calls at intervals.
+// It uses HTTP/1.1: for thousands of agents, a server then needs a quarter less CPU time
+// and a third less memory (ADR 13). A response must not pause for more than a minute.
 func AgentTransport(config *tls.Config) *http.Transport {
 	t := transport(config)
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -58,7 +58,7 @@ func transport(config *tls.Config) *http.Transport {
 		IdleConnTimeout:       30 * time.Second,
 		MaxIdleConns:          4,
 		MaxIdleConnsPerHost:   4,
-		// Responses have few headers.
+		// A small limit suffices, because responses have few headers.
 		MaxResponseHeaderBytes: 1 << 14,
 	}
 }

@@ -38,7 +38,8 @@ func TestProtocols(t *testing.T) {
 	}
 }
 
-// A connection without traffic fails; a slow one does not.
+// TestDeadlineConn checks that a connection without traffic fails, and that a slow one does
+// not.
 func TestDeadlineConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -109,8 +110,8 @@ func (p *pipes) Close() error { p.close(); return nil }
 
 func (*pipes) Addr() net.Addr { return &net.IPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// Sending a request may take longer than a response may pause, on a new connection and on
-// an idle one.
+// TestSlowUpload checks that sending a request may take longer than the maximum pause of a
+// response, on a new connection and on an idle one.
 func TestSlowUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()
@@ -152,8 +153,8 @@ func TestSlowUpload(t *testing.T) {
 	})
 }
 
-// BenchmarkTransports measures both ends of calls with 23 KB, over 1,000 connections in
-// turn.
+// BenchmarkTransports measures the cost of calls with 23 KB for client and server together.
+// It uses 1,000 connections one after the other.
 func BenchmarkTransports(b *testing.B) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) // the client reports errors

@@ -10,16 +10,18 @@ import (
 	"loadstar/internal/atomicfile"
 )
 
-// The files of an operator's folder, in a form that other programs can use too.
+// These are the names of the files in an operator's folder. Their format is one that other
+// programs can use too.
 const (
 	keyFile  = "key.pem"
 	certFile = "cert.pem"
 	caFile   = "ca.pem"
 )
 
-// WriteFolder stores credentials in a folder. If it is interrupted, or during a
-// concurrent read, the files may not match until it is repeated. If the key and the root
-// are unchanged, only one file changes, which is atomic.
+// WriteFolder stores credentials in a folder. Each file is written atomically, but the
+// folder is not: after an interrupted call, or during a concurrent read, the files may not
+// belong together. If the key and the root are unchanged, WriteFolder changes only one
+// file.
 func WriteFolder(dir string, c *Credentials) error {
 	if err := MakeDir(dir); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 
 // Bundle is the content of one of our PEM files. Each part is optional.
 type Bundle struct {
-	Notes        map[string]string // readable names and values
+	Notes        map[string]string // additional names and values in readable form
 	Key          *ecdsa.PrivateKey
 	Certificates []*x509.Certificate
 }
@@ -101,7 +101,8 @@ func (b *Bundle) add(block *pem.Block) error {
 	return nil
 }
 
-// Credentials are a key, its certificate, and the root that both ends trust.
+// Credentials contains a key, its certificate, and the root certificate that both ends
+// trust.
 type Credentials struct {
 	Key  *ecdsa.PrivateKey
 	Leaf *x509.Certificate
@@ -131,8 +132,8 @@ func Pool(root *x509.Certificate) *x509.CertPool {
 	return p
 }
 
-// TLS returns the client configuration, which presents the certificate and trusts only the
-// root. It ignores the system's roots.
+// TLS returns the configuration of a TLS client that presents the certificate and trusts
+// only the root. It ignores the system's roots.
 func (c *Credentials) TLS() *tls.Config {
 	shown := &tls.Certificate{Certificate: [][]byte{c.Leaf.Raw}, PrivateKey: c.Key, Leaf: c.Leaf}
 	return &tls.Config{
@@ -142,7 +143,7 @@ func (c *Credentials) TLS() *tls.Config {
 		// matter here.
 		DynamicRecordSizingDisabled: true,
 		// Without this function, the client would silently send no certificate if the
-		// server requested other roots.
+		// server asked for a certificate of another root.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown, nil },
 	}
 }

@@ -107,7 +107,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A third of nine hours is three.
+// TestDue uses a certificate that is valid for nine hours, so it is due when less than
+// three hours are left.
 func TestDue(t *testing.T) {
 	c, _ := pair(t, nil, nil)
 	for hours, want := range map[time.Duration]bool{-1: false, 0: false, 5: false, 6: true, 8: true, 9: true, 100: true} {

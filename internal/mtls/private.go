@@ -14,8 +14,8 @@ import (
 // maxFile is much larger than a key, two certificates and an address.
 const maxFile = 1 << 16
 
-// MakeDir creates a folder for private files, and missing parent folders. The folder is synced
-// to disk when MakeDir returns.
+// MakeDir creates a folder for private files, and its missing parent folders. It syncs the
+// new folder to disk.
 func MakeDir(dir string) error {
 	dir = filepath.Clean(dir)
 	var made []string

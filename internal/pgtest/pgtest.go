@@ -1,6 +1,6 @@
-// Package pgtest runs a real PostgreSQL server for tests, from the system's packages. As
-// in production, it syncs writes to disk, so crash tests are meaningful, and it uses a
-// linguistic collation instead of byte order.
+// Package pgtest runs a real PostgreSQL server for tests, from the system's packages. As in
+// production, the server syncs writes to disk, so that crash tests are meaningful. It also
+// uses a linguistic collation instead of byte order.
 package pgtest
 
 import (
@@ -26,9 +26,9 @@ import (
 // ErrMissing means that PostgreSQL is not installed.
 var ErrMissing = errors.New("PostgreSQL is not installed")
 
-// Server is a database cluster in a folder and its postmaster. It listens on a socket in
-// the folder and on a loopback port, without authentication. It is not safe for
-// concurrent use.
+// Server is a PostgreSQL database cluster in a folder, and its main process, the
+// postmaster. It listens on a socket in the folder and on a loopback port, without
+// authentication. A Server is not safe for concurrent use.
 type Server struct {
 	bin, dir string
 	port     int
@@ -61,8 +61,8 @@ func Start(dir string, port int) (*Server, error) {
 	return s, s.Start()
 }
 
-// binaries returns the folder with the newest PostgreSQL binaries. Debian has a folder
-// per version; other systems have them on the PATH.
+// binaries returns the folder with the newest PostgreSQL binaries. Debian has a folder for
+// each version. On other systems the binaries are on the PATH.
 func binaries() (string, error) {
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	best, newest := "", -1
@@ -108,7 +108,7 @@ func (s *Server) data() string   { return filepath.Join(s.dir, "data") }
 func (s *Server) log() string    { return filepath.Join(s.dir, "log") }
 func (s *Server) socket() string { return filepath.Join(s.dir, fmt.Sprintf(".s.PGSQL.%05d", s.port)) }
 
-// command returns a command that runs one of the server's binaries as its user.
+// command returns a command that runs one of PostgreSQL's binaries as the server's user.
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
@@ -203,7 +203,8 @@ func (s *Server) Create(database string) error {
 	return s.run("createdb", "-h", s.dir, "-p", strconv.Itoa(s.port), "-U", "postgres", database)
 }
 
-// Crash kills the postmaster and all its children, like the kernel when memory runs out.
+// Crash kills the postmaster and all its children with SIGKILL, as the kernel does when
+// memory runs out.
 func (s *Server) Crash() error {
 	if s.child == nil {
 		return nil
@@ -263,7 +264,7 @@ func stat(pid int) (state string, parent int, ok bool) {
 	if err != nil {
 		return "", 0, false
 	}
-	// Skip the name, which may contain anything.
+	// Skip the program's name in parentheses, which may contain any character.
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(f) < 2 {
 		return "", 0, false

@@ -1,4 +1,4 @@
-// Package proc starts child processes that end with this process, and measures the CPU
+// Package proc starts child processes that end when this process ends, and measures the CPU
 // time and memory of processes.
 package proc
 

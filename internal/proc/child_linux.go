@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// bind makes the child end with this process.
+// bind makes the system send onDeath to the child when this process ends.
 func bind(cmd *exec.Cmd, onDeath syscall.Signal) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestMain also runs as the parent process that TestDeath kills.
+// TestMain also contains the code of the parent process that TestDeath starts and kills.
 func TestMain(m *testing.M) {
 	if os.Getenv("PROC_TEST_PARENT") != "" {
 		c, err := Start(exec.Command("sleep", "60"), syscall.SIGKILL)

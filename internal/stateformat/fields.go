@@ -35,7 +35,7 @@ func (w *Writer) String(s string) {
 	w.b = append(w.b, s...)
 }
 
-// Bytes writes an encoded part of the state.
+// Bytes writes a part of the state that is already encoded.
 func (w *Writer) Bytes(b []byte) {
 	w.Int(int64(len(b)))
 	w.b = append(w.b, b...)
@@ -57,18 +57,19 @@ func (w *Writer) Float64s(x []float64) {
 	}
 }
 
-// Reader decodes what a [Writer] wrote, in the same order. After the first error it
-// returns zero values, so callers check the error only once, with [Reader.Done]. An empty
-// slice is read as nil. Slices are copies.
+// Reader decodes the fields that a [Writer] wrote. They must be read in the same order.
+// After the first error it returns zero values, so callers check the error only once, with
+// [Reader.Done]. An empty slice is read as nil. Slices are copies.
 type Reader struct {
 	b   []byte
 	err error
 }
 
-// NewReader reads a state.
+// NewReader returns a reader of an encoded state.
 func NewReader(state []byte) *Reader { return &Reader{b: state} }
 
-// Done returns the first error, or an error if bytes are left.
+// Done returns the first error. If there was none, it returns an error if unread bytes are
+// left.
 func (r *Reader) Done() error {
 	if r.err == nil && len(r.b) > 0 {
 		r.err = fmt.Errorf("%w: %d bytes follow the last field", ErrDamaged, len(r.b))
@@ -76,7 +77,7 @@ func (r *Reader) Done() error {
 	return r.err
 }
 
-// take returns the next n bytes, or nil.
+// take returns the next n bytes, or nil after an error.
 func (r *Reader) take(n int) []byte {
 	if r.err == nil && n > len(r.b) {
 		r.err = fmt.Errorf("%w: a field has %d bytes, but only %d are left", ErrDamaged, n, len(r.b))
@@ -126,7 +127,7 @@ func (r *Reader) Bool() bool {
 // String reads a text.
 func (r *Reader) String() string { return string(r.take(r.Count(1))) }
 
-// Bytes reads an encoded part of the state.
+// Bytes reads a part of the state that Writer.Bytes wrote.
 func (r *Reader) Bytes() []byte { return append([]byte(nil), r.take(r.Count(1))...) }
 
 // Float32s reads a vector.

@@ -1,5 +1,6 @@
-// Package stateformat adds a header to an encoded state that later versions of the
-// program must read: its kind, its format and a checksum.
+// Package stateformat adds a header and a checksum to an encoded state that later versions
+// of the program must be able to read. The header contains the kind and the format of the
+// state.
 //
 //	magic      8 bytes, one for each kind of state
 //	format     4 bytes, little-endian, from 1
@@ -21,21 +22,21 @@ import (
 	"hash/crc32"
 )
 
-// Errors that callers can distinguish.
+// Callers can distinguish these errors with errors.Is.
 var (
 	// ErrNewer means that a newer program wrote the state.
 	ErrNewer = errors.New("written by a newer Loadstar")
-	// ErrDamaged means that the bytes differ from those that were written.
+	// ErrDamaged means that the bytes of the state differ from those that were written.
 	ErrDamaged = errors.New("damaged")
 )
 
 // Format is one kind of state and the newest format that this program reads and writes.
 type Format struct {
-	Name    string // for messages
+	Name    string // the name of the kind of state in messages
 	Magic   string // 8 bytes
 	Version uint32
-	// Bare means that early programs wrote this kind of state without a header, which is
-	// format 0.
+	// Bare means that early versions of the program wrote this kind of state without a
+	// header. Such a state has format 0.
 	Bare bool
 }
 
@@ -70,8 +71,8 @@ func (f Format) Wrap(state []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// Unwrap checks the header and the checksum. It returns the format and the state, which
-// is a part of b. If the format has Bare set, bytes without the magic are a state of
+// Unwrap checks the header and the checksum. It returns the format and the state, which is
+// a part of b. If f.Bare is set, bytes that do not start with the magic are a state of
 // format 0.
 func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	if len(b) < magicSize || string(b[:magicSize]) != f.Magic {
@@ -101,7 +102,7 @@ func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	return version, b[headerSize:end], nil
 }
 
-// Gob decodes a state of format 0, which was a gob, into v.
+// Gob decodes a state of format 0, which is encoded as a gob, into v.
 func (f Format) Gob(b []byte, v any) error {
 	r := bytes.NewReader(b)
 	if err := gob.NewDecoder(r).Decode(v); err != nil {
@@ -113,7 +114,7 @@ func (f Format) Gob(b []byte, v any) error {
 	return nil
 }
 
-// Read decodes a state of format 1 or later. fields makes one call per field.
+// Read decodes a state of format 1 or later. fields must read all fields from the reader.
 func (f Format) Read(state []byte, fields func(*Reader)) error {
 	r := NewReader(state)
 	fields(r)

@@ -25,8 +25,8 @@ func sampleState() []byte {
 }
 
 func TestHeader(t *testing.T) {
-	// The layout of the package comment. The checksum was computed bit by bit with a
-	// script that gives 0xe3069283 for "123456789".
+	// The expected bytes have the layout in the package comment. The checksum was computed
+	// bit by bit with a script that gives 0xe3069283 for "123456789".
 	got := Format{Name: "sample", Magic: "LODTEST\x00", Version: 2}.Wrap([]byte("abc"))
 	want := []byte("LODTEST\x00\x02\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00abc\x24\xc9\xd0\x80")
 	if !bytes.Equal(got, want) {
@@ -87,8 +87,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// FuzzUnwrap reads fields in an order that depends on the data. Nothing may panic, and no
-// field may allocate more memory than there are bytes.
+// FuzzUnwrap reads fields in an order that depends on the data. It checks that nothing
+// panics, and that no field allocates more memory than the data has bytes.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(sample.Wrap(sampleState()), []byte("ifbsyxde"))
 	f.Add(sampleState(), []byte("ifbsyxde"))

@@ -1,5 +1,5 @@
-// Package engine benchmarks the training engine on one core (training steps, forecasts and
-// gathering batches), and PyTorch with the same model.
+// Package engine benchmarks the training engine on one core: training steps, forecasts and
+// gathering batches. For comparison, it also measures PyTorch with the same model.
 package engine
 
 import (
@@ -13,17 +13,18 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Result holds the figures of the engine: medians over runs.
+// Result contains the measurements of the engine as medians over all runs.
 type Result struct {
 	PeakGflops float64      `json:"peak_gflops"`
 	Kernels    []Kernel     `json:"kernels"`
 	Peer       *PeerFigures `json:"peer,omitempty"`
-	// Unfair reports that the peer multiplies matrices with the slow reference BLAS.
+	// Unfair means that PyTorch multiplies matrices with the slow reference BLAS, so that a
+	// comparison would be unfair.
 	Unfair bool `json:"-"`
 }
 
-// Kernel holds the figures of one kernel set. Ratios are medians of the ratios within
-// each run.
+// Kernel contains the measurements of one kernel set. A ratio is the median of the ratios
+// that the individual runs give.
 type Kernel struct {
 	Name           string   `json:"name"`
 	TrainStepsPerS float64  `json:"train_steps_per_s"`
@@ -36,7 +37,7 @@ type Kernel struct {
 	PeerRatio256   *float64 `json:"peer_infer256_ratio,omitempty"`
 }
 
-// PeerFigures holds the figures of PyTorch.
+// PeerFigures contains the measurements of PyTorch.
 type PeerFigures struct {
 	Name           string  `json:"name"`
 	TrainStepsPerS float64 `json:"train_steps_per_s"`
@@ -51,8 +52,9 @@ func (r rates) over(q rates) rates {
 	return rates{r.train / q.train, r.infer1 / q.infer1, r.infer256 / q.infer256}
 }
 
-// Run measures every kernel set, and the peer unless it is nil, in turn, and repeats this
-// runs times. A training measurement takes d of CPU time, the others half of it.
+// Run measures the peer, unless it is nil, and every kernel set, one after the other. It
+// repeats this runs times. A measurement of training takes CPU time d, and each of the
+// other measurements takes half of d.
 func Run(sets []*kernel.Set, p *Peer, runs int, d time.Duration, progress bench.Progress) (*Result, error) {
 	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()
@@ -126,8 +128,8 @@ func measure(w *bench.Workload, d time.Duration) rates {
 	}
 }
 
-// allocations returns memory allocations per step. It returns the minimum of several
-// counts, since the runtime itself allocates a few times per second.
+// allocations returns the number of memory allocations per training step. It returns the
+// minimum of several counts, since the runtime itself allocates a few times per second.
 func allocations(w *bench.Workload) float64 {
 	const steps = 10
 	least := math.Inf(1)

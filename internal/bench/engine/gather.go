@@ -12,8 +12,8 @@ import (
 	"loadstar/series"
 )
 
-// Windows holds the cost of gathering batches: medians over runs, in microseconds of CPU
-// time.
+// Windows contains the cost of gathering batches, in microseconds of CPU time. Each number
+// is a median over all runs.
 type Windows struct {
 	Meters       int     `json:"meters"`
 	Kernel       string  `json:"kernel"`
@@ -23,8 +23,9 @@ type Windows struct {
 	FindMicros   float64 `json:"find_us"`
 }
 
-// RunWindows measures, in turn, gathering a batch from random meters, a training step on
-// it, and finding a meter's examples. Each measurement takes d of CPU time.
+// RunWindows measures gathering a batch from random meters, a training step on that batch,
+// and finding a meter's examples. It repeats these measurements runs times. Each one takes
+// CPU time d.
 func RunWindows(fleet *series.Dataset, runs int, d time.Duration) (*Windows, error) {
 	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()
@@ -32,7 +33,7 @@ func RunWindows(fleet *series.Dataset, runs int, d time.Duration) (*Windows, err
 	if err != nil {
 		return nil, err
 	}
-	var inputs []series.Input // of bose2023
+	var inputs []series.Input // the inputs of bose2023
 	for _, name := range []string{"load", "time_of_day", "day_of_week", "temperature", "wind", "floor_area", "wall_area", "window_area"} {
 		inputs = append(inputs, series.Input{Name: name})
 	}

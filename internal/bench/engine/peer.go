@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// peerPython is Debian's interpreter, for which python3-torch is installed. Another
-// python3 earlier in the path would not find it.
+// peerPython is Debian's interpreter, for which python3-torch is installed. Another python3
+// that comes earlier in the PATH would not find that package.
 const peerPython = "/usr/bin/python3"
 
 //go:embed peer.py
 var peerScript string
 
-// Peer is PyTorch with the same model, in another process. It waits between requests, so
-// that its measurements can alternate with ours.
+// Peer is a process that runs PyTorch with the same model. It waits between requests, so
+// that its measurements can alternate with those of the engine.
 type Peer struct {
 	name string
 	cmd  *exec.Cmd
@@ -82,7 +82,7 @@ func openBLASCore() string {
 // fair reports whether the peer uses an optimized BLAS.
 func (p *Peer) fair() bool { return !strings.Contains(p.name, "reference BLAS") }
 
-// measure takes the same measurements as for a kernel set.
+// measure takes the same measurements of PyTorch as Run takes of a kernel set.
 func (p *Peer) measure(d time.Duration) (r rates, err error) {
 	if r.train, err = p.train(d); err != nil {
 		return r, err

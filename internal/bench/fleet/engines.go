@@ -29,11 +29,12 @@ import (
 // sizes maps the size of a result to the partition of bose2023 that produces it.
 var sizes = map[string]string{"24k": "head", "170k": "none"}
 
-// overSelection is the share of additional clients to ask, so that a round does not wait
-// for the slowest.
+// overSelection is the share of clients that a round asks in addition to those it needs, so
+// that it does not wait for the slowest clients.
 const overSelection = 0.1
 
-// planOf returns a plan with so many rounds that the benchmark must stop its run.
+// planOf returns a plan whose run does not end by itself within a benchmark, because it has
+// very many rounds.
 func planOf(size string, cohort int) string {
 	return fmt.Sprintf(`
 name: bench-%s
@@ -45,7 +46,8 @@ schedule: {cohort: %d, over_selection: %g}
 `, size, bench.Model, sizes[size], cohort, overSelection)
 }
 
-// EngineRates are the speeds of the bus and the ledger alone.
+// EngineRates contains the speeds of the bus and the ledger, each measured without a
+// server.
 type EngineRates struct {
 	Publish float64 `json:"publish_per_s"`
 	Count   float64 `json:"count_per_s"`
@@ -107,7 +109,8 @@ func Engines(ctx context.Context, e Backends, size string, clients int, d time.D
 	return r, err
 }
 
-// termsOf returns the terms of a run of planOf with all clients.
+// termsOf returns the terms of a run with the plan of planOf, in which all clients take
+// part.
 func termsOf(size string, clients int) (*terms.Terms, error) {
 	p, err := recipe.Read([]byte(planOf(size, clients/2)))
 	if err != nil {
@@ -140,8 +143,8 @@ func virtualClient(i int) string { return fmt.Sprintf("virtual-%06d", i) }
 // publishers is the number of goroutines that publish in parallel.
 const publishers = 16
 
-// publishRate returns the number of results per second that an embedded bus writes to
-// disk, one by one.
+// publishRate returns the number of results per second that can be published to an embedded
+// bus, which writes each one to disk.
 func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duration) (float64, error) {
 	b, err := bus.Open(ctx, bus.Config{Dir: dir, MaxGroup: 1}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -172,7 +175,7 @@ func publishRate(ctx context.Context, dir string, t *terms.Terms, d time.Duratio
 			}
 		})
 	}
-	// The first tenth of the time is the warm-up.
+	// The first tenth of the time is a warm-up and does not count.
 	var before int64
 	var start time.Time
 	for _, wait := range []time.Duration{d / 10, d} {
@@ -242,7 +245,7 @@ func countRate(ctx context.Context, database string, t *terms.Terms, d time.Dura
 	return float64(counted) / spent.Seconds(), nil
 }
 
-// counting is a ledger with one run.
+// counting is a ledger with one run, to measure counting.
 type counting struct {
 	*ledger.Ledger
 	terms *terms.Terms
@@ -291,7 +294,7 @@ func (x *counting) ask(ctx context.Context, number int64) error {
 	})
 }
 
-// count sums and counts a batch like an aggregator.
+// count sums a batch of results and counts it in the ledger, as an aggregator does.
 func (x *counting) count(ctx context.Context, arrivals []ledger.Arrival, results []*terms.Result) (int, error) {
 	fold := round.NewFold(x.terms.Rules)
 	for _, r := range results {

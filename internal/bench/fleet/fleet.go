@@ -21,15 +21,15 @@ func (e *UsageError) Unwrap() error { return e.error }
 type Config struct {
 	Backends
 	Agents      int
-	Cohort      float64  // share of the agents that a round needs results from
-	Sizes       []string // of results: 24k or 170k
+	Cohort      float64  // share of the agents whose results a round needs
+	Sizes       []string // sizes of results: 24k or 170k
 	Turns       int      // number of repetitions
-	Seconds     float64  // of each of the server's turns
+	Seconds     float64  // length of each measurement of the server
 	Rate        float64  // check-ins per second that the fleet is paced to; 0 derives it from the engines' speed
 	Aggregators int
 }
 
-// maxAgents is close to the number of ports of one address.
+// maxAgents is limited by the number of ports of one IP address.
 const maxAgents = 25_000
 
 func (c *Config) check() error {
@@ -50,7 +50,7 @@ func (c *Config) check() error {
 // wanted returns the number of results that a round needs.
 func (c *Config) wanted() int { return max(int(c.Cohort*float64(c.Agents)), 1) }
 
-// Result holds the figures of a server under load.
+// Result contains the measurements of a server under load.
 type Result struct {
 	Agents  int     `json:"agents"`
 	Cohort  int     `json:"cohort"`
@@ -60,15 +60,16 @@ type Result struct {
 	Sizes   []Size  `json:"sizes"`
 }
 
-// Size holds the figures for one size of results: medians over turns, and Latencies over
-// all turns.
+// Size contains the measurements for one size of results. Rates are medians over turns.
+// Latencies are quantiles over the calls of all turns.
 type Size struct {
 	Size     string      `json:"size"`
 	Bytes    int         `json:"bytes"`
 	Accepted float64     `json:"accepted_per_s"`
 	Counted  float64     `json:"counted_per_s"`
 	Engine   EngineRates `json:"engines_alone"`
-	// Share is the median over turns of the counting rate over that of the slower engine.
+	// Share is the server's counting rate divided by the rate of the slower engine. It is a
+	// median over turns.
 	Share          float64   `json:"share"`
 	Push           Latencies `json:"push_ms"`
 	CheckIn        Latencies `json:"check_in_ms"`
@@ -110,8 +111,8 @@ const (
 	slowestPace = 15 * time.Second
 )
 
-// Run starts a server and a fleet, and measures the sizes one after the other. It fails if
-// a result is rejected, lost or counted twice.
+// Run starts a server and a fleet, and measures each size of results. It returns an error
+// if a result is rejected, lost or counted twice.
 func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error) {
 	if err := c.check(); err != nil {
 		return nil, &UsageError{err}
@@ -186,7 +187,7 @@ func measureSize(ctx context.Context, c Config, bed *testbed, size string, done 
 	return s, s.settle(bed)
 }
 
-// turn measures the server for d, after a warm-up.
+// turn measures the server for the duration d, after a warm-up.
 func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) error {
 	if err := pause(ctx, min(d/4, 2*time.Second)); err != nil {
 		return err
@@ -201,7 +202,7 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) error {
 	}
 	stats, own, start := bed.fleet.Stats(), cputime.Process(), time.Now()
 	after := m
-	// A turn may be shorter than a round. Then extend it until something is counted.
+	// A turn may be shorter than a round. Extend it until at least one result is counted.
 	for after[bed.counted] == m[bed.counted] {
 		if time.Since(start) > d+time.Minute {
 			return bed.because(errors.New("nothing was counted for a minute"))
@@ -237,7 +238,7 @@ func (s *Size) turn(ctx context.Context, bed *testbed, d time.Duration) error {
 	return nil
 }
 
-// settle computes the figures from all turns.
+// settle computes the medians and quantiles from the measurements of all turns.
 func (s *Size) settle(bed *testbed) error {
 	u, err := bed.usage()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"loadstar/fed/round"
 )
 
-// TestUsage checks that settings out of range are refused before anything is started.
+// TestUsage checks that settings out of range are rejected before any process is started.
 func TestUsage(t *testing.T) {
 	good := Config{Agents: 8, Cohort: 0.7, Sizes: []string{"24k"}, Turns: 1, Seconds: 1, Aggregators: 1}
 	for want, change := range map[string]func(*Config){
@@ -53,7 +53,7 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// TestArrival checks that a server would accept the random results.
+// TestArrival checks that a server would accept the random results of virtualArrival.
 func TestArrival(t *testing.T) {
 	for size, shared := range map[string]int{"24k": 5760, "170k": 42181} {
 		m, err := termsOf(size, 8)

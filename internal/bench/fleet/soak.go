@@ -14,7 +14,7 @@ type SoakConfig struct {
 	Backends
 	Agents int
 	Length time.Duration
-	Size   string  // of results: 24k or 170k
+	Size   string  // size of results: 24k or 170k
 	Rate   float64 // check-ins per second that the fleet is paced to
 }
 
@@ -28,23 +28,23 @@ func (c *SoakConfig) check() error {
 	return nil
 }
 
-// SoakResult is the result of a soak test.
+// SoakResult contains the measurements of a soak test.
 type SoakResult struct {
 	Length          time.Duration
 	Rounds, Updates int64
-	// EarlyRSS and LateRSS are the median memory in the second and the last quarter, in
-	// bytes.
+	// EarlyRSS and LateRSS are the server's median memory use in bytes, in the second and
+	// the last quarter of the test.
 	EarlyRSS, LateRSS int64
-	// Grown names the figures that have grown; nil if none has.
+	// Grown is an error that names the vitals that have grown, or nil if none has.
 	Grown error
 }
 
-// vitals are figures that must not grow.
+// vitals are the server's measurements that must not grow during the test.
 type vitals struct{ rss, files, goroutines float64 }
 
 // Soak puts the server under load for c.Length and samples its memory, files and
 // goroutines. It returns an error if a result is rejected, lost or counted twice. Growth
-// is not an error but part of the result.
+// does not cause an error; it is part of the result.
 func Soak(ctx context.Context, c SoakConfig, progress bench.Progress) (*SoakResult, error) {
 	if err := c.check(); err != nil {
 		return nil, &UsageError{err}
@@ -116,7 +116,8 @@ func allowed(length time.Duration) tolerance {
 	return tolerance{share: 0.05, memory: 16 << 20}
 }
 
-// growth compares the medians of the second and the last quarter.
+// growth compares the medians of the second quarter with those of the last quarter. Grown
+// names the vitals that exceed the tolerance.
 func growth(samples []vitals, let tolerance) (early, late vitals, grown error) {
 	quarter := func(k int) []vitals { return samples[k*len(samples)/4 : max((k+1)*len(samples)/4, k*len(samples)/4+1)] }
 	typical := func(of []vitals, pick func(vitals) float64) float64 {

@@ -1,5 +1,5 @@
-// Package fleet load-tests a server with simulated agents, compares it with the bus and
-// the ledger alone, and checks for leaks in a long run.
+// Package fleet load-tests a server with simulated agents. It compares the server's speed
+// with that of the bus and the ledger alone, and checks for leaks in a long test.
 package fleet
 
 import (
@@ -34,9 +34,10 @@ import (
 // Backends are the database and the queue of the server under test.
 type Backends struct {
 	// Database is a postgres:// URL. The benchmark creates a schema in it and drops it at
-	// the end. Empty is a SQLite file.
+	// the end. If it is empty, the server uses a SQLite file.
 	Database string
-	// NATS lists the servers of a cluster without other users. Empty is an embedded server.
+	// NATS lists the servers of a cluster that has no other users. If it is empty, the
+	// server uses an embedded NATS server.
 	NATS []string
 }
 
@@ -87,11 +88,11 @@ func (e *Backends) schema(ctx context.Context) (database string, drop func(), er
 	}, nil
 }
 
-// testbed is a server in its own process, and a fleet that has joined it.
+// testbed consists of a server in its own process, and a fleet that has joined the server.
 type testbed struct {
 	Backends
 	dir             string
-	url             string // of the schema
+	url             string // URL of the schema
 	drop            func()
 	address, watch  string
 	server          *proc.Child // nil if it is not running
@@ -100,10 +101,10 @@ type testbed struct {
 	counted, merged string // names of metrics
 }
 
-// modelInputs are the inputs of bose2023 besides load and calendar.
+// modelInputs are the inputs of bose2023 except load and calendar features.
 var modelInputs = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
 
-// newTestbed starts a server and lets agents join it.
+// newTestbed starts a server and makes the agents join it.
 func newTestbed(ctx context.Context, e Backends, agents int, progress bench.Progress) (*testbed, error) {
 	if err := openFiles(agents); err != nil {
 		return nil, err
@@ -169,7 +170,8 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// self returns a command that runs this program, and interrupts it when the context ends.
+// self returns a command that runs this program with the given arguments. When the context
+// ends, the command is interrupted.
 func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -182,7 +184,7 @@ func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// serve starts the server, in place of the previous one.
+// serve stops the previous server, if any, and starts a new one.
 func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	b.stop()
 	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn"}, flags...)
@@ -216,7 +218,8 @@ func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	}
 }
 
-// readyWriter closes a channel at the first line. A server prints it when it is ready.
+// readyWriter closes a channel when the server prints its first line, which means that it
+// is ready.
 type readyWriter struct {
 	ready chan struct{}
 	once  sync.Once
@@ -261,7 +264,7 @@ func (b *testbed) close() {
 	}
 }
 
-// start connects the fleet and begins a run with all of it.
+// start connects the fleet and starts a run with all clients.
 func (b *testbed) start(ctx context.Context, plan string, agents int) (run string, err error) {
 	if err := b.fleet.Connect(ctx); err != nil {
 		return "", b.because(err)

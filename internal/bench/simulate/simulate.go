@@ -1,5 +1,5 @@
-// Package simulate benchmarks the simulator against the bare training engine on the same
-// cores.
+// Package simulate compares the speed of the simulator with that of the bare training
+// engine on the same cores.
 package simulate
 
 import (
@@ -17,18 +17,18 @@ import (
 	"loadstar/nn/kernel"
 )
 
-// Result holds the figures of the simulator: medians over runs.
+// Result contains the measurements of the simulator as medians over all runs.
 type Result struct {
 	Kernel  string  `json:"kernel"`
 	Workers int     `json:"workers"`
 	Fleets  []Fleet `json:"fleets"`
-	// IdleCost is the time of a round with the largest fleet divided by that with the
-	// second largest, for the same cohort.
+	// IdleCost is the time of a round with the largest fleet divided by the time of a round
+	// with the second largest fleet. Both have the same cohort.
 	IdleCost float64 `json:"idle_cost"`
 	RSS      int64   `json:"rss_bytes"`
 }
 
-// Fleet holds the figures of one size of fleet. A cohort of 0 is the whole fleet.
+// Fleet contains the measurements for one fleet size. A cohort of 0 means the whole fleet.
 type Fleet struct {
 	Clients     int     `json:"clients"`
 	Cohort      int     `json:"cohort"`
@@ -52,10 +52,10 @@ type Config struct {
 	Length  time.Duration // approximate duration of a run
 }
 
-// measured holds the measurements of one fleet, by run.
+// measured contains the measurements of one fleet, one value per run.
 type measured struct{ steps, engine, share, round []float64 }
 
-// Run measures the fleets in turn and several times over.
+// Run measures all fleets one after the other, and repeats this c.Runs times.
 func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -115,7 +115,8 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 			b.RSS = max(b.RSS, s.RSS)
 			progress(run*len(b.Fleets)+i+1, total, "")
 		}
-		// Compare shares of the engine's speed, not times: the machine's speed changes.
+		// Compare shares of the engine's speed instead of times, because the machine's
+		// speed changes between measurements.
 		idle = append(idle, figures[last-1].share[run]/figures[last].share[run])
 	}
 	for i, v := range figures {
@@ -126,9 +127,9 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 	return b, nil
 }
 
-// engineTurns runs the bare engine between the simulator's rounds, for about a fifth of
-// the time. The machine's speed changes from second to second, and this way the changes
-// affect both sides.
+// engineTurns runs the bare engine between the simulator's rounds, for about a fifth of the
+// time. The machine's speed changes from second to second. Because the two alternate, the
+// changes affect both of them.
 type engineTurns struct {
 	all   []*bench.Workload
 	last  time.Time
@@ -160,7 +161,8 @@ schedule: {cohort: %d}
 `, bench.Model, rounds, cohort))
 }
 
-// trainAll trains all workloads in parallel and returns their steps per second.
+// trainAll trains all workloads in parallel for the duration d and returns their total
+// number of steps per second.
 func trainAll(all []*bench.Workload, d time.Duration) float64 {
 	var wg sync.WaitGroup
 	rates := make([]float64, len(all))

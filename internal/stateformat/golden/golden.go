@@ -1,5 +1,5 @@
-// Package golden tests encodings of state that later versions of the program must read.
-// Every format has a golden file.
+// Package golden tests encodings of state that later versions of the program must be able
+// to read. It compares them with golden files, of which there is one for each format.
 package golden
 
 import (
@@ -17,7 +17,7 @@ import (
 
 var newFormat = flag.Bool("new-format", false, "write missing golden files of the newest format")
 
-// File reads testdata/NAME.formatN.
+// File returns the content of testdata/NAME.formatN, where N is the format.
 func File(t testing.TB, name string, format uint32) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path(name, format))
@@ -32,9 +32,10 @@ func path(name string, format uint32) string {
 }
 
 // Check compares an encoding with the files testdata/NAME.formatN of all formats. encoded
-// is the test's state as the program writes it now. decode reads a state and compares it
-// with the test's. Check also damages the encoded state in many ways and gives it a newer
-// format; decode must return the right error.
+// is the test's state in the program's current encoding. decode decodes a state and returns
+// an error if it differs from the test's state. Check also damages the encoded state in
+// many ways, and changes its format number to a newer one; decode must return the correct
+// error.
 func Check(t *testing.T, name string, f stateformat.Format, encoded []byte, decode func([]byte) error) {
 	t.Helper()
 	if newest := path(name, f.Version); *newFormat {
