@@ -19,14 +19,15 @@ import (
 )
 
 const (
-	mostBytes    = 12 << 20 // size of the binary
+	mostBytes    = 12 << 20 // maximum size of the binary
 	mostResident = 40 << 20
 	emulator     = "qemu-arm-static"
 )
 
-// TestSmallDevice runs the agent on an emulated ARM v7. The agent joins a server, takes
-// tasks, trains bose2023 and sends the results. The long form hosts ten meters with a year
-// of hourly readings each. The measured memory excludes that of the emulator.
+// TestSmallDevice checks the agent's memory use on an emulated ARM v7. The agent joins a
+// server, takes tasks, trains bose2023 and sends the results. In the long form it hosts ten
+// meters with a year of hourly readings each. The measured memory does not include that of
+// the emulator.
 func TestSmallDevice(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server and an emulated agent")
@@ -106,8 +107,8 @@ func build(t *testing.T, to, what string, env ...string) {
 	}
 }
 
-// start runs a program until the test ends. If the test fails, it logs the program's
-// output.
+// start starts a program that runs until the test ends. If the test fails, it logs the
+// program's output.
 func start(t *testing.T, dir, name string, args ...string) *os.Process {
 	t.Helper()
 	cmd := exec.Command(name, args...)

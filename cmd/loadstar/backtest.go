@@ -113,7 +113,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	return cmd
 }
 
-// backtestResult holds the scores of one model on one dataset.
+// backtestResult contains the scores of one model on one dataset.
 type backtestResult struct {
 	Model     string           `json:"model"`
 	Dataset   string           `json:"dataset"`
@@ -129,7 +129,7 @@ type backtestClient struct {
 	ID      string       `json:"id"`
 	Scores  metric.Point `json:"scores"`
 	Skipped int          `json:"skipped"`
-	// Steps has the scores of each step ahead, if there are several.
+	// Steps contains the scores for each step ahead, if the model forecasts several.
 	Steps []metric.Point `json:"steps,omitempty"`
 }
 

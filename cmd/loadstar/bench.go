@@ -13,7 +13,8 @@ func newBench() *cobra.Command {
 	return cmd
 }
 
-// benchTime checks the flags --runs and --seconds.
+// benchTime checks the values of --runs and --seconds, and returns the latter as a
+// duration.
 func benchTime(runs int, seconds float64) (time.Duration, error) {
 	if runs < 1 || !(seconds > 0 && seconds < 3600) {
 		return 0, errors.New("--runs must be at least 1, and --seconds above 0 and below 3600")

@@ -67,7 +67,8 @@ The command fails if a result is rejected, lost or counted twice.`,
 	return cmd
 }
 
-// newBenchFleetEngine is the part of bench fleet that needs its own process.
+// newBenchFleetEngine returns a hidden command. Command bench fleet runs it in a separate
+// process to measure the bus and the ledger alone.
 func newBenchFleetEngine() *cobra.Command {
 	var (
 		b       fleet.Backends
@@ -104,7 +105,7 @@ func addBackends(f *pflag.FlagSet, b *fleet.Backends) {
 	f.StringSliceVar(&b.NATS, "nats", nil, "servers of a NATS cluster without other users (default embedded server)")
 }
 
-// fleetUsage returns a usageError if a setting is out of range.
+// fleetUsage turns err into a usageError if the cause is a setting that is out of range.
 func fleetUsage(err error, path string) error {
 	if u := (*fleet.UsageError)(nil); errors.As(err, &u) {
 		return usageError{err, path}

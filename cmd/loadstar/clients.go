@@ -97,7 +97,7 @@ stay counted. Another agent may join and host the clients of a revoked agent.`,
 	return cmd
 }
 
-// ago returns the time since ms, for example "12s ago".
+// ago formats the time since ms, in Unix milliseconds, for example as "12s ago".
 func ago(ms int64) string {
 	if ms == 0 {
 		return "never"

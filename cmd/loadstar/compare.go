@@ -105,7 +105,8 @@ again.`,
 	return cmd
 }
 
-// contest reads the plans, once per seed.
+// contest returns the comparison of the given plans. It reads each plan file once for every
+// seed.
 func contest(d *series.Dataset, path string, plans []string, seeds []uint, rounds int) (c experiment.Contest, err error) {
 	c.Dataset = d
 	c.Question = &fed.Plan{Model: fed.Model{Horizon: 1, Targets: 1, Split: fed.Split(series.DefaultSplit)}}
@@ -116,8 +117,8 @@ func contest(d *series.Dataset, path string, plans []string, seeds []uint, round
 			if err != nil {
 				return c, err
 			}
-			// A round of pooled training has many more steps than a client's round, so
-			// --rounds would not be comparable.
+			// --rounds does not apply to pooled training, because a round of it has many
+			// more steps than a client's round.
 			if rounds > 0 && !recipe.Pooled(p) {
 				p.Rounds = rounds
 			}
@@ -132,7 +133,8 @@ func contest(d *series.Dataset, path string, plans []string, seeds []uint, round
 	return c, nil
 }
 
-// medianOf formats the median, with its range if there are several seeds.
+// medianOf formats the median of the scores, followed by their range if there are several
+// seeds.
 func medianOf(c experiment.Compared) string {
 	if c.Low == c.High {
 		return fmt.Sprintf("%.3f", c.Median)

@@ -19,13 +19,14 @@ func newData() *cobra.Command {
 // preparedExt is the extension of prepared files.
 const preparedExt = ".prepared"
 
-// Descriptions of --data and --root, which many commands have.
+// These are the help texts of --data and --root, which many commands have.
 const (
 	datasetUsage = "dataset: a dataset.yaml, a folder with one, or a prepared file"
 	rootUsage    = "data folder, for a dataset.yaml with rooted: true (default $" + read.RootEnv + ")"
 )
 
-// openDataset opens a dataset: a dataset.yaml, a folder with one, or a prepared file.
+// openDataset opens a dataset. Path is a dataset.yaml, a folder that contains one, or a
+// prepared file.
 func openDataset(path, root string) (*series.Dataset, io.Closer, error) {
 	if filepath.Ext(path) == preparedExt {
 		return series.OpenPrepared(path)
@@ -41,7 +42,8 @@ func openDataset(path, root string) (*series.Dataset, io.Closer, error) {
 	return d, io.NopCloser(nil), nil
 }
 
-// generatedMark labels output that is based on synthetic data.
+// generatedMark returns a label for output that is based on synthetic data, or "" for other
+// data.
 func generatedMark(generated bool) string {
 	if generated {
 		return " (SYNTHETIC data, not measurements)"

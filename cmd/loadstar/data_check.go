@@ -10,7 +10,7 @@ import (
 	"loadstar/series/quality/text"
 )
 
-// exitProblems is the exit code if a meter has a problem.
+// exitProblems is the exit code if the check found a problem.
 const exitProblems = 3
 
 // exitError is an error with its own exit code.
@@ -19,7 +19,8 @@ type exitError struct {
 	code int
 }
 
-// jsonCells is the number of time cells in the JSON output.
+// jsonCells is the number of equal periods for which the JSON output has the share of
+// missing readings.
 const jsonCells = 72
 
 func newDataCheck() *cobra.Command {
@@ -135,7 +136,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 	return cmd
 }
 
-// checkResult is the output of --json.
+// checkResult is the content of the output with --json.
 type checkResult struct {
 	Dataset   string                `json:"dataset"`
 	Generated bool                  `json:"generated"`

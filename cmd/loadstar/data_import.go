@@ -111,7 +111,7 @@ or choose a weather file with --weather.`,
 	return cmd
 }
 
-// importTarget has the flags for the dataset that an import writes.
+// importTarget contains the values of the flags for the dataset that an import writes.
 type importTarget struct {
 	out, name string
 	asJSON    bool

@@ -133,7 +133,7 @@ func answer(d *read.Description, zoned, yes bool, in io.Reader, out io.Writer) e
 		{"unit", "Unit of the load: power in kW, W or MW, or energy per interval in kWh, Wh or MWh", "kW", &d.Unit, oneOf(read.Units()...)},
 	}
 	if zoned && d.Clock == "" {
-		d.Clock = read.ClockLegal // the timestamps have an offset
+		d.Clock = read.ClockLegal // need not ask, because the timestamps have a UTC offset
 	}
 	var open []question
 	for _, q := range questions {
@@ -210,14 +210,14 @@ func isTerminal(f any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// dataSummary describes a new dataset.
+// dataSummary is the output of commands that create a dataset.
 type dataSummary struct {
 	quality.Overview
 	Left  []string `json:"not_used,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 }
 
-// summarize opens a dataset and describes it.
+// summarize opens the dataset at path and returns a summary of it.
 func summarize(path string) (*dataSummary, error) {
 	d, closer, err := openDataset(path, "")
 	if err != nil {
@@ -237,7 +237,7 @@ func (s *dataSummary) String() string {
 		count(s.Meters, "meter"), generatedMark(s.Generated), s.From.Format(minute), s.To.Format(minute), s.Interval, 100*s.Coverage)
 }
 
-// faultList lists the faulty rows, or returns "".
+// faultList formats the counts of faulty rows, or returns "" if there are none.
 func faultList(f series.Faults) string {
 	var out []string
 	for _, c := range []struct {

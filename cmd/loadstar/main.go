@@ -27,7 +27,7 @@ import (
 // version is set by the Makefile.
 var version = "dev"
 
-// Exit codes, documented in the help topic of that name.
+// These are the exit codes, which the help topic of that name documents.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -46,7 +46,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	// A simulation's own error says how to resume it.
+	// Do not replace the error of an interrupted simulation, because it says how to resume.
 	if own := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &own) {
 		err = errors.New("interrupted")
 	}
@@ -104,7 +104,7 @@ them.`,
 // usageError is a mistake on the command line.
 type usageError struct {
 	error
-	path string // of the command, with a trailing space
+	path string // path of the command, with a trailing space
 }
 
 // wrapUsage turns errors in flags and arguments into usageErrors, for cmd and all its

@@ -19,11 +19,11 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts tests the command line: testdata/script has commands and their expected
-// output.
+// TestScripts runs the scripts in testdata/script, which contain commands and their
+// expected output.
 func TestScripts(t *testing.T) { runScripts(t, "testdata/script") }
 
-// TestFleetScripts tests the fleet commands with a real server.
+// TestFleetScripts runs scripts that test the fleet commands with a real server.
 func TestFleetScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers and agents")
@@ -32,7 +32,7 @@ func TestFleetScripts(t *testing.T) {
 }
 
 func runScripts(t *testing.T, dir string) {
-	old, err := filepath.Abs("testdata/old") // what earlier binaries wrote
+	old, err := filepath.Abs("testdata/old") // files that earlier binaries wrote
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,9 +56,9 @@ func runScripts(t *testing.T, dir string) {
 	})
 }
 
-// await FILE REGEXP [VARIABLE] waits until a file matches, and stores the first group of
-// the match in a variable. It reads the output of background commands, which they write to
-// files.
+// await FILE REGEXP [VARIABLE] waits until the content of a file matches, and stores the
+// first group of the match in a variable. Scripts use it to wait for the output of
+// background commands, which goes to files.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: await FILE REGEXP [VARIABLE]")

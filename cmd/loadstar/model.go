@@ -102,7 +102,7 @@ named partition. Without flags the model has the shape from its paper.`,
 			for _, name := range forecast.Partitions() {
 				p, err := m.Partition(name)
 				if err != nil {
-					continue // the model does not have this partition
+					continue // skip partitions that the model does not have
 				}
 				out.Partitions = append(out.Partitions, partition{name, p.SharedLen(), p.PersonalLen()})
 			}
@@ -138,7 +138,7 @@ named partition. Without flags the model has the shape from its paper.`,
 	return cmd
 }
 
-// count formats a number with its noun, in the singular or plural.
+// count formats a number and a noun, such as "1 layer" or "2 layers".
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

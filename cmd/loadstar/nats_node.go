@@ -8,8 +8,8 @@ import (
 	"loadstar/server/bus"
 )
 
-// newNATSNode runs one node of a NATS cluster with the settings that serve needs, so that
-// the chaos test can start a cluster without a NATS installation.
+// newNATSNode returns a command that runs one node of a NATS cluster with the settings that
+// serve needs. The chaos test uses it to start a cluster without a NATS installation.
 func newNATSNode() *cobra.Command {
 	var (
 		c       bus.NodeConfig

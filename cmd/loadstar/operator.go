@@ -18,7 +18,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// operatorFlags select the server and the operator's credentials.
+// operatorFlags contains the flags that select the server and the operator's credentials.
 type operatorFlags struct{ server, identity string }
 
 func (o *operatorFlags) add(f *pflag.FlagSet) {
@@ -26,7 +26,7 @@ func (o *operatorFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.identity, "operator", cmp.Or(os.Getenv("LOADSTAR_OPERATOR"), "loadstar-data/operator"), "`folder` with the operator's key.pem, cert.pem and ca.pem ($LOADSTAR_OPERATOR)")
 }
 
-// operator is a connection to a server.
+// operator is a connection to a server with an operator's credentials.
 type operator struct {
 	v1.OperatorServiceClient
 	http   *http.Client
@@ -45,7 +45,7 @@ func (o *operatorFlags) dial() (*operator, error) {
 	return &operator{v1.NewOperatorServiceClient(h, server), h, server}, nil
 }
 
-// plain removes the protocol's error code from an error.
+// plain returns an error from the server without the protocol's error code.
 func plain(err error) error {
 	c := (*connect.Error)(nil)
 	switch {
@@ -57,7 +57,7 @@ func plain(err error) error {
 	return errors.New(c.Message())
 }
 
-// blobMost is the largest blob that is fetched from a server, in bytes.
+// blobMost is the maximum size in bytes of a blob that is fetched from a server.
 const blobMost = 1 << 30
 
 func (o *operator) blob(ctx context.Context, hash string) ([]byte, error) {

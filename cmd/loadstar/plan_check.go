@@ -63,7 +63,7 @@ The command does not open any data.`,
 					for _, x := range r.Problems {
 						at := r.File
 						if x.Line > 0 {
-							at = fmt.Sprintf("%s:%d", at, x.Line) // editors can jump to this
+							at = fmt.Sprintf("%s:%d", at, x.Line) // editors can open this
 						}
 						fmt.Fprintf(w, "%s: %s\n", at, x.Text)
 					}

@@ -141,7 +141,8 @@ func thousands(n int64) string {
 	return s
 }
 
-// byteSize formats a size in powers of 1000.
+// byteSize formats a number of bytes in units of kB, MB and so on, which are powers of
+// 1000.
 func byteSize(n int64) string {
 	v, unit := float64(n), "B"
 	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
@@ -156,7 +157,7 @@ func byteSize(n int64) string {
 	return fmt.Sprintf("%.1f %s", v, unit)
 }
 
-// roughly formats an estimated time with few digits.
+// roughly formats an estimated duration with few digits.
 func roughly(seconds float64) string {
 	switch {
 	case seconds < 1:

@@ -18,7 +18,8 @@ type progress struct {
 	text atomic.Value // string, read by the bar's goroutine
 
 	total int
-	// first and start are the count and the time of the first call of set.
+	// first is the count that the first call of set passed, and start is the time of that
+	// call.
 	first int
 	start time.Time
 }
@@ -42,8 +43,8 @@ func newProgress(w io.Writer, total int) *progress {
 	return p
 }
 
-// set shows the count and a note. It estimates the remaining time from the time since the
-// first call.
+// set updates the bar with a count and a note. It estimates the remaining time from the
+// progress since the first call.
 func (p *progress) set(done int, note string) {
 	if p.bar == nil {
 		return
@@ -58,7 +59,7 @@ func (p *progress) set(done int, note string) {
 	p.bar.SetCurrent(int64(done))
 }
 
-// stop removes the bar.
+// stop removes the bar from the terminal.
 func (p *progress) stop() {
 	if p.bar == nil {
 		return
@@ -81,7 +82,7 @@ func (s *stages) set(done, total int, note string) {
 	s.bar.set(done, note)
 }
 
-// stop removes the bar.
+// stop removes the bar from the terminal.
 func (s *stages) stop() {
 	if s.bar != nil {
 		s.bar.stop()

@@ -78,7 +78,8 @@ spread over seeds.`,
 	return cmd
 }
 
-// reportTitle lists the methods and datasets of the runs, or their number.
+// reportTitle returns a title that lists the methods and datasets of the runs, or only
+// their number if there are many.
 func reportTitle(runs []*report.Run) string {
 	var methods, datasets []string
 	add := func(to *[]string, name string) {

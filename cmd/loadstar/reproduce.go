@@ -20,7 +20,7 @@ import (
 	"loadstar/series"
 )
 
-// papersDir is the folder of the repository with one subfolder per paper.
+// papersDir is the folder in the repository that has a subfolder for each paper.
 const papersDir = "papers"
 
 func newReproduce() *cobra.Command {
@@ -109,8 +109,8 @@ With --quick the experiments are small and only show that everything works. With
 	return cmd
 }
 
-// datasets returns a function that opens each dataset once, by name, and a function that
-// closes them all.
+// datasets returns a function that opens a dataset by name, and a function that closes all
+// open datasets. A dataset that is already open is not opened again.
 func datasets(root string) (open func(string) (*series.Dataset, error), closeAll func()) {
 	all := map[string]*series.Dataset{}
 	var closers []io.Closer
@@ -132,8 +132,8 @@ func datasets(root string) (open func(string) (*series.Dataset, error), closeAll
 	}
 }
 
-// printResults prints a table per part and dataset. If two settings vary, it prints a grid
-// of median MASE per method instead.
+// printResults prints a table for each part of the experiment and each dataset. If two
+// settings vary, it prints a grid of median MASE for each method instead.
 func printResults(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 	var err error
 	for _, p := range s.Parts {

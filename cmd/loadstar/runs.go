@@ -213,14 +213,14 @@ connection breaks.`,
 
 func ended(r *v1.Run) bool { return r.State != "waiting" && r.State != "running" }
 
-// watch prints the run's progress until the connection ends, and returns the last known
-// state.
+// watch prints the run's progress until the stream of events ends, and returns the last
+// known state of the run.
 func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON bool) (*v1.Run, error) {
 	s, err := c.WatchRun(cmd.Context(), &v1.WatchRunRequest{Run: run})
 	if err != nil {
 		return last, err
 	}
-	defer func() { _ = s.Close() }() // Err has the reason that the stream ended
+	defer func() { _ = s.Close() }() // Err says why the stream ended
 	out := cmd.OutOrStdout()
 	for s.Receive() {
 		m := s.Msg()

@@ -96,7 +96,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	return cmd
 }
 
-// logFlags configure the log of a long-running process.
+// logFlags contains the flags that configure the log of a long-running process.
 type logFlags struct{ format, level string }
 
 func (l *logFlags) add(f interface {

@@ -87,7 +87,7 @@ last checkpoint. The results are the same as without the interruption.`,
 				return err
 			}
 			if asJSON {
-				s.Fleet = nil // it is in summary.json
+				s.Fleet = nil // summary.json contains it
 				return printLine(cmd.OutOrStdout(), s)
 			}
 			return printSummary(cmd.OutOrStdout(), s, out)
@@ -107,16 +107,17 @@ last checkpoint. The results are the same as without the interruption.`,
 	return cmd
 }
 
-// collectOften limits the heap to 1.2 times the memory in use, instead of twice. Training
-// hardly allocates, so the additional garbage collections cost almost nothing.
+// collectOften limits the heap to 1.2 times the memory in use. Go's default is twice the
+// memory in use. Training hardly allocates, so the additional garbage collections cost
+// almost nothing.
 func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
 	}
 }
 
-// readPlan reads a plan. Data and rounds replace the plan's own settings unless they are
-// empty or 0.
+// readPlan reads a plan. If data is not empty or rounds is not 0, it replaces the plan's
+// own setting.
 func readPlan(path, data string, rounds int) (*fed.Plan, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"loadstar/internal/longtest"
 )
 
-// killPlans are plans whose checkpoints differ in what they contain. Each trains for about
-// a second.
+// killPlans are plans whose checkpoints contain different kinds of state. Each trains for
+// about a second.
 var killPlans = []struct{ name, plan string }{
 	{"fedadam", "algorithm: fedadam\npartition: head\nrounds: 80\nschedule: {cohort: 4}\nsimulate: {step_time: 1s, speed_spread: 1}\n"},
 	{"scaffold", "algorithm: scaffold\npartition: head\nrounds: 80\nschedule: {cohort: 4, over_selection: 0.5, deadline: 6s}\nsimulate: {step_time: 1s, speed_spread: 1, dropout: 0.1}\n"},
@@ -38,8 +38,8 @@ var killPlans = []struct{ name, plan string }{
 
 const killModel = "model: {name: fekri2023, lookback: 6, targets: 2, split: {train: 0.7, validation: 0.15}}\n"
 
-// TestKilled kills simulations with SIGKILL at random points, each plan at least
-// LOADSTAR_KILLS times, and continues them with --resume. The final files must be
+// TestKilled kills simulations with SIGKILL at random points and continues them with
+// --resume. It kills each plan at least LOADSTAR_KILLS times. The final files must be
 // byte-identical to those of an uninterrupted run.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
@@ -71,8 +71,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// mustRun runs loadstar. testscript.Main has put it into the PATH: it is this test's
-// binary under another name.
+// mustRun runs loadstar and returns its output. The command is this test's binary under
+// another name, which testscript.Main has put into the PATH.
 func mustRun(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command("loadstar", args...)
@@ -146,7 +146,8 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 			case done >= kills:
 				wait = after(time.Minute)
 			case done%2 == 1:
-				// On a busy machine a process may not reach training in that time.
+				// On a busy machine, a process may not start training in that time. Wait
+				// for a checkpoint instead.
 				wait = afterProgress(filepath.Join(out, "checkpoint"), k.upTo(20*time.Millisecond))
 			}
 			printed, killed := runUntil(t, k.dir, wait, a)
@@ -163,8 +164,8 @@ func (k *killer) family(t *testing.T, name, plan string, kills int) {
 		}
 	}
 
-	// The work after the last round is short, so random kills rarely hit it. Kill it
-	// separately.
+	// The work after the last round is short, so random kills rarely hit it. Therefore kill
+	// a process during that work on purpose.
 	again := append(args(out), "--resume")
 	start = time.Now()
 	compare(out, mustRun(t, k.dir, again...), done)
@@ -224,8 +225,8 @@ func after(d time.Duration) moment {
 	}
 }
 
-// afterProgress returns a moment that waits until the process has written a file again,
-// and then for d.
+// afterProgress returns a moment that waits until the process has written the file again,
+// and then for the duration d.
 func afterProgress(file string, d time.Duration) moment {
 	written := func() time.Time {
 		info, err := os.Stat(file)
@@ -276,7 +277,7 @@ func runUntil(t *testing.T, dir string, kill moment, args []string) (printed str
 	return out.String(), false
 }
 
-// result has the fields of a run's JSON summary that are not measurements.
+// result contains the fields of a run's JSON summary that are not measured values.
 type result struct {
 	Weights string `json:"weights_sha256"`
 	Rounds  int    `json:"rounds"`
@@ -314,7 +315,7 @@ func runFiles(t *testing.T, dir string) map[string]string {
 			for _, measured := range []string{"seconds", "steps_per_s", "engine_share", "rss_bytes"} {
 				delete(s, measured)
 			}
-			b = fmt.Append(nil, s) // maps are printed in order
+			b = fmt.Append(nil, s) // fmt prints maps sorted by key
 		}
 		files[name] = string(b)
 		return err
