@@ -27,16 +27,17 @@ import (
 	"loadstar/server"
 )
 
-// patient limits the wait for events that must happen, on a machine under any load.
+// patient is how long a test waits for an event that must happen. It is long enough for a
+// machine under heavy load.
 const patient = 5 * time.Minute
 
-// site runs servers, agents and regions in one process.
+// site runs servers, agents and regions in the test's process.
 type site struct {
 	t   *testing.T
 	dir string
 }
 
-// process is a part of a site that can be stopped.
+// process is a server, agent or region of a site that can be stopped.
 type process struct {
 	stop func()
 }
@@ -89,7 +90,8 @@ func (s *site) log(name string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("at", name)
 }
 
-// operator returns a client with the operator's certificate of a folder.
+// operator returns a client of the operators' API that uses the operator's certificate in a
+// server's folder.
 func (s *site) operator(name, address string) v1.OperatorServiceClient {
 	s.t.Helper()
 	c, err := mtls.ReadFolder(filepath.Join(s.dir, name, "operator"))
@@ -99,7 +101,7 @@ func (s *site) operator(name, address string) v1.OperatorServiceClient {
 	return v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(c.TLS())), "https://"+address)
 }
 
-// join creates an identity at a server.
+// join joins a server with a new token and returns the identity.
 func (s *site) join(name, address string, o v1.OperatorServiceClient) *identity.Identity {
 	s.t.Helper()
 	token, err := o.CreateToken(s.t.Context(), &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
@@ -141,8 +143,9 @@ func generated(t *testing.T, meters int) *series.Dataset {
 	return made
 }
 
-// A region's clients count as if they were the hub's own, each once, and the weights
-// equal the simulator's, even if hub and region are restarted during the run.
+// A region's clients are counted once each, as if they were the hub's own clients. The
+// final weights equal those of the simulator, even if hub and region are restarted during
+// the run.
 func TestRegion(t *testing.T) {
 	k, err := kernel.Default()
 	if err != nil {
@@ -155,7 +158,7 @@ func TestRegion(t *testing.T) {
 		"asynchronous": "{algorithm: fedbuff, rounds: 10, client: {steps: 1, batch: 8}, schedule: {cohort: 5, buffer: 3}, evaluate: {every: 0}}",
 	} {
 		if testing.Short() && name != "a sum" {
-			continue // the others use the same code paths
+			continue // one case is enough for the short form of the test
 		}
 		t.Run(name, func(t *testing.T) {
 			s := &site{t: t, dir: t.TempDir()}

@@ -17,7 +17,7 @@ import (
 	"loadstar/server/ledger"
 )
 
-// newRegion returns a station that relays a hub's tasks.
+// newRegion returns a station that is a region of the given hub.
 func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
 	t.Helper()
 	i, err := identity.Join(t.Context(), t.TempDir(), hub.url, hub.token(1), "region")
@@ -31,7 +31,7 @@ func newRegion(t testing.TB, hub *station, change func(*Config)) *station {
 	})
 }
 
-// begin starts a run at a hub when the given number of clients is there.
+// begin starts a run that waits until the hub has the given number of clients.
 func (st *station) begin(plan string, clients int64) string {
 	st.Helper()
 	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan, Clients: clients})
@@ -58,8 +58,8 @@ func TestRegionCannotDriveRuns(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), hub.url) {
 		t.Errorf("%v", err)
 	}
-	// A run that waits from the time when the folder was a standalone server does not
-	// block others.
+	// If the folder belonged to a standalone server before, it may contain a waiting run.
+	// Such a run does not block the hub's runs.
 	must(t, region.ledger.AddRun(t.Context(), ledger.Run{ID: "old", Plan: small, Wanted: 9, Created: time.Now()}, "test"))
 	for i, c := range task.Clients {
 		_, err := a.Push(t.Context(), region.update(task, c, i))
@@ -69,7 +69,7 @@ func TestRegionCannotDriveRuns(t *testing.T) {
 	must(t, region.ledger.StopRun(t.Context(), "old", "test", time.Now()))
 }
 
-// Turns that the hub closes are closed in the region, so that agents stop training.
+// When the hub closes turns, the region closes them too, so that its agents stop training.
 func TestRegionClosesWithHub(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -92,7 +92,7 @@ func TestRegionClosesWithHub(t *testing.T) {
 	region.soon("a result is closed", func() bool { return a.heard(run, 0, "a") == v1.Outcome_OUTCOME_CLOSED })
 }
 
-// A region keeps the versions that are being trained from, and deletes older ones.
+// A region stores the versions that clients are training from, and deletes older ones.
 func TestRegionRetires(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)
@@ -123,7 +123,7 @@ func TestRegionRetires(t *testing.T) {
 	must(t, err)
 }
 
-// scales counts the bytes that are pushed through it.
+// scales is a client of the agents' API that counts the bytes of pushed results.
 type scales struct {
 	v1.AgentServiceClient
 	bytes int
@@ -147,7 +147,7 @@ func TestPushResumes(t *testing.T) {
 		t.Fatalf("%v, %v", s, err)
 	}
 	c := &scales{AgentServiceClient: a}
-	for range 2 { // the second push needs no numbers
+	for range 2 { // the second push sends no numbers
 		s, err := agentapi.Push(t.Context(), c, q, numbers, len(numbers)/5)
 		must(t, err)
 		if want := len(numbers) - len(numbers)/2; s.Outcome != v1.Outcome_OUTCOME_ACCEPTED && s.Outcome != v1.Outcome_OUTCOME_COUNTED || c.bytes != want {
@@ -157,8 +157,8 @@ func TestPushResumes(t *testing.T) {
 	}
 }
 
-// If the hub closes one client, only the results in its batch are lost, and the region
-// returns their turns so that the hub does not wait.
+// If the hub closes one client's turn, only the results in the same batch are lost. The
+// region declines their turns, so that the hub does not wait for them.
 func TestRegionWithoutOne(t *testing.T) {
 	t.Parallel()
 	hub := newStation(t, nil)

@@ -127,7 +127,7 @@ func TestWrongResults(t *testing.T) {
 			})
 		}
 	}
-	// After all refusals, valid results count.
+	// Valid results still count after all these refusals.
 	for _, q := range []*v1.PushRequest{st.sum(task, "a0", "a1", "a2"), st.update(task, "a3", 1)} {
 		if s, err := a.Push(t.Context(), q); err != nil || s.Outcome != v1.Outcome_OUTCOME_ACCEPTED {
 			t.Errorf("%v, %v", s, err)
@@ -136,7 +136,7 @@ func TestWrongResults(t *testing.T) {
 	st.soon("the results are counted", func() bool {
 		return a.heard(run, 0, "a1") == v1.Outcome_OUTCOME_COUNTED && a.heard(run, 0, "a3") == v1.Outcome_OUTCOME_COUNTED
 	})
-	// If the algorithm needs each update, sums are refused.
+	// If the algorithm needs individual updates, sums are refused.
 	each := st.start(strings.NewReplacer("fedavg", "fedavgadaptive", ", max_examples: 100", "").Replace(small))
 	task = a.task(each, 0)
 	q := &v1.PushRequest{Run: each, Version: task.Version, Form: v1.Form_FORM_SUM, Shares: []*v1.Share{{Client: "a0", Examples: 1}}}
@@ -147,8 +147,8 @@ func TestWrongResults(t *testing.T) {
 	})
 }
 
-// A result in chunks is assembled whatever arrives in between. An agent has room for one
-// incomplete result.
+// A result that arrives in chunks is assembled even if chunks are lost or repeated. The
+// gateway holds one incomplete result per agent.
 func TestChunks(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
@@ -173,7 +173,7 @@ func TestChunks(t *testing.T) {
 		{n / 2, n, part, 0}, // the first chunk was lost
 		{0, 0, part, 0},
 		{0, n / 4, part, int64(n / 4)},
-		{0, n / 4, part, int64(n / 4)}, // repeated
+		{0, n / 4, part, int64(n / 4)}, // this chunk arrives again
 		{n / 2, n, part, int64(n / 4)}, // a chunk was lost
 		{n / 4, n - 1, part, int64(n - 1)},
 		{n - 1, n - 1, part, int64(n - 1)},
@@ -202,8 +202,8 @@ func TestChunks(t *testing.T) {
 	})
 }
 
-// Repeating a result, or replacing it with another, changes nothing: before it is
-// counted, afterwards, and after the round.
+// Sending a result again, or sending different numbers for the same turn, changes nothing:
+// before the result is counted, afterwards, and after the round.
 func TestReplays(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, func(c *Config) { c.Roles = []string{Gateway, Coordinator} })
@@ -252,7 +252,7 @@ func TestReplays(t *testing.T) {
 		}
 		return err
 	}))
-	// The weights changed by the first two updates, once each.
+	// The first two updates must have changed the weights, once each.
 	x, err := st.terms.Of(t.Context(), run)
 	must(t, err)
 	before := x.Server().Shared()
@@ -268,7 +268,7 @@ func TestReplays(t *testing.T) {
 	}
 }
 
-// lead returns the coordinator's lead.
+// lead returns the lead that the station's coordinator holds.
 func (st *station) lead() ledger.Lead {
 	st.Helper()
 	l, err := st.ledger.Lead(st.Context(), soleCoordinator, time.Minute, time.Now())
@@ -276,7 +276,7 @@ func (st *station) lead() ledger.Lead {
 	return l
 }
 
-// A slow agent is told at its next check-in that its round has closed.
+// A slow agent learns at its next check-in that its round has closed.
 func TestObsoleteTraining(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

@@ -1,5 +1,5 @@
-// Package server assembles gateway, aggregator and coordinator to a server, in one
-// process or in several.
+// Package server assembles the gateway, the aggregator and the coordinator into a server.
+// They run in one process or in several.
 package server
 
 import (
@@ -34,7 +34,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// The roles of a process.
+// The roles that a server process can have.
 const (
 	Gateway     = "gateway"
 	Aggregator  = "aggregator"
@@ -46,8 +46,8 @@ func Roles() []string { return []string{Gateway, Aggregator, Coordinator} }
 
 // Config configures a server.
 type Config struct {
-	// Dir is the server's folder. It holds the certificate authority, and the database,
-	// queue and blobs unless they are configured elsewhere.
+	// Dir is the server's folder. It holds the certificate authority. It also holds the
+	// database, the queue and the blobs, unless they are configured elsewhere.
 	Dir   string
 	Roles []string
 	// Listen is the address for agents and operators, and Hosts lists the names under
@@ -61,13 +61,14 @@ type Config struct {
 	NATS []string
 	// Blobs is a folder or s3://…; empty means a folder in Dir.
 	Blobs string
-	// Hub makes this server a region: instead of driving its own runs, it relays the
-	// hub's tasks. Linger is how long a region's sum waits for the rest of its round.
+	// Hub makes this server a region: instead of driving its own runs, it relays the hub's
+	// tasks. Linger is how long a region waits for further results of a round before it
+	// sends a sum.
 	Hub    *Hub
 	Linger time.Duration
 	// AgentClients is the maximum number of clients of an agent or region.
 	AgentClients int
-	// Aggregators is the number of goroutines that count in this process.
+	// Aggregators is the number of goroutines that count results in this process.
 	Aggregators int
 
 	Certificates, Lease, Lead, Poll, MaxPoll time.Duration
@@ -91,16 +92,17 @@ const (
 	blobCache     = 256 << 20
 	operatorLife  = 365 * 24 * time.Hour
 	shutdownGrace = 10 * time.Second
-	// ackWait is how long a round is delayed if an aggregator dies with results that it
-	// has taken. Counting takes much less. A result that takes longer is delivered twice
-	// and counted once.
+	// ackWait is how long the bus waits for an answer before it delivers a result again. A
+	// round is delayed by this time if an aggregator dies while it holds results. Counting
+	// takes much less time; if it takes longer, a result is delivered twice but counted
+	// once.
 	ackWait = 5 * time.Second
 )
 
-// soleCoordinator is the coordinator's name if the folder admits only one process.
+// soleCoordinator is the name of the coordinator if only one process can use the folder.
 const soleCoordinator = "alone"
 
-// server is a running server.
+// server is the state of a running server process.
 type server struct {
 	Config
 	authority *pki.Authority
@@ -132,7 +134,8 @@ func Run(ctx context.Context, c Config) error {
 	return s.serve(ctx)
 }
 
-// open opens the parts that the roles share.
+// open opens the services that the roles share: certificate authority, ledger, blobs and
+// bus.
 func (s *server) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
@@ -173,8 +176,8 @@ func (s *server) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openLedger waits for an unreachable database, which may start later than this server
-// after a power failure.
+// openLedger opens the ledger. It waits for an unreachable database, because after a power
+// failure the database may start later than this server.
 func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
@@ -190,7 +193,7 @@ func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 }
 
 // openBlobs opens a folder or s3://HOST/BUCKET/PREFIX. The scheme s3+http means a store
-// without TLS. The environment holds the store's keys.
+// without TLS. The store's keys are read from the environment.
 func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 	scheme, rest, _ := strings.Cut(s.Blobs, "://")
 	if scheme == "s3" || scheme == "s3+http" {
@@ -219,7 +222,7 @@ func (s *server) close() {
 	}
 }
 
-// serve runs the roles. If one ends, all end.
+// serve runs the configured roles. If one of them ends, all end.
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if s.Watch != "" {
@@ -278,7 +281,7 @@ func (s *server) pace() gateway.Pace {
 // name returns a unique name for this coordinator.
 func (s *server) name() string {
 	if len(s.NATS) == 0 && strings.HasPrefix(s.Database, "sqlite:") {
-		return soleCoordinator // the embedded bus locks the folder
+		return soleCoordinator // the embedded bus locks the folder, so there is only one process
 	}
 	host, _ := os.Hostname()
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), strings.ToLower(rand.Text()[:6]))

@@ -59,7 +59,7 @@ func code(answer chan int) int {
 		answer <- c
 		return c
 	default:
-		return -1 // no answer yet
+		return -1 // no response yet
 	}
 }
 
@@ -94,8 +94,8 @@ func TestHalfOpen(t *testing.T) {
 		}
 		return n
 	}
-	// With a declared length: an agent's bodies are limited in total, not only one by
-	// one.
+	// For bodies with a declared length, the total size per agent is limited, not only the
+	// size of each body.
 	all := begin(a.http, v1.AgentServicePushProcedure, 5<<20, 4<<20, 4)
 	st.soon("the last of four is refused", func() bool { return refused(all) == 1 })
 	for _, f := range free {
@@ -110,7 +110,8 @@ func TestHalfOpen(t *testing.T) {
 	if r, err := a.http.Get(st.url + "/v1/blobs/" + strings.Repeat("0", 64)); err != nil || r.StatusCode != tooMany {
 		t.Error(r, err)
 	}
-	// Callers without a certificate, over many connections, may declare any length.
+	// Callers without a certificate may declare any length, and may use many connections.
+	// The number of their calls is limited.
 	var joins []chan int
 	for range 4 {
 		joins = append(joins, begin(st.nobody(), v1.AgentServiceJoinProcedure, 1<<30, 8<<10, 30)...)
@@ -119,7 +120,8 @@ func TestHalfOpen(t *testing.T) {
 	runtime.GC()
 	runtime.GC() // the second collection empties pools
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 96<<20 { // client and server together
+	// Memory of client and server together.
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 96<<20 {
 		t.Errorf("%d MB are in use", grown>>20)
 	} else {
 		t.Logf("%d MB are in use", grown>>20)
@@ -157,17 +159,18 @@ func TestSlowloris(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for name, begin := range map[string]func(c net.Conn) net.Conn{
-		"silent":      func(c net.Conn) net.Conn { return c },
-		"no request":  func(c net.Conn) net.Conn { return secure(c, "http/1.1") },
-		"no HTTP/2":   func(c net.Conn) net.Conn { return secure(c, "h2") },
-		"half a line": func(c net.Conn) net.Conn { c = secure(c, "http/1.1"); io.WriteString(c, "POST /loadst"); return c }, // see below
+		"silent":     func(c net.Conn) net.Conn { return c },
+		"no request": func(c net.Conn) net.Conn { return secure(c, "http/1.1") },
+		"no HTTP/2":  func(c net.Conn) net.Conn { return secure(c, "h2") },
+		// Half a request line.
+		"half a line": func(c net.Conn) net.Conn { c = secure(c, "http/1.1"); io.WriteString(c, "POST /loadst"); return c },
 	} {
 		wg.Go(func() {
 			c, err := net.Dial("tcp", at)
 			must(t, err)
 			defer c.Close()
 			s := begin(c)
-			// Less than the minute after which any idle connection is closed.
+			// Shorter than one minute, after which the server closes any idle connection.
 			must(t, s.SetReadDeadline(time.Now().Add(50*time.Second)))
 			if _, err := io.Copy(io.Discard, s); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: the connection is still open", name)

@@ -32,7 +32,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// small is a plan with few weights, for clients that do not really train.
+// small is a plan with few weights, for tests that send made-up updates instead of
+// training.
 const small = "{algorithm: fedavg, rounds: 50, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100}, evaluate: {every: 0}}"
 
 func must(t testing.TB, err error) {
@@ -53,7 +54,7 @@ type station struct {
 	stop     func()
 }
 
-// logged collects logged errors; a test fails if there are any.
+// logged collects the errors that the server logs. A test fails if there are any.
 type logged struct {
 	mu    sync.Mutex
 	lines []string
@@ -144,7 +145,7 @@ func (st *station) aggregate() {
 	st.Cleanup(func() { cancel(); must(st, <-ended) })
 }
 
-// raw is an agent whose calls the test makes itself.
+// raw is an agent without its own logic: the test makes its calls.
 type raw struct {
 	v1.AgentServiceClient
 	st   *station
@@ -160,7 +161,7 @@ func (st *station) token(uses int64) string {
 	return s.Token
 }
 
-// join adds an agent with clients of its own. Unlike [station.host] it does not call the
+// join adds an agent with the given clients. Unlike [station.host] it does not call the
 // server for a certificate; the tests of joining do that.
 func (st *station) join(clients ...string) *raw {
 	st.Helper()
@@ -197,7 +198,7 @@ func (st *station) certified(a *pki.Authority, who pki.Identity, ttl time.Durati
 	}
 }
 
-// start starts a run with all clients.
+// start starts a run with all clients that the server knows.
 func (st *station) start(plan string) string {
 	st.Helper()
 	s, err := st.operator.StartRun(st.Context(), &v1.StartRunRequest{Plan: plan})
@@ -205,10 +206,11 @@ func (st *station) start(plan string) string {
 	return s.Run
 }
 
-// patient limits the wait for events that must happen, on a machine under any load.
+// patient is how long a test waits for an event that must happen. It is long enough for a
+// machine under heavy load.
 const patient = 5 * time.Minute
 
-// soon waits until a condition holds.
+// soon waits until ok returns true.
 func (st *station) soon(what string, ok func() bool) {
 	st.Helper()
 	for end := time.Now().Add(patient); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -218,7 +220,7 @@ func (st *station) soon(what string, ok func() bool) {
 	}
 }
 
-// task waits for the agent's task in a round of a run.
+// task checks in until the agent gets its task in a round of a run.
 func (a *raw) task(run string, round int64) (task *v1.Task) {
 	a.st.Helper()
 	a.st.soon("there is a task", func() bool {
@@ -233,7 +235,7 @@ func (a *raw) task(run string, round int64) (task *v1.Task) {
 	return task
 }
 
-// numbers returns a valid update for a run. It depends on the seed.
+// numbers returns the numbers of a valid update for a run. They depend on the seed.
 func (st *station) numbers(run string, seed int) []byte {
 	st.Helper()
 	t, err := st.terms.Of(st.Context(), run)
@@ -271,7 +273,7 @@ func (st *station) sum(task *v1.Task, clients ...string) *v1.PushRequest {
 	return whole(q, b)
 }
 
-// whole puts numbers into a single chunk.
+// whole sets the numbers of a result, as a single chunk.
 func whole(q *v1.PushRequest, numbers []byte) *v1.PushRequest {
 	sum := sha256.Sum256(numbers)
 	q.Sha256, q.Size, q.Offset, q.Chunk = sum[:], int64(len(numbers)), 0, numbers
@@ -291,7 +293,7 @@ func (a *raw) heard(run string, round int64, client string) v1.Outcome {
 	return v1.Outcome_OUTCOME_UNSPECIFIED
 }
 
-// refused returns the number of refusals by reason.
+// refused returns the number of refused calls by reason, from the metrics.
 func (st *station) refused() map[string]float64 {
 	st.Helper()
 	all := map[string]float64{}

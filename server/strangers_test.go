@@ -19,7 +19,7 @@ var procedures = []string{
 	v1.AgentServiceRenewProcedure, v1.AgentServiceAnnounceProcedure, v1.AgentServiceCheckInProcedure, v1.AgentServicePushProcedure, v1.AgentServiceDeclineProcedure,
 }
 
-// certify returns a client with a certificate from an authority.
+// certify returns an HTTP client with a certificate from an authority.
 func (st *station) certify(a *pki.Authority, who pki.Identity, ttl time.Duration) *http.Client {
 	st.Helper()
 	return st.http(st.certified(a, who, ttl))
@@ -71,7 +71,7 @@ func TestStrangers(t *testing.T) {
 			t.Errorf("%s certificate: %v", name, err)
 		}
 	}
-	// A valid certificate for an agent that never joined.
+	// A valid certificate of an agent that has never joined is refused too.
 	h := st.certify(st.authority, pki.Identity{Role: pki.Agent, ID: "ghost"}, time.Hour)
 	st.unharmed("an agent that never joined", "revoked", 1, func() {
 		_, err := v1.NewAgentServiceClient(h, st.url).CheckIn(t.Context(), &v1.CheckInRequest{})
@@ -82,7 +82,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// hungUp reports whether a call failed without an answer, because no connection was made.
+// hungUp reports whether a call failed without a response, because the connection was
+// refused.
 func hungUp(err error) bool { return err != nil && !connect.IsWireError(err) }
 
 func second[T any](_ T, err error) error { return err }
@@ -110,8 +111,8 @@ func (u *unread) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	u.left -= n
-	// The network buffers some bytes by itself: with HTTP/1.1, as many as the sender's
-	// kernel allows.
+	// The network buffers some bytes before the server reads them. With HTTP/1.1 the
+	// sender's kernel sets the limit.
 	if u.read.Add(int64(n)) > 8<<20 {
 		u.t.Error("the body of an unauthenticated request was read")
 		return 0, io.EOF

@@ -14,7 +14,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// counter forwards TCP connections and counts bytes.
+// counter forwards TCP connections and counts their bytes.
 type counter struct {
 	url         string
 	up, down    atomic.Int64
@@ -61,17 +61,17 @@ func pass(to, from net.Conn, n *atomic.Int64) {
 	}
 }
 
-// A round uses as many bytes of a client's link as the plan predicts: the numbers once in
-// each direction, and a few headers for every call. The test also counts calls and
-// connections, because a slow machine makes more check-ins and opens a second connection
-// if two calls overlap.
+// A client's traffic in a round is what recipe.TrafficOf predicts: the numbers once in each
+// direction, and a few headers for every call. The test also counts calls and connections,
+// because a slow machine needs more check-ins, and an agent opens a second connection if
+// two calls overlap.
 func TestTraffic(t *testing.T) {
 	t.Parallel()
 	// perCall limits the bytes of a call without its numbers, in either direction:
 	// headers, names of runs and clients, TLS records.
 	const rounds, perCall = 15, 300
 	st := newStation(t, func(c *Config) { c.Poll, c.MaxPoll = 250*time.Millisecond, 250*time.Millisecond })
-	// A new connection with one check-in.
+	// Measure the bytes of a new connection with one check-in.
 	connection := st.count()
 	a := st.join()
 	_, err := v1.NewAgentServiceClient(a.http, connection.url).CheckIn(t.Context(), &v1.CheckInRequest{})

@@ -37,10 +37,10 @@ type recorder struct {
 
 	mu    sync.Mutex
 	sent  bytes.Buffer      // every header and body
-	tasks map[int64]string  // blob of the weights, by round
-	calls int               // answered check-ins
-	open  int               // turns in the last check-in
-	blobs map[string][]byte // that the agent fetched
+	tasks map[int64]string  // hash of the weights, by round
+	calls int               // number of check-ins that the server has answered
+	open  int               // number of entries for open turns in the last check-in
+	blobs map[string][]byte // blobs that the agent fetched, by hash
 }
 
 // record starts a recorder for one agent.
@@ -133,9 +133,9 @@ func (rec *recorder) settled() bool {
 // secrets holds values that must not be sent, in every encoding in which they could
 // appear.
 type secrets struct {
-	words  map[uint32]string // four bytes, which may also occur by chance
-	decoys map[uint32]bool   // as many as words, and of the same size
-	pairs  map[uint64]string // eight bytes, which do not occur by chance
+	words  map[uint32]string // values of four bytes, which may also occur by chance
+	decoys map[uint32]bool   // as many values as in words, of similar size, that are not secrets
+	pairs  map[uint64]string // values of eight bytes, which do not occur by chance
 	longs  map[[16]byte]string
 	texts  map[string]string
 	rng    *rand.Rand
@@ -148,10 +148,11 @@ func newSecrets() *secrets {
 	}
 }
 
-// dull reports whether a number has so few binary digits that it may occur anywhere.
+// dull reports whether a number has so few significant binary digits that it may occur by
+// chance.
 func dull(f float32) bool { return math.Float32bits(f)&0xfff == 0 }
 
-// numbers adds floats, alone and in adjacent pairs.
+// numbers adds floats to the secrets, individually and in adjacent pairs.
 func (s *secrets) numbers(what string, x []float32) {
 	for _, f := range x {
 		if b := math.Float32bits(f); !dull(f) {
@@ -163,7 +164,7 @@ func (s *secrets) numbers(what string, x []float32) {
 	s.neighbours(what, x)
 }
 
-// neighbours adds adjacent pairs of floats, in all binary encodings.
+// neighbours adds adjacent pairs of floats to the secrets, in all binary encodings.
 func (s *secrets) neighbours(what string, x []float32) {
 	for i := 1; i < len(x); i++ {
 		if dull(x[i-1]) || dull(x[i]) {
@@ -184,13 +185,13 @@ func (s *secrets) neighbours(what string, x []float32) {
 	}
 }
 
-// exactly adds a number as a float64.
+// exactly adds a number to the secrets, encoded as a float64.
 func (s *secrets) exactly(what string, f float64) {
 	b := math.Float64bits(f)
 	s.pairs[b], s.pairs[bits.ReverseBytes64(b)] = what+", as float64", what+", as float64 backwards"
 }
 
-// text adds a number as decimal text.
+// text adds a number to the secrets, as decimal text.
 func (s *secrets) text(what string, f float32) {
 	for _, t := range []string{strconv.FormatFloat(float64(f), 'g', -1, 32), strconv.FormatFloat(float64(f), 'f', 3, 64), strconv.FormatFloat(float64(f), 'e', 5, 64)} {
 		if len(t) >= 7 && len(t) <= 12 {
@@ -199,7 +200,8 @@ func (s *secrets) text(what string, f float32) {
 	}
 }
 
-// in searches for secrets. It returns what it found, and the numbers of words and decoys.
+// in searches the sent bytes for secrets. It returns descriptions of those that it found,
+// and how many words and decoys it found.
 func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
 	for i := 0; i+4 <= len(sent); i++ {
 		w := binary.LittleEndian.Uint32(sent[i:])
@@ -227,21 +229,23 @@ func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
 			}
 		}
 	}
-	// Report only more than chance; the decoys show how many occur by chance.
+	// Report words only if there are many more than by chance. The number of decoys shows
+	// how many occur by chance.
 	if excess := words - decoys; float64(excess) > 6*math.Sqrt(float64(decoys))+20 {
 		found = append(found, fmt.Sprintf("%d numbers, and %d by chance", words, decoys))
 	}
 	return found, words, decoys
 }
 
-// No personal weight, reading or value range leaves an agent in any round. What it sends
-// is the change of the shared weights.
+// An agent sends no personal weight, no reading and no value range in any round. It sends
+// only the change of the shared weights.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	d := homes(t, 4)
 	plan := "{algorithm: fedavg, partition: head, rounds: 3, model: {name: bose2023}, client: {steps: 3, batch: 16, lr: 0.01}, evaluate: {every: 0}}"
-	// Home 0 sends its own update, the others one sum.
+	// Home 0 has its own agent, which sends an individual update. The other homes share an
+	// agent, which sends one sum.
 	parts := map[string]*series.Dataset{"alone": firstHomes(t, d, 0, 1), "together": firstHomes(t, d, 1, 4)}
 	recorders := map[string]*recorder{}
 	var stops []func()
@@ -288,7 +292,7 @@ func TestWire(t *testing.T) {
 		t.Fatalf("%d personal weights", personal)
 	}
 	secret := newSecrets()
-	var updates [][]byte // of home 0
+	var updates [][]byte // updates of home 0
 	rec := recorders["alone"]
 	initial := make([]float32, personal)
 	problem.Partition.Cut(problem.Model.InitialWeights(p.Seed), make([]float32, problem.Partition.SharedLen()), initial)
@@ -305,7 +309,7 @@ func TestWire(t *testing.T) {
 			secret.exactly("a range", float64(f))
 			secret.text("a range", f)
 		}
-		// Repeat the training, which gives the same bits.
+		// Repeat the training of the agents, which gives the same bits.
 		w := client.NewWorker(&job, k, parts4.NewTrainer(k))
 		c := client.Client{ID: fed.ClientID(m.ID), Data: []*series.Windows{problem.Framer.Windows(m, ranges)}, Kept: make([]float32, w.Kept()), First: true}
 		copy(c.Kept, initial)
@@ -322,8 +326,8 @@ func TestWire(t *testing.T) {
 				change[j] = c.Kept[j] - before[j]
 			}
 			secret.numbers("a personal weight", c.Kept[:personal])
-			// Search for pairs only: Adam changes many weights by the same amount, shared
-			// or not.
+			// Search only for pairs of changes, because Adam changes many weights by the
+			// same amount, both shared and personal ones.
 			secret.neighbours("the change of a personal weight", change)
 		}
 		name := "together"
@@ -347,7 +351,7 @@ func TestWire(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes, %d numbers and %d texts that must not be in them; %d words by chance, as %d decoys", name, len(sent), len(secret.words)/2, len(secret.texts), words, decoys)
 	}
-	// Check that the search finds what it should.
+	// Check that the search would find leaked values.
 	sent := rec.sent.Bytes()
 	for n, u := range updates {
 		if !bytes.Contains(sent, u) {
@@ -367,7 +371,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// leaked returns many weights, none next to its neighbour.
+// leaked returns many weights as bytes, with other bytes between them.
 func leaked(x []float32) (b []byte) {
 	for i := 0; i < len(x); i += 50 {
 		b = append(round.AppendFloats(b, x[i:i+1]), "...."...)

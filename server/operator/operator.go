@@ -21,7 +21,7 @@ import (
 	"loadstar/server/terms"
 )
 
-// Config configures the operators' API.
+// Config holds the dependencies and settings of the operators' API.
 type Config struct {
 	Ledger *ledger.Ledger
 	// Pin identifies the server's root certificate. Join tokens contain it.
@@ -30,9 +30,10 @@ type Config struct {
 	Hub string
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
-	// Revoked is called with a revoked agent before the operator's call returns.
+	// Revoked is called with the name of a revoked agent before the operator's call
+	// returns.
 	Revoked func(agent string)
-	// Closing is closed when the server shuts down. WatchRun calls end then.
+	// Closing is closed when the server shuts down. Calls of WatchRun then end.
 	Closing <-chan struct{}
 	Log     *slog.Logger
 }
@@ -52,11 +53,11 @@ const (
 	maxPlan     = 1 << 20
 )
 
-// New returns the operators' API.
+// New returns an Operator.
 func New(c Config) *Operator { return &Operator{Config: c, watching: make(chan struct{}, maxWatchers)} }
 
-// Handler serves operators. Requests must carry the caller's identity in their context,
-// as pki.Middleware puts it there.
+// Handler returns the handler of the operators' API. pki.Middleware must have put the
+// caller's identity into the context of each request.
 func (o *Operator) Handler() http.Handler {
 	_, service := v1.NewOperatorServiceHandler(o, connect.WithReadMaxBytes(2*maxPlan))
 	errorWriter := connect.NewErrorWriter()
@@ -70,7 +71,8 @@ func (o *Operator) Handler() http.Handler {
 	})
 }
 
-// caller returns the name of the calling operator, and an error for anybody else.
+// caller returns the name of the calling operator. It returns an error if the caller is not
+// an operator.
 func (o *Operator) caller(ctx context.Context) (string, error) {
 	who, ok := pki.From(ctx)
 	if !ok || who.Role != pki.Operator {
@@ -79,7 +81,7 @@ func (o *Operator) caller(ctx context.Context) (string, error) {
 	return who.String(), nil
 }
 
-// wireError converts a ledger error to a wire error.
+// wireError converts a ledger error to an error with a status code for the caller.
 func (o *Operator) wireError(err error) error {
 	switch {
 	case err == nil:
@@ -160,8 +162,8 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 	switch now := time.Now(); {
 	case r.Agent != "" && r.Client == "":
 		err = o.Ledger.RevokeAgent(ctx, r.Agent, who, now)
-		// Call it after an error too: the transaction may have committed before the
-		// connection was lost.
+		// Call Revoked even after an error, because the transaction may have committed
+		// before the connection to the database was lost.
 		o.Revoked(r.Agent)
 	case r.Client != "" && r.Agent == "":
 		err = o.Ledger.RevokeClient(ctx, r.Client, who, now)
@@ -174,8 +176,8 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 	return &v1.RevokeResponse{}, nil
 }
 
-// StartRun starts a run, or queues it until there are enough clients. A region refuses
-// it, because only a hub drives runs.
+// StartRun starts a run, or queues it until there are enough clients. A region refuses the
+// call, because only a hub drives runs.
 func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
 	who, err := o.caller(ctx)
 	if err != nil {
@@ -217,7 +219,7 @@ func (o *Operator) StopRun(ctx context.Context, r *v1.StopRunRequest) (*v1.StopR
 	return &v1.StopRunResponse{}, nil
 }
 
-// ListRuns returns the newest runs.
+// ListRuns returns the newest runs, newest first.
 func (o *Operator) ListRuns(ctx context.Context, r *v1.ListRunsRequest) (*v1.ListRunsResponse, error) {
 	if _, err := o.caller(ctx); err != nil {
 		return nil, err
@@ -303,7 +305,7 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 	}
 }
 
-// ListAudit returns the newest events.
+// ListAudit returns the newest events of the audit log, newest first.
 func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
 	if _, err := o.caller(ctx); err != nil {
 		return nil, err

@@ -36,8 +36,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// fixture is an operators' API with a real ledger behind a real handler. A test sets the
-// caller's identity.
+// fixture serves the operators' API with its real handler and a real ledger. A test sets
+// the identity of the caller.
 type fixture struct {
 	v1.OperatorServiceClient
 	*testing.T
@@ -82,8 +82,8 @@ func (d *fixture) wake(run string) {
 	d.woken = append(d.woken, run)
 }
 
-// revoke records a revoked agent and checks that the ledger has already stored the
-// revocation.
+// revoke implements Config.Revoked. It records a revoked agent and checks that the ledger
+// has already stored the revocation.
 func (d *fixture) revoke(agent string) {
 	if c, err := d.ledger.Caller(d.Context(), agent); err != nil || !c.Revoked {
 		agent += " is not revoked"
@@ -100,7 +100,7 @@ func (d *fixture) code(what string, err error, want connect.Code) {
 	}
 }
 
-// members adds an agent with clients.
+// members adds an agent with the given clients to the ledger.
 func (d *fixture) members(agent string, clients ...string) {
 	d.Helper()
 	ctx := d.Context()
@@ -112,7 +112,7 @@ func (d *fixture) members(agent string, clients ...string) {
 
 const plan = "{name: trial, algorithm: fedavg, rounds: 7, schedule: {cohort: 2}, evaluate: {every: 0}}"
 
-// Only operators may call, and the body of any other request is not read.
+// Only operators may call. The server does not read the body of any other caller's request.
 func TestCaller(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
@@ -272,12 +272,13 @@ func TestRuns(t *testing.T) {
 		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(i)})
 		must(t, err)
 		ids = append(ids, s.Run)
-		time.Sleep(2 * time.Millisecond) // runs are sorted by time of creation
+		// Runs are sorted by their time of creation, in milliseconds.
+		time.Sleep(2 * time.Millisecond)
 	}
 	if !slices.Equal(d.woken, ids) {
 		t.Errorf("notified for %v, want %v", d.woken, ids)
 	}
-	for i, want := range []int64{2, 2, 2} { // at least the cohort
+	for i, want := range []int64{2, 2, 2} { // a run waits for at least its cohort
 		if r, err := d.ledger.Run(t.Context(), ids[i]); err != nil || r.Wanted != want || r.Plan != plan {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -378,7 +379,7 @@ func TestWatch(t *testing.T) {
 	s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan})
 	must(t, err)
 	next := d.drive(s.Run)
-	next(ledger.RoundMerging) // before the first watcher
+	next(ledger.RoundMerging) // this round closes before the first watcher calls
 	w, err := d.WatchRun(t.Context(), &v1.WatchRunRequest{Run: s.Run})
 	must(t, err)
 	defer w.Close()
@@ -453,14 +454,15 @@ func TestWatchers(t *testing.T) {
 	}
 	must(t, err)
 	close(d.closing)
-	for _, w := range all[1:] { // they end only because of the shutdown
+	for _, w := range all[1:] { // these watchers end only because of the shutdown
 		for w.Receive() {
 		}
 		d.code("the end", w.Err(), connect.CodeUnavailable)
 	}
 }
 
-// An internal error is not reported as an answer.
+// If the ledger is closed, calls fail as unavailable, not with an answer such as "not
+// found".
 func TestLedgerClosed(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)

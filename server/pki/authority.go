@@ -30,9 +30,11 @@ const (
 	lockFile = "lock"
 
 	rootYears = 20
-	// skew is how far a peer's clock may be behind the server's.
+	// skew is how far a peer's clock may be behind the server's clock. Certificates are
+	// valid from that much before their creation.
 	skew = 5 * time.Minute
-	// maxCSR is many times the size of a request without names.
+	// maxCSR limits the size of a certificate request in bytes. It is many times the size
+	// of a request without names.
 	maxCSR = 1 << 13
 )
 
@@ -59,7 +61,7 @@ func Open(dir string) (*Authority, error) {
 		return nil, err
 	}
 	defer unlock()
-	// Another process may have created it meanwhile.
+	// Another process may have created the root before this one got the lock.
 	if a, err := read(dir); !errors.Is(err, fs.ErrNotExist) {
 		return a, err
 	}
@@ -90,7 +92,7 @@ func read(dir string) (*Authority, error) {
 	return nil, fmt.Errorf("%s: %w; restore it from a backup, because agents trust no other root", path, err)
 }
 
-// lock waits until no other process is writing files in the folder.
+// lock locks the folder. It waits until no other process is writing files in the folder.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -114,7 +116,7 @@ func makeRoot(path string, now time.Time) error {
 	}
 	template := &x509.Certificate{
 		SerialNumber: number,
-		// A unique name, so that people can tell two roots apart.
+		// The name is unique, so that people can tell two roots apart.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("Loadstar root %032x", number)[:len("Loadstar root ")+8]},
 		NotBefore:             now.Add(-skew),
 		NotAfter:              now.AddDate(rootYears, 0, 0),
@@ -138,7 +140,7 @@ func makeRoot(path string, now time.Time) error {
 	return mtls.WritePrivate(path, text)
 }
 
-// serial returns a random number of 128 bits.
+// serial returns a random serial number of 128 bits.
 func serial() (*big.Int, error) {
 	var b [16]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -150,8 +152,9 @@ func serial() (*big.Int, error) {
 // Pin returns the pin of the root, which join tokens contain and agents check.
 func (a *Authority) Pin() string { return jointoken.PinOf(a.root.Raw) }
 
-// Sign returns a certificate for who, followed by the root, and its expiry: after ttl or
-// with the root. The request proves that its sender has the key. Its names are ignored.
+// Sign returns a chain of a certificate for who and the root, and the certificate's expiry:
+// after ttl, but not after the root's expiry. The signature of the request proves that the
+// sender has the key. The names in the request are ignored.
 func (a *Authority) Sign(csrDER []byte, who Identity, ttl time.Duration) (chainDER [][]byte, expires time.Time, err error) {
 	key, err := requested(csrDER)
 	if err != nil {
@@ -164,7 +167,8 @@ func (a *Authority) Sign(csrDER []byte, who Identity, ttl time.Duration) (chainD
 	return [][]byte{leaf.Raw, a.root.Raw}, leaf.NotAfter, nil
 }
 
-// requested returns the public key of a request after checking the signature.
+// requested returns the public key in a certificate request after checking the request's
+// signature.
 func requested(csrDER []byte) (any, error) {
 	if len(csrDER) > maxCSR {
 		return nil, fmt.Errorf("it has %d bytes, want at most %d", len(csrDER), maxCSR)
@@ -186,19 +190,19 @@ func requested(csrDER []byte) (any, error) {
 	return csr.PublicKey, csr.CheckSignature()
 }
 
-// issue creates a client certificate.
+// issue creates a client certificate for a public key and an identity.
 func (a *Authority) issue(key any, who Identity, ttl time.Duration) (*x509.Certificate, error) {
 	if err := who.check(); err != nil {
 		return nil, err
 	}
 	return a.sign(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: who.ID}, // for people; programs read the URI
+		Subject:     pkix.Name{CommonName: who.ID}, // for people to read; programs read the URI
 		URIs:        []*url.URL{who.uri()},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, key, ttl)
 }
 
-// sign completes a template with the common fields and signs it.
+// sign adds the fields that all certificates have in common to a template, and signs it.
 func (a *Authority) sign(template *x509.Certificate, key any, ttl time.Duration) (*x509.Certificate, error) {
 	now := a.now()
 	if ttl <= 0 {

@@ -26,13 +26,14 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// openEnv makes the test binary a process that opens the folder of that name, when
-// its standard input ends, and prints the pin.
+// openEnv is an environment variable with the name of a folder. If it is set, the test
+// binary waits until its standard input is closed, opens the authority in that folder and
+// prints the pin.
 const openEnv = "LOADSTAR_TEST_OPEN"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(openEnv); dir != "" {
-		os.Stdin.Read(make([]byte, 1)) // its end is what is waited for
+		os.Stdin.Read(make([]byte, 1)) // returns when the parent closes the pipe
 		a, err := Open(dir)
 		if err != nil {
 			fmt.Println(err)
@@ -71,7 +72,7 @@ func request(t testing.TB, key crypto.Signer, template *x509.CertificateRequest)
 	return csr
 }
 
-// credentials are somebody's under an authority.
+// credentials returns a new key for an identity, with a certificate from the authority.
 func credentials(t testing.TB, a *Authority, who Identity, ttl time.Duration) mtls.Credentials {
 	t.Helper()
 	key := newKey(t)
@@ -115,7 +116,8 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// A damaged root is never replaced by a new one that no agent trusts.
+// Open refuses a damaged root. It never replaces it with a new root, which no agent would
+// trust.
 func TestOpenRefuses(t *testing.T) {
 	a, b := open(t), open(t)
 	path := filepath.Join(a.dir, rootFile)
@@ -161,7 +163,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// However many open a new folder at once, threads or processes, there is one root.
+// If many goroutines and processes open a new folder at the same time, only one root is
+// created.
 func TestOpenConcurrently(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "pki")
 	pins := make([]string, 16)
@@ -184,7 +187,7 @@ func TestOpenConcurrently(t *testing.T) {
 		}
 	}
 	r.Close()
-	w.Close() // off they go
+	w.Close() // all processes continue at the same time
 	var wg sync.WaitGroup
 	for i := range pins {
 		wg.Go(func() {
@@ -220,12 +223,13 @@ func TestSign(t *testing.T) {
 	}
 	serials := map[string]bool{}
 	for _, key := range []crypto.Signer{newKey(t), edKey} {
-		// All that the request claims is ignored.
+		// All names and extensions in the request are ignored.
 		operator := Identity{Operator, "root"}
 		csr := request(t, key, &x509.CertificateRequest{
 			Subject: pkix.Name{CommonName: "operator", Organization: []string{"loadstar://operator/root"}}, URIs: []*url.URL{operator.uri()},
 			DNSNames: []string{"server.example"}, IPAddresses: []net.IP{{127, 0, 0, 1}}, EmailAddresses: []string{"a@b.example"},
-			ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}}, // an authority
+			// Claims to be a certificate authority.
+			ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}},
 		})
 		chain, expires, err := a.Sign(csr, Identity{Agent, "7f3a"}, 7*24*time.Hour)
 		if err != nil {
@@ -290,7 +294,7 @@ func TestSignRefuses(t *testing.T) {
 	}
 	forged := bytes.Clone(good)
 	forged[len(forged)-1] ^= 1
-	// A request of one's own that names another's key.
+	// A request that is signed with one key but contains the public key of another.
 	mine, theirs := request(t, newKey(t), &x509.CertificateRequest{}), request(t, newKey(t), &x509.CertificateRequest{})
 	m, err := x509.ParseCertificateRequest(mine)
 	if err != nil {
@@ -351,7 +355,8 @@ func TestSignRefuses(t *testing.T) {
 	}
 }
 
-// Whatever is sent, the answer is an error or a certificate for who was meant.
+// Whatever the request contains, Sign returns an error or a certificate for the given
+// identity.
 func FuzzSign(f *testing.F) {
 	a := open(f)
 	key := newKey(f)

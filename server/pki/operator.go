@@ -12,13 +12,14 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// local is the operator for whom the server writes a certificate on its own machine.
+// local is the name of the operator for whom the server writes a certificate on its own
+// machine.
 const local = "local"
 
 // WriteOperator writes key.pem, cert.pem and ca.pem to a folder, with which the command
-// line on this machine acts as an operator. It does nothing if they are complete and not
-// due for renewal. Renewal keeps the key, so that a concurrent reader never sees a
-// certificate with another key.
+// line on this machine acts as an operator. It does nothing if the files are complete and
+// the certificate is not due for renewal. Renewal does not change the key, so a concurrent
+// reader never sees a certificate that does not match the key.
 func (a *Authority) WriteOperator(dir string, ttl time.Duration) error {
 	unlock, err := lock(a.dir)
 	if err != nil {

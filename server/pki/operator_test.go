@@ -51,7 +51,7 @@ func TestWriteOperator(t *testing.T) {
 	if c := write(); c.Leaf.Equal(second.Leaf) {
 		t.Error("not renewed after it expired")
 	}
-	// What a crash or a person left half done is made whole.
+	// Missing and damaged files, for example after a crash, are written again.
 	for _, name := range []string{"cert.pem", "ca.pem", "key.pem"} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestWriteOperator(t *testing.T) {
 		t.Fatal(err)
 	}
 	write()
-	// An agent's certificate in its place is no operator's.
+	// An agent's certificate in the operator's folder is replaced.
 	agent := credentials(t, a, Identity{Agent, "a"}, ttl)
 	if err := mtls.WriteFolder(dir, &agent); err != nil {
 		t.Fatal(err)
@@ -70,12 +70,13 @@ func TestWriteOperator(t *testing.T) {
 	if who, ok := identity(write().Leaf); !ok || who.Role != Operator {
 		t.Error(who)
 	}
-	// Another root's is replaced.
+	// A certificate of another root is replaced.
 	a = open(t)
 	if c := write(); !c.Root.Equal(a.root) {
 		t.Error("it trusts another root")
 	}
-	// A key that cannot be read, or is none, may be somebody's.
+	// A key file that others can read, or that holds no key, is not overwritten, because it
+	// may belong to someone.
 	for _, spoil := range []func(string) error{
 		func(path string) error { return os.Chmod(path, 0o644) },
 		func(path string) error { return os.WriteFile(path, []byte("something else"), 0o600) },
@@ -100,7 +101,7 @@ func TestWriteOperator(t *testing.T) {
 	}
 }
 
-// Servers that start at once on one machine leave one whole pair.
+// Concurrent calls leave a complete and matching key and certificate.
 func TestWriteOperatorConcurrently(t *testing.T) {
 	a := open(t)
 	dir := filepath.Join(t.TempDir(), "operator")

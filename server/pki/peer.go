@@ -28,10 +28,11 @@ type Identity struct {
 
 const scheme = "loadstar"
 
-// plain matches IDs that need no escaping, so that each ID has a single spelling.
+// plain matches the allowed IDs. They need no escaping in a URI, so each ID has only one
+// spelling.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// String returns the identity for logs.
+// String returns the role and the ID as text for logs.
 func (i Identity) String() string { return string(i.Role) + " " + i.ID }
 
 func (i Identity) uri() *url.URL {
@@ -57,14 +58,14 @@ func peerAt(state *tls.ConnectionState, now time.Time) (Identity, bool) {
 		return Identity{}, false
 	}
 	leaf := state.VerifiedChains[0][0]
-	// A connection may outlive its certificate.
+	// The certificate may have expired since the connection was opened.
 	if now.After(leaf.NotAfter) {
 		return Identity{}, false
 	}
 	return identity(leaf)
 }
 
-// identity returns the identity in a certificate of this authority.
+// identity returns the identity in a certificate that this authority has issued.
 func identity(leaf *x509.Certificate) (Identity, bool) {
 	if len(leaf.URIs) != 1 {
 		return Identity{}, false

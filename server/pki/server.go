@@ -20,14 +20,14 @@ import (
 
 const serverLife = 90 * 24 * time.Hour
 
-// hostname matches the host names that a certificate can contain, wildcards included.
+// hostname matches the host names that a certificate can contain, including wildcards.
 var hostname = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
 // TLS returns the server's TLS configuration: TLS 1.3, HTTP/2 or HTTP/1.1, and a
-// certificate for these host names and addresses, which is created and renewed in memory.
-// The server also sends the root, for agents that know only its pin. A client
-// certificate is optional, but if there is one, this authority must have issued it and
-// it must be valid.
+// certificate for the given host names and addresses. The certificate is created and
+// renewed in memory. The server also sends the root certificate, for agents that know only
+// its pin. A client certificate is optional, but a certificate that a client presents must
+// be valid and issued by this authority.
 //
 // The configuration is chosen per connection, so changing the returned value has no
 // effect.
@@ -68,7 +68,8 @@ type ownCertificate struct {
 	current *tls.Config // nil before the first connection
 }
 
-// config returns the configuration with a certificate that is not due for renewal.
+// config returns the TLS configuration for a connection. It creates or renews the server's
+// certificate if necessary.
 func (s *ownCertificate) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,9 +103,10 @@ func (s *ownCertificate) renewed() (*tls.Config, error) {
 		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw, a.root.Raw}, PrivateKey: key, Leaf: leaf}},
 		ClientAuth:   tls.VerifyClientCertIfGiven,
 		ClientCAs:    mtls.Pool(a.root),
-		// Short first records speed up web pages but only cost time here.
+		// Small first TLS records speed up web pages, but only cost time here.
 		DynamicRecordSizingDisabled: true,
-		// Every connection must present its certificate. Resumption would reuse an older one.
+		// Every connection must present its own certificate. A resumed session would reuse
+		// an older one.
 		SessionTicketsDisabled: true,
 	}, nil
 }

@@ -20,13 +20,14 @@ import (
 	"loadstar/internal/mtls"
 )
 
-// echo answers with who is asking, and over what.
+// echo responds with the caller's identity and the protocol versions of the connection.
 func echo(w http.ResponseWriter, r *http.Request) {
 	who, ok := From(r.Context())
 	fmt.Fprintf(w, "%v %v, HTTP/%d, TLS %x", who, ok, r.ProtoMajor, r.TLS.Version)
 }
 
-// start serves echo under an authority's certificate.
+// start starts a server for echo with a certificate from the authority, and returns its
+// URL.
 func start(t testing.TB, a *Authority) string {
 	t.Helper()
 	config, err := a.TLS([]string{"127.0.0.1", "::1", "localhost"})
@@ -59,16 +60,19 @@ func TestTLS(t *testing.T) {
 	at := start(t, a)
 	agent, operator := credentials(t, a, Identity{Agent, "7f3a"}, time.Hour), credentials(t, a, Identity{Operator, "local"}, time.Hour)
 	stranger := credentials(t, other, Identity{Operator, "local"}, time.Hour)
-	stranger.Root = a.root // it trusts this server, which does not trust it
+	// The client trusts this server, but the server does not trust the client.
+	stranger.Root = a.root
 	server := credentials(t, a, Identity{Agent, "x"}, time.Hour)
 	var err error
-	server.Leaf, err = a.sign(&x509.Certificate{ // what the server itself shows
+	// A server certificate, as the server itself presents.
+	server.Leaf, err = a.sign(&x509.Certificate{
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, URIs: []*url.URL{Identity{Operator, "x"}.uri()},
 	}, server.Key.Public(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nested := credentials(t, a, Identity{Agent, "x"}, time.Hour) // an agent that plays the authority
+	// An agent that acts as an authority.
+	nested := credentials(t, a, Identity{Agent, "x"}, time.Hour)
 	forger := &Authority{key: nested.Key, root: nested.Leaf, now: time.Now}
 	forged := credentials(t, forger, Identity{Operator, "x"}, 30*time.Minute)
 	old := agent.TLS()
@@ -79,7 +83,7 @@ func TestTLS(t *testing.T) {
 	}}
 	for name, c := range map[string]struct {
 		config *tls.Config
-		want   string // the answer, or empty for none
+		want   string // expected response; empty if the connection must fail
 	}{
 		"agent":                        {agent.TLS(), "agent 7f3a true, HTTP/2, TLS 304"},
 		"operator":                     {operator.TLS(), "operator local true, HTTP/2, TLS 304"},
@@ -99,7 +103,8 @@ func TestTLS(t *testing.T) {
 	if _, err := get(t, at, old); err == nil || !strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
-	// With a name in the handshake too, which an address has not.
+	// Test a host name as well: the client sends a name in the handshake, but not an
+	// address.
 	if got, err := get(t, strings.Replace(at, "127.0.0.1", "localhost", 1), agent.TLS()); err != nil || !strings.HasPrefix(got, "agent") {
 		t.Errorf("localhost: %q, %v", got, err)
 	}
@@ -122,8 +127,8 @@ func TestTLSShowsTheRoot(t *testing.T) {
 	}
 }
 
-// An agent's certificate is refused in the handshake when its time is over, and
-// before it has begun.
+// The server refuses an agent's certificate in the handshake if it has expired or is not
+// valid yet.
 func TestTLSRefusesWrongTimes(t *testing.T) {
 	a := open(t)
 	var ahead atomic.Int64
@@ -136,7 +141,7 @@ func TestTLSRefusesWrongTimes(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: true, time.Hour - 2*time.Second: true, time.Hour + 2*time.Second: false, 1000 * time.Hour: false, -6 * time.Minute: false} {
 		ahead.Store(int64(after))
 		if after < 0 {
-			config.Time = nil // the client's clock is right
+			config.Time = nil // only the server's clock is wrong
 		} else {
 			config.Time = a.now
 		}
@@ -151,9 +156,9 @@ func TestTLSRefusesWrongTimes(t *testing.T) {
 	}
 }
 
-// refusal returns what the server says when it refuses a client's certificate. The
-// client's own half of the handshake is over by then, so one that writes may see no
-// more than a broken connection.
+// refusal returns the error with which the server refuses a client's certificate. The
+// client has then already finished its side of the handshake. It must only read, because a
+// client that writes may see only a broken connection.
 func refusal(t testing.TB, at string, config *tls.Config) error {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(at, "https://"), config)
@@ -161,7 +166,7 @@ func refusal(t testing.TB, at string, config *tls.Config) error {
 		return err
 	}
 	defer conn.Close()
-	conn.SetReadDeadline(time.Now().Add(5 * time.Minute)) // of a test
+	conn.SetReadDeadline(time.Now().Add(5 * time.Minute)) // longer than the test
 	if _, err = conn.Read(make([]byte, 1)); err == nil {
 		t.Fatal("it was not refused")
 	}
@@ -194,7 +199,7 @@ func TestTLSRenewsItself(t *testing.T) {
 	if serial(100) != second {
 		t.Error("renewed without need")
 	}
-	if third := serial(400); third == second { // after a long sleep
+	if third := serial(400); third == second { // the certificate has expired
 		t.Error("not renewed when it had expired")
 	}
 }
@@ -225,7 +230,8 @@ func TestTLSHosts(t *testing.T) {
 	}
 }
 
-// A certificate that was shown and not verified says nothing, however right it looks.
+// Peer returns no identity for a certificate that was presented but not verified, even if
+// it is a valid one.
 func TestPeerUnverified(t *testing.T) {
 	a := open(t)
 	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)
@@ -245,7 +251,7 @@ func TestPeerUnverified(t *testing.T) {
 			c := tls.Client(client, &tls.Config{
 				InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: [][]byte{agent.Leaf.Raw}, PrivateKey: agent.Key}},
 			})
-			c.Handshake() // the server's end tells
+			c.Handshake() // the server's side of the handshake reports errors
 			io.Copy(io.Discard, c)
 		}()
 		s := tls.Server(server, inner)
@@ -276,7 +282,8 @@ func TestPeerUnverified(t *testing.T) {
 	}
 }
 
-// Only a certificate with one URI of exactly our form is anybody's.
+// Only a certificate with exactly one URI, in exactly the form that the authority writes,
+// has an identity.
 func TestIdentityOf(t *testing.T) {
 	a := open(t)
 	key := newKey(t)

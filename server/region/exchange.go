@@ -13,7 +13,8 @@ import (
 	"loadstar/server/terms"
 )
 
-// send pushes one sending and stores the hub's verdict if there is one.
+// send pushes one sending to the hub and stores the hub's verdict if the response contains
+// one.
 func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	t, err := r.Terms.Of(ctx, run)
 	if err != nil {
@@ -44,7 +45,7 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	return r.verdict(ctx, run, s, answer.Outcome, nil, answer.Reason)
 }
 
-// numbersOf adds up the parts of a sending.
+// numbersOf returns the sum of the parts of a sending, as the hub expects it.
 func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {
 	if s.Single {
 		if len(s.Parts) != 1 {
@@ -64,8 +65,8 @@ func numbersOf(t *terms.Terms, s *ledger.Sending) ([]byte, error) {
 	return round.AppendSums(nil, &f.Sums()[0])
 }
 
-// verdict stores the hub's verdict if it is final. closed lists the clients whose turns
-// are closed.
+// verdict stores the hub's verdict on a sending if it is final. closed lists the clients
+// whose turns the hub has closed.
 func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1.Outcome, closed []string, reason string) (err error) {
 	var outcome string
 	switch o {
@@ -154,8 +155,8 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 				over = append(over, c)
 			}
 		}
-		// These clients are in no sending, so they are still training. Their results
-		// cannot count any more.
+		// These clients are in no sending, so they are still training. The hub has closed
+		// their turns, so their results cannot count any more.
 		if len(over) > 0 {
 			if err := r.Ledger.Withdraw(ctx, r.lead, k.run, k.round, over); err != nil {
 				return nil, err
@@ -177,8 +178,8 @@ type undecided struct {
 	verdicts map[v1.Outcome][]string
 }
 
-// decide derives the verdict on a sending from the verdicts on its clients. The hub
-// counts all of them or none, and none if one of them is closed.
+// decide derives the verdict on a sending from the verdicts on its clients. The hub counts
+// all clients of a sending or none. It counts none if the turn of one of them is closed.
 func (r *relay) decide(ctx context.Context, u *undecided) error {
 	for _, o := range []v1.Outcome{v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED, v1.Outcome_OUTCOME_UNKNOWN} {
 		if clients := u.verdicts[o]; len(clients) > 0 {
@@ -188,7 +189,7 @@ func (r *relay) decide(ctx context.Context, u *undecided) error {
 	return nil
 }
 
-// adopt opens a task of the hub as a round of the region.
+// adopt opens a round in the region for a task of the hub.
 func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	plan, err := r.fetch(ctx, t.Plan, planBytes)
 	if err != nil {
@@ -234,7 +235,8 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 	return nil
 }
 
-// fetch returns a blob from the region's store, or copies it there from the hub.
+// fetch returns a blob from the region's store. If it is not there, fetch copies it from
+// the hub first.
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
 	if b, err := r.Blobs.Get(ctx, hash); err == nil {
 		return b, nil

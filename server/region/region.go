@@ -33,13 +33,15 @@ type Config struct {
 	Hub    string
 	Client *http.Client
 	Renew  func(ctx context.Context, now time.Time) (bool, error)
-	// Name must be unique among the relays of one ledger. Lead is how long the lead of a
-	// dead relay blocks the others.
+	// Name must be unique among the relays of one ledger. Lead is the duration of the lead.
+	// After a relay dies, the other relays wait at most this long.
 	Name string
 	Lead time.Duration
-	// Linger is how long a sum waits for the rest of its round.
+	// Linger is how long the region waits for further results of a round before it sends a
+	// sum.
 	Linger time.Duration
-	// Poll is the interval at which the ledger is read without a notification.
+	// Poll is the interval at which the relay reads the ledger if it receives no
+	// notification.
 	Poll time.Duration
 	// Wake notifies other processes of a change in a run, and Woken receives their
 	// notifications.
@@ -55,19 +57,19 @@ type roundKey struct {
 	round int64
 }
 
-// relay is a running relay.
+// relay is the state of a running relay.
 type relay struct {
 	Config
 	hub           v1.AgentServiceClient
 	lead          ledger.Lead
 	renew         time.Time              // when to renew the lead
-	next          time.Time              // when to check in
-	announced     time.Time              // when clients were announced
+	next          time.Time              // when to check in with the hub
+	announced     time.Time              // when the clients were last announced
 	clients       int64                  // number of announced clients
 	sent          map[string]bool        // sendings that the hub has accepted, by run and id
 	since         map[roundKey]time.Time // when a round's first unsent result was seen
-	retry         backoff.Backoff        // while the hub cannot be reached
-	nextCertCheck time.Time              // when to check the certificate
+	retry         backoff.Backoff        // delays while the hub cannot be reached
+	nextCertCheck time.Time              // when to check whether the certificate is due
 	nextIdleCheck time.Time              // when to look for idle runs
 	sums          *prometheus.CounterVec
 }
@@ -78,16 +80,18 @@ const (
 	idleCheckEvery = 10 * time.Minute
 	idleAfter      = time.Hour // a run without a new round is idle after this time
 	minRetryDelay  = 500 * time.Millisecond
-	maxRetryDelay  = time.Minute // less than a hub keeps an incomplete upload
-	callTimeout    = 2 * time.Minute
-	chunk          = 1 << 20
-	answerBytes    = 64 << 20 // a response to a check-in may name all clients of the region
-	planBytes      = 1 << 20
+	// Less than the time after which a hub discards an incomplete upload.
+	maxRetryDelay = time.Minute
+	callTimeout   = 2 * time.Minute
+	chunk         = 1 << 20
+	answerBytes   = 64 << 20 // a response to a check-in may name all clients of the region
+	planBytes     = 1 << 20
 )
 
 // Run relays until ctx ends.
 func Run(ctx context.Context, c Config) error {
-	// Time out single calls, not a series of them: over a slow link a series takes long.
+	// Set a timeout for each call, not for a series of calls, because a series may take
+	// long over a slow link.
 	limited := *c.Client
 	limited.Timeout = callTimeout
 	c.Client = &limited
@@ -115,13 +119,13 @@ func Run(ctx context.Context, c Config) error {
 		case <-poll.C:
 		case _, ok := <-c.Woken:
 			if !ok {
-				c.Woken = nil // the bus is closed, so a receive would never block
+				c.Woken = nil // the bus is closed; receiving from a closed channel would spin
 			}
 		}
 	}
 }
 
-// tick does everything that can be done now.
+// tick does all work that is due now.
 func (r *relay) tick(ctx context.Context) error {
 	now := time.Now()
 	if now.After(r.renew) {
@@ -153,8 +157,8 @@ func (r *relay) tick(ctx context.Context) error {
 	if err := r.declineExpired(ctx, now); err != nil {
 		return err
 	}
-	// Check in before sending sums, which may take long: a check-in extends leases, and
-	// closed results need not be sent.
+	// Check in before sending sums, because sending may take long. The check-in extends
+	// leases, and its verdicts may show that some sums need not be sent.
 	tasks, err := r.checkIn(ctx, now)
 	if err != nil {
 		return fmt.Errorf("checking in with the hub: %w", err)
@@ -164,7 +168,7 @@ func (r *relay) tick(ctx context.Context) error {
 			err = errors.Join(err, fmt.Errorf("adopting the task of round %d of run %s: %w", t.Round, t.Run, failed))
 		}
 	}
-	// Send sums even if a task could not be adopted.
+	// Send sums even if a task could not be adopted, because the two are independent.
 	if err := errors.Join(err, r.push(ctx)); err != nil {
 		return err
 	}
@@ -172,7 +176,8 @@ func (r *relay) tick(ctx context.Context) error {
 	return r.endIdleRuns(ctx, now)
 }
 
-// endIdleRuns ends runs that have had no task for a while. A new task resumes them.
+// endIdleRuns ends runs for which the hub has sent no task for idleAfter. A new task
+// resumes them.
 func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	if now.Before(r.nextIdleCheck) {
 		return nil
@@ -265,8 +270,8 @@ func (r *relay) gather(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// push sends what the hub does not have. After callTimeout it stops until the next tick, so
-// that check-ins keep extending leases.
+// push sends the sendings that the hub does not have yet. After callTimeout it stops until
+// the next tick, so that check-ins can extend leases in between.
 func (r *relay) push(ctx context.Context) error {
 	begun := time.Now()
 	runs, err := r.Ledger.Adopted(ctx)
@@ -296,7 +301,7 @@ func (r *relay) push(ctx context.Context) error {
 	return nil
 }
 
-// declineExpired declines turns whose leases have expired in the region.
+// declineExpired withdraws the region's expired leases and declines their turns at the hub.
 func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
 	gone, err := r.Ledger.WithdrawExpired(ctx, r.lead, now)
 	if err != nil {
@@ -309,7 +314,8 @@ func (r *relay) decline(ctx context.Context, gone []ledger.Task, reason string) 
 	for k, clients := range byRound(gone) {
 		_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: k.run, Round: k.round, Clients: clients}, Reason: reason})
 		if err != nil {
-			return fmt.Errorf("declining clients of run %s: %w", k.run, err) // the hub's own leases expire
+			// No retry is needed, because the hub's own leases expire.
+			return fmt.Errorf("declining clients of run %s: %w", k.run, err)
 		}
 	}
 	return nil

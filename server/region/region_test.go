@@ -14,7 +14,8 @@ import (
 	"loadstar/server/ledger"
 )
 
-// A closed bus must not be taken for one that sends notifications all the time.
+// After the bus is closed, Run does not treat the closed channel as an endless stream of
+// notifications.
 func TestClosedBus(t *testing.T) {
 	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
 	if err != nil {
@@ -28,7 +29,7 @@ func TestClosedBus(t *testing.T) {
 	close(woken)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	Run(ctx, Config{ // it fails to resign
+	Run(ctx, Config{ // returns an error, because it cannot release the lead
 		Ledger: l, Client: http.DefaultClient, Poll: time.Hour, Woken: woken,
 		Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: prometheus.NewRegistry(),
 	})

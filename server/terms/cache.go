@@ -8,7 +8,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// Cache caches the terms of runs. It is safe for concurrent use.
+// Cache holds the terms of recently used runs. It is safe for concurrent use.
 type Cache struct {
 	load func(ctx context.Context, run string) (*Terms, error)
 
@@ -16,7 +16,7 @@ type Cache struct {
 	byRun map[string]*Terms
 }
 
-// maxRuns is the number of runs to keep; a server has fewer runs at a time.
+// maxRuns is the maximum number of runs in the cache. A server has fewer runs at a time.
 const maxRuns = 64
 
 // NewCache returns a Cache that calls load for runs that it does not have.
@@ -24,7 +24,7 @@ func NewCache(load func(ctx context.Context, run string) (*Terms, error)) *Cache
 	return &Cache{load: load, byRun: map[string]*Terms{}}
 }
 
-// Of returns the terms of a run.
+// Of returns the terms of a run, from the cache if possible.
 func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 	b.mu.Lock()
 	t := b.byRun[run]
@@ -39,7 +39,7 @@ func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.byRun) >= maxRuns {
-		clear(b.byRun) // they are cheap to load again
+		clear(b.byRun) // the cache is full, and terms are cheap to load again
 	}
 	b.byRun[run] = t
 	return t, nil

@@ -1,6 +1,6 @@
 // Package terms holds the rules for a run's results: their shape, their bounds and how to
 // add them up. Gateways reject results that break the rules. Aggregators and the
-// coordinator add up by them.
+// coordinator use the rules to add results up.
 package terms
 
 import (
@@ -28,13 +28,13 @@ type Terms struct {
 	Shared int
 	Rules  round.Rules
 	setup  *setup.Setup
-	spare  sync.Pool // of *round.Fold, empty
-	floats sync.Pool // of *fed.Update, for its numbers
+	spare  sync.Pool // empty *round.Fold values for reuse
+	floats sync.Pool // *fed.Update values whose slices are reused
 }
 
 // Settle returns a submitted plan with every value fixed: the values that depend on data
-// are set from the data of the whole fleet. It returns an error with the reason if a
-// fleet cannot train the plan.
+// are set from the data of the whole fleet. It returns an error if the fleet cannot train
+// the plan.
 func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
 	if err := Federated(p); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 		return nil, fmt.Errorf("clients have different intervals, %v: a model needs one interval", steps)
 	}
 	q := *p
-	q.Data = "" // a path on the operator's machine
+	q.Data = "" // removed, because it is a path on the operator's machine
 	q.Model.Inputs, _ = recipe.Inputs(p, inputs)
 	if q.Schedule.Cohort == 0 {
 		q.Schedule.Cohort = int(fleet)
@@ -56,9 +56,9 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	return &q, err
 }
 
-// frame checks that clients can train with the inputs that all of them have, and
-// returns the problem that they train. It does so with a meter without readings, in the
-// same way as an agent checks its own meters.
+// frame checks that clients can train with the inputs that all of them have, and returns
+// the problem that they train. It uses a meter without readings for this check, which is
+// the same as an agent's check of its own meters.
 func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem, error) {
 	if len(steps) == 0 {
 		return nil, fmt.Errorf("there are no clients")
@@ -71,7 +71,8 @@ func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem
 	return recipe.Frame(p, d)
 }
 
-// Federated returns an error with the reason if a fleet cannot train a plan.
+// Federated returns an error if no fleet can train a plan, for example because the
+// algorithm needs readings on the server.
 func Federated(p *fed.Plan) error {
 	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, 2))
 	switch {
@@ -119,7 +120,7 @@ func derive(p *fed.Plan, fleet int) (*Terms, error) {
 // Server returns a new server at version 0.
 func (t *Terms) Server() *round.Server { return t.setup.NewServer() }
 
-// Machine returns the state before the first round.
+// Machine returns a new round machine, in its state before the first round.
 func (t *Terms) Machine() *round.Machine { return t.setup.NewMachine() }
 
 // Carries reports whether a client that is still running when its round closes may
@@ -138,11 +139,11 @@ func (t *Terms) SumBytes() int64 {
 	return n
 }
 
-// maxNumbers limits the numbers of a result, so that together with its clients' names it
-// fits into a message of the bus.
+// maxNumbers limits the bytes of a result's numbers, so that the result with its clients'
+// names fits into a message of the bus.
 const maxNumbers = 12 << 20
 
-// maxBytes returns the size of the largest possible result.
+// maxBytes returns the size of the numbers in the largest possible result, in bytes.
 func (t *Terms) maxBytes() int64 {
 	n := int64(t.Rules.UpdateBytes(t.Shared))
 	if t.Folds() {
@@ -151,7 +152,7 @@ func (t *Terms) maxBytes() int64 {
 	return n
 }
 
-// Result is what an agent sent.
+// Result is a result that an agent has sent.
 type Result struct {
 	Version int
 	// Sum reports whether Numbers is the sum of the shares' updates.
@@ -167,9 +168,9 @@ type Share struct {
 	TrainLoss, Loss float64
 }
 
-// Add adds a result to a fold. If the algorithm needs each update, from holds the weights
-// that the client started from. After an error the result must be rejected, and the fold
-// is unchanged.
+// Add adds a result to a fold. If the algorithm needs individual updates, from must hold
+// the weights that the client started from. After an error the result must be rejected, and
+// the fold is unchanged.
 func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 	if len(r.Shares) == 0 {
 		return fmt.Errorf("the result has no clients")
@@ -203,7 +204,7 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 		return err
 	}
 	if from == nil {
-		from = u.Delta // only the length matters
+		from = u.Delta // without individual updates, only the length of from matters
 	}
 	return f.Add(&u, from)
 }

@@ -75,14 +75,14 @@ func TestSettle(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan, want string
-		fleet      bool // the error depends on the fleet, so submitting succeeds
+		fleet      bool // the error depends on the fleet, so Federated accepts the plan
 	}{
 		"local":         {"algorithm: local\npartition: all\n" + small, "shares no layers", false},
 		"pooled":        {"algorithm: pooled\n" + small, "shares no layers", false},
 		"fleet scaling": {"algorithm: fedavg\nmodel: {name: bose2023, scaling: fleet}\n", "scaling is fleet", false},
 		"server data":   {"algorithm: fedsim\n" + small, "needs readings on the server", false},
 		"too large":     {"algorithm: scaffold\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "the limit is 12 MB", false},
-		// A single update would fit, but not a sum.
+		// An individual update would fit into a message, but a sum would not.
 		"sum too large": {"algorithm: fedavg\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "results of 14 MB", false},
 		"cohort":        {"algorithm: fedavg\nschedule: {cohort: 6}\n" + small, "only 5 clients train", true},
 		"buffer":        {"algorithm: fedbuff\nschedule: {buffer: 6, cohort: 2}\n" + small, "only 5 clients train", true},
@@ -109,7 +109,8 @@ func TestRefusals(t *testing.T) {
 		"several steps": {5, []time.Duration{30 * time.Minute, time.Hour}, "30m0s 1h0m0s"},
 		"an odd step":   {5, []time.Duration{7 * time.Second}, "does not divide a day"},
 		"no clients":    {0, nil, "no clients"},
-		// The whole fleet is the cohort, and the sum has no bits left for it.
+		// The cohort is the whole fleet, and a sum does not have enough bits for so large a
+		// cohort.
 		"too many clients": {1 << 40, hourly, "too few for training"},
 	} {
 		if _, err := Settle(good, c.fleet, nil, c.steps); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -123,7 +124,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Every algorithm that is not refused can run: it has a server and a size of results.
+// For every algorithm that a server accepts, the terms give a server at version 0 and the
+// size of results.
 func TestEveryAlgorithm(t *testing.T) {
 	for _, name := range recipe.Names() {
 		text := "algorithm: " + name + "\n" + small
@@ -158,7 +160,7 @@ func TestEveryAlgorithm(t *testing.T) {
 	}
 }
 
-// termsOf returns the terms for a fleet of ten.
+// termsOf returns the terms of a small plan for a fleet of ten clients.
 func termsOf(t testing.TB, algorithm string) *Terms {
 	t.Helper()
 	more := "server: {bound: 2, max_examples: 100, weighting: examples}\nschedule: {cohort: 5}\n"
@@ -202,7 +204,7 @@ func sumOf(t testing.TB, x *Terms, all ...*Result) *Result {
 	return r
 }
 
-// stored returns everything that a fold would store, as text.
+// stored returns the complete content of a fold as text, for comparison.
 func stored(t interface{ Fatal(...any) }, f *round.Fold) string {
 	text := fmt.Sprint(f.Len())
 	for _, s := range f.Sums() {
@@ -311,7 +313,8 @@ func maps(of map[string]refusal) map[string]refusal {
 	return c
 }
 
-// A full fold returns an error for single updates and for sums, and is unchanged.
+// Adding an individual update or a sum to a full fold returns an error and does not change
+// the fold.
 func TestAddIsFull(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold"} {
 		x := termsOf(t, algorithm)
@@ -337,8 +340,8 @@ func TestAddIsFull(t *testing.T) {
 	}
 }
 
-// Check returns what Add would return and changes nothing, also when called repeatedly
-// and concurrently.
+// Check returns the same error as Add and changes nothing, even when it is called
+// repeatedly and concurrently.
 func TestCheck(t *testing.T) {
 	for _, algorithm := range []string{"fedavg", "scaffold", "fednorm"} {
 		x := termsOf(t, algorithm)
@@ -361,7 +364,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A sum that an agent adds up gives the same bits as its single updates.
+// A sum that an agent computes gives the same bits as its individual updates.
 func TestSumsAddUp(t *testing.T) {
 	all := map[string]*Terms{"fedavg": termsOf(t, "fedavg"), "scaffold": termsOf(t, "scaffold")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -376,7 +379,8 @@ func TestSumsAddUp(t *testing.T) {
 			for range n {
 				u := single(x, fmt.Sprint(client), 2)
 				client++
-				u.Shares[0].Examples = rapid.IntRange(1, 1000).Draw(t, "examples") // beyond the limit of a weight
+				// Also beyond the plan's limit on a client's weight.
+				u.Shares[0].Examples = rapid.IntRange(1, 1000).Draw(t, "examples")
 				binary.LittleEndian.PutUint32(u.Numbers[4*rapid.IntRange(0, x.Shared-1).Draw(t, "at"):],
 					math.Float32bits(rapid.Float32Range(-2, 2).Draw(t, "delta")))
 				for _, into := range []*round.Fold{one, f} {
@@ -414,7 +418,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// A Cache loads a run once, does not cache errors, and keeps a limited number.
+// A Cache loads the terms of a run once, does not cache errors, and holds a limited number
+// of runs.
 func TestBook(t *testing.T) {
 	loads := map[string]int{}
 	away := errors.New("away")
