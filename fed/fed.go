@@ -63,7 +63,7 @@ type Update struct {
 	// TrainLoss is the mean loss over the batches that the client trained on. It is only
 	// displayed.
 	TrainLoss float64
-	// Steps is the number of gradients computed that the client computed.
+	// Steps is the number of gradients that the client computed.
 	Steps int
 }
 
@@ -101,9 +101,9 @@ type Turn struct {
 	Rand *rand.Rand
 }
 
-// Trained is a trainer's report on a turn.
+// Trained has the numbers that a trainer reports after a turn.
 type Trained struct {
-	Steps int     // number of gradients
+	Steps int     // number of gradients computed
 	Loss  float64 // mean over their batches, each computed with the weights of its step
 }
 
@@ -159,7 +159,8 @@ type Received struct {
 type Merge struct {
 	// Round counts rounds from 0, including abandoned ones.
 	Round int
-	// Version is the version of Shared, the weights to be moved.
+	// Version is the version of Shared, the weights to which the displacement will be
+	// applied.
 	Version int
 	Shared  []float32
 	// Fleet is the number of clients that can be asked to train.

@@ -34,7 +34,7 @@ type Plan struct {
 	Simulate Simulate `yaml:"simulate"`
 }
 
-// Model is the forecaster and its inputs.
+// Model selects the forecasting model, its inputs and its loss.
 type Model struct {
 	Name     string `yaml:"name"`
 	Lookback int    `yaml:"lookback"`
@@ -61,7 +61,7 @@ type Split struct {
 	Validation float64 `yaml:"validation"`
 }
 
-// Client is a client's work in a round.
+// Client configures how a client trains in a round.
 type Client struct {
 	Optimizer string  `yaml:"optimizer"`
 	Rate      float64 `yaml:"lr"`

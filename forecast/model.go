@@ -149,7 +149,7 @@ func New(name string, shape Shape) (*Model, error) {
 	return nil, fmt.Errorf("no model %q; there are %s", name, names(Models()))
 }
 
-// Name returns the name of the model's paper.
+// Name returns the name of the model, which is that of its paper.
 func (m *Model) Name() string { return m.name }
 
 // Net returns the model's architecture.

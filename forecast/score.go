@@ -87,10 +87,11 @@ func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 	return s
 }
 
-// Score forecasts a meter's windows in a part with weights w: all of them, or limit evenly
-// spaced ones if limit is above 0 and there are more. It returns their errors in kW, and the
-// mean loss in scaled units, which is NaN if there are no windows. Unless each is nil, Score
-// calls it with every forecast, in chronological order.
+// Score forecasts a meter's windows in the given split with the weights w. If limit is
+// above 0 and there are more windows than that, it forecasts only limit evenly spaced
+// ones. It returns the errors in kW, and the mean loss in scaled units. The loss is NaN if
+// there are no windows. Unless each is nil, Score calls it with every forecast, in
+// chronological order.
 func (s *Scorer) Score(w []float32, m series.Meter, win *series.Windows, part series.Part, limit int, each func(Forecast) error) (ClientScore, float64, error) {
 	t := newTally(win.Frame(), m, each)
 	l := win.Frame().Layout()
@@ -107,7 +108,7 @@ func (s *Scorer) Score(w []float32, m series.Meter, win *series.Windows, part se
 	s.lasts = s.lasts[:0]
 	window, taken := 0, 0
 	err := win.Each(part, func(last int) error {
-		// The middles of limit equal parts.
+		// Score only the windows in the middle of n equal stretches.
 		if window++; window-1 != (2*taken+1)*all/(2*n) {
 			return nil
 		}

@@ -9,10 +9,10 @@ import (
 // Power is the exponent p of the loss |error|^p.
 type Power int
 
-// The losses with which forecasts can be compared.
+// The powers that DieboldMariano accepts.
 const (
 	Absolute Power = 1
-	Squared  Power = 2 // fekri2023
+	Squared  Power = 2 // as in fekri2023
 )
 
 // Comparison is the outcome of a Diebold-Mariano test of two forecasts.
@@ -36,7 +36,7 @@ func (c Comparison) Significant() bool { return math.Abs(c.Statistic) > 1.96 }
 var ErrVariance = errors.New("metric: the long-run variance of the difference is not positive, so there is no Diebold-Mariano statistic; compare over more targets")
 
 // DieboldMariano tests whether two forecasts of the same n targets differ in loss by more
-// than chance (as in fekri2023, section 6.2, equation 5):
+// than chance (fekri2023, section 6.2, equation 5):
 //
 //	DM  = mean(d) / sqrt((γ_0 + 2 sum_{k=1..m} γ_k) / n),   m = ⌊n^(1/3)⌋ + 1
 //	γ_k = 1/n sum_i (d_i - mean(d)) (d_{i-k} - mean(d))

@@ -102,7 +102,7 @@ func (q *Quantiles) Losses() []float64 {
 	return losses
 }
 
-// Loss returns the mean of [Quantiles.Losses].
+// Loss returns the mean pinball loss over all levels; NaN without targets.
 func (q *Quantiles) Loss() float64 {
 	var total sum
 	for _, loss := range q.Losses() {

@@ -84,7 +84,7 @@ func (a *PerClient) checkLength(want int) error {
 	return nil
 }
 
-// MarshalBinary writes the second moments.
+// MarshalBinary encodes the second moments of all clients.
 func (a *PerClient) MarshalBinary() ([]byte, error) {
 	var s perClientState
 	for client := range a.v {

@@ -43,7 +43,7 @@ type tester interface {
 	Fatalf(string, ...any)
 }
 
-// cubic is a server loss of sum(w^4)/4.
+// cubic is a fed.ServerData with the loss sum(w^4)/4, whose gradient is w^3.
 type cubic struct{}
 
 func (cubic) Gradient(g, w []float32) error {
@@ -201,7 +201,7 @@ func dump(m *fed.Merge) string {
 	return b.String()
 }
 
-// overwrite overwrites all contents of a merge.
+// overwrite replaces all contents of a merge by other values.
 func overwrite(m *fed.Merge) {
 	for _, s := range m.Sums {
 		s.Delta.Reset()

@@ -94,7 +94,7 @@ func (a *Scaffold) Aggregate(dst []float64, m *fed.Merge) error {
 	return nil
 }
 
-// MarshalBinary writes the control variate.
+// MarshalBinary encodes the server's control variate.
 func (a *Scaffold) MarshalBinary() ([]byte, error) {
 	s := scaffoldState{C: a.c}
 	return s.encode(), nil

@@ -116,7 +116,7 @@ func (x *fixture) client(i int, whole []float32) (*Client, []float32) {
 	return c, shared
 }
 
-// task returns a task of version 0.
+// task returns a task of the given round with the given shared weights, as version 0.
 func (x *fixture) task(round int, shared []float32) fed.Task {
 	t := fed.Task{Round: round, Shared: shared}
 	if x.job.Needs.Control {

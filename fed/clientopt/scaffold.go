@@ -32,7 +32,7 @@ type Scaffold struct {
 	shift  []float32 // c - c_i
 }
 
-// Kept returns the length of the control variate.
+// Kept returns the length of the client's control variate, which is stored between rounds.
 func (*Scaffold) Kept(weights, shared int) int { return shared }
 
 // Begin reads the control variates of the task and the client. It panics if the task has

@@ -22,7 +22,7 @@ type SGD struct {
 // Kept returns 0: no state is stored between rounds.
 func (*SGD) Kept(weights, shared int) int { return 0 }
 
-// Begin computes the round's rate.
+// Begin computes the learning rate of the round.
 func (o *SGD) Begin(t *fed.Turn) { o.rate = o.Rate.At(t.Task.Round) }
 
 // Step updates w and does not change g.

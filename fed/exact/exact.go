@@ -84,7 +84,7 @@ func (s *Sum) Weight() int64 { return s.weight }
 // Len returns the length of the vectors.
 func (s *Sum) Len() int { return len(s.v) }
 
-// Reset empties the sum.
+// Reset removes all vectors from the sum.
 func (s *Sum) Reset() {
 	s.n, s.weight = 0, 0
 	clear(s.v)
@@ -132,14 +132,14 @@ func magnitude(f float32) uint32 { return math.Float32bits(f) &^ (1 << 31) }
 // the bits of the result are the count of units.
 func (s Scale) shift() float64 { return math.Ldexp(0x1.8p52, -s.fraction) }
 
-// limit returns the bound in units.
+// limit returns the largest permitted number as a count of fixed-point units.
 func (s Scale) limit() int64 { return count(s.bound, s.shift()) }
 
 func count(f float32, shift float64) int64 {
 	return int64(math.Float64bits(float64(f)+shift) - math.Float64bits(shift))
 }
 
-// Add adds a vector with a weight. On an error nothing is added.
+// Add adds the vector x, multiplied by the weight. On an error nothing is added.
 func (s *Sum) Add(weight int64, x []float32) error {
 	if err := s.checkWeight(weight, len(x)); err != nil {
 		return err

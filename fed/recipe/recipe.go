@@ -123,7 +123,7 @@ type Summary struct {
 	Alone bool
 }
 
-// Algorithms describes all algorithms.
+// Algorithms returns a summary of every algorithm, in the order of the documentation.
 func Algorithms() []Summary {
 	var all []Summary
 	for _, a := range algorithms {

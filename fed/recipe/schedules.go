@@ -55,7 +55,7 @@ var kinds = []kind{
 	},
 }
 
-// Settings of schedules.
+// Settings that several schedules have.
 var (
 	scheduleKind = setting{path: "schedule.kind", about: "when updates are merged"}
 	cohort       = setting{path: "schedule.cohort", about: "clients per round, or training at a time; 0 means the whole fleet", must: nonNegative}

@@ -150,7 +150,7 @@ func position(path string) int {
 	return -1
 }
 
-// field returns the field of a plan for a setting.
+// field returns the field of p that has the value of the setting at path.
 func field(p *fed.Plan, path string) reflect.Value {
 	return reflect.ValueOf(p).Elem().FieldByIndex(places[path].index)
 }
@@ -165,7 +165,7 @@ func (s setting) reset(p *fed.Plan) {
 	v.Set(reflect.ValueOf(s.initial).Convert(v.Type()))
 }
 
-// number returns the value of a numeric setting.
+// number returns the value of a numeric field as a float64.
 func number(v reflect.Value) float64 {
 	switch {
 	case v.CanInt():

@@ -74,7 +74,7 @@ var workSettings = []setting{
 	{path: "client.decay.every", about: "rounds between two decays; 0 means no decay", must: nonNegative},
 }
 
-// Settings of a server.
+// Settings of plans in which clients send updates to a server.
 var (
 	serverWeighting = setting{path: "server.weighting", about: "examples: by the client's number of examples; uniform: all clients equal"}
 	serverBound     = setting{path: "server.bound", about: "updates with a coordinate beyond it are rejected", initial: 16, must: positive}

@@ -30,7 +30,7 @@ type Fold struct {
 	spare   *fed.Sums // empty sums to reuse after a Reset
 }
 
-// NewFold returns an empty fold.
+// NewFold returns an empty fold that sums updates by the given rules.
 func NewFold(r Rules) *Fold { return &Fold{rules: r} }
 
 // Len returns the number of updates.

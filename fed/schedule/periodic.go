@@ -37,7 +37,7 @@ func (p Periodic) Decide(s fed.Situation) fed.Decision {
 	return fed.Abandon
 }
 
-// Wake returns the end of the period.
+// Wake returns the time at which the current period ends.
 func (p Periodic) Wake(s fed.Situation) (time.Duration, bool) { return s.Opened + p.Period, true }
 
 // Carries returns true: a client continues to train while others are merged.

@@ -46,7 +46,7 @@ func (p Synchronous) Decide(s fed.Situation) fed.Decision {
 	return fed.Wait
 }
 
-// Wake returns the deadline.
+// Wake returns the time of the round's deadline, or false if there is none.
 func (p Synchronous) Wake(s fed.Situation) (time.Duration, bool) {
 	return s.Opened + p.Deadline, p.Deadline > 0
 }

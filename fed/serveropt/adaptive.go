@@ -76,7 +76,7 @@ func (o *Adaptive) Step(shared []float32, d []float64) {
 
 const adaptiveKind = "adaptive"
 
-// MarshalBinary writes both moments.
+// MarshalBinary encodes the first and the second moment.
 func (o *Adaptive) MarshalBinary() ([]byte, error) {
 	return encode(state{Kind: adaptiveKind, M: o.m, V: o.v}), nil
 }

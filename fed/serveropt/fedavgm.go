@@ -42,7 +42,7 @@ func (o *Momentum) Step(shared []float32, d []float64) {
 
 const momentumKind = "momentum"
 
-// MarshalBinary writes the momentum.
+// MarshalBinary encodes the momentum.
 func (o *Momentum) MarshalBinary() ([]byte, error) {
 	return encode(state{Kind: momentumKind, M: o.m}), nil
 }

@@ -65,7 +65,7 @@ func (s *Setup) InitialKept(w *client.Worker) []float32 {
 	return kept
 }
 
-// NewServer returns a server at version 0.
+// NewServer returns a server with the initial shared weights, at version 0.
 func (s *Setup) NewServer() *round.Server {
 	shared, _ := s.InitialWeights()
 	return round.NewServer(s.Parts.NewAggregator(), s.Parts.NewOptimizer(), s.Fleet, shared)
@@ -76,7 +76,7 @@ func (s *Setup) NewMachine() *round.Machine {
 	return round.NewMachine(s.Parts.Scheduler, s.Plan.Seed, s.Fleet)
 }
 
-// NewWorker returns a worker that trains clients.
+// NewWorker returns a worker that trains clients with the plan's trainer.
 func (s *Setup) NewWorker(k *kernel.Set) *client.Worker {
 	return client.NewWorker(&s.Job, k, s.Parts.NewTrainer(k))
 }

@@ -125,7 +125,7 @@ func TestLab(t *testing.T) {
 		t.Errorf("equal plans have the figures %v and %v", twin, adam)
 	}
 
-	// Finished runs are not run again; missing runs are.
+	// A second call runs only the trials whose runs are missing.
 	kept := filepath.Join(lab.Dir, "compared", "houses", "Adam-1", "summary.json")
 	before, err := os.Stat(kept)
 	if err != nil {

@@ -83,7 +83,7 @@ type Axis struct {
 	Names  []string `yaml:"names"`
 }
 
-// Name returns the display name of value i.
+// Name returns the display name of the i-th value.
 func (a Axis) Name(i int) string {
 	if len(a.Names) > 0 {
 		return a.Names[i]
@@ -112,7 +112,7 @@ func (f *Fragment) UnmarshalYAML(n *yaml.Node) error { return n.Decode((*map[str
 // Scalar is one value of a setting.
 type Scalar struct{ Value any }
 
-// UnmarshalYAML accepts any value.
+// UnmarshalYAML accepts any YAML value.
 func (s *Scalar) UnmarshalYAML(n *yaml.Node) error { return n.Decode(&s.Value) }
 
 // ReadSpec reads an experiment. If quick is true, it returns the small form of the

@@ -165,7 +165,7 @@ func (s *Store) Load(client int, dst []float32) (first bool, err error) {
 	return false, nil
 }
 
-// Put stores a copy of a client's values.
+// Put stores a copy of src as the client's values.
 func (s *Store) Put(client int, src []float32) error {
 	s.all.RLock()
 	defer s.all.RUnlock()

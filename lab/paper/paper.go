@@ -113,7 +113,7 @@ func (p *Paper) claims() ([]report.Claim, error) {
 	return all, nil
 }
 
-// Of returns the results of one part on one dataset.
+// Of returns those results that are of the given part and dataset.
 func Of(all []experiment.Result, part, dataset string) []experiment.Result {
 	return slices.DeleteFunc(slices.Clone(all), func(r experiment.Result) bool { return r.Part != part || r.Dataset != dataset })
 }

@@ -12,7 +12,7 @@ import (
 	"loadstar/lab/run"
 )
 
-// dataset has the runs and baselines of one dataset.
+// dataset has all methods, trained or baselines, that were scored on one dataset.
 type dataset struct {
 	name      string
 	generated bool
@@ -20,7 +20,7 @@ type dataset struct {
 	grids     []HeatMap
 }
 
-// method is a plan with its seeds, or a baseline.
+// method has the runs of one plan with different seeds, or the scores of a baseline.
 type method struct {
 	name     string
 	look     int // index of colour and symbol, the same for all datasets; -1 for baselines
@@ -175,7 +175,7 @@ func (s *dataset) disambiguate() {
 	}
 }
 
-// The two settings of a learning-rate grid.
+// The two settings that a learning-rate grid varies.
 const clientRate, serverRate = "client.lr", "server.lr"
 
 // foldGrids replaces plans that differ only in their learning rates by a heat map and the

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// none is shown for missing values.
+// none is the text for missing values.
 const none = "–"
 
 // num is a number in the page's data. It is rounded to four significant digits, which is
@@ -145,7 +145,7 @@ func plural(n int, noun string) string {
 	return s
 }
 
-// list joins names with commas and "and".
+// list joins names with commas, and the last two with "and".
 func list(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")

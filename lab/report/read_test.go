@@ -61,7 +61,7 @@ func TestReadExperiment(t *testing.T) {
 	if len(runs) != 12 || len(baselines) != 3 || baselines[0].Dataset != "real" || !math.IsNaN(baselines[2].MASE) {
 		t.Fatalf("read %d runs and the baselines %+v", len(runs), baselines)
 	}
-	// Duplicate runs are ignored.
+	// The same runs twice give the same groups, because duplicates are ignored.
 	sets := groupRuns(append(slices.Clone(runs), runs...), baselines)
 	if len(sets) != 2 {
 		t.Fatalf("%d datasets", len(sets))

@@ -131,7 +131,7 @@ type figure struct {
 	data any
 }
 
-// Write writes the page.
+// Write writes the report as an HTML page.
 func (r *Report) Write(w io.Writer) error {
 	for _, h := range r.HeatMaps {
 		if err := h.check(); err != nil {

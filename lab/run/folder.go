@@ -256,7 +256,7 @@ func (f *Folder) Event(message string, v any) error {
 	return err
 }
 
-// Save replaces the checkpoint.
+// Save writes the checkpoint and replaces the previous one.
 func (f *Folder) Save(checkpoint []byte) error {
 	return atomicfile.Write(f.path("checkpoint"), func(w *os.File) error {
 		_, err := w.Write(checkpoint)

@@ -35,7 +35,7 @@ func Look(c Config) (*run.Summary, State, error) {
 	if err != nil {
 		return nil, Empty, err
 	}
-	defer func() { _ = f.Close() }() // nothing was written
+	defer func() { _ = f.Close() }() // nothing was written, so an error does not matter
 	s, err := run.ReadSummary(c.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Begun, nil

@@ -91,7 +91,7 @@ func Run(ctx context.Context, c Config) (*run.Summary, error) {
 	return &s.summary, nil
 }
 
-// simulation is a run in progress.
+// simulation has the state of a run in progress.
 type simulation struct {
 	Config
 	setup *setup.Setup
@@ -432,7 +432,7 @@ func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []re
 	return err
 }
 
-// collect counts the updates of flights that have returned.
+// collect adds the updates of background trainings that are counted in this round.
 func (s *simulation) collect(counted []round.Assignment, results []result) error {
 	for i, a := range counted {
 		f := s.flights[a]

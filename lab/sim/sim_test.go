@@ -73,7 +73,7 @@ func copyAs(m series.Meter, id string) series.Meter {
 	return m
 }
 
-// settings is a plan as a map of dotted keys.
+// settings has a plan's settings by dotted key, such as client.lr.
 type settings map[string]any
 
 // small returns a plan that runs in milliseconds. The name is the same for all algorithms
@@ -300,7 +300,7 @@ func rows(t tester, text string) []map[string]string {
 	return all
 }
 
-// number returns an integer column of a row.
+// number returns the integer in the given column of a row.
 func number(t tester, row map[string]string, column string) int {
 	t.Helper()
 	n, err := strconv.Atoi(row[column])
