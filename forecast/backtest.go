@@ -17,7 +17,7 @@ type Backtest struct {
 	// Targets is the number of consecutive steps to forecast.
 	Horizon, Targets int
 	Split            series.Split
-	// Part is the part to score. Baselines are fitted to the training split, so only the
+	// Part is the split to score. Baselines are fitted to the training split, so only the
 	// other parts show how well they forecast unseen data.
 	Part series.Part
 	// Workers is the number of clients to process at the same time; 0 means 1.
