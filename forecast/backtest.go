@@ -18,7 +18,7 @@ type Backtest struct {
 	Horizon, Targets int
 	Split            series.Split
 	// Part is the split to score. Baselines are fitted to the training split, so only the
-	// other parts show how well they forecast unseen data.
+	// other splits show how well they forecast unseen data.
 	Part series.Part
 	// Workers is the number of clients to process at the same time; 0 means 1.
 	Workers int
