@@ -358,7 +358,7 @@ func (g *gateway) Push(ctx context.Context, r *loadstarv1.PushRequest) (*loadsta
 	}
 	r.Chunk = have
 	for _, s := range r.Shares {
-		if g.slow[s.Client] { // too late: all others are counted first
+		if g.slow[s.Client] { // this client is late: all other clients are counted first
 			return &loadstarv1.PushResponse{Outcome: loadstarv1.Outcome_OUTCOME_PART}, nil
 		}
 	}

@@ -51,7 +51,7 @@ func (g *group) take(w *worker, from []float32) error {
 	switch {
 	case err != nil:
 	case !g.sum:
-		// It was added only to check that the server will be able to add the update.
+		// Adding the update only checked that the server will be able to add it.
 		g.session.fold.Reset()
 	default:
 		g.members = append(g.members, m)

@@ -120,7 +120,7 @@ func TestHalfOpen(t *testing.T) {
 	runtime.GC()
 	runtime.GC() // the second collection empties pools
 	runtime.ReadMemStats(&after)
-	// Memory of client and server together.
+	// The limit covers the memory of client and server together.
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 96<<20 {
 		t.Errorf("%d MB are in use", grown>>20)
 	} else {
@@ -159,10 +159,9 @@ func TestSlowloris(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for name, begin := range map[string]func(c net.Conn) net.Conn{
-		"silent":     func(c net.Conn) net.Conn { return c },
-		"no request": func(c net.Conn) net.Conn { return secure(c, "http/1.1") },
-		"no HTTP/2":  func(c net.Conn) net.Conn { return secure(c, "h2") },
-		// Half a request line.
+		"silent":      func(c net.Conn) net.Conn { return c },
+		"no request":  func(c net.Conn) net.Conn { return secure(c, "http/1.1") },
+		"no HTTP/2":   func(c net.Conn) net.Conn { return secure(c, "h2") },
 		"half a line": func(c net.Conn) net.Conn { c = secure(c, "http/1.1"); io.WriteString(c, "POST /loadst"); return c },
 	} {
 		wg.Go(func() {

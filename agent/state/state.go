@@ -215,9 +215,9 @@ func (s *Store) view(look func(tx *bolt.Tx) error) error {
 	return guard(func() error { return s.db.View(look) })
 }
 
-// update runs a write transaction. When it returns, the change is on disk. After a
-// failed write the content of the disk is unknown, so all further writes fail; opening
-// the file again reads what is there.
+// update runs a write transaction. When it returns, the change is on disk. After a failed
+// write the content of the disk is unknown, so all further writes fail; opening the file
+// again shows which writes took effect.
 func (s *Store) update(change func(tx *bolt.Tx) error) error {
 	s.mu.Lock()
 	failed := s.failed

@@ -177,7 +177,7 @@ func (a *aggregator) count(ctx context.Context, run string, items []item) error 
 	a.metrics.stale.Add(float64(len(arrivals) - len(counted)))
 	for _, i := range f.items {
 		if err := i.Done(); err != nil {
-			// The result is delivered again and does not count twice.
+			// The bus delivers the result again, and it does not count twice.
 			a.Log.Debug("cannot acknowledge a result", "error", err)
 		}
 	}

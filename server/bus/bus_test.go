@@ -80,7 +80,7 @@ func TestNoAnswer(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
-	// So that only an answer can cause a redelivery.
+	// AckWait is so long that only an answer can cause a redelivery.
 	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour})
 	publish(t, b, "a", []byte("x"))
 	d := one(t, b, 1)
@@ -270,7 +270,7 @@ func TestConcurrentTakers(t *testing.T) {
 // A cancelled Take returns its results to the queue at once.
 func TestTakeCancelled(t *testing.T) {
 	t.Parallel()
-	// So that no result is redelivered by a timeout.
+	// AckWait is so long that no timeout causes a redelivery.
 	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour})
 	for i := range 50 {
 		publish(t, b, fmt.Sprint(i), make([]byte, 10_000))

@@ -19,7 +19,8 @@ func TestKilled(t *testing.T) {
 		for c.lines.Scan() {
 			ids[c.lines.Text()] = true
 			if len(ids) == 300 {
-				// Ids that the process has already printed must be in the queue.
+				// The results whose ids the process has already printed must be in the
+				// queue.
 				_ = c.cmd.Process.Kill()
 			}
 		}

@@ -33,7 +33,7 @@ func (b *Bus) Woken(ctx context.Context) (<-chan string, error) {
 	err = b.spawn(func() {
 		defer cancel()
 		defer close(out)
-		// Fails if the connection is already closed, which is harmless.
+		// Unsubscribe fails if the connection is already closed, which is harmless.
 		defer func() { _ = sub.Unsubscribe() }()
 		for {
 			select {

@@ -188,7 +188,7 @@ var outcomes = map[ledger.TurnState]v1.Outcome{
 	ledger.Closed: v1.Outcome_OUTCOME_CLOSED, ledger.Held: v1.Outcome_OUTCOME_ACCEPTED, ledger.Counted: v1.Outcome_OUTCOME_COUNTED,
 }
 
-// splitAsked separates the clients whose turns are open from the others.
+// splitAsked returns the clients whose turns are open and those whose turns are not.
 func splitAsked(t *v1.Turns, asked map[ledger.Turn]bool) (yes, no []string) {
 	for _, c := range t.Clients {
 		if asked[ledger.Turn{Run: t.Run, Round: t.Round, Client: c}] {

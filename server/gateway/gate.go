@@ -19,8 +19,7 @@ type gate struct {
 	// arrived is the number of calls since the last adjust, and waited is their total
 	// waiting time.
 	arrived, waited atomic.Int64
-	// stretch is the factor by which the interval between check-ins is longer, in
-	// hundredths.
+	// stretch is the factor that lengthens the interval between check-ins, in hundredths.
 	stretch atomic.Int64
 }
 

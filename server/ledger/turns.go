@@ -56,7 +56,7 @@ func (l *Ledger) Asked(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// scanTask reads a row into others, for the first columns, and a task.
+// scanTask reads a row: the first columns into others, and the remaining ones into a task.
 func scanTask(r *sql.Rows, others ...any) (t Task, err error) {
 	var until int64
 	err = r.Scan(append(others, &t.Run, &t.Round, &t.Client, &t.Version, &until)...)

@@ -295,7 +295,7 @@ func TestCountConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// Otherwise SQLite would always let the same writer in.
+				// Pause, because otherwise SQLite would always let the same writer in.
 				time.Sleep(5 * time.Millisecond)
 			}
 			if int64(seen) != given.Load() {

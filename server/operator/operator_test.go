@@ -272,7 +272,8 @@ func TestRuns(t *testing.T) {
 		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: int64(i)})
 		must(t, err)
 		ids = append(ids, s.Run)
-		// Runs are sorted by their time of creation, in milliseconds.
+		// Runs are sorted by their time of creation in milliseconds, so the times must
+		// differ.
 		time.Sleep(2 * time.Millisecond)
 	}
 	if !slices.Equal(d.woken, ids) {

@@ -64,14 +64,14 @@ func TestTLS(t *testing.T) {
 	stranger.Root = a.root
 	server := credentials(t, a, Identity{Agent, "x"}, time.Hour)
 	var err error
-	// A server certificate, as the server itself presents.
+	// A server's certificate must not be accepted from a client.
 	server.Leaf, err = a.sign(&x509.Certificate{
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, URIs: []*url.URL{Identity{Operator, "x"}.uri()},
 	}, server.Key.Public(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An agent that acts as an authority.
+	// An agent that signs certificates must not be accepted as an authority.
 	nested := credentials(t, a, Identity{Agent, "x"}, time.Hour)
 	forger := &Authority{key: nested.Key, root: nested.Leaf, now: time.Now}
 	forged := credentials(t, forger, Identity{Operator, "x"}, 30*time.Minute)

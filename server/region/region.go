@@ -80,7 +80,7 @@ const (
 	idleCheckEvery = 10 * time.Minute
 	idleAfter      = time.Hour // a run without a new round is idle after this time
 	minRetryDelay  = 500 * time.Millisecond
-	// Less than the time after which a hub discards an incomplete upload.
+	// maxRetryDelay is less than the time after which a hub discards an incomplete upload.
 	maxRetryDelay = time.Minute
 	callTimeout   = 2 * time.Minute
 	chunk         = 1 << 20

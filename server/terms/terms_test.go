@@ -379,7 +379,7 @@ func TestSumsAddUp(t *testing.T) {
 			for range n {
 				u := single(x, fmt.Sprint(client), 2)
 				client++
-				// Also beyond the plan's limit on a client's weight.
+				// Some numbers of examples exceed the plan's limit on a client's weight.
 				u.Shares[0].Examples = rapid.IntRange(1, 1000).Draw(t, "examples")
 				binary.LittleEndian.PutUint32(u.Numbers[4*rapid.IntRange(0, x.Shared-1).Draw(t, "at"):],
 					math.Float32bits(rapid.Float32Range(-2, 2).Draw(t, "delta")))
