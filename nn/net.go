@@ -38,7 +38,7 @@ func (t Tensor) Len() int {
 // Kind is the type of a layer.
 type Kind string
 
-// The kinds of layers that have weights.
+// These are the kinds of layers that have weights.
 const (
 	KindLSTM   Kind = "lstm"
 	KindLinear Kind = "linear"

@@ -20,7 +20,7 @@ type Layout struct {
 	Inputs   []Input
 }
 
-// Input is one feature of every step of a window.
+// Input is one feature, of which a window has a value for every step.
 type Input struct {
 	// Name is load, a calendar feature (time_of_day, hour, day_of_week, day_of_month,
 	// day_of_year, week_of_year), a weather column, or a static value.
@@ -95,7 +95,7 @@ func (l Layout) validate(d *Dataset) error {
 // split.
 type Part int
 
-// All covers the whole span; the other parts are those of a Split.
+// All is the whole span. Train, Validation and Test are the periods of a Split.
 const (
 	Train Part = iota
 	Validation
@@ -342,7 +342,7 @@ func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
 // Frame returns the framer that made the windows.
 func (w *Windows) Frame() *Framer { return w.frame }
 
-// Len returns the number of examples in a part.
+// Len returns the number of examples in the given part of the span.
 func (w *Windows) Len(p Part) int { return int(w.parts[p].n) }
 
 // At returns the step of the last input of example k of a part, in chronological order.

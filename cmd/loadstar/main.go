@@ -101,7 +101,7 @@ them.`,
 	return root
 }
 
-// usageError is a mistake on the command line.
+// usageError is the error for a mistake on the command line.
 type usageError struct {
 	error
 	path string // path of the command, with a trailing space

@@ -31,12 +31,12 @@ type killer struct {
 	watcher *watcher
 	rng     *rand.Rand // used only by the goroutine of run
 	log     io.Writer
-	seen    int64 // rounds
+	seen    int64 // number of merged rounds at the latest check
 	since   int   // kills since the number of rounds last grew
 
 	mu     sync.Mutex
 	down   map[part]bool
-	killed map[string]int // by kind
+	killed map[string]int // number of kills by kind
 	told   map[string]int
 	rounds int64 // number of rounds merged before the last kill
 	faults []string

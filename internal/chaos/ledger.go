@@ -49,7 +49,7 @@ func (l *ledger) use(ctx context.Context, do func(ctx context.Context, db *sql.D
 	return do(ctx, db)
 }
 
-// rows calls each for every row of a query.
+// rows runs a query and calls each for every row of its result.
 func (l *ledger) rows(ctx context.Context, each func(*sql.Rows) error, text string, args ...any) error {
 	return l.use(ctx, func(ctx context.Context, db *sql.DB) error {
 		r, err := db.QueryContext(ctx, text, args...)
@@ -72,7 +72,7 @@ func (l *ledger) number(ctx context.Context, text string, args ...any) (n int64,
 	return n, err
 }
 
-// progress is the total progress of all runs.
+// progress contains totals over all runs, from which the watcher recognises progress.
 type progress struct {
 	batches, versions int64
 	running, waiting  int64 // number of runs
@@ -85,7 +85,7 @@ func (l *ledger) progress(ctx context.Context) (p progress, err error) {
 	return p, err
 }
 
-// run is a run in the ledger.
+// run contains fields of a run's row in the ledger.
 type run struct{ id, name, state, reason string }
 
 func (r run) ended() bool { return r.state != "waiting" && r.state != "running" }

@@ -31,7 +31,7 @@ import (
 	"time"
 )
 
-// options are the command line's flags.
+// options contains the values of the command-line flags.
 type options struct {
 	form, bin, dir string
 	old            string
@@ -181,7 +181,7 @@ type trial struct {
 	watcher  *watcher
 	killer   *killer
 	out      io.Writer
-	trained  int // runs
+	trained  int // number of runs that were trained
 	differ   []string
 	findings *findings
 }

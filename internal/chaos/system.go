@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The kinds of parts.
+// These are the kinds of parts of a system.
 const (
 	kindServer      = "server" // with all roles
 	kindGateway     = "gateway"
@@ -36,17 +36,16 @@ type layout struct {
 	data string
 }
 
-// system is a running fleet on this machine, with all files in one folder of the operator's
-// credentials.
+// system is a running fleet on this machine, with all files in one folder.
 type system struct {
 	layout
 	bin, dir string
 
 	address  string // address of the gateways
-	operator string // folder
+	operator string // folder of the operator's credentials
 	ledger   *ledger
 	servers  []part
-	hosts    []*process // agents
+	hosts    []*process // the agents
 	nats     []string
 	closers  []io.Closer
 }

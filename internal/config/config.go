@@ -34,7 +34,7 @@ func (p Problem) String() string {
 // Problems lists all mistakes in a file. Its error message has one line for each mistake.
 type Problems []Problem
 
-// Add adds a problem.
+// Add adds a problem with a line and a formatted message.
 func (p *Problems) Add(line int, format string, a ...any) {
 	*p = append(*p, Problem{line, fmt.Sprintf(format, a...)})
 }

@@ -149,7 +149,7 @@ func Hash(secret []byte) []byte {
 // String identifies the token by the beginning of its hash, without the secret.
 func (t Token) String() string { return "join token " + hex.EncodeToString(t.Hash()[:4]) }
 
-// Format prints String for every verb.
+// Format writes the same text as String for every verb of fmt.
 func (t Token) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) } // fmt ignores write errors as well
 
 // LogValue returns String, so that logging a token does not reveal its secret.

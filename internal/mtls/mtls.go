@@ -125,7 +125,7 @@ func Due(c *x509.Certificate, now time.Time) bool {
 	return !now.Before(c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3))
 }
 
-// Pool returns a pool with a single root.
+// Pool returns a certificate pool that contains only the given root.
 func Pool(root *x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(root)

@@ -102,7 +102,7 @@ func (s *Set) FMAPeak(n int) (flops int) {
 type loops struct {
 	lanes int
 	// tailless means that elementwise loops process only whole vectors, and the portable
-	// version processes the rest.
+	// version processes the remaining floats.
 	tailless bool
 
 	mul     tiles[mulTile]
@@ -126,7 +126,7 @@ type loops struct {
 }
 
 // vectors returns how many of n floats the elementwise loops in assembly process. The
-// portable version processes the rest.
+// portable version processes the remaining floats.
 func (l *loops) vectors(n int) int {
 	switch {
 	case l.lanes == 0:

@@ -60,10 +60,10 @@ func home(days int) []float32 {
 	return load
 }
 
-// day0 is a Monday.
+// day0 is the first day of the series in most tests. It is a Monday.
 var day0 = time.Date(2018, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// tokyo has no daylight saving.
+// tokyo returns a zone without daylight saving.
 func tokyo(t testing.TB) *time.Location { return zone(t, "Asia/Tokyo") }
 
 var plan = quality.Plan{Lookback: 12, Horizon: 1, MinDays: 28, Cells: 10}

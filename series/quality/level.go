@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Thresholds for jumps of the level.
+// Thresholds for findings about jumps of the load's level.
 const (
 	// Compare the level of four weeks before a day with that of four weeks after it: whole
 	// weeks, and longer than a holiday. Because of gaps, each side may span up to jumpGap
@@ -21,9 +21,9 @@ const (
 	jumpUnit = 1.9
 	// A factor of 10, 100 or 1000 is a wrong unit or decimal point, not a change of use.
 	jumpProblem = 8.0
-	// At least this share of the jump must remain three months later. The same must hold in
-	// comparison with the levels a year earlier and a year later. Otherwise the season
-	// caused the jump.
+	// At least this share of the jump must remain three months later. The jump must also
+	// remain in comparison with the levels a year earlier and a year later. Otherwise the
+	// season caused the jump.
 	jumpLast = 0.5
 	// A jump must be this many times as large as the spread of the daily levels before and
 	// after it. The load of homes varies a lot from day to day, and a slow change increases

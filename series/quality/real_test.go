@@ -132,7 +132,7 @@ func TestCheckRealSets(t *testing.T) {
 		if f := get(t, r.fleet.Findings, "clock-shift"); !strings.Contains(f.Message, "Europe/London") {
 			t.Errorf("%+v", f)
 		}
-		// Wind has 1,181 gaps.
+		// The wind column has 1,181 missing values.
 		if f := get(t, r.fleet.Findings, "weather"); f.Count != 1181 {
 			t.Errorf("%+v", f)
 		}

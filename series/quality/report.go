@@ -9,7 +9,7 @@ import (
 // Severity is how serious a finding is.
 type Severity int
 
-// The severities, in ascending order.
+// These are the severities in ascending order.
 const (
 	Info    Severity = iota // no action needed
 	Warning                 // review before training
@@ -19,7 +19,7 @@ const (
 // String returns info, warning or problem.
 func (s Severity) String() string { return [...]string{"info", "warning", "problem"}[s] }
 
-// MarshalText writes the severity as String does.
+// MarshalText returns the same text as String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Finding is one result of a check.

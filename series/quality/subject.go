@@ -23,7 +23,7 @@ const (
 
 // localDay is a day on the dataset's clock and the steps that it covers.
 type localDay struct {
-	number     int // since 1970-01-01
+	number     int // number of days since 1970-01-01
 	first, end int // steps
 	slot       int // position of the first step within the day
 	// whole means that all steps of the day are within the series and that clocks do not
@@ -228,7 +228,7 @@ func (s *subject) findDays() {
 	}
 }
 
-// findRows reports the faulty rows of the file.
+// findRows adds findings about the faulty rows in the meter's file.
 func (s *subject) findRows() {
 	f := s.report.Rows
 	many := func(n int) Severity {

@@ -83,7 +83,7 @@ type Table struct {
 	Stamp    string `yaml:"stamp,omitempty"`
 }
 
-// The values of Clock and Stamp.
+// These are the allowed values of Clock and Stamp.
 const (
 	ClockLegal    = "legal"
 	ClockStandard = "standard"

@@ -14,7 +14,7 @@ import (
 	"loadstar/series"
 )
 
-// memory is a file in memory.
+// memory is a file whose content is in memory, for use as a source.
 type memory struct{ *bytes.Reader }
 
 func (memory) Close() error { return nil }

@@ -157,7 +157,7 @@ type blockReader struct {
 	tally    *espiTally
 }
 
-// read reads the interval blocks in the rest of an entry.
+// read reads the interval blocks that follow in an entry.
 func (r *blockReader) read(d *xml.Decoder) error {
 	// A reading without a period starts where the previous one ended. The first reading
 	// starts with its block.

@@ -227,7 +227,7 @@ func TestGreenButtonIntervals(t *testing.T) {
 	if _, _, err := greenButton(GreenButton{Interval: time.Minute}, file); err == nil || !strings.Contains(err.Error(), "no meter has an interval of 1m0s; there are 15m0s (1), 1h0m0s (1)") {
 		t.Error(err)
 	}
-	// Monthly readings are not a load curve.
+	// Monthly readings are rejected, because they are not a load curve.
 	month := feed(readingType("a", delivered), usagePoint("p", 0), meterReading("p", "1", "a"), block("p", "1", 0, 30*86400, 1000))
 	if _, _, err := greenButton(GreenButton{}, month); err == nil || !strings.Contains(err.Error(), "an interval of 720h0m0s does not divide a day into equal parts") {
 		t.Error(err)

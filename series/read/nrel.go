@@ -25,9 +25,9 @@ import (
 type NREL struct {
 	// Zone is the IANA time zone of the buildings.
 	Zone string
-	// LocalLabels means that the labels how to read the times of the time series are in
-	// local standard time. This is so in files that users simulated themselves with the
-	// tools, but not in published files.
+	// LocalLabels means that the labels of the time series are in local standard time. This
+	// is so in files that users simulated themselves with the tools, but not in published
+	// files.
 	LocalLabels bool
 	// Column is the name of the column with the energy in kWh. The default is NRELColumn.
 	Column string
@@ -195,7 +195,7 @@ type nrelStock struct {
 	buildings []source
 	ids       []string
 	upgrade   string // the upgrade number in the file names, or empty
-	times     times  // of the time series
+	times     times  // how to read the times of the time series
 	from, to  int64  // Unix times of the simulated year; rows outside it were moved
 	year      int
 	metadata  map[string]*nrelBuilding

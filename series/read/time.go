@@ -9,7 +9,7 @@ import (
 )
 
 // clockReader converts the times of a table to instants. It caches the UTC offsets of the
-// last day, because most rows are in the same day as the row before.
+// latest day, because most rows are on the same day as the row before.
 type clockReader struct {
 	clock *time.Location
 	shift int64 // seconds from the start of the interval to its stamp

@@ -222,7 +222,7 @@ func (b *traits) begin(s *stream, d *day, c *carry) today {
 		switch s.below(4) {
 		case 0: // closed: snow, a burst pipe
 			w = sunday
-		case 1: // an event
+		case 1: // an event with more people
 			t.people *= s.between(1.05, 1.35)
 			t.late = s.between(0, 10)
 		case 2: // a slow day

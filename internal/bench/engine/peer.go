@@ -94,12 +94,13 @@ func (p *Peer) measure(d time.Duration) (r rates, err error) {
 	return r, err
 }
 
-// train returns training steps per CPU second.
+// train returns PyTorch's number of training steps per second of CPU time.
 func (p *Peer) train(d time.Duration) (float64, error) {
 	return p.ask(fmt.Sprintf("train %g", d.Seconds()))
 }
 
-// infer returns windows forecast per CPU second, at the given batch size.
+// infer returns the number of windows that PyTorch forecasts per second of CPU time, at the
+// given batch size.
 func (p *Peer) infer(batch int, d time.Duration) (float64, error) {
 	return p.ask(fmt.Sprintf("infer %d %g", batch, d.Seconds()))
 }
@@ -128,7 +129,7 @@ func (p *Peer) answer(v any) error {
 	return nil
 }
 
-// Stop ends the process.
+// Stop ends PyTorch's process.
 func (p *Peer) Stop() {
 	p.in.Close()
 	_ = p.cmd.Wait() // all answers have been read

@@ -85,7 +85,7 @@ type Size struct {
 	FailedCalls    int64     `json:"failed_calls"`
 	Repeated       int64     `json:"asked_to_repeat"`
 	RefusedAsBusy  int64     `json:"refused_as_busy"`
-	shares         []float64 // by turn
+	shares         []float64 // one value per turn, as in the following slices
 	accepted, rate []float64
 	publish, count []float64
 	sent           []float64
@@ -107,7 +107,8 @@ const (
 	// engineTurn bounds an engine's turn, since the server closes connections that are
 	// idle for a minute.
 	engineTurn = 5 * time.Second
-	// slowestPace bounds the time between an agent's check-ins, for the same reason.
+	// slowestPace bounds the time between an agent's check-ins, so that connections do not
+	// become idle for a minute.
 	slowestPace = 15 * time.Second
 )
 

@@ -29,7 +29,7 @@ func TestGrowth(t *testing.T) {
 	flat := vitals{rss: 200 * mb, files: 1000, goroutines: 3000}
 	for name, c := range map[string]struct {
 		to   vitals
-		want string // name of the figure that has grown
+		want string // name of the measurement that has grown
 	}{
 		"flat":                 {flat, ""},
 		"less":                 {vitals{100 * mb, 500, 1500}, ""},

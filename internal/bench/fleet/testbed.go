@@ -244,7 +244,7 @@ func (b *testbed) because(err error) error {
 	return fmt.Errorf("%w; the end of the server's log:\n%s", err, log)
 }
 
-// stop ends the server.
+// stop ends the server's process.
 func (b *testbed) stop() {
 	if b.server == nil {
 		return
@@ -276,7 +276,7 @@ func (b *testbed) start(ctx context.Context, plan string, agents int) (run strin
 	return r.Run, nil
 }
 
-// end stops the run.
+// end stops the given run on the server.
 func (b *testbed) end(ctx context.Context, run string) error {
 	if _, err := b.operator.StopRun(ctx, &v1.StopRunRequest{Run: run}); err != nil {
 		return fmt.Errorf("stopping the run: %w", err)
@@ -284,7 +284,8 @@ func (b *testbed) end(ctx context.Context, run string) error {
 	return nil
 }
 
-// await waits until the metrics meet a condition.
+// await waits until the server's metrics meet a condition, and returns an error if they do
+// not in time.
 func (b *testbed) await(ctx context.Context, what string, within time.Duration, is func(map[string]float64) bool) error {
 	for end := time.Now().Add(within); ; {
 		m, err := b.metrics(ctx)

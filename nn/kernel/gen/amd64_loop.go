@@ -8,7 +8,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// elementwise generates a loop over whole vectors, and the masked code for the rest.
+// elementwise generates a loop over whole vectors, and masked code for the remaining
+// floats.
 func (x *x86) elementwise(l loop) {
 	p := l.program()
 	x.begin(l.name, l.doc, l.signature())
