@@ -264,7 +264,7 @@ func (m *MeterBuilder) series() (Meter, error) {
 
 // fold decides which of two hours an ambiguous label stands for. It handles rows that list
 // one hour after the other, in ascending or descending order, and rows that are sorted by
-// label, so that each label appears twice in a row.
+// label. In the latter, each label appears twice in succession.
 type fold struct {
 	label int64 // Instant.Unix of the previous row, if it was ambiguous
 	in    bool

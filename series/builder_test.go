@@ -159,7 +159,7 @@ func TestBuilderWrongInterval(t *testing.T) {
 // TestBuilderFold checks which instants the builder assigns to labels in the hour that
 // clocks show twice. Two rows in the hour before precede them.
 func TestBuilderFold(t *testing.T) {
-	const start, hour, quarter = int64(1e9), 3600, 900 // start: of the first hour
+	const start, hour, quarter = int64(1e9), 3600, 900 // the first hour starts at start
 	label := func(i int64) Instant { return Instant{Unix: start + quarter*i, Again: start + hour + quarter*i} }
 	plain := func(unix int64) Instant { return Instant{Unix: unix} }
 	before := []Instant{plain(start - 2*quarter), plain(start - quarter)}

@@ -227,7 +227,7 @@ func OpenPrepared(path string) (*Dataset, io.Closer, error) {
 	p := &preparedFile{data: data}
 	d, err := p.dataset()
 	if err != nil {
-		_ = mmap.Unmap(data) // the error about the file matters more
+		_ = mmap.Unmap(data) // an error here would hide the one about the file
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return d, p, nil

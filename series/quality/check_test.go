@@ -137,8 +137,8 @@ func TestCheckPlanted(t *testing.T) {
 				return
 			}
 			f := get(t, r.Findings, test.code)
-			// Filled gaps also cause a repeats finding. A fault at the start of a month can
-			// also be one at the start of a year.
+			// Filled gaps also cause a repeats finding. The first step of a year is also
+			// the first step of a month.
 			may := []quality.Code{test.code, "repeats", "year-start"}
 			for _, other := range r.Findings {
 				if !slices.Contains(may, other.Code) {

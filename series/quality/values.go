@@ -47,9 +47,9 @@ const (
 )
 
 // longRun returns the minimum length of a run of equal values that is unlikely to occur by
-// chance, and at least least. Counts[k] is the number of runs of length k+1 in the series.
-// Meters with a coarse resolution repeat values, at night more than by day, so longRun uses
-// the largest probability that a run continues.
+// chance, but not less than least. Counts[k] is the number of runs of length k+1 in the
+// series. Meters with a coarse resolution repeat values, at night more than by day, so
+// longRun uses the largest probability that a run continues.
 func longRun(counts []int, least int) int {
 	reach := slices.Clone(counts) // runs of length k+1 or more
 	for k := len(reach) - 2; k >= 0; k-- {
