@@ -91,7 +91,7 @@ func Run(ctx context.Context, c Config) error {
 	return errors.Join(a.run(ctx), a.store.Close())
 }
 
-// agent is a running agent.
+// agent is the state of a running agent.
 type agent struct {
 	Config
 	tuning

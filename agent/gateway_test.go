@@ -86,7 +86,7 @@ type merged struct {
 	shared  []float32 // shared weights after the merge
 }
 
-// newGateway returns a server with one run.
+// newGateway returns a server with one run of the plan, whose first round is open.
 func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bool, seed uint64) *gateway {
 	t.Helper()
 	g := &gateway{
@@ -188,7 +188,7 @@ type agentKey struct{}
 
 func caller(ctx context.Context) string { return ctx.Value(agentKey{}).(string) }
 
-// blob serves a blob or a byte range of it.
+// blob serves a blob or a byte range of a blob.
 func (g *gateway) blob(w http.ResponseWriter, r *http.Request, hash string) {
 	g.mu.Lock()
 	data, ok := g.blobs[hash]

@@ -275,7 +275,7 @@ func TestBlobOnDisk(t *testing.T) {
 	}
 }
 
-// An agent with unusable data fails at once.
+// Run returns an error at once if its configuration or the agent's data cannot be used.
 func TestUnusable(t *testing.T) {
 	d := meters(t, 1)
 	m := d.Meter(0)

@@ -291,7 +291,7 @@ func (d *worklist) has(j *job, client string) bool {
 	return ok
 }
 
-// trained queues a result that is on disk.
+// trained queues a result that is on disk for sending.
 func (d *worklist) trained(r state.Result) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 )
 
-// An agent can act for its own clients only.
+// An agent cannot act for the clients of another agent.
 func TestOthersClients(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)

@@ -78,7 +78,7 @@ type Config struct {
 	Ready func(address string)
 }
 
-// Hub is a region's connection to its hub.
+// Hub configures a region's connection to its hub.
 type Hub struct {
 	Address string
 	// Client presents the region's certificate. Renew renews the certificate if it is

@@ -120,7 +120,7 @@ func TestTraffic(t *testing.T) {
 			t.Errorf("%s: %d bytes for each of %d calls, want at most %d", way.name, rest/calls, calls, perCall)
 		}
 	}
-	// A round needs three calls.
+	// A client needs three calls per round.
 	if most := want.Up / 25; 3*perCall > most {
 		t.Errorf("calls take %d bytes of a round, want at most %d, which is 4 %% of the numbers", 3*perCall, most)
 	}

@@ -43,7 +43,8 @@ type recorder struct {
 	blobs map[string][]byte // blobs that the agent fetched, by hash
 }
 
-// record starts a recorder for one agent.
+// record starts a recorder for one agent. It forwards calls with the client that forward
+// returns.
 func (st *station) record(forward func() *http.Client) *recorder {
 	st.Helper()
 	rec := &recorder{tasks: map[int64]string{}, blobs: map[string][]byte{}}

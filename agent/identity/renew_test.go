@@ -362,7 +362,7 @@ func TestTornFile(t *testing.T) {
 			t.Fatalf("zeros from byte %d on are taken", n)
 		}
 	}
-	// Temporary files that a crash leaves behind.
+	// Create the temporary files that a crash leaves behind.
 	for n, name := range []string{".identity.pem.1", ".identity.pem.2"} {
 		if err := os.WriteFile(filepath.Join(dir, name), text[:n*len(text)/2], 0o600); err != nil {
 			t.Fatal(err)

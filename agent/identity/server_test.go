@@ -37,7 +37,7 @@ type fleet struct {
 	renewed int
 	names   []string
 	serials []string // of the certificates that callers of CheckIn presented
-	// Faults to inject.
+	// Faults that a test injects.
 	spoil func(chain [][]byte) ([][]byte, error)
 	id    string        // replaces the assigned name
 	hold  chan struct{} // CheckIn waits until it is closed

@@ -247,7 +247,7 @@ func (s *Store) update(change func(tx *bolt.Tx) error) error {
 // because bbolt rewrites the neighbours of each removed value.
 const sweepAtOnce = 32
 
-// Sweep removes garbage.
+// Sweep removes all garbage from the file.
 func (s *Store) Sweep() error {
 	for {
 		s.mu.Lock()
@@ -273,7 +273,7 @@ func (s *Store) Sweep() error {
 	}
 }
 
-// discard marks values as garbage.
+// discard marks values as garbage, so that Sweep removes them.
 func (s *Store) discard(ids ...uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,7 +78,7 @@ func keeps(t testing.TB, s *Store, run, client string, round int64, seed uint64,
 	}
 }
 
-// values counts the values in the file.
+// values returns the number of values in the file, including garbage.
 func values(t testing.TB, s *Store) int {
 	t.Helper()
 	n := 0

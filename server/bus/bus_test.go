@@ -216,7 +216,7 @@ func TestTakeLimits(t *testing.T) {
 	}
 }
 
-// Concurrent takers share the results.
+// Concurrent calls of Take share the results: each result goes to one of them.
 func TestConcurrentTakers(t *testing.T) {
 	t.Parallel()
 	const n, size = 200, 100 << 10

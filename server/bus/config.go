@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Config configures the queue.
+// Config configures a Bus.
 type Config struct {
 	// Dir holds the streams of an embedded server. Only one process may use it. The
 	// embedded server does not listen on the network, so only this process can use it.

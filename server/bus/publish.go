@@ -156,7 +156,8 @@ func anyOf(group []*offer) (context.Context, context.CancelFunc) {
 	}
 }
 
-// store tries once to store a message.
+// store tries once to store a message in the stream. It waits up to patience for the
+// answer.
 func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -54,7 +54,8 @@ func (b *Bus) Take(ctx context.Context, max, maxBytes int, wait time.Duration) (
 		maxBytes = inFlight / 2
 	}
 	until := time.Now().Add(wait)
-	// The first result is taken whatever its size.
+	// Reserve room for the largest message, because the first result is taken whatever its
+	// size.
 	share := int64(largest)
 	if max > 1 && maxBytes > largest {
 		share = int64(maxBytes)

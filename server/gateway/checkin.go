@@ -92,7 +92,7 @@ func (g *Gateway) noteSeen(agent string) {
 // than an agent can have.
 func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 	if len(all) > maxRounds {
-		// Each round needs a query.
+		// Limit the number of rounds, because each needs a query.
 		return nil, g.invalid("clients", "a request may name turns of %d rounds, this one names %d", maxRounds, len(all))
 	}
 	set := map[ledger.Turn]bool{}

@@ -153,7 +153,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 			}
 			if start := time.Now(); start.After(next) {
 				g.count(ctx)
-				// Counting millions of rows takes a while.
+				// Counting millions of rows takes a while, so spend at most a twentieth of
+				// the time on it.
 				next = time.Now().Add(20 * time.Since(start))
 			}
 			g.uploads.expire(time.Now())

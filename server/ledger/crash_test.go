@@ -87,7 +87,7 @@ func child(at string, args []string) error {
 	return nil
 }
 
-// counter is a child process that counts.
+// counter is a child process that counts turns.
 type counter struct {
 	cmd  *exec.Cmd
 	said []string // its output, once it has ended

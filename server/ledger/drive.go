@@ -114,7 +114,7 @@ func (d *Drive) End(s State, reason string, now time.Time) (err error) {
 	return end(d.ctx, d.tx, d.Run.ID, s, reason, now)
 }
 
-// Receipt is one counted turn.
+// Receipt is the proof that a turn was counted.
 type Receipt struct {
 	No, Round, Version, Batch int64
 	TrainLoss                 float64

@@ -13,7 +13,7 @@ import (
 // sends its counted results to the hub in groups called sendings, and the hub decides
 // whether they count.
 
-// Adoption is a task from the hub.
+// Adoption is a task from the hub that a region takes over.
 type Adoption struct {
 	Run            Run // only ID, Name, Plan, PlanBlob and Fleet are used
 	Round, Version int64
@@ -286,7 +286,7 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 	return all, err
 }
 
-// Parts reads the numbers of a sending.
+// Parts reads the numbers of a sending into s.Parts.
 func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) {
 	defer wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
 	s.Parts = nil

@@ -36,7 +36,7 @@ type Run struct {
 	Wanted, Fleet              int64
 	Created, Started, Finished time.Time
 	Round, Version             int64
-	// Batch is the newest counted batch.
+	// Batch is the number of the newest counted batch.
 	Batch  int64
 	Server string
 	// Remote means that this is a region's ledger and the hub drives the run.

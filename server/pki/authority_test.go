@@ -228,7 +228,7 @@ func TestSign(t *testing.T) {
 		csr := request(t, key, &x509.CertificateRequest{
 			Subject: pkix.Name{CommonName: "operator", Organization: []string{"loadstar://operator/root"}}, URIs: []*url.URL{operator.uri()},
 			DNSNames: []string{"server.example"}, IPAddresses: []net.IP{{127, 0, 0, 1}}, EmailAddresses: []string{"a@b.example"},
-			// Claims to be a certificate authority.
+			// This extension claims to be a certificate authority.
 			ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}},
 		})
 		chain, expires, err := a.Sign(csr, Identity{Agent, "7f3a"}, 7*24*time.Hour)

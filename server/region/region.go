@@ -88,7 +88,7 @@ const (
 	planBytes     = 1 << 20
 )
 
-// Run relays until ctx ends.
+// Run relays tasks and results between the hub and the region until ctx ends.
 func Run(ctx context.Context, c Config) error {
 	// Set a timeout for each call, not for a series of calls, because a series may take
 	// long over a slow link.
