@@ -60,7 +60,7 @@ var baselines = []namedBaseline{
 	{"naive-day", "the same clock time one day before", func() Baseline { return &seasonalNaive{days: 1} }},
 	{"naive-week", "the same clock time one week before", func() Baseline { return &seasonalNaive{days: 7} }},
 	{"ridge", "linear regression on the last 12 loads", func() Baseline { return &Ridge{} }},
-	{"ridge-rich", "linear regression on 24 loads, 48, 72 and 168 h before, calendar, weather", func() Baseline { return &Ridge{Rich: true} }},
+	{"ridge-rich", "linear regression on the last 24 loads, those 48, 72 and 168 h before, calendar, weather", func() Baseline { return &Ridge{Rich: true} }},
 }
 
 // Baselines returns the available baselines.

@@ -46,9 +46,9 @@ func TestParameters(t *testing.T) {
 	}
 }
 
-// TestPartitionsTableV compares the number of parameters that are sent in both directions
-// with table V of bose2023. For partition P2 of bose2024, it compares with the size of the
-// LSTM.
+// TestPartitionsTableV compares the total number of parameters sent and received with
+// table V of bose2023. For partition P2 of bose2024, it compares that number with the size
+// of the LSTM.
 func TestPartitionsTableV(t *testing.T) {
 	for _, c := range []struct {
 		model, partition string

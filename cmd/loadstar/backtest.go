@@ -104,7 +104,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated")
 	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
 	f.IntVar(&h, "h", 0, "forecast all of the next `N` steps")
-	f.StringVar(&part, "part", "test", "part to score: train, validation, test or all")
+	f.StringVar(&part, "part", "test", "split to score: train, validation, test or all")
 	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
 	f.IntVar(&workers, "workers", runtime.NumCPU(), "number of clients to process in parallel")
 	f.BoolVar(&byClients, "clients", false, "print one row per client")

@@ -74,9 +74,10 @@ func newClientsRevoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke CLIENT",
 		Short: "Revoke a client, or an agent with all its clients",
-		Long: `Revoke a client, or an agent with all its clients. The server refuses it from
-its next call on and withdraws its open tasks. Updates that are already counted
-stay counted. Another agent may join and host the clients of a revoked agent.`,
+		Long: `Revoke a client, or an agent with all its clients. The server rejects all
+further calls on its behalf and withdraws its open tasks. Updates that are
+already counted stay counted. Another agent may join and host the clients of a
+revoked agent.`,
 		Example: "  loadstar clients revoke meter-0042\n  loadstar clients revoke --agent 3bqk7wq2nd5p",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -93,7 +94,7 @@ stay counted. Another agent may join and host the clients of a revoked agent.`,
 		},
 	}
 	o.add(cmd.Flags())
-	cmd.Flags().BoolVar(&agent, "agent", false, "revoke the agent with this ID")
+	cmd.Flags().BoolVar(&agent, "agent", false, "treat the argument as an agent ID, and revoke the agent with all its clients")
 	return cmd
 }
 

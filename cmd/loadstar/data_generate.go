@@ -22,12 +22,12 @@ func newDataGenerate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generate",
 		Short: "Generate synthetic load data",
-		Long: `Generate synthetic load data for a fleet of buildings of the 14 types of the
-ComStock study: load level, daily and weekly profile, holidays, response to a
+		Long: `Generate synthetic load data for a fleet of buildings of the 14 ComStock types.
+The data has load levels, daily and weekly profiles, holidays, a response to a
 synthetic year of weather, noise, gaps, outages, stuck meters and spikes. The
 same seed gives the same data on every machine.
 
-All output based on this dataset is labelled as generated. Use it for trials and
+All output based on this dataset is labelled as synthetic. Use it for trials and
 for speed measurements, but not as evidence of forecast accuracy.`,
 		Example: "  loadstar data generate --meters 100 -o demo\n  loadstar data generate --meters 10000 --seed 7 -o fleet",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,9 +59,9 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&out, "out", "o", "", "folder for the dataset; it must not contain one yet")
+	f.StringVarP(&out, "out", "o", "", "folder for the dataset; it must not already contain a dataset")
 	f.IntVar(&cfg.Meters, "meters", 42, "number of buildings")
-	f.Uint64Var(&cfg.Seed, "seed", 1, "seed of the random numbers")
+	f.Uint64Var(&cfg.Seed, "seed", 1, "random seed")
 	f.StringVar(&start, "start", "", "first day (default 2018-01-01)")
 	f.IntVar(&cfg.Days, "days", 365, "number of days")
 	f.DurationVar(&cfg.Interval, "interval", time.Hour, "interval: 15m or 1h")

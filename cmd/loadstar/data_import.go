@@ -119,7 +119,7 @@ type importTarget struct {
 
 func (t *importTarget) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&t.out, "out", "o", "", "folder for the dataset; it must not contain one yet")
+	f.StringVarP(&t.out, "out", "o", "", "folder for the dataset; it must not already contain a dataset")
 	f.StringVar(&t.name, "name", "", "name of the dataset (default the name of the folder)")
 	f.BoolVar(&t.asJSON, "json", false, "print JSON")
 }

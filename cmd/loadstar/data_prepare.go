@@ -43,6 +43,6 @@ DATASET is a dataset.yaml or a folder with one.`,
 		},
 	}
 	cmd.Flags().StringVar(&root, "root", "", rootUsage)
-	cmd.Flags().StringVarP(&out, "out", "o", "", "file to write (default NAME"+preparedExt+", with the dataset's name)")
+	cmd.Flags().StringVarP(&out, "out", "o", "", "file to write (default NAME"+preparedExt+", where NAME is the dataset's name)")
 	return cmd
 }

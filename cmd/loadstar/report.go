@@ -21,8 +21,8 @@ func newReport() *cobra.Command {
 		Use:   "report RUN_OR_EXPERIMENT...",
 		Short: "Generate a self-contained HTML report",
 		Long: `Generate a self-contained HTML report with the tables and charts of one or more
-runs. It works offline, on screens, phones and paper, and has a light and a dark
-theme.
+runs. It works offline, adapts to desktop and phone screens, prints well, and
+has a light and a dark theme.
 
 The arguments are folders of runs, as written by loadstar simulate, or folders
 that contain runs, as written by loadstar compare. Unfinished runs are skipped.

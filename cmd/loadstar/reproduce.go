@@ -33,9 +33,9 @@ func newReproduce() *cobra.Command {
 		Use:   "reproduce PAPER",
 		Short: "Reproduce the experiments of a paper",
 		Long: `Reproduce the experiments of a paper, as described in
-papers/PAPER/experiment.yaml, and print the results. Run the command in the
-repository. Runs are trained in parallel, one per core. If the command was
-interrupted, run it again to continue.
+papers/PAPER/experiment.yaml, and print the results. Run the command from the
+root of the repository. Runs are trained in parallel, one per core. If the
+command was interrupted, run it again to continue.
 
 With --quick the experiments are small and only show that everything works. With
 --save the results are written to papers/PAPER/ours.tsv.`,

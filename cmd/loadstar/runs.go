@@ -271,9 +271,9 @@ func newRunsWeights() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "weights RUN",
 		Short: "Download a run's newest shared weights",
-		Long: `Download a run's newest shared weights as a .safetensors file. It is
-byte-identical to the file that loadstar simulate writes for the same plan and
-data.`,
+		Long: `Download a run's newest shared weights as a .safetensors file. For a synchronous
+run it is byte-identical to the file that loadstar simulate writes for the same
+plan and data.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()

@@ -49,7 +49,7 @@ type Outcome struct {
 
 // Machine selects clients and decides when a round closes. Its decisions depend only on
 // the sequence of calls and their times, so a repeated run makes the same decisions. Calls
-// must be in order of time. It is not safe for concurrent use.
+// must be made in chronological order. It is not safe for concurrent use.
 type Machine struct {
 	scheduler fed.Scheduler
 	seed      uint64

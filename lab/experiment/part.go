@@ -279,7 +279,7 @@ func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same floa
 	return better, worse, same
 }
 
-// errors returns the forecast errors of a run by client, in order of time. A forecast of
+// errors returns the forecast errors of a run by client, in chronological order. A forecast of
 // several steps counts as one error, the root mean square over its steps, because errors
 // of the same forecast are not independent.
 func (l *Lab) errors(t Trial) (map[string][]float64, error) {

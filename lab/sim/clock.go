@@ -16,7 +16,7 @@ type event struct {
 	Lost bool
 }
 
-// eventQueue is a heap of events in order of time. Events at the same time are in the
+// eventQueue is a heap of events in chronological order. Events at the same time are in the
 // order of their clients.
 type eventQueue []event
 

@@ -32,7 +32,7 @@ type driver struct {
 }
 
 // lookEvery is the interval between checks for expired leases, and between counts of the
-// clients. The latter is longer if counting takes long.
+// clients. The latter is longer if a count takes a long time.
 const lookEvery = time.Second
 
 // needsLook reports whether there may be work to do for the run.

@@ -112,7 +112,7 @@ func TestStandings(t *testing.T) {
 		wantEqual(t, "another round's", stand("agent", "run", 3, names[0], names[700]), nil)
 		wantEqual(t, "another run's", stand("agent", "another", 4, names[0], names[700]), nil)
 
-		// An agent that takes over a client also sees its earlier turns.
+		// An agent that takes over a client also sees the client's earlier turns.
 		must(t, s.RevokeAgent(ctx, "agent", "operator", t0))
 		announce(t, s.Ledger, "other", names[0], names[700])
 		wantEqual(t, "taken over", stand("other", "run", 4, names[0], names[700]), map[string]Standing{names[0]: {Counted, 3}})
