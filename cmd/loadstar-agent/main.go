@@ -100,8 +100,8 @@ func parse(f *flag.FlagSet, args []string, want int) error {
 }
 
 func run(ctx context.Context, dir, data string, workers int, stderr io.Writer) error {
-	// Limit the heap to 1.2 times the memory in use. Go's default is twice the memory in
-	// use. Training hardly allocates, so this costs almost no time.
+	// Let the heap grow to 1.2 times the live heap before the next garbage collection. Go's
+	// default is twice the live heap. Training hardly allocates, so this costs almost no time.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
 	}

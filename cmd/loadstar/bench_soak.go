@@ -14,15 +14,15 @@ func newBenchSoak() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "soak",
 		Short: "Soak-test the server: check for leaks under permanent load",
-		Long: `Soak-test the server with the simulated agents of bench fleet. The command
-samples the server's memory, open files and goroutines every few seconds, after
-a warm-up of a tenth of the time, at most five minutes.
+		Long: `Soak-test the server with the simulated agents of bench fleet. After a warm-up
+of a tenth of the test (at most five minutes), the command samples the server's
+memory, open files and goroutines every few seconds.
 
 It fails if the memory in the last quarter exceeds that in the second quarter by
-more than 5 % and 16 MB, if files or goroutines grow, or if a result is
-rejected, lost or counted twice. In the first ten minutes caches are still
-filling, so a shorter test allows 25 % and 32 MB. It finds only leaks that every
-result causes.`,
+more than 5 % and also by more than 16 MB, if the number of open files or
+goroutines grows, or if a result is rejected, lost or counted twice. In the
+first ten minutes caches are still filling, so a test shorter than that allows
+25 % and 32 MB. Such a test finds only leaks that occur with every result.`,
 		Example: "  loadstar bench soak --for 1h",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

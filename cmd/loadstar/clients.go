@@ -25,7 +25,7 @@ func newClientsList() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List clients by name",
+		Short: "List clients, sorted by name",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.dial()

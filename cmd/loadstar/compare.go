@@ -32,8 +32,8 @@ func newCompare() *cobra.Command {
 plan on every dataset and scores it on the test split. MASE is the error
 relative to persistence (repeating the last known load); a value below 1 is
 better than persistence. Baselines forecast as many steps ahead as the first
-plan. With several seeds, the tables show means over the seeds, and for the
-median also its lowest and highest value.
+plan. With several seeds, the tables show means over the seeds and, for the
+median, also the lowest and highest values.
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed

@@ -68,11 +68,12 @@ func newImportNREL() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nrel DIR",
 		Short: "Import ComStock and ResStock buildings (NREL)",
-		Long: `Import buildings of NREL's End-Use Load Profiles for the U.S. Building Stock.
-The buildings are simulated, so the dataset is labelled as generated. Download
-files of the Open Energy Data Initiative (data.openei.org) into one folder, from
-s3://oedi-data-lake/nrel-pds-building-stock/
-end-use-load-profiles-for-us-building-stock. Subfolders are read too:
+		Long: `Import buildings from NREL's End-Use Load Profiles for the U.S. Building Stock.
+The buildings are simulated, so the dataset is labelled as synthetic. Download
+the files from the Open Energy Data Initiative (data.openei.org) into one
+folder. They are at s3://oedi-data-lake/nrel-pds-building-stock/
+end-use-load-profiles-for-us-building-stock. The folder and its subfolders may
+contain these files:
 
   timeseries_individual_buildings/by_state/upgrade=0/state=CA/*-0.parquet
                                      buildings
@@ -80,12 +81,13 @@ end-use-load-profiles-for-us-building-stock. Subfolders are read too:
                                      (.parquet or .csv)
   weather/.../G0600010_2018.csv      weather of one county
 
-The columns of a file show what it contains. A timestamp of the time series is
-the end of an interval, in Eastern Standard Time wherever the building is
-(--labels est) or in local standard time (--labels local). With est, the
-publisher moved the first hours of the local year there from its end; these
-hours are skipped. A timestamp of the weather is the end of an hour, in local
-standard time. Areas are converted to square metres.
+Files are recognized by their columns, not by their names. Time-series
+timestamps mark the end of each interval. They are in Eastern Standard Time
+regardless of the building's location (--labels est), or in local standard time
+(--labels local). In est files, the publisher filled the first hours of the
+local year with hours from the end of the year; the import skips them. Weather
+timestamps mark the end of each hour, in local standard time. Areas are
+converted to square metres.
 
 All meters of a dataset have the same weather, so import each county separately,
 or choose a weather file with --weather.`,
@@ -107,7 +109,7 @@ or choose a weather file with --weather.`,
 	f.StringVar(&from.Zone, "zone", "", "time zone of the buildings, such as America/Los_Angeles")
 	f.StringVar(&labels, "labels", "est", "time zone of the timestamps: est, or local for local standard time")
 	f.StringVar(&from.Column, "column", read.NRELColumn, "column to import, in kWh per interval")
-	f.StringVar(&from.Weather, "weather", "", "weather file to use if there are several, or none")
+	f.StringVar(&from.Weather, "weather", "", "weather file to use if there are several; none imports no weather")
 	return cmd
 }
 

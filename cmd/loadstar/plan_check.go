@@ -16,7 +16,7 @@ func newPlanCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
 		Short: "Check plans for errors",
-		Long: `Check plans for errors and print all of them, one per line: unknown settings,
+		Long: `Check plans and print every error, one per line: unknown settings,
 settings that the algorithm does not have, invalid values and contradictions.
 The command does not open any data.`,
 		Example: "  loadstar plan check plans/*.yaml",

@@ -82,7 +82,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	f.StringVar(&c.Database, "database", "", "sqlite:PATH or postgres://… (default SQLite in DIR)")
 	f.StringSliceVar(&c.NATS, "nats", nil, "servers of a NATS cluster (default embedded server)")
 	f.StringVar(&c.Blobs, "blobs", "", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)")
-	f.StringVar(&hub, "hub", "", "run as the server of a region; the `folder` is the one in which 'loadstar agent join' joined the hub")
+	f.StringVar(&hub, "hub", "", "run as a region's server, with the agent `folder` that 'loadstar agent join' created for the hub")
 	f.DurationVar(&c.Linger, "linger", 30*time.Second, "time that a region waits for more results before it sends a sum")
 	f.IntVar(&c.AgentClients, "agent-clients", 10_000, "maximum number of clients of an agent or region")
 	f.IntVar(&c.Aggregators, "aggregators", 2, "number of aggregators in this process")

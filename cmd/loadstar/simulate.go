@@ -107,8 +107,8 @@ last checkpoint. The results are the same as without the interruption.`,
 	return cmd
 }
 
-// collectOften limits the heap to 1.2 times the memory in use. Go's default is twice the
-// memory in use. Training hardly allocates, so the additional garbage collections cost
+// collectOften lets the heap grow to 1.2 times the live heap before the next garbage
+// collection. Go's default is twice the live heap. Training hardly allocates, so the additional garbage collections cost
 // almost nothing.
 func collectOften() {
 	if os.Getenv("GOGC") == "" {

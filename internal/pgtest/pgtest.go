@@ -1,4 +1,4 @@
-// Package pgtest runs a real PostgreSQL server for tests, from the system's packages. As in
+// Package pgtest runs a real PostgreSQL server for tests, using the system's installation. As in
 // production, the server syncs writes to disk, so that crash tests are meaningful. It also
 // uses a linguistic collation instead of byte order.
 package pgtest

@@ -32,7 +32,7 @@ func unreliable(t *rapid.T) settings {
 	return s
 }
 
-// Every client that was asked is either counted, late or lost. An abandoned round does not
+// Every selected client is counted, late or lost. An abandoned round does not
 // change the server's weights.
 func TestUnreliableClients(t *testing.T) {
 	d, b := dataset(t, houses(t, meters)...), newRunner(t)

@@ -415,8 +415,8 @@ func TestEachUpdate(t *testing.T) {
 	s.want("dropped", s.dropped, 1)
 }
 
-// Every result counts once while two aggregators count, every result is delivered twice,
-// and a third aggregator is stopped and restarted.
+// Each result is counted exactly once, even though two aggregators run concurrently, each
+// result is delivered twice, and a third aggregator is stopped and restarted.
 func TestConcurrentAggregators(t *testing.T) {
 	t.Parallel()
 	const n = 150

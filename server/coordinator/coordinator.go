@@ -121,8 +121,8 @@ func (k *coordinator) tick(ctx context.Context) {
 	}
 }
 
-// countEvery is the interval between counts of the agents. The interval is longer if
-// counting takes long.
+// countEvery is the minimum interval between counts of the agents. If counting is slow,
+// the interval is longer.
 const countEvery = 10 * time.Second
 
 // countAgents counts the agents and updates the time within which each of them checks in.

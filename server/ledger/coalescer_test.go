@@ -70,7 +70,7 @@ func TestCoalescer(t *testing.T) {
 	})
 }
 
-// Waiting questions form one batch. A caller that gives up does not affect the other
+// Waiting queries form one batch. A caller that gives up does not affect the other
 // callers. All callers of a batch get its error, and no other callers do.
 func TestCoalescerBatches(t *testing.T) {
 	l := &Ledger{sqlite: true}

@@ -56,7 +56,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 		}
 	case isMerging:
 		did = "publish"
-		var sum int64 // computed outside the transaction, because it may take long
+		var sum int64 // computed outside the transaction, because it may take a long time
 		err := c.l.Partials(ctx, c.run, merging.LastBatch, func(p Partial) error {
 			sum += int64(binary.LittleEndian.Uint64(p.Numbers))
 			return nil

@@ -157,7 +157,7 @@ func (r *relay) tick(ctx context.Context) error {
 	if err := r.declineExpired(ctx, now); err != nil {
 		return err
 	}
-	// Check in before sending sums, because sending may take long. The check-in extends
+	// Check in before sending sums, because sending may take a long time. The check-in extends
 	// leases, and its verdicts may show that some sums need not be sent.
 	tasks, err := r.checkIn(ctx, now)
 	if err != nil {
