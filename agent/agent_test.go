@@ -189,7 +189,7 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 		}
 		for _, name := range m.counted {
 			meter := d.Meter(slices.Index(namesOf(d), name))
-			c := client.Client{ID: fed.ClientID(name), Data: []*series.Windows{q.Framer.Windows(meter, q.Framer.Ranges(meter))}, Kept: kept[name]}
+			c := client.Client{ID: fed.ClientID(name), Data: []series.Examples{q.Framer.Windows(meter, q.Framer.Ranges(meter))}, Kept: kept[name]}
 			if c.Kept == nil {
 				c.First, c.Kept = true, make([]float32, w.Kept())
 				q.Partition.Cut(q.Model.InitialWeights(p.Seed), make([]float32, q.Partition.SharedLen()), c.Kept[:q.Partition.PersonalLen()])

@@ -48,7 +48,7 @@ func (t *tally) add(last int, out []float64) error {
 	return nil
 }
 
-// scoreBatch is the number of windows to forecast at a time. A larger batch would not fit
+// scoreBatch is the number of examples to forecast at a time. A larger batch would not fit
 // into the second-level cache.
 const scoreBatch = 64
 
@@ -58,13 +58,13 @@ type Scorer struct {
 	net  *nn.Net
 	loss nn.Loss
 	// perTarget is the number of outputs per target. Among these, the output with index
-	// point is the point forecast.
-	perTarget, point int
+	// point is the point forecast. targets is the number of targets of an example.
+	perTarget, point, targets int
 
 	ws        *nn.Workspace
-	lasts     []int
+	at        []series.Example // of whole origins
 	x, y, out []float32
-	points    []float64
+	points    []float64 // for all targets of one origin
 }
 
 // NewScorer returns a scorer for a model that was trained with the given loss. The point
@@ -78,66 +78,85 @@ func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 			}
 		}
 	}
-	targets := m.net.Outputs() / s.perTarget
-	s.lasts = make([]int, 0, scoreBatch)
-	s.x = make([]float32, scoreBatch*m.net.Lookback()*m.net.Inputs())
-	s.y = make([]float32, scoreBatch*targets)
-	s.out = make([]float32, scoreBatch*m.net.Outputs())
-	s.points = make([]float64, targets)
+	s.targets = m.net.Outputs() / s.perTarget
 	return s
 }
 
-// Score forecasts a meter's windows in the given split with the weights w. If limit is
-// above 0 and there are more windows than that, it forecasts only limit evenly spaced
-// ones. It returns the errors in kW, and the mean loss in scaled units. The loss is NaN if
-// there are no windows. Unless each is nil, Score calls it with every forecast, in
-// chronological order.
-func (s *Scorer) Score(w []float32, m series.Meter, win *series.Windows, part series.Part, limit int, each func(Forecast) error) (ClientScore, float64, error) {
-	t := newTally(win.Frame(), m, each)
-	l := win.Frame().Layout()
-	if l.Lookback != s.net.Lookback() || len(l.Inputs) != s.net.Inputs() || s.loss.Outputs(l.Targets) != s.net.Outputs() {
-		return t.score, 0, fmt.Errorf("the model takes windows of %d steps by %d inputs and has %d outputs; the data has %d by %d, and %d targets",
-			s.net.Lookback(), s.net.Inputs(), s.net.Outputs(), l.Lookback, len(l.Inputs), l.Targets)
+// reserve allocates buffers for n examples of origins with the given number of targets.
+func (s *Scorer) reserve(n, targets int) {
+	if cap(s.at) < n {
+		s.at = make([]series.Example, 0, n)
+		s.x = make([]float32, n*s.net.Lookback()*s.net.Inputs())
+		s.y = make([]float32, n*s.targets)
+		s.out = make([]float32, n*s.net.Outputs())
 	}
-	all := win.Len(part)
+	if cap(s.points) < targets {
+		s.points = make([]float64, targets)
+	}
+	s.at, s.points = s.at[:0], s.points[:targets]
+}
+
+// Score forecasts a meter's origins in the given split with the weights w. If limit is
+// above 0 and there are more origins than that, it forecasts only limit evenly spaced
+// ones. It returns the errors in kW, and the mean loss in scaled units. The loss is NaN if
+// there are no origins. Unless each is nil, Score calls it with every forecast, in
+// chronological order.
+func (s *Scorer) Score(w []float32, m series.Meter, data series.Examples, part series.Part, limit int, each func(Forecast) error) (ClientScore, float64, error) {
+	t := newTally(data.Frame(), m, each)
+	size, targets, per := data.Inputs(), data.Frame().Layout().Targets, data.PerOrigin()
+	if size != s.net.Lookback()*s.net.Inputs() || s.targets*per != targets {
+		return t.score, 0, fmt.Errorf("the model takes %d inputs and forecasts %d targets at a time; the data has %d inputs and %d targets",
+			s.net.Lookback()*s.net.Inputs(), s.targets, size, targets/per)
+	}
+	s.reserve(max(scoreBatch, per), targets)
+	most := max(scoreBatch/per, 1) * per
+	all := data.Len(part)
 	n := all
 	if limit > 0 {
 		n = min(n, limit)
 	}
 	var loss float64
-	s.lasts = s.lasts[:0]
-	window, taken := 0, 0
-	err := win.Each(part, func(last int) error {
-		// Score only the windows in the middle of n equal stretches.
-		if window++; window-1 != (2*taken+1)*all/(2*n) {
+	origin, taken := 0, 0
+	err := data.Each(part, func(last int) error {
+		// Score only the origins in the middle of n equal stretches.
+		if origin++; origin-1 != (2*taken+1)*all/(2*n) {
 			return nil
 		}
 		taken++
-		if s.lasts = append(s.lasts, last); len(s.lasts) < scoreBatch && taken < n {
+		for target := range per {
+			s.at = append(s.at, series.Example{Last: last, Target: target})
+		}
+		if len(s.at) < most && taken < n {
 			return nil
 		}
-		sum, err := s.batch(w, win, t)
+		sum, err := s.batch(w, data, t)
 		loss += sum
-		s.lasts = s.lasts[:0]
+		s.at = s.at[:0]
 		return err
 	})
-	return t.score, loss / float64(n), err
+	return t.score, loss / float64(n*per), err
 }
 
-// batch forecasts the windows in lasts, adds the forecasts to the tally, and returns the sum
+// batch forecasts the examples in s.at, adds the forecasts to the tally, and returns the sum
 // of their losses.
-func (s *Scorer) batch(w []float32, win *series.Windows, t *tally) (float64, error) {
-	n, outputs := len(s.lasts), s.net.Outputs()
-	x, out := s.x[:n*s.net.Lookback()*s.net.Inputs()], s.out[:n*outputs]
-	win.Gather(x, s.y[:n*len(s.points)], s.lasts)
+func (s *Scorer) batch(w []float32, data series.Examples, t *tally) (float64, error) {
+	n, outputs := len(s.at), s.net.Outputs()
+	x, y, out := s.x[:n*s.net.Lookback()*s.net.Inputs()], s.y[:n*s.targets], s.out[:n*outputs]
+	data.Gather(x, y, s.at)
 	s.ws.Predict(out, w, x)
-	for e, last := range s.lasts {
-		for i := range s.points {
-			s.points[i] = float64(win.Unscale(out[e*outputs+i*s.perTarget+s.point]))
+	done := 0 // targets of the current origin
+	for e, at := range s.at {
+		for i := range s.targets {
+			s.points[done] = float64(data.Unscale(at, out[e*outputs+i*s.perTarget+s.point]))
+			done++
 		}
-		if err := t.add(last, s.points); err != nil {
+		if done < len(s.points) {
+			continue
+		}
+		if err := t.add(at.Last, s.points); err != nil {
 			return 0, err
 		}
+		done = 0
 	}
-	return nn.MeanLoss(s.loss, out, s.y[:n*len(s.points)]) * float64(n), nil
+	return nn.MeanLoss(s.loss, out, y) * float64(n), nil
 }

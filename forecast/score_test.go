@@ -91,12 +91,12 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 			var wantLoss float64
 			x, y, out, g := make([]float32, 12), make([]float32, c.targets), make([]float32, c.outputs), make([]float32, len(w))
 			for _, last := range lasts {
-				win.Gather(x, y, []int{last})
+				win.Gather(x, y, []series.Example{{Last: last}})
 				ws.Predict(out, w, x)
 				wantLoss += ws.Gradient(g, w, x, y, c.loss) / float64(n)
 				for i := range steps {
 					at := last + l.Horizon + i
-					v, actual := float64(win.Unscale(out[i*c.outputs/c.targets+c.point])), float64(m.Load[at])
+					v, actual := float64(win.Unscale(series.Example{Last: last}, out[i*c.outputs/c.targets+c.point])), float64(m.Load[at])
 					for _, p := range []*metric.Point{&overall, &steps[i]} {
 						if err := p.Add(v, actual, float64(m.Load[last])); err != nil {
 							t.Fatal(err)

@@ -38,7 +38,7 @@ func ExampleFramer() {
 	windows := framer.Windows(d.Meter(0), nil)
 	x, y := make([]float32, 4), make([]float32, 1)
 	for k := range windows.Len(series.All) {
-		windows.Gather(x, y, []int{windows.At(series.All, k)})
+		windows.Gather(x, y, []series.Example{{Last: windows.At(series.All, k)}})
 		fmt.Println("inputs", x, "target", y)
 	}
 	// Output:

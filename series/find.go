@@ -3,7 +3,6 @@ package series
 import (
 	"math"
 	"slices"
-	"sort"
 	"sync"
 )
 
@@ -163,48 +162,5 @@ func (w *Windows) find() {
 			narrow(s.load, c.offset, l.Lookback, 0)
 		}
 	}
-	w.keep(s.now)
-}
-
-// keep stores the runs of examples, and the range of examples in each split (train,
-// validation, test). A split is a period of time, so its examples are consecutive.
-func (w *Windows) keep(runs []span) {
-	w.runs = make([]run, 0, len(runs))
-	total := 0
-	for _, r := range runs {
-		w.runs = append(w.runs, run{int32(r.from), int32(total)})
-		total += r.to - r.from
-	}
-	before := func(step int) int { // the number of examples whose last input is before step
-		n := 0
-		for _, r := range runs {
-			if r.from >= step {
-				break
-			}
-			n += min(r.to, step) - r.from
-		}
-		return n
-	}
-	l := &w.frame.layout
-	train, validation := w.frame.split.cuts(len(w.target.data))
-	reach := l.Horizon + l.Targets - 1
-	w.parts[All] = part{0, int32(total)}
-	w.parts[Train] = part{0, int32(before(train - reach))}
-	first := before(train - l.Horizon)
-	w.parts[Validation] = part{int32(first), int32(max(before(validation-reach)-first, 0))}
-	first = before(validation - l.Horizon)
-	w.parts[Test] = part{int32(first), int32(total - first)}
-}
-
-// run is a run of consecutive examples. First is the last input step of its first example,
-// and before is the number of examples in all earlier runs. The before field of the next
-// run therefore gives the end of this run.
-type run struct{ first, before int32 }
-
-// part is the range of examples in one split: the number of the first one, and the count.
-type part struct{ first, n int32 }
-
-// place returns the index of the run that contains example k.
-func (w *Windows) place(k int) int {
-	return sort.Search(len(w.runs), func(i int) bool { return int(w.runs[i].before) > k }) - 1
+	w.keep(s.now, len(load))
 }

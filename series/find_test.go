@@ -241,7 +241,7 @@ func TestFindAgainstBruteForce(t *testing.T) {
 				last := parts[All][rng.IntN(len(parts[All]))]
 				wantX, wantY := brute.gather(m, r, last)
 				x, y := make([]float32, len(wantX)), make([]float32, len(wantY))
-				w.Gather(x, y, []int{last})
+				w.Gather(x, y, []Example{{Last: last}})
 				if !sameBits(x, wantX) || !sameBits(y, wantY) {
 					t.Fatalf("seed %d, meter %d, example %d: %v and %v, want %v and %v", seed, i, last, x, y, wantX, wantY)
 				}

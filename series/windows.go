@@ -301,21 +301,22 @@ func (f *Framer) Ranges(m Meter) Ranges {
 	return r
 }
 
-// Windows contains a meter's examples. Each example has complete inputs and targets. Only
-// the positions of the examples are stored; Gather copies the values when they are needed.
+// Windows contains a meter's examples, each with all targets of its origin. Each example
+// has complete inputs and targets. Only the origins of the examples are stored; Gather
+// copies the values when they are needed.
 type Windows struct {
-	frame   *Framer
+	Origins
 	columns []column
 	target  column
-	runs    []run // all examples
-	parts   [4]part
 }
+
+var _ Examples = (*Windows)(nil)
 
 // Windows finds a meter's examples. Ranges scale every input and the targets so that the
 // ranges become 0 to 1. Inputs with an empty range become 0. If ranges is nil, nothing is
 // scaled.
 func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
-	w := &Windows{frame: f, columns: make([]column, 0, len(f.layout.Inputs)), target: column{data: m.Load, scale: 1}}
+	w := &Windows{Origins: Origins{frame: f}, columns: make([]column, 0, len(f.layout.Inputs)), target: column{data: m.Load, scale: 1}}
 	scale := func(c *column, name string) {
 		c.scale = 1
 		if ranges != nil {
@@ -339,85 +340,54 @@ func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
 	return w
 }
 
-// Frame returns the framer that made the windows.
-func (w *Windows) Frame() *Framer { return w.frame }
+// Inputs implements [Examples].
+func (w *Windows) Inputs() int { return len(w.columns) * w.frame.layout.Lookback }
 
-// Len returns the number of examples in the given part of the span.
-func (w *Windows) Len(p Part) int { return int(w.parts[p].n) }
+// PerOrigin returns 1.
+func (*Windows) PerOrigin() int { return 1 }
 
-// At returns the step of the last input of example k of a part, in chronological order.
-func (w *Windows) At(p Part, k int) int {
-	if k < 0 || k >= w.Len(p) {
-		panic(fmt.Sprintf("series: example %d of %d", k, w.Len(p)))
-	}
-	k += int(w.parts[p].first)
-	r := w.runs[w.place(k)]
-	return int(r.first) + k - int(r.before)
-}
-
-// Each calls f with the step of the last input of every example of a part, in
-// chronological order.
-func (w *Windows) Each(p Part, f func(last int) error) error {
-	k := int(w.parts[p].first)
-	end := k + w.Len(p)
-	for i := w.place(k); k < end; i++ {
-		until := end
-		if i+1 < len(w.runs) {
-			until = min(until, int(w.runs[i+1].before))
-		}
-		for ; k < until; k++ {
-			if err := f(int(w.runs[i].first) + k - int(w.runs[i].before)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// Gather writes the inputs of examples to x, row-major by example, step and input, and their
-// targets to y. Lasts are the steps of the examples' last inputs. It does not allocate.
-func (w *Windows) Gather(x, y []float32, lasts []int) {
+// Gather implements [Examples]. The inputs of an example are ordered by step, then by input.
+func (w *Windows) Gather(x, y []float32, at []Example) {
 	width, lookback := len(w.columns), w.frame.layout.Lookback
 	size := width * lookback
-	x = x[:len(lasts)*size]
+	x = x[:len(at)*size]
 	for f := range w.columns {
 		c := &w.columns[f]
 		low, scale := c.low, c.scale
-		at := f
-		for _, last := range lasts {
+		to := f
+		for _, e := range at {
+			last := e.Last
 			from := last - lookback + 1
 			switch {
 			case c.data == nil:
 				for range lookback {
-					x[at] = c.fixed
-					at += width
+					x[to] = c.fixed
+					to += width
 				}
 			case c.lag != nil:
 				for t := range lookback {
-					x[at] = (c.at(from+t) - low) * scale
-					at += width
+					x[to] = (c.at(from+t) - low) * scale
+					to += width
 				}
 			default:
 				for _, v := range c.data[from+c.offset : last+1+c.offset] {
-					x[at] = (v - low) * scale
-					at += width
+					x[to] = (v - low) * scale
+					to += width
 				}
 			}
 		}
 	}
-	w.gatherTargets(y, lasts)
+	w.gatherTargets(y, at)
 }
 
-// GatherColumns writes the inputs of examples to x, one column per example: a row for each
-// step and input, with rows stride floats apart. It writes targets to y as Gather does. It
-// does not allocate.
-func (w *Windows) GatherColumns(x []float32, stride int, y []float32, lasts []int) {
+// GatherColumns implements [Examples]. There is a row for each step and input.
+func (w *Windows) GatherColumns(x []float32, stride int, y []float32, at []Example) {
 	lookback := w.frame.layout.Lookback
 	for f := range w.columns {
 		c := &w.columns[f]
 		low, scale := c.low, c.scale
 		for t := range lookback {
-			row := x[(t*len(w.columns)+f)*stride:][:len(lasts)]
+			row := x[(t*len(w.columns)+f)*stride:][:len(at)]
 			back := lookback - 1 - t
 			switch {
 			case c.data == nil:
@@ -425,34 +395,37 @@ func (w *Windows) GatherColumns(x []float32, stride int, y []float32, lasts []in
 					row[e] = c.fixed
 				}
 			case c.lag != nil:
-				for e, last := range lasts {
-					row[e] = (c.at(last-back) - low) * scale
+				for e, x := range at {
+					row[e] = (c.at(x.Last-back) - low) * scale
 				}
 			default:
 				data := c.data
-				for e, last := range lasts {
-					row[e] = (data[last-back+c.offset] - low) * scale
+				for e, x := range at {
+					row[e] = (data[x.Last-back+c.offset] - low) * scale
 				}
 			}
 		}
 	}
-	w.gatherTargets(y, lasts)
+	w.gatherTargets(y, at)
 }
 
-func (w *Windows) gatherTargets(y []float32, lasts []int) {
+func (w *Windows) gatherTargets(y []float32, at []Example) {
 	horizon, targets := w.frame.layout.Horizon, w.frame.layout.Targets
-	for e, last := range lasts {
-		first := last + horizon
+	for e, x := range at {
+		first := x.Last + horizon
 		for t, v := range w.target.data[first : first+targets] {
 			y[e*targets+t] = (v - w.target.low) * w.target.scale
 		}
 	}
 }
 
-// Unscale converts a forecast in the scale of the targets to kW.
-func (w *Windows) Unscale(v float32) float32 {
+// Unscale implements [Examples].
+func (w *Windows) Unscale(_ Example, v float32) float32 {
 	if w.target.scale == 0 {
 		return w.target.low
 	}
 	return v/w.target.scale + w.target.low
 }
+
+// Noise implements [Examples].
+func (w *Windows) Noise() float64 { return Noise(w.target.data[:w.train()]) }

@@ -82,7 +82,7 @@ func TestWindowsByHand(t *testing.T) {
 		}
 	}
 	x, y := make([]float32, 12), make([]float32, 1)
-	w.Gather(x, y, []int{1})
+	w.Gather(x, y, []Example{{Last: 1}})
 	want := []float32{
 		0, 22, 4, 24, 0, 250, // Friday 22:00; the target two hours later is Saturday 0:00
 		1, 23, 4, 25, 1, 250,
@@ -98,8 +98,8 @@ func TestWindowsByHand(t *testing.T) {
 		t.Errorf("ranges %v", r)
 	}
 	w = f.Windows(d.Meter(0), r)
-	w.Gather(x, y, []int{7})
-	if x[0] != 6.0/4 || x[3] != 6.0/4 || x[5] != 0 || y[0] != 9.0/4 || w.Unscale(y[0]) != 9 {
+	w.Gather(x, y, []Example{{Last: 7}})
+	if x[0] != 6.0/4 || x[3] != 6.0/4 || x[5] != 0 || y[0] != 9.0/4 || w.Unscale(Example{Last: 7}, y[0]) != 9 {
 		t.Errorf("gathered %v and %v", x, y)
 	}
 }
@@ -191,7 +191,7 @@ func TestLagIsClockTime(t *testing.T) {
 		w := f.Windows(d.Meter(0), nil)
 		at := int(c.target.Sub(start).Hours())
 		x, y := make([]float32, 2), make([]float32, 1)
-		w.Gather(x, y, []int{at - 3})
+		w.Gather(x, y, []Example{{Last: at - 3}})
 		if y[0] != float32(at) || x[0] != float32(at-c.hours) || x[1] != 12 {
 			t.Errorf("%s: target %g, lagged %g, clock %g; want %d, %d, 12", c.name, y[0], x[0], x[1], at, at-c.hours)
 		}
@@ -229,12 +229,12 @@ func BenchmarkGather(b *testing.B) {
 	f := framer(b, d, Layout{Lookback: 12, Horizon: 1, Targets: 1, Inputs: inputs(b, "load", "time_of_day", "day_of_week", "temperature", "temperature@target", "load@target-24h", "load@target-168h", "floor_area")}, DefaultSplit)
 	w := f.Windows(d.Meter(0), f.Ranges(d.Meter(0)))
 	rng := rand.New(rand.NewPCG(1, 1))
-	lasts := make([]int, 64)
+	at := make([]Example, 64)
 	x, y := make([]float32, 64*12*8), make([]float32, 64)
 	for b.Loop() {
-		for i := range lasts {
-			lasts[i] = w.At(Train, rng.IntN(w.Len(Train)))
+		for i := range at {
+			at[i].Last = w.At(Train, rng.IntN(w.Len(Train)))
 		}
-		w.Gather(x, y, lasts)
+		w.Gather(x, y, at)
 	}
 }

@@ -312,7 +312,7 @@ func TestWire(t *testing.T) {
 		}
 		// Repeat the training of the agents, which gives the same bits.
 		w := client.NewWorker(&job, k, parts4.NewTrainer(k))
-		c := client.Client{ID: fed.ClientID(m.ID), Data: []*series.Windows{problem.Framer.Windows(m, ranges)}, Kept: make([]float32, w.Kept()), First: true}
+		c := client.Client{ID: fed.ClientID(m.ID), Data: []series.Examples{problem.Framer.Windows(m, ranges)}, Kept: make([]float32, w.Kept()), First: true}
 		copy(c.Kept, initial)
 		for n := range int64(p.Rounds) {
 			before := slices.Clone(c.Kept[:personal])

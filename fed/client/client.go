@@ -21,7 +21,7 @@ type Job struct {
 	Model     *forecast.Model
 	Partition forecast.Partition
 	Loss      nn.Loss
-	Targets   int
+	Targets   int // targets of an example
 	Batch     int
 	Needs     fed.Needs
 }
@@ -70,7 +70,7 @@ func (w *Worker) Kept() int {
 // Client is one client, or several clients with pooled readings.
 type Client struct {
 	ID   fed.ClientID
-	Data []*series.Windows
+	Data []series.Examples
 	// Kept is the client's state between rounds. First reports that the client has not
 	// trained yet; then only the personal weights in Kept are valid.
 	Kept  []float32

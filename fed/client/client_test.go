@@ -63,7 +63,7 @@ type fixture struct {
 	parts   *recipe.Composition
 	job     *Job
 	worker  *Worker
-	data    []*series.Windows
+	data    []series.Examples
 	initial []float32 // shared and personal
 }
 
@@ -208,7 +208,7 @@ func TestPooledObjective(t *testing.T) {
 		for i, e := range examples {
 			at := all[e]
 			from := data[at.of]
-			from.Gather(wantX, wantY, []int{from.At(series.Train, at.example)})
+			from.Gather(wantX, wantY, []series.Example{{Last: from.At(series.Train, at.example)}})
 			for r, want := range wantX {
 				if inputs[r*stride+i] != want {
 					t.Fatalf("input %d of example %d is not that of example %d of series %d", r, e, at.example, at.of)

@@ -51,7 +51,7 @@ func ExampleWorker_Train() {
 	problem.Partition.Cut(problem.Model.InitialWeights(plan.Seed), shared, personal[:problem.Partition.PersonalLen()])
 
 	windows := problem.Framer.Windows(meter, problem.Framer.Ranges(meter))
-	c := &client.Client{ID: "house", Data: []*series.Windows{windows}, Kept: personal, First: true}
+	c := &client.Client{ID: "house", Data: []series.Examples{windows}, Kept: personal, First: true}
 	var update fed.Update
 	if err := worker.Train(context.Background(), c, fed.Task{Shared: shared}, &update); err != nil {
 		log.Fatal(err)

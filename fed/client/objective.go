@@ -18,12 +18,12 @@ type objective struct {
 	batch   int
 	targets int // per example
 
-	data []*series.Windows
+	data []series.Examples
 	// ends[i] is the number of examples in data[0] to data[i].
 	ends []int
 
-	y     []float32
-	lasts []int
+	y  []float32
+	at []series.Example
 
 	gathering time.Duration // total time spent in gather
 }
@@ -31,16 +31,16 @@ type objective struct {
 func newObjective(m *forecast.Model, k *kernel.Set, loss nn.Loss, targets, batch int) *objective {
 	return &objective{
 		ws: m.Net().NewWorkspace(k, batch), loss: loss, batch: batch, targets: targets,
-		y: make([]float32, batch*targets), lasts: make([]int, 0, batch),
+		y: make([]float32, batch*targets), at: make([]series.Example, 0, batch),
 	}
 }
 
 // setData makes the objective use the examples of the given series.
-func (o *objective) setData(data []*series.Windows) {
+func (o *objective) setData(data []series.Examples) {
 	o.data, o.ends = data, o.ends[:0]
 	n := 0
 	for _, w := range data {
-		n += w.Len(series.Train)
+		n += w.Len(series.Train) * w.PerOrigin()
 		o.ends = append(o.ends, n)
 	}
 }
@@ -69,11 +69,11 @@ func (o *objective) gather(examples []int) (y []float32) {
 	x, stride := o.ws.Columns(len(examples))
 	y = o.y[:len(examples)*o.targets]
 	if len(o.data) == 1 {
-		o.lasts = o.lasts[:0]
+		o.at = o.at[:0]
 		for _, e := range examples {
-			o.lasts = append(o.lasts, o.data[0].At(series.Train, e))
+			o.at = append(o.at, example(o.data[0], e))
 		}
-		o.data[0].GatherColumns(x, stride, y, o.lasts)
+		o.data[0].GatherColumns(x, stride, y, o.at)
 		return y
 	}
 	for i, e := range examples {
@@ -81,8 +81,14 @@ func (o *objective) gather(examples []int) (y []float32) {
 		if d > 0 {
 			e -= o.ends[d-1]
 		}
-		o.lasts = append(o.lasts[:0], o.data[d].At(series.Train, e))
-		o.data[d].GatherColumns(x[i:], stride, y[i*o.targets:(i+1)*o.targets], o.lasts)
+		o.at = append(o.at[:0], example(o.data[d], e))
+		o.data[d].GatherColumns(x[i:], stride, y[i*o.targets:(i+1)*o.targets], o.at)
 	}
 	return y
+}
+
+// example returns training example e of a series.
+func example(from series.Examples, e int) series.Example {
+	per := from.PerOrigin()
+	return series.Example{Last: from.At(series.Train, e/per), Target: e % per}
 }

@@ -27,7 +27,7 @@ type ServerData struct {
 
 // NewServerData returns the server's data. personal has the initial personal weights, and
 // size is the number of examples per round.
-func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []*series.Windows, personal []float32, size int) (*ServerData, error) {
+func NewServerData(j *Job, k *kernel.Set, t fed.LocalTrainer, data []series.Examples, personal []float32, size int) (*ServerData, error) {
 	own := *j
 	own.Batch = max(j.Batch, size)
 	s := &ServerData{worker: NewWorker(&own, k, t), client: Client{ID: "server", Data: data, First: true}, size: size}

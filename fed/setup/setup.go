@@ -42,7 +42,7 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 		Plan: p, Fleet: fleet, Problem: problem, Parts: parts,
 		Job: client.Job{
 			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
-			Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: parts.Needs,
+			Targets: problem.Outputs / problem.Loss.Outputs(1), Batch: p.Client.Batch, Needs: parts.Needs,
 		},
 		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
 	}, nil
@@ -93,7 +93,7 @@ func (s *Setup) NewTuner(k *kernel.Set) *client.Worker {
 }
 
 // NewServerData returns the server's data, or nil if the aggregator needs none.
-func (s *Setup) NewServerData(k *kernel.Set, data []*series.Windows) (*client.ServerData, error) {
+func (s *Setup) NewServerData(k *kernel.Set, data []series.Examples) (*client.ServerData, error) {
 	if !s.Parts.Needs.ServerData {
 		return nil, nil
 	}

@@ -18,7 +18,7 @@ import (
 type member struct {
 	id      fed.ClientID
 	meter   series.Meter
-	windows *series.Windows
+	windows series.Examples
 }
 
 // fleet lists the meters of a dataset by their role in a run. Each list is sorted by name.
@@ -93,7 +93,7 @@ func (f *fleet) take(seed uint64, purpose string, share float64) []member {
 // readings.
 type trainee struct {
 	id       fed.ClientID
-	data     []*series.Windows
+	data     []series.Examples
 	examples int
 }
 
@@ -101,19 +101,22 @@ func (f *fleet) trainees(pooled bool) []trainee {
 	if pooled {
 		t := trainee{id: "pooled", data: windowsOf(f.clients)}
 		for _, w := range t.data {
-			t.examples += w.Len(series.Train)
+			t.examples += examples(w)
 		}
 		return []trainee{t}
 	}
 	all := make([]trainee, len(f.clients))
 	for i, m := range f.clients {
-		all[i] = trainee{m.id, []*series.Windows{m.windows}, m.windows.Len(series.Train)}
+		all[i] = trainee{m.id, []series.Examples{m.windows}, examples(m.windows)}
 	}
 	return all
 }
 
-func windowsOf(members []member) []*series.Windows {
-	all := make([]*series.Windows, len(members))
+// examples returns the number of training examples.
+func examples(w series.Examples) int { return w.Len(series.Train) * w.PerOrigin() }
+
+func windowsOf(members []member) []series.Examples {
+	all := make([]series.Examples, len(members))
 	for i, m := range members {
 		all[i] = m.windows
 	}

@@ -86,7 +86,7 @@ func (s *simulation) finish(ctx context.Context) error {
 		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, d.add)
 		p := &score.Overall
 		rows[i] = run.Client{
-			Client: string(m.id), Level: d.level, Spread: d.spread, Examples: m.windows.Len(series.Train), Targets: p.N(), Loss: loss,
+			Client: string(m.id), Level: d.level, Spread: d.spread, Examples: examples(m.windows), Targets: p.N(), Loss: loss,
 			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), MASE: p.MASE(),
 		}
 		fleet[i] = p.Scores()
@@ -123,7 +123,7 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 		return nil
 	}
 	m := &(*data)[i]
-	c := client.Client{ID: m.id, Data: []*series.Windows{m.windows}, Kept: make([]float32, w.tuner.Kept()), First: true}
+	c := client.Client{ID: m.id, Data: []series.Examples{m.windows}, Kept: make([]float32, w.tuner.Kept()), First: true}
 	copy(c.Kept, w.kept[:p.PersonalLen()])
 	var u fed.Update
 	if err := w.tuner.Train(ctx, &c, fed.Task{Round: s.Plan.Rounds, Shared: s.server.Shared()}, &u); err != nil {

@@ -56,13 +56,13 @@ func RunWindows(fleet *series.Dataset, runs int, d time.Duration) (*Windows, err
 	if err != nil {
 		return nil, err
 	}
-	lasts := make([]int, bench.Batch)
+	examples := make([]series.Example, bench.Batch)
 	gather := func() {
 		from := windows[rng.IntN(len(windows))]
-		for i := range lasts {
-			lasts[i] = from.At(series.Train, rng.IntN(from.Len(series.Train)))
+		for i := range examples {
+			examples[i].Last = from.At(series.Train, rng.IntN(from.Len(series.Train)))
 		}
-		from.Gather(w.X, w.Y, lasts)
+		from.Gather(w.X, w.Y, examples)
 	}
 	find := func() {
 		meter := fleet.Meter(rng.IntN(fleet.Len()))
