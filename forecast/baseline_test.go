@@ -231,8 +231,8 @@ func TestBacktest(t *testing.T) {
 	// 195, and also target 198, because its forecast needs the load at 195.
 	for i, n := range []int{20, 18, 0} {
 		s := scores[i]
-		if s.Overall.N() != n || n > 0 && (s.Overall.MAE() != 3 || s.Overall.MASE() != 1 || s.Overall.Bias() != -3) {
-			t.Errorf("client %s: %d targets, MAE %g, MASE %g, want %d, 3, 1", s.ID, s.Overall.N(), s.Overall.MAE(), s.Overall.MASE(), n)
+		if s.Overall.N() != n || n > 0 && (s.Overall.MAE() != 3 || s.Overall.RelativeMAE() != 1 || s.Overall.Bias() != -3) {
+			t.Errorf("client %s: %d targets, MAE %g, relative MAE %g, want %d, 3, 1", s.ID, s.Overall.N(), s.Overall.MAE(), s.Overall.RelativeMAE(), n)
 		}
 	}
 	first := Forecast{"m0", time.Unix(178*3600, 0).UTC(), time.Unix(180*3600, 0).UTC(), 177, 180}

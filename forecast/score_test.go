@@ -117,8 +117,8 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 			got.Steps, steps = append(got.Steps, got.Overall), append(steps, overall)
 			for i := range steps {
 				a, b := &got.Steps[i], &steps[i]
-				if a.N() != b.N() || a.MASELeftOut() != b.MASELeftOut() {
-					t.Errorf("%s: %d targets, %d not in the MASE; want %d, %d", name, a.N(), a.MASELeftOut(), b.N(), b.MASELeftOut())
+				if a.N() != b.N() || a.RelativeMAELeftOut() != b.RelativeMAELeftOut() {
+					t.Errorf("%s: %d targets, %d not in the relative MAE; want %d, %d", name, a.N(), a.RelativeMAELeftOut(), b.N(), b.RelativeMAELeftOut())
 				}
 				for j, v := range a.Scores() {
 					if want := b.Scores()[j]; !near(v.Value, want.Value) && !math.IsNaN(want.Value) {

@@ -7,18 +7,18 @@ import (
 	"loadstar/metric"
 )
 
-// Score three forecasts. The MASE compares them with the naive forecast, which repeats the
-// last known value.
+// Score three forecasts. The relative MAE compares them with a reference, here the last
+// known value.
 func ExamplePoint() {
 	var p metric.Point
-	for _, f := range []struct{ forecast, actual, naive float64 }{{2, 3, 1}, {4, 3, 3}, {5, 5, 3}} {
-		if err := p.Add(f.forecast, f.actual, f.naive); err != nil {
+	for _, f := range []struct{ forecast, actual, last float64 }{{2, 3, 1}, {4, 3, 3}, {5, 5, 3}} {
+		if err := p.Add(f.forecast, f.actual, f.last); err != nil {
 			log.Fatal(err)
 		}
 	}
-	fmt.Printf("MAE %.2f, RMSE %.2f, MASE %.2f\n", p.MAE(), p.RMSE(), p.MASE())
+	fmt.Printf("MAE %.2f, RMSE %.2f, relative MAE %.2f\n", p.MAE(), p.RMSE(), p.RelativeMAE())
 	// Output:
-	// MAE 0.67, RMSE 0.82, MASE 0.50
+	// MAE 0.67, RMSE 0.82, relative MAE 0.50
 }
 
 // Summarise one metric over the clients of a fleet.

@@ -24,8 +24,8 @@ type Spread struct {
 	Undefined int `json:"undefined"` // clients whose value is not finite
 
 	// BelowOne is the share of the counted clients whose value is below 1. It is set only
-	// for the MASE, where a value below 1 means that the forecast is better than repeating
-	// the last known value.
+	// for the relative MAE, where a value below 1 means that the forecast is better than the
+	// reference.
 	BelowOne *Number `json:"below_one,omitempty"`
 }
 
@@ -43,7 +43,7 @@ func NewFleet(clients []Scores) Fleet {
 				values[i], _ = c.Get(score.Name)
 			}
 			spread := NewSpread(values)
-			if score.Name == "mase" {
+			if score.Name == "relative_mae" {
 				share := belowOne(values, spread.Count)
 				spread.BelowOne = &share
 			}

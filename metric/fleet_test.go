@@ -48,11 +48,11 @@ func TestFleetNumPy(t *testing.T) {
 	var clients []Scores
 	for i := range 42 {
 		k := i * 17 % 43
-		clients = append(clients, Scores{{"mase", float64(k*k) / 1000}})
+		clients = append(clients, Scores{{"relative_mae", float64(k*k) / 1000}})
 	}
 	below := Number(0.7380952380952381)
 	want := Spread{0.5930714285714286, 0.4205, 0.00425, 1.59605, 0, 1.764, 42, 0, &below}
-	if got := NewFleet(clients)["mase"]; !sameSpread(got, want) {
+	if got := NewFleet(clients)["relative_mae"]; !sameSpread(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -85,21 +85,21 @@ func TestSpreadLaws(t *testing.T) {
 // TestFleetJSON checks the JSON encoding, which is part of the command line's output.
 func TestFleetJSON(t *testing.T) {
 	var clients []Scores
-	for _, x := range []triple{{2, 1, 1.5}, {2, 4, 0}, {3, 3, 3}} { // MASE 1/.5, 2/4, undefined
+	for _, x := range []triple{{2, 1, 1.5}, {2, 4, 0}, {3, 3, 3}} { // relative MAE 1/.5, 2/4, undefined
 		var p Point
 		if err := p.Add(x[0], x[1], x[2]); err != nil {
 			t.Fatal(err)
 		}
 		mae, _ := p.Scores().Get("mae")
-		mase, _ := p.Scores().Get("mase")
-		clients = append(clients, Scores{{"mae", mae}, {"mase", mase}})
+		relative, _ := p.Scores().Get("relative_mae")
+		clients = append(clients, Scores{{"mae", mae}, {"relative_mae", relative}})
 	}
 	clients[2] = append(clients[2], Score{"crps", nan})
 	got, err := json.Marshal(map[string]Fleet{"fleet": NewFleet(clients)})
 	want := `{"fleet":{` +
 		`"crps":{"mean":null,"median":null,"p05":null,"p95":null,"min":null,"max":null,"count":0,"undefined":3},` +
 		`"mae":{"mean":1,"median":1,"p05":0.1,"p95":1.9,"min":0,"max":2,"count":3,"undefined":0},` +
-		`"mase":{"mean":1.25,"median":1.25,"p05":0.575,"p95":1.9249999999999998,"min":0.5,"max":2,"count":2,"undefined":1,"below_one":0.5}}}`
+		`"relative_mae":{"mean":1.25,"median":1.25,"p05":0.575,"p95":1.9249999999999998,"min":0.5,"max":2,"count":2,"undefined":1,"below_one":0.5}}}`
 	if err != nil || string(got) != want {
 		t.Errorf("%s, %v; want %s", got, err, want)
 	}
@@ -116,21 +116,21 @@ func TestFleetJSON(t *testing.T) {
 
 func TestBelowOne(t *testing.T) {
 	for _, c := range []struct {
-		mase []float64
-		want Number
+		relative []float64
+		want     Number
 	}{
-		{[]float64{.5, 1, 1.5, .99}, .5}, // 1 is not better than naive
+		{[]float64{.5, 1, 1.5, .99}, .5}, // 1 is not better than the reference
 		{[]float64{.5, nan, inf, 2, 3}, Number(1. / 3)},
 		{[]float64{2}, 0},
 		{[]float64{nan}, Number(nan)},
 	} {
 		var clients []Scores
-		for _, v := range c.mase {
-			clients = append(clients, Scores{{"mae", 1}, {"mase", v}})
+		for _, v := range c.relative {
+			clients = append(clients, Scores{{"mae", 1}, {"relative_mae", v}})
 		}
 		fleet := NewFleet(clients)
-		if got := fleet["mase"].BelowOne; got == nil || !near(float64(*got), float64(c.want), 1e-15) {
-			t.Errorf("%v: %v, want %v", c.mase, got, c.want)
+		if got := fleet["relative_mae"].BelowOne; got == nil || !near(float64(*got), float64(c.want), 1e-15) {
+			t.Errorf("%v: %v, want %v", c.relative, got, c.want)
 		}
 		if fleet["mae"].BelowOne != nil {
 			t.Error("BelowOne accepted MAE")

@@ -31,16 +31,17 @@ type Point struct {
 	percentages sum // |error|/|actual| where |actual| exceeds MAPEFloor
 	symmetric   sum // 2|error|/(|forecast|+|actual|)
 	mapeLeftOut int
-	scaled      sum // |error| where naive is known
-	naiveErrors sum // |naive - actual| where naive is known
-	maseLeftOut int
+	scaled      sum // |error| where the reference is known
+	references  sum // |reference - actual| where the reference is known
+
+	relativeLeftOut int
 }
 
-// Add counts one target. Naive is the last value known when the forecast was made, one
-// horizon before the target, or NaN if that is unknown. Add returns an error and counts
-// nothing if any other number is not finite. The same applies if a sum could overflow,
-// because a number is too large or an actual above the floor is too small.
-func (p *Point) Add(forecast, actual, naive float64) error {
+// Add counts one target. Reference is a simple forecast of the same target, for the
+// relative MAE, or NaN if it is unknown. Add returns an error and counts nothing if any
+// other number is not finite. The same applies if a sum could overflow, because a number
+// is too large or an actual above the floor is too small.
+func (p *Point) Add(forecast, actual, reference float64) error {
 	if !(p.MAPEFloor >= 0) {
 		return fmt.Errorf("metric: a MAPE floor of %v; want 0 or more", p.MAPEFloor)
 	}
@@ -49,10 +50,10 @@ func (p *Point) Add(forecast, actual, naive float64) error {
 	if !(e*e <= largest && size <= largest) {
 		return fmt.Errorf("metric: forecast %v for actual %v: want finite numbers up to 1e100; check the model and the data", forecast, actual)
 	}
-	naiveError := math.Abs(naive - actual)
-	known := !math.IsNaN(naive)
-	if known && !(naiveError <= largest) {
-		return fmt.Errorf("metric: naive value %v: want a finite number, or NaN for unknown", naive)
+	referenceError := math.Abs(reference - actual)
+	known := !math.IsNaN(reference)
+	if known && !(referenceError <= largest) {
+		return fmt.Errorf("metric: reference forecast %v: want a finite number, or NaN for unknown", reference)
 	}
 	counted := size > p.MAPEFloor
 	percentage := abs / size
@@ -76,9 +77,9 @@ func (p *Point) Add(forecast, actual, naive float64) error {
 	}
 	if known {
 		p.scaled.add(abs)
-		p.naiveErrors.add(naiveError)
+		p.references.add(referenceError)
 	} else {
-		p.maseLeftOut++
+		p.relativeLeftOut++
 	}
 	return nil
 }
@@ -99,8 +100,8 @@ func (p *Point) Merge(q *Point) error {
 	p.symmetric.merge(q.symmetric)
 	p.mapeLeftOut += q.mapeLeftOut
 	p.scaled.merge(q.scaled)
-	p.naiveErrors.merge(q.naiveErrors)
-	p.maseLeftOut += q.maseLeftOut
+	p.references.merge(q.references)
+	p.relativeLeftOut += q.relativeLeftOut
 	return nil
 }
 
@@ -140,20 +141,22 @@ func (p *Point) MAPELeftOut() int { return p.mapeLeftOut }
 // as 0.
 func (p *Point) SMAPE() float64 { return ratio(p.symmetric.value(), float64(p.n)) }
 
-// MASE returns the absolute error relative to that of a naive forecast, which repeats the
-// last known value, L steps before the target (bose2024, section 4.3):
+// RelativeMAE returns the absolute error relative to that of the reference forecast:
 //
-//	MASE = sum_t |forecast(t) - actual(t)| / sum_t |actual(t-L) - actual(t)|
+//	sum_t |forecast(t) - actual(t)| / sum_t |reference(t) - actual(t)|
 //
-// A MASE below 1 means that the forecast is better than the naive one. Both sums are over
-// the targets whose naive value is known. The MASE is NaN if there are no such targets, or
-// if every one of them equals its naive value.
+// A relative MAE below 1 means that the forecast is better than the reference. Both sums
+// are over the targets whose reference is known. The relative MAE is NaN if there are no
+// such targets, or if every one of them equals its reference.
+//
+// With the last known value as the reference, this is what bose2023 and bose2024 call MASE
+// (bose2024, section 4.3).
 //
 // Deviations: none. bose2023 prints 1/T in the numerator alone, which is a misprint.
-func (p *Point) MASE() float64 { return ratio(p.scaled.value(), p.naiveErrors.value()) }
+func (p *Point) RelativeMAE() float64 { return ratio(p.scaled.value(), p.references.value()) }
 
-// MASELeftOut returns the number of targets that are not in the MASE.
-func (p *Point) MASELeftOut() int { return p.maseLeftOut }
+// RelativeMAELeftOut returns the number of targets that are not in the relative MAE.
+func (p *Point) RelativeMAELeftOut() int { return p.relativeLeftOut }
 
 // Scores returns every metric with its name. This is the only list of point metrics.
 func (p *Point) Scores() Scores {
@@ -164,17 +167,17 @@ func (p *Point) Scores() Scores {
 		{"wape", p.WAPE()},
 		{"mape", p.MAPE()},
 		{"smape", p.SMAPE()},
-		{"mase", p.MASE()},
+		{"relative_mae", p.RelativeMAE()},
 		{"bias", p.Bias()},
 	}
 }
 
 // MarshalJSON writes the scores, the number of targets, and the numbers of targets that
-// MAPE and MASE leave out.
+// MAPE and relative MAE leave out.
 func (p Point) MarshalJSON() ([]byte, error) {
 	return slices.Concat(Scores{{"n", float64(p.n)}}, p.Scores(), Scores{
 		{"mape_floor", p.MAPEFloor},
 		{"mape_left_out", float64(p.mapeLeftOut)},
-		{"mase_left_out", float64(p.maseLeftOut)},
+		{"relative_mae_left_out", float64(p.relativeLeftOut)},
 	}).MarshalJSON()
 }

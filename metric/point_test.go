@@ -12,7 +12,7 @@ import (
 
 var nan, inf = math.NaN(), math.Inf(1)
 
-// triple is a forecast, the actual value and the naive value.
+// triple is a forecast, the actual value and the reference forecast.
 type triple [3]float64
 
 func accumulate(t testing.TB, floor float64, triples []triple) *Point {
@@ -41,46 +41,46 @@ func TestNames(t *testing.T) {
 	for _, score := range new(Point).Scores() {
 		names = append(names, score.Name)
 	}
-	if got := strings.Join(names, " "); got != "mae rmse nmae wape mape smape mase bias" {
+	if got := strings.Join(names, " "); got != "mae rmse nmae wape mape smape relative_mae bias" {
 		t.Error(got)
 	}
 }
 
 func TestPoint(t *testing.T) {
 	for _, c := range []struct {
-		name       string
-		floor      float64
-		triples    []triple
-		want       [8]float64 // mae rmse nmae wape mape smape mase bias
-		mape, mase int        // number of targets that each leaves out
+		name           string
+		floor          float64
+		triples        []triple
+		want           [8]float64 // mae rmse nmae wape mape smape relative bias
+		mape, relative int        // number of targets that each leaves out
 	}{
 		{
 			// errors       1, -2, 3          sum 2, absolute 6, squares 14
 			// actuals      1, 4, 5           sum 10, so nmae = wape = 6/10
 			// percentages  1/1, 2/4, 3/5     sum 2.1
 			// symmetric    2/3, 4/6, 6/13    sum 4/3 + 6/13 = 70/39
-			// naive errors 1, 3, 1           sum 5, so mase = 6/5
+			// reference errors 1, 3, 1           sum 5, so relative = 6/5
 			name:    "three targets",
 			triples: []triple{{2, 1, 0}, {2, 4, 1}, {8, 5, 4}},
 			want:    [8]float64{2, math.Sqrt(14. / 3), .6, .6, .7, 70. / 117, 1.2, 2. / 3},
 		},
 		{
 			// As above with a target of zero (error 1, symmetric 2/1), which is not in
-			// the MAPE, and one without a naive value (error 0), which is not in the MASE.
+			// the MAPE, and one without a reference (error 0), which is not in the relative MAE.
 			// absolute 7, squares 15, sum 3 of 5; actuals 20; symmetric 70/39 + 2;
-			// naive errors 5 + 2; percentages 2.1 + 0 of 4
+			// reference errors 5 + 2; percentages 2.1 + 0 of 4
 			name:    "left out",
 			triples: []triple{{2, 1, 0}, {2, 4, 1}, {8, 5, 4}, {1, 0, 2}, {10, 10, nan}},
 			want:    [8]float64{1.4, math.Sqrt(3), .35, .35, .525, (70./39 + 2) / 5, 1, .6},
-			mape:    1, mase: 1,
+			mape:    1, relative: 1,
 		},
 		{
-			// A target with an error of 5 and without a naive value is in the MAE, but not
-			// in the MASE.
-			name:    "the same targets above and below",
-			triples: []triple{{15, 10, nan}, {9, 10, 8}},
-			want:    [8]float64{3, math.Sqrt(13), .3, .3, .3, (10./25 + 2./19) / 2, .5, 2},
-			mase:    1,
+			// A target with an error of 5 and without a reference is in the MAE, but not
+			// in the relative MAE.
+			name:     "the same targets above and below",
+			triples:  []triple{{15, 10, nan}, {9, 10, 8}},
+			want:     [8]float64{3, math.Sqrt(13), .3, .3, .3, (10./25 + 2./19) / 2, .5, 2},
+			relative: 1,
 		},
 		{
 			// With a floor of 4, the MAPE includes actuals of either sign whose magnitude
@@ -106,7 +106,7 @@ func TestPoint(t *testing.T) {
 			mape:    2,
 		},
 		{
-			// Perfect on a load that never changes: 0/0 is not a MASE of 0.
+			// Perfect on a load that never changes: 0/0 is not a relative MAE of 0.
 			name:    "perfect on a flat line",
 			triples: []triple{{7, 7, 7}, {7, 7, 7}},
 			want:    [8]float64{0, 0, 0, 0, 0, 0, nan, 0},
@@ -119,18 +119,18 @@ func TestPoint(t *testing.T) {
 			mape:    1,
 		},
 		{
-			name:    "naive never known",
-			triples: []triple{{3, 2, nan}},
-			want:    [8]float64{1, 1, .5, .5, .5, .4, nan, 1},
-			mase:    1,
+			name:     "reference never known",
+			triples:  []triple{{3, 2, nan}},
+			want:     [8]float64{1, 1, .5, .5, .5, .4, nan, 1},
+			relative: 1,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := accumulate(t, c.floor, c.triples)
 			check(t, p, c.want)
-			if p.N() != len(c.triples) || p.MAPELeftOut() != c.mape || p.MASELeftOut() != c.mase {
+			if p.N() != len(c.triples) || p.MAPELeftOut() != c.mape || p.RelativeMAELeftOut() != c.relative {
 				t.Errorf("%d targets, %d and %d left out; want %d, %d and %d",
-					p.N(), p.MAPELeftOut(), p.MASELeftOut(), len(c.triples), c.mape, c.mase)
+					p.N(), p.MAPELeftOut(), p.RelativeMAELeftOut(), len(c.triples), c.mape, c.relative)
 			}
 		})
 	}
@@ -166,8 +166,8 @@ func TestPointNumPy(t *testing.T) {
 		1.0284689691007773, // abs(e[g]).sum()/abs(b[g]-a[g]).sum()
 		1.4172222222222222, // e.mean()
 	})
-	if p.MAPELeftOut() != 51 || p.MASELeftOut() != 71 { // (~k).sum(), (~g).sum()
-		t.Errorf("%d and %d left out, want 51 and 71", p.MAPELeftOut(), p.MASELeftOut())
+	if p.MAPELeftOut() != 51 || p.RelativeMAELeftOut() != 71 { // (~k).sum(), (~g).sum()
+		t.Errorf("%d and %d left out, want 51 and 71", p.MAPELeftOut(), p.RelativeMAELeftOut())
 	}
 }
 
@@ -209,7 +209,7 @@ func TestPointOrder(t *testing.T) {
 				t.Errorf("%s is %v in a different order, was %v", s.Name, s.Value, want)
 			}
 		}
-		if merged.N() != whole.N() || merged.MAPELeftOut() != whole.MAPELeftOut() || merged.MASELeftOut() != whole.MASELeftOut() {
+		if merged.N() != whole.N() || merged.MAPELeftOut() != whole.MAPELeftOut() || merged.RelativeMAELeftOut() != whole.RelativeMAELeftOut() {
 			t.Error("counts depend on the split")
 		}
 	}
@@ -228,8 +228,8 @@ func TestMergeEmptyAndSelf(t *testing.T) {
 			}
 		}
 	}
-	if p.N() != 1000 || p.MASELeftOut() != 142 {
-		t.Errorf("%d targets, %d left out; want 1000 and 142", p.N(), p.MASELeftOut())
+	if p.N() != 1000 || p.RelativeMAELeftOut() != 142 {
+		t.Errorf("%d targets, %d left out; want 1000 and 142", p.N(), p.RelativeMAELeftOut())
 	}
 	if err := p.Merge(&Point{MAPEFloor: 1}); err == nil {
 		t.Error("Merge accepted different floors")
@@ -248,8 +248,8 @@ func TestAddRefuses(t *testing.T) {
 		{triple{1, inf, 1}, "actual +Inf"},
 		{triple{inf, inf, 1}, "forecast +Inf"},
 		{triple{1, inf, nan}, "actual +Inf"},
-		{triple{1, 1, inf}, "naive value +Inf"},
-		{triple{1, 1, -inf}, "naive value -Inf"},
+		{triple{1, 1, inf}, "reference forecast +Inf"},
+		{triple{1, 1, -inf}, "reference forecast -Inf"},
 		{triple{1e200, -1e200, 1}, "forecast 1e+200"},
 		{triple{1e300, 1e300, 1}, "forecast 1e+300"},
 		{triple{1, 1e-300, 1}, "raise the MAPE floor"},
@@ -276,11 +276,11 @@ func TestPointJSON(t *testing.T) {
 		triples []triple
 		want    string
 	}{
-		{nil, `{"n":0,"mae":null,"rmse":null,"nmae":null,"wape":null,"mape":null,"smape":null,"mase":null,"bias":null,` +
-			`"mape_floor":0.5,"mape_left_out":0,"mase_left_out":0}`},
+		{nil, `{"n":0,"mae":null,"rmse":null,"nmae":null,"wape":null,"mape":null,"smape":null,"relative_mae":null,"bias":null,` +
+			`"mape_floor":0.5,"mape_left_out":0,"relative_mae_left_out":0}`},
 		// errors 1 and -2; actuals 1 and .5; symmetric 2/3 and 4/2
-		{[]triple{{2, 1, nan}, {-1.5, .5, .5}}, `{"n":2,"mae":1.5,"rmse":1.5811388300841898,"nmae":2,"wape":2,"mape":1,"smape":1.3333333333333333,"mase":null,"bias":-0.5,` +
-			`"mape_floor":0.5,"mape_left_out":1,"mase_left_out":1}`},
+		{[]triple{{2, 1, nan}, {-1.5, .5, .5}}, `{"n":2,"mae":1.5,"rmse":1.5811388300841898,"nmae":2,"wape":2,"mape":1,"smape":1.3333333333333333,"relative_mae":null,"bias":-0.5,` +
+			`"mape_floor":0.5,"mape_left_out":1,"relative_mae_left_out":1}`},
 	} {
 		p := accumulate(t, .5, c.triples)
 		for _, v := range []any{p, *p} {

@@ -171,7 +171,7 @@ func (q *Quantiles) Scores() Scores {
 		coverage, _ = q.Coverage(lower, upper) // no error, because both are levels of q
 	}
 	return Scores{
-		{"quantile_loss", q.Loss()},
+		{"pinball", q.Loss()},
 		{"coverage", coverage},
 		{"crps", q.CRPS()},
 	}

@@ -42,7 +42,7 @@ func TestQuantilesByHand(t *testing.T) {
 		}
 	}
 	for _, s := range q.Scores() {
-		if want := map[string]float64{"quantile_loss": .45, "coverage": .75, "crps": .9}[s.Name]; !near(s.Value, want, 1e-14) {
+		if want := map[string]float64{"pinball": .45, "coverage": .75, "crps": .9}[s.Name]; !near(s.Value, want, 1e-14) {
 			t.Errorf("%s is %v, want %v", s.Name, s.Value, want)
 		}
 	}
@@ -65,8 +65,8 @@ func TestQuantilesJSON(t *testing.T) {
 		want   string
 	}{
 		// The pinball loss is .25·1 for both quantiles.
-		{[]float64{.25, .75}, []row{{1, 3, 2}}, `{"n":1,"quantile_loss":0.25,"coverage":1,"crps":0.5,"coverage_lower":0.25,"coverage_upper":0.75}`},
-		{[]float64{.4, .5}, nil, `{"n":0,"quantile_loss":null,"coverage":null,"crps":null,"coverage_lower":null,"coverage_upper":null}`},
+		{[]float64{.25, .75}, []row{{1, 3, 2}}, `{"n":1,"pinball":0.25,"coverage":1,"crps":0.5,"coverage_lower":0.25,"coverage_upper":0.75}`},
+		{[]float64{.4, .5}, nil, `{"n":0,"pinball":null,"coverage":null,"crps":null,"coverage_lower":null,"coverage_upper":null}`},
 	} {
 		q := quantiles(t, c.levels, c.rows)
 		for _, v := range []any{q, *q} {

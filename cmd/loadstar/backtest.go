@@ -42,7 +42,7 @@ scored on another split, by default the last 10 % (the test split).
 
 ` + list.String() + `
 With --horizon L each forecast is a single value, L steps after the last known
-load. With --h H it covers all of the next H steps. MASE is the error relative
+load. With --h H it covers all of the next H steps. relative MAE is the error relative
 to persistence (repeating the last known load) on the same targets; a value
 below 1 is better than persistence. Errors are in kW.
 
@@ -179,14 +179,14 @@ func printBacktest(w io.Writer, results []backtestResult, byClients bool) error 
 			fmt.Fprintf(t, "%s\n", r.title())
 			fmt.Fprintln(t, "MODEL\tMAE kW\tRMSE kW\tNMAE\tMASE\tMEDIAN\tP05\tP95\tBELOW 1\t")
 		}
-		mae, rmse, nmae, mase := r.Fleet["mae"], r.Fleet["rmse"], r.Fleet["nmae"], r.Fleet["mase"]
+		mae, rmse, nmae, relative := r.Fleet["mae"], r.Fleet["rmse"], r.Fleet["nmae"], r.Fleet["relative_mae"]
 		fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f %%\t\n", r.Model,
-			mae.Mean, rmse.Mean, nmae.Mean, mase.Mean, mase.Median, mase.P05, mase.P95, 100*r.belowOne())
+			mae.Mean, rmse.Mean, nmae.Mean, relative.Mean, relative.Median, relative.P05, relative.P95, 100*r.belowOne())
 		if !byClients {
 			continue
 		}
 		for _, c := range r.Clients {
-			fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t\t\t\t\t\n", c.ID, c.Scores.MAE(), c.Scores.RMSE(), c.Scores.NMAE(), c.Scores.MASE())
+			fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t\t\t\t\t\n", c.ID, c.Scores.MAE(), c.Scores.RMSE(), c.Scores.NMAE(), c.Scores.RelativeMAE())
 		}
 	}
 	return t.Flush()
@@ -198,12 +198,12 @@ func printBacktestMarkdown(w io.Writer, results []backtestResult) error {
 		if r.Dataset != dataset {
 			dataset = r.Dataset
 			fmt.Fprintf(w, "\n%s\n\n", r.title())
-			fmt.Fprintln(w, "| model | MAE kW | RMSE kW | NMAE | MASE mean | median | 5 % | 95 % | below 1 |")
+			fmt.Fprintln(w, "| model | MAE kW | RMSE kW | NMAE | relative MAE mean | median | 5 % | 95 % | below 1 |")
 			fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
 		}
-		mase := r.Fleet["mase"]
+		relative := r.Fleet["relative_mae"]
 		if _, err := fmt.Fprintf(w, "| %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f %% |\n", r.Model,
-			r.Fleet["mae"].Mean, r.Fleet["rmse"].Mean, r.Fleet["nmae"].Mean, mase.Mean, mase.Median, mase.P05, mase.P95, 100*r.belowOne()); err != nil {
+			r.Fleet["mae"].Mean, r.Fleet["rmse"].Mean, r.Fleet["nmae"].Mean, relative.Mean, relative.Median, relative.P05, relative.P95, 100*r.belowOne()); err != nil {
 			return err
 		}
 	}
@@ -223,7 +223,7 @@ func (r backtestResult) title() string {
 
 // belowOne returns the share of clients for which the model beats persistence.
 func (r backtestResult) belowOne() float64 {
-	if b := r.Fleet["mase"].BelowOne; b != nil {
+	if b := r.Fleet["relative_mae"].BelowOne; b != nil {
 		return float64(*b)
 	}
 	return 0

@@ -29,7 +29,7 @@ func newCompare() *cobra.Command {
 		Use:   "compare",
 		Short: "Compare plans and baselines on one or more datasets",
 		Long: `Compare plans and baselines on one or more datasets. The command trains every
-plan on every dataset and scores it on the test split. MASE is the error
+plan on every dataset and scores it on the test split. relative MAE is the error
 relative to persistence (repeating the last known load); a value below 1 is
 better than persistence. Baselines forecast as many steps ahead as the first
 plan. With several seeds, the tables show means over the seeds and, for the
@@ -81,7 +81,7 @@ again.`,
 			case asJSON:
 				return printJSON(w, table)
 			case markdown:
-				return printComparison(w, table, "\n%s\n\n", "| method | MASE mean | median | below 1 | MAE kW |\n|---|---|---|---|---|\n", "| %s | %.3f | %s | %.0f %% | %.3f |\n")
+				return printComparison(w, table, "\n%s\n\n", "| method | relative MAE mean | median | below 1 | MAE kW |\n|---|---|---|---|---|\n", "| %s | %.3f | %s | %.0f %% | %.3f |\n")
 			default:
 				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 				if err := printComparison(t, table, "%s\n", "METHOD\tMASE\tMEDIAN\tBELOW 1\tMAE kW\t\n", "%s\t%.3f\t%s\t%.0f %%\t%.3f\t\n"); err != nil {

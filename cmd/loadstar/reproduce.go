@@ -133,7 +133,7 @@ func datasets(root string) (open func(string) (*series.Dataset, error), closeAll
 }
 
 // printResults prints a table for each part of the experiment and each dataset. If two
-// settings vary, it prints a grid of median MASE for each method instead.
+// settings vary, it prints a grid of median relative MAE for each method instead.
 func printResults(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 	var err error
 	for _, p := range s.Parts {
@@ -160,14 +160,14 @@ func printMethods(t io.Writer, rows []experiment.Result) {
 	for _, r := range rows {
 		f := r.Figures
 		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
-			f["mase_mean"], f["mase_median"], paper.Percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
+			f["relative_mae_mean"], f["relative_mae_median"], paper.Percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
 		fmt.Fprintf(t, "%s\t%s\t\n", paper.Percent(f, "dm_better"), paper.Percent(f, "dm_worse"))
 	}
 }
 
 func printSquares(t io.Writer, p experiment.Part, rows []experiment.Result) {
 	for _, m := range p.Methods {
-		fmt.Fprintf(t, "%s, median MASE: %s down, %s across\t\n\t", m.Name, p.Grid[0].Key, p.Grid[1].Key)
+		fmt.Fprintf(t, "%s, median RelativeMAE: %s down, %s across\t\n\t", m.Name, p.Grid[0].Key, p.Grid[1].Key)
 		for x := range p.Grid[1].Values {
 			fmt.Fprintf(t, "%s\t", p.Grid[1].Name(x))
 		}
@@ -181,7 +181,7 @@ func printSquares(t io.Writer, p experiment.Part, rows []experiment.Result) {
 					fmt.Fprint(t, "-\t")
 					continue
 				}
-				fmt.Fprintf(t, "%.3g\t", rows[i].Figures["mase_median"].Mean)
+				fmt.Fprintf(t, "%.3g\t", rows[i].Figures["relative_mae_median"].Mean)
 			}
 			fmt.Fprintln(t)
 		}

@@ -73,8 +73,8 @@ last checkpoint. The results are the same as without the interruption.`,
 				defer bar.stop()
 				c.Progress = func(p sim.Progress) {
 					note := fmt.Sprintf(", loss %.4g", p.Loss)
-					if !math.IsNaN(p.MASE) {
-						note += fmt.Sprintf(", MASE %.3f", p.MASE)
+					if !math.IsNaN(p.RelativeMAE) {
+						note += fmt.Sprintf(", relative MAE %.3f", p.RelativeMAE)
 					}
 					bar.set(p.Round, note)
 				}
@@ -139,8 +139,8 @@ func readPlan(path, data string, rounds int) (*fed.Plan, error) {
 func printSummary(w io.Writer, s *run.Summary, dir string) error {
 	fmt.Fprintf(w, "%s: %s on %s, %s, %s, %s%s\n", s.Plan, s.Algorithm, s.Dataset,
 		count(s.Clients, "client"), count(s.Rounds, "round"), count(int(s.Steps), "gradient step"), generatedMark(s.Generated))
-	fmt.Fprintf(w, "test split: MASE mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
-		s.MASE.Mean, s.MASE.Median, 100*s.MASE.BelowOne, s.MAE)
+	fmt.Fprintf(w, "test split: relative MAE mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
+		s.RelativeMAE.Mean, s.RelativeMAE.Median, 100*s.RelativeMAE.BelowOne, s.MAE)
 	fmt.Fprintf(w, "%.0f steps/s on %s, %.0f %% of the time in the engine; %d MB; prepared in %.1f s, trained in %.1f s, scored in %.1f s\n",
 		s.StepsPerS, count(s.Workers, "worker"), 100*s.EngineShare, s.RSS>>20, s.Seconds.Prepare, s.Seconds.Train, s.Seconds.Score)
 	if n := len(s.LeftOut); n > 0 {

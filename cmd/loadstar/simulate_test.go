@@ -279,13 +279,13 @@ func runUntil(t *testing.T, dir string, kill moment, args []string) (printed str
 
 // result contains the fields of a run's JSON summary that are not measured values.
 type result struct {
-	Weights string `json:"weights_sha256"`
-	Rounds  int    `json:"rounds"`
-	Steps   int64  `json:"steps"`
-	MASE    struct {
+	Weights     string `json:"weights_sha256"`
+	Rounds      int    `json:"rounds"`
+	Steps       int64  `json:"steps"`
+	RelativeMAE struct {
 		Mean, Median float64
 		BelowOne     float64 `json:"below_one"`
-	} `json:"mase"`
+	} `json:"relative_mae"`
 }
 
 func resultOf(t *testing.T, printed string) result {

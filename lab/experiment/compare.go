@@ -35,13 +35,13 @@ type Comparison struct {
 // Compared has the scores of a baseline, or the mean scores of a method over its seeds.
 type Compared struct {
 	Method   string        `json:"method"`
-	Mean     metric.Number `json:"mase_mean"`
-	Median   metric.Number `json:"mase_median"`
+	Mean     metric.Number `json:"relative_mae_mean"`
+	Median   metric.Number `json:"relative_mae_median"`
 	BelowOne metric.Number `json:"below_one"`
 	MAE      metric.Number `json:"mae"`
-	// Low and High are the lowest and the highest median MASE of any seed.
-	Low  metric.Number `json:"mase_median_low"`
-	High metric.Number `json:"mase_median_high"`
+	// Low and High are the lowest and the highest median relative MAE of any seed.
+	Low  metric.Number `json:"relative_mae_median_low"`
+	High metric.Number `json:"relative_mae_median_high"`
 }
 
 // Compare backtests the baselines, trains all plans in e's folder and returns the
@@ -82,7 +82,7 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 }
 
 // compared returns the mean scores of a method over seeds, and the range of its median
-// MASE.
+// relative MAE.
 func compared(method string, seeds []metric.Fleet) Compared {
 	values := map[string][]float64{}
 	for _, f := range seeds {
@@ -91,9 +91,9 @@ func compared(method string, seeds []metric.Fleet) Compared {
 		}
 	}
 	mean := func(name string) metric.Number { return metric.Number(figure(values[name]).Mean) }
-	median := figure(values["mase_median"])
+	median := figure(values["relative_mae_median"])
 	return Compared{
-		Method: method, Mean: mean("mase_mean"), Median: metric.Number(median.Mean), BelowOne: mean("below_one"), MAE: mean("mae"),
+		Method: method, Mean: mean("relative_mae_mean"), Median: metric.Number(median.Mean), BelowOne: mean("below_one"), MAE: mean("mae"),
 		Low: metric.Number(median.Low), High: metric.Number(median.High),
 	}
 }

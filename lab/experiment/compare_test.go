@@ -10,8 +10,8 @@ func TestCompared(t *testing.T) {
 	fleet := func(mean, median, below, mae float64) metric.Fleet {
 		b := metric.Number(below)
 		return metric.Fleet{
-			"mase": {Mean: metric.Number(mean), Median: metric.Number(median), BelowOne: &b},
-			"mae":  {Mean: metric.Number(mae)},
+			"relative_mae": {Mean: metric.Number(mean), Median: metric.Number(median), BelowOne: &b},
+			"mae":          {Mean: metric.Number(mae)},
 		}
 	}
 	got := compared("a", []metric.Fleet{fleet(1, 0.75, 0.5, 2), fleet(2, 0.25, 1, 4)})

@@ -99,13 +99,13 @@ func TestLab(t *testing.T) {
 		t.Fatalf("results are %q, want %q", names, want)
 	}
 	trained, lost, persistence, sgd, adam, twin := first[0].Figures, first[1].Figures, first[2].Figures, first[3].Figures, first[4].Figures, first[5].Figures
-	if lost["diverged"].Mean != 1 || !math.IsNaN(lost["mase_mean"].Mean) || lost["mase_mean"].String() != "-" {
+	if lost["diverged"].Mean != 1 || !math.IsNaN(lost["relative_mae_mean"].Mean) || lost["relative_mae_mean"].String() != "-" {
 		t.Errorf("figures of the run with learning rate 1e30: %v", lost)
 	}
 	if trained["validation_loss"].Mean <= 0 || trained["steps"].Mean != 4*4*3 {
 		t.Errorf("figures of the run with learning rate 0.1: %v", trained)
 	}
-	if persistence["mase_mean"].Mean != 1 {
+	if persistence["relative_mae_mean"].Mean != 1 {
 		t.Errorf("figures of persistence: %v", persistence)
 	}
 	if sgd["best client.lr"].Mean != 0.1 {
@@ -217,12 +217,12 @@ func table(t *testing.T, results []Result) string {
 func TestWriteTSV(t *testing.T) {
 	got := table(t, []Result{
 		{Part: "table", Dataset: "houses", Method: "FedAvg", At: []string{"0.1", "P1"}, Seeds: 2, Figures: map[string]Figure{
-			"steps": {12, 12, 12}, "dm_better": {0.5, 0.5, 0.5}, "mae": figure([]float64{1, 2}), "mase_mean": {1.0 / 3, 0.25, 0.5},
+			"steps": {12, 12, 12}, "dm_better": {0.5, 0.5, 0.5}, "mae": figure([]float64{1, 2}), "relative_mae_mean": {1.0 / 3, 0.25, 0.5},
 		}},
 		{Part: "table", Dataset: "houses", Method: "Lost", Seeds: 1, Figures: map[string]Figure{"mae": figure([]float64{math.NaN()})}},
 	})
 	const want = `part	dataset	method	at	seeds	metric	mean	low	high
-table	houses	FedAvg	0.1 P1	2	mase_mean	0.333333	0.25	0.5
+table	houses	FedAvg	0.1 P1	2	relative_mae_mean	0.333333	0.25	0.5
 table	houses	FedAvg	0.1 P1	2	mae	1.5	1	2
 table	houses	FedAvg	0.1 P1	2	dm_better	0.5	0.5	0.5
 table	houses	FedAvg	0.1 P1	2	steps	12	12	12

@@ -47,16 +47,16 @@ type Result struct {
 }
 
 // Names lists the figures that every result has, in display order.
-var Names = []string{"mase_mean", "mase_median", "below_one", "mae", "rmse", "nmae", "mape"}
+var Names = []string{"relative_mae_mean", "relative_mae_median", "below_one", "mae", "rmse", "nmae", "mape"}
 
 func ofFleet(f metric.Fleet) map[string]float64 {
-	mase := f["mase"]
+	relative := f["relative_mae"]
 	below := 0.0
-	if mase.BelowOne != nil {
-		below = float64(*mase.BelowOne)
+	if relative.BelowOne != nil {
+		below = float64(*relative.BelowOne)
 	}
 	return map[string]float64{
-		"mase_mean": float64(mase.Mean), "mase_median": float64(mase.Median), "below_one": below,
+		"relative_mae_mean": float64(relative.Mean), "relative_mae_median": float64(relative.Median), "below_one": below,
 		"mae": float64(f["mae"].Mean), "rmse": float64(f["rmse"].Mean), "nmae": float64(f["nmae"].Mean), "mape": float64(f["mape"].Mean),
 	}
 }
@@ -84,7 +84,7 @@ func result(runs []outcome) map[string]Figure {
 		values["steps"] = append(values["steps"], float64(r.Steps))
 		if r.validation.clients > 0 {
 			values["validation_loss"] = append(values["validation_loss"], r.validation.loss)
-			values["validation_mase"] = append(values["validation_mase"], r.validation.mase)
+			values["validation_relative_mae"] = append(values["validation_relative_mae"], r.validation.relative)
 		}
 	}
 	out := map[string]Figure{}

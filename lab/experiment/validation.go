@@ -8,9 +8,9 @@ import (
 // validation has the results of a run's last evaluation on its sample of validation
 // windows.
 type validation struct {
-	clients int
-	loss    float64 // mean over clients
-	mase    float64 // median over clients
+	clients  int
+	loss     float64 // mean over clients
+	relative float64 // median over clients
 }
 
 // readValidation reads the last evaluation of a run. The result has no clients if the run
@@ -20,15 +20,15 @@ func readValidation(dir string) (v validation, err error) {
 	if err != nil || len(rows) == 0 {
 		return v, err
 	}
-	var loss, mase []float64
+	var loss, relative []float64
 	for _, r := range rows {
 		if r.Round == rows[len(rows)-1].Round {
 			v.clients++
 			loss = append(loss, r.Loss)
-			mase = append(mase, r.MASE)
+			relative = append(relative, r.RelativeMAE)
 		}
 	}
 	v.loss = float64(metric.NewSpread(loss).Mean)
-	v.mase = float64(metric.NewSpread(mase).Median)
+	v.relative = float64(metric.NewSpread(relative).Median)
 	return v, nil
 }

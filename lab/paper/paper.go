@@ -121,7 +121,7 @@ func Of(all []experiment.Result, part, dataset string) []experiment.Result {
 func table(p experiment.Part, rows []experiment.Result) report.Table {
 	t := report.Table{
 		Title: fmt.Sprintf("%s: %s", p.Title, rows[0].Dataset), Generated: rows[0].Generated,
-		Columns: []string{"method", "MASE", "median", "below 1", "MAE kW", "RMSE kW", "MAPE"},
+		Columns: []string{"method", "relative MAE", "median", "below 1", "MAE kW", "RMSE kW", "MAPE"},
 	}
 	tested := slices.ContainsFunc(rows, func(r experiment.Result) bool { _, ok := r.Figures["dm_better"]; return ok })
 	if tested {
@@ -132,14 +132,14 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 	for i, r := range rows {
 		f := r.Figures
 		row := []string{
-			strings.Join(append([]string{r.Method}, r.At...), " "), f["mase_mean"].String(), f["mase_median"].String(),
+			strings.Join(append([]string{r.Method}, r.At...), " "), f["relative_mae_mean"].String(), f["relative_mae_median"].String(),
 			Percent(f, "below_one"), f["mae"].String(), f["rmse"].String(), f["mape"].String(),
 		}
 		if tested {
 			row = append(row, Percent(f, "dm_better"), Percent(f, "dm_worse"))
 		}
 		t.Rows = append(t.Rows, row)
-		if m := f["mase_median"].Mean; m < best {
+		if m := f["relative_mae_median"].Mean; m < best {
 			best, t.Best = m, i+1
 		}
 	}
@@ -164,7 +164,7 @@ func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
 	for _, m := range p.Methods {
 		h := report.HeatMap{
 			Title: fmt.Sprintf("%s, %s: %s", p.Title, m.Name, rows[0].Dataset), Generated: rows[0].Generated,
-			Y: p.Grid[0].Key, X: p.Grid[1].Key, Value: "median MASE",
+			Y: p.Grid[0].Key, X: p.Grid[1].Key, Value: "median relative MAE",
 		}
 		for x := range p.Grid[1].Values {
 			h.XLabels = append(h.XLabels, p.Grid[1].Name(x))
@@ -182,12 +182,12 @@ func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
 	return all
 }
 
-// medianAt returns a method's median MASE at a point of the grid, or NaN if there is no
+// medianAt returns a method's median relative MAE at a point of the grid, or NaN if there is no
 // such result.
 func medianAt(rows []experiment.Result, method string, at ...string) float64 {
 	i := slices.IndexFunc(rows, func(r experiment.Result) bool { return r.Method == method && slices.Equal(r.At, at) })
 	if i < 0 {
 		return math.NaN()
 	}
-	return rows[i].Figures["mase_median"].Mean
+	return rows[i].Figures["relative_mae_median"].Mean
 }

@@ -28,10 +28,10 @@ func omittedNote(all []line) string {
 	return fmt.Sprintf(" The chart shows the %d methods of %d with the lowest test errors.", shownMethods, len(all))
 }
 
-// medians returns a chart of the median MASE after each evaluated round, with one line per
+// medians returns a chart of the median relative MAE after each evaluated round, with one line per
 // method.
 func (s *dataset) medians() (figure, bool) {
-	t := Table{Title: "Median MASE during training", Note: "on a sample of validation windows"}
+	t := Table{Title: "Median relative MAE during training", Note: "on a sample of validation windows"}
 	var all []*method
 	set := map[int]bool{}
 	shares := s.differentRounds()
@@ -87,7 +87,7 @@ func (s *dataset) medians() (figure, bool) {
 		lines = append(lines, l)
 		said = append(said, fmt.Sprintf("%s ends at %s", m.name, short(last)))
 	}
-	caption := "Median MASE over clients, on a sample of validation windows."
+	caption := "Median relative MAE over clients, on a sample of validation windows."
 	if s.seeds() > 1 {
 		caption = strings.TrimSuffix(caption, ".") + "; bands show the range over seeds."
 	}
@@ -95,10 +95,10 @@ func (s *dataset) medians() (figure, bool) {
 	return figure{
 		Kind: "lines", Title: "Median error by round", Tables: []Table{t},
 		Caption: caption,
-		Alt:     "Line chart of the median validation MASE by round. " + strings.Join(said, "; ") + ".",
+		Alt:     "Line chart of the median validation relative MAE by round. " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
 			"x": rounds, "series": shownLines(lines), "log": highest > 4*lowest, "one": true,
-			"xLabel": label, "xName": name, "yLabel": "↑ median MASE, validation",
+			"xLabel": label, "xName": name, "yLabel": "↑ median relative MAE, validation",
 		},
 	}, true
 }
@@ -134,7 +134,7 @@ func (m *method) when(round int, share bool) int {
 	return int(math.Round(100 * float64(round) / float64(slices.Max(m.rounds()))))
 }
 
-// at returns the median MASE of each seed at the given position of the axis.
+// at returns the median relative MAE of each seed at the given position of the axis.
 func (m *method) at(when int, share bool) []float64 {
 	var to []float64
 	for _, r := range m.runs {
@@ -160,7 +160,7 @@ func thinned(set map[int]bool) []int {
 	return to
 }
 
-// convergence returns a chart of the distribution of the MASE over clients, by round.
+// convergence returns a chart of the distribution of the relative MAE over clients, by round.
 func (s *dataset) convergence() (figure, bool) {
 	type panel struct {
 		Name  string  `json:"name"`
@@ -168,7 +168,7 @@ func (s *dataset) convergence() (figure, bool) {
 		Round []int   `json:"round"`
 		Q     [][]num `json:"q"`
 	}
-	t := Table{Title: "MASE over clients at the last evaluation", Columns: []string{"method", "rounds", "minimum", "lower quartile", "median", "upper quartile", "maximum"}}
+	t := Table{Title: "relative MAE over clients at the last evaluation", Columns: []string{"method", "rounds", "minimum", "lower quartile", "median", "upper quartile", "maximum"}}
 	var panels []panel
 	var said []string
 	lo, hi, lowest := math.Inf(1), 0.0, math.Inf(1)
@@ -223,16 +223,16 @@ func (s *dataset) convergence() (figure, bool) {
 	lo, hi = min(max(lo, hi/1e4), 0.9), max(hi, 1.1)
 	return figure{
 		Kind: "convergence", Title: "Distribution of the error over clients by round", Tables: []Table{t}, Layout: "wide",
-		Caption: "MASE on a sample of validation windows, log scale: median, quartiles and extremes over the evaluated clients." + more,
-		Alt:     "Chart of the distribution of the validation MASE over clients by round; at the last evaluation, " + strings.Join(said, "; ") + ".",
+		Caption: "relative MAE on a sample of validation windows, log scale: median, quartiles and extremes over the evaluated clients." + more,
+		Alt:     "Chart of the distribution of the validation relative MAE over clients by round; at the last evaluation, " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
-			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "own": s.differentRounds(), "yLabel": "↑ MASE, validation",
+			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "own": s.differentRounds(), "yLabel": "↑ relative MAE, validation",
 		},
 	}, true
 }
 
 // losses returns a chart of the training loss, for runs with too few evaluations for a
-// chart of the MASE.
+// chart of the relative MAE.
 func (s *dataset) losses() (figure, bool) {
 	var lines []line
 	var all []*method

@@ -15,7 +15,7 @@ func ExampleReport_Write() {
 		Title: "Comparison",
 		Tables: []report.Table{{
 			Title:   "Error by method",
-			Columns: []string{"method", "MASE"},
+			Columns: []string{"method", "relative MAE"},
 			Rows:    [][]string{{"fedavg", "0.82"}, {"local", "0.91"}},
 			Best:    1,
 		}},

@@ -16,7 +16,7 @@ import (
 type dataset struct {
 	name      string
 	generated bool
-	methods   []*method // sorted by median MASE, lowest first
+	methods   []*method // sorted by median relative MAE, lowest first
 	grids     []HeatMap
 }
 
@@ -202,7 +202,7 @@ func (s *dataset) foldGrids() {
 		}
 		h := HeatMap{
 			Title: fmt.Sprintf("%s: error by learning rates", all[0].runs[0].Algorithm),
-			X:     "client learning rate", Y: "server learning rate", Value: "median MASE, test split",
+			X:     "client learning rate", Y: "server learning rate", Value: "median relative MAE, test split",
 			XLabels: xs, YLabels: ys, Generated: s.generated,
 		}
 		for range ys {
@@ -262,17 +262,17 @@ func (m *method) perRun(of func([]float64) float64, value func(run.Client) float
 	return to
 }
 
-// medians returns the median MASE of each seed.
+// medians returns the median relative MAE of each seed.
 func (m *method) medians() []float64 {
 	if m.baseline {
-		return []float64{median(m.column(func(b Baseline) float64 { return b.MASE }))}
+		return []float64{median(m.column(func(b Baseline) float64 { return b.RelativeMAE }))}
 	}
-	return m.perRun(median, func(c run.Client) float64 { return c.MASE })
+	return m.perRun(median, func(c run.Client) float64 { return c.RelativeMAE })
 }
 
 func (m *method) median() float64 { return mean(m.medians()) }
 
-// belowOne returns the share of clients with a MASE below 1.
+// belowOne returns the share of clients with a relative MAE below 1.
 func (m *method) belowOne() float64 {
 	share := func(values []float64) float64 {
 		some := ordered(values)
@@ -280,12 +280,12 @@ func (m *method) belowOne() float64 {
 		return float64(below) / float64(len(some))
 	}
 	if m.baseline {
-		return share(m.column(func(b Baseline) float64 { return b.MASE }))
+		return share(m.column(func(b Baseline) float64 { return b.RelativeMAE }))
 	}
-	return mean(m.perRun(share, func(c run.Client) float64 { return c.MASE }))
+	return mean(m.perRun(share, func(c run.Client) float64 { return c.RelativeMAE }))
 }
 
-// validation returns the median MASE of the last evaluation, averaged over seeds.
+// validation returns the median relative MAE of the last evaluation, averaged over seeds.
 func (m *method) validation() float64 {
 	var all []float64
 	for _, r := range m.runs {
@@ -305,20 +305,20 @@ func (m *method) column(value func(Baseline) float64) []float64 {
 	return to
 }
 
-// mase returns the MASE of each client, averaged over the seeds that scored it. Seeds may
+// relative returns the relative MAE of each client, averaged over the seeds that scored it. Seeds may
 // hold out different clients.
-func (m *method) mase() map[string]float64 {
+func (m *method) relative() map[string]float64 {
 	to := map[string]float64{}
 	if m.baseline {
 		for _, b := range m.scores {
-			to[b.Client] = b.MASE
+			to[b.Client] = b.RelativeMAE
 		}
 		return to
 	}
 	seeds := map[string]float64{}
 	for _, r := range m.runs {
 		for _, c := range r.Clients {
-			to[c.Client] += c.MASE
+			to[c.Client] += c.RelativeMAE
 			seeds[c.Client]++
 		}
 	}

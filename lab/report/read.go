@@ -41,7 +41,7 @@ type Run struct {
 
 type point struct{ x, y float64 }
 
-// evaluation is the distribution of the MASE over clients after a round.
+// evaluation is the distribution of the relative MAE over clients after a round.
 type evaluation struct {
 	round  int
 	spread [5]float64 // minimum, quartiles, maximum
@@ -206,7 +206,7 @@ func readBaselines(dir string) ([]Baseline, error) {
 	return all, err
 }
 
-// spreads returns the distribution of the MASE over clients for each evaluated round.
+// spreads returns the distribution of the relative MAE over clients for each evaluated round.
 func spreads(rows []run.Evaluation) []evaluation {
 	var to []evaluation
 	for len(rows) > 0 {
@@ -216,7 +216,7 @@ func spreads(rows []run.Evaluation) []evaluation {
 		}
 		values := make([]float64, n)
 		for i, r := range rows[:n] {
-			values[i] = r.MASE
+			values[i] = r.RelativeMAE
 		}
 		e := evaluation{round: rows[0].Round}
 		copy(e.spread[:], quantiles(values, 0, 0.25, 0.5, 0.75, 1))

@@ -58,7 +58,7 @@ func TestReadExperiment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(runs) != 12 || len(baselines) != 3 || baselines[0].Dataset != "real" || !math.IsNaN(baselines[2].MASE) {
+	if len(runs) != 12 || len(baselines) != 3 || baselines[0].Dataset != "real" || !math.IsNaN(baselines[2].RelativeMAE) {
 		t.Fatalf("read %d runs and the baselines %+v", len(runs), baselines)
 	}
 	// The same runs twice give the same groups, because duplicates are ignored.
@@ -100,8 +100,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"method,unique_id\n": "another version of loadstar",
-		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,x\n":           "line 2",
-		"method,unique_id,mae,rmse,nmae,mase\np,a,1,2,3,4\np,b,1,2,\n": "wrong number of fields",
+		"method,unique_id,mae,rmse,nmae,relative_mae\np,a,1,2,3,x\n":           "line 2",
+		"method,unique_id,mae,rmse,nmae,relative_mae\np,a,1,2,3,4\np,b,1,2,\n": "wrong number of fields",
 	} {
 		path := filepath.Join(dir, "baselines.csv")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

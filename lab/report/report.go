@@ -83,7 +83,7 @@ type HeatMap struct {
 	Title, Note      string
 	X, Y             string // names of the two settings, such as "client learning rate"
 	XLabels, YLabels []string
-	Value            string      // name of the metric, such as "median MASE"
+	Value            string      // name of the metric, such as "median relative MAE"
 	Values           [][]float64 // one row per YLabel
 	Generated        bool
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// skill returns a chart of the distribution of the MASE over clients, by method.
+// skill returns a chart of the distribution of the relative MAE over clients, by method.
 func (s *dataset) skill() (figure, bool) {
 	type row struct {
 		Name  string `json:"name"`
@@ -20,8 +20,8 @@ func (s *dataset) skill() (figure, bool) {
 	}
 	t := Table{
 		Title:   "Test scores",
-		Note:    "MASE is the mean absolute error divided by that of repeating the last known load (persistence); a value below 1 is better than persistence. The columns 5–95 % and below 1 are over clients.",
-		Columns: []string{"method", "median MASE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
+		Note:    "relative MAE is the mean absolute error divided by that of repeating the last known load (persistence); a value below 1 is better than persistence. The columns 5–95 % and below 1 are over clients.",
+		Columns: []string{"method", "median relative MAE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
 		Best:    1,
 	}
 	var rows []row
@@ -29,7 +29,7 @@ func (s *dataset) skill() (figure, bool) {
 	var names []string
 	lo, hi, lowest := math.Inf(1), 0.0, math.Inf(1)
 	for _, m := range s.methods {
-		scores := m.mase()
+		scores := m.relative()
 		all := make([]float64, 0, len(scores))
 		for _, v := range scores {
 			all = append(all, v)
@@ -68,7 +68,7 @@ func (s *dataset) skill() (figure, bool) {
 		if math.IsNaN(m.median()) {
 			continue
 		}
-		for _, v := range m.mase() {
+		for _, v := range m.relative() {
 			rows[k].Above += b2i(v > hi)
 			rows[k].Below += b2i(v < lo)
 		}
@@ -79,8 +79,8 @@ func (s *dataset) skill() (figure, bool) {
 		Kind: "box", Tables: []Table{t}, Layout: "even",
 		Title:   "Error per client by method: " + rows[0].Name + " has the lowest median error",
 		Caption: "Boxes show the quartiles and the median over clients, whiskers the 5 % and 95 % quantiles. Each dot is a client",
-		Alt:     "Box and strip chart of the MASE per client. " + strings.Join(said, "; ") + ".",
-		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "xLabel": "test MASE, log scale (lower is better)"},
+		Alt:     "Box and strip chart of the relative MAE per client. " + strings.Join(said, "; ") + ".",
+		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "xLabel": "test relative MAE, log scale (lower is better)"},
 	}
 	if len(rows) == 1 {
 		f.Title = fmt.Sprintf("Error per client: better than repeating the last known load for %s of clients", t.Rows[0][4])
@@ -90,7 +90,7 @@ func (s *dataset) skill() (figure, bool) {
 		f.Caption += ", as a mean over seeds"
 	}
 	f.Caption += ". The dashed line is the error of repeating the last known load."
-	if n := len(s.methods[0].mase()); n > len(names) {
+	if n := len(s.methods[0].relative()); n > len(names) {
 		f.Caption += fmt.Sprintf(" Dots show a sample of %d of %d clients, evenly spaced by error; boxes show all clients.", len(names), n)
 	}
 	if beyond > 0 {
@@ -128,7 +128,7 @@ func sample(scores map[string]float64, n int) []string {
 	return to
 }
 
-// cost returns a chart of each method's median MASE against its traffic.
+// cost returns a chart of each method's median relative MAE against its traffic.
 func (s *dataset) cost() (figure, bool) {
 	type dot struct {
 		Name string `json:"name"`
@@ -138,7 +138,7 @@ func (s *dataset) cost() (figure, bool) {
 		Low  num    `json:"low"`
 		High num    `json:"high"`
 	}
-	t := Table{Title: "Traffic", Columns: []string{"method", "MB per client", "MB total", "rounds", "median MASE"}}
+	t := Table{Title: "Traffic", Columns: []string{"method", "MB per client", "MB total", "rounds", "median relative MAE"}}
 	var dots []dot
 	var said []string
 	for _, m := range s.methods {
@@ -153,7 +153,7 @@ func (s *dataset) cost() (figure, bool) {
 			rounds, all = fmt.Sprint(m.runs[0].rounds), mb*float64(m.runs[0].trained)
 		}
 		t.Rows = append(t.Rows, []string{m.name, short(mb), short(all), rounds, score(m.median())})
-		said = append(said, fmt.Sprintf("%s: %s MB, median MASE %s", m.name, short(mb), short(m.median())))
+		said = append(said, fmt.Sprintf("%s: %s MB, median relative MAE %s", m.name, short(mb), short(m.median())))
 	}
 	if len(dots) < 2 {
 		return figure{}, false
@@ -168,7 +168,7 @@ func (s *dataset) cost() (figure, bool) {
 	return figure{
 		Kind: "cost", Title: "Traffic and forecast error by method", Tables: []Table{t},
 		Caption: caption,
-		Alt:     "Scatter chart of megabytes per client and median MASE. " + strings.Join(said, "; ") + ".",
+		Alt:     "Scatter chart of megabytes per client and median relative MAE. " + strings.Join(said, "; ") + ".",
 		data:    map[string]any{"points": dots, "xLabel": "sent and received, MB per client"},
 	}, true
 }

@@ -55,29 +55,29 @@ type Round struct {
 // Evaluation is a row of the evaluations table: scores of one client on a sample of
 // validation windows.
 type Evaluation struct {
-	Round  int     `parquet:"round"` // number of rounds done before the evaluation
-	Client string  `parquet:"unique_id,dict"`
-	Loss   float64 `parquet:"loss"`
-	MAE    float64 `parquet:"mae"`
-	RMSE   float64 `parquet:"rmse"`
-	MASE   float64 `parquet:"mase"`
+	Round       int     `parquet:"round"` // number of rounds done before the evaluation
+	Client      string  `parquet:"unique_id,dict"`
+	Loss        float64 `parquet:"loss"`
+	MAE         float64 `parquet:"mae"`
+	RMSE        float64 `parquet:"rmse"`
+	RelativeMAE float64 `parquet:"relative_mae"`
 }
 
 // Client is a row of the clients table: mean and standard deviation of a client's load in
 // the training split, and its scores on the test split. Loads and errors are in kW.
 type Client struct {
-	Client   string  `parquet:"unique_id"`
-	Level    float64 `parquet:"mean_kw"`
-	Spread   float64 `parquet:"std_kw"`
-	Examples int     `parquet:"train_examples"`
-	Targets  int     `parquet:"targets"`
-	Loss     float64 `parquet:"loss"`
-	MAE      float64 `parquet:"mae"`
-	RMSE     float64 `parquet:"rmse"`
-	NMAE     float64 `parquet:"nmae"`
-	MAPE     float64 `parquet:"mape"`
-	SMAPE    float64 `parquet:"smape"`
-	MASE     float64 `parquet:"mase"`
+	Client      string  `parquet:"unique_id"`
+	Level       float64 `parquet:"mean_kw"`
+	Spread      float64 `parquet:"std_kw"`
+	Examples    int     `parquet:"train_examples"`
+	Targets     int     `parquet:"targets"`
+	Loss        float64 `parquet:"loss"`
+	MAE         float64 `parquet:"mae"`
+	RMSE        float64 `parquet:"rmse"`
+	NMAE        float64 `parquet:"nmae"`
+	MAPE        float64 `parquet:"mape"`
+	SMAPE       float64 `parquet:"smape"`
+	RelativeMAE float64 `parquet:"relative_mae"`
 }
 
 // Profile is a row of the profile table: the mean absolute error for one hour of the day,
@@ -103,12 +103,12 @@ type Forecast struct {
 // Baseline is a row of the baselines table. The table is in the folder that contains the
 // runs on a dataset.
 type Baseline struct {
-	Method string  `parquet:"method"`
-	Client string  `parquet:"unique_id"`
-	MAE    float64 `parquet:"mae"`
-	RMSE   float64 `parquet:"rmse"`
-	NMAE   float64 `parquet:"nmae"`
-	MASE   float64 `parquet:"mase"`
+	Method      string  `parquet:"method"`
+	Client      string  `parquet:"unique_id"`
+	MAE         float64 `parquet:"mae"`
+	RMSE        float64 `parquet:"rmse"`
+	NMAE        float64 `parquet:"nmae"`
+	RelativeMAE float64 `parquet:"relative_mae"`
 }
 
 // WriteBaselines writes the baselines table into the folder of a dataset's runs.

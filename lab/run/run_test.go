@@ -308,8 +308,8 @@ func TestFolderResume(t *testing.T) {
 		t.Error("a checkpoint in a new folder", c, err)
 	}
 	round := func(i int) Round { return Round{Round: i, Outcome: "merged", Loss: math.NaN()} }
-	f.Rounds.Append(round(0))                                          // read below
-	f.Evaluations.Append(Evaluation{Round: 1, Client: "a", MASE: 0.5}) // read below
+	f.Rounds.Append(round(0))                                                 // read below
+	f.Evaluations.Append(Evaluation{Round: 1, Client: "a", RelativeMAE: 0.5}) // read below
 	at, err := f.Flush()
 	if err != nil {
 		t.Fatal(err)
@@ -317,8 +317,8 @@ func TestFolderResume(t *testing.T) {
 	if err := errors.Join(f.Settle(), f.Save([]byte("here"))); err != nil {
 		t.Fatal(err)
 	}
-	f.Rounds.Append(round(1))                                           // after the checkpoint
-	f.Evaluations.Append(Evaluation{Round: 2, Client: "lost", MASE: 1}) // after the checkpoint
+	f.Rounds.Append(round(1))                                                  // after the checkpoint
+	f.Evaluations.Append(Evaluation{Round: 2, Client: "lost", RelativeMAE: 1}) // after the checkpoint
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -38,12 +38,12 @@ type Summary struct {
 	EngineShare float64 `json:"engine_share"`
 	Workers     int     `json:"workers"`
 	// RSS is the peak memory of the process, in bytes.
-	RSS  int64 `json:"rss_bytes"`
-	MASE struct {
+	RSS         int64 `json:"rss_bytes"`
+	RelativeMAE struct {
 		Mean     metric.Number `json:"mean"`
 		Median   metric.Number `json:"median"`
 		BelowOne metric.Number `json:"below_one"`
-	} `json:"mase"`
+	} `json:"relative_mae"`
 	MAE metric.Number `json:"mae"`
 	// Fleet has the distribution of every metric over clients.
 	Fleet metric.Fleet `json:"fleet,omitempty"`

@@ -18,7 +18,7 @@ func (s *simulation) save() (err error) {
 	}
 	c := checkpoint{
 		Dataset: fingerprint(s.Dataset), Kernel: s.Kernel.Name(), Now: s.now, Agenda: s.events,
-		Tasks: map[round.Assignment]int{}, Steps: s.summary.Steps, MASE: s.mase,
+		Tasks: map[round.Assignment]int{}, Steps: s.summary.Steps, MASE: s.relative,
 	}
 	if c.Machine, err = s.machine.MarshalJSON(); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (s *simulation) restore(ctx context.Context) error {
 	if err := s.folder.OpenTables(c.Offsets); err != nil {
 		return err
 	}
-	s.now, s.events, s.mase = c.Now, c.Agenda, c.MASE
+	s.now, s.events, s.relative = c.Now, c.Agenda, c.MASE
 	s.summary.Steps = c.Steps
 	s.savedAt.Store(int64(s.machine.Round()))
 	for _, a := range sortedKeys(c.Tasks) {

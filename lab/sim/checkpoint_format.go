@@ -27,7 +27,7 @@ type checkpoint struct {
 	Received        []fed.Task
 	Offsets         run.Offsets
 	Steps           int64
-	MASE            float64
+	MASE            float64 // median relative MAE; format 0 has this name of the field
 }
 
 // encode returns the encoded checkpoint. It copies all fields, because the simulation

@@ -33,21 +33,21 @@ func (s *simulation) evaluate(ctx context.Context) error {
 		p := &score.Overall
 		rows[i] = run.Evaluation{
 			Round: s.machine.Round(), Client: string(m.id),
-			Loss: loss, MAE: p.MAE(), RMSE: p.RMSE(), MASE: p.MASE(),
+			Loss: loss, MAE: p.MAE(), RMSE: p.RMSE(), RelativeMAE: p.RelativeMAE(),
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	mase := make([]float64, n)
+	relative := make([]float64, n)
 	for i, r := range rows {
 		if err := s.folder.Evaluations.Append(r); err != nil {
 			return err
 		}
-		mase[i] = r.MASE
+		relative[i] = r.RelativeMAE
 	}
-	s.mase = float64(metric.NewSpread(mase).Median)
+	s.relative = float64(metric.NewSpread(relative).Median)
 	return nil
 }
 
@@ -87,7 +87,7 @@ func (s *simulation) finish(ctx context.Context) error {
 		p := &score.Overall
 		rows[i] = run.Client{
 			Client: string(m.id), Level: d.level, Spread: d.spread, Examples: examples(m.windows), Targets: p.N(), Loss: loss,
-			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), MASE: p.MASE(),
+			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), RelativeMAE: p.RelativeMAE(),
 		}
 		fleet[i] = p.Scores()
 		return err

@@ -51,7 +51,7 @@ type Config struct {
 type Progress struct {
 	Round, Rounds int
 	Loss          float64 // training loss of the last round
-	MASE          float64 // median over clients at the last evaluation, or NaN
+	RelativeMAE   float64 // median over clients at the last evaluation, or NaN
 }
 
 // Run simulates a run to its end. After an interruption, the run can be resumed from its
@@ -116,7 +116,7 @@ type simulation struct {
 	fold    *round.Fold
 
 	summary    run.Summary
-	mase       float64 // median MASE at the last evaluation
+	relative   float64 // median relative MAE at the last evaluation
 	steps      int64   // gradient steps in this process
 	saved      time.Time
 	savedAt    atomic.Int64 // rounds done at the last checkpoint
@@ -136,7 +136,7 @@ type flight struct {
 
 func newSimulation(c Config) (*simulation, error) {
 	c.Workers = max(c.Workers, 1)
-	s := &simulation{Config: c, flights: map[round.Assignment]*flight{}, mase: math.NaN()}
+	s := &simulation{Config: c, flights: map[round.Assignment]*flight{}, relative: math.NaN()}
 	problem, err := recipe.Frame(c.Plan, c.Dataset)
 	if err != nil {
 		return nil, err
@@ -473,6 +473,6 @@ func (s *simulation) record(o round.Outcome, results []result) error {
 // reportProgress calls Progress, if it is set.
 func (s *simulation) reportProgress(loss float64) {
 	if s.Progress != nil {
-		s.Progress(Progress{Round: s.machine.Round(), Rounds: s.Plan.Rounds, Loss: loss, MASE: s.mase})
+		s.Progress(Progress{Round: s.machine.Round(), Rounds: s.Plan.Rounds, Loss: loss, RelativeMAE: s.relative})
 	}
 }

@@ -26,10 +26,10 @@ func summarizeTraining(s *run.Summary, d time.Duration, steps int64, workers []*
 func summarizeScores(s *run.Summary, f metric.Fleet, rounds int, d time.Duration) {
 	s.Rounds = rounds
 	s.Seconds.Score = d.Seconds()
-	mase := f["mase"]
-	s.MASE.Mean, s.MASE.Median = mase.Mean, mase.Median
-	if mase.BelowOne != nil {
-		s.MASE.BelowOne = *mase.BelowOne
+	relative := f["relative_mae"]
+	s.RelativeMAE.Mean, s.RelativeMAE.Median = relative.Mean, relative.Median
+	if relative.BelowOne != nil {
+		s.RelativeMAE.BelowOne = *relative.BelowOne
 	}
 	s.MAE, s.Fleet = f["mae"].Mean, f
 	s.RSS = proc.PeakMemory()
