@@ -177,7 +177,7 @@ func printBacktest(w io.Writer, results []backtestResult, byClients bool) error 
 			}
 			dataset = r.Dataset
 			fmt.Fprintf(t, "%s\n", r.title())
-			fmt.Fprintln(t, "MODEL\tMAE kW\tRMSE kW\tNMAE\tMASE\tMEDIAN\tP05\tP95\tBELOW 1\t")
+			fmt.Fprintln(t, "MODEL\tMAE kW\tRMSE kW\tNMAE\tREL. MAE\tMEDIAN\tP05\tP95\tBELOW 1\t")
 		}
 		mae, rmse, nmae, relative := r.Fleet["mae"], r.Fleet["rmse"], r.Fleet["nmae"], r.Fleet["relative_mae"]
 		fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f %%\t\n", r.Model,

@@ -84,7 +84,7 @@ again.`,
 				return printComparison(w, table, "\n%s\n\n", "| method | relative MAE mean | median | below 1 | MAE kW |\n|---|---|---|---|---|\n", "| %s | %.3f | %s | %.0f %% | %.3f |\n")
 			default:
 				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-				if err := printComparison(t, table, "%s\n", "METHOD\tMASE\tMEDIAN\tBELOW 1\tMAE kW\t\n", "%s\t%.3f\t%s\t%.0f %%\t%.3f\t\n"); err != nil {
+				if err := printComparison(t, table, "%s\n", "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\t\n", "%s\t%.3f\t%s\t%.0f %%\t%.3f\t\n"); err != nil {
 					return err
 				}
 				return t.Flush()

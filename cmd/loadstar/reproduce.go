@@ -156,7 +156,7 @@ func printResults(w io.Writer, s *experiment.Spec, results []experiment.Result) 
 }
 
 func printMethods(t io.Writer, rows []experiment.Result) {
-	fmt.Fprintln(t, "METHOD\tMASE\tMEDIAN\tBELOW 1\tMAE\tRMSE\tMAPE\tBETTER\tWORSE\t")
+	fmt.Fprintln(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE\tRMSE\tMAPE\tBETTER\tWORSE\t")
 	for _, r := range rows {
 		f := r.Figures
 		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
@@ -167,7 +167,7 @@ func printMethods(t io.Writer, rows []experiment.Result) {
 
 func printSquares(t io.Writer, p experiment.Part, rows []experiment.Result) {
 	for _, m := range p.Methods {
-		fmt.Fprintf(t, "%s, median RelativeMAE: %s down, %s across\t\n\t", m.Name, p.Grid[0].Key, p.Grid[1].Key)
+		fmt.Fprintf(t, "%s, median relative MAE: %s down, %s across\t\n\t", m.Name, p.Grid[0].Key, p.Grid[1].Key)
 		for x := range p.Grid[1].Values {
 			fmt.Fprintf(t, "%s\t", p.Grid[1].Name(x))
 		}
