@@ -18,11 +18,13 @@ type lstm struct {
 	last      bool // output only the hidden state of the last step
 }
 
-func (b LSTM) build(lookback, rows int) ([]stage, error) {
+func (b LSTM) wiring() (name string, from []string) { return b.Name, nil }
+
+func (b LSTM) build(lookback int, rows []int) ([]stage, error) {
 	if b.Hidden < 1 || b.Hidden > maxWidth/4 || b.Layers < 0 || b.Layers > 64 {
 		return nil, fmt.Errorf("LSTM %s has %d layers of %d; it has 1 to 64 of up to %d", b.Name, b.Layers, b.Hidden, maxWidth/4)
 	}
-	layers, in := max(b.Layers, 1), rows/lookback
+	layers, in := max(b.Layers, 1), rows[0]/lookback
 	var stages []stage
 	for d := range layers {
 		stages = append(stages, &lstm{
@@ -53,12 +55,12 @@ func (l *lstm) rows() int {
 	return l.steps * l.width
 }
 
-func (l *lstm) init(w []float32, rng *rand.Rand) { uniform(w, 1/math.Sqrt(float64(l.width)), rng) }
+func (l *lstm) init(w []float32, rng *rand.Rand) { Uniform(w, 1/math.Sqrt(float64(l.width)), rng) }
 
-func (l *lstm) flops(first bool) (forward, backward int) {
+func (l *lstm) flops(gradients []gradient) (forward, backward int) {
 	input := 2 * 4 * l.width * l.in * l.steps
 	recurrent := 2 * 4 * l.width * l.width * (l.steps - 1) // the first state is zero
-	if first {
+	if gradients[0] == skipped {
 		return input + recurrent, input + 2*recurrent
 	}
 	return input + recurrent, 2 * (input + recurrent)
@@ -72,7 +74,7 @@ func (l *lstm) split(w []float32) (ih, hh, bih, bhh []float32) {
 	return ih, hh, w[:gates], w[gates:]
 }
 
-func (l *lstm) newTape(maxBatch int, first bool) tape {
+func (l *lstm) newTape(maxBatch int) tape {
 	states := l.steps * l.width * maxBatch
 	t := &lstmTape{
 		lstm: l,
@@ -87,21 +89,15 @@ func (l *lstm) newTape(maxBatch int, first bool) tape {
 		iht:  make([]float32, 4*l.width*l.in),
 		hht:  make([]float32, 4*l.width*l.width),
 	}
-	if !first {
-		t.dx = make([]float32, l.steps*l.in*maxBatch)
-	}
 	if l.last {
 		t.dh = make([]float32, states)
 	}
 	return t
 }
 
-func (l *lstm) tapeFloats(first bool) (column, once int64) {
+func (l *lstm) tapeFloats() (column, once int64) {
 	steps, width, in := int64(l.steps), int64(l.width), int64(l.in)
 	column = 7*steps*width + 2*width + 1 // z, c, tc, h; zero, dc; ones
-	if !first {
-		column += steps * in
-	}
 	if l.last {
 		column += steps * width
 	}
@@ -113,7 +109,6 @@ type lstmTape struct {
 	*lstm
 	z        []float32 // steps × 4H × n: activations, then their gradients
 	c, tc, h []float32 // steps × H × n: cell state, its tanh, hidden state
-	dx       []float32 // steps × in × n
 	dh       []float32 // steps × H × n; used if only the last step has a gradient from above
 	zero, dc []float32 // H × n
 	bias     []float32 // bias_ih + bias_hh
@@ -121,7 +116,8 @@ type lstmTape struct {
 	iht, hht []float32 // the weights transposed
 }
 
-func (t *lstmTape) forward(k *kernel.Set, w, in []float32, n int) []float32 {
+func (t *lstmTape) forward(k *kernel.Set, w []float32, from []*node, n int) []float32 {
+	in := from[0].x
 	ih, hh, bih, bhh := t.split(w)
 	for i := range t.bias {
 		t.bias[i] = bih[i] + bhh[i]
@@ -183,7 +179,8 @@ func (t *lstmTape) previousCell(s, n int) []float32 {
 	return t.c[(s-1)*size : s*size]
 }
 
-func (t *lstmTape) backward(k *kernel.Set, w, g, in, dout []float32, n int) []float32 {
+func (t *lstmTape) backward(k *kernel.Set, w, g []float32, from []*node, gradients []gradient, dout []float32, n int) {
+	in, din := from[0].x, from[0].d
 	ih, hh, _, _ := t.split(w)
 	gih, ghh, gbih, gbhh := t.split(g)
 	gates, width := 4*t.width, t.width
@@ -203,16 +200,12 @@ func (t *lstmTape) backward(k *kernel.Set, w, g, in, dout []float32, n int) []fl
 		if s > 0 {
 			k.MatMul(width, n, gates, hh, 1, width, z, n, dh[from-width*n:], n, kernel.Accumulate())
 		}
-		if t.dx != nil {
-			k.MatMul(t.in, n, gates, ih, 1, t.in, z, n, t.dx[s*t.in*n:], n, kernel.Zero())
+		if gradients[0] != skipped {
+			k.MatMul(t.in, n, gates, ih, 1, t.in, z, n, din[s*t.in*n:], n, gradients[0].start())
 		}
 	}
 	k.MatMulT(gates, t.in, n, t.steps, t.z, n, gates*n, in, n, t.in*n, gih, t.in, false)
 	k.MatMulT(gates, width, n, t.steps-1, t.z[gates*n:], n, gates*n, t.h, n, width*n, ghh, width, false)
 	rowSums(k, gbih, t.z, t.ones, gates, n, t.steps)
 	copy(gbhh, gbih)
-	if t.dx == nil {
-		return nil
-	}
-	return t.dx[:t.steps*t.in*n]
 }

@@ -1,6 +1,6 @@
-// Package nn trains the small recurrent networks that forecast load.
+// Package nn trains the small networks that forecast load.
 //
-// A [Net] is an architecture: it has no weights and is safe for concurrent use. Weights are
+// A [Net] is an architecture, a graph of blocks: it has no weights and is safe for concurrent use. Weights are
 // one flat []float32 that the caller owns. They have the same order and names as in the
 // corresponding PyTorch modules. A [Workspace] contains all other memory of a pass, so one
 // worker with one workspace can train thousands of clients one after the other without
@@ -14,7 +14,6 @@
 package nn
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 )
@@ -65,12 +64,21 @@ func (l Layer) Len() int {
 	return n
 }
 
-// Block is a building block of a network: [LSTM], [Linear] or [PReLU].
+// Block is a building block of a network: [LSTM], [Linear], [PReLU] or [Add]. It reads the
+// block before it, or the network's input if it is the first, unless its field From names
+// other blocks.
 type Block interface {
-	// build returns the stages that compute the block for an input with the given number of
-	// rows.
-	build(lookback, rows int) ([]stage, error)
+	// wiring returns the block's name, and the names of the blocks that it reads or nil if
+	// it reads the one before it.
+	wiring() (name string, from []string)
+	// build returns the stages that compute the block for inputs with the given numbers of
+	// rows. The first stage reads all inputs, and each later one reads the one before it.
+	build(lookback int, rows []int) ([]stage, error)
 }
+
+// Input is the name under which blocks read the network's input: all steps of the window,
+// one after the other.
+const Input = "input"
 
 // LSTM is a stack of LSTM layers over the steps of a window, like PyTorch's nn.LSTM: gates
 // in the order i, f, g, o, two bias vectors, and initial states of zero. Its output is the
@@ -83,10 +91,19 @@ type LSTM struct {
 	Last   bool
 }
 
-// Linear is an affine map, like PyTorch's nn.Linear.
+// Linear is an affine map of the concatenation of its inputs, like PyTorch's nn.Linear.
 type Linear struct {
 	Name string
 	Out  int
+	// From names the blocks whose outputs are concatenated, in the order of the weight
+	// matrix's columns. If it is empty, the layer reads the block before it.
+	From []string
+}
+
+// Add is the sum of the outputs of two or more blocks. It has no weights.
+type Add struct {
+	Name string
+	From []string
 }
 
 // PReLU is max(x, 0) + a·min(x, 0) with one learned slope a per row, like PyTorch's nn.PReLU.
@@ -98,9 +115,10 @@ type PReLU struct {
 // to outputs.
 type Net struct {
 	lookback, inputs, outputs int
+	blocks                    []Block
 	layers                    []Layer
-	stages                    []stage
-	offsets                   []int // offset of each stage's weights in the weight vector
+	stages                    []wired // in an order in which each stage comes after those that it reads
+	nodes                     []nodeInfo
 	weights                   int
 }
 
@@ -110,47 +128,6 @@ const (
 	maxWidth   = 1 << 14
 	maxWeights = 1 << 26
 )
-
-// Build returns a network that applies the blocks one after the other.
-func Build(lookback, inputs int, blocks ...Block) (*Net, error) {
-	if lookback < 1 || inputs < 1 || lookback > maxWidth || inputs > maxWidth || lookback*inputs > maxWidth {
-		return nil, fmt.Errorf("a window of %d steps by %d inputs is not possible; both must be at least 1, and their product at most %d", lookback, inputs, maxWidth)
-	}
-	if len(blocks) == 0 {
-		return nil, errors.New("a network needs at least one block")
-	}
-	n := &Net{lookback: lookback, inputs: inputs, outputs: lookback * inputs}
-	names := map[string]bool{}
-	for i, b := range blocks {
-		if _, recurrent := b.(LSTM); recurrent && i > 0 {
-			return nil, fmt.Errorf("block %d: an LSTM must come first", i+1)
-		}
-		stages, err := b.build(lookback, n.outputs)
-		if err != nil {
-			return nil, fmt.Errorf("block %d: %w", i+1, err)
-		}
-		for _, s := range stages {
-			l := s.layer()
-			n.offsets = append(n.offsets, n.weights)
-			for j := range l.Tensors {
-				t := &l.Tensors[j]
-				if names[t.Name] {
-					return nil, fmt.Errorf("block %d: two tensors are named %s", i+1, t.Name)
-				}
-				names[t.Name] = true
-				t.Offset = n.weights
-				n.weights += t.Len()
-			}
-			n.layers = append(n.layers, l)
-			n.stages = append(n.stages, s)
-			n.outputs = s.rows()
-			if n.outputs > maxWidth || n.weights > maxWeights {
-				return nil, fmt.Errorf("layer %s makes the network larger than %d rows or %d weights", l.Name, maxWidth, maxWeights)
-			}
-		}
-	}
-	return n, nil
-}
 
 // Lookback returns the number of steps of a window.
 func (n *Net) Lookback() int { return n.lookback }
@@ -168,33 +145,28 @@ func (n *Net) Weights() int { return n.weights }
 // change them.
 func (n *Net) Layers() []Layer { return n.layers }
 
+// Blocks returns the blocks of which the network was built. The caller must not change them.
+func (n *Net) Blocks() []Block { return n.blocks }
+
 // Init initialises w as PyTorch initialises the corresponding modules: uniformly within
 // ±1/√fan, and PReLU slopes with 0.25. Generators in the same state give the same weights
 // on every platform.
 func (n *Net) Init(w []float32, rng *rand.Rand) {
 	n.check(w)
-	for i, s := range n.stages {
-		s.init(n.stageWeights(w, i), rng)
+	for i := range n.stages {
+		n.stages[i].init(n.stages[i].part(w), rng)
 	}
 }
 
 // Flops returns the number of multiplications and additions in the matrix products for one
 // batch: in a forward pass, and in a training step without the optimizer.
 func (n *Net) Flops(batch int) (forward, training int64) {
-	for i, s := range n.stages {
-		f, b := s.flops(i == 0)
+	for _, s := range n.stages {
+		f, b := s.flops(s.gradients)
 		forward += int64(f) * int64(batch)
 		training += int64(f+b) * int64(batch)
 	}
 	return forward, training
-}
-
-func (n *Net) stageWeights(w []float32, i int) []float32 {
-	end := n.weights
-	if i+1 < len(n.offsets) {
-		end = n.offsets[i+1]
-	}
-	return w[n.offsets[i]:end:end]
 }
 
 func (n *Net) check(w []float32) {
@@ -203,8 +175,9 @@ func (n *Net) check(w []float32) {
 	}
 }
 
-// uniform fills w with uniform random numbers within ±bound.
-func uniform(w []float32, bound float64, rng *rand.Rand) {
+// Uniform fills w with uniform random numbers within ±bound. Generators in the same state
+// give the same numbers on every platform.
+func Uniform(w []float32, bound float64, rng *rand.Rand) {
 	for i := range w {
 		// Convert 53 random bits here, because math/rand does not guarantee that its own
 		// conversion stays the same.

@@ -11,7 +11,11 @@ type prelu struct {
 	channels int
 }
 
-func (b PReLU) build(_, rows int) ([]stage, error) { return []stage{&prelu{b.Name, rows}}, nil }
+func (b PReLU) wiring() (name string, from []string) { return b.Name, nil }
+
+func (b PReLU) build(_ int, rows []int) ([]stage, error) {
+	return []stage{&prelu{b.Name, rows[0]}}, nil
+}
 
 func (p *prelu) layer() Layer {
 	return Layer{Name: p.name, Kind: KindPReLU, Tensors: []Tensor{
@@ -27,27 +31,27 @@ func (p *prelu) init(w []float32, _ *rand.Rand) {
 	}
 }
 
-func (p *prelu) flops(bool) (forward, backward int) { return 0, 0 }
+func (p *prelu) flops([]gradient) (forward, backward int) { return 0, 0 }
 
-func (p *prelu) newTape(maxBatch int, _ bool) tape {
+func (p *prelu) newTape(maxBatch int) tape {
 	n := p.channels * maxBatch
 	return &preluTape{prelu: p, y: make([]float32, n), product: make([]float32, n), ones: ones(maxBatch)}
 }
 
-func (p *prelu) tapeFloats(bool) (column, once int64) { return 2*int64(p.channels) + 1, 0 }
+func (p *prelu) tapeFloats() (column, once int64) { return 2*int64(p.channels) + 1, 0 }
 
 type preluTape struct {
 	*prelu
 	y, product, ones []float32
 }
 
-func (t *preluTape) forward(k *kernel.Set, w, in []float32, n int) []float32 {
-	k.PReLUForward(t.y, in, w, n)
+func (t *preluTape) forward(k *kernel.Set, w []float32, in []*node, n int) []float32 {
+	k.PReLUForward(t.y, in[0].x, w, n)
 	return t.y[:t.channels*n]
 }
 
-func (t *preluTape) backward(k *kernel.Set, w, g, in, dout []float32, n int) []float32 {
-	k.PReLUBackward(dout, in, t.product, w, n)
+func (t *preluTape) backward(k *kernel.Set, w, g []float32, in []*node, gradients []gradient, dout []float32, n int) {
+	k.PReLUBackward(dout, in[0].x, t.product, w, n)
 	rowSums(k, g, t.product, t.ones, t.channels, n, 1)
-	return dout
+	gradients[0].put(k, in[0].d, dout)
 }

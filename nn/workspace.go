@@ -14,11 +14,12 @@ type Workspace struct {
 	batch int
 
 	tapes []tape
-	ins   [][]float32 // the input of each stage in the last forward pass
-	x     []float32   // the padded batch, with lookback·inputs rows
-	// columns is the number of columns of x that are examples; the other columns are
+	nodes []node
+	ins   [][]*node // the nodes that each stage reads
+	// columns is the number of columns of the input that are examples; the other columns are
 	// padding.
 	columns int
+	x       []float32 // the padded batch, with lookback·inputs rows
 	dout    []float32
 }
 
@@ -26,12 +27,35 @@ type Workspace struct {
 // examples.
 func (n *Net) NewWorkspace(k *kernel.Set, batch int) *Workspace {
 	batch = max(batch, 1)
-	ws := &Workspace{net: n, k: k, batch: batch, ins: make([][]float32, len(n.stages))}
+	ws := &Workspace{net: n, k: k, batch: batch, nodes: make([]node, len(n.nodes))}
 	cols := padded(batch)
 	ws.x = make([]float32, n.lookback*n.inputs*cols)
 	ws.dout = make([]float32, n.outputs*cols)
-	for i, s := range n.stages {
-		ws.tapes = append(ws.tapes, s.newTape(cols, i == 0))
+	for i, info := range n.nodes {
+		v := &ws.nodes[i]
+		v.rows = info.rows
+		if info.ownGradient {
+			v.d = make([]float32, info.rows*cols)
+		}
+		if info.transposed {
+			v.xt = make([]float32, info.rows*cols)
+		}
+	}
+	ws.nodes[len(ws.nodes)-1].d = ws.dout
+	for i := len(n.stages) - 1; i >= 0; i-- {
+		for j, g := range n.stages[i].gradients {
+			if g == reused {
+				ws.nodes[n.stages[i].from[j]].d = ws.nodes[i+1].d
+			}
+		}
+	}
+	for _, s := range n.stages {
+		ws.tapes = append(ws.tapes, s.newTape(cols))
+		var in []*node
+		for _, from := range s.from {
+			in = append(in, &ws.nodes[from])
+		}
+		ws.ins = append(ws.ins, in)
 	}
 	return ws
 }
@@ -39,8 +63,16 @@ func (n *Net) NewWorkspace(k *kernel.Set, batch int) *Workspace {
 // WorkspaceBytes returns the number of bytes that NewWorkspace allocates for floats.
 func (n *Net) WorkspaceBytes(batch int) int64 {
 	column, once := int64(n.lookback*n.inputs+n.outputs), int64(0)
-	for i, s := range n.stages {
-		c, o := s.tapeFloats(i == 0)
+	for _, v := range n.nodes {
+		if v.ownGradient {
+			column += int64(v.rows)
+		}
+		if v.transposed {
+			column += int64(v.rows)
+		}
+	}
+	for _, s := range n.stages {
+		c, o := s.tapeFloats()
 		column += c
 		once += o
 	}
@@ -116,9 +148,12 @@ func (ws *Workspace) ColumnsGradient(g, w, y []float32, loss Loss) float64 {
 	ws.net.check(g)
 	mean := ws.ColumnsLoss(w, y, loss)
 	n := padded(ws.columns)
-	d := ws.dout[:ws.net.outputs*n]
+	for i := range ws.nodes {
+		ws.nodes[i].transposed = false
+	}
 	for i := len(ws.tapes) - 1; i >= 0; i-- {
-		d = ws.tapes[i].backward(ws.k, ws.net.stageWeights(w, i), ws.net.stageWeights(g, i), ws.ins[i], d, n)
+		s := &ws.net.stages[i]
+		ws.tapes[i].backward(ws.k, s.part(w), s.part(g), ws.ins[i], s.gradients, ws.nodes[i+1].d[:s.rows()*n], n)
 	}
 	return mean
 }
@@ -150,10 +185,9 @@ func (ws *Workspace) transpose(x []float32) {
 // forward applies all stages to the n columns of the input buffer, including padding. It
 // returns the outputs, one row each.
 func (ws *Workspace) forward(w []float32, n int) []float32 {
-	at := ws.x[:ws.net.lookback*ws.net.inputs*n]
+	ws.nodes[0].x = ws.x[:ws.net.lookback*ws.net.inputs*n]
 	for i, t := range ws.tapes {
-		ws.ins[i] = at
-		at = t.forward(ws.k, ws.net.stageWeights(w, i), at, n)
+		ws.nodes[i+1].x = t.forward(ws.k, ws.net.stages[i].part(w), ws.ins[i], n)
 	}
-	return at
+	return ws.nodes[len(ws.nodes)-1].x
 }

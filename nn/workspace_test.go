@@ -20,6 +20,15 @@ func TestWorkspaceBytes(t *testing.T) {
 		{LSTM{Name: "lstm", Hidden: 6, Last: true}, Linear{Name: "a", Out: 3}},
 		{Linear{Name: "a", Out: 40}, PReLU{Name: "b"}},
 		{PReLU{Name: "a"}, Linear{Name: "b", Out: 1}},
+		{
+			Linear{Name: "a", Out: 12},
+			PReLU{Name: "b"},
+			Linear{Name: "c", Out: 12},
+			Add{Name: "d", From: []string{"c", "input", "b"}},
+			Linear{Name: "e", Out: 20, From: []string{"d", "input"}},
+			Linear{Name: "f", Out: 20, From: []string{"input", "b", "d"}},
+			Add{Name: "g", From: []string{"f", "e"}},
+		},
 	} {
 		n, err := Build(4, 3, blocks...)
 		if err != nil {
@@ -30,6 +39,14 @@ func TestWorkspaceBytes(t *testing.T) {
 			want := 4 * int64(cap(ws.x)+cap(ws.dout))
 			for _, tape := range ws.tapes {
 				want += 4 * floats(reflect.ValueOf(tape).Elem())
+			}
+			seen := map[*float32]bool{&ws.dout[0]: true} // nodes may share the memory of their gradients
+			for _, v := range ws.nodes {
+				want += 4 * int64(cap(v.xt))
+				if v.d != nil && !seen[&v.d[0]] {
+					seen[&v.d[0]] = true
+					want += 4 * int64(cap(v.d))
+				}
 			}
 			if got := n.WorkspaceBytes(batch); got != want {
 				t.Errorf("%s, batch of %d: %d bytes, want %d", fmt.Sprint(blocks), batch, got, want)

@@ -14,27 +14,50 @@ import (
 
 // Outputs computes the outputs of a network for one window.
 func Outputs(net *nn.Net, w, x []float64) []float64 {
-	at := x
-	layers := net.Layers()
-	for i, l := range layers {
-		weights := w[l.Offset() : l.Offset()+l.Len()]
-		switch l.Kind {
-		case nn.KindLSTM:
-			hidden := l.Tensors[1].Shape[1]
-			at = lstm(weights, at, net.Lookback(), l.Tensors[0].Shape[1], hidden)
-			if i+1 < len(layers) && layers[i+1].Kind == nn.KindLinear && layers[i+1].Tensors[0].Shape[1] == hidden {
-				at = at[len(at)-hidden:] // only the last step
+	weights := map[string][]float64{} // by the name of the layer
+	for _, l := range net.Layers() {
+		weights[l.Name] = w[l.Offset() : l.Offset()+l.Len()]
+	}
+	at := x // the output of the last block
+	outputs := map[string][]float64{nn.Input: x}
+	for _, b := range net.Blocks() {
+		switch b := b.(type) {
+		case nn.LSTM:
+			for d := range max(b.Layers, 1) {
+				at = lstm(weights[fmt.Sprintf("%s_l%d", b.Name, d)], at, net.Lookback(), len(at)/net.Lookback(), b.Hidden)
 			}
-		case nn.KindLinear:
-			at = affine(weights, weights[l.Tensors[0].Len():], at)
-		case nn.KindPReLU:
+			if b.Last {
+				at = at[len(at)-b.Hidden:]
+			}
+			outputs[b.Name] = at
+		case nn.Linear:
+			if len(b.From) > 0 {
+				at = nil
+				for _, from := range b.From {
+					at = append(at, outputs[from]...)
+				}
+			}
+			layer := weights[b.Name]
+			at = affine(layer, layer[b.Out*len(at):], at)
+			outputs[b.Name] = at
+		case nn.PReLU:
 			y := make([]float64, len(at))
 			for j, v := range at {
-				y[j] = math.Max(v, 0) + weights[j]*math.Min(v, 0)
+				y[j] = math.Max(v, 0) + weights[b.Name][j]*math.Min(v, 0)
 			}
 			at = y
+			outputs[b.Name] = at
+		case nn.Add:
+			y := make([]float64, len(outputs[b.From[0]]))
+			for _, from := range b.From {
+				for j, v := range outputs[from] {
+					y[j] += v
+				}
+			}
+			at = y
+			outputs[b.Name] = at
 		default:
-			panic(fmt.Sprintf("nntest: layer %s is a %s", l.Name, l.Kind))
+			panic(fmt.Sprintf("nntest: block %T", b))
 		}
 	}
 	return at
