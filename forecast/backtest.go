@@ -2,11 +2,9 @@ package forecast
 
 import (
 	"context"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"loadstar/metric"
 	"loadstar/series"
 )
 
@@ -20,28 +18,10 @@ type Backtest struct {
 	// Part is the split to score. Baselines are fitted to the training split, so only the
 	// other splits show how well they forecast unseen data.
 	Part series.Part
+	// Reference is the forecast to which the relative MAE refers.
+	Reference Reference
 	// Workers is the number of clients to process at the same time; 0 means 1.
 	Workers int
-}
-
-// Forecast is one forecast value with the actual value.
-type Forecast struct {
-	Client   string
-	Cutoff   time.Time // the end of the newest known interval
-	Time     time.Time // the start of the forecast interval
-	Forecast float64
-	Actual   float64
-}
-
-// ClientScore is the result of scoring one client.
-type ClientScore struct {
-	ID string
-	// Overall is the score over all targets, and Steps[i] that over target i of each
-	// forecast.
-	Overall metric.Point
-	Steps   []metric.Point
-	// Skipped counts the examples that the baseline could not forecast.
-	Skipped int
 }
 
 // Run backtests a baseline on every client, in order. Unless each is nil, Run calls it
@@ -55,6 +35,9 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 		return nil, err
 	}
 	if _, err := NewBaseline(baseline); err != nil {
+		return nil, err
+	}
+	if err := b.Reference.check(); err != nil {
 		return nil, err
 	}
 	scores := make([]ClientScore, b.Dataset.Len())
@@ -84,7 +67,7 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 
 // client backtests the baseline on one client.
 func (b Backtest) client(frame *series.Framer, model Baseline, m series.Meter, each func(Forecast) error) (ClientScore, error) {
-	t := newTally(frame, m, each)
+	t := newTally(frame, m, b.Reference, each)
 	windows := frame.Windows(m, nil)
 	if windows.Len(b.Part) == 0 {
 		return t.score, nil

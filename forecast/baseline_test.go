@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -221,7 +222,7 @@ func TestBacktest(t *testing.T) {
 	gap := ramp(200)
 	gap[195] = float32(math.NaN())
 	d := dataset(t, time.UTC, time.Unix(0, 0), ramp(200), gap, []float32{1})
-	b := Backtest{Dataset: d, Horizon: 3, Targets: 1, Split: series.DefaultSplit, Part: series.Test}
+	b := Backtest{Dataset: d, Horizon: 3, Targets: 1, Split: series.DefaultSplit, Part: series.Test, Reference: LastValue}
 	var rows []Forecast
 	scores, err := b.Run(t.Context(), "persistence", func(f Forecast) error { rows = append(rows, f); return nil })
 	if err != nil {
@@ -235,8 +236,8 @@ func TestBacktest(t *testing.T) {
 			t.Errorf("client %s: %d targets, MAE %g, relative MAE %g, want %d, 3, 1", s.ID, s.Overall.N(), s.Overall.MAE(), s.Overall.RelativeMAE(), n)
 		}
 	}
-	first := Forecast{"m0", time.Unix(178*3600, 0).UTC(), time.Unix(180*3600, 0).UTC(), 177, 180}
-	if len(rows) != 38 || rows[0] != first {
+	first := Forecast{Client: "m0", Cutoff: time.Unix(178*3600, 0).UTC(), Time: time.Unix(180*3600, 0).UTC(), Forecast: 177, Actual: 180, Reference: 177}
+	if len(rows) != 38 || !reflect.DeepEqual(rows[0], first) {
 		t.Errorf("%d forecasts, the first %+v; want 38, %+v", len(rows), rows[0], first)
 	}
 	b.Workers = 3

@@ -3,50 +3,12 @@ package forecast
 import (
 	"fmt"
 	"math"
+	"slices"
 
-	"loadstar/metric"
 	"loadstar/nn"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
-
-// tally accumulates the scores of one client.
-type tally struct {
-	frame *series.Framer
-	meter series.Meter
-	each  func(Forecast) error // may be nil
-	score ClientScore
-}
-
-func newTally(frame *series.Framer, m series.Meter, each func(Forecast) error) *tally {
-	return &tally{frame, m, each, ClientScore{ID: m.ID, Steps: make([]metric.Point, frame.Layout().Targets)}}
-}
-
-// add scores the forecasts of all targets, in kW, that were made when step last was the
-// newest step with known load.
-func (t *tally) add(last int, out []float64) error {
-	naive := float64(t.meter.Load[last])
-	horizon := t.frame.Layout().Horizon
-	for i, v := range out {
-		at := last + horizon + i
-		actual := float64(t.meter.Load[at])
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return fmt.Errorf("meter %s: the forecast for %s is not a number", t.meter.ID, t.frame.Time(t.meter, at))
-		}
-		for _, p := range [...]*metric.Point{&t.score.Overall, &t.score.Steps[i]} {
-			if err := p.Add(v, actual, naive); err != nil {
-				return fmt.Errorf("meter %s: %w", t.meter.ID, err)
-			}
-		}
-		if t.each == nil {
-			continue
-		}
-		if err := t.each(Forecast{t.meter.ID, t.frame.Time(t.meter, last+1), t.frame.Time(t.meter, at), v, actual}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // scoreBatch is the number of examples to forecast at a time. A larger batch would not fit
 // into the second-level cache.
@@ -57,14 +19,21 @@ const scoreBatch = 64
 type Scorer struct {
 	net  *nn.Net
 	loss nn.Loss
+	// Reference is the forecast to which the relative MAE refers. Blend means that Serve
+	// blends forecasts with the reference.
+	Reference Reference
+	Blend     bool
+
 	// perTarget is the number of outputs per target. Among these, the output with index
-	// point is the point forecast. targets is the number of targets of an example.
+	// point is the point forecast. targets is the number of targets of an example. levels
+	// has the quantiles of a pinball model, otherwise it is nil.
 	perTarget, point, targets int
+	levels                    []float64
 
 	ws        *nn.Workspace
 	at        []series.Example // of whole origins
 	x, y, out []float32
-	points    []float64 // for all targets of one origin
+	rows      []float64 // for all targets of one origin
 }
 
 // NewScorer returns a scorer for a model that was trained with the given loss. The point
@@ -72,9 +41,10 @@ type Scorer struct {
 func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 	s := &Scorer{net: m.net, loss: loss, perTarget: loss.Outputs(1), ws: m.net.NewWorkspace(k, scoreBatch)}
 	if p, ok := loss.(*nn.Pinball); ok {
-		for o := range s.perTarget {
-			if math.Abs(p.Quantile(o)-0.5) < math.Abs(p.Quantile(s.point)-0.5) {
-				s.point = o
+		s.levels = p.Quantiles()
+		for i, level := range s.levels {
+			if math.Abs(level-0.5) < math.Abs(s.levels[s.point]-0.5) {
+				s.point = i
 			}
 		}
 	}
@@ -90,10 +60,10 @@ func (s *Scorer) reserve(n, targets int) {
 		s.y = make([]float32, n*s.targets)
 		s.out = make([]float32, n*s.net.Outputs())
 	}
-	if cap(s.points) < targets {
-		s.points = make([]float64, targets)
+	if cap(s.rows) < targets*s.perTarget {
+		s.rows = make([]float64, targets*s.perTarget)
 	}
-	s.at, s.points = s.at[:0], s.points[:targets]
+	s.at, s.rows = s.at[:0], s.rows[:targets*s.perTarget]
 }
 
 // Score forecasts a meter's origins in the given split with the weights w. If limit is
@@ -102,13 +72,60 @@ func (s *Scorer) reserve(n, targets int) {
 // there are no origins. Unless each is nil, Score calls it with every forecast, in
 // chronological order.
 func (s *Scorer) Score(w []float32, m series.Meter, data series.Examples, part series.Part, limit int, each func(Forecast) error) (ClientScore, float64, error) {
-	t := newTally(data.Frame(), m, each)
+	t, err := s.newTally(m, data, each)
+	if err != nil {
+		return ClientScore{ID: m.ID}, 0, err
+	}
+	loss, err := s.forecast(w, data, part, limit, t)
+	return t.score, loss, err
+}
+
+// Serve forecasts a meter's origins in the test split as Score does, but it scores the
+// forecasts that a client would use: blended, if Blend is set, and with calibrated
+// intervals. Both corrections start with the validation split.
+func (s *Scorer) Serve(w []float32, m series.Meter, data series.Examples, each func(Forecast) error) (ClientScore, float64, error) {
+	t, err := s.newTally(m, data, each)
+	if err != nil {
+		return ClientScore{ID: m.ID}, 0, err
+	}
+	if s.Blend || s.levels != nil {
+		if err := t.calibrate(s.Blend); err != nil {
+			return t.score, 0, err
+		}
+		t.warm = true
+		if _, err := s.forecast(w, data, series.Validation, 0, t); err != nil {
+			return t.score, 0, err
+		}
+		t.warm = false
+	}
+	loss, err := s.forecast(w, data, series.Test, 0, t)
+	return t.score, loss, err
+}
+
+// newTally returns a tally for a meter, or an error if its examples do not fit the model.
+func (s *Scorer) newTally(m series.Meter, data series.Examples, each func(Forecast) error) (*tally, error) {
+	if err := s.Reference.check(); err != nil {
+		return nil, err
+	}
 	size, targets, per := data.Inputs(), data.Frame().Layout().Targets, data.PerOrigin()
 	if size != s.net.Lookback()*s.net.Inputs() || s.targets*per != targets {
-		return t.score, 0, fmt.Errorf("the model takes %d inputs and forecasts %d targets at a time; the data has %d inputs and %d targets",
+		return nil, fmt.Errorf("the model takes %d inputs and forecasts %d targets at a time; the data has %d inputs and %d targets",
 			s.net.Lookback()*s.net.Inputs(), s.targets, size, targets/per)
 	}
-	s.reserve(max(scoreBatch, per), targets)
+	t := newTally(data.Frame(), m, s.Reference, each)
+	if s.levels != nil {
+		if err := t.quantiles(s.levels, s.point); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// forecast forecasts the origins of a split, or limit of them, adds the forecasts to the
+// tally, and returns the mean loss.
+func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, limit int, t *tally) (float64, error) {
+	per := data.PerOrigin()
+	s.reserve(max(scoreBatch, per), data.Frame().Layout().Targets)
 	most := max(scoreBatch/per, 1) * per
 	all := data.Len(part)
 	n := all
@@ -134,7 +151,7 @@ func (s *Scorer) Score(w []float32, m series.Meter, data series.Examples, part s
 		s.at = s.at[:0]
 		return err
 	})
-	return t.score, loss / float64(n*per), err
+	return loss / float64(n*per), err
 }
 
 // batch forecasts the examples in s.at, adds the forecasts to the tally, and returns the sum
@@ -144,16 +161,21 @@ func (s *Scorer) batch(w []float32, data series.Examples, t *tally) (float64, er
 	x, y, out := s.x[:n*s.net.Lookback()*s.net.Inputs()], s.y[:n*s.targets], s.out[:n*outputs]
 	data.Gather(x, y, s.at)
 	s.ws.Predict(out, w, x)
-	done := 0 // targets of the current origin
+	done := 0 // forecasts of the current origin
 	for e, at := range s.at {
 		for i := range s.targets {
-			s.points[done] = float64(data.Unscale(at, out[e*outputs+i*s.perTarget+s.point]))
-			done++
+			row := s.rows[done:][:s.perTarget]
+			for q := range row {
+				row[q] = float64(data.Unscale(at, out[e*outputs+i*s.perTarget+q]))
+			}
+			// A network may forecast a lower value for a higher quantile.
+			slices.Sort(row)
+			done += s.perTarget
 		}
-		if done < len(s.points) {
+		if done < len(s.rows) {
 			continue
 		}
-		if err := t.add(at.Last, s.points); err != nil {
+		if err := t.add(at.Last, s.rows); err != nil {
 			return 0, err
 		}
 		done = 0

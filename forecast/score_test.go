@@ -54,14 +54,15 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without the current load as an input, the naive value is sometimes unknown.
+	// Without the current load as an input, the reference is sometimes unknown.
 	inputs := []series.Input{{Name: "load", AtTarget: true, Days: 1}, {Name: "temperature", AtTarget: true}}
 	for _, c := range []struct {
 		loss    nn.Loss
 		targets int
 		outputs int
 		point   int // index of the point forecast in the target's outputs
-	}{{nn.MSE{}, 1, 1, 0}, {nn.MAE{}, 3, 3, 0}, {pinball, 2, 6, 1}} {
+		Reference
+	}{{nn.MSE{}, 1, 1, 0, LastValue}, {nn.MAE{}, 3, 3, 0, Auto}, {pinball, 2, 6, 1, ""}} {
 		l := series.Layout{Lookback: 6, Horizon: 2, Targets: c.targets, Inputs: inputs}
 		f, m, win := scored(t, l)
 		model, err := New("fekri2023", Shape{Lookback: 6, Inputs: 2, Outputs: c.outputs})
@@ -71,6 +72,7 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 		w := model.InitialWeights(1)
 		k := best(t)
 		s, ws := NewScorer(model, k, c.loss), model.Net().NewWorkspace(k, 1)
+		s.Reference = c.Reference
 		limits := []int{0, 1, 100, 256, 257, 1e6}
 		if testing.Short() {
 			limits = []int{1, 70} // fewer cases, because emulated ARM is slow
@@ -86,6 +88,10 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 				lasts = append(lasts, win.At(series.Test, int((float64(i)+0.5)*float64(all)/float64(n))))
 			}
 			var overall metric.Point
+			quantiles, err := metric.NewQuantiles(0.1, 0.45, 0.9)
+			if err != nil {
+				t.Fatal(err)
+			}
 			steps := make([]metric.Point, c.targets)
 			var wantRows []Forecast
 			var wantLoss float64
@@ -96,17 +102,35 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 				wantLoss += ws.Gradient(g, w, x, y, c.loss) / float64(n)
 				for i := range steps {
 					at := last + l.Horizon + i
-					v, actual := float64(win.Unscale(series.Example{Last: last}, out[i*c.outputs/c.targets+c.point])), float64(m.Load[at])
+					var row []float64
+					for _, v := range out[i*c.outputs/c.targets:][:c.outputs/c.targets] {
+						row = append(row, float64(win.Unscale(series.Example{Last: last}, v)))
+					}
+					slices.Sort(row)
+					v, actual, reference := row[c.point], float64(m.Load[at]), float64(m.Load[at-7*24])
+					if c.Reference == LastValue {
+						reference = float64(m.Load[last])
+					}
 					for _, p := range []*metric.Point{&overall, &steps[i]} {
-						if err := p.Add(v, actual, float64(m.Load[last])); err != nil {
+						if err := p.Add(v, actual, reference); err != nil {
 							t.Fatal(err)
 						}
 					}
-					wantRows = append(wantRows, Forecast{m.ID, f.Time(m, last+1), f.Time(m, at), v, actual})
+					if err := quantiles.Add([]float64{row[0], v, row[len(row)-1]}, actual); err != nil {
+						t.Fatal(err)
+					}
+					if len(row) == 1 {
+						row = nil
+					}
+					wantRows = append(wantRows, Forecast{m.ID, f.Time(m, last+1), f.Time(m, at), v, actual, reference, row})
 				}
 			}
 			var rows []Forecast
-			got, loss, err := s.Score(w, m, win, series.Test, limit, func(f Forecast) error { rows = append(rows, f); return nil })
+			got, loss, err := s.Score(w, m, win, series.Test, limit, func(f Forecast) error {
+				f.Levels = slices.Clone(f.Levels)
+				rows = append(rows, f)
+				return nil
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +138,16 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 			if got.ID != m.ID || got.Skipped != 0 || len(got.Steps) != c.targets || !near(loss, wantLoss) {
 				t.Errorf("%s: %s, %d steps, loss %v; want %v", name, got.ID, len(got.Steps), loss, wantLoss)
 			}
-			got.Steps, steps = append(got.Steps, got.Overall), append(steps, overall)
+			if pinball := c.loss == nn.Loss(pinball); (got.Quantiles != nil) != pinball || got.Calibrated != nil {
+				t.Errorf("%s: quantiles %v, calibrated %v", name, got.Quantiles, got.Calibrated)
+			} else if pinball {
+				for j, v := range got.Quantiles.Scores() {
+					if want := quantiles.Scores()[j]; !near(v.Value, want.Value) && !math.IsNaN(want.Value) {
+						t.Errorf("%s: %s %v, want %v", name, v.Name, v.Value, want.Value)
+					}
+				}
+			}
+			got.Steps, steps = append(got.Steps, got.Overall, got.Model), append(steps, overall, overall)
 			for i := range steps {
 				a, b := &got.Steps[i], &steps[i]
 				if a.N() != b.N() || a.RelativeMAELeftOut() != b.RelativeMAELeftOut() {
@@ -127,9 +160,9 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 				}
 			}
 			if !slices.EqualFunc(rows, wantRows, func(a, b Forecast) bool {
-				ok := near(a.Forecast, b.Forecast)
-				a.Forecast = b.Forecast
-				return ok && a == b
+				ok := near(a.Forecast, b.Forecast) && slices.EqualFunc(a.Levels, b.Levels, func(a, b float64) bool { return math.Abs(a-b) < 1e-5 }) &&
+					(a.Reference == b.Reference || math.IsNaN(a.Reference) && math.IsNaN(b.Reference))
+				return ok && a.Client == b.Client && a.Cutoff.Equal(b.Cutoff) && a.Time.Equal(b.Time) && a.Actual == b.Actual
 			}) {
 				t.Errorf("%s: %d forecasts differ from %d", name, len(rows), len(wantRows))
 			}
@@ -165,6 +198,11 @@ func TestScoreRefuses(t *testing.T) {
 	if _, _, err := s.Score(w, m, win, series.Test, 0, func(Forecast) error { calls++; return stop }); !errors.Is(err, stop) || calls != 1 {
 		t.Errorf("the caller's error became %v after %d calls", err, calls)
 	}
+	s.Reference = "yesterday"
+	if _, _, err := s.Score(w, m, win, series.Test, 0, nil); err == nil || !strings.Contains(err.Error(), `no reference "yesterday"`) {
+		t.Errorf("an unknown reference: %v", err)
+	}
+	s.Reference = ""
 	w[0] = float32(math.NaN())
 	if _, _, err := s.Score(w, m, win, series.Test, 0, nil); err == nil || !strings.Contains(err.Error(), "is not a number") {
 		t.Errorf("weights that are not finite: %v", err)

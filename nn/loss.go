@@ -69,6 +69,9 @@ func NewPinball(quantiles ...float64) (*Pinball, error) {
 // Quantile returns the quantile that output o forecasts.
 func (p *Pinball) Quantile(o int) float64 { return p.quantiles[o%len(p.quantiles)] }
 
+// Quantiles returns the quantiles, in ascending order.
+func (p *Pinball) Quantiles() []float64 { return slices.Clone(p.quantiles) }
+
 // Outputs returns one output per target and quantile.
 func (p *Pinball) Outputs(targets int) int { return targets * len(p.quantiles) }
 

@@ -253,6 +253,9 @@ func (f *Framer) column(m Meter, in Input) column {
 // Time returns the time at which a step of a meter starts, on the dataset's clock.
 func (f *Framer) Time(m Meter, step int) time.Time { return f.d.Time(m.Start, step) }
 
+// StepsPerDay returns the number of steps in 24 hours.
+func (f *Framer) StepsPerDay() int { return f.d.StepsPerDay() }
+
 // Train returns the number of steps in a meter's training split.
 func (f *Framer) Train(m Meter) int {
 	train, _ := f.split.cuts(len(m.Load))

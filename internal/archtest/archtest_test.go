@@ -67,7 +67,8 @@ var layers = map[string]pkg{
 	"fed":            {layer: 3, may: "fed/exact", external: "go.yaml.in/yaml/v3"},
 	"fed/exact":      {layer: 3},
 
-	"forecast": {layer: 2, may: "nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
+	"forecast":           {layer: 2, may: "forecast/calibrate nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
+	"forecast/calibrate": {layer: 2},
 
 	"nn":             {layer: 1, may: "nn/kernel"},
 	"nn/kernel":      {layer: 1, external: "golang.org/x/sys"},

@@ -1,0 +1,375 @@
+package calibrate
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// history is a made-up client: loads, and forecasts of every origin.
+type history struct {
+	c          Config
+	stride     int
+	loads      []float64
+	forecasts  map[int][]float64
+	references map[int][]float64
+}
+
+func newHistory(seed uint64, c Config, days, stride int, bias, spread func(step int) float64) *history {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	h := &history{c: c, stride: stride, forecasts: map[int][]float64{}, references: map[int][]float64{}}
+	truth := make([]float64, days*c.StepsPerDay+c.Horizon+c.Targets)
+	for i := range truth {
+		truth[i] = 10 + 5*math.Sin(2*math.Pi*float64(i)/float64(c.StepsPerDay))
+		h.loads = append(h.loads, truth[i]+spread(i)*rng.NormFloat64())
+	}
+	for last := 0; last < days*c.StepsPerDay; last++ {
+		if (last+1)%stride != 0 {
+			continue
+		}
+		for i := range c.Targets {
+			at := last + c.Horizon + i
+			if c.Levels == nil {
+				h.forecasts[last] = append(h.forecasts[last], truth[at]+bias(at))
+			}
+			for _, level := range c.Levels {
+				h.forecasts[last] = append(h.forecasts[last], truth[at]+bias(at)+2*(level-0.5))
+			}
+			reference := math.NaN()
+			if at >= 7*c.StepsPerDay {
+				reference = h.loads[at-7*c.StepsPerDay]
+			}
+			h.references[last] = append(h.references[last], reference)
+		}
+	}
+	return h
+}
+
+// served runs a tracker over the history and returns what it served at each origin.
+func (h *history) served(t testing.TB) map[int][]float64 {
+	t.Helper()
+	tracker, err := New(h.c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[int][]float64{}
+	for step, load := range h.loads {
+		tracker.Observe(step, load)
+		if f := h.forecasts[step]; f != nil {
+			out[step] = slices.Clone(f)
+			tracker.Issue(step, out[step], h.references[step])
+		}
+	}
+	return out
+}
+
+func constant(v float64) func(int) float64 { return func(int) float64 { return v } }
+
+var dayAhead = Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 24, StepsPerDay: 24}
+
+// TestAgainstPlainComputation compares the tracker with a computation that goes through all
+// earlier forecasts anew for every origin.
+func TestAgainstPlainComputation(t *testing.T) {
+	for _, c := range []struct {
+		Config
+		stride int
+	}{
+		{dayAhead, 6},
+		{Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Blend: true}, 1},
+		{Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 3, Targets: 12, StepsPerDay: 48, Blend: true}, 6},
+	} {
+		h := newHistory(3, c.Config, 50, c.stride, func(at int) float64 { return float64(at%100) / 50 }, constant(1))
+		for i := range 100 {
+			h.loads[100+i*7] = math.NaN()
+		}
+		served, changed := h.served(t), 0
+		for last, want := range h.plain() {
+			got := served[last]
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > 1e-5 {
+					t.Fatalf("%+v, origin %d, forecast %d: %v, want %v", c, last, i, got[i], want[i])
+				}
+			}
+			if got[0] != h.forecasts[last][0] {
+				changed++
+			}
+		}
+		if changed < 30 {
+			t.Errorf("%+v: only %d forecasts changed", c, changed)
+		}
+	}
+}
+
+// plain computes what served should return, for every 29th origin.
+func (h *history) plain() map[int][]float64 {
+	out := map[int][]float64{}
+	perDay, width := h.c.StepsPerDay, len(h.c.Levels)
+	weights := map[int]float64{}
+	blended := func(last int) []float64 {
+		rows := slices.Clone(h.forecasts[last])
+		for i := range rows {
+			if r := h.references[last][i/width]; !math.IsNaN(r) {
+				rows[i] = weights[last]*rows[i] + (1-weights[last])*r
+			}
+		}
+		return rows
+	}
+	for last := range h.loads {
+		if h.forecasts[last] == nil {
+			continue
+		}
+		day := (last + 1) / perDay
+		var model, reference float64
+		errorDays, scoreDays := map[int]bool{}, map[int]bool{}
+		var scores []float64
+		for o := range last + 1 {
+			if h.forecasts[o] == nil {
+				continue
+			}
+			rows := blended(o)
+			for i := range h.c.Targets {
+				at := o + h.c.Horizon + i
+				d := at / perDay
+				if at > last || math.IsNaN(h.loads[at]) {
+					continue
+				}
+				if r := h.references[o][i]; !math.IsNaN(r) && d > day-14 {
+					model += math.Abs(h.forecasts[o][i*width+1] - h.loads[at])
+					reference += math.Abs(r - h.loads[at])
+					errorDays[d] = true
+				}
+				if d >= day-28 && d < day {
+					scores = append(scores, max(rows[i*width]-h.loads[at], h.loads[at]-rows[i*width+2]))
+					scoreDays[d] = true
+				}
+			}
+		}
+		delete(errorDays, day)
+		weights[last] = 1
+		if h.c.Blend && len(errorDays) >= 3 {
+			weights[last] = reference * reference / (model*model + reference*reference)
+		}
+		if len(scoreDays) > 0 && (last+1)%29 != 0 && h.stride == 1 {
+			continue // the weights of all origins are needed, but not all rows
+		}
+		widen := 0.0
+		if len(scoreDays) >= 3 {
+			slices.Sort(scores)
+			widen = scores[int(math.Ceil(0.8*float64(len(scores)+1)))-1]
+		}
+		rows := blended(last)
+		for i := 0; i < len(rows); i += width {
+			rows[i], rows[i+2] = min(rows[i]-widen, rows[i+1]), max(rows[i+2]+widen, rows[i+1])
+		}
+		out[last] = rows
+	}
+	return out
+}
+
+// TestLaterLoads changes all loads after a step. Forecasts made at this step or earlier
+// must stay the same, and later ones must change.
+func TestLaterLoads(t *testing.T) {
+	c := dayAhead
+	c.Blend = true
+	h := newHistory(5, c, 40, 6, constant(1), constant(1))
+	before := h.served(t)
+	for _, cut := range []int{100, 359, 500, 719} {
+		changed := *h
+		changed.loads = slices.Clone(h.loads)
+		for i := cut + 1; i < len(changed.loads); i++ {
+			changed.loads[i] = -40
+		}
+		same, later := 0, 0
+		for last, got := range changed.served(t) {
+			switch equal := slices.Equal(got, before[last]); {
+			case last > cut && !equal:
+				later++
+			case last <= cut && !equal:
+				t.Errorf("a load after step %d changed the forecasts at step %d", cut, last)
+			case last <= cut:
+				same++
+			}
+		}
+		if same == 0 || later == 0 {
+			t.Errorf("cut %d: %d origins before it, %d changed after it", cut, same, later)
+		}
+	}
+}
+
+// TestCoverage checks that intervals that are far too narrow or too wide contain about 80 %
+// of the loads after calibration, also after the noise has changed.
+func TestCoverage(t *testing.T) {
+	for name, spread := range map[string]func(int) float64{
+		"narrow": constant(3), "wide": constant(0.2), "growing": func(at int) float64 { return 0.5 + float64(at)/10000 },
+	} {
+		c := dayAhead
+		h := newHistory(7, c, 200, 6, constant(0.3), spread)
+		served := h.served(t)
+		inside, n, raw := 0.0, 0.0, 0.0
+		for last, rows := range served {
+			if last < 30*c.StepsPerDay {
+				continue
+			}
+			for i := range c.Targets {
+				load := h.loads[last+c.Horizon+i]
+				n++
+				if low, high := rows[i*3], rows[i*3+2]; low <= load && load <= high {
+					inside++
+				}
+				if f := h.forecasts[last]; f[i*3] <= load && load <= f[i*3+2] {
+					raw++
+				}
+				if rows[i*3+1] != h.forecasts[last][i*3+1] || rows[i*3] > rows[i*3+1] || rows[i*3+1] > rows[i*3+2] {
+					t.Fatalf("%s: %v, before %v", name, rows[i*3:i*3+3], h.forecasts[last][i*3:i*3+3])
+				}
+			}
+		}
+		if share := inside / n; math.Abs(share-0.8) > 0.02 || math.Abs(raw/n-0.8) < 0.1 {
+			t.Errorf("%s: %.3f of loads inside, %.3f before calibration; want 0.8", name, share, raw/n)
+		}
+	}
+}
+
+// TestFirstDays checks that forecasts stay as they are until three days are known.
+func TestFirstDays(t *testing.T) {
+	c := Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Blend: true}
+	h := newHistory(9, c, 30, 1, constant(5), constant(0.1))
+	served := h.served(t)
+	for last, rows := range served {
+		day := (last + 1) / 24
+		// The first target is step 1, on day 0. References exist from day 7.
+		if changed := rows[0] != h.forecasts[last][0]; changed != (day >= 3) {
+			t.Errorf("origin %d, day %d: interval moved: %t", last, day, changed)
+		}
+		if changed := rows[1] != h.forecasts[last][1]; changed != (day >= 10) {
+			t.Errorf("origin %d, day %d: blended: %t", last, day, changed)
+		}
+	}
+}
+
+// TestWeight checks the weight of the model for known errors.
+func TestWeight(t *testing.T) {
+	for _, c := range []struct{ model, reference, want float64 }{
+		{1, 1, 0.5}, {1, 2, 0.8}, {2, 1, 0.2}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1},
+	} {
+		tracker, err := New(Config{Horizon: 1, Targets: 1, StepsPerDay: 2, Blend: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for step := range 40 {
+			tracker.Observe(step, 10)
+			f := []float64{10 + c.model}
+			tracker.Issue(step, f, []float64{10 - c.reference})
+			want := 10 + c.model
+			if step > 8 {
+				want = c.want*want + (1-c.want)*(10-c.reference)
+			}
+			if step > 8 && math.Abs(f[0]-want) > 1e-12 {
+				t.Errorf("%+v, step %d: %v, want %v", c, step, f[0], want)
+			}
+		}
+	}
+}
+
+// TestOldErrorsAreForgotten checks that a model that was bad long ago, before a gap, has
+// its full weight again.
+func TestOldErrorsAreForgotten(t *testing.T) {
+	tracker, err := New(Config{Levels: []float64{0.1, 0.9}, Horizon: 1, Targets: 1, StepsPerDay: 4, Blend: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func(step int) []float64 {
+		tracker.Observe(step, 0)
+		f := []float64{10, 12}
+		tracker.Issue(step, f, []float64{1})
+		return f
+	}
+	for step := range 100 {
+		serve(step)
+	}
+	if f := serve(100); f[1] > 5 {
+		t.Errorf("%v, although the reference is much better", f)
+	}
+	// The issue of step 100 is never compared: its target was left out.
+	if f := serve(100 + 29*4); f[0] != 10 || f[1] != 12 {
+		t.Errorf("%v after 29 days without loads; want the model's 10 and 12", f)
+	}
+}
+
+// TestIntervalsDoNotCross checks several intervals that are narrowed to nothing.
+func TestIntervalsDoNotCross(t *testing.T) {
+	c := Config{Levels: []float64{0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95}, Point: 3, Horizon: 1, Targets: 2, StepsPerDay: 24}
+	for _, spread := range []float64{0, 0.01, 0.3, 2} {
+		h := newHistory(11, c, 40, 1, constant(0), constant(spread))
+		for last, rows := range h.served(t) {
+			for i := range c.Targets {
+				row := rows[i*7:][:7]
+				if !slices.IsSorted(row) || row[3] != h.forecasts[last][i*7+3] {
+					t.Fatalf("spread %v, origin %d: %v, before %v", spread, last, row, h.forecasts[last][i*7:][:7])
+				}
+			}
+		}
+	}
+}
+
+func TestSmallest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var all []float32
+		lists := make([][]float32, 1+rng.IntN(5))
+		for i := range lists {
+			for range rng.IntN(20) {
+				v := float32(math.Round(rng.NormFloat64() * 5))
+				lists[i] = append(lists[i], v)
+				all = append(all, v)
+			}
+			slices.Sort(lists[i])
+		}
+		slices.Sort(all)
+		for rank := 1; rank <= len(all); rank++ {
+			if got := smallest(lists, rank); got != all[rank-1] {
+				t.Fatalf("rank %d of %v: %v", rank, all, got)
+			}
+		}
+	}
+}
+
+// TestMemory checks that a tracker does not allocate once its windows are full.
+func TestMemory(t *testing.T) {
+	c := dayAhead
+	c.Blend = true
+	h := newHistory(13, c, 80, 6, constant(0), constant(1))
+	tracker, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := make([]float64, 72)
+	advance := func(from, days int) {
+		for step := from; step < from+24*days; step++ {
+			tracker.Observe(step, h.loads[step])
+			if f := h.forecasts[step]; f != nil {
+				copy(row, f)
+				tracker.Issue(step, row, h.references[step])
+			}
+		}
+	}
+	advance(0, 35)
+	from := 35 * 24
+	if n := testing.AllocsPerRun(10, func() { advance(from, 3); from += 3 * 24 }); n > 3*8 {
+		t.Errorf("%v allocations in three days; want only those of a list of days", n)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, c := range []Config{
+		{},
+		{Horizon: 1, Targets: 0, StepsPerDay: 24},
+		{Horizon: 1, Targets: 1, StepsPerDay: 24, Point: 1},
+		{Horizon: 1, Targets: 1, StepsPerDay: 24, Levels: []float64{0.9, 0.1}},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+	}
+}
