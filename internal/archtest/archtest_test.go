@@ -50,7 +50,7 @@ var layers = map[string]pkg{
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/explain":    {layer: 4, may: "fed fed/recipe internal/cputime nn nn/kernel series"},
 	"lab/paper":      {layer: 4, may: "internal/atomicfile internal/config lab/experiment lab/report"},
-	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round fed/setup forecast internal/atomicfile internal/proc internal/stateformat lab/kept lab/run metric nn/kernel series", external: "golang.org/x/sync"},
+	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round fed/setup forecast internal/atomicfile internal/cputime internal/proc internal/stateformat lab/kept lab/run metric nn/kernel series", external: "golang.org/x/sync"},
 	"lab/kept":       {layer: 4, may: "internal/atomicfile internal/filelock internal/mmap internal/stateformat", external: "golang.org/x/sync"},
 	"lab/report":     {layer: 4, may: "lab/run metric", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},

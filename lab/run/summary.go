@@ -54,6 +54,8 @@ type Summary struct {
 		Prepare float64 `json:"prepare"`
 		Train   float64 `json:"train"`
 		Score   float64 `json:"score"`
+		// CPU is the CPU time of the workers, for training and scoring.
+		CPU float64 `json:"cpu"`
 	} `json:"seconds"`
 }
 

@@ -2,13 +2,16 @@ package sim
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"loadstar/fed"
 	"loadstar/fed/client"
 	"loadstar/fed/round"
 	"loadstar/forecast"
+	"loadstar/internal/cputime"
 )
 
 // worker has the buffers of one goroutine that trains and scores clients.
@@ -21,6 +24,18 @@ type worker struct {
 	kept   []float32
 	update fed.Update
 	w      []float32 // shared and personal weights
+
+	cpu time.Duration // CPU time of all functions so far
+}
+
+// run calls do and measures its CPU time. Wall-clock time would depend on the other work
+// of the machine.
+func (w *worker) run(do func(*worker)) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	start := cputime.Thread()
+	do(w)
+	w.cpu += cputime.Thread() - start
 }
 
 // pool runs functions on a fixed set of workers. Each worker runs one function at a time.
@@ -35,7 +50,7 @@ func newPool(workers []*worker) *pool {
 	for _, w := range workers {
 		p.wg.Go(func() {
 			for do := range p.todo {
-				do(w)
+				w.run(do)
 			}
 		})
 	}

@@ -98,6 +98,9 @@ func (s *simulation) finish(ctx context.Context) error {
 	if s.summary.Weights, err = s.writeWeights(ctx); err != nil {
 		return err
 	}
+	for _, w := range s.pool.workers {
+		s.summary.Seconds.CPU += w.cpu.Seconds()
+	}
 	summarizeScores(&s.summary, metric.NewFleet(fleet), s.machine.Round(), start())
 	profile, forecasts := combine(details)
 	if err := s.folder.Finish(rows, profile, forecasts, &s.summary); err != nil {
