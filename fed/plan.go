@@ -18,7 +18,7 @@ type Plan struct {
 	// uses it; agents have their own data.
 	Data  string `yaml:"data"`
 	Model Model  `yaml:"model"`
-	// Partition selects the personal layers: none, head, head+top, all, or a list of
+	// Partition selects the personal layers: none, head, head+top, correction, all, or a list of
 	// layers.
 	Partition string `yaml:"partition"`
 	// Algorithm is the name of an algorithm in fed/recipe.

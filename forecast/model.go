@@ -11,39 +11,69 @@ import (
 	"loadstar/nn"
 )
 
-// Shape has the sizes of a model's inputs and outputs. If a field is zero, the model uses
-// the size in its paper.
+// Shape has the sizes of a model's inputs and outputs. If a size is zero, the model uses its
+// default.
 type Shape struct {
-	Lookback int // steps of a window
-	Inputs   int // features of a step
-	Outputs  int // values forecast for a window
+	// Lookback is the number of steps of a window. It has no effect on a model of rows of
+	// features (see [Defaults]), whose network always has a window of one row.
+	Lookback int
+	Inputs   int // features of a step or of a row
+	Outputs  int // values forecast for a window or a row
+	// Naive is the position of the input, counted from 0, that equals the naive forecast, or
+	// -1 if there is none. The initial forecasts of dense are close to it. The other models
+	// ignore it.
+	Naive int
 }
 
 // Defaults are the settings that a model's paper uses.
 type Defaults struct {
-	Lookback int // steps of a window
+	Lookback int // steps of a window, or of history that a row of features may read
 	Horizon  int // steps from the last input to the first target
 	Targets  int // steps that are forecast
-	// Inputs are the features of a step, in the syntax of series.ParseInput.
+	// Inputs are the features of a step, in the syntax of series.ParseInput. If Rows is set,
+	// Inputs is nil: the inputs are all groups of features that the dataset has.
 	Inputs []string
+	// Rows means that an example is a row of features for one target, instead of a window
+	// with all targets.
+	Rows bool
+	// Quantiles are the quantiles that the model forecasts with the pinball loss. If there
+	// are none, it makes point forecasts.
+	Quantiles []float64
 	// Train and Validation are shares of a client's time span. The remaining share is for
 	// tests.
 	Train, Validation float64
 }
 
-// Model is a trainable forecaster: an architecture named after its paper. It contains no
-// weights and is safe for concurrent use.
-type Model struct {
-	name string
-	net  *nn.Net
+// PerExample returns the number of targets of one example if the given number of steps is
+// forecast.
+func (d Defaults) PerExample(targets int) int {
+	if d.Rows {
+		return 1
+	}
+	return targets
 }
+
+// Model is a trainable forecaster: an architecture with a name. It contains no weights and is
+// safe for concurrent use.
+type Model struct {
+	name    string
+	net     *nn.Net
+	shape   Shape
+	initial initializer
+}
+
+// initializer sets initial weights.
+type initializer func(net *nn.Net, s Shape, w []float32, rng *rand.Rand)
 
 // architecture describes a model whose shape is not known yet.
 type architecture struct {
 	name     string
 	summary  string
 	defaults Defaults
+	inputs   int // default number of inputs; 0 means that of defaults.Inputs
 	blocks   func(outputs int) []nn.Block
+	check    func(Shape) error // refuses a shape; may be nil
+	initial  initializer       // nil means that of PyTorch's modules
 }
 
 // boseInputs are the inputs of bose2023 and bose2024.
@@ -79,6 +109,7 @@ var architectures = []architecture{
 			return []nn.Block{nn.LSTM{Name: "lstm", Hidden: 32, Last: true}, nn.Linear{Name: "fc", Out: outputs}}
 		},
 	},
+	dense,
 }
 
 // head returns a fully connected network with PReLU between its layers. The layers have the
@@ -131,36 +162,59 @@ func New(name string, shape Shape) (*Model, error) {
 		if a.name != name {
 			continue
 		}
-		s := Shape{Lookback: a.defaults.Lookback, Inputs: len(a.defaults.Inputs), Outputs: a.defaults.Targets}
-		for _, f := range []struct {
-			dst *int
-			v   int
-		}{{&s.Lookback, shape.Lookback}, {&s.Inputs, shape.Inputs}, {&s.Outputs, shape.Outputs}} {
-			if f.v != 0 {
-				*f.dst = f.v
+		s := a.fill(shape)
+		if a.check != nil {
+			if err := a.check(s); err != nil {
+				return nil, fmt.Errorf("model %s: %w", name, err)
 			}
 		}
 		net, err := nn.Build(s.Lookback, s.Inputs, a.blocks(s.Outputs)...)
 		if err != nil {
 			return nil, fmt.Errorf("model %s: %w", name, err)
 		}
-		return &Model{name, net}, nil
+		return &Model{name, net, s, a.initial}, nil
 	}
 	return nil, fmt.Errorf("no model %q; there are %s", name, names(Models()))
 }
 
-// Name returns the name of the model, which is that of its paper.
+// fill returns the shape with the defaults of its sizes that are zero.
+func (a *architecture) fill(s Shape) Shape {
+	d := &a.defaults
+	for _, f := range []struct {
+		size  *int
+		usual int
+	}{
+		{&s.Lookback, d.Lookback},
+		{&s.Inputs, max(a.inputs, len(d.Inputs))},
+		{&s.Outputs, d.PerExample(d.Targets) * max(len(d.Quantiles), 1)},
+	} {
+		if *f.size == 0 {
+			*f.size = f.usual
+		}
+	}
+	if d.Rows {
+		s.Lookback = 1
+	}
+	return s
+}
+
+// Name returns the name of the model. Most models have the name of their paper.
 func (m *Model) Name() string { return m.name }
 
 // Net returns the model's architecture.
 func (m *Model) Net() *nn.Net { return m.net }
 
-// InitialWeights returns random initial weights with the same distribution as PyTorch's.
-// They come from our own random number generator, so the same seed gives the same weights
-// on every platform.
+// InitialWeights returns random initial weights, for models of papers with the same
+// distribution as PyTorch's. They come from our own random number generator, so the same
+// seed gives the same weights on every platform.
 func (m *Model) InitialWeights(seed uint64) []float32 {
 	const purpose = 0x696e69742d77 // makes this random stream differ from others with the same seed
 	w := make([]float32, m.net.Weights())
-	m.net.Init(w, rand.New(rand.NewPCG(seed, purpose)))
+	rng := rand.New(rand.NewPCG(seed, purpose))
+	if m.initial == nil {
+		m.net.Init(w, rng)
+	} else {
+		m.initial(m.net, m.shape, w, rng)
+	}
 	return w
 }

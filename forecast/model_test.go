@@ -84,6 +84,10 @@ func TestPartitionErrors(t *testing.T) {
 		{"bose2023", "tail", "lstm_l0, lstm_l1, fc.0"},
 		{"bose2023", "fc.0,fc.9", `"fc.9"`},
 		{"bose2023", "", "no layer"},
+		{"bose2023", "correction", `bose2023 has no correction; use "head"`},
+		{"dense", "head", `use "correction"`},
+		{"dense", "head+top", `use "correction", so that correction.0, correction.1, correction.2 are personal`},
+		{"dense", "correction.3", "trunk.0, trunk.1"},
 	} {
 		_, err := model(t, c.model, Shape{}).Partition(c.partition)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -240,11 +244,13 @@ func TestGolden(t *testing.T) {
 		{"bose2023-mse", "bose2023", "mse", 1},
 		{"fekri2023-mae", "fekri2023", "mae", 8},
 		{"fekri2023-pinball", "fekri2023", "pinball", 24},
+		{"dense-pinball", "dense", "pinball", 3},
 	} {
 		golden := readGolden(t, c.file)
-		m, loss := model(t, c.model, Shape{Outputs: c.outputs}), losses(t)[c.loss]
 		x, y := golden["x"].Data, golden["y"].Data
-		batch := golden["x"].Shape[0]
+		shape := golden["x"].Shape
+		batch, inputs := shape[0], shape[len(shape)-1]
+		m, loss := model(t, c.model, Shape{Inputs: inputs, Outputs: c.outputs}), losses(t)[c.loss]
 		for _, k := range kernel.Available() {
 			t.Run(c.file+"/"+k.Name(), func(t *testing.T) {
 				w := golden.weights(t, m, "w0.")

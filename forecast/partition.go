@@ -15,19 +15,20 @@ type Partition struct {
 	shared, personal []nn.Layer
 }
 
-// The named partitions of the papers: everything shared, the head personal, the
-// head and the top LSTM personal, everything personal.
+// The named partitions: everything shared, the head personal, the head and the top LSTM
+// personal, the correction personal, everything personal. Models with LSTM layers have a
+// head; dense has a correction.
 const (
-	PartitionNone    = "none"
-	PartitionHead    = "head"
-	PartitionHeadTop = "head+top"
-	PartitionAll     = "all"
+	PartitionNone       = "none"
+	PartitionHead       = "head"
+	PartitionHeadTop    = "head+top"
+	PartitionCorrection = "correction"
+	PartitionAll        = "all"
 )
 
-// Partitions returns the names of the named partitions, from all shared to all
-// personal.
+// Partitions returns the names of the named partitions. No model has all of them.
 func Partitions() []string {
-	return []string{PartitionNone, PartitionHead, PartitionHeadTop, PartitionAll}
+	return []string{PartitionNone, PartitionHead, PartitionHeadTop, PartitionCorrection, PartitionAll}
 }
 
 // Partition returns the partition with the given name. If name is a comma-separated list
@@ -41,13 +42,24 @@ func (m *Model) Partition(name string) (Partition, error) {
 		}
 	}
 	isHead := func(i int) bool { return layers[i].Kind != nn.KindLSTM }
+	correction := layerNames(m.Correction())
 	var personal func(i int) bool
 	switch name {
 	case PartitionNone:
 		personal = func(int) bool { return false }
-	case PartitionHead:
-		personal = isHead
-	case PartitionHeadTop:
+	case PartitionCorrection:
+		if len(correction) == 0 {
+			return Partition{}, fmt.Errorf("partition %s: model %s has no correction; use %q or layers out of %s", name, m.name, PartitionHead, strings.Join(layerNames(layers), ", "))
+		}
+		personal = func(i int) bool { return slices.Contains(correction, layers[i].Name) }
+	case PartitionHead, PartitionHeadTop:
+		if recurrent == 0 {
+			return Partition{}, fmt.Errorf("partition %s: model %s has no LSTM layers, which this partition shares; use %q, so that %s are personal", name, m.name, PartitionCorrection, strings.Join(correction, ", "))
+		}
+		if name == PartitionHead {
+			personal = isHead
+			break
+		}
 		if recurrent < 2 {
 			return Partition{}, fmt.Errorf("partition %s of %s: it has a single LSTM layer, so nothing would be shared; use %q for purely local training or %q", name, m.name, PartitionAll, PartitionHead)
 		}
@@ -60,7 +72,7 @@ func (m *Model) Partition(name string) (Partition, error) {
 			list[i] = strings.TrimSpace(l)
 			if !slices.ContainsFunc(layers, func(x nn.Layer) bool { return x.Name == list[i] }) {
 				return Partition{}, fmt.Errorf("partition %q: %s has no layer %q; name one of %s or layers out of %s",
-					name, m.name, list[i], strings.Join(Partitions(), ", "), layerNames(layers))
+					name, m.name, list[i], strings.Join(Partitions(), ", "), strings.Join(layerNames(layers), ", "))
 			}
 		}
 		personal = func(i int) bool { return slices.Contains(list, layers[i].Name) }
@@ -76,12 +88,12 @@ func (m *Model) Partition(name string) (Partition, error) {
 	return p, nil
 }
 
-func layerNames(layers []nn.Layer) string {
+func layerNames(layers []nn.Layer) []string {
 	names := make([]string, len(layers))
 	for i, l := range layers {
 		names[i] = l.Name
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // Name returns the name or the list of layers that selected the partition.

@@ -130,36 +130,49 @@ func TestReadWeightsRefuses(t *testing.T) {
 // TestWriteWeightsOnlyTheGiven checks for every partition that a file of the shared layers
 // contains no personal tensor.
 func TestWriteWeightsOnlyTheGiven(t *testing.T) {
-	m := model(t, "bose2023", Shape{})
-	for _, name := range append(Partitions(), "fc.0,lstm_l1") {
-		p, err := m.Partition(name)
-		if err != nil {
-			t.Fatal(err)
+	for _, c := range []struct {
+		model      string
+		partitions []string
+	}{
+		{"bose2023", []string{PartitionNone, PartitionHead, PartitionHeadTop, PartitionAll, "fc.0,lstm_l1"}},
+		{"dense", []string{PartitionNone, PartitionCorrection, PartitionAll, "correction.2,trunk.1"}},
+	} {
+		m := model(t, c.model, Shape{})
+		for _, name := range c.partitions {
+			checkOnlyShared(t, m, name)
 		}
-		var file bytes.Buffer
-		if err := m.WriteWeights(&file, m.InitialWeights(1), p.Shared(), nil); err != nil {
-			t.Fatal(err)
+	}
+}
+
+func checkOnlyShared(t *testing.T, m *Model, name string) {
+	t.Helper()
+	p, err := m.Partition(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	if err := m.WriteWeights(&file, m.InitialWeights(1), p.Shared(), nil); err != nil {
+		t.Fatal(err)
+	}
+	tensors, meta, err := safetensors.Read(&file, m.Net().Weights())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if meta["format"] != "pt" {
+		t.Errorf("%s: metadata %v does not declare PyTorch names", name, meta)
+	}
+	var want []string
+	for _, l := range p.Shared() {
+		for _, x := range l.Tensors {
+			want = append(want, x.Name)
 		}
-		tensors, meta, err := safetensors.Read(&file, m.Net().Weights())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if meta["format"] != "pt" {
-			t.Errorf("%s: metadata %v does not declare PyTorch names", name, meta)
-		}
-		var want []string
-		for _, l := range p.Shared() {
-			for _, x := range l.Tensors {
-				want = append(want, x.Name)
-			}
-		}
-		var got []string
-		for _, x := range tensors {
-			got = append(got, x.Name)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: wrote %v, want %v", name, got, want)
-		}
+	}
+	var got []string
+	for _, x := range tensors {
+		got = append(got, x.Name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: wrote %v, want %v", name, got, want)
 	}
 	w := m.InitialWeights(1)
 	w[0] = float32(math.NaN())

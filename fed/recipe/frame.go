@@ -82,7 +82,8 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	if q.Loss, err = loss(p); err != nil {
 		return nil, err
 	}
-	q.Outputs = q.Loss.Outputs(p.Model.Targets)
+	model, _ := forecast.DefaultsOf(p.Model.Name)
+	q.Outputs = q.Loss.Outputs(model.PerExample(p.Model.Targets))
 	q.Model, err = forecast.New(p.Model.Name, forecast.Shape{Lookback: p.Model.Lookback, Inputs: len(q.Inputs), Outputs: q.Outputs})
 	if err != nil {
 		return nil, err

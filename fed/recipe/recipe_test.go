@@ -260,7 +260,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nmodel: {inputs: [load@target]}", "is the value to forecast"},
 		{"algorithm: fedavg\nmodel: {split: {train: 0.9}}", "model.split: 0.9 and 0.1 leave nothing for testing"},
 		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {every: 5}", "evaluate.every is 5, but model.split has no validation split"},
-		{"algorithm: fedavg\nmodel: {name: bose2025}", `model.name is "bose2025"; with fedavg it must be bose2023, bose2024 or fekri2023`},
+		{"algorithm: fedavg\nmodel: {name: bose2025}", `model.name is "bose2025"; with fedavg it must be bose2023, bose2024, fekri2023 or dense`},
 		{"algorithm: fedavg\nname: ../x", `name is "../x"; it must start with a letter`},
 		{"algorithm: fedsim\nserver: {clients: 0}", "server.clients is 0, but fedsim needs data on the server"},
 		{"algorithm: fedsim\nserver: {variant: no-prox}\nclient: {mu: 1}", "client.mu is 1; with server.variant no-prox it must be 0"},

@@ -12,7 +12,7 @@ var planSettings = []setting{
 	{path: "name", about: "name of the run; by default the name of the algorithm"},
 	{path: "seed", about: "determines every random draw: weights, cohorts, batches, delays", initial: 1},
 	{path: "data", about: "dataset for the simulator, relative to the working directory; agents have their own data"},
-	{path: "partition", about: "personal layers: none, head, head+top, all, or layer names separated by commas", initial: forecast.PartitionNone},
+	{path: "partition", about: "personal layers: none, head, head+top, correction, all, or layer names separated by commas", initial: forecast.PartitionNone},
 	{path: "algorithm", about: "name of the algorithm; see loadstar plan list"},
 	{path: "rounds", about: "number of rounds, or of merges in a buffered schedule", initial: 2000, must: atLeastOne},
 }

@@ -150,7 +150,8 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 // validateModel builds the model once, to check that this is possible and that its layers
 // can be shared as the plan requires.
 func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report) {
-	shape := forecast.Shape{Lookback: p.Model.Lookback, Outputs: p.Model.Targets * max(len(p.Model.Quantiles), 1)}
+	model, _ := forecast.DefaultsOf(p.Model.Name)
+	shape := forecast.Shape{Lookback: p.Model.Lookback, Outputs: model.PerExample(p.Model.Targets) * max(len(p.Model.Quantiles), 1)}
 	if bad("model.lookback") || bad("model.targets") {
 		shape = forecast.Shape{} // already reported; the shape does not affect the layers
 	}

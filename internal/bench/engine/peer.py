@@ -47,6 +47,30 @@ class Fekri2023(nn.Module):
         return self.fc(hidden[:, -1])
 
 
+class Dense(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(inputs, 96), nn.PReLU(96), nn.Linear(96, 96), nn.PReLU(96))
+        self.head = nn.Linear(96 + inputs, outputs)
+        self.correction = nn.Sequential(
+            nn.Linear(96 + inputs, 64), nn.PReLU(64), nn.Linear(64 + 96 + inputs, outputs)
+        )
+
+    def forward(self, x):
+        first = self.trunk[:2](x)
+        both = torch.cat([self.trunk[2:](first) + first, x], 1)
+        hidden = self.correction[:2](both)
+        return self.head(both) + self.correction[2](torch.cat([hidden, both], 1))
+
+
+def vary_slopes(layers):
+    """Gives PReLU layers different slopes, so that the tests detect swapped ones."""
+    with torch.no_grad():
+        for layer in layers:
+            if isinstance(layer, nn.PReLU):
+                layer.weight.uniform_(0.05, 0.45)
+
+
 def blas():
     """Returns the name of PyTorch's BLAS. With the reference BLAS the comparison is unfair."""
     with open("/proc/self/maps") as maps:
@@ -162,10 +186,7 @@ def pinball(quantiles):
 def write_golden(folder):
     torch.manual_seed(1)
     model = Bose2023()
-    with torch.no_grad():  # different slopes, so that the tests detect swapped ones
-        for layer in model.fc:
-            if isinstance(layer, nn.PReLU):
-                layer.weight.uniform_(0.05, 0.45)
+    vary_slopes(model.fc)
     x, y = torch.randn(64, 12, 8), torch.randn(64, 1)
     golden(os.path.join(folder, "bose2023-mse.safetensors"), model, x, y, nn.functional.mse_loss)
 
@@ -173,6 +194,14 @@ def write_golden(folder):
     x, y = torch.randn(7, 24, 6), torch.randn(7, 8)
     golden(os.path.join(folder, "fekri2023-mae.safetensors"), Fekri2023(8), x, y, nn.functional.l1_loss)
     golden(os.path.join(folder, "fekri2023-pinball.safetensors"), Fekri2023(24), x, y, pinball([0.1, 0.5, 0.9]))
+
+    torch.manual_seed(3)
+    model = Dense(20, 3)
+    vary_slopes([*model.trunk, *model.correction])
+    # With 63 examples, the gradient of the quantiles' biases cannot be zero. Adam's first step
+    # would turn the rounding error of a zero gradient into a whole step.
+    x, y = torch.randn(63, 20), torch.randn(63, 1)
+    golden(os.path.join(folder, "dense-pinball.safetensors"), model, x, y, pinball([0.1, 0.5, 0.9]))
 
 
 if __name__ == "__main__":
