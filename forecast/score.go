@@ -23,6 +23,9 @@ type Scorer struct {
 	// blends forecasts with the reference.
 	Reference Reference
 	Blend     bool
+	// Stride is the number of steps between scored origins, counted from the start of the
+	// meter's series; 0 means 1.
+	Stride int
 
 	// perTarget is the number of outputs per target. Among these, the output with index
 	// point is the point forecast. targets is the number of targets of an example. levels
@@ -127,7 +130,7 @@ func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, l
 	per := data.PerOrigin()
 	s.reserve(max(scoreBatch, per), data.Frame().Layout().Targets)
 	most := max(scoreBatch/per, 1) * per
-	all := data.Len(part)
+	all := s.origins(data, part)
 	n := all
 	if limit > 0 {
 		n = min(n, limit)
@@ -135,6 +138,9 @@ func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, l
 	var loss float64
 	origin, taken := 0, 0
 	err := data.Each(part, func(last int) error {
+		if !onStride(last, s.Stride) {
+			return nil
+		}
 		// Score only the origins in the middle of n equal stretches.
 		if origin++; origin-1 != (2*taken+1)*all/(2*n) {
 			return nil
@@ -153,6 +159,25 @@ func (s *Scorer) forecast(w []float32, data series.Examples, part series.Part, l
 	})
 	return loss / float64(n*per), err
 }
+
+// origins returns the number of origins of a split that are scored.
+func (s *Scorer) origins(data series.Examples, part series.Part) int {
+	if s.Stride <= 1 {
+		return data.Len(part)
+	}
+	n := 0
+	_ = data.Each(part, func(last int) error { // the function returns no error
+		if onStride(last, s.Stride) {
+			n++
+		}
+		return nil
+	})
+	return n
+}
+
+// onStride reports whether forecasts from an origin are scored, given the number of steps
+// between scored origins. The first scored origin is the last step of the first stride.
+func onStride(last, stride int) bool { return stride <= 1 || (last+1)%stride == 0 }
 
 // batch forecasts the examples in s.at, adds the forecasts to the tally, and returns the sum
 // of their losses.

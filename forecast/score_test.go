@@ -62,7 +62,8 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 		outputs int
 		point   int // index of the point forecast in the target's outputs
 		Reference
-	}{{nn.MSE{}, 1, 1, 0, LastValue}, {nn.MAE{}, 3, 3, 0, Auto}, {pinball, 2, 6, 1, ""}} {
+		stride int
+	}{{nn.MSE{}, 1, 1, 0, LastValue, 0}, {nn.MAE{}, 3, 3, 0, Auto, 1}, {pinball, 2, 6, 1, "", 6}} {
 		l := series.Layout{Lookback: 6, Horizon: 2, Targets: c.targets, Inputs: inputs}
 		f, m, win := scored(t, l)
 		model, err := New("fekri2023", Shape{Lookback: 6, Inputs: 2, Outputs: c.outputs})
@@ -72,20 +73,26 @@ func TestScoreAgainstOneByOne(t *testing.T) {
 		w := model.InitialWeights(1)
 		k := best(t)
 		s, ws := NewScorer(model, k, c.loss), model.Net().NewWorkspace(k, 1)
-		s.Reference = c.Reference
+		s.Reference, s.Stride = c.Reference, c.stride
+		var origins []int
+		for k := range win.Len(series.Test) {
+			if last := win.At(series.Test, k); c.stride == 0 || last%c.stride == c.stride-1 {
+				origins = append(origins, last)
+			}
+		}
 		limits := []int{0, 1, 100, 256, 257, 1e6}
 		if testing.Short() {
 			limits = []int{1, 70} // fewer cases, because emulated ARM is slow
 		}
 		for _, limit := range limits {
 			var lasts []int
-			all := win.Len(series.Test)
+			all := len(origins)
 			n := all
 			if limit > 0 && limit < all {
 				n = limit
 			}
 			for i := range n {
-				lasts = append(lasts, win.At(series.Test, int((float64(i)+0.5)*float64(all)/float64(n))))
+				lasts = append(lasts, origins[int((float64(i)+0.5)*float64(all)/float64(n))])
 			}
 			var overall metric.Point
 			quantiles, err := metric.NewQuantiles(0.1, 0.45, 0.9)
