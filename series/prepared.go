@@ -37,7 +37,8 @@ type preparedHeader struct {
 	Interval    time.Duration `json:"interval"`
 	Zone        string        `json:"zone"`
 	FixedOffset *int          `json:"fixed_offset,omitempty"` // seconds; if absent, Zone is an IANA name
-	From        int64         `json:"from"`                   // the span of all meters
+	Country     string        `json:"country,omitempty"`
+	From        int64         `json:"from"` // the span of all meters
 	To          int64         `json:"to"`
 	Meters      int64         `json:"meters"`
 	IDBytes     int64         `json:"id_bytes"`
@@ -94,7 +95,7 @@ type preparedFile struct {
 // WritePrepared writes a dataset as a prepared file. It replaces an existing file
 // atomically, after all data has been flushed to disk.
 func WritePrepared(path string, d *Dataset) error {
-	h := preparedHeader{Name: d.Name, Generated: d.Generated, Interval: d.Interval, Zone: d.Clock.String(), Meters: int64(d.Len()), StaticNames: d.StaticNames}
+	h := preparedHeader{Name: d.Name, Generated: d.Generated, Interval: d.Interval, Zone: d.Clock.String(), Country: d.Country, Meters: int64(d.Len()), StaticNames: d.StaticNames}
 	if _, err := time.LoadLocation(h.Zone); err != nil {
 		_, offset := time.Unix(0, 0).In(d.Clock).Zone()
 		h.FixedOffset = &offset
@@ -282,7 +283,7 @@ func (p *preparedFile) dataset() (*Dataset, error) {
 		w.Columns = append(w.Columns, p.floats(p.at.weather+4*int64(i)*h.Weather.Steps, h.Weather.Steps))
 	}
 	d, err := NewDataset(Dataset{
-		Name: h.Name, Generated: h.Generated, Interval: h.Interval, Clock: clock, Weather: w, StaticNames: h.StaticNames,
+		Name: h.Name, Generated: h.Generated, Interval: h.Interval, Clock: clock, Country: h.Country, Weather: w, StaticNames: h.StaticNames,
 	}, nil)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,9 @@ type Dataset struct {
 	// Clock is the local time of the meters: a zone with daylight saving, or a fixed offset
 	// if the labels do not follow daylight saving.
 	Clock *time.Location
+	// Country is the ISO 3166 code of the country or region whose public holidays apply, such
+	// as GB or AU-NSW. It may be empty.
+	Country string
 	// Weather may be empty.
 	Weather Weather
 	// StaticNames names the static values of every meter, such as floor_area.

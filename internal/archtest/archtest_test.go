@@ -76,7 +76,9 @@ var layers = map[string]pkg{
 	"nn/nntest":      {layer: 1, may: "nn nn/kernel"},
 
 	"series":              {layer: 1, may: "internal/atomicfile internal/mmap"},
-	"series/read":         {layer: 1, may: "series internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
+	"series/feature":      {layer: 1, may: "series series/holiday"},
+	"series/holiday":      {layer: 1, external: "github.com/rickar/cal/v2"},
+	"series/read":         {layer: 1, may: "series series/holiday internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
 	"series/quality":      {layer: 1, may: "series"},
 	"series/quality/text": {layer: 1, may: "series series/quality"},
 	"series/synth":        {layer: 1},

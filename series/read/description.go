@@ -25,6 +25,7 @@ import (
 
 	"loadstar/internal/config"
 	"loadstar/series"
+	"loadstar/series/holiday"
 )
 
 // FileName is the name of a dataset's description in its folder.
@@ -45,11 +46,14 @@ type Description struct {
 	Rooted bool `yaml:"rooted,omitempty"`
 
 	Zone string `yaml:"zone"` // an IANA name such as Europe/London
-	// Clock is "legal" if the labels follow daylight saving, or "standard" if they do not.
+	// Clock is "legal" if the labels follow daylight saving, or "standard" if they do not. It
+	// may also be the zone in which the customers live, if the labels are in another one,
+	// such as UTC. The calendar then follows that zone.
 	Clock    string `yaml:"clock,omitempty"`
-	Interval string `yaml:"interval"`        // 15m, 30m, 1h
-	Stamp    string `yaml:"stamp,omitempty"` // "start" or "end" of the interval
-	Unit     string `yaml:"unit,omitempty"`  // kW, W, MW; or kWh, Wh, MWh per interval
+	Country  string `yaml:"country,omitempty"` // whose public holidays apply: GB, AU-NSW
+	Interval string `yaml:"interval"`          // 15m, 30m, 1h
+	Stamp    string `yaml:"stamp,omitempty"`   // "start" or "end" of the interval
+	Unit     string `yaml:"unit,omitempty"`    // kW, W, MW; or kWh, Wh, MWh per interval
 
 	// From is the first day to read. To is the day after the last one.
 	From string `yaml:"from,omitempty"`
@@ -151,6 +155,11 @@ func (d *Description) validate() error {
 	if err != nil {
 		return err
 	}
+	if d.Country != "" {
+		if _, err := holiday.Calendar(d.Country); err != nil {
+			return fmt.Errorf("country: %w", err)
+		}
+	}
 	if err := d.Load.validate(); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
@@ -214,7 +223,8 @@ func oneOf(name string, value *string, values ...string) error {
 
 // times describes how to interpret the times in a table.
 type times struct {
-	clock    *time.Location
+	clock    *time.Location // of the labels
+	local    *time.Location // of the calendar
 	interval time.Duration
 	end      bool // a time is the end of its interval
 }
@@ -243,9 +253,6 @@ func (d *Description) weatherTimes() (times, error) {
 }
 
 func parseTimes(zone string, clock *string, interval string, stamp *string) (t times, err error) {
-	if err := oneOf("clock", clock, ClockLegal, ClockStandard); err != nil {
-		return t, err
-	}
 	if err := oneOf("stamp", stamp, StampStart, StampEnd); err != nil {
 		return t, err
 	}
@@ -253,8 +260,19 @@ func parseTimes(zone string, clock *string, interval string, stamp *string) (t t
 	if t.clock, err = loadZone(zone); err != nil {
 		return t, err
 	}
-	if *clock == ClockStandard {
+	switch *clock {
+	case "":
+		*clock = ClockLegal
+	case ClockLegal:
+	case ClockStandard:
 		t.clock = series.StandardTime(t.clock)
+	default:
+		if t.local, err = loadZone(*clock); err != nil {
+			return t, fmt.Errorf("clock is %q; it must be %s, %s, or the zone in which the customers live, such as Europe/London", *clock, ClockLegal, ClockStandard)
+		}
+	}
+	if t.local == nil {
+		t.local = t.clock
 	}
 	t.interval, err = time.ParseDuration(interval)
 	if err != nil || t.interval < time.Second || t.interval%time.Second != 0 || 24*time.Hour%t.interval != 0 {
@@ -363,7 +381,8 @@ func matches(dir, pattern string) (paths []string, err error) {
 // comments are the YAML comments that Write adds to the fields of a description.
 var comments = map[string]string{
 	"zone":     "the meters' time zone",
-	"clock":    "legal: labels follow daylight saving; standard: they do not",
+	"clock":    "legal: labels follow daylight saving; standard: they do not; or the zone of the calendar",
+	"country":  "whose public holidays apply",
 	"interval": "the time between two rows of a meter",
 	"stamp":    "whether a time is the start or the end of its interval",
 	"unit":     "kW, W, MW; or kWh, Wh, MWh per interval",

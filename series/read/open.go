@@ -60,7 +60,7 @@ func (d *Description) read(in inputs) (*series.Dataset, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := series.Dataset{Name: d.Name, Generated: d.Generated, Interval: t.interval, Clock: t.clock}
+	out := series.Dataset{Name: d.Name, Generated: d.Generated, Interval: t.interval, Clock: t.local, Country: d.Country}
 	var statics map[string][]float32
 	if d.Meters != nil {
 		if out.StaticNames, statics, err = d.readMeters(in.meters); err != nil {

@@ -204,7 +204,7 @@ func TestOpen(t *testing.T) {
 		{"name: x\nzone: Local\ninterval: 1h\nload: {files: [a]}\n", `zone "Local" is unknown`},
 		{"name: x\nzone: UTC\nload: {files: [a]}\n", `interval is ""; it must be a duration that divides a day, such as 15m`},
 		{"name: x\nzone: UTC\ninterval: 7m\nload: {files: [a]}\n", `interval is "7m"`},
-		{"name: x\nzone: UTC\ninterval: 1h\nclock: summer\nload: {files: [a]}\n", `clock is "summer"; it must be one of legal, standard`},
+		{"name: x\nzone: UTC\ninterval: 1h\nclock: summer\nload: {files: [a]}\n", `clock is "summer"; it must be legal, standard, or the zone`},
 		{"name: x\nzone: UTC\ninterval: 1h\nstamp: middle\nload: {files: [a]}\n", `stamp is "middle"; it must be one of start, end`},
 		{"name: x\nzone: UTC\ninterval: 1h\nunit: kwh\nload: {files: [a]}\n", `unit is "kwh"; it must be one of kW`},
 		{"name: x\nzone: UTC\ninterval: 1h\n", "load: files are missing"},

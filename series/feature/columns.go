@@ -1,0 +1,197 @@
+package feature
+
+import (
+	"math"
+	"slices"
+
+	"loadstar/series"
+)
+
+// columns has the values of a meter that its inputs are made of.
+type columns struct {
+	scaling *Scaling
+	load    []float32 // scaled, missing values filled
+	rank    []float32 // rank of the load
+	at      []summary // of every step, and of the targets after the last step
+}
+
+// summary has the values of a step that summarise the loads before it. The first group
+// includes the step itself.
+type summary struct {
+	mean, most, least float32 // of the last 24 hours
+	level, spread     float32 // mean and standard deviation of the last 168 hours
+	dayRank, weekRank float32 // mean rank of the last 24 and 168 hours
+	deviation         float32 // mean difference of load and weeks over the last 24 hours
+	weeks             float32 // mean load at the same clock time 1 to 4 weeks before
+	q25, median, q75  float32 // quartiles at the same clock time on the last 28 days
+	medianRank        float32
+}
+
+const summaryBytes = 13 * 4
+
+// bytes returns the memory that the columns need.
+func (c *columns) bytes() int64 {
+	return int64(len(c.load))*8 + int64(len(c.at))*summaryBytes + int64(len(c.scaling.Ranks.Value))*12 + 1024
+}
+
+// newColumns computes the columns of a meter.
+func (f *Frame) newColumns(m series.Meter, s *Scaling) *columns {
+	n, first := len(m.Load), f.clock.first(m)
+	c := &columns{scaling: s, load: make([]float32, n), rank: make([]float32, n), at: make([]summary, n+f.task.reach()+1)}
+	for i, v := range m.Load {
+		switch before := f.clock.back(first+i, 1) - first; {
+		case !series.Missing(v):
+			c.load[i], c.rank[i] = s.scaled(v), s.Ranks.rank(v)
+		case before >= 0 && before < i:
+			c.load[i], c.rank[i] = c.load[before], c.rank[before]
+		case i > 0:
+			c.load[i], c.rank[i] = c.load[i-1], c.rank[i-1]
+		}
+	}
+	f.addWeeks(c, m, first)
+	f.addQuartiles(c, m, first)
+	perDay, week := f.clock.perDay, 7*f.clock.perDay
+	day, level, squares := newMovingSum(perDay), newMovingSum(week), newMovingSum(week)
+	dayRank, weekRank, deviation := newMovingSum(perDay), newMovingSum(week), newMovingSum(perDay)
+	for i, v := range c.load {
+		z, u, at := float64(v), float64(c.rank[i]), &c.at[i]
+		day.add(z)
+		level.add(z)
+		squares.add(float64(z * z))
+		dayRank.add(u)
+		weekRank.add(u)
+		deviation.add(z - float64(at.weeks))
+		mean := level.sum / float64(week)
+		at.mean, at.level = float32(day.sum/float64(perDay)), float32(mean)
+		at.spread = float32(math.Sqrt(max(squares.sum/float64(week)-float64(mean*mean), 0)))
+		at.dayRank, at.weekRank = float32(dayRank.sum/float64(perDay)), float32(weekRank.sum/float64(week))
+		at.deviation = float32(deviation.sum / float64(perDay))
+	}
+	extremes(c, perDay)
+	return c
+}
+
+// addWeeks computes the mean load at the same clock time 1 to 4 weeks before. The profile
+// takes its place if none of these loads was measured.
+func (f *Frame) addWeeks(c *columns, m series.Meter, first int) {
+	for i := range c.at {
+		sum, n := 0.0, 0
+		for k := 7; k <= 28; k += 7 {
+			if j := f.clock.back(first+i, k) - first; j >= 0 && j < len(m.Load) && !series.Missing(m.Load[j]) {
+				sum += float64(c.load[j])
+				n++
+			}
+		}
+		if n > 0 {
+			c.at[i].weeks = float32(sum / float64(n))
+		} else {
+			c.at[i].weeks = c.scaling.Profile[f.clock.steps[first+i].kind]
+		}
+	}
+}
+
+// extremes computes the maximum and the minimum of the last n loads. Every window of n
+// steps consists of the end of one block of n steps and the start of the next.
+func extremes(c *columns, n int) {
+	for from := 0; from < len(c.load); from += n {
+		block := c.load[from:min(from+n, len(c.load))]
+		most, least := block[0], block[0]
+		for i, v := range block {
+			most, least = max(most, v), min(least, v)
+			c.at[from+i].most, c.at[from+i].least = most, least
+		}
+		if from == 0 {
+			continue
+		}
+		before := c.load[from-n : from]
+		most, least = before[n-1], before[n-1]
+		for i := n - 2; i >= 0; i-- { // the window that ends at block[i] starts at before[i+1]
+			most, least = max(most, before[i+1]), min(least, before[i+1])
+			if i < len(block) {
+				at := &c.at[from+i]
+				at.most, at.least = max(at.most, most), min(at.least, least)
+			}
+		}
+	}
+}
+
+// quartileDays is the number of days over which quartiles are taken.
+const quartileDays = 28
+
+// addQuartiles computes the quartiles of the measured loads at the same clock time on the
+// last 28 days. If clocks are put back on one of these days, the first of the two loads
+// counts. The profile takes the place of the quartiles if there is no load.
+func (f *Frame) addQuartiles(c *columns, m series.Meter, first int) {
+	slots := make([]slot, f.clock.perDay)
+	s := c.scaling
+	for i := range c.at {
+		at, when := &c.at[i], &f.clock.steps[first+i]
+		w := &slots[when.slot]
+		w.enter(when.day)
+		if w.n == 0 {
+			v := s.Profile[when.kind]
+			at.q25, at.median, at.q75 = v, v, v
+		} else {
+			at.q25, at.median, at.q75 = w.quantile(s, 1), w.quantile(s, 2), w.quantile(s, 3)
+			at.medianRank = s.Ranks.rank(w.sorted[w.n/2])
+		}
+		if i < len(m.Load) && !series.Missing(m.Load[i]) {
+			w.add(when.day, m.Load[i])
+		}
+	}
+}
+
+// slot has the loads at one clock time on the last 28 days.
+type slot struct {
+	sorted [quartileDays]float32
+	n      int
+	queue  [quartileDays]dayLoad // in order of days, from oldest
+	oldest int
+	today  dayLoad // not in the queue before the next day
+	begun  bool
+}
+
+type dayLoad struct {
+	day  int32
+	load float32
+}
+
+// enter moves the slot on to a day.
+func (s *slot) enter(day int32) {
+	for s.n > 0 && s.queue[s.oldest].day < day-quartileDays {
+		at, _ := slices.BinarySearch(s.sorted[:s.n], s.queue[s.oldest].load)
+		copy(s.sorted[at:], s.sorted[at+1:s.n])
+		s.n--
+		s.oldest = (s.oldest + 1) % quartileDays
+	}
+	if !s.begun || s.today.day >= day {
+		return
+	}
+	s.begun = false
+	if s.today.day < day-quartileDays {
+		return
+	}
+	at, _ := slices.BinarySearch(s.sorted[:s.n], s.today.load)
+	copy(s.sorted[at+1:s.n+1], s.sorted[at:s.n])
+	s.sorted[at] = s.today.load
+	s.queue[(s.oldest+s.n)%quartileDays] = s.today
+	s.n++
+}
+
+// add adds the load of a day, unless the day already has one.
+func (s *slot) add(day int32, load float32) {
+	if !s.begun {
+		s.today, s.begun = dayLoad{day, load}, true
+	}
+}
+
+// quantile returns the given quartile of the scaled loads, interpolated between neighbours.
+func (s *slot) quantile(scaling *Scaling, quarter int) float32 {
+	place := quarter * (s.n - 1)
+	low := scaling.scaled(s.sorted[place/4])
+	if place%4 == 0 {
+		return low
+	}
+	high := scaling.scaled(s.sorted[place/4+1])
+	return low + float32((high-low)*(float32(place%4)/4))
+}

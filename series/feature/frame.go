@@ -1,0 +1,125 @@
+package feature
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"loadstar/series"
+)
+
+// originFill is the number of steps for which the load at an origin may be missing, if gaps
+// are allowed.
+const originFill = 2
+
+// Frame makes the inputs of a dataset's meters. It is safe for concurrent use.
+type Frame struct {
+	framer *series.Framer
+	task   Task
+	groups []Group
+	width  int
+	naive  int
+	gaps   int // steps of the last 168 hours that may be missing
+	clock  *clock
+	cache  cache
+}
+
+// NewFrame returns a frame with the named groups of inputs, or with all groups that the
+// dataset has if groups is nil. The layout's lookback must be 168 hours. Its list of inputs
+// does not matter.
+//
+// Gaps is the share of the last 168 hours in which the load may be missing at an origin. A
+// missing load before the origin is replaced by the load at the same clock time a day
+// before, or by the load before it if there is none. The load at the origin itself may be
+// missing for at most two steps. With gaps 0, the last 168 hours must be complete. Targets
+// must always be measured.
+func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []string, gaps float64) (*Frame, error) {
+	t := Task{StepsPerDay: d.StepsPerDay(), Horizon: l.Horizon, Targets: l.Targets}
+	if week := 7 * t.StepsPerDay; l.Lookback != week {
+		return nil, fmt.Errorf("a lookback of %d steps is not possible for these inputs; want 168 hours, which is %d steps of %s", l.Lookback, week, d.Interval)
+	}
+	if !(gaps >= 0 && gaps < 1) {
+		return nil, fmt.Errorf("gaps is %g; it must be at least 0 and less than 1", gaps)
+	}
+	l.Inputs = []series.Input{{Name: "load"}}
+	f := &Frame{task: t, naive: -1, gaps: int(gaps*float64(l.Lookback) + 1e-9)}
+	f.cache.limit = DefaultCache
+	var err error
+	if f.framer, err = series.NewFramer(d, l, s); err != nil {
+		return nil, err
+	}
+	if f.groups, err = choose(groups, d.Country, d.Weather.Names); err != nil {
+		return nil, fmt.Errorf("dataset %s: %w", d.Name, err)
+	}
+	if f.clock, err = newClock(d, f.framer, t); err != nil {
+		return nil, fmt.Errorf("dataset %s: %w", d.Name, err)
+	}
+	names := f.Names()
+	f.width = len(names)
+	if t.next() {
+		f.naive = slices.Index(names, "recent.0")
+	} else {
+		f.naive = slices.Index(names, "lag.target-24h")
+	}
+	return f, nil
+}
+
+// Framer returns the framer that gives the layout, the split and the times of the examples.
+func (f *Frame) Framer() *series.Framer { return f.framer }
+
+// Groups returns the groups of inputs, in order.
+func (f *Frame) Groups() []Group { return slices.Clone(f.groups) }
+
+// Width returns the number of inputs.
+func (f *Frame) Width() int { return f.width }
+
+// Naive returns the position of the input that is the naive forecast, or -1 if there is
+// none. It is the load at the origin if the target is the step after it. Otherwise it is
+// the newest known load at the target's clock time.
+func (f *Frame) Naive() int { return f.naive }
+
+// Names returns the name of each input.
+func (f *Frame) Names() []string {
+	var names []string
+	for _, g := range f.groups {
+		names = append(names, g.names(f.task)...)
+	}
+	return names
+}
+
+// Reach returns how far before the origin the inputs read loads.
+func (f *Frame) Reach() time.Duration {
+	longest := time.Duration(0)
+	for _, g := range f.groups {
+		longest = max(longest, g.Reach)
+	}
+	return longest
+}
+
+// Rows returns the examples of a meter, which must be one of the dataset's.
+func (f *Frame) Rows(m series.Meter) *Rows {
+	r := &Rows{frame: f, meter: m}
+	week := 7 * f.clock.perDay
+	missing, since := 0, week // in the last week; steps since a measured load
+	targets := 0              // measured loads in a row up to the last target
+	next := 0                 // the first step that targets does not count
+	r.Origins = f.framer.Origins(m, func(last int) bool {
+		for ; next <= last+f.task.reach(); next++ {
+			targets++
+			if series.Missing(m.Load[next]) {
+				targets = 0
+			}
+		}
+		since++
+		if series.Missing(m.Load[last]) {
+			missing++
+		} else {
+			since = 0
+		}
+		if last >= week && series.Missing(m.Load[last-week]) {
+			missing--
+		}
+		return last >= week-1 && missing <= f.gaps && since <= min(originFill, f.gaps) && targets >= f.task.Targets
+	})
+	return r
+}

@@ -1,0 +1,115 @@
+package feature
+
+// The groups in this file are known in advance: they do not depend on the load.
+
+// indicators clears n inputs of all examples and returns the place of the first.
+func (b *block) indicators(n int) int {
+	at := b.rows(n)
+	for i := range n {
+		if b.right == 1 {
+			clear(b.x[at+i*b.down:][:b.n])
+			continue
+		}
+		for e := range b.n {
+			b.set(at, e, i, 0)
+		}
+	}
+	return at
+}
+
+func (b *block) calendar() {
+	hours, weekdays := b.indicators(24), b.indicators(7)
+	at := b.rows(6)
+	clock := b.frame.clock
+	for e := range b.n {
+		when := &clock.steps[b.first+int(b.target[e])]
+		b.set(hours, e, int(when.hour), 1)
+		b.set(weekdays, e, int(when.weekday), 1)
+		for i, v := range &clock.waves[when.slot] {
+			b.set(at, e, i, v)
+		}
+		b.set(at, e, 4, flag(when.flags, weekend))
+		b.set(at, e, 5, flag(when.flags, weekendDayBefore))
+	}
+}
+
+func (b *block) holidays() {
+	at := b.rows(5)
+	for e := range b.n {
+		flags := b.frame.clock.steps[b.first+int(b.target[e])].flags
+		for i := range 5 {
+			b.set(at, e, i, flag(flags, isHoliday<<i))
+		}
+	}
+}
+
+func flag(flags, which uint8) float32 {
+	if flags&which != 0 {
+		return 1
+	}
+	return 0
+}
+
+// weatherStep returns the step on the frame's clock whose weather example e knows.
+func (b *block) weatherStep(e int) int {
+	if b.frame.task.next() {
+		return b.first + int(b.origin[e])
+	}
+	return b.first + int(b.target[e])
+}
+
+// mild is the scaled temperature beyond which heating and cooling are taken to begin.
+const mild = 0.5
+
+func (b *block) temperature() {
+	clock, m := b.frame.clock, b.columns.scaling.Temperature
+	w, hour := &clock.temperature, max(clock.perDay/24, 1)
+	at := b.indicators(6)
+	for e := range b.n {
+		step := b.weatherStep(e)
+		now, ok := m.at(w.values, step)
+		if !ok {
+			continue
+		}
+		b.set(at, e, 0, limit(now))
+		if before, ok := m.at(w.values, step-hour); ok {
+			b.set(at, e, 1, limit(now-before))
+		}
+		if before, ok := m.at(w.values, step-clock.perDay); ok {
+			b.set(at, e, 2, limit(now-before))
+		}
+		b.set(at, e, 3, limit(max(now-mild, 0)))
+		b.set(at, e, 4, limit(max(-mild-now, 0)))
+		if mean, ok := m.at(w.means, step); ok {
+			b.set(at, e, 5, limit(now-mean))
+		}
+	}
+	if !b.frame.task.next() {
+		at := b.next()
+		for e := range b.n {
+			v, _ := m.at(w.values, b.first+int(b.origin[e])) // 0 if unknown
+			b.set(at, e, 0, limit(v))
+		}
+	}
+}
+
+func (b *block) wind() {
+	at := b.next()
+	for e := range b.n {
+		v, _ := b.columns.scaling.Wind.at(b.frame.clock.wind.values, b.weatherStep(e)) // 0 if unknown
+		b.set(at, e, 0, limit(v))
+	}
+}
+
+func (b *block) lead() {
+	t := b.frame.task
+	if t.Targets == 1 {
+		return
+	}
+	at, days := b.indicators(t.Targets), b.next()
+	for e := range b.n {
+		number := int(b.number[e])
+		b.set(at, e, number, 1)
+		b.set(days, e, 0, float32(t.Horizon+number)/float32(t.StepsPerDay))
+	}
+}
