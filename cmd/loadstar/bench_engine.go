@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"loadstar/forecast"
 	"loadstar/internal/bench"
 	"loadstar/internal/bench/engine"
 	"loadstar/nn/kernel"
@@ -18,24 +21,25 @@ func newBenchEngine() *cobra.Command {
 		asJSON, withPeer bool
 		runs             int
 		seconds          float64
-		only             string
+		only, model      string
 	)
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Benchmark the training engine on one core",
 		Long: `Benchmark the training engine on one core, with each kernel set that the CPU
-supports. It measures training steps (forward, backward, Adam) of the bose2023
-model at batch size 64, inference at batch sizes 1 and 256, memory allocations
-per step, and the share of the core's peak rate of fused multiply-adds that
-training reaches.
+supports. It measures training steps (forward, backward, Adam) of a model at
+batch size 64, inference at batch sizes 1 and 256, memory allocations per step,
+and the share of the core's peak rate of fused multiply-adds that training
+reaches.
 
 Rates are per second of CPU time. The measurements alternate, and each is
 repeated several times. Rates are medians. Ratios are medians of the ratios
 within each repetition, so that changes in the machine's speed cancel out.
 
 With --peer the same model also runs in PyTorch on one thread, in alternation.
-This needs Debian's python3-torch and libopenblas0.`,
-		Example: "  loadstar bench engine --peer\n  loadstar bench engine --json --kernel avx2",
+This needs Debian's python3-torch and libopenblas0. The models bose2023 and
+dense can be compared.`,
+		Example: "  loadstar bench engine --peer\n  loadstar bench engine --peer --model dense\n  loadstar bench engine --json --kernel avx2",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			sets := kernel.Available()
 			if only != "" {
@@ -49,36 +53,43 @@ This needs Debian's python3-torch and libopenblas0.`,
 			if err != nil {
 				return usageError{err, "bench engine "}
 			}
+			if _, ok := forecast.DefaultsOf(model); !ok {
+				return usageError{fmt.Errorf("--model: there is no model %q; loadstar model list shows them", model), "bench engine "}
+			}
+			if withPeer && !slices.Contains(engine.PeerModels(), model) {
+				return usageError{fmt.Errorf("--model: the peer has no model %s; choose one of %s", model, strings.Join(engine.PeerModels(), ", ")), "bench engine "}
+			}
 			var p *engine.Peer
 			if withPeer {
 				var err error
-				if p, err = engine.StartPeer(); err != nil {
+				if p, err = engine.StartPeer(model); err != nil {
 					return err
 				}
 				defer p.Stop()
 			}
 			bar := stages{to: cmd.ErrOrStderr()}
 			defer bar.stop()
-			b, err := engine.Run(sets, p, runs, d, bar.set)
+			b, err := engine.Run(model, sets, p, runs, d, bar.set)
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), b)
 			}
-			return printEngineBench(cmd.OutOrStdout(), b)
+			return printEngineBench(cmd.OutOrStdout(), model, b)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&withPeer, "peer", false, "also measure PyTorch, in alternation")
+	cmd.Flags().StringVar(&model, "model", bench.Model, "model to measure")
 	cmd.Flags().IntVar(&runs, "runs", 7, "number of repetitions")
 	cmd.Flags().Float64Var(&seconds, "seconds", 0.5, "CPU seconds per training measurement; the others take half")
 	cmd.Flags().StringVar(&only, "kernel", os.Getenv(kernel.Env), "measure only this kernel set (default $"+kernel.Env+", or all that the CPU supports)")
 	return cmd
 }
 
-func printEngineBench(w io.Writer, b *engine.Result) error {
-	fmt.Fprintf(w, "%s, batch size %d, one core, FMA peak %.0f GFLOP/s\n\n", bench.Model, bench.Batch, b.PeakGflops)
+func printEngineBench(w io.Writer, model string, b *engine.Result) error {
+	fmt.Fprintf(w, "%s, batch size %d, one core, FMA peak %.0f GFLOP/s\n\n", model, bench.Batch, b.PeakGflops)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "KERNELS\tTRAIN/S\tOF PEAK\tALLOCS/STEP\tINFER(1)/S\tINFER(256)/S\t")
 	for _, k := range b.Kernels {

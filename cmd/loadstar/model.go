@@ -58,13 +58,19 @@ func newModelShow() *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show a model's layers and partitions",
 		Long: `Show a model's layers, and the number of shared and personal parameters in each
-named partition. Without flags the model has the shape from its paper.`,
+named partition. Without flags the model has the shape from its paper. The model
+dense reads rows of features instead of windows; by default it has the features
+of a forecast one step ahead with weather.`,
 		Example: "  loadstar model show bose2023 --inputs 5",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := forecast.New(args[0], shape)
 			if err != nil {
 				return usageError{err, "model show "} // the name and the shape are arguments
+			}
+			paper, _ := forecast.DefaultsOf(m.Name())
+			if paper.Rows && cmd.Flags().Changed("lookback") {
+				return usageError{fmt.Errorf("--lookback: %s reads one row of features; set --inputs to the length of the row", m.Name()), "model show "}
 			}
 			type tensor struct {
 				Name  string `json:"name"`
@@ -110,8 +116,11 @@ named partition. Without flags the model has the shape from its paper.`,
 				return printJSON(cmd.OutOrStdout(), out)
 			}
 			w := cmd.OutOrStdout()
-			fmt.Fprintf(w, "%s: %d parameters, windows of %s by %s, %s\n\n", out.Name, out.Parameters,
-				count(out.Lookback, "step"), count(out.Inputs, "input"), count(out.Outputs, "output"))
+			reads := fmt.Sprintf("windows of %s by %s", count(out.Lookback, "step"), count(out.Inputs, "input"))
+			if paper.Rows {
+				reads = "rows of " + count(out.Inputs, "feature")
+			}
+			fmt.Fprintf(w, "%s: %d parameters, %s, %s\n\n", out.Name, out.Parameters, reads, count(out.Outputs, "output"))
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(t, "LAYER\tPARAMETERS\tTENSORS")
 			for _, l := range out.Layers {

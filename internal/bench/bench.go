@@ -14,7 +14,8 @@ import (
 	"loadstar/series"
 )
 
-// The workload consists of one client's local training steps with the model bose2023.
+// The workload consists of one client's local training steps. Unless a benchmark chooses
+// another model, the model is bose2023.
 const (
 	Model = "bose2023"
 	Batch = 64
@@ -31,21 +32,31 @@ type Workload struct {
 	X, Y []float32
 
 	ws            *nn.Workspace
+	loss          nn.Loss
 	w, g, m, v    []float32
 	many, outputs []float32
 	step          int
+	perWindow     int // outputs
 }
 
 // inferMost is the maximum batch size of Infer.
 const inferMost = 256
 
-// NewWorkload returns a workload with random data.
-func NewWorkload(k *kernel.Set) (*Workload, error) {
-	model, err := forecast.New(Model, forecast.Shape{})
+// NewWorkload returns a workload with random data. The model has its default shape. Its loss
+// is the squared error, or the pinball loss if the model forecasts quantiles by default.
+func NewWorkload(k *kernel.Set, name string) (*Workload, error) {
+	model, err := forecast.New(name, forecast.Shape{})
 	if err != nil {
 		return nil, err
 	}
+	var loss nn.Loss = nn.MSE{}
+	if d, _ := forecast.DefaultsOf(name); len(d.Quantiles) > 0 {
+		if loss, err = nn.NewPinball(d.Quantiles...); err != nil {
+			return nil, err
+		}
+	}
 	net := model.Net()
+	outputs := net.Outputs()
 	n, window := net.Weights(), net.Lookback()*net.Inputs()
 	rng := rand.New(rand.NewPCG(1, 1))
 	normal := func(n int) []float32 {
@@ -56,23 +67,23 @@ func NewWorkload(k *kernel.Set) (*Workload, error) {
 		return x
 	}
 	return &Workload{
-		Kernel: k, X: normal(Batch * window), Y: normal(Batch),
-		ws: net.NewWorkspace(k, Batch),
-		w:  model.InitialWeights(1), g: make([]float32, n), m: make([]float32, n), v: make([]float32, n),
-		many: normal(inferMost * window), outputs: make([]float32, inferMost),
+		Kernel: k, X: normal(Batch * window), Y: normal(Batch * outputs / loss.Outputs(1)),
+		ws: net.NewWorkspace(k, Batch), loss: loss, perWindow: outputs,
+		w: model.InitialWeights(1), g: make([]float32, n), m: make([]float32, n), v: make([]float32, n),
+		many: normal(inferMost * window), outputs: make([]float32, inferMost*outputs),
 	}, nil
 }
 
 // Train runs one training step: forward pass, backward pass and Adam.
 func (w *Workload) Train() {
 	w.step++
-	w.ws.Gradient(w.g, w.w, w.X, w.Y, nn.MSE{})
+	w.ws.Gradient(w.g, w.w, w.X, w.Y, w.loss)
 	w.Kernel.Adam(w.w, w.g, w.m, w.v, kernel.AdamStep{Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Step: w.step})
 }
 
 // Infer forecasts a batch of at most 256 windows.
 func (w *Workload) Infer(batch int) {
-	w.ws.Predict(w.outputs[:batch], w.w, w.many[:batch*len(w.many)/inferMost])
+	w.ws.Predict(w.outputs[:batch*w.perWindow], w.w, w.many[:batch*len(w.many)/inferMost])
 }
 
 // RandomFleet returns meters with a year of hourly random numbers each.

@@ -29,7 +29,7 @@ func TestWorkload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := NewWorkload(k)
+	w, err := NewWorkload(k, Model)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,13 +52,13 @@ func (r rates) over(q rates) rates {
 	return rates{r.train / q.train, r.infer1 / q.infer1, r.infer256 / q.infer256}
 }
 
-// Run measures the peer, unless it is nil, and every kernel set, one after the other. It
-// repeats this runs times. A measurement of training takes CPU time d, and each of the
+// Run measures training and forecasts of a model with the peer, unless it is nil, and with
+// every kernel set, one after the other. It repeats this runs times. A measurement of training takes CPU time d, and each of the
 // other measurements takes half of d.
-func Run(sets []*kernel.Set, p *Peer, runs int, d time.Duration, progress bench.Progress) (*Result, error) {
+func Run(model string, sets []*kernel.Set, p *Peer, runs int, d time.Duration, progress bench.Progress) (*Result, error) {
 	runtime.LockOSThread() // CPU time is measured per thread
 	defer runtime.UnlockOSThread()
-	m, err := forecast.New(bench.Model, forecast.Shape{})
+	m, err := forecast.New(model, forecast.Shape{})
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func Run(sets []*kernel.Set, p *Peer, runs int, d time.Duration, progress bench.
 		workloads = make([]*bench.Workload, len(sets))
 	)
 	for i, k := range sets {
-		if workloads[i], err = bench.NewWorkload(k); err != nil {
+		if workloads[i], err = bench.NewWorkload(k, model); err != nil {
 			return nil, err
 		}
 	}

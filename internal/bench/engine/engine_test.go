@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -13,8 +14,20 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, model := range PeerModels() {
+		t.Run(model, func(t *testing.T) { testRun(t, model, k) })
+	}
+	if _, err := Run("bose2025", []*kernel.Set{k}, nil, 1, time.Millisecond, nil); err == nil {
+		t.Error("an unknown model was measured")
+	}
+	if _, err := StartPeer("fekri2023"); err == nil || !strings.Contains(err.Error(), "only bose2023 and dense") {
+		t.Errorf("a model that the peer does not have: %v", err)
+	}
+}
+
+func testRun(t *testing.T, model string, k *kernel.Set) {
 	calls := 0
-	b, err := Run([]*kernel.Set{k}, nil, 2, time.Millisecond, func(done, total int, _ string) {
+	b, err := Run(model, []*kernel.Set{k}, nil, 2, time.Millisecond, func(done, total int, _ string) {
 		if calls++; done != calls || total != 2 {
 			t.Errorf("call %d reports %d of %d", calls, done, total)
 		}

@@ -52,7 +52,7 @@ func RunWindows(fleet *series.Dataset, runs int, d time.Duration) (*Windows, err
 		return nil, fmt.Errorf("no meter of %s has a complete window", fleet.Name)
 	}
 	rng := rand.New(rand.NewPCG(2, 2))
-	w, err := bench.NewWorkload(k)
+	w, err := bench.NewWorkload(k, bench.Model)
 	if err != nil {
 		return nil, err
 	}

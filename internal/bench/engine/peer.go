@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,10 +32,16 @@ type Peer struct {
 	out  *bufio.Scanner
 }
 
-// StartPeer starts PyTorch and waits until it is ready.
-func StartPeer() (*Peer, error) {
+// PeerModels returns the models that the peer has.
+func PeerModels() []string { return []string{"bose2023", "dense"} }
+
+// StartPeer starts PyTorch with a model and waits until it is ready.
+func StartPeer(model string) (*Peer, error) {
+	if !slices.Contains(PeerModels(), model) {
+		return nil, fmt.Errorf("the peer has no model %s, only %s", model, strings.Join(PeerModels(), " and "))
+	}
 	// -I ignores PYTHONPATH and any torch in the working folder.
-	cmd := exec.Command(peerPython, "-I", "-c", peerScript, "bench")
+	cmd := exec.Command(peerPython, "-I", "-c", peerScript, "bench", model)
 	cmd.Env = os.Environ()
 	if core := openBLASCore(); core != "" && os.Getenv("OPENBLAS_CORETYPE") == "" {
 		cmd.Env = append(cmd.Env, "OPENBLAS_CORETYPE="+core)

@@ -1,7 +1,8 @@
 """The peer of `loadstar bench engine --peer`: PyTorch with the identical model.
 
-    peer.py bench             answers requests on standard input, one JSON line each:
-                              "train SECONDS" and "infer BATCH SECONDS" -> {"per_s": ...}
+    peer.py bench MODEL       measures bose2023 or dense; answers requests on standard input,
+                              one JSON line each: "train SECONDS" and "infer BATCH SECONDS"
+                              -> {"per_s": ...}
     peer.py golden FOLDER     writes golden files for the tests of ../../../forecast
 
 One thread, CPU time. It needs Debian's python3-torch and libopenblas0.
@@ -98,20 +99,23 @@ def rate(step, seconds):
             return calls / spent
 
 
-def bench():
+def bench(name):
     torch.manual_seed(1)
-    model = Bose2023()
-    x, y = torch.randn(64, 12, 8), torch.randn(64, 1)
+    if name == "dense":
+        model, window, loss = Dense(140, 3), (140,), pinball([0.1, 0.5, 0.9])
+    else:
+        model, window, loss = Bose2023(), (12, 8), nn.functional.mse_loss
+    x, y = torch.randn(64, *window), torch.randn(64, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
-    torch.mm(x[:, 0], x[:, 0].t())  # loads the BLAS
+    torch.mm(y.t(), y)  # loads the BLAS
 
     def train():
         optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
+        loss(model(x), y).backward()
         optimizer.step()
 
     def infer(batch):
-        windows = torch.randn(batch, 12, 8)
+        windows = torch.randn(batch, *window)
 
         def step():
             with torch.inference_mode():
@@ -206,6 +210,6 @@ def write_golden(folder):
 
 if __name__ == "__main__":
     if sys.argv[1] == "bench":
-        bench()
+        bench(sys.argv[2])
     else:
         write_golden(sys.argv[2])

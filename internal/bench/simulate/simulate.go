@@ -76,7 +76,7 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 	}
 	engine := make([]*bench.Workload, c.Workers)
 	for i := range engine {
-		if engine[i], err = bench.NewWorkload(k); err != nil {
+		if engine[i], err = bench.NewWorkload(k, bench.Model); err != nil {
 			return nil, err
 		}
 	}
