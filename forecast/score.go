@@ -55,6 +55,10 @@ func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 	return s
 }
 
+// Levels returns the quantiles that the model forecasts, in ascending order, or nil if it
+// forecasts only points.
+func (s *Scorer) Levels() []float64 { return s.levels }
+
 // reserve allocates buffers for n examples of origins with the given number of targets.
 func (s *Scorer) reserve(n, targets int) {
 	if cap(s.at) < n {

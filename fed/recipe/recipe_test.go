@@ -184,7 +184,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Bound: 16, MaxExamples: 65536},
 		Schedule: fed.Schedule{Kind: "synchronous"},
-		Evaluate: fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4},
+		Evaluate: fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4, Reference: "auto"},
 	}
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("got %+v\nwant %+v", p, want)

@@ -98,6 +98,14 @@ var evaluateSettings = []setting{
 	{path: "evaluate.windows", about: "largest number of windows per client", initial: 256, must: atLeastOne},
 	{path: "evaluate.forecasts", about: "number of clients whose test forecasts are written at the end", initial: 4, must: nonNegative},
 	{
+		path: "evaluate.reference", about: "forecast to which the relative MAE refers; auto: last-value for one step, one step ahead, otherwise last-week",
+		initial: string(forecast.Auto), choices: []string{string(forecast.Auto), string(forecast.LastValue), string(forecast.LastWeek)},
+	},
+	{
+		path: "evaluate.blend", about: "blend test forecasts with the reference, weighted by the latest errors of both; by default only for model dense",
+		adjust: func(p *fed.Plan, _ func(string) bool) { p.Evaluate.Blend = p.Model.Name == "dense" },
+	},
+	{
 		path: "evaluate.fine_tune.steps", about: "local steps before a client is scored at the end", must: nonNegative,
 		adjust: func(p *fed.Plan, given func(string) bool) {
 			if given("evaluate.fine_tune.epochs") {

@@ -15,7 +15,8 @@ import (
 func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []string, workers int, dir string) ([]metric.Fleet, error) {
 	b := forecast.Backtest{
 		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers,
-		Split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation},
+		Reference: forecast.Reference(p.Evaluate.Reference),
+		Split:     series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation},
 	}
 	var (
 		fleets []metric.Fleet

@@ -42,7 +42,7 @@ parts:
       model: {name: fekri2023, lookback: 4, targets: 2, split: {train: 0.6, validation: 0.2}}
       client: {steps: 3, batch: 8}
       rounds: 2
-      evaluate: {every: 2, forecasts: 4}
+      evaluate: {every: 2, forecasts: 4, reference: last-value}
     methods:
       - name: SGD
       - {name: Adam, plan: {algorithm: fedavg}}
@@ -178,7 +178,7 @@ func TestErrors(t *testing.T) {
 	if err := f.OpenTables(run.Offsets{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Finish(nil, nil, rows, &run.Summary{}); err != nil {
+	if err := f.Finish(run.Results{Forecasts: rows}, &run.Summary{}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := l.errors(trial)

@@ -6,6 +6,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"loadstar/forecast"
+	"loadstar/series"
 )
 
 const inherited = `
@@ -186,6 +189,8 @@ func TestPapers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			checkReference(t, f, &p)
+			checkReference(t, f, &quick.Parts[i])
 			less, err := quick.Parts[i].rounds()
 			if err != nil {
 				t.Fatal(err)
@@ -193,6 +198,23 @@ func TestPapers(t *testing.T) {
 			if less*4 > n {
 				t.Errorf("%s: part %s has %d rounds, and its quick form has %d", f, p.Name, n, less)
 			}
+		}
+	}
+}
+
+// checkReference checks that errors in the experiments of a paper are relative to the last
+// value: the papers' MASE and our recorded figures are.
+func checkReference(t *testing.T, file string, p *Part) {
+	t.Helper()
+	variants, err := p.plans(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range variants {
+		m := v.plan.Model
+		layout := series.Layout{Horizon: m.Horizon, Targets: m.Targets}
+		if r := forecast.Reference(v.plan.Evaluate.Reference).For(layout); r != forecast.LastValue || v.plan.Evaluate.Blend {
+			t.Errorf("%s: part %s, method %s: errors are relative to %s, blend %t", file, p.Name, v.method, r, v.plan.Evaluate.Blend)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func writeRun(t *testing.T, dir, plan string, seed, targets int, generated bool,
 		Clients: len(names), Rounds: 6, Steps: 120,
 	}
 	summary.Seconds.Train = 1.5
-	if err := f.Finish(clients, profile, forecasts, summary); err != nil {
+	if err := f.Finish(run.Results{Clients: clients, Profile: profile, Forecasts: forecasts}, summary); err != nil {
 		t.Fatal(err)
 	}
 }

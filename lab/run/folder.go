@@ -7,6 +7,7 @@
 //	clients.csv ...         a row per client with its final scores
 //	profile.csv ...         errors by hour of the day and by forecast step
 //	forecasts.csv ...       test forecasts of a sample of clients
+//	errors.csv ...          a row per client and day with its mean absolute test error
 //	shared.safetensors      the shared weights
 //	personal/*.safetensors  each client's personal weights
 //	summary.json            the main results
@@ -24,9 +25,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"loadstar/internal/atomicfile"
@@ -64,20 +67,29 @@ type Evaluation struct {
 }
 
 // Client is a row of the clients table: mean and standard deviation of a client's load in
-// the training split, and its scores on the test split. Loads and errors are in kW.
+// the training split, and its scores on the test split. Loads and errors are in kW. The
+// point forecasts are those that a client would use, blended with the reference if the plan
+// says so; ModelRelativeMAE is that of the model alone. The scores of quantiles are NaN if
+// the model forecasts only points. Coverage is the share of loads in the widest central
+// interval, such as P10 to P90.
 type Client struct {
-	Client      string  `parquet:"unique_id"`
-	Level       float64 `parquet:"mean_kw"`
-	Spread      float64 `parquet:"std_kw"`
-	Examples    int     `parquet:"train_examples"`
-	Targets     int     `parquet:"targets"`
-	Loss        float64 `parquet:"loss"`
-	MAE         float64 `parquet:"mae"`
-	RMSE        float64 `parquet:"rmse"`
-	NMAE        float64 `parquet:"nmae"`
-	MAPE        float64 `parquet:"mape"`
-	SMAPE       float64 `parquet:"smape"`
-	RelativeMAE float64 `parquet:"relative_mae"`
+	Client             string  `parquet:"unique_id"`
+	Level              float64 `parquet:"mean_kw"`
+	Spread             float64 `parquet:"std_kw"`
+	Examples           int     `parquet:"train_examples"`
+	Targets            int     `parquet:"targets"`
+	Loss               float64 `parquet:"loss"`
+	MAE                float64 `parquet:"mae"`
+	RMSE               float64 `parquet:"rmse"`
+	NMAE               float64 `parquet:"nmae"`
+	MAPE               float64 `parquet:"mape"`
+	SMAPE              float64 `parquet:"smape"`
+	RelativeMAE        float64 `parquet:"relative_mae"`
+	ModelRelativeMAE   float64 `parquet:"relative_mae_model"`
+	Coverage           float64 `parquet:"coverage"`
+	CalibratedCoverage float64 `parquet:"coverage_calibrated"`
+	Pinball            float64 `parquet:"pinball"` // mean over the levels
+	CalibratedPinball  float64 `parquet:"pinball_calibrated"`
 }
 
 // Profile is a row of the profile table: the mean absolute error for one hour of the day,
@@ -90,7 +102,8 @@ type Profile struct {
 	NMAE    float64 `parquet:"nmae"`
 }
 
-// Forecast is a row of the forecasts table.
+// Forecast is a row of the forecasts table. P10, P50 and P90 are calibrated quantiles, or
+// NaN if the model does not forecast them.
 type Forecast struct {
 	Client   string    `parquet:"unique_id,dict"`
 	Cutoff   time.Time `parquet:"cutoff,timestamp(millisecond)"`
@@ -98,6 +111,29 @@ type Forecast struct {
 	Actual   float64   `parquet:"y"`
 	Forecast float64   `parquet:"forecast"`
 	LastWeek float64   `parquet:"last_week"` // the load at the same clock time a week before
+	P10      float64   `parquet:"P10"`
+	P50      float64   `parquet:"P50"`
+	P90      float64   `parquet:"P90"`
+}
+
+// Error is a row of the errors table: the mean absolute error of a client's forecasts whose
+// targets are on one day of the dataset's clock. Two methods can be compared by their
+// errors on the same days.
+type Error struct {
+	Client  string  `parquet:"unique_id,dict"`
+	Day     string  `parquet:"day,dict"` // such as 2017-03-01
+	Targets int     `parquet:"targets"`
+	MAE     float64 `parquet:"mae"`
+}
+
+// Results has the tables that are written at the end of a run.
+type Results struct {
+	Clients   []Client
+	Profile   []Profile
+	Forecasts []Forecast
+	// Errors yields the rows of the errors table, because a large fleet has very many; nil
+	// means none.
+	Errors iter.Seq[Error]
 }
 
 // Baseline is a row of the baselines table. The table is in the folder that contains the
@@ -116,7 +152,7 @@ func WriteBaselines(dir string, rows []Baseline) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return writeTable(filepath.Join(dir, "baselines"), rows)
+	return writeTable(filepath.Join(dir, "baselines"), slices.Values(rows))
 }
 
 // Offsets has the lengths of the tables at a checkpoint, in bytes.
@@ -273,18 +309,19 @@ func (f *Folder) Load() ([]byte, error) {
 	return text, err
 }
 
-// Finish writes the tables of clients, profile and forecasts, the Parquet copies of the
-// other tables, and the summary. It writes the summary last, because a run is finished if
-// its folder has a summary.
-func (f *Folder) Finish(clients []Client, profile []Profile, forecasts []Forecast, summary *Summary) error {
+// Finish writes the tables of results, the Parquet copies of the other tables, and the
+// summary. It writes the summary last, because a run is finished if its folder has a
+// summary.
+func (f *Folder) Finish(r Results, summary *Summary) error {
 	if _, err := f.Flush(); err != nil {
 		return err
 	}
 	err := errors.Join(
 		f.Settle(),
-		writeTable(f.path("clients"), clients),
-		writeTable(f.path("profile"), profile),
-		writeTable(f.path("forecasts"), forecasts),
+		writeTable(f.path("clients"), slices.Values(r.Clients)),
+		writeTable(f.path("profile"), slices.Values(r.Profile)),
+		writeTable(f.path("forecasts"), slices.Values(r.Forecasts)),
+		writeTable(f.path("errors"), r.Errors),
 		writeParquet[Round](f.path("rounds.csv"), f.path("rounds.parquet")),
 		writeParquet[Evaluation](f.path("evaluations.csv"), f.path("evaluations.parquet")),
 	)

@@ -335,8 +335,12 @@ func TestFolderResume(t *testing.T) {
 	}
 	f.Rounds.Append(round(5)) // read below
 	cutoff := time.Date(2026, 11, 15, 4, 0, 0, 0, time.UTC)
-	err = f.Finish([]Client{{Client: "a/b", MAE: 1, MAPE: math.NaN()}}, []Profile{{By: "hour", At: 3}},
-		[]Forecast{{Client: "a/b", Cutoff: cutoff, Time: cutoff.Add(time.Hour), LastWeek: math.NaN()}}, &Summary{Rounds: 2, MAE: metric.Number(math.NaN())})
+	errors := []Error{{Client: "a/b", Day: "2026-11-15", Targets: 24, MAE: 0.5}, {Client: "a/b", Day: "2026-11-16", Targets: 2, MAE: 1}}
+	err = f.Finish(Results{
+		Clients: []Client{{Client: "a/b", MAE: 1, MAPE: math.NaN()}}, Profile: []Profile{{By: "hour", At: 3}},
+		Forecasts: []Forecast{{Client: "a/b", Cutoff: cutoff, Time: cutoff.Add(time.Hour), LastWeek: math.NaN(), P10: math.NaN(), P50: 2, P90: 3}},
+		Errors:    slices.Values(errors),
+	}, &Summary{Rounds: 2, MAE: metric.Number(math.NaN())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,8 +348,11 @@ func TestFolderResume(t *testing.T) {
 		t.Error(s, err)
 	}
 	forecasts := readAll[Forecast](t, filepath.Join(dir, "forecasts.csv"))
-	if len(forecasts) != 1 || !forecasts[0].Cutoff.Equal(cutoff) || !math.IsNaN(forecasts[0].LastWeek) {
+	if len(forecasts) != 1 || !forecasts[0].Cutoff.Equal(cutoff) || !math.IsNaN(forecasts[0].LastWeek) || !math.IsNaN(forecasts[0].P10) || forecasts[0].P90 != 3 {
 		t.Error(forecasts)
+	}
+	if got := readAll[Error](t, filepath.Join(dir, "errors.csv")); !slices.Equal(got, errors) {
+		t.Errorf("errors %v, want %v", got, errors)
 	}
 	rounds := readAll[Round](t, filepath.Join(dir, "rounds.csv"))
 	if len(rounds) != 2 || rounds[0].Round != 0 || rounds[1].Round != 5 {

@@ -43,8 +43,15 @@ type Summary struct {
 		Mean     metric.Number `json:"mean"`
 		Median   metric.Number `json:"median"`
 		BelowOne metric.Number `json:"below_one"`
+		// Reference is last-value or last-week: the forecast to which errors are relative.
+		Reference string `json:"reference"`
 	} `json:"relative_mae"`
-	MAE metric.Number `json:"mae"`
+	// Blend means that the scored forecasts are blended with the reference.
+	Blend bool `json:"blend"`
+	// Coverage has the mean share of loads in the widest central interval over clients,
+	// before and after calibration. It is nil if the model forecasts only points.
+	Coverage *Coverage     `json:"coverage,omitempty"`
+	MAE      metric.Number `json:"mae"`
 	// Fleet has the distribution of every metric over clients.
 	Fleet metric.Fleet `json:"fleet,omitempty"`
 	// Down and Up are the bytes that one client receives and sends in a round.
@@ -59,6 +66,12 @@ type Summary struct {
 	} `json:"seconds"`
 }
 
+// Coverage is the share of loads in an interval.
+type Coverage struct {
+	Model      metric.Number `json:"model"`
+	Calibrated metric.Number `json:"calibrated"`
+}
+
 // ReadSummary reads the summary in the folder of a run. The error is fs.ErrNotExist if
 // the run is not finished.
 func ReadSummary(dir string) (*Summary, error) {
@@ -67,9 +80,15 @@ func ReadSummary(dir string) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := new(Summary)
-	if err := json.Unmarshal(text, s); err != nil {
+	var s struct {
+		Summary
+		MASE json.RawMessage `json:"mase"`
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return s, nil
+	if s.MASE != nil {
+		return nil, fmt.Errorf("%s was written by an older version of loadstar, whose MASE is not the relative MAE of this version: run it again, or read it with the older version", path)
+	}
+	return &s.Summary, nil
 }

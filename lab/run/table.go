@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"math"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,13 +115,16 @@ func (t *Table[T]) flush() (int64, error) { return t.offset, t.w.Flush() }
 
 func (t *Table[T]) close() error { return errors.Join(t.w.Flush(), t.f.Close()) }
 
-// writeTable writes a table and its Parquet copy.
-func writeTable[T any](path string, rows []T) error {
+// writeTable writes a table and its Parquet copy. Rows may be nil.
+func writeTable[T any](path string, rows iter.Seq[T]) error {
 	t, err := openTable[T](path+".csv", 0)
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
+	if rows == nil {
+		rows = slices.Values[[]T](nil)
+	}
+	for r := range rows {
 		if err := t.Append(r); err != nil {
 			_ = t.close() // return the first error
 			return err
@@ -164,7 +169,7 @@ func readTable[T any](path string, each func(T) error) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if got, want := strings.Join(head, ","), strings.Join(columns[T](), ","); got != want {
-		return fmt.Errorf("%s has the columns %s, not %s: it was written by another version of loadstar", path, got, want)
+		return fmt.Errorf("%s has the columns %s, not %s: it was written by another version of loadstar; run it again with this version", path, got, want)
 	}
 	for {
 		fields, err := r.Read()

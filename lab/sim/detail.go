@@ -2,10 +2,12 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"loadstar/forecast"
 	"loadstar/lab/run"
+	"loadstar/metric"
 	"loadstar/series"
 )
 
@@ -18,8 +20,17 @@ type detail struct {
 	hours         [24]mean
 	steps         []mean
 	load          mean
+	days          []day
 	keep          bool
+	levels        [3]int // indices of P10, P50 and P90 in the model's levels, or -1
 	forecasts     []run.Forecast
+}
+
+// day has the absolute errors of the targets on one day of the dataset's clock.
+type day struct {
+	date int32 // days since 1970
+	n    int32
+	sum  float64
 }
 
 type mean struct {
@@ -41,8 +52,12 @@ func sampled(i, n, keep int) bool {
 	return keep > 0 && (i == 0 || i*keep/n > (i-1)*keep/n)
 }
 
-func (d *detail) begin(f *series.Framer, interval time.Duration, m series.Meter, keep bool) {
+// begin starts the statistics of a meter. Levels are the quantiles that the model forecasts.
+func (d *detail) begin(f *series.Framer, interval time.Duration, m series.Meter, levels []float64, keep bool) {
 	d.frame, d.interval, d.meter, d.keep = f, interval, m, keep
+	for i, level := range [...]float64{0.1, 0.5, 0.9} {
+		d.levels[i] = slices.Index(levels, level)
+	}
 	d.steps = make([]mean, f.Layout().Targets)
 	var load, square mean
 	for _, v := range m.Load[:f.Train(m)] {
@@ -66,6 +81,7 @@ func (d *detail) add(f forecast.Forecast) error {
 	d.hours[f.Time.Hour()].add(e)
 	d.steps[step].add(e)
 	d.load.add(math.Abs(f.Actual))
+	d.addDay(f.Time, e)
 	if !d.keep {
 		return nil
 	}
@@ -74,15 +90,59 @@ func (d *detail) add(f forecast.Forecast) error {
 	if lag := d.frame.Lag(d.meter, at, 7); lag >= 0 && lag < len(d.meter.Load) {
 		before = float64(d.meter.Load[lag])
 	}
+	var p [3]float64
+	for i, at := range d.levels {
+		if p[i] = math.NaN(); at >= 0 {
+			p[i] = f.Levels[at]
+		}
+	}
 	d.forecasts = append(d.forecasts, run.Forecast{
 		Client: f.Client, Cutoff: f.Cutoff, Time: f.Time, Actual: f.Actual, Forecast: f.Forecast, LastWeek: before,
+		P10: p[0], P50: p[1], P90: p[2],
 	})
 	return nil
 }
 
-// combine returns the rows of the profile and forecasts tables, computed from the details
-// of all clients.
-func combine(all []detail) (profile []run.Profile, forecasts []run.Forecast) {
+// addDay adds an absolute error to that of its day. Forecasts of several targets overlap,
+// so the day may be before the newest one.
+func (d *detail) addDay(at time.Time, e float64) {
+	year, month, date := at.Date()
+	today := int32(time.Date(year, month, date, 0, 0, 0, 0, time.UTC).Unix() / (24 * 3600))
+	i := len(d.days)
+	for i > 0 && d.days[i-1].date > today {
+		i--
+	}
+	if i == 0 || d.days[i-1].date != today {
+		d.days = slices.Insert(d.days, i, day{date: today})
+		i++
+	}
+	d.days[i-1].n++
+	d.days[i-1].sum += e
+}
+
+// addQuantiles adds the scores of quantiles to a row of the clients table. It returns all
+// scores of the client.
+func addQuantiles(row *run.Client, s *forecast.ClientScore) metric.Scores {
+	of := func(q *metric.Quantiles) (coverage, pinball float64) {
+		if q == nil {
+			return math.NaN(), math.NaN()
+		}
+		coverage, _ = q.Scores().Get("coverage") // always has it
+		return coverage, q.Loss()
+	}
+	row.Coverage, row.Pinball = of(s.Quantiles)
+	row.CalibratedCoverage, row.CalibratedPinball = of(s.Calibrated)
+	all := append(s.Overall.Scores(), metric.Score{Name: "relative_mae_model", Value: row.ModelRelativeMAE})
+	if s.Quantiles == nil {
+		return all
+	}
+	return append(all,
+		metric.Score{Name: "coverage", Value: row.Coverage}, metric.Score{Name: "coverage_calibrated", Value: row.CalibratedCoverage},
+		metric.Score{Name: "pinball", Value: row.Pinball}, metric.Score{Name: "pinball_calibrated", Value: row.CalibratedPinball})
+}
+
+// combine returns the tables that are computed from the details of all clients.
+func combine(all []detail) (r run.Results) {
 	var hours [24]mean
 	steps := make([]mean, len(all[0].steps))
 	relative := func(to *mean, of mean, d *detail) {
@@ -98,13 +158,23 @@ func combine(all []detail) (profile []run.Profile, forecasts []run.Forecast) {
 		for s := range steps {
 			relative(&steps[s], d.steps[s], d)
 		}
-		forecasts = append(forecasts, d.forecasts...)
+		r.Forecasts = append(r.Forecasts, d.forecasts...)
 	}
 	for h, m := range hours {
-		profile = append(profile, run.Profile{By: "hour", At: h, Clients: m.n, NMAE: m.value()})
+		r.Profile = append(r.Profile, run.Profile{By: "hour", At: h, Clients: m.n, NMAE: m.value()})
 	}
 	for s, m := range steps {
-		profile = append(profile, run.Profile{By: "step", At: s + 1, Clients: m.n, NMAE: m.value()})
+		r.Profile = append(r.Profile, run.Profile{By: "step", At: s + 1, Clients: m.n, NMAE: m.value()})
 	}
-	return profile, forecasts
+	r.Errors = func(yield func(run.Error) bool) {
+		for i := range all {
+			for _, day := range all[i].days {
+				date := time.Unix(int64(day.date)*24*3600, 0).UTC().Format(time.DateOnly)
+				if !yield(run.Error{Client: all[i].meter.ID, Day: date, Targets: int(day.n), MAE: day.sum / float64(day.n)}) {
+					return
+				}
+			}
+		}
+	}
+	return r
 }

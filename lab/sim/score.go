@@ -82,14 +82,14 @@ func (s *simulation) finish(ctx context.Context) error {
 			return err
 		}
 		m, d := &scored[i], &details[i]
-		d.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, sampled(i, len(scored), s.Plan.Evaluate.Forecasts))
-		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Test, 0, d.add)
+		d.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, w.scorer.Levels(), sampled(i, len(scored), s.Plan.Evaluate.Forecasts))
+		score, loss, err := w.scorer.Serve(w.w, m.meter, m.windows, d.add)
 		p := &score.Overall
 		rows[i] = run.Client{
 			Client: string(m.id), Level: d.level, Spread: d.spread, Examples: examples(m.windows), Targets: p.N(), Loss: loss,
-			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), RelativeMAE: p.RelativeMAE(),
+			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), RelativeMAE: p.RelativeMAE(), ModelRelativeMAE: score.Model.RelativeMAE(),
 		}
-		fleet[i] = p.Scores()
+		fleet[i] = addQuantiles(&rows[i], &score)
 		return err
 	})
 	if err != nil {
@@ -102,8 +102,11 @@ func (s *simulation) finish(ctx context.Context) error {
 		s.summary.Seconds.CPU += w.cpu.Seconds()
 	}
 	summarizeScores(&s.summary, metric.NewFleet(fleet), s.machine.Round(), start())
-	profile, forecasts := combine(details)
-	if err := s.folder.Finish(rows, profile, forecasts, &s.summary); err != nil {
+	s.summary.RelativeMAE.Reference = string(s.pool.workers[0].scorer.Reference.For(s.setup.Problem.Framer.Layout()))
+	s.summary.Blend = s.Plan.Evaluate.Blend
+	results := combine(details)
+	results.Clients = rows
+	if err := s.folder.Finish(results, &s.summary); err != nil {
 		return err
 	}
 	return s.folder.Event("finished", &s.summary)

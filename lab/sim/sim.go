@@ -180,6 +180,7 @@ func (s *simulation) newWorker() *worker {
 		fold:   round.NewFold(s.setup.Rules),
 		w:      make([]float32, s.setup.Problem.Model.Net().Weights()),
 	}
+	w.scorer.Reference, w.scorer.Blend = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Blend
 	w.kept = make([]float32, w.client.Kept())
 	return w
 }

@@ -31,6 +31,9 @@ func summarizeScores(s *run.Summary, f metric.Fleet, rounds int, d time.Duration
 	if relative.BelowOne != nil {
 		s.RelativeMAE.BelowOne = *relative.BelowOne
 	}
+	if c := f["coverage"]; c.Count > 0 {
+		s.Coverage = &run.Coverage{Model: c.Mean, Calibrated: f["coverage_calibrated"].Mean}
+	}
 	s.MAE, s.Fleet = f["mae"].Mean, f
 	s.RSS = proc.PeakMemory()
 }
