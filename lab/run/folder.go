@@ -197,14 +197,20 @@ func Create(dir string, plan []byte) (*Folder, error) {
 	return f, nil
 }
 
-// Reopen opens the folder of an existing run, which must have the given plan. The caller
-// then calls OpenTables with the offsets in the checkpoint.
-func Reopen(dir string, plan []byte) (*Folder, error) {
+// Reopen opens the folder of an existing run, which must have the given plan. Unless
+// upgrade is nil, it returns a plan of an older version of the program as this version
+// writes it. The caller then calls OpenTables with the offsets in the checkpoint.
+func Reopen(dir string, plan []byte, upgrade func(plan []byte) ([]byte, error)) (*Folder, error) {
 	before, err := os.ReadFile(filepath.Join(dir, "plan.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: there is no run to resume", dir)
 	} else if err != nil {
 		return nil, err
+	}
+	if !bytes.Equal(before, plan) && upgrade != nil {
+		if before, err = upgrade(before); err != nil {
+			return nil, fmt.Errorf("%s: plan.yaml: %w", dir, err)
+		}
 	}
 	if !bytes.Equal(before, plan) {
 		return nil, fmt.Errorf("%s contains a run of a different plan; compare its plan.yaml", dir)

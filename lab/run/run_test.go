@@ -232,7 +232,7 @@ func TestFolderLock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "run")
 	f := create(t, dir)
 	// The lock belongs to the open file, so a second handle acts like another process.
-	if _, err := Reopen(dir, []byte("plan")); err == nil || !strings.Contains(err.Error(), "another process is using this run") {
+	if _, err := Reopen(dir, []byte("plan"), nil); err == nil || !strings.Contains(err.Error(), "another process is using this run") {
 		t.Error(err)
 	}
 	if _, err := Create(dir, []byte("plan")); !errors.Is(err, ErrExists) {
@@ -244,13 +244,13 @@ func TestFolderLock(t *testing.T) {
 	if _, err := Create(dir, []byte("plan")); !errors.Is(err, ErrExists) {
 		t.Error(err)
 	}
-	if _, err := Reopen(dir, []byte("other")); err == nil || !strings.Contains(err.Error(), "a run of a different plan") {
+	if _, err := Reopen(dir, []byte("other"), nil); err == nil || !strings.Contains(err.Error(), "a run of a different plan") {
 		t.Error(err)
 	}
-	if _, err := Reopen(t.TempDir(), []byte("plan")); err == nil || !strings.Contains(err.Error(), "no run to resume") {
+	if _, err := Reopen(t.TempDir(), []byte("plan"), nil); err == nil || !strings.Contains(err.Error(), "no run to resume") {
 		t.Error(err)
 	}
-	again, err := Reopen(dir, []byte("plan"))
+	again, err := Reopen(dir, []byte("plan"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestReopenRemovesTemporaryFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f, err := Reopen(dir, []byte("plan"))
+	f, err := Reopen(dir, []byte("plan"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func TestFolderResume(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if f, err = Reopen(dir, []byte("plan")); err != nil {
+	if f, err = Reopen(dir, []byte("plan"), nil); err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()

@@ -168,6 +168,10 @@ func readTable[T any](path string, each func(T) error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	// Runs that an older version began have tables with the older name.
+	if i := slices.Index(head, "mase"); i >= 0 {
+		head[i] = "relative_mae"
+	}
 	if got, want := strings.Join(head, ","), strings.Join(columns[T](), ","); got != want {
 		return fmt.Errorf("%s has the columns %s, not %s: it was written by another version of loadstar; run it again with this version", path, got, want)
 	}

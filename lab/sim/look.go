@@ -31,7 +31,7 @@ func Look(c Config) (*run.Summary, State, error) {
 	if _, err := os.Stat(filepath.Join(c.Dir, "plan.yaml")); errors.Is(err, fs.ErrNotExist) {
 		return nil, Empty, nil
 	}
-	f, err := run.Reopen(c.Dir, plan)
+	f, err := run.Reopen(c.Dir, plan, upgradePlan)
 	if err != nil {
 		return nil, Empty, err
 	}

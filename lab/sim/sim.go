@@ -68,7 +68,7 @@ func Run(ctx context.Context, c Config) (*run.Summary, error) {
 	}
 	defer s.close()
 	if c.Resume {
-		s.folder, err = run.Reopen(c.Dir, plan)
+		s.folder, err = run.Reopen(c.Dir, plan, upgradePlan)
 	} else {
 		s.folder, err = run.Create(c.Dir, plan)
 	}
