@@ -22,6 +22,7 @@ import (
 	"loadstar/fed/client"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/fed/setup"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 
 	"loadstar/nn/kernel"
@@ -178,9 +179,11 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 		t.Fatal(err)
 	}
 	needs := parts.Needs
-	w := client.NewWorker(&client.Job{
-		Seed: p.Seed, Model: q.Model, Partition: q.Partition, Loss: q.Loss, Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: needs,
-	}, kernels(t), parts.NewTrainer(kernels(t)))
+	s, err := setup.New(p, q, d.Len())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := s.NewWorker(kernels(t))
 	fold := round.NewFold(round.Rules{Needs: needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight})
 	kept = map[string][]float32{}
 	for _, m := range log {
@@ -191,8 +194,7 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 			meter := d.Meter(slices.Index(namesOf(d), name))
 			c := client.Client{ID: fed.ClientID(name), Data: []series.Examples{q.Framer.Windows(meter, q.Framer.Ranges(meter))}, Kept: kept[name]}
 			if c.Kept == nil {
-				c.First, c.Kept = true, make([]float32, w.Kept())
-				q.Partition.Cut(q.Model.InitialWeights(p.Seed), make([]float32, q.Partition.SharedLen()), c.Kept[:q.Partition.PersonalLen()])
+				c.First, c.Kept = true, s.InitialKept(w)
 			}
 			var u fed.Update
 			if err := w.Train(context.Background(), &c, server.Task(int(m.round)), &u); err != nil {
@@ -307,8 +309,12 @@ func start(t testing.TB, c Config) (stop func()) {
 // variants returns plans that differ in what clients store and send.
 func variants() map[string]settings {
 	return map[string]settings{
-		"fedavg":         small("fedavg", nil),
-		"fedavg, head":   small("fedavg", settings{"partition": "head"}),
+		"fedavg":       small("fedavg", nil),
+		"fedavg, head": small("fedavg", settings{"partition": "head"}),
+		"kept, head": small("fedavg", settings{
+			"partition": "head", "client.moments": "kept", "client.lr_end": 1e-5, "client.warmup": 3, "client.weight_decay.all": 0.5,
+		}),
+		"averaged, head": small("fedavg", settings{"partition": "head", "client.moments": "averaged"}),
 		"scaffold, head": small("scaffold", settings{"partition": "head", "client.lr": 0.05}),
 		"pfedme":         small("pfedme", settings{"schedule.cohort": 5}),
 		"fedadam, epochs": small("fedadam", settings{

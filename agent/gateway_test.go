@@ -119,8 +119,8 @@ func compose(t testing.TB, text []byte, fleet int) (*fed.Plan, *recipe.Compositi
 	if err != nil {
 		t.Fatal(err)
 	}
-	shared := make([]float32, q.Partition.SharedLen())
-	q.Partition.Cut(q.Model.InitialWeights(p.Seed), shared, make([]float32, q.Partition.PersonalLen()))
+	shared := make([]float32, q.SharedLen())
+	q.Partition.Cut(q.Model.InitialWeights(p.Seed), q.SharedWeights(shared), make([]float32, q.Partition.PersonalLen()))
 	return p, parts, round.NewServer(parts.NewAggregator(), parts.NewOptimizer(), fleet, shared)
 }
 

@@ -94,8 +94,8 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	return s, nil
 }
 
-// shared returns the number of shared weights.
-func (s *session) shared() int { return s.Job.Partition.SharedLen() }
+// shared returns the length of the shared vector.
+func (s *session) shared() int { return s.Problem.SharedLen() }
 
 // footprint returns an upper bound on the bytes of memory that training a plan needs. It
 // adds up each worker's workspace and batch of examples, and all vectors with one value per
@@ -109,5 +109,9 @@ func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	example := int64(3*net.Outputs() + 4*p.Model.Targets + 8)
 	batch := net.WorkspaceBytes(p.Client.Batch) + 4*example*(int64(p.Client.Batch)+kernel.Lanes)
 	weights := 4 * int64(net.Weights())
-	return int64(workers)*(batch+vectorsOfWorker*weights) + vectorsOfAll*weights
+	all := vectorsOfAll * weights
+	if recipe.Averaged(p) { // the shared vector has two moments of each weight
+		all *= 3
+	}
+	return int64(workers)*(batch+vectorsOfWorker*weights) + all
 }

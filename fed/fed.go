@@ -97,6 +97,20 @@ type Turn struct {
 	// Control receives the change of the client's control variate, if Needs.Control is
 	// set.
 	Control []float32
+	// Moments receives the optimizer's two moments of the shared weights, if the plan
+	// averages them. Then Task.Shared has the received moments after the weights.
+	Moments []float32
+	// Correction lists the positions in W of the matrices and biases of the correction
+	// layers, which adapt a shared forecast to a client. It is empty if the model has none.
+	Correction []Span
+	// Noise says how irregular the client's load is: the mean change from step to step, as
+	// a share of the standard deviation. It is set only if the plan needs it.
+	Noise float64
+	// The trainer sets Steps, the number of optimizer steps in this turn, and Done, the
+	// number of steps that led to the received weights, before the optimizer begins.
+	Steps, Done int
+	// Half, if not nil, receives the weights after half of the steps.
+	Half []float32
 	// Rand is the random source for sampling batches.
 	Rand *rand.Rand
 }
@@ -124,11 +138,11 @@ type LocalTrainer interface {
 type ClientOptimizer interface {
 	// Kept returns the number of floats to store for each client, as in LocalTrainer.
 	Kept(weights, shared int) int
-	// Begin starts a turn and resets the moments. The optimizer may retain t until End.
+	// Begin starts a turn. The optimizer may retain t until End.
 	Begin(t *Turn)
 	// Step moves w against the gradient g and may overwrite g.
 	Step(w, g []float32)
-	// End completes a turn and writes t.Kept and t.Control.
+	// End completes a turn and writes t.Kept, t.Control and t.Moments.
 	End(t *Turn)
 }
 

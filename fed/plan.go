@@ -79,6 +79,15 @@ type Client struct {
 	// Decay multiplies the learning rate by Factor each time that Every rounds have
 	// passed. If Every is 0, the rate is constant.
 	Decay Decay `yaml:"decay,flow"`
+	// If RateEnd is above 0, the learning rate falls from Rate to RateEnd along a cosine
+	// over all steps of the run. Warmup is the number of steps at the start of the run over
+	// which the learning rate rises linearly.
+	RateEnd float64 `yaml:"lr_end"`
+	Warmup  int     `yaml:"warmup"`
+	// Moments is reset, kept or averaged: what happens to the optimizer's moments between
+	// rounds.
+	Moments     string      `yaml:"moments"`
+	WeightDecay WeightDecay `yaml:"weight_decay,flow"`
 
 	// Inner is the learning rate of the meta-learners' look-ahead step, or of pFedMe's
 	// inner solver.
@@ -95,6 +104,15 @@ type Client struct {
 type Decay struct {
 	Factor float64 `yaml:"factor"`
 	Every  int     `yaml:"every"`
+}
+
+// WeightDecay shrinks weights in every step, by the learning rate times a factor.
+type WeightDecay struct {
+	// All is the factor of all weights.
+	All float64 `yaml:"all"`
+	// Correction, multiplied by the square of the client's noise, is the factor of the
+	// matrices and biases of the correction layers. [Turn] defines the noise.
+	Correction float64 `yaml:"correction"`
 }
 
 // Server configures aggregation and the server optimizer.

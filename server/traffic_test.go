@@ -98,7 +98,7 @@ func TestTraffic(t *testing.T) {
 	must(t, err)
 	problem, err := recipe.Frame(p, d)
 	must(t, err)
-	want := recipe.TrafficOf(problem.Partition, fed.Needs{})
+	want := recipe.TrafficOf(problem, fed.Needs{})
 	var up, down, connections int64
 	for _, c := range all {
 		up, down, connections = up+c.up.Load(), down+c.down.Load(), connections+c.connections.Load()

@@ -80,8 +80,11 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		fmt.Fprintln(t, "  none")
 	} else {
 		control := ""
-		if e.Control {
+		switch {
+		case e.Control:
 			control = "; half of this is control variates"
+		case e.Averaged:
+			control = "; two thirds of this are moments"
 		}
 		row(t, "per client and round", "%s down, %s up%s", byteSize(e.Down), byteSize(e.Up), control)
 		if e.PerRound > 0 {

@@ -300,8 +300,8 @@ plan and data.`,
 				return err
 			}
 			shared := round.ReadFloats(nil, b)
-			if len(shared) != q.Partition.SharedLen() {
-				return fmt.Errorf("the server sent %d weights, but the plan has %d shared weights", len(shared), q.Partition.SharedLen())
+			if len(shared) != q.SharedLen() {
+				return fmt.Errorf("the server sent %d numbers, but the plan shares %d", len(shared), q.SharedLen())
 			}
 			write := func(w io.Writer) error { return q.WriteShared(w, shared, p.Name, int(r.Run.Version)) }
 			if out == "-" {

@@ -6,6 +6,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"loadstar/fed"
@@ -24,6 +25,20 @@ type Job struct {
 	Targets   int // targets of an example
 	Batch     int
 	Needs     fed.Needs
+	// Averaged means that tasks and updates have the moments of the shared weights after
+	// the weights.
+	Averaged bool
+	// Noise means that the trainer needs the noise of a client's load.
+	Noise bool
+}
+
+// sharedLen returns the length of the vector of a task and of an update.
+func (j *Job) sharedLen() int {
+	n := j.Partition.SharedLen()
+	if j.Averaged {
+		n *= 3
+	}
+	return n
 }
 
 // Worker trains clients, one at a time, with memory that it allocates once. Only one
@@ -39,18 +54,25 @@ type Worker struct {
 
 // NewWorker returns a worker that uses the trainer t, which no other worker may use.
 func NewWorker(j *Job, k *kernel.Set, t fed.LocalTrainer) *Worker {
-	return &Worker{
+	w := &Worker{
 		job: j, trainer: t,
 		objective: newObjective(j.Model, k, j.Loss, j.Targets, j.Batch),
-		turn:      fed.Turn{W: make([]float32, j.Model.Net().Weights()), Shared: spans(j.Partition)},
+		turn: fed.Turn{
+			W: make([]float32, j.Model.Net().Weights()), Shared: spans(j.Partition.Shared()),
+			Correction: spans(slices.DeleteFunc(j.Model.Correction(), func(l nn.Layer) bool { return l.Kind == nn.KindPReLU })),
+		},
 	}
+	if j.Averaged {
+		w.turn.Moments = make([]float32, 2*j.Partition.SharedLen())
+	}
+	return w
 }
 
-// spans returns the positions of the shared weights in the flat weight vector. Adjacent
-// shared layers form one span.
-func spans(p forecast.Partition) []fed.Span {
+// spans returns the positions of layers in the flat weight vector. Adjacent layers form
+// one span.
+func spans(layers []nn.Layer) []fed.Span {
 	var all []fed.Span
-	for _, l := range p.Shared() {
+	for _, l := range layers {
 		if n := len(all); n > 0 && all[n-1].Hi == l.Offset() {
 			all[n-1].Hi += l.Len()
 			continue
@@ -84,9 +106,10 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	if err := w.check(c, t); err != nil {
 		return fmt.Errorf("client %s: %w", c.ID, err)
 	}
+	shared := p.SharedLen()
 	personal := c.Kept[:p.PersonalLen()]
 	w.objective.setData(c.Data)
-	p.Join(w.turn.W, t.Shared, personal)
+	p.Join(w.turn.W, t.Shared[:shared], personal)
 	*u = fed.Update{
 		Client: c.ID, Version: t.Version, Examples: w.objective.Len(),
 		Delta: resize(u.Delta, len(t.Shared)), Control: resize(u.Control, len(t.Control)),
@@ -97,6 +120,9 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	turn := &w.turn
 	turn.Task, turn.First, turn.Control = t, c.First, u.Control
 	turn.Kept = c.Kept[p.PersonalLen():]
+	if w.job.Noise {
+		turn.Noise = noise(c.Data)
+	}
 	turn.Rand = fed.Rand(w.job.Seed, "train", t.Round, c.ID)
 	start := time.Now()
 	done, err := w.trainer.Train(ctx, w.objective, turn)
@@ -105,7 +131,8 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 		return fmt.Errorf("client %s: %w", c.ID, err)
 	}
 	u.Steps, u.TrainLoss = done.Steps, done.Loss
-	p.Cut(turn.W, u.Delta, personal)
+	p.Cut(turn.W, u.Delta[:shared], personal)
+	copy(u.Delta[shared:], turn.Moments)
 	for i, received := range t.Shared {
 		u.Delta[i] -= received
 	}
@@ -116,7 +143,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 // check returns an error if a task does not fit the plan. Tasks come from the network, so
 // this can happen.
 func (w *Worker) check(c *Client, t fed.Task) error {
-	shared, control := w.job.Partition.SharedLen(), 0
+	shared, control := w.job.sharedLen(), 0
 	if w.job.Needs.Control {
 		control = shared
 	}
@@ -145,6 +172,15 @@ func (w *Worker) receivedLoss() float64 {
 		w.all = append(w.all, i)
 	}
 	return w.objective.Loss(w.turn.W, w.all[:w.objective.Len()])
+}
+
+// noise returns the mean noise of a client's meters.
+func noise(data []series.Examples) float64 {
+	sum := 0.0
+	for _, d := range data {
+		sum += d.Noise()
+	}
+	return sum / float64(len(data))
 }
 
 func resize(x []float32, n int) []float32 {

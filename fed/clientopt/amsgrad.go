@@ -7,7 +7,7 @@ import (
 
 var _ fed.ClientOptimizer = (*AMSGrad)(nil)
 
-// AMSGrad is [Adam] with the largest second moment of the round so far instead of the
+// AMSGrad is [Adam] with the largest second moment so far, of the round or of all rounds, instead of the
 // current one, so that steps do not grow when a second moment decays (Reddi et al. 2018;
 // bose2024, figure 4, "AdamAMS"):
 //
@@ -21,27 +21,46 @@ type AMSGrad struct {
 	Rate         Rate
 	Beta1, Beta2 float64
 	Epsilon      float64
+	Moments      Moments // Reset or Keep
 
+	course  course
 	at      kernel.AdamStep
 	m, v, u []float32
+	all     []fed.Span
 }
 
-// Kept returns 0: no state is stored between rounds.
-func (*AMSGrad) Kept(weights, shared int) int { return 0 }
+// Kept returns the number of floats for the moments that the client stores: three for each
+// weight, and the number of steps.
+func (o *AMSGrad) Kept(weights, shared int) int {
+	if o.Moments == Keep {
+		return 3*weights + 1
+	}
+	return 0
+}
 
-// Begin resets the moments.
+// Begin resets the moments or continues with those of the last turn.
 func (o *AMSGrad) Begin(t *fed.Turn) {
-	o.at = kernel.AdamStep{Rate: o.Rate.At(t.Task.Round), Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Epsilon}
+	o.course.begin(o.Rate, t)
+	o.at = kernel.AdamStep{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Epsilon}
 	o.m = zeroed(o.m, len(t.W))
 	o.v = zeroed(o.v, len(t.W))
 	o.u = zeroed(o.u, len(t.W))
+	if o.Moments == Keep {
+		o.all = personal(o.all[:0], nil, len(t.W))
+		o.at.Step = restore(t, o.all, o.m, o.v, o.u)
+	}
 }
 
 // Step updates w and does not change g.
 func (o *AMSGrad) Step(w, g []float32) {
+	o.at.Rate = o.course.next()
 	o.at.Step++
 	o.Kernel.AMSGrad(w, g, o.m, o.v, o.u, o.at)
 }
 
-// End does nothing.
-func (*AMSGrad) End(*fed.Turn) {}
+// End stores the moments if they are kept.
+func (o *AMSGrad) End(t *fed.Turn) {
+	if o.Moments == Keep {
+		save(t, o.at.Step, o.all, o.m, o.v, o.u)
+	}
+}

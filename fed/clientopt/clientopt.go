@@ -2,8 +2,9 @@
 //
 // The field Kernel of an optimizer must be set: it runs the loops over the weights. No
 // optimizer allocates memory after its first turn unless a later model is larger. Only the
-// Kept field of [fed.Turn] passes state from one turn to the next. Moments start from zero
-// in every round (bose2024, figure 4; bose2023, algorithm 2).
+// Kept field of [fed.Turn] passes state from one turn to the next. Unless [Moments] says
+// otherwise, moments start from zero in every round (bose2024, figure 4; bose2023,
+// algorithm 2).
 package clientopt
 
 // zeroed returns a slice of n zeros. It reuses buf if that is large enough.

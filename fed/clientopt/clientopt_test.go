@@ -34,6 +34,10 @@ func all(t testing.TB) map[string]fed.ClientOptimizer {
 		"prox":     &Prox{Kernel: k, Mu: 0.5, Inner: sgd()},
 		"proxadam": &Prox{Kernel: k, Mu: 0.5, Inner: adam()},
 		"scaffold": &Scaffold{Kernel: k, Rate: rate},
+		"decay":    &Decay{Rate: rate, All: 0.5, Inner: sgd()},
+		"kept":     &Adam{Kernel: k, Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Moments: Keep},
+		"averaged": &Adam{Kernel: k, Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Moments: Average},
+		"kept max": &AMSGrad{Kernel: k, Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Moments: Keep},
 	}
 }
 
@@ -47,6 +51,10 @@ func turn(o fed.ClientOptimizer, w []float32, shared ...fed.Span) *fed.Turn {
 	n := len(t.Task.Shared)
 	t.Task.Control, t.Control = make([]float32, n), make([]float32, n)
 	t.Kept = make([]float32, o.Kept(len(w), n))
+	if a, ok := o.(*Adam); ok && a.Moments == Average {
+		t.Task.Shared = append(t.Task.Shared, make([]float32, 2*n)...)
+		t.Moments = make([]float32, 2*n)
+	}
 	return t
 }
 
@@ -103,7 +111,10 @@ func TestTaskIsNotChanged(t *testing.T) {
 		tr := turn(o, []float32{1, 2, 3}, fed.Span{Lo: 1, Hi: 3})
 		tr.Task.Control[0] = 0.5
 		run(o, tr, []float32{1, 1, 1}, []float32{2, 2, 2})
-		check(t, name+": received", tr.Task.Shared, 2, 3)
+		check(t, name+": received", tr.Task.Shared[:2], 2, 3)
+		for _, x := range tr.Task.Shared[2:] {
+			check(t, name+": received moments", []float32{x}, 0)
+		}
 		check(t, name+": received control", tr.Task.Control, 0.5, 0)
 		if name != "scaffold" {
 			check(t, name+": sent control", tr.Control, 0, 0)
@@ -122,13 +133,30 @@ func TestPersonalWeightsAreIsolated(t *testing.T) {
 			sent[i] = tr
 		}
 		a, b := sent[0], sent[1]
-		if a.W[0] != b.W[0] || a.W[2] != b.W[2] || !sameBits(a.Control, b.Control) || !sameBits(a.Kept, b.Kept) {
+		if a.W[0] != b.W[0] || a.W[2] != b.W[2] || !sameBits(a.Control, b.Control) || !sameBits(a.Moments, b.Moments) ||
+			!sameBits(sharedState(name, a.Kept), sharedState(name, b.Kept)) {
 			t.Errorf("%s: %v and %v differ in more than the personal weight", name, a, b)
 		}
 		if a.W[1] == 5 || b.W[1] == -7 {
 			t.Errorf("%s does not train the personal weight", name)
 		}
 	}
+}
+
+// sharedState returns the part of a client's state that its personal weight, the second of
+// three weights, must not affect.
+func sharedState(name string, kept []float32) []float32 {
+	switch name {
+	case "averaged": // only moments of personal weights
+		return nil
+	case "kept", "kept max":
+		var state []float32
+		for i := 0; i+3 <= len(kept); i += 3 {
+			state = append(state, kept[i], kept[i+2])
+		}
+		return state
+	}
+	return kept
 }
 
 func TestNoAllocations(t *testing.T) {

@@ -19,14 +19,16 @@ var _ fed.ClientOptimizer = (*Scaffold)(nil)
 //
 // The client sends c_i' - c_i with its update.
 //
+// If the rate changes from step to step, K · rate is the sum of the steps' rates.
+//
 // Deviations: personal weights have no control variates and take plain SGD steps. If a
 // round's rate is 0, c_i does not change; the paper would divide by zero.
 type Scaffold struct {
 	Kernel *kernel.Set
 	Rate   Rate
 
-	rate   float64
-	steps  int
+	course course
+	path   float64 // sum of the steps' rates
 	first  bool
 	shared []fed.Span
 	shift  []float32 // c - c_i
@@ -43,7 +45,8 @@ func (o *Scaffold) Begin(t *fed.Turn) {
 		panic(fmt.Sprintf("clientopt: SCAFFOLD on %d shared weights with %d control variates of the server, %d kept and room for %d changes",
 			n, len(t.Task.Control), len(t.Kept), len(t.Control)))
 	}
-	o.rate, o.steps, o.first, o.shared = o.Rate.At(t.Task.Round), 0, t.First, t.Shared
+	o.course.begin(o.Rate, t)
+	o.path, o.first, o.shared = 0, t.First, t.Shared
 	o.shift = zeroed(o.shift, n)
 	if !t.First {
 		copy(o.shift, t.Task.Control)
@@ -53,7 +56,10 @@ func (o *Scaffold) Begin(t *fed.Turn) {
 
 // Step adds c - c_i to the shared part of g and updates w.
 func (o *Scaffold) Step(w, g []float32) {
-	o.steps++
+	rate := o.course.next()
+	if o.path += rate; !o.Rate.varies() {
+		o.path = float64(o.course.step) * rate // more exact than a sum
+	}
 	if !o.first {
 		shift := o.shift
 		for _, s := range o.shared {
@@ -62,7 +68,7 @@ func (o *Scaffold) Step(w, g []float32) {
 			shift = shift[n:]
 		}
 	}
-	o.Kernel.Axpy(w, g, float32(-o.rate))
+	o.Kernel.Axpy(w, g, float32(-rate))
 }
 
 // End writes the new control variate to t.Kept, and its change to t.Control.
@@ -71,15 +77,14 @@ func (o *Scaffold) End(t *fed.Turn) {
 		copy(t.Kept, t.Task.Control)
 	}
 	o.shared = nil // do not retain the worker's memory
-	path := float64(o.steps) * o.rate
-	if path == 0 {
+	if o.path == 0 {
 		clear(t.Control)
 		return
 	}
 	k := 0
 	for _, s := range t.Shared {
 		for _, w := range t.W[s.Lo:s.Hi] {
-			slope := (float64(t.Task.Shared[k]) - float64(w)) / path
+			slope := (float64(t.Task.Shared[k]) - float64(w)) / o.path
 			next := float32(slope - float64(o.shift[k]))
 			t.Control[k] = next - t.Kept[k]
 			t.Kept[k] = next

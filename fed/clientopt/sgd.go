@@ -16,17 +16,17 @@ type SGD struct {
 	Kernel *kernel.Set
 	Rate   Rate
 
-	rate float64 // learning rate of this turn
+	course course
 }
 
 // Kept returns 0: no state is stored between rounds.
 func (*SGD) Kept(weights, shared int) int { return 0 }
 
-// Begin computes the learning rate of the round.
-func (o *SGD) Begin(t *fed.Turn) { o.rate = o.Rate.At(t.Task.Round) }
+// Begin starts with the learning rate of the turn's first step.
+func (o *SGD) Begin(t *fed.Turn) { o.course.begin(o.Rate, t) }
 
 // Step updates w and does not change g.
-func (o *SGD) Step(w, g []float32) { o.Kernel.Axpy(w, g, float32(-o.rate)) }
+func (o *SGD) Step(w, g []float32) { o.Kernel.Axpy(w, g, float32(-o.course.next())) }
 
 // End does nothing.
 func (*SGD) End(*fed.Turn) {}

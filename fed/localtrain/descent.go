@@ -22,6 +22,9 @@ var _ fed.LocalTrainer = (*Descent)(nil)
 type Descent struct {
 	Work      Work
 	Optimizer fed.ClientOptimizer
+	// Earlier is the work of the rounds that led to the received weights. It is nil if it
+	// equals Work.
+	Earlier *Work
 
 	batches batches
 	g       []float32
@@ -32,10 +35,13 @@ func (d *Descent) Kept(weights, shared int) int { return d.Optimizer.Kept(weight
 
 // Train implements [fed.LocalTrainer].
 func (d *Descent) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
-	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
+	if err := d.batches.begin(d.Work, o.Len(), t); err != nil {
 		return fed.Trained{}, err
 	}
 	d.g = sized(d.g, len(t.W))
+	if d.Earlier != nil {
+		t.Done = t.Task.Version * d.Earlier.steps(o.Len())
+	}
 	d.Optimizer.Begin(t)
 	var done tally
 	for batch := d.batches.next(); batch != nil; batch = d.batches.next() {
@@ -43,6 +49,9 @@ func (d *Descent) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.
 			return fed.Trained{}, err
 		}
 		d.Optimizer.Step(t.W, d.g)
+		if t.Half != nil && done.steps == (t.Steps+1)/2 {
+			copy(t.Half, t.W)
+		}
 	}
 	return done.end(d.Optimizer, t)
 }

@@ -48,7 +48,7 @@ func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.
 	if !(d.Delta > 0) {
 		return fed.Trained{}, fmt.Errorf("localtrain: FedMeta's delta is %v, want a value above 0", d.Delta)
 	}
-	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
+	if err := d.batches.begin(d.Work, o.Len(), t); err != nil {
 		return fed.Trained{}, err
 	}
 	n := len(t.W)

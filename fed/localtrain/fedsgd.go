@@ -46,6 +46,7 @@ func (d *Gradient) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed
 	}
 	d.sum = d.sum[:len(t.W)]
 	clear(d.sum)
+	t.Steps, t.Done = 1, t.Task.Version
 	d.Optimizer.Begin(t)
 	var done tally
 	loss := 0.0

@@ -7,7 +7,7 @@
 // No trainer allocates memory after its first turn unless a later client has more weights
 // or more examples. If a turn ends in an error, W and Control of its [fed.Turn] have
 // undefined values and the trainer retains no state from the turn. Kept is unchanged,
-// unless the error concerns the control variate itself.
+// unless the error concerns the control variate or the optimizer's state itself.
 package localtrain
 
 import (
@@ -53,6 +53,11 @@ func (c *tally) end(o fed.ClientOptimizer, t *fed.Turn) (fed.Trained, error) {
 	o.End(t)
 	if i := nn.NotFinite(t.Control); i >= 0 {
 		return fed.Trained{}, fmt.Errorf("localtrain: the change of control variate %d is %v after step %d: %w", i, t.Control[i], c.steps, fed.ErrDiverged)
+	}
+	for _, state := range [][]float32{t.Kept, t.Moments} {
+		if i := nn.NotFinite(state); i >= 0 {
+			return fed.Trained{}, fmt.Errorf("localtrain: value %d of the optimizer's state is %v after step %d: %w", i, state[i], c.steps, fed.ErrDiverged)
+		}
 	}
 	return fed.Trained{Steps: c.steps, Loss: c.loss / float64(c.steps)}, nil
 }

@@ -40,7 +40,7 @@ func (d *PerFedAvg) Kept(weights, shared int) int { return d.Optimizer.Kept(weig
 
 // Train implements [fed.LocalTrainer]. It counts both gradients of a step.
 func (d *PerFedAvg) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
-	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
+	if err := d.batches.begin(d.Work, o.Len(), t); err != nil {
 		return fed.Trained{}, err
 	}
 	d.g, d.ahead = sized(d.g, len(t.W)), sized(d.ahead, len(t.W))

@@ -50,7 +50,7 @@ func (d *PFedMe) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.T
 	if d.InnerSteps < 1 {
 		return fed.Trained{}, fmt.Errorf("localtrain: pFedMe has %d inner steps, want at least 1", d.InnerSteps)
 	}
-	if err := d.batches.begin(d.Work, o.Len(), t.Rand); err != nil {
+	if err := d.batches.begin(d.Work, o.Len(), t); err != nil {
 		return fed.Trained{}, err
 	}
 	d.g, d.theta = sized(d.g, len(t.W)), sized(d.theta, len(t.W))

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+
+	"loadstar/fed"
 )
 
 // Work sets how much a client trains in a round, and on which examples: either Steps
@@ -25,6 +27,14 @@ type Work struct {
 	ResampleRound bool
 }
 
+// steps returns the number of batches in a turn of a client with n examples.
+func (w Work) steps(n int) int {
+	if w.Epochs > 0 {
+		return w.Epochs * ((n + w.Batch - 1) / w.Batch)
+	}
+	return w.Steps
+}
+
 var errNoExamples = errors.New("localtrain: the client has no training examples; leave it out of the fleet")
 
 // batches produces the batches of a turn. Sampling a batch takes time and memory in
@@ -41,8 +51,8 @@ type batches struct {
 	seen  intSet
 }
 
-// begin starts a turn of a client with n examples.
-func (b *batches) begin(w Work, n int, r *rand.Rand) error {
+// begin starts a client's turn and sets its number of steps. The client has n examples.
+func (b *batches) begin(w Work, n int, t *fed.Turn) error {
 	switch {
 	case w.Batch < 1:
 		return fmt.Errorf("localtrain: the batch size is %d, want at least 1", w.Batch)
@@ -53,7 +63,9 @@ func (b *batches) begin(w Work, n int, r *rand.Rand) error {
 	case n < 1:
 		return errNoExamples
 	}
-	b.work, b.n, b.rand, b.done, b.epoch = w, n, r, 0, 0
+	b.work, b.n, b.rand, b.done, b.epoch = w, n, t.Rand, 0, 0
+	t.Steps = w.steps(n)
+	t.Done = t.Task.Version * t.Steps
 	return nil
 }
 

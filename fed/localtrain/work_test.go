@@ -14,12 +14,16 @@ func draws(seed uint64) *rand.Rand { return fed.Rand(seed, "batches", 0, "a") }
 // allBatches returns all batches of a turn.
 func allBatches(t testing.TB, b *batches, w Work, n int, r *rand.Rand) [][]int {
 	t.Helper()
-	if err := b.begin(w, n, r); err != nil {
+	if err := b.begin(w, n, &fed.Turn{Rand: r}); err != nil {
 		t.Fatal(err)
 	}
+	want := w.steps(n)
 	var all [][]int
 	for x := b.next(); x != nil; x = b.next() {
 		all = append(all, slices.Clone(x))
+	}
+	if len(all) != want {
+		t.Errorf("%+v on %d examples: %d steps predicted, %d taken", w, n, want, len(all))
 	}
 	return all
 }
@@ -131,7 +135,7 @@ func TestSameSeedSameBatches(t *testing.T) {
 func TestDrawsDoNotDependOnExamples(t *testing.T) {
 	var b batches
 	turn := func() {
-		if err := b.begin(Work{Batch: 64, Steps: 100}, 1<<30, draws(1)); err != nil {
+		if err := b.begin(Work{Batch: 64, Steps: 100}, 1<<30, &fed.Turn{Rand: draws(1)}); err != nil {
 			t.Fatal(err)
 		}
 		for b.next() != nil {
@@ -157,7 +161,7 @@ func TestBadWork(t *testing.T) {
 		{Work{Batch: 4, Steps: -1, Epochs: 1}, 5, "-1 steps"},
 		{Work{Batch: 4, Epochs: 1, ResampleRound: true}, 5, "not with epochs"},
 	} {
-		if err := new(batches).begin(c.work, c.n, draws(1)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := new(batches).begin(c.work, c.n, &fed.Turn{Rand: draws(1)}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v on %d examples: %v, want %q", c.work, c.n, err, c.want)
 		}
 	}

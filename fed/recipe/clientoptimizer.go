@@ -23,10 +23,10 @@ type clientOptimizer struct {
 
 var clientOptimizers = []clientOptimizer{
 	{name: "sgd", keys: "lr", rate: 0.1, build: sgd}, // the default rate is our choice
-	{name: "adam", keys: "lr beta1 beta2 epsilon", rate: 0.001, build: adam},
-	{name: "amsgrad", keys: "lr beta1 beta2 epsilon", rate: 0.001, build: amsgrad},
+	{name: "adam", keys: "lr beta1 beta2 epsilon moments", rate: 0.001, build: adam},
+	{name: "amsgrad", keys: "lr beta1 beta2 epsilon moments", rate: 0.001, build: amsgrad},
 	{name: "prox", keys: "lr mu", rate: 0.1, proximal: true, build: sgd},
-	{name: "proxadam", keys: "lr beta1 beta2 epsilon mu", rate: 0.001, proximal: true, build: adam},
+	{name: "proxadam", keys: "lr beta1 beta2 epsilon mu moments", rate: 0.001, proximal: true, build: adam},
 }
 
 var clientOptimizerSetting = setting{path: "client.optimizer", about: "optimizer of the local steps"}
@@ -47,13 +47,53 @@ func clientOptimizerSettings() []setting {
 	}
 	for i, s := range all {
 		key := strings.TrimPrefix(s.path, "client.")
-		all[i] = s.only(func(p *fed.Plan) bool {
-			o := findClientOptimizer(p.Client.Optimizer)
-			return o == nil || slices.Contains(strings.Fields(o.keys), key)
-		})
+		all[i] = s.only(optimizerHas(key))
 	}
 	return all
 }
+
+// optimizerHas returns a function that reports whether a plan's optimizer has a setting.
+func optimizerHas(key string) func(p *fed.Plan) bool {
+	return func(p *fed.Plan) bool {
+		o := findClientOptimizer(p.Client.Optimizer)
+		return o == nil || slices.Contains(strings.Fields(o.keys), key)
+	}
+}
+
+var momentsSetting = setting{
+	path: "client.moments", about: "moments between rounds; reset: start from zero; kept: stay at the client; averaged: the server averages those of shared layers",
+	initial: momentsReset, quiet: true, when: optimizerHas("moments"),
+}
+
+// Values of client.moments.
+const (
+	momentsReset    = "reset"
+	momentsKept     = "kept"
+	momentsAveraged = "averaged"
+)
+
+// moments returns the permitted values of client.moments.
+func (a *algorithm) moments() []string {
+	if a.averages {
+		return []string{momentsReset, momentsKept, momentsAveraged}
+	}
+	return []string{momentsReset, momentsKept}
+}
+
+// momentsOf returns the value of client.moments. Plans whose optimizer has no moments have
+// none.
+func momentsOf(c *fed.Client) clientopt.Moments {
+	switch c.Moments {
+	case momentsKept:
+		return clientopt.Keep
+	case momentsAveraged:
+		return clientopt.Average
+	}
+	return clientopt.Reset
+}
+
+// Averaged reports whether the server averages the moments of the shared weights too.
+func Averaged(p *fed.Plan) bool { return p.Client.Moments == momentsAveraged }
 
 func findClientOptimizer(name string) *clientOptimizer {
 	i := slices.IndexFunc(clientOptimizers, func(o clientOptimizer) bool { return o.name == name })
@@ -68,9 +108,9 @@ func sgd(_ *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer {
 }
 
 func adam(c *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer {
-	return &clientopt.Adam{Kernel: k, Rate: r, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon}
+	return &clientopt.Adam{Kernel: k, Rate: r, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon, Moments: momentsOf(c)}
 }
 
 func amsgrad(c *fed.Client, k *kernel.Set, r clientopt.Rate) fed.ClientOptimizer {
-	return &clientopt.AMSGrad{Kernel: k, Rate: r, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon}
+	return &clientopt.AMSGrad{Kernel: k, Rate: r, Beta1: c.Beta1, Beta2: c.Beta2, Epsilon: c.Epsilon, Moments: momentsOf(c)}
 }

@@ -112,8 +112,7 @@ func (a *algorithm) newAggregator(p *fed.Plan) fed.Aggregator {
 }
 
 func (a *algorithm) newTrainer(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
-	c := &p.Client
-	work := localtrain.Work{Batch: c.Batch, Steps: c.Steps, Epochs: c.Epochs, ResampleRound: c.Resample == "round"}
+	work := workOf(p)
 	optimizer := a.newClientOptimizer(p, k)
 	if a.trainer == nil {
 		return &localtrain.Descent{Work: work, Optimizer: optimizer}
@@ -121,30 +120,53 @@ func (a *algorithm) newTrainer(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	return a.trainer(p, k, work, optimizer)
 }
 
+func workOf(p *fed.Plan) localtrain.Work {
+	c := &p.Client
+	return localtrain.Work{Batch: c.Batch, Steps: c.Steps, Epochs: c.Epochs, ResampleRound: c.Resample == "round"}
+}
+
 func (a *algorithm) newClientOptimizer(p *fed.Plan, k *kernel.Set) fed.ClientOptimizer {
 	c := &p.Client
-	rate := clientopt.Rate{Base: c.Rate, Factor: c.Decay.Factor, Every: c.Decay.Every}
+	rate := clientopt.Rate{Base: c.Rate, Factor: c.Decay.Factor, Every: c.Decay.Every, Warmup: c.Warmup}
+	if c.RateEnd > 0 {
+		rate.End, rate.Rounds = c.RateEnd, p.Rounds
+	}
 	if a.clientOptimizer != nil {
-		return a.clientOptimizer(k, rate)
+		return withDecay(c, rate, a.clientOptimizer(k, rate))
 	}
 	entry := findClientOptimizer(c.Optimizer)
 	o := entry.build(c, k, rate)
 	if entry.proximal {
-		return &clientopt.Prox{Kernel: k, Mu: c.Mu, Inner: o}
+		o = &clientopt.Prox{Kernel: k, Mu: c.Mu, Inner: o}
 	}
-	return o
+	return withDecay(c, rate, o)
+}
+
+// withDecay adds the plan's weight decay to an optimizer.
+func withDecay(c *fed.Client, r clientopt.Rate, o fed.ClientOptimizer) fed.ClientOptimizer {
+	if c.WeightDecay == (fed.WeightDecay{}) {
+		return o
+	}
+	return &clientopt.Decay{Rate: r, All: c.WeightDecay.All, Correction: c.WeightDecay.Correction, Inner: o}
 }
 
 // newTuner returns a trainer for fine-tuning: plain descent without proximal term, control
-// variates or look-ahead steps (song2021, appendix B).
+// variates or look-ahead steps (song2021, appendix B). Weight decay goes on, and so do
+// moments that are not reset. If the plan's learning rate falls along a cosine, that of
+// fine-tuning falls to 0 along another one.
 func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
-	f := p.Evaluate.FineTune
+	f, c := p.Evaluate.FineTune, &p.Client
 	rate := clientopt.Rate{Base: f.Rate}
 	if f.Rate == 0 {
-		rate.Base = p.Client.Rate
+		rate.Base = c.Rate
 	}
+	if c.RateEnd > 0 {
+		rate.From, rate.Rounds = p.Rounds, 1
+	}
+	earlier := workOf(p)
 	return &localtrain.Descent{
-		Work:      localtrain.Work{Batch: p.Client.Batch, Steps: f.Steps, Epochs: f.Epochs},
-		Optimizer: findClientOptimizer(p.Client.Optimizer).build(&p.Client, k, rate),
+		Work:      localtrain.Work{Batch: c.Batch, Steps: f.Steps, Epochs: f.Epochs},
+		Optimizer: withDecay(c, rate, findClientOptimizer(c.Optimizer).build(c, k, rate)),
+		Earlier:   &earlier,
 	}
 }

@@ -8,5 +8,6 @@ var fedprox = algorithm{
 	serverOptimizer: "fedavg",
 	weightings:      byExamples,
 	schedules:       synchronousOnly,
+	averages:        true,
 	gradients:       perStep(1),
 }

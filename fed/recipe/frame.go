@@ -27,9 +27,24 @@ type Problem struct {
 	// empty if the plan lists its own inputs.
 	Missing []string
 
-	layout series.Layout
-	split  series.Split
+	layout   series.Layout
+	split    series.Split
+	averaged bool // the server averages moments too
 }
+
+// SharedLen returns the length of the shared vector, which the server sends and whose
+// change clients return. It has the shared weights, followed by the two moments of each
+// if the plan averages moments.
+func (q *Problem) SharedLen() int {
+	n := q.Partition.SharedLen()
+	if q.averaged {
+		n *= 3
+	}
+	return n
+}
+
+// SharedWeights returns the weights in a shared vector.
+func (q *Problem) SharedWeights(shared []float32) []float32 { return shared[:q.Partition.SharedLen()] }
 
 // Inputs returns the inputs of a plan. If the plan does not list its inputs, they are
 // those inputs of the model's paper that every dataset has or that are in given. missing
@@ -56,7 +71,7 @@ func inputs(p *fed.Plan, given func(name string) bool) (names, missing []string)
 // Frame builds the problem of a plan. If the dataset is nil and the plan does not list its
 // inputs, the problem has all inputs of the model's paper.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
-	q := &Problem{split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
+	q := &Problem{averaged: Averaged(p), split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
 	given := func(string) bool { return true }
 	if d != nil {
 		given = func(name string) bool {
@@ -99,11 +114,11 @@ func (q *Problem) Open(d *series.Dataset) (err error) {
 	return err
 }
 
-// WriteShared writes the shared weights of a version as .safetensors. Equal weights give
+// WriteShared writes the weights in a shared vector as .safetensors. Equal weights give
 // equal bytes, whether they come from a simulated run or from a fleet.
 func (q *Problem) WriteShared(w io.Writer, shared []float32, plan string, version int) error {
 	whole := make([]float32, q.Model.Net().Weights())
-	q.Partition.Join(whole, shared, make([]float32, q.Partition.PersonalLen()))
+	q.Partition.Join(whole, q.SharedWeights(shared), make([]float32, q.Partition.PersonalLen()))
 	return q.Model.WriteWeights(w, whole, q.Partition.Shared(), map[string]string{"plan": plan, "version": fmt.Sprint(version)})
 }
 

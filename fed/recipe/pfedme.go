@@ -19,6 +19,7 @@ var pfedme = algorithm{
 	serverOptimizer: "fedavg",
 	weightings:      byClients,
 	schedules:       synchronousOnly,
+	noDecay:         true,
 	defaults: func(p *fed.Plan) {
 		song2021(p)
 		p.Client.Epochs, p.Client.Steps, p.Client.Inner = 0, 20, 0.01

@@ -39,6 +39,12 @@ type algorithm struct {
 	// fullPass means that a turn is one pass over all examples, so the plan has no
 	// steps or epochs to set.
 	fullPass bool
+	// noDecay means that the trainer's personal weights are not those that an optimizer
+	// can shrink, so the plan has no weight decay.
+	noDecay bool
+	// averages means that the server sets the shared weights to the clients' mean, if its
+	// learning rate is 1. Then it can average the moments of client optimizers too.
+	averages bool
 
 	// serverOptimizer is the name of the server optimizer, anyOptimizer if the plan
 	// chooses it, and empty if the aggregator needs none.

@@ -180,7 +180,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Client: fed.Client{
 			Optimizer: "adam", Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8,
-			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1},
+			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1}, Moments: "reset",
 		},
 		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Bound: 16, MaxExamples: 65536},
 		Schedule: fed.Schedule{Kind: "synchronous"},

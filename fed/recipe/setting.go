@@ -27,6 +27,9 @@ type setting struct {
 	// if the plan file does not set this setting. given reports whether the plan file sets
 	// the setting at path.
 	adjust func(p *fed.Plan, given func(path string) bool)
+	// quiet means that Write leaves the setting out if it has its default. A plan that does
+	// not use a new setting then has the same text as before, which older agents can read.
+	quiet bool
 }
 
 // rule is a condition for a number, with a description for error messages.
@@ -75,6 +78,10 @@ func (a *algorithm) collectSettings() []setting {
 	all = append(all, clientOptimizerSettings()...)
 	if !a.fullPass {
 		all = append(all, workSettings...)
+		all = append(all, momentsSetting.among(a.moments()))
+		if !a.noDecay {
+			all = append(all, weightDecaySettings...)
+		}
 	}
 	all = append(all, a.serverOptimizerSettings()...)
 	if !a.noServer {

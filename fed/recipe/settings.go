@@ -72,6 +72,20 @@ var workSettings = []setting{
 	},
 	{path: "client.decay.factor", about: "factor of each decay of the learning rate", initial: 1, must: positiveShare},
 	{path: "client.decay.every", about: "rounds between two decays; 0 means no decay", must: nonNegative},
+	{
+		path: "client.lr_end", about: "learning rate at the end of the run, reached along a cosine over all steps; 0 means no cosine",
+		must: nonNegative, quiet: true,
+	},
+	{path: "client.warmup", about: "steps at the start of the run over which the learning rate rises", must: nonNegative, quiet: true},
+}
+
+// weightDecaySettings lists the settings of decoupled weight decay.
+var weightDecaySettings = []setting{
+	{path: "client.weight_decay.all", about: "every step shrinks all weights by the learning rate times this", must: nonNegative, quiet: true},
+	{
+		path: "client.weight_decay.correction", about: "every step shrinks the correction layers by the learning rate times this and the square of the client's noise",
+		must: nonNegative, quiet: true,
+	},
 }
 
 // Settings of plans in which clients send updates to a server.

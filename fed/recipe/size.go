@@ -4,17 +4,16 @@ import (
 	"math"
 
 	"loadstar/fed"
-	"loadstar/forecast"
 )
 
 // Traffic is the number of bytes that one client receives (Down) and sends (Up) in a
 // round, without framing and names.
 type Traffic struct{ Down, Up int64 }
 
-// TrafficOf returns a client's traffic per round: in each direction, the shared weights as
+// TrafficOf returns a client's traffic per round: in each direction, the shared vector as
 // float32 and, if the aggregator needs them, control variates of the same size.
-func TrafficOf(p forecast.Partition, n fed.Needs) Traffic {
-	bytes := 4 * int64(p.SharedLen())
+func TrafficOf(q *Problem, n fed.Needs) Traffic {
+	bytes := 4 * int64(q.SharedLen())
 	if n.Control {
 		bytes *= 2
 	}

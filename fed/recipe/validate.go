@@ -70,6 +70,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 			add("client.steps", "client.steps and client.epochs are both 0; one of them must be at least 1")
 		}
 	}
+	validateRate(p, add)
 	if a.check != nil {
 		a.check(p, add)
 	}
@@ -86,6 +87,29 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 		}
 	}
 	return wrong
+}
+
+// validateRate checks the learning rate, what depends on it, and the moments.
+func validateRate(p *fed.Plan, add report) {
+	c := &p.Client
+	if c.RateEnd > 0 && c.Decay.Every > 0 {
+		add("client.lr_end", "client.lr_end is %g and client.decay.every is %d; the learning rate falls either along a cosine or in steps, so set only one of them", c.RateEnd, c.Decay.Every)
+	}
+	if c.RateEnd > c.Rate {
+		add("client.lr_end", "client.lr_end is %g, but client.lr is %g; the learning rate cannot rise", c.RateEnd, c.Rate)
+	}
+	if most := max(c.Rate, p.Evaluate.FineTune.Rate) * (c.WeightDecay.All + c.WeightDecay.Correction); most >= 1 {
+		add("client.weight_decay", "client.weight_decay times the learning rate is up to %g; it must be below 1, or a step would change the sign of weights", most)
+	}
+	if !Averaged(p) {
+		return
+	}
+	if c.Optimizer == "amsgrad" {
+		add("client.moments", "client.moments averaged works with adam and proxadam, not with amsgrad: the mean of largest moments is no largest moment")
+	}
+	if p.Server.Rate != 1 {
+		add("client.moments", "client.moments averaged needs server.lr 1, not %g: the moments must be the mean of the clients' moments", p.Server.Rate)
+	}
 }
 
 func validateSchedule(p *fed.Plan, add report) {
@@ -161,6 +185,9 @@ func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report)
 		if m, err = forecast.New(p.Model.Name, forecast.Shape{}); err != nil {
 			return
 		}
+	}
+	if c := p.Client.WeightDecay.Correction; c > 0 && len(m.Correction()) == 0 {
+		add("client.weight_decay.correction", "client.weight_decay.correction is %g, but model %s has no correction layers; use client.weight_decay.all", c, p.Model.Name)
 	}
 	if bad("partition") {
 		return

@@ -3,6 +3,7 @@ package recipe
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -12,7 +13,8 @@ import (
 	"loadstar/internal/config"
 )
 
-// Write returns a plan as YAML with all its settings. Read returns the same plan from it.
+// Write returns a plan as YAML with all its settings, except quiet ones that have their
+// default. Read returns the same plan from it.
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
 // Template returns a plan with the defaults of an algorithm and a comment on each
@@ -58,6 +60,14 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 		omit("data")
 	}
 	var comment func(path string) string
+	if !comments {
+		usual := a.defaultPlan(p)
+		for _, s := range a.settingsOf(p) {
+			if s.quiet && reflect.DeepEqual(field(p, s.path).Interface(), field(usual, s.path).Interface()) {
+				omit(s.path)
+			}
+		}
+	}
 	if comments {
 		comments := map[string]string{}
 		for _, s := range a.settingsOf(p) {
@@ -116,7 +126,8 @@ func (s setting) comment() string {
 
 // flowComments has the comments for sections that are written on one line.
 var flowComments = map[string]string{
-	"model.split":        "shares of each client's time span; the rest is for testing",
-	"client.decay":       "multiply the learning rate by factor after this number of rounds; 0 means no decay",
-	"evaluate.fine_tune": "local training before a client is scored at the end; none if both are 0",
+	"model.split":         "shares of each client's time span; the rest is for testing",
+	"client.decay":        "multiply the learning rate by factor after this number of rounds; 0 means no decay",
+	"client.weight_decay": "every step shrinks weights by the learning rate times this; correction also by the square of the client's noise",
+	"evaluate.fine_tune":  "local training before a client is scored at the end; none if both are 0",
 }

@@ -43,16 +43,17 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 		Job: client.Job{
 			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
 			Targets: problem.Outputs / problem.Loss.Outputs(1), Batch: p.Client.Batch, Needs: parts.Needs,
+			Averaged: recipe.Averaged(p), Noise: p.Client.WeightDecay.Correction > 0,
 		},
 		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
 	}, nil
 }
 
-// InitialWeights returns the shared and the personal weights of version 0.
+// InitialWeights returns the shared vector and the personal weights of version 0.
 func (s *Setup) InitialWeights() (shared, personal []float32) {
 	p := s.Problem.Partition
-	shared, personal = make([]float32, p.SharedLen()), make([]float32, p.PersonalLen())
-	p.Cut(s.Problem.Model.InitialWeights(s.Plan.Seed), shared, personal)
+	shared, personal = make([]float32, s.Problem.SharedLen()), make([]float32, p.PersonalLen())
+	p.Cut(s.Problem.Model.InitialWeights(s.Plan.Seed), s.Problem.SharedWeights(shared), personal)
 	return shared, personal
 }
 
@@ -106,5 +107,5 @@ func (s *Setup) Traffic() recipe.Traffic {
 	if !s.Parts.Federated {
 		return recipe.Traffic{}
 	}
-	return recipe.TrafficOf(s.Problem.Partition, s.Parts.Needs)
+	return recipe.TrafficOf(s.Problem, s.Parts.Needs)
 }

@@ -50,6 +50,7 @@ type Explanation struct {
 	Down       int64 `json:"bytes_down_per_turn"`
 	Up         int64 `json:"bytes_up_per_turn"`
 	Control    bool  `json:"control_variates,omitempty"`
+	Averaged   bool  `json:"averaged_moments,omitempty"`
 	Traffic    int64 `json:"bytes,omitempty"`
 
 	Weighting    string   `json:"weighting,omitempty"`
@@ -211,8 +212,8 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 // server learns about them.
 func (e *Explanation) traffic(p *fed.Plan, q *recipe.Problem, c *recipe.Composition, fleet int) {
 	if !e.Alone {
-		t := recipe.TrafficOf(q.Partition, c.Needs)
-		e.Down, e.Up, e.Control = t.Down, t.Up, c.Needs.Control
+		t := recipe.TrafficOf(q, c.Needs)
+		e.Down, e.Up, e.Control, e.Averaged = t.Down, t.Up, c.Needs.Control, recipe.Averaged(p)
 		e.Weighting, e.Bound = p.Server.Weighting, p.Server.Bound
 		if e.Data != nil {
 			e.FractionBits = c.Scale.Fraction()

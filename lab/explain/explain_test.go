@@ -41,6 +41,12 @@ func TestFleet(t *testing.T) {
 		"control variates": {"algorithm: scaffold\npartition: none", 10, func(e *Explanation) bool {
 			return e.Control && e.Up == 2*4*all && strings.Contains(strings.Join(e.Needs, ", "), "control variates")
 		}},
+		"moments kept": {"algorithm: fedavg\npartition: head\nclient: {moments: kept}", 10, func(e *Explanation) bool {
+			return e.Up == 4*shared && e.Down == 4*shared && !e.Averaged && e.KeptBytes == 4*(all-shared+2*all+1)
+		}},
+		"moments averaged": {"algorithm: fedavg\npartition: head\nclient: {moments: averaged}", 10, func(e *Explanation) bool {
+			return e.Up == 3*4*shared && e.Down == 3*4*shared && e.Averaged && e.KeptBytes == 4*(3*(all-shared)+1)
+		}},
 		"alone": {"algorithm: local", 10, func(e *Explanation) bool {
 			return e.Alone && e.Up == 0 && e.Traffic == 0 && e.ServerBytes == 0 && e.KeptBytes >= 4*all
 		}},

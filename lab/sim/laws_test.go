@@ -74,6 +74,18 @@ func draw(t *rapid.T, algorithm string) settings {
 	if slices.Contains(anyOptimizer, algorithm) {
 		s["client.optimizer"] = rapid.SampledFrom([]string{"sgd", "adam", "amsgrad", "prox", "proxadam"}).Draw(t, "optimizer")
 	}
+	if algorithm != "fedsgd" {
+		if rapid.Bool().Draw(t, "cosine") {
+			s["client.lr_end"], s["client.warmup"] = 1e-5, rapid.IntRange(0, 4).Draw(t, "warmup")
+		}
+		if algorithm != "pfedme" {
+			s["client.weight_decay.all"] = rapid.SampledFrom([]float64{0, 0.01}).Draw(t, "weight decay")
+		}
+		switch s["client.optimizer"] {
+		case "adam", "amsgrad", "proxadam":
+			s["client.moments"] = rapid.SampledFrom([]string{"reset", "kept"}).Draw(t, "moments")
+		}
+	}
 	switch algorithm {
 	case "fedavgadaptive", "fedasync", "fedsim", "local", "pooled":
 	default:

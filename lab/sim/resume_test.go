@@ -31,6 +31,13 @@ func resumable() map[string]settings {
 			"partition": "head", "schedule.cohort": 4, "schedule.over_selection": 0.5, "schedule.deadline": "4s",
 			"schedule.quorum": 0.7, "simulate.dropout": 0.2,
 		}),
+		"moments kept": plan("fedavg", settings{
+			"partition": "head", "schedule.cohort": 4, "client.moments": "kept", "client.lr_end": 1e-5, "client.warmup": 5,
+			"client.weight_decay.all": 0.5, "evaluate.fine_tune.steps": 3,
+		}),
+		"moments averaged": plan("fedprox", settings{
+			"partition": "head", "schedule.cohort": 4, "client.moments": "averaged", "evaluate.fine_tune.steps": 3,
+		}),
 		"scaffold":       plan("scaffold", settings{"partition": "head", "schedule.cohort": 4}),
 		"fedavgadaptive": plan("fedavgadaptive", settings{"schedule.cohort": 4}),
 		"fedsim, with server data, holdout and fine-tuning": plan("fedsim", settings{

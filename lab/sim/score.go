@@ -60,8 +60,13 @@ func (s *simulation) join(w *worker, i int) error {
 		return err
 	}
 	p := s.setup.Problem.Partition
-	p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
+	p.Join(w.w, s.sharedWeights(), w.kept[:p.PersonalLen()])
 	return nil
+}
+
+// sharedWeights returns the current shared weights.
+func (s *simulation) sharedWeights() []float32 {
+	return s.setup.Problem.SharedWeights(s.server.Shared())
 }
 
 // finish scores all clients on the whole test split and writes the results.
@@ -121,7 +126,7 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 	if len(s.fleet.holdout) > 0 {
 		data = &s.fleet.holdout
 		copy(w.kept, s.personal)
-		p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
+		p.Join(w.w, s.sharedWeights(), w.kept[:p.PersonalLen()])
 	} else if err := s.join(w, i); err != nil {
 		return err
 	}
@@ -132,7 +137,7 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 	c := client.Client{ID: m.id, Data: []series.Examples{m.windows}, Kept: make([]float32, w.tuner.Kept()), First: true}
 	copy(c.Kept, w.kept[:p.PersonalLen()])
 	var u fed.Update
-	if err := w.tuner.Train(ctx, &c, fed.Task{Round: s.Plan.Rounds, Shared: s.server.Shared()}, &u); err != nil {
+	if err := w.tuner.Train(ctx, &c, fed.Task{Round: s.Plan.Rounds, Version: s.server.Version(), Shared: s.server.Shared()}, &u); err != nil {
 		return err
 	}
 	copy(w.w, w.tuner.Weights())
@@ -163,7 +168,7 @@ func (s *simulation) writeWeights(ctx context.Context) (string, error) {
 			if err != nil || first {
 				return err
 			}
-			p.Join(w.w, s.server.Shared(), w.kept[:p.PersonalLen()])
+			p.Join(w.w, s.sharedWeights(), w.kept[:p.PersonalLen()])
 			path, name, err := s.folder.Personal(string(s.trainees[i].id))
 			if err != nil {
 				return err

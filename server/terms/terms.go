@@ -24,7 +24,8 @@ type Terms struct {
 	// Blob is the hash of the plan that agents fetch.
 	Blob  string
 	Fleet int
-	// Shared is the number of shared weights.
+	// Shared is the length of the shared vector: the shared weights and what is averaged
+	// with them.
 	Shared int
 	Rules  round.Rules
 	setup  *setup.Setup
@@ -114,7 +115,7 @@ func derive(p *fed.Plan, fleet int) (*Terms, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Terms{Plan: p, Fleet: fleet, Shared: problem.Partition.SharedLen(), Rules: s.Rules, setup: s}, nil
+	return &Terms{Plan: p, Fleet: fleet, Shared: problem.SharedLen(), Rules: s.Rules, setup: s}, nil
 }
 
 // Server returns a new server at version 0.
