@@ -49,7 +49,7 @@ func TestDenseShape(t *testing.T) {
 			t.Errorf("personal layers %v", got)
 		}
 	}
-	for _, naive := range []int{-2, 140, 1 << 40} {
+	for _, naive := range []int{-2, 140, math.MaxInt} {
 		if _, err := New("dense", Shape{Naive: naive}); err == nil || !strings.Contains(err.Error(), "naive forecast") {
 			t.Errorf("input %d as the naive forecast: %v", naive, err)
 		}
