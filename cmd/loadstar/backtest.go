@@ -21,7 +21,7 @@ var partNames = map[string]series.Part{"train": series.Train, "validation": seri
 func newBacktest() *cobra.Command {
 	var (
 		data, models                []string
-		root, part, out             string
+		root, part, out, reference  string
 		horizon, h, workers         int
 		asJSON, markdown, byClients bool
 	)
@@ -42,9 +42,11 @@ scored on another split, by default the last 10 % (the test split).
 
 ` + list.String() + `
 With --horizon L each forecast is a single value, L steps after the last known
-load. With --h H it covers all of the next H steps. relative MAE is the error relative
-to persistence (repeating the last known load) on the same targets; a value
-below 1 is better than persistence. Errors are in kW.
+load. With --h H it covers all of the next H steps. The relative MAE is the mean
+absolute error divided by that of a reference forecast of the same targets; a
+value below 1 is better than the reference. The reference is the last known load
+for one step, one step ahead, and otherwise the load at the same time a week
+before; --reference chooses it. Errors are in kW.
 
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,
@@ -74,7 +76,10 @@ unique_id, cutoff, ds, y and one named after the model.`,
 				if err != nil {
 					return err
 				}
-				b := forecast.Backtest{Dataset: d, Horizon: horizon, Targets: max(h, 1), Split: series.DefaultSplit, Part: p, Workers: workers}
+				b := forecast.Backtest{
+					Dataset: d, Horizon: horizon, Targets: max(h, 1), Split: series.DefaultSplit, Part: p,
+					Reference: forecast.Reference(reference), Workers: workers,
+				}
 				for _, m := range models {
 					r, err := runBacktest(cmd, b, m, out)
 					if err != nil {
@@ -105,6 +110,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
 	f.IntVar(&h, "h", 0, "forecast all of the next `N` steps")
 	f.StringVar(&part, "part", "test", "split to score: train, validation, test or all")
+	f.StringVar(&reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value or last-week")
 	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
 	f.IntVar(&workers, "workers", runtime.NumCPU(), "number of clients to process in parallel")
 	f.BoolVar(&byClients, "clients", false, "print one row per client")
@@ -115,14 +121,16 @@ unique_id, cutoff, ds, y and one named after the model.`,
 
 // backtestResult contains the scores of one model on one dataset.
 type backtestResult struct {
-	Model     string           `json:"model"`
-	Dataset   string           `json:"dataset"`
-	Generated bool             `json:"generated"`
-	Part      string           `json:"part"`
-	Horizon   int              `json:"horizon"`
-	H         int              `json:"h,omitempty"`
-	Fleet     metric.Fleet     `json:"fleet"`
-	Clients   []backtestClient `json:"clients"`
+	Model     string `json:"model"`
+	Dataset   string `json:"dataset"`
+	Generated bool   `json:"generated"`
+	Part      string `json:"part"`
+	Horizon   int    `json:"horizon"`
+	H         int    `json:"h,omitempty"`
+	// Reference is the forecast to which the relative MAE refers.
+	Reference forecast.Reference `json:"reference"`
+	Fleet     metric.Fleet       `json:"fleet"`
+	Clients   []backtestClient   `json:"clients"`
 }
 
 type backtestClient struct {
@@ -153,7 +161,10 @@ func runBacktest(cmd *cobra.Command, b forecast.Backtest, model, out string) (r 
 	if err != nil {
 		return r, err
 	}
-	r = backtestResult{Model: model, Dataset: b.Dataset.Name, Generated: b.Dataset.Generated}
+	r = backtestResult{
+		Model: model, Dataset: b.Dataset.Name, Generated: b.Dataset.Generated,
+		Reference: b.Reference.For(series.Layout{Horizon: b.Horizon, Targets: b.Targets}),
+	}
 	var fleet []metric.Scores
 	for _, s := range scores {
 		c := backtestClient{ID: s.ID, Scores: s.Overall, Skipped: s.Skipped}
@@ -218,10 +229,10 @@ func (r backtestResult) title() string {
 	} else {
 		s += fmt.Sprintf("%s ahead", count(r.Horizon, "step"))
 	}
-	return s + generatedMark(r.Generated)
+	return s + fmt.Sprintf(", errors relative to %s", r.Reference) + generatedMark(r.Generated)
 }
 
-// belowOne returns the share of clients for which the model beats persistence.
+// belowOne returns the share of clients for which the model is better than the reference.
 func (r backtestResult) belowOne() float64 {
 	if b := r.Fleet["relative_mae"].BelowOne; b != nil {
 		return float64(*b)

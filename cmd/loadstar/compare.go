@@ -21,7 +21,7 @@ func newCompare() *cobra.Command {
 	var (
 		data, plans, baselines []string
 		seeds                  []uint
-		root, out              string
+		root, out, against     string
 		rounds, parallel       int
 		asJSON, markdown       bool
 	)
@@ -29,11 +29,18 @@ func newCompare() *cobra.Command {
 		Use:   "compare",
 		Short: "Compare plans and baselines on one or more datasets",
 		Long: `Compare plans and baselines on one or more datasets. The command trains every
-plan on every dataset and scores it on the test split. relative MAE is the error
-relative to persistence (repeating the last known load); a value below 1 is
-better than persistence. Baselines forecast as many steps ahead as the first
+plan on every dataset and scores it on the test split. The relative MAE is the
+mean absolute error divided by that of a reference forecast of the same targets;
+a value below 1 is better than the reference. The reference is the last known
+load for plans that forecast one step, one step ahead, and otherwise the load at
+the same time a week before. Baselines forecast as many steps ahead as the first
 plan. With several seeds, the tables show means over the seeds and, for the
 median, also the lowest and highest values.
+
+With --against PLAN the tables also compare each plan with this one client by
+client: the median ratio of their errors, the share of clients with a lower
+error, and the shares with a significantly lower or higher error
+(Diebold-Mariano test of the daily errors, 5 % level).
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed
@@ -63,7 +70,7 @@ again.`,
 				if err != nil {
 					return err
 				}
-				c.Baselines = baselines
+				c.Baselines, c.Against = baselines, against
 				contests = append(contests, c)
 			}
 			bar := stages{to: cmd.ErrOrStderr()}
@@ -81,10 +88,10 @@ again.`,
 			case asJSON:
 				return printJSON(w, table)
 			case markdown:
-				return printComparison(w, table, "\n%s\n\n", "| method | relative MAE mean | median | below 1 | MAE kW |\n|---|---|---|---|---|\n", "| %s | %.3f | %s | %.0f %% | %.3f |\n")
+				return markdownComparison.print(w, table, against)
 			default:
 				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-				if err := printComparison(t, table, "%s\n", "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\t\n", "%s\t%.3f\t%s\t%.0f %%\t%.3f\t\n"); err != nil {
+				if err := textComparison.print(t, table, against); err != nil {
 					return err
 				}
 				return t.Flush()
@@ -97,6 +104,7 @@ again.`,
 	f.StringSliceVar(&plans, "plan", nil, "plan to train; may be repeated")
 	f.StringSliceVar(&baselines, "baseline", nil, "baseline, as in loadstar backtest; may be repeated")
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
+	f.StringVar(&against, "against", "", "compare the other plans with this one client by client; `PLAN` is its file name without .yaml")
 	f.IntVar(&rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
 	f.StringVar(&out, "out", "runs/compare", "folder for the runs")
 	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
@@ -142,12 +150,42 @@ func medianOf(c experiment.Compared) string {
 	return fmt.Sprintf("%.3f (%.3f-%.3f)", c.Median, c.Low, c.High)
 }
 
-func printComparison(w io.Writer, table []experiment.Comparison, title, head, row string) error {
+// comparisonFormat has the formats of a table of methods.
+type comparisonFormat struct{ title, head, row, pairedHead, paired, unpaired, end string }
+
+var (
+	textComparison = comparisonFormat{
+		title: "%s\n", head: "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\t", row: "%s\t%.3f\t%s\t%.0f %%\t%.3f\t",
+		pairedHead: "RATIO\tWON\tBETTER\tWORSE\t", paired: "%.3f\t%.0f %%\t%.0f %%\t%.0f %%\t", unpaired: "\t\t\t\t", end: "\n",
+	}
+	markdownComparison = comparisonFormat{
+		title: "\n%s\n\n", head: "| method | relative MAE mean | median | below 1 | MAE kW |", row: "| %s | %.3f | %s | %.0f %% | %.3f |",
+		pairedHead: " ratio | won | better | worse |", paired: " %.3f | %.0f %% | %.0f %% | %.0f %% |", unpaired: " | | | |", end: "\n",
+	}
+)
+
+func (f comparisonFormat) print(w io.Writer, table []experiment.Comparison, against string) error {
 	for _, c := range table {
-		fmt.Fprintf(w, title, fmt.Sprintf("%s: %s%s", c.Dataset, count(c.Clients, "client"), generatedMark(c.Generated)))
-		fmt.Fprint(w, head)
+		title := fmt.Sprintf("%s: %s, errors relative to %s%s", c.Dataset, count(c.Clients, "client"), c.Reference, generatedMark(c.Generated))
+		head := f.head
+		if against != "" {
+			title += "; the last columns compare with " + against
+			head += f.pairedHead
+		}
+		fmt.Fprintf(w, f.title, title)
+		fmt.Fprint(w, head, f.end)
+		if strings.HasPrefix(head, "|") {
+			fmt.Fprint(w, strings.Repeat("|---", strings.Count(head, "|")-1), "|", f.end)
+		}
 		for _, m := range c.Methods {
-			if _, err := fmt.Fprintf(w, row, m.Method, m.Mean, medianOf(m), 100*m.BelowOne, m.MAE); err != nil {
+			fmt.Fprintf(w, f.row, m.Method, m.Mean, medianOf(m), 100*m.BelowOne, m.MAE)
+			switch p := m.Paired; {
+			case p != nil:
+				fmt.Fprintf(w, f.paired, p.Ratio, 100*p.Won, 100*p.Better, 100*p.Worse)
+			case against != "":
+				fmt.Fprint(w, f.unpaired)
+			}
+			if _, err := fmt.Fprint(w, f.end); err != nil {
 				return err
 			}
 		}
