@@ -14,7 +14,14 @@ type Backtest struct {
 	// Horizon is the number of steps from the newest known load to the first target.
 	// Targets is the number of consecutive steps to forecast.
 	Horizon, Targets int
-	Split            series.Split
+	// Lookback is the number of hours before the cutoff in which the load must be complete
+	// for a window to count; 0 means 168, a week. It is the same for all baselines, so that
+	// all of them forecast the same windows.
+	Lookback int
+	// Stride is the number of steps between the scored origins: those are scored whose next
+	// step, counted from the start of the series, is a multiple of it. 0 means 1.
+	Stride int
+	Split  series.Split
 	// Part is the split to score. Baselines are fitted to the training split, so only the
 	// other splits show how well they forecast unseen data.
 	Part series.Part
@@ -28,8 +35,12 @@ type Backtest struct {
 // with every forecast, client by client and in chronological order. A client without
 // targets has no scores; this is not an error.
 func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) error) ([]ClientScore, error) {
+	lookback := b.Lookback
+	if lookback == 0 {
+		lookback = 7 * 24
+	}
 	frame, err := series.NewFramer(b.Dataset, series.Layout{
-		Lookback: 1, Horizon: b.Horizon, Targets: b.Targets, Inputs: []series.Input{{Name: "load"}},
+		Lookback: max(lookback*b.Dataset.StepsPerDay()/24, 1), Horizon: b.Horizon, Targets: b.Targets, Inputs: []series.Input{{Name: "load"}},
 	}, b.Split)
 	if err != nil {
 		return nil, err
@@ -77,6 +88,9 @@ func (b Backtest) client(frame *series.Framer, model Baseline, m series.Meter, e
 	}
 	out := make([]float64, b.Targets)
 	err := windows.Each(b.Part, func(last int) error {
+		if !onStride(last, b.Stride) {
+			return nil
+		}
 		if !model.Forecast(out, last) {
 			t.score.Skipped++
 			return nil

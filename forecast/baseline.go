@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"loadstar/series"
 )
@@ -42,10 +43,46 @@ func (c *Client) sameTime(step, last, days int) float64 {
 		if at < 0 {
 			return math.NaN()
 		}
-		if at <= last {
-			return c.load(at)
+		if at > last {
+			continue
+		}
+		if v := c.load(at); !math.IsNaN(v) {
+			return v
+		}
+		// Where the clocks change, the clock time can lie one hour before the complete
+		// history. The load that many times 24 hours before is within it.
+		return c.load(step - d*c.perDay())
+	}
+}
+
+// perDay returns the number of steps in 24 hours.
+func (c *Client) perDay() int {
+	return int(24 * time.Hour / c.Frame.Time(c.Meter, 1).Sub(c.Frame.Time(c.Meter, 0)))
+}
+
+// filled returns the values of an input at all steps of the meter and of the targets after
+// it. A missing value is replaced by the last one before it, or by the mean over the
+// training split if there is none.
+func (c *Client) filled(name string) []float64 {
+	l := c.Frame.Layout()
+	x := make([]float64, len(c.Meter.Load)+l.Horizon+l.Targets)
+	var sum, n float64
+	train := c.Frame.Train(c.Meter)
+	for i := range x {
+		x[i] = float64(c.Frame.Value(c.Meter, name, i))
+		if i < train && !math.IsNaN(x[i]) {
+			sum += x[i]
+			n++
 		}
 	}
+	last := sum / max(n, 1)
+	for i, v := range x {
+		if math.IsNaN(v) {
+			x[i] = last
+		}
+		last = x[i]
+	}
+	return x
 }
 
 // namedBaseline is a baseline that can be selected by name.
@@ -59,8 +96,8 @@ var baselines = []namedBaseline{
 	{"persistence", "the last known value", func() Baseline { return &persistence{} }},
 	{"naive-day", "the same clock time one day before", func() Baseline { return &seasonalNaive{days: 1} }},
 	{"naive-week", "the same clock time one week before", func() Baseline { return &seasonalNaive{days: 7} }},
-	{"ridge", "linear regression on the last 12 loads", func() Baseline { return &Ridge{} }},
-	{"ridge-rich", "linear regression on the last 24 loads, those 48, 72 and 168 h before, calendar, weather", func() Baseline { return &Ridge{Rich: true} }},
+	{"ridge", "linear regression on the last 12 loads, calendar and weather", func() Baseline { return &Ridge{} }},
+	{"ridge-rich", "linear regression on the last 24 loads, those 2, 3 and 7 days before, calendar and weather", func() Baseline { return &Ridge{Rich: true} }},
 }
 
 // Baselines returns the available baselines.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -132,20 +133,23 @@ func TestRidgeAgainstQR(t *testing.T) {
 	}
 	d := dataset(t, time.UTC, time.Date(2021, 5, 1, 0, 0, 0, 0, time.UTC), load)
 	for _, rich := range []bool{false, true} {
-		for _, lambda := range []float64{0, 25} {
+		for _, lambda := range []float64{1, 25} {
 			r := &Ridge{Rich: rich, Lambda: lambda}
 			fitted(t, d, r, 2, 3)
 			for target := range 3 {
 				ahead := 2 + target
 				var xs [][]float64
 				var ys []float64
-				train := r.c.Frame.Train(r.c.Meter)
-				for last := range train - ahead {
-					if y := r.c.load(last + ahead); y == y && r.fill(last, ahead) {
-						xs, ys = append(xs, append([]float64(nil), r.x...)), append(ys, y)
+				for _, last := range r.examples(series.Train) {
+					if !r.fill(last, ahead) {
+						t.Fatalf("the example at %d is not complete", last)
 					}
+					xs, ys = append(xs, append([]float64(nil), r.x...)), append(ys, r.c.load(last+ahead))
 				}
-				slopes, intercept := ridgeByQR(t, xs, ys, max(lambda, 1-lambda))
+				if len(xs) < 400 {
+					t.Fatalf("only %d examples", len(xs))
+				}
+				slopes, intercept := ridgeByQR(t, xs, ys, lambda)
 				if math.Abs(intercept-r.models[target].intercept) > 1e-6*math.Abs(intercept) {
 					t.Errorf("rich %v, λ %g: intercept %g, want %g", rich, lambda, r.models[target].intercept, intercept)
 				}
@@ -222,7 +226,7 @@ func TestBacktest(t *testing.T) {
 	gap := ramp(200)
 	gap[195] = float32(math.NaN())
 	d := dataset(t, time.UTC, time.Unix(0, 0), ramp(200), gap, []float32{1})
-	b := Backtest{Dataset: d, Horizon: 3, Targets: 1, Split: series.DefaultSplit, Part: series.Test, Reference: LastValue}
+	b := Backtest{Dataset: d, Horizon: 3, Targets: 1, Lookback: 1, Split: series.DefaultSplit, Part: series.Test, Reference: LastValue}
 	var rows []Forecast
 	scores, err := b.Run(t.Context(), "persistence", func(f Forecast) error { rows = append(rows, f); return nil })
 	if err != nil {
@@ -266,6 +270,88 @@ func TestBacktest(t *testing.T) {
 	}
 }
 
+// TestBacktestWindows checks that a window needs a complete history and that only the
+// origins of the stride are scored, for every baseline alike.
+func TestBacktestWindows(t *testing.T) {
+	const n = 24 * 100
+	rng := rand.New(rand.NewPCG(5, 5))
+	load := make([]float32, n)
+	for i := range load {
+		load[i] = float32(3 + math.Sin(float64(i)*math.Pi/12) + 0.1*rng.NormFloat64())
+	}
+	const gap = n - 200 // in the test split, which starts at n-240
+	load[gap] = float32(math.NaN())
+	d := dataset(t, time.UTC, time.Unix(0, 0), load)
+	for _, stride := range []int{0, 6} {
+		var want []int // origins
+		for last := n - 241; last < n-3; last++ {
+			if (last+1)%max(stride, 1) == 0 && (last+3 < gap || last-167 > gap) {
+				want = append(want, last)
+			}
+		}
+		for _, name := range Baselines() {
+			b := Backtest{Dataset: d, Horizon: 1, Targets: 3, Stride: stride, Split: series.DefaultSplit, Part: series.Test}
+			var got []int
+			scores, err := b.Run(t.Context(), name.Name, func(f Forecast) error {
+				if f.Cutoff.Equal(f.Time) {
+					got = append(got, int(f.Cutoff.Unix()/3600)-1)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got, want) || scores[0].Skipped != 0 || scores[0].Overall.N() != 3*len(want) {
+				t.Errorf("%s, stride %d: origins %v, %d skipped, want %v", name.Name, stride, got, scores[0].Skipped, want)
+			}
+		}
+	}
+}
+
+// TestSameTimeWithinHistory forecasts just after the clocks in Berlin go back. The same
+// clock time a week before is then 169 hours before, and its load is missing. The load 168
+// hours before replaces it.
+func TestSameTimeWithinHistory(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Date(2021, 10, 1, 0, 0, 0, 0, time.UTC)
+	target := int(time.Date(2021, 10, 31, 12, 0, 0, 0, berlin).Sub(start).Hours())
+	load := ramp(24 * 32)
+	b := &seasonalNaive{days: 7}
+	out := make([]float64, 1)
+	for _, want := range []int{target - 169, target - 168} {
+		d := dataset(t, berlin, start, load)
+		if !fitted(t, d, b, 1, 1).Forecast(out, target-1) || out[0] != float64(want) {
+			t.Errorf("the forecast repeats step %g, want %d", out[0], want)
+		}
+		load[target-169] = float32(math.NaN())
+	}
+}
+
+// TestRidgeChoosesLambda checks that a load without any structure gets a large penalty and
+// a load that is a function of its past a small one.
+func TestRidgeChoosesLambda(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 6))
+	noise, wave := make([]float32, 600), make([]float32, 600)
+	for i := range noise {
+		noise[i], wave[i] = float32(rng.NormFloat64()), float32(math.Sin(float64(i)/7))
+	}
+	for _, c := range []struct {
+		load []float32
+		want float64
+	}{{noise, lambdas[len(lambdas)-1]}, {wave, lambdas[0]}} {
+		d := dataset(t, time.UTC, time.Unix(0, 0), c.load)
+		chosen, fixed := &Ridge{}, &Ridge{Lambda: c.want}
+		fitted(t, d, chosen, 1, 1)
+		fitted(t, d, fixed, 1, 1)
+		if !slices.Equal(chosen.models[0].slopes, fixed.models[0].slopes) {
+			t.Errorf("the regression does not have λ %g", c.want)
+		}
+	}
+}
+
 // TestPersistenceOfCoreGroups compares the mean one-hour persistence error of the core
 // groups with independently computed values.
 func TestPersistenceOfCoreGroups(t *testing.T) {
@@ -296,7 +382,7 @@ func TestPersistenceOfCoreGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 		run := func(workers int) metric.Spread {
-			b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Split: series.DefaultSplit, Part: series.All, Workers: workers}
+			b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Lookback: 1, Split: series.DefaultSplit, Part: series.All, Workers: workers}
 			scores, err := b.Run(t.Context(), "persistence", nil)
 			if err != nil {
 				t.Fatal(err)

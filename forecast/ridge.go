@@ -1,10 +1,11 @@
 package forecast
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
+
+	"loadstar/series"
 )
 
 // Ridge is linear regression with a small penalty on the coefficients. There is a separate
@@ -12,24 +13,28 @@ import (
 //
 //	minimise  Σ (y - b₀ - x·b)² + λ‖b‖²
 //
-// over the complete examples of the training split. Every feature x is scaled to mean 0
-// and variance 1, so that λ has the same effect on all features. b₀ is not penalised.
+// over the examples of the training split. Every feature x is scaled to mean 0 and variance
+// 1, so that λ has the same effect on all features. b₀ is not penalised.
 //
-// Features are the last 12 loads. If Rich, they are the last 24 loads, the loads at the
-// target's clock time 48, 72 and 168 hours before, the target's hour and day of the week
-// as indicators, and at the target's time the holiday, and temperature, its square, wind,
-// humidity and solar radiation if the dataset has them. The weather is the measured
-// weather, as if it had been forecast without error.
+// Features are the last 12 loads, the target's hour and day of the week as indicators, and
+// the weather. If Rich, they are the last 24 loads, the loads at the target's clock time 2,
+// 3 and 7 days before, indicators of the target's hour, day of the week and hour of the
+// weekend, and more of the weather.
+//
+// The weather is that of the last known step if only the next step is forecast, and that of
+// the target otherwise, as if it had been forecast without error.
 type Ridge struct {
 	Rich bool
-	// Lambda is λ; 0 means 1.
+	// Lambda is λ. If it is 0, the λ of each client and target is the one in lambdas with
+	// the smallest absolute error on the validation split.
 	Lambda float64
 
-	c        Client
-	weather  []string
-	features int
-	models   []linearModel // one per target
-	x        []float64
+	c      Client
+	lags   int
+	own    []feature
+	cells  []int // the hour of the week of each step, from 0 on Monday
+	models []linearModel
+	x      []float64
 }
 
 // linearModel has the coefficients b₀ and b, for unscaled features.
@@ -38,46 +43,150 @@ type linearModel struct {
 	slopes    []float64
 }
 
+// at returns the model's value for features x.
+func (m *linearModel) at(x []float64) float64 {
+	v := m.intercept
+	for i, b := range m.slopes {
+		v += float64(b * x[i])
+	}
+	return v
+}
+
+// feature computes a feature, given the last known step and the target's step.
+type feature func(last, step int) float64
+
 // richLags lists the lags of the additional loads, in days before the target.
 var richLags = []int{2, 3, 7}
 
+// lambdas are the values of λ that are tried on the validation split.
+var lambdas = []float64{1, 10, 100, 1000}
+
+const (
+	hours = 24
+	days  = 7
+	// saturday is the number of the first day of the weekend.
+	saturday = 5
+)
+
 // Fit solves the normal equations of every target.
 func (r *Ridge) Fit(c Client) error {
-	r.c, r.features, r.weather = c, 12, nil
+	l := c.Frame.Layout()
+	r.c, r.lags, r.own = c, 12, nil
 	if r.Rich {
-		for _, name := range []string{"holiday", "temperature", "wind", "humidity", "solar"} {
-			if c.Frame.Known(name) {
-				r.weather = append(r.weather, name)
-			}
-		}
-		r.features = 24 + len(richLags) + 24 + 7 + len(r.weather)
-		if slices.Contains(r.weather, "temperature") {
-			r.features++
+		r.lags = 24
+		for _, n := range richLags {
+			r.own = append(r.own, r.sameTime(n))
 		}
 	}
-	r.x = make([]float64, r.features)
-	l := c.Frame.Layout()
+	r.addWeather(l.Horizon+l.Targets == 2)
+	r.cells = make([]int, len(c.Meter.Load)+l.Horizon+l.Targets)
+	for step := range r.cells {
+		r.cells[step] = int(c.Frame.Value(c.Meter, "day_of_week", step))*hours + int(c.Frame.Value(c.Meter, "hour", step))
+	}
+	r.x = make([]float64, r.features())
+	tried := lambdas
+	if r.Lambda > 0 {
+		tried = []float64{r.Lambda}
+	}
+	n := newNormal(r, r.examples(series.Train))
+	check := r.examples(series.Validation)
 	r.models = make([]linearModel, l.Targets)
 	for target := range r.models {
 		ahead := l.Horizon + target
-		n := newNormal(r.features)
-		for last := range max(c.Frame.Train(c.Meter)-ahead, 0) {
-			y := c.load(last + ahead)
-			if y == y && r.fill(last, ahead) {
-				n.add(r.x, y)
+		n.sum(ahead)
+		var models []linearModel
+		for _, lambda := range tried {
+			m, err := n.solve(lambda)
+			if err != nil {
+				return fmt.Errorf("ridge of meter %s: %w", c.Meter.ID, err)
 			}
+			models = append(models, m)
 		}
-		lambda := r.Lambda
-		if lambda == 0 {
-			lambda = 1
-		}
-		m, err := n.solve(lambda)
-		if err != nil {
-			return fmt.Errorf("ridge of meter %s: %w", c.Meter.ID, err)
-		}
-		r.models[target] = m
+		r.models[target] = models[r.best(models, check, ahead)]
 	}
 	return nil
+}
+
+// best returns the number of the model with the smallest sum of absolute errors over the
+// examples with the given last known steps.
+func (r *Ridge) best(models []linearModel, lasts []int, ahead int) int {
+	if len(models) == 1 {
+		return 0
+	}
+	errors := make([]float64, len(models))
+	for _, last := range lasts {
+		r.fill(last, ahead) // the example is complete
+		for i := range models {
+			errors[i] += math.Abs(models[i].at(r.x) - r.c.load(last+ahead))
+		}
+	}
+	return slices.Index(errors, slices.Min(errors))
+}
+
+// addWeather adds features of the weather that the dataset has. They describe the last
+// known step if now is set, and otherwise the target, with the temperature of the last known
+// step for comparison.
+func (r *Ridge) addWeather(now bool) {
+	add := func(name string, f func(x []float64, last, step int) float64) {
+		if r.c.Frame.Known(name) {
+			x := r.c.filled(name)
+			r.own = append(r.own, func(last, step int) float64 { return f(x, last, step) })
+		}
+	}
+	at := func(last, step int) int {
+		if now {
+			return last
+		}
+		return step
+	}
+	value := func(x []float64, last, step int) float64 { return x[at(last, step)] }
+	hour := max(r.c.perDay()/24, 1)
+	add("temperature", value)
+	add("wind", value)
+	if r.Rich {
+		add("temperature", func(x []float64, last, step int) float64 { return x[at(last, step)] * x[at(last, step)] })
+	}
+	if now {
+		add("temperature", func(x []float64, last, _ int) float64 { return x[last] - x[max(last-hour, 0)] })
+	} else {
+		add("temperature", func(x []float64, last, _ int) float64 { return x[last] })
+	}
+}
+
+// sameTime returns the feature that is the load at the target's clock time, n days before
+// or the smallest multiple of that which is known. It looks up the positions once, because
+// each step is the target of many examples.
+func (r *Ridge) sameTime(n int) feature {
+	c := r.c
+	at := make([]int, len(c.Meter.Load))
+	value := make([]float64, len(at))
+	for step := range at {
+		at[step] = c.Frame.Lag(c.Meter, step, n)
+		value[step] = c.sameTime(step, at[step], n)
+	}
+	return func(last, step int) float64 {
+		if step < len(at) && at[step] <= last {
+			return value[step]
+		}
+		return c.sameTime(step, last, n)
+	}
+}
+
+// examples returns the last known steps of the examples in a split for which all features
+// of all targets are known.
+func (r *Ridge) examples(p series.Part) []int {
+	l := r.c.Frame.Layout()
+	var lasts []int
+	_ = r.c.Frame.Windows(r.c.Meter, nil).Each(p, func(last int) error {
+		for target := range l.Targets {
+			if !r.fill(last, l.Horizon+target) {
+				return nil
+			}
+		}
+		lasts = append(lasts, last)
+		return nil
+	}) // the function returns no error
+	return lasts
 }
 
 // Forecast computes the regression's forecast of each target.
@@ -86,165 +195,47 @@ func (r *Ridge) Forecast(out []float64, last int) bool {
 		if !r.fill(last, r.c.Frame.Layout().Horizon+target) {
 			return false
 		}
-		v := r.models[target].intercept
-		for i, b := range r.models[target].slopes {
-			v += b * r.x[i]
-		}
-		out[target] = v
+		out[target] = r.models[target].at(r.x)
 	}
 	return true
 }
 
-// fill computes the features for the target that is ahead steps after last. It returns
+// features returns the number of features.
+func (r *Ridge) features() int {
+	n := r.lags + len(r.own) + hours + days
+	if r.Rich {
+		n += hours
+	}
+	return n
+}
+
+// fill computes the features for the target that is ahead steps after last: the lags from
+// the oldest, the features that are specific to the target, and the indicators. It returns
 // false if a feature is missing.
 func (r *Ridge) fill(last, ahead int) bool {
-	at := 0
-	complete := true
-	put := func(v float64) {
-		r.x[at] = v
-		at++
-		complete = complete && v == v
-	}
-	lags := 12
-	if r.Rich {
-		lags = 24
-	}
-	for i := range lags {
-		put(r.c.load(last - i))
-	}
-	if !complete || !r.Rich {
-		return complete
-	}
 	step := last + ahead
-	for _, days := range richLags {
-		put(r.c.sameTime(step, last, days))
+	if step < 0 || step >= len(r.cells) {
+		return false
 	}
-	indicators := func(name string, n int) {
-		clear(r.x[at : at+n])
-		r.x[at+int(r.c.Frame.Value(r.c.Meter, name, step))] = 1
-		at += n
+	for i := range r.lags {
+		r.x[i] = r.c.load(last - r.lags + 1 + i)
 	}
-	indicators("hour", 24)
-	indicators("day_of_week", 7)
-	for _, name := range r.weather {
-		v := float64(r.c.Frame.Value(r.c.Meter, name, step))
-		put(v)
-		if name == "temperature" {
-			put(v * v)
+	at := r.lags
+	for _, f := range r.own {
+		r.x[at] = f(last, step)
+		at++
+	}
+	for _, v := range r.x[:at] {
+		if math.IsNaN(v) {
+			return false
 		}
 	}
-	return complete
-}
-
-// normal accumulates the sums in the normal equations of a regression.
-type normal struct {
-	n      float64
-	origin []float64 // the first x, subtracted to reduce rounding errors
-	y0     float64
-	mean   []float64 // Σ(x - origin), with the target last
-	xx     []float64 // Σ(x - origin)(x - origin)ᵀ, lower triangle by rows
-	d      []float64
-}
-
-func newNormal(p int) *normal {
-	return &normal{mean: make([]float64, p+1), xx: make([]float64, (p+1)*(p+2)/2), d: make([]float64, p+1)}
-}
-
-// add adds one example with features x and target y. The target has the last row of the
-// sums.
-func (s *normal) add(x []float64, y float64) {
-	if s.n == 0 {
-		s.origin, s.y0 = slices.Clone(x), y
+	clear(r.x[at:])
+	day, hour := r.cells[step]/hours, r.cells[step]%hours
+	r.x[at+hour] = 1
+	r.x[at+hours+day] = 1
+	if r.Rich && day >= saturday {
+		r.x[at+hours+days+hour] = 1
 	}
-	s.n++
-	d := s.d
-	for i, v := range x {
-		d[i] = v - s.origin[i]
-	}
-	d[len(x)] = y - s.y0
-	at := 0
-	for i, v := range d {
-		s.mean[i] += v
-		if v != 0 { // most indicators are 0
-			row := s.xx[at : at+i+1]
-			for j := range row {
-				row[j] += v * d[j]
-			}
-		}
-		at += i + 1
-	}
-}
-
-// covariance returns Σ(a - mean a)(b - mean b) for rows i >= j.
-func (s *normal) covariance(i, j int) float64 {
-	return s.xx[i*(i+1)/2+j] - s.mean[i]*s.mean[j]/s.n
-}
-
-// errTooFew means that there are too few examples to fit.
-var errTooFew = errors.New("fewer than two complete examples")
-
-// solve returns the coefficients of the regression of the target on the features.
-func (s *normal) solve(lambda float64) (linearModel, error) {
-	if s.n < 2 {
-		return linearModel{}, errTooFew
-	}
-	p := len(s.mean) - 1
-	scale := make([]float64, p) // scale of each feature; 0 if the feature is constant
-	for i := range scale {
-		if v := s.covariance(i, i) / s.n; v > 1e-12 {
-			scale[i] = 1 / math.Sqrt(v)
-		}
-	}
-	a, b := make([]float64, p*p), make([]float64, p)
-	for i := range p {
-		for j := range i + 1 {
-			a[i*p+j] = s.covariance(i, j) * scale[i] * scale[j]
-		}
-		a[i*p+i] += lambda
-		b[i] = s.covariance(p, i) * scale[i]
-	}
-	if err := cholesky(a, b); err != nil {
-		return linearModel{}, err
-	}
-	m := linearModel{slopes: b, intercept: s.y0 + s.mean[p]/s.n}
-	for i := range b {
-		b[i] *= scale[i]
-		m.intercept -= b[i] * (s.origin[i] + s.mean[i]/s.n)
-	}
-	return m, nil
-}
-
-// cholesky solves A·x = b in place for a symmetric positive definite A, given by its lower
-// triangle.
-func cholesky(a, b []float64) error {
-	p := len(b)
-	for i := range p {
-		for j := range i + 1 {
-			sum := a[i*p+j]
-			for k := range j {
-				sum -= a[i*p+k] * a[j*p+k]
-			}
-			if i > j {
-				a[i*p+j] = sum / a[j*p+j]
-				continue
-			}
-			if !(sum > 0) {
-				return errors.New("the equations have no stable solution")
-			}
-			a[i*p+i] = math.Sqrt(sum)
-		}
-	}
-	for i := range p {
-		for k := range i {
-			b[i] -= a[i*p+k] * b[k]
-		}
-		b[i] /= a[i*p+i]
-	}
-	for i := p - 1; i >= 0; i-- {
-		for k := i + 1; k < p; k++ {
-			b[i] -= a[k*p+i] * b[k]
-		}
-		b[i] /= a[i*p+i]
-	}
-	return nil
+	return true
 }
