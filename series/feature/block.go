@@ -92,9 +92,9 @@ func (b *block) next() int {
 
 // loads writes the load at a step of each example, without the level.
 func (b *block) loads(steps *[blockSize]int32) {
-	at, load := b.next(), b.columns.load
-	for e := range b.n {
-		b.x[at] = limit(load[steps[e]] - b.level[e])
+	at, load, x := b.next(), b.columns.load, b.x
+	for e, step := range steps[:b.n] {
+		x[at] = limit(load[step] - b.level[e])
 		at += b.right
 	}
 }
@@ -118,12 +118,14 @@ func (b *block) originDays(days int) {
 }
 
 func (b *block) recent() {
-	load := b.columns.load
+	load, x, right := b.columns.load, b.x, b.right
+	origins := b.origin[:b.n]
+	levels := b.level[:len(origins)]
 	for i := range b.frame.clock.perDay {
 		at := b.next()
-		for e := range b.n {
-			b.x[at] = limit(load[int(b.origin[e])-i] - b.level[e])
-			at += b.right
+		for e, origin := range origins {
+			x[at] = limit(load[int(origin)-i] - levels[e])
+			at += right
 		}
 	}
 }
@@ -175,13 +177,14 @@ func (b *block) profiles() {
 	steps, profile, sums := b.frame.clock.steps[b.first:], &b.columns.scaling.Profile, b.columns.at
 	for e := range b.n {
 		origin, target, level := int(b.origin[e]), int(b.target[e]), b.level[e]
-		b.set(at, e, 0, limit(sums[b.before(target, origin, 7)].weeks-level))
-		b.set(at, e, 1, limit(sums[b.before(target-1, origin, 7)].weeks-level))
-		b.set(at, e, 2, limit(sums[b.before(target+1, origin, 7)].weeks-level))
-		b.set(at, e, 3, limit(sums[origin].weeks-level))
-		b.set(at, e, 4, limit(profile[steps[target].kind]-level))
-		b.set(at, e, 5, limit(profile[steps[origin].kind]-level))
-		b.set(at, e, 6, limit(sums[origin].deviation))
+		b.write(at, e,
+			limit(sums[b.before(target, origin, 7)].weeks-level),
+			limit(sums[b.before(target-1, origin, 7)].weeks-level),
+			limit(sums[b.before(target+1, origin, 7)].weeks-level),
+			limit(sums[origin].weeks-level),
+			limit(profile[steps[target].kind]-level),
+			limit(profile[steps[origin].kind]-level),
+			limit(sums[origin].deviation))
 	}
 }
 
@@ -192,21 +195,25 @@ func (b *block) rows(n int) int {
 	return at
 }
 
+// write writes consecutive inputs of example e, the first of which is at the place at.
+func (b *block) write(at, e int, values ...float32) {
+	at += e * b.right
+	for _, v := range values {
+		b.x[at] = v
+		at += b.down
+	}
+}
+
 // set writes input i after the place at for example e.
 func (b *block) set(at, e, i int, v float32) { b.x[at+i*b.down+e*b.right] = v }
 
 func (b *block) quartiles() {
 	at := b.rows(6)
 	for e := range b.n {
-		level := b.level[e]
-		s := &b.columns.at[b.known[e]]
-		b.set(at, e, 0, limit(s.q25-level))
-		b.set(at, e, 1, limit(s.median-level))
-		b.set(at, e, 2, limit(s.q75-level))
-		s = &b.columns.at[b.origin[e]]
-		b.set(at, e, 3, limit(s.median-level))
-		b.set(at, e, 4, limit(s.q25-level))
-		b.set(at, e, 5, limit(s.q75-level))
+		level, then, now := b.level[e], &b.columns.at[b.known[e]], &b.columns.at[b.origin[e]]
+		b.write(at, e,
+			limit(then.q25-level), limit(then.median-level), limit(then.q75-level),
+			limit(now.median-level), limit(now.q25-level), limit(now.q75-level))
 	}
 }
 
@@ -215,36 +222,36 @@ func (b *block) levels() {
 	for e := range b.n {
 		origin := b.origin[e]
 		now, before := &b.columns.at[origin], &b.columns.at[origin-1]
-		b.set(at, e, 0, 1.5*b.columns.at[b.known[e]].medianRank)
-		b.set(at, e, 1, 1.5*now.medianRank)
-		b.set(at, e, 2, 2*(b.columns.rank[origin]-now.medianRank))
-		b.set(at, e, 3, 2*(b.columns.rank[origin-1]-before.medianRank))
-		b.set(at, e, 4, limit(now.level))
-		b.set(at, e, 5, limit(now.spread))
+		b.write(at, e,
+			1.5*b.columns.at[b.known[e]].medianRank,
+			1.5*now.medianRank,
+			2*(b.columns.rank[origin]-now.medianRank),
+			2*(b.columns.rank[origin-1]-before.medianRank),
+			limit(now.level),
+			limit(now.spread))
 	}
 }
 
 func (b *block) ranks() {
-	rank := b.columns.rank
+	rank, x, right := b.columns.rank, b.x, b.right
+	origins := b.origin[:b.n]
 	for i := range b.frame.clock.perDay {
 		at := b.next()
-		for e := range b.n {
-			b.x[at] = 1.5 * rank[int(b.origin[e])-i]
-			at += b.right
+		for _, origin := range origins {
+			x[at] = 1.5 * rank[int(origin)-i]
+			at += right
 		}
 	}
 	for k := 1; k <= 7; k++ {
 		at := b.next()
-		for e := range b.n {
-			b.x[at] = 1.5 * rank[b.days[k][e]]
-			at += b.right
+		for _, step := range b.days[k][:b.n] {
+			x[at] = 1.5 * rank[step]
+			at += right
 		}
 	}
 	at := b.rows(3)
 	for e := range b.n {
 		s := &b.columns.at[b.origin[e]]
-		b.set(at, e, 0, 1.5*rank[min(b.days[1][e]+1, b.origin[e])])
-		b.set(at, e, 1, 2*s.dayRank)
-		b.set(at, e, 2, 2*s.weekRank)
+		b.write(at, e, 1.5*rank[min(b.days[1][e]+1, b.origin[e])], 2*s.dayRank, 2*s.weekRank)
 	}
 }

@@ -25,11 +25,8 @@ func (b *block) calendar() {
 		when := &clock.steps[b.first+int(b.target[e])]
 		b.set(hours, e, int(when.hour), 1)
 		b.set(weekdays, e, int(when.weekday), 1)
-		for i, v := range &clock.waves[when.slot] {
-			b.set(at, e, i, v)
-		}
-		b.set(at, e, 4, flag(when.flags, weekend))
-		b.set(at, e, 5, flag(when.flags, weekendDayBefore))
+		w := &clock.waves[when.slot]
+		b.write(at, e, w[0], w[1], w[2], w[3], flag(when.flags, weekend), flag(when.flags, weekendDayBefore))
 	}
 }
 
@@ -37,9 +34,8 @@ func (b *block) holidays() {
 	at := b.rows(5)
 	for e := range b.n {
 		flags := b.frame.clock.steps[b.first+int(b.target[e])].flags
-		for i := range 5 {
-			b.set(at, e, i, flag(flags, isHoliday<<i))
-		}
+		b.write(at, e, flag(flags, isHoliday), flag(flags, holidayDayBefore), flag(flags, holidayWeekBefore),
+			flag(flags, yearEnd), flag(flags, yearEndWeekBefore))
 	}
 }
 
