@@ -18,7 +18,7 @@ func TestPreparedRoundTrip(t *testing.T) {
 	}
 	for _, clock := range []*time.Location{time.UTC, berlin, StandardTime(berlin)} {
 		want, err := NewDataset(Dataset{
-			Name: "fleet", Generated: true, Interval: 15 * time.Minute, Clock: clock, StaticNames: []string{"floor_area", "roof_area"},
+			Name: "fleet", Generated: true, Interval: 15 * time.Minute, Clock: clock, Country: "AU-NSW", StaticNames: []string{"floor_area", "roof_area"},
 			Weather: Weather{Start: 900, Names: []string{"temperature", "wind"}, Columns: [][]float32{{1, 2, 3}, {4, 5, 6}}},
 		}, []Meter{
 			{ID: "a", Start: 1800, Load: []float32{1, 2, 3}, Static: []float32{7, 8}, Faults: Faults{Rows: 3}},
@@ -36,7 +36,7 @@ func TestPreparedRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Name != want.Name || !got.Generated || got.Interval != want.Interval || !reflect.DeepEqual(got.Weather, want.Weather) || !reflect.DeepEqual(got.StaticNames, want.StaticNames) {
+		if got.Name != want.Name || !got.Generated || got.Country != want.Country || got.Interval != want.Interval || !reflect.DeepEqual(got.Weather, want.Weather) || !reflect.DeepEqual(got.StaticNames, want.StaticNames) {
 			t.Errorf("read %+v, want %+v", got, want)
 		}
 		for _, unix := range []int64{0, 1625000000} {

@@ -78,7 +78,7 @@ func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
 	return write.Dataset(dir, write.Source{
 		Name:      filepath.Base(dir),
 		About:     fmt.Sprintf("%s: %d buildings, seed %d, generator version %d", synth.Notice, cfg.Meters, cfg.Seed, synth.Version),
-		Generated: true, Zone: cfg.Zone, Interval: cfg.Interval,
+		Generated: true, Zone: cfg.Zone, Country: synth.Country, Interval: cfg.Interval,
 		Weather: series.Weather{
 			Start: g.Time(0).Unix(), Names: []string{"temperature", "wind", "humidity", "solar"},
 			Columns: [][]float32{weather.Temperature, weather.Wind, weather.Humidity, weather.Solar},

@@ -57,7 +57,7 @@ Finally the command opens the dataset to verify the description.`,
 				}
 				d.Name = filepath.Base(dir)
 			}
-			d.Zone, d.Clock, d.Stamp = given.Zone, given.Clock, given.Stamp
+			d.Zone, d.Clock, d.Stamp, d.Country = given.Zone, given.Clock, given.Stamp, given.Country
 			if given.Unit != "" {
 				d.Unit = given.Unit
 			}
@@ -92,6 +92,7 @@ Finally the command opens the dataset to verify the description.`,
 	f := cmd.Flags()
 	f.StringVar(&given.Zone, "zone", "", "time zone of the meters, such as Europe/London, or UTC")
 	f.StringVar(&given.Clock, "clock", "", "legal (timestamps follow daylight saving time) or standard (they do not)")
+	f.StringVar(&given.Country, "country", "", "country or region whose public holidays apply, such as GB or AU-NSW")
 	f.StringVar(&given.Stamp, "stamp", "", "whether a timestamp marks the start or the end of its interval")
 	f.StringVar(&given.Unit, "unit", "", "unit of the load: "+strings.Join(read.Units(), ", "))
 	f.StringVar(&given.Name, "name", "", "name of the dataset (default the name of DIR)")

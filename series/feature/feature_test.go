@@ -3,6 +3,7 @@ package feature
 import (
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"testing"
 )
@@ -55,6 +56,22 @@ func TestDefinitions(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestDocumented checks that the documentation lists every group.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/data.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range Groups() {
+		if !strings.Contains(string(text), "| `"+g.Name+"` |") {
+			t.Errorf("docs/data.md does not list group %s", g.Name)
+		}
+		if g.About == "" || strings.HasSuffix(g.About, ".") {
+			t.Errorf("group %s: description %q", g.Name, g.About)
 		}
 	}
 }

@@ -381,7 +381,7 @@ func matches(dir, pattern string) (paths []string, err error) {
 // comments are the YAML comments that Write adds to the fields of a description.
 var comments = map[string]string{
 	"zone":     "the meters' time zone",
-	"clock":    "legal: labels follow daylight saving; standard: they do not; or the zone of the calendar",
+	"clock":    "legal: labels follow daylight saving; standard: they do not",
 	"country":  "whose public holidays apply",
 	"interval": "the time between two rows of a meter",
 	"stamp":    "whether a time is the start or the end of its interval",

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestWriteDescription(t *testing.T) {
@@ -48,6 +49,50 @@ func TestCommitted(t *testing.T) {
 			t.Error(err)
 		} else if d.Name != strings.TrimSuffix(filepath.Base(f), ".yaml") || !d.Rooted {
 			t.Errorf("%s describes %s", f, d.Name)
+		} else if d.Country == "" {
+			t.Errorf("%s has no country", f)
 		}
+	}
+}
+
+// TestClockOfThePeople reads labels in UTC for people who live by London's clock.
+func TestClockOfThePeople(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	put("load.csv", "meter,time,load\na,2017-06-30 23:00,1\na,2017-07-01 00:00,2\na,2017-07-01 01:00,3\n")
+	put("weather.csv", "time,temperature\n2017-07-01 00:00,15\n2017-07-01 01:00,16\n")
+	text := "name: x\nzone: UTC\nclock: Europe/London\ncountry: GB\ninterval: 1h\nfrom: 2017-07-01\nload: {files: [load.csv]}\nweather: {files: [weather.csv]}\n"
+	d, err := Load(put("dataset.yaml", text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Open(d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := got.Meter(0)
+	if at := got.Time(m.Start, 0); at.Format(time.RFC3339) != "2017-07-01T01:00:00+01:00" || m.Load[0] != 2 || len(m.Load) != 2 {
+		t.Errorf("the first of %d loads is %g at %s", len(m.Load), m.Load[0], at)
+	}
+	if got.Country != "GB" || got.Weather.Start != m.Start || got.Clock.String() != "Europe/London" {
+		t.Errorf("country %q, clock %s, weather from %d, load from %d", got.Country, got.Clock, got.Weather.Start, m.Start)
+	}
+	if err := d.Write(filepath.Join(dir, "again.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if back, err := Load(filepath.Join(dir, "again.yaml")); err != nil || back.Clock != d.Clock || back.Country != d.Country {
+		t.Errorf("read back as %+v, %v", back, err)
+	}
+	if _, err := Load(put("dataset.yaml", strings.Replace(text, "GB", "UK", 1))); err == nil || !strings.Contains(err.Error(), "perhaps GB") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := Load(put("dataset.yaml", strings.Replace(text, "Europe/London", "Local", 1))); err == nil || !strings.Contains(err.Error(), `clock is "Local"`) {
+		t.Errorf("error %v", err)
 	}
 }

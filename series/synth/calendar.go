@@ -52,6 +52,9 @@ func calendar(start time.Time, n int) ([]day, []uint8) {
 	return days, slot
 }
 
+// Country is the code of the country whose holidays the buildings keep.
+const Country = "US"
+
 // holiday returns the rank of the holiday on a date. Holidays are the federal holidays of
 // the United States, both on the actual date and on the weekday on which they are observed,
 // and the Friday after Thanksgiving.

@@ -17,6 +17,7 @@ type Source struct {
 	Name, About string
 	Generated   bool
 	Zone        string // an IANA zone
+	Country     string // whose public holidays apply; may be empty
 	Interval    time.Duration
 	Weather     series.Weather // may be empty
 	// LabelNames and StaticNames name the properties of a meter: labels are text,
@@ -73,7 +74,7 @@ func Dataset(dir string, s Source) error {
 	}
 	d := &read.Description{
 		Name: s.Name, About: s.About, Generated: s.Generated,
-		Zone: s.Zone, Clock: read.ClockLegal, Interval: s.Interval.String(), Stamp: read.StampStart, Unit: "kW",
+		Zone: s.Zone, Clock: read.ClockLegal, Country: s.Country, Interval: s.Interval.String(), Stamp: read.StampStart, Unit: "kW",
 		Load:   read.Table{Files: []string{"load.parquet"}},
 		Meters: &read.Table{Files: []string{"meters.csv"}},
 	}
