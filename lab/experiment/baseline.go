@@ -31,7 +31,7 @@ func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []stri
 		for _, s := range scores {
 			p := &s.Overall
 			all = append(all, p.Scores())
-			rows = append(rows, run.Baseline{Method: name, Client: s.ID, MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), RelativeMAE: p.RelativeMAE()})
+			rows = append(rows, run.Baseline{Method: name, Client: s.ID, MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), RelativeMAE: p.RelativeMAE(), Reference: string(s.Reference)})
 		}
 		fleets = append(fleets, metric.NewFleet(all))
 	}

@@ -28,8 +28,8 @@ func omittedNote(all []line) string {
 	return fmt.Sprintf(" The chart shows the %d methods of %d with the lowest test errors.", shownMethods, len(all))
 }
 
-// medians returns a chart of the median relative MAE after each evaluated round, with one line per
-// method.
+// medians returns a chart of the median relative MAE after each evaluated round, with one
+// line per method.
 func (s *dataset) medians() (figure, bool) {
 	t := Table{Title: "Median relative MAE during training", Note: "on a sample of validation windows"}
 	var all []*method
@@ -168,7 +168,7 @@ func (s *dataset) convergence() (figure, bool) {
 		Round []int   `json:"round"`
 		Q     [][]num `json:"q"`
 	}
-	t := Table{Title: "relative MAE over clients at the last evaluation", Columns: []string{"method", "rounds", "minimum", "lower quartile", "median", "upper quartile", "maximum"}}
+	t := Table{Title: "Relative MAE over clients at the last evaluation", Columns: []string{"method", "rounds", "minimum", "lower quartile", "median", "upper quartile", "maximum"}}
 	var panels []panel
 	var said []string
 	lo, hi, lowest := math.Inf(1), 0.0, math.Inf(1)
@@ -223,7 +223,7 @@ func (s *dataset) convergence() (figure, bool) {
 	lo, hi = min(max(lo, hi/1e4), 0.9), max(hi, 1.1)
 	return figure{
 		Kind: "convergence", Title: "Distribution of the error over clients by round", Tables: []Table{t}, Layout: "wide",
-		Caption: "relative MAE on a sample of validation windows, log scale: median, quartiles and extremes over the evaluated clients." + more,
+		Caption: "Relative MAE on a sample of validation windows, log scale: median, quartiles and extremes over the evaluated clients." + more,
 		Alt:     "Chart of the distribution of the validation relative MAE over clients by round; at the last evaluation, " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
 			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "own": s.differentRounds(), "yLabel": "↑ relative MAE, validation",

@@ -20,6 +20,10 @@ func (s *dataset) forecasts() (figure, bool) {
 		Name   string    `json:"name"`
 		Look   int       `json:"look"`
 		Values [][][]num `json:"values"` // values by lead time and client
+		// Low and High are P10 and P90 in the same form, or nil if the model does not
+		// forecast them.
+		Low  [][][]num `json:"low,omitempty"`
+		High [][][]num `json:"high,omitempty"`
 	}
 	var from *Run
 	for _, m := range s.trained() {
@@ -47,26 +51,35 @@ func (s *dataset) forecasts() (figure, bool) {
 	}
 	var methods []shown
 	var options []string
+	bands := false
 	for _, m := range s.trained() {
 		if len(methods) == shownMethods || len(m.runs[0].excerpts) == 0 {
 			continue
 		}
 		d := shown{Name: m.name, Look: m.look}
+		banded := false
 		t.Columns = append(t.Columns, m.name)
 		for i := range clients {
 			t.Rows[i] = append(t.Rows[i], none)
 		}
 		for k, l := range leads {
-			d.Values = append(d.Values, make([][]num, len(clients)))
+			d.Values, d.Low, d.High = append(d.Values, make([][]num, len(clients))), append(d.Low, make([][]num, len(clients))), append(d.High, make([][]num, len(clients)))
 			for _, x := range m.runs[0].excerpts {
 				i := slices.Index(names, x.client)
 				if i < 0 || x.interval != from.excerpts[i].interval {
 					continue
 				}
 				t.Rows[i][len(t.Columns)-1] = short(x.mae)
-				d.Values[k][i] = aligned(from.excerpts[i], x, l.steps)
+				d.Values[k][i] = aligned(from.excerpts[i], x, l.steps, func(l lead) []float64 { return l.values })
+				d.Low[k][i] = aligned(from.excerpts[i], x, l.steps, func(l lead) []float64 { return l.low })
+				d.High[k][i] = aligned(from.excerpts[i], x, l.steps, func(l lead) []float64 { return l.high })
+				banded = banded || slices.ContainsFunc(d.Low[k][i], func(v num) bool { return !math.IsNaN(float64(v)) })
 			}
 		}
+		if !banded {
+			d.Low, d.High = nil, nil
+		}
+		bands = bands || banded
 		methods = append(methods, d)
 		options = append(options, m.name)
 	}
@@ -87,15 +100,19 @@ func (s *dataset) forecasts() (figure, bool) {
 			},
 		},
 	}
+	if bands {
+		f.Caption += " The band is the calibrated interval from P10 to P90, which should contain 80 % of the loads."
+		f.Alt = strings.Replace(f.Alt, "and the load a week", "its interval from P10 to P90 and the load a week", 1)
+	}
 	if len(methods) == 1 {
-		f.Caption = strings.TrimSuffix(f.Caption, " The chart starts with "+methods[0].Name+".")
+		f.Caption = strings.Replace(f.Caption, " The chart starts with "+methods[0].Name+".", "", 1)
 	}
 	return f, true
 }
 
-// aligned returns the forecasts of excerpt of with the given lead time, at the times of
-// excerpt onto. Times without a forecast are NaN.
-func aligned(onto, of excerpt, steps int) []num {
+// aligned returns values of the forecasts of excerpt of with the given lead time, at the
+// times of excerpt onto. Times without a forecast are NaN.
+func aligned(onto, of excerpt, steps int, values func(lead) []float64) []num {
 	to := make([]num, len(onto.actual))
 	for i := range to {
 		to[i] = num(math.NaN())
@@ -104,7 +121,7 @@ func aligned(onto, of excerpt, steps int) []num {
 		if l.steps != steps {
 			continue
 		}
-		for i, v := range l.values {
+		for i, v := range values(l) {
 			if j := int((of.start-onto.start)/onto.interval) + i; j >= 0 && j < len(to) {
 				to[j] = num(v)
 			}

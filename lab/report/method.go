@@ -12,9 +12,11 @@ import (
 	"loadstar/lab/run"
 )
 
-// dataset has all methods, trained or baselines, that were scored on one dataset.
+// dataset has all methods, trained or baselines, that were scored on one dataset, with
+// errors relative to the same reference.
 type dataset struct {
 	name      string
+	reference string
 	generated bool
 	methods   []*method // sorted by median relative MAE, lowest first
 	grids     []HeatMap
@@ -29,20 +31,21 @@ type method struct {
 	scores   []Baseline // only for baselines
 }
 
-// groupRuns groups runs by dataset and plan. Duplicate runs are ignored.
+// groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored.
 func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	var sets []*dataset
 	byName := map[string]*dataset{}
 	byPlan := map[string]*method{}
 	for _, r := range runs {
-		s := byName[r.Dataset]
+		place := r.Dataset + "\x00" + r.Reference
+		s := byName[place]
 		if s == nil {
-			s = &dataset{name: r.Dataset}
-			byName[r.Dataset] = s
+			s = &dataset{name: r.Dataset, reference: r.Reference}
+			byName[place] = s
 			sets = append(sets, s)
 		}
 		s.generated = s.generated || r.Generated
-		key := r.Dataset + "\x00" + r.signature("seed", "data")
+		key := place + "\x00" + r.signature("seed", "data")
 		m := byPlan[key]
 		if m == nil {
 			m = &method{name: r.Method}
@@ -54,7 +57,7 @@ func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 		}
 	}
 	for _, b := range baselines {
-		s := byName[b.Dataset]
+		s := byName[b.Dataset+"\x00"+b.Reference]
 		if s == nil {
 			continue
 		}
@@ -69,8 +72,15 @@ func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 		s.foldGrids()
 		s.disambiguate()
 	}
+	names := map[string]int{}
+	for _, s := range sets {
+		names[s.name]++
+	}
 	looks := map[string]int{}
 	for _, s := range sets {
+		if names[s.name] > 1 {
+			s.name += ", errors relative to " + s.reference
+		}
 		for _, m := range s.methods {
 			if m.look = -1; m.baseline {
 				continue
@@ -262,6 +272,21 @@ func (m *method) perRun(of func([]float64) float64, value func(run.Client) float
 	return to
 }
 
+// about describes the reference of the relative MAE.
+func (s *dataset) about() string {
+	if s.reference == "last-week" {
+		return "the load at the same time a week before"
+	}
+	return "repeating the last known load"
+}
+
+// coverage returns the share of loads in the forecast interval, averaged over clients and
+// seeds, before and after calibration. It is NaN if the model forecasts only points.
+func (m *method) coverage() (model, calibrated float64) {
+	return mean(m.perRun(mean, func(c run.Client) float64 { return c.Coverage })),
+		mean(m.perRun(mean, func(c run.Client) float64 { return c.CalibratedCoverage }))
+}
+
 // medians returns the median relative MAE of each seed.
 func (m *method) medians() []float64 {
 	if m.baseline {
@@ -305,8 +330,8 @@ func (m *method) column(value func(Baseline) float64) []float64 {
 	return to
 }
 
-// relative returns the relative MAE of each client, averaged over the seeds that scored it. Seeds may
-// hold out different clients.
+// relative returns the relative MAE of each client, averaged over the seeds that scored it.
+// Seeds may hold out different clients.
 func (m *method) relative() map[string]float64 {
 	to := map[string]float64{}
 	if m.baseline {

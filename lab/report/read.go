@@ -26,6 +26,8 @@ type Run struct {
 	Algorithm string
 	Seed      uint64
 	Clients   []run.Client
+	// Reference is the forecast to which the relative MAE refers, such as last-week.
+	Reference string
 
 	settings    map[string]string // the plan with dotted keys, such as client.lr
 	rounds      int
@@ -63,6 +65,8 @@ type excerpt struct {
 type lead struct {
 	steps  int // lead time in steps; 1 is the first target
 	values []float64
+	// low and high are P10 and P90. They are NaN if the model does not forecast them.
+	low, high []float64
 }
 
 // Baseline has the scores of a baseline for one client.
@@ -135,6 +139,7 @@ func (r *Run) readHead(dir string) error {
 	flatten(r.settings, "", &plan)
 	r.Seed, _ = strconv.ParseUint(r.settings["seed"], 10, 64)
 	r.Method, r.Algorithm, r.Dataset, r.Generated = s.Plan, s.Algorithm, s.Dataset, s.Generated
+	r.Reference = s.RelativeMAE.Reference
 	r.rounds, r.steps, r.seconds, r.trained = s.Rounds, s.Steps, s.Seconds.Train, s.Clients
 	return nil
 }
@@ -303,7 +308,7 @@ func cut(rows []run.Forecast) excerpt {
 	slices.Sort(all)
 	ends := slices.Compact([]int64{all[0], all[len(all)-1]})
 	for _, d := range ends {
-		s.leads = append(s.leads, lead{steps: int((d-all[0])/s.interval) + 1, values: gaps()})
+		s.leads = append(s.leads, lead{steps: int((d-all[0])/s.interval) + 1, values: gaps(), low: gaps(), high: gaps()})
 	}
 	for _, r := range rows {
 		i := (r.Time.Unix() - s.start) / s.interval
@@ -313,7 +318,7 @@ func cut(rows []run.Forecast) excerpt {
 		s.actual[i], s.before[i] = r.Actual, r.LastWeek
 		for k, d := range ends {
 			if r.Time.Unix()-r.Cutoff.Unix() == d {
-				s.leads[k].values[i] = r.Forecast
+				s.leads[k].values[i], s.leads[k].low[i], s.leads[k].high[i] = r.Forecast, r.P10, r.P90
 			}
 		}
 	}

@@ -100,8 +100,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"method,unique_id\n": "another version of loadstar",
-		"method,unique_id,mae,rmse,nmae,relative_mae\np,a,1,2,3,x\n":           "line 2",
-		"method,unique_id,mae,rmse,nmae,relative_mae\np,a,1,2,3,4\np,b,1,2,\n": "wrong number of fields",
+		"method,unique_id,mae,rmse,nmae,relative_mae,reference\np,a,1,2,3,x,r\n":           "line 2",
+		"method,unique_id,mae,rmse,nmae,relative_mae,reference\np,a,1,2,3,4,r\np,b,1,2,\n": "wrong number of fields",
 	} {
 		path := filepath.Join(dir, "baselines.csv")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

@@ -20,7 +20,7 @@ func (s *dataset) skill() (figure, bool) {
 	}
 	t := Table{
 		Title:   "Test scores",
-		Note:    "relative MAE is the mean absolute error divided by that of repeating the last known load (persistence); a value below 1 is better than persistence. The columns 5–95 % and below 1 are over clients.",
+		Note:    "The relative MAE is the mean absolute error divided by that of a reference, " + s.about() + "; a value below 1 is better than the reference. The columns 5–95 % and below 1 are over clients.",
 		Columns: []string{"method", "median relative MAE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
 		Best:    1,
 	}
@@ -59,6 +59,7 @@ func (s *dataset) skill() (figure, bool) {
 	if len(rows) == 0 {
 		return figure{}, false
 	}
+	s.addCoverage(&t)
 	// A method that diverged must not compress the distributions of other methods.
 	hi = min(hi, 20*max(1, lowest))
 	lo = max(lo, hi/1e4, 1e-6)
@@ -83,13 +84,13 @@ func (s *dataset) skill() (figure, bool) {
 		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "xLabel": "test relative MAE, log scale (lower is better)"},
 	}
 	if len(rows) == 1 {
-		f.Title = fmt.Sprintf("Error per client: better than repeating the last known load for %s of clients", t.Rows[0][4])
+		f.Title = fmt.Sprintf("Error per client: better than %s for %s of clients", s.about(), t.Rows[0][4])
 		f.Tables[0].Best = 0
 	}
 	if s.seeds() > 1 {
 		f.Caption += ", as a mean over seeds"
 	}
-	f.Caption += ". The dashed line is the error of repeating the last known load."
+	f.Caption += ". The dashed line is the error of " + s.about() + "."
 	if n := len(s.methods[0].relative()); n > len(names) {
 		f.Caption += fmt.Sprintf(" Dots show a sample of %d of %d clients, evenly spaced by error; boxes show all clients.", len(names), n)
 	}
@@ -97,6 +98,29 @@ func (s *dataset) skill() (figure, bool) {
 		f.Caption += " The numbers with arrows count the clients beyond the axis."
 	}
 	return f, true
+}
+
+// addCoverage adds the coverage of forecast intervals to a table with a row per method, if
+// any method forecasts intervals.
+func (s *dataset) addCoverage(t *Table) {
+	var cells [][]string
+	some := false
+	for _, m := range s.methods {
+		if math.IsNaN(m.median()) {
+			continue
+		}
+		model, calibrated := m.coverage()
+		some = some || !math.IsNaN(model)
+		cells = append(cells, []string{percentFine(model), percentFine(calibrated)})
+	}
+	if !some {
+		return
+	}
+	t.Columns = append(t.Columns, "loads in interval", "calibrated")
+	for i := range t.Rows {
+		t.Rows[i] = append(t.Rows[i], cells[i]...)
+	}
+	t.Note += " Loads in interval is the share of loads between the lowest and the highest quantile that the model forecasts, such as P10 and P90, before and after calibration."
 }
 
 func percentFine(v float64) string {

@@ -137,7 +137,7 @@ type Results struct {
 }
 
 // Baseline is a row of the baselines table. The table is in the folder that contains the
-// runs on a dataset.
+// runs on a dataset. Reference is the forecast to which the relative MAE refers.
 type Baseline struct {
 	Method      string  `parquet:"method"`
 	Client      string  `parquet:"unique_id"`
@@ -145,6 +145,7 @@ type Baseline struct {
 	RMSE        float64 `parquet:"rmse"`
 	NMAE        float64 `parquet:"nmae"`
 	RelativeMAE float64 `parquet:"relative_mae"`
+	Reference   string  `parquet:"reference,dict"`
 }
 
 // WriteBaselines writes the baselines table into the folder of a dataset's runs.

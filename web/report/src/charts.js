@@ -101,7 +101,7 @@ function box(d, width, { generated }) {
         // Both counts are at the right end of the line with the name. On the left, dots would
         // cover the text.
         Plot.text(rows.filter((s) => s.above + s.below > 0), { x: () => hi, y: (s) => s.i - 0.34, text: (s) => [s.below > 0 ? `← ${s.below} beyond` : "", s.above > 0 ? `${s.above} beyond →` : ""].filter(Boolean).join("   "), textAnchor: "end", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
-        Plot.tip(dots, Plot.pointer({ x: "v", y: "y", title: (p) => `${p.name}\n${p.s.name}: MASE ${short(p.v)}`, fontSize: 12 })),
+        Plot.tip(dots, Plot.pointer({ x: "v", y: "y", title: (p) => `${p.name}\n${p.s.name}: relative MAE ${short(p.v)}`, fontSize: 12 })),
       ],
     }),
   ];
@@ -160,7 +160,7 @@ function convergence(d, width, { generated }) {
   ];
 }
 
-// forecast: actual load, forecast and last week's load per client.
+// forecast: actual load, forecast with its interval, and last week's load per client.
 function forecast(d, width, { generated, state }) {
   const lead = state.lead ?? 0;
   const method = d.methods[state.method ?? 0];
@@ -169,12 +169,13 @@ function forecast(d, width, { generated, state }) {
     [`forecast by ${method.name}`, "var(--fore)", ""],
     ["same time last week", "var(--faint)", "3 3"],
   ];
+  if (method.low) key.splice(2, 0, ["P10 to P90", "var(--fore)", "band"]);
   const list = document.createElement("ul");
   list.className = "legend";
   for (const [name, colour, dash] of key) {
     const item = document.createElement("li");
     item.append(
-      Plot.plot({ width: 26, height: 12, margin: 0, x: { domain: [0, 1], axis: null }, y: { domain: [0, 1], axis: null }, marks: [Plot.ruleY([0.5], { stroke: colour, strokeWidth: 2, strokeDasharray: dash })], ariaHidden: true }),
+      Plot.plot({ width: 26, height: 12, margin: 0, x: { domain: [0, 1], axis: null }, y: { domain: [0, 1], axis: null }, marks: [Plot.ruleY([0.5], dash === "band" ? { stroke: colour, strokeWidth: 10, strokeOpacity: 0.2 } : { stroke: colour, strokeWidth: 2, strokeDasharray: dash })], ariaHidden: true }),
       name,
     );
     list.append(item);
@@ -183,7 +184,9 @@ function forecast(d, width, { generated, state }) {
     list,
     multiples(d.clients, width, { least: 420, most: 2 }, (c, each) => {
       const values = method.values[lead][c.at];
-      const rows = c.actual.map((y, i) => ({ t: new Date((c.start + i * d.interval) * 1000), y, f: values?.[i] ?? null, w: c.before[i] }));
+      const low = method.low?.[lead][c.at];
+      const high = method.high?.[lead][c.at];
+      const rows = c.actual.map((y, i) => ({ t: new Date((c.start + i * d.interval) * 1000), y, f: values?.[i] ?? null, w: c.before[i], l: low?.[i] ?? null, h: high?.[i] ?? null }));
       return chart({
         generated,
         width: each,
@@ -193,6 +196,7 @@ function forecast(d, width, { generated, state }) {
         y: { label: "load, kW", ticks: 5, nice: true, tickFormat: short },
         marks: [
           Plot.gridY({ ...grid, ticks: 5 }),
+          ...(low ? [Plot.areaY(rows, { x: "t", y1: "l", y2: "h", fill: "var(--fore)", fillOpacity: 0.2, defined: (r) => r.l !== null })] : []),
           Plot.line(rows, { x: "t", y: "w", stroke: "var(--faint)", strokeDasharray: "3 3", strokeWidth: 1.1, defined: (r) => r.w !== null }),
           Plot.line(rows, { x: "t", y: "y", stroke: "var(--ink)", strokeWidth: 1.4 }),
           Plot.line(rows, { x: "t", y: "f", stroke: "var(--fore)", strokeWidth: 1.6 }),
@@ -202,7 +206,7 @@ function forecast(d, width, { generated, state }) {
             Plot.pointerX({
               x: "t",
               frameAnchor: "top",
-              title: (r) => `${r.t.toISOString().slice(0, 16).replace("T", " ")} UTC\nactual ${short(r.y)} kW\nforecast ${short(r.f)} kW\nlast week ${short(r.w)} kW`,
+              title: (r) => `${r.t.toISOString().slice(0, 16).replace("T", " ")} UTC\nactual ${short(r.y)} kW\nforecast ${short(r.f)} kW${r.l === null ? "" : ` (${short(r.l)} to ${short(r.h)})`}\nlast week ${short(r.w)} kW`,
               fontSize: 12,
             }),
           ),
@@ -228,13 +232,13 @@ function cost(d, width, { generated }) {
     marginLeft: 46,
     marginRight,
     x: { insetLeft: 12, label: d.xLabel, type: wide ? "symlog" : "linear", constant: wide ? Math.min(...some) : undefined, zero: true, nice: true, ticks: Math.min(5, Math.max(2, Math.floor((width - 46 - marginRight) / 60))), tickFormat: short, labelAnchor: "center" },
-    y: log ? { type: "log" } : { label: "↑ median MASE, test split", nice: true, ticks, tickFormat: short },
+    y: log ? { type: "log" } : { label: "↑ median relative MAE, test split", nice: true, ticks, tickFormat: short },
     symbol: { type: "identity" },
     color: { type: "identity" },
     marks,
   });
   const base = [
-    ...(log ? [Plot.gridY(ticks, grid), logY(ticks, "↑ median MASE, test split")] : [Plot.gridY({ ...grid, ticks })]),
+    ...(log ? [Plot.gridY(ticks, grid), logY(ticks, "↑ median relative MAE, test split")] : [Plot.gridY({ ...grid, ticks })]),
     Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }),
     Plot.ruleX(d.points, { x: "x", y1: "low", y2: "high", stroke: (p) => look(p.look).colour, strokeWidth: 1.5 }),
     Plot.dot(d.points, { x: "x", y: "y", symbol: (p) => look(p.look).symbol, fill: (p) => (p.look < 0 ? "none" : look(p.look).colour), stroke: (p) => look(p.look).colour, strokeWidth: 1.5, r: 5.5 }),
@@ -257,7 +261,7 @@ function cost(d, width, { generated }) {
       [
         ...base,
         ...(crowded ? [] : labels.map((l) => Plot.text([l.p], { x: "x", y: "y", text: "name", dx: 11, dy: l.at - l.y, textAnchor: "start", fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 3 }))),
-        Plot.tip(d.points, Plot.pointer({ x: "x", y: "y", title: (p) => `${p.name}\n${short(p.x)} MB, median MASE ${short(p.y)}${p.low < p.high ? `\nseeds ${short(p.low)} to ${short(p.high)}` : ""}`, fontSize: 12 })),
+        Plot.tip(d.points, Plot.pointer({ x: "x", y: "y", title: (p) => `${p.name}\n${short(p.x)} MB, median relative MAE ${short(p.y)}${p.low < p.high ? `\nseeds ${short(p.low)} to ${short(p.high)}` : ""}`, fontSize: 12 })),
       ],
       crowded ? 16 : right,
     ),
