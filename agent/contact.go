@@ -9,6 +9,7 @@ import (
 
 	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
+	"loadstar/series"
 )
 
 // Limits on the time to the next check-in, whatever interval the server sets.
@@ -64,7 +65,7 @@ func (a *agent) contact(ctx context.Context) error {
 func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	d := a.Dataset
 	r, err := call(ctx, a, a.call, a.service.Announce, &loadstarv1.AnnounceRequest{
-		Clients: a.names, Inputs: slices.Concat(d.Weather.Names, d.StaticNames), StepSeconds: d.Seconds(),
+		Clients: a.names, Inputs: inputsOf(d), StepSeconds: d.Seconds(),
 	})
 	if err != nil {
 		return true, err
@@ -117,3 +118,12 @@ func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
 var errStore = errors.New("cannot store the agent's state")
 
 func storeError(err error) error { return fmt.Errorf("%w: %w", errStore, err) }
+
+// inputsOf returns the names of a dataset's inputs. A dataset with a country has holidays.
+func inputsOf(d *series.Dataset) []string {
+	names := slices.Concat(d.Weather.Names, d.StaticNames)
+	if d.Country != "" && !slices.Contains(names, "holiday") {
+		names = append(names, "holiday")
+	}
+	return names
+}

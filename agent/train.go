@@ -169,7 +169,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	keys := []any{"run", j.GetRun(), "round", j.GetRound(), "client", name}
 	m := a.Dataset.Meter(a.meters[name])
 	c := client.Client{
-		ID: fed.ClientID(name), Data: []series.Examples{s.Problem.Framer.Windows(m, s.Problem.Framer.Ranges(m))}, Kept: w.kept,
+		ID: fed.ClientID(name), Data: []series.Examples{s.Problem.Examples(m, s.Problem.Framer.Ranges(m))}, Kept: w.kept,
 	}
 	if c.Data[0].Len(series.Train) == 0 {
 		a.worklist.decline(j, "it has no complete training example", name)

@@ -36,8 +36,9 @@ type Plan struct {
 
 // Model selects the forecasting model, its inputs and its loss.
 type Model struct {
-	Name     string `yaml:"name"`
-	Lookback int    `yaml:"lookback"`
+	Name string `yaml:"name"`
+	// Lookback is in steps or, for models of rows of features, in hours.
+	Lookback int `yaml:"lookback"`
 	// Horizon is the number of steps from the last input to the first target, and Targets
 	// the number of consecutive targets.
 	Horizon int `yaml:"horizon"`
@@ -52,6 +53,11 @@ type Model struct {
 	Loss      string    `yaml:"loss"`
 	Quantiles []float64 `yaml:"quantiles,flow"`
 	Split     Split     `yaml:"split,flow"`
+	// Gaps is the share of the readings before an origin that may be missing. Only models of
+	// rows of features have it, and Interval, the time between readings. A fleet sets
+	// Interval to that of its clients; 0 means that of the dataset.
+	Gaps     float64  `yaml:"gaps"`
+	Interval Duration `yaml:"interval"`
 }
 
 // Split has the shares of a client's time span for training and validation. The remaining
@@ -193,6 +199,9 @@ type Evaluate struct {
 	// per client.
 	Clients int `yaml:"clients"`
 	Windows int `yaml:"windows"`
+	// Stride is the number of steps between scored origins. Only models of rows of features
+	// have it.
+	Stride int `yaml:"stride"`
 	// Forecasts is the number of clients whose forecasts of the test split are stored.
 	Forecasts int `yaml:"forecasts"`
 	// Reference is auto, last-value or last-week: the forecast to which the relative MAE

@@ -4,19 +4,24 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"loadstar/fed"
 	"loadstar/forecast"
 	"loadstar/nn"
 	"loadstar/series"
+	"loadstar/series/feature"
 )
 
 // Problem is what a plan trains: the model and, once there is a dataset, its examples.
 // Simulator, agent and server all derive the same Problem from a plan.
 type Problem struct {
 	// Framer is nil if there is no dataset.
-	Framer    *series.Framer
+	Framer *series.Framer
+	// Inputs lists the inputs of each step, or is empty if an example is a row of features.
+	// Then Groups lists the groups of features.
 	Inputs    []series.Input
+	Groups    []string
 	Model     *forecast.Model
 	Partition forecast.Partition
 	Loss      nn.Loss
@@ -30,6 +35,29 @@ type Problem struct {
 	layout   series.Layout
 	split    series.Split
 	averaged bool // the server averages moments too
+
+	// Only if an example is a row of features:
+	rows     *feature.Frame // nil if there is no dataset
+	gaps     float64
+	interval time.Duration
+}
+
+// Examples returns the examples of a meter. Windows are scaled by the given ranges, which
+// rows of features do not need.
+func (q *Problem) Examples(m series.Meter, r series.Ranges) series.Examples {
+	if q.rows != nil {
+		return q.rows.Rows(m)
+	}
+	return q.Framer.Windows(m, r)
+}
+
+// Names returns the names of the inputs or of the groups of features.
+func (q *Problem) Names() []string {
+	names := slices.Clone(q.Groups)
+	for _, in := range q.Inputs {
+		names = append(names, in.String())
+	}
+	return names
 }
 
 // SharedLen returns the length of the shared vector, which the server sends and whose
@@ -50,6 +78,9 @@ func (q *Problem) SharedWeights(shared []float32) []float32 { return shared[:q.P
 // those inputs of the model's paper that every dataset has or that are in given. missing
 // lists the other inputs of the paper.
 func Inputs(p *fed.Plan, given []string) (names, missing []string) {
+	if Rows(p) {
+		return groups(p, func(name string) bool { return feature.Given(name, "", given) })
+	}
 	return inputs(p, func(name string) bool { return slices.Contains(given, name) })
 }
 
@@ -69,9 +100,39 @@ func inputs(p *fed.Plan, given func(name string) bool) (names, missing []string)
 }
 
 // Frame builds the problem of a plan. If the dataset is nil and the plan does not list its
-// inputs, the problem has all inputs of the model's paper.
+// inputs, the problem has all inputs of the model's paper or all groups of features.
 func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	q := &Problem{averaged: Averaged(p), split: series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation}}
+	var shape forecast.Shape
+	var err error
+	if Rows(p) {
+		shape, err = q.frameRows(p, d)
+	} else {
+		shape, err = q.frameWindows(p, d)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if d != nil {
+		if err := q.Open(d); err != nil {
+			return nil, err
+		}
+	}
+	if q.Loss, err = loss(p); err != nil {
+		return nil, err
+	}
+	model, _ := forecast.DefaultsOf(p.Model.Name)
+	q.Outputs = q.Loss.Outputs(model.PerExample(p.Model.Targets))
+	shape.Outputs = q.Outputs
+	if q.Model, err = forecast.New(p.Model.Name, shape); err != nil {
+		return nil, err
+	}
+	q.Partition, err = q.Model.Partition(p.Partition)
+	return q, err
+}
+
+// frameWindows prepares the problem of a model of windows and returns the model's shape.
+func (q *Problem) frameWindows(p *fed.Plan, d *series.Dataset) (forecast.Shape, error) {
 	given := func(string) bool { return true }
 	if d != nil {
 		given = func(name string) bool {
@@ -83,33 +144,20 @@ func Frame(p *fed.Plan, d *series.Dataset) (*Problem, error) {
 	for _, s := range names {
 		in, err := series.ParseInput(s)
 		if err != nil {
-			return nil, err
+			return forecast.Shape{}, err
 		}
 		q.Inputs = append(q.Inputs, in)
 	}
 	q.layout = series.Layout{Lookback: p.Model.Lookback, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Inputs: q.Inputs}
-	if d != nil {
-		if err := q.Open(d); err != nil {
-			return nil, err
-		}
-	}
-	var err error
-	if q.Loss, err = loss(p); err != nil {
-		return nil, err
-	}
-	model, _ := forecast.DefaultsOf(p.Model.Name)
-	q.Outputs = q.Loss.Outputs(model.PerExample(p.Model.Targets))
-	q.Model, err = forecast.New(p.Model.Name, forecast.Shape{Lookback: p.Model.Lookback, Inputs: len(q.Inputs), Outputs: q.Outputs})
-	if err != nil {
-		return nil, err
-	}
-	q.Partition, err = q.Model.Partition(p.Partition)
-	return q, err
+	return forecast.Shape{Lookback: p.Model.Lookback, Inputs: len(q.Inputs)}, nil
 }
 
 // Open sets the dataset from which examples are taken. The dataset must have the problem's
 // inputs. Open is for callers that need the model before they read data.
 func (q *Problem) Open(d *series.Dataset) (err error) {
+	if q.interval > 0 {
+		return q.openRows(d)
+	}
 	q.Framer, err = series.NewFramer(d, q.layout, q.split)
 	return err
 }

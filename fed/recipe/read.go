@@ -90,7 +90,7 @@ func settingContext(a *algorithm, p *fed.Plan, path string) (section, choices st
 	case section == "simulate" && a.schedules != nil && p.Simulate.Delay != "":
 		choices += " with simulate.delay " + p.Simulate.Delay
 	case section == "model":
-		choices = fmt.Sprintf("model.loss %s", p.Model.Loss)
+		choices = fmt.Sprintf("model %s with model.loss %s", p.Model.Name, p.Model.Loss)
 	}
 	return section, choices
 }
@@ -144,7 +144,7 @@ func (a *algorithm) defaultPlan(chosen *fed.Plan) *fed.Plan {
 		a.defaults(p)
 	}
 	p.Model.Name, p.Schedule.Kind, p.Client.Optimizer, p.Server.Optimizer = name, kind, client, server
-	modelDefaults(p)
+	a.modelDefaults(p, chosen)
 	return p
 }
 

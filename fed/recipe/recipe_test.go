@@ -102,6 +102,7 @@ func somePlans(t *testing.T) []*fed.Plan {
 		if !a.fullPass {
 			read(base + "client: {steps: 2, resample: round}\n")
 		}
+		read(base + "model: {name: dense, targets: 24}\n")
 	}
 	return all
 }
@@ -237,6 +238,20 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nclient: {optimizer: sgd, beta1: .9}", "client.beta1 is not a setting of fedavg with client.optimizer sgd; it has optimizer, lr, batch, steps, "},
 		{"algorithm: fedavg\nclient: {optimizer: adm, beta1: .9}", `client.optimizer is "adm"; with fedavg it must be adam, sgd, amsgrad, prox or proxadam`},
 		{"algorithm: fedavg\nclient: {epochs: 1, resample: round}", "client.resample is not a setting of fedavg with epochs; it has"},
+		{"algorithm: fedavg\nclient: {lr_end: 1e-4, decay: {factor: .5, every: 3}}", "client.lr_end is 0.0001 and client.decay.every is 3; the learning rate falls either along a cosine or in steps"},
+		{"algorithm: fedavg\nclient: {lr_end: 1}", "client.lr_end is 1, but client.lr is 0.001"},
+		{"algorithm: fedavg\nclient: {weight_decay: {all: 1000}}", "client.weight_decay times the learning rate is up to 1; it must be below 1"},
+		{"algorithm: fedavg\nclient: {weight_decay: {correction: 1}}", "client.weight_decay.correction is 1, but model bose2023 has no correction layers"},
+		{"algorithm: pfedme\nclient: {weight_decay: {all: 1}}", "client.weight_decay.all is not a setting of pfedme"},
+		{"algorithm: fedavg\nclient: {optimizer: sgd, moments: kept}", "client.moments is not a setting of fedavg with client.optimizer sgd"},
+		{"algorithm: fedadam\nclient: {moments: averaged}", `client.moments is "averaged"; with fedadam it must be reset or kept`},
+		{"algorithm: fedavg\nclient: {moments: averaged}\nserver: {lr: .5}", "client.moments averaged needs server.lr 1, not 0.5"},
+		{"algorithm: fedavg\nclient: {optimizer: amsgrad, moments: averaged}", "client.moments averaged works with adam and proxadam, not with amsgrad"},
+		{"algorithm: fedavg\nmodel: {gaps: .5}", "model.gaps is not a setting of model bose2023 with model.loss mse"},
+		{"algorithm: fedavg\nmodel: {name: dense, lookback: 24}", "model.lookback is 24; with model dense it must be 168"},
+		{"algorithm: fedavg\nmodel: {name: dense, inputs: [load]}", "model.inputs: the input groups [load] are not different groups out of recent, lags,"},
+		{"algorithm: fedavg\nmodel: {name: dense, scaling: fleet}", "model.scaling is fleet; with model dense it must be client"},
+		{"algorithm: fedavg\nmodel: {name: dense, interval: 7h}", "model.interval is 7h0m0s; a day must be a multiple of it"},
 		{"algorithm: fedavg\nclient: {epochs: 1, steps: 1}", "client.steps is 1 and client.epochs is 1; set only one of them"},
 		{"algorithm: fedavg\nclient: {steps: 0}", "client.steps and client.epochs are both 0"},
 		{"algorithm: fedavg\nclient: {lr: 0}", "client.lr is 0; it must be above 0"},
@@ -254,7 +269,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: local\nevaluate: {holdout: 0.2}", "evaluate.holdout is not a setting of local; it has every, clients, windows"},
 		{"algorithm: pooled\npartition: head", `partition is "head"; with pooled it must be none`},
 		{"algorithm: fedavg\nmodel: {loss: pinball}", "model.loss pinball needs model.quantiles"},
-		{"algorithm: fedavg\nmodel: {quantiles: [0.5]}", "model.quantiles is not a setting of model.loss mse; it has name"},
+		{"algorithm: fedavg\nmodel: {quantiles: [0.5]}", "model.quantiles is not a setting of model bose2023 with model.loss mse; it has name"},
 		{"algorithm: fedavg\nmodel: {loss: pinball, quantiles: [0.5, 0.1]}", "model.quantiles: "},
 		{"algorithm: fedavg\nmodel: {inputs: [load, load]}", "model.inputs: load is listed twice"},
 		{"algorithm: fedavg\nmodel: {inputs: [load@target]}", "is the value to forecast"},

@@ -27,7 +27,8 @@ type setting struct {
 	// if the plan file does not set this setting. given reports whether the plan file sets
 	// the setting at path.
 	adjust func(p *fed.Plan, given func(path string) bool)
-	// quiet means that Write leaves the setting out if it has its default. A plan that does
+	// quiet means that Write leaves the setting out if it has its default and no model
+	// changes this default. A plan that does
 	// not use a new setting then has the same text as before, which older agents can read.
 	quiet bool
 }
@@ -73,7 +74,7 @@ var settingsByAlgorithm = func() map[string][]setting {
 }()
 
 func (a *algorithm) collectSettings() []setting {
-	all := slices.Concat(planSettings, modelSettings(), evaluateSettings, a.settings)
+	all := slices.Concat(planSettings, modelSettings(), rowSettings, evaluateSettings, a.settings)
 	all = append(all, clientOptimizerSetting.among(a.optimizers), clientBatch)
 	all = append(all, clientOptimizerSettings()...)
 	if !a.fullPass {

@@ -1,6 +1,8 @@
 package recipe
 
 import (
+	"slices"
+
 	"loadstar/fed"
 	"loadstar/forecast"
 )
@@ -135,7 +137,14 @@ var evaluateSettings = []setting{
 			}
 		},
 	},
-	{path: "evaluate.fine_tune.lr", about: "learning rate of fine-tuning; 0 means client.lr", must: nonNegative},
+	{
+		path: "evaluate.fine_tune.lr", about: "learning rate of fine-tuning; 0 means client.lr", must: nonNegative,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if f := &p.Evaluate.FineTune; f.Steps == 0 && f.Epochs == 0 {
+				f.Rate = 0
+			}
+		},
+	},
 }
 
 // simulateSettings lists the settings of simulated clients. If simulate.delay is set, it
@@ -165,9 +174,15 @@ var simulateSettings = []setting{
 func timed(p *fed.Plan) bool { return p.Simulate.Delay == "" }
 
 // modelDefaults sets the defaults that the model's paper states.
-func modelDefaults(p *fed.Plan) {
-	if d, ok := forecast.DefaultsOf(p.Model.Name); ok {
-		p.Model.Lookback, p.Model.Horizon, p.Model.Targets = d.Lookback, d.Horizon, d.Targets
-		p.Model.Split = fed.Split{Train: d.Train, Validation: d.Validation}
+func (a *algorithm) modelDefaults(p, chosen *fed.Plan) {
+	d, ok := forecast.DefaultsOf(p.Model.Name)
+	if !ok {
+		return
+	}
+	p.Model.Lookback, p.Model.Horizon, p.Model.Targets = d.Lookback, d.Horizon, d.Targets
+	p.Model.Split = fed.Split{Train: d.Train, Validation: d.Validation}
+	p.Model.Quantiles = slices.Clone(d.Quantiles)
+	if d.Rows {
+		a.denseDefaults(p, chosen)
 	}
 }

@@ -70,7 +70,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 			add("client.steps", "client.steps and client.epochs are both 0; one of them must be at least 1")
 		}
 	}
-	validateRate(p, add)
+	validateRate(p, bad, add)
 	if a.check != nil {
 		a.check(p, add)
 	}
@@ -90,7 +90,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 }
 
 // validateRate checks the learning rate, what depends on it, and the moments.
-func validateRate(p *fed.Plan, add report) {
+func validateRate(p *fed.Plan, bad func(string) bool, add report) {
 	c := &p.Client
 	if c.RateEnd > 0 && c.Decay.Every > 0 {
 		add("client.lr_end", "client.lr_end is %g and client.decay.every is %d; the learning rate falls either along a cosine or in steps, so set only one of them", c.RateEnd, c.Decay.Every)
@@ -101,7 +101,7 @@ func validateRate(p *fed.Plan, add report) {
 	if most := max(c.Rate, p.Evaluate.FineTune.Rate) * (c.WeightDecay.All + c.WeightDecay.Correction); most >= 1 {
 		add("client.weight_decay", "client.weight_decay times the learning rate is up to %g; it must be below 1, or a step would change the sign of weights", most)
 	}
-	if !Averaged(p) {
+	if !Averaged(p) || bad("client.moments") {
 		return
 	}
 	if c.Optimizer == "amsgrad" {
@@ -155,8 +155,14 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 			add("model.quantiles", "model.quantiles: %s", strings.TrimPrefix(err.Error(), "nn: "))
 		}
 	}
+	if Rows(p) {
+		validateRows(p, add)
+	}
 	var seen []series.Input
 	for _, s := range m.Inputs {
+		if Rows(p) {
+			break // validateRows checks the groups
+		}
 		in, err := series.ParseInput(s)
 		switch {
 		case err != nil:

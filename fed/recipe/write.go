@@ -13,8 +13,8 @@ import (
 	"loadstar/internal/config"
 )
 
-// Write returns a plan as YAML with all its settings, except quiet ones that have their
-// default. Read returns the same plan from it.
+// Write returns a plan as YAML with all its settings, except quiet ones that have the
+// default of all models. Read returns the same plan from it.
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
 // Template returns a plan with the defaults of an algorithm and a comment on each
@@ -61,9 +61,11 @@ func write(p *fed.Plan, comments bool) ([]byte, error) {
 	}
 	var comment func(path string) string
 	if !comments {
-		usual := a.defaultPlan(p)
+		usual, initial := a.defaultPlan(p), &fed.Plan{}
 		for _, s := range a.settingsOf(p) {
-			if s.quiet && reflect.DeepEqual(field(p, s.path).Interface(), field(usual, s.path).Interface()) {
+			s.reset(initial)
+			v := field(p, s.path).Interface()
+			if s.quiet && reflect.DeepEqual(v, field(usual, s.path).Interface()) && reflect.DeepEqual(v, field(initial, s.path).Interface()) {
 				omit(s.path)
 			}
 		}

@@ -56,7 +56,7 @@ var layers = map[string]pkg{
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 
 	"fed/setup":      {layer: 3, may: "fed fed/client fed/recipe fed/round nn/kernel series"},
-	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series", external: "go.yaml.in/yaml/v3"},
+	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series series/feature", external: "go.yaml.in/yaml/v3"},
 	"fed/round":      {layer: 3, may: "fed fed/exact internal/stateformat nn"},
 	"fed/client":     {layer: 3, may: "fed forecast nn nn/kernel series"},
 	"fed/aggregate":  {layer: 3, may: "fed internal/stateformat"},

@@ -115,7 +115,8 @@ func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
 	x := &Data{Name: d.Name, Generated: d.Generated}
 	for i := range d.Len() {
 		m := d.Meter(i)
-		n := q.Framer.Windows(m, nil).Len(series.Train)
+		all := q.Examples(m, nil)
+		n := all.Len(series.Train) * all.PerOrigin()
 		x.bytes += 4 * int64(len(m.Load))
 		if n == 0 {
 			x.LeftOut++
@@ -197,9 +198,7 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 	net := q.Model.Net()
 	e.Model, e.Parameters, e.Lookback, e.Outputs = p.Model.Name, net.Weights(), net.Lookback(), q.Outputs
 	e.Horizon, e.Targets = p.Model.Horizon, p.Model.Targets
-	for _, in := range q.Inputs {
-		e.Inputs = append(e.Inputs, in.String())
-	}
+	e.Inputs = q.Names()
 	e.Missing, e.Loss, e.Scaling, e.Partition = q.Missing, p.Model.Loss, p.Model.Scaling, p.Partition
 	e.Shared, e.Personal = q.Partition.SharedLen(), q.Partition.PersonalLen()
 	for _, l := range net.Layers() {

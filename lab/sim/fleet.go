@@ -48,7 +48,7 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers i
 			ranges[i] = one
 		}
 	}
-	parallel(workers, len(all), func(i int) { all[i].windows = frame.Windows(all[i].meter, ranges[i]) })
+	parallel(workers, len(all), func(i int) { all[i].windows = problem.Examples(all[i].meter, ranges[i]) })
 
 	f := &fleet{}
 	slices.SortFunc(all, func(a, b member) int { return strings.Compare(string(a.id), string(b.id)) })

@@ -76,7 +76,7 @@ func draw(t *rapid.T, algorithm string) settings {
 	}
 	if algorithm != "fedsgd" {
 		if rapid.Bool().Draw(t, "cosine") {
-			s["client.lr_end"], s["client.warmup"] = 1e-5, rapid.IntRange(0, 4).Draw(t, "warmup")
+			s["client.lr_end"], s["client.warmup"] = 1e-9, rapid.IntRange(0, 4).Draw(t, "warmup")
 		}
 		if algorithm != "pfedme" {
 			s["client.weight_decay.all"] = rapid.SampledFrom([]float64{0, 0.01}).Draw(t, "weight decay")

@@ -181,6 +181,7 @@ func (s *simulation) newWorker() *worker {
 		w:      make([]float32, s.setup.Problem.Model.Net().Weights()),
 	}
 	w.scorer.Reference, w.scorer.Blend = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Blend
+	w.scorer.Stride = s.Plan.Evaluate.Stride
 	w.kept = make([]float32, w.client.Kept())
 	return w
 }

@@ -3,6 +3,7 @@ package feature
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"loadstar/series"
@@ -42,7 +43,7 @@ func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []strin
 		return nil, fmt.Errorf("gaps is %g; it must be at least 0 and less than 1", gaps)
 	}
 	l.Inputs = []series.Input{{Name: "load"}}
-	f := &Frame{task: t, naive: -1, gaps: int(gaps*float64(l.Lookback) + 1e-9)}
+	f := &Frame{task: t, gaps: int(gaps*float64(l.Lookback) + 1e-9)}
 	f.cache.limit = DefaultCache
 	var err error
 	if f.framer, err = series.NewFramer(d, l, s); err != nil {
@@ -54,14 +55,43 @@ func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []strin
 	if f.clock, err = newClock(d, f.framer, t); err != nil {
 		return nil, fmt.Errorf("dataset %s: %w", d.Name, err)
 	}
-	names := f.Names()
-	f.width = len(names)
-	if t.next() {
-		f.naive = slices.Index(names, "recent.0")
-	} else {
-		f.naive = slices.Index(names, "lag.target-24h")
-	}
+	f.width, f.naive = shape(t, f.groups)
 	return f, nil
+}
+
+// Shape returns the number of inputs that the named groups have, and the position of the
+// naive forecast as [Frame.Naive] does. It needs no dataset.
+func Shape(t Task, names []string) (width, naive int, err error) {
+	var chosen []Group
+	for _, g := range groups {
+		if slices.Contains(names, g.Name) {
+			chosen = append(chosen, g)
+		}
+	}
+	if len(chosen) != len(names) || len(names) == 0 {
+		return 0, -1, fmt.Errorf("the input groups %v are not different groups out of %s", names, strings.Join(groupNames(), ", "))
+	}
+	width, naive = shape(t, chosen)
+	return width, naive, nil
+}
+
+func shape(t Task, groups []Group) (width, naive int) {
+	var names []string
+	for _, g := range groups {
+		names = append(names, g.names(t)...)
+	}
+	if t.next() {
+		return len(names), slices.Index(names, "recent.0")
+	}
+	return len(names), slices.Index(names, "lag.target-24h")
+}
+
+func groupNames() []string {
+	var names []string
+	for _, g := range groups {
+		names = append(names, g.Name)
+	}
+	return names
 }
 
 // Framer returns the framer that gives the layout, the split and the times of the examples.

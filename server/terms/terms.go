@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,6 +50,9 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 	if q.Schedule.Cohort == 0 {
 		q.Schedule.Cohort = int(fleet)
 	}
+	if recipe.Rows(p) && len(steps) > 0 {
+		q.Model.Interval = fed.Duration(steps[0])
+	}
 	problem, err := frame(&q, inputs, steps)
 	if err != nil {
 		return nil, err
@@ -63,6 +67,12 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem, error) {
 	if len(steps) == 0 {
 		return nil, fmt.Errorf("there are no clients")
+	}
+	if recipe.Rows(p) {
+		if missing := recipe.MissingGroups(p, inputs); len(missing) > 0 {
+			return nil, fmt.Errorf("not all clients have the data for the inputs %s", strings.Join(missing, ", "))
+		}
+		return recipe.Frame(p, nil)
 	}
 	d, err := series.NewDataset(series.Dataset{Name: "of the fleet", Interval: steps[0], Clock: time.UTC, StaticNames: inputs},
 		[]series.Meter{{Static: make([]float32, len(inputs))}})

@@ -1,0 +1,140 @@
+package recipe
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/forecast"
+	"loadstar/series"
+	"loadstar/series/feature"
+)
+
+// Rows reports whether an example of the plan's model is a row of features.
+func Rows(p *fed.Plan) bool {
+	d, _ := forecast.DefaultsOf(p.Model.Name)
+	return d.Rows
+}
+
+// rowSettings lists the settings of models of rows of features.
+var rowSettings = []setting{
+	setting{path: "model.gaps", about: "share of the last 168 hours of readings that may be missing", must: belowOne}.only(Rows),
+	setting{path: "model.interval", about: "time between readings; a fleet sets it, and 0s means that of the dataset", quiet: true}.only(Rows),
+	setting{
+		path: "evaluate.stride", about: "steps between scored origins", must: atLeastOne,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if p.Evaluate.Stride = 1; p.Model.Targets > 1 {
+				p.Evaluate.Stride = 6
+			}
+		},
+	}.only(Rows),
+}
+
+// denseDefaults sets the defaults of the model dense, which differ from those of the
+// papers. A setting that the algorithm does not have is removed later.
+func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
+	if a.partition == "" {
+		p.Partition = forecast.PartitionCorrection
+	}
+	p.Rounds = 220
+	p.Model.Loss, p.Model.Gaps = "pinball", 0.1
+	if slices.Contains(a.optimizers, "adam") && chosen.Client.Optimizer == "" {
+		p.Client.Optimizer = "adam"
+	}
+	c := &p.Client
+	if o := findClientOptimizer(c.Optimizer); o != nil {
+		if c.Rate = o.rate; optimizerHas("beta1")(p) {
+			c.Rate = 0.005
+		}
+	}
+	c.RateEnd, c.Warmup, c.Batch, c.Moments = 2e-5, 50, 64, momentsKept
+	c.WeightDecay = fed.WeightDecay{Correction: 8}
+	if !a.fullPass {
+		c.Steps, c.Epochs = 8, 0
+	}
+	if slices.Contains(a.weightings, "uniform") {
+		p.Server.Weighting = "uniform"
+	}
+	p.Evaluate.Every = 110
+	p.Evaluate.FineTune = fed.FineTune{Steps: 400, Rate: 0.002}
+}
+
+// groups returns the names of the feature groups of a plan. If the plan does not list
+// them, they are all groups that are given. missing lists the other groups.
+func groups(p *fed.Plan, given func(name string) bool) (names, missing []string) {
+	if len(p.Model.Inputs) > 0 {
+		return p.Model.Inputs, nil
+	}
+	for _, g := range feature.Groups() {
+		if given(g.Name) {
+			names = append(names, g.Name)
+		} else {
+			missing = append(missing, g.Name)
+		}
+	}
+	return names, missing
+}
+
+// MissingGroups returns the plan's groups of features for which data is missing. Given
+// lists the data that there is.
+func MissingGroups(p *fed.Plan, given []string) (missing []string) {
+	for _, name := range p.Model.Inputs {
+		if !feature.Given(name, "", given) {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// frameRows prepares the problem of a model of rows of features and returns the model's
+// shape. The dataset may be nil.
+func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset) (s forecast.Shape, err error) {
+	interval, given := time.Duration(p.Model.Interval), func(string) bool { return true }
+	if d != nil {
+		interval, given = d.Interval, func(name string) bool { return feature.Given(name, d.Country, d.Weather.Names) }
+	} else if interval == 0 {
+		interval = time.Hour
+	}
+	if interval <= 0 || 24*time.Hour%interval != 0 {
+		return s, fmt.Errorf("model.interval is %s; a day must be a multiple of it", interval)
+	}
+	perDay := int(24 * time.Hour / interval)
+	q.interval, q.gaps = interval, p.Model.Gaps
+	q.layout = series.Layout{Lookback: p.Model.Lookback * perDay / 24, Horizon: p.Model.Horizon, Targets: p.Model.Targets}
+	q.Groups, q.Missing = groups(p, given)
+	s.Inputs, s.Naive, err = feature.Shape(feature.Task{StepsPerDay: perDay, Horizon: p.Model.Horizon, Targets: p.Model.Targets}, q.Groups)
+	return s, err
+}
+
+// openRows sets the dataset of a problem of rows of features.
+func (q *Problem) openRows(d *series.Dataset) (err error) {
+	if d.Interval != q.interval {
+		return fmt.Errorf("the readings are %s apart, but the plan is for readings %s apart; see model.interval", d.Interval, q.interval)
+	}
+	if q.rows, err = feature.NewFrame(d, q.layout, q.split, q.Groups, q.gaps); err != nil {
+		return err
+	}
+	q.Framer = q.rows.Framer()
+	return nil
+}
+
+// validateRows checks the settings of models of rows of features.
+func validateRows(p *fed.Plan, add report) {
+	m := &p.Model
+	const week = 168
+	if m.Lookback != week {
+		add("model.lookback", "model.lookback is %d; with model %s it must be %d, in hours", m.Lookback, m.Name, week)
+	}
+	if m.Scaling != "client" {
+		add("model.scaling", "model.scaling is %s; with model %s it must be client", m.Scaling, m.Name)
+	}
+	if i := time.Duration(m.Interval); i != 0 && 24*time.Hour%i != 0 {
+		add("model.interval", "model.interval is %s; a day must be a multiple of it", i)
+	}
+	if len(m.Inputs) > 0 {
+		if _, _, err := feature.Shape(feature.Task{StepsPerDay: 24, Horizon: 1, Targets: 1}, m.Inputs); err != nil {
+			add("model.inputs", "model.inputs: %s", err)
+		}
+	}
+}
