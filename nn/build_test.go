@@ -1,13 +1,16 @@
 package nn_test
 
 import (
+	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"loadstar/nn"
 	"loadstar/nn/kernel"
+	"loadstar/nn/nntest"
 )
 
 func TestBuildErrors(t *testing.T) {
@@ -126,4 +129,85 @@ func TestConcatenation(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRandomGraphs compares outputs and gradients of random graphs with the reference, so that
+// every order of readers of a block occurs.
+func TestRandomGraphs(t *testing.T) {
+	graphs := 40
+	if testing.Short() {
+		graphs = 8 // emulation is slow
+	}
+	for seed := range graphs {
+		rng := rand.New(rand.NewPCG(7, uint64(seed)))
+		inputs := 1 + rng.IntN(20)
+		blocks := randomBlocks(rng, inputs)
+		net, err := nn.Build(1, inputs, blocks...)
+		if err != nil {
+			t.Fatalf("graph %d: %+v: %v", seed, blocks, err)
+		}
+		for _, k := range kernel.Available() {
+			t.Run(fmt.Sprintf("%d/%s", seed, k), func(t *testing.T) {
+				for _, batch := range []int{1, 18} {
+					w, x, y := setup(net, batch)
+					nntest.CheckGradient(t, net, k, w, x, y, nn.MSE{})
+					out := make([]float32, net.Outputs())
+					net.NewWorkspace(k, 1).Predict(out, w, x[:inputs])
+					for o, want := range nntest.Outputs(net, nntest.Float64s(w), nntest.Float64s(x[:inputs])) {
+						if math.Abs(float64(out[o])-want) > 1e-5*(1+math.Abs(want)) {
+							t.Errorf("output %d is %g, want %g", o, out[o], want)
+						}
+					}
+				}
+				if t.Failed() {
+					t.Logf("%+v", blocks)
+				}
+			})
+		}
+	}
+}
+
+// randomBlocks returns blocks that read random earlier blocks. The last one reads all blocks
+// that no other block reads.
+func randomBlocks(rng *rand.Rand, inputs int) []nn.Block {
+	var (
+		blocks []nn.Block
+		names  = []string{nn.Input}
+		rows   = map[string]int{nn.Input: inputs}
+		read   = map[string]bool{}
+	)
+	add := func(b nn.Block, name string, width int, from ...string) {
+		for _, f := range from {
+			read[f] = true
+		}
+		blocks, names, rows[name] = append(blocks, b), append(names, name), width
+	}
+	for i := range 3 + rng.IntN(8) {
+		name, previous := fmt.Sprint("b", i), names[len(names)-1]
+		from := slices.Clone(names)
+		rng.Shuffle(len(from), func(i, j int) { from[i], from[j] = from[j], from[i] })
+		switch rng.IntN(4) {
+		case 0:
+			add(nn.PReLU{Name: name}, name, rows[previous], previous)
+		case 1: // all blocks with as many rows as the first one, up to three
+			width := rows[from[0]]
+			from = slices.DeleteFunc(from, func(f string) bool { return rows[f] != width })
+			if len(from) > 1 {
+				from = from[:min(len(from), 3)]
+				add(nn.Add{Name: name, From: from}, name, width, from...)
+				break
+			}
+			fallthrough
+		default:
+			width := []int{inputs, 5, 16, 17}[rng.IntN(4)]
+			if rng.IntN(3) == 0 {
+				add(nn.Linear{Name: name, Out: width}, name, width, previous)
+			} else {
+				from = from[:1+rng.IntN(min(len(from), 3))]
+				add(nn.Linear{Name: name, Out: width, From: from}, name, width, from...)
+			}
+		}
+	}
+	from := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return read[name] })
+	return append(blocks, nn.Linear{Name: "last", Out: 2, From: from})
 }
