@@ -99,6 +99,10 @@ const (
 // and is named after it.
 const MeterIsFile = "(file name)"
 
+// NoColumn takes the place of a column's name if the table has a column with the usual name
+// that must not be read.
+const NoColumn = "(none)"
+
 // units gives, for each unit, the factor that converts it to kW or kWh, and whether the
 // unit measures energy per interval instead of power.
 var units = map[string]struct {

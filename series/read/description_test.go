@@ -66,8 +66,8 @@ func TestClockOfThePeople(t *testing.T) {
 		return path
 	}
 	put("load.csv", "meter,time,load\na,2017-06-30 23:00,1\na,2017-07-01 00:00,2\na,2017-07-01 01:00,3\n")
-	put("weather.csv", "time,temperature\n2017-07-01 00:00,15\n2017-07-01 01:00,16\n")
-	text := "name: x\nzone: UTC\nclock: Europe/London\ncountry: GB\ninterval: 1h\nfrom: 2017-07-01\nload: {files: [load.csv]}\nweather: {files: [weather.csv]}\n"
+	put("weather.csv", "time,temperature,holiday\n2017-07-01 00:00,15,1\n2017-07-01 01:00,16,1\n")
+	text := "name: x\nzone: UTC\nclock: Europe/London\ncountry: GB\ninterval: 1h\nfrom: 2017-07-01\nload: {files: [load.csv]}\nweather: {files: [weather.csv], columns: {holiday: (none)}}\n"
 	d, err := Load(put("dataset.yaml", text))
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +79,9 @@ func TestClockOfThePeople(t *testing.T) {
 	m := got.Meter(0)
 	if at := got.Time(m.Start, 0); at.Format(time.RFC3339) != "2017-07-01T01:00:00+01:00" || m.Load[0] != 2 || len(m.Load) != 2 {
 		t.Errorf("the first of %d loads is %g at %s", len(m.Load), m.Load[0], at)
+	}
+	if names := got.Weather.Names; len(names) != 1 || names[0] != "temperature" {
+		t.Errorf("weather columns %v", names)
 	}
 	if got.Country != "GB" || got.Weather.Start != m.Start || got.Clock.String() != "Europe/London" {
 		t.Errorf("country %q, clock %s, weather from %d, load from %d", got.Country, got.Clock, got.Weather.Start, m.Start)

@@ -418,6 +418,9 @@ func find(in table, name string, anyCase bool) (int, error) {
 // that the table has, and all further columns that the description names.
 func (t *Table) numbers(in table, usual []string) (names []string, columns []int, err error) {
 	for _, name := range slices.Concat(usual, extraNames(t.Columns, usual)) {
+		if t.Columns[name] == NoColumn {
+			continue
+		}
 		c, err := t.column(in, name)
 		if err != nil {
 			if _, asked := t.Columns[name]; asked {
