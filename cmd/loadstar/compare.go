@@ -21,7 +21,7 @@ func newCompare() *cobra.Command {
 	var (
 		data, plans, baselines []string
 		seeds                  []uint
-		root, out, against     string
+		root, out, subject     string
 		rounds, parallel       int
 		asJSON, markdown       bool
 	)
@@ -37,10 +37,14 @@ the same time a week before. Baselines forecast as many steps ahead as the first
 plan. With several seeds, the tables show means over the seeds and, for the
 median, also the lowest and highest values.
 
-With --against PLAN the tables also compare each plan with this one client by
-client: the median ratio of their errors, the share of clients with a lower
-error, and the shares with a significantly lower or higher error
-(Diebold-Mariano test of the daily errors, 5 % level).
+With --subject PLAN the tables also compare this plan with every other method
+client by client: the median ratio of its error to that of the other method, the
+share of clients with a lower error, and the shares with a significantly lower
+or higher error (Diebold-Mariano test of the daily errors, 5 % level). Days on
+which the two methods did not forecast the same number of targets do not count.
+
+Plans of the model dense are trained with model.gaps 0, so that all methods
+forecast the same targets.
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed
@@ -70,7 +74,7 @@ again.`,
 				if err != nil {
 					return err
 				}
-				c.Baselines, c.Against = baselines, against
+				c.Baselines, c.Subject = baselines, subject
 				contests = append(contests, c)
 			}
 			bar := stages{to: cmd.ErrOrStderr()}
@@ -88,13 +92,9 @@ again.`,
 			case asJSON:
 				return printJSON(w, table)
 			case markdown:
-				return markdownComparison.print(w, table, against)
+				return experiment.WriteMarkdown(w, table, subject)
 			default:
-				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-				if err := textComparison.print(t, table, against); err != nil {
-					return err
-				}
-				return t.Flush()
+				return printComparison(w, table, subject)
 			}
 		},
 	}
@@ -104,7 +104,7 @@ again.`,
 	f.StringSliceVar(&plans, "plan", nil, "plan to train; may be repeated")
 	f.StringSliceVar(&baselines, "baseline", nil, "baseline, as in loadstar backtest; may be repeated")
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
-	f.StringVar(&against, "against", "", "compare the other plans with this one client by client; `PLAN` is its file name without .yaml")
+	f.StringVar(&subject, "subject", "", "compare this plan with all other methods client by client; `PLAN` is its file name without .yaml")
 	f.IntVar(&rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
 	f.StringVar(&out, "out", "runs/compare", "folder for the runs")
 	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
@@ -131,6 +131,7 @@ func contest(d *series.Dataset, path string, plans []string, seeds []uint, round
 				p.Rounds = rounds
 			}
 			p.Seed = uint64(seed)
+			p.Model.Gaps = 0 // baselines forecast only from complete histories
 			m.Plans = append(m.Plans, p)
 			if i == 0 {
 				c.Question = p
@@ -150,45 +151,22 @@ func medianOf(c experiment.Compared) string {
 	return fmt.Sprintf("%.3f (%.3f-%.3f)", c.Median, c.Low, c.High)
 }
 
-// comparisonFormat has the formats of a table of methods.
-type comparisonFormat struct{ title, head, row, pairedHead, paired, unpaired, end string }
-
-var (
-	textComparison = comparisonFormat{
-		title: "%s\n", head: "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\t", row: "%s\t%.3f\t%s\t%.0f %%\t%.3f\t",
-		pairedHead: "RATIO\tWON\tBETTER\tWORSE\t", paired: "%.3f\t%.0f %%\t%.0f %%\t%.0f %%\t", unpaired: "\t\t\t\t", end: "\n",
-	}
-	markdownComparison = comparisonFormat{
-		title: "\n%s\n\n", head: "| method | relative MAE mean | median | below 1 | MAE kW |", row: "| %s | %.3f | %s | %.0f %% | %.3f |",
-		pairedHead: " ratio | won | better | worse |", paired: " %.3f | %.0f %% | %.0f %% | %.0f %% |", unpaired: " | | | |", end: "\n",
-	}
-)
-
-func (f comparisonFormat) print(w io.Writer, table []experiment.Comparison, against string) error {
+func printComparison(w io.Writer, table []experiment.Comparison, subject string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, c := range table {
-		title := fmt.Sprintf("%s: %s, errors relative to %s%s", c.Dataset, count(c.Clients, "client"), c.Reference, generatedMark(c.Generated))
-		head := f.head
-		if against != "" {
-			title += "; the last columns compare with " + against
-			head += f.pairedHead
+		fmt.Fprintf(t, "%s: %s, errors relative to %s%s\n", c.Dataset, count(c.Clients, "client"), c.Reference, generatedMark(c.Generated))
+		fmt.Fprint(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\t")
+		if subject != "" {
+			fmt.Fprint(t, "RATIO\tWON\tBETTER\tWORSE\t")
 		}
-		fmt.Fprintf(w, f.title, title)
-		fmt.Fprint(w, head, f.end)
-		if strings.HasPrefix(head, "|") {
-			fmt.Fprint(w, strings.Repeat("|---", strings.Count(head, "|")-1), "|", f.end)
-		}
+		fmt.Fprintln(t)
 		for _, m := range c.Methods {
-			fmt.Fprintf(w, f.row, m.Method, m.Mean, medianOf(m), 100*m.BelowOne, m.MAE)
-			switch p := m.Paired; {
-			case p != nil:
-				fmt.Fprintf(w, f.paired, p.Ratio, 100*p.Won, 100*p.Better, 100*p.Worse)
-			case against != "":
-				fmt.Fprint(w, f.unpaired)
+			fmt.Fprintf(t, "%s\t%.3f\t%s\t%.0f %%\t%.3f\t", m.Method, m.Mean, medianOf(m), 100*m.BelowOne, m.MAE)
+			if p := m.Paired; p != nil {
+				fmt.Fprintf(t, "%.3f\t%.0f %%\t%.0f %%\t%.0f %%\t", p.Ratio, 100*p.Won, 100*p.Better, 100*p.Worse)
 			}
-			if _, err := fmt.Fprint(w, f.end); err != nil {
-				return err
-			}
+			fmt.Fprintln(t)
 		}
 	}
-	return nil
+	return t.Flush()
 }

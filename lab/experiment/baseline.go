@@ -2,6 +2,9 @@ package experiment
 
 import (
 	"context"
+	"math"
+	"slices"
+	"strings"
 
 	"loadstar/fed"
 	"loadstar/forecast"
@@ -10,33 +13,53 @@ import (
 	"loadstar/series"
 )
 
+// Scored has the scores of a baseline.
+type Scored struct {
+	Method string
+	Fleet  metric.Fleet
+	errors []clientErrors
+}
+
 // Baselines backtests baselines on a dataset, with the horizon, targets and split of the
 // plan. It writes each baseline's scores for each client into the folder dir.
-func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []string, workers int, dir string) ([]metric.Fleet, error) {
+func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []string, workers int, dir string) ([]Scored, error) {
 	b := forecast.Backtest{
-		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers,
+		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers, Stride: p.Evaluate.Stride,
 		Reference: forecast.Reference(p.Evaluate.Reference),
 		Split:     series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation},
 	}
 	var (
-		fleets []metric.Fleet
-		rows   []run.Baseline
+		all  []Scored
+		rows []run.Baseline
 	)
 	for _, name := range names {
-		scores, err := b.Run(ctx, name, nil)
+		days := map[string]*run.Days{}
+		scores, err := b.Run(ctx, name, func(f forecast.Forecast) error {
+			if days[f.Client] == nil {
+				days[f.Client] = &run.Days{}
+			}
+			days[f.Client].Add(f.Time, math.Abs(f.Forecast-f.Actual))
+			return nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		var all []metric.Scores
+		one := Scored{Method: name}
+		var clients []metric.Scores
 		for _, s := range scores {
 			p := &s.Overall
-			all = append(all, p.Scores())
+			clients = append(clients, p.Scores())
+			if d := days[s.ID]; d != nil {
+				one.errors = append(one.errors, clientErrors{s.ID, slices.Collect(d.Rows(s.ID))})
+			}
 			rows = append(rows, run.Baseline{Method: name, Client: s.ID, MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), RelativeMAE: p.RelativeMAE(), Reference: string(s.Reference)})
 		}
-		fleets = append(fleets, metric.NewFleet(all))
+		one.Fleet = metric.NewFleet(clients)
+		slices.SortFunc(one.errors, func(a, b clientErrors) int { return strings.Compare(a.client, b.client) })
+		all = append(all, one)
 	}
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	return fleets, run.WriteBaselines(dir, rows)
+	return all, run.WriteBaselines(dir, rows)
 }

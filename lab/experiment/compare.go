@@ -3,12 +3,14 @@ package experiment
 import (
 	"context"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"loadstar/fed"
 	"loadstar/forecast"
+	"loadstar/lab/run"
 	"loadstar/metric"
 	"loadstar/series"
 )
@@ -20,8 +22,8 @@ type Contest struct {
 	Question  *fed.Plan
 	Baselines []string
 	Methods   []Contestant
-	// Against is the method with which the others are compared client by client, or "".
-	Against string
+	// Subject is the method that is compared with every other one client by client, or "".
+	Subject string
 }
 
 // Contestant is a method: plans that differ only in their seed.
@@ -50,15 +52,30 @@ type Compared struct {
 	// Low and High are the lowest and the highest median relative MAE of any seed.
 	Low  metric.Number `json:"relative_mae_median_low"`
 	High metric.Number `json:"relative_mae_median_high"`
-	// Paired compares the method with Against client by client, as a mean over seeds. It is
-	// nil for baselines and for Against itself.
+	// Seeds is the number of seeds, or 0 for a baseline.
+	Seeds int `json:"seeds"`
+	// Coverage is the share of loads between the lowest and the highest quantile, as a mean
+	// over clients, and Calibrated that after calibration. Both are undefined for methods
+	// without quantiles.
+	Coverage   metric.Number `json:"coverage"`
+	Calibrated metric.Number `json:"coverage_calibrated"`
+	// CPU is the CPU time of a run in seconds, as a mean over seeds. Down and Up are the
+	// bytes that a client receives and sends in a round.
+	CPU  metric.Number `json:"cpu_seconds"`
+	Down int64         `json:"bytes_down_per_turn"`
+	Up   int64         `json:"bytes_up_per_turn"`
+	// Paired compares the subject with this method client by client, as a mean over seeds.
+	// It is nil for the subject itself.
 	Paired *Paired `json:"paired,omitempty"`
 }
 
 // Compare backtests the baselines, trains all plans in e's folder and returns the
 // comparisons in the order of the contests. The experiment must have no trials of its own.
 func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Comparison, error) {
-	var all []Comparison
+	var (
+		all    []Comparison
+		scored [][]Scored // baselines, by contest
+	)
 	for _, c := range contests {
 		if err := c.check(); err != nil {
 			return nil, err
@@ -68,19 +85,19 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 			Dataset: c.Dataset.Name, Generated: c.Dataset.Generated, Clients: c.Dataset.Len(),
 			Reference: forecast.Reference(q.Evaluate.Reference).For(series.Layout{Horizon: q.Model.Horizon, Targets: q.Model.Targets}),
 		}
-		fleets, err := Baselines(ctx, c.Dataset, c.Question, c.Baselines, e.Parallel, filepath.Join(e.Dir, c.Dataset.Name))
+		baselines, err := Baselines(ctx, c.Dataset, c.Question, c.Baselines, e.Parallel, filepath.Join(e.Dir, c.Dataset.Name))
 		if err != nil {
 			return nil, err
 		}
-		for i, f := range fleets {
-			out.Methods = append(out.Methods, compared(c.Baselines[i], []metric.Fleet{f}))
+		for _, b := range baselines {
+			out.Methods = append(out.Methods, compared(b.Method, []metric.Fleet{b.Fleet}))
 		}
 		for _, m := range c.Methods {
 			for _, p := range m.Plans {
 				e.Trials = append(e.Trials, Trial{Plan: p, Dataset: c.Dataset})
 			}
 		}
-		all = append(all, out)
+		all, scored = append(all, out), append(scored, baselines)
 	}
 	done, err := e.Run(ctx)
 	if err != nil {
@@ -88,16 +105,11 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 	}
 	for i, c := range contests {
 		for _, m := range c.Methods {
-			var fleets []metric.Fleet
-			for _, s := range done[:len(m.Plans)] {
-				fleets = append(fleets, s.Fleet)
-			}
+			all[i].Methods = append(all[i].Methods, trained(m.Method, done[:len(m.Plans)]))
 			done = done[len(m.Plans):]
-			result := compared(m.Method, fleets)
-			if result.Paired, err = e.pair(c, m); err != nil {
-				return nil, err
-			}
-			all[i].Methods = append(all[i].Methods, result)
+		}
+		if err := e.pair(c, scored[i], all[i].Methods); err != nil {
+			return nil, err
 		}
 	}
 	return all, nil
@@ -118,30 +130,72 @@ func (c Contest) check() error {
 			}
 		}
 	}
-	if c.Against != "" && !slices.Contains(names, c.Against) {
-		return fmt.Errorf("no plan %s to compare the others with; there are %s", c.Against, strings.Join(names, ", "))
+	if c.Subject != "" && !slices.Contains(names, c.Subject) {
+		return fmt.Errorf("no plan %s to compare with the others; there are %s", c.Subject, strings.Join(names, ", "))
 	}
 	return nil
 }
 
-// pair compares a method with Against, seed by seed. It returns nil if there is nothing to
-// compare.
-func (e *Experiment) pair(c Contest, m Contestant) (*Paired, error) {
-	i := slices.IndexFunc(c.Methods, func(o Contestant) bool { return o.Method == c.Against })
-	if i < 0 || m.Method == c.Against {
-		return nil, nil
+// pair compares the subject with the baselines and the other methods, seed by seed. A
+// method with fewer seeds than the subject is compared with the subject's first seeds.
+func (e *Experiment) pair(c Contest, baselines []Scored, methods []Compared) error {
+	i := slices.IndexFunc(c.Methods, func(m Contestant) bool { return m.Method == c.Subject })
+	if i < 0 {
+		return nil
 	}
-	var pairs []Paired
-	for k, p := range m.Plans {
-		dir := func(p *fed.Plan) string { return filepath.Join(e.Dir, Trial{Plan: p, Dataset: c.Dataset}.folder()) }
-		one, err := Pair(dir(p), dir(c.Methods[i].Plans[k]))
+	read := func(p *fed.Plan) ([]clientErrors, error) {
+		return readErrors(filepath.Join(e.Dir, Trial{Plan: p, Dataset: c.Dataset}.folder()))
+	}
+	var subject [][]clientErrors // by seed
+	for _, p := range c.Methods[i].Plans {
+		one, err := read(p)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		pairs = append(pairs, one)
+		subject = append(subject, one)
 	}
-	mean := paired(pairs)
-	return &mean, nil
+	for k := range methods {
+		m := &methods[k]
+		if m.Method == c.Subject {
+			continue
+		}
+		var pairs []Paired
+		for seed := range subject {
+			var other []clientErrors
+			if k < len(baselines) {
+				other = baselines[k].errors
+			} else if plans := c.Methods[k-len(baselines)].Plans; seed < len(plans) {
+				var err error
+				if other, err = read(plans[seed]); err != nil {
+					return err
+				}
+			} else {
+				break
+			}
+			one, err := pairErrors(subject[seed], other)
+			if err != nil {
+				return fmt.Errorf("%s and %s on %s: %w", c.Subject, m.Method, c.Dataset.Name, err)
+			}
+			pairs = append(pairs, one)
+		}
+		mean := paired(pairs)
+		m.Paired = &mean
+	}
+	return nil
+}
+
+// trained returns the mean scores of a method over the runs of its seeds.
+func trained(method string, runs []*run.Summary) Compared {
+	var fleets []metric.Fleet
+	for _, s := range runs {
+		fleets = append(fleets, s.Fleet)
+	}
+	c := compared(method, fleets)
+	c.Seeds, c.Down, c.Up = len(runs), runs[0].Down, runs[0].Up
+	for _, s := range runs {
+		c.CPU += metric.Number(s.Seconds.CPU / float64(len(runs)))
+	}
+	return c
 }
 
 // compared returns the mean scores of a method over seeds, and the range of its median
@@ -158,5 +212,20 @@ func compared(method string, seeds []metric.Fleet) Compared {
 	return Compared{
 		Method: method, Mean: mean("relative_mae_mean"), Median: metric.Number(median.Mean), BelowOne: mean("below_one"), MAE: mean("mae"),
 		Low: metric.Number(median.Low), High: metric.Number(median.High),
+		Coverage: meanOf(seeds, "coverage"), Calibrated: meanOf(seeds, "coverage_calibrated"),
 	}
+}
+
+// meanOf returns the mean over seeds of a metric's mean over clients, or NaN if the method
+// does not have the metric.
+func meanOf(seeds []metric.Fleet, name string) metric.Number {
+	sum := metric.Number(0)
+	for _, f := range seeds {
+		spread, ok := f[name]
+		if !ok {
+			return metric.Number(math.NaN())
+		}
+		sum += spread.Mean / metric.Number(len(seeds))
+	}
+	return sum
 }

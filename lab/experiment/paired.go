@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"loadstar/lab/run"
 	"loadstar/metric"
@@ -24,54 +25,64 @@ type Paired struct {
 	Worse  metric.Number `json:"significantly_worse"`
 }
 
-// Pair compares the finished runs in two folders. It returns an error if they did not score
-// the same windows.
-func Pair(first, second string) (Paired, error) {
-	a, err := readErrors(first)
-	if err != nil {
-		return Paired{}, err
-	}
-	b, err := readErrors(second)
-	if err != nil {
-		return Paired{}, err
-	}
-	p := Paired{Clients: len(a)}
-	differ := func(format string, args ...any) (Paired, error) {
-		return Paired{}, fmt.Errorf("%s and %s cannot be compared, because they scored different windows: %s", first, second, fmt.Sprintf(format, args...))
-	}
-	if len(a) != len(b) {
-		return differ("%d and %d clients", len(a), len(b))
-	}
+// pairErrors compares two methods on the clients and days that both have. Days on which
+// they scored different numbers of targets do not count.
+func pairErrors(a, b []clientErrors) (Paired, error) {
 	var won, better, worse int
-	ratios := make([]float64, len(a))
-	for i := range a {
-		if a[i].client != b[i].client || len(a[i].days) != len(b[i].days) {
-			return differ("client %s has %d days, and %s has %d", a[i].client, len(a[i].days), b[i].client, len(b[i].days))
+	var ratios []float64
+	for i, k := 0, 0; i < len(a) && k < len(b); {
+		switch c := strings.Compare(a[i].client, b[k].client); {
+		case c < 0:
+			i++
+			continue
+		case c > 0:
+			k++
+			continue
 		}
-		for k, x := range a[i].days {
-			if y := b[i].days[k]; x.Day != y.Day || x.Targets != y.Targets {
-				return differ("client %s has %d targets on %s, and %d on %s", x.Client, x.Targets, x.Day, y.Targets, y.Day)
-			}
+		first, second := common(a[i], b[k])
+		i, k = i+1, k+1
+		if len(first.days) == 0 {
+			continue
 		}
-		mine, theirs := a[i].mae(), b[i].mae()
-		ratios[i] = mine / theirs
+		mine, theirs := first.mae(), second.mae()
+		ratios = append(ratios, mine/theirs)
 		if mine < theirs {
 			won++
 		}
-		c, err := metric.DieboldMariano(a[i].daily(), b[i].daily(), metric.Absolute)
+		c, err := metric.DieboldMariano(first.daily(), second.daily(), metric.Absolute)
 		switch {
 		case errors.Is(err, metric.ErrVariance): // too few days, or the same errors
 		case err != nil:
-			return Paired{}, fmt.Errorf("client %s: %w", a[i].client, err)
+			return Paired{}, fmt.Errorf("client %s: %w", first.client, err)
 		case c.Significant() && c.Statistic < 0:
 			better++
 		case c.Significant():
 			worse++
 		}
 	}
-	share := func(n int) metric.Number { return metric.Number(float64(n) / float64(len(a))) }
-	p.Ratio, p.Won, p.Better, p.Worse = metric.NewSpread(ratios).Median, share(won), share(better), share(worse)
-	return p, nil
+	if len(ratios) == 0 {
+		return Paired{}, errors.New("the methods have no day in common on which they scored the same number of targets")
+	}
+	share := func(n int) metric.Number { return metric.Number(float64(n) / float64(len(ratios))) }
+	return Paired{Clients: len(ratios), Ratio: metric.NewSpread(ratios).Median, Won: share(won), Better: share(better), Worse: share(worse)}, nil
+}
+
+// common returns the days on which both methods scored the same number of targets.
+func common(a, b clientErrors) (first, second clientErrors) {
+	first.client, second.client = a.client, b.client
+	for i, k := 0, 0; i < len(a.days) && k < len(b.days); {
+		x, y := a.days[i], b.days[k]
+		if x.Day == y.Day && x.Targets == y.Targets {
+			first.days, second.days = append(first.days, x), append(second.days, y)
+		}
+		if x.Day <= y.Day {
+			i++
+		}
+		if y.Day <= x.Day {
+			k++
+		}
+	}
+	return first, second
 }
 
 // clientErrors has the daily errors of one client, in chronological order.

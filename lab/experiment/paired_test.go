@@ -43,9 +43,23 @@ func errorsOf(scale ...float64) []run.Error {
 	return all
 }
 
+// pair compares the runs in two folders.
+func pair(t *testing.T, first, second string) (Paired, error) {
+	t.Helper()
+	a, err := readErrors(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := readErrors(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pairErrors(a, b)
+}
+
 func TestPair(t *testing.T) {
 	one := runOf(t, errorsOf(1, 1, 1, 1))
-	p, err := Pair(runOf(t, errorsOf(0.5, 0.8, 1, 1.25)), one)
+	p, err := pair(t, runOf(t, errorsOf(0.5, 0.8, 1, 1.25)), one)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,26 +82,42 @@ func TestPair(t *testing.T) {
 		noisy[i+2].MAE -= x
 		noisy[i+3].MAE -= y
 	}
-	if p, err = Pair(runOf(t, noisy), one); err != nil || p.Better+p.Worse > 0 || math.Abs(float64(p.Ratio)-1) > 0.02 {
+	if p, err = pair(t, runOf(t, noisy), one); err != nil || p.Better+p.Worse > 0 || math.Abs(float64(p.Ratio)-1) > 0.02 {
 		t.Errorf("%+v, %v; want no significant difference", p, err)
 	}
 }
 
-func TestPairRefuses(t *testing.T) {
-	all := errorsOf(1, 1, 1, 1)
-	one := runOf(t, all)
-	other := func(change func([]run.Error) []run.Error) string { return runOf(t, change(slices.Clone(all))) }
-	for want, dir := range map[string]string{
-		"4 and 3 clients":                                                other(func(e []run.Error) []run.Error { return e[:180] }),
-		"client d has 60 days, and d has 59":                             other(func(e []run.Error) []run.Error { return e[:239] }),
-		"client a has 60 days, and x has 60":                             other(func(e []run.Error) []run.Error { return rename(e, "x") }),
-		"client a has 12 targets on 2021-01-01, and 11 on 2021-01-01":    other(func(e []run.Error) []run.Error { e[0].Targets--; return e }),
-		"client b has 12 targets on 2021-01-01, and 12 on 2020-12-31":    other(func(e []run.Error) []run.Error { e[60].Day = "2020-12-31"; return e }),
-		"has no errors by day: the run is not finished, or it has no te": other(func(e []run.Error) []run.Error { return nil }),
+// TestPairInCommon checks that only clients and days count that both methods scored.
+func TestPairInCommon(t *testing.T) {
+	one := errorsOf(1, 1, 1, 1)
+	for name, c := range map[string]struct {
+		change  func(e []run.Error) []run.Error
+		clients int
+	}{
+		"a client is missing":            {func(e []run.Error) []run.Error { return e[60:] }, 3},
+		"another client":                 {func(e []run.Error) []run.Error { return rename(e, "0") }, 3},
+		"a day is missing":               {func(e []run.Error) []run.Error { return slices.Delete(e, 7, 8) }, 4},
+		"a day has one target less":      {func(e []run.Error) []run.Error { e[7].Targets--; return e }, 4},
+		"another day before all of them": {func(e []run.Error) []run.Error { e[60].Day = "2020-12-31"; return e }, 4},
 	} {
-		if _, err := Pair(one, dir); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
+		other := errorsOf(2, 2, 2, 2)
+		other[7].MAE = 1000 // counts only if it should not
+		p, err := pair(t, runOf(t, one), runOf(t, c.change(other)))
+		if name == "another day before all of them" { // this change leaves day 7 in place
+			if p.Clients != c.clients {
+				t.Errorf("%s: %d clients", name, p.Clients)
+			}
+			continue
 		}
+		if err != nil || p.Clients != c.clients || math.Abs(float64(p.Ratio)-0.5) > 1e-12 || p.Won != 1 {
+			t.Errorf("%s: %+v, %v", name, p, err)
+		}
+	}
+	if _, err := pair(t, runOf(t, one[:60]), runOf(t, one[60:])); err == nil || !strings.Contains(err.Error(), "no day in common") {
+		t.Errorf("%v, want an error for runs with different clients", err)
+	}
+	if _, err := readErrors(runOf(t, nil)); err == nil || !strings.Contains(err.Error(), "has no errors by day") {
+		t.Errorf("%v, want an error for a run without errors", err)
 	}
 }
 

@@ -157,7 +157,7 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 		for i, f := range fleets {
 			r := base
 			r.Method, r.Figures = p.Baselines[i], map[string]Figure{}
-			for name, v := range ofFleet(f) {
+			for name, v := range ofFleet(f.Fleet) {
 				r.Figures[name] = figure([]float64{v})
 			}
 			rows = append(rows, row{Result: r})

@@ -20,17 +20,10 @@ type detail struct {
 	hours         [24]mean
 	steps         []mean
 	load          mean
-	days          []day
+	days          run.Days
 	keep          bool
 	levels        [3]int // indices of P10, P50 and P90 in the model's levels, or -1
 	forecasts     []run.Forecast
-}
-
-// day has the absolute errors of the targets on one day of the dataset's clock.
-type day struct {
-	date int32 // days since 1970
-	n    int32
-	sum  float64
 }
 
 type mean struct {
@@ -81,7 +74,7 @@ func (d *detail) add(f forecast.Forecast) error {
 	d.hours[f.Time.Hour()].add(e)
 	d.steps[step].add(e)
 	d.load.add(math.Abs(f.Actual))
-	d.addDay(f.Time, e)
+	d.days.Add(f.Time, e)
 	if !d.keep {
 		return nil
 	}
@@ -101,23 +94,6 @@ func (d *detail) add(f forecast.Forecast) error {
 		P10: p[0], P50: p[1], P90: p[2],
 	})
 	return nil
-}
-
-// addDay adds an absolute error to that of its day. Forecasts of several targets overlap,
-// so the day may be before the newest one.
-func (d *detail) addDay(at time.Time, e float64) {
-	year, month, date := at.Date()
-	today := int32(time.Date(year, month, date, 0, 0, 0, 0, time.UTC).Unix() / (24 * 3600))
-	i := len(d.days)
-	for i > 0 && d.days[i-1].date > today {
-		i--
-	}
-	if i == 0 || d.days[i-1].date != today {
-		d.days = slices.Insert(d.days, i, day{date: today})
-		i++
-	}
-	d.days[i-1].n++
-	d.days[i-1].sum += e
 }
 
 // addQuantiles adds the scores of quantiles to a row of the clients table. It returns all
@@ -168,9 +144,8 @@ func combine(all []detail) (r run.Results) {
 	}
 	r.Errors = func(yield func(run.Error) bool) {
 		for i := range all {
-			for _, day := range all[i].days {
-				date := time.Unix(int64(day.date)*24*3600, 0).UTC().Format(time.DateOnly)
-				if !yield(run.Error{Client: all[i].meter.ID, Day: date, Targets: int(day.n), MAE: day.sum / float64(day.n)}) {
+			for row := range all[i].days.Rows(all[i].meter.ID) {
+				if !yield(row) {
 					return
 				}
 			}
