@@ -15,9 +15,9 @@ type block struct {
 	columns *columns
 	first   int // the meter's first step on the frame's clock
 
-	x           []float32
-	row         int // the input to write next
-	down, right int // distance between inputs and between examples in x
+	x    []float32 // one column per example
+	down int       // distance between rows
+	row  int       // the input to write next
 
 	n      int
 	origin [blockSize]int32
@@ -31,6 +31,7 @@ type block struct {
 	// necessary, whose quartiles depend on loads up to the origin alone.
 	known [blockSize]int32
 	steps [blockSize]int32 // scratch
+	rows  []float32        // scratch for Gather
 }
 
 // start sets the examples of the block.
@@ -83,19 +84,19 @@ func limit(v float32) float32 {
 	return v
 }
 
-// next returns the place of the next input in x.
-func (b *block) next() int {
-	at := b.row * b.down
+// next returns the row of the next input.
+func (b *block) next() []float32 {
+	row := b.x[b.row*b.down:][:b.n]
 	b.row++
-	return at
+	return row
 }
 
 // loads writes the load at a step of each example, without the level.
 func (b *block) loads(steps *[blockSize]int32) {
-	at, load, x := b.next(), b.columns.load, b.x
-	for e, step := range steps[:b.n] {
-		x[at] = limit(load[step] - b.level[e])
-		at += b.right
+	row, load := b.next(), b.columns.load
+	from, levels := steps[:len(row)], b.level[:len(row)]
+	for e := range row {
+		row[e] = limit(load[from[e]] - levels[e])
 	}
 }
 
@@ -118,14 +119,12 @@ func (b *block) originDays(days int) {
 }
 
 func (b *block) recent() {
-	load, x, right := b.columns.load, b.x, b.right
-	origins := b.origin[:b.n]
-	levels := b.level[:len(origins)]
+	load := b.columns.load
 	for i := range b.frame.clock.perDay {
-		at := b.next()
-		for e, origin := range origins {
-			x[at] = limit(load[int(origin)-i] - levels[e])
-			at += right
+		row := b.next()
+		origins, levels := b.origin[:len(row)], b.level[:len(row)]
+		for e := range row {
+			row[e] = limit(load[int(origins[e])-i] - levels[e])
 		}
 	}
 }
@@ -152,28 +151,26 @@ func (b *block) lags() {
 		b.originDays(6)
 		b.shifted(&b.origin, int32(1-7*b.frame.clock.perDay))
 	}
-	at, load := b.next(), b.columns.load
-	for e := range b.n {
+	row, load := b.next(), b.columns.load
+	for e := range row {
 		sum := float32(0)
 		for k := 1; k <= 7; k++ {
 			sum += load[b.days[k][e]]
 		}
-		b.x[at] = limit(sum/7 - b.level[e])
-		at += b.right
+		row[e] = limit(sum/7 - b.level[e])
 	}
 }
 
 func (b *block) day() {
-	mean, most, least := b.next(), b.next(), b.next()
+	at := b.skip(3)
 	for e := range b.n {
 		s, level := &b.columns.at[b.origin[e]], b.level[e]
-		b.x[mean], b.x[most], b.x[least] = limit(s.mean-level), limit(s.most-level), limit(s.least-level)
-		mean, most, least = mean+b.right, most+b.right, least+b.right
+		b.write(at, e, limit(s.mean-level), limit(s.most-level), limit(s.least-level))
 	}
 }
 
 func (b *block) profiles() {
-	at := b.rows(7)
+	at := b.skip(7)
 	steps, profile, sums := b.frame.clock.steps[b.first:], &b.columns.scaling.Profile, b.columns.at
 	for e := range b.n {
 		origin, target, level := int(b.origin[e]), int(b.target[e]), b.level[e]
@@ -188,8 +185,8 @@ func (b *block) profiles() {
 	}
 }
 
-// rows skips n inputs and returns the place of the first.
-func (b *block) rows(n int) int {
+// skip skips n inputs and returns the place of the first in x.
+func (b *block) skip(n int) int {
 	at := b.row * b.down
 	b.row += n
 	return at
@@ -197,18 +194,15 @@ func (b *block) rows(n int) int {
 
 // write writes consecutive inputs of example e, the first of which is at the place at.
 func (b *block) write(at, e int, values ...float32) {
-	at += e * b.right
+	at += e
 	for _, v := range values {
 		b.x[at] = v
 		at += b.down
 	}
 }
 
-// set writes input i after the place at for example e.
-func (b *block) set(at, e, i int, v float32) { b.x[at+i*b.down+e*b.right] = v }
-
 func (b *block) quartiles() {
-	at := b.rows(6)
+	at := b.skip(6)
 	for e := range b.n {
 		level, then, now := b.level[e], &b.columns.at[b.known[e]], &b.columns.at[b.origin[e]]
 		b.write(at, e,
@@ -218,7 +212,7 @@ func (b *block) quartiles() {
 }
 
 func (b *block) levels() {
-	at := b.rows(6)
+	at := b.skip(6)
 	for e := range b.n {
 		origin := b.origin[e]
 		now, before := &b.columns.at[origin], &b.columns.at[origin-1]
@@ -233,23 +227,22 @@ func (b *block) levels() {
 }
 
 func (b *block) ranks() {
-	rank, x, right := b.columns.rank, b.x, b.right
-	origins := b.origin[:b.n]
+	rank := b.columns.rank
 	for i := range b.frame.clock.perDay {
-		at := b.next()
-		for _, origin := range origins {
-			x[at] = 1.5 * rank[int(origin)-i]
-			at += right
+		row := b.next()
+		origins := b.origin[:len(row)]
+		for e := range row {
+			row[e] = 1.5 * rank[int(origins[e])-i]
 		}
 	}
 	for k := 1; k <= 7; k++ {
-		at := b.next()
-		for _, step := range b.days[k][:b.n] {
-			x[at] = 1.5 * rank[step]
-			at += right
+		row := b.next()
+		steps := b.days[k][:len(row)]
+		for e := range row {
+			row[e] = 1.5 * rank[steps[e]]
 		}
 	}
-	at := b.rows(3)
+	at := b.skip(3)
 	for e := range b.n {
 		s := &b.columns.at[b.origin[e]]
 		b.write(at, e, 1.5*rank[min(b.days[1][e]+1, b.origin[e])], 2*s.dayRank, 2*s.weekRank)

@@ -4,34 +4,28 @@ package feature
 
 // indicators clears n inputs of all examples and returns the place of the first.
 func (b *block) indicators(n int) int {
-	at := b.rows(n)
-	for i := range n {
-		if b.right == 1 {
-			clear(b.x[at+i*b.down:][:b.n])
-			continue
-		}
-		for e := range b.n {
-			b.set(at, e, i, 0)
-		}
+	at := b.row * b.down
+	for range n {
+		clear(b.next())
 	}
 	return at
 }
 
 func (b *block) calendar() {
 	hours, weekdays := b.indicators(24), b.indicators(7)
-	at := b.rows(6)
+	at := b.skip(6)
 	clock := b.frame.clock
 	for e := range b.n {
 		when := &clock.steps[b.first+int(b.target[e])]
-		b.set(hours, e, int(when.hour), 1)
-		b.set(weekdays, e, int(when.weekday), 1)
+		b.x[hours+int(when.hour)*b.down+e] = 1
+		b.x[weekdays+int(when.weekday)*b.down+e] = 1
 		w := &clock.waves[when.slot]
 		b.write(at, e, w[0], w[1], w[2], w[3], flag(when.flags, weekend), flag(when.flags, weekendDayBefore))
 	}
 }
 
 func (b *block) holidays() {
-	at := b.rows(5)
+	at := b.skip(5)
 	for e := range b.n {
 		flags := b.frame.clock.steps[b.first+int(b.target[e])].flags
 		b.write(at, e, flag(flags, isHoliday), flag(flags, holidayDayBefore), flag(flags, holidayWeekBefore),
@@ -67,33 +61,32 @@ func (b *block) temperature() {
 		if !ok {
 			continue
 		}
-		b.set(at, e, 0, limit(now))
+		var hourChange, dayChange, deviation float32 // 0 if the other value is unknown
 		if before, ok := m.at(w.values, step-hour); ok {
-			b.set(at, e, 1, limit(now-before))
+			hourChange = limit(now - before)
 		}
 		if before, ok := m.at(w.values, step-clock.perDay); ok {
-			b.set(at, e, 2, limit(now-before))
+			dayChange = limit(now - before)
 		}
-		b.set(at, e, 3, limit(max(now-mild, 0)))
-		b.set(at, e, 4, limit(max(-mild-now, 0)))
 		if mean, ok := m.at(w.means, step); ok {
-			b.set(at, e, 5, limit(now-mean))
+			deviation = limit(now - mean)
 		}
+		b.write(at, e, limit(now), hourChange, dayChange, limit(max(now-mild, 0)), limit(max(-mild-now, 0)), deviation)
 	}
 	if !b.frame.task.next() {
-		at := b.next()
-		for e := range b.n {
+		row := b.next()
+		for e := range row {
 			v, _ := m.at(w.values, b.first+int(b.origin[e])) // 0 if unknown
-			b.set(at, e, 0, limit(v))
+			row[e] = limit(v)
 		}
 	}
 }
 
 func (b *block) wind() {
-	at := b.next()
-	for e := range b.n {
+	row := b.next()
+	for e := range row {
 		v, _ := b.columns.scaling.Wind.at(b.frame.clock.wind.values, b.weatherStep(e)) // 0 if unknown
-		b.set(at, e, 0, limit(v))
+		row[e] = limit(v)
 	}
 }
 
@@ -103,9 +96,9 @@ func (b *block) lead() {
 		return
 	}
 	at, days := b.indicators(t.Targets), b.next()
-	for e := range b.n {
+	for e := range days {
 		number := int(b.number[e])
-		b.set(at, e, number, 1)
-		b.set(days, e, 0, float32(t.Horizon+number)/float32(t.StepsPerDay))
+		b.x[at+number*b.down+e] = 1
+		days[e] = float32(t.Horizon+number) / float32(t.StepsPerDay)
 	}
 }

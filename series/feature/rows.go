@@ -36,37 +36,66 @@ func (r *Rows) Unscale(at series.Example, v float32) float32 {
 	return float32(float64(z*c.scaling.Deviation) + c.scaling.Mean)
 }
 
-// Gather writes the inputs of examples to x, row-major, and their targets to y.
+// Gather writes the inputs of examples to x, row-major, and their targets to y, unless y is
+// nil.
 func (r *Rows) Gather(x, y []float32, at []series.Example) {
-	r.gather(x, 1, r.frame.width, y, at)
-}
-
-// GatherColumns writes the inputs of examples to x, one column per example, with rows
-// stride floats apart, and their targets to y. A target after the end of the meter's series
-// is 0.
-func (r *Rows) GatherColumns(x []float32, stride int, y []float32, at []series.Example) {
-	r.gather(x, stride, 1, y, at)
-}
-
-// gather writes input i of example e to x[i*down+e*right].
-func (r *Rows) gather(x []float32, down, right int, y []float32, at []series.Example) {
-	b := blocks.Get().(*block)
-	b.frame, b.columns = r.frame, r.frame.columns(r.meter)
-	b.first = r.frame.clock.first(r.meter)
-	b.down, b.right = down, right
+	b := r.block()
+	defer b.release()
+	width := r.frame.width
+	if len(b.rows) < width*blockSize {
+		b.rows = make([]float32, width*blockSize)
+	}
+	b.x, b.down = b.rows, blockSize
 	for from := 0; from < len(at); from += blockSize {
-		part := at[from:min(from+blockSize, len(at))]
-		b.x, b.row = x[from*right:], 0
-		b.start(part)
-		for i := range r.frame.groups {
-			r.frame.groups[i].write(b)
+		b.fill(at[from:min(from+blockSize, len(at))])
+		for e := range b.n {
+			row := x[(from+e)*width:][:width]
+			for i := range row {
+				row[i] = b.x[i*blockSize+e]
+			}
 		}
 		if y != nil {
 			b.targets(y[from:])
 		}
 	}
+}
+
+// GatherColumns writes the inputs of examples to x, one column per example, with rows
+// stride floats apart, and their targets to y, unless y is nil. A target after the end of
+// the meter's series is 0.
+func (r *Rows) GatherColumns(x []float32, stride int, y []float32, at []series.Example) {
+	b := r.block()
+	defer b.release()
+	b.down = stride
+	for from := 0; from < len(at); from += blockSize {
+		b.x = x[from:]
+		b.fill(at[from:min(from+blockSize, len(at))])
+		if y != nil {
+			b.targets(y[from:])
+		}
+	}
+}
+
+var blocks = sync.Pool{New: func() any { return new(block) }}
+
+// block returns a block for the meter's examples.
+func (r *Rows) block() *block {
+	b := blocks.Get().(*block)
+	b.frame, b.columns = r.frame, r.frame.columns(r.meter)
+	b.first = r.frame.clock.first(r.meter)
+	return b
+}
+
+func (b *block) release() {
 	b.frame, b.columns, b.x = nil, nil, nil
 	blocks.Put(b)
 }
 
-var blocks = sync.Pool{New: func() any { return new(block) }}
+// fill writes the inputs of examples to b.x.
+func (b *block) fill(at []series.Example) {
+	b.row = 0
+	b.start(at)
+	for i := range b.frame.groups {
+		b.frame.groups[i].write(b)
+	}
+}

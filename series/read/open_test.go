@@ -242,7 +242,7 @@ func TestDataPack(t *testing.T) {
 		{"cambridge", 114, 4802040, 4},
 		{"cambridge-core42", 42, 0, 4},
 		{"hog", 49, 859656, 2},
-		{"robin", 42, 736848, 2},
+		{"robin", 42, 736848, 1},
 		{"resstock-ca", 100, 876000, 4},
 		{"resstock-tx-core42", 42, 0, 4},
 		{"resstock-vt", 47, 411720, 4},
