@@ -2,17 +2,14 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/forecast"
-	"loadstar/lab/run"
-	"loadstar/metric"
+	"loadstar/lab/backtest"
 	"loadstar/series"
 )
 
@@ -22,7 +19,7 @@ func newBacktest() *cobra.Command {
 	var (
 		data, models                []string
 		root, part, out, reference  string
-		horizon, h, workers         int
+		horizon, h, stride, workers int
 		asJSON, markdown, byClients bool
 	)
 	var (
@@ -38,7 +35,9 @@ func newBacktest() *cobra.Command {
 		Short: "Backtest baseline forecasters on historical data",
 		Long: `Backtest baseline forecasters on historical data. Each baseline is fitted to the
 first 80 % of every client's series (the training split). Its forecasts are
-scored on another split, by default the last 10 % (the test split).
+scored on another split, by default the last 10 % (the test split). A window
+counts only if the load of the 168 hours before is complete, so that all
+baselines forecast the same windows.
 
 ` + list.String() + `
 With --horizon L each forecast is a single value, L steps after the last known
@@ -64,29 +63,34 @@ unique_id, cutoff, ds, y and one named after the model.`,
 				return usage("no model: use --model with all, or with some of %s", strings.Join(names, ", "))
 			case h < 0 || horizon < 1 || h > 0 && horizon > 1:
 				return usage("use --horizon for one value or --h for several steps, not both; each must be at least 1")
+			case stride < 0:
+				return usage("--stride must not be negative")
 			case out != "" && (len(data) > 1 || len(models) > 1 || models[0] == "all"):
 				return usage("--out needs exactly one model and one dataset")
 			}
 			if slices.Contains(models, "all") {
 				models = names
 			}
-			var results []backtestResult
+			if stride == 0 && h > 1 {
+				stride = 6
+			}
+			var results []backtest.Result
 			for _, path := range data {
 				d, closer, err := openDataset(path, root)
 				if err != nil {
 					return err
 				}
 				b := forecast.Backtest{
-					Dataset: d, Horizon: horizon, Targets: max(h, 1), Split: series.DefaultSplit, Part: p,
+					Dataset: d, Horizon: horizon, Targets: max(h, 1), Stride: stride, Split: series.DefaultSplit, Part: p,
 					Reference: forecast.Reference(reference), Workers: workers,
 				}
 				for _, m := range models {
-					r, err := runBacktest(cmd, b, m, out)
+					r, err := backtest.Run(cmd.Context(), b, m, out)
 					if err != nil {
 						closer.Close()
 						return err
 					}
-					r.Part, r.Horizon, r.H = part, horizon, h
+					r.Part, r.Horizon, r.H, r.Mark = part, horizon, h, generatedMark(d.Generated)
 					results = append(results, r)
 				}
 				closer.Close()
@@ -98,9 +102,9 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			case asJSON:
 				return printJSON(w, results)
 			case markdown:
-				return printBacktestMarkdown(w, results)
+				return backtest.PrintMarkdown(w, results)
 			}
-			return printBacktest(w, results, byClients)
+			return backtest.Print(w, results, byClients)
 		},
 	}
 	f := cmd.Flags()
@@ -109,6 +113,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated")
 	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
 	f.IntVar(&h, "h", 0, "forecast all of the next `N` steps")
+	f.IntVar(&stride, "stride", 0, "steps between scored origins (default 1, or 6 with --h)")
 	f.StringVar(&part, "part", "test", "split to score: train, validation, test or all")
 	f.StringVar(&reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value or last-week")
 	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
@@ -117,125 +122,4 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.BoolVar(&asJSON, "json", false, "print JSON: one object, or a list for several datasets or models")
 	f.BoolVar(&markdown, "markdown", false, "print Markdown tables")
 	return cmd
-}
-
-// backtestResult contains the scores of one model on one dataset.
-type backtestResult struct {
-	Model     string `json:"model"`
-	Dataset   string `json:"dataset"`
-	Generated bool   `json:"generated"`
-	Part      string `json:"part"`
-	Horizon   int    `json:"horizon"`
-	H         int    `json:"h,omitempty"`
-	// Reference is the forecast to which the relative MAE refers.
-	Reference forecast.Reference `json:"reference"`
-	Fleet     metric.Fleet       `json:"fleet"`
-	Clients   []backtestClient   `json:"clients"`
-}
-
-type backtestClient struct {
-	ID      string       `json:"id"`
-	Scores  metric.Point `json:"scores"`
-	Skipped int          `json:"skipped"`
-	// Steps contains the scores for each step ahead, if the model forecasts several.
-	Steps []metric.Point `json:"steps,omitempty"`
-}
-
-func runBacktest(cmd *cobra.Command, b forecast.Backtest, model, out string) (r backtestResult, err error) {
-	var each func(forecast.Forecast) error
-	if out != "" {
-		file, err := run.CreateForecasts(out, model)
-		if err != nil {
-			return r, err
-		}
-		defer func() {
-			if cerr := file.Close(); err == nil {
-				err = cerr
-			}
-		}()
-		each = func(f forecast.Forecast) error {
-			return file.Write(run.Forecast{Client: f.Client, Cutoff: f.Cutoff, Time: f.Time, Actual: f.Actual, Forecast: f.Forecast})
-		}
-	}
-	scores, err := b.Run(cmd.Context(), model, each)
-	if err != nil {
-		return r, err
-	}
-	r = backtestResult{
-		Model: model, Dataset: b.Dataset.Name, Generated: b.Dataset.Generated,
-		Reference: b.Reference.For(series.Layout{Horizon: b.Horizon, Targets: b.Targets}),
-	}
-	var fleet []metric.Scores
-	for _, s := range scores {
-		c := backtestClient{ID: s.ID, Scores: s.Overall, Skipped: s.Skipped}
-		if b.Targets > 1 {
-			c.Steps = s.Steps
-		}
-		r.Clients = append(r.Clients, c)
-		fleet = append(fleet, s.Overall.Scores())
-	}
-	r.Fleet = metric.NewFleet(fleet)
-	return r, nil
-}
-
-func printBacktest(w io.Writer, results []backtestResult, byClients bool) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	dataset := ""
-	for _, r := range results {
-		if r.Dataset != dataset {
-			if dataset != "" {
-				fmt.Fprintln(t)
-			}
-			dataset = r.Dataset
-			fmt.Fprintf(t, "%s\n", r.title())
-			fmt.Fprintln(t, "MODEL\tMAE kW\tRMSE kW\tNMAE\tREL. MAE\tMEDIAN\tP05\tP95\tBELOW 1\t")
-		}
-		mae, rmse, nmae, relative := r.Fleet["mae"], r.Fleet["rmse"], r.Fleet["nmae"], r.Fleet["relative_mae"]
-		fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f %%\t\n", r.Model,
-			mae.Mean, rmse.Mean, nmae.Mean, relative.Mean, relative.Median, relative.P05, relative.P95, 100*r.belowOne())
-		if !byClients {
-			continue
-		}
-		for _, c := range r.Clients {
-			fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t\t\t\t\t\n", c.ID, c.Scores.MAE(), c.Scores.RMSE(), c.Scores.NMAE(), c.Scores.RelativeMAE())
-		}
-	}
-	return t.Flush()
-}
-
-func printBacktestMarkdown(w io.Writer, results []backtestResult) error {
-	dataset := ""
-	for _, r := range results {
-		if r.Dataset != dataset {
-			dataset = r.Dataset
-			fmt.Fprintf(w, "\n%s\n\n", r.title())
-			fmt.Fprintln(w, "| model | MAE kW | RMSE kW | NMAE | relative MAE mean | median | 5 % | 95 % | below 1 |")
-			fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
-		}
-		relative := r.Fleet["relative_mae"]
-		if _, err := fmt.Fprintf(w, "| %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f %% |\n", r.Model,
-			r.Fleet["mae"].Mean, r.Fleet["rmse"].Mean, r.Fleet["nmae"].Mean, relative.Mean, relative.Median, relative.P05, relative.P95, 100*r.belowOne()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// title returns the heading of a dataset's rows.
-func (r backtestResult) title() string {
-	s := fmt.Sprintf("%s: %s, %s split, ", r.Dataset, count(len(r.Clients), "client"), r.Part)
-	if r.H > 0 {
-		s += fmt.Sprintf("all of the next %s", count(r.H, "step"))
-	} else {
-		s += fmt.Sprintf("%s ahead", count(r.Horizon, "step"))
-	}
-	return s + fmt.Sprintf(", errors relative to %s", r.Reference) + generatedMark(r.Generated)
-}
-
-// belowOne returns the share of clients for which the model is better than the reference.
-func (r backtestResult) belowOne() float64 {
-	if b := r.Fleet["relative_mae"].BelowOne; b != nil {
-		return float64(*b)
-	}
-	return 0
 }

@@ -48,6 +48,7 @@ var layers = map[string]pkg{
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
+	"lab/backtest":   {layer: 4, may: "forecast lab/run metric series"},
 	"lab/explain":    {layer: 4, may: "fed fed/recipe internal/cputime nn nn/kernel series"},
 	"lab/paper":      {layer: 4, may: "internal/atomicfile internal/config lab/experiment lab/report"},
 	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round fed/setup forecast internal/atomicfile internal/cputime internal/proc internal/stateformat lab/kept lab/run metric nn/kernel series", external: "golang.org/x/sync"},
@@ -95,6 +96,7 @@ var layers = map[string]pkg{
 	"internal/bench":          {layer: 5, may: "forecast nn nn/kernel series"},
 	"internal/bench/engine":   {layer: 5, may: "forecast internal/bench internal/cputime nn/kernel series", external: "golang.org/x/sys"},
 	"internal/bench/simulate": {layer: 5, may: "fed fed/recipe internal/bench lab/sim nn/kernel"},
+	"internal/bench/skill":    {layer: 5, may: "forecast internal/bench metric series series/feature"},
 	"internal/bench/fleet":    {layer: 5, may: "fed/recipe fed/round internal/bench internal/cputime internal/fleetload internal/jointoken internal/mtls internal/proc proto/loadstar/v1 server/aggregator server/bus server/ledger server/terms", external: "google.golang.org/protobuf"},
 	"internal/chaos":          {layer: 5, may: "agent/identity agent/state internal/pgtest internal/proc", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
 	"internal/atomicfile":     {layer: 1},
