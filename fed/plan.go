@@ -216,6 +216,9 @@ type Evaluate struct {
 	// FineTune is local training before the final scoring. There is none if both Steps and
 	// Epochs are 0.
 	FineTune FineTune `yaml:"fine_tune,flow"`
+	// Keep is last or best. Best keeps, for each client, the weights with the lowest
+	// validation error of all evaluations, as one more choice at the end.
+	Keep string `yaml:"keep"`
 }
 
 // FineTune is local training before scoring, with the client's optimizer and batch size.
@@ -223,6 +226,9 @@ type FineTune struct {
 	Steps  int     `yaml:"steps"`
 	Epochs int     `yaml:"epochs"`
 	Rate   float64 `yaml:"lr"` // 0 means the client's rate
+	// Choose is last or validation: the weights after fine-tuning, or those of several
+	// candidates that have the lowest validation error.
+	Choose string `yaml:"choose"`
 }
 
 // Simulate sets the behaviour of simulated clients in virtual time.

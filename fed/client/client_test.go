@@ -83,6 +83,7 @@ func newFixture(t tester, plan string, d *series.Dataset) *fixture {
 	x.job = &Job{
 		Seed: p.Seed, Model: x.problem.Model, Partition: x.problem.Partition, Loss: x.problem.Loss,
 		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: x.parts.Needs,
+		Averaged: recipe.Averaged(p),
 	}
 	x.worker = NewWorker(x.job, kernels(t), x.parts.NewTrainer(kernels(t)))
 	for i := range d.Len() {
@@ -111,8 +112,8 @@ func small(algorithm, more string) string {
 func (x *fixture) client(i int, whole []float32) (*Client, []float32) {
 	p := x.problem.Partition
 	c := &Client{ID: fed.ClientID(fmt.Sprint("home ", i)), Data: x.data[i : i+1], Kept: make([]float32, x.worker.Kept()), First: true}
-	shared := make([]float32, p.SharedLen())
-	p.Cut(whole, shared, c.Kept[:p.PersonalLen()])
+	shared := make([]float32, x.problem.SharedLen())
+	p.Cut(whole, x.problem.SharedWeights(shared), c.Kept[:p.PersonalLen()])
 	return c, shared
 }
 

@@ -57,7 +57,8 @@ func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 		p.Server.Weighting = "uniform"
 	}
 	p.Evaluate.Every = 110
-	p.Evaluate.FineTune = fed.FineTune{Steps: 400, Rate: 0.002}
+	p.Evaluate.FineTune = fed.FineTune{Steps: 400, Rate: 0.002, Choose: "validation"}
+	p.Evaluate.Keep = "best"
 }
 
 // groups returns the names of the feature groups of a plan. If the plan does not list

@@ -88,6 +88,10 @@ func somePlans(t *testing.T) []*fed.Plan {
 				switch {
 				case c == "pinball":
 					text = base + "model: {loss: pinball, quantiles: [0.1, 0.5]}\n"
+				case s.path == "evaluate.fine_tune.choose":
+					text = fmt.Sprintf("%smodel: {split: {train: .7, validation: .1}}\nevaluate: {fine_tune: {steps: 2, choose: %s}}\n", base, c)
+				case s.path == "evaluate.keep" && c == "best":
+					text = base + "model: {split: {train: .7, validation: .1}}\nevaluate: {every: 10, keep: best, fine_tune: {choose: validation}}\n"
 				case s.path == "client.resample":
 					text = fmt.Sprintf("%sclient: {steps: 2, resample: %s}\n", base, c)
 				case s.path == "simulate.delay" && c != "":
@@ -185,7 +189,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Bound: 16, MaxExamples: 65536},
 		Schedule: fed.Schedule{Kind: "synchronous"},
-		Evaluate: fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4, Reference: "auto"},
+		Evaluate: fed.Evaluate{Every: 100, Clients: 100, Windows: 256, Forecasts: 4, Keep: "last", FineTune: fed.FineTune{Choose: "last"}, Reference: "auto"},
 	}
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("got %+v\nwant %+v", p, want)
@@ -247,6 +251,10 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedadam\nclient: {moments: averaged}", `client.moments is "averaged"; with fedadam it must be reset or kept`},
 		{"algorithm: fedavg\nclient: {moments: averaged}\nserver: {lr: .5}", "client.moments averaged needs server.lr 1, not 0.5"},
 		{"algorithm: fedavg\nclient: {optimizer: amsgrad, moments: averaged}", "client.moments averaged works with adam and proxadam, not with amsgrad"},
+		{"algorithm: fedavg\nevaluate: {fine_tune: {choose: validation}}", "evaluate.fine_tune.choose is validation, but there is nothing to choose from"},
+		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {fine_tune: {steps: 1, choose: validation}}", "evaluate.fine_tune.choose is validation, but model.split has no validation split"},
+		{"algorithm: fedavg\nevaluate: {keep: best}", "evaluate.keep best needs evaluate.fine_tune.choose validation"},
+		{"algorithm: fedavg\nevaluate: {every: 0, keep: best, fine_tune: {choose: validation}}", "evaluate.keep best needs evaluate.every"},
 		{"algorithm: fedavg\nmodel: {gaps: .5}", "model.gaps is not a setting of model bose2023 with model.loss mse"},
 		{"algorithm: fedavg\nmodel: {name: dense, lookback: 24}", "model.lookback is 24; with model dense it must be 168"},
 		{"algorithm: fedavg\nmodel: {name: dense, inputs: [load]}", "model.inputs: the input groups [load] are not different groups out of recent, lags,"},

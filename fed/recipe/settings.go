@@ -145,6 +145,24 @@ var evaluateSettings = []setting{
 			}
 		},
 	},
+	{
+		path: "evaluate.fine_tune.choose", about: "last: the weights after fine-tuning; validation: those between before and after with the lowest validation error of the client",
+		initial: "last", choices: []string{"last", "validation"}, quiet: true,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if p.Model.Split.Validation == 0 {
+				p.Evaluate.FineTune.Choose = "last"
+			}
+		},
+	},
+	{
+		path: "evaluate.keep", about: "last: no earlier weights; best: each client's weights with the lowest validation error of all evaluations are one more choice",
+		initial: "last", choices: []string{"last", "best"}, quiet: true,
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if p.Evaluate.Every == 0 || p.Evaluate.FineTune.Choose != "validation" {
+				p.Evaluate.Keep = "last"
+			}
+		},
+	},
 }
 
 // simulateSettings lists the settings of simulated clients. If simulate.delay is set, it

@@ -137,6 +137,18 @@ func validateEvaluation(p *fed.Plan, add report) {
 	if e.FineTune.Rate > 0 && !tunes {
 		add("evaluate.fine_tune.lr", "evaluate.fine_tune.lr is %g, but there are no steps or epochs", e.FineTune.Rate)
 	}
+	if e.FineTune.Choose == "validation" && p.Model.Split.Validation == 0 {
+		add("evaluate.fine_tune.choose", "evaluate.fine_tune.choose is validation, but model.split has no validation split")
+	}
+	if e.FineTune.Choose == "validation" && !tunes && e.Keep != "best" {
+		add("evaluate.fine_tune.choose", "evaluate.fine_tune.choose is validation, but there is nothing to choose from; set evaluate.fine_tune.steps or evaluate.keep: best")
+	}
+	if e.Keep == "best" && e.FineTune.Choose != "validation" {
+		add("evaluate.keep", "evaluate.keep best needs evaluate.fine_tune.choose validation, which chooses between the best and the last weights")
+	}
+	if e.Keep == "best" && e.Every == 0 {
+		add("evaluate.keep", "evaluate.keep best needs evaluate.every, the rounds after which weights are scored")
+	}
 	if e.Holdout > 0 && p.Partition != forecast.PartitionNone && !tunes {
 		add("evaluate.holdout", "evaluate.holdout needs evaluate.fine_tune: without it, held-out clients have untrained personal layers")
 	}

@@ -82,16 +82,22 @@ func (s *Setup) NewWorker(k *kernel.Set) *client.Worker {
 	return client.NewWorker(&s.Job, k, s.Parts.NewTrainer(k))
 }
 
-// NewTuner returns a worker that fine-tunes clients before they are scored, or nil if the
-// plan does not fine-tune.
-func (s *Setup) NewTuner(k *kernel.Set) *client.Worker {
-	if s.Parts.NewTuner == nil {
+// NewTuner returns a tuner that determines the final weights of clients, or nil if these
+// are the weights of the last round.
+func (s *Setup) NewTuner(k *kernel.Set) *client.Tuner {
+	choose := s.Plan.Evaluate.FineTune.Choose == "validation"
+	if s.Parts.NewTuner == nil && !choose {
 		return nil
 	}
-	job := s.Job
-	job.Needs = fed.Needs{} // updates of fine-tuning are not aggregated
-	return client.NewWorker(&job, k, s.Parts.NewTuner(k))
+	var trainer fed.LocalTrainer
+	if s.Parts.NewTuner != nil {
+		trainer = s.Parts.NewTuner(k)
+	}
+	return client.NewTuner(&s.Job, k, trainer, choose)
 }
+
+// KeepsBest reports whether the simulator keeps each client's best weights.
+func (s *Setup) KeepsBest() bool { return s.Plan.Evaluate.Keep == "best" }
 
 // NewServerData returns the server's data, or nil if the aggregator needs none.
 func (s *Setup) NewServerData(k *kernel.Set, data []series.Examples) (*client.ServerData, error) {

@@ -17,7 +17,7 @@ import (
 // worker has the buffers of one goroutine that trains and scores clients.
 type worker struct {
 	client *client.Worker
-	tuner  *client.Worker // nil unless the plan fine-tunes
+	tuner  *client.Tuner // nil if the weights of the last round are the final ones
 	scorer *forecast.Scorer
 	fold   *round.Fold
 

@@ -35,6 +35,14 @@ func resumable() map[string]settings {
 			"partition": "head", "schedule.cohort": 4, "client.moments": "kept", "client.lr_end": 1e-5, "client.warmup": 5,
 			"client.weight_decay.all": 0.5, "evaluate.fine_tune.steps": 3,
 		}),
+		"best weights": plan("fedavg", settings{
+			"partition": "head", "schedule.cohort": 4, "evaluate.keep": "best", "evaluate.fine_tune.steps": 3,
+			"evaluate.fine_tune.choose": "validation", "client.moments": "kept", "evaluate.clients": 2,
+		}),
+		"best weights, returned later": plan("fedbuff", pace, settings{
+			"partition": "head", "schedule.cohort": 4, "rounds": 10, "evaluate.keep": "best", "evaluate.fine_tune.choose": "validation",
+		}),
+		"best weights, pooled": plan("pooled", settings{"evaluate.keep": "best", "evaluate.fine_tune.choose": "validation"}),
 		"moments averaged": plan("fedprox", settings{
 			"partition": "head", "schedule.cohort": 4, "client.moments": "averaged", "evaluate.fine_tune.steps": 3,
 		}),

@@ -11,7 +11,6 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
-	"loadstar/fed/recipe"
 	"loadstar/internal/atomicfile"
 	"loadstar/lab/run"
 	"loadstar/metric"
@@ -21,47 +20,66 @@ import (
 // evaluate scores a fixed sample of clients and windows on the validation split.
 func (s *simulation) evaluate(ctx context.Context) error {
 	clients := s.fleet.clients
-	n := min(s.Plan.Evaluate.Clients, len(clients))
-	rows := make([]run.Evaluation, n)
-	err := s.pool.each(ctx, n, func(w *worker, i int) error {
-		at := i * len(clients) / n
-		if err := s.join(w, at); err != nil {
+	all, listed := s.evaluated()
+	rows := make([]run.Evaluation, all)
+	err := s.pool.each(ctx, all, func(w *worker, i int) error {
+		at := i * len(clients) / all
+		first, err := s.join(w, at)
+		if err != nil {
 			return err
 		}
 		m := &clients[at]
 		score, loss, err := w.scorer.Score(w.w, m.meter, m.windows, series.Validation, s.Plan.Evaluate.Windows, nil)
+		if err != nil {
+			return err
+		}
 		p := &score.Overall
 		rows[i] = run.Evaluation{
 			Round: s.machine.Round(), Client: string(m.id),
 			Loss: loss, MAE: p.MAE(), RMSE: p.RMSE(), RelativeMAE: p.RelativeMAE(),
 		}
-		return err
+		if !s.setup.KeepsBest() || s.pooled() {
+			return nil
+		}
+		return s.keepBest(w, at, first, p.MAE())
 	})
 	if err != nil {
 		return err
 	}
-	relative := make([]float64, n)
+	relative := make([]float64, all)
 	for i, r := range rows {
-		if err := s.folder.Evaluations.Append(r); err != nil {
-			return err
-		}
 		relative[i] = r.RelativeMAE
 	}
+	if s.setup.KeepsBest() && s.pooled() {
+		if err := s.keepPooledBest(relative); err != nil {
+			return err
+		}
+	}
+	sample := make([]float64, listed)
+	for i := range sample {
+		at := i * all / listed
+		if err := s.folder.Evaluations.Append(rows[at]); err != nil {
+			return err
+		}
+		sample[i] = relative[at]
+	}
+	relative = sample
 	s.relative = float64(metric.NewSpread(relative).Median)
 	return nil
 }
 
-// join assembles a client's shared and personal weights in w.w.
-func (s *simulation) join(w *worker, i int) error {
-	if recipe.Pooled(s.Plan) {
+// join loads a client's state to w.kept and assembles its shared and personal weights in
+// w.w. It reports whether the client has not trained yet.
+func (s *simulation) join(w *worker, i int) (first bool, err error) {
+	if s.pooled() {
 		i = 0
 	}
-	if _, err := s.kept.Load(i, w.kept); err != nil {
-		return err
+	if first, err = s.kept.Load(i, w.kept); err != nil {
+		return false, err
 	}
 	p := s.setup.Problem.Partition
 	p.Join(w.w, s.sharedWeights(), w.kept[:p.PersonalLen()])
-	return nil
+	return first, nil
 }
 
 // sharedWeights returns the current shared weights.
@@ -117,30 +135,37 @@ func (s *simulation) finish(ctx context.Context) error {
 	return s.folder.Event("finished", &s.summary)
 }
 
-// final writes the weights with which a client is scored to w.w. It fine-tunes them if the
-// plan has fine-tuning. A client that never trained starts from the initial personal
-// weights.
+// final writes the weights with which a client is scored to w.w. It fine-tunes them and
+// chooses among candidates if the plan says so. A client that never trained starts from
+// the initial personal weights.
 func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 	p := s.setup.Problem.Partition
-	data := &s.fleet.clients
+	data, first := s.fleet.clients, true
 	if len(s.fleet.holdout) > 0 {
-		data = &s.fleet.holdout
+		data = s.fleet.holdout
+		clear(w.kept)
 		copy(w.kept, s.personal)
 		p.Join(w.w, s.sharedWeights(), w.kept[:p.PersonalLen()])
-	} else if err := s.join(w, i); err != nil {
-		return err
+	} else {
+		var err error
+		if first, err = s.join(w, i); err != nil {
+			return err
+		}
 	}
 	if w.tuner == nil {
 		return nil
 	}
-	m := &(*data)[i]
-	c := client.Client{ID: m.id, Data: []series.Examples{m.windows}, Kept: make([]float32, w.tuner.Kept()), First: true}
-	copy(c.Kept, w.kept[:p.PersonalLen()])
-	var u fed.Update
-	if err := w.tuner.Train(ctx, &c, fed.Task{Round: s.Plan.Rounds, Version: s.server.Version(), Shared: s.server.Shared()}, &u); err != nil {
+	m := &data[i]
+	c := client.Client{ID: m.id, Data: []series.Examples{m.windows}, Kept: w.kept[:w.client.Kept()], First: first}
+	task := fed.Task{Round: s.Plan.Rounds, Version: s.server.Version(), Shared: s.server.Shared()}
+	tuned, err := w.tuner.Tune(ctx, &c, task, s.earlier(w), func(candidate []float32) (float64, error) {
+		score, _, err := w.scorer.Score(candidate, m.meter, m.windows, series.Validation, 0, nil)
+		return score.Overall.MAE(), err
+	})
+	if err != nil {
 		return err
 	}
-	copy(w.w, w.tuner.Weights())
+	copy(w.w, tuned)
 	return nil
 }
 

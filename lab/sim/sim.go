@@ -182,7 +182,7 @@ func (s *simulation) newWorker() *worker {
 	}
 	w.scorer.Reference, w.scorer.Blend = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Blend
 	w.scorer.Stride = s.Plan.Evaluate.Stride
-	w.kept = make([]float32, w.client.Kept())
+	w.kept = make([]float32, s.slot(w))
 	return w
 }
 
@@ -202,7 +202,7 @@ func (s *simulation) close() {
 // begin opens the store of client state and, if the run is resumed, restores the last
 // checkpoint.
 func (s *simulation) begin(ctx context.Context) error {
-	initial := s.setup.InitialKept(s.pool.workers[0].client)
+	initial := s.initialSlot(s.pool.workers[0])
 	var err error
 	if s.kept, err = kept.Open(s.folder.Kept(), len(s.trainees), len(initial), initial, s.Memory); err != nil {
 		return err
@@ -325,7 +325,7 @@ func (s *simulation) trainCopy(ctx context.Context, w *worker, i int, task fed.T
 }
 
 func (s *simulation) trainWith(ctx context.Context, w *worker, i int, task fed.Task, kept []float32, first bool, u *fed.Update) error {
-	c := client.Client{ID: s.trainees[i].id, Data: s.trainees[i].data, Kept: kept, First: first}
+	c := client.Client{ID: s.trainees[i].id, Data: s.trainees[i].data, Kept: kept[:w.client.Kept()], First: first}
 	return w.client.Train(ctx, &c, task, u)
 }
 
@@ -422,6 +422,9 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 		}
 		results[i] = result{f.update.TrainLoss, f.update.Steps}
 		if err := s.count(s.fold, &f.update, f.task.Shared); err != nil {
+			return err
+		}
+		if err := s.keepTail(a.Client, f.kept); err != nil {
 			return err
 		}
 		if err := s.kept.Put(a.Client, f.kept); err != nil {

@@ -1,0 +1,122 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"loadstar/fed"
+	"loadstar/nn/kernel"
+)
+
+// Tuner determines the weights with which a client forecasts after the last round. It
+// trains them on the client's data and, if the plan says so, chooses among several
+// candidates by a score. Only one goroutine may use it at a time.
+type Tuner struct {
+	job *Job
+	// worker fine-tunes. It is nil if the plan does not fine-tune.
+	worker *Worker
+	choose bool
+
+	before, mixed, best, half []float32
+	kept                      []float32
+	update                    fed.Update
+}
+
+// NewTuner returns a tuner that trains with t, which no other worker may use. If t is nil,
+// it does not train. choose means that it chooses the weights by their score.
+func NewTuner(j *Job, k *kernel.Set, t fed.LocalTrainer, choose bool) *Tuner {
+	own := *j
+	own.Needs = fed.Needs{} // updates of fine-tuning are not aggregated
+	n := j.Model.Net().Weights()
+	x := &Tuner{job: &own, choose: choose, before: make([]float32, n)}
+	if t != nil {
+		x.worker = NewWorker(&own, k, t)
+		x.kept = make([]float32, x.worker.Kept())
+	}
+	if choose {
+		x.mixed, x.best = make([]float32, n), make([]float32, n)
+		if t != nil {
+			x.half = make([]float32, n)
+			x.worker.turn.Half = x.half
+		}
+	}
+	return x
+}
+
+// shares are the shares of the way from the weights before fine-tuning to those after it,
+// at which a tuner scores the weights.
+var shares = []float32{0, 0.25, 0.5, 0.75, 1}
+
+// Tune returns the weights of a client, valid until the next call. The task has the shared
+// vector of the last version, and c.Kept the client's state after its last round, which
+// Tune does not change. Moments that the trainer keeps between rounds go on.
+//
+// If the tuner chooses, the candidates are interpolations between the weights before and
+// after fine-tuning, the weights after half of the steps, and the weights in earlier. It
+// returns the first of those with the lowest score. If no score is a number, it returns
+// the weights after fine-tuning. If it does not choose, score is not called.
+func (x *Tuner) Tune(ctx context.Context, c *Client, t fed.Task, earlier [][]float32, score func(w []float32) (float64, error)) ([]float32, error) {
+	p := x.job.Partition
+	personal := p.PersonalLen()
+	if len(t.Shared) != x.job.sharedLen() || len(c.Kept) < personal {
+		return nil, fmt.Errorf("client %s: %d shared and %d stored numbers, want %d and at least %d as in the plan", c.ID, len(t.Shared), len(c.Kept), x.job.sharedLen(), personal)
+	}
+	p.Join(x.before, t.Shared[:p.SharedLen()], c.Kept[:personal])
+	after := x.before
+	if x.worker != nil {
+		own := Client{ID: c.ID, Data: c.Data, Kept: x.kept, First: true}
+		clear(x.kept)
+		if len(c.Kept) == len(x.kept) {
+			own.First = c.First
+			copy(x.kept, c.Kept)
+		} else { // the state of another optimizer, such as control variates, is of no use
+			copy(x.kept, c.Kept[:personal])
+		}
+		if err := x.worker.Train(ctx, &own, t, &x.update); err != nil {
+			return nil, err
+		}
+		after = x.worker.Weights()
+	}
+	if !x.choose {
+		return after, nil
+	}
+	return x.pick(after, earlier, score)
+}
+
+// pick returns the candidate with the lowest score.
+func (x *Tuner) pick(after []float32, earlier [][]float32, score func(w []float32) (float64, error)) ([]float32, error) {
+	lowest := math.NaN()
+	try := func(w []float32) error {
+		s, err := score(w)
+		if err == nil && (s < lowest || math.IsNaN(lowest) && !math.IsNaN(s)) {
+			lowest = s
+			copy(x.best, w)
+		}
+		return err
+	}
+	copy(x.best, after)
+	candidates := earlier
+	if x.worker == nil {
+		candidates = append([][]float32{x.before}, candidates...)
+	} else {
+		for _, a := range shares {
+			for i, b := range x.before {
+				x.mixed[i] = b + float32(a*float32(after[i]-b))
+			}
+			if a == 1 {
+				copy(x.mixed, after)
+			}
+			if err := try(x.mixed); err != nil {
+				return nil, err
+			}
+		}
+		candidates = append([][]float32{x.half}, candidates...)
+	}
+	for _, w := range candidates {
+		if err := try(w); err != nil {
+			return nil, err
+		}
+	}
+	return x.best, nil
+}
