@@ -204,11 +204,12 @@ type Evaluate struct {
 	Stride int `yaml:"stride"`
 	// Forecasts is the number of clients whose forecasts of the test split are stored.
 	Forecasts int `yaml:"forecasts"`
-	// Reference is auto, last-value or last-week: the forecast to which the relative MAE
+	// Reference is auto, last-value, last-day or last-week: the forecast to which the relative MAE
 	// refers.
 	Reference string `yaml:"reference"`
-	// Blend means that the scored test forecasts are blended with the reference, with a
-	// weight that depends on the latest errors of both.
+	// Blend means that the scored test forecasts are blended with a simple forecast, the
+	// last value or that of the day before, with a weight that depends on the latest errors
+	// of both.
 	Blend bool `yaml:"blend"`
 	// Holdout is the share of clients that do not train. At the end they take the shared
 	// weights, fine-tune them and are scored. If there are any, only they are scored.

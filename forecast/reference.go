@@ -16,6 +16,9 @@ const (
 	Auto Reference = "auto"
 	// LastValue is the newest known load.
 	LastValue Reference = "last-value"
+	// LastDay is the load at the same clock time on the newest known day, as in the baseline
+	// naive-day.
+	LastDay Reference = "last-day"
 	// LastWeek is the load at the same clock time on the newest known day that is a
 	// multiple of 7 days before the target, as in the baseline naive-week.
 	LastWeek Reference = "last-week"
@@ -37,6 +40,8 @@ func (r Reference) About() string {
 	switch r {
 	case LastValue:
 		return "repeating the last known load"
+	case LastDay:
+		return "the load at the same time a day before"
 	case LastWeek:
 		return "the load at the same time a week before"
 	}
@@ -46,10 +51,20 @@ func (r Reference) About() string {
 // check returns an error if r is not one of the references.
 func (r Reference) check() error {
 	switch r {
-	case "", Auto, LastValue, LastWeek:
+	case "", Auto, LastValue, LastDay, LastWeek:
 		return nil
 	}
-	return fmt.Errorf("no reference %q; there are %s, %s and %s", string(r), string(Auto), string(LastValue), string(LastWeek))
+	return fmt.Errorf("no reference %q; there are %s, %s, %s and %s", string(r), string(Auto), string(LastValue), string(LastDay), string(LastWeek))
+}
+
+// blendReference returns the reference with which forecasts of the given layout are
+// blended. It follows a change of the load within a day. Last week's load takes a week, and
+// blends with it had larger errors on validation data.
+func blendReference(l series.Layout) Reference {
+	if l.Horizon == 1 && l.Targets == 1 {
+		return LastValue
+	}
+	return LastDay
 }
 
 // reference writes the reference forecasts of all targets to out, given that step last is
@@ -60,6 +75,8 @@ func (c *Client) reference(out []float64, last int, r Reference) {
 		switch r.For(l) {
 		case LastValue:
 			out[i] = c.load(last)
+		case LastDay:
+			out[i] = c.sameTime(last+l.Horizon+i, last, 1)
 		case LastWeek:
 			out[i] = c.sameTime(last+l.Horizon+i, last, 7)
 		default:

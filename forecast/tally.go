@@ -57,6 +57,7 @@ type tally struct {
 	warm       bool                 // show forecasts to the tracker only
 	served     []float64
 	references []float64
+	blended    []float64 // the references with which forecasts are blended
 	score      ClientScore
 }
 
@@ -64,7 +65,7 @@ func newTally(frame *series.Framer, m series.Meter, r Reference, each func(Forec
 	l := frame.Layout()
 	return &tally{
 		client: Client{Frame: frame, Meter: m}, reference: r.For(l), each: each, width: 1,
-		references: make([]float64, l.Targets),
+		references: make([]float64, l.Targets), blended: make([]float64, l.Targets),
 		score:      ClientScore{ID: m.ID, Steps: make([]metric.Point, l.Targets), Reference: r.For(l)},
 	}
 }
@@ -135,7 +136,8 @@ func (t *tally) correct(last int, rows []float64) []float64 {
 		t.tracker.Observe(t.observed, t.client.load(t.observed))
 	}
 	t.served = append(t.served[:0], rows...)
-	t.tracker.Issue(last, t.served, t.references)
+	t.client.reference(t.blended, last, blendReference(t.client.Frame.Layout()))
+	t.tracker.Issue(last, t.served, t.blended)
 	return t.served
 }
 

@@ -142,7 +142,7 @@ func printSummary(w io.Writer, s *run.Summary, dir string) error {
 	fmt.Fprintf(w, "test split: MAE relative to %s: mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
 		s.RelativeMAE.Reference, s.RelativeMAE.Mean, s.RelativeMAE.Median, 100*s.RelativeMAE.BelowOne, s.MAE)
 	if s.Blend {
-		fmt.Fprintf(w, "these forecasts are blended with %s; the model alone has a median of %.3f\n", s.RelativeMAE.Reference, s.Fleet["relative_mae_model"].Median)
+		fmt.Fprintf(w, "where the model was poor lately, forecasts are blended with a simple one; the model alone has a median of %.3f\n", s.Fleet["relative_mae_model"].Median)
 	}
 	if c := s.Coverage; c != nil {
 		fmt.Fprintf(w, "loads inside the forecast interval: %.1f %%, before calibration %.1f %%\n", 100*c.Calibrated, 100*c.Model)

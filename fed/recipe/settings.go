@@ -115,10 +115,10 @@ var evaluateSettings = []setting{
 	{path: "evaluate.forecasts", about: "number of clients whose test forecasts are written at the end", initial: 4, must: nonNegative},
 	{
 		path: "evaluate.reference", about: "forecast to which the relative MAE refers; auto: last-value for one step, one step ahead, otherwise last-week",
-		initial: string(forecast.Auto), choices: []string{string(forecast.Auto), string(forecast.LastValue), string(forecast.LastWeek)},
+		initial: string(forecast.Auto), choices: []string{string(forecast.Auto), string(forecast.LastValue), string(forecast.LastDay), string(forecast.LastWeek)},
 	},
 	{
-		path: "evaluate.blend", about: "blend test forecasts with the reference, weighted by the latest errors of both; by default only for model dense",
+		path: "evaluate.blend", about: "blend test forecasts with the last value or last day, weighted by the latest errors of both; by default only for model dense",
 		adjust: func(p *fed.Plan, _ func(string) bool) { p.Evaluate.Blend = p.Model.Name == "dense" },
 	},
 	{

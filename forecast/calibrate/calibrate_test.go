@@ -147,8 +147,8 @@ func (h *history) plain() map[int][]float64 {
 		}
 		delete(errorDays, day)
 		weights[last] = 1
-		if h.c.Blend && len(errorDays) >= 3 {
-			weights[last] = reference * reference / (model*model + reference*reference)
+		if h.c.Blend && len(errorDays) >= 6 {
+			weights[last] = math.Pow(reference, 8) / (math.Pow(model, 8) + math.Pow(reference, 8))
 		}
 		if len(scoreDays) > 0 && (last+1)%29 != 0 && h.stride == 1 {
 			continue // the weights of all origins are needed, but not all rows
@@ -231,7 +231,8 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// TestFirstDays checks that forecasts stay as they are until three days are known.
+// TestFirstDays checks that intervals stay as they are until three days are known, and
+// points until six days are known.
 func TestFirstDays(t *testing.T) {
 	c := Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Blend: true}
 	h := newHistory(9, c, 30, 1, constant(5), constant(0.1))
@@ -242,7 +243,7 @@ func TestFirstDays(t *testing.T) {
 		if changed := rows[0] != h.forecasts[last][0]; changed != (day >= 3) {
 			t.Errorf("origin %d, day %d: interval moved: %t", last, day, changed)
 		}
-		if changed := rows[1] != h.forecasts[last][1]; changed != (day >= 10) {
+		if changed := rows[1] != h.forecasts[last][1]; changed != (day >= 13) {
 			t.Errorf("origin %d, day %d: blended: %t", last, day, changed)
 		}
 	}
@@ -251,7 +252,7 @@ func TestFirstDays(t *testing.T) {
 // TestWeight checks the weight of the model for known errors.
 func TestWeight(t *testing.T) {
 	for _, c := range []struct{ model, reference, want float64 }{
-		{1, 1, 0.5}, {1, 2, 0.8}, {2, 1, 0.2}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1},
+		{1, 1, 0.5}, {1, 2, 256. / 257}, {2, 1, 1. / 257}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1},
 	} {
 		tracker, err := New(Config{Horizon: 1, Targets: 1, StepsPerDay: 2, Blend: true})
 		if err != nil {
@@ -262,10 +263,10 @@ func TestWeight(t *testing.T) {
 			f := []float64{10 + c.model}
 			tracker.Issue(step, f, []float64{10 - c.reference})
 			want := 10 + c.model
-			if step > 8 {
+			if step > 14 {
 				want = c.want*want + (1-c.want)*(10-c.reference)
 			}
-			if step > 8 && math.Abs(f[0]-want) > 1e-12 {
+			if step > 14 && math.Abs(f[0]-want) > 1e-12 {
 				t.Errorf("%+v, step %d: %v, want %v", c, step, f[0], want)
 			}
 		}
@@ -285,14 +286,14 @@ func TestOldErrorsAreForgotten(t *testing.T) {
 		tracker.Issue(step, f, []float64{1})
 		return f
 	}
-	for step := range 100 {
+	for step := range 200 {
 		serve(step)
 	}
-	if f := serve(100); f[1] > 5 {
+	if f := serve(200); f[1] > 5 {
 		t.Errorf("%v, although the reference is much better", f)
 	}
-	// The issue of step 100 is never compared: its target was left out.
-	if f := serve(100 + 29*4); f[0] != 10 || f[1] != 12 {
+	// The issue of step 200 is never compared: its target was left out.
+	if f := serve(200 + 29*4); f[0] != 10 || f[1] != 12 {
 		t.Errorf("%v after 29 days without loads; want the model's 10 and 12", f)
 	}
 }
