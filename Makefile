@@ -4,7 +4,7 @@ TOOL    := go tool -modfile=tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages whose tests run on emulated ARM: those with numeric code.
-ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain
+ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain ./series/feature
 
 .PHONY: help
 help: ## List the targets

@@ -48,6 +48,7 @@ func TestNothingFromTheFuture(t *testing.T) {
 	for name, x := range fixtures {
 		for k, task := range tasks {
 			t.Run(fmt.Sprintf("%s,horizon=%d,targets=%d", name, task.horizon, task.targets), func(t *testing.T) {
+				skipInShort(t, name, task.horizon, task.targets)
 				t.Parallel()
 				d := x.dataset(t)
 				f := newFrame(t, d, task.horizon, task.targets, 0.2)

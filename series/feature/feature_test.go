@@ -14,11 +14,20 @@ var tasks = []struct{ horizon, targets int }{{1, 1}, {1, 24}, {1, 48}, {1, 200},
 
 var fixtures = map[string]fixture{"spring": spring, "autumn": autumn, "fixed": fixed, "half": half, "coarse": coarse, "midnight": midnight}
 
+// skipInShort skips all tasks but the first two in a short test, which may run on an
+// emulator.
+func skipInShort(t *testing.T, name string, horizon, targets int) {
+	if testing.Short() && (name != "autumn" || horizon > 1 || targets > 24) {
+		t.Skip("takes long on an emulator")
+	}
+}
+
 // TestDefinitions compares the inputs with a slow implementation of their definitions.
 func TestDefinitions(t *testing.T) {
 	for name, x := range fixtures {
 		for _, task := range tasks {
 			t.Run(fmt.Sprintf("%s,horizon=%d,targets=%d", name, task.horizon, task.targets), func(t *testing.T) {
+				skipInShort(t, name, task.horizon, task.targets)
 				t.Parallel()
 				d := x.dataset(t)
 				f := newFrame(t, d, task.horizon, task.targets, 0.2)
