@@ -21,12 +21,20 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 	if e.Targets > 1 {
 		ahead = fmt.Sprintf("%d to %d steps ahead", e.Horizon, e.Horizon+e.Targets-1)
 	}
-	row(t, "forecast", "the load %s, from %s of %s", ahead, count(e.Lookback, "step"), count(len(e.Inputs), "input"))
+	from := fmt.Sprintf("%s of %s", count(e.Lookback, "step"), count(len(e.Inputs), "input"))
+	if e.Features > 0 {
+		from = fmt.Sprintf("%s in %s", count(e.Features, "feature"), count(len(e.Inputs), "group"))
+	}
+	row(t, "forecast", "the load %s, from %s", ahead, from)
 	row(t, "inputs", "%s", strings.Join(e.Inputs, ", "))
 	if len(e.Missing) > 0 {
 		row(t, "", "without %s, which the dataset does not have", strings.Join(e.Missing, ", "))
 	}
-	row(t, "loss", "%s, scaled by %s", e.Loss, map[string]string{"client": "each client's own range", "fleet": "the range over all clients"}[e.Scaling])
+	scale := map[string]string{"client": "each client's own range", "fleet": "the range over all clients"}[e.Scaling]
+	if e.Features > 0 {
+		scale = "each client's own standard deviation"
+	}
+	row(t, "loss", "%s, scaled by %s", e.Loss, scale)
 	switch x := e.Data; {
 	case x == nil:
 		row(t, "clients", "unknown: %s", e.NoData)

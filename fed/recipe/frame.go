@@ -51,6 +51,9 @@ func (q *Problem) Examples(m series.Meter, r series.Ranges) series.Examples {
 	return q.Framer.Windows(m, r)
 }
 
+// PerExample returns the number of targets of an example.
+func (q *Problem) PerExample() int { return q.Outputs / q.Loss.Outputs(1) }
+
 // Names returns the names of the inputs or of the groups of features.
 func (q *Problem) Names() []string {
 	names := slices.Clone(q.Groups)

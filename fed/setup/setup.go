@@ -42,7 +42,7 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 		Plan: p, Fleet: fleet, Problem: problem, Parts: parts,
 		Job: client.Job{
 			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
-			Targets: problem.Outputs / problem.Loss.Outputs(1), Batch: p.Client.Batch, Needs: parts.Needs,
+			Targets: problem.PerExample(), Batch: p.Client.Batch, Needs: parts.Needs,
 			Averaged: recipe.Averaged(p), Noise: p.Client.WeightDecay.Correction > 0,
 		},
 		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},

@@ -29,6 +29,7 @@ type Explanation struct {
 	Targets    int      `json:"targets"`
 	Outputs    int      `json:"outputs"`
 	Inputs     []string `json:"inputs"`
+	Features   int      `json:"features,omitempty"` // of a row, in the groups that Inputs lists
 	Missing    []string `json:"inputs_not_in_dataset,omitempty"`
 	Loss       string   `json:"loss"`
 	Scaling    string   `json:"scaling"`
@@ -166,8 +167,11 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	if !e.Alone && fleet > 0 {
 		e.ServerBytes = serverBytes(e, c)
 	}
-	if data != nil {
-		e.SimulatorBytes = e.ServerBytes + int64(fleet)*e.KeptBytes + int64(e.Workers)*worker + data.bytes
+	if best := int64(0); data != nil {
+		if p.Evaluate.Keep == "best" { // the simulator keeps each client's best weights
+			best = 4 * int64(e.Parameters+1)
+		}
+		e.SimulatorBytes = e.ServerBytes + int64(fleet)*(e.KeptBytes+best) + int64(e.Workers)*worker + data.bytes
 	}
 	return e, nil
 }
@@ -199,6 +203,9 @@ func (e *Explanation) describe(p *fed.Plan, q *recipe.Problem) {
 	e.Model, e.Parameters, e.Lookback, e.Outputs = p.Model.Name, net.Weights(), net.Lookback(), q.Outputs
 	e.Horizon, e.Targets = p.Model.Horizon, p.Model.Targets
 	e.Inputs = q.Names()
+	if len(q.Groups) > 0 {
+		e.Features = net.Inputs()
+	}
 	e.Missing, e.Loss, e.Scaling, e.Partition = q.Missing, p.Model.Loss, p.Model.Scaling, p.Partition
 	e.Shared, e.Personal = q.Partition.SharedLen(), q.Partition.PersonalLen()
 	for _, l := range net.Layers() {

@@ -71,6 +71,32 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// TestRows explains a plan whose examples are rows of features.
+func TestRows(t *testing.T) {
+	p, err := recipe.Read([]byte("algorithm: fedavg\nmodel: {name: dense, targets: 24}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := Fleet(p, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Features < 100 || e.Outputs != 3 || e.Targets != 24 || len(e.Inputs) == 0 || e.Personal == 0 || !(e.StepsPerS > 0) {
+		t.Errorf("%+v", e)
+	}
+	if want := 4 * int64(e.Personal+2*e.Parameters+1); e.KeptBytes != want {
+		t.Errorf("a client stores %d bytes, want %d", e.KeptBytes, want)
+	}
+	p.Evaluate.Keep = "last"
+	last, err := Fleet(p, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more := e.SimulatorBytes - last.SimulatorBytes; more < 10*4*int64(e.Parameters)/2 {
+		t.Errorf("best weights take %d bytes", more)
+	}
+}
+
 // TestServerState checks that the server's memory includes the state of the algorithm.
 func TestServerState(t *testing.T) {
 	plain, err := Fleet(read(t, "algorithm: fedavg\npartition: head"), 10)

@@ -21,7 +21,7 @@ func measureSteps(p *fed.Plan, q *recipe.Problem, k *kernel.Set) (perSecond floa
 	net, batch := q.Model.Net(), p.Client.Batch
 	n := net.Weights()
 	w, g, m, v := q.Model.InitialWeights(1), make([]float32, n), make([]float32, n), make([]float32, n)
-	x, y := make([]float32, batch*net.Lookback()*net.Inputs()), make([]float32, batch*p.Model.Targets)
+	x, y := make([]float32, batch*net.Lookback()*net.Inputs()), make([]float32, batch*q.PerExample())
 	ws := net.NewWorkspace(k, batch)
 	runtime.ReadMemStats(&after)
 	rng := rand.New(rand.NewPCG(1, 1))
