@@ -200,7 +200,7 @@ SOAK ?= 1h
 soak: build ## Soak-test the server for SOAK: memory, files and goroutines must not grow
 	bin/loadstar bench soak --for $(SOAK)
 
-CORE_GROUPS := cambridge-core42 hog-core42 robin-core42 resstock-ca-core42 resstock-tx-core42 resstock-vt-core42 sgsc-core19
+CORE_GROUPS := cambridge-core42-2016-17 hog-core42 robin-core42 resstock-ca-core42 resstock-tx-core42 resstock-vt-core42 sgsc-core19
 .PHONY: baselines
 baselines: build ## Regenerate docs/baselines.md; needs the data, in ../shared/data or $$LOADSTAR_DATA
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
