@@ -2,7 +2,6 @@ package feature
 
 import (
 	"math"
-	"slices"
 
 	"loadstar/series"
 )
@@ -123,43 +122,45 @@ const quartileDays = 28
 // counts. The profile takes the place of the quartiles if there is no load.
 func (f *Frame) addQuartiles(c *columns, m series.Meter, first int) {
 	slots := make([]slot, f.clock.perDay)
-	s := c.scaling
 	for i := range c.at {
 		at, when := &c.at[i], &f.clock.steps[first+i]
 		w := &slots[when.slot]
 		w.enter(when.day)
 		if w.n == 0 {
-			v := s.Profile[when.kind]
+			v := c.scaling.Profile[when.kind]
 			at.q25, at.median, at.q75 = v, v, v
 		} else {
-			at.q25, at.median, at.q75 = w.quantile(s, 1), w.quantile(s, 2), w.quantile(s, 3)
-			at.medianRank = s.Ranks.rank(w.sorted[w.n/2])
+			at.q25, at.median, at.q75 = w.quartile(1), w.quartile(2), w.quartile(3)
+			at.medianRank = w.sorted[w.n/2].rank
 		}
 		if i < len(m.Load) && !series.Missing(m.Load[i]) {
-			w.add(when.day, m.Load[i])
+			w.add(when.day, reading{m.Load[i], c.load[i], c.rank[i]})
 		}
 	}
 }
 
+// reading is a measured load, its scaled value and its rank.
+type reading struct{ kw, scaled, rank float32 }
+
 // slot has the loads at one clock time on the last 28 days.
 type slot struct {
-	sorted [quartileDays]float32
+	sorted [quartileDays]reading // by kw
 	n      int
-	queue  [quartileDays]dayLoad // in order of days, from oldest
+	queue  [quartileDays]dayReading // in order of days, from oldest
 	oldest int
-	today  dayLoad // not in the queue before the next day
+	today  dayReading // not in the queue before the next day
 	begun  bool
 }
 
-type dayLoad struct {
-	day  int32
-	load float32
+type dayReading struct {
+	day int32
+	reading
 }
 
 // enter moves the slot on to a day.
 func (s *slot) enter(day int32) {
 	for s.n > 0 && s.queue[s.oldest].day < day-quartileDays {
-		at, _ := slices.BinarySearch(s.sorted[:s.n], s.queue[s.oldest].load)
+		at := s.place(s.queue[s.oldest].kw)
 		copy(s.sorted[at:], s.sorted[at+1:s.n])
 		s.n--
 		s.oldest = (s.oldest + 1) % quartileDays
@@ -171,27 +172,42 @@ func (s *slot) enter(day int32) {
 	if s.today.day < day-quartileDays {
 		return
 	}
-	at, _ := slices.BinarySearch(s.sorted[:s.n], s.today.load)
+	at := s.place(s.today.kw)
 	copy(s.sorted[at+1:s.n+1], s.sorted[at:s.n])
-	s.sorted[at] = s.today.load
+	s.sorted[at] = s.today.reading
 	s.queue[(s.oldest+s.n)%quartileDays] = s.today
 	s.n++
 }
 
+// place returns the index of the first load that is not below kw.
+func (s *slot) place(kw float32) int {
+	at, size := 0, s.n
+	for size > 0 {
+		half := size / 2
+		if s.sorted[at+half].kw < kw {
+			at += half + 1
+			size -= half + 1
+		} else {
+			size = half
+		}
+	}
+	return at
+}
+
 // add adds the load of a day, unless the day already has one.
-func (s *slot) add(day int32, load float32) {
+func (s *slot) add(day int32, r reading) {
 	if !s.begun {
-		s.today, s.begun = dayLoad{day, load}, true
+		s.today, s.begun = dayReading{day, r}, true
 	}
 }
 
-// quantile returns the given quartile of the scaled loads, interpolated between neighbours.
-func (s *slot) quantile(scaling *Scaling, quarter int) float32 {
+// quartile returns a quartile of the scaled loads, interpolated between neighbours.
+func (s *slot) quartile(quarter int) float32 {
 	place := quarter * (s.n - 1)
-	low := scaling.scaled(s.sorted[place/4])
+	low := s.sorted[place/4].scaled
 	if place%4 == 0 {
 		return low
 	}
-	high := scaling.scaled(s.sorted[place/4+1])
+	high := s.sorted[place/4+1].scaled
 	return low + float32((high-low)*(float32(place%4)/4))
 }
