@@ -51,7 +51,7 @@ func TestRealData(t *testing.T) {
 				}
 				low, high := make([]float32, f.Width()), make([]float32, f.Width())
 				for k := 0; k < r.Len(series.All); k += 5 {
-					r.Gather(x, y, []series.Example{{Last: r.At(series.All, k), Target: 2 * (k / 5) % targets}}) // 7 hours from target to target
+					r.Gather(x, y, []series.Example{{Last: r.At(series.All, k), Target: k / 24 % targets}})
 					for j, v := range x {
 						if !(v >= -8 && v <= 8) || series.Missing(y[0]) {
 							t.Fatalf("%s: meter %s, origin %d: input %s is %g, target %g", c.name, m.ID, r.At(series.All, k), f.Names()[j], v, y[0])
