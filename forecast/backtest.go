@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"context"
+	"errors"
 
 	"golang.org/x/sync/errgroup"
 
@@ -76,22 +77,25 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 	return scores, nil
 }
 
-// client backtests the baseline on one client.
+// client backtests the baseline on one client. If the training split has too few complete
+// examples to fit the baseline, all windows are skipped.
 func (b Backtest) client(frame *series.Framer, model Baseline, m series.Meter, each func(Forecast) error) (ClientScore, error) {
 	t := newTally(frame, m, b.Reference, each)
 	windows := frame.Windows(m, nil)
 	if windows.Len(b.Part) == 0 {
 		return t.score, nil
 	}
-	if err := model.Fit(Client{Frame: frame, Meter: m}); err != nil {
+	err := model.Fit(Client{Frame: frame, Meter: m})
+	fitted := !errors.Is(err, errTooFew) // such a client must not end the backtest of a fleet
+	if err != nil && fitted {
 		return t.score, err
 	}
 	out := make([]float64, b.Targets)
-	err := windows.Each(b.Part, func(last int) error {
+	err = windows.Each(b.Part, func(last int) error {
 		if !onStride(last, b.Stride) {
 			return nil
 		}
-		if !model.Forecast(out, last) {
+		if !fitted || !model.Forecast(out, last) {
 			t.score.Skipped++
 			return nil
 		}

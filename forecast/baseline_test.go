@@ -308,6 +308,25 @@ func TestBacktestWindows(t *testing.T) {
 	}
 }
 
+// TestBacktestWithoutTraining checks that a client whose training split has no complete
+// week is skipped, and that the other clients are scored.
+func TestBacktestWithoutTraining(t *testing.T) {
+	const n = 24 * 120
+	gaps, whole := ramp(n), ramp(n)
+	for i := 0; i < n*8/10; i += 100 {
+		gaps[i] = float32(math.NaN())
+	}
+	d := dataset(t, time.UTC, time.Unix(0, 0), gaps, whole)
+	b := Backtest{Dataset: d, Horizon: 1, Targets: 1, Split: series.DefaultSplit, Part: series.Test}
+	scores, err := b.Run(t.Context(), "ridge", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if scores[0].Skipped != n/10 || scores[0].Overall.N() != 0 || scores[1].Overall.N() != n/10 {
+		t.Errorf("%d skipped, %d and %d scored; want %d, 0, %d", scores[0].Skipped, scores[0].Overall.N(), scores[1].Overall.N(), n/10, n/10)
+	}
+}
+
 // TestSameTimeWithinHistory forecasts just after the clocks in Berlin go back. The same
 // clock time a week before is then 169 hours before, and its load is missing. The load 168
 // hours before replaces it.
