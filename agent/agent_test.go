@@ -192,7 +192,7 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 		}
 		for _, name := range m.counted {
 			meter := d.Meter(slices.Index(namesOf(d), name))
-			c := client.Client{ID: fed.ClientID(name), Data: []series.Examples{q.Framer.Windows(meter, q.Framer.Ranges(meter))}, Kept: kept[name]}
+			c := client.Client{ID: fed.ClientID(name), Data: []series.Examples{q.Examples(meter, q.Framer.Ranges(meter))}, Kept: kept[name]}
 			if c.Kept == nil {
 				c.First, c.Kept = true, s.InitialKept(w)
 			}
@@ -315,6 +315,10 @@ func variants() map[string]settings {
 			"partition": "head", "client.moments": "kept", "client.lr_end": 1e-5, "client.warmup": 3, "client.weight_decay.all": 0.5,
 		}),
 		"averaged, head": small("fedavg", settings{"partition": "head", "client.moments": "averaged"}),
+		"dense": small("fedavg", settings{
+			"model.name": "dense", "model.lookback": 168, "model.targets": 1, "partition": "correction",
+			"model.inputs": []string{"recent", "lags", "calendar", "temperature"},
+		}),
 		"scaffold, head": small("scaffold", settings{"partition": "head", "client.lr": 0.05}),
 		"pfedme":         small("pfedme", settings{"schedule.cohort": 5}),
 		"fedadam, epochs": small("fedadam", settings{

@@ -23,6 +23,9 @@ type Plan struct {
 	Partition string `yaml:"partition"`
 	// Algorithm is the name of an algorithm in fed/recipe.
 	Algorithm string `yaml:"algorithm"`
+	// Start is the path of a .safetensors file, or of a run's folder, with the shared weights
+	// from which the simulator starts. If it is empty, they are random.
+	Start string `yaml:"start"`
 	// Rounds is the number of rounds to open or, in a buffered schedule, the number of
 	// merges.
 	Rounds   int      `yaml:"rounds"`

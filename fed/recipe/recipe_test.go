@@ -255,6 +255,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {fine_tune: {steps: 1, choose: validation}}", "evaluate.fine_tune.choose is validation, but model.split has no validation split"},
 		{"algorithm: fedavg\nevaluate: {keep: best}", "evaluate.keep best needs evaluate.fine_tune.choose validation"},
 		{"algorithm: fedavg\nevaluate: {every: 0, keep: best, fine_tune: {choose: validation}}", "evaluate.keep best needs evaluate.every"},
+		{"algorithm: local\nstart: x.safetensors", "start has shared weights, but partition all shares no layers"},
 		{"algorithm: fedavg\nmodel: {gaps: .5}", "model.gaps is not a setting of model bose2023 with model.loss mse"},
 		{"algorithm: fedavg\nmodel: {name: dense, lookback: 24}", "model.lookback is 24; with model dense it must be 168"},
 		{"algorithm: fedavg\nmodel: {name: dense, inputs: [load]}", "model.inputs: the input groups [load] are not different groups out of recent, lags,"},

@@ -214,6 +214,8 @@ func validateModel(a *algorithm, p *fed.Plan, bad func(string) bool, add report)
 	switch {
 	case err != nil:
 		add("partition", "%s", err)
+	case part.SharedLen() == 0 && p.Start != "":
+		add("start", "start has shared weights, but partition %s shares no layers", p.Partition)
 	case part.SharedLen() == 0 && !a.noServer:
 		add("partition", "partition %s shares no layers, which %s needs; to train every client alone, use algorithm local", p.Partition, a.name)
 	}

@@ -5,6 +5,7 @@ package setup
 
 import (
 	"fmt"
+	"slices"
 
 	"loadstar/fed"
 	"loadstar/fed/client"
@@ -26,6 +27,16 @@ type Setup struct {
 	Job client.Job
 	// Rules determines how updates are summed.
 	Rules round.Rules
+	// start has the shared weights of version 0, or is nil if they are random.
+	start []float32
+}
+
+// From returns a setup that starts from the given shared weights. Personal weights start
+// as usual.
+func (s *Setup) From(shared []float32) *Setup {
+	from := *s
+	from.start = slices.Clone(shared)
+	return &from
 }
 
 // New returns the setup of a plan and its problem for a fleet. [recipe.Compose] documents
@@ -54,6 +65,7 @@ func (s *Setup) InitialWeights() (shared, personal []float32) {
 	p := s.Problem.Partition
 	shared, personal = make([]float32, s.Problem.SharedLen()), make([]float32, p.PersonalLen())
 	p.Cut(s.Problem.Model.InitialWeights(s.Plan.Seed), s.Problem.SharedWeights(shared), personal)
+	copy(shared, s.start)
 	return shared, personal
 }
 

@@ -19,7 +19,9 @@ type Summary struct {
 	Dataset   string `json:"dataset"`
 	Generated bool   `json:"generated"`
 	// Data is the fingerprint of the dataset's content.
-	Data    string `json:"data"`
+	Data string `json:"data"`
+	// Start is the SHA-256 of the weights from which the run started, if the plan names any.
+	Start   string `json:"start,omitempty"`
 	Kernel  string `json:"kernel"`
 	Clients int    `json:"clients"`
 	// LeftOut lists the meters that the run left out because they have no complete

@@ -122,6 +122,8 @@ type simulation struct {
 	savedAt    atomic.Int64 // rounds done at the last checkpoint
 	saving     background
 	startRound int // first round of this process
+	startFile  []byte
+	startSum   string // SHA-256 of startFile
 }
 
 // flight is the training of one client in the background. It must be done when the
@@ -148,6 +150,9 @@ func newSimulation(c Config) (*simulation, error) {
 	if s.setup, err = setup.New(c.Plan, problem, len(s.trainees)); err != nil {
 		return nil, err
 	}
+	if s.startFile, err = s.readStart(); err != nil {
+		return nil, err
+	}
 	s.machine, s.server = s.setup.NewMachine(), s.setup.NewServer()
 	_, s.personal = s.setup.InitialWeights()
 	if s.own, err = s.setup.NewServerData(c.Kernel, windowsOf(s.fleet.own)); err != nil {
@@ -167,7 +172,7 @@ func newSimulation(c Config) (*simulation, error) {
 	s.summary = run.Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
 		Data: fingerprint(c.Dataset), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
-		Down: traffic.Down, Up: traffic.Up,
+		Down: traffic.Down, Up: traffic.Up, Start: s.startSum,
 	}
 	return s, nil
 }
@@ -202,8 +207,11 @@ func (s *simulation) close() {
 // begin opens the store of client state and, if the run is resumed, restores the last
 // checkpoint.
 func (s *simulation) begin(ctx context.Context) error {
+	err := s.keepStart()
+	if err != nil {
+		return err
+	}
 	initial := s.initialSlot(s.pool.workers[0])
-	var err error
 	if s.kept, err = kept.Open(s.folder.Kept(), len(s.trainees), len(initial), initial, s.Memory); err != nil {
 		return err
 	}

@@ -89,6 +89,8 @@ func Federated(p *fed.Plan) error {
 	switch {
 	case err != nil:
 		return err
+	case p.Start != "":
+		return fmt.Errorf("start is %s, a path that the server cannot read; a fleet starts from random weights, so remove start or use loadstar simulate", p.Start)
 	case !t.setup.Parts.Federated:
 		return fmt.Errorf("algorithm %s shares no layers, so a server has nothing to do; use loadstar simulate", p.Algorithm)
 	case p.Model.Scaling != "client":

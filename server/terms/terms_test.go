@@ -80,6 +80,7 @@ func TestRefusals(t *testing.T) {
 		"local":         {"algorithm: local\npartition: all\n" + small, "shares no layers", false},
 		"pooled":        {"algorithm: pooled\n" + small, "shares no layers", false},
 		"fleet scaling": {"algorithm: fedavg\nmodel: {name: bose2023, scaling: fleet}\n", "scaling is fleet", false},
+		"start":         {"algorithm: fedavg\nstart: runs/other\n" + small, "start is runs/other, a path that the server cannot read", false},
 		"server data":   {"algorithm: fedsim\n" + small, "needs readings on the server", false},
 		"too large":     {"algorithm: scaffold\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "the limit is 12 MB", false},
 		// An individual update would fit into a message, but a sum would not.
