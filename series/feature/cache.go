@@ -3,8 +3,7 @@ package feature
 import (
 	"container/list"
 	"sync"
-
-	"loadstar/series"
+	"sync/atomic"
 )
 
 // DefaultCache is the memory in bytes that a frame uses for the values of meters, unless
@@ -32,8 +31,8 @@ type cacheKey struct {
 type cached struct {
 	key     cacheKey
 	once    sync.Once
-	columns *columns
-	bytes   int64 // 0 before the columns are counted
+	columns atomic.Pointer[columns] // nil before they are computed and after they are removed
+	bytes   int64                   // 0 before the columns are counted
 }
 
 // SetCache sets the memory in bytes that the frame uses for the values of meters. The
@@ -45,18 +44,40 @@ func (f *Frame) SetCache(bytes int64) {
 	f.cache.trim()
 }
 
-// columns returns the columns of a meter.
-func (f *Frame) columns(m series.Meter) *columns {
-	key := cacheKey{id: m.ID, start: m.Start, steps: len(m.Load)}
-	if len(m.Load) > 0 {
-		key.load = &m.Load[0]
+// columns returns the columns of the meter, and marks them as used.
+func (r *Rows) columns() *columns {
+	key := cacheKey{id: r.meter.ID, start: r.meter.Start, steps: len(r.meter.Load)}
+	if len(r.meter.Load) > 0 {
+		key.load = &r.meter.Load[0]
 	}
-	c := f.cache.entry(key)
-	c.once.Do(func() {
-		c.columns = f.newColumns(m, f.newScaling(m))
-		f.cache.count(c)
-	})
-	return c.columns
+	f := r.frame
+	for {
+		e := f.cache.entry(key)
+		var c *columns
+		e.once.Do(func() {
+			c = f.newColumns(r.meter, f.newScaling(r.meter))
+			e.columns.Store(c)
+			f.cache.count(e, c.bytes())
+		})
+		if c == nil {
+			c = e.columns.Load()
+		}
+		if c != nil {
+			r.used.Store(e)
+			return c
+		}
+		// Another worker needed the memory at once. The next entry is a new one.
+	}
+}
+
+// lastColumns returns the columns without a lock if they are still in memory.
+func (r *Rows) lastColumns() *columns {
+	if e := r.used.Load(); e != nil {
+		if c := e.columns.Load(); c != nil {
+			return c
+		}
+	}
+	return r.columns()
 }
 
 // entry returns the entry of a meter, and creates it if necessary.
@@ -76,14 +97,15 @@ func (c *cache) entry(key cacheKey) *cached {
 }
 
 // count adds the memory of new columns, and removes the oldest ones if there is not enough.
-func (c *cache) count(e *cached) {
+func (c *cache) count(e *cached, bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byKey[e.key] == nil || c.byKey[e.key].Value.(*cached) != e {
-		return // already removed
+		e.columns.Store(nil) // already removed
+		return
 	}
-	e.bytes = e.columns.bytes()
-	c.used += e.bytes
+	e.bytes = bytes
+	c.used += bytes
 	c.trim()
 }
 
@@ -92,6 +114,7 @@ func (c *cache) trim() {
 	for c.used > c.limit && c.order.Len() > 1 {
 		e := c.order.Remove(c.order.Back()).(*cached)
 		delete(c.byKey, e.key)
+		e.columns.Store(nil) // rows may still refer to the entry
 		c.used -= e.bytes
 	}
 }

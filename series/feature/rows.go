@@ -2,6 +2,7 @@ package feature
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"loadstar/series"
 )
@@ -12,6 +13,7 @@ type Rows struct {
 	series.Origins
 	frame *Frame
 	meter series.Meter
+	used  atomic.Pointer[cached] // the cache entry that was used last
 }
 
 var _ series.Examples = (*Rows)(nil)
@@ -24,14 +26,14 @@ func (r *Rows) PerOrigin() int { return r.frame.task.Targets }
 
 // Scaling returns what the inputs know about the training split. The caller must not change
 // it.
-func (r *Rows) Scaling() *Scaling { return r.frame.columns(r.meter).scaling }
+func (r *Rows) Scaling() *Scaling { return r.lastColumns().scaling }
 
 // Noise implements [series.Examples].
 func (r *Rows) Noise() float64 { return series.Noise(r.meter.Load[:r.frame.framer.Train(r.meter)]) }
 
 // Unscale converts an output for an example to kW.
 func (r *Rows) Unscale(at series.Example, v float32) float32 {
-	c := r.frame.columns(r.meter)
+	c := r.lastColumns()
 	z := float64(v) + float64(c.at[at.Last].level)
 	return float32(float64(z*c.scaling.Deviation) + c.scaling.Mean)
 }
@@ -81,7 +83,7 @@ var blocks = sync.Pool{New: func() any { return new(block) }}
 // block returns a block for the meter's examples.
 func (r *Rows) block() *block {
 	b := blocks.Get().(*block)
-	b.frame, b.columns = r.frame, r.frame.columns(r.meter)
+	b.frame, b.columns = r.frame, r.columns()
 	b.first = r.frame.clock.first(r.meter)
 	return b
 }

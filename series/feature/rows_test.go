@@ -174,8 +174,23 @@ func TestCacheLimit(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if gather(f, 0); f.cache.order.Len() != 1 || f.cache.used != f.columns(d.Meter(0)).bytes() {
+	if gather(f, 0); f.cache.order.Len() != 1 || f.cache.used != f.Rows(d.Meter(0)).columns().bytes() {
 		t.Errorf("%d meters with %d bytes are left", f.cache.order.Len(), f.cache.used)
+	}
+	r := free.Rows(d.Meter(0))
+	before := r.Unscale(series.Example{Last: 200}, 1)
+	gather(free, 1)
+	gather(free, 2)
+	free.SetCache(1)
+	if c := r.used.Load().columns.Load(); c != nil {
+		t.Error("the columns of a meter are in memory after their removal")
+	}
+	if after := r.Unscale(series.Example{Last: 200}, 1); after != before || r.used.Load().columns.Load() == nil {
+		t.Errorf("%g kW before the removal of the columns, %g kW after it", before, after)
+	}
+	free.SetCache(DefaultCache)
+	for i := range d.Len() {
+		gather(free, i)
 	}
 	free.SetCache(free.cache.used - 1)
 	if free.cache.order.Len() != 2 || free.cache.byKey[free.cache.order.Front().Value.(*cached).key] == nil {
