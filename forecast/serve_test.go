@@ -152,6 +152,7 @@ func TestReferences(t *testing.T) {
 		{4, 1, LastValue, "persistence"},
 		{1, 24, Auto, "naive-week"},
 		{1, 24, LastValue, "persistence"},
+		{1, 24, LastDay, "naive-day"},
 		{1, 24 * 9, Auto, "naive-week"},
 	} {
 		_, m, _ := scored(t, series.Layout{Lookback: 1, Horizon: 1, Targets: 1, Inputs: []series.Input{{Name: "load"}}})

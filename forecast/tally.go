@@ -66,7 +66,7 @@ func newTally(frame *series.Framer, m series.Meter, r Reference, each func(Forec
 	return &tally{
 		client: Client{Frame: frame, Meter: m}, reference: r.For(l), each: each, width: 1,
 		references: make([]float64, l.Targets), blended: make([]float64, l.Targets),
-		score:      ClientScore{ID: m.ID, Steps: make([]metric.Point, l.Targets), Reference: r.For(l)},
+		score: ClientScore{ID: m.ID, Steps: make([]metric.Point, l.Targets), Reference: r.For(l)},
 	}
 }
 

@@ -115,7 +115,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.IntVar(&h, "h", 0, "forecast all of the next `N` steps")
 	f.IntVar(&stride, "stride", 0, "steps between scored origins (default 1, or 6 with --h)")
 	f.StringVar(&part, "part", "test", "split to score: train, validation, test or all")
-	f.StringVar(&reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value or last-week")
+	f.StringVar(&reference, "reference", string(forecast.Auto), "forecast to which the relative MAE refers: auto, last-value, last-day or last-week")
 	f.StringVar(&out, "out", "", "write every forecast to this .csv or .parquet file")
 	f.IntVar(&workers, "workers", runtime.NumCPU(), "number of clients to process in parallel")
 	f.BoolVar(&byClients, "clients", false, "print one row per client")

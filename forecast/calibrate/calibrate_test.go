@@ -148,7 +148,7 @@ func (h *history) plain() map[int][]float64 {
 		delete(errorDays, day)
 		weights[last] = 1
 		if h.c.Blend && len(errorDays) >= 6 {
-			weights[last] = math.Pow(reference, 8) / (math.Pow(model, 8) + math.Pow(reference, 8))
+			weights[last] = math.Pow(reference, blendPower) / (math.Pow(model, blendPower) + math.Pow(reference, blendPower))
 		}
 		if len(scoreDays) > 0 && (last+1)%29 != 0 && h.stride == 1 {
 			continue // the weights of all origins are needed, but not all rows
@@ -252,7 +252,7 @@ func TestFirstDays(t *testing.T) {
 // TestWeight checks the weight of the model for known errors.
 func TestWeight(t *testing.T) {
 	for _, c := range []struct{ model, reference, want float64 }{
-		{1, 1, 0.5}, {1, 2, 256. / 257}, {2, 1, 1. / 257}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1},
+		{1, 1, 0.5}, {1, 2, 4096. / 4097}, {2, 1, 1. / 4097}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1},
 	} {
 		tracker, err := New(Config{Horizon: 1, Targets: 1, StepsPerDay: 2, Blend: true})
 		if err != nil {

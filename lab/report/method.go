@@ -274,8 +274,11 @@ func (m *method) perRun(of func([]float64) float64, value func(run.Client) float
 
 // about describes the reference of the relative MAE.
 func (s *dataset) about() string {
-	if s.reference == "last-week" {
+	switch s.reference {
+	case "last-week":
 		return "the load at the same time a week before"
+	case "last-day":
+		return "the load at the same time a day before"
 	}
 	return "repeating the last known load"
 }
