@@ -68,8 +68,8 @@ func (b *block) before(step, origin, days int) int {
 func (b *block) targets(y []float32) {
 	for e := range b.n {
 		y[e] = 0
-		if t := int(b.target[e]); t < len(b.columns.load) {
-			y[e] = b.columns.load[t] - b.level[e]
+		if t := int(b.target[e]); t < len(b.columns.steps) {
+			y[e] = b.columns.steps[t].load - b.level[e]
 		}
 	}
 }
@@ -92,11 +92,11 @@ func (b *block) next() []float32 {
 }
 
 // loads writes the load at a step of each example, without the level.
-func (b *block) loads(steps *[blockSize]int32) {
-	row, load := b.next(), b.columns.load
-	from, levels := steps[:len(row)], b.level[:len(row)]
+func (b *block) loads(at *[blockSize]int32) {
+	row, steps := b.next(), b.columns.steps
+	from, levels := at[:len(row)], b.level[:len(row)]
 	for e := range row {
-		row[e] = limit(load[from[e]] - levels[e])
+		row[e] = limit(steps[from[e]].load - levels[e])
 	}
 }
 
@@ -119,12 +119,12 @@ func (b *block) originDays(days int) {
 }
 
 func (b *block) recent() {
-	load := b.columns.load
+	steps := b.columns.steps
 	for i := range b.frame.clock.perDay {
 		row := b.next()
 		origins, levels := b.origin[:len(row)], b.level[:len(row)]
 		for e := range row {
-			row[e] = limit(load[int(origins[e])-i] - levels[e])
+			row[e] = limit(steps[int(origins[e])-i].load - levels[e])
 		}
 	}
 }
@@ -151,11 +151,11 @@ func (b *block) lags() {
 		b.originDays(6)
 		b.shifted(&b.origin, int32(1-7*b.frame.clock.perDay))
 	}
-	row, load := b.next(), b.columns.load
+	row, steps := b.next(), b.columns.steps
 	for e := range row {
 		sum := float32(0)
 		for k := 1; k <= 7; k++ {
-			sum += load[b.days[k][e]]
+			sum += steps[b.days[k][e]].load
 		}
 		row[e] = limit(sum/7 - b.level[e])
 	}
@@ -219,32 +219,32 @@ func (b *block) levels() {
 		b.write(at, e,
 			1.5*b.columns.at[b.known[e]].medianRank,
 			1.5*now.medianRank,
-			2*(b.columns.rank[origin]-now.medianRank),
-			2*(b.columns.rank[origin-1]-before.medianRank),
+			2*(b.columns.steps[origin].rank-now.medianRank),
+			2*(b.columns.steps[origin-1].rank-before.medianRank),
 			limit(now.level),
 			limit(now.spread))
 	}
 }
 
 func (b *block) ranks() {
-	rank := b.columns.rank
+	steps := b.columns.steps
 	for i := range b.frame.clock.perDay {
 		row := b.next()
 		origins := b.origin[:len(row)]
 		for e := range row {
-			row[e] = 1.5 * rank[int(origins[e])-i]
+			row[e] = 1.5 * steps[int(origins[e])-i].rank
 		}
 	}
 	for k := 1; k <= 7; k++ {
 		row := b.next()
-		steps := b.days[k][:len(row)]
+		days := b.days[k][:len(row)]
 		for e := range row {
-			row[e] = 1.5 * rank[steps[e]]
+			row[e] = 1.5 * steps[days[e]].rank
 		}
 	}
 	at := b.skip(3)
 	for e := range b.n {
 		s := &b.columns.at[b.origin[e]]
-		b.write(at, e, 1.5*rank[min(b.days[1][e]+1, b.origin[e])], 2*s.dayRank, 2*s.weekRank)
+		b.write(at, e, 1.5*steps[min(b.days[1][e]+1, b.origin[e])].rank, 2*s.dayRank, 2*s.weekRank)
 	}
 }

@@ -9,8 +9,7 @@ import (
 // columns has the values of a meter that its inputs are made of.
 type columns struct {
 	scaling *Scaling
-	load    []float32 // scaled, missing values filled
-	rank    []float32 // rank of the load
+	steps   []point   // missing values filled
 	at      []summary // of every step, and of the targets after the last step
 }
 
@@ -28,23 +27,26 @@ type summary struct {
 
 const summaryBytes = 13 * 4
 
+// point has the scaled load of a step and its rank. Most examples read both.
+type point struct{ load, rank float32 }
+
 // bytes returns the memory that the columns need.
 func (c *columns) bytes() int64 {
-	return int64(len(c.load))*8 + int64(len(c.at))*summaryBytes + int64(len(c.scaling.Ranks.Value))*12 + 1024
+	return int64(len(c.steps))*8 + int64(len(c.at))*summaryBytes + int64(len(c.scaling.Ranks.Value))*12 + 1024
 }
 
 // newColumns computes the columns of a meter.
 func (f *Frame) newColumns(m series.Meter, s *Scaling) *columns {
 	n, first := len(m.Load), f.clock.first(m)
-	c := &columns{scaling: s, load: make([]float32, n), rank: make([]float32, n), at: make([]summary, n+f.task.reach()+1)}
+	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
 	for i, v := range m.Load {
 		switch before := f.clock.back(first+i, 1) - first; {
 		case !series.Missing(v):
-			c.load[i], c.rank[i] = s.scaled(v), s.Ranks.rank(v)
+			c.steps[i] = point{s.scaled(v), s.Ranks.rank(v)}
 		case before >= 0 && before < i:
-			c.load[i], c.rank[i] = c.load[before], c.rank[before]
+			c.steps[i] = c.steps[before]
 		case i > 0:
-			c.load[i], c.rank[i] = c.load[i-1], c.rank[i-1]
+			c.steps[i] = c.steps[i-1]
 		}
 	}
 	f.addWeeks(c, m, first)
@@ -52,8 +54,8 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling) *columns {
 	perDay, week := f.clock.perDay, 7*f.clock.perDay
 	day, level, squares := newMovingSum(perDay), newMovingSum(week), newMovingSum(week)
 	dayRank, weekRank, deviation := newMovingSum(perDay), newMovingSum(week), newMovingSum(perDay)
-	for i, v := range c.load {
-		z, u, at := float64(v), float64(c.rank[i]), &c.at[i]
+	for i, p := range c.steps {
+		z, u, at := float64(p.load), float64(p.rank), &c.at[i]
 		day.add(z)
 		level.add(z)
 		squares.add(float64(z * z))
@@ -77,7 +79,7 @@ func (f *Frame) addWeeks(c *columns, m series.Meter, first int) {
 		sum, n := 0.0, 0
 		for k := 7; k <= 28; k += 7 {
 			if j := f.clock.back(first+i, k) - first; j >= 0 && j < len(m.Load) && !series.Missing(m.Load[j]) {
-				sum += float64(c.load[j])
+				sum += float64(c.steps[j].load)
 				n++
 			}
 		}
@@ -92,20 +94,20 @@ func (f *Frame) addWeeks(c *columns, m series.Meter, first int) {
 // extremes computes the maximum and the minimum of the last n loads. Every window of n
 // steps consists of the end of one block of n steps and the start of the next.
 func extremes(c *columns, n int) {
-	for from := 0; from < len(c.load); from += n {
-		block := c.load[from:min(from+n, len(c.load))]
-		most, least := block[0], block[0]
-		for i, v := range block {
-			most, least = max(most, v), min(least, v)
+	for from := 0; from < len(c.steps); from += n {
+		block := c.steps[from:min(from+n, len(c.steps))]
+		most, least := block[0].load, block[0].load
+		for i, p := range block {
+			most, least = max(most, p.load), min(least, p.load)
 			c.at[from+i].most, c.at[from+i].least = most, least
 		}
 		if from == 0 {
 			continue
 		}
-		before := c.load[from-n : from]
-		most, least = before[n-1], before[n-1]
+		before := c.steps[from-n : from]
+		most, least = before[n-1].load, before[n-1].load
 		for i := n - 2; i >= 0; i-- { // the window that ends at block[i] starts at before[i+1]
-			most, least = max(most, before[i+1]), min(least, before[i+1])
+			most, least = max(most, before[i+1].load), min(least, before[i+1].load)
 			if i < len(block) {
 				at := &c.at[from+i]
 				at.most, at.least = max(at.most, most), min(at.least, least)
@@ -134,13 +136,16 @@ func (f *Frame) addQuartiles(c *columns, m series.Meter, first int) {
 			at.medianRank = w.sorted[w.n/2].rank
 		}
 		if i < len(m.Load) && !series.Missing(m.Load[i]) {
-			w.add(when.day, reading{m.Load[i], c.load[i], c.rank[i]})
+			w.add(when.day, reading{m.Load[i], c.steps[i]})
 		}
 	}
 }
 
 // reading is a measured load, its scaled value and its rank.
-type reading struct{ kw, scaled, rank float32 }
+type reading struct {
+	kw float32
+	point
+}
 
 // slot has the loads at one clock time on the last 28 days.
 type slot struct {
@@ -204,10 +209,10 @@ func (s *slot) add(day int32, r reading) {
 // quartile returns a quartile of the scaled loads, interpolated between neighbours.
 func (s *slot) quartile(quarter int) float32 {
 	place := quarter * (s.n - 1)
-	low := s.sorted[place/4].scaled
+	low := s.sorted[place/4].load
 	if place%4 == 0 {
 		return low
 	}
-	high := s.sorted[place/4+1].scaled
+	high := s.sorted[place/4+1].load
 	return low + float32((high-low)*(float32(place%4)/4))
 }
