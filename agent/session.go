@@ -78,12 +78,14 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	if !s.Parts.Federated {
 		return nil, unfitf("algorithm %s with partition %s needs no server", p.Algorithm, p.Partition)
 	}
-	if need := footprint(p, problem, workers); need > memory {
+	need := footprint(p, problem, workers)
+	if need > memory {
 		return nil, unfitf("training takes %d MB, this agent may use %d", need>>20, memory>>20)
 	}
 	if err := problem.Open(d); err != nil {
 		return nil, unfitf("the readings here are not what the plan needs: %v", err)
 	}
+	problem.LimitCache(memory - need)
 	for range workers {
 		w := &worker{Worker: s.NewWorker(k)}
 		w.kept = make([]float32, w.Kept())

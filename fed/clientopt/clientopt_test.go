@@ -34,7 +34,7 @@ func all(t testing.TB) map[string]fed.ClientOptimizer {
 		"prox":     &Prox{Kernel: k, Mu: 0.5, Inner: sgd()},
 		"proxadam": &Prox{Kernel: k, Mu: 0.5, Inner: adam()},
 		"scaffold": &Scaffold{Kernel: k, Rate: rate},
-		"decay":    &Decay{Rate: rate, All: 0.5, Inner: sgd()},
+		"decay":    &Decay{Kernel: k, Rate: rate, All: 0.5, Inner: sgd()},
 		"kept":     &Adam{Kernel: k, Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Moments: Keep},
 		"averaged": &Adam{Kernel: k, Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Moments: Average},
 		"kept max": &AMSGrad{Kernel: k, Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Moments: Keep},

@@ -2,6 +2,7 @@ package clientopt
 
 import (
 	"loadstar/fed"
+	"loadstar/nn/kernel"
 )
 
 var _ fed.ClientOptimizer = (*Decay)(nil)
@@ -17,6 +18,7 @@ var _ fed.ClientOptimizer = (*Decay)(nil)
 //
 // Deviations: the paper has one factor for all weights.
 type Decay struct {
+	Kernel          *kernel.Set
 	Rate            Rate
 	All, Correction float64
 	Inner           fed.ClientOptimizer
@@ -40,23 +42,18 @@ func (o *Decay) Begin(t *fed.Turn) {
 func (o *Decay) Step(w, g []float32) {
 	rate := o.course.next()
 	if o.All != 0 {
-		shrink(w, float64(rate*o.All))
+		o.shrink(w, float64(rate*o.All))
 	}
 	if o.factor != 0 {
 		for _, s := range o.correction {
-			shrink(w[s.Lo:s.Hi], float64(rate*o.factor))
+			o.shrink(w[s.Lo:s.Hi], float64(rate*o.factor))
 		}
 	}
 	o.Inner.Step(w, g)
 }
 
-// shrink multiplies w by 1 - by.
-func shrink(w []float32, by float64) {
-	f := float32(1 - by)
-	for i := range w {
-		w[i] *= f
-	}
-}
+// shrink subtracts the given share of w from w.
+func (o *Decay) shrink(w []float32, share float64) { o.Kernel.Axpy(w, w, float32(-share)) }
 
 // End ends Inner's turn.
 func (o *Decay) End(t *fed.Turn) {

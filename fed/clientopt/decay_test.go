@@ -8,7 +8,7 @@ import (
 
 func TestDecay(t *testing.T) {
 	k, rate := kernels(t), Rate{Base: 0.5}
-	o := &Decay{Rate: rate, All: 0.25, Correction: 4, Inner: &SGD{Kernel: k, Rate: rate}}
+	o := &Decay{Kernel: k, Rate: rate, All: 0.25, Correction: 4, Inner: &SGD{Kernel: k, Rate: rate}}
 	// All weights shrink by 1 - 0.5·0.25 = 0.875, and the third also by
 	// 1 - 0.5·4·0.5² = 0.5. Then each takes the step 0.5·g.
 	tr := turn(o, []float32{8, -8, 8}, fed.Span{Lo: 0, Hi: 2})
@@ -22,7 +22,7 @@ func TestDecay(t *testing.T) {
 // Without noise the correction does not decay.
 func TestDecayWithoutNoise(t *testing.T) {
 	k, rate := kernels(t), Rate{Base: 0.5}
-	o := &Decay{Rate: rate, Correction: 4, Inner: &SGD{Kernel: k, Rate: rate}}
+	o := &Decay{Kernel: k, Rate: rate, Correction: 4, Inner: &SGD{Kernel: k, Rate: rate}}
 	tr := turn(o, []float32{8, 8})
 	tr.Correction = []fed.Span{{Lo: 0, Hi: 2}}
 	run(o, tr, []float32{1, 1})

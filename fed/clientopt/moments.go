@@ -93,10 +93,14 @@ func receive(t *fed.Turn, m, v []float32, beta1, beta2 float64) {
 	first, second := t.Task.Shared[n:2*n], t.Task.Shared[2*n:]
 	for _, s := range t.Shared {
 		size := s.Hi - s.Lo
-		to := v[s.Lo:s.Hi]
+		to, from := v[s.Lo:s.Hi], second[:size]
 		copy(m[s.Lo:s.Hi], first)
 		for i, x := range first[:size] {
-			to[i] = max(second[i], least*float32(x*x), 0)
+			low := least * float32(x*x)
+			if y := from[i]; y > low {
+				low = y
+			}
+			to[i] = low
 		}
 		first, second = first[size:], second[size:]
 	}

@@ -38,7 +38,7 @@ func TestRateDependsOnRound(t *testing.T) {
 		"adam":     &Adam{Kernel: k, Rate: stairs},
 		"amsgrad":  &AMSGrad{Kernel: k, Rate: stairs},
 		"scaffold": &Scaffold{Kernel: k, Rate: stairs},
-		"decay":    &Decay{Rate: stairs, All: 1, Inner: &SGD{Kernel: k, Rate: Rate{Base: 0}}},
+		"decay":    &Decay{Kernel: k, Rate: stairs, All: 1, Inner: &SGD{Kernel: k, Rate: Rate{Base: 0}}},
 	} {
 		// With β = ε = 0 the first step of Adam is rate·g/|g|. For a gradient of 1 that is
 		// the rate, as for SGD.
@@ -93,7 +93,7 @@ func TestRateDependsOnStep(t *testing.T) {
 		"adam":     &Adam{Kernel: k, Rate: falling},
 		"amsgrad":  &AMSGrad{Kernel: k, Rate: falling},
 		"scaffold": &Scaffold{Kernel: k, Rate: falling},
-		"decay":    &Decay{Rate: falling, All: 1, Inner: &SGD{Kernel: k}},
+		"decay":    &Decay{Kernel: k, Rate: falling, All: 1, Inner: &SGD{Kernel: k}},
 	} {
 		tr := turn(o, []float32{1}, fed.Span{Lo: 0, Hi: 1})
 		tr.Steps = 2

@@ -132,22 +132,22 @@ func (a *algorithm) newClientOptimizer(p *fed.Plan, k *kernel.Set) fed.ClientOpt
 		rate.End, rate.Rounds = c.RateEnd, p.Rounds
 	}
 	if a.clientOptimizer != nil {
-		return withDecay(c, rate, a.clientOptimizer(k, rate))
+		return withDecay(c, k, rate, a.clientOptimizer(k, rate))
 	}
 	entry := findClientOptimizer(c.Optimizer)
 	o := entry.build(c, k, rate)
 	if entry.proximal {
 		o = &clientopt.Prox{Kernel: k, Mu: c.Mu, Inner: o}
 	}
-	return withDecay(c, rate, o)
+	return withDecay(c, k, rate, o)
 }
 
 // withDecay adds the plan's weight decay to an optimizer.
-func withDecay(c *fed.Client, r clientopt.Rate, o fed.ClientOptimizer) fed.ClientOptimizer {
+func withDecay(c *fed.Client, k *kernel.Set, r clientopt.Rate, o fed.ClientOptimizer) fed.ClientOptimizer {
 	if c.WeightDecay == (fed.WeightDecay{}) {
 		return o
 	}
-	return &clientopt.Decay{Rate: r, All: c.WeightDecay.All, Correction: c.WeightDecay.Correction, Inner: o}
+	return &clientopt.Decay{Kernel: k, Rate: r, All: c.WeightDecay.All, Correction: c.WeightDecay.Correction, Inner: o}
 }
 
 // newTuner returns a trainer for fine-tuning: plain descent without proximal term, control
@@ -166,7 +166,7 @@ func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 	earlier := workOf(p)
 	return &localtrain.Descent{
 		Work:      localtrain.Work{Batch: c.Batch, Steps: f.Steps, Epochs: f.Epochs},
-		Optimizer: withDecay(c, rate, findClientOptimizer(c.Optimizer).build(c, k, rate)),
+		Optimizer: withDecay(c, k, rate, findClientOptimizer(c.Optimizer).build(c, k, rate)),
 		Earlier:   &earlier,
 	}
 }

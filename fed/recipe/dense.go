@@ -92,6 +92,9 @@ func MissingGroups(p *fed.Plan, given []string) (missing []string) {
 // shape. The dataset may be nil.
 func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset) (s forecast.Shape, err error) {
 	interval, given := time.Duration(p.Model.Interval), func(string) bool { return true }
+	if d != nil && interval != 0 && interval != d.Interval {
+		return s, fmt.Errorf("model.interval is %s, but the readings of %s are %s apart; remove model.interval", interval, d.Name, d.Interval)
+	}
 	if d != nil {
 		interval, given = d.Interval, func(name string) bool { return feature.Given(name, d.Country, d.Weather.Names) }
 	} else if interval == 0 {

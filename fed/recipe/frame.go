@@ -51,6 +51,14 @@ func (q *Problem) Examples(m series.Meter, r series.Ranges) series.Examples {
 	return q.Framer.Windows(m, r)
 }
 
+// LimitCache limits the memory for features that are computed in advance. There is none if
+// examples are windows. The dataset must be set.
+func (q *Problem) LimitCache(bytes int64) {
+	if q.rows != nil {
+		q.rows.SetCache(min(max(bytes, 0), feature.DefaultCache))
+	}
+}
+
 // PerExample returns the number of targets of an example.
 func (q *Problem) PerExample() int { return q.Outputs / q.Loss.Outputs(1) }
 

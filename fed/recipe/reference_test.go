@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +85,18 @@ func reference(t *testing.T) string {
 				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", name, k.about, permitted(k), defaultsOf(k, has[k.path], defaults), algorithmsOf(has[k.path]))
 			}
 		}
+	}
+	b.WriteString("\n## Defaults of the model `dense`\n\nWith `model: {name: dense}` and `algorithm: fedavg`, these defaults differ.\n\n| setting | default |\n|---|---|\n")
+	dense, err := Read([]byte("algorithm: fedavg\nmodel: {name: dense}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range find("fedavg").pathsOf(dense) {
+		v := field(dense, path).Interface()
+		if path == "model.name" || reflect.DeepEqual(v, field(defaults["fedavg"], path).Interface()) {
+			continue
+		}
+		fmt.Fprintf(&b, "| `%s` | `%v` |\n", path, v)
 	}
 	return b.String()
 }

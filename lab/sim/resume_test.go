@@ -43,6 +43,10 @@ func resumable() map[string]settings {
 			"partition": "head", "schedule.cohort": 4, "rounds": 10, "evaluate.keep": "best", "evaluate.fine_tune.choose": "validation",
 		}),
 		"best weights, pooled": plan("pooled", settings{"evaluate.keep": "best", "evaluate.fine_tune.choose": "validation"}),
+		"dense": plan("fedavg", settings{
+			"model.name": "dense", "model.lookback": 168, "model.targets": 2, "partition": "correction", "schedule.cohort": 4,
+			"evaluate.fine_tune.steps": 3,
+		}),
 		"moments averaged": plan("fedprox", settings{
 			"partition": "head", "schedule.cohort": 4, "client.moments": "averaged", "evaluate.fine_tune.steps": 3,
 		}),

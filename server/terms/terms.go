@@ -51,6 +51,9 @@ func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*
 		q.Schedule.Cohort = int(fleet)
 	}
 	if recipe.Rows(p) && len(steps) > 0 {
+		if i := time.Duration(p.Model.Interval); i != 0 && i != steps[0] {
+			return nil, fmt.Errorf("model.interval is %s, but the readings of the clients are %s apart; remove model.interval", i, steps[0])
+		}
 		q.Model.Interval = fed.Duration(steps[0])
 	}
 	problem, err := frame(&q, inputs, steps)

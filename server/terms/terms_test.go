@@ -72,6 +72,47 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// A settled plan with rows of features says which groups and which interval agents use.
+func TestSettleRows(t *testing.T) {
+	p := planOf(t, "algorithm: fedavg\nmodel: {name: dense}\nclient: {moments: averaged}\n")
+	half := []time.Duration{30 * time.Minute}
+	q, err := Settle(p, 7, []string{"temperature", "holiday"}, half)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := q.Model.Inputs
+	if !slices.Contains(in, "temperature") || !slices.Contains(in, "holidays") || slices.Contains(in, "wind") || q.Model.Interval != fed.Duration(half[0]) {
+		t.Errorf("inputs %v every %v", in, q.Model.Interval)
+	}
+	text, err := recipe.Write(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := Read(string(text), "blob", 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	problem, err := recipe.Frame(q, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if weights := problem.Partition.SharedLen(); x.Shared != 3*weights || len(x.Server().Shared()) != 3*weights {
+		t.Errorf("a shared vector of %d, want three times %d", x.Shared, weights)
+	}
+	hour, err := recipe.Frame(p, nil)
+	if err != nil || hour.Model.Net().Inputs() == problem.Model.Net().Inputs() {
+		t.Errorf("the inputs do not depend on the interval: %v", err)
+	}
+	for want, bad := range map[string]string{
+		"not all clients have the data for the inputs wind": "model: {name: dense, inputs: [recent, wind]}",
+		"model.interval is 1h0m0s, but the readings":        "model: {name: dense, interval: 1h}",
+	} {
+		if _, err := Settle(planOf(t, "algorithm: fedavg\n"+bad), 7, nil, half); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan, want string
