@@ -56,7 +56,8 @@ type Tracker struct {
 	open      []issue // issues with targets that are not known yet, oldest first
 	spare     []issue // memory of closed issues
 	errors    ring[errorSums]
-	next      int // the first step that is not observed yet
+	next      int     // the first step that is not observed yet
+	lowest    float64 // load that was observed, or infinity
 }
 
 // interval is a central interval of two levels.
@@ -84,7 +85,7 @@ type errorSums struct {
 
 // New returns a tracker that has seen no forecast.
 func New(c Config) (*Tracker, error) {
-	t := &Tracker{c: c, width: max(len(c.Levels), 1)}
+	t := &Tracker{c: c, width: max(len(c.Levels), 1), lowest: math.Inf(1)}
 	if c.Horizon < 1 || c.Targets < 1 || c.StepsPerDay < 1 || c.Point < 0 || c.Point >= t.width || !slices.IsSorted(c.Levels) {
 		return nil, fmt.Errorf("calibrate: %+v; want a horizon, targets and steps per day of at least 1, ascending levels, and one of them as the point forecast", c)
 	}
@@ -111,6 +112,9 @@ func (t *Tracker) Observe(step int, load float64) {
 		panic(fmt.Sprintf("calibrate: step %d after step %d", step, t.next-1))
 	}
 	t.next = step + 1
+	if load < t.lowest {
+		t.lowest = load
+	}
 	closed := 0
 	for _, is := range t.open {
 		target := step - is.last - t.c.Horizon
@@ -210,7 +214,7 @@ func (t *Tracker) weight(day int) float64 {
 }
 
 // widen moves the bounds of the intervals in a row of forecasts. The bounds do not pass
-// the point between them.
+// the point between them. If no load was negative so far, the lower bound is not negative.
 func (t *Tracker) widen(day int, row []float64) {
 	for i := range t.intervals {
 		v := &t.intervals[i]
@@ -222,7 +226,10 @@ func (t *Tracker) widen(day int, row []float64) {
 		if t.c.Point > v.low && t.c.Point < v.high {
 			middle = row[t.c.Point]
 		}
-		row[v.low], row[v.high] = min(low-v.widen, middle), max(high+v.widen, middle)
+		if low -= v.widen; t.lowest >= 0 && !math.IsInf(t.lowest, 1) {
+			low = max(low, 0)
+		}
+		row[v.low], row[v.high] = min(low, middle), max(high+v.widen, middle)
 	}
 	if len(t.intervals) > 1 {
 		slices.Sort(row) // intervals are moved independently

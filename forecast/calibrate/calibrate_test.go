@@ -374,3 +374,37 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestNoNegativeBound checks that the lower bound of a client that never had a negative load
+// is not negative, and that a negative load ends this.
+func TestNoNegativeBound(t *testing.T) {
+	for _, feeds := range []bool{false, true} {
+		tracker, err := New(Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var f []float64
+		for step := range 200 {
+			load := float64(step % 3 * 4) // 0, 4 or 8
+			if feeds && step == 5 {
+				load = -0.5
+			}
+			tracker.Observe(step, load)
+			f = []float64{0.5, 1, 1.5}
+			tracker.Issue(step, f, []float64{math.NaN()})
+		}
+		if low := f[0]; feeds != (low < 0) || f[2] < 4 || !feeds && low != 0 {
+			t.Errorf("negative load %t: %v", feeds, f)
+		}
+	}
+	// A forecast that is negative itself stays as it is.
+	tracker, err := New(Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracker.Observe(0, 1)
+	f := []float64{-3, -2, -1}
+	if tracker.Issue(0, f, []float64{math.NaN()}); f[1] != -2 || !slices.IsSorted(f) {
+		t.Errorf("%v", f)
+	}
+}
