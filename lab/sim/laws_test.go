@@ -437,6 +437,8 @@ func TestFedNormWithoutNaN(t *testing.T) {
 		s["server.peak"] = rapid.SampledFrom([]string{"1", "max-lambda"}).Draw(t, "peak")
 		s["schedule.cohort"] = rapid.IntRange(1, 4).Draw(t, "cohort")
 		s["client.lr"] = math.Pow(10, rapid.Float64Range(-12, 12).Draw(t, "rate"))
+		delete(s, "client.lr_end") // cannot be above the rate
+		s["client.weight_decay.all"] = 0
 		s["server.bound"] = rapid.SampledFrom([]float64{1, 16, 1 << 20}).Draw(t, "bound")
 		s["server.max_examples"] = 1024
 		if s["server.weighting"] == "uniform" {
