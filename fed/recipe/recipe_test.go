@@ -107,6 +107,7 @@ func somePlans(t *testing.T) []*fed.Plan {
 			read(base + "client: {steps: 2, resample: round}\n")
 		}
 		read(base + "model: {name: dense, targets: 24}\n")
+		read(base + "model: {name: dense}\nevaluate: {every: 0, fine_tune: {steps: 0}}\n")
 	}
 	return all
 }

@@ -150,8 +150,10 @@ var evaluateSettings = []setting{
 		path: "evaluate.fine_tune.choose", about: "last: the weights after fine-tuning; validation: those between before and after with the lowest validation error of the client",
 		initial: "last", choices: []string{"last", "validation"}, quiet: true,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
-			if p.Model.Split.Validation == 0 {
-				p.Evaluate.FineTune.Choose = "last"
+			e := &p.Evaluate
+			tunes, keeps := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0, e.Keep == "best" && e.Every > 0
+			if p.Model.Split.Validation == 0 || !tunes && !keeps { // nothing to choose by or from
+				e.FineTune.Choose = "last"
 			}
 		},
 	},
