@@ -210,10 +210,9 @@ type Evaluate struct {
 	// Reference is auto, last-value, last-day or last-week: the forecast to which the relative MAE
 	// refers.
 	Reference string `yaml:"reference"`
-	// Blend means that the scored test forecasts are blended with a simple forecast, the
-	// last value or that of the day before, with a weight that depends on the latest errors
-	// of both.
-	Blend bool `yaml:"blend"`
+	// Correct means that the scored test forecasts are corrected by the latest errors, as
+	// package calibrate describes.
+	Correct bool `yaml:"correct"`
 	// Holdout is the share of clients that do not train. At the end they take the shared
 	// weights, fine-tune them and are scored. If there are any, only they are scored.
 	Holdout float64 `yaml:"holdout"`

@@ -19,10 +19,10 @@ const scoreBatch = 64
 type Scorer struct {
 	net  *nn.Net
 	loss nn.Loss
-	// Reference is the forecast to which the relative MAE refers. Blend means that Serve
+	// Reference is the forecast to which the relative MAE refers. Correct means that Serve
 	// blends forecasts with the reference.
 	Reference Reference
-	Blend     bool
+	Correct   bool
 	// Stride is the number of steps between scored origins, counted from the start of the
 	// meter's series; 0 means 1.
 	Stride int
@@ -95,8 +95,8 @@ func (s *Scorer) Serve(w []float32, m series.Meter, data series.Examples, each f
 	if err != nil {
 		return ClientScore{ID: m.ID}, 0, err
 	}
-	if s.Blend || s.levels != nil {
-		if err := t.calibrate(s.Blend); err != nil {
+	if s.Correct || s.levels != nil {
+		if err := t.calibrate(s.Correct); err != nil {
 			return t.score, 0, err
 		}
 		t.warm = true

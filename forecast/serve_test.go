@@ -35,7 +35,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, blend := range []bool{false, true} {
-		s.Blend = blend
+		s.Correct = blend
 		rows := 0
 		got, loss, err := s.Serve(w, m, win, func(f Forecast) error {
 			rows++
@@ -72,7 +72,7 @@ func TestServeKnowsNoLaterLoads(t *testing.T) {
 	l := series.Layout{Lookback: 6, Horizon: 1, Targets: 4, Inputs: []series.Input{{Name: "load"}}}
 	f, m, win := scored(t, l)
 	s, w := quantileScorer(t, 4)
-	s.Blend = true
+	s.Correct = true
 	serve := func(m series.Meter, win *series.Windows) (rows []Forecast) {
 		if _, _, err := s.Serve(w, m, win, func(f Forecast) error {
 			f.Levels = slices.Clone(f.Levels)
@@ -132,7 +132,7 @@ func TestServePoints(t *testing.T) {
 	if got.Reference != LastValue {
 		t.Errorf("the reference is %s", got.Reference)
 	}
-	s.Blend = true
+	s.Correct = true
 	blended, _, err := s.Serve(w, m, win, nil)
 	if err != nil || !(blended.Overall.MAE() < got.Overall.MAE()) || blended.Model != got.Overall || blended.Calibrated != nil {
 		t.Errorf("blended MAE %v, of the model alone %v, %v; want %v", blended.Overall.MAE(), blended.Model.MAE(), err, got.Overall.MAE())

@@ -82,7 +82,7 @@ func (t *tally) calibrate(blend bool) (err error) {
 	frame := t.client.Frame
 	l := frame.Layout()
 	t.tracker, err = calibrate.New(calibrate.Config{
-		Levels: t.levels, Point: t.point, Horizon: l.Horizon, Targets: l.Targets, StepsPerDay: frame.StepsPerDay(), Blend: blend,
+		Levels: t.levels, Point: t.point, Horizon: l.Horizon, Targets: l.Targets, StepsPerDay: frame.StepsPerDay(), Correct: blend,
 	})
 	if err == nil && t.levels != nil {
 		t.score.Calibrated, err = metric.NewQuantiles(t.levels...)

@@ -141,8 +141,8 @@ func printSummary(w io.Writer, s *run.Summary, dir string) error {
 		count(s.Clients, "client"), count(s.Rounds, "round"), count(int(s.Steps), "gradient step"), generatedMark(s.Generated))
 	fmt.Fprintf(w, "test split: MAE relative to %s: mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
 		s.RelativeMAE.Reference, s.RelativeMAE.Mean, s.RelativeMAE.Median, 100*s.RelativeMAE.BelowOne, s.MAE)
-	if s.Blend {
-		fmt.Fprintf(w, "where the model was poor lately, forecasts are blended with a simple one; the model alone has a median of %.3f\n", s.Fleet["relative_mae_model"].Median)
+	if s.Corrected {
+		fmt.Fprintf(w, "these forecasts are corrected by their latest errors; the model alone has a median of %.3f\n", s.Fleet["relative_mae_model"].Median)
 	}
 	if c := s.Coverage; c != nil {
 		fmt.Fprintf(w, "loads inside the forecast interval: %.1f %%, before calibration %.1f %%\n", 100*c.Calibrated, 100*c.Model)

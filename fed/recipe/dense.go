@@ -37,7 +37,7 @@ func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 	if a.partition == "" {
 		p.Partition = forecast.PartitionCorrection
 	}
-	p.Rounds = 220
+	p.Rounds = 320
 	p.Model.Loss, p.Model.Gaps = "pinball", 0.1
 	if slices.Contains(a.optimizers, "adam") && chosen.Client.Optimizer == "" {
 		p.Client.Optimizer = "adam"
@@ -45,20 +45,20 @@ func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 	c := &p.Client
 	if o := findClientOptimizer(c.Optimizer); o != nil {
 		if c.Rate = o.rate; optimizerHas("beta1")(p) {
-			c.Rate = 0.005
+			c.Rate, c.WeightDecay.Correction = 0.005, 16
 		}
 	}
 	c.RateEnd, c.Warmup, c.Batch, c.Moments = 2e-5, 50, 64, momentsKept
-	c.WeightDecay = fed.WeightDecay{Correction: 8}
 	if !a.fullPass {
 		c.Steps, c.Epochs = 8, 0
 	}
 	if slices.Contains(a.weightings, "uniform") {
 		p.Server.Weighting = "uniform"
 	}
-	p.Evaluate.Every = 110
-	p.Evaluate.FineTune = fed.FineTune{Steps: 400, Rate: 0.002, Choose: "validation"}
-	p.Evaluate.Keep = "best"
+	p.Evaluate.Every = 40
+	if a.noServer && !a.pooled {
+		p.Evaluate.Keep = "best" // a client that trains alone soon overfits
+	}
 }
 
 // groups returns the names of the feature groups of a plan. If the plan does not list

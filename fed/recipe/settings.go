@@ -119,8 +119,8 @@ var evaluateSettings = []setting{
 		initial: string(forecast.Auto), choices: []string{string(forecast.Auto), string(forecast.LastValue), string(forecast.LastDay), string(forecast.LastWeek)},
 	},
 	{
-		path: "evaluate.blend", about: "blend test forecasts with the last value or last day, weighted by the latest errors of both; by default only for model dense",
-		adjust: func(p *fed.Plan, _ func(string) bool) { p.Evaluate.Blend = p.Model.Name == "dense" },
+		path: "evaluate.correct", about: "correct test forecasts by their latest errors, as a client would; by default only for model dense",
+		adjust: func(p *fed.Plan, _ func(string) bool) { p.Evaluate.Correct = p.Model.Name == "dense" },
 	},
 	{
 		path: "evaluate.fine_tune.steps", about: "local steps before a client is scored at the end", must: nonNegative,

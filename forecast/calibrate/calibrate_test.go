@@ -76,8 +76,8 @@ func TestAgainstPlainComputation(t *testing.T) {
 		stride int
 	}{
 		{dayAhead, 6},
-		{Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Blend: true}, 1},
-		{Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 3, Targets: 12, StepsPerDay: 48, Blend: true}, 6},
+		{Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Correct: true}, 1},
+		{Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 3, Targets: 12, StepsPerDay: 48, Correct: true}, 6},
 	} {
 		h := newHistory(3, c.Config, 50, c.stride, func(at int) float64 { return float64(at%100) / 50 }, constant(1))
 		for i := range 100 {
@@ -101,13 +101,45 @@ func TestAgainstPlainComputation(t *testing.T) {
 	}
 }
 
+// plainShift returns the shift of an hour, given the residuals of the last days by step.
+func plainShift(residuals map[int][]float64, hour, perDay int) float64 {
+	var all []float64
+	days := map[int]bool{}
+	for at, of := range residuals {
+		if at%perDay*24/perDay != hour {
+			continue
+		}
+		sum := 0.0
+		for _, r := range of {
+			sum += r
+		}
+		all = append(all, sum/float64(len(of)))
+		days[at/perDay] = true
+	}
+	if len(days) < 5 {
+		return 0
+	}
+	slices.Sort(all)
+	return 0.3 * (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+}
+
 // plain computes what served should return, for every 29th origin.
 func (h *history) plain() map[int][]float64 {
 	out := map[int][]float64{}
 	perDay, width := h.c.StepsPerDay, len(h.c.Levels)
 	weights := map[int]float64{}
-	blended := func(last int) []float64 {
+	shifts := map[int][]float64{}
+	shifted := func(last int) []float64 {
 		rows := slices.Clone(h.forecasts[last])
+		for i := range rows {
+			if s := shifts[last]; s != nil {
+				rows[i] += s[i/width]
+			}
+		}
+		return rows
+	}
+	blended := func(last int) []float64 {
+		rows := shifted(last)
 		for i := range rows {
 			if r := h.references[last][i/width]; !math.IsNaN(r) {
 				rows[i] = weights[last]*rows[i] + (1-weights[last])*r
@@ -122,12 +154,13 @@ func (h *history) plain() map[int][]float64 {
 		day := (last + 1) / perDay
 		var model, reference float64
 		errorDays, scoreDays := map[int]bool{}, map[int]bool{}
+		residuals := map[int][]float64{} // by step
 		var scores []float64
 		for o := range last + 1 {
 			if h.forecasts[o] == nil {
 				continue
 			}
-			rows := blended(o)
+			rows, moved := blended(o), shifted(o)
 			for i := range h.c.Targets {
 				at := o + h.c.Horizon + i
 				d := at / perDay
@@ -135,9 +168,12 @@ func (h *history) plain() map[int][]float64 {
 					continue
 				}
 				if r := h.references[o][i]; !math.IsNaN(r) && d > day-14 {
-					model += math.Abs(h.forecasts[o][i*width+1] - h.loads[at])
+					model += math.Abs(moved[i*width+1] - h.loads[at])
 					reference += math.Abs(r - h.loads[at])
 					errorDays[d] = true
+				}
+				if d >= day-14 && d < day {
+					residuals[at] = append(residuals[at], h.loads[at]-h.forecasts[o][i*width+1])
 				}
 				if d >= day-28 && d < day {
 					scores = append(scores, max(rows[i*width]-h.loads[at], h.loads[at]-rows[i*width+2]))
@@ -145,10 +181,16 @@ func (h *history) plain() map[int][]float64 {
 				}
 			}
 		}
+		if h.c.Correct {
+			shifts[last] = make([]float64, h.c.Targets)
+			for i := range h.c.Targets {
+				shifts[last][i] = plainShift(residuals, (last+h.c.Horizon+i)%perDay*24/perDay, perDay)
+			}
+		}
 		delete(errorDays, day)
 		weights[last] = 1
-		if h.c.Blend && len(errorDays) >= 6 {
-			weights[last] = math.Pow(reference, blendPower) / (math.Pow(model, blendPower) + math.Pow(reference, blendPower))
+		if h.c.Correct && len(errorDays) >= 6 {
+			weights[last] = 1 / (1 + math.Pow(model/reference, 16))
 		}
 		if len(scoreDays) > 0 && (last+1)%29 != 0 && h.stride == 1 {
 			continue // the weights of all origins are needed, but not all rows
@@ -171,7 +213,7 @@ func (h *history) plain() map[int][]float64 {
 // must stay the same, and later ones must change.
 func TestLaterLoads(t *testing.T) {
 	c := dayAhead
-	c.Blend = true
+	c.Correct = true
 	h := newHistory(5, c, 40, 6, constant(1), constant(1))
 	before := h.served(t)
 	for _, cut := range []int{100, 359, 500, 719} {
@@ -232,9 +274,9 @@ func TestCoverage(t *testing.T) {
 }
 
 // TestFirstDays checks that intervals stay as they are until three days are known, and
-// points until six days are known.
+// points until five days are known, when they are shifted.
 func TestFirstDays(t *testing.T) {
-	c := Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Blend: true}
+	c := Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 24, Correct: true}
 	h := newHistory(9, c, 30, 1, constant(5), constant(0.1))
 	served := h.served(t)
 	for last, rows := range served {
@@ -243,8 +285,8 @@ func TestFirstDays(t *testing.T) {
 		if changed := rows[0] != h.forecasts[last][0]; changed != (day >= 3) {
 			t.Errorf("origin %d, day %d: interval moved: %t", last, day, changed)
 		}
-		if changed := rows[1] != h.forecasts[last][1]; changed != (day >= 13) {
-			t.Errorf("origin %d, day %d: blended: %t", last, day, changed)
+		if changed := rows[1] != h.forecasts[last][1]; changed != (day >= 5 && last != 5*24-1) { // step 0 has no forecast
+			t.Errorf("origin %d, day %d: point moved: %t", last, day, changed)
 		}
 	}
 }
@@ -252,23 +294,46 @@ func TestFirstDays(t *testing.T) {
 // TestWeight checks the weight of the model for known errors.
 func TestWeight(t *testing.T) {
 	for _, c := range []struct{ model, reference, want float64 }{
-		{1, 1, 0.5}, {1, 2, 4096. / 4097}, {2, 1, 1. / 4097}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1},
+		{1, 1, 0.5}, {1, 2, 65536. / 65537}, {2, 1, 1. / 65537}, {0, 1, 1}, {1, 0, 0}, {0, 0, 1},
 	} {
-		tracker, err := New(Config{Horizon: 1, Targets: 1, StepsPerDay: 2, Blend: true})
+		tracker, err := New(Config{Horizon: 1, Targets: 1, StepsPerDay: 2, Correct: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for step := range 40 {
-			tracker.Observe(step, 10)
-			f := []float64{10 + c.model}
-			tracker.Issue(step, f, []float64{10 - c.reference})
-			want := 10 + c.model
-			if step > 14 {
-				want = c.want*want + (1-c.want)*(10-c.reference)
+		for day := range 20 {
+			want := 1.0
+			if day >= 6 {
+				want = c.want
 			}
-			if step > 14 && math.Abs(f[0]-want) > 1e-12 {
-				t.Errorf("%+v, step %d: %v, want %v", c, step, f[0], want)
+			if got := tracker.weight(day); math.Abs(got-want) > 1e-12 {
+				t.Errorf("%+v, day %d: %v, want %v", c, day, got, want)
 			}
+			*tracker.errors.at(day, func(*errorSums) {}) = errorSums{c.model, c.reference, 1}
+		}
+	}
+}
+
+// TestShift checks that a constant error is reduced by the share of a shift.
+func TestShift(t *testing.T) {
+	tracker, err := New(Config{Levels: []float64{0.1, 0.5, 0.9}, Point: 1, Horizon: 1, Targets: 1, StepsPerDay: 48, Correct: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for step := range 20 * 48 {
+		tracker.Observe(step, 10)
+		// The error at noon differs from that at other times.
+		e := 1.0
+		if noon := (step + 1) % 48; noon == 24 || noon == 25 {
+			e = -2
+		}
+		f := []float64{9 - e, 10 - e, 11 - e}
+		tracker.Issue(step, f, []float64{math.NaN()})
+		want := 10 - e
+		if (step+1)/48 >= 5 {
+			want += 0.3 * e
+		}
+		if math.Abs(f[1]-want) > 1e-12 {
+			t.Fatalf("step %d: %v, want %v", step, f[1], want)
 		}
 	}
 }
@@ -276,7 +341,7 @@ func TestWeight(t *testing.T) {
 // TestOldErrorsAreForgotten checks that a model that was bad long ago, before a gap, has
 // its full weight again.
 func TestOldErrorsAreForgotten(t *testing.T) {
-	tracker, err := New(Config{Levels: []float64{0.1, 0.9}, Horizon: 1, Targets: 1, StepsPerDay: 4, Blend: true})
+	tracker, err := New(Config{Levels: []float64{0.1, 0.9}, Horizon: 1, Targets: 1, StepsPerDay: 4, Correct: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +404,7 @@ func TestSmallest(t *testing.T) {
 // TestMemory checks that a tracker does not allocate once its windows are full.
 func TestMemory(t *testing.T) {
 	c := dayAhead
-	c.Blend = true
+	c.Correct = true
 	h := newHistory(13, c, 80, 6, constant(0), constant(1))
 	tracker, err := New(c)
 	if err != nil {

@@ -48,8 +48,8 @@ type Summary struct {
 		// Reference is last-value or last-week: the forecast to which errors are relative.
 		Reference string `json:"reference"`
 	} `json:"relative_mae"`
-	// Blend means that the scored forecasts are blended with the last value or last day.
-	Blend bool `json:"blend"`
+	// Corrected means that the scored forecasts are corrected by their latest errors.
+	Corrected bool `json:"corrected"`
 	// Coverage has the mean share of loads in the widest central interval over clients,
 	// before and after calibration. It is nil if the model forecasts only points.
 	Coverage *Coverage     `json:"coverage,omitempty"`

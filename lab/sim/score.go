@@ -126,7 +126,7 @@ func (s *simulation) finish(ctx context.Context) error {
 	}
 	summarizeScores(&s.summary, metric.NewFleet(fleet), s.machine.Round(), start())
 	s.summary.RelativeMAE.Reference = string(s.pool.workers[0].scorer.Reference.For(s.setup.Problem.Framer.Layout()))
-	s.summary.Blend = s.Plan.Evaluate.Blend
+	s.summary.Corrected = s.Plan.Evaluate.Correct
 	results := combine(details)
 	results.Clients = rows
 	if err := s.folder.Finish(results, &s.summary); err != nil {

@@ -31,12 +31,12 @@ func TestScoresOfQuantiles(t *testing.T) {
 	with := func(blend bool) settings {
 		s := small("fedavg")
 		s["model.loss"], s["model.quantiles"], s["model.targets"] = "pinball", []float64{0.1, 0.5, 0.9}, 3
-		s["evaluate.blend"], s["evaluate.forecasts"] = blend, 2
+		s["evaluate.correct"], s["evaluate.forecasts"] = blend, 2
 		return s
 	}
 	plain, blended := b.run(t, with(false), d, 1), b.run(t, with(true), d, 2)
-	if r := plain.RelativeMAE.Reference; r != "last-week" || plain.Blend || !blended.Blend {
-		t.Errorf("reference %s, blend %t and %t", r, plain.Blend, blended.Blend)
+	if r := plain.RelativeMAE.Reference; r != "last-week" || plain.Corrected || !blended.Corrected {
+		t.Errorf("reference %s, blend %t and %t", r, plain.Corrected, blended.Corrected)
 	}
 	if c := plain.Coverage; c == nil || !(c.Model > 0 && c.Model < 1) || c.Calibrated == c.Model {
 		t.Errorf("coverage %+v", c)

@@ -185,7 +185,7 @@ func (s *simulation) newWorker() *worker {
 		fold:   round.NewFold(s.setup.Rules),
 		w:      make([]float32, s.setup.Problem.Model.Net().Weights()),
 	}
-	w.scorer.Reference, w.scorer.Blend = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Blend
+	w.scorer.Reference, w.scorer.Correct = forecast.Reference(s.Plan.Evaluate.Reference), s.Plan.Evaluate.Correct
 	w.scorer.Stride = s.Plan.Evaluate.Stride
 	w.kept = make([]float32, s.slot(w))
 	return w

@@ -22,8 +22,8 @@ func TestUpgradePlan(t *testing.T) {
 			t.Fatal(err)
 		}
 		old := bytes.Replace(want, []byte("  reference: "+c.reference+"\n"), nil, 1)
-		old = bytes.Replace(old, []byte("  blend: false\n"), nil, 1)
-		if len(old) >= len(want)-len("  blend: false\n") {
+		old = bytes.Replace(old, []byte("  correct: false\n"), nil, 1)
+		if len(old) >= len(want)-len("  correct: false\n") {
 			t.Fatalf("the plan has no reference or blend:\n%s", want)
 		}
 		for _, from := range [][]byte{old, want} {
