@@ -12,21 +12,26 @@ import (
 )
 
 func newPlanInit() *cobra.Command {
-	var out, data string
+	var (
+		out, data, model string
+		targets          int
+	)
 	cmd := &cobra.Command{
 		Use:   "init [ALGORITHM]",
 		Short: "Write a plan with all settings of an algorithm",
 		Long: `Write a plan for an algorithm, by default fedavg, with all its settings, their
-meaning and their defaults. An existing file is never replaced. "-o -" prints
-the plan.`,
-		Example: "  loadstar plan init fedadam -o my.yaml\n  loadstar plan init fedsim --data datasets/robin-core42.yaml -o -",
+meaning and their defaults. The model is dense, which forecasts the next step;
+--targets 24 forecasts each of the next 24 steps. An existing file is never
+replaced. "-o -" prints the plan.`,
+		Example: "  loadstar plan init -o hour-ahead.yaml\n  loadstar plan init --targets 24 -o day-ahead.yaml\n" +
+			"  loadstar plan init fedadam --model bose2023 --data datasets/robin-core42.yaml -o -",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := "fedavg"
 			if len(args) == 1 {
 				name = args[0]
 			}
-			text, err := recipe.Template(name, data)
+			text, err := recipe.Template(name, model, targets, data)
 			if err != nil {
 				return usageError{err, "plan init "}
 			}
@@ -56,6 +61,8 @@ the plan.`,
 		},
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write, or - for standard output (default ALGORITHM.yaml)")
+	cmd.Flags().StringVar(&model, "model", "dense", "forecasting model; see loadstar model list")
+	cmd.Flags().IntVar(&targets, "targets", 0, "number of steps to forecast (default as in the model's paper, 1 for dense)")
 	cmd.Flags().StringVar(&data, "data", "datasets/hog-core42.yaml", "dataset of the plan")
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"loadstar/fed"
+	"loadstar/forecast"
 	"loadstar/internal/config"
 )
 
@@ -17,14 +18,24 @@ import (
 // default of all models. Read returns the same plan from it.
 func Write(p *fed.Plan) ([]byte, error) { return write(p, false) }
 
-// Template returns a plan with the defaults of an algorithm and a comment on each
-// setting.
-func Template(name, data string) ([]byte, error) {
+// Template returns a plan with the defaults of an algorithm and a model, and a comment on
+// each setting. If targets is 0, the plan has as many as the model's paper.
+func Template(name, model string, targets int, data string) ([]byte, error) {
 	a := find(name)
 	if a == nil {
 		return nil, fmt.Errorf("algorithm %q is not known; %s", name, config.Suggest(name, Names()))
 	}
-	p := a.defaultPlan(&fed.Plan{})
+	if _, ok := forecast.DefaultsOf(model); !ok {
+		var models []string
+		for _, m := range forecast.Models() {
+			models = append(models, m.Name)
+		}
+		return nil, fmt.Errorf("model %q is not known; %s", model, config.Suggest(model, models))
+	}
+	p := a.defaultPlan(&fed.Plan{Model: fed.Model{Name: model}})
+	if targets > 0 {
+		p.Model.Targets = targets
+	}
 	a.adjustDefaults(p, func(string) bool { return false })
 	p.Data = data
 	a.strip(p, a.pathsOf(p))
@@ -32,7 +43,7 @@ func Template(name, data string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# All values are defaults. Settings that you delete keep them.\n%s", a.name, a.about, a.paper, body), nil
+	return fmt.Appendf(nil, "# %s: %s.\n# %s.\n# All values are the defaults of the algorithm with model %s. Settings that you delete keep them,\n# except for model.name and model.targets.\n%s", a.name, a.about, a.paper, model, body), nil
 }
 
 func write(p *fed.Plan, comments bool) ([]byte, error) {
