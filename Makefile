@@ -210,16 +210,27 @@ baselines: build ## Regenerate docs/baselines.md; needs the data, in ../shared/d
 	  echo; echo "## All of the next 24 steps"; bin/loadstar backtest --data $$data --model all --h 24 --markdown; \
 	} > docs/baselines.md.new && mv docs/baselines.md.new docs/baselines.md
 
-COMPARED := local pooled fedavg fedadam plfl-head plfl-head-top
-SEEDS ?= 1
+SEEDS ?= 1,2,3
+DATA = $$(printf 'datasets/%s.yaml,' $(CORE_GROUPS) | sed 's/,$$//')
 .PHONY: comparison
-comparison: build ## Regenerate docs/comparison.md, with SEEDS such as 1,2,3; about 20 minutes per seed on two cores
+comparison: build ## Regenerate docs/comparison.md: dense, its twins and baselines on seven groups; about an hour on two cores
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
-	plans=$$(printf 'plans/%s.yaml,' $(COMPARED)); \
+	compare() { \
+	  bin/loadstar compare --data $(DATA) --plan plans/$$1.yaml,plans/$$1-local.yaml,plans/$$1-local-short.yaml,plans/$$1-pooled.yaml,plans/$$1-fl.yaml \
+	    --baseline persistence,naive-day,naive-week,ridge,ridge-rich --peers docs/peers \
+	    --subject $$1 --seeds $(SEEDS) --other-seeds 1 --out runs/comparison/$$1 --markdown; }; \
 	{ cat docs/comparison.head.md; \
-	  bin/loadstar compare --data datasets/hog-core42.yaml,datasets/resstock-ca-core42.yaml --plan $${plans%,} \
-	    --baseline persistence,ridge,ridge-rich --seeds $(SEEDS) --out runs/comparison --markdown; \
+	  echo; echo "## The next hour"; compare hour-ahead; \
+	  echo; echo "## The next 24 hours"; compare day-ahead; \
 	} > docs/comparison.md.new && mv docs/comparison.md.new docs/comparison.md
+
+.PHONY: peers
+peers: build ## Measure gradient boosting on the features of dense into docs/peers; hours; needs python3-sklearn
+	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data} OMP_NUM_THREADS=1; \
+	for g in $(CORE_GROUPS); do \
+	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --targets 1 --loss absolute_error --clients 14 --rows 40000 --out docs/peers && \
+	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --targets 24 --loss absolute_error --clients 7 --rows 20000 --out docs/peers || exit 1; \
+	done
 
 .PHONY: large-fleet
 large-fleet: build ## Simulate 10,000 synthetic clients, 100 in each of 300 rounds, and print time and memory

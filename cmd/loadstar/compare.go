@@ -20,8 +20,9 @@ import (
 func newCompare() *cobra.Command {
 	var (
 		data, plans, baselines []string
-		seeds                  []uint
-		root, out, subject     string
+		seeds, otherSeeds      []uint
+		root, out              string
+		subject, peers         string
 		rounds, parallel       int
 		asJSON, markdown       bool
 	)
@@ -70,11 +71,16 @@ again.`,
 					return err
 				}
 				defer closer.Close()
-				c, err := contest(d, path, plans, seeds, rounds)
+				c, err := contest(d, path, plans, rounds, func(method string) []uint {
+					if len(otherSeeds) > 0 && method != subject {
+						return otherSeeds
+					}
+					return seeds
+				})
 				if err != nil {
 					return err
 				}
-				c.Baselines, c.Subject = baselines, subject
+				c.Baselines, c.Subject, c.Peers = baselines, subject, peers
 				contests = append(contests, c)
 			}
 			bar := stages{to: cmd.ErrOrStderr()}
@@ -104,7 +110,9 @@ again.`,
 	f.StringSliceVar(&plans, "plan", nil, "plan to train; may be repeated")
 	f.StringSliceVar(&baselines, "baseline", nil, "baseline, as in loadstar backtest; may be repeated")
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
+	f.UintSliceVar(&otherSeeds, "other-seeds", nil, "seeds of the plans other than the subject (default --seeds)")
 	f.StringVar(&subject, "subject", "", "compare this plan with all other methods client by client; `PLAN` is its file name without .yaml")
+	f.StringVar(&peers, "peers", "", "`FOLDER` with results of loadstar bench skill to show beside the baselines")
 	f.IntVar(&rounds, "rounds", 0, "number of rounds, except for pooled training (default each plan's)")
 	f.StringVar(&out, "out", "runs/compare", "folder for the runs")
 	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
@@ -115,12 +123,12 @@ again.`,
 
 // contest returns the comparison of the given plans. It reads each plan file once for every
 // seed.
-func contest(d *series.Dataset, path string, plans []string, seeds []uint, rounds int) (c experiment.Contest, err error) {
+func contest(d *series.Dataset, path string, plans []string, rounds int, seeds func(method string) []uint) (c experiment.Contest, err error) {
 	c.Dataset = d
 	c.Question = &fed.Plan{Model: fed.Model{Horizon: 1, Targets: 1, Split: fed.Split(series.DefaultSplit)}}
 	for i, file := range plans {
 		m := experiment.Contestant{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
-		for _, seed := range seeds {
+		for _, seed := range seeds(m.Method) {
 			p, err := readPlan(file, path, 0)
 			if err != nil {
 				return c, err

@@ -25,7 +25,7 @@ meaning and their defaults. The model is dense, which forecasts the next step;
 replaced. "-o -" prints the plan.`,
 		Example: "  loadstar plan init -o hour-ahead.yaml\n  loadstar plan init --targets 24 -o day-ahead.yaml\n" +
 			"  loadstar plan init fedadam --model bose2023 --data datasets/robin-core42.yaml -o -",
-		Args:    cobra.MaximumNArgs(1),
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := "fedavg"
 			if len(args) == 1 {

@@ -18,6 +18,7 @@ type Scored struct {
 	Method string
 	Fleet  metric.Fleet
 	errors []clientErrors
+	mae    map[string]float64 // by client
 }
 
 // Baselines backtests baselines on a dataset, with the horizon, targets and split of the
@@ -44,11 +45,12 @@ func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []stri
 		if err != nil {
 			return nil, err
 		}
-		one := Scored{Method: name}
+		one := Scored{Method: name, mae: map[string]float64{}}
 		var clients []metric.Scores
 		for _, s := range scores {
 			p := &s.Overall
 			clients = append(clients, p.Scores())
+			one.mae[s.ID] = p.MAE()
 			if d := days[s.ID]; d != nil {
 				one.errors = append(one.errors, clientErrors{s.ID, slices.Collect(d.Rows(s.ID))})
 			}

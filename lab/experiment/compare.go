@@ -24,6 +24,9 @@ type Contest struct {
 	Methods   []Contestant
 	// Subject is the method that is compared with every other one client by client, or "".
 	Subject string
+	// Peers is a folder with tables of bench skill, or "". Their forecasters are shown as
+	// baselines.
+	Peers string
 }
 
 // Contestant is a method: plans that differ only in their seed.
@@ -108,7 +111,7 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 			all[i].Methods = append(all[i].Methods, trained(m.Method, done[:len(m.Plans)]))
 			done = done[len(m.Plans):]
 		}
-		if err := e.pair(c, scored[i], all[i].Methods); err != nil {
+		if err := e.pair(c, scored[i], &all[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -137,51 +140,69 @@ func (c Contest) check() error {
 }
 
 // pair compares the subject with the baselines and the other methods, seed by seed. A
-// method with fewer seeds than the subject is compared with the subject's first seeds.
-func (e *Experiment) pair(c Contest, baselines []Scored, methods []Compared) error {
-	i := slices.IndexFunc(c.Methods, func(m Contestant) bool { return m.Method == c.Subject })
-	if i < 0 {
-		return nil
-	}
-	read := func(p *fed.Plan) ([]clientErrors, error) {
-		return readErrors(filepath.Join(e.Dir, Trial{Plan: p, Dataset: c.Dataset}.folder()))
-	}
-	var subject [][]clientErrors // by seed
-	for _, p := range c.Methods[i].Plans {
-		one, err := read(p)
-		if err != nil {
-			return err
+// method with fewer seeds than the subject is compared with the subject's first seeds. It
+// also adds the peers to the methods.
+func (e *Experiment) pair(c Contest, baselines []Scored, out *Comparison) error {
+	dir := func(p *fed.Plan) string { return filepath.Join(e.Dir, Trial{Plan: p, Dataset: c.Dataset}.folder()) }
+	var (
+		subject [][]clientErrors // by seed
+		own     [][]run.Client
+	)
+	for _, m := range c.Methods {
+		if m.Method != c.Subject {
+			continue
 		}
-		subject = append(subject, one)
+		for _, p := range m.Plans {
+			one, err := readErrors(dir(p))
+			if err != nil {
+				return err
+			}
+			rows, err := run.Read[run.Client](dir(p), "clients")
+			if err != nil {
+				return err
+			}
+			subject, own = append(subject, one), append(own, rows)
+		}
 	}
-	for k := range methods {
-		m := &methods[k]
+	for k := range out.Methods {
+		m := &out.Methods[k]
 		if m.Method == c.Subject {
 			continue
 		}
 		var pairs []Paired
 		for seed := range subject {
-			var other []clientErrors
+			var one Paired
+			var err error
 			if k < len(baselines) {
-				other = baselines[k].errors
+				if one, err = pairErrors(subject[seed], baselines[k].errors); err == nil {
+					one.Uncorrected = pairPeer(baselines[k].mae, own[seed:seed+1]).Uncorrected
+				}
 			} else if plans := c.Methods[k-len(baselines)].Plans; seed < len(plans) {
-				var err error
-				if other, err = read(plans[seed]); err != nil {
-					return err
+				var other []clientErrors
+				if other, err = readErrors(dir(plans[seed])); err == nil {
+					one, err = pairErrors(subject[seed], other)
 				}
 			} else {
 				break
 			}
-			one, err := pairErrors(subject[seed], other)
 			if err != nil {
 				return fmt.Errorf("%s and %s on %s: %w", c.Subject, m.Method, c.Dataset.Name, err)
 			}
 			pairs = append(pairs, one)
 		}
-		mean := paired(pairs)
-		m.Paired = &mean
+		if len(pairs) > 0 {
+			mean := paired(pairs)
+			m.Paired = &mean
+		}
 	}
-	return nil
+	if c.Peers == "" {
+		return nil
+	}
+	peers, reference, err := readPeers(c.Peers, c.Dataset.Name, c.Question.Model.Targets, out.Reference)
+	for _, p := range peers {
+		out.Methods = append(out.Methods, comparePeer(p, reference, own))
+	}
+	return err
 }
 
 // trained returns the mean scores of a method over the runs of its seeds.

@@ -33,7 +33,17 @@ func WriteMarkdown(w io.Writer, all []Comparison, subject string) error {
 			if c.Paired == nil {
 				return ""
 			}
-			return fmt.Sprintf("%.3f; %.0f %%; %.0f/%.0f %%", c.Paired.Ratio, 100*c.Paired.Won, 100*c.Paired.Better, 100*c.Paired.Worse)
+			text := fmt.Sprintf("%.3f; %.0f %%", c.Paired.Ratio, 100*c.Paired.Won)
+			if !undefined(c.Paired.Better) {
+				text += fmt.Sprintf("; %.0f/%.0f %%", 100*c.Paired.Better, 100*c.Paired.Worse)
+			}
+			return text
+		})
+		t.table("The same median ratio of MAEs if the forecasts of "+subject+" are not corrected by their latest errors.", order, func(c Compared) string {
+			if c.Paired == nil || c.Paired.Uncorrected == 0 || undefined(c.Paired.Uncorrected) {
+				return ""
+			}
+			return fmt.Sprintf("%.3f", c.Paired.Uncorrected)
 		})
 	}
 	t.table("Share of loads between P10 and P90: raw quantiles, and after rolling calibration. Mean over clients; 80 % is right.", order, func(c Compared) string {

@@ -23,6 +23,9 @@ type Paired struct {
 	// are significantly lower or higher, by a Diebold-Mariano test at the 5 % level.
 	Better metric.Number `json:"significantly_better"`
 	Worse  metric.Number `json:"significantly_worse"`
+	// Uncorrected is the ratio if the first run's forecasts are not corrected by their
+	// latest errors. It is set only if the second method has no such correction.
+	Uncorrected metric.Number `json:"ratio_uncorrected,omitempty"`
 }
 
 // pairErrors compares two methods on the clients and days that both have. Days on which
@@ -141,6 +144,7 @@ func paired(pairs []Paired) Paired {
 		m.Won += p.Won / n
 		m.Better += p.Better / n
 		m.Worse += p.Worse / n
+		m.Uncorrected += p.Uncorrected / n
 	}
 	return m
 }

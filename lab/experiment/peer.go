@@ -1,0 +1,109 @@
+package experiment
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"loadstar/forecast"
+	"loadstar/lab/run"
+	"loadstar/metric"
+)
+
+// peer has the test errors of a forecaster outside Loadstar on some of a dataset's clients.
+type peer struct {
+	method string
+	mae    map[string]float64 // by client
+}
+
+// readPeers reads the table that bench skill wrote for a dataset and a number of targets.
+// It returns the peers and the errors of the reference. There are none if the folder has
+// no such table.
+func readPeers(dir, dataset string, targets int, r forecast.Reference) (peers []peer, reference map[string]float64, err error) {
+	path := filepath.Join(dir, fmt.Sprintf("%s-%d.tsv", dataset, targets))
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	baseline := map[forecast.Reference]string{
+		forecast.LastValue: "persistence", forecast.LastDay: "naive-day", forecast.LastWeek: "naive-week",
+	}[r]
+	reference = map[string]float64{}
+	lines := bufio.NewScanner(f)
+	for n := 1; lines.Scan(); n++ {
+		fields := strings.Split(lines.Text(), "\t")
+		if strings.HasPrefix(lines.Text(), "#") || fields[0] == "client" {
+			continue
+		}
+		if len(fields) < 6 {
+			return nil, nil, fmt.Errorf("%s:%d: %d fields; want a table of loadstar bench skill", path, n, len(fields))
+		}
+		client, method := fields[0], fields[1]
+		mae, err := strconv.ParseFloat(fields[5], 64)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s:%d: %w", path, n, err)
+		}
+		switch {
+		case method == baseline:
+			reference[client] = mae
+		case strings.HasPrefix(method, "boosting"):
+			i := slices.IndexFunc(peers, func(p peer) bool { return p.method == method })
+			if i < 0 {
+				i = len(peers)
+				peers = append(peers, peer{method, map[string]float64{}})
+			}
+			peers[i].mae[client] = mae
+		}
+	}
+	return peers, reference, lines.Err()
+}
+
+// comparePeer returns the scores of a peer, and those of the subject relative to it. Own
+// has the rows of the clients tables of the subject's runs, one table for each seed.
+func comparePeer(p peer, reference map[string]float64, own [][]run.Client) Compared {
+	var clients []metric.Scores
+	for id, mae := range p.mae {
+		clients = append(clients, metric.Scores{{Name: "relative_mae", Value: mae / reference[id]}, {Name: "mae", Value: mae}})
+	}
+	c := compared(fmt.Sprintf("%s, %d clients", p.method, len(p.mae)), []metric.Fleet{metric.NewFleet(clients)})
+	if len(own) > 0 {
+		c.Paired = pairPeer(p.mae, own)
+	}
+	return c
+}
+
+// pairPeer compares the subject with errors of which only the MAE of each client is known.
+func pairPeer(mae map[string]float64, own [][]run.Client) *Paired {
+	served, model := map[string]float64{}, map[string]float64{} // the subject's MAEs
+	for _, rows := range own {
+		for _, r := range rows {
+			served[r.Client] += r.MAE / float64(len(own))
+			model[r.Client] += r.MAE * r.ModelRelativeMAE / r.RelativeMAE / float64(len(own))
+		}
+	}
+	var ratios, alone []float64
+	won := 0
+	for id, theirs := range mae {
+		if mine, ok := served[id]; ok {
+			ratios, alone = append(ratios, mine/theirs), append(alone, model[id]/theirs)
+			if mine < theirs {
+				won++
+			}
+		}
+	}
+	nan := metric.NewSpread(nil).Median
+	return &Paired{
+		Clients: len(ratios), Ratio: metric.NewSpread(ratios).Median, Won: metric.Number(float64(won) / float64(len(ratios))),
+		Better: nan, Worse: nan, Uncorrected: metric.NewSpread(alone).Median,
+	}
+}
