@@ -15,6 +15,7 @@ import (
 func newBenchSimulate() *cobra.Command {
 	var (
 		asJSON        bool
+		model         string
 		runs, workers int
 		seconds       float64
 	)
@@ -23,7 +24,7 @@ func newBenchSimulate() *cobra.Command {
 		Short: "Benchmark the simulator against the training engine",
 		Long: `Benchmark the simulator against the bare training engine on the same cores. Each
 client trains the bose2023 model with a personal head for four Adam steps at
-batch size 64. The simulator does everything that a run needs: cohorts,
+batch size 64, or the model dense with a personal correction for eight. The simulator does everything that a run needs: cohorts,
 examples, personal layers, exact sums, evaluations, tables and checkpoints.
 
 There are three fleets, each with a year of hourly random numbers per client: 42
@@ -43,7 +44,7 @@ time of the other side. Figures are medians over runs.`,
 			collectOften()
 			bar := stages{to: cmd.ErrOrStderr()}
 			defer bar.stop()
-			b, err := simulate.Run(cmd.Context(), simulate.Config{Fleets: simulate.Usual(), Runs: runs, Workers: workers, Length: d}, bar.set)
+			b, err := simulate.Run(cmd.Context(), simulate.Config{Model: model, Fleets: simulate.Usual(), Runs: runs, Workers: workers, Length: d}, bar.set)
 			if err != nil {
 				return err
 			}
@@ -54,6 +55,7 @@ time of the other side. Figures are medians over runs.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&model, "model", bench.Model, "bose2023 or dense")
 	cmd.Flags().IntVar(&runs, "runs", 3, "number of repetitions")
 	cmd.Flags().IntVar(&workers, "workers", runtime.NumCPU(), "number of clients to train in parallel, and of engine threads")
 	cmd.Flags().Float64Var(&seconds, "seconds", 20, "seconds per measurement")

@@ -46,6 +46,7 @@ func Usual() []Fleet {
 
 // Config selects what to measure.
 type Config struct {
+	Model   string
 	Fleets  []Fleet // at least two; see Usual
 	Runs    int     // repetitions per fleet
 	Workers int
@@ -57,6 +58,9 @@ type measured struct{ steps, engine, share, round []float64 }
 
 // Run measures all fleets one after the other, and repeats this c.Runs times.
 func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error) {
+	if stepsPerTurn[c.Model] == 0 {
+		return nil, fmt.Errorf("model %q cannot be measured; choose bose2023 or dense", c.Model)
+	}
 	k, err := kernel.Default()
 	if err != nil {
 		return nil, err
@@ -76,7 +80,7 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 	}
 	engine := make([]*bench.Workload, c.Workers)
 	for i := range engine {
-		if engine[i], err = bench.NewWorkload(k, bench.Model); err != nil {
+		if engine[i], err = bench.NewWorkload(k, c.Model); err != nil {
 			return nil, err
 		}
 	}
@@ -94,8 +98,8 @@ func Run(ctx context.Context, c Config, progress bench.Progress) (*Result, error
 				return nil, err
 			}
 			// Estimate the number of rounds for c.Length from the engine's speed.
-			rounds := max(int(0.9*c.Length.Seconds()*trainAll(engine, c.Length/20))/(4*max(f.Cohort, min(f.Clients, 100))), 1)
-			p, err := plan(f.Cohort, rounds)
+			rounds := max(int(0.9*c.Length.Seconds()*trainAll(engine, c.Length/20))/(stepsPerTurn[c.Model]*max(f.Cohort, min(f.Clients, 100))), 1)
+			p, err := plan(c.Model, f.Cohort, rounds)
 			if err != nil {
 				return nil, err
 			}
@@ -150,16 +154,21 @@ func (e *engineTurns) between(p sim.Progress) {
 }
 
 // plan returns a plan with a tiny test split, since scoring is not to be measured.
-func plan(cohort, rounds int) (*fed.Plan, error) {
+func plan(model string, cohort, rounds int) (*fed.Plan, error) {
+	partition := map[string]string{"bose2023": "head", "dense": "correction"}[model]
 	return recipe.Read(fmt.Appendf(nil, `
 name: bench
 algorithm: fedavg
 model: {name: %s, split: {train: 0.949, validation: 0.05}}
-partition: head
+partition: %s
 rounds: %d
 schedule: {cohort: %d}
-`, bench.Model, rounds, cohort))
+`, model, partition, rounds, cohort))
 }
+
+// stepsPerTurn has the models that can be measured, and the steps that a client trains in a
+// round by default.
+var stepsPerTurn = map[string]int{"bose2023": 4, "dense": 8}
 
 // trainAll trains all workloads in parallel for the duration d and returns their total
 // number of steps per second.

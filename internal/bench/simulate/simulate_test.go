@@ -8,6 +8,7 @@ import (
 func TestRun(t *testing.T) {
 	calls := 0
 	b, err := Run(t.Context(), Config{
+		Model:  "dense",
 		Fleets: []Fleet{{Clients: 2}, {Clients: 4, Cohort: 2}, {Clients: 8, Cohort: 2}}, Runs: 1, Workers: 1, Length: time.Millisecond,
 	}, func(done, total int, _ string) {
 		if done != calls || total != 3 {
