@@ -12,6 +12,7 @@ import (
 	"loadstar/fed/setup"
 	"loadstar/nn/kernel"
 	"loadstar/series"
+	"loadstar/series/feature"
 )
 
 // Limits on a plan from the server.
@@ -85,7 +86,7 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	if err := problem.Open(d); err != nil {
 		return nil, unfitf("the readings here are not what the plan needs: %v", err)
 	}
-	problem.LimitCache(memory - need)
+	problem.LimitCache(min(memory-need, feature.DefaultCache))
 	for range workers {
 		w := &worker{Worker: s.NewWorker(k)}
 		w.kept = make([]float32, w.Kept())

@@ -55,7 +55,7 @@ func (q *Problem) Examples(m series.Meter, r series.Ranges) series.Examples {
 // examples are windows. The dataset must be set.
 func (q *Problem) LimitCache(bytes int64) {
 	if q.rows != nil {
-		q.rows.SetCache(min(max(bytes, 0), feature.DefaultCache))
+		q.rows.SetCache(max(bytes, 0))
 	}
 }
 

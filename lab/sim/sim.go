@@ -26,6 +26,7 @@ import (
 	"loadstar/lab/run"
 	"loadstar/nn/kernel"
 	"loadstar/series"
+	"loadstar/series/feature"
 )
 
 // Config describes a run to simulate.
@@ -143,6 +144,8 @@ func newSimulation(c Config) (*simulation, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Recomputing the features of a client takes longer than training it for a round.
+	problem.LimitCache(max(2*c.Memory, feature.DefaultCache))
 	if s.fleet, err = newFleet(c.Plan, problem, c.Dataset, c.Workers); err != nil {
 		return nil, err
 	}
