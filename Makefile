@@ -232,6 +232,14 @@ peers: build ## Measure gradient boosting on the features of dense into docs/pee
 	  bin/loadstar bench skill --peer --data datasets/$$g.yaml --targets 24 --loss absolute_error --clients 7 --rows 20000 --out docs/peers || exit 1; \
 	done
 
+.PHONY: pictures
+pictures: comparison ## Draw docs/pictures/skill.svg from the comparison
+	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+	for t in hour-ahead day-ahead; do \
+	  bin/loadstar compare --data $(DATA) --plan plans/$$t.yaml,plans/$$t-local.yaml --baseline ridge-rich --peers docs/peers \
+	    --subject $$t --seeds $(SEEDS) --other-seeds 1 --out runs/comparison/$$t --json > $$dir/$$t.json || exit 1; \
+	done; cd tools && go run ./skillchart $$dir/hour-ahead.json $$dir/day-ahead.json > ../docs/pictures/skill.svg
+
 .PHONY: large-fleet
 large-fleet: build ## Simulate 10,000 synthetic clients, 100 in each of 300 rounds, and print time and memory
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
