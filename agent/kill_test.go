@@ -47,6 +47,7 @@ func TestKill(t *testing.T) {
 	for name, plan := range map[string]settings{
 		"fedavg, head":   small("fedavg", settings{"partition": "head", "rounds": 8}),
 		"scaffold, head": small("scaffold", settings{"partition": "head", "rounds": 8, "client.lr": 0.05}),
+		"dense":          dense(settings{"rounds": 8}),
 	} {
 		for _, fold := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, fold %v", name, fold), func(t *testing.T) {
