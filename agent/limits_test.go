@@ -179,6 +179,11 @@ func TestFootprint(t *testing.T) {
 		"pfedme":          small("pfedme", settings{"model.name": "bose2023"}),
 		"fedmeta":         small("fedmeta", settings{"model.name": "bose2024", "client.steps": 2}),
 		"amsgrad, top":    small("fedavgm", settings{"model.name": "bose2023", "partition": "head+top", "client.optimizer": "amsgrad"}),
+		"dense":           dense(settings{"client.batch": 64}),
+		"dense, averaged": dense(settings{"client.moments": "averaged", "client.batch": 64}),
+		"dense, a day":    dense(settings{"model.targets": 24, "client.batch": 500}),
+		"dense, levels":   dense(settings{"model.quantiles": []float64{0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99}}),
+		"dense, amsgrad":  dense(settings{"client.optimizer": "amsgrad"}),
 		"fedsgd, pinball": small("fedsgd", settings{"model.name": "bose2023", "model.loss": "pinball", "model.quantiles": []float64{0.1, 0.5, 0.9}}),
 		"fedadam, epochs": small("fedadam", settings{"model.name": "bose2023", "client.epochs": 1, "client.steps": 0, "client.batch": 100}),
 	} {
@@ -192,7 +197,8 @@ func TestFootprint(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, workers := range []int{1, 3} {
-			said := footprint(p, q, workers)
+			shared, meter := q.FeatureBytes(d)
+			said := footprint(p, q, workers) + shared + int64(d.Len())*meter
 			s := newStub(t)
 			c := config(t, "a", s.http.URL, t.TempDir(), d)
 			c.Workers = workers

@@ -80,13 +80,15 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 		return nil, unfitf("algorithm %s with partition %s needs no server", p.Algorithm, p.Partition)
 	}
 	need := footprint(p, problem, workers)
-	if need > memory {
-		return nil, unfitf("training takes %d MB, this agent may use %d", need>>20, memory>>20)
+	shared, meter := problem.FeatureBytes(d)
+	features := int64(workers) * meter
+	if memory-need < shared+features {
+		return nil, unfitf("training takes %d MB, this agent may use %d", (need+min(shared+features, math.MaxInt64-need))>>20, memory>>20)
 	}
 	if err := problem.Open(d); err != nil {
 		return nil, unfitf("the readings here are not what the plan needs: %v", err)
 	}
-	problem.LimitCache(min(memory-need, feature.DefaultCache))
+	problem.LimitCache(min(memory-need-shared, feature.DefaultCache)) // enough for the meters in training
 	for range workers {
 		w := &worker{Worker: s.NewWorker(k)}
 		w.kept = make([]float32, w.Kept())
@@ -112,9 +114,13 @@ func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 	example := int64(3*net.Outputs() + 4*p.Model.Targets + 8)
 	batch := net.WorkspaceBytes(p.Client.Batch) + 4*example*(int64(p.Client.Batch)+kernel.Lanes)
 	weights := 4 * int64(net.Weights())
-	all := vectorsOfAll * weights
+	worker, all := vectorsOfWorker*weights, vectorsOfAll*weights
+	if recipe.KeepsMoments(p) { // up to three moments of each weight, also in the transaction that stores them
+		worker += 4 * weights
+		all += 16 * weights
+	}
 	if recipe.Averaged(p) { // the shared vector has two moments of each weight
 		all *= 3
 	}
-	return int64(workers)*(batch+vectorsOfWorker*weights) + all
+	return int64(workers)*(batch+worker) + all
 }

@@ -40,7 +40,7 @@ func (d *Descent) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.
 	}
 	d.g = sized(d.g, len(t.W))
 	if d.Earlier != nil {
-		t.Done = t.Task.Version * d.Earlier.steps(o.Len())
+		t.Done = earlier(t, d.Earlier.steps(o.Len()))
 	}
 	d.Optimizer.Begin(t)
 	var done tally

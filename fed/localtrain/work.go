@@ -65,8 +65,19 @@ func (b *batches) begin(w Work, n int, t *fed.Turn) error {
 	}
 	b.work, b.n, b.rand, b.done, b.epoch = w, n, t.Rand, 0, 0
 	t.Steps = w.steps(n)
-	t.Done = t.Task.Version * t.Steps
+	t.Done = earlier(t, t.Steps)
 	return nil
+}
+
+// earlier returns the number of steps in the rounds before a turn, if each had the given
+// number. A larger number than maxDone has the same effect, and on some devices an int
+// cannot hold it.
+func earlier(t *fed.Turn, steps int) int {
+	const maxDone = 1 << 30
+	if steps > 0 && t.Task.Version > maxDone/steps {
+		return maxDone
+	}
+	return t.Task.Version * steps
 }
 
 // next returns the examples of the next step, valid until the next call, or nil

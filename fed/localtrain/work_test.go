@@ -166,3 +166,15 @@ func TestBadWork(t *testing.T) {
 		}
 	}
 }
+
+// The number of earlier steps must not overflow, also where an int has 32 bits.
+func TestEarlierSteps(t *testing.T) {
+	for _, x := range []struct{ version, steps, want int }{
+		{0, 8, 0}, {3, 8, 24}, {7, 0, 0}, {1 << 20, 1 << 9, 1 << 29}, {1<<31 - 1, 1, 1 << 30}, {1<<31 - 1, 1<<31 - 1, 1 << 30}, {2, 1 << 30, 1 << 30},
+	} {
+		turn := &fed.Turn{Task: fed.Task{Version: x.version}}
+		if got := earlier(turn, x.steps); got != x.want {
+			t.Errorf("%d rounds of %d steps: %d, want %d", x.version, x.steps, got, x.want)
+		}
+	}
+}

@@ -95,6 +95,9 @@ func momentsOf(c *fed.Client) clientopt.Moments {
 // Averaged reports whether the server averages the moments of the shared weights too.
 func Averaged(p *fed.Plan) bool { return p.Client.Moments == momentsAveraged }
 
+// KeepsMoments reports whether clients store moments between rounds.
+func KeepsMoments(p *fed.Plan) bool { return momentsOf(&p.Client) != clientopt.Reset }
+
 func findClientOptimizer(name string) *clientOptimizer {
 	i := slices.IndexFunc(clientOptimizers, func(o clientOptimizer) bool { return o.name == name })
 	if i < 0 {

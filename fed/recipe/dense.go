@@ -100,15 +100,47 @@ func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset) (s forecast.Shape, e
 	} else if interval == 0 {
 		interval = time.Hour
 	}
-	if interval <= 0 || 24*time.Hour%interval != 0 {
-		return s, fmt.Errorf("model.interval is %s; a day must be a multiple of it", interval)
+	if err := checkInterval(interval); err != nil {
+		return s, fmt.Errorf("model.interval is %s; %w", interval, err)
 	}
 	perDay := int(24 * time.Hour / interval)
+	if path, err := checkReach(p, 7*perDay); err != nil {
+		return s, fmt.Errorf("%s %w", path, err)
+	}
 	q.interval, q.gaps = interval, p.Model.Gaps
 	q.layout = series.Layout{Lookback: p.Model.Lookback * perDay / 24, Horizon: p.Model.Horizon, Targets: p.Model.Targets}
 	q.Groups, q.Missing = groups(p, given)
 	s.Inputs, s.Naive, err = feature.Shape(feature.Task{StepsPerDay: perDay, Horizon: p.Model.Horizon, Targets: p.Model.Targets}, q.Groups)
 	return s, err
+}
+
+// checkInterval returns an error if rows of features are not possible for readings with
+// the given time between them. The width of a row depends on the number of readings in a
+// day, so a plan from a stranger must not make it arbitrarily large.
+func checkInterval(i time.Duration) error {
+	switch {
+	case i <= 0 || 24*time.Hour%i != 0:
+		return fmt.Errorf("a day must be a multiple of it")
+	case i < shortestInterval:
+		return fmt.Errorf("it must be at least %s", shortestInterval)
+	}
+	return nil
+}
+
+// shortestInterval is the shortest time between readings in rows of features.
+const shortestInterval = time.Minute
+
+// checkReach returns an error if the last target is more than the given number of steps
+// after the origin, and the setting that it concerns. The width of a row and the memory
+// for lags depend on it.
+func checkReach(p *fed.Plan, most int) (path string, err error) {
+	switch m := &p.Model; {
+	case m.Horizon > most:
+		return "model.horizon", fmt.Errorf("is %d; with model %s it must be at most 168 hours, which is %d steps", m.Horizon, m.Name, most)
+	case m.Targets > most-m.Horizon+1:
+		return "model.targets", fmt.Errorf("is %d; with model %s and model.horizon %d it must be at most %d, because the last target may be 168 hours after the last reading", m.Targets, m.Name, m.Horizon, most-m.Horizon+1)
+	}
+	return "", nil
 }
 
 // openRows sets the dataset of a problem of rows of features.
@@ -133,8 +165,14 @@ func validateRows(p *fed.Plan, add report) {
 	if m.Scaling != "client" {
 		add("model.scaling", "model.scaling is %s; with model %s it must be client", m.Scaling, m.Name)
 	}
-	if i := time.Duration(m.Interval); i != 0 && 24*time.Hour%i != 0 {
-		add("model.interval", "model.interval is %s; a day must be a multiple of it", i)
+	interval := time.Duration(m.Interval)
+	if interval == 0 {
+		interval = shortestInterval // that of the dataset is not known yet
+	}
+	if err := checkInterval(interval); err != nil {
+		add("model.interval", "model.interval is %s; %s", interval, err)
+	} else if path, err := checkReach(p, int(week*time.Hour/interval)); err != nil {
+		add(path, "%s %s", path, err)
 	}
 	if len(m.Inputs) > 0 {
 		if _, _, err := feature.Shape(feature.Task{StepsPerDay: 24, Horizon: 1, Targets: 1}, m.Inputs); err != nil {

@@ -51,6 +51,16 @@ func (q *Problem) Examples(m series.Meter, r series.Ranges) series.Examples {
 	return q.Framer.Windows(m, r)
 }
 
+// FeatureBytes returns upper bounds on the memory for the features of a dataset: what all
+// meters share, and the features of one meter, which must be in memory while it trains.
+// There are none if examples are windows.
+func (q *Problem) FeatureBytes(d *series.Dataset) (shared, meter int64) {
+	if q.interval == 0 {
+		return 0, 0
+	}
+	return feature.Memory(d, feature.Task{StepsPerDay: d.StepsPerDay(), Horizon: q.layout.Horizon, Targets: q.layout.Targets})
+}
+
 // LimitCache limits the memory for features that are computed in advance. There is none if
 // examples are windows. The dataset must be set.
 func (q *Problem) LimitCache(bytes int64) {

@@ -4,6 +4,8 @@ import (
 	"container/list"
 	"sync"
 	"sync/atomic"
+
+	"loadstar/series"
 )
 
 // DefaultCache is the memory in bytes that a frame uses for the values of meters, unless
@@ -42,6 +44,20 @@ func (f *Frame) SetCache(bytes int64) {
 	defer f.cache.mu.Unlock()
 	f.cache.limit = bytes
 	f.cache.trim()
+}
+
+// Memory returns upper bounds on the bytes that a frame of the dataset needs: what all
+// meters share, which includes the framer, and the columns of one meter while they are
+// computed.
+func Memory(d *series.Dataset, t Task) (shared, meter int64) {
+	from, to := d.Span()
+	steps, perDay := (to-from)/d.Seconds()+int64(t.reach())+1, int64(d.StepsPerDay())
+	const weatherBytes, waveBytes, loadBytes = 2 * 8, 16, 3 * 4 // loads are copied to compute ranks
+	const framerBytes, lagBytes = 28, 4 + 2                     // a lag is in the framer and in the clock
+	lags := int64(len(shiftDays(d.StepsPerDay(), t)))
+	shared = steps*(instantBytes+weatherBytes+framerBytes+lagBytes*lags) + perDay*waveBytes + 128<<10
+	meter = steps*(pointBytes+summaryBytes+loadBytes) + perDay*slotBytes + maxKnots*16 + 64<<10
+	return shared, meter
 }
 
 // columns returns the columns of the meter, and marks them as used.

@@ -38,6 +38,8 @@ type instant struct {
 	flags   uint8
 }
 
+const instantBytes = 12
+
 // These are the flags of a step, in the order of their inputs.
 const (
 	weekend = 1 << iota
@@ -123,10 +125,7 @@ func dayFlags(at time.Time, publicHoliday func(time.Time) bool) (flags uint8) {
 
 // findShifts computes the lags that the inputs need.
 func (c *clock) findShifts(f *series.Framer, t Task) {
-	days := []int{7, 14, 21, 28}
-	for k := range max(8, t.reach()/c.perDay+3) {
-		days = append(days, k)
-	}
+	days := shiftDays(c.perDay, t)
 	c.shifts = make([][]int16, slices.Max(days)+1)
 	m := series.Meter{Start: c.start}
 	for _, k := range days {
@@ -138,6 +137,15 @@ func (c *clock) findShifts(f *series.Framer, t Task) {
 			c.shifts[k][i] = int16(f.Lag(m, i, k) - i + k*c.perDay)
 		}
 	}
+}
+
+// shiftDays returns the days before a step for which the inputs need lags.
+func shiftDays(perDay int, t Task) []int {
+	days := []int{7, 14, 21, 28}
+	for k := range max(8, t.reach()/perDay+3) {
+		days = append(days, k)
+	}
+	return days
 }
 
 // back returns the step at the same clock time the given number of days before a step.

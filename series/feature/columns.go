@@ -30,9 +30,11 @@ const summaryBytes = 13 * 4
 // point has the scaled load of a step and its rank. Most examples read both.
 type point struct{ load, rank float32 }
 
+const pointBytes = 8
+
 // bytes returns the memory that the columns need.
 func (c *columns) bytes() int64 {
-	return int64(len(c.steps))*8 + int64(len(c.at))*summaryBytes + int64(len(c.scaling.Ranks.Value))*12 + 1024
+	return int64(len(c.steps))*pointBytes + int64(len(c.at))*summaryBytes + int64(len(c.scaling.Ranks.Value))*12 + 1024
 }
 
 // newColumns computes the columns of a meter.
@@ -156,6 +158,8 @@ type slot struct {
 	today  dayReading // not in the queue before the next day
 	begun  bool
 }
+
+const slotBytes = 832
 
 type dayReading struct {
 	day int32

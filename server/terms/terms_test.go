@@ -103,7 +103,13 @@ func TestSettleRows(t *testing.T) {
 	if err != nil || hour.Model.Net().Inputs() == problem.Model.Net().Inputs() {
 		t.Errorf("the inputs do not depend on the interval: %v", err)
 	}
+	// An agent says how far its readings are apart, and an operator how many targets there
+	// are. The server must not allocate memory for whatever they say.
+	if _, err := Settle(p, 7, nil, []time.Duration{time.Second}); err == nil || !strings.Contains(err.Error(), "must be at least 1m") {
+		t.Errorf("readings every second: %v", err)
+	}
 	for want, bad := range map[string]string{
+		"it must be at most 336":                            "model: {name: dense, targets: 9000}",
 		"not all clients have the data for the inputs wind": "model: {name: dense, inputs: [recent, wind]}",
 		"model.interval is 1h0m0s, but the readings":        "model: {name: dense, interval: 1h}",
 	} {
