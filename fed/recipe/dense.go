@@ -92,6 +92,7 @@ func MissingGroups(p *fed.Plan, given []string) (missing []string) {
 // shape. The dataset may be nil.
 func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset) (s forecast.Shape, err error) {
 	interval, given := time.Duration(p.Model.Interval), func(string) bool { return true }
+	known := interval != 0 || d != nil
 	if d != nil && interval != 0 && interval != d.Interval {
 		return s, fmt.Errorf("model.interval is %s, but the readings of %s are %s apart; remove model.interval", interval, d.Name, d.Interval)
 	}
@@ -104,7 +105,7 @@ func (q *Problem) frameRows(p *fed.Plan, d *series.Dataset) (s forecast.Shape, e
 		return s, fmt.Errorf("model.interval is %s; %w", interval, err)
 	}
 	perDay := int(24 * time.Hour / interval)
-	if path, err := checkReach(p, 7*perDay); err != nil {
+	if path, err := checkReach(p.Model.Horizon, p.Model.Targets, 7*perDay); err != nil && known { // otherwise openRows checks it
 		return s, fmt.Errorf("%s %w", path, err)
 	}
 	q.interval, q.gaps = interval, p.Model.Gaps
@@ -133,12 +134,12 @@ const shortestInterval = time.Minute
 // checkReach returns an error if the last target is more than the given number of steps
 // after the origin, and the setting that it concerns. The width of a row and the memory
 // for lags depend on it.
-func checkReach(p *fed.Plan, most int) (path string, err error) {
-	switch m := &p.Model; {
-	case m.Horizon > most:
-		return "model.horizon", fmt.Errorf("is %d; with model %s it must be at most 168 hours, which is %d steps", m.Horizon, m.Name, most)
-	case m.Targets > most-m.Horizon+1:
-		return "model.targets", fmt.Errorf("is %d; with model %s and model.horizon %d it must be at most %d, because the last target may be 168 hours after the last reading", m.Targets, m.Name, m.Horizon, most-m.Horizon+1)
+func checkReach(horizon, targets, most int) (path string, err error) {
+	switch {
+	case horizon > most:
+		return "model.horizon", fmt.Errorf("is %d; with rows of features it must be at most 168 hours, which is %d steps", horizon, most)
+	case targets > most-horizon+1:
+		return "model.targets", fmt.Errorf("is %d; with rows of features and model.horizon %d it must be at most %d, because the last target may be 168 hours after the last reading", targets, horizon, most-horizon+1)
 	}
 	return "", nil
 }
@@ -147,6 +148,9 @@ func checkReach(p *fed.Plan, most int) (path string, err error) {
 func (q *Problem) openRows(d *series.Dataset) (err error) {
 	if d.Interval != q.interval {
 		return fmt.Errorf("the readings are %s apart, but the plan is for readings %s apart; see model.interval", d.Interval, q.interval)
+	}
+	if path, err := checkReach(q.layout.Horizon, q.layout.Targets, 7*d.StepsPerDay()); err != nil {
+		return fmt.Errorf("%s %w", path, err)
 	}
 	if q.rows, err = feature.NewFrame(d, q.layout, q.split, q.Groups, q.gaps); err != nil {
 		return err
@@ -171,7 +175,7 @@ func validateRows(p *fed.Plan, add report) {
 	}
 	if err := checkInterval(interval); err != nil {
 		add("model.interval", "model.interval is %s; %s", interval, err)
-	} else if path, err := checkReach(p, int(week*time.Hour/interval)); err != nil {
+	} else if path, err := checkReach(m.Horizon, m.Targets, int(week*time.Hour/interval)); err != nil {
 		add(path, "%s %s", path, err)
 	}
 	if len(m.Inputs) > 0 {

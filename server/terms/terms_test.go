@@ -109,7 +109,7 @@ func TestSettleRows(t *testing.T) {
 		t.Errorf("readings every second: %v", err)
 	}
 	for want, bad := range map[string]string{
-		"it must be at most 336":                            "model: {name: dense, targets: 9000}",
+		"it must be at most 336":                            "model: {name: dense, targets: 337}",
 		"not all clients have the data for the inputs wind": "model: {name: dense, inputs: [recent, wind]}",
 		"model.interval is 1h0m0s, but the readings":        "model: {name: dense, interval: 1h}",
 	} {
