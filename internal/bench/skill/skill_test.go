@@ -136,6 +136,9 @@ func TestPeer(t *testing.T) {
 		if _, err := startPeer(t.Context()); err == nil || !strings.Contains(err.Error(), "python3-sklearn") {
 			t.Errorf("without scikit-learn: %v", err)
 		}
+		if os.Getenv("CI") != "" {
+			t.Fatal("CI needs scikit-learn: apt-get install python3-sklearn")
+		}
 		t.Skip("no scikit-learn here")
 	}
 	o := Options{Dataset: meters(t, 1), Targets: 1, Stride: 1, Losses: []string{"absolute_error"}}
