@@ -85,7 +85,11 @@ func (s *dataset) forecasts() (figure, bool) {
 	}
 	var ahead []string
 	for _, l := range leads {
-		ahead = append(ahead, fmt.Sprintf("step %d", l.steps))
+		name := fmt.Sprintf("step %d", l.steps)
+		if l.until > l.steps {
+			name = fmt.Sprintf("steps %d to %d", l.steps, l.until)
+		}
+		ahead = append(ahead, name)
 	}
 	days := math.Round(float64(len(clients[0].Actual)) * float64(from.excerpts[0].interval) / 86400)
 	f := figure{

@@ -63,8 +63,10 @@ type excerpt struct {
 
 // lead has the forecasts of an excerpt that have the same lead time.
 type lead struct {
-	steps  int // lead time in steps; 1 is the first target
-	values []float64
+	// steps and until are the shortest and the longest lead time in steps; 1 is the first
+	// target.
+	steps, until int
+	values       []float64
 	// low and high are P10 and P90. They are NaN if the model does not forecast them.
 	low, high []float64
 }
@@ -265,9 +267,11 @@ func cut(rows []run.Forecast) excerpt {
 	s := excerpt{client: rows[0].Client}
 	var errs, week metric.Point
 	times := make([]int64, 0, len(rows))
+	var cutoffs []int64
 	distances := map[int64]bool{}
 	for _, r := range rows {
 		times = append(times, r.Time.Unix())
+		cutoffs = append(cutoffs, r.Cutoff.Unix())
 		distances[r.Time.Unix()-r.Cutoff.Unix()] = true
 		// Ignore the error: the means omit values that cannot be scored, but the chart
 		// shows them.
@@ -279,12 +283,9 @@ func cut(rows []run.Forecast) excerpt {
 	s.mae, s.weekMAE = errs.MAE(), week.MAE()
 	slices.Sort(times)
 	times = slices.Compact(times)
-	s.interval = 3600
-	for i := 1; i < len(times); i++ {
-		if d := times[i] - times[i-1]; i == 1 || d < s.interval {
-			s.interval = d
-		}
-	}
+	s.interval = closest(times, 3600)
+	slices.Sort(cutoffs)
+	stride := closest(slices.Compact(cutoffs), s.interval)
 	points := min(int64(excerptLength/time.Second)/s.interval, excerptPoints)
 	first, last := times[0], times[len(times)-1]
 	s.start = first
@@ -300,15 +301,19 @@ func cut(rows []run.Forecast) excerpt {
 		return to
 	}
 	s.actual, s.before = gaps(), gaps()
-	// Show only the forecasts for the first and the last step.
+	// Show only the forecasts for the first and the last step. If forecasts are made every
+	// few steps only, show as many steps of each forecast, so that no time lacks one.
 	all := make([]int64, 0, len(distances))
 	for d := range distances {
 		all = append(all, d)
 	}
 	slices.Sort(all)
-	ends := slices.Compact([]int64{all[0], all[len(all)-1]})
+	shortest, longest := all[0], all[len(all)-1]
+	ends := slices.Compact([]int64{shortest, max(longest-stride+s.interval, shortest)})
 	for _, d := range ends {
-		s.leads = append(s.leads, lead{steps: int((d-all[0])/s.interval) + 1, values: gaps(), low: gaps(), high: gaps()})
+		l := lead{steps: int((d-shortest)/s.interval) + 1, values: gaps(), low: gaps(), high: gaps()}
+		l.until = int((min(d+stride-s.interval, longest)-shortest)/s.interval) + 1
+		s.leads = append(s.leads, l)
 	}
 	for _, r := range rows {
 		i := (r.Time.Unix() - s.start) / s.interval
@@ -317,10 +322,21 @@ func cut(rows []run.Forecast) excerpt {
 		}
 		s.actual[i], s.before[i] = r.Actual, r.LastWeek
 		for k, d := range ends {
-			if r.Time.Unix()-r.Cutoff.Unix() == d {
+			if ahead := r.Time.Unix() - r.Cutoff.Unix(); ahead >= d && ahead < d+stride {
 				s.leads[k].values[i], s.leads[k].low[i], s.leads[k].high[i] = r.Forecast, r.P10, r.P90
 			}
 		}
 	}
 	return s
+}
+
+// closest returns the smallest distance between two consecutive times, or otherwise if
+// there are fewer than two.
+func closest(times []int64, otherwise int64) int64 {
+	for i := 1; i < len(times); i++ {
+		if d := times[i] - times[i-1]; i == 1 || d < otherwise {
+			otherwise = d
+		}
+	}
+	return otherwise
 }

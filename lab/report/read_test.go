@@ -118,3 +118,28 @@ func TestReadRefuses(t *testing.T) {
 		t.Errorf("a broken summary: %v", err)
 	}
 }
+
+// TestCutWithStride checks that forecasts that are made every 6 hours cover every hour.
+func TestCutWithStride(t *testing.T) {
+	var rows []run.Forecast
+	start := time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)
+	for origin := range 40 {
+		cutoff := start.Add(time.Duration(6*origin) * time.Hour)
+		for h := range 24 {
+			rows = append(rows, run.Forecast{Client: "a", Cutoff: cutoff, Time: cutoff.Add(time.Duration(h) * time.Hour), Actual: 1, Forecast: float64(h + 1), LastWeek: math.NaN()})
+		}
+	}
+	s := cut(rows)
+	if len(s.leads) != 2 || s.leads[0].steps != 1 || s.leads[0].until != 6 || s.leads[1].steps != 19 || s.leads[1].until != 24 {
+		t.Fatalf("leads %+v", s.leads)
+	}
+	for i := range s.actual {
+		at := int((s.start-start.Unix())/3600) + i
+		if want := float64(at%6 + 1); at < 40*6 && s.leads[0].values[i] != want {
+			t.Fatalf("hour %d: %v, want %v", at, s.leads[0].values[i], want)
+		}
+		if want := float64(at%6 + 19); at >= 18 && s.leads[1].values[i] != want {
+			t.Fatalf("hour %d: %v, want %v", at, s.leads[1].values[i], want)
+		}
+	}
+}
