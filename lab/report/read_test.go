@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/lab/run"
 )
 
 func TestReadRun(t *testing.T) {
