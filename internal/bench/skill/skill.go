@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options, progress bench.Progress) ([]Row, error)
 	if err != nil {
 		return nil, err
 	}
-	defer t.close()
+	defer func() { _ = t.close() }() // every row is already written
 	chosen := o.chosen()
 	for _, b := range forecast.Baselines() {
 		if err := o.baseline(ctx, t, b.Name, chosen); err != nil {
