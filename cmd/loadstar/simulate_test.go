@@ -32,6 +32,7 @@ var killPlans = []struct{ name, plan string }{
 	{"fedbuff", "algorithm: fedbuff\npartition: head\nrounds: 80\nschedule: {cohort: 4, buffer: 2}\nserver: {optimizer: fedyogi}\nsimulate: {step_time: 1s, speed_spread: 1, dropout: 0.1}\n"},
 	{"fedasync", "algorithm: fedasync\nrounds: 100\nschedule: {cohort: 4}\nsimulate: {step_time: 1s, speed_spread: 1}\n"},
 	{"pfedme", "algorithm: pfedme\nrounds: 60\nschedule: {cohort: 3}\nclient: {steps: 4, batch: 16}\nevaluate: {fine_tune: {steps: 5}}\n"},
+	{"dense", "algorithm: fedavg\nmodel: {name: dense, targets: 24}\nrounds: 60\nschedule: {cohort: 4}\nevaluate: {every: 20}\n"},
 	{"local", "algorithm: local\nrounds: 60\n"},
 	{"pooled", "algorithm: pooled\nrounds: 80\nclient: {steps: 10}\n"},
 }
@@ -92,7 +93,10 @@ type killer struct {
 
 func (k *killer) family(t *testing.T, name, plan string, kills int) {
 	path := filepath.Join(k.dir, name+".yaml")
-	plan = "name: " + name + "\n" + killModel + plan
+	plan = "name: " + name + "\n" + plan
+	if !strings.Contains(plan, "model:") {
+		plan += killModel
+	}
 	if !strings.Contains(plan, "client:") {
 		plan += "client: {steps: 4, batch: 16}\n"
 	}
