@@ -46,7 +46,7 @@ func TestSmallDevice(t *testing.T) {
 	if err != nil || program.Size() > mostBytes {
 		t.Fatalf("the binary has %.1f MB: %v", float64(program.Size())/1e6, err)
 	}
-	do := func(name string, args ...string) string {
+	do := func(t *testing.T, name string, args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Dir = dir
@@ -59,8 +59,8 @@ func TestSmallDevice(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	meters, days := longtest.Pick("3", "10"), longtest.Pick("60", "365")
-	do(in("loadstar"), "data", "generate", "--meters", meters, "--days", days, "-o", "data")
-	do(in("loadstar"), "data", "prepare", "data", "-o", "data.prepared")
+	do(t, in("loadstar"), "data", "generate", "--meters", meters, "--days", days, "-o", "data")
+	do(t, in("loadstar"), "data", "prepare", "data", "-o", "data.prepared")
 
 	address := freeAddress(t)
 	url := "https://" + address
@@ -74,34 +74,37 @@ func TestSmallDevice(t *testing.T) {
 		}
 		return errors.Join(err, dialled) == nil
 	})
-	token := regexp.MustCompile(`ls1-\S+`).FindString(do(in("loadstar"), append([]string{"token", "create"}, operator...)...))
-	do(emulator, in("agent"), "join", "-dir", "agent-data", url, token)
+	token := regexp.MustCompile(`ls1-\S+`).FindString(do(t, in("loadstar"), append([]string{"token", "create"}, operator...)...))
+	do(t, emulator, in("agent"), "join", "-dir", "agent-data", url, token)
 	agent := start(t, dir, emulator, in("agent"), "run", "-dir", "agent-data", "data.prepared")
 	t.Logf("binary %.1f MB", float64(program.Size())/1e6)
-	for i, plan := range []string{
-		"name: small\nalgorithm: fedavg\nmodel: {name: bose2023}\npartition: head\nrounds: 2\n",
-		"name: hour\nalgorithm: fedavg\nmodel: {name: dense}\nrounds: 2\n",
-		"name: day\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\nclient: {moments: averaged}\nrounds: 2\n",
+	finished := 0
+	for _, x := range []struct{ name, plan string }{
+		{"bose2023", "model: {name: bose2023}\npartition: head\n"},
+		{"dense, an hour", "model: {name: dense}\n"},
+		{"dense, a day", "model: {name: dense, targets: 24}\nclient: {moments: averaged}\n"},
 	} {
-		if err := os.WriteFile(in("plan.yaml"), []byte(plan), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		do(in("loadstar"), append([]string{"runs", "start", "plan.yaml", "--wait-for", meters}, operator...)...)
-		var most int64
-		wait(t, "two rounds on the device", 10*time.Minute, func() bool {
-			now, err := resident(agent.Pid)
-			if err != nil {
+		t.Run(x.name, func(t *testing.T) {
+			plan := "name: small\nalgorithm: fedavg\nrounds: 2\n" + x.plan
+			if err := os.WriteFile(in("plan.yaml"), []byte(plan), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			most = max(most, now)
-			return strings.Count(do(in("loadstar"), append([]string{"runs", "list"}, operator...)...), "finished") > i
+			began, most := time.Now(), int64(0)
+			do(t, in("loadstar"), append([]string{"runs", "start", "plan.yaml", "--wait-for", meters}, operator...)...)
+			finished++
+			wait(t, "two rounds on the device", 10*time.Minute, func() bool {
+				now, err := resident(agent.Pid)
+				if err != nil {
+					t.Fatal(err)
+				}
+				most = max(most, now)
+				return strings.Count(do(t, in("loadstar"), append([]string{"runs", "list"}, operator...)...), "finished") == finished
+			})
+			t.Logf("two rounds in %.1f s, peak resident memory %.1f MB", time.Since(began).Seconds(), float64(most)/(1<<20))
+			if most > mostResident || most < 4<<20 {
+				t.Errorf("%.1f MB resident, want at most %d", float64(most)/(1<<20), mostResident>>20)
+			}
 		})
-		name, _, _ := strings.Cut(plan, "\n")
-		t.Logf("%s: two rounds in %.1f s, peak resident memory %.1f MB", name, time.Since(began).Seconds(), float64(most)/(1<<20))
-		if most > mostResident || most < 4<<20 {
-			t.Errorf("%s: %.1f MB resident, want at most %d", name, float64(most)/(1<<20), mostResident>>20)
-		}
 	}
 }
 
