@@ -87,12 +87,12 @@ func TestRows(t *testing.T) {
 	if want := 4 * int64(e.Personal+2*e.Parameters+1); e.KeptBytes != want {
 		t.Errorf("a client stores %d bytes, want %d", e.KeptBytes, want)
 	}
-	p.Evaluate.Keep = "last"
-	last, err := Fleet(p, 10)
+	p.Evaluate.Keep = "best"
+	best, err := Fleet(p, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if more := e.SimulatorBytes - last.SimulatorBytes; more < 10*4*int64(e.Parameters)/2 {
+	if more := best.SimulatorBytes - e.SimulatorBytes; more < 10*4*int64(e.Parameters)/2 {
 		t.Errorf("best weights take %d bytes", more)
 	}
 }
