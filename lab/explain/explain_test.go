@@ -87,7 +87,7 @@ func TestRows(t *testing.T) {
 	if want := 4 * int64(e.Personal+2*e.Parameters+1); e.KeptBytes != want {
 		t.Errorf("a client stores %d bytes, want %d", e.KeptBytes, want)
 	}
-	p.Evaluate.Keep = "best"
+	p.Evaluate.Keep, p.Evaluate.FineTune.Choose = "best", "validation"
 	best, err := Fleet(p, 10)
 	if err != nil {
 		t.Fatal(err)
