@@ -56,9 +56,6 @@ func (a *algorithm) denseDefaults(p, chosen *fed.Plan) {
 		p.Server.Weighting = "uniform"
 	}
 	p.Evaluate.Every = 40
-	if a.noServer && !a.pooled {
-		p.Evaluate.Keep = "best" // a client that trains alone soon overfits
-	}
 }
 
 // groups returns the names of the feature groups of a plan. If the plan does not list
