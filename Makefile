@@ -236,7 +236,7 @@ peers: build ## Measure gradient boosting on the features of dense into docs/pee
 pictures: comparison ## Draw docs/pictures/skill.svg from the comparison
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	for t in hour-ahead day-ahead; do \
-	  bin/loadstar compare --data $(DATA) --plan plans/$$t.yaml,plans/$$t-local.yaml --baseline ridge-rich --peers docs/peers \
+	  bin/loadstar compare --data $(DATA) --plan plans/$$t.yaml,plans/$$t-local.yaml,plans/$$t-local-short.yaml --baseline ridge-rich --peers docs/peers \
 	    --subject $$t --seeds $(SEEDS) --other-seeds 1 --out runs/comparison/$$t --json > $$dir/$$t.json || exit 1; \
 	done; cd tools && go run ./skillchart $$dir/hour-ahead.json $$dir/day-ahead.json > ../docs/pictures/skill.svg
 

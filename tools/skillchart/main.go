@@ -18,8 +18,30 @@ type comparison struct {
 	Methods   []struct {
 		Method string  `json:"method"`
 		Median float64 `json:"relative_mae_median"`
-		Seeds  int     `json:"seeds"`
+		Paired struct {
+			Ratio float64 `json:"ratio"`
+		} `json:"paired"`
 	} `json:"methods"`
+}
+
+// positions returns where the marks of a comparison are, by key of shown. Boosting has
+// results of some clients only. Its mark is where the median ratio of errors, client by
+// client, puts it relative to the mark of the federated model. Of the two lengths of local
+// training, the better one counts.
+func (c comparison) positions() map[string]float64 {
+	at := map[string]float64{}
+	for _, m := range c.Methods {
+		k := key(m.Method)
+		if old, ok := at[k]; !ok || m.Median < old {
+			at[k] = m.Median
+		}
+	}
+	for _, m := range c.Methods {
+		if k := key(m.Method); k == "boosting" {
+			at[k] = at["ahead"] / m.Paired.Ratio
+		}
+	}
+	return at
 }
 
 // series is a method in the picture. Its name is a prefix of the names of methods.
@@ -27,9 +49,9 @@ type series struct{ label, color, shape string }
 
 var shown = map[string]series{
 	"ridge-rich":  {"ridge regression", "#8a6d3b", "square"},
-	"boosting":    {"gradient boosting on the same inputs, some clients", "#2c7a4b", "triangle"},
+	"boosting":    {"gradient boosting on the same inputs", "#2c7a4b", "triangle"},
 	"ahead":       {"dense, federated with a personal correction", "#b0123b", "circle"},
-	"ahead-local": {"dense, each client alone", "#3b6fb0", "ring"},
+	"ahead-local": {"dense, each client alone, better of two lengths", "#3b6fb0", "ring"},
 }
 
 const (
@@ -75,9 +97,10 @@ func draw(panels [2][]comparison) {
 			if p == 0 {
 				fmt.Printf(`<text x="%d" y="%d" fill="#222" text-anchor="end">%s</text>`+"\n", left-14, y+4, name(c.Dataset))
 			}
-			for _, m := range c.Methods {
-				if s, ok := shown[key(m.Method)]; ok {
-					mark(s, place(at, m.Median), float64(y))
+			positions := c.positions()
+			for _, k := range []string{"ridge-rich", "boosting", "ahead-local", "ahead"} {
+				if v, ok := positions[k]; ok {
+					mark(shown[k], place(at, v), float64(y))
 				}
 			}
 		}
@@ -93,7 +116,7 @@ func key(method string) string {
 		return "boosting"
 	case strings.HasSuffix(method, "-ahead"):
 		return "ahead"
-	case strings.HasSuffix(method, "-ahead-local"):
+	case strings.HasSuffix(method, "-ahead-local") || strings.HasSuffix(method, "-ahead-local-short"):
 		return "ahead-local"
 	}
 	return method
