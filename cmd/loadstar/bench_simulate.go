@@ -51,7 +51,7 @@ time of the other side. Figures are medians over runs.`,
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), b)
 			}
-			return printSimulateBench(cmd.OutOrStdout(), b)
+			return printSimulateBench(cmd.OutOrStdout(), model, b)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -62,8 +62,8 @@ time of the other side. Figures are medians over runs.`,
 	return cmd
 }
 
-func printSimulateBench(w io.Writer, b *simulate.Result) error {
-	fmt.Fprintf(w, "%s with a personal head, batch size %d, %s, %s\n\n", bench.Model, bench.Batch, b.Kernel, count(b.Workers, "worker"))
+func printSimulateBench(w io.Writer, model string, b *simulate.Result) error {
+	fmt.Fprintf(w, "%s with personal layers, batch size %d, %s, %s\n\n", model, bench.Batch, b.Kernel, count(b.Workers, "worker"))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "CLIENTS\tCOHORT\tSTEPS/S\tENGINE/S\tSHARE\tROUND ms\t")
 	for _, f := range b.Fleets {
