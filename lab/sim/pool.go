@@ -28,14 +28,16 @@ type worker struct {
 	cpu time.Duration // CPU time of all functions so far
 }
 
-// run calls do and measures its CPU time. Wall-clock time would depend on the other work
-// of the machine.
-func (w *worker) run(do func(*worker)) {
+// measure returns a function that adds the CPU time since the call to w.cpu. It must be
+// called before anybody learns that the work is done, because they may then read w.cpu.
+// Wall-clock time would depend on the other work of the machine.
+func (w *worker) measure() (stop func()) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	start := cputime.Thread()
-	do(w)
-	w.cpu += cputime.Thread() - start
+	return func() {
+		w.cpu += cputime.Thread() - start
+		runtime.UnlockOSThread()
+	}
 }
 
 // pool runs functions on a fixed set of workers. Each worker runs one function at a time.
@@ -50,7 +52,7 @@ func newPool(workers []*worker) *pool {
 	for _, w := range workers {
 		p.wg.Go(func() {
 			for do := range p.todo {
-				w.run(do)
+				do(w)
 			}
 		})
 	}
@@ -77,6 +79,7 @@ func (p *pool) each(ctx context.Context, n int, do func(w *worker, i int) error)
 		wg.Add(1)
 		p.todo <- func(w *worker) {
 			defer wg.Done()
+			defer w.measure()()
 			for {
 				i := int(next.Add(1)) - 1
 				mu.Lock()

@@ -299,6 +299,7 @@ func (s *simulation) start(ctx context.Context, a round.Assignment, task fed.Tas
 	s.flights[a] = f
 	s.pool.todo <- func(w *worker) {
 		defer close(f.done)
+		defer w.measure()()
 		f.kept = make([]float32, len(w.kept))
 		f.err = s.trainCopy(ctx, w, a.Client, task, f.kept, &f.update)
 	}
