@@ -2,7 +2,6 @@ package forecast
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"loadstar/nn"
@@ -43,14 +42,7 @@ type Scorer struct {
 // forecast of a pinball model is the quantile nearest to 0.5.
 func NewScorer(m *Model, k *kernel.Set, loss nn.Loss) *Scorer {
 	s := &Scorer{net: m.net, loss: loss, perTarget: loss.Outputs(1), ws: m.net.NewWorkspace(k, scoreBatch)}
-	if p, ok := loss.(*nn.Pinball); ok {
-		s.levels = p.Quantiles()
-		for i, level := range s.levels {
-			if math.Abs(level-0.5) < math.Abs(s.levels[s.point]-0.5) {
-				s.point = i
-			}
-		}
-	}
+	s.levels, s.point = levels(loss)
 	s.targets = m.net.Outputs() / s.perTarget
 	return s
 }

@@ -7,6 +7,16 @@ import "math"
 // has all targets of its origin.
 type Example struct{ Last, Target int }
 
+// Readiness says whether a model can forecast from an origin.
+type Readiness int
+
+// The states of the inputs of an origin.
+const (
+	Unready  Readiness = iota // too many inputs are missing
+	Filled                    // some inputs were missing and have been replaced
+	Complete                  // all inputs are known
+)
+
 // Examples are a meter's examples in the form that a model needs: windows of consecutive
 // steps ([Windows]) or rows of features (package feature).
 type Examples interface {
@@ -16,13 +26,16 @@ type Examples interface {
 	Len(p Part) int
 	At(p Part, k int) int
 	Each(p Part, f func(last int) error) error
+	// Ready reports whether the inputs of an origin are known. Its targets need not be, so
+	// that a model can forecast from the newest step of a series.
+	Ready(last int) Readiness
 	// Inputs returns the number of inputs of an example.
 	Inputs() int
 	// PerOrigin returns the number of examples of each origin: 1 if an example has all
 	// targets of its origin, otherwise the number of targets.
 	PerOrigin() int
-	// Gather writes the inputs of examples to x and their targets to y, row-major by
-	// example. It does not allocate.
+	// Gather writes the inputs of examples to x and, unless y is nil, their targets to y,
+	// row-major by example. It does not allocate.
 	Gather(x, y []float32, at []Example)
 	// GatherColumns writes the inputs of examples to x, one column per example, with rows
 	// stride floats apart. It writes targets to y as Gather does. It does not allocate.

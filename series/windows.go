@@ -343,6 +343,34 @@ func (f *Framer) Windows(m Meter, ranges Ranges) *Windows {
 	return w
 }
 
+// Ready implements [Examples].
+func (w *Windows) Ready(last int) Readiness {
+	from := last - w.frame.layout.Lookback + 1
+	if from < 0 || last >= len(w.target.data) {
+		return Unready
+	}
+	for i := range w.columns {
+		c := &w.columns[i]
+		switch {
+		case c.data == nil:
+			if Missing(c.fixed) {
+				return Unready
+			}
+		case c.lag != nil:
+			for step := from; step <= last; step++ {
+				if Missing(c.at(step)) {
+					return Unready
+				}
+			}
+		default:
+			if from+c.offset < 0 || last+c.offset >= len(c.data) || slices.ContainsFunc(c.data[from+c.offset:last+1+c.offset], Missing) {
+				return Unready
+			}
+		}
+	}
+	return Complete
+}
+
 // Inputs implements [Examples].
 func (w *Windows) Inputs() int { return len(w.columns) * w.frame.layout.Lookback }
 
@@ -413,6 +441,9 @@ func (w *Windows) GatherColumns(x []float32, stride int, y []float32, at []Examp
 }
 
 func (w *Windows) gatherTargets(y []float32, at []Example) {
+	if y == nil {
+		return
+	}
 	horizon, targets := w.frame.layout.Horizon, w.frame.layout.Targets
 	for e, x := range at {
 		first := x.Last + horizon

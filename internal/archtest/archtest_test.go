@@ -46,6 +46,11 @@ var layers = map[string]pkg{
 	"agent":          {layer: 4, may: "agent/state fed fed/client fed/recipe fed/round fed/setup internal/backoff nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"agent/state":    {layer: 4, may: "internal/filelock", external: "go.etcd.io/bbolt"},
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
+	"agent/release":  {layer: 4},
+	"agent/readings": {layer: 4},
+	"agent/mqtt":     {layer: 4},
+	"agent/live":     {layer: 4},
+	"agent/api":      {layer: 4},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/backtest":   {layer: 4, may: "forecast lab/run metric series"},
@@ -55,8 +60,10 @@ var layers = map[string]pkg{
 	"lab/kept":       {layer: 4, may: "internal/atomicfile internal/filelock internal/mmap internal/stateformat", external: "golang.org/x/sync"},
 	"lab/report":     {layer: 4, may: "lab/run metric", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
+	"lab/outlook":    {layer: 4},
 
 	"fed/setup":      {layer: 3, may: "fed fed/client fed/recipe fed/round nn/kernel series"},
+	"fed/serve":      {layer: 3},
 	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series series/feature", external: "go.yaml.in/yaml/v3"},
 	"fed/round":      {layer: 3, may: "fed fed/exact internal/stateformat nn"},
 	"fed/client":     {layer: 3, may: "fed forecast nn nn/kernel series"},
@@ -70,6 +77,8 @@ var layers = map[string]pkg{
 
 	"forecast":           {layer: 2, may: "forecast/calibrate nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
 	"forecast/calibrate": {layer: 2},
+	"forecast/drift":     {layer: 2},
+	"forecast/issue":     {layer: 2},
 
 	"nn":             {layer: 1, may: "nn/kernel"},
 	"nn/kernel":      {layer: 1, external: "golang.org/x/sys"},
@@ -78,6 +87,7 @@ var layers = map[string]pkg{
 
 	"series":              {layer: 1, may: "internal/atomicfile internal/mmap"},
 	"series/feature":      {layer: 1, may: "series series/holiday"},
+	"series/store":        {layer: 1},
 	"series/holiday":      {layer: 1, external: "github.com/rickar/cal/v2"},
 	"series/read":         {layer: 1, may: "series series/holiday internal/config", external: "github.com/klauspost/compress github.com/parquet-go/parquet-go golang.org/x/text go.yaml.in/yaml/v3"},
 	"series/quality":      {layer: 1, may: "series"},

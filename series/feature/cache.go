@@ -28,6 +28,8 @@ type cacheKey struct {
 	start int64
 	load  *float32
 	steps int
+	// scaling is nil if the scaling is that of the training split.
+	scaling *Scaling
 }
 
 type cached struct {
@@ -62,7 +64,7 @@ func Memory(d *series.Dataset, t Task) (shared, meter int64) {
 
 // columns returns the columns of the meter, and marks them as used.
 func (r *Rows) columns() *columns {
-	key := cacheKey{id: r.meter.ID, start: r.meter.Start, steps: len(r.meter.Load)}
+	key := cacheKey{id: r.meter.ID, start: r.meter.Start, steps: len(r.meter.Load), scaling: r.frozen}
 	if len(r.meter.Load) > 0 {
 		key.load = &r.meter.Load[0]
 	}
@@ -71,7 +73,11 @@ func (r *Rows) columns() *columns {
 		e := f.cache.entry(key)
 		var c *columns
 		e.once.Do(func() {
-			c = f.newColumns(r.meter, f.newScaling(r.meter))
+			scaling := r.frozen
+			if scaling == nil {
+				scaling = f.newScaling(r.meter)
+			}
+			c = f.newColumns(r.meter, scaling)
 			e.columns.Store(c)
 			f.cache.count(e, c.bytes())
 		})

@@ -126,6 +126,15 @@ func (f *Frame) Reach() time.Duration {
 	return longest
 }
 
+// Frozen returns the examples of a meter with the given scaling, which the caller must not
+// change. A client that forecasts uses the scaling with which its weights were trained,
+// while its series grows.
+func (f *Frame) Frozen(m series.Meter, s *Scaling) *Rows {
+	r := f.Rows(m)
+	r.frozen = s
+	return r
+}
+
 // Rows returns the examples of a meter, which must be one of the dataset's.
 func (f *Frame) Rows(m series.Meter) *Rows {
 	r := &Rows{frame: f, meter: m}

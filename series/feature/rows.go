@@ -13,10 +13,35 @@ type Rows struct {
 	series.Origins
 	frame *Frame
 	meter series.Meter
-	used  atomic.Pointer[cached] // the cache entry that was used last
+	// frozen is the scaling that the caller gave, or nil.
+	frozen *Scaling
+	used   atomic.Pointer[cached] // the cache entry that was used last
 }
 
 var _ series.Examples = (*Rows)(nil)
+
+// Ready implements [series.Examples].
+func (r *Rows) Ready(last int) series.Readiness {
+	week := 7 * r.frame.clock.perDay
+	if last < week-1 || last >= len(r.meter.Load) {
+		return series.Unready
+	}
+	missing, since := 0, 0
+	for i, v := range r.meter.Load[last-week+1 : last+1] {
+		if series.Missing(v) {
+			missing++
+		} else {
+			since = week - 1 - i
+		}
+	}
+	switch {
+	case missing == 0:
+		return series.Complete
+	case missing <= r.frame.gaps && since <= min(originFill, r.frame.gaps):
+		return series.Filled
+	}
+	return series.Unready
+}
 
 // Inputs returns the number of inputs of an example.
 func (r *Rows) Inputs() int { return r.frame.width }

@@ -1,0 +1,62 @@
+// Package release describes the models that a server releases to its agents.
+package release
+
+// Release is a model that an operator released: a version of a run's shared weights.
+type Release struct {
+	ID   string // unique, assigned by the server
+	Name string // such as day; a newer release of the same name replaces an older one
+	// Number counts the releases of a name from 1. Name and number are shown as day@7.
+	Number int
+	// Run and Version say where the weights come from.
+	Run     string
+	Version int
+	Role    Role
+	Plan    []byte    // YAML with all settings
+	Weights []float32 // the shared weights
+}
+
+// Role is how clients use a release.
+type Role string
+
+// The roles.
+const (
+	Personal Role = "personal" // with personal layers of each client
+	Generic  Role = "generic"  // all layers are shared
+)
+
+// Kept is what a client kept from training for a run.
+type Kept struct {
+	Personal []float32 // personal weights
+	Scaling  []byte    // encoded by fed/serve
+}
+
+// Host receives releases and returns reports. The agent calls it, and package live
+// implements it. Calls do not block for long.
+type Host interface {
+	// Has reports whether the host has a release, so that it need not be fetched.
+	Has(id string) bool
+	// Offer hands over a release. Load returns what a client kept from the release's run,
+	// or false if it did not take part.
+	Offer(r Release, load func(client string) (Kept, bool, error)) error
+	// Retain removes all releases that are not in the list.
+	Retain(ids []string) error
+	// Reports returns at most one report per client and day that was not acknowledged, and
+	// a function to call when the server has them.
+	Reports() (reports []Report, sent func())
+}
+
+// Report is what a client lets the server know about its forecasts: no load and no time
+// series.
+type Report struct {
+	Client  string
+	Day     int64 // Unix day
+	Release string
+	// Shares has the share of rows by source.
+	Shares      map[string]float64
+	RelativeMAE float64 // against last week, over 28 days; NaN if unknown
+	Coverage    float64 // of P10 to P90, over 28 days; NaN if unknown
+	Findings    []string
+	ReadingsAge int64 // seconds
+	Drift       bool
+	WantsRound  bool
+}

@@ -1,0 +1,32 @@
+package recipe
+
+import (
+	"loadstar/series"
+	"loadstar/series/feature"
+)
+
+// Scaling is what the examples of a client know about its training split. It is stored with
+// the client's weights, because weights are of no use with another scaling.
+type Scaling struct {
+	// Ranges scale windows. They are nil if an example is a row of features.
+	Ranges series.Ranges
+	// Features scales rows of features, otherwise it is nil.
+	Features *feature.Scaling
+}
+
+// Scaling returns the scaling of a meter's training split. Ranges are those of the meter or
+// of the fleet, as the plan says; rows of features do not need them.
+func (q *Problem) Scaling(m series.Meter, r series.Ranges) Scaling {
+	if q.rows != nil {
+		return Scaling{Features: q.rows.Rows(m).Scaling()}
+	}
+	return Scaling{Ranges: r}
+}
+
+// Frozen returns the examples of a meter with a scaling that was computed before.
+func (q *Problem) Frozen(m series.Meter, s Scaling) series.Examples {
+	if q.rows != nil {
+		return q.rows.Frozen(m, s.Features)
+	}
+	return q.Framer.Windows(m, s.Ranges)
+}

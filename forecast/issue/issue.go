@@ -1,0 +1,77 @@
+// Package issue makes the forecasts that people use: for every step of the next hours or
+// days, quantiles of the load, with the source of each value and the reason why it is not a
+// better one. It has no clock and does no I/O, so the same readings give the same forecasts
+// in a file and at a client.
+//
+// A forecast is issued at a cutoff and uses no load after it. The sources form a ladder: the
+// first one that can forecast a step does. A client's [State] learns from the errors of
+// earlier issues.
+package issue
+
+// Source is what made a row of a forecast, from best to worst.
+type Source string
+
+// The ladder.
+const (
+	Model   Source = "model"   // the client's model
+	Generic Source = "generic" // a model without personal layers
+	Week    Source = "week"    // the load at the same clock time 7 or 14 days before
+	Profile Source = "profile" // the fleet's mean week, scaled to the client
+	Day     Source = "day"     // the load at the same clock time the day before
+	Last    Source = "last"    // the newest load
+	None    Source = "none"    // there is no forecast
+)
+
+// Reason says why a row is not from a better source, or what the source had to do without.
+type Reason string
+
+// The reasons.
+const (
+	NoRelease          Reason = "no-release"          // there is no model
+	NoHead             Reason = "no-head"             // the client has no personal layers yet
+	Gap                Reason = "gap"                 // too many readings are missing
+	Flat               Reason = "flat"                // the readings do not change
+	WeatherMissing     Reason = "weather"             // the model needs weather that is not known
+	BeyondReach        Reason = "beyond-reach"        // the model does not forecast that far
+	StepDiffers        Reason = "step-differs"        // the model is for another interval
+	ShortHistory       Reason = "short-history"       // the readings do not go back far enough
+	NoReadings         Reason = "no-readings"         // there is no recent reading
+	InputFilled        Reason = "input-filled"        // missing readings were replaced
+	WeatherObserved    Reason = "weather-observed"    // the weather is what happened, not a forecast
+	WeatherPersisted   Reason = "weather-persisted"   // the weather is that of the day before
+	WeatherClimatology Reason = "weather-climatology" // the weather is the mean of month and hour
+	MostlyWeek         Reason = "mostly-week"         // the model has little weight against last week
+	ModelFailed        Reason = "model-failed"        // the model's output was not a number
+)
+
+// Quality describes a row.
+type Quality string
+
+// The qualities.
+const (
+	OK        Quality = "OK"        // from the model, with measured inputs
+	Estimated Quality = "ESTIMATED" // anything else
+	Missing   Quality = "MISSING"   // no value
+)
+
+// Row is the forecast of one step.
+type Row struct {
+	Time    int64 // start of the step, Unix seconds
+	Values  []float64
+	Source  Source
+	Quality Quality
+	Reason  Reason // may be empty
+}
+
+// Forecast is one issue of a client's forecasts.
+type Forecast struct {
+	Client string
+	Cutoff int64 // end of the newest step whose load was known, Unix seconds
+	// Levels are the quantiles of each row's values.
+	Levels []float64
+	Rows   []Row
+	// Model names the model that was asked, such as day@7. Weight is its share in the blend
+	// with a simple forecast.
+	Model  string
+	Weight float64
+}
