@@ -124,7 +124,7 @@ func New(c Config) (*Tracker, error) {
 		for high := low + 1; high < len(c.Levels); high++ {
 			if math.Abs(level+c.Levels[high]-1) < 1e-9 {
 				i := interval{low: low, high: high, share: c.Levels[high] - level, day: -1}
-				i.scores.days = make([][]float32, intervalDays)
+				i.scores.days = make([][]float32, intervalDays+1) // one more for today
 				t.intervals = append(t.intervals, i)
 			}
 		}
@@ -183,11 +183,44 @@ func (t *Tracker) compare(step int, row []float64, load float64) {
 	}
 }
 
+// Every returns the number of steps between the issues that a client records with Issue. It
+// is the largest divisor of a day's steps that is at most a quarter of the targets and at
+// most 6 hours. Issues between them only need Correct. So the state of a tracker does not
+// depend on how often a client makes forecasts.
+func (t *Tracker) Every() int {
+	every := max(min(t.c.Targets, t.c.StepsPerDay)/4, 1)
+	for t.c.StepsPerDay%every != 0 {
+		every--
+	}
+	return every
+}
+
+// Weight returns the weight of the model in a blend with the reference, from 0 to 1, for an
+// issue after the newest observed step.
+func (t *Tracker) Weight() float64 {
+	if !t.c.Correct {
+		return 1
+	}
+	return t.weight(t.next / t.c.StepsPerDay)
+}
+
 // Issue corrects the forecasts that are made when step last is the newest known step, after
 // Observe was called for it. Forecasts has one row per target, with one ascending value per
 // level. References has one value per target, or NaN if the target has none. Issue changes
-// the forecasts in place.
+// the forecasts in place, and records them to compare them with later loads.
 func (t *Tracker) Issue(last int, forecasts, references []float64) {
+	is := t.newIssue(last)
+	t.serve(last, forecasts, references, is.rows)
+	t.open = append(t.open, is)
+}
+
+// Correct changes the forecasts as Issue does, but does not record them.
+func (t *Tracker) Correct(last int, forecasts, references []float64) {
+	t.serve(last, forecasts, references, t.unrecorded())
+}
+
+// serve corrects forecasts, and writes what they will be compared with to rows.
+func (t *Tracker) serve(last int, forecasts, references, rows []float64) {
 	if len(forecasts) != t.c.Targets*t.width || len(references) != t.c.Targets {
 		panic(fmt.Sprintf("calibrate: %d forecasts and %d references for %d targets with %d values", len(forecasts), len(references), t.c.Targets, t.width))
 	}
@@ -199,10 +232,9 @@ func (t *Tracker) Issue(last int, forecasts, references []float64) {
 	if t.c.Correct {
 		weight = t.weight(day)
 	}
-	is := t.newIssue(last)
 	for target, reference := range references {
 		row := forecasts[target*t.width:][:t.width]
-		keep := is.rows[target*t.columns():]
+		keep := rows[target*t.columns():]
 		keep[0] = row[t.c.Point]
 		if t.c.Correct {
 			by := t.shift(day, last+t.c.Horizon+target)
@@ -221,7 +253,14 @@ func (t *Tracker) Issue(last int, forecasts, references []float64) {
 		}
 		t.widen(day, row)
 	}
-	t.open = append(t.open, is)
+}
+
+// unrecorded returns memory for the rows of an issue that is not recorded.
+func (t *Tracker) unrecorded() []float64 {
+	if len(t.spare) == 0 {
+		t.spare = append(t.spare, t.newIssue(0))
+	}
+	return t.spare[len(t.spare)-1].rows
 }
 
 func (t *Tracker) newIssue(last int) issue {
@@ -320,8 +359,8 @@ func (t *Tracker) widen(day int, row []float64) {
 func (v *interval) quantile(day int) float64 {
 	var days [][]float32
 	n := 0
-	v.scores.each(day-1, func(_ int, s *[]float32) {
-		if len(*s) > 0 {
+	v.scores.each(day-1, func(at int, s *[]float32) {
+		if at >= day-intervalDays && len(*s) > 0 {
 			slices.Sort(*s)
 			days = append(days, *s)
 			n += len(*s)

@@ -76,7 +76,7 @@ var layers = map[string]pkg{
 	"fed/exact":      {layer: 3},
 
 	"forecast":           {layer: 2, may: "forecast/calibrate nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
-	"forecast/calibrate": {layer: 2},
+	"forecast/calibrate": {layer: 2, may: "internal/stateformat"},
 	"forecast/drift":     {layer: 2},
 	"forecast/issue":     {layer: 2},
 
