@@ -1,3 +1,130 @@
 // Package live forecasts for an agent's clients on schedule, scores the forecasts, and
 // decides which model each client uses.
 package live
+
+import (
+	"errors"
+	"time"
+
+	"loadstar/forecast/issue"
+)
+
+// Errors that callers distinguish.
+var (
+	// ErrUnknown means that there is no client or group of that name.
+	ErrUnknown = errors.New("there is no such client")
+	// ErrNoForecast means that nothing was issued for a client yet.
+	ErrNoForecast = errors.New("there is no forecast yet")
+)
+
+// Site describes what all clients have in common.
+type Site struct {
+	Name   string // of the agent
+	Zone   *time.Location
+	Step   time.Duration
+	H      int // steps that are forecast
+	Levels []float64
+	// Generated means that the readings are synthetic.
+	Generated bool
+}
+
+// ClientStatus is the state of a client or group.
+type ClientStatus struct {
+	Name string
+	// Members are those of a group. A client has none.
+	Members []string
+	// Newest is the end of the newest reading in Unix seconds, or 0. Days is the time since
+	// the first reading in days.
+	Newest int64
+	Days   float64
+	// Forecast is the newest issue without its rows, or nil. Source and Reason are those of
+	// its first row, and Quality the worst of its first day.
+	Forecast *Issued
+	Source   issue.Source
+	Reason   issue.Reason
+	Quality  issue.Quality
+	// Scores are those of the last 28 days, all leads together.
+	Scores Score
+	// Drift means that the client's model became worse compared with last week. Findings
+	// are codes of package series/quality. WantsRound means that only new training helps.
+	Drift      bool
+	Findings   []string
+	WantsRound bool
+	Pinned     bool // the client's model is not changed
+}
+
+// Issued is a forecast as it was issued.
+type Issued struct {
+	issue.Forecast
+	Issued  int64 // when it was made, Unix seconds
+	Release ModelRef
+	// Sequence counts the issues of a client, and changes with every change of its
+	// forecasts.
+	Sequence uint64
+}
+
+// ModelRef names the model of a forecast.
+type ModelRef struct {
+	Release string // such as day@7, or the name of a folder; empty if there is none
+	Run     string
+	Version int
+	// Head is when the client's personal layers were fitted or trained, in Unix seconds, or
+	// 0.
+	Head int64
+	// Stale means that the model is older than 90 days.
+	Stale bool
+}
+
+// Said is what was forecast for a step, beside what happened.
+type Said struct {
+	Time, Cutoff int64 // Unix seconds
+	Values       []float64
+	Source       issue.Source
+	Actual       float64 // NaN if it is not known
+}
+
+// Score sums up the errors of issued forecasts.
+type Score struct {
+	Days  int // length of the period
+	First int // first and last lead of the block in steps; both 0 for all leads together
+	Last  int
+	Steps int // number of forecasts with a known load
+	// MAE is in kW. MASE is relative to the error of repeating the last value in the same
+	// period, and SkillWeek is 1 minus the MAE relative to last week's load. They are NaN if
+	// they are not known.
+	MAE, MASE, SkillWeek float64
+	// Pinball is the mean pinball loss by level.
+	Pinball []float64
+	// Coverage is the share of loads between the lowest and the highest level.
+	Coverage float64
+	// Fallback is the share of rows that are not from a model.
+	Fallback float64
+}
+
+// QualityReport describes the readings of a client.
+type QualityReport struct {
+	From, To int64   // span of the readings
+	Missing  float64 // share of missing steps in the last 28 days
+	Findings []Finding
+}
+
+// Finding is a problem of a client's readings in the last 7 days.
+type Finding struct {
+	Code, Message, Advice string
+}
+
+// ModelStatus describes a model that the agent has.
+type ModelStatus struct {
+	ModelRef
+	Received int64 // Unix seconds
+	// Serving, Trial and Refused list clients: those that use the model, those that still
+	// compare it with the one before, and those that refused it.
+	Serving, Trial, Refused []string
+}
+
+// Counters are totals since the agent started.
+type Counters struct {
+	Issues      map[string]uint64       // by client
+	Rows        map[issue.Source]uint64 // issued rows by source
+	DriftAlarms map[string]uint64       // by client
+}

@@ -49,7 +49,8 @@ var layers = map[string]pkg{
 	"agent/release":  {layer: 4},
 	"agent/readings": {layer: 4},
 	"agent/mqtt":     {layer: 4},
-	"agent/live":     {layer: 4},
+	"agent/config":   {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
+	"agent/live":     {layer: 4, may: "forecast/issue"},
 	"agent/api":      {layer: 4},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},

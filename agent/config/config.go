@@ -1,0 +1,222 @@
+// Package config reads the configuration of an agent that forecasts: agent.yaml.
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"loadstar/internal/config"
+)
+
+// Config is the content of agent.yaml. Paths are relative to the folder of the file until
+// [Read] has made them absolute.
+type Config struct {
+	// Dir is the agent's folder: identity, readings, personal layers, forecasts.
+	Dir  string `yaml:"dir"`
+	Site Site   `yaml:"site"`
+	// Server is none, optional or required: whether the agent takes part in the training of
+	// the server that it has joined.
+	Server string `yaml:"server"`
+	Store  Store  `yaml:"store"`
+	// History is a prepared file with readings from before the agent, imported once.
+	History string `yaml:"history"`
+	// Model is the folder of a model that clients use.
+	Model   string              `yaml:"model"`
+	Clients map[string]Client   `yaml:"clients"`
+	Groups  map[string][]string `yaml:"groups"`
+	// Inbox is a folder in which files with readings and weather arrive.
+	Inbox    string   `yaml:"inbox"`
+	MQTT     MQTT     `yaml:"mqtt"`
+	HTTP     HTTP     `yaml:"http"`
+	Forecast Forecast `yaml:"forecast"`
+	Share    Share    `yaml:"share"`
+	Train    Train    `yaml:"train"`
+
+	location *time.Location
+}
+
+// Site is where the clients are.
+type Site struct {
+	Name string `yaml:"name"` // shown to others, by default the name of the machine
+	// Zone is an IANA time zone, and Country the code of the country or region whose public
+	// holidays apply.
+	Zone     string   `yaml:"zone"`
+	Country  string   `yaml:"country"`
+	Interval Duration `yaml:"interval"` // the grid of every client
+}
+
+// Store configures the readings on disk.
+type Store struct {
+	Keep  Duration `yaml:"keep"`
+	Flush Duration `yaml:"flush"`
+}
+
+// Client says where the readings of a client come from.
+type Client struct {
+	// Source is push (inbox and HTTP) or mqtt.
+	Source string `yaml:"source"`
+	// Topic is the MQTT topic, and Preset describes its messages. Value is the path of the
+	// value in a message, for the preset generic or to choose among several values.
+	Topic  string `yaml:"topic"`
+	Preset string `yaml:"preset"`
+	Value  string `yaml:"value"`
+	// Kind is counter, power or interval, and Unit that of the value.
+	Kind string `yaml:"kind"`
+	Unit string `yaml:"unit"`
+	// Sign is load or net. With net, negative values (feed-in) are kept.
+	Sign string `yaml:"sign"`
+	// Limit is the highest plausible power in kW; 0 means that it is derived from the
+	// readings.
+	Limit float64 `yaml:"limit"`
+}
+
+// MQTT is the connection to a broker. There is none if Broker is empty.
+type MQTT struct {
+	Broker       string `yaml:"broker"` // a URL with the scheme mqtt or mqtts
+	User         string `yaml:"user"`
+	PasswordFile string `yaml:"password_file"`
+	CAFile       string `yaml:"ca_file"` // certificates that sign the broker's, by default the system's
+	// Discovery is homeassistant, or empty if forecasts are not announced.
+	Discovery string `yaml:"discovery"`
+	Prefix    string `yaml:"prefix"` // first level of the topics of forecasts
+}
+
+// HTTP is the agent's HTTP interface. There is none if Listen is empty.
+type HTTP struct {
+	Listen    string `yaml:"listen"`
+	TokenFile string `yaml:"token_file"`
+}
+
+// Forecast says what is forecast and when.
+type Forecast struct {
+	H      Duration  `yaml:"h"`
+	Levels []float64 `yaml:"levels,flow"`
+	// Delay is the time after the end of a step after which the agent no longer waits for
+	// readings.
+	Delay Duration `yaml:"delay"`
+	// Drop is a folder for forecasts as CSV files.
+	Drop string `yaml:"drop"`
+	// Fallback is week or extreme-day.
+	Fallback string `yaml:"fallback"`
+}
+
+// Share says what may leave the agent.
+type Share struct {
+	Scores bool     `yaml:"scores"`
+	Groups []string `yaml:"groups"`
+}
+
+// Train configures the training for a server.
+type Train struct {
+	Workers int `yaml:"workers"`
+}
+
+// The values of keys that name a choice.
+const (
+	ServerNone     = "none"
+	ServerOptional = "optional"
+	ServerRequired = "required"
+	SourcePush     = "push"
+	SourceMQTT     = "mqtt"
+	SignLoad       = "load"
+	SignNet        = "net"
+)
+
+// Default returns the settings of an empty file.
+func Default() Config {
+	host, _ := os.Hostname() // without a name, the agent is called agent
+	if host == "" {
+		host = "agent"
+	}
+	return Config{
+		Dir:      "loadstar-agent",
+		Site:     Site{Name: host, Interval: Duration(time.Hour)},
+		Server:   ServerOptional,
+		Store:    Store{Keep: Duration(800 * 24 * time.Hour), Flush: Duration(time.Minute)},
+		MQTT:     MQTT{Prefix: "loadstar"},
+		HTTP:     HTTP{Listen: "127.0.0.1:7446"},
+		Forecast: Forecast{H: Duration(48 * time.Hour), Levels: []float64{0.1, 0.5, 0.9}, Delay: Duration(2 * time.Minute), Fallback: "week"},
+		Share:    Share{Scores: true},
+		Train:    Train{Workers: 1},
+	}
+}
+
+// Location returns the site's time zone.
+func (c *Config) Location() *time.Location { return c.location }
+
+// Step returns the interval of the clients' readings.
+func (c *Config) Step() time.Duration { return time.Duration(c.Site.Interval) }
+
+// File returns the path of a file in the agent's folder.
+func (c *Config) File(name string) string { return filepath.Join(c.Dir, name) }
+
+// Read reads a file, and the environment: LOADSTAR_AGENT_SITE_ZONE sets site.zone, and so
+// on for every key with a single value. Environ has the form of [os.Environ].
+func Read(path string, environ []string) (*Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the configuration: %w", err)
+	}
+	c, err := Parse(data, environ)
+	if err != nil {
+		return nil, fmt.Errorf("%s:\n%w", path, err)
+	}
+	base, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range []*string{&c.Dir, &c.History, &c.Model, &c.Inbox, &c.MQTT.PasswordFile, &c.MQTT.CAFile, &c.HTTP.TokenFile, &c.Forecast.Drop} {
+		if *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(base, *p)
+		}
+	}
+	return c, nil
+}
+
+// Parse reads the text of a file. Paths stay as they are.
+func Parse(data []byte, environ []string) (*Config, error) {
+	c := Default()
+	var problems config.Problems
+	keys, err := config.Keys(data)
+	if err != nil {
+		return nil, err // the text is not YAML
+	}
+	if err := config.Decode(data, &c); err != nil {
+		problems = append(problems, err.(config.Problems)...)
+	}
+	problems = append(problems, c.environment(environ)...)
+	if len(problems) == 0 {
+		check(&c, keys, &problems)
+	}
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	return &c, nil
+}
+
+// Duration is a duration that may be given in days, such as 800d.
+type Duration time.Duration
+
+// UnmarshalYAML reads a duration in the syntax of [time.ParseDuration], or a number of days.
+func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
+	v, err := ParseDuration(n.Value)
+	if err != nil || n.Kind != yaml.ScalarNode {
+		return fmt.Errorf("%q is not a duration; write one such as 15m, 48h or 800d", n.Value)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalYAML writes a duration in the syntax that UnmarshalYAML reads.
+func (d Duration) MarshalYAML() (any, error) { return d.String(), nil }
+
+func (d Duration) String() string {
+	if v := time.Duration(d); v > 0 && v%(24*time.Hour) == 0 {
+		return fmt.Sprintf("%dd", v/(24*time.Hour))
+	}
+	return time.Duration(d).String()
+}
