@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 
 	"go.yaml.in/yaml/v3"
 
