@@ -15,8 +15,7 @@ type Source string
 const (
 	Model   Source = "model"   // the client's model
 	Generic Source = "generic" // a model without personal layers
-	Week    Source = "week"    // the load at the same clock time 7 or 14 days before
-	Profile Source = "profile" // the fleet's mean week, scaled to the client
+	Week    Source = "week"    // the load at the same clock time 7 or 14 days before, or that of the extreme day
 	Day     Source = "day"     // the load at the same clock time the day before
 	Last    Source = "last"    // the newest load
 	None    Source = "none"    // there is no forecast
@@ -70,8 +69,8 @@ type Forecast struct {
 	// Levels are the quantiles of each row's values.
 	Levels []float64
 	Rows   []Row
-	// Model names the model that was asked, such as day@7. Weight is its share in the blend
-	// with a simple forecast.
+	// Model names the model that was asked, such as day@7, or is empty. Weight is its share
+	// in the blend with a simple forecast, or 0 if no row is from a model.
 	Model  string
 	Weight float64
 }

@@ -64,7 +64,7 @@ var layers = map[string]pkg{
 	"lab/outlook":    {layer: 4},
 
 	"fed/setup":      {layer: 3, may: "fed fed/client fed/recipe fed/round nn/kernel series"},
-	"fed/serve":      {layer: 3},
+	"fed/serve":      {layer: 3, may: "fed fed/client fed/recipe forecast forecast/issue internal/atomicfile internal/stateformat nn nn/kernel nn/safetensors series series/feature"},
 	"fed/recipe":     {layer: 3, may: "fed fed/aggregate fed/clientopt fed/exact fed/localtrain fed/schedule fed/serveropt forecast internal/config nn nn/kernel series series/feature", external: "go.yaml.in/yaml/v3"},
 	"fed/round":      {layer: 3, may: "fed fed/exact internal/stateformat nn"},
 	"fed/client":     {layer: 3, may: "fed forecast nn nn/kernel series"},
@@ -79,7 +79,7 @@ var layers = map[string]pkg{
 	"forecast":           {layer: 2, may: "forecast/calibrate nn nn/kernel nn/safetensors series metric", external: "golang.org/x/sync"},
 	"forecast/calibrate": {layer: 2, may: "internal/stateformat"},
 	"forecast/drift":     {layer: 2},
-	"forecast/issue":     {layer: 2},
+	"forecast/issue":     {layer: 2, may: "forecast/calibrate internal/stateformat series"},
 
 	"nn":             {layer: 1, may: "nn/kernel"},
 	"nn/kernel":      {layer: 1, external: "golang.org/x/sys"},
