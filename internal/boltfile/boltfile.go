@@ -1,0 +1,173 @@
+// Package boltfile opens bbolt files that must not lose data. It turns damage into errors,
+// checks the file's length, and opens the file again after a failed write.
+package boltfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+
+	"loadstar/internal/filelock"
+)
+
+// Errors that callers distinguish.
+var (
+	// ErrLocked means that another process uses the file.
+	ErrLocked = errors.New("another process is using it")
+	// ErrDamaged means that the file's content is not what was written.
+	ErrDamaged = errors.New("the file is damaged")
+)
+
+// File is an open bbolt file. It is safe for concurrent use.
+type File struct {
+	path string
+
+	mu sync.RWMutex // held for writing while the file is opened again
+	db *bolt.DB
+	// failed is the error of a write whose effect is unknown.
+	failed error
+}
+
+// Open opens a file, and creates it and its folder if necessary.
+func Open(path string) (*File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	f := &File{path: path}
+	var err error
+	if f.db, err = open(path); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+func open(path string) (db *bolt.DB, err error) {
+	var file *os.File
+	options := &bolt.Options{
+		Timeout: 200 * time.Millisecond, FreelistType: bolt.FreelistMapType,
+		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+			file, err = os.OpenFile(name, flag, mode)
+			return file, err
+		},
+	}
+	err = guard(func() (err error) {
+		db, err = bolt.Open(path, 0o600, options)
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrDamaged): // bbolt's mapping holds the lock even after the file is closed
+		_ = filelock.Unlock(file) // open already returns an error
+		file.Close()
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, ErrLocked
+	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err == nil {
+		err = guard(func() error {
+			return db.View(func(tx *bolt.Tx) error {
+				if tx.Size() > info.Size() {
+					return fmt.Errorf("%w: it has %d bytes, want %d", ErrDamaged, info.Size(), tx.Size())
+				}
+				return nil
+			})
+		})
+	}
+	if err != nil {
+		_ = db.Close() // nothing was written
+		return nil, err
+	}
+	return db, nil
+}
+
+// guard turns panics and faults into errors. bbolt does not validate what it reads, so a
+// damaged file can make it follow invalid pointers.
+func guard(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if x := recover(); x != nil {
+			err = fmt.Errorf("%w: %v", ErrDamaged, x)
+		}
+	}()
+	return do()
+}
+
+// Close closes the file. All writes are already on disk.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.db.Close()
+}
+
+// View runs a read transaction. What it reads is valid until look returns.
+func (f *File) View(look func(tx *bolt.Tx) error) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.named(guard(func() error { return f.db.View(look) }))
+}
+
+// Update runs a write transaction. When it returns nil, the change is on disk. After a
+// failed write the content of the disk is unknown, so the next Update opens the file again.
+// It fails as long as that is not possible.
+func (f *File) Update(change func(tx *bolt.Tx) error) error {
+	if err := f.reopen(); err != nil {
+		return f.named(err)
+	}
+	f.mu.RLock()
+	var refused error
+	err := guard(func() error {
+		return f.db.Update(func(tx *bolt.Tx) error {
+			refused = change(tx)
+			return refused
+		})
+	})
+	f.mu.RUnlock()
+	if err != nil && refused == nil {
+		f.mu.Lock()
+		f.failed = err
+		f.mu.Unlock()
+	}
+	return f.named(err)
+}
+
+// reopen opens the file again if the last write failed.
+func (f *File) reopen() error {
+	f.mu.RLock()
+	failed := f.failed
+	f.mu.RUnlock()
+	if failed == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed == nil {
+		return nil
+	}
+	if err := guard(f.db.Close); err != nil {
+		return err
+	}
+	db, err := open(f.path)
+	if err != nil {
+		return fmt.Errorf("opening it again after a failed write (%w): %w", f.failed, err)
+	}
+	f.db, f.failed = db, nil
+	return nil
+}
+
+func (f *File) named(err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(f.path), err)
+	}
+	return nil
+}
