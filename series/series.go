@@ -12,6 +12,7 @@ package series
 
 import (
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -51,6 +52,27 @@ type Meter struct {
 	Static []float32
 	// Faults counts the faulty rows found when the series was read.
 	Faults Faults
+}
+
+// Cut returns the steps of the meter from one time to another, in Unix seconds on the
+// meter's grid. Steps that the meter does not have are missing. Seconds is the interval. The
+// loads are shared with the meter unless some are missing at the start or the end.
+func (m Meter) Cut(from, to, seconds int64) Meter {
+	first, n := int((from-m.Start)/seconds), max(int((to-from)/seconds), 0)
+	load := m.Load
+	m.Start = from
+	if first >= 0 && first+n <= len(load) {
+		m.Load = load[first : first+n : first+n]
+		return m
+	}
+	m.Load = make([]float32, n)
+	for i := range m.Load {
+		m.Load[i] = float32(math.NaN())
+		if at := first + i; at >= 0 && at < len(load) {
+			m.Load[i] = load[at]
+		}
+	}
+	return m
 }
 
 // Faults counts the rows of a meter by kind of fault. If several rows have the same time,

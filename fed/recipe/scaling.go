@@ -1,6 +1,8 @@
 package recipe
 
 import (
+	"time"
+
 	"loadstar/series"
 	"loadstar/series/feature"
 )
@@ -29,4 +31,20 @@ func (q *Problem) Frozen(m series.Meter, s Scaling) series.Examples {
 		return q.rows.Frozen(m, s.Features)
 	}
 	return q.Framer.Windows(m, s.Ranges)
+}
+
+// Tail returns the start of the shortest tail of a series from which a client forecasts at a
+// cutoff, in Unix seconds. Forecasts have the same bits for all tails that start there
+// or a number of weeks before it, as [feature.Tail] explains.
+func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
+	if q.interval == 0 {
+		days := 0
+		for _, in := range q.Inputs {
+			days = max(days, in.Days)
+		}
+		// The oldest load that a window reads may be an hour older, because clocks change.
+		reach := time.Duration(q.layout.Lookback)*interval + time.Duration(days+1)*24*time.Hour
+		cutoff = min(cutoff, cutoff-int64(reach/time.Second)+feature.TailSeconds)
+	}
+	return feature.Tail(cutoff, int64(interval/time.Second))
 }

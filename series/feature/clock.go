@@ -166,7 +166,7 @@ func (c *clock) ownHolidays(d *series.Dataset) {
 	if column == nil {
 		return
 	}
-	offset := int((c.start - d.Weather.Start) / c.seconds)
+	offset := int(floorDiv(c.start-d.Weather.Start, c.seconds))
 	for i := range c.steps {
 		for _, f := range []struct {
 			step int
@@ -200,7 +200,7 @@ func (c *clock) newWeather(d *series.Dataset, name string) weather {
 		return weather{}
 	}
 	w := weather{values: make([]float32, len(c.steps)), means: make([]float32, len(c.steps))}
-	offset := int((c.start - d.Weather.Start) / c.seconds)
+	offset := int(floorDiv(c.start-d.Weather.Start, c.seconds))
 	most := max(int(longestCarry/d.Interval), 1)
 	last := -most - 1 // the newest step with a value
 	for i := range w.values {

@@ -42,13 +42,10 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling) *columns {
 	n, first := len(m.Load), f.clock.first(m)
 	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
 	for i, v := range m.Load {
-		switch before := f.clock.back(first+i, 1) - first; {
-		case !series.Missing(v):
+		if series.Missing(v) {
+			c.steps[i] = f.fill(c, m, first, i)
+		} else {
 			c.steps[i] = point{s.scaled(v), s.Ranks.rank(v)}
-		case before >= 0 && before < i:
-			c.steps[i] = c.steps[before]
-		case i > 0:
-			c.steps[i] = c.steps[i-1]
 		}
 	}
 	f.addWeeks(c, m, first)
@@ -72,6 +69,32 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling) *columns {
 	}
 	extremes(c, perDay)
 	return c
+}
+
+// oldestFill is how many days old a load may be that replaces a missing one. Without a
+// limit, the inputs of an origin could depend on loads of any age.
+const oldestFill = 28
+
+// fill returns what replaces the missing load of step i: the load at the same clock time on
+// the newest day that has one. On the first day of the series it is the load before. If
+// there is none, it is the mean of the training split, whose scaled load and rank are 0.
+func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
+	for at := i; ; {
+		before := f.clock.back(first+at, 1) - first
+		switch {
+		case i-before > oldestFill*f.clock.perDay:
+			return point{}
+		case before < 0 && at < i:
+			return c.steps[at]
+		case before < 0 && i > 0:
+			return c.steps[i-1]
+		case before < 0:
+			return point{}
+		case !series.Missing(m.Load[before]):
+			return c.steps[before]
+		}
+		at = before
+	}
 }
 
 // addWeeks computes the mean load at the same clock time 1 to 4 weeks before. The profile

@@ -12,7 +12,7 @@ import (
 // a week ahead, and a single target or several ones some steps ahead.
 var tasks = []struct{ horizon, targets int }{{1, 1}, {1, 24}, {1, 48}, {1, 200}, {6, 1}, {30, 1}, {3, 10}}
 
-var fixtures = map[string]fixture{"spring": spring, "autumn": autumn, "fixed": fixed, "half": half, "coarse": coarse, "midnight": midnight}
+var fixtures = map[string]fixture{"spring": spring, "autumn": autumn, "fixed": fixed, "half": half, "coarse": coarse, "midnight": midnight, "quarter": quarter}
 
 // skipInShort skips all tasks but the first two in a short test, which may run on an
 // emulator.

@@ -100,6 +100,8 @@ var (
 	// midnight has clocks that change at midnight, so one day starts at 01:00 and another has
 	// the hour from 23:00 twice.
 	midnight = fixture{zone: "America/Sao_Paulo", interval: time.Hour, start: "2017-12-01", days: 110, missing: 0.005, seed: 6}
+	// quarter has steps that start at a quarter past the hour in UTC.
+	quarter = fixture{zone: "Asia/Kathmandu", interval: time.Hour, start: "2018-01-15", days: 90, missing: 0.01, seed: 7}
 )
 
 // examples returns some origins of a meter with their targets: n of all origins, n in the
