@@ -94,6 +94,18 @@ type Instant struct {
 	Again int64 // the later of two possible instants, or 0
 }
 
+// Apart reports whether b may be the given number of seconds after i.
+func (i Instant) Apart(b Instant, seconds int64) bool {
+	for _, from := range [...]int64{i.Unix, i.Again} {
+		for _, to := range [...]int64{b.Unix, b.Again} {
+			if from != 0 && to != 0 && to-from == seconds {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // MeterBuilder builds the series of one meter.
 type MeterBuilder struct {
 	fleet *Builder

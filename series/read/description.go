@@ -55,6 +55,10 @@ type Description struct {
 	Stamp    string `yaml:"stamp,omitempty"`   // "start" or "end" of the interval
 	Unit     string `yaml:"unit,omitempty"`    // kW, W, MW; or kWh, Wh, MWh per interval
 
+	// Reading is "interval" if a value is the load of its interval, or "counter" if it is the
+	// reading of a counter, whose increase is the load.
+	Reading string `yaml:"reading,omitempty"`
+
 	// From is the first day to read. To is the day after the last one.
 	From string `yaml:"from,omitempty"`
 	To   string `yaml:"to,omitempty"`
@@ -70,14 +74,33 @@ type Description struct {
 type Table struct {
 	// Files may contain patterns such as load/*.parquet.
 	Files []string `yaml:"files"`
-	// Columns maps our column names to those in the file: meter, time and load for a load
-	// table; time, temperature, wind, humidity, solar, holiday and any other number for a
+	// Columns maps our column names to those in the file: meter, time, load, date and quality
+	// for a load table; time, temperature, wind, humidity, solar, holiday and any other number for a
 	// weather table; meter, floor_area and any other number for a table of meters. A column
 	// that is not in the map is found by its usual names.
 	Columns map[string]string `yaml:"columns,omitempty"`
 	// Where selects the meters whose columns have these values. It is allowed only for a
 	// table of meters.
 	Where map[string]string `yaml:"where,omitempty"`
+
+	// Encoding is utf-8, windows-1252, utf-16le or utf-16be. A byte-order mark takes
+	// precedence.
+	Encoding string `yaml:"encoding,omitempty"`
+	// Delimiter separates fields: a comma, a semicolon, a bar or "tab". If it is empty, it is
+	// detected from the header.
+	Delimiter string `yaml:"delimiter,omitempty"`
+	// Header is the name of a column in the header, if there are lines above the header.
+	Header string `yaml:"header,omitempty"`
+	// Skip is the number of lines between the header and the first row.
+	Skip int `yaml:"skip,omitempty"`
+	// Decimal is a point or a comma. Numbers may then have thousands separators.
+	Decimal string `yaml:"decimal,omitempty"`
+	// Date is the form of dates, such as dd.mm.yyyy. The default is yyyy-mm-dd.
+	Date string `yaml:"date,omitempty"`
+	// Ignore lists the columns of a table with a column per meter that are not meters.
+	Ignore []string `yaml:"ignore,omitempty"`
+	// Missing lists the texts in the quality column that mark a missing reading.
+	Missing []string `yaml:"missing,omitempty"`
 
 	// Zone, Clock, Interval and Stamp override the dataset's settings for a weather table.
 	// A value with a longer interval than the load's applies to all steps within it.
@@ -87,7 +110,7 @@ type Table struct {
 	Stamp    string `yaml:"stamp,omitempty"`
 }
 
-// These are the allowed values of Clock and Stamp.
+// These are the allowed values of Clock and Stamp. Clock may also be a zone.
 const (
 	ClockLegal    = "legal"
 	ClockStandard = "standard"
@@ -95,9 +118,19 @@ const (
 	StampEnd      = "end"
 )
 
+// These are the allowed values of Reading.
+const (
+	ReadingInterval = "interval"
+	ReadingCounter  = "counter"
+)
+
 // MeterIsFile takes the place of the meter column's name if each file contains one meter
 // and is named after it.
 const MeterIsFile = "(file name)"
+
+// MeterIsColumn takes the place of the meter column's name if the table has a column for
+// each meter, named after it.
+const MeterIsColumn = "(column name)"
 
 // NoColumn takes the place of a column's name if the table has a column with the usual name
 // that must not be read.
@@ -155,6 +188,11 @@ func (d *Description) validate() error {
 	if err := oneOf("unit", &d.Unit, Units()...); err != nil {
 		return err
 	}
+	if d.Reading != "" {
+		if err := oneOf("reading", &d.Reading, ReadingInterval, ReadingCounter); err != nil {
+			return err
+		}
+	}
 	own, err := d.times()
 	if err != nil {
 		return err
@@ -168,9 +206,12 @@ func (d *Description) validate() error {
 		return fmt.Errorf("load: %w", err)
 	}
 	for name := range d.Load.Columns {
-		if !slices.Contains([]string{"meter", "time", "load"}, name) {
-			return fmt.Errorf("load: columns: unknown column %s; a load table has meter, time and load", name)
+		if !slices.Contains([]string{"meter", "time", "load", "date", "quality"}, name) {
+			return fmt.Errorf("load: columns: unknown column %s; a load table has meter, time, load, date and quality", name)
 		}
+	}
+	if err := d.checkLoad(); err != nil {
+		return fmt.Errorf("load: %w", err)
 	}
 	if d.Meters != nil {
 		if err := d.Meters.validate(); err != nil {
@@ -210,7 +251,8 @@ func (t *Table) validate() error {
 			return fmt.Errorf("columns: the name of the %s column is empty", name)
 		}
 	}
-	return nil
+	_, _, err := t.format()
+	return err
 }
 
 // oneOf sets an empty value to the first allowed value, and returns an error if the value
@@ -389,6 +431,7 @@ var comments = map[string]string{
 	"country":  "whose public holidays apply",
 	"interval": "the time between two rows of a meter",
 	"stamp":    "whether a time is the start or the end of its interval",
+	"reading":  "interval: a value is the load of its interval; counter: the reading of a counter",
 	"unit":     "kW, W, MW; or kWh, Wh, MWh per interval",
 	"rooted":   "files are relative to --root or " + RootEnv,
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"loadstar/series"
+	"loadstar/series/table"
 )
 
 // sound checks the invariants of every dataset that a reader returns.
@@ -85,19 +86,19 @@ func agree(t *testing.T, text []byte) {
 	if bytes.IndexByte(text, '\r') >= 0 || bytes.HasPrefix(text, []byte("\x1f\x8b")) {
 		return
 	}
-	ours, err := newCSV(bytes.NewReader(text))
+	ours, err := table.OpenCSV(bytes.NewReader(text), table.Format{})
 	if err != nil {
 		return
 	}
 	var columns []int
-	for i := range ours.header {
+	for i := range ours.Columns() {
 		columns = append(columns, i)
 	}
-	rows := [][]string{ours.header}
-	err = ours.each(columns, func(cells []cell) error {
+	rows := [][]string{ours.Columns()}
+	err = ours.Each(columns, func(cells []table.Cell) error {
 		var row []string
 		for _, c := range cells {
-			row = append(row, string(c.text))
+			row = append(row, string(c.Name()))
 		}
 		rows = append(rows, row)
 		return nil
@@ -106,7 +107,7 @@ func agree(t *testing.T, text []byte) {
 		return
 	}
 	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))))
-	r.Comma = rune(ours.delimiter)
+	r.Comma = rune(ours.Delimiter())
 	theirs, err := r.ReadAll()
 	if err != nil {
 		return
@@ -146,9 +147,9 @@ func FuzzTime(f *testing.F) {
 		"2006-01-02T15:04:05", time.DateTime, "2006-01-02 15:04", "2006-01-02T15:04", time.DateOnly, "2006/01/02 15:04", "2006/01/02 15:04:05", "2006/01/02",
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		r := &clockReader{clock: berlin}
-		at, err := r.instant(&cell{text: []byte(s)})
-		if err != nil && !errors.Is(err, errNonexistent) {
+		r := table.NewClock(berlin, 0, table.Dates{})
+		at, err := r.Instant(new(table.Text([]byte(s))))
+		if err != nil && !errors.Is(err, table.ErrNonexistent) {
 			return
 		}
 		for _, layout := range layouts {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/text/encoding/charmap"
 
 	"loadstar/series"
+	"loadstar/series/table"
 )
 
 // entries calls each for every Atom entry of a file, with the entry's number.
@@ -30,11 +31,15 @@ func (f *feeds) entries(file int, each func(d *xml.Decoder, entry int, start *xm
 }
 
 func eachEntry(in io.Reader, each func(d *xml.Decoder, entry int, start *xml.StartElement) error) error {
-	r, err := unpack(in)
+	r, err := table.Unpack(in)
 	if err != nil {
 		return err
 	}
-	d := xml.NewDecoder(r)
+	text, err := table.Decode(r, "")
+	if err != nil {
+		return err
+	}
+	d := xml.NewDecoder(text)
 	d.CharsetReader = charset
 	for entry, any := 0, false; ; {
 		token, err := d.Token()
@@ -62,17 +67,17 @@ func eachEntry(in io.Reader, each func(d *xml.Decoder, entry int, start *xml.Sta
 
 func explainXML(err error) error {
 	if syntax := (*xml.SyntaxError)(nil); errors.As(err, &syntax) && syntax.Msg == "unexpected EOF" {
-		return cutOff(io.ErrUnexpectedEOF)
+		return table.CutOff(io.ErrUnexpectedEOF)
 	}
-	return cutOff(err)
+	return table.CutOff(err)
 }
 
 // charset returns a reader that decodes one of the encodings other than UTF-8 that
 // utilities use.
 func charset(name string, r io.Reader) (io.Reader, error) {
 	switch strings.ToLower(name) {
-	case "us-ascii", "ascii":
-		return r, nil
+	case "us-ascii", "ascii", "utf-16", "utf-16le", "utf-16be":
+		return r, nil // UTF-16 was already decoded by its byte-order mark
 	case "iso-8859-1", "latin1":
 		return charmap.ISO8859_1.NewDecoder().Reader(r), nil
 	case "windows-1252", "cp1252":
@@ -219,7 +224,7 @@ func (r *blockReader) add(v *espiIntervalReading, next int64) (int64, error) {
 	if text := strings.TrimSpace(v.Value); text != "" {
 		value, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsInf(value, 0) || value != value {
-			return 0, fmt.Errorf("value %q is not a number", clip([]byte(text)))
+			return 0, fmt.Errorf("value %q is not a number", table.Clip([]byte(text)))
 		}
 		kw = value * r.scale
 	}

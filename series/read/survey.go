@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"loadstar/series/table"
 )
 
 // Survey contains the results of Look.
@@ -127,7 +129,7 @@ func (l *looker) look(path string) error {
 		l.survey.Left = append(l.survey.Left, name)
 		return nil
 	}
-	err = fileSource(path).read(func(t table) error {
+	err = fileSource(path).read(table.Format{}, func(t table.Table) error {
 		names := map[string]string{}
 		for _, ours := range []string{"meter", "time", "load"} {
 			names[ours] = l.find(t, ours)
@@ -148,7 +150,7 @@ func (l *looker) look(path string) error {
 			l.meters = append(l.meters, name)
 		default:
 			l.survey.Left = append(l.survey.Left, name)
-			l.seen = append(l.seen, fmt.Sprintf("%s has %s", name, shorten(t.columns(), 8)))
+			l.seen = append(l.seen, fmt.Sprintf("%s has %s", name, shorten(t.Columns(), 8)))
 		}
 		return nil
 	})
@@ -157,22 +159,22 @@ func (l *looker) look(path string) error {
 
 // find returns the name that the file uses for the column with one of our names, or an
 // empty string if there is no such column.
-func (l *looker) find(t table, name string) string {
+func (l *looker) find(t table.Table, name string) string {
 	if theirs := l.hints.Columns[name]; theirs != "" {
-		if theirs == MeterIsFile || slices.Contains(t.columns(), theirs) {
+		if theirs == MeterIsFile || slices.Contains(t.Columns(), theirs) {
 			return theirs
 		}
 		return ""
 	}
 	for _, usual := range slices.Concat(usualNames[name], moreNames[name]) {
 		if c, err := find(t, usual, true); err == nil && c >= 0 {
-			return t.columns()[c]
+			return t.Columns()[c]
 		}
 	}
 	if name == "load" {
 		// If exactly one column has a unit in its name, take it as the load column.
 		var with []string
-		for _, c := range t.columns() {
+		for _, c := range t.Columns() {
 			if unitOf(c) != "" {
 				with = append(with, c)
 			}
@@ -185,7 +187,7 @@ func (l *looker) find(t table, name string) string {
 }
 
 // addLoad adds a file as a load table.
-func (l *looker) addLoad(t table, name string, names map[string]string) error {
+func (l *looker) addLoad(t table.Table, name string, names map[string]string) error {
 	for _, ours := range []string{"time", "load"} {
 		if names[ours] == "" {
 			return fmt.Errorf("found no %s column; the columns are %s", ours, list(t))
@@ -204,9 +206,9 @@ func (l *looker) addLoad(t table, name string, names map[string]string) error {
 	}
 	meter := -1
 	if columns["meter"] != MeterIsFile {
-		meter = slices.Index(t.columns(), names["meter"])
+		meter = slices.Index(t.Columns(), names["meter"])
 	}
-	step, err := l.sample(t, slices.Index(t.columns(), names["time"]), meter)
+	step, err := l.sample(t, slices.Index(t.Columns(), names["time"]), meter)
 	if err != nil {
 		return err
 	}
@@ -217,10 +219,10 @@ func (l *looker) addLoad(t table, name string, names map[string]string) error {
 
 // unusual returns the columns that Open would not find by their usual names, for
 // Table.Columns.
-func unusual(t table, names map[string]string) map[string]string {
+func unusual(t table.Table, names map[string]string) map[string]string {
 	columns := map[string]string{}
 	for ours, theirs := range names {
-		if c, err := (&Table{}).column(t, ours); err != nil || t.columns()[c] != theirs {
+		if c, err := (&Table{}).column(t, ours); err != nil || t.Columns()[c] != theirs {
 			columns[ours] = theirs
 		}
 	}
@@ -228,8 +230,8 @@ func unusual(t table, names map[string]string) map[string]string {
 }
 
 // addWeather adds a file as a weather table.
-func (l *looker) addWeather(t table, name string, names map[string]string) error {
-	step, _, err := commonStep(t, slices.Index(t.columns(), names["time"]), -1, time.UTC)
+func (l *looker) addWeather(t table.Table, name string, names map[string]string) error {
+	step, _, err := commonStep(t, slices.Index(t.Columns(), names["time"]), -1, time.UTC)
 	if err != nil {
 		return err
 	}
@@ -240,7 +242,7 @@ func (l *looker) addWeather(t table, name string, names map[string]string) error
 
 // sample reads the beginning of a load table. It returns the interval of the table, and
 // records whether its times have a UTC offset.
-func (l *looker) sample(t table, timeColumn, meterColumn int) (time.Duration, error) {
+func (l *looker) sample(t table.Table, timeColumn, meterColumn int) (time.Duration, error) {
 	step, _, err := commonStep(zoneWatcher{t, &l.survey.Zoned}, timeColumn, meterColumn, time.UTC)
 	if errors.Is(err, errNoStep) {
 		if l.hints.Interval == 0 {
@@ -257,19 +259,13 @@ func (l *looker) sample(t table, timeColumn, meterColumn int) (time.Duration, er
 // zoneWatcher is a table that clears a flag when a time in the first column has no UTC
 // offset.
 type zoneWatcher struct {
-	table
+	table.Table
 	zoned *bool
 }
 
-func (z zoneWatcher) each(wanted []int, f func(cells []cell) error) error {
-	return z.table.each(wanted, func(cells []cell) error {
-		switch c := cells[0]; c.kind {
-		case cellTime:
-			*z.zoned = *z.zoned && !c.local
-		case cellText:
-			at, err := parseTime(c.text)
-			*z.zoned = *z.zoned && (err != nil || at.zoned)
-		}
+func (z zoneWatcher) Each(wanted []int, f func(cells []table.Cell) error) error {
+	return z.Table.Each(wanted, func(cells []table.Cell) error {
+		*z.zoned = *z.zoned && cells[0].Zoned()
 		return f(cells)
 	})
 }
@@ -343,10 +339,10 @@ var errNoStep = errors.New("no meter has two rows, so the interval cannot be det
 // commonStep reads the beginning of a table. It returns the most frequent time between two
 // consecutive rows of the same meter, and the time of the first row. If meterColumn is -1,
 // all rows belong to one meter.
-func commonStep(t table, timeColumn, meterColumn int, clock *time.Location) (step time.Duration, first int64, err error) {
+func commonStep(t table.Table, timeColumn, meterColumn int, clock *time.Location) (step time.Duration, first int64, err error) {
 	const enough = 20000
 	var (
-		r     = clockReader{clock: clock}
+		r     = table.NewClock(clock, 0, table.Dates{})
 		last  = map[string]int64{}
 		count = map[int64]int{}
 		rows  = 0
@@ -355,9 +351,9 @@ func commonStep(t table, timeColumn, meterColumn int, clock *time.Location) (ste
 	if meterColumn >= 0 {
 		columns = append(columns, meterColumn)
 	}
-	err = t.each(columns, func(cells []cell) error {
-		at, err := r.instant(&cells[0])
-		if errors.Is(err, errNonexistent) {
+	err = t.Each(columns, func(cells []table.Cell) error {
+		at, err := r.Instant(&cells[0])
+		if errors.Is(err, table.ErrNonexistent) {
 			return nil
 		}
 		if err != nil {
@@ -365,7 +361,7 @@ func commonStep(t table, timeColumn, meterColumn int, clock *time.Location) (ste
 		}
 		id := ""
 		if len(cells) > 1 {
-			id = string(cells[1].name())
+			id = string(cells[1].Name())
 		}
 		if before, ok := last[id]; ok && at.Again == 0 {
 			if d := at.Unix - before; d != 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"loadstar/series"
+	"loadstar/series/table"
 )
 
 func TestParseTime(t *testing.T) {
@@ -77,7 +78,7 @@ func TestParseTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at, err := times.reader().instant(&cell{text: []byte(c.text)})
+		at, err := times.reader(table.Dates{}).Instant(new(table.Text([]byte(c.text))))
 		if got := time.Unix(at.Unix, 0).UTC().Format(time.RFC3339); c.want != "" && (err != nil || got != c.want) {
 			t.Errorf("%q is %s, %v; want %s", c.text, got, err, c.want)
 		} else if c.want == "" && err == nil {
@@ -311,17 +312,6 @@ func TestYearInEveryForm(t *testing.T) {
 				if f != (series.Faults{}) {
 					t.Errorf("%s: faults %+v", name, f)
 				}
-			}
-		}
-	}
-}
-
-// TestDaysIn compares daysIn with package time.
-func TestDaysIn(t *testing.T) {
-	for year := firstYear; year <= lastYear; year++ {
-		for month := 1; month <= 12; month++ {
-			if want := time.Date(year, time.Month(month)+1, 0, 0, 0, 0, 0, time.UTC).Day(); daysIn(year, month) != want {
-				t.Fatalf("%d-%02d has %d days, want %d", year, month, daysIn(year, month), want)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package read
+package table
 
 import (
 	"errors"
@@ -8,15 +8,22 @@ import (
 	"loadstar/series"
 )
 
-// clockReader converts the times of a table to instants. It caches the UTC offsets of the
-// latest day, because most rows are on the same day as the row before.
-type clockReader struct {
-	clock *time.Location
+// Clock converts the times of a table to instants. It caches the UTC offsets of the latest
+// day, because most rows are on the same day as the row before.
+type Clock struct {
+	zone  *time.Location
 	shift int64 // seconds from the start of the interval to its stamp
+	dates Dates
 
 	day    date
 	offset int64 // UTC offset at the start of the day
 	after  int64 // UTC offset at the end of the day
+}
+
+// NewClock returns a clock for times in the given zone. Shift is the time from the start of
+// an interval to its stamp. Dates is the form of the dates.
+func NewClock(zone *time.Location, shift time.Duration, dates Dates) *Clock {
+	return &Clock{zone: zone, shift: int64(shift / time.Second), dates: dates}
 }
 
 // date is a day. The zero value is not a valid day.
@@ -26,21 +33,13 @@ type date struct{ year, month, day int }
 // or from a mistake.
 const firstYear, lastYear = 1971, 2199
 
-// errNonexistent means that a local time is within the hour that clocks skip.
-var errNonexistent = errors.New("this local time does not exist: clocks skip it")
+// ErrNonexistent means that a local time is within the hour that clocks skip.
+var ErrNonexistent = errors.New("this local time does not exist: clocks skip it")
 
-func (t times) reader() *clockReader {
-	r := &clockReader{clock: t.clock}
-	if t.end {
-		r.shift = int64(t.interval / time.Second)
-	}
-	return r
-}
-
-// instant returns the start of the interval that a time cell stands for.
-func (r *clockReader) instant(c *cell) (series.Instant, error) {
+// Instant returns the start of the interval that a time cell stands for.
+func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 	switch c.kind {
-	case cellTime:
+	case kindTime:
 		t := time.Unix(c.integer, 0).UTC()
 		if c.fraction {
 			return series.Instant{}, fmt.Errorf("time %s has a fraction of a second; want whole seconds", t.Format(time.DateTime))
@@ -53,15 +52,58 @@ func (r *clockReader) instant(c *cell) (series.Instant, error) {
 			return series.Instant{Unix: c.integer - r.shift}, nil
 		}
 		return r.local(day, int64(t.Hour()*3600+t.Minute()*60+t.Second()))
-	case cellNumber, cellInteger:
-		return series.Instant{}, fmt.Errorf("time %s is a number; want a date and time", c.name())
-	case cellEmpty:
+	case kindNumber, kindInteger:
+		return series.Instant{}, fmt.Errorf("time %s is a number; want a date and time", c.Name())
+	case kindEmpty:
 		return series.Instant{}, errors.New("the time is missing")
 	}
-	t, err := parseTime(c.text)
+	var (
+		t   label
+		err error
+	)
+	if r.dates == (Dates{}) {
+		t, err = parseTime(c.text)
+	} else {
+		t, err = r.dates.parse(c.text)
+	}
 	if err != nil {
 		return series.Instant{}, err
 	}
+	return r.at(t)
+}
+
+// Join returns the start of the interval whose day and time of day are in two cells.
+func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
+	if day.kind == kindEmpty || at.kind == kindEmpty {
+		return series.Instant{}, errors.New("the date or the time is missing")
+	}
+	if day.kind != kindText || at.kind != kindText {
+		return series.Instant{}, errors.New("a date and a time in two columns must be text")
+	}
+	var (
+		t   label
+		err error
+	)
+	if r.dates == (Dates{}) {
+		t, err = parseTime(day.text)
+	} else {
+		t, err = r.dates.parse(day.text)
+	}
+	if err == nil && (t.zoned || t.seconds != 0) {
+		err = fmt.Errorf("date %q contains a time, but the time is in a column of its own", Clip(day.text))
+	}
+	if err != nil {
+		return series.Instant{}, err
+	}
+	clock, err := parseClock(at.text)
+	if err != nil {
+		return series.Instant{}, err
+	}
+	t.seconds, t.zoned = clock.seconds, clock.zoned
+	return r.at(t)
+}
+
+func (r *Clock) at(t label) (series.Instant, error) {
 	if t.zoned {
 		return series.Instant{Unix: utcMidnight(t.day) + t.seconds - r.shift}, nil
 	}
@@ -113,9 +155,9 @@ func parseTime(s []byte) (label, error) {
 	}
 	switch {
 	case p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month):
-		return label{}, fmt.Errorf("time %q does not have the form 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00", clip(s))
+		return label{}, fmt.Errorf("time %q does not have the form 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00; set date to the form of the dates, or use data init --date", Clip(s))
 	case t.day.year < firstYear || t.day.year > lastYear:
-		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", clip(s), firstYear, lastYear)
+		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", Clip(s), firstYear, lastYear)
 	}
 	return t, nil
 }
@@ -123,7 +165,7 @@ func parseTime(s []byte) (label, error) {
 // local converts a time on the table's clock to an instant. For end stamps it subtracts the
 // interval from the instant, not from the label. After clocks were put forward at 02:00,
 // the end stamp 03:00 therefore stands for the hour that starts at 01:00.
-func (r *clockReader) local(day date, seconds int64) (series.Instant, error) {
+func (r *Clock) local(day date, seconds int64) (series.Instant, error) {
 	if day != r.day {
 		r.enter(day)
 	}
@@ -133,7 +175,7 @@ func (r *clockReader) local(day date, seconds int64) (series.Instant, error) {
 	}
 	// Clocks change on this day: the time may be valid with either offset, both or none.
 	before, after := t-r.offset, t-r.after
-	switch isBefore, isAfter := r.at(before) == r.offset, r.at(after) == r.after; {
+	switch isBefore, isAfter := r.utcOffset(before) == r.offset, r.utcOffset(after) == r.after; {
 	case isBefore && isAfter:
 		return series.Instant{Unix: min(before, after) - r.shift, Again: max(before, after) - r.shift}, nil
 	case isBefore:
@@ -141,22 +183,22 @@ func (r *clockReader) local(day date, seconds int64) (series.Instant, error) {
 	case isAfter:
 		return series.Instant{Unix: after - r.shift}, nil
 	}
-	return series.Instant{}, errNonexistent
+	return series.Instant{}, ErrNonexistent
 }
 
-// at returns the UTC offset of the table's clock at an instant.
-func (r *clockReader) at(unix int64) int64 {
-	_, offset := time.Unix(unix, 0).In(r.clock).Zone()
+// utcOffset returns the UTC offset of the table's clock at an instant.
+func (r *Clock) utcOffset(unix int64) int64 {
+	_, offset := time.Unix(unix, 0).In(r.zone).Zone()
 	return int64(offset)
 }
 
 // enter computes the UTC offsets for a day: two hours before its start, and two hours after
 // its end. It does not use midnight, because some zones change clocks at midnight.
-func (r *clockReader) enter(day date) {
+func (r *Clock) enter(day date) {
 	midnight := utcMidnight(day)
 	r.day = day
-	r.offset = r.at(midnight - r.at(midnight) - 2*3600)
-	r.after = r.at(midnight - r.at(midnight) + 26*3600)
+	r.offset = r.utcOffset(midnight - r.utcOffset(midnight) - 2*3600)
+	r.after = r.utcOffset(midnight - r.utcOffset(midnight) + 26*3600)
 }
 
 // utcMidnight returns the Unix time of a day's start in UTC.

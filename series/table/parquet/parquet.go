@@ -1,4 +1,5 @@
-package read
+// Package parquet reads tables in Parquet files.
+package parquet
 
 import (
 	"bufio"
@@ -14,6 +15,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
+
+	"loadstar/series/table"
 )
 
 // The limits apply to the size that a page header states, because memory for the page is
@@ -24,8 +27,8 @@ const (
 	maxPageValues = 1 << 26
 )
 
-// parquetTable reads the wanted columns of a Parquet file in parallel, a page at a time.
-type parquetTable struct {
+// file is a Parquet file. It reads the wanted columns of a Parquet file in parallel, a page at a time.
+type file struct {
 	r      io.ReaderAt
 	size   int64
 	file   *parquet.File
@@ -39,8 +42,9 @@ type leaf struct {
 	lists bool // a row may have several values
 }
 
-func newParquet(r io.ReaderAt, size int64) (*parquetTable, error) {
-	t := &parquetTable{r: r, size: size}
+// Open reads the schema of a Parquet file.
+func Open(r io.ReaderAt, size int64) (table.Table, error) {
+	t := &file{r: r, size: size}
 	err := guard(func() error {
 		// Check the footer's length first, because parquet-go allocates that many bytes.
 		var tail [8]byte
@@ -66,7 +70,7 @@ func newParquet(r io.ReaderAt, size int64) (*parquetTable, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("the Parquet file is incomplete or damaged: %w", cutOff(err))
+		return nil, fmt.Errorf("the Parquet file is incomplete or damaged: %w", table.CutOff(err))
 	}
 	return t, nil
 }
@@ -83,7 +87,7 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-func (t *parquetTable) columns() []string {
+func (t *file) Columns() []string {
 	var names []string
 	for _, l := range t.leaves {
 		names = append(names, l.name)
@@ -91,8 +95,8 @@ func (t *parquetTable) columns() []string {
 	return names
 }
 
-func (t *parquetTable) each(wanted []int, f func(cells []cell) error) error {
-	convert := make([]func(*parquet.Value) cell, len(wanted))
+func (t *file) Each(wanted []int, f func(cells []table.Cell) error) error {
+	convert := make([]func(*parquet.Value) table.Cell, len(wanted))
 	for i, c := range wanted {
 		if t.leaves[c].lists {
 			return fmt.Errorf("column %s contains lists; want one value per row", t.leaves[c].name)
@@ -111,7 +115,7 @@ func (t *parquetTable) each(wanted []int, f func(cells []cell) error) error {
 		err := guard(func() error {
 			for i, c := range wanted {
 				if err := t.checkPages(&t.file.Metadata().RowGroups[g].Columns[c].MetaData); err != nil {
-					return fmt.Errorf("column %s: %w", t.leaves[c].name, cutOff(err))
+					return fmt.Errorf("column %s: %w", t.leaves[c].name, table.CutOff(err))
 				}
 				columns[i].pages = group.ColumnChunks()[c].Pages()
 			}
@@ -131,8 +135,8 @@ func (t *parquetTable) each(wanted []int, f func(cells []cell) error) error {
 }
 
 // eachRow reads the rows of a row group and calls f for each.
-func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parquet.Value) cell, f func(cells []cell) error) error {
-	cells := make([]cell, len(columns))
+func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parquet.Value) table.Cell, f func(cells []table.Cell) error) error {
+	cells := make([]table.Cell, len(columns))
 	for range rows {
 		*row++
 		for i := range columns {
@@ -141,7 +145,7 @@ func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parqu
 				return fmt.Errorf("row %d: %w", *row, err)
 			}
 			if v.IsNull() {
-				cells[i] = cell{kind: cellEmpty}
+				cells[i] = table.Empty()
 			} else {
 				cells[i] = convert[i](v)
 			}
@@ -155,7 +159,7 @@ func eachRow(rows int64, row *int, columns []columnReader, convert []func(*parqu
 
 // checkPages checks that the pages of a column chunk lie within the file and the size
 // limits, so that a damaged header cannot cause a large allocation.
-func (t *parquetTable) checkPages(meta *format.ColumnMetaData) error {
+func (t *file) checkPages(meta *format.ColumnMetaData) error {
 	start := meta.DataPageOffset
 	if meta.DictionaryPageOffset != 0 {
 		start = min(start, meta.DictionaryPageOffset)
@@ -209,7 +213,7 @@ type columnReader struct {
 func (c *columnReader) next() (*parquet.Value, error) {
 	if c.at == c.n {
 		if err := guard(c.fill); err != nil {
-			return nil, cutOff(err)
+			return nil, table.CutOff(err)
 		}
 	}
 	c.at++
@@ -247,7 +251,7 @@ func (c *columnReader) close() {
 }
 
 // converter returns a function that converts a column's non-null values to cells.
-func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
+func converter(t parquet.Type) (func(*parquet.Value) table.Cell, error) {
 	if l := t.LogicalType(); l != nil {
 		switch l := l.Value.(type) {
 		case *format.TimestampType:
@@ -256,24 +260,24 @@ func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
 			}
 			return timestamp(int64(time.Second/l.Unit.Value.Duration()), !l.IsAdjustedToUTC), nil
 		case *format.DateType:
-			return func(v *parquet.Value) cell {
-				return cell{kind: cellTime, integer: int64(v.Int32()) * 86400, local: true}
+			return func(v *parquet.Value) table.Cell {
+				return table.Time(int64(v.Int32())*86400, true, false)
 			}, nil
 		case *format.DecimalType:
 			return decimal(t.Kind(), int(l.Scale))
 		case *format.UUIDType:
-			return func(v *parquet.Value) cell { return textCell([]byte(v.String())) }, nil
+			return func(v *parquet.Value) table.Cell { return table.Text([]byte(v.String())) }, nil
 		case *format.IntType:
 			if !l.IsSigned && l.BitWidth == 64 {
-				return func(v *parquet.Value) cell {
+				return func(v *parquet.Value) table.Cell {
 					if v.Int64() < 0 {
-						return textCell(strconv.AppendUint(nil, v.Uint64(), 10))
+						return table.Text(strconv.AppendUint(nil, v.Uint64(), 10))
 					}
-					return integerCell(v.Int64())
+					return table.Integer(v.Int64())
 				}, nil
 			}
 			if !l.IsSigned && t.Kind() == parquet.Int32 {
-				return func(v *parquet.Value) cell { return integerCell(int64(v.Uint32())) }, nil
+				return func(v *parquet.Value) table.Cell { return table.Integer(int64(v.Uint32())) }, nil
 			}
 		case *format.TimeType:
 			return nil, errors.New("it contains times of day; want a date and time")
@@ -281,58 +285,58 @@ func converter(t parquet.Type) (func(*parquet.Value) cell, error) {
 	}
 	switch t.Kind() {
 	case parquet.Boolean:
-		return func(v *parquet.Value) cell {
+		return func(v *parquet.Value) table.Cell {
 			if v.Boolean() {
-				return integerCell(1)
+				return table.Integer(1)
 			}
-			return integerCell(0)
+			return table.Integer(0)
 		}, nil
 	case parquet.Int32:
-		return func(v *parquet.Value) cell { return integerCell(int64(v.Int32())) }, nil
+		return func(v *parquet.Value) table.Cell { return table.Integer(int64(v.Int32())) }, nil
 	case parquet.Int64:
-		return func(v *parquet.Value) cell { return integerCell(v.Int64()) }, nil
+		return func(v *parquet.Value) table.Cell { return table.Integer(v.Int64()) }, nil
 	case parquet.Float:
-		return func(v *parquet.Value) cell { return numberCell(float64(v.Float())) }, nil
+		return func(v *parquet.Value) table.Cell { return table.Number(float64(v.Float())) }, nil
 	case parquet.Double:
-		return func(v *parquet.Value) cell { return numberCell(v.Double()) }, nil
+		return func(v *parquet.Value) table.Cell { return table.Number(v.Double()) }, nil
 	case parquet.Int96:
-		return func(v *parquet.Value) cell {
+		return func(v *parquet.Value) table.Cell {
 			// Older writers store times as nanoseconds of the day and Julian day, without
 			// a zone.
 			x := v.Int96()
 			nanos := int64(x[1])<<32 | int64(x[0])
 			day := int64(x[2]) - 2440588
-			return cell{kind: cellTime, integer: day*86400 + nanos/1e9, fraction: nanos%1e9 != 0, local: true}
+			return table.Time(day*86400+nanos/1e9, true, nanos%1e9 != 0)
 		}, nil
 	}
-	return func(v *parquet.Value) cell { return textCell(v.ByteArray()) }, nil
+	return func(v *parquet.Value) table.Cell { return table.Text(v.ByteArray()) }, nil
 }
 
 // timestamp returns the converter for timestamps with the given number of units per
 // second.
-func timestamp(perSecond int64, local bool) func(*parquet.Value) cell {
-	return func(v *parquet.Value) cell {
+func timestamp(perSecond int64, local bool) func(*parquet.Value) table.Cell {
+	return func(v *parquet.Value) table.Cell {
 		s, rest := v.Int64()/perSecond, v.Int64()%perSecond
 		if rest < 0 {
 			s--
 		}
-		return cell{kind: cellTime, integer: s, fraction: rest != 0, local: local}
+		return table.Time(s, local, rest != 0)
 	}
 }
 
 // decimal returns the converter for decimals, which are stored as scaled integers.
-func decimal(kind parquet.Kind, scale int) (func(*parquet.Value) cell, error) {
+func decimal(kind parquet.Kind, scale int) (func(*parquet.Value) table.Cell, error) {
 	if scale < 0 || scale > 60 {
 		return nil, fmt.Errorf("it has %d decimal places; want 0 to 60", scale)
 	}
 	unit := math.Pow10(scale)
 	switch kind {
 	case parquet.Int32:
-		return func(v *parquet.Value) cell { return numberCell(float64(v.Int32()) / unit) }, nil
+		return func(v *parquet.Value) table.Cell { return table.Number(float64(v.Int32()) / unit) }, nil
 	case parquet.Int64:
-		return func(v *parquet.Value) cell { return numberCell(float64(v.Int64()) / unit) }, nil
+		return func(v *parquet.Value) table.Cell { return table.Number(float64(v.Int64()) / unit) }, nil
 	}
-	return func(v *parquet.Value) cell {
+	return func(v *parquet.Value) table.Cell {
 		// The bytes are a big-endian number in two's complement.
 		b := v.ByteArray()
 		x := new(big.Int).SetBytes(b)
@@ -340,6 +344,6 @@ func decimal(kind parquet.Kind, scale int) (func(*parquet.Value) cell, error) {
 			x.Sub(x, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
 		}
 		n, _ := new(big.Float).SetInt(x).Float64()
-		return numberCell(n / unit)
+		return table.Number(n / unit)
 	}, nil
 }

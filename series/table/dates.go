@@ -1,0 +1,228 @@
+package table
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Dates is the form of the dates in a table. The zero value is the ISO form 2016-01-31, or
+// with slashes 2016/01/31.
+type Dates struct {
+	order     [3]byte // d, m and y in the order of the fields
+	separator byte    // 0 if there is none
+	short     bool    // the year has two digits
+}
+
+// ParseDates parses a pattern such as dd.mm.yyyy, mm/dd/yyyy, dd-mm-yy or yyyymmdd. The
+// empty pattern and yyyy-mm-dd give the ISO form.
+func ParseDates(pattern string) (Dates, error) {
+	if pattern == "" || pattern == "yyyy-mm-dd" || pattern == "yyyy/mm/dd" {
+		return Dates{}, nil
+	}
+	for _, d := range AllDates() {
+		if d.String() == pattern {
+			return d, nil
+		}
+	}
+	return Dates{}, fmt.Errorf("date is %q; it must be a form such as yyyy-mm-dd, dd.mm.yyyy, mm/dd/yyyy, dd/mm/yy or yyyymmdd", pattern)
+}
+
+// AllDates returns all forms of dates, except the ISO form.
+func AllDates() []Dates {
+	var all []Dates
+	for _, short := range []bool{false, true} {
+		for _, order := range []string{"dmy", "mdy", "ymd"} {
+			for _, sep := range []byte("./- ") {
+				if order == "ymd" && !short && sep != '.' && sep != ' ' {
+					continue // the ISO form
+				}
+				all = append(all, Dates{[3]byte([]byte(order)), sep, short})
+			}
+		}
+	}
+	return append(all, Dates{order: [3]byte{'y', 'm', 'd'}})
+}
+
+// String returns the pattern, such as dd.mm.yyyy.
+func (d Dates) String() string {
+	if d == (Dates{}) {
+		return "yyyy-mm-dd"
+	}
+	var fields []string
+	for _, c := range d.order {
+		n := 2
+		if c == 'y' && !d.short {
+			n = 4
+		}
+		fields = append(fields, strings.Repeat(string(c), n))
+	}
+	if d.separator == 0 {
+		return strings.Join(fields, "")
+	}
+	return strings.Join(fields, string(d.separator))
+}
+
+// Twin returns the form with day and month exchanged, or false if there is none.
+func (d Dates) Twin() (Dates, bool) {
+	switch string(d.order[:]) {
+	case "dmy":
+		d.order = [3]byte([]byte("mdy"))
+	case "mdy":
+		d.order = [3]byte([]byte("dmy"))
+	default:
+		return d, false
+	}
+	return d, true
+}
+
+// parse parses a date of this form, and a time of day if there is one.
+func (d Dates) parse(s []byte) (label, error) {
+	p := parser{s: s}
+	var t label
+	for i, c := range d.order {
+		switch {
+		case i > 0 && d.separator != 0:
+			p.one(d.separator, d.separator)
+			if d.separator != ' ' {
+				p.take(' ') // 1. 2. 2020
+			}
+		}
+		switch {
+		case c == 'y' && d.short:
+			t.day.year = 2000 + p.digits(2)
+		case c == 'y':
+			t.day.year = p.digits(4)
+		case c == 'm':
+			t.day.month = p.upTo(2, d.separator != 0)
+		default:
+			t.day.day = p.upTo(2, d.separator != 0)
+		}
+	}
+	if p.at < len(s) && !p.bad {
+		if c := p.peek(); c == ' ' || c == 'T' || c == ',' {
+			for p.take(' ') || p.take(',') || p.take('T') {
+			}
+			p.clock(&t)
+			p.rangeEnd(d)
+		} else if d.separator == 0 && c >= '0' && c <= '9' {
+			t.seconds = int64(3600*p.digits(2) + 60*p.digits(2)) // 202001312345
+			if p.at < len(s) {
+				t.seconds += int64(p.digits(2))
+			}
+			p.bad = p.bad || t.seconds > 86400
+		}
+	}
+	switch {
+	case p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month):
+		return label{}, fmt.Errorf("time %q does not have the form %s, with or without a time such as 23:00; correct date, or use data init --date", Clip(s), d)
+	case t.day.year < firstYear || t.day.year > lastYear:
+		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", Clip(s), firstYear, lastYear)
+	}
+	return t, nil
+}
+
+// parseClock parses a time of day, with or without a UTC offset.
+func parseClock(s []byte) (label, error) {
+	p := parser{s: s}
+	var t label
+	p.clock(&t)
+	p.rangeEnd(Dates{})
+	if p.bad || p.at < len(s) {
+		return label{}, fmt.Errorf("time %q does not have the form 23:00, 23:00:00 or 11:00 PM", Clip(s))
+	}
+	return t, nil
+}
+
+// clock consumes a time of day: hours of one or two digits, minutes, seconds if there are
+// any, AM or PM, and a UTC offset.
+func (p *parser) clock(t *label) {
+	hour := p.upTo(2, true)
+	if c := p.peek(); c != 'h' || !p.take('h') {
+		p.one(':', '.')
+	}
+	minute, second := p.digits(2), 0
+	if p.peek() == ':' || p.peek() == '.' {
+		p.at++
+		second = p.digits(2)
+		if p.take('.') || p.take(',') {
+			p.one('0', '0')
+			for p.take('0') {
+			}
+		}
+	}
+	mark := p.at
+	p.take(' ')
+	switch p.word("am", "a.m.", "a. m.", "pm", "p.m.", "p. m.") {
+	case 0, 1, 2:
+		p.bad = p.bad || hour < 1 || hour > 12
+		hour %= 12
+	case 3, 4, 5:
+		p.bad = p.bad || hour < 1 || hour > 12
+		hour = hour%12 + 12
+	default:
+		p.at = mark
+	}
+	t.seconds = int64(3600*hour + 60*minute + second)
+	p.bad = p.bad || minute > 59 || second > 59 || t.seconds > 86400
+	mark = p.at
+	p.take(' ')
+	switch c := p.peek(); {
+	case c == 'Z':
+		p.at++
+		t.zoned = true
+	case (c == '+' || c == '-') && p.at+1 < len(p.s) && p.s[p.at+1] != ' ':
+		t.seconds -= p.offset()
+		t.zoned = true
+	default:
+		p.at = mark
+	}
+}
+
+// rangeEnd consumes the end of a period such as 00:00 - 00:15, which some exports write into
+// one field. The period's start is its time.
+func (p *parser) rangeEnd(d Dates) {
+	rest, ok := bytes.CutPrefix(p.s[min(p.at, len(p.s)):], []byte(" - "))
+	if !ok || p.bad {
+		return
+	}
+	end := parser{s: rest}
+	var t label
+	if end.clock(&t); end.bad || end.at < len(rest) {
+		if d == (Dates{}) {
+			return
+		}
+		if _, err := d.parse(rest); err != nil {
+			return
+		}
+	}
+	p.at = len(p.s)
+}
+
+// upTo consumes one to n digits, or exactly n if fewer is false.
+func (p *parser) upTo(n int, fewer bool) int {
+	if !fewer {
+		return p.digits(n)
+	}
+	v := p.digits(1)
+	for range n - 1 {
+		if c := p.peek(); c >= '0' && c <= '9' {
+			v = 10*v + int(c-'0')
+			p.at++
+		}
+	}
+	return v
+}
+
+// word consumes one of the words, in any case, and returns its index, or -1.
+func (p *parser) word(words ...string) int {
+	rest := p.s[min(p.at, len(p.s)):]
+	i := slices.IndexFunc(words, func(w string) bool {
+		return len(rest) >= len(w) && strings.EqualFold(string(rest[:len(w)]), w)
+	})
+	if i >= 0 {
+		p.at += len(words[i])
+	}
+	return i
+}
