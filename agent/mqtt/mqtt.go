@@ -1,3 +1,114 @@
 // Package mqtt connects an agent to an MQTT broker: it decodes the messages of meters and
 // publishes forecasts.
+//
+// A message is acknowledged only after the readings that it led to are on disk. So the
+// broker delivers it again if the agent fails before. Repeated messages do no harm: a
+// sample with a time of its own leads to the same reading, and a repeated message without
+// one is dropped because the time of its arrival says nothing.
 package mqtt
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// Config describes the connection to a broker.
+type Config struct {
+	// Broker is a URL: mqtt://HOST[:1883] or mqtts://HOST[:8883].
+	Broker       string
+	User         string
+	PasswordFile string // read at every connection
+	// CAFile has the certificates that sign the broker's. If it is empty, the system's are
+	// used. ServerName is the name in the broker's certificate if it differs from the host.
+	CAFile     string
+	ServerName string
+	// Agent is the agent's name. It must be unique at the broker: it is part of the client ID
+	// and of the topics of forecasts.
+	Agent string
+	// Prefix is the first level of the topics of forecasts. If it is empty, it is loadstar.
+	Prefix string
+	// Discovery is the first level of Home Assistant's discovery topics, usually
+	// homeassistant. If it is empty, forecasts are not announced.
+	Discovery string
+	// Version is the program's, for Home Assistant's list of devices.
+	Version string
+	Sources []Source
+	// Now returns the time, and false if the clock is known to be wrong. If it is nil, the
+	// system's clock is used.
+	Now func() (time.Time, bool)
+	// Log receives messages. If it is nil, there are none.
+	Log *slog.Logger
+
+	// retry is the longest pause between two attempts to connect.
+	retry time.Duration
+}
+
+const (
+	keepAlive     = 30    // seconds
+	sessionExpiry = 86400 // seconds that the broker keeps messages for an absent agent
+	// window is how many messages the broker sends without an acknowledgement. It bounds
+	// the memory of unacknowledged messages, together with maxPacket.
+	window = 256
+	// flushAt is the number of unacknowledged messages at which the intake is asked to
+	// store. Otherwise a full window would stop the flow until the next regular flush.
+	flushAt   = 192
+	maxPacket = maxPayload + 2<<10
+)
+
+func (c *Config) complete() error {
+	u, err := url.Parse(c.Broker)
+	if err != nil || u.Hostname() == "" || u.Scheme != "mqtt" && u.Scheme != "mqtts" {
+		return fmt.Errorf("the broker is %q; write mqtt://HOST[:1883] or mqtts://HOST[:8883]", c.Broker)
+	}
+	if u.User != nil {
+		return errors.New("the broker's URL contains a user; give user and password file instead")
+	}
+	if c.Agent == "" {
+		return errors.New("the agent has no name, which is needed for its topics")
+	}
+	if c.Prefix == "" {
+		c.Prefix = "loadstar"
+	}
+	for _, s := range []string{c.Prefix, c.Discovery} {
+		if strings.ContainsAny(s, "+#\x00") {
+			return fmt.Errorf("the prefix of topics is %q; it must not contain + or #", s)
+		}
+	}
+	if c.Now == nil {
+		c.Now = func() (time.Time, bool) { return time.Now(), true }
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.retry == 0 {
+		c.retry = time.Minute
+	}
+	return nil
+}
+
+// password reads the password file. It warns if others can read the file.
+func (c *Config) password() ([]byte, error) {
+	if c.PasswordFile == "" {
+		return nil, nil
+	}
+	info, err := os.Stat(c.PasswordFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the broker's password: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		c.Log.Warn("other users of this machine can read the broker's password; run chmod 600", "file", c.PasswordFile)
+	}
+	data, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the broker's password: %w", err)
+	}
+	return []byte(strings.TrimRight(string(data), "\r\n")), nil
+}
+
+// clientID is the same after a restart, so that the broker finds the session again.
+func (c *Config) clientID() string { return "loadstar-" + level(c.Agent) }

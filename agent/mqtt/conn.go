@@ -1,0 +1,118 @@
+package mqtt
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"syscall"
+
+	"github.com/eclipse/paho.golang/autopaho"
+	"github.com/eclipse/paho.golang/packets"
+)
+
+var errOldBroker = errors.New("the broker does not speak MQTT 5, which is needed; use one that does, such as Mosquitto from version 1.6 on")
+
+// dial connects to the broker.
+func (c *Config) dial(ctx context.Context) (net.Conn, error) {
+	u, err := url.Parse(c.Broker)
+	if err != nil {
+		return nil, err
+	}
+	port := u.Port()
+	if port == "" && u.Scheme == "mqtts" {
+		port = "8883"
+	} else if port == "" {
+		port = "1883"
+	}
+	address := net.JoinHostPort(u.Hostname(), port)
+	var conn net.Conn
+	if u.Scheme == "mqtts" {
+		t := &tls.Config{ServerName: c.ServerName, MinVersion: tls.VersionTLS12}
+		if t.ServerName == "" {
+			t.ServerName = u.Hostname()
+		}
+		if c.CAFile != "" {
+			pem, err := os.ReadFile(c.CAFile)
+			if err != nil {
+				return nil, fmt.Errorf("cannot read the certificates that sign the broker's: %w", err)
+			}
+			t.RootCAs = x509.NewCertPool()
+			if !t.RootCAs.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("%s contains no certificates in PEM format", c.CAFile)
+			}
+		}
+		conn, err = (&tls.Dialer{Config: t}).DialContext(ctx, "tcp", address)
+	} else {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return packets.NewThreadSafeConn(&limited{Conn: conn}), nil
+}
+
+// limited ends a connection at a packet that is larger than the agent allows. The library
+// would reserve memory for any size that the packet's header states, up to 256 MB.
+type limited struct {
+	net.Conn
+	started bool // the broker has answered
+	header  []byte
+	left    int // bytes until the end of the packet
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if !l.started && n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)) {
+		return n, fmt.Errorf("the broker closed the connection without an answer; brokers without MQTT 5 do this, and MQTT 5 is needed (%w)", err)
+	}
+	for data := b[:n]; len(data) > 0; {
+		if skip := min(l.left, len(data)); skip > 0 {
+			data, l.left = data[skip:], l.left-skip
+			continue
+		}
+		l.header = append(l.header, data[0])
+		data = data[1:]
+		k := len(l.header) - 1 // bytes of the length
+		if k == 0 || l.header[k]&0x80 != 0 && k < 4 {
+			continue
+		}
+		length := 0
+		for i := k; i > 0; i-- {
+			length = length<<7 | int(l.header[i]&0x7f)
+		}
+		// The answer of MQTT 3 to the first packet has 2 bytes, that of MQTT 5 at least 3.
+		if !l.started && l.header[0] == packets.CONNACK<<4 && length == 2 {
+			return 0, errOldBroker
+		}
+		if length > maxPacket {
+			return 0, fmt.Errorf("the broker sent a packet of %d bytes; at most %d are accepted", length, maxPacket)
+		}
+		l.header, l.left, l.started = l.header[:0], length, true
+	}
+	return n, err
+}
+
+// explain makes a sentence of an error of connecting.
+func explain(err error) error {
+	var refused *autopaho.ConnackError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	switch refused.ReasonCode {
+	case 0x84:
+		return errOldBroker
+	case 0x86:
+		return errors.New("the broker refused the user name or password")
+	case 0x87:
+		return errors.New("the broker does not authorize this agent; check user, password and the broker's access rules")
+	case 0x85:
+		return errors.New("the broker refused the client ID; choose another name for the agent")
+	}
+	return fmt.Errorf("the broker refused the connection with reason 0x%02x %s", refused.ReasonCode, refused.Reason)
+}

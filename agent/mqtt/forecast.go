@@ -1,0 +1,260 @@
+package mqtt
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"loadstar/forecast/issue"
+)
+
+// Forecasts is what the agent publishes.
+type Forecasts interface {
+	// Clients returns the names of all clients and groups.
+	Clients() []string
+	// Forecast returns the newest forecast of a client, or false if there is none.
+	Forecast(client string) (Forecast, bool)
+}
+
+// Forecast is a forecast with what is needed to publish it.
+type Forecast struct {
+	issue.Forecast
+	Issued time.Time
+	Step   time.Duration
+	Zone   *time.Location
+	// Today is the measured energy in kWh from the start of the local day to the cutoff, or
+	// NaN if it is not known.
+	Today float64
+	// Generated means that the readings are synthetic.
+	Generated bool
+}
+
+// Hourly returns the means of whole clock hours of the zone: each value of a row is the
+// mean of the values of the same level in the hour. An hour of which a step is missing has
+// no values. Source, quality and reason are those of the hour's worst row.
+//
+// The mean of medians is close to the median of the mean. The mean of another quantile is
+// that quantile of the mean only if errors within an hour move together. Usually they do
+// so in part, so that P10 to P90 of an hour is somewhat wider than stated.
+func Hourly(f Forecast) []issue.Row {
+	per := int(time.Hour / f.Step)
+	var rows []issue.Row
+	for i := 0; i < len(f.Rows); {
+		t := time.Unix(f.Rows[i].Time, 0).In(f.Zone)
+		if t.Minute() != 0 || t.Second() != 0 {
+			i++
+			continue
+		}
+		end := f.Rows[i].Time + 3600
+		j := i
+		for j < len(f.Rows) && f.Rows[j].Time < end {
+			j++
+		}
+		if j-i < per && j == len(f.Rows) {
+			break // the forecast ends within the hour
+		}
+		rows = append(rows, mean(f.Rows[i:j], per, len(f.Levels)))
+		i = j
+	}
+	return rows
+}
+
+// mean returns the mean of the rows of one hour.
+func mean(rows []issue.Row, per, levels int) issue.Row {
+	worst := 0
+	for i, r := range rows {
+		if rank(r) > rank(rows[worst]) {
+			worst = i
+		}
+	}
+	out := rows[worst]
+	out.Time = rows[0].Time
+	out.Values = make([]float64, levels)
+	for q := range out.Values {
+		total := 0.0
+		for _, r := range rows {
+			if q >= len(r.Values) {
+				total = math.NaN()
+				break
+			}
+			total += r.Values[q]
+		}
+		out.Values[q] = total / float64(per)
+		if len(rows) != per {
+			out.Values[q] = math.NaN()
+		}
+	}
+	return out
+}
+
+// rank orders rows by how far down the ladder their source is.
+func rank(r issue.Row) int {
+	return slices.Index([]issue.Source{issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.None}, r.Source)
+}
+
+// value is a number in JSON, rounded to a thousandth, or null.
+type value float64
+
+// MarshalJSON writes null for numbers that JSON does not have.
+func (v value) MarshalJSON() ([]byte, error) {
+	x := math.Round(float64(v)*1000) / 1000
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return []byte("null"), nil
+	}
+	if x == 0 {
+		x = 0 // no negative zero
+	}
+	return strconv.AppendFloat(nil, x, 'f', -1, 64), nil
+}
+
+// summary has the states of the sensors of a client.
+type summary struct {
+	NextHour       value         `json:"next_hour"`       // kW
+	EnergyToday    value         `json:"energy_today"`    // kWh
+	EnergyTomorrow value         `json:"energy_tomorrow"` // kWh
+	PeakPower      value         `json:"peak_power"`      // kW
+	PeakTime       *string       `json:"peak_time"`
+	Quality        issue.Quality `json:"quality"`
+}
+
+// summarize computes the states from the point forecast.
+func summarize(f Forecast) summary {
+	point := 0
+	for i, l := range f.Levels {
+		if math.Abs(l-0.5) < math.Abs(f.Levels[point]-0.5) {
+			point = i
+		}
+	}
+	at := func(r issue.Row) float64 {
+		if point >= len(r.Values) {
+			return math.NaN()
+		}
+		return r.Values[point]
+	}
+	step := int64(f.Step / time.Second)
+	// Readings may be late, so that the first rows are in the past.
+	start := max(f.Cutoff, f.Issued.Unix()/step*step)
+	// energy sums the rows between two times. It is NaN unless there is a row for each step.
+	energy := func(from, to int64) float64 {
+		total, n := 0.0, int64(0)
+		for _, r := range f.Rows {
+			if r.Time >= from && r.Time < to {
+				total += at(r)
+				n++
+			}
+		}
+		if n != (to-from)/step {
+			return math.NaN()
+		}
+		return total * f.Step.Hours()
+	}
+	local := f.Issued.In(f.Zone)
+	day := func(n int) int64 {
+		return time.Date(local.Year(), local.Month(), local.Day()+n, 0, 0, 0, 0, f.Zone).Unix()
+	}
+	s := summary{NextHour: value(energy(start, start+3600)), EnergyTomorrow: value(energy(day(1), day(2)))}
+	if f.Cutoff > day(0) {
+		s.EnergyToday = value(f.Today + energy(f.Cutoff, day(1)))
+	} else {
+		s.EnergyToday = value(energy(day(0), day(1)))
+	}
+	s.Quality, s.PeakPower = issue.Missing, value(math.NaN())
+	known, fine := 0, true
+	for _, r := range f.Rows {
+		if r.Time < start || r.Time >= start+86400 {
+			continue
+		}
+		fine = fine && r.Quality == issue.OK
+		v := at(r)
+		if math.IsNaN(v) {
+			continue
+		}
+		if known++; known == 1 || v > float64(s.PeakPower) {
+			text := time.Unix(r.Time, 0).In(f.Zone).Format(time.RFC3339)
+			s.PeakPower, s.PeakTime = value(v), &text
+		}
+	}
+	switch {
+	case known > 0 && fine:
+		s.Quality = issue.OK
+	case known > 0:
+		s.Quality = issue.Estimated
+	}
+	return s
+}
+
+// note explains the values of the hours in every message.
+const note = "means of clock hours; an hour's quantile is the mean of its steps' quantiles, so that intervals are rather too wide"
+
+// maxRows limits the hours of a message: Home Assistant does not record attributes of more
+// than 16,384 bytes.
+const maxRows = 96
+
+// encode returns the message of a forecast.
+func encode(f Forecast) ([]byte, error) {
+	rows := Hourly(f)
+	rows = rows[:min(len(rows), maxRows)]
+	utc := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+	var b bytes.Buffer
+	put := func(key string, v any) error {
+		data, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		if b.Len() > 1 && b.Bytes()[b.Len()-1] != '{' {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Quote(key))
+		b.WriteByte(':')
+		b.Write(data)
+		return nil
+	}
+	type pair struct {
+		key   string
+		value any
+	}
+	columns := struct{ times, sources []string }{[]string{}, []string{}}
+	for _, r := range rows {
+		columns.times = append(columns.times, time.Unix(r.Time, 0).In(f.Zone).Format(time.RFC3339))
+		columns.sources = append(columns.sources, string(r.Source))
+	}
+	b.WriteByte('{')
+	for _, p := range []pair{
+		{"client", f.Client},
+		{"cutoff", utc(time.Unix(f.Cutoff, 0))},
+		{"issued", utc(f.Issued)},
+		{"step", "PT1H"},
+		{"timezone", f.Zone.String()},
+		{"model", f.Model},
+		{"weight", value(f.Weight)},
+		{"generated", f.Generated},
+		{"unit", "kW"},
+		{"hourly", note},
+		{"summary", summarize(f)},
+	} {
+		if err := put(p.key, p.value); err != nil {
+			return nil, err
+		}
+	}
+	b.WriteString(`,"values":{`)
+	if err := put("time", columns.times); err != nil {
+		return nil, err
+	}
+	for q, l := range f.Levels {
+		column := make([]value, len(rows))
+		for i, r := range rows {
+			column[i] = value(r.Values[q])
+		}
+		if err := put("P"+strconv.FormatFloat(math.Round(l*1e6)/1e4, 'f', -1, 64), column); err != nil {
+			return nil, err
+		}
+	}
+	if err := put("source", columns.sources); err != nil {
+		return nil, err
+	}
+	b.WriteString("}}")
+	return b.Bytes(), nil
+}
