@@ -30,7 +30,7 @@ const Blocks = len(blockEnds)
 var BlockNames = [Blocks]string{"1h", "6h", "24h", "48h"}
 
 // sources are the sources by which rows are counted.
-var sources = [...]issue.Source{issue.Model, issue.Generic, issue.Week, issue.Profile, issue.Day, issue.Last, issue.None}
+var sources = [...]issue.Source{issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.None}
 
 // Outcome is one row of an issued forecast, and the load that it forecast.
 type Outcome struct {
