@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/lab/explain"
 	"loadstar/series/quality"
 	"loadstar/series/quality/text"
 )
@@ -26,6 +27,7 @@ const jsonCells = 72
 func newDataCheck() *cobra.Command {
 	var (
 		root, meter string
+		planFile    string
 		asJSON, all bool
 		plan        quality.Plan
 	)
@@ -49,6 +51,8 @@ warning (look at it first) or info (worth knowing). It has one of these codes:
 ` + codes.String() + `
 With --json the command prints one object:
   dataset, generated, interval_seconds, clock, plan
+  losses   with --plan: training examples and forecasts (one every 6 hours) that
+           there would be without gaps, and how many of them are lost
   fleet    totals of the numbers listed under meters, and
            problems, warnings  number of meters whose worst finding is a problem
                                or a warning
@@ -63,6 +67,7 @@ With --json the command prints one object:
            negatives, zeros, repeat_share,
            level               mean, p05, median, p99, max in kW
            windows             training windows with this lookback and horizon
+           windows_lost        training windows lost to missing readings
            findings            code, severity, count, steps, message, advice,
                                where (time, steps, size)
            missing             share of missing steps in 72 cells of the fleet's
@@ -110,6 +115,17 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 			}
 			r.Fleet = c.Fleet()
 			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: generatedMark(d.Generated)}
+			if planFile != "" {
+				p, err := readPlan(planFile, "", 0)
+				if err != nil {
+					return err
+				}
+				losses, err := explain.Gaps(p, d)
+				if err != nil {
+					return err
+				}
+				r.Losses, page.Losses = &losses, planFile+": "+losses.String()
+			}
 			w := cmd.OutOrStdout()
 			switch {
 			case asJSON:
@@ -129,6 +145,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 	f.StringVar(&root, "root", "", rootUsage)
 	f.StringVar(&meter, "meter", "", "check only this meter, and print all details")
 	f.BoolVar(&all, "all", false, "print all meters, not only the worst")
+	f.StringVar(&planFile, "plan", "", "say what missing readings cost the training plan in `FILE`")
 	f.IntVar(&plan.Lookback, "lookback", 12, "past steps in a window")
 	f.IntVar(&plan.Horizon, "horizon", 1, "steps from the last input to the forecast")
 	f.IntVar(&plan.MinDays, "min-days", 28, "minimum amount of training windows per meter, in days")
@@ -143,6 +160,7 @@ type checkResult struct {
 	Interval  float64               `json:"interval_seconds"`
 	Clock     string                `json:"clock"`
 	Plan      checkPlan             `json:"plan"`
+	Losses    *explain.Losses       `json:"losses,omitempty"` // of the plan in --plan
 	Fleet     quality.FleetReport   `json:"fleet"`
 	Meters    []quality.MeterReport `json:"meters"`
 }

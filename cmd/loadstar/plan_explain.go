@@ -44,7 +44,7 @@ from a half-second measurement of the training engine.`,
 			if asJSON {
 				return printJSON(cmd.OutOrStdout(), e)
 			}
-			return printExplanation(cmd.OutOrStdout(), e)
+			return explain.Print(cmd.OutOrStdout(), e)
 		},
 	}
 	f := cmd.Flags()

@@ -89,6 +89,8 @@ type Data struct {
 	Examples  int64  `json:"examples,omitempty"` // training examples of all clients
 	Least     int    `json:"least_examples,omitempty"`
 	Most      int    `json:"most_examples,omitempty"`
+	// Gaps says what missing readings cost. It is zero if there is no dataset.
+	Gaps Losses `json:"gaps,omitzero"`
 
 	bytes int64
 }
@@ -119,6 +121,7 @@ func Dataset(p *fed.Plan, d *series.Dataset) (*Explanation, error) {
 		all := q.Examples(m, nil)
 		n := all.Len(series.Train) * all.PerOrigin()
 		x.bytes += 4 * int64(len(m.Load))
+		x.Gaps.add(lossesOf(q, d, m, all))
 		if n == 0 {
 			x.LeftOut++
 			continue

@@ -10,7 +10,12 @@ import (
 
 func read(t *testing.T, text string) *fed.Plan {
 	t.Helper()
-	p, err := recipe.Read([]byte("name: test\nmodel: {name: bose2023}\n" + text))
+	return readText(t, "name: test\nmodel: {name: bose2023}\n"+text)
+}
+
+func readText(t *testing.T, text string) *fed.Plan {
+	t.Helper()
+	p, err := recipe.Read([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

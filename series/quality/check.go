@@ -75,6 +75,7 @@ func (c *Checker) Meter(i int) MeterReport {
 	m := c.d.Meter(i)
 	r := MeterReport{ID: m.ID, Rows: m.Faults, Findings: []Finding{}}
 	r.Windows = c.framer.Windows(m, nil).Len(series.Train)
+	r.WindowsLost = max(c.framer.Train(m)-c.plan.Lookback-c.plan.Horizon+1, 0) - r.Windows
 	s := &c.subject
 	s.reset(c.d, m, &r)
 	s.findRows()
@@ -178,6 +179,7 @@ func (c *Checker) add(s *subject, r *MeterReport) {
 	f.Negatives += r.Negatives
 	f.Zeros += r.Zeros
 	f.Windows += r.Windows
+	f.WindowsLost += r.WindowsLost
 	switch r.Worst() {
 	case Problem:
 		f.Problems++

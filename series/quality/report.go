@@ -89,9 +89,10 @@ type MeterReport struct {
 	Flat      Runs          `json:"flat"`
 	Level     Level         `json:"level"`
 	// Windows is the number of training windows that the meter's readings yield with the
-	// plan.
-	Windows  int       `json:"windows"`
-	Findings []Finding `json:"findings"`
+	// plan. WindowsLost is the number that is lost because readings are missing.
+	Windows     int       `json:"windows"`
+	WindowsLost int       `json:"windows_lost"`
+	Findings    []Finding `json:"findings"`
 	// Missing is the share of missing steps in each cell of the fleet's span. It is -1 for
 	// cells before the meter's first reading or after its last.
 	Missing []float64 `json:"missing"`
@@ -147,6 +148,8 @@ type FleetReport struct {
 	Zeros     int           `json:"zeros"`
 	Flat      Runs          `json:"flat"`
 	Windows   int           `json:"windows"`
+	// WindowsLost is the number of training windows lost to missing readings.
+	WindowsLost int `json:"windows_lost"`
 	// Problems is the number of meters whose worst finding is a problem, and Warnings is
 	// the number of meters whose worst finding is a warning.
 	Problems int `json:"problems"`

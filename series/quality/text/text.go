@@ -45,6 +45,8 @@ type Report struct {
 	Meters []quality.MeterReport
 	// Mark is printed after the dataset's description. It labels synthetic data.
 	Mark string
+	// Losses says what missing readings cost a training plan, or is empty.
+	Losses string
 }
 
 // PrintFleet prints the report on a fleet. It lists only the worst meters unless all is
@@ -54,7 +56,10 @@ func PrintFleet(out io.Writer, d *series.Dataset, r Report, all bool) error {
 	f := r.Fleet
 	w.text("%s: %s, steps of %s on the clock of %s%s", d.Name, meterCount(f.Meters), Interval(d.Interval), d.Clock, r.Mark)
 	w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(f.From), dateOf(f.To.Add(-d.Interval)), f.Present, f.Steps, coverPercent(f.Coverage))
-	w.line("%d training windows with a lookback of %d and a horizon of %d", f.Windows, r.Plan.Lookback, r.Plan.Horizon)
+	w.text("%d training windows with a lookback of %d and a horizon of %d%s", f.Windows, r.Plan.Lookback, r.Plan.Horizon, lost(f.Windows, f.WindowsLost))
+	if r.Losses != "" {
+		w.text("%s", r.Losses)
+	}
 	if len(f.Weather) > 0 {
 		var names []string
 		for _, c := range f.Weather {
@@ -140,6 +145,14 @@ func printCheckMeters(w *reportPage, d *series.Dataset, r Report, all bool) {
 	w.text("--meter %s says what was found there, where, and what to do", worst[0].ID)
 }
 
+// lost says how many windows were lost to missing readings.
+func lost(windows, lost int) string {
+	if lost == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; missing readings cost %d more, %.1f %%", lost, 100*float64(lost)/float64(windows+lost))
+}
+
 // PrintMeter prints the full report on a single meter. The report must contain exactly one.
 func PrintMeter(out io.Writer, d *series.Dataset, r Report) error {
 	w := &reportPage{out: out}
@@ -147,7 +160,7 @@ func PrintMeter(out io.Writer, d *series.Dataset, r Report) error {
 	w.text("%s of %s: steps of %s on the clock of %s%s", m.ID, d.Name, Interval(d.Interval), d.Clock, r.Mark)
 	if m.Steps > 0 {
 		w.line("%s to %s; %d of %d steps have a reading, %s", dateOf(m.From), dateOf(m.To.Add(-d.Interval)), m.Present, m.Steps, coverPercent(m.Coverage))
-		w.line("%d training windows with a lookback of %d and a horizon of %d", m.Windows, r.Plan.Lookback, r.Plan.Horizon)
+		w.text("%d training windows with a lookback of %d and a horizon of %d%s", m.Windows, r.Plan.Lookback, r.Plan.Horizon, lost(m.Windows, m.WindowsLost))
 		w.line("kW: mean %.4g, 5 %% below %.4g, median %.4g, 99 %% below %.4g, largest %.4g", m.Level.Mean, m.Level.P05, m.Level.Median, m.Level.P99, m.Level.Max)
 		w.line("%d zeros, %d negative values, %s of the values equal the one before", m.Zeros, m.Negatives, coverPercent(m.Repeats))
 		w.text("%d rows: %d duplicates, %d conflicts, %d out of order, %d off the grid, %d at times that do not exist", m.Rows.Rows,

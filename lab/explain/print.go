@@ -1,15 +1,14 @@
-package main
+package explain
 
 import (
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
-
-	"loadstar/lab/explain"
 )
 
-func printExplanation(w io.Writer, e *explain.Explanation) error {
+// Print prints an explanation for a terminal.
+func Print(w io.Writer, e *Explanation) error {
 	fmt.Fprintf(w, "%s: %s, %s\n", e.File, e.Algorithm, count(e.Rounds, "round"))
 	fmt.Fprintf(w, "%s\n\n", e.About)
 	row := func(t io.Writer, name, format string, a ...any) { fmt.Fprintf(t, "  "+name+"\t"+format+"\n", a...) }
@@ -47,6 +46,7 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 			each = thousands(int64(x.Least)) + " to " + each
 		}
 		row(t, "examples", "%s for training, %s per client", thousands(x.Examples), each)
+		row(t, "gaps", "%s", x.Gaps)
 	}
 	if x := e.Data; x != nil {
 		var out []string
@@ -141,6 +141,22 @@ func printExplanation(w io.Writer, e *explain.Explanation) error {
 		row(t, "", "%s in the simulator", byteSize(e.SimulatorBytes))
 	}
 	return t.Flush()
+}
+
+// generatedMark returns a label for synthetic data, or "" for other data.
+func generatedMark(generated bool) string {
+	if generated {
+		return " (SYNTHETIC data, not measurements)"
+	}
+	return ""
+}
+
+// count formats a number and a noun, such as "1 step" or "2 steps".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // thousands formats a number as 1,234,567.
