@@ -8,9 +8,26 @@
 package store
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
-	"loadstar/series"
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/internal/boltfile"
+)
+
+// Errors that callers distinguish.
+var (
+	// ErrLocked means that another process uses the file.
+	ErrLocked = boltfile.ErrLocked
+	// ErrDamaged means that the file's content is not what the store wrote.
+	ErrDamaged = boltfile.ErrDamaged
 )
 
 // Quality describes a reading.
@@ -74,22 +91,199 @@ type Result struct {
 	Refused   []Refusal
 }
 
-// Mark says where a weather value comes from.
-type Mark uint8
-
-// The marks, from best to worst.
+// Limits on what the store holds.
 const (
-	Known       Mark = iota // observed, or from a weather forecast of the last 48 hours
-	Persisted               // of the same clock time one to three days before
-	Climatology             // mean of month and hour in the store
-	Unknown                 // there is no value
+	maxClients = 4096
+	maxName    = 255  // bytes
+	maxNote    = 4096 // bytes
+	maxKW      = 1e7
+	late       = 45 * 24 * time.Hour
+	ahead      = 5 * time.Minute
+	daySeconds = 24 * 3600
+	// pruneAtOnce is how many days of a client one transaction removes.
+	pruneAtOnce = 16
 )
 
-// WeatherRow is the weather at one time, as one weather forecast or observation says it.
-type WeatherRow struct {
-	Time   int64 // what the values are for, Unix seconds
-	Issued int64 // when they were known; at or after Time it is an observation
-	Values []float32
+// earliest is 2015-01-01. An earlier time comes from a clock that was not set.
+var earliest = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
+
+// The buckets, with the types of their keys and values. Numbers in keys are big-endian, so
+// that bbolt sorts them.
+var (
+	metaBucket    = []byte("meta")
+	clientsBucket = []byte("clients")  // client -> revision
+	daysBucket    = []byte("readings") // client -> bucket: UTC day -> day
+	notesBucket   = []byte("notes")    // key -> note
+	weatherBucket = []byte("weather")  // time -> outlooks
+)
+
+var (
+	formatKey   = []byte("format")
+	intervalKey = []byte("interval")
+	namesKey    = []byte("weather names")
+)
+
+// format is the version of the file format. Open refuses files with another version.
+const format = "1"
+
+// Store is an open file. It is safe for concurrent use.
+type Store struct {
+	file     *boltfile.File
+	interval int64 // seconds
+	steps    int   // per day
+	clock    *time.Location
+	keepDays int64
+	lost     []string
+
+	mu       sync.Mutex
+	watchers []chan<- struct{}
 }
 
-var _ series.Weather
+// Open opens a store, and creates it and its folder if necessary. It checks everything in
+// the file. A value that does not match its checksum is removed and named by [Store.Lost],
+// so that one bad sector of a disk costs one day of one client.
+func Open(path string, c Config) (*Store, error) {
+	seconds := int64(c.Interval / time.Second)
+	if c.Interval%time.Minute != 0 || seconds <= 0 || daySeconds%seconds != 0 {
+		return nil, fmt.Errorf("interval %s: want whole minutes that divide a day", c.Interval)
+	}
+	if c.Keep == 0 {
+		c.Keep = 800 * 24 * time.Hour
+	}
+	if c.Keep < 2*late {
+		return nil, fmt.Errorf("readings are kept for %s: want at least %s", c.Keep, 2*late)
+	}
+	if c.Clock == nil {
+		c.Clock = time.UTC
+	}
+	file, err := boltfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		file: file, interval: seconds, steps: int(daySeconds / seconds), clock: c.Clock,
+		keepDays: int64((c.Keep + daySeconds*time.Second - 1) / (daySeconds * time.Second)),
+	}
+	if err := file.Update(s.create); err != nil {
+		_ = file.Close() // nothing was written
+		return nil, err
+	}
+	if err := s.repair(); err != nil {
+		_ = file.Close() // the error says more
+		return nil, err
+	}
+	return s, nil
+}
+
+// create creates the buckets of a new file, and refuses a file of another format or grid.
+func (s *Store) create(tx *bolt.Tx) error {
+	for _, name := range [][]byte{metaBucket, clientsBucket, daysBucket, notesBucket, weatherBucket} {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	meta := tx.Bucket(metaBucket)
+	switch got := meta.Get(formatKey); {
+	case got == nil:
+		if err := meta.Put(formatKey, []byte(format)); err != nil {
+			return err
+		}
+	case string(got) != format:
+		return fmt.Errorf("written by a newer Loadstar (format %s, this one reads up to %s): upgrade", got, format)
+	}
+	switch got := meta.Get(intervalKey); {
+	case got == nil:
+		return meta.Put(intervalKey, binary.BigEndian.AppendUint64(nil, uint64(s.interval)))
+	case len(got) != 8:
+		return fmt.Errorf("%w: the interval has %d bytes", ErrDamaged, len(got))
+	default:
+		if was := int64(binary.BigEndian.Uint64(got)); was != s.interval {
+			return fmt.Errorf("its steps have %d s, but %d s are asked for: set the interval back, or move the file away to start a new one", was, s.interval)
+		}
+	}
+	return nil
+}
+
+// Close closes the file. Everything that was put is already on disk.
+func (s *Store) Close() error { return s.file.Close() }
+
+// Lost names what Open found damaged and removed.
+func (s *Store) Lost() []string { return s.lost }
+
+// Notify makes the store send to c after each transaction that changed readings. It does not
+// wait: if c is full, nothing is sent.
+func (s *Store) Notify(c chan<- struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers = append(s.watchers, c)
+}
+
+func (s *Store) changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// CheckName checks that a name can be the name of a client.
+func CheckName(name string) error {
+	switch {
+	case name == "" || len(name) > maxName:
+		return fmt.Errorf("the name has %d bytes, want 1 to %d", len(name), maxName)
+	case !utf8.ValidString(name):
+		return errors.New("the name is not UTF-8")
+	}
+	for _, r := range name {
+		if !unicode.IsPrint(r) {
+			return errors.New("the name contains a character that cannot be printed")
+		}
+	}
+	return nil
+}
+
+// Clients returns the names of all clients that have readings, sorted.
+func (s *Store) Clients() ([]string, error) {
+	var names []string
+	err := s.file.View(func(tx *bolt.Tx) error {
+		return tx.Bucket(daysBucket).ForEachBucket(func(name []byte) error {
+			names = append(names, string(name))
+			return nil
+		})
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// Note returns the note with a key, or nil.
+func (s *Store) Note(key string) (note []byte, err error) {
+	err = s.file.View(func(tx *bolt.Tx) error {
+		var err error
+		note, err = getRecord(tx.Bucket(notesBucket), []byte(key))
+		return err
+	})
+	return note, err
+}
+
+// putNotes stores notes and deletes empty ones.
+func putNotes(tx *bolt.Tx, notes map[string][]byte) error {
+	bucket := tx.Bucket(notesBucket)
+	for key, note := range notes {
+		if len(note) == 0 {
+			if err := bucket.Delete([]byte(key)); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(note) > maxNote {
+			return fmt.Errorf("the note %q has %d bytes, at most %d are stored", key, len(note), maxNote)
+		}
+		if err := putRecord(bucket, []byte(key), note); err != nil {
+			return err
+		}
+	}
+	return nil
+}
