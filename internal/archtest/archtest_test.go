@@ -89,7 +89,7 @@ var layers = map[string]pkg{
 
 	"series":               {layer: 1, may: "internal/atomicfile internal/mmap"},
 	"series/feature":       {layer: 1, may: "series series/holiday"},
-	"series/store":         {layer: 1, may: "internal/boltfile series"},
+	"series/store":         {layer: 1, may: "internal/boltfile series", external: "go.etcd.io/bbolt"},
 	"series/holiday":       {layer: 1, external: "github.com/rickar/cal/v2"},
 	"series/read":          {layer: 1, may: "internal/config series series/holiday series/table series/table/parquet", external: "go.yaml.in/yaml/v3 golang.org/x/text"},
 	"series/table":         {layer: 1, may: "series", external: "github.com/klauspost/compress golang.org/x/text"},
