@@ -170,3 +170,27 @@ func newTuner(p *fed.Plan, k *kernel.Set) fed.LocalTrainer {
 		Earlier:   &earlier,
 	}
 }
+
+// NewFitter returns a trainer that fits only the personal layers of a client that did not
+// take part in the plan's rounds. The learning rate falls from that of the plan to 0 along
+// a cosine over the given number of steps, in round 0.
+func NewFitter(p *fed.Plan, k *kernel.Set, steps int) fed.LocalTrainer {
+	entry := findClientOptimizer(p.Client.Optimizer)
+	if entry == nil {
+		// The algorithm has its own optimizer, which needs the server.
+		entry = findClientOptimizer("adam")
+	}
+	c := p.Client
+	c.Moments = momentsReset
+	rate := clientopt.Rate{Base: c.Rate, Rounds: 1}
+	if c.Beta1 == 0 && c.Beta2 == 0 {
+		c.Beta1, c.Beta2, c.Epsilon = 0.9, 0.999, 1e-8
+	}
+	if !(rate.Base > 0) {
+		rate.Base = entry.rate
+	}
+	return &localtrain.Descent{
+		Work:      localtrain.Work{Batch: c.Batch, Steps: steps},
+		Optimizer: &clientopt.Hold{Inner: withDecay(&c, k, rate, entry.build(&c, k, rate))},
+	}
+}

@@ -6,14 +6,16 @@
 package serve
 
 import (
-	"context"
 	"errors"
-	"io"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
-	"loadstar/forecast/issue"
+	"loadstar/forecast"
+	"loadstar/nn"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -37,17 +39,44 @@ type Model struct {
 	Problem *recipe.Problem // without a dataset
 	// Step is the interval of the readings, or 0 if it is not known.
 	Step time.Duration
+
+	kernel     *kernel.Set
+	shared     []float32
+	predictors sync.Pool // of *forecast.Predictor
+	levels     []float64
+	point      int
+	// fleet is the scaling of all clients, if the plan scales them alike and it is known.
+	fleet *recipe.Scaling
 }
 
 // NewModel returns the model of a plan, for example that of a release. The plan must list
-// its inputs. Shared is the shared vector; its moments are ignored.
+// its inputs and, if the model needs it, the interval of the readings. Shared is the shared
+// vector; moments in it are ignored.
 func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model, error) {
-	return nil, errNotYet
+	if len(p.Model.Inputs) == 0 {
+		return nil, fmt.Errorf("the plan does not list the inputs of its model")
+	}
+	if recipe.Rows(p) && p.Model.Interval == 0 {
+		return nil, fmt.Errorf("the plan does not say how far apart readings are; set model.interval")
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		return nil, err
+	}
+	if n := q.Partition.SharedLen(); len(shared) != n && len(shared) != q.SharedLen() {
+		return nil, fmt.Errorf("%d shared weights, want %d as in the plan", len(shared), n)
+	}
+	shared = slices.Clone(q.SharedWeights(shared))
+	if nn.NotFinite(shared) >= 0 {
+		return nil, fmt.Errorf("a shared weight is not a finite number")
+	}
+	m := &Model{Name: name, Plan: p, Problem: q, Step: time.Duration(p.Model.Interval), kernel: k, shared: shared}
+	m.predictors.New = func() any { return forecast.NewPredictor(q.Model, k, q.Loss) }
+	m.levels, m.point = m.predictors.New().(*forecast.Predictor).Levels()
+	return m, nil
 }
 
-var errNotYet = errors.New("serve: not implemented yet")
-
-// Client is what a client needs besides the shared weights.
+// Client is what a client needs besides the plan.
 type Client struct {
 	Weights []float32 // all weights of the model; the caller must not change them
 	Scaling recipe.Scaling
@@ -56,115 +85,84 @@ type Client struct {
 // Client returns a client with the given personal weights, which may be nil if the model
 // has none.
 func (m *Model) Client(personal []float32, s recipe.Scaling) (Client, error) {
-	return Client{}, errNotYet
+	if err := m.checkScaling(s); err != nil {
+		return Client{}, err
+	}
+	w, err := m.join(personal)
+	return Client{Weights: w, Scaling: s}, err
+}
+
+// join returns all weights of a client.
+func (m *Model) join(personal []float32) ([]float32, error) {
+	p := m.Problem.Partition
+	switch n := p.PersonalLen(); {
+	case len(personal) == 0 && n > 0:
+		return nil, ErrNoHead
+	case len(personal) != n:
+		return nil, fmt.Errorf("%d personal weights, want %d as in the plan", len(personal), n)
+	case nn.NotFinite(personal) >= 0:
+		return nil, fmt.Errorf("a personal weight is not a finite number")
+	}
+	w := make([]float32, m.Problem.Model.Net().Weights())
+	p.Join(w, m.shared, personal)
+	return w, nil
+}
+
+// one returns a dataset that has only the readings of one meter before a time.
+func one(d *series.Dataset, meter int, before int64) (*series.Dataset, error) {
+	m := d.Meter(meter)
+	n := max(min((before-m.Start)/d.Seconds(), int64(len(m.Load))), 0)
+	m.Load = m.Load[:n:n]
+	return series.NewDataset(fields(d), []series.Meter{m})
+}
+
+// fields returns what a dataset says about all its meters.
+func fields(d *series.Dataset) series.Dataset {
+	return series.Dataset{
+		Name: d.Name, Generated: d.Generated, Interval: d.Interval, Clock: d.Clock, Country: d.Country,
+		Weather: d.Weather, StaticNames: d.StaticNames,
+	}
 }
 
 // Scaling computes the scaling of a meter from its readings before the given time.
 func (m *Model) Scaling(d *series.Dataset, meter int, before int64) (recipe.Scaling, error) {
-	return recipe.Scaling{}, errNotYet
+	if m.fleet != nil {
+		return *m.fleet, nil
+	}
+	own, err := one(d, meter, before)
+	if err != nil {
+		return recipe.Scaling{}, err
+	}
+	return m.scaling(own, fed.Split{Train: 1})
 }
 
-// Tail returns the start of the readings that a forecast at a cutoff uses. Earlier readings
-// have no effect, so a forecast does not depend on the length of the history.
-func Tail(cutoff int64) int64 { return 0 }
-
-// Tails returns a dataset that has the readings of all meters from [Tail] to the cutoff,
-// and the weather up to ahead steps after it. Every meter has all these steps; steps without
-// a reading are NaN. Reason says what was done about weather that the dataset lacks after
-// the cutoff.
-func Tails(d *series.Dataset, cutoff int64, ahead int) (tails *series.Dataset, reason issue.Reason, err error) {
-	return nil, "", errNotYet
+// scaling returns the scaling of the only meter of a dataset.
+func (m *Model) scaling(d *series.Dataset, s fed.Split) (recipe.Scaling, error) {
+	if m.fleet != nil {
+		return *m.fleet, nil
+	}
+	q, err := m.split(d, s)
+	if err != nil {
+		return recipe.Scaling{}, err
+	}
+	meter := d.Meter(0)
+	if !slices.ContainsFunc(meter.Load, func(v float32) bool { return !series.Missing(v) }) {
+		return recipe.Scaling{}, fmt.Errorf("meter %s: %w: there is none", meter.ID, ErrShort)
+	}
+	var ranges series.Ranges
+	if !recipe.Rows(m.Plan) {
+		ranges = q.Framer.Ranges(meter)
+	}
+	scaling := q.Scaling(meter, ranges)
+	return scaling, m.checkScaling(scaling)
 }
 
-// Frame makes the forecasts of a model for the meters of a dataset. It is safe for
-// concurrent use.
-type Frame struct{}
-
-// Frame returns a frame for a dataset that [Tails] returned. Weather is the reason that it
-// returned; rows of the model show it.
-func (m *Model) Frame(tails *series.Dataset, weather issue.Reason) (*Frame, error) {
-	return nil, errNotYet
+// split returns the problem of the plan with another split of a dataset.
+func (m *Model) split(d *series.Dataset, s fed.Split) (*recipe.Problem, error) {
+	if m.Step != 0 && m.Step != d.Interval {
+		return nil, fmt.Errorf("the model is for readings %s apart, those of %s are %s apart", m.Step, d.Name, d.Interval)
+	}
+	p := *m.Plan
+	p.Model.Split = s
+	return recipe.Frame(&p, d)
 }
-
-// Forecaster returns the forecaster of meter i of the dataset.
-func (f *Frame) Forecaster(i int, c Client) issue.Forecaster { return nil }
-
-// Fitted says how good fitted personal layers are: the mean loss on held-back readings with
-// the personal layers before and after fitting.
-type Fitted struct{ Before, After float64 }
-
-// Better reports whether fitting lowered the loss on the held-back readings.
-func (f Fitted) Better() bool { return f.After < f.Before }
-
-// Fit fits personal layers for a meter on its own readings before a cutoff. The shared layers
-// stay as they are. The last 14 days are held back to compare. From has the personal
-// weights to begin with; nil means initial ones.
-func (m *Model) Fit(ctx context.Context, d *series.Dataset, meter int, cutoff int64, from []float32, steps int) (Client, Fitted, error) {
-	return Client{}, Fitted{}, errNotYet
-}
-
-// Replay makes earlier recorded issues of a client, so that its state is the one that it
-// would have if it had made them then.
-type Replay struct{}
-
-// NewReplay returns a replay for the meters of a dataset. Models may be nil; then only
-// fallbacks are replayed.
-func NewReplay(d *series.Dataset, own, generic *Model) *Replay { return &Replay{} }
-
-// Advance makes the recorded issues of meter i from the newest step that the state has seen
-// to the cutoff, without an issue at the cutoff itself. A new state begins 63 days before
-// the cutoff.
-func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int64) error {
-	return errNotYet
-}
-
-// Folder is the folder of a model, such as that of a run. Files of clients are read when
-// they are needed.
-//
-//	plan.yaml               the plan
-//	shared.safetensors      the shared weights
-//	scaling.safetensors     the scaling of all clients
-//	personal/*.safetensors  each client's personal weights
-//	tuned/*.safetensors     all weights of each client that was fine-tuned
-//	states.bin              what clients learned from the errors of their forecasts
-//
-// The last four may be missing. A Folder is safe for concurrent use.
-type Folder struct {
-	Model *Model
-}
-
-// Open opens a folder. If the folder does not say which inputs the model has, they are
-// those that the dataset has; it may be nil otherwise.
-func Open(dir string, d *series.Dataset, k *kernel.Set) (*Folder, error) { return nil, errNotYet }
-
-// Clients returns the names of the clients whose scaling the folder has.
-func (f *Folder) Clients() []string { return nil }
-
-// Client returns what the folder has of a client. The error is ErrNoHead or ErrNoScaling if
-// the folder lacks it. With ErrNoScaling, the client's weights are valid.
-func (f *Folder) Client(id string) (Client, error) { return Client{}, errNotYet }
-
-// State returns the encoded state of a client, or nil if the folder has none.
-func (f *Folder) State(id string) ([]byte, error) { return nil, errNotYet }
-
-// Close closes the folder.
-func (f *Folder) Close() error { return nil }
-
-// WriteScaling writes scaling.safetensors: the scaling of all clients, the inputs of the
-// model, and the interval of the readings. At returns the scaling of client i.
-func WriteScaling(w io.Writer, q *recipe.Problem, step time.Duration, clients []string, at func(i int) (recipe.Scaling, error)) error {
-	return errNotYet
-}
-
-// WriteStates writes states.bin. At returns the encoded state of client i, or nil if it has
-// none.
-func WriteStates(w io.Writer, clients []string, at func(i int) ([]byte, error)) error {
-	return errNotYet
-}
-
-// EncodeScaling encodes the scaling of one client, for example to keep it with its personal
-// weights.
-func EncodeScaling(s recipe.Scaling) []byte { return nil }
-
-// DecodeScaling decodes what EncodeScaling returned.
-func DecodeScaling(b []byte) (recipe.Scaling, error) { return recipe.Scaling{}, errNotYet }

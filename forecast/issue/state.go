@@ -1,41 +1,14 @@
 package issue
 
 import (
-	"errors"
+	"fmt"
+	"math"
+	"slices"
 	"time"
 
+	"loadstar/forecast/calibrate"
 	"loadstar/series"
 )
-
-// Forecaster is a model with the weights and the scaling of one client, and the readings of
-// the client.
-type Forecaster interface {
-	// Name names the model, such as day@7.
-	Name() string
-	// Step is the interval of the model's forecasts.
-	Step() time.Duration
-	// Span returns the first step after the cutoff that is forecast, counted from 1, and the
-	// number of steps.
-	Span() (first, n int)
-	// Levels returns the quantiles of each step in ascending order, or nil if the model
-	// forecasts only points. Point is the index of the point forecast.
-	Levels() (levels []float64, point int)
-	// Ready reports whether the model can forecast at a cutoff. The reason says why not, or
-	// what it has to do without.
-	Ready(cutoff int64) (series.Readiness, Reason)
-	// Forecast writes a row for each step of the span, with one value per level in kW, in
-	// ascending order. It must not use a load at or after the cutoff.
-	Forecast(out []float64, cutoff int64) error
-}
-
-// Models are the models to ask for a client's forecast.
-type Models struct {
-	// Own is the client's model, and Generic a model without personal layers. Both may be
-	// nil.
-	Own, Generic Forecaster
-	// Reason says why Own is nil: NoRelease, NoHead or StepDiffers.
-	Reason Reason
-}
 
 // Fallback is what takes the place of a model.
 type Fallback string
@@ -62,6 +35,17 @@ type Config struct {
 	Fallback Fallback
 }
 
+const (
+	// maxLevels and maxDays limit what a configuration can ask for.
+	maxLevels = 99
+	maxDays   = 14
+	// trackedDays is the number of days for which the errors of fallbacks are tracked, even
+	// if fewer are asked for. So the state does not depend on H up to this limit.
+	trackedDays = 2
+	// reachDays is how far before the cutoff a forecast reads loads.
+	reachDays = 29
+)
+
 // State is what a client's forecasts have learned from the errors of earlier ones. It is
 // not safe for concurrent use.
 //
@@ -69,35 +53,161 @@ type Config struct {
 // [State.Every] in UTC. So a client that makes a forecast at every step has the same state
 // as one that makes only the recorded ones.
 type State struct {
-	c Config
+	c       Config
+	seconds int64
+	perDay  int
+	// levels are the levels to forecast and 0.5, and pick has the place of each level to
+	// forecast among them.
+	levels []float64
+	point  int
+	pick   []int
+
+	next  int   // the first step that was not seen yet, counted from 1970; 0 at first
+	phase int64 // seconds by which steps start after a multiple of the interval
+	// hasRead means that there was a load, and fedIn that a load was negative.
+	hasRead, fedIn bool
+	fallback       *track
+	own            *track // nil before the first forecast
+	generic        *track // nil before the first forecast
+
+	clock clock
+	work  work
+}
+
+// track follows the errors of one kind of forecasts.
+type track struct {
+	*calibrate.Tracker
+	c calibrate.Config
+	// first and newest are the last known steps of the first and of the newest recorded
+	// issue, or -1.
+	first, newest int
+}
+
+// ripeDays is the number of days after the first recorded issue from which on the tracker
+// sets the width of intervals that a forecast does not have by itself.
+const ripeDays = 4
+
+func (t *track) ripe(last int) bool {
+	return t.first >= 0 && last-t.first >= ripeDays*t.c.StepsPerDay
 }
 
 // NewState returns the state of a client that has made no forecast.
 func NewState(c Config) (*State, error) {
-	return &State{c: c}, errors.New("not implemented yet")
+	if c.Step < time.Second || c.Step%time.Second != 0 || 24*time.Hour%c.Step != 0 {
+		return nil, fmt.Errorf("a step of %s does not divide a day; want whole seconds that divide 24 hours", c.Step)
+	}
+	if c.Clock == nil {
+		return nil, fmt.Errorf("forecasts need the clock of the meter")
+	}
+	s := &State{c: c, seconds: int64(c.Step / time.Second), perDay: int(24 * time.Hour / c.Step), clock: clock{location: c.Clock}}
+	if c.H < 1 || c.H > maxDays*s.perDay {
+		return nil, fmt.Errorf("%d steps to forecast; want 1 to %d, which is %d days", c.H, maxDays*s.perDay, maxDays)
+	}
+	if c.Levels == nil {
+		s.c.Levels = []float64{0.1, 0.5, 0.9}
+	}
+	if len(s.c.Levels) == 0 || len(s.c.Levels) > maxLevels {
+		return nil, fmt.Errorf("%d levels; want 1 to %d", len(s.c.Levels), maxLevels)
+	}
+	for i, level := range s.c.Levels {
+		if !(level > 0 && level < 1) || i > 0 && level <= s.c.Levels[i-1] {
+			return nil, fmt.Errorf("levels %v; want ascending numbers between 0 and 1", s.c.Levels)
+		}
+	}
+	switch c.Fallback {
+	case "":
+		s.c.Fallback = LastWeek
+	case LastWeek, ExtremeDay:
+	default:
+		return nil, fmt.Errorf("no fallback %q; there are %s and %s", string(c.Fallback), string(LastWeek), string(ExtremeDay))
+	}
+	s.levels = slices.Clone(s.c.Levels)
+	if !slices.Contains(s.levels, 0.5) {
+		s.levels = append(s.levels, 0.5)
+		slices.Sort(s.levels)
+	}
+	s.point = slices.Index(s.levels, 0.5)
+	for _, level := range s.c.Levels {
+		s.pick = append(s.pick, slices.Index(s.levels, level))
+	}
+	var err error
+	s.fallback, err = s.newTrack(1, max(c.H, trackedDays*s.perDay), false)
+	return s, err
 }
 
-// Every returns the number of steps between recorded issues.
-func (s *State) Every() int { return 1 }
+func (s *State) newTrack(first, n int, correct bool) (*track, error) {
+	c := calibrate.Config{Levels: s.levels, Point: s.point, Horizon: first, Targets: n, StepsPerDay: s.perDay, Correct: correct}
+	t, err := calibrate.New(c)
+	if err != nil {
+		return nil, err
+	}
+	return &track{Tracker: t, c: c, first: -1, newest: -1}, nil
+}
+
+// Every returns the number of steps between recorded issues: at most 6 hours, and less for
+// models that forecast less than a day. Targets has the numbers of steps that models
+// forecast which the state has not seen yet.
+func (s *State) Every(targets ...int) int {
+	every := s.fallback.Every()
+	for _, t := range []*track{s.own, s.generic} {
+		if t != nil {
+			every = gcd(every, t.Every())
+		}
+	}
+	for _, n := range targets {
+		if t, err := s.newTrack(1, n, false); err == nil {
+			every = gcd(every, t.Every())
+		}
+	}
+	return every
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
 
 // Next returns the start of the first step that the state has not seen, in Unix seconds, or
 // 0 if it has seen none.
-func (s *State) Next() int64 { return 0 }
+func (s *State) Next() int64 {
+	if s.next == 0 {
+		return 0
+	}
+	return int64(s.next)*s.seconds + s.phase
+}
 
-// Advance shows the state the readings before the cutoff that it has not seen.
-func (s *State) Advance(m series.Meter, cutoff int64) {}
+// Advance shows the state the readings before the cutoff that it has not seen. The cutoff
+// must be the start of a step of the meter.
+func (s *State) Advance(m series.Meter, cutoff int64) {
+	first, end := s.step(m.Start), s.step(cutoff)
+	s.phase = cutoff - int64(end)*s.seconds
+	// A tracker has no use for steps that no forecast reaches, so a long gap is skipped.
+	for step := max(s.next, first, end-2*maxDays*s.perDay-reachDays*s.perDay); step < end; step++ {
+		load := math.NaN()
+		if at := step - first; at < len(m.Load) {
+			load = float64(m.Load[at])
+		}
+		if math.IsInf(load, 0) {
+			load = math.NaN()
+		}
+		s.hasRead = s.hasRead || !math.IsNaN(load)
+		s.fedIn = s.fedIn || load < 0
+		for _, t := range [...]*track{s.fallback, s.own, s.generic} {
+			if t != nil {
+				t.Observe(step, load)
+			}
+		}
+	}
+	s.next = max(s.next, end)
+}
 
-// Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
-// the state to the cutoff, and records the forecast if a recorded issue is due. Readings at
-// or after the cutoff have no effect.
-//
-// The meter is the one for which the models were made. It should reach back at least 28
-// days; older readings have no effect.
-func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast { return Forecast{} }
-
-// AppendBinary appends the encoded state to b.
-func (s *State) AppendBinary(b []byte) ([]byte, error) { return b, nil }
-
-// UnmarshalBinary replaces the state by an encoded one, which must belong to the same
-// configuration. If it returns an error, the state is unchanged.
-func (s *State) UnmarshalBinary(b []byte) error { return nil }
+// step returns the number of the step that contains a time, counted from 1970.
+func (s *State) step(at int64) int {
+	n := at / s.seconds
+	if at%s.seconds < 0 {
+		n--
+	}
+	return int(n)
+}

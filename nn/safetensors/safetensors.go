@@ -1,10 +1,11 @@
-// Package safetensors reads and writes named float32 tensors in the .safetensors format, which
+// Package safetensors reads and writes named tensors in the .safetensors format, which
 // PyTorch, NumPy and JAX support: eight bytes with the length of a JSON header, the header,
 // and the numbers of all tensors, little-endian.
 //
 // Reading is strict: it returns an error for missing, unknown or repeated fields in the
-// header, for tensors that overlap or leave gaps, and for types other than float32. It never
-// allocates more than the limit allows.
+// header, for tensors that overlap or leave gaps, and for unknown types. It never allocates
+// more than the limit allows. [Read] reads float32 tensors only, and all of them. A [File]
+// also has the other types, and reads parts of a tensor.
 package safetensors
 
 import (
@@ -25,11 +26,49 @@ type Tensor struct {
 	Name  string
 	Shape []int
 	Data  []float32
+	// Float64 and Int32 have the numbers of a tensor of another type. At most one of the
+	// three is not nil.
+	Float64 []float64
+	Int32   []int32
 }
 
-// maxHeader is the maximum size of the JSON header in bytes. Each tensor needs about 100
-// bytes.
-const maxHeader = 4 << 20
+// The types of numbers.
+const (
+	typeFloat32 = "F32"
+	typeFloat64 = "F64"
+	typeInt32   = "I32"
+)
+
+// kind returns the type of the tensor's numbers, and how many there are.
+func (t *Tensor) kind() (dtype string, n int, err error) {
+	switch {
+	case t.Float64 != nil && t.Int32 == nil && t.Data == nil:
+		return typeFloat64, len(t.Float64), nil
+	case t.Int32 != nil && t.Float64 == nil && t.Data == nil:
+		return typeInt32, len(t.Int32), nil
+	case t.Float64 == nil && t.Int32 == nil:
+		return typeFloat32, len(t.Data), nil
+	}
+	return "", 0, errors.New("numbers of several types")
+}
+
+// width returns the number of bytes of a number, or 0 if the type is unknown.
+func width(dtype string) int64 {
+	switch dtype {
+	case typeFloat32, typeInt32:
+		return 4
+	case typeFloat64:
+		return 8
+	}
+	return 0
+}
+
+// maxHeader is the maximum size of the JSON header that Read accepts, in bytes. Each tensor
+// needs about 100 bytes. A [File] may have longer metadata, up to longestHeader.
+const (
+	maxHeader     = 4 << 20
+	longestHeader = 256 << 20
+)
 
 const metadataKey = "__metadata__"
 
@@ -69,11 +108,12 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	names := map[string]bool{metadataKey: true}
 	for _, t := range tensors {
 		n, err := elements(t.Shape)
+		dtype, have, mixed := t.kind()
 		switch {
-		case err != nil:
-			return fmt.Errorf("safetensors: %s: %w", t.Name, err)
-		case n != int64(len(t.Data)):
-			return fmt.Errorf("safetensors: %s: %d numbers for shape %v", t.Name, len(t.Data), t.Shape)
+		case err != nil || mixed != nil:
+			return fmt.Errorf("safetensors: %s: %w", t.Name, errors.Join(err, mixed))
+		case n != int64(have):
+			return fmt.Errorf("safetensors: %s: %d numbers for shape %v", t.Name, have, t.Shape)
 		case names[t.Name]:
 			return fmt.Errorf("safetensors: two tensors are named %s", t.Name)
 		}
@@ -82,16 +122,17 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 		if shape == nil {
 			shape = []int{} // a scalar has an empty array; nil would become null
 		}
-		if err := field(t.Name, entry{"F32", shape, [2]int64{offset, offset + 4*n}}); err != nil {
+		end := offset + width(dtype)*n
+		if err := field(t.Name, entry{dtype, shape, [2]int64{offset, end}}); err != nil {
 			return err
 		}
-		offset += 4 * n
+		offset = end
 	}
 	header.WriteByte('}')
 	for header.Len()%8 != 0 {
 		header.WriteByte(' ') // aligns the numbers
 	}
-	if header.Len() > maxHeader {
+	if header.Len() > longestHeader {
 		return fmt.Errorf("safetensors: the header has %d bytes, which is too long", header.Len())
 	}
 	out := binary.LittleEndian.AppendUint64(nil, uint64(header.Len()))
@@ -102,6 +143,12 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 		out = out[:0]
 		for _, v := range t.Data {
 			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+		}
+		for _, v := range t.Float64 {
+			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(v))
+		}
+		for _, v := range t.Int32 {
+			out = binary.LittleEndian.AppendUint32(out, uint32(v))
 		}
 		if _, err := w.Write(out); err != nil {
 			return err
@@ -135,6 +182,43 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 	if _, err := io.ReadFull(r, text); err != nil {
 		return nil, nil, err
 	}
+	entries, metadata, err := parse(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	var tensors []Tensor
+	for _, e := range entries {
+		switch {
+		case e.DType != typeFloat32:
+			return nil, nil, fmt.Errorf("%s holds %s; only F32 is read", e.name, e.DType)
+		case e.Offsets[1] > 4*int64(limit):
+			return nil, nil, fmt.Errorf("over %d numbers, more than are wanted", limit)
+		}
+		tensors = append(tensors, Tensor{Name: e.name, Shape: e.Shape})
+	}
+	for i := range tensors {
+		n := int((entries[i].Offsets[1] - entries[i].Offsets[0]) / 4)
+		buf := make([]byte, 4*n)
+		if _, err := io.ReadFull(r, buf); err != nil {
+			return nil, nil, err
+		}
+		data := make([]float32, n)
+		for j := range data {
+			data[j] = math.Float32frombits(binary.LittleEndian.Uint32(buf[4*j:]))
+		}
+		tensors[i].Data = data
+	}
+	switch _, err := io.ReadFull(r, make([]byte, 1)); {
+	case err == nil:
+		return nil, nil, errors.New("more bytes than the header names")
+	case !errors.Is(err, io.EOF):
+		return nil, nil, err
+	}
+	return tensors, metadata, nil
+}
+
+// parse parses and checks a header. It returns the entries in the order of their data.
+func parse(text []byte) ([]named, map[string]string, error) {
 	if text[0] != '{' || !utf8.Valid(text) {
 		return nil, nil, errors.New("header: not a JSON object")
 	}
@@ -160,41 +244,19 @@ func read(r io.Reader, limit int) ([]Tensor, map[string]string, error) {
 		return cmp.Or(cmp.Compare(a.Offsets[0], b.Offsets[0]), cmp.Compare(a.Offsets[1], b.Offsets[1]), cmp.Compare(a.name, b.name))
 	})
 	var offset int64
-	var tensors []Tensor
 	for _, e := range entries {
 		n, err := elements(e.Shape)
-		switch {
+		switch size := width(e.DType); {
 		case err != nil:
 			return nil, nil, fmt.Errorf("%s: %w", e.name, err)
-		case e.DType != "F32":
-			return nil, nil, fmt.Errorf("%s holds %s; only F32 is read", e.name, e.DType)
-		case e.Offsets[0] != offset || e.Offsets[1] != offset+4*n:
+		case size == 0:
+			return nil, nil, fmt.Errorf("%s holds %s; only F32, F64 and I32 are read", e.name, e.DType)
+		case e.Offsets[0] != offset || e.Offsets[1] != offset+size*n:
 			return nil, nil, fmt.Errorf("%s: shape %v does not fit offsets %v after byte %d", e.name, e.Shape, e.Offsets, offset)
-		case e.Offsets[1] > 4*int64(limit):
-			return nil, nil, fmt.Errorf("over %d numbers, more than are wanted", limit)
 		}
 		offset = e.Offsets[1]
-		tensors = append(tensors, Tensor{Name: e.name, Shape: e.Shape})
 	}
-	for i := range tensors {
-		n := int((entries[i].Offsets[1] - entries[i].Offsets[0]) / 4)
-		buf := make([]byte, 4*n)
-		if _, err := io.ReadFull(r, buf); err != nil {
-			return nil, nil, err
-		}
-		data := make([]float32, n)
-		for j := range data {
-			data[j] = math.Float32frombits(binary.LittleEndian.Uint32(buf[4*j:]))
-		}
-		tensors[i].Data = data
-	}
-	switch _, err := io.ReadFull(r, make([]byte, 1)); {
-	case err == nil:
-		return nil, nil, errors.New("more bytes than the header names")
-	case !errors.Is(err, io.EOF):
-		return nil, nil, err
-	}
-	return tensors, metadata, nil
+	return entries, metadata, nil
 }
 
 // named is a header entry with the name of its tensor.

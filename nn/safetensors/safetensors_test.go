@@ -38,7 +38,7 @@ func TestRoundTrip(t *testing.T) {
 // TestLayout compares the written bytes with the description of the format.
 func TestLayout(t *testing.T) {
 	var file bytes.Buffer
-	if err := Write(&file, []Tensor{{"a", []int{2}, []float32{1, 2}}, {"b", []int{1, 1}, []float32{3}}}, nil); err != nil {
+	if err := Write(&file, []Tensor{{Name: "a", Shape: []int{2}, Data: []float32{1, 2}}, {Name: "b", Shape: []int{1, 1}, Data: []float32{3}}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	header := `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1,1],"data_offsets":[8,12]}}`
@@ -91,9 +91,9 @@ func TestReadRefuses(t *testing.T) {
 
 func TestWriteRefuses(t *testing.T) {
 	for name, tensors := range map[string][]Tensor{
-		"a wrong shape": {{"a", []int{2}, []float32{1}}},
-		"a name twice":  {{"a", []int{1}, []float32{1}}, {"a", []int{1}, []float32{1}}},
-		"a taken name":  {{metadataKey, []int{1}, []float32{1}}},
+		"a wrong shape": {{Name: "a", Shape: []int{2}, Data: []float32{1}}},
+		"a name twice":  {{Name: "a", Shape: []int{1}, Data: []float32{1}}, {Name: "a", Shape: []int{1}, Data: []float32{1}}},
+		"a taken name":  {{Name: metadataKey, Shape: []int{1}, Data: []float32{1}}},
 	} {
 		if err := Write(&bytes.Buffer{}, tensors, nil); err == nil {
 			t.Errorf("%s: no error", name)

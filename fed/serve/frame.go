@@ -1,0 +1,140 @@
+package serve
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"loadstar/fed/recipe"
+	"loadstar/forecast"
+	"loadstar/forecast/issue"
+	"loadstar/series"
+)
+
+// Frame makes the forecasts of a model from tails. It is safe for concurrent use.
+type Frame struct {
+	model   *Model
+	tails   *Tails
+	problem *recipe.Problem
+	weather issue.Reason
+}
+
+// frameCache is the memory for the features of meters. Those of a few meters are enough,
+// because every meter is used only a few times in a row.
+const frameCache = 4 << 20
+
+// Frame returns a frame for tails. The error says what they lack.
+func (m *Model) Frame(t *Tails) (*Frame, error) {
+	d := t.frame
+	if m.Step != 0 && m.Step != d.Interval {
+		return nil, fmt.Errorf("the model is for readings %s apart, those of %s are %s apart", m.Step, d.Name, d.Interval)
+	}
+	f := &Frame{model: m, tails: t}
+	q := *m.Problem // Open changes only what depends on the dataset
+	if err := q.Open(d); err != nil {
+		return nil, err
+	}
+	f.problem = &q
+	q.LimitCache(frameCache)
+	l, days := q.Framer.Layout(), 0
+	for _, in := range q.Inputs {
+		days = max(days, in.Days)
+	}
+	if most := (tailDays - 1) * d.StepsPerDay(); l.Lookback+days*d.StepsPerDay() > most {
+		return nil, fmt.Errorf("the model reads loads of the last %d steps; forecasts can use %d, which is %d days", l.Lookback+days*d.StepsPerDay(), most, tailDays-1)
+	}
+	for _, name := range m.weatherAhead() {
+		if reason := t.Weather[name]; rank(reason) > rank(f.weather) {
+			f.weather = reason
+		}
+	}
+	return f, nil
+}
+
+// weatherAhead returns the weather columns that the model reads after the cutoff.
+func (m *Model) weatherAhead() (names []string) {
+	if recipe.Rows(m.Plan) {
+		if m.Plan.Model.Horizon == 1 && m.Plan.Model.Targets == 1 {
+			return nil
+		}
+		for _, name := range []string{"temperature", "wind"} {
+			if slices.Contains(m.Problem.Groups, name) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	for _, in := range m.Problem.Inputs {
+		if in.AtTarget && in.Days == 0 {
+			names = append(names, in.Name)
+		}
+	}
+	return names
+}
+
+// rank orders what is said about weather, from best to worst.
+func rank(r issue.Reason) int {
+	return slices.Index([]issue.Reason{"", issue.WeatherObserved, issue.WeatherPersisted, issue.WeatherClimatology, issue.WeatherMissing}, r)
+}
+
+// Forecaster returns the forecaster of a meter that [Tails.Meter] returned. One goroutine
+// may use it at a time.
+func (f *Frame) Forecaster(m series.Meter, c Client) issue.Forecaster {
+	return &forecaster{frame: f, meter: m, client: c, examples: f.problem.Frozen(m, c.Scaling)}
+}
+
+type forecaster struct {
+	frame    *Frame
+	meter    series.Meter
+	client   Client
+	examples series.Examples
+}
+
+func (f *forecaster) Name() string { return f.frame.model.Name }
+
+func (f *forecaster) Step() time.Duration { return f.frame.tails.data.Interval }
+
+func (f *forecaster) Span() (first, n int) {
+	p := &f.frame.model.Plan.Model
+	return p.Horizon, p.Targets
+}
+
+func (f *forecaster) Levels() (levels []float64, point int) {
+	return f.frame.model.levels, f.frame.model.point
+}
+
+// last returns the newest step before a cutoff.
+func (f *forecaster) last(cutoff int64) int {
+	return int((cutoff-f.meter.Start)/f.frame.tails.data.Seconds()) - 1
+}
+
+func (f *forecaster) Ready(cutoff int64) (series.Readiness, issue.Reason) {
+	if f.frame.weather == issue.WeatherMissing {
+		return series.Unready, issue.WeatherMissing
+	}
+	last := f.last(cutoff)
+	if Tail(cutoff) != Tail(f.frame.tails.Cutoff) || last >= len(f.meter.Load) {
+		return series.Unready, issue.ModelFailed // the tails are those of another cutoff
+	}
+	switch ready := f.examples.Ready(last); ready {
+	case series.Unready:
+		need := f.frame.problem.Framer.Layout().Lookback
+		if last+1 < need || !slices.ContainsFunc(f.meter.Load[:last+1-need+1], func(v float32) bool { return !series.Missing(v) }) {
+			return ready, issue.ShortHistory
+		}
+		return ready, issue.Gap
+	case series.Filled:
+		if f.frame.weather != "" && f.frame.weather != issue.WeatherObserved {
+			return ready, f.frame.weather
+		}
+		return ready, issue.InputFilled
+	default:
+		return ready, f.frame.weather
+	}
+}
+
+func (f *forecaster) Forecast(out []float64, cutoff int64) error {
+	p := f.frame.model.predictors.Get().(*forecast.Predictor)
+	defer f.frame.model.predictors.Put(p)
+	return p.Predict(out, f.client.Weights, f.examples, f.last(cutoff))
+}

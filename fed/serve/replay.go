@@ -1,0 +1,119 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"loadstar/forecast/issue"
+	"loadstar/series"
+)
+
+// replayDays is the number of days before a cutoff at which a new state begins.
+const replayDays = 63
+
+// Replay makes earlier recorded issues of clients, so that their states are the ones that
+// they would have if they had made them then. It is safe for concurrent use.
+type Replay struct {
+	data         *series.Dataset
+	own, generic *Model
+	mu           sync.Mutex
+	blocks       map[int64]*block // by Tail
+}
+
+// block has what all cutoffs with the same Tail need.
+type block struct {
+	once         sync.Once
+	tails        *Tails
+	own, generic *Frame
+	err          error
+}
+
+// NewReplay returns a replay for the meters of a dataset. Models may be nil; then only
+// fallbacks are replayed. The weather of the dataset counts as the forecast of that time.
+func NewReplay(d *series.Dataset, own, generic *Model) *Replay {
+	return &Replay{data: d, own: own, generic: generic, blocks: map[int64]*block{}}
+}
+
+// Advance makes the recorded issues of meter i, from the newest step that the state has
+// seen to the cutoff. The issue at the cutoff itself is left to the caller. A new state
+// begins 63 days before the cutoff. Own and generic are what the meter needs of the models;
+// nil means that it cannot use the model, for example because it has no personal layers.
+func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int64) error {
+	m, seconds := r.data.Meter(i), r.data.Seconds()
+	var targets []int
+	for _, m := range []*Model{r.own, r.generic} {
+		if m != nil {
+			targets = append(targets, m.Plan.Model.Targets)
+		}
+	}
+	every := int64(s.Every(targets...)) * seconds
+	from := s.Next()
+	if from == 0 {
+		from = max(cutoff-replayDays*daySeconds, m.Start+seconds)
+	}
+	if phase := mod(cutoff, seconds); mod(from-phase, every) != 0 {
+		from += every - mod(from-phase, every)
+	}
+	for at := from; at < cutoff; {
+		b, end, err := r.block(at, cutoff)
+		if err != nil {
+			return err
+		}
+		meter, err := b.tails.Meter(i)
+		if err != nil {
+			return err
+		}
+		var models issue.Models
+		if own != nil && b.own != nil {
+			models.Own = b.own.Forecaster(meter, *own)
+		}
+		if generic != nil && b.generic != nil {
+			models.Generic = b.generic.Forecaster(meter, *generic)
+		}
+		for ; at < end; at += every {
+			s.Issue(meter, models, at)
+		}
+	}
+	return nil
+}
+
+// block returns the block of a cutoff, and the first cutoff after it.
+func (r *Replay) block(at, cutoff int64) (*block, int64, error) {
+	key := Tail(at)
+	end := key + weekSeconds + tailDays*daySeconds // from here on, cutoffs have another Tail
+	r.mu.Lock()
+	b := r.blocks[key]
+	if b == nil {
+		b = &block{}
+		r.blocks[key] = b
+	}
+	r.mu.Unlock()
+	b.once.Do(func() { b.err = r.open(b, key+mod(at, r.data.Seconds())+tailDays*daySeconds) })
+	return b, min(end, cutoff), b.err
+}
+
+// open makes the frames of the block whose first cutoff is given.
+func (r *Replay) open(b *block, cutoff int64) (err error) {
+	ahead := 1
+	for _, m := range []*Model{r.own, r.generic} {
+		if m != nil {
+			ahead = max(ahead, m.Plan.Model.Horizon+m.Plan.Model.Targets)
+		}
+	}
+	if b.tails, err = newTails(r.data, cutoff, cutoff+weekSeconds-r.data.Seconds(), ahead); err != nil {
+		return err
+	}
+	frame := func(m *Model) *Frame {
+		if m == nil {
+			return nil
+		}
+		f, e := m.Frame(b.tails)
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("replay: %w", e))
+		}
+		return f
+	}
+	b.own, b.generic = frame(r.own), frame(r.generic)
+	return err
+}

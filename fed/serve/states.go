@@ -1,0 +1,89 @@
+package serve
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"loadstar/internal/stateformat"
+)
+
+// A file of states has the states of all clients, the wrapped index, and the length of the
+// index in 8 bytes. So it can be written in one pass, and the state of a client be read
+// without the others. Every state has a checksum of its own.
+var statesFormat = stateformat.Format{Name: "states.bin", Magic: "LODSTATS", Version: 1}
+
+// maxState is the most bytes of the state of a client.
+const maxState = 64 << 20
+
+// WriteStates writes states.bin. At returns the encoded state of client i, or nil if it has
+// none.
+func WriteStates(w io.Writer, clients []string, at func(i int) ([]byte, error)) error {
+	var index stateformat.Writer
+	index.Int(int64(len(clients)))
+	for i, id := range clients {
+		b, err := at(i)
+		if err != nil {
+			return err
+		}
+		if len(b) > maxState {
+			return fmt.Errorf("the state of %s has %d bytes; at most %d are possible", id, len(b), maxState)
+		}
+		index.String(id)
+		index.Int(int64(len(b)))
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+	}
+	end := statesFormat.Wrap(index.State())
+	end = binary.LittleEndian.AppendUint64(end, uint64(len(end)))
+	_, err := w.Write(end)
+	return err
+}
+
+// place is where the state of a client is in states.bin.
+type place struct{ from, n int64 }
+
+// readIndex reads the index of a file of states with the given number of bytes.
+func readIndex(r io.ReaderAt, size int64) (map[string]place, error) {
+	var length [8]byte
+	if size < 8 {
+		return nil, statesFormat.Damaged("it has %d bytes", size)
+	}
+	if _, err := r.ReadAt(length[:], size-8); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > uint64(size-8) {
+		return nil, statesFormat.Damaged("an index of %d bytes in a file of %d", n, size)
+	}
+	b := make([]byte, n)
+	states := size - 8 - int64(n)
+	if _, err := r.ReadAt(b, states); err != nil {
+		return nil, err
+	}
+	_, b, err := statesFormat.Unwrap(b)
+	if err != nil {
+		return nil, err
+	}
+	places := map[string]place{}
+	valid, at := true, int64(0)
+	err = statesFormat.Read(b, func(r *stateformat.Reader) {
+		for range r.Count(16) {
+			id, n := r.String(), r.Int()
+			if _, twice := places[id]; twice || n < 0 || n > maxState {
+				valid = false
+				return
+			}
+			places[id] = place{at, n}
+			at += n
+		}
+	})
+	switch {
+	case !valid || err == nil && at != states:
+		return nil, statesFormat.Damaged("its index does not fit its states")
+	case err != nil:
+		return nil, err
+	}
+	return places, nil
+}

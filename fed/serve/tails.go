@@ -1,0 +1,154 @@
+package serve
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"loadstar/forecast/issue"
+	"loadstar/series"
+)
+
+const (
+	daySeconds  = 24 * 3600
+	weekSeconds = 7 * daySeconds
+	// tailDays is the least number of days before a cutoff that a forecast may depend on:
+	// the 29 days that features read, and 14 more, so that what is computed from earlier
+	// loads, such as a moving sum, is complete.
+	tailDays = 43
+)
+
+// Tail returns the start of the readings that a forecast at a cutoff uses: at least 43 days
+// before, at a multiple of 7 days from 1970. Earlier readings have no effect, so a forecast
+// does not depend on the length of the history. Sums in features are computed anew once a
+// week; because of the multiple, they are so at the same times in every tail.
+func Tail(cutoff int64) int64 {
+	from := cutoff - tailDays*daySeconds
+	return from - mod(from, weekSeconds)
+}
+
+func mod(a, b int64) int64 {
+	if a %= b; a < 0 {
+		a += b
+	}
+	return a
+}
+
+// Tails has what forecasts at a cutoff may use: the readings of all meters from [Tail] to
+// the cutoff, and the weather. It is safe for concurrent use.
+type Tails struct {
+	Cutoff int64
+	// Weather says, for each weather column, what its values after the cutoff are, if they
+	// are not a weather forecast. Callers may add that they are observed, before they make a
+	// frame.
+	Weather map[string]issue.Reason
+
+	data  *series.Dataset
+	start int64
+	n     int
+	// frame has the weather of the tails and a meter with their span, but no readings.
+	frame *series.Dataset
+}
+
+// NewTails returns the tails of all meters of a dataset, with weather up to ahead steps after
+// the cutoff. After the newest weather value of the dataset, a missing value is that of the
+// newest of the 7 days before, else the mean at the same time of day.
+func NewTails(d *series.Dataset, cutoff int64, ahead int) (*Tails, error) {
+	return newTails(d, cutoff, cutoff, ahead)
+}
+
+// newTails returns the tails for all cutoffs from the given one up to end, which must have
+// the same Tail.
+func newTails(d *series.Dataset, cutoff, end int64, ahead int) (*Tails, error) {
+	seconds := d.Seconds()
+	t := &Tails{Cutoff: cutoff, Weather: map[string]issue.Reason{}, data: d}
+	t.start = Tail(cutoff) + mod(cutoff, seconds)
+	t.n = int((end - t.start) / seconds)
+	about := fields(d)
+	about.Weather = series.Weather{Start: t.start, Names: d.Weather.Names}
+	for i, name := range d.Weather.Names {
+		column := cut(d.Weather.Columns[i], d.Weather.Start, t.start, t.n+ahead, seconds)
+		if name != "holiday" { // the calendar has those that are missing
+			var reason issue.Reason
+			if column, reason = fill(column, t.n, d.StepsPerDay()); reason != "" {
+				t.Weather[name] = reason
+			}
+		}
+		about.Weather.Columns = append(about.Weather.Columns, column)
+	}
+	span := series.Meter{Start: t.start, Load: make([]float32, t.n), Static: make([]float32, len(d.StaticNames))}
+	var err error
+	t.frame, err = series.NewDataset(about, []series.Meter{span})
+	return t, err
+}
+
+// Meter returns the tail of meter i of the dataset. It has all steps from [Tail] to the
+// cutoff; those without a reading are NaN.
+func (t *Tails) Meter(i int) (series.Meter, error) {
+	m := t.data.Meter(i)
+	if mod(m.Start-t.start, t.data.Seconds()) != 0 {
+		return m, fmt.Errorf("meter %s: the cutoff %d is not at the start of a step of %s", m.ID, t.Cutoff, t.data.Interval)
+	}
+	m.Load = cut(m.Load, m.Start, t.start, t.n, t.data.Seconds())
+	m.Start = t.start
+	return m, nil
+}
+
+// cut returns n values from the time to, of a column that starts at the time from. Values
+// that the column does not have are NaN. The result may be a part of the column.
+func cut(column []float32, from, to int64, n int, seconds int64) []float32 {
+	skip := int((to - from) / seconds)
+	if skip >= 0 && skip+n <= len(column) {
+		return column[skip : skip+n : skip+n]
+	}
+	out := make([]float32, n)
+	for i := range out {
+		if at := i + skip; at >= 0 && at < len(column) {
+			out[i] = column[at]
+		} else {
+			out[i] = float32(math.NaN())
+		}
+	}
+	return out
+}
+
+// fill replaces missing values of a weather column after its newest one. The reason says
+// how, if it concerns step first or a later one. The result may be the column itself.
+func fill(column []float32, first, perDay int) (filled []float32, reason issue.Reason) {
+	known := len(column)
+	for known > 0 && series.Missing(column[known-1]) {
+		known--
+	}
+	if known == len(column) {
+		return column, ""
+	}
+	filled = slices.Clone(column)
+	for i := known; i < len(filled); i++ {
+		v, why := earlier(column[:known], i, perDay)
+		if filled[i] = v; i >= first && rank(why) > rank(reason) {
+			reason = why
+		}
+	}
+	return filled, reason
+}
+
+// earlier returns a value for step i, which is after the end of a weather column.
+func earlier(column []float32, i, perDay int) (float32, issue.Reason) {
+	days := (i-len(column))/perDay + 1
+	for k := days; k < days+7; k++ {
+		if at := i - k*perDay; at >= 0 && !series.Missing(column[at]) {
+			return column[at], issue.WeatherPersisted
+		}
+	}
+	sum, n := 0.0, 0
+	for at := i - days*perDay; at >= 0; at -= perDay {
+		if !series.Missing(column[at]) {
+			sum += float64(column[at])
+			n++
+		}
+	}
+	if n == 0 {
+		return float32(math.NaN()), issue.WeatherMissing
+	}
+	return float32(sum / float64(n)), issue.WeatherClimatology
+}

@@ -1,0 +1,193 @@
+package issue
+
+import (
+	"math"
+	"time"
+
+	"loadstar/series"
+)
+
+// Forecaster is a model with the weights and the scaling of one client, and the readings of
+// the client.
+type Forecaster interface {
+	// Name names the model, such as day@7.
+	Name() string
+	// Step is the interval of the model's forecasts.
+	Step() time.Duration
+	// Span returns the first step after the cutoff that is forecast, counted from 1, and the
+	// number of steps.
+	Span() (first, n int)
+	// Levels returns the quantiles of each step in ascending order, or nil if the model
+	// forecasts only points. Point is the index of the point forecast.
+	Levels() (levels []float64, point int)
+	// Ready reports whether the model can forecast at a cutoff. The reason says why not, or
+	// what it has to do without.
+	Ready(cutoff int64) (series.Readiness, Reason)
+	// Forecast writes a row for each step of the span, with one value per level in kW, in
+	// ascending order. It must not use a load at or after the cutoff.
+	Forecast(out []float64, cutoff int64) error
+}
+
+// Models are the models to ask for a client's forecast.
+type Models struct {
+	// Own is the client's model, and Generic a model without personal layers. Both may be
+	// nil.
+	Own, Generic Forecaster
+	// Reason says why Own is nil: NoRelease, NoHead or StepDiffers. If it is empty, it is
+	// NoRelease.
+	Reason Reason
+}
+
+// leastWeight is the weight of the model in the blend below which rows say so.
+const leastWeight = 0.2
+
+// answer is what a model forecast.
+type answer struct {
+	source   Source
+	first, n int
+	values   []float64 // a row per step, with a value for each of the state's levels
+	reason   Reason
+	quality  Quality
+	weight   float64
+}
+
+// ask lets the models forecast. It returns nil if none of them can, and why the client's
+// own cannot.
+func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
+	why := models.Reason
+	if why == "" {
+		why = NoRelease
+	}
+	if models.Own == nil && models.Generic == nil {
+		return nil, why
+	}
+	flat := s.flat()
+	if models.Own != nil {
+		a, reason := s.try(models.Own, &s.own, cutoff, late, flat)
+		if a != nil {
+			a.source = Model
+			return a, ""
+		}
+		why = reason
+	}
+	if models.Generic != nil {
+		if a, _ := s.try(models.Generic, &s.generic, cutoff, late, flat); a != nil {
+			a.source = Generic
+			if a.quality = Estimated; a.reason == "" {
+				a.reason = why
+			}
+			return a, why
+		}
+	}
+	return nil, why
+}
+
+// try lets one model forecast, or returns why it cannot.
+func (s *State) try(f Forecaster, to **track, cutoff int64, late, flat bool) (*answer, Reason) {
+	first, n := f.Span()
+	switch {
+	case f.Step() != s.c.Step:
+		return nil, StepDiffers
+	case flat:
+		return nil, Flat
+	case first < 1 || n < 1 || first+n-1 > maxDays*s.perDay:
+		return nil, ModelFailed
+	}
+	ready, reason := f.Ready(cutoff)
+	if ready == series.Unready {
+		if reason == "" {
+			reason = Gap
+		}
+		return nil, reason
+	}
+	levels, _ := f.Levels()
+	width := max(len(levels), 1)
+	w := &s.work
+	w.raw = resized(w.raw, n*width)
+	if err := f.Forecast(w.raw, cutoff); err != nil {
+		return nil, ModelFailed
+	}
+	for _, v := range w.raw {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, ModelFailed
+		}
+	}
+	w.values = resized(w.values, n*len(s.levels))
+	for i := range n {
+		s.expand(w.values[i*len(s.levels):][:len(s.levels)], w.raw[i*width:][:width], levels)
+	}
+	t := *to
+	if t == nil || t.c.Horizon != first || t.c.Targets != n {
+		var err error
+		if t, err = s.newTrack(first, n, true); err != nil {
+			return nil, ModelFailed
+		}
+		*to = t
+	}
+	a := &answer{first: first, n: n, values: w.values, reason: reason, quality: OK, weight: 1}
+	if !late {
+		a.weight = t.Weight()
+		s.correct(t, a.values, s.references(first, n))
+	}
+	if levels == nil && (late || !t.ripe(s.work.last)) {
+		s.spread(a.values)
+	}
+	switch {
+	case ready == series.Filled && reason == "":
+		a.reason = InputFilled
+	case reason == "" && a.weight < leastWeight:
+		a.reason = MostlyWeek
+	}
+	if ready == series.Filled || a.reason != "" && a.reason != MostlyWeek && a.reason != WeatherObserved {
+		a.quality = Estimated
+	}
+	return a, ""
+}
+
+// correct corrects forecasts with a tracker, and records them if a recorded issue is due.
+func (s *State) correct(t *track, values, references []float64) {
+	last := s.work.last
+	if (last+1)%t.Every() != 0 || last <= t.newest {
+		t.Correct(last, values, references)
+		return
+	}
+	t.Issue(last, values, references)
+	t.newest = last
+	if t.first < 0 {
+		t.first = last
+	}
+}
+
+// expand writes the quantiles for the state's levels, given those of a model. A quantile
+// between two of the model's is interpolated. One outside of them is the nearest of them;
+// the tracker moves it.
+func (s *State) expand(to, from, levels []float64) {
+	if levels == nil {
+		for i := range to {
+			to[i] = from[0]
+		}
+		return
+	}
+	at := 0
+	for i, level := range s.levels {
+		for at < len(levels) && levels[at] < level-1e-9 {
+			at++
+		}
+		switch {
+		case at == len(levels):
+			to[i] = from[at-1]
+		case at == 0 || levels[at] < level+1e-9:
+			to[i] = from[at]
+		default:
+			share := (level - levels[at-1]) / (levels[at] - levels[at-1])
+			to[i] = from[at-1] + float64(share*(from[at]-from[at-1]))
+		}
+	}
+}
+
+func resized(x []float64, n int) []float64 {
+	if cap(x) < n {
+		return make([]float64, n)
+	}
+	return x[:n]
+}

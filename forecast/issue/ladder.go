@@ -1,0 +1,298 @@
+package issue
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"loadstar/series"
+)
+
+// work has what one call of Issue needs. Its memory is reused.
+type work struct {
+	load  []float32 // of the last reachDays days up to the cutoff, at most
+	first int       // the step of load[0]
+	last  int       // the newest step before the cutoff
+	// oldest and newest are the first and the last step with a load, or oldest is after
+	// newest if there is none.
+	oldest, newest int
+	extreme        int // the local day with the highest peak, or 0 if there is none
+
+	raw, values, fallbacks, simple []float64
+	sources                        []Source
+	reasons                        []Reason
+	days                           []int             // before the target from which a row is, or 0
+	errors                         map[int][]float64 // sorted errors of repeating a day, by days
+}
+
+// Issue makes the forecast at a cutoff, which must be a multiple of the step. It advances
+// the state to the cutoff, and records the forecast if a recorded issue is due. Readings at
+// or after the cutoff have no effect. A forecast at a cutoff before one that the state has
+// seen is not corrected, because the errors that the state has learned from were not known
+// then.
+//
+// The meter is the one for which the models were made. It should reach back at least 29
+// days; older readings have no effect.
+func (s *State) Issue(m series.Meter, models Models, cutoff int64) Forecast {
+	s.Advance(m, cutoff)
+	s.begin(m, cutoff)
+	late := s.next > s.work.last+1
+	s.simple(late)
+	a, why := s.ask(models, cutoff, late)
+	f := Forecast{Client: m.ID, Cutoff: cutoff, Levels: slices.Clone(s.c.Levels), Rows: make([]Row, s.c.H)}
+	if models.Own != nil {
+		f.Model = models.Own.Name()
+	} else if models.Generic != nil {
+		f.Model = models.Generic.Name()
+	}
+	if a != nil {
+		f.Weight = a.weight
+		if a.source == Generic {
+			f.Model = models.Generic.Name()
+		}
+	}
+	width := len(s.levels)
+	values := make([]float64, s.c.H*len(s.pick))
+	for i := range f.Rows {
+		row := &f.Rows[i]
+		*row = Row{Time: cutoff + int64(i)*s.seconds, Values: values[i*len(s.pick):][:len(s.pick):len(s.pick)]}
+		var from []float64
+		if a != nil && i+1 >= a.first && i+1 < a.first+a.n {
+			row.Source, row.Quality, row.Reason = a.source, a.quality, a.reason
+			from = a.values[(i+1-a.first)*width:][:width]
+		} else {
+			row.Source, row.Quality, row.Reason = s.work.sources[i], Estimated, s.work.reasons[i]
+			if row.Source == None {
+				row.Quality = Missing
+			}
+			if row.Source == Week {
+				if row.Reason = why; a != nil {
+					row.Reason = BeyondReach
+				}
+			}
+			from = s.work.fallbacks[i*width:][:width]
+		}
+		for k, at := range s.pick {
+			v := from[at]
+			if s.hasRead && !s.fedIn {
+				v = max(v, 0) // NaN stays NaN
+			}
+			row.Values[k] = v
+		}
+		slices.Sort(row.Values)
+	}
+	return f
+}
+
+// begin prepares an issue.
+func (s *State) begin(m series.Meter, cutoff int64) {
+	w := &s.work
+	first := s.step(m.Start)
+	w.last = s.step(cutoff) - 1
+	from, to := max(first, w.last+1-reachDays*s.perDay), min(w.last+1, first+len(m.Load))
+	w.load, w.first = nil, from
+	if from < to {
+		w.load = m.Load[from-first : to-first]
+	}
+	w.oldest, w.newest = 0, -1
+	for i, v := range w.load {
+		if !series.Missing(v) {
+			w.oldest = from + i
+			break
+		}
+	}
+	for i, v := range slices.Backward(w.load) {
+		if !series.Missing(v) {
+			w.newest = from + i
+			break
+		}
+	}
+	clear(w.errors)
+}
+
+// at returns the load at a step, or NaN if it is not known.
+func (w *work) at(step int) float64 {
+	if step < w.first || step >= w.first+len(w.load) {
+		return math.NaN()
+	}
+	v := float64(w.load[step-w.first])
+	if math.IsInf(v, 0) {
+		return math.NaN()
+	}
+	return v
+}
+
+// back returns the step at the same clock time the given number of days before.
+func (s *State) back(step, days int) int {
+	return s.step(s.clock.back(int64(step)*s.seconds+s.phase, days))
+}
+
+// newestDay returns the newest known step at the same clock time as a target, a multiple of
+// the given number of days before it, and the number of days.
+func (s *State) newestDay(target, days int) (step, back int) {
+	for back = days; ; back += days {
+		if step = s.back(target, back); step <= s.work.last {
+			return step, back
+		}
+	}
+}
+
+// references returns the forecasts with which those of a model are blended: the load at the
+// same clock time on the newest known day, or the newest load if only the next step is
+// forecast.
+func (s *State) references(first, n int) []float64 {
+	w := &s.work
+	w.simple = resized(w.simple, n)
+	for i := range w.simple {
+		if first == 1 && n == 1 {
+			w.simple[i] = w.at(w.last)
+			continue
+		}
+		target := w.last + first + i
+		step, back := s.newestDay(target, 1)
+		if w.simple[i] = w.at(step); math.IsNaN(w.simple[i]) {
+			// Where the clocks change, the clock time can be missing in the readings.
+			w.simple[i] = w.at(target - back*s.perDay)
+		}
+	}
+	return w.simple
+}
+
+// simple makes the forecasts that need no model, with their intervals.
+func (s *State) simple(late bool) {
+	w, width, n := &s.work, len(s.levels), s.fallback.c.Targets
+	w.fallbacks = resized(w.fallbacks, n*width)
+	w.sources = slices.Grow(w.sources[:0], n)[:n]
+	w.reasons = slices.Grow(w.reasons[:0], n)[:n]
+	w.days = slices.Grow(w.days[:0], n)[:n]
+	w.extreme = 0
+	if s.c.Fallback == ExtremeDay {
+		w.extreme = s.extremeDay()
+	}
+	complete := true
+	for i := range n {
+		var v float64
+		v, w.sources[i], w.reasons[i], w.days[i] = s.simpleAt(w.last + 1 + i)
+		complete = complete && w.sources[i] != None
+		for k := range width {
+			w.fallbacks[i*width+k] = v
+		}
+	}
+	switch {
+	case late:
+	case complete:
+		s.correct(s.fallback, w.fallbacks, s.unknown(n))
+	case s.fallback.ripe(w.last):
+		s.correctKnown()
+	}
+	if !late && s.fallback.ripe(w.last) {
+		return
+	}
+	for i, source := range w.sources {
+		if source != None {
+			s.young(w.fallbacks[i*width:][:width], w.days[i])
+		}
+	}
+}
+
+// correctKnown corrects the rows that have a value. They are not recorded, because a
+// tracker compares whole issues.
+func (s *State) correctKnown() {
+	w, width := &s.work, len(s.levels)
+	each := func(v float64) {
+		for i, source := range w.sources {
+			for k := range width {
+				if source == None {
+					w.fallbacks[i*width+k] = v
+				}
+			}
+		}
+	}
+	each(0)
+	s.fallback.Correct(w.last, w.fallbacks, s.unknown(len(w.sources)))
+	each(math.NaN())
+}
+
+// unknown returns n references that are not known.
+func (s *State) unknown(n int) []float64 {
+	s.work.simple = resized(s.work.simple, n)
+	for i := range s.work.simple {
+		s.work.simple[i] = math.NaN()
+	}
+	return s.work.simple
+}
+
+// lastHours is the age up to which the newest load can be a forecast.
+const lastHours = 6
+
+// simpleAt returns the forecast of a target without a model, its source, and why it is not
+// a better one. Days is the number of days before the target from which it is, or 0.
+func (s *State) simpleAt(target int) (v float64, source Source, reason Reason, days int) {
+	w := &s.work
+	if w.extreme != 0 {
+		back := s.clock.day(int64(target)*s.seconds+s.phase) - w.extreme
+		if step := s.back(target, back); step <= w.last {
+			if v = w.at(step); !math.IsNaN(v) {
+				return v, Week, "", 7
+			}
+		}
+	}
+	step, back := s.newestDay(target, 7)
+	if v = w.at(step); !math.IsNaN(v) {
+		return v, Week, "", 7
+	}
+	if v = w.at(s.back(target, back+7)); !math.IsNaN(v) {
+		return v, Week, "", 7
+	}
+	if reason = Gap; w.oldest > w.newest || w.oldest > step {
+		reason = ShortHistory
+	}
+	step, _ = s.newestDay(target, 1)
+	if v = w.at(step); !math.IsNaN(v) {
+		return v, Day, reason, 1
+	}
+	if w.newest >= w.oldest && time.Duration(w.last-w.newest)*s.c.Step < lastHours*time.Hour {
+		return w.at(w.newest), Last, reason, 0
+	}
+	return math.NaN(), None, NoReadings, 0
+}
+
+// extremeDay returns the local day with the highest load of the last 28 days, or 0.
+func (s *State) extremeDay() int {
+	w, at := &s.work, -1
+	for i, v := range w.load {
+		if w.first+i > w.last-28*s.perDay && !series.Missing(v) && (at < 0 || v > w.load[at]) {
+			at = i
+		}
+	}
+	if at < 0 {
+		return 0
+	}
+	return s.clock.day(int64(w.first+at)*s.seconds + s.phase)
+}
+
+// flat reports whether the meter has stood still for a day: all loads of the last 24 hours
+// are equal, and at least twice as many as ever were before. A meter that often repeats
+// values is not flat.
+func (s *State) flat() bool {
+	w := &s.work
+	run, longest, n := 0, 0, 0 // n is the length of a run before the newest one
+	newest := float32(math.NaN())
+	before := newest
+	for _, v := range slices.Backward(w.load) {
+		switch {
+		case series.Missing(v):
+		case series.Missing(newest):
+			newest, before, run = v, v, 1
+		case v == newest && n == 0:
+			run++
+		case v == before && n > 0:
+			n++
+			longest = max(longest, n)
+		default:
+			before, n = v, 1
+			longest = max(longest, n)
+		}
+	}
+	return run >= s.perDay && longest > 0 && run >= 2*longest
+}

@@ -1,0 +1,73 @@
+package issue
+
+import (
+	"math"
+	"slices"
+)
+
+// The intervals in this file are for the first days of a meter, before a tracker knows the
+// errors of earlier issues.
+
+// leastErrors is the number of known errors from which intervals can be made.
+const leastErrors = 24
+
+// young writes an interval around the point forecast of a row that repeats the load some
+// days before. Its bounds are the quantiles of the errors that this would have had in the
+// last 28 days. If they are not known, it reaches from 0 to twice the forecast at the levels
+// 0.1 and 0.9.
+func (s *State) young(row []float64, days int) {
+	v := row[s.point]
+	var errors []float64
+	if days > 0 {
+		errors = s.errorsOf(days)
+	}
+	for k, level := range s.levels {
+		switch {
+		case k == s.point:
+		case len(errors) < leastErrors:
+			row[k] = v + float64(math.Abs(v)*max(min((level-0.5)/0.4, 1), -1))
+		case k < s.point:
+			row[k] = v + min(quantile(errors, level), 0)
+		default:
+			row[k] = v + max(quantile(errors, level), 0)
+		}
+	}
+}
+
+// spread writes intervals around the point forecasts of a model that forecasts only points.
+func (s *State) spread(values []float64) {
+	for from := 0; from < len(values); from += len(s.levels) {
+		s.young(values[from:][:len(s.levels)], 1)
+	}
+}
+
+// errorsOf returns the sorted errors of repeating the load some days before.
+func (s *State) errorsOf(days int) []float64 {
+	w := &s.work
+	if e, ok := w.errors[days]; ok {
+		return e
+	}
+	var errors []float64
+	for i := range w.load {
+		step := w.first + i
+		if e := w.at(step) - w.at(step-days*s.perDay); !math.IsNaN(e) {
+			errors = append(errors, e)
+		}
+	}
+	slices.Sort(errors)
+	if w.errors == nil {
+		w.errors = map[int][]float64{}
+	}
+	w.errors[days] = errors
+	return errors
+}
+
+// quantile returns a quantile of sorted numbers, interpolated between neighbours.
+func quantile(sorted []float64, level float64) float64 {
+	place := float64(level * float64(len(sorted)-1))
+	at := int(place)
+	if at+1 >= len(sorted) {
+		return sorted[len(sorted)-1]
+	}
+	return sorted[at] + float64((place-float64(at))*(sorted[at+1]-sorted[at]))
+}
