@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // Quantiles accumulates the errors of quantile forecasts in constant memory. The order of
@@ -100,6 +101,26 @@ func (q *Quantiles) Losses() []float64 {
 		losses[i] = ratio(s.value(), float64(q.n))
 	}
 	return losses
+}
+
+// Shares returns, for each level, the share of actuals that are not above the forecast; NaN
+// without targets. For a calibrated forecast, the share is about the level.
+func (q *Quantiles) Shares() []float64 {
+	shares := make([]float64, len(q.levels))
+	for i, above := range q.above {
+		shares[i] = ratio(float64(q.n-above), float64(q.n))
+	}
+	return shares
+}
+
+// LevelName returns the name of a quantile in tables, such as P05 for 0.05, P50 for 0.5 and
+// P97.5 for 0.975.
+func LevelName(level float64) string {
+	percent := math.Round(1e6*level) / 1e4
+	if percent < 10 {
+		return "P0" + strconv.FormatFloat(percent, 'f', -1, 64)
+	}
+	return "P" + strconv.FormatFloat(percent, 'f', -1, 64)
 }
 
 // Loss returns the mean pinball loss over all levels; NaN without targets.

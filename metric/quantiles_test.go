@@ -264,3 +264,23 @@ func TestQuantilesOwnLevels(t *testing.T) {
 		t.Errorf("the lowest level became %v", lower)
 	}
 }
+
+func TestShares(t *testing.T) {
+	q, err := NewQuantiles(.1, .9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, actual := range []float64{0, 1, 2, 9} { // a load that equals the forecast is not above it
+		if err := q.Add([]float64{1, 2}, actual); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := q.Shares(); got[0] != .5 || got[1] != .75 {
+		t.Errorf("shares %v", got)
+	}
+	for level, want := range map[float64]string{.05: "P05", .1: "P10", .5: "P50", .975: "P97.5", .999: "P99.9", .025: "P02.5"} {
+		if got := LevelName(level); got != want {
+			t.Errorf("level %v is %s, want %s", level, got, want)
+		}
+	}
+}

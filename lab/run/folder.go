@@ -34,6 +34,7 @@ import (
 
 	"loadstar/internal/atomicfile"
 	"loadstar/internal/filelock"
+	"loadstar/metric"
 )
 
 // Round is a row of the rounds table. Times are virtual, in seconds.
@@ -90,6 +91,9 @@ type Client struct {
 	CalibratedCoverage float64 `parquet:"coverage_calibrated"`
 	Pinball            float64 `parquet:"pinball"` // mean over the levels
 	CalibratedPinball  float64 `parquet:"pinball_calibrated"`
+	// Levels has two scores for each quantile of [Results].Levels, after calibration: the
+	// pinball loss, and the share of loads that are not above the forecast.
+	Levels []float64 `parquet:"-"`
 }
 
 // Profile is a row of the profile table: the mean absolute error for one hour of the day,
@@ -114,6 +118,8 @@ type Forecast struct {
 	P10      float64   `parquet:"P10"`
 	P50      float64   `parquet:"P50"`
 	P90      float64   `parquet:"P90"`
+	// Levels has the other quantiles of [Results].Levels, in ascending order.
+	Levels []float64 `parquet:"-"`
 }
 
 // Error is a row of the errors table: the mean absolute error of a client's forecasts whose
@@ -128,12 +134,30 @@ type Error struct {
 
 // Results has the tables that are written at the end of a run.
 type Results struct {
+	// Levels are the quantiles that the model forecasts, in ascending order, or nil if it
+	// forecasts only points.
+	Levels    []float64
 	Clients   []Client
 	Profile   []Profile
 	Forecasts []Forecast
 	// Errors yields the rows of the errors table, because a large fleet has very many; nil
 	// means none.
 	Errors iter.Seq[Error]
+}
+
+// OtherLevels returns the quantiles that do not have their own field in [Forecast].
+func OtherLevels(levels []float64) []float64 {
+	return slices.DeleteFunc(slices.Clone(levels), func(l float64) bool { return l == 0.1 || l == 0.5 || l == 0.9 })
+}
+
+// levelColumns returns the names of the columns that each quantile has, such as P05.
+func levelColumns(levels []float64, prefixes ...string) (names []string) {
+	for _, l := range levels {
+		for _, p := range prefixes {
+			names = append(names, p+metric.LevelName(l))
+		}
+	}
+	return names
 }
 
 // Baseline is a row of the baselines table. The table is in the folder that contains the
@@ -325,9 +349,9 @@ func (f *Folder) Finish(r Results, summary *Summary) error {
 	}
 	err := errors.Join(
 		f.Settle(),
-		writeTable(f.path("clients"), slices.Values(r.Clients)),
+		writeTable(f.path("clients"), slices.Values(r.Clients), levelColumns(r.Levels, "pinball_", "below_")...),
 		writeTable(f.path("profile"), slices.Values(r.Profile)),
-		writeTable(f.path("forecasts"), slices.Values(r.Forecasts)),
+		writeTable(f.path("forecasts"), slices.Values(r.Forecasts), levelColumns(OtherLevels(r.Levels), "")...),
 		writeTable(f.path("errors"), r.Errors),
 		writeParquet[Round](f.path("rounds.csv"), f.path("rounds.parquet")),
 		writeParquet[Evaluation](f.path("evaluations.csv"), f.path("evaluations.parquet")),

@@ -54,7 +54,7 @@ func write(t interface{ Fatal(...any) }, path string, rows []row) {
 
 func readAll[T any](t interface{ Fatal(...any) }, path string) []T {
 	var got []T
-	if err := readTable(path, func(r T) error { got = append(got, r); return nil }); err != nil {
+	if err := readTable(path, nil, func(r T) error { got = append(got, r); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return got
@@ -194,7 +194,7 @@ func TestTableOfAnotherVersion(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := readTable(path, func(row) error { return nil }); err == nil || !strings.Contains(err.Error(), want) {
+		if err := readTable(path, nil, func(row) error { return nil }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -212,6 +212,10 @@ func TestColumns(t *testing.T) {
 			names = append(names, name)
 			switch f.Type.Kind() {
 			case reflect.Float64, reflect.Int, reflect.Int64, reflect.String:
+			case reflect.Slice:
+				if name != "-" || f.Index[0] != of.NumField()-1 {
+					t.Errorf("%s.%s is a slice, but not the last field, or it is a column", of, f.Name)
+				}
 			default:
 				t.Errorf("%s.%s has the unsupported type %s", of, f.Name, f.Type)
 			}

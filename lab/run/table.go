@@ -25,17 +25,19 @@ import (
 
 // Table is a CSV file to which rows of type T are appended. T is a struct of strings,
 // integers, floats and times. Its parquet tags have the names of the columns. NaN becomes
-// an empty field.
+// an empty field. A last field of type []float64 has the values of columns whose names
+// differ from run to run, such as those of quantiles.
 type Table[T any] struct {
 	f      *os.File
 	w      *bufio.Writer
 	offset int64
 	row    []byte
+	more   int // columns whose names differ from run to run
 }
 
 // openTable opens a table and truncates it to the offset. If the offset is 0, it creates
-// the table.
-func openTable[T any](path string, offset int64) (*Table[T], error) {
+// the table. More has the names of the columns whose values are in the last field.
+func openTable[T any](path string, offset int64, more ...string) (*Table[T], error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
@@ -54,9 +56,9 @@ func openTable[T any](path string, offset int64) (*Table[T], error) {
 		f.Close()
 		return nil, err
 	}
-	t := &Table[T]{f: f, w: bufio.NewWriter(f), offset: offset}
+	t := &Table[T]{f: f, w: bufio.NewWriter(f), offset: offset, more: len(more)}
 	if offset == 0 {
-		t.row = append(t.row[:0], strings.Join(columns[T](), ",")...)
+		t.row = append(t.row[:0], strings.Join(append(columns[T](), more...), ",")...)
 		err = t.write()
 	}
 	return t, err
@@ -65,8 +67,10 @@ func openTable[T any](path string, offset int64) (*Table[T], error) {
 func columns[T any]() []string {
 	var names []string
 	for f := range reflect.TypeFor[T]().Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("parquet"), ",")
-		names = append(names, name)
+		if f.Type.Kind() != reflect.Slice {
+			name, _, _ := strings.Cut(f.Tag.Get("parquet"), ",")
+			names = append(names, name)
+		}
 	}
 	return names
 }
@@ -83,16 +87,29 @@ func (t *Table[T]) Append(row T) error {
 		case reflect.Struct:
 			t.row = f.Interface().(time.Time).UTC().AppendFormat(t.row, time.RFC3339)
 		case reflect.Float64:
-			if x := f.Float(); !math.IsNaN(x) {
-				t.row = strconv.AppendFloat(t.row, x, 'g', -1, 64)
-			}
+			t.number(f.Float())
 		case reflect.Int, reflect.Int64:
 			t.row = strconv.AppendInt(t.row, f.Int(), 10)
+		case reflect.Slice:
+			t.row = t.row[:len(t.row)-1]
+			if f.Len() != t.more {
+				return fmt.Errorf("a row has %d values for %d columns", f.Len(), t.more)
+			}
+			for _, x := range f.Interface().([]float64) {
+				t.row = append(t.row, ',')
+				t.number(x)
+			}
 		default:
 			t.row = append(t.row, quoted(f.String())...)
 		}
 	}
 	return t.write()
+}
+
+func (t *Table[T]) number(x float64) {
+	if !math.IsNaN(x) {
+		t.row = strconv.AppendFloat(t.row, x, 'g', -1, 64)
+	}
 }
 
 // quoted returns a field as written in CSV, with quotes if it needs them.
@@ -116,8 +133,8 @@ func (t *Table[T]) flush() (int64, error) { return t.offset, t.w.Flush() }
 func (t *Table[T]) close() error { return errors.Join(t.w.Flush(), t.f.Close()) }
 
 // writeTable writes a table and its Parquet copy. Rows may be nil.
-func writeTable[T any](path string, rows iter.Seq[T]) error {
-	t, err := openTable[T](path+".csv", 0)
+func writeTable[T any](path string, rows iter.Seq[T], more ...string) error {
+	t, err := openTable[T](path+".csv", 0, more...)
 	if err != nil {
 		return err
 	}
@@ -145,7 +162,7 @@ func writeTable[T any](path string, rows iter.Seq[T]) error {
 // returns nil if the folder does not have the table, because older versions of the program
 // did not write all tables.
 func Read[T any](dir, name string) (rows []T, err error) {
-	err = readTable(filepath.Join(dir, name+".csv"), func(r T) error {
+	err = readTable(filepath.Join(dir, name+".csv"), nil, func(r T) error {
 		rows = append(rows, r)
 		return nil
 	})
@@ -155,8 +172,9 @@ func Read[T any](dir, name string) (rows []T, err error) {
 	return rows, err
 }
 
-// readTable calls each for every row of a table.
-func readTable[T any](path string, each func(T) error) error {
+// readTable calls each for every row of a table. Unless begin is nil, it calls it first, with
+// the names of the columns whose values are in the last field.
+func readTable[T any](path string, begin func(more []string), each func(T) error) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -172,8 +190,15 @@ func readTable[T any](path string, each func(T) error) error {
 	if i := slices.Index(head, "mase"); i >= 0 {
 		head[i] = "relative_mae"
 	}
-	if got, want := strings.Join(head, ","), strings.Join(columns[T](), ","); got != want {
-		return fmt.Errorf("%s has the columns %s, not %s: it was written by another version of loadstar; run it again with this version", path, got, want)
+	want, own := columns[T](), head
+	if t := reflect.TypeFor[T](); t.Field(t.NumField()-1).Type.Kind() == reflect.Slice {
+		own = head[:min(len(want), len(head))]
+	}
+	if !slices.Equal(own, want) {
+		return fmt.Errorf("%s has the columns %s, not %s: it was written by another version of loadstar; run it again with this version", path, strings.Join(head, ","), strings.Join(want, ","))
+	}
+	if begin != nil {
+		begin(slices.Clone(head[len(want):]))
 	}
 	for {
 		fields, err := r.Read()
@@ -196,7 +221,7 @@ func readTable[T any](path string, each func(T) error) error {
 
 func parse(row reflect.Value, fields []string) error {
 	for i, s := range fields {
-		switch f := row.Field(i); f.Kind() {
+		switch f := row.Field(min(i, row.NumField()-1)); f.Kind() {
 		case reflect.Struct:
 			x, err := time.Parse(time.RFC3339, s)
 			if err != nil {
@@ -204,12 +229,9 @@ func parse(row reflect.Value, fields []string) error {
 			}
 			f.Set(reflect.ValueOf(x))
 		case reflect.Float64:
-			x := math.NaN()
-			if s != "" {
-				var err error
-				if x, err = strconv.ParseFloat(s, 64); err != nil {
-					return err
-				}
+			x, err := parseNumber(s)
+			if err != nil {
+				return err
 			}
 			f.SetFloat(x)
 		case reflect.Int, reflect.Int64:
@@ -218,6 +240,12 @@ func parse(row reflect.Value, fields []string) error {
 				return err
 			}
 			f.SetInt(x)
+		case reflect.Slice:
+			x, err := parseNumber(s)
+			if err != nil {
+				return err
+			}
+			f.Set(reflect.Append(f, reflect.ValueOf(x)))
 		default:
 			f.SetString(s)
 		}
@@ -225,22 +253,91 @@ func parse(row reflect.Value, fields []string) error {
 	return nil
 }
 
+// parseNumber returns NaN for an empty field.
+func parseNumber(s string) (float64, error) {
+	if s == "" {
+		return math.NaN(), nil
+	}
+	return strconv.ParseFloat(s, 64)
+}
+
 // writeParquet writes the Parquet copy of a CSV table.
 func writeParquet[T any](csv, path string) error {
 	return atomicfile.Write(path, func(to *os.File) error {
-		w := parquet.NewGenericWriter[T](to, parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", ""))
+		options := []parquet.WriterOption{parquet.Compression(&zstd.Codec{}), parquet.CreatedBy("loadstar", "", "")}
+		w := parquet.NewGenericWriter[T](to, options...)
 		rows := make([]T, 0, 1024)
 		flush := func() error {
 			_, err := w.Write(rows)
 			rows = rows[:0]
 			return err
 		}
-		err := readTable(csv, func(r T) error {
+		var wide *wideWriter
+		err := readTable(csv, func(more []string) {
+			if len(more) > 0 {
+				wide = newWideWriter(to, reflect.TypeFor[T](), more, options)
+			}
+		}, func(r T) error {
+			if wide != nil {
+				return wide.write(reflect.ValueOf(r))
+			}
 			if rows = append(rows, r); len(rows) < cap(rows) {
 				return nil
 			}
 			return flush()
 		})
+		if wide != nil {
+			return errors.Join(err, wide.close())
+		}
 		return errors.Join(err, flush(), w.Close())
 	})
 }
+
+// wideWriter writes a Parquet table that has columns whose names are not fields of the
+// rows' type.
+type wideWriter struct {
+	w      *parquet.GenericWriter[any]
+	schema *parquet.Schema
+	row    reflect.Value // with a field for each column
+	rows   []parquet.Row
+}
+
+func newWideWriter(to io.Writer, t reflect.Type, more []string, options []parquet.WriterOption) *wideWriter {
+	var fields []reflect.StructField
+	for f := range t.Fields() {
+		if f.Type.Kind() != reflect.Slice {
+			fields = append(fields, f)
+		}
+	}
+	for i, name := range more {
+		fields = append(fields, reflect.StructField{
+			Name: fmt.Sprintf("More%d", i), Type: reflect.TypeFor[float64](), Tag: reflect.StructTag(fmt.Sprintf(`parquet:"%s"`, name)),
+		})
+	}
+	row := reflect.New(reflect.StructOf(fields))
+	schema := parquet.SchemaOf(row.Interface())
+	return &wideWriter{w: parquet.NewGenericWriter[any](to, append(slices.Clip(options), schema)...), schema: schema, row: row.Elem()}
+}
+
+// write writes a row, whose last field has the values of the last columns.
+func (w *wideWriter) write(row reflect.Value) error {
+	last := row.NumField() - 1
+	for i := range last {
+		w.row.Field(i).Set(row.Field(i))
+	}
+	for i := range row.Field(last).Len() {
+		w.row.Field(last + i).Set(row.Field(last).Index(i))
+	}
+	if w.rows = append(w.rows, w.schema.Deconstruct(nil, w.row.Addr().Interface())); len(w.rows) < 1024 {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *wideWriter) flush() error {
+	_, err := w.w.WriteRows(w.rows)
+	w.rows = w.rows[:0]
+	return err
+}
+
+func (w *wideWriter) close() error { return errors.Join(w.flush(), w.w.Close()) }

@@ -23,6 +23,7 @@ type detail struct {
 	days          run.Days
 	keep          bool
 	levels        [3]int // indices of P10, P50 and P90 in the model's levels, or -1
+	others        []int  // indices of the other levels
 	forecasts     []run.Forecast
 }
 
@@ -50,6 +51,9 @@ func (d *detail) begin(f *series.Framer, interval time.Duration, m series.Meter,
 	d.frame, d.interval, d.meter, d.keep = f, interval, m, keep
 	for i, level := range [...]float64{0.1, 0.5, 0.9} {
 		d.levels[i] = slices.Index(levels, level)
+	}
+	for _, level := range run.OtherLevels(levels) {
+		d.others = append(d.others, slices.Index(levels, level))
 	}
 	d.steps = make([]mean, f.Layout().Targets)
 	var load, square mean
@@ -89,9 +93,13 @@ func (d *detail) add(f forecast.Forecast) error {
 			p[i] = f.Levels[at]
 		}
 	}
+	others := make([]float64, len(d.others))
+	for i, at := range d.others {
+		others[i] = f.Levels[at]
+	}
 	d.forecasts = append(d.forecasts, run.Forecast{
 		Client: f.Client, Cutoff: f.Cutoff, Time: f.Time, Actual: f.Actual, Forecast: f.Forecast, LastWeek: before,
-		P10: p[0], P50: p[1], P90: p[2],
+		P10: p[0], P50: p[1], P90: p[2], Levels: others,
 	})
 	return nil
 }
@@ -111,6 +119,14 @@ func addQuantiles(row *run.Client, s *forecast.ClientScore) metric.Scores {
 	all := append(s.Overall.Scores(), metric.Score{Name: "relative_mae_model", Value: row.ModelRelativeMAE})
 	if s.Quantiles == nil {
 		return all
+	}
+	served := s.Calibrated
+	if served == nil {
+		served = s.Quantiles
+	}
+	losses, shares := served.Losses(), served.Shares()
+	for i := range losses {
+		row.Levels = append(row.Levels, losses[i], shares[i])
 	}
 	return append(all,
 		metric.Score{Name: "coverage", Value: row.Coverage}, metric.Score{Name: "coverage_calibrated", Value: row.CalibratedCoverage},

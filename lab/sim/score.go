@@ -128,7 +128,7 @@ func (s *simulation) finish(ctx context.Context) error {
 	s.summary.RelativeMAE.Reference = string(s.pool.workers[0].scorer.Reference.For(s.setup.Problem.Framer.Layout()))
 	s.summary.Corrected = s.Plan.Evaluate.Correct
 	results := combine(details)
-	results.Clients = rows
+	results.Clients, results.Levels = rows, s.pool.workers[0].scorer.Levels()
 	if err := s.folder.Finish(results, &s.summary); err != nil {
 		return err
 	}
