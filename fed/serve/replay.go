@@ -15,6 +15,9 @@ const replayDays = 63
 // Replay makes earlier recorded issues of clients, so that their states are the ones that
 // they would have if they had made them then. It is safe for concurrent use.
 type Replay struct {
+	// Each, if not nil, is called with every issue that is made.
+	Each func(issue.Forecast)
+
 	data         *series.Dataset
 	own, generic *Model
 	mu           sync.Mutex
@@ -72,7 +75,10 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 			models.Generic = b.generic.Forecaster(meter, *generic)
 		}
 		for ; at < end; at += every {
-			s.Issue(meter, models, at)
+			f := s.Issue(meter, models, at)
+			if r.Each != nil {
+				r.Each(f)
+			}
 		}
 	}
 	return nil
