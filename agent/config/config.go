@@ -65,6 +65,8 @@ type Client struct {
 	Topic  string `yaml:"topic"`
 	Preset string `yaml:"preset"`
 	Value  string `yaml:"value"`
+	// Time is the path of the value's time, for the preset generic.
+	Time string `yaml:"time"`
 	// Kind is counter, power or interval, and Unit that of the value.
 	Kind string `yaml:"kind"`
 	Unit string `yaml:"unit"`

@@ -58,6 +58,9 @@ type Issued struct {
 	issue.Forecast
 	Issued  int64 // when it was made, Unix seconds
 	Release ModelRef
+	// Bare has the model's own point forecasts, before the correction, NaN where there is
+	// none. It is nil if no model was asked, and after a restart.
+	Bare []float64
 	// Sequence counts the issues of a client, and changes with every change of its
 	// forecasts.
 	Sequence uint64

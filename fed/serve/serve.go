@@ -76,6 +76,9 @@ func NewModel(name string, p *fed.Plan, shared []float32, k *kernel.Set) (*Model
 	return m, nil
 }
 
+// Shared returns the shared weights, without moments. The caller must not change them.
+func (m *Model) Shared() []float32 { return m.shared }
+
 // Client is what a client needs besides the plan.
 type Client struct {
 	Weights []float32 // all weights of the model; the caller must not change them

@@ -50,7 +50,7 @@ var layers = map[string]pkg{
 	"agent/readings": {layer: 4, may: "internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {layer: 4, may: "agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
-	"agent/live":     {layer: 4, may: "forecast/issue"},
+	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
@@ -107,6 +107,7 @@ var layers = map[string]pkg{
 	"proto/loadstar/v1": {layer: 1, external: "connectrpc.com/connect google.golang.org/protobuf"},
 
 	"internal/archtest":       {layer: 5},
+	"internal/year":           {layer: 5, may: "agent/live forecast/issue nn/kernel series series/store"},
 	"internal/bench":          {layer: 5, may: "forecast nn nn/kernel series"},
 	"internal/bench/engine":   {layer: 5, may: "forecast internal/bench internal/cputime nn/kernel series", external: "golang.org/x/sys"},
 	"internal/bench/simulate": {layer: 5, may: "fed fed/recipe internal/bench lab/sim nn/kernel"},

@@ -1,0 +1,221 @@
+package live
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/agent/release"
+	"loadstar/fed/serve"
+)
+
+// Host returns the receiver of a server's releases.
+func (s *Service) Host() release.Host { return host{s} }
+
+type host struct{ s *Service }
+
+// Has reports whether the service has a release.
+func (h host) Has(id string) bool {
+	h.s.issuing.Lock()
+	defer h.s.issuing.Unlock()
+	_, ok := h.s.models[id]
+	return ok
+}
+
+// Offer stores a release. Clients that took part in its run begin with the personal layers
+// that they kept; for the others, layers are fitted when the release is compared.
+func (h host) Offer(r release.Release, load func(client string) (release.Kept, bool, error)) error {
+	s := h.s
+	s.issuing.Lock()
+	defer s.issuing.Unlock()
+	if _, ok := s.models[r.ID]; ok {
+		return nil
+	}
+	now := s.c.Now().Unix()
+	rec := modelRecord{
+		ID: r.ID, Name: fmt.Sprintf("%s@%d", r.Name, r.Number), Run: r.Run, Version: r.Version, Role: r.Role,
+		Received: now, Plan: r.Plan, Shared: r.Weights,
+	}
+	m := s.newModel(rec)
+	if m.err != nil {
+		return m.err
+	}
+	var heads []*head
+	for _, name := range s.names {
+		if r.Role != release.Personal || load == nil {
+			break
+		}
+		kept, ok, err := load(name)
+		if err != nil {
+			s.c.Log.Warn("cannot read what a client kept from training", "client", name, "run", r.Run, "error", err)
+			continue
+		}
+		if !ok || len(kept.Scaling) == 0 {
+			continue
+		}
+		scaling, err := serve.DecodeScaling(kept.Scaling)
+		if err != nil {
+			s.c.Log.Warn("cannot read the scaling that a client kept from training", "client", name, "run", r.Run, "error", err)
+			continue
+		}
+		c, err := m.serve.Client(kept.Personal, scaling)
+		if err != nil {
+			s.c.Log.Warn("what a client kept from training does not fit the release", "client", name, "release", rec.Name, "error", err)
+			continue
+		}
+		heads = append(heads, newHead(r.ID, name, now, trained, c))
+	}
+	if err := s.addModel(rec, heads); err != nil {
+		return err
+	}
+	s.wakeWork()
+	return nil
+}
+
+// Retain removes the releases that are not in the list. Clients that use one of them return
+// to the model before at once. Models from a folder stay.
+func (h host) Retain(ids []string) error {
+	s := h.s
+	s.issuing.Lock()
+	defer s.issuing.Unlock()
+	for id, m := range s.models {
+		if m.Folder || slices.Contains(ids, id) {
+			continue
+		}
+		if err := s.withdraw(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withdraw removes a model. It forgets that clients refused it, since its ID does not come
+// back.
+func (s *Service) withdraw(gone *model) error {
+	now := s.c.Now().Unix()
+	s.c.Log.Info("a release was withdrawn", "release", gone.Name)
+	ofModel := map[uint64]bool{}
+	for key, ids := range s.heads {
+		if key.model == gone.ID {
+			for _, id := range ids {
+				ofModel[id] = true
+			}
+		}
+	}
+	isGone := func(id uint64) bool { return ofModel[id] }
+	for _, name := range s.names {
+		m := s.members[name]
+		changed := m.champion.model == gone
+		m.rec.Before = slices.DeleteFunc(m.rec.Before, isGone)
+		if isGone(m.rec.Shadow) {
+			m.shadow, m.rec.Shadow, m.rec.TrialFrom = nil, 0, 0
+		}
+		if changed {
+			silent := m.shadow
+			m.rec.back()
+			if silent != nil && silent.id == m.rec.Champion {
+				m.champion = silent
+			} else {
+				r, err := s.runner(m.rec.Champion)
+				if err != nil {
+					return err
+				}
+				m.champion = r
+			}
+			m.shadow = nil
+			m.watch.reset(now)
+		}
+		delete(m.rec.Judged, gone.ID)
+		m.rec.Refused = slices.DeleteFunc(m.rec.Refused, func(id string) bool { return id == gone.ID })
+	}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		for _, name := range s.names {
+			if err := putMember(tx, s.members[name]); err != nil {
+				return err
+			}
+			if err := putState(tx, name, asChampion, s.members[name].champion); err != nil {
+				return err
+			}
+		}
+		for id := range ofModel {
+			if err := tx.Bucket(headsBucket).Delete(numberKey(id)); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(modelsBucket).Delete([]byte(gone.ID))
+	})
+	if err != nil {
+		return err
+	}
+	delete(s.models, gone.ID)
+	for key := range s.heads {
+		if key.model == gone.ID {
+			delete(s.heads, key)
+		}
+	}
+	return nil
+}
+
+// Reports returns what clients let the server know, once a day after the day has ended.
+func (h host) Reports() ([]release.Report, func()) {
+	s := h.s
+	if !s.c.ShareScores {
+		return nil, func() {}
+	}
+	s.issuing.Lock()
+	defer s.issuing.Unlock()
+	now := s.c.Now().Unix()
+	yesterday := now/day - 1
+	var (
+		reports []release.Report
+		names   []string
+	)
+	for _, name := range s.names {
+		m := s.members[name]
+		if m.rec.Reported >= yesterday || len(m.scores.days) == 0 {
+			continue
+		}
+		t := m.scores.total(yesterday-27, yesterday, -1)
+		r := release.Report{
+			Client: name, Day: yesterday, Shares: m.shares(), RelativeMAE: math.NaN(), Coverage: math.NaN(),
+			Drift: m.watch.alarm(), WantsRound: m.rec.WantsRound, ReadingsAge: -1,
+		}
+		if t.Week > 0 {
+			r.RelativeMAE = t.WeekAbs / t.Week
+		}
+		if t.N > 0 {
+			r.Coverage = float64(t.Hits) / float64(t.N)
+		}
+		if m.champion.model != nil {
+			r.Release = m.champion.model.ID
+		}
+		for _, f := range m.findings {
+			r.Findings = append(r.Findings, f.Code)
+		}
+		if _, end, ok, err := s.c.Store.Span(name); err == nil && ok {
+			r.ReadingsAge = max(now-end, 0)
+		}
+		reports = append(reports, r)
+		names = append(names, name)
+	}
+	return reports, func() {
+		s.issuing.Lock()
+		defer s.issuing.Unlock()
+		err := s.db.Update(func(tx *bolt.Tx) error {
+			for _, name := range names {
+				if m := s.members[name]; m != nil {
+					m.rec.Reported = yesterday
+					if err := putMember(tx, m); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			s.c.Log.Warn("cannot record that reports were sent; they are sent again", "error", err)
+		}
+	}
+}

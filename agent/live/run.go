@@ -1,0 +1,150 @@
+package live
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// idle is the longest time between two looks for background work.
+const idle = 10 * time.Minute
+
+// Run makes forecasts on schedule until ctx ends: at the end of each step plus the delay, or
+// as soon as all clients have reported. Steps that were missed are not made up for.
+func (s *Service) Run(ctx context.Context) error {
+	arrived := make(chan struct{}, 1)
+	s.c.Store.Notify(arrived)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.background(ctx) })
+	defer wg.Wait()
+	for ctx.Err() == nil {
+		s.Tick()
+		timer := time.NewTimer(s.NextIssue().Sub(s.c.Now()))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-arrived:
+		}
+		timer.Stop()
+	}
+	return nil
+}
+
+// Tick makes the forecasts that are due now. Run calls it; programs with a clock of their
+// own may call it instead. It reports whether it made any.
+func (s *Service) Tick() bool {
+	if err := s.trusted(); err != nil {
+		s.fail(err)
+		return false
+	}
+	now := s.c.Now()
+	cutoff := s.floor(now.Unix())
+	if cutoff <= s.newestCutoff() || now.Before(time.Unix(cutoff, 0).Add(s.c.Delay)) && !s.complete(cutoff) {
+		return false
+	}
+	done := s.begin()
+	defer done()
+	s.issuing.Lock()
+	defer s.issuing.Unlock()
+	err := s.issueAll(now, cutoff)
+	s.fail(err)
+	if err != nil {
+		s.c.Log.Error("cannot make forecasts", "error", err)
+		// The next attempt is at the next step. Otherwise a full disk would make a busy loop.
+		s.mu.Lock()
+		s.last = max(s.last, cutoff)
+		s.mu.Unlock()
+		return false
+	}
+	s.wakeWork()
+	return true
+}
+
+// complete reports whether all clients have reported the step before a cutoff.
+func (s *Service) complete(cutoff int64) bool {
+	s.issuing.Lock()
+	names := s.names
+	s.issuing.Unlock()
+	for _, name := range names {
+		if _, end, ok, err := s.c.Store.Span(name); err != nil || !ok || end < cutoff {
+			return false
+		}
+	}
+	return len(names) > 0
+}
+
+// NextIssue returns when the next forecasts are due, if no client reports before.
+func (s *Service) NextIssue() time.Time {
+	now := s.c.Now()
+	cutoff := s.floor(now.Unix())
+	if cutoff > s.newestCutoff() {
+		if due := time.Unix(cutoff, 0).Add(s.c.Delay); due.After(now) {
+			return due
+		}
+	}
+	return time.Unix(cutoff+s.seconds(), 0).Add(s.c.Delay)
+}
+
+// fail remembers why forecasts cannot be made. Nil means that they can.
+func (s *Service) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
+}
+
+// begin marks the start of an issue, and returns a function that marks its end.
+func (s *Service) begin() func() {
+	c := make(chan struct{})
+	s.mu.Lock()
+	s.busy = c
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		s.busy = nil
+		s.mu.Unlock()
+		close(c)
+	}
+}
+
+// Yield waits until no forecasts are being made. Training calls it between its steps, so
+// that forecasts come first.
+func (s *Service) Yield(ctx context.Context) {
+	s.mu.RLock()
+	busy := s.busy
+	s.mu.RUnlock()
+	if busy == nil {
+		return
+	}
+	select {
+	case <-busy:
+	case <-ctx.Done():
+	}
+}
+
+// background compares models while there is time.
+func (s *Service) background(ctx context.Context) {
+	for ctx.Err() == nil {
+		did, err := s.Work(ctx)
+		if err != nil {
+			s.c.Log.Error("cannot store the choice of a model", "error", err)
+		}
+		if did && err == nil {
+			continue
+		}
+		timer := time.NewTimer(idle)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-s.work:
+		}
+		timer.Stop()
+	}
+}
+
+// wakeWork tells the background that there may be work.
+func (s *Service) wakeWork() {
+	select {
+	case s.work <- struct{}{}:
+	default:
+	}
+}

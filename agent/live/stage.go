@@ -1,0 +1,404 @@
+package live
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"loadstar/agent/release"
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/series"
+)
+
+// The rules of staging.
+const (
+	testDays  = 14          // a contender is compared over the last days
+	leastDays = 3           // a comparison needs forecasts of so many days
+	between   = 6 * 60 * 60 // seconds between the issues that are compared
+	tolerance = 1.02        // a contender may be this much worse; ties go to the newer
+	trialDays = 7           // the champion before runs silently for so long
+	better    = 0.98        // it returns if its error is this much lower
+	fitDays   = 14          // days of readings from which personal layers are fitted
+	fitSteps  = 200
+	fitSpan   = 366 * day // readings that are used to fit
+	refitSpan = 56 * day
+	refitRest = 7 * day // at most one refit of a client in this time
+	judgeRest = day     // a comparison without a result is repeated after this time
+)
+
+// job is work that takes longer than an issue: comparing a model of a client.
+type job struct {
+	client string
+	model  *model
+	refit  bool
+}
+
+// nextJob returns the next comparison that is due, or nil.
+func (s *Service) nextJob(now int64) *job {
+	models := s.newest(release.Personal)
+	for _, name := range s.names {
+		m := s.members[name]
+		if m.rec.Pinned {
+			continue
+		}
+		if m.wantsRefit(now) {
+			return &job{client: name, model: m.champion.model, refit: true}
+		}
+		for _, x := range models {
+			if m.champion.model != nil && !newer(x, m.champion.model) {
+				break
+			}
+			if s.reason(x) != "" || slices.Contains(m.rec.Refused, x.ID) || now-m.rec.Judged[x.ID] < judgeRest {
+				continue
+			}
+			return &job{client: name, model: x}
+		}
+	}
+	return nil
+}
+
+func newer(a, b *model) bool {
+	return a.ID != b.ID && (a.Received > b.Received || a.Received == b.Received && a.Version > b.Version)
+}
+
+// Work does one piece of background work, such as comparing a new model with the one in
+// use. It reports whether there was any. Run calls it between issues.
+func (s *Service) Work(ctx context.Context) (bool, error) {
+	s.working.Lock()
+	defer s.working.Unlock()
+	now := s.c.Now()
+	s.issuing.Lock()
+	j := s.nextJob(now.Unix())
+	var champion runner
+	if j != nil {
+		champion = *s.members[j.client].champion
+	}
+	s.issuing.Unlock()
+	if j == nil {
+		return false, nil
+	}
+	verdict, err := s.compare(ctx, j, &champion, now)
+	if ctx.Err() != nil {
+		return true, nil
+	}
+	if err != nil {
+		s.c.Log.Error("cannot compare a model", "client", j.client, "model", j.model.Name, "error", err)
+	}
+	s.issuing.Lock()
+	defer s.issuing.Unlock()
+	return true, s.settle(j, champion.id, verdict, err, now.Unix())
+}
+
+// verdict is the result of a comparison.
+type verdict struct {
+	judged   bool // there were enough forecasts
+	accepted bool
+	winner   *head
+	// With the errors of champion and contender per step.
+	champion, contender tally
+	why                 string
+}
+
+// tally adds up errors.
+type tally struct {
+	n            int
+	abs, pinball float64
+}
+
+// compare replays the last days of a client with its champion and with a contender.
+func (s *Service) compare(ctx context.Context, j *job, champion *runner, now time.Time) (verdict, error) {
+	cutoff := s.floor(now.Unix())
+	first, end, ok, err := s.c.Store.Span(j.client)
+	if err != nil {
+		return verdict{}, err
+	}
+	if !ok || end-first < leastDays*day {
+		return verdict{why: "too few readings"}, nil
+	}
+	d, err := s.history(j.client, cutoff-fitSpan, cutoff)
+	if err != nil || d == nil {
+		return verdict{why: "too few readings"}, err
+	}
+	var contenders []*head
+	if !j.refit {
+		if contenders, err = s.loadHeads(j.model.ID, j.client); err != nil {
+			return verdict{}, err
+		}
+	}
+	// With no weights from training, and also if those from training lose, weights are
+	// fitted on the readings before the days of the comparison.
+	v := verdict{why: "too few readings"}
+	for _, h := range contenders {
+		if v, err = s.contest(d, j, champion, h, cutoff); err != nil || v.accepted {
+			return v, err
+		}
+	}
+	if end-first < fitDays*day || ctx.Err() != nil {
+		return v, ctx.Err()
+	}
+	h, err := s.fit(ctx, d, j, champion, cutoff)
+	if errors.Is(err, serve.ErrShort) {
+		return v, nil
+	} else if err != nil {
+		return v, err
+	}
+	return s.contest(d, j, champion, h, cutoff)
+}
+
+// fit fits the personal layers of a client.
+func (s *Service) fit(ctx context.Context, d *series.Dataset, j *job, champion *runner, cutoff int64) (*head, error) {
+	from := origin(fitted)
+	if j.refit {
+		from = refit
+		var err error
+		if d, err = s.history(j.client, cutoff-refitSpan, cutoff); err != nil {
+			return nil, err
+		}
+	}
+	c, how, err := j.model.serve.Fit(ctx, d, 0, cutoff, nil, fitSteps)
+	if err != nil {
+		return nil, err
+	}
+	s.c.Log.Info("fitted personal layers", "client", j.client, "model", j.model.Name, "loss_before", how.Before, "loss_after", how.After)
+	return newHead(j.model.ID, j.client, cutoff, from, c), nil
+}
+
+// contest compares a contender with the champion.
+func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, cutoff int64) (verdict, error) {
+	v := verdict{winner: h}
+	x := &runner{}
+	if err := s.fill(x, h); err != nil {
+		return v, err
+	}
+	old, err := s.trial(d, champion, cutoff)
+	if err != nil {
+		return v, err
+	}
+	fresh, err := s.trial(d, x, cutoff)
+	if err != nil {
+		return v, err
+	}
+	days := map[int64]bool{}
+	m := d.Meter(0)
+	own := 0
+	for at, a := range old {
+		b, ok := fresh[at]
+		if !ok {
+			continue
+		}
+		for k := range a.Rows {
+			t := a.Rows[k].Time
+			i := (t - m.Start) / s.seconds()
+			if t >= cutoff || i < 0 || i >= int64(len(m.Load)) || series.Missing(m.Load[i]) || !known(a.Rows[k], s.point) || !known(b.Rows[k], s.point) {
+				continue
+			}
+			if b.Rows[k].Source == issue.Model {
+				own++
+			}
+			load := float64(m.Load[i])
+			v.champion.add(s.c.Levels, s.point, a.Rows[k].Values, load)
+			v.contender.add(s.c.Levels, s.point, b.Rows[k].Values, load)
+			days[t/day] = true
+		}
+	}
+	if len(days) < leastDays || own*4 < v.contender.n {
+		v.why = fmt.Sprintf("only %d days of its own forecasts", len(days))
+		return v, nil
+	}
+	v.judged = true
+	v.accepted = v.contender.pinball <= tolerance*v.champion.pinball && v.contender.abs <= tolerance*v.champion.abs
+	return v, nil
+}
+
+func known(r issue.Row, point int) bool { return point < len(r.Values) && !math.IsNaN(r.Values[point]) }
+
+func (t *tally) add(levels []float64, point int, row []float64, load float64) {
+	t.n++
+	t.abs += math.Abs(load - row[point])
+	for i, q := range row {
+		t.pinball += pinball(levels[i], q, load)
+	}
+}
+
+// trial returns the issues that a runner would have made in the last days, by cutoff.
+func (s *Service) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]issue.Forecast, error) {
+	fresh := *r
+	var err error
+	if fresh.state, err = s.newState(); err != nil {
+		return nil, err
+	}
+	out := map[int64]issue.Forecast{}
+	err = s.replay(d, 0, &fresh, nil, cutoff, func(f issue.Forecast) {
+		if f.Cutoff >= cutoff-testDays*day && f.Cutoff%between == 0 {
+			out[f.Cutoff] = f
+		}
+	})
+	return out, err
+}
+
+// settle applies a verdict. The caller holds s.issuing.
+func (s *Service) settle(j *job, against uint64, v verdict, failed error, now int64) error {
+	m := s.members[j.client]
+	if m == nil || m.champion.id != against || s.models[j.model.ID] == nil {
+		return nil // the client has changed its model in the meantime; it is compared again
+	}
+	if m.rec.Judged == nil {
+		m.rec.Judged = map[string]int64{}
+	}
+	log := s.c.Log.With("client", j.client, "model", j.model.Name)
+	if n := float64(v.contender.n); v.judged {
+		log = log.With("mae", v.contender.abs/n, "mae_before", v.champion.abs/n, "pinball_relative", v.contender.pinball/v.champion.pinball)
+	}
+	switch {
+	case failed != nil || !v.judged:
+		m.rec.Judged[j.model.ID] = now
+		if j.refit {
+			m.rec.Refit, m.rec.WantsRound = now, true
+		}
+		log.Info("a model cannot be compared yet", "reason", v.why)
+	case v.accepted:
+		log.Info("the client uses a new model")
+		return s.install(m, v.winner, now)
+	case j.refit:
+		m.rec.Refit, m.rec.WantsRound = now, true
+		log.Info("fitting the client's layers again did not help; a new round of training might")
+	default:
+		m.rec.refuse(j.model.ID)
+		log.Warn("the client refuses a model, because its forecasts would become worse")
+	}
+	return s.db.Update(func(tx *bolt.Tx) error { return putMember(tx, m) })
+}
+
+// install makes a head the champion of a client, whose present champion runs silently from
+// now on.
+func (s *Service) install(m *member, h *head, now int64) error {
+	rec := m.rec
+	id := s.stored(h)
+	err := s.db.Update(func(tx *bolt.Tx) (err error) {
+		if id == 0 {
+			if id, err = putHead(tx, h); err != nil {
+				return err
+			}
+		}
+		rec.Before = slices.Clone(m.rec.Before)
+		rec.promote(id, now)
+		rec.WantsRound = false
+		if h.Origin == refit {
+			rec.Refit = now
+		}
+		x := member{name: m.name, rec: rec}
+		if err := putState(tx, m.name, asShadow, m.champion); err != nil {
+			return err
+		}
+		return putMember(tx, &x)
+	})
+	if err != nil {
+		return err
+	}
+	key := headKey{h.Model, h.Client}
+	if !slices.Contains(s.heads[key], id) {
+		s.heads[key] = append(s.heads[key], id)
+	}
+	champion, err := s.runner(id)
+	if err != nil {
+		return err
+	}
+	m.rec, m.shadow, m.champion = rec, m.champion, champion
+	m.watch.reset(now)
+	return s.prune()
+}
+
+// stored returns the number of a head that is in the file already, or 0.
+func (s *Service) stored(h *head) uint64 {
+	if h.Origin != trained {
+		return 0
+	}
+	for _, id := range s.heads[headKey{h.Model, h.Client}] {
+		return id
+	}
+	return 0
+}
+
+// loadHeads returns the weights that a client has from the training of a model.
+func (s *Service) loadHeads(model, client string) (out []*head, err error) {
+	s.issuing.Lock()
+	ids := slices.Clone(s.heads[headKey{model, client}])
+	s.issuing.Unlock()
+	err = s.db.View(func(tx *bolt.Tx) error {
+		for _, id := range ids {
+			b, err := get(tx, headsBucket, numberKey(id), headFormat)
+			if b == nil || err != nil {
+				return err
+			}
+			h := &head{}
+			if err := h.decode(b); err != nil {
+				return err
+			}
+			if h.Origin == trained {
+				out = append(out, h)
+				return nil
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// follow ends the trial of a client's champion: after some days of forecasts by both, the
+// better one stays.
+func (s *Service) follow(m *member, now time.Time, cutoff int64) error {
+	if m.shadow != nil {
+		from := m.rec.TrialFrom/day + 1 // the first whole day
+		t := m.scores.total(from, cutoff/day, -1)
+		days := cutoff/day - from
+		switch {
+		case days >= leastDays && t.ShadowN > 0 && t.Shadow < better*t.ShadowServed && t.ShadowAbs < better*t.Both:
+			s.c.Log.Warn("a client returns to the model before, which is better", "client", m.name,
+				"days", days, "pinball_relative", t.Shadow/t.ShadowServed)
+			return s.rollback(m, now.Unix())
+		case days >= trialDays:
+			m.shadow, m.rec.TrialFrom, m.rec.Shadow = nil, 0, 0
+		}
+	}
+	return s.observeDrift(m, now, cutoff)
+}
+
+// rollback returns a client to the champion before, and refuses the present model. The
+// champion that ran silently continues with its state.
+func (s *Service) rollback(m *member, now int64) error {
+	if m.champion.model == nil {
+		return errors.New("there is no model to leave")
+	}
+	leaves, rec := m.champion, m.rec
+	rec.Before, rec.Refused = slices.Clone(rec.Before), slices.Clone(rec.Refused)
+	silent := m.shadow
+	rec.back()
+	next := silent
+	if next == nil || next.id != rec.Champion {
+		var err error
+		if next, err = s.runner(rec.Champion); err != nil {
+			return err
+		}
+	}
+	if next.model == nil || next.model.ID != leaves.model.ID {
+		rec.refuse(leaves.model.ID)
+	}
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		if err := putState(tx, m.name, asChampion, next); err != nil {
+			return err
+		}
+		return putMember(tx, &member{name: m.name, rec: rec})
+	})
+	if err != nil {
+		return err
+	}
+	m.rec, m.champion, m.shadow = rec, next, nil
+	m.watch.reset(now)
+	return nil
+}
