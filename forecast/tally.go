@@ -54,6 +54,7 @@ type tally struct {
 	width      int                  // forecasts per target
 	tracker    *calibrate.Tracker   // nil if forecasts are scored as they are
 	observed   int                  // the first step that the tracker has not seen
+	recorded   int                  // the period of the newest issue that the tracker recorded
 	warm       bool                 // show forecasts to the tracker only
 	served     []float64
 	references []float64
@@ -84,6 +85,7 @@ func (t *tally) calibrate(blend bool) (err error) {
 	t.tracker, err = calibrate.New(calibrate.Config{
 		Levels: t.levels, Point: t.point, Horizon: l.Horizon, Targets: l.Targets, StepsPerDay: frame.StepsPerDay(), Correct: blend,
 	})
+	t.recorded = -1
 	if err == nil && t.levels != nil {
 		t.score.Calibrated, err = metric.NewQuantiles(t.levels...)
 	}
@@ -137,7 +139,13 @@ func (t *tally) correct(last int, rows []float64) []float64 {
 	}
 	t.served = append(t.served[:0], rows...)
 	t.client.reference(t.blended, last, blendReference(t.client.Frame.Layout()))
-	t.tracker.Issue(last, t.served, t.blended)
+	// Record one issue in each period, as a client does that makes forecasts more often.
+	if period := (last + 1) / t.tracker.Every(); period != t.recorded {
+		t.recorded = period
+		t.tracker.Issue(last, t.served, t.blended)
+	} else {
+		t.tracker.Correct(last, t.served, t.blended)
+	}
 	return t.served
 }
 

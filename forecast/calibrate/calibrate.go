@@ -1,6 +1,6 @@
 // Package calibrate corrects a client's forecasts with the errors of its earlier
 // forecasts. A [Tracker] shifts forecasts by the usual error at the same hour, blends them
-// with a reference forecast, and moves the bounds of intervals until they contain the share
+// with a reference forecast, and moves the bounds of intervals so that they contain the share
 // of loads that they should.
 //
 // A tracker uses only loads that are known when a forecast is made. Its memory does not
@@ -15,13 +15,10 @@ import (
 
 const (
 	// blendDays is the number of days over which the errors of model and reference are
-	// compared, and intervalDays that over which intervals are calibrated. Both include
-	// only days on which forecasts could be compared with loads.
-	blendDays    = 14
-	intervalDays = 28
-	// leastDays is the number of such days before a tracker moves intervals, leastShiftDays
-	// that before it shifts forecasts, and leastBlendDays that before it blends.
-	leastDays      = 3
+	// compared. It includes only days on which forecasts could be compared with loads.
+	blendDays = 14
+	// leastShiftDays is the number of such days before a tracker shifts forecasts, and
+	// leastBlendDays that before it blends.
 	leastShiftDays = 5
 	leastBlendDays = 6
 	// blendPower is the exponent p in the weight of the model, N^p / (M^p + N^p). M and N
@@ -56,8 +53,8 @@ type Config struct {
 // A Tracker is not safe for concurrent use.
 type Tracker struct {
 	c         Config
-	width     int // forecasts per target
-	intervals []interval
+	width     int     // forecasts per target
+	bounds    *bounds // nil if the model forecasts only points
 	open      []issue // issues with targets that are not known yet, oldest first
 	spare     []issue // memory of closed issues
 	errors    ring[errorSums]
@@ -68,28 +65,17 @@ type Tracker struct {
 	lowest    float64 // load that was observed, or infinity
 }
 
-// interval is a central interval of two levels.
-type interval struct {
-	low, high int     // indices of its levels
-	share     float64 // of loads that it should contain
-	scores    ring[[]float32]
-	widen     float64 // of the current day
-	day       int
-}
-
 // issue has what one issue of forecasts will be compared with.
 type issue struct {
 	last int
 	// Each row has the forecasts of one target: the model's point forecast, the shifted
-	// one, the reference, and the blended bounds of each interval.
-	rows []float64
+	// one, the reference, and the blended one; then for each level the blended quantile and
+	// the moved one.
+	rows []float32
 }
 
 // residual is the mean of load minus point forecast over all forecasts of a step.
-type residual struct {
-	sum float64
-	n   int
-}
+type residual struct{ sum, n float32 }
 
 // shift is the amount by which forecasts of an hour are shifted on a day.
 type shift struct {
@@ -120,37 +106,32 @@ func New(c Config) (*Tracker, error) {
 			t.shifts[i].day = -1
 		}
 	}
-	for low, level := range c.Levels {
-		for high := low + 1; high < len(c.Levels); high++ {
-			if math.Abs(level+c.Levels[high]-1) < 1e-9 {
-				i := interval{low: low, high: high, share: c.Levels[high] - level, day: -1}
-				i.scores.days = make([][]float32, intervalDays+1) // one more for today
-				t.intervals = append(t.intervals, i)
-			}
-		}
+	if len(c.Levels) > 0 {
+		t.bounds = newBounds(c, t.Every())
 	}
 	return t, nil
 }
 
 // columns returns the number of values in a row of an issue.
-func (t *Tracker) columns() int { return 3 + 2*len(t.intervals) }
+func (t *Tracker) columns() int { return 4 + 2*len(t.c.Levels) }
 
 // Observe compares earlier forecasts of a step with its load. Steps must ascend, and may be
-// left out. A load that is NaN is ignored.
+// left out. A load that is not a finite number is ignored.
 func (t *Tracker) Observe(step int, load float64) {
+	known := !math.IsNaN(load) && !math.IsInf(load, 0)
 	if step < t.next {
 		panic(fmt.Sprintf("calibrate: step %d after step %d", step, t.next-1))
 	}
 	t.next = step + 1
-	if load < t.lowest {
+	if known && load < t.lowest {
 		t.lowest = load
 	}
 	closed := 0
 	for _, is := range t.open {
 		target := step - is.last - t.c.Horizon
-		if target >= 0 && target < t.c.Targets && !math.IsNaN(load) {
+		if target >= 0 && target < t.c.Targets && known {
 			n := t.columns()
-			t.compare(step, is.rows[target*n:][:n], load)
+			t.compare(step, target, is.rows[target*n:][:n], load)
 		}
 		if target >= t.c.Targets-1 {
 			closed++
@@ -162,24 +143,22 @@ func (t *Tracker) Observe(step int, load float64) {
 	}
 }
 
-func (t *Tracker) compare(step int, row []float64, load float64) {
+func (t *Tracker) compare(step, target int, row []float32, load float64) {
 	day := step / t.c.StepsPerDay
 	if t.c.Correct {
 		today := *t.residuals.at(day, func(s *[]residual) { clear(*s) })
 		r := &today[step%t.c.StepsPerDay]
-		r.sum += load - row[0]
+		r.sum += float32(load - float64(row[0]))
 		r.n++
 	}
-	if reference := row[2]; !math.IsNaN(reference) {
+	if reference := float64(row[2]); !math.IsNaN(reference) {
 		sums := t.errors.at(day, func(s *errorSums) { *s = errorSums{} })
-		sums.model += math.Abs(row[1] - load)
+		sums.model += math.Abs(float64(row[1]) - load)
 		sums.reference += math.Abs(reference - load)
 		sums.n++
 	}
-	for i := range t.intervals {
-		low, high := row[3+2*i], row[4+2*i]
-		scores := t.intervals[i].scores.at(day, func(s *[]float32) { *s = (*s)[:0] })
-		*scores = append(*scores, float32(max(low-load, load-high)))
+	if t.bounds != nil {
+		t.bounds.learn(step, target, float64(row[3]), row[4:], load)
 	}
 }
 
@@ -220,7 +199,7 @@ func (t *Tracker) Correct(last int, forecasts, references []float64) {
 }
 
 // serve corrects forecasts, and writes what they will be compared with to rows.
-func (t *Tracker) serve(last int, forecasts, references, rows []float64) {
+func (t *Tracker) serve(last int, forecasts, references []float64, rows []float32) {
 	if len(forecasts) != t.c.Targets*t.width || len(references) != t.c.Targets {
 		panic(fmt.Sprintf("calibrate: %d forecasts and %d references for %d targets with %d values", len(forecasts), len(references), t.c.Targets, t.width))
 	}
@@ -235,28 +214,27 @@ func (t *Tracker) serve(last int, forecasts, references, rows []float64) {
 	for target, reference := range references {
 		row := forecasts[target*t.width:][:t.width]
 		keep := rows[target*t.columns():]
-		keep[0] = row[t.c.Point]
+		keep[0] = float32(row[t.c.Point])
 		if t.c.Correct {
 			by := t.shift(day, last+t.c.Horizon+target)
 			for i := range row {
 				row[i] += by
 			}
 		}
-		keep[1], keep[2] = row[t.c.Point], reference
+		keep[1], keep[2] = float32(row[t.c.Point]), float32(reference)
 		if weight < 1 && !math.IsNaN(reference) {
 			for i, v := range row {
 				row[i] = float64(weight*v) + float64((1-weight)*reference)
 			}
 		}
-		for i := range t.intervals {
-			keep[3+2*i], keep[4+2*i] = row[t.intervals[i].low], row[t.intervals[i].high]
+		if keep[3] = float32(row[t.c.Point]); t.bounds != nil {
+			t.bounds.move(last+t.c.Horizon+target, target, row, keep[4:t.columns()], t.lowest >= 0 && !math.IsInf(t.lowest, 1))
 		}
-		t.widen(day, row)
 	}
 }
 
 // unrecorded returns memory for the rows of an issue that is not recorded.
-func (t *Tracker) unrecorded() []float64 {
+func (t *Tracker) unrecorded() []float32 {
 	if len(t.spare) == 0 {
 		t.spare = append(t.spare, t.newIssue(0))
 	}
@@ -270,7 +248,7 @@ func (t *Tracker) newIssue(last int) issue {
 		is.last = last
 		return is
 	}
-	return issue{last: last, rows: make([]float64, t.c.Targets*t.columns())}
+	return issue{last: last, rows: make([]float32, t.c.Targets*t.columns())}
 }
 
 // shift returns the amount by which forecasts of a step are shifted on a day: a share of the
@@ -292,7 +270,7 @@ func (t *Tracker) shift(day, step int) float64 {
 		before := len(all)
 		for i := (hour*perDay + 23) / 24; i < perDay && i*24/perDay == hour; i++ {
 			if r := (*today)[i]; r.n > 0 {
-				all = append(all, r.sum/float64(r.n))
+				all = append(all, float64(r.sum/r.n))
 			}
 		}
 		if len(all) > before {
@@ -328,92 +306,4 @@ func (t *Tracker) weight(day int) float64 {
 		power = float64(power * ratio)
 	}
 	return 1 / (1 + power) // 0 if only the reference has no error
-}
-
-// widen moves the bounds of the intervals in a row of forecasts. The bounds do not pass
-// the point between them. If no load was negative so far, the lower bound is not negative.
-func (t *Tracker) widen(day int, row []float64) {
-	for i := range t.intervals {
-		v := &t.intervals[i]
-		if day != v.day {
-			v.day, v.widen = day, v.quantile(day)
-		}
-		low, high := row[v.low], row[v.high]
-		middle := float64(0.5*low) + float64(0.5*high)
-		if t.c.Point > v.low && t.c.Point < v.high {
-			middle = row[t.c.Point]
-		}
-		if low -= v.widen; t.lowest >= 0 && !math.IsInf(t.lowest, 1) {
-			low = max(low, 0)
-		}
-		row[v.low], row[v.high] = min(low, middle), max(high+v.widen, middle)
-	}
-	if len(t.intervals) > 1 {
-		slices.Sort(row) // intervals are moved independently
-	}
-}
-
-// quantile returns the distance by which the bounds must move outward for the interval to
-// contain its share of the loads of the days before the given day. The distance is negative
-// if the interval contained more than its share, and 0 until there are enough days.
-func (v *interval) quantile(day int) float64 {
-	var days [][]float32
-	n := 0
-	v.scores.each(day-1, func(at int, s *[]float32) {
-		if at >= day-intervalDays && len(*s) > 0 {
-			slices.Sort(*s)
-			days = append(days, *s)
-			n += len(*s)
-		}
-	})
-	if len(days) < leastDays {
-		return 0
-	}
-	// One more than the number of scores, because the next score is as likely to be in any
-	// of the gaps between them.
-	rank := min(int(math.Ceil(float64(v.share*float64(n+1)))), n)
-	return float64(smallest(days, rank))
-}
-
-// smallest returns the value with the given rank, counted from 1, in sorted lists of
-// numbers. It takes time in proportion to the number of lists.
-func smallest(lists [][]float32, rank int) float32 {
-	var low, high uint32 = 0, math.MaxUint32
-	for low < high {
-		middle := low + (high-low)/2
-		n := 0
-		for _, list := range lists {
-			at, _ := slices.BinarySearchFunc(list, middle, func(v float32, key uint32) int {
-				if orderedBits(v) <= key {
-					return -1
-				}
-				return 1
-			})
-			n += at
-		}
-		if n >= rank {
-			high = middle
-		} else {
-			low = middle + 1
-		}
-	}
-	return fromOrderedBits(low)
-}
-
-const sign = 1 << 31
-
-// orderedBits maps a number to an integer, so that larger numbers have larger integers.
-func orderedBits(v float32) uint32 {
-	bits := math.Float32bits(v)
-	if bits&sign != 0 {
-		return ^bits
-	}
-	return bits | sign
-}
-
-func fromOrderedBits(bits uint32) float32 {
-	if bits&sign != 0 {
-		return math.Float32frombits(bits &^ sign)
-	}
-	return math.Float32frombits(^bits)
 }

@@ -19,7 +19,7 @@ func (t *Tracker) AppendBinary(b []byte) ([]byte, error) {
 	w.Int(int64(len(t.open)))
 	for _, is := range t.open {
 		w.Int(int64(is.last))
-		w.Float64s(is.rows)
+		w.Float32s(is.rows)
 	}
 	writeRing(&w, &t.errors, func(s *errorSums) {
 		w.Float64(s.model)
@@ -28,14 +28,15 @@ func (t *Tracker) AppendBinary(b []byte) ([]byte, error) {
 	})
 	if t.c.Correct {
 		writeRing(&w, &t.residuals, func(day *[]residual) {
+			all := make([]float32, 0, 2*len(*day))
 			for _, r := range *day {
-				w.Float64(r.sum)
-				w.Int(int64(r.n))
+				all = append(all, r.sum, r.n)
 			}
+			w.Float32s(all)
 		})
 	}
-	for i := range t.intervals {
-		writeRing(&w, &t.intervals[i].scores, func(day *[]float32) { w.Float32s(*day) })
+	if t.bounds != nil {
+		t.bounds.write(&w)
 	}
 	return append(b, trackerFormat.Wrap(w.State())...), nil
 }
@@ -57,11 +58,14 @@ func (t *Tracker) UnmarshalBinary(b []byte) error {
 	if n := len(want.State()); len(b) < n || !slices.Equal(b[:n], want.State()) {
 		return trackerFormat.Damaged("it belongs to forecasts with other levels, targets or steps")
 	}
-	valid := true
-	if err := trackerFormat.Read(b[len(want.State()):], func(r *stateformat.Reader) { valid = fresh.read(r) }); err != nil {
+	reader := &stateReader{}
+	if err := trackerFormat.Read(b[len(want.State()):], func(r *stateformat.Reader) {
+		reader.Reader = r
+		fresh.read(reader)
+	}); err != nil {
 		return err
 	}
-	if !valid {
+	if reader.invalid {
 		return trackerFormat.Damaged("a step, a count or a forecast in it is impossible")
 	}
 	*t = *fresh
@@ -79,42 +83,102 @@ func (t *Tracker) writeConfig(w *stateformat.Writer) {
 // maxStep limits the steps in a stored state, so that computing with them cannot overflow.
 const maxStep = 1 << 50
 
-// read reads the state of a fresh tracker, and reports whether it is possible.
-func (t *Tracker) read(r *stateformat.Reader) bool {
-	valid := true
-	check := func(ok bool) { valid = valid && ok }
-	step := func() int {
-		n := r.Int()
-		check(n >= 0 && n < maxStep)
-		return int(n)
-	}
-	t.next = step()
+// stateReader reads numbers, and remembers whether all of them were possible.
+type stateReader struct {
+	*stateformat.Reader
+	invalid bool
+}
+
+func (r *stateReader) check(ok bool) { r.invalid = r.invalid || !ok }
+
+func (r *stateReader) count(most int) int {
+	n := r.Int()
+	r.check(n >= 0 && n <= int64(most))
+	return int(n)
+}
+
+func (r *stateReader) number() float64 {
+	x := r.Float64()
+	r.check(!math.IsNaN(x) && !math.IsInf(x, 0))
+	return x
+}
+
+// read reads the state of a fresh tracker.
+func (t *Tracker) read(r *stateReader) {
+	t.next = r.count(maxStep)
 	t.lowest = r.Float64()
-	check(!math.IsNaN(t.lowest) && !math.IsInf(t.lowest, -1))
+	r.check(!math.IsNaN(t.lowest) && !math.IsInf(t.lowest, -1))
 	newest := -1
 	for range r.Count(16) {
-		is := issue{last: step(), rows: r.Float64s()}
-		check(is.last >= newest && is.last <= t.next && len(is.rows) == t.c.Targets*t.columns())
+		is := issue{last: r.count(maxStep), rows: r.Float32s()}
+		n := t.columns()
+		r.check(is.last >= newest && len(is.rows) == t.c.Targets*n)
+		for i, v := range is.rows {
+			reference := i%n == 2
+			r.check(!math.IsInf(float64(v), 0) && (v == v || reference))
+		}
 		newest = is.last
 		t.open = append(t.open, is)
 	}
-	number := func() float64 {
-		x := r.Float64()
-		check(!math.IsNaN(x) && !math.IsInf(x, 0))
-		return x
-	}
-	readRing(r, &t.errors, step, func(s *errorSums) { s.model, s.reference, s.n = number(), number(), step() })
+	readRing(r, &t.errors, func(s *errorSums) {
+		s.model, s.reference, s.n = r.number(), r.number(), r.count(maxStep)
+	})
 	if t.c.Correct {
-		readRing(r, &t.residuals, step, func(day *[]residual) {
+		readRing(r, &t.residuals, func(day *[]residual) {
+			all := r.Float32s()
+			if r.check(len(all) == 2*len(*day)); r.invalid {
+				return
+			}
 			for i := range *day {
-				(*day)[i] = residual{number(), step()}
+				(*day)[i] = residual{all[2*i], all[2*i+1]}
+				r.check(all[2*i]-all[2*i] == 0 && all[2*i+1] >= 0 && all[2*i+1] < 1<<24)
 			}
 		})
 	}
-	for i := range t.intervals {
-		readRing(r, &t.intervals[i].scores, step, func(day *[]float32) { *day = r.Float32s() })
+	if t.bounds != nil {
+		t.bounds.read(r)
 	}
-	return valid
+}
+
+func (b *bounds) write(w *stateformat.Writer) {
+	average := func(a average) {
+		w.Float64(a.v)
+		w.Int(int64(a.n))
+	}
+	for _, h := range b.hours {
+		average(h)
+	}
+	for _, k := range b.blocks {
+		w.Int(int64(k.n))
+		for _, o := range k.levels {
+			w.Float64(o.theta)
+			average(o.size)
+			w.Float32s(o.seen)
+		}
+	}
+}
+
+func (b *bounds) read(r *stateReader) {
+	average := func(a *average, most int) {
+		a.v, a.n = r.number(), r.count(most)
+		r.check(a.v >= 0)
+	}
+	for i := range b.hours {
+		average(&b.hours[i], b.mostHour)
+	}
+	start := startDays * b.c.StepsPerDay
+	for i := range b.blocks {
+		k := &b.blocks[i]
+		k.n = r.count(start + 1)
+		for j := range k.levels {
+			o := &k.levels[j]
+			o.theta = r.number()
+			average(&o.size, b.mostBlock)
+			o.seen = r.Float32s()
+			r.check(len(o.seen) <= start && slices.IsSorted(o.seen) && !slices.ContainsFunc(o.seen, func(v float32) bool { return v-v != 0 }))
+			r.check(k.n > start == (o.seen == nil) || k.n == 0 || j == b.fixed)
+		}
+	}
 }
 
 func writeRing[T any](w *stateformat.Writer, r *ring[T], write func(*T)) {
@@ -125,9 +189,9 @@ func writeRing[T any](w *stateformat.Writer, r *ring[T], write func(*T)) {
 	}
 }
 
-func readRing[T any](r *stateformat.Reader, to *ring[T], step func() int, read func(*T)) {
+func readRing[T any](r *stateReader, to *ring[T], read func(*T)) {
 	to.begun = r.Bool()
-	to.newest = step()
+	to.newest = r.count(maxStep)
 	for i := range to.days {
 		read(&to.days[i])
 	}
