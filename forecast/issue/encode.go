@@ -57,11 +57,12 @@ func (s *State) UnmarshalBinary(b []byte) error {
 		return err
 	}
 	var wrong error
-	if err := stateFormat.Read(b, func(r *stateformat.Reader) { wrong = fresh.read(r) }); err != nil && !errors.Is(wrong, ErrOtherConfig) {
-		return err
-	}
+	err = stateFormat.Read(b, func(r *stateformat.Reader) { wrong = fresh.read(r) })
 	if wrong != nil {
-		return wrong
+		return wrong // it is the reason why fields are left
+	}
+	if err != nil {
+		return err
 	}
 	fresh.work, s.work = s.work, work{}
 	*s = *fresh

@@ -122,7 +122,10 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late, flat bool) (*a
 		if t, err = s.newTrack(first, n, true); err != nil {
 			return nil, ModelFailed
 		}
-		*to = t
+		t.Observe(s.work.last, s.work.at(s.work.last))
+		if s.due(t) && !late {
+			*to = t // otherwise the state would depend on an issue that is not recorded
+		}
 	}
 	a := &answer{first: first, n: n, values: w.values, reason: reason, quality: OK, weight: 1}
 	if !late {
@@ -147,7 +150,7 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late, flat bool) (*a
 // correct corrects forecasts with a tracker, and records them if a recorded issue is due.
 func (s *State) correct(t *track, values, references []float64) {
 	last := s.work.last
-	if (last+1)%t.Every() != 0 || last <= t.newest {
+	if !s.due(t) {
 		t.Correct(last, values, references)
 		return
 	}
@@ -156,6 +159,11 @@ func (s *State) correct(t *track, values, references []float64) {
 	if t.first < 0 {
 		t.first = last
 	}
+}
+
+// due reports whether an issue is to be recorded.
+func (s *State) due(t *track) bool {
+	return (s.work.last+1)%t.Every() == 0 && s.work.last > t.newest
 }
 
 // expand writes the quantiles for the state's levels, given those of a model. A quantile
