@@ -220,6 +220,14 @@ func (s *Service) restore() error {
 	for _, x := range all {
 		s.last = max(s.last, x.Cutoff)
 		s.forecasts[x.Client] = x
+		if m := s.members[x.Client]; m != nil {
+			m.rec.Sequence = max(m.rec.Sequence, x.Sequence)
+		}
+		for _, g := range s.groups {
+			if g.name == x.Client {
+				g.sequence = max(g.sequence, x.Sequence)
+			}
+		}
 	}
 	s.refresh()
 	return nil

@@ -1,0 +1,189 @@
+package live
+
+import (
+	"context"
+	"math"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"loadstar/forecast/issue"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/store"
+)
+
+// service opens a service without a model, with clients a and b.
+func service(t *testing.T, dir string, change func(*Config)) *Service {
+	t.Helper()
+	clock, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(filepath.Join(dir, "readings.db"), store.Config{Interval: 15 * time.Minute, Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{
+		Dir: dir, Site: series.Dataset{Name: "here", Interval: 15 * time.Minute, Clock: clock}, Clients: []string{"a", "b"},
+		H: 96, Levels: []float64{0.1, 0.5, 0.9}, Delay: 2 * time.Minute, Store: st, Kernel: k,
+	}
+	if change != nil {
+		change(&c)
+	}
+	s, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// report stores a reading of a client that ends at a time.
+func report(t *testing.T, s *Service, client string, end int64, kw float32) {
+	t.Helper()
+	r, err := s.c.Store.Put(time.Unix(end, 0).Add(time.Second), []store.Reading{{Client: client, Time: end - 900, KW: kw}}, nil)
+	if err != nil || len(r.Refused) > 0 {
+		t.Fatal(err, r)
+	}
+}
+
+// TestSchedule checks when forecasts are made.
+func TestSchedule(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2026, 11, 16, 9, 50, 0, 0, time.UTC))) // the bubble's clock starts in 2000
+		s := service(t, dir, nil)
+		var (
+			mu sync.Mutex
+			at []string
+		)
+		s.Subscribe(func(all []*Issued) {
+			mu.Lock()
+			defer mu.Unlock()
+			at = append(at, time.Now().UTC().Format("15:04:05"))
+			if len(all) != 2 || all[0].Cutoff%900 != 0 {
+				t.Errorf("%d forecasts, cutoff %d", len(all), all[0].Cutoff)
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		until := func(clock string) {
+			x, err := time.Parse("15:04:05", clock)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Until(time.Date(2026, 11, 16, x.Hour(), x.Minute(), x.Second(), 0, time.UTC)))
+			synctest.Wait()
+		}
+		edge := func(clock string) int64 {
+			x, _ := time.Parse("15:04", clock) // a constant of this test
+			return time.Date(2026, 11, 16, x.Hour(), x.Minute(), 0, 0, time.UTC).Unix()
+		}
+		// At 09:50 the edge of 09:45 and its delay have passed: a forecast at once.
+		until("10:01:00")
+		report(t, s, "a", edge("10:00"), 1) // b is missing: the delay decides
+		until("10:03:00")
+		until("10:15:20")
+		report(t, s, "a", edge("10:15"), 1)
+		until("10:15:40")
+		report(t, s, "b", edge("10:15"), 2) // all have reported
+		until("10:18:00")
+		report(t, s, "b", edge("10:15"), 3) // a correction does not lead to another forecast
+		until("10:29:00")
+		until("10:35:00")
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		want := []string{"09:50:00", "10:02:00", "10:15:40", "10:32:00"}
+		if !slices.Equal(at, want) {
+			t.Errorf("forecasts at %v, want %v", at, want)
+		}
+		// An hour later, one forecast is made: missed edges are not made up for.
+		time.Sleep(time.Hour)
+		if n := len(at); !s.Tick() || s.Tick() || len(at) != n+1 {
+			t.Errorf("%d forecasts after an hour", len(at)-n)
+		}
+	})
+}
+
+// TestFirstDays checks what a new meter gets, and that an untrusted clock stops everything.
+func TestFirstDays(t *testing.T) {
+	now := time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC)
+	var wrong error
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Now = func() time.Time { return now }
+		c.Clock = func() error { return wrong }
+		c.Groups = map[string][]string{"both": {"b", "a"}}
+	})
+	if err := s.Ready(); err == nil {
+		t.Error("ready without a forecast")
+	}
+	seen := map[issue.Source]bool{}
+	begin := now
+	for ; now.Before(begin.Add(16 * 24 * time.Hour)); now = now.Add(15 * time.Minute) {
+		hour := float64(now.Hour()) + float64(now.Minute())/60
+		load := float32(2 + math.Sin(hour/24*2*math.Pi) + 0.01*float64(now.Unix()/900%7))
+		report(t, s, "a", now.Unix(), load)
+		report(t, s, "b", now.Unix(), 2*load)
+		if !s.Tick() {
+			t.Fatal(s.Ready())
+		}
+		x, err := s.Forecast("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[x.Rows[0].Source] = true
+	}
+	if !seen[issue.Last] || !seen[issue.Day] || !seen[issue.Week] || seen[issue.Model] {
+		t.Errorf("sources %v", seen)
+	}
+	a, _ := s.Forecast("a")
+	b, _ := s.Forecast("b")
+	both, err := s.Forecast("both")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range both.Rows {
+		if want := a.Rows[i].Values[1] + b.Rows[i].Values[1]; r.Values[1] != want || r.Values[0] > want || r.Values[2] < want {
+			t.Fatalf("row %d is %v, want %g in the middle", i, r.Values, want)
+		}
+	}
+	if c, err := s.Client("both"); err != nil || c.Scores.Steps == 0 || !(c.Scores.Coverage > 0.5) || c.Newest != now.Add(-15*time.Minute).Unix() {
+		t.Errorf("%+v, %v", c, err)
+	}
+	scores, err := s.Scores("a")
+	if err != nil || len(scores) < 6 || !(scores[0].MAE < 1) {
+		t.Errorf("%+v, %v", scores, err)
+	}
+	said, err := s.Issued("a", now.Add(-24*time.Hour).Unix(), now.Unix(), 6*time.Hour)
+	if err != nil || len(said) < 90 || math.IsNaN(said[0].Actual) || said[0].Time-said[0].Cutoff < 6*3600-900 {
+		t.Errorf("%d rows, %+v, %v", len(said), said[:min(1, len(said))], err)
+	}
+	if _, err := s.Forecast("c"); err != ErrUnknown {
+		t.Error(err)
+	}
+	wrong = context.DeadlineExceeded
+	if s.Tick() || s.Ready() == nil {
+		t.Error("forecasts although the clock is wrong")
+	}
+	if _, err := s.IssueNow(t.Context(), "a"); err == nil {
+		t.Error("a forecast on demand although the clock is wrong")
+	}
+}
