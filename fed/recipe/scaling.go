@@ -20,7 +20,15 @@ type Scaling struct {
 // of the fleet, as the plan says; rows of features do not need them.
 func (q *Problem) Scaling(m series.Meter, r series.Ranges) Scaling {
 	if q.rows != nil {
-		return Scaling{Features: q.rows.Rows(m).Scaling()}
+		return q.ScalingOf(q.rows.Rows(m), nil)
+	}
+	return q.ScalingOf(nil, r)
+}
+
+// ScalingOf returns the scaling of examples that the problem made with the given ranges.
+func (q *Problem) ScalingOf(data series.Examples, r series.Ranges) Scaling {
+	if rows, ok := data.(*feature.Rows); ok {
+		return Scaling{Features: rows.Scaling()}
 	}
 	return Scaling{Ranges: r}
 }

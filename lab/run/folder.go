@@ -10,6 +10,9 @@
 //	errors.csv ...          a row per client and day with its mean absolute test error
 //	shared.safetensors      the shared weights
 //	personal/*.safetensors  each client's personal weights
+//	tuned/*.safetensors     all weights of each client, if the plan fine-tunes them
+//	scaling.safetensors     the scaling of each client's inputs
+//	states.bin              what clients learned from the errors of their forecasts
 //	summary.json            the main results
 //	events.jsonl            a log with wall-clock times
 //	checkpoint, kept.bin    the state for resuming the run
@@ -267,7 +270,7 @@ func open(dir string) (*Folder, error) {
 // removeTemporary removes the temporary files that atomicfile leaves when a process is
 // killed.
 func removeTemporary(dir string) error {
-	for _, pattern := range []string{".*.[0-9]*", "personal/.*.safetensors.[0-9]*"} {
+	for _, pattern := range []string{".*.[0-9]*", "personal/.*.safetensors.[0-9]*", "tuned/.*.safetensors.[0-9]*"} {
 		left, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return err
@@ -375,6 +378,19 @@ func (f *Folder) Personal(client string) (path, name string, err error) {
 	name = "personal/" + url.PathEscape(client) + ".safetensors"
 	return f.path(name), name, os.MkdirAll(f.path("personal"), 0o755)
 }
+
+// Tuned returns the path of the file for a client's fine-tuned weights. It creates the folder
+// of the file.
+func (f *Folder) Tuned(client string) (path string, err error) {
+	return f.path("tuned/" + url.PathEscape(client) + ".safetensors"), os.MkdirAll(f.path("tuned"), 0o755)
+}
+
+// Scaling returns the path of the file for the scaling of all clients.
+func (f *Folder) Scaling() string { return f.path("scaling.safetensors") }
+
+// States returns the path of the file for what clients learned from the errors of their
+// forecasts.
+func (f *Folder) States() string { return f.path("states.bin") }
 
 // Close closes and unlocks the folder.
 func (f *Folder) Close() error {

@@ -53,10 +53,13 @@ func TestDenseWorkers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := b.run(t, s, d, 1)
-			for _, file := range []string{"clients.csv", "errors.csv", "rounds.csv", "forecasts.csv", "shared.safetensors", "personal/house-0.safetensors"} {
+			for _, file := range []string{"clients.csv", "errors.csv", "rounds.csv", "forecasts.csv", "shared.safetensors", "personal/house-0.safetensors", "tuned/house-0.safetensors", "scaling.safetensors"} {
 				if one.files[file] == "" {
 					t.Fatalf("no %s among %d files", file, len(one.files))
 				}
+			}
+			if (one.files["states.bin"] == "") != (name == "an hour") {
+				t.Errorf("states.bin has %d bytes", len(one.files["states.bin"]))
 			}
 			for workers := 2; workers <= 3; workers++ {
 				c := Config{Plan: s.plan(t), Dataset: d, Workers: workers, Memory: int64(3-workers) << 30}

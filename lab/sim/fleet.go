@@ -16,6 +16,7 @@ import (
 
 // member is one meter of the fleet, with its examples.
 type member struct {
+	number  int // in the dataset
 	id      fed.ClientID
 	meter   series.Meter
 	windows series.Examples
@@ -27,6 +28,16 @@ type fleet struct {
 	holdout []member // do not train, but are scored
 	own     []member // provide the server's own data
 	leftOut []string // have no complete training example
+	// ranges are those of all meters, if the plan scales them alike, otherwise nil.
+	ranges series.Ranges
+}
+
+// rangesOf returns the ranges that scale the windows of a meter.
+func (f *fleet) rangesOf(frame *series.Framer, m series.Meter) series.Ranges {
+	if f.ranges != nil {
+		return f.ranges
+	}
+	return frame.Ranges(m)
 }
 
 // newFleet builds the examples of all meters and assigns each meter its role.
@@ -36,21 +47,21 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers i
 	frame := problem.Framer
 	parallel(workers, len(all), func(i int) {
 		m := d.Meter(i)
-		all[i] = member{id: fed.ClientID(m.ID), meter: m}
+		all[i] = member{number: i, id: fed.ClientID(m.ID), meter: m}
 		ranges[i] = frame.Ranges(m)
 	})
+	f := &fleet{}
 	if p.Model.Scaling == "fleet" {
-		one := series.Ranges{}
+		f.ranges = series.Ranges{}
 		for _, r := range ranges {
-			one.Merge(r)
+			f.ranges.Merge(r)
 		}
 		for i := range ranges {
-			ranges[i] = one
+			ranges[i] = f.ranges
 		}
 	}
 	parallel(workers, len(all), func(i int) { all[i].windows = problem.Examples(all[i].meter, ranges[i]) })
 
-	f := &fleet{}
 	slices.SortFunc(all, func(a, b member) int { return strings.Compare(string(a.id), string(b.id)) })
 	for _, m := range all {
 		if m.windows.Len(series.Train) == 0 {

@@ -121,6 +121,12 @@ func (s *simulation) finish(ctx context.Context) error {
 	if s.summary.Weights, err = s.writeWeights(ctx); err != nil {
 		return err
 	}
+	if err := s.writeScaling(); err != nil {
+		return err
+	}
+	if err := s.writeStates(ctx, scored); err != nil {
+		return err
+	}
 	for _, w := range s.pool.workers {
 		s.summary.Seconds.CPU += w.cpu.Seconds()
 	}
@@ -166,7 +172,7 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 		return err
 	}
 	copy(w.w, tuned)
-	return nil
+	return s.writeTuned(w, string(m.id))
 }
 
 // writeWeights writes the shared weights and the personal weights of the clients that

@@ -1,0 +1,109 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/fed/recipe"
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/internal/atomicfile"
+	"loadstar/series"
+)
+
+// The files in this file are what forecasts of new readings need besides the weights that
+// the run trained: the scaling of each client, the weights that it fine-tuned, and what it
+// learned from the errors of its forecasts.
+
+// servedHours is how far the forecasts reach whose errors clients learn from.
+const servedHours = 48
+
+// writeTuned writes the fine-tuned weights in w.w of a client.
+func (s *simulation) writeTuned(w *worker, client string) error {
+	path, err := s.folder.Tuned(client)
+	if err != nil {
+		return err
+	}
+	model := s.setup.Problem.Model
+	return atomicfile.Write(path, func(to *os.File) error {
+		return model.WriteWeights(to, w.w, model.Net().Layers(), map[string]string{"client": client, "plan": s.Plan.Name})
+	})
+}
+
+// writeScaling writes the scaling of all clients that trained or were scored.
+func (s *simulation) writeScaling() error {
+	members := slices.Concat(s.fleet.clients, s.fleet.holdout)
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(string(a.id), string(b.id)) })
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = string(m.id)
+	}
+	return atomicfile.Write(s.folder.Scaling(), func(to *os.File) error {
+		return serve.WriteScaling(to, s.setup.Problem, s.Dataset.Interval, names, func(i int) (recipe.Scaling, error) {
+			return s.setup.Problem.ScalingOf(members[i].windows, s.fleet.rangesOf(s.setup.Problem.Framer, members[i].meter)), nil
+		})
+	})
+}
+
+// writeStates writes what the scored clients have learned from the errors of their forecasts
+// at the end of their readings. It forecasts the last weeks with the weights in the folder,
+// as loadstar forecast would. It does so only for plans that forecast the next day or more:
+// for the others, it would take a tenth of the run's time, and forecast does it if needed.
+func (s *simulation) writeStates(ctx context.Context, scored []member) error {
+	if s.Plan.Model.Horizon != 1 || s.Plan.Model.Targets < s.Dataset.StepsPerDay() {
+		return nil
+	}
+	folder, err := serve.Open(s.folder.Dir, s.Dataset, s.Kernel)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = folder.Close() }() // it was only read
+	replay := serve.NewReplay(s.Dataset, folder.Model, nil)
+	names := make([]string, len(scored))
+	for i, m := range scored {
+		names[i] = string(m.id)
+	}
+	// States are computed in parallel, but not many are in memory.
+	chunk := make([][]byte, 16*len(s.pool.workers))
+	return atomicfile.Write(s.folder.States(), func(to *os.File) error {
+		return serve.WriteStates(to, names, func(i int) ([]byte, error) {
+			if i%len(chunk) == 0 {
+				err := s.pool.each(ctx, min(len(chunk), len(names)-i), func(_ *worker, k int) (err error) {
+					chunk[k], err = s.stateOf(folder, replay, &scored[i+k])
+					return err
+				})
+				if err != nil {
+					return nil, err
+				}
+			}
+			return chunk[i%len(chunk)], nil
+		})
+	})
+}
+
+// stateOf returns the encoded state of a client at the end of its readings, or nil if the
+// folder does not have all its weights.
+func (s *simulation) stateOf(folder *serve.Folder, replay *serve.Replay, m *member) ([]byte, error) {
+	client, err := folder.Client(string(m.id))
+	if errors.Is(err, serve.ErrNoHead) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	state, err := issue.NewState(issue.Config{Step: s.Dataset.Interval, Clock: s.Dataset.Clock, H: int(servedHours * time.Hour / s.Dataset.Interval)})
+	if err != nil {
+		return nil, err
+	}
+	end := len(m.meter.Load)
+	for end > 0 && series.Missing(m.meter.Load[end-1]) {
+		end--
+	}
+	if err := replay.Advance(state, m.number, &client, nil, m.meter.Start+int64(end)*s.Dataset.Seconds()); err != nil {
+		return nil, err
+	}
+	return state.AppendBinary(nil)
+}
