@@ -299,7 +299,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 	g := gateway.New(gateway.Config{
 		Ledger: s.ledger, Blobs: s.blobs, Bus: s.bus, Terms: s.terms, Authority: s.authority,
 		Certificates: s.Certificates, Lease: s.Lease, Pace: s.pace(),
-		Clients: s.AgentClients, Uploads: maxUploads, Log: s.Log, Metrics: s.registry,
+		Clients: s.AgentClients, Uploads: maxUploads, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})
 	w := operator.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log}
 	if s.Hub != nil {

@@ -198,6 +198,12 @@ func arrivalOf(x item) ledger.Arrival {
 	return l
 }
 
+// evaluationOf returns the evaluation of a result, within the bounds that gateways ensure.
+func evaluationOf(x item) ledger.Evaluation {
+	e := terms.Plausible(x.arrival.Evaluation, len(x.arrival.Shares))
+	return ledger.Evaluation{Clients: e.GetClients(), RelativeMAE: e.GetRelativeMae()}
+}
+
 // folder computes the sums or individual updates that the ledger stores for a batch.
 type folder struct {
 	terms *terms.Terms
@@ -224,6 +230,7 @@ func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []
 			s := r.Shares[0]
 			singles = append(singles, ledger.Single{
 				Client: s.Client, Version: int64(r.Version), Examples: int64(s.Examples), Steps: int64(s.Steps), Loss: s.Loss, Numbers: r.Numbers,
+				Evaluation: evaluationOf(f.items[i]),
 			})
 		}
 		return nil, singles, nil
@@ -234,12 +241,19 @@ func (f *folder) forLedger(counted []int) (partials []ledger.Partial, singles []
 			return nil, nil, err
 		}
 	}
+	evaluations := map[int]ledger.Evaluation{} // by version
+	for _, i := range counted {
+		version := f.items[i].result.Version
+		e := evaluations[version]
+		e.Add(evaluationOf(f.items[i]))
+		evaluations[version] = e
+	}
 	for _, s := range fold.Sums() {
 		numbers, err := round.AppendSums(nil, &s)
 		if err != nil {
 			return nil, nil, err
 		}
-		partials = append(partials, ledger.Partial{Version: int64(s.Version), Numbers: numbers})
+		partials = append(partials, ledger.Partial{Version: int64(s.Version), Numbers: numbers, Evaluation: evaluations[s.Version]})
 	}
 	return partials, nil, nil
 }

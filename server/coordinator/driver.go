@@ -326,6 +326,10 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 		r.Loss = d.losses / float64(r.Counted)
 	}
 	d.losses = 0
+	var err error
+	if r.Evaluation, err = x.Evaluation(); err != nil {
+		return nil, err
+	}
 	outcome := ledger.RoundMerged
 	if !o.Merged {
 		r.State, outcome = ledger.RoundAbandoned, ledger.RoundAbandoned

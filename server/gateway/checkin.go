@@ -60,6 +60,9 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 			return nil, g.unavailable(ctx, err)
 		}
 	}
+	if err := g.addReports(ctx, agent, r.Reports, now); err != nil {
+		return nil, err
+	}
 	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked, empty)
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
@@ -77,7 +80,9 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 		return v.Outcome == v1.Outcome_OUTCOME_ACCEPTED || v.Outcome == v1.Outcome_OUTCOME_UNKNOWN
 	}
 	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
-	return &v1.CheckInResponse{Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds(), Announce: !caller.Hosts}, nil
+	return &v1.CheckInResponse{
+		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r),
+	}, nil
 }
 
 func (g *Gateway) noteSeen(agent string) {

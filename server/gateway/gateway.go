@@ -43,6 +43,8 @@ type Config struct {
 	// of incomplete results.
 	Clients int
 	Uploads int64
+	// Region means that reports must be sent to a hub.
+	Region  bool
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -82,9 +84,12 @@ type Gateway struct {
 	busyUntil time.Time     // guarded by depthMu: until then the bus counts as not empty
 
 	trust *trust
+	offer atomic.Pointer[offer] // nil until the releases were read
 
-	mu   sync.Mutex
-	seen map[string]bool // agents that checked in since the ledger was last updated
+	mu        sync.Mutex
+	seen      map[string]bool // agents that checked in since the ledger was last updated
+	reported  map[string]int  // reports of agents on reportDay
+	reportDay int64
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)
@@ -107,9 +112,9 @@ const (
 	turnsOfClient = 8
 	maxRounds     = 256
 	// These two limit the parts of a message (see codecs). They are enough for a check-in
-	// that names all turns, both in training and pushed.
+	// that names all turns, both in training and pushed, and has reports.
 	partsOfClient = 2 * turnsOfClient
-	partsOfAll    = 8 * maxRounds
+	partsOfAll    = 8*maxRounds + (16+3*maxShares+maxFindings)*maxReports
 )
 
 // New returns a gateway.
@@ -138,6 +143,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer count.Stop()
 	defer seen.Stop()
 	g.count(ctx)
+	g.loadReleases(ctx)
 	var next, adjust time.Time
 	for {
 		select {
@@ -157,9 +163,13 @@ func (g *Gateway) Run(ctx context.Context) error {
 				// the time on it.
 				next = time.Now().Add(20 * time.Since(start))
 			}
+			g.loadReleases(ctx)
 			g.uploads.expire(time.Now())
 		case <-seen.C:
 			g.storeSeen(ctx)
+			if err := g.Ledger.DropOldReports(ctx, time.Now()); err != nil && ctx.Err() == nil {
+				g.Log.Warn("cannot delete old reports", "error", err)
+			}
 		}
 	}
 }

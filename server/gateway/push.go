@@ -53,7 +53,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	if sum := sha256.Sum256(numbers); !bytes.Equal(sum[:], r.Sha256) {
 		return g.reject("hash", "the numbers do not match their hash"), nil
 	}
-	a := &v1.Arrival{Run: r.Run, Round: r.Round, Version: r.Version, Agent: agent, Form: r.Form, Shares: r.Shares, Numbers: numbers}
+	a := &v1.Arrival{Run: r.Run, Round: r.Round, Version: r.Version, Agent: agent, Form: r.Form, Shares: r.Shares, Numbers: numbers, Evaluation: terms.Plausible(r.Evaluation, len(r.Shares))}
 	if err := t.Check(terms.Of(a)); err != nil {
 		return g.reject("numbers", err.Error()), nil
 	}

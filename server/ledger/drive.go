@@ -211,8 +211,9 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 // round.
 func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 	defer wrap(&err, "closing a round of run", d.Run.ID)
-	err = d.setRoundState(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11
-		WHERE run = $1 AND round = $2 AND state = $4`, r.Round, r.State, RoundOpen, toMillis(r.Closed), r.Asked, r.Counted, r.Late, r.Lost, r.Loss, d.Run.Batch)
+	err = d.setRoundState(`UPDATE rounds SET state = $3, closed = $5, asked = $6, counted = $7, late = $8, lost = $9, loss = $10, last_batch = $11, evaluated = $12, relative_mae = $13
+		WHERE run = $1 AND round = $2 AND state = $4`, r.Round, r.State, RoundOpen, toMillis(r.Closed), r.Asked, r.Counted, r.Late, r.Lost, r.Loss, d.Run.Batch,
+		r.Evaluation.Clients, r.Evaluation.RelativeMAE)
 	if err != nil {
 		return err
 	}
@@ -244,6 +245,20 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 		return err
 	}
 	return d.deleteSums(round.LastBatch)
+}
+
+// Evaluation returns the sum of the evaluations of all results that are counted and not
+// merged.
+func (d *Drive) Evaluation() (e Evaluation, err error) {
+	defer wrap(&err, "reading the evaluation of run", d.Run.ID)
+	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+		var x Evaluation
+		err := r.Scan(&x.Clients, &x.RelativeMAE)
+		e.Add(x)
+		return err
+	}, `SELECT evaluated, relative_mae FROM partials WHERE run = $1 AND batch <= $2 AND evaluated > 0
+		UNION ALL SELECT evaluated, relative_mae FROM updates WHERE run = $1 AND batch <= $2 AND evaluated > 0`, d.Run.ID, d.Run.Batch)
+	return e, err
 }
 
 // setRoundState changes the state of a round from one state to another. It fails if the
@@ -307,7 +322,7 @@ func deleteVersions(ctx context.Context, tx *sql.Tx, run string, newest int64, s
 	for _, b := range blobs {
 		var uses int
 		err := tx.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
-			+ (SELECT count(*) FROM runs WHERE server = $1)`, b).Scan(&uses)
+			+ (SELECT count(*) FROM runs WHERE server = $1) + (SELECT count(*) FROM releases WHERE weights = $1)`, b).Scan(&uses)
 		if err != nil {
 			return nil, err
 		}

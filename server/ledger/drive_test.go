@@ -318,10 +318,10 @@ func TestSingles(t *testing.T) {
 		wantEqual(t, "updates up to a batch", read(2), want[:500])
 		var partials []string
 		must(t, s.Partials(ctx, "run", 2, func(p Partial) error {
-			partials = append(partials, fmt.Sprint(p))
+			partials = append(partials, fmt.Sprint(p.Version, p.Numbers))
 			return nil
 		}))
-		wantEqual(t, "partials up to a batch", partials, []string{"{0 []}", "{1 [2]}", "{0 []}", "{1 [2]}"})
+		wantEqual(t, "partials up to a batch", partials, []string{"0 []", "1 [2]", "0 []", "1 [2]"})
 		stop := errors.New("enough")
 		wantIs(t, s.Partials(ctx, "run", 2, func(Partial) error { return stop }), stop)
 		wantIs(t, s.Singles(ctx, "run", 2, func(Single) error { return stop }), stop)

@@ -205,17 +205,27 @@ func worth(round int64, client string) int64 {
 	return int64(h >> 20)
 }
 
+// scored is the evaluation that a client's turn adds to sums.
+func scored(round int64, client string) Evaluation {
+	return Evaluation{Clients: 1, RelativeMAE: worth(round, client) % 1e6}
+}
+
 // sums returns a Fold that adds up arrivals into one partial per version.
 func sums(arrivals []Arrival) Fold {
 	return func(counted []int) (all []Partial, _ []Single, _ error) {
 		of := map[int64]int64{}
+		errors := map[int64]Evaluation{}
 		for _, i := range counted {
+			version := arrivals[i].Version
 			for _, s := range arrivals[i].Shares {
-				of[arrivals[i].Version] += worth(arrivals[i].Round, s.Client)
+				of[version] += worth(arrivals[i].Round, s.Client)
+				e := errors[version]
+				e.Add(scored(arrivals[i].Round, s.Client))
+				errors[version] = e
 			}
 		}
 		for version, sum := range of {
-			all = append(all, Partial{Version: version, Numbers: binary.LittleEndian.AppendUint64(nil, uint64(sum))})
+			all = append(all, Partial{Version: version, Numbers: binary.LittleEndian.AppendUint64(nil, uint64(sum)), Evaluation: errors[version]})
 		}
 		return all, nil, nil
 	}
@@ -266,6 +276,7 @@ func (s *site) balance() (leases, receipts int) {
 	must(s.t, err)
 	defer rows.Close()
 	var want int64
+	var evaluation, evaluated Evaluation // wanted and stored
 	var newest int64
 	batches := map[int64]bool{}
 	for rows.Next() {
@@ -273,11 +284,12 @@ func (s *site) balance() (leases, receipts int) {
 		var client string
 		must(s.t, rows.Scan(&round, &client, &batch))
 		want += worth(round, client)
+		evaluation.Add(scored(round, client))
 		batches[batch], newest = true, max(newest, batch)
 		receipts++
 	}
 	must(s.t, rows.Err())
-	rows, err = tx.Query("SELECT batch, numbers FROM partials WHERE run = $1", s.run)
+	rows, err = tx.Query("SELECT batch, numbers, evaluated, relative_mae FROM partials WHERE run = $1", s.run)
 	must(s.t, err)
 	defer rows.Close()
 	var got int64
@@ -285,7 +297,9 @@ func (s *site) balance() (leases, receipts int) {
 	for rows.Next() {
 		var batch int64
 		var numbers []byte
-		must(s.t, rows.Scan(&batch, &numbers))
+		var e Evaluation
+		must(s.t, rows.Scan(&batch, &numbers, &e.Clients, &e.RelativeMAE))
+		evaluated.Add(e)
 		got += int64(binary.LittleEndian.Uint64(numbers))
 		stored[batch] = true
 	}
@@ -293,6 +307,7 @@ func (s *site) balance() (leases, receipts int) {
 	if got != want {
 		s.t.Errorf("the sums are off by %d: %d receipts", got-want, receipts)
 	}
+	wantEqual(s.t, "the evaluations of all receipts", evaluated, evaluation)
 	var run int64
 	must(s.t, tx.QueryRow("SELECT batch FROM runs WHERE id = $1", s.run).Scan(&run))
 	if newest != run || int64(len(batches)) != newest || len(stored) != len(batches) {
@@ -307,7 +322,7 @@ func (s *site) balance() (leases, receipts int) {
 }
 
 // tables lists the tables of the schema.
-var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit"}
+var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days"}
 
 // dump returns all rows of the given tables as text, sorted so that the order does not
 // depend on the database.

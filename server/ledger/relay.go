@@ -189,6 +189,8 @@ type Sending struct {
 	Round, Version int64
 	Shares         []Share
 	Loss           float64 // loss of an individual update
+	// Evaluation is the sum of the parts' evaluations.
+	Evaluation Evaluation
 	// Parts are the numbers that add up to the sending.
 	Parts [][]byte
 	// Single means that the sending is an individual update, not a sum. It then has one
@@ -286,17 +288,19 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 	return all, err
 }
 
-// Parts reads the numbers of a sending into s.Parts.
+// Parts reads the numbers of a sending into s.Parts, and their evaluation.
 func (l *Ledger) Parts(ctx context.Context, run string, s *Sending) (err error) {
 	defer wrap(&err, "reading the numbers of sending", s.ID, "of run", run)
-	s.Parts = nil
-	text := "SELECT p.numbers, 0.0 FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch"
+	s.Parts, s.Evaluation = nil, Evaluation{}
+	text := "SELECT p.numbers, 0.0, p.evaluated, p.relative_mae FROM relayed x JOIN partials p ON p.run = x.run AND p.batch = x.batch WHERE x.run = $1 AND x.sending = $2 ORDER BY p.batch"
 	if s.Single {
-		text = "SELECT u.numbers, u.loss FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2"
+		text = "SELECT u.numbers, u.loss, u.evaluated, u.relative_mae FROM relayed x JOIN updates u ON u.run = x.run AND u.batch = x.batch AND u.client = x.client WHERE x.run = $1 AND x.sending = $2"
 	}
 	return query(ctx, l.db, func(r *sql.Rows) error {
 		var b []byte
-		err := r.Scan(&b, &s.Loss)
+		var e Evaluation
+		err := r.Scan(&b, &s.Loss, &e.Clients, &e.RelativeMAE)
+		s.Evaluation.Add(e)
 		s.Parts = append(s.Parts, b)
 		return err
 	}, text, run, s.ID)

@@ -159,14 +159,17 @@ type Round struct {
 	Asked, Counted, Late, Lost int64
 	Loss                       float64 // mean training loss of the counted clients
 	Bytes                      int64   // total size of the counted results
-	LastBatch                  int64
+	// Evaluation is the validation error of the weights before the round.
+	Evaluation Evaluation
+	LastBatch  int64
 }
 
-const roundColumns = "round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch"
+const roundColumns = "round, version, state, opened, closed, asked, counted, late, lost, loss, bytes, last_batch, evaluated, relative_mae"
 
 func scanRound(row interface{ Scan(...any) error }) (r Round, err error) {
 	var opened, closed int64
-	err = row.Scan(&r.Round, &r.Version, &r.State, &opened, &closed, &r.Asked, &r.Counted, &r.Late, &r.Lost, &r.Loss, &r.Bytes, &r.LastBatch)
+	err = row.Scan(&r.Round, &r.Version, &r.State, &opened, &closed, &r.Asked, &r.Counted, &r.Late, &r.Lost, &r.Loss, &r.Bytes, &r.LastBatch,
+		&r.Evaluation.Clients, &r.Evaluation.RelativeMAE)
 	r.Opened, r.Closed = fromMillis(opened), fromMillis(closed)
 	return r, err
 }
@@ -242,7 +245,8 @@ func (l *Ledger) Blobs(ctx context.Context) (all []string, err error) {
 		err := r.Scan(&b)
 		all = append(all, b)
 		return err
-	}, `SELECT b FROM (SELECT weights AS b FROM versions UNION SELECT control FROM versions UNION SELECT plan_blob FROM runs UNION SELECT server FROM runs) AS named
+	}, `SELECT b FROM (SELECT weights AS b FROM versions UNION SELECT control FROM versions UNION SELECT plan_blob FROM runs UNION SELECT server FROM runs
+		UNION SELECT plan_blob FROM releases UNION SELECT weights FROM releases) AS named
 		WHERE b <> '' ORDER BY b`)
 	return all, err
 }

@@ -245,10 +245,24 @@ type Arrival struct {
 	Shares         []Share
 }
 
+// Evaluation is a sum of validation errors: the number of clients, and the sum of their
+// relative MAE in millionths.
+type Evaluation struct{ Clients, RelativeMAE int64 }
+
+// Add adds another sum.
+func (e *Evaluation) Add(x Evaluation) {
+	e.Clients += x.Clients
+	e.RelativeMAE += x.RelativeMAE
+}
+
+// Mean returns the mean relative MAE. There must be at least one client.
+func (e Evaluation) Mean() float64 { return float64(e.RelativeMAE) / 1e6 / float64(e.Clients) }
+
 // Partial is the sum of the updates of one batch that were trained from one version.
 type Partial struct {
-	Version int64
-	Numbers []byte
+	Version    int64
+	Numbers    []byte
+	Evaluation Evaluation
 }
 
 // Single is an update that is stored unchanged until it is merged.
@@ -257,6 +271,7 @@ type Single struct {
 	Version, Examples, Steps int64
 	Loss                     float64
 	Numbers                  []byte
+	Evaluation               Evaluation
 }
 
 // Fold returns the sums or individual updates to store for the counted arrivals. It
@@ -293,13 +308,15 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 			return err
 		}
 		for _, p := range partials {
-			if _, err := tx.ExecContext(ctx, "INSERT INTO partials (run, batch, version, numbers) VALUES ($1, $2, $3, $4)", run, batch, p.Version, p.Numbers); err != nil {
+			_, err := tx.ExecContext(ctx, "INSERT INTO partials (run, batch, version, numbers, evaluated, relative_mae) VALUES ($1, $2, $3, $4, $5, $6)",
+				run, batch, p.Version, p.Numbers, p.Evaluation.Clients, p.Evaluation.RelativeMAE)
+			if err != nil {
 				return err
 			}
 		}
 		for _, s := range singles {
-			_, err := tx.ExecContext(ctx, "INSERT INTO updates (run, batch, client, version, examples, steps, loss, numbers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-				run, batch, s.Client, s.Version, s.Examples, s.Steps, s.Loss, s.Numbers)
+			_, err := tx.ExecContext(ctx, "INSERT INTO updates (run, batch, client, version, examples, steps, loss, numbers, evaluated, relative_mae) VALUES "+placeholders(0, 1, 10),
+				run, batch, s.Client, s.Version, s.Examples, s.Steps, s.Loss, s.Numbers, s.Evaluation.Clients, s.Evaluation.RelativeMAE)
 			if err != nil {
 				return err
 			}

@@ -150,7 +150,7 @@ func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*
 			Name: c.Name, Agent: c.Agent, AgentName: c.AgentName, Announced: millis(c.Announced), Seen: millis(c.Seen), Revoked: c.Revoked,
 		})
 	}
-	return answer, nil
+	return answer, o.wireError(o.addReports(ctx, answer.Clients, r.After, page(r.Limit, 100)))
 }
 
 // Revoke refuses an agent or a client permanently.
@@ -336,10 +336,14 @@ func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
 }
 
 func roundOf(r ledger.Round) *v1.Round {
-	return &v1.Round{
+	x := &v1.Round{
 		Round: r.Round, Version: r.Version, State: r.State, Opened: millis(r.Opened), Closed: millis(r.Closed),
-		Asked: r.Asked, Counted: r.Counted, Late: r.Late, Lost: r.Lost, Loss: r.Loss, Bytes: r.Bytes,
+		Asked: r.Asked, Counted: r.Counted, Late: r.Late, Lost: r.Lost, Loss: r.Loss, Bytes: r.Bytes, Evaluated: r.Evaluation.Clients,
 	}
+	if x.Evaluated > 0 {
+		x.RelativeMae = r.Evaluation.Mean()
+	}
+	return x
 }
 
 func millis(t time.Time) int64 {

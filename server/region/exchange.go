@@ -27,6 +27,9 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	for _, x := range s.Shares {
 		q.Shares = append(q.Shares, &v1.Share{Client: x.Client, Examples: x.Examples, Steps: x.Steps, TrainLoss: x.TrainLoss, Loss: s.Loss})
 	}
+	if e := s.Evaluation; e.Clients > 0 {
+		q.Evaluation = &v1.Evaluation{Clients: e.Clients, RelativeMae: e.RelativeMAE}
+	}
 	numbers, err := numbersOf(t, s)
 	if err != nil {
 		return err
@@ -137,10 +140,24 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 			training[k] = append(training[k], u.Client)
 		}
 	}
-	answer, err := r.hub.CheckIn(ctx, &v1.CheckInRequest{Training: toTurns(training), Pushed: toTurns(pushed)})
+	reports, err := r.Ledger.PendingReports(ctx, reportsAtOnce)
 	if err != nil {
 		return nil, err
 	}
+	messages, err := toReports(reports)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := r.hub.CheckIn(ctx, &v1.CheckInRequest{Training: toTurns(training), Pushed: toTurns(pushed), Releases: &r.releases, Reports: messages})
+	if err != nil {
+		return nil, err
+	}
+	if len(reports) > 0 {
+		if err := r.Ledger.ReportsSent(ctx, r.lead, reports); err != nil {
+			return nil, err
+		}
+	}
+	r.adoptReleases(ctx, answer.Releases, now)
 	if answer.Announce {
 		r.announced = time.Time{}
 	}

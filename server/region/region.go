@@ -71,6 +71,7 @@ type relay struct {
 	retry         backoff.Backoff        // delays while the hub cannot be reached
 	nextCertCheck time.Time              // when to check whether the certificate is due
 	nextIdleCheck time.Time              // when to look for idle runs
+	releases      uint64                 // revision of the hub's list of releases that was adopted; 0 if none
 	sums          *prometheus.CounterVec
 }
 
@@ -86,6 +87,7 @@ const (
 	chunk         = 1 << 20
 	answerBytes   = 64 << 20 // a response to a check-in may name all clients of the region
 	planBytes     = 1 << 20
+	reportsAtOnce = 50 // the hub's limit for one check-in
 )
 
 // Run relays tasks and results between the hub and the region until ctx ends.

@@ -31,6 +31,7 @@ type Arrival struct {
 	Form          Form                   `protobuf:"varint,5,opt,name=form,proto3,enum=loadstar.v1.Form" json:"form,omitempty"`
 	Shares        []*Share               `protobuf:"bytes,6,rep,name=shares,proto3" json:"shares,omitempty"`
 	Numbers       []byte                 `protobuf:"bytes,7,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	Evaluation    *Evaluation            `protobuf:"bytes,8,opt,name=evaluation,proto3" json:"evaluation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -114,11 +115,18 @@ func (x *Arrival) GetNumbers() []byte {
 	return nil
 }
 
+func (x *Arrival) GetEvaluation() *Evaluation {
+	if x != nil {
+		return x.Evaluation
+	}
+	return nil
+}
+
 var File_loadstar_v1_bus_proto protoreflect.FileDescriptor
 
 const file_loadstar_v1_bus_proto_rawDesc = "" +
 	"\n" +
-	"\x15loadstar/v1/bus.proto\x12\vloadstar.v1\x1a\x17loadstar/v1/agent.proto\"\xce\x01\n" +
+	"\x15loadstar/v1/bus.proto\x12\vloadstar.v1\x1a\x17loadstar/v1/agent.proto\"\x87\x02\n" +
 	"\aArrival\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
@@ -126,7 +134,10 @@ const file_loadstar_v1_bus_proto_rawDesc = "" +
 	"\x05agent\x18\x04 \x01(\tR\x05agent\x12%\n" +
 	"\x04form\x18\x05 \x01(\x0e2\x11.loadstar.v1.FormR\x04form\x12*\n" +
 	"\x06shares\x18\x06 \x03(\v2\x12.loadstar.v1.ShareR\x06shares\x12\x18\n" +
-	"\anumbers\x18\a \x01(\fR\anumbersB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
+	"\anumbers\x18\a \x01(\fR\anumbers\x127\n" +
+	"\n" +
+	"evaluation\x18\b \x01(\v2\x17.loadstar.v1.EvaluationR\n" +
+	"evaluationB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
 
 var (
 	file_loadstar_v1_bus_proto_rawDescOnce sync.Once
@@ -142,18 +153,20 @@ func file_loadstar_v1_bus_proto_rawDescGZIP() []byte {
 
 var file_loadstar_v1_bus_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
 var file_loadstar_v1_bus_proto_goTypes = []any{
-	(*Arrival)(nil), // 0: loadstar.v1.Arrival
-	(Form)(0),       // 1: loadstar.v1.Form
-	(*Share)(nil),   // 2: loadstar.v1.Share
+	(*Arrival)(nil),    // 0: loadstar.v1.Arrival
+	(Form)(0),          // 1: loadstar.v1.Form
+	(*Share)(nil),      // 2: loadstar.v1.Share
+	(*Evaluation)(nil), // 3: loadstar.v1.Evaluation
 }
 var file_loadstar_v1_bus_proto_depIdxs = []int32{
 	1, // 0: loadstar.v1.Arrival.form:type_name -> loadstar.v1.Form
 	2, // 1: loadstar.v1.Arrival.shares:type_name -> loadstar.v1.Share
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	3, // 2: loadstar.v1.Arrival.evaluation:type_name -> loadstar.v1.Evaluation
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_bus_proto_init() }

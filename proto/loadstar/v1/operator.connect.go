@@ -58,6 +58,18 @@ const (
 	// OperatorServiceListAuditProcedure is the fully-qualified name of the OperatorService's ListAudit
 	// RPC.
 	OperatorServiceListAuditProcedure = "/loadstar.v1.OperatorService/ListAudit"
+	// OperatorServiceCreateReleaseProcedure is the fully-qualified name of the OperatorService's
+	// CreateRelease RPC.
+	OperatorServiceCreateReleaseProcedure = "/loadstar.v1.OperatorService/CreateRelease"
+	// OperatorServiceListReleasesProcedure is the fully-qualified name of the OperatorService's
+	// ListReleases RPC.
+	OperatorServiceListReleasesProcedure = "/loadstar.v1.OperatorService/ListReleases"
+	// OperatorServiceWithdrawReleaseProcedure is the fully-qualified name of the OperatorService's
+	// WithdrawRelease RPC.
+	OperatorServiceWithdrawReleaseProcedure = "/loadstar.v1.OperatorService/WithdrawRelease"
+	// OperatorServiceListReportsProcedure is the fully-qualified name of the OperatorService's
+	// ListReports RPC.
+	OperatorServiceListReportsProcedure = "/loadstar.v1.OperatorService/ListReports"
 )
 
 // OperatorServiceClient is a client for the loadstar.v1.OperatorService service.
@@ -73,6 +85,13 @@ type OperatorServiceClient interface {
 	WatchRun(context.Context, *WatchRunRequest) (*connect.ServerStreamForClient[WatchRunResponse], error)
 	StopRun(context.Context, *StopRunRequest) (*StopRunResponse, error)
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
+	// CreateRelease releases a version of a run's weights to all agents.
+	CreateRelease(context.Context, *CreateReleaseRequest) (*CreateReleaseResponse, error)
+	ListReleases(context.Context, *ListReleasesRequest) (*ListReleasesResponse, error)
+	// WithdrawRelease makes agents stop using a release.
+	WithdrawRelease(context.Context, *WithdrawReleaseRequest) (*WithdrawReleaseResponse, error)
+	// ListReports summarises the clients' reports by day and release.
+	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
 }
 
 // NewOperatorServiceClient constructs a client for the loadstar.v1.OperatorService service. By
@@ -140,20 +159,48 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(operatorServiceMethods.ByName("ListAudit")),
 			connect.WithClientOptions(opts...),
 		),
+		createRelease: connect.NewClient[CreateReleaseRequest, CreateReleaseResponse](
+			httpClient,
+			baseURL+OperatorServiceCreateReleaseProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("CreateRelease")),
+			connect.WithClientOptions(opts...),
+		),
+		listReleases: connect.NewClient[ListReleasesRequest, ListReleasesResponse](
+			httpClient,
+			baseURL+OperatorServiceListReleasesProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListReleases")),
+			connect.WithClientOptions(opts...),
+		),
+		withdrawRelease: connect.NewClient[WithdrawReleaseRequest, WithdrawReleaseResponse](
+			httpClient,
+			baseURL+OperatorServiceWithdrawReleaseProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("WithdrawRelease")),
+			connect.WithClientOptions(opts...),
+		),
+		listReports: connect.NewClient[ListReportsRequest, ListReportsResponse](
+			httpClient,
+			baseURL+OperatorServiceListReportsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListReports")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // operatorServiceClient implements OperatorServiceClient.
 type operatorServiceClient struct {
-	createToken *connect.Client[CreateTokenRequest, CreateTokenResponse]
-	listClients *connect.Client[ListClientsRequest, ListClientsResponse]
-	revoke      *connect.Client[RevokeRequest, RevokeResponse]
-	startRun    *connect.Client[StartRunRequest, StartRunResponse]
-	listRuns    *connect.Client[ListRunsRequest, ListRunsResponse]
-	getRun      *connect.Client[GetRunRequest, GetRunResponse]
-	watchRun    *connect.Client[WatchRunRequest, WatchRunResponse]
-	stopRun     *connect.Client[StopRunRequest, StopRunResponse]
-	listAudit   *connect.Client[ListAuditRequest, ListAuditResponse]
+	createToken     *connect.Client[CreateTokenRequest, CreateTokenResponse]
+	listClients     *connect.Client[ListClientsRequest, ListClientsResponse]
+	revoke          *connect.Client[RevokeRequest, RevokeResponse]
+	startRun        *connect.Client[StartRunRequest, StartRunResponse]
+	listRuns        *connect.Client[ListRunsRequest, ListRunsResponse]
+	getRun          *connect.Client[GetRunRequest, GetRunResponse]
+	watchRun        *connect.Client[WatchRunRequest, WatchRunResponse]
+	stopRun         *connect.Client[StopRunRequest, StopRunResponse]
+	listAudit       *connect.Client[ListAuditRequest, ListAuditResponse]
+	createRelease   *connect.Client[CreateReleaseRequest, CreateReleaseResponse]
+	listReleases    *connect.Client[ListReleasesRequest, ListReleasesResponse]
+	withdrawRelease *connect.Client[WithdrawReleaseRequest, WithdrawReleaseResponse]
+	listReports     *connect.Client[ListReportsRequest, ListReportsResponse]
 }
 
 // CreateToken calls loadstar.v1.OperatorService.CreateToken.
@@ -233,6 +280,42 @@ func (c *operatorServiceClient) ListAudit(ctx context.Context, req *ListAuditReq
 	return nil, err
 }
 
+// CreateRelease calls loadstar.v1.OperatorService.CreateRelease.
+func (c *operatorServiceClient) CreateRelease(ctx context.Context, req *CreateReleaseRequest) (*CreateReleaseResponse, error) {
+	response, err := c.createRelease.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListReleases calls loadstar.v1.OperatorService.ListReleases.
+func (c *operatorServiceClient) ListReleases(ctx context.Context, req *ListReleasesRequest) (*ListReleasesResponse, error) {
+	response, err := c.listReleases.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// WithdrawRelease calls loadstar.v1.OperatorService.WithdrawRelease.
+func (c *operatorServiceClient) WithdrawRelease(ctx context.Context, req *WithdrawReleaseRequest) (*WithdrawReleaseResponse, error) {
+	response, err := c.withdrawRelease.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListReports calls loadstar.v1.OperatorService.ListReports.
+func (c *operatorServiceClient) ListReports(ctx context.Context, req *ListReportsRequest) (*ListReportsResponse, error) {
+	response, err := c.listReports.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // OperatorServiceHandler is an implementation of the loadstar.v1.OperatorService service.
 type OperatorServiceHandler interface {
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
@@ -246,6 +329,13 @@ type OperatorServiceHandler interface {
 	WatchRun(context.Context, *WatchRunRequest, *connect.ServerStream[WatchRunResponse]) error
 	StopRun(context.Context, *StopRunRequest) (*StopRunResponse, error)
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
+	// CreateRelease releases a version of a run's weights to all agents.
+	CreateRelease(context.Context, *CreateReleaseRequest) (*CreateReleaseResponse, error)
+	ListReleases(context.Context, *ListReleasesRequest) (*ListReleasesResponse, error)
+	// WithdrawRelease makes agents stop using a release.
+	WithdrawRelease(context.Context, *WithdrawReleaseRequest) (*WithdrawReleaseResponse, error)
+	// ListReports summarises the clients' reports by day and release.
+	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
 }
 
 // NewOperatorServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -309,6 +399,30 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		connect.WithSchema(operatorServiceMethods.ByName("ListAudit")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operatorServiceCreateReleaseHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceCreateReleaseProcedure,
+		svc.CreateRelease,
+		connect.WithSchema(operatorServiceMethods.ByName("CreateRelease")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListReleasesHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListReleasesProcedure,
+		svc.ListReleases,
+		connect.WithSchema(operatorServiceMethods.ByName("ListReleases")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceWithdrawReleaseHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceWithdrawReleaseProcedure,
+		svc.WithdrawRelease,
+		connect.WithSchema(operatorServiceMethods.ByName("WithdrawRelease")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListReportsHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListReportsProcedure,
+		svc.ListReports,
+		connect.WithSchema(operatorServiceMethods.ByName("ListReports")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/loadstar.v1.OperatorService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case OperatorServiceCreateTokenProcedure:
@@ -329,6 +443,14 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceStopRunHandler.ServeHTTP(w, r)
 		case OperatorServiceListAuditProcedure:
 			operatorServiceListAuditHandler.ServeHTTP(w, r)
+		case OperatorServiceCreateReleaseProcedure:
+			operatorServiceCreateReleaseHandler.ServeHTTP(w, r)
+		case OperatorServiceListReleasesProcedure:
+			operatorServiceListReleasesHandler.ServeHTTP(w, r)
+		case OperatorServiceWithdrawReleaseProcedure:
+			operatorServiceWithdrawReleaseHandler.ServeHTTP(w, r)
+		case OperatorServiceListReportsProcedure:
+			operatorServiceListReportsHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -372,4 +494,20 @@ func (UnimplementedOperatorServiceHandler) StopRun(context.Context, *StopRunRequ
 
 func (UnimplementedOperatorServiceHandler) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListAudit is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) CreateRelease(context.Context, *CreateReleaseRequest) (*CreateReleaseResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.CreateRelease is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListReleases(context.Context, *ListReleasesRequest) (*ListReleasesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListReleases is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) WithdrawRelease(context.Context, *WithdrawReleaseRequest) (*WithdrawReleaseResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.WithdrawRelease is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListReports is not implemented"))
 }

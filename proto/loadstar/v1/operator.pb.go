@@ -143,6 +143,7 @@ type Client struct {
 	Announced     int64                  `protobuf:"varint,4,opt,name=announced,proto3" json:"announced,omitempty"`
 	Seen          int64                  `protobuf:"varint,5,opt,name=seen,proto3" json:"seen,omitempty"` // last check-in of its agent
 	Revoked       bool                   `protobuf:"varint,6,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Report        *ClientReport          `protobuf:"bytes,7,opt,name=report,proto3" json:"report,omitempty"` // the newest report; its release is shown by name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -217,6 +218,13 @@ func (x *Client) GetRevoked() bool {
 		return x.Revoked
 	}
 	return false
+}
+
+func (x *Client) GetReport() *ClientReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
 }
 
 type ListClientsRequest struct {
@@ -656,18 +664,22 @@ func (x *Run) GetWeights() string {
 }
 
 type Round struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Round         int64                  `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
-	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // before its merge
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`      // open, merging, merged or abandoned
-	Opened        int64                  `protobuf:"varint,4,opt,name=opened,proto3" json:"opened,omitempty"`
-	Closed        int64                  `protobuf:"varint,5,opt,name=closed,proto3" json:"closed,omitempty"`
-	Asked         int64                  `protobuf:"varint,6,opt,name=asked,proto3" json:"asked,omitempty"`
-	Counted       int64                  `protobuf:"varint,7,opt,name=counted,proto3" json:"counted,omitempty"`
-	Late          int64                  `protobuf:"varint,8,opt,name=late,proto3" json:"late,omitempty"`
-	Lost          int64                  `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
-	Loss          float64                `protobuf:"fixed64,10,opt,name=loss,proto3" json:"loss,omitempty"`  // training loss, mean over its clients
-	Bytes         int64                  `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"` // of results
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Round   int64                  `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
+	Version int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // before its merge
+	State   string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`      // open, merging, merged or abandoned
+	Opened  int64                  `protobuf:"varint,4,opt,name=opened,proto3" json:"opened,omitempty"`
+	Closed  int64                  `protobuf:"varint,5,opt,name=closed,proto3" json:"closed,omitempty"`
+	Asked   int64                  `protobuf:"varint,6,opt,name=asked,proto3" json:"asked,omitempty"`
+	Counted int64                  `protobuf:"varint,7,opt,name=counted,proto3" json:"counted,omitempty"`
+	Late    int64                  `protobuf:"varint,8,opt,name=late,proto3" json:"late,omitempty"`
+	Lost    int64                  `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
+	Loss    float64                `protobuf:"fixed64,10,opt,name=loss,proto3" json:"loss,omitempty"`  // training loss, mean over its clients
+	Bytes   int64                  `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"` // of results
+	// Validation error of the weights before the round: the mean over the evaluated clients of the MAE relative to the
+	// reference forecast.
+	Evaluated     int64   `protobuf:"varint,12,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
+	RelativeMae   float64 `protobuf:"fixed64,13,opt,name=relative_mae,json=relativeMae,proto3" json:"relative_mae,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -775,6 +787,20 @@ func (x *Round) GetLoss() float64 {
 func (x *Round) GetBytes() int64 {
 	if x != nil {
 		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Round) GetEvaluated() int64 {
+	if x != nil {
+		return x.Evaluated
+	}
+	return 0
+}
+
+func (x *Round) GetRelativeMae() float64 {
+	if x != nil {
+		return x.RelativeMae
 	}
 	return 0
 }
@@ -1319,11 +1345,574 @@ func (x *ListAuditResponse) GetEvents() []*Event {
 	return nil
 }
 
+type CreateReleaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // 0 means the newest
+	Role          string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`        // empty: personal if the plan has personal layers, otherwise generic
+	Name          string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`        // empty: the plan's name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateReleaseRequest) Reset() {
+	*x = CreateReleaseRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateReleaseRequest) ProtoMessage() {}
+
+func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateReleaseRequest.ProtoReflect.Descriptor instead.
+func (*CreateReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CreateReleaseRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *CreateReleaseRequest) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *CreateReleaseRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *CreateReleaseRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type CreateReleaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Release       *ReleaseRecord         `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateReleaseResponse) Reset() {
+	*x = CreateReleaseResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateReleaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateReleaseResponse) ProtoMessage() {}
+
+func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateReleaseResponse.ProtoReflect.Descriptor instead.
+func (*CreateReleaseResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CreateReleaseResponse) GetRelease() *ReleaseRecord {
+	if x != nil {
+		return x.Release
+	}
+	return nil
+}
+
+// ReleaseRecord is a release with its history.
+type ReleaseRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Release       *Release               `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
+	Parent        string                 `protobuf:"bytes,2,opt,name=parent,proto3" json:"parent,omitempty"` // id of the newest earlier release of the same name that was not withdrawn
+	Actor         string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	Created       int64                  `protobuf:"varint,4,opt,name=created,proto3" json:"created,omitempty"`
+	Withdrawn     int64                  `protobuf:"varint,5,opt,name=withdrawn,proto3" json:"withdrawn,omitempty"` // 0 if it is not withdrawn
+	Offered       bool                   `protobuf:"varint,6,opt,name=offered,proto3" json:"offered,omitempty"`     // whether agents are told to use it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRecord) Reset() {
+	*x = ReleaseRecord{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRecord) ProtoMessage() {}
+
+func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRecord.ProtoReflect.Descriptor instead.
+func (*ReleaseRecord) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReleaseRecord) GetRelease() *Release {
+	if x != nil {
+		return x.Release
+	}
+	return nil
+}
+
+func (x *ReleaseRecord) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *ReleaseRecord) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *ReleaseRecord) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *ReleaseRecord) GetWithdrawn() int64 {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return 0
+}
+
+func (x *ReleaseRecord) GetOffered() bool {
+	if x != nil {
+		return x.Offered
+	}
+	return false
+}
+
+type ListReleasesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Release       string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"` // an id, NAME@NUMBER, or NAME for its newest release; empty means all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReleasesRequest) Reset() {
+	*x = ListReleasesRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReleasesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReleasesRequest) ProtoMessage() {}
+
+func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReleasesRequest.ProtoReflect.Descriptor instead.
+func (*ListReleasesRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListReleasesRequest) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+type ListReleasesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Releases      []*ReleaseRecord       `protobuf:"bytes,1,rep,name=releases,proto3" json:"releases,omitempty"` // newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReleasesResponse) Reset() {
+	*x = ListReleasesResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReleasesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReleasesResponse) ProtoMessage() {}
+
+func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReleasesResponse.ProtoReflect.Descriptor instead.
+func (*ListReleasesResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListReleasesResponse) GetReleases() []*ReleaseRecord {
+	if x != nil {
+		return x.Releases
+	}
+	return nil
+}
+
+type WithdrawReleaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Release       string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"` // an id or NAME@NUMBER
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawReleaseRequest) Reset() {
+	*x = WithdrawReleaseRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawReleaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawReleaseRequest) ProtoMessage() {}
+
+func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawReleaseRequest.ProtoReflect.Descriptor instead.
+func (*WithdrawReleaseRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *WithdrawReleaseRequest) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+type WithdrawReleaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawReleaseResponse) Reset() {
+	*x = WithdrawReleaseResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawReleaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawReleaseResponse) ProtoMessage() {}
+
+func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawReleaseResponse.ProtoReflect.Descriptor instead.
+func (*WithdrawReleaseResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{28}
+}
+
+type ListReportsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Release       string                 `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"` // an id; empty means all clients
+	Days          int32                  `protobuf:"varint,2,opt,name=days,proto3" json:"days,omitempty"`      // number of newest days to return
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReportsRequest) Reset() {
+	*x = ListReportsRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReportsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReportsRequest) ProtoMessage() {}
+
+func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
+func (*ListReportsRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ListReportsRequest) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+func (x *ListReportsRequest) GetDays() int32 {
+	if x != nil {
+		return x.Days
+	}
+	return 0
+}
+
+// ReportDay summarises the reports of one day.
+type ReportDay struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Day     int64                  `protobuf:"varint,1,opt,name=day,proto3" json:"day,omitempty"`         // days since 1970-01-01, UTC
+	Clients int64                  `protobuf:"varint,2,opt,name=clients,proto3" json:"clients,omitempty"` // clients that reported with the release
+	Total   int64                  `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`     // clients that reported
+	// Medians over clients, from histograms; absent if no client reported a value.
+	RelativeMae   *float64 `protobuf:"fixed64,4,opt,name=relative_mae,json=relativeMae,proto3,oneof" json:"relative_mae,omitempty"`
+	Coverage      *float64 `protobuf:"fixed64,5,opt,name=coverage,proto3,oneof" json:"coverage,omitempty"`
+	Fallback      *float64 `protobuf:"fixed64,6,opt,name=fallback,proto3,oneof" json:"fallback,omitempty"` // share of rows that are not from the client's model
+	Drifting      int64    `protobuf:"varint,7,opt,name=drifting,proto3" json:"drifting,omitempty"`        // clients with drift
+	Wanting       int64    `protobuf:"varint,8,opt,name=wanting,proto3" json:"wanting,omitempty"`          // clients for which training again might help
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportDay) Reset() {
+	*x = ReportDay{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportDay) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportDay) ProtoMessage() {}
+
+func (x *ReportDay) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportDay.ProtoReflect.Descriptor instead.
+func (*ReportDay) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ReportDay) GetDay() int64 {
+	if x != nil {
+		return x.Day
+	}
+	return 0
+}
+
+func (x *ReportDay) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *ReportDay) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ReportDay) GetRelativeMae() float64 {
+	if x != nil && x.RelativeMae != nil {
+		return *x.RelativeMae
+	}
+	return 0
+}
+
+func (x *ReportDay) GetCoverage() float64 {
+	if x != nil && x.Coverage != nil {
+		return *x.Coverage
+	}
+	return 0
+}
+
+func (x *ReportDay) GetFallback() float64 {
+	if x != nil && x.Fallback != nil {
+		return *x.Fallback
+	}
+	return 0
+}
+
+func (x *ReportDay) GetDrifting() int64 {
+	if x != nil {
+		return x.Drifting
+	}
+	return 0
+}
+
+func (x *ReportDay) GetWanting() int64 {
+	if x != nil {
+		return x.Wanting
+	}
+	return 0
+}
+
+type ListReportsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Days          []*ReportDay           `protobuf:"bytes,1,rep,name=days,proto3" json:"days,omitempty"` // newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReportsResponse) Reset() {
+	*x = ListReportsResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReportsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReportsResponse) ProtoMessage() {}
+
+func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
+func (*ListReportsResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ListReportsResponse) GetDays() []*ReportDay {
+	if x != nil {
+		return x.Days
+	}
+	return nil
+}
+
 var File_loadstar_v1_operator_proto protoreflect.FileDescriptor
 
 const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x1aloadstar/v1/operator.proto\x12\vloadstar.v1\"]\n" +
+	"\x1aloadstar/v1/operator.proto\x12\vloadstar.v1\x1a\x17loadstar/v1/agent.proto\"]\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04note\x18\x01 \x01(\tR\x04note\x12\x12\n" +
 	"\x04uses\x18\x02 \x01(\x03R\x04uses\x12\x1f\n" +
@@ -1331,7 +1920,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"ttlSeconds\"E\n" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x18\n" +
-	"\aexpires\x18\x02 \x01(\x03R\aexpires\"\x9d\x01\n" +
+	"\aexpires\x18\x02 \x01(\x03R\aexpires\"\xd0\x01\n" +
 	"\x06Client\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -1339,7 +1928,8 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"agent_name\x18\x03 \x01(\tR\tagentName\x12\x1c\n" +
 	"\tannounced\x18\x04 \x01(\x03R\tannounced\x12\x12\n" +
 	"\x04seen\x18\x05 \x01(\x03R\x04seen\x12\x18\n" +
-	"\arevoked\x18\x06 \x01(\bR\arevoked\"@\n" +
+	"\arevoked\x18\x06 \x01(\bR\arevoked\x121\n" +
+	"\x06report\x18\a \x01(\v2\x19.loadstar.v1.ClientReportR\x06report\"@\n" +
 	"\x12ListClientsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"r\n" +
@@ -1370,7 +1960,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	" \x01(\x03R\x05round\x12\x16\n" +
 	"\x06rounds\x18\v \x01(\x03R\x06rounds\x12\x18\n" +
 	"\aversion\x18\f \x01(\x03R\aversion\x12\x18\n" +
-	"\aweights\x18\r \x01(\tR\aweights\"\xff\x01\n" +
+	"\aweights\x18\r \x01(\tR\aweights\"\xc0\x02\n" +
 	"\x05Round\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x03R\x05round\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
@@ -1383,7 +1973,9 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x04lost\x18\t \x01(\x03R\x04lost\x12\x12\n" +
 	"\x04loss\x18\n" +
 	" \x01(\x01R\x04loss\x12\x14\n" +
-	"\x05bytes\x18\v \x01(\x03R\x05bytes\"'\n" +
+	"\x05bytes\x18\v \x01(\x03R\x05bytes\x12\x1c\n" +
+	"\tevaluated\x18\f \x01(\x03R\tevaluated\x12!\n" +
+	"\frelative_mae\x18\r \x01(\x01R\vrelativeMae\"'\n" +
 	"\x0fListRunsRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x05R\x05limit\"8\n" +
 	"\x10ListRunsResponse\x12$\n" +
@@ -1412,7 +2004,45 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x10ListAuditRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x05R\x05limit\"?\n" +
 	"\x11ListAuditResponse\x12*\n" +
-	"\x06events\x18\x01 \x03(\v2\x12.loadstar.v1.EventR\x06events2\xaa\x05\n" +
+	"\x06events\x18\x01 \x03(\v2\x12.loadstar.v1.EventR\x06events\"j\n" +
+	"\x14CreateReleaseRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"M\n" +
+	"\x15CreateReleaseResponse\x124\n" +
+	"\arelease\x18\x01 \x01(\v2\x1a.loadstar.v1.ReleaseRecordR\arelease\"\xbf\x01\n" +
+	"\rReleaseRecord\x12.\n" +
+	"\arelease\x18\x01 \x01(\v2\x14.loadstar.v1.ReleaseR\arelease\x12\x16\n" +
+	"\x06parent\x18\x02 \x01(\tR\x06parent\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x18\n" +
+	"\acreated\x18\x04 \x01(\x03R\acreated\x12\x1c\n" +
+	"\twithdrawn\x18\x05 \x01(\x03R\twithdrawn\x12\x18\n" +
+	"\aoffered\x18\x06 \x01(\bR\aoffered\"/\n" +
+	"\x13ListReleasesRequest\x12\x18\n" +
+	"\arelease\x18\x01 \x01(\tR\arelease\"N\n" +
+	"\x14ListReleasesResponse\x126\n" +
+	"\breleases\x18\x01 \x03(\v2\x1a.loadstar.v1.ReleaseRecordR\breleases\"2\n" +
+	"\x16WithdrawReleaseRequest\x12\x18\n" +
+	"\arelease\x18\x01 \x01(\tR\arelease\"\x19\n" +
+	"\x17WithdrawReleaseResponse\"B\n" +
+	"\x12ListReportsRequest\x12\x18\n" +
+	"\arelease\x18\x01 \x01(\tR\arelease\x12\x12\n" +
+	"\x04days\x18\x02 \x01(\x05R\x04days\"\x98\x02\n" +
+	"\tReportDay\x12\x10\n" +
+	"\x03day\x18\x01 \x01(\x03R\x03day\x12\x18\n" +
+	"\aclients\x18\x02 \x01(\x03R\aclients\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x03R\x05total\x12&\n" +
+	"\frelative_mae\x18\x04 \x01(\x01H\x00R\vrelativeMae\x88\x01\x01\x12\x1f\n" +
+	"\bcoverage\x18\x05 \x01(\x01H\x01R\bcoverage\x88\x01\x01\x12\x1f\n" +
+	"\bfallback\x18\x06 \x01(\x01H\x02R\bfallback\x88\x01\x01\x12\x1a\n" +
+	"\bdrifting\x18\a \x01(\x03R\bdrifting\x12\x18\n" +
+	"\awanting\x18\b \x01(\x03R\awantingB\x0f\n" +
+	"\r_relative_maeB\v\n" +
+	"\t_coverageB\v\n" +
+	"\t_fallback\"A\n" +
+	"\x13ListReportsResponse\x12*\n" +
+	"\x04days\x18\x01 \x03(\v2\x16.loadstar.v1.ReportDayR\x04days2\x87\b\n" +
 	"\x0fOperatorService\x12P\n" +
 	"\vCreateToken\x12\x1f.loadstar.v1.CreateTokenRequest\x1a .loadstar.v1.CreateTokenResponse\x12P\n" +
 	"\vListClients\x12\x1f.loadstar.v1.ListClientsRequest\x1a .loadstar.v1.ListClientsResponse\x12A\n" +
@@ -1422,7 +2052,11 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x06GetRun\x12\x1a.loadstar.v1.GetRunRequest\x1a\x1b.loadstar.v1.GetRunResponse\x12I\n" +
 	"\bWatchRun\x12\x1c.loadstar.v1.WatchRunRequest\x1a\x1d.loadstar.v1.WatchRunResponse0\x01\x12D\n" +
 	"\aStopRun\x12\x1b.loadstar.v1.StopRunRequest\x1a\x1c.loadstar.v1.StopRunResponse\x12J\n" +
-	"\tListAudit\x12\x1d.loadstar.v1.ListAuditRequest\x1a\x1e.loadstar.v1.ListAuditResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
+	"\tListAudit\x12\x1d.loadstar.v1.ListAuditRequest\x1a\x1e.loadstar.v1.ListAuditResponse\x12V\n" +
+	"\rCreateRelease\x12!.loadstar.v1.CreateReleaseRequest\x1a\".loadstar.v1.CreateReleaseResponse\x12S\n" +
+	"\fListReleases\x12 .loadstar.v1.ListReleasesRequest\x1a!.loadstar.v1.ListReleasesResponse\x12\\\n" +
+	"\x0fWithdrawRelease\x12#.loadstar.v1.WithdrawReleaseRequest\x1a$.loadstar.v1.WithdrawReleaseResponse\x12P\n" +
+	"\vListReports\x12\x1f.loadstar.v1.ListReportsRequest\x1a .loadstar.v1.ListReportsResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
 
 var (
 	file_loadstar_v1_operator_proto_rawDescOnce sync.Once
@@ -1436,62 +2070,87 @@ func file_loadstar_v1_operator_proto_rawDescGZIP() []byte {
 	return file_loadstar_v1_operator_proto_rawDescData
 }
 
-var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_loadstar_v1_operator_proto_goTypes = []any{
-	(*CreateTokenRequest)(nil),  // 0: loadstar.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil), // 1: loadstar.v1.CreateTokenResponse
-	(*Client)(nil),              // 2: loadstar.v1.Client
-	(*ListClientsRequest)(nil),  // 3: loadstar.v1.ListClientsRequest
-	(*ListClientsResponse)(nil), // 4: loadstar.v1.ListClientsResponse
-	(*RevokeRequest)(nil),       // 5: loadstar.v1.RevokeRequest
-	(*RevokeResponse)(nil),      // 6: loadstar.v1.RevokeResponse
-	(*StartRunRequest)(nil),     // 7: loadstar.v1.StartRunRequest
-	(*StartRunResponse)(nil),    // 8: loadstar.v1.StartRunResponse
-	(*Run)(nil),                 // 9: loadstar.v1.Run
-	(*Round)(nil),               // 10: loadstar.v1.Round
-	(*ListRunsRequest)(nil),     // 11: loadstar.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),    // 12: loadstar.v1.ListRunsResponse
-	(*GetRunRequest)(nil),       // 13: loadstar.v1.GetRunRequest
-	(*GetRunResponse)(nil),      // 14: loadstar.v1.GetRunResponse
-	(*WatchRunRequest)(nil),     // 15: loadstar.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),    // 16: loadstar.v1.WatchRunResponse
-	(*StopRunRequest)(nil),      // 17: loadstar.v1.StopRunRequest
-	(*StopRunResponse)(nil),     // 18: loadstar.v1.StopRunResponse
-	(*Event)(nil),               // 19: loadstar.v1.Event
-	(*ListAuditRequest)(nil),    // 20: loadstar.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),   // 21: loadstar.v1.ListAuditResponse
+	(*CreateTokenRequest)(nil),      // 0: loadstar.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),     // 1: loadstar.v1.CreateTokenResponse
+	(*Client)(nil),                  // 2: loadstar.v1.Client
+	(*ListClientsRequest)(nil),      // 3: loadstar.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),     // 4: loadstar.v1.ListClientsResponse
+	(*RevokeRequest)(nil),           // 5: loadstar.v1.RevokeRequest
+	(*RevokeResponse)(nil),          // 6: loadstar.v1.RevokeResponse
+	(*StartRunRequest)(nil),         // 7: loadstar.v1.StartRunRequest
+	(*StartRunResponse)(nil),        // 8: loadstar.v1.StartRunResponse
+	(*Run)(nil),                     // 9: loadstar.v1.Run
+	(*Round)(nil),                   // 10: loadstar.v1.Round
+	(*ListRunsRequest)(nil),         // 11: loadstar.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),        // 12: loadstar.v1.ListRunsResponse
+	(*GetRunRequest)(nil),           // 13: loadstar.v1.GetRunRequest
+	(*GetRunResponse)(nil),          // 14: loadstar.v1.GetRunResponse
+	(*WatchRunRequest)(nil),         // 15: loadstar.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),        // 16: loadstar.v1.WatchRunResponse
+	(*StopRunRequest)(nil),          // 17: loadstar.v1.StopRunRequest
+	(*StopRunResponse)(nil),         // 18: loadstar.v1.StopRunResponse
+	(*Event)(nil),                   // 19: loadstar.v1.Event
+	(*ListAuditRequest)(nil),        // 20: loadstar.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),       // 21: loadstar.v1.ListAuditResponse
+	(*CreateReleaseRequest)(nil),    // 22: loadstar.v1.CreateReleaseRequest
+	(*CreateReleaseResponse)(nil),   // 23: loadstar.v1.CreateReleaseResponse
+	(*ReleaseRecord)(nil),           // 24: loadstar.v1.ReleaseRecord
+	(*ListReleasesRequest)(nil),     // 25: loadstar.v1.ListReleasesRequest
+	(*ListReleasesResponse)(nil),    // 26: loadstar.v1.ListReleasesResponse
+	(*WithdrawReleaseRequest)(nil),  // 27: loadstar.v1.WithdrawReleaseRequest
+	(*WithdrawReleaseResponse)(nil), // 28: loadstar.v1.WithdrawReleaseResponse
+	(*ListReportsRequest)(nil),      // 29: loadstar.v1.ListReportsRequest
+	(*ReportDay)(nil),               // 30: loadstar.v1.ReportDay
+	(*ListReportsResponse)(nil),     // 31: loadstar.v1.ListReportsResponse
+	(*ClientReport)(nil),            // 32: loadstar.v1.ClientReport
+	(*Release)(nil),                 // 33: loadstar.v1.Release
 }
 var file_loadstar_v1_operator_proto_depIdxs = []int32{
-	2,  // 0: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
-	9,  // 1: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
-	9,  // 2: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
-	10, // 3: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	9,  // 4: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	10, // 5: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	19, // 6: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	0,  // 7: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	3,  // 8: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	5,  // 9: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	7,  // 10: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	11, // 11: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	13, // 12: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	15, // 13: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	17, // 14: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	20, // 15: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	1,  // 16: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	4,  // 17: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	6,  // 18: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	8,  // 19: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	12, // 20: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	14, // 21: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	16, // 22: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	18, // 23: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	21, // 24: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	16, // [16:25] is the sub-list for method output_type
-	7,  // [7:16] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	32, // 0: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
+	2,  // 1: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
+	9,  // 2: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
+	9,  // 3: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
+	10, // 4: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
+	9,  // 5: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	10, // 6: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	19, // 7: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	24, // 8: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	33, // 9: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	24, // 10: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	30, // 11: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 12: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	3,  // 13: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	5,  // 14: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	7,  // 15: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	11, // 16: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	13, // 17: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	15, // 18: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	17, // 19: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	20, // 20: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	22, // 21: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	25, // 22: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	27, // 23: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	29, // 24: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	1,  // 25: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	4,  // 26: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	6,  // 27: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	8,  // 28: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	12, // 29: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	14, // 30: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	16, // 31: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	18, // 32: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	21, // 33: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	23, // 34: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	26, // 35: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	28, // 36: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	31, // 37: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	25, // [25:38] is the sub-list for method output_type
+	12, // [12:25] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }
@@ -1499,13 +2158,15 @@ func file_loadstar_v1_operator_proto_init() {
 	if File_loadstar_v1_operator_proto != nil {
 		return
 	}
+	file_loadstar_v1_agent_proto_init()
+	file_loadstar_v1_operator_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_operator_proto_rawDesc), len(file_loadstar_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

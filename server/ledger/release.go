@@ -1,0 +1,219 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Release is a version of a run's weights that an operator released to all agents.
+type Release struct {
+	ID, Name string
+	Number   int64 // counts the releases of a name from 1
+	Run      string
+	Version  int64
+	Role     string
+	// PlanBlob and Weights are blobs. They are never deleted.
+	PlanBlob, Weights  string
+	Parent             string // the newest earlier release of the same name that was not withdrawn
+	Actor              string
+	Created, Withdrawn time.Time
+}
+
+// String returns the name and number, such as day@7.
+func (r *Release) String() string { return fmt.Sprintf("%s@%d", r.Name, r.Number) }
+
+const (
+	// offeredOfName is the number of releases of a name that agents are told of: the newest
+	// one, and two to fall back to.
+	offeredOfName = 3
+	// maxNames limits the names with releases that are not withdrawn.
+	maxNames = 16
+)
+
+const releaseColumns = "id, name, number, run, version, role, plan_blob, weights, parent, actor, created, withdrawn"
+
+func scanRelease(row interface{ Scan(...any) error }) (r Release, err error) {
+	var created, withdrawn int64
+	err = row.Scan(&r.ID, &r.Name, &r.Number, &r.Run, &r.Version, &r.Role, &r.PlanBlob, &r.Weights, &r.Parent, &r.Actor, &created, &withdrawn)
+	r.Created, r.Withdrawn = fromMillis(created), fromMillis(withdrawn)
+	return r, err
+}
+
+// Releases returns all releases, newest first.
+func (l *Ledger) Releases(ctx context.Context) (all []Release, err error) {
+	defer wrap(&err, "reading releases")
+	return releases(ctx, l.db)
+}
+
+func releases(ctx context.Context, q querier) (all []Release, err error) {
+	err = query(ctx, q, func(rows *sql.Rows) error {
+		r, err := scanRelease(rows)
+		all = append(all, r)
+		return err
+	}, "SELECT "+releaseColumns+" FROM releases ORDER BY created DESC, name, number DESC")
+	return all, err
+}
+
+// Offered returns those of all releases that agents may use: the newest ones of each name
+// that are not withdrawn, in the order of name and number.
+func Offered(all []Release) []Release {
+	var offered []Release
+	count := map[string]int{}
+	for _, r := range slices.SortedFunc(slices.Values(all), newestLast) {
+		if r.Withdrawn.IsZero() {
+			offered = append(offered, r)
+			count[r.Name]++
+		}
+	}
+	return slices.DeleteFunc(offered, func(r Release) bool {
+		count[r.Name]--
+		return count[r.Name] >= offeredOfName
+	})
+}
+
+func newestLast(a, b Release) int {
+	if c := strings.Compare(a.Name, b.Name); c != 0 {
+		return c
+	}
+	return int(a.Number - b.Number)
+}
+
+// FindRelease returns the release with the given id or NAME@NUMBER.
+func FindRelease(all []Release, name string) (r Release, ok bool) {
+	i := slices.IndexFunc(all, func(r Release) bool { return r.ID == name || r.String() == name })
+	if i < 0 {
+		return r, false
+	}
+	return all[i], true
+}
+
+// AddRelease releases a version of a run's weights. It sets the release's number, blobs and
+// parent, and the version if it is 0, which means the newest. The version must be the run's
+// newest or one that was released before, because others are deleted.
+func (l *Ledger) AddRelease(ctx context.Context, r Release) (_ Release, err error) {
+	defer wrap(&err, "releasing run", r.Run)
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		run, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), r.Run))
+		if err != nil {
+			return orNotFound(err, "run "+r.Run)
+		}
+		if run.Version == 0 {
+			return fmt.Errorf("run %s has trained nothing yet: %w", r.Run, ErrRefused)
+		}
+		if r.Version == 0 {
+			r.Version = run.Version
+		}
+		r.PlanBlob, r.Number, r.Parent = run.PlanBlob, 1, ""
+		all, err := releases(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if r.Weights, err = keptWeights(ctx, tx, run, r.Version, all); err != nil {
+			return err
+		}
+		names := map[string]bool{r.Name: true}
+		for _, x := range slices.SortedFunc(slices.Values(all), newestLast) {
+			if x.Withdrawn.IsZero() {
+				names[x.Name] = true
+			}
+			if x.Name == r.Name {
+				r.Number = x.Number + 1
+				if x.Withdrawn.IsZero() {
+					r.Parent = x.ID
+				}
+			}
+		}
+		if len(names) > maxNames {
+			return fmt.Errorf("there are releases of %d names, the limit; withdraw those of a name that is no longer needed: %w", maxNames, ErrRefused)
+		}
+		if err := addRelease(ctx, tx, r); err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, r.Created, r.Actor, "release model", r.String(), fmt.Sprintf("run %s, version %d, %s, id %s", r.Run, r.Version, r.Role, r.ID))
+	})
+	return r, err
+}
+
+// keptWeights returns the blob of a version that is still stored.
+func keptWeights(ctx context.Context, tx *sql.Tx, run Run, version int64, all []Release) (weights string, err error) {
+	err = tx.QueryRowContext(ctx, "SELECT weights FROM versions WHERE run = $1 AND version = $2", run.ID, version).Scan(&weights)
+	if err == nil || !errors.Is(err, sql.ErrNoRows) {
+		return weights, err
+	}
+	if i := slices.IndexFunc(all, func(r Release) bool { return r.Run == run.ID && r.Version == version }); i >= 0 {
+		return all[i].Weights, nil
+	}
+	return "", fmt.Errorf("version %d of run %s is not stored: only the newest version, %d, and released versions are: %w", version, run.ID, run.Version, ErrRefused)
+}
+
+func addRelease(ctx context.Context, tx *sql.Tx, r Release) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO releases ("+releaseColumns+") VALUES "+placeholders(0, 1, 12),
+		r.ID, r.Name, r.Number, r.Run, r.Version, r.Role, r.PlanBlob, r.Weights, r.Parent, r.Actor, toMillis(r.Created), toMillis(r.Withdrawn))
+	return err
+}
+
+// WithdrawRelease withdraws the release with the given id or NAME@NUMBER.
+func (l *Ledger) WithdrawRelease(ctx context.Context, name, actor string, now time.Time) (err error) {
+	defer wrap(&err, "withdrawing release", name)
+	return l.update(ctx, func(tx *sql.Tx) error {
+		all, err := releases(ctx, tx)
+		if err != nil {
+			return err
+		}
+		r, ok := FindRelease(all, name)
+		if !ok {
+			return orNotFound(sql.ErrNoRows, "release "+name)
+		}
+		n, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2 WHERE id = $1 AND withdrawn = 0", r.ID, toMillis(now))
+		if err != nil {
+			return err
+		}
+		if n, err := n.RowsAffected(); err != nil {
+			return err
+		} else if n == 0 {
+			return fmt.Errorf("%s is already withdrawn: %w", name, ErrRefused)
+		}
+		return l.audit(ctx, tx, now, actor, "withdraw release", r.String(), "id "+strconv.Quote(r.ID))
+	})
+}
+
+// AdoptReleases makes a region's releases those of the hub. The blobs must be stored.
+func (l *Ledger) AdoptReleases(ctx context.Context, lead Lead, hub []Release, now time.Time) (err error) {
+	defer wrap(&err, "adopting the releases of the hub")
+	return l.asLeader(ctx, lead, func(tx *sql.Tx) error {
+		all, err := releases(ctx, tx)
+		if err != nil {
+			return err
+		}
+		has := func(list []Release, id string) bool {
+			return slices.ContainsFunc(list, func(r Release) bool { return r.ID == id })
+		}
+		for _, r := range hub {
+			if !has(all, r.ID) {
+				r.Created = now
+				if err := addRelease(ctx, tx, r); err != nil {
+					return err
+				}
+			}
+		}
+		for _, r := range all {
+			withdrawn := now
+			if has(hub, r.ID) {
+				withdrawn = time.Time{}
+			}
+			if r.Withdrawn.IsZero() == withdrawn.IsZero() {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, "UPDATE releases SET withdrawn = $2 WHERE id = $1", r.ID, toMillis(withdrawn)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,274 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pressly/goose/v3"
+)
+
+// trained returns a ledger with a run whose newest version is 3, with all earlier versions
+// deleted, except for those that were released in between.
+func trained(t *testing.T, at string, release ...int64) *site {
+	t.Helper()
+	s := plant(t, at, 3)
+	for v := range int64(3) {
+		s.ask(v, v, 0, 1, 2)
+		s.count(one("agent", v, v, named("c", 3)...))
+		s.drive(func(d *Drive) (err error) {
+			r := Round{Round: v, Version: v, State: RoundMerging, Closed: t0, LastBatch: d.Run.Batch}
+			if r.Evaluation, err = d.Evaluation(); err != nil {
+				return err
+			}
+			if err := d.Close(r, "machine", false); err != nil {
+				return err
+			}
+			if err := d.Publish(r, Version{Weights: fmt.Sprint("w", v+1)}, "server"); err != nil {
+				return err
+			}
+			blobs, err := d.Retire(v + 1)
+			if kept := slices.Contains(release, v); slices.Contains(blobs, fmt.Sprint("w", v)) == kept {
+				t.Errorf("version %d: %v are deleted", v, blobs)
+			}
+			return err
+		})
+		if slices.Contains(release, v+1) {
+			s.release("day", 0)
+		}
+	}
+	return s
+}
+
+func (s *site) release(name string, version int64) Release {
+	s.t.Helper()
+	r, err := s.AddRelease(context.Background(), Release{
+		ID: fmt.Sprint(name, s.events.Load()), Name: name, Run: s.run, Version: version, Role: "personal", Actor: "operator", Created: t0.Add(time.Duration(s.events.Load()) * time.Second),
+	})
+	must(s.t, err)
+	return r
+}
+
+// offered returns the releases that agents are told of.
+func (s *site) offered() string {
+	s.t.Helper()
+	all, err := s.Releases(context.Background())
+	must(s.t, err)
+	var names []string
+	for _, r := range Offered(all) {
+		names = append(names, fmt.Sprintf("%s=%s", r.String(), r.Weights))
+	}
+	return strings.Join(names, " ")
+}
+
+// A release pins the weights of a version. Earlier releases can be repeated, and withdrawn
+// ones are no longer offered.
+func TestReleases(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := trained(t, at, 1, 2), t.Context()
+		wantEqual(t, "offered", s.offered(), "day@1=w1 day@2=w2")
+		// Version 2 is released, version 0 was deleted.
+		_, err := s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "run", Version: 7})
+		wantIs(t, err, ErrRefused)
+		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "day", Run: "no run"})
+		wantIs(t, err, ErrNotFound)
+		newest := s.release("day", 0)
+		wantEqual(t, "newest", fmt.Sprint(newest.Version, newest.Weights, newest.PlanBlob, newest.Number), "3w3p3")
+		again := s.release("day", 1)
+		wantEqual(t, "again", fmt.Sprint(again.Version, again.Weights, again.Number), "1w14")
+		wantEqual(t, "parent", again.Parent, newest.ID)
+		wantEqual(t, "offered", s.offered(), "day@2=w2 day@3=w3 day@4=w1")
+		s.release("week", 3)
+		must(t, s.WithdrawRelease(ctx, "day@4", "operator", t0))
+		must(t, s.WithdrawRelease(ctx, newest.ID, "operator", t0))
+		wantEqual(t, "offered", s.offered(), "day@1=w1 day@2=w2 week@1=w3")
+		wantIs(t, s.WithdrawRelease(ctx, "day@4", "operator", t0), ErrRefused)
+		wantIs(t, s.WithdrawRelease(ctx, "day@9", "operator", t0), ErrNotFound)
+		// Withdrawn releases keep their blobs and numbers.
+		r := s.release("day", 1)
+		wantEqual(t, "after withdrawals", fmt.Sprint(r.Number, r.Weights), "5w1")
+		blobs, err := s.Blobs(ctx)
+		must(t, err)
+		wantEqual(t, "blobs", blobs, []string{"p", "server", "w1", "w2", "w3"})
+		events, err := s.Audit(ctx, 100)
+		must(t, err)
+		actions := map[string]int{}
+		for _, e := range events {
+			actions[e.Action]++
+		}
+		wantEqual(t, "audit", fmt.Sprint(actions["release model"], actions["withdraw release"]), "6 2")
+		for i := range maxNames - 2 {
+			s.release(fmt.Sprint("name", i), 0)
+		}
+		_, err = s.AddRelease(ctx, Release{ID: "x", Name: "one too many", Run: "run"})
+		wantIs(t, err, ErrRefused)
+	})
+}
+
+// A round has the sum of the evaluations of the results that it merges.
+func TestEvaluation(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s := trained(t, at)
+		rounds, err := s.Rounds(t.Context(), "run", 0, 10)
+		must(t, err)
+		for _, r := range rounds {
+			var want Evaluation
+			for _, c := range named("c", 3) {
+				want.Add(scored(r.Round, c))
+			}
+			wantEqual(t, fmt.Sprint("round ", r.Round), r.Evaluation, want)
+		}
+	})
+}
+
+// A region has the releases of the hub.
+func TestAdoptReleases(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s := region(t, at, 1)
+		hub := func(numbers ...int64) (all []Release) {
+			for _, n := range numbers {
+				all = append(all, Release{ID: fmt.Sprint("id", n), Name: "day", Number: n, Run: "run", Weights: fmt.Sprint("w", n), PlanBlob: "p"})
+			}
+			return all
+		}
+		for _, x := range []struct {
+			list []Release
+			want string
+		}{{hub(1, 2), "day@1=w1 day@2=w2"}, {hub(2, 3), "day@2=w2 day@3=w3"}, {hub(1, 3), "day@1=w1 day@3=w3"}, {nil, ""}} {
+			must(t, s.AdoptReleases(t.Context(), s.lead, x.list, t0))
+			wantEqual(t, "offered", s.offered(), x.want)
+		}
+	})
+}
+
+// Reports count once per client and day, whoever sends them, and only for the agent's own
+// clients.
+func TestReports(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s, ctx := plant(t, at, 50), t.Context()
+		join(t, s.Ledger, "other")
+		today := Today(t0)
+		report := func(i int, day int64, release string) Report {
+			return Report{
+				Client: fmt.Sprintf("c%05d", i), Day: day, Message: []byte(fmt.Sprint("report ", day)), Release: release,
+				RelativeMAE: 0.5 + float64(i)/100, Coverage: 0.8, Fallback: math.NaN(), Drift: i == 0, WantsRound: i < 5,
+			}
+		}
+		add := func(agent string, pending bool, all ...Report) {
+			t.Helper()
+			must(t, s.AddReports(ctx, agent, all, pending, t0))
+		}
+		for i := range 49 {
+			release := "r1"
+			if i >= 40 {
+				release = ""
+			}
+			add("agent", i == 7, report(i, today-1, release), report(i, today-1, "r2"))
+			add("agent", false, report(i, today-2, release)) // older than the stored one
+			add("other", false, report(i, today, release))   // another agent's client
+			add("agent", false, report(i, today-200, release), report(i, today+2, release))
+		}
+		add("agent", false, report(3, today, "r1"))
+		days, err := s.ReportDays(ctx, "r1", 7)
+		must(t, err)
+		if len(days) != 2 || days[0].Day != today || days[0].Clients != 1 || days[1].Clients != 40 || days[1].Total != 49 || days[1].Drifting != 1 || days[1].Wanting != 5 {
+			t.Fatalf("%+v", days)
+		}
+		// The median of 0.50 to 0.89.
+		if d := days[1]; math.Abs(d.RelativeMAE-0.7) > 0.05 || math.Abs(d.Coverage-0.8) > 0.02 || !math.IsNaN(d.Fallback) {
+			t.Errorf("%+v", d)
+		}
+		days, err = s.ReportDays(ctx, "", 1)
+		must(t, err)
+		wantEqual(t, "days", len(days), 1)
+		messages, err := s.Reports(ctx, "c00002", 2)
+		must(t, err)
+		wantEqual(t, "newest reports", messages, map[string][]byte{"c00003": []byte(fmt.Sprint("report ", today)), "c00004": []byte(fmt.Sprint("report ", today-1))})
+		pending, err := s.PendingReports(ctx, 10)
+		must(t, err)
+		if len(pending) != 1 || pending[0].Client != "c00007" {
+			t.Fatalf("pending: %+v", pending)
+		}
+		must(t, s.ReportsSent(ctx, s.lead, pending))
+		pending, err = s.PendingReports(ctx, 10)
+		must(t, err)
+		wantEqual(t, "pending", len(pending), 0)
+		must(t, s.DropOldReports(ctx, t0.Add(89*24*time.Hour)))
+		days, err = s.ReportDays(ctx, "", 90)
+		must(t, err)
+		wantEqual(t, "days after 89 days", len(days), 1)
+	})
+}
+
+func TestMedian(t *testing.T) {
+	h := histogram{0.1, 9}
+	for _, c := range []struct {
+		buckets map[int64]int64
+		want    float64
+	}{{map[int64]int64{3: 1}, 0.35}, {map[int64]int64{0: 2, 5: 2}, 0.1}, {map[int64]int64{1: 1, 2: 2, 9: 1}, 0.25}, {map[int64]int64{0: 1, 9: 99}, 0.9 + 0.1*49/99}} {
+		if got := h.median(c.buckets); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("%v: %v, want %v", c.buckets, got, c.want)
+		}
+	}
+	if !math.IsNaN(h.median(nil)) {
+		t.Error("a median of nothing")
+	}
+	wantEqual(t, "buckets", []int64{h.bucket(-1), h.bucket(0.55), h.bucket(1e300), h.bucket(math.Inf(1))}, []int64{0, 5, 9, 9})
+}
+
+// A ledger with the first schema is migrated with everything in it: a run in the middle of
+// a round continues.
+func TestUpgrade(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		old := &Ledger{}
+		dialect := goose.DialectPostgres
+		if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
+			dialect = goose.DialectSQLite3
+			must(t, old.openLite(path))
+		} else {
+			must(t, old.openPostgres(at))
+		}
+		files, err := fs.Sub(migrations, "migrations")
+		must(t, err)
+		p, err := goose.NewProvider(dialect, old.write, files)
+		must(t, err)
+		_, err = p.UpTo(t.Context(), 1)
+		must(t, err)
+		for _, text := range []string{
+			"INSERT INTO agents (id, name, joined, expires, seen) VALUES ('agent', '', 1, 1, 1)",
+			"INSERT INTO clients (name, agent, inputs, step, announced) VALUES ('c0', 'agent', '', 3600, 1), ('c1', 'agent', '', 3600, 1)",
+			"INSERT INTO runs (id, name, plan, plan_blob, state, wanted, fleet, created, batch, version, round) VALUES ('run', '', 'plan', 'p', 'running', 1, 2, 1, 1, 4, 5)",
+			"INSERT INTO versions (run, version, weights, control) VALUES ('run', 4, 'w4', '')",
+			"INSERT INTO rounds (run, round, version, state, opened, loss) VALUES ('run', 4, 3, 'merged', 1, 0.5), ('run', 5, 4, 'open', 1, 0)",
+			"INSERT INTO receipts (run, round, client, no, version, batch, examples, steps, train_loss) VALUES ('run', 5, 'c0', 0, 4, 1, 10, 3, 0.5)",
+			"INSERT INTO partials (run, batch, version, numbers) VALUES ('run', 1, 4, 'abcdefgh')",
+			"INSERT INTO leases (run, round, client, no, agent, version, until) VALUES ('run', 5, 'c1', 1, 'agent', 4, 99999999999999)",
+		} {
+			_, err := old.write.Exec(text)
+			must(t, err)
+		}
+		must(t, old.write.Close())
+		if old.sqlite {
+			must(t, old.db.Close())
+		}
+		l := open(t, at)
+		lead, err := l.Lead(t.Context(), "test", time.Hour, t0)
+		must(t, err)
+		s := &site{l, t, lead, "run"}
+		wantEqual(t, "counted", s.count(one("agent", 5, 4, "c0"), one("agent", 5, 4, "c1")), []int{1})
+		s.drive(func(d *Drive) error {
+			e, err := d.Evaluation()
+			wantEqual(t, "evaluation", e, scored(5, "c1")) // c0 was counted by the old program
+			return err
+		})
+		rounds, err := l.Rounds(t.Context(), "run", 0, 9)
+		must(t, err)
+		wantEqual(t, "old round", fmt.Sprint(rounds[1].Loss, rounds[1].Evaluation), "0.5 {0 0}")
+		wantEqual(t, "release", s.release("day", 0).Weights, "w4")
+	})
+}

@@ -1,0 +1,186 @@
+package operator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed/recipe"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+)
+
+// The roles of releases.
+const (
+	personal = "personal"
+	generic  = "generic"
+)
+
+// CreateRelease releases a version of a run's weights to all agents. A region refuses the
+// call, because its releases are those of the hub.
+func (o *Operator) CreateRelease(ctx context.Context, r *v1.CreateReleaseRequest) (*v1.CreateReleaseResponse, error) {
+	who, err := o.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if o.Hub != "" {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: release the model at its hub, %s", o.Hub))
+	}
+	run, err := o.Ledger.Run(ctx, r.Run)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	p, err := recipe.Read([]byte(run.Plan))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	role := generic
+	if q.Partition.PersonalLen() > 0 {
+		role = personal
+	}
+	x := ledger.Release{ID: strings.ToLower(rand.Text()[:8]), Name: r.Name, Run: r.Run, Version: r.Version, Role: role, Actor: who, Created: time.Now()}
+	if x.Name == "" {
+		x.Name = p.Name
+	}
+	switch {
+	case r.Version < 0:
+		err = fmt.Errorf("version %d is negative", r.Version)
+	case r.Role != "" && r.Role != role:
+		err = fmt.Errorf("role %s does not fit: with the partition %s of this plan, a release is %s", r.Role, p.Partition, role)
+	case !validName(x.Name):
+		err = fmt.Errorf("%q cannot be the name of a release: it needs 1 to 64 letters, digits, dots, hyphens or underscores (--name)", x.Name)
+	}
+	if err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	if x, err = o.Ledger.AddRelease(ctx, x); err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.CreateReleaseResponse{Release: recordOf(x, true)}, nil
+}
+
+// validName reports whether a text can be the name of a release. It cannot contain @.
+func validName(name string) bool {
+	return name != "" && len(name) <= 64 && !strings.ContainsFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
+	})
+}
+
+func recordOf(r ledger.Release, offered bool) *v1.ReleaseRecord {
+	return &v1.ReleaseRecord{
+		Release: &v1.Release{Id: r.ID, Name: r.Name, Number: r.Number, Run: r.Run, Version: r.Version, Role: r.Role, Plan: r.PlanBlob, Weights: r.Weights},
+		Parent:  r.Parent, Actor: r.Actor, Created: millis(r.Created), Withdrawn: millis(r.Withdrawn), Offered: offered,
+	}
+}
+
+// ListReleases returns all releases or one of them.
+func (o *Operator) ListReleases(ctx context.Context, r *v1.ListReleasesRequest) (*v1.ListReleasesResponse, error) {
+	if _, err := o.caller(ctx); err != nil {
+		return nil, err
+	}
+	all, err := o.Ledger.Releases(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	offered := ledger.Offered(all)
+	wanted := all
+	if r.Release != "" {
+		x, ok := ledger.FindRelease(all, r.Release)
+		for i := len(offered) - 1; i >= 0 && !ok; i-- { // the newest of a name is its last
+			if offered[i].Name == r.Release {
+				x, ok = offered[i], true
+			}
+		}
+		if !ok {
+			return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no release %s", r.Release))
+		}
+		wanted = []ledger.Release{x}
+	}
+	answer := &v1.ListReleasesResponse{}
+	for _, x := range wanted[:min(len(wanted), maxPage)] {
+		answer.Releases = append(answer.Releases, recordOf(x, slices.Contains(offered, x)))
+	}
+	return answer, nil
+}
+
+// WithdrawRelease makes agents stop using a release.
+func (o *Operator) WithdrawRelease(ctx context.Context, r *v1.WithdrawReleaseRequest) (*v1.WithdrawReleaseResponse, error) {
+	who, err := o.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if o.Hub != "" {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: withdraw the release at its hub, %s", o.Hub))
+	}
+	if err := o.Ledger.WithdrawRelease(ctx, r.Release, who, time.Now()); err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.WithdrawReleaseResponse{}, nil
+}
+
+// ListReports summarises the clients' reports by day.
+func (o *Operator) ListReports(ctx context.Context, r *v1.ListReportsRequest) (*v1.ListReportsResponse, error) {
+	if _, err := o.caller(ctx); err != nil {
+		return nil, err
+	}
+	if r.Days < 0 || r.Days > 90 {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("reports are stored for 90 days"))
+	}
+	days, err := o.Ledger.ReportDays(ctx, r.Release, page(r.Days, 7))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListReportsResponse{}
+	for _, d := range days {
+		answer.Days = append(answer.Days, &v1.ReportDay{
+			Day: d.Day, Clients: d.Clients, Total: d.Total, Drifting: d.Drifting, Wanting: d.Wanting,
+			RelativeMae: known(d.RelativeMAE), Coverage: known(d.Coverage), Fallback: known(d.Fallback),
+		})
+	}
+	return answer, nil
+}
+
+// known returns a number, or nil if it is NaN.
+func known(x float64) *float64 {
+	if math.IsNaN(x) {
+		return nil
+	}
+	return &x
+}
+
+// addReports adds the newest reports to a page of clients.
+func (o *Operator) addReports(ctx context.Context, clients []*v1.Client, after string, limit int) error {
+	reports, err := o.Ledger.Reports(ctx, after, limit)
+	if err != nil || len(reports) == 0 {
+		return err
+	}
+	releases, err := o.Ledger.Releases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range clients {
+		if reports[c.Name] == nil {
+			continue
+		}
+		c.Report = &v1.ClientReport{}
+		if err := proto.Unmarshal(reports[c.Name], c.Report); err != nil {
+			return err
+		}
+		if x, ok := ledger.FindRelease(releases, c.Report.Release); ok {
+			c.Report.Release = x.String()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package region
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// adoptReleases copies the hub's releases with their blobs, so that the region's agents get
+// them. If it fails, the hub sends the list again at the next check-in. An error must not
+// stop the relay of tasks, so it is only logged.
+func (r *relay) adoptReleases(ctx context.Context, list *v1.ReleaseList, now time.Time) {
+	if list == nil {
+		return
+	}
+	all := make([]ledger.Release, 0, len(list.Releases))
+	for _, x := range list.Releases {
+		if err := r.fetchRelease(ctx, x); err != nil {
+			r.Log.Warn("cannot adopt a release of the hub", "release", fmt.Sprintf("%s@%d", x.Name, x.Number), "error", err)
+			return
+		}
+		all = append(all, ledger.Release{
+			ID: x.Id, Name: x.Name, Number: x.Number, Run: x.Run, Version: x.Version, Role: x.Role, PlanBlob: x.Plan, Weights: x.Weights, Actor: "hub",
+		})
+	}
+	if err := r.Ledger.AdoptReleases(ctx, r.lead, all, now); err != nil {
+		r.Log.Warn("cannot adopt the releases of the hub", "error", err)
+		return
+	}
+	r.releases = list.Revision
+	r.Log.Info("adopted the releases of the hub", "releases", len(all))
+}
+
+// fetchRelease copies the plan and the weights of a release from the hub.
+func (r *relay) fetchRelease(ctx context.Context, x *v1.Release) error {
+	plan, err := r.fetch(ctx, x.Plan, planBytes)
+	if err != nil {
+		return fmt.Errorf("fetching the plan: %w", err)
+	}
+	t, err := terms.Read(string(plan), x.Plan, 2) // the size of the fleet does not change the shape of the weights
+	if err != nil {
+		return err
+	}
+	b, err := r.fetch(ctx, x.Weights, int64(4*t.Shared))
+	if err == nil && len(b) != 4*t.Shared {
+		err = fmt.Errorf("%d bytes, want %d as in the plan", len(b), 4*t.Shared)
+	}
+	if err != nil {
+		return fmt.Errorf("fetching the weights: %w", err)
+	}
+	return nil
+}
+
+// toReports decodes the reports of the region's clients, for the hub.
+func toReports(reports []ledger.Report) ([]*v1.ClientReport, error) {
+	all := make([]*v1.ClientReport, len(reports))
+	for i, r := range reports {
+		all[i] = &v1.ClientReport{}
+		if err := proto.Unmarshal(r.Message, all[i]); err != nil {
+			return nil, fmt.Errorf("decoding the report of client %s: %w", r.Client, err)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,18 @@
+package terms
+
+import v1 "loadstar/proto/loadstar/v1"
+
+// maxRelativeMAE limits a client's relative MAE in millionths. A client with a larger one,
+// or a dishonest one, must not dominate the mean of a round.
+const maxRelativeMAE = 100e6
+
+// Plausible returns an evaluation that clients may have sent with a result of n clients. It
+// moves a sum that is out of bounds to the nearest bound. It returns nil if there is no
+// evaluation or its number of clients is impossible: the result counts without it.
+func Plausible(e *v1.Evaluation, n int) *v1.Evaluation {
+	clients := e.GetClients()
+	if clients < 1 || clients > int64(n) {
+		return nil
+	}
+	return &v1.Evaluation{Clients: clients, RelativeMae: min(max(e.GetRelativeMae(), 0), clients*maxRelativeMAE)}
+}
