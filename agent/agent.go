@@ -7,10 +7,13 @@
 // writes each result to disk before sending it, and resends it until the server decides. If
 // the result is counted, the clients keep the personal layers they trained; otherwise they
 // keep the previous ones ([loadstar/agent/state]). A turn whose work is lost, for example
-// in a crash, is trained again and gives the same bits as the first time.
+// in a crash, is trained again. With the same readings it gives the same bits as the first
+// time. If readings have arrived in between, it is simply another result: the lost one was
+// never sent, because results are on disk before they are sent.
 //
-// Three goroutines share one worklist: one checks in, one trains, one sends. They do not
-// wait for each other, so check-ins extend the leases even during a long training or over a
+// Three goroutines share one worklist: one checks in, one trains, one sends. A fourth
+// fetches the models that the server releases ([loadstar/agent/release]). They do not wait
+// for each other, so check-ins extend the leases even during a long training or over a
 // slow link.
 package agent
 
@@ -21,12 +24,15 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
+	"loadstar/agent/release"
 	"loadstar/agent/state"
 	"loadstar/nn/kernel"
 	loadstarv1 "loadstar/proto/loadstar/v1"
@@ -49,7 +55,15 @@ type Config struct {
 	Renew func(ctx context.Context, now time.Time) (bool, error)
 	// Dataset holds the readings. Each of its meters is a client of the same name.
 	Dataset *series.Dataset
-	Kernel  *kernel.Set
+	// Source is for readings that grow; Dataset must then be nil. It returns the readings as
+	// they are now, and a function that releases them. The agent asks for them when it
+	// begins or resumes a run, so that all rounds of a session use the same readings. The
+	// clients are the meters at the start.
+	Source func() (d *series.Dataset, release func(), err error)
+	// Releases receives the models that the server releases, and has the reports for the
+	// server. It may be nil.
+	Releases release.Host
+	Kernel   *kernel.Set
 	// Workers is the number of clients to train in parallel; 0 means 1.
 	Workers int
 	// Memory limits the bytes that training uses, not counting the readings. A task
@@ -95,23 +109,30 @@ func Run(ctx context.Context, c Config) error {
 type agent struct {
 	Config
 	tuning
-	meters   map[string]int // index of each meter in the dataset, by the meter's name
-	names    []string
+	names    []string // of the clients
+	inputs   []string // of their data
+	step     int64    // interval between readings, in seconds
 	store    *state.Store
 	blobs    *blobs
+	released *blobs // of releases
 	service  loadstarv1.AgentServiceClient
 	worklist *worklist
 	session  *session // of the most recent plan; used by the training goroutine only
+	news     news
+	// reports are not sent yet, and reported is to be called when they are; used by the
+	// goroutine that checks in only.
+	reports  []release.Report
+	reported func()
 }
 
 func newAgent(c Config) (*agent, error) {
 	switch {
-	case c.Dataset == nil || c.Dataset.Len() == 0:
-		return nil, errors.New("the dataset has no meters, so there are no clients to host")
+	case c.Dataset != nil && c.Source != nil:
+		return nil, errors.New("agent: set either Dataset or Source")
 	case c.Kernel == nil || c.Client == nil || c.Server == "" || c.Dir == "":
 		return nil, errors.New("agent: Dir, Server, Client and Kernel must be set")
 	}
-	a := &agent{Config: c, tuning: usual, meters: map[string]int{}}
+	a := &agent{Config: c, tuning: usual, news: news{changed: make(chan struct{}, 1)}}
 	if c.tuning != nil {
 		a.tuning = *c.tuning
 	}
@@ -125,21 +146,10 @@ func newAgent(c Config) (*agent, error) {
 	if a.Log == nil {
 		a.Log = slog.New(slog.DiscardHandler)
 	}
-	for i := range c.Dataset.Len() {
-		name := c.Dataset.Meter(i).ID
-		if err := state.CheckName(name); err != nil {
-			return nil, fmt.Errorf("meter number %d cannot be a client: %w", i, err)
-		}
-		if !utf8.ValidString(name) {
-			return nil, fmt.Errorf("meter %q cannot be a client: its name is not UTF-8", name)
-		}
-		if _, twice := a.meters[name]; twice {
-			return nil, fmt.Errorf("two meters are named %s", name)
-		}
-		a.meters[name] = i
-		a.names = append(a.names, name)
+	err := a.look()
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	if a.store, err = state.Open(c.Dir); err != nil {
 		return nil, err
 	}
@@ -148,6 +158,43 @@ func newAgent(c Config) (*agent, error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// snapshot returns the readings as they are now.
+func (a *agent) snapshot() (*series.Dataset, func(), error) {
+	if a.Source != nil {
+		return a.Source()
+	}
+	return a.Dataset, func() {}, nil
+}
+
+// look reads the names of the clients, and what their data has.
+func (a *agent) look() error {
+	d, release, err := a.snapshot()
+	if err != nil {
+		return fmt.Errorf("reading the clients: %w", err)
+	}
+	defer release()
+	if d == nil || d.Len() == 0 {
+		return errors.New("the dataset has no meters, so there are no clients to host")
+	}
+	known := map[string]bool{}
+	for i := range d.Len() {
+		name := strings.Clone(d.Meter(i).ID) // the dataset may be a mapped file
+		if err := state.CheckName(name); err != nil {
+			return fmt.Errorf("meter number %d cannot be a client: %w", i, err)
+		}
+		if !utf8.ValidString(name) {
+			return fmt.Errorf("meter %q cannot be a client: its name is not UTF-8", name)
+		}
+		if known[name] {
+			return fmt.Errorf("two meters are named %s", name)
+		}
+		known[name] = true
+		a.names = append(a.names, name)
+	}
+	a.inputs, a.step = slices.Clone(inputsOf(d)), d.Seconds()
+	return nil
 }
 
 // open loads the stored results and prepares the blob folder.
@@ -160,6 +207,12 @@ func (a *agent) open() error {
 	a.blobs = &blobs{dir: filepath.Join(a.Dir, "blobs"), server: a.Server, client: a.Client, stall: a.stall}
 	if err := a.blobs.prepare(); err != nil {
 		return err
+	}
+	if a.Releases != nil {
+		a.released = &blobs{dir: filepath.Join(a.Dir, "released"), server: a.Server, client: a.Client, stall: a.stall}
+		if err := a.released.prepare(); err != nil {
+			return err
+		}
 	}
 	// The response limit allows about 1 KiB per client, which is enough for a few turns of
 	// every client.
@@ -176,7 +229,7 @@ func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)
 	var wg sync.WaitGroup
-	for _, part := range []func(context.Context) error{a.contact, a.train, a.send, a.renewals} {
+	for _, part := range []func(context.Context) error{a.contact, a.train, a.send, a.renewals, a.follow} {
 		wg.Go(func() {
 			if err := part(ctx); err != nil && ctx.Err() == nil {
 				stop(err)
@@ -184,6 +237,7 @@ func (a *agent) run(outer context.Context) error {
 		})
 	}
 	wg.Wait()
+	a.endSession()
 	if outer.Err() != nil {
 		return nil
 	}

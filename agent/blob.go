@@ -187,6 +187,9 @@ func (m movingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// drop deletes a blob from the cache.
+func (b *blobs) drop(hash string) { os.Remove(filepath.Join(b.dir, hash)) }
+
 // tidy deletes the least recently used blobs to make room for one more. It does not delete
 // the files of the blob named but.
 func (b *blobs) tidy(but string) {

@@ -63,9 +63,8 @@ func (a *agent) contact(ctx context.Context) error {
 
 // announce sends the list of clients and reports whether the server refused any.
 func (a *agent) announce(ctx context.Context) (refused bool, err error) {
-	d := a.Dataset
 	r, err := call(ctx, a, a.call, a.service.Announce, &loadstarv1.AnnounceRequest{
-		Clients: a.names, Inputs: inputsOf(d), StepSeconds: d.Seconds(),
+		Clients: a.names, Inputs: a.inputs, StepSeconds: a.step,
 	})
 	if err != nil {
 		return true, err
@@ -81,10 +80,18 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 // returns the time to the next check-in and whether to announce the clients first.
 func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool, err error) {
 	training, sent := a.worklist.report()
-	r, err := call(ctx, a, a.call, a.service.CheckIn, &loadstarv1.CheckInRequest{Training: training, Pushed: sent})
+	q := &loadstarv1.CheckInRequest{Training: training, Pushed: sent}
+	a.addReleases(q)
+	r, err := call(ctx, a, a.call, a.service.CheckIn, q)
 	if err != nil {
+		if understood(err) && len(q.Reports) > 0 {
+			a.Log.Warn("the server refused a check-in with reports; they are dropped", "reports", len(q.Reports), "error", err)
+			a.reportsDone(len(q.Reports))
+		}
 		return 0, false, err
 	}
+	a.reportsDone(len(q.Reports))
+	a.news.hear(r.GetReleases())
 	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks, because a task may wait for a verdict
 		return 0, false, err
 	}

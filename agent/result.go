@@ -34,18 +34,19 @@ type group struct {
 
 // member is a client whose update is in the sum.
 type member struct {
-	share *loadstarv1.Share
-	kept  state.Staged
+	share      *loadstarv1.Share
+	evaluation *loadstarv1.Evaluation // nil if there is none
+	kept       state.Staged
 }
 
 // take adds the update that a worker trained from the given weights.
 func (g *group) take(w *worker, from []float32) error {
 	u := &w.update
-	kept, err := g.agent.store.Stage(g.job.GetRun(), string(u.Client), w.kept)
+	kept, err := g.agent.store.Stage(g.job.GetRun(), string(u.Client), w.kept, w.scaling)
 	if err != nil {
 		return storeError(err)
 	}
-	m := member{share(u, g.session.Job.Needs), kept}
+	m := member{share(u, g.session.Job.Needs), w.evaluation, kept}
 	g.mu.Lock()
 	err = g.session.fold.Add(u, from)
 	switch {
@@ -119,6 +120,13 @@ func (g *group) put(form loadstarv1.Form, members []member, numbers []byte) erro
 			return nil
 		}
 		head.Shares = append(head.Shares, m.share)
+		if e := m.evaluation; e != nil {
+			if head.Evaluation == nil {
+				head.Evaluation = &loadstarv1.Evaluation{}
+			}
+			head.Evaluation.Clients += e.Clients
+			head.Evaluation.RelativeMae += e.RelativeMae
+		}
 		staged = append(staged, m.kept)
 	}
 	b, err := proto.Marshal(head)

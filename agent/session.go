@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 
 	"loadstar/fed"
 	"loadstar/fed/client"
@@ -11,6 +12,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
 	"loadstar/nn/kernel"
+	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
 	"loadstar/series/feature"
 )
@@ -36,10 +38,18 @@ func unfitf(format string, x ...any) error {
 // session is a plan that is ready to train, with the memory that training needs.
 type session struct {
 	*setup.Setup
-	plan    string    // hash of the plan's blob
-	initial []float32 // personal values of a client before its first round
+	run     string // empty if the session is for all runs of the plan
+	plan    string // hash of the plan's blob
+	data    *series.Dataset
+	meters  map[string]int // index of each meter in the dataset, by name
+	release func()         // releases the dataset
+	initial []float32      // personal values of a client before its first round
 	workers []*worker
 	fold    *round.Fold // sum of the updates that are sent as one result
+	scoring *scoring    // nil if the plan does not evaluate, or if there is too little memory
+
+	mu       sync.Mutex
+	scalings map[string]*scaled // by run and client
 }
 
 // worker holds the memory of one training goroutine.
@@ -47,6 +57,10 @@ type worker struct {
 	*client.Worker
 	kept   []float32
 	update fed.Update
+	// scaling is to be stored with the result, unless it is nil. evaluation is nil if there
+	// is none.
+	scaling    []byte
+	evaluation *loadstarv1.Evaluation
 }
 
 // newSession reads a plan and prepares the agent's data for it, in the same way as the
@@ -72,7 +86,10 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	if err != nil {
 		return nil, unfitf("the plan does not fit together: %v", err)
 	}
-	s := &session{}
+	s := &session{data: d, meters: make(map[string]int, d.Len()), scalings: map[string]*scaled{}, release: func() {}}
+	for i := range d.Len() {
+		s.meters[d.Meter(i).ID] = i
+	}
 	if s.Setup, err = setup.New(p, problem, int(fleet)); err != nil {
 		return nil, unfitf("the plan does not fit together: %v", err)
 	}
@@ -88,7 +105,12 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	if err := problem.Open(d); err != nil {
 		return nil, unfitf("the readings here are not what the plan needs: %v", err)
 	}
-	problem.LimitCache(min(memory-need-shared, feature.DefaultCache)) // enough for the meters in training
+	left := memory - need - shared
+	if extra := scoringBytes(p, problem); p.Evaluate.Every > 0 && extra <= left-features {
+		s.scoring = newScoring(p, problem, k)
+		left -= extra
+	}
+	problem.LimitCache(min(left, feature.DefaultCache)) // enough for the meters in training
 	for range workers {
 		w := &worker{Worker: s.NewWorker(k)}
 		w.kept = make([]float32, w.Kept())

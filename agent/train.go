@@ -77,16 +77,10 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	if err != nil {
 		return nil, task, err
 	}
-	if a.session == nil || a.session.plan != j.GetPlan() || int64(a.session.Fleet) != j.GetFleet() {
-		a.session = nil // free the old session first, because there is memory for only one
-		s, err := newSession(text, j.GetFleet(), a.Dataset, a.Kernel, min(a.Workers, len(a.names)), a.Memory)
-		if err != nil {
-			return nil, task, err
-		}
-		s.plan = j.GetPlan()
-		a.session = s
+	s, err := a.openSession(text, j)
+	if err != nil {
+		return nil, task, err
 	}
-	s := a.session
 	s.fold.Reset()
 	if (j.GetControl() != "") != s.Job.Needs.Control {
 		return nil, task, unfitf("the task and the plan disagree on whether there are control variates")
@@ -95,6 +89,40 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 		task.Control, err = a.floats(ctx, j.GetControl(), s.shared())
 	}
 	return s, task, err
+}
+
+// openSession returns the session of a job. If the readings grow, each run has a session of
+// its own, which uses the readings of its start.
+func (a *agent) openSession(text []byte, j *job) (*session, error) {
+	run := ""
+	if a.Source != nil {
+		run = j.GetRun()
+	}
+	if s := a.session; s != nil && s.run == run && s.plan == j.GetPlan() && int64(s.Fleet) == j.GetFleet() {
+		return s, nil
+	}
+	a.endSession() // first free the old session, because there is memory for only one
+	d, release, err := a.snapshot()
+	if err != nil {
+		a.Log.Error("cannot read the readings", "error", err)
+		return nil, unfitf("the readings cannot be read")
+	}
+	s, err := newSession(text, j.GetFleet(), d, a.Kernel, min(a.Workers, len(a.names)), a.Memory)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	s.run, s.plan, s.release = run, j.GetPlan(), release
+	a.session = s
+	return s, nil
+}
+
+// endSession frees the session and its readings.
+func (a *agent) endSession() {
+	if a.session != nil {
+		a.session.release()
+		a.session = nil
+	}
 }
 
 // fetch gets a blob and retries for as long as the server is unreachable. If the content
@@ -167,10 +195,19 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		return nil
 	}
 	keys := []any{"run", j.GetRun(), "round", j.GetRound(), "client", name}
-	m := a.Dataset.Meter(a.meters[name])
-	c := client.Client{
-		ID: fed.ClientID(name), Data: []series.Examples{s.Problem.Examples(m, s.Problem.Framer.Ranges(m))}, Kept: w.kept,
+	at, ok := s.meters[name]
+	if !ok {
+		a.worklist.decline(j, "it has no readings", name)
+		return nil
 	}
+	m := s.data.Meter(at)
+	scale, err := a.scaling(s, j.GetRun(), name, m)
+	if err != nil {
+		a.Log.Error("cannot read a client's scaling", append(keys, "error", err)...)
+		a.worklist.decline(j, "its scaling cannot be read", name)
+		return nil
+	}
+	c := client.Client{ID: fed.ClientID(name), Data: []series.Examples{scale.examples(s.Problem, m)}, Kept: w.kept}
 	if c.Data[0].Len(series.Train) == 0 {
 		a.worklist.decline(j, "it has no complete training example", name)
 		return nil
@@ -188,6 +225,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		a.worklist.decline(j, fmt.Sprintf("it was already counted in round %d", kept.Round), name)
 		return nil
 	}
+	w.evaluation = s.evaluate(task, m, c.Data[0], w.kept)
 	err = w.Train(ctx, &c, task, &w.update)
 	if err == nil && (math.IsNaN(w.update.Loss) || math.IsInf(w.update.Loss, 0)) {
 		err = fmt.Errorf("the loss is not finite: %w", fed.ErrDiverged)
@@ -204,6 +242,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		a.worklist.decline(j, "training failed", name)
 		return nil
 	}
+	w.scaling = scale.encode(s.Problem, m)
 	return g.take(w, task.Shared)
 }
 

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 
 	bolt "go.etcd.io/bbolt"
@@ -10,6 +12,8 @@ import (
 type keptRecord struct {
 	Round int64 `json:"round"` // last counted round
 	Value value `json:"value"`
+	// Scaling is that of the first counted result. It never changes.
+	Scaling value `json:"scaling,omitzero"`
 }
 
 // Kept describes a client's values in a run.
@@ -41,8 +45,8 @@ func (s *Store) Load(run, client string, dst []float32) (Kept, error) {
 		copy(raw(dst), data)
 		return release(tx)
 	})
-	if err == nil && found && r.Value.ID != 0 && checksum(key, raw(dst)) != r.Value.Sum {
-		err = fmt.Errorf("%w: the values do not match their checksum", ErrDamaged)
+	if err == nil && found {
+		err = r.Value.check(key, raw(dst))
 	}
 	if err != nil {
 		return Kept{}, fmt.Errorf("reading the values of client %s: %w", client, err)
@@ -50,25 +54,82 @@ func (s *Store) Load(run, client string, dst []float32) (Kept, error) {
 	return Kept{First: !found, Round: r.Round}, nil
 }
 
-// Staged refers to a client's new values, which are not current yet.
-type Staged struct {
-	client string
-	value  value
+// Read returns a client's current values in a run, and its scaling. The scaling is nil if
+// it is unknown, because the values were written by an older version. Found reports whether
+// a result of the client was counted.
+func (s *Store) Read(run, client string) (values []float32, scaling []byte, found bool, err error) {
+	key := keptKey(run, client)
+	var r keptRecord
+	err = s.view(func(tx *bolt.Tx) error {
+		var err error
+		if found, err = getRecord(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
+			return err
+		}
+		data, err := r.Value.find(tx)
+		if err != nil {
+			return err
+		}
+		values = make([]float32, len(data)/4)
+		copy(raw(values), data)
+		if data, err = r.Scaling.find(tx); err != nil {
+			return err
+		}
+		scaling = bytes.Clone(data)
+		return release(tx)
+	})
+	if err == nil && found {
+		err = errors.Join(r.Value.check(key, raw(values)), r.Scaling.check(key, scaling))
+	}
+	if err != nil {
+		return nil, nil, false, fmt.Errorf("reading the values of client %s: %w", client, err)
+	}
+	return values, scaling, found, nil
 }
 
-// Stage writes the values that a client keeps if its result is counted. If no result ever
-// refers to them, the next Open removes them as garbage.
-func (s *Store) Stage(run, client string, kept []float32) (Staged, error) {
+// Scaling returns the scaling of a client in a run, or nil if it has none yet.
+func (s *Store) Scaling(run, client string) (scaling []byte, err error) {
+	key := keptKey(run, client)
+	var r keptRecord
+	err = s.view(func(tx *bolt.Tx) error {
+		if found, err := getRecord(tx.Bucket(keptBucket), []byte(key), &r); !found || err != nil {
+			return err
+		}
+		data, err := r.Scaling.find(tx)
+		scaling = bytes.Clone(data)
+		return err
+	})
+	if err == nil {
+		err = r.Scaling.check(key, scaling)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the scaling of client %s: %w", client, err)
+	}
+	return scaling, nil
+}
+
+// Staged refers to a client's new values, which are not current yet.
+type Staged struct {
+	client         string
+	value, scaling value
+}
+
+// Stage writes the values that a client keeps if its result is counted. If the client has
+// no scaling yet, scaling is the one that it trained with; otherwise it must be empty. If no
+// result ever refers to them, the next Open removes them as garbage.
+func (s *Store) Stage(run, client string, kept []float32, scaling []byte) (Staged, error) {
 	if err := CheckName(client); err != nil {
 		return Staged{}, err
 	}
 	g := Staged{client: client}
-	if len(kept) == 0 {
+	if len(kept)+len(scaling) == 0 {
 		return g, nil
 	}
 	err := s.update(func(tx *bolt.Tx) error {
 		var err error
-		g.value, err = putValue(tx, keptKey(run, client), raw(kept))
+		if g.value, err = putValue(tx, keptKey(run, client), raw(kept)); err != nil {
+			return err
+		}
+		g.scaling, err = putValue(tx, keptKey(run, client), scaling)
 		return err
 	})
 	return g, err
@@ -77,6 +138,6 @@ func (s *Store) Stage(run, client string, kept []float32) (Staged, error) {
 // Discard marks staged values that are in no result as garbage.
 func (s *Store) Discard(all ...Staged) {
 	for _, g := range all {
-		s.discard(g.value.ID)
+		s.discard(g.value.ID, g.scaling.ID)
 	}
 }

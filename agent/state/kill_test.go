@@ -58,7 +58,7 @@ func child(dir string) {
 	for ; ; round++ {
 		var staged []Staged
 		for i, c := range []string{"a", "b"} {
-			g, err := s.Stage(childRun, c, numbers(uint64(10*round)+uint64(i)+1, childFloats))
+			g, err := s.Stage(childRun, c, numbers(uint64(10*round)+uint64(i)+1, childFloats), []byte(fmt.Sprint(c, round)))
 			fail(err)
 			staged = append(staged, g)
 		}
@@ -153,6 +153,10 @@ func TestKill(t *testing.T) {
 				seed = uint64(10*k.Round) + uint64(i) + 1
 			}
 			keeps(t, s, childRun, c, k.Round, seed, childFloats)
+			// The scaling is that of the first counted round.
+			if scaling, err := s.Scaling(childRun, c); err != nil || !k.First && string(scaling) != c+"0" {
+				t.Errorf("%s: scaling %q, %v", c, scaling, err)
+			}
 		}
 		last := int64(-1)
 		if !k.First {
@@ -164,7 +168,7 @@ func TestKill(t *testing.T) {
 		if put > decided && last < put && (len(all) == 0 || all[0].Round != put) && childCounted(put) {
 			t.Errorf("the result of round %d is lost", put)
 		}
-		if n, want := values(t, s), 2*min(int(last)+1, 1)+3*len(all); n != want {
+		if n, want := values(t, s), 4*min(int(last)+1, 1)+5*len(all); n != want {
 			t.Errorf("%d values, want %d", n, want)
 		}
 		s.Close()

@@ -92,6 +92,14 @@ func (v value) find(tx *bolt.Tx) ([]byte, error) {
 	return data, nil
 }
 
+// check returns an error if the bytes that v refers to do not match its checksum.
+func (v value) check(belong string, data []byte) error {
+	if v.ID != 0 && checksum(belong, data) != v.Sum {
+		return fmt.Errorf("%w: the values do not match their checksum", ErrDamaged)
+	}
+	return nil
+}
+
 // release lets the system reclaim the file pages that a transaction touched. Mapped pages
 // count as memory of this process until another process needs the memory. With a few
 // hundred clients they would be most of the agent's resident memory.

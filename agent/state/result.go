@@ -33,6 +33,8 @@ type resultRecord struct {
 type clientRecord struct {
 	Name  string `json:"name"`
 	Value value  `json:"value"`
+	// Scaling is set if the client had none when it trained.
+	Scaling value `json:"scaling,omitzero"`
 }
 
 // Put stores a result with the staged values of its clients. When it returns, the result
@@ -44,7 +46,7 @@ func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []b
 	r := resultRecord{Run: run, Round: round, Head: head}
 	out := Result{Run: run, Round: round, Head: head, Size: int64(len(numbers))}
 	for _, c := range clients {
-		r.Clients = append(r.Clients, clientRecord{c.client, c.value})
+		r.Clients = append(r.Clients, clientRecord{c.client, c.value, c.scaling})
 		out.Clients = append(out.Clients, c.client)
 	}
 	if err := s.vacant(&r); err != nil {
@@ -172,7 +174,7 @@ func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []u
 		key := keptKey(r.Run, c.Name)
 		clients = append(clients, key)
 		if !counted {
-			garbage = append(garbage, c.Value.ID)
+			garbage = append(garbage, c.Value.ID, c.Scaling.ID)
 			continue
 		}
 		var old keptRecord
@@ -180,7 +182,13 @@ func decide(tx *bolt.Tx, id uint64, counted bool) (clients []string, garbage []u
 			return nil, nil, err
 		}
 		garbage = append(garbage, old.Value.ID)
-		if err := putRecord(kept, []byte(key), keptRecord{Round: r.Round, Value: c.Value}); err != nil {
+		scaling := old.Scaling
+		if scaling.ID == 0 {
+			scaling = c.Scaling
+		} else {
+			garbage = append(garbage, c.Scaling.ID)
+		}
+		if err := putRecord(kept, []byte(key), keptRecord{Round: r.Round, Value: c.Value, Scaling: scaling}); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -15,13 +15,15 @@ type runRecord struct {
 	Used uint64 `json:"used"`
 	// Forgotten means that the values of the run are deleted.
 	Forgotten bool `json:"forgotten,omitempty"`
+	// Pinned means that the values of the run must not be deleted.
+	Pinned bool `json:"pinned,omitempty"`
 }
 
 // Begin must be called before clients train for a run; calling it again is cheap. An
 // agent does not learn when a run ends, so the store keeps the most recently used runs.
 // If there are too many, Begin deletes the least recently used run and returns the
-// identifiers of its undecided results. A deleted run cannot continue: Begin then
-// returns [ErrForgotten].
+// identifiers of its undecided results. It does not delete pinned runs ([Store.Pin]). A
+// deleted run cannot continue: Begin then returns [ErrForgotten].
 func (s *Store) Begin(run string) (dropped []uint64, err error) {
 	if err := CheckName(run); err != nil {
 		return nil, err
@@ -38,13 +40,18 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 		if err != nil {
 			return err
 		}
-		if err := putRecord(runs, []byte(run), runRecord{Used: used}); err != nil {
+		var r runRecord
+		if _, err := getRecord(runs, []byte(run), &r); err != nil {
+			return err
+		}
+		if err := putRecord(runs, []byte(run), runRecord{Used: used, Pinned: r.Pinned || s.pinned(run)}); err != nil {
 			return err
 		}
 		live, forgotten, err := listRuns(tx)
 		if err != nil {
 			return err
 		}
+		live = slices.DeleteFunc(live, func(r namedRun) bool { return r.pinned })
 		for ; len(live) > runsKept; live = live[1:] {
 			ids, unused, keys, err := forget(tx, live[0].name)
 			if err != nil {
@@ -91,14 +98,15 @@ func (s *Store) current(run string) (current bool, err error) {
 
 // namedRun is a run with its position in the order of use.
 type namedRun struct {
-	name string
-	used uint64
+	name   string
+	used   uint64
+	pinned bool
 }
 
 // listRuns returns the runs, least recently used first.
 func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 	err = eachRecord(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
-		n := namedRun{string(key), r.Used}
+		n := namedRun{string(key), r.Used, r.Pinned}
 		if r.Forgotten {
 			forgotten = append(forgotten, n)
 		} else {
@@ -110,6 +118,47 @@ func listRuns(tx *bolt.Tx) (live, forgotten []namedRun, err error) {
 		slices.SortFunc(list, func(a, b namedRun) int { return cmp.Compare(a.used, b.used) })
 	}
 	return live, forgotten, err
+}
+
+// Pin keeps the values of the given runs, and no longer those of the runs that were pinned
+// before. A run that begins later is pinned when it begins. Without a change Pin does not
+// write.
+func (s *Store) Pin(runs []string) error {
+	s.mu.Lock()
+	s.pins = slices.Clone(runs)
+	s.mu.Unlock()
+	change := map[string]runRecord{}
+	look := func(tx *bolt.Tx) error {
+		clear(change)
+		return eachRecord(tx.Bucket(runsBucket), func(key []byte, r *runRecord) error {
+			if pin := slices.Contains(runs, string(key)) && !r.Forgotten; pin != r.Pinned {
+				r.Pinned = pin
+				change[string(key)] = *r
+			}
+			return nil
+		})
+	}
+	if err := s.view(look); err != nil || len(change) == 0 {
+		return err
+	}
+	return s.update(func(tx *bolt.Tx) error {
+		if err := look(tx); err != nil {
+			return err
+		}
+		for run, r := range change {
+			if err := putRecord(tx.Bucket(runsBucket), []byte(run), r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// pinned reports whether a run was in the last list of pinned runs.
+func (s *Store) pinned(run string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.pins, run)
 }
 
 // forget deletes a run. It returns the deleted results, the identifiers of values that have
@@ -140,7 +189,7 @@ func forget(tx *bolt.Tx, run string) (dropped, garbage []uint64, clients []strin
 		if err := decode(key, data, &r); err != nil {
 			return nil, nil, nil, err
 		}
-		garbage = append(garbage, r.Value.ID)
+		garbage = append(garbage, r.Value.ID, r.Scaling.ID)
 		keys = append(keys, bytes.Clone(key))
 	}
 	for _, key := range keys {

@@ -62,8 +62,9 @@ var (
 	valuesBucket  = []byte("values")  // identifier -> values, never modified
 )
 
-// format is the version of the file format. Open refuses files with another version.
-const format = "1"
+// format is the version of the file format. Open refuses files with a newer version. It
+// reads files of version 1, which have no scalings and no pinned runs.
+const format = "2"
 
 // Store is an open file. It is safe for concurrent use.
 type Store struct {
@@ -74,6 +75,8 @@ type Store struct {
 	undecided map[string]uint64
 	// garbage lists the identifiers of values that no record points to.
 	garbage []uint64
+	// pins lists the runs of the last call of Pin.
+	pins []string
 	// failed is the error of a failed write. All later writes return it: see update.
 	failed error
 }
@@ -169,7 +172,7 @@ func create(tx *bolt.Tx) error {
 	}
 	meta := tx.Bucket(metaBucket)
 	switch got := meta.Get([]byte("format")); {
-	case got == nil:
+	case got == nil || string(got) == "1":
 		return meta.Put([]byte("format"), []byte(format))
 	case string(got) != format:
 		return fmt.Errorf("written by a newer Loadstar (format %s, this one reads up to %s): upgrade", got, format)
@@ -181,7 +184,7 @@ func create(tx *bolt.Tx) error {
 func (s *Store) survey(tx *bolt.Tx) error {
 	used := map[uint64]bool{}
 	err := eachRecord(tx.Bucket(keptBucket), func(_ []byte, r *keptRecord) error {
-		used[r.Value.ID] = true
+		used[r.Value.ID], used[r.Scaling.ID] = true, true
 		return nil
 	})
 	if err != nil {
@@ -190,7 +193,7 @@ func (s *Store) survey(tx *bolt.Tx) error {
 	err = eachRecord(tx.Bucket(resultsBucket), func(key []byte, r *resultRecord) error {
 		used[r.Numbers.ID] = true
 		for _, c := range r.Clients {
-			used[c.Value.ID] = true
+			used[c.Value.ID], used[c.Scaling.ID] = true, true
 			s.undecided[keptKey(r.Run, c.Name)] = binary.BigEndian.Uint64(key)
 		}
 		return nil

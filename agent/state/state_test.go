@@ -47,7 +47,7 @@ func put(t testing.TB, s *Store, run string, round int64, seed uint64, n int, cl
 	}
 	var staged []Staged
 	for i, c := range clients {
-		g, err := s.Stage(run, c, numbers(seed+uint64(i), n))
+		g, err := s.Stage(run, c, numbers(seed+uint64(i), n), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestKeepsNothing(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	s := open(t, t.TempDir())
 	put(t, s, "run", 3, 10, 5, "a", "b")
-	g, err := s.Stage("run", "b", numbers(1, 5))
+	g, err := s.Stage("run", "b", numbers(1, 5), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestRefuses(t *testing.T) {
 		t.Error("a result of nobody")
 	}
 	for _, name := range []string{"", "a\x00b", strings.Repeat("x", 2000)} {
-		if _, err := s.Stage("run", name, nil); err == nil {
+		if _, err := s.Stage("run", name, nil, nil); err == nil {
 			t.Errorf("a client named %.9q", name)
 		}
 		if _, err := s.Begin(name); err == nil {
@@ -174,7 +174,7 @@ func TestGarbage(t *testing.T) {
 	s := open(t, dir)
 	r := put(t, s, "run", 3, 10, 500, "a", "b")
 	for range 100 {
-		g, err := s.Stage("run", "c", numbers(7, 500))
+		g, err := s.Stage("run", "c", numbers(7, 500), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,11 +371,11 @@ func TestDamage(t *testing.T) {
 func TestAnotherFormat(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put([]byte("format"), []byte("2")) }); err != nil {
+	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put([]byte("format"), []byte("3")) }); err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "written by a newer Loadstar (format 2, this one reads up to 1): upgrade") {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "written by a newer Loadstar (format 3, this one reads up to 2): upgrade") {
 		t.Error(err)
 	}
 }
@@ -429,7 +429,7 @@ func TestConcurrently(t *testing.T) {
 			name := fmt.Sprint("client ", w)
 			for round := range int64(10) {
 				seed := uint64(100*w) + uint64(round) + 1
-				g, err := s.Stage("run", name, numbers(seed, 100))
+				g, err := s.Stage("run", name, numbers(seed, 100), nil)
 				if err != nil {
 					t.Error(err)
 					return

@@ -1,0 +1,243 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/agent/release"
+	"loadstar/agent/state"
+	"loadstar/fed/recipe"
+	"loadstar/fed/round"
+	"loadstar/internal/backoff"
+	loadstarv1 "loadstar/proto/loadstar/v1"
+)
+
+// Limits on what the server may send and what the agent sends.
+const (
+	maxReleases   = 64 // more than a server offers
+	reportsAtOnce = 50 // the server's limit for one check-in
+)
+
+// news has the newest list of releases. The check-ins set it, and follow applies it.
+type news struct {
+	mu      sync.Mutex
+	list    *loadstarv1.ReleaseList // nil before the first one arrives
+	changed chan struct{}
+}
+
+func (n *news) newest() *loadstarv1.ReleaseList {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.list
+}
+
+// hear stores a list that the server sent; nil means that there is no newer one.
+func (n *news) hear(list *loadstarv1.ReleaseList) {
+	if list == nil {
+		return
+	}
+	n.mu.Lock()
+	n.list = list
+	n.mu.Unlock()
+	wake(n.changed)
+}
+
+// addReleases adds to a check-in which list of releases the agent has, and reports that the
+// server does not have.
+func (a *agent) addReleases(q *loadstarv1.CheckInRequest) {
+	if a.Releases == nil {
+		return
+	}
+	q.Releases = proto.Uint64(a.news.newest().GetRevision())
+	if len(a.reports) == 0 {
+		a.reports, a.reported = a.Releases.Reports()
+	}
+	for _, r := range a.reports[:min(len(a.reports), reportsAtOnce)] {
+		q.Reports = append(q.Reports, reportMessage(r))
+	}
+}
+
+// reportMessage encodes a report. Sources are sorted, so that equal reports have equal
+// bytes.
+func reportMessage(r release.Report) *loadstarv1.ClientReport {
+	m := &loadstarv1.ClientReport{
+		Client: r.Client, Day: r.Day, Release: r.Release, RelativeMae: known(r.RelativeMAE), Coverage: known(r.Coverage), Findings: r.Findings,
+		ReadingsAgeSeconds: r.ReadingsAge, Drift: r.Drift, WantsRound: r.WantsRound,
+	}
+	for source, share := range r.Shares {
+		m.Shares = append(m.Shares, &loadstarv1.SourceShare{Source: source, Share: share})
+	}
+	slices.SortFunc(m.Shares, func(x, y *loadstarv1.SourceShare) int {
+		if x.Source < y.Source {
+			return -1
+		}
+		return 1
+	})
+	return m
+}
+
+func known(x float64) *float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
+}
+
+// reportsDone drops the reports of a check-in, because the server has them or refuses them.
+func (a *agent) reportsDone(n int) {
+	if n == 0 {
+		return
+	}
+	if a.reports = a.reports[n:]; len(a.reports) == 0 && a.reported != nil {
+		a.reported()
+		a.reported = nil
+	}
+}
+
+// follow gives the releases on the server's list to the host, until ctx ends. It is a
+// goroutine of its own, because a download may take long.
+func (a *agent) follow(ctx context.Context) error {
+	if a.Releases == nil {
+		return nil
+	}
+	retry := backoff.Backoff{Base: a.first, Cap: a.most}
+	unusable := map[string]bool{} // releases that this version cannot use
+	for ctx.Err() == nil {
+		select {
+		case <-a.news.changed:
+		case <-ctx.Done():
+			return nil
+		}
+		for {
+			err := a.apply(ctx, a.news.newest(), unusable)
+			if errors.Is(err, errStore) {
+				return err
+			}
+			if err == nil || ctx.Err() != nil {
+				retry.Reset()
+				break
+			}
+			wait := retry.Next()
+			a.Log.Warn("cannot take over the server's releases", "error", err, "next", wait.Round(time.Millisecond))
+			pause(ctx, wait, a.news.changed)
+		}
+	}
+	return nil
+}
+
+// apply makes the host's releases those of a list. It removes releases before it fetches
+// others, because a withdrawn release must be left at once.
+func (a *agent) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusable map[string]bool) error {
+	var ids, runs []string
+	all := list.GetReleases()
+	if len(all) > maxReleases {
+		a.Log.Warn("the server offers too many releases", "releases", len(all))
+		all = all[:maxReleases]
+	}
+	for _, r := range all {
+		ids = append(ids, r.GetId())
+		if state.CheckName(r.GetRun()) == nil && !slices.Contains(runs, r.GetRun()) {
+			runs = append(runs, r.GetRun())
+		}
+	}
+	// Pin first, so that the personal layers of these runs are still there when the release
+	// arrives.
+	if err := a.store.Pin(runs); err != nil {
+		return storeError(err)
+	}
+	if err := a.Releases.Retain(ids); err != nil {
+		return fmt.Errorf("removing releases: %w", err)
+	}
+	for _, r := range all {
+		if unusable[r.GetId()] || a.Releases.Has(r.GetId()) {
+			continue
+		}
+		x, personal, err := a.fetchRelease(ctx, r)
+		var no *unfit
+		switch {
+		case errors.As(err, &no):
+			unusable[r.GetId()] = true
+			a.Log.Warn("cannot use a release", "release", fmt.Sprintf("%s@%d", r.GetName(), r.GetNumber()), "reason", no.reason)
+			continue
+		case err != nil:
+			return err
+		}
+		if err := a.Releases.Offer(*x, a.loader(x.Run, personal)); err != nil {
+			return fmt.Errorf("taking over release %s@%d: %w", x.Name, x.Number, err)
+		}
+		a.Log.Info("received a release", "release", fmt.Sprintf("%s@%d", x.Name, x.Number), "run", x.Run, "version", x.Version)
+		a.released.drop(r.GetPlan())
+		a.released.drop(r.GetWeights())
+	}
+	return nil
+}
+
+// fetchRelease fetches the plan and the weights of a release and checks them. It also
+// returns the number of personal weights. The error is an [unfit] if this agent can never
+// use the release.
+func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*release.Release, int, error) {
+	x := &release.Release{
+		ID: r.GetId(), Name: r.GetName(), Number: int(r.GetNumber()), Run: r.GetRun(), Version: int(r.GetVersion()), Role: release.Role(r.GetRole()),
+	}
+	for _, name := range []string{x.ID, x.Name, x.Run} {
+		if state.CheckName(name) != nil || !utf8.ValidString(name) {
+			return nil, 0, unfitf("a name is not valid")
+		}
+	}
+	if r.GetNumber() < 1 || r.GetNumber() > math.MaxInt32 || r.GetVersion() < 0 || r.GetVersion() > math.MaxInt32 {
+		return nil, 0, unfitf("number %d or version %d is out of range", r.GetNumber(), r.GetVersion())
+	}
+	var err error
+	if x.Plan, err = a.released.get(ctx, r.GetPlan(), maxPlan, false); err != nil {
+		return nil, 0, err
+	}
+	p, err := recipe.Read(x.Plan)
+	if err != nil {
+		return nil, 0, unfitf("this version cannot read the plan: %v", err)
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		return nil, 0, unfitf("the plan does not fit together: %v", err)
+	}
+	if need := footprint(p, q, 1); need > a.Memory {
+		return nil, 0, unfitf("the model takes %d MB, this agent may use %d", need>>20, a.Memory>>20)
+	}
+	personal := q.Partition.PersonalLen()
+	if want := map[bool]release.Role{true: release.Personal, false: release.Generic}[personal > 0]; x.Role != want {
+		return nil, 0, unfitf("the role is %.40q, but the plan is for a %s model", x.Role, want)
+	}
+	data, err := a.released.get(ctx, r.GetWeights(), 4*int64(q.SharedLen()), true)
+	if err != nil {
+		return nil, 0, err
+	}
+	// The blob may also have moments, which nobody needs to forecast.
+	x.Weights = slices.Clone(q.SharedWeights(round.ReadFloats(nil, data)))
+	for _, w := range x.Weights {
+		if math.IsNaN(float64(w)) || math.IsInf(float64(w), 0) {
+			return nil, 0, unfitf("a weight is not finite")
+		}
+	}
+	return x, personal, nil
+}
+
+// loader returns a function that reads what a client kept from a run.
+func (a *agent) loader(run string, personal int) func(client string) (release.Kept, bool, error) {
+	return func(client string) (release.Kept, bool, error) {
+		values, scaling, found, err := a.store.Read(run, client)
+		if err != nil || !found {
+			return release.Kept{}, false, err
+		}
+		if len(values) < personal {
+			return release.Kept{}, false, fmt.Errorf("client %s has %d personal weights of run %s, the plan needs %d", client, len(values), run, personal)
+		}
+		return release.Kept{Personal: values[:personal:personal], Scaling: scaling}, true, nil
+	}
+}

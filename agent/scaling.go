@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"loadstar/fed/recipe"
+	"loadstar/fed/serve"
+	"loadstar/series"
+)
+
+// scaled is how a session scales a client's readings in a run. Weights are of no use with
+// another scaling, and readings grow. So the scaling of the first counted result is stored
+// with it and used in all later rounds of the run.
+type scaled struct {
+	// frozen is the stored scaling, or nil if it is that of the session's readings.
+	frozen *recipe.Scaling
+	ranges series.Ranges // of the session's readings, unless frozen is set
+	stored bool          // the store has the scaling
+}
+
+// scaling returns how to scale a client's readings in a run.
+func (a *agent) scaling(s *session, run, client string, m series.Meter) (*scaled, error) {
+	key := run + "\x00" + client
+	s.mu.Lock()
+	k := s.scalings[key]
+	s.mu.Unlock()
+	if k != nil && k.stored {
+		return k, nil
+	}
+	b, err := a.store.Scaling(run, client)
+	if err != nil {
+		return nil, err
+	}
+	if k != nil {
+		k.stored = b != nil // stored by an earlier round of this session: the readings are the same
+		return k, nil
+	}
+	k = &scaled{stored: b != nil}
+	if b != nil {
+		x, err := serve.DecodeScaling(b)
+		if err != nil {
+			return nil, err
+		}
+		k.frozen = &x
+	} else {
+		k.ranges = s.Problem.Framer.Ranges(m)
+	}
+	s.mu.Lock()
+	s.scalings[key] = k
+	s.mu.Unlock()
+	return k, nil
+}
+
+// examples returns the examples of a meter. The scaling of the session's own readings is
+// not passed as a frozen one, so that its features are cached once.
+func (k *scaled) examples(q *recipe.Problem, m series.Meter) series.Examples {
+	if k.frozen != nil {
+		return q.Frozen(m, *k.frozen)
+	}
+	return q.Examples(m, k.ranges)
+}
+
+// encode returns the scaling for the store, or nil if the store has it.
+func (k *scaled) encode(q *recipe.Problem, m series.Meter) []byte {
+	if k.stored {
+		return nil
+	}
+	return serve.EncodeScaling(q.Scaling(m, k.ranges))
+}
