@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"text/tabwriter"
 	"time"
 
@@ -17,52 +19,32 @@ func newClients() *cobra.Command {
 }
 
 func newClientsList() *cobra.Command {
-	var (
-		o      operatorFlags
-		after  string
-		limit  int32
-		asJSON bool
-	)
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List clients, sorted by name",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.dial()
-			if err != nil {
-				return err
-			}
-			r, err := c.ListClients(cmd.Context(), &v1.ListClientsRequest{After: after, Limit: limit})
-			if err != nil {
-				return plain(err)
-			}
-			if asJSON {
-				return printLine(cmd.OutOrStdout(), r)
-			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
-			fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\t")
-			for _, x := range r.Clients {
-				note := ""
-				if x.Revoked {
-					note = "revoked"
+	q := &v1.ListClientsRequest{}
+	cmd := serverCommand("list", "List clients, sorted by name", cobra.NoArgs,
+		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
+			r, err := c.ListClients(cmd.Context(), q)
+			return r, func(out io.Writer) {
+				w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+				fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\tRELEASE\tRELATIVE MAE\tCOVERAGE\t")
+				for _, x := range r.Clients {
+					note, release, report := "", "-", &v1.ClientReport{}
+					if x.Revoked {
+						note = "revoked"
+					}
+					if x.Report != nil {
+						report, release = x.Report, cmp.Or(x.Report.Release, "none")
+					}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), release, decimal(report.RelativeMae), decimal(report.Coverage), note)
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), note)
-			}
-			if err := w.Flush(); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s on %s, not counting revoked ones\n", count(int(r.Total), "client"), count(int(r.Agents), "agent"))
-			if n := len(r.Clients); n > 0 && n < int(r.Total) {
-				fmt.Fprintf(cmd.OutOrStdout(), "more: --after %s\n", r.Clients[n-1].Name)
-			}
-			return nil
-		},
-	}
-	f := cmd.Flags()
-	o.add(f)
-	f.StringVar(&after, "after", "", "list clients after this name")
-	f.Int32Var(&limit, "limit", 100, "maximum number of clients, up to 1000")
-	f.BoolVar(&asJSON, "json", false, "print JSON")
+				_ = w.Flush() // the caller's writer reports errors
+				fmt.Fprintf(out, "%s on %s, not counting revoked ones\n", count(int(r.Total), "client"), count(int(r.Agents), "agent"))
+				if n := len(r.Clients); n > 0 && n < int(r.Total) {
+					fmt.Fprintf(out, "more: --after %s\n", r.Clients[n-1].Name)
+				}
+			}, err
+		})
+	cmd.Flags().StringVar(&q.After, "after", "", "list clients after this name")
+	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of clients, up to 1000")
 	return cmd
 }
 

@@ -79,7 +79,7 @@ them.`,
 	}{
 		{"Data and models:", []*cobra.Command{newData(), newBacktest(), newModel()}},
 		{"Training on this machine:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
-		{"Fleet:", []*cobra.Command{newServe(), newAgent(), newToken(), newClients(), newRuns(), newAudit(), newBackup(), newRestore()}},
+		{"Fleet:", []*cobra.Command{newServe(), newAgent(), newToken(), newClients(), newRuns(), newModels(), newAudit(), newBackup(), newRestore()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.of {

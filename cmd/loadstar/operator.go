@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"strings"
+	"text/tabwriter"
 
 	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"loadstar/internal/agentapi"
@@ -43,6 +46,32 @@ func (o *operatorFlags) dial() (*operator, error) {
 	server := strings.TrimSuffix(o.server, "/")
 	h := mtls.Client(mtls.Transport(c.TLS()))
 	return &operator{v1.NewOperatorServiceClient(h, server), h, server}, nil
+}
+
+// serverCommand returns a command that calls a server and prints the answer: as a table,
+// which show writes, or as JSON.
+func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *cobra.Command, c *operator, args []string) (answer any, show func(w io.Writer), err error)) *cobra.Command {
+	var o operatorFlags
+	var asJSON bool
+	cmd := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		c, err := o.dial()
+		if err != nil {
+			return err
+		}
+		answer, show, err := call(cmd, c, args)
+		switch {
+		case err != nil:
+			return plain(err)
+		case asJSON:
+			return printLine(cmd.OutOrStdout(), answer)
+		}
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
+		show(w)
+		return w.Flush()
+	}}
+	o.add(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
 }
 
 // plain returns an error from the server without the protocol's error code.

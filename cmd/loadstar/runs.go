@@ -33,8 +33,9 @@ func newRunsStart() *cobra.Command {
 		Short: "Start training a plan with the fleet",
 		Long: `Start training a plan with the fleet. The run includes every client that is
 connected when it starts. The plan file is the same as for the simulator; its
-data, evaluate and simulate settings have no effect. If a fleet cannot train the
-plan, the command fails and prints the reason.`,
+data and simulate settings have no effect. In every evaluate.every-th round the
+clients also score the weights on their own validation data. If a fleet cannot
+train the plan, the command fails and prints the reason.`,
 		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -65,92 +66,51 @@ plan, the command fails and prints the reason.`,
 }
 
 func newRunsList() *cobra.Command {
-	var (
-		o      operatorFlags
-		limit  int32
-		asJSON bool
-	)
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List runs, newest first",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := o.dial()
-			if err != nil {
-				return err
-			}
+	var limit int32
+	cmd := serverCommand("list", "List runs, newest first", cobra.NoArgs,
+		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 			r, err := c.ListRuns(cmd.Context(), &v1.ListRunsRequest{Limit: limit})
-			if err != nil {
-				return plain(err)
-			}
-			if asJSON {
-				return printLine(cmd.OutOrStdout(), r.Runs)
-			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
-			fmt.Fprintln(w, "RUN\tPLAN\tALGORITHM\tSTATE\tROUND\tCLIENTS\tCREATED")
-			for _, x := range r.Runs {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\n", x.Id, x.Name, x.Algorithm, x.State, roundNumber(x), x.Rounds, x.Clients, ago(x.Created))
-			}
-			return w.Flush()
-		},
-	}
-	o.add(cmd.Flags())
+			return r.GetRuns(), func(w io.Writer) {
+				fmt.Fprintln(w, "RUN\tPLAN\tALGORITHM\tSTATE\tROUND\tCLIENTS\tCREATED")
+				for _, x := range r.Runs {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\n", x.Id, x.Name, x.Algorithm, x.State, roundNumber(x), x.Rounds, x.Clients, ago(x.Created))
+				}
+			}, err
+		})
 	cmd.Flags().Int32Var(&limit, "limit", 20, "maximum number of runs")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
 func newRunsShow() *cobra.Command {
-	var (
-		o      operatorFlags
-		rounds int32
-		asJSON bool
-	)
-	cmd := &cobra.Command{
-		Use:   "show RUN",
-		Short: "Show a run and its newest rounds",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := o.dial()
-			if err != nil {
-				return err
-			}
+	var rounds int32
+	cmd := serverCommand("show RUN", "Show a run and its newest rounds", cobra.ExactArgs(1),
+		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			r, err := c.GetRun(cmd.Context(), &v1.GetRunRequest{Run: args[0], Rounds: rounds})
-			if err != nil {
-				return plain(err)
-			}
-			out := cmd.OutOrStdout()
-			if asJSON {
-				return printLine(out, r)
-			}
-			x := r.Run
-			fmt.Fprintf(out, "%s: %s, %s, %s\n", x.Id, x.Name, x.Algorithm, stateOf(x))
-			fmt.Fprintf(out, "round %d of %d, version %d, %s\n", roundNumber(x), x.Rounds, x.Version, count(int(x.Clients), "client"))
-			if len(r.Rounds) == 0 {
-				return nil
-			}
-			w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
-			fmt.Fprintln(w, roundHeader)
-			for _, x := range r.Rounds {
-				fmt.Fprintln(w, roundRow(x))
-			}
-			return w.Flush()
-		},
-	}
-	o.add(cmd.Flags())
+			return r, func(out io.Writer) {
+				x := r.Run
+				fmt.Fprintf(out, "%s: %s, %s, %s\n", x.Id, x.Name, x.Algorithm, stateOf(x))
+				fmt.Fprintf(out, "round %d of %d, version %d, %s\n", roundNumber(x), x.Rounds, x.Version, count(int(x.Clients), "client"))
+				if len(r.Rounds) == 0 {
+					return
+				}
+				w := tabwriter.NewWriter(out, 0, 4, 2, ' ', tabwriter.AlignRight)
+				fmt.Fprintln(w, "ROUND\tSTATE\tASKED\tCOUNTED\tLATE\tLOST\tLOSS\tRELATIVE MAE\tOF\tMB\tSECONDS\t")
+				for _, r := range r.Rounds {
+					seconds, relative := "-", "-"
+					if r.Closed > 0 {
+						seconds = fmt.Sprintf("%.1f", float64(r.Closed-r.Opened)/1000)
+					}
+					if r.Evaluated > 0 {
+						relative = fmt.Sprintf("%.3f", r.RelativeMae)
+					}
+					fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%.4g\t%s\t%d\t%.2f\t%s\t\n", r.Round+1, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss,
+						relative, r.Evaluated, float64(r.Bytes)/1e6, seconds)
+				}
+				_ = w.Flush() // the caller's writer reports errors
+			}, err
+		})
 	cmd.Flags().Int32Var(&rounds, "rounds", 10, "number of rounds to show")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
-}
-
-const roundHeader = "ROUND\tSTATE\tASKED\tCOUNTED\tLATE\tLOST\tLOSS\tMB\tSECONDS\t"
-
-func roundRow(r *v1.Round) string {
-	seconds := "-"
-	if r.Closed > 0 {
-		seconds = fmt.Sprintf("%.1f", float64(r.Closed-r.Opened)/1000)
-	}
-	return fmt.Sprintf("%d\t%s\t%d\t%d\t%d\t%d\t%.4g\t%.2f\t%s\t", r.Round+1, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, float64(r.Bytes)/1e6, seconds)
 }
 
 // roundNumber returns the number of a run's newest round, starting at 1, or 0 before the
@@ -179,7 +139,11 @@ func newRunsWatch() *cobra.Command {
 		Short: "Follow a run round by round until it ends",
 		Long: `Follow a run round by round until it ends. The exit code is 0 if the run
 finished and 1 if it was stopped or failed. The command reconnects if the
-connection breaks.`,
+connection breaks.
+
+The relative MAE is the validation error of the weights before the round, as a
+share of the error of a simple forecast (evaluate.reference in the plan): the
+mean over the clients that trained, and its change since it was last measured.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.dial()
@@ -222,6 +186,7 @@ func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON boo
 	}
 	defer func() { _ = s.Close() }() // Err says why the stream ended
 	out := cmd.OutOrStdout()
+	before := 0.0 // the relative MAE that was measured last, or 0
 	for s.Receive() {
 		m := s.Msg()
 		switch r := m.Round; {
@@ -234,12 +199,29 @@ func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON boo
 				return last, err
 			}
 		case r != nil:
-			fmt.Fprintf(out, "round %d of %d %s: asked %d, counted %d, late %d, lost %d, loss %.4g, %.1f s\n",
-				r.Round+1, m.Run.Rounds, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss, float64(r.Closed-r.Opened)/1000)
+			fmt.Fprintf(out, "round %d of %d %s: asked %d, counted %d, late %d, lost %d, loss %.4g", r.Round+1, m.Run.Rounds, r.State, r.Asked, r.Counted, r.Late, r.Lost, r.Loss)
+			if r.Evaluated > 0 {
+				fmt.Fprintf(out, ", relative MAE %.3f", r.RelativeMae)
+				if before > 0 {
+					fmt.Fprintf(out, " (%+.3f)", r.RelativeMae-before)
+				}
+				before = r.RelativeMae
+			}
+			fmt.Fprintf(out, ", %.1f s%s\n", float64(r.Closed-r.Opened)/1000, timeLeft(m.Run, r))
 		}
 		last = m.Run
 	}
 	return last, s.Err()
+}
+
+// timeLeft estimates how long a run still takes, from its mean time per round so far.
+func timeLeft(run *v1.Run, r *v1.Round) string {
+	left := run.Rounds - r.Round - 1
+	if left <= 0 || run.Started == 0 || ended(run) {
+		return ""
+	}
+	span := time.Duration(r.Closed-run.Started) * time.Millisecond / time.Duration(r.Round+1) * time.Duration(left)
+	return fmt.Sprintf(", about %s left", span.Round(max(time.Second, span.Truncate(time.Minute)/60)))
 }
 
 func newRunsStop() *cobra.Command {
