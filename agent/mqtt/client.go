@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -47,25 +46,11 @@ type Client struct {
 	stray   map[string]bool // topics that no client has any more
 	status  Status
 	count   *counter
+	// flushAt is the number of unacknowledged messages at which the intake is asked to
+	// store. Otherwise a full window would stop the flow until the next regular flush.
+	flushAt int
 	// announced has the clients whose sensors were described over the present connection.
 	announced map[string]bool
-}
-
-// counter counts the messages of one connection since the oldest that is not acknowledged:
-// so much of the broker's window is used, because acknowledgements are sent in order.
-type counter struct{ order []*bool }
-
-func (c *counter) add() *bool {
-	stored := new(bool)
-	c.order = append(c.order, stored)
-	return stored
-}
-
-func (c *counter) done(stored *bool) {
-	*stored = true
-	for len(c.order) > 0 && *c.order[0] {
-		c.order = c.order[1:]
-	}
 }
 
 // link is one connection.
@@ -98,7 +83,7 @@ func New(c Config, intake Intake, forecasts Forecasts) (*Client, error) {
 		config: c, intake: intake, forecasts: forecasts, decoder: d,
 		wake: make(chan struct{}, 1), up: make(chan *link, 1), broken: make(chan error, 1),
 		dirty: map[string]bool{}, gone: map[string]bool{}, stray: map[string]bool{},
-		announced: map[string]bool{}, topics: map[string]bool{}, count: &counter{},
+		announced: map[string]bool{}, topics: map[string]bool{}, count: &counter{}, flushAt: smallWindow * 3 / 4,
 		status: Status{Messages: map[Outcome]uint64{}},
 	}, nil
 }
@@ -264,7 +249,14 @@ func (c *Config) credentials(p *paho.Connect, secret []byte) {
 func (c *Client) connected(manager *autopaho.ConnectionManager, ack *paho.Connack) {
 	l := &link{manager: manager, mark: rand.Text(), backlog: ack.SessionPresent}
 	names := c.forecasts.Clients()
+	limit := window
+	if ack.Properties != nil && ack.Properties.ReceiveMaximum != nil {
+		// Brokers state the limit of the messages that the agent sends. The usual ones have
+		// one setting for both directions.
+		limit = min(limit, int(*ack.Properties.ReceiveMaximum))
+	}
 	c.mu.Lock()
+	c.flushAt = max(1, limit*3/4)
 	c.link, c.topics, c.announced = l, map[string]bool{}, map[string]bool{}
 	c.status.Connected, c.status.Since, c.status.Problem = true, time.Now(), ""
 	for _, name := range names {
@@ -365,86 +357,6 @@ func (c *Client) subscribe(ctx context.Context, l *link) {
 		}
 		c.mu.Unlock()
 	}
-}
-
-// receive handles a message. The library calls it for one message at a time.
-func (c *Client) receive(r paho.PublishReceived) (bool, error) {
-	p := r.Packet
-	ack := func() {
-		// It fails if the connection was lost. Then the broker sends the message again.
-		_ = r.Client.Ack(p)
-	}
-	if c.own(p) {
-		ack()
-		return true, nil
-	}
-	now, ok := c.config.Now()
-	if !ok {
-		now = time.Time{}
-	}
-	c.mu.Lock()
-	// Before the connection is known, its backlog cannot be over.
-	late := p.Duplicate() || c.link == nil || c.link.backlog
-	decoder, count := c.decoder, c.count
-	c.mu.Unlock()
-	samples, outcome := decoder.Decode(Message{Topic: p.Topic, Payload: p.Payload, Arrived: now, Retained: p.Retain, Late: late})
-	c.mu.Lock()
-	c.status.Messages[outcome]++
-	if outcome == UnknownTopic && len(c.stray) < maxSources {
-		c.stray[p.Topic] = true
-		c.signal()
-	}
-	// The first delivery of a repeated message may not be on disk yet, so that even one
-	// without samples is acknowledged only after the next flush.
-	store := len(samples) > 0 || p.Duplicate()
-	full, stored := false, new(bool)
-	if p.QoS > 0 {
-		stored = count.add()
-		full = len(count.order) >= flushAt && len(count.order)%16 == 0
-	}
-	if !store {
-		count.done(stored)
-	}
-	c.mu.Unlock()
-	if full {
-		defer c.intake.Flush()
-	}
-	if !store {
-		ack()
-		return true, nil
-	}
-	c.intake.Add(samples, func(err error) {
-		if err != nil {
-			select {
-			case c.broken <- err:
-			default:
-			}
-			return
-		}
-		ack()
-		c.mu.Lock()
-		count.done(stored)
-		c.mu.Unlock()
-	})
-	return true, nil
-}
-
-// own handles the agent's own messages.
-func (c *Client) own(p *paho.Publish) bool {
-	rest, ok := strings.CutPrefix(p.Topic, c.base())
-	if !ok {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p.Topic == c.markTopic() && c.link != nil && string(p.Payload) == c.link.mark {
-		c.link.backlog = false
-	}
-	if name, ok := strings.CutSuffix(rest, "/forecast"); ok && p.Retain && len(p.Payload) > 0 && len(c.gone) < maxSources {
-		c.gone[name] = true
-		c.signal()
-	}
-	return true
 }
 
 // leave says that the agent is offline and ends the connection. The broker keeps the

@@ -202,7 +202,9 @@ func (s *source) at(doc any) (time.Time, Outcome) {
 			return epoch(v)
 		}
 		for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02T15:04:05Z0700"} {
-			if t, err := time.Parse(layout, x); err == nil {
+			if t, err := time.Parse(layout, x); err == nil && t.Before(earliest) {
+				return time.Time{}, NoValue
+			} else if err == nil {
 				return t, Taken
 			}
 		}

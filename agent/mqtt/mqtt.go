@@ -51,13 +51,13 @@ type Config struct {
 const (
 	keepAlive     = 30    // seconds
 	sessionExpiry = 86400 // seconds that the broker keeps messages for an absent agent
-	// window is how many messages the broker sends without an acknowledgement. It bounds
+	// window is how many messages the broker may send without an acknowledgement. It bounds
 	// the memory of unacknowledged messages, together with maxPacket.
 	window = 256
-	// flushAt is the number of unacknowledged messages at which the intake is asked to
-	// store. Otherwise a full window would stop the flow until the next regular flush.
-	flushAt   = 192
-	maxPacket = maxPayload + 2<<10
+	// smallWindow is the window that is assumed before the broker has stated its own. It is
+	// Mosquitto's default.
+	smallWindow = 20
+	maxPacket   = maxPayload + 2<<10
 )
 
 func (c *Config) complete() error {

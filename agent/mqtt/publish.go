@@ -23,7 +23,7 @@ func level(name string) string {
 		}
 		return '_'
 	}, name)
-	if safe == name && len(safe) <= 64 {
+	if safe == name && safe != "" && len(safe) <= 64 {
 		return safe
 	}
 	sum := sha256.Sum256([]byte(name))

@@ -112,7 +112,7 @@ func (s *Source) check() (*source, error) {
 		return s.gen1(levels)
 	case "homeassistant":
 		if s.Unit == "" {
-			return nil, errors.New("Home Assistant's topics do not say the unit; add unit: kWh, or the unit that Home Assistant shows")
+			return nil, errors.New("the topics of Home Assistant do not say the unit; add unit: kWh, or the unit that Home Assistant shows")
 		}
 		if s.Value != "" {
 			return nil, errors.New("the messages of Home Assistant's topics are bare numbers; remove value")

@@ -1,0 +1,237 @@
+package mqtt
+
+import (
+	"encoding/json"
+	"math"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"loadstar/forecast/issue"
+)
+
+// board has forecasts to publish.
+type board struct {
+	mu  sync.Mutex
+	all map[string]Forecast
+}
+
+func (b *board) Clients() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var names []string
+	for name := range b.all {
+		names = append(names, name)
+	}
+	return names
+}
+
+func (b *board) Forecast(client string) (Forecast, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f, ok := b.all[client]
+	return f, ok && f.Rows != nil
+}
+
+func (b *board) set(client string, f Forecast) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all[client] = f
+}
+
+// ramp is a forecast from a cutoff on: P50 of step i is i kW.
+func ramp(cutoff, issued time.Time, step time.Duration, h int, zone string) Forecast {
+	loc, err := time.LoadLocation(zone)
+	if err != nil {
+		panic(err)
+	}
+	f := Forecast{
+		Forecast: issue.Forecast{Cutoff: cutoff.Unix(), Levels: []float64{0.1, 0.5, 0.9}, Model: "day@7", Weight: 0.83},
+		Issued:   issued, Step: step, Zone: loc, Today: 10,
+	}
+	for i := range h {
+		v := float64(i)
+		f.Rows = append(f.Rows, issue.Row{Time: cutoff.Unix() + int64(i)*int64(step/time.Second), Values: []float64{v / 2, v, v * 2}, Source: issue.Model, Quality: issue.OK})
+	}
+	return f
+}
+
+func TestHourly(t *testing.T) {
+	cutoff := time.Date(2026, 11, 15, 14, 15, 0, 0, time.UTC)
+	f := ramp(cutoff, cutoff, 15*time.Minute, 192, "Europe/Berlin")
+	f.Rows[8].Source, f.Rows[8].Quality, f.Rows[8].Reason = issue.Week, issue.Estimated, issue.BeyondReach
+	f.Rows = slices.Delete(f.Rows, 20, 21) // a row of 19:15 is missing
+	rows := Hourly(f)
+	if len(rows) != 47 || rows[0].Time != cutoff.Add(45*time.Minute).Unix() || rows[46].Time != rows[0].Time+46*3600 {
+		t.Fatalf("%d rows from %v", len(rows), time.Unix(rows[0].Time, 0).UTC())
+	}
+	if v := rows[0].Values; v[0] != 2.25 || v[1] != 4.5 || v[2] != 9 {
+		t.Errorf("the mean of 3 to 6 is %v", v)
+	}
+	if rows[0].Source != issue.Model || rows[1].Source != issue.Week || rows[1].Reason != issue.BeyondReach || rows[2].Source != issue.Model {
+		t.Errorf("%+v", rows[:3])
+	}
+	if !math.IsNaN(rows[4].Values[1]) {
+		t.Errorf("the hour with a missing step has %v", rows[4].Values)
+	}
+	// The hours of a zone that is half an hour off begin between those of UTC.
+	f = ramp(cutoff, cutoff, 15*time.Minute, 192, "Asia/Kolkata")
+	if rows := Hourly(f); rows[0].Time != cutoff.Add(15*time.Minute).Unix() {
+		t.Errorf("first hour at %v", time.Unix(rows[0].Time, 0).UTC())
+	}
+}
+
+func TestSummary(t *testing.T) {
+	// 13:15 in Berlin: 43 quarters until midnight.
+	cutoff := time.Date(2026, 11, 15, 12, 15, 0, 0, time.UTC)
+	f := ramp(cutoff, cutoff.Add(2*time.Minute), 15*time.Minute, 192, "Europe/Berlin")
+	s := summarize(f)
+	today := 10.0 + 43*42/2/4.0
+	tomorrow := (43.0 + 138) / 2 * 96 / 4
+	if s.NextHour != 1.5 || float64(s.EnergyToday) != today || float64(s.EnergyTomorrow) != tomorrow || s.PeakPower != 95 || *s.PeakTime != "2026-11-16T13:00:00+01:00" || s.Quality != issue.OK {
+		t.Errorf("%+v, want today %v, tomorrow %v", s, today, tomorrow)
+	}
+	// Readings are two hours late: the next hour is not in the past.
+	f.Issued = f.Issued.Add(2 * time.Hour)
+	if s := summarize(f); s.NextHour != 9.5 || float64(s.EnergyToday) != today {
+		t.Errorf("%+v", s)
+	}
+	// Readings are a day late: nothing of today is measured, and the forecast may not reach
+	// the end of tomorrow.
+	f = ramp(cutoff.Add(-24*time.Hour), cutoff, 15*time.Minute, 192, "Europe/Berlin")
+	if s := summarize(f); float64(s.EnergyToday) != tomorrow || !math.IsNaN(float64(s.EnergyTomorrow)) {
+		t.Errorf("%+v", s)
+	}
+	// The day with 25 hours.
+	cutoff = time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC)
+	f = ramp(cutoff, cutoff, time.Hour, 60, "Europe/Berlin")
+	if s := summarize(f); float64(s.EnergyToday) != 25*24/2 {
+		t.Errorf("a day of 25 hours has %v", s.EnergyToday)
+	}
+	for i := range f.Rows {
+		f.Rows[i].Values, f.Rows[i].Quality = []float64{math.NaN(), math.NaN(), math.NaN()}, issue.Missing
+	}
+	f.Today = math.NaN()
+	s = summarize(f)
+	text, err := json.Marshal(s)
+	if want := `{"next_hour":null,"energy_today":null,"energy_tomorrow":null,"peak_power":null,"peak_time":null,"quality":"MISSING"}`; err != nil || string(text) != want {
+		t.Errorf("%s %v", text, err)
+	}
+	f.Rows[3].Values = []float64{1, 2, 3}
+	if s := summarize(f); s.Quality != issue.Estimated || s.PeakPower != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestMessage(t *testing.T) {
+	cutoff := time.Date(2026, 11, 15, 14, 0, 0, 0, time.UTC)
+	f := ramp(cutoff, cutoff.Add(124*time.Second), 15*time.Minute, 192, "Europe/Berlin")
+	f.Client = "main-panel"
+	f.Rows[0].Values[0] = math.NaN()
+	data, err := encode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m struct {
+		Client, Cutoff, Issued, Step, Timezone, Model, Unit, Hourly string
+		Summary                                                     map[string]any
+		Values                                                      map[string][]any
+	}
+	if err := json.Unmarshal(data, &m); err != nil {
+		t.Fatalf("%v: %s", err, data)
+	}
+	if m.Client != "main-panel" || m.Cutoff != "2026-11-15T14:00:00Z" || m.Issued != "2026-11-15T14:02:04Z" || m.Step != "PT1H" || m.Unit != "kW" || m.Hourly != note {
+		t.Errorf("%+v", m)
+	}
+	for _, key := range []string{"time", "P10", "P50", "P90", "source"} {
+		if len(m.Values[key]) != 48 {
+			t.Errorf("%d values of %s", len(m.Values[key]), key)
+		}
+	}
+	if m.Values["time"][0] != "2026-11-15T15:00:00+01:00" || m.Values["P10"][0] != nil || m.Values["P50"][1] != 5.5 || m.Summary["quality"] != "OK" {
+		t.Errorf("%v %v", m.Values, m.Summary)
+	}
+	if len(data) > 4500 {
+		t.Errorf("the message has %d bytes", len(data))
+	}
+	t.Logf("%d bytes", len(data))
+	// The longest message, with long names, can still be recorded by Home Assistant.
+	f = ramp(cutoff, cutoff, time.Hour, 400, "America/Argentina/ComodRivadavia")
+	f.Levels = []float64{0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975}
+	for i := range f.Rows {
+		f.Rows[i].Values, f.Rows[i].Source = []float64{1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3, 1e4 / 3}, issue.Generic
+	}
+	f.Client, f.Model = strings.Repeat("ü", 64), strings.Repeat("m", 128)
+	if data, err = encode(f); err != nil || len(data) >= 16384 {
+		t.Errorf("the longest message has %d bytes, %v", len(data), err)
+	}
+}
+
+func TestLevel(t *testing.T) {
+	safe := regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	seen := map[string]string{}
+	for _, name := range []string{"main-panel", "main panel", "main/panel", "main.panel", "main_panel", "büro", "", "#", "+", strings.Repeat("a", 200), strings.Repeat("a", 201), "日本"} {
+		l := level(name)
+		if !safe.MatchString(l) || seen[l] != "" {
+			t.Errorf("%q becomes %q, as %q", name, l, seen[l])
+		}
+		seen[l] = name + "!"
+	}
+	if level("main-panel") != "main-panel" {
+		t.Error("a good name changed")
+	}
+}
+
+// TestPublish checks the life of a client at the broker, with Home Assistant's discovery.
+func TestPublish(t *testing.T) {
+	c := Config{Broker: embedded(t), Agent: "gw 1", Discovery: "homeassistant", Version: "0.2.0"}
+	cutoff := time.Date(2026, 11, 15, 14, 0, 0, 0, time.UTC)
+	b := &board{all: map[string]Forecast{"main-panel": ramp(cutoff, cutoff, 15*time.Minute, 192, "Europe/Berlin"), "büro": {}}}
+	p := newPeer(t, c, "loadstar/#", "homeassistant/#")
+	j := newJournal(t, filepath.Join(t.TempDir(), "j"), 0)
+	client, stop := start(t, c, j, b)
+	status, topic := client.statusTopic(), client.forecastTopic("main-panel")
+	until(t, "the forecast", func() bool { return p.got(topic) != "" && p.got(status) == "online" })
+	configs := func(client string) (n int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for topic, m := range p.received {
+			if strings.HasPrefix(topic, "homeassistant/sensor/loadstar_"+level("gw 1")+"_"+client+"/") && strings.HasSuffix(topic, "/config") && len(m.Payload) > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	if configs("main-panel") != 6 || configs(level("büro")) != 0 {
+		t.Errorf("%d and %d sensors", configs("main-panel"), configs(level("büro")))
+	}
+	b.set("büro", ramp(cutoff, cutoff, 15*time.Minute, 192, "Europe/Berlin"))
+	client.Publish("büro")
+	until(t, "the second client", func() bool { return configs(level("büro")) == 6 && p.got(client.forecastTopic(level("büro"))) != "" })
+	stop()
+	until(t, "the end", func() bool { return p.got(status) == "offline" })
+
+	// After a restart with another configuration, the first client is gone.
+	b.mu.Lock()
+	delete(b.all, "main-panel")
+	b.mu.Unlock()
+	client, _ = start(t, c, j, b)
+	until(t, "the removal", func() bool { return configs("main-panel") == 0 && p.got(topic) == "" && p.got(status) == "online" })
+	late := newPeer(t, c, "loadstar/#", "homeassistant/#")
+	until(t, "retained messages", func() bool {
+		return late.got(client.forecastTopic(level("büro"))) != "" && late.got(status) == "online"
+	})
+	if late.got(topic) != "" {
+		t.Error("the forecast of a client that is gone is retained")
+	}
+	// A client that goes while the agent runs.
+	b.mu.Lock()
+	clear(b.all)
+	b.mu.Unlock()
+	client.Publish()
+	until(t, "the second removal", func() bool { return late.got(client.forecastTopic(level("büro"))) == "" })
+}

@@ -1,0 +1,137 @@
+package mqtt
+
+import (
+	"strings"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+)
+
+// counter counts the messages of one connection since the oldest that is not acknowledged:
+// so much of the broker's window is used, because acknowledgements are sent in order.
+type counter struct {
+	order []*bool // whether each message is stored
+	// asked is the newest message when the intake was asked to store. It is nil after that
+	// message was stored.
+	asked *bool
+}
+
+func (c *counter) add() *bool {
+	stored := new(bool)
+	c.order = append(c.order, stored)
+	return stored
+}
+
+func (c *counter) done(stored *bool) {
+	*stored = true
+	for len(c.order) > 0 && *c.order[0] {
+		c.order = c.order[1:]
+	}
+	if c.asked != nil && *c.asked {
+		c.asked = nil
+	}
+}
+
+// full reports whether the intake must be asked to store.
+func (c *counter) full(limit int) bool {
+	if c.asked != nil || len(c.order) < limit {
+		return false
+	}
+	for _, stored := range c.order {
+		if !*stored {
+			c.asked = stored
+		}
+	}
+	return true
+}
+
+// receive handles a message. The library calls it for one message at a time.
+func (c *Client) receive(r paho.PublishReceived) (bool, error) {
+	p := r.Packet
+	ack := func() {
+		// It fails if the connection was lost. Then the broker sends the message again.
+		_ = r.Client.Ack(p)
+	}
+	if c.own(p) {
+		ack()
+		return true, nil
+	}
+	now, ok := c.config.Now()
+	if !ok {
+		now = time.Time{}
+	}
+	c.mu.Lock()
+	// Before the connection is known, its backlog cannot be over.
+	late := p.Duplicate() || c.link == nil || c.link.backlog
+	decoder, count := c.decoder, c.count
+	c.mu.Unlock()
+	samples, outcome := decoder.Decode(Message{Topic: p.Topic, Payload: p.Payload, Arrived: now, Retained: p.Retain, Late: late})
+	c.mu.Lock()
+	c.status.Messages[outcome]++
+	if outcome == UnknownTopic && len(c.stray) < maxSources {
+		c.stray[p.Topic] = true
+		c.signal()
+	}
+	// The first delivery of a repeated message may not be on disk yet, so that even one
+	// without samples is acknowledged only after the next flush.
+	store := len(samples) > 0 || p.Duplicate()
+	stored := new(bool)
+	if p.QoS > 0 {
+		stored = count.add()
+	}
+	c.mu.Unlock()
+	if !store {
+		ack()
+		c.stored(count, stored)
+		return true, nil
+	}
+	c.intake.Add(samples, func(err error) {
+		if err != nil {
+			select {
+			case c.broken <- err:
+			default:
+			}
+			return
+		}
+		ack()
+		c.stored(count, stored)
+	})
+	c.mu.Lock()
+	// The intake may have been asked for this message before it had it.
+	ask := count.full(c.flushAt) || count.asked == stored
+	c.mu.Unlock()
+	if ask {
+		c.intake.Flush()
+	}
+	return true, nil
+}
+
+// stored notes that a message was acknowledged, and asks the intake to store if the window
+// is nearly full all the same.
+func (c *Client) stored(count *counter, stored *bool) {
+	c.mu.Lock()
+	count.done(stored)
+	ask := count.full(c.flushAt)
+	c.mu.Unlock()
+	if ask {
+		c.intake.Flush()
+	}
+}
+
+// own handles the agent's own messages.
+func (c *Client) own(p *paho.Publish) bool {
+	rest, ok := strings.CutPrefix(p.Topic, c.base())
+	if !ok {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.Topic == c.markTopic() && c.link != nil && string(p.Payload) == c.link.mark {
+		c.link.backlog = false
+	}
+	if name, ok := strings.CutSuffix(rest, "/forecast"); ok && p.Retain && len(p.Payload) > 0 && len(c.gone) < maxSources {
+		c.gone[name] = true
+		c.signal()
+	}
+	return true
+}

@@ -1,0 +1,234 @@
+package mqtt
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/eclipse/paho.golang/paho"
+
+	"loadstar/internal/longtest"
+	"loadstar/internal/proc"
+)
+
+// TestMain runs an agent's side of the connection if the environment says so, for tests
+// that kill it.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("LOADSTAR_MQTT_JOURNAL"); path != "" {
+		agentProcess(path)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// agentProcess stores the messages of a topic in a journal until it is killed.
+func agentProcess(path string) {
+	c := Config{
+		Broker: os.Getenv("LOADSTAR_MQTT_BROKER"), User: os.Getenv("LOADSTAR_MQTT_USER"), PasswordFile: os.Getenv("LOADSTAR_MQTT_PASSWORD"),
+		CAFile: os.Getenv("LOADSTAR_MQTT_CA"), ServerName: os.Getenv("LOADSTAR_MQTT_NAME"),
+		Agent: "gw", Sources: []Source{meter}, retry: 200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	j := &journal{file: f}
+	go func() {
+		for {
+			time.Sleep(300 * time.Millisecond)
+			j.store()
+		}
+	}()
+	client, err := New(c, j, noForecasts{})
+	if err != nil {
+		panic(err)
+	}
+	panic(client.Run(context.Background()))
+}
+
+// TestBrokerRestart restarts a broker with TLS and passwords while a meter publishes. All
+// that the broker acknowledged to the meter must be stored.
+func TestBrokerRestart(t *testing.T) {
+	m := newMosquitto(t, true)
+	c := m.config
+	c.Sources = []Source{meter}
+	path := filepath.Join(t.TempDir(), "journal")
+	client, _ := start(t, c, newJournal(t, path, 50*time.Millisecond), noForecasts{})
+	ready(t, client)
+	stop := sender(t, c)
+	for range longtest.Pick(2, 20) {
+		time.Sleep(time.Duration(100+rand.IntN(300)) * time.Millisecond)
+		m.restart(t, time.Duration(rand.IntN(300))*time.Millisecond)
+	}
+	time.Sleep(300 * time.Millisecond)
+	sent := stop()
+	complete(t, path, sent)
+	t.Logf("%d messages; %v", sent, client.Status().Messages)
+}
+
+// TestAgentKilled kills the agent's process between receiving and storing.
+func TestAgentKilled(t *testing.T) {
+	m := newMosquitto(t, true)
+	path := filepath.Join(t.TempDir(), "journal")
+	launch := func() *proc.Child {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "LOADSTAR_MQTT_JOURNAL="+path, "LOADSTAR_MQTT_BROKER="+m.config.Broker, "LOADSTAR_MQTT_USER="+m.config.User,
+			"LOADSTAR_MQTT_PASSWORD="+m.config.PasswordFile, "LOADSTAR_MQTT_CA="+m.config.CAFile, "LOADSTAR_MQTT_NAME="+m.config.ServerName)
+		if testing.Verbose() {
+			cmd.Stderr = os.Stderr
+		}
+		child, err := proc.Start(cmd, syscall.SIGKILL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return child
+	}
+	child := launch()
+	// The session exists once the agent has subscribed. What is published before is nobody's.
+	until(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
+	stop := sender(t, m.config)
+	for range longtest.Pick(3, 40) {
+		time.Sleep(time.Duration(100+rand.IntN(500)) * time.Millisecond)
+		if err := child.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		child = launch()
+	}
+	sent := stop()
+	complete(t, path, sent)
+	if err := child.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d messages", sent)
+}
+
+// sender publishes messages with ascending numbers until stop is called, which returns how
+// many the broker has acknowledged.
+func sender(t *testing.T, c Config) (stop func() int) {
+	t.Helper()
+	p := newPeer(t, c)
+	var end atomic.Bool
+	var wg sync.WaitGroup
+	sent := 0
+	wg.Go(func() {
+		for !end.Load() {
+			payload, _ := dated(sent)
+			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+			_, err := p.Publish(ctx, &paho.Publish{QoS: 1, Topic: meterTopic, Payload: []byte(payload)})
+			cancel()
+			if err != nil { // not acknowledged: send it again
+				time.Sleep(5 * time.Millisecond)
+				continue
+			}
+			sent++
+			time.Sleep(500 * time.Microsecond)
+		}
+	})
+	return func() int {
+		end.Store(true)
+		wg.Wait()
+		return sent
+	}
+}
+
+// complete waits until a journal has all messages.
+func complete(t *testing.T, path string, sent int) {
+	t.Helper()
+	if sent < 100 {
+		t.Fatalf("only %d messages were sent", sent)
+	}
+	missing := ""
+	until(t, "the messages", func() bool {
+		got := lines(t, path)
+		for i := range sent {
+			if _, line := dated(i); !got[line] {
+				missing = fmt.Sprintf("message %d of %d", i, sent)
+				return false
+			}
+		}
+		missing = ""
+		return true
+	})
+	if missing != "" {
+		t.Error(missing)
+	}
+}
+
+// TestWindow checks that messages flow although nothing but a full window makes the intake
+// store: the broker's default window is small.
+func TestWindow(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		lines   []string
+		flushes int // at most
+	}{
+		{"default", nil, 100},
+		{"large", []string{"max_inflight_messages 1000"}, 12},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			c := newMosquitto(t, false, x.lines...).config
+			// Messages without a value are acknowledged at once, but only after those before.
+			c.Sources = []Source{meter}
+			path := filepath.Join(t.TempDir(), "journal")
+			j := newJournal(t, path, 0)
+			client, _ := start(t, c, j, noForecasts{})
+			ready(t, client)
+			p := newPeer(t, c)
+			const n = 1000
+			for i := range n {
+				payload, _ := dated(i)
+				if i%10 > 0 {
+					payload = `{"state":"ON"}`
+				}
+				p.publish(t, meterTopic, payload, false)
+			}
+			until(t, "all messages", func() bool { m := client.Status().Messages; return m[Taken] == n/10 && m[NoValue] == n*9/10 })
+			if j.flushes > x.flushes {
+				t.Errorf("%d flushes for %d messages", j.flushes, n)
+			}
+			t.Logf("%d flushes", j.flushes)
+		})
+	}
+}
+
+// TestRefusals checks what is said of a wrong password, a wrong certificate and a wrong
+// name.
+func TestRefusals(t *testing.T) {
+	m := newMosquitto(t, true)
+	if err := Check(context.Background(), m.config); err != nil {
+		t.Error(err)
+	}
+	wrong := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(wrong, []byte("guess"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		name, want string
+		change     func(*Config)
+	}{
+		{"password", "authorize", func(c *Config) { c.PasswordFile = wrong }},
+		{"no password file", "cannot read the broker's password", func(c *Config) { c.PasswordFile += "x" }},
+		{"name", "certificate is valid for broker.test, not other.test", func(c *Config) { c.ServerName = "other.test" }},
+		{"authority", "certificate signed by unknown authority", func(c *Config) { c.CAFile = "" }},
+		{"no certificates", "contains no certificates", func(c *Config) { c.CAFile = wrong }},
+		{"no TLS", "without an answer", func(c *Config) { c.Broker = "mqtt://" + m.address }},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			c := m.config
+			x.change(&c)
+			if err := Check(context.Background(), c); err == nil || !strings.Contains(err.Error(), x.want) {
+				t.Errorf("error %v, want %s", err, x.want)
+			}
+		})
+	}
+}
