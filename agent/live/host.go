@@ -70,6 +70,7 @@ func (h host) Offer(r release.Release, load func(client string) (release.Kept, b
 	if err := s.addModel(rec, heads); err != nil {
 		return err
 	}
+	s.refresh()
 	s.wakeWork()
 	return nil
 }
@@ -80,6 +81,7 @@ func (h host) Retain(ids []string) error {
 	s := h.s
 	s.issuing.Lock()
 	defer s.issuing.Unlock()
+	defer s.refresh()
 	for id, m := range s.models {
 		if m.Folder || slices.Contains(ids, id) {
 			continue

@@ -216,7 +216,7 @@ func (s *Service) catchUp(m *member, r *runner, gen *generic, cutoff int64) erro
 	if err != nil || d == nil {
 		return err
 	}
-	return s.replay(d, 0, r, gen, cutoff, nil)
+	return s.replay(d, r, gen, cutoff, nil)
 }
 
 // targets returns the number of steps that the model forecasts, if there is one.
@@ -227,9 +227,9 @@ func (r *runner) targets() []int {
 	return []int{r.model.serve.Plan.Model.Targets}
 }
 
-// replay advances the state of a runner to the cutoff. Each is called with the issues, and
-// may be nil.
-func (s *Service) replay(d *series.Dataset, i int, r *runner, gen *generic, cutoff int64, each func(issue.Forecast)) error {
+// replay advances the state of a runner to the cutoff, with the readings of its client. Each
+// is called with the issues and with the model's own point forecasts, and may be nil.
+func (s *Service) replay(d *series.Dataset, r *runner, gen *generic, cutoff int64, each func(f issue.Forecast, bare []float32)) error {
 	var (
 		own, other   *serve.Model
 		ownC, otherC *serve.Client
@@ -241,8 +241,21 @@ func (s *Service) replay(d *series.Dataset, i int, r *runner, gen *generic, cuto
 		other, otherC = gen.model.serve, &gen.client
 	}
 	p := serve.NewReplay(d, own, other)
-	p.Each = each
-	return p.Advance(r.state, i, ownC, otherC, cutoff)
+	if each != nil {
+		var own *spy
+		p.Wrap = func(f issue.Forecaster) issue.Forecaster {
+			own = &spy{Forecaster: f}
+			return own
+		}
+		p.Each = func(f issue.Forecast) {
+			var bare []float32
+			if own != nil {
+				bare, own.bare = own.bare, nil
+			}
+			each(f, bare)
+		}
+	}
+	return p.Advance(r.state, 0, ownC, otherC, cutoff)
 }
 
 // generic returns the newest generic model with the scaling of a client, or nil. The client

@@ -22,14 +22,18 @@ const (
 	leastDays = 3           // a comparison needs forecasts of so many days
 	between   = 6 * 60 * 60 // seconds between the issues that are compared
 	tolerance = 1.02        // a contender may be this much worse; ties go to the newer
-	trialDays = 7           // the champion before runs silently for so long
-	better    = 0.98        // it returns if its error is this much lower
-	fitDays   = 14          // days of readings from which personal layers are fitted
-	fitSteps  = 200
-	fitSpan   = 366 * day // readings that are used to fit
-	refitSpan = 56 * day
-	refitRest = 7 * day // at most one refit of a client in this time
-	judgeRest = day     // a comparison without a result is repeated after this time
+	// The correction and the blend with last week hide the errors of a bad model. So the
+	// model alone is judged too, more generously: against the champion's model, or against
+	// last week's load if there is none.
+	bareTolerance, bareOfWeek = 1.1, 1.5
+	hopeless                  = 2.0
+	trialDays                 = 7         // the champion before runs silently for so long
+	better                    = 0.98      // it returns if its error is this much lower
+	fitDays                   = 14        // days of readings from which personal layers are fitted
+	fitSpan                   = 366 * day // readings that are used to fit
+	refitSpan                 = 56 * day
+	refitRest                 = 7 * day // at most one refit of a client in this time
+	judgeRest                 = day     // a comparison without a result is repeated after this time
 )
 
 // job is work that takes longer than an issue: comparing a model of a client.
@@ -92,7 +96,9 @@ func (s *Service) Work(ctx context.Context) (bool, error) {
 	}
 	s.issuing.Lock()
 	defer s.issuing.Unlock()
-	return true, s.settle(j, champion.id, verdict, err, now.Unix())
+	err = s.settle(j, champion.id, verdict, err, now.Unix())
+	s.refresh()
+	return true, err
 }
 
 // verdict is the result of a comparison.
@@ -109,6 +115,15 @@ type verdict struct {
 type tally struct {
 	n            int
 	abs, pinball float64
+	// of the model alone
+	bareN   int
+	bareAbs float64
+}
+
+// replayed issue, with the model's own point forecasts.
+type tried struct {
+	issue.Forecast
+	bare []float32
 }
 
 // compare replays the last days of a client with its champion and with a contender.
@@ -131,11 +146,13 @@ func (s *Service) compare(ctx context.Context, j *job, champion *runner, now tim
 			return verdict{}, err
 		}
 	}
-	// With no weights from training, and also if those from training lose, weights are
-	// fitted on the readings before the days of the comparison.
+	// With no weights from training, and also if those from training lose narrowly, weights
+	// are fitted on the readings before the days of the comparison. If they lose by far, the
+	// release is not what it claims to be, even if fitting could repair it.
 	v := verdict{why: "too few readings"}
 	for _, h := range contenders {
-		if v, err = s.contest(d, j, champion, h, cutoff); err != nil || v.accepted {
+		v, err = s.contest(d, j, champion, h, cutoff)
+		if err != nil || v.accepted || v.judged && v.contender.bareAbs > hopeless*v.champion.bareAbs {
 			return v, err
 		}
 	}
@@ -148,10 +165,14 @@ func (s *Service) compare(ctx context.Context, j *job, champion *runner, now tim
 	} else if err != nil {
 		return v, err
 	}
+	if h == nil {
+		return verdict{judged: true, champion: tally{n: 1}, contender: tally{n: 1}}, nil
+	}
 	return s.contest(d, j, champion, h, cutoff)
 }
 
-// fit fits the personal layers of a client.
+// fit fits the personal layers of a client. It returns nil if the shared layers alone are far
+// worse than those of the champion.
 func (s *Service) fit(ctx context.Context, d *series.Dataset, j *job, champion *runner, cutoff int64) (*head, error) {
 	from := origin(fitted)
 	if j.refit {
@@ -161,9 +182,16 @@ func (s *Service) fit(ctx context.Context, d *series.Dataset, j *job, champion *
 			return nil, err
 		}
 	}
-	c, how, err := j.model.serve.Fit(ctx, d, 0, cutoff, nil, fitSteps)
+	c, how, err := j.model.serve.Fit(ctx, d, 0, cutoff, nil, serve.FitSteps)
 	if err != nil {
 		return nil, err
+	}
+	if old := champion.model; old != nil && old != j.model {
+		if _, present, err := old.serve.Fit(ctx, d, 0, cutoff, nil, 1); err == nil && how.Before > hopeless*present.Before {
+			s.c.Log.Warn("the shared layers of a model are far worse than those in use", "client", j.client, "model", j.model.Name,
+				"loss", how.Before, "loss_in_use", present.Before)
+			return nil, nil
+		}
 	}
 	s.c.Log.Info("fitted personal layers", "client", j.client, "model", j.model.Name, "loss_before", how.Before, "loss_after", how.After)
 	return newHead(j.model.ID, j.client, cutoff, from, c), nil
@@ -202,6 +230,12 @@ func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, 
 				own++
 			}
 			load := float64(m.Load[i])
+			if base := s.bareOf(champion, a, k, m, t); k < len(b.bare) && b.bare[k] == b.bare[k] && !math.IsNaN(base) {
+				v.champion.bareN++
+				v.champion.bareAbs += math.Abs(load - base)
+				v.contender.bareN++
+				v.contender.bareAbs += math.Abs(load - float64(b.bare[k]))
+			}
 			v.champion.add(s.c.Levels, s.point, a.Rows[k].Values, load)
 			v.contender.add(s.c.Levels, s.point, b.Rows[k].Values, load)
 			days[t/day] = true
@@ -212,8 +246,30 @@ func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, 
 		return v, nil
 	}
 	v.judged = true
-	v.accepted = v.contender.pinball <= tolerance*v.champion.pinball && v.contender.abs <= tolerance*v.champion.abs
+	limit := bareTolerance
+	if champion.model == nil {
+		limit = bareOfWeek
+	}
+	v.accepted = v.contender.pinball <= tolerance*v.champion.pinball && v.contender.abs <= tolerance*v.champion.abs &&
+		v.contender.bareAbs <= limit*v.champion.bareAbs
 	return v, nil
+}
+
+// bareOf returns what the champion's model alone said about row k of an issue, or last week's
+// load if there is no model.
+func (s *Service) bareOf(champion *runner, x tried, k int, m series.Meter, t int64) float64 {
+	if champion.model != nil {
+		if k < len(x.bare) {
+			return float64(x.bare[k])
+		}
+		return math.NaN()
+	}
+	return s.weekBefore(func(u int64) float64 {
+		if i := (u - m.Start) / s.seconds(); u >= m.Start && u < x.Cutoff && i < int64(len(m.Load)) {
+			return float64(m.Load[i])
+		}
+		return math.NaN()
+	}, t)
 }
 
 func known(r issue.Row, point int) bool { return point < len(r.Values) && !math.IsNaN(r.Values[point]) }
@@ -227,16 +283,16 @@ func (t *tally) add(levels []float64, point int, row []float64, load float64) {
 }
 
 // trial returns the issues that a runner would have made in the last days, by cutoff.
-func (s *Service) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]issue.Forecast, error) {
+func (s *Service) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]tried, error) {
 	fresh := *r
 	var err error
 	if fresh.state, err = s.newState(); err != nil {
 		return nil, err
 	}
-	out := map[int64]issue.Forecast{}
-	err = s.replay(d, 0, &fresh, nil, cutoff, func(f issue.Forecast) {
+	out := map[int64]tried{}
+	err = s.replay(d, &fresh, nil, cutoff, func(f issue.Forecast, bare []float32) {
 		if f.Cutoff >= cutoff-testDays*day && f.Cutoff%between == 0 {
-			out[f.Cutoff] = f
+			out[f.Cutoff] = tried{f, bare}
 		}
 	})
 	return out, err
@@ -253,7 +309,8 @@ func (s *Service) settle(j *job, against uint64, v verdict, failed error, now in
 	}
 	log := s.c.Log.With("client", j.client, "model", j.model.Name)
 	if n := float64(v.contender.n); v.judged {
-		log = log.With("mae", v.contender.abs/n, "mae_before", v.champion.abs/n, "pinball_relative", v.contender.pinball/v.champion.pinball)
+		log = log.With("mae", v.contender.abs/n, "mae_before", v.champion.abs/n, "pinball_relative", v.contender.pinball/v.champion.pinball,
+			"model_alone_relative", v.contender.bareAbs/v.champion.bareAbs)
 	}
 	switch {
 	case failed != nil || !v.judged:

@@ -17,6 +17,8 @@ const replayDays = 63
 type Replay struct {
 	// Each, if not nil, is called with every issue that is made.
 	Each func(issue.Forecast)
+	// Wrap, if not nil, may put something between the client's own model and its state.
+	Wrap func(issue.Forecaster) issue.Forecaster
 
 	data         *series.Dataset
 	own, generic *Model
@@ -70,6 +72,9 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 		var models issue.Models
 		if own != nil && b.own != nil {
 			models.Own = b.own.Forecaster(meter, *own)
+			if r.Wrap != nil {
+				models.Own = r.Wrap(models.Own)
+			}
 		}
 		if generic != nil && b.generic != nil {
 			models.Generic = b.generic.Forecaster(meter, *generic)

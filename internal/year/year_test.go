@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,7 +68,7 @@ func before(t *testing.T, d *series.Dataset, at int64) *series.Dataset {
 }
 
 // train trains a model on a dataset, and returns its folder.
-func train(t *testing.T, d *series.Dataset, rounds string) string {
+func train(t *testing.T, d *series.Dataset, rounds, dir string) string {
 	t.Helper()
 	plan, err := recipe.Read([]byte(dayAhead + rounds))
 	if err != nil {
@@ -77,7 +78,7 @@ func train(t *testing.T, d *series.Dataset, rounds string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "day-ahead")
+	dir = filepath.Join(dir, "day-ahead")
 	began := time.Now()
 	if _, err := sim.Run(t.Context(), sim.Config{Plan: plan, Dataset: d, Dir: dir, Kernel: k, Workers: 2, Save: time.Hour}); err != nil {
 		t.Fatal(err)
@@ -108,16 +109,61 @@ func train(t *testing.T, d *series.Dataset, rounds string) string {
 	return dir
 }
 
+// start is when agents begin: models are trained on what is before.
+var start = time.Date(2017, 1, 2, 0, 0, 0, 0, time.UTC).Unix()
+
+var shared struct {
+	once  sync.Once
+	data  *series.Dataset
+	model string
+	dir   string
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.dir != "" {
+		os.RemoveAll(shared.dir)
+	}
+	os.Exit(code)
+}
+
+// fixture returns a few meters and a model that was trained on their readings before start.
+// Tests share it.
+func fixture(t *testing.T) (*series.Dataset, string) {
+	t.Helper()
+	shared.once.Do(func() {
+		d := data(t, 6)
+		dir, err := os.MkdirTemp("", "loadstar-year")
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared.dir = dir
+		shared.model = train(t, before(t, d, start), "rounds: 60\n", dir)
+		shared.data = d
+	})
+	if shared.data == nil {
+		t.Fatal("the model could not be trained")
+	}
+	return shared.data, shared.model
+}
+
 // TestYear runs a year of live mode, or some weeks with a few clients in the short form.
 func TestYear(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model and runs it for weeks of virtual time")
 	}
-	meters, weeks := longtest.Pick(6, 42), longtest.Pick(8, 51)
-	d := data(t, meters)
-	start := time.Date(2017, 1, 2, 0, 0, 0, 0, time.UTC).Unix()
+	meters, weeks := 42, longtest.Pick(8, 51)
 	settled := start + 14*86400
-	model := train(t, before(t, d, start), longtest.Pick("rounds: 60\n", ""))
+	var (
+		d     *series.Dataset
+		model string
+	)
+	if longtest.Enabled() {
+		d = data(t, meters)
+		model = train(t, before(t, d, start), "", t.TempDir())
+	} else {
+		d, model = fixture(t)
+	}
 	var log bytes.Buffer
 	planted := start + int64(longtest.Pick(35, 200))*86400
 	c := Config{
