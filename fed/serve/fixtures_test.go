@@ -20,16 +20,15 @@ const hour = 3600
 
 // sample describes a generated dataset and a plan.
 type sample struct {
-	zone      string
-	interval  time.Duration
-	meters    int
-	days      int
-	start     string // a UTC day
-	weather   bool
-	missing   float64
-	plan      string
-	ahead     int // days of weather after the last reading
-	partition string
+	zone     string
+	interval time.Duration
+	meters   int
+	days     int
+	start    string // a UTC day
+	weather  bool
+	missing  float64
+	plan     string
+	ahead    int // days of weather after the last reading
 }
 
 const densePlan = "{name: test, algorithm: fedavg, model: {name: dense, targets: 24}}"

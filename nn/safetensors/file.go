@@ -113,10 +113,13 @@ func (f *File) read(name, dtype string, from, n int) ([]byte, error) {
 		return nil, fmt.Errorf("safetensors: there is no tensor %s", name)
 	case t.DType != dtype:
 		return nil, fmt.Errorf("safetensors: %s holds %s, not %s", name, t.DType, dtype)
-	case from < 0 || n < 0 || int64(from+n) > (t.Offsets[1]-t.Offsets[0])/size:
+	case from < 0 || n < 0 || int64(n) > (t.Offsets[1]-t.Offsets[0])/size-int64(from):
 		return nil, fmt.Errorf("safetensors: %s: numbers %d to %d are outside of shape %v", name, from, from+n, t.Shape)
 	}
 	b := make([]byte, int64(n)*size)
+	if n == 0 {
+		return b, nil // a reader may say that its end is reached
+	}
 	if _, err := f.r.ReadAt(b, f.data+t.Offsets[0]+int64(from)*size); err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", name, err)
 	}

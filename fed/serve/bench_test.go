@@ -1,0 +1,62 @@
+package serve
+
+import (
+	"testing"
+
+	"loadstar/forecast/issue"
+)
+
+// BenchmarkIssue measures one client's forecast of 48 hours with the model dense: reading
+// weights, scaling and state from the folder, features, model, intervals. All clients share
+// one frame.
+func BenchmarkIssue(b *testing.B) {
+	x := sample{meters: 16, days: 120, weather: true, ahead: 3, plan: "{name: test, algorithm: fedavg, model: {name: dense, targets: 48}}"}
+	d := x.dataset(b)
+	f := open(b, x.folder(b, d))
+	_, end := d.Span()
+	states := make([][]byte, d.Len())
+	r := NewReplay(d, f.Model, nil)
+	for i := range states {
+		c, err := f.Client(d.Meter(i).ID)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := newState(b, d, 48)
+		if err := r.Advance(s, i, &c, nil, end); err != nil {
+			b.Fatal(err)
+		}
+		states[i] = encoded(b, s)
+	}
+	tails, err := NewTails(d, end, 48)
+	if err != nil {
+		b.Fatal(err)
+	}
+	frame, err := f.Model.Frame(tails)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(len(states[0])), "state-bytes")
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		i := n % d.Len()
+		n++
+		m, err := tails.Meter(i)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c, err := f.Client(m.ID)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := newState(b, d, 48)
+		if err := s.UnmarshalBinary(states[i]); err != nil {
+			b.Fatal(err)
+		}
+		got := s.Issue(m, issue.Models{Own: frame.Forecaster(m, c)}, end)
+		if got.Rows[47].Source != issue.Model {
+			b.Fatalf("%+v", got.Rows[47])
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "clients/s")
+}
