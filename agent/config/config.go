@@ -83,6 +83,8 @@ type MQTT struct {
 	User         string `yaml:"user"`
 	PasswordFile string `yaml:"password_file"`
 	CAFile       string `yaml:"ca_file"` // certificates that sign the broker's, by default the system's
+	// ServerName is the name in the broker's certificate if it is not the host in Broker.
+	ServerName string `yaml:"server_name"`
 	// Discovery is homeassistant, or empty if forecasts are not announced.
 	Discovery string `yaml:"discovery"`
 	Prefix    string `yaml:"prefix"` // first level of the topics of forecasts

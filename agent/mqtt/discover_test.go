@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"loadstar/agent/config"
 )
 
 // TestDiscover listens at a broker whose user may only read. The lines that are printed
@@ -66,7 +66,7 @@ func discovered(t *testing.T, read, write Config) {
 	if err := Print(&b, found); err != nil {
 		t.Fatal(err)
 	}
-	text, config, _ := strings.Cut(b.String(), "Lines for agent.yaml:\n")
+	text, lines, _ := strings.Cut(b.String(), "Lines for agent.yaml:\n")
 	for _, want := range []string{
 		"zigbee2mqtt/main-panel               energy 31.02 kWh, power 412 W -> meter main-panel (zigbee2mqtt)\n",
 		"shellyproem50-a1/status/em1data:0    energy 82.1142 kWh -> meter shellyproem50-a1 (shelly-gen2)\n",
@@ -79,17 +79,16 @@ func discovered(t *testing.T, read, write Config) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	var parsed struct {
-		Clients map[string]struct{ Source, Topic, Preset, Value, Kind, Unit string }
+	parsed, err := config.Parse([]byte("site: {zone: UTC}\nmqtt: {broker: mqtt://b}\n"+lines), nil)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, lines)
 	}
-	if err := yaml.Unmarshal([]byte(config), &parsed); err != nil {
-		t.Fatalf("%v in\n%s", err, config)
+	sources := Settings(parsed).Sources
+	if len(sources) != 9 {
+		t.Errorf("%d meters:\n%s", len(sources), text)
 	}
-	if len(parsed.Clients) != 9 {
-		t.Errorf("%d meters:\n%s", len(parsed.Clients), text)
-	}
-	for name, x := range parsed.Clients {
-		d, err := NewDecoder([]Source{{Client: name, Topic: x.Topic, Preset: x.Preset, Value: x.Value, Kind: x.Kind, Unit: x.Unit}})
+	for _, x := range sources {
+		d, err := NewDecoder([]Source{x})
 		if err != nil {
 			t.Error(err)
 			continue
@@ -99,7 +98,7 @@ func discovered(t *testing.T, read, write Config) {
 				continue
 			}
 			if _, outcome := d.Decode(Message{Topic: msg.topic, Payload: []byte(msg.payload), Arrived: arrival}); outcome != Taken {
-				t.Errorf("%s: %s", name, outcome)
+				t.Errorf("%s: %s", x.Client, outcome)
 			}
 		}
 	}

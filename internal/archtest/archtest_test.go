@@ -48,7 +48,7 @@ var layers = map[string]pkg{
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 	"agent/release":  {layer: 4},
 	"agent/readings": {layer: 4, may: "internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},
-	"agent/mqtt":     {layer: 4, may: "agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
+	"agent/mqtt":     {layer: 4, may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4},
