@@ -3,8 +3,9 @@
 package readings
 
 import (
-	"context"
-	"errors"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"loadstar/series/store"
@@ -41,7 +42,10 @@ type Client struct {
 type Config struct {
 	Store    *store.Store
 	Interval time.Duration
-	Clients  map[string]Client
+	// Zone is the local time of readings whose times have no offset. If it is nil, such
+	// readings are refused.
+	Zone    *time.Location
+	Clients map[string]Client
 	// Flush is how long samples may wait for a transaction, 60 s if it is 0.
 	Flush time.Duration
 	// Now is the time, time.Now if it is nil.
@@ -53,24 +57,38 @@ type Config struct {
 	Log func(format string, args ...any)
 }
 
-// ErrClosed means that an intake has ended.
-var ErrClosed = errors.New("the agent is stopping")
+// Stats counts readings by source and by what became of them. It is safe for concurrent use.
+type Stats struct {
+	mu sync.Mutex
+	n  map[[2]string]int64
+}
 
-// Intake turns samples into readings and stores them, many in one transaction.
-type Intake struct{}
+func (s *Stats) add(source, outcome string, n int) {
+	if n == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == nil {
+		s.n = map[[2]string]int64{}
+	}
+	s.n[[2]string{source, outcome}] += int64(n)
+}
 
-// NewIntake returns an intake that continues where the last one with the same store ended.
-func NewIntake(c Config) (*Intake, error) { return nil, errors.ErrUnsupported }
+// result counts what a transaction did.
+func (s *Stats) result(source string, r store.Result) {
+	s.add(source, "accepted", r.Accepted)
+	s.add(source, "corrected", r.Corrected)
+	s.add(source, "unchanged", r.Unchanged)
+	s.add(source, "refused", len(r.Refused))
+}
 
-// Add takes samples of one message, in order of time for each client. It calls done once:
-// with nil when what the samples changed is on disk, or with an error if the message must be
-// sent again. A sample that cannot be used is counted and does not need to be sent again.
-// Done may be called before Add returns, and must not call Add. Add blocks while too many
-// samples wait.
-func (i *Intake) Add(samples []Sample, done func(error)) { done(errors.ErrUnsupported) }
-
-// Run stores samples until the context ends, then stores the rest and returns.
-func (i *Intake) Run(ctx context.Context) error { return errors.ErrUnsupported }
-
-// SetClients replaces the clients, after the configuration was read again.
-func (i *Intake) SetClients(clients map[string]Client) {}
+// Each calls do for each source and outcome, sorted.
+func (s *Stats) Each(do func(source, outcome string, n int64)) {
+	s.mu.Lock()
+	n := maps.Clone(s.n)
+	s.mu.Unlock()
+	for _, k := range slices.SortedFunc(maps.Keys(n), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		do(k[0], k[1], n[k])
+	}
+}

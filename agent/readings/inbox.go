@@ -1,0 +1,372 @@
+package readings
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"loadstar/series/store"
+)
+
+// How the inbox works.
+const (
+	settled      = 2 * time.Second  // a file that has not changed for this long is complete
+	lookEvery    = 30 * time.Second // network drives do not notify
+	keepDone     = 7 * 24 * time.Hour
+	keepRefused  = 30 * 24 * time.Hour
+	maxFile      = 32 << 20 // bytes, after decompression
+	rowsAtOnce   = 4096
+	maxInboxName = 200
+	inboxNote    = "inbox"
+)
+
+// Inbox takes readings from the files of a folder: *.csv and *.csv.gz with the columns
+// unique_id, ds, y and optionally quality and revision; weather*.csv with ds, columns and
+// optionally issued. A file is moved to done/ when its rows are on disk. A file that cannot
+// be read is moved to refused/, beside a text that says why.
+type Inbox struct {
+	i    *Intake
+	dir  string
+	root *os.Root
+	seen map[string]look
+	// settled is how long a file must not change.
+	settled time.Duration
+}
+
+// look is what a file looked like, and since when.
+type look struct {
+	size  int64
+	mod   time.Time
+	since time.Time
+}
+
+// OpenInbox creates the folder if necessary.
+func OpenInbox(dir string, i *Intake) (*Inbox, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, sub := range []string{"done", "refused"} {
+		if err := root.Mkdir(sub, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, errors.Join(err, root.Close())
+		}
+	}
+	return &Inbox{i: i, dir: dir, root: root, seen: map[string]look{}, settled: settled}, nil
+}
+
+// Run takes files until the context ends.
+func (b *Inbox) Run(ctx context.Context) error {
+	defer b.root.Close()
+	var events <-chan fsnotify.Event
+	var failures <-chan error
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		err = watcher.Add(b.dir)
+		events, failures = watcher.Events, watcher.Errors
+	}
+	if err != nil {
+		b.i.c.Log("the inbox is looked at every %s only: %v", lookEvery, err)
+		events, failures = nil, nil
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	next := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-failures:
+			continue // the next look finds what was not notified
+		case <-events:
+			if soon := time.Now().Add(b.settled + 50*time.Millisecond); next.After(soon) {
+				next = soon
+				timer.Reset(time.Until(next))
+			}
+			continue
+		case <-timer.C:
+		}
+		pause := lookEvery
+		if b.look() {
+			pause = b.settled + 50*time.Millisecond
+		}
+		next = time.Now().Add(pause)
+		timer.Reset(pause)
+	}
+}
+
+// look takes all files that are complete, oldest first. It reports whether to look again
+// soon.
+func (b *Inbox) look() (again bool) {
+	if b.i.c.Clock() != nil {
+		return false
+	}
+	files, again, err := b.ready()
+	if err != nil {
+		b.i.c.Log("inbox: %v", err)
+		return false
+	}
+	for _, name := range files {
+		if err := b.take(name); err != nil {
+			b.i.c.Log("inbox: %q stays and is taken later: %v", name, err)
+			break // the disk is full: later files would fail too, and their order matters
+		}
+		delete(b.seen, name)
+	}
+	b.tidy("done", keepDone)
+	b.tidy("refused", keepRefused)
+	return again
+}
+
+// ready lists the files that have not changed for a while, oldest first.
+func (b *Inbox) ready() (files []string, again bool, err error) {
+	dir, err := b.root.Open(".")
+	if err != nil {
+		return nil, false, err
+	}
+	entries, err := dir.ReadDir(-1)
+	if err = errors.Join(err, dir.Close()); err != nil {
+		return nil, false, err
+	}
+	now := time.Now()
+	current := map[string]look{}
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, ".part") || strings.HasSuffix(name, ".tmp") || strings.HasSuffix(name, "~") {
+			continue // somebody is still writing it
+		}
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue // it has gone, or is a folder, a link or a device
+		}
+		l, ok := b.seen[name]
+		if !ok || l.size != info.Size() || !l.mod.Equal(info.ModTime()) {
+			l = look{info.Size(), info.ModTime(), now}
+		}
+		current[name] = l
+		if now.Sub(l.since) < b.settled {
+			again = true
+			continue
+		}
+		files = append(files, name)
+	}
+	b.seen = current
+	slices.SortFunc(files, func(x, y string) int {
+		return cmp.Or(current[x].mod.Compare(current[y].mod), strings.Compare(x, y))
+	})
+	return files, again, nil
+}
+
+// take stores a file and moves it. It returns an error if the file must be taken later.
+func (b *Inbox) take(name string) error {
+	answer, err := b.store(name)
+	var syntax *syntaxError
+	switch {
+	case errors.As(err, &syntax), errors.Is(err, store.ErrNames), errors.Is(err, errUnreadable):
+		return b.move(name, "refused", []byte(err.Error()+"\nNothing of this file was stored.\n"))
+	case err != nil:
+		return err
+	case answer.stored() == 0 && len(answer.Refused) > 0:
+		return b.move(name, "refused", list(answer))
+	}
+	return b.move(name, "done", list(answer))
+}
+
+// list describes the refused rows, or is empty if there are none.
+func list(a Answer) []byte {
+	if len(a.Refused) == 0 {
+		return nil
+	}
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "%d rows were stored or known, %d were refused:\n", a.stored(), len(a.Refused)+a.MoreRefused)
+	for _, r := range a.Refused {
+		fmt.Fprintf(&text, "row %d: %s\n", r.Row, r.Reason)
+	}
+	if a.MoreRefused > 0 {
+		fmt.Fprintf(&text, "and %d more\n", a.MoreRefused)
+	}
+	return text.Bytes()
+}
+
+// errUnreadable means that a file will never be read.
+var errUnreadable = errors.New("the file cannot be read")
+
+// store stores the rows of a file. All rows are read once before the first is stored, so
+// that a file that cannot be read changes nothing.
+func (b *Inbox) store(name string) (Answer, error) {
+	base, packed := strings.CutSuffix(name, ".gz")
+	if len(name) > maxInboxName || !strings.HasSuffix(base, ".csv") {
+		return Answer{}, fmt.Errorf("%w: want a name that ends in .csv or .csv.gz and has at most %d bytes", errUnreadable, maxInboxName)
+	}
+	// A FIFO that took the file's place must not block, nor a link lead elsewhere.
+	f, err := b.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			return Answer{}, fmt.Errorf("%w: %w", errUnreadable, err)
+		}
+		return Answer{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return Answer{}, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxFile {
+		return Answer{}, fmt.Errorf("%w: want a file of at most %d bytes, it has %d", errUnreadable, maxFile, info.Size())
+	}
+	if strings.HasPrefix(name, "weather") {
+		in, err := unpack(f, packed)
+		if err != nil {
+			return Answer{}, err
+		}
+		answer, err := b.i.takeWeather("inbox", in, false)
+		return answer, in.explain(err)
+	}
+	return b.storeReadings(f, packed)
+}
+
+func (b *Inbox) storeReadings(f *os.File, packed bool) (Answer, error) {
+	hash := sha256.New()
+	_, p := b.i.document("inbox")
+	in, err := unpack(f, packed)
+	if err != nil {
+		return Answer{}, err
+	}
+	err = p.readCSV(io.TeeReader(in, hash), func(int, store.Reading, string) error { return nil })
+	if err = in.explain(err); err != nil {
+		return Answer{}, err
+	}
+	// A crash may come between storing a file and moving it. The note says that it is stored,
+	// so that it does not replace readings that came after it.
+	id := hash.Sum(nil)
+	if note, err := b.i.c.Store.Note(inboxNote); err != nil || bytes.Equal(note, id) {
+		return Answer{}, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return Answer{}, err
+	}
+	d, p := b.i.document("inbox")
+	d.once = map[string][]uint64{}
+	if in, err = unpack(f, packed); err != nil {
+		return Answer{}, err
+	}
+	err = p.readCSV(in, func(row int, r store.Reading, why string) error {
+		if err := d.add(row, r, why); err != nil || len(d.readings) < rowsAtOnce {
+			return err
+		}
+		return d.store(nil)
+	})
+	if err == nil {
+		err = d.store(map[string][]byte{inboxNote: id})
+	}
+	return d.answer.finish(), err
+}
+
+// limited reads a file that may be compressed, up to the largest size.
+type limited struct {
+	r    io.Reader
+	left int64
+	err  error // the first that was not io.EOF
+}
+
+func unpack(f *os.File, packed bool) (*limited, error) {
+	if !packed {
+		return &limited{r: f, left: maxFile}, nil
+	}
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return &limited{r: z, left: maxFile}, nil
+}
+
+// Read implements io.Reader.
+func (l *limited) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		if l.err == nil {
+			l.err = fmt.Errorf("%w: it has more than %d bytes", errUnreadable, maxFile)
+		}
+		return 0, l.err
+	}
+	n, err := l.r.Read(p[:min(int64(len(p)), l.left)])
+	l.left -= int64(n)
+	if err != nil && !errors.Is(err, io.EOF) && l.err == nil {
+		l.err = err
+		if _, ok := l.r.(*gzip.Reader); ok {
+			l.err = fmt.Errorf("%w: %w", errUnreadable, err)
+		}
+	}
+	if l.err != nil {
+		err = l.err
+	}
+	return n, err
+}
+
+// explain returns the error of the file instead of its consequence.
+func (l *limited) explain(err error) error {
+	if err != nil && l.err != nil {
+		return l.err
+	}
+	return err
+}
+
+// move moves a file, and writes what there is to say beside it.
+func (b *Inbox) move(name, to string, why []byte) error {
+	target := filepath.Join(to, name)
+	if len(target) > maxInboxName {
+		target = filepath.Join(to, fmt.Sprintf("%x", sha256.Sum256([]byte(name))))
+	}
+	if _, err := b.root.Lstat(target); err == nil { // a name that was used before
+		ext := filepath.Ext(target)
+		target = strings.TrimSuffix(target, ext) + "." + b.i.c.Now().UTC().Format("20060102T150405.000") + ext
+	}
+	if len(why) > 0 {
+		if err := b.root.WriteFile(target+".why.txt", why, 0o640); err != nil {
+			return err
+		}
+	}
+	if err := b.root.Rename(name, target); err != nil {
+		return err
+	}
+	now := time.Now()
+	_ = b.root.Chtimes(target, now, now) // counts from when it was taken; only tidying needs it
+	if to == "refused" {
+		b.i.c.Log("inbox: refused %q: %s", name, strings.SplitN(string(why), "\n", 2)[0])
+	}
+	return nil
+}
+
+// tidy removes old files.
+func (b *Inbox) tidy(sub string, keep time.Duration) {
+	dir, err := b.root.Open(sub)
+	if err != nil {
+		return // the next look tries again
+	}
+	defer dir.Close()
+	entries, err := dir.ReadDir(-1)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > keep {
+			_ = b.root.Remove(filepath.Join(sub, e.Name())) // the next look tries again
+		}
+	}
+}

@@ -1,0 +1,373 @@
+package readings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"loadstar/series/store"
+)
+
+// Limits of the intake.
+const (
+	flushValues = 512  // samples that are stored without waiting for the next flush
+	maxWaiting  = 8192 // samples that wait if the disk is full
+	maxAhead    = 5 * time.Minute
+	maxAge      = 45 * 24 * time.Hour
+)
+
+// Errors that callers distinguish.
+var (
+	// ErrClosed means that an intake has ended.
+	ErrClosed = errors.New("the agent is stopping")
+	// ErrClock means that the system's clock is wrong, so that no time can be trusted.
+	ErrClock = errors.New("the system's clock is wrong")
+	// ErrFull means that too many samples wait to be stored.
+	ErrFull = errors.New("too many samples wait to be stored")
+)
+
+// Intake takes in readings and samples and stores them, many samples in one transaction. All
+// ways in share it. It is safe for concurrent use.
+type Intake struct {
+	c     Config
+	stats Stats
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	clients map[string]Client
+	batch   []message
+	waiting int // samples in the batch
+	failed  error
+	closed  bool
+
+	// Only flush uses what follows, one at a time.
+	flushing sync.Mutex
+	tracks   map[string]track
+	limits   map[string]limit
+}
+
+// message is what one call of Add took.
+type message struct {
+	samples []Sample
+	done    func(error)
+}
+
+// limit is the highest plausible mean power of a client's step.
+type limit struct {
+	kw    float64
+	until time.Time
+}
+
+// NewIntake returns an intake that continues where the last one with the same store ended.
+func NewIntake(c Config) (*Intake, error) {
+	if c.Store == nil || c.Interval <= 0 {
+		return nil, errors.New("an intake needs a store and its interval")
+	}
+	if c.Flush <= 0 {
+		c.Flush = time.Minute
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Clock == nil {
+		c.Clock = func() error { return nil }
+	}
+	if c.Log == nil {
+		c.Log = func(string, ...any) {}
+	}
+	i := &Intake{c: c, wake: make(chan struct{}, 1), clients: c.Clients, tracks: map[string]track{}, limits: map[string]limit{}}
+	for name := range c.Clients {
+		if err := store.CheckName(name); err != nil {
+			return nil, fmt.Errorf("client %.60q: %w", name, err)
+		}
+	}
+	return i, nil
+}
+
+// SetClients replaces the clients, after the configuration was read again.
+func (i *Intake) SetClients(clients map[string]Client) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.clients = clients
+}
+
+// Stats returns the counts of all that was taken in.
+func (i *Intake) Stats() *Stats { return &i.stats }
+
+// Err returns the error of the last flush, or nil if it stored everything.
+func (i *Intake) Err() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.failed
+}
+
+// Add takes the samples of one message, in order of time for each client, and returns soon.
+// It calls done once: with nil when what these and earlier samples changed is on disk, or
+// with an error if the message must be sent again. A sample that cannot be used is counted
+// and need not be sent again. Done may be called before Add returns. It must not call the
+// intake.
+func (i *Intake) Add(samples []Sample, done func(error)) {
+	i.mu.Lock()
+	var err error
+	switch {
+	case i.closed:
+		err = ErrClosed
+	case i.c.Clock() != nil:
+		err = ErrClock
+	case i.waiting+len(samples) > maxWaiting || len(i.batch) >= maxWaiting:
+		err = ErrFull
+	default:
+		i.batch = append(i.batch, message{slices.Clone(samples), done})
+		i.waiting += len(samples)
+	}
+	full := i.waiting >= flushValues && i.failed == nil
+	i.mu.Unlock()
+	if err != nil {
+		done(err)
+	} else if full {
+		i.Flush()
+	}
+}
+
+// Flush asks for storing what was added so far, and does not wait for it.
+func (i *Intake) Flush() {
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run stores samples until the context ends, then stores the rest and returns. Samples that
+// cannot be stored are kept and stored later.
+func (i *Intake) Run(ctx context.Context) error {
+	ticker := time.NewTicker(i.c.Flush)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return i.end()
+		case <-ticker.C:
+		case <-i.wake:
+		}
+		if err := i.flush(); err != nil {
+			i.c.Log("readings are not stored and will be stored later: %v", err)
+		}
+	}
+}
+
+// end stores the rest. Messages that cannot be stored must be sent again.
+func (i *Intake) end() error {
+	i.mu.Lock()
+	i.closed = true
+	i.mu.Unlock()
+	err := i.flush()
+	i.mu.Lock()
+	rest := i.batch
+	i.batch = nil
+	i.mu.Unlock()
+	for _, m := range rest {
+		m.done(errors.Join(ErrClosed, err))
+	}
+	return err
+}
+
+// flush stores what waits in one transaction.
+func (i *Intake) flush() error {
+	i.flushing.Lock()
+	defer i.flushing.Unlock()
+	i.mu.Lock()
+	batch, clients := i.batch, i.clients
+	i.mu.Unlock()
+	now := i.c.Now()
+	f := flushOf{i: i, now: now, clients: clients, tracks: map[string]track{}}
+	for _, m := range batch {
+		for _, s := range m.samples {
+			if err := f.take(s); err != nil {
+				return i.result(err)
+			}
+		}
+	}
+	if i.c.Clock() == nil {
+		if err := f.tick(); err != nil {
+			return i.result(err)
+		}
+	}
+	result, err := f.store()
+	if err != nil {
+		return i.result(err)
+	}
+	maps.Copy(i.tracks, f.tracks)
+	i.stats.result("samples", result)
+	i.stats.add("samples", "ignored", f.ignored)
+	i.mu.Lock()
+	i.batch = i.batch[len(batch):]
+	if len(i.batch) == 0 {
+		i.batch = nil
+	}
+	for _, m := range batch {
+		i.waiting -= len(m.samples)
+	}
+	i.mu.Unlock()
+	for _, m := range batch {
+		m.done(nil)
+	}
+	return i.result(nil)
+}
+
+func (i *Intake) result(err error) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.failed = err
+	return err
+}
+
+// flushOf is the work of one flush. Nothing of it has an effect unless it is stored.
+type flushOf struct {
+	i        *Intake
+	now      time.Time
+	clients  map[string]Client
+	tracks   map[string]track
+	readings []store.Reading
+	ignored  int
+}
+
+// take adds one sample.
+func (f *flushOf) take(s Sample) error {
+	c, ok := f.clients[s.Client]
+	if !ok || !usable(s) || s.At.After(f.now.Add(maxAhead)) || s.At.Before(f.now.Add(-maxAge)) {
+		f.ignored++
+		return nil
+	}
+	j, err := f.judge(s.Client, c)
+	if err != nil {
+		return err
+	}
+	if s.Kind == Interval {
+		j.limit = math.Inf(1) // intervals are taken as they are
+		kw, quality := j.quality(s.Value, store.OK)
+		f.readings = append(f.readings, store.Reading{Client: s.Client, Time: s.At.Unix(), KW: float32(kw), Quality: quality})
+		return nil
+	}
+	k, err := f.track(s.Client)
+	if err != nil {
+		return err
+	}
+	if !k.add(j, s) {
+		f.ignored++
+		return nil
+	}
+	f.tracks[s.Client] = k
+	return nil
+}
+
+// tick completes the steps that have ended.
+func (f *flushOf) tick() error {
+	for _, name := range slices.Sorted(maps.Keys(f.clients)) {
+		k, err := f.track(name)
+		if err != nil {
+			return err
+		}
+		j, err := f.judge(name, f.clients[name])
+		if err != nil {
+			return err
+		}
+		if k.any && k.tick(j, f.now.UnixMilli()) {
+			f.tracks[name] = k
+		}
+	}
+	return nil
+}
+
+// track returns the state of a client's samples.
+func (f *flushOf) track(client string) (track, error) {
+	if k, ok := f.tracks[client]; ok {
+		return k, nil
+	}
+	if k, ok := f.i.tracks[client]; ok {
+		return k, nil
+	}
+	note, err := f.i.c.Store.Note(noteKey(client))
+	if err != nil || note == nil {
+		f.i.tracks[client] = track{}
+		return track{}, err
+	}
+	k, err := decodeTrack(note)
+	if err != nil {
+		return k, fmt.Errorf("client %s: %w", client, err)
+	}
+	f.i.tracks[client] = k
+	return k, nil
+}
+
+func noteKey(client string) string { return "samples/" + client }
+
+func (f *flushOf) store() (store.Result, error) {
+	if len(f.tracks) == 0 && len(f.readings) == 0 {
+		return store.Result{}, nil
+	}
+	notes := map[string][]byte{}
+	for name, k := range f.tracks {
+		notes[noteKey(name)] = k.encode()
+	}
+	for _, r := range f.readings {
+		if r.Quality == store.Bad {
+			delete(f.i.limits, r.Client) // it may be the first of many, so look again
+		}
+	}
+	return f.i.c.Store.Put(f.now, f.readings, notes)
+}
+
+// judge returns what completes the steps of a client.
+func (f *flushOf) judge(name string, c Client) (*judge, error) {
+	j := &judge{interval: f.i.c.Interval.Milliseconds(), client: name, net: c.Net, limit: c.Limit, out: &f.readings}
+	if c.Limit > 0 {
+		return j, nil
+	}
+	l, ok := f.i.limits[name]
+	if !ok || f.now.After(l.until) {
+		var err error
+		if l.kw, err = f.i.usualLimit(name, f.now); err != nil {
+			return nil, err
+		}
+		l.until = f.now.Add(time.Hour)
+		f.i.limits[name] = l
+	}
+	j.limit = l.kw
+	return j, nil
+}
+
+// usualLimit returns four times the fourth-largest step of the last 28 days, at least 1 kW.
+// Steps that were bad count too: a jump of a counter is no more than three of them, while a
+// client that really uses more than before has more. Without a day of steps there is no
+// limit.
+func (i *Intake) usualLimit(client string, now time.Time) (float64, error) {
+	step := int64(i.c.Interval / time.Second)
+	to := now.Unix() / step * step
+	values, _, err := i.c.Store.Values(client, to-28*86400, to)
+	if err != nil {
+		return 0, err
+	}
+	var largest [4]float64
+	n := 0
+	for _, v := range values {
+		if v != v {
+			continue
+		}
+		n++
+		x := math.Abs(float64(v))
+		for k := range largest {
+			if x > largest[k] {
+				x, largest[k] = largest[k], x
+			}
+		}
+	}
+	if int64(n)*step < 86400 {
+		return math.Inf(1), nil
+	}
+	return max(4*largest[3], 1), nil
+}
