@@ -81,7 +81,8 @@ func (t *Tracker) writeConfig(w *stateformat.Writer) {
 }
 
 // maxStep limits the steps in a stored state, so that computing with them cannot overflow.
-const maxStep = 1 << 50
+// It fits into 32 bits for the agents on small devices.
+const maxStep = 1 << 30
 
 // stateReader reads numbers, and remembers whether all of them were possible.
 type stateReader struct {

@@ -15,7 +15,7 @@ var stateFormat = stateformat.Format{Name: "state of a client's forecasts", Magi
 var ErrOtherConfig = errors.New("the state belongs to other forecasts")
 
 // maxStep limits the steps in a stored state, so that computing with them cannot overflow.
-const maxStep = 1 << 40
+const maxStep = 1 << 30
 
 // AppendBinary appends the encoded state to b.
 func (s *State) AppendBinary(b []byte) ([]byte, error) {
