@@ -56,3 +56,12 @@ func (q *Problem) Tail(cutoff int64, interval time.Duration) int64 {
 	}
 	return feature.Tail(cutoff, int64(interval/time.Second))
 }
+
+// Newest returns the examples of a meter with a scaling that was computed before, for
+// forecasts from origins from the step since on. They need not have training examples.
+func (q *Problem) Newest(m series.Meter, s Scaling, since int) series.Examples {
+	if q.rows != nil {
+		return q.rows.Newest(m, s.Features, since)
+	}
+	return q.Framer.Windows(m, s.Ranges)
+}

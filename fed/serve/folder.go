@@ -1,21 +1,19 @@
 package serve
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
-	"loadstar/nn"
 	"loadstar/nn/kernel"
 	"loadstar/nn/safetensors"
 	"loadstar/series"
@@ -57,6 +55,10 @@ type Folder struct {
 	rows    map[string]int
 	states  *os.File // nil if there is none
 	places  map[string]place
+	tuned   bool // some clients were fine-tuned
+
+	template []float32 // the shared weights, and 0 for the personal ones
+	layout   atomic.Pointer[layout]
 }
 
 // WeightsFile returns the name of the file for a client's weights in the folder personal or
@@ -75,7 +77,7 @@ func Open(dir string, d *series.Dataset, k *kernel.Set) (*Folder, error) {
 }
 
 func (f *Folder) open(d *series.Dataset, k *kernel.Set) error {
-	text, err := readFile(filepath.Join(f.dir, planName), maxPlan)
+	text, err := readFile(filepath.Join(f.dir, planName), maxPlan, nil)
 	if err != nil {
 		return err
 	}
@@ -110,6 +112,11 @@ func (f *Folder) open(d *series.Dataset, k *kernel.Set) error {
 		return err
 	}
 	f.Model.Step = step
+	f.template = make([]float32, q.Model.Net().Weights())
+	q.Partition.Join(f.template, shared, make([]float32, q.Partition.PersonalLen()))
+	if _, err := os.Stat(filepath.Join(f.dir, TunedDir)); err == nil {
+		f.tuned = true
+	}
 	if f.scaling != nil {
 		if err := f.checkShapes(); err != nil {
 			return fmt.Errorf("%s: %w", ScalingName, err)
@@ -236,38 +243,6 @@ func (f *Folder) file(name string) (*os.File, int64, error) {
 	return file, info.Size(), nil
 }
 
-// readFile reads a regular file of at most the given number of bytes.
-func readFile(path string, most int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular() || info.Size() > most:
-		return nil, fmt.Errorf("%s has %d bytes or is not a regular file; at most %d bytes are read", filepath.Base(path), info.Size(), most)
-	}
-	b := make([]byte, info.Size())
-	_, err = io.ReadFull(file, b)
-	return b, err
-}
-
-// weights reads the weights of layers. The other weights are 0.
-func (f *Folder) weights(q *recipe.Problem, name string, layers []nn.Layer) ([]float32, error) {
-	w := make([]float32, q.Model.Net().Weights())
-	text, err := readFile(filepath.Join(f.dir, name), 4*int64(len(w))+1<<20)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := q.Model.ReadWeights(bytes.NewReader(text), w, layers); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return w, nil
-}
-
 // Clients returns the names of the clients whose scaling the folder has.
 func (f *Folder) Clients() []string { return slices.Clone(f.clients) }
 
@@ -289,29 +264,6 @@ func (f *Folder) Client(id string) (c Client, err error) {
 		err = fmt.Errorf("client %s: %w", id, ErrNoScaling)
 	}
 	return c, err
-}
-
-func (f *Folder) clientWeights(id string) ([]float32, error) {
-	q := f.Model.Problem
-	w, err := f.weights(q, filepath.Join(TunedDir, WeightsFile(id)), q.Model.Net().Layers())
-	if !errors.Is(err, fs.ErrNotExist) {
-		return w, err
-	}
-	p := q.Partition
-	if p.PersonalLen() == 0 {
-		return f.Model.join(nil)
-	}
-	w, err = f.weights(q, filepath.Join(personalDir, WeightsFile(id)), p.Personal())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNoHead
-	} else if err != nil {
-		return nil, err
-	}
-	from := f.Model.shared
-	for _, l := range p.Shared() {
-		from = from[copy(w[l.Offset():l.Offset()+l.Len()], from):]
-	}
-	return w, nil
 }
 
 // row returns the scaling of the client with the given number.

@@ -9,6 +9,7 @@ import (
 	"loadstar/forecast"
 	"loadstar/forecast/issue"
 	"loadstar/series"
+	"loadstar/series/feature"
 )
 
 // Frame makes the forecasts of a model from tails. It is safe for concurrent use.
@@ -80,7 +81,9 @@ func rank(r issue.Reason) int {
 // Forecaster returns the forecaster of a meter that [Tails.Meter] returned. One goroutine
 // may use it at a time.
 func (f *Frame) Forecaster(m series.Meter, c Client) issue.Forecaster {
-	return &forecaster{frame: f, meter: m, client: c, examples: f.problem.Frozen(m, c.Scaling)}
+	x := &forecaster{frame: f, meter: m, client: c}
+	x.examples = f.problem.Newest(m, c.Scaling, x.last(f.tails.Cutoff))
+	return x
 }
 
 type forecaster struct {
@@ -113,7 +116,7 @@ func (f *forecaster) Ready(cutoff int64) (series.Readiness, issue.Reason) {
 		return series.Unready, issue.WeatherMissing
 	}
 	last := f.last(cutoff)
-	if Tail(cutoff) != Tail(f.frame.tails.Cutoff) || last >= len(f.meter.Load) {
+	if feature.Tail(cutoff, f.frame.tails.data.Seconds()) != f.meter.Start || last >= len(f.meter.Load) {
 		return series.Unready, issue.ModelFailed // the tails are those of another cutoff
 	}
 	switch ready := f.examples.Ready(last); ready {

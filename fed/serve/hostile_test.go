@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,10 +104,21 @@ func TestHostileClients(t *testing.T) {
 	d := x.dataset(t)
 	dir := x.folder(t, d)
 	f := open(t, dir)
-	for _, id := range []string{"m/0", "m/1"} {
-		if _, err := f.Client(id); err != nil {
+	for _, id := range []string{"m/0", "m/1", "m/0"} {
+		// The header is parsed for the first client only.
+		c, err := f.Client(id)
+		if err != nil {
 			t.Fatal(err)
 		}
+		want := slices.Clone(f.template)
+		file, err := os.Open(filepath.Join(dir, personalDir, WeightsFile(id)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Model.Problem.Model.ReadWeights(file, want, f.Model.Problem.Partition.Personal()); err != nil || !slices.Equal(c.Weights, want) {
+			t.Errorf("%s: other weights, %v", id, err)
+		}
+		file.Close()
 	}
 	for _, id := range []string{"", "..", "../m%2F0", "m%2F0", "/etc/passwd", "m/0\x00", strings.Repeat("x", 5000)} {
 		if _, err := f.Client(id); err == nil {
@@ -160,12 +172,12 @@ func TestTunedWeights(t *testing.T) {
 	x := sample{meters: 2, days: 60}
 	d := x.dataset(t)
 	dir := x.folder(t, d)
-	f := open(t, dir)
-	q := f.Model.Problem
+	q := open(t, dir).Model.Problem
 	tuned := q.Model.InitialWeights(5)
 	write(t, filepath.Join(dir, TunedDir, WeightsFile("m/1")), func(w *os.File) error {
 		return q.Model.WriteWeights(w, tuned, q.Model.Net().Layers(), nil)
 	})
+	f := open(t, dir)
 	for id, want := range map[string]bool{"m/0": false, "m/1": true} {
 		c, err := f.Client(id)
 		if err != nil || reflect.DeepEqual(c.Weights, tuned) != want {

@@ -7,6 +7,7 @@ import (
 
 	"loadstar/forecast/issue"
 	"loadstar/series"
+	"loadstar/series/feature"
 )
 
 // replayDays is the number of days before a cutoff at which a new state begins.
@@ -91,8 +92,8 @@ func (r *Replay) Advance(s *issue.State, i int, own, generic *Client, cutoff int
 
 // block returns the block of a cutoff, and the first cutoff after it.
 func (r *Replay) block(at, cutoff int64) (*block, int64, error) {
-	key := Tail(at)
-	end := key + weekSeconds + tailDays*daySeconds // from here on, cutoffs have another Tail
+	key := feature.Tail(at, r.data.Seconds())
+	first := key + feature.TailSeconds // the first cutoff with this tail
 	r.mu.Lock()
 	b := r.blocks[key]
 	if b == nil {
@@ -100,8 +101,8 @@ func (r *Replay) block(at, cutoff int64) (*block, int64, error) {
 		r.blocks[key] = b
 	}
 	r.mu.Unlock()
-	b.once.Do(func() { b.err = r.open(b, key+mod(at, r.data.Seconds())+tailDays*daySeconds) })
-	return b, min(end, cutoff), b.err
+	b.once.Do(func() { b.err = r.open(b, first) })
+	return b, min(first+weekSeconds, cutoff), b.err
 }
 
 // open makes the frames of the block whose first cutoff is given.

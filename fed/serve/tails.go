@@ -7,25 +7,20 @@ import (
 
 	"loadstar/forecast/issue"
 	"loadstar/series"
+	"loadstar/series/feature"
 )
 
 const (
 	daySeconds  = 24 * 3600
 	weekSeconds = 7 * daySeconds
-	// tailDays is the least number of days before a cutoff that a forecast may depend on:
-	// the 29 days that features read, and 14 more, so that what is computed from earlier
-	// loads, such as a moving sum, is complete.
-	tailDays = 43
+	// tailDays is the least number of days before a cutoff that a forecast may depend on.
+	tailDays = feature.TailSeconds / daySeconds
 )
 
-// Tail returns the start of the readings that a forecast at a cutoff uses: at least 43 days
+// Tail returns the start of the readings that a forecast at a cutoff uses: at least 44 days
 // before, at a multiple of 7 days from 1970. Earlier readings have no effect, so a forecast
-// does not depend on the length of the history. Sums in features are computed anew once a
-// week; because of the multiple, they are so at the same times in every tail.
-func Tail(cutoff int64) int64 {
-	from := cutoff - tailDays*daySeconds
-	return from - mod(from, weekSeconds)
-}
+// does not depend on the length of the history.
+func Tail(cutoff int64) int64 { return feature.Tail(cutoff, 1) }
 
 func mod(a, b int64) int64 {
 	if a %= b; a < 0 {
@@ -62,12 +57,13 @@ func NewTails(d *series.Dataset, cutoff int64, ahead int) (*Tails, error) {
 func newTails(d *series.Dataset, cutoff, end int64, ahead int) (*Tails, error) {
 	seconds := d.Seconds()
 	t := &Tails{Cutoff: cutoff, Weather: map[string]issue.Reason{}, data: d}
-	t.start = Tail(cutoff) + mod(cutoff, seconds)
+	t.start = feature.Tail(cutoff, seconds)
 	t.n = int((end - t.start) / seconds)
 	about := fields(d)
 	about.Weather = series.Weather{Start: t.start, Names: d.Weather.Names}
 	for i, name := range d.Weather.Names {
-		column := cut(d.Weather.Columns[i], d.Weather.Start, t.start, t.n+ahead, seconds)
+		all := series.Meter{Start: d.Weather.Start, Load: d.Weather.Columns[i]}
+		column := all.Cut(t.start, t.start+int64(t.n+ahead)*seconds, seconds).Load
 		if name != "holiday" { // the calendar has those that are missing
 			var reason issue.Reason
 			if column, reason = fill(column, t.n, d.StepsPerDay()); reason != "" {
@@ -89,27 +85,8 @@ func (t *Tails) Meter(i int) (series.Meter, error) {
 	if mod(m.Start-t.start, t.data.Seconds()) != 0 {
 		return m, fmt.Errorf("meter %s: the cutoff %d is not at the start of a step of %s", m.ID, t.Cutoff, t.data.Interval)
 	}
-	m.Load = cut(m.Load, m.Start, t.start, t.n, t.data.Seconds())
-	m.Start = t.start
-	return m, nil
-}
-
-// cut returns n values from the time to, of a column that starts at the time from. Values
-// that the column does not have are NaN. The result may be a part of the column.
-func cut(column []float32, from, to int64, n int, seconds int64) []float32 {
-	skip := int((to - from) / seconds)
-	if skip >= 0 && skip+n <= len(column) {
-		return column[skip : skip+n : skip+n]
-	}
-	out := make([]float32, n)
-	for i := range out {
-		if at := i + skip; at >= 0 && at < len(column) {
-			out[i] = column[at]
-		} else {
-			out[i] = float32(math.NaN())
-		}
-	}
-	return out
+	seconds := t.data.Seconds()
+	return m.Cut(t.start, t.start+int64(t.n)*seconds, seconds), nil
 }
 
 // fill replaces missing values of a weather column after its newest one. The reason says

@@ -30,6 +30,7 @@ type cacheKey struct {
 	steps int
 	// scaling is nil if the scaling is that of the training split.
 	scaling *Scaling
+	since   int
 }
 
 type cached struct {
@@ -64,7 +65,7 @@ func Memory(d *series.Dataset, t Task) (shared, meter int64) {
 
 // columns returns the columns of the meter, and marks them as used.
 func (r *Rows) columns() *columns {
-	key := cacheKey{id: r.meter.ID, start: r.meter.Start, steps: len(r.meter.Load), scaling: r.frozen}
+	key := cacheKey{id: r.meter.ID, start: r.meter.Start, steps: len(r.meter.Load), scaling: r.frozen, since: r.since}
 	if len(r.meter.Load) > 0 {
 		key.load = &r.meter.Load[0]
 	}
@@ -77,7 +78,7 @@ func (r *Rows) columns() *columns {
 			if scaling == nil {
 				scaling = f.newScaling(r.meter)
 			}
-			c = f.newColumns(r.meter, scaling)
+			c = f.newColumns(r.meter, scaling, r.since)
 			e.columns.Store(c)
 			f.cache.count(e, c.bytes())
 		})

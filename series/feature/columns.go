@@ -6,7 +6,8 @@ import (
 	"loadstar/series"
 )
 
-// columns has the values of a meter that its inputs are made of.
+// columns has the values of a meter that its inputs are made of. If only the origins from a
+// step on are of interest, only what their inputs read is set.
 type columns struct {
 	scaling *Scaling
 	steps   []point   // missing values filled
@@ -37,24 +38,23 @@ func (c *columns) bytes() int64 {
 	return int64(len(c.steps))*pointBytes + int64(len(c.at))*summaryBytes + int64(len(c.scaling.Ranks.Value))*12 + 1024
 }
 
-// newColumns computes the columns of a meter.
-func (f *Frame) newColumns(m series.Meter, s *Scaling) *columns {
+// newColumns computes the columns of a meter for origins from the step since on.
+func (f *Frame) newColumns(m series.Meter, s *Scaling, since int) *columns {
 	n, first := len(m.Load), f.clock.first(m)
-	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
-	for i, v := range m.Load {
-		if series.Missing(v) {
-			c.steps[i] = f.fill(c, m, first, i)
-		} else {
-			c.steps[i] = point{s.scaled(v), s.Ranks.rank(v)}
-		}
-	}
-	f.addWeeks(c, m, first)
-	f.addQuartiles(c, m, first)
 	perDay, week := f.clock.perDay, 7*f.clock.perDay
+	c := &columns{scaling: s, steps: make([]point, n), at: make([]summary, n+f.task.reach()+1)}
+	since = max(since-1, 0) // an origin also reads the summary of the step before it
+	// Sums of the last day and of the last week are computed anew at multiples of a day and
+	// of a week. A sum that begins a whole window before such a step has the same bits.
+	dayStart, weekStart := max(since/perDay*perDay-perDay, 0), max(since/week*week-week, 0)
+	f.addPoints(c, m, first, weekStart)
+	f.addWeeks(c, m, first, dayStart)
+	f.addQuartiles(c, m, first, since)
 	day, level, squares := newMovingSum(perDay), newMovingSum(week), newMovingSum(week)
 	dayRank, weekRank, deviation := newMovingSum(perDay), newMovingSum(week), newMovingSum(perDay)
-	for i, p := range c.steps {
-		z, u, at := float64(p.load), float64(p.rank), &c.at[i]
+	for i := weekStart; i < n; i++ {
+		p, at := c.steps[i], &c.at[i]
+		z, u := float64(p.load), float64(p.rank)
 		day.add(z)
 		level.add(z)
 		squares.add(float64(z * z))
@@ -67,8 +67,28 @@ func (f *Frame) newColumns(m series.Meter, s *Scaling) *columns {
 		at.dayRank, at.weekRank = float32(dayRank.sum/float64(perDay)), float32(weekRank.sum/float64(week))
 		at.deviation = float32(deviation.sum / float64(perDay))
 	}
-	extremes(c, perDay)
+	extremes(c, perDay, dayStart)
 	return c
+}
+
+// addPoints computes the scaled loads, and the ranks from the step ranked on.
+func (f *Frame) addPoints(c *columns, m series.Meter, first, ranked int) {
+	filled := false
+	for i, v := range m.Load {
+		switch {
+		case series.Missing(v):
+			c.steps[i] = f.fill(c, m, first, i)
+			filled = true
+		case i < ranked:
+			c.steps[i].load = c.scaling.scaled(v)
+		default:
+			c.steps[i] = point{c.scaling.scaled(v), c.scaling.Ranks.rank(v)}
+		}
+	}
+	if filled && ranked > 0 {
+		// The rank of a missing load is that of a step up to 28 days before.
+		f.addPoints(c, m, first, 0)
+	}
 }
 
 // oldestFill is how many days old a load may be that replaces a missing one. Without a
@@ -97,10 +117,10 @@ func (f *Frame) fill(c *columns, m series.Meter, first, i int) point {
 	}
 }
 
-// addWeeks computes the mean load at the same clock time 1 to 4 weeks before. The profile
-// takes its place if none of these loads was measured.
-func (f *Frame) addWeeks(c *columns, m series.Meter, first int) {
-	for i := range c.at {
+// addWeeks computes the mean load at the same clock time 1 to 4 weeks before, from the step
+// from on. The profile takes its place if none of these loads was measured.
+func (f *Frame) addWeeks(c *columns, m series.Meter, first, from int) {
+	for i := from; i < len(c.at); i++ {
 		sum, n := 0.0, 0
 		for k := 7; k <= 28; k += 7 {
 			if j := f.clock.back(first+i, k) - first; j >= 0 && j < len(m.Load) && !series.Missing(m.Load[j]) {
@@ -117,9 +137,10 @@ func (f *Frame) addWeeks(c *columns, m series.Meter, first int) {
 }
 
 // extremes computes the maximum and the minimum of the last n loads. Every window of n
-// steps consists of the end of one block of n steps and the start of the next.
-func extremes(c *columns, n int) {
-	for from := 0; from < len(c.steps); from += n {
+// steps consists of the end of one block of n steps and the start of the next. The first
+// block starts at the step start, a multiple of n.
+func extremes(c *columns, n, start int) {
+	for from := start; from < len(c.steps); from += n {
 		block := c.steps[from:min(from+n, len(c.steps))]
 		most, least := block[0].load, block[0].load
 		for i, p := range block {
@@ -146,31 +167,32 @@ const quartileDays = 28
 
 // addQuartiles computes the quartiles of the measured loads at the same clock time on the
 // last 28 days. If clocks are put back on one of these days, the first of the two loads
-// counts. The profile takes the place of the quartiles if there is no load.
-func (f *Frame) addQuartiles(c *columns, m series.Meter, first int) {
+// counts. The profile takes the place of the quartiles if there is no load. Quartiles are
+// set from the step since on.
+func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 	slots := make([]slot, f.clock.perDay)
-	for i := range c.at {
+	// A reading counts for 28 days. One more day covers clock changes.
+	for i := max(since-(quartileDays+2)*f.clock.perDay, 0); i < len(c.at); i++ {
 		at, when := &c.at[i], &f.clock.steps[first+i]
 		w := &slots[when.slot]
 		w.enter(when.day)
-		if w.n == 0 {
+		if i < since {
+			// Only later steps are of interest.
+		} else if w.n == 0 {
 			v := c.scaling.Profile[when.kind]
 			at.q25, at.median, at.q75 = v, v, v
 		} else {
 			at.q25, at.median, at.q75 = w.quartile(1), w.quartile(2), w.quartile(3)
-			at.medianRank = w.sorted[w.n/2].rank
+			at.medianRank = c.scaling.Ranks.rank(w.sorted[w.n/2].kw)
 		}
 		if i < len(m.Load) && !series.Missing(m.Load[i]) {
-			w.add(when.day, reading{m.Load[i], c.steps[i]})
+			w.add(when.day, reading{m.Load[i], c.steps[i].load})
 		}
 	}
 }
 
-// reading is a measured load, its scaled value and its rank.
-type reading struct {
-	kw float32
-	point
-}
+// reading is a measured load and its scaled value.
+type reading struct{ kw, load float32 }
 
 // slot has the loads at one clock time on the last 28 days.
 type slot struct {
@@ -182,7 +204,7 @@ type slot struct {
 	begun  bool
 }
 
-const slotBytes = 832
+const slotBytes = 592
 
 type dayReading struct {
 	day int32

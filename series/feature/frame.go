@@ -135,6 +135,13 @@ func (f *Frame) Frozen(m series.Meter, s *Scaling) *Rows {
 	return r
 }
 
+// Newest returns rows with the given scaling for origins from the step since on, whose
+// targets need not be known. They have no training examples: Len is 0 for every part of the
+// span. Forecasts from the newest origins need much less time with them.
+func (f *Frame) Newest(m series.Meter, s *Scaling, since int) *Rows {
+	return &Rows{frame: f, meter: m, frozen: s, since: max(since, 0), Origins: f.framer.Origins(series.Meter{}, nil)}
+}
+
 // Rows returns the examples of a meter, which must be one of the dataset's.
 func (f *Frame) Rows(m series.Meter) *Rows {
 	r := &Rows{frame: f, meter: m}

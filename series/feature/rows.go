@@ -15,6 +15,7 @@ type Rows struct {
 	meter series.Meter
 	// frozen is the scaling that the caller gave, or nil.
 	frozen *Scaling
+	since  int                    // the first origin of interest
 	used   atomic.Pointer[cached] // the cache entry that was used last
 }
 

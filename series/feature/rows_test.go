@@ -359,6 +359,6 @@ func BenchmarkColumns(b *testing.B) {
 	f := newFrame(b, d, 1, 1, 0)
 	m := d.Meter(0)
 	for b.Loop() {
-		f.newColumns(m, f.newScaling(m))
+		f.newColumns(m, f.newScaling(m), 0)
 	}
 }
