@@ -71,6 +71,9 @@ type Config struct {
 	Memory int64
 	// Chunk is the number of result bytes per request; 0 means 256 KiB.
 	Chunk int
+	// Yield, if not nil, is called before each client trains. It waits while more urgent work
+	// is done, such as forecasts.
+	Yield func(context.Context)
 	// Log receives the agent's messages. If it is nil, they are discarded.
 	Log *slog.Logger
 

@@ -172,6 +172,9 @@ func (a *agent) turns(ctx context.Context, j *job, s *session, task fed.Task) er
 				if i >= len(j.clients) {
 					return
 				}
+				if a.Yield != nil {
+					a.Yield(ctx)
+				}
 				if err := a.turn(ctx, j, s, w, task, j.clients[i], g); err != nil {
 					failed.CompareAndSwap(nil, &err)
 				}

@@ -24,6 +24,7 @@ type member struct {
 	scores   *history
 	watch    *watch
 	findings []Finding
+	checked  bool // findings are known since the service was opened
 	revision uint64
 	// profile is the generic model with the scaling of the client, made once a day.
 	profile generic

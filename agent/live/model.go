@@ -174,7 +174,7 @@ func (s *Service) openFolder(dir string, now int64) error {
 	if err != nil {
 		return fmt.Errorf("cannot open the model %s: %w", dir, err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	plan, err := recipe.Write(f.Model.Plan)
 	if err != nil {
 		return err

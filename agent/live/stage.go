@@ -48,7 +48,8 @@ func (s *Service) nextJob(now int64) *job {
 	models := s.newest(release.Personal)
 	for _, name := range s.names {
 		m := s.members[name]
-		if m.rec.Pinned {
+		// Readings that do not show the client's use of energy say nothing about models.
+		if m.rec.Pinned || len(m.findings) > 0 {
 			continue
 		}
 		if m.wantsRefit(now) {

@@ -1,47 +1,110 @@
 package live
 
 import (
+	"slices"
 	"time"
 
+	"loadstar/forecast/drift"
 	"loadstar/forecast/issue"
 	"loadstar/internal/stateformat"
 )
 
+// alarmFor is how long an alarm is shown, unless the client gets another model.
+const alarmFor = 14 * day
+
 // watch notices when a client's model becomes worse compared with last week's load.
 type watch struct {
-	fed    int64 // newest day that was judged
-	raised int64 // when the present alarm was raised, or 0
+	detector drift.Detector
+	judged   int64 // newest day that was judged
+	raised   int64 // when the newest alarm was raised, or 0
+	seen     int64 // time of the newest judgement
 }
 
 // reset begins anew, with a new model.
-func (w *watch) reset(now int64) { *w = watch{fed: now / day} }
+func (w *watch) reset(now int64) { *w = watch{judged: now / day, seen: now} }
 
 // alarm reports whether there is an alarm.
-func (w *watch) alarm() bool { return w.raised != 0 }
+func (w *watch) alarm() bool { return w.raised != 0 && w.seen-w.raised < alarmFor }
 
 func (w *watch) encode(x *stateformat.Writer) {
-	x.Int(w.fed)
+	state, _ := w.detector.AppendBinary(nil) // never fails
+	x.Bytes(state)
+	x.Int(w.judged)
 	x.Int(w.raised)
+	x.Int(w.seen)
 }
 
 func (w *watch) decode(x *stateformat.Reader) {
-	w.fed, w.raised = x.Int(), x.Int()
+	state := x.Bytes()
+	w.judged, w.raised, w.seen = x.Int(), x.Int(), x.Int()
+	if err := w.detector.UnmarshalBinary(state); err != nil {
+		w.detector = drift.Detector{} // it learns anew what is usual
+	}
 }
 
 // observeDrift shows the watch the days that have ended, and checks the readings of a client
-// once a day and after an alarm.
-func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error { return nil }
+// after each of them.
+func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
+	w := m.watch
+	ended := cutoff/day - 1
+	w.seen = now.Unix()
+	if w.judged == 0 {
+		w.judged = ended
+	}
+	if w.judged >= ended && m.checked {
+		return nil
+	}
+	m.checked = true
+	var raised drift.Alarm
+	for ; w.judged < ended; w.judged++ {
+		t := m.scores.total(w.judged+1, w.judged+1, -1)
+		if t.BareN == 0 {
+			continue
+		}
+		n := float64(t.BareN)
+		if a := w.detector.Add(t.Bare/n, t.BareWeek/n); a != "" {
+			raised = a
+		}
+	}
+	if t := m.scores.total(ended-27, ended, -1); raised == "" && t.N > 0 && m.champion.model != nil {
+		nominal := s.c.Levels[len(s.c.Levels)-1] - s.c.Levels[0]
+		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, t.N)
+	}
+	var err error
+	if m.findings, err = s.findings(m.name, cutoff); err != nil {
+		return err
+	}
+	if raised == "" {
+		return nil
+	}
+	if !w.alarm() {
+		s.mu.Lock()
+		s.counters.DriftAlarms[m.name]++
+		s.mu.Unlock()
+		s.c.Log.Warn("a client's model has become worse", "client", m.name, "alarm", string(raised), "findings", codes(m.findings))
+	}
+	w.raised = now.Unix()
+	return nil
+}
 
 // wantsRefit reports whether a client's head should be fitted again: after an alarm that bad
 // readings do not explain.
 func (m *member) wantsRefit(now int64) bool {
-	return m.watch.alarm() && m.champion.model != nil && len(m.blocking()) == 0 && now-m.rec.Refit >= refitRest
+	return m.watch.alarm() && m.champion.model != nil && len(m.findings) == 0 && now-m.rec.Refit >= refitRest && !m.rec.Pinned
 }
 
-// blocking returns the findings that forbid learning from the readings.
-func (m *member) blocking() []Finding { return m.findings }
+// codes returns the codes of findings, each once.
+func codes(f []Finding) []string {
+	var out []string
+	for _, x := range f {
+		if !slices.Contains(out, x.Code) {
+			out = append(out, x.Code)
+		}
+	}
+	return out
+}
 
-// shares returns the share of rows by source in the newest forecasts.
+// shares returns the share of rows by source in the last 28 days of scores.
 func (m *member) shares() map[string]float64 {
 	t := m.scores.total(0, 1<<40, -1)
 	if t.Rows == 0 {

@@ -1,5 +1,6 @@
-// Command loadstar-agent hosts clients on small devices: it joins a server and trains on
-// the clients' data. It contains no server or simulator code, to keep the binary small.
+// Command loadstar-agent hosts clients on small devices: it takes in their readings, makes
+// forecasts, and trains for a server. It contains no server or simulator code, to keep the
+// binary small.
 package main
 
 import (
@@ -11,11 +12,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
+	"time"
 
 	"loadstar/agent"
+	"loadstar/agent/command"
 	"loadstar/agent/identity"
+	"loadstar/agent/mqtt"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -23,13 +26,21 @@ import (
 // version is set by the Makefile.
 var version = "dev"
 
-const usage = `Host clients and train on their data.
+const usage = `Host clients: forecast their load, and train on their data.
 
   loadstar-agent join [-dir DIR] [-name NAME] SERVER TOKEN
+  loadstar-agent run -config agent.yaml
   loadstar-agent run [-dir DIR] [-workers N] DATA.prepared
+  loadstar-agent check [-config agent.yaml]
+  loadstar-agent status [-config agent.yaml]
+  loadstar-agent discover [-for 30s] [-user USER] [-password-file FILE] [BROKER]
+  loadstar-agent import [-config agent.yaml] DATA.prepared...
+  loadstar-agent model pin|unpin|rollback [-config agent.yaml] CLIENT
   loadstar-agent version
 
-Create prepared files with 'loadstar data prepare'.
+With a configuration, the agent takes in readings and forecasts, alone or with a
+server. Without one, it trains on a prepared file for a server. Create prepared
+files with 'loadstar data prepare'.
 `
 
 func main() {
@@ -54,57 +65,134 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if len(args) == 0 {
 		args = []string{"-h"}
 	}
-	f := flag.NewFlagSet("loadstar-agent "+args[0], flag.ContinueOnError)
+	name, args := args[0], args[1:]
+	f := flag.NewFlagSet("loadstar-agent "+name, flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.Usage = func() {
 		fmt.Fprint(stderr, usage)
 		f.PrintDefaults()
 	}
-	dir := f.String("dir", "loadstar-agent", "the agent's folder")
-	host, _ := os.Hostname()
-	switch args[0] {
+	o := command.Options{Version: version, Out: stdout, Log: slog.New(slog.NewTextHandler(stderr, nil))}
+	withConfig := func(usual string) { f.StringVar(&o.Config, "config", usual, "the agent's configuration") }
+	const file = "agent.yaml"
+	switch name {
 	case "join":
-		name := f.String("name", host, "name of the machine, shown to operators")
-		if err := parse(f, args[1:], 2); err != nil {
-			return err
-		}
-		i, err := identity.Join(ctx, *dir, f.Arg(0), f.Arg(1), *name)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(stdout, "joined %s as agent %s; certificate valid until %s\n", i.Server(), i.ID(), i.Expires().Format("2006-01-02 15:04"))
-		return nil
+		return join(ctx, f, args, stdout)
 	case "run":
-		workers := f.Int("workers", 1, "number of clients to train in parallel")
+		withConfig("")
+		dir := f.String("dir", folder, "the agent's folder, without a configuration")
+		workers := f.Int("workers", 1, "number of clients to train in parallel, without a configuration")
+		if err := parse(f, args, -1); err != nil {
+			return err
+		}
+		if o.Config != "" {
+			if err := arguments(f, 0); err != nil {
+				return err
+			}
+			return command.Run(ctx, o)
+		}
+		if f.NArg() != 1 {
+			return fmt.Errorf("name a configuration with -config, or a prepared file: %w", errUsage)
+		}
+		return run(ctx, *dir, f.Arg(0), *workers, o.Log)
+	case "check":
+		withConfig(file)
+		if err := parse(f, args, 0); err != nil {
+			return err
+		}
+		return command.Check(ctx, o)
+	case "status":
+		withConfig(file)
+		if err := parse(f, args, 0); err != nil {
+			return err
+		}
+		o.Log = slog.New(slog.DiscardHandler)
+		return command.Status(ctx, o)
+	case "discover":
+		return discover(ctx, f, args, o, withConfig)
+	case "import":
+		withConfig(file)
+		if err := parse(f, args, -1); err != nil {
+			return err
+		}
+		if f.NArg() == 0 {
+			return fmt.Errorf("name at least one prepared file: %w", errUsage)
+		}
+		return command.Import(o, f.Args())
+	case "model":
+		if len(args) == 0 {
+			return fmt.Errorf("name an action: pin, unpin or rollback: %w", errUsage)
+		}
+		withConfig(file)
 		if err := parse(f, args[1:], 1); err != nil {
 			return err
 		}
-		return run(ctx, *dir, f.Arg(0), *workers, stderr)
+		o.Log = slog.New(slog.DiscardHandler)
+		return command.Model(ctx, o, args[0], f.Arg(0))
 	case "version":
 		fmt.Fprintln(stdout, version)
 		return nil
 	}
-	return parse(f, args, 0)
+	return parse(f, append([]string{name}, args...), 0)
 }
 
+// folder is the agent's folder unless the caller names another one.
+const folder = "loadstar-agent"
+
+func join(ctx context.Context, f *flag.FlagSet, args []string, stdout io.Writer) error {
+	host, _ := os.Hostname() // without a name, operators see none
+	dir := f.String("dir", folder, "the agent's folder")
+	name := f.String("name", host, "name of the machine, shown to operators")
+	if err := parse(f, args, 2); err != nil {
+		return err
+	}
+	i, err := identity.Join(ctx, *dir, f.Arg(0), f.Arg(1), *name)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "joined %s as agent %s; certificate valid until %s\n", i.Server(), i.ID(), i.Expires().Format("2006-01-02 15:04"))
+	return nil
+}
+
+func discover(ctx context.Context, f *flag.FlagSet, args []string, o command.Options, withConfig func(string)) error {
+	withConfig("agent.yaml")
+	var c mqtt.Config
+	listen := f.Duration("for", 30*time.Second, "how long to listen")
+	f.StringVar(&c.User, "user", "", "user name at the broker")
+	f.StringVar(&c.PasswordFile, "password-file", "", "file with the password")
+	f.StringVar(&c.CAFile, "ca-file", "", "file with the certificates that sign the broker's")
+	if err := parse(f, args, -1); err != nil {
+		return err
+	}
+	if f.NArg() > 1 {
+		return arguments(f, 1)
+	}
+	c.Broker = f.Arg(0)
+	return command.Discover(ctx, o, c, *listen)
+}
+
+// parse parses flags, and checks the number of arguments unless it is negative.
 func parse(f *flag.FlagSet, args []string, want int) error {
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return err
 	} else if err != nil {
 		return fmt.Errorf("%w: %w", err, errUsage)
 	}
+	if want < 0 {
+		return nil
+	}
+	return arguments(f, want)
+}
+
+func arguments(f *flag.FlagSet, want int) error {
 	if f.NArg() != want {
 		return fmt.Errorf("got %d arguments, want %d: %w", f.NArg(), want, errUsage)
 	}
 	return nil
 }
 
-func run(ctx context.Context, dir, data string, workers int, stderr io.Writer) error {
-	// Let the heap grow to 1.2 times the live heap before the next garbage collection. Go's
-	// default is twice the live heap. Training hardly allocates, so this costs almost no time.
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(20)
-	}
+func run(ctx context.Context, dir, data string, workers int, log *slog.Logger) error {
+	command.CollectOften()
 	i, err := identity.Open(dir)
 	if err != nil {
 		return err
@@ -118,7 +206,6 @@ func run(ctx context.Context, dir, data string, workers int, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(stderr, nil))
 	log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
 	return agent.Run(ctx, agent.Config{
 		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Log: log,

@@ -29,7 +29,7 @@ type pkg struct {
 // line both here and in the document.
 var layers = map[string]pkg{
 	"cmd/loadstar":       {layer: 5, may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar-agent": {layer: 5, may: "agent agent/identity nn/kernel series"},
+	"cmd/loadstar-agent": {layer: 5, may: "agent agent/command agent/identity agent/mqtt nn/kernel series"},
 
 	"server":             {layer: 4, may: "internal/backoff server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/pki server/region server/terms server/operator", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
 	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
@@ -50,7 +50,8 @@ var layers = map[string]pkg{
 	"agent/readings": {layer: 4, may: "internal/problem internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {layer: 4, may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
-	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
+	"agent/command":  {layer: 4, may: "agent agent/config agent/identity agent/live agent/mqtt agent/readings fed/serve forecast/issue internal/boltfile nn/kernel series series/store"},
+	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4, may: "agent/live agent/readings forecast/issue internal/atomicfile internal/problem"},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},

@@ -109,7 +109,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.store.Close()
+	defer func() { _ = r.store.Close() }() // all writes are on disk
 	if err := r.history(); err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.service.Close()
+	defer func() { _ = r.service.Close() }() // all writes are on disk
 	r.service.Subscribe(r.take)
 	for t := c.Start; t < c.End && ctx.Err() == nil; t += r.step {
 		if err := r.hour(ctx, t); err != nil {

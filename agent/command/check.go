@@ -1,0 +1,189 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/agent/config"
+	"loadstar/agent/identity"
+	"loadstar/agent/mqtt"
+	"loadstar/fed/serve"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// callTime is how long a command waits for a broker, a server or a running agent.
+const callTime = 15 * time.Second
+
+// Check validates the configuration, opens the model, connects to broker and server, and
+// prints what the agent would do. It changes nothing.
+func Check(ctx context.Context, o Options) error {
+	c, err := config.Read(o.Config, os.Environ())
+	if err != nil {
+		return err
+	}
+	say := func(format string, a ...any) { fmt.Fprintf(o.Out, format+"\n", a...) }
+	say("%s: no mistakes", o.Config)
+	say("site %s, %s, steps of %s; folder %s", c.Site.Name, c.Site.Zone, c.Site.Interval, c.Dir)
+	for _, name := range slices.Sorted(maps.Keys(c.Clients)) {
+		x := c.Clients[name]
+		from := "files in the inbox and HTTP"
+		if x.Source == config.SourceMQTT {
+			from = "MQTT topic " + x.Topic
+		}
+		say("client %s: %s", name, from)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Groups)) {
+		say("group %s: %s", name, strings.Join(c.Groups[name], ", "))
+	}
+	say("forecasts of %s at each step, %s after its end at the latest; levels %v", c.Forecast.H, c.Forecast.Delay, c.Forecast.Levels)
+	var problems []error
+	ok := func(what string, err error) {
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", what, err))
+			return
+		}
+		say("%s: ok", what)
+	}
+	ok("clock", clock())
+	if c.History != "" {
+		ok("history "+c.History, checkHistory(c))
+	}
+	if c.Model == "" {
+		say("model: none; last week's load serves until a server releases one")
+	} else {
+		ok("model "+c.Model, checkModel(c, say))
+	}
+	if c.MQTT.Broker != "" {
+		call, cancel := context.WithTimeout(ctx, callTime)
+		ok("broker "+c.MQTT.Broker, mqtt.Check(call, broker(c, o.Version, o.Log)))
+		cancel()
+	}
+	if c.HTTP.Listen != "" {
+		ok("http "+c.HTTP.Listen, checkListen(c.HTTP.Listen))
+	}
+	checkServer(ctx, c, say, ok)
+	return errors.Join(problems...)
+}
+
+func checkHistory(c *config.Config) error {
+	d, closer, err := series.OpenPrepared(c.History)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	if d.Interval != c.Step() {
+		return fmt.Errorf("it has steps of %s, the site has %s", d.Interval, c.Step())
+	}
+	return nil
+}
+
+func checkModel(c *config.Config, say func(string, ...any)) error {
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	f, err := serve.Open(c.Model, nil, k)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	if f.Model.Step != 0 && f.Model.Step != c.Step() {
+		return fmt.Errorf("it is for steps of %s, the site has %s", f.Model.Step, c.Step())
+	}
+	own := 0
+	for name := range c.Clients {
+		if _, err := f.Client(name); err == nil {
+			own++
+		}
+	}
+	say("model %s: %d of %d clients have weights of their own; for the others they are fitted", f.Model.Plan.Name, own, len(c.Clients))
+	return nil
+}
+
+// checkListen checks an address that a running agent may use already.
+func checkListen(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err == nil {
+		return l.Close()
+	}
+	if c, dialled := net.DialTimeout("tcp", address, time.Second); dialled == nil {
+		return c.Close()
+	}
+	return err
+}
+
+func checkServer(ctx context.Context, c *config.Config, say func(string, ...any), ok func(string, error)) {
+	if c.Server == config.ServerNone {
+		say("server: none")
+		return
+	}
+	i, err := identity.Open(c.Dir)
+	if errors.Is(err, identity.ErrNotJoined) && c.Server == config.ServerOptional {
+		say("server: none was joined; the agent forecasts alone")
+		return
+	}
+	if err != nil {
+		ok("server", err)
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(call, http.MethodGet, i.Server(), nil)
+	if err != nil {
+		ok("server "+i.Server(), err)
+		return
+	}
+	answer, err := i.HTTPClient().Do(r)
+	if err == nil {
+		err = answer.Body.Close()
+	}
+	ok("server "+i.Server(), err)
+}
+
+// Discover listens to a broker for some time, and prints topics that look like meters and
+// the lines for agent.yaml. The address is taken from the configuration if it is empty.
+func Discover(ctx context.Context, o Options, c mqtt.Config, listen time.Duration) error {
+	if c.Broker == "" {
+		file, err := config.Read(o.Config, os.Environ())
+		if err != nil {
+			return fmt.Errorf("name a broker, such as mqtt://broker.local, or a configuration: %w", err)
+		}
+		c = mqtt.Settings(file)
+	}
+	c.Version, c.Log, c.Sources = o.Version, o.Log, nil
+	fmt.Fprintf(o.Out, "listening to %s for %s\n", c.Broker, listen)
+	found, err := mqtt.Discover(ctx, c, listen)
+	if err != nil {
+		return err
+	}
+	return mqtt.Print(o.Out, found)
+}
+
+// Import stores prepared files in the readings of an agent that is not running.
+func Import(o Options, files []string) error {
+	c, err := config.Read(o.Config, os.Environ())
+	if err != nil {
+		return err
+	}
+	c.History = ""
+	x, err := openStore(c, o.Log)
+	if err != nil {
+		return err
+	}
+	for _, path := range files {
+		if err := x.importHistory(path, o.Log); err != nil {
+			return errors.Join(err, x.close())
+		}
+		fmt.Fprintf(o.Out, "imported %s\n", path)
+	}
+	return x.close()
+}

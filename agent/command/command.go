@@ -1,0 +1,222 @@
+// Package command has the commands of an agent that forecasts. The programs loadstar-agent
+// and loadstar share it.
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"loadstar/agent/config"
+	"loadstar/agent/live"
+	"loadstar/agent/mqtt"
+	"loadstar/agent/readings"
+	"loadstar/forecast/issue"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/store"
+)
+
+// Options are what all commands need.
+type Options struct {
+	Config  string // path of agent.yaml
+	Version string // of the program
+	Out     io.Writer
+	Log     *slog.Logger
+}
+
+// built is a time before which no correct clock can be.
+var built = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// clock returns an error if the system's clock is wrong for certain.
+func clock() error {
+	if now := time.Now(); now.Before(built) {
+		return fmt.Errorf("it shows %s; set it, for example with an NTP service", now.UTC().Format(time.DateTime))
+	}
+	return nil
+}
+
+// site is an opened agent: its configuration, its readings and its forecasts.
+type site struct {
+	c       *config.Config
+	store   *store.Store
+	service *live.Service
+	// generated means that the imported history is synthetic.
+	generated bool
+}
+
+// openStore opens the readings of a configuration and imports its history.
+func openStore(c *config.Config, log *slog.Logger) (*site, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	s, err := store.Open(c.File("readings.db"), store.Config{Interval: c.Step(), Clock: c.Location(), Keep: time.Duration(c.Store.Keep)})
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the readings: %w", err)
+	}
+	x := &site{c: c, store: s}
+	if c.History != "" {
+		if err := x.importHistory(c.History, log); err != nil {
+			_ = s.Close() // report the error that made opening fail, not a second one
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+// importHistory imports a prepared file, unless it was imported before.
+func (x *site) importHistory(path string, log *slog.Logger) error {
+	d, closer, err := series.OpenPrepared(path)
+	if err != nil {
+		return fmt.Errorf("cannot open the history: %w", err)
+	}
+	defer closer.Close()
+	if d.Interval != x.c.Step() {
+		return fmt.Errorf("the history %s has steps of %s, the site has %s; prepare it with the site's interval", path, d.Interval, x.c.Step())
+	}
+	x.generated = d.Generated
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	key := fmt.Sprintf("%s %d %d", path, info.Size(), info.ModTime().UnixNano())
+	did, err := x.store.Import(key, d)
+	if did && err == nil {
+		log.Info("imported the history", "file", path, "clients", d.Len())
+	}
+	return err
+}
+
+// clients returns the names of the clients: those of the configuration, or else those that
+// have readings.
+func (x *site) clients() ([]string, error) {
+	var names []string
+	for name := range x.c.Clients {
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return x.store.Clients()
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// open opens the agent of a configuration.
+func open(c *config.Config, log *slog.Logger) (*site, error) {
+	x, err := openStore(c, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := x.openService(log); err != nil {
+		_ = x.store.Close() // report the error that made opening fail, not a second one
+		return nil, err
+	}
+	return x, nil
+}
+
+func (x *site) openService(log *slog.Logger) error {
+	c := x.c
+	names, err := x.clients()
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		return errors.New("there are no clients: list them under clients: in the configuration")
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	x.service, err = live.Open(live.Config{
+		Dir:     c.Dir,
+		Site:    series.Dataset{Name: c.Site.Name, Generated: x.generated, Interval: c.Step(), Clock: c.Location(), Country: c.Site.Country},
+		Clients: names, Groups: c.Groups, H: int(time.Duration(c.Forecast.H) / c.Step()), Levels: c.Forecast.Levels,
+		Fallback: issue.Fallback(c.Forecast.Fallback), Delay: time.Duration(c.Forecast.Delay), Store: x.store, Model: c.Model, Kernel: k,
+		ShareScores: c.Share.Scores, Clock: clock, Log: log,
+	})
+	return err
+}
+
+func (x *site) close() error {
+	var err error
+	if x.service != nil {
+		err = x.service.Close()
+	}
+	return errors.Join(err, x.store.Close())
+}
+
+// readingsClients says how to judge the readings of each client.
+func (x *site) readingsClients() (map[string]readings.Client, error) {
+	names, err := x.clients()
+	out := map[string]readings.Client{}
+	for _, name := range names {
+		c := x.c.Clients[name]
+		out[name] = readings.Client{Net: c.Sign == config.SignNet, Limit: c.Limit}
+	}
+	return out, err
+}
+
+// broker returns the connection of a configuration.
+func broker(c *config.Config, version string, log *slog.Logger) mqtt.Config {
+	m := mqtt.Settings(c)
+	m.Version, m.Log = version, log
+	m.Now = func() (time.Time, bool) { return time.Now(), clock() == nil }
+	return m
+}
+
+// published is what MQTT publishes.
+type published struct {
+	*live.Service
+	store *store.Store
+}
+
+// Clients returns the names of all clients and groups.
+func (p published) Clients() []string {
+	var names []string
+	for _, c := range p.Service.Clients() {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// Forecast returns the newest forecast of a client.
+func (p published) Forecast(client string) (mqtt.Forecast, bool) {
+	x, err := p.Service.Forecast(client)
+	if err != nil {
+		return mqtt.Forecast{}, false
+	}
+	at := p.Site()
+	return mqtt.Forecast{
+		Forecast: x.Forecast, Issued: time.Unix(x.Issued, 0), Step: at.Step, Zone: at.Zone, Generated: at.Generated, Today: p.today(client, x.Cutoff),
+	}, true
+}
+
+// today returns the energy from the start of the local day to the cutoff in kWh, or NaN.
+func (p published) today(client string, cutoff int64) float64 {
+	at := p.Site()
+	t := time.Unix(cutoff, 0).In(at.Zone)
+	from := time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, at.Zone).Unix()
+	step := int64(at.Step / time.Second)
+	from -= from % step
+	status, err := p.Client(client)
+	members := status.Members
+	if err == nil && members == nil {
+		members = []string{client}
+	}
+	sum := 0.0
+	for _, name := range members {
+		m, err := p.store.Load(name, from, cutoff)
+		if err != nil {
+			return math.NaN()
+		}
+		for _, v := range m.Load {
+			sum += float64(v)
+		}
+	}
+	return sum * at.Step.Hours()
+}

@@ -1,0 +1,247 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"loadstar/agent"
+	"loadstar/agent/config"
+	"loadstar/agent/identity"
+	"loadstar/agent/live"
+	"loadstar/agent/mqtt"
+	"loadstar/agent/readings"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/store"
+)
+
+// CollectOften lets the heap grow to only 1.2 times the live heap before the next garbage
+// collection, unless the environment says otherwise. Training and forecasting hardly
+// allocate, so this costs almost no time.
+func CollectOften() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(20)
+	}
+}
+
+// Run runs an agent that forecasts, until ctx ends.
+func Run(ctx context.Context, o Options) error {
+	CollectOften()
+	c, err := config.Read(o.Config, os.Environ())
+	if err != nil {
+		return err
+	}
+	x, err := open(c, o.Log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(x.run(ctx, o), x.close())
+}
+
+// parts are the goroutines of an agent. If one fails, all end.
+type parts struct {
+	ctx  context.Context
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup
+}
+
+func (p *parts) start(what string, run func(context.Context) error) {
+	p.wg.Go(func() {
+		if err := run(p.ctx); err != nil && p.ctx.Err() == nil {
+			p.stop(fmt.Errorf("%s: %w", what, err))
+		}
+	})
+}
+
+// run starts all parts of an agent and waits until ctx or one of them ends.
+func (x *site) run(outer context.Context, o Options) error {
+	p := &parts{}
+	p.ctx, p.stop = context.WithCancelCause(outer)
+	defer p.stop(nil)
+	intake, err := x.intake(o.Log)
+	if err != nil {
+		return err
+	}
+	p.start("readings", intake.Run)
+	if x.c.Inbox != "" {
+		inbox, err := readings.OpenInbox(x.c.Inbox, intake)
+		if err != nil {
+			return fmt.Errorf("cannot open the inbox: %w", err)
+		}
+		p.start("inbox", inbox.Run)
+	}
+	var client *mqtt.Client
+	if x.c.MQTT.Broker != "" {
+		if client, err = mqtt.New(broker(x.c, o.Version, o.Log), intake, published{x.service, x.store}); err != nil {
+			return err
+		}
+		x.service.Subscribe(func(issued []*live.Issued) {
+			var names []string
+			for _, f := range issued {
+				names = append(names, f.Client)
+			}
+			client.Publish(names...)
+		})
+		p.start("mqtt", client.Run)
+	}
+	if err := x.serve(p, intake, client, o); err != nil {
+		p.stop(err)
+	}
+	x.train(p, o.Log)
+	p.start("forecasts", x.service.Run)
+	p.start("reload", func(ctx context.Context) error { return x.reload(ctx, o, intake, client) })
+	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(x.c.Clients), "steps", x.c.Step(), "ahead", x.c.Forecast.H.String())
+	p.wg.Wait()
+	if outer.Err() != nil {
+		return nil
+	}
+	return context.Cause(p.ctx)
+}
+
+func (x *site) intake(log *slog.Logger) (*readings.Intake, error) {
+	clients, err := x.readingsClients()
+	if err != nil {
+		return nil, err
+	}
+	return readings.NewIntake(readings.Config{
+		Store: x.store, Interval: x.c.Step(), Clients: clients, Flush: time.Duration(x.c.Store.Flush), Clock: clock,
+		Log: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
+	})
+}
+
+// train takes part in the training of the server that the agent has joined. Without a server
+// the agent forecasts alone.
+func (x *site) train(p *parts, log *slog.Logger) {
+	if x.c.Server == config.ServerNone {
+		return
+	}
+	i, err := identity.Open(x.c.Dir)
+	if errors.Is(err, identity.ErrNotJoined) && x.c.Server == config.ServerOptional {
+		log.Info("no server was joined; forecasting alone")
+		return
+	}
+	if err != nil {
+		p.stop(err)
+		return
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		p.stop(err)
+		return
+	}
+	p.start("training", func(ctx context.Context) error {
+		if err := x.waitForReadings(ctx); err != nil {
+			return nil
+		}
+		log.Info("taking part in training", "agent", i.ID(), "server", i.Server())
+		err := agent.Run(ctx, agent.Config{
+			Dir: x.c.Dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
+			Kernel: k, Workers: x.c.Train.Workers, Yield: x.service.Yield, Log: log,
+		})
+		if err != nil && x.c.Server == config.ServerOptional {
+			log.Error("training has ended; forecasts go on", "error", err)
+			return nil
+		}
+		return err
+	})
+}
+
+// waitForReadings waits until a client has readings: there is nothing to train before.
+func (x *site) waitForReadings(ctx context.Context) error {
+	for {
+		if names, err := x.store.Clients(); err == nil && len(names) > 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Minute):
+		}
+	}
+}
+
+// source returns the readings for training as they are now: measured ones only.
+func (x *site) source() (*series.Dataset, func(), error) {
+	names, err := x.clients()
+	if err != nil {
+		return nil, nil, err
+	}
+	var from, to int64
+	var known []string
+	for _, name := range names {
+		first, end, ok, err := x.store.Span(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !ok {
+			continue
+		}
+		if len(known) == 0 || first < from {
+			from = first
+		}
+		to = max(to, end)
+		known = append(known, name)
+	}
+	at := x.service.Site()
+	site := series.Dataset{Name: x.c.Site.Name, Generated: at.Generated, Interval: at.Step, Clock: at.Zone, Country: x.c.Site.Country}
+	if site.Weather, _, err = x.store.Weather(from, to, to); err != nil {
+		return nil, nil, err
+	}
+	d, err := x.store.Dataset(site, known, from, to, store.OK)
+	return d, func() {}, err
+}
+
+// reload reads the clients and groups again at every SIGHUP.
+func (x *site) reload(ctx context.Context, o Options, intake *readings.Intake, client *mqtt.Client) error {
+	c := make(chan os.Signal, 1)
+	notifyReload(c)
+	defer signal.Stop(c)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c:
+			if err := x.reread(o, intake, client); err != nil {
+				o.Log.Error("cannot read the configuration again; the old one stays", "error", err)
+			}
+		}
+	}
+}
+
+func (x *site) reread(o Options, intake *readings.Intake, client *mqtt.Client) error {
+	fresh, err := config.Read(o.Config, os.Environ())
+	if err != nil {
+		return err
+	}
+	next := &site{c: x.c, store: x.store}
+	merged := *x.c
+	merged.Clients, merged.Groups = fresh.Clients, fresh.Groups
+	next.c = &merged
+	names, err := next.clients()
+	if err != nil {
+		return err
+	}
+	clients, err := next.readingsClients()
+	if err != nil {
+		return err
+	}
+	if client != nil {
+		if err := client.SetSources(mqtt.Settings(&merged).Sources); err != nil {
+			return err
+		}
+	}
+	if err := x.service.Reconfigure(names, merged.Groups); err != nil {
+		return err
+	}
+	intake.SetClients(clients)
+	x.c = &merged
+	o.Log.Info("read the clients and groups again", "clients", len(names), "groups", len(merged.Groups))
+	return nil
+}

@@ -1,0 +1,250 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"loadstar/agent/config"
+	"loadstar/agent/live"
+	"loadstar/forecast/issue"
+	"loadstar/internal/boltfile"
+)
+
+// Status prints the state of every client. It asks the running agent, or reads the folder if
+// none is running.
+func Status(ctx context.Context, o Options) error {
+	c, err := config.Read(o.Config, os.Environ())
+	if err != nil {
+		return err
+	}
+	return ask(ctx, c, http.MethodGet, "/v1/status", o, func(x *site) error {
+		fmt.Fprintln(o.Out, "the agent is not running")
+		return writeStatus(o.Out, x.service, time.Now())
+	})
+}
+
+// Model changes the model of a client: the action is pin, unpin or rollback.
+func Model(ctx context.Context, o Options, action, client string) error {
+	if !isAction(action) {
+		return fmt.Errorf("%q is no action; use pin, unpin or rollback", action)
+	}
+	c, err := config.Read(o.Config, os.Environ())
+	if err != nil {
+		return err
+	}
+	path := "/v1/clients/" + url.PathEscape(client) + "/model/" + action
+	return ask(ctx, c, http.MethodPost, path, o, func(x *site) error {
+		if err := act(x.service, action, client); err != nil {
+			return err
+		}
+		return writeClient(o.Out, x.service, client)
+	})
+}
+
+func isAction(s string) bool { return s == "pin" || s == "unpin" || s == "rollback" }
+
+func act(s *live.Service, action, client string) error {
+	switch action {
+	case "pin":
+		return s.Pin(client)
+	case "unpin":
+		return s.Unpin(client)
+	}
+	return s.Rollback(client)
+}
+
+// ask sends a request to the running agent and prints its answer. If no agent is running, it
+// opens the folder and calls offline.
+func ask(ctx context.Context, c *config.Config, method, path string, o Options, offline func(*site) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	if c.HTTP.Listen != "" {
+		done, err := call(ctx, c, method, path, o.Out)
+		if done || err != nil {
+			return err
+		}
+	}
+	copied := *c
+	copied.History, copied.Model = "", "" // what was imported before is enough
+	x, err := open(&copied, o.Log)
+	if errors.Is(err, boltfile.ErrLocked) {
+		return fmt.Errorf("an agent is running in %s, but does not answer at %q: %w", c.Dir, c.HTTP.Listen, err)
+	} else if err != nil {
+		return err
+	}
+	return errors.Join(offline(x), x.close())
+}
+
+// call reports false if there is nobody at the agent's address.
+func call(ctx context.Context, c *config.Config, method, path string, out io.Writer) (bool, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+c.HTTP.Listen+path, nil)
+	if err != nil {
+		return false, err
+	}
+	if c.HTTP.TokenFile != "" {
+		token, err := os.ReadFile(c.HTTP.TokenFile)
+		if err != nil {
+			return false, fmt.Errorf("cannot read the token of the HTTP interface: %w", err)
+		}
+		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false, nil // no agent listens there
+	}
+	defer answer.Body.Close()
+	const most = 1 << 20
+	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	if err != nil {
+		return true, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		return true, fmt.Errorf("the agent at %s answers %s: %s", c.HTTP.Listen, answer.Status, strings.TrimSpace(string(text)))
+	}
+	_, err = out.Write(text)
+	return true, err
+}
+
+// control adds what the commands status and model need to an HTTP interface.
+func control(mux *http.ServeMux, s *live.Service) {
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		var b bytes.Buffer
+		answer(w, &b, writeStatus(&b, s, time.Now()))
+	})
+	mux.HandleFunc("POST /v1/clients/{client}/model/{action}", func(w http.ResponseWriter, r *http.Request) {
+		action, client := r.PathValue("action"), r.PathValue("client")
+		if !isAction(action) {
+			http.NotFound(w, r)
+			return
+		}
+		err := act(s, action, client)
+		var b bytes.Buffer
+		if err == nil {
+			err = writeClient(&b, s, client)
+		}
+		answer(w, &b, err)
+	})
+}
+
+func answer(w http.ResponseWriter, b *bytes.Buffer, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	switch {
+	case errors.Is(err, live.ErrUnknown):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusConflict)
+	default:
+		_, _ = w.Write(b.Bytes()) // the client has gone
+	}
+}
+
+// writeStatus writes a line for each client and group.
+func writeStatus(w io.Writer, s *live.Service, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	at := s.Site()
+	for _, c := range s.Clients() {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Name, describeReadings(c, at, now), describeForecast(c, at), describeModel(c), describeScores(c, at))
+	}
+	if err := s.Ready(); err != nil {
+		fmt.Fprintf(t, "not ready: %v\n", err)
+	}
+	return t.Flush()
+}
+
+func writeClient(w io.Writer, s *live.Service, client string) error {
+	c, err := s.Client(client)
+	if err != nil {
+		return err
+	}
+	state := "may change its model"
+	if c.Pinned {
+		state = "keeps its model until it is unpinned"
+	}
+	_, err = fmt.Fprintf(w, "%s: %s; %s\n", client, describeModel(c), state)
+	return err
+}
+
+func describeReadings(c live.ClientStatus, at live.Site, now time.Time) string {
+	if c.Newest == 0 {
+		return "no readings"
+	}
+	age := now.Sub(time.Unix(c.Newest, 0))
+	state := "readings OK"
+	switch {
+	case len(c.Findings) > 0:
+		state = "readings " + strings.ToUpper(strings.Join(c.Findings, ", "))
+	case age > 3*at.Step+15*time.Minute:
+		state = "readings LATE"
+	}
+	return state + " to " + clockTime(c.Newest, at, now)
+}
+
+// clockTime returns a time of today as hours and minutes, and other times with their day.
+func clockTime(unix int64, at live.Site, now time.Time) string {
+	t := time.Unix(unix, 0).In(at.Zone)
+	if now.Sub(t) < 20*time.Hour {
+		return t.Format("15:04")
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+func describeForecast(c live.ClientStatus, at live.Site) string {
+	if c.Forecast == nil {
+		return "no forecast"
+	}
+	return fmt.Sprintf("forecast from %s, %g h", time.Unix(c.Forecast.Cutoff, 0).In(at.Zone).Format("15:04"), (time.Duration(at.H) * at.Step).Hours())
+}
+
+// sourceNames are the words for sources that are not a model.
+var sourceNames = map[issue.Source]string{issue.Week: "LAST WEEK", issue.Day: "YESTERDAY", issue.Last: "LAST VALUE", issue.None: "NOTHING"}
+
+func describeModel(c live.ClientStatus) string {
+	if c.Forecast == nil {
+		return ""
+	}
+	var text string
+	switch name, fallback := sourceNames[c.Source]; {
+	case len(c.Members) > 0:
+		text = fmt.Sprintf("sum of %d clients", len(c.Members))
+	case fallback && c.Source != issue.None && c.Days < 28 && (c.Reason == issue.NoHead || c.Reason == issue.ShortHistory):
+		text = fmt.Sprintf("%s: %.0f days of history, about 28 needed for a model of its own", name, c.Days)
+	case fallback:
+		text = fmt.Sprintf("%s: %s", name, c.Reason)
+	case c.Forecast.Release.Head != 0:
+		text = fmt.Sprintf("model %s (personal layers of %s)", c.Forecast.Release.Release, time.Unix(c.Forecast.Release.Head, 0).UTC().Format(time.DateOnly))
+	default:
+		text = "model " + c.Forecast.Model
+	}
+	for _, x := range []struct {
+		is   bool
+		word string
+	}{{c.Pinned, "pinned"}, {c.Drift, "WORSE than before"}, {c.WantsRound, "wants a round"}, {c.Forecast.Release.Stale, "older than 90 days"}} {
+		if x.is {
+			text += ", " + x.word
+		}
+	}
+	return text
+}
+
+func describeScores(c live.ClientStatus, at live.Site) string {
+	if c.Scores.Steps == 0 {
+		return ""
+	}
+	text := ""
+	if !math.IsNaN(c.Scores.MASE) {
+		text = fmt.Sprintf("MASE %.2f  ", c.Scores.MASE)
+	}
+	nominal := at.Levels[len(at.Levels)-1] - at.Levels[0]
+	return text + fmt.Sprintf("cover %.0f %% of %.0f", 100*c.Scores.Coverage, 100*nominal)
+}
