@@ -115,14 +115,15 @@ or choose a weather file with --weather.`,
 
 // importTarget contains the values of the flags for the dataset that an import writes.
 type importTarget struct {
-	out, name string
-	asJSON    bool
+	out, name, country string
+	asJSON             bool
 }
 
 func (t *importTarget) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVarP(&t.out, "out", "o", "", "folder for the dataset; it must not already contain a dataset")
 	f.StringVar(&t.name, "name", "", "name of the dataset (default the name of the folder)")
+	f.StringVar(&t.country, "country", "", "country or region of public holidays, such as US or CA, or none (default that of the zone)")
 	f.BoolVar(&t.asJSON, "json", false, "print JSON")
 }
 
@@ -145,10 +146,7 @@ func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.I
 		return printJSON(cmd.OutOrStdout(), s)
 	}
 	w := cmd.OutOrStdout()
-	fmt.Fprintf(w, "%s: %s\n", t.out, s)
-	if f := faultList(s.Faults); f != "" {
-		fmt.Fprintf(w, "rows: %s\n", f)
-	}
+	s.print(w, t.out)
 	for _, n := range s.Notes {
 		fmt.Fprintln(w, n)
 	}
@@ -169,11 +167,12 @@ func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary,
 		}
 		name = filepath.Base(abs)
 	}
+	country, note := read.HolidaysOf(t.country, in.Zone)
 	s := &dataSummary{Overview: quality.Overview{Name: name, Generated: in.Generated}}
 	bar := newProgress(cmd.ErrOrStderr(), in.Meters)
 	defer bar.stop()
 	err = write.Dataset(t.out, write.Source{
-		Name: name, About: in.About, Generated: in.Generated, Zone: in.Zone, Interval: in.Interval,
+		Name: name, About: in.About, Generated: in.Generated, Zone: in.Zone, Country: country, Interval: in.Interval,
 		Weather: in.Weather, LabelNames: in.LabelNames, StaticNames: in.StaticNames,
 		Each: func(f func(series.Meter, []string) error) error {
 			return in.Each(func(m series.Meter, labels []string) error {
@@ -183,6 +182,8 @@ func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary,
 			})
 		},
 	})
-	s.Notes = in.Notes()
+	if s.Notes = in.Notes(); note != "" {
+		s.Notes = append(s.Notes, note)
+	}
 	return s, err
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +29,12 @@ func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]s
 	}
 	l := loadReader{
 		builder: series.NewBuilder(t.interval), times: t, dates: dates, from: from, to: to,
-		scale: powerScale(d.Unit, t.interval), wanted: wanted, missing: d.Load.Missing,
+		scale: powerScale(d.Unit, t.interval), wanted: wanted, missing: map[string]bool{},
+	}
+	for _, mark := range slices.Concat(d.Load.Missing, missingMarks) {
+		for _, m := range []string{mark, strings.ToUpper(mark), strings.ToUpper(mark[:1]) + mark[1:]} {
+			l.missing[m] = true
+		}
 	}
 	if d.Reading == ReadingCounter {
 		l.counters = map[*series.MeterBuilder]*counter{}
@@ -58,6 +62,13 @@ func (d *Description) readLoad(files []source, wanted func(id []byte) bool) ([]s
 		return nil, fmt.Errorf("load: %w", err)
 	}
 	return meters, nil
+}
+
+// missingMarks are the words in a quality column that mean in English, German, French,
+// Spanish and Dutch that a reading is missing or invalid.
+var missingMarks = []string{
+	"missing", "invalid", "no data", "fehlt", "fehlend", "ungültig", "manquant", "manquante", "absent", "invalide",
+	"ausente", "inválido", "ontbreekt", "ontbrekend", "ongeldig",
 }
 
 // powerScale returns the factor that converts a value in the given unit to mean power in
@@ -107,7 +118,7 @@ func (t *Table) loadColumns(in table.Table) (c loadColumns, err error) {
 		if i == c.time || i == c.date || name == "" || slices.Contains(t.Ignore, name) {
 			continue
 		}
-		meter := meterName(name)
+		meter := table.WithoutUnit(name)
 		if seen[meter] {
 			return c, fmt.Errorf("two columns are for meter %s; name the columns that are not meters under ignore, or use data init --ignore", meter)
 		}
@@ -120,18 +131,6 @@ func (t *Table) loadColumns(in table.Table) (c loadColumns, err error) {
 	return c, nil
 }
 
-// unitAtEnd finds a unit at the end of a column's name.
-var unitAtEnd = regexp.MustCompile(`(?i)[\s_,;:]*(?:[\[(]\s*(?:in )?(?:kwh|mwh|wh|kw|mw|w)\s*(?:/[^\])]*)?[\])]|[\s_](?:in )?(?:kwh|mwh|wh|kw|mw|w))$`)
-
-// meterName returns the name of the meter in a column of a wide table: the column's name
-// without a unit at its end.
-func meterName(column string) string {
-	if name := strings.TrimSpace(unitAtEnd.ReplaceAllString(column, "")); name != "" {
-		return name
-	}
-	return column
-}
-
 // loadReader reads load tables into a builder.
 type loadReader struct {
 	builder  *series.Builder
@@ -140,7 +139,7 @@ type loadReader struct {
 	from, to int64 // in Unix seconds
 	scale    float64
 	wanted   func(id []byte) bool
-	missing  []string // the texts in the quality column that mark a missing reading
+	missing  map[string]bool // the texts in the quality column that mark a missing reading
 	// counters contains the latest readings of meters whose values are readings of a counter.
 	// It is nil if values are the load of an interval.
 	counters map[*series.MeterBuilder]*counter
@@ -210,7 +209,7 @@ func (l *loadReader) read(in table.Table, c loadColumns, name string) error {
 		if err != nil || !ok {
 			return err
 		}
-		if at.quality >= 0 && slices.Contains(l.missing, string(cells[at.quality].Name())) {
+		if at.quality >= 0 && l.missing[string(cells[at.quality].Name())] {
 			return nil
 		}
 		value, err := cells[at.load].Value()

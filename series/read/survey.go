@@ -3,27 +3,18 @@ package read
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"loadstar/series/recognize"
 	"loadstar/series/table"
+	"loadstar/series/table/parquet"
 )
-
-// Survey contains the results of Look.
-type Survey struct {
-	// Description describes the tables that Look found. It has no zone, clock and stamp,
-	// because the files do not show them. It has a unit only if the name of the load column
-	// contains one.
-	Description *Description
-	// Zoned means that the times in the load table have a UTC offset.
-	Zoned bool
-	// Left lists the files that were not recognised as tables of the dataset.
-	Left []string
-}
 
 // Hints are facts that the caller knows, so that Look need not detect them. File names are
 // relative to the folder, and may be patterns.
@@ -33,67 +24,91 @@ type Hints struct {
 	// names.
 	Columns  map[string]string
 	Interval time.Duration
+	// Format and Ignore have the keys of a load table in a description.
+	Format Table
 }
 
-// moreNames are further column names that Look recognises. They are less reliable than
-// usualNames, so the description names these columns explicitly.
-var moreNames = map[string][]string{
-	"meter": {
-		"meterid", "meter_no", "meter_number", "household", "household_id", "house", "house_id", "home", "home_id",
-		"building", "building_id", "bldg_id", "customer", "customer_id", "client_id", "site", "site_id", "lclid", "series", "series_id", "item_id",
-	},
-	"time": {
-		"local_time", "localtime", "time_stamp", "tstp", "utc_timestamp", "utc", "start_time", "interval_start",
-		"end_time", "interval_end", "reading_time", "read_time", "reading_datetime",
-	},
-	"load":        {"energy", "consumption", "usage", "power", "demand", "reading", "target", "electricity"},
-	"temperature": {"temp", "temperature_c", "air_temperature", "airtemperature", "dry_bulb", "t2m"},
-	"wind":        {"wind_speed", "windspeed", "wind_speed_ms"},
-	"humidity":    {"rh", "relative_humidity"},
-	"solar":       {"ghi", "solar_radiation", "global_radiation", "irradiance"},
+// Survey contains the results of Look.
+type Survey struct {
+	// Description describes the tables that Look found. It has no zone and clock, because the
+	// files do not show them. It has a form of dates, a unit and a stamp only if the files
+	// show them.
+	Description *Description
+	// Zoned means that the times in the load table have a UTC offset, and UTC that the offset
+	// is zero.
+	Zoned, UTC bool
+	// Left lists the files that were not recognised as tables of the dataset.
+	Left []string
+
+	dir   string
+	load  []*recognize.Finding
+	names []string // of the files in load
+	dates []table.Dates
 }
 
-// unitInName finds a unit that is a word of its own in a column name.
-var unitInName = regexp.MustCompile(`(?i)(?:^|[^a-z])(kwh|mwh|wh|kw|mw|w)(?:$|[^a-z])`)
+// The parts of a file that are examined.
+const (
+	headBytes = 1 << 20
+	tailBytes = 1 << 16
+)
 
-// unitOf returns the unit that a column's name contains, or an empty string.
-func unitOf(column string) string {
-	if m := unitInName.FindStringSubmatch(column); m != nil {
-		for _, u := range Units() {
-			if strings.EqualFold(u, m[1]) {
-				return u
-			}
-		}
+// Look finds the tables in a folder, or in one file, and how they are written.
+func Look(path string, h Hints) (*Survey, error) {
+	dir, paths := path, []string{path}
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.IsDir() {
+		dir = filepath.Dir(path)
+		h.Load = []string{quotePattern(filepath.Base(path))}
+	} else if paths, err = folder(dir, ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet"); err != nil {
+		return nil, err
 	}
-	return ""
-}
-
-// Look finds the tables in a folder, their columns and the interval.
-func Look(dir string, h Hints) (*Survey, error) {
-	paths, err := folder(dir, ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet")
+	hints, err := h.recognize()
 	if err != nil {
 		return nil, err
 	}
-	l := looker{dir: dir, hints: h, survey: &Survey{Description: &Description{}}}
+	l := looker{dir: dir, hints: h, known: hints, survey: &Survey{Description: &Description{}, dir: dir}}
 	for _, path := range paths {
-		if err := l.look(path); err != nil {
+		if err := l.look(path, len(paths) == 1); err != nil {
 			return nil, err
 		}
 	}
 	return l.survey, l.finish()
 }
 
+// quotePattern returns a pattern that matches only the given file name.
+func quotePattern(name string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
+}
+
+// recognize returns the hints about a load table.
+func (h Hints) recognize() (recognize.Hints, error) {
+	f, _, err := h.Format.format()
+	if err != nil {
+		return recognize.Hints{}, fmt.Errorf("--%w", err)
+	}
+	for name := range h.Columns {
+		if !slices.Contains([]string{"meter", "time", "load", "date", "quality"}, name) {
+			return recognize.Hints{}, fmt.Errorf("--column: unknown column %s; a load table has meter, time, load, date and quality", name)
+		}
+	}
+	return recognize.Hints{
+		Columns: h.Columns, Ignore: h.Format.Ignore, Encoding: f.Encoding, Delimiter: f.Delimiter, Header: f.Header,
+		Decimal: f.Decimal, Date: h.Format.Date, Interval: h.Interval, Wide: h.Columns["meter"] == MeterIsColumn,
+	}, nil
+}
+
 // looker examines the files of a folder.
 type looker struct {
-	dir                   string
-	hints                 Hints
-	survey                *Survey
-	load, weather, meters []string // relative paths
-	columns               map[string]string
-	intervals             map[time.Duration][]string
-	weatherColumns        map[string]string
-	weatherStep           time.Duration
-	seen                  []string // the columns of the files that were not recognised
+	dir             string
+	hints           Hints
+	known           recognize.Hints
+	survey          *Survey
+	weather, meters []string // relative paths
+	weatherOf       *recognize.Finding
+	meterFormat     Table
+	intervals       map[time.Duration][]string
+	seen            []string // what the files contain that were not recognised
 }
 
 // kind returns the kind of a file according to the hints: load, weather or meters. It
@@ -119,7 +134,8 @@ func (l *looker) kind(path string) string {
 }
 
 // look determines the kind of a file, by its columns unless the hints name it, and adds it.
-func (l *looker) look(path string) error {
+// Only means that there is no other file.
+func (l *looker) look(path string, only bool) error {
 	name, err := filepath.Rel(l.dir, path)
 	if err != nil {
 		return err
@@ -129,265 +145,191 @@ func (l *looker) look(path string) error {
 		l.survey.Left = append(l.survey.Left, name)
 		return nil
 	}
-	err = fileSource(path).read(table.Format{}, func(t table.Table) error {
-		names := map[string]string{}
-		for _, ours := range []string{"meter", "time", "load"} {
-			names[ours] = l.find(t, ours)
+	known := l.known
+	if kind == "weather" || kind == "meters" {
+		known = recognize.Hints{}
+	}
+	f, err := examine(path, known)
+	if err != nil && kind == "?" && !only && len(l.hints.Columns) > 0 {
+		// The named columns may be those of another file.
+		f, err = examine(path, recognize.Hints{})
+		if err == nil && f.Kind == recognize.Load {
+			f.Kind = recognize.Other
 		}
-		weather := map[string]string{}
-		for _, ours := range weatherNames {
-			if theirs := l.find(t, ours); theirs != "" {
-				weather[ours] = theirs
-			}
+	}
+	if err != nil {
+		if kind != "?" || only || !errors.Is(err, recognize.ErrNoTable) {
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		switch free := kind == "?"; {
-		case kind == "load", free && l.hints.Load == nil && names["time"] != "" && names["load"] != "":
-			return l.addLoad(t, name, names)
-		case kind == "weather", free && l.hints.Weather == nil && names["time"] != "" && len(weather) > 0:
-			weather["time"] = names["time"]
-			return l.addWeather(t, name, weather)
-		case kind == "meters", free && l.hints.Meters == nil && names["meter"] != "" && names["time"] == "":
-			l.meters = append(l.meters, name)
-		default:
-			l.survey.Left = append(l.survey.Left, name)
-			l.seen = append(l.seen, fmt.Sprintf("%s has %s", name, shorten(t.Columns(), 8)))
-		}
+		l.survey.Left = append(l.survey.Left, name)
+		l.seen = append(l.seen, fmt.Sprintf("%s: %v", name, err))
 		return nil
-	})
-	return err
+	}
+	switch free := kind == "?"; {
+	case kind == "load" && f.Kind != recognize.Load:
+		return fmt.Errorf("%s: found no %s; the columns are %s", name, missingRole(f), shorten(f.Names, 20))
+	case kind == "load", free && l.hints.Load == nil && f.Kind == recognize.Load:
+		if err := l.addLoad(name, f); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	case kind == "weather", free && l.hints.Weather == nil && f.Kind == recognize.Weather:
+		if f.Kind != recognize.Weather {
+			return fmt.Errorf("%s: found no time and weather; the columns are %s", name, shorten(f.Names, 20))
+		}
+		l.weather, l.weatherOf = append(l.weather, name), f
+	case kind == "meters", free && l.hints.Meters == nil && f.Kind == recognize.Meters:
+		l.meters = append(l.meters, name)
+		l.meterFormat = tableOf(f)
+	default:
+		l.survey.Left = append(l.survey.Left, name)
+		l.seen = append(l.seen, fmt.Sprintf("%s has %s", name, shorten(f.Names, 8)))
+	}
+	return nil
 }
 
-// find returns the name that the file uses for the column with one of our names, or an
-// empty string if there is no such column.
-func (l *looker) find(t table.Table, name string) string {
-	if theirs := l.hints.Columns[name]; theirs != "" {
-		if theirs == MeterIsFile || slices.Contains(t.Columns(), theirs) {
-			return theirs
-		}
-		return ""
+func missingRole(f *recognize.Finding) string {
+	if f.Columns["time"] == "" {
+		return "time column; name it with --column time=NAME"
 	}
-	for _, usual := range slices.Concat(usualNames[name], moreNames[name]) {
-		if c, err := find(t, usual, true); err == nil && c >= 0 {
-			return t.Columns()[c]
-		}
-	}
-	if name == "load" {
-		// If exactly one column has a unit in its name, take it as the load column.
-		var with []string
-		for _, c := range t.Columns() {
-			if unitOf(c) != "" {
-				with = append(with, c)
-			}
-		}
-		if len(with) == 1 {
-			return with[0]
-		}
-	}
-	return ""
+	return "load column; name it with --column load=NAME"
 }
 
-// addLoad adds a file as a load table.
-func (l *looker) addLoad(t table.Table, name string, names map[string]string) error {
-	for _, ours := range []string{"time", "load"} {
-		if names[ours] == "" {
-			return fmt.Errorf("found no %s column; the columns are %s", ours, list(t))
-		}
-	}
-	if names["meter"] == "" {
-		names["meter"] = MeterIsFile
-	}
-	columns := unusual(t, names)
-	if l.columns == nil {
-		l.columns, l.intervals = columns, map[time.Duration][]string{}
-		l.survey.Description.Unit = unitOf(names["load"])
-		l.survey.Zoned = true
-	} else if !maps.Equal(l.columns, columns) {
-		return fmt.Errorf("its columns differ from those of %s, which is also a load table; choose the load files", l.load[0])
-	}
-	meter := -1
-	if columns["meter"] != MeterIsFile {
-		meter = slices.Index(t.Columns(), names["meter"])
-	}
-	step, err := l.sample(t, slices.Index(t.Columns(), names["time"]), meter)
+// examine recognises the beginning of a file.
+func examine(path string, h recognize.Hints) (*recognize.Finding, error) {
+	in, err := os.Open(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l.load = append(l.load, name)
-	l.intervals[step] = append(l.intervals[step], name)
-	return nil
-}
-
-// unusual returns the columns that Open would not find by their usual names, for
-// Table.Columns.
-func unusual(t table.Table, names map[string]string) map[string]string {
-	columns := map[string]string{}
-	for ours, theirs := range names {
-		if c, err := (&Table{}).column(t, ours); err != nil || t.Columns()[c] != theirs {
-			columns[ours] = theirs
-		}
+	defer in.Close()
+	var magic [4]byte
+	n, err := io.ReadFull(in, magic[:])
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil, err
 	}
-	return columns
-}
-
-// addWeather adds a file as a weather table.
-func (l *looker) addWeather(t table.Table, name string, names map[string]string) error {
-	step, _, err := commonStep(t, slices.Index(t.Columns(), names["time"]), -1, time.UTC)
+	size, err := in.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l.weather = append(l.weather, name)
-	l.weatherColumns, l.weatherStep = unusual(t, names), step
-	return nil
-}
-
-// sample reads the beginning of a load table. It returns the interval of the table, and
-// records whether its times have a UTC offset.
-func (l *looker) sample(t table.Table, timeColumn, meterColumn int) (time.Duration, error) {
-	step, _, err := commonStep(zoneWatcher{t, &l.survey.Zoned}, timeColumn, meterColumn, time.UTC)
-	if errors.Is(err, errNoStep) {
-		if l.hints.Interval == 0 {
-			return 0, fmt.Errorf("%w; set the interval", err)
-		}
-		err = nil
-	}
-	if l.hints.Interval != 0 {
-		step = l.hints.Interval
-	}
-	return step, err
-}
-
-// zoneWatcher is a table that clears a flag when a time in the first column has no UTC
-// offset.
-type zoneWatcher struct {
-	table.Table
-	zoned *bool
-}
-
-func (z zoneWatcher) Each(wanted []int, f func(cells []table.Cell) error) error {
-	return z.Table.Each(wanted, func(cells []table.Cell) error {
-		*z.zoned = *z.zoned && cells[0].Zoned()
-		return f(cells)
-	})
-}
-
-// finish assembles the description from the files that were added.
-func (l *looker) finish() error {
-	if len(l.load) == 0 {
-		return fmt.Errorf("%s contains no load table with columns for time, load and meter; %s", l.dir, shorten(l.seen, 5))
-	}
-	if len(l.intervals) > 1 {
-		var found []string
-		for _, step := range slices.Sorted(maps.Keys(l.intervals)) {
-			found = append(found, fmt.Sprintf("%s in %s", step, shorten(l.intervals[step], 3)))
-		}
-		return fmt.Errorf("the load tables have different intervals: %s; choose the load files", strings.Join(found, ", "))
-	}
-	d := l.survey.Description
-	for step := range l.intervals {
-		d.Interval = durationName(step)
-	}
-	d.Load = Table{Files: l.patterns(l.load), Columns: l.columns}
-	if len(l.weather) > 0 {
-		d.Weather = &Table{Files: l.patterns(l.weather), Columns: l.weatherColumns}
-		if own, err := time.ParseDuration(d.Interval); err == nil && l.weatherStep > own {
-			d.Weather.Interval = durationName(l.weatherStep)
-		}
-	}
-	if len(l.meters) > 0 {
-		d.Meters = &Table{Files: l.patterns(l.meters)}
-	}
-	return nil
-}
-
-// durationName formats a duration as 15m instead of 15m0s.
-func durationName(d time.Duration) string {
-	s := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(s, zero) {
-			s = s[:len(s)-2]
-		}
-	}
-	return s
-}
-
-// patterns returns the given file names. If there are four or more, it returns a pattern
-// instead, provided that the pattern matches exactly these files.
-func (l *looker) patterns(names []string) []string {
-	for i, n := range names {
-		names[i] = filepath.ToSlash(n)
-	}
-	if len(names) < 4 {
-		return names
-	}
-	_, ending, _ := strings.Cut(filepath.Base(names[0]), ".")
-	pattern := filepath.ToSlash(filepath.Join(filepath.Dir(names[0]), "*."+ending))
-	found, err := matches(l.dir, pattern)
-	if err != nil || len(found) != len(names) {
-		return names
-	}
-	for _, n := range names {
-		if ok, _ := filepath.Match(pattern, n); !ok {
-			return names
-		}
-	}
-	return []string{pattern}
-}
-
-// errNoStep means that a table is too short to show its interval.
-var errNoStep = errors.New("no meter has two rows, so the interval cannot be detected")
-
-// commonStep reads the beginning of a table. It returns the most frequent time between two
-// consecutive rows of the same meter, and the time of the first row. If meterColumn is -1,
-// all rows belong to one meter.
-func commonStep(t table.Table, timeColumn, meterColumn int, clock *time.Location) (step time.Duration, first int64, err error) {
-	const enough = 20000
-	var (
-		r     = table.NewClock(clock, 0, table.Dates{})
-		last  = map[string]int64{}
-		count = map[int64]int{}
-		rows  = 0
-	)
-	columns := []int{timeColumn}
-	if meterColumn >= 0 {
-		columns = append(columns, meterColumn)
-	}
-	err = t.Each(columns, func(cells []table.Cell) error {
-		at, err := r.Instant(&cells[0])
-		if errors.Is(err, table.ErrNonexistent) {
-			return nil
-		}
+	switch string(magic[:n]) {
+	case "PAR1":
+		t, err := parquet.Open(in, size)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		id := ""
-		if len(cells) > 1 {
-			id = string(cells[1].Name())
+		return examineTable(t, h)
+	case "PK\x03\x04":
+		return nil, errArchive
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	r, err := table.Unpack(in)
+	if err != nil {
+		return nil, err
+	}
+	s := recognize.Sample{Head: make([]byte, headBytes)}
+	n, err = io.ReadFull(r, s.Head)
+	s.Head = s.Head[:n]
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF) && int64(n) == size, errors.Is(err, io.EOF):
+		s.Whole = true
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		// A compressed file that is cut off has the same error as one that is shorter than
+		// the sample.
+		if _, err := r.Peek(1); err != nil && !errors.Is(err, io.EOF) {
+			return nil, table.CutOff(err)
 		}
-		if before, ok := last[id]; ok && at.Again == 0 {
-			if d := at.Unix - before; d != 0 {
-				count[max(d, -d)]++
+		s.Whole = true
+	case err != nil:
+		return nil, err
+	case magic[0] != 0x1f || magic[1] != 0x8b:
+		at := max(size-tailBytes, headBytes)
+		s.Tail = make([]byte, size-at+at%2)
+		if _, err := in.ReadAt(s.Tail, at-at%2); err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+	}
+	if n == 0 {
+		return nil, errors.New("the file is empty")
+	}
+	return recognize.Table(s, h)
+}
+
+// examineTable recognises the first rows of a Parquet file.
+func examineTable(t table.Table, h recognize.Hints) (*recognize.Finding, error) {
+	const most, fields = 20000, 1 << 19
+	names := t.Columns()
+	var columns []int
+	for i := range names {
+		columns = append(columns, i)
+	}
+	var rows [][]string
+	err := t.Each(columns, func(cells []table.Cell) error {
+		row := make([]string, len(cells))
+		for i := range cells {
+			row[i] = string(cells[i].Name())
+			if cells[i].IsTime() && cells[i].Zoned() {
+				row[i] += "Z"
 			}
 		}
-		if rows == 0 {
-			first = at.Unix
-		}
-		last[id] = at.Unix
-		if rows++; rows == enough {
+		if rows = append(rows, row); len(rows) >= most || len(rows)*len(names) > fields {
 			return errEnough
 		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, errEnough) {
-		return 0, 0, err
+		return nil, err
 	}
-	var best int64
-	for _, d := range slices.Sorted(maps.Keys(count)) {
-		if count[d] > count[best] {
-			best = d
+	return recognize.Rows(names, rows, h)
+}
+
+// addLoad adds a file as a load table.
+func (l *looker) addLoad(name string, f *recognize.Finding) error {
+	s := l.survey
+	if len(s.load) == 0 {
+		s.Zoned, s.UTC, s.dates = f.Zoned, f.UTC, f.Dates
+		l.intervals = map[time.Duration][]string{}
+	} else if err := l.agree(f); err != nil {
+		return err
+	}
+	s.load, s.names = append(s.load, f), append(s.names, name)
+	s.Zoned, s.UTC = s.Zoned && f.Zoned, s.UTC && f.UTC
+	if f.Interval != 0 {
+		l.intervals[f.Interval] = append(l.intervals[f.Interval], name)
+	}
+	return nil
+}
+
+// agree checks that a load table is written like the first one.
+func (l *looker) agree(f *recognize.Finding) error {
+	s := l.survey
+	first, other := s.load[0], s.names[0]
+	if !maps.Equal(first.Columns, f.Columns) || first.Wide != f.Wide {
+		a, b := maps.Clone(first.Columns), maps.Clone(f.Columns)
+		delete(a, "load")
+		delete(b, "load")
+		if !maps.Equal(a, b) || a["meter"] != "" || l.hints.Columns["meter"] != "" {
+			return fmt.Errorf("its columns differ from those of %s, which is also a load table; choose the load files with --load", other)
+		}
+		// Each file has the load under the name of its meter.
+		for _, x := range append(s.load, f) {
+			x.AsWide()
 		}
 	}
-	if best == 0 {
-		return 0, 0, errNoStep
+	if a, b := first.Format, f.Format; a.Skip != b.Skip || a.Delimiter != b.Delimiter {
+		return fmt.Errorf("it is not written like %s, which is also a load table (delimiter, lines below the header); choose the load files with --load", other)
 	}
-	return time.Duration(best) * time.Second, first, nil
+	var both []table.Dates
+	for _, d := range s.dates {
+		if slices.Contains(f.Dates, d) {
+			both = append(both, d)
+		}
+	}
+	if s.dates = both; len(both) == 0 {
+		return fmt.Errorf("its dates have the form %s, but those of %s the form %s; choose the load files with --load", f.Dates[0], other, first.Dates[0])
+	}
+	return nil
 }
+
+// errNoStep means that a table is too short to show its interval.
+var errNoStep = errors.New("no meter has two rows, so the interval cannot be detected")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/series/table"
 )
 
 func TestUnitOf(t *testing.T) {
@@ -14,7 +16,7 @@ func TestUnitOf(t *testing.T) {
 		"load_kw": "kW", "Usage [kWh]": "kWh", "KWH/hh (per half hour) ": "kWh", "energy_consumption..kwh": "kWh", "power_w": "W",
 		"MWh": "MWh", "Wh": "Wh", "y": "", "value": "", "window": "", "flow": "", "knowhow": "", "load (kW)": "kW", "P_MW": "MW",
 	} {
-		if got := unitOf(name); got != want {
+		if got := table.UnitOf(name); got != want {
 			t.Errorf("the unit of %q is %q, want %q", name, got, want)
 		}
 	}
@@ -62,8 +64,8 @@ func TestLook(t *testing.T) {
 		{"one row without an interval", map[string]string{"1.csv": "meter_id,timestamp,load_kw\na,2020-01-01,1\n"}, Hints{}, nil, "1.csv: no meter has two rows, so the interval cannot be detected; set the interval"},
 		{"other columns", map[string]string{"1.csv": load, "2.csv": strings.Replace(load, "load_kw", "usage", 1)}, Hints{}, nil, "2.csv: its columns differ from those of 1.csv"},
 		{"no known columns", map[string]string{"1.csv": "a,b\n1,2\n"}, Hints{}, nil, "contains no load table with columns for time, load and meter; 1.csv has a, b"},
-		{"a named file without a time", map[string]string{"1.csv": "meter_id,b\n1,2\n"}, Hints{Load: []string{"1.csv"}}, nil, "1.csv: found no time column; the columns are meter_id, b"},
-		{"times that cannot be read", map[string]string{"1.csv": "meter_id,timestamp,load_kw\na,1.1.2020 0:00,1\n"}, Hints{}, nil, "1.csv: line 2: time"},
+		{"a named file without a time", map[string]string{"1.csv": "meter_id,b\n1,2\n"}, Hints{Load: []string{"1.csv"}}, nil, "1.csv: found no time column; name it with --column time=NAME; the columns are meter_id, b"},
+		{"times that cannot be read", map[string]string{"1.csv": "meter_id,timestamp,load_kw\na,1.1.2020 0:00,1\na,1.Feb 0:00,1\na,1.Feb 0:00,1\n"}, Hints{Columns: map[string]string{"time": "timestamp"}}, nil, "1.csv: line 3: time"},
 		{"no tables", map[string]string{"1.doc": ""}, Hints{}, nil, "contains no file that ends in .csv"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

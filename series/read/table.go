@@ -52,6 +52,9 @@ func (s source) read(format table.Format, f func(table.Table) error) error {
 	return nil
 }
 
+// errArchive is the error for a file that must be unpacked or exported first.
+var errArchive = errors.New("the file is a zip archive or a spreadsheet; unpack it, or export it as CSV")
+
 // errEnough is returned by a callback to stop reading a table before its end.
 var errEnough = errors.New("enough")
 
@@ -74,7 +77,7 @@ func newTable(f file, format table.Format) (table.Table, error) {
 	case "PAR1":
 		return parquet.Open(f, size)
 	case "PK\x03\x04":
-		return nil, errors.New("the file is a zip archive or a spreadsheet; unpack it, or export it as CSV")
+		return nil, errArchive
 	}
 	return table.OpenCSV(f, format)
 }

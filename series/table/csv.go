@@ -66,7 +66,7 @@ func (t *CSV) readHeader(f Format) error {
 			return err
 		}
 		if t.delimiter = f.Delimiter; t.delimiter == 0 {
-			t.delimiter = delimiter(line)
+			t.delimiter = Delimiter(line)
 		}
 		if err := t.split(line); err != nil {
 			if f.Header != "" {
@@ -91,8 +91,8 @@ func (t *CSV) readHeader(f Format) error {
 // delimiters are the characters that may separate fields.
 const delimiters = ",;\t|"
 
-// delimiter returns the character that separates the names in a header.
-func delimiter(header []byte) byte {
+// Delimiter returns the character that separates the names in a header.
+func Delimiter(header []byte) byte {
 	best, most := byte(','), 0
 	for _, d := range []byte(delimiters) {
 		if n := bytes.Count(header, []byte{d}); n > most {
@@ -266,4 +266,17 @@ func (l *lineEnds) Read(p []byte) (int, error) {
 		out++
 	}
 	return out, err
+}
+
+// Split splits a line into fields, as the reader of a table does.
+func Split(line []byte, delimiter byte) ([]string, error) {
+	t := CSV{delimiter: delimiter}
+	if err := t.split(line); err != nil {
+		return nil, err
+	}
+	fields := make([]string, len(t.fields))
+	for i, f := range t.fields {
+		fields[i] = string(bytes.TrimSpace(f))
+	}
+	return fields, nil
 }

@@ -77,10 +77,43 @@ func (d Dates) Twin() (Dates, bool) {
 	return d, true
 }
 
+// Unix returns the time that texts show, as if it were in UTC, and false if they do not have
+// this form. Clock is empty if the day and the time of day are in one text.
+func (d Dates) Unix(day, clock []byte) (unix int64, ok bool) {
+	t, ok := d.scan(day)
+	if !ok || t.day.year < firstYear || t.day.year > lastYear {
+		return 0, false
+	}
+	if len(clock) > 0 {
+		at, ok := scanClock(clock)
+		if !ok || t.zoned || t.seconds != 0 {
+			return 0, false
+		}
+		t.seconds = at.seconds
+	}
+	return utcMidnight(t.day) + t.seconds, true
+}
+
 // parse parses a date of this form, and a time of day if there is one.
 func (d Dates) parse(s []byte) (label, error) {
+	t, ok := d.scan(s)
+	switch {
+	case !ok && d == (Dates{}):
+		return label{}, fmt.Errorf("time %q does not have the form 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00; set date to the form of the dates, or use data init --date", Clip(s))
+	case !ok:
+		return label{}, fmt.Errorf("time %q does not have the form %s, with or without a time such as 23:00; correct date, or use data init --date", Clip(s), d)
+	case t.day.year < firstYear || t.day.year > lastYear:
+		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", Clip(s), firstYear, lastYear)
+	}
+	return t, nil
+}
+
+// scan is parse without messages and without the limits of years.
+func (d Dates) scan(s []byte) (t label, ok bool) {
+	if d == (Dates{}) {
+		return scanISO(s)
+	}
 	p := parser{s: s}
-	var t label
 	for i, c := range d.order {
 		switch {
 		case i > 0 && d.separator != 0:
@@ -114,25 +147,15 @@ func (d Dates) parse(s []byte) (label, error) {
 			p.bad = p.bad || t.seconds > 86400
 		}
 	}
-	switch {
-	case p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month):
-		return label{}, fmt.Errorf("time %q does not have the form %s, with or without a time such as 23:00; correct date, or use data init --date", Clip(s), d)
-	case t.day.year < firstYear || t.day.year > lastYear:
-		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", Clip(s), firstYear, lastYear)
-	}
-	return t, nil
+	return t, !(p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month))
 }
 
-// parseClock parses a time of day, with or without a UTC offset.
-func parseClock(s []byte) (label, error) {
+// scanClock parses a time of day, with or without a UTC offset.
+func scanClock(s []byte) (t label, ok bool) {
 	p := parser{s: s}
-	var t label
 	p.clock(&t)
 	p.rangeEnd(Dates{})
-	if p.bad || p.at < len(s) {
-		return label{}, fmt.Errorf("time %q does not have the form 23:00, 23:00:00 or 11:00 PM", Clip(s))
-	}
-	return t, nil
+	return t, !p.bad && p.at == len(s)
 }
 
 // clock consumes a time of day: hours of one or two digits, minutes, seconds if there are
@@ -193,7 +216,7 @@ func (p *parser) rangeEnd(d Dates) {
 		if d == (Dates{}) {
 			return
 		}
-		if _, err := d.parse(rest); err != nil {
+		if _, ok := d.scan(rest); !ok {
 			return
 		}
 	}

@@ -53,7 +53,7 @@ const (
 func Text(s []byte) Cell {
 	s = bytes.TrimSpace(s)
 	switch string(s) {
-	case "", "NA", "N/A", "NaN", "nan", "null", "NULL", "None":
+	case "", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "n/a", "#N/A", "#NV", "-", "--", "---":
 		return Cell{kind: kindEmpty, text: s}
 	}
 	return Cell{kind: kindText, text: s}
@@ -87,8 +87,8 @@ func (c *Cell) IsEmpty() bool { return c.kind == kindEmpty }
 // Zoned reports whether the cell is a time with a UTC offset.
 func (c *Cell) Zoned() bool {
 	if c.kind == kindText {
-		at, err := parseTime(c.text)
-		return err == nil && at.zoned
+		at, ok := scanISO(c.text)
+		return ok && at.zoned
 	}
 	return c.kind == kindTime && !c.local
 }
@@ -120,7 +120,11 @@ func (c *Cell) Value() (float64, error) {
 		return 0, errors.New("want a number, found a time")
 	}
 	if c.decimal != 0 {
-		return parseNumber(c.text, c.decimal)
+		v, ok := ParseNumber(c.text, c.decimal)
+		if !ok {
+			return 0, fmt.Errorf("%q is not a number with the decimal separator %q; correct decimal, or use data init --decimal", Clip(c.text), string(c.decimal))
+		}
+		return v, nil
 	}
 	v, err := strconv.ParseFloat(string(c.text), 64)
 	switch {
@@ -132,12 +136,12 @@ func (c *Cell) Value() (float64, error) {
 	return 0, fmt.Errorf("%q is not a number", Clip(c.text))
 }
 
-// maxNumber is the length of the longest number that parseNumber accepts, in bytes.
+// maxNumber is the length of the longest number that ParseNumber accepts, in bytes.
 const maxNumber = 48
 
-// parseNumber parses a number with the given decimal separator. It may have thousands
+// ParseNumber parses a number with the given decimal separator. It may have thousands
 // separators, between groups of three digits.
-func parseNumber(s []byte, decimal byte) (float64, error) {
+func ParseNumber(s []byte, decimal byte) (v float64, ok bool) {
 	var buf [maxNumber]byte
 	out := buf[:0]
 	bad := len(s) > maxNumber
@@ -166,10 +170,10 @@ func parseNumber(s []byte, decimal byte) (float64, error) {
 	}
 	if !bad && !(whole && grouped && digits != 3) {
 		if v, err := strconv.ParseFloat(string(out), 64); err == nil && !math.IsInf(v, 0) && v == v {
-			return v, nil
+			return v, true
 		}
 	}
-	return 0, fmt.Errorf("%q is not a number with the decimal separator %q; correct decimal, or use data init --decimal", Clip(s), string(decimal))
+	return 0, false
 }
 
 // thousands returns the length of the thousands separator at the start of s, or 0.
@@ -193,3 +197,6 @@ func Clip(s []byte) string {
 	}
 	return string(s)
 }
+
+// IsTime reports whether the cell is a time, as opposed to the text of one.
+func (c *Cell) IsTime() bool { return c.kind == kindTime }

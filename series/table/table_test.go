@@ -48,9 +48,9 @@ func TestNumbers(t *testing.T) {
 		{"0x1p3", '.', math.NaN()},
 		{strings.Repeat("1", 60), ',', math.NaN()},
 	} {
-		got, err := parseNumber([]byte(c.text), c.decimal)
-		if math.IsNaN(c.want) != (err != nil) || err == nil && got != c.want {
-			t.Errorf("%q with %q is %g, %v; want %g", c.text, c.decimal, got, err, c.want)
+		got, ok := ParseNumber([]byte(c.text), c.decimal)
+		if math.IsNaN(c.want) == ok || ok && got != c.want {
+			t.Errorf("%q with %q is %g, %t; want %g", c.text, c.decimal, got, ok, c.want)
 		}
 	}
 }

@@ -57,15 +57,7 @@ func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 	case kindEmpty:
 		return series.Instant{}, errors.New("the time is missing")
 	}
-	var (
-		t   label
-		err error
-	)
-	if r.dates == (Dates{}) {
-		t, err = parseTime(c.text)
-	} else {
-		t, err = r.dates.parse(c.text)
-	}
+	t, err := r.dates.parse(c.text)
 	if err != nil {
 		return series.Instant{}, err
 	}
@@ -80,24 +72,16 @@ func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
 	if day.kind != kindText || at.kind != kindText {
 		return series.Instant{}, errors.New("a date and a time in two columns must be text")
 	}
-	var (
-		t   label
-		err error
-	)
-	if r.dates == (Dates{}) {
-		t, err = parseTime(day.text)
-	} else {
-		t, err = r.dates.parse(day.text)
-	}
+	t, err := r.dates.parse(day.text)
 	if err == nil && (t.zoned || t.seconds != 0) {
 		err = fmt.Errorf("date %q contains a time, but the time is in a column of its own", Clip(day.text))
 	}
 	if err != nil {
 		return series.Instant{}, err
 	}
-	clock, err := parseClock(at.text)
-	if err != nil {
-		return series.Instant{}, err
+	clock, ok := scanClock(at.text)
+	if !ok {
+		return series.Instant{}, fmt.Errorf("time %q does not have the form 23:00, 23:00:00 or 11:00 PM", Clip(at.text))
 	}
 	t.seconds, t.zoned = clock.seconds, clock.zoned
 	return r.at(t)
@@ -118,12 +102,12 @@ type label struct {
 	zoned   bool
 }
 
-// parseTime parses YYYY-MM-DD, T or a space, HH:MM, :SS, a fraction of zeros, and Z or an
+// scanISO parses YYYY-MM-DD, T or a space, HH:MM, :SS, a fraction of zeros, and Z or an
 // offset. Everything but the date is optional. Slashes may replace the dashes, and 24:00
 // is the end of the day.
-func parseTime(s []byte) (label, error) {
+func scanISO(s []byte) (t label, ok bool) {
 	p := parser{s: s}
-	t := label{day: date{year: p.digits(4)}}
+	t.day.year = p.digits(4)
 	sep := p.one('-', '/')
 	t.day.month = p.digits(2)
 	p.one(sep, sep)
@@ -153,13 +137,7 @@ func parseTime(s []byte) (label, error) {
 			t.zoned = true
 		}
 	}
-	switch {
-	case p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month):
-		return label{}, fmt.Errorf("time %q does not have the form 2016-01-31 23:00 or 2016-01-31T23:00:00, with or without an offset such as Z or +01:00; set date to the form of the dates, or use data init --date", Clip(s))
-	case t.day.year < firstYear || t.day.year > lastYear:
-		return label{}, fmt.Errorf("the year of time %q is not from %d to %d", Clip(s), firstYear, lastYear)
-	}
-	return t, nil
+	return t, !(p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month))
 }
 
 // local converts a time on the table's clock to an instant. For end stamps it subtracts the

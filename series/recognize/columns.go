@@ -1,0 +1,329 @@
+package recognize
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"loadstar/series/table"
+)
+
+// content is what the fields of a column are.
+type content int
+
+const (
+	text content = iota
+	blank
+	number
+	clockTime
+	dateTime // a date, with or without a time of day
+)
+
+// contentOf examines the fields of a column. Few fields of another kind do not count.
+func (g *grid) contentOf(i int) content {
+	const enough = 300
+	var filled, numbers, clocks, dates, digits int
+	last, lastDate := "", false
+	clock := has(g.header[i], clockWords) // such as 23.15, which is also a number
+	for _, s := range g.column(i) {
+		if filled == enough {
+			break
+		}
+		cell := table.Text([]byte(s))
+		if cell.IsEmpty() {
+			continue
+		}
+		filled++
+		if isNumber(s) {
+			numbers++
+		}
+		if (strings.ContainsAny(s, ":h") || clock && len(s) >= 4 && strings.IndexByte(s, '.') == len(s)-3) && isClock(s) {
+			clocks++
+		}
+		if allDigits(s) && len(s) >= 8 {
+			digits++
+		}
+		if s != last {
+			last, lastDate = s, len(dateForms(s, nil)) > 0
+		}
+		if lastDate {
+			dates++
+		}
+	}
+	most := func(n int) bool { return 10*n > 9*filled }
+	switch {
+	case filled == 0:
+		return blank
+	case most(dates) && (!most(numbers) || most(digits) && (has(g.header[i], dateWords) || has(g.header[i], clockWords) || has(g.header[i], startWords) || is(g.header[i], words("timestamp, zeitstempel, ds, horodate, horodatage")))):
+		return dateTime
+	case most(clocks):
+		return clockTime
+	case most(numbers):
+		return number
+	}
+	return text
+}
+
+// findColumns finds out what the table is, and what its columns are.
+func (f *Finding) findColumns(h Hints) error {
+	g := f.grid
+	for _, ours := range slices.Sorted(maps.Keys(h.Columns)) {
+		theirs := h.Columns[ours]
+		if strings.HasPrefix(theirs, "(") {
+			continue
+		}
+		if !slices.Contains(f.Names, theirs) {
+			return fmt.Errorf("line %d: there is no column %s for %s; the columns are %s", f.Line, theirs, ours, list(f.Names))
+		}
+		f.Columns[ours] = theirs
+	}
+	var rest []int // the columns whose role is not yet known
+	kinds := make([]content, len(f.Names))
+	for i, name := range f.Names {
+		kinds[i] = g.contentOf(i)
+		if name != "" && !slices.Contains(h.Ignore, name) && !slices.Contains(slices.Collect(maps.Values(f.Columns)), name) {
+			rest = append(rest, i)
+		}
+	}
+	pick := func(ours string, good func(i int) bool) {
+		if f.Columns[ours] != "" {
+			return
+		}
+		if k := slices.IndexFunc(rest, good); k >= 0 {
+			f.Columns[ours] = f.Names[rest[k]]
+		}
+		rest = slices.DeleteFunc(rest, func(i int) bool { return f.Names[i] == f.Columns[ours] })
+	}
+	f.findTimeColumns(kinds, pick)
+	if i := f.index(f.Columns["date"]); i >= 0 && f.Columns["time"] == "" {
+		f.Columns["time"] = f.Columns["date"]
+		delete(f.Columns, "date")
+	}
+	// The other columns with times are not needed, such as the end of the interval.
+	rest = slices.DeleteFunc(rest, func(i int) bool {
+		if kinds[i] == dateTime || kinds[i] == clockTime {
+			f.Ignored = append(f.Ignored, f.Names[i])
+			return true
+		}
+		return false
+	})
+	if h.Columns["meter"] == "" {
+		pick("meter", func(i int) bool {
+			return kinds[i] != blank && is(f.Names[i], meterWords) && !is(f.Names[i], powerWords)
+		})
+	}
+	pick("quality", func(i int) bool { return kinds[i] != dateTime && is(f.Names[i], qualityWords) })
+	if f.Columns["time"] == "" {
+		delete(f.Columns, "quality")
+		if f.Columns["meter"] != "" {
+			f.Kind = Meters
+		}
+		return nil
+	}
+	return f.findLoad(h, rest, kinds)
+}
+
+// findTimeColumns finds the column of the time, and that of the date if it is another one.
+func (f *Finding) findTimeColumns(kinds []content, pick func(string, func(int) bool)) {
+	// A column with a date may have a time of day as well, or be beside one that has.
+	timed := func(i int) bool {
+		return kinds[i] == dateTime && slices.ContainsFunc(f.grid.column(i), func(s string) bool {
+			return strings.ContainsAny(s, ":h") || allDigits(s) && len(s) > 8
+		})
+	}
+	clock := slices.Contains(kinds, clockTime)
+	if f.Columns["date"] == "" {
+		for _, good := range []func(i int) bool{
+			func(i int) bool { return timed(i) && (!clock || f.varies(i)) && has(f.Names[i], startWords) },
+			func(i int) bool { return timed(i) && (!clock || f.varies(i)) && !has(f.Names[i], endWords) },
+			func(i int) bool { return timed(i) && (!clock || f.varies(i)) },
+		} {
+			pick("time", good)
+		}
+	}
+	if f.Columns["time"] != "" && !(f.index(f.Columns["time"]) >= 0 && kinds[f.index(f.Columns["time"])] == clockTime) {
+		return
+	}
+	for _, good := range []func(i int) bool{
+		func(i int) bool { return kinds[i] == dateTime && has(f.Names[i], startWords) },
+		func(i int) bool { return kinds[i] == dateTime && !has(f.Names[i], endWords) },
+		func(i int) bool { return kinds[i] == dateTime },
+	} {
+		pick("date", good)
+	}
+	for _, good := range []func(i int) bool{
+		func(i int) bool { return kinds[i] == clockTime && has(f.Names[i], startWords) },
+		func(i int) bool { return kinds[i] == clockTime && !has(f.Names[i], endWords) },
+		func(i int) bool { return kinds[i] == clockTime },
+	} {
+		pick("time", good)
+	}
+}
+
+// varies reports whether the times of day in a column differ.
+func (f *Finding) varies(i int) bool {
+	seen := ""
+	for _, s := range f.grid.column(i) {
+		if _, clock, ok := strings.Cut(s, " "); ok && seen != "" && clock != seen {
+			return true
+		} else if ok {
+			seen = clock
+		}
+	}
+	return false
+}
+
+// findLoad finds the load: a column of a table in the long format, or the columns of the
+// meters.
+func (f *Finding) findLoad(h Hints, rest []int, kinds []content) error {
+	leave := func(which func(i int) bool) {
+		// What remains must have a load in it.
+		if !slices.ContainsFunc(rest, func(i int) bool { return !which(i) && kinds[i] == number }) {
+			return
+		}
+		rest = slices.DeleteFunc(rest, func(i int) bool {
+			if which(i) {
+				f.Ignored = append(f.Ignored, f.Names[i])
+			}
+			return which(i)
+		})
+	}
+	weather := map[string]string{}
+	for ours, entries := range weatherWords {
+		for _, i := range rest {
+			if kinds[i] == number && weather[ours] == "" && is(f.Names[i], entries) {
+				weather[ours] = f.Names[i]
+			}
+		}
+	}
+	isLoad := func(i int) bool {
+		n := f.Names[i]
+		return kinds[i] != text && (is(n, energyWords) || is(n, powerWords) || is(n, valueWords) || is(n, counterWords) || is(n, words("load kw")))
+	}
+	if f.Columns["load"] == "" && len(weather) > 0 && !slices.ContainsFunc(rest, isLoad) && f.Columns["meter"] == "" && !h.Wide {
+		f.Kind = Weather
+		for ours, theirs := range weather {
+			f.Columns[ours] = theirs
+		}
+		return nil
+	}
+	f.Kind = Load
+	if f.Columns["load"] != "" && !h.Wide {
+		f.ignore(rest)
+		if h.Columns["meter"] == "" {
+			f.nameMeter(rest, kinds)
+		}
+		return nil
+	}
+	all := slices.Clone(rest)
+	for _, theirs := range weather {
+		leave(func(i int) bool { return f.Names[i] == theirs })
+	}
+	leave(func(i int) bool { return kinds[i] == text })
+	if !h.Wide {
+		leave(func(i int) bool { return has(f.Names[i], otherWords) && !has(f.Names[i], energyWords) })
+		leave(func(i int) bool { return has(f.Names[i], exportWords) })
+		leave(func(i int) bool { return has(f.Names[i], sumWords) })
+	}
+	rest = slices.DeleteFunc(rest, func(i int) bool { return kinds[i] == text })
+	values := slices.DeleteFunc(slices.Clone(rest), func(i int) bool { return !isLoad(i) })
+	units := slices.DeleteFunc(slices.Clone(rest), func(i int) bool { return table.UnitOf(f.Names[i]) == "" })
+	single := -1
+	switch {
+	case len(rest) == 0:
+		return fmt.Errorf("line %d: there is a time (%s) but no column of numbers; the columns are %s; name the load with --column load=NAME", f.Line, f.Columns["time"], list(f.Names))
+	case h.Wide:
+	case len(rest) == 1:
+		single = rest[0]
+	case len(values) == 1:
+		single = values[0]
+	case len(values) > 1 && f.Columns["meter"] != "":
+		// Prefer energy or power to words such as value.
+		if better := slices.DeleteFunc(slices.Clone(values), func(i int) bool { return is(f.Names[i], valueWords) }); len(better) == 1 {
+			single = better[0]
+		}
+	case len(units) == 1:
+		single = units[0]
+	}
+	if single < 0 && f.Columns["meter"] != "" && !h.Wide {
+		var names []string
+		for _, i := range rest {
+			names = append(names, f.Names[i])
+		}
+		return fmt.Errorf("line %d: meters are in column %s, but several columns may be the load: %s; choose one with --column load=NAME", f.Line, f.Columns["meter"], list(names))
+	}
+	if single >= 0 {
+		f.Columns["load"] = f.Names[single]
+		f.ignore(slices.DeleteFunc(rest, func(i int) bool { return i == single }))
+		if h.Columns["meter"] == "" {
+			f.nameMeter(all, kinds)
+		}
+		return nil
+	}
+	f.Wide = true
+	delete(f.Columns, "quality")
+	for _, i := range rest {
+		f.Meters = append(f.Meters, table.WithoutUnit(f.Names[i]))
+	}
+	f.Ignored = nil
+	for i, name := range f.Names {
+		if name != "" && name != f.Columns["time"] && name != f.Columns["date"] && !slices.Contains(rest, i) && !slices.Contains(f.Ignored, name) {
+			f.Ignored = append(f.Ignored, name)
+		}
+	}
+	return nil
+}
+
+func (f *Finding) ignore(columns []int) {
+	for _, i := range columns {
+		f.Ignored = append(f.Ignored, f.Names[i])
+	}
+}
+
+// nameMeter returns the column of the meter if its heading is not known: the only column of
+// text, if its texts repeat. A column with units is not one.
+func (f *Finding) nameMeter(rest []int, kinds []content) {
+	var texts []int
+	for _, i := range rest {
+		if kinds[i] == text && !is(f.Names[i], unitWords) {
+			texts = append(texts, i)
+		}
+	}
+	if len(texts) != 1 || f.Columns["meter"] != "" {
+		return
+	}
+	seen := map[string]bool{}
+	for _, s := range f.grid.column(texts[0]) {
+		if s == "" || isUnit(s) {
+			return
+		}
+		seen[s] = true
+	}
+	if len(seen) > 1 && 2*len(seen) <= len(f.grid.rows) {
+		f.Columns["meter"] = f.Names[texts[0]]
+		f.Ignored = slices.DeleteFunc(f.Ignored, func(name string) bool { return name == f.Columns["meter"] })
+	}
+}
+
+func list(names []string) string {
+	if len(names) > 12 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:12], ", "), len(names)-12)
+	}
+	return strings.Join(names, ", ")
+}
+
+// AsWide makes a table with a single load column one with a column per meter, for files that
+// have the load under the name of their meter.
+func (f *Finding) AsWide() {
+	if f.Wide {
+		return
+	}
+	f.Wide = true
+	f.Meters = []string{table.WithoutUnit(f.Columns["load"])}
+	f.Ignored = slices.DeleteFunc(slices.Clone(f.Names), func(name string) bool {
+		return name == "" || name == f.Columns["load"] || name == f.Columns["time"] || name == f.Columns["date"]
+	})
+	delete(f.Columns, "load")
+	delete(f.Columns, "quality")
+}

@@ -1,0 +1,414 @@
+// Package recognize finds out how a text file with load readings is written: its encoding,
+// delimiter and header, the forms of dates and numbers, which columns have the time, the
+// meter and the load, the unit, the interval, and whether a time is the start or the end of
+// its interval. It knows headings in English, German, French, Spanish and Dutch.
+//
+// It examines the beginning and the end of a file and decides only what they show. What
+// they leave open is left open in the [Finding].
+package recognize
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/series/table"
+)
+
+// Sample is a part of a file.
+type Sample struct {
+	Head []byte // the beginning
+	Tail []byte // the end, if Head is not the whole file; may be empty
+	// Whole means that Head is the whole file.
+	Whole bool
+}
+
+// Hints are facts that the caller knows.
+type Hints struct {
+	// Columns maps our names of columns to those in the file: time, date, load, meter and
+	// quality.
+	Columns map[string]string
+	// Ignore lists columns that are not to be read.
+	Ignore    []string
+	Encoding  string
+	Delimiter byte
+	Header    string
+	Decimal   byte
+	Date      string // a form such as dd.mm.yyyy
+	Interval  time.Duration
+	Wide      bool // every column is a meter
+}
+
+// Kind is the kind of a table.
+type Kind int
+
+// The kinds of tables. A table that is none of them is Other.
+const (
+	Other Kind = iota
+	Load
+	Weather
+	Meters
+)
+
+// Finding is what is known about a file.
+type Finding struct {
+	Kind   Kind
+	Format table.Format
+	// Line is the line of the header, counted from 1, and Names are its columns.
+	Line  int
+	Names []string
+	// Columns maps our names of columns to those in the file. For load these are time, date,
+	// meter, load and quality, as far as there are any.
+	Columns map[string]string
+	// Wide means that the table has a column per meter. Meters are their names, and Ignored
+	// the columns that are not meters, or that are not read in other tables.
+	Wide            bool
+	Meters, Ignored []string
+	// Dates are the possible forms of the dates. There are two if nothing decides between
+	// day and month. Example is such a date.
+	Dates   []table.Dates
+	Example string
+	// Decimals is the example of a number such as 1.234 that leaves the decimal separator
+	// open, or empty.
+	Decimals string
+	// Zoned means that all times have a UTC offset, and UTC that all of them are in UTC.
+	Zoned, UTC bool
+	// Interval is the time between two rows of a meter, or 0 if there are not two rows.
+	Interval time.Duration
+	// Stamp is "start", "end" or empty, and Why what shows it.
+	Stamp, Why string
+	// Unit is the unit of the load, or empty. UnitFrom says where it was found. Energy means
+	// that the heading is one of energy.
+	Unit, UnitFrom string
+	Energy         bool
+	// Counter means that the values are the readings of a counter.
+	Counter bool
+	// Quality lists the texts in the quality column, and Missing those of missing readings.
+	Quality, Missing []string
+
+	grid *grid
+}
+
+// Encoding returns the name of the file's encoding, for a message.
+func (f *Finding) Encoding() string {
+	switch f.grid.format.Encoding {
+	case "windows-1252":
+		return "Windows-1252"
+	case "utf-16le", "utf-16be":
+		return "UTF-16"
+	}
+	return ""
+}
+
+// Sample calls yield with the times of rows, as texts of day and time of day, until it
+// returns false. The latter is empty if both are in one column.
+func (f *Finding) Sample(yield func(line int, day, clock string) bool) {
+	for i, r := range f.grid.rows {
+		if day, clock := f.times(r); !yield(f.grid.lines[i], day, clock) {
+			return
+		}
+	}
+}
+
+// Table examines a file. It returns an error if it is not a table, or if it contradicts the
+// hints or itself.
+func Table(s Sample, h Hints) (*Finding, error) {
+	g, err := newGrid(s.Head, s.Whole, h)
+	if err != nil {
+		return nil, err
+	}
+	if g.header == nil {
+		return nil, g.noHeader()
+	}
+	return g.find(h, g.tailRows(s))
+}
+
+// Rows examines a table that is not a text file, by its first rows.
+func Rows(names []string, rows [][]string, h Hints) (*Finding, error) {
+	g := &grid{header: names, rows: rows}
+	for i := range rows {
+		g.lines = append(g.lines, i+1)
+	}
+	h.Decimal = '.'
+	f, err := g.find(h, nil)
+	if err == nil {
+		f.Format = table.Format{}
+	}
+	return f, err
+}
+
+func (g *grid) find(h Hints, tail [][]string) (*Finding, error) {
+	f := &Finding{Format: g.format, Line: g.line, Names: g.header, Columns: map[string]string{}, grid: g}
+	if g.marked {
+		f.Format.Encoding = ""
+	}
+	if err := f.findColumns(h); err != nil {
+		return nil, err
+	}
+	if len(g.preamble) > 0 {
+		f.Format.Header = f.headerName()
+	}
+	if f.Kind == Other || f.Kind == Meters {
+		return f, nil
+	}
+	if err := f.findDates(h, tail); err != nil {
+		return nil, err
+	}
+	if err := f.findDecimal(h); err != nil {
+		return nil, err
+	}
+	f.findInterval(h)
+	f.findStamp(tail)
+	if f.Kind == Load {
+		if err := f.findUnit(); err != nil {
+			return nil, err
+		}
+		f.findCounter()
+		f.findQuality()
+	}
+	return f, nil
+}
+
+// headerName returns a name by which the header can be told from the lines above it.
+func (f *Finding) headerName() string {
+	for _, name := range []string{f.Columns["time"], f.Columns["date"], f.Columns["load"], f.Columns["meter"]} {
+		if slices.Contains(f.Names, name) {
+			return name
+		}
+	}
+	return f.Names[0]
+}
+
+// tailRows splits the end of the file into rows.
+func (g *grid) tailRows(s Sample) [][]string {
+	lines := g.last
+	if !s.Whole && len(s.Tail) > 0 {
+		text, _, err := decode(s.Tail, orUTF8(g.format.Encoding))
+		if err != nil {
+			return nil
+		}
+		lines = splitLines(text, true)[1:] // the first line may be cut off
+		lines = lines[max(0, len(lines)-maxTail):]
+	} else if !s.Whole {
+		return nil
+	}
+	var rows [][]string
+	for _, l := range lines {
+		if row, err := table.Split([]byte(l), g.format.Delimiter); err == nil && len(row) >= len(g.header)-1 && strings.TrimSpace(l) != "" {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func orUTF8(encoding string) string {
+	if encoding == "" {
+		return "utf-8"
+	}
+	return encoding
+}
+
+// index returns the index of a column by its name in the file, or -1.
+func (f *Finding) index(name string) int {
+	if name == "" {
+		return -1
+	}
+	return slices.Index(f.Names, name)
+}
+
+// findDates finds the form of the dates. If day and month may be exchanged, the order of the
+// rows decides.
+func (f *Finding) findDates(h Hints, tail [][]string) error {
+	day := f.index(f.Columns["date"])
+	if day < 0 {
+		day = f.index(f.Columns["time"])
+	}
+	forms := allForms
+	if h.Date != "" {
+		form, err := table.ParseDates(h.Date)
+		if err != nil {
+			return err
+		}
+		forms = []table.Dates{form}
+	}
+	last := ""
+	f.Zoned, f.UTC = true, true
+	for i, r := range append(slices.Clone(f.grid.rows), tail...) {
+		if day >= len(r) || r[day] == "" {
+			continue
+		}
+		s := r[day]
+		if zone := unzoned(s); zone == s {
+			f.Zoned, f.UTC = false, false
+		} else if !strings.HasSuffix(s, "Z") {
+			f.UTC = false
+		}
+		if s == last {
+			continue
+		}
+		left := dateForms(s, forms)
+		if len(left) == 0 {
+			return f.badDate(h, i, s, last, forms)
+		}
+		forms, last = left, s
+	}
+	if clock := f.index(f.Columns["time"]); f.Columns["date"] != "" && clock >= 0 {
+		f.Zoned = slices.ContainsFunc(f.grid.column(clock), isZoned)
+		f.UTC = false
+	}
+	if len(forms) > 1 {
+		forms = f.regular(forms)
+	}
+	f.Dates, f.Example = forms, last
+	return nil
+}
+
+func (f *Finding) badDate(h Hints, row int, s, last string, forms []table.Dates) error {
+	where := "near the end of the file"
+	if row < len(f.grid.lines) {
+		where = fmt.Sprintf("line %d", f.grid.lines[row])
+	}
+	if h.Date != "" {
+		return fmt.Errorf("%s: time %q does not have the form %s; correct --date", where, clip(s), forms[0])
+	}
+	if last == "" {
+		return fmt.Errorf("%s: %q is not a date in a known form; give the form with --date, such as dd.mm.yyyy", where, clip(s))
+	}
+	return fmt.Errorf("%s: time %q does not have the form %s of the rows before it; correct the file, or give the form with --date", where, clip(s), forms[0])
+}
+
+// regular returns the forms with which most rows follow each other at the same interval.
+func (f *Finding) regular(forms []table.Dates) []table.Dates {
+	best, most := []table.Dates(nil), -1
+	for _, d := range forms {
+		steps, _ := f.steps(d)
+		n := 0
+		for _, c := range steps {
+			n = max(n, c)
+		}
+		switch {
+		case n > most:
+			best, most = []table.Dates{d}, n
+		case n == most:
+			best = append(best, d)
+		}
+	}
+	return best
+}
+
+// times returns the fields of the day and of the time of day of a row. The latter is empty
+// if both are in one column.
+func (f *Finding) times(r []string) (day, clock string) {
+	if t := f.index(f.Columns["time"]); t >= 0 && t < len(r) {
+		day = r[t]
+	}
+	if d := f.index(f.Columns["date"]); d >= 0 && d < len(r) {
+		day, clock = r[d], day
+	}
+	return day, clock
+}
+
+// steps counts the times between two rows of a meter, in seconds.
+func (f *Finding) steps(form table.Dates) (count map[int64]int, best int64) {
+	count = map[int64]int{}
+	before := map[string]int64{}
+	meter := f.index(f.Columns["meter"])
+	for _, r := range f.grid.rows {
+		day, clock := f.times(r)
+		at, ok := label(day, clock, form)
+		if !ok {
+			continue
+		}
+		id := ""
+		if meter >= 0 && meter < len(r) {
+			id = r[meter]
+		}
+		if old, ok := before[id]; ok && at != old {
+			count[max(at-old, old-at)]++
+		}
+		before[id] = at
+	}
+	for step, n := range count {
+		if n > count[best] || n == count[best] && step < best {
+			best = step
+		}
+	}
+	return count, best
+}
+
+func (f *Finding) findInterval(h Hints) {
+	if f.Interval = h.Interval; f.Interval == 0 && len(f.Dates) > 0 {
+		_, step := f.steps(f.Dates[0])
+		f.Interval = time.Duration(step) * time.Second
+	}
+}
+
+// findStamp decides whether a time is the start or the end of its interval.
+func (f *Finding) findStamp(tail [][]string) {
+	day := time.Duration(24) * time.Hour
+	rows := append(slices.Clone(f.grid.rows), tail...)
+	if len(rows) == 0 || f.Interval == 0 {
+		return
+	}
+	name := f.Columns["time"]
+	if f.Columns["date"] != "" {
+		name += " " + f.Columns["date"]
+	}
+	switch start, end := has(name, startWords), has(name, endWords); {
+	case start && !end:
+		f.Stamp, f.Why = "start", fmt.Sprintf("the column is named %s", f.Columns["time"])
+		return
+	case end && !start:
+		f.Stamp, f.Why = "end", fmt.Sprintf("the column is named %s", f.Columns["time"])
+		return
+	}
+	if f.Interval >= day {
+		f.Stamp, f.Why = "start", "there is one row a day"
+		return
+	}
+	clockOf := func(r []string) time.Duration {
+		d, c := f.times(r)
+		if at, ok := label(unzoned(d), unzoned(c), f.Dates[0]); ok {
+			return time.Duration(at) * time.Second % day
+		}
+		return -1
+	}
+	for _, r := range rows {
+		d, c := f.times(r)
+		if strings.HasPrefix(c, "24:00") || strings.Contains(d, " 24:00") || strings.Contains(d, "T24:00") {
+			f.Stamp, f.Why = "end", "midnight is written as 24:00"
+			return
+		}
+		if strings.Contains(d+c, " - ") {
+			f.Stamp, f.Why = "start", "times are periods"
+			return
+		}
+	}
+	first, last := clockOf(rows[0]), clockOf(rows[len(rows)-1])
+	if one, two := f.order(rows); two < one {
+		first, last = last, first
+	}
+	if tail == nil && !(f.grid.whole && f.grid.last == nil) {
+		return // the last row is not known
+	}
+	switch {
+	case first == f.Interval && last == 0:
+		f.Stamp, f.Why = "end", fmt.Sprintf("the first time of a day is %s and the last midnight", clockName(first))
+	case first == 0 && last == day-f.Interval:
+		f.Stamp, f.Why = "start", fmt.Sprintf("the first time of a day is 00:00 and the last %s", clockName(last))
+	}
+}
+
+// order returns the times of the first and the last row.
+func (f *Finding) order(rows [][]string) (first, last int64) {
+	d, c := f.times(rows[0])
+	first, _ = label(d, c, f.Dates[0])
+	d, c = f.times(rows[len(rows)-1])
+	last, _ = label(d, c, f.Dates[0])
+	return first, last
+}
+
+func clockName(d time.Duration) string {
+	return fmt.Sprintf("%02d:%02d", int(d.Hours()), int(d.Minutes())%60)
+}
