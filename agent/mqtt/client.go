@@ -196,7 +196,7 @@ func (c *Client) connect(ctx context.Context) error {
 			c.disconnect(manager)
 			select {
 			case <-ctx.Done():
-			case <-time.After(min(5*time.Second, c.config.retry)):
+			case <-time.After(min(30*time.Second, c.config.retry)):
 			}
 			return nil
 		case present = <-c.up:

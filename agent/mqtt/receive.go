@@ -1,10 +1,13 @@
 package mqtt
 
 import (
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
+
+	"loadstar/agent/readings"
 )
 
 // counter counts the messages of one connection since the oldest that is not acknowledged:
@@ -86,7 +89,9 @@ func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 		return true, nil
 	}
 	c.intake.Add(samples, func(err error) {
-		if err != nil {
+		if errors.Is(err, readings.ErrClosed) {
+			return // the agent stops, and the broker sends the message again
+		} else if err != nil {
 			select {
 			case c.broken <- err:
 			default:

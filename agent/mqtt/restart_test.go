@@ -3,58 +3,19 @@ package mqtt
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
 	"loadstar/internal/longtest"
-	"loadstar/internal/proc"
 )
-
-// TestMain runs an agent's side of the connection if the environment says so, for tests
-// that kill it.
-func TestMain(m *testing.M) {
-	if path := os.Getenv("LOADSTAR_MQTT_JOURNAL"); path != "" {
-		agentProcess(path)
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// agentProcess stores the messages of a topic in a journal until it is killed.
-func agentProcess(path string) {
-	c := Config{
-		Broker: os.Getenv("LOADSTAR_MQTT_BROKER"), User: os.Getenv("LOADSTAR_MQTT_USER"), PasswordFile: os.Getenv("LOADSTAR_MQTT_PASSWORD"),
-		CAFile: os.Getenv("LOADSTAR_MQTT_CA"), ServerName: os.Getenv("LOADSTAR_MQTT_NAME"),
-		Agent: "gw", Sources: []Source{meter}, retry: 200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		panic(err)
-	}
-	j := &journal{file: f}
-	go func() {
-		for {
-			time.Sleep(300 * time.Millisecond)
-			j.store()
-		}
-	}()
-	client, err := New(c, j, noForecasts{})
-	if err != nil {
-		panic(err)
-	}
-	panic(client.Run(context.Background()))
-}
 
 // TestBrokerRestart restarts a broker with TLS and passwords while a meter publishes. All
 // that the broker acknowledged to the meter must be stored.
@@ -65,7 +26,7 @@ func TestBrokerRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	client, _ := start(t, c, newJournal(t, path, 50*time.Millisecond), noForecasts{})
 	ready(t, client)
-	stop := sender(t, c)
+	stop := sender(t, c, dated, 1<<30)
 	for range longtest.Pick(2, 20) {
 		time.Sleep(time.Duration(100+rand.IntN(300)) * time.Millisecond)
 		m.restart(t, time.Duration(rand.IntN(300))*time.Millisecond)
@@ -76,53 +37,17 @@ func TestBrokerRestart(t *testing.T) {
 	t.Logf("%d messages; %v", sent, client.Status().Messages)
 }
 
-// TestAgentKilled kills the agent's process between receiving and storing.
-func TestAgentKilled(t *testing.T) {
-	m := newMosquitto(t, true)
-	path := filepath.Join(t.TempDir(), "journal")
-	launch := func() *proc.Child {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "LOADSTAR_MQTT_JOURNAL="+path, "LOADSTAR_MQTT_BROKER="+m.config.Broker, "LOADSTAR_MQTT_USER="+m.config.User,
-			"LOADSTAR_MQTT_PASSWORD="+m.config.PasswordFile, "LOADSTAR_MQTT_CA="+m.config.CAFile, "LOADSTAR_MQTT_NAME="+m.config.ServerName)
-		if testing.Verbose() {
-			cmd.Stderr = os.Stderr
-		}
-		child, err := proc.Start(cmd, syscall.SIGKILL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return child
-	}
-	child := launch()
-	// The session exists once the agent has subscribed. What is published before is nobody's.
-	until(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
-	stop := sender(t, m.config)
-	for range longtest.Pick(3, 40) {
-		time.Sleep(time.Duration(100+rand.IntN(500)) * time.Millisecond)
-		if err := child.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		child = launch()
-	}
-	sent := stop()
-	complete(t, path, sent)
-	if err := child.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d messages", sent)
-}
-
-// sender publishes messages with ascending numbers until stop is called, which returns how
-// many the broker has acknowledged.
-func sender(t *testing.T, c Config) (stop func() int) {
+// sender publishes at most n messages until stop is called, which returns how many the
+// broker has acknowledged.
+func sender(t *testing.T, c Config, message func(i int) (payload, line string), n int) (stop func() int) {
 	t.Helper()
 	p := newPeer(t, c)
 	var end atomic.Bool
 	var wg sync.WaitGroup
 	sent := 0
 	wg.Go(func() {
-		for !end.Load() {
-			payload, _ := dated(sent)
+		for !end.Load() && sent < n {
+			payload, _ := message(sent)
 			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 			_, err := p.Publish(ctx, &paho.Publish{QoS: 1, Topic: meterTopic, Payload: []byte(payload)})
 			cancel()

@@ -49,6 +49,7 @@ type Intake struct {
 	flushing sync.Mutex
 	tracks   map[string]track
 	limits   map[string]limit
+	arrived  map[string]time.Time // when a client's newest sample came
 }
 
 // message is what one call of Add took.
@@ -80,7 +81,7 @@ func NewIntake(c Config) (*Intake, error) {
 	if c.Log == nil {
 		c.Log = func(string, ...any) {}
 	}
-	i := &Intake{c: c, wake: make(chan struct{}, 1), clients: c.Clients, tracks: map[string]track{}, limits: map[string]limit{}}
+	i := &Intake{c: c, wake: make(chan struct{}, 1), clients: c.Clients, tracks: map[string]track{}, limits: map[string]limit{}, arrived: map[string]time.Time{}}
 	for name := range c.Clients {
 		if err := store.CheckName(name); err != nil {
 			return nil, fmt.Errorf("client %.60q: %w", name, err)
@@ -261,6 +262,7 @@ func (f *flushOf) take(s Sample) error {
 		f.ignored++
 		return nil
 	}
+	f.i.arrived[s.Client] = f.now
 	f.tracks[s.Client] = k
 	return nil
 }
@@ -276,11 +278,23 @@ func (f *flushOf) tick() error {
 		if err != nil {
 			return err
 		}
-		if k.any && k.tick(j, f.now.UnixMilli()) {
+		if k.any && k.tick(j, f.meterTime(name, k.since)) {
 			f.tracks[name] = k
 		}
 	}
 	return nil
+}
+
+// meterTime returns the time in milliseconds up to which samples of a client can have
+// come: the time of the newest, and what has passed since it came. A broker that delivers
+// what it kept sends old samples, and their steps must stay open until all have come.
+func (f *flushOf) meterTime(client string, newest int64) int64 {
+	at, ok := f.i.arrived[client]
+	if !ok { // after a start, samples may wait at a broker
+		at = f.now
+		f.i.arrived[client] = at
+	}
+	return min(f.now.UnixMilli(), newest+f.now.Sub(at).Milliseconds())
 }
 
 // track returns the state of a client's samples.

@@ -191,6 +191,7 @@ func (k *track) setPause(at int64) {
 // spread counts power from where the count is up to a time, step by step. Kind is the part
 // of a step that it belongs to.
 func (k *track) spread(j *judge, to int64, kw float64, kind *float64) {
+	k.upTo = max(k.upTo, min(k.step, to)) // what is before the step at hand is complete
 	for k.upTo < to {
 		k.move(j, k.upTo)
 		end := min(to, k.step+j.interval)
