@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 
 	"loadstar/fed/recipe"
 	"loadstar/internal/stateformat"
+	"loadstar/internal/stateformat/golden"
 	"loadstar/nn/safetensors"
 	"loadstar/series"
 	"loadstar/series/feature"
@@ -345,5 +347,38 @@ func FuzzStates(f *testing.F) {
 				}
 			}
 		}
+	})
+}
+
+// TestGolden checks that later versions of the program read the scalings and the states of
+// this one.
+func TestGolden(t *testing.T) {
+	features := &feature.Scaling{Mean: 2, Deviation: 0.5, Temperature: feature.Moments{Mean: 9, Deviation: 3}, Wind: feature.Moments{Deviation: 1}}
+	features.Profile[7] = 1.5
+	features.Ranks = feature.Ranks{Value: []float32{1, 2}, Below: []float32{0, 0.5}, Upto: []float32{0.5, 1}}
+	for name, want := range map[string]recipe.Scaling{
+		"features": {Features: features},
+		"ranges":   {Ranges: series.Ranges{"load": {Low: 1, High: 2}, "temperature": {Low: -3, High: 20}}},
+	} {
+		golden.Check(t, name, scalingFormat, EncodeScaling(want), func(b []byte) error {
+			s, err := DecodeScaling(b)
+			if err == nil && !reflect.DeepEqual(s, want) {
+				err = errors.New("another scaling")
+			}
+			return err
+		})
+	}
+	var index bytes.Buffer
+	if err := WriteStates(&index, []string{"a", "b"}, func(int) ([]byte, error) { return nil, nil }); err != nil {
+		t.Fatal(err)
+	}
+	wrapped := index.Bytes()[:index.Len()-8]
+	golden.Check(t, "states", statesFormat, wrapped, func(b []byte) error {
+		b = binary.LittleEndian.AppendUint64(bytes.Clone(b), uint64(len(b)))
+		places, err := readIndex(bytes.NewReader(b), int64(len(b)))
+		if err == nil && len(places) != 2 {
+			err = errors.New("another index")
+		}
+		return err
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/stateformat/golden"
 	"loadstar/series"
 )
 
@@ -187,5 +188,29 @@ func FuzzState(f *testing.F) {
 		if _, err := s.AppendBinary(nil); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// TestGolden checks that later versions of the program read the states of this one. Long
+// steps make the state small.
+func TestGolden(t *testing.T) {
+	config := Config{Step: 6 * time.Hour, H: 4, Levels: []float64{0.5}}
+	m := meter(20, time.UTC)
+	s := state(t, config)
+	for at := m.Start + 10*day; at <= m.Start+20*day; at += 6 * hour {
+		model := newFake(m, 4)
+		model.step = config.Step
+		s.Issue(m, Models{Own: model}, at)
+	}
+	want := encode(t, s)
+	golden.Check(t, "state", stateFormat, want, func(b []byte) error {
+		s := state(t, config)
+		if err := s.UnmarshalBinary(b); err != nil {
+			return err
+		}
+		if !bytes.Equal(encode(t, s), want) {
+			return errors.New("another state")
+		}
+		return nil
 	})
 }
