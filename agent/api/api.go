@@ -1,2 +1,256 @@
-// Package api is an agent's HTTP interface for forecasts, readings and metrics.
+// Package api is an agent's HTTP interface for forecasts, readings and metrics. It also
+// writes forecasts as CSV files.
+//
+// The interface listens on the machine itself unless a token protects it. openapi.json
+// describes it.
 package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	_ "embed" // openapi.json
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"loadstar/agent/live"
+	"loadstar/agent/readings"
+	"loadstar/internal/problem"
+)
+
+// Service makes forecasts. [live.Service] is one.
+type Service interface {
+	Site() live.Site
+	Clients() []live.ClientStatus
+	Client(name string) (live.ClientStatus, error)
+	Forecast(client string) (*live.Issued, error)
+	Issued(client string, from, to int64, lead time.Duration) ([]live.Said, error)
+	Scores(client string) ([]live.Score, error)
+	Quality(client string) (live.QualityReport, error)
+	Models() []live.ModelStatus
+	IssueNow(ctx context.Context, client string) (*live.Issued, error)
+	NextIssue() time.Time
+	Ready() error
+	Counters() live.Counters
+}
+
+// Config configures the interface.
+type Config struct {
+	Service Service
+	// Intake stores readings and weather. If it is nil, they are refused.
+	Intake *readings.Intake
+	// Listen is the address. Any other than the machine itself needs a token.
+	Listen string
+	// TokenFile has the token that requests must carry. It may be empty.
+	TokenFile string
+	// Now returns the time; nil means time.Now.
+	Now func() time.Time
+}
+
+// Limits of the interface.
+const (
+	maxRequests    = 32 // at a time
+	maxConnections = 256
+	minToken       = 16 // characters
+)
+
+//go:embed openapi.json
+var openAPI []byte
+
+// Server answers requests.
+type Server struct {
+	c     Config
+	token [sha256.Size]byte // of the token
+	auth  bool
+	local bool // it listens on the machine itself
+	busy  chan struct{}
+}
+
+// New checks the configuration and reads the token.
+func New(c Config) (*Server, error) {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	s := &Server{c: c, busy: make(chan struct{}, maxRequests)}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("http listen %q: write HOST:PORT, such as 127.0.0.1:7446", c.Listen)
+	}
+	s.local = loopback(host)
+	if c.TokenFile == "" {
+		if !s.local {
+			return nil, fmt.Errorf("http listen %s can be reached from other machines: set token_file, or listen on 127.0.0.1", c.Listen)
+		}
+		return s, nil
+	}
+	data, err := os.ReadFile(c.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the token of the HTTP interface: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if len(token) < minToken {
+		return nil, fmt.Errorf("the token in %s has %d characters, want at least %d; make one with: openssl rand -hex 24", c.TokenFile, len(token), minToken)
+	}
+	s.token, s.auth = sha256.Sum256([]byte(token)), true
+	return s, nil
+}
+
+// loopback reports whether an address is that of the machine itself.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Run answers requests until the context ends.
+func (s *Server) Run(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.c.Listen)
+	if err != nil {
+		return fmt.Errorf("http: %w", err)
+	}
+	return s.Serve(ctx, listener)
+}
+
+// Serve is like Run, on a listener that it closes.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
+		WriteTimeout: 60 * time.Second, IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10,
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(&bounded{listener, make(chan struct{}, maxConnections)}) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if server.Shutdown(rest) != nil { // requests that do not end are cut off
+		_ = server.Close()
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Handler returns the handler of all paths.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	paths := map[string][]string{}
+	handle := func(method, path string, f func(w http.ResponseWriter, r *http.Request)) {
+		mux.HandleFunc(method+" "+path, f)
+		paths[path] = append(paths[path], method)
+	}
+	handle("GET", "/v1/clients", s.clients)
+	handle("GET", "/v1/forecasts/{client}", s.forecast)
+	handle("POST", "/v1/forecasts/{client}", s.issueNow)
+	handle("GET", "/v1/forecasts/{client}/issued", s.issued)
+	handle("GET", "/v1/scores/{client}", s.scores)
+	handle("GET", "/v1/quality/{client}", s.quality)
+	handle("GET", "/v1/models", s.models)
+	handle("GET", "/openapi.json", func(w http.ResponseWriter, r *http.Request) { s.answer(w, r, "application/json", openAPI, 3600) })
+	handle("GET", "/healthz", func(w http.ResponseWriter, _ *http.Request) { send(w, map[string]string{"status": "ok"}) })
+	handle("GET", "/readyz", s.ready)
+	handle("GET", "/metrics", s.metrics)
+	if s.c.Intake != nil {
+		take := s.c.Intake.Handler()
+		handle("POST", "/v1/readings", take.ServeHTTP)
+		handle("POST", "/v1/weather", take.ServeHTTP)
+	}
+	known := http.NewServeMux() // the same paths, for requests with another method
+	for path, methods := range paths {
+		known.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			problem.Write(w, http.StatusMethodNotAllowed, "method", fmt.Sprintf("%s is not possible here, only %s", r.Method, strings.Join(methods, ", ")), nil)
+		})
+	}
+	known.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		problem.Write(w, http.StatusNotFound, "path", "there is nothing here; /openapi.json lists all paths", nil)
+	})
+	mux.Handle("/", known)
+	// A page in a browser on this machine can send simple requests to it, so requests from
+	// other origins must not change anything.
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		problem.Write(w, http.StatusForbidden, "origin", "requests of web pages from elsewhere are refused", nil)
+	}))
+	return s.guard(origin.Handler(mux))
+}
+
+// guard refuses requests that must not reach the handlers.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if s.local && !localHost(r.Host) {
+			// A web page whose name leads to this machine could read everything.
+			problem.Write(w, http.StatusMisdirectedRequest, "host", "the Host header must be localhost or a loopback address", nil)
+			return
+		}
+		if s.auth && r.URL.Path != "/healthz" && !s.allowed(r) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="loadstar"`)
+			problem.Write(w, http.StatusUnauthorized, "token", "send the header Authorization: Bearer TOKEN, with the token of the agent's token_file", nil)
+			return
+		}
+		select {
+		case s.busy <- struct{}{}:
+			defer func() { <-s.busy }()
+		default:
+			w.Header().Set("Retry-After", "1")
+			problem.Write(w, http.StatusServiceUnavailable, "busy", fmt.Sprintf("%d requests are being answered; try again", maxRequests), nil)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// localHost reports whether a Host header names the machine itself.
+func localHost(header string) bool {
+	host, _, err := net.SplitHostPort(header)
+	if err != nil {
+		host = strings.Trim(header, "[]")
+	}
+	return loopback(strings.ToLower(host))
+}
+
+// allowed checks the token. Comparing hashes takes the same time for every token.
+func (s *Server) allowed(r *http.Request) bool {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	sum := sha256.Sum256([]byte(token))
+	return ok && subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1
+}
+
+// bounded is a listener that accepts a limited number of connections.
+type bounded struct {
+	net.Listener
+	free chan struct{}
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	b.free <- struct{}{}
+	c, err := b.Listener.Accept()
+	if err != nil {
+		<-b.free
+		return nil, err
+	}
+	return &boundedConn{Conn: c, free: b.free}, nil
+}
+
+type boundedConn struct {
+	net.Conn
+	free chan struct{}
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	c.once.Do(func() { <-c.free })
+	return c.Conn.Close()
+}

@@ -1,0 +1,355 @@
+package api
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"loadstar/agent/live"
+)
+
+// TestForecast checks units, levels and local times across the 25-hour day.
+func TestForecast(t *testing.T) {
+	s, _ := server(t, nil)
+	get := func(url string) (x struct {
+		Cutoff, Issued, Step, Timezone, Quality string
+		Offset                                  int `json:"utc_offset_seconds"`
+		Model                                   struct{ Release, Head string }
+		Nominal                                 map[string]float64
+		Units                                   map[string]string
+		Values                                  struct {
+			Time        []string
+			P10, P50    []*float64
+			P90         []*float64
+			Source      []string
+			Reason      []*string
+			RowsQuality []string `json:"quality"`
+		}
+		Scores map[string]*float64
+	},
+	) {
+		t.Helper()
+		r := ask(s, "GET", url, "")
+		if err := json.Unmarshal([]byte(body(t, r)), &x); err != nil || r.StatusCode != 200 {
+			t.Fatal(r.StatusCode, err)
+		}
+		return x
+	}
+	x := get("/v1/forecasts/main-panel")
+	if x.Cutoff != "2026-10-25T00:00:00Z" || x.Issued != "2026-10-25T00:02:04Z" || x.Step != "PT15M" || x.Timezone != "Europe/Berlin" || x.Offset != 7200 ||
+		x.Quality != "MISSING" || x.Model.Release != "day@7" || x.Units["P50"] != "kW" || x.Nominal["P10"] != 0.1 {
+		t.Errorf("%+v", x)
+	}
+	v := x.Values
+	if len(v.Time) != 192 || v.Time[0] != "2026-10-25T02:00:00+02:00" || v.Time[4] != "2026-10-25T02:00:00+01:00" || *v.P50[1] != 3.5 || *v.P90[0] != 400 ||
+		v.P50[191] != nil || v.Source[191] != "none" || v.Reason[0] != nil || *v.Reason[96] != "beyond-reach" || v.RowsQuality[96] != "ESTIMATED" {
+		t.Errorf("%+v", v)
+	}
+	if *x.Scores["coverage_P10_P90"] != 0.79 || x.Scores["fallback_share"] != nil {
+		t.Errorf("scores %v", x.Scores)
+	}
+	x = get("/v1/forecasts/main-panel?h=24h&levels=0.5&unit=kWh&tz=UTC")
+	if v := x.Values; len(v.Time) != 96 || v.Time[4] != "2026-10-25T01:00:00+00:00" || *v.P50[0] != 0.625 || v.P10 != nil || x.Quality != "OK" || x.Units["P50"] != "kWh" || x.Offset != 0 {
+		t.Errorf("%+v", x)
+	}
+	if x = get("/v1/forecasts/main-panel?unit=W"); *x.Values.P50[0] != 2500 {
+		t.Errorf("W: %v", *x.Values.P50[0])
+	}
+	r := ask(s, "GET", "/v1/forecasts/main-panel?format=csv&h=1h&tz=UTC", "")
+	want := "unique_id,cutoff,ds,P10,P50,P90,model,version,source,quality,reason,generated\n" +
+		"main-panel,2026-10-25T00:00:00Z,2026-10-25T00:00:00Z,1,2.5,400,day@7,1840,model,OK,,false\n"
+	if got := body(t, r); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 5 {
+		t.Errorf("CSV: %s", got)
+	}
+	for _, q := range []string{
+		"h=0", "h=1m", "h=49h", "h=x", "levels=0.2", "levels=", "levels=0.1,0.1", "unit=kVA", "tz=Local", "tz=../etc/passwd", "tz=Mars", "format=xml", "horizon=3", "h=1h&h=2h",
+	} {
+		r := ask(s, "GET", "/v1/forecasts/main-panel?"+q, "")
+		if ok := q == "levels="; (r.StatusCode == 200) != ok || !ok && r.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %d", q, r.StatusCode)
+		}
+	}
+}
+
+func TestCaching(t *testing.T) {
+	s, f := server(t, nil)
+	r := ask(s, "GET", "/v1/forecasts/main-panel", "")
+	tag := r.Header.Get("ETag")
+	if !strings.HasPrefix(tag, `"`) || r.Header.Get("Cache-Control") != "private, max-age=840" {
+		t.Errorf("%v", r.Header)
+	}
+	for _, match := range []string{tag, `"x", ` + tag, "W/" + tag, "*"} {
+		if r := ask(s, "GET", "/v1/forecasts/main-panel", "", "If-None-Match", match); r.StatusCode != 304 || body(t, r) != "" || r.Header.Get("ETag") != tag {
+			t.Errorf("%s: %d", match, r.StatusCode)
+		}
+	}
+	if r := ask(s, "GET", "/v1/forecasts/main-panel?unit=W", "", "If-None-Match", tag); r.StatusCode != 200 {
+		t.Error("another unit has the same tag")
+	}
+	f.issued.Cutoff += 900
+	if r := ask(s, "GET", "/v1/forecasts/main-panel", "", "If-None-Match", tag); r.StatusCode != 200 {
+		t.Error("a newer forecast has the same tag")
+	}
+}
+
+func TestPaths(t *testing.T) {
+	s, f := server(t, nil)
+	for _, c := range []struct {
+		method, url string
+		code        int
+		allow       string
+	}{
+		{"GET", "/", 404, ""},
+		{"GET", "/v2/clients", 404, ""},
+		{"GET", "/v1/forecasts/", 404, ""},
+		{"DELETE", "/v1/forecasts/main-panel", 405, "GET, POST"},
+		{"GET", "/v1/readings", 405, "POST"},
+		{"POST", "/v1/clients", 405, "GET"},
+		{"HEAD", "/v1/clients", 200, ""},
+		{"OPTIONS", "/v1/clients", 405, "GET"},
+	} {
+		r := ask(s, c.method, c.url, "")
+		if r.StatusCode != c.code || r.Header.Get("Allow") != c.allow || c.code != 200 && r.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s %s: %d %v", c.method, c.url, r.StatusCode, r.Header)
+		}
+		if r.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Error("other origins may read answers")
+		}
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{{nil, "[]"}, {fmt.Errorf("%w: it is 1970", live.ErrClock), `["clock"]`}, {live.ErrNoForecast, `["no-forecast"]`}, {errors.New("x"), `["forecast"]`}} {
+		f.ready = c.err
+		r := ask(s, "GET", "/readyz", "")
+		if got := body(t, r); !strings.Contains(got, c.want) || (r.StatusCode == 200) != (c.err == nil) {
+			t.Errorf("%v: %d %s", c.err, r.StatusCode, got)
+		}
+	}
+	f.ready = nil
+	f.issued.Cutoff -= 7 * 3600
+	if r := ask(s, "GET", "/readyz", ""); r.StatusCode != 503 || !strings.Contains(body(t, r), `["readings"]`) {
+		t.Errorf("with old readings: %d", r.StatusCode)
+	}
+}
+
+func TestProtection(t *testing.T) {
+	s, _ := server(t, nil)
+	for _, c := range []struct {
+		host string
+		code int
+	}{
+		{"127.0.0.1:7446", 200},
+		{"localhost", 200},
+		{"LOCALHOST:7446", 200},
+		{"[::1]:7446", 200},
+		{"[::1]", 200},
+		{"evil.example:7446", 421},
+		{"127.0.0.1.evil.example", 421},
+		{"192.168.1.5:7446", 421},
+	} {
+		if r := ask(s, "GET", "/v1/clients", "", "Host", c.host); r.StatusCode != c.code {
+			t.Errorf("host %s: %d, want %d", c.host, r.StatusCode, c.code)
+		}
+	}
+	row := "unique_id,ds,y\nmain-panel,2026-10-24T20:00:00Z,1\n"
+	if r := ask(s, "POST", "/v1/readings", row, "Content-Type", "text/plain", "Sec-Fetch-Site", "cross-site"); r.StatusCode != 403 {
+		t.Errorf("a page from elsewhere stored a reading: %d", r.StatusCode)
+	}
+	if r := ask(s, "POST", "/v1/readings", row, "Content-Type", "text/plain", "Origin", "http://evil.example"); r.StatusCode != 403 {
+		t.Errorf("a page from elsewhere stored a reading: %d", r.StatusCode)
+	}
+	if r := ask(s, "POST", "/v1/readings", row, "Content-Type", "text/plain"); r.StatusCode != 200 {
+		t.Errorf("curl: %d", r.StatusCode)
+	}
+	token := "0123456789abcdef0123"
+	s, _ = server(t, func(c *Config) {
+		c.Listen, c.TokenFile = "0.0.0.0:7446", tokenFile(t, token+"\n")
+	})
+	for _, c := range []struct {
+		path, header string
+		code         int
+	}{
+		{"/v1/clients", "Bearer " + token, 200},
+		{"/v1/clients", "", 401},
+		{"/v1/clients", "Bearer ", 401},
+		{"/v1/clients", "Bearer " + token + "x", 401},
+		{"/v1/clients", "Basic " + token, 401},
+		{"/metrics", "", 401},
+		{"/readyz", "", 401},
+		{"/healthz", "", 200},
+	} {
+		r := ask(s, "GET", c.path, "", "Authorization", c.header, "Host", "gateway.local:7446")
+		if r.StatusCode != c.code || c.code == 401 && r.Header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%s with %q: %d, want %d", c.path, c.header, r.StatusCode, c.code)
+		}
+	}
+	for _, c := range []Config{
+		{Listen: "0.0.0.0:7446"},
+		{Listen: ":7446"},
+		{Listen: "192.168.1.5:7446"},
+		{Listen: "gateway.local:7446"},
+		{Listen: "[::]:7446"},
+		{Listen: "7446"},
+		{Listen: "0.0.0.0:7446", TokenFile: tokenFile(t, "short")},
+		{Listen: "0.0.0.0:7446", TokenFile: tokenFile(t, "")},
+		{Listen: "127.0.0.1:7446", TokenFile: filepath.Join(t.TempDir(), "none")},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("listens on %s without a token", c.Listen)
+		}
+	}
+	for _, listen := range []string{"127.0.0.1:0", "localhost:0", "[::1]:0", "127.1.2.3:0"} {
+		if _, err := New(Config{Listen: listen}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestBusy checks that the 33rd request at a time is refused, and that the server ends.
+func TestBusy(t *testing.T) {
+	s, f := server(t, nil)
+	f.blocked = make(chan struct{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + listener.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Serve(ctx, listener) }()
+	client := &http.Client{Transport: &http.Transport{}}
+	get := func(path string) int {
+		r, err := client.Get(url + path)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		r.Body.Close()
+		return r.StatusCode
+	}
+	var group sync.WaitGroup
+	for range maxRequests {
+		group.Go(func() {
+			if code := get("/v1/models"); code != 200 {
+				t.Errorf("answered with %d", code)
+			}
+		})
+	}
+	for len(s.busy) < maxRequests {
+		time.Sleep(time.Millisecond)
+	}
+	if code := get("/healthz"); code != 503 {
+		t.Errorf("one request more: %d", code)
+	}
+	close(f.blocked)
+	group.Wait()
+	if code := get("/healthz"); code != 200 {
+		t.Errorf("afterwards: %d", code)
+	}
+	client.CloseIdleConnections()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	s, _ := server(t, nil)
+	ask(s, "POST", "/v1/readings", "unique_id,ds,y\nmain-panel,2026-10-24T20:00:00Z,1\n")
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(ask(s, "GET", "/metrics", "").Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for name, family := range families {
+		for _, m := range family.Metric {
+			key := name
+			for _, l := range m.Label {
+				key += " " + l.GetValue()
+			}
+			got[key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	for key, want := range map[string]float64{
+		"loadstar_forecast_kilowatts main-panel P50 1h":         5.5,
+		"loadstar_forecast_kilowatts main-panel P50 24h":        97.5,
+		"loadstar_forecast_kilowatts main-panel P90 6h":         400,
+		"loadstar_forecast_issued_timestamp_seconds main-panel": float64(now.Unix()),
+		"loadstar_forecast_rows_total model":                    96,
+		"loadstar_score main-panel mase 28d":                    0.71,
+		"loadstar_score ne\"w\\ coverage 28d":                   0.79,
+		"loadstar_readings_total http accepted":                 1,
+		"loadstar_reading_age_seconds main-panel":               124,
+		"loadstar_drift_alarms_total main-panel":                2,
+	} {
+		if v, ok := got[key]; !ok || math.Abs(v-want) > 1e-9 {
+			t.Errorf("%s is %g, %v, want %g; there is %v", key, v, ok, want, got)
+		}
+	}
+}
+
+func TestDrop(t *testing.T) {
+	f := newFake(t)
+	dir := filepath.Join(t.TempDir(), "forecasts")
+	old := filepath.Join(dir, "2026-10-09")
+	for _, d := range []string{old, filepath.Join(dir, "2026-10-12"), filepath.Join(dir, "mine")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Drop(dir, f); err != nil {
+		t.Fatal(err)
+	}
+	latest, err := os.ReadFile(filepath.Join(dir, "latest.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(strings.NewReader(string(latest))).ReadAll()
+	if err != nil || len(rows) != 193 || rows[1][2] != "2026-10-25T00:00:00Z" || rows[192][4] != "" {
+		t.Errorf("%d rows: %v", len(rows), err)
+	}
+	if same, err := os.ReadFile(filepath.Join(dir, "2026-10-25", "0000.csv")); err != nil || string(same) != string(latest) {
+		t.Errorf("the copy: %v", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if want := []string{"2026-10-12", "2026-10-25", "latest.csv", "mine"}; !slices.Equal(names, want) {
+		t.Errorf("there is %v, want %v", names, want)
+	}
+}
+
+func TestNames(t *testing.T) {
+	for level, want := range map[float64]string{0.1: "P10", 0.5: "P50", 0.025: "P2.5", 0.9: "P90", 0.07: "P7", 0.29: "P29"} {
+		if got := levelName(level); got != want {
+			t.Errorf("%g is %s, want %s", level, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{15 * time.Minute: "PT15M", time.Hour: "PT1H", 24 * time.Hour: "PT24H", 90 * time.Minute: "PT1H30M", 0: "PT0S"} {
+		if got := period(d); got != want {
+			t.Errorf("%s is %s, want %s", d, got, want)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"loadstar/agent/live"
+)
+
+func (s *Server) clients(w http.ResponseWriter, r *http.Request) {
+	if _, err := parameters(r); err != nil {
+		s.fail(w, err)
+		return
+	}
+	site := s.c.Service.Site()
+	list := []object{}
+	for _, c := range s.c.Service.Clients() {
+		o := object{{"client", c.Name}}
+		if len(c.Members) > 0 {
+			o = append(o, member{"members", c.Members})
+		}
+		cutoff := instant(0)
+		release := text("")
+		if c.Forecast != nil {
+			cutoff, release = instant(c.Forecast.Cutoff), text(c.Forecast.Release.Release)
+		}
+		findings := c.Findings
+		if findings == nil {
+			findings = []string{}
+		}
+		list = append(list, append(
+			o,
+			member{"newest_reading", instant(c.Newest)},
+			member{"days", number(c.Days)},
+			member{"cutoff", cutoff},
+			member{"release", release},
+			member{"source", text(c.Source)},
+			member{"reason", text(c.Reason)},
+			member{"quality", text(c.Quality)},
+			member{"drift", c.Drift},
+			member{"findings", findings},
+			member{"pinned", c.Pinned},
+		))
+	}
+	s.answerJSON(w, r, object{
+		{"site", site.Name},
+		{"step", period(site.Step)},
+		{"timezone", site.Zone.String()},
+		{"generated", site.Generated},
+		{"clients", list},
+	})
+}
+
+// issued answers with what was forecast at a lead, beside what happened.
+func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
+	site := s.c.Service.Site()
+	q, err := parameters(r, "from", "to", "lead", "tz")
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	now := s.c.Now()
+	to, err := readTime("to", q["to"], now)
+	from := to
+	if err == nil {
+		from, err = readTime("from", q["from"], to.Add(-24*time.Hour))
+	}
+	lead := min(24*time.Hour, time.Duration(site.H)*site.Step)
+	if err == nil && q["lead"] != "" {
+		var bad error
+		if lead, bad = time.ParseDuration(q["lead"]); bad != nil || lead < site.Step || lead > time.Duration(site.H)*site.Step {
+			err = wrong("lead", "want a length of time from %s to %s, such as 24h", site.Step, time.Duration(site.H)*site.Step)
+		}
+	}
+	if err == nil && (from.After(to) || to.Sub(from) > 60*24*time.Hour) {
+		err = wrong("from", "want a time before to, by at most 60 days")
+	}
+	zone := site.Zone
+	if err == nil {
+		zone, err = readZone(q["tz"], site.Zone)
+	}
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	client := r.PathValue("client")
+	said, err := s.c.Service.Issued(client, from.Unix(), to.Unix(), lead)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	times, cutoffs, sources, loads := []string{}, []instant{}, []text{}, []number{}
+	columns := make([][]number, len(site.Levels))
+	for _, x := range said {
+		times = append(times, time.Unix(x.Time, 0).In(zone).Format("2006-01-02T15:04:05-07:00"))
+		cutoffs = append(cutoffs, instant(x.Cutoff))
+		sources = append(sources, text(x.Source))
+		loads = append(loads, number(x.Actual))
+		for l := range columns {
+			v := number(nan)
+			if l < len(x.Values) {
+				v = number(x.Values[l])
+			}
+			columns[l] = append(columns[l], v)
+		}
+	}
+	values := object{{"time", times}, {"cutoff", cutoffs}}
+	units := object{{"time", "iso8601"}, {"load", "kW"}}
+	for l, level := range site.Levels {
+		if columns[l] == nil {
+			columns[l] = []number{}
+		}
+		values = append(values, member{levelName(level), columns[l]})
+		units = append(units, member{levelName(level), "kW"})
+	}
+	values = append(values, member{"source", sources}, member{"load", loads})
+	s.answerJSON(w, r, object{
+		{"client", client},
+		{"lead", period(lead)},
+		{"step", period(site.Step)},
+		{"timezone", zone.String()},
+		{"generated", site.Generated},
+		{"units", units},
+		{"values", values},
+	})
+}
+
+// readTime reads a time with an offset.
+func readTime(name, value string, otherwise time.Time) (time.Time, error) {
+	if value == "" {
+		return otherwise, nil
+	}
+	t, err := time.Parse(time.RFC3339, value)
+	if err != nil {
+		return t, wrong(name, "want a time with its offset, such as 2026-11-15T14:00:00Z (write + as %%2B)")
+	}
+	return t, nil
+}
+
+func (s *Server) scores(w http.ResponseWriter, r *http.Request) {
+	client := r.PathValue("client")
+	_, err := parameters(r)
+	var scores []live.Score
+	if err == nil {
+		scores, err = s.c.Service.Scores(client)
+	}
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	site := s.c.Service.Site()
+	list := []object{}
+	for _, x := range scores {
+		var pinball object
+		for l, level := range site.Levels {
+			if l < len(x.Pinball) {
+				pinball = append(pinball, member{levelName(level), number(x.Pinball[l])})
+			}
+		}
+		var leads any
+		if x.First > 0 {
+			leads = object{{"first", period(time.Duration(x.First) * site.Step)}, {"last", period(time.Duration(x.Last) * site.Step)}}
+		}
+		list = append(list, object{
+			{"days", x.Days},
+			{"leads", leads},
+			{"steps", x.Steps},
+			{"mae_kw", number(x.MAE)},
+			{"mase", number(x.MASE)},
+			{"skill_week", number(x.SkillWeek)},
+			{"pinball_kw", pinball},
+			{coverageName(site.Levels), number(x.Coverage)},
+			{"fallback_share", number(x.Fallback)},
+		})
+	}
+	s.answerJSON(w, r, object{{"client", client}, {"generated", site.Generated}, {"scores", list}})
+}
+
+func (s *Server) quality(w http.ResponseWriter, r *http.Request) {
+	client := r.PathValue("client")
+	_, err := parameters(r)
+	var q live.QualityReport
+	if err == nil {
+		q, err = s.c.Service.Quality(client)
+	}
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	findings := []object{}
+	for _, f := range q.Findings {
+		findings = append(findings, object{{"code", f.Code}, {"message", f.Message}, {"advice", f.Advice}})
+	}
+	s.answerJSON(w, r, object{
+		{"client", client},
+		{"from", instant(q.From)},
+		{"to", instant(q.To)},
+		{"missing_share", number(q.Missing)},
+		{"findings", findings},
+	})
+}
+
+func (s *Server) models(w http.ResponseWriter, r *http.Request) {
+	if _, err := parameters(r); err != nil {
+		s.fail(w, err)
+		return
+	}
+	list := []object{}
+	names := func(x []string) []string {
+		if x == nil {
+			return []string{}
+		}
+		return x
+	}
+	for _, m := range s.c.Service.Models() {
+		list = append(list, object{
+			{"release", m.Release},
+			{"run", text(m.Run)},
+			{"version", m.Version},
+			{"received", instant(m.Received)},
+			{"stale", m.Stale},
+			{"serving", names(m.Serving)},
+			{"trial", names(m.Trial)},
+			{"refused", names(m.Refused)},
+		})
+	}
+	s.answerJSON(w, r, object{{"models", list}})
+}
+
+// ready says whether the agent forecasts from fresh readings, and if not, what is missing.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	reasons := []string{}
+	switch err := s.c.Service.Ready(); {
+	case err == nil:
+	case errors.Is(err, live.ErrClock):
+		reasons = append(reasons, "clock")
+	case errors.Is(err, live.ErrNoForecast):
+		reasons = append(reasons, "no-forecast")
+	default:
+		reasons = append(reasons, "forecast")
+	}
+	if s.c.Intake != nil && s.c.Intake.Err() != nil {
+		reasons = append(reasons, "store")
+	}
+	if !s.fresh() {
+		reasons = append(reasons, "readings")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if len(reasons) > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	send(w, object{{"ready", len(reasons) == 0}, {"reasons", reasons}})
+}
+
+// fresh reports whether some client has readings of the last 6 hours, or of the last 4 steps
+// if they are longer.
+func (s *Server) fresh() bool {
+	oldest := s.c.Now().Add(-max(6*time.Hour, 4*s.c.Service.Site().Step)).Unix()
+	for _, c := range s.c.Service.Clients() {
+		if len(c.Members) == 0 && c.Newest >= oldest {
+			return true
+		}
+	}
+	return false
+}
