@@ -99,6 +99,21 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 	if f.Model.Step != 0 && f.Model.Step != c.Step() {
 		return fmt.Errorf("it is for steps of %s, the site has %s", f.Model.Step, c.Step())
 	}
+	country := c.Site.Country
+	if country == "" && c.History != "" {
+		if d, closer, err := series.OpenPrepared(c.History); err == nil {
+			country = d.Country
+			_ = closer.Close() // it was only read
+		}
+	}
+	for _, need := range f.Model.Problem.Names() {
+		switch {
+		case need == "holidays" && country == "":
+			return errors.New("it knows public holidays; write the country of the site, such as site: {country: DE}")
+		case need == "temperature" || need == "wind":
+			say("model %s reads the weather column %s: send weather to the inbox or to /v1/weather", f.Model.Plan.Name, need)
+		}
+	}
 	own := 0
 	for name := range c.Clients {
 		if _, err := f.Client(name); err == nil {

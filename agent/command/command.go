@@ -79,7 +79,10 @@ func (x *site) importHistory(path string, log *slog.Logger) error {
 	if d.Interval != x.c.Step() {
 		return fmt.Errorf("the history %s has steps of %s, the site has %s; prepare it with the site's interval", path, d.Interval, x.c.Step())
 	}
-	x.generated = d.Generated
+	x.generated = x.generated || d.Generated
+	if x.c.Site.Country == "" {
+		x.c.Site.Country = d.Country
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return err

@@ -179,7 +179,7 @@ func (s *Service) openFolder(dir string, now int64) error {
 	if err != nil {
 		return err
 	}
-	r := modelRecord{Name: filepath.Base(dir), Role: release.Personal, Received: now, Folder: true, Plan: plan, Shared: f.Model.Shared()}
+	r := modelRecord{Name: cmp.Or(f.Model.Plan.Name, filepath.Base(dir)), Role: release.Personal, Received: now, Folder: true, Plan: plan, Shared: f.Model.Shared()}
 	if f.Model.Problem.Partition.PersonalLen() == 0 {
 		r.Role = release.Generic
 	}

@@ -9,11 +9,15 @@ import (
 // idle is the longest time between two looks for background work.
 const idle = 10 * time.Minute
 
+// firstWorkTime limits the work before the very first forecasts.
+const firstWorkTime = 2 * time.Minute
+
 // Run makes forecasts on schedule until ctx ends: at the end of each step plus the delay, or
 // as soon as all clients have reported. Steps that were missed are not made up for.
 func (s *Service) Run(ctx context.Context) error {
 	arrived := make(chan struct{}, 1)
 	s.c.Store.Notify(arrived)
+	s.firstWork(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { s.background(ctx) })
 	defer wg.Wait()
@@ -28,6 +32,21 @@ func (s *Service) Run(ctx context.Context) error {
 		timer.Stop()
 	}
 	return nil
+}
+
+// firstWork compares models before the very first forecasts, so that a new agent that has
+// a history begins with its model and not with an hour of last week's load.
+func (s *Service) firstWork(ctx context.Context) {
+	if s.newestCutoff() != 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstWorkTime)
+	defer cancel()
+	for ctx.Err() == nil {
+		if did, err := s.Work(ctx); err != nil || !did {
+			return // the background tries again, and says what is wrong
+		}
+	}
 }
 
 // Tick makes the forecasts that are due now. Run calls it; programs with a clock of their

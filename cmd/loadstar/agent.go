@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/agent"
+	"loadstar/agent/command"
 	"loadstar/agent/identity"
 	"loadstar/nn/kernel"
 )
@@ -14,11 +15,11 @@ import (
 func newAgent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Host clients and train on their data",
+		Short: "Host clients: forecast, and train on their data",
 		Long: `Host clients and train on their data. An agent joins a server once and then runs
 permanently. On small devices, use the smaller binary loadstar-agent instead.`,
 	}
-	cmd.AddCommand(newAgentJoin(), newAgentRun())
+	cmd.AddCommand(newAgentJoin(), newAgentRun(), newAgentCheck(), newAgentStatus(), newAgentDiscover(), newAgentImport(), newAgentModel())
 	return cmd
 }
 
@@ -49,20 +50,33 @@ func newAgentRun() *cobra.Command {
 	var (
 		c                agent.Config
 		data, root, part string
+		live             command.Options
 		logging          logFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Host the clients of a dataset until stopped",
-		Long: `Host the clients of a dataset until stopped. Every meter in the dataset is a
-client. Readings and personal layers never leave this machine. If the server is
+		Short: "Host clients until stopped",
+		Long: `Host clients until stopped. With --config, the agent takes in the readings of its
+clients and forecasts, alone or with a server; see docs/agent.md. With --data, it
+only trains for a server, and every meter in the dataset is a client. Readings and personal layers never leave this machine. If the server is
 unreachable, the agent waits and reconnects. After a restart it continues where
 it stopped.`,
-		Example: "  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/hog-core42.yaml --part 1/2",
+		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/hog-core42.yaml --part 1/2",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if live.Config != "" {
+				if data != "" {
+					return usageError{fmt.Errorf("use either --config or --data"), "agent run "}
+				}
+				var err error
+				if live.Log, err = logging.logger(cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+				agentOptions(cmd, &live)
+				return command.Run(cmd.Context(), live)
+			}
 			if data == "" {
-				return usageError{fmt.Errorf("no dataset: use --data"), "agent run "}
+				return usageError{fmt.Errorf("no configuration and no dataset: use --config or --data"), "agent run "}
 			}
 			i, err := identity.Open(c.Dir)
 			if err != nil {
@@ -96,6 +110,7 @@ it stopped.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Dir, "dir", agentDir, "the agent's folder")
+	f.StringVar(&live.Config, "config", "", "the agent's configuration `file`, to take in readings and forecast")
 	f.StringVar(&data, "data", "", datasetUsage)
 	f.StringVar(&root, "root", "", rootUsage)
 	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/agent/command"
+	"loadstar/agent/mqtt"
+)
+
+// agentConfig adds the flag --config to a command.
+func agentConfig(cmd *cobra.Command, o *command.Options) {
+	cmd.Flags().StringVar(&o.Config, "config", "agent.yaml", "the agent's configuration")
+}
+
+// agentOptions fills in what all commands of an agent need.
+func agentOptions(cmd *cobra.Command, o *command.Options) {
+	o.Version, o.Out = version, cmd.OutOrStdout()
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+}
+
+func newAgentCheck() *cobra.Command {
+	var o command.Options
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check an agent's configuration, its model, its broker and its server",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			agentOptions(cmd, &o)
+			return command.Check(cmd.Context(), o)
+		},
+	}
+	agentConfig(cmd, &o)
+	return cmd
+}
+
+func newAgentStatus() *cobra.Command {
+	var o command.Options
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Print the readings, forecasts and scores of an agent's clients",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			agentOptions(cmd, &o)
+			return command.Status(cmd.Context(), o)
+		},
+	}
+	agentConfig(cmd, &o)
+	return cmd
+}
+
+func newAgentDiscover() *cobra.Command {
+	var (
+		o      command.Options
+		c      mqtt.Config
+		listen time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:     "discover [BROKER]",
+		Short:   "Listen to an MQTT broker and list the topics that look like meters",
+		Example: "  loadstar agent discover mqtt://broker.local",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			agentOptions(cmd, &o)
+			if len(args) > 0 {
+				c.Broker = args[0]
+			}
+			return command.Discover(cmd.Context(), o, c, listen)
+		},
+	}
+	agentConfig(cmd, &o)
+	f := cmd.Flags()
+	f.DurationVar(&listen, "for", 30*time.Second, "how long to listen")
+	f.StringVar(&c.User, "user", "", "user name at the broker")
+	f.StringVar(&c.PasswordFile, "password-file", "", "`file` with the password")
+	f.StringVar(&c.CAFile, "ca-file", "", "`file` with the certificates that sign the broker's")
+	return cmd
+}
+
+func newAgentImport() *cobra.Command {
+	var o command.Options
+	cmd := &cobra.Command{
+		Use:   "import DATA.prepared...",
+		Short: "Import earlier readings into an agent that is not running",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			agentOptions(cmd, &o)
+			return command.Import(o, args)
+		},
+	}
+	agentConfig(cmd, &o)
+	return cmd
+}
+
+func newAgentModel() *cobra.Command {
+	cmd := &cobra.Command{Use: "model", Short: "Keep, release or roll back the model of a client"}
+	for _, x := range []struct{ action, short string }{
+		{"pin", "Keep the client's model until it is unpinned"},
+		{"unpin", "Let the client choose its model again"},
+		{"rollback", "Return to the model before, and refuse the present one"},
+	} {
+		var o command.Options
+		c := &cobra.Command{
+			Use: fmt.Sprintf("%s CLIENT", x.action), Short: x.short, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				agentOptions(cmd, &o)
+				return command.Model(cmd.Context(), o, x.action, args[0])
+			},
+		}
+		agentConfig(c, &o)
+		cmd.AddCommand(c)
+	}
+	return cmd
+}
