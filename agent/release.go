@@ -134,7 +134,8 @@ func (a *agent) follow(ctx context.Context) error {
 }
 
 // apply makes the host's releases those of a list. It removes releases before it fetches
-// others, because a withdrawn release must be left at once.
+// others, because a withdrawn release must be left at once. A release that fails does not
+// hinder the others.
 func (a *agent) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusable map[string]bool) error {
 	var ids, runs []string
 	all := list.GetReleases()
@@ -156,6 +157,7 @@ func (a *agent) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusabl
 	if err := a.Releases.Retain(ids); err != nil {
 		return fmt.Errorf("removing releases: %w", err)
 	}
+	var failed error
 	for _, r := range all {
 		if unusable[r.GetId()] || a.Releases.Has(r.GetId()) {
 			continue
@@ -167,17 +169,18 @@ func (a *agent) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusabl
 			unusable[r.GetId()] = true
 			a.Log.Warn("cannot use a release", "release", fmt.Sprintf("%s@%d", r.GetName(), r.GetNumber()), "reason", no.reason)
 			continue
-		case err != nil:
-			return err
+		case err == nil:
+			err = a.Releases.Offer(*x, a.loader(x.Run, personal))
 		}
-		if err := a.Releases.Offer(*x, a.loader(x.Run, personal)); err != nil {
-			return fmt.Errorf("taking over release %s@%d: %w", x.Name, x.Number, err)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("release %s@%d: %w", r.GetName(), r.GetNumber(), err))
+			continue
 		}
 		a.Log.Info("received a release", "release", fmt.Sprintf("%s@%d", x.Name, x.Number), "run", x.Run, "version", x.Version)
 		a.released.drop(r.GetPlan())
 		a.released.drop(r.GetWeights())
 	}
-	return nil
+	return failed
 }
 
 // fetchRelease fetches the plan and the weights of a release and checks them. It also

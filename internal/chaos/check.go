@@ -84,6 +84,10 @@ func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*find
 	for _, r := range rounds {
 		f.rounds++
 		merged[r.run] += r.counted
+		// All clients of a round that evaluates do, and each counts once.
+		if r.evaluated != 0 && r.evaluated != r.counted {
+			f.fault("round %d of %s: counted %d clients and evaluated %d", r.round, r.run, r.counted, r.evaluated)
+		}
 		if asynchronous[r.run] && (r.state == "merged" || r.state == "abandoned" && r.counted == 0) {
 			continue
 		}

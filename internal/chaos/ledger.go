@@ -127,14 +127,15 @@ type closed struct {
 	state                      string
 	asked, counted, late, lost int64
 	loss                       float64
+	evaluated                  int64 // clients in the validation error
 }
 
 func (l *ledger) rounds(ctx context.Context) (all []closed, err error) {
 	err = l.rows(ctx, func(r *sql.Rows) error {
 		var x closed
-		err := r.Scan(&x.run, &x.round, &x.state, &x.asked, &x.counted, &x.late, &x.lost, &x.loss)
+		err := r.Scan(&x.run, &x.round, &x.state, &x.asked, &x.counted, &x.late, &x.lost, &x.loss, &x.evaluated)
 		all = append(all, x)
 		return err
-	}, "SELECT run, round, state, asked, counted, late, lost, loss FROM rounds ORDER BY run, round")
+	}, "SELECT run, round, state, asked, counted, late, lost, loss, evaluated FROM rounds ORDER BY run, round")
 	return all, err
 }

@@ -135,7 +135,7 @@ func planOf(i int, seed uint64, rounds, cohort int) plan {
 		text += "client: {steps: 1, batch: 16}\n"
 	}
 	name := fmt.Sprintf("run-%03d", i)
-	return plan{name, fmt.Sprintf("name: %s\nseed: %d\n%smodel: {name: bose2023}\nrounds: %d\nschedule: {cohort: %d}\nevaluate: {every: 0}\n",
+	return plan{name, fmt.Sprintf("name: %s\nseed: %d\n%smodel: {name: bose2023}\nrounds: %d\nschedule: {cohort: %d}\nevaluate: {every: 2, clients: 2, windows: 8}\n",
 		name, seed+uint64(i), text, rounds, cohort)}
 }
 
