@@ -97,7 +97,8 @@ func isTerminal(f any) bool {
 		return false
 	}
 	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && info.Name() != "null"
+	null, nullErr := os.Stat(os.DevNull)
+	return err == nil && nullErr == nil && info.Mode()&os.ModeCharDevice != 0 && !os.SameFile(info, null)
 }
 
 // dataSummary is the output of commands that create a dataset.

@@ -166,7 +166,13 @@ func (g *grid) arrange(lines []string, h Hints) int {
 		return 0
 	}
 	fits := func(i int) bool { return len(rows[i]) >= width-1 && len(rows[i]) <= width+1 && len(rows[i]) > 1 }
-	first := slices.IndexFunc(rows, isData)
+	first := -1
+	for i := range rows {
+		if fits(i) && isData(rows[i]) {
+			first = i
+			break
+		}
+	}
 	at := -1
 	switch {
 	case h.Header != "":
@@ -185,7 +191,7 @@ func (g *grid) arrange(lines []string, h Hints) int {
 	if at < 0 || first < 0 {
 		if first >= 0 && fits(first) {
 			g.line, g.rows, g.lines = 0, rows[first:], numbers[first:]
-			return 1 // a table without a header, for the error message
+			return count[width] // a table without a header, for the error message
 		}
 		return 0
 	}

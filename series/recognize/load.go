@@ -76,14 +76,34 @@ func (f *Finding) findUnit() error {
 			f.Unit, f.UnitFrom = table.UnitOf(f.grid.rows[0][i]), "column "+name
 		}
 	}
-	for _, line := range f.grid.preamble {
-		if f.Unit == "" && has(line, unitWords) {
-			if f.Unit = table.UnitOf(line); f.Unit != "" {
-				f.UnitFrom = "lines above the header"
-			}
+	if f.Unit == "" {
+		if f.Unit = f.grid.unitAbove(); f.Unit != "" {
+			f.UnitFrom = "lines above the header"
 		}
 	}
 	return nil
+}
+
+// unitAbove looks for the unit above the header: in a line that says "unit", or below a field
+// that does.
+func (g *grid) unitAbove() string {
+	for i, line := range g.preamble {
+		if !has(line, unitWords) {
+			continue
+		}
+		if unit := table.UnitOf(line); unit != "" {
+			return unit
+		}
+		fields, err := table.Split([]byte(line), g.format.Delimiter)
+		if err != nil || i+1 == len(g.preamble) {
+			continue
+		}
+		below, err := table.Split([]byte(g.preamble[i+1]), g.format.Delimiter)
+		if k := slices.IndexFunc(fields, func(s string) bool { return is(s, unitWords) }); err == nil && k >= 0 && k < len(below) {
+			return table.UnitOf(below[k])
+		}
+	}
+	return ""
 }
 
 // The number of readings after which values that never fall are those of a counter.

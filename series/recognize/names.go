@@ -40,7 +40,8 @@ var (
 	otherWords = words(`cost, price, tariff, preis, kosten, tarif, betrag, prix, cout, montant, precio, coste, importe, tarifa, prijs, bedrag, eur, ct, usd, gbp,
 		blindarbeit, blindleistung, blind, reactive, reactiva, reactive energy, blindenergie, blindvermogen, kvar, kvarh, var, varh, kva,
 		voltage, current, spannung, strom, tension, courant, intensite, tensao, corriente, spanning, stroom, cos phi, cosphi, power factor,
-		co2, gas, m3, no, nr, lfd nr, row, index no, week, month, year, hour, monat, jahr, woche, periode, period, season, block`)
+		co2, gas, m3, no, nr, lfd nr, row, index no, week, month, year, hour, monat, jahr, woche, periode, period, season, block,
+		comment, comments, note, notes, remark, remarks, bemerkung, kommentar, beschreibung, commentaire, remarque, comentario, observaciones, opmerking`)
 	sumWords  = words("sum, summe, total, gesamt, gesamtsumme, somme, suma, totaal, som, tagessumme")
 	unitWords = words("unit, units, einheit, unite, unites, unidad, unidades, eenheid, eenheden, masseinheit")
 )

@@ -247,6 +247,9 @@ func (f *Finding) findDates(h Hints, tail [][]string) error {
 		if s == last {
 			continue
 		}
+		if len(forms) == 2 && f.Example == "" && !sameDay(s, forms) {
+			f.Example = s
+		}
 		left := dateForms(s, forms)
 		if len(left) == 0 {
 			return f.badDate(h, i, s, last, forms)
@@ -260,8 +263,44 @@ func (f *Finding) findDates(h Hints, tail [][]string) error {
 	if len(forms) > 1 {
 		forms = f.regular(forms)
 	}
-	f.Dates, f.Example = forms, last
-	return nil
+	if f.Example == "" && len(forms) > 1 {
+		// All dates are the same in both forms. Clocks of 12 hours are American.
+		american := strings.HasSuffix(strings.ToUpper(last), "M")
+		forms = slices.DeleteFunc(forms, func(d table.Dates) bool { return strings.HasPrefix(d.String(), "m") != american })[:1]
+	}
+	if f.Dates = forms; f.Example == "" {
+		f.Example = last
+	}
+	return f.checkHours(last)
+}
+
+// sameDay reports whether a date is the same in both forms.
+func sameDay(s string, forms []table.Dates) bool {
+	a, ok := label(s, "", forms[0])
+	b, too := label(s, "", forms[1])
+	return ok == too && a == b
+}
+
+// checkHours returns an error if dates have no time of day although a day has several rows.
+func (f *Finding) checkHours(date string) error {
+	if f.Columns["date"] != "" || strings.ContainsAny(date, ":h") || allDigits(date) && len(date) > 8 {
+		return nil
+	}
+	repeated := 0
+	meter := f.index(f.Columns["meter"])
+	for i, r := range f.grid.rows[min(1, len(f.grid.rows)):] {
+		before := f.grid.rows[i]
+		day, _ := f.times(r)
+		old, _ := f.times(before)
+		if day == old && (meter < 0 || meter < len(r) && meter < len(before) && r[meter] == before[meter]) {
+			repeated++
+		}
+	}
+	if 2*repeated <= len(f.grid.rows) {
+		return nil
+	}
+	return fmt.Errorf("line %d: %s has no time of day, and a day has several rows; if the time of day is in another column, write it as 01:00 and name it with --column date=%s,time=NAME",
+		f.grid.lines[0], clip(date), f.Columns["time"])
 }
 
 func (f *Finding) badDate(h Hints, row int, s, last string, forms []table.Dates) error {
@@ -384,6 +423,9 @@ func (f *Finding) findStamp(tail [][]string) {
 			f.Stamp, f.Why = "start", "times are periods"
 			return
 		}
+	}
+	for len(rows) > 1 && clockOf(rows[len(rows)-1]) < 0 {
+		rows = rows[:len(rows)-1] // a total below the table
 	}
 	first, last := clockOf(rows[0]), clockOf(rows[len(rows)-1])
 	if one, two := f.order(rows); two < one {

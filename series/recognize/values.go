@@ -13,7 +13,7 @@ var iso = table.Dates{}
 
 // dateForms returns those of the forms that a text has; all forms if among is nil.
 func dateForms(s string, among []table.Dates) []table.Dates {
-	if len(s) > 40 || strings.IndexAny(s, "0123456789") < 0 {
+	if len(s) > 40 || !strings.ContainsAny(s, "0123456789") {
 		return nil
 	}
 	if among == nil {

@@ -55,7 +55,7 @@ func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 	case kindNumber, kindInteger:
 		return series.Instant{}, fmt.Errorf("time %s is a number; want a date and time", c.Name())
 	case kindEmpty:
-		return series.Instant{}, errors.New("the time is missing")
+		return series.Instant{}, errors.New("the time is missing; delete the line if it is a total")
 	}
 	t, err := r.dates.parse(c.text)
 	if err != nil {
@@ -67,7 +67,7 @@ func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 // Join returns the start of the interval whose day and time of day are in two cells.
 func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
 	if day.kind == kindEmpty || at.kind == kindEmpty {
-		return series.Instant{}, errors.New("the date or the time is missing")
+		return series.Instant{}, errors.New("the date or the time is missing; delete the line if it is a total")
 	}
 	if day.kind != kindText || at.kind != kindText {
 		return series.Instant{}, errors.New("a date and a time in two columns must be text")
