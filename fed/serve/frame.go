@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -20,10 +21,6 @@ type Frame struct {
 	weather issue.Reason
 }
 
-// frameCache is the memory for the features of meters. Those of a few meters are enough,
-// because every meter is used only a few times in a row.
-const frameCache = 4 << 20
-
 // Frame returns a frame for tails. The error says what they lack.
 func (m *Model) Frame(t *Tails) (*Frame, error) {
 	d := t.frame
@@ -36,7 +33,9 @@ func (m *Model) Frame(t *Tails) (*Frame, error) {
 		return nil, err
 	}
 	f.problem = &q
-	q.LimitCache(frameCache)
+	// Every worker uses the features of one meter at a time, and of each only a few times.
+	_, meter := q.FeatureBytes(d)
+	q.LimitCache(2 * meter * int64(runtime.GOMAXPROCS(0)))
 	l, days := q.Framer.Layout(), 0
 	for _, in := range q.Inputs {
 		days = max(days, in.Days)
@@ -91,6 +90,9 @@ type forecaster struct {
 	meter    series.Meter
 	client   Client
 	examples series.Examples
+	// filled has the examples of a cutoff with missing loads replaced, or nil.
+	filled   series.Examples
+	filledAt int64
 }
 
 func (f *forecaster) Name() string { return f.frame.model.Name }
@@ -119,7 +121,11 @@ func (f *forecaster) Ready(cutoff int64) (series.Readiness, issue.Reason) {
 	if feature.Tail(cutoff, f.frame.tails.data.Seconds()) != f.meter.Start || last >= len(f.meter.Load) {
 		return series.Unready, issue.ModelFailed // the tails are those of another cutoff
 	}
-	switch ready := f.examples.Ready(last); ready {
+	ready := f.examples.Ready(last)
+	if x := f.fill(cutoff); ready == series.Unready && x != nil && x.Ready(last) == series.Complete {
+		ready = series.Filled
+	}
+	switch ready {
 	case series.Unready:
 		need := f.frame.problem.Framer.Layout().Lookback
 		if last+1 < need || !slices.ContainsFunc(f.meter.Load[:last+1-need+1], func(v float32) bool { return !series.Missing(v) }) {
@@ -139,5 +145,51 @@ func (f *forecaster) Ready(cutoff int64) (series.Readiness, issue.Reason) {
 func (f *forecaster) Forecast(out []float64, cutoff int64) error {
 	p := f.frame.model.predictors.Get().(*forecast.Predictor)
 	defer f.frame.model.predictors.Put(p)
-	return p.Predict(out, f.client.Weights, f.examples, f.last(cutoff))
+	last, x := f.last(cutoff), f.examples
+	if x.Ready(last) == series.Unready {
+		if x = f.fill(cutoff); x == nil {
+			return fmt.Errorf("meter %s: the model cannot forecast at %d", f.meter.ID, cutoff)
+		}
+	}
+	return p.Predict(out, f.client.Weights, x, last)
+}
+
+// longestFill is the number of missing steps in a row that are replaced in a window. Rows of
+// features replace missing loads themselves.
+const longestFill = 2
+
+// fill returns the examples of a model of windows at a cutoff, with missing loads between
+// two others replaced by interpolation, and missing newest loads by the last one before
+// them. It returns nil if there is nothing to replace.
+func (f *forecaster) fill(cutoff int64) series.Examples {
+	if recipe.Rows(f.frame.model.Plan) {
+		return nil
+	}
+	if f.filledAt == cutoff {
+		return f.filled
+	}
+	f.filledAt, f.filled = cutoff, nil
+	m := f.meter
+	m.Load = slices.Clone(m.Load[:f.last(cutoff)+1]) // loads after the cutoff have no effect
+	before, changed := -1, false
+	for i := range len(m.Load) + 1 {
+		if i < len(m.Load) && series.Missing(m.Load[i]) {
+			continue
+		}
+		if n := i - before - 1; before >= 0 && n > 0 && n <= longestFill {
+			changed = true
+			step := float32(0)
+			if i < len(m.Load) {
+				step = (m.Load[i] - m.Load[before]) / float32(n+1)
+			}
+			for k := 1; k <= n; k++ {
+				m.Load[before+k] = m.Load[before] + float32(float32(k)*step)
+			}
+		}
+		before = i
+	}
+	if changed {
+		f.filled = f.frame.problem.Newest(m, f.client.Scaling, f.last(cutoff))
+	}
+	return f.filled
 }

@@ -216,12 +216,57 @@ func TestWeatherIsPersisted(t *testing.T) {
 	if row := got.Rows[3]; row.Source != issue.Model || row.Reason != issue.WeatherPersisted || row.Quality != issue.Estimated {
 		t.Errorf("%+v", row)
 	}
-	for i := range d.Weather.Columns[0] {
-		d.Weather.Columns[0][i] = float32(math.NaN())
+	column := d.Weather.Columns[0]
+	for days, want := range map[int]issue.Reason{5: issue.WeatherPersisted, 8: issue.WeatherClimatology} {
+		stopped := slices.Clone(column)
+		for i := len(stopped) - days*24; i < len(stopped); i++ {
+			stopped[i] = float32(math.NaN())
+		}
+		d.Weather.Columns[0] = stopped
+		got = issueAt(t, f, d, newState(t, d, 24), 0, end)
+		if row := got.Rows[3]; row.Source != issue.Model || row.Reason != want {
+			t.Errorf("%d days without weather: %+v, want %s", days, row, want)
+		}
 	}
+	for i := range column {
+		column[i] = float32(math.NaN())
+	}
+	d.Weather.Columns[0] = column
 	got = issueAt(t, f, d, newState(t, d, 24), 0, end)
 	if row := got.Rows[3]; row.Source != issue.Week || row.Reason != issue.WeatherMissing {
 		t.Errorf("%+v", row)
+	}
+}
+
+// TestWindowsAreFilled removes single loads from the window of a model of windows.
+func TestWindowsAreFilled(t *testing.T) {
+	x := sample{meters: 1, days: 100, plan: windowPlan}
+	d := x.dataset(t)
+	f := open(t, x.folder(t, d))
+	_, end := d.Span()
+	m := d.Meter(0)
+	n := len(m.Load)
+	for name, c := range map[string]struct {
+		missing []int
+		reason  issue.Reason
+		source  issue.Source
+	}{
+		"none":          {nil, "", issue.Model},
+		"one":           {[]int{5}, issue.InputFilled, issue.Model},
+		"two":           {[]int{5, 6, 9}, issue.InputFilled, issue.Model},
+		"three":         {[]int{5, 6, 7}, issue.Gap, issue.Week},
+		"the newest":    {[]int{1, 2}, issue.InputFilled, issue.Model},
+		"a week before": {[]int{168 + 3}, issue.InputFilled, issue.Model},
+	} {
+		before := slices.Clone(m.Load)
+		for _, i := range c.missing {
+			m.Load[n-i] = float32(math.NaN())
+		}
+		got := issueAt(t, f, d, newState(t, d, 24), 0, end)
+		if row := got.Rows[0]; row.Source != c.source || row.Reason != c.reason || (row.Quality == issue.OK) != (c.reason == "") {
+			t.Errorf("%s: %+v", name, row)
+		}
+		copy(m.Load, before)
 	}
 }
 

@@ -46,8 +46,8 @@ type Tails struct {
 }
 
 // NewTails returns the tails of all meters of a dataset, with weather up to ahead steps after
-// the cutoff. After the newest weather value of the dataset, a missing value is that of the
-// newest of the 7 days before, else the mean at the same time of day.
+// the cutoff. After the newest weather value of the dataset, a value is that of the newest of
+// the 7 days before it, else the mean at the same time of day in the tail.
 func NewTails(d *series.Dataset, cutoff int64, ahead int) (*Tails, error) {
 	return newTails(d, cutoff, cutoff, ahead)
 }
@@ -112,7 +112,7 @@ func fill(column []float32, first, perDay int) (filled []float32, reason issue.R
 // earlier returns a value for step i, which is after the end of a weather column.
 func earlier(column []float32, i, perDay int) (float32, issue.Reason) {
 	days := (i-len(column))/perDay + 1
-	for k := days; k < days+7; k++ {
+	for k := days; k <= 7; k++ {
 		if at := i - k*perDay; at >= 0 && !series.Missing(column[at]) {
 			return column[at], issue.WeatherPersisted
 		}
