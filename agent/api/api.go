@@ -49,6 +49,8 @@ type Config struct {
 	Listen string
 	// TokenFile has the token that requests must carry. It may be empty.
 	TokenFile string
+	// More adds handlers of other paths, and may be nil. They are protected like the others.
+	More func(*http.ServeMux)
 	// Now returns the time; nil means time.Now.
 	Now func() time.Time
 }
@@ -163,6 +165,9 @@ func (s *Server) Handler() http.Handler {
 		take := s.c.Intake.Handler()
 		handle("POST", "/v1/readings", take.ServeHTTP)
 		handle("POST", "/v1/weather", take.ServeHTTP)
+	}
+	if s.c.More != nil {
+		s.c.More(mux)
 	}
 	known := http.NewServeMux() // the same paths, for requests with another method
 	for path, methods := range paths {

@@ -91,7 +91,7 @@ func (x *site) run(outer context.Context, o Options) error {
 		})
 		p.start("mqtt", client.Run)
 	}
-	if err := x.serve(p, intake, client, o); err != nil {
+	if err := x.serve(p, intake, o); err != nil {
 		p.stop(err)
 	}
 	x.train(p, o.Log)
@@ -111,7 +111,7 @@ func (x *site) intake(log *slog.Logger) (*readings.Intake, error) {
 		return nil, err
 	}
 	return readings.NewIntake(readings.Config{
-		Store: x.store, Interval: x.c.Step(), Clients: clients, Flush: time.Duration(x.c.Store.Flush), Clock: clock,
+		Store: x.store, Interval: x.c.Step(), Zone: x.c.Location(), Clients: clients, Flush: time.Duration(x.c.Store.Flush), Clock: clock,
 		Log: func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) },
 	})
 }

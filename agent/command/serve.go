@@ -1,39 +1,32 @@
 package command
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
-	"time"
 
-	"loadstar/agent/mqtt"
+	"loadstar/agent/api"
+	"loadstar/agent/live"
 	"loadstar/agent/readings"
 )
 
-// serve starts the HTTP interface.
-func (x *site) serve(p *parts, intake *readings.Intake, client *mqtt.Client, o Options) error {
+// serve starts the HTTP interface, and writes forecasts to a folder if one is configured.
+func (x *site) serve(p *parts, intake *readings.Intake, o Options) error {
+	if dir := x.c.Forecast.Drop; dir != "" {
+		x.service.Subscribe(func([]*live.Issued) {
+			if err := api.Drop(dir, x.service); err != nil {
+				o.Log.Error("cannot write the forecasts as CSV files", "error", err)
+			}
+		})
+	}
 	if x.c.HTTP.Listen == "" {
 		return nil
 	}
-	mux := http.NewServeMux()
-	control(mux, x.service)
-	mux.Handle("POST /v1/", intake.Handler())
-	l, err := net.Listen("tcp", x.c.HTTP.Listen)
+	server, err := api.New(api.Config{
+		Service: x.service, Intake: intake, Listen: x.c.HTTP.Listen, TokenFile: x.c.HTTP.TokenFile,
+		More: func(mux *http.ServeMux) { control(mux, x.service) },
+	})
 	if err != nil {
-		return fmt.Errorf("cannot open the HTTP interface: %w", err)
+		return err
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	p.start("http", func(context.Context) error {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
-	p.start("http", func(ctx context.Context) error {
-		<-ctx.Done()
-		return server.Close()
-	})
+	p.start("http", server.Run)
 	return nil
 }

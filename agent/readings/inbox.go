@@ -78,7 +78,7 @@ func (b *Inbox) Run(ctx context.Context) error {
 	var failures <-chan error
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
-		defer watcher.Close()
+		defer func() { _ = watcher.Close() }() // nothing depends on it
 		err = watcher.Add(b.dir)
 		events, failures = watcher.Events, watcher.Errors
 	}
@@ -93,7 +93,8 @@ func (b *Inbox) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-failures:
+		case err := <-failures:
+			b.i.c.Log("inbox: %v", err)
 			continue // the next look finds what was not notified
 		case <-events:
 			if soon := time.Now().Add(b.settled + 50*time.Millisecond); next.After(soon) {

@@ -50,7 +50,7 @@ var layers = map[string]pkg{
 	"agent/readings": {layer: 4, may: "internal/problem internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {layer: 4, may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
-	"agent/command":  {layer: 4, may: "agent agent/config agent/identity agent/live agent/mqtt agent/readings fed/serve forecast/issue internal/boltfile nn/kernel series series/store"},
+	"agent/command":  {layer: 4, may: "agent agent/api agent/config agent/identity agent/live agent/mqtt agent/readings fed/serve forecast/issue internal/boltfile nn/kernel series series/store"},
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4, may: "agent/live agent/readings forecast/issue internal/atomicfile internal/problem"},
 
