@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -292,6 +293,41 @@ func TestFit(t *testing.T) {
 		}
 		if _, _, err := f.Model.Fit(t.Context(), d, 0, d.Meter(0).Start+20*daySeconds, nil, FitSteps); !errors.Is(err, ErrShort) {
 			t.Errorf("20 days: %v", err)
+		}
+	}
+}
+
+// TestConcurrent replays clients at the same time, with one replay and one folder.
+func TestConcurrent(t *testing.T) {
+	x := sample{meters: 6, days: 110, weather: true}
+	d := x.dataset(t)
+	f := open(t, x.folder(t, d))
+	_, end := d.Span()
+	replay := func(r *Replay, i int) ([]byte, error) {
+		c, err := f.Client(d.Meter(i).ID)
+		if err != nil {
+			return nil, err
+		}
+		s, err := issue.NewState(issue.Config{Step: d.Interval, Clock: d.Clock, H: 48})
+		if err == nil {
+			err = r.Advance(s, i, &c, nil, end)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return s.AppendBinary(nil)
+	}
+	r := NewReplay(d, f.Model, nil)
+	got, errs := make([][]byte, d.Len()), make([]error, d.Len())
+	var all sync.WaitGroup
+	for i := range got {
+		all.Go(func() { got[i], errs[i] = replay(r, i) })
+	}
+	all.Wait()
+	for i := range got {
+		want, err := replay(NewReplay(d, f.Model, nil), i)
+		if err != nil || errs[i] != nil || !bytes.Equal(got[i], want) {
+			t.Errorf("meter %d: another state, %v, %v", i, errs[i], err)
 		}
 	}
 }
