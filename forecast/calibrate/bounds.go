@@ -12,9 +12,10 @@ import (
 // loads is below. What counts is the bound as it was issued: with overlapping issues the
 // current bound would answer a different question.
 //
-// The values below were chosen on validation data of seven groups of clients. An additional
-// integral term, as in conformal PID control, brought coverage nearer to the goal but raised
-// the pinball loss more than larger steps did.
+// The values below were measured on validation data of seven groups of clients; see
+// docs/adr/0019-track-the-bounds-of-intervals.md. An additional integral term, as in conformal
+// PID control, brought coverage nearer to the goal, but so did larger steps, at the same cost
+// in pinball loss.
 const (
 	// stepSize is the largest sum of a day's moves of theta, in units of the usual distance
 	// between loads and the model's quantile.
