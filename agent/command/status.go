@@ -153,8 +153,16 @@ func answer(w http.ResponseWriter, b *bytes.Buffer, err error) {
 func writeStatus(w io.Writer, s *live.Service, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	at := s.Site()
+	refused := map[string]string{}
+	for _, m := range s.Models() {
+		for _, name := range m.Refused {
+			if refused[name] == "" {
+				refused[name] = "; refused " + m.Release + ", which would be worse"
+			}
+		}
+	}
 	for _, c := range s.Clients() {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Name, describeReadings(c, at, now), describeForecast(c, at), describeModel(c), describeScores(c, at))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\t%s\n", c.Name, describeReadings(c, at, now), describeForecast(c, at), describeModel(c), refused[c.Name], describeScores(c, at))
 	}
 	if err := s.Ready(); err != nil {
 		fmt.Fprintf(t, "not ready: %v\n", err)
