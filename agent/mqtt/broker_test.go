@@ -27,7 +27,12 @@ import (
 // embedded starts a broker in this process and returns its URL.
 func embedded(t *testing.T) string {
 	t.Helper()
-	b := broker.New(&broker.Options{Logger: slog.New(slog.DiscardHandler)})
+	return embeddedWith(t, broker.NewDefaultServerCapabilities())
+}
+
+func embeddedWith(t *testing.T, capabilities *broker.Capabilities) string {
+	t.Helper()
+	b := broker.New(&broker.Options{Logger: slog.New(slog.DiscardHandler), Capabilities: capabilities})
 	if err := b.AddHook(new(auth.AllowHook), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +148,7 @@ func start(t testing.TB, c Config, intake Intake, f Forecasts) (client *Client, 
 	if c.Agent == "" {
 		c.Agent = "gw"
 	}
-	c.retry = 200 * time.Millisecond
+	c.retry, c.probe = 200*time.Millisecond, 300*time.Millisecond
 	if testing.Verbose() {
 		c.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}

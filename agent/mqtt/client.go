@@ -46,9 +46,7 @@ type Client struct {
 	stray   map[string]bool // topics that no client has any more
 	status  Status
 	count   *counter
-	// flushAt is the number of unacknowledged messages at which the intake is asked to
-	// store. Otherwise a full window would stop the flow until the next regular flush.
-	flushAt int
+	flow    flow
 	// announced has the clients whose sensors were described over the present connection.
 	announced map[string]bool
 }
@@ -83,7 +81,7 @@ func New(c Config, intake Intake, forecasts Forecasts) (*Client, error) {
 		config: c, intake: intake, forecasts: forecasts, decoder: d,
 		wake: make(chan struct{}, 1), up: make(chan *link, 1), broken: make(chan error, 1),
 		dirty: map[string]bool{}, gone: map[string]bool{}, stray: map[string]bool{},
-		announced: map[string]bool{}, topics: map[string]bool{}, count: &counter{}, flushAt: smallWindow * 3 / 4,
+		announced: map[string]bool{}, topics: map[string]bool{}, count: &counter{}, flow: flow{stated: smallWindow},
 		status: Status{Messages: map[Outcome]uint64{}},
 	}, nil
 }
@@ -249,14 +247,12 @@ func (c *Config) credentials(p *paho.Connect, secret []byte) {
 func (c *Client) connected(manager *autopaho.ConnectionManager, ack *paho.Connack) {
 	l := &link{manager: manager, mark: rand.Text(), backlog: ack.SessionPresent}
 	names := c.forecasts.Clients()
-	limit := window
+	stated := window
 	if ack.Properties != nil && ack.Properties.ReceiveMaximum != nil {
-		// Brokers state the limit of the messages that the agent sends. The usual ones have
-		// one setting for both directions.
-		limit = min(limit, int(*ack.Properties.ReceiveMaximum))
+		stated = min(stated, int(*ack.Properties.ReceiveMaximum))
 	}
 	c.mu.Lock()
-	c.flushAt = max(1, limit*3/4)
+	c.flow.state(stated)
 	c.link, c.topics, c.announced = l, map[string]bool{}, map[string]bool{}
 	c.status.Connected, c.status.Since, c.status.Problem = true, time.Now(), ""
 	for _, name := range names {

@@ -44,8 +44,9 @@ type Config struct {
 	// Log receives messages. If it is nil, there are none.
 	Log *slog.Logger
 
-	// retry is the longest pause between two attempts to connect.
-	retry time.Duration
+	// retry is the longest pause between two attempts to connect. Probe is how long a
+	// broker may pause before its window counts as full.
+	retry, probe time.Duration
 }
 
 const (
@@ -87,6 +88,9 @@ func (c *Config) complete() error {
 	}
 	if c.retry == 0 {
 		c.retry = time.Minute
+	}
+	if c.probe == 0 {
+		c.probe = 5 * time.Second
 	}
 	return nil
 }

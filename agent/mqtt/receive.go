@@ -10,44 +10,6 @@ import (
 	"loadstar/agent/readings"
 )
 
-// counter counts the messages of one connection since the oldest that is not acknowledged:
-// so much of the broker's window is used, because acknowledgements are sent in order.
-type counter struct {
-	order []*bool // whether each message is stored
-	// asked is the newest message when the intake was asked to store. It is nil after that
-	// message was stored.
-	asked *bool
-}
-
-func (c *counter) add() *bool {
-	stored := new(bool)
-	c.order = append(c.order, stored)
-	return stored
-}
-
-func (c *counter) done(stored *bool) {
-	*stored = true
-	for len(c.order) > 0 && *c.order[0] {
-		c.order = c.order[1:]
-	}
-	if c.asked != nil && *c.asked {
-		c.asked = nil
-	}
-}
-
-// full reports whether the intake must be asked to store.
-func (c *counter) full(limit int) bool {
-	if c.asked != nil || len(c.order) < limit {
-		return false
-	}
-	for _, stored := range c.order {
-		if !*stored {
-			c.asked = stored
-		}
-	}
-	return true
-}
-
 // receive handles a message. The library calls it for one message at a time.
 func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 	p := r.Packet
@@ -83,32 +45,47 @@ func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 		stored = count.add()
 	}
 	c.mu.Unlock()
-	if !store {
-		ack()
-		c.stored(count, stored)
-		return true, nil
-	}
-	c.intake.Add(samples, func(err error) {
-		if errors.Is(err, readings.ErrClosed) {
-			return // the agent stops, and the broker sends the message again
-		} else if err != nil {
-			select {
-			case c.broken <- err:
-			default:
+	if store {
+		c.intake.Add(samples, func(err error) {
+			if errors.Is(err, readings.ErrClosed) {
+				return // the agent stops, and the broker sends the message again
+			} else if err != nil {
+				select {
+				case c.broken <- err:
+				default:
+				}
+				return
 			}
-			return
-		}
+			ack()
+			c.stored(count, stored)
+		})
+	} else {
 		ack()
 		c.stored(count, stored)
-	})
+	}
 	c.mu.Lock()
 	// The intake may have been asked for this message before it had it.
-	ask := count.full(c.flushAt) || count.asked == stored
+	ask := count.full(c.flow.flushAt()) || count.asked == stored
+	probe := c.flow.received(len(count.order))
 	c.mu.Unlock()
 	if ask {
 		c.intake.Flush()
 	}
+	if probe {
+		time.AfterFunc(c.config.probe, func() { c.paused(count) })
+	}
 	return true, nil
+}
+
+// paused finds out whether the broker waits for acknowledgements.
+func (c *Client) paused(count *counter) {
+	c.mu.Lock()
+	full := c.flow.probed(len(count.order))
+	ask := full && count == c.count && count.full(c.flow.flushAt())
+	c.mu.Unlock()
+	if ask {
+		c.intake.Flush()
+	}
 }
 
 // stored notes that a message was acknowledged, and asks the intake to store if the window
@@ -116,7 +93,7 @@ func (c *Client) receive(r paho.PublishReceived) (bool, error) {
 func (c *Client) stored(count *counter, stored *bool) {
 	c.mu.Lock()
 	count.done(stored)
-	ask := count.full(c.flushAt)
+	ask := count.full(c.flow.flushAt())
 	c.mu.Unlock()
 	if ask {
 		c.intake.Flush()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
+	broker "github.com/mochi-mqtt/server/v2"
 
 	"loadstar/internal/longtest"
 )
@@ -90,14 +91,14 @@ func complete(t *testing.T, path string, sent int) {
 }
 
 // TestWindow checks that messages flow although nothing but a full window makes the intake
-// store: the broker's default window is small.
+// store. Mosquitto states a small window, but sends as many messages as the agent allows.
 func TestWindow(t *testing.T) {
 	for _, x := range []struct {
 		name    string
 		lines   []string
 		flushes int // at most
 	}{
-		{"default", nil, 100},
+		{"default", nil, 12},
 		{"large", []string{"max_inflight_messages 1000"}, 12},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -118,6 +119,8 @@ func TestWindow(t *testing.T) {
 				p.publish(t, meterTopic, payload, false)
 			}
 			until(t, "all messages", func() bool { m := client.Status().Messages; return m[Taken] == n/10 && m[NoValue] == n*9/10 })
+			j.mu.Lock()
+			defer j.mu.Unlock()
 			if j.flushes > x.flushes {
 				t.Errorf("%d flushes for %d messages", j.flushes, n)
 			}
@@ -156,4 +159,38 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSmallWindow checks that a broker's own small window does not stop the flow.
+func TestSmallWindow(t *testing.T) {
+	limits := broker.NewDefaultServerCapabilities()
+	limits.ReceiveMaximum, limits.MaximumInflight = 8, 8
+	c := Config{Broker: embeddedWith(t, limits), Sources: []Source{meter}}
+	path := filepath.Join(t.TempDir(), "journal")
+	client, _ := start(t, c, newJournal(t, path, 0), noForecasts{})
+	ready(t, client)
+	p := newPeer(t, c)
+	send := func(from, to int) {
+		for i := from; i < to; i++ {
+			payload, _ := dated(i)
+			if i%4 == 3 {
+				payload = `{"state":"ON"}` // it fills the window too
+			}
+			p.publish(t, meterTopic, payload, false)
+		}
+		_, last := dated(to - 2)
+		until(t, "the journal", func() bool { return lines(t, path)[last] })
+	}
+	begin := time.Now()
+	send(0, 8)
+	if d := time.Since(begin); d < 300*time.Millisecond {
+		t.Errorf("stored after %v: the window was not known yet", d)
+	}
+	client.mu.Lock()
+	if client.flow.wide || client.flow.flushAt() != 6 {
+		t.Errorf("%+v", client.flow)
+	}
+	client.mu.Unlock()
+	time.Sleep(200 * time.Millisecond) // this broker drops what does not fit into the window
+	send(8, 14)                        // three quarters are enough from now on
 }
