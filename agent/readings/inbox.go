@@ -88,7 +88,7 @@ func (b *Inbox) Run(ctx context.Context) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	next := time.Now()
+	next, looked := time.Now(), time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,7 +97,12 @@ func (b *Inbox) Run(ctx context.Context) error {
 			b.i.c.Log("inbox: %v", err)
 			continue // the next look finds what was not notified
 		case <-events:
-			if soon := time.Now().Add(b.settled + 50*time.Millisecond); next.After(soon) {
+			// While a file is being written, a look every second is enough.
+			soon := looked.Add(time.Second)
+			if earliest := time.Now().Add(50 * time.Millisecond); soon.Before(earliest) {
+				soon = earliest
+			}
+			if next.After(soon) {
 				next = soon
 				timer.Reset(time.Until(next))
 			}
@@ -108,7 +113,8 @@ func (b *Inbox) Run(ctx context.Context) error {
 		if b.look() {
 			pause = b.settled + 50*time.Millisecond
 		}
-		next = time.Now().Add(pause)
+		looked = time.Now()
+		next = looked.Add(pause)
 		timer.Reset(pause)
 	}
 }
