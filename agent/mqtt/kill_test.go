@@ -103,7 +103,8 @@ func TestAgentKilled(t *testing.T) {
 	child := launch()
 	// The session exists once the agent has subscribed. What is published before is nobody's.
 	until(t, "the subscription", func() bool { return strings.Contains(m.log(), "gw 1 "+meterTopic) })
-	stop := sender(t, m.config, message, len(values))
+	// The messages last for all kills.
+	stop := sender(t, m.config, message, len(values), longtest.Pick(500*time.Microsecond, 3*time.Millisecond))
 	kills := longtest.Pick(3, 40)
 	for range kills {
 		time.Sleep(time.Duration(50+rand.IntN(250)) * time.Millisecond)

@@ -27,7 +27,7 @@ func TestBrokerRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	client, _ := start(t, c, newJournal(t, path, 50*time.Millisecond), noForecasts{})
 	ready(t, client)
-	stop := sender(t, c, dated, 1<<30)
+	stop := sender(t, c, dated, 1<<30, 500*time.Microsecond)
 	for range longtest.Pick(2, 20) {
 		time.Sleep(time.Duration(100+rand.IntN(300)) * time.Millisecond)
 		m.restart(t, time.Duration(rand.IntN(300))*time.Millisecond)
@@ -40,7 +40,7 @@ func TestBrokerRestart(t *testing.T) {
 
 // sender publishes at most n messages until stop is called, which returns how many the
 // broker has acknowledged.
-func sender(t *testing.T, c Config, message func(i int) (payload, line string), n int) (stop func() int) {
+func sender(t *testing.T, c Config, message func(i int) (payload, line string), n int, pause time.Duration) (stop func() int) {
 	t.Helper()
 	p := newPeer(t, c)
 	var end atomic.Bool
@@ -57,7 +57,7 @@ func sender(t *testing.T, c Config, message func(i int) (payload, line string), 
 				continue
 			}
 			sent++
-			time.Sleep(500 * time.Microsecond)
+			time.Sleep(pause)
 		}
 	})
 	return func() int {
