@@ -68,9 +68,16 @@ func (p *Predictor) Predict(out []float64, w []float32, data series.Examples, la
 		for target := from; target < from+n; target++ {
 			p.at = append(p.at, series.Example{Last: last, Target: target})
 		}
-		p.x, p.out = grown(p.x, n*size), grown(p.out, n*p.net.Outputs())
-		data.Gather(p.x, nil, p.at)
-		p.ws.Predict(p.out, w, p.x)
+		p.out = grown(p.out, n*p.net.Outputs())
+		if n == 1 {
+			p.x = grown(p.x, size)
+			data.Gather(p.x, nil, p.at)
+			p.ws.Predict(p.out, w, p.x)
+		} else { // columns need no transposition
+			x, stride := p.ws.Columns(n)
+			data.GatherColumns(x, stride, nil, p.at)
+			p.ws.ColumnsPredict(p.out, w)
+		}
 		for e, at := range p.at {
 			for i := range p.targets {
 				row := out[((from+e)*p.targets+i)*p.perTarget:][:p.perTarget]

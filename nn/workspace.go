@@ -123,7 +123,7 @@ func (ws *Workspace) Gradient(g, w, x, y []float32, loss Loss) float64 {
 	return ws.ColumnsGradient(g, w, y, loss)
 }
 
-// Columns returns the input buffer for the next call of ColumnsGradient or ColumnsLoss. The
+// Columns returns the input buffer for the next call of a method for columns. The
 // caller writes example e of the batch to column e: a row for each step and input, in the
 // order of a window, with rows stride floats apart. Writing columns directly avoids the
 // transposition in Gradient.
@@ -169,6 +169,23 @@ func (ws *Workspace) ColumnsLoss(w, y []float32, loss Loss) float64 {
 	n := padded(batch)
 	out := ws.forward(w, n)
 	return evaluate(loss, out, ws.dout[:outputs*n], y, outputs, batch, n)
+}
+
+// ColumnsPredict writes the outputs for the columns of the input buffer to out, row-major by
+// window. They have the same bits as those of Predict for more than one window.
+func (ws *Workspace) ColumnsPredict(out, w []float32) {
+	ws.net.check(w)
+	batch, outputs := ws.columns, ws.net.outputs
+	if len(out) != batch*outputs {
+		panic(fmt.Sprintf("nn: %d outputs for a batch of %d with %d each", len(out), batch, outputs))
+	}
+	n := padded(batch)
+	y := ws.forward(w, n)
+	for o := range outputs {
+		for b, v := range y[o*n : o*n+batch] {
+			out[b*outputs+o] = v
+		}
+	}
 }
 
 // transpose copies row-major windows to the columns of the input buffer.

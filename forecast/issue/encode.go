@@ -94,9 +94,12 @@ func (s *State) read(r *stateformat.Reader) error {
 		if !valid || i == 0 && (first != 1 || n != int64((*to).c.Targets)) {
 			return stateFormat.Damaged("a step or a count in it is impossible")
 		}
-		t, err := s.newTrack(int(first), int(n), i > 0)
-		if err != nil {
-			return err
+		t := *to
+		if i > 0 {
+			var err error
+			if t, err = s.newTrack(int(first), int(n), true); err != nil {
+				return err
+			}
 		}
 		if err := t.UnmarshalBinary(tracker); err != nil {
 			return err
