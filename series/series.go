@@ -12,6 +12,7 @@ package series
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
 	"time"
 )
@@ -214,6 +215,20 @@ func (d *Dataset) Span() (from, to int64) {
 		first = false
 	}
 	return from, to
+}
+
+// Fingerprint identifies a dataset by its meters' names, start times, lengths and a sample of
+// their readings, so that it need not read all data.
+func (d *Dataset) Fingerprint() string {
+	h := fnv.New64a()
+	for i := range d.Len() {
+		m := d.Meter(i)
+		fmt.Fprint(h, m.ID, m.Start, len(m.Load))
+		if n := len(m.Load); n > 0 {
+			fmt.Fprint(h, m.Load[0], m.Load[n/2], m.Load[n-1])
+		}
+	}
+	return fmt.Sprintf("%s, %d meters, %s, %x", d.Name, d.Len(), d.Interval, h.Sum64())
 }
 
 // Missing reports whether a value is missing.

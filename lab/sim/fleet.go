@@ -2,8 +2,6 @@ package sim
 
 import (
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -132,20 +130,6 @@ func windowsOf(members []member) []series.Examples {
 		all[i] = m.windows
 	}
 	return all
-}
-
-// fingerprint identifies a dataset by its meters' names, start times, lengths and a sample
-// of their readings, so that it need not read all data.
-func fingerprint(d *series.Dataset) string {
-	h := fnv.New64a()
-	for i := range d.Len() {
-		m := d.Meter(i)
-		fmt.Fprint(h, m.ID, m.Start, len(m.Load))
-		if n := len(m.Load); n > 0 {
-			fmt.Fprint(h, m.Load[0], m.Load[n/2], m.Load[n-1])
-		}
-	}
-	return fmt.Sprintf("%s, %d meters, %s, %x", d.Name, d.Len(), d.Interval, h.Sum64())
 }
 
 // parallel calls do with each number from 0 to n-1, in at most the given number of

@@ -42,7 +42,7 @@ func Look(c Config) (*run.Summary, State, error) {
 	} else if err != nil {
 		return nil, Begun, err
 	}
-	if now := fingerprint(c.Dataset); s.Data != now || s.Kernel != c.Kernel.Name() {
+	if now := c.Dataset.Fingerprint(); s.Data != now || s.Kernel != c.Kernel.Name() {
 		return nil, Begun, fmt.Errorf("%s contains a finished run of %s with the %s kernels, not of %s with %s: choose another folder", c.Dir, s.Data, s.Kernel, now, c.Kernel.Name())
 	}
 	return s, Finished, nil

@@ -174,7 +174,7 @@ func newSimulation(c Config) (*simulation, error) {
 	s.pool = newPool(workers)
 	s.summary = run.Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
-		Data: fingerprint(c.Dataset), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
+		Data: c.Dataset.Fingerprint(), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
 		Down: traffic.Down, Up: traffic.Up, Start: s.startSum,
 	}
 	return s, nil
