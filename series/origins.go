@@ -43,6 +43,12 @@ func (f *Framer) Origins(m Meter, valid func(last int) bool) Origins {
 	return o
 }
 
+// BeforeTest returns the number of steps of a meter before its test split.
+func (f *Framer) BeforeTest(m Meter) int {
+	_, validation := f.split.cuts(len(m.Load))
+	return validation
+}
+
 // reach returns the number of steps from an origin to its last target.
 func (f *Framer) reach() int { return f.layout.Horizon + f.layout.Targets - 1 }
 

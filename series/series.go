@@ -173,6 +173,14 @@ func (d *Dataset) Part(k, n int) (*Dataset, error) {
 	return d.only(func(i int) bool { return i%n == k-1 })
 }
 
+// With returns a dataset that has the given meters in place of its own. It takes ownership
+// of meters.
+func (d *Dataset) With(meters []Meter) (*Dataset, error) {
+	with := *d
+	with.file = nil // the meters' loads may still refer to the mapped file
+	return NewDataset(with, meters)
+}
+
 func (d *Dataset) only(which func(i int) bool) (*Dataset, error) {
 	var meters []Meter
 	for i := range d.Len() {
@@ -180,9 +188,7 @@ func (d *Dataset) only(which func(i int) bool) (*Dataset, error) {
 			meters = append(meters, d.Meter(i))
 		}
 	}
-	part := *d
-	part.file = nil // the meters' loads still refer to the mapped file
-	return NewDataset(part, meters)
+	return d.With(meters)
 }
 
 // Seconds returns the interval in seconds.

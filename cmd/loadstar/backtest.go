@@ -2,14 +2,18 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/forecast"
 	"loadstar/lab/backtest"
+	"loadstar/lab/outlook"
+	"loadstar/nn/kernel"
 	"loadstar/series"
 )
 
@@ -21,6 +25,9 @@ func newBacktest() *cobra.Command {
 		root, part, out, reference  string
 		horizon, h, stride, workers int
 		asJSON, markdown, byClients bool
+		remove                      string
+		removed                     outlook.Removal
+		block                       time.Duration
 	)
 	var (
 		list  strings.Builder
@@ -32,7 +39,7 @@ func newBacktest() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "backtest",
-		Short: "Backtest baseline forecasters on historical data",
+		Short: "Backtest baseline forecasters or a trained run on historical data",
 		Long: `Backtest baseline forecasters on historical data. Each baseline is fitted to the
 first 80 % of every client's series (the training split). Its forecasts are
 scored on another split, by default the last 10 % (the test split). A window
@@ -47,10 +54,18 @@ value below 1 is better than the reference. The reference is the last known load
 for one step, one step ahead, and otherwise the load at the same time a week
 before; --reference chooses it. Errors are in kW.
 
+If --model is the folder of a run, the forecasts that loadstar forecast would have
+issued are scored instead, one every 6 hours over the test split, with corrections
+and intervals that use only what was known then. The command prints the error,
+how often loads are between P10 and P90, and where the forecasts come from.
+--remove takes readings away before, to see what gaps do; the forecasts are still
+compared with all readings.
+
 With --out every forecast is written to a CSV or Parquet file, with the columns
 unique_id, cutoff, ds, y and one named after the model.`,
 		Example: "  loadstar backtest --data datasets/hog-core42.yaml --model all\n" +
-			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich \\\n      --h 24 --out forecasts.parquet",
+			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich \\\n      --h 24 --out forecasts.parquet\n" +
+			"  loadstar backtest --data mydata --model runs/day-ahead --remove 2%",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "backtest "} }
 			p, ok := partNames[part]
@@ -67,6 +82,18 @@ unique_id, cutoff, ds, y and one named after the model.`,
 				return usage("--stride must not be negative")
 			case out != "" && (len(data) > 1 || len(models) > 1 || models[0] == "all"):
 				return usage("--out needs exactly one model and one dataset")
+			}
+			if _, err := os.Stat(models[0]); err == nil && len(models) == 1 && !slices.Contains(names, models[0]) {
+				if removed.Share, err = outlook.ParseShare(remove); err != nil {
+					return usage("--remove: %w", err)
+				}
+				for _, path := range data {
+					b := outlook.Backtest{H: h, Remove: removed, Workers: workers}
+					if err := backtestRun(cmd, b, models[0], path, root, block, asJSON, byClients); err != nil {
+						return err
+					}
+				}
+				return nil
 			}
 			if slices.Contains(models, "all") {
 				models = names
@@ -110,7 +137,10 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f := cmd.Flags()
 	f.StringSliceVar(&data, "data", nil, datasetUsage+"; may be repeated")
 	f.StringVar(&root, "root", "", rootUsage)
-	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated")
+	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated. Or the folder of a run")
+	f.StringVar(&remove, "remove", "0%", "share of the readings to remove before a run is scored, such as 2%")
+	f.DurationVar(&block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
+	f.Uint64Var(&removed.Seed, "seed", 1, "seed for the readings to remove")
 	f.IntVar(&horizon, "horizon", 1, "forecast one value, `N` steps after the last known load")
 	f.IntVar(&h, "h", 0, "forecast all of the next `N` steps")
 	f.IntVar(&stride, "stride", 0, "steps between scored origins (default 1, or 6 with --h)")
@@ -122,4 +152,30 @@ unique_id, cutoff, ds, y and one named after the model.`,
 	f.BoolVar(&asJSON, "json", false, "print JSON: one object, or a list for several datasets or models")
 	f.BoolVar(&markdown, "markdown", false, "print Markdown tables")
 	return cmd
+}
+
+// backtestRun scores the forecasts of a run on a dataset.
+func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root string, block time.Duration, asJSON, byClients bool) error {
+	d, closer, err := openDataset(path, root)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	if b.Model, err = outlook.Open(model, d, k); err != nil {
+		return err
+	}
+	defer b.Model.Close()
+	b.Dataset, b.Remove.Block = d, int(block/d.Interval)
+	s, err := b.Run(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(cmd.OutOrStdout(), s)
+	}
+	return s.Print(cmd.OutOrStdout(), byClients)
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -100,7 +98,7 @@ again.`,
 			case markdown:
 				return experiment.WriteMarkdown(w, table, subject)
 			default:
-				return printComparison(w, table, subject)
+				return experiment.Print(w, table, subject)
 			}
 		},
 	}
@@ -148,33 +146,4 @@ func contest(d *series.Dataset, path string, plans []string, rounds int, seeds f
 		c.Methods = append(c.Methods, m)
 	}
 	return c, nil
-}
-
-// medianOf formats the median of the scores, followed by their range if there are several
-// seeds.
-func medianOf(c experiment.Compared) string {
-	if c.Low == c.High {
-		return fmt.Sprintf("%.3f", c.Median)
-	}
-	return fmt.Sprintf("%.3f (%.3f-%.3f)", c.Median, c.Low, c.High)
-}
-
-func printComparison(w io.Writer, table []experiment.Comparison, subject string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, c := range table {
-		fmt.Fprintf(t, "%s: %s, errors relative to %s%s\n", c.Dataset, count(c.Clients, "client"), c.Reference, generatedMark(c.Generated))
-		fmt.Fprint(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\t")
-		if subject != "" {
-			fmt.Fprint(t, "RATIO\tWON\tBETTER\tWORSE\t")
-		}
-		fmt.Fprintln(t)
-		for _, m := range c.Methods {
-			fmt.Fprintf(t, "%s\t%.3f\t%s\t%.0f %%\t%.3f\t", m.Method, m.Mean, medianOf(m), 100*m.BelowOne, m.MAE)
-			if p := m.Paired; p != nil {
-				fmt.Fprintf(t, "%.3f\t%.0f %%\t%.0f %%\t%.0f %%\t", p.Ratio, 100*p.Won, 100*p.Better, 100*p.Worse)
-			}
-			fmt.Fprintln(t)
-		}
-	}
-	return t.Flush()
 }

@@ -77,7 +77,7 @@ them.`,
 		title string
 		of    []*cobra.Command
 	}{
-		{"Data and models:", []*cobra.Command{newData(), newBacktest(), newModel()}},
+		{"Data and models:", []*cobra.Command{newData(), newForecast(), newBacktest(), newModel()}},
 		{"Training on this machine:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
 		{"Fleet:", []*cobra.Command{newServe(), newAgent(), newToken(), newClients(), newRuns(), newModels(), newAudit(), newBackup(), newRestore()}},
 	} {
@@ -94,7 +94,8 @@ them.`,
   0  success
   1  failure; the last line on standard error has the reason
   2  wrong command, flag or argument
-  3  data check found a problem in the data`,
+  3  data check found a problem in the data, or forecast --strict a row that is
+     not from the model`,
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	wrapUsage(root)

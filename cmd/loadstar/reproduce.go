@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,7 +95,7 @@ With --quick the experiments are small and only show that everything works. With
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s, in %s; see %s\n", study.Spec.Title, time.Since(start).Round(time.Second), page)
-			return printResults(cmd.OutOrStdout(), study.Spec, results)
+			return paper.Print(cmd.OutOrStdout(), study.Spec, results)
 		},
 	}
 	f := cmd.Flags()
@@ -128,62 +126,6 @@ func datasets(root string) (open func(string) (*series.Dataset, error), closeAll
 	return open, func() {
 		for _, c := range closers {
 			c.Close()
-		}
-	}
-}
-
-// printResults prints a table for each part of the experiment and each dataset. If two
-// settings vary, it prints a grid of median relative MAE for each method instead.
-func printResults(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
-	var err error
-	for _, p := range s.Parts {
-		for _, dataset := range p.Datasets {
-			rows := paper.Of(results, p.Name, dataset)
-			if len(rows) == 0 {
-				continue
-			}
-			fmt.Fprintf(w, "\n%s: %s%s\n", p.Title, dataset, generatedMark(rows[0].Generated))
-			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-			if len(p.Grid) == 2 {
-				printSquares(t, p, rows)
-			} else {
-				printMethods(t, rows)
-			}
-			err = errors.Join(err, t.Flush())
-		}
-	}
-	return err
-}
-
-func printMethods(t io.Writer, rows []experiment.Result) {
-	fmt.Fprintln(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE\tRMSE\tMAPE\tBETTER\tWORSE\t")
-	for _, r := range rows {
-		f := r.Figures
-		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
-			f["relative_mae_mean"], f["relative_mae_median"], paper.Percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
-		fmt.Fprintf(t, "%s\t%s\t\n", paper.Percent(f, "dm_better"), paper.Percent(f, "dm_worse"))
-	}
-}
-
-func printSquares(t io.Writer, p experiment.Part, rows []experiment.Result) {
-	for _, m := range p.Methods {
-		fmt.Fprintf(t, "%s, median relative MAE: %s down, %s across\t\n\t", m.Name, p.Grid[0].Key, p.Grid[1].Key)
-		for x := range p.Grid[1].Values {
-			fmt.Fprintf(t, "%s\t", p.Grid[1].Name(x))
-		}
-		fmt.Fprintln(t)
-		for y := range p.Grid[0].Values {
-			fmt.Fprintf(t, "%s\t", p.Grid[0].Name(y))
-			for x := range p.Grid[1].Values {
-				at := []string{p.Grid[0].Name(y), p.Grid[1].Name(x)}
-				i := slices.IndexFunc(rows, func(r experiment.Result) bool { return r.Method == m.Name && slices.Equal(r.At, at) })
-				if i < 0 {
-					fmt.Fprint(t, "-\t")
-					continue
-				}
-				fmt.Fprintf(t, "%.3g\t", rows[i].Figures["relative_mae_median"].Mean)
-			}
-			fmt.Fprintln(t)
 		}
 	}
 }

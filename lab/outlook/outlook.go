@@ -1,3 +1,161 @@
-// Package outlook forecasts the next hours and days of every meter of a dataset from a
-// run's folder.
+// Package outlook forecasts the next hours and days of every meter of a dataset with a
+// trained model, and scores the same forecasts on past readings.
+//
+// The forecasts are those that an agent would issue with the same readings: [Run] reads the
+// readings before a cutoff, replays earlier issues until the client's state is that of the
+// cutoff, and issues one forecast for each meter.
 package outlook
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"loadstar/forecast/issue"
+	"loadstar/series"
+)
+
+// DefaultHours is how far forecasts reach unless the user says otherwise. The states in a
+// run's folder are those of such forecasts.
+const DefaultHours = 48
+
+// Config describes forecasts of a dataset.
+type Config struct {
+	Model   *Model
+	Dataset *series.Dataset
+	// At is the cutoff in Unix seconds. If it is 0, every meter has its own: the end of its
+	// newest reading.
+	At int64
+	// H is the number of steps to forecast.
+	H int
+	// Levels are the quantiles to forecast, in ascending order; nil means 0.1, 0.5 and 0.9.
+	Levels []float64
+	// Clients are the meters to forecast; nil means all.
+	Clients []string
+	// Calibrate is how much of the past is replayed to set intervals and blend. If it is 0,
+	// forecasts continue from the states in the model's folder, or replay 63 days.
+	Calibrate time.Duration
+	// FitSteps is the number of steps in which personal layers are fitted to meters that have
+	// none; 0 means that such meters do without the model.
+	FitSteps int
+	Fallback issue.Fallback
+	Workers  int
+	// Now is the current time. Weather before it has been observed.
+	Now time.Time
+	// Progress, if not nil, is called after every meter.
+	Progress func(done, total int)
+}
+
+// Run forecasts all meters and calls each with their forecasts, in the order of the meters'
+// names. It stops at the first error.
+func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summary, error) {
+	meters, err := chosen(c.Dataset, c.Clients)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newProducer(c)
+	if err != nil {
+		return nil, err
+	}
+	summary := newSummary(c, len(meters))
+	// Meters are forecast in parallel and delivered in order. The queue bounds how many
+	// forecasts are in memory.
+	type job struct {
+		meter int
+		done  chan struct{}
+		made  made
+		err   error
+	}
+	queue, todo := make(chan *job, 4*c.Workers), make(chan *job)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(queue)
+		defer close(todo)
+		for _, i := range meters {
+			j := &job{meter: i, done: make(chan struct{})}
+			select {
+			case queue <- j:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			select {
+			case todo <- j:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	for range max(c.Workers, 1) {
+		g.Go(func() error {
+			for j := range todo {
+				j.made, j.err = p.forecast(ctx, j.meter)
+				close(j.done)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		done := 0
+		for j := range queue {
+			select {
+			case <-j.done:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if j.err != nil {
+				return j.err
+			}
+			summary.add(j.made)
+			if err := each(j.made.forecast); err != nil {
+				return err
+			}
+			if done++; c.Progress != nil {
+				c.Progress(done, len(meters))
+			}
+		}
+		return nil
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	summary.finish()
+	return summary, nil
+}
+
+// chosen returns the numbers of the named meters, or of all, in the order of their names.
+func chosen(d *series.Dataset, names []string) ([]int, error) {
+	type meter struct {
+		id     string
+		number int
+	}
+	all := make([]meter, 0, d.Len())
+	for i := range d.Len() {
+		all = append(all, meter{d.Meter(i).ID, i})
+	}
+	slices.SortFunc(all, func(a, b meter) int { return strings.Compare(a.id, b.id) })
+	if len(all) == 0 {
+		return nil, fmt.Errorf("dataset %s has no meters", d.Name)
+	}
+	var numbers []int
+	if len(names) == 0 {
+		for _, m := range all {
+			numbers = append(numbers, m.number)
+		}
+		return numbers, nil
+	}
+	names = slices.Clone(names)
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		at, ok := slices.BinarySearchFunc(all, name, func(m meter, name string) int { return strings.Compare(m.id, name) })
+		if !ok {
+			return nil, fmt.Errorf("dataset %s has no meter %s; it has %d, such as %s", d.Name, name, len(all), all[0].id)
+		}
+		numbers = append(numbers, all[at].number)
+	}
+	return numbers, nil
+}

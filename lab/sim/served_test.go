@@ -27,7 +27,7 @@ func TestFolderServes(t *testing.T) {
 		"fine-tuned": day.with(settings{"evaluate.fine_tune.steps": 3}),
 		"held out":   day.with(settings{"evaluate.fine_tune.steps": 3, "evaluate.holdout": 0.2}),
 		"shared":     day.with(settings{"partition": "none"}),
-		"local":      settings{"name": "day", "algorithm": "local", "model.name": "dense", "model.targets": 24, "rounds": 4},
+		"local":      {"name": "day", "algorithm": "local", "model.name": "dense", "model.targets": 24, "rounds": 4},
 		"windows":    small("fedavg").with(settings{"partition": "head", "model.targets": 24, "model.scaling": "fleet"}),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/lab/outlook"
+	"loadstar/nn/kernel"
+)
+
+func newForecast() *cobra.Command {
+	var (
+		data, root, at, h, calibrate, fit, fallback, out, chart string
+		asJSON, quiet, strict                                   bool
+		c                                                       outlook.Config
+	)
+	cmd := &cobra.Command{
+		Use:   "forecast MODEL",
+		Short: "Forecast the next hours of every meter",
+		Long: `Forecast the next hours of every meter with a trained model.
+
+MODEL is the folder of a run, or its shared.safetensors with plan.yaml beside it.
+The forecasts use the readings before the cutoff, --at, and none after it. Weather
+after the cutoff counts as its forecast.
+
+With -o the rows are written as CSV, Parquet or JSON: unique_id, cutoff, ds (start
+of the step, UTC), quantiles such as P10, P50 and P90 in kW, model, version,
+source, quality, reason, generated. A row that the model could not make comes
+from a simpler source, such as the same time last week. Source names it, and
+reason says why.
+
+A meter that did not take part in the run gets personal layers that are fitted to
+its own readings; --fit-head says how. Intervals and corrections continue from
+the run's folder, or come from the errors of earlier forecasts, which are
+replayed; --calibrate chooses how many days.
+
+The exit code is 1 if no meter has a forecast, and with --strict 3 if a row is
+not from the model.`,
+		Example: "  loadstar forecast runs/day-ahead --data mydata -o tomorrow.csv --h 24\n" +
+			"  loadstar forecast runs/day-ahead --data mydata --chart=b103 --client b103",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			usage := func(flag string, err error) error { return usageError{fmt.Errorf("--%s: %w", flag, err), "forecast "} }
+			if data == "" {
+				return usage("data", errors.New("name a dataset"))
+			}
+			if c.FitSteps, err = outlook.ParseFit(fit, serve.FitSteps); err != nil {
+				return usage("fit-head", err)
+			}
+			if calibrate != "" {
+				if c.Calibrate, err = outlook.ParseHours(calibrate); err != nil || c.Calibrate < 24*time.Hour {
+					return usage("calibrate", fmt.Errorf("%q is not at least a day, such as 28d", calibrate))
+				}
+			}
+			d, closer, err := openDataset(data, root)
+			if err != nil {
+				return err
+			}
+			defer closer.Close()
+			if c.H, err = outlook.ParseSteps(h, d.Interval); err != nil {
+				return usage("h", err)
+			}
+			if at != "" {
+				t, err := outlook.ParseTime(at, d.Clock)
+				if err != nil {
+					return usage("at", err)
+				}
+				c.At = t.Unix()
+			}
+			k, err := kernel.Default()
+			if err != nil {
+				return err
+			}
+			if c.Model, err = outlook.Open(args[0], d, k); err != nil {
+				return err
+			}
+			defer c.Model.Close()
+			c.Dataset, c.Fallback, c.Now = d, issue.Fallback(fallback), time.Now()
+			bar := newProgress(cmd.ErrOrStderr(), d.Len())
+			if !quiet {
+				c.Progress = func(done, _ int) { bar.set(done, "") }
+			}
+			shown := chart
+			if shown == chartSum {
+				shown = ""
+			}
+			s, drawn, err := outlook.Write(cmd.Context(), c, out, cmd.OutOrStdout(), shown)
+			bar.stop()
+			if err != nil {
+				return err
+			}
+			return printForecast(cmd, c, s, drawn, out, chart, asJSON, quiet, strict)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&data, "data", "", datasetUsage)
+	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&h, "h", fmt.Sprint(outlook.DefaultHours), "how far to forecast: hours, or a time such as 90m or 2d")
+	f.StringVar(&at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
+	f.Float64SliceVar(&c.Levels, "levels", nil, "quantiles (default 0.1,0.5,0.9)")
+	f.StringSliceVar(&c.Clients, "client", nil, "forecast only this meter; may be repeated")
+	f.StringVarP(&out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
+	f.StringVar(&calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
+	f.StringVar(&fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")
+	f.StringVar(&fallback, "fallback", string(issue.LastWeek), "what replaces the model: week, or extreme-day, the day with the highest peak of the last 28")
+	f.StringVar(&chart, "chart", "", "draw the forecast of this meter (--chart=ID), or the sum of all meters")
+	f.Lookup("chart").NoOptDefVal = chartSum
+	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of meters to forecast in parallel")
+	f.BoolVar(&asJSON, "json", false, "print the summary as JSON")
+	f.BoolVar(&quiet, "quiet", false, "print no summary and no progress")
+	f.BoolVar(&strict, "strict", false, "exit with code 3 if a row is not from the model")
+	return cmd
+}
+
+// chartSum is the value of --chart without a meter.
+const chartSum = "(sum of all meters)"
+
+// printForecast prints the summary and the chart, and returns the error for the exit code.
+func printForecast(cmd *cobra.Command, c outlook.Config, s *outlook.Summary, drawn issue.Forecast, out, chart string, asJSON, quiet, strict bool) error {
+	var w io.Writer = cmd.OutOrStdout()
+	if out == outlook.Stdout {
+		w = cmd.ErrOrStderr() // the rows are on standard output
+	}
+	var err error
+	switch {
+	case asJSON:
+		err = printJSON(w, s)
+	case !quiet:
+		err = s.Print(w)
+	}
+	if err == nil && chart == chartSum {
+		err = s.PrintSum(w)
+	} else if err == nil && chart != "" {
+		err = outlook.PrintChart(w, drawn, c.Dataset.Clock)
+	}
+	rows, fallbacks := s.Values()
+	switch {
+	case err != nil:
+		return err
+	case rows == 0:
+		return fmt.Errorf("no meter has a forecast; the reasons are above, and data check says more")
+	case strict && fallbacks > 0:
+		return exitError{fmt.Errorf("%d of %d rows are not from the model", fallbacks, s.Rows), exitProblems}
+	}
+	return nil
+}

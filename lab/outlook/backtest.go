@@ -1,0 +1,287 @@
+package outlook
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/series"
+)
+
+// Removal says which readings are removed before a backtest, to see what gaps do.
+type Removal struct {
+	// Share is the share of the readings to remove.
+	Share float64 `json:"share"`
+	// Block is the number of consecutive steps that are removed at a time; 0 means 1.
+	Block int    `json:"block_steps"`
+	Seed  uint64 `json:"seed"`
+}
+
+// Backtest describes a backtest: recorded issues are replayed over the test part of every
+// meter, from which no weight was learned, and compared with the readings.
+type Backtest struct {
+	Model   *Model
+	Dataset *series.Dataset
+	Remove  Removal
+	// H is the number of steps that are scored; 0 means those that the model forecasts.
+	H       int
+	Workers int
+	// Progress, if not nil, is called after every meter.
+	Progress func(done, total int)
+}
+
+// Scores are the results of a backtest.
+type Scores struct {
+	Dataset   string  `json:"dataset"`
+	Generated bool    `json:"generated"`
+	Model     string  `json:"model"`
+	Version   string  `json:"version,omitempty"`
+	Removed   Removal `json:"removed"`
+	H         int     `json:"h"`
+	Issues    int     `json:"issues"`
+	// Rows is the number of forecast steps that could be compared with a reading, and
+	// Sources has their number by source.
+	Rows    int           `json:"rows"`
+	Sources []Count       `json:"sources"`
+	Clients []ClientScore `json:"clients"`
+	// MAE and RelativeMAE are means and medians over clients. Errors are relative to those of
+	// the load at the same clock time a week before.
+	MAE         float64 `json:"mae_kw"`
+	RelativeMAE float64 `json:"relative_mae"`
+	// Coverage is the median over clients of the share of readings from P10 to P90. Within
+	// is the share of clients for which it is 75 to 85 %.
+	Coverage float64 `json:"coverage"`
+	Within   float64 `json:"within_75_to_85"`
+}
+
+// ClientScore is the result of one meter.
+type ClientScore struct {
+	ID          string  `json:"id"`
+	Rows        int     `json:"rows"`
+	MAE         float64 `json:"mae_kw"`
+	RelativeMAE float64 `json:"relative_mae"`
+	Coverage    float64 `json:"coverage"`
+	Model       float64 `json:"model_share"` // of the rows
+
+	meter           series.Meter // with all readings
+	frame           *series.Framer
+	h               int
+	first, newest   int64 // cutoffs: of the first issue to score, and of the newest one scored
+	issues          int
+	sum, week, both float64 // absolute errors; both has those of the forecast where week has one
+	inside          int
+	sources         map[issue.Source]int
+}
+
+// Run replays the issues and scores them.
+func (b Backtest) Run(ctx context.Context) (*Scores, error) {
+	known, err := b.Remove.apply(b.Dataset)
+	if err != nil {
+		return nil, err
+	}
+	plan := b.Model.folder.Model.Plan.Model
+	if b.H == 0 {
+		b.H = plan.Horizon + plan.Targets - 1
+	}
+	frame, err := series.NewFramer(b.Dataset, series.Layout{Lookback: 1, Horizon: 1, Targets: 1, Inputs: []series.Input{{Name: "load"}}},
+		series.Split{Train: plan.Split.Train, Validation: plan.Split.Validation})
+	if err != nil {
+		return nil, err
+	}
+	numbers, err := chosen(b.Dataset, nil)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scores{Dataset: b.Dataset.Name, Generated: b.Dataset.Generated, Removed: b.Remove, H: b.H}
+	s.Model, s.Version = b.Model.Name()
+	all := make([]*ClientScore, len(numbers))
+	for k, i := range numbers {
+		all[k] = &ClientScore{meter: b.Dataset.Meter(i), frame: frame, h: b.H, sources: map[issue.Source]int{}}
+		all[k].ID = all[k].meter.ID
+		all[k].first = all[k].meter.Start + int64(frame.BeforeTest(all[k].meter))*b.Dataset.Seconds()
+	}
+	replay := serve.NewReplay(known, b.Model.folder.Model, nil)
+	replay.Each = func(f issue.Forecast) { // names are in the order of all
+		at, _ := slices.BinarySearchFunc(all, f.Client, func(c *ClientScore, id string) int { return strings.Compare(c.ID, id) })
+		all[at].add(f, b.Dataset.Seconds())
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(b.Workers, 1))
+	finished := make(chan struct{}, len(numbers))
+	for k, i := range numbers {
+		g.Go(func() (err error) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			err = b.client(ctx, all[k], replay, endOf(known, known.Meter(i)), i)
+			finished <- struct{}{}
+			if b.Progress != nil {
+				b.Progress(len(finished), len(numbers))
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	s.summarize(slices.DeleteFunc(all, func(c *ClientScore) bool { return c.Rows == 0 }))
+	if len(s.Clients) == 0 {
+		return nil, fmt.Errorf("dataset %s: no meter can be scored: none took part in the run and has readings in the test part", b.Dataset.Name)
+	}
+	return s, nil
+}
+
+// client scores meter i up to the end of its readings. It has no rows if the meter did not
+// take part in the run.
+func (b Backtest) client(ctx context.Context, c *ClientScore, replay *serve.Replay, end int64, i int) error {
+	d := b.Dataset
+	client, _, isNew, err := b.Model.client(ctx, i, end, 0)
+	if err != nil || client == nil || isNew {
+		return err
+	}
+	state, err := issue.NewState(issue.Config{Step: d.Interval, Clock: d.Clock, H: b.H})
+	if err != nil {
+		return err
+	}
+	// Errors before the test part set intervals and corrections.
+	if err := replay.Advance(state, i, client, nil, c.first); err != nil {
+		return err
+	}
+	if err := replay.Advance(state, i, client, nil, end); err != nil {
+		return err
+	}
+	c.MAE, c.RelativeMAE, c.Coverage = c.sum/float64(c.Rows), c.both/c.week, float64(c.inside)/float64(c.Rows)
+	c.Model = float64(c.sources[issue.Model]) / float64(c.Rows)
+	return nil
+}
+
+// add compares a forecast with the readings of the meter, if it is in the test part. Its
+// levels are P10, P50 and P90.
+func (c *ClientScore) add(f issue.Forecast, seconds int64) {
+	if f.Cutoff < c.first || f.Cutoff <= c.newest {
+		return
+	}
+	c.issues++
+	c.newest = f.Cutoff
+	m, from := c.meter, int((f.Cutoff-c.meter.Start)/seconds)
+	for k, r := range f.Rows[:c.h] {
+		at := from + k
+		if at >= len(m.Load) || series.Missing(m.Load[at]) {
+			continue
+		}
+		load := float64(m.Load[at])
+		c.Rows++
+		c.sources[r.Source]++
+		if r.Source == issue.None {
+			continue
+		}
+		e := math.Abs(r.Values[1] - load)
+		c.sum += e
+		if r.Values[0] <= load && load <= r.Values[2] {
+			c.inside++
+		}
+		if before := c.frame.Lag(m, at, 7); before >= 0 && !series.Missing(m.Load[before]) {
+			c.week += math.Abs(float64(m.Load[before]) - load)
+			c.both += e
+		}
+	}
+}
+
+// summarize computes the results of all clients.
+func (s *Scores) summarize(all []*ClientScore) {
+	sources := map[issue.Source]int{}
+	var relative, coverage []float64
+	within := 0
+	for _, c := range all {
+		s.Issues += c.issues
+		s.Rows += c.Rows
+		s.MAE += c.MAE / float64(len(all))
+		for source, n := range c.sources {
+			sources[source] += n
+		}
+		if !math.IsNaN(c.RelativeMAE) {
+			relative = append(relative, c.RelativeMAE)
+		}
+		coverage = append(coverage, c.Coverage)
+		if c.Coverage >= 0.75 && c.Coverage <= 0.85 {
+			within++
+		}
+		s.Clients = append(s.Clients, *c)
+	}
+	s.RelativeMAE, s.Coverage, s.Within = median(relative), median(coverage), float64(within)/float64(len(all))
+	s.Sources = counts(sources, s.Rows)
+}
+
+func median(x []float64) float64 {
+	if len(x) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(x)
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
+}
+
+// apply returns a copy of the dataset without some readings.
+func (r Removal) apply(d *series.Dataset) (*series.Dataset, error) {
+	if r.Share == 0 {
+		return d, nil
+	}
+	var meters []series.Meter
+	for i := range d.Len() {
+		m := d.Meter(i)
+		m.Load = slices.Clone(m.Load)
+		random := rand.New(rand.NewPCG(r.Seed, uint64(i)))
+		// Blocks start anywhere and may overlap. A step stays if none of the block steps up to
+		// it is the start of a block.
+		block := max(r.Block, 1)
+		start := 1 - math.Pow(1-r.Share, 1/float64(block))
+		until := 0
+		for at := range m.Load {
+			if random.Float64() < start {
+				until = at + block
+			}
+			if at < until {
+				m.Load[at] = float32(math.NaN())
+			}
+		}
+		meters = append(meters, m)
+	}
+	return d.With(meters)
+}
+
+// Print prints the scores for a terminal.
+func (s *Scores) Print(w io.Writer, clients bool) error {
+	mark := ""
+	if s.Generated {
+		mark = " (SYNTHETIC data, not measurements)"
+	}
+	fmt.Fprintf(w, "%s: %s, model %s, next %s, %s in the test part%s\n", s.Dataset, count(len(s.Clients), "client"), s.Model, count(s.H, "step"), count(s.Issues, "issue"), mark)
+	switch {
+	case s.Removed.Share > 0 && s.Removed.Block > 1:
+		fmt.Fprintf(w, "%g %% of the readings removed before, in blocks of %d steps (seed %d)\n", 100*s.Removed.Share, s.Removed.Block, s.Removed.Seed)
+	case s.Removed.Share > 0:
+		fmt.Fprintf(w, "%g %% of the readings removed before, at random (seed %d)\n", 100*s.Removed.Share, s.Removed.Seed)
+	}
+	fmt.Fprintf(w, "MAE %.4g kW (mean over clients), %.3f times that of last week (median)\n", s.MAE, s.RelativeMAE)
+	fmt.Fprintf(w, "P10 to P90 covers %.1f %% (median client), within 75 to 85 %% for %.0f %% of clients\n", 100*s.Coverage, 100*s.Within)
+	_, err := fmt.Fprintf(w, "%s: %s\n", count(s.Rows, "row"), list(s.Sources))
+	if !clients {
+		return err
+	}
+	sorted := slices.Clone(s.Clients)
+	slices.SortStableFunc(sorted, func(a, b ClientScore) int { return cmp.Compare(a.Coverage, b.Coverage) })
+	for _, c := range sorted {
+		if _, err = fmt.Fprintf(w, "  %-32s %8d rows  MAE %9.4g kW  relative %.3f  covers %.1f %%  model %.1f %%\n", c.ID, c.Rows, c.MAE, c.RelativeMAE, 100*c.Coverage, 100*c.Model); err != nil {
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,190 @@
+package outlook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"loadstar/fed/recipe"
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/lab/run"
+	"loadstar/nn/kernel"
+	"loadstar/nn/safetensors"
+	"loadstar/series"
+)
+
+const sharedName = "shared.safetensors"
+
+// Model is a trained model with what its folder has of the clients.
+type Model struct {
+	folder *serve.Folder
+	// version is that of the shared weights, or empty.
+	version string
+	data    *series.Dataset
+	// trained is the problem of the run, if the folder does not have the scaling of its
+	// clients and the data is that of the run. fleet has the ranges of all its meters, if
+	// the plan scales them alike.
+	trained *recipe.Problem
+	fleet   series.Ranges
+
+	mu     sync.Mutex
+	fitted map[int]fitted // by meter
+}
+
+// fitted is the result of fitting personal layers to a meter at a cutoff.
+type fitted struct {
+	cutoff int64
+	client *serve.Client
+}
+
+// Open opens a model for the meters of a dataset. Path is the folder of a run, or the file
+// of its shared weights, beside which the plan must be.
+func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
+	if strings.HasPrefix(path, "release:") {
+		return nil, fmt.Errorf("%s: releases of a server cannot be used yet; name the folder of a run", path)
+	}
+	dir := path
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !info.IsDir() {
+		if filepath.Base(path) != sharedName {
+			return nil, fmt.Errorf("%s is neither the folder of a run nor its %s", path, sharedName)
+		}
+		dir = filepath.Dir(path)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "plan.yaml")); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s has no plan.yaml: name the folder of a finished run, or put the plan of the weights there", dir)
+	}
+	m := &Model{data: d, fitted: map[int]fitted{}}
+	var err error
+	if m.folder, err = serve.Open(dir, d, k); err != nil {
+		return nil, err
+	}
+	if m.version, err = versionOf(filepath.Join(dir, sharedName)); err == nil {
+		err = m.findScaling(dir)
+	}
+	if err != nil {
+		_ = m.folder.Close() // the other error is more important
+		return nil, err
+	}
+	return m, nil
+}
+
+// versionOf returns the version of the shared weights in a file.
+func versionOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) { // all layers are personal
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	file, err := safetensors.Open(f, info.Size())
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return file.Metadata()["version"], nil
+}
+
+// findScaling prepares to compute the scaling of the clients if the folder does not have it,
+// as those of older versions do not. This is possible only with the data of the run.
+func (m *Model) findScaling(dir string) error {
+	if len(m.folder.Clients()) > 0 {
+		return nil
+	}
+	s, err := run.ReadSummary(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // there are only weights; every meter is new
+	} else if err != nil {
+		return err
+	}
+	if s.Data != m.data.Fingerprint() {
+		return fmt.Errorf("%s has no %s, which says how the clients' inputs were scaled: it was written by an older version of loadstar; give the data of the run (%s), or train it again", dir, serve.ScalingName, s.Data)
+	}
+	if m.trained, err = recipe.Frame(m.folder.Model.Plan, m.data); err != nil {
+		return err
+	}
+	if m.folder.Model.Plan.Model.Scaling == "fleet" {
+		m.fleet = series.Ranges{}
+		for i := range m.data.Len() {
+			m.fleet.Merge(m.trained.Framer.Ranges(m.data.Meter(i)))
+		}
+	}
+	return nil
+}
+
+// Close closes the model.
+func (m *Model) Close() error { return m.folder.Close() }
+
+// Name returns the name of the model, and the version of its shared weights or "".
+func (m *Model) Name() (name, version string) { return m.folder.Model.Name, m.version }
+
+// Targets returns the number of steps that the model forecasts.
+func (m *Model) Targets() int { return m.folder.Model.Plan.Model.Targets }
+
+// client returns what the model needs to know of meter i. It is nil if the model cannot be
+// used for the meter; reason says why. New means that the meter did not take part in the
+// run, so that its weights or its scaling depend on its readings before the cutoff.
+func (m *Model) client(ctx context.Context, i int, cutoff int64, fitSteps int) (c *serve.Client, reason issue.Reason, isNew bool, err error) {
+	meter := m.data.Meter(i)
+	own, err := m.folder.Client(meter.ID)
+	switch {
+	case err == nil:
+		return &own, "", false, nil
+	case errors.Is(err, serve.ErrNoScaling) && m.trained != nil:
+		var r series.Ranges
+		if r = m.fleet; r == nil && !recipe.Rows(m.folder.Model.Plan) {
+			r = m.trained.Framer.Ranges(meter)
+		}
+		own.Scaling = m.trained.Scaling(meter, r)
+		return &own, "", false, nil
+	case errors.Is(err, serve.ErrNoScaling):
+		if own.Scaling, err = m.folder.Model.Scaling(m.data, i, cutoff); errors.Is(err, serve.ErrShort) {
+			return nil, issue.ShortHistory, true, nil
+		}
+		return &own, "", true, err
+	case !errors.Is(err, serve.ErrNoHead):
+		return nil, "", false, err
+	case fitSteps == 0:
+		return nil, issue.NoHead, true, nil
+	}
+	c, err = m.fit(ctx, i, cutoff, fitSteps)
+	if c == nil {
+		reason = issue.NoHead
+	}
+	return c, reason, true, err
+}
+
+// fit fits personal layers to meter i. It returns nil if there are too few readings, or if
+// fitting did not help on those that were held back.
+func (m *Model) fit(ctx context.Context, i int, cutoff int64, steps int) (*serve.Client, error) {
+	m.mu.Lock()
+	f, ok := m.fitted[i]
+	m.mu.Unlock()
+	if ok && f.cutoff == cutoff {
+		return f.client, nil
+	}
+	f = fitted{cutoff: cutoff}
+	c, how, err := m.folder.Model.Fit(ctx, m.data, i, cutoff, nil, steps)
+	switch {
+	case errors.Is(err, serve.ErrShort):
+	case err != nil:
+		return nil, err
+	case how.Better():
+		f.client = &c
+	}
+	m.mu.Lock()
+	m.fitted[i] = f
+	m.mu.Unlock()
+	return f.client, nil
+}

@@ -1,0 +1,171 @@
+package outlook
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"loadstar/fed/serve"
+	"loadstar/forecast/issue"
+	"loadstar/series"
+)
+
+// heldDays is the number of days before the cutoff that are not used to fit personal layers.
+// Only they can show how good the fitted layers are.
+const heldDays = 14
+
+const daySeconds = 86400
+
+// made is the forecast of one meter.
+type made struct {
+	forecast issue.Forecast
+	fitted   bool
+}
+
+// producer makes forecasts. It is safe for concurrent use.
+type producer struct {
+	c      Config
+	states issue.Config
+	replay *serve.Replay
+
+	mu     sync.Mutex
+	frames map[int64]*frame // by cutoff
+}
+
+// frame has what all meters with the same cutoff share.
+type frame struct {
+	once  sync.Once
+	tails *serve.Tails
+	model *serve.Frame
+	err   error
+}
+
+// maxFrames is the number of frames in memory.
+const maxFrames = 64
+
+func newProducer(c Config) (*producer, error) {
+	d := c.Dataset
+	p := &producer{c: c, frames: map[int64]*frame{}, replay: serve.NewReplay(d, c.Model.folder.Model, nil)}
+	p.states = issue.Config{Step: d.Interval, Clock: d.Clock, H: c.H, Levels: c.Levels, Fallback: c.Fallback}
+	if step := c.Model.folder.Model.Step; step != 0 && step != d.Interval {
+		return nil, fmt.Errorf("the model forecasts steps of %s, the readings of %s are %s apart", step, d.Name, d.Interval)
+	}
+	_, err := issue.NewState(p.states) // checks the configuration
+	return p, err
+}
+
+// forecast makes the forecast of meter i.
+func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
+	d := p.c.Dataset
+	meter := d.Meter(i)
+	cutoff := p.c.At
+	if cutoff == 0 {
+		cutoff = endOf(d, meter)
+	}
+	if off := (cutoff - meter.Start) % d.Seconds(); off != 0 {
+		return m, fmt.Errorf("meter %s: %s is not the start of a step; its steps of %s start at %s", meter.ID,
+			time.Unix(cutoff, 0).In(d.Clock).Format(time.RFC3339), d.Interval, time.Unix(cutoff-off, 0).In(d.Clock).Format(time.RFC3339))
+	}
+	client, reason, isNew, err := p.c.Model.client(ctx, i, cutoff, p.c.FitSteps)
+	if err != nil {
+		return m, err
+	}
+	m.fitted = isNew && client != nil
+	f, err := p.frame(cutoff)
+	if err != nil {
+		return m, err
+	}
+	tail, err := f.tails.Meter(i)
+	if err != nil {
+		return m, err
+	}
+	state, err := p.state(meter, cutoff, isNew)
+	if err != nil {
+		return m, err
+	}
+	if err := p.replay.Advance(state, i, client, nil, cutoff); err != nil {
+		return m, err
+	}
+	models := issue.Models{Reason: reason}
+	if client != nil {
+		models.Own = f.model.Forecaster(tail, *client)
+	}
+	m.forecast = state.Issue(tail, models, cutoff)
+	m.forecast.Model = p.c.Model.folder.Model.Name
+	return m, nil
+}
+
+// endOf returns the end of a meter's newest reading, or its start if there is none.
+func endOf(d *series.Dataset, m series.Meter) int64 {
+	n := len(m.Load)
+	for n > 0 && series.Missing(m.Load[n-1]) {
+		n--
+	}
+	return m.Start + int64(n)*d.Seconds()
+}
+
+// state returns the state from which the forecast of a meter continues.
+func (p *producer) state(meter series.Meter, cutoff int64, isNew bool) (*issue.State, error) {
+	s, err := issue.NewState(p.states)
+	if err != nil {
+		return nil, err
+	}
+	days := int64(p.c.Calibrate / (24 * time.Hour))
+	if isNew && (days == 0 || days > heldDays) {
+		days = heldDays
+	}
+	if days > 0 {
+		if from := cutoff - days*daySeconds; from > meter.Start {
+			s.Advance(meter, from)
+		}
+		return s, nil
+	}
+	encoded, err := p.c.Model.folder.State(meter.ID)
+	if err != nil || encoded == nil {
+		return s, err
+	}
+	// A state of other forecasts, of another version or with damage is of no use, and a
+	// replay makes a new one. So does one that knows readings after the cutoff.
+	if err := s.UnmarshalBinary(encoded); err != nil || s.Next() > cutoff {
+		return issue.NewState(p.states)
+	}
+	return s, nil
+}
+
+// frame returns the frame of a cutoff.
+func (p *producer) frame(cutoff int64) (*frame, error) {
+	p.mu.Lock()
+	f := p.frames[cutoff]
+	if f == nil {
+		if len(p.frames) >= maxFrames {
+			clear(p.frames)
+		}
+		f = &frame{}
+		p.frames[cutoff] = f
+	}
+	p.mu.Unlock()
+	f.once.Do(func() { f.err = p.open(f, cutoff) })
+	return f, f.err
+}
+
+func (p *producer) open(f *frame, cutoff int64) (err error) {
+	plan, d := p.c.Model.folder.Model.Plan, p.c.Dataset
+	ahead := plan.Model.Horizon + plan.Model.Targets
+	if f.tails, err = serve.NewTails(d, cutoff, ahead); err != nil {
+		return err
+	}
+	// Weather after the cutoff counts as its forecast. If its time has passed, it is what
+	// happened, and forecasts are better than they could have been.
+	w := &d.Weather
+	for i, name := range w.Names {
+		from := int((cutoff - w.Start) / d.Seconds())
+		for at := max(from, 0); at < min(from+ahead, len(w.Columns[i])); at++ {
+			if !series.Missing(w.Columns[i][at]) && w.Start+int64(at)*d.Seconds() < p.c.Now.Unix() && f.tails.Weather[name] == "" {
+				f.tails.Weather[name] = issue.WeatherObserved
+			}
+		}
+	}
+	f.model, err = p.c.Model.folder.Model.Frame(f.tails)
+	return err
+}

@@ -1,0 +1,241 @@
+package outlook
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/forecast/issue"
+)
+
+// Summary describes the forecasts of a run.
+type Summary struct {
+	Dataset   string `json:"dataset"`
+	Generated bool   `json:"generated"`
+	Model     string `json:"model"`
+	Version   string `json:"version,omitempty"`
+	Meters    int    `json:"meters"`
+	// Fitted is the number of meters to which personal layers were fitted or whose scaling
+	// was computed, because they did not take part in the run.
+	Fitted int `json:"fitted"`
+	// From and To are the earliest and the latest cutoff.
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+	Rows int       `json:"rows"`
+	// Sources has the number of rows by source, best first.
+	Sources []Count `json:"sources"`
+	// Reasons has the number of rows that are not the model's by reason.
+	Reasons []Count `json:"reasons,omitempty"`
+	// LeftOut lists the meters without any forecast, up to 20 of them, and Without is their
+	// number.
+	Without int       `json:"meters_without_forecast"`
+	LeftOut []LeftOut `json:"left_out,omitempty"`
+	// Sum is the sum of the medians of all meters that have a forecast, at the steps for
+	// which most of them have one.
+	Sum *Sum `json:"sum,omitempty"`
+
+	clock *time.Location
+	level int // the index of the median, or -1
+	sums  map[int64]sumAt
+	bySrc map[issue.Source]int
+	byWhy map[issue.Reason]int
+}
+
+// Count is a number of rows.
+type Count struct {
+	Name  string  `json:"name"`
+	Rows  int     `json:"rows"`
+	Share float64 `json:"share"`
+}
+
+// LeftOut is a meter without a forecast.
+type LeftOut struct {
+	Meter  string       `json:"meter"`
+	Reason issue.Reason `json:"reason"`
+}
+
+// Sum is the sum of meters over time.
+type Sum struct {
+	Meters int         `json:"meters"`
+	Energy float64     `json:"energy_kwh"`
+	Peak   float64     `json:"peak_kw"`
+	At     time.Time   `json:"peak_at"` // on the dataset's clock
+	Times  []time.Time `json:"-"`
+	Values []float64   `json:"-"`
+}
+
+type sumAt struct {
+	kw float64
+	n  int
+}
+
+// mostLeftOut is the number of meters without a forecast that a summary names.
+const mostLeftOut = 20
+
+func newSummary(c Config, meters int) *Summary {
+	s := &Summary{
+		Dataset: c.Dataset.Name, Generated: c.Dataset.Generated, Meters: meters,
+		clock: c.Dataset.Clock, sums: map[int64]sumAt{}, bySrc: map[issue.Source]int{}, byWhy: map[issue.Reason]int{},
+	}
+	s.Model, s.Version = c.Model.Name()
+	s.level = 1
+	if c.Levels != nil {
+		s.level = slices.Index(c.Levels, 0.5)
+	}
+	return s
+}
+
+func (s *Summary) add(m made) {
+	f := m.forecast
+	if m.fitted {
+		s.Fitted++
+	}
+	at := time.Unix(f.Cutoff, 0).In(s.clock)
+	if s.From.IsZero() || at.Before(s.From) {
+		s.From = at
+	}
+	if at.After(s.To) {
+		s.To = at
+	}
+	empty := true
+	for _, r := range f.Rows {
+		s.Rows++
+		s.bySrc[r.Source]++
+		if r.Source != issue.Model {
+			s.byWhy[r.Reason]++
+		}
+		if r.Source == issue.None {
+			continue
+		}
+		empty = false
+		if s.level >= 0 {
+			x := s.sums[r.Time]
+			s.sums[r.Time] = sumAt{x.kw + r.Values[s.level], x.n + 1}
+		}
+	}
+	if empty {
+		if s.Without++; len(s.LeftOut) < mostLeftOut {
+			s.LeftOut = append(s.LeftOut, LeftOut{f.Client, f.Rows[0].Reason})
+		}
+	}
+}
+
+// finish computes what depends on all forecasts.
+func (s *Summary) finish() {
+	s.Sources = counts(s.bySrc, s.Rows)
+	for reason, n := range s.byWhy {
+		s.Reasons = append(s.Reasons, Count{string(reason), n, float64(n) / float64(s.Rows)})
+	}
+	slices.SortFunc(s.Reasons, func(a, b Count) int {
+		if a.Rows != b.Rows {
+			return b.Rows - a.Rows
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	most := 0
+	for _, x := range s.sums {
+		most = max(most, x.n)
+	}
+	var steps []int64
+	for at, x := range s.sums {
+		if x.n == most {
+			steps = append(steps, at)
+		}
+	}
+	if len(steps) == 0 {
+		return
+	}
+	slices.Sort(steps)
+	s.Sum = &Sum{Meters: most, Peak: math.Inf(-1)}
+	hours := 1.0
+	if len(steps) > 1 {
+		hours = float64(steps[1]-steps[0]) / 3600
+	}
+	for _, at := range steps {
+		when, kw := time.Unix(at, 0).In(s.clock), s.sums[at].kw
+		s.Sum.Times, s.Sum.Values = append(s.Sum.Times, when), append(s.Sum.Values, kw)
+		s.Sum.Energy += float64(kw * hours)
+		if kw > s.Sum.Peak {
+			s.Sum.Peak, s.Sum.At = kw, when
+		}
+	}
+}
+
+// Values returns the number of rows that have a forecast, and that of those that do not come
+// from the model.
+func (s *Summary) Values() (rows, fallbacks int) {
+	rows = s.Rows - s.bySrc[issue.None]
+	return rows, s.Rows - s.bySrc[issue.Model]
+}
+
+const minute = "2006-01-02 15:04 -07:00"
+
+// Print prints the summary for a terminal.
+func (s *Summary) Print(w io.Writer) error {
+	mark := ""
+	if s.Generated {
+		mark = " (SYNTHETIC data, not measurements)"
+	}
+	version := ""
+	if s.Version != "" {
+		version = ", version " + s.Version
+	}
+	fmt.Fprintf(w, "%s: %s, model %s%s%s\n", s.Dataset, count(s.Meters, "meter"), s.Model, version, mark)
+	if s.From.Equal(s.To) {
+		fmt.Fprintf(w, "known up to %s\n", s.To.Format(minute))
+	} else {
+		fmt.Fprintf(w, "known up to %s for the first meter, %s for the last\n", s.From.Format(minute), s.To.Format(minute))
+	}
+	fmt.Fprintf(w, "%s: %s\n", count(s.Rows, "row"), list(s.Sources))
+	if len(s.Reasons) > 0 {
+		fmt.Fprintf(w, "not from the model because of: %s\n", list(s.Reasons))
+	}
+	if s.Fitted > 0 {
+		fmt.Fprintf(w, "%s did not take part in the run; their own readings set what the model needs\n", count(s.Fitted, "meter"))
+	}
+	if s.Without > 0 {
+		var names []string
+		for _, l := range s.LeftOut {
+			names = append(names, fmt.Sprintf("%s (%s)", l.Meter, l.Reason))
+		}
+		more := ""
+		if n := s.Without - len(names); n > 0 {
+			more = fmt.Sprintf(" and %d more", n)
+		}
+		fmt.Fprintf(w, "no forecast for %s: %s%s\n", count(s.Without, "meter"), strings.Join(names, ", "), more)
+	}
+	if x := s.Sum; x != nil {
+		fmt.Fprintf(w, "sum of P50 over %s: %.4g kWh in %s, peak %.4g kW at %s\n", count(x.Meters, "meter"),
+			x.Energy, count(len(x.Values), "step"), x.Peak, x.At.Format(minute))
+	}
+	return nil
+}
+
+// counts returns the numbers of rows by source, best first.
+func counts(sources map[issue.Source]int, rows int) (all []Count) {
+	for _, source := range []issue.Source{issue.Model, issue.Generic, issue.Week, issue.Day, issue.Last, issue.None} {
+		if n := sources[source]; n > 0 {
+			all = append(all, Count{string(source), n, float64(n) / float64(rows)})
+		}
+	}
+	return all
+}
+
+func list(counts []Count) string {
+	var parts []string
+	for _, c := range counts {
+		parts = append(parts, fmt.Sprintf("%s %d (%.1f %%)", c.Name, c.Rows, 100*c.Share))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// count formats a number and a noun, such as "1 step" or "2 steps".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,352 @@
+package outlook
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+
+	"loadstar/forecast/issue"
+	"loadstar/metric"
+)
+
+// Writer writes forecasts one after the other: a row per meter and step, with the columns
+// unique_id, cutoff, ds, one for each quantile such as P10, model, version, source, quality,
+// reason and generated. Times are UTC; ds is the start of the step.
+type Writer interface {
+	Write(issue.Forecast) error
+	// Close completes the file. Discard removes it instead.
+	Close() error
+	Discard()
+}
+
+// About is what all rows of a file have in common.
+type About struct {
+	Levels    []float64
+	Version   string
+	Generated bool
+}
+
+// Stdout is the path that stands for the standard output.
+const Stdout = "-"
+
+// Create creates a file of forecasts in the format of its extension: .csv, .parquet or
+// .json. [Stdout] stands for CSV on the given writer. The file gets its name when it is
+// closed, so that no reader sees an unfinished one.
+func Create(path string, stdout io.Writer, a About) (Writer, error) {
+	if a.Levels == nil {
+		a.Levels = []float64{0.1, 0.5, 0.9}
+	}
+	if path == Stdout {
+		return newCSV(stdout, a)
+	}
+	open := map[string]func(io.Writer, About) (body, error){
+		".csv":     func(w io.Writer, a About) (body, error) { return newCSV(w, a) },
+		".parquet": func(w io.Writer, a About) (body, error) { return newParquet(w, a), nil },
+		".json":    func(w io.Writer, a About) (body, error) { return newJSON(w, a), nil },
+	}[strings.ToLower(filepath.Ext(path))]
+	if open == nil {
+		return nil, fmt.Errorf("%s: forecasts are written as .csv, .parquet or .json, or as CSV to the standard output with %s", path, Stdout)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, err
+	}
+	w := &file{f: f, path: path}
+	if w.body, err = open(f, a); err != nil {
+		w.Discard()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Write forecasts as [Run] does and writes the rows to a file, unless path is empty. If the
+// forecasts fail, there is no file. It also returns the forecast of the meter with the given
+// name.
+func Write(ctx context.Context, c Config, path string, stdout io.Writer, name string) (*Summary, issue.Forecast, error) {
+	var w Writer
+	var wanted issue.Forecast
+	if name != "" {
+		if _, err := chosen(c.Dataset, []string{name}); err != nil {
+			return nil, wanted, err
+		}
+	}
+	if path != "" {
+		a := About{Levels: c.Levels, Generated: c.Dataset.Generated}
+		_, a.Version = c.Model.Name()
+		var err error
+		if w, err = Create(path, stdout, a); err != nil {
+			return nil, wanted, err
+		}
+	}
+	s, err := Run(ctx, c, func(f issue.Forecast) error {
+		if f.Client == name {
+			wanted = f
+		}
+		if w == nil {
+			return nil
+		}
+		return w.Write(f)
+	})
+	switch {
+	case w == nil:
+	case err != nil:
+		w.Discard()
+	default:
+		err = w.Close()
+	}
+	return s, wanted, err
+}
+
+// body writes the content of a file.
+type body interface {
+	Write(issue.Forecast) error
+	Close() error
+}
+
+// file is a file that is renamed when it is complete.
+type file struct {
+	body
+	f    *os.File
+	path string
+}
+
+func (w *file) Close() error {
+	err := w.body.Close()
+	if err == nil {
+		err = w.f.Chmod(0o644)
+	}
+	if cerr := w.f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(w.f.Name(), w.path)
+	}
+	if err != nil {
+		_ = os.Remove(w.f.Name()) // the first error is more important
+	}
+	return err
+}
+
+func (w *file) Discard() {
+	_ = w.f.Close()           // the file is not wanted
+	_ = os.Remove(w.f.Name()) // at worst, a temporary file stays
+}
+
+// levelNames returns the names of the columns of quantiles.
+func (a About) levelNames() (names []string) {
+	for _, l := range a.Levels {
+		names = append(names, metric.LevelName(l))
+	}
+	return names
+}
+
+type csvFile struct {
+	w   *bufio.Writer
+	a   About
+	row []byte
+}
+
+func newCSV(to io.Writer, a About) (*csvFile, error) {
+	w := &csvFile{w: bufio.NewWriterSize(to, 1<<16), a: a}
+	_, err := fmt.Fprintf(w.w, "unique_id,cutoff,ds,%s,model,version,source,quality,reason,generated\n", strings.Join(a.levelNames(), ","))
+	return w, err
+}
+
+func (w *csvFile) Write(f issue.Forecast) error {
+	id, cutoff := quoted(f.Client), time.Unix(f.Cutoff, 0).UTC().Format(time.RFC3339)
+	about := quoted(f.Model) + "," + quoted(w.a.Version)
+	for _, r := range f.Rows {
+		b := append(w.row[:0], id...)
+		b = append(b, ',')
+		b = append(b, cutoff...)
+		b = append(b, ',')
+		b = time.Unix(r.Time, 0).UTC().AppendFormat(b, time.RFC3339)
+		for _, v := range r.Values {
+			b = append(b, ',')
+			if !math.IsNaN(v) {
+				b = strconv.AppendFloat(b, v, 'g', -1, 64)
+			}
+		}
+		b = fmt.Appendf(b, ",%s,%s,%s,%s,%t\n", about, r.Source, r.Quality, r.Reason, w.a.Generated)
+		w.row = b
+		if _, err := w.w.Write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *csvFile) Close() error { return w.w.Flush() }
+
+func (w *csvFile) Discard() {}
+
+// quoted returns a field as written in CSV, with quotes if it needs them.
+func quoted(s string) string {
+	if strings.ContainsAny(s, ",\"\r\n") || strings.HasPrefix(s, " ") {
+		return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+	}
+	return s
+}
+
+// jsonFile is a list of objects, one per row.
+type jsonFile struct {
+	w     *bufio.Writer
+	a     About
+	names []string
+	begun bool
+}
+
+func newJSON(to io.Writer, a About) *jsonFile {
+	return &jsonFile{w: bufio.NewWriterSize(to, 1<<16), a: a, names: a.levelNames()}
+}
+
+func (w *jsonFile) Write(f issue.Forecast) error {
+	texts := []string{f.Client, f.Model, w.a.Version}
+	for i, s := range texts {
+		b, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		texts[i] = string(b)
+	}
+	cutoff := time.Unix(f.Cutoff, 0).UTC().Format(time.RFC3339)
+	for _, r := range f.Rows {
+		before := ",\n"
+		if !w.begun {
+			w.begun, before = true, "[\n"
+		}
+		fmt.Fprintf(w.w, `%s{"unique_id":%s,"cutoff":"%s","ds":"%s"`, before, texts[0], cutoff, time.Unix(r.Time, 0).UTC().Format(time.RFC3339))
+		for i, v := range r.Values {
+			number := "null"
+			if !math.IsNaN(v) {
+				number = strconv.FormatFloat(v, 'g', -1, 64)
+			}
+			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], number)
+		}
+		reason := "null"
+		if r.Reason != "" {
+			reason = `"` + string(r.Reason) + `"`
+		}
+		if _, err := fmt.Fprintf(w.w, `,"model":%s,"version":%s,"source":"%s","quality":"%s","reason":%s,"generated":%t}`,
+			texts[1], texts[2], r.Source, r.Quality, reason, w.a.Generated); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *jsonFile) Close() error {
+	end := "\n]\n"
+	if !w.begun {
+		end = "[]\n"
+	}
+	if _, err := w.w.WriteString(end); err != nil {
+		return err
+	}
+	return w.w.Flush()
+}
+
+// parquetFile writes Parquet. Its columns are in alphabetical order, because Parquet groups
+// of columns whose names are known only at run time are.
+type parquetFile struct {
+	w     *parquet.GenericWriter[any]
+	a     About
+	names []string // of the columns
+	level []int    // for each column, the index of its quantile, or -1
+	rows  []parquet.Row
+}
+
+// batchRows is the number of rows that are written together, and groupRows that of a group,
+// which is in memory until it is complete.
+const (
+	batchRows = 1024
+	groupRows = 1 << 20
+)
+
+func newParquet(to io.Writer, a About) *parquetFile {
+	zstd := func(n parquet.Node) parquet.Node { return parquet.Compressed(n, &parquet.Zstd) }
+	text := func() parquet.Node { return zstd(parquet.Encoded(parquet.String(), &parquet.RLEDictionary)) }
+	at := func() parquet.Node { return zstd(parquet.Timestamp(parquet.Millisecond)) }
+	group := parquet.Group{
+		"unique_id": text(), "cutoff": at(), "ds": at(), "model": text(), "version": text(),
+		"source": text(), "quality": text(), "reason": parquet.Optional(text()), "generated": zstd(parquet.Leaf(parquet.BooleanType)),
+	}
+	levels := a.levelNames()
+	for _, name := range levels {
+		group[name] = parquet.Optional(zstd(parquet.Leaf(parquet.DoubleType)))
+	}
+	schema := parquet.NewSchema("forecasts", group)
+	w := &parquetFile{a: a, w: parquet.NewGenericWriter[any](to, schema, parquet.MaxRowsPerRowGroup(groupRows), parquet.CreatedBy("loadstar", "", ""),
+		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("unique_id"), parquet.Ascending("ds"))))}
+	for _, c := range schema.Columns() {
+		w.names = append(w.names, c[0])
+		w.level = append(w.level, slices.Index(levels, c[0]))
+	}
+	return w
+}
+
+func (w *parquetFile) Write(f issue.Forecast) error {
+	for _, r := range f.Rows {
+		row := make(parquet.Row, len(w.names))
+		for i, name := range w.names {
+			var v parquet.Value
+			defined := 0
+			switch name {
+			case "unique_id":
+				v = parquet.ByteArrayValue([]byte(f.Client))
+			case "cutoff":
+				v = parquet.Int64Value(1000 * f.Cutoff)
+			case "ds":
+				v = parquet.Int64Value(1000 * r.Time)
+			case "model":
+				v = parquet.ByteArrayValue([]byte(f.Model))
+			case "version":
+				v = parquet.ByteArrayValue([]byte(w.a.Version))
+			case "source":
+				v = parquet.ByteArrayValue([]byte(r.Source))
+			case "quality":
+				v = parquet.ByteArrayValue([]byte(r.Quality))
+			case "reason":
+				if r.Reason != "" {
+					v, defined = parquet.ByteArrayValue([]byte(r.Reason)), 1
+				}
+			case "generated":
+				v = parquet.BooleanValue(w.a.Generated)
+			default:
+				if x := r.Values[w.level[i]]; !math.IsNaN(x) {
+					v, defined = parquet.DoubleValue(x), 1
+				}
+			}
+			row[i] = v.Level(0, defined, i)
+		}
+		w.rows = append(w.rows, row)
+	}
+	if len(w.rows) < batchRows {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *parquetFile) flush() error {
+	_, err := w.w.WriteRows(w.rows)
+	w.rows = w.rows[:0]
+	return err
+}
+
+func (w *parquetFile) Close() error {
+	if err := w.flush(); err != nil {
+		return err
+	}
+	return w.w.Close()
+}
