@@ -52,6 +52,9 @@ const (
 // give an empty cell.
 func Text(s []byte) Cell {
 	s = bytes.TrimSpace(s)
+	if len(s) > 4 {
+		return Cell{kind: kindText, text: s}
+	}
 	switch string(s) {
 	case "", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "n/a", "#N/A", "#NV", "-", "--", "---":
 		return Cell{kind: kindEmpty, text: s}

@@ -14,16 +14,21 @@ type Clock struct {
 	zone  *time.Location
 	shift int64 // seconds from the start of the interval to its stamp
 	dates Dates
+	iso   bool // dates is the ISO form
 
-	day    date
-	offset int64 // UTC offset at the start of the day
-	after  int64 // UTC offset at the end of the day
+	text    [10]byte // the latest day as a text in the ISO form
+	textDay date
+
+	day      date
+	midnight int64 // of the day, in UTC
+	offset   int64 // UTC offset at the start of the day
+	after    int64 // UTC offset at the end of the day
 }
 
 // NewClock returns a clock for times in the given zone. Shift is the time from the start of
 // an interval to its stamp. Dates is the form of the dates.
 func NewClock(zone *time.Location, shift time.Duration, dates Dates) *Clock {
-	return &Clock{zone: zone, shift: int64(shift / time.Second), dates: dates}
+	return &Clock{zone: zone, shift: int64(shift / time.Second), dates: dates, iso: dates == (Dates{})}
 }
 
 // date is a day. The zero value is not a valid day.
@@ -57,6 +62,18 @@ func (r *Clock) Instant(c *Cell) (series.Instant, error) {
 	case kindEmpty:
 		return series.Instant{}, errors.New("the time is missing; delete the line if it is a total")
 	}
+	if r.iso && len(c.text) > len(r.text) {
+		if string(c.text[:len(r.text)]) == string(r.text[:]) {
+			t := label{day: r.textDay}
+			p := parser{s: c.text, at: len(r.text)}
+			if p.isoClock(&t); !p.bad && p.at == len(p.s) {
+				return r.at(t)
+			}
+		} else if t, ok := scanISO(c.text); ok && t.day.year >= firstYear && t.day.year <= lastYear {
+			r.text, r.textDay = [10]byte(c.text), t.day
+			return r.at(t)
+		}
+	}
 	t, err := r.dates.parse(c.text)
 	if err != nil {
 		return series.Instant{}, err
@@ -89,7 +106,10 @@ func (r *Clock) Join(day, at *Cell) (series.Instant, error) {
 
 func (r *Clock) at(t label) (series.Instant, error) {
 	if t.zoned {
-		return series.Instant{Unix: utcMidnight(t.day) + t.seconds - r.shift}, nil
+		if t.day != r.day {
+			r.enter(t.day)
+		}
+		return series.Instant{Unix: r.midnight + t.seconds - r.shift}, nil
 	}
 	return r.local(t.day, t.seconds)
 }
@@ -112,6 +132,12 @@ func scanISO(s []byte) (t label, ok bool) {
 	t.day.month = p.digits(2)
 	p.one(sep, sep)
 	t.day.day = p.digits(2)
+	p.isoClock(&t)
+	return t, !(p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month))
+}
+
+// isoClock consumes what follows the date in the ISO form.
+func (p *parser) isoClock(t *label) {
 	if p.peek() == 'T' || p.peek() == ' ' {
 		p.at++
 		hour := p.digits(2)
@@ -137,7 +163,6 @@ func scanISO(s []byte) (t label, ok bool) {
 			t.zoned = true
 		}
 	}
-	return t, !(p.bad || p.at < len(s) || t.day.month < 1 || t.day.month > 12 || t.day.day < 1 || t.day.day > daysIn(t.day.year, t.day.month))
 }
 
 // local converts a time on the table's clock to an instant. For end stamps it subtracts the
@@ -147,7 +172,7 @@ func (r *Clock) local(day date, seconds int64) (series.Instant, error) {
 	if day != r.day {
 		r.enter(day)
 	}
-	t := utcMidnight(day) + seconds
+	t := r.midnight + seconds
 	if r.offset == r.after {
 		return series.Instant{Unix: t - r.offset - r.shift}, nil
 	}
@@ -174,7 +199,7 @@ func (r *Clock) utcOffset(unix int64) int64 {
 // its end. It does not use midnight, because some zones change clocks at midnight.
 func (r *Clock) enter(day date) {
 	midnight := utcMidnight(day)
-	r.day = day
+	r.day, r.midnight = day, midnight
 	r.offset = r.utcOffset(midnight - r.utcOffset(midnight) - 2*3600)
 	r.after = r.utcOffset(midnight - r.utcOffset(midnight) + 26*3600)
 }
