@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -351,5 +352,14 @@ func TestNames(t *testing.T) {
 		if got := period(d); got != want {
 			t.Errorf("%s is %s, want %s", d, got, want)
 		}
+	}
+}
+
+func BenchmarkForecast(b *testing.B) {
+	s, _ := server(b, nil)
+	h := s.Handler()
+	for b.Loop() {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1:7446/v1/forecasts/main-panel", nil))
 	}
 }

@@ -203,14 +203,14 @@ func forecastJSON(v view, f *live.Issued, score live.Score) object {
 	rows := f.Rows[:min(v.steps, len(f.Rows))]
 	_, offset := time.Unix(f.Cutoff, 0).In(v.zone).Zone()
 	var nominal, units, values object
-	times, sources, qualities, reasons := []string{}, []issue.Source{}, []issue.Quality{}, []text{}
+	times, sources, qualities, reasons := []plain{}, []plain{}, []plain{}, []plain{}
 	worst := issue.OK
 	order := []issue.Quality{issue.OK, issue.Estimated, issue.Missing}
 	for _, r := range rows {
-		times = append(times, time.Unix(r.Time, 0).In(v.zone).Format("2006-01-02T15:04:05-07:00"))
-		sources = append(sources, r.Source)
-		qualities = append(qualities, r.Quality)
-		reasons = append(reasons, text(r.Reason))
+		times = append(times, plain(time.Unix(r.Time, 0).In(v.zone).Format("2006-01-02T15:04:05-07:00")))
+		sources = append(sources, plain(r.Source))
+		qualities = append(qualities, plain(r.Quality))
+		reasons = append(reasons, plain(r.Reason))
 		if slices.Index(order, r.Quality) > slices.Index(order, worst) {
 			worst = r.Quality
 		}

@@ -90,12 +90,12 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, err)
 		return
 	}
-	times, cutoffs, sources, loads := []string{}, []instant{}, []text{}, []number{}
+	times, cutoffs, sources, loads := []plain{}, []plain{}, []plain{}, []number{}
 	columns := make([][]number, len(site.Levels))
 	for _, x := range said {
-		times = append(times, time.Unix(x.Time, 0).In(zone).Format("2006-01-02T15:04:05-07:00"))
-		cutoffs = append(cutoffs, instant(x.Cutoff))
-		sources = append(sources, text(x.Source))
+		times = append(times, plain(time.Unix(x.Time, 0).In(zone).Format("2006-01-02T15:04:05-07:00")))
+		cutoffs = append(cutoffs, plain(time.Unix(x.Cutoff, 0).UTC().Format(time.RFC3339)))
+		sources = append(sources, plain(x.Source))
 		loads = append(loads, number(x.Actual))
 		for l := range columns {
 			v := number(nan)
