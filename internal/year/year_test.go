@@ -3,6 +3,7 @@ package year
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -120,6 +121,13 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv(childDir) != "" {
+		if err := child(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code := m.Run()
 	if shared.dir != "" {
 		os.RemoveAll(shared.dir)

@@ -1,0 +1,222 @@
+package year
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"testing"
+	"time"
+
+	"loadstar/agent/live"
+	"loadstar/internal/longtest"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/store"
+)
+
+// These variables make the test's program an agent that lives through some weeks as fast as
+// it can, and continues where it was killed.
+const (
+	childDir   = "LOADSTAR_YEAR_DIR"
+	childModel = "LOADSTAR_YEAR_MODEL"
+	childEnd   = "LOADSTAR_YEAR_END"
+)
+
+// kin is an agent without its other parts. Its folder is in one that has data.prepared.
+type kin struct {
+	data    *series.Dataset
+	store   *store.Store
+	service *live.Service
+	now     int64
+	closers []func() error
+}
+
+func openKin(dir, model string) (*kin, error) {
+	x := &kin{now: start}
+	d, closer, err := series.OpenPrepared(filepath.Join(dir, "..", "data.prepared"))
+	if err != nil {
+		return nil, err
+	}
+	x.data = d
+	if x.store, err = store.Open(filepath.Join(dir, "readings.db"), store.Config{Interval: d.Interval, Clock: d.Clock}); err != nil {
+		return nil, err
+	}
+	var meters []series.Meter
+	var names []string
+	for i := range d.Len() {
+		m := d.Meter(i)
+		m.Load = m.Load[:(start-m.Start)/3600]
+		m.Static = nil
+		meters, names = append(meters, m), append(names, m.ID)
+	}
+	past, err := series.NewDataset(series.Dataset{Name: d.Name, Interval: d.Interval, Clock: d.Clock, Weather: d.Weather}, meters)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := x.store.Import("history", past); err != nil {
+		return nil, err
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		return nil, err
+	}
+	x.service, err = live.Open(live.Config{
+		Dir: dir, Site: series.Dataset{Name: d.Name, Interval: d.Interval, Clock: d.Clock, Country: d.Country}, Clients: names, H: 48,
+		Groups: map[string][]string{"all": names}, Store: x.store, Model: model, Kernel: k, Now: func() time.Time { return time.Unix(x.now, 0) },
+	})
+	x.closers = []func() error{x.service.Close, x.store.Close, closer.Close}
+	return x, err
+}
+
+func (x *kin) close() (err error) {
+	for _, f := range x.closers {
+		err = errors.Join(err, f())
+	}
+	return err
+}
+
+// last returns the newest cutoff.
+func (x *kin) last() (last int64) {
+	for _, c := range x.service.Clients() {
+		if c.Forecast != nil {
+			last = max(last, c.Forecast.Cutoff)
+		}
+	}
+	return last
+}
+
+func (x *kin) work(t int64) error {
+	x.now = t + 120
+	for {
+		if did, err := x.service.Work(context.Background()); err != nil || !did {
+			return err
+		}
+	}
+}
+
+// live lives until the end.
+func (x *kin) live(end int64) error {
+	last := x.last()
+	if last > 0 {
+		if err := x.work(last); err != nil { // what was not finished
+			return err
+		}
+	}
+	for t := max(last+3600, start); t <= end; t += 3600 {
+		var readings []store.Reading
+		for i := range x.data.Len() {
+			m := x.data.Meter(i)
+			readings = append(readings, store.Reading{Client: m.ID, Time: t - 3600, KW: m.Load[(t-3600-m.Start)/3600]})
+		}
+		if _, err := x.store.Put(time.Unix(t+60, 0), readings, nil); err != nil {
+			return err
+		}
+		if x.now = t + 120; !x.service.Tick() {
+			return fmt.Errorf("no forecast at %d: %w", t, x.service.Ready())
+		}
+		if err := x.work(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func child() error {
+	end, err := strconv.ParseInt(os.Getenv(childEnd), 10, 64)
+	if err != nil {
+		return err
+	}
+	x, err := openKin(os.Getenv(childDir), os.Getenv(childModel))
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	return errors.Join(x.live(end), x.close())
+}
+
+// TestKill kills an agent at random moments. It continues, and its last forecasts are equal
+// to those of an agent that nobody killed.
+func TestKill(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and kills processes")
+	}
+	d, model := fixture(t)
+	d, err := d.First(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := series.WritePrepared(filepath.Join(dir, "data.prepared"), d); err != nil {
+		t.Fatal(err)
+	}
+	end := start + int64(longtest.Pick(10, 60))*86400
+	run := func(name string, kill time.Duration) (killed bool) {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), childDir+"="+filepath.Join(dir, name), childModel+"="+model, childEnd+"="+strconv.FormatInt(end, 10))
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 6)); err == nil && kill > 0 { // it is ready
+			time.Sleep(kill)
+			cmd.Process.Kill() // fails only if the process has ended
+		}
+		if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() >= 0 {
+			t.Fatalf("%v\n%s", err, said.String())
+		}
+		return cmd.ProcessState.ExitCode() < 0
+	}
+	run("whole", 0)
+	kills, random := 0, rand.New(rand.NewPCG(1, 2))
+	for most := longtest.Pick(12, 200); kills < most && run("killed", time.Duration(random.IntN(600))*time.Millisecond); {
+		kills++
+	}
+	run("killed", 0)
+	a, b := final(t, filepath.Join(dir, "whole"), model), final(t, filepath.Join(dir, "killed"), model)
+	t.Logf("%d kills", kills)
+	for name, x := range a {
+		if y := b[name]; !reflect.DeepEqual(x, y) {
+			t.Errorf("%s: after %d kills the forecast is\n%+v\nwant\n%+v", name, kills, y, x)
+		}
+		if x.Cutoff != end || len(x.Rows) != 48 {
+			t.Errorf("%s: cutoff %d, %d rows", name, x.Cutoff, len(x.Rows))
+		}
+	}
+	if len(a) != 4 || kills < 2 {
+		t.Errorf("%d forecasts, %d kills", len(a), kills)
+	}
+}
+
+// final returns the newest forecasts in a folder.
+func final(t *testing.T, dir, model string) map[string]*live.Issued {
+	t.Helper()
+	x, err := openKin(dir, model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.close()
+	out := map[string]*live.Issued{}
+	for _, c := range x.service.Clients() {
+		f, err := x.service.Forecast(c.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Members != nil {
+			f.Weight = 0 // a group has none, and NaN is not equal to itself
+		}
+		out[c.Name] = f
+	}
+	return out
+}
