@@ -342,12 +342,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
-	for level, want := range map[float64]string{0.1: "P10", 0.5: "P50", 0.025: "P2.5", 0.9: "P90", 0.07: "P7", 0.29: "P29"} {
-		if got := levelName(level); got != want {
-			t.Errorf("%g is %s, want %s", level, got, want)
-		}
-	}
+func TestPeriod(t *testing.T) {
 	for d, want := range map[time.Duration]string{15 * time.Minute: "PT15M", time.Hour: "PT1H", 24 * time.Hour: "PT24H", 90 * time.Minute: "PT1H30M", 0: "PT0S"} {
 		if got := period(d); got != want {
 			t.Errorf("%s is %s, want %s", d, got, want)

@@ -16,6 +16,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/forecast/issue"
 	"loadstar/internal/problem"
+	"loadstar/metric"
 )
 
 // fail answers with the problem of an error.
@@ -218,7 +219,7 @@ func forecastJSON(v view, f *live.Issued, score live.Score) object {
 	values = append(values, member{"time", times})
 	units = append(units, member{"time", "iso8601"})
 	for _, l := range v.levels {
-		name := levelName(f.Levels[l])
+		name := metric.LevelName(f.Levels[l])
 		column := make([]number, len(rows))
 		for i, r := range rows {
 			column[i] = number(v.value(r, l))
@@ -263,7 +264,7 @@ func coverageName(levels []float64) string {
 	if len(levels) == 0 {
 		return "coverage"
 	}
-	return "coverage_" + levelName(levels[0]) + "_" + levelName(levels[len(levels)-1])
+	return "coverage_" + metric.LevelName(levels[0]) + "_" + metric.LevelName(levels[len(levels)-1])
 }
 
 // value returns a value of a row in the unit of the view, or NaN.
@@ -274,13 +275,14 @@ func (v view) value(r issue.Row, level int) float64 {
 	return r.Values[level] * v.factor
 }
 
-// writeCSV writes forecasts with the columns of the command loadstar forecast.
+// writeCSV writes forecasts with the columns of the command loadstar forecast, and with all
+// digits, so that files of the two can be compared.
 func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 	w := csv.NewWriter(to)
 	head := []string{"unique_id", "cutoff", "ds"}
 	if len(all) > 0 {
 		for _, l := range v.levels {
-			head = append(head, levelName(all[0].Levels[l]))
+			head = append(head, metric.LevelName(all[0].Levels[l]))
 		}
 	}
 	head = append(head, "model", "version", "source", "quality", "reason", "generated")
@@ -292,9 +294,13 @@ func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 		for _, r := range f.Rows[:min(v.steps, len(f.Rows))] {
 			row := []string{f.Client, cutoff, time.Unix(r.Time, 0).In(v.zone).Format(time.RFC3339)}
 			for _, l := range v.levels {
-				row = append(row, number(v.value(r, l)).text())
+				cell := ""
+				if x := v.value(r, l); !math.IsNaN(x) {
+					cell = strconv.FormatFloat(x, 'g', -1, 64)
+				}
+				row = append(row, cell)
 			}
-			row = append(row, f.Release.Release, strconv.Itoa(f.Release.Version), string(r.Source), string(r.Quality), string(r.Reason), strconv.FormatBool(v.site.Generated))
+			row = append(row, f.Model, strconv.Itoa(f.Release.Version), string(r.Source), string(r.Quality), string(r.Reason), strconv.FormatBool(v.site.Generated))
 			if err := w.Write(row); err != nil {
 				return err
 			}

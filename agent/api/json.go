@@ -93,14 +93,6 @@ func (n number) appendTo(b []byte) []byte {
 	}
 }
 
-// text is empty for a number that is not finite.
-func (n number) text() string {
-	if math.IsNaN(float64(n)) || math.IsInf(float64(n), 0) {
-		return ""
-	}
-	return string(n.appendTo(nil))
-}
-
 // text is a string, or null if it is empty.
 type text string
 
@@ -121,11 +113,6 @@ func (t instant) MarshalJSON() ([]byte, error) {
 		return []byte("null"), nil
 	}
 	return json.Marshal(time.Unix(int64(t), 0).UTC().Format(time.RFC3339))
-}
-
-// levelName names a quantile by percent, such as P10 or P2.5.
-func levelName(level float64) string {
-	return "P" + strconv.FormatFloat(math.Round(level*1e6)/1e4, 'f', -1, 64)
 }
 
 // period writes a length of time as ISO 8601, such as PT15M.

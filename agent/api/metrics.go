@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"loadstar/agent/live"
+	"loadstar/metric"
 )
 
 var nan = math.NaN()
@@ -114,7 +115,7 @@ func (s *Server) forecastMetrics(e *exposition, clients []live.ClientStatus) {
 				continue
 			}
 			for l, v := range f.Rows[i].Values {
-				e.sample("loadstar_forecast_kilowatts", v, "client", c.Name, "level", levelName(f.Levels[l]), "lead", fmt.Sprintf("%dh", lead))
+				e.sample("loadstar_forecast_kilowatts", v, "client", c.Name, "level", metric.LevelName(f.Levels[l]), "lead", fmt.Sprintf("%dh", lead))
 			}
 		}
 	}

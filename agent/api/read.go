@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"loadstar/agent/live"
+	"loadstar/metric"
 )
 
 func (s *Server) clients(w http.ResponseWriter, r *http.Request) {
@@ -111,8 +112,8 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 		if columns[l] == nil {
 			columns[l] = []number{}
 		}
-		values = append(values, member{levelName(level), columns[l]})
-		units = append(units, member{levelName(level), "kW"})
+		values = append(values, member{metric.LevelName(level), columns[l]})
+		units = append(units, member{metric.LevelName(level), "kW"})
 	}
 	values = append(values, member{"source", sources}, member{"load", loads})
 	s.answerJSON(w, r, object{
@@ -155,7 +156,7 @@ func (s *Server) scores(w http.ResponseWriter, r *http.Request) {
 		var pinball object
 		for l, level := range site.Levels {
 			if l < len(x.Pinball) {
-				pinball = append(pinball, member{levelName(level), number(x.Pinball[l])})
+				pinball = append(pinball, member{metric.LevelName(level), number(x.Pinball[l])})
 			}
 		}
 		var leads any

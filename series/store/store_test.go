@@ -424,14 +424,19 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// BenchmarkLoad loads 100 days of quarters.
 func BenchmarkLoad(b *testing.B) {
 	s := fresh(b)
-	var rows []Reading
-	for i := range int64(96 * 44) {
-		rows = append(rows, Reading{Client: "a", Time: noon.Unix() - (i+1)*quarter, KW: float32(i)})
+	from := noon.Unix() - noon.Unix()%86400 - 100*86400
+	m := series.Meter{ID: "a", Start: from, Load: make([]float32, 100*96)}
+	d, err := series.NewDataset(series.Dataset{Interval: 15 * time.Minute, Clock: time.UTC}, []series.Meter{m})
+	if err != nil {
+		b.Fatal(err)
 	}
-	put(b, s, noon, rows...)
+	if _, err := s.Import("x", d); err != nil {
+		b.Fatal(err)
+	}
 	for b.Loop() {
-		load(b, s, "a", noon.Unix()-100*86400, noon.Unix())
+		load(b, s, "a", from, from+100*86400)
 	}
 }
