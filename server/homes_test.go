@@ -11,6 +11,7 @@ import (
 
 	"loadstar/agent"
 	"loadstar/agent/identity"
+	"loadstar/agent/release"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/synth"
@@ -55,8 +56,18 @@ func firstHomes(t *testing.T, d *series.Dataset, from, to int) *series.Dataset {
 // called.
 func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 	st.Helper()
+	return st.hostFor(name, address, d, nil)
+}
+
+// hostFor runs an agent with a receiver of releases, which may be nil. An agent that has
+// joined before continues.
+func (st *station) hostFor(name, address string, d *series.Dataset, releases release.Host) (stop func()) {
+	st.Helper()
 	dir := filepath.Join(st.Dir, name)
-	i, err := identity.Join(st.Context(), dir, st.url, st.token(1), name)
+	i, err := identity.Open(dir)
+	if err != nil {
+		i, err = identity.Join(st.Context(), dir, st.url, st.token(1), name)
+	}
 	must(st, err)
 	k, err := kernel.Default()
 	must(st, err)
@@ -64,7 +75,7 @@ func (st *station) host(name, address string, d *series.Dataset) (stop func()) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- agent.Run(ctx, agent.Config{
-			Dir: dir, Server: address, Client: i.HTTPClient(), Dataset: d, Kernel: k,
+			Dir: dir, Server: address, Client: i.HTTPClient(), Dataset: d, Kernel: k, Releases: releases,
 			Log: slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		})
 	}()

@@ -152,9 +152,9 @@ func TestRegion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, plan := range map[string]string{
-		"a sum":        "{algorithm: fedadam, partition: head, rounds: 12, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
+		"a sum":        "{algorithm: fedadam, partition: head, rounds: 12, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 2, windows: 8}}",
 		"control":      "{algorithm: scaffold, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
-		"each update":  "{algorithm: fedavgadaptive, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
+		"each update":  "{algorithm: fedavgadaptive, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 1, windows: 8}}",
 		"asynchronous": "{algorithm: fedbuff, rounds: 10, client: {steps: 1, batch: 8}, schedule: {cohort: 5, buffer: 3}, evaluate: {every: 0}}",
 	} {
 		if testing.Short() && name != "a sum" {
@@ -199,6 +199,9 @@ func TestRegion(t *testing.T) {
 			for _, r := range got.Rounds {
 				if name != "asynchronous" && (r.Asked != 6 || r.Counted != 6 || r.State != "merged") {
 					t.Errorf("round %v", r)
+				}
+				if r.Evaluated != 0 && (r.Evaluated != r.Counted || r.RelativeMae <= 0) || r.Evaluated == 0 && name == "each update" {
+					t.Errorf("round %d: %d clients evaluated, mean %v", r.Round, r.Evaluated, r.RelativeMae)
 				}
 			}
 			if name == "asynchronous" {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -16,10 +17,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"loadstar/agent/identity"
+	"loadstar/agent/release"
 	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/client"
@@ -28,6 +32,7 @@ import (
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
+	"loadstar/server/ledger"
 )
 
 // recorder terminates TLS between an agent and the server, and records everything that
@@ -239,12 +244,12 @@ func (s *secrets) in(sent []byte) (found []string, words, decoys int) {
 }
 
 // An agent sends no personal weight, no reading and no value range in any round. It sends
-// only the change of the shared weights.
+// the change of the shared weights, sums of validation errors, and reports.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	d := homes(t, 4)
-	plan := "{algorithm: fedavg, partition: head, rounds: 3, model: {name: bose2023}, client: {steps: 3, batch: 16, lr: 0.01}, evaluate: {every: 0}}"
+	plan := "{algorithm: fedavg, partition: head, rounds: 3, model: {name: bose2023}, client: {steps: 3, batch: 16, lr: 0.01}, evaluate: {every: 1}}"
 	// Home 0 has its own agent, which sends an individual update. The other homes share an
 	// agent, which sends one sum.
 	parts := map[string]*series.Dataset{"alone": firstHomes(t, d, 0, 1), "together": firstHomes(t, d, 1, 4)}
@@ -258,7 +263,13 @@ func TestWire(t *testing.T) {
 			return i.HTTPClient()
 		}))
 		recorders[name] = rec
-		stops = append(stops, st.host(name, rec.url, part))
+		h := newShelf()
+		for i := range part.Len() {
+			h.reports = append(h.reports, release.Report{
+				Client: part.Meter(i).ID, Day: ledger.Today(time.Now()), Shares: map[string]float64{"model": 1}, RelativeMAE: 0.5, Coverage: 0.8, ReadingsAge: 60,
+			})
+		}
+		stops = append(stops, st.hostFor(name, rec.url, part, h))
 	}
 	run := func() string {
 		s, err := st.operator.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 4})
@@ -352,6 +363,17 @@ func TestWire(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes, %d numbers and %d texts that must not be in them; %d words by chance, as %d decoys", name, len(sent), len(secret.words)/2, len(secret.texts), words, decoys)
 	}
+	// Evaluations and reports were sent, so the search has seen them.
+	rounds, err := st.ledger.Rounds(t.Context(), run, 0, 10)
+	must(t, err)
+	for _, r := range rounds {
+		if r.Evaluation.Clients != 4 {
+			t.Errorf("round %d: %d clients evaluated", r.Round, r.Evaluation.Clients)
+		}
+	}
+	if days, err := st.ledger.ReportDays(t.Context(), "", 1); err != nil || len(days) != 1 || days[0].Total != 4 {
+		t.Errorf("%+v, %v", days, err)
+	}
 	// Check that the search would find leaked values.
 	sent := rec.sent.Bytes()
 	for n, u := range updates {
@@ -378,4 +400,42 @@ func leaked(x []float32) (b []byte) {
 		b = append(round.AppendFloats(b, x[i:i+1]), "...."...)
 	}
 	return b
+}
+
+// Everything that can leave an agent is in this list, which docs/fleet.md explains. A new
+// field needs a decision, and a sentence there.
+func TestWhatLeaves(t *testing.T) {
+	want := strings.Fields(`
+		AnnounceRequest.clients AnnounceRequest.inputs AnnounceRequest.step_seconds
+		CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
+		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings ClientReport.readings_age_seconds
+		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round
+		DeclineRequest.reason DeclineRequest.turns Evaluation.clients Evaluation.relative_mae
+		JoinRequest.csr JoinRequest.name JoinRequest.secret
+		PushRequest.chunk PushRequest.evaluation PushRequest.form PushRequest.offset PushRequest.round PushRequest.run PushRequest.sha256
+		PushRequest.shares PushRequest.size PushRequest.version
+		RenewRequest.csr Share.client Share.examples Share.loss Share.steps Share.train_loss SourceShare.share SourceShare.source
+		Turns.clients Turns.round Turns.run`)
+	fields := map[string]bool{}
+	var walk func(m protoreflect.MessageDescriptor)
+	walk = func(m protoreflect.MessageDescriptor) {
+		for i := range m.Fields().Len() {
+			f := m.Fields().Get(i)
+			name := string(m.Name()) + "." + string(f.Name())
+			if fields[name] {
+				continue
+			}
+			fields[name] = true
+			if f.Message() != nil {
+				walk(f.Message())
+			}
+		}
+	}
+	methods := v1.File_loadstar_v1_agent_proto.Services().ByName("AgentService").Methods()
+	for i := range methods.Len() {
+		walk(methods.Get(i).Input())
+	}
+	if got := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, want) {
+		t.Errorf("agents can send\n%s, want\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
 }

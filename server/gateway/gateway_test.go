@@ -202,9 +202,10 @@ func seeds(run string) map[string]proto.Message {
 		v1.AgentServiceAnnounceProcedure: &v1.AnnounceRequest{Clients: []string{"a0", "a1"}, Inputs: []string{"wind"}, StepSeconds: 3600},
 		v1.AgentServiceCheckInProcedure: &v1.CheckInRequest{
 			Training: []*v1.Turns{{Run: run, Clients: []string{"a0"}}}, Pushed: []*v1.Turns{{Run: run, Round: 1, Clients: []string{"a1", "a2"}}},
+			Releases: proto.Uint64(7), Reports: []*v1.ClientReport{{Client: "a0", Day: 20000, Shares: []*v1.SourceShare{{Source: "model", Share: 1}}, Findings: []string{"flat"}}},
 		},
 		v1.AgentServicePushProcedure: &v1.PushRequest{
-			Run: run, Round: 0, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{{Client: "a0", Examples: 3, Steps: 2, TrainLoss: 0.5}},
+			Run: run, Round: 0, Form: v1.Form_FORM_UPDATE, Shares: []*v1.Share{{Client: "a0", Examples: 3, Steps: 2, TrainLoss: 0.5}}, Evaluation: &v1.Evaluation{Clients: 1, RelativeMae: 500_000},
 			Sha256: sum[:], Size: int64(len(numbers)), Chunk: numbers,
 		},
 		v1.AgentServiceDeclineProcedure: &v1.DeclineRequest{Turns: &v1.Turns{Run: run, Clients: []string{"a0"}}, Reason: "why"},

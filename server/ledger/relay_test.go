@@ -101,9 +101,12 @@ func TestRelay(t *testing.T) {
 				for _, p := range all[i].Parts {
 					got += int64(binary.LittleEndian.Uint64(p))
 				}
+				var evaluation Evaluation
 				for _, x := range all[i].Shares {
 					want += worth(all[i].Round, x.Client)
+					evaluation.Add(scored(all[i].Round, x.Client))
 				}
+				wantEqual(t, "evaluation of "+all[i].ID, all[i].Evaluation, evaluation)
 				if got != want || all[i].Single {
 					t.Errorf("sending %s: its sum is off by %d", all[i].ID, got-want)
 				}

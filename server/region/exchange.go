@@ -148,7 +148,11 @@ func (r *relay) checkIn(ctx context.Context, now time.Time) ([]*v1.Task, error) 
 	if err != nil {
 		return nil, err
 	}
-	answer, err := r.hub.CheckIn(ctx, &v1.CheckInRequest{Training: toTurns(training), Pushed: toTurns(pushed), Releases: &r.releases, Reports: messages})
+	q := &v1.CheckInRequest{Training: toTurns(training), Pushed: toTurns(pushed), Reports: messages}
+	if now.After(r.nextReleases) {
+		q.Releases = &r.releases
+	}
+	answer, err := r.hub.CheckIn(ctx, q)
 	if err != nil {
 		return nil, err
 	}

@@ -72,6 +72,7 @@ type relay struct {
 	nextCertCheck time.Time              // when to check whether the certificate is due
 	nextIdleCheck time.Time              // when to look for idle runs
 	releases      uint64                 // revision of the hub's list of releases that was adopted; 0 if none
+	nextReleases  time.Time              // when to ask for the list again after it could not be adopted
 	sums          *prometheus.CounterVec
 }
 
@@ -88,6 +89,7 @@ const (
 	answerBytes   = 64 << 20 // a response to a check-in may name all clients of the region
 	planBytes     = 1 << 20
 	reportsAtOnce = 50 // the hub's limit for one check-in
+	retryReleases = time.Minute
 )
 
 // Run relays tasks and results between the hub and the region until ctx ends.

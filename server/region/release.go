@@ -13,17 +13,18 @@ import (
 )
 
 // adoptReleases copies the hub's releases with their blobs, so that the region's agents get
-// them. If it fails, the hub sends the list again at the next check-in. An error must not
-// stop the relay of tasks, so it is only logged.
+// them. It leaves out a release that fails, and asks for the list again after a while. An
+// error must not stop the relay of tasks, so it is only logged.
 func (r *relay) adoptReleases(ctx context.Context, list *v1.ReleaseList, now time.Time) {
 	if list == nil {
 		return
 	}
+	r.nextReleases = now.Add(retryReleases)
 	all := make([]ledger.Release, 0, len(list.Releases))
 	for _, x := range list.Releases {
 		if err := r.fetchRelease(ctx, x); err != nil {
 			r.Log.Warn("cannot adopt a release of the hub", "release", fmt.Sprintf("%s@%d", x.Name, x.Number), "error", err)
-			return
+			continue
 		}
 		all = append(all, ledger.Release{
 			ID: x.Id, Name: x.Name, Number: x.Number, Run: x.Run, Version: x.Version, Role: x.Role, PlanBlob: x.Plan, Weights: x.Weights, Actor: "hub",
@@ -33,7 +34,9 @@ func (r *relay) adoptReleases(ctx context.Context, list *v1.ReleaseList, now tim
 		r.Log.Warn("cannot adopt the releases of the hub", "error", err)
 		return
 	}
-	r.releases = list.Revision
+	if len(all) == len(list.Releases) {
+		r.releases, r.nextReleases = list.Revision, time.Time{}
+	}
 	r.Log.Info("adopted the releases of the hub", "releases", len(all))
 }
 
@@ -43,13 +46,13 @@ func (r *relay) fetchRelease(ctx context.Context, x *v1.Release) error {
 	if err != nil {
 		return fmt.Errorf("fetching the plan: %w", err)
 	}
-	t, err := terms.Read(string(plan), x.Plan, 2) // the size of the fleet does not change the shape of the weights
+	n, err := terms.SharedLen(plan)
 	if err != nil {
 		return err
 	}
-	b, err := r.fetch(ctx, x.Weights, int64(4*t.Shared))
-	if err == nil && len(b) != 4*t.Shared {
-		err = fmt.Errorf("%d bytes, want %d as in the plan", len(b), 4*t.Shared)
+	b, err := r.fetch(ctx, x.Weights, int64(4*n))
+	if err == nil && len(b) != 4*n {
+		err = fmt.Errorf("%d bytes, want %d as in the plan", len(b), 4*n)
 	}
 	if err != nil {
 		return fmt.Errorf("fetching the weights: %w", err)

@@ -120,6 +120,19 @@ func Read(plan, blob string, fleet int64) (*Terms, error) {
 	return t, nil
 }
 
+// SharedLen returns the length of the shared vector of a plan, for any fleet.
+func SharedLen(plan []byte) (int, error) {
+	p, err := recipe.Read(plan)
+	if err != nil {
+		return 0, err
+	}
+	problem, err := recipe.Frame(p, nil)
+	if err != nil {
+		return 0, err
+	}
+	return problem.SharedLen(), nil
+}
+
 // derive computes the terms of a plan for a fleet of a given size.
 func derive(p *fed.Plan, fleet int) (*Terms, error) {
 	problem, err := recipe.Frame(p, nil)

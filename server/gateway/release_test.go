@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+)
+
+// Agents get the list of releases only if they use releases and have another list.
+func TestReleaseList(t *testing.T) {
+	g, _ := newGateway(t)
+	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
+	check := func(revision *uint64) *v1.ReleaseList {
+		t.Helper()
+		s, err := g.CheckIn(ctx, &v1.CheckInRequest{Releases: revision})
+		must(t, err)
+		return s.Releases
+	}
+	if list := check(proto.Uint64(0)); list != nil {
+		t.Errorf("before the releases were read: %v", list)
+	}
+	g.loadReleases(ctx)
+	empty := check(proto.Uint64(0))
+	if empty == nil || empty.Revision == 0 || len(empty.Releases) != 0 {
+		t.Fatalf("%v", empty)
+	}
+	if list := check(nil); list != nil {
+		t.Errorf("an agent without releases: %v", list)
+	}
+	if list := check(&empty.Revision); list != nil {
+		t.Errorf("an unchanged list: %v", list)
+	}
+	lead, err := g.Ledger.Lead(ctx, "test", time.Hour, time.Now())
+	must(t, err)
+	hub := []ledger.Release{{ID: "x", Name: "day", Number: 1, Run: "run", Weights: "w", PlanBlob: "p", Role: "generic"}}
+	must(t, g.Ledger.AdoptReleases(ctx, lead, hub, time.Now()))
+	g.loadReleases(ctx)
+	one := check(&empty.Revision)
+	if one == nil || one.Revision == empty.Revision || len(one.Releases) != 1 || one.Releases[0].Id != "x" {
+		t.Fatalf("%v", one)
+	}
+	must(t, g.Ledger.AdoptReleases(ctx, lead, nil, time.Now()))
+	g.loadReleases(ctx)
+	if again := check(&one.Revision); again.GetRevision() != empty.Revision {
+		t.Errorf("%v, want revision %d", again, empty.Revision)
+	}
+}
+
+// Reports with impossible texts are refused, impossible numbers are moved to the nearest
+// bound, and an agent can send only so many in a day.
+func TestHostileReports(t *testing.T) {
+	g, _ := newGateway(t)
+	ctx := pki.With(t.Context(), pki.Identity{Role: pki.Agent, ID: "agent"})
+	today := ledger.Today(time.Now())
+	send := func(all ...*v1.ClientReport) error {
+		_, err := g.CheckIn(ctx, &v1.CheckInRequest{Reports: all})
+		return err
+	}
+	shares := func(n int) (all []*v1.SourceShare) {
+		for range n {
+			all = append(all, &v1.SourceShare{Source: "week", Share: 0.7})
+		}
+		return all
+	}
+	for name, r := range map[string]*v1.ClientReport{
+		"no name": {}, "unprintable": {Client: "a\n"}, "long": {Client: strings.Repeat("a", 1000)},
+		"finding": {Client: "a0", Findings: []string{"Not A Code"}}, "long finding": {Client: "a0", Findings: []string{strings.Repeat("a", 99)}}, "empty finding": {Client: "a0", Findings: []string{""}},
+		"findings": {Client: "a0", Findings: make([]string, 9)}, "source": {Client: "a0", Shares: []*v1.SourceShare{{Source: "kW=1.25"}}}, "shares": {Client: "a0", Shares: shares(9)},
+		"nil share": {Client: "a0", Shares: []*v1.SourceShare{{}}},
+	} {
+		if err := send(r); connect.CodeOf(err) != connect.CodeInvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := send(make([]*v1.ClientReport, maxReports+1)...); connect.CodeOf(err) != connect.CodeInvalidArgument {
+		t.Errorf("too many: %v", err)
+	}
+	number := func(x float64) *float64 { return &x }
+	must(t, send(&v1.ClientReport{
+		Client: "a0", Day: today, RelativeMae: number(math.Inf(1)), Coverage: number(-3), Shares: append(shares(3), &v1.SourceShare{Source: "model", Share: math.NaN()}),
+		ReadingsAgeSeconds: math.MinInt64, Release: "../unknown",
+	}, &v1.ClientReport{Client: "a1", Day: today, RelativeMae: number(math.NaN())}, &v1.ClientReport{Client: "a2", Day: math.MaxInt64}, &v1.ClientReport{Client: "a2", Day: math.MinInt64}))
+	stored, err := g.Ledger.Reports(ctx, "", 9)
+	must(t, err)
+	if len(stored) != 2 {
+		t.Fatalf("%d reports are stored", len(stored))
+	}
+	got := &v1.ClientReport{}
+	must(t, proto.Unmarshal(stored["a0"], got))
+	if got.GetRelativeMae() != 100 || got.GetCoverage() != 0 || got.Coverage == nil || got.ReadingsAgeSeconds != 0 || got.Release != "" || len(got.Shares) != 3 {
+		t.Errorf("%v", got)
+	}
+	days, err := g.Ledger.ReportDays(ctx, "", 9)
+	must(t, err)
+	if len(days) != 1 || days[0].Clients != 2 || days[0].Fallback < 0.98 {
+		t.Errorf("%+v", days)
+	}
+	for i := range 99 {
+		must(t, send(&v1.ClientReport{Client: fmt.Sprint("a", i%3), Day: today}, &v1.ClientReport{Client: "a0", Day: today}))
+	}
+	if n := g.reported["agent"]; n > reportsOfClient*g.Clients {
+		t.Errorf("%d reports in a day", n)
+	}
+	must(t, send(&v1.ClientReport{Client: "a2", Day: today + 1})) // ignored
+	if stored, err := g.Ledger.Reports(ctx, "", 9); err != nil || ledgerDay(t, stored["a2"]) != today {
+		t.Errorf("the limit had no effect: %v", err)
+	}
+	// The ledger is closed: the agent must retry.
+	closed, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := g.addReports(closed, "agent2", []*v1.ClientReport{{Client: "a0", Day: today}}, time.Now()); connect.CodeOf(err) != connect.CodeUnavailable {
+		t.Errorf("%v", err)
+	}
+	var none *connect.Error
+	if errors.As(send(), &none) {
+		t.Error(none)
+	}
+}
+
+func ledgerDay(t *testing.T, b []byte) int64 {
+	t.Helper()
+	r := &v1.ClientReport{}
+	must(t, proto.Unmarshal(b, r))
+	return r.Day
+}

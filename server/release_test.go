@@ -1,0 +1,261 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/agent/identity"
+	"loadstar/agent/release"
+	"loadstar/fed/round"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+)
+
+// shelf is a host of releases at an agent: it stores what it gets.
+type shelf struct {
+	mu      sync.Mutex
+	has     map[string]release.Release // by id
+	loaders map[string]func(string) (release.Kept, bool, error)
+	reports []release.Report
+}
+
+func newShelf() *shelf {
+	return &shelf{has: map[string]release.Release{}, loaders: map[string]func(string) (release.Kept, bool, error){}}
+}
+
+func (h *shelf) Has(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.has[id]
+	return ok
+}
+
+func (h *shelf) Offer(r release.Release, load func(string) (release.Kept, bool, error)) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, twice := h.has[r.ID]; twice {
+		return errors.New("offered twice")
+	}
+	h.has[r.ID], h.loaders[r.ID] = r, load
+	return nil
+}
+
+func (h *shelf) Retain(ids []string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id := range h.has {
+		if !slices.Contains(ids, id) {
+			delete(h.has, id)
+		}
+	}
+	return nil
+}
+
+func (h *shelf) Reports() ([]release.Report, func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.reports, func() { h.mu.Lock(); defer h.mu.Unlock(); h.reports = nil }
+}
+
+func (h *shelf) report(all ...release.Report) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reports = all
+}
+
+func (h *shelf) reported() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.reports) == 0
+}
+
+// names returns the releases on the shelf.
+func (h *shelf) names() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []string
+	for _, r := range h.has {
+		all = append(all, fmt.Sprintf("%s@%d", r.Name, r.Number))
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// release releases the newest version of a run, or the given one.
+func (st *station) release(run string, version int64) *v1.Release {
+	st.Helper()
+	r, err := st.operator.CreateRelease(st.Context(), &v1.CreateReleaseRequest{Run: run, Version: version, Name: "day"})
+	must(st, err)
+	return r.Release.Release
+}
+
+func (st *station) withdraw(name string) {
+	st.Helper()
+	_, err := st.operator.WithdrawRelease(st.Context(), &v1.WithdrawReleaseRequest{Release: name})
+	must(st, err)
+}
+
+func (st *station) onShelf(h *shelf, want string) {
+	st.Helper()
+	st.soon("the agent has "+want, func() bool { return h.names() == want })
+}
+
+const accurate = "{algorithm: fedavg, partition: head, rounds: 6, seed: %d, model: {name: fekri2023, lookback: 6, targets: 2, inputs: [load, time_of_day@target], split: {train: 0.7, validation: 0.15}}, client: {steps: 20, batch: 32, lr: 0.01}, evaluate: {every: 2}}"
+
+// Agents hear of releases, fetch them, and leave withdrawn ones. An earlier version can be
+// released again. The rounds of a run have the validation error of all counted clients, and
+// it improves.
+func TestReleases(t *testing.T) {
+	t.Parallel()
+	st := newStation(t, nil)
+	d := homes(t, 3)
+	one, rest := newShelf(), newShelf()
+	stop := st.hostFor("one", st.url, firstHomes(t, d, 0, 1), one)
+	st.hostFor("rest", st.url, firstHomes(t, d, 1, 3), rest)
+	st.soon("the clients are announced", func() bool { n, err := st.ledger.CountClients(t.Context()); return err == nil && n == 3 })
+	var runs []string
+	for seed := range 2 {
+		run := st.start(fmt.Sprintf(accurate, seed))
+		st.finished(run)
+		runs = append(runs, run)
+		rounds, err := st.ledger.Rounds(t.Context(), run, 0, 100)
+		must(t, err)
+		slices.Reverse(rounds)
+		for i, r := range rounds {
+			if want := map[bool]int64{true: 3, false: 0}[i%2 == 0 || i == 5]; r.Evaluation.Clients != want {
+				t.Errorf("round %d: %d clients evaluated, want %d", i, r.Evaluation.Clients, want)
+			}
+		}
+		first, last := rounds[0].Evaluation.Mean(), rounds[5].Evaluation.Mean()
+		t.Logf("relative MAE %.3f before the first round, %.3f before the last", first, last)
+		if !(last < 0.8*first) || last <= 0 {
+			t.Errorf("relative MAE %.3f before the first round, %.3f before the last", first, last)
+		}
+	}
+	a := st.release(runs[0], 0)
+	for _, h := range []*shelf{one, rest} {
+		st.onShelf(h, "day@1")
+		got := h.has[a.Id]
+		b, err := st.blobs.Get(t.Context(), a.Weights)
+		must(t, err)
+		r, err := st.ledger.Run(t.Context(), runs[0])
+		must(t, err)
+		if !bytes.Equal(round.AppendFloats(nil, got.Weights), b) || string(got.Plan) != r.Plan || got.Version != 6 || got.Role != release.Personal || got.Run != runs[0] {
+			t.Errorf("another release: %v", got.Version)
+		}
+	}
+	st.soon("the client's layers are final", func() bool {
+		k, ok, err := one.loaders[a.Id]("home-0")
+		must(t, err)
+		return ok && len(k.Scaling) > 0 && len(k.Personal) > 0
+	})
+	// Rollback: a newer release is withdrawn, the earlier version is released again.
+	st.release(runs[1], 6)
+	st.onShelf(one, "day@1 day@2")
+	st.onShelf(rest, "day@1 day@2")
+	st.withdraw("day@2")
+	st.onShelf(one, "day@1")
+	stop() // offline
+	again := st.release(runs[0], 6)
+	if again.Weights != a.Weights || again.Number != 3 || again.Id == a.Id {
+		t.Errorf("%v", again)
+	}
+	st.withdraw(a.Id)
+	st.onShelf(rest, "day@3")
+	if one.names() != "day@1" {
+		t.Errorf("an agent that is offline has %s", one.names())
+	}
+	st.hostFor("one", st.url, firstHomes(t, d, 0, 1), one)
+	st.onShelf(one, "day@3")
+
+	// Reports count once per client and day.
+	today := ledger.Today(time.Now())
+	report := func(client string, mae float64) release.Report {
+		return release.Report{
+			Client: client, Day: today, Release: again.Id, Shares: map[string]float64{"model": 0.9, "week": 0.1}, RelativeMAE: mae, Coverage: 0.79,
+			Findings: []string{"unit-jump"}, ReadingsAge: 120, WantsRound: true,
+		}
+	}
+	for range 2 {
+		one.report(report("home-0", 0.52), report("home-1", 9))
+		rest.report(report("home-1", 0.62), release.Report{Client: "home-2", Day: today, RelativeMAE: math.NaN(), Coverage: math.NaN(), Release: "unknown"})
+		st.soon("the reports are sent", func() bool { return one.reported() && rest.reported() })
+	}
+	days, err := st.operator.ListReports(t.Context(), &v1.ListReportsRequest{Release: again.Id})
+	must(t, err)
+	if len(days.Days) != 1 {
+		t.Fatalf("%v", days)
+	}
+	if x := days.Days[0]; x.Day != today || x.Clients != 2 || x.Total != 3 || x.Wanting != 2 || math.Abs(x.GetRelativeMae()-0.57) > 0.06 || math.Abs(x.GetCoverage()-0.79) > 0.02 || math.Abs(x.GetFallback()-0.1) > 0.02 {
+		t.Errorf("%v", x)
+	}
+	clients, err := st.operator.ListClients(t.Context(), &v1.ListClientsRequest{})
+	must(t, err)
+	if x := clients.Clients[0].Report; x.GetRelease() != "day@3" || x.GetRelativeMae() != 0.52 || x.GetFindings()[0] != "unit-jump" || x.ReadingsAgeSeconds != 120 {
+		t.Errorf("%v", x)
+	}
+	if x := clients.Clients[1].Report; x.GetRelativeMae() != 0.62 {
+		t.Errorf("another agent has reported for home-1: %v", x)
+	}
+	if x := clients.Clients[2].Report; x.GetRelease() != "" || x.RelativeMae != nil {
+		t.Errorf("%v", x)
+	}
+}
+
+// A region's agents get the releases of the hub, and their reports reach the hub.
+func TestRegionReleases(t *testing.T) {
+	t.Parallel()
+	hub := newStation(t, nil)
+	id, err := identity.Join(t.Context(), filepath.Join(hub.Dir, "region"), hub.url, hub.token(1), "region")
+	must(t, err)
+	t.Cleanup(id.HTTPClient().CloseIdleConnections)
+	region := newStation(t, func(c *Config) {
+		c.Hub, c.Linger = &Hub{Address: hub.url, Client: id.HTTPClient()}, 50*time.Millisecond
+	})
+	d := homes(t, 4)
+	far := newShelf()
+	region.hostFor("far", region.url, firstHomes(t, d, 0, 3), far)
+	hub.host("near", hub.url, firstHomes(t, d, 3, 4))
+	hub.soon("the clients are announced", func() bool { n, err := hub.ledger.CountClients(t.Context()); return err == nil && n == 4 })
+	run := hub.start(strings.Replace(fmt.Sprintf(accurate, 1), "rounds: 6", "rounds: 3", 1))
+	hub.finished(run)
+	rounds, err := hub.ledger.Rounds(t.Context(), run, 0, 100)
+	must(t, err)
+	for _, r := range rounds {
+		if want := map[bool]int64{true: 4, false: 0}[r.Round != 1]; r.Evaluation.Clients != want || want > 0 && (r.Evaluation.Mean() <= 0 || r.Evaluation.Mean() > 10) {
+			t.Errorf("round %d: %+v", r.Round, r.Evaluation)
+		}
+	}
+	a := hub.release(run, 0)
+	region.onShelf(far, "day@1")
+	if _, err := region.operator.CreateRelease(t.Context(), &v1.CreateReleaseRequest{Run: run}); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+		t.Errorf("a release in a region: %v", err)
+	}
+	today := ledger.Today(time.Now())
+	var reports []release.Report
+	for i := range 3 {
+		reports = append(reports, release.Report{Client: fmt.Sprint("home-", i), Day: today, Release: a.Id, RelativeMAE: 0.5, Coverage: 0.8, Drift: true})
+	}
+	far.report(reports...)
+	for _, st := range []*station{region, hub} {
+		st.soon("the reports arrive", func() bool {
+			days, err := st.operator.ListReports(t.Context(), &v1.ListReportsRequest{Release: a.Id})
+			must(t, err)
+			return len(days.Days) == 1 && days.Days[0].Clients == 3 && days.Days[0].Drifting == 3
+		})
+	}
+	hub.release(run, 0)
+	region.onShelf(far, "day@1 day@2")
+	hub.withdraw("day@1")
+	region.onShelf(far, "day@2")
+}
