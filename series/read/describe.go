@@ -53,6 +53,7 @@ func (l *looker) finish() error {
 		if own, err := time.ParseDuration(d.Interval); err == nil && w.Interval > own {
 			t.Interval = durationName(w.Interval)
 		}
+		t.Stamp = w.Stamp
 		d.Weather = &t
 	}
 	if len(l.meters) > 0 {

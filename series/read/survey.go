@@ -180,6 +180,9 @@ func (l *looker) look(path string, only bool) error {
 	case kind == "meters", free && l.hints.Meters == nil && f.Kind == recognize.Meters:
 		l.meters = append(l.meters, name)
 		l.meterFormat = tableOf(f)
+		if meter := f.Columns["meter"]; meter != "" {
+			l.meterFormat.Columns = unusual(f.Names, map[string]string{"meter": meter})
+		}
 	default:
 		l.survey.Left = append(l.survey.Left, name)
 		l.seen = append(l.seen, fmt.Sprintf("%s has %s", name, shorten(f.Names, 8)))

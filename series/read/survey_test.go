@@ -37,6 +37,13 @@ func TestLook(t *testing.T) {
 			return !s.Zoned && d.Interval == "30m" && d.Unit == "kW" && slices.Equal(d.Load.Files, []string{"load.csv"}) && len(d.Load.Columns) == 0 &&
 				slices.Equal(d.Weather.Files, []string{"weather.csv"}) && d.Weather.Interval == "" && slices.Equal(d.Meters.Files, []string{"meters.csv"}) && slices.Equal(s.Left, []string{"x.csv"})
 		}, ""},
+		{"German weather and meters", map[string]string{
+			"last.csv": "Zeit;Haus 1;Haus 2\n;kWh;kWh\n01.07.2025 00:15;0,5;1,5\n01.07.2025 00:30;0,5;1,5\n", "meter.csv": "Zähler;Fläche\nHaus 1;80\n",
+			"wetter.csv": "Zeit;Lufttemperatur [°C]\n01.07.2025 00:00;10,5\n01.07.2025 12:00;10,5\n",
+		}, Hints{}, func(_ *Survey, d *Description) bool {
+			return d.Load.Columns["meter"] == MeterIsColumn && d.Unit == "kWh" && d.Meters.Columns["meter"] == "Zähler" && d.Weather.Stamp == StampStart &&
+				d.Weather.Date == "dd.mm.yyyy" && d.Weather.Decimal == "," && d.Weather.Columns["temperature"] == "Lufttemperatur [°C]" && d.Weather.Interval == "12h"
+		}, ""},
 		{"times with an offset", map[string]string{"a.csv": "unique_id,ds,y\na,2020-01-01T00:00:00Z,1\na,2020-01-01T01:00:00Z,1\n"}, Hints{}, func(s *Survey, d *Description) bool {
 			return s.Zoned && d.Unit == "" && d.Interval == "1h"
 		}, ""},
