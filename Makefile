@@ -226,6 +226,16 @@ comparison: build ## Regenerate docs/comparison.md: dense, its twins and baselin
 	  echo; echo "## The next 24 hours"; compare day-ahead; \
 	} > docs/comparison.md.new && mv docs/comparison.md.new docs/comparison.md
 
+.PHONY: coverage
+coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of the readings removed: error, coverage of P10 to P90, sources; about ten minutes
+	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
+	for g in $(CORE_GROUPS); do \
+	  test -e runs/coverage/$$g/summary.json || bin/loadstar simulate plans/day-ahead.yaml --data datasets/$$g.yaml --out runs/coverage/$$g --quiet >/dev/null || exit 1; \
+	  for gaps in "" "--remove 2%" "--remove 2% --block 6h" "--remove 2% --block 24h"; do \
+	    bin/loadstar backtest --model runs/coverage/$$g --data datasets/$$g.yaml $$gaps || exit 1; \
+	  done; \
+	done
+
 .PHONY: peers
 peers: build ## Measure gradient boosting on the features of dense into docs/peers; hours; needs python3-sklearn
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data} OMP_NUM_THREADS=1; \

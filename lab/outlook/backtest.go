@@ -50,8 +50,10 @@ type Scores struct {
 	Issues    int     `json:"issues"`
 	// Rows is the number of forecast steps that could be compared with a reading, and
 	// Sources has their number by source.
-	Rows    int           `json:"rows"`
-	Sources []Count       `json:"sources"`
+	Rows    int     `json:"rows"`
+	Sources []Count `json:"sources"`
+	// Reasons has the number of rows that are not the model's by reason.
+	Reasons []Count       `json:"reasons,omitempty"`
 	Clients []ClientScore `json:"clients"`
 	// MAE and RelativeMAE are means and medians over clients. Errors are relative to those of
 	// the load at the same clock time a week before.
@@ -80,6 +82,7 @@ type ClientScore struct {
 	sum, week, both float64 // absolute errors; both has those of the forecast where week has one
 	inside          int
 	sources         map[issue.Source]int
+	reasons         map[issue.Reason]int
 }
 
 // Run replays the issues and scores them.
@@ -105,7 +108,7 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	s.Model, s.Version = b.Model.Name()
 	all := make([]*ClientScore, len(numbers))
 	for k, i := range numbers {
-		all[k] = &ClientScore{meter: b.Dataset.Meter(i), frame: frame, h: b.H, sources: map[issue.Source]int{}}
+		all[k] = &ClientScore{meter: b.Dataset.Meter(i), frame: frame, h: b.H, sources: map[issue.Source]int{}, reasons: map[issue.Reason]int{}}
 		all[k].ID = all[k].meter.ID
 		all[k].first = all[k].meter.Start + int64(frame.BeforeTest(all[k].meter))*b.Dataset.Seconds()
 	}
@@ -181,6 +184,9 @@ func (c *ClientScore) add(f issue.Forecast, seconds int64) {
 		load := float64(m.Load[at])
 		c.Rows++
 		c.sources[r.Source]++
+		if r.Source != issue.Model {
+			c.reasons[r.Reason]++
+		}
 		if r.Source == issue.None {
 			continue
 		}
@@ -198,7 +204,7 @@ func (c *ClientScore) add(f issue.Forecast, seconds int64) {
 
 // summarize computes the results of all clients.
 func (s *Scores) summarize(all []*ClientScore) {
-	sources := map[issue.Source]int{}
+	sources, reasons := map[issue.Source]int{}, map[issue.Reason]int{}
 	var relative, coverage []float64
 	within := 0
 	for _, c := range all {
@@ -207,6 +213,9 @@ func (s *Scores) summarize(all []*ClientScore) {
 		s.MAE += c.MAE / float64(len(all))
 		for source, n := range c.sources {
 			sources[source] += n
+		}
+		for reason, n := range c.reasons {
+			reasons[reason] += n
 		}
 		if !math.IsNaN(c.RelativeMAE) {
 			relative = append(relative, c.RelativeMAE)
@@ -218,7 +227,7 @@ func (s *Scores) summarize(all []*ClientScore) {
 		s.Clients = append(s.Clients, *c)
 	}
 	s.RelativeMAE, s.Coverage, s.Within = median(relative), median(coverage), float64(within)/float64(len(all))
-	s.Sources = counts(sources, s.Rows)
+	s.Sources, s.Reasons = counts(sources, s.Rows), why(reasons, s.Rows)
 }
 
 func median(x []float64) float64 {
@@ -273,6 +282,9 @@ func (s *Scores) Print(w io.Writer, clients bool) error {
 	fmt.Fprintf(w, "MAE %.4g kW (mean over clients), %.3f times that of last week (median)\n", s.MAE, s.RelativeMAE)
 	fmt.Fprintf(w, "P10 to P90 covers %.1f %% (median client), within 75 to 85 %% for %.0f %% of clients\n", 100*s.Coverage, 100*s.Within)
 	_, err := fmt.Fprintf(w, "%s: %s\n", count(s.Rows, "row"), list(s.Sources))
+	if len(s.Reasons) > 0 {
+		_, err = fmt.Fprintf(w, "not from the model because of: %s\n", list(s.Reasons))
+	}
 	if !clients {
 		return err
 	}

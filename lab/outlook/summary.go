@@ -1,6 +1,7 @@
 package outlook
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -126,15 +127,7 @@ func (s *Summary) add(m made) {
 // finish computes what depends on all forecasts.
 func (s *Summary) finish() {
 	s.Sources = counts(s.bySrc, s.Rows)
-	for reason, n := range s.byWhy {
-		s.Reasons = append(s.Reasons, Count{string(reason), n, float64(n) / float64(s.Rows)})
-	}
-	slices.SortFunc(s.Reasons, func(a, b Count) int {
-		if a.Rows != b.Rows {
-			return b.Rows - a.Rows
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	s.Reasons = why(s.byWhy, s.Rows)
 	most := 0
 	for _, x := range s.sums {
 		most = max(most, x.n)
@@ -221,6 +214,15 @@ func counts(sources map[issue.Source]int, rows int) (all []Count) {
 			all = append(all, Count{string(source), n, float64(n) / float64(rows)})
 		}
 	}
+	return all
+}
+
+// why returns the numbers of rows by reason, the most frequent first.
+func why(reasons map[issue.Reason]int, rows int) (all []Count) {
+	for reason, n := range reasons {
+		all = append(all, Count{string(reason), n, float64(n) / float64(rows)})
+	}
+	slices.SortFunc(all, func(a, b Count) int { return cmp.Or(b.Rows-a.Rows, strings.Compare(a.Name, b.Name)) })
 	return all
 }
 

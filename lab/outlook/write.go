@@ -22,7 +22,8 @@ import (
 
 // Writer writes forecasts one after the other: a row per meter and step, with the columns
 // unique_id, cutoff, ds, one for each quantile such as P10, model, version, source, quality,
-// reason and generated. Times are UTC; ds is the start of the step.
+// reason and generated. Times are UTC; ds is the start of the step. CSV and JSON have the
+// precision of float32, as the agent's answers do.
 type Writer interface {
 	Write(issue.Forecast) error
 	// Close completes the file. Discard removes it instead.
@@ -175,7 +176,7 @@ func (w *csvFile) Write(f issue.Forecast) error {
 		for _, v := range r.Values {
 			b = append(b, ',')
 			if !math.IsNaN(v) {
-				b = strconv.AppendFloat(b, v, 'g', -1, 64)
+				b = strconv.AppendFloat(b, v, 'f', -1, 32)
 			}
 		}
 		b = fmt.Appendf(b, ",%s,%s,%s,%s,%t\n", about, r.Source, r.Quality, r.Reason, w.a.Generated)
@@ -230,7 +231,7 @@ func (w *jsonFile) Write(f issue.Forecast) error {
 		for i, v := range r.Values {
 			number := "null"
 			if !math.IsNaN(v) {
-				number = strconv.FormatFloat(v, 'g', -1, 64)
+				number = strconv.FormatFloat(v, 'f', -1, 32)
 			}
 			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], number)
 		}

@@ -1,0 +1,235 @@
+package outlook
+
+import (
+	"bytes"
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"loadstar/fed/recipe"
+	"loadstar/forecast/issue"
+	"loadstar/lab/sim"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+	"loadstar/series/synth"
+)
+
+// buildings returns synthetic meters with weather. The last one ends a day earlier.
+func buildings(t testing.TB, n, days int) *series.Dataset {
+	t.Helper()
+	zone, err := time.LoadLocation("America/Chicago")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := synth.New(synth.Config{Seed: 5, Meters: n, Start: time.Date(2018, 1, 10, 0, 0, 0, 0, zone), Days: days, Zone: "America/Chicago", Faults: synth.Faults{Gap: 0.01}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var meters []series.Meter
+	for i := range n {
+		load := make([]float32, g.Len())
+		g.Building(i, load)
+		if i == n-1 {
+			load = load[:len(load)-24]
+		}
+		meters = append(meters, series.Meter{ID: string(rune('a' + n - i)), Start: g.Time(0).Unix(), Load: load})
+	}
+	d, err := series.NewDataset(series.Dataset{
+		Name: "buildings", Generated: true, Interval: time.Hour, Clock: zone, Country: synth.Country,
+		Weather: series.Weather{Start: g.Time(0).Unix(), Names: []string{"temperature", "wind"}, Columns: [][]float32{g.Weather().Temperature, g.Weather().Wind}},
+	}, meters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// trained returns a model that was trained for a few rounds.
+func trained(t testing.TB, d *series.Dataset) (dir string, k *kernel.Set) {
+	t.Helper()
+	p, err := recipe.Read([]byte("name: tiny\nalgorithm: fedavg\nmodel: {name: dense, targets: 24}\nrounds: 3\nclient: {warmup: 2}\nevaluate: {every: 0}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k, err = kernel.Default(); err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(t.TempDir(), "run")
+	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, Dir: dir, Kernel: k, Workers: 2, Memory: 1 << 24}); err != nil {
+		t.Fatal(err)
+	}
+	return dir, k
+}
+
+// rows returns the forecasts as CSV.
+func rows(t testing.TB, dir string, k *kernel.Set, c Config) (string, *Summary) {
+	t.Helper()
+	var err error
+	if c.Model, err = Open(dir, c.Dataset, k); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Model.Close()
+	var out bytes.Buffer
+	c.H, c.Now = max(c.H, 24), time.Unix(2e9, 0)
+	s, _, err := Write(t.Context(), c, Stdout, &out, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), s
+}
+
+// TestNoFuture plants impossible loads after the cutoff. No byte of the forecasts may change,
+// although the states in the run's folder know what was there.
+func TestNoFuture(t *testing.T) {
+	d := buildings(t, 4, 70)
+	dir, k := trained(t, d)
+	_, end := d.Span()
+	for _, back := range []int64{30, 24 * 9} {
+		cutoff := end - back*3600
+		want, s := rows(t, dir, k, Config{Dataset: d, At: cutoff, Workers: 3})
+		if n, fallbacks := s.Values(); n != 96 || fallbacks > 24 {
+			t.Fatalf("%d rows, %d of them fallbacks", n, fallbacks)
+		}
+		for _, v := range []float32{1e6, float32(math.NaN()), -1e6} {
+			var meters []series.Meter
+			for i := range d.Len() {
+				m := d.Meter(i)
+				m.Load = slices.Clone(m.Load)
+				for at := int((cutoff - m.Start) / 3600); at < len(m.Load); at++ {
+					m.Load[at] = v
+				}
+				meters = append(meters, m)
+			}
+			other, err := d.With(meters)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := rows(t, dir, k, Config{Dataset: other, At: cutoff, Workers: 1}); got != want {
+				t.Errorf("%d hours before the end, loads of %g after the cutoff change the forecasts", back, v)
+			}
+		}
+	}
+}
+
+// TestOwnCutoffs checks that meters are in the order of their names, each with the end of its
+// own readings as its cutoff.
+func TestOwnCutoffs(t *testing.T) {
+	d := buildings(t, 3, 60)
+	dir, k := trained(t, d)
+	m, err := Open(dir, d, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var names []string
+	s, err := Run(t.Context(), Config{Model: m, Dataset: d, H: 24, Workers: 2, Now: time.Unix(2e9, 0)}, func(f issue.Forecast) error {
+		names = append(names, f.Client)
+		i := slices.IndexFunc([]int{0, 1, 2}, func(i int) bool { return d.Meter(i).ID == f.Client })
+		if want := endOf(d, d.Meter(i)); f.Cutoff != want || f.Rows[0].Time != want {
+			t.Errorf("meter %s: cutoff %d, first row %d, want %d", f.Client, f.Cutoff, f.Rows[0].Time, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(names, []string{"b", "c", "d"}) || s.To.Sub(s.From) < 23*time.Hour {
+		t.Errorf("order %v, cutoffs from %s to %s", names, s.From, s.To)
+	}
+	// The sum is over steps for which all meters have a forecast, or as many as possible.
+	if s.Sum == nil || s.Sum.Meters != 2 && s.Sum.Meters != 3 {
+		t.Errorf("sum %+v", s.Sum)
+	}
+}
+
+// TestStops checks that Run returns the error of its caller and leaves no goroutine behind.
+func TestStops(t *testing.T) {
+	d := buildings(t, 4, 60)
+	dir, k := trained(t, d)
+	m, err := Open(dir, d, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	seen := 0
+	_, err = Run(t.Context(), Config{Model: m, Dataset: d, H: 24, Workers: 2}, func(issue.Forecast) error {
+		seen++
+		return bytes.ErrTooLarge
+	})
+	if err != bytes.ErrTooLarge || seen != 1 {
+		t.Errorf("%v after %d forecasts", err, seen)
+	}
+}
+
+// TestBacktest checks that all meters are scored, and that removed readings cost forecasts of
+// the model.
+func TestBacktest(t *testing.T) {
+	d := buildings(t, 3, 90)
+	dir, k := trained(t, d)
+	m, err := Open(dir, d, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	s, err := Backtest{Model: m, Dataset: d, Workers: 2}.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Clients) != 3 || s.Issues < 3*4*6 || s.Coverage <= 0.3 || s.Coverage > 1 || s.Sources[0].Name != "model" || s.Sources[0].Share < 0.9 {
+		t.Errorf("scores %+v", s)
+	}
+	gaps, err := Backtest{Model: m, Dataset: d, Workers: 2, Remove: Removal{Share: 0.3, Block: 24, Seed: 1}}.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gaps.Sources[0].Share >= s.Sources[0].Share || len(gaps.Reasons) == 0 || gaps.Rows < s.Rows*8/10 {
+		t.Errorf("with gaps: %+v", gaps)
+	}
+}
+
+func TestRemoval(t *testing.T) {
+	d := buildings(t, 2, 400)
+	for _, r := range []Removal{{Share: 0.02, Seed: 1}, {Share: 0.02, Block: 6, Seed: 2}, {Share: 0.1, Block: 24, Seed: 3}} {
+		out, err := r.apply(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after := 0, 0
+		for i := range d.Len() {
+			for at, v := range d.Meter(i).Load {
+				if !series.Missing(v) {
+					before++
+					if w := out.Meter(i).Load[at]; !series.Missing(w) {
+						after++
+					}
+				}
+			}
+		}
+		if share := 1 - float64(after)/float64(before); math.Abs(share-r.Share) > 0.3*r.Share {
+			t.Errorf("%+v removed %.4f", r, share)
+		}
+	}
+}
+
+// BenchmarkForecast measures forecasts of 48 hours with states at hand.
+func BenchmarkForecast(b *testing.B) {
+	d := buildings(b, 20, 120)
+	dir, k := trained(b, d)
+	m, err := Open(dir, d, k)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Close()
+	p, err := newProducer(Config{Model: m, Dataset: d, H: 48})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; b.Loop(); i++ {
+		if _, err := p.forecast(b.Context(), i%d.Len()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "clients/s")
+}
