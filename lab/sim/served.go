@@ -102,8 +102,10 @@ func (s *simulation) stateOf(folder *serve.Folder, replay *serve.Replay, m *memb
 	for end > 0 && series.Missing(m.meter.Load[end-1]) {
 		end--
 	}
-	if err := replay.Advance(state, m.number, &client, nil, m.meter.Start+int64(end)*s.Dataset.Seconds()); err != nil {
+	cutoff := m.meter.Start + int64(end)*s.Dataset.Seconds()
+	if err := replay.Advance(state, m.number, &client, nil, cutoff); err != nil {
 		return nil, err
 	}
+	state.Advance(m.meter, cutoff) // so that a forecast there has nothing to replay
 	return state.AppendBinary(nil)
 }
