@@ -64,6 +64,9 @@ func (i *Intake) document(source string) (*document, *rowReader) {
 
 // add takes one row.
 func (d *document) add(row int, r store.Reading, why string) error {
+	if d.once == nil && row > maxDocumentRows {
+		return &syntaxError{row, errRows}
+	}
 	if why == "" && d.once != nil && r.Revision == 0 && !d.first(r) {
 		why = repeated
 	}
@@ -83,7 +86,7 @@ func (d *document) first(r store.Reading) bool {
 	step := int64(d.i.c.Interval / time.Second)
 	begin := d.now.Add(-maxAge).Unix()/step - 1
 	n := r.Time/step - begin
-	if n < 0 || r.Time > d.now.Add(maxAhead).Unix() {
+	if n < 0 || r.Time%step != 0 || r.Time > d.now.Add(maxAhead).Unix() {
 		return true // the store refuses it
 	}
 	bits := d.once[r.Client]

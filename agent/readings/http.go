@@ -13,8 +13,13 @@ import (
 	"loadstar/series/store"
 )
 
-// maxBody is the size of the largest request.
-const maxBody = 4 << 20
+const (
+	// maxBody is the size of the largest request.
+	maxBody = 4 << 20
+	// maxDocuments limits the requests that are read at a time, because a document takes
+	// several times its size in memory.
+	maxDocuments = 4
+)
 
 // Handler returns the handler of POST /v1/readings and POST /v1/weather. It answers after
 // the rows are on disk.
@@ -51,6 +56,12 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 		problem.Write(w, http.StatusUnsupportedMediaType, "encoding", "the body is encoded; send it as it is", nil)
 		return Answer{}, false
 	}
+	select {
+	case i.documents <- struct{}{}:
+		defer func() { <-i.documents }()
+	case <-r.Context().Done():
+		return Answer{}, false // the sender has gone
+	}
 	body := bufio.NewReader(http.MaxBytesReader(w, r.Body, maxBody))
 	asJSON, err := isJSON(r, body)
 	if err == nil {
@@ -67,6 +78,8 @@ func (i *Intake) read(w http.ResponseWriter, r *http.Request, take func(string, 
 	var syntax *syntaxError
 	var large *http.MaxBytesError
 	switch {
+	case errors.Is(err, errRows):
+		problem.Write(w, http.StatusRequestEntityTooLarge, "too-large", errRows.Error(), nil)
 	case errors.As(err, &large):
 		problem.Write(w, http.StatusRequestEntityTooLarge, "too-large", "the body is larger than 4 MiB; send it in parts", nil)
 	case errors.As(err, &syntax):

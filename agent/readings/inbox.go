@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,8 +44,13 @@ type Inbox struct {
 	dir  string
 	root *os.Root
 	seen map[string]look
+	// stuck has the files that are stored but cannot be moved, as they were then.
+	stuck map[string]look
 	// settled is how long a file must not change.
 	settled time.Duration
+
+	rename func(from, to string) error // a test replaces it
+	stored func()                      // a test sets it; called before a file is moved
 }
 
 // look is what a file looked like, and since when.
@@ -68,7 +74,7 @@ func OpenInbox(dir string, i *Intake) (*Inbox, error) {
 			return nil, errors.Join(err, root.Close())
 		}
 	}
-	return &Inbox{i: i, dir: dir, root: root, seen: map[string]look{}, settled: settled}, nil
+	return &Inbox{i: i, dir: dir, root: root, seen: map[string]look{}, stuck: map[string]look{}, settled: settled, rename: root.Rename}, nil
 }
 
 // Run takes files until the context ends.
@@ -131,7 +137,17 @@ func (b *Inbox) look() (again bool) {
 		return false
 	}
 	for _, name := range files {
-		if err := b.take(name); err != nil {
+		err := b.take(name)
+		if errors.Is(err, errStays) {
+			b.i.c.Log("inbox: %q is not taken again unless it changes: %v", name, err)
+			b.stuck[name] = b.seen[name]
+			continue
+		}
+		if errors.Is(err, errGrew) {
+			again = true
+			continue
+		}
+		if err != nil {
 			b.i.c.Log("inbox: %q stays and is taken later: %v", name, err)
 			break // the disk is full: later files would fail too, and their order matters
 		}
@@ -168,6 +184,9 @@ func (b *Inbox) ready() (files []string, again bool, err error) {
 			l = look{info.Size(), info.ModTime(), now}
 		}
 		current[name] = l
+		if old, ok := b.stuck[name]; ok && old.size == l.size && old.mod.Equal(l.mod) {
+			continue
+		}
 		if now.Sub(l.since) < b.settled {
 			again = true
 			continue
@@ -175,6 +194,10 @@ func (b *Inbox) ready() (files []string, again bool, err error) {
 		files = append(files, name)
 	}
 	b.seen = current
+	maps.DeleteFunc(b.stuck, func(name string, _ look) bool {
+		_, ok := current[name]
+		return !ok
+	})
 	slices.SortFunc(files, func(x, y string) int {
 		return cmp.Or(current[x].mod.Compare(current[y].mod), strings.Compare(x, y))
 	})
@@ -190,10 +213,30 @@ func (b *Inbox) take(name string) error {
 		return b.move(name, "refused", []byte(err.Error()+"\nNothing of this file was stored.\n"))
 	case err != nil:
 		return err
+	case b.grew(name):
+		return errGrew
 	case answer.stored() == 0 && len(answer.Refused) > 0:
 		return b.move(name, "refused", list(answer))
 	}
 	return b.move(name, "done", list(answer))
+}
+
+// errStays means that a file cannot be moved, for example because it belongs to another
+// user and the folder is sticky. It must not keep other files waiting.
+var errStays = errors.New("the file cannot be moved")
+
+// errGrew means that a file changed while it was read.
+var errGrew = errors.New("the file is still being written")
+
+// grew reports whether a file has changed since it looked complete. Its rows are stored; it
+// is taken again with those that follow.
+func (b *Inbox) grew(name string) bool {
+	if b.stored != nil {
+		b.stored()
+	}
+	info, err := b.root.Lstat(name)
+	l := b.seen[name]
+	return err == nil && (info.Size() != l.size || !info.ModTime().Equal(l.mod))
 }
 
 // list describes the refused rows, or is empty if there are none.
@@ -349,7 +392,9 @@ func (b *Inbox) move(name, to string, why []byte) error {
 			return err
 		}
 	}
-	if err := b.root.Rename(name, target); err != nil {
+	if err := b.rename(name, target); errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: %w", errStays, err)
+	} else if err != nil {
 		return err
 	}
 	now := time.Now()

@@ -37,6 +37,8 @@ type Intake struct {
 	c     Config
 	stats Stats
 	wake  chan struct{}
+	// documents has a place for each request that is being read.
+	documents chan struct{}
 
 	mu      sync.Mutex
 	clients map[string]Client
@@ -81,7 +83,7 @@ func NewIntake(c Config) (*Intake, error) {
 	if c.Log == nil {
 		c.Log = func(string, ...any) {}
 	}
-	i := &Intake{c: c, wake: make(chan struct{}, 1), clients: c.Clients, tracks: map[string]track{}, limits: map[string]limit{}, arrived: map[string]time.Time{}}
+	i := &Intake{c: c, wake: make(chan struct{}, 1), documents: make(chan struct{}, maxDocuments), clients: c.Clients, tracks: map[string]track{}, limits: map[string]limit{}, arrived: map[string]time.Time{}}
 	for name := range c.Clients {
 		if err := store.CheckName(name); err != nil {
 			return nil, fmt.Errorf("client %.60q: %w", name, err)
@@ -297,8 +299,20 @@ func (f *flushOf) meterTime(client string, newest int64) int64 {
 	return min(f.now.UnixMilli(), newest+f.now.Sub(at).Milliseconds())
 }
 
-// track returns the state of a client's samples.
+// track returns the state of a client's samples. A state from the future is from a time at
+// which the clock was wrong. It is dropped, because it would make all samples look too old
+// until then.
 func (f *flushOf) track(client string) (track, error) {
+	k, err := f.latest(client)
+	if k.any && k.since > f.now.Add(maxAhead).UnixMilli() {
+		f.i.c.Log("the clock was set back; the samples of client %s start anew", client)
+		k = track{}
+		f.tracks[client], f.i.arrived[client] = k, f.now
+	}
+	return k, err
+}
+
+func (f *flushOf) latest(client string) (track, error) {
 	if k, ok := f.tracks[client]; ok {
 		return k, nil
 	}

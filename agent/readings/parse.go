@@ -32,6 +32,13 @@ const (
 
 const maxLine = 16 << 10
 
+// maxDocumentRows limits the rows of a document that is kept in memory as a whole: weather, and
+// readings over HTTP. Rows can be so short that each takes fifty times its size in memory.
+const maxDocumentRows = 1 << 16
+
+// errRows means that a document has too many rows.
+var errRows = fmt.Errorf("it has more than %d rows; send it in parts", maxDocumentRows)
+
 // syntaxError means that a whole document cannot be read.
 type syntaxError struct {
 	row int // from 1, without the heading; 0 if it is the heading
@@ -361,18 +368,39 @@ func objects[T any](r io.Reader, do func(n int, row *T) error) error {
 			return do(rows, row)
 		})
 	}
-	data, err := io.ReadAll(in)
-	if err != nil {
-		return err
+	return array(in, do)
+}
+
+// array calls do for each object of an array. It never has more than one in memory.
+func array[T any](r io.Reader, do func(n int, row *T) error) error {
+	source := &failing{r: r}
+	fail := func(n int, err error) error {
+		if source.err != nil { // an array that was cut off is no fault of the sender
+			return source.err
+		}
+		return &syntaxError{n, err}
 	}
-	var rows []T
-	if err := strict(data, &rows); err != nil {
-		return &syntaxError{0, err}
+	d := json.NewDecoder(source)
+	d.DisallowUnknownFields()
+	if _, err := d.Token(); err != nil {
+		return fail(0, err)
 	}
-	for i := range rows {
-		if err := do(i+1, &rows[i]); err != nil {
+	n := 0
+	for d.More() {
+		n++
+		row := new(T)
+		if err := d.Decode(row); err != nil {
+			return fail(n, err)
+		}
+		if err := do(n, row); err != nil {
 			return err
 		}
+	}
+	if _, err := d.Token(); err != nil {
+		return fail(0, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fail(0, errors.New("something follows the JSON value"))
 	}
 	return nil
 }

@@ -52,6 +52,9 @@ func (p *rowReader) readWeatherCSV(r io.Reader, now int64) (*weatherRows, error)
 		out.names = append(out.names, ourName(name))
 		return len(theirs) <= maxWeatherColumns
 	}, func(n int, cell func(string) string) error {
+		if n > maxDocumentRows {
+			return &syntaxError{n, errRows}
+		}
 		values := make([]float32, len(theirs))
 		for i, name := range theirs {
 			v, ok := number(cell(name))
@@ -95,7 +98,10 @@ func (p *rowReader) readWeatherJSON(r io.Reader, now int64) (*weatherRows, error
 	}
 	out := &weatherRows{}
 	var objs []map[string]json.RawMessage
-	err = objects(bytes.NewReader(data), func(_ int, row *map[string]json.RawMessage) error {
+	err = objects(bytes.NewReader(data), func(n int, row *map[string]json.RawMessage) error {
+		if n > maxDocumentRows {
+			return &syntaxError{n, errRows}
+		}
 		objs = append(objs, *row)
 		for name := range *row {
 			if our := ourName(name); name != "ds" && name != "issued" && !slices.Contains(out.names, our) {
@@ -178,6 +184,9 @@ func (o *openMeteo) rows(now int64) (*weatherRows, error) {
 			times = append(times, time.Unix(s, 0).UTC().Format("2006-01-02T15:04"))
 		}
 		o.Offset = new(int64)
+	}
+	if len(times) > maxDocumentRows {
+		return nil, &syntaxError{0, errRows}
 	}
 	if o.Offset == nil {
 		return nil, &syntaxError{0, errors.New("utc_offset_seconds is missing, so the times mean nothing")}
