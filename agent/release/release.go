@@ -27,7 +27,8 @@ const (
 // Kept is what a client kept from training for a run.
 type Kept struct {
 	Personal []float32 // personal weights
-	Scaling  []byte    // encoded by fed/serve
+	// Scaling is encoded by fed/serve. It is nil if an older version trained the weights.
+	Scaling []byte
 }
 
 // Host receives releases and returns reports. The agent calls it, and package live
