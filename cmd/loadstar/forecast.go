@@ -17,9 +17,9 @@ import (
 
 func newForecast() *cobra.Command {
 	var (
-		data, root, at, h, calibrate, fit, fallback, out, chart string
-		asJSON, quiet, strict                                   bool
-		c                                                       outlook.Config
+		data, root, at, h, calibrate, fit, fallback, out, chart, inputs string
+		asJSON, quiet, strict                                           bool
+		c                                                               outlook.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "forecast MODEL",
@@ -83,6 +83,9 @@ not from the model.`,
 			}
 			defer c.Model.Close()
 			c.Dataset, c.Fallback, c.Now = d, issue.Fallback(fallback), time.Now()
+			if inputs != "" {
+				c.Inputs = &outlook.Inputs{}
+			}
 			bar := newProgress(cmd.ErrOrStderr(), d.Len())
 			if !quiet {
 				c.Progress = func(done, _ int) { bar.set(done, "") }
@@ -93,6 +96,9 @@ not from the model.`,
 			}
 			s, drawn, err := outlook.Write(cmd.Context(), c, out, cmd.OutOrStdout(), shown)
 			bar.stop()
+			if err == nil && inputs != "" {
+				err = c.Inputs.Write(inputs, c.Model)
+			}
 			if err != nil {
 				return err
 			}
@@ -107,6 +113,7 @@ not from the model.`,
 	f.Float64SliceVar(&c.Levels, "levels", nil, "quantiles (default 0.1,0.5,0.9)")
 	f.StringSliceVar(&c.Clients, "client", nil, "forecast only this meter; may be repeated")
 	f.StringVarP(&out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
+	f.StringVar(&inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
 	f.StringVar(&calibrate, "calibrate", "", "days of earlier forecasts that set intervals and corrections, such as 28d (default from the run's folder, or 63d)")
 	f.StringVar(&fit, "fit-head", "auto", "steps to fit personal layers to a meter without them: auto (200), never or a number")
 	f.StringVar(&fallback, "fallback", string(issue.LastWeek), "what replaces the model: week, or extreme-day, the day with the highest peak of the last 28")

@@ -81,6 +81,16 @@ func (q *Problem) Names() []string {
 	return names
 }
 
+// InputNames returns the name of each input of an example. Windows have these inputs at each
+// step.
+func (q *Problem) InputNames() []string {
+	if q.interval == 0 {
+		return q.Names()
+	}
+	perDay := int(24 * time.Hour / q.interval)
+	return feature.Names(feature.Task{StepsPerDay: perDay, Horizon: q.layout.Horizon, Targets: q.layout.Targets}, q.Groups)
+}
+
 // SharedLen returns the length of the shared vector, which the server sends and whose
 // change clients return. It has the shared weights, followed by the two moments of each
 // if the plan averages moments.

@@ -62,7 +62,7 @@ var layers = map[string]pkg{
 	"lab/kept":       {layer: 4, may: "internal/atomicfile internal/filelock internal/mmap internal/stateformat", external: "golang.org/x/sync"},
 	"lab/report":     {layer: 4, may: "lab/run metric", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
-	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue lab/run metric nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
+	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue internal/atomicfile lab/run metric nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
 
 	"fed/setup":      {layer: 3, may: "fed fed/client fed/recipe fed/round nn/kernel series"},
 	"fed/serve":      {layer: 3, may: "fed fed/client fed/recipe forecast forecast/issue internal/atomicfile internal/stateformat nn nn/kernel nn/safetensors series series/feature"},

@@ -46,6 +46,8 @@ type Config struct {
 	Workers  int
 	// Now is the current time. Weather before it has been observed.
 	Now time.Time
+	// Inputs, if not nil, collects what the model reads.
+	Inputs *Inputs
 	// Progress, if not nil, is called after every meter.
 	Progress func(done, total int)
 }
@@ -111,6 +113,11 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 				return j.err
 			}
 			summary.add(j.made)
+			if c.Inputs != nil {
+				if err := c.Inputs.add(j.made.forecast.Client, j.made.forecast.Cutoff, j.made.inputs); err != nil {
+					return err
+				}
+			}
 			if err := each(j.made.forecast); err != nil {
 				return err
 			}

@@ -21,6 +21,7 @@ const daySeconds = 86400
 type made struct {
 	forecast issue.Forecast
 	fitted   bool
+	inputs   *serve.Inputs // nil unless they are wanted and the model can forecast
 }
 
 // producer makes forecasts. It is safe for concurrent use.
@@ -90,6 +91,11 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 	models := issue.Models{Reason: reason}
 	if client != nil {
 		models.Own = f.model.Forecaster(tail, *client)
+	}
+	if p.c.Inputs != nil && client != nil {
+		if in, err := f.model.Inputs(tail, *client); err == nil {
+			m.inputs = &in
+		}
 	}
 	m.forecast = state.Issue(tail, models, cutoff)
 	m.forecast.Model = p.c.Model.folder.Model.Name

@@ -62,12 +62,7 @@ func NewFrame(d *series.Dataset, l series.Layout, s series.Split, groups []strin
 // Shape returns the number of inputs that the named groups have, and the position of the
 // naive forecast as [Frame.Naive] does. It needs no dataset.
 func Shape(t Task, names []string) (width, naive int, err error) {
-	var chosen []Group
-	for _, g := range groups {
-		if slices.Contains(names, g.Name) {
-			chosen = append(chosen, g)
-		}
-	}
+	chosen := named(names)
 	if len(chosen) != len(names) || len(names) == 0 {
 		return 0, -1, fmt.Errorf("the input groups %v are not different groups out of %s", names, strings.Join(groupNames(), ", "))
 	}
@@ -76,14 +71,33 @@ func Shape(t Task, names []string) (width, naive int, err error) {
 }
 
 func shape(t Task, groups []Group) (width, naive int) {
-	var names []string
-	for _, g := range groups {
-		names = append(names, g.names(t)...)
-	}
+	names := inputNames(t, groups)
 	if t.next() {
 		return len(names), slices.Index(names, "recent.0")
 	}
 	return len(names), slices.Index(names, "lag.target-24h")
+}
+
+func inputNames(t Task, groups []Group) (names []string) {
+	for _, g := range groups {
+		names = append(names, g.names(t)...)
+	}
+	return names
+}
+
+// Names returns the name of each input of the named groups. It needs no dataset.
+func Names(t Task, names []string) []string {
+	return inputNames(t, named(names))
+}
+
+// named returns the groups with the given names, in the order of the inputs.
+func named(names []string) (chosen []Group) {
+	for _, g := range groups {
+		if slices.Contains(names, g.Name) {
+			chosen = append(chosen, g)
+		}
+	}
+	return chosen
 }
 
 func groupNames() []string {
@@ -109,13 +123,7 @@ func (f *Frame) Width() int { return f.width }
 func (f *Frame) Naive() int { return f.naive }
 
 // Names returns the name of each input.
-func (f *Frame) Names() []string {
-	var names []string
-	for _, g := range f.groups {
-		names = append(names, g.names(f.task)...)
-	}
-	return names
-}
+func (f *Frame) Names() []string { return inputNames(f.task, f.groups) }
 
 // Reach returns how far before the origin the inputs read loads.
 func (f *Frame) Reach() time.Duration {

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// documents lists the pages whose code blocks must run, in order, in an empty folder.
+// Blocks marked sh are commands, and blocks marked python need NumPy. Other blocks show
+// output or are not meant to be run as they are.
+var documents = []string{"docs/python.md"}
+
+// python is Debian's interpreter, for which NumPy is a package.
+const python = "/usr/bin/python3"
+
+// TestDocuments runs the code blocks of the documents, as a reader would.
+func TestDocuments(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains models")
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range documents {
+		t.Run(page, func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(filepath.Join(root, page))
+			if err != nil {
+				t.Fatal(err)
+			}
+			runBlocks(t, root, string(text))
+		})
+	}
+}
+
+func runBlocks(t *testing.T, root, text string) {
+	dir := t.TempDir()
+	program, err := exec.LookPath("loadstar") // package testscript puts it there
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{
+		"bin/loadstar": program, "plans": filepath.Join(root, "plans"), "datasets": filepath.Join(root, "datasets"),
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := blocks(text)
+	if len(all) == 0 {
+		t.Fatal("the page has no block to run")
+	}
+	for _, b := range all {
+		var cmd *exec.Cmd
+		switch b.language {
+		case "sh":
+			cmd = exec.Command("bash", "-euo", "pipefail", "-c", b.code)
+		case "python":
+			if exec.Command(python, "-c", "import numpy").Run() != nil {
+				if os.Getenv("CI") != "" {
+					t.Fatal("NumPy is missing: install python3-numpy")
+				}
+				t.Skip("needs python3-numpy")
+			}
+			cmd = exec.Command(python, "-c", b.code)
+		}
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, b.code, bytes.TrimSpace(out))
+		}
+		t.Logf("%s\n%s", b.code, bytes.TrimSpace(out))
+	}
+}
+
+type block struct{ language, code string }
+
+// blocks returns the fenced blocks of a page that are marked sh or python. Adjacent blocks
+// of Python are one program, so that a page can explain it part by part.
+func blocks(text string) (all []block) {
+	lines := strings.Split(text, "\n")
+	for i := 0; i < len(lines); i++ {
+		language, ok := strings.CutPrefix(lines[i], "```")
+		if !ok {
+			continue
+		}
+		from := i + 1
+		for i++; i < len(lines) && lines[i] != "```"; i++ {
+		}
+		code := strings.Join(lines[from:min(i, len(lines))], "\n")
+		n := len(all)
+		switch {
+		case language == "python" && n > 0 && all[n-1].language == "python":
+			all[n-1].code += "\n" + code
+		case language == "sh" || language == "python":
+			all = append(all, block{language, code})
+		}
+	}
+	return all
+}
