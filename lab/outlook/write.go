@@ -176,7 +176,7 @@ func (w *csvFile) Write(f issue.Forecast) error {
 		for _, v := range r.Values {
 			b = append(b, ',')
 			if !math.IsNaN(v) {
-				b = strconv.AppendFloat(b, v, 'f', -1, 32)
+				b = append(b, number(v)...)
 			}
 		}
 		b = fmt.Appendf(b, ",%s,%s,%s,%s,%t\n", about, r.Source, r.Quality, r.Reason, w.a.Generated)
@@ -191,6 +191,14 @@ func (w *csvFile) Write(f issue.Forecast) error {
 func (w *csvFile) Close() error { return w.w.Flush() }
 
 func (w *csvFile) Discard() {}
+
+// number formats a load as the agent's interface does.
+func number(v float64) string {
+	if math.Abs(v) < 1e-7 { // less than a milliwatt
+		return "0"
+	}
+	return strconv.FormatFloat(v, 'f', -1, 32)
+}
 
 // quoted returns a field as written in CSV, with quotes if it needs them.
 func quoted(s string) string {
@@ -229,11 +237,11 @@ func (w *jsonFile) Write(f issue.Forecast) error {
 		}
 		fmt.Fprintf(w.w, `%s{"unique_id":%s,"cutoff":"%s","ds":"%s"`, before, texts[0], cutoff, time.Unix(r.Time, 0).UTC().Format(time.RFC3339))
 		for i, v := range r.Values {
-			number := "null"
+			value := "null"
 			if !math.IsNaN(v) {
-				number = strconv.FormatFloat(v, 'f', -1, 32)
+				value = number(v)
 			}
-			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], number)
+			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], value)
 		}
 		reason := "null"
 		if r.Reason != "" {
