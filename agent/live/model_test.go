@@ -1,0 +1,172 @@
+package live
+
+import (
+	"bytes"
+	"log/slog"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/agent/release"
+	"loadstar/fed/recipe"
+	"loadstar/forecast/issue"
+	"loadstar/internal/cputime"
+	"loadstar/series/store"
+)
+
+const untrained = `name: untrained
+model: {name: dense, targets: 96, inputs: [recent, lags, day, profiles, quartiles, level, ranks, calendar, lead], interval: 15m}
+algorithm: fedavg
+`
+
+// load returns a load with a daily and a weekly profile.
+func load(t int64) float32 {
+	hours := float64(t) / 3600
+	v := 3 + math.Sin(hours/24*2*math.Pi) + 0.5*math.Sin(hours/168*2*math.Pi) + 0.05*float64(t/900*7919%13)
+	return float32(v)
+}
+
+// withModel gives every client of a service an untrained model, without comparing it.
+func withModel(t *testing.T, s *Service, now int64) {
+	t.Helper()
+	p, err := recipe.Read([]byte(untrained))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := q.Partition
+	shared, personal := make([]float32, part.SharedLen()), make([]float32, part.PersonalLen())
+	part.Cut(q.Model.InitialWeights(1), shared, personal)
+	plan, err := recipe.Write(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.issuing.Lock()
+	defer s.issuing.Unlock()
+	r := modelRecord{ID: "u", Name: "untrained@1", Role: release.Personal, Received: now, Plan: plan, Shared: shared}
+	if err := s.addModel(r, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range s.names {
+		d, err := s.history(name, now-60*day, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scaling, err := s.models["u"].serve.Scaling(d, 0, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.models["u"].serve.Client(personal, scaling)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.install(s.members[name], newHead("u", name, now, fitted, c), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// past stores the readings of some days of all clients.
+func past(t *testing.T, s *Service, days int, now int64) {
+	t.Helper()
+	var readings []store.Reading
+	for _, name := range s.names {
+		for u := now - int64(days)*day; u < now; u += 900 {
+			readings = append(readings, store.Reading{Client: name, Time: u, KW: load(u)})
+		}
+	}
+	if r, err := s.c.Store.Put(time.Unix(now, 0), readings, nil); err != nil || len(r.Refused) > 0 {
+		t.Fatal(err, r.Refused)
+	}
+}
+
+// TestTrial checks that a client leaves a model that proves worse than what served before.
+func TestTrial(t *testing.T) {
+	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	var log bytes.Buffer
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Clients = []string{"a"}
+		c.Now = func() time.Time { return now }
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	past(t, s, 30, now.Unix())
+	withModel(t, s, now.Unix())
+	used := 0
+	for end := now.Add(6 * 24 * time.Hour); now.Before(end); {
+		u := now.Unix()
+		now = now.Add(time.Hour)
+		var readings []store.Reading
+		for ; u < now.Unix(); u += 900 {
+			readings = append(readings, store.Reading{Client: "a", Time: u, KW: load(u)})
+		}
+		if _, err := s.c.Store.Put(now, readings, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !s.Tick() {
+			t.Fatal(s.Ready())
+		}
+		if x, _ := s.Forecast("a"); x.Rows[0].Source == issue.Model {
+			used++
+		}
+	}
+	m := s.members["a"]
+	if used < 3*24 || used > 6*24-6 || m.champion.model != nil || len(m.rec.Refused) != 1 || !strings.Contains(log.String(), "returns to the model before") {
+		t.Errorf("the model served %d hours; %+v\n%s", used, m.rec, log.String())
+	}
+	// The decision is on disk.
+	var again clientRecord
+	x, err := s.openMember("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again = x.rec; again.Champion != 0 || len(again.Refused) != 1 || x.shadow != nil {
+		t.Errorf("%+v", again)
+	}
+}
+
+// TestIssueTime measures the CPU time of the forecasts of ten clients at 15 minutes. On an
+// emulated small device it is the figure that the documentation states.
+func TestIssueTime(t *testing.T) {
+	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Clients = nil
+		for i := range 10 {
+			c.Clients = append(c.Clients, string(rune('a'+i)))
+		}
+		c.Now = func() time.Time { return now }
+		c.H = 192
+	})
+	past(t, s, 9, now.Unix())
+	withModel(t, s, now.Unix())
+	if !s.Tick() { // replays what the states have missed
+		t.Fatal(s.Ready())
+	}
+	var took []time.Duration
+	for range 7 {
+		now = now.Add(15 * time.Minute)
+		for _, name := range s.names {
+			report(t, s, name, now.Unix(), load(now.Unix()))
+		}
+		before := cputime.Process()
+		if !s.Tick() {
+			t.Fatal(s.Ready())
+		}
+		took = append(took, cputime.Process()-before)
+	}
+	x, err := s.Forecast("a")
+	if err != nil || x.Rows[0].Source != issue.Model || len(x.Rows) != 192 {
+		t.Fatalf("%+v, %v", x.Rows[0], err)
+	}
+	slices.Sort(took)
+	median := took[len(took)/2]
+	t.Logf("ten clients: %.0f ms of CPU time on %s (%v)", median.Seconds()*1000, runtime.GOARCH, took)
+	if limit := time.Second; median > limit {
+		t.Errorf("%s, want at most %s", median, limit)
+	}
+}
