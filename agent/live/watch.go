@@ -18,10 +18,15 @@ type watch struct {
 	judged   int64 // newest day that was judged
 	raised   int64 // when the newest alarm was raised, or 0
 	seen     int64 // time of the newest judgement
+	since    int64 // day on which the model was staged
 }
 
+// coverageDays is the number of days after staging from which coverage is judged, over at
+// most 28 days.
+const coverageDays = 14
+
 // reset begins anew, with a new model.
-func (w *watch) reset(now int64) { *w = watch{judged: now / day, seen: now} }
+func (w *watch) reset(now int64) { *w = watch{judged: now / day, seen: now, since: now / day} }
 
 // alarm reports whether there is an alarm.
 func (w *watch) alarm() bool { return w.raised != 0 && w.seen-w.raised < alarmFor }
@@ -32,11 +37,12 @@ func (w *watch) encode(x *stateformat.Writer) {
 	x.Int(w.judged)
 	x.Int(w.raised)
 	x.Int(w.seen)
+	x.Int(w.since)
 }
 
 func (w *watch) decode(x *stateformat.Reader) {
 	state := x.Bytes()
-	w.judged, w.raised, w.seen = x.Int(), x.Int(), x.Int()
+	w.judged, w.raised, w.seen, w.since = x.Int(), x.Int(), x.Int(), x.Int()
 	if err := w.detector.UnmarshalBinary(state); err != nil {
 		w.detector = drift.Detector{} // it learns anew what is usual
 	}
@@ -66,9 +72,12 @@ func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
 			raised = a
 		}
 	}
-	if t := m.scores.total(ended-27, ended, -1); raised == "" && t.N > 0 && m.champion.model != nil {
+	from := max(ended-27, w.since+1)
+	if t := m.scores.total(from, ended, -1); raised == "" && t.N > 0 && m.champion.model != nil && ended-from+1 >= coverageDays {
 		nominal := s.c.Levels[len(s.c.Levels)-1] - s.c.Levels[0]
-		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, t.N)
+		// Issues overlap: each load is the target of many.
+		targets := min(t.N, int((ended-from+1)*day/s.seconds()))
+		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
 	var err error
 	if m.findings, err = s.findings(m.name, cutoff); err != nil {

@@ -42,6 +42,8 @@ type Config struct {
 	Canary int
 	Dir    string
 	Log    *slog.Logger
+	// Each, if not nil, is called with the forecasts of each issue.
+	Each func([]*live.Issued)
 }
 
 // Client is what was measured of a client after Settled.
@@ -123,6 +125,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	defer func() { _ = r.service.Close() }() // all writes are on disk
 	r.service.Subscribe(r.take)
+	if c.Each != nil {
+		r.service.Subscribe(c.Each)
+	}
 	for t := c.Start; t < c.End && ctx.Err() == nil; t += r.step {
 		if err := r.hour(ctx, t); err != nil {
 			return nil, err

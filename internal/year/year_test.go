@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -161,6 +162,9 @@ func TestYear(t *testing.T) {
 		t.Skip("trains a model and runs it for weeks of virtual time")
 	}
 	meters, weeks := 42, longtest.Pick(8, 51)
+	if n, err := strconv.Atoi(os.Getenv("LOADSTAR_YEAR_WEEKS")); err == nil {
+		weeks = n
+	}
 	settled := start + 14*86400
 	var (
 		d     *series.Dataset
@@ -173,7 +177,7 @@ func TestYear(t *testing.T) {
 		d, model = fixture(t)
 	}
 	var log bytes.Buffer
-	planted := start + int64(longtest.Pick(35, 200))*86400
+	planted := start + int64(weeks)*7*86400*3/5
 	c := Config{
 		Data: d, Model: model, Start: start, End: start + int64(weeks)*7*86400, H: 48, Settled: settled, Canary: longtest.Pick(97, 197), Dir: t.TempDir(),
 		Log: slog.New(slog.NewTextHandler(&log, nil)),
