@@ -123,6 +123,13 @@ func (s *Service) issueGroup(g *group, meters []series.Meter, issued []*Issued, 
 	if len(at) != len(g.members) {
 		return nil, nil, fmt.Errorf("%d of %d members are clients", len(at), len(g.members))
 	}
+	if g.next > cutoff+2*s.seconds() { // the clock was wrong
+		g.next = 0
+		var err error
+		if g.tracker, err = s.newTracker(); err != nil {
+			return nil, nil, err
+		}
+	}
 	g.observe(meters, at, s.seconds(), cutoff)
 	x := &Issued{Forecast: issue.Forecast{Client: g.name, Cutoff: cutoff, Levels: s.c.Levels, Weight: math.NaN()}, Issued: now.Unix()}
 	width := len(s.c.Levels)

@@ -176,7 +176,8 @@ func (h host) Reports() ([]release.Report, func()) {
 	)
 	for _, name := range s.names {
 		m := s.members[name]
-		if m.rec.Reported >= yesterday || len(m.scores.days) == 0 {
+		// A later day than today was reported while the clock was wrong.
+		if m.rec.Reported >= yesterday && m.rec.Reported <= yesterday+1 || len(m.scores.days) == 0 {
 			continue
 		}
 		t := m.scores.total(yesterday-27, yesterday, -1)

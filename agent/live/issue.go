@@ -204,6 +204,12 @@ func (s *Service) catchUp(m *member, r *runner, gen *generic, cutoff int64) erro
 		}
 		r.begin = nil
 	}
+	if r.state.Next() > cutoff+2*s.seconds() { // the clock was wrong, and the state learns nothing until then
+		var err error
+		if r.state, err = s.newState(); err != nil {
+			return err
+		}
+	}
 	every := int64(r.state.Every(r.targets()...)) * s.seconds()
 	from := r.state.Next()
 	if from >= (cutoff-1)/every*every {

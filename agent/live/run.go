@@ -58,6 +58,7 @@ func (s *Service) Tick() bool {
 	}
 	now := s.c.Now()
 	cutoff := s.floor(now.Unix())
+	s.setBack(cutoff)
 	if cutoff <= s.newestCutoff() || now.Before(time.Unix(cutoff, 0).Add(s.c.Delay)) && !s.complete(cutoff) {
 		return false
 	}
@@ -77,6 +78,18 @@ func (s *Service) Tick() bool {
 	}
 	s.wakeWork()
 	return true
+}
+
+// setBack forgets a newest issue that is in the future. It was made while the clock was
+// wrong, and would keep the service silent until then.
+func (s *Service) setBack(cutoff int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last <= cutoff+2*s.seconds() {
+		return
+	}
+	s.c.Log.Warn("the newest forecast is from the future, because the clock was wrong; forecasting anew", "cutoff", time.Unix(s.last, 0).UTC())
+	s.last = 0
 }
 
 // complete reports whether all clients have reported the step before a cutoff.

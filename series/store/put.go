@@ -160,18 +160,25 @@ func (s *Store) putClient(tx *bolt.Tx, client string, readings []Reading, which 
 	return s.prune(bucket)
 }
 
-// prune removes days of a client that are too old. Its own newest day decides, so a wrong
-// clock does not remove everything.
+// prune removes days of a client that are too old. Its own newest day decides, and as many
+// days as should be kept stay in any case. So a clock that was wrong for some time, before
+// or ahead, does not remove anything.
 func (s *Store) prune(bucket *bolt.Bucket) error {
 	newest, _ := bucket.Cursor().Last()
 	if newest == nil {
 		return nil
 	}
 	var old [][]byte
+	n := int64(0)
 	cursor := bucket.Cursor()
-	for key, _ := cursor.First(); key != nil && len(old) < pruneAtOnce && dayNumber(key) <= dayNumber(newest)-s.keepDays; key, _ = cursor.Next() {
-		old = append(old, slices.Clone(key))
+	for key, _ := cursor.First(); key != nil; key, _ = cursor.Next() {
+		if n++; dayNumber(key) <= dayNumber(newest)-s.keepDays {
+			old = append(old, slices.Clone(key))
+		} else if len(old) == 0 {
+			return nil // nothing is too old, so that there is nothing to count
+		}
 	}
+	old = old[:min(int64(len(old)), max(n-s.keepDays, 0), pruneAtOnce)]
 	for _, key := range old {
 		if err := bucket.Delete(key); err != nil {
 			return err

@@ -263,6 +263,14 @@ func TestPrune(t *testing.T) {
 	if err != nil || !ok || end != start+299*86400+quarter || first != start+200*86400 {
 		t.Errorf("kept %d days: %v", (end-first)/86400, err)
 	}
+	// A reading from a time at which the clock was years ahead removes nothing.
+	for n := range int64(50) {
+		at := start + (299+5*365)*86400 + n*quarter
+		put(t, s, time.Unix(at+quarter, 0), Reading{Client: "a", Time: at, KW: 1})
+	}
+	if now, _, _, err := s.Span("a"); err != nil || now > first+2*86400 {
+		t.Errorf("a wrong clock removed %d days: %v", (now-first)/86400, err)
+	}
 	if _, err := Open(filepath.Join(t.TempDir(), "r.db"), Config{Interval: 15 * time.Minute, Keep: time.Hour}); err == nil {
 		t.Error("opened a store that forgets late readings")
 	}
