@@ -68,7 +68,7 @@ arch: ## Run only the architecture test
 
 # Packages whose tests mostly need servers, databases, emulators or child processes. Slow tests of the other packages
 # skip themselves under -short.
-SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/bench/fleet internal/chaos internal/fleetload internal/pgtest \
+SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/bench/fleet internal/chaos internal/year internal/fleetload internal/pgtest \
 	server server/aggregator server/bus server/coordinator server/gateway server/ledger server/operator server/region
 empty :=
 space := $(empty) $(empty)
@@ -94,6 +94,10 @@ test-kills: ## Run the long form of the tests that kill processes
 .PHONY: test-models
 test-models: ## Run the long form of the model-based tests
 	$(call LONG,Model|Law,./agent/state ./fed/... ./lab/... ./server/...)
+
+.PHONY: year
+year: ## Run a year of live forecasts of 42 real clients on a virtual clock, and print coverage, errors and alarms; about ten minutes
+	LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 120m -v -run 'TestYear$$' ./internal/year
 
 .PHONY: test-device
 test-device: ## Test the agent on an emulated small device, with a year of readings; needs qemu-user-static

@@ -134,8 +134,8 @@ func TestSmallDeviceForecasts(t *testing.T) {
 		}
 		return string(out)
 	}
-	begin := time.Now().AddDate(0, 0, -59).UTC().Format(time.DateOnly)
-	do(in("loadstar"), "data", "generate", "--meters", "10", "--days", "60", "--interval", "15m", "--start", begin, "-o", "data")
+	begin := time.Now().AddDate(0, 0, -34).UTC().Format(time.DateOnly)
+	do(in("loadstar"), "data", "generate", "--meters", "10", "--days", "35", "--interval", "15m", "--start", begin, "-o", "data")
 	do(in("loadstar"), "data", "prepare", "data", "-o", "site.prepared")
 	address := freeAddress(t)
 	for name, text := range map[string]string{
@@ -166,7 +166,7 @@ func TestSmallDeviceForecasts(t *testing.T) {
 	if most > mostResident || most < 4<<20 {
 		t.Errorf("%.1f MB resident, want at most %d", float64(most)/(1<<20), mostResident>>20)
 	}
-	if status := do(in("agent"), "status", "-config", "agent.yaml"); strings.Count(status, "forecast from") != 10 {
+	if status := do(emulator, in("agent"), "status", "-config", "agent.yaml"); strings.Count(status, "forecast from") != 10 {
 		t.Error(status)
 	}
 }
