@@ -61,9 +61,8 @@ func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 	if models.Own == nil && models.Generic == nil {
 		return nil, why
 	}
-	flat := s.flat()
 	if models.Own != nil {
-		a, reason := s.try(models.Own, &s.own, cutoff, late, flat)
+		a, reason := s.try(models.Own, &s.own, cutoff, late)
 		if a != nil {
 			a.source = Model
 			return a, ""
@@ -71,7 +70,7 @@ func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 		why = reason
 	}
 	if models.Generic != nil {
-		if a, _ := s.try(models.Generic, &s.generic, cutoff, late, flat); a != nil {
+		if a, _ := s.try(models.Generic, &s.generic, cutoff, late); a != nil {
 			a.source = Generic
 			if a.quality = Estimated; a.reason == "" {
 				a.reason = why
@@ -83,13 +82,11 @@ func (s *State) ask(models Models, cutoff int64, late bool) (*answer, Reason) {
 }
 
 // try lets one model forecast, or returns why it cannot.
-func (s *State) try(f Forecaster, to **track, cutoff int64, late, flat bool) (*answer, Reason) {
+func (s *State) try(f Forecaster, to **track, cutoff int64, late bool) (*answer, Reason) {
 	first, n := f.Span()
 	switch {
 	case f.Step() != s.c.Step:
 		return nil, StepDiffers
-	case flat:
-		return nil, Flat
 	case first < 1 || n < 1 || first+n-1 > maxDays*s.perDay:
 		return nil, ModelFailed
 	}
@@ -138,6 +135,8 @@ func (s *State) try(f Forecaster, to **track, cutoff int64, late, flat bool) (*a
 	switch {
 	case ready == series.Filled && reason == "":
 		a.reason = InputFilled
+	case reason == "" && s.flat():
+		a.reason = Flat
 	case reason == "" && a.weight < leastWeight:
 		a.reason = MostlyWeek
 	}

@@ -29,7 +29,7 @@ const (
 	NoRelease          Reason = "no-release"          // there is no model
 	NoHead             Reason = "no-head"             // the client has no personal layers yet
 	Gap                Reason = "gap"                 // too many readings are missing
-	Flat               Reason = "flat"                // the readings do not change
+	Flat               Reason = "flat"                // the readings have not changed for a day
 	WeatherMissing     Reason = "weather"             // the model needs weather that is not known
 	BeyondReach        Reason = "beyond-reach"        // the model does not forecast that far
 	StepDiffers        Reason = "step-differs"        // the model is for another interval

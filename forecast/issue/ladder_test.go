@@ -44,7 +44,7 @@ func TestLadder(t *testing.T) {
 		"another step":       {m, Models{Own: change(func(f *fake) { f.step = time.Minute })}, 0, Week, StepDiffers, Estimated},
 		"gap":                {m, Models{Own: change(func(f *fake) { f.ready = series.Unready })}, 0, Week, Gap, Estimated},
 		"no weather":         {m, Models{Own: change(func(f *fake) { f.ready, f.reason = series.Unready, WeatherMissing })}, 0, Week, WeatherMissing, Estimated},
-		"flat":               {flat, Models{Own: own, Generic: generic}, 0, Week, Flat, Estimated},
+		"flat":               {flat, Models{Own: own, Generic: generic}, 0, Model, Flat, Estimated},
 		"failed":             {m, Models{Own: change(func(f *fake) { f.fail = errFake })}, 0, Week, ModelFailed, Estimated},
 		"not a number":       {m, Models{Own: change(func(f *fake) { f.add = math.NaN() })}, 0, Week, ModelFailed, Estimated},
 		"generic":            {m, Models{Generic: generic, Reason: NoHead}, 0, Generic, NoHead, Estimated},
