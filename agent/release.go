@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
@@ -149,6 +152,7 @@ func (a *agent) apply(ctx context.Context, list *loadstarv1.ReleaseList, unusabl
 			runs = append(runs, r.GetRun())
 		}
 	}
+	maps.DeleteFunc(unusable, func(id string, _ bool) bool { return !slices.Contains(ids, id) })
 	// Pin first, so that the personal layers of these runs are still there when the release
 	// arrives.
 	if err := a.store.Pin(runs); err != nil {
@@ -191,7 +195,8 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 		ID: r.GetId(), Name: r.GetName(), Number: int(r.GetNumber()), Run: r.GetRun(), Version: int(r.GetVersion()), Role: release.Role(r.GetRole()),
 	}
 	for _, name := range []string{x.ID, x.Name, x.Run} {
-		if state.CheckName(name) != nil || !utf8.ValidString(name) {
+		// Names are printed, so that a server could control the terminal of a user.
+		if state.CheckName(name) != nil || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return nil, 0, unfitf("a name is not valid")
 		}
 	}

@@ -146,6 +146,8 @@ func TestReleases(t *testing.T) {
 		spoil("number", func(r *loadstarv1.Release) { r.Number = math.MaxInt64 }),
 		spoil("not there", func(r *loadstarv1.Release) { r.Weights = task.Plan[:63] + "x" }),
 		spoil("bad name", func(r *loadstarv1.Release) { r.Name = "a\x00b" }),
+		spoil("terminal", func(r *loadstarv1.Release) { r.Name = "day\x1b[2J" }),
+		spoil("run\u202e", func(r *loadstarv1.Release) {}),
 		spoil("", func(r *loadstarv1.Release) {}),
 	}
 	host.mu.Lock()

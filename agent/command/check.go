@@ -30,7 +30,7 @@ func Check(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	say := func(format string, a ...any) { fmt.Fprintf(o.Out, format+"\n", a...) }
+	say := func(format string, a ...any) { fmt.Fprintf(plain{o.Out}, format+"\n", a...) }
 	say("%s: no mistakes", o.Config)
 	say("site %s, %s, steps of %s; folder %s", c.Site.Name, c.Site.Zone, c.Site.Interval, c.Dir)
 	for _, name := range slices.Sorted(maps.Keys(c.Clients)) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"loadstar/agent/config"
 	"loadstar/agent/live"
@@ -29,7 +30,7 @@ func Status(ctx context.Context, o Options) error {
 	}
 	return ask(ctx, c, http.MethodGet, "/v1/status", o, func(x *site) error {
 		fmt.Fprintln(o.Out, "the agent is not running")
-		return writeStatus(o.Out, x.service, time.Now())
+		return writeStatus(plain{o.Out}, x.service, time.Now())
 	})
 }
 
@@ -47,7 +48,7 @@ func Model(ctx context.Context, o Options, action, client string) error {
 		if err := act(x.service, action, client); err != nil {
 			return err
 		}
-		return writeClient(o.Out, x.service, client)
+		return writeClient(plain{o.Out}, x.service, client)
 	})
 }
 
@@ -98,7 +99,7 @@ func call(ctx context.Context, c *config.Config, method, path string, out io.Wri
 		}
 		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := direct.Do(r)
 	if err != nil {
 		return false, nil // no agent listens there
 	}
@@ -109,10 +110,34 @@ func call(ctx context.Context, c *config.Config, method, path string, out io.Wri
 		return true, err
 	}
 	if answer.StatusCode != http.StatusOK {
-		return true, fmt.Errorf("the agent at %s answers %s: %s", c.HTTP.Listen, answer.Status, strings.TrimSpace(string(text)))
+		return true, fmt.Errorf("the agent at %s answers %q: %.500q", c.HTTP.Listen, answer.Status, strings.TrimSpace(string(text)))
 	}
-	_, err = out.Write(text)
+	_, err = plain{out}.Write(text)
 	return true, err
+}
+
+// direct sends a request to the agent itself: the token must not reach a proxy, nor another
+// address to which somebody else on the agent's port redirects.
+var direct = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// plain replaces characters that control a terminal. Names of releases come from a server,
+// names of models from a folder, and any program may listen at the agent's address.
+type plain struct{ to io.Writer }
+
+func (p plain) Write(b []byte) (int, error) {
+	text := strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, string(b))
+	if _, err := io.WriteString(p.to, text); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // control adds what the commands status and model need to an HTTP interface.
