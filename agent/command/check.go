@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,10 +100,13 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 	if f.Model.Step != 0 && f.Model.Step != c.Step() {
 		return fmt.Errorf("it is for steps of %s, the site has %s", f.Model.Step, c.Step())
 	}
-	country := c.Site.Country
-	if country == "" && c.History != "" {
+	country, names := c.Site.Country, slices.Collect(maps.Keys(c.Clients))
+	if c.History != "" {
 		if d, closer, err := series.OpenPrepared(c.History); err == nil {
-			country = d.Country
+			country = cmp.Or(country, d.Country)
+			for i := 0; len(c.Clients) == 0 && i < d.Len(); i++ {
+				names = append(names, strings.Clone(d.Meter(i).ID))
+			}
 			_ = closer.Close() // it was only read
 		}
 	}
@@ -115,12 +119,12 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 		}
 	}
 	own := 0
-	for name := range c.Clients {
+	for _, name := range names {
 		if _, err := f.Client(name); err == nil {
 			own++
 		}
 	}
-	say("model %s: %d of %d clients have weights of their own; for the others they are fitted", f.Model.Plan.Name, own, len(c.Clients))
+	say("model %s: %d of %d clients have weights of their own; for the others they are fitted", f.Model.Plan.Name, own, len(names))
 	return nil
 }
 

@@ -97,7 +97,7 @@ func (x *site) run(outer context.Context, o Options) error {
 	x.train(p, o.Log)
 	p.start("forecasts", x.service.Run)
 	p.start("reload", func(ctx context.Context) error { return x.reload(ctx, o, intake, client) })
-	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(x.c.Clients), "steps", x.c.Step(), "ahead", x.c.Forecast.H.String())
+	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(x.service.Clients()), "steps", x.c.Step(), "ahead", x.c.Forecast.H.String())
 	p.wg.Wait()
 	if outer.Err() != nil {
 		return nil

@@ -142,6 +142,9 @@ func TestFirstDays(t *testing.T) {
 		load := float32(2 + math.Sin(hour/24*2*math.Pi) + 0.01*float64(now.Unix()/900%7))
 		report(t, s, "a", now.Unix(), load)
 		report(t, s, "b", now.Unix(), 2*load)
+		if now.Minute() != 0 {
+			continue
+		}
 		if !s.Tick() {
 			t.Fatal(s.Ready())
 		}
@@ -165,7 +168,7 @@ func TestFirstDays(t *testing.T) {
 			t.Fatalf("row %d is %v, want %g in the middle", i, r.Values, want)
 		}
 	}
-	if c, err := s.Client("both"); err != nil || c.Scores.Steps == 0 || !(c.Scores.Coverage > 0.5) || c.Newest != now.Add(-15*time.Minute).Unix() {
+	if c, err := s.Client("both"); err != nil || c.Scores.Steps == 0 || !(c.Scores.Coverage > 0.5) || c.Newest <= begin.Unix() {
 		t.Errorf("%+v, %v", c, err)
 	}
 	scores, err := s.Scores("a")

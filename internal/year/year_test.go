@@ -193,7 +193,15 @@ func TestYear(t *testing.T) {
 	var coverage, ratio []float64
 	for _, x := range r.Clients {
 		if slices.ContainsFunc(c.Plants, func(p Plant) bool { return p.Client == x.Name }) {
-			t.Logf("%-12s planted: alarm after %.1f days, finding after %.1f days", x.Name, days(x.Alarm, planted), days(x.Finding, planted))
+			t.Logf("%-12s planted: alarm after %.1f days, finding after %.1f days (-1: never)", x.Name, days(x.Alarm, planted), days(x.Finding, planted))
+			if found := days(x.Finding, planted); x.Name == c.Plants[0].Client && (found < 0 || found > 3) {
+				t.Errorf("a wrong unit was found after %.1f days, want at most 3", found)
+			}
+			continue
+		}
+		if x.Steps == 0 { // the client refused the model, so last week's load served
+			t.Logf("%-12s coverage %.1f %%, without a model", x.Name, 100*x.Coverage)
+			coverage = append(coverage, x.Coverage)
 			continue
 		}
 		best := min(x.Model, x.Week)
@@ -206,6 +214,19 @@ func TestYear(t *testing.T) {
 	t.Logf("coverage median %.1f %%, from %.1f to %.1f %%; within 75-85 %%: %.0f %%", 100*coverage[len(coverage)/2], 100*coverage[0], 100*coverage[len(coverage)-1],
 		100*share(coverage, func(v float64) bool { return v >= 0.75 && v <= 0.85 }))
 	t.Logf("served MAE at most 1.02 of the better for %.0f %% of clients, worst %.3f", 100*share(ratio, func(v float64) bool { return v <= 1.02 }), ratio[len(ratio)-1])
+	least, most := longtest.Pick(0.70, 0.78), longtest.Pick(0.92, 0.82)
+	if v := coverage[len(coverage)/2]; v < least || v > most {
+		t.Errorf("the median client's coverage is %.1f %%, want %.0f to %.0f", 100*v, 100*least, 100*most)
+	}
+	if v := share(coverage, func(v float64) bool { return v >= 0.75 && v <= 0.85 }); longtest.Enabled() && v < 0.9 {
+		t.Errorf("coverage is 75 to 85 %% for %.0f %% of clients, want 90", 100*v)
+	}
+	if v := share(ratio, func(v float64) bool { return v <= longtest.Pick(1.1, 1.02) }); v < 0.95 {
+		t.Errorf("the served MAE is at most 1.02 of the better for %.0f %% of clients, want 95", 100*v)
+	}
+	if r.Canaries < 5 || r.Fallback > longtest.Pick(0.5, 0.1) {
+		t.Errorf("%d checks with readings of the future, %.1f %% fallbacks", r.Canaries, 100*r.Fallback)
+	}
 	for _, line := range strings.Split(log.String(), "\n") {
 		if !strings.Contains(line, "level=INFO") && line != "" {
 			t.Log(line)
