@@ -158,6 +158,9 @@ func TestReleases(t *testing.T) {
 
 	host.mu.Lock()
 	got, load := host.has["one"], host.loaders["one"]
+	if host.offers != 4 {
+		t.Errorf("%d offers, want two that fail and two that do not", host.offers)
+	}
 	host.mu.Unlock()
 	want := release.Release{
 		ID: "one", Name: "day", Number: 1, Run: "run", Version: 1, Role: release.Personal, Plan: s.blobs[task.Plan], Weights: round.ReadFloats(nil, weights),

@@ -2,6 +2,7 @@ package live
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -16,12 +17,12 @@ func (s *Service) Host() release.Host { return host{s} }
 
 type host struct{ s *Service }
 
-// Has reports whether the service has a release.
+// Has reports whether the service has a release, or had it and does not need it any more.
 func (h host) Has(id string) bool {
 	h.s.issuing.Lock()
 	defer h.s.issuing.Unlock()
 	_, ok := h.s.models[id]
-	return ok
+	return ok || h.s.dropped[id]
 }
 
 // Offer stores a release. Clients that took part in its run begin with the personal layers
@@ -30,7 +31,7 @@ func (h host) Offer(r release.Release, load func(client string) (release.Kept, b
 	s := h.s
 	s.issuing.Lock()
 	defer s.issuing.Unlock()
-	if _, ok := s.models[r.ID]; ok {
+	if _, ok := s.models[r.ID]; ok || s.dropped[r.ID] {
 		return nil
 	}
 	now := s.c.Now().Unix()
@@ -70,6 +71,10 @@ func (h host) Offer(r release.Release, load func(client string) (release.Kept, b
 	if err := s.addModel(rec, heads); err != nil {
 		return err
 	}
+	// A server may offer more than the agent should keep in memory.
+	if err := s.prune(); err != nil {
+		return err
+	}
 	s.refresh()
 	s.wakeWork()
 	return nil
@@ -82,6 +87,14 @@ func (h host) Retain(ids []string) error {
 	s.issuing.Lock()
 	defer s.issuing.Unlock()
 	defer s.refresh()
+	if gone := len(s.dropped); gone > 0 {
+		maps.DeleteFunc(s.dropped, func(id string, _ bool) bool { return !slices.Contains(ids, id) })
+		if gone != len(s.dropped) {
+			if err := s.db.Update(s.putDropped); err != nil {
+				return err
+			}
+		}
+	}
 	for id, m := range s.models {
 		if m.Folder || slices.Contains(ids, id) {
 			continue

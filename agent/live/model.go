@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
+	"loadstar/internal/stateformat"
 )
 
 var nan = float32(math.NaN())
@@ -185,6 +187,7 @@ func (s *Service) openFolder(dir string, now int64) error {
 	}
 	sum := sha256.Sum256(r.encodeContent())
 	r.ID = "folder-" + hex.EncodeToString(sum[:8])
+	s.folder = r.ID
 	if _, ok := s.models[r.ID]; ok {
 		return nil
 	}
@@ -211,14 +214,19 @@ func (r *modelRecord) encodeContent() []byte {
 }
 
 // prune removes the models and heads that nobody uses any more: a model that is not among
-// the newest three, and heads that are neither in use nor waiting to be compared.
+// the newest three, and heads that are neither in use nor waiting to be compared. It
+// remembers the releases: received again, they would look newer than the ones in use.
 func (s *Service) prune() error {
 	const kept = 3
 	used := map[uint64]bool{}
 	usedModel := map[string]bool{}
 	for _, role := range []release.Role{release.Personal, release.Generic} {
-		for i, m := range s.newest(role) {
-			usedModel[m.ID] = usedModel[m.ID] || i < kept
+		all := s.newest(role)
+		slices.SortStableFunc(all, func(a, b *model) int { // those that fit the site first
+			return cmp.Compare(len(s.reason(a)), len(s.reason(b)))
+		})
+		for i, m := range all {
+			usedModel[m.ID] = i < kept || m.ID == s.folder
 		}
 	}
 	for _, m := range s.members {
@@ -254,9 +262,20 @@ func (s *Service) prune() error {
 				if err := tx.Bucket(modelsBucket).Delete([]byte(id)); err != nil {
 					return err
 				}
+				s.dropped[id] = !s.models[id].Folder && s.models[id].serve != nil
 				delete(s.models, id)
 			}
 		}
-		return nil
+		return s.putDropped(tx)
 	})
+}
+
+// droppedKey is where the IDs of releases are stored that were removed by prune.
+var droppedKey = []byte("dropped")
+
+var droppedFormat = stateformat.Format{Name: "the list of removed models", Magic: "LSLVDROP", Version: 1}
+
+func (s *Service) putDropped(tx *bolt.Tx) error {
+	maps.DeleteFunc(s.dropped, func(_ string, release bool) bool { return !release })
+	return putJSON(tx, metaBucket, droppedKey, droppedFormat, s.dropped)
 }

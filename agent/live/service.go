@@ -64,6 +64,8 @@ type Service struct {
 	groups  []*group
 	models  map[string]*model
 	heads   map[headKey][]uint64
+	dropped map[string]bool // releases that prune removed
+	folder  string          // ID of the model in Config.Model
 
 	work chan struct{} // tells Run that there is background work
 
@@ -93,7 +95,7 @@ func Open(c Config) (*Service, error) {
 		return nil, errors.New("live: Store, Kernel, Site and H must be set")
 	}
 	s := &Service{
-		c: c, point: slices.Index(c.Levels, 0.5), models: map[string]*model{}, heads: map[headKey][]uint64{}, work: make(chan struct{}, 1),
+		c: c, point: slices.Index(c.Levels, 0.5), models: map[string]*model{}, heads: map[headKey][]uint64{}, dropped: map[string]bool{}, work: make(chan struct{}, 1),
 		forecasts: map[string]*Issued{}, status: map[string]ClientStatus{}, scores: map[string][]Score{},
 		counters: Counters{Issues: map[string]uint64{}, Rows: map[issue.Source]uint64{}, DriftAlarms: map[string]uint64{}},
 	}
@@ -121,6 +123,9 @@ func orDefault(now, usual func() time.Time) func() time.Time {
 // open loads the models and the clients.
 func (s *Service) open() error {
 	err := s.db.View(func(tx *bolt.Tx) error {
+		if _, err := getJSON(tx, metaBucket, droppedKey, droppedFormat, &s.dropped); err != nil {
+			return err
+		}
 		err := tx.Bucket(modelsBucket).ForEach(func(key, _ []byte) error {
 			b, err := get(tx, modelsBucket, key, modelFormat)
 			if err != nil {

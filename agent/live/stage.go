@@ -202,7 +202,10 @@ func (s *Service) fit(ctx context.Context, d *series.Dataset, j *job, champion *
 func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, cutoff int64) (verdict, error) {
 	v := verdict{winner: h}
 	x := &runner{}
-	if err := s.fill(x, h); err != nil {
+	s.issuing.Lock() // a release may arrive meanwhile
+	err := s.fill(x, h)
+	s.issuing.Unlock()
+	if err != nil {
 		return v, err
 	}
 	old, err := s.trial(d, champion, cutoff)

@@ -1,0 +1,86 @@
+package live
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"loadstar/agent/release"
+	"loadstar/fed/recipe"
+)
+
+// releaseOf returns a release of the untrained model.
+func releaseOf(t *testing.T, id string, version int) release.Release {
+	t.Helper()
+	p, err := recipe.Read([]byte(untrained))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := recipe.Frame(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, personal := make([]float32, q.Partition.SharedLen()), make([]float32, q.Partition.PersonalLen())
+	q.Partition.Cut(q.Model.InitialWeights(1), shared, personal)
+	plan, err := recipe.Write(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release.Release{ID: id, Name: "day", Number: version, Run: "run", Version: version, Role: release.Personal, Plan: plan, Weights: shared}
+}
+
+// A server that offers many releases fills neither memory nor disk, and a release that was
+// removed does not come back as a new one: not with the next list, nor after a restart.
+func TestManyReleases(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
+	open := func(t *testing.T) *Service {
+		return service(t, dir, func(c *Config) { c.Now = func() time.Time { return now } })
+	}
+	var ids []string
+	offer := func(t *testing.T, s *Service) {
+		for i, id := range ids {
+			if s.Host().Has(id) {
+				continue
+			}
+			r := releaseOf(t, id, i+1)
+			if err := s.Host().Offer(r, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check := func(t *testing.T, s *Service, want ...string) {
+		var got []string
+		for id := range s.models {
+			got = append(got, id)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("it has %v, want %v", got, want)
+		}
+	}
+	for i := range 6 {
+		ids = append(ids, fmt.Sprintf("r%d", i+1))
+	}
+	t.Run("first", func(t *testing.T) {
+		s := open(t)
+		offer(t, s)
+		check(t, s, "r4", "r5", "r6")
+		now = now.Add(time.Hour)
+		ids = append(ids, "r7")
+		offer(t, s)
+		check(t, s, "r5", "r6", "r7")
+	})
+	t.Run("again", func(t *testing.T) {
+		now = now.Add(time.Hour)
+		s := open(t)
+		offer(t, s)
+		check(t, s, "r5", "r6", "r7")
+		if err := s.Host().Retain([]string{"r5", "r6", "r7"}); err != nil {
+			t.Fatal(err)
+		}
+		if s.Host().Has("r1") || !s.Host().Has("r5") {
+			t.Error("what a server no longer offers is remembered")
+		}
+	})
+}
