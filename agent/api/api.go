@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -91,13 +92,20 @@ func New(c Config) (*Server, error) {
 		}
 		return s, nil
 	}
+	info, err := os.Stat(c.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the token of the HTTP interface: %w", err)
+	}
+	if info.Mode().Perm()&0o007 != 0 && runtime.GOOS != "windows" {
+		return nil, fmt.Errorf("every user of this machine can use the token in %s; run chmod 600", c.TokenFile)
+	}
 	data, err := os.ReadFile(c.TokenFile)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the token of the HTTP interface: %w", err)
 	}
 	token := strings.TrimSpace(string(data))
 	if len(token) < minToken {
-		return nil, fmt.Errorf("the token in %s has %d characters, want at least %d; make one with: openssl rand -hex 24", c.TokenFile, len(token), minToken)
+		return nil, fmt.Errorf("the token in %s has %d characters, want at least %d; make one with: (umask 077; openssl rand -hex 24 > FILE)", c.TokenFile, len(token), minToken)
 	}
 	s.token, s.auth = sha256.Sum256([]byte(token)), true
 	return s, nil

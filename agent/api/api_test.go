@@ -200,6 +200,10 @@ func TestProtection(t *testing.T) {
 			t.Errorf("%s with %q: %d, want %d", c.path, c.header, r.StatusCode, c.code)
 		}
 	}
+	open := tokenFile(t, token)
+	if err := os.Chmod(open, 0o644); err != nil { // every user of the machine could use it
+		t.Fatal(err)
+	}
 	for _, c := range []Config{
 		{Listen: "0.0.0.0:7446"},
 		{Listen: ":7446"},
@@ -210,6 +214,7 @@ func TestProtection(t *testing.T) {
 		{Listen: "0.0.0.0:7446", TokenFile: tokenFile(t, "short")},
 		{Listen: "0.0.0.0:7446", TokenFile: tokenFile(t, "")},
 		{Listen: "127.0.0.1:7446", TokenFile: filepath.Join(t.TempDir(), "none")},
+		{Listen: "0.0.0.0:7446", TokenFile: open},
 	} {
 		if _, err := New(c); err == nil {
 			t.Errorf("listens on %s without a token", c.Listen)

@@ -126,8 +126,8 @@ func check(c *Config, keys map[string]int, problems *config.Problems) {
 	}
 	checkSite(c, bad)
 	choice("server", c.Server, ServerNone, ServerOptional, ServerRequired)
-	if d := c.Store.Keep; time.Duration(d) < 60*24*time.Hour {
-		bad("store.keep", "is %s; keep at least 60d, because models and intervals learn from the last weeks", d)
+	if d := c.Store.Keep; time.Duration(d) < 90*24*time.Hour {
+		bad("store.keep", "is %s; keep at least 90d, because models and intervals learn from the last weeks", d)
 	}
 	if d := time.Duration(c.Store.Flush); d < time.Second || d > time.Hour {
 		bad("store.flush", "is %s; write a duration from 1s to 1h", c.Store.Flush)

@@ -75,7 +75,7 @@ func TestMistakes(t *testing.T) {
 		{"levels", "site: {zone: UTC}\nforecast: {levels: [0.9, 0.1]}\nclients: {a: }", "ascending levels"},
 		{"h", "site: {zone: UTC}\nforecast: {h: 90m}\nclients: {a: }", "forecast.h is 1h30m0s; write a multiple of the interval"},
 		{"delay", "site: {zone: UTC, interval: 1m}\nclients: {a: }", "forecast.delay is 2m0s; it must be shorter than the interval"},
-		{"keep", "site: {zone: UTC}\nstore: {keep: 7d}\nclients: {a: }", "keep at least 60d"},
+		{"keep", "site: {zone: UTC}\nstore: {keep: 89d}\nclients: {a: }", "keep at least 90d"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			_, err := Parse([]byte(x.text), nil)

@@ -204,7 +204,7 @@ func (h host) Reports() ([]release.Report, func()) {
 		if t.N > 0 {
 			r.Coverage = float64(t.Hits) / float64(t.N)
 		}
-		if m.champion.model != nil {
+		if m.champion.model != nil && !m.champion.model.Folder { // a folder's model is no business of the server
 			r.Release = m.champion.model.ID
 		}
 		for _, f := range m.findings {

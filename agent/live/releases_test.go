@@ -84,3 +84,22 @@ func TestManyReleases(t *testing.T) {
 		}
 	})
 }
+
+// A report names a release of the server, and nothing of a model from a folder.
+func TestReportsNameReleasesOnly(t *testing.T) {
+	now := time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Now = func() time.Time { return now }
+		c.Clients, c.ShareScores = []string{"a"}, true
+	})
+	past(t, s, 20, now.Unix())
+	withModel(t, s, now.Unix())
+	s.members["a"].scores.set(dayScore{Day: now.Unix()/day - 1})
+	for _, folder := range []bool{false, true} {
+		s.models["u"].Folder = folder
+		all, _ := s.Host().Reports()
+		if len(all) != 1 || (all[0].Release == "") != folder {
+			t.Errorf("folder %v: %+v", folder, all)
+		}
+	}
+}
