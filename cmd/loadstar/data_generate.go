@@ -59,7 +59,7 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&out, "out", "o", "", "folder for the dataset; it must not already contain a dataset")
+	f.StringVarP(&out, "out", "o", "", "new folder for the dataset, or a .csv file in the form of an export")
 	f.IntVar(&cfg.Meters, "meters", 42, "number of buildings")
 	f.Uint64Var(&cfg.Seed, "seed", 1, "random seed")
 	f.StringVar(&start, "start", "", "first day (default 2018-01-01)")
@@ -75,7 +75,11 @@ func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
 	cfg, weather := g.Config(), g.Weather()
 	bar := newProgress(cmd.ErrOrStderr(), cfg.Meters)
 	defer bar.stop()
-	return write.Dataset(dir, write.Source{
+	to := write.Dataset
+	if filepath.Ext(dir) == ".csv" {
+		to = write.Export
+	}
+	return to(dir, write.Source{
 		Name:      filepath.Base(dir),
 		About:     fmt.Sprintf("%s: %d buildings, seed %d, generator version %d", synth.Notice, cfg.Meters, cfg.Seed, synth.Version),
 		Generated: true, Zone: cfg.Zone, Country: synth.Country, Interval: cfg.Interval,

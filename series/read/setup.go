@@ -68,6 +68,9 @@ func (s Setup) Run(path string) (*Described, error) {
 	if err := s.settle(survey, out); err != nil {
 		return nil, err
 	}
+	if d.Generated = survey.saysSynthetic(); d.Generated {
+		out.Lines = append(out.Lines, "synthetic data, as the first line of the table says")
+	}
 	d.path = out.Path
 	if err := d.validate(); err != nil {
 		return nil, err

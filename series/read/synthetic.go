@@ -1,0 +1,26 @@
+package read
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// saysSynthetic reports whether a load table says in its first line that its data is
+// synthetic, as those of the generator do. All output made from it must say so too.
+func (s *Survey) saysSynthetic() bool {
+	for _, name := range s.names {
+		f, err := os.Open(filepath.Join(s.dir, name))
+		if err != nil {
+			return false // opening the dataset reports it
+		}
+		line, _ := bufio.NewReader(io.LimitReader(f, 4096)).ReadString('\n') // a short file has no end of line
+		_ = f.Close()                                                        // nothing was written
+		if strings.Contains(line, "synthetic data") {
+			return true
+		}
+	}
+	return false
+}
