@@ -87,6 +87,9 @@ unique_id, cutoff, ds, y and one named after the model.`,
 				if removed.Share, err = outlook.ParseShare(remove); err != nil {
 					return usage("--remove: %w", err)
 				}
+				if block != 0 && removed.Share == 0 {
+					return usage("--block needs --remove, such as --remove 2%%")
+				}
 				for _, path := range data {
 					b := outlook.Backtest{H: h, Remove: removed, Workers: workers}
 					if err := backtestRun(cmd, b, models[0], path, root, block, asJSON, byClients); err != nil {
@@ -97,6 +100,13 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			}
 			if slices.Contains(models, "all") {
 				models = names
+			}
+			for _, m := range models {
+				if _, err := os.Stat(m); err == nil && !slices.Contains(names, m) {
+					return usage("--model %s is a file or folder: name one run, and no baseline beside it", m)
+				} else if !slices.Contains(names, m) {
+					return usage("--model %s is neither a baseline nor the folder of a run; baselines are %s", m, strings.Join(names, ", "))
+				}
 			}
 			if stride == 0 && h > 1 {
 				stride = 6
@@ -169,6 +179,9 @@ func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root strin
 		return err
 	}
 	defer b.Model.Close()
+	if block < 0 || block%d.Interval != 0 {
+		return usageError{fmt.Errorf("--block: %s is not a multiple of the interval of the readings, %s", block, d.Interval), "backtest "}
+	}
 	b.Dataset, b.Remove.Block = d, int(block/d.Interval)
 	s, err := b.Run(cmd.Context())
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 
 func newForecast() *cobra.Command {
 	var (
-		data, root, at, h, calibrate, fit, fallback, out, chart, inputs string
-		asJSON, quiet, strict                                           bool
-		c                                                               outlook.Config
+		data, root, at, h, levels, calibrate, fit, fallback, out, chart, inputs string
+		asJSON, quiet, strict                                                   bool
+		c                                                                       outlook.Config
 	)
 	cmd := &cobra.Command{
 		Use:   "forecast MODEL",
@@ -64,8 +64,13 @@ not from the model.`,
 				return err
 			}
 			defer closer.Close()
-			if c.H, err = outlook.ParseSteps(h, d.Interval); err != nil {
-				return usage("h", err)
+			if h != "" {
+				if c.H, err = outlook.ParseSteps(h, d.Interval); err != nil {
+					return usage("h", err)
+				}
+			}
+			if c.Levels, err = outlook.ParseLevels(levels); err != nil {
+				return usage("levels", err)
 			}
 			if at != "" {
 				t, err := outlook.ParseTime(at, d.Clock)
@@ -108,9 +113,9 @@ not from the model.`,
 	f := cmd.Flags()
 	f.StringVar(&data, "data", "", datasetUsage)
 	f.StringVar(&root, "root", "", rootUsage)
-	f.StringVar(&h, "h", fmt.Sprint(outlook.DefaultHours), "how far to forecast: hours, or a time such as 90m or 2d")
+	f.StringVar(&h, "h", "", "how far to forecast: hours, or a time such as 90m or 2d (default as far as the model forecasts)")
 	f.StringVar(&at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
-	f.Float64SliceVar(&c.Levels, "levels", nil, "quantiles (default 0.1,0.5,0.9)")
+	f.StringVar(&levels, "levels", "0.1,0.5,0.9", "quantiles")
 	f.StringSliceVar(&c.Clients, "client", nil, "forecast only this meter; may be repeated")
 	f.StringVarP(&out, "out", "o", "", "write the rows to this .csv, .parquet or .json file; - is CSV on standard output")
 	f.StringVar(&inputs, "inputs", "", "write the model's inputs and its own forecasts to this .safetensors file, for Python")
@@ -152,7 +157,7 @@ func printForecast(cmd *cobra.Command, c outlook.Config, s *outlook.Summary, dra
 	case err != nil:
 		return err
 	case rows == 0:
-		return fmt.Errorf("no meter has a forecast; the reasons are above, and data check says more")
+		return fmt.Errorf("no meter has a forecast; %s", outlook.Span(c.Dataset))
 	case strict && fallbacks > 0:
 		return exitError{fmt.Errorf("%d of %d rows are not from the model", fallbacks, s.Rows), exitProblems}
 	}

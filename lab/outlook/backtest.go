@@ -93,7 +93,7 @@ func (b Backtest) Run(ctx context.Context) (*Scores, error) {
 	}
 	plan := b.Model.folder.Model.Plan.Model
 	if b.H == 0 {
-		b.H = plan.Horizon + plan.Targets - 1
+		b.H = b.Model.Reach()
 	}
 	frame, err := series.NewFramer(b.Dataset, series.Layout{Lookback: 1, Horizon: 1, Targets: 1, Inputs: []series.Input{{Name: "load"}}},
 		series.Split{Train: plan.Split.Train, Validation: plan.Split.Validation})
@@ -279,7 +279,7 @@ func (s *Scores) Print(w io.Writer, clients bool) error {
 	case s.Removed.Share > 0:
 		fmt.Fprintf(w, "%g %% of the readings removed before, at random (seed %d)\n", 100*s.Removed.Share, s.Removed.Seed)
 	}
-	fmt.Fprintf(w, "MAE %.4g kW (mean over clients), %.3f times that of last week (median)\n", s.MAE, s.RelativeMAE)
+	fmt.Fprintf(w, "MAE %s kW (mean over clients), %.3f times that of last week (median)\n", amount(s.MAE), s.RelativeMAE)
 	fmt.Fprintf(w, "P10 to P90 covers %.1f %% (median client), within 75 to 85 %% for %.0f %% of clients\n", 100*s.Coverage, 100*s.Within)
 	_, err := fmt.Fprintf(w, "%s: %s\n", count(s.Rows, "row"), list(s.Sources))
 	if len(s.Reasons) > 0 {

@@ -50,7 +50,9 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 		return nil, fmt.Errorf("%s: releases of a server cannot be used yet; name the folder of a run", path)
 	}
 	dir := path
-	if info, err := os.Stat(path); err != nil {
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no folder %s; name the folder of a finished run", path)
+	} else if err != nil {
 		return nil, err
 	} else if !info.IsDir() {
 		if filepath.Base(path) != sharedName {
@@ -61,10 +63,20 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 	if _, err := os.Stat(filepath.Join(dir, "plan.yaml")); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s has no plan.yaml: name the folder of a finished run, or put the plan of the weights there", dir)
 	}
-	m := &Model{data: d, fitted: map[int]fitted{}}
-	var err error
-	if m.folder, err = serve.Open(dir, d, k); err != nil {
+	err := sameData(dir, d)
+	if err != nil {
 		return nil, err
+	}
+	m := &Model{data: d, fitted: map[int]fitted{}}
+	m.folder, err = serve.Open(dir, d, k)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w; if the run was interrupted, finish it with loadstar simulate --resume", err)
+	} else if err != nil {
+		return nil, err
+	}
+	if step := m.folder.Model.Step; step != 0 && step != d.Interval {
+		_ = m.folder.Close() // the other error is more important
+		return nil, fmt.Errorf("%s forecasts steps of %s, and the readings of %s are %s apart; train a model with such readings", path, length(step), d.Name, length(d.Interval))
 	}
 	if m.version, err = versionOf(filepath.Join(dir, sharedName)); err == nil {
 		err = m.findScaling(dir)
@@ -96,10 +108,10 @@ func versionOf(path string) (string, error) {
 	return file.Metadata()["version"], nil
 }
 
-// findScaling prepares to compute the scaling of the clients if the folder does not have it,
-// as those of older versions do not. This is possible only with the data of the run.
-func (m *Model) findScaling(dir string) error {
-	if len(m.folder.Clients()) > 0 {
+// sameData returns an error if the folder does not say how the clients' inputs were scaled,
+// as those of older versions do not, and the data is not that of the run.
+func sameData(dir string, d *series.Dataset) error {
+	if _, err := os.Stat(filepath.Join(dir, serve.ScalingName)); err == nil {
 		return nil
 	}
 	s, err := run.ReadSummary(dir)
@@ -108,9 +120,24 @@ func (m *Model) findScaling(dir string) error {
 	} else if err != nil {
 		return err
 	}
-	if s.Data != m.data.Fingerprint() {
+	if s.Data != d.Fingerprint() {
 		return fmt.Errorf("%s has no %s, which says how the clients' inputs were scaled: it was written by an older version of loadstar; give the data of the run (%s), or train it again", dir, serve.ScalingName, s.Data)
 	}
+	return nil
+}
+
+// findScaling prepares to compute the scaling of the clients if the folder does not have it,
+// as those of older versions do not. This is possible only with the data of the run.
+func (m *Model) findScaling(dir string) error {
+	if len(m.folder.Clients()) > 0 {
+		return nil
+	}
+	if _, err := run.ReadSummary(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil // there are only weights; every meter is new
+	} else if err != nil {
+		return err
+	}
+	var err error
 	if m.trained, err = recipe.Frame(m.folder.Model.Plan, m.data); err != nil {
 		return err
 	}
@@ -129,8 +156,12 @@ func (m *Model) Close() error { return m.folder.Close() }
 // Name returns the name of the model, and the version of its shared weights or "".
 func (m *Model) Name() (name, version string) { return m.folder.Model.Name, m.version }
 
-// Targets returns the number of steps that the model forecasts.
-func (m *Model) Targets() int { return m.folder.Model.Plan.Model.Targets }
+// Reach returns the number of steps from the cutoff to the end of the last one that the
+// model forecasts.
+func (m *Model) Reach() int {
+	p := m.folder.Model.Plan.Model
+	return p.Horizon + p.Targets - 1
+}
 
 // client returns what the model needs to know of meter i. It is nil if the model cannot be
 // used for the meter; reason says why. New means that the meter did not take part in the

@@ -19,10 +19,6 @@ import (
 	"loadstar/series"
 )
 
-// DefaultHours is how far forecasts reach unless the user says otherwise. The states in a
-// run's folder are those of such forecasts.
-const DefaultHours = 48
-
 // Config describes forecasts of a dataset.
 type Config struct {
 	Model   *Model
@@ -30,7 +26,7 @@ type Config struct {
 	// At is the cutoff in Unix seconds. If it is 0, every meter has its own: the end of its
 	// newest reading.
 	At int64
-	// H is the number of steps to forecast.
+	// H is the number of steps to forecast; 0 means those that the model forecasts.
 	H int
 	// Levels are the quantiles to forecast, in ascending order; nil means 0.1, 0.5 and 0.9.
 	Levels []float64
@@ -58,6 +54,9 @@ func Run(ctx context.Context, c Config, each func(issue.Forecast) error) (*Summa
 	meters, err := chosen(c.Dataset, c.Clients)
 	if err != nil {
 		return nil, err
+	}
+	if c.H == 0 {
+		c.H = c.Model.Reach()
 	}
 	p, err := newProducer(c)
 	if err != nil {

@@ -77,7 +77,7 @@ func ParseSteps(s string, step time.Duration) (int, error) {
 		return 0, err
 	}
 	if d <= 0 || d%step != 0 {
-		return 0, fmt.Errorf("%s is not a positive multiple of the interval of the readings, %s", s, step)
+		return 0, fmt.Errorf("%s is not a positive multiple of the interval of the readings, %s", s, length(step))
 	}
 	return int(d / step), nil
 }
@@ -96,6 +96,30 @@ func ParseFit(s string, usual int) (int, error) {
 		return 0, fmt.Errorf("%q is not possible; write auto, never or a number of steps", s)
 	}
 	return n, nil
+}
+
+// ParseLevels parses quantiles such as 0.1,0.5,0.9.
+func ParseLevels(s string) (levels []float64, err error) {
+	for text := range strings.SplitSeq(s, ",") {
+		v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+		if err != nil || !(v > 0 && v < 1) || len(levels) > 0 && v <= levels[len(levels)-1] {
+			return nil, fmt.Errorf("%q are no quantiles; write ascending numbers between 0 and 1, such as 0.1,0.5,0.9", s)
+		}
+		levels = append(levels, v)
+	}
+	return levels, nil
+}
+
+// length formats a length of time such as 1h or 15m, without zeros.
+func length(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 // ParseShare parses a share such as 2% or 0.02.

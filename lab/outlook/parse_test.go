@@ -1,6 +1,7 @@
 package outlook
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,31 @@ func TestParseNumbers(t *testing.T) {
 	for s, want := range map[string]int{"auto": 200, "never": 0, "17": 17, "0": -1, "-1": -1, "all": -1} {
 		if n, err := ParseFit(s, 200); (err == nil) != (want >= 0) || err == nil && n != want {
 			t.Errorf("%s: %d, %v", s, n, err)
+		}
+	}
+}
+
+func TestParseLevels(t *testing.T) {
+	got, err := ParseLevels("0.05, 0.5,0.95")
+	if err != nil || !slices.Equal(got, []float64{0.05, 0.5, 0.95}) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, s := range []string{"", "abc", "0.9,0.1", "0.5,0.5", "5,50", "0", "1", "NaN", "0.1,"} {
+		if got, err := ParseLevels(s); err == nil {
+			t.Errorf("%q gives %v", s, got)
+		}
+	}
+}
+
+func TestNumbersForReaders(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 1.02734: "1.027", 999.94: "999.9", 2037.4: "2,037", 82248.1: "82,248", 1234567: "1,234,567", -1234: "-1,234", -123456: "-123,456"} {
+		if got := amount(v); got != want {
+			t.Errorf("%g is written as %s, want %s", v, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{time.Hour: "1h", 15 * time.Minute: "15m", 90 * time.Minute: "1h30m", 10 * time.Hour: "10h", 10 * time.Second: "10s", 24 * time.Hour: "24h"} {
+		if got := length(d); got != want {
+			t.Errorf("%d s are written as %s, want %s", d/time.Second, got, want)
 		}
 	}
 }

@@ -49,9 +49,6 @@ func newProducer(c Config) (*producer, error) {
 	d := c.Dataset
 	p := &producer{c: c, frames: map[int64]*frame{}, replay: serve.NewReplay(d, c.Model.folder.Model, nil)}
 	p.states = issue.Config{Step: d.Interval, Clock: d.Clock, H: c.H, Levels: c.Levels, Fallback: c.Fallback}
-	if step := c.Model.folder.Model.Step; step != 0 && step != d.Interval {
-		return nil, fmt.Errorf("the model forecasts steps of %s, the readings of %s are %s apart", step, d.Name, d.Interval)
-	}
 	_, err := issue.NewState(p.states) // checks the configuration
 	return p, err
 }
@@ -66,7 +63,7 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 	}
 	if off := (cutoff - meter.Start) % d.Seconds(); off != 0 {
 		return m, fmt.Errorf("meter %s: %s is not the start of a step; its steps of %s start at %s", meter.ID,
-			time.Unix(cutoff, 0).In(d.Clock).Format(time.RFC3339), d.Interval, time.Unix(cutoff-off, 0).In(d.Clock).Format(time.RFC3339))
+			time.Unix(cutoff, 0).In(d.Clock).Format(time.RFC3339), length(d.Interval), time.Unix(cutoff-off, 0).In(d.Clock).Format(time.RFC3339))
 	}
 	client, reason, isNew, err := p.c.Model.client(ctx, i, cutoff, p.c.FitSteps)
 	if err != nil {
@@ -109,6 +106,25 @@ func endOf(d *series.Dataset, m series.Meter) int64 {
 		n--
 	}
 	return m.Start + int64(n)*d.Seconds()
+}
+
+// Span says how far the readings of a dataset reach.
+func Span(d *series.Dataset) string {
+	var first, end int64
+	for i := range d.Len() {
+		m := d.Meter(i)
+		if e := endOf(d, m); e > m.Start {
+			if first == 0 || m.Start < first {
+				first = m.Start
+			}
+			end = max(end, e)
+		}
+	}
+	if end == 0 {
+		return fmt.Sprintf("%s has no readings", d.Name)
+	}
+	at := func(unix int64) string { return time.Unix(unix, 0).In(d.Clock).Format(minute) }
+	return fmt.Sprintf("the readings of %s reach from %s to %s", d.Name, at(first), at(end))
 }
 
 // state returns the state from which the forecast of a meter continues.

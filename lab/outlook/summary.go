@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -187,7 +188,7 @@ func (s *Summary) Print(w io.Writer) error {
 		fmt.Fprintf(w, "not from the model because of: %s\n", list(s.Reasons))
 	}
 	if s.Fitted > 0 {
-		fmt.Fprintf(w, "%s did not take part in the run; their own readings set what the model needs\n", count(s.Fitted, "meter"))
+		fmt.Fprintf(w, "%s did not take part in the run; personal layers and scaling are fitted to their own readings\n", count(s.Fitted, "meter"))
 	}
 	if s.Without > 0 {
 		var names []string
@@ -201,8 +202,8 @@ func (s *Summary) Print(w io.Writer) error {
 		fmt.Fprintf(w, "no forecast for %s: %s%s\n", count(s.Without, "meter"), strings.Join(names, ", "), more)
 	}
 	if x := s.Sum; x != nil {
-		fmt.Fprintf(w, "sum of P50 over %s: %.4g kWh in %s, peak %.4g kW at %s\n", count(x.Meters, "meter"),
-			x.Energy, count(len(x.Values), "step"), x.Peak, x.At.Format(minute))
+		fmt.Fprintf(w, "sum of P50 over %s: %s kWh in %s, peak %s kW at %s\n", count(x.Meters, "meter"),
+			amount(x.Energy), count(len(x.Values), "step"), amount(x.Peak), x.At.Format(minute))
 	}
 	return nil
 }
@@ -232,6 +233,18 @@ func list(counts []Count) string {
 		parts = append(parts, fmt.Sprintf("%s %d (%.1f %%)", c.Name, c.Rows, 100*c.Share))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// amount formats an energy or a power with four digits, and larger ones in full.
+func amount(v float64) string {
+	if math.Abs(v) < 1000 {
+		return strconv.FormatFloat(v, 'g', 4, 64)
+	}
+	text := strconv.FormatFloat(v, 'f', 0, 64)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }
 
 // count formats a number and a noun, such as "1 step" or "2 steps".
