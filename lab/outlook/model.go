@@ -151,7 +151,7 @@ func (m *Model) findScaling(dir string) error {
 }
 
 // Close closes the model.
-func (m *Model) Close() error { return m.folder.Close() }
+func (m *Model) Close() { _ = m.folder.Close() } // it was only read
 
 // Name returns the name of the model, and the version of its shared weights or "".
 func (m *Model) Name() (name, version string) { return m.folder.Model.Name, m.version }
