@@ -27,6 +27,10 @@ import (
 const (
 	maxReleases   = 64 // more than a server offers
 	reportsAtOnce = 50 // the server's limit for one check-in
+	// maxReach and maxWork limit how far a release forecasts, in steps, and how many
+	// multiplications a forecast takes. An agent makes hundreds of them to compare a release.
+	maxReach = 1 << 14
+	maxWork  = 1 << 27
 )
 
 // news has the newest list of releases. The check-ins set it, and follow applies it.
@@ -217,6 +221,13 @@ func (a *agent) fetchRelease(ctx context.Context, r *loadstarv1.Release) (*relea
 	}
 	if need := footprint(p, q, 1); need > a.Memory {
 		return nil, 0, unfitf("the model takes %d MB, this agent may use %d", need>>20, a.Memory>>20)
+	}
+	net := q.Model.Net()
+	if p.Model.Horizon > maxReach || p.Model.Targets > maxReach {
+		return nil, 0, unfitf("it forecasts %d steps from step %d on, at most %d are possible", p.Model.Targets, p.Model.Horizon, maxReach)
+	}
+	if work := int64(net.Weights()) * int64(max(net.Lookback(), p.Model.Targets)); work > maxWork {
+		return nil, 0, unfitf("a forecast takes about %d million multiplications, at most %d are possible", work>>20, maxWork>>20)
 	}
 	personal := q.Partition.PersonalLen()
 	if want := map[bool]release.Role{true: release.Personal, false: release.Generic}[personal > 0]; x.Role != want {
