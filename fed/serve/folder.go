@@ -226,7 +226,7 @@ func (f *Folder) openStates() error {
 
 // file opens a file of the folder, which Close closes. The file is nil if it does not exist.
 func (f *Folder) file(name string) (*os.File, int64, error) {
-	file, err := os.Open(filepath.Join(f.dir, name))
+	file, err := openFile(filepath.Join(f.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, nil
 	} else if err != nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"loadstar/fed/recipe"
 	"loadstar/nn"
@@ -167,10 +168,15 @@ func split(text []byte) (header, data []byte) {
 	return nil, nil
 }
 
+// openFile opens a file to read. A named pipe in a folder from elsewhere must not block.
+func openFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
 // readFile reads a regular file of at most the given number of bytes. The result may use
 // the memory of buffer.
 func readFile(path string, most int64, buffer []byte) ([]byte, error) {
-	file, err := os.Open(path)
+	file, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}
