@@ -199,7 +199,7 @@ func (s *Service) openFolder(dir string, now int64) error {
 			continue
 		}
 		h := newHead(r.ID, name, now, trained, c)
-		if h.State, err = f.State(name); err != nil {
+		if h.State, err = f.State(name, nil); err != nil {
 			return fmt.Errorf("cannot open the model %s: %w", dir, err)
 		}
 		heads = append(heads, h)

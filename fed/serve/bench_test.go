@@ -45,8 +45,8 @@ func BenchmarkIssue(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		s := newState(b, d, 48)
-		if err := s.UnmarshalBinary(states[i]); err != nil {
+		s, err := issue.Decode(issue.Config{Step: d.Interval, Clock: d.Clock, H: 48}, states[i])
+		if err != nil {
 			b.Fatal(err)
 		}
 		return known{c, s}
@@ -71,6 +71,9 @@ func BenchmarkIssue(b *testing.B) {
 					b.Fatal(err)
 				}
 				got := x.state.Issue(m, issue.Models{Own: frame.Forecaster(m, x.client)}, end)
+				if name == "folder" {
+					f.Release(x.client)
+				}
 				if got.Rows[47].Source != issue.Model {
 					b.Fatalf("%+v", got.Rows[47])
 				}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,6 +60,7 @@ type Folder struct {
 
 	template []float32 // the shared weights, and 0 for the personal ones
 	layout   atomic.Pointer[layout]
+	spare    sync.Pool // of *[]float32 with all weights of some client
 }
 
 // WeightsFile returns the name of the file for a client's weights in the folder personal or
@@ -249,7 +251,7 @@ func (f *Folder) Clients() []string { return slices.Clone(f.clients) }
 // Client returns what the folder has of a client. The error is ErrNoHead or ErrNoScaling if
 // the folder lacks it. With ErrNoScaling, the client's weights are valid.
 func (f *Folder) Client(id string) (c Client, err error) {
-	if c.Weights, err = f.clientWeights(id); err != nil {
+	if c.Weights, c.spare, err = f.clientWeights(id); err != nil {
 		return c, fmt.Errorf("client %s: %w", id, err)
 	}
 	row, ok := f.rows[id]
@@ -264,6 +266,15 @@ func (f *Folder) Client(id string) (c Client, err error) {
 		err = fmt.Errorf("client %s: %w", id, ErrNoScaling)
 	}
 	return c, err
+}
+
+// Release lets the folder use the memory of a client that it returned for another one. The
+// caller must not use the client, or a forecaster with it, afterwards. Clients need not be
+// released.
+func (f *Folder) Release(c Client) {
+	if c.spare != nil {
+		f.spare.Put(c.spare)
+	}
 }
 
 // row returns the scaling of the client with the given number.
@@ -305,13 +316,14 @@ func (f *Folder) row(i int) (s recipe.Scaling, err error) {
 	return s, f.Model.checkScaling(s)
 }
 
-// State returns the encoded state of a client, or nil if the folder has none.
-func (f *Folder) State(id string) ([]byte, error) {
+// State returns the encoded state of a client, or nil if the folder has none. The result may
+// use the memory of buffer.
+func (f *Folder) State(id string, buffer []byte) ([]byte, error) {
 	at, ok := f.places[id]
 	if !ok || at.n == 0 {
 		return nil, nil
 	}
-	b := make([]byte, at.n)
+	b := slices.Grow(buffer[:0], int(at.n))[:at.n]
 	if _, err := f.states.ReadAt(b, at.from); err != nil {
 		return nil, fmt.Errorf("client %s: %s: %w", id, StatesName, err)
 	}

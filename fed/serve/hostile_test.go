@@ -199,7 +199,7 @@ func TestStates(t *testing.T) {
 	})
 	f := open(t, dir)
 	for _, id := range append(ids, "d") {
-		if b, err := f.State(id); err != nil || string(b) != want[id] || (b == nil) != (want[id] == "") {
+		if b, err := f.State(id, nil); err != nil || string(b) != want[id] || (b == nil) != (want[id] == "") {
 			t.Errorf("%s: %q, %v", id, b, err)
 		}
 	}
@@ -214,7 +214,7 @@ func TestStates(t *testing.T) {
 			t.Errorf("byte %d changed: no error", i)
 		}
 	}
-	if _, err := f.State("missing"); err != nil {
+	if _, err := f.State("missing", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -83,6 +83,8 @@ func (m *Model) Shared() []float32 { return m.shared }
 type Client struct {
 	Weights []float32 // all weights of the model; the caller must not change them
 	Scaling recipe.Scaling
+
+	spare *[]float32 // the memory of Weights, if a folder can use it again
 }
 
 // Client returns a client with the given personal weights, which may be nil if the model

@@ -34,24 +34,29 @@ func (f *Folder) weights(q *recipe.Problem, name string, layers []nn.Layer) ([]f
 // maxWeights returns the most bytes of a file with the given number of weights.
 func maxWeights(n int) int64 { return 4*int64(n) + 1<<20 }
 
-// clientWeights returns all weights of a client.
-func (f *Folder) clientWeights(id string) ([]float32, error) {
+// clientWeights returns all weights of a client, and their memory if another client can use
+// it later.
+func (f *Folder) clientWeights(id string) (w []float32, spare *[]float32, err error) {
 	q := f.Model.Problem
 	if f.tuned {
 		w, err := f.weights(q, filepath.Join(TunedDir, WeightsFile(id)), q.Model.Net().Layers())
 		if !errors.Is(err, fs.ErrNotExist) {
-			return w, err
+			return w, nil, err
 		}
 	}
 	p := q.Partition
 	if p.PersonalLen() == 0 {
-		return f.Model.join(nil)
+		w, err = f.Model.join(nil)
+		return w, nil, err
 	}
-	w, err := f.personal(filepath.Join(personalDir, WeightsFile(id)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNoHead
+	spare, err = f.personal(personalDir + string(filepath.Separator) + WeightsFile(id))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, ErrNoHead
+	case err != nil:
+		return nil, nil, err
 	}
-	return w, err
+	return *spare, spare, nil
 }
 
 // buffers has memory for the files of clients.
@@ -59,8 +64,9 @@ var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // personal reads the file of a client's personal weights and adds the shared weights. The
 // files of all clients have the same tensors. Their header is parsed only once, because
-// that takes longer than everything else about reading them.
-func (f *Folder) personal(name string) ([]float32, error) {
+// that takes longer than everything else about reading them. Memory of a released client
+// already has the shared weights.
+func (f *Folder) personal(name string) (*[]float32, error) {
 	q := f.Model.Problem
 	buffer := buffers.Get().(*[]byte)
 	defer buffers.Put(buffer)
@@ -69,14 +75,19 @@ func (f *Folder) personal(name string) ([]float32, error) {
 		return nil, err
 	}
 	*buffer = text
-	w := slices.Clone(f.template)
+	spare, _ := f.spare.Get().(*[]float32)
+	if spare == nil {
+		w := slices.Clone(f.template)
+		spare = &w
+	}
+	w := *spare
 	if l := f.layout.Load(); l != nil && l.read(w, text) {
 		for _, layer := range q.Partition.Personal() {
 			if nn.NotFinite(w[layer.Offset():layer.Offset()+layer.Len()]) >= 0 {
 				return nil, fmt.Errorf("%s: layer %s holds a number that is not finite", name, layer.Name)
 			}
 		}
-		return w, nil
+		return spare, nil
 	}
 	if _, err := q.Model.ReadWeights(bytes.NewReader(text), w, q.Partition.Personal()); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -84,7 +95,7 @@ func (f *Folder) personal(name string) ([]float32, error) {
 	if l, err := newLayout(text, q.Partition.Personal()); err == nil {
 		f.layout.Store(l)
 	}
-	return w, nil
+	return spare, nil
 }
 
 // layout is the header of a file of weights, without its metadata, and where its tensors
@@ -131,7 +142,14 @@ func (l *layout) read(w []float32, text []byte) bool {
 		return false
 	}
 	for _, p := range l.parts {
-		from, to := data[p.from:], w[p.to:p.to+p.n]
+		from, to := data[p.from:p.from+4*p.n], w[p.to:p.to+p.n]
+		for len(to) >= 4 && len(from) >= 16 { // checks of bounds take most of the time
+			to[0] = math.Float32frombits(binary.LittleEndian.Uint32(from))
+			to[1] = math.Float32frombits(binary.LittleEndian.Uint32(from[4:]))
+			to[2] = math.Float32frombits(binary.LittleEndian.Uint32(from[8:]))
+			to[3] = math.Float32frombits(binary.LittleEndian.Uint32(from[12:]))
+			from, to = from[16:], to[4:]
+		}
 		for i := range to {
 			to[i] = math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
 		}

@@ -77,8 +77,10 @@ func newBounds(c Config, every int) *bounds {
 		b.fixed = c.Point
 	}
 	b.blocks = make([]block, (c.Targets+every-1)/every)
+	n := len(c.Levels)
+	all := make([]offset, len(b.blocks)*n)
 	for i := range b.blocks {
-		b.blocks[i].levels = make([]offset, len(c.Levels))
+		b.blocks[i].levels = all[i*n:][:n:n]
 	}
 	b.mostHour = max(scaleDays*max(c.StepsPerDay/24, 1)*c.Targets/every, 1)
 	b.mostBlock = scaleDays * c.StepsPerDay

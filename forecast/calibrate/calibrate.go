@@ -98,8 +98,9 @@ func New(c Config) (*Tracker, error) {
 	t.errors.days = make([]errorSums, blendDays)
 	if c.Correct {
 		t.residuals.days = make([][]residual, blendDays+1) // one more for today
+		all := make([]residual, len(t.residuals.days)*c.StepsPerDay)
 		for i := range t.residuals.days {
-			t.residuals.days[i] = make([]residual, c.StepsPerDay)
+			t.residuals.days[i] = all[i*c.StepsPerDay:][:c.StepsPerDay:c.StepsPerDay]
 		}
 		t.shifts = make([]shift, 24)
 		for i := range t.shifts {

@@ -45,31 +45,40 @@ func (t *Tracker) AppendBinary(b []byte) ([]byte, error) {
 // an error, and leaves the tracker as it is, if the state belongs to a tracker of another
 // configuration or is damaged.
 func (t *Tracker) UnmarshalBinary(b []byte) error {
+	fresh, err := Decode(t.c, b)
+	if err == nil {
+		*t = *fresh
+	}
+	return err
+}
+
+// Decode returns a tracker with a state that AppendBinary wrote. It returns an error if the
+// state belongs to a tracker of another configuration or is damaged.
+func Decode(c Config, b []byte) (*Tracker, error) {
 	_, b, err := trackerFormat.Unwrap(b)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	fresh, err := New(t.c)
+	t, err := New(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var want stateformat.Writer
 	t.writeConfig(&want)
 	if n := len(want.State()); len(b) < n || !slices.Equal(b[:n], want.State()) {
-		return trackerFormat.Damaged("it belongs to forecasts with other levels, targets or steps")
+		return nil, trackerFormat.Damaged("it belongs to forecasts with other levels, targets or steps")
 	}
 	reader := &stateReader{}
 	if err := trackerFormat.Read(b[len(want.State()):], func(r *stateformat.Reader) {
 		reader.Reader = r
-		fresh.read(reader)
+		t.read(reader)
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	if reader.invalid {
-		return trackerFormat.Damaged("a step, a count or a forecast in it is impossible")
+		return nil, trackerFormat.Damaged("a step, a count or a forecast in it is impossible")
 	}
-	*t = *fresh
-	return nil
+	return t, nil
 }
 
 func (t *Tracker) writeConfig(w *stateformat.Writer) {
@@ -113,11 +122,7 @@ func (t *Tracker) read(r *stateReader) {
 	for range r.Count(16) {
 		is := issue{last: r.count(maxStep), rows: r.Float32s()}
 		n := t.columns()
-		r.check(is.last >= newest && len(is.rows) == t.c.Targets*n)
-		for i, v := range is.rows {
-			reference := i%n == 2
-			r.check(!math.IsInf(float64(v), 0) && (v == v || reference))
-		}
+		r.check(is.last >= newest && len(is.rows) == t.c.Targets*n && possible(is.rows, n))
 		newest = is.last
 		t.open = append(t.open, is)
 	}
@@ -125,8 +130,9 @@ func (t *Tracker) read(r *stateReader) {
 		s.model, s.reference, s.n = r.number(), r.number(), r.count(maxStep)
 	})
 	if t.c.Correct {
+		var all []float32
 		readRing(r, &t.residuals, func(day *[]residual) {
-			all := r.Float32s()
+			all = r.AppendFloat32s(all[:0])
 			if r.check(len(all) == 2*len(*day)); r.invalid {
 				return
 			}
@@ -139,6 +145,23 @@ func (t *Tracker) read(r *stateReader) {
 	if t.bounds != nil {
 		t.bounds.read(r)
 	}
+}
+
+// possible reports whether all forecasts in rows of n numbers are finite. A reference may be
+// NaN.
+func possible(rows []float32, n int) bool {
+	for ; len(rows) >= n; rows = rows[n:] {
+		wrong := float32(0) // stays 0 unless a number is not finite
+		for i, v := range rows[:n] {
+			if i != 2 {
+				wrong += v - v
+			}
+		}
+		if reference := float64(rows[2]); wrong != 0 || math.IsInf(reference, 0) {
+			return false
+		}
+	}
+	return true
 }
 
 func (b *bounds) write(w *stateformat.Writer) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"loadstar/forecast/calibrate"
 	"loadstar/internal/stateformat"
 )
 
@@ -48,19 +49,7 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 // UnmarshalBinary replaces the state by an encoded one. If that belongs to another
 // configuration, the error is ErrOtherConfig. After an error, the state is as it was.
 func (s *State) UnmarshalBinary(b []byte) error {
-	_, b, err := stateFormat.Unwrap(b)
-	if err != nil {
-		return err
-	}
-	fresh, err := NewState(s.c)
-	if err != nil {
-		return err
-	}
-	var wrong error
-	err = stateFormat.Read(b, func(r *stateformat.Reader) { wrong = fresh.read(r) })
-	if wrong != nil {
-		return wrong // it is the reason why fields are left
-	}
+	fresh, err := Decode(s.c, b)
 	if err != nil {
 		return err
 	}
@@ -69,11 +58,30 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// read reads the fields of a state into a new one.
+// Decode returns an encoded state. If it belongs to another configuration, the error is
+// ErrOtherConfig. The state does not keep b.
+func Decode(c Config, b []byte) (*State, error) {
+	_, b, err := stateFormat.Unwrap(b)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newState(c)
+	if err != nil {
+		return nil, err
+	}
+	var wrong error
+	err = stateFormat.Read(b, func(r *stateformat.Reader) { wrong = s.read(r) })
+	if wrong != nil {
+		return nil, wrong // it is the reason why fields are left
+	}
+	return s, err
+}
+
+// read reads the fields of a state into a new one, which has no tracks.
 func (s *State) read(r *stateformat.Reader) error {
 	seconds, targets := r.Int(), r.Int()
 	levels, fallback := r.Float64s(), r.String()
-	if seconds != s.seconds || targets != int64(s.fallback.c.Targets) || !slices.Equal(levels, s.c.Levels) || fallback != string(s.c.Fallback) {
+	if seconds != s.seconds || targets != int64(s.tracked()) || !slices.Equal(levels, s.c.Levels) || fallback != string(s.c.Fallback) {
 		return fmt.Errorf("%w: steps of %d s and levels %v with fallback %s, want %d s and %v with %s", ErrOtherConfig, seconds, levels, fallback, s.seconds, s.c.Levels, string(s.c.Fallback))
 	}
 	s.next, s.phase = int(r.Int()), r.Int()
@@ -86,26 +94,20 @@ func (s *State) read(r *stateformat.Reader) error {
 		}
 		first, n := r.Int(), r.Int()
 		oldest, newest := r.Int(), r.Int()
-		tracker := r.Bytes()
+		tracker := r.View()
 		if first < 1 || n < 1 || first > int64(maxDays*s.perDay) || n > int64(maxDays*s.perDay) ||
 			oldest < -1 || newest < oldest || newest >= int64(s.next) || (oldest < 0) != (newest < 0) {
 			valid = false
 		}
-		if !valid || i == 0 && (first != 1 || n != int64((*to).c.Targets)) {
+		if !valid || i == 0 && (first != 1 || n != targets) {
 			return stateFormat.Damaged("a step or a count in it is impossible")
 		}
-		t := *to
-		if i > 0 {
-			var err error
-			if t, err = s.newTrack(int(first), int(n), true); err != nil {
-				return err
-			}
-		}
-		if err := t.UnmarshalBinary(tracker); err != nil {
+		c := s.trackConfig(int(first), int(n), i > 0)
+		t, err := calibrate.Decode(c, tracker)
+		if err != nil {
 			return err
 		}
-		t.first, t.newest = int(oldest), int(newest)
-		*to = t
+		*to = &track{Tracker: t, c: c, first: int(oldest), newest: int(newest)}
 	}
 	if !valid {
 		return stateFormat.Damaged("a step or a count in it is impossible")

@@ -93,6 +93,16 @@ func (t *track) ripe(last int) bool {
 
 // NewState returns the state of a client that has made no forecast.
 func NewState(c Config) (*State, error) {
+	s, err := newState(c)
+	if err != nil {
+		return nil, err
+	}
+	s.fallback, err = s.newTrack(1, s.tracked(), false)
+	return s, err
+}
+
+// newState returns a state without tracks.
+func newState(c Config) (*State, error) {
 	if c.Step < time.Second || c.Step%time.Second != 0 || 24*time.Hour%c.Step != 0 {
 		return nil, fmt.Errorf("a step of %s does not divide a day; want whole seconds that divide 24 hours", c.Step)
 	}
@@ -130,13 +140,18 @@ func NewState(c Config) (*State, error) {
 	for _, level := range s.c.Levels {
 		s.pick = append(s.pick, slices.Index(s.levels, level))
 	}
-	var err error
-	s.fallback, err = s.newTrack(1, max(c.H, trackedDays*s.perDay), false)
-	return s, err
+	return s, nil
+}
+
+// tracked returns the number of steps for which the errors of fallbacks are tracked.
+func (s *State) tracked() int { return max(s.c.H, trackedDays*s.perDay) }
+
+func (s *State) trackConfig(first, n int, correct bool) calibrate.Config {
+	return calibrate.Config{Levels: s.levels, Point: s.point, Horizon: first, Targets: n, StepsPerDay: s.perDay, Correct: correct}
 }
 
 func (s *State) newTrack(first, n int, correct bool) (*track, error) {
-	c := calibrate.Config{Levels: s.levels, Point: s.point, Horizon: first, Targets: n, StepsPerDay: s.perDay, Correct: correct}
+	c := s.trackConfig(first, n, correct)
 	t, err := calibrate.New(c)
 	if err != nil {
 		return nil, err

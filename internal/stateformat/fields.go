@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Writer encodes the fields of a state one after the other. Numbers are little-endian.
@@ -130,15 +131,22 @@ func (r *Reader) String() string { return string(r.take(r.Count(1))) }
 // Bytes reads a part of the state that Writer.Bytes wrote.
 func (r *Reader) Bytes() []byte { return append([]byte(nil), r.take(r.Count(1))...) }
 
+// View reads what Bytes reads, but does not copy it.
+func (r *Reader) View() []byte { return r.take(r.Count(1)) }
+
 // Float32s reads a vector.
-func (r *Reader) Float32s() []float32 {
+func (r *Reader) Float32s() []float32 { return r.AppendFloat32s(nil) }
+
+// AppendFloat32s reads a vector and appends it to x.
+func (r *Reader) AppendFloat32s(x []float32) []float32 {
 	n := r.Count(4)
 	if n == 0 {
-		return nil
+		return x
 	}
-	b, x := r.take(4*n), make([]float32, n)
-	for i := range x {
-		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	b := r.take(4 * n)
+	x = slices.Grow(x, n)
+	for ; len(b) >= 4; b = b[4:] {
+		x = append(x, math.Float32frombits(binary.LittleEndian.Uint32(b)))
 	}
 	return x
 }

@@ -70,6 +70,9 @@ func (p *producer) forecast(ctx context.Context, i int) (m made, err error) {
 		return m, err
 	}
 	m.fitted = isNew && client != nil
+	if client != nil {
+		defer p.c.Model.folder.Release(*client)
+	}
 	f, err := p.frame(cutoff)
 	if err != nil {
 		return m, err
@@ -127,29 +130,39 @@ func Span(d *series.Dataset) string {
 	return fmt.Sprintf("the readings of %s reach from %s to %s", d.Name, at(first), at(end))
 }
 
+// buffers has memory for encoded states.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
 // state returns the state from which the forecast of a meter continues.
 func (p *producer) state(meter series.Meter, cutoff int64, isNew bool) (*issue.State, error) {
-	s, err := issue.NewState(p.states)
-	if err != nil {
-		return nil, err
-	}
 	days := int64(p.c.Calibrate / (24 * time.Hour))
 	if isNew && (days == 0 || days > heldDays) {
 		days = heldDays
 	}
 	if days > 0 {
+		s, err := issue.NewState(p.states)
+		if err != nil {
+			return nil, err
+		}
 		if from := cutoff - days*daySeconds; from > meter.Start {
 			s.Advance(meter, from)
 		}
 		return s, nil
 	}
-	encoded, err := p.c.Model.folder.State(meter.ID)
-	if err != nil || encoded == nil {
-		return s, err
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	encoded, err := p.c.Model.folder.State(meter.ID, *buffer)
+	switch {
+	case err != nil:
+		return nil, err
+	case encoded == nil:
+		return issue.NewState(p.states)
 	}
+	*buffer = encoded
 	// A state of other forecasts, of another version or with damage is of no use, and a
 	// replay makes a new one. So does one that knows readings after the cutoff.
-	if err := s.UnmarshalBinary(encoded); err != nil || s.Next() > cutoff {
+	s, err := issue.Decode(p.states, encoded)
+	if err != nil || s.Next() > cutoff {
 		return issue.NewState(p.states)
 	}
 	return s, nil

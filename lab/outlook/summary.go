@@ -103,11 +103,15 @@ func (s *Summary) add(m made) {
 		s.To = at
 	}
 	empty := true
-	for _, r := range f.Rows {
-		s.Rows++
-		s.bySrc[r.Source]++
-		if r.Source != issue.Model {
-			s.byWhy[r.Reason]++
+	s.Rows += len(f.Rows)
+	begin := 0 // of the rows with the same source and reason
+	for i, r := range f.Rows {
+		if i+1 == len(f.Rows) || f.Rows[i+1].Source != r.Source || f.Rows[i+1].Reason != r.Reason {
+			s.bySrc[r.Source] += i + 1 - begin
+			if r.Source != issue.Model {
+				s.byWhy[r.Reason] += i + 1 - begin
+			}
+			begin = i + 1
 		}
 		if r.Source == issue.None {
 			continue

@@ -156,6 +156,13 @@ type csvFile struct {
 	w   *bufio.Writer
 	a   About
 	row []byte
+	// times has the steps of the last forecast. Most meters have the same.
+	times []timeText
+}
+
+type timeText struct {
+	at   int64
+	text []byte
 }
 
 func newCSV(to io.Writer, a About) (*csvFile, error) {
@@ -165,21 +172,32 @@ func newCSV(to io.Writer, a About) (*csvFile, error) {
 }
 
 func (w *csvFile) Write(f issue.Forecast) error {
-	id, cutoff := quoted(f.Client), time.Unix(f.Cutoff, 0).UTC().Format(time.RFC3339)
-	about := quoted(f.Model) + "," + quoted(w.a.Version)
-	for _, r := range f.Rows {
-		b := append(w.row[:0], id...)
-		b = append(b, ',')
-		b = append(b, cutoff...)
-		b = append(b, ',')
-		b = time.Unix(r.Time, 0).UTC().AppendFormat(b, time.RFC3339)
+	before := quoted(f.Client) + "," + time.Unix(f.Cutoff, 0).UTC().Format(time.RFC3339) + ","
+	about := "," + quoted(f.Model) + "," + quoted(w.a.Version) + ","
+	end := "," + strconv.FormatBool(w.a.Generated) + "\n"
+	for len(w.times) < len(f.Rows) {
+		w.times = append(w.times, timeText{})
+	}
+	for i, r := range f.Rows {
+		b := append(w.row[:0], before...)
+		t := &w.times[i]
+		if t.at != r.Time || t.text == nil {
+			t.at, t.text = r.Time, time.Unix(r.Time, 0).UTC().AppendFormat(t.text[:0], time.RFC3339)
+		}
+		b = append(b, t.text...)
 		for _, v := range r.Values {
 			b = append(b, ',')
 			if !math.IsNaN(v) {
-				b = append(b, number(v)...)
+				b = appendNumber(b, v)
 			}
 		}
-		b = fmt.Appendf(b, ",%s,%s,%s,%s,%t\n", about, r.Source, r.Quality, r.Reason, w.a.Generated)
+		b = append(b, about...)
+		b = append(b, r.Source...)
+		b = append(b, ',')
+		b = append(b, r.Quality...)
+		b = append(b, ',')
+		b = append(b, r.Reason...)
+		b = append(b, end...)
 		w.row = b
 		if _, err := w.w.Write(b); err != nil {
 			return err
@@ -192,12 +210,12 @@ func (w *csvFile) Close() error { return w.w.Flush() }
 
 func (w *csvFile) Discard() {}
 
-// number formats a load as the agent's interface does.
-func number(v float64) string {
+// appendNumber formats a load as the agent's interface does.
+func appendNumber(b []byte, v float64) []byte {
 	if math.Abs(v) < 1e-7 { // less than a milliwatt
-		return "0"
+		return append(b, '0')
 	}
-	return strconv.FormatFloat(v, 'f', -1, 32)
+	return strconv.AppendFloat(b, v, 'f', -1, 32)
 }
 
 // quoted returns a field as written in CSV, with quotes if it needs them.
@@ -239,7 +257,7 @@ func (w *jsonFile) Write(f issue.Forecast) error {
 		for i, v := range r.Values {
 			value := "null"
 			if !math.IsNaN(v) {
-				value = number(v)
+				value = string(appendNumber(nil, v))
 			}
 			fmt.Fprintf(w.w, `,"%s":%s`, w.names[i], value)
 		}

@@ -72,7 +72,7 @@ func TestFolderServes(t *testing.T) {
 				if err != nil || score.Overall.MAE() != row.MAE {
 					t.Errorf("client %s: MAE %v from the folder, %v in the run, %v", row.Client, score.Overall.MAE(), row.MAE, err)
 				}
-				encoded, err := folder.State(row.Client)
+				encoded, err := folder.State(row.Client, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -176,6 +176,9 @@ func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
 		at, when := &c.at[i], &f.clock.steps[first+i]
 		w := &slots[when.slot]
 		w.enter(when.day)
+		if i >= since {
+			w.sort()
+		}
 		if i < since {
 			// Only later steps are of interest.
 		} else if w.n == 0 {
@@ -202,6 +205,10 @@ type slot struct {
 	oldest int
 	today  dayReading // not in the queue before the next day
 	begun  bool
+	// isSorted means that sorted has the readings of the queue. It is set when they are
+	// needed for the first time, because sorting them once takes less time than keeping
+	// them sorted.
+	isSorted bool
 }
 
 const slotBytes = 592
@@ -214,8 +221,10 @@ type dayReading struct {
 // enter moves the slot on to a day.
 func (s *slot) enter(day int32) {
 	for s.n > 0 && s.queue[s.oldest].day < day-quartileDays {
-		at := s.place(s.queue[s.oldest].kw)
-		copy(s.sorted[at:], s.sorted[at+1:s.n])
+		if s.isSorted {
+			at := s.place(s.queue[s.oldest].kw)
+			copy(s.sorted[at:], s.sorted[at+1:s.n])
+		}
 		s.n--
 		s.oldest = (s.oldest + 1) % quartileDays
 	}
@@ -226,11 +235,30 @@ func (s *slot) enter(day int32) {
 	if s.today.day < day-quartileDays {
 		return
 	}
-	at := s.place(s.today.kw)
-	copy(s.sorted[at+1:s.n+1], s.sorted[at:s.n])
-	s.sorted[at] = s.today.reading
+	if s.isSorted {
+		at := s.place(s.today.kw)
+		copy(s.sorted[at+1:s.n+1], s.sorted[at:s.n])
+		s.sorted[at] = s.today.reading
+	}
 	s.queue[(s.oldest+s.n)%quartileDays] = s.today
 	s.n++
+}
+
+// sort sorts the readings of the queue. Readings with the same load are equal, so their
+// order does not matter.
+func (s *slot) sort() {
+	if s.isSorted {
+		return
+	}
+	s.isSorted = true
+	for n := range s.n {
+		r, at := s.queue[(s.oldest+n)%quartileDays].reading, n
+		for at > 0 && s.sorted[at-1].kw > r.kw {
+			s.sorted[at] = s.sorted[at-1]
+			at--
+		}
+		s.sorted[at] = r
+	}
 }
 
 // place returns the index of the first load that is not below kw.
