@@ -85,7 +85,7 @@ func (s *Server) readView(r *http.Request, levels []float64) (view, error) {
 	if text := q["h"]; text != "" {
 		h, err := time.ParseDuration(text)
 		if all := time.Duration(site.H) * site.Step; err != nil || h < site.Step || h > all {
-			return v, wrong("h", "want a length of time from %s to %s, such as 24h", site.Step, all)
+			return v, wrong("h", "want a length of time from one step to %gh, such as 24h", all.Hours())
 		}
 		v.steps = int(h / site.Step)
 	}
@@ -275,8 +275,8 @@ func (v view) value(r issue.Row, level int) float64 {
 	return r.Values[level] * v.factor
 }
 
-// writeCSV writes forecasts with the columns of the command loadstar forecast, and with all
-// digits, so that files of the two can be compared.
+// writeCSV writes forecasts with the columns and the digits of the command loadstar forecast,
+// so that files of the two can be compared.
 func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 	w := csv.NewWriter(to)
 	head := []string{"unique_id", "cutoff", "ds"}
@@ -296,7 +296,7 @@ func writeCSV(to io.Writer, v view, all ...*live.Issued) error {
 			for _, l := range v.levels {
 				cell := ""
 				if x := v.value(r, l); !math.IsNaN(x) {
-					cell = strconv.FormatFloat(x, 'g', -1, 64)
+					cell = string(number(x).appendTo(nil))
 				}
 				row = append(row, cell)
 			}

@@ -71,7 +71,7 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	if err == nil && q["lead"] != "" {
 		var bad error
 		if lead, bad = time.ParseDuration(q["lead"]); bad != nil || lead < site.Step || lead > time.Duration(site.H)*site.Step {
-			err = wrong("lead", "want a length of time from %s to %s, such as 24h", site.Step, time.Duration(site.H)*site.Step)
+			err = wrong("lead", "want a length of time from one step to %gh, such as 24h", (time.Duration(site.H) * site.Step).Hours())
 		}
 	}
 	if err == nil && (from.After(to) || to.Sub(from) > 60*24*time.Hour) {

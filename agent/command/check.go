@@ -45,7 +45,7 @@ func Check(ctx context.Context, o Options) error {
 	for _, name := range slices.Sorted(maps.Keys(c.Groups)) {
 		say("group %s: %s", name, strings.Join(c.Groups[name], ", "))
 	}
-	say("forecasts of %s at each step, %s after its end at the latest; levels %v", c.Forecast.H, c.Forecast.Delay, c.Forecast.Levels)
+	say("forecasts of %s at each step, %s after its end at the latest; quantiles %v", c.Forecast.H, c.Forecast.Delay, c.Forecast.Levels)
 	var problems []error
 	ok := func(what string, err error) {
 		if err != nil {

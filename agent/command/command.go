@@ -129,7 +129,7 @@ func (x *site) openService(log *slog.Logger) error {
 		return err
 	}
 	if len(names) == 0 {
-		return errors.New("there are no clients: list them under clients: in the configuration")
+		return errors.New("there are no clients yet: list them under clients: in the configuration, or let 'run' import the history first")
 	}
 	k, err := kernel.Default()
 	if err != nil {

@@ -97,7 +97,11 @@ func (x *site) run(outer context.Context, o Options) error {
 	x.train(p, o.Log)
 	p.start("forecasts", x.service.Run)
 	p.start("reload", func(ctx context.Context) error { return x.reload(ctx, o, intake, client) })
-	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(x.service.Clients()), "steps", x.c.Step(), "ahead", x.c.Forecast.H.String())
+	names, err := x.clients()
+	if err != nil {
+		p.stop(err)
+	}
+	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(names), "steps", x.c.Site.Interval.String(), "ahead", x.c.Forecast.H.String())
 	p.wg.Wait()
 	if outer.Err() != nil {
 		return nil

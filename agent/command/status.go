@@ -182,12 +182,12 @@ func writeStatus(w io.Writer, s *live.Service, now time.Time) error {
 	for _, m := range s.Models() {
 		for _, name := range m.Refused {
 			if refused[name] == "" {
-				refused[name] = "; refused " + m.Release + ", which would be worse"
+				refused[name] = m.Release
 			}
 		}
 	}
 	for _, c := range s.Clients() {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s%s\t%s\n", c.Name, describeReadings(c, at, now), describeForecast(c, at), describeModel(c), refused[c.Name], describeScores(c, at))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Name, describeReadings(c, at, now), describeForecast(c, at), describeModel(c, refused[c.Name]), describeScores(c, at))
 	}
 	if err := s.Ready(); err != nil {
 		fmt.Fprintf(t, "not ready: %v\n", err)
@@ -204,7 +204,7 @@ func writeClient(w io.Writer, s *live.Service, client string) error {
 	if c.Pinned {
 		state = "keeps its model until it is unpinned"
 	}
-	_, err = fmt.Fprintf(w, "%s: %s; %s\n", client, describeModel(c), state)
+	_, err = fmt.Fprintf(w, "%s: %s; %s\n", client, describeModel(c, ""), state)
 	return err
 }
 
@@ -226,7 +226,7 @@ func describeReadings(c live.ClientStatus, at live.Site, now time.Time) string {
 // clockTime returns a time of today as hours and minutes, and other times with their day.
 func clockTime(unix int64, at live.Site, now time.Time) string {
 	t := time.Unix(unix, 0).In(at.Zone)
-	if now.Sub(t) < 20*time.Hour {
+	if age := now.Sub(t); age < 20*time.Hour && age > -time.Hour {
 		return t.Format("15:04")
 	}
 	return t.Format("2006-01-02 15:04")
@@ -242,7 +242,9 @@ func describeForecast(c live.ClientStatus, at live.Site) string {
 // sourceNames are the words for sources that are not a model.
 var sourceNames = map[issue.Source]string{issue.Week: "LAST WEEK", issue.Day: "YESTERDAY", issue.Last: "LAST VALUE", issue.None: "NOTHING"}
 
-func describeModel(c live.ClientStatus) string {
+// describeModel says what made the newest forecast. Refused is a model that the client does
+// not use because its forecasts would be worse, or empty.
+func describeModel(c live.ClientStatus, refused string) string {
 	if c.Forecast == nil {
 		return ""
 	}
@@ -252,6 +254,8 @@ func describeModel(c live.ClientStatus) string {
 		text = fmt.Sprintf("sum of %d clients", len(c.Members))
 	case fallback && c.Source != issue.None && c.Days < 28 && (c.Reason == issue.NoHead || c.Reason == issue.ShortHistory):
 		text = fmt.Sprintf("%s: %.0f days of history, about 28 needed for a model of its own", name, c.Days)
+	case fallback && refused != "" && (c.Reason == issue.NoHead || c.Reason == issue.NoRelease):
+		text, refused = fmt.Sprintf("%s: refused %s, which would be worse", name, refused), ""
 	case fallback:
 		text = fmt.Sprintf("%s: %s", name, c.Reason)
 	case c.Forecast.Release.Head != 0:
@@ -266,6 +270,12 @@ func describeModel(c live.ClientStatus) string {
 		if x.is {
 			text += ", " + x.word
 		}
+	}
+	if refused != "" {
+		text += "; refused " + refused + ", which would be worse"
+	}
+	if c.Next != "" {
+		text += "; the next forecast is from " + c.Next
 	}
 	return text
 }

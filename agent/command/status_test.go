@@ -8,8 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"loadstar/agent/config"
+	"loadstar/agent/live"
+	"loadstar/forecast/issue"
 )
 
 // A program that listens in place of the agent can neither control the terminal nor send
@@ -49,5 +52,31 @@ func TestCallStranger(t *testing.T) {
 	}
 	if token != "" {
 		t.Error("the token was sent elsewhere")
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	week := live.ClientStatus{Forecast: &live.Issued{}, Source: issue.Week, Reason: issue.NoHead, Days: 90}
+	waiting := week
+	waiting.Reason, waiting.Next = issue.NoRelease, "day@1"
+	own := live.ClientStatus{Forecast: &live.Issued{Release: live.ModelRef{Release: "day@1", Head: 1.7e9}}, Source: issue.Model}
+	for _, x := range []struct {
+		c             live.ClientStatus
+		refused, want string
+	}{
+		{week, "", "LAST WEEK: no-head"},
+		{week, "day@1", "LAST WEEK: refused day@1, which would be worse"},
+		{waiting, "", "LAST WEEK: no-release; the next forecast is from day@1"},
+		{own, "day@2", "model day@1 (personal layers of 2023-11-14); refused day@2, which would be worse"},
+	} {
+		if got := describeModel(x.c, x.refused); got != x.want {
+			t.Errorf("%q, want %q", got, x.want)
+		}
+	}
+	now := time.Date(2026, 11, 16, 3, 50, 0, 0, time.UTC)
+	for hours, want := range map[int]string{-1: "02:50", -21: "2026-11-15 06:50", 20: "2026-11-16 23:50"} {
+		if got := clockTime(now.Add(time.Duration(hours)*time.Hour).Unix(), live.Site{Zone: time.UTC}, now); got != want {
+			t.Errorf("%d hours from now: %s, want %s", hours, got, want)
+		}
 	}
 }

@@ -287,7 +287,7 @@ func checkForecast(c *Config, bad func(key, format string, a ...any), choice fun
 		return
 	}
 	if h := time.Duration(f.H); h < step || h%step != 0 || h/step > maxRows {
-		bad("forecast.h", "is %s; write a multiple of the interval %s, at most %s", f.H, c.Site.Interval, min(14*24*time.Hour, maxRows*step))
+		bad("forecast.h", "is %s; write a multiple of the interval %s, at most %s", f.H, c.Site.Interval, Duration(min(14*24*time.Hour, maxRows*step)))
 	}
 	if d := time.Duration(f.Delay); d >= step {
 		bad("forecast.delay", "is %s; it must be shorter than the interval %s", f.Delay, c.Site.Interval)

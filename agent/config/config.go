@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 
@@ -223,5 +224,12 @@ func (d Duration) String() string {
 	if v := time.Duration(d); v > 0 && v%(24*time.Hour) == 0 {
 		return fmt.Sprintf("%dd", v/(24*time.Hour))
 	}
-	return time.Duration(d).String()
+	text := time.Duration(d).String() // 1h0m0s is written as 1h
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }

@@ -59,7 +59,7 @@ func TestMistakes(t *testing.T) {
 		{"no clients", "site: {zone: UTC}", "there are no clients"},
 		{"zone", "site: {zone: Berlin}\nclients: {a: }", `line 1: site.zone is "Berlin", which is no time zone; write an IANA name`},
 		{"local zone", "site: {zone: Local}\nclients: {a: }", `site.zone is missing`},
-		{"interval", "site: {zone: UTC, interval: 7m}\nclients: {a: }", "line 1: site.interval is 7m0s; write a duration that divides an hour"},
+		{"interval", "site: {zone: UTC, interval: 7m}\nclients: {a: }", "line 1: site.interval is 7m; write a duration that divides an hour"},
 		{"no duration", "site: {zone: UTC, interval: often}\nclients: {a: }", `"often" is not a duration; write one such as 15m`},
 		{"a wrong key", "site: {zone: UTC}\nclients: {a: {topik: x}}", "line 2: clients.a.topik is not known; did you mean topic?"},
 		{"source", "site: {zone: UTC}\nclients:\n  a: {source: modbus}", `line 3: clients.a.source is "modbus"; use one of push, mqtt`},
@@ -73,8 +73,8 @@ func TestMistakes(t *testing.T) {
 		{"group of one", "site: {zone: UTC}\nclients: {a: }\ngroups: {g: [a]}", "a group has at least 2"},
 		{"small group leaves", "site: {zone: UTC}\nclients: {a: , b: }\ngroups: {g: [a, b]}\nshare: {groups: [g]}", "from 5 members on"},
 		{"levels", "site: {zone: UTC}\nforecast: {levels: [0.9, 0.1]}\nclients: {a: }", "ascending levels"},
-		{"h", "site: {zone: UTC}\nforecast: {h: 90m}\nclients: {a: }", "forecast.h is 1h30m0s; write a multiple of the interval"},
-		{"delay", "site: {zone: UTC, interval: 1m}\nclients: {a: }", "forecast.delay is 2m0s; it must be shorter than the interval"},
+		{"h", "site: {zone: UTC}\nforecast: {h: 90m}\nclients: {a: }", "forecast.h is 1h30m; write a multiple of the interval"},
+		{"delay", "site: {zone: UTC, interval: 1m}\nclients: {a: }", "forecast.delay is 2m; it must be shorter than the interval"},
 		{"keep", "site: {zone: UTC}\nstore: {keep: 89d}\nclients: {a: }", "keep at least 90d"},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -30,7 +30,7 @@ const (
 )
 
 // ErrNotJoined means that the folder has no identity.
-var ErrNotJoined = errors.New("this agent has not joined a server: run 'loadstar agent join' first")
+var ErrNotJoined = errors.New("this agent has not joined a server: run 'loadstar agent join' or 'loadstar-agent join' first")
 
 // Identity is an agent's key and certificate in its folder. If the machine crashes during a
 // renewal, the file holds either the complete old pair or the complete new one. An Identity

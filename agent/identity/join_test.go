@@ -32,7 +32,7 @@ func TestJoin(t *testing.T) {
 	f := newFleet(t)
 	dir := filepath.Join(t.TempDir(), "var", "agent")
 	_, err := Open(dir)
-	if !errors.Is(err, ErrNotJoined) || !strings.Contains(err.Error(), "run 'loadstar agent join' first") {
+	if !errors.Is(err, ErrNotJoined) || !strings.Contains(err.Error(), "run 'loadstar agent join' or 'loadstar-agent join' first") {
 		t.Errorf("before it joined: %v", err)
 	}
 	i, err := Join(t.Context(), dir, " "+strings.ToUpper(f.url)+"/ ", " "+f.token(t, 1)+"\n", "cabinet 7,\tMüllerstraße\xff"+strings.Repeat("ß", 200))

@@ -51,6 +51,8 @@ type ClientStatus struct {
 	Findings   []string
 	WantsRound bool
 	Pinned     bool // the client's model is not changed
+	// Next is the model of the next forecast if it is another one than that of the newest.
+	Next string
 }
 
 // Issued is a forecast as it was issued.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -185,6 +186,11 @@ func (s *Service) openFolder(dir string, now int64) error {
 	if f.Model.Problem.Partition.PersonalLen() == 0 {
 		r.Role = release.Generic
 	}
+	version, err := serve.Version(dir)
+	if err != nil {
+		return fmt.Errorf("cannot open the model %s: %w", dir, err)
+	}
+	r.Version, _ = strconv.Atoi(version) // weights without a version have 0
 	sum := sha256.Sum256(r.encodeContent())
 	r.ID = "folder-" + hex.EncodeToString(sum[:8])
 	s.folder = r.ID

@@ -22,23 +22,45 @@ func (s *Service) Site() Site {
 // Clients returns the state of all clients and groups, sorted by name.
 func (s *Service) Clients() []ClientStatus {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
+	status := s.status // replaced as a whole, never changed
+	s.mu.RUnlock()
 	var out []ClientStatus
-	for _, name := range slices.Sorted(maps.Keys(s.status)) {
-		out = append(out, s.status[name])
+	for _, name := range slices.Sorted(maps.Keys(status)) {
+		out = append(out, s.withReadings(status[name]))
 	}
 	return out
+}
+
+// withReadings returns a state with the newest reading of now. The state is that of the
+// newest forecast, and readings may have arrived since.
+func (s *Service) withReadings(x ClientStatus) ClientStatus {
+	names := x.Members
+	if len(names) == 0 {
+		names = []string{x.Name}
+	}
+	for i, name := range names {
+		var newest int64
+		var days float64
+		if first, end, ok, err := s.c.Store.Span(name); err == nil && ok {
+			newest, days = end, float64(end-first)/day
+		}
+		if i == 0 {
+			x.Newest, x.Days = newest, days
+		}
+		x.Newest, x.Days = min(x.Newest, newest), min(x.Days, days)
+	}
+	return x
 }
 
 // Client returns the state of a client or group.
 func (s *Service) Client(name string) (ClientStatus, error) {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
 	x, ok := s.status[name]
+	s.mu.RUnlock()
 	if !ok {
 		return x, ErrUnknown
 	}
-	return x, nil
+	return s.withReadings(x), nil
 }
 
 // Forecast returns the newest forecast of a client or group. The caller must not change it.

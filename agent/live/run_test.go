@@ -98,6 +98,9 @@ func TestSchedule(t *testing.T) {
 		// At 09:50 the edge of 09:45 and its delay have passed: a forecast at once.
 		until("10:01:00")
 		report(t, s, "a", edge("10:00"), 1) // b is missing: the delay decides
+		if x, err := s.Client("a"); err != nil || x.Newest != edge("10:00") || x.Forecast.Cutoff != edge("09:45") {
+			t.Errorf("before the next forecast, the newest reading ends at %d, %v", x.Newest, err)
+		}
 		until("10:03:00")
 		until("10:15:20")
 		report(t, s, "a", edge("10:15"), 1)

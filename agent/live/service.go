@@ -366,21 +366,14 @@ func (s *Service) refresh() {
 		for _, f := range m.findings {
 			x.Findings = append(x.Findings, f.Code)
 		}
-		if first, end, ok, err := s.c.Store.Span(name); err == nil && ok {
-			x.Newest, x.Days = end, float64(end-first)/day
+		if f := forecasts[name]; f != nil && m.champion.model != nil && m.champion.model.Name != f.Release.Release {
+			x.Next = m.champion.model.Name
 		}
 		scores[name] = s.scoresOf(m.scores, today)
 		status[name] = x.with(forecasts[name], m.scores, today)
 	}
 	for _, g := range s.groups {
 		x := ClientStatus{Name: g.name, Members: g.members}
-		for i, name := range g.members {
-			y := status[name]
-			if i == 0 {
-				x.Newest, x.Days = y.Newest, y.Days
-			}
-			x.Newest, x.Days = min(x.Newest, y.Newest), min(x.Days, y.Days)
-		}
 		scores[g.name] = s.scoresOf(g.scores, today)
 		status[g.name] = x.with(forecasts[g.name], g.scores, today)
 	}

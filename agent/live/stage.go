@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -194,7 +195,7 @@ func (s *Service) fit(ctx context.Context, d *series.Dataset, j *job, champion *
 			return nil, nil
 		}
 	}
-	s.c.Log.Info("fitted personal layers", "client", j.client, "model", j.model.Name, "loss_before", how.Before, "loss_after", how.After)
+	s.c.Log.Info("fitted personal layers", "client", j.client, "model", j.model.Name, "loss_before", digits(how.Before), "loss_after", digits(how.After))
 	return newHead(j.model.ID, j.client, cutoff, from, c), nil
 }
 
@@ -302,6 +303,9 @@ func (s *Service) trial(d *series.Dataset, r *runner, cutoff int64) (map[int64]t
 	return out, err
 }
 
+// digits rounds a number for the log to four digits.
+func digits(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+
 // settle applies a verdict. The caller holds s.issuing.
 func (s *Service) settle(j *job, against uint64, v verdict, failed error, now int64) error {
 	m := s.members[j.client]
@@ -313,8 +317,8 @@ func (s *Service) settle(j *job, against uint64, v verdict, failed error, now in
 	}
 	log := s.c.Log.With("client", j.client, "model", j.model.Name)
 	if n := float64(v.contender.n); v.judged {
-		log = log.With("mae", v.contender.abs/n, "mae_before", v.champion.abs/n, "pinball_relative", v.contender.pinball/v.champion.pinball,
-			"model_alone_relative", v.contender.bareAbs/v.champion.bareAbs)
+		log = log.With("mae_kw", digits(v.contender.abs/n), "mae_before_kw", digits(v.champion.abs/n),
+			"pinball_relative", digits(v.contender.pinball/v.champion.pinball), "model_alone_relative", digits(v.contender.bareAbs/v.champion.bareAbs))
 	}
 	switch {
 	case failed != nil || !v.judged:

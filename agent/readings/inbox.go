@@ -245,7 +245,7 @@ func list(a Answer) []byte {
 		return nil
 	}
 	var text bytes.Buffer
-	fmt.Fprintf(&text, "%d rows were stored or known, %d were refused:\n", a.stored(), len(a.Refused)+a.MoreRefused)
+	fmt.Fprintf(&text, "rows stored or known: %d; refused: %d\n", a.stored(), len(a.Refused)+a.MoreRefused)
 	for _, r := range a.Refused {
 		fmt.Fprintf(&text, "row %d: %s\n", r.Row, r.Reason)
 	}

@@ -78,6 +78,27 @@ func Open(dir string, d *series.Dataset, k *kernel.Set) (*Folder, error) {
 	return f, nil
 }
 
+// Version returns the version of the shared weights in a folder, or "" if there is none.
+func Version(dir string) (string, error) {
+	path := filepath.Join(dir, sharedName)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) { // all layers are personal
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	file, err := safetensors.Open(f, info.Size())
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return file.Metadata()["version"], nil
+}
+
 func (f *Folder) open(d *series.Dataset, k *kernel.Set) error {
 	text, err := readFile(filepath.Join(f.dir, planName), maxPlan, nil)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"loadstar/forecast/issue"
 	"loadstar/lab/run"
 	"loadstar/nn/kernel"
-	"loadstar/nn/safetensors"
 	"loadstar/series"
 )
 
@@ -78,7 +77,7 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 		_ = m.folder.Close() // the other error is more important
 		return nil, fmt.Errorf("%s forecasts steps of %s, and the readings of %s are %s apart; train a model with such readings", path, length(step), d.Name, length(d.Interval))
 	}
-	if m.version, err = versionOf(filepath.Join(dir, sharedName)); err == nil {
+	if m.version, err = serve.Version(dir); err == nil {
 		err = m.findScaling(dir)
 	}
 	if err != nil {
@@ -86,26 +85,6 @@ func Open(path string, d *series.Dataset, k *kernel.Set) (*Model, error) {
 		return nil, err
 	}
 	return m, nil
-}
-
-// versionOf returns the version of the shared weights in a file.
-func versionOf(path string) (string, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) { // all layers are personal
-		return "", nil
-	} else if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	file, err := safetensors.Open(f, info.Size())
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
-	}
-	return file.Metadata()["version"], nil
 }
 
 // sameData returns an error if the folder does not say how the clients' inputs were scaled,
