@@ -51,7 +51,7 @@ type ClientStatus struct {
 	Findings   []string
 	WantsRound bool
 	Pinned     bool // the client's model is not changed
-	// Next is the model of the next forecast if it is another one than that of the newest.
+	// Next says what makes the next forecast if it is another model than that of the newest.
 	Next string
 }
 

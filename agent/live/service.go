@@ -366,8 +366,13 @@ func (s *Service) refresh() {
 		for _, f := range m.findings {
 			x.Findings = append(x.Findings, f.Code)
 		}
-		if f := forecasts[name]; f != nil && m.champion.model != nil && m.champion.model.Name != f.Release.Release {
-			x.Next = m.champion.model.Name
+		if f := forecasts[name]; f != nil {
+			switch next := m.champion.model; {
+			case next == nil && f.Release.Release != "":
+				x.Next = "last week's load"
+			case next != nil && next.Name != f.Release.Release:
+				x.Next = next.Name
+			}
 		}
 		scores[name] = s.scoresOf(m.scores, today)
 		status[name] = x.with(forecasts[name], m.scores, today)

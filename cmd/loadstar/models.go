@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -107,8 +108,13 @@ func decimal(x *float64) string {
 func newModelsWithdraw() *cobra.Command {
 	cmd := serverCommand("withdraw RELEASE", "Make agents stop using a release", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
+			if !strings.Contains(args[0], "@") {
+				return nil, nil, fmt.Errorf("release %q has no number; write it as models list shows it, such as %s@1", args[0], args[0])
+			}
 			r, err := c.WithdrawRelease(cmd.Context(), &v1.WithdrawReleaseRequest{Release: args[0]})
-			return r, func(io.Writer) {}, err
+			return r, func(w io.Writer) {
+				fmt.Fprintf(w, "%s is withdrawn; agents leave it at their next check-in\n", args[0])
+			}, err
 		})
 	cmd.Long = `Make agents stop using a release. At its next check-in, each agent returns to
 the model that it used before. The release can be repeated later.`

@@ -26,6 +26,7 @@ func newRunsStart() *cobra.Command {
 	var (
 		o      operatorFlags
 		wait   int64
+		rounds int
 		asJSON bool
 	)
 	cmd := &cobra.Command{
@@ -42,6 +43,18 @@ train the plan, the command fails and prints the reason.`,
 			text, err := os.ReadFile(args[0])
 			if err != nil {
 				return err
+			}
+			if rounds < 0 {
+				return usageError{errors.New("--rounds must be at least 1"), "runs start "}
+			}
+			if rounds > 0 {
+				p, err := readPlan(args[0], "", rounds)
+				if err != nil {
+					return err
+				}
+				if text, err = recipe.Write(p); err != nil {
+					return err
+				}
 			}
 			c, err := o.dial()
 			if err != nil {
@@ -60,6 +73,7 @@ train the plan, the command fails and prints the reason.`,
 		},
 	}
 	o.add(cmd.Flags())
+	cmd.Flags().IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
 	cmd.Flags().Int64Var(&wait, "wait-for", 0, "start when this number of clients is connected")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -193,7 +207,7 @@ func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON boo
 		case r == nil && last == nil && !asJSON:
 			fmt.Fprintf(out, "%s: %s, %s, round %d of %d\n", m.Run.Id, m.Run.Name, m.Run.State, roundNumber(m.Run), m.Run.Rounds)
 		case r == nil && ended(m.Run) && !asJSON:
-			fmt.Fprintf(out, "%s after %s, version %d\n", stateOf(m.Run), time.Duration(m.Run.Finished-m.Run.Created)*time.Millisecond, m.Run.Version)
+			fmt.Fprintf(out, "%s after %s, version %d\n", stateOf(m.Run), (time.Duration(m.Run.Finished-m.Run.Created) * time.Millisecond).Round(100*time.Millisecond), m.Run.Version)
 		case r != nil && asJSON:
 			if err := printLine(out, r); err != nil {
 				return last, err

@@ -115,7 +115,7 @@ func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*
 	if err := o.Ledger.AddToken(ctx, t.Hash(), r.Note, int(r.Uses), expires); err != nil {
 		return nil, o.wireError(err)
 	}
-	err = o.Ledger.AddEvent(ctx, ledger.Event{At: now, Actor: who, Action: "create token", Subject: t.String(), Detail: fmt.Sprintf("agents %d, until %s: %s", r.Uses, expires.UTC().Format(time.RFC3339), r.Note)})
+	err = o.Ledger.AddEvent(ctx, ledger.Event{At: now, Actor: who, Action: "create token", Subject: t.String(), Detail: strings.TrimSuffix(fmt.Sprintf("agents %d, until %s: %s", r.Uses, expires.UTC().Format(time.RFC3339), r.Note), ": ")})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
