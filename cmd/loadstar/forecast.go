@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,6 +60,10 @@ not from the model.`,
 				if c.Calibrate, err = outlook.ParseHours(calibrate); err != nil || c.Calibrate < 24*time.Hour {
 					return usage("calibrate", fmt.Errorf("%q is not at least a day, such as 28d", calibrate))
 				}
+			}
+			if os.Getenv("GOGC") == "" {
+				// Little memory is in use for long, so collecting it less often costs little.
+				debug.SetGCPercent(400)
 			}
 			d, closer, err := openDataset(data, root)
 			if err != nil {

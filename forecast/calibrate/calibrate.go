@@ -167,9 +167,12 @@ func (t *Tracker) compare(step, target int, row []float32, load float64) {
 // is the largest divisor of a day's steps that is at most a quarter of the targets and at
 // most 6 hours. Issues between them only need Correct. So the state of a tracker does not
 // depend on how often a client makes forecasts.
-func (t *Tracker) Every() int {
-	every := max(min(t.c.Targets, t.c.StepsPerDay)/4, 1)
-	for t.c.StepsPerDay%every != 0 {
+func (t *Tracker) Every() int { return t.c.Every() }
+
+// Every returns what that of a tracker does.
+func (c Config) Every() int {
+	every := max(min(c.Targets, c.StepsPerDay)/4, 1)
+	for c.StepsPerDay%every != 0 {
 		every--
 	}
 	return every

@@ -170,8 +170,8 @@ func (s *State) Every(targets ...int) int {
 		}
 	}
 	for _, n := range targets {
-		if t, err := s.newTrack(1, n, false); err == nil {
-			every = gcd(every, t.Every())
+		if n > 0 {
+			every = gcd(every, s.trackConfig(1, n, false).Every())
 		}
 	}
 	return every

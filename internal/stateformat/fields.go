@@ -144,9 +144,14 @@ func (r *Reader) AppendFloat32s(x []float32) []float32 {
 		return x
 	}
 	b := r.take(4 * n)
-	x = slices.Grow(x, n)
-	for ; len(b) >= 4; b = b[4:] {
-		x = append(x, math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	x = slices.Grow(x, n)[:len(x)+n]
+	to := x[len(x)-n:]
+	for ; len(to) >= 2 && len(b) >= 8; to, b = to[2:], b[8:] {
+		two := binary.LittleEndian.Uint64(b)
+		to[0], to[1] = math.Float32frombits(uint32(two)), math.Float32frombits(uint32(two>>32))
+	}
+	if len(to) > 0 {
+		to[0] = math.Float32frombits(binary.LittleEndian.Uint32(b))
 	}
 	return x
 }

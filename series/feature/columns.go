@@ -2,6 +2,8 @@ package feature
 
 import (
 	"math"
+	"slices"
+	"sync"
 
 	"loadstar/series"
 )
@@ -165,12 +167,18 @@ func extremes(c *columns, n, start int) {
 // quartileDays is the number of days over which quartiles are taken.
 const quartileDays = 28
 
+var slotPool = sync.Pool{New: func() any { return new([]slot) }}
+
 // addQuartiles computes the quartiles of the measured loads at the same clock time on the
 // last 28 days. If clocks are put back on one of these days, the first of the two loads
 // counts. The profile takes the place of the quartiles if there is no load. Quartiles are
 // set from the step since on.
 func (f *Frame) addQuartiles(c *columns, m series.Meter, first, since int) {
-	slots := make([]slot, f.clock.perDay)
+	memory := slotPool.Get().(*[]slot)
+	defer slotPool.Put(memory)
+	*memory = slices.Grow((*memory)[:0], f.clock.perDay)[:f.clock.perDay]
+	slots := *memory
+	clear(slots)
 	// A reading counts for 28 days. One more day covers clock changes.
 	for i := max(since-(quartileDays+2)*f.clock.perDay, 0); i < len(c.at); i++ {
 		at, when := &c.at[i], &f.clock.steps[first+i]
@@ -251,13 +259,22 @@ func (s *slot) sort() {
 		return
 	}
 	s.isSorted = true
-	for n := range s.n {
-		r, at := s.queue[(s.oldest+n)%quartileDays].reading, n
-		for at > 0 && s.sorted[at-1].kw > r.kw {
-			s.sorted[at] = s.sorted[at-1]
-			at--
+	// Counting the smaller readings takes more comparisons than other ways to sort, but needs
+	// no branches, which would be mispredicted.
+	var keys [quartileDays]int64
+	var smaller [quartileDays]int
+	for i := range s.n {
+		keys[i] = ordered(s.queue[(s.oldest+i)%quartileDays].kw)
+		n := i
+		for k, key := range keys[:i] {
+			below := int((keys[i] - key) >> 63) // -1 if keys[i] is smaller, else 0
+			smaller[k] -= below
+			n += below
 		}
-		s.sorted[at] = r
+		smaller[i] = n
+	}
+	for i := range s.n {
+		s.sorted[smaller[i]] = s.queue[(s.oldest+i)%quartileDays].reading
 	}
 }
 
