@@ -176,7 +176,7 @@ FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safete
 	series:FuzzOpenPrepared:1500 metric:FuzzPoint:5000 fed/exact:FuzzSumUnmarshal:10000 fed/aggregate:FuzzFedNorm:10000 \
 	internal/config:FuzzDecode:10000 fed/recipe:FuzzRead:2500 series/recognize:FuzzTable:300 series/table:FuzzCSV:2000 series/read:FuzzCSV:300 series/read:FuzzTime:2000 \
 	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 server/bus:FuzzUnpack:8000 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
-	internal/jointoken:FuzzParse:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 forecast/track:FuzzState:1000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
+	internal/jointoken:FuzzParse:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
 	agent/readings:FuzzDocument:200
 # Targets that take minutes to compile for the fuzzer, because they include a database and a NATS server.
 FUZZ_HEAVY := server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350

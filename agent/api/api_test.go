@@ -299,7 +299,7 @@ func TestMetrics(t *testing.T) {
 		"loadstar_forecast_kilowatts main-panel P90 6h":         400,
 		"loadstar_forecast_issued_timestamp_seconds main-panel": float64(now.Unix()),
 		"loadstar_forecast_rows_total model":                    96,
-		"loadstar_score main-panel mase 28d":                    0.71,
+		"loadstar_score main-panel relative_mae 28d":            0.71,
 		"loadstar_score ne\"w\\ coverage 28d":                   0.79,
 		"loadstar_readings_total http accepted":                 1,
 		"loadstar_reading_age_seconds main-panel":               124,

@@ -63,9 +63,9 @@ func (f *fake) Site() live.Site { return f.site }
 func (f *fake) Clients() []live.ClientStatus {
 	main := live.ClientStatus{
 		Name: "main-panel", Newest: f.issued.Cutoff, Days: 120.5, Forecast: &f.issued, Source: issue.Model, Quality: issue.OK,
-		Scores: live.Score{Days: 28, MASE: 0.71, SkillWeek: 0.24, Coverage: 0.79, Fallback: math.NaN()}, Findings: []string{"flat"},
+		Scores: live.Score{Days: 28, RelativeMAE: 0.71, Coverage: 0.79, Fallback: math.NaN()}, Findings: []string{"flat"},
 	}
-	return []live.ClientStatus{main, {Name: `ne"w\`, Scores: live.Score{MASE: math.NaN(), SkillWeek: math.NaN()}}}
+	return []live.ClientStatus{main, {Name: `ne"w\`, Scores: live.Score{RelativeMAE: math.NaN()}}}
 }
 
 func (f *fake) Client(name string) (live.ClientStatus, error) {
@@ -103,8 +103,8 @@ func (f *fake) Scores(client string) ([]live.Score, error) {
 		return nil, err
 	}
 	return []live.Score{
-		{Days: 28, Steps: 5300, MAE: 0.31, MASE: 0.71, SkillWeek: 0.24, Pinball: []float64{0.05, 0.15, math.NaN()}, Coverage: 0.79, Fallback: 0.01},
-		{Days: 28, First: 2, Last: 24, MAE: math.NaN(), MASE: math.NaN(), SkillWeek: math.NaN(), Coverage: math.NaN(), Fallback: math.NaN()},
+		{Days: 28, Steps: 5300, MAE: 0.31, RelativeMAE: 0.71, Pinball: []float64{0.05, 0.15, math.NaN()}, Coverage: 0.79, Fallback: 0.01},
+		{Days: 28, First: 2, Last: 24, MAE: math.NaN(), RelativeMAE: math.NaN(), Coverage: math.NaN(), Fallback: math.NaN()},
 	}, nil
 }
 

@@ -251,8 +251,7 @@ func forecastJSON(v view, f *live.Issued, score live.Score) object {
 		{"values", values},
 		{"scores", object{
 			{"days", score.Days},
-			{"mase", number(score.MASE)},
-			{"skill_week", number(score.SkillWeek)},
+			{"relative_mae", number(score.RelativeMAE)},
 			{coverageName(f.Levels), number(score.Coverage)},
 			{"fallback_share", number(score.Fallback)},
 		}},

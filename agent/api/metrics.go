@@ -67,7 +67,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 			for _, m := range []struct {
 				name  string
 				value float64
-			}{{"mae_kilowatts", x.MAE}, {"mase", x.MASE}, {"skill_week", x.SkillWeek}, {"coverage", x.Coverage}, {"fallback_share", x.Fallback}} {
+			}{{"mae_kilowatts", x.MAE}, {"relative_mae", x.RelativeMAE}, {"coverage", x.Coverage}, {"fallback_share", x.Fallback}} {
 				e.sample("loadstar_score", m.value, "client", c.Name, "metric", m.name, "window", window)
 			}
 		}

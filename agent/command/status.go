@@ -285,8 +285,8 @@ func describeScores(c live.ClientStatus, at live.Site) string {
 		return ""
 	}
 	text := ""
-	if !math.IsNaN(c.Scores.MASE) {
-		text = fmt.Sprintf("MASE %.2f  ", c.Scores.MASE)
+	if !math.IsNaN(c.Scores.RelativeMAE) {
+		text = fmt.Sprintf("error %.2f of last week's  ", c.Scores.RelativeMAE)
 	}
 	nominal := at.Levels[len(at.Levels)-1] - at.Levels[0]
 	return text + fmt.Sprintf("cover %.0f %% of %.0f", 100*c.Scores.Coverage, 100*nominal)

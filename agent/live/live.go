@@ -94,10 +94,9 @@ type Score struct {
 	First int // first and last lead of the block in steps; both 0 for all leads together
 	Last  int
 	Steps int // number of forecasts with a known load
-	// MAE is in kW. MASE is relative to the error of repeating the last value in the same
-	// period, and SkillWeek is 1 minus the MAE relative to last week's load. They are NaN if
-	// they are not known.
-	MAE, MASE, SkillWeek float64
+	// MAE is in kW, and RelativeMAE relative to the error of last week's load in the same
+	// steps. They are NaN if they are not known.
+	MAE, RelativeMAE float64
 	// Pinball is the mean pinball loss by level.
 	Pinball []float64
 	// Coverage is the share of loads between the lowest and the highest level.

@@ -27,10 +27,8 @@ type sums struct {
 	Abs            float64
 	Hits           int // loads within the outer levels
 	Pinball        []float64
-	// Errors of repeating the last load and of last week's load, with the forecasts' errors
-	// in the same steps.
-	NaiveAbs, Naive float64
-	WeekAbs, Week   float64
+	// Errors of last week's load, with the forecasts' errors in the same steps.
+	WeekAbs, Week float64
 	// Errors of the model alone, and of last week's load in the same steps.
 	Bare, BareWeek float64
 	BareN          int
@@ -52,8 +50,6 @@ func (a *sums) add(b *sums) {
 	for i, v := range b.Pinball {
 		a.Pinball[i] += v
 	}
-	a.NaiveAbs += b.NaiveAbs
-	a.Naive += b.Naive
 	a.WeekAbs += b.WeekAbs
 	a.Week += b.Week
 	a.Bare += b.Bare
@@ -105,12 +101,9 @@ func (h *history) total(from, to int64, block int) (t sums) {
 
 // score turns sums into the public form.
 func (t *sums) score(days, first, last int) Score {
-	x := Score{Days: days, First: first, Last: last, Steps: t.N, MAE: t.Abs / float64(t.N), MASE: math.NaN(), SkillWeek: math.NaN()}
-	if t.Naive > 0 {
-		x.MASE = t.NaiveAbs / t.Naive
-	}
+	x := Score{Days: days, First: first, Last: last, Steps: t.N, MAE: t.Abs / float64(t.N), RelativeMAE: math.NaN()}
 	if t.Week > 0 {
-		x.SkillWeek = 1 - t.WeekAbs/t.Week
+		x.RelativeMAE = t.WeekAbs / t.Week
 	}
 	for _, p := range t.Pinball {
 		x.Pinball = append(x.Pinball, p/float64(t.N))
@@ -205,7 +198,7 @@ func (s *Service) scoreDays(name string, members []string, h *history, from, to,
 			for i := range r.steps() {
 				t := r.Cutoff + int64(i)*step
 				if d := t/day - from; d >= 0 && d < int64(len(fresh)) {
-					s.scoreRow(&fresh[d].Blocks[s.block(i)], &r, i, at(t), at(r.Cutoff-step), s.weekBefore(at, t))
+					s.scoreRow(&fresh[d].Blocks[s.block(i)], &r, i, at(t), s.weekBefore(at, t))
 				}
 			}
 			return nil
@@ -221,7 +214,7 @@ func (s *Service) scoreDays(name string, members []string, h *history, from, to,
 }
 
 // scoreRow adds step i of a recorded issue.
-func (s *Service) scoreRow(t *sums, r *recorded, i int, load, naive, week float64) {
+func (s *Service) scoreRow(t *sums, r *recorded, i int, load, week float64) {
 	row := r.Values[i*r.Levels:][:r.Levels]
 	t.Rows++
 	if src := r.Sources[i]; src != 1 && src != 2 { // neither model nor generic
@@ -245,10 +238,6 @@ func (s *Service) scoreRow(t *sums, r *recorded, i int, load, naive, week float6
 		p := pinball(s.c.Levels[k], float64(q), load)
 		t.Pinball[k] += p
 		served += p
-	}
-	if !math.IsNaN(naive) {
-		t.NaiveAbs += abs
-		t.Naive += math.Abs(load - naive)
 	}
 	if !math.IsNaN(week) {
 		t.WeekAbs += abs
@@ -322,7 +311,7 @@ func encodeScores(h *history, w *watch) []byte {
 				x.Int(int64(n))
 			}
 			x.Float64s(b.Pinball)
-			for _, v := range []float64{b.Abs, b.NaiveAbs, b.Naive, b.WeekAbs, b.Week, b.Bare, b.BareWeek, b.Shadow, b.ShadowServed, b.ShadowAbs, b.Both} {
+			for _, v := range []float64{b.Abs, b.WeekAbs, b.Week, b.Bare, b.BareWeek, b.Shadow, b.ShadowServed, b.ShadowAbs, b.Both} {
 				x.Float64(v)
 			}
 		}
@@ -348,7 +337,7 @@ func decodeScores(b []byte) (*history, *watch, error) {
 					*n = int(x.Int())
 				}
 				b.Pinball = x.Float64s()
-				for _, v := range []*float64{&b.Abs, &b.NaiveAbs, &b.Naive, &b.WeekAbs, &b.Week, &b.Bare, &b.BareWeek, &b.Shadow, &b.ShadowServed, &b.ShadowAbs, &b.Both} {
+				for _, v := range []*float64{&b.Abs, &b.WeekAbs, &b.Week, &b.Bare, &b.BareWeek, &b.Shadow, &b.ShadowServed, &b.ShadowAbs, &b.Both} {
 					*v = x.Float64()
 				}
 			}

@@ -81,7 +81,6 @@ var layers = map[string]pkg{
 	"forecast/calibrate": {layer: 2, may: "internal/stateformat"},
 	"forecast/drift":     {layer: 2, may: "internal/stateformat"},
 	"forecast/issue":     {layer: 2, may: "forecast/calibrate internal/stateformat series"},
-	"forecast/track":     {layer: 2, may: "forecast/issue internal/stateformat metric"},
 
 	"nn":             {layer: 1, may: "nn/kernel"},
 	"nn/kernel":      {layer: 1, external: "golang.org/x/sys"},
