@@ -82,7 +82,7 @@ func checkHistory(c *config.Config) error {
 	}
 	defer closer.Close()
 	if d.Interval != c.Step() {
-		return fmt.Errorf("it has steps of %s, the site has %s", d.Interval, c.Step())
+		return fmt.Errorf("it has steps of %s, the site has %s", config.Duration(d.Interval), c.Site.Interval)
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func checkModel(c *config.Config, say func(string, ...any)) error {
 	}
 	defer func() { _ = f.Close() }() // it was only read
 	if f.Model.Step != 0 && f.Model.Step != c.Step() {
-		return fmt.Errorf("it is for steps of %s, the site has %s", f.Model.Step, c.Step())
+		return fmt.Errorf("it is for steps of %s, the site has %s", config.Duration(f.Model.Step), c.Site.Interval)
 	}
 	country, names := c.Site.Country, slices.Collect(maps.Keys(c.Clients))
 	if c.History != "" {

@@ -77,7 +77,7 @@ func (x *site) importHistory(path string, log *slog.Logger) error {
 	}
 	defer closer.Close()
 	if d.Interval != x.c.Step() {
-		return fmt.Errorf("the history %s has steps of %s, the site has %s; prepare it with the site's interval", path, d.Interval, x.c.Step())
+		return fmt.Errorf("the history %s has steps of %s, the site has %s; prepare it with the site's interval", path, config.Duration(d.Interval), x.c.Site.Interval)
 	}
 	x.generated = x.generated || d.Generated
 	if x.c.Site.Country == "" {

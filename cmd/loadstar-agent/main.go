@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -132,6 +133,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	case "version":
 		fmt.Fprintln(stdout, version)
 		return nil
+	}
+	if !strings.HasPrefix(name, "-") {
+		return fmt.Errorf("%q is not a command: %w", name, errUsage)
 	}
 	return parse(f, append([]string{name}, args...), 0)
 }
