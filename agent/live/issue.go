@@ -195,7 +195,8 @@ func (s *Service) issued(r *runner, f issue.Forecast, name string, now time.Time
 // catchUp replays the recorded issues that a state has missed, because it is new or because
 // the agent was not running.
 func (s *Service) catchUp(m *member, r *runner, gen *generic, cutoff int64) error {
-	if r.state.Next() == 0 && r.begin != nil {
+	fresh := r.state.Next() == 0
+	if fresh && r.begin != nil {
 		if err := r.state.UnmarshalBinary(r.begin); err != nil || r.state.Next() > cutoff {
 			// The configuration differs from that of the training, or readings are missing.
 			if r.state, err = s.newState(); err != nil {
@@ -212,7 +213,9 @@ func (s *Service) catchUp(m *member, r *runner, gen *generic, cutoff int64) erro
 	}
 	every := int64(r.state.Every(r.targets()...)) * s.seconds()
 	from := r.state.Next()
-	if from >= (cutoff-1)/every*every {
+	// A state that has seen the readings up to an edge has recorded the issue there, unless it
+	// is new: the state of a folder ends before the issue.
+	if edge := (cutoff - 1) / every * every; from > edge || from == edge && !fresh {
 		return nil
 	}
 	if from == 0 {
@@ -231,6 +234,16 @@ func (r *runner) targets() []int {
 		return nil
 	}
 	return []int{r.model.serve.Plan.Model.Targets}
+}
+
+// reach returns the number of steps after a cutoff that the model forecasts, or 0 if there is
+// none.
+func (r *runner) reach() int {
+	if r.model == nil || r.model.serve == nil {
+		return 0
+	}
+	m := r.model.serve.Plan.Model
+	return m.Horizon - 1 + m.Targets
 }
 
 // replay advances the state of a runner to the cutoff, with the readings of its client. Each

@@ -219,7 +219,7 @@ func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, 
 	}
 	days := map[int64]bool{}
 	m := d.Meter(0)
-	own := 0
+	own, reached := 0, 0
 	for at, a := range old {
 		b, ok := fresh[at]
 		if !ok {
@@ -230,6 +230,9 @@ func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, 
 			i := (t - m.Start) / s.seconds()
 			if t >= cutoff || i < 0 || i >= int64(len(m.Load)) || series.Missing(m.Load[i]) || !known(a.Rows[k], s.point) || !known(b.Rows[k], s.point) {
 				continue
+			}
+			if k < x.reach() {
+				reached++
 			}
 			if b.Rows[k].Source == issue.Model {
 				own++
@@ -246,7 +249,7 @@ func (s *Service) contest(d *series.Dataset, j *job, champion *runner, h *head, 
 			days[t/day] = true
 		}
 	}
-	if len(days) < leastDays || own*4 < v.contender.n {
+	if len(days) < leastDays || own*4 < reached {
 		v.why = fmt.Sprintf("only %d days of its own forecasts", len(days))
 		return v, nil
 	}

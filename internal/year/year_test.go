@@ -69,10 +69,10 @@ func before(t *testing.T, d *series.Dataset, at int64) *series.Dataset {
 	return out
 }
 
-// train trains a model on a dataset, and returns its folder.
-func train(t *testing.T, d *series.Dataset, rounds, dir string) string {
+// train trains a model on a dataset by a plan, and returns its folder.
+func train(t *testing.T, d *series.Dataset, plan, dir string) string {
 	t.Helper()
-	plan, err := recipe.Read([]byte(dayAhead + rounds))
+	p, err := recipe.Read([]byte(plan))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func train(t *testing.T, d *series.Dataset, rounds, dir string) string {
 	}
 	dir = filepath.Join(dir, "day-ahead")
 	began := time.Now()
-	if _, err := sim.Run(t.Context(), sim.Config{Plan: plan, Dataset: d, Dir: dir, Kernel: k, Workers: 2, Save: time.Hour}); err != nil {
+	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, Dir: dir, Kernel: k, Workers: 2, Save: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("trained on %d meters in %.0f s", d.Len(), time.Since(began).Seconds())
@@ -147,7 +147,7 @@ func fixture(t *testing.T) (*series.Dataset, string) {
 			t.Fatal(err)
 		}
 		shared.dir = dir
-		shared.model = train(t, before(t, d, start), "rounds: 60\n", dir)
+		shared.model = train(t, before(t, d, start), dayAhead+"rounds: 60\n", dir)
 		shared.data = d
 	})
 	if shared.data == nil {
@@ -172,7 +172,7 @@ func TestYear(t *testing.T) {
 	)
 	if longtest.Enabled() {
 		d = data(t, meters)
-		model = train(t, before(t, d, start), "", t.TempDir())
+		model = train(t, before(t, d, start), dayAhead, t.TempDir())
 	} else {
 		d, model = fixture(t)
 	}
