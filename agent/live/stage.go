@@ -50,7 +50,8 @@ func (s *Service) nextJob(now int64) *job {
 	for _, name := range s.names {
 		m := s.members[name]
 		// Readings that do not show the client's use of energy say nothing about models.
-		if m.rec.Pinned || len(m.findings) > 0 {
+		// They are not known before the first issue after a start.
+		if m.rec.Pinned || !m.checked || len(m.findings) > 0 {
 			continue
 		}
 		if m.wantsRefit(now) {

@@ -79,8 +79,9 @@ func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
 		targets := min(t.N, int((ended-from+1)*day/s.seconds()))
 		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
+	// Findings are those of the day's end, so that a restart does not change them.
 	var err error
-	if m.findings, err = s.findings(m.name, cutoff); err != nil {
+	if m.findings, err = s.findings(m.name, (ended+1)*day); err != nil {
 		return err
 	}
 	if raised == "" {
