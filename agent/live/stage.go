@@ -49,9 +49,11 @@ func (s *Service) nextJob(now int64) *job {
 	models := s.newest(release.Personal)
 	for _, name := range s.names {
 		m := s.members[name]
+		if !m.checked {
+			s.recheck(m)
+		}
 		// Readings that do not show the client's use of energy say nothing about models.
-		// They are not known before the first issue after a start.
-		if m.rec.Pinned || !m.checked || len(m.findings) > 0 {
+		if m.rec.Pinned || len(m.findings) > 0 {
 			continue
 		}
 		if m.wantsRefit(now) {

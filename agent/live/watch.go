@@ -97,6 +97,19 @@ func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
 	return nil
 }
 
+// recheck finds again, after a start, what was found at the end of the last day that was
+// judged.
+func (s *Service) recheck(m *member) {
+	if m.watch.judged == 0 {
+		return // no day was judged yet
+	}
+	m.checked = true
+	var err error
+	if m.findings, err = s.findings(m.name, (m.watch.judged+1)*day); err != nil {
+		s.c.Log.Error("cannot check readings", "client", m.name, "error", err)
+	}
+}
+
 // wantsRefit reports whether a client's head should be fitted again: after an alarm that bad
 // readings do not explain.
 func (m *member) wantsRefit(now int64) bool {
