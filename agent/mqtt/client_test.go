@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,11 +79,13 @@ func TestRetained(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := newJournal(t, path, 10*time.Millisecond)
 	client, _ := start(t, c, j, noForecasts{})
-	until(t, "both messages", func() bool { m := client.Status().Messages; return m[Taken] == 1 && m[Undated] == 1 })
+	until(t, "both messages", func() bool { m := client.Status().Messages; return m[Taken] >= 1 && m[Undated] >= 1 })
 	until(t, "the journal", func() bool { return lines(t, path)[line] })
-	// A message that is retained and new counts.
+	// A message that is retained and new counts. QoS 1 may deliver the ones before again.
 	p.publish(t, "meters/b", "8.5", true)
-	until(t, "the new message", func() bool { return client.Status().Messages[Taken] == 2 })
+	until(t, "the new message", func() bool {
+		return slices.ContainsFunc(slices.Collect(maps.Keys(lines(t, path))), func(l string) bool { return strings.HasSuffix(l, " 8.500") })
+	})
 }
 
 // TestStoreFails checks that messages come again after they could not be stored.
