@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"loadstar/agent/config"
@@ -43,7 +44,9 @@ func clock() error {
 
 // site is an opened agent: its configuration, its readings and its forecasts.
 type site struct {
-	c       *config.Config
+	c *config.Config // as it was read at the start
+	// fresh has the clients and groups that were read again since, or is nil.
+	fresh   atomic.Pointer[config.Config]
 	store   *store.Store
 	service *live.Service
 	// generated means that the imported history is synthetic.
@@ -98,8 +101,12 @@ func (x *site) importHistory(path string, log *slog.Logger) error {
 // clients returns the names of the clients: those of the configuration, or else those that
 // have readings.
 func (x *site) clients() ([]string, error) {
+	c := x.c
+	if fresh := x.fresh.Load(); fresh != nil {
+		c = fresh
+	}
 	var names []string
-	for name := range x.c.Clients {
+	for name := range c.Clients {
 		names = append(names, name)
 	}
 	if len(names) == 0 {

@@ -224,10 +224,9 @@ func (x *site) reread(o Options, intake *readings.Intake, client *mqtt.Client) e
 	if err != nil {
 		return err
 	}
-	next := &site{c: x.c, store: x.store}
 	merged := *x.c
 	merged.Clients, merged.Groups = fresh.Clients, fresh.Groups
-	next.c = &merged
+	next := &site{c: &merged, store: x.store}
 	names, err := next.clients()
 	if err != nil {
 		return err
@@ -245,7 +244,7 @@ func (x *site) reread(o Options, intake *readings.Intake, client *mqtt.Client) e
 		return err
 	}
 	intake.SetClients(clients)
-	x.c = &merged
+	x.fresh.Store(&merged)
 	o.Log.Info("read the clients and groups again", "clients", len(names), "groups", len(merged.Groups))
 	return nil
 }
