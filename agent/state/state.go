@@ -19,14 +19,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
-	"time"
 
 	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 
-	"loadstar/internal/filelock"
+	"loadstar/internal/boltfile"
 )
 
 // Errors that callers distinguish.
@@ -34,7 +31,7 @@ var (
 	// ErrLocked means that another agent uses the folder.
 	ErrLocked = errors.New("another agent is using it")
 	// ErrDamaged means that the file's content is not what the store wrote.
-	ErrDamaged = errors.New("the file is damaged")
+	ErrDamaged = boltfile.ErrDamaged
 	// ErrDecided means that a result was removed because the server has decided it.
 	ErrDecided = errors.New("the result is already decided")
 	// ErrForgotten means that a run was deleted to make room for newer ones.
@@ -104,63 +101,19 @@ func Open(dir string) (s *Store, err error) {
 
 // open reads all records, so that damage is detected before the store is used.
 func (s *Store) open(path string) error {
-	if err := s.openFile(path); err != nil {
+	var err error
+	if s.db, err = boltfile.OpenDB(path); errors.Is(err, boltfile.ErrLocked) {
+		return ErrLocked
+	} else if err != nil {
 		return err
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	err = s.update(func(tx *bolt.Tx) error {
-		if tx.Size() > info.Size() {
-			return fmt.Errorf("%w: it has %d bytes, want %d", ErrDamaged, info.Size(), tx.Size())
-		}
-		return create(tx)
-	})
-	if err == nil {
+	if err = s.update(create); err == nil {
 		err = s.view(s.survey)
 	}
 	if err == nil {
 		err = s.Sweep()
 	}
 	return err
-}
-
-func (s *Store) openFile(path string) error {
-	var file *os.File
-	options := &bolt.Options{
-		Timeout: 200 * time.Millisecond, FreelistType: bolt.FreelistMapType,
-		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
-			file, err = os.OpenFile(name, flag, mode)
-			return file, err
-		},
-	}
-	err := guard(func() (err error) {
-		s.db, err = bolt.Open(path, 0o600, options)
-		return err
-	})
-	switch {
-	case errors.Is(err, ErrDamaged): // bbolt's mapping holds the lock even after the file is closed
-		_ = filelock.Unlock(file) // open already returns an error
-		file.Close()
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return ErrLocked
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
-	return err
-}
-
-// guard turns panics and faults into errors. bbolt does not validate what it reads, so a
-// damaged file can make it follow invalid pointers.
-func guard(do func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if x := recover(); x != nil {
-			err = fmt.Errorf("%w: %v", ErrDamaged, x)
-		}
-	}()
-	return do()
 }
 
 // create creates the buckets of a new file, and refuses a file of another format.
@@ -215,7 +168,7 @@ func (s *Store) Close() error { return s.db.Close() }
 
 // view runs a read transaction.
 func (s *Store) view(look func(tx *bolt.Tx) error) error {
-	return guard(func() error { return s.db.View(look) })
+	return boltfile.Guard(func() error { return s.db.View(look) })
 }
 
 // update runs a write transaction. When it returns, the change is on disk. After a failed
@@ -229,7 +182,7 @@ func (s *Store) update(change func(tx *bolt.Tx) error) error {
 		return failed
 	}
 	var refused error
-	err := guard(func() error {
+	err := boltfile.Guard(func() error {
 		return s.db.Update(func(tx *bolt.Tx) error {
 			refused = change(tx)
 			return refused

@@ -44,7 +44,7 @@ var layers = map[string]pkg{
 	"server/pki":         {layer: 4, may: "internal/filelock internal/jointoken internal/mtls"},
 
 	"agent":          {layer: 4, may: "agent/release agent/state fed fed/client fed/recipe fed/round fed/serve fed/setup forecast internal/backoff nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
-	"agent/state":    {layer: 4, may: "internal/filelock", external: "go.etcd.io/bbolt"},
+	"agent/state":    {layer: 4, may: "internal/boltfile", external: "go.etcd.io/bbolt"},
 	"agent/identity": {layer: 4, may: "internal/jointoken internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect"},
 	"agent/release":  {layer: 4},
 	"agent/readings": {layer: 4, may: "internal/problem internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},

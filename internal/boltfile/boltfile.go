@@ -42,13 +42,15 @@ func Open(path string) (*File, error) {
 	}
 	f := &File{path: path}
 	var err error
-	if f.db, err = open(path); err != nil {
+	if f.db, err = OpenDB(path); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return f, nil
 }
 
-func open(path string) (db *bolt.DB, err error) {
+// OpenDB opens a database, for packages that decide themselves what follows a failed write.
+// The file must be at least as long as the database. Guard what reads it.
+func OpenDB(path string) (db *bolt.DB, err error) {
 	var file *os.File
 	options := &bolt.Options{
 		Timeout: 200 * time.Millisecond, FreelistType: bolt.FreelistMapType,
@@ -57,7 +59,7 @@ func open(path string) (db *bolt.DB, err error) {
 			return file, err
 		},
 	}
-	err = guard(func() (err error) {
+	err = Guard(func() (err error) {
 		db, err = bolt.Open(path, 0o600, options)
 		return err
 	})
@@ -75,7 +77,7 @@ func open(path string) (db *bolt.DB, err error) {
 	}
 	info, err := os.Stat(path)
 	if err == nil {
-		err = guard(func() error {
+		err = Guard(func() error {
 			return db.View(func(tx *bolt.Tx) error {
 				if tx.Size() > info.Size() {
 					return fmt.Errorf("%w: it has %d bytes, want %d", ErrDamaged, info.Size(), tx.Size())
@@ -91,9 +93,9 @@ func open(path string) (db *bolt.DB, err error) {
 	return db, nil
 }
 
-// guard turns panics and faults into errors. bbolt does not validate what it reads, so a
+// Guard turns panics and faults into errors. bbolt does not validate what it reads, so a
 // damaged file can make it follow invalid pointers.
-func guard(do func() error) (err error) {
+func Guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if x := recover(); x != nil {
@@ -114,7 +116,7 @@ func (f *File) Close() error {
 func (f *File) View(look func(tx *bolt.Tx) error) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.named(guard(func() error { return f.db.View(look) }))
+	return f.named(Guard(func() error { return f.db.View(look) }))
 }
 
 // Update runs a write transaction. When it returns nil, the change is on disk. After a
@@ -126,7 +128,7 @@ func (f *File) Update(change func(tx *bolt.Tx) error) error {
 	}
 	f.mu.RLock()
 	var refused error
-	err := guard(func() error {
+	err := Guard(func() error {
 		return f.db.Update(func(tx *bolt.Tx) error {
 			refused = change(tx)
 			return refused
@@ -154,10 +156,10 @@ func (f *File) reopen() error {
 	if f.failed == nil {
 		return nil
 	}
-	if err := guard(f.db.Close); err != nil {
+	if err := Guard(f.db.Close); err != nil {
 		return err
 	}
-	db, err := open(f.path)
+	db, err := OpenDB(f.path)
 	if err != nil {
 		return fmt.Errorf("opening it again after a failed write (%w): %w", f.failed, err)
 	}
