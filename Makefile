@@ -111,7 +111,7 @@ race: ## Test all concurrent packages with the race detector; needs gcc
 
 .PHONY: race-short
 race-short: ## Test the packages with the most goroutines with the race detector, without slow tests, for CI
-	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,aggregator blob bus gateway operator pki region) ./internal/fleetload ./internal/mtls ./series/feature
+	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,aggregator blob bus gateway operator pki region) ./internal/fleetload ./internal/mtls ./series/feature ./lab/outlook ./fed/serve
 	CGO_ENABLED=1 go test -race -short -timeout 20m ./lab/sim -run 'Workers|Resume|Best'
 
 RUNS    ?= 1

@@ -242,13 +242,6 @@ func checkGroups(c *Config, bad func(key, format string, a ...any)) {
 			}
 		}
 	}
-	for _, g := range c.Share.Groups {
-		if _, ok := c.Groups[g]; !ok {
-			bad("share.groups", "contains %q, which is no group; %s", g, config.Suggest(g, slices.Sorted(maps.Keys(c.Groups))))
-		} else if len(c.Groups[g]) < 5 {
-			bad("share.groups", "contains %q, which has %d members; a sum may leave from 5 members on", g, len(c.Groups[g]))
-		}
-	}
 }
 
 func checkAddresses(c *Config, bad func(key, format string, a ...any), choice func(key, value string, allowed ...string)) {

@@ -112,8 +112,7 @@ type Forecast struct {
 
 // Share says what may leave the agent.
 type Share struct {
-	Scores bool     `yaml:"scores"`
-	Groups []string `yaml:"groups"`
+	Scores bool `yaml:"scores"`
 }
 
 // Train configures the training for a server.

@@ -43,7 +43,7 @@ inbox: /var/lib/loadstar/inbox
 mqtt:  {broker: "mqtts://broker.local:8883", user: loadstar, password_file: /etc/loadstar/mqtt, discovery: homeassistant}
 http:  {listen: "127.0.0.1:7446"}
 forecast: {h: 48h, levels: [0.1, 0.5, 0.9], delay: 2m, drop: /var/lib/loadstar/forecasts}
-share: {scores: true, groups: []}
+share: {scores: true}
 `), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,6 @@ func TestMistakes(t *testing.T) {
 		{"name", "site: {zone: UTC}\nclients: {a/b: }", `must not contain '/'`},
 		{"group", "site: {zone: UTC}\nclients: {main: , roof: }\ngroups: {g: [main, rof]}", `line 3: groups.g contains "rof", which is no client; did you mean roof?`},
 		{"group of one", "site: {zone: UTC}\nclients: {a: }\ngroups: {g: [a]}", "a group has at least 2"},
-		{"small group leaves", "site: {zone: UTC}\nclients: {a: , b: }\ngroups: {g: [a, b]}\nshare: {groups: [g]}", "from 5 members on"},
 		{"levels", "site: {zone: UTC}\nforecast: {levels: [0.9, 0.1]}\nclients: {a: }", "ascending levels"},
 		{"h", "site: {zone: UTC}\nforecast: {h: 90m}\nclients: {a: }", "forecast.h is 1h30m; write a multiple of the interval"},
 		{"delay", "site: {zone: UTC, interval: 1m}\nclients: {a: }", "forecast.delay is 2m; it must be shorter than the interval"},

@@ -131,7 +131,9 @@ func TestTrial(t *testing.T) {
 }
 
 // TestIssueTime measures the CPU time of the forecasts of ten clients at 15 minutes. On an
-// emulated small device it is the figure that the documentation states.
+// emulated small device it is the figure that the documentation states. The limit is a
+// multiple of the time of a fixed loop, measured in between, because the speed of an
+// emulator depends on its host.
 func TestIssueTime(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {
@@ -150,8 +152,9 @@ func TestIssueTime(t *testing.T) {
 	if !s.Tick() { // replays what the states have missed
 		t.Fatal(s.Ready())
 	}
-	var took []time.Duration
+	var took, loops []time.Duration
 	for range 7 {
+		loops = append(loops, yardstick())
 		now = now.Add(15 * time.Minute)
 		for _, name := range s.names {
 			report(t, s, name, now.Unix(), load(now.Unix()))
@@ -167,9 +170,23 @@ func TestIssueTime(t *testing.T) {
 		t.Fatalf("%+v, %v", x.Rows[0], err)
 	}
 	// Other processes on the same core raise the CPU time, so the least one counts.
-	least := slices.Min(took)
-	t.Logf("ten clients: %.0f ms of CPU time on %s", least.Seconds()*1000, runtime.GOARCH)
-	if limit := time.Second; least > limit {
+	least, loop := slices.Min(took), slices.Min(loops)
+	t.Logf("ten clients: %.0f ms of CPU time on %s, %.1f times the fixed loop", least.Seconds()*1000, runtime.GOARCH, least.Seconds()/loop.Seconds())
+	if limit := 20 * loop; least > limit {
 		t.Errorf("%s, want at most %s", least, limit)
 	}
+}
+
+// yardstick returns the CPU time of a fixed number of multiplications and additions.
+func yardstick() time.Duration {
+	x := make([]float32, 1<<12)
+	before := cputime.Process()
+	sum := float32(1)
+	for range 1000 {
+		for i := range x {
+			sum = sum*0.5 + x[i]
+			x[i] += sum
+		}
+	}
+	return cputime.Process() - before
 }

@@ -12,7 +12,7 @@ import (
 // documents lists the pages whose code blocks must run, in order, in an empty folder.
 // Blocks marked sh are commands, and blocks marked python need NumPy. Other blocks show
 // output or are not meant to be run as they are.
-var documents = []string{"README.md", "docs/python.md"}
+var documents = []string{"README.md", "docs/forecast.md", "docs/python.md"}
 
 // python is Debian's interpreter, for which NumPy is a package.
 const python = "/usr/bin/python3"
