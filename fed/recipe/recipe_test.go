@@ -91,7 +91,7 @@ func somePlans(t *testing.T) []*fed.Plan {
 				case s.path == "evaluate.fine_tune.choose":
 					text = fmt.Sprintf("%smodel: {split: {train: .7, validation: .1}}\nevaluate: {fine_tune: {steps: 2, choose: %s}}\n", base, c)
 				case s.path == "evaluate.keep" && c == "best":
-					text = base + "model: {split: {train: .7, validation: .1}}\nevaluate: {every: 10, keep: best, fine_tune: {choose: validation}}\n"
+					text = base + "model: {split: {train: .7, validation: .1}}\nevaluate: {every: 10, keep: best}\n"
 				case s.path == "client.resample":
 					text = fmt.Sprintf("%sclient: {steps: 2, resample: %s}\n", base, c)
 				case s.path == "simulate.delay" && c != "":
@@ -254,8 +254,9 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nclient: {optimizer: amsgrad, moments: averaged}", "client.moments averaged works with adam and proxadam, not with amsgrad"},
 		{"algorithm: fedavg\nevaluate: {fine_tune: {choose: validation}}", "evaluate.fine_tune.choose is validation, but there is nothing to choose from"},
 		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {fine_tune: {steps: 1, choose: validation}}", "evaluate.fine_tune.choose is validation, but model.split has no validation split"},
-		{"algorithm: fedavg\nevaluate: {keep: best}", "evaluate.keep best needs evaluate.fine_tune.choose validation"},
-		{"algorithm: fedavg\nevaluate: {every: 0, keep: best, fine_tune: {choose: validation}}", "evaluate.keep best needs evaluate.every"},
+		{"algorithm: fedavg\nevaluate: {keep: best, fine_tune: {choose: last}}", "evaluate.keep best needs evaluate.fine_tune.choose validation"},
+		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {keep: best}", "evaluate.keep best needs a validation split, but model.split has none"},
+		{"algorithm: fedavg\nevaluate: {every: 0, keep: best}", "evaluate.keep best needs evaluate.every"},
 		{"algorithm: local\nstart: x.safetensors", "start has shared weights, but partition all shares no layers"},
 		{"algorithm: fedavg\nmodel: {gaps: .5}", "model.gaps is not a setting of model bose2023 with model.loss mse"},
 		{"algorithm: fedavg\nmodel: {name: dense, lookback: 24}", "model.lookback is 24; with model dense it must be 168"},

@@ -147,12 +147,17 @@ var evaluateSettings = []setting{
 		},
 	},
 	{
-		path: "evaluate.fine_tune.choose", about: "last: the weights after fine-tuning; validation: those between before and after with the lowest validation error of the client",
+		path: "evaluate.fine_tune.choose", about: "last: the weights after fine-tuning; validation: those between before and after with the lowest validation error of the client, the default with evaluate.keep best",
 		initial: "last", choices: []string{"last", "validation"}, quiet: true,
 		adjust: func(p *fed.Plan, _ func(string) bool) {
 			e := &p.Evaluate
-			tunes, keeps := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0, e.Keep == "best" && e.Every > 0
-			if p.Model.Split.Validation == 0 || !tunes && !keeps { // nothing to choose by or from
+			tunes := e.FineTune.Steps > 0 || e.FineTune.Epochs > 0
+			switch {
+			case p.Model.Split.Validation == 0: // nothing to choose by
+				e.FineTune.Choose = "last"
+			case e.Keep == "best": // without a choice, the best weights would have no effect
+				e.FineTune.Choose = "validation"
+			case !tunes: // nothing to choose from
 				e.FineTune.Choose = "last"
 			}
 		},

@@ -143,10 +143,13 @@ func validateEvaluation(p *fed.Plan, add report) {
 	if e.FineTune.Choose == "validation" && !tunes && e.Keep != "best" {
 		add("evaluate.fine_tune.choose", "evaluate.fine_tune.choose is validation, but there is nothing to choose from; set evaluate.fine_tune.steps or evaluate.keep: best")
 	}
-	if e.Keep == "best" && e.FineTune.Choose != "validation" {
+	switch {
+	case e.Keep != "best":
+	case p.Model.Split.Validation == 0:
+		add("evaluate.keep", "evaluate.keep best needs a validation split, but model.split has none")
+	case e.FineTune.Choose != "validation":
 		add("evaluate.keep", "evaluate.keep best needs evaluate.fine_tune.choose validation, which chooses between the best and the last weights")
-	}
-	if e.Keep == "best" && e.Every == 0 {
+	case e.Every == 0:
 		add("evaluate.keep", "evaluate.keep best needs evaluate.every, the rounds after which weights are scored")
 	}
 	if e.Holdout > 0 && p.Partition != forecast.PartitionNone && !tunes {
