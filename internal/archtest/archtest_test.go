@@ -91,7 +91,7 @@ var layers = map[string]pkg{
 	"series/feature":       {layer: 1, may: "series series/holiday"},
 	"series/store":         {layer: 1, may: "internal/boltfile series", external: "go.etcd.io/bbolt"},
 	"series/holiday":       {layer: 1, external: "github.com/rickar/cal/v2"},
-	"series/read":          {layer: 1, may: "internal/config series series/holiday series/recognize series/table series/table/parquet", external: "go.yaml.in/yaml/v3 golang.org/x/text"},
+	"series/read":          {layer: 1, may: "internal/config series series/holiday series/recognize series/synth series/table series/table/parquet", external: "go.yaml.in/yaml/v3 golang.org/x/text"},
 	"series/recognize":     {layer: 1, may: "series/table", external: "golang.org/x/text"},
 	"series/table":         {layer: 1, may: "series", external: "github.com/klauspost/compress golang.org/x/text"},
 	"series/table/parquet": {layer: 1, may: "series/table", external: "github.com/parquet-go/parquet-go"},

@@ -41,6 +41,9 @@ type Description struct {
 	About string `yaml:"about,omitempty"`
 	// Generated marks synthetic data.
 	Generated bool `yaml:"generated,omitempty"`
+	// Generate is the name of a stock of the generator, such as bose2023-ca. The dataset is
+	// then computed when it is opened, and has no tables.
+	Generate string `yaml:"generate,omitempty"`
 	// Rooted means that file names are relative to the data root (LOADSTAR_DATA or --root)
 	// instead of the folder of this file.
 	Rooted bool `yaml:"rooted,omitempty"`
@@ -181,6 +184,9 @@ func parse(text []byte) (*Description, error) {
 func (d *Description) validate() error {
 	if d.Name == "" {
 		return errors.New("name is missing")
+	}
+	if d.Generate != "" {
+		return d.validateGenerate()
 	}
 	if d.Zone == "" {
 		return errors.New("zone is missing: set the meters' time zone, for example zone: Europe/London or zone: UTC")

@@ -40,6 +40,9 @@ var (
 // Open reads the dataset that a description describes. Root is the folder of shared data
 // for rooted descriptions; if it is empty, Open uses the environment variable RootEnv.
 func Open(d *Description, root string) (*series.Dataset, error) {
+	if d.Generate != "" {
+		return d.generate()
+	}
 	var in inputs
 	for _, f := range []struct {
 		dst   *[]source

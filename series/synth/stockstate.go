@@ -1,0 +1,95 @@
+package synth
+
+// state has what differs between the stocks of the three states of bose2023. The numbers
+// were chosen so that the correlations and the errors of persistence are near those of the
+// paper; TestStockLikePaper compares them.
+type state struct {
+	name, code, zone string
+	seed, sampleSeed uint64
+	place
+
+	size      float64 // factor of the floor area of hospitals, large offices and large hotels
+	cooling   float64 // factor of the need for cooling
+	electric  float64 // factor of the share of buildings with electric heating
+	noHeat    float64 // share of buildings without heating equipment of their own
+	shallow   float64 // deviation of the logarithm of wall area at the same floor area
+	firstOnes [3]plot // buildings that come first by name
+}
+
+// place has the climate of a state.
+type place struct {
+	latitude               float64 // turns
+	mean, season, swing    float64 // °C, half the difference of January and July, and of night and day
+	air                    float64 // deviation of air masses in kelvin
+	fronts                 float64 // cold fronts in a day
+	cloud, cloudWinter     float64 // mean share of clouds, and how much more there is in winter
+	dew                    float64 // kelvin of the mean temperature above the dew point
+	wind, windDay          float64 // m/s, and the part of it that follows the time of day
+	from, fromDay, fromAny float64 // degrees: wind direction, its daily change, its deviation
+}
+
+// plot selects a building's type and its size among those of its type.
+type plot struct {
+	kind  string
+	order float64 // in deviations from the median of the logarithm of the floor area
+}
+
+var states = [...]state{
+	{
+		name: "bose2023-ca", code: "ca", zone: "America/Los_Angeles", seed: 1, sampleSeed: 1,
+		place: place{
+			latitude: 36.0 / 360, mean: 17.5, season: 7, swing: 6.5, air: 2.5, fronts: .08, cloud: .25, cloudWinter: .12,
+			dew: 9, wind: 3, windDay: 1.3, from: 240, fromDay: 50, fromAny: 60,
+		},
+		size: 2, cooling: 1.3, electric: .5, noHeat: .5, shallow: .6,
+		firstOnes: [3]plot{{"small-office", -1}, {"small-office", 0}, {"quick-service-restaurant", -1}},
+	},
+	{
+		name: "bose2023-il", code: "il", zone: "America/Chicago", seed: 2, sampleSeed: 2,
+		place: place{
+			latitude: 41.5 / 360, mean: 10.5, season: 14, swing: 5, air: 3.8, fronts: .18, cloud: .42, cloudWinter: .1,
+			dew: 5, wind: 4.2, windDay: 1, from: 220, fromDay: 20, fromAny: 80,
+		},
+		size: 2, cooling: 1, electric: .6, noHeat: .1, shallow: .2,
+		firstOnes: [3]plot{{"full-service-restaurant", 0}, {"small-office", 1}, {"retail-strip-mall", -1}},
+	},
+	{
+		name: "bose2023-ny", code: "ny", zone: "America/New_York", seed: 3, sampleSeed: 3,
+		place: place{
+			latitude: 41.5 / 360, mean: 11, season: 12.5, swing: 4.8, air: 3.6, fronts: .18, cloud: .45, cloudWinter: .08,
+			dew: 5, wind: 4, windDay: 1, from: 240, fromDay: 20, fromAny: 80,
+		},
+		size: 2.6, cooling: .8, electric: 1, noHeat: .1, shallow: .2,
+		firstOnes: [3]plot{{"medium-office", 0}, {"small-hotel", 0}, {"retail-standalone", 1}},
+	},
+}
+
+// plots returns three buildings of each type: a small, a middle and a large one. The first
+// three are those of firstOnes, and the others are in random order.
+func (st *state) plots() []plot {
+	var rest []plot
+	for i := range kinds {
+		for _, order := range []float64{-1, 0, 1} {
+			p := plot{kinds[i].name, order}
+			if p != st.firstOnes[0] && p != st.firstOnes[1] && p != st.firstOnes[2] {
+				rest = append(rest, p)
+			}
+		}
+	}
+	s := newStream(st.seed, forTypes, 0)
+	for j := len(rest) - 1; j > 0; j-- {
+		k := s.below(j + 1)
+		rest[j], rest[k] = rest[k], rest[j]
+	}
+	return append(append([]plot{}, st.firstOnes[:]...), rest...)
+}
+
+// samplePlots returns 20 buildings of random types and sizes.
+func (st *state) samplePlots() []plot {
+	s := newStream(st.sampleSeed, forTypes, 1)
+	out := make([]plot, 20)
+	for i := range out {
+		out[i] = plot{kinds[s.below(len(kinds))].name, s.bell()}
+	}
+	return out
+}
