@@ -325,6 +325,7 @@ func variants() map[string]settings {
 		"kept, head": small("fedavg", settings{
 			"partition": "head", "client.moments": "kept", "client.lr_end": 1e-5, "client.warmup": 3, "client.weight_decay.all": 0.5,
 		}),
+		"own, head":       small("fedprox", settings{"partition": "head", "client.begin": "own", "client.mu": 0.5, "client.moments": "kept"}),
 		"averaged, head":  small("fedavg", settings{"partition": "head", "client.moments": "averaged"}),
 		"dense":           dense(nil),
 		"dense, averaged": dense(settings{"client.moments": "averaged"}),

@@ -45,17 +45,17 @@ func evaluates(p *fed.Plan, round int) bool {
 	return p.Evaluate.Every > 0 && (round%p.Evaluate.Every == 0 || round == p.Rounds-1)
 }
 
-// evaluate scores the received shared weights with a client's personal weights. It returns
+// evaluate scores the received shared weights with a client's personal weights, or the
+// client's own weights if the plan says so. It returns
 // nil if the round does not evaluate, or if the client cannot be scored.
-func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, personal []float32) *loadstarv1.Evaluation {
+func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, kept []float32, first bool) *loadstarv1.Evaluation {
 	if s.scoring == nil || !evaluates(s.Plan, t.Round) || len(t.Shared) != s.shared() {
 		return nil
 	}
 	v := s.scoring
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	p := s.Problem.Partition
-	p.Join(v.weights, s.Problem.SharedWeights(t.Shared), personal[:p.PersonalLen()])
+	s.Job.Join(v.weights, s.Problem.SharedWeights(t.Shared), kept, first)
 	score, _, err := v.scorer.Score(v.weights, m, data, series.Validation, s.Plan.Evaluate.Windows, nil)
 	if err != nil {
 		return nil // a forecast is not finite; training declines the turn if it diverges too

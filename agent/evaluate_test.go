@@ -112,7 +112,7 @@ func TestNotEvaluated(t *testing.T) {
 	m := d.Meter(0)
 	shared, _ := s.InitialWeights()
 	task := fed.Task{Shared: shared}
-	if e := s.evaluate(task, m, s.Problem.Examples(m, s.Problem.Framer.Ranges(m)), s.initial); e.GetClients() != 1 || e.GetRelativeMae() < 1 {
+	if e := s.evaluate(task, m, s.Problem.Examples(m, s.Problem.Framer.Ranges(m)), s.initial, true); e.GetClients() != 1 || e.GetRelativeMae() < 1 {
 		t.Errorf("%v", e)
 	}
 	short := m
@@ -120,14 +120,14 @@ func TestNotEvaluated(t *testing.T) {
 	for i := len(short.Load) / 2; i < len(short.Load); i++ {
 		short.Load[i] = float32(math.NaN())
 	}
-	if e := s.evaluate(task, short, s.Problem.Examples(short, s.Problem.Framer.Ranges(short)), s.initial); e != nil {
+	if e := s.evaluate(task, short, s.Problem.Examples(short, s.Problem.Framer.Ranges(short)), s.initial, true); e != nil {
 		t.Errorf("without validation examples: %v", e)
 	}
 	huge := slices.Repeat([]float32{math.MaxFloat32}, len(shared))
-	if e := s.evaluate(fed.Task{Shared: huge}, m, s.Problem.Examples(m, s.Problem.Framer.Ranges(m)), s.initial); e.GetRelativeMae() > 100e6 {
+	if e := s.evaluate(fed.Task{Shared: huge}, m, s.Problem.Examples(m, s.Problem.Framer.Ranges(m)), s.initial, true); e.GetRelativeMae() > 100e6 {
 		t.Errorf("huge weights: %v", e)
 	}
-	if e := s.evaluate(fed.Task{Shared: huge[:3]}, m, nil, s.initial); e != nil {
+	if e := s.evaluate(fed.Task{Shared: huge[:3]}, m, nil, s.initial, true); e != nil {
 		t.Errorf("too few weights: %v", e)
 	}
 	// A plan that would not fit into memory with scoring is trained without.

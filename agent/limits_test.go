@@ -176,6 +176,7 @@ func TestFootprint(t *testing.T) {
 		"bose2023":        small("fedavg", settings{"model.name": "bose2023", "model.lookback": 12, "model.targets": 1, "client.batch": 64}),
 		"bose2023, head":  small("scaffold", settings{"model.name": "bose2023", "partition": "head"}),
 		"bose2024, wide":  small("fedprox", settings{"model.name": "bose2024", "model.lookback": 48, "model.targets": 24, "client.batch": 500}),
+		"own, kept":       small("fedprox", settings{"model.name": "bose2023", "client.begin": "own", "client.moments": "kept"}),
 		"pfedme":          small("pfedme", settings{"model.name": "bose2023"}),
 		"fedmeta":         small("fedmeta", settings{"model.name": "bose2024", "client.steps": 2}),
 		"amsgrad, top":    small("fedavgm", settings{"model.name": "bose2023", "partition": "head+top", "client.optimizer": "amsgrad"}),

@@ -141,6 +141,10 @@ func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 		worker += 4 * weights
 		all += 16 * weights
 	}
+	if recipe.BeginsOwn(p) { // the client's own shared weights, also in the transaction that stores them
+		worker += weights
+		all += 4 * weights
+	}
 	if recipe.Averaged(p) { // the shared vector has two moments of each weight
 		all *= 3
 	}

@@ -228,7 +228,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 		a.worklist.decline(j, fmt.Sprintf("it was already counted in round %d", kept.Round), name)
 		return nil
 	}
-	w.evaluation = s.evaluate(task, m, c.Data[0], w.kept)
+	w.evaluation = s.evaluate(task, m, c.Data[0], w.kept, c.First)
 	err = w.Train(ctx, &c, task, &w.update)
 	if err == nil && (math.IsNaN(w.update.Loss) || math.IsInf(w.update.Loss, 0)) {
 		err = fmt.Errorf("the loss is not finite: %w", fed.ErrDiverged)

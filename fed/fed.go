@@ -53,7 +53,9 @@ type Update struct {
 	Version int
 	// Examples is the number of the client's training examples.
 	Examples int
-	// Delta is the shared weights after training minus those received, so servers add it.
+	// Delta is the shared weights after training minus those before it, so servers add it.
+	// Those before it are the received ones, unless the plan lets clients begin with their
+	// own.
 	Delta []float32
 	// Control is the change of the client's control variate, if Needs.Control is set.
 	Control []float32
@@ -85,8 +87,9 @@ type Objective interface {
 // worker and are valid until Train returns.
 type Turn struct {
 	Task Task
-	// W has all weights: the received shared weights and the client's personal weights.
-	// The trainer changes them in place.
+	// W has all weights: the received shared weights and the client's personal weights. If
+	// the plan lets clients begin with their own shared weights, it has these instead of
+	// the received ones. The trainer changes them in place.
 	W []float32
 	// Shared lists the positions of the shared weights in W, in the order of Task.Shared.
 	Shared []Span
@@ -128,8 +131,7 @@ type LocalTrainer interface {
 	// Kept returns the number of floats to store for each client, given its number of
 	// weights and how many of them are shared.
 	Kept(weights, shared int) int
-	// Train changes t.W. The client sends the difference between the shared weights in t.W
-	// and the weights that it received. A weight or a loss that is not finite is an error.
+	// Train changes t.W. The client sends the change of the shared weights in t.W. A weight or a loss that is not finite is an error.
 	Train(ctx context.Context, o Objective, t *Turn) (Trained, error)
 }
 

@@ -95,7 +95,10 @@ type Client struct {
 	Warmup  int     `yaml:"warmup"`
 	// Moments is reset, kept or averaged: what happens to the optimizer's moments between
 	// rounds.
-	Moments     string      `yaml:"moments"`
+	Moments string `yaml:"moments"`
+	// Begin is received or own: the shared weights from which a client's turn starts, those
+	// of the server or its own after its last counted turn.
+	Begin       string      `yaml:"begin"`
 	WeightDecay WeightDecay `yaml:"weight_decay,flow"`
 
 	// Inner is the learning rate of the meta-learners' look-ahead step, or of pFedMe's
@@ -222,6 +225,9 @@ type Evaluate struct {
 	// Keep is last or best. Best keeps, for each client, the weights with the lowest
 	// validation error of all evaluations, as one more choice at the end.
 	Keep string `yaml:"keep"`
+	// Weights is shared or own: the shared layers with which a client is scored, those of
+	// the server or, if Client.Begin is own, its own.
+	Weights string `yaml:"weights"`
 }
 
 // FineTune is local training before scoring, with the client's optimizer and batch size.

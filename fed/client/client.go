@@ -30,6 +30,32 @@ type Job struct {
 	Averaged bool
 	// Noise means that the trainer needs the noise of a client's load.
 	Noise bool
+	// Own means that a client stores its shared weights after a turn and begins its next
+	// turn with them (bose2024, figure 4, lines 1 and 14). ScoreOwn means that it is also
+	// scored with them.
+	Own, ScoreOwn bool
+}
+
+// ownLen returns the number of shared weights that a client stores.
+func (j *Job) ownLen() int {
+	if j.Own {
+		return j.Partition.SharedLen()
+	}
+	return 0
+}
+
+// Join writes all weights with which a client is scored to dst, given the server's shared
+// weights and the client's stored state. First reports that the client has not trained yet.
+func (j *Job) Join(dst, shared, kept []float32, first bool) {
+	j.Partition.Join(dst, j.scored(shared, kept, first), kept[:j.Partition.PersonalLen()])
+}
+
+// scored returns the shared weights with which a client is scored.
+func (j *Job) scored(shared, kept []float32, first bool) []float32 {
+	if j.ScoreOwn && !first {
+		return kept[j.Partition.PersonalLen():][:j.ownLen()]
+	}
+	return shared
 }
 
 // sharedLen returns the length of the vector of a task and of an update.
@@ -83,10 +109,11 @@ func spans(layers []nn.Layer) []fed.Span {
 }
 
 // Kept returns the number of floats that a client stores between rounds: its personal
-// weights, followed by its trainer's state.
+// weights, followed by its own shared weights if the plan lets it begin with them, followed
+// by its trainer's state.
 func (w *Worker) Kept() int {
 	p := w.job.Partition
-	return p.PersonalLen() + w.trainer.Kept(len(w.turn.W), p.SharedLen())
+	return p.PersonalLen() + w.job.ownLen() + w.trainer.Kept(len(w.turn.W), p.SharedLen())
 }
 
 // Client is one client, or several clients with pooled readings.
@@ -107,9 +134,14 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 		return fmt.Errorf("client %s: %w", c.ID, err)
 	}
 	shared := p.SharedLen()
-	personal := c.Kept[:p.PersonalLen()]
+	personal, rest := c.Kept[:p.PersonalLen()], c.Kept[p.PersonalLen():]
+	own, trainers := rest[:w.job.ownLen()], rest[w.job.ownLen():]
+	begin := t.Shared
+	if w.job.Own && !c.First {
+		begin = own
+	}
 	w.objective.setData(c.Data)
-	p.Join(w.turn.W, t.Shared[:shared], personal)
+	p.Join(w.turn.W, begin[:shared], personal)
 	*u = fed.Update{
 		Client: c.ID, Version: t.Version, Examples: w.objective.Len(),
 		Delta: resize(u.Delta, len(t.Shared)), Control: resize(u.Control, len(t.Control)),
@@ -119,7 +151,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	}
 	turn := &w.turn
 	turn.Task, turn.First, turn.Control = t, c.First, u.Control
-	turn.Kept = c.Kept[p.PersonalLen():]
+	turn.Kept = trainers
 	if w.job.Noise {
 		turn.Noise = noise(c.Data)
 	}
@@ -133,8 +165,12 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	u.Steps, u.TrainLoss = done.Steps, done.Loss
 	p.Cut(turn.W, u.Delta[:shared], personal)
 	copy(u.Delta[shared:], turn.Moments)
-	for i, received := range t.Shared {
-		u.Delta[i] -= received
+	for i, before := range begin {
+		after := u.Delta[i]
+		u.Delta[i] -= before
+		if w.job.Own { // own may be begin, so it changes after begin was read
+			own[i] = after
+		}
 	}
 	c.First = false
 	return nil

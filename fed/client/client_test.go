@@ -83,7 +83,7 @@ func newFixture(t tester, plan string, d *series.Dataset) *fixture {
 	x.job = &Job{
 		Seed: p.Seed, Model: x.problem.Model, Partition: x.problem.Partition, Loss: x.problem.Loss,
 		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: x.parts.Needs,
-		Averaged: recipe.Averaged(p),
+		Averaged: recipe.Averaged(p), Own: recipe.BeginsOwn(p), ScoreOwn: recipe.ScoresOwn(p),
 	}
 	x.worker = NewWorker(x.job, kernels(t), x.parts.NewTrainer(kernels(t)))
 	for i := range d.Len() {

@@ -14,6 +14,9 @@ import (
 // candidates by a score. Only one goroutine may use it at a time.
 type Tuner struct {
 	job *Job
+	// stored describes the state of clients, which differs from that of the worker if
+	// clients store their own shared weights.
+	stored Job
 	// worker fine-tunes. It is nil if the plan does not fine-tune.
 	worker *Worker
 	choose bool
@@ -28,8 +31,9 @@ type Tuner struct {
 func NewTuner(j *Job, k *kernel.Set, t fed.LocalTrainer, choose bool) *Tuner {
 	own := *j
 	own.Needs = fed.Needs{} // updates of fine-tuning are not aggregated
+	own.Own = false         // the task says where fine-tuning begins
 	n := j.Model.Net().Weights()
-	x := &Tuner{job: &own, choose: choose, before: make([]float32, n)}
+	x := &Tuner{job: &own, stored: *j, choose: choose, before: make([]float32, n)}
 	if t != nil {
 		x.worker = NewWorker(&own, k, t)
 		x.kept = make([]float32, x.worker.Kept())
@@ -59,20 +63,21 @@ var shares = []float32{0, 0.25, 0.5, 0.75, 1}
 func (x *Tuner) Tune(ctx context.Context, c *Client, t fed.Task, earlier [][]float32, score func(w []float32) (float64, error)) ([]float32, error) {
 	p := x.job.Partition
 	personal := p.PersonalLen()
-	if len(t.Shared) != x.job.sharedLen() || len(c.Kept) < personal {
-		return nil, fmt.Errorf("client %s: %d shared and %d stored numbers, want %d and at least %d as in the plan", c.ID, len(t.Shared), len(c.Kept), x.job.sharedLen(), personal)
+	least := personal + x.stored.ownLen()
+	if len(t.Shared) != x.job.sharedLen() || len(c.Kept) < least {
+		return nil, fmt.Errorf("client %s: %d shared and %d stored numbers, want %d and at least %d as in the plan", c.ID, len(t.Shared), len(c.Kept), x.job.sharedLen(), least)
 	}
+	t.Shared = x.stored.scored(t.Shared, c.Kept, c.First)
 	p.Join(x.before, t.Shared[:p.SharedLen()], c.Kept[:personal])
 	after := x.before
 	if x.worker != nil {
 		own := Client{ID: c.ID, Data: c.Data, Kept: x.kept, First: true}
 		clear(x.kept)
-		if len(c.Kept) == len(x.kept) {
+		copy(x.kept, c.Kept[:personal])
+		if state := c.Kept[least:]; len(state) == len(x.kept)-personal {
 			own.First = c.First
-			copy(x.kept, c.Kept)
-		} else { // the state of another optimizer, such as control variates, is of no use
-			copy(x.kept, c.Kept[:personal])
-		}
+			copy(x.kept[personal:], state)
+		} // otherwise it is the state of another optimizer, such as control variates, and of no use
 		if err := x.worker.Train(ctx, &own, t, &x.update); err != nil {
 			return nil, err
 		}

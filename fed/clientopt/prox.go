@@ -15,8 +15,13 @@ var _ fed.ClientOptimizer = (*Prox)(nil)
 //
 // With [SGD] it is the optimizer prox, with [Adam] it is proxadam.
 //
+// The received weights are θ⁰ of the round before in line 6 of bose2024's figure 4, the
+// server's weights. They stay so if the plan's client.begin is own, so that a client
+// that begins with its own weights (line 1) is pulled towards those of the server.
+//
 // Deviations: personal weights have no proximal term, because no received weights exist
-// for them (bose2024, section 3). bose2024's α is Mu/2.
+// for them (bose2024, section 3). bose2024's α is Mu/2. By default a client begins with the
+// received weights, as in FedProx; line 1 of bose2024's figure 4 is client.begin: own.
 type Prox struct {
 	Kernel *kernel.Set
 	Mu     float64

@@ -16,6 +16,7 @@ var fedadagrad = algorithm{
 	serverOptimizer: "fedadagrad",
 	weightings:      byExamples,
 	schedules:       synchronousOnly,
+	begins:          true,
 	gradients:       perStep(1),
 }
 
@@ -27,6 +28,7 @@ var fedadam = algorithm{
 	serverOptimizer: "fedadam",
 	weightings:      byExamples,
 	schedules:       synchronousOnly,
+	begins:          true,
 	gradients:       perStep(1),
 }
 
@@ -38,6 +40,7 @@ var fedyogi = algorithm{
 	serverOptimizer: "fedyogi",
 	weightings:      byExamples,
 	schedules:       synchronousOnly,
+	begins:          true,
 	gradients:       perStep(1),
 }
 

@@ -13,6 +13,7 @@ var fedavg = algorithm{
 	serverOptimizer: "fedavg",
 	weightings:      byExamples,
 	schedules:       synchronousOnly,
+	begins:          true,
 	averages:        true,
 	gradients:       perStep(1),
 }

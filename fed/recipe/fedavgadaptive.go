@@ -16,6 +16,7 @@ var fedavgadaptive = algorithm{
 	optimizers:  allOptimizers,
 	weightings:  uniform,
 	schedules:   synchronousOnly,
+	begins:      true,
 	defaults:    func(p *fed.Plan) { p.Server.Rate, p.Server.Beta1 = 0.001, 0.9 },
 	gradients:   perStep(1),
 	serverState: vectors{perClient: 1},

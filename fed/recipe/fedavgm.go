@@ -13,6 +13,7 @@ var fedavgm = algorithm{
 	serverOptimizer: "fedavgm",
 	weightings:      byExamples,
 	schedules:       synchronousOnly,
+	begins:          true,
 	gradients:       perStep(1),
 }
 

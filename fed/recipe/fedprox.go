@@ -8,6 +8,7 @@ var fedprox = algorithm{
 	serverOptimizer: "fedavg",
 	weightings:      byExamples,
 	schedules:       synchronousOnly,
+	begins:          true,
 	averages:        true,
 	gradients:       perStep(1),
 }

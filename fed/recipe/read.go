@@ -89,6 +89,8 @@ func settingContext(a *algorithm, p *fed.Plan, path string) (section, choices st
 		choices += " with a " + p.Schedule.Kind + " schedule"
 	case section == "simulate" && a.schedules != nil && p.Simulate.Delay != "":
 		choices += " with simulate.delay " + p.Simulate.Delay
+	case path == "evaluate.weights" && a.begins:
+		choices += " with client.begin " + p.Client.Begin
 	case section == "model":
 		choices = fmt.Sprintf("model %s with model.loss %s", p.Model.Name, p.Model.Loss)
 	}

@@ -45,6 +45,10 @@ type algorithm struct {
 	// averages means that the server sets the shared weights to the clients' mean, if its
 	// learning rate is 1. Then it can average the moments of client optimizers too.
 	averages bool
+	// begins means that clients may begin a turn with their own shared weights. The
+	// aggregator must treat an update as progress, and not as the distance of the client's
+	// weights from those of the server.
+	begins bool
 
 	// serverOptimizer is the name of the server optimizer, anyOptimizer if the plan
 	// chooses it, and empty if the aggregator needs none.

@@ -92,6 +92,8 @@ func somePlans(t *testing.T) []*fed.Plan {
 					text = fmt.Sprintf("%smodel: {split: {train: .7, validation: .1}}\nevaluate: {fine_tune: {steps: 2, choose: %s}}\n", base, c)
 				case s.path == "evaluate.keep" && c == "best":
 					text = base + "model: {split: {train: .7, validation: .1}}\nevaluate: {every: 10, keep: best}\n"
+				case s.path == "evaluate.weights":
+					text = fmt.Sprintf("%sclient: {begin: own}\nevaluate: {weights: %s}\n", base, c)
 				case s.path == "client.resample":
 					text = fmt.Sprintf("%sclient: {steps: 2, resample: %s}\n", base, c)
 				case s.path == "simulate.delay" && c != "":
@@ -186,7 +188,7 @@ func TestDefaults(t *testing.T) {
 		},
 		Client: fed.Client{
 			Optimizer: "adam", Rate: 0.001, Beta1: 0.9, Beta2: 0.999, Epsilon: 1e-8,
-			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1}, Moments: "reset",
+			Batch: 64, Steps: 4, Resample: "step", Decay: fed.Decay{Factor: 1}, Moments: "reset", Begin: "received",
 		},
 		Server:   fed.Server{Optimizer: "fedavg", Rate: 1, Weighting: "examples", Bound: 16, MaxExamples: 65536},
 		Schedule: fed.Schedule{Kind: "synchronous"},
@@ -252,6 +254,9 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedadam\nclient: {moments: averaged}", `client.moments is "averaged"; with fedadam it must be reset or kept`},
 		{"algorithm: fedavg\nclient: {moments: averaged}\nserver: {lr: .5}", "client.moments averaged needs server.lr 1, not 0.5"},
 		{"algorithm: fedavg\nclient: {optimizer: amsgrad, moments: averaged}", "client.moments averaged works with adam and proxadam, not with amsgrad"},
+		{"algorithm: fedavg\nclient: {begin: own, moments: averaged}", "client.begin own does not work with client.moments averaged"},
+		{"algorithm: fedavg\nevaluate: {weights: own}", "evaluate.weights is not a setting of fedavg with client.begin received; it has every, "},
+		{"algorithm: fednorm\nclient: {begin: own}", "client.begin is not a setting of fednorm with client.optimizer adam"},
 		{"algorithm: fedavg\nevaluate: {fine_tune: {choose: validation}}", "evaluate.fine_tune.choose is validation, but there is nothing to choose from"},
 		{"algorithm: fedavg\nmodel: {split: {validation: 0}}\nevaluate: {fine_tune: {steps: 1, choose: validation}}", "evaluate.fine_tune.choose is validation, but model.split has no validation split"},
 		{"algorithm: fedavg\nevaluate: {keep: best, fine_tune: {choose: last}}", "evaluate.keep best needs evaluate.fine_tune.choose validation"},

@@ -80,6 +80,9 @@ func (a *algorithm) collectSettings() []setting {
 	if !a.fullPass {
 		all = append(all, workSettings...)
 		all = append(all, momentsSetting.among(a.moments()))
+		if a.begins {
+			all = append(all, beginSettings...)
+		}
 		if !a.noDecay {
 			all = append(all, weightDecaySettings...)
 		}

@@ -71,6 +71,7 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 		}
 	}
 	validateRate(p, bad, add)
+	validateBegin(p, add)
 	if a.check != nil {
 		a.check(p, add)
 	}

@@ -55,6 +55,7 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
 			Targets: problem.PerExample(), Batch: p.Client.Batch, Needs: parts.Needs,
 			Averaged: recipe.Averaged(p), Noise: p.Client.WeightDecay.Correction > 0,
+			Own: recipe.BeginsOwn(p), ScoreOwn: recipe.ScoresOwn(p),
 		},
 		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
 	}, nil

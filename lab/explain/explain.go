@@ -167,6 +167,9 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	}
 	e.Seconds = float64(e.Steps) / e.StepsPerS / float64(e.Workers)
 	e.KeptBytes = 4 * int64(e.Personal+c.NewTrainer(k).Kept(e.Parameters, e.Shared))
+	if recipe.BeginsOwn(p) {
+		e.KeptBytes += 4 * int64(e.Shared)
+	}
 	if !e.Alone && fleet > 0 {
 		e.ServerBytes = serverBytes(e, c)
 	}

@@ -10,7 +10,7 @@
 //	errors.csv ...          a row per client and day with its mean absolute test error
 //	shared.safetensors      the shared weights
 //	personal/*.safetensors  each client's personal weights
-//	tuned/*.safetensors     all weights of each client, if the plan fine-tunes them
+//	tuned/*.safetensors     all weights of each client, if the plan fine-tunes them or scores the client's own
 //	scaling.safetensors     the scaling of each client's inputs
 //	states.bin              what clients learned from the errors of their forecasts
 //	summary.json            the main results

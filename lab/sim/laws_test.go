@@ -87,6 +87,12 @@ func draw(t *rapid.T, algorithm string) settings {
 		}
 	}
 	switch algorithm {
+	case "fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedavgadaptive":
+		if s["client.begin"] = rapid.SampledFrom([]string{"received", "own"}).Draw(t, "begin"); s["client.begin"] == "own" {
+			s["evaluate.weights"] = rapid.SampledFrom([]string{"shared", "own"}).Draw(t, "scored weights")
+		}
+	}
+	switch algorithm {
 	case "fedavgadaptive", "fedasync", "fedsim", "local", "pooled":
 	default:
 		s["server.weighting"] = rapid.SampledFrom([]string{"examples", "uniform"}).Draw(t, "weighting")

@@ -50,6 +50,13 @@ func resumable() map[string]settings {
 		"moments averaged": plan("fedprox", settings{
 			"partition": "head", "schedule.cohort": 4, "client.moments": "averaged", "evaluate.fine_tune.steps": 3,
 		}),
+		"own weights": plan("fedprox", settings{
+			"partition": "head", "schedule.cohort": 4, "client.begin": "own", "client.moments": "kept", "evaluate.weights": "own",
+		}),
+		"own weights, best and fine-tuned": plan("fedadam", settings{
+			"partition": "head", "schedule.cohort": 4, "client.begin": "own", "evaluate.weights": "own", "evaluate.keep": "best",
+			"evaluate.fine_tune.steps": 3,
+		}),
 		"scaffold":       plan("scaffold", settings{"partition": "head", "schedule.cohort": 4}),
 		"fedavgadaptive": plan("fedavgadaptive", settings{"schedule.cohort": 4}),
 		"fedsim, with server data, holdout and fine-tuning": plan("fedsim", settings{

@@ -68,8 +68,8 @@ func (s *simulation) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// join loads a client's state to w.kept and assembles its shared and personal weights in
-// w.w. It reports whether the client has not trained yet.
+// join loads a client's state to w.kept and assembles in w.w the weights with which it is
+// scored. It reports whether the client has not trained yet.
 func (s *simulation) join(w *worker, i int) (first bool, err error) {
 	if s.pooled() {
 		i = 0
@@ -77,8 +77,7 @@ func (s *simulation) join(w *worker, i int) (first bool, err error) {
 	if first, err = s.kept.Load(i, w.kept); err != nil {
 		return false, err
 	}
-	p := s.setup.Problem.Partition
-	p.Join(w.w, s.sharedWeights(), w.kept[:p.PersonalLen()])
+	s.setup.Job.Join(w.w, s.sharedWeights(), w.kept, first)
 	return first, nil
 }
 
@@ -158,10 +157,13 @@ func (s *simulation) final(ctx context.Context, w *worker, i int) error {
 			return err
 		}
 	}
+	m := &data[i]
 	if w.tuner == nil {
+		if s.setup.Job.ScoreOwn { // the run's folder has no other file with these weights
+			return s.writeTuned(w, string(m.id))
+		}
 		return nil
 	}
-	m := &data[i]
 	c := client.Client{ID: m.id, Data: []series.Examples{m.windows}, Kept: w.kept[:w.client.Kept()], First: first}
 	task := fed.Task{Round: s.Plan.Rounds, Version: s.server.Version(), Shared: s.server.Shared()}
 	tuned, err := w.tuner.Tune(ctx, &c, task, s.earlier(w), func(candidate []float32) (float64, error) {

@@ -26,6 +26,7 @@ func TestFolderServes(t *testing.T) {
 		"personal":   day,
 		"fine-tuned": day.with(settings{"evaluate.fine_tune.steps": 3}),
 		"held out":   day.with(settings{"evaluate.fine_tune.steps": 3, "evaluate.holdout": 0.2}),
+		"own":        day.with(settings{"client.begin": "own", "evaluate.weights": "own"}),
 		"shared":     day.with(settings{"partition": "none"}),
 		"local":      {"name": "day", "algorithm": "local", "model.name": "dense", "model.targets": 24, "rounds": 4},
 		"windows":    small("fedavg").with(settings{"partition": "head", "model.targets": 24, "model.scaling": "fleet"}),

@@ -1,0 +1,37 @@
+package recipe
+
+import "loadstar/fed"
+
+// Values of client.begin and evaluate.weights.
+const (
+	beginReceived = "received"
+	weightsShared = "shared"
+	theirOwn      = "own"
+)
+
+// beginSettings lists the settings of clients that store their own shared weights between
+// rounds. bose2024 prints it so for AdamAMS and ProxAdam in line 1 of figure 4, and stores
+// the weights of all its client optimizers in line 14.
+var beginSettings = []setting{
+	{
+		path: "client.begin", about: "shared weights at the start of a turn; received: those of the server; own: the client's after its last turn (bose2024, figure 4, line 1)",
+		initial: beginReceived, choices: []string{beginReceived, theirOwn}, quiet: true,
+	},
+	setting{
+		path: "evaluate.weights", about: "shared layers with which a client is scored; shared: those of the server; own: the client's",
+		initial: weightsShared, choices: []string{weightsShared, theirOwn}, quiet: true,
+	}.only(BeginsOwn),
+}
+
+// BeginsOwn reports whether clients begin a turn with their own shared weights.
+func BeginsOwn(p *fed.Plan) bool { return p.Client.Begin == theirOwn }
+
+// ScoresOwn reports whether clients are scored with their own shared weights.
+func ScoresOwn(p *fed.Plan) bool { return BeginsOwn(p) && p.Evaluate.Weights == theirOwn }
+
+// validateBegin checks what clients begin with.
+func validateBegin(p *fed.Plan, add report) {
+	if BeginsOwn(p) && Averaged(p) {
+		add("client.begin", "client.begin own does not work with client.moments averaged: the moments would be those of other weights")
+	}
+}
