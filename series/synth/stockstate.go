@@ -1,5 +1,7 @@
 package synth
 
+import "slices"
+
 // state has what differs between the stocks of the three states of bose2023. The numbers
 // were chosen so that the correlations and the errors of persistence are near those of the
 // paper; TestStockLikePaper compares them.
@@ -65,23 +67,32 @@ var states = [...]state{
 }
 
 // plots returns three buildings of each type: a small, a middle and a large one. The first
-// three are those of firstOnes, and the others are in random order.
+// three are those of firstOnes. The first 14 are all of different types, so that a part of
+// the stock is as diverse as the whole. Otherwise the order is random.
 func (st *state) plots() []plot {
-	var rest []plot
+	all := slices.Clone(st.firstOnes[:])
 	for i := range kinds {
 		for _, order := range []float64{-1, 0, 1} {
-			p := plot{kinds[i].name, order}
-			if p != st.firstOnes[0] && p != st.firstOnes[1] && p != st.firstOnes[2] {
-				rest = append(rest, p)
+			if p := (plot{kinds[i].name, order}); !slices.Contains(st.firstOnes[:], p) {
+				all = append(all, p)
 			}
 		}
 	}
 	s := newStream(st.seed, forTypes, 0)
+	rest := all[len(st.firstOnes):]
 	for j := len(rest) - 1; j > 0; j-- {
 		k := s.below(j + 1)
 		rest[j], rest[k] = rest[k], rest[j]
 	}
-	return append(append([]plot{}, st.firstOnes[:]...), rest...)
+	var first, later []plot
+	for _, p := range all {
+		if slices.ContainsFunc(first, func(q plot) bool { return q.kind == p.kind }) {
+			later = append(later, p)
+		} else {
+			first = append(first, p)
+		}
+	}
+	return append(first, later...)
 }
 
 // samplePlots returns 20 buildings of random types and sizes.
