@@ -67,8 +67,8 @@ var states = [...]state{
 }
 
 // plots returns three buildings of each type: a small, a middle and a large one. The first
-// three are those of firstOnes. The first 14 are all of different types, so that a part of
-// the stock is as diverse as the whole. Otherwise the order is random.
+// three are those of firstOnes. One of each type that they lack comes next, so that a part
+// of the stock is as diverse as the whole. Otherwise the order is random.
 func (st *state) plots() []plot {
 	all := slices.Clone(st.firstOnes[:])
 	for i := range kinds {
@@ -84,8 +84,8 @@ func (st *state) plots() []plot {
 		k := s.below(j + 1)
 		rest[j], rest[k] = rest[k], rest[j]
 	}
-	var first, later []plot
-	for _, p := range all {
+	first, later := all[:len(st.firstOnes):len(st.firstOnes)], []plot(nil)
+	for _, p := range rest {
 		if slices.ContainsFunc(first, func(q plot) bool { return q.kind == p.kind }) {
 			later = append(later, p)
 		} else {
