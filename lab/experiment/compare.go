@@ -228,11 +228,11 @@ func compared(method string, seeds []metric.Fleet) Compared {
 			values[name] = append(values[name], v)
 		}
 	}
-	mean := func(name string) metric.Number { return metric.Number(figure(values[name]).Mean) }
-	median := figure(values["relative_mae_median"])
+	mean := func(name string) metric.Number { return metric.Number(Figure(values[name]).Mean()) }
+	median := Figure(values["relative_mae_median"])
 	return Compared{
-		Method: method, Mean: mean("relative_mae_mean"), Median: metric.Number(median.Mean), BelowOne: mean("below_one"), MAE: mean("mae"),
-		Low: metric.Number(median.Low), High: metric.Number(median.High),
+		Method: method, Mean: mean("relative_mae_mean"), Median: metric.Number(median.Mean()), BelowOne: mean("below_one"), MAE: mean("mae"),
+		Low: metric.Number(median.Low()), High: metric.Number(median.High()),
 		Coverage: meanOf(seeds, "coverage"), Calibrated: meanOf(seeds, "coverage_calibrated"),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,29 +100,39 @@ func TestLab(t *testing.T) {
 		t.Fatalf("results are %q, want %q", names, want)
 	}
 	trained, lost, persistence, sgd, adam, twin := first[0].Figures, first[1].Figures, first[2].Figures, first[3].Figures, first[4].Figures, first[5].Figures
-	if lost["diverged"].Mean != 1 || !math.IsNaN(lost["relative_mae_mean"].Mean) || lost["relative_mae_mean"].String() != "-" {
+	if lost["diverged"].Mean() != 1 || !math.IsNaN(lost["relative_mae_mean"].Mean()) || lost["relative_mae_mean"].String() != "-" {
 		t.Errorf("figures of the run with learning rate 1e30: %v", lost)
 	}
-	if trained["validation_loss"].Mean <= 0 || trained["steps"].Mean != 4*4*3 {
+	if trained["validation_loss"].Mean() <= 0 || trained["steps"].Mean() != 4*4*3 {
 		t.Errorf("figures of the run with learning rate 0.1: %v", trained)
 	}
-	if persistence["relative_mae_mean"].Mean != 1 {
+	if persistence["relative_mae_mean"].Mean() != 1 {
 		t.Errorf("figures of persistence: %v", persistence)
 	}
-	if sgd["best client.lr"].Mean != 0.1 {
+	if sgd["best client.lr"].Mean() != 0.1 {
 		t.Errorf("figures of SGD: %v", sgd)
 	}
-	if sgd["mae"].Low >= sgd["mae"].High {
+	if sgd["mae"].Low() >= sgd["mae"].High() {
 		t.Errorf("two seeds have the same MAE: %v", sgd["mae"])
 	}
 	// With three clients and two seeds, the shares are multiples of 1/6 and add up to 1.
-	if sum := sgd["dm_better"].Mean + sgd["dm_worse"].Mean + sgd["dm_same"].Mean; math.Abs(sum-1) > 1e-9 {
+	if sum := sgd["dm_better"].Mean() + sgd["dm_worse"].Mean() + sgd["dm_same"].Mean(); math.Abs(sum-1) > 1e-9 {
 		t.Errorf("figures of SGD: %v", sgd)
 	}
 	if _, ok := adam["dm_same"]; ok {
 		t.Error("Adam is tested against itself")
 	}
-	if twin["dm_same"].Mean != 1 || twin["mae"] != adam["mae"] {
+	// Adam and its twin win together everywhere or nowhere, and the best method of a client
+	// is also near the best.
+	for seed := range 2 {
+		if a, b := adam["won_rmse"][seed], twin["won_rmse"][seed]; a != b || a+sgd["won_rmse"][seed] != 3 || adam["near_rmse"][seed] < a {
+			t.Errorf("won in %v, %v and %v clients", adam["won_rmse"], twin["won_rmse"], sgd["won_rmse"])
+		}
+	}
+	if f := adam["dm_chance"]; len(f) != 1 || !(f[0] >= 0 && f[0] <= 1) {
+		t.Errorf("two seeds differ significantly for the share %v of clients", f)
+	}
+	if twin["dm_same"].Mean() != 1 || !slices.Equal(twin["mae"], adam["mae"]) {
 		t.Errorf("equal plans have the figures %v and %v", twin, adam)
 	}
 
@@ -185,8 +196,8 @@ func TestErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string][]float64{"a": {math.Sqrt(12.5), 2}, "b": {1}}; !reflect.DeepEqual(got, want) {
-		t.Errorf("errors are %v, want %v", got, want)
+	if want := map[string][]float64{"a": {math.Sqrt(12.5), 2}, "b": {1}}; !reflect.DeepEqual(got.byClient, want) || got.bias != (3-4+2-1)/4.0 {
+		t.Errorf("errors are %+v, want %v", got, want)
 	}
 }
 
@@ -212,23 +223,4 @@ func table(t *testing.T, results []Result) string {
 		t.Fatal(err)
 	}
 	return b.String()
-}
-
-func TestWriteTSV(t *testing.T) {
-	got := table(t, []Result{
-		{Part: "table", Dataset: "houses", Method: "FedAvg", At: []string{"0.1", "P1"}, Seeds: 2, Figures: map[string]Figure{
-			"steps": {12, 12, 12}, "dm_better": {0.5, 0.5, 0.5}, "mae": figure([]float64{1, 2}), "relative_mae_mean": {1.0 / 3, 0.25, 0.5},
-		}},
-		{Part: "table", Dataset: "houses", Method: "Lost", Seeds: 1, Figures: map[string]Figure{"mae": figure([]float64{math.NaN()})}},
-	})
-	const want = `part	dataset	method	at	seeds	metric	mean	low	high
-table	houses	FedAvg	0.1 P1	2	relative_mae_mean	0.333333	0.25	0.5
-table	houses	FedAvg	0.1 P1	2	mae	1.5	1	2
-table	houses	FedAvg	0.1 P1	2	dm_better	0.5	0.5	0.5
-table	houses	FedAvg	0.1 P1	2	steps	12	12	12
-table	houses	Lost		1	mae	NaN	NaN	NaN
-`
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
 }

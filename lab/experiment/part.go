@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 
-	"loadstar/lab/run"
-	"loadstar/metric"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -104,21 +102,23 @@ func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []ro
 		return nil, err
 	}
 	results := make([]Result, len(rows))
+	outcomes := make([][]*outcome, len(rows))
 	for i, r := range rows {
-		var runs []outcome
 		for _, t := range r.trials {
-			o := outcome{Summary: done[t]}
-			if o.validation, err = readValidation(filepath.Join(l.Dir, e.Trials[t].folder())); err != nil {
+			o, err := readOutcome(filepath.Join(l.Dir, e.Trials[t].folder()), e.Trials[t], done[t])
+			if err != nil {
 				return nil, err
 			}
-			runs = append(runs, o)
+			outcomes[i] = append(outcomes[i], o)
 		}
-		if len(runs) > 0 {
-			maps.Copy(r.Figures, result(runs))
+		if len(r.trials) > 0 {
+			maps.Copy(r.Figures, result(outcomes[i]))
 		}
 		results[i] = r.Result
 	}
 	for i := range parts {
+		parts[i].contest(rows, outcomes)
+		parts[i].versus(rows, outcomes)
 		if err := l.test(e, done, &parts[i], rows); err != nil {
 			return nil, fmt.Errorf("%s: %w", parts[i].Name, err)
 		}
@@ -153,22 +153,22 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 		if err != nil {
 			return nil, err
 		}
-		base := Result{Part: p.Name, Dataset: d.Name, Generated: d.Generated, Seeds: 1}
+		base := Result{Part: p.Name, Dataset: d.Name, Generated: d.Generated}
 		for i, f := range fleets {
 			r := base
 			r.Method, r.Figures = p.Baselines[i], map[string]Figure{}
 			for name, v := range ofFleet(f.Fleet) {
-				r.Figures[name] = figure([]float64{v})
+				r.Figures[name] = Figure{v}
 			}
 			rows = append(rows, row{Result: r})
 		}
 		for _, v := range variants {
 			r := row{Result: base}
-			r.Method, r.At, r.Seeds, r.Figures = v.method, v.at, len(p.Seeds), map[string]Figure{}
+			r.Method, r.At, r.Figures = v.method, v.at, map[string]Figure{}
 			if t := p.method(v.method).tuned; t != nil {
 				for i, a := range t.part.Grid {
 					if x, err := strconv.ParseFloat(best[v.method].at[i], 64); err == nil {
-						r.Figures["best "+a.Key] = figure([]float64{x})
+						r.Figures["best "+a.Key] = Figure{x}
 					}
 				}
 			}
@@ -203,8 +203,8 @@ func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error
 				if r.Part != from.Name || r.Dataset != dataset || r.Method != m.Name || !slices.Equal(r.At, pt.at) {
 					continue
 				}
-				if loss, ok := r.Figures["validation_loss"]; ok && loss.Mean < least {
-					least, best[m.Name] = loss.Mean, pt
+				if loss := r.Figures["validation_loss"].Mean(); loss < least {
+					least, best[m.Name] = loss, pt
 				}
 			}
 		}
@@ -213,92 +213,4 @@ func (p *Part) choose(dataset string, earlier []Result) (map[string]point, error
 		}
 	}
 	return best, nil
-}
-
-// test compares the forecasts of method Against with those of each other method. It
-// computes the shares of clients, over all seeds, for which the forecasts of Against are
-// better, worse, or not significantly different.
-func (l *Lab) test(e *Experiment, done []*run.Summary, p *Part, rows []row) error {
-	if p.Against == "" {
-		return nil
-	}
-	against := map[int]map[string][]float64{} // errors of Against, by trial and client
-	for _, r := range rows {
-		if r.Part != p.Name || len(r.trials) == 0 || r.Method == p.Against {
-			continue
-		}
-		for _, other := range rows {
-			if other.Part != r.Part || other.Dataset != r.Dataset || other.Method != p.Against || !slices.Equal(other.At, r.At) {
-				continue
-			}
-			var better, worse, same float64
-			for k := range r.trials {
-				o := other.trials[k]
-				if done[o] == nil || done[r.trials[k]] == nil {
-					continue // diverged
-				}
-				var err error
-				if against[o] == nil {
-					if against[o], err = l.errors(e.Trials[o]); err != nil {
-						return err
-					}
-				}
-				theirs, err := l.errors(e.Trials[r.trials[k]])
-				if err != nil {
-					return err
-				}
-				b, w, s := dieboldMariano(against[o], theirs)
-				better, worse, same = better+b, worse+w, same+s
-			}
-			n := better + worse + same
-			if n == 0 {
-				continue
-			}
-			for name, v := range map[string]float64{"dm_better": better, "dm_worse": worse, "dm_same": same} {
-				r.Figures[name] = figure([]float64{v / n})
-			}
-		}
-	}
-	return nil
-}
-
-// dieboldMariano counts the clients for which the errors in ours are significantly smaller
-// than those in theirs, significantly larger, or not significantly different.
-func dieboldMariano(ours, theirs map[string][]float64) (better, worse, same float64) {
-	for client, e := range ours {
-		c, err := metric.DieboldMariano(e, theirs[client], metric.Squared)
-		switch {
-		case err != nil || !c.Significant():
-			same++ // even if the statistic is undefined
-		case c.Statistic < 0:
-			better++
-		default:
-			worse++
-		}
-	}
-	return better, worse, same
-}
-
-// errors returns the forecast errors of a run by client, in chronological order. A forecast of
-// several steps counts as one error, the root mean square over its steps, because errors
-// of the same forecast are not independent.
-func (l *Lab) errors(t Trial) (map[string][]float64, error) {
-	rows, err := run.Read[run.Forecast](filepath.Join(l.Dir, t.folder()), "forecasts")
-	if err != nil {
-		return nil, err
-	}
-	out := map[string][]float64{}
-	for len(rows) > 0 {
-		first, sum, n := rows[0], 0.0, 0.0
-		for len(rows) > 0 && rows[0].Client == first.Client && rows[0].Cutoff.Equal(first.Cutoff) {
-			if e := rows[0].Forecast - rows[0].Actual; !math.IsNaN(e) {
-				sum, n = sum+e*e, n+1
-			}
-			rows = rows[1:]
-		}
-		if n > 0 {
-			out[first.Client] = append(out[first.Client], math.Sqrt(sum/n))
-		}
-	}
-	return out, nil
 }

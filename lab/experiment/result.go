@@ -1,38 +1,70 @@
 package experiment
 
 import (
-	"cmp"
 	"fmt"
-	"io"
 	"math"
 	"slices"
-	"strings"
 
-	"loadstar/lab/run"
 	"loadstar/metric"
 )
 
-// Figure is the mean of a number over seeds, with its lowest and highest value.
-type Figure struct{ Mean, Low, High float64 }
+// Figure has the values of a number, one for each seed in the order of the seeds. The
+// value of a run that has no such number, for example because a weight became infinite, is
+// NaN.
+type Figure []float64
 
-// figure returns the mean and the range of the values.
-func figure(values []float64) Figure {
-	f := Figure{Low: slices.Min(values), High: slices.Max(values)}
-	for _, v := range values {
-		f.Mean += v / float64(len(values))
+// Mean returns the mean over seeds. It is NaN if the figure has no values or any is NaN,
+// because a mean over the other runs would be biased.
+func (f Figure) Mean() float64 {
+	if len(f) == 0 {
+		return math.NaN()
 	}
-	return f
+	mean := 0.0
+	for _, v := range f {
+		mean += v / float64(len(f))
+	}
+	return mean
+}
+
+// Low returns the lowest value, or NaN if the mean is NaN.
+func (f Figure) Low() float64 {
+	if math.IsNaN(f.Mean()) {
+		return math.NaN()
+	}
+	return slices.Min(f)
+}
+
+// High returns the highest value, or NaN if the mean is NaN.
+func (f Figure) High() float64 {
+	if math.IsNaN(f.Mean()) {
+		return math.NaN()
+	}
+	return slices.Max(f)
+}
+
+// Spread returns the sample standard deviation over seeds. It is NaN for fewer than two
+// values.
+func (f Figure) Spread() float64 {
+	if len(f) < 2 {
+		return math.NaN()
+	}
+	mean, sum := f.Mean(), 0.0
+	for _, v := range f {
+		sum += (v - mean) * (v - mean)
+	}
+	return math.Sqrt(sum / float64(len(f)-1))
 }
 
 // String returns the mean, followed by the range if the values differ.
 func (f Figure) String() string {
-	if math.IsNaN(f.Mean) {
+	mean := f.Mean()
+	if math.IsNaN(mean) {
 		return "-"
 	}
-	if f.Low == f.High {
-		return fmt.Sprintf("%.4g", f.Mean)
+	if low, high := f.Low(), f.High(); low != high {
+		return fmt.Sprintf("%.4g (%.4g-%.4g)", mean, low, high)
 	}
-	return fmt.Sprintf("%.4g (%.4g-%.4g)", f.Mean, f.Low, f.High)
+	return fmt.Sprintf("%.4g", mean)
 }
 
 // Result has the scores of one method on one dataset.
@@ -41,9 +73,20 @@ type Result struct {
 	Generated     bool
 	Method        string
 	At            []string // point of the grid: the value on each axis
-	Seeds         int
-	// Figures maps the name of a number, such as mae, to its mean and range.
+	// Figures maps the name of a number, such as mae, to its values.
 	Figures map[string]Figure
+}
+
+// Diverged returns how many of the runs diverged: a weight or a loss became infinite, or
+// the validation loss ended at ten times its lowest value or more.
+func (r Result) Diverged() int {
+	n := 0
+	for _, v := range r.Figures["diverged"] {
+		if v > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // Names lists the figures that every result has, in display order.
@@ -61,72 +104,29 @@ func ofFleet(f metric.Fleet) map[string]float64 {
 	}
 }
 
-// outcome is the result of one trial.
-type outcome struct {
-	*run.Summary // nil if the run diverged
-	validation   validation
-}
-
-// result combines the runs of one variant. If any run diverged, the scores are NaN,
-// because a mean over the other runs would be biased.
-func result(runs []outcome) map[string]Figure {
-	values := map[string][]float64{}
-	lost := 0.0
-	for _, r := range runs {
-		if r.Summary == nil {
-			lost++
-			continue
-		}
-		for name, v := range ofFleet(r.Fleet) {
-			values[name] = append(values[name], v)
-		}
-		values["bytes_per_turn"] = append(values["bytes_per_turn"], float64(r.Down+r.Up))
-		values["steps"] = append(values["steps"], float64(r.Steps))
-		if r.validation.clients > 0 {
-			values["validation_loss"] = append(values["validation_loss"], r.validation.loss)
-			values["validation_relative_mae"] = append(values["validation_relative_mae"], r.validation.relative)
-		}
-	}
+// result combines the runs of one variant.
+func result(runs []*outcome) map[string]Figure {
 	out := map[string]Figure{}
-	if lost > 0 {
-		for _, name := range Names {
-			out[name] = figure([]float64{math.NaN()})
+	set := func(i int, name string, v float64) {
+		f := out[name]
+		if f == nil {
+			f = make(Figure, len(runs))
+			for k := range f {
+				f[k] = math.NaN()
+			}
+			out[name] = f
 		}
-		out["diverged"] = figure([]float64{lost / float64(len(runs))})
-		return out
+		f[i] = v
 	}
-	for name, v := range values {
-		out[name] = figure(v)
+	for i, r := range runs {
+		for name, v := range r.figures() {
+			set(i, name, v)
+		}
+	}
+	for _, name := range Names {
+		if out[name] == nil { // every run failed
+			set(0, name, math.NaN())
+		}
 	}
 	return out
-}
-
-// WriteTSV writes results in long format: one row per figure.
-func WriteTSV(w io.Writer, results []Result) error {
-	if _, err := fmt.Fprintln(w, "part\tdataset\tmethod\tat\tseeds\tmetric\tmean\tlow\thigh"); err != nil {
-		return err
-	}
-	for _, r := range results {
-		names := make([]string, 0, len(r.Figures))
-		for name := range r.Figures {
-			names = append(names, name)
-		}
-		slices.SortFunc(names, func(a, b string) int {
-			return cmp.Or(cmp.Compare(order(a), order(b)), strings.Compare(a, b))
-		})
-		for _, name := range names {
-			f := r.Figures[name]
-			if _, err := fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%.6g\t%.6g\t%.6g\n", r.Part, r.Dataset, r.Method, strings.Join(r.At, " "), r.Seeds, name, f.Mean, f.Low, f.High); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func order(name string) int {
-	if i := slices.Index(Names, name); i >= 0 {
-		return i
-	}
-	return len(Names)
 }

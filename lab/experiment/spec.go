@@ -54,6 +54,12 @@ type Part struct {
 	// Against is the method whose forecasts are compared with each other method's, client
 	// by client, with the Diebold-Mariano test.
 	Against string `yaml:"against"`
+	// Rivals lists the methods among which the best one of each client is counted. The
+	// default is all methods of the part.
+	Rivals []string `yaml:"rivals"`
+	// Than is the method with which each other one is compared client by client, by its
+	// relative MAE, and round by round, by its validation loss.
+	Than string `yaml:"than"`
 	// Quick has the changes that make the part small enough for a quick check.
 	Quick Quick `yaml:"quick"`
 }
@@ -171,6 +177,14 @@ func (p *Part) complete(earlier []Part, quick bool) error {
 	if p.Against != "" && p.method(p.Against) == nil {
 		return fmt.Errorf("against: the part has no method %s", p.Against)
 	}
+	if p.Than != "" && p.method(p.Than) == nil {
+		return fmt.Errorf("than: the part has no method %s", p.Than)
+	}
+	for _, name := range p.Rivals {
+		if p.method(name) == nil {
+			return fmt.Errorf("rivals: the part has no method %s", name)
+		}
+	}
 	_, err := p.plans(nil)
 	return err
 }
@@ -228,8 +242,12 @@ func (p *Part) inherit(earlier []Part) error {
 	if p.Clients == 0 {
 		p.Clients = e.Clients
 	}
+	p.Rivals = orElse(p.Rivals, e.Rivals)
 	if p.Against == "" {
 		p.Against = e.Against
+	}
+	if p.Than == "" {
+		p.Than = e.Than
 	}
 	q := &p.Quick
 	q.Datasets = orElse(q.Datasets, e.Quick.Datasets)
@@ -269,6 +287,10 @@ func (p *Part) shrink() error {
 			kept = append(kept, *m)
 		}
 		p.Methods = kept
+		p.Rivals = slices.DeleteFunc(slices.Clone(p.Rivals), func(name string) bool { return p.method(name) == nil })
+		if p.method(p.Than) == nil {
+			p.Than = ""
+		}
 	}
 	if q.Values > 0 {
 		for i := range p.Grid {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"loadstar/fed"
 	"loadstar/forecast"
 	"loadstar/series"
 )
@@ -113,11 +114,11 @@ func TestBest(t *testing.T) {
 	s := read(t, inherited, false)
 	rates, winners := &s.Parts[0], &s.Parts[2]
 	scored := func(at string, loss float64) Result {
-		f := map[string]Figure{"validation_loss": figure([]float64{loss})}
+		f := map[string]Figure{"validation_loss": {loss}}
 		return Result{Part: "rates", Dataset: "a", Method: "FedAvg", At: strings.Fields(at), Figures: f}
 	}
 	lost := scored("1 P1", 0)
-	lost.Figures = result([]outcome{{}})
+	lost.Figures = result([]*outcome{{plan: &fed.Plan{}}})
 	other := scored("0.1 P1", 0.1)
 	other.Dataset = "b"
 	best, err := winners.choose("c", []Result{scored("0.1 P1", 3), scored("0.1 P2", 2), other, lost, scored("1 P2", 4)})

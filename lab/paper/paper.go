@@ -139,7 +139,7 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 			row = append(row, Percent(f, "dm_better"), Percent(f, "dm_worse"))
 		}
 		t.Rows = append(t.Rows, row)
-		if m := f["relative_mae_median"].Mean; m < best {
+		if m := f["relative_mae_median"].Mean(); m < best {
 			best, t.Best = m, i+1
 		}
 	}
@@ -153,10 +153,10 @@ func Percent(f map[string]experiment.Figure, name string) string {
 	switch {
 	case !ok:
 		return ""
-	case math.IsNaN(v.Mean):
+	case math.IsNaN(v.Mean()):
 		return "-"
 	}
-	return fmt.Sprintf("%.0f %%", 100*v.Mean)
+	return fmt.Sprintf("%.0f %%", 100*v.Mean())
 }
 
 func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
@@ -189,5 +189,5 @@ func medianAt(rows []experiment.Result, method string, at ...string) float64 {
 	if i < 0 {
 		return math.NaN()
 	}
-	return rows[i].Figures["relative_mae_median"].Mean
+	return rows[i].Figures["relative_mae_median"].Mean()
 }

@@ -64,7 +64,7 @@ func TestOpenRefuses(t *testing.T) {
 func TestTable(t *testing.T) {
 	figures := func(median float64) map[string]experiment.Figure {
 		return map[string]experiment.Figure{
-			"relative_mae_median": {Mean: median, Low: median, High: median}, "below_one": {Mean: 0.5}, "dm_better": {Mean: math.NaN()},
+			"relative_mae_median": {median}, "below_one": {0.5}, "dm_better": {math.NaN()},
 		}
 	}
 	rows := []experiment.Result{

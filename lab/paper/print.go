@@ -64,7 +64,7 @@ func printSquares(t io.Writer, p experiment.Part, rows []experiment.Result) {
 					fmt.Fprint(t, "-\t")
 					continue
 				}
-				fmt.Fprintf(t, "%.3g\t", rows[i].Figures["relative_mae_median"].Mean)
+				fmt.Fprintf(t, "%.3g\t", rows[i].Figures["relative_mae_median"].Mean())
 			}
 			fmt.Fprintln(t)
 		}

@@ -362,6 +362,11 @@ func (f *Folder) Finish(r Results, summary *Summary) error {
 	if err != nil {
 		return err
 	}
+	c, err := ReadCourse(f.Dir)
+	if err != nil {
+		return err
+	}
+	summary.Course = &c
 	return atomicfile.Write(f.path(summaryName), func(w *os.File) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")

@@ -15,6 +15,7 @@ func (s *Summary) Print(w io.Writer, dir string) error {
 		count(s.Clients, "client"), count(s.Rounds, "round"), count(int(s.Steps), "gradient step"), mark)
 	fmt.Fprintf(w, "test split: MAE relative to %s: mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
 		s.RelativeMAE.Reference, s.RelativeMAE.Mean, s.RelativeMAE.Median, 100*s.RelativeMAE.BelowOne, s.MAE)
+	s.Course.print(w)
 	if s.Corrected {
 		fmt.Fprintf(w, "these forecasts are corrected by their latest errors; the model alone has a median of %.3f\n", s.Fleet["relative_mae_model"].Median)
 	}

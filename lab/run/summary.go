@@ -54,6 +54,9 @@ type Summary struct {
 	// before and after calibration. It is nil if the model forecasts only points.
 	Coverage *Coverage     `json:"coverage,omitempty"`
 	MAE      metric.Number `json:"mae"`
+	// Course says how the losses changed in training. It is nil in summaries of older
+	// versions, whose folders ReadCourse can read.
+	Course *Course `json:"course,omitempty"`
 	// Fleet has the distribution of every metric over clients.
 	Fleet metric.Fleet `json:"fleet,omitempty"`
 	// Down and Up are the bytes that one client receives and sends in a round.
