@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +17,6 @@ import (
 	"loadstar/fed/round"
 	"loadstar/internal/agentapi"
 	"loadstar/internal/mtls"
-	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -262,22 +259,5 @@ func (s *site) weights(name, address string, r *v1.GetRunResponse) []byte {
 // simulated returns the final shared weights of the simulator.
 func simulated(t *testing.T, plan string, d *series.Dataset, k *kernel.Set) []byte {
 	t.Helper()
-	p, err := recipe.Read([]byte(strings.TrimSpace(plan)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(t.TempDir(), "run")
-	if _, err := sim.Run(t.Context(), sim.Config{Plan: p, Dataset: d, Dir: dir, Kernel: k, Workers: 2, Memory: 64 << 20, Save: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(filepath.Join(dir, "shared.safetensors"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return simulatedWith(t, plan, d, nil, k)
 }

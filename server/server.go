@@ -29,6 +29,7 @@ import (
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
 	"loadstar/server/operator"
+	"loadstar/server/owndata"
 	"loadstar/server/pki"
 	"loadstar/server/region"
 	"loadstar/server/terms"
@@ -61,6 +62,8 @@ type Config struct {
 	NATS []string
 	// Blobs is a folder or s3://…; empty means a folder in Dir.
 	Blobs string
+	// Data is the coordinator's own data, or nil.
+	Data *owndata.Data
 	// Hub makes this server a region: instead of driving its own runs, it relays the hub's
 	// tasks. Linger is how long a region waits for further results of a round before it
 	// sends a sum.
@@ -247,7 +250,7 @@ func (s *server) serve(ctx context.Context) error {
 			}
 			return coordinator.Run(ctx, coordinator.Config{
 				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Reach: s.pace().Latest, Lead: s.Lead, Poll: min(s.Poll, time.Second),
-				Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
+				Data: s.Data, Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
 			})
 		})
 	}

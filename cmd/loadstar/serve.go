@@ -12,14 +12,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/agent/identity"
+	"loadstar/nn/kernel"
 	"loadstar/server"
+	"loadstar/server/owndata"
 )
 
 func newServe() *cobra.Command {
 	var (
-		c       server.Config
-		hub     string
-		logging logFlags
+		c          server.Config
+		hub        string
+		data, root string
+		logging    logFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -39,6 +42,11 @@ With --hub the process is the server of a region. It joins the hub like an
 agent, relays the hub's tasks to the agents of the region, and returns one sum
 of their results. While the hub is unreachable, it keeps working on the tasks
 that it already has.
+
+With --server-data the coordinator has a dataset of its own, for plans that
+compute on the server (algorithm fedsim). All meters in it are the server's.
+The dataset stays in the coordinator: agents and operators see neither it nor
+its path. Give all coordinators the same one. The other roles do not need it.
 
 All processes need the same certificate authority: copy DIR/pki from the first
 one. DIR/operator holds the credentials for operator commands on this machine.
@@ -62,6 +70,25 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 				}
 				c.Hub = &server.Hub{Address: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue}
 			}
+			if data != "" {
+				switch {
+				case hub != "":
+					return usageError{fmt.Errorf("--server-data has no effect in a region, which does not merge: use it at the hub"), "serve "}
+				case !slices.Contains(c.Roles, server.Coordinator):
+					return usageError{fmt.Errorf("--server-data is for the role coordinator, which this process does not have"), "serve "}
+				}
+				d, closer, err := openDataset(data, root)
+				if err != nil {
+					return fmt.Errorf("--server-data: %w", err)
+				}
+				defer closer.Close()
+				k, err := kernel.Default()
+				if err != nil {
+					return err
+				}
+				c.Data = owndata.New(d, k)
+				c.Log.Info("the coordinator has data of its own", "data", c.Data.Fingerprint())
+			}
 			if host, _, err := net.SplitHostPort(c.Listen); err == nil && host != "" && host != "0.0.0.0" && host != "::" && !slices.Contains(c.Hosts, host) {
 				c.Hosts = append(c.Hosts, host)
 			}
@@ -82,6 +109,8 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	f.StringVar(&c.Database, "database", "", "sqlite:PATH or postgres://… (default SQLite in DIR)")
 	f.StringSliceVar(&c.NATS, "nats", nil, "servers of a NATS cluster (default embedded server)")
 	f.StringVar(&c.Blobs, "blobs", "", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)")
+	f.StringVar(&data, "server-data", "", "the coordinator's own `dataset`: a dataset.yaml, a folder with one, or a prepared file")
+	f.StringVar(&root, "root", "", rootUsage)
 	f.StringVar(&hub, "hub", "", "run as a region's server, with the agent `folder` that 'loadstar agent join' created for the hub")
 	f.DurationVar(&c.Linger, "linger", 30*time.Second, "time that a region waits for more results before it sends a sum")
 	f.IntVar(&c.AgentClients, "agent-clients", 10_000, "maximum number of clients of an agent or region")

@@ -22,6 +22,7 @@ import (
 func newSimulate() *cobra.Command {
 	var (
 		data, root, out string
+		serverData      string
 		rounds          int
 		c               sim.Config
 		memoryMB        int64
@@ -60,6 +61,14 @@ last checkpoint. The results are the same as without the interruption.`,
 				return err
 			}
 			defer closer.Close()
+			if serverData != "" {
+				own, closer, err := openDataset(serverData, root)
+				if err != nil {
+					return fmt.Errorf("--server-data: %w", err)
+				}
+				defer closer.Close()
+				c.ServerData = own
+			}
 			if c.Kernel, err = kernel.Default(); err != nil {
 				return err
 			}
@@ -94,6 +103,7 @@ last checkpoint. The results are the same as without the interruption.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&data, "data", "", datasetUsage+" (default the plan's)")
+	f.StringVar(&serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients is the server's (server.clients)")
 	f.StringVar(&root, "root", "", rootUsage)
 	f.IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
 	f.StringVar(&out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")

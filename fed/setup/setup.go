@@ -12,7 +12,6 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/nn/kernel"
-	"loadstar/series"
 )
 
 // Setup is a plan with its model and the parts of its algorithm, for one fleet. It never
@@ -111,15 +110,6 @@ func (s *Setup) NewTuner(k *kernel.Set) *client.Tuner {
 
 // KeepsBest reports whether the simulator keeps each client's best weights.
 func (s *Setup) KeepsBest() bool { return s.Plan.Evaluate.Keep == "best" }
-
-// NewServerData returns the server's data, or nil if the aggregator needs none.
-func (s *Setup) NewServerData(k *kernel.Set, data []series.Examples) (*client.ServerData, error) {
-	if !s.Parts.Needs.ServerData {
-		return nil, nil
-	}
-	_, personal := s.InitialWeights()
-	return client.NewServerData(&s.Job, k, s.Parts.NewTrainer(k), data, personal, s.Plan.Server.Batch)
-}
 
 // Traffic returns the network traffic of one client in one round.
 func (s *Setup) Traffic() recipe.Traffic {

@@ -75,6 +75,11 @@ func newBench(t *testing.T, l layout, meters int) *bench {
 	if l.data, err = generate(t.Context(), bin, dir, meters); err != nil {
 		t.Fatal(err)
 	}
+	if l.own != "" {
+		if l.own, err = generateOwn(t.Context(), bin, dir); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s, err := start(t.Context(), bin, dir, l)
 	if errors.Is(err, pgtest.ErrMissing) && os.Getenv("CI") == "" {
 		t.Skip(err)
@@ -110,7 +115,7 @@ func (b *bench) host(from, to int) {
 // begin starts a run of a plan, and simulates the plan in the background.
 func (b *bench) begin(p plan, clients int) {
 	b.Helper()
-	b.runs[p.name] = simulate(b.Context(), b.bin, b.dir, b.data, p)
+	b.runs[p.name] = simulate(b.Context(), b.bin, b.dir, b.data, b.own, p)
 	if err := b.submit(b.Context(), b.dir, p, clients, patient); err != nil {
 		b.Fatal(err)
 	}
@@ -189,6 +194,20 @@ func TestFleet(t *testing.T) {
 			b.right(nil)
 		})
 	}
+}
+
+// TestFleetFedSIM trains plans with data on the server, with and without personal layers.
+// The weights must be byte-identical to the simulator's.
+func TestFleetFedSIM(t *testing.T) {
+	clients, hosts, asked := fleetSize()
+	b := newBench(t, layout{aggregators: 2, agents: hosts, own: "generate"}, clients)
+	b.host(0, hosts)
+	for i := range 2 {
+		b.begin(fedsimOf(i, 7, longtest.Pick(3, 6), asked), clients)
+	}
+	b.identical("fedsim-000")
+	b.identical("fedsim-001")
+	b.right(nil)
 }
 
 // TestUpgrade checks upgrades from the binary in $LOADSTAR_OLD to the binary under test. If

@@ -30,6 +30,7 @@ type killer struct {
 	system  *system
 	watcher *watcher
 	rng     *rand.Rand // used only by the goroutine of run
+	share   map[string]int
 	log     io.Writer
 	seen    int64 // number of merged rounds at the latest check
 	since   int   // kills since the number of rounds last grew
@@ -45,7 +46,7 @@ type killer struct {
 
 func newKiller(s *system, w *watcher, seed uint64, log io.Writer) *killer {
 	return &killer{
-		system: s, watcher: w, rng: rand.New(rand.NewPCG(seed, 0)), log: log,
+		system: s, watcher: w, rng: rand.New(rand.NewPCG(seed, 0)), share: share, log: log,
 		down: map[part]bool{}, killed: map[string]int{}, told: map[string]int{},
 	}
 }
@@ -129,7 +130,7 @@ func (k *killer) pick() part {
 	}
 	all := 0
 	for kind := range up {
-		all += share[kind]
+		all += k.share[kind]
 	}
 	if all == 0 {
 		return nil
@@ -139,7 +140,7 @@ func (k *killer) pick() part {
 		if len(up[kind]) == 0 {
 			continue
 		}
-		if x -= share[kind]; x < 0 {
+		if x -= k.share[kind]; x < 0 {
 			p := up[kind][k.rng.IntN(len(up[kind]))]
 			k.down[p] = true
 			return p

@@ -5,6 +5,11 @@
 //
 //	go run ./internal/chaos -form cluster -kills 200 -seed 7
 //
+// With -fedsim the coordinator computes with data of its own, and only the coordinator is
+// killed.
+//
+//	go run ./internal/chaos -fedsim -kills 100
+//
 // With -old it tests upgrades instead: runs that an older binary has started must end with
 // the same bytes when the new binary continues them.
 //
@@ -36,6 +41,7 @@ type options struct {
 	form, bin, dir string
 	old            string
 	kills, rounds  int
+	fedsim         bool
 	seed           uint64
 	patience       time.Duration
 	keep           bool
@@ -56,6 +62,7 @@ func main() {
 	flag.StringVar(&o.bin, "bin", "", "binary under test (default: build it)")
 	flag.StringVar(&o.old, "old", "", "test upgrades from this older binary instead")
 	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
+	flag.BoolVar(&o.fedsim, "fedsim", false, "train only plans that compute with data on the server, and kill only what has the role coordinator")
 	flag.IntVar(&o.kills, "kills", 40, "number of kills")
 	flag.IntVar(&o.rounds, "rounds", 20, "rounds per run")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "seed that determines which process is killed when")
@@ -139,6 +146,20 @@ func planOf(i int, seed uint64, rounds, cohort int) plan {
 		name, seed+uint64(i), text, rounds, cohort)}
 }
 
+// fedsimOf returns the plan of run i with data on the server, in turn without personal
+// layers, with personal layers, and with moments that clients and server keep. The server's
+// batch is so large that a good part of the kills hits a merge.
+func fedsimOf(i int, seed uint64, rounds, cohort int) plan {
+	kinds := []string{
+		"client: {steps: 1, batch: 16}\n",
+		"partition: head\nclient: {steps: 2, batch: 16}\n",
+		"partition: head\nclient: {steps: 1, batch: 16, optimizer: proxadam, moments: kept}\n",
+	}
+	name := fmt.Sprintf("fedsim-%03d", i)
+	return plan{name, fmt.Sprintf("name: %s\nseed: %d\nalgorithm: fedsim\n%sserver: {batch: 256}\nmodel: {name: bose2023}\nrounds: %d\nschedule: {cohort: %d}\nevaluate: {every: 2, clients: 2, windows: 8}\n",
+		name, seed+uint64(i), kinds[i%len(kinds)], rounds, cohort)}
+}
+
 // chaos starts a system, trains while processes are killed, and checks the result.
 func chaos(ctx context.Context, o options, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -148,7 +169,13 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s, err := start(ctx, o.bin, o.dir, layout{cluster: o.form == "cluster", aggregators: 3, agents: agents, data: data})
+	l := layout{cluster: o.form == "cluster", aggregators: 3, agents: agents, data: data}
+	if o.fedsim {
+		if l.own, err = generateOwn(ctx, o.bin, o.dir); err != nil {
+			return err
+		}
+	}
+	s, err := start(ctx, o.bin, o.dir, l)
 	if err != nil {
 		return err
 	}
@@ -159,7 +186,11 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	}
 	defer log.Close()
 	w := newWatcher(s.ledger)
-	t := &trial{options: o, system: s, watcher: w, killer: newKiller(s, w, o.seed, log), out: out}
+	k := newKiller(s, w, o.seed, log)
+	if o.fedsim {
+		k.share = map[string]int{kindServer: 1, kindCoordinator: 1}
+	}
+	t := &trial{options: o, system: s, watcher: w, killer: k, out: out}
 	go w.run(ctx)
 	err = t.run(ctx)
 	if err == nil {
@@ -235,7 +266,10 @@ func (t *trial) run(ctx context.Context) error {
 // one trains run number i and compares its weights with the simulator's.
 func (t *trial) one(ctx context.Context, i int) error {
 	p := planOf(i, t.seed, t.rounds, cohort)
-	ref := simulate(ctx, t.bin, t.dir, t.system.data, p)
+	if t.fedsim {
+		p = fedsimOf(i, t.seed, t.rounds, cohort)
+	}
+	ref := simulate(ctx, t.bin, t.dir, t.system.data, t.system.own, p)
 	begun := time.Now()
 	if err := t.system.submit(ctx, t.dir, p, meters, t.patience); err != nil {
 		return err

@@ -34,6 +34,8 @@ type layout struct {
 	agents      int
 	// data is the prepared dataset. Its meters are divided among the agents.
 	data string
+	// own is the prepared dataset of the coordinators, or empty.
+	own string
 }
 
 // system is a running fleet on this machine, with all files in one folder.
@@ -102,13 +104,21 @@ func (s *system) serve(kind, name string, args ...string) (p *process, watch str
 	return s.process(kind, name, all...), watch, nil
 }
 
+// ownData returns the arguments of a process with the role coordinator.
+func (s *system) ownData() []string {
+	if s.own == "" {
+		return nil
+	}
+	return []string{"--server-data", s.own}
+}
+
 // one starts a single server that has all roles.
 func (s *system) one(ctx context.Context) error {
 	port, err := freePort()
 	if err != nil {
 		return err
 	}
-	p, watch, err := s.serve(kindServer, "server", "--listen", loopback(port), "--aggregators", fmt.Sprint(s.aggregators))
+	p, watch, err := s.serve(kindServer, "server", append(s.ownData(), "--listen", loopback(port), "--aggregators", fmt.Sprint(s.aggregators))...)
 	if err != nil {
 		return err
 	}
@@ -159,7 +169,7 @@ func (s *system) many(ctx context.Context) error {
 		}
 		return nil
 	}
-	if err := errors.Join(add(kindGateway, 2), add(kindAggregator, s.aggregators), add(kindCoordinator, 2)); err != nil {
+	if err := errors.Join(add(kindGateway, 2), add(kindAggregator, s.aggregators), add(kindCoordinator, 2, s.ownData()...)); err != nil {
 		return err
 	}
 	port, err := freePort()

@@ -210,7 +210,7 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 	var references []*reference
 	for i := range plans {
 		p := planOf(i, o.seed, upgradeRounds, upgradeMeters)
-		references = append(references, simulate(ctx, o.old, dir, data, p))
+		references = append(references, simulate(ctx, o.old, dir, data, "", p))
 		if err := s.submit(ctx, dir, p, upgradeMeters, o.patience); err != nil {
 			return err
 		}

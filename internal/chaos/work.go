@@ -21,6 +21,17 @@ func generate(ctx context.Context, bin, dir string, meters int) (string, error) 
 	return prepared, err
 }
 
+// generateOwn writes a prepared file with the data of the server, whose meters are not those
+// of the fleet.
+func generateOwn(ctx context.Context, bin, dir string) (string, error) {
+	raw, prepared := filepath.Join(dir, "own"), filepath.Join(dir, "own.prepared")
+	if _, err := command(ctx, bin, nil, 2*time.Minute, "data", "generate", "--meters", "5", "--days", "60", "--seed", "77", "-o", raw); err != nil {
+		return "", err
+	}
+	_, err := command(ctx, bin, nil, 2*time.Minute, "data", "prepare", raw, "-o", prepared)
+	return prepared, err
+}
+
 // plan contains the name and the text of a plan.
 type plan struct {
 	name string
@@ -41,14 +52,18 @@ type reference struct {
 }
 
 // simulate starts a simulation of a plan in the background, and returns the reference that
-// it will write.
-func simulate(ctx context.Context, bin, dir, data string, p plan) *reference {
+// it will write. own is the server's data, or empty.
+func simulate(ctx context.Context, bin, dir, data, own string, p plan) *reference {
 	r := &reference{done: make(chan struct{}), path: filepath.Join(dir, "simulated-"+p.name, "shared.safetensors")}
 	go func() {
 		defer close(r.done)
 		path, err := p.write(dir)
 		if err == nil {
-			_, err = command(ctx, bin, nil, 10*time.Minute, "simulate", path, "--data", data, "--out", filepath.Dir(r.path), "--workers", "1", "--save", "10m", "--quiet")
+			args := []string{"simulate", path, "--data", data, "--out", filepath.Dir(r.path), "--workers", "1", "--save", "10m", "--quiet"}
+			if own != "" {
+				args = append(args, "--server-data", own)
+			}
+			_, err = command(ctx, bin, nil, 10*time.Minute, args...)
 		}
 		r.err = err
 	}()

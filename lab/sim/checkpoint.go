@@ -17,7 +17,7 @@ func (s *simulation) save() (err error) {
 		return err
 	}
 	c := checkpoint{
-		Dataset: s.Dataset.Fingerprint(), Kernel: s.Kernel.Name(), Now: s.now, Agenda: s.events,
+		Dataset: s.fingerprint(), Kernel: s.Kernel.Name(), Now: s.now, Agenda: s.events,
 		Tasks: map[round.Assignment]int{}, Steps: s.summary.Steps, MASE: s.relative,
 	}
 	if c.Machine, err = s.machine.MarshalJSON(); err != nil {
@@ -95,7 +95,7 @@ func (s *simulation) restore(ctx context.Context) error {
 	if err := c.decode(text); err != nil {
 		return fmt.Errorf("%s cannot be resumed: %w", s.folder.Dir, err)
 	}
-	if now := s.Dataset.Fingerprint(); c.Dataset != now {
+	if now := s.fingerprint(); c.Dataset != now {
 		return fmt.Errorf("the run was started with different data: %s, now %s", c.Dataset, now)
 	}
 	if c.Kernel != s.Kernel.Name() {

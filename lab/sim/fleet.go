@@ -38,8 +38,9 @@ func (f *fleet) rangesOf(frame *series.Framer, m series.Meter) series.Ranges {
 	return frame.Ranges(m)
 }
 
-// newFleet builds the examples of all meters and assigns each meter its role.
-func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers int) (*fleet, error) {
+// newFleet builds the examples of all meters and assigns each meter its role. deal means
+// that the plan's share of the meters provides the server's data.
+func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, deal bool, workers int) (*fleet, error) {
 	all := make([]member, d.Len())
 	ranges := make([]series.Ranges, d.Len())
 	frame := problem.Framer
@@ -71,7 +72,9 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, workers i
 	// Select the held-out clients first, so that all plans with the same seed are scored
 	// on the same clients, regardless of the share of clients whose data is on the server.
 	f.holdout = f.take(p.Seed, "holdout", p.Evaluate.Holdout)
-	f.own = f.take(p.Seed, "server clients", p.Server.Clients)
+	if deal {
+		f.own = f.take(p.Seed, "server clients", p.Server.Clients)
+	}
 	if len(f.clients) == 0 {
 		return nil, errors.New("no client has a complete training example: see loadstar data check")
 	}

@@ -424,7 +424,7 @@ func withExamples(t *testing.T, s settings, m series.Meter, want int) series.Met
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, err := newFleet(p, problem, d, 1)
+		f, err := newFleet(p, problem, d, true, 1)
 		if err == nil && f.trainees(false)[0].examples == want {
 			return m
 		}

@@ -45,7 +45,7 @@ func TestFolderServes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fleet, err := newFleet(c.Plan, q, d, 1)
+			fleet, err := newFleet(c.Plan, q, d, true, 1)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -33,6 +33,9 @@ import (
 type Config struct {
 	Plan    *fed.Plan
 	Dataset *series.Dataset
+	// ServerData, if not nil, is the server's data, as in a fleet. Then the plan's
+	// server.clients has no effect: all clients of Dataset train.
+	ServerData *series.Dataset
 	// Dir is the run's folder. If Resume is true, the run in this folder continues.
 	Dir    string
 	Resume bool
@@ -146,7 +149,7 @@ func newSimulation(c Config) (*simulation, error) {
 	}
 	// Recomputing the features of a client takes longer than training it for a round.
 	problem.LimitCache(max(2*c.Memory, feature.DefaultCache))
-	if s.fleet, err = newFleet(c.Plan, problem, c.Dataset, c.Workers); err != nil {
+	if s.fleet, err = newFleet(c.Plan, problem, c.Dataset, c.ServerData == nil, c.Workers); err != nil {
 		return nil, err
 	}
 	s.trainees = s.fleet.trainees(recipe.Pooled(c.Plan))
@@ -158,7 +161,7 @@ func newSimulation(c Config) (*simulation, error) {
 	}
 	s.machine, s.server = s.setup.NewMachine(), s.setup.NewServer()
 	_, s.personal = s.setup.InitialWeights()
-	if s.own, err = s.setup.NewServerData(c.Kernel, windowsOf(s.fleet.own)); err != nil {
+	if s.own, err = s.newServerData(); err != nil {
 		return nil, err
 	}
 	p, traffic := c.Plan, s.setup.Traffic()
@@ -174,7 +177,7 @@ func newSimulation(c Config) (*simulation, error) {
 	s.pool = newPool(workers)
 	s.summary = run.Summary{
 		Plan: p.Name, Algorithm: p.Algorithm, Dataset: c.Dataset.Name, Generated: c.Dataset.Generated,
-		Data: c.Dataset.Fingerprint(), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
+		Data: c.fingerprint(), Kernel: c.Kernel.Name(), Clients: len(s.fleet.clients), LeftOut: s.fleet.leftOut,
 		Down: traffic.Down, Up: traffic.Up, Start: s.startSum,
 	}
 	return s, nil
@@ -378,13 +381,11 @@ func (s *simulation) merge(ctx context.Context, o round.Outcome) error {
 		return err
 	}
 	if o.Merged {
+		var data fed.ServerData
 		if s.own != nil {
 			if err := s.own.Begin(ctx, s.server.Task(o.Round)); err != nil {
 				return err
 			}
-		}
-		var data fed.ServerData
-		if s.own != nil {
 			data = s.own
 		}
 		if err := s.server.Merge(o.Round, s.fold, data); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
+	"loadstar/server/owndata"
 )
 
 // Config configures a coordinator.
@@ -34,6 +35,9 @@ type Config struct {
 	// Poll is the interval at which the coordinator reads the ledger if it receives no
 	// notification.
 	Poll time.Duration
+	// Data is the coordinator's own data, or nil. All coordinators of a server should have
+	// the same: a run that needs other data waits.
+	Data *owndata.Data
 	// Wake notifies other processes of a change in a run, and Woken receives their
 	// notifications. Notifications may be lost.
 	Wake    func(run string)
@@ -167,6 +171,11 @@ func (k *coordinator) holdsLead(ctx context.Context) bool {
 		return false
 	}
 	if lead != k.lead {
+		if err := k.Ledger.SetLeadersData(ctx, lead, k.Data.Fingerprint()); err != nil {
+			k.warn(ctx, "taking the lead", err)
+			k.renew = now.Add(k.Lead / 4)
+			return false
+		}
 		k.Log.Info("this coordinator has the lead", "epoch", lead.Epoch)
 		clear(k.drivers)
 	}

@@ -95,6 +95,8 @@ var scripts = map[string]script{
 	"losses":           {"algorithm: fedavgm\nrounds: 4\nschedule: {cohort: 6, over_selection: 0.5, quorum: 0.7, deadline: 4s}\n" + small, uneven},
 	"control variates": {"algorithm: scaffold\nrounds: 3\nschedule: {cohort: 4}\n" + small, uneven},
 	"each update":      {"algorithm: fedavgadaptive\nrounds: 3\nschedule: {cohort: 4}\n" + small, prompt},
+	"server data":      {"algorithm: fedsim\nrounds: 4\nschedule: {cohort: 4}\nserver: {batch: 16}\nclient: {steps: 2, batch: 4}\n" + small, prompt},
+	"server's layers":  {"algorithm: fedsim\npartition: head\nrounds: 4\nschedule: {cohort: 4}\nserver: {batch: 16}\nclient: {steps: 2, batch: 4, optimizer: proxadam, moments: kept}\n" + small, prompt},
 	"buffered":         {"algorithm: fedbuff\nrounds: 5\nschedule: {cohort: 5, buffer: 3}\nserver: {optimizer: fedyogi}\n" + small, uneven},
 	"eager":            {"algorithm: fedasync\nrounds: 6\nschedule: {cohort: 3}\n" + small, uneven},
 	"periodic":         {"algorithm: fednorm\nrounds: 4\nschedule: {kind: periodic, cohort: 5, period: 2s}\nmodel: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}\nevaluate: {every: 0}\n", uneven},

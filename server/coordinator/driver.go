@@ -23,12 +23,14 @@ type driver struct {
 	terms   *terms.Terms // nil until the run is loaded
 	machine *round.Machine
 	server  *round.Server
+	own     *serverData // nil unless the plan needs data on the server
 	started time.Time
 
 	seen     int64 // the newest batch that the machine has processed
 	losses   float64
 	nextLook time.Time // when to advance the run again, even without a change in the ledger
 	waiting  int64     // number of clients that the run waits for; 0 if it does not wait
+	unfit    bool      // this coordinator does not have the data that the run needs
 }
 
 // lookEvery is the interval between checks for expired leases, and between counts of the
@@ -37,6 +39,9 @@ const lookEvery = time.Second
 
 // needsLook reports whether there may be work to do for the run.
 func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
+	if d.unfit {
+		return false // only another coordinator can go on
+	}
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
 
@@ -59,7 +64,7 @@ func (d *driver) advance(ctx context.Context) error {
 		if err := d.load(ctx); err != nil {
 			return fmt.Errorf("loading the run: %w", err)
 		}
-		if d.terms == nil {
+		if d.terms == nil || d.unfit {
 			return nil
 		}
 	}
@@ -90,7 +95,7 @@ func (d *driver) load(ctx context.Context) error {
 		if x.Run.State == ledger.Waiting {
 			return d.begin(ctx, x)
 		}
-		if err := d.restore(ctx, x); err != nil {
+		if err := d.restore(ctx, x); err != nil || d.unfit {
 			return err
 		}
 		r, ok, err := x.Merging()
@@ -144,6 +149,12 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if err != nil {
 		return fail(err)
 	}
+	var own *serverData
+	if t.NeedsServerData() {
+		if own, err = d.beginData(t, fleet.Steps[0]); err != nil {
+			return fail(err)
+		}
+	}
 	server := t.Server()
 	v, state, err := d.publish(ctx, server, 0)
 	if err != nil {
@@ -158,7 +169,12 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if n != fleet.Clients {
 		return fmt.Errorf("the fleet changed while the run began")
 	}
-	d.terms, d.server, d.machine = t, server, t.Machine()
+	if own != nil {
+		if err := x.BeginServerData(d.Data.Fingerprint()); err != nil {
+			return err
+		}
+	}
+	d.terms, d.server, d.machine, d.own = t, server, t.Machine(), own
 	d.log.Info("the run began", "plan", p.Name, "clients", n)
 	return d.open(x)
 }
@@ -167,6 +183,9 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if d.terms, err = terms.Read(x.Run.Plan, x.Run.PlanBlob, x.Run.Fleet); err != nil {
 		return fmt.Errorf("reading the plan: %w", err)
+	}
+	if fits, err := d.restoreData(x); err != nil || !fits {
+		return err
 	}
 	d.server = d.terms.Server()
 	state, err := d.Blobs.Get(ctx, x.Run.Server)

@@ -18,6 +18,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
+	"loadstar/server/owndata"
 	"loadstar/server/terms"
 )
 
@@ -50,11 +51,12 @@ type site struct {
 	current *coordinator
 	name    string
 	reach   time.Duration
+	data    *owndata.Data
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{T: t, dir: t.TempDir(), clock: time.UnixMilli(1_700_000_000_000), name: "first"}
+	s := &site{T: t, dir: t.TempDir(), clock: time.UnixMilli(1_700_000_000_000), name: "first", data: ownData(t, 0)}
 	var err error
 	s.Ledger, err = ledger.Open(t.Context(), "sqlite:"+filepath.Join(s.dir, "ledger.db"))
 	must(t, err)
@@ -73,7 +75,7 @@ func (s *site) restart() { s.current = s.coordinator(s.name) }
 
 func (s *site) coordinator(name string) *coordinator {
 	return newCoordinator(Config{
-		Ledger: s.Ledger, Blobs: s.faults, Name: name, Lease: lease, Reach: func(int64) time.Duration { return s.reach }, Lead: lead, Poll: time.Second, Wake: func(string) {},
+		Ledger: s.Ledger, Blobs: s.faults, Name: name, Lease: lease, Reach: func(int64) time.Duration { return s.reach }, Lead: lead, Poll: time.Second, Data: s.data, Wake: func(string) {},
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), now: func() time.Time { return s.clock },
 	})
 }

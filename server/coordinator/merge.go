@@ -2,12 +2,14 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"loadstar/fed/round"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
+	"loadstar/server/owndata"
 	"loadstar/server/terms"
 )
 
@@ -27,7 +29,15 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 	if fold.Len() != int(r.Counted) {
 		return d.fail(ctx, fmt.Errorf("round %d counted %d updates, but the ledger has %d", r.Round, r.Counted, fold.Len()))
 	}
-	if err := d.server.Merge(int(r.Round), fold, nil); err != nil {
+	if d.own != nil {
+		if err := d.own.open(d); err != nil {
+			return fmt.Errorf("preparing the server's data: %w", err)
+		}
+	}
+	if err := d.compute(ctx, int(r.Round), fold); err != nil {
+		if ctx.Err() != nil || errors.Is(err, ledger.ErrDeposed) {
+			return err // the merge was interrupted and will be repeated
+		}
 		return d.fail(ctx, err) // a merge is deterministic, so a retry would fail too
 	}
 	v, state, err := d.publish(ctx, d.server, d.machine.Round())
@@ -41,6 +51,11 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		}
 		if err := x.Publish(r, v, state); err != nil {
 			return err
+		}
+		if d.own != nil {
+			if err := x.KeepServerData(owndata.Encode(d.own.data.Kept())); err != nil {
+				return err
+			}
 		}
 		if d.machine.Round() < d.terms.Plan.Rounds {
 			if err := d.open(x); err != nil {

@@ -30,7 +30,7 @@ type Run struct {
 	// PlanBlob is the hash of the blob with the settled plan, which agents fetch.
 	Plan, PlanBlob string
 	State          State
-	Reason         string // why the run failed
+	Reason         string // why the run failed, or why it does not advance
 	// Wanted is the number of clients that the run waits for. Fleet is the number of
 	// clients when it began.
 	Wanted, Fleet              int64
@@ -97,7 +97,7 @@ func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {
 
 // end ends a run whose row is locked.
 func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now time.Time) error {
-	for _, text := range []string{"DELETE FROM leases WHERE run = $1", "DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1"} {
+	for _, text := range []string{"DELETE FROM leases WHERE run = $1", "DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM server_data WHERE run = $1"} {
 		if _, err := tx.ExecContext(ctx, text, id); err != nil {
 			return err
 		}

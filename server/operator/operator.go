@@ -190,10 +190,16 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the plan is too long (over 1 MiB) or the number of clients is negative"))
 	}
 	p, err := recipe.Read([]byte(r.Plan))
-	if err == nil {
-		err = terms.Federated(p)
-	}
 	if err != nil {
+		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+	}
+	// If no coordinator has led yet, it is unknown what data it has. The run then fails when
+	// it begins.
+	data, known, err := o.Ledger.LeadersData(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	if err := terms.Federated(p, data != "" || !known); err != nil {
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	run := ledger.Run{

@@ -17,6 +17,7 @@ import (
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
 	"loadstar/series"
+	"loadstar/server/owndata"
 )
 
 // Terms are the rules of one run. They do not change.
@@ -38,7 +39,7 @@ type Terms struct {
 // are set from the data of the whole fleet. It returns an error if the fleet cannot train
 // the plan.
 func Settle(p *fed.Plan, fleet int64, inputs []string, steps []time.Duration) (*fed.Plan, error) {
-	if err := Federated(p); err != nil {
+	if err := Federated(p, true); err != nil {
 		return nil, err
 	}
 	if len(steps) > 1 {
@@ -86,8 +87,9 @@ func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem
 }
 
 // Federated returns an error if no fleet can train a plan, for example because the
-// algorithm needs readings on the server.
-func Federated(p *fed.Plan) error {
+// algorithm needs readings on the server. data means that the server has readings; whether
+// they fit the plan is known only when the run begins.
+func Federated(p *fed.Plan, data bool) error {
 	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, 2))
 	switch {
 	case err != nil:
@@ -98,10 +100,13 @@ func Federated(p *fed.Plan) error {
 		return fmt.Errorf("algorithm %s shares no layers, so a server has nothing to do; use loadstar simulate", p.Algorithm)
 	case p.Model.Scaling != "client":
 		return fmt.Errorf("model.scaling is %s, which would reveal the range of clients' readings; a fleet needs model.scaling: client", p.Model.Scaling)
-	case t.Rules.Needs.ServerData:
-		return fmt.Errorf("algorithm %s needs readings on the server, which has none; use loadstar simulate", p.Algorithm)
+	case t.NeedsServerData() && !data:
+		return owndata.Missing(p.Algorithm)
 	case t.maxBytes() > maxNumbers:
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
+	}
+	if t.NeedsServerData() {
+		return owndata.Check(t.setup)
 	}
 	return nil
 }
@@ -145,6 +150,12 @@ func derive(p *fed.Plan, fleet int) (*Terms, error) {
 	}
 	return &Terms{Plan: p, Fleet: fleet, Shared: problem.SharedLen(), Rules: s.Rules, setup: s}, nil
 }
+
+// Setup returns the plan's setup, without a dataset.
+func (t *Terms) Setup() *setup.Setup { return t.setup }
+
+// NeedsServerData reports whether the coordinator computes with data of its own.
+func (t *Terms) NeedsServerData() bool { return t.Rules.Needs.ServerData }
 
 // Server returns a new server at version 0.
 func (t *Terms) Server() *round.Server { return t.setup.NewServer() }

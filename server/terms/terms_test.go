@@ -128,7 +128,7 @@ func TestRefusals(t *testing.T) {
 		"pooled":        {"algorithm: pooled\n" + small, "shares no layers", false},
 		"fleet scaling": {"algorithm: fedavg\nmodel: {name: bose2023, scaling: fleet}\n", "scaling is fleet", false},
 		"start":         {"algorithm: fedavg\nstart: runs/other\n" + small, "start is runs/other, a path that the server cannot read", false},
-		"server data":   {"algorithm: fedsim\n" + small, "needs readings on the server", false},
+		"small batch":   {"algorithm: fedsim\nserver: {batch: 8}\n" + small, "server.batch is 8; in a fleet it must be at least 16", false},
 		"too large":     {"algorithm: scaffold\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "the limit is 12 MB", false},
 		// An individual update would fit into a message, but a sum would not.
 		"sum too large": {"algorithm: fedavg\nmodel: {name: bose2023, lookback: 800, inputs: [load]}\n", "results of 14 MB", false},
@@ -139,7 +139,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := planOf(t, c.plan)
-			err := Federated(p)
+			err := Federated(p, true)
 			if c.fleet != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("submitted: %v", err)
 			}
@@ -147,6 +147,13 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("settled: %v, want %q", err, c.want)
 			}
 		})
+	}
+	own := planOf(t, "algorithm: fedsim\n"+small)
+	if err := Federated(own, false); err == nil || !strings.Contains(err.Error(), "algorithm fedsim needs readings on the server, which has none; start every coordinator with serve --server-data") {
+		t.Errorf("without data: %v", err)
+	}
+	if err := Federated(own, true); err != nil {
+		t.Errorf("with data: %v", err)
 	}
 	good := planOf(t, "algorithm: fedavg\n"+small)
 	for name, c := range map[string]struct {
@@ -182,7 +189,7 @@ func TestEveryAlgorithm(t *testing.T) {
 		}
 		p, err := Settle(planOf(t, text), 12, nil, hourly)
 		if err != nil {
-			if !slices.Contains([]string{"local", "pooled", "fedsim"}, name) {
+			if !slices.Contains([]string{"local", "pooled"}, name) {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
@@ -202,7 +209,7 @@ func TestEveryAlgorithm(t *testing.T) {
 		if again := x.Server(); again == s || !slices.Equal(again.Shared(), s.Shared()) {
 			t.Errorf("%s: two servers have different initial weights", name)
 		}
-		if each := slices.Contains([]string{"fedavgadaptive", "fedasync", "fednorm"}, name); x.Folds() == each {
+		if each := slices.Contains([]string{"fedavgadaptive", "fedasync", "fednorm", "fedsim"}, name); x.Folds() == each {
 			t.Errorf("%s: folds is %v", name, x.Folds())
 		}
 	}

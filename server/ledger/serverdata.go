@@ -1,0 +1,72 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+)
+
+// SetLeadersData stores the fingerprint of the data that the leading coordinator has, or
+// the empty string if it has none.
+func (l *Ledger) SetLeadersData(ctx context.Context, lead Lead, fingerprint string) (err error) {
+	defer wrap(&err, "storing what data the coordinator has")
+	return l.update(ctx, func(tx *sql.Tx) error {
+		if err := l.checkLead(ctx, tx, lead); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE leaders SET data = $2 WHERE role = $1", coordinator, fingerprint)
+		return err
+	})
+}
+
+// LeadersData returns the fingerprint that the newest leading coordinator has stored. It
+// returns false if there has never been one.
+func (l *Ledger) LeadersData(ctx context.Context) (fingerprint string, known bool, err error) {
+	defer wrap(&err, "reading what data the coordinator has")
+	err = l.db.QueryRowContext(ctx, "SELECT data FROM leaders WHERE role = $1 AND epoch > 0", coordinator).Scan(&fingerprint)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", false, nil
+	}
+	return fingerprint, err == nil, err
+}
+
+// ServerData is the state of the server's own data in a run.
+type ServerData struct {
+	// Fingerprint identifies the data with which the run began.
+	Fingerprint string
+	// Kept is the encoded state of the server's personal layers at the newest version. It
+	// is empty at version 0.
+	Kept []byte
+}
+
+// BeginServerData stores with which data on the server the run begins.
+func (d *Drive) BeginServerData(fingerprint string) (err error) {
+	defer wrap(&err, "storing the server's data of run", d.Run.ID)
+	_, err = d.tx.ExecContext(d.ctx, "INSERT INTO server_data (run, fingerprint, kept) VALUES ($1, $2, $3)", d.Run.ID, fingerprint, []byte{})
+	return err
+}
+
+// KeepServerData stores the state of the server's personal layers. It belongs to the same
+// transaction as the version to which it leads.
+func (d *Drive) KeepServerData(kept []byte) (err error) {
+	defer wrap(&err, "storing the server's personal layers of run", d.Run.ID)
+	_, err = d.tx.ExecContext(d.ctx, "UPDATE server_data SET kept = $2 WHERE run = $1", d.Run.ID, kept)
+	return err
+}
+
+// ServerData returns the state of the server's own data.
+func (d *Drive) ServerData() (s ServerData, err error) {
+	defer wrap(&err, "reading the server's data of run", d.Run.ID)
+	err = d.tx.QueryRowContext(d.ctx, "SELECT fingerprint, kept FROM server_data WHERE run = $1", d.Run.ID).Scan(&s.Fingerprint, &s.Kept)
+	return s, orNotFound(err, "the server's data of run "+d.Run.ID)
+}
+
+// Explain stores why a running run does not advance; the empty string means that it does.
+func (d *Drive) Explain(reason string) (err error) {
+	defer wrap(&err, "explaining the state of run", d.Run.ID)
+	if d.Run.Reason == reason {
+		return nil
+	}
+	_, err = d.tx.ExecContext(d.ctx, "UPDATE runs SET reason = $2 WHERE id = $1", d.Run.ID, reason)
+	return err
+}

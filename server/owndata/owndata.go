@@ -1,0 +1,176 @@
+// Package owndata has the server's own dataset, on which some algorithms compute gradients.
+// Its readings and the personal layers that the server trains on them stay in the
+// coordinator and its ledger. Agents and operators see only the shared weights.
+package owndata
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/fed/client"
+	"loadstar/fed/setup"
+	"loadstar/internal/stateformat"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// Data is a dataset that the server has. A nil *Data means that it has none.
+type Data struct {
+	dataset     *series.Dataset
+	kernel      *kernel.Set
+	fingerprint string
+}
+
+// New returns the server's data. It reads the whole dataset once, for the fingerprint.
+func New(d *series.Dataset, k *kernel.Set) *Data {
+	return &Data{dataset: d, kernel: k, fingerprint: fingerprint(d)}
+}
+
+// Fingerprint identifies the content of the data. It is empty if there is none. It contains
+// no name and no path, because operators may see it.
+func (d *Data) Fingerprint() string {
+	if d == nil {
+		return ""
+	}
+	return d.fingerprint
+}
+
+// fingerprint hashes everything in a dataset from which examples are made.
+// [series.Dataset.Fingerprint] samples the readings instead, so it would miss most
+// corrections of readings; a run that continued with other readings would not be exact.
+func fingerprint(d *series.Dataset) string {
+	h := sha256.New()
+	text := func(all ...string) {
+		for _, s := range all {
+			fmt.Fprintf(h, "%d %s ", len(s), s)
+		}
+	}
+	text(d.Interval.String(), d.Clock.String(), d.Country)
+	text(d.StaticNames...)
+	text(d.Weather.Names...)
+	number(h, d.Weather.Start)
+	for _, c := range d.Weather.Columns {
+		floats(h, c)
+	}
+	// The order of meters in a file has no effect on the examples.
+	order := make([]int, d.Len())
+	ids := make([]string, d.Len())
+	for i := range order {
+		order[i], ids[i] = i, d.Meter(i).ID
+	}
+	slices.SortFunc(order, func(a, b int) int { return strings.Compare(ids[a], ids[b]) })
+	for _, i := range order {
+		m := d.Meter(i)
+		text(m.ID)
+		number(h, m.Start)
+		floats(h, m.Load)
+		floats(h, m.Static)
+	}
+	return fmt.Sprintf("%d meters every %s, %x", d.Len(), d.Interval, h.Sum(nil)[:8])
+}
+
+func number(h hash.Hash, n int64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(n))
+	_, _ = h.Write(b[:]) // a hash does not fail
+}
+
+func floats(h hash.Hash, all []float32) {
+	number(h, int64(len(all)))
+	var b [1 << 12]byte
+	for part := range slices.Chunk(all, len(b)/4) {
+		for i, v := range part {
+			bits := math.Float32bits(v)
+			if series.Missing(v) {
+				bits = math.Float32bits(float32(math.NaN())) // whichever NaN a file has
+			}
+			binary.LittleEndian.PutUint32(b[4*i:], bits)
+		}
+		_, _ = h.Write(b[:4*len(part)]) // a hash does not fail
+	}
+}
+
+const (
+	// leastBatch is the least number of examples in a batch. Whoever has the shared weights
+	// of two versions and the updates between them can compute the gradient on the server's
+	// batch, and the gradient on few examples reveals their readings.
+	leastBatch = 16
+	// mostBytes limits the memory for gradients on a batch, whose size a plan chooses.
+	mostBytes = 2 << 30
+)
+
+// Check returns an error if a run of the plan may not use data on a server, whatever the
+// data is.
+func Check(s *setup.Setup) error {
+	p := s.Plan
+	if p.Server.Batch < leastBatch {
+		return fmt.Errorf("server.batch is %d; in a fleet it must be at least %d, because the gradient on few examples reveals them", p.Server.Batch, leastBatch)
+	}
+	batch := max(p.Server.Batch, p.Client.Batch)
+	const most = 1 << 20
+	if batch > most || s.Problem.Model.Net().WorkspaceBytes(batch) > mostBytes {
+		return fmt.Errorf("server.batch is %d and client.batch is %d; gradients on that many examples need more than %d MB in the coordinator", p.Server.Batch, p.Client.Batch, mostBytes>>20)
+	}
+	return nil
+}
+
+// Open returns the data in the form that the aggregator of a plan needs, in its state at
+// version 0. interval is the time between readings of the fleet. Its errors are shown to
+// operators.
+func (d *Data) Open(s *setup.Setup, interval time.Duration) (*client.ServerData, error) {
+	if d == nil {
+		return nil, Missing(s.Plan.Algorithm)
+	}
+	if err := Check(s); err != nil {
+		return nil, err
+	}
+	if interval != 0 && d.dataset.Interval != interval {
+		return nil, fmt.Errorf("the server's readings are %s apart and those of the clients %s: a model needs one interval", d.dataset.Interval, interval)
+	}
+	examples, err := s.ServerExamples(d.dataset, nil)
+	if err != nil {
+		return nil, fmt.Errorf("the server's data does not fit the plan: %w", err)
+	}
+	n := 0
+	for _, x := range examples {
+		n += x.Len(series.Train) * x.PerOrigin()
+	}
+	if n < s.Plan.Server.Batch {
+		return nil, fmt.Errorf("the server's data has %d complete training examples, fewer than server.batch, %d", n, s.Plan.Server.Batch)
+	}
+	return s.NewServerData(d.kernel, examples)
+}
+
+// Missing is the reason why a run of an algorithm is refused or waits if the server has no
+// data.
+func Missing(algorithm string) error {
+	return fmt.Errorf("algorithm %s needs readings on the server, which has none; start every coordinator with serve --server-data, or use loadstar simulate", algorithm)
+}
+
+// Changed is the reason why a run waits if the data is not that with which it began.
+func (d *Data) Changed(began string) error {
+	return fmt.Errorf("the server's data has changed since the run began: %s then, %s now; start the coordinator with the earlier data, or stop the run", began, d.Fingerprint())
+}
+
+var format = stateformat.Format{Name: "state of the server's data", Magic: "LODSVDAT", Version: 1}
+
+// Encode encodes the state of the server's personal layers.
+func Encode(kept []float32) []byte {
+	var w stateformat.Writer
+	w.Float32s(kept)
+	return format.Wrap(w.State())
+}
+
+// Decode is the inverse of Encode.
+func Decode(b []byte) (kept []float32, err error) {
+	if _, b, err = format.Unwrap(b); err != nil {
+		return nil, err
+	}
+	return kept, format.Read(b, func(r *stateformat.Reader) { kept = r.Float32s() })
+}
