@@ -195,7 +195,7 @@ func replay(t testing.TB, text []byte, d *series.Dataset, log []merged) (kept ma
 		t.Fatal(err)
 	}
 	w := s.NewWorker(kernels(t))
-	fold := round.NewFold(round.Rules{Needs: needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight})
+	fold := round.NewFold(round.Rules{Needs: needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl})
 	kept = map[string][]float32{}
 	for _, m := range log {
 		if server.Version() != m.version {
@@ -325,17 +325,19 @@ func variants() map[string]settings {
 		"kept, head": small("fedavg", settings{
 			"partition": "head", "client.moments": "kept", "client.lr_end": 1e-5, "client.warmup": 3, "client.weight_decay.all": 0.5,
 		}),
-		"own, head":       small("fedprox", settings{"partition": "head", "client.begin": "own", "client.mu": 0.5, "client.moments": "kept"}),
-		"averaged, head":  small("fedavg", settings{"partition": "head", "client.moments": "averaged"}),
-		"dense":           dense(nil),
-		"dense, averaged": dense(settings{"client.moments": "averaged"}),
-		"dense, a day":    dense(settings{"model.targets": 24}),
-		"scaffold, head":  small("scaffold", settings{"partition": "head", "client.lr": 0.05}),
-		"pfedme":          small("pfedme", settings{"schedule.cohort": 5}),
+		"own, head":          small("fedprox", settings{"partition": "head", "client.begin": "own", "client.mu": 0.5, "client.moments": "kept"}),
+		"averaged, head":     small("fedavg", settings{"partition": "head", "client.moments": "averaged"}),
+		"dense":              dense(nil),
+		"dense, averaged":    dense(settings{"client.moments": "averaged"}),
+		"dense, a day":       dense(settings{"model.targets": 24}),
+		"scaffold, head":     small("scaffold", settings{"partition": "head", "client.lr": 0.05}),
+		"scaffold, examples": small("scaffold", settings{"partition": "head", "client.lr": 0.05, "server.weighting": "examples"}),
+		"fedmeta, query":     small("fedmeta", settings{"client.query": 0.2}),
+		"pfedme":             small("pfedme", settings{"schedule.cohort": 5}),
 		"fedadam, epochs": small("fedadam", settings{
 			"partition": "lstm_l0", "client.epochs": 1, "client.steps": 0, "client.batch": 64,
 		}),
-		"fednorm": small("fednorm", settings{"schedule.kind": "synchronous", "partition": "head"}),
+		"fednorm": small("fednorm", settings{"schedule.kind": "synchronous", "partition": "head", "server.loss": "trained"}),
 	}
 }
 

@@ -96,7 +96,7 @@ func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bo
 	}
 	g.text = plan.text(t)
 	g.plan, g.parts, g.machine = compose(t, g.text, len(fleet))
-	g.rules = round.Rules{Needs: g.parts.Needs, Scale: g.parts.Scale, Control: g.parts.Control, Weight: g.parts.Weight}
+	g.rules = round.Rules{Needs: g.parts.Needs, Scale: g.parts.Scale, Control: g.parts.Control, Weight: g.parts.Weight, WeightControl: g.parts.WeightControl}
 	g.sums = round.NewFold(g.rules)
 	g.open()
 	g.http = httptest.NewServer(g)

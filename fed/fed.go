@@ -60,7 +60,7 @@ type Update struct {
 	// Control is the change of the client's control variate, if Needs.Control is set.
 	Control []float32
 	// Loss is the loss of the received weights on the client's training examples, if
-	// Needs.Loss is set.
+	// Needs.Loss is set, or of the trained weights, if Needs.TrainedLoss is set as well.
 	Loss float64
 	// TrainLoss is the mean loss over the batches that the client trained on. It is only
 	// displayed.
@@ -153,8 +153,10 @@ type ClientOptimizer interface {
 type Needs struct {
 	EachUpdate bool // every individual update, not only sums; impossible under secure aggregation
 	Loss       bool // Update.Loss
-	Control    bool // control variates in tasks and updates
-	ServerData bool // gradients on the server's own data
+	// TrainedLoss means that Update.Loss is that of the weights after training.
+	TrainedLoss bool
+	Control     bool // control variates in tasks and updates
+	ServerData  bool // gradients on the server's own data
 }
 
 // Sums is the exact sum of the updates that were trained from one version.

@@ -110,6 +110,9 @@ type Client struct {
 	Lambda float64 `yaml:"lambda"`
 	// Delta is the distance between the points at which FedMeta compares gradients.
 	Delta float64 `yaml:"delta"`
+	// Query is the share of a client's training examples that the meta-learners use only
+	// after the look-ahead step. 0 means that all examples serve both steps.
+	Query float64 `yaml:"query"`
 }
 
 // Decay lowers the learning rate in steps.
@@ -153,8 +156,11 @@ type Server struct {
 	Exponent float64 `yaml:"exponent"`
 	Hinge    int     `yaml:"hinge"`
 
-	// Peak is 1 or max-lambda: the height of FedNorm's curve.
+	// Peak is 1 or max-lambda: the height of FedNorm's curve. Loss is received or trained:
+	// the weights whose loss FedNorm compares, those that clients received or those that
+	// they return.
 	Peak string `yaml:"peak"`
+	Loss string `yaml:"loss"`
 
 	// Delta and Beta are the parameters of the same names in FedSIM. BetaDecay lowers Beta
 	// linearly to 0 over the rounds. Variant is full, no-prox, server-gradient or

@@ -17,7 +17,8 @@ var _ fed.Aggregator = FedNorm{}
 //	x_k      = e^f_k / sum_j e^f_j
 //	phi      = sum_k x_k phi_k
 //
-// where loss_k is the loss of the weights that client k received, on its own data. The
+// where loss_k is the loss of the weights that client k received, on its own data, or with
+// Trained that of the weights phi_k that it returns. The
 // means and the standard deviation are over the updates of the merge. The server
 // optimizer is plain descent at rate 1. The zero value is the default.
 //
@@ -29,7 +30,10 @@ var _ fed.Aggregator = FedNorm{}
 // Deviations: we read "a is the maximum" as the height of the curve, 1. PeakMaxLambda
 // selects the other possible reading. Line 10 of the paper's algorithm has n_j/N only in
 // the denominator, so its weights do not add up to 1; ByExamples therefore puts n_k into
-// the numerator as well.
+// the numerator as well. Equation 2 has the loss psi_k(w) of the global weights w, while
+// equation 1b defines psi_k(w) by the local weights w_k. The default is the former, because
+// the loss then says how far the global weights are from what the client needs; Trained is
+// the letter of equation 1b.
 type FedNorm struct {
 	// PeakMaxLambda sets a to the largest lambda. The largest lambda is never negative,
 	// because not all losses are below their mean. If it is 0, all x_k are equal. The
@@ -38,10 +42,14 @@ type FedNorm struct {
 	PeakMaxLambda bool
 	// ByExamples makes x_k proportional to n_k e^f_k.
 	ByExamples bool
+	// Trained compares the losses of the weights that clients return (equation 1b).
+	Trained bool
 }
 
 // Needs implements [fed.Aggregator].
-func (FedNorm) Needs() fed.Needs { return fed.Needs{EachUpdate: true, Loss: true} }
+func (a FedNorm) Needs() fed.Needs {
+	return fed.Needs{EachUpdate: true, Loss: true, TrainedLoss: a.Trained}
+}
 
 // Aggregate implements [fed.Aggregator].
 func (a FedNorm) Aggregate(dst []float64, m *fed.Merge) error {

@@ -159,7 +159,7 @@ func TestFedNormLaws(t *testing.T) {
 		for i := range m.Updates {
 			m.Updates[i].Loss = rapid.Float64Range(-1e300, 1e300).Draw(t, "loss")
 		}
-		norm := FedNorm{rapid.Bool().Draw(t, "max-lambda"), rapid.Bool().Draw(t, "by examples")}
+		norm := FedNorm{rapid.Bool().Draw(t, "max-lambda"), rapid.Bool().Draw(t, "by examples"), false}
 		checkHull(t, norm, m)
 
 		norm.PeakMaxLambda = false
@@ -214,7 +214,7 @@ func FuzzFedNorm(f *testing.F) {
 			good = good && finite(u.Delta) && finite(u.From) && finite([]float64{u.Loss})
 			m.Updates = append(m.Updates, u)
 		}
-		norm := FedNorm{peak, examples}
+		norm := FedNorm{peak, examples, false}
 		if !good || len(m.Updates) == 0 {
 			if err := norm.Aggregate(make([]float64, 1), m); err == nil {
 				t.Fatalf("no error for %+v", m.Updates)

@@ -20,11 +20,11 @@ var (
 //	D = mean_S(delta)
 //	c = c + |S|/N mean_S(delta of c_i),   c = 0 at first
 //
-// where S are the updates of the merge and N is the size of the fleet. The first mean uses
-// the plan's weighting. The second mean gives all updates equal weight. The zero value is
-// ready for use.
+// where S are the updates of the merge and N is the size of the fleet. Both means use the
+// plan's weighting. The zero value is ready for use.
 //
-// Deviations: c is stored as float64 and sent as float32. If a round is abandoned at its
+// Deviations: reddi2021 weighs both means by n_i/n, the clients' shares of the examples;
+// that is server.weighting: examples. The default is uniform, as in Karimireddy et al. c is stored as float64 and sent as float32. If a round is abandoned at its
 // deadline, the clients already counted have changed their c_i but c stays the same. A
 // plan with deadlines should therefore have a quorum that is nearly always met.
 type Scaffold struct {

@@ -146,8 +146,8 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 		Client: c.ID, Version: t.Version, Examples: w.objective.Len(),
 		Delta: resize(u.Delta, len(t.Shared)), Control: resize(u.Control, len(t.Control)),
 	}
-	if w.job.Needs.Loss {
-		u.Loss = w.receivedLoss()
+	if w.job.Needs.Loss && !w.job.Needs.TrainedLoss {
+		u.Loss = w.loss()
 	}
 	turn := &w.turn
 	turn.Task, turn.First, turn.Control = t, c.First, u.Control
@@ -163,6 +163,9 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 		return fmt.Errorf("client %s: %w", c.ID, err)
 	}
 	u.Steps, u.TrainLoss = done.Steps, done.Loss
+	if w.job.Needs.TrainedLoss {
+		u.Loss = w.loss()
+	}
 	p.Cut(turn.W, u.Delta[:shared], personal)
 	copy(u.Delta[shared:], turn.Moments)
 	for i, before := range begin {
@@ -202,8 +205,8 @@ func (w *Worker) Weights() []float32 { return w.turn.W }
 // time for gathering examples.
 func (w *Worker) Engine() time.Duration { return w.trained - w.objective.gathering }
 
-// receivedLoss returns the loss of the received weights over all training examples.
-func (w *Worker) receivedLoss() float64 {
+// loss returns the loss of the client's present weights over all training examples.
+func (w *Worker) loss() float64 {
 	for i := len(w.all); i < w.objective.Len(); i++ {
 		w.all = append(w.all, i)
 	}

@@ -34,9 +34,10 @@ type FedMeta struct {
 	Inner     float64
 	Delta     float64
 	Optimizer fed.ClientOptimizer
+	// Query divides the examples into those for the look-ahead step and those after it.
+	Query Query
 
-	batches             batches
-	support             []int
+	pairs               pairs
 	v, point, high, low []float32
 }
 
@@ -48,18 +49,15 @@ func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.
 	if !(d.Delta > 0) {
 		return fed.Trained{}, fmt.Errorf("localtrain: FedMeta's delta is %v, want a value above 0", d.Delta)
 	}
-	if err := d.batches.begin(d.Work, o.Len(), t); err != nil {
+	if err := d.pairs.begin(d.Work, d.Query, o.Len(), t); err != nil {
 		return fed.Trained{}, err
 	}
 	n := len(t.W)
 	d.v, d.point, d.high, d.low = sized(d.v, n), sized(d.point, n), sized(d.high, n), sized(d.low, n)
 	d.Optimizer.Begin(t)
 	var done tally
-	for query := d.batches.next(); query != nil; query = d.batches.next() {
-		if done.steps == 0 || !d.Work.ResampleRound {
-			d.support = d.batches.draw(d.support)
-		}
-		if err := done.gradient(ctx, o, d.v, t.W, d.support); err != nil {
+	for support, query := d.pairs.next(); query != nil; support, query = d.pairs.next() {
+		if err := done.gradient(ctx, o, d.v, t.W, support); err != nil {
 			return fed.Trained{}, err
 		}
 		d.displace(t.W, d.v, -d.Inner)
@@ -67,11 +65,11 @@ func (d *FedMeta) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.
 			return fed.Trained{}, err
 		}
 		d.displace(t.W, d.v, d.Delta)
-		if err := done.gradient(ctx, o, d.high, d.point, d.support); err != nil {
+		if err := done.gradient(ctx, o, d.high, d.point, support); err != nil {
 			return fed.Trained{}, err
 		}
 		d.displace(t.W, d.v, -d.Delta)
-		if err := done.gradient(ctx, o, d.low, d.point, d.support); err != nil {
+		if err := done.gradient(ctx, o, d.low, d.point, support); err != nil {
 			return fed.Trained{}, err
 		}
 		d.Kernel.Axpy(d.high, d.low, -1)

@@ -22,16 +22,19 @@ var _ fed.LocalTrainer = (*PerFedAvg)(nil)
 // take the look-ahead step and the outer step together with the shared weights.
 //
 // Deviations: the paper's outer step is SGD with rate β; here it can be any optimizer.
-// song2021 sets a fifth of a client's examples apart for queries; here, as in the paper,
-// both batches are sampled from all examples and may overlap.
+// song2021 sets a fifth of a client's examples apart for queries. By default, as in the
+// paper, both batches are sampled from all examples and may overlap; Query divides the
+// examples, and then the batches of Work are support batches, for each of which a query
+// batch is sampled.
 type PerFedAvg struct {
 	Work      Work
 	Kernel    *kernel.Set
 	Inner     float64
 	Optimizer fed.ClientOptimizer
+	// Query divides the examples into those for the look-ahead step and those after it.
+	Query Query
 
-	batches  batches
-	support  []int
+	pairs    pairs
 	g, ahead []float32
 }
 
@@ -40,17 +43,14 @@ func (d *PerFedAvg) Kept(weights, shared int) int { return d.Optimizer.Kept(weig
 
 // Train implements [fed.LocalTrainer]. It counts both gradients of a step.
 func (d *PerFedAvg) Train(ctx context.Context, o fed.Objective, t *fed.Turn) (fed.Trained, error) {
-	if err := d.batches.begin(d.Work, o.Len(), t); err != nil {
+	if err := d.pairs.begin(d.Work, d.Query, o.Len(), t); err != nil {
 		return fed.Trained{}, err
 	}
 	d.g, d.ahead = sized(d.g, len(t.W)), sized(d.ahead, len(t.W))
 	d.Optimizer.Begin(t)
 	var done tally
-	for query := d.batches.next(); query != nil; query = d.batches.next() {
-		if done.steps == 0 || !d.Work.ResampleRound {
-			d.support = d.batches.draw(d.support)
-		}
-		if err := done.gradient(ctx, o, d.g, t.W, d.support); err != nil {
+	for support, query := d.pairs.next(); query != nil; support, query = d.pairs.next() {
+		if err := done.gradient(ctx, o, d.g, t.W, support); err != nil {
 			return fed.Trained{}, err
 		}
 		copy(d.ahead, t.W)

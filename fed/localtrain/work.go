@@ -115,13 +115,16 @@ func (b *batches) nextOfEpoch() []int {
 
 // draw overwrites dst with a random batch of distinct examples. All batches are equally
 // likely (Floyd's algorithm: Bentley and Floyd 1987).
-func (b *batches) draw(dst []int) []int {
-	if b.n <= b.work.Batch {
-		return fill(dst, 0, b.n)
+func (b *batches) draw(dst []int) []int { return b.drawFrom(dst, b.n) }
+
+// drawFrom overwrites dst with a random batch of the first n examples.
+func (b *batches) drawFrom(dst []int, n int) []int {
+	if n <= b.work.Batch {
+		return fill(dst, 0, n)
 	}
 	b.seen.empty(b.work.Batch)
 	dst = dst[:0]
-	for last := b.n - b.work.Batch; last < b.n; last++ {
+	for last := n - b.work.Batch; last < n; last++ {
 		x := b.rand.IntN(last + 1)
 		if !b.seen.add(x) {
 			x = last // cannot be in the batch yet, because all numbers there are below it

@@ -29,8 +29,10 @@ type Composition struct {
 	// Scale is the scale for sums of updates, and Control that for sums of control
 	// variates.
 	Scale, Control exact.Scale
-	// Weight returns the weight of an update, given its number of examples.
-	Weight func(examples int) int64
+	// Weight returns the weight of an update, given its number of examples. WeightControl
+	// means that its control variates have the same weight; otherwise it is 1.
+	Weight        func(examples int) int64
+	WeightControl bool
 	// NewTrainer returns a trainer for one worker.
 	NewTrainer func(k *kernel.Set) fed.LocalTrainer
 	// NewTuner returns a trainer for one worker that fine-tunes clients before they are
@@ -42,8 +44,12 @@ type Composition struct {
 }
 
 // controlBound is the largest permitted number in a control variate. It is far above the
-// gradients of any training that converges.
-const controlBound = 1 << 20
+// gradients of any training that converges. If control variates are weighted by examples,
+// the weights take bits of the sums, and the bound is lower, so that the resolution is not.
+const (
+	controlBound         = 1 << 20
+	weightedControlBound = 1 << 12
+)
 
 // Compose builds the parts of a plan. The fleet is the number of clients that train. It
 // excludes held-out clients and clients whose data is on the server. If the plan pools all
@@ -96,8 +102,12 @@ func Compose(p *fed.Plan, fleet int) (*Composition, error) {
 	if c.Scale, err = exact.NewScale(bound, most, int64(scheduled.most)); err != nil {
 		return nil, err
 	}
-	if c.Needs.Control { // control variates are gradients, and all have weight 1
-		if c.Control, err = exact.NewScale(controlBound, 1, int64(scheduled.most)); err != nil {
+	if c.Needs.Control { // control variates are gradients
+		bound, most := float64(controlBound), int64(1)
+		if c.WeightControl = p.Server.Weighting == "examples"; c.WeightControl {
+			bound, most = weightedControlBound, maxWeight(p)
+		}
+		if c.Control, err = exact.NewScale(bound, most, int64(scheduled.most)); err != nil {
 			return nil, err
 		}
 	}

@@ -11,6 +11,10 @@ var fednorm = algorithm{
 	paper: "fekri2023, source of model and cohort; epochs, rounds and the period are ours",
 	settings: []setting{
 		{path: "server.peak", about: "height of the curve over lambda", initial: "1", choices: []string{"1", "max-lambda"}},
+		{
+			path: "server.loss", about: "weights whose loss is compared; received: those that clients received (fekri2023, equation 2); trained: those that they return (equation 1b)",
+			initial: "received", choices: []string{"received", "trained"}, quiet: true,
+		},
 	},
 	optimizers:      allOptimizers,
 	serverOptimizer: anyOptimizer,
@@ -26,6 +30,8 @@ var fednorm = algorithm{
 	},
 	gradients: perStep(1),
 	aggregator: func(p *fed.Plan) fed.Aggregator {
-		return aggregate.FedNorm{PeakMaxLambda: p.Server.Peak == "max-lambda", ByExamples: p.Server.Weighting == "examples"}
+		return aggregate.FedNorm{
+			PeakMaxLambda: p.Server.Peak == "max-lambda", ByExamples: p.Server.Weighting == "examples", Trained: p.Server.Loss == "trained",
+		}
 	},
 }

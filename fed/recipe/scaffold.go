@@ -10,7 +10,7 @@ import (
 var scaffold = algorithm{
 	name:            "scaffold",
 	about:           "control variates correct the drift of each client",
-	paper:           "Karimireddy et al. 2020; reddi2021, algorithm 6, option II; it tunes client.lr, 0.1 is ours",
+	paper:           "Karimireddy et al. 2020; reddi2021, algorithm 6, option II; it tunes client.lr, 0.1 is ours; uniform weighting is Karimireddy's, reddi2021 weighs by examples",
 	optimizers:      []string{"sgd"},
 	serverOptimizer: "fedavg",
 	weightings:      byClients,

@@ -17,6 +17,18 @@ type Rules struct {
 	Scale, Control exact.Scale
 	// Weight returns an update's weight, given its client's number of examples.
 	Weight func(examples int) int64
+	// WeightControl means that changes of control variates have the same weight. Otherwise
+	// all have the weight 1.
+	WeightControl bool
+}
+
+// controlWeight returns the weight of the change of a control variate whose update has the
+// given weight.
+func (r Rules) controlWeight(weight int64) int64 {
+	if r.WeightControl {
+		return weight
+	}
+	return 1
 }
 
 // Fold collects the updates of one merge. If the aggregator needs only sums, a fold stores
@@ -48,7 +60,7 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 	if f.rules.Needs.Control {
 		// Check the control variate before adding anything, so that either both sums
 		// include the update or neither does.
-		if err := s.Control.Check(1, u.Control); err != nil {
+		if err := s.Control.Check(f.rules.controlWeight(weight), u.Control); err != nil {
 			return err
 		}
 	}
@@ -56,7 +68,7 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 		return err
 	}
 	if f.rules.Needs.Control {
-		if err := s.Control.Add(1, u.Control); err != nil {
+		if err := s.Control.Add(f.rules.controlWeight(weight), u.Control); err != nil {
 			return err
 		}
 	}

@@ -111,6 +111,15 @@ func (f *Fold) AddSums(version, shared int, b []byte) (updates int, weight int64
 	if s.Control != nil && s.Control.Updates() != updates {
 		return 0, 0, fmt.Errorf("the sum has %d updates and %d control variates, want equal numbers", updates, s.Control.Updates())
 	}
+	if s.Control != nil {
+		want := int64(updates)
+		if f.rules.WeightControl {
+			want = s.Delta.Weight()
+		}
+		if s.Control.Weight() != want {
+			return 0, 0, fmt.Errorf("the sum has control variates of weight %d, want %d", s.Control.Weight(), want)
+		}
+	}
 	s.Version = version
 	return updates, s.Delta.Weight(), f.Join(&Fold{rules: f.rules, sums: []fed.Sums{s}, n: updates})
 }

@@ -46,7 +46,7 @@ func serverOf(t *testing.T, text string) (*Server, Rules) {
 	for i := range shared {
 		shared[i] = rng.Float32()
 	}
-	rules := Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight}
+	rules := Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl}
 	return NewServer(parts.NewAggregator(), parts.NewOptimizer(), serverFleet, shared), rules
 }
 

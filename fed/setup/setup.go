@@ -56,7 +56,7 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 			Averaged: recipe.Averaged(p), Noise: p.Client.WeightDecay.Correction > 0,
 			Own: recipe.BeginsOwn(p), ScoreOwn: recipe.ScoresOwn(p),
 		},
-		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight},
+		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl},
 	}, nil
 }
 

@@ -273,12 +273,13 @@ func TestFleetAlgorithms(t *testing.T) {
 	b.host(0, hosts)
 	const usual = "schedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n"
 	plans := []plan{
-		small("scaffold", 6, "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8, lr: 0.05}\n"),
+		small("scaffold", 6, "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8, lr: 0.05}\nserver: {weighting: examples}\n"),
 		small("fedprox", 6, "partition: head\n"+usual),
 		small("fedavgadaptive", 6, usual),
 		small("fedadam", 6, "partition: head\nschedule: {cohort: 16}\nclient: {optimizer: proxadam, steps: 2, batch: 8, begin: own}\n"),
 		small("fedyogi", 6, "partition: head\n"+usual),
 		small("pfedme", 4, usual),
+		small("perfedavg", 4, "schedule: {cohort: 16}\nclient: {steps: 2, batch: 8, query: 0.2}\n"),
 		small("reptile", 6, usual),
 	}
 	for _, p := range plans {

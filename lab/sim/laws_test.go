@@ -101,7 +101,11 @@ func draw(t *rapid.T, algorithm string) settings {
 	case "fedbuff", "fednorm", "fedsim":
 		s["server.optimizer"] = rapid.SampledFrom([]string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}).Draw(t, "server optimizer")
 	}
+	if algorithm == "perfedavg" || algorithm == "fedmeta" {
+		s["client.query"] = rapid.SampledFrom([]float64{0, 0.2}).Draw(t, "query")
+	}
 	if algorithm == "fednorm" {
+		s["server.loss"] = rapid.SampledFrom([]string{"received", "trained"}).Draw(t, "loss of")
 		s["schedule.kind"] = rapid.SampledFrom([]string{"periodic", "synchronous", "buffered"}).Draw(t, "kind")
 		if s["schedule.kind"] == "buffered" {
 			s["schedule.buffer"] = 2

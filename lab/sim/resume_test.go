@@ -62,7 +62,9 @@ func resumable() map[string]settings {
 		"fedsim, with server data, holdout and fine-tuning": plan("fedsim", settings{
 			"partition": "head", "schedule.cohort": 3, "evaluate.holdout": 0.2, "evaluate.fine_tune.steps": 3,
 		}),
-		"fednorm, delayed": plan("fednorm", settings{"schedule.cohort": 5, "simulate.delayed": 0.6, "partition": "head"}),
+		"fednorm, delayed":                 plan("fednorm", settings{"schedule.cohort": 5, "simulate.delayed": 0.6, "partition": "head"}),
+		"fednorm, loss of trained weights": plan("fednorm", settings{"schedule.cohort": 5, "server.loss": "trained"}),
+		"perfedavg, divided examples":      plan("perfedavg", settings{"schedule.cohort": 4, "client.query": 0.2, "evaluate.fine_tune.steps": 2}),
 		"fedbuff": plan("fedbuff", pace, settings{
 			"partition": "head", "schedule.cohort": 4, "server.optimizer": "fedyogi", "simulate.dropout": 0.2, "rounds": 10,
 		}),
