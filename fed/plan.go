@@ -24,7 +24,8 @@ type Plan struct {
 	// Algorithm is the name of an algorithm in fed/recipe.
 	Algorithm string `yaml:"algorithm"`
 	// Start is the path of a .safetensors file, or of a run's folder, with the shared weights
-	// from which the simulator starts. If it is empty, they are random.
+	// from which the simulator starts. If it is empty, they are random. If it is
+	// server-data, random weights are first trained on the server's data.
 	Start string `yaml:"start"`
 	// Rounds is the number of rounds to open or, in a buffered schedule, the number of
 	// merges.
@@ -174,6 +175,9 @@ type Server struct {
 	// a round.
 	Clients float64 `yaml:"clients"`
 	Batch   int     `yaml:"batch"`
+	// StartSteps is the number of gradient steps on the server's data before the first
+	// round, if the plan's Start is server-data.
+	StartSteps int `yaml:"start_steps"`
 
 	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples
 	// is the largest weight of an update in a sum. Both and the cohort size determine the

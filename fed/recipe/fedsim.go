@@ -17,7 +17,7 @@ var fedsim = algorithm{
 			path: "server.variant", about: "variant of the algorithm", initial: "full",
 			choices: []string{"full", "no-prox", "server-gradient", "first-order"},
 		},
-		{path: "server.clients", about: "share of the clients whose data is on the server; they do not train", initial: 0.05, must: belowOne},
+		serverClients,
 		{path: "server.batch", about: "number of their examples used in a round", initial: 64, must: atLeastOne},
 	},
 	optimizers:      proximalOptimizers,

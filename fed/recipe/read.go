@@ -81,6 +81,8 @@ func settingContext(a *algorithm, p *fed.Plan, path string) (section, choices st
 		choices += " with epochs"
 	case section == "client" && len(a.optimizers) > 1:
 		choices += " with client.optimizer " + p.Client.Optimizer
+	case path == "server.start_steps" || path == serverClients.path:
+		choices += " without start server-data"
 	case section == "server" && a.serverOptimizer == anyOptimizer:
 		choices += " with server.optimizer " + p.Server.Optimizer
 	case section == "server" && strings.HasSuffix(path, ".max_examples") && len(a.weightings) > 1:

@@ -105,6 +105,9 @@ func somePlans(t *testing.T) []*fed.Plan {
 				read(text)
 			}
 		}
+		if a.partition != "all" {
+			read(base + "start: server-data\nserver: {start_steps: 10, clients: 0.1}\n")
+		}
 		if !a.fullPass {
 			read(base + "client: {steps: 2, resample: round}\n")
 		}
@@ -152,6 +155,9 @@ func TestWriteIsReadBack(t *testing.T) {
 func scramble(rng *rand.Rand, p *fed.Plan, path string) {
 	if rng.IntN(3) > 0 || choicesOf(find(p.Algorithm), path) != nil || path == "partition" || path == "algorithm" {
 		return
+	}
+	if path == "start" && StartsOnServerData(p) {
+		return // other settings depend on it
 	}
 	v := field(p, path)
 	switch x := v.Addr().Interface().(type) {
@@ -254,6 +260,11 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedadam\nclient: {moments: averaged}", `client.moments is "averaged"; with fedadam it must be reset or kept`},
 		{"algorithm: fedavg\nclient: {moments: averaged}\nserver: {lr: .5}", "client.moments averaged needs server.lr 1, not 0.5"},
 		{"algorithm: fedavg\nclient: {optimizer: amsgrad, moments: averaged}", "client.moments averaged works with adam and proxadam, not with amsgrad"},
+		{"algorithm: fedavg\nstart: server-data\nserver: {clients: 0}", "server.clients is 0, but start server-data needs data on the server"},
+		{"algorithm: fedavg\nstart: server-data\nserver: {start_steps: 0}", "server.start_steps is 0; it must be from 1 to 10000000"},
+		{"algorithm: fedavg\nserver: {clients: .1}", "server.clients is not a setting of fedavg without start server-data; it has lr, "},
+		{"algorithm: fedavg\nserver: {start_steps: 5}", "server.start_steps is not a setting of fedavg without start server-data"},
+		{"algorithm: local\nstart: server-data", "start has shared weights, but partition all shares no layers"},
 		{"algorithm: fedavg\nclient: {begin: own, moments: averaged}", "client.begin own does not work with client.moments averaged"},
 		{"algorithm: fedavg\nevaluate: {weights: own}", "evaluate.weights is not a setting of fedavg with client.begin received; it has every, "},
 		{"algorithm: fednorm\nclient: {begin: own}", "client.begin is not a setting of fednorm with client.optimizer adam"},

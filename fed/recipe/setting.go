@@ -94,6 +94,7 @@ func (a *algorithm) collectSettings() []setting {
 			all = append(all, serverWeighting.among(a.weightings))
 		}
 	}
+	all = append(all, a.startSettings()...)
 	if a.schedules != nil {
 		all = append(all, scheduleKind.among(a.schedules), cohort)
 		all = append(all, a.scheduleSettings()...)

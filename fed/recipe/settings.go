@@ -16,7 +16,7 @@ var planSettings = []setting{
 	{path: "data", about: "dataset for the simulator, relative to the working directory; agents have their own data"},
 	{path: "partition", about: "personal layers: none, head, head+top, correction, all, or layer names separated by commas", initial: forecast.PartitionNone},
 	{path: "algorithm", about: "name of the algorithm; see loadstar plan list"},
-	{path: "start", about: "shared weights to start from: a .safetensors file or the folder of a run; by default random weights; simulator only", quiet: true},
+	{path: "start", about: "shared weights to start from: a .safetensors file or the folder of a run (simulator only), or server-data for weights trained on the server's data (song2021); by default random weights", quiet: true},
 	{path: "rounds", about: "number of rounds, or of merges in a buffered schedule", initial: 2000, must: atLeastOne},
 }
 

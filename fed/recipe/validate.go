@@ -77,8 +77,14 @@ func validateSettings(a *algorithm, p *fed.Plan) (wrong []mistake) {
 	}
 	// Build the aggregator only if all settings are valid, because its constructor may
 	// depend on that.
-	if len(wrong) == 0 && p.Server.Clients == 0 && a.newAggregator(p).Needs().ServerData {
-		add("server.clients", "server.clients is 0, but %s needs data on the server: set the share of clients that it comes from", a.name)
+	if len(wrong) == 0 && p.Server.Clients == 0 {
+		const advice = "needs data on the server: set the share of clients that it comes from"
+		switch {
+		case a.newAggregator(p).Needs().ServerData:
+			add("server.clients", "server.clients is 0, but %s %s", a.name, advice)
+		case StartsOnServerData(p):
+			add("server.clients", "server.clients is 0, but start server-data %s", advice)
+		}
 	}
 	validateSchedule(p, add)
 	validateEvaluation(p, add)

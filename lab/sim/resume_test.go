@@ -65,6 +65,9 @@ func resumable() map[string]settings {
 		"fednorm, delayed":                 plan("fednorm", settings{"schedule.cohort": 5, "simulate.delayed": 0.6, "partition": "head"}),
 		"fednorm, loss of trained weights": plan("fednorm", settings{"schedule.cohort": 5, "server.loss": "trained"}),
 		"perfedavg, divided examples":      plan("perfedavg", settings{"schedule.cohort": 4, "client.query": 0.2, "evaluate.fine_tune.steps": 2}),
+		"start on server data": plan("fedprox", settings{
+			"partition": "head", "schedule.cohort": 3, "start": "server-data", "server.start_steps": 4, "server.clients": 0.2, "client.moments": "averaged",
+		}),
 		"fedbuff": plan("fedbuff", pace, settings{
 			"partition": "head", "schedule.cohort": 4, "server.optimizer": "fedyogi", "simulate.dropout": 0.2, "rounds": 10,
 		}),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"loadstar/fed/client"
+	"loadstar/series"
 )
 
 // fingerprint identifies the data of a run.
@@ -14,18 +15,27 @@ func (c *Config) fingerprint() string {
 	return c.Dataset.Fingerprint() + "; on the server: " + c.ServerData.Fingerprint()
 }
 
-// newServerData returns the server's data: that of the clients whom the plan's share has
-// chosen, or the dataset of its own that the server has.
+// newServerData returns the server's data, or nil if the aggregator needs none.
 func (s *simulation) newServerData() (*client.ServerData, error) {
-	own := windowsOf(s.fleet.own)
-	if s.ServerData != nil {
-		var err error
-		if own, err = s.setup.ServerExamples(s.ServerData, s.fleet.ranges); err != nil {
-			return nil, fmt.Errorf("the server's data does not fit the plan: %w", err)
-		}
-		if len(own) == 0 {
-			return nil, fmt.Errorf("the server's data has no complete training example")
-		}
+	own, err := s.serverExamples()
+	if err != nil {
+		return nil, err
 	}
 	return s.setup.NewServerData(s.Kernel, own)
+}
+
+// serverExamples returns the examples of the clients whom the plan's share has chosen, or of
+// the dataset of its own that the server has.
+func (s *simulation) serverExamples() ([]series.Examples, error) {
+	if s.ServerData == nil {
+		return windowsOf(s.fleet.own), nil
+	}
+	own, err := s.setup.ServerExamples(s.ServerData, s.fleet.ranges)
+	if err != nil {
+		return nil, fmt.Errorf("the server's data does not fit the plan: %w", err)
+	}
+	if len(own) == 0 {
+		return nil, fmt.Errorf("the server's data has no complete training example")
+	}
+	return own, nil
 }

@@ -213,7 +213,7 @@ func (s *simulation) close() {
 // begin opens the store of client state and, if the run is resumed, restores the last
 // checkpoint.
 func (s *simulation) begin(ctx context.Context) error {
-	err := s.keepStart()
+	err := s.prepareStart(ctx)
 	if err != nil {
 		return err
 	}

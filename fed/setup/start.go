@@ -1,0 +1,49 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"loadstar/fed"
+	"loadstar/fed/client"
+	"loadstar/fed/recipe"
+	"loadstar/nn/kernel"
+	"loadstar/series"
+)
+
+// TrainStart returns the shared weights of version 0 of a plan with start: server-data. It
+// trains the plan's random initial weights for server.start_steps steps on the server's
+// data, with the clients' optimizer and batch size (song2021, section 4.1: "all the methods
+// use server data for training an initial model"; it states neither the optimizer nor the
+// number of steps). A run starts from them with [Setup.From].
+//
+// The result depends on the plan and on the data alone, so the simulator and the fleet's
+// coordinator get the same bits if they pass the same examples in the same order, as
+// [Setup.ServerExamples] returns them. It takes minutes with many steps: store the result
+// with the run, and do not compute it again after a restart.
+//
+// If the plan has personal layers, the server trains a copy of them and discards it: clients
+// start with the usual personal layers. song2021 has no personal layers.
+func (s *Setup) TrainStart(ctx context.Context, k *kernel.Set, data []series.Examples) ([]float32, error) {
+	if len(data) == 0 {
+		return nil, errors.New("start server-data: the server has no complete training example: raise server.clients or choose another seed")
+	}
+	job := s.Job
+	// Nothing of this training is sent, averaged or stored between rounds.
+	job.Needs, job.Averaged, job.Own = fed.Needs{}, false, false
+	w := client.NewWorker(&job, k, recipe.NewStarter(s.Plan, k))
+	shared, personal := s.InitialWeights()
+	c := client.Client{ID: "server", Data: data, Kept: make([]float32, w.Kept()), First: true}
+	copy(c.Kept, personal)
+	// Round -1 has random numbers of its own; the server's data in FedSIM is a client of the
+	// same name from round 0 on.
+	task := fed.Task{Round: -1, Shared: s.Problem.SharedWeights(shared)}
+	var u fed.Update
+	if err := w.Train(ctx, &c, task, &u); err != nil {
+		return nil, fmt.Errorf("start server-data: %w", err)
+	}
+	trained := make([]float32, s.Problem.Partition.SharedLen())
+	s.Problem.Partition.Cut(w.Weights(), trained, personal)
+	return trained, nil
+}
