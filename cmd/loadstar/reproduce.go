@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,90 +22,171 @@ import (
 // papersDir is the folder in the repository that has a subfolder for each paper.
 const papersDir = "papers"
 
+// reproduction has the flags of loadstar reproduce.
+type reproduction struct {
+	root, out                  string
+	quick, save, verify, write bool
+	parallel                   int
+}
+
 func newReproduce() *cobra.Command {
-	var (
-		root, out   string
-		quick, save bool
-		parallel    int
-	)
+	var r reproduction
 	cmd := &cobra.Command{
 		Use:   "reproduce PAPER",
 		Short: "Reproduce the experiments of a paper",
 		Long: `Reproduce the experiments of a paper, as described in
 papers/PAPER/experiment.yaml, and print the results. Run the command from the
 root of the repository. Runs are trained in parallel, one per core. If the
-command was interrupted, run it again to continue.
+command was interrupted, run it again to continue. The name all stands for all
+papers; with --quick or --verify it can be left out.
 
 With --quick the experiments are small and only show that everything works. With
---save the results are written to papers/PAPER/ours.tsv.`,
-		Example: "  loadstar reproduce bose2023 --quick\n  loadstar reproduce bose2023 --save",
-		Args:    cobra.ExactArgs(1),
+--save the results are written to papers/PAPER/ours.tsv, and everything that
+follows from them: the verdicts in claims.yaml, and the generated sections of
+README.md.
+
+With --verify nothing is trained. The command computes every verdict and every
+generated section from ours.tsv and published.tsv, and fails if a file says
+something else. For all papers it also checks docs/papers.md. --write writes the
+files instead.`,
+		Example: "  loadstar reproduce bose2023 --quick\n  loadstar reproduce bose2023 --save\n  loadstar reproduce all --verify",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
 			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "reproduce "} }
 			switch {
-			case parallel < 1:
+			case len(args) == 0 && !r.quick && !r.verify:
+				return usage("missing argument PAPER")
+			case r.parallel < 1:
 				return usage("--parallel must be at least 1")
-			case quick && save:
+			case r.quick && r.save:
 				return usage("--quick and --save exclude each other: results of --quick are not meaningful")
+			case r.verify && (r.quick || r.save):
+				return usage("--verify trains nothing: leave out --quick and --save")
+			case r.write && !r.verify:
+				return usage("--write needs --verify; after a run, --save writes the files too")
 			}
-			study, err := paper.Open(filepath.Join(papersDir, name), quick)
-			if errors.Is(err, fs.ErrNotExist) {
-				if names := paper.Names(papersDir); len(names) > 0 {
-					return fmt.Errorf("no paper %q; there are %s", name, strings.Join(names, ", "))
-				}
+			names := paper.Names(papersDir)
+			all := len(args) == 0 || args[0] == "all"
+			if len(names) == 0 {
 				return fmt.Errorf("no papers in %s: run the command in the repository", papersDir)
-			} else if err != nil {
-				return err
 			}
-			if out == "" {
-				out = filepath.Join("runs", "papers", name)
-				if quick {
-					out += "-quick"
+			if !all {
+				names = args
+			}
+			if r.verify {
+				return r.check(cmd, names, all)
+			}
+			for _, name := range names {
+				out := r.out
+				if out != "" && all {
+					out = filepath.Join(out, name)
 				}
-			}
-			k, err := kernel.Default()
-			if err != nil {
-				return err
-			}
-			open, closeAll := datasets(root)
-			defer closeAll()
-			bar := stages{to: cmd.ErrOrStderr()}
-			defer bar.stop()
-			lab := experiment.Lab{
-				Dir: out, Kernel: k, Parallel: parallel, Open: open,
-				Progress: func(done, of int) { bar.set(done, of, "") },
-			}
-			collectOften()
-			start := time.Now()
-			results, err := lab.Run(cmd.Context(), study.Spec)
-			bar.stop()
-			if err != nil {
-				return err
-			}
-			if err := paper.WriteResults(out, results); err != nil {
-				return err
-			}
-			if save {
-				if err := paper.WriteResults(filepath.Join(papersDir, name), results); err != nil {
+				if err := r.run(cmd, name, out); err != nil {
 					return err
 				}
 			}
-			page := filepath.Join(out, "report.html")
-			if err := study.WriteReport(page, out, results, "loadstar "+version); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s, in %s; see %s\n", study.Spec.Title, time.Since(start).Round(time.Second), page)
-			return paper.Print(cmd.OutOrStdout(), study.Spec, results)
+			return nil
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&quick, "quick", false, "run small experiments that only show that everything works")
-	f.BoolVar(&save, "save", false, "write papers/PAPER/ours.tsv")
-	f.StringVar(&root, "data", "", rootUsage)
-	f.StringVar(&out, "out", "", "folder for the runs (default runs/papers/PAPER)")
-	f.IntVar(&parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
+	f.BoolVar(&r.quick, "quick", false, "run small experiments that only show that everything works")
+	f.BoolVar(&r.save, "save", false, "write ours.tsv, verdicts and generated sections in papers/PAPER")
+	f.BoolVar(&r.verify, "verify", false, "check that verdicts and generated sections follow from ours.tsv")
+	f.BoolVar(&r.write, "write", false, "with --verify: write verdicts and generated sections")
+	f.StringVar(&r.root, "data", "", rootUsage)
+	f.StringVar(&r.out, "out", "", "folder for the runs (default runs/papers/PAPER)")
+	f.IntVar(&r.parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
 	return cmd
+}
+
+// study opens a paper.
+func (r *reproduction) study(name string) (*paper.Paper, error) {
+	study, err := paper.Open(filepath.Join(papersDir, name), r.quick)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no paper %q; there are %s", name, strings.Join(paper.Names(papersDir), ", "))
+	}
+	return study, err
+}
+
+// check verifies the files of papers. With all papers it also verifies the page about them.
+func (r *reproduction) check(cmd *cobra.Command, names []string, all bool) error {
+	var wrong error
+	report := func(difference string, err error) {
+		fmt.Fprint(cmd.OutOrStdout(), difference)
+		if !errors.Is(wrong, err) { // all files that differ are one error
+			wrong = errors.Join(wrong, err)
+		}
+	}
+	var studies []*paper.Paper
+	for _, name := range names {
+		study, err := r.study(name)
+		if err != nil {
+			return err
+		}
+		studies = append(studies, study)
+		report(study.Verify(r.write))
+	}
+	if all {
+		report(paper.VerifyOverview(filepath.Join("docs", "papers.md"), papersDir, studies, r.write))
+	}
+	if wrong == nil {
+		fmt.Fprintf(cmd.OutOrStdout(), "verified: %s\n", strings.Join(names, ", "))
+	}
+	return wrong
+}
+
+// run trains the experiments of a paper in the folder out and prints the results.
+func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
+	study, err := r.study(name)
+	if err != nil {
+		return err
+	}
+	if out == "" {
+		out = filepath.Join("runs", "papers", name)
+		if r.quick {
+			out += "-quick"
+		}
+	}
+	k, err := kernel.Default()
+	if err != nil {
+		return err
+	}
+	open, closeAll := datasets(r.root)
+	defer closeAll()
+	bar := stages{to: cmd.ErrOrStderr()}
+	defer bar.stop()
+	lab := experiment.Lab{
+		Dir: out, Kernel: k, Parallel: r.parallel, Open: open,
+		Progress: func(done, of int) { bar.set(done, of, "") },
+	}
+	collectOften()
+	start := time.Now()
+	results, err := lab.Run(cmd.Context(), study.Spec)
+	bar.stop()
+	if err != nil {
+		return err
+	}
+	cost := lab.Cost()
+	date, err := strconv.ParseFloat(start.UTC().Format("20060102"), 64)
+	if err != nil {
+		return err
+	}
+	cost.Figures["date"] = experiment.Figure{date}
+	saved := append(results, cost)
+	if err := paper.WriteResults(out, saved); err != nil {
+		return err
+	}
+	// A rule of a claim that cannot be computed must not hide the results.
+	var wrong error
+	if r.save {
+		wrong = study.Save(saved)
+	}
+	page := filepath.Join(out, "report.html")
+	if err := study.WriteReport(page, out, results, "loadstar "+version); err != nil {
+		wrong = errors.Join(wrong, err)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s, in %s; see %s\n", study.Spec.Title, time.Since(start).Round(time.Second), page)
+	return errors.Join(paper.Print(cmd.OutOrStdout(), study.Spec, results), wrong)
 }
 
 // datasets returns a function that opens a dataset by name, and a function that closes all

@@ -23,6 +23,16 @@ type Lab struct {
 	// Progress, if not nil, is called with the number of rounds done and the total number
 	// of rounds.
 	Progress func(done, of int)
+
+	runs            int
+	gradients, used float64 // used is CPU time in seconds
+}
+
+// Cost returns what the results of Run cost, as rows of the part [Meta]: the number of
+// runs, their gradient steps, and their CPU time in seconds. Runs that failed because they
+// diverged count as runs.
+func (l *Lab) Cost() Result {
+	return Result{Part: Meta, Figures: map[string]Figure{"runs": {float64(l.runs)}, "gradients": {l.gradients}, "cpu_seconds": {l.used}}}
 }
 
 // row is a result with the trials from which it is computed. They may not be done yet.
@@ -47,6 +57,7 @@ func (l *Lab) Run(ctx context.Context, s *Spec) ([]Result, error) {
 		}
 		of += n
 	}
+	l.runs, l.gradients, l.used = 0, 0, 0
 	e := l.stage(0, of)
 	finish := func(end int) error {
 		more, err := l.finish(ctx, e, s.Parts[begun:end], rows)
@@ -100,6 +111,13 @@ func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []ro
 	done, err := e.Run(ctx)
 	if err != nil {
 		return nil, err
+	}
+	for _, s := range done {
+		l.runs++
+		if s != nil {
+			l.gradients += float64(s.Steps)
+			l.used += s.Seconds.CPU
+		}
 	}
 	results := make([]Result, len(rows))
 	outcomes := make([][]*outcome, len(rows))

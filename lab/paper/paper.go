@@ -3,6 +3,7 @@
 package paper
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -11,23 +12,13 @@ import (
 	"strings"
 
 	"loadstar/internal/atomicfile"
-	"loadstar/internal/config"
 	"loadstar/lab/experiment"
 	"loadstar/lab/report"
 )
 
-// claim is an entry of claims.yaml: a claim of the paper and our verdict.
-type claim struct {
-	ID      string `yaml:"id"`
-	Claim   string `yaml:"claim"`
-	Where   string `yaml:"where"`
-	Test    string `yaml:"test"`
-	Verdict string `yaml:"verdict"`
-	Figures string `yaml:"figures"`
-}
-
 // Paper is a folder with an experiment.yaml and a claims.yaml.
 type Paper struct {
+	Name string // name of the folder
 	Spec *experiment.Spec
 
 	dir   string
@@ -45,7 +36,7 @@ func Open(dir string, quick bool) (*Paper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(dir), err)
 	}
-	return &Paper{Spec: spec, dir: dir, quick: quick}, nil
+	return &Paper{Name: filepath.Base(dir), Spec: spec, dir: dir, quick: quick}, nil
 }
 
 // Names lists the papers in a folder of papers.
@@ -63,17 +54,16 @@ func WriteResults(dir string, results []experiment.Result) error {
 }
 
 // WriteReport writes an HTML report of the results to path. runs is the folder of their
-// runs. The footer of the page names tool as the generator.
+// runs. The footer of the page names tool as the generator. If a rule of a claim cannot be
+// computed, the page shows the claim as not tested, and the error says why.
 func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool string) error {
 	s := p.Spec
 	r := report.Report{Title: s.Title, About: s.About, Tool: tool}
 	if p.quick {
 		r.About += "\nThis is the quick form of the experiments. It only checks that everything works."
 	}
-	var err error
-	if r.Claims, err = p.claims(); err != nil {
-		return err
-	}
+	var wrong, err error // the page is written even if a rule is wrong
+	r.Claims, wrong = p.claims(results)
 	for _, part := range s.Parts {
 		for _, dataset := range part.Datasets {
 			rows := Of(results, part.Name, dataset)
@@ -89,29 +79,28 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 	if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, s.Pictures)); err != nil {
 		return err
 	}
-	return atomicfile.Write(path, func(f *os.File) error { return r.Write(f) })
+	return errors.Join(wrong, atomicfile.Write(path, func(f *os.File) error { return r.Write(f) }))
 }
 
-// claims reads the claims of the paper. The small form of an experiment has no verdicts.
-func (p *Paper) claims() ([]report.Claim, error) {
-	text, err := os.ReadFile(filepath.Join(p.dir, "claims.yaml"))
-	if err != nil {
-		return nil, err
-	}
-	var claims []claim
-	if err := config.Decode(text, &claims); err != nil {
-		return nil, fmt.Errorf("claims of %s: %w", filepath.Base(p.dir), err)
-	}
-	var all []report.Claim
-	for _, c := range claims {
-		v := report.Verdict(c.Verdict)
-		if v == "" || p.quick {
-			v, c.Figures = report.NotTested, ""
+// claims returns the claims of the paper with verdicts that follow from the results. The
+// small form of an experiment has no verdicts.
+func (p *Paper) claims(results []experiment.Result) (all []report.Claim, err error) {
+	if p.quick {
+		claims, err := readClaims(p.dir)
+		for _, c := range claims {
+			all = append(all, report.Claim{Text: c.title(), Verdict: report.NotTested})
 		}
-		all = append(all, report.Claim{Text: fmt.Sprintf("%s (%s)", c.Claim, c.Where), Verdict: v, Figures: c.Figures})
+		return all, err
 	}
-	return all, nil
+	judged, err := p.judge(results)
+	for _, c := range judged {
+		all = append(all, report.Claim{Text: c.title(), Verdict: c.verdict, Figures: strings.TrimSpace(c.evidence() + " " + c.causes())})
+	}
+	return all, err
 }
+
+// title returns the claim and where it is in the paper.
+func (c claim) title() string { return fmt.Sprintf("%s (%s)", c.Claim, c.Where) }
 
 // Of returns those results that are of the given part and dataset.
 func Of(all []experiment.Result, part, dataset string) []experiment.Result {
@@ -128,11 +117,12 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 		t.Columns = append(t.Columns, p.Against+" better", "worse")
 		t.Note = "The last columns show the share of clients for which the forecasts of " + p.Against + " are significantly better or worse than this method's (Diebold-Mariano test)."
 	}
+	t.Note = strings.TrimSpace(t.Note + " " + divergence(rows))
 	best := math.Inf(1)
 	for i, r := range rows {
 		f := r.Figures
 		row := []string{
-			strings.Join(append([]string{r.Method}, r.At...), " "), f["relative_mae_mean"].String(), f["relative_mae_median"].String(),
+			label(r), f["relative_mae_mean"].String(), f["relative_mae_median"].String(),
 			Percent(f, "below_one"), f["mae"].String(), f["rmse"].String(), f["mape"].String(),
 		}
 		if tested {
@@ -165,6 +155,7 @@ func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
 		h := report.HeatMap{
 			Title: fmt.Sprintf("%s, %s: %s", p.Title, m.Name, rows[0].Dataset), Generated: rows[0].Generated,
 			Y: p.Grid[0].Key, X: p.Grid[1].Key, Value: "median relative MAE",
+			Note: divergence(slices.DeleteFunc(slices.Clone(rows), func(r experiment.Result) bool { return r.Method != m.Name })),
 		}
 		for x := range p.Grid[1].Values {
 			h.XLabels = append(h.XLabels, p.Grid[1].Name(x))

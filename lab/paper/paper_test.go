@@ -29,7 +29,11 @@ func TestPapers(t *testing.T) {
 				t.Error(err)
 				continue
 			}
-			claims, err := p.claims()
+			results, err := p.Results()
+			if err != nil {
+				t.Fatal(err)
+			}
+			claims, err := p.claims(results)
 			if err != nil || len(claims) == 0 {
 				t.Errorf("%s: %d claims, %v", name, len(claims), err)
 			}
@@ -56,7 +60,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	p := &Paper{dir: dir}
-	if _, err := p.claims(); err == nil || !strings.Contains(err.Error(), "clam") {
+	if _, err := p.claims(nil); err == nil || !strings.Contains(err.Error(), "clam") {
 		t.Error(err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"loadstar/lab/experiment"
@@ -33,6 +32,9 @@ func Print(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 				printMethods(t, rows)
 			}
 			err = errors.Join(err, t.Flush())
+			if note := divergence(rows); note != "" {
+				fmt.Fprintln(w, note)
+			}
 		}
 	}
 	return err
@@ -42,7 +44,7 @@ func printMethods(t io.Writer, rows []experiment.Result) {
 	fmt.Fprintln(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE\tRMSE\tMAPE\tBETTER\tWORSE\t")
 	for _, r := range rows {
 		f := r.Figures
-		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", strings.Join(append([]string{r.Method}, r.At...), " "),
+		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", label(r),
 			f["relative_mae_mean"], f["relative_mae_median"], Percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
 		fmt.Fprintf(t, "%s\t%s\t\n", Percent(f, "dm_better"), Percent(f, "dm_worse"))
 	}
@@ -64,7 +66,7 @@ func printSquares(t io.Writer, p experiment.Part, rows []experiment.Result) {
 					fmt.Fprint(t, "-\t")
 					continue
 				}
-				fmt.Fprintf(t, "%.3g\t", rows[i].Figures["relative_mae_median"].Mean())
+				fmt.Fprintf(t, "%.3g%s\t", rows[i].Figures["relative_mae_median"].Mean(), mark(rows[i]))
 			}
 			fmt.Fprintln(t)
 		}

@@ -1,0 +1,415 @@
+package paper
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/expr-lang/expr"
+
+	"loadstar/lab/experiment"
+)
+
+// Expressions of claims.yaml are in the language of github.com/expr-lang/expr. They read
+// the results in ours.tsv and the numbers in published.tsv through these functions, and
+// have no others with effects outside. Where a function takes values, it accepts any list of
+// numbers, or one number.
+//
+//	v(part, dataset, method, metric, at...)  values of a metric, one for each seed; at has the grid's values
+//	has(part, dataset, method, metric, at...) whether ours.tsv has them
+//	mean(x) low(x) high(x) spread(x)  mean, lowest, highest, and sample standard deviation over seeds
+//	seeds(x)                          number of seeds
+//	times(x, number)                  each value times a number, such as 100 for per cent
+//	ratio(x, y)                       x/y seed by seed
+//	lower(x, y)                       whether mean(x) < mean(y)
+//	clearly(x, y)                     whether x is below y in every seed, and their means differ by more
+//	                                  than the larger spread; false with fewer than three seeds
+//	datasets(part) methods(part) baselines(part)  their names, in the order of ours.tsv
+//	axis(part, i)                     values of the i-th setting of a grid, from 0
+//	best(part, dataset, metric, methods, at...)   name of the method with the lowest mean
+//	rank(part, dataset, metric, methods, method, at...)  place of a method by its mean, from 1
+//	diverged(part, dataset, method, at...)        number of seeds whose run diverged
+//	published(table, row, column, metric)         a number that the paper prints
+//
+// A mean with a value that is not a number, such as that of a run that failed, compares as
+// false. Both sides of "and" and "or" are always computed, so an unknown row is an error
+// wherever it stands, except in the branch of a condition ? a : b that is not taken.
+type rules struct {
+	results   []experiment.Result
+	published []printed
+}
+
+// env returns the functions that expressions may call.
+func (r *rules) env() map[string]any {
+	return map[string]any{
+		"v": r.values,
+		"has": func(part, dataset, method, metric string, at ...string) bool {
+			return r.has(part, dataset, method, metric, at)
+		},
+		"mean": func(x any) (float64, error) {
+			f, err := numbers(x)
+			return f.Mean(), err
+		},
+		"low": func(x any) (float64, error) {
+			f, err := numbers(x)
+			return f.Low(), err
+		},
+		"high": func(x any) (float64, error) {
+			f, err := numbers(x)
+			return f.High(), err
+		},
+		"spread": func(x any) (float64, error) {
+			f, err := numbers(x)
+			return f.Spread(), err
+		},
+		"seeds": func(x any) (int, error) {
+			f, err := numbers(x)
+			return len(f), err
+		},
+		"times": func(x any, by float64) ([]float64, error) {
+			f, err := numbers(x)
+			out := make([]float64, len(f))
+			for i, v := range f {
+				out[i] = v * by
+			}
+			return out, err
+		},
+		"ratio":     ratio,
+		"lower":     lower,
+		"clearly":   clearly,
+		"datasets":  func(part string) ([]string, error) { return r.names(part, datasetOf) },
+		"methods":   func(part string) ([]string, error) { return r.names(part, methodOf) },
+		"baselines": func(part string) ([]string, error) { return r.names(part, baselineOf) },
+		"axis": func(part string, i int) ([]string, error) {
+			return r.names(part, func(row experiment.Result) string {
+				if i < 0 || i >= len(row.At) {
+					return ""
+				}
+				return row.At[i]
+			})
+		},
+		"best": func(part, dataset, metric string, methods any, at ...string) (string, error) {
+			order, err := r.order(part, dataset, metric, methods, at)
+			if err != nil {
+				return "", err
+			}
+			return order[0], nil
+		},
+		"rank": func(part, dataset, metric string, methods any, method string, at ...string) (int, error) {
+			order, err := r.order(part, dataset, metric, methods, at)
+			if err != nil {
+				return 0, err
+			}
+			i := slices.Index(order, method)
+			if i < 0 {
+				return 0, fmt.Errorf("%s is not among the methods %s", method, strings.Join(order, ", "))
+			}
+			return i + 1, nil
+		},
+		"diverged": func(part, dataset, method string, at ...string) (int, error) {
+			f, err := r.values(part, dataset, method, "diverged", at...)
+			return experiment.Result{Figures: map[string]experiment.Figure{"diverged": f}}.Diverged(), err
+		},
+		"published": r.printed,
+	}
+}
+
+func datasetOf(r experiment.Result) string { return r.Dataset }
+
+func methodOf(r experiment.Result) string {
+	if trained(r) {
+		return r.Method
+	}
+	return ""
+}
+
+func baselineOf(r experiment.Result) string {
+	if trained(r) {
+		return ""
+	}
+	return r.Method
+}
+
+// trained reports whether a result is that of training. Baselines take no gradients.
+func trained(r experiment.Result) bool {
+	return r.Figures["diverged"] != nil || r.Figures["steps"] != nil
+}
+
+// evaluate returns the value of an expression.
+func (r *rules) evaluate(text string) (any, error) {
+	env := r.env()
+	// The optimizer would leave out the second side of "true or x".
+	program, err := expr.Compile(text, expr.Env(env), expr.DisableShortCircuit(), expr.Optimize(false))
+	if err != nil {
+		return nil, err
+	}
+	return expr.Run(program, env)
+}
+
+// condition returns the value of an expression that must be true or false.
+func (r *rules) condition(text string) (bool, error) {
+	value, err := r.evaluate(text)
+	if err != nil {
+		return false, err
+	}
+	yes, ok := value.(bool)
+	if !ok {
+		return false, fmt.Errorf("%q is %v, want true or false", text, value)
+	}
+	return yes, nil
+}
+
+func (r *rules) values(part, dataset, method, metric string, at ...string) ([]float64, error) {
+	rows := r.results
+	for _, by := range []struct {
+		what, name string
+		of         func(experiment.Result) string
+	}{
+		{"part", part, func(r experiment.Result) string { return r.Part }},
+		{"dataset", dataset, datasetOf},
+		{"method", method, func(r experiment.Result) string { return r.Method }},
+		{"point", strings.Join(at, "; "), func(r experiment.Result) string { return strings.Join(r.At, "; ") }},
+	} {
+		var there []string
+		found := slices.DeleteFunc(slices.Clone(rows), func(r experiment.Result) bool {
+			there = append(there, by.of(r))
+			return by.of(r) != by.name
+		})
+		if len(found) == 0 {
+			return nil, fmt.Errorf("v(%q, %q, %q, %q%s): no %s %q; there are %s", part, dataset, method, metric, quoted(at), by.what, by.name, nearest(by.name, there))
+		}
+		rows = found
+	}
+	f := rows[0].Figures[metric]
+	if f == nil {
+		var there []string
+		for name := range rows[0].Figures {
+			there = append(there, name)
+		}
+		return nil, fmt.Errorf("v(%q, %q, %q, %q%s): no metric %q; there are %s", part, dataset, method, metric, quoted(at), metric, nearest(metric, there))
+	}
+	return f, nil
+}
+
+func quoted(at []string) string {
+	text := ""
+	for _, a := range at {
+		text += fmt.Sprintf(", %q", a)
+	}
+	return text
+}
+
+func (r *rules) has(part, dataset, method, metric string, at []string) bool {
+	return slices.ContainsFunc(r.results, func(row experiment.Result) bool {
+		return row.Part == part && row.Dataset == dataset && row.Method == method && slices.Equal(row.At, at) && row.Figures[metric] != nil
+	})
+}
+
+// names returns the different names that of returns for the results of a part, except "".
+func (r *rules) names(part string, of func(experiment.Result) string) ([]string, error) {
+	var names, parts []string
+	for _, row := range r.results {
+		parts = append(parts, row.Part)
+		if n := of(row); row.Part == part && n != "" && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	if !slices.Contains(parts, part) {
+		return nil, fmt.Errorf("no part %q; there are %s", part, nearest(part, parts))
+	}
+	return names, nil
+}
+
+// order returns the methods in ascending order of a metric's mean. Methods without a mean,
+// because a run failed, come last.
+func (r *rules) order(part, dataset, metric string, methods any, at []string) ([]string, error) {
+	names, err := texts(methods)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no methods to compare in %s", part)
+	}
+	means := map[string]float64{}
+	for _, name := range names {
+		f, err := r.values(part, dataset, name, metric, at...)
+		if err != nil {
+			return nil, err
+		}
+		means[name] = experiment.Figure(f).Mean()
+		if math.IsNaN(means[name]) {
+			means[name] = math.Inf(1)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		switch {
+		case means[a] < means[b]:
+			return -1
+		case means[a] > means[b]:
+			return 1
+		}
+		return 0
+	})
+	return names, nil
+}
+
+func ratio(a, b any) ([]float64, error) {
+	x, y, err := twoNumbers(a, b)
+	if err != nil {
+		return nil, err
+	}
+	if len(x) != len(y) && len(x) != 1 && len(y) != 1 {
+		return nil, fmt.Errorf("ratio of %d and %d values", len(x), len(y))
+	}
+	out := make([]float64, max(len(x), len(y)))
+	for i := range out {
+		out[i] = x[min(i, len(x)-1)] / y[min(i, len(y)-1)]
+	}
+	return out, nil
+}
+
+func lower(a, b any) (bool, error) {
+	x, y, err := twoNumbers(a, b)
+	return x.Mean() < y.Mean(), err
+}
+
+// clearly reports whether a is below b in every seed, and on average by more than the
+// larger of the two spreads. Values of one seed, such as those of a baseline, are compared
+// with each value of the other, but one of both must have three seeds.
+func clearly(a, b any) (bool, error) {
+	x, y, err := twoNumbers(a, b)
+	if err != nil || max(len(x), len(y)) < 3 || len(x) != len(y) && len(x) != 1 && len(y) != 1 {
+		return false, err
+	}
+	for i := range max(len(x), len(y)) {
+		if !(x[min(i, len(x)-1)] < y[min(i, len(y)-1)]) {
+			return false, nil
+		}
+	}
+	spread := 0.0
+	for _, f := range []experiment.Figure{x, y} {
+		if len(f) > 1 {
+			spread = max(spread, f.Spread())
+		}
+	}
+	return y.Mean()-x.Mean() > spread, nil
+}
+
+func twoNumbers(a, b any) (x, y experiment.Figure, err error) {
+	if x, err = numbers(a); err == nil {
+		y, err = numbers(b)
+	}
+	return x, y, err
+}
+
+// numbers returns a list of numbers. Lists that an expression builds have elements of any
+// type.
+func numbers(x any) (experiment.Figure, error) {
+	switch x := x.(type) {
+	case []float64:
+		return x, nil
+	case float64:
+		return experiment.Figure{x}, nil
+	case int:
+		return experiment.Figure{float64(x)}, nil
+	case []any:
+		var f experiment.Figure
+		for _, e := range x {
+			one, err := numbers(e)
+			if err != nil {
+				return nil, err
+			}
+			f = append(f, one...)
+		}
+		return f, nil
+	}
+	return nil, fmt.Errorf("%v is not a list of numbers", x)
+}
+
+// texts returns a copy of a list of strings.
+func texts(x any) ([]string, error) {
+	switch x := x.(type) {
+	case []string:
+		return slices.Clone(x), nil
+	case []any:
+		var all []string
+		for _, e := range x {
+			s, ok := e.(string)
+			if !ok {
+				return nil, fmt.Errorf("%v is not a name", e)
+			}
+			all = append(all, s)
+		}
+		return all, nil
+	}
+	return nil, fmt.Errorf("%v is not a list of names", x)
+}
+
+// placeholder matches ${expression}, or ${expression; %.1f} with a format for numbers.
+var placeholder = regexp.MustCompile(`\$\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}`)
+
+var numberFormat = regexp.MustCompile(`;\s*(%\.[0-9][fg])\s*$`)
+
+// fill replaces each ${expression} of a text by its value.
+func (r *rules) fill(text string) (string, error) {
+	var first error
+	out := placeholder.ReplaceAllStringFunc(text, func(found string) string {
+		code, format := placeholder.FindStringSubmatch(found)[1], ""
+		if m := numberFormat.FindStringSubmatch(code); m != nil {
+			code, format = strings.TrimSuffix(code, m[0]), m[1]
+		}
+		value, err := r.evaluate(code)
+		if err == nil {
+			found, err = show(value, format)
+		}
+		if err != nil && first == nil {
+			first = fmt.Errorf("in ${%s}: %w", code, err)
+		}
+		return found
+	})
+	if first == nil && strings.Contains(out, "${") {
+		first = fmt.Errorf("a ${ without its }: %s", out)
+	}
+	return out, first
+}
+
+// show formats a value. Several numbers become their mean and range.
+func show(value any, format string) (string, error) {
+	number := func(v float64) string {
+		switch {
+		case math.IsNaN(v):
+			return "undefined"
+		case format != "":
+			return fmt.Sprintf(format, v)
+		case v == math.Trunc(v) && math.Abs(v) < 1e15:
+			return strconv.FormatFloat(v, 'f', -1, 64)
+		}
+		return fmt.Sprintf("%.4g", v)
+	}
+	switch x := value.(type) {
+	case string:
+		return x, nil
+	case bool:
+		if x {
+			return "yes", nil
+		}
+		return "no", nil
+	case []string:
+		return strings.Join(x, ", "), nil
+	case []any:
+		if names, err := texts(x); err == nil {
+			return strings.Join(names, ", "), nil
+		}
+	}
+	f, err := numbers(value)
+	if err != nil {
+		return "", err
+	}
+	if low, high := number(f.Low()), number(f.High()); low != high {
+		return fmt.Sprintf("%s (%s-%s)", number(f.Mean()), low, high), nil
+	}
+	return number(f.Mean()), nil
+}

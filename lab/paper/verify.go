@@ -1,0 +1,127 @@
+package paper
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"loadstar/internal/atomicfile"
+	"loadstar/lab/experiment"
+)
+
+// ErrDiffers means that a file does not say what follows from the results.
+var ErrDiffers = errors.New("files differ from what ours.tsv says; write them with --verify --write")
+
+// Verify computes every verdict and every generated section from ours.tsv and
+// published.tsv. If write is true, it writes them into claims.yaml and README.md. Otherwise
+// it returns the differences, and an error that is ErrDiffers if there are any.
+func (p *Paper) Verify(write bool) (difference string, err error) {
+	results, err := p.Results()
+	if err != nil {
+		return "", err
+	}
+	claims, err := p.judge(results)
+	if err != nil {
+		return "", err
+	}
+	published, err := p.published()
+	if err != nil {
+		return "", err
+	}
+	sections := &sections{paper: p, results: results, claims: claims, published: published}
+	for _, file := range []struct {
+		name     string
+		generate func([]byte) ([]byte, error)
+	}{
+		{"claims.yaml", func(text []byte) ([]byte, error) { return withVerdicts(text, claims) }},
+		{"README.md", sections.fill},
+	} {
+		one, err := update(filepath.Join(p.dir, file.name), p.Name+"/"+file.name, write, file.generate)
+		if err != nil {
+			return "", err
+		}
+		difference += one
+	}
+	if difference != "" {
+		err = ErrDiffers
+	}
+	return difference, err
+}
+
+// update replaces a file by what generate makes of it, if write is true, and otherwise
+// returns the difference.
+func update(path, name string, write bool, generate func([]byte) ([]byte, error)) (string, error) {
+	before, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	after, err := generate(before)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", name, err)
+	case bytes.Equal(before, after):
+		return "", nil
+	case !write:
+		return difference(name, string(before), string(after)), nil
+	}
+	return "", atomicfile.Write(path, func(f *os.File) error {
+		_, err := f.Write(after)
+		return err
+	})
+}
+
+// difference lists the first lines in which two texts differ. Lines that both have at the
+// beginning and at the end are left out.
+func difference(name, before, after string) string {
+	const most = 12
+	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
+	line := 1
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+		line++
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s, from line %d:\n", name, line)
+	show := func(mark string, lines []string) {
+		for i, l := range lines {
+			if i == most {
+				fmt.Fprintf(&out, "%s (%d more lines)\n", mark, len(lines)-most)
+				break
+			}
+			fmt.Fprintf(&out, "%s %s\n", mark, l)
+		}
+	}
+	show("-", a)
+	show("+", b)
+	return out.String()
+}
+
+// Results reads the saved results of the paper.
+func (p *Paper) Results() ([]experiment.Result, error) {
+	path := filepath.Join(p.dir, "ours.tsv")
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	results, err := experiment.ReadTSV(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return results, nil
+}
+
+// Save writes results to ours.tsv, and verdicts and sections that follow from them.
+func (p *Paper) Save(results []experiment.Result) error {
+	if err := WriteResults(p.dir, results); err != nil {
+		return err
+	}
+	_, err := p.Verify(true)
+	return err
+}
