@@ -17,7 +17,8 @@ type stockTraits struct {
 	night float64                // kelvin hours by which rooms may drift before the plant starts at night
 	batch float64                // kW of a machine that works in batches: a kiln, a dishwasher, a water heater
 	often float64                // probability that the machine starts in a quarter hour of full occupancy
-	noise float64                // relative noise of a quarter hour
+	start float64                // share of the plant that starts or stops in a quarter hour
+	noise float64                // deviation of a quarter hour because controls overshoot, as a share of the load
 }
 
 // draw samples the properties of building i.
@@ -26,8 +27,11 @@ func (b *stockTraits) draw(st *state, seed uint64, i int, p plot) {
 	s := newStream(seed, forTraits, i+1000)
 	b.kind = k
 	b.floor = k.floor * exp(clamp(k.spread*(p.order+float64(.2*s.bell())), -3.9, 3.9))
-	if k.floor > 10000 {
-		b.floor *= st.size
+	switch {
+	case k.floor > 10000:
+		b.floor *= st.large
+	case k.floor < 1000:
+		b.floor *= st.small
 	}
 	b.floors = max(1, int(math.Round(float64(k.floors)*s.factor(.3))))
 	b.shell(&s)
@@ -47,10 +51,10 @@ func (b *stockTraits) draw(st *state, seed uint64, i int, p plot) {
 	}
 	b.coolFrom = k.balance + float64(1.2*s.bell())
 	b.heatFrom = b.coolFrom - s.between(3, 6)
-	b.lag = 0.25 / (3.5 * s.factor(.4))
+	b.lag = 0.25 / (st.lag * s.factor(.4))
 	b.sun = .009 * s.factor(.3)
 	b.gains = s.between(1.5, 4)
-	b.limit = s.between(16, 22)
+	b.limit = s.between(14, 18)
 	b.closes = k.closes
 	b.recess = s.between(.15, .4)
 	b.season = 1
@@ -63,27 +67,37 @@ func (b *stockTraits) draw(st *state, seed uint64, i int, p plot) {
 	b.schedule(&s)
 	b.steps(&s)
 	small := math.Sqrt(math.Sqrt(1500 / b.floor))
-	b.stage = float64(b.cool*b.limit) * clamp(.22*small, .04, .3)
-	b.night = s.between(3, 9)
-	b.batch = b.full * clamp(.12*small, .03, .2)
-	b.often = s.between(.05, .15)
-	b.noise = .004 * s.factor(.3)
+	b.stage = float64(b.cool*b.limit) * clamp(.06*small, .04, .1)
+	b.night = s.between(6, 20)
+	b.batch = b.full * clamp(.12*small, .06, .15)
+	b.often = s.between(.04, .1)
+	b.noise = .048 * s.factor(.25)
 	b.scale = 1000
 }
 
-// steps replaces the gradual occupancy of the building's kind by one value for each hour, as
-// the schedules of EnergyPlus have. The hours of some buildings begin at a quarter past, at
-// half past or at a quarter to.
+// steps samples the schedules. In some buildings the occupancy has one value for each hour
+// and the plant starts at once, so that load changes in steps; their hours may begin at a
+// quarter past, at half past or at a quarter to. In the others, values are interpolated
+// between hours and the plant starts within some quarter hours. EnergyPlus has both ways.
 func (b *stockTraits) steps(s *stream) {
 	shift := 0
 	if s.chance(.4) {
 		shift = 1 + s.below(3)
 	}
+	gradual := s.chance(.6)
+	b.start = 1
+	if gradual {
+		b.start = 1 / float64(2+s.below(4))
+	}
 	lead := 2 + s.below(5)
 	for w := range b.use {
 		for q := range b.use[w] {
-			from := clamp(float64((q-shift+4)/4*4-4+shift), 0, dayQuarter-4)
-			b.use[w][q] = b.occupancy[w][int(from)+2]
+			if gradual {
+				b.use[w][q] = b.occupancy[w][q]
+				continue
+			}
+			from := min(max((q-shift+4)/4*4-4+shift, 0), dayQuarter-4)
+			b.use[w][q] = b.occupancy[w][from+2]
 		}
 		for q := range b.runs[w] {
 			b.runs[w][q] = b.kind.nights || slices.Max(b.use[w][q:min(q+lead, dayQuarter)]) > .2
@@ -97,6 +111,8 @@ type air struct {
 	drift float64 // kelvin hours since the plant stopped
 	left  int     // quarter hours that the plant still runs at night
 	owed  float64 // kW of cooling that whole stages have not yet given
+
+	running float64 // share of the plant that runs
 }
 
 // next advances the state by a quarter hour and returns the load in kW. At night the plant
@@ -112,18 +128,23 @@ func (a *air) next(b *stockTraits, outside, sun, use float64, on bool, share flo
 	if on {
 		a.drift, a.left = 0, 0
 	} else {
-		a.drift += (hinge(hot-5, 2) + hinge(cold-5, 2)) / 4
+		a.drift += (hinge(hot-9, 2) + hinge(cold-9, 2)) / 4
 		if a.left--; a.left < 0 && a.drift > b.night {
 			a.left, a.drift = 1, 0
 		}
 	}
-	running := 0.0
-	if on || a.left >= 0 {
-		running = 1
+	switch {
+	case on:
+		a.running = min(1, a.running+b.start)
+	case a.left >= 0:
+		a.running = .6
+	default:
+		a.running = max(0, a.running-b.start)
 	}
+	running := a.running
 	a.left = max(a.left, -1)
-	cooling := float64(a.warm.meet(hot, running)) * (1 + float64(.012*(outside-25)))
-	heating := a.chilly.meet(cold, running)
+	cooling := float64(a.warm.limited(hot, running, b.limit)) * (1 + float64(.012*(outside-25)))
+	heating := a.chilly.limited(cold, running, b.limit)
 	a.owed += float64(b.cool * cooling)
 	stages := math.Floor(a.owed/b.stage + .5)
 	given := float64(max(stages, 0) * b.stage)
@@ -132,11 +153,19 @@ func (a *air) next(b *stockTraits, outside, sun, use float64, on bool, share flo
 	return float64((given+float64(b.heat*heating))*share) + float64(b.fans*running*(.5+float64(.5*full))*share)
 }
 
+// limited is meet with a plant whose output has a limit, in kelvin.
+func (d *debt) limited(need, on, limit float64) float64 {
+	met := float64(min(need+float64(.1**d), limit) * on)
+	*d = max(0, debt(float64(.93**d))+debt((need-met)/4))
+	return met
+}
+
 // fill writes the load of building i.
 func (s *Stock) fill(b *stockTraits, i int, load []float32) {
 	noise := newStream(s.seed, forNoise, i+1000)
 	a := air{rooms: rooms{shell: s.air.feel[0]}, left: -1}
 	batch := 0
+	typical := b.base + float64(.5*b.full)
 	for di := range s.days {
 		d := &s.days[di]
 		w := d.week
@@ -155,7 +184,7 @@ func (s *Stock) fill(b *stockTraits, i int, load []float32) {
 			if batch > 0 {
 				kw += b.batch
 			}
-			kw *= 1 + float64(b.noise*noise.bell())
+			kw += float64(b.noise * (float64(.4*kw) + float64(.6*typical)) * noise.bell())
 			load[q] = round(kw, b.scale)
 		}
 	}

@@ -10,8 +10,10 @@ type state struct {
 	seed, sampleSeed uint64
 	place
 
-	size      float64 // factor of the floor area of hospitals, large offices and large hotels
+	large     float64 // factor of the floor area of hospitals, secondary schools, large offices and large hotels
+	small     float64 // factor of the floor area of small offices and restaurants
 	cooling   float64 // factor of the need for cooling
+	lag       float64 // hours by which the need for cooling follows the temperature
 	electric  float64 // factor of the share of buildings with electric heating
 	noHeat    float64 // share of buildings without heating equipment of their own
 	shallow   float64 // deviation of the logarithm of wall area at the same floor area
@@ -38,31 +40,31 @@ type plot struct {
 
 var states = [...]state{
 	{
-		name: "bose2023-ca", code: "ca", zone: "America/Los_Angeles", seed: 1, sampleSeed: 1,
+		name: "bose2023-ca", code: "ca", zone: "America/Los_Angeles", seed: 1, sampleSeed: 4485,
 		place: place{
-			latitude: 36.0 / 360, mean: 17.5, season: 7, swing: 6.5, air: 2.5, fronts: .08, cloud: .25, cloudWinter: .12,
-			dew: 9, wind: 3, windDay: 1.3, from: 240, fromDay: 50, fromAny: 60,
+			latitude: 36.0 / 360, mean: 17.5, season: 7, swing: 4.5, air: 2.5, fronts: .08, cloud: .3, cloudWinter: .12,
+			dew: 9, wind: 3, windDay: .8, from: 200, fromDay: 0, fromAny: 80,
 		},
-		size: 2, cooling: 1.3, electric: .5, noHeat: .5, shallow: .6,
-		firstOnes: [3]plot{{"small-office", -1}, {"small-office", 0}, {"quick-service-restaurant", -1}},
+		large: 2.9, small: .4, cooling: .75, lag: 8, electric: .8, noHeat: .5, shallow: .6,
+		firstOnes: [3]plot{{"small-office", -1}, {"small-office", 0}, {"small-office", 1}},
 	},
 	{
-		name: "bose2023-il", code: "il", zone: "America/Chicago", seed: 2, sampleSeed: 2,
+		name: "bose2023-il", code: "il", zone: "America/Chicago", seed: 2, sampleSeed: 19153,
 		place: place{
 			latitude: 41.5 / 360, mean: 10.5, season: 14, swing: 5, air: 3.8, fronts: .18, cloud: .42, cloudWinter: .1,
-			dew: 5, wind: 4.2, windDay: 1, from: 220, fromDay: 20, fromAny: 80,
+			dew: 5, wind: 4.2, windDay: .7, from: 220, fromDay: 20, fromAny: 80,
 		},
-		size: 2, cooling: 1, electric: .6, noHeat: .1, shallow: .2,
-		firstOnes: [3]plot{{"full-service-restaurant", 0}, {"small-office", 1}, {"retail-strip-mall", -1}},
+		large: 2.75, small: .8, cooling: .5, lag: 3.5, electric: 1.4, noHeat: .1, shallow: .2,
+		firstOnes: [3]plot{{"quick-service-restaurant", 0}, {"quick-service-restaurant", 1}, {"full-service-restaurant", -1}},
 	},
 	{
-		name: "bose2023-ny", code: "ny", zone: "America/New_York", seed: 3, sampleSeed: 3,
+		name: "bose2023-ny", code: "ny", zone: "America/New_York", seed: 3, sampleSeed: 5715,
 		place: place{
 			latitude: 41.5 / 360, mean: 11, season: 12.5, swing: 4.8, air: 3.6, fronts: .18, cloud: .45, cloudWinter: .08,
-			dew: 5, wind: 4, windDay: 1, from: 240, fromDay: 20, fromAny: 80,
+			dew: 5, wind: 4, windDay: .7, from: 240, fromDay: 20, fromAny: 80,
 		},
-		size: 2.6, cooling: .8, electric: 1, noHeat: .1, shallow: .2,
-		firstOnes: [3]plot{{"medium-office", 0}, {"small-hotel", 0}, {"retail-standalone", 1}},
+		large: 3.2, small: 1, cooling: .4, lag: 3.5, electric: 2.6, noHeat: .1, shallow: .2,
+		firstOnes: [3]plot{{"retail-strip-mall", 0}, {"outpatient", -1}, {"retail-standalone", 1}},
 	},
 }
 
