@@ -12,10 +12,6 @@ import (
 // validateGenerate checks a description of generated data, which has no tables, and fills in
 // what the generator determines.
 func (d *Description) validateGenerate() error {
-	if d.Zone+d.Clock+d.Country+d.Interval+d.Stamp+d.Unit+d.Reading+d.From+d.To != "" || d.Rooted ||
-		len(d.Load.Files) > 0 || d.Weather != nil || d.Meters != nil {
-		return errors.New("generate: the generator determines times, units and tables: besides generate, give only name, about and generated")
-	}
 	if !d.Generated {
 		return errors.New("generate: generated data must be marked: add generated: true")
 	}
@@ -23,7 +19,19 @@ func (d *Description) validateGenerate() error {
 	if err != nil {
 		return fmt.Errorf("generate: %w", err)
 	}
-	d.Zone, d.Country, d.Interval = s.Zone, synth.Country, durationName(s.Interval)
+	other := d.Rooted || d.Clock+d.Stamp+d.Unit+d.Reading+d.From+d.To != "" || len(d.Load.Files) > 0 || d.Weather != nil || d.Meters != nil
+	for _, f := range []struct {
+		field *string
+		is    string
+	}{{&d.Zone, s.Zone}, {&d.Country, synth.Country}, {&d.Interval, durationName(s.Interval)}} {
+		if *f.field == "" {
+			*f.field = f.is
+		}
+		other = other || *f.field != f.is
+	}
+	if other {
+		return errors.New("generate: the generator determines times, units and tables: besides generate, give only name, about and generated")
+	}
 	return nil
 }
 
