@@ -80,7 +80,7 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 // returns the time to the next check-in and whether to announce the clients first.
 func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool, err error) {
 	training, sent := a.worklist.report()
-	q := &loadstarv1.CheckInRequest{Training: training, Pushed: sent}
+	q := &loadstarv1.CheckInRequest{Training: training, Pushed: sent, Adapted: a.worklist.adaptedReports()}
 	a.addReleases(q)
 	r, err := call(ctx, a, a.call, a.service.CheckIn, q)
 	if err != nil {
@@ -88,15 +88,22 @@ func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool,
 			a.Log.Warn("the server refused a check-in with reports; they are dropped", "reports", len(q.Reports), "error", err)
 			a.reportsDone(len(q.Reports))
 		}
+		if understood(err) {
+			a.worklist.adaptedDone(len(q.Adapted))
+		}
 		return 0, false, err
 	}
 	a.reportsDone(len(q.Reports))
+	a.worklist.adaptedDone(len(q.Adapted))
 	a.news.hear(r.GetReleases())
 	if err := a.hear(r.GetVerdicts()); err != nil { // before tasks, because a task may wait for a verdict
 		return 0, false, err
 	}
 	for _, t := range r.GetTasks() {
 		a.worklist.add(t)
+	}
+	for _, t := range r.GetAdapt() {
+		a.worklist.addNew(t)
 	}
 	next = unsaid
 	if ms := r.GetNextContactMs(); ms > 0 {

@@ -46,6 +46,7 @@ type session struct {
 	initial []float32      // personal values of a client before its first round
 	workers []*worker
 	fold    *round.Fold // sum of the updates that are sent as one result
+	spare   int64       // bytes of memory that may be used in addition
 	scoring *scoring    // nil if the plan does not evaluate, or if there is too little memory
 
 	mu       sync.Mutex
@@ -111,6 +112,7 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 		left -= extra
 	}
 	problem.LimitCache(min(left, feature.DefaultCache)) // enough for the meters in training
+	s.spare = left - features
 	for range workers {
 		w := &worker{Worker: s.NewWorker(k)}
 		w.kept = make([]float32, w.Kept())

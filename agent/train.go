@@ -27,8 +27,13 @@ func (a *agent) train(ctx context.Context) error {
 		if j == nil {
 			return nil
 		}
-		err := a.do(ctx, j)
-		a.worklist.end(j)
+		var err error
+		if j.adapt {
+			err = a.adaptAll(ctx, j)
+		} else {
+			err = a.do(ctx, j)
+			a.worklist.end(j)
+		}
 		if err != nil {
 			return err
 		}

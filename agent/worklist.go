@@ -43,6 +43,8 @@ type job struct {
 	clients []string
 	// cancel stops the training when its round has closed.
 	cancel context.CancelCauseFunc
+	// adapt means that the clients do not train, but adapt and score the weights.
+	adapt bool
 }
 
 // decline tells the server that some clients of a task will not be trained.
@@ -66,6 +68,7 @@ type worklist struct {
 	results  map[uint64]state.Result
 	queue    []uint64 // results to send, oldest first
 	declines []*decline
+	new      newcomers
 
 	work, post chan struct{} // signalled when there is something to train, or to send
 	reached    chan struct{} // signalled when the server answers
@@ -268,7 +271,7 @@ func (d *worklist) take() *job {
 		d.active = now
 		return now
 	}
-	return nil
+	return d.takeNew()
 }
 
 // begun sets the function that cancels a job, which is the active one.

@@ -406,8 +406,9 @@ func leaked(x []float32) (b []byte) {
 // field needs a decision, and a sentence there.
 func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
+		Adapted.clients Adapted.evaluation Adapted.run
 		AnnounceRequest.clients AnnounceRequest.inputs AnnounceRequest.step_seconds
-		CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
+		CheckInRequest.adapted CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
 		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings ClientReport.readings_age_seconds
 		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round
 		DeclineRequest.reason DeclineRequest.turns Evaluation.clients Evaluation.relative_mae

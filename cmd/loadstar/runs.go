@@ -104,6 +104,9 @@ func newRunsShow() *cobra.Command {
 				x := r.Run
 				fmt.Fprintf(out, "%s: %s, %s, %s\n", x.Id, x.Name, x.Algorithm, stateOf(x))
 				fmt.Fprintf(out, "round %d of %d, version %d, %s\n", roundNumber(x), x.Rounds, x.Version, count(int(x.Clients), "client"))
+				if n := r.NewClients; n != nil {
+					fmt.Fprintln(out, heldOut(n))
+				}
 				if len(r.Rounds) == 0 {
 					return
 				}
@@ -125,6 +128,24 @@ func newRunsShow() *cobra.Command {
 		})
 	cmd.Flags().Int32Var(&rounds, "rounds", 10, "number of rounds to show")
 	return cmd
+}
+
+// heldOut describes the evaluation of held-out clients.
+func heldOut(n *v1.NewClients) string {
+	text := fmt.Sprintf("%s held out", count(int(n.HeldOut), "client"))
+	switch {
+	case n.Answered == 0:
+		return text + ", not scored yet"
+	case n.Scored > 0:
+		text += fmt.Sprintf("; relative MAE on their test split after adapting: %.3f, mean of %d", n.RelativeMae, n.Scored)
+	}
+	if n.Answered < n.HeldOut {
+		text += fmt.Sprintf(", %d still to answer", n.HeldOut-n.Answered)
+	}
+	if n.Scored < n.Answered {
+		text += fmt.Sprintf(", %d could not be scored", n.Answered-n.Scored)
+	}
+	return text
 }
 
 // roundNumber returns the number of a run's newest round, starting at 1, or 0 before the

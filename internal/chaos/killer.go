@@ -31,6 +31,8 @@ type killer struct {
 	watcher *watcher
 	rng     *rand.Rand // used only by the goroutine of run
 	share   map[string]int
+	most    int  // kills that may hit the same round before the killer waits for its end
+	aim     bool // every other kill waits for a merge
 	log     io.Writer
 	seen    int64 // number of merged rounds at the latest check
 	since   int   // kills since the number of rounds last grew
@@ -40,13 +42,14 @@ type killer struct {
 	killed map[string]int // number of kills by kind
 	told   map[string]int
 	rounds int64 // number of rounds merged before the last kill
+	merges int   // kills after which a closed round was without its new version
 	faults []string
 	wg     sync.WaitGroup
 }
 
 func newKiller(s *system, w *watcher, seed uint64, log io.Writer) *killer {
 	return &killer{
-		system: s, watcher: w, rng: rand.New(rand.NewPCG(seed, 0)), share: share, log: log,
+		system: s, watcher: w, rng: rand.New(rand.NewPCG(seed, 0)), share: share, most: 10, log: log,
 		down: map[part]bool{}, killed: map[string]int{}, told: map[string]int{},
 	}
 }
@@ -78,6 +81,9 @@ func (k *killer) run(ctx context.Context, n int) {
 			}
 		}
 		k.breathe(ctx)
+		if k.aim && i%2 == 0 {
+			k.awaitMerge(ctx)
+		}
 		p := k.pick()
 		for ; p == nil; p = k.pick() {
 			if !sleep(ctx, 50*time.Millisecond) {
@@ -95,16 +101,32 @@ func (k *killer) run(ctx context.Context, n int) {
 // breathe waits for the end of the round if many kills have hit the same round. Otherwise,
 // on a slow machine, all kills would hit the same few rounds.
 func (k *killer) breathe(ctx context.Context) {
-	const most, limit = 10, 10 * time.Second
+	const limit = 10 * time.Second
 	k.since++
 	for end := time.Now().Add(limit); ; {
 		if v := k.watcher.versions(); v != k.seen {
 			k.seen, k.since = v, 0
 		}
-		if k.since < most || time.Now().After(end) || !sleep(ctx, lookEvery) {
+		if k.since < k.most || time.Now().After(end) || !sleep(ctx, lookEvery) {
 			return
 		}
 	}
+}
+
+// awaitMerge waits until a round is being merged, but not long.
+func (k *killer) awaitMerge(ctx context.Context) {
+	const limit = 5 * time.Second
+	for end := time.Now().Add(limit); time.Now().Before(end) && !k.merging(ctx); {
+		if !sleep(ctx, 5*time.Millisecond) {
+			return
+		}
+	}
+}
+
+// merging reports whether a closed round has no new version yet.
+func (k *killer) merging(ctx context.Context) bool {
+	n, err := k.system.ledger.number(ctx, "SELECT count(*) FROM rounds WHERE state = 'merging'")
+	return err == nil && n > 0
 }
 
 // pick returns a random part that is running.
@@ -166,6 +188,11 @@ func (k *killer) kill(ctx context.Context, p part) {
 			k.watcher.killed(p.Kind())
 		}
 		k.fault(end())
+		if k.aim && k.merging(ctx) {
+			k.mu.Lock()
+			k.merges++
+			k.mu.Unlock()
+		}
 		sleep(ctx, rest)
 		k.fault(p.Start())
 		if p.Kind() == kindNATS {

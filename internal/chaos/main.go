@@ -188,7 +188,7 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 	w := newWatcher(s.ledger)
 	k := newKiller(s, w, o.seed, log)
 	if o.fedsim {
-		k.share = map[string]int{kindServer: 1, kindCoordinator: 1}
+		k.share, k.most, k.aim = map[string]int{kindServer: 1, kindCoordinator: 1}, 3, true
 	}
 	t := &trial{options: o, system: s, watcher: w, killer: k, out: out}
 	go w.run(ctx)
@@ -330,6 +330,9 @@ func (t *trial) line() string {
 // print writes the table of recovery times.
 func (t *trial) print() {
 	fmt.Fprintf(t.out, "runs %d, rounds %d (%d before the last kill), receipts %d\n", t.findings.runs, t.findings.rounds, t.killer.rounds, t.findings.receipts)
+	if t.killer.aim {
+		fmt.Fprintf(t.out, "%d kills left a closed round without its new version\n", t.killer.merges)
+	}
 	w := tabwriter.NewWriter(t.out, 0, 4, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "\tSIGKILL\tSIGTERM\tnext receipt after: median\tp99\tmax\tnext round after: median\tp99\tmax\t")
 	for _, kind := range kinds {

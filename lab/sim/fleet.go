@@ -9,6 +9,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/fed/setup"
 	"loadstar/series"
 )
 
@@ -71,7 +72,7 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, deal bool
 	}
 	// Select the held-out clients first, so that all plans with the same seed are scored
 	// on the same clients, regardless of the share of clients whose data is on the server.
-	f.holdout = f.take(p.Seed, "holdout", p.Evaluate.Holdout)
+	f.holdout = f.take(p.Seed, setup.HeldOut, p.Evaluate.Holdout)
 	if deal {
 		f.own = f.take(p.Seed, "server clients", p.Server.Clients)
 	}
@@ -84,11 +85,7 @@ func newFleet(p *fed.Plan, problem *recipe.Problem, d *series.Dataset, deal bool
 // take removes a random share of the clients from f.clients and returns the removed
 // clients.
 func (f *fleet) take(seed uint64, purpose string, share float64) []member {
-	n := recipe.Dealt(share, len(f.clients))
-	taken := make([]bool, len(f.clients))
-	for _, i := range fed.Rand(seed, purpose, 0, "").Perm(len(f.clients))[:n] {
-		taken[i] = true
-	}
+	taken := setup.Deal(seed, purpose, share, len(f.clients))
 	var out, rest []member
 	for i, m := range f.clients {
 		if taken[i] {

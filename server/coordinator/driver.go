@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"time"
 
+	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
+	"loadstar/fed/setup"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
@@ -134,6 +136,11 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	if err != nil {
 		return fail(err)
 	}
+	held, err := heldOut(x, p)
+	if err != nil {
+		return err
+	}
+	fleet.Clients -= int64(len(held)) // the others train
 	if p, err = terms.Settle(p, fleet.Clients, fleet.Inputs, fleet.Steps); err != nil {
 		return fail(err)
 	}
@@ -161,6 +168,11 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		return err
 	}
 	r.Server = state
+	if len(held) > 0 {
+		if err := x.HoldOut(held); err != nil {
+			return err
+		}
+	}
 	d.started = now.Truncate(time.Millisecond)
 	n, err := x.Begin(r, v, d.started)
 	if err != nil {
@@ -177,6 +189,25 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 	d.terms, d.server, d.machine, d.own = t, server, t.Machine(), own
 	d.log.Info("the run began", "plan", p.Name, "clients", n)
 	return d.open(x)
+}
+
+// heldOut returns the clients that the plan holds out. They are those of the simulator, if
+// every client has complete training examples: the simulator leaves out the others first,
+// and a server does not know them.
+func heldOut(x *ledger.Drive, p *fed.Plan) (held []string, err error) {
+	if p.Evaluate.Holdout == 0 {
+		return nil, nil
+	}
+	names, err := x.Names()
+	if err != nil {
+		return nil, err
+	}
+	for i, out := range setup.Deal(p.Seed, setup.HeldOut, p.Evaluate.Holdout, len(names)) {
+		if out {
+			held = append(held, names[i])
+		}
+	}
+	return held, nil
 }
 
 // restore reads the state of a run that has begun.

@@ -63,6 +63,9 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	if err := g.addReports(ctx, agent, r.Reports, now); err != nil {
 		return nil, err
 	}
+	if err := g.addAdapted(ctx, agent, r.Adapted); err != nil {
+		return nil, err
+	}
 	verdicts, err := g.verdicts(ctx, agent, r.Pushed, asked, empty)
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
@@ -76,12 +79,16 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
+	adapt, err := g.adapt(ctx, agent)
+	if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
 	open := func(v *v1.Verdict) bool {
 		return v.Outcome == v1.Outcome_OUTCOME_ACCEPTED || v.Outcome == v1.Outcome_OUTCOME_UNKNOWN
 	}
 	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
 	return &v1.CheckInResponse{
-		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r),
+		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt,
 	}, nil
 }
 

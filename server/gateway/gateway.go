@@ -85,6 +85,8 @@ type Gateway struct {
 
 	trust *trust
 	offer atomic.Pointer[offer] // nil until the releases were read
+	// newClients has the held-out clients that have not answered, by agent.
+	newClients atomic.Pointer[map[string][]ledger.NewClient]
 
 	mu        sync.Mutex
 	seen      map[string]bool // agents that checked in since the ledger was last updated
@@ -144,6 +146,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer seen.Stop()
 	g.count(ctx)
 	g.loadReleases(ctx)
+	g.loadNewClients(ctx)
 	var next, adjust time.Time
 	for {
 		select {
@@ -164,6 +167,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 				next = time.Now().Add(20 * time.Since(start))
 			}
 			g.loadReleases(ctx)
+			g.loadNewClients(ctx)
 			g.uploads.expire(time.Now())
 		case <-seen.C:
 			g.storeSeen(ctx)

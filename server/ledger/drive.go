@@ -79,8 +79,8 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 	return f, err
 }
 
-// Begin makes all clients the members of the run's fleet, numbered in the byte order of
-// their names. It stores version 0 and r's Plan, PlanBlob and Server. It returns the size
+// Begin makes all clients that are not held out the members of the run's fleet, numbered in
+// the byte order of their names. It stores version 0 and r's Plan, PlanBlob and Server. It returns the size
 // of the fleet.
 func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
 	defer wrap(&err, "beginning run", d.Run.ID)
@@ -89,7 +89,8 @@ func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) 
 		collate = " COLLATE BINARY"
 	}
 	res, err := d.tx.ExecContext(d.ctx, `INSERT INTO members (run, no, client) SELECT $1, row_number() OVER (ORDER BY c.name`+collate+`) - 1, c.name
-		FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0`, d.Run.ID)
+		FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0
+		AND NOT EXISTS (SELECT 1 FROM held_out h WHERE h.run = $1 AND h.client = c.name)`, d.Run.ID)
 	if err != nil {
 		return 0, err
 	}

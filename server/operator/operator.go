@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/internal/jointoken"
 	v1 "loadstar/proto/loadstar/v1"
@@ -203,7 +204,7 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 		return nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	run := ledger.Run{
-		ID: strings.ToLower(rand.Text()[:8]), Name: p.Name, Plan: r.Plan, Wanted: max(r.Clients, int64(p.Schedule.Cohort), int64(p.Schedule.Buffer)),
+		ID: strings.ToLower(rand.Text()[:8]), Name: p.Name, Plan: r.Plan, Wanted: max(r.Clients, training(p, max(p.Schedule.Cohort, p.Schedule.Buffer))),
 		Created: time.Now(),
 	}
 	if err := o.Ledger.AddRun(ctx, run, who); err != nil {
@@ -211,6 +212,16 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 	}
 	o.Wake(run.ID)
 	return &v1.StartRunResponse{Run: run.ID}, nil
+}
+
+// training returns the least number of clients of which n train, without those that the
+// plan holds out.
+func training(p *fed.Plan, n int) int64 {
+	all := int(float64(n) / (1 - p.Evaluate.Holdout))
+	for all-recipe.Dealt(p.Evaluate.Holdout, all) < n {
+		all++
+	}
+	return int64(all)
 }
 
 // StopRun ends a run at its current version.
@@ -255,6 +266,16 @@ func (o *Operator) GetRun(ctx context.Context, r *v1.GetRunRequest) (*v1.GetRunR
 		return nil, o.wireError(err)
 	}
 	answer := &v1.GetRunResponse{Run: o.run(ctx, run), Plan: run.Plan}
+	n, err := o.Ledger.NewClients(ctx, r.Run)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	if n.HeldOut > 0 {
+		answer.NewClients = &v1.NewClients{HeldOut: n.HeldOut, Answered: n.Answered, Scored: n.Evaluation.Clients}
+		if n.Evaluation.Clients > 0 {
+			answer.NewClients.RelativeMae = n.Evaluation.Mean()
+		}
+	}
 	for _, x := range rounds {
 		answer.Rounds = append(answer.Rounds, roundOf(x))
 	}

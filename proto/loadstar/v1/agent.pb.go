@@ -510,6 +510,7 @@ type CheckInRequest struct {
 	// releases.
 	Releases      *uint64         `protobuf:"fixed64,3,opt,name=releases,proto3,oneof" json:"releases,omitempty"`
 	Reports       []*ClientReport `protobuf:"bytes,4,rep,name=reports,proto3" json:"reports,omitempty"` // at most one per client and day
+	Adapted       []*Adapted      `protobuf:"bytes,5,rep,name=adapted,proto3" json:"adapted,omitempty"` // what became of tasks in CheckInResponse.adapt
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -572,6 +573,13 @@ func (x *CheckInRequest) GetReports() []*ClientReport {
 	return nil
 }
 
+func (x *CheckInRequest) GetAdapted() []*Adapted {
+	if x != nil {
+		return x.Adapted
+	}
+	return nil
+}
+
 type CheckInResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tasks         []*Task                `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`       // tasks that the request does not name
@@ -579,6 +587,10 @@ type CheckInResponse struct {
 	NextContactMs int64                  `protobuf:"varint,3,opt,name=next_contact_ms,json=nextContactMs,proto3" json:"next_contact_ms,omitempty"`
 	Announce      bool                   `protobuf:"varint,4,opt,name=announce,proto3" json:"announce,omitempty"` // the server knows no clients of this agent: call Announce
 	Releases      *ReleaseList           `protobuf:"bytes,5,opt,name=releases,proto3" json:"releases,omitempty"`  // set only if its revision is not the one in the request
+	// Clients that a finished run held out. They adapt the run's weights to their readings and score them; nothing is
+	// trained for the run. The tasks are repeated until the agent reports them as adapted. Their round is the number of
+	// rounds of the run, and they have no lease.
+	Adapt         []*Task `protobuf:"bytes,6,rep,name=adapt,proto3" json:"adapt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,6 +660,74 @@ func (x *CheckInResponse) GetReleases() *ReleaseList {
 	return nil
 }
 
+func (x *CheckInResponse) GetAdapt() []*Task {
+	if x != nil {
+		return x.Adapt
+	}
+	return nil
+}
+
+// Adapted is the test error of weights that held-out clients have adapted to their readings: a sum over clients.
+type Adapted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Clients       []string               `protobuf:"bytes,2,rep,name=clients,proto3" json:"clients,omitempty"`       // all clients that are done, also those that could not be scored
+	Evaluation    *Evaluation            `protobuf:"bytes,3,opt,name=evaluation,proto3" json:"evaluation,omitempty"` // of those that were scored; absent if there are none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Adapted) Reset() {
+	*x = Adapted{}
+	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Adapted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Adapted) ProtoMessage() {}
+
+func (x *Adapted) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Adapted.ProtoReflect.Descriptor instead.
+func (*Adapted) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Adapted) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Adapted) GetClients() []string {
+	if x != nil {
+		return x.Clients
+	}
+	return nil
+}
+
+func (x *Adapted) GetEvaluation() *Evaluation {
+	if x != nil {
+		return x.Evaluation
+	}
+	return nil
+}
+
 // ReleaseList has all releases that agents may use. An agent leaves a release that is not in the newest list.
 type ReleaseList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -659,7 +739,7 @@ type ReleaseList struct {
 
 func (x *ReleaseList) Reset() {
 	*x = ReleaseList{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +751,7 @@ func (x *ReleaseList) String() string {
 func (*ReleaseList) ProtoMessage() {}
 
 func (x *ReleaseList) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[9]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +764,7 @@ func (x *ReleaseList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseList.ProtoReflect.Descriptor instead.
 func (*ReleaseList) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReleaseList) GetRevision() uint64 {
@@ -718,7 +798,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +810,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[10]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +823,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Release) GetId() string {
@@ -821,7 +901,7 @@ type ClientReport struct {
 
 func (x *ClientReport) Reset() {
 	*x = ClientReport{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +913,7 @@ func (x *ClientReport) String() string {
 func (*ClientReport) ProtoMessage() {}
 
 func (x *ClientReport) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[11]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +926,7 @@ func (x *ClientReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientReport.ProtoReflect.Descriptor instead.
 func (*ClientReport) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ClientReport) GetClient() string {
@@ -929,7 +1009,7 @@ type SourceShare struct {
 
 func (x *SourceShare) Reset() {
 	*x = SourceShare{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1021,7 @@ func (x *SourceShare) String() string {
 func (*SourceShare) ProtoMessage() {}
 
 func (x *SourceShare) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[12]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1034,7 @@ func (x *SourceShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceShare.ProtoReflect.Descriptor instead.
 func (*SourceShare) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SourceShare) GetSource() string {
@@ -989,7 +1069,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1081,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[13]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1094,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Task) GetRun() string {
@@ -1100,7 +1180,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1192,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[14]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1205,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Verdict) GetRun() string {
@@ -1177,7 +1257,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1269,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1282,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Share) GetClient() string {
@@ -1252,7 +1332,7 @@ type Evaluation struct {
 
 func (x *Evaluation) Reset() {
 	*x = Evaluation{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1344,7 @@ func (x *Evaluation) String() string {
 func (*Evaluation) ProtoMessage() {}
 
 func (x *Evaluation) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1357,7 @@ func (x *Evaluation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evaluation.ProtoReflect.Descriptor instead.
 func (*Evaluation) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Evaluation) GetClients() int64 {
@@ -1312,7 +1392,7 @@ type PushRequest struct {
 
 func (x *PushRequest) Reset() {
 	*x = PushRequest{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1404,7 @@ func (x *PushRequest) String() string {
 func (*PushRequest) ProtoMessage() {}
 
 func (x *PushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1417,7 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
 func (*PushRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PushRequest) GetRun() string {
@@ -1421,7 +1501,7 @@ type PushResponse struct {
 
 func (x *PushResponse) Reset() {
 	*x = PushResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1513,7 @@ func (x *PushResponse) String() string {
 func (*PushResponse) ProtoMessage() {}
 
 func (x *PushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1526,7 @@ func (x *PushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResponse.ProtoReflect.Descriptor instead.
 func (*PushResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PushResponse) GetOutcome() Outcome {
@@ -1480,7 +1560,7 @@ type DeclineRequest struct {
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1572,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1585,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeclineRequest) GetTurns() *Turns {
@@ -1530,7 +1610,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1542,7 +1622,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1555,7 +1635,7 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 var File_loadstar_v1_agent_proto protoreflect.FileDescriptor
@@ -1583,19 +1663,27 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\x05Turns\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
-	"\aclients\x18\x03 \x03(\tR\aclients\"\xcf\x01\n" +
+	"\aclients\x18\x03 \x03(\tR\aclients\"\xff\x01\n" +
 	"\x0eCheckInRequest\x12.\n" +
 	"\btraining\x18\x01 \x03(\v2\x12.loadstar.v1.TurnsR\btraining\x12*\n" +
 	"\x06pushed\x18\x02 \x03(\v2\x12.loadstar.v1.TurnsR\x06pushed\x12\x1f\n" +
 	"\breleases\x18\x03 \x01(\x06H\x00R\breleases\x88\x01\x01\x123\n" +
-	"\areports\x18\x04 \x03(\v2\x19.loadstar.v1.ClientReportR\areportsB\v\n" +
-	"\t_releases\"\xe6\x01\n" +
+	"\areports\x18\x04 \x03(\v2\x19.loadstar.v1.ClientReportR\areports\x12.\n" +
+	"\aadapted\x18\x05 \x03(\v2\x14.loadstar.v1.AdaptedR\aadaptedB\v\n" +
+	"\t_releases\"\x8f\x02\n" +
 	"\x0fCheckInResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.loadstar.v1.TaskR\x05tasks\x120\n" +
 	"\bverdicts\x18\x02 \x03(\v2\x14.loadstar.v1.VerdictR\bverdicts\x12&\n" +
 	"\x0fnext_contact_ms\x18\x03 \x01(\x03R\rnextContactMs\x12\x1a\n" +
 	"\bannounce\x18\x04 \x01(\bR\bannounce\x124\n" +
-	"\breleases\x18\x05 \x01(\v2\x18.loadstar.v1.ReleaseListR\breleases\"[\n" +
+	"\breleases\x18\x05 \x01(\v2\x18.loadstar.v1.ReleaseListR\breleases\x12'\n" +
+	"\x05adapt\x18\x06 \x03(\v2\x11.loadstar.v1.TaskR\x05adapt\"n\n" +
+	"\aAdapted\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
+	"\aclients\x18\x02 \x03(\tR\aclients\x127\n" +
+	"\n" +
+	"evaluation\x18\x03 \x01(\v2\x17.loadstar.v1.EvaluationR\n" +
+	"evaluation\"[\n" +
 	"\vReleaseList\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x06R\brevision\x120\n" +
 	"\breleases\x18\x02 \x03(\v2\x14.loadstar.v1.ReleaseR\breleases\"\xb3\x01\n" +
@@ -1711,7 +1799,7 @@ func file_loadstar_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_loadstar_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_loadstar_v1_agent_proto_goTypes = []any{
 	(Outcome)(0),             // 0: loadstar.v1.Outcome
 	(Form)(0),                // 1: loadstar.v1.Form
@@ -1724,51 +1812,55 @@ var file_loadstar_v1_agent_proto_goTypes = []any{
 	(*Turns)(nil),            // 8: loadstar.v1.Turns
 	(*CheckInRequest)(nil),   // 9: loadstar.v1.CheckInRequest
 	(*CheckInResponse)(nil),  // 10: loadstar.v1.CheckInResponse
-	(*ReleaseList)(nil),      // 11: loadstar.v1.ReleaseList
-	(*Release)(nil),          // 12: loadstar.v1.Release
-	(*ClientReport)(nil),     // 13: loadstar.v1.ClientReport
-	(*SourceShare)(nil),      // 14: loadstar.v1.SourceShare
-	(*Task)(nil),             // 15: loadstar.v1.Task
-	(*Verdict)(nil),          // 16: loadstar.v1.Verdict
-	(*Share)(nil),            // 17: loadstar.v1.Share
-	(*Evaluation)(nil),       // 18: loadstar.v1.Evaluation
-	(*PushRequest)(nil),      // 19: loadstar.v1.PushRequest
-	(*PushResponse)(nil),     // 20: loadstar.v1.PushResponse
-	(*DeclineRequest)(nil),   // 21: loadstar.v1.DeclineRequest
-	(*DeclineResponse)(nil),  // 22: loadstar.v1.DeclineResponse
+	(*Adapted)(nil),          // 11: loadstar.v1.Adapted
+	(*ReleaseList)(nil),      // 12: loadstar.v1.ReleaseList
+	(*Release)(nil),          // 13: loadstar.v1.Release
+	(*ClientReport)(nil),     // 14: loadstar.v1.ClientReport
+	(*SourceShare)(nil),      // 15: loadstar.v1.SourceShare
+	(*Task)(nil),             // 16: loadstar.v1.Task
+	(*Verdict)(nil),          // 17: loadstar.v1.Verdict
+	(*Share)(nil),            // 18: loadstar.v1.Share
+	(*Evaluation)(nil),       // 19: loadstar.v1.Evaluation
+	(*PushRequest)(nil),      // 20: loadstar.v1.PushRequest
+	(*PushResponse)(nil),     // 21: loadstar.v1.PushResponse
+	(*DeclineRequest)(nil),   // 22: loadstar.v1.DeclineRequest
+	(*DeclineResponse)(nil),  // 23: loadstar.v1.DeclineResponse
 }
 var file_loadstar_v1_agent_proto_depIdxs = []int32{
 	8,  // 0: loadstar.v1.CheckInRequest.training:type_name -> loadstar.v1.Turns
 	8,  // 1: loadstar.v1.CheckInRequest.pushed:type_name -> loadstar.v1.Turns
-	13, // 2: loadstar.v1.CheckInRequest.reports:type_name -> loadstar.v1.ClientReport
-	15, // 3: loadstar.v1.CheckInResponse.tasks:type_name -> loadstar.v1.Task
-	16, // 4: loadstar.v1.CheckInResponse.verdicts:type_name -> loadstar.v1.Verdict
-	11, // 5: loadstar.v1.CheckInResponse.releases:type_name -> loadstar.v1.ReleaseList
-	12, // 6: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
-	14, // 7: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
-	0,  // 8: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
-	1,  // 9: loadstar.v1.PushRequest.form:type_name -> loadstar.v1.Form
-	17, // 10: loadstar.v1.PushRequest.shares:type_name -> loadstar.v1.Share
-	18, // 11: loadstar.v1.PushRequest.evaluation:type_name -> loadstar.v1.Evaluation
-	0,  // 12: loadstar.v1.PushResponse.outcome:type_name -> loadstar.v1.Outcome
-	8,  // 13: loadstar.v1.DeclineRequest.turns:type_name -> loadstar.v1.Turns
-	2,  // 14: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
-	4,  // 15: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
-	6,  // 16: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
-	9,  // 17: loadstar.v1.AgentService.CheckIn:input_type -> loadstar.v1.CheckInRequest
-	19, // 18: loadstar.v1.AgentService.Push:input_type -> loadstar.v1.PushRequest
-	21, // 19: loadstar.v1.AgentService.Decline:input_type -> loadstar.v1.DeclineRequest
-	3,  // 20: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
-	5,  // 21: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
-	7,  // 22: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
-	10, // 23: loadstar.v1.AgentService.CheckIn:output_type -> loadstar.v1.CheckInResponse
-	20, // 24: loadstar.v1.AgentService.Push:output_type -> loadstar.v1.PushResponse
-	22, // 25: loadstar.v1.AgentService.Decline:output_type -> loadstar.v1.DeclineResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	14, // 2: loadstar.v1.CheckInRequest.reports:type_name -> loadstar.v1.ClientReport
+	11, // 3: loadstar.v1.CheckInRequest.adapted:type_name -> loadstar.v1.Adapted
+	16, // 4: loadstar.v1.CheckInResponse.tasks:type_name -> loadstar.v1.Task
+	17, // 5: loadstar.v1.CheckInResponse.verdicts:type_name -> loadstar.v1.Verdict
+	12, // 6: loadstar.v1.CheckInResponse.releases:type_name -> loadstar.v1.ReleaseList
+	16, // 7: loadstar.v1.CheckInResponse.adapt:type_name -> loadstar.v1.Task
+	19, // 8: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
+	13, // 9: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
+	15, // 10: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
+	0,  // 11: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
+	1,  // 12: loadstar.v1.PushRequest.form:type_name -> loadstar.v1.Form
+	18, // 13: loadstar.v1.PushRequest.shares:type_name -> loadstar.v1.Share
+	19, // 14: loadstar.v1.PushRequest.evaluation:type_name -> loadstar.v1.Evaluation
+	0,  // 15: loadstar.v1.PushResponse.outcome:type_name -> loadstar.v1.Outcome
+	8,  // 16: loadstar.v1.DeclineRequest.turns:type_name -> loadstar.v1.Turns
+	2,  // 17: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
+	4,  // 18: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
+	6,  // 19: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
+	9,  // 20: loadstar.v1.AgentService.CheckIn:input_type -> loadstar.v1.CheckInRequest
+	20, // 21: loadstar.v1.AgentService.Push:input_type -> loadstar.v1.PushRequest
+	22, // 22: loadstar.v1.AgentService.Decline:input_type -> loadstar.v1.DeclineRequest
+	3,  // 23: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
+	5,  // 24: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
+	7,  // 25: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
+	10, // 26: loadstar.v1.AgentService.CheckIn:output_type -> loadstar.v1.CheckInResponse
+	21, // 27: loadstar.v1.AgentService.Push:output_type -> loadstar.v1.PushResponse
+	23, // 28: loadstar.v1.AgentService.Decline:output_type -> loadstar.v1.DeclineResponse
+	23, // [23:29] is the sub-list for method output_type
+	17, // [17:23] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_agent_proto_init() }
@@ -1777,14 +1869,14 @@ func file_loadstar_v1_agent_proto_init() {
 		return
 	}
 	file_loadstar_v1_agent_proto_msgTypes[7].OneofWrappers = []any{}
-	file_loadstar_v1_agent_proto_msgTypes[11].OneofWrappers = []any{}
+	file_loadstar_v1_agent_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_agent_proto_rawDesc), len(file_loadstar_v1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -949,7 +949,8 @@ type GetRunResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	Plan          string                 `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"`
-	Rounds        []*Round               `protobuf:"bytes,3,rep,name=rounds,proto3" json:"rounds,omitempty"` // newest first
+	Rounds        []*Round               `protobuf:"bytes,3,rep,name=rounds,proto3" json:"rounds,omitempty"`                           // newest first
+	NewClients    *NewClients            `protobuf:"bytes,4,opt,name=new_clients,json=newClients,proto3" json:"new_clients,omitempty"` // absent if the run holds out no clients
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1005,6 +1006,83 @@ func (x *GetRunResponse) GetRounds() []*Round {
 	return nil
 }
 
+func (x *GetRunResponse) GetNewClients() *NewClients {
+	if x != nil {
+		return x.NewClients
+	}
+	return nil
+}
+
+// NewClients is the test error of a finished run's weights at clients that did not train, after they have adapted the
+// weights to their readings.
+type NewClients struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	HeldOut       int64                  `protobuf:"varint,1,opt,name=held_out,json=heldOut,proto3" json:"held_out,omitempty"`
+	Answered      int64                  `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"` // also those that could not be scored
+	Scored        int64                  `protobuf:"varint,3,opt,name=scored,proto3" json:"scored,omitempty"`
+	RelativeMae   float64                `protobuf:"fixed64,4,opt,name=relative_mae,json=relativeMae,proto3" json:"relative_mae,omitempty"` // mean over the scored clients
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NewClients) Reset() {
+	*x = NewClients{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NewClients) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NewClients) ProtoMessage() {}
+
+func (x *NewClients) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NewClients.ProtoReflect.Descriptor instead.
+func (*NewClients) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *NewClients) GetHeldOut() int64 {
+	if x != nil {
+		return x.HeldOut
+	}
+	return 0
+}
+
+func (x *NewClients) GetAnswered() int64 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *NewClients) GetScored() int64 {
+	if x != nil {
+		return x.Scored
+	}
+	return 0
+}
+
+func (x *NewClients) GetRelativeMae() float64 {
+	if x != nil {
+		return x.RelativeMae
+	}
+	return 0
+}
+
 type WatchRunRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -1014,7 +1092,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1104,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1117,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchRunRequest) GetRun() string {
@@ -1059,7 +1137,7 @@ type WatchRunResponse struct {
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1149,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1162,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
@@ -1110,7 +1188,7 @@ type StopRunRequest struct {
 
 func (x *StopRunRequest) Reset() {
 	*x = StopRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1200,7 @@ func (x *StopRunRequest) String() string {
 func (*StopRunRequest) ProtoMessage() {}
 
 func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1213,7 @@ func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunRequest.ProtoReflect.Descriptor instead.
 func (*StopRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StopRunRequest) GetRun() string {
@@ -1153,7 +1231,7 @@ type StopRunResponse struct {
 
 func (x *StopRunResponse) Reset() {
 	*x = StopRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1243,7 @@ func (x *StopRunResponse) String() string {
 func (*StopRunResponse) ProtoMessage() {}
 
 func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1256,7 @@ func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunResponse.ProtoReflect.Descriptor instead.
 func (*StopRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 type Event struct {
@@ -1194,7 +1272,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1284,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1297,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Event) GetAt() int64 {
@@ -1266,7 +1344,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1356,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1369,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListAuditRequest) GetLimit() int32 {
@@ -1310,7 +1388,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1322,7 +1400,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1335,7 +1413,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListAuditResponse) GetEvents() []*Event {
@@ -1357,7 +1435,7 @@ type CreateReleaseRequest struct {
 
 func (x *CreateReleaseRequest) Reset() {
 	*x = CreateReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1447,7 @@ func (x *CreateReleaseRequest) String() string {
 func (*CreateReleaseRequest) ProtoMessage() {}
 
 func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1460,7 @@ func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseRequest.ProtoReflect.Descriptor instead.
 func (*CreateReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateReleaseRequest) GetRun() string {
@@ -1422,7 +1500,7 @@ type CreateReleaseResponse struct {
 
 func (x *CreateReleaseResponse) Reset() {
 	*x = CreateReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1512,7 @@ func (x *CreateReleaseResponse) String() string {
 func (*CreateReleaseResponse) ProtoMessage() {}
 
 func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1525,7 @@ func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseResponse.ProtoReflect.Descriptor instead.
 func (*CreateReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateReleaseResponse) GetRelease() *ReleaseRecord {
@@ -1472,7 +1550,7 @@ type ReleaseRecord struct {
 
 func (x *ReleaseRecord) Reset() {
 	*x = ReleaseRecord{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1562,7 @@ func (x *ReleaseRecord) String() string {
 func (*ReleaseRecord) ProtoMessage() {}
 
 func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1575,7 @@ func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRecord.ProtoReflect.Descriptor instead.
 func (*ReleaseRecord) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReleaseRecord) GetRelease() *Release {
@@ -1551,7 +1629,7 @@ type ListReleasesRequest struct {
 
 func (x *ListReleasesRequest) Reset() {
 	*x = ListReleasesRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1641,7 @@ func (x *ListReleasesRequest) String() string {
 func (*ListReleasesRequest) ProtoMessage() {}
 
 func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1654,7 @@ func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesRequest.ProtoReflect.Descriptor instead.
 func (*ListReleasesRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListReleasesRequest) GetRelease() string {
@@ -1595,7 +1673,7 @@ type ListReleasesResponse struct {
 
 func (x *ListReleasesResponse) Reset() {
 	*x = ListReleasesResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1685,7 @@ func (x *ListReleasesResponse) String() string {
 func (*ListReleasesResponse) ProtoMessage() {}
 
 func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1698,7 @@ func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesResponse.ProtoReflect.Descriptor instead.
 func (*ListReleasesResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListReleasesResponse) GetReleases() []*ReleaseRecord {
@@ -1639,7 +1717,7 @@ type WithdrawReleaseRequest struct {
 
 func (x *WithdrawReleaseRequest) Reset() {
 	*x = WithdrawReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1729,7 @@ func (x *WithdrawReleaseRequest) String() string {
 func (*WithdrawReleaseRequest) ProtoMessage() {}
 
 func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1742,7 @@ func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WithdrawReleaseRequest) GetRelease() string {
@@ -1682,7 +1760,7 @@ type WithdrawReleaseResponse struct {
 
 func (x *WithdrawReleaseResponse) Reset() {
 	*x = WithdrawReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1772,7 @@ func (x *WithdrawReleaseResponse) String() string {
 func (*WithdrawReleaseResponse) ProtoMessage() {}
 
 func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1785,7 @@ func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{29}
 }
 
 type ListReportsRequest struct {
@@ -1720,7 +1798,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1810,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1823,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListReportsRequest) GetRelease() string {
@@ -1780,7 +1858,7 @@ type ReportDay struct {
 
 func (x *ReportDay) Reset() {
 	*x = ReportDay{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1870,7 @@ func (x *ReportDay) String() string {
 func (*ReportDay) ProtoMessage() {}
 
 func (x *ReportDay) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1883,7 @@ func (x *ReportDay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDay.ProtoReflect.Descriptor instead.
 func (*ReportDay) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReportDay) GetDay() int64 {
@@ -1873,7 +1951,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +1963,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +1976,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListReportsResponse) GetDays() []*ReportDay {
@@ -1982,11 +2060,19 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x04runs\x18\x01 \x03(\v2\x10.loadstar.v1.RunR\x04runs\"9\n" +
 	"\rGetRunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
-	"\x06rounds\x18\x02 \x01(\x05R\x06rounds\"t\n" +
+	"\x06rounds\x18\x02 \x01(\x05R\x06rounds\"\xae\x01\n" +
 	"\x0eGetRunResponse\x12\"\n" +
 	"\x03run\x18\x01 \x01(\v2\x10.loadstar.v1.RunR\x03run\x12\x12\n" +
 	"\x04plan\x18\x02 \x01(\tR\x04plan\x12*\n" +
-	"\x06rounds\x18\x03 \x03(\v2\x12.loadstar.v1.RoundR\x06rounds\"#\n" +
+	"\x06rounds\x18\x03 \x03(\v2\x12.loadstar.v1.RoundR\x06rounds\x128\n" +
+	"\vnew_clients\x18\x04 \x01(\v2\x17.loadstar.v1.NewClientsR\n" +
+	"newClients\"~\n" +
+	"\n" +
+	"NewClients\x12\x19\n" +
+	"\bheld_out\x18\x01 \x01(\x03R\aheldOut\x12\x1a\n" +
+	"\banswered\x18\x02 \x01(\x03R\banswered\x12\x16\n" +
+	"\x06scored\x18\x03 \x01(\x03R\x06scored\x12!\n" +
+	"\frelative_mae\x18\x04 \x01(\x01R\vrelativeMae\"#\n" +
 	"\x0fWatchRunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\"`\n" +
 	"\x10WatchRunResponse\x12\"\n" +
@@ -2070,7 +2156,7 @@ func file_loadstar_v1_operator_proto_rawDescGZIP() []byte {
 	return file_loadstar_v1_operator_proto_rawDescData
 }
 
-var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*CreateTokenRequest)(nil),      // 0: loadstar.v1.CreateTokenRequest
 	(*CreateTokenResponse)(nil),     // 1: loadstar.v1.CreateTokenResponse
@@ -2087,70 +2173,72 @@ var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*ListRunsResponse)(nil),        // 12: loadstar.v1.ListRunsResponse
 	(*GetRunRequest)(nil),           // 13: loadstar.v1.GetRunRequest
 	(*GetRunResponse)(nil),          // 14: loadstar.v1.GetRunResponse
-	(*WatchRunRequest)(nil),         // 15: loadstar.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),        // 16: loadstar.v1.WatchRunResponse
-	(*StopRunRequest)(nil),          // 17: loadstar.v1.StopRunRequest
-	(*StopRunResponse)(nil),         // 18: loadstar.v1.StopRunResponse
-	(*Event)(nil),                   // 19: loadstar.v1.Event
-	(*ListAuditRequest)(nil),        // 20: loadstar.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),       // 21: loadstar.v1.ListAuditResponse
-	(*CreateReleaseRequest)(nil),    // 22: loadstar.v1.CreateReleaseRequest
-	(*CreateReleaseResponse)(nil),   // 23: loadstar.v1.CreateReleaseResponse
-	(*ReleaseRecord)(nil),           // 24: loadstar.v1.ReleaseRecord
-	(*ListReleasesRequest)(nil),     // 25: loadstar.v1.ListReleasesRequest
-	(*ListReleasesResponse)(nil),    // 26: loadstar.v1.ListReleasesResponse
-	(*WithdrawReleaseRequest)(nil),  // 27: loadstar.v1.WithdrawReleaseRequest
-	(*WithdrawReleaseResponse)(nil), // 28: loadstar.v1.WithdrawReleaseResponse
-	(*ListReportsRequest)(nil),      // 29: loadstar.v1.ListReportsRequest
-	(*ReportDay)(nil),               // 30: loadstar.v1.ReportDay
-	(*ListReportsResponse)(nil),     // 31: loadstar.v1.ListReportsResponse
-	(*ClientReport)(nil),            // 32: loadstar.v1.ClientReport
-	(*Release)(nil),                 // 33: loadstar.v1.Release
+	(*NewClients)(nil),              // 15: loadstar.v1.NewClients
+	(*WatchRunRequest)(nil),         // 16: loadstar.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),        // 17: loadstar.v1.WatchRunResponse
+	(*StopRunRequest)(nil),          // 18: loadstar.v1.StopRunRequest
+	(*StopRunResponse)(nil),         // 19: loadstar.v1.StopRunResponse
+	(*Event)(nil),                   // 20: loadstar.v1.Event
+	(*ListAuditRequest)(nil),        // 21: loadstar.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),       // 22: loadstar.v1.ListAuditResponse
+	(*CreateReleaseRequest)(nil),    // 23: loadstar.v1.CreateReleaseRequest
+	(*CreateReleaseResponse)(nil),   // 24: loadstar.v1.CreateReleaseResponse
+	(*ReleaseRecord)(nil),           // 25: loadstar.v1.ReleaseRecord
+	(*ListReleasesRequest)(nil),     // 26: loadstar.v1.ListReleasesRequest
+	(*ListReleasesResponse)(nil),    // 27: loadstar.v1.ListReleasesResponse
+	(*WithdrawReleaseRequest)(nil),  // 28: loadstar.v1.WithdrawReleaseRequest
+	(*WithdrawReleaseResponse)(nil), // 29: loadstar.v1.WithdrawReleaseResponse
+	(*ListReportsRequest)(nil),      // 30: loadstar.v1.ListReportsRequest
+	(*ReportDay)(nil),               // 31: loadstar.v1.ReportDay
+	(*ListReportsResponse)(nil),     // 32: loadstar.v1.ListReportsResponse
+	(*ClientReport)(nil),            // 33: loadstar.v1.ClientReport
+	(*Release)(nil),                 // 34: loadstar.v1.Release
 }
 var file_loadstar_v1_operator_proto_depIdxs = []int32{
-	32, // 0: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
+	33, // 0: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
 	2,  // 1: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
 	9,  // 2: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
 	9,  // 3: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
 	10, // 4: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	9,  // 5: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	10, // 6: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	19, // 7: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	24, // 8: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
-	33, // 9: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
-	24, // 10: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
-	30, // 11: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
-	0,  // 12: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	3,  // 13: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	5,  // 14: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	7,  // 15: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	11, // 16: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	13, // 17: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	15, // 18: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	17, // 19: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	20, // 20: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	22, // 21: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
-	25, // 22: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
-	27, // 23: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
-	29, // 24: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
-	1,  // 25: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	4,  // 26: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	6,  // 27: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	8,  // 28: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	12, // 29: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	14, // 30: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	16, // 31: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	18, // 32: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	21, // 33: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	23, // 34: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
-	26, // 35: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
-	28, // 36: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
-	31, // 37: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
-	25, // [25:38] is the sub-list for method output_type
-	12, // [12:25] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	15, // 5: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
+	9,  // 6: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	10, // 7: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	20, // 8: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	25, // 9: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	34, // 10: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	25, // 11: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	31, // 12: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 13: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	3,  // 14: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	5,  // 15: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	7,  // 16: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	11, // 17: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	13, // 18: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	16, // 19: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	18, // 20: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	21, // 21: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	23, // 22: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	26, // 23: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	28, // 24: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	30, // 25: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	1,  // 26: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	4,  // 27: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	6,  // 28: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	8,  // 29: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	12, // 30: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	14, // 31: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	17, // 32: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	19, // 33: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	22, // 34: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	24, // 35: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	27, // 36: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	29, // 37: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	32, // 38: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	26, // [26:39] is the sub-list for method output_type
+	13, // [13:26] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }
@@ -2159,14 +2247,14 @@ func file_loadstar_v1_operator_proto_init() {
 		return
 	}
 	file_loadstar_v1_agent_proto_init()
-	file_loadstar_v1_operator_proto_msgTypes[30].OneofWrappers = []any{}
+	file_loadstar_v1_operator_proto_msgTypes[31].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_operator_proto_rawDesc), len(file_loadstar_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,116 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"time"
+)
+
+// NewClients is the evaluation of the clients that a run has held out.
+type NewClients struct {
+	// Answered is the number of held-out clients whose agents have answered. Some of them
+	// could not be scored.
+	HeldOut, Answered int64
+	// Evaluation is the test error of the adapted weights.
+	Evaluation Evaluation
+}
+
+// errPartly undoes a transaction of AddNewClients.
+var errPartly = errors.New("some of the clients are not held out, or have answered")
+
+// NewClient is a held-out client of a finished run that has not answered.
+type NewClient struct {
+	Run, Client, Agent string
+	Version            int64
+}
+
+// Names returns the names of all clients that may take part, in byte order.
+func (d *Drive) Names() (all []string, err error) {
+	defer wrap(&err, "reading the names of clients")
+	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+		var name string
+		err := r.Scan(&name)
+		all = append(all, name)
+		return err
+	}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0")
+	slices.Sort(all)
+	return all, err
+}
+
+// HoldOut keeps clients out of the run's fleet. It must be called before Begin.
+func (d *Drive) HoldOut(clients []string) (err error) {
+	defer wrap(&err, "holding clients out of run", d.Run.ID)
+	for _, c := range clients {
+		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO held_out (run, client) VALUES ($1, $2)", d.Run.ID, c); err != nil {
+			return err
+		}
+	}
+	_, err = d.tx.ExecContext(d.ctx, "INSERT INTO new_clients (run, held_out) VALUES ($1, $2)", d.Run.ID, len(clients))
+	return err
+}
+
+// OpenNewClients returns up to limit held-out clients of runs that finished after the given
+// time, in the order of runs and clients. Clients that have answered are left out.
+func (l *Ledger) OpenNewClients(ctx context.Context, after time.Time, limit int) (all []NewClient, err error) {
+	defer wrap(&err, "reading held-out clients")
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var x NewClient
+		err := r.Scan(&x.Run, &x.Client, &x.Agent, &x.Version)
+		all = append(all, x)
+		return err
+	}, `SELECT h.run, h.client, c.agent, r.version FROM held_out h JOIN runs r ON r.id = h.run JOIN clients c ON c.name = h.client JOIN agents a ON a.id = c.agent
+		WHERE h.done = 0 AND r.state = $1 AND r.finished > $2 AND c.revoked = 0 AND a.revoked = 0 ORDER BY h.run, h.client LIMIT $3`, Finished, toMillis(after), limit)
+	return all, err
+}
+
+// AddNewClients adds an agent's answer for some of its clients. It reports false and adds
+// nothing unless all of them are held out of the finished run, are the agent's and have not
+// answered. So an answer that is sent twice is added once.
+func (l *Ledger) AddNewClients(ctx context.Context, agent, run string, clients []string, e Evaluation) (added bool, err error) {
+	defer wrap(&err, "adding the errors of held-out clients of run", run)
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		added = false
+		var n int64
+		for part := range slices.Chunk(clients, l.chunk) {
+			args := []any{run, agent, Finished}
+			for _, c := range part {
+				args = append(args, c)
+			}
+			r, err := tx.ExecContext(ctx, `UPDATE held_out SET done = 1 WHERE run = $1 AND done = 0
+				AND EXISTS (SELECT 1 FROM runs WHERE id = $1 AND state = $3)
+				AND client IN (SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.agent = $2 AND c.revoked = 0 AND a.revoked = 0)
+				AND client IN `+inList(3, len(part)), args...)
+			if err != nil {
+				return err
+			}
+			some, err := r.RowsAffected()
+			if err != nil {
+				return err
+			}
+			n += some
+		}
+		if n != int64(len(clients)) {
+			return errPartly
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE new_clients SET answered = answered + $2, scored = scored + $3, relative_mae = relative_mae + $4 WHERE run = $1",
+			run, n, e.Clients, e.RelativeMAE)
+		added = err == nil
+		return err
+	})
+	if errors.Is(err, errPartly) {
+		return false, nil
+	}
+	return added, err
+}
+
+// NewClients returns the evaluation of the clients that a run has held out. It is zero if
+// there are none.
+func (l *Ledger) NewClients(ctx context.Context, run string) (n NewClients, err error) {
+	defer wrap(&err, "reading the held-out clients of run", run)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		return r.Scan(&n.HeldOut, &n.Answered, &n.Evaluation.Clients, &n.Evaluation.RelativeMAE)
+	}, "SELECT held_out, answered, scored, relative_mae FROM new_clients WHERE run = $1", run)
+	return n, err
+}

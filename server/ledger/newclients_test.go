@@ -1,0 +1,84 @@
+package ledger
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestNewClients checks that held-out clients are not members of the fleet, that they are
+// asked only after the run has finished, and that each of them is added once.
+func TestNewClients(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a", "b")
+		announce(t, l, "a", "c1", "c2", "c3")
+		announce(t, l, "b", "c4", "c5")
+		must(t, l.AddRun(ctx, Run{ID: "run", Plan: "plan", Created: t0}, "test"))
+		lead, err := l.Lead(ctx, "first", time.Hour, t0)
+		must(t, err)
+		drive := func(do func(*Drive) error) {
+			t.Helper()
+			must(t, l.Drive(ctx, lead, "run", do))
+		}
+		drive(func(d *Drive) error {
+			names, err := d.Names()
+			wantEqual(t, "names", names, []string{"c1", "c2", "c3", "c4", "c5"})
+			must(t, err)
+			must(t, d.HoldOut([]string{"c2", "c3", "c5"}))
+			fleet, err := d.Begin(Run{Plan: "plan", PlanBlob: "blob", Server: "state"}, Version{Weights: "w"}, t0)
+			wantEqual(t, "fleet", fleet, 2)
+			return err
+		})
+		drive(func(d *Drive) error {
+			gone, err := d.Ask(0, 0, []int64{0, 1}, after(time.Hour))
+			wantEqual(t, "gone", gone, nil)
+			return err
+		})
+		tasks, err := l.Tasks(ctx, "b")
+		must(t, err)
+		if len(tasks) != 1 || tasks[0].Client != "c4" {
+			t.Errorf("agent b trains %+v, want c4", tasks)
+		}
+		open := func(since time.Time, want ...string) {
+			t.Helper()
+			all, err := l.OpenNewClients(ctx, since, 10)
+			must(t, err)
+			var got []string
+			for _, c := range all {
+				got = append(got, c.Agent+" "+c.Client)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("open are %v, want %v", got, want)
+			}
+		}
+		add := func(agent string, want bool, e Evaluation, clients ...string) {
+			t.Helper()
+			added, err := l.AddNewClients(ctx, agent, "run", clients, e)
+			must(t, err)
+			if added != want {
+				t.Errorf("%s reports %v: added %v, want %v", agent, clients, added, want)
+			}
+		}
+		open(t0)
+		add("a", false, Evaluation{1, 9e6}, "c2") // the run has not finished
+		drive(func(d *Drive) error { return d.End(Finished, "", after(time.Minute)) })
+		open(t0, "a c2", "a c3", "b c5")
+		open(after(time.Hour))                                // too long ago
+		add("a", false, Evaluation{1, 9e6}, "c1")             // not held out
+		add("a", false, Evaluation{1, 9e6}, "c5")             // of another agent
+		add("a", false, Evaluation{2, 9e6}, "c2", "c5")       // one of them of another agent
+		add("a", false, Evaluation{2, 9e6}, "c2", "c2")       // twice in one report
+		add("a", true, Evaluation{1, 1_250_000}, "c2", "c3")  // one of them could not be scored
+		add("a", false, Evaluation{1, 1_250_000}, "c2", "c3") // sent again
+		open(t0, "b c5")
+		add("b", true, Evaluation{1, 750_000}, "c5")
+		open(t0)
+		n, err := l.NewClients(ctx, "run")
+		must(t, err)
+		wantEqual(t, "new clients", n, NewClients{3, 3, Evaluation{2, 2_000_000}})
+		none, err := l.NewClients(ctx, "another")
+		must(t, err)
+		wantEqual(t, "of a run without", none, NewClients{})
+	})
+}
