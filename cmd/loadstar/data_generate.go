@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,9 +16,9 @@ import (
 
 func newDataGenerate() *cobra.Command {
 	var (
-		out, start string
-		cfg        synth.Config
-		noFaults   bool
+		out, start, like string
+		cfg              synth.Config
+		noFaults         bool
 	)
 	cmd := &cobra.Command{
 		Use:   "generate",
@@ -27,12 +28,25 @@ The data has load levels, daily and weekly profiles, holidays, a response to a
 synthetic year of weather, noise, gaps, outages, stuck meters and spikes. The
 same seed gives the same data on every machine.
 
+With --like, the data is one of the fixed sets of buildings that stand in for the
+ones of a paper: 42 buildings of bose2023 in California, Illinois or New York, or
+the 20 others of its table I, every 15 minutes of 2018. The datasets of the same
+names open them without a folder.
+
 All output based on this dataset is labelled as synthetic. Use it for trials and
 for speed measurements, but not as evidence of forecast accuracy.`,
-		Example: "  loadstar data generate --meters 100 -o demo\n  loadstar data generate --meters 10000 --seed 7 -o fleet",
+		Example: "  loadstar data generate --meters 100 -o demo\n  loadstar data generate --meters 10000 --seed 7 -o fleet\n  loadstar data generate --like bose2023-ca -o california",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if out == "" {
 				return usageError{fmt.Errorf("no output folder: use -o DIR"), "data generate "}
+			}
+			if like != "" {
+				for _, other := range []string{"meters", "seed", "start", "days", "interval", "zone", "no-faults"} {
+					if cmd.Flags().Changed(other) {
+						return usageError{fmt.Errorf("--like determines all buildings: leave out --%s", other), "data generate "}
+					}
+				}
+				return generateStock(cmd, like, out)
 			}
 			if !noFaults {
 				cfg.Faults = synth.ModestFaults()
@@ -66,6 +80,7 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 	f.IntVar(&cfg.Days, "days", 365, "number of days")
 	f.DurationVar(&cfg.Interval, "interval", time.Hour, "interval: 15m or 1h")
 	f.StringVar(&cfg.Zone, "zone", "America/Chicago", "time zone of the buildings (IANA name)")
+	f.StringVar(&like, "like", "", "set of buildings: "+strings.Join(synth.Stocks(), ", "))
 	f.BoolVar(&noFaults, "no-faults", false, "generate no gaps, outages, stuck meters or spikes")
 	return cmd
 }
@@ -106,4 +121,43 @@ func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
 			return nil
 		},
 	})
+}
+
+// generateStock writes a fixed set of generated buildings as a dataset into dir.
+func generateStock(cmd *cobra.Command, name, dir string) error {
+	s, err := synth.OpenStock(name)
+	if err != nil {
+		return usageError{fmt.Errorf("--like: %w", err), "data generate "}
+	}
+	to := write.Dataset
+	if filepath.Ext(dir) == ".csv" {
+		to = write.Export
+	}
+	err = to(dir, write.Source{
+		Name:      filepath.Base(dir),
+		About:     fmt.Sprintf("%s: %s, version %d", synth.Notice, name, synth.StockVersion),
+		Generated: true, Zone: s.Zone, Country: synth.Country, Interval: s.Interval,
+		Weather:    series.Weather{Start: s.Start, Names: s.Weather, Columns: s.WeatherColumns()},
+		LabelNames: []string{"type"}, StaticNames: s.Statics,
+		Each: func(f func(series.Meter, []string) error) error {
+			m := series.Meter{Start: s.Start, Load: make([]float32, s.Steps())}
+			for i := range s.Len() {
+				b := s.Building(i, m.Load)
+				m.ID, m.Static = b.ID, b.Static
+				if err := f(m, []string{b.Type}); err != nil {
+					return err
+				}
+				if err := cmd.Context().Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", dir, count(s.Len(), "building"),
+		count(s.Steps(), "interval"), text.Interval(s.Interval), synth.Notice)
+	return nil
 }

@@ -42,58 +42,6 @@ const NRELColumn = "out.electricity.total.energy_consumption"
 // eastern is the clock of the published labels.
 var eastern = time.FixedZone("EST", -5*3600)
 
-const squareFoot = 0.09290304 // square metres
-
-// nrelStatics maps our names of static values to the column names of each release, and to
-// the factor that converts the value to square metres.
-var nrelStatics = []struct {
-	name   string
-	theirs []nrelColumn
-}{
-	{"floor_area", []nrelColumn{{"in.sqft..ft2", squareFoot}, {"in.sqft", squareFoot}}},
-	{"wall_area", []nrelColumn{
-		{"out.params.ext_wall_area..m2", 1},
-		{"out.params.ext_wall_area", 1},
-		{"out.params.wall_area_above_grade_exterior..ft2", squareFoot},
-		{"out.params.wall_area_above_grade_exterior_ft_2", squareFoot},
-	}},
-	{"window_area", []nrelColumn{
-		{"out.params.ext_window_area..m2", 1},
-		{"out.params.ext_window_area", 1},
-		{"out.params.window_area..ft2", squareFoot},
-		{"out.params.window_area_ft_2", squareFoot},
-	}},
-	{"roof_area", []nrelColumn{
-		{"out.params.ext_roof_area..m2", 1},
-		{"out.params.ext_roof_area", 1},
-		{"out.params.roof_area..ft2", squareFoot},
-		{"out.params.roof_area_ft_2", squareFoot},
-	}},
-}
-
-type nrelColumn struct {
-	name   string
-	metres float64
-}
-
-// nrelLabels maps our names of labels to the column names of each release.
-var nrelLabels = []struct {
-	name   string
-	theirs []string
-}{
-	{"building_type", []string{"in.comstock_building_type", "in.building_type", "in.geometry_building_type_recs"}},
-	{"state", []string{"in.state"}},
-	{"county", []string{"in.nhgis_county_gisjoin", "in.county"}},
-}
-
-// nrelWeather maps our names of weather columns to a prefix of NREL's column names.
-var nrelWeather = []struct{ name, theirs string }{
-	{"temperature", "Dry Bulb Temperature"},
-	{"wind", "Wind Speed"},
-	{"humidity", "Relative Humidity"},
-	{"solar", "Global Horizontal Radiation"},
-}
-
 // Open indexes a folder and reads metadata and weather. The time series are read by
 // Import.Each.
 func (n NREL) Open(dir string) (*Import, error) {
@@ -294,17 +242,17 @@ func (n *nrelStock) readMetadata(t table.Table) error {
 	for _, l := range nrelLabels {
 		columns = append(columns, firstColumn(t, l.theirs))
 	}
-	var metres []float64
+	var factors []float64
 	for _, s := range nrelStatics {
 		c := -1
 		for _, theirs := range s.theirs {
 			if c = slices.Index(t.Columns(), theirs.name); c >= 0 {
-				metres = append(metres, theirs.metres)
+				factors = append(factors, theirs.factor)
 				break
 			}
 		}
 		if columns = append(columns, c); c < 0 {
-			metres = append(metres, math.NaN())
+			factors = append(factors, math.NaN())
 		}
 	}
 	// In place of a missing column, the first column is read and its values are ignored.
@@ -339,7 +287,7 @@ func (n *nrelStock) readMetadata(t table.Table) error {
 					return fmt.Errorf("building %s: %s: %w", id, nrelStatics[i].name, err)
 				}
 			}
-			b.statics = append(b.statics, float32(v*metres[i]))
+			b.statics = append(b.statics, float32(v*factors[i]))
 		}
 		if first := n.metadata[id]; first != nil {
 			for i := range first.labels {

@@ -76,7 +76,7 @@ func TestNREL(t *testing.T) {
 	}
 	// The first hour of the weather starts at local midnight and applies to four quarters.
 	w := in.Weather
-	if w.Start != m.Start || !slices.Equal(w.Names, []string{"temperature", "wind", "humidity", "solar"}) ||
+	if w.Start != m.Start || !slices.Equal(w.Names, []string{"temperature", "wind", "humidity", "solar", "direct", "diffuse", "wind_direction"}) ||
 		!slices.Equal(w.Column("temperature"), []float32{-5.6, -5.6, -5.6, -5.6, -6, -6, -6, -6}) || w.Column("solar")[4] != 1 {
 		t.Errorf("%+v", w)
 	}
@@ -122,7 +122,7 @@ func TestNRELVariants(t *testing.T) {
 	weather := func(year int) source {
 		return inMemory(fmt.Sprintf("G%d.csv", year), strings.ReplaceAll(nrelWeatherText, "2018-", fmt.Sprint(year, "-")))
 	}
-	if in, _, _, err = open(NREL{Zone: "America/New_York", Weather: "G2018.csv"}, building, weather(2018), weather(2019)); err != nil || len(in.Weather.Names) != 4 {
+	if in, _, _, err = open(NREL{Zone: "America/New_York", Weather: "G2018.csv"}, building, weather(2018), weather(2019)); err != nil || len(in.Weather.Names) != 7 {
 		t.Error(err)
 	}
 	if in, _, _, err = open(NREL{Zone: "America/New_York", Weather: "none"}, building, weather(2018), weather(2019)); err != nil || in.Weather.Names != nil {

@@ -28,13 +28,20 @@ var usualNames = map[string][]string{
 	"wall_area":   {"wall_area", "wall_area_m2"},
 	"window_area": {"window_area", "window_area_m2"},
 	"roof_area":   {"roof_area", "roof_area_m2"},
+
+	"direct":           {"direct", "direct_wm2"},
+	"diffuse":          {"diffuse", "diffuse_wm2"},
+	"wind_direction":   {"wind_direction", "wind_deg"},
+	"cooling_capacity": {"cooling_capacity", "cooling_capacity_kw"},
+	"heating_capacity": {"heating_capacity", "heating_capacity_kw"},
+	"year_built":       {"year_built"},
 }
 
 // weatherNames and staticNames are the columns that are read if a table has them, in this
 // order.
 var (
-	weatherNames = []string{"temperature", "wind", "humidity", "solar", "holiday"}
-	staticNames  = []string{"floor_area", "wall_area", "window_area", "roof_area"}
+	weatherNames = []string{"temperature", "wind", "humidity", "solar", "holiday", "direct", "diffuse", "wind_direction"}
+	staticNames  = []string{"floor_area", "wall_area", "window_area", "roof_area", "cooling_capacity", "heating_capacity", "year_built"}
 )
 
 // Open reads the dataset that a description describes. Root is the folder of shared data
