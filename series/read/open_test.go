@@ -139,7 +139,7 @@ func TestWeather(t *testing.T) {
 	}
 	for _, c := range []struct{ lines, spec, weather, want string }{
 		{"zone: UTC\ninterval: 1h", ", interval: 15m", table, "weather: interval 15m0s is not a multiple of the load's interval 1h0m0s; average the weather"},
-		{hourly, "", "timestamp,x\n2020-01-01 00:00,1\n", "weather.csv: found none of the columns temperature, wind, humidity, solar, holiday; the columns are timestamp, x"},
+		{hourly, "", "timestamp,x\n2020-01-01 00:00,1\n", "weather.csv: found none of the columns temperature, wind, humidity, solar, holiday, direct, diffuse, wind_direction; the columns are timestamp, x"},
 		{hourly, "", table + "2020-01-01 01:30,1,1,1,1\n", "1 of 3 rows are not a whole number of intervals of 1h0m0s apart"},
 		{hourly, "", table + "2020-01-01 01:00,5,,1,1\n", "1 of 3 rows contradict an earlier temperature for the same time"},
 		{hourly + "\nfrom: 2021-01-01", "", table, "weather: no row is within the selected dates"},
