@@ -143,9 +143,9 @@ func footprint(p *fed.Plan, q *recipe.Problem, workers int) int64 {
 		worker += 4 * weights
 		all += 16 * weights
 	}
-	if recipe.BeginsOwn(p) { // the client's own shared weights, also in the transaction that stores them
-		worker += weights
-		all += 4 * weights
+	if recipe.StoresOwn(p) { // the client's own shared weights and their moments, also in the transaction that stores them
+		worker += 2 * weights
+		all += 8 * weights
 	}
 	if recipe.Averaged(p) { // the shared vector has two moments of each weight
 		all *= 3

@@ -148,6 +148,10 @@ type Server struct {
 	// much as every other update.
 	Weighting string `yaml:"weighting"`
 
+	// States is one or client: whether FedAvgAdaptive has one copy of the shared weights, or
+	// one for each client.
+	States string `yaml:"states"`
+
 	// Alpha is the fraction of the distance to a fresh client's weights by which fedasync
 	// moves the shared weights.
 	Alpha float64 `yaml:"alpha"`

@@ -29,8 +29,9 @@ var (
 // KB per client if all layers of bose2023's model are shared, 3.4 GB for 10,000 clients.
 //
 // Deviations: the paper prints sqrt(v + epsilon), and it prints sums where it means
-// averages. It moves one copy of the shared weights per client. After each round all
-// copies are equal, so here there is only one.
+// averages. It moves one copy of the shared weights per client. By the printed sum all
+// copies are equal after each round, so here there is only one; the paper's text speaks of
+// distinct parameters for each client, which is server.states: client (client.Copy).
 type PerClient struct {
 	Beta1, Epsilon float64
 

@@ -34,14 +34,21 @@ type Job struct {
 	// turn with them (bose2024, figure 4, lines 1 and 14). ScoreOwn means that it is also
 	// scored with them.
 	Own, ScoreOwn bool
+	// Copy, if not nil, sets how the stored shared weights follow from a turn. Without it,
+	// they are those after training.
+	Copy *Copy
 }
 
-// ownLen returns the number of shared weights that a client stores.
+// ownLen returns the number of values that a client stores for its own shared weights.
 func (j *Job) ownLen() int {
-	if j.Own {
-		return j.Partition.SharedLen()
+	switch n := j.Partition.SharedLen(); {
+	case !j.Own:
+		return 0
+	case j.Copy != nil:
+		return 2 * n
+	default:
+		return n
 	}
-	return 0
 }
 
 // Join writes all weights with which a client is scored to dst, given the server's shared
@@ -53,7 +60,7 @@ func (j *Job) Join(dst, shared, kept []float32, first bool) {
 // scored returns the shared weights with which a client is scored.
 func (j *Job) scored(shared, kept []float32, first bool) []float32 {
 	if j.ScoreOwn && !first {
-		return kept[j.Partition.PersonalLen():][:j.ownLen()]
+		return kept[j.Partition.PersonalLen():][:j.Partition.SharedLen()]
 	}
 	return shared
 }
@@ -138,7 +145,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	own, trainers := rest[:w.job.ownLen()], rest[w.job.ownLen():]
 	begin := t.Shared
 	if w.job.Own && !c.First {
-		begin = own
+		begin = own[:shared]
 	}
 	w.objective.setData(c.Data)
 	p.Join(w.turn.W, begin[:shared], personal)
@@ -151,6 +158,9 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	}
 	turn := &w.turn
 	turn.Task, turn.First, turn.Control = t, c.First, u.Control
+	if w.job.Own && w.job.Copy != nil {
+		turn.Task.Shared = begin // what the server would send if it had a copy for each client
+	}
 	turn.Kept = trainers
 	if w.job.Noise {
 		turn.Noise = noise(c.Data)
@@ -168,15 +178,30 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	}
 	p.Cut(turn.W, u.Delta[:shared], personal)
 	copy(u.Delta[shared:], turn.Moments)
-	for i, before := range begin {
-		after := u.Delta[i]
-		u.Delta[i] -= before
-		if w.job.Own { // own may be begin, so it changes after begin was read
-			own[i] = after
-		}
-	}
+	w.progress(u.Delta, own, begin, c.First)
 	c.First = false
 	return nil
+}
+
+// progress replaces the weights in delta by how far they are from those before the turn, and
+// sets the shared weights that the client stores. own may begin with the same memory as
+// before.
+func (w *Worker) progress(delta, own, before []float32, first bool) {
+	for i, b := range before {
+		after := delta[i]
+		delta[i] -= b
+		switch copies := w.job.Copy; {
+		case !w.job.Own:
+		case copies == nil:
+			own[i] = after
+		default:
+			v := &own[len(before)+i]
+			if first {
+				*v = 0
+			}
+			own[i] = copies.move(b, delta[i], v)
+		}
+	}
 }
 
 // check returns an error if a task does not fit the plan. Tasks come from the network, so

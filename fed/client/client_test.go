@@ -83,7 +83,10 @@ func newFixture(t tester, plan string, d *series.Dataset) *fixture {
 	x.job = &Job{
 		Seed: p.Seed, Model: x.problem.Model, Partition: x.problem.Partition, Loss: x.problem.Loss,
 		Targets: p.Model.Targets, Batch: p.Client.Batch, Needs: x.parts.Needs,
-		Averaged: recipe.Averaged(p), Own: recipe.BeginsOwn(p), ScoreOwn: recipe.ScoresOwn(p),
+		Averaged: recipe.Averaged(p), Own: recipe.StoresOwn(p), ScoreOwn: recipe.ScoresOwn(p),
+	}
+	if recipe.ClientStates(p) {
+		x.job.Copy = &Copy{Rate: p.Server.Rate, Beta1: p.Server.Beta1, Epsilon: p.Server.Epsilon}
 	}
 	x.worker = NewWorker(x.job, kernels(t), x.parts.NewTrainer(kernels(t)))
 	for i := range d.Len() {

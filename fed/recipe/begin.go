@@ -9,6 +9,10 @@ const (
 	theirOwn      = "own"
 )
 
+// statesClient is the value of server.states with a copy of the shared weights for each
+// client.
+const statesClient = "client"
+
 // beginSettings lists the settings of clients that store their own shared weights between
 // rounds. bose2024 prints it so for AdamAMS and ProxAdam in line 1 of figure 4, and stores
 // the weights of all its client optimizers in line 14.
@@ -20,14 +24,26 @@ var beginSettings = []setting{
 	setting{
 		path: "evaluate.weights", about: "shared layers with which a client is scored; shared: those of the server; own: the client's",
 		initial: weightsShared, choices: []string{weightsShared, theirOwn}, quiet: true,
-	}.only(BeginsOwn),
+		adjust: func(p *fed.Plan, _ func(string) bool) {
+			if ClientStates(p) { // otherwise the copies would have no effect on scores
+				p.Evaluate.Weights = theirOwn
+			}
+		},
+	}.only(StoresOwn),
 }
 
 // BeginsOwn reports whether clients begin a turn with their own shared weights.
 func BeginsOwn(p *fed.Plan) bool { return p.Client.Begin == theirOwn }
 
+// StoresOwn reports whether clients store shared weights of their own between rounds.
+func StoresOwn(p *fed.Plan) bool { return BeginsOwn(p) || ClientStates(p) }
+
 // ScoresOwn reports whether clients are scored with their own shared weights.
-func ScoresOwn(p *fed.Plan) bool { return BeginsOwn(p) && p.Evaluate.Weights == theirOwn }
+func ScoresOwn(p *fed.Plan) bool { return StoresOwn(p) && p.Evaluate.Weights == theirOwn }
+
+// ClientStates reports whether each client has a copy of the shared weights that only its own
+// updates move.
+func ClientStates(p *fed.Plan) bool { return p.Server.States == statesClient }
 
 // validateBegin checks what clients begin with.
 func validateBegin(p *fed.Plan, add report) {

@@ -265,6 +265,7 @@ func TestRejected(t *testing.T) {
 		{"algorithm: fedavg\nserver: {clients: .1}", "server.clients is not a setting of fedavg without start server-data; it has lr, "},
 		{"algorithm: fedavg\nserver: {start_steps: 5}", "server.start_steps is not a setting of fedavg without start server-data"},
 		{"algorithm: local\nstart: server-data", "start has shared weights, but partition all shares no layers"},
+		{"algorithm: fedavgadaptive\nclient: {begin: own}\nserver: {states: client}", "client.begin is own, but with server.states client a turn begins with the client's copy"},
 		{"algorithm: fedavg\nclient: {begin: own, moments: averaged}", "client.begin own does not work with client.moments averaged"},
 		{"algorithm: fedavg\nevaluate: {weights: own}", "evaluate.weights is not a setting of fedavg with client.begin received; it has every, "},
 		{"algorithm: fednorm\nclient: {begin: own}", "client.begin is not a setting of fednorm with client.optimizer adam"},

@@ -54,10 +54,19 @@ func New(p *fed.Plan, problem *recipe.Problem, fleet int) (*Setup, error) {
 			Seed: p.Seed, Model: problem.Model, Partition: problem.Partition, Loss: problem.Loss,
 			Targets: problem.PerExample(), Batch: p.Client.Batch, Needs: parts.Needs,
 			Averaged: recipe.Averaged(p), Noise: p.Client.WeightDecay.Correction > 0,
-			Own: recipe.BeginsOwn(p), ScoreOwn: recipe.ScoresOwn(p),
+			Own: recipe.StoresOwn(p), ScoreOwn: recipe.ScoresOwn(p), Copy: copyOf(p),
 		},
 		Rules: round.Rules{Needs: parts.Needs, Scale: parts.Scale, Control: parts.Control, Weight: parts.Weight, WeightControl: parts.WeightControl},
 	}, nil
+}
+
+// copyOf returns how a client's copy of the shared weights follows from its updates, or nil
+// if clients have no copies.
+func copyOf(p *fed.Plan) *client.Copy {
+	if !recipe.ClientStates(p) {
+		return nil
+	}
+	return &client.Copy{Rate: p.Server.Rate, Beta1: p.Server.Beta1, Epsilon: p.Server.Epsilon}
 }
 
 // InitialWeights returns the shared vector and the personal weights of version 0.

@@ -275,7 +275,7 @@ func TestFleetAlgorithms(t *testing.T) {
 	plans := []plan{
 		small("scaffold", 6, "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8, lr: 0.05}\nserver: {weighting: examples}\n"),
 		small("fedprox", 6, "partition: head\n"+usual),
-		small("fedavgadaptive", 6, usual),
+		small("fedavgadaptive", 6, usual+"server: {states: client}\n"),
 		small("fedadam", 6, "partition: head\nschedule: {cohort: 16}\nclient: {optimizer: proxadam, steps: 2, batch: 8, begin: own}\n"),
 		small("fedyogi", 6, "partition: head\n"+usual),
 		small("pfedme", 4, usual),

@@ -167,7 +167,10 @@ func explain(p *fed.Plan, q *recipe.Problem, data *Data) (*Explanation, error) {
 	}
 	e.Seconds = float64(e.Steps) / e.StepsPerS / float64(e.Workers)
 	e.KeptBytes = 4 * int64(e.Personal+c.NewTrainer(k).Kept(e.Parameters, e.Shared))
-	if recipe.BeginsOwn(p) {
+	switch {
+	case recipe.ClientStates(p): // the client's copy of the shared weights and its second moment
+		e.KeptBytes += 8 * int64(e.Shared)
+	case recipe.BeginsOwn(p):
 		e.KeptBytes += 4 * int64(e.Shared)
 	}
 	if !e.Alone && fleet > 0 {

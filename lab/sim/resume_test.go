@@ -59,6 +59,9 @@ func resumable() map[string]settings {
 		}),
 		"scaffold":       plan("scaffold", settings{"partition": "head", "schedule.cohort": 4}),
 		"fedavgadaptive": plan("fedavgadaptive", settings{"schedule.cohort": 4}),
+		"fedavgadaptive, states of clients": plan("fedavgadaptive", settings{
+			"partition": "head", "schedule.cohort": 4, "server.states": "client", "evaluate.keep": "best",
+		}),
 		"fedsim, with server data, holdout and fine-tuning": plan("fedsim", settings{
 			"partition": "head", "schedule.cohort": 3, "evaluate.holdout": 0.2, "evaluate.fine_tune.steps": 3,
 		}),
