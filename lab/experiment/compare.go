@@ -55,8 +55,10 @@ type Compared struct {
 	// Low and High are the lowest and the highest median relative MAE of any seed.
 	Low  metric.Number `json:"relative_mae_median_low"`
 	High metric.Number `json:"relative_mae_median_high"`
-	// Seeds is the number of seeds, or 0 for a baseline.
-	Seeds int `json:"seeds"`
+	// Seeds is the number of seeds, or 0 for a baseline. Diverged is the number of seeds
+	// whose validation loss ended at ten times its lowest value or more.
+	Seeds    int `json:"seeds"`
+	Diverged int `json:"diverged"`
 	// Coverage is the share of loads between the lowest and the highest quantile, as a mean
 	// over clients, and Calibrated that after calibration. Both are undefined for methods
 	// without quantiles.
@@ -214,6 +216,9 @@ func trained(method string, runs []*run.Summary) Compared {
 	c := compared(method, fleets)
 	c.Seeds, c.Down, c.Up = len(runs), runs[0].Down, runs[0].Up
 	for _, s := range runs {
+		if s.Course != nil && s.Course.Diverged {
+			c.Diverged++
+		}
 		c.CPU += metric.Number(s.Seconds.CPU / float64(len(runs)))
 	}
 	return c

@@ -18,7 +18,7 @@ func WriteMarkdown(w io.Writer, all []Comparison, subject string) error {
 	t := &tables{w: w, all: all}
 	order := methodOrder(all)
 	t.table("Relative MAE: median over clients (mean, share of clients below 1). Reference: "+references(all)+".", order, func(c Compared) string {
-		return fmt.Sprintf("%.3f (%.2f, %.0f %%)", c.Median, c.Mean, 100*c.BelowOne)
+		return fmt.Sprintf("%.3f (%.2f, %.0f %%)%s", c.Median, c.Mean, 100*c.BelowOne, c.mark())
 	})
 	t.table("Lowest and highest median of any seed.", order, func(c Compared) string {
 		if c.Seeds < 2 {
@@ -58,7 +58,34 @@ func WriteMarkdown(w io.Writer, all []Comparison, subject string) error {
 		}
 		return fmt.Sprintf("%.0f s, %d + %d", c.CPU, c.Down, c.Up)
 	})
+	if note := divergedNote(all); note != "" && t.err == nil {
+		_, t.err = fmt.Fprintf(w, "\n%s\n", note)
+	}
 	return t.err
+}
+
+// mark returns a dagger if a run of the method diverged, and otherwise "".
+func (c Compared) mark() string {
+	if c.Diverged > 0 {
+		return " †"
+	}
+	return ""
+}
+
+// divergedNote explains the marks of methods that diverged. It is "" if there are none.
+func divergedNote(all []Comparison) string {
+	var lost []string
+	for _, c := range all {
+		for _, m := range c.Methods {
+			if m.Diverged > 0 {
+				lost = append(lost, fmt.Sprintf("%s on %s (%d of %d seeds)", m.Method, c.Dataset, m.Diverged, m.Seeds))
+			}
+		}
+	}
+	if len(lost) == 0 {
+		return ""
+	}
+	return "† Training diverged, because the validation loss ended at ten times its lowest value or more: " + strings.Join(lost, ", ") + "."
 }
 
 // references lists the references of the comparisons without repetition.

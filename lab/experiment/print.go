@@ -31,14 +31,21 @@ func Print(w io.Writer, table []Comparison, subject string) error {
 		}
 		fmt.Fprintln(t)
 		for _, m := range c.Methods {
-			fmt.Fprintf(t, "%s\t%.3f\t%s\t%.0f %%\t%.3f\t", m.Method, m.Mean, medianOf(m), 100*m.BelowOne, m.MAE)
+			fmt.Fprintf(t, "%s%s\t%.3f\t%s\t%.0f %%\t%.3f\t", m.Method, m.mark(), m.Mean, medianOf(m), 100*m.BelowOne, m.MAE)
 			if p := m.Paired; p != nil {
 				fmt.Fprintf(t, "%.3f\t%.0f %%\t%.0f %%\t%.0f %%\t", p.Ratio, 100*p.Won, 100*p.Better, 100*p.Worse)
 			}
 			fmt.Fprintln(t)
 		}
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if note := divergedNote(table); note != "" {
+		_, err := fmt.Fprintln(w, note)
+		return err
+	}
+	return nil
 }
 
 // clients formats a number of clients.

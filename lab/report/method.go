@@ -31,6 +31,30 @@ type method struct {
 	scores   []Baseline // only for baselines
 }
 
+// label returns the name of the method in tables, with a mark if a run diverged.
+func (m *method) label() string {
+	if slices.ContainsFunc(m.runs, func(r *Run) bool { return r.diverged }) {
+		return m.name + " †"
+	}
+	return m.name
+}
+
+// divergence returns a note that explains the marks, if any method has one.
+func divergence(methods []*method) string {
+	var lost []string
+	for _, m := range methods {
+		for _, r := range m.runs {
+			if r.diverged {
+				lost = append(lost, fmt.Sprintf("%s (seed %d)", m.name, r.Seed))
+			}
+		}
+	}
+	if len(lost) == 0 {
+		return ""
+	}
+	return " † Training diverged: the validation loss ended at ten times its lowest value or more in " + strings.Join(lost, ", ") + "."
+}
+
 // groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored.
 func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	var sets []*dataset

@@ -34,7 +34,8 @@ type Run struct {
 	steps       int64
 	seconds     float64
 	bytes       int64 // total traffic in both directions
-	trained     int   // number of clients that trained
+	diverged    bool
+	trained     int // number of clients that trained
 	losses      []point
 	evaluations []evaluation
 	profile     []run.Profile
@@ -142,6 +143,7 @@ func (r *Run) readHead(dir string) error {
 	r.Seed, _ = strconv.ParseUint(r.settings["seed"], 10, 64)
 	r.Method, r.Algorithm, r.Dataset, r.Generated = s.Plan, s.Algorithm, s.Dataset, s.Generated
 	r.Reference = s.RelativeMAE.Reference
+	r.diverged = s.Course.Diverged
 	r.rounds, r.steps, r.seconds, r.trained = s.Rounds, s.Steps, s.Seconds.Train, s.Clients
 	return nil
 }

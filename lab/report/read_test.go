@@ -145,3 +145,19 @@ func TestCutWithStride(t *testing.T) {
 		}
 	}
 }
+
+// TestDiverged checks that a method of which a run diverged is marked in the tables, with
+// a note.
+func TestDiverged(t *testing.T) {
+	one := func(method string, diverged bool) *Run {
+		clients := []run.Client{{Client: "a", RelativeMAE: 0.5}, {Client: "b", RelativeMAE: 0.6}}
+		return &Run{Dataset: "d", Method: method, Seed: 3, Clients: clients, diverged: diverged, settings: map[string]string{"name": method}}
+	}
+	page := string(written(t, &Report{Runs: []*Run{one("calm", false), one("wild", true)}}))
+	if !strings.Contains(page, "wild †") || strings.Contains(page, "calm †") {
+		t.Error("the wrong methods are marked")
+	}
+	if !strings.Contains(page, "† Training diverged: the validation loss ended at ten times its lowest value or more in wild (seed 3).") {
+		t.Error("no note on the mark")
+	}
+}

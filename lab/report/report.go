@@ -261,6 +261,7 @@ func runTables(sets []*dataset) []Table {
 	plans := Table{Title: "Differences between plans", Note: "Settings that are equal in all plans are omitted.", Columns: []string{"setting"}}
 	var columns []map[string]string
 	for _, s := range sets {
+		runs.Note += divergence(s.methods)
 		for _, m := range s.methods {
 			if m.baseline {
 				continue
@@ -278,7 +279,7 @@ func runTables(sets []*dataset) []Table {
 				name += " (synthetic)"
 			}
 			runs.Rows = append(runs.Rows, []string{
-				name, m.name, r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(r.trained), fmt.Sprint(r.rounds),
+				name, m.label(), r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(r.trained), fmt.Sprint(r.rounds),
 				fmt.Sprint(r.steps), short(m.megabytes()), short(seconds),
 			})
 			// A plan that runs on several datasets has only one column.

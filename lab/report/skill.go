@@ -52,7 +52,7 @@ func (s *dataset) skill() (figure, bool) {
 		share := m.belowOne()
 		said = append(said, fmt.Sprintf("%s: median %s, %s of clients below 1", m.name, short(m.median()), percent(share)))
 		t.Rows = append(t.Rows, []string{
-			m.name, meanRange(m.medians()), score(mean(all)), formatRange(q[0], q[4]),
+			m.label(), meanRange(m.medians()), score(mean(all)), formatRange(q[0], q[4]),
 			percent(share), short(m.mae()), percentFine(m.nmae()),
 		})
 	}
@@ -60,6 +60,7 @@ func (s *dataset) skill() (figure, bool) {
 		return figure{}, false
 	}
 	s.addCoverage(&t)
+	t.Note += divergence(s.methods)
 	// A method that diverged must not compress the distributions of other methods.
 	hi = min(hi, 20*max(1, lowest))
 	lo = max(lo, hi/1e4, 1e-6)
@@ -176,12 +177,13 @@ func (s *dataset) cost() (figure, bool) {
 		if !m.baseline {
 			rounds, all = fmt.Sprint(m.runs[0].rounds), mb*float64(m.runs[0].trained)
 		}
-		t.Rows = append(t.Rows, []string{m.name, short(mb), short(all), rounds, score(m.median())})
+		t.Rows = append(t.Rows, []string{m.label(), short(mb), short(all), rounds, score(m.median())})
 		said = append(said, fmt.Sprintf("%s: %s MB, median relative MAE %s", m.name, short(mb), short(m.median())))
 	}
 	if len(dots) < 2 {
 		return figure{}, false
 	}
+	t.Note = strings.TrimSpace(divergence(s.methods))
 	caption := "Data sent and received by an average client in the whole training; lower left is better. Local training sends no data."
 	if s.seeds() > 1 {
 		caption += " Bars show the range over seeds."

@@ -54,8 +54,8 @@ type Summary struct {
 	// before and after calibration. It is nil if the model forecasts only points.
 	Coverage *Coverage     `json:"coverage,omitempty"`
 	MAE      metric.Number `json:"mae"`
-	// Course says how the losses changed in training. It is nil in summaries of older
-	// versions, whose folders ReadCourse can read.
+	// Course says how the losses changed in training. Older versions did not write it;
+	// ReadSummary then computes it from the run's tables.
 	Course *Course `json:"course,omitempty"`
 	// Fleet has the distribution of every metric over clients.
 	Fleet metric.Fleet `json:"fleet,omitempty"`
@@ -94,6 +94,13 @@ func ReadSummary(dir string) (*Summary, error) {
 	}
 	if s.MASE != nil {
 		return nil, fmt.Errorf("%s was written by an older version of loadstar, whose MASE is not the relative MAE of this version: run it again, or read it with the older version", path)
+	}
+	if s.Course == nil {
+		c, err := ReadCourse(dir)
+		if err != nil {
+			return nil, err
+		}
+		s.Course = &c
 	}
 	return &s.Summary, nil
 }
