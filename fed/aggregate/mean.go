@@ -12,7 +12,10 @@ var _ fed.Aggregator = Mean{}
 // The weights n_c are those with which updates were added to the sums: their numbers of
 // examples, or 1. The versions of the updates are ignored.
 //
-// Deviations: bose2024 prints a sum without weights.
+// Deviations: bose2024 prints a sum without weights. bose2023 weighs by the sizes of the
+// clients' minibatches, which are all equal, so its mean is uniform in effect; the default
+// here is by the number of training examples, as in reddi2021, and server.weighting:
+// uniform is bose2023's.
 type Mean struct{}
 
 // Needs implements [fed.Aggregator]. It needs only the sums of updates.

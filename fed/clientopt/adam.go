@@ -18,7 +18,9 @@ var _ fed.ClientOptimizer = (*Adam)(nil)
 // weights counts the client's own steps.
 //
 // Deviations: bose2024 prints √(v + ε) and corrects the bias by the number of the round;
-// bose2023 prints the v of the previous step. We take both for misprints.
+// bose2023 prints the v of the previous step. We take both for misprints. Figure 4 of
+// bose2024 can also be read so that m and v go on from round to round (lines 7 and 14); that
+// is Keep, client.moments: kept.
 type Adam struct {
 	Kernel       *kernel.Set
 	Rate         Rate

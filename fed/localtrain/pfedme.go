@@ -25,7 +25,8 @@ var _ fed.LocalTrainer = (*PFedMe)(nil)
 // gradient in the outer step is zero. The paper's β is the learning rate of the server
 // optimizer.
 //
-// Deviations: the paper's outer step is SGD; here it can be any optimizer. The paper does
+// Deviations: the paper's outer step is SGD; here it can be any optimizer, such as Adam,
+// with which song2021 trains all its methods (table 5: client.optimizer: adam). The paper does
 // not say where θ starts; like its authors' code, we carry θ over from batch to batch.
 // That code also applies weight decay, which neither the paper nor this trainer has. θ is
 // not stored after the round, so a client must fine-tune the shared weights again before

@@ -19,6 +19,10 @@ import (
 //   - Epochs in batches of a new random order for each (reddi2021, algorithm 4;
 //     fekri2023), of which the last may be smaller.
 //
+// bose2023 speaks of 4 client epochs. Its algorithm repeats them on one sampled minibatch;
+// the default of plans is Steps with fresh minibatches, and Epochs is the third reading, in
+// which an epoch is a pass over the client's data.
+//
 // With Steps, a client that has at most Batch examples uses all of them, in order, in
 // every batch.
 type Work struct {

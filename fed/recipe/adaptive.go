@@ -23,7 +23,7 @@ var fedadagrad = algorithm{
 var fedadam = algorithm{
 	name:            "fedadam",
 	about:           "the server runs Adam on the mean update",
-	paper:           "reddi2021, source of tau; bose2023, source of lr, beta1 and beta2",
+	paper:           "reddi2021, source of tau, which bose2023 does not state; bose2023, source of lr, beta1 and beta2; to compare with fedyogi, set equal betas",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedadam",
 	weightings:      byExamples,
@@ -35,7 +35,7 @@ var fedadam = algorithm{
 var fedyogi = algorithm{
 	name:            "fedyogi",
 	about:           "fedadam with a second moment that falls more slowly after large updates",
-	paper:           "reddi2021, source of beta1, beta2 and tau; it tunes lr, 0.01 is bose2023's for fedadam",
+	paper:           "reddi2021, source of beta1, beta2 and tau; it tunes lr, 0.01 is bose2023's for fedadam, whose betas differ",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedyogi",
 	weightings:      byExamples,

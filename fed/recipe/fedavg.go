@@ -8,7 +8,7 @@ import (
 var fedavg = algorithm{
 	name:            "fedavg",
 	about:           "the server averages the clients' models",
-	paper:           "McMahan et al. 2017; bose2023, source of the defaults",
+	paper:           "McMahan et al. 2017, source of the weighting by examples; bose2023, source of the other defaults",
 	optimizers:      allOptimizers,
 	serverOptimizer: "fedavg",
 	weightings:      byExamples,
