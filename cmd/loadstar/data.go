@@ -12,7 +12,7 @@ import (
 
 func newData() *cobra.Command {
 	cmd := &cobra.Command{Use: "data", Short: "Describe, check, prepare, generate and import load data"}
-	cmd.AddCommand(newDataInit(), newDataCheck(), newDataPrepare(), newDataGenerate(), newDataImport())
+	cmd.AddCommand(newDataInit(), newDataCheck(), newDataCorrelate(), newDataPrepare(), newDataGenerate(), newDataImport())
 	return cmd
 }
 

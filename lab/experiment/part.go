@@ -98,6 +98,9 @@ func (l *Lab) stage(before, of int) *Experiment {
 
 // rounds returns the total number of rounds of a part.
 func (p *Part) rounds() (int, error) {
+	if p.Data != "" {
+		return 0, nil
+	}
 	variants, err := p.plans(nil)
 	n := 0
 	for _, v := range variants {
@@ -149,6 +152,14 @@ func (l *Lab) finish(ctx context.Context, e *Experiment, parts []Part, rows []ro
 func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result) ([]row, error) {
 	var rows []row
 	for _, name := range p.Datasets {
+		if p.Data != "" {
+			d, err := l.Open(name)
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, p.correlated(d)...)
+			continue
+		}
 		best, err := p.choose(name, earlier)
 		if err != nil {
 			return nil, err

@@ -34,6 +34,9 @@ type Part struct {
 	// there. The plans of both are merged, and settings of this part override those of the
 	// earlier part.
 	As string `yaml:"as"`
+	// Data, if it is not empty, makes this a part that describes its datasets instead of
+	// comparing methods: correlations.
+	Data string `yaml:"data"`
 	// Datasets lists names of folders under datasets/.
 	Datasets []string `yaml:"datasets"`
 	// Clients selects the first clients of each dataset, by name; 0 selects all.
@@ -173,6 +176,9 @@ func (p *Part) complete(earlier []Part, quick bool) error {
 	}
 	if len(p.Seeds) == 0 {
 		p.Seeds = []uint64{1}
+	}
+	if p.Data != "" {
+		return p.checkData()
 	}
 	if p.Against != "" && p.method(p.Against) == nil {
 		return fmt.Errorf("against: the part has no method %s", p.Against)

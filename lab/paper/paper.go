@@ -112,6 +112,13 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 		Title: fmt.Sprintf("%s: %s", p.Title, rows[0].Dataset), Generated: rows[0].Generated,
 		Columns: []string{"method", "relative MAE", "median", "below 1", "MAE kW", "RMSE kW", "MAPE"},
 	}
+	if p.Data != "" {
+		t.Columns = []string{"column", "correlation with load"}
+		for _, r := range rows {
+			t.Rows = append(t.Rows, []string{r.Method, r.Figures["correlation"].String()})
+		}
+		return t
+	}
 	tested := slices.ContainsFunc(rows, func(r experiment.Result) bool { _, ok := r.Figures["dm_better"]; return ok })
 	if tested {
 		t.Columns = append(t.Columns, p.Against+" better", "worse")

@@ -26,9 +26,15 @@ func Print(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 			}
 			fmt.Fprintf(w, "\n%s: %s%s\n", p.Title, dataset, mark)
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-			if len(p.Grid) == 2 {
+			switch {
+			case p.Data != "":
+				fmt.Fprintln(t, "COLUMN\tCORRELATION WITH LOAD\t")
+				for _, r := range rows {
+					fmt.Fprintf(t, "%s\t%v\t\n", r.Method, r.Figures["correlation"])
+				}
+			case len(p.Grid) == 2:
 				printSquares(t, p, rows)
-			} else {
+			default:
 				printMethods(t, rows)
 			}
 			err = errors.Join(err, t.Flush())
