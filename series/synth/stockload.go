@@ -128,7 +128,7 @@ func (a *air) next(b *stockTraits, outside, sun, use float64, on bool, share flo
 	if on {
 		a.drift, a.left = 0, 0
 	} else {
-		a.drift += (hinge(hot-9, 2) + hinge(cold-9, 2)) / 4
+		a.drift += float64((hinge(hot-9, 2) + hinge(cold-9, 2)) / 4)
 		if a.left--; a.left < 0 && a.drift > b.night {
 			a.left, a.drift = 1, 0
 		}

@@ -40,7 +40,7 @@ func newStockWeather(st *state, start time.Time, n int) stockWeather {
 		declination := float64(-23.44 / 360 * cosine(year+0.027))
 		height := float64(sine(p.latitude)*sine(declination)) - float64(cosine(p.latitude)*cosine(declination)*cosine(hour))
 		up := max(height, 0)
-		global := float64(up*(780+float64(260*up))) * (1 - float64(0.74*cloud*cloud))
+		global := float64(float64(up*(780+float64(260*up))) * (1 - float64(0.74*cloud*cloud)))
 		diffuse := float64(global * clamp(.14+float64(.95*cloud), 0, 1))
 		direct := 0.0
 		if up > .03 {
@@ -82,11 +82,11 @@ func (p *place) hours(seed uint64, n int) hourly {
 			coming = s.between(2, 9)
 			storm = 1
 		}
-		fall := coming / 4
+		fall := float64(coming / 4)
 		coming -= fall
 		cold += fall - cold/33
 		storm -= storm / 15
-		h.drift = append(h.drift, float64(p.air*air.next(&s))+float64(p.fronts*180)/8-cold)
+		h.drift = append(h.drift, float64(p.air*air.next(&s))+float64(p.fronts*180/8)-cold)
 		h.dew = append(h.dew, float64(2.4*moisture.next(&s))+float64(2*storm))
 		h.cloud = append(h.cloud, clamp(p.cloud+float64(.4*sky.next(&s))+float64(.5*storm), 0, 1.2))
 		h.wind = append(h.wind, float64(1.4*breeze.next(&s))+float64(2.5*storm))
