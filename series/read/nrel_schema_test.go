@@ -96,14 +96,17 @@ func TestNRELReleases(t *testing.T) {
 				inMemory("G0600370_2018.csv", nrelWeatherText),
 			},
 			[]string{"floor_area", "wall_area", "window_area", "roof_area", "cooling_capacity", "heating_capacity", "year_built"},
-			[]float64{929.0304, 500, 50, 900, 351.685, 293.071, 1984}, "FullServiceRestaurant",
+			[]float64{929.0304, 500, 50, 900, 351.685, 293.071, 1984},
+			"FullServiceRestaurant",
 		},
 		"ComStock 2024": {
 			[]source{
 				inMemory("15227-0.parquet", parquetFile(t, load2024)),
 				inMemory("CA_baseline_metadata_and_annual_results.parquet", parquetFile(t, []buildings2024{{15227, 0, 10000, "SmallOffice", 2001}})),
 			},
-			[]string{"floor_area", "year_built"}, []float64{929.0304, 2001}, "SmallOffice",
+			[]string{"floor_area", "year_built"},
+			[]float64{929.0304, 2001},
+			"SmallOffice",
 		},
 		"ResStock 2024": {
 			[]source{
@@ -111,7 +114,8 @@ func TestNRELReleases(t *testing.T) {
 				inMemory("CA_baseline_metadata_and_annual_results.parquet", parquetFile(t, []resstock2024{{15227, 1000, "Mobile Home", 36, 60, 100}})),
 			},
 			[]string{"floor_area", "wall_area", "cooling_capacity", "heating_capacity"},
-			[]float64{92.90304, 9.290304, 10.5506, 17.5843}, "Mobile Home",
+			[]float64{92.90304, 9.290304, 10.5506, 17.5843},
+			"Mobile Home",
 		},
 	} {
 		in, err := NREL{Zone: "America/Los_Angeles"}.open(c.files)
