@@ -58,6 +58,7 @@ func TestFedSIM(t *testing.T) {
 	for name, plan := range map[string]string{
 		"shared":   "{algorithm: fedsim, rounds: %d, client: {steps: 2, batch: 8}, server: {batch: 16}, schedule: {cohort: 6}, evaluate: {every: 0}, model: {name: fekri2023, lookback: 6, targets: 2}}",
 		"personal": "{algorithm: fedsim, partition: head, rounds: %d, client: {steps: 2, batch: 8, optimizer: proxadam, moments: kept}, server: {batch: 16}, schedule: {cohort: 6}, evaluate: {every: 0}, model: {name: fekri2023, lookback: 6, targets: 2}}",
+		"start":    "{algorithm: fedsim, start: server-data, rounds: %d, client: {steps: 2, batch: 16}, server: {batch: 16, start_steps: 30}, schedule: {cohort: 6}, evaluate: {every: 0}, model: {name: fekri2023, lookback: 6, targets: 2}}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := fmt.Sprintf(plan, rounds)

@@ -35,8 +35,11 @@ func newRunsStart() *cobra.Command {
 		Long: `Start training a plan with the fleet. The run includes every client that is
 connected when it starts. The plan file is the same as for the simulator; its
 data and simulate settings have no effect. In every evaluate.every-th round the
-clients also score the weights on their own validation data. If a fleet cannot
-train the plan, the command fails and prints the reason.`,
+clients also score the weights on their own validation data. Clients that
+evaluate.holdout holds out do not train; when the run has finished they adapt
+the weights and score them. Plans that compute on the server need a coordinator
+with --server-data. If a fleet cannot train the plan, the command fails and
+prints the reason.`,
 		Example: "  loadstar runs start plans/plfl-head.yaml\n  loadstar runs start plans/fedadam.yaml --wait-for 200",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

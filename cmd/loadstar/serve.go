@@ -44,7 +44,7 @@ of their results. While the hub is unreachable, it keeps working on the tasks
 that it already has.
 
 With --server-data the coordinator has a dataset of its own, for plans that
-compute on the server (algorithm fedsim). All meters in it are the server's.
+compute on the server (algorithm fedsim, or start: server-data). All meters in it are the server's.
 The dataset stays in the coordinator: agents and operators see neither it nor
 its path. Give all coordinators the same one. The other roles do not need it.
 

@@ -38,7 +38,7 @@ var layers = map[string]pkg{
 	"server/region":      {layer: 4, may: "fed/round internal/agentapi internal/backoff proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/operator":    {layer: 4, may: "fed fed/recipe internal/jointoken proto/loadstar/v1 server/ledger server/pki server/terms", external: "connectrpc.com/connect google.golang.org/protobuf"},
 	"server/terms":       {layer: 4, may: "fed fed/exact fed/recipe fed/round fed/setup proto/loadstar/v1 series server/owndata"},
-	"server/owndata":     {layer: 4, may: "fed/client fed/setup internal/stateformat nn/kernel series"},
+	"server/owndata":     {layer: 4, may: "fed fed/client fed/recipe fed/setup internal/stateformat nn/kernel series"},
 	"server/ledger":      {layer: 4, may: "internal/backoff", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
 	"server/bus":         {layer: 4, may: "internal/backoff internal/filelock", external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {layer: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,12 +59,15 @@ type coordinator struct {
 	drivers   map[string]*driver
 	reach     time.Duration // result of Reach for the last count of agents
 	nextCount time.Time     // when to count agents again
+	start     *start        // nil unless the first weights of a run are being trained
+	trainings sync.WaitGroup
 }
 
 // Run drives all runs until ctx ends. While another coordinator has the lead, Run waits.
 func Run(ctx context.Context, c Config) error {
 	c.now = time.Now
 	k := newCoordinator(c)
+	defer k.trainings.Wait()
 	defer k.resign(ctx)
 	poll := time.NewTicker(c.Poll)
 	defer poll.Stop()
@@ -123,6 +127,9 @@ func (k *coordinator) tick(ctx context.Context) {
 			delete(k.drivers, id)
 		}
 	}
+	if k.start != nil && !open[k.start.run] {
+		k.endStart()
+	}
 }
 
 // countEvery is the minimum interval between counts of the agents. If counting is slow,
@@ -168,6 +175,7 @@ func (k *coordinator) holdsLead(ctx context.Context) bool {
 			k.warn(ctx, "taking the lead", err)
 		}
 		k.metrics.leading.Set(0)
+		k.endStart()
 		return false
 	}
 	if lead != k.lead {

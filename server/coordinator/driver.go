@@ -163,6 +163,20 @@ func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
 		}
 	}
 	server := t.Server()
+	if recipe.StartsOnServerData(p) {
+		weights, err := d.startWeights(ctx, t, fleet.Steps[0])
+		if err != nil {
+			return fail(err)
+		}
+		if weights == nil { // look again in a while
+			d.waiting, d.nextLook = max(x.Run.Wanted, 1), now.Add(lookEvery)
+			return x.Explain("training the first weights on the server's data")
+		}
+		server = t.Setup().From(weights).NewServer()
+	}
+	if err := x.Explain(""); err != nil {
+		return err
+	}
 	v, state, err := d.publish(ctx, server, 0)
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 		d.own = &serverData{kept: s.Kept}
 		return true, x.Explain("")
 	case "":
-		why = owndata.Missing(d.terms.Plan.Algorithm)
+		why = owndata.Missing(d.terms.Plan)
 	default:
 		why = d.Data.Changed(s.Fingerprint)
 	}

@@ -22,6 +22,11 @@ func ownData(t *testing.T, number int) *owndata.Data {
 	t.Helper()
 	k, err := kernel.Default()
 	must(t, err)
+	return owndata.New(dataset(t, number), k)
+}
+
+func dataset(t *testing.T, number int) *series.Dataset {
+	t.Helper()
 	all := make([]series.Meter, 2)
 	for i := range all {
 		load := make([]float32, 200)
@@ -33,7 +38,7 @@ func ownData(t *testing.T, number int) *owndata.Data {
 	}
 	d, err := series.NewDataset(series.Dataset{Name: "own", Interval: time.Hour, Clock: time.UTC}, all)
 	must(t, err)
-	return owndata.New(d, k)
+	return d
 }
 
 const (

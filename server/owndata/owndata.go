@@ -4,6 +4,7 @@
 package owndata
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -13,7 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/recipe"
 	"loadstar/fed/setup"
 	"loadstar/internal/stateformat"
 	"loadstar/nn/kernel"
@@ -109,8 +112,12 @@ const (
 // data is.
 func Check(s *setup.Setup) error {
 	p := s.Plan
-	if p.Server.Batch < leastBatch {
-		return fmt.Errorf("server.batch is %d; in a fleet it must be at least %d, because the gradient on few examples reveals them", p.Server.Batch, leastBatch)
+	const why = "in a fleet it must be at least %d, because the gradient on few examples reveals them"
+	if s.Parts.Needs.ServerData && p.Server.Batch < leastBatch {
+		return fmt.Errorf("server.batch is %d; "+why, p.Server.Batch, leastBatch)
+	}
+	if recipe.StartsOnServerData(p) && p.Client.Batch < leastBatch {
+		return fmt.Errorf("client.batch is %d and start is %s; "+why, p.Client.Batch, p.Start, leastBatch)
 	}
 	batch := max(p.Server.Batch, p.Client.Batch)
 	const most = 1 << 20
@@ -124,8 +131,27 @@ func Check(s *setup.Setup) error {
 // version 0. interval is the time between readings of the fleet. Its errors are shown to
 // operators.
 func (d *Data) Open(s *setup.Setup, interval time.Duration) (*client.ServerData, error) {
+	examples, err := d.examples(s, interval, s.Plan.Server.Batch)
+	if err != nil {
+		return nil, err
+	}
+	return s.NewServerData(d.kernel, examples)
+}
+
+// TrainStart returns the shared weights of version 0 of a plan that starts on the server's
+// data. Its errors are shown to operators.
+func (d *Data) TrainStart(ctx context.Context, s *setup.Setup, interval time.Duration) ([]float32, error) {
+	examples, err := d.examples(s, interval, s.Plan.Client.Batch)
+	if err != nil {
+		return nil, err
+	}
+	return s.TrainStart(ctx, d.kernel, examples)
+}
+
+// examples returns the examples of a plan, of which there must be at least a batch.
+func (d *Data) examples(s *setup.Setup, interval time.Duration, batch int) ([]series.Examples, error) {
 	if d == nil {
-		return nil, Missing(s.Plan.Algorithm)
+		return nil, Missing(s.Plan)
 	}
 	if err := Check(s); err != nil {
 		return nil, err
@@ -141,16 +167,19 @@ func (d *Data) Open(s *setup.Setup, interval time.Duration) (*client.ServerData,
 	for _, x := range examples {
 		n += x.Len(series.Train) * x.PerOrigin()
 	}
-	if n < s.Plan.Server.Batch {
-		return nil, fmt.Errorf("the server's data has %d complete training examples, fewer than server.batch, %d", n, s.Plan.Server.Batch)
+	if n < batch {
+		return nil, fmt.Errorf("the server's data has %d complete training examples, fewer than a batch of %d", n, batch)
 	}
-	return s.NewServerData(d.kernel, examples)
+	return examples, nil
 }
 
-// Missing is the reason why a run of an algorithm is refused or waits if the server has no
-// data.
-func Missing(algorithm string) error {
-	return fmt.Errorf("algorithm %s needs readings on the server, which has none; start every coordinator with serve --server-data, or use loadstar simulate", algorithm)
+// Missing is the reason why a run of a plan is refused or waits if the server has no data.
+func Missing(p *fed.Plan) error {
+	what := "algorithm " + p.Algorithm
+	if recipe.StartsOnServerData(p) {
+		what = "start " + p.Start
+	}
+	return fmt.Errorf("%s needs readings on the server, which has none; start every coordinator with serve --server-data, or use loadstar simulate", what)
 }
 
 // Changed is the reason why a run waits if the data is not that with which it began.

@@ -101,7 +101,7 @@ func TestOpenRefuses(t *testing.T) {
 		"none":            {nil, "", 64, "needs readings on the server, which has none; start every coordinator with serve --server-data"},
 		"interval":        {half, "", 64, "the server's readings are 30m0s apart and those of the clients 1h0m0s"},
 		"input":           {hourly, ", wind", 64, "the server's data does not fit the plan"},
-		"few examples":    {short, "", 64, "complete training examples, fewer than server.batch, 64"},
+		"few examples":    {short, "", 64, "complete training examples, fewer than a batch of 64"},
 		"small batch":     {hourly, "", 15, "server.batch is 15; in a fleet it must be at least 16"},
 		"too large batch": {hourly, "", 1 << 30, "need more than 2048 MB in the coordinator"},
 	} {

@@ -91,21 +91,23 @@ func frame(p *fed.Plan, inputs []string, steps []time.Duration) (*recipe.Problem
 // they fit the plan is known only when the run begins.
 func Federated(p *fed.Plan, data bool) error {
 	t, err := derive(p, max(p.Schedule.Cohort, p.Schedule.Buffer, 2))
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case p.Start != "":
-		return fmt.Errorf("start is %s, a path that the server cannot read; a fleet starts from random weights, so remove start or use loadstar simulate", p.Start)
+	}
+	own := t.NeedsServerData() || recipe.StartsOnServerData(p)
+	switch {
+	case p.Start != "" && !recipe.StartsOnServerData(p):
+		return fmt.Errorf("start is %s, a path that the server cannot read; a fleet starts from random weights or from server-data, so remove start or use loadstar simulate", p.Start)
 	case !t.setup.Parts.Federated:
 		return fmt.Errorf("algorithm %s shares no layers, so a server has nothing to do; use loadstar simulate", p.Algorithm)
 	case p.Model.Scaling != "client":
 		return fmt.Errorf("model.scaling is %s, which would reveal the range of clients' readings; a fleet needs model.scaling: client", p.Model.Scaling)
-	case t.NeedsServerData() && !data:
-		return owndata.Missing(p.Algorithm)
+	case own && !data:
+		return owndata.Missing(p)
 	case t.maxBytes() > maxNumbers:
 		return fmt.Errorf("%d shared weights make results of %d MB, the limit is %d MB; make more layers personal or shorten the lookback", t.Shared, t.maxBytes()>>20, maxNumbers>>20)
 	}
-	if t.NeedsServerData() {
+	if own {
 		return owndata.Check(t.setup)
 	}
 	return nil
@@ -154,7 +156,8 @@ func derive(p *fed.Plan, fleet int) (*Terms, error) {
 // Setup returns the plan's setup, without a dataset.
 func (t *Terms) Setup() *setup.Setup { return t.setup }
 
-// NeedsServerData reports whether the coordinator computes with data of its own.
+// NeedsServerData reports whether the coordinator computes with data of its own in every
+// merge. A plan that starts on the server's data may need it only before the first round.
 func (t *Terms) NeedsServerData() bool { return t.Rules.Needs.ServerData }
 
 // Server returns a new server at version 0.

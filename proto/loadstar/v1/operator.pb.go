@@ -529,7 +529,7 @@ type Run struct {
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	Algorithm     string                 `protobuf:"bytes,3,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
 	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`   // waiting, running, finished, stopped or failed
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // of a failure
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // of a failure, or why the run does not advance
 	Created       int64                  `protobuf:"varint,6,opt,name=created,proto3" json:"created,omitempty"`
 	Started       int64                  `protobuf:"varint,7,opt,name=started,proto3" json:"started,omitempty"`
 	Finished      int64                  `protobuf:"varint,8,opt,name=finished,proto3" json:"finished,omitempty"`

@@ -1,0 +1,76 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"loadstar/fed/recipe"
+	"loadstar/server/terms"
+)
+
+// start is the training of a run's first weights on the server's data. It goes on in the
+// background, because it can take hours, and other runs must not wait for it. If it is
+// interrupted, it is repeated and gives the same bits. Once the run has begun, the weights
+// are stored as version 0.
+type start struct {
+	run string
+	// plan is the settled plan, without what depends on the size of the fleet: clients that
+	// join meanwhile must not make the training begin again.
+	plan    string
+	cancel  context.CancelFunc
+	done    chan struct{}
+	weights []float32
+	err     error
+}
+
+// startWeights returns the shared weights from which a run starts, or nil if they are not
+// trained yet. It begins the training, unless that of another run goes on. An error ends the
+// run.
+func (d *driver) startWeights(ctx context.Context, t *terms.Terms, interval time.Duration) ([]float32, error) {
+	p := *t.Plan
+	p.Schedule.Cohort = 0
+	text, err := recipe.Write(&p)
+	if err != nil {
+		return nil, fmt.Errorf("writing the plan: %w", err)
+	}
+	k := d.coordinator
+	if s := k.start; s != nil && s.run == d.id && s.plan != string(text) {
+		k.endStart()
+	}
+	switch s := k.start; {
+	case s == nil:
+		ctx, cancel := context.WithCancel(ctx)
+		s = &start{run: d.id, plan: string(text), cancel: cancel, done: make(chan struct{})}
+		k.start = s
+		d.log.Info("training the first weights on the server's data", "steps", p.Server.StartSteps)
+		k.trainings.Go(func() {
+			defer close(s.done)
+			s.weights, s.err = k.Data.TrainStart(ctx, t.Setup(), interval)
+		})
+		return nil, nil
+	case s.run != d.id:
+		return nil, nil // one at a time
+	default:
+		select {
+		case <-s.done:
+		default:
+			return nil, nil
+		}
+		if s.err != nil {
+			k.endStart()
+			if ctx.Err() != nil {
+				return nil, nil // the coordinator stops
+			}
+		}
+		return s.weights, s.err
+	}
+}
+
+// endStart forgets the training of a run's first weights and stops it if it goes on.
+func (k *coordinator) endStart() {
+	if k.start != nil {
+		k.start.cancel()
+		k.start = nil
+	}
+}
