@@ -47,7 +47,9 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 		d.own = &serverData{kept: s.Kept}
 		return true, x.Explain("")
 	case "":
-		why = owndata.Missing(d.terms.Plan)
+		p := *d.terms.Plan
+		p.Start = "" // its training is over; the merges need the data
+		why = owndata.Missing(&p)
 	default:
 		why = d.Data.Changed(s.Fingerprint)
 	}
