@@ -15,8 +15,8 @@ const correlations = "correlations"
 
 // checkData checks a part that describes datasets instead of comparing methods.
 func (p *Part) checkData() error {
-	if p.Data != correlations {
-		return fmt.Errorf("data is %q; it must be %s", p.Data, correlations)
+	if p.Data != correlations && p.Data != Volume {
+		return fmt.Errorf("data is %q; it must be %s or %s", p.Data, correlations, Volume)
 	}
 	if len(p.Methods)+len(p.Baselines)+len(p.Grid)+len(p.Best)+len(p.Plan) > 0 {
 		return errors.New("a part with data has no methods, baselines, grid, best or plan")

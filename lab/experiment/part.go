@@ -157,7 +157,15 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 			if err != nil {
 				return nil, err
 			}
-			rows = append(rows, p.correlated(d)...)
+			if p.Data == Volume {
+				r, err := p.volume(d)
+				if err != nil {
+					return nil, err
+				}
+				rows = append(rows, r)
+			} else {
+				rows = append(rows, p.correlated(d)...)
+			}
 			continue
 		}
 		best, err := p.choose(name, earlier)

@@ -69,6 +69,8 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 			rows := Of(results, part.Name, dataset)
 			switch {
 			case len(rows) == 0:
+			case part.Data == experiment.Volume:
+				r.Tables = append(r.Tables, longTable(part, rows))
 			case len(part.Grid) == 2:
 				r.HeatMaps = append(r.HeatMaps, heatMaps(part, rows)...)
 			default:

@@ -27,6 +27,8 @@ func Print(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 			fmt.Fprintf(w, "\n%s: %s%s\n", p.Title, dataset, mark)
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 			switch {
+			case p.Data == experiment.Volume:
+				printLong(t, rows)
 			case p.Data != "":
 				fmt.Fprintln(t, "COLUMN\tCORRELATION WITH LOAD\t")
 				for _, r := range rows {

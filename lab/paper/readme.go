@@ -223,7 +223,7 @@ func (s *sections) tables() string {
 		}
 		fmt.Fprintf(&out, "### %s (`%s`)\n\n", title, name)
 		switch {
-		case slices.ContainsFunc(rows, func(r experiment.Result) bool { return r.Figures["relative_mae_mean"] == nil }):
+		case measured(rows):
 			writeLong(&out, rows)
 		case slices.ContainsFunc(rows, func(r experiment.Result) bool { return len(r.At) == 2 }):
 			writeGrid(&out, rows)
@@ -298,22 +298,6 @@ func writeGrid(out *strings.Builder, rows []experiment.Result) {
 			fmt.Fprintf(out, " %s%s |", rows[k].Figures["relative_mae_median"], mark(rows[k]))
 		}
 		fmt.Fprintln(out)
-	}
-	fmt.Fprintln(out)
-}
-
-// writeLong writes a row for each figure of results that are not those of forecasts.
-func writeLong(out *strings.Builder, rows []experiment.Result) {
-	fmt.Fprint(out, "| dataset | of | number | value |\n|---|---|---|---|\n")
-	for _, r := range rows {
-		var names []string
-		for name := range r.Figures {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		for _, name := range names {
-			fmt.Fprintf(out, "| %s | %s | %s | %s |\n", r.Dataset, label(r), name, r.Figures[name])
-		}
 	}
 	fmt.Fprintln(out)
 }

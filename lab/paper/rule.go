@@ -31,6 +31,8 @@ import (
 //	axis(part, i)                     values of the i-th setting of a grid, from 0
 //	best(part, dataset, metric, methods, at...)   name of the method with the lowest mean
 //	rank(part, dataset, metric, methods, method, at...)  place of a method by its mean, from 1
+//	grid(part, dataset, method, metric)           means over a grid of two settings, a list for each value of
+//	                                  the first one; infinite where a run failed
 //	diverged(part, dataset, method, at...)        number of seeds whose run diverged
 //	published(table, row, column, metric)         a number that the paper prints
 //
@@ -109,6 +111,7 @@ func (r *rules) env() map[string]any {
 			}
 			return i + 1, nil
 		},
+		"grid": r.grid,
 		"diverged": func(part, dataset, method string, at ...string) (int, error) {
 			f, err := r.values(part, dataset, method, "diverged", at...)
 			return experiment.Result{Figures: map[string]experiment.Figure{"diverged": f}}.Diverged(), err
@@ -221,6 +224,50 @@ func (r *rules) names(part string, of func(experiment.Result) string) ([]string,
 		return nil, fmt.Errorf("no part %q; there are %s", part, nearest(part, parts))
 	}
 	return names, nil
+}
+
+// grid returns the means of a metric over a grid of two settings: for each value of the
+// first one, in the order of ours.tsv, those for all values of the second one. A point
+// without the metric, because its run failed, is infinite, so that it is never the lowest.
+func (r *rules) grid(part, dataset, method, metric string) ([]any, error) {
+	axis := func(i int) ([]string, error) {
+		return r.names(part, func(row experiment.Result) string {
+			if row.Dataset != dataset || row.Method != method || len(row.At) != 2 {
+				return ""
+			}
+			return row.At[i]
+		})
+	}
+	down, err := axis(0)
+	if err != nil {
+		return nil, err
+	}
+	across, err := axis(1)
+	if err != nil {
+		return nil, err
+	}
+	if len(down) == 0 {
+		return nil, fmt.Errorf("grid(%q, %q, %q, %q): ours.tsv has no such grid of two settings", part, dataset, method, metric)
+	}
+	var all []any
+	for _, y := range down {
+		var line []any
+		for _, x := range across {
+			mean := math.Inf(1)
+			if at := []string{y, x}; r.has(part, dataset, method, metric, at) {
+				f, err := r.values(part, dataset, method, metric, at...)
+				if err != nil {
+					return nil, err
+				}
+				if m := experiment.Figure(f).Mean(); !math.IsNaN(m) {
+					mean = m
+				}
+			}
+			line = append(line, mean)
+		}
+		all = append(all, line)
+	}
+	return all, nil
 }
 
 // order returns the methods in ascending order of a metric's mean. Methods without a mean,

@@ -147,3 +147,33 @@ func TestJudge(t *testing.T) {
 		}
 	}
 }
+
+func TestGrid(t *testing.T) {
+	r := &rules{}
+	for _, y := range []string{"1", "2"} {
+		for _, x := range []string{"a", "b"} {
+			f := map[string]experiment.Figure{"mae": {3, 5}, "diverged": {0, 0}}
+			switch y + x {
+			case "2a":
+				f = map[string]experiment.Figure{"diverged": {1, 1}} // both runs failed
+			case "2b":
+				f["mae"] = experiment.Figure{1, math.NaN()} // one did
+			case "1b":
+				f["mae"] = experiment.Figure{6}
+			}
+			r.results = append(r.results, experiment.Result{Part: "map", Dataset: "hog", Method: "FL", At: []string{y, x}, Figures: f})
+		}
+	}
+	got, err := r.grid("map", "hog", "FL", "mae")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := r.condition(`grid("map", "hog", "FL", "mae")[0] == [4.0, 6.0] and count(flatten(grid("map", "hog", "FL", "mae")), # < 1e9) == 2`); err != nil || !s {
+		t.Errorf("grid is %v, %v", got, err)
+	}
+	for _, wrong := range []string{`grid("maps", "hog", "FL", "mae")`, `grid("map", "hog", "PL", "mae")`} {
+		if _, err := r.evaluate(wrong); err == nil {
+			t.Errorf("%s has no error", wrong)
+		}
+	}
+}
