@@ -186,6 +186,9 @@ func TestPapers(t *testing.T) {
 					t.Errorf("%s: part %s: %v", f, p.Name, err)
 				}
 			}
+			if p.Data != "" {
+				continue // it trains nothing
+			}
 			n, err := p.rounds()
 			if err != nil {
 				t.Fatal(err)

@@ -170,6 +170,8 @@ func TestFullBufferEqualsSynchronous(t *testing.T) {
 	check(t, 30, func(t *rapid.T) {
 		server := rapid.SampledFrom([]string{"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"}).Draw(t, "server optimizer")
 		s := draw(t, server)
+		delete(s, "client.begin") // fedbuff does not have it
+		delete(s, "evaluate.weights")
 		cohort := rapid.IntRange(1, meters).Draw(t, "buffer")
 		s["schedule.cohort"] = cohort
 		if s["server.weighting"] == "examples" && cohort < meters {
