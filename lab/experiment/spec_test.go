@@ -193,6 +193,9 @@ func TestPapers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if p.Data != "" { // it has no plans
+				continue
+			}
 			checkReference(t, f, &p)
 			checkReference(t, f, &quick.Parts[i])
 			less, err := quick.Parts[i].rounds()
