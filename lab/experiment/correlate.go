@@ -15,8 +15,8 @@ const correlations = "correlations"
 
 // checkData checks a part that describes datasets instead of comparing methods.
 func (p *Part) checkData() error {
-	if p.Data != correlations && p.Data != Volume {
-		return fmt.Errorf("data is %q; it must be %s or %s", p.Data, correlations, Volume)
+	if p.Data != correlations && p.Data != Loads && p.Data != Volume {
+		return fmt.Errorf("data is %q; it must be %s, %s or %s", p.Data, correlations, Loads, Volume)
 	}
 	if len(p.Methods)+len(p.Baselines)+len(p.Grid)+len(p.Best)+len(p.Plan) > 0 {
 		return errors.New("a part with data has no methods, baselines, grid, best or plan")
@@ -25,6 +25,18 @@ func (p *Part) checkData() error {
 		return errors.New("a part needs a name and datasets")
 	}
 	return nil
+}
+
+// describe returns the rows of such a part for one dataset.
+func (p *Part) describe(d *series.Dataset) ([]row, error) {
+	switch p.Data {
+	case Loads:
+		return p.loads(d)
+	case Volume:
+		r, err := p.volume(d)
+		return []row{r}, err
+	}
+	return p.correlated(d), nil
 }
 
 // correlated returns a row for each static value and each weather column of a dataset.

@@ -161,13 +161,19 @@ func ranges(values []float64) (quartiles, full float64) {
 		return math.NaN(), math.NaN()
 	}
 	slices.Sort(finite)
-	at := func(share float64) float64 {
-		x := share * float64(len(finite)-1)
-		i := min(int(x), len(finite)-1)
-		next := min(i+1, len(finite)-1)
-		return finite[i] + (x-float64(i))*(finite[next]-finite[i])
+	return quantile(finite, 0.75) - quantile(finite, 0.25), finite[len(finite)-1] - finite[0]
+}
+
+// quantile interpolates linearly between the two sorted values that are nearest to a share
+// of them. It is NaN if there are no values.
+func quantile(sorted []float64, share float64) float64 {
+	if len(sorted) == 0 {
+		return math.NaN()
 	}
-	return at(0.75) - at(0.25), finite[len(finite)-1] - finite[0]
+	x := share * float64(len(sorted)-1)
+	i := min(int(x), len(sorted)-1)
+	next := min(i+1, len(sorted)-1)
+	return sorted[i] + (x-float64(i))*(sorted[next]-sorted[i])
 }
 
 // rankCorrelation returns Spearman's rank correlation: Pearson's correlation of the ranks,

@@ -157,15 +157,11 @@ func (l *Lab) part(ctx context.Context, e *Experiment, p *Part, earlier []Result
 			if err != nil {
 				return nil, err
 			}
-			if p.Data == Volume {
-				r, err := p.volume(d)
-				if err != nil {
-					return nil, err
-				}
-				rows = append(rows, r)
-			} else {
-				rows = append(rows, p.correlated(d)...)
+			more, err := p.describe(d)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
 			}
+			rows = append(rows, more...)
 			continue
 		}
 		best, err := p.choose(name, earlier)

@@ -35,7 +35,7 @@ type Part struct {
 	// earlier part.
 	As string `yaml:"as"`
 	// Data, if it is not empty, makes this a part that describes its datasets instead of
-	// comparing methods: correlations, or volume.
+	// comparing methods: correlations, loads, or volume.
 	Data string `yaml:"data"`
 	// Datasets lists names of folders under datasets/.
 	Datasets []string `yaml:"datasets"`

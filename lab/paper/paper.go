@@ -71,6 +71,8 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 			case len(rows) == 0:
 			case part.Data == experiment.Volume:
 				r.Tables = append(r.Tables, longTable(part, rows))
+			case part.Data == experiment.Loads:
+				r.Boxes = append(r.Boxes, boxChart(part, rows))
 			case len(part.Grid) == 2:
 				r.HeatMaps = append(r.HeatMaps, heatMaps(part, rows)...)
 			default:
@@ -78,8 +80,11 @@ func (p *Paper) WriteReport(path, runs string, results []experiment.Result, tool
 			}
 		}
 	}
-	if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, s.Pictures)); err != nil {
-		return err
+	// A part that describes datasets has no runs.
+	if !slices.ContainsFunc(s.Parts, func(p experiment.Part) bool { return p.Name == s.Pictures && p.Data != "" }) {
+		if r.Runs, r.Baselines, err = report.ReadExperiment(filepath.Join(runs, s.Pictures)); err != nil {
+			return err
+		}
 	}
 	return errors.Join(wrong, atomicfile.Write(path, func(f *os.File) error { return r.Write(f) }))
 }

@@ -29,6 +29,8 @@ func Print(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 			switch {
 			case p.Data == experiment.Volume:
 				printLong(t, rows)
+			case p.Data == experiment.Loads:
+				printLoads(t, rows)
 			case p.Data != "":
 				fmt.Fprintln(t, "COLUMN\tCORRELATION WITH LOAD\t")
 				for _, r := range rows {

@@ -223,6 +223,8 @@ func (s *sections) tables() string {
 		}
 		fmt.Fprintf(&out, "### %s (`%s`)\n\n", title, name)
 		switch {
+		case loads(rows):
+			writeLoads(&out, rows)
 		case measured(rows):
 			writeLong(&out, rows)
 		case slices.ContainsFunc(rows, func(r experiment.Result) bool { return len(r.At) == 2 }):

@@ -30,6 +30,7 @@ type Report struct {
 
 	Claims   []Claim
 	Tables   []Table
+	Boxes    []BoxChart
 	HeatMaps []HeatMap
 
 	Runs      []*Run
@@ -104,6 +105,7 @@ type page struct {
 	*Report
 	Policy    string // content security policy: allows only the page's own script
 	Generated string // names of the synthetic datasets
+	Boxed     []figure
 	Extra     []figure
 	Groups    []group
 	Ran       []Table // settings and cost of the runs
@@ -147,6 +149,11 @@ func (r *Report) Write(w io.Writer) error {
 			synthetic = append(synthetic, s.name)
 		}
 	}
+	for i, c := range r.Boxes {
+		f := c.figure()
+		f.ID = fmt.Sprintf("boxes-%d", i+1)
+		p.Boxed = append(p.Boxed, f)
+	}
 	for i, h := range r.HeatMaps {
 		f := h.figure()
 		f.ID = fmt.Sprintf("extra-%d", i+1)
@@ -165,6 +172,7 @@ func (r *Report) Write(w io.Writer) error {
 			data[f.ID] = f.data
 		}
 	}
+	addData(p.Boxed)
 	addData(p.Extra)
 	for _, g := range p.Groups {
 		addData(g.Figures)
@@ -182,7 +190,7 @@ func (r *Report) Write(w io.Writer) error {
 }
 
 // Pictures reports whether the page has charts.
-func (p page) Pictures() bool { return len(p.Extra)+len(p.Groups) > 0 }
+func (p page) Pictures() bool { return len(p.Boxed)+len(p.Extra)+len(p.Groups) > 0 }
 
 func (h HeatMap) check() error {
 	if len(h.Values) != len(h.YLabels) {

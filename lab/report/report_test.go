@@ -142,6 +142,14 @@ func everything(t *testing.T) []byte {
 			{"Who knows?", NotTested, ""},
 		},
 		Tables: []Table{{Title: "A table", Note: "with a note", Columns: []string{"who", "what", "how much"}, Rows: [][]string{{"x", "y", "1.5"}, {hostile, "z", none}}, Generated: true}},
+		Boxes: []BoxChart{{
+			Title: "Loads", Note: "Over time.", Of: "building", Value: "load", Unit: "kW", Generated: true, Boxes: []Box{
+				{"small", [5]float64{-1, 0, 0.5, 2, 3}, 1},
+				{hostile, [5]float64{20, 30, 50, 70, 200}, 60},
+				{"none", [5]float64{math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()}, math.NaN()},
+				{strings.Repeat("a long name ", 9), [5]float64{3, 4, 5, 6, 7}, 5},
+			},
+		}},
 		HeatMaps: []HeatMap{{
 			Title: "Rates", X: "client learning rate", Y: "server learning rate", XLabels: []string{"0.01", "0.1", "1"}, YLabels: []string{"0.1", "1"},
 			Value: "median relative MAE", Values: [][]float64{{1.5, 0.8, 3}, {1, 40, math.NaN()}}, Generated: true,

@@ -82,7 +82,7 @@ func (s *dataset) skill() (figure, bool) {
 		Title:   "Error per client by method: " + rows[0].Name + " has the lowest median error",
 		Caption: "Boxes show the quartiles and the median over clients, whiskers the 5 % and 95 % quantiles. Each dot is a client",
 		Alt:     "Box and strip chart of the relative MAE per client. " + strings.Join(said, "; ") + ".",
-		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "xLabel": "test relative MAE, log scale (lower is better)"},
+		data:    map[string]any{"series": rows, "names": names, "domain": []num{num(lo), num(hi)}, "value": "relative MAE", "one": true, "xLabel": "test relative MAE, log scale (lower is better)"},
 	}
 	if len(rows) == 1 {
 		f.Title = fmt.Sprintf("Error per client: better than %s for %s of clients", s.about(), t.Rows[0][4])

@@ -68,40 +68,50 @@ function extent(values) {
   return [Math.min(...some), Math.max(...some)];
 }
 
-// box: one row per method, with box, whiskers and one dot per client.
+// box: one row per method, with box, whiskers and one dot per client; or, if it is dense, one
+// row per building with its mean as the dot.
 function box(d, width, { generated }) {
-  const row = 64;
-  const ticks = logTicks(...d.domain, Math.max(4, Math.floor(width / 60)));
+  // Many rows are thin, with the name beside the box instead of above it, and without dots
+  // below it.
+  const row = d.dense ? 17 : 64;
+  const half = d.dense ? 0.33 : 0.14;
+  const left = d.dense ? Math.min(width * 0.4, 7 * Math.max(0, ...d.series.map((s) => s.name.length)) + 14) : 12;
+  const unit = d.unit ? ` ${d.unit}` : "";
+  const ticks = logTicks(...d.domain, Math.max(4, Math.floor((width - left) / 60)));
   const [lo, hi] = d.domain;
   const inside = (v) => v !== null && v >= lo && v <= hi;
   const clip = (v) => Math.min(hi, Math.max(lo, v));
   const rows = d.series.map((s, i) => ({ ...s, i, ...look(s.look) }));
   // Spread overlapping dots by a fixed pattern.
-  const dots = rows.flatMap((s) => s.v.map((v, k) => ({ v, y: s.i + 0.3 + 0.14 * (((k * 0.618034) % 1) - 0.5) * 2, s, name: d.names[s.n[k]] }))).filter((p) => inside(p.v));
+  const dots = rows.flatMap((s) => s.v.map((v, k) => ({ v, y: d.dense ? s.i : s.i + 0.3 + 0.14 * (((k * 0.618034) % 1) - 0.5) * 2, s, name: d.names[s.n[k]] }))).filter((p) => inside(p.v));
   return [
     chart({
       generated,
       width,
       height: rows.length * row + 74,
       marginTop: 28,
-      marginLeft: 12,
+      marginLeft: left,
       x: { type: "log", domain: d.domain },
       y: { domain: [-0.5, rows.length - 0.5], range: [28, rows.length * row + 28], axis: null },
       color: { type: "identity" },
       marks: [
         Plot.gridX(ticks, grid),
         logX(ticks, d.xLabel),
-        Plot.ruleX([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }),
+        d.one ? Plot.ruleX([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }) : null,
         Plot.ruleY(rows, { y: (s) => s.i, x1: (s) => clip(s.q[0]), x2: (s) => clip(s.q[4]), stroke: "colour", strokeWidth: 1.5 }),
-        Plot.rect(rows, { x1: (s) => clip(s.q[1]), x2: (s) => clip(s.q[3]), y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, fill: "var(--paper)", stroke: "colour", strokeWidth: 1.5 }),
-        Plot.rect(rows, { x1: (s) => clip(s.q[1]), x2: (s) => clip(s.q[3]), y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, fill: "colour", fillOpacity: 0.2 }),
-        Plot.ruleX(rows.filter((s) => inside(s.q[2])), { x: (s) => s.q[2], y1: (s) => s.i - 0.14, y2: (s) => s.i + 0.14, stroke: "colour", strokeWidth: 3.5 }),
+        Plot.rect(rows, { x1: (s) => clip(s.q[1]), x2: (s) => clip(s.q[3]), y1: (s) => s.i - half, y2: (s) => s.i + half, fill: "var(--paper)", stroke: "colour", strokeWidth: 1.5 }),
+        Plot.rect(rows, { x1: (s) => clip(s.q[1]), x2: (s) => clip(s.q[3]), y1: (s) => s.i - half, y2: (s) => s.i + half, fill: "colour", fillOpacity: 0.2 }),
+        Plot.ruleX(rows.filter((s) => inside(s.q[2])), { x: (s) => s.q[2], y1: (s) => s.i - half, y2: (s) => s.i + half, stroke: "colour", strokeWidth: 3.5 }),
         Plot.dot(dots, { x: "v", y: "y", r: 2.6, fill: (p) => p.s.colour, fillOpacity: 0.55 }),
-        Plot.text(rows, { x: () => lo, y: (s) => s.i - 0.34, text: "name", textAnchor: "start", fontWeight: 600, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 }),
+        d.dense
+          ? Plot.text(rows, { x: () => lo, y: (s) => s.i, dx: -6, text: "name", textAnchor: "end", fontSize: 11, lineWidth: (left - 8) / 11, textOverflow: "ellipsis-start", fill: "var(--ink)" })
+          : Plot.text(rows, { x: () => lo, y: (s) => s.i - 0.34, text: "name", textAnchor: "start", fontWeight: 600, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4 }),
         // Both counts are at the right end of the line with the name. On the left, dots would
         // cover the text.
         Plot.text(rows.filter((s) => s.above + s.below > 0), { x: () => hi, y: (s) => s.i - 0.34, text: (s) => [s.below > 0 ? `← ${s.below} beyond` : "", s.above > 0 ? `${s.above} beyond →` : ""].filter(Boolean).join("   "), textAnchor: "end", fill: "var(--faint)", stroke: "var(--paper)", strokeWidth: 4 }),
-        Plot.tip(dots, Plot.pointer({ x: "v", y: "y", title: (p) => `${p.name}\n${p.s.name}: relative MAE ${short(p.v)}`, fontSize: 12 })),
+        d.dense
+          ? Plot.tip(rows, Plot.pointer({ x: (s) => clip(s.q[2]), y: "i", title: (s) => `${s.name}\n${d.value}: median ${short(s.q[2])}${unit}, mean ${short(s.v[0])}${unit}\nquartiles ${short(s.q[1])} to ${short(s.q[3])}${unit}\n5 to 95 %: ${short(s.q[0])} to ${short(s.q[4])}${unit}`, fontSize: 12 }))
+          : Plot.tip(dots, Plot.pointer({ x: "v", y: "y", title: (p) => `${p.name}\n${p.s.name}: ${d.value} ${short(p.v)}${unit}`, fontSize: 12 })),
       ],
     }),
   ];
