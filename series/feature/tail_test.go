@@ -32,6 +32,7 @@ func TestTails(t *testing.T) {
 			t.Run(fmt.Sprintf("%s,horizon=%d,targets=%d", name, task.horizon, task.targets), func(t *testing.T) {
 				skipInShort(t, name, task.horizon, task.targets)
 				t.Parallel()
+				x := x // other tasks read it at the same time
 				x.seed += uint64(k)
 				d := x.dataset(t)
 				random := rand.New(rand.NewPCG(x.seed, 3))
