@@ -193,10 +193,10 @@ chaos: build ## Chaos test: kill a fleet's processes at random, KILLS times per 
 	go run ./internal/chaos -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 	go run ./internal/chaos -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 
+FORMS ?= one cluster
 .PHONY: chaos-fedsim
 chaos-fedsim: build ## Chaos test with data on the server: kill only coordinators, KILLS times per form; needs PostgreSQL
-	go run ./internal/chaos -bin bin/loadstar -fedsim -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
-	go run ./internal/chaos -bin bin/loadstar -fedsim -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
+	for form in $(FORMS); do go run ./internal/chaos -bin bin/loadstar -fedsim -form $$form -kills $(KILLS) $(if $(SEED),-seed $(SEED)) || exit 1; done
 
 .PHONY: old-state
 old-state: build ## Begin runs with an older binary, OLD=path, and continue them with this one: simulator, server, agents
