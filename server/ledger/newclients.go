@@ -42,8 +42,12 @@ func (d *Drive) Names() (all []string, err error) {
 // HoldOut keeps clients out of the run's fleet. It must be called before Begin.
 func (d *Drive) HoldOut(clients []string) (err error) {
 	defer wrap(&err, "holding clients out of run", d.Run.ID)
-	for _, c := range clients {
-		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO held_out (run, client) VALUES ($1, $2)", d.Run.ID, c); err != nil {
+	for part := range slices.Chunk(clients, d.l.chunk) {
+		args := make([]any, 0, 2*len(part))
+		for _, c := range part {
+			args = append(args, d.Run.ID, c)
+		}
+		if _, err := d.tx.ExecContext(d.ctx, "INSERT INTO held_out (run, client) VALUES "+placeholders(0, len(part), 2), args...); err != nil {
 			return err
 		}
 	}
