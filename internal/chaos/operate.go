@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -75,13 +77,21 @@ func (s *system) join(ctx context.Context, token string, i int, limit time.Durat
 
 func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
+// given holds the ports that freePort has returned. A part listens some time after it got
+// its port, so a port that looks free may belong to a part that is still starting.
+var given sync.Map
+
 // freePort returns a free port below the range that the system uses for outgoing
-// connections, so that the port is still free when a part restarts.
+// connections, so that the port is still free when a part restarts. It returns each port
+// once.
 func freePort() (int, error) {
 	const first, ports = 20000, 10000
-	var last error
+	last := errors.New("no free port")
 	for range 100 {
 		port := first + rand.IntN(ports)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
 		l, err := net.Listen("tcp", loopback(port))
 		if err != nil {
 			last = err
