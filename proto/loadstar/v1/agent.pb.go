@@ -342,6 +342,9 @@ type AnnounceRequest struct {
 	Clients       []string               `protobuf:"bytes,1,rep,name=clients,proto3" json:"clients,omitempty"`
 	Inputs        []string               `protobuf:"bytes,2,rep,name=inputs,proto3" json:"inputs,omitempty"`                               // in addition to load and calendar: weather and static features of meters
 	StepSeconds   int64                  `protobuf:"varint,3,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"` // interval between readings
+	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`                             // of the agent's program
+	Now           int64                  `protobuf:"varint,5,opt,name=now,proto3" json:"now,omitempty"`                                    // the agent's clock, Unix milliseconds
+	Generated     bool                   `protobuf:"varint,6,opt,name=generated,proto3" json:"generated,omitempty"`                        // the readings are synthetic
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -395,6 +398,27 @@ func (x *AnnounceRequest) GetStepSeconds() int64 {
 		return x.StepSeconds
 	}
 	return 0
+}
+
+func (x *AnnounceRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *AnnounceRequest) GetNow() int64 {
+	if x != nil {
+		return x.Now
+	}
+	return 0
+}
+
+func (x *AnnounceRequest) GetGenerated() bool {
+	if x != nil {
+		return x.Generated
+	}
+	return false
 }
 
 type AnnounceResponse struct {
@@ -1653,11 +1677,14 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\fRenewRequest\x12\x10\n" +
 	"\x03csr\x18\x01 \x01(\fR\x03csr\"3\n" +
 	"\rRenewResponse\x12\"\n" +
-	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"f\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\xb0\x01\n" +
 	"\x0fAnnounceRequest\x12\x18\n" +
 	"\aclients\x18\x01 \x03(\tR\aclients\x12\x16\n" +
 	"\x06inputs\x18\x02 \x03(\tR\x06inputs\x12!\n" +
-	"\fstep_seconds\x18\x03 \x01(\x03R\vstepSeconds\",\n" +
+	"\fstep_seconds\x18\x03 \x01(\x03R\vstepSeconds\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x10\n" +
+	"\x03now\x18\x05 \x01(\x03R\x03now\x12\x1c\n" +
+	"\tgenerated\x18\x06 \x01(\bR\tgenerated\",\n" +
 	"\x10AnnounceResponse\x12\x18\n" +
 	"\arefused\x18\x01 \x03(\tR\arefused\"I\n" +
 	"\x05Turns\x12\x10\n" +

@@ -34,12 +34,29 @@ const (
 // reflection-formatted method names, remove the leading slash and convert the remaining slash to a
 // period.
 const (
+	// OperatorServiceWhoamiProcedure is the fully-qualified name of the OperatorService's Whoami RPC.
+	OperatorServiceWhoamiProcedure = "/loadstar.v1.OperatorService/Whoami"
+	// OperatorServiceGetFleetProcedure is the fully-qualified name of the OperatorService's GetFleet
+	// RPC.
+	OperatorServiceGetFleetProcedure = "/loadstar.v1.OperatorService/GetFleet"
+	// OperatorServiceListAgentsProcedure is the fully-qualified name of the OperatorService's
+	// ListAgents RPC.
+	OperatorServiceListAgentsProcedure = "/loadstar.v1.OperatorService/ListAgents"
 	// OperatorServiceCreateTokenProcedure is the fully-qualified name of the OperatorService's
 	// CreateToken RPC.
 	OperatorServiceCreateTokenProcedure = "/loadstar.v1.OperatorService/CreateToken"
 	// OperatorServiceListClientsProcedure is the fully-qualified name of the OperatorService's
 	// ListClients RPC.
 	OperatorServiceListClientsProcedure = "/loadstar.v1.OperatorService/ListClients"
+	// OperatorServiceGetClientProcedure is the fully-qualified name of the OperatorService's GetClient
+	// RPC.
+	OperatorServiceGetClientProcedure = "/loadstar.v1.OperatorService/GetClient"
+	// OperatorServiceListTurnsProcedure is the fully-qualified name of the OperatorService's ListTurns
+	// RPC.
+	OperatorServiceListTurnsProcedure = "/loadstar.v1.OperatorService/ListTurns"
+	// OperatorServiceListFindingsProcedure is the fully-qualified name of the OperatorService's
+	// ListFindings RPC.
+	OperatorServiceListFindingsProcedure = "/loadstar.v1.OperatorService/ListFindings"
 	// OperatorServiceRevokeProcedure is the fully-qualified name of the OperatorService's Revoke RPC.
 	OperatorServiceRevokeProcedure = "/loadstar.v1.OperatorService/Revoke"
 	// OperatorServiceStartRunProcedure is the fully-qualified name of the OperatorService's StartRun
@@ -70,12 +87,49 @@ const (
 	// OperatorServiceListReportsProcedure is the fully-qualified name of the OperatorService's
 	// ListReports RPC.
 	OperatorServiceListReportsProcedure = "/loadstar.v1.OperatorService/ListReports"
+	// OperatorServiceListUsersProcedure is the fully-qualified name of the OperatorService's ListUsers
+	// RPC.
+	OperatorServiceListUsersProcedure = "/loadstar.v1.OperatorService/ListUsers"
+	// OperatorServicePutUserProcedure is the fully-qualified name of the OperatorService's PutUser RPC.
+	OperatorServicePutUserProcedure = "/loadstar.v1.OperatorService/PutUser"
+	// OperatorServiceRemoveUserProcedure is the fully-qualified name of the OperatorService's
+	// RemoveUser RPC.
+	OperatorServiceRemoveUserProcedure = "/loadstar.v1.OperatorService/RemoveUser"
+	// OperatorServiceCreateLoginProcedure is the fully-qualified name of the OperatorService's
+	// CreateLogin RPC.
+	OperatorServiceCreateLoginProcedure = "/loadstar.v1.OperatorService/CreateLogin"
+	// OperatorServiceListSessionsProcedure is the fully-qualified name of the OperatorService's
+	// ListSessions RPC.
+	OperatorServiceListSessionsProcedure = "/loadstar.v1.OperatorService/ListSessions"
+	// OperatorServiceEndSessionProcedure is the fully-qualified name of the OperatorService's
+	// EndSession RPC.
+	OperatorServiceEndSessionProcedure = "/loadstar.v1.OperatorService/EndSession"
+	// OperatorServiceIssueCertificateProcedure is the fully-qualified name of the OperatorService's
+	// IssueCertificate RPC.
+	OperatorServiceIssueCertificateProcedure = "/loadstar.v1.OperatorService/IssueCertificate"
+	// OperatorServiceListCertificatesProcedure is the fully-qualified name of the OperatorService's
+	// ListCertificates RPC.
+	OperatorServiceListCertificatesProcedure = "/loadstar.v1.OperatorService/ListCertificates"
+	// OperatorServiceRevokeCertificateProcedure is the fully-qualified name of the OperatorService's
+	// RevokeCertificate RPC.
+	OperatorServiceRevokeCertificateProcedure = "/loadstar.v1.OperatorService/RevokeCertificate"
 )
 
 // OperatorServiceClient is a client for the loadstar.v1.OperatorService service.
 type OperatorServiceClient interface {
+	// Whoami returns the calling user.
+	Whoami(context.Context, *WhoamiRequest) (*WhoamiResponse, error)
+	// GetFleet summarises the fleet.
+	GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error)
+	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
+	// GetClient returns a client with its newest turns.
+	GetClient(context.Context, *GetClientRequest) (*GetClientResponse, error)
+	// ListTurns lists who was asked and who was counted.
+	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
+	// ListFindings counts the clients that reported problems with their readings.
+	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// Revoke permanently refuses an agent or a single client.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
@@ -92,6 +146,19 @@ type OperatorServiceClient interface {
 	WithdrawRelease(context.Context, *WithdrawReleaseRequest) (*WithdrawReleaseResponse, error)
 	// ListReports summarises the clients' reports by day and release.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
+	ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error)
+	// PutUser adds a user or changes the role of one.
+	PutUser(context.Context, *PutUserRequest) (*PutUserResponse, error)
+	// RemoveUser ends all sessions of a user and revokes the user's certificates.
+	RemoveUser(context.Context, *RemoveUserRequest) (*RemoveUserResponse, error)
+	// CreateLogin creates a code that opens one session of the dashboard.
+	CreateLogin(context.Context, *CreateLoginRequest) (*CreateLoginResponse, error)
+	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
+	EndSession(context.Context, *EndSessionRequest) (*EndSessionResponse, error)
+	// IssueCertificate signs an operator's certificate for a user.
+	IssueCertificate(context.Context, *IssueCertificateRequest) (*IssueCertificateResponse, error)
+	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
+	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
 }
 
 // NewOperatorServiceClient constructs a client for the loadstar.v1.OperatorService service. By
@@ -105,6 +172,24 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 	baseURL = strings.TrimRight(baseURL, "/")
 	operatorServiceMethods := File_loadstar_v1_operator_proto.Services().ByName("OperatorService").Methods()
 	return &operatorServiceClient{
+		whoami: connect.NewClient[WhoamiRequest, WhoamiResponse](
+			httpClient,
+			baseURL+OperatorServiceWhoamiProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("Whoami")),
+			connect.WithClientOptions(opts...),
+		),
+		getFleet: connect.NewClient[GetFleetRequest, GetFleetResponse](
+			httpClient,
+			baseURL+OperatorServiceGetFleetProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("GetFleet")),
+			connect.WithClientOptions(opts...),
+		),
+		listAgents: connect.NewClient[ListAgentsRequest, ListAgentsResponse](
+			httpClient,
+			baseURL+OperatorServiceListAgentsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListAgents")),
+			connect.WithClientOptions(opts...),
+		),
 		createToken: connect.NewClient[CreateTokenRequest, CreateTokenResponse](
 			httpClient,
 			baseURL+OperatorServiceCreateTokenProcedure,
@@ -115,6 +200,24 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			httpClient,
 			baseURL+OperatorServiceListClientsProcedure,
 			connect.WithSchema(operatorServiceMethods.ByName("ListClients")),
+			connect.WithClientOptions(opts...),
+		),
+		getClient: connect.NewClient[GetClientRequest, GetClientResponse](
+			httpClient,
+			baseURL+OperatorServiceGetClientProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("GetClient")),
+			connect.WithClientOptions(opts...),
+		),
+		listTurns: connect.NewClient[ListTurnsRequest, ListTurnsResponse](
+			httpClient,
+			baseURL+OperatorServiceListTurnsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListTurns")),
+			connect.WithClientOptions(opts...),
+		),
+		listFindings: connect.NewClient[ListFindingsRequest, ListFindingsResponse](
+			httpClient,
+			baseURL+OperatorServiceListFindingsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListFindings")),
 			connect.WithClientOptions(opts...),
 		),
 		revoke: connect.NewClient[RevokeRequest, RevokeResponse](
@@ -183,24 +286,120 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(operatorServiceMethods.ByName("ListReports")),
 			connect.WithClientOptions(opts...),
 		),
+		listUsers: connect.NewClient[ListUsersRequest, ListUsersResponse](
+			httpClient,
+			baseURL+OperatorServiceListUsersProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListUsers")),
+			connect.WithClientOptions(opts...),
+		),
+		putUser: connect.NewClient[PutUserRequest, PutUserResponse](
+			httpClient,
+			baseURL+OperatorServicePutUserProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("PutUser")),
+			connect.WithClientOptions(opts...),
+		),
+		removeUser: connect.NewClient[RemoveUserRequest, RemoveUserResponse](
+			httpClient,
+			baseURL+OperatorServiceRemoveUserProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("RemoveUser")),
+			connect.WithClientOptions(opts...),
+		),
+		createLogin: connect.NewClient[CreateLoginRequest, CreateLoginResponse](
+			httpClient,
+			baseURL+OperatorServiceCreateLoginProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("CreateLogin")),
+			connect.WithClientOptions(opts...),
+		),
+		listSessions: connect.NewClient[ListSessionsRequest, ListSessionsResponse](
+			httpClient,
+			baseURL+OperatorServiceListSessionsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListSessions")),
+			connect.WithClientOptions(opts...),
+		),
+		endSession: connect.NewClient[EndSessionRequest, EndSessionResponse](
+			httpClient,
+			baseURL+OperatorServiceEndSessionProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("EndSession")),
+			connect.WithClientOptions(opts...),
+		),
+		issueCertificate: connect.NewClient[IssueCertificateRequest, IssueCertificateResponse](
+			httpClient,
+			baseURL+OperatorServiceIssueCertificateProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("IssueCertificate")),
+			connect.WithClientOptions(opts...),
+		),
+		listCertificates: connect.NewClient[ListCertificatesRequest, ListCertificatesResponse](
+			httpClient,
+			baseURL+OperatorServiceListCertificatesProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListCertificates")),
+			connect.WithClientOptions(opts...),
+		),
+		revokeCertificate: connect.NewClient[RevokeCertificateRequest, RevokeCertificateResponse](
+			httpClient,
+			baseURL+OperatorServiceRevokeCertificateProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("RevokeCertificate")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // operatorServiceClient implements OperatorServiceClient.
 type operatorServiceClient struct {
-	createToken     *connect.Client[CreateTokenRequest, CreateTokenResponse]
-	listClients     *connect.Client[ListClientsRequest, ListClientsResponse]
-	revoke          *connect.Client[RevokeRequest, RevokeResponse]
-	startRun        *connect.Client[StartRunRequest, StartRunResponse]
-	listRuns        *connect.Client[ListRunsRequest, ListRunsResponse]
-	getRun          *connect.Client[GetRunRequest, GetRunResponse]
-	watchRun        *connect.Client[WatchRunRequest, WatchRunResponse]
-	stopRun         *connect.Client[StopRunRequest, StopRunResponse]
-	listAudit       *connect.Client[ListAuditRequest, ListAuditResponse]
-	createRelease   *connect.Client[CreateReleaseRequest, CreateReleaseResponse]
-	listReleases    *connect.Client[ListReleasesRequest, ListReleasesResponse]
-	withdrawRelease *connect.Client[WithdrawReleaseRequest, WithdrawReleaseResponse]
-	listReports     *connect.Client[ListReportsRequest, ListReportsResponse]
+	whoami            *connect.Client[WhoamiRequest, WhoamiResponse]
+	getFleet          *connect.Client[GetFleetRequest, GetFleetResponse]
+	listAgents        *connect.Client[ListAgentsRequest, ListAgentsResponse]
+	createToken       *connect.Client[CreateTokenRequest, CreateTokenResponse]
+	listClients       *connect.Client[ListClientsRequest, ListClientsResponse]
+	getClient         *connect.Client[GetClientRequest, GetClientResponse]
+	listTurns         *connect.Client[ListTurnsRequest, ListTurnsResponse]
+	listFindings      *connect.Client[ListFindingsRequest, ListFindingsResponse]
+	revoke            *connect.Client[RevokeRequest, RevokeResponse]
+	startRun          *connect.Client[StartRunRequest, StartRunResponse]
+	listRuns          *connect.Client[ListRunsRequest, ListRunsResponse]
+	getRun            *connect.Client[GetRunRequest, GetRunResponse]
+	watchRun          *connect.Client[WatchRunRequest, WatchRunResponse]
+	stopRun           *connect.Client[StopRunRequest, StopRunResponse]
+	listAudit         *connect.Client[ListAuditRequest, ListAuditResponse]
+	createRelease     *connect.Client[CreateReleaseRequest, CreateReleaseResponse]
+	listReleases      *connect.Client[ListReleasesRequest, ListReleasesResponse]
+	withdrawRelease   *connect.Client[WithdrawReleaseRequest, WithdrawReleaseResponse]
+	listReports       *connect.Client[ListReportsRequest, ListReportsResponse]
+	listUsers         *connect.Client[ListUsersRequest, ListUsersResponse]
+	putUser           *connect.Client[PutUserRequest, PutUserResponse]
+	removeUser        *connect.Client[RemoveUserRequest, RemoveUserResponse]
+	createLogin       *connect.Client[CreateLoginRequest, CreateLoginResponse]
+	listSessions      *connect.Client[ListSessionsRequest, ListSessionsResponse]
+	endSession        *connect.Client[EndSessionRequest, EndSessionResponse]
+	issueCertificate  *connect.Client[IssueCertificateRequest, IssueCertificateResponse]
+	listCertificates  *connect.Client[ListCertificatesRequest, ListCertificatesResponse]
+	revokeCertificate *connect.Client[RevokeCertificateRequest, RevokeCertificateResponse]
+}
+
+// Whoami calls loadstar.v1.OperatorService.Whoami.
+func (c *operatorServiceClient) Whoami(ctx context.Context, req *WhoamiRequest) (*WhoamiResponse, error) {
+	response, err := c.whoami.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetFleet calls loadstar.v1.OperatorService.GetFleet.
+func (c *operatorServiceClient) GetFleet(ctx context.Context, req *GetFleetRequest) (*GetFleetResponse, error) {
+	response, err := c.getFleet.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListAgents calls loadstar.v1.OperatorService.ListAgents.
+func (c *operatorServiceClient) ListAgents(ctx context.Context, req *ListAgentsRequest) (*ListAgentsResponse, error) {
+	response, err := c.listAgents.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // CreateToken calls loadstar.v1.OperatorService.CreateToken.
@@ -215,6 +414,33 @@ func (c *operatorServiceClient) CreateToken(ctx context.Context, req *CreateToke
 // ListClients calls loadstar.v1.OperatorService.ListClients.
 func (c *operatorServiceClient) ListClients(ctx context.Context, req *ListClientsRequest) (*ListClientsResponse, error) {
 	response, err := c.listClients.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetClient calls loadstar.v1.OperatorService.GetClient.
+func (c *operatorServiceClient) GetClient(ctx context.Context, req *GetClientRequest) (*GetClientResponse, error) {
+	response, err := c.getClient.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListTurns calls loadstar.v1.OperatorService.ListTurns.
+func (c *operatorServiceClient) ListTurns(ctx context.Context, req *ListTurnsRequest) (*ListTurnsResponse, error) {
+	response, err := c.listTurns.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListFindings calls loadstar.v1.OperatorService.ListFindings.
+func (c *operatorServiceClient) ListFindings(ctx context.Context, req *ListFindingsRequest) (*ListFindingsResponse, error) {
+	response, err := c.listFindings.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -316,10 +542,102 @@ func (c *operatorServiceClient) ListReports(ctx context.Context, req *ListReport
 	return nil, err
 }
 
+// ListUsers calls loadstar.v1.OperatorService.ListUsers.
+func (c *operatorServiceClient) ListUsers(ctx context.Context, req *ListUsersRequest) (*ListUsersResponse, error) {
+	response, err := c.listUsers.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PutUser calls loadstar.v1.OperatorService.PutUser.
+func (c *operatorServiceClient) PutUser(ctx context.Context, req *PutUserRequest) (*PutUserResponse, error) {
+	response, err := c.putUser.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RemoveUser calls loadstar.v1.OperatorService.RemoveUser.
+func (c *operatorServiceClient) RemoveUser(ctx context.Context, req *RemoveUserRequest) (*RemoveUserResponse, error) {
+	response, err := c.removeUser.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// CreateLogin calls loadstar.v1.OperatorService.CreateLogin.
+func (c *operatorServiceClient) CreateLogin(ctx context.Context, req *CreateLoginRequest) (*CreateLoginResponse, error) {
+	response, err := c.createLogin.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListSessions calls loadstar.v1.OperatorService.ListSessions.
+func (c *operatorServiceClient) ListSessions(ctx context.Context, req *ListSessionsRequest) (*ListSessionsResponse, error) {
+	response, err := c.listSessions.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// EndSession calls loadstar.v1.OperatorService.EndSession.
+func (c *operatorServiceClient) EndSession(ctx context.Context, req *EndSessionRequest) (*EndSessionResponse, error) {
+	response, err := c.endSession.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// IssueCertificate calls loadstar.v1.OperatorService.IssueCertificate.
+func (c *operatorServiceClient) IssueCertificate(ctx context.Context, req *IssueCertificateRequest) (*IssueCertificateResponse, error) {
+	response, err := c.issueCertificate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListCertificates calls loadstar.v1.OperatorService.ListCertificates.
+func (c *operatorServiceClient) ListCertificates(ctx context.Context, req *ListCertificatesRequest) (*ListCertificatesResponse, error) {
+	response, err := c.listCertificates.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RevokeCertificate calls loadstar.v1.OperatorService.RevokeCertificate.
+func (c *operatorServiceClient) RevokeCertificate(ctx context.Context, req *RevokeCertificateRequest) (*RevokeCertificateResponse, error) {
+	response, err := c.revokeCertificate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // OperatorServiceHandler is an implementation of the loadstar.v1.OperatorService service.
 type OperatorServiceHandler interface {
+	// Whoami returns the calling user.
+	Whoami(context.Context, *WhoamiRequest) (*WhoamiResponse, error)
+	// GetFleet summarises the fleet.
+	GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error)
+	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
+	// GetClient returns a client with its newest turns.
+	GetClient(context.Context, *GetClientRequest) (*GetClientResponse, error)
+	// ListTurns lists who was asked and who was counted.
+	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)
+	// ListFindings counts the clients that reported problems with their readings.
+	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// Revoke permanently refuses an agent or a single client.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
@@ -336,6 +654,19 @@ type OperatorServiceHandler interface {
 	WithdrawRelease(context.Context, *WithdrawReleaseRequest) (*WithdrawReleaseResponse, error)
 	// ListReports summarises the clients' reports by day and release.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
+	ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error)
+	// PutUser adds a user or changes the role of one.
+	PutUser(context.Context, *PutUserRequest) (*PutUserResponse, error)
+	// RemoveUser ends all sessions of a user and revokes the user's certificates.
+	RemoveUser(context.Context, *RemoveUserRequest) (*RemoveUserResponse, error)
+	// CreateLogin creates a code that opens one session of the dashboard.
+	CreateLogin(context.Context, *CreateLoginRequest) (*CreateLoginResponse, error)
+	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
+	EndSession(context.Context, *EndSessionRequest) (*EndSessionResponse, error)
+	// IssueCertificate signs an operator's certificate for a user.
+	IssueCertificate(context.Context, *IssueCertificateRequest) (*IssueCertificateResponse, error)
+	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
+	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
 }
 
 // NewOperatorServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -345,6 +676,24 @@ type OperatorServiceHandler interface {
 // and JSON codecs. They also support gzip compression.
 func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
 	operatorServiceMethods := File_loadstar_v1_operator_proto.Services().ByName("OperatorService").Methods()
+	operatorServiceWhoamiHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceWhoamiProcedure,
+		svc.Whoami,
+		connect.WithSchema(operatorServiceMethods.ByName("Whoami")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceGetFleetHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceGetFleetProcedure,
+		svc.GetFleet,
+		connect.WithSchema(operatorServiceMethods.ByName("GetFleet")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListAgentsHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListAgentsProcedure,
+		svc.ListAgents,
+		connect.WithSchema(operatorServiceMethods.ByName("ListAgents")),
+		connect.WithHandlerOptions(opts...),
+	)
 	operatorServiceCreateTokenHandler := connect.NewUnaryHandlerSimple(
 		OperatorServiceCreateTokenProcedure,
 		svc.CreateToken,
@@ -355,6 +704,24 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		OperatorServiceListClientsProcedure,
 		svc.ListClients,
 		connect.WithSchema(operatorServiceMethods.ByName("ListClients")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceGetClientHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceGetClientProcedure,
+		svc.GetClient,
+		connect.WithSchema(operatorServiceMethods.ByName("GetClient")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListTurnsHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListTurnsProcedure,
+		svc.ListTurns,
+		connect.WithSchema(operatorServiceMethods.ByName("ListTurns")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListFindingsHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListFindingsProcedure,
+		svc.ListFindings,
+		connect.WithSchema(operatorServiceMethods.ByName("ListFindings")),
 		connect.WithHandlerOptions(opts...),
 	)
 	operatorServiceRevokeHandler := connect.NewUnaryHandlerSimple(
@@ -423,12 +790,78 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		connect.WithSchema(operatorServiceMethods.ByName("ListReports")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operatorServiceListUsersHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListUsersProcedure,
+		svc.ListUsers,
+		connect.WithSchema(operatorServiceMethods.ByName("ListUsers")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServicePutUserHandler := connect.NewUnaryHandlerSimple(
+		OperatorServicePutUserProcedure,
+		svc.PutUser,
+		connect.WithSchema(operatorServiceMethods.ByName("PutUser")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceRemoveUserHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceRemoveUserProcedure,
+		svc.RemoveUser,
+		connect.WithSchema(operatorServiceMethods.ByName("RemoveUser")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceCreateLoginHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceCreateLoginProcedure,
+		svc.CreateLogin,
+		connect.WithSchema(operatorServiceMethods.ByName("CreateLogin")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListSessionsHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListSessionsProcedure,
+		svc.ListSessions,
+		connect.WithSchema(operatorServiceMethods.ByName("ListSessions")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceEndSessionHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceEndSessionProcedure,
+		svc.EndSession,
+		connect.WithSchema(operatorServiceMethods.ByName("EndSession")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceIssueCertificateHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceIssueCertificateProcedure,
+		svc.IssueCertificate,
+		connect.WithSchema(operatorServiceMethods.ByName("IssueCertificate")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListCertificatesHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListCertificatesProcedure,
+		svc.ListCertificates,
+		connect.WithSchema(operatorServiceMethods.ByName("ListCertificates")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceRevokeCertificateHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceRevokeCertificateProcedure,
+		svc.RevokeCertificate,
+		connect.WithSchema(operatorServiceMethods.ByName("RevokeCertificate")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/loadstar.v1.OperatorService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
+		case OperatorServiceWhoamiProcedure:
+			operatorServiceWhoamiHandler.ServeHTTP(w, r)
+		case OperatorServiceGetFleetProcedure:
+			operatorServiceGetFleetHandler.ServeHTTP(w, r)
+		case OperatorServiceListAgentsProcedure:
+			operatorServiceListAgentsHandler.ServeHTTP(w, r)
 		case OperatorServiceCreateTokenProcedure:
 			operatorServiceCreateTokenHandler.ServeHTTP(w, r)
 		case OperatorServiceListClientsProcedure:
 			operatorServiceListClientsHandler.ServeHTTP(w, r)
+		case OperatorServiceGetClientProcedure:
+			operatorServiceGetClientHandler.ServeHTTP(w, r)
+		case OperatorServiceListTurnsProcedure:
+			operatorServiceListTurnsHandler.ServeHTTP(w, r)
+		case OperatorServiceListFindingsProcedure:
+			operatorServiceListFindingsHandler.ServeHTTP(w, r)
 		case OperatorServiceRevokeProcedure:
 			operatorServiceRevokeHandler.ServeHTTP(w, r)
 		case OperatorServiceStartRunProcedure:
@@ -451,6 +884,24 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceWithdrawReleaseHandler.ServeHTTP(w, r)
 		case OperatorServiceListReportsProcedure:
 			operatorServiceListReportsHandler.ServeHTTP(w, r)
+		case OperatorServiceListUsersProcedure:
+			operatorServiceListUsersHandler.ServeHTTP(w, r)
+		case OperatorServicePutUserProcedure:
+			operatorServicePutUserHandler.ServeHTTP(w, r)
+		case OperatorServiceRemoveUserProcedure:
+			operatorServiceRemoveUserHandler.ServeHTTP(w, r)
+		case OperatorServiceCreateLoginProcedure:
+			operatorServiceCreateLoginHandler.ServeHTTP(w, r)
+		case OperatorServiceListSessionsProcedure:
+			operatorServiceListSessionsHandler.ServeHTTP(w, r)
+		case OperatorServiceEndSessionProcedure:
+			operatorServiceEndSessionHandler.ServeHTTP(w, r)
+		case OperatorServiceIssueCertificateProcedure:
+			operatorServiceIssueCertificateHandler.ServeHTTP(w, r)
+		case OperatorServiceListCertificatesProcedure:
+			operatorServiceListCertificatesHandler.ServeHTTP(w, r)
+		case OperatorServiceRevokeCertificateProcedure:
+			operatorServiceRevokeCertificateHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -460,12 +911,36 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 // UnimplementedOperatorServiceHandler returns CodeUnimplemented from all methods.
 type UnimplementedOperatorServiceHandler struct{}
 
+func (UnimplementedOperatorServiceHandler) Whoami(context.Context, *WhoamiRequest) (*WhoamiResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.Whoami is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.GetFleet is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListAgents is not implemented"))
+}
+
 func (UnimplementedOperatorServiceHandler) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.CreateToken is not implemented"))
 }
 
 func (UnimplementedOperatorServiceHandler) ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListClients is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) GetClient(context.Context, *GetClientRequest) (*GetClientResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.GetClient is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListTurns is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListFindings is not implemented"))
 }
 
 func (UnimplementedOperatorServiceHandler) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
@@ -510,4 +985,40 @@ func (UnimplementedOperatorServiceHandler) WithdrawRelease(context.Context, *Wit
 
 func (UnimplementedOperatorServiceHandler) ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListReports is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListUsers is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) PutUser(context.Context, *PutUserRequest) (*PutUserResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.PutUser is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) RemoveUser(context.Context, *RemoveUserRequest) (*RemoveUserResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.RemoveUser is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) CreateLogin(context.Context, *CreateLoginRequest) (*CreateLoginResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.CreateLogin is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListSessions is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) EndSession(context.Context, *EndSessionRequest) (*EndSessionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.EndSession is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) IssueCertificate(context.Context, *IssueCertificateRequest) (*IssueCertificateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.IssueCertificate is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListCertificates is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.RevokeCertificate is not implemented"))
 }

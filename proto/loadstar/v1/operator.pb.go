@@ -23,6 +23,2018 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type WhoamiRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhoamiRequest) Reset() {
+	*x = WhoamiRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoamiRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoamiRequest) ProtoMessage() {}
+
+func (x *WhoamiRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoamiRequest.ProtoReflect.Descriptor instead.
+func (*WhoamiRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{0}
+}
+
+type WhoamiResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`        // viewer, operator or admin
+	Via           string                 `protobuf:"bytes,3,opt,name=via,proto3" json:"via,omitempty"`          // certificate or web
+	Expires       int64                  `protobuf:"varint,4,opt,name=expires,proto3" json:"expires,omitempty"` // of the session or the certificate
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhoamiResponse) Reset() {
+	*x = WhoamiResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoamiResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoamiResponse) ProtoMessage() {}
+
+func (x *WhoamiResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoamiResponse.ProtoReflect.Descriptor instead.
+func (*WhoamiResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WhoamiResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WhoamiResponse) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *WhoamiResponse) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+func (x *WhoamiResponse) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+type GetFleetRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFleetRequest) Reset() {
+	*x = GetFleetRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFleetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFleetRequest) ProtoMessage() {}
+
+func (x *GetFleetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFleetRequest.ProtoReflect.Descriptor instead.
+func (*GetFleetRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{2}
+}
+
+type GetFleetResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"` // of the server
+	Agents    int64                  `protobuf:"varint,2,opt,name=agents,proto3" json:"agents,omitempty"`  // that are not revoked
+	Clients   int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
+	Quiet     int64                  `protobuf:"varint,4,opt,name=quiet,proto3" json:"quiet,omitempty"`         // agents that missed their last check-ins
+	Revoked   int64                  `protobuf:"varint,5,opt,name=revoked,proto3" json:"revoked,omitempty"`     // agents
+	Expiring  int64                  `protobuf:"varint,6,opt,name=expiring,proto3" json:"expiring,omitempty"`   // agents whose certificate ends within two days
+	Generated bool                   `protobuf:"varint,7,opt,name=generated,proto3" json:"generated,omitempty"` // at least one agent has synthetic readings
+	Hub       string                 `protobuf:"bytes,8,opt,name=hub,proto3" json:"hub,omitempty"`              // address of the hub if this server is a region's
+	// Of the newest day with reports; absent if no client reported.
+	Serving       *ReportDay `protobuf:"bytes,9,opt,name=serving,proto3" json:"serving,omitempty"`
+	Run           *Run       `protobuf:"bytes,10,opt,name=run,proto3" json:"run,omitempty"` // the newest run that is waiting or running; absent if there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetFleetResponse) Reset() {
+	*x = GetFleetResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetFleetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetFleetResponse) ProtoMessage() {}
+
+func (x *GetFleetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetFleetResponse.ProtoReflect.Descriptor instead.
+func (*GetFleetResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GetFleetResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *GetFleetResponse) GetAgents() int64 {
+	if x != nil {
+		return x.Agents
+	}
+	return 0
+}
+
+func (x *GetFleetResponse) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *GetFleetResponse) GetQuiet() int64 {
+	if x != nil {
+		return x.Quiet
+	}
+	return 0
+}
+
+func (x *GetFleetResponse) GetRevoked() int64 {
+	if x != nil {
+		return x.Revoked
+	}
+	return 0
+}
+
+func (x *GetFleetResponse) GetExpiring() int64 {
+	if x != nil {
+		return x.Expiring
+	}
+	return 0
+}
+
+func (x *GetFleetResponse) GetGenerated() bool {
+	if x != nil {
+		return x.Generated
+	}
+	return false
+}
+
+func (x *GetFleetResponse) GetHub() string {
+	if x != nil {
+		return x.Hub
+	}
+	return ""
+}
+
+func (x *GetFleetResponse) GetServing() *ReportDay {
+	if x != nil {
+		return x.Serving
+	}
+	return nil
+}
+
+func (x *GetFleetResponse) GetRun() *Run {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+type Agent struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Joined  int64                  `protobuf:"varint,3,opt,name=joined,proto3" json:"joined,omitempty"`
+	Seen    int64                  `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	Expires int64                  `protobuf:"varint,5,opt,name=expires,proto3" json:"expires,omitempty"` // of its certificate
+	Revoked bool                   `protobuf:"varint,6,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	Quiet   bool                   `protobuf:"varint,7,opt,name=quiet,proto3" json:"quiet,omitempty"`
+	Clients int64                  `protobuf:"varint,8,opt,name=clients,proto3" json:"clients,omitempty"`
+	Version string                 `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"` // of its program; empty if it did not say
+	// How far its clock is ahead of the server's, when it last announced its clients; absent if it did not say.
+	SkewMs        *int64 `protobuf:"varint,10,opt,name=skew_ms,json=skewMs,proto3,oneof" json:"skew_ms,omitempty"`
+	Generated     bool   `protobuf:"varint,11,opt,name=generated,proto3" json:"generated,omitempty"` // its readings are synthetic
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Agent) Reset() {
+	*x = Agent{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Agent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Agent) ProtoMessage() {}
+
+func (x *Agent) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Agent.ProtoReflect.Descriptor instead.
+func (*Agent) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Agent) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Agent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Agent) GetJoined() int64 {
+	if x != nil {
+		return x.Joined
+	}
+	return 0
+}
+
+func (x *Agent) GetSeen() int64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+func (x *Agent) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *Agent) GetRevoked() bool {
+	if x != nil {
+		return x.Revoked
+	}
+	return false
+}
+
+func (x *Agent) GetQuiet() bool {
+	if x != nil {
+		return x.Quiet
+	}
+	return false
+}
+
+func (x *Agent) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *Agent) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Agent) GetSkewMs() int64 {
+	if x != nil && x.SkewMs != nil {
+		return *x.SkewMs
+	}
+	return 0
+}
+
+func (x *Agent) GetGenerated() bool {
+	if x != nil {
+		return x.Generated
+	}
+	return false
+}
+
+type ListAgentsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last id of the previous page
+	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"` // only agents whose name or id begins with this
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAgentsRequest) Reset() {
+	*x = ListAgentsRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAgentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAgentsRequest) ProtoMessage() {}
+
+func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
+func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ListAgentsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListAgentsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListAgentsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ListAgentsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Agents        []*Agent               `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAgentsResponse) Reset() {
+	*x = ListAgentsResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAgentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAgentsResponse) ProtoMessage() {}
+
+func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
+func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListAgentsResponse) GetAgents() []*Agent {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+type GetClientRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Client        string                 `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClientRequest) Reset() {
+	*x = GetClientRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClientRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClientRequest) ProtoMessage() {}
+
+func (x *GetClientRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClientRequest.ProtoReflect.Descriptor instead.
+func (*GetClientRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *GetClientRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type GetClientResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Client        *Client                `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"`
+	Agent         *Agent                 `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
+	Turns         []*Turn                `protobuf:"bytes,3,rep,name=turns,proto3" json:"turns,omitempty"` // newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClientResponse) Reset() {
+	*x = GetClientResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClientResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClientResponse) ProtoMessage() {}
+
+func (x *GetClientResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClientResponse.ProtoReflect.Descriptor instead.
+func (*GetClientResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetClientResponse) GetClient() *Client {
+	if x != nil {
+		return x.Client
+	}
+	return nil
+}
+
+func (x *GetClientResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *GetClientResponse) GetTurns() []*Turn {
+	if x != nil {
+		return x.Turns
+	}
+	return nil
+}
+
+// Turn is a client's part in a round.
+type Turn struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Round         int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
+	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	Agent         string                 `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`        // id; empty if it is not known any more
+	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`        // asked or counted
+	Version       int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`   // of the weights from which it trains
+	Examples      int64                  `protobuf:"varint,7,opt,name=examples,proto3" json:"examples,omitempty"` // this and the following: set if it is counted
+	Steps         int64                  `protobuf:"varint,8,opt,name=steps,proto3" json:"steps,omitempty"`
+	Loss          float64                `protobuf:"fixed64,9,opt,name=loss,proto3" json:"loss,omitempty"`
+	Counted       int64                  `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"` // when; 0 if it is not known
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Turn) Reset() {
+	*x = Turn{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Turn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Turn) ProtoMessage() {}
+
+func (x *Turn) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Turn.ProtoReflect.Descriptor instead.
+func (*Turn) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Turn) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Turn) GetRound() int64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *Turn) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Turn) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *Turn) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Turn) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Turn) GetExamples() int64 {
+	if x != nil {
+		return x.Examples
+	}
+	return 0
+}
+
+func (x *Turn) GetSteps() int64 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *Turn) GetLoss() float64 {
+	if x != nil {
+		return x.Loss
+	}
+	return 0
+}
+
+func (x *Turn) GetCounted() int64 {
+	if x != nil {
+		return x.Counted
+	}
+	return 0
+}
+
+type ListTurnsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Round         int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
+	After         string                 `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"` // last client of the previous page
+	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTurnsRequest) Reset() {
+	*x = ListTurnsRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTurnsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTurnsRequest) ProtoMessage() {}
+
+func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTurnsRequest.ProtoReflect.Descriptor instead.
+func (*ListTurnsRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListTurnsRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *ListTurnsRequest) GetRound() int64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *ListTurnsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListTurnsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListTurnsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Turns         []*Turn                `protobuf:"bytes,1,rep,name=turns,proto3" json:"turns,omitempty"` // in the order of clients
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTurnsResponse) Reset() {
+	*x = ListTurnsResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTurnsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTurnsResponse) ProtoMessage() {}
+
+func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTurnsResponse.ProtoReflect.Descriptor instead.
+func (*ListTurnsResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListTurnsResponse) GetTurns() []*Turn {
+	if x != nil {
+		return x.Turns
+	}
+	return nil
+}
+
+type ListFindingsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Days          int32                  `protobuf:"varint,1,opt,name=days,proto3" json:"days,omitempty"` // number of newest days
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFindingsRequest) Reset() {
+	*x = ListFindingsRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFindingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFindingsRequest) ProtoMessage() {}
+
+func (x *ListFindingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFindingsRequest.ProtoReflect.Descriptor instead.
+func (*ListFindingsRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListFindingsRequest) GetDays() int32 {
+	if x != nil {
+		return x.Days
+	}
+	return 0
+}
+
+// Finding is a kind of problem with readings.
+type Finding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"` // days since 1970-01-01, UTC
+	Clients       int64                  `protobuf:"varint,3,opt,name=clients,proto3" json:"clients,omitempty"`
+	Title         string                 `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`   // what it means
+	Advice        string                 `protobuf:"bytes,5,opt,name=advice,proto3" json:"advice,omitempty"` // what to do
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Finding) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Finding) GetDay() int64 {
+	if x != nil {
+		return x.Day
+	}
+	return 0
+}
+
+func (x *Finding) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *Finding) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *Finding) GetAdvice() string {
+	if x != nil {
+		return x.Advice
+	}
+	return ""
+}
+
+type ListFindingsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Findings      []*Finding             `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`  // newest day first, then by number of clients
+	Day           int64                  `protobuf:"varint,2,opt,name=day,proto3" json:"day,omitempty"`           // the newest day with reports
+	Reported      int64                  `protobuf:"varint,3,opt,name=reported,proto3" json:"reported,omitempty"` // clients that reported on that day
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFindingsResponse) Reset() {
+	*x = ListFindingsResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFindingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFindingsResponse) ProtoMessage() {}
+
+func (x *ListFindingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFindingsResponse.ProtoReflect.Descriptor instead.
+func (*ListFindingsResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListFindingsResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *ListFindingsResponse) GetDay() int64 {
+	if x != nil {
+		return x.Day
+	}
+	return 0
+}
+
+func (x *ListFindingsResponse) GetReported() int64 {
+	if x != nil {
+		return x.Reported
+	}
+	return 0
+}
+
+type User struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"` // server, admin or oidc: who added the user
+	Created       int64                  `protobuf:"varint,4,opt,name=created,proto3" json:"created,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *User) Reset() {
+	*x = User{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *User) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*User) ProtoMessage() {}
+
+func (x *User) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use User.ProtoReflect.Descriptor instead.
+func (*User) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *User) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *User) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *User) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *User) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+type ListUsersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsersRequest) Reset() {
+	*x = ListUsersRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsersRequest) ProtoMessage() {}
+
+func (x *ListUsersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsersRequest.ProtoReflect.Descriptor instead.
+func (*ListUsersRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{16}
+}
+
+type ListUsersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Users         []*User                `protobuf:"bytes,1,rep,name=users,proto3" json:"users,omitempty"` // by name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsersResponse) Reset() {
+	*x = ListUsersResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsersResponse) ProtoMessage() {}
+
+func (x *ListUsersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsersResponse.ProtoReflect.Descriptor instead.
+func (*ListUsersResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListUsersResponse) GetUsers() []*User {
+	if x != nil {
+		return x.Users
+	}
+	return nil
+}
+
+type PutUserRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutUserRequest) Reset() {
+	*x = PutUserRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutUserRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutUserRequest) ProtoMessage() {}
+
+func (x *PutUserRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutUserRequest.ProtoReflect.Descriptor instead.
+func (*PutUserRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PutUserRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PutUserRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+type PutUserResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	User          *User                  `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutUserResponse) Reset() {
+	*x = PutUserResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutUserResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutUserResponse) ProtoMessage() {}
+
+func (x *PutUserResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutUserResponse.ProtoReflect.Descriptor instead.
+func (*PutUserResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PutUserResponse) GetUser() *User {
+	if x != nil {
+		return x.User
+	}
+	return nil
+}
+
+type RemoveUserRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveUserRequest) Reset() {
+	*x = RemoveUserRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveUserRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveUserRequest) ProtoMessage() {}
+
+func (x *RemoveUserRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveUserRequest.ProtoReflect.Descriptor instead.
+func (*RemoveUserRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RemoveUserRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveUserResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveUserResponse) Reset() {
+	*x = RemoveUserResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveUserResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveUserResponse) ProtoMessage() {}
+
+func (x *RemoveUserResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveUserResponse.ProtoReflect.Descriptor instead.
+func (*RemoveUserResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{21}
+}
+
+type CreateLoginRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`                                // empty means the caller; only an admin may name another user
+	TtlSeconds    int64                  `protobuf:"varint,2,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"` // 0 means one minute; at most a day
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateLoginRequest) Reset() {
+	*x = CreateLoginRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateLoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateLoginRequest) ProtoMessage() {}
+
+func (x *CreateLoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateLoginRequest.ProtoReflect.Descriptor instead.
+func (*CreateLoginRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CreateLoginRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *CreateLoginRequest) GetTtlSeconds() int64 {
+	if x != nil {
+		return x.TtlSeconds
+	}
+	return 0
+}
+
+type CreateLoginResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"` // shown once
+	Expires       int64                  `protobuf:"varint,2,opt,name=expires,proto3" json:"expires,omitempty"`
+	Page          string                 `protobuf:"bytes,3,opt,name=page,proto3" json:"page,omitempty"` // address of the dashboard; empty if it is disabled
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateLoginResponse) Reset() {
+	*x = CreateLoginResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateLoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateLoginResponse) ProtoMessage() {}
+
+func (x *CreateLoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateLoginResponse.ProtoReflect.Descriptor instead.
+func (*CreateLoginResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CreateLoginResponse) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *CreateLoginResponse) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *CreateLoginResponse) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
+type Session struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Created       int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
+	Expires       int64                  `protobuf:"varint,4,opt,name=expires,proto3" json:"expires,omitempty"`
+	Via           string                 `protobuf:"bytes,5,opt,name=via,proto3" json:"via,omitempty"` // login or oidc
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Session) Reset() {
+	*x = Session{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Session) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Session) ProtoMessage() {}
+
+func (x *Session) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Session.ProtoReflect.Descriptor instead.
+func (*Session) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Session) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Session) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Session) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *Session) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *Session) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+type ListSessionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSessionsRequest) Reset() {
+	*x = ListSessionsRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSessionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSessionsRequest) ProtoMessage() {}
+
+func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
+func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{25}
+}
+
+type ListSessionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sessions      []*Session             `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"` // newest first; all of them for an admin, and otherwise the caller's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSessionsResponse) Reset() {
+	*x = ListSessionsResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSessionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSessionsResponse) ProtoMessage() {}
+
+func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
+func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListSessionsResponse) GetSessions() []*Session {
+	if x != nil {
+		return x.Sessions
+	}
+	return nil
+}
+
+type EndSessionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndSessionRequest) Reset() {
+	*x = EndSessionRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndSessionRequest) ProtoMessage() {}
+
+func (x *EndSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndSessionRequest.ProtoReflect.Descriptor instead.
+func (*EndSessionRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *EndSessionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type EndSessionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndSessionResponse) Reset() {
+	*x = EndSessionResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndSessionResponse) ProtoMessage() {}
+
+func (x *EndSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndSessionResponse.ProtoReflect.Descriptor instead.
+func (*EndSessionResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{28}
+}
+
+type IssueCertificateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"` // must exist
+	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`   // PKCS #10, DER; its names are ignored
+	TtlSeconds    int64                  `protobuf:"varint,3,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssueCertificateRequest) Reset() {
+	*x = IssueCertificateRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssueCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssueCertificateRequest) ProtoMessage() {}
+
+func (x *IssueCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssueCertificateRequest.ProtoReflect.Descriptor instead.
+func (*IssueCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *IssueCertificateRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *IssueCertificateRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+func (x *IssueCertificateRequest) GetTtlSeconds() int64 {
+	if x != nil {
+		return x.TtlSeconds
+	}
+	return 0
+}
+
+type IssueCertificateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER: the user's certificate, then its issuers up to the root
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IssueCertificateResponse) Reset() {
+	*x = IssueCertificateResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IssueCertificateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IssueCertificateResponse) ProtoMessage() {}
+
+func (x *IssueCertificateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IssueCertificateResponse.ProtoReflect.Descriptor instead.
+func (*IssueCertificateResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *IssueCertificateResponse) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+type Certificate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"` // hexadecimal
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Issued        int64                  `protobuf:"varint,3,opt,name=issued,proto3" json:"issued,omitempty"`
+	Expires       int64                  `protobuf:"varint,4,opt,name=expires,proto3" json:"expires,omitempty"`
+	Revoked       int64                  `protobuf:"varint,5,opt,name=revoked,proto3" json:"revoked,omitempty"` // 0 if it is valid
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Certificate) Reset() {
+	*x = Certificate{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Certificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Certificate) ProtoMessage() {}
+
+func (x *Certificate) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
+func (*Certificate) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Certificate) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+func (x *Certificate) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Certificate) GetIssued() int64 {
+	if x != nil {
+		return x.Issued
+	}
+	return 0
+}
+
+func (x *Certificate) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *Certificate) GetRevoked() int64 {
+	if x != nil {
+		return x.Revoked
+	}
+	return 0
+}
+
+type ListCertificatesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCertificatesRequest) Reset() {
+	*x = ListCertificatesRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCertificatesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCertificatesRequest) ProtoMessage() {}
+
+func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
+func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{32}
+}
+
+type ListCertificatesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificates  []*Certificate         `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCertificatesResponse) Reset() {
+	*x = ListCertificatesResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCertificatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCertificatesResponse) ProtoMessage() {}
+
+func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
+func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ListCertificatesResponse) GetCertificates() []*Certificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+type RevokeCertificateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"` // or a unique prefix
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCertificateRequest) Reset() {
+	*x = RevokeCertificateRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCertificateRequest) ProtoMessage() {}
+
+func (x *RevokeCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCertificateRequest.ProtoReflect.Descriptor instead.
+func (*RevokeCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RevokeCertificateRequest) GetSerial() string {
+	if x != nil {
+		return x.Serial
+	}
+	return ""
+}
+
+type RevokeCertificateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeCertificateResponse) Reset() {
+	*x = RevokeCertificateResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeCertificateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeCertificateResponse) ProtoMessage() {}
+
+func (x *RevokeCertificateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeCertificateResponse.ProtoReflect.Descriptor instead.
+func (*RevokeCertificateResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{35}
+}
+
 type CreateTokenRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Note          string                 `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
@@ -34,7 +2046,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[0]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +2058,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[0]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +2071,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{0}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateTokenRequest) GetNote() string {
@@ -93,7 +2105,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[1]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -105,7 +2117,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[1]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -118,7 +2130,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{1}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -144,13 +2156,15 @@ type Client struct {
 	Seen          int64                  `protobuf:"varint,5,opt,name=seen,proto3" json:"seen,omitempty"` // last check-in of its agent
 	Revoked       bool                   `protobuf:"varint,6,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	Report        *ClientReport          `protobuf:"bytes,7,opt,name=report,proto3" json:"report,omitempty"` // the newest report; its release is shown by name
+	Inputs        []string               `protobuf:"bytes,8,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	StepSeconds   int64                  `protobuf:"varint,9,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[2]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -162,7 +2176,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[2]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -175,7 +2189,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Client) GetName() string {
@@ -227,17 +2241,34 @@ func (x *Client) GetReport() *ClientReport {
 	return nil
 }
 
+func (x *Client) GetInputs() []string {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *Client) GetStepSeconds() int64 {
+	if x != nil {
+		return x.StepSeconds
+	}
+	return 0
+}
+
 type ListClientsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last name of the previous page
 	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`       // only clients whose name begins with this
+	Finding       string                 `protobuf:"bytes,4,opt,name=finding,proto3" json:"finding,omitempty"` // only clients whose newest report has this code
+	Agent         string                 `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`     // only clients of this agent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListClientsRequest) Reset() {
 	*x = ListClientsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[3]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -249,7 +2280,7 @@ func (x *ListClientsRequest) String() string {
 func (*ListClientsRequest) ProtoMessage() {}
 
 func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[3]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -262,7 +2293,7 @@ func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsRequest.ProtoReflect.Descriptor instead.
 func (*ListClientsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListClientsRequest) GetAfter() string {
@@ -279,18 +2310,40 @@ func (x *ListClientsRequest) GetLimit() int32 {
 	return 0
 }
 
+func (x *ListClientsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListClientsRequest) GetFinding() string {
+	if x != nil {
+		return x.Finding
+	}
+	return ""
+}
+
+func (x *ListClientsRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
 type ListClientsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Clients       []*Client              `protobuf:"bytes,1,rep,name=clients,proto3" json:"clients,omitempty"`
 	Agents        int64                  `protobuf:"varint,2,opt,name=agents,proto3" json:"agents,omitempty"`
-	Total         int64                  `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	Total         int64                  `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"` // all clients, whatever the request selects
+	Next          string                 `protobuf:"bytes,4,opt,name=next,proto3" json:"next,omitempty"`    // the next page's after; empty if this is the last page
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListClientsResponse) Reset() {
 	*x = ListClientsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[4]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -302,7 +2355,7 @@ func (x *ListClientsResponse) String() string {
 func (*ListClientsResponse) ProtoMessage() {}
 
 func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[4]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -315,7 +2368,7 @@ func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsResponse.ProtoReflect.Descriptor instead.
 func (*ListClientsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListClientsResponse) GetClients() []*Client {
@@ -339,6 +2392,13 @@ func (x *ListClientsResponse) GetTotal() int64 {
 	return 0
 }
 
+func (x *ListClientsResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
 type RevokeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Client        string                 `protobuf:"bytes,1,opt,name=client,proto3" json:"client,omitempty"` // set either client or agent
@@ -349,7 +2409,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[5]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -361,7 +2421,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[5]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -374,7 +2434,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RevokeRequest) GetClient() string {
@@ -399,7 +2459,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[6]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -411,7 +2471,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[6]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -424,7 +2484,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 type StartRunRequest struct {
@@ -437,7 +2497,7 @@ type StartRunRequest struct {
 
 func (x *StartRunRequest) Reset() {
 	*x = StartRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[7]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +2509,7 @@ func (x *StartRunRequest) String() string {
 func (*StartRunRequest) ProtoMessage() {}
 
 func (x *StartRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[7]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +2522,7 @@ func (x *StartRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunRequest.ProtoReflect.Descriptor instead.
 func (*StartRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StartRunRequest) GetPlan() string {
@@ -488,7 +2548,7 @@ type StartRunResponse struct {
 
 func (x *StartRunResponse) Reset() {
 	*x = StartRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[8]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +2560,7 @@ func (x *StartRunResponse) String() string {
 func (*StartRunResponse) ProtoMessage() {}
 
 func (x *StartRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[8]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +2573,7 @@ func (x *StartRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunResponse.ProtoReflect.Descriptor instead.
 func (*StartRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StartRunResponse) GetRun() string {
@@ -524,27 +2584,31 @@ func (x *StartRunResponse) GetRun() string {
 }
 
 type Run struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Algorithm     string                 `protobuf:"bytes,3,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
-	State         string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`   // waiting, running, finished, stopped or failed
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // of a failure, or why the run does not advance
-	Created       int64                  `protobuf:"varint,6,opt,name=created,proto3" json:"created,omitempty"`
-	Started       int64                  `protobuf:"varint,7,opt,name=started,proto3" json:"started,omitempty"`
-	Finished      int64                  `protobuf:"varint,8,opt,name=finished,proto3" json:"finished,omitempty"`
-	Clients       int64                  `protobuf:"varint,9,opt,name=clients,proto3" json:"clients,omitempty"`
-	Round         int64                  `protobuf:"varint,10,opt,name=round,proto3" json:"round,omitempty"`
-	Rounds        int64                  `protobuf:"varint,11,opt,name=rounds,proto3" json:"rounds,omitempty"`
-	Version       int64                  `protobuf:"varint,12,opt,name=version,proto3" json:"version,omitempty"`
-	Weights       string                 `protobuf:"bytes,13,opt,name=weights,proto3" json:"weights,omitempty"` // blob with the newest version
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name            string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Algorithm       string                 `protobuf:"bytes,3,opt,name=algorithm,proto3" json:"algorithm,omitempty"`
+	State           string                 `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`   // waiting, running, finished, stopped or failed
+	Reason          string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // of a failure, or why the run does not advance
+	Created         int64                  `protobuf:"varint,6,opt,name=created,proto3" json:"created,omitempty"`
+	Started         int64                  `protobuf:"varint,7,opt,name=started,proto3" json:"started,omitempty"`
+	Finished        int64                  `protobuf:"varint,8,opt,name=finished,proto3" json:"finished,omitempty"`
+	Clients         int64                  `protobuf:"varint,9,opt,name=clients,proto3" json:"clients,omitempty"`
+	Round           int64                  `protobuf:"varint,10,opt,name=round,proto3" json:"round,omitempty"`
+	Rounds          int64                  `protobuf:"varint,11,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	Version         int64                  `protobuf:"varint,12,opt,name=version,proto3" json:"version,omitempty"`
+	Weights         string                 `protobuf:"bytes,13,opt,name=weights,proto3" json:"weights,omitempty"`                                         // blob with the newest version
+	Generated       bool                   `protobuf:"varint,14,opt,name=generated,proto3" json:"generated,omitempty"`                                    // at least one of its clients has synthetic readings
+	Partition       string                 `protobuf:"bytes,15,opt,name=partition,proto3" json:"partition,omitempty"`                                     // name of the personal layers' partition
+	SharedWeights   int64                  `protobuf:"varint,16,opt,name=shared_weights,json=sharedWeights,proto3" json:"shared_weights,omitempty"`       // number of weights that travel
+	PersonalWeights int64                  `protobuf:"varint,17,opt,name=personal_weights,json=personalWeights,proto3" json:"personal_weights,omitempty"` // number of weights that stay at the client
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[9]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +2620,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[9]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +2633,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Run) GetId() string {
@@ -663,6 +2727,34 @@ func (x *Run) GetWeights() string {
 	return ""
 }
 
+func (x *Run) GetGenerated() bool {
+	if x != nil {
+		return x.Generated
+	}
+	return false
+}
+
+func (x *Run) GetPartition() string {
+	if x != nil {
+		return x.Partition
+	}
+	return ""
+}
+
+func (x *Run) GetSharedWeights() int64 {
+	if x != nil {
+		return x.SharedWeights
+	}
+	return 0
+}
+
+func (x *Run) GetPersonalWeights() int64 {
+	if x != nil {
+		return x.PersonalWeights
+	}
+	return 0
+}
+
 type Round struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Round   int64                  `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
@@ -686,7 +2778,7 @@ type Round struct {
 
 func (x *Round) Reset() {
 	*x = Round{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[10]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +2790,7 @@ func (x *Round) String() string {
 func (*Round) ProtoMessage() {}
 
 func (x *Round) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[10]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +2803,7 @@ func (x *Round) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Round.ProtoReflect.Descriptor instead.
 func (*Round) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Round) GetRound() int64 {
@@ -814,7 +2906,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[11]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +2918,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[11]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +2931,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListRunsRequest) GetLimit() int32 {
@@ -858,7 +2950,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[12]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +2962,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[12]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +2975,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -903,7 +2995,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[13]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +3007,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[13]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +3020,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetRunRequest) GetRun() string {
@@ -957,7 +3049,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[14]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +3061,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[14]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +3074,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -1027,7 +3119,7 @@ type NewClients struct {
 
 func (x *NewClients) Reset() {
 	*x = NewClients{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +3131,7 @@ func (x *NewClients) String() string {
 func (*NewClients) ProtoMessage() {}
 
 func (x *NewClients) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[15]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +3144,7 @@ func (x *NewClients) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewClients.ProtoReflect.Descriptor instead.
 func (*NewClients) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *NewClients) GetHeldOut() int64 {
@@ -1092,7 +3184,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +3196,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[16]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +3209,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *WatchRunRequest) GetRun() string {
@@ -1137,7 +3229,7 @@ type WatchRunResponse struct {
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +3241,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[17]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +3254,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
@@ -1188,7 +3280,7 @@ type StopRunRequest struct {
 
 func (x *StopRunRequest) Reset() {
 	*x = StopRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +3292,7 @@ func (x *StopRunRequest) String() string {
 func (*StopRunRequest) ProtoMessage() {}
 
 func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[18]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +3305,7 @@ func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunRequest.ProtoReflect.Descriptor instead.
 func (*StopRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *StopRunRequest) GetRun() string {
@@ -1231,7 +3323,7 @@ type StopRunResponse struct {
 
 func (x *StopRunResponse) Reset() {
 	*x = StopRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +3335,7 @@ func (x *StopRunResponse) String() string {
 func (*StopRunResponse) ProtoMessage() {}
 
 func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[19]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +3348,7 @@ func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunResponse.ProtoReflect.Descriptor instead.
 func (*StopRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{55}
 }
 
 type Event struct {
@@ -1266,13 +3358,14 @@ type Event struct {
 	Action        string                 `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
 	Subject       string                 `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
 	Detail        string                 `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	Id            string                 `protobuf:"bytes,6,opt,name=id,proto3" json:"id,omitempty"` // sorts by time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +3377,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[20]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +3390,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Event) GetAt() int64 {
@@ -1335,16 +3428,26 @@ func (x *Event) GetDetail() string {
 	return ""
 }
 
+func (x *Event) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 type ListAuditRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Before        string                 `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"` // id of the last event of the previous page
+	Actor         string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`   // only events of this actor
+	Action        string                 `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"` // only this action
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +3459,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[21]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +3472,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListAuditRequest) GetLimit() int32 {
@@ -1377,6 +3480,27 @@ func (x *ListAuditRequest) GetLimit() int32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListAuditRequest) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
 }
 
 type ListAuditResponse struct {
@@ -1388,7 +3512,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +3524,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[22]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +3537,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListAuditResponse) GetEvents() []*Event {
@@ -1435,7 +3559,7 @@ type CreateReleaseRequest struct {
 
 func (x *CreateReleaseRequest) Reset() {
 	*x = CreateReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1447,7 +3571,7 @@ func (x *CreateReleaseRequest) String() string {
 func (*CreateReleaseRequest) ProtoMessage() {}
 
 func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[23]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1460,7 +3584,7 @@ func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseRequest.ProtoReflect.Descriptor instead.
 func (*CreateReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *CreateReleaseRequest) GetRun() string {
@@ -1500,7 +3624,7 @@ type CreateReleaseResponse struct {
 
 func (x *CreateReleaseResponse) Reset() {
 	*x = CreateReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +3636,7 @@ func (x *CreateReleaseResponse) String() string {
 func (*CreateReleaseResponse) ProtoMessage() {}
 
 func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[24]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +3649,7 @@ func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseResponse.ProtoReflect.Descriptor instead.
 func (*CreateReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CreateReleaseResponse) GetRelease() *ReleaseRecord {
@@ -1550,7 +3674,7 @@ type ReleaseRecord struct {
 
 func (x *ReleaseRecord) Reset() {
 	*x = ReleaseRecord{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +3686,7 @@ func (x *ReleaseRecord) String() string {
 func (*ReleaseRecord) ProtoMessage() {}
 
 func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[25]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +3699,7 @@ func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRecord.ProtoReflect.Descriptor instead.
 func (*ReleaseRecord) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ReleaseRecord) GetRelease() *Release {
@@ -1629,7 +3753,7 @@ type ListReleasesRequest struct {
 
 func (x *ListReleasesRequest) Reset() {
 	*x = ListReleasesRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +3765,7 @@ func (x *ListReleasesRequest) String() string {
 func (*ListReleasesRequest) ProtoMessage() {}
 
 func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[26]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +3778,7 @@ func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesRequest.ProtoReflect.Descriptor instead.
 func (*ListReleasesRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListReleasesRequest) GetRelease() string {
@@ -1673,7 +3797,7 @@ type ListReleasesResponse struct {
 
 func (x *ListReleasesResponse) Reset() {
 	*x = ListReleasesResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +3809,7 @@ func (x *ListReleasesResponse) String() string {
 func (*ListReleasesResponse) ProtoMessage() {}
 
 func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[27]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +3822,7 @@ func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesResponse.ProtoReflect.Descriptor instead.
 func (*ListReleasesResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListReleasesResponse) GetReleases() []*ReleaseRecord {
@@ -1717,7 +3841,7 @@ type WithdrawReleaseRequest struct {
 
 func (x *WithdrawReleaseRequest) Reset() {
 	*x = WithdrawReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +3853,7 @@ func (x *WithdrawReleaseRequest) String() string {
 func (*WithdrawReleaseRequest) ProtoMessage() {}
 
 func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[28]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +3866,7 @@ func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *WithdrawReleaseRequest) GetRelease() string {
@@ -1760,7 +3884,7 @@ type WithdrawReleaseResponse struct {
 
 func (x *WithdrawReleaseResponse) Reset() {
 	*x = WithdrawReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +3896,7 @@ func (x *WithdrawReleaseResponse) String() string {
 func (*WithdrawReleaseResponse) ProtoMessage() {}
 
 func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[29]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +3909,7 @@ func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 type ListReportsRequest struct {
@@ -1798,7 +3922,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +3934,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[30]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +3947,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListReportsRequest) GetRelease() string {
@@ -1858,7 +3982,7 @@ type ReportDay struct {
 
 func (x *ReportDay) Reset() {
 	*x = ReportDay{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1870,7 +3994,7 @@ func (x *ReportDay) String() string {
 func (*ReportDay) ProtoMessage() {}
 
 func (x *ReportDay) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1883,7 +4007,7 @@ func (x *ReportDay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDay.ProtoReflect.Descriptor instead.
 func (*ReportDay) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ReportDay) GetDay() int64 {
@@ -1951,7 +4075,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +4087,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +4100,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListReportsResponse) GetDays() []*ReportDay {
@@ -1990,7 +4114,139 @@ var File_loadstar_v1_operator_proto protoreflect.FileDescriptor
 
 const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x1aloadstar/v1/operator.proto\x12\vloadstar.v1\x1a\x17loadstar/v1/agent.proto\"]\n" +
+	"\x1aloadstar/v1/operator.proto\x12\vloadstar.v1\x1a\x17loadstar/v1/agent.proto\"\x0f\n" +
+	"\rWhoamiRequest\"d\n" +
+	"\x0eWhoamiResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x10\n" +
+	"\x03via\x18\x03 \x01(\tR\x03via\x12\x18\n" +
+	"\aexpires\x18\x04 \x01(\x03R\aexpires\"\x11\n" +
+	"\x0fGetFleetRequest\"\xb0\x02\n" +
+	"\x10GetFleetResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
+	"\x06agents\x18\x02 \x01(\x03R\x06agents\x12\x18\n" +
+	"\aclients\x18\x03 \x01(\x03R\aclients\x12\x14\n" +
+	"\x05quiet\x18\x04 \x01(\x03R\x05quiet\x12\x18\n" +
+	"\arevoked\x18\x05 \x01(\x03R\arevoked\x12\x1a\n" +
+	"\bexpiring\x18\x06 \x01(\x03R\bexpiring\x12\x1c\n" +
+	"\tgenerated\x18\a \x01(\bR\tgenerated\x12\x10\n" +
+	"\x03hub\x18\b \x01(\tR\x03hub\x120\n" +
+	"\aserving\x18\t \x01(\v2\x16.loadstar.v1.ReportDayR\aserving\x12\"\n" +
+	"\x03run\x18\n" +
+	" \x01(\v2\x10.loadstar.v1.RunR\x03run\"\x9d\x02\n" +
+	"\x05Agent\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06joined\x18\x03 \x01(\x03R\x06joined\x12\x12\n" +
+	"\x04seen\x18\x04 \x01(\x03R\x04seen\x12\x18\n" +
+	"\aexpires\x18\x05 \x01(\x03R\aexpires\x12\x18\n" +
+	"\arevoked\x18\x06 \x01(\bR\arevoked\x12\x14\n" +
+	"\x05quiet\x18\a \x01(\bR\x05quiet\x12\x18\n" +
+	"\aclients\x18\b \x01(\x03R\aclients\x12\x18\n" +
+	"\aversion\x18\t \x01(\tR\aversion\x12\x1c\n" +
+	"\askew_ms\x18\n" +
+	" \x01(\x03H\x00R\x06skewMs\x88\x01\x01\x12\x1c\n" +
+	"\tgenerated\x18\v \x01(\bR\tgeneratedB\n" +
+	"\n" +
+	"\b_skew_ms\"S\n" +
+	"\x11ListAgentsRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"@\n" +
+	"\x12ListAgentsResponse\x12*\n" +
+	"\x06agents\x18\x01 \x03(\v2\x12.loadstar.v1.AgentR\x06agents\"*\n" +
+	"\x10GetClientRequest\x12\x16\n" +
+	"\x06client\x18\x01 \x01(\tR\x06client\"\x93\x01\n" +
+	"\x11GetClientResponse\x12+\n" +
+	"\x06client\x18\x01 \x01(\v2\x13.loadstar.v1.ClientR\x06client\x12(\n" +
+	"\x05agent\x18\x02 \x01(\v2\x12.loadstar.v1.AgentR\x05agent\x12'\n" +
+	"\x05turns\x18\x03 \x03(\v2\x11.loadstar.v1.TurnR\x05turns\"\xec\x01\n" +
+	"\x04Turn\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x16\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\x12\x14\n" +
+	"\x05agent\x18\x04 \x01(\tR\x05agent\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\x03R\aversion\x12\x1a\n" +
+	"\bexamples\x18\a \x01(\x03R\bexamples\x12\x14\n" +
+	"\x05steps\x18\b \x01(\x03R\x05steps\x12\x12\n" +
+	"\x04loss\x18\t \x01(\x01R\x04loss\x12\x18\n" +
+	"\acounted\x18\n" +
+	" \x01(\x03R\acounted\"f\n" +
+	"\x10ListTurnsRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\"<\n" +
+	"\x11ListTurnsResponse\x12'\n" +
+	"\x05turns\x18\x01 \x03(\v2\x11.loadstar.v1.TurnR\x05turns\")\n" +
+	"\x13ListFindingsRequest\x12\x12\n" +
+	"\x04days\x18\x01 \x01(\x05R\x04days\"w\n" +
+	"\aFinding\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x10\n" +
+	"\x03day\x18\x02 \x01(\x03R\x03day\x12\x18\n" +
+	"\aclients\x18\x03 \x01(\x03R\aclients\x12\x14\n" +
+	"\x05title\x18\x04 \x01(\tR\x05title\x12\x16\n" +
+	"\x06advice\x18\x05 \x01(\tR\x06advice\"v\n" +
+	"\x14ListFindingsResponse\x120\n" +
+	"\bfindings\x18\x01 \x03(\v2\x14.loadstar.v1.FindingR\bfindings\x12\x10\n" +
+	"\x03day\x18\x02 \x01(\x03R\x03day\x12\x1a\n" +
+	"\breported\x18\x03 \x01(\x03R\breported\"`\n" +
+	"\x04User\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x18\n" +
+	"\acreated\x18\x04 \x01(\x03R\acreated\"\x12\n" +
+	"\x10ListUsersRequest\"<\n" +
+	"\x11ListUsersResponse\x12'\n" +
+	"\x05users\x18\x01 \x03(\v2\x11.loadstar.v1.UserR\x05users\"8\n" +
+	"\x0ePutUserRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\"8\n" +
+	"\x0fPutUserResponse\x12%\n" +
+	"\x04user\x18\x01 \x01(\v2\x11.loadstar.v1.UserR\x04user\"'\n" +
+	"\x11RemoveUserRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x14\n" +
+	"\x12RemoveUserResponse\"I\n" +
+	"\x12CreateLoginRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1f\n" +
+	"\vttl_seconds\x18\x02 \x01(\x03R\n" +
+	"ttlSeconds\"W\n" +
+	"\x13CreateLoginResponse\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
+	"\aexpires\x18\x02 \x01(\x03R\aexpires\x12\x12\n" +
+	"\x04page\x18\x03 \x01(\tR\x04page\"s\n" +
+	"\aSession\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x18\n" +
+	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x18\n" +
+	"\aexpires\x18\x04 \x01(\x03R\aexpires\x12\x10\n" +
+	"\x03via\x18\x05 \x01(\tR\x03via\"\x15\n" +
+	"\x13ListSessionsRequest\"H\n" +
+	"\x14ListSessionsResponse\x120\n" +
+	"\bsessions\x18\x01 \x03(\v2\x14.loadstar.v1.SessionR\bsessions\"#\n" +
+	"\x11EndSessionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x14\n" +
+	"\x12EndSessionResponse\"`\n" +
+	"\x17IssueCertificateRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
+	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x1f\n" +
+	"\vttl_seconds\x18\x03 \x01(\x03R\n" +
+	"ttlSeconds\">\n" +
+	"\x18IssueCertificateResponse\x12\"\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\x85\x01\n" +
+	"\vCertificate\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x16\n" +
+	"\x06issued\x18\x03 \x01(\x03R\x06issued\x12\x18\n" +
+	"\aexpires\x18\x04 \x01(\x03R\aexpires\x12\x18\n" +
+	"\arevoked\x18\x05 \x01(\x03R\arevoked\"\x19\n" +
+	"\x17ListCertificatesRequest\"X\n" +
+	"\x18ListCertificatesResponse\x12<\n" +
+	"\fcertificates\x18\x01 \x03(\v2\x18.loadstar.v1.CertificateR\fcertificates\"2\n" +
+	"\x18RevokeCertificateRequest\x12\x16\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\"\x1b\n" +
+	"\x19RevokeCertificateResponse\"]\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04note\x18\x01 \x01(\tR\x04note\x12\x12\n" +
 	"\x04uses\x18\x02 \x01(\x03R\x04uses\x12\x1f\n" +
@@ -1998,7 +4254,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"ttlSeconds\"E\n" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x18\n" +
-	"\aexpires\x18\x02 \x01(\x03R\aexpires\"\xd0\x01\n" +
+	"\aexpires\x18\x02 \x01(\x03R\aexpires\"\x8b\x02\n" +
 	"\x06Client\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -2007,14 +4263,20 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\tannounced\x18\x04 \x01(\x03R\tannounced\x12\x12\n" +
 	"\x04seen\x18\x05 \x01(\x03R\x04seen\x12\x18\n" +
 	"\arevoked\x18\x06 \x01(\bR\arevoked\x121\n" +
-	"\x06report\x18\a \x01(\v2\x19.loadstar.v1.ClientReportR\x06report\"@\n" +
+	"\x06report\x18\a \x01(\v2\x19.loadstar.v1.ClientReportR\x06report\x12\x16\n" +
+	"\x06inputs\x18\b \x03(\tR\x06inputs\x12!\n" +
+	"\fstep_seconds\x18\t \x01(\x03R\vstepSeconds\"\x84\x01\n" +
 	"\x12ListClientsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\"r\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\afinding\x18\x04 \x01(\tR\afinding\x12\x14\n" +
+	"\x05agent\x18\x05 \x01(\tR\x05agent\"\x86\x01\n" +
 	"\x13ListClientsResponse\x12-\n" +
 	"\aclients\x18\x01 \x03(\v2\x13.loadstar.v1.ClientR\aclients\x12\x16\n" +
 	"\x06agents\x18\x02 \x01(\x03R\x06agents\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x03R\x05total\"=\n" +
+	"\x05total\x18\x03 \x01(\x03R\x05total\x12\x12\n" +
+	"\x04next\x18\x04 \x01(\tR\x04next\"=\n" +
 	"\rRevokeRequest\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\"\x10\n" +
@@ -2023,7 +4285,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x04plan\x18\x01 \x01(\tR\x04plan\x12\x18\n" +
 	"\aclients\x18\x02 \x01(\x03R\aclients\"$\n" +
 	"\x10StartRunResponse\x12\x10\n" +
-	"\x03run\x18\x01 \x01(\tR\x03run\"\xc1\x02\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\xcf\x03\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -2038,7 +4300,11 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	" \x01(\x03R\x05round\x12\x16\n" +
 	"\x06rounds\x18\v \x01(\x03R\x06rounds\x12\x18\n" +
 	"\aversion\x18\f \x01(\x03R\aversion\x12\x18\n" +
-	"\aweights\x18\r \x01(\tR\aweights\"\xc0\x02\n" +
+	"\aweights\x18\r \x01(\tR\aweights\x12\x1c\n" +
+	"\tgenerated\x18\x0e \x01(\bR\tgenerated\x12\x1c\n" +
+	"\tpartition\x18\x0f \x01(\tR\tpartition\x12%\n" +
+	"\x0eshared_weights\x18\x10 \x01(\x03R\rsharedWeights\x12)\n" +
+	"\x10personal_weights\x18\x11 \x01(\x03R\x0fpersonalWeights\"\xc0\x02\n" +
 	"\x05Round\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x03R\x05round\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
@@ -2080,15 +4346,19 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x05round\x18\x02 \x01(\v2\x12.loadstar.v1.RoundR\x05round\"\"\n" +
 	"\x0eStopRunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\"\x11\n" +
-	"\x0fStopRunResponse\"w\n" +
+	"\x0fStopRunResponse\"\x87\x01\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02at\x18\x01 \x01(\x03R\x02at\x12\x14\n" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06action\x18\x03 \x01(\tR\x06action\x12\x18\n" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\"(\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\x12\x0e\n" +
+	"\x02id\x18\x06 \x01(\tR\x02id\"n\n" +
 	"\x10ListAuditRequest\x12\x14\n" +
-	"\x05limit\x18\x01 \x01(\x05R\x05limit\"?\n" +
+	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x16\n" +
+	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\"?\n" +
 	"\x11ListAuditResponse\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.loadstar.v1.EventR\x06events\"j\n" +
 	"\x14CreateReleaseRequest\x12\x10\n" +
@@ -2128,10 +4398,17 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\t_coverageB\v\n" +
 	"\t_fallback\"A\n" +
 	"\x13ListReportsResponse\x12*\n" +
-	"\x04days\x18\x01 \x03(\v2\x16.loadstar.v1.ReportDayR\x04days2\x87\b\n" +
-	"\x0fOperatorService\x12P\n" +
+	"\x04days\x18\x01 \x03(\v2\x16.loadstar.v1.ReportDayR\x04days2\xcc\x11\n" +
+	"\x0fOperatorService\x12A\n" +
+	"\x06Whoami\x12\x1a.loadstar.v1.WhoamiRequest\x1a\x1b.loadstar.v1.WhoamiResponse\x12G\n" +
+	"\bGetFleet\x12\x1c.loadstar.v1.GetFleetRequest\x1a\x1d.loadstar.v1.GetFleetResponse\x12M\n" +
+	"\n" +
+	"ListAgents\x12\x1e.loadstar.v1.ListAgentsRequest\x1a\x1f.loadstar.v1.ListAgentsResponse\x12P\n" +
 	"\vCreateToken\x12\x1f.loadstar.v1.CreateTokenRequest\x1a .loadstar.v1.CreateTokenResponse\x12P\n" +
-	"\vListClients\x12\x1f.loadstar.v1.ListClientsRequest\x1a .loadstar.v1.ListClientsResponse\x12A\n" +
+	"\vListClients\x12\x1f.loadstar.v1.ListClientsRequest\x1a .loadstar.v1.ListClientsResponse\x12J\n" +
+	"\tGetClient\x12\x1d.loadstar.v1.GetClientRequest\x1a\x1e.loadstar.v1.GetClientResponse\x12J\n" +
+	"\tListTurns\x12\x1d.loadstar.v1.ListTurnsRequest\x1a\x1e.loadstar.v1.ListTurnsResponse\x12S\n" +
+	"\fListFindings\x12 .loadstar.v1.ListFindingsRequest\x1a!.loadstar.v1.ListFindingsResponse\x12A\n" +
 	"\x06Revoke\x12\x1a.loadstar.v1.RevokeRequest\x1a\x1b.loadstar.v1.RevokeResponse\x12G\n" +
 	"\bStartRun\x12\x1c.loadstar.v1.StartRunRequest\x1a\x1d.loadstar.v1.StartRunResponse\x12G\n" +
 	"\bListRuns\x12\x1c.loadstar.v1.ListRunsRequest\x1a\x1d.loadstar.v1.ListRunsResponse\x12A\n" +
@@ -2142,7 +4419,18 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\rCreateRelease\x12!.loadstar.v1.CreateReleaseRequest\x1a\".loadstar.v1.CreateReleaseResponse\x12S\n" +
 	"\fListReleases\x12 .loadstar.v1.ListReleasesRequest\x1a!.loadstar.v1.ListReleasesResponse\x12\\\n" +
 	"\x0fWithdrawRelease\x12#.loadstar.v1.WithdrawReleaseRequest\x1a$.loadstar.v1.WithdrawReleaseResponse\x12P\n" +
-	"\vListReports\x12\x1f.loadstar.v1.ListReportsRequest\x1a .loadstar.v1.ListReportsResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
+	"\vListReports\x12\x1f.loadstar.v1.ListReportsRequest\x1a .loadstar.v1.ListReportsResponse\x12J\n" +
+	"\tListUsers\x12\x1d.loadstar.v1.ListUsersRequest\x1a\x1e.loadstar.v1.ListUsersResponse\x12D\n" +
+	"\aPutUser\x12\x1b.loadstar.v1.PutUserRequest\x1a\x1c.loadstar.v1.PutUserResponse\x12M\n" +
+	"\n" +
+	"RemoveUser\x12\x1e.loadstar.v1.RemoveUserRequest\x1a\x1f.loadstar.v1.RemoveUserResponse\x12P\n" +
+	"\vCreateLogin\x12\x1f.loadstar.v1.CreateLoginRequest\x1a .loadstar.v1.CreateLoginResponse\x12S\n" +
+	"\fListSessions\x12 .loadstar.v1.ListSessionsRequest\x1a!.loadstar.v1.ListSessionsResponse\x12M\n" +
+	"\n" +
+	"EndSession\x12\x1e.loadstar.v1.EndSessionRequest\x1a\x1f.loadstar.v1.EndSessionResponse\x12_\n" +
+	"\x10IssueCertificate\x12$.loadstar.v1.IssueCertificateRequest\x1a%.loadstar.v1.IssueCertificateResponse\x12_\n" +
+	"\x10ListCertificates\x12$.loadstar.v1.ListCertificatesRequest\x1a%.loadstar.v1.ListCertificatesResponse\x12b\n" +
+	"\x11RevokeCertificate\x12%.loadstar.v1.RevokeCertificateRequest\x1a&.loadstar.v1.RevokeCertificateResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
 
 var (
 	file_loadstar_v1_operator_proto_rawDescOnce sync.Once
@@ -2156,89 +4444,167 @@ func file_loadstar_v1_operator_proto_rawDescGZIP() []byte {
 	return file_loadstar_v1_operator_proto_rawDescData
 }
 
-var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_loadstar_v1_operator_proto_goTypes = []any{
-	(*CreateTokenRequest)(nil),      // 0: loadstar.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),     // 1: loadstar.v1.CreateTokenResponse
-	(*Client)(nil),                  // 2: loadstar.v1.Client
-	(*ListClientsRequest)(nil),      // 3: loadstar.v1.ListClientsRequest
-	(*ListClientsResponse)(nil),     // 4: loadstar.v1.ListClientsResponse
-	(*RevokeRequest)(nil),           // 5: loadstar.v1.RevokeRequest
-	(*RevokeResponse)(nil),          // 6: loadstar.v1.RevokeResponse
-	(*StartRunRequest)(nil),         // 7: loadstar.v1.StartRunRequest
-	(*StartRunResponse)(nil),        // 8: loadstar.v1.StartRunResponse
-	(*Run)(nil),                     // 9: loadstar.v1.Run
-	(*Round)(nil),                   // 10: loadstar.v1.Round
-	(*ListRunsRequest)(nil),         // 11: loadstar.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),        // 12: loadstar.v1.ListRunsResponse
-	(*GetRunRequest)(nil),           // 13: loadstar.v1.GetRunRequest
-	(*GetRunResponse)(nil),          // 14: loadstar.v1.GetRunResponse
-	(*NewClients)(nil),              // 15: loadstar.v1.NewClients
-	(*WatchRunRequest)(nil),         // 16: loadstar.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),        // 17: loadstar.v1.WatchRunResponse
-	(*StopRunRequest)(nil),          // 18: loadstar.v1.StopRunRequest
-	(*StopRunResponse)(nil),         // 19: loadstar.v1.StopRunResponse
-	(*Event)(nil),                   // 20: loadstar.v1.Event
-	(*ListAuditRequest)(nil),        // 21: loadstar.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),       // 22: loadstar.v1.ListAuditResponse
-	(*CreateReleaseRequest)(nil),    // 23: loadstar.v1.CreateReleaseRequest
-	(*CreateReleaseResponse)(nil),   // 24: loadstar.v1.CreateReleaseResponse
-	(*ReleaseRecord)(nil),           // 25: loadstar.v1.ReleaseRecord
-	(*ListReleasesRequest)(nil),     // 26: loadstar.v1.ListReleasesRequest
-	(*ListReleasesResponse)(nil),    // 27: loadstar.v1.ListReleasesResponse
-	(*WithdrawReleaseRequest)(nil),  // 28: loadstar.v1.WithdrawReleaseRequest
-	(*WithdrawReleaseResponse)(nil), // 29: loadstar.v1.WithdrawReleaseResponse
-	(*ListReportsRequest)(nil),      // 30: loadstar.v1.ListReportsRequest
-	(*ReportDay)(nil),               // 31: loadstar.v1.ReportDay
-	(*ListReportsResponse)(nil),     // 32: loadstar.v1.ListReportsResponse
-	(*ClientReport)(nil),            // 33: loadstar.v1.ClientReport
-	(*Release)(nil),                 // 34: loadstar.v1.Release
+	(*WhoamiRequest)(nil),             // 0: loadstar.v1.WhoamiRequest
+	(*WhoamiResponse)(nil),            // 1: loadstar.v1.WhoamiResponse
+	(*GetFleetRequest)(nil),           // 2: loadstar.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),          // 3: loadstar.v1.GetFleetResponse
+	(*Agent)(nil),                     // 4: loadstar.v1.Agent
+	(*ListAgentsRequest)(nil),         // 5: loadstar.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),        // 6: loadstar.v1.ListAgentsResponse
+	(*GetClientRequest)(nil),          // 7: loadstar.v1.GetClientRequest
+	(*GetClientResponse)(nil),         // 8: loadstar.v1.GetClientResponse
+	(*Turn)(nil),                      // 9: loadstar.v1.Turn
+	(*ListTurnsRequest)(nil),          // 10: loadstar.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),         // 11: loadstar.v1.ListTurnsResponse
+	(*ListFindingsRequest)(nil),       // 12: loadstar.v1.ListFindingsRequest
+	(*Finding)(nil),                   // 13: loadstar.v1.Finding
+	(*ListFindingsResponse)(nil),      // 14: loadstar.v1.ListFindingsResponse
+	(*User)(nil),                      // 15: loadstar.v1.User
+	(*ListUsersRequest)(nil),          // 16: loadstar.v1.ListUsersRequest
+	(*ListUsersResponse)(nil),         // 17: loadstar.v1.ListUsersResponse
+	(*PutUserRequest)(nil),            // 18: loadstar.v1.PutUserRequest
+	(*PutUserResponse)(nil),           // 19: loadstar.v1.PutUserResponse
+	(*RemoveUserRequest)(nil),         // 20: loadstar.v1.RemoveUserRequest
+	(*RemoveUserResponse)(nil),        // 21: loadstar.v1.RemoveUserResponse
+	(*CreateLoginRequest)(nil),        // 22: loadstar.v1.CreateLoginRequest
+	(*CreateLoginResponse)(nil),       // 23: loadstar.v1.CreateLoginResponse
+	(*Session)(nil),                   // 24: loadstar.v1.Session
+	(*ListSessionsRequest)(nil),       // 25: loadstar.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),      // 26: loadstar.v1.ListSessionsResponse
+	(*EndSessionRequest)(nil),         // 27: loadstar.v1.EndSessionRequest
+	(*EndSessionResponse)(nil),        // 28: loadstar.v1.EndSessionResponse
+	(*IssueCertificateRequest)(nil),   // 29: loadstar.v1.IssueCertificateRequest
+	(*IssueCertificateResponse)(nil),  // 30: loadstar.v1.IssueCertificateResponse
+	(*Certificate)(nil),               // 31: loadstar.v1.Certificate
+	(*ListCertificatesRequest)(nil),   // 32: loadstar.v1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil),  // 33: loadstar.v1.ListCertificatesResponse
+	(*RevokeCertificateRequest)(nil),  // 34: loadstar.v1.RevokeCertificateRequest
+	(*RevokeCertificateResponse)(nil), // 35: loadstar.v1.RevokeCertificateResponse
+	(*CreateTokenRequest)(nil),        // 36: loadstar.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 37: loadstar.v1.CreateTokenResponse
+	(*Client)(nil),                    // 38: loadstar.v1.Client
+	(*ListClientsRequest)(nil),        // 39: loadstar.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),       // 40: loadstar.v1.ListClientsResponse
+	(*RevokeRequest)(nil),             // 41: loadstar.v1.RevokeRequest
+	(*RevokeResponse)(nil),            // 42: loadstar.v1.RevokeResponse
+	(*StartRunRequest)(nil),           // 43: loadstar.v1.StartRunRequest
+	(*StartRunResponse)(nil),          // 44: loadstar.v1.StartRunResponse
+	(*Run)(nil),                       // 45: loadstar.v1.Run
+	(*Round)(nil),                     // 46: loadstar.v1.Round
+	(*ListRunsRequest)(nil),           // 47: loadstar.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),          // 48: loadstar.v1.ListRunsResponse
+	(*GetRunRequest)(nil),             // 49: loadstar.v1.GetRunRequest
+	(*GetRunResponse)(nil),            // 50: loadstar.v1.GetRunResponse
+	(*NewClients)(nil),                // 51: loadstar.v1.NewClients
+	(*WatchRunRequest)(nil),           // 52: loadstar.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),          // 53: loadstar.v1.WatchRunResponse
+	(*StopRunRequest)(nil),            // 54: loadstar.v1.StopRunRequest
+	(*StopRunResponse)(nil),           // 55: loadstar.v1.StopRunResponse
+	(*Event)(nil),                     // 56: loadstar.v1.Event
+	(*ListAuditRequest)(nil),          // 57: loadstar.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 58: loadstar.v1.ListAuditResponse
+	(*CreateReleaseRequest)(nil),      // 59: loadstar.v1.CreateReleaseRequest
+	(*CreateReleaseResponse)(nil),     // 60: loadstar.v1.CreateReleaseResponse
+	(*ReleaseRecord)(nil),             // 61: loadstar.v1.ReleaseRecord
+	(*ListReleasesRequest)(nil),       // 62: loadstar.v1.ListReleasesRequest
+	(*ListReleasesResponse)(nil),      // 63: loadstar.v1.ListReleasesResponse
+	(*WithdrawReleaseRequest)(nil),    // 64: loadstar.v1.WithdrawReleaseRequest
+	(*WithdrawReleaseResponse)(nil),   // 65: loadstar.v1.WithdrawReleaseResponse
+	(*ListReportsRequest)(nil),        // 66: loadstar.v1.ListReportsRequest
+	(*ReportDay)(nil),                 // 67: loadstar.v1.ReportDay
+	(*ListReportsResponse)(nil),       // 68: loadstar.v1.ListReportsResponse
+	(*ClientReport)(nil),              // 69: loadstar.v1.ClientReport
+	(*Release)(nil),                   // 70: loadstar.v1.Release
 }
 var file_loadstar_v1_operator_proto_depIdxs = []int32{
-	33, // 0: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
-	2,  // 1: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
-	9,  // 2: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
-	9,  // 3: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
-	10, // 4: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	15, // 5: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
-	9,  // 6: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	10, // 7: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	20, // 8: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	25, // 9: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
-	34, // 10: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
-	25, // 11: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
-	31, // 12: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
-	0,  // 13: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	3,  // 14: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	5,  // 15: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	7,  // 16: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	11, // 17: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	13, // 18: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	16, // 19: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	18, // 20: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	21, // 21: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	23, // 22: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
-	26, // 23: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
-	28, // 24: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
-	30, // 25: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
-	1,  // 26: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	4,  // 27: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	6,  // 28: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	8,  // 29: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	12, // 30: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	14, // 31: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	17, // 32: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	19, // 33: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	22, // 34: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	24, // 35: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
-	27, // 36: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
-	29, // 37: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
-	32, // 38: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
-	26, // [26:39] is the sub-list for method output_type
-	13, // [13:26] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	67, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
+	45, // 1: loadstar.v1.GetFleetResponse.run:type_name -> loadstar.v1.Run
+	4,  // 2: loadstar.v1.ListAgentsResponse.agents:type_name -> loadstar.v1.Agent
+	38, // 3: loadstar.v1.GetClientResponse.client:type_name -> loadstar.v1.Client
+	4,  // 4: loadstar.v1.GetClientResponse.agent:type_name -> loadstar.v1.Agent
+	9,  // 5: loadstar.v1.GetClientResponse.turns:type_name -> loadstar.v1.Turn
+	9,  // 6: loadstar.v1.ListTurnsResponse.turns:type_name -> loadstar.v1.Turn
+	13, // 7: loadstar.v1.ListFindingsResponse.findings:type_name -> loadstar.v1.Finding
+	15, // 8: loadstar.v1.ListUsersResponse.users:type_name -> loadstar.v1.User
+	15, // 9: loadstar.v1.PutUserResponse.user:type_name -> loadstar.v1.User
+	24, // 10: loadstar.v1.ListSessionsResponse.sessions:type_name -> loadstar.v1.Session
+	31, // 11: loadstar.v1.ListCertificatesResponse.certificates:type_name -> loadstar.v1.Certificate
+	69, // 12: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
+	38, // 13: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
+	45, // 14: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
+	45, // 15: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
+	46, // 16: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
+	51, // 17: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
+	45, // 18: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	46, // 19: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	56, // 20: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	61, // 21: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	70, // 22: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	61, // 23: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	67, // 24: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 25: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
+	2,  // 26: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
+	5,  // 27: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
+	36, // 28: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	39, // 29: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	7,  // 30: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
+	10, // 31: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
+	12, // 32: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
+	41, // 33: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	43, // 34: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	47, // 35: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	49, // 36: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	52, // 37: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	54, // 38: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	57, // 39: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	59, // 40: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	62, // 41: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	64, // 42: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	66, // 43: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	16, // 44: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
+	18, // 45: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
+	20, // 46: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
+	22, // 47: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
+	25, // 48: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
+	27, // 49: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
+	29, // 50: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
+	32, // 51: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
+	34, // 52: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
+	1,  // 53: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
+	3,  // 54: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
+	6,  // 55: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
+	37, // 56: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	40, // 57: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	8,  // 58: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
+	11, // 59: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
+	14, // 60: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
+	42, // 61: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	44, // 62: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	48, // 63: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	50, // 64: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	53, // 65: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	55, // 66: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	58, // 67: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	60, // 68: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	63, // 69: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	65, // 70: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	68, // 71: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	17, // 72: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
+	19, // 73: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
+	21, // 74: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
+	23, // 75: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
+	26, // 76: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
+	28, // 77: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
+	30, // 78: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
+	33, // 79: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
+	35, // 80: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
+	53, // [53:81] is the sub-list for method output_type
+	25, // [25:53] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }
@@ -2247,14 +4613,15 @@ func file_loadstar_v1_operator_proto_init() {
 		return
 	}
 	file_loadstar_v1_agent_proto_init()
-	file_loadstar_v1_operator_proto_msgTypes[31].OneofWrappers = []any{}
+	file_loadstar_v1_operator_proto_msgTypes[4].OneofWrappers = []any{}
+	file_loadstar_v1_operator_proto_msgTypes[67].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_operator_proto_rawDesc), len(file_loadstar_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
