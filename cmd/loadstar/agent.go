@@ -9,6 +9,7 @@ import (
 	"loadstar/agent"
 	"loadstar/agent/command"
 	"loadstar/agent/identity"
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/nn/kernel"
 )
 
@@ -66,7 +67,7 @@ it stopped.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if live.Config != "" {
 				if data != "" {
-					return usageError{fmt.Errorf("use either --config or --data"), "agent run "}
+					return cli.Usagef("use either --config or --data")
 				}
 				var err error
 				if live.Log, err = logging.logger(cmd.ErrOrStderr()); err != nil {
@@ -76,7 +77,7 @@ it stopped.`,
 				return command.Run(cmd.Context(), live)
 			}
 			if data == "" {
-				return usageError{fmt.Errorf("no configuration and no dataset: use --config or --data"), "agent run "}
+				return cli.Usagef("no configuration and no dataset: use --config or --data")
 			}
 			i, err := identity.Open(c.Dir)
 			if err != nil {
@@ -90,7 +91,7 @@ it stopped.`,
 			if part != "" {
 				var k, n int
 				if _, err := fmt.Sscanf(part, "%d/%d", &k, &n); err != nil {
-					return usageError{fmt.Errorf("--part must have the form K/N, such as 1/20, not %q", part), "agent run "}
+					return cli.Usagef("--part must have the form K/N, such as 1/20, not %q", part)
 				}
 				if d, err = d.Part(k, n); err != nil {
 					return err

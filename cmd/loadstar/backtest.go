@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/forecast"
 	"loadstar/lab/backtest"
 	"loadstar/lab/outlook"
@@ -67,28 +68,27 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			"  loadstar backtest --data datasets/sgsc-core19.yaml --model ridge-rich \\\n      --h 24 --out forecasts.parquet\n" +
 			"  loadstar backtest --data mydata --model runs/day-ahead --remove 2%",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "backtest "} }
 			p, ok := partNames[part]
 			switch {
 			case !ok:
-				return usage("--part must be train, validation, test or all, not %q", part)
+				return cli.Usagef("--part must be train, validation, test or all, not %q", part)
 			case len(data) == 0:
-				return usage("no dataset: use --data")
+				return cli.Usagef("no dataset: use --data")
 			case len(models) == 0:
-				return usage("no model: use --model with all, or with some of %s", strings.Join(names, ", "))
+				return cli.Usagef("no model: use --model with all, or with some of %s", strings.Join(names, ", "))
 			case h < 0 || horizon < 1 || h > 0 && horizon > 1:
-				return usage("use --horizon for one value or --h for several steps, not both; each must be at least 1")
+				return cli.Usagef("use --horizon for one value or --h for several steps, not both; each must be at least 1")
 			case stride < 0:
-				return usage("--stride must not be negative")
+				return cli.Usagef("--stride must not be negative")
 			case out != "" && (len(data) > 1 || len(models) > 1 || models[0] == "all"):
-				return usage("--out needs exactly one model and one dataset")
+				return cli.Usagef("--out needs exactly one model and one dataset")
 			}
 			if _, err := os.Stat(models[0]); err == nil && len(models) == 1 && !slices.Contains(names, models[0]) {
 				if removed.Share, err = outlook.ParseShare(remove); err != nil {
-					return usage("--remove: %w", err)
+					return cli.Usagef("--remove: %w", err)
 				}
 				if block != 0 && removed.Share == 0 {
-					return usage("--block needs --remove, such as --remove 2%%")
+					return cli.Usagef("--block needs --remove, such as --remove 2%%")
 				}
 				for _, path := range data {
 					b := outlook.Backtest{H: h, Remove: removed, Workers: workers}
@@ -103,9 +103,9 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			}
 			for _, m := range models {
 				if _, err := os.Stat(m); err == nil && !slices.Contains(names, m) {
-					return usage("--model %s is a file or folder: name one run, and no baseline beside it", m)
+					return cli.Usagef("--model %s is a file or folder: name one run, and no baseline beside it", m)
 				} else if !slices.Contains(names, m) {
-					return usage("--model %s is neither a baseline nor the folder of a run; baselines are %s", m, strings.Join(names, ", "))
+					return cli.Usagef("--model %s is neither a baseline nor the folder of a run; baselines are %s", m, strings.Join(names, ", "))
 				}
 			}
 			if stride == 0 && h > 1 {
@@ -135,9 +135,9 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			w := cmd.OutOrStdout()
 			switch {
 			case asJSON && len(results) == 1:
-				return printJSON(w, results[0])
+				return cli.PrintJSON(w, results[0])
 			case asJSON:
-				return printJSON(w, results)
+				return cli.PrintJSON(w, results)
 			case markdown:
 				return backtest.PrintMarkdown(w, results)
 			}
@@ -180,7 +180,7 @@ func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root strin
 	}
 	defer b.Model.Close()
 	if block < 0 || block%d.Interval != 0 {
-		return usageError{fmt.Errorf("--block: %s is not a multiple of the interval of the readings, %s", block, d.Interval), "backtest "}
+		return cli.Usagef("--block: %s is not a multiple of the interval of the readings, %s", block, d.Interval)
 	}
 	b.Dataset, b.Remove.Block = d, int(block/d.Interval)
 	s, err := b.Run(cmd.Context())
@@ -188,7 +188,7 @@ func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root strin
 		return err
 	}
 	if asJSON {
-		return printJSON(cmd.OutOrStdout(), s)
+		return cli.PrintJSON(cmd.OutOrStdout(), s)
 	}
 	return s.Print(cmd.OutOrStdout(), byClients)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/forecast"
 	"loadstar/internal/bench"
 	"loadstar/internal/bench/engine"
@@ -45,19 +46,19 @@ dense can be compared.`,
 			if only != "" {
 				k, err := kernel.Select(only)
 				if err != nil {
-					return usageError{fmt.Errorf("--kernel: %w", err), "bench engine "}
+					return cli.Usagef("--kernel: %w", err)
 				}
 				sets = []*kernel.Set{k}
 			}
 			d, err := benchTime(runs, seconds)
 			if err != nil {
-				return usageError{err, "bench engine "}
+				return cli.Usage(err)
 			}
 			if _, ok := forecast.DefaultsOf(model); !ok {
-				return usageError{fmt.Errorf("--model: there is no model %q; loadstar model list shows them", model), "bench engine "}
+				return cli.Usagef("--model: there is no model %q; loadstar model list shows them", model)
 			}
 			if withPeer && !slices.Contains(engine.PeerModels(), model) {
-				return usageError{fmt.Errorf("--model: the peer has no model %s; choose one of %s", model, strings.Join(engine.PeerModels(), ", ")), "bench engine "}
+				return cli.Usagef("--model: the peer has no model %s; choose one of %s", model, strings.Join(engine.PeerModels(), ", "))
 			}
 			var p *engine.Peer
 			if withPeer {
@@ -67,14 +68,14 @@ dense can be compared.`,
 				}
 				defer p.Stop()
 			}
-			bar := stages{to: cmd.ErrOrStderr()}
-			defer bar.stop()
-			b, err := engine.Run(model, sets, p, runs, d, bar.set)
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
+			b, err := engine.Run(model, sets, p, runs, d, bar.Set)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), b)
+				return cli.PrintJSON(cmd.OutOrStdout(), b)
 			}
 			return printEngineBench(cmd.OutOrStdout(), model, b)
 		},

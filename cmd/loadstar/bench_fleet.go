@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/bench/fleet"
 )
 
@@ -42,14 +43,14 @@ The command fails if a result is rejected, lost or counted twice.`,
 		Example: "  loadstar bench fleet\n  loadstar bench fleet --agents 200 --seconds 2 --turns 1 --size 24k",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			bar := stages{to: cmd.ErrOrStderr()}
-			defer bar.stop()
-			b, err := fleet.Run(cmd.Context(), c, bar.set)
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
+			b, err := fleet.Run(cmd.Context(), c, bar.Set)
 			if err != nil {
 				return fleetUsage(err, "bench fleet ")
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), b)
+				return cli.PrintJSON(cmd.OutOrStdout(), b)
 			}
 			return printFleetBench(cmd.OutOrStdout(), b)
 		},
@@ -84,13 +85,13 @@ func newBenchFleetEngine() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := benchTime(1, seconds)
 			if err != nil {
-				return usageError{err, "bench fleet-engine "}
+				return cli.Usage(err)
 			}
 			r, err := fleet.Engines(cmd.Context(), b, size, clients, d)
 			if err != nil {
 				return fleetUsage(err, "bench fleet-engine ")
 			}
-			return printLine(cmd.OutOrStdout(), r)
+			return cli.PrintLine(cmd.OutOrStdout(), r)
 		},
 	}
 	addBackends(cmd.Flags(), &b)
@@ -108,13 +109,13 @@ func addBackends(f *pflag.FlagSet, b *fleet.Backends) {
 // fleetUsage turns err into a usageError if the cause is a setting that is out of range.
 func fleetUsage(err error, path string) error {
 	if u := (*fleet.UsageError)(nil); errors.As(err, &u) {
-		return usageError{err, path}
+		return cli.Usage(err)
 	}
 	return err
 }
 
 func printFleetBench(w io.Writer, b *fleet.Result) error {
-	fmt.Fprintf(w, "%d agents, rounds of %d; %s; %s of %g s\n\n", b.Agents, b.Cohort, b.Engines, count(b.Turns, "turn"), b.Seconds)
+	fmt.Fprintf(w, "%d agents, rounds of %d; %s; %s of %g s\n\n", b.Agents, b.Cohort, b.Engines, cli.Count(b.Turns, "turn"), b.Seconds)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "SIZE\tBYTES\tACCEPTED/S\tCOUNTED/S\tQUEUE ALONE/S\tLEDGER ALONE/S\tSHARE\tCHECK-INS/S\tROUNDS\tUPDATES\t")
 	for _, s := range b.Sizes {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/bench"
 	"loadstar/internal/bench/engine"
 	"loadstar/series"
@@ -34,7 +35,7 @@ each.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := benchTime(runs, seconds)
 			if err != nil {
-				return usageError{err, "bench windows "}
+				return cli.Usage(err)
 			}
 			var fleet *series.Dataset
 			if data == "" {
@@ -53,10 +54,10 @@ each.`,
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), b)
+				return cli.PrintJSON(cmd.OutOrStdout(), b)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: gathering %.1f us, training step %.0f us (%s), ratio %.1f %%; finding a meter's examples %.0f us\n",
-				count(b.Meters, "meter"), b.GatherMicros, b.StepMicros, b.Kernel, 100*b.Share, b.FindMicros)
+				cli.Count(b.Meters, "meter"), b.GatherMicros, b.StepMicros, b.Kernel, 100*b.Share, b.FindMicros)
 			return err
 		},
 	}

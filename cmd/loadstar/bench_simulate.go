@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/bench"
 	"loadstar/internal/bench/simulate"
 )
@@ -39,17 +40,17 @@ time of the other side. Figures are medians over runs.`,
 				err = fmt.Errorf("--workers must be at least 1")
 			}
 			if err != nil {
-				return usageError{err, "bench simulate "}
+				return cli.Usage(err)
 			}
 			collectOften()
-			bar := stages{to: cmd.ErrOrStderr()}
-			defer bar.stop()
-			b, err := simulate.Run(cmd.Context(), simulate.Config{Model: model, Fleets: simulate.Usual(), Runs: runs, Workers: workers, Length: d}, bar.set)
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
+			b, err := simulate.Run(cmd.Context(), simulate.Config{Model: model, Fleets: simulate.Usual(), Runs: runs, Workers: workers, Length: d}, bar.Set)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), b)
+				return cli.PrintJSON(cmd.OutOrStdout(), b)
 			}
 			return printSimulateBench(cmd.OutOrStdout(), model, b)
 		},
@@ -63,7 +64,7 @@ time of the other side. Figures are medians over runs.`,
 }
 
 func printSimulateBench(w io.Writer, model string, b *simulate.Result) error {
-	fmt.Fprintf(w, "%s with personal layers, batch size %d, %s, %s\n\n", model, bench.Batch, b.Kernel, count(b.Workers, "worker"))
+	fmt.Fprintf(w, "%s with personal layers, batch size %d, %s, %s\n\n", model, bench.Batch, b.Kernel, cli.Count(b.Workers, "worker"))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "CLIENTS\tCOHORT\tSTEPS/S\tENGINE/S\tSHARE\tROUND ms\t")
 	for _, f := range b.Fleets {

@@ -1,10 +1,9 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/bench/skill"
 )
 
@@ -29,10 +28,10 @@ there.`,
 		Example: "  loadstar bench skill --data datasets/hog-core42.yaml\n  loadstar bench skill --data datasets/hog-core42.yaml --targets 24 --peer --out skill",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" {
-				return usageError{fmt.Errorf("no dataset: use --data"), "bench skill "}
+				return cli.Usagef("no dataset: use --data")
 			}
 			if err := o.Complete(peer); err != nil {
-				return usageError{err, "bench skill "}
+				return cli.Usage(err)
 			}
 			d, closer, err := openDataset(data, root)
 			if err != nil {
@@ -40,15 +39,15 @@ there.`,
 			}
 			defer closer.Close()
 			o.Dataset = d
-			bar := stages{to: cmd.ErrOrStderr()}
-			defer bar.stop()
-			rows, err := skill.Run(cmd.Context(), o, bar.set)
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
+			rows, err := skill.Run(cmd.Context(), o, bar.Set)
 			if err != nil {
 				return err
 			}
-			bar.stop()
+			bar.Stop()
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), rows)
+				return cli.PrintJSON(cmd.OutOrStdout(), rows)
 			}
 			return skill.Print(cmd.OutOrStdout(), rows, o.Targets)
 		},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/bench/fleet"
 )
 
@@ -26,9 +27,9 @@ first ten minutes caches are still filling, so a test shorter than that allows
 		Example: "  loadstar bench soak --for 1h",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			bar := stages{to: cmd.ErrOrStderr()}
-			defer bar.stop()
-			s, err := fleet.Soak(cmd.Context(), c, bar.set)
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
+			s, err := fleet.Soak(cmd.Context(), c, bar.Set)
 			if err != nil {
 				return fleetUsage(err, "bench soak ")
 			}
@@ -37,7 +38,7 @@ first ten minutes caches are still filling, so a test shorter than that allows
 				how = "growth"
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "soak %v, %s, %s, RSS %d -> %d MB, %s\n", s.Length,
-				count(int(s.Rounds), "round"), count(int(s.Updates), "update"), s.EarlyRSS>>20, s.LateRSS>>20, how)
+				cli.Count(int(s.Rounds), "round"), cli.Count(int(s.Updates), "update"), s.EarlyRSS>>20, s.LateRSS>>20, how)
 			return s.Grown
 		},
 	}

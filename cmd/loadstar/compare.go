@@ -1,13 +1,13 @@
 package main
 
 import (
-	"fmt"
 	"path/filepath"
 	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed"
 	"loadstar/fed/recipe"
 	"loadstar/lab/experiment"
@@ -51,12 +51,11 @@ again.`,
 		Example: "  loadstar compare --data datasets/hog-core42.yaml \\\n" +
 			"      --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "compare "} }
 			switch {
 			case len(data) == 0 || len(plans)+len(baselines) == 0:
-				return usage("nothing to compare: use --data, and --plan or --baseline or both")
+				return cli.Usagef("nothing to compare: use --data, and --plan or --baseline or both")
 			case parallel < 1 || rounds < 0:
-				return usage("--parallel must be at least 1, and --rounds at least 0")
+				return cli.Usagef("--parallel must be at least 1, and --rounds at least 0")
 			}
 			k, err := kernel.Default()
 			if err != nil {
@@ -81,11 +80,11 @@ again.`,
 				c.Baselines, c.Subject, c.Peers = baselines, subject, peers
 				contests = append(contests, c)
 			}
-			bar := stages{to: cmd.ErrOrStderr()}
-			defer bar.stop()
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			defer bar.Stop()
 			e := &experiment.Experiment{
 				Dir: out, Kernel: k, Parallel: parallel,
-				Progress: func(done, of int) { bar.set(done, of, "") },
+				Progress: func(done, of int) { bar.Set(done, of, "") },
 			}
 			collectOften()
 			table, err := e.Compare(cmd.Context(), contests)
@@ -94,7 +93,7 @@ again.`,
 			}
 			switch w := cmd.OutOrStdout(); {
 			case asJSON:
-				return printJSON(w, table)
+				return cli.PrintJSON(w, table)
 			case markdown:
 				return experiment.WriteMarkdown(w, table, subject)
 			default:
@@ -127,7 +126,7 @@ func contest(d *series.Dataset, path string, plans []string, rounds int, seeds f
 	for i, file := range plans {
 		m := experiment.Contestant{Method: strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))}
 		for _, seed := range seeds(m.Method) {
-			p, err := readPlan(file, path, 0)
+			p, err := cli.ReadPlan(file, path, 0)
 			if err != nil {
 				return c, err
 			}

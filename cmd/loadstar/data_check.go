@@ -6,19 +6,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/lab/explain"
 	"loadstar/series/quality"
 	"loadstar/series/quality/text"
 )
-
-// exitProblems is the exit code if the check found a problem.
-const exitProblems = 3
-
-// exitError is an error with its own exit code.
-type exitError struct {
-	error
-	code int
-}
 
 // jsonCells is the number of equal periods for which the JSON output has the share of
 // missing readings.
@@ -82,7 +74,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if plan.Lookback < 1 || plan.Horizon < 1 || plan.MinDays < 0 {
-				return usageError{fmt.Errorf("--lookback and --horizon must be at least 1, and --min-days at least 0"), "data check "}
+				return cli.Usagef("--lookback and --horizon must be at least 1, and --min-days at least 0")
 			}
 			d, closer, err := openDataset(args[0], root)
 			if err != nil {
@@ -101,22 +93,22 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 				Dataset: d.Name, Generated: d.Generated, Interval: d.Interval.Seconds(), Clock: d.Clock.String(),
 				Plan: checkPlan{plan.Lookback, plan.Horizon, plan.MinDays}, Meters: []quality.MeterReport{},
 			}
-			bar := newProgress(cmd.ErrOrStderr(), d.Len())
-			defer bar.stop()
+			bar := cli.NewProgress(cmd.ErrOrStderr(), d.Len())
+			defer bar.Stop()
 			for i := range d.Len() {
 				if meter != "" && d.Meter(i).ID != meter {
 					continue
 				}
 				r.Meters = append(r.Meters, c.Meter(i))
-				bar.set(i+1, "")
+				bar.Set(i+1, "")
 			}
 			if meter != "" && len(r.Meters) == 0 {
-				return fmt.Errorf("%s has no meter %s; it has %s, such as %s", d.Name, meter, count(d.Len(), "meter"), d.Meter(0).ID)
+				return fmt.Errorf("%s has no meter %s; it has %s, such as %s", d.Name, meter, cli.Count(d.Len(), "meter"), d.Meter(0).ID)
 			}
 			r.Fleet = c.Fleet()
 			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: generatedMark(d.Generated)}
 			if planFile != "" {
-				p, err := readPlan(planFile, "", 0)
+				p, err := cli.ReadPlan(planFile, "", 0)
 				if err != nil {
 					return err
 				}
@@ -129,14 +121,14 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 			w := cmd.OutOrStdout()
 			switch {
 			case asJSON:
-				err = printJSON(w, r)
+				err = cli.PrintJSON(w, r)
 			case meter != "":
 				err = text.PrintMeter(w, d, page)
 			default:
 				err = text.PrintFleet(w, d, page, all)
 			}
 			if err == nil && r.Fleet.Worst() == quality.Problem {
-				err = exitError{fmt.Errorf("%s: %s with problems", d.Name, count(r.Fleet.Problems, "meter")), exitProblems}
+				err = cli.Problems(fmt.Errorf("%s: %s with problems", d.Name, cli.Count(r.Fleet.Problems, "meter")))
 			}
 			return err
 		},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/lab/experiment"
 )
 
@@ -31,7 +32,7 @@ load of each meter over time, and the coefficients are averaged over meters.`,
 				return fmt.Errorf("%s has no static values and no weather", d.Name)
 			}
 			w := cmd.OutOrStdout()
-			fmt.Fprintf(w, "%s: %s%s\n", d.Name, count(d.Len(), "meter"), generatedMark(d.Generated))
+			fmt.Fprintf(w, "%s: %s%s\n", d.Name, cli.Count(d.Len(), "meter"), generatedMark(d.Generated))
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 			fmt.Fprintln(t, "COLUMN\tCORRELATION WITH LOAD\t")
 			for _, c := range all {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/series"
 	"loadstar/series/quality/text"
 	"loadstar/series/synth"
@@ -38,12 +39,12 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 		Example: "  loadstar data generate --meters 100 -o demo\n  loadstar data generate --meters 10000 --seed 7 -o fleet\n  loadstar data generate --like bose2023-ca -o california",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if out == "" {
-				return usageError{fmt.Errorf("no output folder: use -o DIR"), "data generate "}
+				return cli.Usagef("no output folder: use -o DIR")
 			}
 			if like != "" {
 				for _, other := range []string{"meters", "seed", "start", "days", "interval", "zone", "no-faults"} {
 					if cmd.Flags().Changed(other) {
-						return usageError{fmt.Errorf("--like determines all buildings: leave out --%s", other), "data generate "}
+						return cli.Usagef("--like determines all buildings: leave out --%s", other)
 					}
 				}
 				return generateStock(cmd, like, out)
@@ -54,10 +55,10 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 			if start != "" {
 				zone, err := time.LoadLocation(cfg.Zone)
 				if err != nil {
-					return usageError{fmt.Errorf("--zone: %w", err), "data generate "}
+					return cli.Usagef("--zone: %w", err)
 				}
 				if cfg.Start, err = time.ParseInLocation(time.DateOnly, start, zone); err != nil {
-					return usageError{fmt.Errorf("--start must be a day such as 2018-01-01, not %q", start), "data generate "}
+					return cli.Usagef("--start must be a day such as 2018-01-01, not %q", start)
 				}
 			}
 			g, err := synth.New(cfg)
@@ -67,8 +68,8 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 			if err := generate(cmd, g, out); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", out, count(g.Config().Meters, "building"),
-				count(g.Len(), "interval"), text.Interval(g.Config().Interval), synth.Notice)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", out, cli.Count(g.Config().Meters, "building"),
+				cli.Count(g.Len(), "interval"), text.Interval(g.Config().Interval), synth.Notice)
 			return nil
 		},
 	}
@@ -88,8 +89,8 @@ for speed measurements, but not as evidence of forecast accuracy.`,
 // generate writes the fleet as a dataset into dir.
 func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
 	cfg, weather := g.Config(), g.Weather()
-	bar := newProgress(cmd.ErrOrStderr(), cfg.Meters)
-	defer bar.stop()
+	bar := cli.NewProgress(cmd.ErrOrStderr(), cfg.Meters)
+	defer bar.Stop()
 	to := write.Dataset
 	if filepath.Ext(dir) == ".csv" {
 		to = write.Export
@@ -115,7 +116,7 @@ func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
 					return err
 				}
 				if (i+1)%100 == 0 || i+1 == cfg.Meters {
-					bar.set(i+1, "")
+					bar.Set(i+1, "")
 				}
 			}
 			return nil
@@ -127,7 +128,7 @@ func generate(cmd *cobra.Command, g *synth.Generator, dir string) error {
 func generateStock(cmd *cobra.Command, name, dir string) error {
 	s, err := synth.OpenStock(name)
 	if err != nil {
-		return usageError{fmt.Errorf("--like: %w", err), "data generate "}
+		return cli.Usagef("--like: %w", err)
 	}
 	to := write.Dataset
 	if filepath.Ext(dir) == ".csv" {
@@ -157,7 +158,7 @@ func generateStock(cmd *cobra.Command, name, dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", dir, count(s.Len(), "building"),
-		count(s.Steps(), "interval"), text.Interval(s.Interval), synth.Notice)
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s of %s each; %s\n", dir, cli.Count(s.Len(), "building"),
+		cli.Count(s.Steps(), "interval"), text.Interval(s.Interval), synth.Notice)
 	return nil
 }

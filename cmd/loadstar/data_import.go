@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/series"
 	"loadstar/series/quality"
 	"loadstar/series/read"
@@ -99,7 +100,7 @@ or choose a weather file with --weather.`,
 			case "local":
 				from.LocalLabels = true
 			default:
-				return usageError{fmt.Errorf("--labels must be est or local, not %q", labels), "data import nrel "}
+				return cli.Usagef("--labels must be est or local, not %q", labels)
 			}
 			return target.run(cmd, "data import nrel ", func() (*read.Import, error) { return from.Open(args[0]) })
 		},
@@ -129,7 +130,7 @@ func (t *importTarget) flags(cmd *cobra.Command) {
 
 func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.Import, error)) error {
 	if t.out == "" {
-		return usageError{errors.New("no output folder: use -o DIR"), path}
+		return cli.Usage(errors.New("no output folder: use -o DIR"))
 	}
 	if err := write.CheckNew(t.out); err != nil {
 		return err
@@ -143,7 +144,7 @@ func (t *importTarget) run(cmd *cobra.Command, path string, open func() (*read.I
 		return err
 	}
 	if t.asJSON {
-		return printJSON(cmd.OutOrStdout(), s)
+		return cli.PrintJSON(cmd.OutOrStdout(), s)
 	}
 	w := cmd.OutOrStdout()
 	s.print(w, t.out)
@@ -169,15 +170,15 @@ func (t *importTarget) write(cmd *cobra.Command, in *read.Import) (*dataSummary,
 	}
 	country, note := read.HolidaysOf(t.country, in.Zone)
 	s := &dataSummary{Overview: quality.Overview{Name: name, Generated: in.Generated}}
-	bar := newProgress(cmd.ErrOrStderr(), in.Meters)
-	defer bar.stop()
+	bar := cli.NewProgress(cmd.ErrOrStderr(), in.Meters)
+	defer bar.Stop()
 	err = write.Dataset(t.out, write.Source{
 		Name: name, About: in.About, Generated: in.Generated, Zone: in.Zone, Country: country, Interval: in.Interval,
 		Weather: in.Weather, LabelNames: in.LabelNames, StaticNames: in.StaticNames,
 		Each: func(f func(series.Meter, []string) error) error {
 			return in.Each(func(m series.Meter, labels []string) error {
 				s.Add(m, in.Interval, clock)
-				bar.set(s.Meters, "")
+				bar.Set(s.Meters, "")
 				return errors.Join(f(m, labels), cmd.Context().Err())
 			})
 		},

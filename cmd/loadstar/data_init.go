@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/series"
 	"loadstar/series/quality"
 	"loadstar/series/quality/text"
@@ -42,7 +43,7 @@ writes nothing if that fails.`,
 			}
 			got, err := setup.Run(args[0])
 			if open := (*read.Unanswered)(nil); errors.As(err, &open) {
-				return usageError{err, "data init "}
+				return cli.Usage(err)
 			}
 			if err != nil {
 				return err
@@ -50,7 +51,7 @@ writes nothing if that fails.`,
 			s := summarize(got.Dataset)
 			s.Left, s.Notes = got.Left, got.Lines
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), s)
+				return cli.PrintJSON(cmd.OutOrStdout(), s)
 			}
 			for _, line := range s.Notes {
 				fmt.Fprintln(cmd.OutOrStdout(), line)
@@ -118,7 +119,7 @@ func summarize(d *series.Dataset) *dataSummary {
 
 // print prints the size and the time span of the dataset at path, and its faulty rows.
 func (s *dataSummary) print(w io.Writer, path string) {
-	fmt.Fprintf(w, "%s: %s%s, %s\n", path, count(s.Meters, "meter"), generatedMark(s.Generated), text.Span(s.Overview))
+	fmt.Fprintf(w, "%s: %s%s, %s\n", path, cli.Count(s.Meters, "meter"), generatedMark(s.Generated), text.Span(s.Overview))
 	if f := text.Faults(s.Faults); f != "" {
 		fmt.Fprintf(w, "rows: %s\n", f)
 	}

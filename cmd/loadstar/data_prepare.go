@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/series"
 )
 
@@ -38,7 +39,7 @@ DATASET is a dataset.yaml or a folder with one.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, count(d.Len(), "meter"), d.Name, generatedMark(d.Generated), float64(info.Size())/1e6)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, cli.Count(d.Len(), "meter"), d.Name, generatedMark(d.Generated), float64(info.Size())/1e6)
 			return nil
 		},
 	}

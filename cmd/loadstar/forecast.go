@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/serve"
 	"loadstar/forecast/issue"
 	"loadstar/lab/outlook"
@@ -49,7 +50,7 @@ not from the model.`,
 			"  loadstar forecast runs/day-ahead --data mydata --chart=b103 --client b103",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			usage := func(flag string, err error) error { return usageError{fmt.Errorf("--%s: %w", flag, err), "forecast "} }
+			usage := func(flag string, err error) error { return cli.Usagef("--%s: %w", flag, err) }
 			if data == "" {
 				return usage("data", errors.New("name a dataset"))
 			}
@@ -97,16 +98,16 @@ not from the model.`,
 			if inputs != "" {
 				c.Inputs = &outlook.Inputs{}
 			}
-			bar := newProgress(cmd.ErrOrStderr(), d.Len())
+			bar := cli.NewProgress(cmd.ErrOrStderr(), d.Len())
 			if !quiet {
-				c.Progress = func(done, _ int) { bar.set(done, "") }
+				c.Progress = func(done, _ int) { bar.Set(done, "") }
 			}
 			shown := chart
 			if shown == chartSum {
 				shown = ""
 			}
 			s, drawn, err := outlook.Write(cmd.Context(), c, out, cmd.OutOrStdout(), shown)
-			bar.stop()
+			bar.Stop()
 			if err == nil && inputs != "" {
 				err = c.Inputs.Write(inputs, c.Model)
 			}
@@ -149,7 +150,7 @@ func printForecast(cmd *cobra.Command, c outlook.Config, s *outlook.Summary, dra
 	var err error
 	switch {
 	case asJSON:
-		err = printJSON(w, s)
+		err = cli.PrintJSON(w, s)
 	case !quiet:
 		err = s.Print(w)
 	}
@@ -165,7 +166,7 @@ func printForecast(cmd *cobra.Command, c outlook.Config, s *outlook.Summary, dra
 	case rows == 0:
 		return fmt.Errorf("no meter has a forecast; %s", outlook.Span(c.Dataset))
 	case strict && fallbacks > 0:
-		return exitError{fmt.Errorf("%d of %d rows are not from the model", fallbacks, s.Rows), exitProblems}
+		return cli.Problems(fmt.Errorf("%d of %d rows are not from the model", fallbacks, s.Rows))
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,20 +17,14 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"loadstar/internal/config"
+	"loadstar/cmd/loadstar/cli"
+	"loadstar/cmd/loadstar/operate"
 	"loadstar/lab/sim"
 )
 
 // version is set by the Makefile.
 var version = "dev"
-
-// These are the exit codes, which the help topic of that name documents.
-const (
-	exitFailed = 1
-	exitUsage  = 2
-)
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -51,14 +44,11 @@ func execute(args []string, stdout, stderr io.Writer) int {
 		err = errors.New("interrupted")
 	}
 	fmt.Fprintln(stderr, "loadstar:", err)
-	if usage := (usageError{}); errors.As(err, &usage) {
-		fmt.Fprintf(stderr, "Try 'loadstar %s--help'.\n", usage.path)
-		return exitUsage
+	code, hint := cli.Exit(err)
+	if hint != "" {
+		fmt.Fprintln(stderr, hint)
 	}
-	if own := (exitError{}); errors.As(err, &own) {
-		return own.code
-	}
-	return exitFailed
+	return code
 }
 
 func newRoot() *cobra.Command {
@@ -79,7 +69,7 @@ them.`,
 	}{
 		{"Data and models:", []*cobra.Command{newData(), newForecast(), newBacktest(), newModel()}},
 		{"Training on this machine:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
-		{"Fleet:", []*cobra.Command{newServe(), newAgent(), newToken(), newClients(), newRuns(), newModels(), newAudit(), newBackup(), newRestore()}},
+		{"Fleet:", append([]*cobra.Command{newServe(), newAgent(), newBackup(), newRestore()}, operate.Commands()...)},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
 		for _, c := range g.of {
@@ -98,73 +88,6 @@ them.`,
      not from the model`,
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
-	wrapUsage(root)
+	cli.Wrap(root)
 	return root
-}
-
-// usageError is the error for a mistake on the command line.
-type usageError struct {
-	error
-	path string // path of the command, with a trailing space
-}
-
-// wrapUsage turns errors in flags and arguments into usageErrors, for cmd and all its
-// subcommands.
-func wrapUsage(cmd *cobra.Command) {
-	path := ""
-	if cmd.HasParent() {
-		path = cmd.CommandPath()[len("loadstar "):] + " "
-	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
-			var known []string
-			cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
-			err = fmt.Errorf("%w; %s", err, config.Suggest("--"+unknown.GetSpecifiedName(), known))
-		}
-		return usageError{err, path}
-	})
-	check := cmd.Args
-	if check == nil {
-		check = cobra.NoArgs
-		if cmd.HasSubCommands() {
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-		}
-	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if check(cmd, args) != nil {
-			return usageError{argumentError(cmd, args), path}
-		}
-		return nil
-	}
-	for _, sub := range cmd.Commands() {
-		wrapUsage(sub)
-	}
-}
-
-// argumentError explains why cmd does not accept args.
-func argumentError(cmd *cobra.Command, args []string) error {
-	if cmd.HasSubCommands() {
-		var known []string
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() {
-				known = append(known, sub.Name())
-			}
-		}
-		return fmt.Errorf("unknown command %q; %s", args[0], config.Suggest(args[0], known))
-	}
-	names := strings.Fields(cmd.Use)[1:]
-	if len(args) < len(names) {
-		return fmt.Errorf("missing argument %s", strings.Join(names[len(args):], " "))
-	}
-	return fmt.Errorf("unexpected argument %q", args[len(names)])
-}
-
-// printLine writes v as JSON on one line.
-func printLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
-
-// printJSON writes v as indented JSON.
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/forecast"
 )
 
@@ -35,7 +36,7 @@ func newModelList() *cobra.Command {
 				rows = append(rows, row{s.Name, m.Net().Weights(), s.About})
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), rows)
+				return cli.PrintJSON(cmd.OutOrStdout(), rows)
 			}
 			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(t, "MODEL\tPARAMETERS\tARCHITECTURE")
@@ -66,11 +67,11 @@ of a forecast one step ahead with weather.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := forecast.New(args[0], shape)
 			if err != nil {
-				return usageError{err, "model show "} // the name and the shape are arguments
+				return cli.Usage(err) // the name and the shape are arguments
 			}
 			paper, _ := forecast.DefaultsOf(m.Name())
 			if paper.Rows && cmd.Flags().Changed("lookback") {
-				return usageError{fmt.Errorf("--lookback: %s reads one row of features; set --inputs to the length of the row", m.Name()), "model show "}
+				return cli.Usagef("--lookback: %s reads one row of features; set --inputs to the length of the row", m.Name())
 			}
 			type tensor struct {
 				Name  string `json:"name"`
@@ -113,14 +114,14 @@ of a forecast one step ahead with weather.`,
 				out.Partitions = append(out.Partitions, partition{name, p.SharedLen(), p.PersonalLen()})
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), out)
+				return cli.PrintJSON(cmd.OutOrStdout(), out)
 			}
 			w := cmd.OutOrStdout()
-			reads := fmt.Sprintf("windows of %s by %s", count(out.Lookback, "step"), count(out.Inputs, "input"))
+			reads := fmt.Sprintf("windows of %s by %s", cli.Count(out.Lookback, "step"), cli.Count(out.Inputs, "input"))
 			if paper.Rows {
-				reads = "rows of " + count(out.Inputs, "feature")
+				reads = "rows of " + cli.Count(out.Inputs, "feature")
 			}
-			fmt.Fprintf(w, "%s: %d parameters, %s, %s\n\n", out.Name, out.Parameters, reads, count(out.Outputs, "output"))
+			fmt.Fprintf(w, "%s: %d parameters, %s, %s\n\n", out.Name, out.Parameters, reads, cli.Count(out.Outputs, "output"))
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(t, "LAYER\tPARAMETERS\tTENSORS")
 			for _, l := range out.Layers {
@@ -145,12 +146,4 @@ of a forecast one step ahead with weather.`,
 	cmd.Flags().IntVar(&shape.Inputs, "inputs", 0, "inputs per step (default as in the paper)")
 	cmd.Flags().IntVar(&shape.Outputs, "outputs", 0, "outputs per window (default as in the paper)")
 	return cmd
-}
-
-// count formats a number and a noun, such as "1 layer" or "2 layers".
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
 )
 
@@ -31,7 +32,7 @@ func newPlanList() *cobra.Command {
 				rows = append(rows, row{a.Name, a.About, a.Paper})
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), rows)
+				return cli.PrintJSON(cmd.OutOrStdout(), rows)
 			}
 			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(t, "ALGORITHM\tWHAT IT DOES")

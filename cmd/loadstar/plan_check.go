@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
 	"loadstar/internal/config"
 )
@@ -55,7 +56,7 @@ The command does not open any data.`,
 			}
 			w := cmd.OutOrStdout()
 			if asJSON {
-				if err := printJSON(w, results); err != nil {
+				if err := cli.PrintJSON(w, results); err != nil {
 					return err
 				}
 			} else {
@@ -70,10 +71,10 @@ The command does not open any data.`,
 				}
 			}
 			if bad > 0 {
-				return fmt.Errorf("errors in %d of %s", bad, count(len(args), "plan"))
+				return fmt.Errorf("errors in %d of %s", bad, cli.Count(len(args), "plan"))
 			}
 			if !asJSON {
-				fmt.Fprintf(w, "%s without errors\n", count(len(args), "plan"))
+				fmt.Fprintf(w, "%s without errors\n", cli.Count(len(args), "plan"))
 			}
 			return nil
 		},

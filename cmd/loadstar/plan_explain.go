@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed"
 	"loadstar/lab/explain"
 )
@@ -30,9 +31,9 @@ from a half-second measurement of the training engine.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if clients < 0 || clients > 0 && data != "" {
-				return usageError{errors.New("use either --clients, at least 1, or --data"), "plan explain "}
+				return cli.Usage(errors.New("use either --clients, at least 1, or --data"))
 			}
-			p, err := readPlan(args[0], data, 0)
+			p, err := cli.ReadPlan(args[0], data, 0)
 			if err != nil {
 				return err
 			}
@@ -42,7 +43,7 @@ from a half-second measurement of the training engine.`,
 			}
 			e.File = args[0]
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), e)
+				return cli.PrintJSON(cmd.OutOrStdout(), e)
 			}
 			return explain.Print(cmd.OutOrStdout(), e)
 		},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
 )
 
@@ -33,7 +34,7 @@ replaced. "-o -" prints the plan.`,
 			}
 			text, err := recipe.Template(name, model, targets, data)
 			if err != nil {
-				return usageError{err, "plan init "}
+				return cli.Usage(err)
 			}
 			if out == "-" {
 				_, err := cmd.OutOrStdout().Write(text)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/atomicfile"
 	"loadstar/lab/report"
 )
@@ -68,7 +69,7 @@ spread over seeds.`,
 			for _, one := range r.Runs {
 				generated = generated || one.Generated
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(out), count(len(r.Runs), "run"), float64(page.Len())/1e6, generatedMark(generated))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, generatedMark(generated))
 			return err
 		},
 	}
@@ -96,7 +97,7 @@ func reportTitle(runs []*report.Run) string {
 	}
 	name := func(all []string, noun string) string {
 		if len(all) > 4 {
-			return count(len(all), noun)
+			return cli.Count(len(all), noun)
 		}
 		return strings.Join(all, ", ")
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/lab/experiment"
 	"loadstar/lab/paper"
 	"loadstar/nn/kernel"
@@ -52,18 +53,17 @@ files instead.`,
 		Example: "  loadstar reproduce bose2023 --quick\n  loadstar reproduce bose2023 --save\n  loadstar reproduce all --verify",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "reproduce "} }
 			switch {
 			case len(args) == 0 && !r.quick && !r.verify:
-				return usage("missing argument PAPER")
+				return cli.Usagef("missing argument PAPER")
 			case r.parallel < 1:
-				return usage("--parallel must be at least 1")
+				return cli.Usagef("--parallel must be at least 1")
 			case r.quick && r.save:
-				return usage("--quick and --save exclude each other: results of --quick are not meaningful")
+				return cli.Usagef("--quick and --save exclude each other: results of --quick are not meaningful")
 			case r.verify && (r.quick || r.save):
-				return usage("--verify trains nothing: leave out --quick and --save")
+				return cli.Usagef("--verify trains nothing: leave out --quick and --save")
 			case r.write && !r.verify:
-				return usage("--write needs --verify; after a run, --save writes the files too")
+				return cli.Usagef("--write needs --verify; after a run, --save writes the files too")
 			}
 			names := paper.Names(papersDir)
 			all := len(args) == 0 || args[0] == "all"
@@ -153,16 +153,16 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 	}
 	open, closeAll := datasets(r.root)
 	defer closeAll()
-	bar := stages{to: cmd.ErrOrStderr()}
-	defer bar.stop()
+	bar := cli.Stages{To: cmd.ErrOrStderr()}
+	defer bar.Stop()
 	lab := experiment.Lab{
 		Dir: out, Kernel: k, Parallel: r.parallel, Open: open,
-		Progress: func(done, of int) { bar.set(done, of, "") },
+		Progress: func(done, of int) { bar.Set(done, of, "") },
 	}
 	collectOften()
 	start := time.Now()
 	results, err := lab.Run(cmd.Context(), study.Spec)
-	bar.stop()
+	bar.Stop()
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/agent/identity"
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/nn/kernel"
 	"loadstar/server"
 	"loadstar/server/owndata"
@@ -57,7 +58,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.Lease < time.Second || c.Poll < time.Millisecond || c.MaxPoll < c.Poll || c.Rate <= 0 || c.Lead < time.Second || c.Aggregators < 1 || c.AgentClients < 1 || c.Certificates < time.Minute {
-				return usageError{fmt.Errorf("out of range: --lease and --lead must be at least 1s, --poll at least 1ms and at most --max-poll, --certificates at least 1m, and --rate, --aggregators and --agent-clients above 0"), "serve "}
+				return cli.Usagef("out of range: --lease and --lead must be at least 1s, --poll at least 1ms and at most --max-poll, --certificates at least 1m, and --rate, --aggregators and --agent-clients above 0")
 			}
 			var err error
 			if c.Log, err = logging.logger(cmd.ErrOrStderr()); err != nil {
@@ -73,9 +74,9 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 			if data != "" {
 				switch {
 				case hub != "":
-					return usageError{fmt.Errorf("--server-data has no effect in a region, which does not merge: use it at the hub"), "serve "}
+					return cli.Usagef("--server-data has no effect in a region, which does not merge: use it at the hub")
 				case !slices.Contains(c.Roles, server.Coordinator):
-					return usageError{fmt.Errorf("--server-data is for the role coordinator, which this process does not have"), "serve "}
+					return cli.Usagef("--server-data is for the role coordinator, which this process does not have")
 				}
 				d, closer, err := openDataset(data, root)
 				if err != nil {

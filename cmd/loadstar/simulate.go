@@ -12,8 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"loadstar/fed"
-	"loadstar/fed/recipe"
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/lab/run"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
@@ -45,16 +44,15 @@ last checkpoint. The results are the same as without the interruption.`,
 			"  loadstar simulate plans/fedadam.yaml --rounds 200 \\\n      --data datasets/resstock-ca-core42.yaml --json",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			usage := func(format string, a ...any) error { return usageError{fmt.Errorf(format, a...), "simulate "} }
 			if c.Workers < 1 || memoryMB < 0 || c.Save < 0 || rounds < 0 {
-				return usage("--workers must be at least 1, and --rounds, --memory and --save at least 0")
+				return cli.Usagef("--workers must be at least 1, and --rounds, --memory and --save at least 0")
 			}
-			plan, err := readPlan(args[0], data, rounds)
+			plan, err := cli.ReadPlan(args[0], data, rounds)
 			if err != nil {
 				return err
 			}
 			if plan.Data == "" {
-				return usage("no dataset: the plan names none, so use --data")
+				return cli.Usagef("no dataset: the plan names none, so use --data")
 			}
 			d, closer, err := openDataset(plan.Data, root)
 			if err != nil {
@@ -77,14 +75,14 @@ last checkpoint. The results are the same as without the interruption.`,
 			}
 			c.Plan, c.Dataset, c.Dir, c.Memory = plan, d, out, memoryMB<<20
 			if !quiet {
-				bar := newProgress(cmd.ErrOrStderr(), plan.Rounds)
-				defer bar.stop()
+				bar := cli.NewProgress(cmd.ErrOrStderr(), plan.Rounds)
+				defer bar.Stop()
 				c.Progress = func(p sim.Progress) {
 					note := fmt.Sprintf(", loss %.4g", p.Loss)
 					if !math.IsNaN(p.RelativeMAE) {
 						note += fmt.Sprintf(", relative MAE %.3f", p.RelativeMAE)
 					}
-					bar.set(p.Round, note)
+					bar.Set(p.Round, note)
 				}
 			}
 			collectOften()
@@ -96,7 +94,7 @@ last checkpoint. The results are the same as without the interruption.`,
 			}
 			if asJSON {
 				s.Fleet = nil // summary.json contains it
-				return printLine(cmd.OutOrStdout(), s)
+				return cli.PrintLine(cmd.OutOrStdout(), s)
 			}
 			return s.Print(cmd.OutOrStdout(), out)
 		},
@@ -123,24 +121,4 @@ func collectOften() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(20)
 	}
-}
-
-// readPlan reads a plan. If data is not empty or rounds is not 0, it replaces the plan's
-// own setting.
-func readPlan(path, data string, rounds int) (*fed.Plan, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	p, err := recipe.Read(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if data != "" {
-		p.Data = data
-	}
-	if rounds > 0 {
-		p.Rounds = rounds
-	}
-	return p, nil
 }

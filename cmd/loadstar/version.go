@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/nn/kernel"
 )
 
@@ -27,7 +28,7 @@ func newVersion() *cobra.Command {
 				Kernel  string `json:"kernel"`
 			}{version, runtime.Version(), runtime.GOOS, runtime.GOARCH, k.Name()}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), v)
+				return cli.PrintJSON(cmd.OutOrStdout(), v)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "loadstar %s (%s, %s/%s, %s kernels)\n", v.Version, v.Go, v.OS, v.Arch, v.Kernel)
 			return nil

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/internal/atomicfile"
@@ -48,10 +49,10 @@ prints the reason.`,
 				return err
 			}
 			if rounds < 0 {
-				return usageError{errors.New("--rounds must be at least 1"), "runs start "}
+				return cli.Usage(errors.New("--rounds must be at least 1"))
 			}
 			if rounds > 0 {
-				p, err := readPlan(args[0], "", rounds)
+				p, err := cli.ReadPlan(args[0], "", rounds)
 				if err != nil {
 					return err
 				}
@@ -68,7 +69,7 @@ prints the reason.`,
 				return fmt.Errorf("%s: %w", args[0], plain(err))
 			}
 			if asJSON {
-				return printLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})
+				return cli.PrintLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), r.Run)
 			fmt.Fprintf(cmd.ErrOrStderr(), "to watch it: loadstar runs watch %s\n", r.Run)
@@ -106,7 +107,7 @@ func newRunsShow() *cobra.Command {
 			return r, func(out io.Writer) {
 				x := r.Run
 				fmt.Fprintf(out, "%s: %s, %s, %s\n", x.Id, x.Name, x.Algorithm, stateOf(x))
-				fmt.Fprintf(out, "round %d of %d, version %d, %s\n", roundNumber(x), x.Rounds, x.Version, count(int(x.Clients), "client"))
+				fmt.Fprintf(out, "round %d of %d, version %d, %s\n", roundNumber(x), x.Rounds, x.Version, cli.Count(int(x.Clients), "client"))
 				if n := r.NewClients; n != nil {
 					fmt.Fprintln(out, heldOut(n))
 				}
@@ -135,7 +136,7 @@ func newRunsShow() *cobra.Command {
 
 // heldOut describes the evaluation of held-out clients.
 func heldOut(n *v1.NewClients) string {
-	text := fmt.Sprintf("%s held out", count(int(n.HeldOut), "client"))
+	text := fmt.Sprintf("%s held out", cli.Count(int(n.HeldOut), "client"))
 	switch {
 	case n.Answered == 0:
 		return text + ", not scored yet"
@@ -233,7 +234,7 @@ func watch(cmd *cobra.Command, c *operator, run string, last *v1.Run, asJSON boo
 		case r == nil && ended(m.Run) && !asJSON:
 			fmt.Fprintf(out, "%s after %s, version %d\n", stateOf(m.Run), (time.Duration(m.Run.Finished-m.Run.Created) * time.Millisecond).Round(100*time.Millisecond), m.Run.Version)
 		case r != nil && asJSON:
-			if err := printLine(out, r); err != nil {
+			if err := cli.PrintLine(out, r); err != nil {
 				return last, err
 			}
 		case r != nil:

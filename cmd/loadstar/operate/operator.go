@@ -1,4 +1,5 @@
-package main
+// Package operate has the commands that call a server as a user.
+package operate
 
 import (
 	"cmp"
@@ -16,10 +17,16 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/agentapi"
 	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 )
+
+// Commands returns all commands that call a server.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{newToken(), newClients(), newRuns(), newModels(), newAudit()}
+}
 
 // operatorFlags contains the flags that select the server and the operator's credentials.
 type operatorFlags struct{ server, identity string }
@@ -63,7 +70,7 @@ func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *
 		case err != nil:
 			return plain(err)
 		case asJSON:
-			return printLine(cmd.OutOrStdout(), answer)
+			return cli.PrintLine(cmd.OutOrStdout(), answer)
 		}
 		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
 		show(w)

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -42,10 +43,10 @@ redirected to another server.`,
 				return plain(err)
 			}
 			if asJSON {
-				return printLine(cmd.OutOrStdout(), map[string]any{"token": t.Token, "expires": time.UnixMilli(t.Expires).UTC()})
+				return cli.PrintLine(cmd.OutOrStdout(), map[string]any{"token": t.Token, "expires": time.UnixMilli(t.Expires).UTC()})
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), t.Token)
-			fmt.Fprintf(cmd.ErrOrStderr(), "valid for %s, until %s; to join:\n  loadstar agent join %s TOKEN\n", count(int(uses), "agent"), time.UnixMilli(t.Expires).Format(time.DateTime), c.server)
+			fmt.Fprintf(cmd.ErrOrStderr(), "valid for %s, until %s; to join:\n  loadstar agent join %s TOKEN\n", cli.Count(int(uses), "agent"), time.UnixMilli(t.Expires).Format(time.DateTime), c.server)
 			return nil
 		},
 	}

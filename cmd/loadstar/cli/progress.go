@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -11,21 +11,22 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// progress is a progress bar. It prints nothing if the output is not a terminal.
-type progress struct {
+// Progress is a progress bar. It prints nothing if the output is not a terminal.
+type Progress struct {
 	bars *mpb.Progress
 	bar  *mpb.Bar
 	text atomic.Value // string, read by the bar's goroutine
 
 	total int
-	// first is the count that the first call of set passed, and start is the time of that
+	// first is the count that the first call of Set passed, and start is the time of that
 	// call.
 	first int
 	start time.Time
 }
 
-func newProgress(w io.Writer, total int) *progress {
-	p := &progress{total: total}
+// NewProgress returns a bar for the given number of steps.
+func NewProgress(w io.Writer, total int) *Progress {
+	p := &Progress{total: total}
 	p.text.Store("")
 	f, ok := w.(*os.File)
 	if !ok {
@@ -43,9 +44,9 @@ func newProgress(w io.Writer, total int) *progress {
 	return p
 }
 
-// set updates the bar with a count and a note. It estimates the remaining time from the
+// Set updates the bar with a count and a note. It estimates the remaining time from the
 // progress since the first call.
-func (p *progress) set(done int, note string) {
+func (p *Progress) Set(done int, note string) {
 	if p.bar == nil {
 		return
 	}
@@ -59,8 +60,8 @@ func (p *progress) set(done int, note string) {
 	p.bar.SetCurrent(int64(done))
 }
 
-// stop removes the bar from the terminal.
-func (p *progress) stop() {
+// Stop removes the bar from the terminal.
+func (p *Progress) Stop() {
 	if p.bar == nil {
 		return
 	}
@@ -68,24 +69,25 @@ func (p *progress) stop() {
 	p.bars.Wait()
 }
 
-// stages shows a sequence of bars. A new bar starts when the total changes.
-type stages struct {
-	to  io.Writer
-	bar *progress
+// Stages shows a sequence of bars. A new bar starts when the total changes.
+type Stages struct {
+	To  io.Writer
+	bar *Progress
 }
 
-func (s *stages) set(done, total int, note string) {
+// Set updates the bar, or starts the next one.
+func (s *Stages) Set(done, total int, note string) {
 	if s.bar == nil || s.bar.total != total {
-		s.stop()
-		s.bar = newProgress(s.to, total)
+		s.Stop()
+		s.bar = NewProgress(s.To, total)
 	}
-	s.bar.set(done, note)
+	s.bar.Set(done, note)
 }
 
-// stop removes the bar from the terminal.
-func (s *stages) stop() {
+// Stop removes the bar from the terminal.
+func (s *Stages) Stop() {
 	if s.bar != nil {
-		s.bar.stop()
+		s.bar.Stop()
 		s.bar = nil
 	}
 }

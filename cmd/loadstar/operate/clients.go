@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -37,7 +38,7 @@ func newClientsList() *cobra.Command {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), release, decimal(report.RelativeMae), decimal(report.Coverage), note)
 				}
 				_ = w.Flush() // the caller's writer reports errors
-				fmt.Fprintf(out, "%s on %s, not counting revoked ones\n", count(int(r.Total), "client"), count(int(r.Agents), "agent"))
+				fmt.Fprintf(out, "%s on %s, not counting revoked ones\n", cli.Count(int(r.Total), "client"), cli.Count(int(r.Agents), "agent"))
 				if n := len(r.Clients); n > 0 && n < int(r.Total) {
 					fmt.Fprintf(out, "more: --after %s\n", r.Clients[n-1].Name)
 				}

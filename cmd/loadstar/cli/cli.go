@@ -1,0 +1,110 @@
+// Package cli has what all commands share: errors with exit codes, JSON output and progress
+// bars.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"loadstar/internal/config"
+)
+
+// The exit codes, which the help topic of that name documents.
+const (
+	exitFailed   = 1
+	exitUsage    = 2
+	exitProblems = 3
+)
+
+// problems is the error of a command that worked and found a problem in its input.
+type problems struct{ error }
+
+// Problems returns an error for a command that worked and found a problem in its input.
+func Problems(err error) error { return problems{err} }
+
+// Usage returns an error for a mistake on the command line.
+func Usage(err error) error { return usageError{error: err} }
+
+// Usagef is like [Usage] with a formatted text.
+func Usagef(format string, a ...any) error { return Usage(fmt.Errorf(format, a...)) }
+
+// Exit returns the exit code for an error, and a hint for the user, which may be empty.
+func Exit(err error) (code int, hint string) {
+	if usage := (usageError{}); errors.As(err, &usage) {
+		return exitUsage, fmt.Sprintf("Try 'loadstar %s--help'.", usage.path)
+	}
+	if own := (problems{}); errors.As(err, &own) {
+		return exitProblems, ""
+	}
+	return exitFailed, ""
+}
+
+// usageError is the error for a mistake on the command line.
+type usageError struct {
+	error
+	path string // path of the command, with a trailing space
+}
+
+// Wrap turns errors in flags and arguments into errors of [Usage], and adds the path of the
+// command to these errors, for cmd and all its subcommands.
+func Wrap(cmd *cobra.Command) {
+	path := ""
+	if cmd.HasParent() {
+		path = cmd.CommandPath()[len("loadstar "):] + " "
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+			var known []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+			err = fmt.Errorf("%w; %s", err, config.Suggest("--"+unknown.GetSpecifiedName(), known))
+		}
+		return usageError{err, path}
+	})
+	check := cmd.Args
+	if check == nil {
+		check = cobra.NoArgs
+		if cmd.HasSubCommands() {
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if check(cmd, args) != nil {
+			return usageError{argumentError(cmd, args), path}
+		}
+		return nil
+	}
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			if usage := (usageError{}); errors.As(err, &usage) && usage.path == "" {
+				return usageError{err, path}
+			}
+			return err
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		Wrap(sub)
+	}
+}
+
+// argumentError explains why cmd does not accept args.
+func argumentError(cmd *cobra.Command, args []string) error {
+	if cmd.HasSubCommands() {
+		var known []string
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				known = append(known, sub.Name())
+			}
+		}
+		return fmt.Errorf("unknown command %q; %s", args[0], config.Suggest(args[0], known))
+	}
+	names := strings.Fields(cmd.Use)[1:]
+	if len(args) < len(names) {
+		return fmt.Errorf("missing argument %s", strings.Join(names[len(args):], " "))
+	}
+	return fmt.Errorf("unexpected argument %q", args[len(names)])
+}
