@@ -17,6 +17,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/mqtt"
 	"loadstar/agent/readings"
+	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 	"loadstar/series/store"
@@ -102,6 +103,9 @@ func (x *site) run(outer context.Context, o Options) error {
 		p.stop(err)
 	}
 	o.Log.Info("forecasting", "site", x.c.Site.Name, "clients", len(names), "steps", x.c.Site.Interval.String(), "ahead", x.c.Forecast.H.String())
+	if p.ctx.Err() == nil {
+		sdnotify.Ready(p.ctx, o.Log)
+	}
 	p.wg.Wait()
 	if outer.Err() != nil {
 		return nil

@@ -20,6 +20,7 @@ import (
 	"loadstar/agent/command"
 	"loadstar/agent/identity"
 	"loadstar/agent/mqtt"
+	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -211,6 +212,7 @@ func run(ctx context.Context, dir, data string, workers int, log *slog.Logger) e
 		return err
 	}
 	log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
+	sdnotify.Ready(ctx, log)
 	return agent.Run(ctx, agent.Config{
 		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Log: log,
 	})

@@ -10,6 +10,7 @@ import (
 	"loadstar/agent/command"
 	"loadstar/agent/identity"
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 )
 
@@ -106,6 +107,7 @@ it stopped.`,
 			}
 			collectOften()
 			c.Log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
+			sdnotify.Ready(cmd.Context(), c.Log)
 			return agent.Run(cmd.Context(), c)
 		},
 	}

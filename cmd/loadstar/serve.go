@@ -13,6 +13,7 @@ import (
 
 	"loadstar/agent/identity"
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 	"loadstar/server"
 	"loadstar/server/owndata"
@@ -97,6 +98,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 				if _, port, err := net.SplitHostPort(address); err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "agents and operators: https://%s\n", net.JoinHostPort(c.Hosts[0], port))
 				}
+				sdnotify.Ready(cmd.Context(), c.Log)
 			}
 			return server.Run(cmd.Context(), c)
 		},

@@ -31,7 +31,7 @@ var layers = map[string]pkg{
 	"cmd/loadstar":         {layer: 5, may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
 	"cmd/loadstar/cli":     {layer: 5, may: "fed fed/recipe internal/config", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb"},
 	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
-	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt nn/kernel series"},
+	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt internal/sdnotify nn/kernel series"},
 
 	"server":             {layer: 4, may: "internal/backoff server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
 	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
@@ -55,7 +55,7 @@ var layers = map[string]pkg{
 	"agent/readings": {layer: 4, may: "internal/problem internal/stateformat series/store", external: "github.com/fsnotify/fsnotify"},
 	"agent/mqtt":     {layer: 4, may: "agent/config agent/readings forecast/issue", external: "github.com/eclipse/paho.golang"},
 	"agent/config":   {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
-	"agent/command":  {layer: 4, may: "agent agent/api agent/config agent/identity agent/live agent/mqtt agent/readings fed/serve forecast/issue internal/boltfile nn/kernel series series/store"},
+	"agent/command":  {layer: 4, may: "agent agent/api agent/config agent/identity agent/live agent/mqtt agent/readings fed/serve forecast/issue internal/boltfile internal/sdnotify nn/kernel series series/store"},
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4, may: "agent/live agent/readings forecast/issue internal/atomicfile internal/problem internal/webui metric series/store"},
 
@@ -134,6 +134,7 @@ var layers = map[string]pkg{
 	"internal/pgtest":         {layer: 1, may: "internal/proc"},
 	"internal/problem":        {layer: 1},
 	"internal/proc":           {layer: 1},
+	"internal/sdnotify":       {layer: 1},
 	"internal/cputime":        {layer: 1, external: "golang.org/x/sys"},
 	"internal/filelock":       {layer: 1, external: "golang.org/x/sys"},
 	"internal/mmap":           {layer: 1, external: "golang.org/x/sys"},
