@@ -140,15 +140,27 @@ generated: ## Fail if the committed assembly or protocol code differs from the g
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && mkdir $$dir/out && $(call PROTOC,$$dir,$$dir/out) && \
 	for f in $$dir/out/proto/loadstar/v1/*; do diff -q proto/loadstar/v1/$$(basename $$f) $$f || { echo "run make generate"; exit 1; }; done
 
-.PHONY: web
-web: ## Rebuild the bundle of the report's charts from web/report; needs npm
-	cd web/report && npm ci --ignore-scripts --silent && npm run --silent build
+NPM_CI := npm ci --ignore-scripts --silent
 
+.PHONY: web
+web: ## Rebuild the bundles of the report's charts and of the dashboard from web/; needs npm
+	cd web/report && $(NPM_CI) && npm run --silent build
+	cd web/dashboard && $(NPM_CI) && npm run --silent types && npm run --silent build
+
+# The gzipped files are compared by content, because zlib versions compress differently.
 .PHONY: web-check
-web-check: ## Fail if the committed bundle differs from what web/report builds
+web-check: ## Fail if the committed bundles differ from what web/ builds
 	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
-	(cd web/report && npm ci --ignore-scripts --silent && node build.mjs $$dir) && \
-	for f in bundle/page.js bundle/page.css THIRD_PARTY.md; do diff -q lab/report/$$f $$dir/$$f || { echo "run make web"; exit 1; }; done
+	(cd web/report && $(NPM_CI) && node build.mjs $$dir/report) && \
+	(cd web/dashboard && $(NPM_CI) && npm run --silent types && node build.mjs $$dir/webui) && \
+	for f in report/bundle/page.js report/bundle/page.css report/THIRD_PARTY.md webui/THIRD_PARTY.md; do \
+		case $$f in report/*) old=lab/$$f ;; *) old=internal/$$f ;; esac; \
+		diff -q $$old $$dir/$$f || { echo "run make web"; exit 1; }; \
+	done && \
+	for f in server.html server.css server.js agent.html agent.css agent.js; do \
+		gzip -dc internal/webui/bundle/$$f.gz >$$dir/old && gzip -dc $$dir/webui/bundle/$$f.gz | cmp -s - $$dir/old || \
+			{ echo "internal/webui/bundle/$$f.gz is not what web/dashboard builds: run make web"; exit 1; }; \
+	done
 
 .PHONY: cross
 cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet the commands for darwin/arm64 and windows/amd64

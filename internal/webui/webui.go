@@ -1,26 +1,118 @@
-// Package webui has the built files of the dashboard, from web/dashboard.
+// Package webui has the built pages of a server and of an agent, from web/dashboard.
 package webui
 
 import (
-	_ "embed" // the built files
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"io"
 	"net/http"
+	"path"
+	"strings"
+	"time"
 )
 
-//go:embed bundle/server.html
-var serverPage []byte
+// Each page has an embed of its own, so that the linker leaves out the one that a program
+// does not use: the agent's program must stay small. The files are gzipped.
+var (
+	//go:embed bundle/server.*.gz
+	serverFiles embed.FS
+	//go:embed bundle/agent.*.gz
+	agentFiles embed.FS
+)
 
-//go:embed bundle/agent.html
-var agentPage []byte
+// Server serves the page of a server: the paths / and /ui/….
+func Server() http.Handler { return newPages(serverFiles, "server") }
 
-// Server serves the page of a server.
-func Server() http.Handler { return page(serverPage) }
+// Agent serves the page of an agent: the paths / and /ui/….
+func Agent() http.Handler { return newPages(agentFiles, "agent") }
 
-// Agent serves the page of an agent.
-func Agent() http.Handler { return page(agentPage) }
+// policy lets a page load and call only its own origin.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
-func page(html []byte) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(html) // a failed write means that the caller has gone
-	})
+// pages are the files of one page by path.
+type pages map[string]file
+
+type file struct {
+	kind          string // content type
+	plain, packed []byte
+	tag           string
+}
+
+var kinds = map[string]string{
+	".html": "text/html; charset=utf-8",
+	".css":  "text/css; charset=utf-8",
+	".js":   "text/javascript; charset=utf-8",
+}
+
+// newPages reads the files of the page with the given name. It panics if the build is not
+// what the program was made for, which the tests would notice.
+func newPages(from embed.FS, name string) pages {
+	all := pages{}
+	for ext, kind := range kinds {
+		f := file{kind: kind}
+		var err error
+		if f.packed, err = from.ReadFile("bundle/" + name + ext + ".gz"); err != nil {
+			panic(err)
+		}
+		r, err := gzip.NewReader(bytes.NewReader(f.packed))
+		if err != nil {
+			panic(err)
+		}
+		if f.plain, err = io.ReadAll(r); err != nil {
+			panic(err)
+		}
+		sum := sha256.Sum256(f.plain)
+		f.tag = base64.RawURLEncoding.EncodeToString(sum[:12])
+		at := "/ui/" + name + ext
+		if ext == ".html" {
+			at = "/"
+		}
+		all[at] = f
+	}
+	return all
+}
+
+func (p pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	f, ok := p[r.URL.Path]
+	switch {
+	case !ok:
+		http.Error(w, "there is no such page", http.StatusNotFound)
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "pages can only be read", http.StatusMethodNotAllowed)
+		return
+	}
+	h.Set("Content-Type", f.kind)
+	h.Set("Cache-Control", "no-cache") // ask each time: the answer is usually 304
+	h.Set("Vary", "Accept-Encoding")
+	body, tag := f.plain, f.tag
+	if acceptsGzip(r.Header.Values("Accept-Encoding")) {
+		h.Set("Content-Encoding", "gzip")
+		body, tag = f.packed, f.tag+"-gzip"
+	}
+	h.Set("ETag", `"`+tag+`"`)
+	http.ServeContent(w, r, path.Base(r.URL.Path), time.Time{}, bytes.NewReader(body))
+}
+
+// acceptsGzip reports whether the values of Accept-Encoding name gzip, and not with a
+// quality of zero.
+func acceptsGzip(values []string) bool {
+	for _, v := range strings.Split(strings.Join(values, ","), ",") {
+		coding, quality, _ := strings.Cut(strings.ToLower(v), ";")
+		if strings.TrimSpace(coding) == "gzip" {
+			q := strings.TrimLeft(strings.TrimPrefix(strings.TrimSpace(quality), "q="), "0.")
+			return strings.TrimSpace(quality) == "" || q != ""
+		}
+	}
+	return false
 }
