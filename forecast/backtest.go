@@ -30,10 +30,16 @@ type Backtest struct {
 	Reference Reference
 	// Workers is the number of clients to process at the same time; 0 means 1.
 	Workers int
+	// Clients are the indices of the clients to backtest, in ascending order; nil means all.
+	Clients []int
+	// Concurrent means that Run may call its function for several clients at the same time.
+	// The calls for one client are still in chronological order, by one goroutine.
+	Concurrent bool
 }
 
 // Run backtests a baseline on every client, in order. Unless each is nil, Run calls it
-// with every forecast, client by client and in chronological order. A client without
+// with every forecast, client by client and in chronological order, unless Concurrent is
+// set. A client without
 // targets has no scores; this is not an error.
 func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) error) ([]ClientScore, error) {
 	lookback := b.Lookback
@@ -52,10 +58,16 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 	if err := b.Reference.check(); err != nil {
 		return nil, err
 	}
-	scores := make([]ClientScore, b.Dataset.Len())
+	clients := b.Clients
+	if clients == nil {
+		for i := range b.Dataset.Len() {
+			clients = append(clients, i)
+		}
+	}
+	scores := make([]ClientScore, len(clients))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(b.Workers, 1))
-	if each != nil {
+	if each != nil && !b.Concurrent {
 		g.SetLimit(1) // calls each in order, without a buffer
 	}
 	for i := range scores {
@@ -67,7 +79,7 @@ func (b Backtest) Run(ctx context.Context, baseline string, each func(Forecast) 
 			if err != nil {
 				return err
 			}
-			scores[i], err = b.client(frame, model, b.Dataset.Meter(i), each)
+			scores[i], err = b.client(frame, model, b.Dataset.Meter(clients[i]), each)
 			return err
 		})
 	}

@@ -59,13 +59,13 @@ var layers = map[string]pkg{
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
 	"agent/api":      {layer: 4, may: "agent/live agent/readings forecast/issue internal/atomicfile internal/problem internal/webui metric series/store"},
 
-	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
-	"lab/backtest":   {layer: 4, may: "forecast lab/run metric series"},
+	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
+	"lab/backtest":   {layer: 4, may: "fed forecast lab/run metric series"},
 	"lab/explain":    {layer: 4, may: "fed fed/recipe internal/cputime nn nn/kernel series"},
 	"lab/paper":      {layer: 4, may: "internal/atomicfile internal/config lab/experiment lab/report", external: "github.com/expr-lang/expr go.yaml.in/yaml/v3"},
 	"lab/sim":        {layer: 4, may: "fed fed/client fed/exact fed/recipe fed/round fed/serve fed/setup forecast forecast/issue internal/atomicfile internal/cputime internal/proc internal/stateformat lab/kept lab/run metric nn/kernel series series/feature", external: "golang.org/x/sync"},
 	"lab/kept":       {layer: 4, may: "internal/atomicfile internal/filelock internal/mmap internal/stateformat", external: "golang.org/x/sync"},
-	"lab/report":     {layer: 4, may: "lab/run metric", external: "go.yaml.in/yaml/v3"},
+	"lab/report":     {layer: 4, may: "internal/atomicfile lab/run metric", external: "go.yaml.in/yaml/v3"},
 	"lab/run":        {layer: 4, may: "internal/atomicfile internal/filelock metric", external: "github.com/parquet-go/parquet-go golang.org/x/sys"},
 	"lab/outlook":    {layer: 4, may: "fed/recipe fed/serve forecast/issue internal/atomicfile lab/run metric nn/kernel nn/safetensors series", external: "github.com/guptarohit/asciigraph github.com/parquet-go/parquet-go golang.org/x/sync"},
 

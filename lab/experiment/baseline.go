@@ -8,6 +8,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/forecast"
+	"loadstar/lab/backtest"
 	"loadstar/lab/run"
 	"loadstar/metric"
 	"loadstar/series"
@@ -24,11 +25,7 @@ type Scored struct {
 // Baselines backtests baselines on a dataset, with the horizon, targets and split of the
 // plan. It writes each baseline's scores for each client into the folder dir.
 func Baselines(ctx context.Context, d *series.Dataset, p *fed.Plan, names []string, workers int, dir string) ([]Scored, error) {
-	b := forecast.Backtest{
-		Dataset: d, Horizon: p.Model.Horizon, Targets: p.Model.Targets, Part: series.Test, Workers: workers, Stride: p.Evaluate.Stride,
-		Reference: forecast.Reference(p.Evaluate.Reference),
-		Split:     series.Split{Train: p.Model.Split.Train, Validation: p.Model.Split.Validation},
-	}
+	b := backtest.Of(d, p, workers)
 	var (
 		all  []Scored
 		rows []run.Baseline

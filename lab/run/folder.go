@@ -8,6 +8,10 @@
 //	profile.csv ...         errors by hour of the day and by forecast step
 //	forecasts.csv ...       test forecasts of a sample of clients
 //	errors.csv ...          a row per client and day with its mean absolute test error
+//	peaks.csv ...           bias and errors at daily peaks, a row per client
+//	calibration.csv ...     share of loads below each quantile by hour of the day
+//	curves.csv ...          load and forecasts of a sample of clients in the test split, for charts
+//	baselines/*.csv ...     scores of baselines on the same task, if they were computed
 //	shared.safetensors      the shared weights
 //	personal/*.safetensors  each client's personal weights
 //	tuned/*.safetensors     all weights of each client, if the plan fine-tunes them or scores the client's own
@@ -145,7 +149,10 @@ type Results struct {
 	Forecasts []Forecast
 	// Errors yields the rows of the errors table, because a large fleet has very many; nil
 	// means none.
-	Errors iter.Seq[Error]
+	Errors      iter.Seq[Error]
+	Peaks       []Peak
+	Calibration []Calibration
+	Curves      []Curve
 }
 
 // OtherLevels returns the quantiles that do not have their own field in [Forecast].
@@ -356,6 +363,9 @@ func (f *Folder) Finish(r Results, summary *Summary) error {
 		writeTable(f.path("profile"), slices.Values(r.Profile)),
 		writeTable(f.path("forecasts"), slices.Values(r.Forecasts), levelColumns(OtherLevels(r.Levels), "")...),
 		writeTable(f.path("errors"), r.Errors),
+		writeTable(f.path("peaks"), slices.Values(r.Peaks)),
+		writeTable(f.path("calibration"), slices.Values(r.Calibration)),
+		writeTable(f.path("curves"), slices.Values(r.Curves)),
 		writeParquet[Round](f.path("rounds.csv"), f.path("rounds.parquet")),
 		writeParquet[Evaluation](f.path("evaluations.csv"), f.path("evaluations.parquet")),
 	)

@@ -25,6 +25,10 @@ type detail struct {
 	levels        [3]int // indices of P10, P50 and P90 in the model's levels, or -1
 	others        []int  // indices of the other levels
 	forecasts     []run.Forecast
+	peaks         peaks
+	below         [24][]uint32 // loads not above each quantile, by hour
+	leads         run.Leads
+	curves        []run.Curve // nil unless the client's curves are kept
 }
 
 type mean struct {
@@ -48,6 +52,10 @@ func sampled(i, n, keep int) bool {
 
 // begin starts the statistics of a meter. Levels are the quantiles that the model forecasts.
 func (d *detail) begin(f *series.Framer, interval time.Duration, m series.Meter, levels []float64, keep bool) {
+	for h := range d.below {
+		d.below[h] = make([]uint32, len(levels))
+	}
+	d.peaks.begin(f, m)
 	d.frame, d.interval, d.meter, d.keep = f, interval, m, keep
 	for i, level := range [...]float64{0.1, 0.5, 0.9} {
 		d.levels[i] = slices.Index(levels, level)
@@ -79,13 +87,14 @@ func (d *detail) add(f forecast.Forecast) error {
 	d.steps[step].add(e)
 	d.load.add(math.Abs(f.Actual))
 	d.days.Add(f.Time, e)
-	if !d.keep {
-		return nil
+	for i, v := range f.Levels {
+		if f.Actual <= v {
+			d.below[f.Time.Hour()][i]++
+		}
 	}
 	at := int((f.Time.Unix() - d.meter.Start) / int64(d.interval/time.Second))
-	before := math.NaN()
-	if lag := d.frame.Lag(d.meter, at, 7); lag >= 0 && lag < len(d.meter.Load) {
-		before = float64(d.meter.Load[lag])
+	if err := d.peaks.add(at, f); err != nil {
+		return err
 	}
 	var p [3]float64
 	for i, at := range d.levels {
@@ -93,6 +102,11 @@ func (d *detail) add(f forecast.Forecast) error {
 			p[i] = f.Levels[at]
 		}
 	}
+	d.draw(at, step+1, f.Forecast, p[0], p[2])
+	if !d.keep {
+		return nil
+	}
+	before := d.lastWeek(at)
 	others := make([]float64, len(d.others))
 	for i, at := range d.others {
 		others[i] = f.Levels[at]
@@ -151,6 +165,7 @@ func combine(all []detail) (r run.Results) {
 			relative(&steps[s], d.steps[s], d)
 		}
 		r.Forecasts = append(r.Forecasts, d.forecasts...)
+		r.Curves = append(r.Curves, d.curves...)
 	}
 	for h, m := range hours {
 		r.Profile = append(r.Profile, run.Profile{By: "hour", At: h, Clients: m.n, NMAE: m.value()})

@@ -99,12 +99,20 @@ func (s *simulation) finish(ctx context.Context) error {
 	rows := make([]run.Client, len(scored))
 	fleet := make([]metric.Scores, len(scored))
 	details := make([]detail, len(scored))
+	shown := 0 // clients whose curves are kept
+	if s.Plan.Evaluate.Forecasts > 0 {
+		first := scored[0].meter
+		shown = run.CurveClients(len(first.Load) - s.setup.Problem.Framer.BeforeTest(first))
+	}
 	err := s.pool.each(ctx, len(scored), func(w *worker, i int) error {
 		if err := s.final(ctx, w, i); err != nil {
 			return err
 		}
 		m, d := &scored[i], &details[i]
 		d.begin(s.setup.Problem.Framer, s.Dataset.Interval, m.meter, w.scorer.Levels(), sampled(i, len(scored), s.Plan.Evaluate.Forecasts))
+		if sampled(i, len(scored), shown) {
+			d.beginCurves(s.Plan.Evaluate.Stride)
+		}
 		score, loss, err := w.scorer.Serve(w.w, m.meter, m.windows, d.add)
 		p := &score.Overall
 		rows[i] = run.Client{
@@ -112,8 +120,12 @@ func (s *simulation) finish(ctx context.Context) error {
 			MAE: p.MAE(), RMSE: p.RMSE(), NMAE: p.NMAE(), MAPE: p.MAPE(), SMAPE: p.SMAPE(), RelativeMAE: p.RelativeMAE(), ModelRelativeMAE: score.Model.RelativeMAE(),
 		}
 		fleet[i] = addQuantiles(&rows[i], &score)
+		d.peaks.bias = p.Bias()
 		return err
 	})
+	if err == nil && shown > 0 {
+		err = s.drawExtremes(ctx, scored, rows, details)
+	}
 	if err != nil {
 		return err
 	}
@@ -132,7 +144,10 @@ func (s *simulation) finish(ctx context.Context) error {
 	summarizeScores(&s.summary, metric.NewFleet(fleet), s.machine.Round(), start())
 	s.summary.RelativeMAE.Reference = string(s.pool.workers[0].scorer.Reference.For(s.setup.Problem.Framer.Layout()))
 	s.summary.Corrected = s.Plan.Evaluate.Correct
+	s.summary.Zone, s.summary.Interval = s.Dataset.Clock.String(), s.Dataset.Seconds()
 	results := combine(details)
+	addPeaks(&results, details)
+	addCalibration(&results, details, s.pool.workers[0].scorer.Levels())
 	results.Clients, results.Levels = rows, s.pool.workers[0].scorer.Levels()
 	if err := s.folder.Finish(results, &s.summary); err != nil {
 		return err
