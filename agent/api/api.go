@@ -1,5 +1,5 @@
-// Package api is an agent's HTTP interface for forecasts, readings and metrics. It also
-// writes forecasts as CSV files.
+// Package api is an agent's HTTP interface for forecasts, readings and metrics, with a page
+// for people. It also writes forecasts as CSV files.
 //
 // The interface listens on the machine itself unless a token protects it. openapi.json
 // describes it.
@@ -23,6 +23,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/readings"
 	"loadstar/internal/problem"
+	"loadstar/internal/webui"
 )
 
 // Service makes forecasts. [live.Service] is one.
@@ -32,6 +33,7 @@ type Service interface {
 	Client(name string) (live.ClientStatus, error)
 	Forecast(client string) (*live.Issued, error)
 	Issued(client string, from, to int64, lead time.Duration) ([]live.Said, error)
+	Readings(client string, from, to int64) (begin int64, load []float32, err error)
 	Scores(client string) ([]live.Score, error)
 	Quality(client string) (live.QualityReport, error)
 	Models() []live.ModelStatus
@@ -162,6 +164,7 @@ func (s *Server) Handler() http.Handler {
 	handle("GET", "/v1/forecasts/{client}", s.forecast)
 	handle("POST", "/v1/forecasts/{client}", s.issueNow)
 	handle("GET", "/v1/forecasts/{client}/issued", s.issued)
+	handle("GET", "/v1/readings/{client}", s.readings)
 	handle("GET", "/v1/scores/{client}", s.scores)
 	handle("GET", "/v1/quality/{client}", s.quality)
 	handle("GET", "/v1/models", s.models)
@@ -169,6 +172,9 @@ func (s *Server) Handler() http.Handler {
 	handle("GET", "/healthz", func(w http.ResponseWriter, _ *http.Request) { send(w, map[string]string{"status": "ok"}) })
 	handle("GET", "/readyz", s.ready)
 	handle("GET", "/metrics", s.metrics)
+	page := webui.Agent()
+	mux.Handle("GET /{$}", page)
+	mux.Handle("GET /ui/", page)
 	if s.c.Intake != nil {
 		take := s.c.Intake.Handler()
 		handle("POST", "/v1/readings", take.ServeHTTP)
@@ -206,7 +212,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			problem.Write(w, http.StatusMisdirectedRequest, "host", "the Host header must be localhost or a loopback address", nil)
 			return
 		}
-		if s.auth && r.URL.Path != "/healthz" && !s.allowed(r) {
+		if s.auth && !public(r.URL.Path) && !s.allowed(r) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="loadstar"`)
 			problem.Write(w, http.StatusUnauthorized, "token", "send the header Authorization: Bearer TOKEN, with the token of the agent's token_file", nil)
 			return
@@ -221,6 +227,12 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// public reports whether a path needs no token. A browser cannot send one when it opens the
+// page; the page has no readings and sends the token with its own requests.
+func public(path string) bool {
+	return path == "/healthz" || path == "/" || strings.HasPrefix(path, "/ui/")
 }
 
 // localHost reports whether a Host header names the machine itself.

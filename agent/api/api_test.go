@@ -115,7 +115,8 @@ func TestPaths(t *testing.T) {
 		code        int
 		allow       string
 	}{
-		{"GET", "/", 404, ""},
+		{"GET", "/", 200, ""},
+		{"POST", "/", 404, ""},
 		{"GET", "/v2/clients", 404, ""},
 		{"GET", "/v1/forecasts/", 404, ""},
 		{"DELETE", "/v1/forecasts/main-panel", 405, "GET, POST"},
@@ -194,11 +195,19 @@ func TestProtection(t *testing.T) {
 		{"/metrics", "", 401},
 		{"/readyz", "", 401},
 		{"/healthz", "", 200},
+		{"/", "", 200},
+		{"/ui/agent.js", "", 200},
+		{"/v1/readings/main-panel", "", 401},
+		{"/v1/readings/main-panel", "Bearer " + token, 200},
+		{"/ui/../v1/clients", "", 307}, // to the path that needs it
 	} {
 		r := ask(s, "GET", c.path, "", "Authorization", c.header, "Host", "gateway.local:7446")
 		if r.StatusCode != c.code || c.code == 401 && r.Header.Get("WWW-Authenticate") == "" {
 			t.Errorf("%s with %q: %d, want %d", c.path, c.header, r.StatusCode, c.code)
 		}
+	}
+	if page := body(t, ask(s, "GET", "/", "", "Host", "gateway.local:7446")); strings.Contains(page, "main-panel") || !strings.Contains(page, "/ui/agent.js") {
+		t.Errorf("the page without a token: %s", page)
 	}
 	open := tokenFile(t, token)
 	if err := os.Chmod(open, 0o644); err != nil { // every user of the machine could use it
@@ -223,6 +232,37 @@ func TestProtection(t *testing.T) {
 	for _, listen := range []string{"127.0.0.1:0", "localhost:0", "[::1]:0", "127.1.2.3:0"} {
 		if _, err := New(Config{Listen: listen}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestReadings checks the times and gaps of readings.
+func TestReadings(t *testing.T) {
+	s, _ := server(t, nil)
+	var x struct {
+		Values struct {
+			Time []string
+			Load []*float64
+		}
+	}
+	got := body(t, ask(s, "GET", "/v1/readings/main-panel?from=2026-10-25T00:40:00Z&to=1792891800", ""))
+	if err := json.Unmarshal([]byte(got), &x); err != nil {
+		t.Fatal(err)
+	}
+	v := x.Values
+	if len(v.Time) != 4 || v.Time[0] != "2026-10-25T02:30:00+02:00" || v.Time[2] != "2026-10-25T02:00:00+01:00" || *v.Load[0] != 0.5 || v.Load[1] != nil || *v.Load[2] != 2.5 {
+		t.Errorf("%s", got)
+	}
+	for query, want := range map[string]int{
+		"from=2026-10-01T00:00:00Z&to=2027-01-13T04:00:00Z": 200,
+		"from=2026-10-01T00:00:00Z&to=2027-01-13T04:15:00Z": 400, // 10,001 steps
+		"from=0001-01-01T00:00:00Z&to=0001-01-02T00:00:00Z": 400,
+		"from=9e9":          400,
+		"to=99999999999999": 400,
+		"lead=24h":          400,
+	} {
+		if r := ask(s, "GET", "/v1/readings/main-panel?"+query, ""); r.StatusCode != want {
+			t.Errorf("%s: %d, want %d", query, r.StatusCode, want)
 		}
 	}
 }

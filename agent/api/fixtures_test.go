@@ -98,6 +98,21 @@ func (f *fake) Issued(client string, from, to int64, _ time.Duration) ([]live.Sa
 	return said, nil
 }
 
+func (f *fake) Readings(client string, from, to int64) (int64, []float32, error) {
+	if _, err := f.Client(client); err != nil {
+		return 0, nil, err
+	}
+	begin := from - from%900
+	load := make([]float32, (to-begin)/900)
+	for i := range load {
+		load[i] = float32(i) + 0.5
+	}
+	if len(load) > 1 {
+		load[1] = float32(math.NaN())
+	}
+	return begin, load, nil
+}
+
 func (f *fake) Scores(client string) ([]live.Score, error) {
 	if _, err := f.Client(client); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"loadstar/agent/live"
@@ -94,7 +95,7 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	times, cutoffs, sources, loads := []plain{}, []plain{}, []plain{}, []number{}
 	columns := make([][]number, len(site.Levels))
 	for _, x := range said {
-		times = append(times, plain(time.Unix(x.Time, 0).In(zone).Format("2006-01-02T15:04:05-07:00")))
+		times = append(times, plain(time.Unix(x.Time, 0).In(zone).Format(withOffset)))
 		cutoffs = append(cutoffs, plain(time.Unix(x.Cutoff, 0).UTC().Format(time.RFC3339)))
 		sources = append(sources, plain(x.Source))
 		loads = append(loads, number(x.Actual))
@@ -127,14 +128,69 @@ func (s *Server) issued(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// readTime reads a time with an offset.
+// maxReadings is the largest number of steps in an answer with readings.
+const maxReadings = 10_000
+
+// readings answers with the load of a client.
+func (s *Server) readings(w http.ResponseWriter, r *http.Request) {
+	site := s.c.Service.Site()
+	q, err := parameters(r, "from", "to", "tz")
+	to, from := s.c.Now(), time.Time{}
+	if err == nil {
+		to, err = readTime("to", q["to"], to)
+	}
+	if err == nil {
+		from, err = readTime("from", q["from"], to.Add(-7*24*time.Hour))
+	}
+	if most := maxReadings * site.Step; err == nil && (from.After(to) || to.Sub(from) > most) {
+		err = wrong("from", "want a time before to, by at most %d steps (%s)", maxReadings, most)
+	}
+	zone := site.Zone
+	if err == nil {
+		zone, err = readZone(q["tz"], site.Zone)
+	}
+	var begin int64
+	var load []float32
+	client := r.PathValue("client")
+	if err == nil {
+		begin, load, err = s.c.Service.Readings(client, from.Unix(), to.Unix())
+	}
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	times, loads := make([]plain, len(load)), make([]number, len(load))
+	for i, v := range load {
+		times[i] = plain(time.Unix(begin, 0).Add(time.Duration(i) * site.Step).In(zone).Format(withOffset))
+		loads[i] = number(v)
+	}
+	s.answerJSON(w, r, object{
+		{"client", client},
+		{"step", period(site.Step)},
+		{"timezone", zone.String()},
+		{"generated", site.Generated},
+		{"units", object{{"time", "iso8601"}, {"load", "kW"}}},
+		{"values", object{{"time", times}, {"load", loads}}},
+	})
+}
+
+// withOffset is the format of local times in answers.
+const withOffset = "2006-01-02T15:04:05-07:00"
+
+// The times that a request may name. A store has none outside.
+var earliest, latest = time.Date(2015, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// readTime reads a time with an offset, or in seconds since 1970.
 func readTime(name, value string, otherwise time.Time) (time.Time, error) {
 	if value == "" {
 		return otherwise, nil
 	}
 	t, err := time.Parse(time.RFC3339, value)
-	if err != nil {
-		return t, wrong(name, "want a time with its offset, such as 2026-11-15T14:00:00Z (write + as %%2B)")
+	if seconds, bad := strconv.ParseInt(value, 10, 64); bad == nil {
+		t, err = time.Unix(seconds, 0), nil
+	}
+	if err != nil || t.Before(earliest) || !t.Before(latest) {
+		return t, wrong(name, "want a time with its offset, such as 2026-11-15T14:00:00Z (write + as %%2B), or seconds since 1970")
 	}
 	return t, nil
 }

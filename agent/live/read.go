@@ -132,6 +132,18 @@ func (s *Service) Issued(client string, from, to int64, lead time.Duration) ([]S
 	return out, nil
 }
 
+// Readings returns the load of a client, or the sum of a group's members, in the steps of
+// [from, to), NaN where it is missing. Both times are moved back to the grid.
+func (s *Service) Readings(client string, from, to int64) (begin int64, load []float32, err error) {
+	x, err := s.Client(client)
+	if err != nil {
+		return 0, nil, err
+	}
+	begin = s.floor(from)
+	load, err = s.load(client, x.Members, begin, max(s.floor(to), begin))
+	return begin, load, err
+}
+
 // membersOf returns the members of a group, or nil for a client.
 func (s *Service) membersOf(name string) []string {
 	x, _ := s.Client(name) // an unknown name has no members

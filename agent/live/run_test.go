@@ -2,6 +2,8 @@ package live
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"path/filepath"
 	"slices"
@@ -124,6 +126,27 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("%d forecasts after an hour", len(at)-n)
 		}
 	})
+}
+
+// TestReadings checks the readings of clients, of groups and of steps that are missing.
+func TestReadings(t *testing.T) {
+	now := time.Date(2026, 11, 16, 0, 0, 0, 0, time.UTC).Unix()
+	s := service(t, t.TempDir(), func(c *Config) { c.Groups = map[string][]string{"both": {"b", "a"}} })
+	report(t, s, "a", now, 1)
+	report(t, s, "a", now+900, 2)
+	report(t, s, "b", now+900, 4)
+	for client, want := range map[string][2]float32{"a": {1, 2}, "b": {float32(math.NaN()), 4}, "both": {float32(math.NaN()), 6}} {
+		begin, load, err := s.Readings(client, now-800, now+1000)
+		if err != nil || begin != now-900 || len(load) != 2 || fmt.Sprint(load) != fmt.Sprint(want) {
+			t.Errorf("%s: %d %v %v, want %v", client, begin, load, err, want)
+		}
+	}
+	if _, load, err := s.Readings("a", now+100, now); err != nil || len(load) != 0 {
+		t.Error(load, err)
+	}
+	if _, _, err := s.Readings("nobody", now, now); !errors.Is(err, ErrUnknown) {
+		t.Error(err)
+	}
 }
 
 // TestFirstDays checks what a new meter gets, and that an untrusted clock stops everything.
