@@ -33,6 +33,7 @@ import (
 	"loadstar/server/pki"
 	"loadstar/server/region"
 	"loadstar/server/terms"
+	"loadstar/server/web"
 )
 
 // The roles that a server process can have.
@@ -62,6 +63,9 @@ type Config struct {
 	NATS []string
 	// Blobs is a folder or s3://…; empty means a folder in Dir.
 	Blobs string
+	// Web configures the dashboard, which processes with the role gateway serve. It is nil
+	// if there is none.
+	Web *web.Config
 	// Data is the coordinator's own data, or nil.
 	Data *owndata.Data
 	// Hub makes this server a region: instead of driving its own runs, it relays the hub's
@@ -308,13 +312,28 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}
+	var page *web.Web
+	if s.Web != nil {
+		if page, err = web.Open(*s.Web); err != nil {
+			return nil, err
+		}
+		w.Page = page.URL()
+	}
 	o := operator.New(w)
 	mux := http.NewServeMux()
 	mux.Handle("/", g.Handler())
 	mux.Handle("/loadstar.v1.OperatorService/", o.Handler())
 	l, err := net.Listen("tcp", s.Listen)
 	if err != nil {
+		if page != nil {
+			_ = page.Close() // report the first error
+		}
 		return nil, err
+	}
+	if page != nil {
+		group.Go(func() error {
+			return page.Run(ctx, web.Services{API: o, Log: s.Log, Metrics: s.registry})
+		})
 	}
 	group.Go(func() error { return g.Run(ctx) })
 	group.Go(func() error {

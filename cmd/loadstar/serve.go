@@ -25,6 +25,7 @@ func newServe() *cobra.Command {
 		hub        string
 		data, root string
 		logging    logFlags
+		dashboard  webFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -49,6 +50,9 @@ With --server-data the coordinator has a dataset of its own, for plans that
 compute on the server (algorithm fedsim, or start: server-data). All meters in it are the server's.
 The dataset stays in the coordinator: agents and operators see neither it nor
 its path. Give all coordinators the same one. The other roles do not need it.
+
+With --web a gateway also serves the dashboard, a page for browsers. 'loadstar
+web login' prints a link that signs in. See docs/dashboard.md.
 
 All processes need the same certificate authority: copy DIR/pki from the first
 one. DIR/operator holds the credentials for operator commands on this machine.
@@ -94,9 +98,13 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 			if host, _, err := net.SplitHostPort(c.Listen); err == nil && host != "" && host != "0.0.0.0" && host != "::" && !slices.Contains(c.Hosts, host) {
 				c.Hosts = append(c.Hosts, host)
 			}
+			page := ""
+			if c.Web, err = dashboard.config(c.Roles, &page); err != nil {
+				return err
+			}
 			c.Ready = func(address string) {
 				if _, port, err := net.SplitHostPort(address); err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "agents and operators: https://%s\n", net.JoinHostPort(c.Hosts[0], port))
+					printServing(cmd.OutOrStdout(), c, "https://"+net.JoinHostPort(c.Hosts[0], port), page)
 				}
 				sdnotify.Ready(cmd.Context(), c.Log)
 			}
@@ -124,6 +132,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	f.DurationVar(&c.MaxPoll, "max-poll", time.Hour, "longest interval between an agent's check-ins")
 	f.Float64Var(&c.Rate, "rate", 500, "maximum check-ins per second of the whole fleet")
 	f.DurationVar(&c.Certificates, "certificates", 7*24*time.Hour, "validity of agents' certificates")
+	dashboard.add(f)
 	logging.add(f)
 	return cmd
 }

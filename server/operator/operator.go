@@ -17,6 +17,7 @@ import (
 	"loadstar/fed/recipe"
 	"loadstar/internal/jointoken"
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
@@ -29,6 +30,8 @@ type Config struct {
 	Pin string
 	// Hub is the address of the hub if this is a region's server, and otherwise empty.
 	Hub string
+	// Page is the address of the dashboard, or empty.
+	Page string
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
 	// Revoked is called with the name of a revoked agent before the operator's call
@@ -75,6 +78,9 @@ func (o *Operator) Handler() http.Handler {
 // caller returns the name of the calling operator. It returns an error if the caller is not
 // an operator.
 func (o *Operator) caller(ctx context.Context) (string, error) {
+	if c, ok := access.From(ctx); ok {
+		return c.String(), nil
+	}
 	who, ok := pki.From(ctx)
 	if !ok || who.Role != pki.Operator {
 		return "", connect.NewError(connect.CodePermissionDenied, errors.New("this needs an operator's certificate"))

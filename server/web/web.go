@@ -1,10 +1,26 @@
 // Package web serves the dashboard: its page, sessions, events, and the operators' API for
-// browsers.
+// browsers. It has a listener of its own, because on the port for agents a browser would be
+// asked for a client certificate.
 package web
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/net/netutil"
+
+	"loadstar/internal/webui"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
 )
 
 // Config configures the dashboard.
@@ -14,16 +30,195 @@ type Config struct {
 	Listen            string
 	CertFile, KeyFile string
 	BehindProxy       bool
-	// Operator is the operators' API.
-	Operator http.Handler
+	// URL is the address under which browsers reach the page; empty means Listen.
+	URL string
+	// ReadOnly makes every user of the dashboard a viewer.
+	ReadOnly bool
 	// Notice is shown on every page, and Links beside it. They may be empty.
 	Notice string
 	Links  []Link
-	Log    *slog.Logger
+	// Ready is called with the address of the page when it listens. It may be nil.
+	Ready func(url string)
 }
 
 // Link is shown on every page.
 type Link struct {
 	Title string `json:"title"`
 	URL   string `json:"url"`
+}
+
+// API is the operators' API. The context of a call must carry an access.Caller.
+type API interface {
+	v1.OperatorServiceHandler
+	Handler() http.Handler
+}
+
+// Access knows the sessions. It refuses with connect.CodeUnauthenticated.
+type Access interface {
+	Login(ctx context.Context, code string, now time.Time) (cookie string, expires time.Time, err error)
+	Session(ctx context.Context, cookie string, now time.Time) (access.Caller, error)
+	Logout(ctx context.Context, cookie string) error
+}
+
+// Services are the parts of the server that the dashboard uses.
+type Services struct {
+	API     API
+	Access  Access
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}
+
+// Web is a dashboard that listens.
+type Web struct {
+	Config
+	Services
+	listener net.Listener
+	loopback bool
+	hub      *hub
+	metrics  *metrics
+	logins   limiter
+	// checking and calling limit the queries of browsers, so that they cannot take all
+	// connections to the database from the agents.
+	checking, calling chan struct{}
+}
+
+const (
+	maxConnections = 1024
+	maxChecks      = 4
+	maxCalls       = 8
+	loginsASecond  = 20
+	headerBytes    = 16 << 10
+	shutdownGrace  = 5 * time.Second
+)
+
+// Check returns an error if the configuration is unsafe or incomplete.
+func (c Config) Check() error {
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return errors.New("the dashboard needs a certificate and its key: give both --web-cert and --web-key, or neither")
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("%q is not an address for the dashboard: want HOST:PORT, such as 127.0.0.1:7445", c.Listen)
+	}
+	if !isLoopback(host) && c.CertFile == "" && !c.BehindProxy {
+		return fmt.Errorf("the dashboard at %s could be reached from other machines without encryption: give --web-cert and --web-key, or --web-behind-proxy if a proxy in front of it has the certificate, or listen on 127.0.0.1", c.Listen)
+	}
+	if u, err := url.Parse(c.URL); c.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("%q is not the address of a page: want https://HOST/", c.URL)
+	}
+	return nil
+}
+
+// Open checks the configuration and opens the listener. Close or Run closes it.
+func Open(c Config) (*Web, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return nil, err
+	}
+	w := &Web{
+		Config: c, loopback: isLoopback(host), logins: limiter{most: loginsASecond},
+		checking: make(chan struct{}, maxChecks), calling: make(chan struct{}, maxCalls),
+	}
+	if w.listener, err = net.Listen("tcp", c.Listen); err != nil {
+		return nil, fmt.Errorf("listening for the dashboard: %w", err)
+	}
+	if w.Config.URL == "" {
+		w.Config.URL = w.address(host)
+	}
+	if !strings.HasSuffix(w.Config.URL, "/") {
+		w.Config.URL += "/"
+	}
+	if w.Ready != nil {
+		w.Ready(w.Config.URL)
+	}
+	return w, nil
+}
+
+// address returns the address of the page on this machine or on the given host.
+func (w *Web) address(host string) string {
+	_, port, _ := net.SplitHostPort(w.listener.Addr().String()) // a listener's address has a port
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	scheme := "http://"
+	if w.CertFile != "" {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(host, port) + "/"
+}
+
+// URL returns the address of the page. It ends with a slash.
+func (w *Web) URL() string { return w.Config.URL }
+
+// Close closes the listener of a dashboard that does not run.
+func (w *Web) Close() error { return w.listener.Close() }
+
+// Run serves the dashboard until ctx ends.
+func (w *Web) Run(ctx context.Context, s Services) error {
+	defer w.Close()
+	w.Services = s
+	w.metrics = newMetrics(s.Metrics)
+	w.hub = newHub(ctx, s.API, w.metrics)
+	defer w.hub.close()
+	h := &http.Server{
+		Handler: w.handler(), MaxHeaderBytes: headerBytes,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), // failed handshakes are not worth logging
+	}
+	l := netutil.LimitListener(w.listener, maxConnections)
+	serve := func() error { return h.Serve(l) }
+	if w.CertFile != "" {
+		certificate, err := newCertificate(w.CertFile, w.KeyFile)
+		if err != nil {
+			return err
+		}
+		h.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get}
+		serve = func() error { return h.ServeTLS(l, "", "") }
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- serve() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	if h.Shutdown(end) != nil {
+		h.Close()
+	}
+	<-failed
+	return nil
+}
+
+// handler returns the handler of all routes.
+func (w *Web) handler() http.Handler {
+	api := http.NewServeMux()
+	api.HandleFunc("GET /api/info", w.info)
+	api.HandleFunc("POST /api/login", w.login)
+	api.HandleFunc("POST /api/logout", w.logout)
+	api.HandleFunc("GET /api/events", w.events)
+	api.HandleFunc("POST /api/"+v1.OperatorServiceName+"/{method}", w.call)
+	api.HandleFunc("/api/", func(rw http.ResponseWriter, r *http.Request) {
+		refuse(rw, http.StatusNotFound, "not_found", "there is no "+r.Method+" "+r.URL.Path)
+	})
+	sameOrigin := http.NewCrossOriginProtection()
+	sameOrigin.SetDenyHandler(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		w.metrics.refused.WithLabelValues("origin").Inc()
+		refuse(rw, http.StatusForbidden, "permission_denied", "this request comes from another site")
+	}))
+	mux := http.NewServeMux()
+	mux.Handle("/api/", noStore(sameOrigin.Handler(api)))
+	page := webui.Server()
+	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			refuse(rw, http.StatusMethodNotAllowed, "unimplemented", "the page can only be read")
+			return
+		}
+		page.ServeHTTP(rw, r)
+	})
+	return w.guard(mux)
 }

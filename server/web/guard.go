@@ -1,0 +1,132 @@
+package web
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// policy lets the page load nothing from elsewhere.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// guard sets the security headers of every answer. On the machine's own address it refuses
+// other host names: a foreign page could otherwise give its own name this address, and then
+// read the dashboard as a page of the same origin (DNS rebinding).
+func (w *Web) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		h := rw.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		if w.loopback && !w.BehindProxy && !isLoopback(hostOf(r.Host)) {
+			w.metrics.refused.WithLabelValues("host").Inc()
+			refuse(rw, http.StatusMisdirectedRequest, "permission_denied", "this dashboard is only for this machine: open "+w.address("127.0.0.1"))
+			return
+		}
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// hostOf returns the host without its port.
+func hostOf(hostport string) string {
+	if host, _, err := net.SplitHostPort(hostport); err == nil {
+		return host
+	}
+	return strings.Trim(hostport, "[]")
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+func noStore(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Cache-Control", "no-store")
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// refuse answers with an error in the form of the operators' API.
+func refuse(rw http.ResponseWriter, status int, code, message string) {
+	answer(rw, status, map[string]string{"code": code, "message": message})
+}
+
+func answer(rw http.ResponseWriter, status int, body any) {
+	rw.Header().Set("Content-Type", "application/json")
+	rw.WriteHeader(status)
+	_ = json.NewEncoder(rw).Encode(body) // a failed write means that the caller has gone
+}
+
+// limiter allows a number of attempts in each second.
+type limiter struct {
+	most int
+
+	mu     sync.Mutex
+	second int64
+	n      int
+}
+
+func (l *limiter) allow(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := now.Unix(); s != l.second {
+		l.second, l.n = s, 0
+	}
+	l.n++
+	return l.n <= l.most
+}
+
+// certificate reads its files again when they have changed, so that a renewed certificate
+// needs no restart.
+type certificate struct {
+	certFile, keyFile string
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	changed time.Time // of the certificate's file
+	checked time.Time
+}
+
+const certificateEvery = 30 * time.Second
+
+func newCertificate(certFile, keyFile string) (*certificate, error) {
+	c := &certificate{certFile: certFile, keyFile: keyFile}
+	if err := c.read(); err != nil {
+		return nil, fmt.Errorf("reading the dashboard's certificate: %w", err)
+	}
+	return c, nil
+}
+
+// read reads the files if the certificate has changed. The caller holds the lock.
+func (c *certificate) read() error {
+	c.checked = time.Now()
+	info, err := os.Stat(c.certFile)
+	if err != nil || info.ModTime().Equal(c.changed) {
+		return err
+	}
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return err
+	}
+	c.current, c.changed = &pair, info.ModTime()
+	return nil
+}
+
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.checked) > certificateEvery {
+		// A certificate that is being replaced may not fit its key for a moment: keep the
+		// old one and try again.
+		_ = c.read()
+	}
+	return c.current, nil
+}

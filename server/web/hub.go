@@ -1,0 +1,305 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
+)
+
+// hub reads topics from the operators' API while somebody looks at them, once however many
+// look. A topic's state is whole: viewers need only the newest one.
+type hub struct {
+	api     API
+	metrics *metrics
+	// epoch is in all ids of events. A viewer that comes from another process, or from
+	// before a restart, has an id with another epoch and gets all states.
+	epoch   string
+	ctx     context.Context
+	stop    context.CancelFunc
+	polling chan struct{} // limits concurrent reads
+	pollers sync.WaitGroup
+
+	mu      sync.Mutex
+	newest  int64 // number of the newest state of any topic
+	topics  map[string]*topic
+	viewers map[*viewer]bool
+	ofUser  map[string]int // number of viewers
+}
+
+// topic is something that viewers look at.
+type topic struct {
+	name    string
+	viewers map[*viewer]bool
+	// number orders the states of all topics. It is 0 until the topic was read.
+	number int64
+	body   []byte // event and data, without the id
+}
+
+// viewer is one open stream of events.
+type viewer struct {
+	user, cookie string
+	topics       []*topic
+	changed      chan struct{} // has room for one; set if a topic has a new state
+	ended        chan struct{} // closed if the session ends
+}
+
+const (
+	maxViewers    = 256
+	viewersOfUser = 64
+	maxTopics     = 64
+	topicsOfOne   = 8
+	maxPolls      = 2
+	pollFor       = 30 * time.Second
+	// A topic is not read more often than restFactor times the duration of the last read.
+	restFactor  = 20
+	longestRest = time.Minute
+	// maxTurns is the largest number of turns of a round that the page shows one by one.
+	maxTurns = 1000
+)
+
+// rests has the shortest time between two reads of a kind of topic.
+var rests = map[string]time.Duration{"fleet": 2 * time.Second, "runs": time.Second, "run": 500 * time.Millisecond, "turns": time.Second}
+
+var topicForm = regexp.MustCompile(`^(fleet|runs|(run|turns):[A-Za-z0-9._-]{1,64})$`)
+
+func kindOf(topic string) string {
+	kind, _, _ := strings.Cut(topic, ":")
+	return kind
+}
+
+// newHub returns a hub that reads nothing yet.
+func newHub(ctx context.Context, api API, m *metrics) *hub {
+	h := &hub{
+		api: api, metrics: m, epoch: strings.ToLower(rand.Text()[:8]), polling: make(chan struct{}, maxPolls),
+		topics: map[string]*topic{}, viewers: map[*viewer]bool{}, ofUser: map[string]int{},
+	}
+	h.ctx, h.stop = context.WithCancel(ctx)
+	return h
+}
+
+// close ends all pollers and waits for them.
+func (h *hub) close() {
+	h.stop()
+	h.pollers.Wait()
+}
+
+var (
+	errTopics = fmt.Errorf("want 1 to %d topics, separated by commas: fleet, runs, run:ID or turns:ID", topicsOfOne)
+	errFull   = errors.New("too many people look at the dashboard; ask for the state every few seconds instead")
+)
+
+// parseTopics returns the topics of a request.
+func parseTopics(list string) ([]string, error) {
+	names := strings.Split(list, ",")
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) > topicsOfOne || slices.ContainsFunc(names, func(n string) bool { return !topicForm.MatchString(n) }) {
+		return nil, errTopics
+	}
+	return names, nil
+}
+
+// join adds a viewer of some topics. It fails if there are too many viewers or topics.
+func (h *hub) join(user, cookie string, names []string) (*viewer, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	added := 0
+	for _, n := range names {
+		if h.topics[n] == nil {
+			added++
+		}
+	}
+	if len(h.viewers) >= maxViewers || h.ofUser[user] >= viewersOfUser || len(h.topics)+added > maxTopics || h.ctx.Err() != nil {
+		return nil, errFull
+	}
+	v := &viewer{user: user, cookie: cookie, changed: make(chan struct{}, 1), ended: make(chan struct{})}
+	h.viewers[v] = true
+	h.ofUser[user]++
+	h.metrics.viewers.Inc()
+	for _, n := range names {
+		t := h.topics[n]
+		if t == nil {
+			t = &topic{name: n, viewers: map[*viewer]bool{}}
+			h.topics[n] = t
+			h.metrics.topics.Inc()
+			h.pollers.Go(func() { h.poll(t) })
+		}
+		t.viewers[v] = true
+		v.topics = append(v.topics, t)
+	}
+	return v, nil
+}
+
+// leave removes a viewer.
+func (h *hub) leave(v *viewer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.viewers, v)
+	if h.ofUser[v.user]--; h.ofUser[v.user] == 0 {
+		delete(h.ofUser, v.user)
+	}
+	h.metrics.viewers.Dec()
+	for _, t := range v.topics {
+		delete(t.viewers, v)
+	}
+}
+
+// end ends the streams of a session.
+func (h *hub) end(cookie string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for v := range h.viewers {
+		if v.cookie == cookie {
+			v.cookie = "" // so that it is ended once
+			close(v.ended)
+		}
+	}
+}
+
+// state is the state of a topic, as it is sent.
+type state struct {
+	kind   string
+	number int64
+	body   []byte
+}
+
+// since returns the states of a viewer's topics after the given number. They are in the
+// order of numbers, so that a viewer which has one of them also has all before it.
+func (h *hub) since(v *viewer, number int64) (all []state) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range v.topics {
+		if t.number > number {
+			all = append(all, state{kindOf(t.name), t.number, t.body})
+		}
+	}
+	slices.SortFunc(all, func(a, b state) int { return cmp.Compare(a.number, b.number) })
+	return all
+}
+
+// resumed returns the number in the id of the last event that a viewer has received. It
+// returns 0 if the id is not of this hub.
+func (h *hub) resumed(id string) int64 {
+	epoch, text, _ := strings.Cut(id, "-")
+	number, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || epoch != h.epoch {
+		return 0
+	}
+	return number
+}
+
+// poll reads a topic until nobody looks at it.
+func (h *hub) poll(t *topic) {
+	for {
+		began := time.Now()
+		select {
+		case h.polling <- struct{}{}:
+		case <-h.ctx.Done():
+			return
+		}
+		read := time.Now()
+		body := h.read(t.name)
+		cost := time.Since(read)
+		<-h.polling
+		h.metrics.polls.Observe(cost.Seconds())
+		h.publish(t, body)
+		rest := max(rests[kindOf(t.name)], min(restFactor*cost, longestRest)) - time.Since(began)
+		select {
+		case <-time.After(max(rest, restFactor*time.Millisecond)):
+		case <-h.ctx.Done():
+			return
+		}
+		if h.unseen(t) {
+			return
+		}
+	}
+}
+
+// unseen removes a topic if nobody looks at it.
+func (h *hub) unseen(t *topic) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(t.viewers) > 0 {
+		return false
+	}
+	delete(h.topics, t.name)
+	h.metrics.topics.Dec()
+	return true
+}
+
+// publish notifies the viewers of a topic if its state has changed.
+func (h *hub) publish(t *topic, body []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx.Err() != nil || slices.Equal(t.body, body) {
+		return
+	}
+	h.newest++
+	t.number, t.body = h.newest, body
+	for v := range t.viewers {
+		select {
+		case v.changed <- struct{}{}:
+		default: // it has not looked since the last change
+		}
+	}
+}
+
+// read returns the event with a topic's state, or with the reason why there is none.
+func (h *hub) read(name string) []byte {
+	// All topics are for viewers, and a stream belongs to one.
+	caller := access.Caller{Name: "dashboard", Role: access.Viewer, Via: access.ViaWeb, Expires: time.Now().Add(time.Hour)}
+	ctx, cancel := context.WithTimeout(access.With(h.ctx, caller), pollFor)
+	defer cancel()
+	m, err := h.fetch(ctx, name)
+	var data []byte
+	if err == nil {
+		// Within one process, equal messages have equal texts.
+		data, err = protojson.Marshal(m)
+	}
+	if err != nil {
+		message := err.Error()
+		if e := (*connect.Error)(nil); errors.As(err, &e) {
+			message = e.Message()
+		}
+		// Strings always have a JSON text.
+		data, _ = json.Marshal(map[string]string{"topic": name, "code": connect.CodeOf(err).String(), "message": message})
+		name = "problem"
+	}
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n", name, data)
+}
+
+func (h *hub) fetch(ctx context.Context, name string) (proto.Message, error) {
+	kind, id, _ := strings.Cut(name, ":")
+	switch kind {
+	case "fleet":
+		return h.api.GetFleet(ctx, &v1.GetFleetRequest{})
+	case "runs":
+		return h.api.ListRuns(ctx, &v1.ListRunsRequest{Limit: 20})
+	case "run":
+		return h.api.GetRun(ctx, &v1.GetRunRequest{Run: id, Rounds: 8})
+	}
+	r, err := h.api.GetRun(ctx, &v1.GetRunRequest{Run: id, Rounds: 1})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Rounds) == 0 || r.Rounds[0].Asked > maxTurns {
+		return &v1.ListTurnsResponse{}, nil
+	}
+	return h.api.ListTurns(ctx, &v1.ListTurnsRequest{Run: id, Round: r.Rounds[0].Round, Limit: maxTurns})
+}

@@ -1,0 +1,176 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
+)
+
+// cookieName is the name of the cookie of a session.
+const cookieName = "loadstar_session"
+
+const (
+	loginBytes = 4 << 10
+	callBytes  = 2 << 20
+	callFor    = 30 * time.Second
+)
+
+// information is what the page needs before anybody has signed in.
+type information struct {
+	SignedIn bool     `json:"signed_in"`
+	Methods  []string `json:"methods"`
+	Notice   string   `json:"notice"`
+	Links    []Link   `json:"links"`
+	ReadOnly bool     `json:"read_only"`
+}
+
+func (w *Web) info(rw http.ResponseWriter, r *http.Request) {
+	x := information{Methods: []string{"login"}, Notice: w.Notice, Links: w.Links, ReadOnly: w.ReadOnly}
+	if x.Links == nil {
+		x.Links = []Link{}
+	}
+	_, _, err := w.session(r)
+	if err != nil && !denied(err) {
+		w.fail(rw, err)
+		return
+	}
+	x.SignedIn = err == nil
+	answer(rw, http.StatusOK, x)
+}
+
+func (w *Web) login(rw http.ResponseWriter, r *http.Request) {
+	if !w.logins.allow(time.Now()) {
+		w.metrics.refused.WithLabelValues("logins").Inc()
+		rw.Header().Set("Retry-After", "1")
+		refuse(rw, http.StatusTooManyRequests, "resource_exhausted", "too many people sign in at this moment; try again")
+		return
+	}
+	var in struct {
+		Code string `json:"code"`
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, loginBytes)).Decode(&in); err != nil || in.Code == "" {
+		refuse(rw, http.StatusBadRequest, "invalid_argument", `want {"code":"…"} with the code of a login link`)
+		return
+	}
+	if w.Access == nil {
+		w.fail(rw, connect.NewError(connect.CodeUnauthenticated, errSignIn))
+		return
+	}
+	cookie, expires, err := w.Access.Login(r.Context(), in.Code, time.Now())
+	if err != nil {
+		w.fail(rw, err)
+		return
+	}
+	w.signIn(rw, cookie, expires)
+	answer(rw, http.StatusOK, struct{}{})
+}
+
+// signIn gives a browser the cookie of a session.
+func (w *Web) signIn(rw http.ResponseWriter, cookie string, expires time.Time) {
+	http.SetCookie(rw, &http.Cookie{
+		Name: cookieName, Value: cookie, Path: "/", Expires: expires,
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: w.CertFile != "" || w.BehindProxy,
+	})
+}
+
+func (w *Web) logout(rw http.ResponseWriter, r *http.Request) {
+	if c, err := r.Cookie(cookieName); err == nil && w.Access != nil {
+		if err := w.Access.Logout(r.Context(), c.Value); err != nil && !denied(err) {
+			w.fail(rw, err)
+			return
+		}
+		w.hub.end(c.Value)
+	}
+	w.signIn(rw, "", time.Unix(1, 0))
+	answer(rw, http.StatusOK, struct{}{})
+}
+
+// session returns the caller and the cookie of a request.
+func (w *Web) session(r *http.Request) (access.Caller, string, error) {
+	c, err := r.Cookie(cookieName)
+	if err != nil {
+		return access.Caller{}, "", connect.NewError(connect.CodeUnauthenticated, errSignIn)
+	}
+	caller, err := w.check(r.Context(), c.Value)
+	return caller, c.Value, err
+}
+
+// check returns the caller whose session has the given cookie.
+func (w *Web) check(ctx context.Context, cookie string) (access.Caller, error) {
+	select {
+	case w.checking <- struct{}{}:
+		defer func() { <-w.checking }()
+	case <-ctx.Done():
+		return access.Caller{}, ctx.Err()
+	}
+	if w.Access == nil {
+		return access.Caller{}, connect.NewError(connect.CodeUnauthenticated, errSignIn)
+	}
+	caller, err := w.Access.Session(ctx, cookie, time.Now())
+	if w.ReadOnly {
+		caller.Role = access.Viewer
+	}
+	return caller, err
+}
+
+type sentence string
+
+func (s sentence) Error() string { return string(s) }
+
+const errSignIn = sentence("sign in first: 'loadstar web login' prints a link")
+
+func denied(err error) bool {
+	code := connect.CodeOf(err)
+	return err != nil && (code == connect.CodeUnauthenticated || code == connect.CodePermissionDenied)
+}
+
+// fail answers with an error of a session.
+func (w *Web) fail(rw http.ResponseWriter, err error) {
+	if denied(err) {
+		w.metrics.refused.WithLabelValues("session").Inc()
+		message := err.Error()
+		if _, rest, found := strings.Cut(message, ": "); found {
+			message = rest // without the code
+		}
+		refuse(rw, http.StatusUnauthorized, "unauthenticated", message)
+		return
+	}
+	w.Log.Warn("cannot serve a browser", "error", err)
+	rw.Header().Set("Retry-After", "5")
+	refuse(rw, http.StatusServiceUnavailable, "unavailable", "the server cannot answer now; try again")
+}
+
+// call passes a call of the operators' API on, with the user of the session as its caller.
+func (w *Web) call(rw http.ResponseWriter, r *http.Request) {
+	caller, _, err := w.session(r)
+	if err != nil {
+		w.fail(rw, err)
+		return
+	}
+	// Only unary calls: a stream would outlive its session. Its content type is another.
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) != "application/json" {
+		refuse(rw, http.StatusUnsupportedMediaType, "invalid_argument", "want a body of type application/json")
+		return
+	}
+	select {
+	case w.calling <- struct{}{}:
+		defer func() { <-w.calling }()
+	case <-r.Context().Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(access.With(r.Context(), caller), callFor)
+	defer cancel()
+	r = r.Clone(ctx)
+	r.URL.Path = "/" + v1.OperatorServiceName + "/" + r.PathValue("method")
+	r.Body = http.MaxBytesReader(rw, r.Body, callBytes)
+	// The caller is in the context. The API has no use for the cookie.
+	r.Header.Del("Cookie")
+	w.API.Handler().ServeHTTP(rw, r)
+}
