@@ -18,6 +18,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,11 +91,12 @@ type tuning struct {
 	push          time.Duration // timeout of a call that sends one chunk of a result
 	stall         time.Duration // timeout of a download that makes no progress
 	renew         time.Duration // interval between checks of the certificate
+	pulseEvery    time.Duration // interval between lines in the log about training
 }
 
 var usual = tuning{
 	first: time.Second, most: 5 * time.Minute, announceEvery: 10 * time.Minute,
-	call: time.Minute, push: 5 * time.Minute, stall: time.Minute, renew: time.Hour,
+	call: time.Minute, push: 5 * time.Minute, stall: time.Minute, renew: time.Hour, pulseEvery: time.Minute,
 }
 
 // Run runs an agent until ctx ends and then returns nil. It returns an error only if
@@ -122,6 +124,7 @@ type agent struct {
 	worklist *worklist
 	session  *session // of the most recent plan; used by the training goroutine only
 	news     news
+	pulse    pulse
 	// reports are not sent yet, and reported is to be called when they are; used by the
 	// goroutine that checks in only.
 	reports  []release.Report
@@ -138,6 +141,7 @@ func newAgent(c Config) (*agent, error) {
 	a := &agent{Config: c, tuning: usual, news: news{changed: make(chan struct{}, 1)}}
 	if c.tuning != nil {
 		a.tuning = *c.tuning
+		a.pulseEvery = cmp.Or(a.pulseEvery, usual.pulseEvery)
 	}
 	a.Workers = max(a.Workers, 1)
 	if a.Memory <= 0 {
@@ -232,7 +236,7 @@ func (a *agent) run(outer context.Context) error {
 	ctx, stop := context.WithCancelCause(outer)
 	defer stop(nil)
 	var wg sync.WaitGroup
-	for _, part := range []func(context.Context) error{a.contact, a.train, a.send, a.renewals, a.follow} {
+	for _, part := range []func(context.Context) error{a.contact, a.train, a.send, a.renewals, a.follow, a.beat} {
 		wg.Go(func() {
 			if err := part(ctx); err != nil && ctx.Err() == nil {
 				stop(err)

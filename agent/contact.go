@@ -27,6 +27,7 @@ const (
 func (a *agent) contact(ctx context.Context) error {
 	retry := backoff.Backoff{Base: a.first, Cap: a.most}
 	var told time.Time // time of the last announcement
+	var away time.Time // time since when the server does not answer
 	missing := true    // whether the server does not yet list all clients under this agent
 	for ctx.Err() == nil {
 		var next time.Duration
@@ -40,6 +41,9 @@ func (a *agent) contact(ctx context.Context) error {
 			var unknown bool
 			next, unknown, err = a.checkIn(ctx)
 			missing = missing || unknown
+		}
+		if ctx.Err() == nil {
+			away = a.reached(away, err)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -115,6 +119,12 @@ func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool,
 // hear applies verdicts, first on disk and then to the worklist.
 func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
 	f := a.worklist.hear(verdicts, a.Log)
+	a.pulse.decided(f.updates, f.late)
+	for _, v := range verdicts {
+		if why := v.GetReason(); why != "" && v.GetOutcome() == loadstarv1.Outcome_OUTCOME_CLOSED && a.pulse.over(v.GetRun()) {
+			a.Log.Info("a run has ended", "run", v.GetRun(), "reason", why)
+		}
+	}
 	if len(f.counted)+len(f.dropped) == 0 {
 		return nil
 	}

@@ -46,7 +46,8 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	a.worklist.begun(j, cancel)
-	a.Log.Info("training", "run", j.GetRun(), "round", j.GetRound(), "version", j.GetVersion(), "clients", len(j.clients))
+	a.pulse.training(j.GetRun(), j.GetRound(), len(j.clients))
+	a.Log.Debug("training", "run", j.GetRun(), "round", j.GetRound(), "version", j.GetVersion(), "clients", len(j.clients))
 	s, task, err := a.prepare(ctx, j)
 	var no *unfit
 	switch {

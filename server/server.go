@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/internal/backoff"
+	"loadstar/internal/port"
 	"loadstar/server/aggregator"
 	"loadstar/server/blob"
 	"loadstar/server/bus"
@@ -232,8 +233,16 @@ func (s *server) close() {
 // serve runs the configured roles. If one of them ends, all end.
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	var agents net.Listener
+	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which matters less
+		var err error
+		if agents, err = port.Listen("--listen", s.Listen); err != nil {
+			return err
+		}
+		defer agents.Close()
+	}
 	if s.Watch != "" {
-		l, err := net.Listen("tcp", s.Watch)
+		l, err := port.Listen("--watch", s.Watch)
 		if err != nil {
 			return err
 		}
@@ -266,12 +275,11 @@ func (s *server) serve(ctx context.Context) error {
 		})
 	}
 	address := ""
-	if slices.Contains(s.Roles, Gateway) {
-		l, err := s.gateway(ctx, group)
-		if err != nil {
+	if agents != nil {
+		if err := s.gateway(ctx, group, agents); err != nil {
 			return err
 		}
-		address = l.Addr().String()
+		address = agents.Addr().String()
 	}
 	s.ready.Store(true)
 	s.Log.Info("serving", "roles", strings.Join(s.Roles, ","), "address", address)
@@ -295,13 +303,13 @@ func (s *server) name() string {
 }
 
 // gateway serves agents and operators on one port.
-func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listener, error) {
+func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Listener) error {
 	if err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife); err != nil {
-		return nil, err
+		return err
 	}
 	settings, err := s.authority.TLS(s.Hosts)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	g := gateway.New(gateway.Config{
 		Ledger: s.ledger, Blobs: s.blobs, Bus: s.bus, Terms: s.terms, Authority: s.authority,
@@ -315,7 +323,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 	var page *web.Web
 	if s.Web != nil {
 		if page, err = web.Open(*s.Web); err != nil {
-			return nil, err
+			return err
 		}
 		w.Page = page.URL()
 	}
@@ -323,13 +331,6 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 	mux := http.NewServeMux()
 	mux.Handle("/", g.Handler())
 	mux.Handle("/loadstar.v1.OperatorService/", o.Handler())
-	l, err := net.Listen("tcp", s.Listen)
-	if err != nil {
-		if page != nil {
-			_ = page.Close() // report the first error
-		}
-		return nil, err
-	}
 	if page != nil {
 		group.Go(func() error {
 			return page.Run(ctx, web.Services{API: o, Log: s.Log, Metrics: s.registry})
@@ -341,5 +342,5 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group) (net.Listen
 		h.TLSConfig = settings
 		return untilDone(ctx, h, func() error { return h.ServeTLS(netutil.LimitListener(l, maxConnections), "", "") })
 	})
-	return l, nil
+	return nil
 }

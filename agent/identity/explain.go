@@ -38,7 +38,7 @@ func explain(doing, server string, err error, refused string) error {
 	if says == "" && errors.As(err, &answer) {
 		switch answer.Code() {
 		case connect.CodeUnauthenticated, connect.CodePermissionDenied:
-			says = fmt.Sprintf("the server refuses (%s): %s", clean(answer.Message()), refused)
+			says = fmt.Sprintf("the server refuses (%s): %s", strings.TrimSuffix(clean(answer.Message()), ": refused"), refused)
 		case connect.CodeUnavailable, connect.CodeResourceExhausted:
 			says = fmt.Sprintf("the server cannot be reached or is busy (%s): try again later", clean(answer.Message()))
 		case connect.CodeUnimplemented:

@@ -3,6 +3,7 @@
 package identity
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -146,6 +147,9 @@ func (n *newest) RoundTrip(r *http.Request) (*http.Response, error) {
 // CloseIdleConnections makes http.Client.CloseIdleConnections work with this transport.
 func (n *newest) CloseIdleConnections() { n.current.Load().transport.CloseIdleConnections() }
 
+// defaultPort is the port of a server that has no other.
+const defaultPort = "7443"
+
 // maxID is longer than any name that a server assigns.
 const maxID = 256
 
@@ -165,13 +169,17 @@ func parseServer(server string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	wrong := func(why string) (string, error) {
-		return "", fmt.Errorf("the server's address %q %s: want an address such as https://loadstar.example:7443", server, why)
+		example := "https://loadstar.example:7443"
+		if err == nil && u.Hostname() != "" { // most addresses lack only this
+			example = "https://" + net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPort))
+		}
+		return "", fmt.Errorf("the server's address %q %s: use %s", server, why, example)
 	}
 	switch {
 	case err != nil:
 		return wrong("cannot be read")
 	case u.Scheme != "https":
-		return wrong("has to begin with https://")
+		return wrong("must begin with https://, because agents talk to servers over TLS only")
 	case u.Hostname() == "":
 		return wrong("has no host")
 	case u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":

@@ -261,7 +261,7 @@ func TestJoinErrors(t *testing.T) {
 		"nobody":            {"", "https://" + nobody.Addr().String(), good, []string{nobody.Addr().String(), "cannot connect", "refused", "the address is right"}},
 		"no TLS":            {"", "https://" + plain.Listener.Addr().String(), good, []string{"does not speak TLS"}},
 		"TLS 1.2":           {"", old.url(), good, []string{"protocol version not supported", "does not support TLS 1.3"}},
-		"http":              {"", strings.Replace(f.url, "https", "http", 1), good, []string{"has to begin with https://"}},
+		"http":              {"", strings.Replace(f.url, "https", "http", 1), good, []string{"must begin with https://", "use https://127.0.0.1:"}},
 		"no address":        {"", "", good, []string{"has no host"}},
 		"path":              {"", f.url + "/loadstar", good, []string{"more than a host and a port"}},
 		"no such host":      {"", "https://no-such-host.invalid:1", good, []string{"no-such-host.invalid"}},

@@ -20,6 +20,7 @@ import (
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/cmd/loadstar/operate"
+	"loadstar/internal/nearby"
 	"loadstar/lab/sim"
 )
 
@@ -43,7 +44,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	if own := (&sim.Interrupted{}); ctx.Err() != nil && !errors.As(err, &own) {
 		err = errors.New("interrupted")
 	}
-	fmt.Fprintln(stderr, "loadstar:", err)
+	fmt.Fprintln(stderr, "loadstar:", nearby.Explain(err))
 	code, hint := cli.Exit(err)
 	if hint != "" {
 		fmt.Fprintln(stderr, hint)

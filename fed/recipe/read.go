@@ -14,7 +14,10 @@ import (
 // can be checked without data. The error is a [config.Problems] that lists all mistakes
 // with their lines.
 func Read(data []byte) (*fed.Plan, error) {
-	lines, _ := config.Keys(data) // an error is ignored, because Decode reports invalid YAML
+	lines, err := config.Keys(data) // other errors are ignored, because Decode reports them
+	if lines == nil {
+		return nil, err
+	}
 	chosen := &fed.Plan{}
 	wrong := problems(config.Decode(data, chosen))
 	a := find(chosen.Algorithm)

@@ -33,7 +33,7 @@ var layers = map[string]pkg{
 	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt internal/sdnotify nn/kernel series"},
 
-	"server":             {layer: 4, may: "internal/backoff server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
+	"server":             {layer: 4, may: "internal/backoff internal/port server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
 	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/aggregator":  {layer: 4, may: "fed/exact fed/round internal/backoff proto/loadstar/v1 server/bus server/ledger server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/coordinator": {layer: 4, may: "fed fed/client fed/recipe fed/round fed/setup server/blob server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang"},
@@ -122,6 +122,8 @@ var layers = map[string]pkg{
 	"internal/chaos":          {layer: 5, may: "agent/identity agent/state internal/pgtest internal/proc", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
 	"internal/atomicfile":     {layer: 1},
 	"internal/backoff":        {layer: 1},
+	"internal/port":           {layer: 1},
+	"internal/nearby":         {layer: 1, may: "internal/config"},
 	"internal/boltfile":       {layer: 1, may: "internal/filelock", external: "go.etcd.io/bbolt"},
 	"internal/webui":          {layer: 1},
 	"internal/config":         {layer: 1, external: "go.yaml.in/yaml/v3"},

@@ -81,9 +81,13 @@ func Decode(data []byte, into any) error {
 }
 
 // Keys returns the dotted keys that a document sets, with their line numbers. A key is
-// included if its value is a scalar, a list or an empty mapping.
+// included if its value is a scalar, a list or an empty mapping. The map is nil if the
+// document is not YAML, so that nothing else can be said about it.
 func Keys(data []byte) (map[string]int, error) {
 	root, problems := parse(data)
+	if root == nil && len(problems) > 0 {
+		return nil, problems.Err()
+	}
 	keys := map[string]int{}
 	if root != nil {
 		collect(root, "", root.Line, keys)
@@ -127,8 +131,29 @@ func parse(data []byte) (root *yaml.Node, problems Problems) {
 		line, _ = strconv.Atoi(m[1])
 		text = text[len(m[0]):]
 	}
-	problems.Add(line, "%s", text)
+	problems.Add(line, "%s", syntaxError(text, lineOf(data, line)))
 	return nil, problems
+}
+
+// syntaxError explains why a line is not YAML. Text is the parser's reason.
+func syntaxError(text, line string) string {
+	advice := "indent the keys of a section with the same number of spaces, and write key: value with a space after the colon"
+	if strings.HasPrefix(strings.TrimLeft(line, " "), "\t") {
+		advice = "it is indented with a tab; use spaces"
+	}
+	if line = strings.TrimSpace(line); line == "" || len(line) > 200 {
+		return fmt.Sprintf("this is not YAML (%s): %s", text, advice)
+	}
+	return fmt.Sprintf("%q does not fit here (%s): %s", line, text, advice)
+}
+
+// lineOf returns a line of a text. Lines are counted from 1.
+func lineOf(data []byte, line int) string {
+	all := bytes.Split(data, []byte("\n"))
+	if line < 1 || line > len(all) {
+		return ""
+	}
+	return string(bytes.TrimSuffix(all[line-1], []byte("\r")))
 }
 
 var syntaxLine = regexp.MustCompile(`^line ([0-9]{1,9}): `)

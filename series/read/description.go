@@ -338,9 +338,34 @@ func parseTimes(zone string, clock *string, interval string, stamp *string) (t t
 func loadZone(name string) (*time.Location, error) {
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" || name == "Local" {
-		return nil, fmt.Errorf("zone %q is unknown; use a name such as Europe/London, or UTC", name)
+		return nil, fmt.Errorf("zone %q is unknown; %s", name, similarZone(name))
 	}
 	return zone, nil
+}
+
+// similarZone returns a hint for an unknown zone. People often write the city alone.
+func similarZone(name string) string {
+	city := strings.ReplaceAll(strings.TrimSpace(name), " ", "_")
+	if i := strings.LastIndexByte(city, '/'); i >= 0 {
+		city = city[i+1:]
+	}
+	words := strings.Split(strings.ToLower(city), "_")
+	for i, w := range words {
+		if w != "" {
+			words[i] = strings.ToUpper(w[:1]) + w[1:]
+		}
+	}
+	city = strings.Join(words, "_")
+	for _, area := range []string{"Europe", "America", "Asia", "Africa", "Australia", "Pacific", "Atlantic", "Indian"} {
+		if _, err := time.LoadLocation(area + "/" + city); err == nil && city != "" {
+			return fmt.Sprintf("did you mean %s/%s?", area, city)
+		}
+	}
+	known := slices.Sorted(maps.Keys(zoneCountry))
+	if hint := config.Suggest(name, known); strings.HasPrefix(hint, "did you mean") {
+		return hint
+	}
+	return "use a name such as Europe/London, or UTC"
 }
 
 // CheckZone returns an error if name is not a known time zone.

@@ -68,7 +68,7 @@ func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Se
 	}
 	if err := filelock.Try(lock); err != nil {
 		lock.Close()
-		return nil, nil, fmt.Errorf("%s is in use by another process", o.StoreDir)
+		return nil, nil, fmt.Errorf("another process uses %s: a folder can have only one server; stop the other one, or use another folder", o.StoreDir)
 	}
 	s, err := server.NewServer(o)
 	if err != nil {

@@ -75,6 +75,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 		return nil, g.unavailable(ctx, err)
 	}
 	verdicts = append(verdicts, over...)
+	g.explainClosed(ctx, verdicts)
 	tasks, err := g.tasks(ctx, fresh[:min(len(fresh), turnsOfClient*g.Clients)], now)
 	if err != nil {
 		return nil, g.unavailable(ctx, err)
@@ -193,6 +194,36 @@ func (g *Gateway) verdicts(ctx context.Context, agent string, pushed []*v1.Turns
 		return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round), cmp.Compare(a.Outcome, b.Outcome))
 	})
 	return all, nil
+}
+
+// maxEnded limits the runs whose end the gateway remembers.
+const maxEnded = 256
+
+// explainClosed adds to verdicts on closed rounds how their runs ended, for the agents'
+// logs. A run that has ended stays so, so the gateway asks the ledger once. If the ledger
+// does not answer, the verdicts have no reason.
+func (g *Gateway) explainClosed(ctx context.Context, all []*v1.Verdict) {
+	for _, v := range all {
+		if v.Outcome != v1.Outcome_OUTCOME_CLOSED {
+			continue
+		}
+		g.mu.Lock()
+		how, known := g.ended[v.Run]
+		g.mu.Unlock()
+		if !known {
+			var err error
+			if how, err = g.Ledger.Ended(ctx, v.Run); err != nil || how == "" {
+				continue
+			}
+			g.mu.Lock()
+			if g.ended == nil || len(g.ended) >= maxEnded {
+				g.ended = map[string]string{}
+			}
+			g.ended[v.Run] = how
+			g.mu.Unlock()
+		}
+		v.Reason = how
+	}
 }
 
 // outcomes maps the state of a turn that is no longer open to the outcome of its result.

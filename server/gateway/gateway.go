@@ -92,6 +92,7 @@ type Gateway struct {
 	seen      map[string]bool // agents that checked in since the ledger was last updated
 	reported  map[string]int  // reports of agents on reportDay
 	reportDay int64
+	ended     map[string]string // runs that have ended, and how
 }
 
 var _ v1.AgentServiceHandler = (*Gateway)(nil)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,14 +28,14 @@ type Agent struct {
 func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
 	defer wrap(&err, "adding agent", a.ID)
 	return l.update(ctx, func(tx *sql.Tx) error {
-		r, err := tx.ExecContext(ctx, "UPDATE tokens SET uses = uses - 1 WHERE hash = $1 AND uses > 0 AND expires > $2", hash, toMillis(now))
+		r, err := tx.ExecContext(ctx, "UPDATE tokens SET uses = uses - 1, used = $2 WHERE hash = $1 AND uses > 0 AND expires > $2", hash, toMillis(now))
 		if err != nil {
 			return err
 		}
 		if n, err := r.RowsAffected(); err != nil {
 			return err
 		} else if n == 0 {
-			return fmt.Errorf("the token is unknown, used up or expired: %w", ErrRefused)
+			return whyNot(ctx, tx, hash, now)
 		}
 		_, err = tx.ExecContext(ctx, "INSERT INTO agents (id, name, joined, expires, seen) VALUES ($1, $2, $3, $4, $5)",
 			a.ID, a.Name, toMillis(now), toMillis(a.Expires), toMillis(now))
@@ -43,6 +44,25 @@ func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) 
 		}
 		return l.audit(ctx, tx, now, "agent "+a.ID, "join", a.ID, a.Name)
 	})
+}
+
+// whyNot returns the reason why a token cannot be used. Only who has the token can ask, so
+// the reason tells a stranger nothing.
+func whyNot(ctx context.Context, tx *sql.Tx, hash []byte, now time.Time) error {
+	var uses, expires, used int64
+	err := tx.QueryRowContext(ctx, "SELECT uses, expires, used FROM tokens WHERE hash = $1", hash).Scan(&uses, &expires, &used)
+	const form = "2006-01-02 15:04 MST"
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("this server does not know the token: %w", ErrRefused)
+	case err != nil:
+		return err
+	case uses <= 0 && used > 0:
+		return fmt.Errorf("the token is used up: the last agent joined with it at %s: %w", fromMillis(used).UTC().Format(form), ErrRefused)
+	case uses <= 0:
+		return fmt.Errorf("the token is used up: %w", ErrRefused)
+	}
+	return fmt.Errorf("the token expired at %s, and the server's clock says %s: %w", fromMillis(expires).UTC().Format(form), now.UTC().Format(form), ErrRefused)
 }
 
 // Caller is what the ledger knows about a calling agent.

@@ -88,6 +88,19 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 	})
 }
 
+// Ended returns how a run ended, such as "stopped", or "" if it has not ended.
+func (l *Ledger) Ended(ctx context.Context, id string) (how string, err error) {
+	defer wrap(&err, "looking up run", id)
+	var s State
+	if err := l.db.QueryRowContext(ctx, "SELECT state FROM runs WHERE id = $1", id).Scan(&s); err != nil {
+		return "", orNotFound(err, "run "+id)
+	}
+	if !s.Ended() {
+		return "", nil
+	}
+	return string(s), nil
+}
+
 // lockRuns locks all active runs, so that no other transaction counts results or drives a
 // run.
 func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {

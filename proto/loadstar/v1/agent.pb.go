@@ -1197,7 +1197,7 @@ type Verdict struct {
 	Round         int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
 	Clients       []string               `protobuf:"bytes,3,rep,name=clients,proto3" json:"clients,omitempty"`
 	Outcome       Outcome                `protobuf:"varint,4,opt,name=outcome,proto3,enum=loadstar.v1.Outcome" json:"outcome,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // of a rejection only
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"` // of a rejection, and of a closed round whose run has ended
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

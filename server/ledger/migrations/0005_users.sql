@@ -43,10 +43,12 @@ ALTER TABLE agents ADD COLUMN skew BIGINT; -- milliseconds ahead of the server; 
 ALTER TABLE agents ADD COLUMN generated BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE receipts ADD COLUMN counted BIGINT NOT NULL DEFAULT 0; -- when
 ALTER TABLE runs ADD COLUMN generated BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE tokens ADD COLUMN used BIGINT NOT NULL DEFAULT 0; -- when an agent joined with it last
 CREATE INDEX audit_actor ON audit (actor, id);
 
 -- +goose Down
 DROP INDEX audit_actor;
+ALTER TABLE tokens DROP COLUMN used;
 ALTER TABLE runs DROP COLUMN generated;
 ALTER TABLE receipts DROP COLUMN counted;
 ALTER TABLE agents DROP COLUMN generated;

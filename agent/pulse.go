@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// pulse adds up what the agent does, for one line in the log a minute. Single rounds are
+// logged at the level debug, because a fleet trains them every few seconds.
+type pulse struct {
+	mu sync.Mutex
+	did
+	ended map[string]bool // runs whose end is logged
+}
+
+// did is what the agent did since the last line.
+type did struct {
+	run                            string // of the newest turns
+	round                          int64
+	rounds, trained, counted, late int
+}
+
+// maxEnded limits the memory for runs that have ended.
+const maxEnded = 64
+
+// training adds turns that begin to train.
+func (p *pulse) training(run string, round int64, clients int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.run, p.round = run, round
+	p.rounds++
+	p.trained += clients
+}
+
+// decided adds updates that the server counted, and those that came too late.
+func (p *pulse) decided(counted, late int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counted += counted
+	p.late += late
+}
+
+// over reports whether the end of a run is news.
+func (p *pulse) over(run string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended[run] {
+		return false
+	}
+	if p.ended == nil || len(p.ended) >= maxEnded {
+		p.ended = map[string]bool{}
+	}
+	p.ended[run] = true
+	return true
+}
+
+// beat writes a line each minute in which the agent trained, and one when it ends.
+func (a *agent) beat(ctx context.Context) error {
+	for ctx.Err() == nil {
+		pause(ctx, a.pulseEvery, nil)
+		a.pulse.mu.Lock()
+		now := a.pulse.did
+		a.pulse.did = did{}
+		a.pulse.mu.Unlock()
+		if now == (did{}) {
+			continue
+		}
+		keys := []any{"tasks", now.rounds, "trained", now.trained, "counted", now.counted}
+		if now.run != "" { // rounds are counted from 1 for people
+			keys = append([]any{"run", now.run, "round", strconv.FormatInt(now.round+1, 10)}, keys...)
+		}
+		if now.late > 0 {
+			keys = append(keys, "late", now.late)
+		}
+		a.Log.Info("trained", keys...)
+	}
+	return nil
+}
+
+// reached writes a line when the server answers after it did not. It returns the new time
+// since when the server is out of reach, which is zero if it is not.
+func (a *agent) reached(since time.Time, err error) time.Time {
+	switch {
+	case err != nil && since.IsZero():
+		return time.Now()
+	case err == nil && !since.IsZero():
+		a.Log.Info("the server is back", "after", time.Since(since).Round(time.Second))
+		return time.Time{}
+	}
+	return since
+}
