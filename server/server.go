@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -23,6 +24,7 @@ import (
 
 	"loadstar/internal/backoff"
 	"loadstar/internal/port"
+	"loadstar/server/access"
 	"loadstar/server/aggregator"
 	"loadstar/server/blob"
 	"loadstar/server/bus"
@@ -302,9 +304,27 @@ func (s *server) name() string {
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), strings.ToLower(rand.Text()[:6]))
 }
 
+// writeOperator writes the certificate of the user local to the server's folder, unless it
+// is there, and records it in the ledger, which lists all certificates that are accepted. It
+// also records one that an older server wrote, which kept no list.
+func (s *server) writeOperator(ctx context.Context) error {
+	c, err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife, func(serial string) (bool, error) {
+		c, _, err := s.ledger.CertificateOf(ctx, serial)
+		if errors.Is(err, ledger.ErrNotFound) {
+			return false, nil
+		}
+		return !c.Revoked.IsZero(), err
+	})
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	return s.ledger.RecordLocal(ctx, ledger.Certificate{Serial: pki.Serial(c), User: ledger.LocalUser, Issued: now, Expires: c.NotAfter}, now)
+}
+
 // gateway serves agents and operators on one port.
 func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Listener) error {
-	if err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife); err != nil {
+	if err := s.writeOperator(ctx); err != nil {
 		return err
 	}
 	settings, err := s.authority.TLS(s.Hosts)
@@ -316,7 +336,8 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Liste
 		Certificates: s.Certificates, Lease: s.Lease, Pace: s.pace(),
 		Clients: s.AgentClients, Uploads: maxUploads, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})
-	w := operator.Config{Ledger: s.ledger, Pin: s.authority.Pin(), Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log}
+	users := access.New(s.ledger, s.Log)
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Pin: s.authority.Pin(), Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}
@@ -333,12 +354,12 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Liste
 	mux.Handle("/loadstar.v1.OperatorService/", o.Handler())
 	if page != nil {
 		group.Go(func() error {
-			return page.Run(ctx, web.Services{API: o, Log: s.Log, Metrics: s.registry})
+			return page.Run(ctx, web.Services{API: o, Access: users, Log: s.Log, Metrics: s.registry})
 		})
 	}
 	group.Go(func() error { return g.Run(ctx) })
 	group.Go(func() error {
-		h := newHTTP(pki.Middleware(mux))
+		h := newHTTP(pki.Middleware(users.Certificates(mux)))
 		h.TLSConfig = settings
 		return untilDone(ctx, h, func() error { return h.ServeTLS(netutil.LimitListener(l, maxConnections), "", "") })
 	})

@@ -34,7 +34,7 @@ var layers = map[string]pkg{
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt internal/sdnotify nn/kernel series"},
 
 	"server":             {layer: 4, may: "internal/backoff internal/port server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
-	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 server/access server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/aggregator":  {layer: 4, may: "fed/exact fed/round internal/backoff proto/loadstar/v1 server/bus server/ledger server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/coordinator": {layer: 4, may: "fed fed/client fed/recipe fed/round fed/setup server/blob server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang"},
 	"server/region":      {layer: 4, may: "fed/round internal/agentapi internal/backoff proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
@@ -44,7 +44,7 @@ var layers = map[string]pkg{
 	"server/ledger":      {layer: 4, may: "internal/backoff", external: "github.com/jackc/pgx/v5 github.com/pressly/goose/v3 modernc.org/sqlite"},
 	"server/bus":         {layer: 4, may: "internal/backoff internal/filelock", external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {layer: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
-	"server/access":      {layer: 4, may: "internal/mtls server/ledger server/pki", external: "connectrpc.com/connect"},
+	"server/access":      {layer: 4, may: "proto/loadstar/v1 server/ledger server/pki", external: "connectrpc.com/connect"},
 	"server/web":         {layer: 4, may: "internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/net golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/pki":         {layer: 4, may: "internal/filelock internal/jointoken internal/mtls"},
 

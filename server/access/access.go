@@ -1,10 +1,20 @@
 // Package access decides who may do what: it knows users, their roles, sessions and
 // certificates, and the least role of every call of the operators' API.
+//
+// A caller is known by a certificate or a session. Both are looked up in the ledger at every
+// call, so that a removed user, a changed role, an ended session and a revoked certificate
+// take effect with the next call.
 package access
 
 import (
 	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 // Role is what a user may do. Each role may do all that the one before may do.
@@ -16,6 +26,36 @@ const (
 	Operator Role = "operator" // start and stop runs, make tokens, release models, revoke agents
 	Admin    Role = "admin"    // manage users, sessions and certificates
 )
+
+// roles lists the roles, least first.
+var roles = []Role{Viewer, Operator, Admin}
+
+// ParseRole returns the role of that name.
+func ParseRole(text string) (Role, error) {
+	if r := Role(text); slices.Contains(roles, r) {
+		return r, nil
+	}
+	return "", fmt.Errorf("there is no role %q: want viewer, operator or admin", text)
+}
+
+// Includes reports whether a role may do all that another may do. An unknown role includes
+// none and is included in none.
+func (r Role) Includes(other Role) bool {
+	i, j := slices.Index(roles, r), slices.Index(roles, other)
+	return i >= 0 && j >= 0 && i >= j
+}
+
+// userName matches the names of users. Lower case only, so that nobody can be taken for
+// another.
+var userName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// CheckName returns an error if a text cannot be the name of a user that an admin adds.
+func CheckName(name string) error {
+	if !userName.MatchString(name) {
+		return fmt.Errorf("%q cannot be the name of a user: use 1 to 64 lower-case letters, digits, dots, hyphens and underscores, starting with a letter or digit", name)
+	}
+	return nil
+}
 
 // How a caller proves who it is.
 const (
@@ -29,10 +69,47 @@ type Caller struct {
 	Role    Role
 	Via     string
 	Expires time.Time // of the session or the certificate
+	// Session is the ID of the session; empty with a certificate.
+	Session string
+
+	// gate and proof look up the caller again: by the serial number of the certificate, or
+	// by the hash of the cookie.
+	gate  *Gate
+	proof string
 }
 
+// actor returns the text for the audit log.
+func actor(name, via string) string { return "user " + name + " via " + via }
+
 // String returns the caller as text for the audit log.
-func (c Caller) String() string { return "user " + c.Name + " via " + c.Via }
+func (c Caller) String() string { return actor(c.Name, c.Via) }
+
+// Again looks up the caller again. It returns an error if the session has ended, the
+// certificate was revoked, or the user was removed. Calls that last, such as streams, ask
+// every few seconds.
+func (c Caller) Again(ctx context.Context) (Caller, error) {
+	if c.gate == nil {
+		return Caller{}, connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("%s was not looked up", c))
+	}
+	if c.Via == ViaWeb {
+		return c.gate.session(ctx, []byte(c.proof), time.Now())
+	}
+	return c.gate.certificate(ctx, c.proof, c.Name, time.Now())
+}
+
+// Need returns an error if the caller's role does not include the least role for what.
+func (c Caller) Need(least Role, what string) error {
+	if c.Role.Includes(least) {
+		return nil
+	}
+	text := fmt.Sprintf("%s needs the role %s, and %s has the role %s", what, least, c.Name, c.Role)
+	if strings.HasPrefix(c.Name, externalPrefix) {
+		text += "; the OIDC provider decides the role"
+	} else {
+		text += fmt.Sprintf("; an admin can change it: loadstar users role %s %s", c.Name, least)
+	}
+	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("%s", text))
+}
 
 type contextKey struct{}
 

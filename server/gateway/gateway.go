@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
 	"loadstar/server/blob"
 	"loadstar/server/bus"
 	"loadstar/server/ledger"
@@ -251,10 +252,10 @@ func (g *Gateway) identity(ctx context.Context) (string, error) {
 	return who.ID, nil
 }
 
-// authorized passes requests of operators, and of agents that are not revoked, to next.
+// authorized passes requests of users, and of agents that are not revoked, to next.
 func (g *Gateway) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if who, ok := pki.From(r.Context()); ok && who.Role == pki.Operator {
+		if _, ok := access.From(r.Context()); ok { // any user may
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -26,12 +26,15 @@ import (
 // Config holds the dependencies and settings of the operators' API.
 type Config struct {
 	Ledger *ledger.Ledger
+	// Access creates logins, and Authority signs the certificates of users.
+	Access    *access.Gate
+	Authority *pki.Authority
+	// Page is the address of the dashboard; empty if there is none.
+	Page string
 	// Pin identifies the server's root certificate. Join tokens contain it.
 	Pin string
 	// Hub is the address of the hub if this is a region's server, and otherwise empty.
 	Hub string
-	// Page is the address of the dashboard, or empty.
-	Page string
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
 	// Revoked is called with the name of a revoked agent before the operator's call
@@ -54,20 +57,22 @@ const (
 	maxPage     = 1000
 	maxWatchers = 64
 	watchEvery  = 500 * time.Millisecond
-	maxPlan     = 1 << 20
+	// checkEvery is how often a stream checks that its caller still has access.
+	checkEvery = 2 * time.Second
+	maxPlan    = 1 << 20
 )
 
 // New returns an Operator.
 func New(c Config) *Operator { return &Operator{Config: c, watching: make(chan struct{}, maxWatchers)} }
 
-// Handler returns the handler of the operators' API. pki.Middleware must have put the
-// caller's identity into the context of each request.
+// Handler returns the handler of the operators' API. The context of each request must carry
+// the caller; see package access.
 func (o *Operator) Handler() http.Handler {
 	_, service := v1.NewOperatorServiceHandler(o, connect.WithReadMaxBytes(2*maxPlan))
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Check the caller before reading anything that it sends.
-		if _, err := o.caller(r.Context()); err != nil {
+		if err := access.Allow(r.Context(), r.URL.Path); err != nil {
 			_ = errorWriter.Write(w, r, err) // a failed write means that the caller has gone
 			return
 		}
@@ -75,17 +80,10 @@ func (o *Operator) Handler() http.Handler {
 	})
 }
 
-// caller returns the name of the calling operator. It returns an error if the caller is not
-// an operator.
-func (o *Operator) caller(ctx context.Context) (string, error) {
-	if c, ok := access.From(ctx); ok {
-		return c.String(), nil
-	}
-	who, ok := pki.From(ctx)
-	if !ok || who.Role != pki.Operator {
-		return "", connect.NewError(connect.CodePermissionDenied, errors.New("this needs an operator's certificate"))
-	}
-	return who.String(), nil
+// actor returns the caller as text for the audit log. Handler has checked that there is one.
+func actor(ctx context.Context) string {
+	c, _ := access.From(ctx)
+	return c.String()
 }
 
 // wireError converts a ledger error to an error with a status code for the caller.
@@ -106,10 +104,6 @@ func (o *Operator) wireError(err error) error {
 
 // CreateToken creates a join token.
 func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
-	who, err := o.caller(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if r.Uses < 1 || r.Uses > 1_000_000 || r.TtlSeconds < 60 || r.TtlSeconds > 366*24*3600 || len(r.Note) > 256 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a token needs 1 to 1,000,000 uses, a lifetime from one minute to one year, and a note of at most 256 bytes"))
 	}
@@ -122,7 +116,7 @@ func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*
 	if err := o.Ledger.AddToken(ctx, t.Hash(), r.Note, int(r.Uses), expires); err != nil {
 		return nil, o.wireError(err)
 	}
-	err = o.Ledger.AddEvent(ctx, ledger.Event{At: now, Actor: who, Action: "create token", Subject: t.String(), Detail: strings.TrimSuffix(fmt.Sprintf("agents %d, until %s: %s", r.Uses, expires.UTC().Format(time.RFC3339), r.Note), ": ")})
+	err = o.Ledger.AddEvent(ctx, ledger.Event{At: now, Actor: actor(ctx), Action: "create token", Subject: t.String(), Detail: strings.TrimSuffix(fmt.Sprintf("agents %d, until %s: %s", r.Uses, expires.UTC().Format(time.RFC3339), r.Note), ": ")})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -138,9 +132,6 @@ func page(limit int32, usual int) int {
 
 // ListClients returns a page of clients.
 func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*v1.ListClientsResponse, error) {
-	if _, err := o.caller(ctx); err != nil {
-		return nil, err
-	}
 	all, err := o.Ledger.Clients(ctx, r.After, page(r.Limit, 100))
 	if err != nil {
 		return nil, o.wireError(err)
@@ -162,18 +153,15 @@ func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*
 
 // Revoke refuses an agent or a client permanently.
 func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeResponse, error) {
-	who, err := o.caller(ctx)
-	if err != nil {
-		return nil, err
-	}
+	var err error
 	switch now := time.Now(); {
 	case r.Agent != "" && r.Client == "":
-		err = o.Ledger.RevokeAgent(ctx, r.Agent, who, now)
+		err = o.Ledger.RevokeAgent(ctx, r.Agent, actor(ctx), now)
 		// Call Revoked even after an error, because the transaction may have committed
 		// before the connection to the database was lost.
 		o.Revoked(r.Agent)
 	case r.Client != "" && r.Agent == "":
-		err = o.Ledger.RevokeClient(ctx, r.Client, who, now)
+		err = o.Ledger.RevokeClient(ctx, r.Client, actor(ctx), now)
 	default:
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("name either a client or an agent"))
 	}
@@ -186,10 +174,6 @@ func (o *Operator) Revoke(ctx context.Context, r *v1.RevokeRequest) (*v1.RevokeR
 // StartRun starts a run, or queues it until there are enough clients. A region refuses the
 // call, because only a hub drives runs.
 func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.StartRunResponse, error) {
-	who, err := o.caller(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if o.Hub != "" {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("this server is a region: start the run at its hub, %s", o.Hub))
 	}
@@ -213,7 +197,7 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 		ID: strings.ToLower(rand.Text()[:8]), Name: p.Name, Plan: r.Plan, Wanted: max(r.Clients, training(p, max(p.Schedule.Cohort, p.Schedule.Buffer))),
 		Created: time.Now(),
 	}
-	if err := o.Ledger.AddRun(ctx, run, who); err != nil {
+	if err := o.Ledger.AddRun(ctx, run, actor(ctx)); err != nil {
 		return nil, o.wireError(err)
 	}
 	o.Wake(run.ID)
@@ -232,11 +216,7 @@ func training(p *fed.Plan, n int) int64 {
 
 // StopRun ends a run at its current version.
 func (o *Operator) StopRun(ctx context.Context, r *v1.StopRunRequest) (*v1.StopRunResponse, error) {
-	who, err := o.caller(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.Ledger.StopRun(ctx, r.Run, who, time.Now()); err != nil {
+	if err := o.Ledger.StopRun(ctx, r.Run, actor(ctx), time.Now()); err != nil {
 		return nil, o.wireError(err)
 	}
 	return &v1.StopRunResponse{}, nil
@@ -244,9 +224,6 @@ func (o *Operator) StopRun(ctx context.Context, r *v1.StopRunRequest) (*v1.StopR
 
 // ListRuns returns the newest runs, newest first.
 func (o *Operator) ListRuns(ctx context.Context, r *v1.ListRunsRequest) (*v1.ListRunsResponse, error) {
-	if _, err := o.caller(ctx); err != nil {
-		return nil, err
-	}
 	runs, err := o.Ledger.Runs(ctx, page(r.Limit, 20))
 	if err != nil {
 		return nil, o.wireError(err)
@@ -260,9 +237,6 @@ func (o *Operator) ListRuns(ctx context.Context, r *v1.ListRunsRequest) (*v1.Lis
 
 // GetRun returns a run with its newest rounds.
 func (o *Operator) GetRun(ctx context.Context, r *v1.GetRunRequest) (*v1.GetRunResponse, error) {
-	if _, err := o.caller(ctx); err != nil {
-		return nil, err
-	}
 	run, err := o.Ledger.Run(ctx, r.Run)
 	if err != nil {
 		return nil, o.wireError(err)
@@ -290,9 +264,6 @@ func (o *Operator) GetRun(ctx context.Context, r *v1.GetRunRequest) (*v1.GetRunR
 
 // WatchRun sends a message for every round that closes, until the run ends.
 func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *connect.ServerStream[v1.WatchRunResponse]) error {
-	if _, err := o.caller(ctx); err != nil {
-		return err
-	}
 	select {
 	case o.watching <- struct{}{}:
 		defer func() { <-o.watching }()
@@ -308,7 +279,7 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 	}
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	next := run.Round
+	next, checked := run.Round, time.Now()
 	for {
 		if run, err = o.Ledger.Run(ctx, r.Run); err != nil {
 			return o.wireError(err)
@@ -328,6 +299,12 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 		if run.State.Ended() {
 			return s.Send(&v1.WatchRunResponse{Run: o.run(ctx, run)})
 		}
+		if time.Since(checked) >= checkEvery {
+			if err := still(ctx); err != nil {
+				return err
+			}
+			checked = time.Now()
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -338,11 +315,21 @@ func (o *Operator) WatchRun(ctx context.Context, r *v1.WatchRunRequest, s *conne
 	}
 }
 
+// still returns an error if the caller of a stream has lost its access.
+func still(ctx context.Context) error {
+	c, ok := access.From(ctx)
+	if !ok {
+		return access.Allow(ctx, v1.OperatorServiceWatchRunProcedure)
+	}
+	c, err := c.Again(ctx)
+	if err != nil {
+		return err
+	}
+	return access.Allow(access.With(ctx, c), v1.OperatorServiceWatchRunProcedure)
+}
+
 // ListAudit returns the newest events of the audit log, newest first.
 func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
-	if _, err := o.caller(ctx); err != nil {
-		return nil, err
-	}
 	events, err := o.Ledger.Audit(ctx, page(r.Limit, 50))
 	if err != nil {
 		return nil, o.wireError(err)

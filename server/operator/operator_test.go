@@ -3,122 +3,33 @@ package operator
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
-	"go.uber.org/goleak"
 
 	"loadstar/internal/jointoken"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
-	"loadstar/server/pki"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// fixture serves the operators' API with its real handler and a real ledger. A test sets
-// the identity of the caller.
-type fixture struct {
-	v1.OperatorServiceClient
-	*testing.T
-	ledger  *ledger.Ledger
-	url     string
-	http    *http.Client
-	closing chan struct{}
-
-	mu      sync.Mutex
-	woken   []string
-	revoked []string
-	who     pki.Identity
-}
-
-var pin = jointoken.PinOf([]byte("root"))
-
-func newFixture(t *testing.T) *fixture {
-	t.Helper()
-	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	d := &fixture{T: t, ledger: l, closing: make(chan struct{}), who: pki.Identity{Role: pki.Operator, ID: "local"}}
-	h := New(Config{Ledger: l, Pin: pin, Wake: d.wake, Revoked: d.revoke, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d.mu.Lock()
-		who := d.who
-		d.mu.Unlock()
-		h.ServeHTTP(w, r.WithContext(pki.With(r.Context(), who)))
-	}))
-	s.EnableHTTP2 = true
-	s.StartTLS()
-	t.Cleanup(s.Close)
-	d.url, d.http = s.URL, s.Client()
-	d.http.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS13
-	d.OperatorServiceClient = v1.NewOperatorServiceClient(d.http, d.url)
-	return d
-}
-
-func (d *fixture) wake(run string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.woken = append(d.woken, run)
-}
-
-// revoke implements Config.Revoked. It records a revoked agent and checks that the ledger
-// has already stored the revocation.
-func (d *fixture) revoke(agent string) {
-	if c, err := d.ledger.Caller(d.Context(), agent); err != nil || !c.Revoked {
-		agent += " is not revoked"
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.revoked = append(d.revoked, agent)
-}
-
-func (d *fixture) code(what string, err error, want connect.Code) {
-	d.Helper()
-	if connect.CodeOf(err) != want {
-		d.Errorf("%s: %v, want %v", what, err, want)
-	}
-}
-
-// members adds an agent with the given clients to the ledger.
-func (d *fixture) members(agent string, clients ...string) {
-	d.Helper()
-	ctx := d.Context()
-	must(d, d.ledger.AddToken(ctx, []byte(agent), "", 1, time.Now().Add(time.Hour)))
-	must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
-	_, err := d.ledger.Announce(ctx, ledger.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 1 << 20}, time.Now())
-	must(d, err)
-}
 
 const plan = "{name: trial, algorithm: fedavg, rounds: 7, schedule: {cohort: 2}, evaluate: {every: 0}}"
 
-// Only operators may call. The server does not read the body of any other caller's request.
+// Only users may call. The server does not read the body of any other caller's request.
 func TestCaller(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
-	d.who = pki.Identity{Role: pki.Agent, ID: "local"}
+	local := d.who
+	d.as(nil)
 	_, err := d.ListRuns(t.Context(), &v1.ListRunsRequest{})
-	d.code("an agent", err, connect.CodePermissionDenied)
+	d.code("nobody", err, connect.CodePermissionDenied)
 	body := &greedy{Reader: bytes.NewReader(make([]byte, 32<<20))}
 	r, err := d.http.Post(d.url+v1.OperatorServiceStartRunProcedure, "application/proto", body)
 	must(t, err)
@@ -126,9 +37,7 @@ func TestCaller(t *testing.T) {
 	if r.StatusCode != http.StatusForbidden || body.n.Load() > 4<<20 {
 		t.Errorf("%s, after %d bytes", r.Status, body.n.Load())
 	}
-	d.mu.Lock()
-	d.who.Role = pki.Operator
-	d.mu.Unlock()
+	d.as(local)
 	for _, kind := range []string{"application/proto", "application/json", "application/grpc"} {
 		r, err := d.http.Post(d.url+v1.OperatorServiceStartRunProcedure, kind, strings.NewReader("\xff\xff no message"))
 		must(t, err)
@@ -187,7 +96,7 @@ func TestTokens(t *testing.T) {
 	audit, err := d.ListAudit(t.Context(), &v1.ListAuditRequest{Limit: 1000})
 	must(t, err)
 	i := slices.IndexFunc(audit.Events, func(e *v1.Event) bool { return e.Action == "create token" })
-	if i < 0 || audit.Events[i].Actor != "operator local" || !strings.Contains(audit.Events[i].Detail, "agents 2, until") {
+	if i < 0 || audit.Events[i].Actor != "user local via web" || !strings.Contains(audit.Events[i].Detail, "agents 2, until") {
 		t.Fatalf("%v", audit.Events)
 	}
 	for _, e := range audit.Events {

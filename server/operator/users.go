@@ -2,59 +2,214 @@ package operator
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
+	"fmt"
+	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
 )
 
-// Whoami is not built yet.
-func (o *Operator) Whoami(context.Context, *v1.WhoamiRequest) (*v1.WhoamiResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+const (
+	// usualLogin is the lifetime of a login code, and maxLogin that of an invitation.
+	usualLogin = time.Minute
+	maxLogin   = 24 * time.Hour
+
+	usualCertificate = 90 * 24 * time.Hour
+	minCertificate   = time.Minute
+	maxCertificate   = 366 * 24 * time.Hour
+)
+
+func invalid(format string, args ...any) error {
+	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }
 
-// ListUsers is not built yet.
-func (o *Operator) ListUsers(context.Context, *v1.ListUsersRequest) (*v1.ListUsersResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// Whoami returns the caller.
+func (o *Operator) Whoami(ctx context.Context, _ *v1.WhoamiRequest) (*v1.WhoamiResponse, error) {
+	c, _ := access.From(ctx)
+	return &v1.WhoamiResponse{Name: c.Name, Role: string(c.Role), Via: c.Via, Expires: millis(c.Expires)}, nil
 }
 
-// PutUser is not built yet.
-func (o *Operator) PutUser(context.Context, *v1.PutUserRequest) (*v1.PutUserResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// ListUsers returns all users.
+func (o *Operator) ListUsers(ctx context.Context, _ *v1.ListUsersRequest) (*v1.ListUsersResponse, error) {
+	all, err := o.Ledger.Users(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListUsersResponse{}
+	for _, u := range all {
+		answer.Users = append(answer.Users, userOf(u))
+	}
+	return answer, nil
 }
 
-// RemoveUser is not built yet.
-func (o *Operator) RemoveUser(context.Context, *v1.RemoveUserRequest) (*v1.RemoveUserResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+func userOf(u ledger.User) *v1.User {
+	return &v1.User{Name: u.Name, Role: u.Role, Source: u.Source, Created: millis(u.Created)}
 }
 
-// CreateLogin is not built yet.
-func (o *Operator) CreateLogin(context.Context, *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// PutUser adds a user or changes the role of one.
+func (o *Operator) PutUser(ctx context.Context, r *v1.PutUserRequest) (*v1.PutUserResponse, error) {
+	if _, err := access.ParseRole(r.Role); err != nil {
+		return nil, invalid("%w", err)
+	}
+	had, err := o.Ledger.User(ctx, r.Name)
+	exists := err == nil
+	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		return nil, o.wireError(err)
+	}
+	switch {
+	case !exists && r.Only == "change":
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no user %q; add one: loadstar users add %s --role %s", r.Name, r.Name, r.Role))
+	case !exists:
+		if err := access.CheckName(r.Name); err != nil {
+			return nil, invalid("%w", err)
+		}
+	case r.Only == "add":
+		return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("user %s exists already and has the role %s; change it: loadstar users role %s %s", r.Name, had.Role, r.Name, r.Role))
+	}
+	u, err := o.Ledger.PutUser(ctx, r.Name, r.Role, actor(ctx), time.Now())
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.PutUserResponse{User: userOf(u)}, nil
 }
 
-// ListSessions is not built yet.
-func (o *Operator) ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// RemoveUser removes a user with all sessions and certificates.
+func (o *Operator) RemoveUser(ctx context.Context, r *v1.RemoveUserRequest) (*v1.RemoveUserResponse, error) {
+	if err := o.Ledger.RemoveUser(ctx, r.Name, actor(ctx), time.Now()); err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.RemoveUserResponse{}, nil
 }
 
-// EndSession is not built yet.
-func (o *Operator) EndSession(context.Context, *v1.EndSessionRequest) (*v1.EndSessionResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// CreateLogin creates a login code for the caller, or for another user if the caller is an
+// admin.
+func (o *Operator) CreateLogin(ctx context.Context, r *v1.CreateLoginRequest) (*v1.CreateLoginResponse, error) {
+	c, _ := access.From(ctx)
+	user := r.User
+	if user == "" {
+		user = c.Name
+	}
+	if user != c.Name {
+		if err := c.Need(access.Admin, "a login link for another user"); err != nil {
+			return nil, err
+		}
+	}
+	ttl := usualLogin
+	if r.TtlSeconds != 0 {
+		ttl = time.Duration(min(max(r.TtlSeconds, -1), 1<<31)) * time.Second
+	}
+	if ttl < time.Second || ttl > maxLogin {
+		return nil, invalid("a login link can be valid for at least a second and at most %v, not %v", maxLogin, ttl)
+	}
+	code, expires, err := o.Access.CreateLogin(ctx, user, ttl, actor(ctx), time.Now())
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.CreateLoginResponse{Code: code, Expires: millis(expires), Page: o.Page}, nil
 }
 
-// IssueCertificate is not built yet.
-func (o *Operator) IssueCertificate(context.Context, *v1.IssueCertificateRequest) (*v1.IssueCertificateResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// ListSessions returns the caller's sessions, or all of them if the caller is an admin.
+func (o *Operator) ListSessions(ctx context.Context, _ *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error) {
+	c, _ := access.From(ctx)
+	user := c.Name
+	if c.Role.Includes(access.Admin) {
+		user = ""
+	}
+	all, err := o.Ledger.Sessions(ctx, user, maxPage, time.Now())
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListSessionsResponse{}
+	for _, s := range all {
+		answer.Sessions = append(answer.Sessions, &v1.Session{Id: s.ID, User: s.User, Created: millis(s.Created), Expires: millis(s.Expires), Via: s.Via})
+	}
+	return answer, nil
 }
 
-// ListCertificates is not built yet.
-func (o *Operator) ListCertificates(context.Context, *v1.ListCertificatesRequest) (*v1.ListCertificatesResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// EndSession ends a session of the caller, or of any user if the caller is an admin.
+func (o *Operator) EndSession(ctx context.Context, r *v1.EndSessionRequest) (*v1.EndSessionResponse, error) {
+	c, _ := access.From(ctx)
+	now := time.Now()
+	s, err := o.Ledger.Session(ctx, r.Id, now)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	if s.User != c.Name {
+		if err := c.Need(access.Admin, "ending the session of another user"); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.Ledger.EndSession(ctx, r.Id, actor(ctx), now); err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.EndSessionResponse{}, nil
 }
 
-// RevokeCertificate is not built yet.
-func (o *Operator) RevokeCertificate(context.Context, *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// IssueCertificate signs a certificate for a user and stores its serial number, without which
+// it would be refused.
+func (o *Operator) IssueCertificate(ctx context.Context, r *v1.IssueCertificateRequest) (*v1.IssueCertificateResponse, error) {
+	ttl := usualCertificate
+	if r.TtlSeconds != 0 {
+		ttl = time.Duration(min(max(r.TtlSeconds, -1), 1<<31)) * time.Second
+	}
+	if ttl < minCertificate || ttl > maxCertificate {
+		return nil, invalid("a certificate can be valid for at least %v and at most %v, not %v", minCertificate, maxCertificate, ttl)
+	}
+	// The user local has the certificates that the gateways write to their folders, and no
+	// other: those are replaced when the server starts after a revocation.
+	if r.User == ledger.LocalUser {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the certificate of user local is in the server's folder; add a user for another one: loadstar users add NAME --role admin"))
+	}
+	if _, err := o.Ledger.User(ctx, r.User); err != nil {
+		return nil, o.wireError(err)
+	}
+	chain, _, err := o.Authority.Sign(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
+	leaf, err := x509.ParseCertificate(chain[0])
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	err = o.Ledger.AddCertificate(ctx, ledger.Certificate{Serial: pki.Serial(leaf), User: r.User, Issued: time.Now(), Expires: leaf.NotAfter}, actor(ctx))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.IssueCertificateResponse{Certificates: chain}, nil
+}
+
+// ListCertificates returns the newest certificates that have not expired.
+func (o *Operator) ListCertificates(ctx context.Context, _ *v1.ListCertificatesRequest) (*v1.ListCertificatesResponse, error) {
+	all, err := o.Ledger.UserCertificates(ctx, maxPage, time.Now())
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListCertificatesResponse{}
+	for _, c := range all {
+		answer.Certificates = append(answer.Certificates, certificateOf(c))
+	}
+	return answer, nil
+}
+
+func certificateOf(c ledger.Certificate) *v1.Certificate {
+	return &v1.Certificate{Serial: c.Serial, User: c.User, Issued: millis(c.Issued), Expires: millis(c.Expires), Revoked: millis(c.Revoked)}
+}
+
+// RevokeCertificate refuses a certificate from now on.
+func (o *Operator) RevokeCertificate(ctx context.Context, r *v1.RevokeCertificateRequest) (*v1.RevokeCertificateResponse, error) {
+	if strings.Trim(r.Serial, "0123456789abcdef") != "" || len(r.Serial) < 4 || len(r.Serial) > 32 {
+		return nil, invalid("%q is not a serial number: want 4 to 32 hexadecimal digits, as 'loadstar users certificates' shows them", r.Serial)
+	}
+	c, err := o.Ledger.RevokeCertificate(ctx, r.Serial, actor(ctx), time.Now())
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	return &v1.RevokeCertificateResponse{Certificate: certificateOf(c)}, nil
 }

@@ -1,7 +1,7 @@
 // Package pki manages the server's certificates: an authority with one root, the server's
 // own certificate, and the identity of the peer of a connection. Agents' certificates
 // are valid for days. This package does not revoke them: the handler of a call asks the
-// ledger whether the caller is revoked.
+// ledger whether the caller or its certificate is revoked.
 package pki
 
 import (

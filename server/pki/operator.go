@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,34 +18,43 @@ import (
 const local = "local"
 
 // WriteOperator writes key.pem, cert.pem and ca.pem to a folder, with which the command
-// line on this machine acts as an operator. It does nothing if the files are complete and
-// the certificate is not due for renewal. Renewal does not change the key, so a concurrent
-// reader never sees a certificate that does not match the key.
-func (a *Authority) WriteOperator(dir string, ttl time.Duration) error {
+// line on this machine acts as the user local, and returns the certificate. It changes
+// nothing if the files are complete and the certificate is neither due for renewal nor
+// revoked. Renewal does not change the key, so a concurrent reader never sees a certificate
+// that does not match the key. A revoked certificate is replaced together with its key.
+func (a *Authority) WriteOperator(dir string, ttl time.Duration, revoked func(serial string) (bool, error)) (*x509.Certificate, error) {
 	unlock, err := lock(a.dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	who := Identity{Role: Operator, ID: local}
 	had, err := mtls.ReadFolder(dir)
-	if err == nil && had.Root.Equal(a.root) && !mtls.Due(had.Leaf, a.now()) {
-		if is, ok := identity(had.Leaf); ok && is == who {
-			return nil
+	if err == nil {
+		ended, err := revoked(Serial(had.Leaf))
+		if err != nil {
+			return nil, err
+		}
+		is, ok := identity(had.Leaf)
+		if ok && is == who && had.Root.Equal(a.root) && !mtls.Due(had.Leaf, a.now()) && !ended {
+			return had.Leaf, nil
+		}
+		if ended {
+			had.Key = nil
 		}
 	}
 	if had.Key == nil {
 		// Do not overwrite a key that cannot be read: it may belong to another user.
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("the operator's key: %w", err)
+			return nil, fmt.Errorf("the operator's key: %w", err)
 		}
 		if had.Key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	leaf, err := a.issue(had.Key.Public(), who, ttl)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return mtls.WriteFolder(dir, &mtls.Credentials{Key: had.Key, Leaf: leaf, Root: a.root})
+	return leaf, mtls.WriteFolder(dir, &mtls.Credentials{Key: had.Key, Leaf: leaf, Root: a.root})
 }

@@ -2,6 +2,7 @@ package pki
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,14 +19,19 @@ func TestWriteOperator(t *testing.T) {
 	a.now = func() time.Time { return begin.Add(ahead) }
 	dir := filepath.Join(t.TempDir(), "operator")
 	const ttl = 30 * 24 * time.Hour
+	revoked := map[string]bool{}
 	write := func() mtls.Credentials {
 		t.Helper()
-		if err := a.WriteOperator(dir, ttl); err != nil {
+		leaf, err := a.WriteOperator(dir, ttl, func(serial string) (bool, error) { return revoked[serial], nil })
+		if err != nil {
 			t.Fatal(err)
 		}
 		c, err := mtls.ReadFolder(dir)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if !c.Leaf.Equal(leaf) {
+			t.Error("it returned another certificate than it wrote")
 		}
 		return c
 	}
@@ -47,6 +53,16 @@ func TestWriteOperator(t *testing.T) {
 	if second.Leaf.Equal(first.Leaf) || !second.Key.Equal(first.Key) {
 		t.Error("not renewed, or of another key")
 	}
+	// A revoked certificate is replaced, and so is its key, which somebody may have copied.
+	revoked[Serial(second.Leaf)] = true
+	third := write()
+	if third.Leaf.Equal(second.Leaf) || third.Key.Equal(second.Key) {
+		t.Error("not replaced after it was revoked")
+	}
+	if c := write(); !c.Leaf.Equal(third.Leaf) {
+		t.Error("replaced again")
+	}
+	second = third
 	ahead = 500 * 24 * time.Hour
 	if c := write(); c.Leaf.Equal(second.Leaf) {
 		t.Error("not renewed after it expired")
@@ -89,7 +105,7 @@ func TestWriteOperator(t *testing.T) {
 		if err := os.Remove(filepath.Join(dir, "cert.pem")); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		if err := a.WriteOperator(dir, ttl); err == nil {
+		if _, err := a.WriteOperator(dir, ttl, noneRevoked); err == nil {
 			t.Error("replaced")
 		}
 		if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
@@ -101,6 +117,24 @@ func TestWriteOperator(t *testing.T) {
 	}
 }
 
+func noneRevoked(string) (bool, error) { return false, nil }
+
+// If it cannot be known whether the certificate is revoked, nothing is written.
+func TestWriteOperatorUnknown(t *testing.T) {
+	a := open(t)
+	dir := filepath.Join(t.TempDir(), "operator")
+	first, err := a.WriteOperator(dir, time.Hour, noneRevoked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.WriteOperator(dir, time.Hour, func(string) (bool, error) { return false, errors.New("no ledger") }); err == nil {
+		t.Error("written")
+	}
+	if c, err := mtls.ReadFolder(dir); err != nil || !c.Leaf.Equal(first) {
+		t.Error(err)
+	}
+}
+
 // Concurrent calls leave a complete and matching key and certificate.
 func TestWriteOperatorConcurrently(t *testing.T) {
 	a := open(t)
@@ -108,7 +142,7 @@ func TestWriteOperatorConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if err := a.WriteOperator(dir, time.Hour); err != nil {
+			if _, err := a.WriteOperator(dir, time.Hour, noneRevoked); err != nil {
 				t.Error(err)
 			} else if _, err := mtls.ReadFolder(dir); err != nil {
 				t.Error(err)

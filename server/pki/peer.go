@@ -51,19 +51,31 @@ func (i Identity) check() error {
 
 // Peer returns the identity in the peer's certificate, if the certificate was verified
 // and has not expired since.
-func Peer(state *tls.ConnectionState) (Identity, bool) { return peerAt(state, time.Now()) }
+func Peer(state *tls.ConnectionState) (Identity, bool) {
+	who, _, ok := peerAt(state, time.Now())
+	return who, ok
+}
 
-func peerAt(state *tls.ConnectionState, now time.Time) (Identity, bool) {
+// PeerCertificate returns the identity of the peer with its certificate, as Peer does.
+func PeerCertificate(state *tls.ConnectionState) (Identity, *x509.Certificate, bool) {
+	return peerAt(state, time.Now())
+}
+
+func peerAt(state *tls.ConnectionState, now time.Time) (Identity, *x509.Certificate, bool) {
 	if state == nil || !state.HandshakeComplete || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
-		return Identity{}, false
+		return Identity{}, nil, false
 	}
 	leaf := state.VerifiedChains[0][0]
 	// The certificate may have expired since the connection was opened.
 	if now.After(leaf.NotAfter) {
-		return Identity{}, false
+		return Identity{}, nil, false
 	}
-	return identity(leaf)
+	who, ok := identity(leaf)
+	return who, leaf, ok
 }
+
+// Serial returns the serial number of a certificate as text of a fixed length.
+func Serial(c *x509.Certificate) string { return fmt.Sprintf("%032x", c.SerialNumber) }
 
 // identity returns the identity in a certificate that this authority has issued.
 func identity(leaf *x509.Certificate) (Identity, bool) {

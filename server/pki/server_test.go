@@ -267,7 +267,7 @@ func TestPeerUnverified(t *testing.T) {
 			t.Errorf("%v: %v, %v", mode, who, ok)
 		}
 		if want := mode == tls.RequireAndVerifyClientCert; want {
-			if _, ok := peerAt(&state, agent.Leaf.NotAfter.Add(time.Second)); ok {
+			if _, _, ok := peerAt(&state, agent.Leaf.NotAfter.Add(time.Second)); ok {
 				t.Error("the connection outlives the certificate")
 			}
 		}

@@ -1175,6 +1175,7 @@ type PutUserRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	Only          string                 `protobuf:"bytes,3,opt,name=only,proto3" json:"only,omitempty"` // add: refuse if the user exists; change: refuse if not; empty: either
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1219,6 +1220,13 @@ func (x *PutUserRequest) GetName() string {
 func (x *PutUserRequest) GetRole() string {
 	if x != nil {
 		return x.Role
+	}
+	return ""
+}
+
+func (x *PutUserRequest) GetOnly() string {
+	if x != nil {
+		return x.Only
 	}
 	return ""
 }
@@ -1697,9 +1705,9 @@ func (*EndSessionResponse) Descriptor() ([]byte, []int) {
 
 type IssueCertificateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"` // must exist
-	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`   // PKCS #10, DER; its names are ignored
-	TtlSeconds    int64                  `protobuf:"varint,3,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"`
+	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`                                // must exist
+	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`                                  // PKCS #10, DER; its names are ignored
+	TtlSeconds    int64                  `protobuf:"varint,3,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"` // 0 means 90 days; at most a year
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2001,6 +2009,7 @@ func (x *RevokeCertificateRequest) GetSerial() string {
 
 type RevokeCertificateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificate   *Certificate           `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2033,6 +2042,13 @@ func (x *RevokeCertificateResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RevokeCertificateResponse.ProtoReflect.Descriptor instead.
 func (*RevokeCertificateResponse) Descriptor() ([]byte, []int) {
 	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *RevokeCertificateResponse) GetCertificate() *Certificate {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
 }
 
 type CreateTokenRequest struct {
@@ -4199,10 +4215,11 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\acreated\x18\x04 \x01(\x03R\acreated\"\x12\n" +
 	"\x10ListUsersRequest\"<\n" +
 	"\x11ListUsersResponse\x12'\n" +
-	"\x05users\x18\x01 \x03(\v2\x11.loadstar.v1.UserR\x05users\"8\n" +
+	"\x05users\x18\x01 \x03(\v2\x11.loadstar.v1.UserR\x05users\"L\n" +
 	"\x0ePutUserRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04role\x18\x02 \x01(\tR\x04role\"8\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
+	"\x04only\x18\x03 \x01(\tR\x04only\"8\n" +
 	"\x0fPutUserResponse\x12%\n" +
 	"\x04user\x18\x01 \x01(\v2\x11.loadstar.v1.UserR\x04user\"'\n" +
 	"\x11RemoveUserRequest\x12\x12\n" +
@@ -4245,8 +4262,9 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x18ListCertificatesResponse\x12<\n" +
 	"\fcertificates\x18\x01 \x03(\v2\x18.loadstar.v1.CertificateR\fcertificates\"2\n" +
 	"\x18RevokeCertificateRequest\x12\x16\n" +
-	"\x06serial\x18\x01 \x01(\tR\x06serial\"\x1b\n" +
-	"\x19RevokeCertificateResponse\"]\n" +
+	"\x06serial\x18\x01 \x01(\tR\x06serial\"W\n" +
+	"\x19RevokeCertificateResponse\x12:\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x18.loadstar.v1.CertificateR\vcertificate\"]\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04note\x18\x01 \x01(\tR\x04note\x12\x12\n" +
 	"\x04uses\x18\x02 \x01(\x03R\x04uses\x12\x1f\n" +
@@ -4531,80 +4549,81 @@ var file_loadstar_v1_operator_proto_depIdxs = []int32{
 	15, // 9: loadstar.v1.PutUserResponse.user:type_name -> loadstar.v1.User
 	24, // 10: loadstar.v1.ListSessionsResponse.sessions:type_name -> loadstar.v1.Session
 	31, // 11: loadstar.v1.ListCertificatesResponse.certificates:type_name -> loadstar.v1.Certificate
-	69, // 12: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
-	38, // 13: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
-	45, // 14: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
-	45, // 15: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
-	46, // 16: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	51, // 17: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
-	45, // 18: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	46, // 19: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	56, // 20: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	61, // 21: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
-	70, // 22: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
-	61, // 23: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
-	67, // 24: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
-	0,  // 25: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
-	2,  // 26: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
-	5,  // 27: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
-	36, // 28: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	39, // 29: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	7,  // 30: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
-	10, // 31: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
-	12, // 32: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
-	41, // 33: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	43, // 34: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	47, // 35: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	49, // 36: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	52, // 37: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	54, // 38: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	57, // 39: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	59, // 40: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
-	62, // 41: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
-	64, // 42: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
-	66, // 43: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
-	16, // 44: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
-	18, // 45: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
-	20, // 46: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
-	22, // 47: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
-	25, // 48: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
-	27, // 49: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
-	29, // 50: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
-	32, // 51: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
-	34, // 52: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
-	1,  // 53: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
-	3,  // 54: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
-	6,  // 55: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
-	37, // 56: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	40, // 57: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	8,  // 58: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
-	11, // 59: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
-	14, // 60: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
-	42, // 61: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	44, // 62: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	48, // 63: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	50, // 64: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	53, // 65: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	55, // 66: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	58, // 67: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	60, // 68: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
-	63, // 69: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
-	65, // 70: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
-	68, // 71: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
-	17, // 72: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
-	19, // 73: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
-	21, // 74: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
-	23, // 75: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
-	26, // 76: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
-	28, // 77: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
-	30, // 78: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
-	33, // 79: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
-	35, // 80: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
-	53, // [53:81] is the sub-list for method output_type
-	25, // [25:53] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	31, // 12: loadstar.v1.RevokeCertificateResponse.certificate:type_name -> loadstar.v1.Certificate
+	69, // 13: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
+	38, // 14: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
+	45, // 15: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
+	45, // 16: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
+	46, // 17: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
+	51, // 18: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
+	45, // 19: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	46, // 20: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	56, // 21: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	61, // 22: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	70, // 23: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	61, // 24: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	67, // 25: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 26: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
+	2,  // 27: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
+	5,  // 28: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
+	36, // 29: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	39, // 30: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	7,  // 31: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
+	10, // 32: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
+	12, // 33: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
+	41, // 34: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	43, // 35: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	47, // 36: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	49, // 37: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	52, // 38: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	54, // 39: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	57, // 40: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	59, // 41: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	62, // 42: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	64, // 43: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	66, // 44: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	16, // 45: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
+	18, // 46: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
+	20, // 47: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
+	22, // 48: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
+	25, // 49: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
+	27, // 50: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
+	29, // 51: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
+	32, // 52: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
+	34, // 53: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
+	1,  // 54: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
+	3,  // 55: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
+	6,  // 56: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
+	37, // 57: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	40, // 58: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	8,  // 59: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
+	11, // 60: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
+	14, // 61: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
+	42, // 62: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	44, // 63: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	48, // 64: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	50, // 65: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	53, // 66: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	55, // 67: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	58, // 68: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	60, // 69: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	63, // 70: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	65, // 71: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	68, // 72: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	17, // 73: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
+	19, // 74: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
+	21, // 75: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
+	23, // 76: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
+	26, // 77: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
+	28, // 78: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
+	30, // 79: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
+	33, // 80: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
+	35, // 81: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
+	54, // [54:82] is the sub-list for method output_type
+	26, // [26:54] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }

@@ -5,8 +5,10 @@ CREATE TABLE users (
     name    TEXT PRIMARY KEY,
     role    TEXT NOT NULL, -- viewer, operator or admin
     source  TEXT NOT NULL, -- server, admin or oidc
+    subject TEXT NOT NULL DEFAULT '', -- of a user of an OIDC provider: its issuer and subject, hashed
     created BIGINT NOT NULL
 );
+CREATE INDEX users_subject ON users (subject);
 -- The server writes a certificate of this user to its own folder.
 INSERT INTO users (name, role, source, created) VALUES ('local', 'admin', 'server', 0);
 
@@ -17,6 +19,7 @@ CREATE TABLE logins (
     expires BIGINT NOT NULL
 );
 CREATE INDEX logins_person ON logins (person);
+CREATE INDEX logins_expires ON logins (expires);
 
 CREATE TABLE sessions (
     id      TEXT PRIMARY KEY, -- for people; it gives no access
@@ -27,6 +30,7 @@ CREATE TABLE sessions (
     expires BIGINT NOT NULL
 );
 CREATE INDEX sessions_person ON sessions (person);
+CREATE INDEX sessions_expires ON sessions (expires);
 
 -- Operators' certificates. One that is not here is refused.
 CREATE TABLE certificates (
@@ -37,6 +41,7 @@ CREATE TABLE certificates (
     revoked BIGINT NOT NULL DEFAULT 0
 );
 CREATE INDEX certificates_person ON certificates (person);
+CREATE INDEX certificates_expires ON certificates (expires);
 
 ALTER TABLE agents ADD COLUMN version TEXT NOT NULL DEFAULT '';
 ALTER TABLE agents ADD COLUMN skew BIGINT; -- milliseconds ahead of the server; NULL if not known

@@ -1,0 +1,199 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+const sessionColumns = "s.id, s.person, s.via, s.created, s.expires"
+
+func scanSession(scan func(...any) error, more ...any) (s Session, err error) {
+	var created, expires int64
+	err = scan(append([]any{&s.ID, &s.User, &s.Via, &created, &expires}, more...)...)
+	s.Created, s.Expires = fromMillis(created), fromMillis(expires)
+	return s, err
+}
+
+// SessionOf returns the session with a cookie's hash and its user's role. It returns
+// ErrNotFound if there is no such session or it has expired.
+func (l *Ledger) SessionOf(ctx context.Context, hash []byte, now time.Time) (s Session, role string, err error) {
+	defer wrap(&err, "looking up a session")
+	s, err = scanSession(l.db.QueryRowContext(ctx, "SELECT "+sessionColumns+`, u.role FROM sessions s JOIN users u ON u.name = s.person
+		WHERE s.hash = $1 AND s.expires > $2`, hash, toMillis(now)).Scan, &role)
+	return s, role, orNotFound(err, "session")
+}
+
+// Session returns the session with an ID.
+func (l *Ledger) Session(ctx context.Context, id string, now time.Time) (s Session, err error) {
+	defer wrap(&err, "reading session", id)
+	s, err = scanSession(l.db.QueryRowContext(ctx, "SELECT "+sessionColumns+" FROM sessions s WHERE s.id = $1 AND s.expires > $2", id, toMillis(now)).Scan)
+	return s, orNotFound(err, "session "+id)
+}
+
+// Sessions returns up to limit sessions of a user, or of all users if user is empty, newest
+// first.
+func (l *Ledger) Sessions(ctx context.Context, user string, limit int, now time.Time) (all []Session, err error) {
+	defer wrap(&err, "reading sessions")
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		s, err := scanSession(r.Scan)
+		all = append(all, s)
+		return err
+	}, "SELECT "+sessionColumns+` FROM sessions s WHERE s.expires > $1 AND ($2 = '' OR s.person = $2)
+		ORDER BY s.created DESC, s.id LIMIT $3`, toMillis(now), user, limit)
+	return all, err
+}
+
+// EndSession ends a session. It returns ErrNotFound if the session has already ended.
+func (l *Ledger) EndSession(ctx context.Context, id, actor string, now time.Time) (err error) {
+	defer wrap(&err, "ending session", id)
+	return l.update(ctx, func(tx *sql.Tx) error {
+		var user string
+		if err := tx.QueryRowContext(ctx, "DELETE FROM sessions WHERE id = $1 RETURNING person", id).Scan(&user); err != nil {
+			return orNotFound(err, "session "+id)
+		}
+		return l.audit(ctx, tx, now, actor, "end session", user, "session "+id)
+	})
+}
+
+// Certificate is an operator's certificate.
+type Certificate struct {
+	Serial, User    string
+	Issued, Expires time.Time
+	Revoked         time.Time // zero if it is valid
+}
+
+const certificateColumns = "c.serial, c.person, c.issued, c.expires, c.revoked"
+
+func scanCertificate(scan func(...any) error, more ...any) (c Certificate, err error) {
+	var issued, expires, revoked int64
+	err = scan(append([]any{&c.Serial, &c.User, &issued, &expires, &revoked}, more...)...)
+	c.Issued, c.Expires, c.Revoked = fromMillis(issued), fromMillis(expires), fromMillis(revoked)
+	return c, err
+}
+
+// AddCertificate stores that a certificate was issued, without which it is refused. It
+// returns ErrRefused if the user has too many, or cannot have one.
+func (l *Ledger) AddCertificate(ctx context.Context, c Certificate, actor string) (err error) {
+	defer wrap(&err, "storing a certificate of", c.User)
+	return l.update(ctx, func(tx *sql.Tx) error {
+		u, err := l.userFor(ctx, tx, c.User)
+		if err != nil {
+			return err
+		}
+		if u.Source == SourceOIDC {
+			return fmt.Errorf("user %s signs in with the OIDC provider, and a certificate would outlive a change there; add a user of another name for it: %w", c.User, ErrRefused)
+		}
+		if err := expireCertificates(ctx, tx, c.Issued); err != nil {
+			return err
+		}
+		// Revoked certificates of named users need not be stored, because an unknown one is
+		// refused too. Those of local must be: see RecordLocal.
+		if u.Source != SourceServer {
+			_, err = tx.ExecContext(ctx, `DELETE FROM certificates WHERE person = $1 AND revoked <> 0 AND serial NOT IN
+				(SELECT serial FROM certificates WHERE person = $1 AND revoked <> 0 ORDER BY revoked DESC, serial LIMIT $2)`, c.User, maxUserCertificates)
+			if err != nil {
+				return err
+			}
+		}
+		var n int
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM certificates WHERE person = $1 AND revoked = 0", c.User).Scan(&n); err != nil {
+			return err
+		}
+		if n >= maxUserCertificates {
+			return fmt.Errorf("user %s has %d valid certificates, which is the limit; revoke one first: %w", c.User, n, ErrRefused)
+		}
+		if err := insertCertificate(ctx, tx, c); err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, c.Issued, actor, "issue certificate", c.User, "serial "+c.Serial+", until "+c.Expires.UTC().Format(time.RFC3339))
+	})
+}
+
+func expireCertificates(ctx context.Context, tx *sql.Tx, now time.Time) error {
+	_, err := tx.ExecContext(ctx, "DELETE FROM certificates WHERE expires <= $1", toMillis(now))
+	return err
+}
+
+func insertCertificate(ctx context.Context, tx *sql.Tx, c Certificate) error {
+	_, err := tx.ExecContext(ctx, "INSERT INTO certificates (serial, person, issued, expires) VALUES ($1, $2, $3, $4)", c.Serial, c.User, toMillis(c.Issued), toMillis(c.Expires))
+	return err
+}
+
+// RecordLocal stores a certificate that a gateway found in its folder or wrote there, unless
+// it is stored already. It never makes a revoked certificate valid again. A gateway must be
+// able to start, so beyond the limit the oldest certificate of local ends.
+func (l *Ledger) RecordLocal(ctx context.Context, c Certificate, now time.Time) (err error) {
+	defer wrap(&err, "storing the certificate of", c.User)
+	return l.update(ctx, func(tx *sql.Tx) error {
+		if _, err := l.userFor(ctx, tx, c.User); err != nil {
+			return err
+		}
+		var n int
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM certificates WHERE serial = $1", c.Serial).Scan(&n); err != nil || n > 0 {
+			return err
+		}
+		if err := expireCertificates(ctx, tx, now); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE certificates SET revoked = $3 WHERE person = $1 AND revoked = 0 AND serial NOT IN
+			(SELECT serial FROM certificates WHERE person = $1 AND revoked = 0 ORDER BY issued DESC, serial LIMIT $2)`, c.User, maxUserCertificates-1, toMillis(now))
+		if err != nil {
+			return err
+		}
+		if err := insertCertificate(ctx, tx, c); err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, "server", "record certificate", c.User, "serial "+c.Serial+", until "+c.Expires.UTC().Format(time.RFC3339))
+	})
+}
+
+// CertificateOf returns the certificate with a serial number and its user's role. It returns
+// ErrNotFound if the server has not issued it or the user was removed.
+func (l *Ledger) CertificateOf(ctx context.Context, serial string) (c Certificate, role string, err error) {
+	defer wrap(&err, "looking up certificate", serial)
+	c, err = scanCertificate(l.db.QueryRowContext(ctx, "SELECT "+certificateColumns+`, u.role FROM certificates c JOIN users u ON u.name = c.person
+		WHERE c.serial = $1`, serial).Scan, &role)
+	return c, role, orNotFound(err, "certificate "+serial)
+}
+
+// UserCertificates returns up to limit certificates that have not expired, newest first.
+func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time) (all []Certificate, err error) {
+	defer wrap(&err, "reading certificates")
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		c, err := scanCertificate(r.Scan)
+		all = append(all, c)
+		return err
+	}, "SELECT "+certificateColumns+" FROM certificates c WHERE c.expires > $1 ORDER BY c.issued DESC, c.serial LIMIT $2", toMillis(now), limit)
+	return all, err
+}
+
+// RevokeCertificate refuses a certificate permanently. The serial number may be shortened to
+// a prefix that only one valid certificate has.
+func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
+	defer wrap(&err, "revoking certificate", prefix)
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		var found []Certificate
+		err := query(ctx, tx, func(r *sql.Rows) error {
+			c, err := scanCertificate(r.Scan)
+			found = append(found, c)
+			return err
+		}, "SELECT "+certificateColumns+" FROM certificates c WHERE c.revoked = 0 AND substr(c.serial, 1, $2) = $1 LIMIT 2", prefix, len(prefix))
+		switch {
+		case err != nil:
+			return err
+		case prefix == "" || len(found) == 0:
+			return fmt.Errorf("certificate %s that is not already revoked: %w", prefix, ErrNotFound)
+		case len(found) > 1:
+			return fmt.Errorf("several certificates begin with %s; give more of the serial number: %w", prefix, ErrRefused)
+		}
+		c = found[0]
+		c.Revoked = now
+		if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", c.Serial, toMillis(now)); err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, actor, "revoke certificate", c.User, "serial "+c.Serial)
+	})
+	return c, err
+}

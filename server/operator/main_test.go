@@ -1,0 +1,130 @@
+package operator
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"go.uber.org/goleak"
+
+	"loadstar/internal/jointoken"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/access"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fixture serves the operators' API with its real handler and a real ledger. A test sets
+// the caller, who is otherwise local with a session.
+type fixture struct {
+	v1.OperatorServiceClient
+	*testing.T
+	ledger  *ledger.Ledger
+	access  *access.Gate
+	url     string
+	http    *http.Client
+	closing chan struct{}
+
+	mu      sync.Mutex
+	woken   []string
+	revoked []string
+	who     *access.Caller
+}
+
+var pin = jointoken.PinOf([]byte("root"))
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	authority, err := pki.Open(filepath.Join(t.TempDir(), "pki"))
+	must(t, err)
+	d := &fixture{T: t, ledger: l, access: access.New(l, slog.New(slog.DiscardHandler)), closing: make(chan struct{})}
+	d.who = d.signIn("local")
+	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Pin: pin, Wake: d.wake, Revoked: d.revoke, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d.mu.Lock()
+		who := d.who
+		d.mu.Unlock()
+		if who != nil {
+			r = r.WithContext(access.With(r.Context(), *who))
+		}
+		h.ServeHTTP(w, r)
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	d.url, d.http = s.URL, s.Client()
+	d.http.Transport.(*http.Transport).TLSClientConfig.MinVersion = tls.VersionTLS13
+	d.OperatorServiceClient = v1.NewOperatorServiceClient(d.http, d.url)
+	return d
+}
+
+// signIn opens a session of a user.
+func (d *fixture) signIn(user string) *access.Caller {
+	d.Helper()
+	code, _, err := d.access.CreateLogin(d.Context(), user, time.Minute, "test", time.Now())
+	must(d, err)
+	cookie, _, err := d.access.Login(d.Context(), code, time.Now())
+	must(d, err)
+	c, err := d.access.Session(d.Context(), cookie, time.Now())
+	must(d, err)
+	return &c
+}
+
+// as sets the caller.
+func (d *fixture) as(who *access.Caller) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.who = who
+}
+
+func (d *fixture) wake(run string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.woken = append(d.woken, run)
+}
+
+// revoke implements Config.Revoked. It records a revoked agent and checks that the ledger
+// has already stored the revocation.
+func (d *fixture) revoke(agent string) {
+	if c, err := d.ledger.Caller(d.Context(), agent); err != nil || !c.Revoked {
+		agent += " is not revoked"
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.revoked = append(d.revoked, agent)
+}
+
+func (d *fixture) code(what string, err error, want connect.Code) {
+	d.Helper()
+	if connect.CodeOf(err) != want {
+		d.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// members adds an agent with the given clients to the ledger.
+func (d *fixture) members(agent string, clients ...string) {
+	d.Helper()
+	ctx := d.Context()
+	must(d, d.ledger.AddToken(ctx, []byte(agent), "", 1, time.Now().Add(time.Hour)))
+	must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
+	_, err := d.ledger.Announce(ctx, ledger.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 1 << 20}, time.Now())
+	must(d, err)
+}
