@@ -86,7 +86,8 @@ them.`,
   1  failure; the last line on standard error has the reason
   2  wrong command, flag or argument
   3  data check found a problem in the data, or forecast --strict a row that is
-     not from the model`,
+     not from the model
+  5  the server refused: the user has no right to it, or is not known`,
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	cli.Wrap(root)

@@ -18,6 +18,7 @@ const (
 	exitFailed   = 1
 	exitUsage    = 2
 	exitProblems = 3
+	exitRefused  = 5
 )
 
 // problems is the error of a command that worked and found a problem in its input.
@@ -25,6 +26,12 @@ type problems struct{ error }
 
 // Problems returns an error for a command that worked and found a problem in its input.
 func Problems(err error) error { return problems{err} }
+
+// refused is the error of a command that the server refused.
+type refused struct{ error }
+
+// Refused returns an error for a command that the user has no right to.
+func Refused(err error) error { return refused{err} }
 
 // Usage returns an error for a mistake on the command line.
 func Usage(err error) error { return usageError{error: err} }
@@ -39,6 +46,9 @@ func Exit(err error) (code int, hint string) {
 	}
 	if own := (problems{}); errors.As(err, &own) {
 		return exitProblems, ""
+	}
+	if own := (refused{}); errors.As(err, &own) {
+		return exitRefused, ""
 	}
 	return exitFailed, ""
 }

@@ -25,7 +25,7 @@ import (
 
 // Commands returns all commands that call a server.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newToken(), newClients(), newRuns(), newModels(), newAudit()}
+	return []*cobra.Command{newToken(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami()}
 }
 
 // operatorFlags contains the flags that select the server and the operator's credentials.
@@ -90,7 +90,11 @@ func plain(err error) error {
 	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
 		return fmt.Errorf("cannot reach the server (--server, $LOADSTAR_SERVER): %s", c.Message())
 	}
-	return errors.New(c.Message())
+	err = errors.New(c.Message())
+	if c.Code() == connect.CodePermissionDenied || c.Code() == connect.CodeUnauthenticated {
+		return cli.Refused(err)
+	}
+	return err
 }
 
 // blobMost is the maximum size in bytes of a blob that is fetched from a server.
