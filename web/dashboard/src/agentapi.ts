@@ -1,0 +1,73 @@
+// The calls of an agent. Its answers are described by /openapi.json of the agent.
+export type AgentClient = {
+  client: string; members?: string[]; newest_reading: string | null; days: number | null; cutoff: string | null; release: string | null;
+  source: string | null; reason: string | null; quality: string | null; drift: boolean; findings: string[]; pinned: boolean;
+};
+export type Clients = { site: string; step: string; timezone: string; generated: boolean; clients: AgentClient[] };
+type Columns = { time: string[]; [name: string]: any[] };
+export type Series = { client: string; step: string; timezone: string; generated: boolean; values: Columns };
+export type Forecast = Series & {
+  cutoff: string; issued: string; quality: string; scores: Record<string, number | null>;
+  model: { release: string | null; run: string | null; version: number; head: string | null; weight: number | null; stale: boolean };
+};
+export type Score = { days: number; leads: { first: string; last: string } | null; steps: number; mae_kw: number | null; relative_mae: number | null; coverage_P10_P90?: number | null; fallback_share: number | null };
+export type Quality = { from: string | null; to: string | null; missing_share: number | null; findings: { code: string; message: string; advice: string }[] };
+
+export class Problem extends Error {
+  constructor(readonly status: number, readonly type: string, detail: string) {
+    super(detail);
+  }
+}
+
+export const needsToken = "needs-token"; // an event of the window
+
+const key = "loadstar-token";
+let memory = ""; // where storage is switched off
+
+export function token(): string {
+  try {
+    return sessionStorage.getItem(key) ?? memory;
+  } catch {
+    return memory;
+  }
+}
+
+export function keepToken(t: string): void {
+  memory = t;
+  try {
+    if (t) sessionStorage.setItem(key, t);
+    else sessionStorage.removeItem(key);
+  } catch {
+    // it lasts until the page is closed
+  }
+}
+
+export async function get<T>(path: string, query: Record<string, string> = {}): Promise<T> {
+  const t = token();
+  let r: Response;
+  try {
+    r = await fetch(`v1/${path}?${new URLSearchParams(query)}`, { headers: t ? { Authorization: `Bearer ${t}` } : {}, cache: "no-cache" });
+  } catch {
+    throw new Problem(0, "unreachable", "The agent does not answer. The page tries again by itself.");
+  }
+  const answer = await r.json().catch(() => ({}));
+  if (r.ok) return answer;
+  if (r.status === 401) dispatchEvent(new Event(needsToken));
+  throw new Problem(r.status, answer.type ?? "", answer.detail ?? `The agent answered with status ${r.status}.`);
+}
+
+const longest = 9000; // steps in one answer; the agent's limit is 10,000
+
+// between fetches a series in as many parts as the agent's limit needs.
+export async function between(path: string, from: number, to: number, step: number, query: Record<string, string> = {}): Promise<Series> {
+  const parts: Promise<Series>[] = [];
+  for (let at = from; at < to; at += longest * step) {
+    parts.push(get<Series>(path, { ...query, from: iso(at), to: iso(Math.min(at + longest * step, to)) }));
+  }
+  const all = await Promise.all(parts);
+  const first = all[0]!;
+  for (const p of all.slice(1)) for (const name of Object.keys(first.values)) first.values[name] = [...first.values[name]!, ...(p.values[name] ?? [])];
+  return first;
+}
+
+const iso = (s: number) => new Date(1000 * s).toISOString().replace(".000", "");

@@ -1,0 +1,160 @@
+import { useState } from "preact/hooks";
+import { call, type Agent, type Client, type Fleet as FleetState, type ReportDay, type Run } from "../api";
+import { useViewer } from "../context";
+import { better, count, day, fixed, n, none, percent, several, span } from "../format";
+import { useTopic } from "../live";
+import { go, link } from "../router";
+import { Ago, Confirm, Copy, Empty, Failure, Figures, Generated, Pages, Search, Section, State, Table, Time, useAsk, useTitle, Waiting, type Column, type Figure } from "../ui";
+import { Progress } from "./runs";
+
+const page = 50;
+
+export function Fleet({ query }: { query: URLSearchParams }) {
+  useTitle("Fleet");
+  const poll = () => call("GetFleet", {});
+  const live = useTopic("fleet", poll);
+  const asked = useAsk(poll, []);
+  const fleet = live ?? asked.value;
+  if (!fleet) return <><h1>Fleet</h1>{asked.error ? <Failure error={asked.error} again={asked.again} /> : <Waiting />}</>;
+  const agents = n(fleet.agents), clients = n(fleet.clients);
+  return (
+    <>
+      <div class="head">
+        <h1>Fleet</h1>
+        <p class="sub">{fleet.hub ? `region of ${fleet.hub} · ` : ""}server {fleet.version || none}</p>
+      </div>
+      <Generated when={fleet.generated} />
+      {agents === 0 && n(fleet.revoked) === 0 ? <Join /> : (
+        <>
+          <Figures label="The fleet now" items={figures(fleet, agents, clients)} />
+          {fleet.run ? <Now run={fleet.run} /> : <NoRun clients={clients} />}
+          <Agents query={query} />
+          <Clients query={query} />
+        </>
+      )}
+    </>
+  );
+}
+
+function figures(f: FleetState, agents: number, clients: number): Figure[] {
+  const quiet = n(f.quiet), expiring = n(f.expiring), s: ReportDay | undefined = f.serving;
+  const skill = better(s?.relativeMae);
+  return [
+    { label: "clients", value: count(clients), note: <a href="#/leaves">the protocol has no field for readings</a> },
+    {
+      label: "agents", value: count(agents), tone: quiet > 0 ? "warn" : undefined,
+      note: [quiet ? `${count(quiet)} quiet` : "all check in", n(f.revoked) ? `${count(n(f.revoked))} revoked` : "", expiring ? `${several(expiring, "certificate")} end within 2 days` : ""].filter(Boolean).join(", "),
+    },
+    { label: "median forecast", value: skill.figure, note: s ? `${skill.word} last week's profile, ${day(n(s.day))}` : "no client has reported yet" },
+    { label: "coverage of P10 to P90", value: percent(s?.coverage), note: s ? "should be 80 %" : "no client has reported yet" },
+    {
+      label: "reported", value: s ? count(n(s.clients)) : none,
+      note: s ? [`fallback ${percent(s.fallback)}`, n(s.drifting) ? `${count(n(s.drifting))} drifting` : "", n(s.wanting) ? `${count(n(s.wanting))} want a round` : ""].filter(Boolean).join(", ") : "clients report once a day",
+    },
+  ];
+}
+
+const Join = () => (
+  <div class="card">
+    <Empty title="No agent has joined yet.">
+      <p>Make a token here, and use it where the readings are:</p>
+      <Copy text="loadstar token create --uses 1" label="command that makes a token" />
+      <Copy text={`loadstar agent join https://${location.hostname}:7443 TOKEN`} label="command that joins" />
+    </Empty>
+  </div>
+);
+
+const Now = ({ run }: { run: Run }) => (
+  <section class="card now" aria-labelledby="now">
+    <h2 id="now">Now</h2>
+    <State of={run.state ?? ""} />
+    <a href={link(["runs", run.id!])}><b>{run.name}</b> <code>{run.id}</code></a>
+    <Progress run={run} />
+    <span class="note">{several(n(run.clients), "client")}{run.reason ? ` · ${run.reason}` : ""}</span>
+    <a class="button small" href={link(["runs", run.id!])}>Open<span class="hidden"> the run {run.name}</span></a>
+  </section>
+);
+
+const NoRun = ({ clients }: { clients: number }) => (
+  <section class="card now" aria-labelledby="now">
+    <h2 id="now">Now</h2>
+    <span class="note">No run is under way.{clients > 0 ? " Start one: " : " Clients appear when agents announce them."}</span>
+    {clients > 0 && <code>loadstar runs start plans/day-ahead.yaml</code>}
+  </section>
+);
+
+const skew = (a: Agent) => (a.skewMs == null ? none : Math.abs(n(a.skewMs)) < 50 ? "in step" : `${n(a.skewMs) > 0 ? "+" : "−"}${span(Math.abs(n(a.skewMs)))}`);
+
+function Agents({ query }: { query: URLSearchParams }) {
+  const { operate } = useViewer();
+  const [name, find] = useState("");
+  const [after, turn] = useState("");
+  const asked = useAsk(() => call("ListAgents", { name, after, limit: page }), [name, after]);
+  const rows = asked.value?.agents ?? [];
+  const columns: Column<Agent>[] = [
+    { head: "agent", of: (a) => <a href={link([], { ...Object.fromEntries(query), agent: a.id! })} title={`Clients of ${a.id}`}><b>{a.name || a.id}</b></a> },
+    { head: "state", of: (a) => <State of={a.revoked ? "revoked" : a.quiet ? "quiet" : "here"} /> },
+    { head: "clients", of: (a) => count(n(a.clients)), number: true },
+    { head: "seen", of: (a) => <Ago ms={n(a.seen)} /> },
+    { head: "version", of: (a) => a.version || none },
+    { head: "clock", of: skew, number: true, title: "how far its clock is ahead of the server's" },
+    { head: "certificate until", of: (a) => <Time ms={n(a.expires)} /> },
+    { head: "joined", of: (a) => <Time ms={n(a.joined)} /> },
+  ];
+  if (operate) {
+    columns.push({
+      head: "action",
+      of: (a) => a.revoked ? "" : (
+        <Confirm small label="Revoke" yes="Revoke the agent" title={`Revoke ${a.name || a.id}?`} act={async () => { await call("Revoke", { agent: a.id! }); asked.again(); }}>
+          <p>The server permanently refuses this agent and its {several(n(a.clients), "client")}. To come back it must join again with a new token.</p>
+        </Confirm>
+      ),
+    });
+  }
+  return (
+    <Section title="Agents" action={<Search label="Find an agent" value={name} set={(s) => { turn(""); find(s); }} hint="name begins with" />}>
+      <Failure error={asked.error} again={asked.again} />
+      {asked.value && <Table label="Agents" rows={rows} id={(a) => a.id!} columns={columns} empty={<p class="note">{name ? `No agent's name begins with ${name}.` : "None."}</p>} />}
+      <Pages first={after ? () => turn("") : undefined} next={rows.length === page ? () => turn(rows[rows.length - 1]!.id!) : undefined} busy={asked.busy} />
+    </Section>
+  );
+}
+
+// source is what most of a client's forecasts come from.
+export function source(c: Client): string {
+  const shares = [...(c.report?.shares ?? [])].sort((a, b) => n(b.share) - n(a.share));
+  return shares[0]?.source ?? "";
+}
+
+function Clients({ query }: { query: URLSearchParams }) {
+  const agent = query.get("agent") ?? "";
+  const name = query.get("client") ?? "";
+  const [after, turn] = useState("");
+  const asked = useAsk(() => call("ListClients", { name, agent, after, limit: page }), [name, agent, after]);
+  const rows = asked.value?.clients ?? [];
+  const columns: Column<Client>[] = [
+    { head: "client", of: (c) => <a href={link(["clients", c.name!])}><b>{c.name}</b></a> },
+    { head: "agent", of: (c) => c.agentName || c.agent || none },
+    { head: "state", of: (c) => c.revoked ? <State of="revoked" /> : <Ago ms={n(c.seen)} /> },
+    { head: "forecasts from", of: (c) => (source(c) ? <State of={source(c)} /> : none) },
+    { head: "relative MAE", of: (c) => fixed(c.report?.relativeMae, 2), number: true, title: "against last week's profile, over 28 days; below 1 is better" },
+    { head: "coverage", of: (c) => percent(c.report?.coverage), number: true },
+    { head: "release", of: (c) => c.report?.release || none },
+    { head: "findings", of: (c) => c.report?.findings?.join(", ") || none },
+    { head: "step", of: (c) => (n(c.stepSeconds) ? span(1000 * n(c.stepSeconds)) : none), number: true },
+  ];
+  return (
+    <Section
+      title="Clients"
+      note={agent ? <>Clients of one agent. <a href={link([], { client: name })}>Show all</a></> : undefined}
+      action={<Search label="Find a client" value={name} set={(s) => { turn(""); go(link([], { agent, client: s }), true); }} hint="name begins with" />}
+    >
+      <Failure error={asked.error} again={asked.again} />
+      {asked.value && (
+        <Table label="Clients" rows={rows} id={(c) => c.name!} columns={columns}
+          empty={<p class="note">{name || agent ? "No client fits." : "No client is announced yet. An agent announces its clients when it starts: loadstar agent run DATA"}</p>} />
+      )}
+      <Pages first={after ? () => turn("") : undefined} next={asked.value?.next ? () => turn(asked.value!.next!) : undefined} busy={asked.busy} />
+    </Section>
+  );
+}

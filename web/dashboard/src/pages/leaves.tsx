@@ -1,0 +1,26 @@
+import { Section, useTitle } from "../ui";
+
+// Leaves states what the protocol carries. It is not a measurement.
+export function Leaves() {
+  useTitle("What leaves a client");
+  return (
+    <>
+      <h1>What leaves a client</h1>
+      <p class="lead">The protocol between agents and this server has no field for readings or forecasts. This is a statement about the protocol, not a measurement.</p>
+      <Section title="What an agent sends">
+        <ul class="prose">
+          <li>names of its clients, names of their inputs, the length of a step, its version and its clock</li>
+          <li>changes of the shared weights, alone or summed over its clients, with numbers of examples and steps and the training loss</li>
+          <li>in rounds that evaluate: the sum over clients of the MAE relative to the reference</li>
+          <li>once a day and client: relative MAE, coverage, sources of forecasts, codes of problems, age of the newest reading</li>
+        </ul>
+      </Section>
+      <Section title="What stays">
+        <ul class="prose">
+          <li>every reading, every forecast, weather, and the personal layers of a model</li>
+        </ul>
+        <p class="note">Updates of weights can reveal something about the data they were trained on; readings cannot be read from them directly. Read docs/architecture.md and proto/loadstar/v1/agent.proto for all messages, and docs/dashboard.md for this page.</p>
+      </Section>
+    </>
+  );
+}
