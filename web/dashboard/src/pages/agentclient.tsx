@@ -75,7 +75,7 @@ function grid(s: Seen, step: number, zone: string): Grid {
   }
   const measured = actual.filter((y): y is number => y != null);
   const mean = measured.length ? measured.reduce((a, b) => a + b, 0) / measured.length : null;
-  return { data: [x, actual, p50, p90, p10, before], source, gaps, mean, known, week: before.filter((y) => y != null).length, step };
+  return { data: [x, p90, p10, before, p50, actual], source, gaps, mean, known, week: before.filter((y) => y != null).length, step };
 }
 
 export function ClientPage({ name, list, heard }: { name: string; list: List; heard: number }) {
@@ -137,7 +137,7 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
   const g = useMemo(() => grid(seen, step, zone), [seen, step, zone]);
   const newest = useRef(g);
   newest.current = g;
-  const x = g.data[0] as number[], [, actual, p50, p90, p10, before] = g.data as (number | null)[][];
+  const x = g.data[0] as number[], [, p90, p10, before, p50, actual] = g.data as (number | null)[][];
   const missing = g.gaps.reduce((a, [from, to]) => a + to - from, 0);
   const ahead = (p50 ?? []).slice(g.known).filter((y): y is number => y != null);
   const peak = ahead.length ? g.known + (p50 ?? []).slice(g.known).indexOf(Math.max(...ahead)) : -1;
@@ -147,7 +147,7 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
     scales: { y: { range: (_u, lo, hi) => [Math.min(0, lo), hi > lo ? hi * 1.06 : hi + 1] } },
     axes: [
       axis({
-        size: 48,
+        size: 42,
         space: 70,
         values: (_u, v) => v.map((t, i) => {
           const hour = local(1000 * t, zone).slice(-5), date = localDay(1000 * t, zone);
@@ -159,25 +159,26 @@ function Fan({ seen, zone, step, days, lead }: { seen: Seen; zone: string; step:
     ],
     series: [
       {},
-      { label: "load", stroke: colour("text"), width: 1.5, points: { show: false } },
-      { label: "P50", stroke: colour("accent"), width: 2, points: { show: false } },
       { label: "P90", stroke: "transparent", points: { show: false } },
       { label: "P10", stroke: "transparent", points: { show: false } },
       { label: "week before", stroke: colour("muted"), width: 1.25, dash: [2, 4], points: { show: false } },
+      { label: "P50", stroke: colour("accent"), width: 1.75, points: { show: false } },
+      { label: "load", stroke: colour("text"), width: 1.5, points: { show: false } },
     ],
-    bands: [{ series: [3, 4], fill: colour("band") }],
+    bands: [{ series: [1, 2], fill: colour("band") }],
     hooks: {
       draw: [(u) => {
-        const { ctx, bbox } = u, now = newest.current, edge = seen.from + 0;
+        const { ctx, bbox } = u, now = newest.current, edge = (now.data[0] as number[])[0]!;
         ctx.save();
         ctx.fillStyle = colour("bad");
         for (const [from, to] of now.gaps) {
           const left = u.valToPos(edge + from * now.step, "x", true), right = u.valToPos(edge + to * now.step, "x", true);
           ctx.fillRect(left, bbox.top + bbox.height - 6 * devicePixelRatio, Math.max(right - left, 2), 6 * devicePixelRatio);
         }
-        const at = Math.round(u.valToPos(x[Math.min(now.known, x.length - 1)]!, "x", true)) + 0.5;
+        const at = Math.round(u.valToPos(edge + now.known * now.step, "x", true)) + 0.5;
         ctx.strokeStyle = colour("edge");
         ctx.lineWidth = devicePixelRatio;
+        ctx.setLineDash([]);
         ctx.beginPath();
         ctx.moveTo(at, bbox.top);
         ctx.lineTo(at, bbox.top + bbox.height);
@@ -252,12 +253,12 @@ function Scores({ scores, days, mean }: { scores: Score[]; days: number; mean: n
 
 // Tomorrow sums the forecast by the site's calendar days.
 function Tomorrow({ f, zone, step }: { f?: Forecast; zone: string; step: number }) {
-  const days = new Map<string, { energy: number; low: number; high: number; peak: number; at: number; steps: number }>();
+  const days = new Map<string, { energy: number; peak: number; at: number; steps: number }>();
   f?.values.time.forEach((t, i) => {
     const y = f.values.P50?.[i];
     if (y == null) return;
     const ms = Date.parse(t), key = localDay(ms, zone), hours = step / 3600;
-    const d = days.get(key) ?? { energy: 0, low: 0, high: 0, peak: -Infinity, at: ms, steps: 0 };
+    const d = days.get(key) ?? { energy: 0, peak: -Infinity, at: ms, steps: 0 };
     d.energy += y * hours;
     d.steps++;
     if (y > d.peak) Object.assign(d, { peak: y, at: ms });

@@ -50,7 +50,7 @@ export function Models() {
               { head: "drifting", of: (r) => (of(r) ? count(n(of(r)!.drifting)) : none), number: true },
               { head: "want a round", of: (r) => (of(r) ? count(n(of(r)!.wanting)) : none), number: true },
               { head: "reported", of: (r) => (of(r) ? day(n(of(r)!.day)) : none) },
-              { head: "released", of: (r) => <><Time ms={n(r.created)} /> by {r.actor}</> },
+              { head: "released", of: (r) => <span title={`by ${r.actor}`}><Time ms={n(r.created)} /></span> },
               ...(operate ? [{
                 head: "action",
                 of: (r: Release) => n(r.withdrawn) > 0 ? <Time ms={n(r.withdrawn)} /> : (

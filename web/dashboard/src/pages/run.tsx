@@ -156,7 +156,7 @@ function Skill({ scored, against: ref }: { scored: Round[]; against: string }) {
         data={data}
         options={() => ({
           scales: { x: { time: false }, y: { range: (_u, lo, hi) => { const pad = Math.max((Math.max(hi, 0) - Math.min(lo, 0)) * 0.08, 1); return [Math.min(lo, 0) - pad, Math.max(hi, 0) + pad]; } } },
-          axes: [axis({ size: 34, values: (_u, v) => v.map((x) => (Number.isInteger(x) ? count(x) : "")) }), axis({ size: 54, values: (_u, v) => v.map((x) => `${fixed(x, 0)} %`) })],
+          axes: [axis({ size: 28, values: (_u, v) => v.map((x) => (Number.isInteger(x) ? count(x) : "")) }), axis({ size: 54, values: (_u, v) => v.map((x) => `${fixed(x, 0)} %`) })],
           series: [{}, { ...line("better", colour("accent")), fill: colour("wash"), fillTo: 0 }, { ...line("reference", colour("muted")), width: 1.5, dash: [6, 4] }],
         })}
         read={(i) => <>round <b>{count(data[0][i]!)}</b>: {better(scored[i]?.relativeMae).figure} {better(scored[i]?.relativeMae).word} {ref} (relative MAE {fixed(scored[i]?.relativeMae, 3)})</>}
@@ -180,7 +180,7 @@ function Loss({ rounds }: { rounds: Round[] }) {
           data={data}
           options={() => ({
             scales: { x: { time: false } },
-            axes: [axis({ size: 34, values: (_u, v) => v.map((x) => (Number.isInteger(x) ? count(x) : "")) }), axis({ size: 60, values: (_u, v) => v.map((x) => String(+x.toPrecision(3))) })],
+            axes: [axis({ size: 28, values: (_u, v) => v.map((x) => (Number.isInteger(x) ? count(x) : "")) }), axis({ size: 60, values: (_u, v) => v.map((x) => String(+x.toPrecision(3))) })],
             series: [{}, line("loss", colour("second"))],
           })}
           read={(i) => <>round <b>{count(data[0][i]!)}</b>: loss {fixed(data[1]![i], 5)}</>}
