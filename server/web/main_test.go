@@ -72,6 +72,10 @@ func (p *people) Logout(_ context.Context, cookie string) error {
 	return nil
 }
 
+func (p *people) External(_ context.Context, _, name string, role access.Role, now time.Time) (string, time.Time, error) {
+	return p.open(name, role), now.Add(time.Hour), nil
+}
+
 // open returns the cookie of a new session.
 func (p *people) open(name string, role access.Role) string {
 	p.mu.Lock()

@@ -33,6 +33,9 @@ type information struct {
 
 func (w *Web) info(rw http.ResponseWriter, r *http.Request) {
 	x := information{Methods: []string{"login"}, Notice: w.Notice, Links: w.Links, ReadOnly: w.ReadOnly}
+	if w.OIDC != nil {
+		x.Methods = append(x.Methods, "oidc")
+	}
 	if x.Links == nil {
 		x.Links = []Link{}
 	}

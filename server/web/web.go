@@ -32,6 +32,8 @@ type Config struct {
 	BehindProxy       bool
 	// URL is the address under which browsers reach the page; empty means Listen.
 	URL string
+	// OIDC lets people sign in with a provider. It may be nil.
+	OIDC *OIDC
 	// ReadOnly makes every user of the dashboard a viewer.
 	ReadOnly bool
 	// Notice is shown on every page, and Links beside it. They may be empty.
@@ -58,6 +60,7 @@ type Access interface {
 	Login(ctx context.Context, code string, now time.Time) (cookie string, expires time.Time, err error)
 	Session(ctx context.Context, cookie string, now time.Time) (access.Caller, error)
 	Logout(ctx context.Context, cookie string) error
+	External(ctx context.Context, subject, name string, role access.Role, now time.Time) (cookie string, expires time.Time, err error)
 }
 
 // Services are the parts of the server that the dashboard uses.
@@ -105,6 +108,9 @@ func (c Config) Check() error {
 	}
 	if u, err := url.Parse(c.URL); c.URL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		return fmt.Errorf("%q is not the address of a page: want https://HOST/", c.URL)
+	}
+	if c.OIDC != nil {
+		return c.OIDC.Check()
 	}
 	return nil
 }
@@ -200,6 +206,11 @@ func (w *Web) handler() http.Handler {
 	api.HandleFunc("GET /api/info", w.info)
 	api.HandleFunc("POST /api/login", w.login)
 	api.HandleFunc("POST /api/logout", w.logout)
+	if w.OIDC != nil {
+		s := newSigner(w)
+		api.HandleFunc("GET "+oidcStart, s.start)
+		api.HandleFunc("GET "+oidcCallback, s.callback)
+	}
 	api.HandleFunc("GET /api/events", w.events)
 	api.HandleFunc("POST /api/"+v1.OperatorServiceName+"/{method}", w.call)
 	api.HandleFunc("/api/", func(rw http.ResponseWriter, r *http.Request) {
