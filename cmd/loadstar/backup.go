@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/atomicfile"
 	"loadstar/server"
 )
@@ -29,7 +32,22 @@ Back up PostgreSQL and S3 with their own tools.`,
 			if out == "-" {
 				return server.Backup(cmd.Context(), dir, cmd.OutOrStdout())
 			}
-			return atomicfile.WritePrivate(out, func(f *os.File) error { return server.Backup(cmd.Context(), dir, f) })
+			start, size := time.Now(), int64(0)
+			err := atomicfile.WritePrivate(out, func(f *os.File) error {
+				if err := server.Backup(cmd.Context(), dir, f); err != nil {
+					return err
+				}
+				info, err := f.Stat()
+				if err == nil {
+					size = info.Size()
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s; it has the private key of the certificate authority\n", dir, out, cli.Size(size), cli.Took(start))
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "the server's folder")
@@ -49,7 +67,16 @@ func newRestore() *cobra.Command {
 				return err
 			}
 			defer f.Close()
-			return server.Restore(cmd.Context(), f, dir)
+			start := time.Now()
+			if err := server.Restore(cmd.Context(), f, dir); err != nil {
+				return err
+			}
+			size := int64(0)
+			if info, err := f.Stat(); err == nil {
+				size = info.Size()
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s from %s, %s in %s; next: loadstar serve --dir %s\n", dir, args[0], cli.Size(size), cli.Took(start), dir)
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "folder to restore into; it must not exist")

@@ -81,13 +81,7 @@ them.`,
 	root.AddCommand(newBench(), newVersion(), newNATSNode(), &cobra.Command{
 		Use:   "exit-codes",
 		Short: "List the exit codes",
-		Long: `Exit codes:
-  0  success
-  1  failure; the last line on standard error has the reason
-  2  wrong command, flag or argument
-  3  data check found a problem in the data, or forecast --strict a row that is
-     not from the model
-  5  the server refused: the user has no right to it, or is not known`,
+		Long:  cli.ExitCodes,
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	cli.Wrap(root)

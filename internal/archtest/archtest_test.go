@@ -29,8 +29,8 @@ type pkg struct {
 // line both here and in the document.
 var layers = map[string]pkg{
 	"cmd/loadstar":         {layer: 5, may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/cli":     {layer: 5, may: "fed fed/recipe internal/config", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb"},
-	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
+	"cmd/loadstar/cli":     {layer: 5, may: "docs fed fed/recipe internal/config internal/nearby", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
+	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/config internal/contexts internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt internal/sdnotify nn/kernel series"},
 
 	"server":             {layer: 4, may: "internal/backoff internal/port server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
@@ -122,7 +122,9 @@ var layers = map[string]pkg{
 	"internal/chaos":          {layer: 5, may: "agent/identity agent/state internal/pgtest internal/proc", external: "github.com/jackc/pgx/v5 github.com/nats-io modernc.org/sqlite"},
 	"internal/atomicfile":     {layer: 1},
 	"internal/backoff":        {layer: 1},
+	"docs":                    {layer: 1},
 	"internal/port":           {layer: 1},
+	"internal/contexts":       {layer: 1, may: "internal/atomicfile internal/config", external: "go.yaml.in/yaml/v3"},
 	"internal/nearby":         {layer: 1, may: "internal/config"},
 	"internal/boltfile":       {layer: 1, may: "internal/filelock", external: "go.etcd.io/bbolt"},
 	"internal/webui":          {layer: 1},

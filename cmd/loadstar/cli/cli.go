@@ -15,23 +15,43 @@ import (
 
 // The exit codes, which the help topic of that name documents.
 const (
-	exitFailed   = 1
-	exitUsage    = 2
-	exitProblems = 3
-	exitRefused  = 5
+	exitFailed      = 1
+	exitUsage       = 2
+	exitProblems    = 3
+	exitUnreachable = 4
+	exitRefused     = 5
 )
+
+// ExitCodes is the text of the help topic.
+const ExitCodes = `Exit codes:
+  0  success
+  1  failure; the last line on standard error has the reason
+  2  wrong command, flag or argument
+  3  the command worked and found a problem: data check in the data, doctor on this
+     machine, forecast --strict a row that is not from the model
+  4  the server cannot be reached
+  5  the server refuses: the user does not have the role for this, or no valid
+     certificate`
+
+// coded is an error with an exit code of its own.
+type coded struct {
+	error
+	code int
+}
+
+func (c coded) Unwrap() error { return c.error }
+
+// Unreachable returns an error for a server that cannot be reached.
+func Unreachable(err error) error { return coded{err, exitUnreachable} }
+
+// Refused returns an error for a call that the user may not make.
+func Refused(err error) error { return coded{err, exitRefused} }
 
 // problems is the error of a command that worked and found a problem in its input.
 type problems struct{ error }
 
 // Problems returns an error for a command that worked and found a problem in its input.
 func Problems(err error) error { return problems{err} }
-
-// refused is the error of a command that the server refused.
-type refused struct{ error }
-
-// Refused returns an error for a command that the user has no right to.
-func Refused(err error) error { return refused{err} }
 
 // Usage returns an error for a mistake on the command line.
 func Usage(err error) error { return usageError{error: err} }
@@ -47,8 +67,8 @@ func Exit(err error) (code int, hint string) {
 	if own := (problems{}); errors.As(err, &own) {
 		return exitProblems, ""
 	}
-	if own := (refused{}); errors.As(err, &own) {
-		return exitRefused, ""
+	if own := (coded{}); errors.As(err, &own) {
+		return own.code, ""
 	}
 	return exitFailed, ""
 }

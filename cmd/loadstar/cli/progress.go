@@ -60,6 +60,15 @@ func (p *Progress) Set(done int, note string) {
 	p.bar.SetCurrent(int64(done))
 }
 
+// Show updates the bar with a count and a text that takes the place of the estimated time.
+func (p *Progress) Show(done int, text string) {
+	if p.bar == nil {
+		return
+	}
+	p.text.Store(text)
+	p.bar.SetCurrent(int64(done))
+}
+
 // Stop removes the bar from the terminal.
 func (p *Progress) Stop() {
 	if p.bar == nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +24,7 @@ func newClientsList() *cobra.Command {
 		func(cmd *cobra.Command, c *operator, _ []string) (any, func(io.Writer), error) {
 			r, err := c.ListClients(cmd.Context(), q)
 			return r, func(out io.Writer) {
-				w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+				w := cli.NewTable(out, 0)
 				fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\tRELEASE\tRELATIVE MAE\tCOVERAGE\t")
 				for _, x := range r.Clients {
 					note, release, report := "", "-", &v1.ClientReport{}
@@ -72,12 +71,20 @@ revoked agent.`,
 			if agent {
 				r = &v1.RevokeRequest{Agent: args[0]}
 			}
-			_, err = c.Revoke(cmd.Context(), r)
-			return plain(err)
+			if _, err = c.Revoke(cmd.Context(), r); err != nil {
+				return plain(err)
+			}
+			if agent {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked agent %s with all its clients; the server refuses its next call\n", args[0])
+			} else {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked client %s; the server refuses its next results\n", args[0])
+			}
+			return err
 		},
 	}
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&agent, "agent", false, "treat the argument as an agent ID, and revoke the agent with all its clients")
+	complete(cmd)
 	return cmd
 }
 

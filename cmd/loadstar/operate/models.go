@@ -22,7 +22,11 @@ func newModelsRelease() *cobra.Command {
 	q := &v1.CreateReleaseRequest{}
 	cmd := serverCommand("release RUN", "Release a version of a run's weights", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
-			q.Run = args[0]
+			run, err := c.run(cmd.Context(), args[0])
+			if err != nil {
+				return nil, nil, err
+			}
+			q.Run = run
 			r, err := c.CreateRelease(cmd.Context(), q)
 			return r.GetRelease(), func(w io.Writer) { fmt.Fprintln(w, releaseName(r.Release)) }, err
 		})

@@ -4,14 +4,16 @@ package operate
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"os"
 	"strings"
-	"text/tabwriter"
+	"sync"
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
@@ -19,21 +21,44 @@ import (
 
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/internal/agentapi"
+	"loadstar/internal/contexts"
 	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
 // Commands returns all commands that call a server.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newToken(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami()}
+	return []*cobra.Command{newToken(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami(), newContext()}
 }
 
 // operatorFlags contains the flags that select the server and the operator's credentials.
-type operatorFlags struct{ server, identity string }
+type operatorFlags struct{ server, identity, context string }
+
+// The server and the credentials if nothing else is set.
+const (
+	defaultServer   = "https://localhost:7443"
+	defaultOperator = "loadstar-data/operator"
+)
 
 func (o *operatorFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&o.server, "server", cmp.Or(os.Getenv("LOADSTAR_SERVER"), "https://localhost:7443"), "`URL` of the server ($LOADSTAR_SERVER)")
-	f.StringVar(&o.identity, "operator", cmp.Or(os.Getenv("LOADSTAR_OPERATOR"), "loadstar-data/operator"), "`folder` with the operator's key.pem, cert.pem and ca.pem ($LOADSTAR_OPERATOR)")
+	f.StringVar(&o.server, "server", "", "`URL` of the server (default $LOADSTAR_SERVER, the context's, or "+defaultServer+")")
+	f.StringVar(&o.identity, "operator", "", "`folder` with the operator's key.pem, cert.pem and ca.pem (default $LOADSTAR_OPERATOR, the context's, or "+defaultOperator+")")
+	f.StringVar(&o.context, "context", "", "`name` of a context (default $LOADSTAR_CONTEXT, or the current one; see loadstar context)")
+}
+
+// resolve returns the server and the credentials: from flags, else from the environment,
+// else from the context.
+func (o *operatorFlags) resolve() (c contexts.Context, err error) {
+	f, err := contexts.Load()
+	if err == nil {
+		c, err = f.Get(cmp.Or(o.context, os.Getenv("LOADSTAR_CONTEXT")))
+	}
+	if err != nil {
+		return c, err
+	}
+	c.Server = cmp.Or(o.server, os.Getenv("LOADSTAR_SERVER"), c.Server, defaultServer)
+	c.Operator = cmp.Or(o.identity, os.Getenv("LOADSTAR_OPERATOR"), c.Operator, defaultOperator)
+	return c, nil
 }
 
 // operator is a connection to a server with an operator's credentials.
@@ -41,26 +66,39 @@ type operator struct {
 	v1.OperatorServiceClient
 	http   *http.Client
 	server string
+
+	runs sync.Mutex // guards what follows
+	list []*v1.Run  // the newest runs, if they were asked for
 }
 
 func (o *operatorFlags) dial() (*operator, error) {
-	c, err := mtls.ReadFolder(o.identity)
+	with, err := o.resolve()
+	if err != nil {
+		return nil, err
+	}
+	c, err := mtls.ReadFolder(with.Operator)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: no operator's credentials; use --operator with the folder that the server writes, DIR/operator", err)
+		return nil, fmt.Errorf("no operator's credentials in %s: use --operator with the folder that the server writes, DIR/operator, or add a context with loadstar context add", with.Operator)
 	} else if err != nil {
 		return nil, err
 	}
-	server := strings.TrimSuffix(o.server, "/")
+	server := strings.TrimSuffix(with.Server, "/")
+	if !strings.HasPrefix(server, "https://") {
+		return nil, fmt.Errorf("the server's address %q must begin with https://: use an address such as %s", with.Server, defaultServer)
+	}
 	h := mtls.Client(mtls.Transport(c.TLS()))
-	return &operator{v1.NewOperatorServiceClient(h, server), h, server}, nil
+	return &operator{OperatorServiceClient: v1.NewOperatorServiceClient(h, server), http: h, server: server}, nil
 }
 
 // serverCommand returns a command that calls a server and prints the answer: as a table,
-// which show writes, or as JSON.
+// which show writes, as CSV or as JSON.
 func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *cobra.Command, c *operator, args []string) (answer any, show func(w io.Writer), err error)) *cobra.Command {
 	var o operatorFlags
-	var asJSON bool
+	var asJSON, asCSV bool
 	cmd := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		if asJSON && asCSV {
+			return cli.Usagef("use either --json or --csv")
+		}
 		c, err := o.dial()
 		if err != nil {
 			return err
@@ -72,29 +110,50 @@ func serverCommand(use, short string, args cobra.PositionalArgs, call func(cmd *
 		case asJSON:
 			return cli.PrintLine(cmd.OutOrStdout(), answer)
 		}
-		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
+		w := cli.NewTable(cmd.OutOrStdout(), 0)
+		if asCSV {
+			w = cli.NewCSV(cmd.OutOrStdout())
+		}
 		show(w)
 		return w.Flush()
 	}}
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&asCSV, "csv", false, "print the table as CSV")
+	complete(cmd)
 	return cmd
 }
 
-// plain returns an error from the server without the protocol's error code.
+// plain returns an error from the server without the protocol's error code. It has the exit
+// code for servers that cannot be reached and for calls that are refused.
 func plain(err error) error {
-	c := (*connect.Error)(nil)
+	var (
+		c       *connect.Error
+		unknown x509.UnknownAuthorityError
+		names   x509.HostnameError
+		op      *net.OpError
+	)
 	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &unknown):
+		return cli.Refused(errors.New("the server's certificate does not come from the authority that the operator's credentials trust: use --operator with a folder of this server, or check --server"))
+	case errors.As(err, &names):
+		return fmt.Errorf("the server's certificate is not valid for %s: use a name that it has, or start the server with --host %s", names.Host, names.Host)
+	case errors.As(err, &op) && op.Op == "remote error":
+		return cli.Refused(fmt.Errorf("the server does not accept the operator's certificate (%w): use --operator with a folder of this server; a certificate may have expired", op.Err))
 	case !errors.As(err, &c) || c.Code() == connect.CodeUnknown:
 		return err
 	case c.Code() == connect.CodeUnavailable && !connect.IsWireError(err):
-		return fmt.Errorf("cannot reach the server (--server, $LOADSTAR_SERVER): %s", c.Message())
+		return cli.Unreachable(fmt.Errorf("cannot reach the server (%s): check that it runs, and --server, $LOADSTAR_SERVER or the context", c.Message()))
+	case c.Code() == connect.CodeDeadlineExceeded:
+		return cli.Unreachable(fmt.Errorf("the server did not answer in time (%s): try again", c.Message()))
 	}
-	err = errors.New(c.Message())
+	text := errors.New(strings.TrimSuffix(c.Message(), ": refused"))
 	if c.Code() == connect.CodePermissionDenied || c.Code() == connect.CodeUnauthenticated {
-		return cli.Refused(err)
+		return cli.Refused(text)
 	}
-	return err
+	return text
 }
 
 // blobMost is the maximum size in bytes of a blob that is fetched from a server.

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"testing"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+func TestZeros(t *testing.T) {
+	var b bytes.Buffer
+	if err := PrintLine(&b, map[string]any{"rounds": []*v1.Round{{State: "open"}}, "n": 1}); err != nil {
+		t.Fatal(err)
+	}
+	var all struct {
+		Rounds []map[string]any
+	}
+	decode(t, b.Bytes(), &all)
+	for _, key := range []string{"round", "version", "asked", "counted", "loss"} {
+		if all.Rounds[0][key] != 0.0 {
+			t.Errorf("%s is %v, want 0:\n%s", key, all.Rounds[0][key], b.Bytes())
+		}
+	}
+	b.Reset()
+	if err := PrintLine(&b, (*v1.Run)(nil)); err != nil || b.String() != "null\n" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+}
+
+func TestCSV(t *testing.T) {
+	var b bytes.Buffer
+	w := NewCSV(&b)
+	inner := NewTable(w, 0)
+	fmt.Fprintf(inner, "NAME\tMB\t\n")
+	fmt.Fprintf(inner, "a, b\t")
+	fmt.Fprintf(inner, "%6.2f\t\n", 1.5)
+	fmt.Fprintln(w, "2 rows")
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if want := "NAME,MB\n\"a, b\",1.50\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
+func TestSparkline(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		width  int
+		want   string
+	}{
+		{nil, 10, ""},
+		{[]float64{1, 2, math.NaN(), 8}, 10, "▁▂ █"},
+		{[]float64{3, 3}, 10, "▅▅"},
+		{[]float64{0, 0, 0, 0, 7, 7, 7, 7}, 2, "▁█"},
+		{[]float64{math.NaN(), math.NaN(), 1, 2}, 2, " ▅"},
+	} {
+		if got := Sparkline(c.values, c.width); got != c.want {
+			t.Errorf("%v: %q, want %q", c.values, got, c.want)
+		}
+	}
+}
+
+func decode(t *testing.T, text []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(text, into); err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"encoding/csv"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// Table writes rows whose columns are separated by tabs.
+type Table interface {
+	io.Writer
+	// Flush writes what is buffered.
+	Flush() error
+}
+
+// NewTable returns a table with aligned columns. If w is a table of [NewCSV], NewTable
+// returns it, so that commands write their tables once for both forms.
+func NewTable(w io.Writer, flags uint) Table {
+	if t, ok := w.(*csvTable); ok {
+		return t
+	}
+	return tabwriter.NewWriter(w, 0, 4, 2, ' ', flags)
+}
+
+// NewCSV returns a table that is written as comma-separated values. Lines without tabs are
+// left out: they are text around the table.
+func NewCSV(w io.Writer) Table { return &csvTable{to: csv.NewWriter(w)} }
+
+type csvTable struct {
+	to   *csv.Writer
+	rest string // of a line that is not complete
+}
+
+func (t *csvTable) Write(p []byte) (int, error) {
+	lines := strings.Split(t.rest+string(p), "\n")
+	t.rest = lines[len(lines)-1]
+	for _, line := range lines[:len(lines)-1] {
+		if !strings.Contains(line, "\t") {
+			continue
+		}
+		row := strings.Split(strings.TrimSuffix(line, "\t"), "\t")
+		for i := range row {
+			row[i] = strings.TrimSpace(row[i])
+		}
+		if err := t.to.Write(row); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+func (t *csvTable) Flush() error {
+	t.to.Flush()
+	return t.to.Error()
+}
+
+// Width returns the width of the terminal that w is, between 40 and 100 columns, and 80 if
+// w is not a terminal.
+func Width(w io.Writer) int {
+	const least, usual, most = 40, 80, 100
+	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
+		return min(max(n, least), most)
+	}
+	if f, ok := w.(*os.File); ok {
+		if n := columns(f); n > 0 {
+			return min(max(n, least), most)
+		}
+	}
+	return usual
+}
+
+// Terminal reports whether w is a terminal.
+func Terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && columns(f) > 0
+}

@@ -1,0 +1,102 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"loadstar/internal/config"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// lastRun stands for the newest run.
+const lastRun = "@last"
+
+// recent is the number of runs among which a name is looked up.
+const recent = 200
+
+// run returns the id of the run that a user names: by its id, by the beginning of its id
+// that no other run has, by the name of its plan, which means the newest run of that plan,
+// or as @last.
+func (o *operator) run(ctx context.Context, name string) (string, error) {
+	all, err := o.recentRuns(ctx)
+	if err != nil {
+		return "", err
+	}
+	return pickRun(all, name)
+}
+
+// recentRuns returns the newest runs, newest first.
+func (o *operator) recentRuns(ctx context.Context) ([]*v1.Run, error) {
+	o.runs.Lock()
+	defer o.runs.Unlock()
+	if o.list == nil {
+		r, err := o.ListRuns(ctx, &v1.ListRunsRequest{Limit: recent})
+		if err != nil {
+			return nil, err
+		}
+		o.list = r.Runs
+	}
+	return o.list, nil
+}
+
+// runID is how the server makes the ids of runs, so that an id of an old run is taken as
+// such.
+func isRunID(name string) bool {
+	const length = 8
+	return len(name) == length && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// pickRun picks a run from a list, which is sorted from new to old.
+func pickRun(all []*v1.Run, name string) (string, error) {
+	if name == "" {
+		return "", errors.New("the name of the run is empty: use an id from loadstar runs list")
+	}
+	if len(all) == 0 {
+		return "", fmt.Errorf("there is no run %s, and no other: start one with loadstar runs start PLAN", name)
+	}
+	if name == lastRun {
+		return all[0].Id, nil
+	}
+	var begins []string
+	named := ""
+	for _, r := range all {
+		switch {
+		case r.Id == name:
+			return name, nil
+		case strings.HasPrefix(r.Id, name):
+			begins = append(begins, r.Id)
+		}
+		if r.Name == name && named == "" {
+			named = r.Id
+		}
+	}
+	switch {
+	case named != "":
+		return named, nil
+	case len(begins) == 1:
+		return begins[0], nil
+	case len(begins) > 1:
+		return "", fmt.Errorf("several runs begin with %s: %s; write more of the id", name, strings.Join(begins[:min(len(begins), 5)], ", "))
+	case isRunID(name) && len(all) >= recent:
+		return name, nil // it may be an older one
+	}
+	return "", fmt.Errorf("there is no run %s; %s; use an id, its beginning, the name of a plan, or %s", name, nearest(all, name), lastRun)
+}
+
+// nearest says which runs a user may have meant.
+func nearest(all []*v1.Run, name string) string {
+	known := make([]string, 0, 2*len(all))
+	for _, r := range all {
+		known = append(known, r.Id, r.Name)
+	}
+	if hint := config.Suggest(name, known); strings.HasPrefix(hint, "did you mean ") {
+		return hint
+	}
+	var newest []string
+	for _, r := range all[:min(len(all), 3)] {
+		newest = append(newest, fmt.Sprintf("%s (%s)", r.Id, r.Name))
+	}
+	return "the newest are " + strings.Join(newest, ", ")
+}
