@@ -61,6 +61,8 @@ type Config struct {
 	// begins or resumes a run, so that all rounds of a session use the same readings. The
 	// clients are the meters at the start.
 	Source func() (d *series.Dataset, release func(), err error)
+	// Version is that of the program, for people who look at the fleet.
+	Version string
 	// Releases receives the models that the server releases, and has the reports for the
 	// server. It may be nil.
 	Releases release.Host
@@ -117,6 +119,8 @@ type agent struct {
 	names    []string // of the clients
 	inputs   []string // of their data
 	step     int64    // interval between readings, in seconds
+	// generated means that the readings are synthetic.
+	generated bool
 	store    *state.Store
 	blobs    *blobs
 	released *blobs // of releases
@@ -200,7 +204,7 @@ func (a *agent) look() error {
 		known[name] = true
 		a.names = append(a.names, name)
 	}
-	a.inputs, a.step = slices.Clone(inputsOf(d)), d.Seconds()
+	a.inputs, a.step, a.generated = slices.Clone(inputsOf(d)), d.Seconds(), d.Generated
 	return nil
 }
 

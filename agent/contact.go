@@ -68,7 +68,7 @@ func (a *agent) contact(ctx context.Context) error {
 // announce sends the list of clients and reports whether the server refused any.
 func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	r, err := call(ctx, a, a.call, a.service.Announce, &loadstarv1.AnnounceRequest{
-		Clients: a.names, Inputs: a.inputs, StepSeconds: a.step,
+		Clients: a.names, Inputs: a.inputs, StepSeconds: a.step, Version: a.Version, Now: time.Now().UnixMilli(), Generated: a.generated,
 	})
 	if err != nil {
 		return true, err

@@ -66,6 +66,8 @@ type Config struct {
 	NATS []string
 	// Blobs is a folder or s3://…; empty means a folder in Dir.
 	Blobs string
+	// Version is that of the program, for people.
+	Version string
 	// Web configures the dashboard, which processes with the role gateway serve. It is nil
 	// if there is none.
 	Web *web.Config
@@ -259,7 +261,7 @@ func (s *server) serve(ctx context.Context) error {
 			if s.Hub != nil {
 				return region.Run(ctx, region.Config{
 					Ledger: s.ledger, Blobs: s.blobs, Terms: s.terms, Hub: s.Hub.Address, Client: s.Hub.Client, Renew: s.Hub.Renew,
-					Name: s.name(), Lead: s.Lead, Linger: s.Linger, Poll: min(s.Poll, time.Second),
+					Name: s.name(), Version: s.Version, Lead: s.Lead, Linger: s.Linger, Poll: min(s.Poll, time.Second),
 					Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
 				})
 			}
@@ -337,7 +339,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Liste
 		Clients: s.AgentClients, Uploads: maxUploads, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Pin: s.authority.Pin(), Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Pin: s.authority.Pin(), Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
 	}

@@ -407,7 +407,7 @@ func leaked(x []float32) (b []byte) {
 func TestWhatLeaves(t *testing.T) {
 	want := strings.Fields(`
 		Adapted.clients Adapted.evaluation Adapted.run
-		AnnounceRequest.clients AnnounceRequest.inputs AnnounceRequest.step_seconds
+		AnnounceRequest.clients AnnounceRequest.generated AnnounceRequest.inputs AnnounceRequest.now AnnounceRequest.step_seconds AnnounceRequest.version
 		CheckInRequest.adapted CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
 		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings ClientReport.readings_age_seconds
 		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round

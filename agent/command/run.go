@@ -95,7 +95,7 @@ func (x *site) run(outer context.Context, o Options) error {
 	if err := x.serve(p, intake, o); err != nil {
 		p.stop(err)
 	}
-	x.train(p, o.Log)
+	x.train(p, o)
 	p.start("forecasts", x.service.Run)
 	p.start("reload", func(ctx context.Context) error { return x.reload(ctx, o, intake, client) })
 	names, err := x.clients()
@@ -126,7 +126,8 @@ func (x *site) intake(log *slog.Logger) (*readings.Intake, error) {
 
 // train takes part in the training of the server that the agent has joined. Without a server
 // the agent forecasts alone.
-func (x *site) train(p *parts, log *slog.Logger) {
+func (x *site) train(p *parts, o Options) {
+	log := o.Log
 	if x.c.Server == config.ServerNone {
 		return
 	}
@@ -151,7 +152,7 @@ func (x *site) train(p *parts, log *slog.Logger) {
 		log.Info("taking part in training", "agent", i.ID(), "server", i.Server())
 		err := agent.Run(ctx, agent.Config{
 			Dir: x.c.Dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
-			Kernel: k, Workers: x.c.Train.Workers, Yield: x.service.Yield, Log: log,
+			Kernel: k, Workers: x.c.Train.Workers, Yield: x.service.Yield, Version: o.Version, Log: log,
 		})
 		if err != nil && x.c.Server == config.ServerOptional {
 			log.Error("training has ended; forecasts go on", "error", err)

@@ -214,6 +214,6 @@ func run(ctx context.Context, dir, data string, workers int, log *slog.Logger) e
 	log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
 	sdnotify.Ready(ctx, log)
 	return agent.Run(ctx, agent.Config{
-		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Log: log,
+		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Version: version, Log: log,
 	})
 }

@@ -98,7 +98,7 @@ it stopped.`,
 					return err
 				}
 			}
-			c.Dataset, c.Server, c.Client, c.Renew = d, i.Server(), i.HTTPClient(), i.RenewIfDue
+			c.Dataset, c.Server, c.Client, c.Renew, c.Version = d, i.Server(), i.HTTPClient(), i.RenewIfDue, version
 			if c.Kernel, err = kernel.Default(); err != nil {
 				return err
 			}

@@ -98,6 +98,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 			if host, _, err := net.SplitHostPort(c.Listen); err == nil && host != "" && host != "0.0.0.0" && host != "::" && !slices.Contains(c.Hosts, host) {
 				c.Hosts = append(c.Hosts, host)
 			}
+			c.Version = version
 			page := ""
 			if c.Web, err = dashboard.config(c.Roles, &page); err != nil {
 				return err

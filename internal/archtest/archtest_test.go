@@ -34,7 +34,7 @@ var layers = map[string]pkg{
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt internal/sdnotify nn/kernel series"},
 
 	"server":             {layer: 4, may: "internal/backoff internal/port server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
-	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 server/access server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
+	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 series/quality server/access server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/aggregator":  {layer: 4, may: "fed/exact fed/round internal/backoff proto/loadstar/v1 server/bus server/ledger server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/coordinator": {layer: 4, may: "fed fed/client fed/recipe fed/round fed/setup server/blob server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang"},
 	"server/region":      {layer: 4, may: "fed/round internal/agentapi internal/backoff proto/loadstar/v1 server/blob server/ledger server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},

@@ -155,7 +155,7 @@ func (f *Fleet) Connect(ctx context.Context) error {
 			return a.line.call(ctx, v1.AgentServiceCheckInProcedure, &v1.CheckInRequest{}, &v1.CheckInResponse{}) // the server assigns its tasks again
 		}
 		r := &v1.AnnounceResponse{}
-		err := a.line.call(ctx, v1.AgentServiceAnnounceProcedure, &v1.AnnounceRequest{Clients: []string{a.client}, Inputs: f.Inputs, StepSeconds: 3600}, r)
+		err := a.line.call(ctx, v1.AgentServiceAnnounceProcedure, &v1.AnnounceRequest{Clients: []string{a.client}, Inputs: f.Inputs, StepSeconds: 3600, Version: "load", Now: time.Now().UnixMilli(), Generated: true}, r)
 		if err == nil && len(r.Refused) > 0 {
 			err = fmt.Errorf("the server refused client %s", a.client)
 		}

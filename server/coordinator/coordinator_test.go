@@ -194,7 +194,7 @@ func TestLostTurns(t *testing.T) {
 	s.count(s.tasks("run")[0])
 	s.clock = s.clock.Add(lease - time.Millisecond)
 	s.turn()
-	s.wantRounds("run", "0 of 0 open asked 4 counted 0 late 0 lost 0")
+	s.wantRounds("run", "0 of 0 open asked 4 counted 1 late 0 lost 0")
 	before := s.weights("run")
 	s.clock = s.clock.Add(lookEvery)
 	s.turn()

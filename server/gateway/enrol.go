@@ -85,9 +85,11 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	if slices.ContainsFunc(r.Inputs, func(in string) bool { return strings.ContainsAny(in, " ") }) {
 		return nil, g.invalid("name", "the name of an input has a space")
 	}
+	now := time.Now()
 	refused, err := g.Ledger.Announce(ctx, ledger.Announcement{
 		Agent: agent, Clients: r.Clients, Inputs: r.Inputs, Step: time.Duration(r.StepSeconds) * time.Second, Most: g.Clients,
-	}, time.Now())
+		Version: version(r.Version), Skew: skew(r.Now, now), Generated: r.Generated,
+	}, now)
 	if errors.Is(err, ledger.ErrTooMany) {
 		return nil, g.invalid("clients", "together with earlier clients these are more than %d; an agent with other clients must join again", g.Clients)
 	} else if err != nil {
@@ -98,6 +100,25 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 		g.Log.Warn("an agent announced clients of another agent", "agent", agent, "clients", len(refused))
 	}
 	return &v1.AnnounceResponse{Refused: refused}, nil
+}
+
+// version returns the version of an agent's program, or nothing if it is not one: people read
+// it, and an agent with an odd version may work as well as others.
+func version(text string) string {
+	if len(text) > versionBytes || !validName(text) {
+		return ""
+	}
+	return text
+}
+
+// skew returns how far an agent's clock is ahead, or nil if it did not say.
+func skew(clock int64, now time.Time) *time.Duration {
+	if clock <= 0 {
+		return nil
+	}
+	ms := min(max(clock-now.UnixMilli(), -largestSkew.Milliseconds()), largestSkew.Milliseconds())
+	d := time.Duration(ms) * time.Millisecond
+	return &d
 }
 
 // validName reports whether a name is not too long and printable.

@@ -71,6 +71,14 @@ func (p Pace) Latest(agents int64) time.Duration {
 	return time.Duration(1.5 * float64(p.Of(agents)))
 }
 
+// Quiet returns after what time without a check-in an agent counts as quiet: three times its
+// interval, and at least two minutes. Check-in times are stored once a minute, so this is
+// always longer than Latest and that minute. An overloaded server asks busy agents to wait
+// up to a quarter of a lease, so some may count as quiet then.
+func (p Pace) Quiet(agents int64) time.Duration {
+	return max(3*p.Of(agents), 2*seenEvery)
+}
+
 // Gateway implements the agents' API. It is safe for concurrent use.
 type Gateway struct {
 	Config
@@ -111,6 +119,8 @@ const (
 	seenEvery     = time.Minute
 	maxSeen       = 100_000
 	nameBytes     = 128
+	versionBytes  = 64
+	largestSkew   = 100 * 365 * 24 * time.Hour
 	// turnsOfClient limits the runs that a client takes part in at a time; agents have
 	// the same limit. A request names each round of a run once.
 	turnsOfClient = 8

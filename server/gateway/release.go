@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/series/quality"
 	"loadstar/server/ledger"
 )
 
@@ -143,8 +144,19 @@ func (g *Gateway) report(r *v1.ClientReport) (x ledger.Report, ok bool) {
 	b, err := proto.Marshal(m)
 	return ledger.Report{
 		Client: m.Client, Day: m.Day, Message: b, Release: m.Release, RelativeMAE: number(m.RelativeMae), Coverage: number(m.Coverage), Fallback: fallback,
-		Drift: m.Drift, WantsRound: m.WantsRound,
+		Drift: m.Drift, WantsRound: m.WantsRound, Findings: known(m.Findings),
 	}, err == nil
+}
+
+// known returns the codes of findings that this version knows, once each. Only these are
+// counted, so that an agent cannot invent any number of codes.
+func known(codes []string) (some []string) {
+	for _, c := range quality.Codes() {
+		if slices.Contains(codes, string(c.Code)) {
+			some = append(some, string(c.Code))
+		}
+	}
+	return some
 }
 
 // invalidCode reports whether a text is not a code such as unit-jump.

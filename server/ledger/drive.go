@@ -47,6 +47,8 @@ type Fleet struct {
 	Clients int64
 	Inputs  []string        // inputs that all clients have
 	Steps   []time.Duration // all intervals that occur; a run needs exactly one
+	// Generated means that an agent has synthetic readings.
+	Generated bool
 }
 
 // Fleet describes all clients that may take part.
@@ -60,8 +62,8 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 	first := true
 	err = query(ctx, q, func(r *sql.Rows) error {
 		var inputs string
-		var step, n int64
-		if err := r.Scan(&inputs, &step, &n); err != nil {
+		var step, n, generated int64
+		if err := r.Scan(&inputs, &step, &n, &generated); err != nil {
 			return err
 		}
 		has := strings.Fields(inputs)
@@ -73,8 +75,9 @@ func fleet(ctx context.Context, q querier) (f Fleet, err error) {
 			f.Steps = append(f.Steps, span)
 		}
 		f.Clients += n
+		f.Generated = f.Generated || generated != 0
 		return nil
-	}, `SELECT c.inputs, c.step, count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0 GROUP BY c.inputs, c.step`)
+	}, `SELECT c.inputs, c.step, count(*), MAX(a.generated) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0 GROUP BY c.inputs, c.step`)
 	slices.Sort(f.Steps)
 	return f, err
 }
@@ -97,7 +100,7 @@ func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) 
 	if fleet, err = res.RowsAffected(); err != nil {
 		return 0, err
 	}
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, server = $7 WHERE id = $1",
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, server = $7, generated = (SELECT COALESCE(MAX(generated), 0) FROM agents WHERE revoked = 0) WHERE id = $1",
 		d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, toMillis(now), r.Server); err != nil {
 		return 0, err
 	}

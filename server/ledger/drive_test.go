@@ -67,20 +67,20 @@ func TestFleet(t *testing.T) {
 		join(t, l, "a", "b", "c")
 		say := func(agent string, clients []string, step time.Duration, inputs ...string) {
 			t.Helper()
-			_, err := l.Announce(ctx, Announcement{agent, clients, inputs, step, 1000}, t0)
+			_, err := l.Announce(ctx, Announcement{Agent: agent, Clients: clients, Inputs: inputs, Step: step, Most: 1000}, t0)
 			must(t, err)
 		}
 		say("a", named("a", 700), time.Hour, "load", "temperature", "wind", "load")
-		wantEqual(t, "alike", fleet(), Fleet{700, []string{"load", "temperature", "wind"}, []time.Duration{time.Hour}})
+		wantEqual(t, "alike", fleet(), Fleet{Clients: 700, Inputs: []string{"load", "temperature", "wind"}, Steps: []time.Duration{time.Hour}})
 		say("b", named("b", 2), time.Hour, "wind", "load", "humidity")
-		wantEqual(t, "in common", fleet(), Fleet{702, []string{"load", "wind"}, []time.Duration{time.Hour}})
+		wantEqual(t, "in common", fleet(), Fleet{Clients: 702, Inputs: []string{"load", "wind"}, Steps: []time.Duration{time.Hour}})
 		say("b", []string{"b9"}, 15*time.Minute, "wind", "humidity")
-		wantEqual(t, "two steps", fleet(), Fleet{703, []string{"wind"}, []time.Duration{15 * time.Minute, time.Hour}})
+		wantEqual(t, "two steps", fleet(), Fleet{Clients: 703, Inputs: []string{"wind"}, Steps: []time.Duration{15 * time.Minute, time.Hour}})
 		must(t, l.RevokeClient(ctx, "b9", "operator", t0))
 		say("c", []string{"c"}, time.Minute)
-		wantEqual(t, "nothing in common", fleet(), Fleet{703, nil, []time.Duration{time.Minute, time.Hour}})
+		wantEqual(t, "nothing in common", fleet(), Fleet{Clients: 703, Inputs: nil, Steps: []time.Duration{time.Minute, time.Hour}})
 		must(t, l.RevokeAgent(ctx, "c", "operator", t0))
-		wantEqual(t, "without the revoked", fleet(), Fleet{702, []string{"load", "wind"}, []time.Duration{time.Hour}})
+		wantEqual(t, "without the revoked", fleet(), Fleet{Clients: 702, Inputs: []string{"load", "wind"}, Steps: []time.Duration{time.Hour}})
 	})
 }
 

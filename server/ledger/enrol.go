@@ -174,6 +174,12 @@ type Announcement struct {
 	Step            time.Duration
 	// Most limits the agent's clients, including those that it announced before.
 	Most int
+	// Version is that of the agent's program, or empty. Skew is how far its clock is ahead
+	// of the server's, or nil if it did not say. Generated means that its readings are
+	// synthetic.
+	Version   string
+	Skew      *time.Duration
+	Generated bool
 }
 
 // Announce registers clients as hosted by an agent. It returns the clients that it refused
@@ -220,34 +226,19 @@ func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (r
 		if has > a.Most {
 			return fmt.Errorf("%w: agent %s would have %d clients, at most %d are allowed", ErrTooMany, a.Agent, has, a.Most)
 		}
-		return nil
+		var skew sql.NullInt64
+		if a.Skew != nil {
+			skew = sql.NullInt64{Int64: a.Skew.Milliseconds(), Valid: true}
+		}
+		generated := 0
+		if a.Generated {
+			generated = 1
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE agents SET clients = (SELECT count(*) FROM clients c WHERE c.agent = $1 AND c.revoked = 0), version = $2, skew = $3, generated = $4
+			WHERE id = $1`, a.Agent, a.Version, skew, generated)
+		return err
 	})
 	return refused, err
-}
-
-// Client is a registered meter or building.
-type Client struct {
-	Name, Agent, AgentName string
-	Announced, Seen        time.Time
-	Revoked                bool
-}
-
-// Clients returns up to limit clients in the order of their names, starting after the given
-// name.
-func (l *Ledger) Clients(ctx context.Context, after string, limit int) (all []Client, err error) {
-	defer wrap(&err, "reading clients")
-	err = query(ctx, l.db, func(r *sql.Rows) error {
-		var c Client
-		var announced, seen, revoked int64
-		if err := r.Scan(&c.Name, &c.Agent, &c.AgentName, &announced, &seen, &revoked); err != nil {
-			return err
-		}
-		c.Announced, c.Seen, c.Revoked = fromMillis(announced), fromMillis(seen), revoked != 0
-		all = append(all, c)
-		return nil
-	}, `SELECT c.name, c.agent, a.name, c.announced, a.seen, c.revoked + a.revoked FROM clients c JOIN agents a ON a.id = c.agent
-		WHERE c.name > $1 ORDER BY c.name LIMIT $2`, after, limit)
-	return all, err
 }
 
 // CountClients returns the number of clients that may take part.
@@ -268,10 +259,11 @@ func (l *Ledger) RevokeAgent(ctx context.Context, id, actor string, now time.Tim
 func (l *Ledger) RevokeClient(ctx context.Context, name, actor string, now time.Time) (err error) {
 	defer wrap(&err, "revoking client", name)
 	return l.revoke(ctx, "client", name, actor, now,
-		"UPDATE clients SET revoked = $2 WHERE name = $1 AND revoked = 0", "UPDATE leases SET until = 0 WHERE client = $1 AND agent = (SELECT agent FROM clients WHERE name = $1)")
+		"UPDATE clients SET revoked = $2 WHERE name = $1 AND revoked = 0", "UPDATE leases SET until = 0 WHERE client = $1 AND agent = (SELECT agent FROM clients WHERE name = $1)",
+		"UPDATE agents SET clients = clients - 1 WHERE id = (SELECT agent FROM clients WHERE name = $1)")
 }
 
-func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.Time, mark, withdraw string) error {
+func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.Time, mark string, then ...string) error {
 	return l.update(ctx, func(tx *sql.Tx) error {
 		// Lock out transactions that add or count leases. Existing leases are withdrawn
 		// below, and later transactions see the revocation.
@@ -290,8 +282,10 @@ func (l *Ledger) revoke(ctx context.Context, what, name, actor string, now time.
 		} else if n == 0 {
 			return fmt.Errorf("%s %s that is not already revoked: %w", what, name, ErrNotFound)
 		}
-		if _, err := tx.ExecContext(ctx, withdraw, name); err != nil {
-			return err
+		for _, text := range then {
+			if _, err := tx.ExecContext(ctx, text, name); err != nil {
+				return err
+			}
 		}
 		return l.audit(ctx, tx, now, actor, "revoke "+what, name, "")
 	})

@@ -176,7 +176,7 @@ func TestClients(t *testing.T) {
 		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
 		var got []Client
 		for last := ""; ; {
-			page, err := l.Clients(ctx, last, 3)
+			page, err := l.Clients(ctx, ClientQuery{After: last, Limit: 3})
 			must(t, err)
 			if len(page) == 0 {
 				break
@@ -189,7 +189,7 @@ func TestClients(t *testing.T) {
 		}
 		var want []Client
 		for i, name := range names {
-			c := Client{Name: name, Agent: "a", AgentName: "name of a", Announced: t0, Seen: t0, Revoked: true}
+			c := Client{Name: name, Agent: "a", AgentName: "name of a", Announced: t0, Seen: t0, Revoked: true, Inputs: []string{"load"}, Step: time.Hour}
 			if i >= 5 {
 				c.Agent, c.AgentName, c.Seen, c.Revoked = "b", "name of b", after(time.Minute), name == "zz"
 			}

@@ -186,7 +186,9 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		if before > newest { // goose does not refuse a schema that is newer than its migrations
 			return fmt.Errorf("the ledger was written by a newer Loadstar (schema %d, this one knows %d): upgrade", before, newest)
 		}
-		if _, err = p.Up(ctx); err == nil || !l.sqlite {
+		if _, err = p.Up(ctx); err == nil {
+			return l.addPrefixIndexes(ctx)
+		} else if !l.sqlite {
 			return err
 		}
 		// SQLite has no advisory lock, so another process may have migrated the schema in
@@ -195,6 +197,32 @@ func (l *Ledger) migrate(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// addPrefixIndexes adds indexes for names that begin with a text. SQLite uses its other
+// indexes, because it compares bytes. PostgreSQL compares by the rules of a language, so it
+// needs indexes that SQLite does not understand.
+func (l *Ledger) addPrefixIndexes(ctx context.Context) error {
+	if l.sqlite {
+		return nil
+	}
+	for _, table := range []string{"clients", "agents"} {
+		if _, err := l.write.ExecContext(ctx, "CREATE INDEX IF NOT EXISTS "+table+"_prefix ON "+table+" (name text_pattern_ops)"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prefixClause returns a condition that a column begins with a text. It adds its arguments
+// to args.
+func (l *Ledger) prefixClause(column, prefix string, args *[]any) string {
+	if l.sqlite {
+		*args = append(*args, prefix, prefix+"\U0010ffff")
+		return fmt.Sprintf("%s >= $%d AND %s < $%d", column, len(*args)-1, column, len(*args))
+	}
+	*args = append(*args, strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(prefix)+"%")
+	return fmt.Sprintf("%s LIKE $%d", column, len(*args))
 }
 
 // Close closes the database.

@@ -95,7 +95,7 @@ func TestReleases(t *testing.T) {
 		blobs, err := s.Blobs(ctx)
 		must(t, err)
 		wantEqual(t, "blobs", blobs, []string{"p", "server", "w1", "w2", "w3"})
-		events, err := s.Audit(ctx, 100)
+		events, err := s.Audit(ctx, AuditQuery{Limit: 100})
 		must(t, err)
 		actions := map[string]int{}
 		for _, e := range events {
@@ -186,7 +186,7 @@ func TestReports(t *testing.T) {
 		days, err = s.ReportDays(ctx, "", 1)
 		must(t, err)
 		wantEqual(t, "days", len(days), 1)
-		messages, err := s.Reports(ctx, "c00002", 2)
+		messages, err := s.Reports(ctx, []string{"c00003", "c00004", "none"})
 		must(t, err)
 		wantEqual(t, "newest reports", messages, map[string][]byte{"c00003": []byte(fmt.Sprint("report ", today)), "c00004": []byte(fmt.Sprint("report ", today-1))})
 		pending, err := s.PendingReports(ctx, 10)

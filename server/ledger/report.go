@@ -19,6 +19,8 @@ type Report struct {
 	Release                         string  // id, or empty
 	RelativeMAE, Coverage, Fallback float64 // Fallback is the share of rows that are not from the client's model
 	Drift, WantsRound               bool
+	// Findings are known codes of problems in the readings.
+	Findings []string
 }
 
 // reportDaysKept is the number of days for which histograms of reports are stored.
@@ -41,6 +43,8 @@ const (
 	metricMAE      = "relative MAE"
 	metricCoverage = "coverage"
 	metricFallback = "fallback"
+	// metricFinding and a code count the clients with a finding.
+	metricFinding = "finding "
 )
 
 var histograms = map[string]histogram{metricMAE: {0.05, 60}, metricCoverage: {0.02, 50}, metricFallback: {0.02, 50}}
@@ -79,6 +83,9 @@ func (r *Report) cells() []cell {
 	}
 	if r.WantsRound {
 		all = append(all, cell{r.Day, r.Release, metricWants, 0})
+	}
+	for _, code := range r.Findings {
+		all = append(all, cell{r.Day, r.Release, metricFinding + code, 0})
 	}
 	for metric, x := range map[string]float64{metricMAE: r.RelativeMAE, metricCoverage: r.Coverage, metricFallback: r.Fallback} {
 		if !math.IsNaN(x) {
@@ -119,6 +126,9 @@ func (l *Ledger) AddReports(ctx context.Context, agent string, all []Report, pen
 			} else if n > 0 {
 				for _, c := range r.cells() {
 					counts[c]++
+				}
+				if err := setFindings(ctx, tx, r.Client, r.Findings); err != nil {
+					return err
 				}
 			}
 		}
@@ -207,21 +217,17 @@ func (l *Ledger) ReportDays(ctx context.Context, release string, days int) (all 
 	return all, err
 }
 
-// Reports returns the newest reports, as messages by client, of a page of the clients that
-// [Ledger.Clients] returns.
-func (l *Ledger) Reports(ctx context.Context, after string, limit int) (all map[string][]byte, err error) {
+// Reports returns the newest reports of clients, as messages by client.
+func (l *Ledger) Reports(ctx context.Context, clients []string) (all map[string][]byte, err error) {
 	defer wrap(&err, "reading reports")
 	all = map[string][]byte{}
-	err = query(ctx, l.db, func(rows *sql.Rows) error {
+	err = queryIn(ctx, l, func(rows *sql.Rows) error {
 		var client string
 		var message []byte
 		err := rows.Scan(&client, &message)
-		if message != nil {
-			all[client] = message
-		}
+		all[client] = message
 		return err
-	}, `SELECT c.name, r.message FROM clients c JOIN agents a ON a.id = c.agent LEFT JOIN reports r ON r.client = c.name
-		WHERE c.name > $1 ORDER BY c.name LIMIT $2`, after, limit)
+	}, "SELECT client, message FROM reports WHERE client IN ", nil, clients)
 	return all, err
 }
 

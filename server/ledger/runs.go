@@ -41,14 +41,16 @@ type Run struct {
 	Server string
 	// Remote means that this is a region's ledger and the hub drives the run.
 	Remote bool
+	// Generated means that a client had synthetic readings when the run began.
+	Generated bool
 }
 
-const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote"
+const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated"
 
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 	var created, started, finished int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
-		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote)
+		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated)
 	r.Created, r.Started, r.Finished = fromMillis(created), fromMillis(started), fromMillis(finished)
 	return r, err
 }

@@ -140,26 +140,43 @@ func TestAudit(t *testing.T) {
 		wantIs(t, l.StopRun(ctx, "run", "operator", after(6*time.Second)), ErrRefused)
 		wantIs(t, l.RevokeAgent(ctx, "a", "operator", after(6*time.Second)), ErrNotFound)
 		must(t, l.AddEvent(ctx, Event{At: after(-time.Second), Actor: "operator", Action: "sign in", Subject: "é", Detail: "from home"}))
-		got, err := l.Audit(ctx, 100)
+		got, err := l.Audit(ctx, AuditQuery{Limit: 100})
 		must(t, err)
 		want := []Event{
-			{after(5 * time.Second), "operator", "revoke agent", "a", ""},
-			{after(4 * time.Second), "operator", "revoke client", "x", ""},
-			{after(3 * time.Second), "operator", "stop run", "run", ""},
-			{after(2 * time.Second), "operator", "start run", "run", "name"},
-			{t0, "agent a", "join", "a", "name of a"},
-			{after(-time.Second), "operator", "sign in", "é", "from home"},
+			{"", after(5 * time.Second), "operator", "revoke agent", "a", ""},
+			{"", after(4 * time.Second), "operator", "revoke client", "x", ""},
+			{"", after(3 * time.Second), "operator", "stop run", "run", ""},
+			{"", after(2 * time.Second), "operator", "start run", "run", "name"},
+			{"", t0, "agent a", "join", "a", "name of a"},
+			{"", after(-time.Second), "operator", "sign in", "é", "from home"},
 		}
-		wantEqual(t, "events", got, want)
-		got, err = l.Audit(ctx, 2)
+		for i := range got {
+			if i > 0 && got[i].ID >= got[i-1].ID {
+				t.Errorf("%s is not before %s", got[i].ID, got[i-1].ID)
+			}
+		}
+		page, err := l.Audit(ctx, AuditQuery{Before: got[1].ID, Actors: []string{"operator", "nobody"}, Limit: 2})
 		must(t, err)
-		wantEqual(t, "the newest events", got, want[:2])
+		wantEqual(t, "the second page of an actor", page, got[2:4])
+		page, err = l.Audit(ctx, AuditQuery{Action: "join", Limit: 2})
+		must(t, err)
+		wantEqual(t, "an action", page, got[4:5])
+		plain := func(all []Event) []Event {
+			for i := range all {
+				all[i].ID = ""
+			}
+			return all
+		}
+		wantEqual(t, "events", plain(got), want)
+		got, err = l.Audit(ctx, AuditQuery{Limit: 2})
+		must(t, err)
+		wantEqual(t, "the newest events", plain(got), want[:2])
 
 		// Events within one millisecond keep their order.
 		for i := range 40 {
 			must(t, l.AddEvent(ctx, Event{At: after(time.Hour), Detail: fmt.Sprint(i)}))
 		}
-		got, err = l.Audit(ctx, 40)
+		got, err = l.Audit(ctx, AuditQuery{Limit: 40})
 		must(t, err)
 		for i, e := range got {
 			if e.Detail != fmt.Sprint(39-i) {

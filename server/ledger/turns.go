@@ -285,9 +285,9 @@ type Fold func(counted []int) ([]Partial, []Single, error)
 func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold Fold) (counted []int, err error) {
 	defer wrap(&err, "counting results of run", run)
 	err = l.update(ctx, func(tx *sql.Tx) error {
-		var batch int64
+		var batch, open int64
 		var state State
-		err := tx.QueryRowContext(ctx, "SELECT batch, state FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run).Scan(&batch, &state)
+		err := tx.QueryRowContext(ctx, "SELECT batch, round, state FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run).Scan(&batch, &open, &state)
 		if err != nil {
 			return orNotFound(err, "run "+run)
 		}
@@ -320,6 +320,10 @@ func (l *Ledger) Count(ctx context.Context, run string, arrivals []Arrival, fold
 			if err != nil {
 				return err
 			}
+		}
+		// For people who watch the open round. Close sets the final number.
+		if _, err := tx.ExecContext(ctx, "UPDATE rounds SET counted = counted + $4 WHERE run = $1 AND round = $2 AND state = $3", run, open, RoundOpen, len(used)); err != nil {
+			return err
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE runs SET batch = $2 WHERE id = $1", run, batch)
 		return err
@@ -385,18 +389,20 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 
 // addReceipts replaces the leases of counted arrivals with receipts.
 func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]holding) error {
-	rows := make([]any, 0, 9*len(used))
+	const columns = 10
+	rows := make([]any, 0, columns*len(used))
+	now := toMillis(time.Now()) // for people only
 	clients, bytes := map[int64][]any{}, map[int64]int64{}
 	for _, i := range counted {
 		a := &arrivals[i]
 		bytes[a.Round] += a.Bytes
 		for _, s := range a.Shares {
-			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[Turn{run, a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss)
+			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[Turn{run, a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss, now)
 			clients[a.Round] = append(clients[a.Round], s.Client)
 		}
 	}
-	for part := range slices.Chunk(rows, 9*l.chunk) {
-		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss) VALUES " + placeholders(0, len(part)/9, 9)
+	for part := range slices.Chunk(rows, columns*l.chunk) {
+		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss, counted) VALUES " + placeholders(0, len(part)/columns, columns)
 		if _, err := tx.ExecContext(ctx, text, part...); err != nil {
 			return err
 		}

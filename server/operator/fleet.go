@@ -1,35 +1,231 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/series/quality"
+	"loadstar/server/ledger"
 )
 
-// GetFleet is not built yet.
-func (o *Operator) GetFleet(context.Context, *v1.GetFleetRequest) (*v1.GetFleetResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+const (
+	// expiringWithin is the remaining life of a certificate about which operators should
+	// know: agents renew long before.
+	expiringWithin = 48 * time.Hour
+	// The turns of a client are looked up in this many runs and rounds of each.
+	turnRuns   = 3
+	turnRounds = 50
+)
+
+// fleet returns the numbers of agents and clients.
+func (o *Operator) fleet(ctx context.Context) (ledger.FleetCounts, error) {
+	return o.counts.get(ctx, func(ctx context.Context) (ledger.FleetCounts, error) {
+		n, err := o.Ledger.Agents(ctx)
+		if err != nil {
+			return ledger.FleetCounts{}, err
+		}
+		now := time.Now()
+		return o.Ledger.CountFleet(ctx, now.Add(-o.quietAfter(n)), now.Add(expiringWithin))
+	})
 }
 
-// ListAgents is not built yet.
-func (o *Operator) ListAgents(context.Context, *v1.ListAgentsRequest) (*v1.ListAgentsResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+func (o *Operator) quietAfter(agents int64) time.Duration {
+	if o.Quiet == nil {
+		return 2 * time.Minute
+	}
+	return o.Quiet(agents)
 }
 
-// GetClient is not built yet.
-func (o *Operator) GetClient(context.Context, *v1.GetClientRequest) (*v1.GetClientResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// GetFleet summarises the fleet. In a large fleet its numbers may be some seconds old.
+func (o *Operator) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.GetFleetResponse, error) {
+	c, err := o.fleet(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.GetFleetResponse{
+		Version: o.Version, Agents: c.Agents, Clients: c.Clients, Quiet: c.Quiet, Revoked: c.Revoked, Expiring: c.Expiring, Generated: c.Generated, Hub: o.Hub,
+	}
+	days, err := o.Ledger.ReportDays(ctx, "", 1)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	if len(days) > 0 {
+		answer.Serving = reportDay(days[0])
+	}
+	active, err := o.Ledger.Active(ctx)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	if len(active) > 0 {
+		run, err := o.Ledger.Run(ctx, active[len(active)-1].ID)
+		if err != nil {
+			return nil, o.wireError(err)
+		}
+		answer.Run = o.run(ctx, run)
+	}
+	return answer, nil
 }
 
-// ListTurns is not built yet.
-func (o *Operator) ListTurns(context.Context, *v1.ListTurnsRequest) (*v1.ListTurnsResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+// ListAgents returns a page of agents in the order of their ids.
+func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1.ListAgentsResponse, error) {
+	all, err := o.Ledger.AgentStates(ctx, r.Name, r.After, page(r.Limit, 100))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListAgentsResponse{}
+	for _, a := range all {
+		x, err := o.agent(ctx, a)
+		if err != nil {
+			return nil, o.wireError(err)
+		}
+		answer.Agents = append(answer.Agents, x)
+	}
+	return answer, nil
 }
 
-// ListFindings is not built yet.
-func (o *Operator) ListFindings(context.Context, *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("not built yet"))
+func (o *Operator) agent(ctx context.Context, a ledger.AgentState) (*v1.Agent, error) {
+	c, err := o.fleet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x := &v1.Agent{
+		Id: a.ID, Name: a.Name, Joined: millis(a.Joined), Seen: millis(a.Seen), Expires: millis(a.Expires), Revoked: !a.Revoked.IsZero(),
+		Quiet: a.Revoked.IsZero() && time.Since(a.Seen) > o.quietAfter(c.Agents), Clients: a.Clients, Version: a.Version, Generated: a.Generated,
+	}
+	if a.Skew != nil {
+		ms := a.Skew.Milliseconds()
+		x.SkewMs = &ms
+	}
+	return x, nil
+}
+
+func clientOf(c ledger.Client) *v1.Client {
+	return &v1.Client{
+		Name: c.Name, Agent: c.Agent, AgentName: c.AgentName, Announced: millis(c.Announced), Seen: millis(c.Seen), Revoked: c.Revoked,
+		Inputs: c.Inputs, StepSeconds: int64(c.Step / time.Second),
+	}
+}
+
+// GetClient returns a client with its agent and its turns in the newest rounds.
+func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.GetClientResponse, error) {
+	c, err := o.Ledger.Client(ctx, r.Client)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	a, err := o.Ledger.AgentState(ctx, c.Agent)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.GetClientResponse{Client: clientOf(c)}
+	if answer.Agent, err = o.agent(ctx, a); err != nil {
+		return nil, o.wireError(err)
+	}
+	if err := o.addReports(ctx, []*v1.Client{answer.Client}); err != nil {
+		return nil, o.wireError(err)
+	}
+	runs, err := o.Ledger.Runs(ctx, turnRuns)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	for _, run := range runs {
+		if run.State == ledger.Waiting {
+			continue
+		}
+		var rounds []int64
+		for n := run.Round; n >= max(0, run.Round-turnRounds+1); n-- {
+			rounds = append(rounds, n)
+		}
+		turns, err := o.Ledger.TurnsOf(ctx, run.ID, c.Name, rounds)
+		if err != nil {
+			return nil, o.wireError(err)
+		}
+		slices.SortFunc(turns, func(a, b ledger.TurnRecord) int { return cmp.Compare(b.Round, a.Round) })
+		for _, t := range turns {
+			t.Agent = cmp.Or(t.Agent, c.Agent)
+			answer.Turns = append(answer.Turns, turnOf(t))
+		}
+	}
+	return answer, nil
+}
+
+func turnOf(t ledger.TurnRecord) *v1.Turn {
+	x := &v1.Turn{
+		Run: t.Run, Round: t.Round, Client: t.Client, Agent: t.Agent, State: "asked", Version: t.Version,
+		Examples: t.Examples, Steps: t.Steps, Loss: t.TrainLoss, Counted: millis(t.At),
+	}
+	if t.Counted {
+		x.State = "counted"
+	}
+	return x
+}
+
+// ListTurns returns a page of the open and counted turns of a round.
+func (o *Operator) ListTurns(ctx context.Context, r *v1.ListTurnsRequest) (*v1.ListTurnsResponse, error) {
+	turns, err := o.Ledger.Turns(ctx, r.Run, r.Round, r.After, page(r.Limit, 100))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	if len(turns) == 0 {
+		if _, err := o.Ledger.Run(ctx, r.Run); err != nil {
+			return nil, o.wireError(err)
+		}
+	}
+	answer := &v1.ListTurnsResponse{}
+	for _, t := range turns {
+		answer.Turns = append(answer.Turns, turnOf(t))
+	}
+	return answer, nil
+}
+
+// ListFindings counts the clients that reported problems with their readings.
+func (o *Operator) ListFindings(ctx context.Context, r *v1.ListFindingsRequest) (*v1.ListFindingsResponse, error) {
+	if r.Days < 0 || r.Days > 90 {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("findings are stored for 90 days"))
+	}
+	found, err := o.Ledger.FindingDays(ctx, page(r.Days, 7))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	days, err := o.Ledger.ReportDays(ctx, "", 1)
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListFindingsResponse{}
+	if len(days) > 0 {
+		answer.Day, answer.Reported = days[0].Day, days[0].Total
+	}
+	known := quality.Codes()
+	for _, f := range found {
+		x := &v1.Finding{Code: f.Code, Day: f.Day, Clients: f.Clients}
+		if i := slices.IndexFunc(known, func(c quality.CodeInfo) bool { return string(c.Code) == f.Code }); i >= 0 {
+			x.Title, x.Advice = known[i].Meaning, known[i].Advice
+		}
+		answer.Findings = append(answer.Findings, x)
+	}
+	return answer, nil
+}
+
+// actors returns the names in the audit log that a filter selects. A name without a space
+// stands for the user or agent of this name.
+func actors(filter string) []string {
+	switch {
+	case filter == "":
+		return nil
+	case strings.Contains(filter, " "):
+		return []string{filter}
+	}
+	var all []string
+	// Before users had roles, an operator was named by its certificate.
+	for _, form := range []string{"user %s via web", "user %s via certificate", "operator %s", "agent %s", "%s"} {
+		all = append(all, fmt.Sprintf(form, filter))
+	}
+	return all
 }

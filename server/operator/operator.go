@@ -35,6 +35,11 @@ type Config struct {
 	Pin string
 	// Hub is the address of the hub if this is a region's server, and otherwise empty.
 	Hub string
+	// Version is that of the server's program.
+	Version string
+	// Quiet returns after what time without a check-in an agent counts as quiet in a fleet
+	// of the given size.
+	Quiet func(agents int64) time.Duration
 	// Wake notifies the coordinator of a change in a run.
 	Wake func(run string)
 	// Revoked is called with the name of a revoked agent before the operator's call
@@ -49,6 +54,8 @@ type Config struct {
 type Operator struct {
 	Config
 	watching chan struct{}
+	counts   cached[ledger.FleetCounts]
+	heads    heads
 }
 
 var _ v1.OperatorServiceHandler = (*Operator)(nil)
@@ -132,23 +139,24 @@ func page(limit int32, usual int) int {
 
 // ListClients returns a page of clients.
 func (o *Operator) ListClients(ctx context.Context, r *v1.ListClientsRequest) (*v1.ListClientsResponse, error) {
-	all, err := o.Ledger.Clients(ctx, r.After, page(r.Limit, 100))
+	limit := page(r.Limit, 100)
+	all, err := o.Ledger.Clients(ctx, ledger.ClientQuery{After: r.After, Prefix: r.Name, Agent: r.Agent, Finding: r.Finding, Limit: limit + 1})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	answer := &v1.ListClientsResponse{}
-	if answer.Total, err = o.Ledger.CountClients(ctx); err != nil {
+	counts, err := o.fleet(ctx)
+	if err != nil {
 		return nil, o.wireError(err)
 	}
-	if answer.Agents, err = o.Ledger.Agents(ctx); err != nil {
-		return nil, o.wireError(err)
+	answer := &v1.ListClientsResponse{Total: counts.Clients, Agents: counts.Agents}
+	if len(all) > limit {
+		all = all[:limit]
+		answer.Next = all[limit-1].Name
 	}
 	for _, c := range all {
-		answer.Clients = append(answer.Clients, &v1.Client{
-			Name: c.Name, Agent: c.Agent, AgentName: c.AgentName, Announced: millis(c.Announced), Seen: millis(c.Seen), Revoked: c.Revoked,
-		})
+		answer.Clients = append(answer.Clients, clientOf(c))
 	}
-	return answer, o.wireError(o.addReports(ctx, answer.Clients, r.After, page(r.Limit, 100)))
+	return answer, o.wireError(o.addReports(ctx, answer.Clients))
 }
 
 // Revoke refuses an agent or a client permanently.
@@ -330,13 +338,13 @@ func still(ctx context.Context) error {
 
 // ListAudit returns the newest events of the audit log, newest first.
 func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
-	events, err := o.Ledger.Audit(ctx, page(r.Limit, 50))
+	events, err := o.Ledger.Audit(ctx, ledger.AuditQuery{Before: r.Before, Actors: actors(r.Actor), Action: r.Action, Limit: page(r.Limit, 50)})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
 	answer := &v1.ListAuditResponse{}
 	for _, e := range events {
-		answer.Events = append(answer.Events, &v1.Event{At: millis(e.At), Actor: e.Actor, Action: e.Action, Subject: e.Subject, Detail: e.Detail})
+		answer.Events = append(answer.Events, &v1.Event{Id: e.ID, At: millis(e.At), Actor: e.Actor, Action: e.Action, Subject: e.Subject, Detail: e.Detail})
 	}
 	return answer, nil
 }
@@ -346,9 +354,8 @@ func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
 		Id: r.ID, Name: r.Name, State: string(r.State), Reason: r.Reason, Created: millis(r.Created), Started: millis(r.Started),
 		Finished: millis(r.Finished), Clients: r.Fleet, Round: r.Round, Version: r.Version,
 	}
-	if p, err := recipe.Read([]byte(r.Plan)); err == nil {
-		x.Algorithm, x.Rounds = p.Algorithm, int64(p.Rounds)
-	}
+	h := o.heads.of(r.Plan)
+	x.Algorithm, x.Rounds, x.Partition, x.SharedWeights, x.PersonalWeights, x.Generated = h.algorithm, h.rounds, h.partition, h.shared, h.personal, r.Generated
 	if v, err := o.Ledger.Version(ctx, r.ID, r.Version); err == nil {
 		x.Weights = v.Weights
 	}

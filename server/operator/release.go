@@ -130,12 +130,16 @@ func (o *Operator) ListReports(ctx context.Context, r *v1.ListReportsRequest) (*
 	}
 	answer := &v1.ListReportsResponse{}
 	for _, d := range days {
-		answer.Days = append(answer.Days, &v1.ReportDay{
-			Day: d.Day, Clients: d.Clients, Total: d.Total, Drifting: d.Drifting, Wanting: d.Wanting,
-			RelativeMae: known(d.RelativeMAE), Coverage: known(d.Coverage), Fallback: known(d.Fallback),
-		})
+		answer.Days = append(answer.Days, reportDay(d))
 	}
 	return answer, nil
+}
+
+func reportDay(d ledger.ReportDay) *v1.ReportDay {
+	return &v1.ReportDay{
+		Day: d.Day, Clients: d.Clients, Total: d.Total, Drifting: d.Drifting, Wanting: d.Wanting,
+		RelativeMae: known(d.RelativeMAE), Coverage: known(d.Coverage), Fallback: known(d.Fallback),
+	}
 }
 
 // known returns a number, or nil if it is NaN.
@@ -147,8 +151,12 @@ func known(x float64) *float64 {
 }
 
 // addReports adds the newest reports to a page of clients.
-func (o *Operator) addReports(ctx context.Context, clients []*v1.Client, after string, limit int) error {
-	reports, err := o.Ledger.Reports(ctx, after, limit)
+func (o *Operator) addReports(ctx context.Context, clients []*v1.Client) error {
+	names := make([]string, len(clients))
+	for i, c := range clients {
+		names[i] = c.Name
+	}
+	reports, err := o.Ledger.Reports(ctx, names)
 	if err != nil || len(reports) == 0 {
 		return err
 	}

@@ -37,6 +37,8 @@ type Config struct {
 	// After a relay dies, the other relays wait at most this long.
 	Name string
 	Lead time.Duration
+	// Version is that of the program, for people who look at the hub's fleet.
+	Version string
 	// Linger is how long the region waits for further results of a round before it sends a
 	// sum.
 	Linger time.Duration
@@ -209,9 +211,9 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 		r.Log.Error("clients of this region have different intervals and cannot be trained together", "steps", f.Steps)
 		return nil
 	}
-	q := &v1.AnnounceRequest{Inputs: f.Inputs, StepSeconds: int64(f.Steps[0] / time.Second)}
+	q := &v1.AnnounceRequest{Inputs: f.Inputs, StepSeconds: int64(f.Steps[0] / time.Second), Version: r.Version, Now: now.UnixMilli(), Generated: f.Generated}
 	for after := ""; ; {
-		page, err := r.Ledger.Clients(ctx, after, 1000)
+		page, err := r.Ledger.Clients(ctx, ledger.ClientQuery{After: after, Limit: 1000})
 		if err != nil {
 			return err
 		}

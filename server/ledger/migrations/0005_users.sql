@@ -46,14 +46,30 @@ CREATE INDEX certificates_expires ON certificates (expires);
 ALTER TABLE agents ADD COLUMN version TEXT NOT NULL DEFAULT '';
 ALTER TABLE agents ADD COLUMN skew BIGINT; -- milliseconds ahead of the server; NULL if not known
 ALTER TABLE agents ADD COLUMN generated BIGINT NOT NULL DEFAULT 0;
+ALTER TABLE agents ADD COLUMN clients BIGINT NOT NULL DEFAULT 0; -- that are not revoked; counted when they are announced
+UPDATE agents SET clients = (SELECT count(*) FROM clients c WHERE c.agent = agents.id AND c.revoked = 0);
+CREATE INDEX agents_name ON agents (name);
 ALTER TABLE receipts ADD COLUMN counted BIGINT NOT NULL DEFAULT 0; -- when
 ALTER TABLE runs ADD COLUMN generated BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE tokens ADD COLUMN used BIGINT NOT NULL DEFAULT 0; -- when an agent joined with it last
 CREATE INDEX audit_actor ON audit (actor, id);
+CREATE INDEX audit_action ON audit (action, id);
+
+-- The findings in the newest report of each client. Codes that this version does not know are left out.
+CREATE TABLE findings (
+    code   TEXT NOT NULL,
+    client TEXT NOT NULL,
+    PRIMARY KEY (code, client)
+);
+CREATE INDEX findings_client ON findings (client);
 
 -- +goose Down
+DROP TABLE findings;
+DROP INDEX audit_action;
 DROP INDEX audit_actor;
 ALTER TABLE tokens DROP COLUMN used;
+DROP INDEX agents_name;
+ALTER TABLE agents DROP COLUMN clients;
 ALTER TABLE runs DROP COLUMN generated;
 ALTER TABLE receipts DROP COLUMN counted;
 ALTER TABLE agents DROP COLUMN generated;

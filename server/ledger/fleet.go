@@ -1,0 +1,242 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Client is a registered meter or building.
+type Client struct {
+	Name, Agent, AgentName string
+	Announced, Seen        time.Time
+	Revoked                bool
+	Inputs                 []string
+	Step                   time.Duration
+}
+
+// ClientQuery selects clients. Empty fields select all.
+type ClientQuery struct {
+	After   string // last name of the previous page
+	Prefix  string // of the name
+	Agent   string // id
+	Finding string // code in the client's newest report
+	Limit   int
+}
+
+const clientColumns = "c.name, c.agent, a.name, c.announced, a.seen, c.revoked + a.revoked, c.inputs, c.step"
+
+func scanClient(row interface{ Scan(...any) error }) (c Client, err error) {
+	var announced, seen, revoked, step int64
+	var inputs string
+	err = row.Scan(&c.Name, &c.Agent, &c.AgentName, &announced, &seen, &revoked, &inputs, &step)
+	c.Announced, c.Seen, c.Revoked = fromMillis(announced), fromMillis(seen), revoked != 0
+	c.Inputs, c.Step = strings.Fields(inputs), time.Duration(step)*time.Second
+	return c, err
+}
+
+// Clients returns clients in the order of their names.
+func (l *Ledger) Clients(ctx context.Context, q ClientQuery) (all []Client, err error) {
+	defer wrap(&err, "reading clients")
+	// Every form begins with an index that finds few rows, or walks the names in order.
+	from, name, args := "clients c", "c.name", []any{q.After}
+	if q.Finding != "" {
+		// SQLite keeps the order of a CROSS JOIN: the findings are the shorter table.
+		args = append(args, q.Finding)
+		from, name = "findings f CROSS JOIN clients c", "f.client"
+	}
+	text := "SELECT " + clientColumns + " FROM " + from + " JOIN agents a ON a.id = c.agent WHERE " + name + " > $1"
+	if q.Finding != "" {
+		text += " AND f.code = $2 AND c.name = f.client"
+	}
+	if q.Agent != "" {
+		args = append(args, q.Agent)
+		text += fmt.Sprintf(" AND c.agent = $%d", len(args))
+	}
+	if q.Prefix != "" {
+		text += " AND " + l.prefixClause("c.name", q.Prefix, &args)
+	}
+	args = append(args, q.Limit)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		c, err := scanClient(r)
+		all = append(all, c)
+		return err
+	}, text+fmt.Sprintf(" ORDER BY %s LIMIT $%d", name, len(args)), args...)
+	return all, err
+}
+
+// Client returns a client.
+func (l *Ledger) Client(ctx context.Context, name string) (c Client, err error) {
+	defer wrap(&err, "reading client", name)
+	c, err = scanClient(l.db.QueryRowContext(ctx, "SELECT "+clientColumns+" FROM clients c JOIN agents a ON a.id = c.agent WHERE c.name = $1", name))
+	return c, orNotFound(err, "client "+name)
+}
+
+// AgentState is an agent and what it said about itself.
+type AgentState struct {
+	Agent
+	Joined, Seen, Revoked time.Time
+	Clients               int64 // that are not revoked
+	Version               string
+	Skew                  *time.Duration // nil if it is not known
+	Generated             bool
+}
+
+const agentColumns = "id, name, joined, expires, seen, revoked, clients, version, skew, generated"
+
+func scanAgent(row interface{ Scan(...any) error }) (a AgentState, err error) {
+	var joined, expires, seen, revoked, generated int64
+	var skew sql.NullInt64
+	err = row.Scan(&a.ID, &a.Name, &joined, &expires, &seen, &revoked, &a.Clients, &a.Version, &skew, &generated)
+	a.Joined, a.Expires, a.Seen, a.Revoked, a.Generated = fromMillis(joined), fromMillis(expires), fromMillis(seen), fromMillis(revoked), generated != 0
+	if skew.Valid {
+		d := time.Duration(skew.Int64) * time.Millisecond
+		a.Skew = &d
+	}
+	return a, err
+}
+
+// AgentStates returns up to limit agents in the order of their ids, starting after the
+// given id. If prefix is not empty, their names or ids begin with it.
+func (l *Ledger) AgentStates(ctx context.Context, prefix, after string, limit int) (all []AgentState, err error) {
+	defer wrap(&err, "reading agents")
+	args := []any{after, limit}
+	part := func(where string) string {
+		return "SELECT " + agentColumns + " FROM agents WHERE id > $1" + where + " ORDER BY id LIMIT $2"
+	}
+	text := part("")
+	if prefix != "" {
+		// Two queries with an index each, because OR would walk all agents.
+		text = "SELECT * FROM (" + part(" AND "+l.prefixClause("name", prefix, &args)) + ") AS named UNION SELECT * FROM (" +
+			part(" AND "+l.prefixClause("id", prefix, &args)) + ") AS identified ORDER BY id LIMIT $2"
+	}
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		a, err := scanAgent(r)
+		all = append(all, a)
+		return err
+	}, text, args...)
+	return all, err
+}
+
+// AgentState returns an agent.
+func (l *Ledger) AgentState(ctx context.Context, id string) (a AgentState, err error) {
+	defer wrap(&err, "reading agent", id)
+	a, err = scanAgent(l.db.QueryRowContext(ctx, "SELECT "+agentColumns+" FROM agents WHERE id = $1", id))
+	return a, orNotFound(err, "agent "+id)
+}
+
+// FleetCounts are numbers of agents, and the number of their clients.
+type FleetCounts struct {
+	Agents, Clients int64 // that are not revoked
+	Quiet           int64 // agents that were not seen since a time
+	Expiring        int64 // agents whose certificate ends before a time
+	Revoked         int64 // agents
+	Generated       bool  // an agent has synthetic readings
+}
+
+// CountFleet counts agents. It reads all of them, so it must not be called often if there
+// are many.
+func (l *Ledger) CountFleet(ctx context.Context, quiet, expiring time.Time) (c FleetCounts, err error) {
+	defer wrap(&err, "counting the fleet")
+	var generated int64
+	err = l.db.QueryRowContext(ctx, `SELECT COALESCE(SUM(CASE WHEN revoked = 0 THEN 1 ELSE 0 END), 0), CAST(COALESCE(SUM(CASE WHEN revoked = 0 THEN clients ELSE 0 END), 0) AS BIGINT),
+		COALESCE(SUM(CASE WHEN revoked = 0 AND seen < $1 THEN 1 ELSE 0 END), 0), COALESCE(SUM(CASE WHEN revoked = 0 AND expires < $2 THEN 1 ELSE 0 END), 0),
+		COALESCE(SUM(CASE WHEN revoked = 0 THEN 0 ELSE 1 END), 0), COALESCE(MAX(CASE WHEN revoked = 0 THEN generated ELSE 0 END), 0) FROM agents`,
+		toMillis(quiet), toMillis(expiring)).Scan(&c.Agents, &c.Clients, &c.Quiet, &c.Expiring, &c.Revoked, &generated)
+	c.Generated = generated != 0
+	return c, err
+}
+
+// TurnRecord is a turn that is open or counted.
+type TurnRecord struct {
+	Turn
+	Agent   string // id; empty if it is not known
+	Counted bool
+	Version int64
+	// The rest is set if the turn is counted.
+	Examples, Steps int64
+	TrainLoss       float64
+	At              time.Time // when it was counted; zero if it is not known
+}
+
+// Turns returns up to limit open and counted turns of a round, in the order of clients,
+// starting after the given client.
+func (l *Ledger) Turns(ctx context.Context, run string, round int64, after string, limit int) (all []TurnRecord, err error) {
+	defer wrap(&err, "reading the turns of run", run)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		t := TurnRecord{Turn: Turn{Run: run, Round: round}}
+		var counted, at int64
+		err := r.Scan(&t.Client, &t.Agent, &counted, &t.Version, &t.Examples, &t.Steps, &t.TrainLoss, &at)
+		t.Counted, t.At = counted != 0, fromMillis(at)
+		all = append(all, t)
+		return err
+	}, `SELECT client, agent, is_counted, version, examples, steps, train_loss, at FROM (
+		SELECT * FROM (SELECT r.client AS client, COALESCE(c.agent, '') AS agent, 1 AS is_counted, r.version AS version, r.examples AS examples, r.steps AS steps,
+			r.train_loss AS train_loss, r.counted AS at FROM receipts r LEFT JOIN clients c ON c.name = r.client
+			WHERE r.run = $1 AND r.round = $2 AND r.client > $3 ORDER BY r.client LIMIT $4) AS done
+		UNION ALL SELECT * FROM (SELECT client, agent, 0, version, CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS DOUBLE PRECISION), CAST(0 AS BIGINT) FROM leases
+			WHERE run = $1 AND round = $2 AND client > $3 AND until <> 0 ORDER BY client LIMIT $4) AS open
+		) AS turns ORDER BY client LIMIT $4`, run, round, after, limit)
+	return all, err
+}
+
+// TurnsOf returns the open and counted turns of a client in some rounds of a run, in any
+// order. It finds each of them by its key.
+func (l *Ledger) TurnsOf(ctx context.Context, run, client string, rounds []int64) (all []TurnRecord, err error) {
+	defer wrap(&err, "reading the turns of client", client)
+	for _, text := range []string{
+		"SELECT round, '', 1, version, examples, steps, train_loss, counted FROM receipts WHERE run = $1 AND client = $2 AND round IN ",
+		"SELECT round, agent, 0, version, 0, 0, 0.0, 0 FROM leases WHERE run = $1 AND client = $2 AND until <> 0 AND round IN ",
+	} {
+		err := queryIn(ctx, l, func(r *sql.Rows) error {
+			t := TurnRecord{Turn: Turn{Run: run, Client: client}}
+			var counted, at int64
+			err := r.Scan(&t.Round, &t.Agent, &counted, &t.Version, &t.Examples, &t.Steps, &t.TrainLoss, &at)
+			t.Counted, t.At = counted != 0, fromMillis(at)
+			all = append(all, t)
+			return err
+		}, text, []any{run, client}, rounds)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// setFindings replaces the findings of a client.
+func setFindings(ctx context.Context, tx *sql.Tx, client string, codes []string) error {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM findings WHERE client = $1", client); err != nil {
+		return err
+	}
+	for _, code := range codes {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO findings (code, client) VALUES ($1, $2) ON CONFLICT (code, client) DO NOTHING", code, client); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FindingDay is the number of clients that reported a finding on a day.
+type FindingDay struct {
+	Code         string
+	Day, Clients int64
+}
+
+// FindingDays counts the clients with findings on the newest days on which a client
+// reported: newest day first, then by the number of clients.
+func (l *Ledger) FindingDays(ctx context.Context, days int) (all []FindingDay, err error) {
+	defer wrap(&err, "reading findings")
+	args := []any{days}
+	begins := l.prefixClause("metric", metricFinding, &args)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var f FindingDay
+		err := r.Scan(&f.Code, &f.Day, &f.Clients)
+		f.Code = strings.TrimPrefix(f.Code, metricFinding)
+		all = append(all, f)
+		return err
+	}, `SELECT metric, day, CAST(SUM(clients) AS BIGINT) FROM report_days WHERE day IN (SELECT DISTINCT day FROM report_days ORDER BY day DESC LIMIT $1) AND `+begins+`
+		GROUP BY day, metric ORDER BY day DESC, SUM(clients) DESC, metric`, args...)
+	return all, err
+}

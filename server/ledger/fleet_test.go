@@ -1,0 +1,230 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The counts of a fleet follow announcements and revocations.
+func TestCountFleet(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		count := func() FleetCounts {
+			t.Helper()
+			c, err := l.CountFleet(ctx, after(time.Minute), after(2*time.Hour))
+			must(t, err)
+			return c
+		}
+		wantEqual(t, "nobody", count(), FleetCounts{})
+		join(t, l, "a", "b", "c")
+		announce(t, l, "a", named("a", 3)...)
+		announce(t, l, "b", named("b", 2)...)
+		must(t, l.Seen(ctx, []string{"a"}, after(time.Hour)))
+		must(t, l.Renewed(ctx, "b", after(3*time.Hour)))
+		wantEqual(t, "three agents", count(), FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
+		must(t, l.RevokeClient(ctx, "a00001", "operator", t0))
+		must(t, l.RevokeAgent(ctx, "b", "operator", t0))
+		wantEqual(t, "after revocations", count(), FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
+		announce(t, l, "c", "b00000") // a client of the revoked agent moves
+		wantEqual(t, "after a move", count(), FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
+		behind := -90 * time.Second
+		_, err := l.Announce(ctx, Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
+		must(t, err)
+		if c := count(); !c.Generated || c.Clients != 3 {
+			t.Errorf("%+v", c)
+		}
+		x, err := l.AgentState(ctx, "c")
+		must(t, err)
+		if x.Version != "0.3.0" || x.Skew == nil || *x.Skew != behind || !x.Generated || x.Clients != 1 || x.Name != "name of c" || !x.Joined.Equal(t0) || !x.Revoked.IsZero() {
+			t.Errorf("%+v", x)
+		}
+		f, err := l.Fleet(ctx)
+		must(t, err)
+		s := begin(t, l, "run")
+		r, err := l.Run(ctx, s.run)
+		must(t, err)
+		if !f.Generated || !r.Generated {
+			t.Errorf("the fleet's data is not marked: %+v, %+v", f, r)
+		}
+		if _, err := l.AgentState(ctx, "none"); err == nil {
+			t.Error("found an agent that never joined")
+		}
+	})
+}
+
+// Filters of agents and clients select by the bytes of names, whatever the database thinks
+// of their order, and pages follow each other.
+func TestFilters(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		join(t, l, "a-1", "a-2", "b-1")
+		announce(t, l, "a-1", "meter-1", "meter-10", "meter_2", "METER-3", "meter%4", "mete")
+		announce(t, l, "b-1", "meter-5", "zähler-1", "zähler-2")
+		must(t, l.AddReports(ctx, "a-1", []Report{
+			{Client: "meter-1", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps", "flat"}},
+			{Client: "meter-10", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps"}},
+			{Client: "mete", Message: []byte("report"), Day: Today(t0) - 1, Findings: []string{"gaps"}},
+		}, false, t0))
+		must(t, l.AddReports(ctx, "a-1", []Report{{Client: "mete", Message: []byte("report"), Day: Today(t0)}}, false, t0)) // the problem is over
+		must(t, l.AddReports(ctx, "b-1", []Report{{Client: "meter-5", Message: []byte("report"), Day: Today(t0), Findings: []string{"gaps"}}}, false, t0))
+		for want, q := range map[string]ClientQuery{
+			"meter-1 meter-10 meter-5":  {Prefix: "meter-"},
+			"meter%4":                   {Prefix: "meter%"},
+			"meter_2":                   {Prefix: "meter_"},
+			"METER-3":                   {Prefix: "M"},
+			"zähler-1 zähler-2":         {Prefix: "zä"},
+			"meter-5 zähler-1 zähler-2": {Agent: "b-1"},
+			"meter-1 meter-10":          {Finding: "gaps", Agent: "a-1"},
+			"meter-1":                   {Finding: "flat"},
+			"meter-5":                   {Finding: "gaps", Prefix: "meter-5"},
+			"meter-1 meter-10 meter-5 ": {Finding: "gaps"},
+			"":                          {Finding: "none"},
+			" ":                         {Prefix: "mete", Agent: "none"},
+		} {
+			var names []string
+			q.Limit = 2
+			for {
+				page, err := l.Clients(ctx, q)
+				must(t, err)
+				for _, c := range page {
+					names = append(names, c.Name)
+				}
+				if len(page) < q.Limit {
+					break
+				}
+				q.After = page[len(page)-1].Name
+			}
+			slices.Sort(names)
+			if got := strings.Join(names, " "); got != strings.TrimSpace(want) {
+				t.Errorf("%+v: %q, want %q", q, got, want)
+			}
+		}
+		for prefix, want := range map[string]string{"": "a-1 a-2 b-1", "a": "a-1 a-2", "name of b": "b-1", "name": "a-1 a-2 b-1", "A": "", "b-1": "b-1"} {
+			var ids []string
+			for last := ""; ; {
+				page, err := l.AgentStates(ctx, prefix, last, 2)
+				must(t, err)
+				for _, a := range page {
+					ids = append(ids, a.ID)
+				}
+				if len(page) < 2 {
+					break
+				}
+				last = page[1].ID
+			}
+			if got := strings.Join(ids, " "); got != want {
+				t.Errorf("agents %q: %q, want %q", prefix, got, want)
+			}
+		}
+		found, err := l.FindingDays(ctx, 2)
+		must(t, err)
+		wantEqual(t, "findings", found, []FindingDay{{"gaps", Today(t0), 3}, {"flat", Today(t0), 1}, {"gaps", Today(t0) - 1, 1}})
+		if c, err := l.Client(ctx, "meter_2"); err != nil || c.Agent != "a-1" || c.Step != time.Hour || !slices.Equal(c.Inputs, []string{"load"}) {
+			t.Errorf("%+v, %v", c, err)
+		}
+		_, err = l.Client(ctx, "none")
+		wantIs(t, err, ErrNotFound)
+	})
+}
+
+// The turns of a round are those that are open and those that are counted, in pages. A round
+// knows how many are counted while it is open.
+func TestTurnRecords(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		s := plant(t, at, 7)
+		ctx := t.Context()
+		all := func() (names []string, counted int) {
+			t.Helper()
+			for after := ""; ; {
+				page, err := s.Turns(ctx, s.run, 0, after, 3)
+				must(t, err)
+				for _, x := range page {
+					names = append(names, x.Client)
+					if x.Counted {
+						counted++
+						if x.Examples != 10 || x.Steps != 3 || x.TrainLoss != 0.5 || time.Since(x.At) > time.Hour {
+							t.Errorf("%+v", x)
+						}
+					} else if !x.At.IsZero() || x.Examples != 0 {
+						t.Errorf("%+v", x)
+					}
+					if x.Agent == "" || x.Run != s.run {
+						t.Errorf("%+v", x)
+					}
+				}
+				if len(page) < 3 {
+					return names, counted
+				}
+				after = page[2].Client
+			}
+		}
+		if names, _ := all(); len(names) != 0 {
+			t.Errorf("before the round: %v", names)
+		}
+		s.ask(0, 0, upTo(7)...)
+		names, _ := all()
+		if len(names) != 7 || !slices.IsSorted(names) {
+			t.Errorf("%v", names)
+		}
+		first, err := s.Turns(ctx, s.run, 0, "", 1)
+		must(t, err)
+		agent := first[0].Agent
+		s.count(one(agent, 0, 0, names[1], names[4]), one(agent, 0, 0, names[5]))
+		again, counted := all()
+		wantEqual(t, "clients", again, names)
+		wantEqual(t, "counted", counted, 3)
+		rounds, err := s.Rounds(ctx, s.run, 0, 1)
+		must(t, err)
+		wantEqual(t, "counted in the open round", rounds[0].Counted, 3)
+		for i, name := range names {
+			mine, err := s.TurnsOf(ctx, s.run, name, []int64{0, 1, 2})
+			must(t, err)
+			if len(mine) != 1 || mine[0].Counted != slices.Contains([]int{1, 4, 5}, i) || mine[0].Round != 0 {
+				t.Errorf("%s: %+v", name, mine)
+			}
+		}
+		if mine, err := s.TurnsOf(ctx, s.run, names[0], []int64{3}); err != nil || len(mine) != 0 {
+			t.Errorf("%+v, %v", mine, err)
+		}
+	})
+}
+
+// recorder notes the statements that pass through it.
+type recorder struct {
+	querier
+	texts []string
+	args  [][]any
+}
+
+func (r *recorder) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	r.texts, r.args = append(r.texts, text), append(r.args, args)
+	return r.querier.QueryContext(ctx, text, args...)
+}
+
+// The turns of a client are found by their keys: a run has a receipt for every client and
+// round.
+func TestTurnsByKey(t *testing.T) {
+	l, ctx := open(t, "sqlite:"+t.TempDir()+"/ledger.db"), t.Context()
+	r := &recorder{querier: l.read}
+	l.read = r
+	_, err := l.TurnsOf(ctx, "run", "client", []int64{1, 2, 3})
+	must(t, err)
+	wantEqual(t, "statements", len(r.texts), 2)
+	for i, text := range r.texts {
+		var plan string
+		must(t, query(ctx, l.db, func(rows *sql.Rows) error {
+			var a, b, c int
+			var line string
+			err := rows.Scan(&a, &b, &c, &line)
+			plan += line
+			return err
+		}, "EXPLAIN QUERY PLAN "+text, r.args[i]...))
+		if !strings.Contains(plan, "(run=? AND round=? AND client=?)") {
+			t.Errorf("%s: %s", text, plan)
+		}
+	}
+}
