@@ -116,19 +116,19 @@ func Run(ctx context.Context, c Config) error {
 type agent struct {
 	Config
 	tuning
-	names    []string // of the clients
-	inputs   []string // of their data
-	step     int64    // interval between readings, in seconds
+	names  []string // of the clients
+	inputs []string // of their data
+	step   int64    // interval between readings, in seconds
 	// generated means that the readings are synthetic.
 	generated bool
-	store    *state.Store
-	blobs    *blobs
-	released *blobs // of releases
-	service  loadstarv1.AgentServiceClient
-	worklist *worklist
-	session  *session // of the most recent plan; used by the training goroutine only
-	news     news
-	pulse    pulse
+	store     *state.Store
+	blobs     *blobs
+	released  *blobs // of releases
+	service   loadstarv1.AgentServiceClient
+	worklist  *worklist
+	session   *session // of the most recent plan; used by the training goroutine only
+	news      news
+	pulse     pulse
 	// reports are not sent yet, and reported is to be called when they are; used by the
 	// goroutine that checks in only.
 	reports  []release.Report

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -62,10 +63,6 @@ func (w *Web) login(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, http.StatusBadRequest, "invalid_argument", `want {"code":"…"} with the code of a login link`)
 		return
 	}
-	if w.Access == nil {
-		w.fail(rw, connect.NewError(connect.CodeUnauthenticated, errSignIn))
-		return
-	}
 	cookie, expires, err := w.Access.Login(r.Context(), in.Code, time.Now())
 	if err != nil {
 		w.fail(rw, err)
@@ -84,7 +81,7 @@ func (w *Web) signIn(rw http.ResponseWriter, cookie string, expires time.Time) {
 }
 
 func (w *Web) logout(rw http.ResponseWriter, r *http.Request) {
-	if c, err := r.Cookie(cookieName); err == nil && w.Access != nil {
+	if c, err := r.Cookie(cookieName); err == nil {
 		if err := w.Access.Logout(r.Context(), c.Value); err != nil && !denied(err) {
 			w.fail(rw, err)
 			return
@@ -113,9 +110,6 @@ func (w *Web) check(ctx context.Context, cookie string) (access.Caller, error) {
 	case <-ctx.Done():
 		return access.Caller{}, ctx.Err()
 	}
-	if w.Access == nil {
-		return access.Caller{}, connect.NewError(connect.CodeUnauthenticated, errSignIn)
-	}
 	caller, err := w.Access.Session(ctx, cookie, time.Now())
 	if w.ReadOnly {
 		caller.Role = access.Viewer
@@ -123,11 +117,7 @@ func (w *Web) check(ctx context.Context, cookie string) (access.Caller, error) {
 	return caller, err
 }
 
-type sentence string
-
-func (s sentence) Error() string { return string(s) }
-
-const errSignIn = sentence("sign in first: 'loadstar web login' prints a link")
+var errSignIn = errors.New("sign in first: 'loadstar web login' prints a link")
 
 func denied(err error) bool {
 	code := connect.CodeOf(err)
@@ -139,8 +129,8 @@ func (w *Web) fail(rw http.ResponseWriter, err error) {
 	if denied(err) {
 		w.metrics.refused.WithLabelValues("session").Inc()
 		message := err.Error()
-		if _, rest, found := strings.Cut(message, ": "); found {
-			message = rest // without the code
+		if c := (*connect.Error)(nil); errors.As(err, &c) {
+			message = c.Message() // without the code
 		}
 		refuse(rw, http.StatusUnauthorized, "unauthenticated", message)
 		return
