@@ -251,7 +251,7 @@ comparison: build ## Regenerate docs/comparison.md: dense, its twins and baselin
 coverage: build ## Score the forecasts of runs on seven groups, also with 2 % of the readings removed: error, coverage of P10 to P90, sources; about ten minutes
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; \
 	for g in $(CORE_GROUPS); do \
-	  test -e runs/coverage/$$g/summary.json || bin/loadstar simulate plans/day-ahead.yaml --data datasets/$$g.yaml --out runs/coverage/$$g --quiet >/dev/null || exit 1; \
+	  test -e runs/coverage/$$g/summary.json || bin/loadstar simulate plans/day-ahead.yaml --data datasets/$$g.yaml --out runs/coverage/$$g --quiet --baseline none >/dev/null || exit 1; \
 	  for gaps in "" "--remove 2%" "--remove 2% --block 6h" "--remove 2% --block 24h"; do \
 	    bin/loadstar backtest --model runs/coverage/$$g --data datasets/$$g.yaml $$gaps || exit 1; \
 	  done; \
@@ -279,7 +279,7 @@ large-fleet: build ## Simulate 10,000 synthetic clients, 100 in each of 300 roun
 	printf 'name: large\nalgorithm: fedavg\npartition: head\nrounds: 300\nschedule: {cohort: 100}\n' > $$dir/plan.yaml && \
 	bin/loadstar data generate --meters 10000 -o $$dir/fleet && \
 	bin/loadstar data prepare $$dir/fleet -o $$dir/fleet.prepared && \
-	bin/loadstar simulate $$dir/plan.yaml --data $$dir/fleet.prepared --out $$dir/run
+	bin/loadstar simulate $$dir/plan.yaml --data $$dir/fleet.prepared --out $$dir/run --baseline none
 
 .PHONY: bench-simulate
 bench-simulate: build ## Benchmark the simulator against the bare training engine

@@ -14,6 +14,7 @@ import (
 	"loadstar/forecast"
 	"loadstar/lab/backtest"
 	"loadstar/lab/outlook"
+	"loadstar/metric"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -121,6 +122,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 					Dataset: d, Horizon: horizon, Targets: max(h, 1), Stride: stride, Split: series.DefaultSplit, Part: p,
 					Reference: forecast.Reference(reference), Workers: workers,
 				}
+				var fleets []metric.Fleet
 				for _, m := range models {
 					r, err := backtest.Run(cmd.Context(), b, m, out)
 					if err != nil {
@@ -128,9 +130,13 @@ unique_id, cutoff, ds, y and one named after the model.`,
 						return err
 					}
 					r.Part, r.Horizon, r.H, r.Mark = part, horizon, h, generatedMark(d.Generated)
-					results = append(results, r)
+					results, fleets = append(results, r), append(fleets, r.Fleet)
 				}
+				err = backtest.Enough(d, b, fleets...)
 				closer.Close()
+				if err != nil {
+					return err
+				}
 			}
 			w := cmd.OutOrStdout()
 			switch {

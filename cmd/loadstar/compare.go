@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,6 +12,7 @@ import (
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/fed"
 	"loadstar/fed/recipe"
+	"loadstar/lab/backtest"
 	"loadstar/lab/experiment"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -45,6 +48,10 @@ which the two methods did not forecast the same number of targets do not count.
 Plans of the model dense are trained with model.gaps 0, so that all methods
 forecast the same targets.
 
+Last week's profile and ridge-rich stand beside the plans unless --baseline names
+others, or none. A finished run of the same plan, seed and data in the folder that
+contains --out is not trained again.
+
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed
 again.`,
@@ -52,10 +59,16 @@ again.`,
 			"      --plan plans/local.yaml,plans/plfl-head.yaml --baseline persistence,ridge",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case len(data) == 0 || len(plans)+len(baselines) == 0:
+			case len(data) == 0 || len(plans) == 0 && !cmd.Flags().Changed("baseline"):
 				return cli.Usagef("nothing to compare: use --data, and --plan or --baseline or both")
 			case parallel < 1 || rounds < 0:
 				return cli.Usagef("--parallel must be at least 1, and --rounds at least 0")
+			}
+			if err := checkBaselines(baselines); err != nil {
+				return err
+			}
+			if slices.Equal(baselines, []string{"none"}) {
+				baselines = nil
 			}
 			k, err := kernel.Default()
 			if err != nil {
@@ -85,6 +98,10 @@ again.`,
 			e := &experiment.Experiment{
 				Dir: out, Kernel: k, Parallel: parallel,
 				Progress: func(done, of int) { bar.Set(done, of, "") },
+				Reuse:    filepath.Dir(out),
+				Reused: func(from, to string) {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: reused %s, a finished run of the same plan, seed and data\n", to, from)
+				},
 			}
 			collectOften()
 			table, err := e.Compare(cmd.Context(), contests)
@@ -97,7 +114,11 @@ again.`,
 			case markdown:
 				return experiment.WriteMarkdown(w, table, subject)
 			default:
-				return experiment.Print(w, table, subject)
+				if err := experiment.Print(w, table, subject); err != nil || len(plans) == 0 {
+					return err
+				}
+				_, err := fmt.Fprintln(w, reportHint(out))
+				return err
 			}
 		},
 	}
@@ -105,7 +126,7 @@ again.`,
 	f.StringSliceVar(&data, "data", nil, datasetUsage+"; may be repeated")
 	f.StringVar(&root, "root", "", rootUsage)
 	f.StringSliceVar(&plans, "plan", nil, "plan to train; may be repeated")
-	f.StringSliceVar(&baselines, "baseline", nil, "baseline, as in loadstar backtest; may be repeated")
+	f.StringSliceVar(&baselines, "baseline", backtest.Default, "baseline, as in loadstar backtest, or none; may be repeated")
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")
 	f.UintSliceVar(&otherSeeds, "other-seeds", nil, "seeds of the plans other than the subject (default --seeds)")
 	f.StringVar(&subject, "subject", "", "compare this plan with all other methods client by client; `PLAN` is its file name without .yaml")

@@ -2,57 +2,76 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/fed/recipe"
+	"loadstar/forecast"
 	"loadstar/internal/atomicfile"
+	"loadstar/lab/backtest"
 	"loadstar/lab/report"
 )
 
+const baselineUsage = "baselines to show beside the run, or none; may be repeated"
+
 func newReport() *cobra.Command {
-	var out, title string
+	var (
+		out, title, root string
+		baselines        []string
+		open             bool
+	)
 	cmd := &cobra.Command{
 		Use:   "report RUN_OR_EXPERIMENT...",
 		Short: "Generate a self-contained HTML report",
-		Long: `Generate a self-contained HTML report with the tables and charts of one or more
-runs. It works offline, adapts to desktop and phone screens, prints well, and
-has a light and a dark theme.
+		Long: `Generate a self-contained HTML report of one or more runs. It opens with one
+sentence: how large the errors are, and how they compare with last week's
+profile and with the strongest baseline. Charts of load and forecasts follow,
+then errors by client, lead and hour, intervals, training, and how to repeat it.
+The page works offline, on desktop and phone, and prints on a few pages.
 
 The arguments are folders of runs, as written by loadstar simulate, or folders
 that contain runs, as written by loadstar compare. Unfinished runs are skipped.
 Runs of a plan that differ only in the seed are shown as one method, with the
-spread over seeds.`,
-		Example: "  loadstar report runs/plfl-head\n" +
+spread over seeds.
+
+The baselines are backtested on the task of the run, once: the results are in the
+folder baselines of the run. This needs the dataset of the run; without it, the
+report has only what is there already.`,
+		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := report.Report{Title: title, Tool: "loadstar " + version}
-			for _, dir := range args {
-				one, err := report.ReadRun(dir)
-				if err == nil {
-					r.Runs = append(r.Runs, one)
-					continue
-				} else if !errors.Is(err, report.ErrNoRun) {
-					return err
-				}
-				if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("no run folder %s", dir)
-				}
-				runs, baselines, err := report.ReadExperiment(dir)
-				if err != nil {
-					return err
-				}
-				r.Runs, r.Baselines = append(r.Runs, runs...), append(r.Baselines, baselines...)
+			if err := checkBaselines(baselines); err != nil {
+				return err
 			}
-			if r.Title == "" {
-				r.Title = reportTitle(r.Runs)
+			if out == "" {
+				out = filepath.Join(args[0], "report.html")
+			}
+			r := report.Report{Title: title, Tool: "loadstar " + version}
+			if err := readRuns(&r, args); err != nil {
+				return err
+			}
+			if !slices.Equal(baselines, []string{"none"}) {
+				if addBaselines(cmd.Context(), cmd.ErrOrStderr(), r.Runs, baselines, root) {
+					r.Runs, r.Baselines = nil, nil
+					if err := readRuns(&r, args); err != nil { // again, with the baselines
+						return err
+					}
+				}
+			} else {
+				r.WithoutBaselines()
 			}
 			var page bytes.Buffer
 			if err := r.Write(&page); err != nil {
@@ -69,37 +88,117 @@ spread over seeds.`,
 			for _, one := range r.Runs {
 				generated = generated || one.Generated
 			}
+			if open {
+				openPage(cmd.ErrOrStderr(), out)
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, generatedMark(generated))
 			return err
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&out, "out", "o", "report.html", "file to write")
+	f.StringVarP(&out, "out", "o", "", "file to write (default report.html in the first folder)")
 	f.StringVar(&title, "title", "", "title of the report (default the methods and datasets)")
+	f.StringSliceVar(&baselines, "baseline", backtest.Default, baselineUsage)
+	f.StringVar(&root, "root", "", rootUsage)
+	f.BoolVar(&open, "open", false, "open the report in the browser")
 	return cmd
 }
 
-// reportTitle returns a title that lists the methods and datasets of the runs, or only
-// their number if there are many.
-func reportTitle(runs []*report.Run) string {
-	var methods, datasets []string
-	add := func(to *[]string, name string) {
-		for _, n := range *to {
-			if n == name {
-				return
-			}
+// checkBaselines returns a usage error if a baseline does not exist.
+func checkBaselines(names []string) error {
+	for _, name := range names {
+		if _, err := forecast.NewBaseline(name); err != nil && !(name == "none" && len(names) == 1) {
+			return cli.Usagef("--baseline: %w; none leaves them out", err)
 		}
-		*to = append(*to, name)
 	}
-	for _, r := range runs {
-		add(&methods, r.Method)
-		add(&datasets, r.Dataset)
-	}
-	name := func(all []string, noun string) string {
-		if len(all) > 4 {
-			return cli.Count(len(all), noun)
+	return nil
+}
+
+// readRuns adds the runs in folders to a report.
+func readRuns(r *report.Report, dirs []string) error {
+	for _, dir := range dirs {
+		one, err := report.ReadRun(dir)
+		if err == nil {
+			r.Runs = append(r.Runs, one)
+			continue
+		} else if !errors.Is(err, report.ErrNoRun) {
+			return err
 		}
-		return strings.Join(all, ", ")
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("no run folder %s: name a folder that loadstar simulate or compare wrote, such as runs/day-ahead", dir)
+		}
+		runs, baselines, err := report.ReadExperiment(dir)
+		if err != nil {
+			return err
+		}
+		r.Runs, r.Baselines = append(r.Runs, runs...), append(r.Baselines, baselines...)
 	}
-	return name(methods, "method") + " on " + name(datasets, "dataset")
+	return nil
+}
+
+// addBaselines backtests baselines beside the best run of each task and dataset, unless its
+// folder has them. It reports whether it wrote any. A dataset that cannot be opened does not
+// prevent the report: the notice says why its baselines are missing.
+func addBaselines(ctx context.Context, notice io.Writer, runs []*report.Run, names []string, root string) (added bool) {
+	for _, r := range report.Representatives(runs) {
+		if r.HasBaselines(names) {
+			continue
+		}
+		if err := besideRun(ctx, r, names, root); err != nil {
+			fmt.Fprintf(notice, "no baselines beside %s: %v\n", r.Dir, err)
+			continue
+		}
+		added = true
+	}
+	return added
+}
+
+// besideRun backtests baselines on the task of a run.
+func besideRun(ctx context.Context, r *report.Run, names []string, root string) error {
+	text, err := os.ReadFile(filepath.Join(r.Dir, "plan.yaml"))
+	if err != nil {
+		return err
+	}
+	plan, err := recipe.Read(text)
+	if err != nil {
+		return err
+	}
+	d, closer, err := openDataset(plan.Data, root)
+	if err != nil {
+		return fmt.Errorf("its dataset cannot be opened: %w", err)
+	}
+	defer closer.Close()
+	if now := d.Fingerprint(); now != r.Data {
+		return fmt.Errorf("the dataset %s has changed since the run: it has the fingerprint %s, not %s", plan.Data, now, r.Data)
+	}
+	_, err = backtest.Beside(ctx, d, plan, r.Dir, names, runtime.NumCPU())
+	return err
+}
+
+// openPage opens a file in the browser. A machine without one is not an error.
+func openPage(notice io.Writer, path string) {
+	if full, err := filepath.Abs(path); err == nil {
+		path = full
+	}
+	name, args := "xdg-open", []string{path}
+	switch runtime.GOOS {
+	case "darwin":
+		name = "open"
+	case "windows":
+		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", path}
+	}
+	c := exec.Command(name, args...)
+	if err := c.Start(); err != nil {
+		fmt.Fprintf(notice, "cannot open a browser (%v): open %s yourself\n", err, path)
+		return
+	}
+	go func() { _ = c.Wait() }() // how the browser ends does not matter
+}
+
+// reportHint is the line that tells how to make the report of a folder.
+func reportHint(dir string) string {
+	if strings.ContainsAny(dir, " \t") {
+		dir = "'" + dir + "'"
+	}
+	return "report: loadstar report " + dir + " --open"
 }

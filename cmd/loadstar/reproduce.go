@@ -185,8 +185,11 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 	if err := study.WriteReport(page, out, results, "loadstar "+version); err != nil {
 		wrong = errors.Join(wrong, err)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s, in %s; see %s\n", study.Spec.Title, time.Since(start).Round(time.Second), page)
-	return errors.Join(paper.Print(cmd.OutOrStdout(), study.Spec, results), wrong)
+	w := cmd.OutOrStdout()
+	fmt.Fprintf(w, "%s, in %s\n", study.Spec.Title, time.Since(start).Round(time.Second))
+	err = paper.Print(w, study.Spec, results)
+	fmt.Fprintf(w, "\nreport: open %s in a browser\n", page)
+	return errors.Join(err, wrong)
 }
 
 // datasets returns a function that opens a dataset by name, and a function that closes all

@@ -3,16 +3,22 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/lab/backtest"
+	"loadstar/lab/report"
 	"loadstar/lab/run"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
@@ -26,6 +32,7 @@ func newSimulate() *cobra.Command {
 		c               sim.Config
 		memoryMB        int64
 		asJSON, quiet   bool
+		baselines       []string
 	)
 	cmd := &cobra.Command{
 		Use:   "simulate PLAN",
@@ -38,6 +45,10 @@ clients (CSV and Parquet), shared and personal weights (.safetensors), events as
 JSON lines, and a summary. The same plan, data and kernel set give the same
 bytes, with any number of workers.
 
+At the end, the command backtests last week's profile and ridge-rich on the same
+task and prints them beside the run; --baseline none leaves them out, and so does
+--json.
+
 If a run is interrupted, by Ctrl-C or a crash, --resume continues it from the
 last checkpoint. The results are the same as without the interruption.`,
 		Example: "  loadstar simulate plans/plfl-head.yaml\n" +
@@ -46,6 +57,9 @@ last checkpoint. The results are the same as without the interruption.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.Workers < 1 || memoryMB < 0 || c.Save < 0 || rounds < 0 {
 				return cli.Usagef("--workers must be at least 1, and --rounds, --memory and --save at least 0")
+			}
+			if err := checkBaselines(baselines); err != nil {
+				return err
 			}
 			plan, err := cli.ReadPlan(args[0], data, rounds)
 			if err != nil {
@@ -96,7 +110,20 @@ last checkpoint. The results are the same as without the interruption.`,
 				s.Fleet = nil // summary.json contains it
 				return cli.PrintLine(cmd.OutOrStdout(), s)
 			}
-			return s.Print(cmd.OutOrStdout(), out)
+			w := cmd.OutOrStdout()
+			if err := s.Print(w, out); err != nil {
+				return err
+			}
+			if !slices.Equal(baselines, []string{"none"}) && !math.IsNaN(float64(s.MAE)) {
+				if _, err := backtest.Beside(cmd.Context(), d, plan, out, baselines, c.Workers); err != nil {
+					return fmt.Errorf("the run is complete, but not its baselines: %w", err)
+				}
+				if err := printClosing(w, out); err != nil {
+					return err
+				}
+			}
+			_, err = fmt.Fprintln(w, reportHint(out))
+			return err
 		},
 	}
 	f := cmd.Flags()
@@ -111,7 +138,26 @@ last checkpoint. The results are the same as without the interruption.`,
 	f.DurationVar(&c.Save, "save", 30*time.Second, "time between checkpoints; 0s saves after every round")
 	f.BoolVar(&asJSON, "json", false, "print the summary as one line of JSON")
 	f.BoolVar(&quiet, "quiet", false, "show no progress bar")
+	f.StringSliceVar(&baselines, "baseline", backtest.Default, baselineUsage)
 	return cmd
+}
+
+// printClosing prints a run beside its baselines: a table, and one sentence.
+func printClosing(w io.Writer, dir string) error {
+	sentence, rows, err := report.Closing(dir)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t")+"\t")
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\n%s\n", sentence)
+	return err
 }
 
 // collectOften lets the heap grow to 1.2 times the live heap before the next garbage

@@ -94,6 +94,10 @@ func Print(w io.Writer, results []Result, byClients bool) error {
 			fmt.Fprintf(t, "%s\n", r.title())
 			fmt.Fprintln(t, "MODEL\tMAE kW\tRMSE kW\tNMAE\tREL. MAE\tMEDIAN\tP05\tP95\tBELOW 1\t")
 		}
+		if r.Fleet["mae"].Count == 0 {
+			fmt.Fprintf(t, "%s\t-\t-\t-\t-\t-\t-\t-\t-\t too few readings\n", r.Model)
+			continue
+		}
 		mae, rmse, nmae, relative := r.Fleet["mae"], r.Fleet["rmse"], r.Fleet["nmae"], r.Fleet["relative_mae"]
 		fmt.Fprintf(t, "%s\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.3f\t%.0f %%\t\n", r.Model,
 			mae.Mean, rmse.Mean, nmae.Mean, relative.Mean, relative.Median, relative.P05, relative.P95, 100*r.belowOne())
@@ -127,6 +131,10 @@ func PrintMarkdown(w io.Writer, results []Result) error {
 			fmt.Fprintf(w, "\n%s\n\n", r.title())
 			fmt.Fprintln(w, "| model | MAE kW | RMSE kW | NMAE | relative MAE mean | median | 5 % | 95 % | below 1 |")
 			fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
+		}
+		if r.Fleet["mae"].Count == 0 {
+			fmt.Fprintf(w, "| %s | too few readings | | | | | | | |\n", r.Model)
+			continue
 		}
 		relative := r.Fleet["relative_mae"]
 		if _, err := fmt.Fprintf(w, "| %s | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.0f %% |\n", r.Model,

@@ -10,6 +10,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/forecast"
+	"loadstar/lab/backtest"
 	"loadstar/lab/run"
 	"loadstar/metric"
 	"loadstar/series"
@@ -94,8 +95,15 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 		if err != nil {
 			return nil, err
 		}
+		var fleets []metric.Fleet
 		for _, b := range baselines {
 			out.Methods = append(out.Methods, compared(b.Method, []metric.Fleet{b.Fleet}))
+			fleets = append(fleets, b.Fleet)
+		}
+		if len(fleets) > 0 {
+			if err := backtest.Enough(c.Dataset, backtest.Of(c.Dataset, q, 1), fleets...); err != nil {
+				return nil, err
+			}
 		}
 		for _, m := range c.Methods {
 			for _, p := range m.Plans {
@@ -115,6 +123,9 @@ func (e *Experiment) Compare(ctx context.Context, contests []Contest) ([]Compari
 		}
 		if err := e.pair(c, scored[i], &all[i]); err != nil {
 			return nil, err
+		}
+		if !slices.ContainsFunc(all[i].Methods, func(m Compared) bool { return !math.IsNaN(float64(m.MAE)) }) {
+			return nil, backtest.Enough(c.Dataset, backtest.Of(c.Dataset, c.Question, 1))
 		}
 	}
 	return all, nil

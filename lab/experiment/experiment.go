@@ -47,6 +47,11 @@ type Experiment struct {
 	// Progress, if not nil, is called with the number of rounds done and the total number
 	// of rounds, over all trials.
 	Progress func(done, of int)
+	// Reuse is a folder whose subfolders may have finished runs of the same plans on the
+	// same data, which are not trained again, or "". Unless Reused is nil, it is called with
+	// the folder of such a run and that of the trial.
+	Reuse  string
+	Reused func(from, to string)
 }
 
 // Rounds returns the total number of rounds of all trials.
@@ -111,6 +116,10 @@ func (e *Experiment) trial(ctx context.Context, t Trial, progress func(sim.Progr
 		return nil, err
 	case state == sim.Finished:
 		return s, nil
+	case state == sim.Empty:
+		if s, err := e.reuse(t, c.Dir); s != nil || err != nil {
+			return s, err
+		}
 	}
 	c.Resume = state == sim.Begun
 	return sim.Run(ctx, c)

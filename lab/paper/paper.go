@@ -137,7 +137,7 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 		f := r.Figures
 		row := []string{
 			label(r), f["relative_mae_mean"].String(), f["relative_mae_median"].String(),
-			Percent(f, "below_one"), f["mae"].String(), f["rmse"].String(), f["mape"].String(),
+			Percent(f, "below_one"), f["mae"].String(), f["rmse"].String(), inPercent(f["mape"]),
 		}
 		if tested {
 			row = append(row, Percent(f, "dm_better"), Percent(f, "dm_worse"))
@@ -148,6 +148,20 @@ func table(p experiment.Part, rows []experiment.Result) report.Table {
 		}
 	}
 	return t
+}
+
+// inPercent formats a share in per cent with its range over seeds, such as
+// 25.3 % (24.1-26.2).
+func inPercent(f experiment.Figure) string {
+	mean := f.Mean()
+	if math.IsNaN(mean) {
+		return "-"
+	}
+	digits := func(v float64) string { return fmt.Sprintf("%.1f", 100*v) }
+	if low, high := digits(f.Low()), digits(f.High()); low != high {
+		return fmt.Sprintf("%s %% (%s-%s)", digits(mean), low, high)
+	}
+	return digits(mean) + " %"
 }
 
 // Percent formats the share f[name] with its range over seeds. It returns "" if f has no

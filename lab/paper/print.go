@@ -51,11 +51,11 @@ func Print(w io.Writer, s *experiment.Spec, results []experiment.Result) error {
 }
 
 func printMethods(t io.Writer, rows []experiment.Result) {
-	fmt.Fprintln(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE\tRMSE\tMAPE\tBETTER\tWORSE\t")
+	fmt.Fprintln(t, "METHOD\tREL. MAE\tMEDIAN\tBELOW 1\tMAE kW\tRMSE kW\tMAPE\tBETTER\tWORSE\t")
 	for _, r := range rows {
 		f := r.Figures
-		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%v\t", label(r),
-			f["relative_mae_mean"], f["relative_mae_median"], Percent(f, "below_one"), f["mae"], f["rmse"], f["mape"])
+		fmt.Fprintf(t, "%s\t%v\t%v\t%s\t%v\t%v\t%s\t", label(r),
+			f["relative_mae_mean"], f["relative_mae_median"], Percent(f, "below_one"), f["mae"], f["rmse"], inPercent(f["mape"]))
 		fmt.Fprintf(t, "%s\t%s\t\n", Percent(f, "dm_better"), Percent(f, "dm_worse"))
 	}
 }

@@ -16,6 +16,14 @@ type line struct {
 	High []num  `json:"high,omitempty"`
 }
 
+// The smallest number of evaluations that a chart of medians shows, and of one that shows
+// distributions, and the largest number of methods of the latter.
+const (
+	fewest       = 3
+	fewestPanels = 5
+	mostPanels   = 4
+)
+
 // shownLines returns the lines that a chart shows: the first shownMethods of all, which
 // are those with the lowest errors. More lines would be hard to distinguish.
 func shownLines(all []line) []line { return all[:min(len(all), shownMethods)] }
@@ -44,7 +52,7 @@ func (s *dataset) medians() (figure, bool) {
 		}
 	}
 	rounds := thinned(set)
-	if len(all) < 2 || len(rounds) < 2 {
+	if len(all) == 0 || len(rounds) < fewest {
 		return figure{}, false
 	}
 	var lines []line
@@ -98,7 +106,7 @@ func (s *dataset) medians() (figure, bool) {
 		Alt:     "Line chart of the median validation relative MAE by round. " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
 			"x": rounds, "series": shownLines(lines), "log": highest > 4*lowest, "one": true,
-			"xLabel": label, "xName": name, "yLabel": "↑ median relative MAE, validation",
+			"xLabel": label, "xName": name, "yLabel": "↑ median relative MAE, validation", "fromZero": true,
 		},
 	}, true
 }
@@ -207,7 +215,8 @@ func (s *dataset) convergence() (figure, bool) {
 		t.Rows = append(t.Rows, row)
 		said = append(said, fmt.Sprintf("%s: median %s, quartiles %s to %s", m.name, short(final[2]), short(final[1]), short(final[3])))
 	}
-	if first >= last {
+	// A few boxes, or many small charts, say less than the lines of the medians.
+	if first >= last || len(panels) > mostPanels || slices.ContainsFunc(panels, func(p panel) bool { return len(p.Round) < fewestPanels }) {
 		return figure{}, false
 	}
 	more := ""
@@ -226,7 +235,7 @@ func (s *dataset) convergence() (figure, bool) {
 		Caption: "Relative MAE on a sample of validation windows, log scale: median, quartiles and extremes over the evaluated clients." + more,
 		Alt:     "Chart of the distribution of the validation relative MAE over clients by round; at the last evaluation, " + strings.Join(said, "; ") + ".",
 		data: map[string]any{
-			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{first, last}, "own": s.differentRounds(), "yLabel": "↑ relative MAE, validation",
+			"series": panels, "domain": []num{num(lo / 1.05), num(hi * 1.05)}, "rounds": []int{0, last}, "own": s.differentRounds(), "yLabel": "↑ relative MAE, validation",
 		},
 	}, true
 }
@@ -238,7 +247,7 @@ func (s *dataset) losses() (figure, bool) {
 	var all []*method
 	set := map[int]bool{}
 	for _, m := range s.trained() {
-		if len(m.rounds()) > 1 {
+		if len(m.rounds()) >= fewest {
 			return figure{}, false
 		}
 		if len(m.runs[0].losses) > 1 {
@@ -279,7 +288,7 @@ func (s *dataset) losses() (figure, bool) {
 		Caption: "Mean over the clients of a round, first seed. There are too few evaluations to show errors." + omittedNote(lines),
 		Alt:     "Line chart of the training loss by round; first and last values are in the table.",
 		data: map[string]any{
-			"x": rounds, "series": shownLines(lines), "log": lo > 0 && hi > 4*lo, "xLabel": "rounds done", "xName": "round", "yLabel": "↑ training loss",
+			"x": rounds, "series": shownLines(lines), "log": lo > 0 && hi > 4*lo, "xLabel": "rounds done", "xName": "round", "yLabel": "↑ training loss", "fromZero": true,
 		},
 	}, true
 }

@@ -13,14 +13,16 @@ const (
 	shownDots    = 400
 	shownMeters  = 1500
 	shownMethods = 10
+	shownBoxes   = 8
 	shownRounds  = 150
 )
 
-// group returns the section of the report about the dataset.
-func (s *dataset) group(i int) group {
+// group returns the part of the report about the dataset. share is the part of the page's
+// values that its chart of forecasts may embed.
+func (s *dataset) group(i int, share float64) group {
 	trained := s.trained()
 	r := trained[0].runs[0]
-	g := group{ID: fmt.Sprintf("data-%d", i+1), Name: s.name, Generated: s.generated}
+	g := group{ID: fmt.Sprintf("data-%d", i+1), Name: s.name, Generated: s.generated, Headline: s.headline()}
 	clients := plural(len(r.Clients), "client")
 	if h := r.settings["evaluate.holdout"]; h != "" && h != "0" {
 		clients += " held out from training"
@@ -39,23 +41,50 @@ func (s *dataset) group(i int) group {
 		}
 		g.About += fmt.Sprintf(" Values are means over %s%d seeds, with the range in brackets.", upTo, seeds)
 	}
-	figures := []func() (figure, bool){s.skill, s.cost, s.medians, s.convergence, s.losses, s.byHour, s.byStep, s.forecasts, s.fleet}
-	for _, f := range figures {
-		if f, ok := f(); ok {
-			g.Figures = append(g.Figures, f)
-		}
+	g.About += fmt.Sprintf(" Errors are relative to %s unless a table says otherwise.", s.referenceName())
+	if n := s.sampledBaseline(); n > 0 {
+		g.About += fmt.Sprintf(" Baselines were fitted for %d of %d clients.", n, len(r.Clients))
 	}
+	fan := func() (figure, bool) { return s.forecasts(share) }
+	g.add("forecasts", "Forecasts", nil, fan)
+	g.add("clients", "Error by client", s.worst(), s.skill)
+	g.add("errors", "Error by lead and by hour", s.peaks(), s.byStep, s.byHour)
+	g.add("intervals", "Intervals", nil, s.calibration, s.coverageByHour)
+	g.add("training", "Training and traffic", s.traffic(), s.medians, s.convergence, s.losses, s.cost)
 	for _, h := range s.grids {
-		g.Figures = append(g.Figures, h.figure())
+		g.add("rates", "Learning rates", nil, func() (figure, bool) { return h.figure(), true })
 	}
-	for j := range g.Figures {
-		f := &g.Figures[j]
-		f.ID, f.Generated = fmt.Sprintf("%s-%d", g.ID, j+1), s.generated
-		for k := range f.Tables {
-			f.Tables[k].Generated = s.generated
+	g.add("fleet", "Clients and data", s.findings(), s.fleet)
+	for _, one := range g.Sections {
+		for j := range one.Figures {
+			f := &one.Figures[j]
+			f.ID, f.Generated = fmt.Sprintf("%s-%d", one.ID, j+1), s.generated
 		}
 	}
 	return g
+}
+
+// add adds a section with those of the figures that can be drawn, unless it would be empty.
+func (g *group) add(id, title string, tables []Table, figures ...func() (figure, bool)) {
+	one := section{ID: g.ID + "-" + id, Title: title, Tables: tables}
+	for _, f := range figures {
+		if f, ok := f(); ok {
+			one.Figures = append(one.Figures, f)
+		}
+	}
+	if n := len(g.Sections); n > 0 && g.Sections[n-1].ID == one.ID {
+		g.Sections[n-1].Figures = append(g.Sections[n-1].Figures, one.Figures...)
+	} else if len(one.Figures)+len(one.Tables) > 0 {
+		g.Sections = append(g.Sections, one)
+	}
+}
+
+// sampledBaseline returns for how many clients baselines were fitted, or 0 if for all.
+func (s *dataset) sampledBaseline() int {
+	if b := s.strongest(); b != nil && len(b.scores) < len(s.trained()[0].runs[0].Clients) {
+		return len(b.scores)
+	}
+	return 0
 }
 
 // meanRange formats the mean of the values, followed by their range if there are several.

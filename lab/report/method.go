@@ -20,6 +20,7 @@ type dataset struct {
 	generated bool
 	methods   []*method // sorted by median relative MAE, lowest first
 	grids     []HeatMap
+	beside    *run.Beside // curves and profiles of baselines, or nil
 }
 
 // method has the runs of one plan with different seeds, or the scores of a baseline.
@@ -55,7 +56,9 @@ func divergence(methods []*method) string {
 	return " † Training diverged: the validation loss ended at ten times its lowest value or more in " + strings.Join(lost, ", ") + "."
 }
 
-// groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored.
+// groupRuns groups runs by dataset, reference and plan. Duplicate runs are ignored, also if
+// their plans differ only in their names. The baselines beside a run join those of its
+// dataset.
 func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	var sets []*dataset
 	byName := map[string]*dataset{}
@@ -69,7 +72,7 @@ func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 			sets = append(sets, s)
 		}
 		s.generated = s.generated || r.Generated
-		key := place + "\x00" + r.signature("seed", "data")
+		key := place + "\x00" + r.signature("seed", "data", "name")
 		m := byPlan[key]
 		if m == nil {
 			m = &method{name: r.Method}
@@ -79,6 +82,17 @@ func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 		if !slices.ContainsFunc(m.runs, func(x *Run) bool { return x.Seed == r.Seed }) {
 			m.runs = append(m.runs, r)
 		}
+	}
+	for _, r := range runs {
+		var mine []Baseline
+		for _, b := range r.beside.Scores {
+			if !slices.ContainsFunc(baselines, func(x Baseline) bool {
+				return x.Dataset == r.Dataset && x.Method == b.Method && x.Reference == b.Reference
+			}) {
+				mine = append(mine, Baseline{r.Dataset, b})
+			}
+		}
+		baselines = append(slices.Clip(baselines), mine...)
 	}
 	for _, b := range baselines {
 		s := byName[b.Dataset+"\x00"+b.Reference]
@@ -95,6 +109,13 @@ func groupRuns(runs []*Run, baselines []Baseline) []*dataset {
 	for _, s := range sets {
 		s.foldGrids()
 		s.disambiguate()
+		for _, m := range s.methods {
+			for _, r := range m.runs {
+				if s.beside == nil && len(r.beside.Scores) > 0 {
+					s.beside = &r.beside
+				}
+			}
+		}
 	}
 	names := map[string]int{}
 	for _, s := range sets {
@@ -416,4 +437,48 @@ func (s *dataset) seeds() int {
 		n = max(n, len(m.runs))
 	}
 	return n
+}
+
+// Representatives returns the best run of each dataset and task. Baselines beside it serve for
+// the other runs of the task too.
+func Representatives(runs []*Run) []*Run {
+	var to []*Run
+	at := map[string]int{}
+	for _, r := range runs {
+		key := strings.Join([]string{
+			r.Dataset, r.Data, r.Reference, r.settings["model.horizon"], r.settings["model.targets"], r.settings["evaluate.stride"],
+			r.settings["model.split.train"], r.settings["model.split.validation"],
+		}, "\x00")
+		i, ok := at[key]
+		switch {
+		case !ok:
+			at[key] = len(to)
+			to = append(to, r)
+		case len(to[i].beside.Scores) > 0: // it has been chosen before
+		case len(r.beside.Scores) > 0 || byError(r.median(), to[i].median()) < 0:
+			to[i] = r
+		}
+	}
+	return to
+}
+
+// median returns the median relative MAE over the run's clients.
+func (r *Run) median() float64 {
+	m := method{runs: []*Run{r}}
+	return m.median()
+}
+
+// HasBaselines reports whether the run's folder has the scores of all the baselines.
+func (r *Run) HasBaselines(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		return !slices.ContainsFunc(r.beside.Scores, func(b run.Baseline) bool { return b.Method == name })
+	})
+}
+
+// WithoutBaselines removes the baselines beside runs from the report.
+func (r *Report) WithoutBaselines() {
+	r.Baselines = nil
+	for _, one := range r.Runs {
+		one.beside = run.Beside{}
+	}
 }

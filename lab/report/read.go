@@ -7,15 +7,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"loadstar/lab/run"
-	"loadstar/metric"
 )
 
 // Run has the data of a finished run that a report needs.
@@ -28,7 +25,16 @@ type Run struct {
 	Clients   []run.Client
 	// Reference is the forecast to which the relative MAE refers, such as last-week.
 	Reference string
+	// Dir is the folder of the run, and Data the fingerprint of the dataset.
+	Dir, Data string
 
+	zone        string            // of the dataset's clock, "" in runs of older versions
+	interval    int64             // seconds of a step, 0 in runs of older versions
+	summary     *run.Summary      // nil in tests
+	plan        string            // the effective plan
+	peaks       []run.Peak        // by client
+	calibration []run.Calibration // by hour and level
+	beside      run.Beside        // baselines on the task of this run
 	settings    map[string]string // the plan with dotted keys, such as client.lr
 	rounds      int
 	steps       int64
@@ -48,28 +54,6 @@ type point struct{ x, y float64 }
 type evaluation struct {
 	round  int
 	spread [5]float64 // minimum, quartiles, maximum
-}
-
-// excerpt is two weeks of one client's forecasts.
-type excerpt struct {
-	client         string
-	start          int64 // Unix time in seconds
-	interval       int64
-	actual, before []float64
-	leads          []lead
-	// mae is the error of the forecasts, and weekMAE that of repeating the load of a week
-	// before. Both are over the whole test split and all forecast steps.
-	mae, weekMAE float64
-}
-
-// lead has the forecasts of an excerpt that have the same lead time.
-type lead struct {
-	// steps and until are the shortest and the longest lead time in steps; 1 is the first
-	// target.
-	steps, until int
-	values       []float64
-	// low and high are P10 and P90. They are NaN if the model does not forecast them.
-	low, high []float64
 }
 
 // Baseline has the scores of a baseline for one client.
@@ -112,12 +96,34 @@ func ReadRun(dir string) (*Run, error) {
 	if r.profile, err = run.Read[run.Profile](dir, "profile"); err != nil {
 		return nil, err
 	}
+	if r.peaks, err = run.Read[run.Peak](dir, "peaks"); err != nil {
+		return nil, err
+	}
+	if r.calibration, err = run.Read[run.Calibration](dir, "calibration"); err != nil {
+		return nil, err
+	}
+	if r.beside, err = run.ReadBeside(dir); err != nil {
+		return nil, err
+	}
+	curves, err := run.Read[run.Curve](dir, "curves")
+	if err != nil {
+		return nil, err
+	}
+	if r.excerpts = r.curveExcerpts(curves); len(r.excerpts) > 0 {
+		return r, nil
+	}
 	forecasts, err := run.Read[run.Forecast](dir, "forecasts")
 	if err != nil {
 		return nil, err
 	}
 	r.excerpts = excerpts(forecasts)
 	return r, nil
+}
+
+// setting returns a number in the plan, or 0.
+func (r *Run) setting(key string) int {
+	n, _ := strconv.Atoi(r.settings[key]) // 0 if the plan has none
+	return n
 }
 
 func (r *Run) readHead(dir string) error {
@@ -140,6 +146,8 @@ func (r *Run) readHead(dir string) error {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, "plan.yaml"), err)
 	}
 	flatten(r.settings, "", &plan)
+	r.Dir, r.Data, r.summary, r.plan = dir, s.Data, s, string(text)
+	r.zone, r.interval = s.Zone, s.Interval
 	r.Seed, _ = strconv.ParseUint(r.settings["seed"], 10, 64)
 	r.Method, r.Algorithm, r.Dataset, r.Generated = s.Plan, s.Algorithm, s.Dataset, s.Generated
 	r.Reference = s.RelativeMAE.Reference
@@ -189,6 +197,8 @@ func ReadExperiment(dir string) ([]*Run, []Baseline, error) {
 			return err
 		case !d.IsDir():
 			return nil
+		case path != dir && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir // a copy that was interrupted
 		}
 		r, err := ReadRun(path)
 		switch {
@@ -235,110 +245,4 @@ func spreads(rows []run.Evaluation) []evaluation {
 		rows = rows[n:]
 	}
 	return to
-}
-
-const (
-	excerptLength = 14 * 24 * time.Hour
-	excerptPoints = 1400 // more points than a chart has pixels across
-	shownClients  = 6
-)
-
-// excerpts returns two weeks from the middle of each client's forecasts, for at most
-// shownClients clients.
-func excerpts(rows []run.Forecast) []excerpt {
-	var to []excerpt
-	for len(rows) > 0 {
-		n := 1
-		for n < len(rows) && rows[n].Client == rows[0].Client {
-			n++
-		}
-		to = append(to, cut(rows[:n]))
-		rows = rows[n:]
-	}
-	if len(to) > shownClients {
-		var some []excerpt
-		for _, i := range thin(len(to), shownClients) {
-			some = append(some, to[i])
-		}
-		to = some
-	}
-	return to
-}
-
-func cut(rows []run.Forecast) excerpt {
-	s := excerpt{client: rows[0].Client}
-	var errs, week metric.Point
-	times := make([]int64, 0, len(rows))
-	var cutoffs []int64
-	distances := map[int64]bool{}
-	for _, r := range rows {
-		times = append(times, r.Time.Unix())
-		cutoffs = append(cutoffs, r.Cutoff.Unix())
-		distances[r.Time.Unix()-r.Cutoff.Unix()] = true
-		// Ignore the error: the means omit values that cannot be scored, but the chart
-		// shows them.
-		_ = errs.Add(r.Forecast, r.Actual, math.NaN())
-		if !math.IsNaN(r.LastWeek) {
-			_ = week.Add(r.LastWeek, r.Actual, math.NaN())
-		}
-	}
-	s.mae, s.weekMAE = errs.MAE(), week.MAE()
-	slices.Sort(times)
-	times = slices.Compact(times)
-	s.interval = closest(times, 3600)
-	slices.Sort(cutoffs)
-	stride := closest(slices.Compact(cutoffs), s.interval)
-	points := min(int64(excerptLength/time.Second)/s.interval, excerptPoints)
-	first, last := times[0], times[len(times)-1]
-	s.start = first
-	if spare := (last-first)/s.interval + 1 - points; spare > 0 {
-		s.start += spare / 2 * s.interval
-	}
-	points = min(points, (last-s.start)/s.interval+1)
-	gaps := func() []float64 {
-		to := make([]float64, points)
-		for i := range to {
-			to[i] = math.NaN()
-		}
-		return to
-	}
-	s.actual, s.before = gaps(), gaps()
-	// Show only the forecasts for the first and the last step. If forecasts are made every
-	// few steps only, show as many steps of each forecast, so that no time lacks one.
-	all := make([]int64, 0, len(distances))
-	for d := range distances {
-		all = append(all, d)
-	}
-	slices.Sort(all)
-	shortest, longest := all[0], all[len(all)-1]
-	ends := slices.Compact([]int64{shortest, max(longest-stride+s.interval, shortest)})
-	for _, d := range ends {
-		l := lead{steps: int((d-shortest)/s.interval) + 1, values: gaps(), low: gaps(), high: gaps()}
-		l.until = int((min(d+stride-s.interval, longest)-shortest)/s.interval) + 1
-		s.leads = append(s.leads, l)
-	}
-	for _, r := range rows {
-		i := (r.Time.Unix() - s.start) / s.interval
-		if r.Time.Unix() < s.start || i >= points {
-			continue
-		}
-		s.actual[i], s.before[i] = r.Actual, r.LastWeek
-		for k, d := range ends {
-			if ahead := r.Time.Unix() - r.Cutoff.Unix(); ahead >= d && ahead < d+stride {
-				s.leads[k].values[i], s.leads[k].low[i], s.leads[k].high[i] = r.Forecast, r.P10, r.P90
-			}
-		}
-	}
-	return s
-}
-
-// closest returns the smallest distance between two consecutive times, or otherwise if
-// there are fewer than two.
-func closest(times []int64, otherwise int64) int64 {
-	for i := 1; i < len(times); i++ {
-		if d := times[i] - times[i-1]; i == 1 || d < otherwise {
-			otherwise = d
-		}
-	}
-	return otherwise
 }

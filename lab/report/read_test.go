@@ -23,10 +23,10 @@ func TestReadRun(t *testing.T) {
 	if r.Dataset != "set" || !r.Generated || r.Method != "fedavg" || r.Algorithm != "fedavg" || r.Seed != 7 || len(r.Clients) != 5 {
 		t.Errorf("run %+v", r)
 	}
-	if r.bytes != 60e6 || r.rounds != 6 || len(r.losses) != 6 || r.settings["client.steps"] != "4" {
+	if r.bytes != 120e6 || r.rounds != 12 || len(r.losses) != 12 || r.settings["client.steps"] != "4" {
 		t.Errorf("%d bytes, %d rounds, %d losses, settings %v", r.bytes, r.rounds, len(r.losses), r.settings)
 	}
-	if len(r.evaluations) != 3 || r.evaluations[0].round != 2 {
+	if len(r.evaluations) != 6 || r.evaluations[0].round != 2 {
 		t.Fatalf("read the evaluations %+v", r.evaluations)
 	}
 	// The distribution ignores the NaN. The other values are 2.5, 2.6 and 2.7.
@@ -76,7 +76,7 @@ func TestReadExperiment(t *testing.T) {
 		t.Errorf("first method of dataset real: %s, median %v", first.name, first.median())
 	}
 	best := real.methods[1]
-	if best.name != "fedadam-head" || len(best.runs) != 2 || math.Abs(best.median()-1.115) > 1e-9 || best.megabytes() != 12 {
+	if best.name != "fedadam-head" || len(best.runs) != 2 || math.Abs(best.median()-1.115) > 1e-9 || best.megabytes() != 24 {
 		t.Errorf("best method %s with %d runs, median %v, %v MB", best.name, len(best.runs), best.median(), best.megabytes())
 	}
 	if got := best.belowOne(); got != 0.4 {
@@ -151,7 +151,7 @@ func TestCutWithStride(t *testing.T) {
 func TestDiverged(t *testing.T) {
 	one := func(method string, diverged bool) *Run {
 		clients := []run.Client{{Client: "a", RelativeMAE: 0.5}, {Client: "b", RelativeMAE: 0.6}}
-		return &Run{Dataset: "d", Method: method, Seed: 3, Clients: clients, diverged: diverged, settings: map[string]string{"name": method}}
+		return &Run{Dataset: "d", Method: method, Seed: 3, Clients: clients, diverged: diverged, settings: map[string]string{"name": method, "client.optimizer": method}}
 	}
 	page := string(written(t, &Report{Runs: []*Run{one("calm", false), one("wild", true)}}))
 	if !strings.Contains(page, "wild †") || strings.Contains(page, "calm †") {

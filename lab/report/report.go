@@ -7,7 +7,6 @@
 package report
 
 import (
-	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -24,7 +23,7 @@ import (
 // Report is the content of a page. Every field is optional. Sections appear in the order
 // of the fields.
 type Report struct {
-	Title string
+	Title string // default: the methods and datasets
 	About string // plain text; line breaks are preserved
 	Tool  string // program that generated the page, such as "loadstar v1.2"
 
@@ -104,11 +103,14 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"nu
 type page struct {
 	*Report
 	Policy    string // content security policy: allows only the page's own script
-	Generated string // names of the synthetic datasets
+	Generated string // names of the synthetic datasets, if no headline says it
+	Verdicts  string // how many claims hold
+	Marked    bool   // whether all tables use synthetic data
 	Boxed     []figure
 	Extra     []figure
 	Groups    []group
 	Ran       []Table // settings and cost of the runs
+	Plans     []planText
 	Style     template.CSS
 	Script    template.JS
 	Data      template.JS
@@ -119,14 +121,23 @@ type group struct {
 	ID, Name  string
 	Generated bool
 	About     string
+	Headline  headline
+	Sections  []section
+}
+
+// section is a part of a group with a heading.
+type section struct {
+	ID, Title string
 	Figures   []figure
+	Tables    []Table
 }
 
 // figure is a chart and its tables.
 type figure struct {
 	ID, Kind, Title, Caption string
 	Alt                      string // text alternative of the chart
-	Generated                bool
+	Generated                bool   // whether it uses synthetic data
+	Marked                   bool   // whether its own title says so, because its section does not
 	Layout                   string // "wide": tables below the chart; "narrow": small tables beside it
 	Tables                   []Table
 
@@ -141,29 +152,41 @@ func (r *Report) Write(w io.Writer) error {
 		}
 	}
 	sets := groupRuns(r.Runs, r.Baselines)
-	p := page{Report: r, Style: template.CSS(style), Script: template.JS(script)}
+	whole := *r
+	whole.Tables = slices.Clone(r.Tables)
+	if whole.Title == "" {
+		whole.Title = title(sets)
+	}
+	p := page{Report: &whole, Style: template.CSS(style), Script: template.JS(script), Verdicts: verdicts(r.Claims)}
 	var synthetic []string
 	for i, s := range sets {
-		p.Groups = append(p.Groups, s.group(i))
+		p.Groups = append(p.Groups, s.group(i, 1/float64(len(sets))))
 		if s.generated {
 			synthetic = append(synthetic, s.name)
 		}
 	}
+	if p.Marked = len(r.Tables) > 0 && !slices.ContainsFunc(r.Tables, func(t Table) bool { return !t.Generated }); p.Marked {
+		for i := range whole.Tables {
+			whole.Tables[i].Generated = false // the heading of the section says it
+		}
+	}
 	for i, c := range r.Boxes {
 		f := c.figure()
-		f.ID = fmt.Sprintf("boxes-%d", i+1)
+		f.ID, f.Marked = fmt.Sprintf("boxes-%d", i+1), f.Generated
+		f.Tables[0].Generated = false
 		p.Boxed = append(p.Boxed, f)
 	}
 	for i, h := range r.HeatMaps {
 		f := h.figure()
-		f.ID = fmt.Sprintf("extra-%d", i+1)
+		f.ID, f.Marked = fmt.Sprintf("extra-%d", i+1), f.Generated
+		f.Tables[0].Generated = false
 		p.Extra = append(p.Extra, f)
 	}
-	if len(synthetic) > 0 {
+	if len(synthetic) > 0 && !p.Single() {
 		p.Generated = strings.Join(synthetic, ", ")
 	}
 	if len(sets) > 0 {
-		p.Ran = runTables(sets)
+		p.Ran, p.Plans = runTables(sets), plans(sets)
 	}
 
 	data := map[string]any{}
@@ -175,7 +198,9 @@ func (r *Report) Write(w io.Writer) error {
 	addData(p.Boxed)
 	addData(p.Extra)
 	for _, g := range p.Groups {
-		addData(g.Figures)
+		for _, one := range g.Sections {
+			addData(one.Figures)
+		}
 	}
 	// json.Marshal escapes <, > and &, so a name in the data cannot end the script
 	// element.
@@ -191,6 +216,53 @@ func (r *Report) Write(w io.Writer) error {
 
 // Pictures reports whether the page has charts.
 func (p page) Pictures() bool { return len(p.Boxed)+len(p.Extra)+len(p.Groups) > 0 }
+
+// Single reports whether the page is about one dataset and no claims, so that it opens with
+// the headline of this dataset.
+func (p page) Single() bool {
+	return len(p.Groups) == 1 && len(p.Claims) == 0 && p.Groups[0].Headline.Text != ""
+}
+
+// verdicts says how many claims have each verdict.
+func verdicts(claims []Claim) string {
+	var parts []string
+	for _, v := range []Verdict{Holds, HoldsPartly, DoesNotHold, NotTested} {
+		n := 0
+		for _, c := range claims {
+			n += b2i(c.Verdict == v)
+		}
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", v, n))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of the paper, checked on our data: %s.", plural(len(claims), "claim"), strings.Join(parts, ", "))
+}
+
+// title lists the methods and datasets, or says how many there are if there are many.
+func title(sets []*dataset) string {
+	var methods, datasets []string
+	add := func(to *[]string, name string) {
+		if !slices.Contains(*to, name) {
+			*to = append(*to, name)
+		}
+	}
+	for _, s := range sets {
+		add(&datasets, s.trained()[0].runs[0].Dataset)
+		for _, m := range s.trained() {
+			add(&methods, m.name)
+		}
+	}
+	name := func(all []string, noun string) string {
+		if len(all) > 4 {
+			return plural(len(all), noun)
+		}
+		return strings.Join(all, ", ")
+	}
+	return name(methods, "method") + " on " + name(datasets, "dataset")
+}
 
 func (h HeatMap) check() error {
 	if len(h.Values) != len(h.YLabels) {
@@ -258,54 +330,3 @@ func numeric(t Table, column int) bool {
 
 // Long reports whether the table is so long that it scrolls on a screen.
 func (t Table) Long() bool { return len(t.Rows) > 14 }
-
-// runTables returns two tables about the runs: their cost, and the settings in which their
-// plans differ.
-func runTables(sets []*dataset) []Table {
-	runs := Table{
-		Title: "Training runs", Note: "Training time depends on the machine.",
-		Columns: []string{"dataset", "method", "algorithm", "seeds", "clients", "rounds", "gradient steps", "MB per client", "training time, s"},
-	}
-	plans := Table{Title: "Differences between plans", Note: "Settings that are equal in all plans are omitted.", Columns: []string{"setting"}}
-	var columns []map[string]string
-	for _, s := range sets {
-		runs.Note += divergence(s.methods)
-		for _, m := range s.methods {
-			if m.baseline {
-				continue
-			}
-			var seeds []string
-			seconds := 0.0
-			for _, r := range m.runs {
-				seeds = append(seeds, fmt.Sprint(r.Seed))
-				seconds += r.seconds / float64(len(m.runs))
-			}
-			r := m.runs[0]
-			runs.Generated = runs.Generated || s.generated
-			name := s.name
-			if s.generated {
-				name += " (synthetic)"
-			}
-			runs.Rows = append(runs.Rows, []string{
-				name, m.label(), r.Algorithm, strings.Join(seeds, ", "), fmt.Sprint(r.trained), fmt.Sprint(r.rounds),
-				fmt.Sprint(r.steps), short(m.megabytes()), short(seconds),
-			})
-			// A plan that runs on several datasets has only one column.
-			if !slices.Contains(plans.Columns, m.name) {
-				plans.Columns = append(plans.Columns, m.name)
-				columns = append(columns, r.settings)
-			}
-		}
-	}
-	for _, key := range differing(columns) {
-		row := []string{key}
-		for _, c := range columns {
-			row = append(row, cmp.Or(c[key], none))
-		}
-		plans.Rows = append(plans.Rows, row)
-	}
-	if len(plans.Rows) == 0 {
-		return []Table{runs}
-	}
-	return []Table{runs, plans}
-}

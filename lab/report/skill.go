@@ -20,13 +20,14 @@ func (s *dataset) skill() (figure, bool) {
 	}
 	t := Table{
 		Title:   "Test scores",
-		Note:    "The relative MAE is the mean absolute error divided by that of a reference, " + s.about() + "; a value below 1 is better than the reference. The columns 5–95 % and below 1 are over clients.",
+		Note:    "Relative to " + s.referenceName() + ": the mean absolute error divided by that of " + s.about() + ", so a value below 1 is better. The columns 5–95 % and below 1 are over clients.",
 		Columns: []string{"method", "median relative MAE", "mean", "5–95\u00a0%", "below 1", "mean MAE, kW", "median NMAE"},
 		Best:    1,
 	}
 	var rows []row
 	var said []string
 	var names []string
+	var drawn []*method // of the rows
 	lo, hi, lowest := math.Inf(1), 0.0, math.Inf(1)
 	for _, m := range s.methods {
 		scores := m.relative()
@@ -38,19 +39,25 @@ func (s *dataset) skill() (figure, bool) {
 		if math.IsNaN(q[2]) {
 			continue
 		}
-		lo, hi, lowest = min(lo, q[5]), max(hi, q[6]), min(lowest, q[2])
-		if names == nil {
-			names = sample(scores, shownDots)
-		}
-		r := row{Name: m.name, Look: m.look, Q: nums(q[:5])}
-		for i, name := range names {
-			if v, ok := scores[name]; ok {
-				r.V, r.N = append(r.V, num(v)), append(r.N, i)
-			}
-		}
-		rows = append(rows, r)
 		share := m.belowOne()
-		said = append(said, fmt.Sprintf("%s: median %s, %s of clients below 1", m.name, short(m.median()), percent(share)))
+		// Many boxes are hard to read. The table has all methods.
+		if !(m.baseline && s.repeats(m.name)) && (len(rows) < shownBoxes || m == s.strongest()) {
+			lo, hi, lowest = min(lo, q[5]), max(hi, q[6]), min(lowest, q[2])
+			if names == nil {
+				names = sample(scores, shownDots)
+			}
+			r := row{Name: m.name, Look: m.look, Q: nums(q[:5])}
+			if m.baseline {
+				r.Name += " (baseline)"
+			}
+			for i, name := range names {
+				if v, ok := scores[name]; ok {
+					r.V, r.N = append(r.V, num(v)), append(r.N, i)
+				}
+			}
+			rows, drawn = append(rows, r), append(drawn, m)
+			said = append(said, fmt.Sprintf("%s: median %s, %s of clients below 1", m.name, short(m.median()), percent(share)))
+		}
 		t.Rows = append(t.Rows, []string{
 			m.label(), meanRange(m.medians()), score(mean(all)), formatRange(q[0], q[4]),
 			percent(share), short(m.mae()), percentFine(m.nmae()),
@@ -65,17 +72,13 @@ func (s *dataset) skill() (figure, bool) {
 	hi = min(hi, 20*max(1, lowest))
 	lo = max(lo, hi/1e4, 1e-6)
 	lo, hi = min(lo, 0.9)/1.05, max(hi, 1.1)*1.05
-	k, beyond := 0, 0
-	for _, m := range s.methods {
-		if math.IsNaN(m.median()) {
-			continue
-		}
+	beyond := 0
+	for k, m := range drawn {
 		for _, v := range m.relative() {
 			rows[k].Above += b2i(v > hi)
 			rows[k].Below += b2i(v < lo)
 		}
 		beyond += rows[k].Above + rows[k].Below
-		k++
 	}
 	f := figure{
 		Kind: "box", Tables: []Table{t}, Layout: "even",
@@ -94,6 +97,9 @@ func (s *dataset) skill() (figure, bool) {
 	f.Caption += ". The dashed line is the error of " + s.about() + "."
 	if n := len(s.methods[0].relative()); n > len(names) {
 		f.Caption += fmt.Sprintf(" Dots show a sample of %d of %d clients, evenly spaced by error; boxes show all clients.", len(names), n)
+	}
+	if n := len(t.Rows); n > shownBoxes {
+		f.Caption += fmt.Sprintf(" The chart shows %d of %d methods, those with the lowest errors and the strongest baseline; the table has all.", len(rows), n)
 	}
 	if beyond > 0 {
 		f.Caption += " The numbers with arrows count the clients beyond the axis."
@@ -121,7 +127,7 @@ func (s *dataset) addCoverage(t *Table) {
 	for i := range t.Rows {
 		t.Rows[i] = append(t.Rows[i], cells[i]...)
 	}
-	t.Note += " Loads in interval is the share of loads between the lowest and the highest quantile that the model forecasts, such as P10 and P90, before and after calibration."
+	t.Note += " Loads in interval: between the lowest and the highest quantile, before and after calibration."
 }
 
 func percentFine(v float64) string {
@@ -180,8 +186,8 @@ func (s *dataset) cost() (figure, bool) {
 		t.Rows = append(t.Rows, []string{m.label(), short(mb), short(all), rounds, score(m.median())})
 		said = append(said, fmt.Sprintf("%s: %s MB, median relative MAE %s", m.name, short(mb), short(m.median())))
 	}
-	if len(dots) < 2 {
-		return figure{}, false
+	if len(s.trained()) < 2 || len(dots) > 2*shownMethods {
+		return figure{}, false // the table of traffic says it all
 	}
 	t.Note = strings.TrimSpace(divergence(s.methods))
 	caption := "Data sent and received by an average client in the whole training; lower left is better. Local training sends no data."

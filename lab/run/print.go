@@ -3,6 +3,7 @@ package run
 import (
 	"fmt"
 	"io"
+	"math"
 )
 
 // Print prints the summary of the run in the given folder for a terminal.
@@ -13,6 +14,22 @@ func (s *Summary) Print(w io.Writer, dir string) error {
 	}
 	fmt.Fprintf(w, "%s: %s on %s, %s, %s, %s%s\n", s.Plan, s.Algorithm, s.Dataset,
 		count(s.Clients, "client"), count(s.Rounds, "round"), count(int(s.Steps), "gradient step"), mark)
+	if math.IsNaN(float64(s.MAE)) {
+		fmt.Fprintln(w, "test split: no client has a complete window to score. Use more readings, or look for gaps with loadstar data check")
+	} else {
+		s.printScores(w)
+	}
+	fmt.Fprintf(w, "%.0f steps/s on %s, %.0f %% of the time in the engine; %d MB; prepared in %.1f s, trained in %.1f s, scored in %.1f s\n",
+		s.StepsPerS, count(s.Workers, "worker"), 100*s.EngineShare, s.RSS>>20, s.Seconds.Prepare, s.Seconds.Train, s.Seconds.Score)
+	if n := len(s.LeftOut); n > 0 {
+		fmt.Fprintf(w, "skipped without a complete training example: %s, such as %s\n", count(n, "meter"), s.LeftOut[0])
+	}
+	_, err := fmt.Fprintf(w, "weights: SHA-256 %s\nrun folder: %s\n", s.Weights, dir)
+	return err
+}
+
+// printScores prints the scores on the test split.
+func (s *Summary) printScores(w io.Writer) {
 	fmt.Fprintf(w, "test split: MAE relative to %s: mean %.3f, median %.3f, below 1 for %.0f %% of clients; MAE %.3f kW\n",
 		s.RelativeMAE.Reference, s.RelativeMAE.Mean, s.RelativeMAE.Median, 100*s.RelativeMAE.BelowOne, s.MAE)
 	s.Course.print(w)
@@ -22,13 +39,6 @@ func (s *Summary) Print(w io.Writer, dir string) error {
 	if c := s.Coverage; c != nil {
 		fmt.Fprintf(w, "loads inside the forecast interval: %.1f %%, before calibration %.1f %%\n", 100*c.Calibrated, 100*c.Model)
 	}
-	fmt.Fprintf(w, "%.0f steps/s on %s, %.0f %% of the time in the engine; %d MB; prepared in %.1f s, trained in %.1f s, scored in %.1f s\n",
-		s.StepsPerS, count(s.Workers, "worker"), 100*s.EngineShare, s.RSS>>20, s.Seconds.Prepare, s.Seconds.Train, s.Seconds.Score)
-	if n := len(s.LeftOut); n > 0 {
-		fmt.Fprintf(w, "skipped without a complete training example: %s, such as %s\n", count(n, "meter"), s.LeftOut[0])
-	}
-	_, err := fmt.Fprintf(w, "weights: SHA-256 %s\nrun folder: %s\n", s.Weights, dir)
-	return err
 }
 
 // count formats a number and a noun, such as "1 client" or "2 clients".

@@ -20,14 +20,14 @@ type Summary struct {
 	Generated bool   `json:"generated"`
 	// Data is the fingerprint of the dataset's content.
 	Data string `json:"data"`
-	// Zone is the time zone of the dataset's clock, and Interval the seconds of a step. Older
-	// versions did not write them.
-	Zone     string `json:"zone,omitempty"`
-	Interval int64  `json:"interval_seconds,omitempty"`
 	// Start is the SHA-256 of the weights from which the run started, if the plan names any.
 	Start   string `json:"start,omitempty"`
 	Kernel  string `json:"kernel"`
 	Clients int    `json:"clients"`
+	// Zone is the time zone of the dataset's clock, and Interval the seconds of a step. Older
+	// versions did not write them.
+	Zone     string `json:"zone,omitempty"`
+	Interval int64  `json:"interval_seconds,omitempty"`
 	// LeftOut lists the meters that the run left out because they have no complete
 	// training example.
 	LeftOut []string `json:"left_out,omitempty"`

@@ -1,5 +1,6 @@
 // One function per kind of chart. It takes data and width, and returns elements.
 import * as Plot from "@observablehq/plot";
+import { fan } from "./fan.js";
 import { chart, grid, legend, logTicks, logX, logY, look, multiples, short } from "./parts.js";
 
 // tooltips lists all methods at one x, best first.
@@ -25,21 +26,22 @@ function hover(rows) {
 }
 
 // lines: one line per method over hours, steps or rounds.
-function lines(d, width, { generated }) {
+function lines(d, width, {}) {
   const points = d.series.flatMap((s) => s.y.map((y, i) => ({ x: d.x[i], y, s })).filter((p) => p.y !== null));
   const sparse = d.x.length <= 40;
   const clip = Boolean(d.range);
   const ticks = d.log ? logTicks(...extent(points.map((p) => p.y)), 6) : 5;
   const svg = chart({
-    generated,
     width,
     height: Math.min(380, Math.max(240, width * 0.5)),
     marginLeft: 46,
-    x: { label: d.xLabel, ticks: d.ticks ?? Math.max(3, Math.floor(width / 90)), tickFormat: d.clock ? (v) => String(v) : short, type: "linear", labelAnchor: "center" },
+    x: { label: d.xLabel, ticks: d.ticks ?? Math.max(3, Math.floor(width / 90)), tickFormat: d.clock ? (v) => String(v) : short, type: "linear", labelAnchor: "center", domain: d.domain, zero: d.fromZero ?? false },
     y: d.log ? { type: "log" } : { label: d.yLabel, nice: true, zero: d.zero ?? false, ticks, domain: d.range },
     marks: [
       ...(d.log ? [Plot.gridY(ticks, grid), logY(ticks, d.yLabel)] : [Plot.gridY({ ...grid, ticks })]),
       d.one ? Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "4 3" }) : null,
+      d.rule ? Plot.ruleY([d.rule], { stroke: "var(--ink)", strokeDasharray: "4 3" }) : null,
+      d.diagonal ? Plot.line([[0, 0], [100, 100]], { stroke: "var(--ink)", strokeDasharray: "4 3" }) : null,
       ...d.series.map((s) =>
         s.low
           ? Plot.areaY(
@@ -55,7 +57,7 @@ function lines(d, width, { generated }) {
         ),
       ),
       sparse ? Plot.dot(points, { x: "x", y: "y", symbol: (p) => look(p.s.look).symbol, fill: (p) => look(p.s.look).colour, stroke: "none", r: 3, clip }) : null,
-      ...hover(tooltips(d.series, d.x, (x) => `${d.xName} ${x}${d.clock ? ":00" : ""}, ${d.yLabel.replace(/^[↑ ]+/, "")}`)),
+      ...hover(tooltips(d.series, d.x, (x) => `${d.at?.[d.x.indexOf(x)] ?? `${d.xName} ${x}`}, ${d.yLabel.replace(/^[↑ ]+/, "")}`)),
     ],
     symbol: { type: "identity" },
     color: { type: "identity" },
@@ -70,7 +72,7 @@ function extent(values) {
 
 // box: one row per method, with box, whiskers and one dot per client; or, if it is dense, one
 // row per building with its mean as the dot.
-function box(d, width, { generated }) {
+function box(d, width, {}) {
   // Many rows are thin, with the name beside the box instead of above it, and without dots
   // below it.
   const row = d.dense ? 17 : 64;
@@ -86,7 +88,6 @@ function box(d, width, { generated }) {
   const dots = rows.flatMap((s) => s.v.map((v, k) => ({ v, y: d.dense ? s.i : s.i + 0.3 + 0.14 * (((k * 0.618034) % 1) - 0.5) * 2, s, name: d.names[s.n[k]] }))).filter((p) => inside(p.v));
   return [
     chart({
-      generated,
       width,
       height: rows.length * row + 74,
       marginTop: 28,
@@ -119,7 +120,7 @@ function box(d, width, { generated }) {
 
 // convergence: one chart per method with the distribution of the error over clients by
 // round. Few rounds are drawn as boxes, many as bands.
-function convergence(d, width, { generated }) {
+function convergence(d, width, {}) {
   const ticks = logTicks(d.domain[0], d.domain[1], 6);
   return [
     multiples(d.series, width, { least: 280, most: 3 }, (s, each) => {
@@ -144,8 +145,7 @@ function convergence(d, width, { generated }) {
             Plot.line(rows, { x: "x", y: (r) => clip(r.mid), stroke: colour, strokeWidth: 2 }),
           ];
       return chart({
-        generated,
-        width: each,
+          width: each,
         height: 230,
         marginLeft: 44,
         x: { label: "rounds done", domain: [first - (boxes ? gap / 2 : 0), last + (boxes ? gap / 2 : 0)], ticks: 5, tickFormat: (v) => (Number.isInteger(v) ? String(v) : ""), labelAnchor: "center" },
@@ -170,64 +170,8 @@ function convergence(d, width, { generated }) {
   ];
 }
 
-// forecast: actual load, forecast with its interval, and last week's load per client.
-function forecast(d, width, { generated, state }) {
-  const lead = state.lead ?? 0;
-  const method = d.methods[state.method ?? 0];
-  const key = [
-    ["actual", "var(--ink)", ""],
-    [`forecast by ${method.name}`, "var(--fore)", ""],
-    ["same time last week", "var(--faint)", "3 3"],
-  ];
-  if (method.low) key.splice(2, 0, ["P10 to P90", "var(--fore)", "band"]);
-  const list = document.createElement("ul");
-  list.className = "legend";
-  for (const [name, colour, dash] of key) {
-    const item = document.createElement("li");
-    item.append(
-      Plot.plot({ width: 26, height: 12, margin: 0, x: { domain: [0, 1], axis: null }, y: { domain: [0, 1], axis: null }, marks: [Plot.ruleY([0.5], dash === "band" ? { stroke: colour, strokeWidth: 10, strokeOpacity: 0.2 } : { stroke: colour, strokeWidth: 2, strokeDasharray: dash })], ariaHidden: true }),
-      name,
-    );
-    list.append(item);
-  }
-  return [
-    list,
-    multiples(d.clients, width, { least: 420, most: 2 }, (c, each) => {
-      const values = method.values[lead][c.at];
-      const low = method.low?.[lead][c.at];
-      const high = method.high?.[lead][c.at];
-      const rows = c.actual.map((y, i) => ({ t: new Date((c.start + i * d.interval) * 1000), y, f: values?.[i] ?? null, w: c.before[i], l: low?.[i] ?? null, h: high?.[i] ?? null }));
-      return chart({
-        generated,
-        width: each,
-        height: Math.max(190, Math.min(250, each * 0.36)),
-        marginLeft: 46,
-        x: { type: "utc", label: "time (UTC)", ticks: Math.max(3, Math.floor(each / 90)), labelAnchor: "center" },
-        y: { label: "load, kW", ticks: 5, nice: true, tickFormat: short },
-        marks: [
-          Plot.gridY({ ...grid, ticks: 5 }),
-          ...(low ? [Plot.areaY(rows, { x: "t", y1: "l", y2: "h", fill: "var(--fore)", fillOpacity: 0.2, defined: (r) => r.l !== null })] : []),
-          Plot.line(rows, { x: "t", y: "w", stroke: "var(--faint)", strokeDasharray: "3 3", strokeWidth: 1.1, defined: (r) => r.w !== null }),
-          Plot.line(rows, { x: "t", y: "y", stroke: "var(--ink)", strokeWidth: 1.4 }),
-          Plot.line(rows, { x: "t", y: "f", stroke: "var(--fore)", strokeWidth: 1.6 }),
-          Plot.ruleX(rows, Plot.pointerX({ x: "t", stroke: "var(--faint)", className: "under" })),
-          Plot.tip(
-            rows,
-            Plot.pointerX({
-              x: "t",
-              frameAnchor: "top",
-              title: (r) => `${r.t.toISOString().slice(0, 16).replace("T", " ")} UTC\nactual ${short(r.y)} kW\nforecast ${short(r.f)} kW${r.l === null ? "" : ` (${short(r.l)} to ${short(r.h)})`}\nlast week ${short(r.w)} kW`,
-              fontSize: 12,
-            }),
-          ),
-        ],
-      });
-    }),
-  ];
-}
-
 // cost: traffic and error of each method.
-function cost(d, width, { generated }) {
+function cost(d, width, {}) {
   const height = Math.min(400, Math.max(280, width * 0.55));
   const some = d.points.map((p) => p.x).filter((x) => x > 0);
   const wide = some.length > 1 && Math.max(...some) / Math.min(...some) > 30;
@@ -236,7 +180,6 @@ function cost(d, width, { generated }) {
   const log = most > 8 * least;
   const ticks = log ? logTicks(least, most, 6) : 5;
   const options = (marks, marginRight = right) => ({
-    generated,
     width,
     height,
     marginLeft: 46,
@@ -280,7 +223,7 @@ function cost(d, width, { generated }) {
 }
 
 // fleet: mean and standard deviation of each client's load.
-function fleet(d, width, { generated }) {
+function fleet(d, width, {}) {
   const pad = (a) => [Math.min(...a) / 1.25, Math.max(...a) * 1.25];
   const dx = pad(d.x);
   const dy = pad(d.y);
@@ -293,7 +236,6 @@ function fleet(d, width, { generated }) {
     .filter((l) => l.a < l.b);
   return [
     chart({
-      generated,
       width,
       height: Math.min(420, Math.max(280, width * 0.6)),
       marginLeft: 50,
@@ -314,7 +256,7 @@ function fleet(d, width, { generated }) {
 }
 
 // heat: one value per pair of settings. Stronger colours are lower values.
-function heat(d, width, { generated }) {
+function heat(d, width, {}) {
   const bins = 7;
   const all = d.values.flat().filter((v) => v !== null);
   const [lo, hi] = [Math.min(...all), Math.max(...all)];
@@ -326,7 +268,6 @@ function heat(d, width, { generated }) {
   const left = Math.max(52, Math.max(...d.y.map((s) => s.length)) * 7.5 + 34);
   const size = Math.max(26, Math.min(52, (Math.min(width, 640) - left) / d.x.length));
   const svg = chart({
-    generated,
     width: Math.min(width, Math.max(260, left + 16 + d.x.length * Math.min(90, (width - left - 16) / d.x.length))),
     height: d.y.length * size + 72,
     marginLeft: left,
@@ -353,4 +294,4 @@ function heat(d, width, { generated }) {
   return [svg, scale];
 }
 
-export const kinds = { lines, box, convergence, forecast, cost, fleet, heat };
+export const kinds = { lines, box, convergence, fan, cost, fleet, heat };

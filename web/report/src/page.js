@@ -2,7 +2,8 @@
 // when its width changes. Colours are CSS variables, so a change of theme needs no
 // redraw.
 import { kinds } from "./charts.js";
-import { pick } from "./parts.js";
+import { beginFan, fanControls, fanTable } from "./fan.js";
+import { saveButtons, tableRows } from "./save.js";
 
 const themes = ["auto", "light", "dark"];
 const names = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
@@ -33,21 +34,29 @@ function startTheme() {
 
 function startFigure(figure, data) {
   const picture = figure.querySelector(".picture");
-  const generated = figure.hasAttribute("data-generated");
+  const kind = figure.dataset.kind;
   const state = {};
   let drawn = 0;
   const draw = (width) => {
     drawn = width;
-    picture.replaceChildren(...kinds[figure.dataset.kind](data, width, { generated, state }));
+    picture.replaceChildren(...kinds[kind](data, width, { state }));
+    // A label on a group has no meaning; the picture has one for all.
+    for (const g of picture.querySelectorAll("g[aria-label]")) {
+      g.dataset.mark = g.getAttribute("aria-label");
+      g.removeAttribute("aria-label");
+    }
     figure.dataset.drawn = "";
   };
   const controls = figure.querySelector(".controls");
-  for (const c of data.choices ?? []) {
-    state[c.key] = c.start ?? 0;
-    if (c.options.length > 1) controls.append(pick(c, state, () => draw(drawn)));
+  if (kind === "fan") {
+    beginFan(data, state);
+    controls.append(...fanControls(data, state, () => draw(drawn), figure.id));
   }
-  // The print width is A4 without margins.
-  addEventListener("beforeprint", () => draw(680));
+  const tables = () => tableRows(figure.parentElement.querySelector(".beside"));
+  figure.append(saveButtons(figure, kind === "fan" ? () => fanTable(data, state) : tables));
+  // On paper (A4 without margins), a chart has the whole width, or half of it beside a table
+  // or another chart.
+  addEventListener("beforeprint", () => draw(figure.parentElement.classList.contains("wide") ? 690 : 338));
   addEventListener("afterprint", () => draw(Math.floor(picture.clientWidth)));
   new ResizeObserver(([entry]) => {
     const width = Math.floor(entry.contentRect.width);
@@ -55,6 +64,21 @@ function startFigure(figure, data) {
   }).observe(picture);
 }
 
+// startScroll marks the tables that are wider than the screen, so that a reader knows that
+// they scroll.
+function startScroll(box) {
+  const mark = () => {
+    const left = box.scrollWidth - box.clientWidth - box.scrollLeft;
+    box.classList.toggle("more", left > 2);
+    box.parentElement.classList.toggle("sideways", box.scrollWidth > box.clientWidth + 2);
+  };
+  new ResizeObserver(mark).observe(box);
+  box.addEventListener("scroll", mark, { passive: true });
+  mark();
+}
+
 startTheme();
 const all = JSON.parse(document.getElementById("data").textContent);
 for (const figure of document.querySelectorAll("figure[data-kind]")) startFigure(figure, all[figure.id]);
+for (const box of document.querySelectorAll(".scroll")) startScroll(box);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = false)));

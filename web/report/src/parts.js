@@ -7,7 +7,9 @@ const symbols = ["circle", "triangle", "square", "diamond", "cross", "star", "wy
 
 // look returns the style of a method. Styles never differ by colour alone.
 export function look(i) {
-  if (i < 0) return { colour: "var(--faint)", dash: "3 3", symbol: "times" };
+  // Baselines: the strongest one, and last week's profile.
+  if (i === -2) return { colour: "var(--faint)", dash: "1 3", symbol: "times" };
+  if (i < 0) return { colour: "var(--base)", dash: "6 3", symbol: "times" };
   return { colour: `var(--s${i % colours})`, dash: dashes[Math.floor(i / colours) % dashes.length], symbol: symbols[i % symbols.length] };
 }
 
@@ -40,12 +42,7 @@ export function logTicks(lo, hi, n) {
 }
 
 // chart is Plot.plot with the options that all charts share.
-export function chart({ generated, marks, ...options }) {
-  if (generated)
-    marks = [
-      Plot.text(["synthetic data"], { frameAnchor: "top-right", dx: (options.marginRight ?? 16) - 16, dy: -14, fill: "var(--warn)", fontWeight: 600, fontSize: 11, className: "mark" }),
-      ...marks,
-    ];
+export function chart({ marks, ...options }) {
   return Plot.plot({
     marginTop: 24,
     marginRight: 16,
@@ -87,19 +84,6 @@ export function legend(series, { lines = true, dots = true } = {}) {
     list.append(item);
   }
   return list;
-}
-
-// pick returns a select element for an option of a figure.
-export function pick({ key, label, options }, state, change) {
-  const box = document.createElement("label");
-  const select = document.createElement("select");
-  options.forEach((o, i) => select.add(new Option(o, i, i === state[key], i === state[key])));
-  select.addEventListener("change", () => {
-    state[key] = Number(select.value);
-    change();
-  });
-  box.append(label, " ", select);
-  return box;
 }
 
 // multiples arranges small charts in as many columns as fit.
