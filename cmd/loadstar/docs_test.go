@@ -107,3 +107,28 @@ func blocks(text string) (all []block) {
 	}
 	return all
 }
+
+// TestAccessPage checks that the commands on the page about users are those that a script
+// runs with a real server, except for the start of the server.
+func TestAccessPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/access.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("testdata/script/fleet/users.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(page)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "loadstar ") && !strings.HasPrefix(line, "loadstar serve ") {
+			n++
+			if !strings.Contains(string(script), "exec "+line+"\n") {
+				t.Errorf("no script runs %q", line)
+			}
+		}
+	}
+	if n < 10 {
+		t.Errorf("the page has %d commands", n)
+	}
+}

@@ -113,7 +113,7 @@ func (g *Gate) certificate(ctx context.Context, serial, name string, now time.Ti
 	c, role, err := g.ledger.CertificateOf(ctx, serial)
 	switch {
 	case errors.Is(err, ledger.ErrNotFound) && name == ledger.LocalUser:
-		return Caller{}, refuse("the server does not know this certificate of user local (serial %s); if it is in the folder of one of its gateways, restart that gateway, which then records it", serial)
+		return Caller{}, refuse("the server does not know this certificate of user local (serial %s); if it is in the folder of one of its gateways (DIR/operator), restart that gateway, which then records it; if it is a copy, copy that folder again", serial)
 	case errors.Is(err, ledger.ErrNotFound):
 		return Caller{}, refuse("the server does not know this certificate of user %s (serial %s): the user was removed, or the server was restored from an older backup; ask an admin for a new one: loadstar users certificate %s", name, serial, name)
 	case err != nil:
