@@ -31,7 +31,7 @@ func signedIn(t tester, l *Ledger, user, cookie string, now time.Time) Session {
 // actions returns the audited actions on a subject, oldest first.
 func actions(t tester, l *Ledger, subject string) string {
 	t.Helper()
-	events, err := l.Audit(context.Background(), 1000)
+	events, err := l.Audit(context.Background(), AuditQuery{Limit: 1000})
 	must(t, err)
 	var all []string
 	for i := len(events) - 1; i >= 0; i-- {
