@@ -68,6 +68,7 @@ them.`,
 		title string
 		of    []*cobra.Command
 	}{
+		{"Start here:", []*cobra.Command{newDemo()}},
 		{"Data and models:", []*cobra.Command{newData(), newForecast(), newBacktest(), newModel()}},
 		{"Training on this machine:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
 		{"Fleet:", append([]*cobra.Command{newServe(), newAgent(), newBackup(), newRestore()}, operate.Commands()...)},

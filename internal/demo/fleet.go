@@ -1,0 +1,157 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/internal/mtls"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server"
+	"loadstar/server/web"
+)
+
+// fleet is the server, as an operator sees it.
+type fleet struct {
+	v1.OperatorServiceClient
+	address string // for agents
+	page    string // of the dashboard
+}
+
+// pollEvery is the time between two check-ins of an agent. The usual second would be most of
+// a round here.
+const pollEvery = 100 * time.Millisecond
+
+// startServer starts a server with a ledger, a queue and weights in a folder, and returns when
+// it is ready. It ends with ctx; done is then closed.
+func startServer(ctx context.Context, dir string, port int, links []web.Link, log *slog.Logger, failed chan<- error) (f *fleet, done <-chan struct{}, err error) {
+	ready, ended := make(chan string, 1), make(chan struct{})
+	page, err := freePort(port)
+	if err != nil {
+		return nil, nil, err
+	}
+	f = &fleet{}
+	began := make(chan error, 1)
+	go func() {
+		defer close(ended)
+		err := server.Run(ctx, server.Config{
+			Dir: dir, Roles: server.Roles(), Listen: "127.0.0.1:0", Hosts: []string{"localhost", "127.0.0.1"},
+			AgentClients: 10_000, Aggregators: 2, Certificates: 24 * time.Hour, Lease: 10 * time.Minute, Lead: 10 * time.Second,
+			Poll: pollEvery, MaxPoll: time.Minute, Rate: 500, Log: log, Ready: func(address string) { ready <- address },
+			Web: &web.Config{
+				Listen: page, Notice: "GENERATED data: no meter measured it", Links: links, Ready: func(url string) { f.page = url },
+			},
+		})
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the server has ended")
+		}
+		began <- err
+		select {
+		case failed <- err:
+		default: // another part has failed already
+		}
+	}()
+	select {
+	case err := <-began:
+		return nil, ended, fmt.Errorf("cannot start the server: %w", err)
+	case address := <-ready:
+		_, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, ended, err
+		}
+		f.address = "https://localhost:" + port
+	}
+	c, err := mtls.ReadFolder(filepath.Join(dir, "operator"))
+	if err != nil {
+		return nil, ended, err
+	}
+	f.OperatorServiceClient = v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(c.TLS())), f.address)
+	return f, ended, nil
+}
+
+// freePort returns an address with a port that nobody listens on: the given one, or one of the
+// next hundred.
+func freePort(port int) (string, error) {
+	for p := port; p <= min(port+100, 65535); p++ {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(p))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		address = l.Addr().String() // if port is 0
+		return address, l.Close()
+	}
+	return "", fmt.Errorf("the ports from %d on are all in use; choose another one with --port", port)
+}
+
+// login returns the address of the page with a code that opens a session.
+func (f *fleet) login(ctx context.Context) (string, error) {
+	r, err := f.CreateLogin(ctx, &v1.CreateLoginRequest{TtlSeconds: 60 * 60})
+	if err != nil {
+		return "", fmt.Errorf("cannot make a login link: %w", err)
+	}
+	return strings.TrimSuffix(f.page, "/") + "/#/login?code=" + r.Code, nil
+}
+
+// Receipts is what the server's ledger says about the updates of the run.
+type Receipts struct {
+	// Asked is the number of updates that clients were asked for, and Counted that of
+	// receipts. Late updates arrived after their round had closed.
+	Asked   int64 `json:"asked"`
+	Counted int64 `json:"counted"`
+	Late    int64 `json:"late"`
+	Lost    int64 `json:"lost"`
+	// Twice is the number of receipts beyond the first of a client and round.
+	Twice int64 `json:"twice"`
+	// Missing is the number of updates that a round counted and that have no receipt.
+	Missing int64 `json:"missing"`
+}
+
+// receipts reads the receipts of a run and compares them with its rounds. It also notes what
+// became of the agent that was killed.
+func (f *fleet) receipts(ctx context.Context, run string, rounds []*v1.Round, k *Killed, clients []string) (r Receipts, err error) {
+	for _, x := range rounds {
+		r.Asked, r.Counted, r.Late, r.Lost = r.Asked+x.Asked, r.Counted+x.Counted, r.Late+x.Late, r.Lost+x.Lost
+		seen := map[string]bool{}
+		for after, more := "", true; more; {
+			page, err := f.ListTurns(ctx, &v1.ListTurnsRequest{Run: run, Round: x.Round, After: after, Limit: 1000})
+			if connect.CodeOf(err) == connect.CodeUnimplemented {
+				return r, nil // the server of this version cannot list them
+			}
+			if err != nil {
+				return r, fmt.Errorf("cannot read the receipts of round %d: %w", x.Round+1, err)
+			}
+			more = len(page.Turns) > 0
+			for _, t := range page.Turns {
+				after = t.Client
+				if t.State != "counted" {
+					continue
+				}
+				if seen[t.Client] {
+					r.Twice++
+				}
+				seen[t.Client] = true
+			}
+		}
+		r.Missing += max(x.Counted-int64(len(seen)), 0)
+		r.Twice += max(int64(len(seen))-x.Counted, 0)
+		for _, c := range clients {
+			switch {
+			case k.Round == 0 || x.Round < int64(k.Round)-1: // before it died
+			case seen[c]:
+				k.CountedAfter++
+			default:
+				k.Missed++
+			}
+		}
+	}
+	return r, nil
+}
