@@ -1,0 +1,159 @@
+package main
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+// unpack writes an image of a layout as the bundle of an OCI runtime: a folder rootfs and a
+// config.json. Arguments replace the image's own command. It is for tests: the layout must
+// be one that this program has written.
+func unpack(args []string) error {
+	f := flag.NewFlagSet("image unpack", flag.ExitOnError)
+	from := f.String("layout", "", "the layout, a folder")
+	platform := f.String("platform", "linux/amd64", "platform to unpack")
+	out := f.String("out", "", "the bundle, a folder that does not exist")
+	owner := f.Int("owner", user, "user of the data folder")
+	host := f.Bool("host-network", false, "use the network of the machine")
+	var binds binds
+	f.Var(&binds, "bind", "mount FROM:TO read-write; may be repeated")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	i, err := find(*from, *platform)
+	if err != nil {
+		return err
+	}
+	root := filepath.Join(*out, "rootfs")
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	r := mutate.Extract(i)
+	defer r.Close()
+	if err := extract(r, root); err != nil {
+		return err
+	}
+	if err := os.Chown(filepath.Join(root, "data"), *owner, *owner); err != nil {
+		return err
+	}
+	c, err := i.ConfigFile()
+	if err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(bundle(c.Config, f.Args(), *host, binds), "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(*out, "config.json"), data, 0o644)
+}
+
+type binds []string
+
+func (b *binds) String() string     { return strings.Join(*b, " ") }
+func (b *binds) Set(s string) error { *b = append(*b, s); return nil }
+
+// find returns the image for a platform of the index that a layout has.
+func find(path, platform string) (v1.Image, error) {
+	want, err := v1.ParsePlatform(platform)
+	if err != nil {
+		return nil, err
+	}
+	index, err := layout.ImageIndexFromPath(path)
+	if err != nil {
+		return nil, err
+	}
+	m, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	if len(m.Manifests) != 1 {
+		return nil, fmt.Errorf("%s has %d references, want 1", path, len(m.Manifests))
+	}
+	if index, err = index.ImageIndex(m.Manifests[0].Digest); err != nil {
+		return nil, err
+	}
+	if m, err = index.IndexManifest(); err != nil {
+		return nil, err
+	}
+	for _, d := range m.Manifests {
+		if d.Platform != nil && d.Platform.Satisfies(*want) {
+			return index.Image(d.Digest)
+		}
+	}
+	return nil, fmt.Errorf("%s has no image for %s", path, platform)
+}
+
+func extract(r io.Reader, root string) error {
+	t := tar.NewReader(r)
+	for {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !filepath.IsLocal(h.Name) {
+			return fmt.Errorf("%q leaves the image", h.Name)
+		}
+		path := filepath.Join(root, h.Name)
+		switch h.Typeflag {
+		case tar.TypeDir:
+			err = os.MkdirAll(path, os.FileMode(h.Mode)&os.ModePerm)
+		case tar.TypeReg:
+			var data []byte
+			if data, err = io.ReadAll(t); err == nil {
+				err = os.WriteFile(path, data, os.FileMode(h.Mode)&os.ModePerm)
+			}
+		default:
+			err = fmt.Errorf("%q is neither a file nor a folder", h.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// bundle returns the runtime's configuration: no capability, a root file system that cannot
+// be written, and the user of the image.
+func bundle(c v1.Config, args []string, host bool, binds []string) map[string]any {
+	if len(args) == 0 {
+		args = c.Cmd
+	}
+	var id int
+	fmt.Sscanf(c.User, "%d:", &id)
+	mounts := []map[string]any{
+		{"destination": "/proc", "type": "proc", "source": "proc"},
+		{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=755"}},
+		{"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=1777"}},
+	}
+	for _, b := range binds {
+		from, to, _ := strings.Cut(b, ":")
+		mounts = append(mounts, map[string]any{"destination": to, "type": "bind", "source": from, "options": []string{"rbind", "rw"}})
+	}
+	spaces := []map[string]string{{"type": "mount"}, {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}}
+	if !host {
+		spaces = append(spaces, map[string]string{"type": "network"})
+	}
+	return map[string]any{
+		"ociVersion": "1.0.2",
+		"root":       map[string]any{"path": "rootfs", "readonly": true},
+		"process": map[string]any{
+			"user": map[string]int{"uid": id, "gid": id}, "args": append(append([]string{}, c.Entrypoint...), args...), "env": c.Env,
+			"cwd": c.WorkingDir, "noNewPrivileges": true, "capabilities": map[string]any{},
+		},
+		"mounts": mounts,
+		"linux":  map[string]any{"namespaces": spaces},
+	}
+}
