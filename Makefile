@@ -162,6 +162,44 @@ web-check: ## Fail if the committed bundles differ from what web/ builds
 			{ echo "internal/webui/bundle/$$f.gz is not what web/dashboard builds: run make web"; exit 1; }; \
 	done
 
+# Documentation and packages. All of it is built from the commit alone, with its time, so that anybody can repeat it.
+EPOCH     ?= $(shell git log -1 --format=%ct)
+DIST      ?= dist
+PLATFORMS ?= linux-amd64 linux-arm64 linux-armv7 darwin-arm64 windows-amd64
+
+.PHONY: man
+man: ## Write man pages and shell completions into dist/
+	@mkdir -p $(DIST)/completions
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && CGO_ENABLED=0 go build -trimpath -tags docs -o $$dir/loadstar ./cmd/loadstar && \
+	SOURCE_DATE_EPOCH=$(EPOCH) $$dir/loadstar man $(DIST)/man && cp deploy/man/*.1 $(DIST)/man && \
+	for shell in bash zsh fish; do $$dir/loadstar completion $$shell > $(DIST)/completions/loadstar.$$shell || exit 1; done
+
+.PHONY: reference
+reference: ## Regenerate docs/reference: commands, agent.yaml, plans
+	go run -tags docs ./cmd/loadstar reference > docs/reference/commands.md.new && mv docs/reference/commands.md.new docs/reference/commands.md
+	go test ./agent/config -run TestReference -rewrite
+	go test ./fed/recipe -run TestReference -rewrite
+
+.PHONY: reference-check
+reference-check: ## Fail if docs/reference/commands.md is not that of the commands
+	@go run -tags docs ./cmd/loadstar reference | diff -u docs/reference/commands.md - || { echo "run make reference"; exit 1; }
+
+.PHONY: release
+release: man ## Build a release into dist/: binaries, Debian packages, images, man pages, SBOMs, checksums; PLATFORMS=linux-amd64 for fewer
+	VERSION=$(VERSION) EPOCH=$(EPOCH) DIST=$(abspath $(DIST)) PLATFORMS="$(PLATFORMS)" tools/release.sh
+
+.PHONY: reproducible
+reproducible: ## Build a release for one platform twice, in two folders, and compare the bytes
+	tools/reproducible.sh
+
+.PHONY: package-test
+package-test: ## Install the packages in a minimal Debian, run the services, upgrade, remove, and run the image; needs root, debootstrap, crun
+	tools/package-test.sh
+
+.PHONY: site
+site: ## Write the documentation as web pages into dist/site; fails on dead links
+	cd tools && go run ./site -root .. -out $(abspath $(DIST))/site
+
 .PHONY: cross
 cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet the commands for darwin/arm64 and windows/amd64
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...

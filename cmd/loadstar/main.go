@@ -85,6 +85,7 @@ them.`,
 		Long:  cli.ExitCodes,
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	describeDefaults(root)
 	cli.Wrap(root)
 	return root
 }

@@ -130,7 +130,11 @@ func (b *builder) server() (files.Contents, error) {
 	c.add(filepath.Join(b.stage, "completions/loadstar.bash"), "/usr/share/bash-completion/completions/loadstar", 0o644)
 	c.add(filepath.Join(b.stage, "completions/loadstar.zsh"), "/usr/share/zsh/vendor-completions/_loadstar", 0o644)
 	c.add(filepath.Join(b.stage, "completions/loadstar.fish"), "/usr/share/fish/vendor_completions.d/loadstar.fish", 0o644)
-	c.each(filepath.Join(b.stage, "man"), "*.1", func(path, name string) { c.zip(path, "/usr/share/man/man1/"+name+".gz") })
+	c.each(filepath.Join(b.stage, "man"), "*.1", func(path, name string) {
+		if name != "loadstar-agent.1" { // the other package has it
+			c.zip(path, "/usr/share/man/man1/"+name+".gz")
+		}
+	})
 	c.documents()
 	c.tree("docs", "/usr/share/doc/loadstar/docs", ".md")
 	c.tree("plans", "/usr/share/doc/loadstar/examples/plans", ".yaml")
@@ -144,7 +148,7 @@ func (b *builder) agent() (files.Contents, error) {
 	c.add(filepath.Join(b.bin, "loadstar-agent"), "/usr/bin/loadstar-agent", 0o755)
 	c.add(b.from("deploy/systemd/loadstar-agent.service"), "/usr/lib/systemd/system/loadstar-agent.service", 0o644)
 	c.config(b.from("deploy/debian/agent.yaml"), "/etc/loadstar/agent.yaml")
-	c.zip(b.from("deploy/man/loadstar-agent.1"), "/usr/share/man/man1/loadstar-agent.1.gz")
+	c.zip(filepath.Join(b.stage, "man/loadstar-agent.1"), "/usr/share/man/man1/loadstar-agent.1.gz")
 	c.documents()
 	c.add(b.from("docs/agent.md"), "/usr/share/doc/loadstar-agent/agent.md", 0o644)
 	c.tree("docs/reference", "/usr/share/doc/loadstar-agent/reference", ".md")

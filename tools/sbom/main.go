@@ -154,7 +154,7 @@ func licenses(expression string) *cdx.Licenses {
 }
 
 // licenseFile matches the names of files with a license or its notices.
-var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.\-].*)?$`)
+var licenseFile = regexp.MustCompile(`(?i)^((?:un)?licen[cs]e|copying|notice|patents)([.\-].*)?$`)
 
 // texts writes the licenses of all modules. A module without one is an error, because it
 // could not be distributed.
@@ -168,15 +168,17 @@ func (s *sbom) texts(info *buildinfo.BuildInfo, packages []npmPackage) error {
 	if err := text(&out, "Go "+info.GoVersion, strings.TrimSpace(string(root))); err != nil {
 		return err
 	}
+	modules := []string{"list", "-C", "..", "-m", "-f", "{{.Path}} {{.Version}}\t{{.Dir}}"}
 	for _, m := range info.Deps {
-		if m.Replace != nil {
-			m = m.Replace
-		}
-		dir, err := exec.Command("go", "list", "-C", "..", "-m", "-f", "{{.Dir}}", m.Path).Output()
-		if err != nil {
-			return fmt.Errorf("module %s: %w", m.Path, err)
-		}
-		if err := text(&out, m.Path+" "+m.Version, strings.TrimSpace(string(dir))); err != nil {
+		modules = append(modules, m.Path)
+	}
+	dirs, err := exec.Command("go", modules...).Output()
+	if err != nil {
+		return fmt.Errorf("the folders of the modules: %w", err)
+	}
+	for line := range strings.Lines(string(dirs)) {
+		title, dir, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if err := text(&out, title, dir); err != nil {
 			return err
 		}
 	}

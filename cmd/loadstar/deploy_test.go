@@ -1,0 +1,318 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// metrics are the names of metrics with the names and values of their labels.
+type metrics map[string]map[string][]string
+
+// builtin are labels and metrics that Prometheus itself adds.
+var builtin = map[string]bool{"job": true, "instance": true, "le": true}
+
+// TestDashboardsAndAlerts checks deploy/grafana and deploy/prometheus against the metrics of
+// a real server and a real agent after a short run: a metric, a label or the value of a
+// label that does not exist is an error. It also checks that docs/reference/metrics.md
+// describes exactly the metrics that exist.
+func TestDashboardsAndAlerts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a server and an agent")
+	}
+	server, agent := scrapeFleet(t)
+	known := metrics{"up": {"job": {"loadstar", "loadstar-agent"}}}
+	for _, m := range []metrics{server, agent} {
+		for name, labels := range m {
+			known[name] = labels
+		}
+	}
+	root := filepath.Join("..", "..")
+	for _, path := range []string{"deploy/grafana/fleet.json", "deploy/grafana/serving.json"} {
+		data, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var board struct {
+			UID        string
+			Templating struct {
+				List []struct{ Name, Query string }
+			}
+			Panels []struct {
+				Title      string
+				Datasource struct{ UID string }
+				Targets    []struct{ Expr string }
+			}
+		}
+		if err := json.Unmarshal(data, &board); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if board.UID == "" || len(board.Panels) < 10 {
+			t.Errorf("%s has the uid %q and %d panels", path, board.UID, len(board.Panels))
+		}
+		for _, p := range board.Panels {
+			if p.Datasource.UID != "${datasource}" {
+				t.Errorf("%s: %s does not use the variable for its data source", path, p.Title)
+			}
+			for _, q := range p.Targets {
+				checkExpression(t, path+": "+p.Title, q.Expr, known)
+			}
+		}
+		for _, v := range board.Templating.List {
+			if m := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(v.Query); m != nil {
+				checkExpression(t, path+": variable "+v.Name, m[1]+"{"+m[2]+`=~".+"}`, known)
+			}
+		}
+	}
+	checkAlerts(t, root, known)
+	checkReference(t, filepath.Join(root, "docs/reference/metrics.md"), server, agent)
+}
+
+func checkAlerts(t *testing.T, root string, known metrics) {
+	data, err := os.ReadFile(filepath.Join(root, "deploy/prometheus/alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			n++
+			checkExpression(t, "alert "+r.Alert, r.Expr, known)
+			page, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
+			text, err := os.ReadFile(filepath.Join(root, page))
+			if err != nil || anchor != strings.ToLower(r.Alert) || !strings.Contains(string(text), "\n## "+r.Alert+"\n") {
+				t.Errorf("alert %s: its runbook %s#%s has no heading: %v", r.Alert, page, anchor, err)
+			}
+			if r.For == "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
+				t.Errorf("alert %s lacks a duration, a severity or a summary", r.Alert)
+			}
+		}
+	}
+	if n < 10 {
+		t.Errorf("%d alerts", n)
+	}
+}
+
+var (
+	selector = regexp.MustCompile(`\b((?:loadstar|process|go)_\w+|up)\b(?:\{([^}]*)\})?`)
+	matcher  = regexp.MustCompile(`(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"`)
+	grouping = regexp.MustCompile(`\b(?:by|without|on)\s*\(([^)]*)\)`)
+)
+
+// checkExpression reports metrics and labels of a PromQL expression that do not exist.
+func checkExpression(t *testing.T, where, text string, known metrics) {
+	t.Helper()
+	all := selector.FindAllStringSubmatch(text, -1)
+	if len(all) == 0 {
+		t.Errorf("%s: no metric in %s", where, text)
+	}
+	groups := map[string]bool{}
+	for _, m := range all {
+		labels, ok := known[m[1]]
+		if !ok {
+			t.Errorf("%s: the metric %s does not exist", where, m[1])
+			continue
+		}
+		for name := range labels {
+			groups[name] = true
+		}
+		for _, l := range matcher.FindAllStringSubmatch(m[2], -1) {
+			values, ok := labels[l[1]]
+			switch {
+			case builtin[l[1]] || strings.HasPrefix(l[3], "$"):
+			case !ok:
+				t.Errorf("%s: %s has no label %s", where, m[1], l[1])
+			case l[2] == "=" && !slices.Contains(values, l[3]):
+				t.Errorf("%s: %s of %s is %q, seen were %q", where, l[1], m[1], l[3], values)
+			}
+		}
+	}
+	for _, g := range grouping.FindAllStringSubmatch(text, -1) {
+		for _, name := range strings.Split(g[1], ",") {
+			if name = strings.TrimSpace(name); !groups[name] && !builtin[name] {
+				t.Errorf("%s: no metric of %s has the label %s", where, text, name)
+			}
+		}
+	}
+}
+
+// checkReference compares the page of metrics with those that were seen. Metrics that only
+// regions or failures have need not have been seen.
+func checkReference(t *testing.T, path string, all ...metrics) {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(loadstar_\\w+)` \\|(.*)\\|").FindAllStringSubmatch(string(page), -1) {
+		documented[m[1]] = true
+	}
+	part := regexp.MustCompile(`_(bucket|sum|count)$`)
+	seen := map[string]bool{}
+	for _, some := range all {
+		for name, labels := range some {
+			if !strings.HasPrefix(name, "loadstar_") {
+				continue
+			}
+			if base := part.ReplaceAllString(name, ""); base != name && documented[base] {
+				name = base
+			}
+			seen[name] = true
+			if !documented[name] {
+				t.Errorf("%s does not describe %s", path, name)
+				continue
+			}
+			row := regexp.MustCompile("(?m)^\\| `" + name + "` \\|.*$").FindString(string(page))
+			for label := range labels {
+				if !builtin[label] && !strings.Contains(row, "`"+label+"`") {
+					t.Errorf("%s does not describe the label %s of %s", path, label, name)
+				}
+			}
+		}
+	}
+	for name := range documented {
+		if !seen[name] && !slices.Contains([]string{"loadstar_region_sendings_total", "loadstar_drift_alarms_total"}, name) {
+			t.Errorf("%s describes %s, which neither a server nor an agent has", path, name)
+		}
+	}
+}
+
+// scrapeFleet runs two rounds with a real server and a real agent that forecasts, and
+// returns the metrics of both.
+func scrapeFleet(t *testing.T) (server, agent metrics) {
+	dir := t.TempDir()
+	free := func() string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+	listen, watch, http := free(), free(), free()
+	run := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "loadstar", args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	do := func(args ...string) string {
+		t.Helper()
+		out, err := run(args...)
+		if err != nil {
+			t.Fatalf("loadstar %q: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	start := func(args ...string) {
+		cmd := exec.Command("loadstar", args...)
+		cmd.Dir = dir
+		var said strings.Builder
+		cmd.Stdout, cmd.Stderr = &said, &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill() // fails only if the process has ended
+			_ = cmd.Wait()         // the error of a killed process
+			if t.Failed() {
+				t.Log(said.String())
+			}
+		})
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: not within three minutes", what)
+			}
+		}
+	}
+	begin := time.Now().AddDate(0, 0, -39).UTC().Format(time.DateOnly)
+	do("data", "generate", "--meters", "2", "--days", "40", "--start", begin, "-o", "data")
+	do("data", "prepare", "data", "-o", "site.prepared")
+	text := fmt.Sprintf("dir: agent\nsite: {zone: America/Chicago, interval: 1h}\nhistory: site.prepared\nhttp: {listen: %q}\n", http)
+	plan := "name: short\nalgorithm: fedavg\nrounds: 2\nmodel: {name: dense, targets: 24}\n"
+	for name, text := range map[string]string{"agent.yaml": text, "plan.yaml": plan} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start("serve", "--dir", "server", "--listen", listen, "--watch", watch, "--poll", "100ms")
+	operator := []string{"--server", "https://" + listen, "--operator", "server/operator"}
+	var token string
+	until("a token", func() bool {
+		out, err := run(append([]string{"token", "create"}, operator...)...)
+		token = regexp.MustCompile(`ls1-\S+`).FindString(out)
+		return err == nil && token != ""
+	})
+	do("agent", "join", "https://"+listen, token, "--dir", "agent")
+	if out, err := run("agent", "join", "https://"+listen, token, "--dir", "second"); err == nil {
+		t.Fatalf("a token was used twice: %s", out)
+	}
+	start("agent", "run", "--config", "agent.yaml")
+	do(append([]string{"runs", "start", "plan.yaml", "--wait-for", "2"}, operator...)...)
+	until("a run", func() bool {
+		out, _ := run(append([]string{"runs", "list"}, operator...)...)
+		return strings.Contains(out, "finished")
+	})
+	until("forecasts", func() bool { return scrape(t, http)["loadstar_forecast_kilowatts"] != nil })
+	return scrape(t, watch), scrape(t, http)
+}
+
+var sample = regexp.MustCompile(`^(\w+)(?:\{(.*)\})? \S+$`)
+
+func scrape(t *testing.T, address string) metrics {
+	t.Helper()
+	r, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		return metrics{}
+	}
+	defer r.Body.Close()
+	out := metrics{}
+	lines := bufio.NewScanner(r.Body)
+	for lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "# TYPE "); ok {
+			name, _, _ = strings.Cut(name, " ")
+			if out[name] == nil && strings.HasSuffix(name, "_total") {
+				out[name] = map[string][]string{}
+			}
+		}
+		m := sample.FindStringSubmatch(lines.Text())
+		if m == nil {
+			continue
+		}
+		if out[m[1]] == nil {
+			out[m[1]] = map[string][]string{}
+		}
+		for _, l := range matcher.FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(out[m[1]][l[1]], l[3]) {
+				out[m[1]][l[1]] = append(out[m[1]][l[1]], l[3])
+			}
+		}
+	}
+	return out
+}
