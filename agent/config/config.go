@@ -17,19 +17,23 @@ import (
 // Config is the content of agent.yaml. Paths are relative to the folder of the file until
 // [Read] has made them absolute.
 type Config struct {
-	// Dir is the agent's folder: identity, readings, personal layers, forecasts.
+	// Dir is the agent's folder: readings.db, live.db (forecasts, models, scores), agent.db
+	// (training) and its identity.
 	Dir  string `yaml:"dir"`
 	Site Site   `yaml:"site"`
-	// Server is none, optional or required: whether the agent takes part in the training of
-	// the server that it has joined.
+	// Server is whether the agent takes part in training: none, optional (if it has joined a
+	// server) or required.
 	Server string `yaml:"server"`
 	Store  Store  `yaml:"store"`
 	// History is a prepared file with readings from before the agent, imported once.
 	History string `yaml:"history"`
-	// Model is the folder of a model that clients use.
-	Model   string              `yaml:"model"`
-	Clients map[string]Client   `yaml:"clients"`
-	Groups  map[string][]string `yaml:"groups"`
+	// Model is the folder of a model that clients use, such as that of a run.
+	Model string `yaml:"model"`
+	// Clients are the meters. Without them, those of the history are the clients. A name
+	// without settings takes its readings from the inbox and HTTP.
+	Clients map[string]Client `yaml:"clients"`
+	// Groups are clients that are forecast as one: NAME: [CLIENT, CLIENT].
+	Groups map[string][]string `yaml:"groups"`
 	// Inbox is a folder in which files with readings and weather arrive.
 	Inbox    string   `yaml:"inbox"`
 	MQTT     MQTT     `yaml:"mqtt"`
@@ -43,35 +47,43 @@ type Config struct {
 
 // Site is where the clients are.
 type Site struct {
-	Name string `yaml:"name"` // shown to others, by default the name of the machine
-	// Zone is an IANA time zone, and Country the code of the country or region whose public
-	// holidays apply.
-	Zone     string   `yaml:"zone"`
-	Country  string   `yaml:"country"`
-	Interval Duration `yaml:"interval"` // the grid of every client
+	// Name is the name of the agent in MQTT topics and for operators.
+	Name string `yaml:"name"`
+	// Zone is the time zone of the meters, such as Europe/Berlin. It must be given.
+	Zone string `yaml:"zone"`
+	// Country is the country or region whose public holidays apply, such as DE or AU-NSW; by
+	// default that of the history.
+	Country string `yaml:"country"`
+	// Interval is the length of a step, the same for all clients. It divides an hour.
+	Interval Duration `yaml:"interval"`
 }
 
 // Store configures the readings on disk.
 type Store struct {
-	Keep  Duration `yaml:"keep"`
+	// Keep is how long readings are kept.
+	Keep Duration `yaml:"keep"`
+	// Flush is how long samples may wait until they are written.
 	Flush Duration `yaml:"flush"`
 }
 
 // Client says where the readings of a client come from.
 type Client struct {
-	// Source is push (inbox and HTTP) or mqtt.
+	// Source is where readings come from: push (inbox and HTTP) or mqtt.
 	Source string `yaml:"source"`
-	// Topic is the MQTT topic, and Preset describes its messages. Value is the path of the
-	// value in a message, for the preset generic or to choose among several values.
-	Topic  string `yaml:"topic"`
+	// Topic is the MQTT topic, without wildcards.
+	Topic string `yaml:"topic"`
+	// Preset is the kind of device that sends the messages.
 	Preset string `yaml:"preset"`
-	Value  string `yaml:"value"`
+	// Value is the path of the value in a message, for the preset generic or to choose among
+	// several values.
+	Value string `yaml:"value"`
 	// Time is the path of the value's time, for the preset generic.
 	Time string `yaml:"time"`
-	// Kind is counter, power or interval, and Unit that of the value.
+	// Kind is what the value is: counter, power or interval.
 	Kind string `yaml:"kind"`
+	// Unit is the unit of the value, such as kWh or W.
 	Unit string `yaml:"unit"`
-	// Sign is load or net. With net, negative values (feed-in) are kept.
+	// Sign is load, or net to keep negative values (feed-in).
 	Sign string `yaml:"sign"`
 	// Limit is the highest plausible power in kW; 0 means that it is derived from the
 	// readings.
@@ -80,43 +92,57 @@ type Client struct {
 
 // MQTT is the connection to a broker. There is none if Broker is empty.
 type MQTT struct {
-	Broker       string `yaml:"broker"` // a URL with the scheme mqtt or mqtts
-	User         string `yaml:"user"`
+	// Broker is a URL with the scheme mqtt or mqtts.
+	Broker string `yaml:"broker"`
+	// User is the name of the agent at the broker.
+	User string `yaml:"user"`
+	// PasswordFile is a file with the password on one line.
 	PasswordFile string `yaml:"password_file"`
-	CAFile       string `yaml:"ca_file"` // certificates that sign the broker's, by default the system's
+	// CAFile has the certificates that sign the broker's; by default the system's are used.
+	CAFile string `yaml:"ca_file"`
 	// ServerName is the name in the broker's certificate if it is not the host in Broker.
 	ServerName string `yaml:"server_name"`
 	// Discovery is homeassistant, or empty if forecasts are not announced.
 	Discovery string `yaml:"discovery"`
-	Prefix    string `yaml:"prefix"` // first level of the topics of forecasts
+	// Prefix is the first level of the topics of forecasts.
+	Prefix string `yaml:"prefix"`
 }
 
 // HTTP is the agent's HTTP interface. There is none if Listen is empty.
 type HTTP struct {
-	Listen    string `yaml:"listen"`
+	// Listen is the address; none closes the interface. Addresses that other machines can
+	// reach need a token.
+	Listen string `yaml:"listen"`
+	// TokenFile is a file with the token that requests must carry.
 	TokenFile string `yaml:"token_file"`
 }
 
 // Forecast says what is forecast and when.
 type Forecast struct {
-	H      Duration  `yaml:"h"`
+	// H is how far forecasts reach, up to 14 days.
+	H Duration `yaml:"h"`
+	// Levels are the quantiles; 0.5 must be among them.
 	Levels []float64 `yaml:"levels,flow"`
 	// Delay is the time after the end of a step after which the agent no longer waits for
 	// readings.
 	Delay Duration `yaml:"delay"`
 	// Drop is a folder for forecasts as CSV files.
 	Drop string `yaml:"drop"`
-	// Fallback is week or extreme-day.
+	// Fallback is the simplest forecast: week, or extreme-day for the day with the highest peak
+	// of the last 28.
 	Fallback string `yaml:"fallback"`
 }
 
 // Share says what may leave the agent.
 type Share struct {
+	// Scores is whether the server may see scores: no load, no time series.
 	Scores bool `yaml:"scores"`
 }
 
 // Train configures the training for a server.
 type Train struct {
+	// Workers is the number of clients that train in parallel. Training waits while forecasts
+	// are made.
 	Workers int `yaml:"workers"`
 }
 
