@@ -351,6 +351,40 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestMetricsReference checks that docs/reference/metrics.md has every metric with its labels
+// and the values of those that choose among a few.
+func TestMetricsReference(t *testing.T) {
+	page, err := os.ReadFile("../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := server(t, nil)
+	ask(s, "POST", "/v1/readings", "unique_id,ds,y\nmain-panel,2026-10-24T20:00:00Z,1\n")
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(ask(s, "GET", "/metrics", "").Body)
+	if err != nil || len(families) < 7 {
+		t.Fatalf("%d metrics: %v", len(families), err)
+	}
+	for name, family := range families {
+		_, row, ok := strings.Cut(string(page), "| `"+name+"` |")
+		row, _, _ = strings.Cut(row, "\n")
+		if !ok || len(family.Metric) == 0 {
+			t.Errorf("the page lacks %s, or the agent has no sample of it", name)
+		}
+		for _, m := range family.Metric {
+			for _, l := range m.Label {
+				known := strings.Contains(row, "`"+l.GetName()+"`")
+				if slices.Contains([]string{"metric", "lead", "outcome"}, l.GetName()) || name == "loadstar_readings_total" {
+					known = known && strings.Contains(row, "`"+l.GetValue()+"`")
+				}
+				if !known {
+					t.Errorf("the row of %s lacks %s=%q", name, l.GetName(), l.GetValue())
+				}
+			}
+		}
+	}
+}
+
 func TestDrop(t *testing.T) {
 	f := newFake(t)
 	dir := filepath.Join(t.TempDir(), "forecasts")

@@ -40,6 +40,12 @@ func TestDashboardsAndAlerts(t *testing.T) {
 		}
 	}
 	root := filepath.Join("..", "..")
+	documented := documentedLabels(t, filepath.Join(root, "docs/reference/metrics.md"))
+	for name, labels := range known {
+		if labels == nil { // no sample after so short a time; package agent/api tests these rows
+			known[name] = documented[name]
+		}
+	}
 	for _, path := range []string{"deploy/grafana/fleet.json", "deploy/grafana/serving.json"} {
 		data, err := os.ReadFile(filepath.Join(root, path))
 		if err != nil {
@@ -157,6 +163,26 @@ func checkExpression(t *testing.T, where, text string, known metrics) {
 			}
 		}
 	}
+}
+
+// documentedLabels returns the labels and values of the page of metrics: `label` (`value`,
+// `value`).
+func documentedLabels(t *testing.T, path string) metrics {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := metrics{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(loadstar_\\w+)` \\|[^|]*\\|(.*)\\|$").FindAllStringSubmatch(string(page), -1) {
+		out[m[1]] = map[string][]string{}
+		for _, l := range regexp.MustCompile("`(\\w+)`(?: \\(([^)]*)\\))?").FindAllStringSubmatch(m[2], -1) {
+			out[m[1]][l[1]] = nil
+			for _, v := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(l[2], -1) {
+				out[m[1]][l[1]] = append(out[m[1]][l[1]], v[1])
+			}
+		}
+	}
+	return out
 }
 
 // checkReference compares the page of metrics with those that were seen. Metrics that only
@@ -297,8 +323,8 @@ func scrape(t *testing.T, address string) metrics {
 	for lines.Scan() {
 		if name, ok := strings.CutPrefix(lines.Text(), "# TYPE "); ok {
 			name, _, _ = strings.Cut(name, " ")
-			if out[name] == nil && strings.HasSuffix(name, "_total") {
-				out[name] = map[string][]string{}
+			if out[name] == nil {
+				out[name] = nil // there may be no sample yet
 			}
 		}
 		m := sample.FindStringSubmatch(lines.Text())
