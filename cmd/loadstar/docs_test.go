@@ -2,17 +2,48 @@ package main
 
 import (
 	"bytes"
+	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
-// documents lists the pages whose code blocks must run, in order, in an empty folder.
-// Blocks marked sh are commands, and blocks marked python need NumPy. Other blocks show
-// output or are not meant to be run as they are.
-var documents = []string{"README.md", "docs/forecast.md", "docs/python.md"}
+// pages returns README.md and the pages of docs that have blocks to run, in order, in an
+// empty folder. Blocks marked sh are commands, and blocks marked python need NumPy. Other
+// blocks show output or are not meant to be run as they are.
+func pages(t *testing.T, root string) map[string]string {
+	out := map[string]string{}
+	add := func(path string) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(blocks(string(text))) > 0 {
+			name, err := filepath.Rel(root, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[name] = string(text)
+		}
+	}
+	add(filepath.Join(root, "README.md"))
+	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".md") {
+			add(path)
+		}
+		return err
+	})
+	if err != nil || len(out) < 5 {
+		t.Fatalf("%d pages have blocks to run: %v", len(out), err)
+	}
+	return out
+}
 
 // python is Debian's interpreter, for which NumPy is a package.
 const python = "/usr/bin/python3"
@@ -26,20 +57,52 @@ func TestDocuments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range documents {
-		t.Run(page, func(t *testing.T) {
+	for name, text := range pages(t, root) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			text, err := os.ReadFile(filepath.Join(root, page))
-			if err != nil {
-				t.Fatal(err)
-			}
-			runBlocks(t, root, string(text))
+			runBlocks(t, root, text)
 		})
+	}
+}
+
+// endServices ends the processes whose numbers a page has written to files, and waits for
+// them, so that they do not write into a folder that is being removed.
+func endServices(dir string) {
+	files, _ := filepath.Glob(filepath.Join(dir, "*.pid")) // the pattern is valid
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		pid, bad := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || bad != nil {
+			continue
+		}
+		p, err := os.FindProcess(pid)
+		if err != nil {
+			continue
+		}
+		for range 100 {
+			if p.Signal(syscall.Signal(0)) != nil {
+				break // it has ended
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		_ = p.Kill() // fails if it has ended
 	}
 }
 
 func runBlocks(t *testing.T, root, text string) {
 	dir := t.TempDir()
+	t.Cleanup(func() { endServices(dir) })
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port for a page that needs one
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
 	program, err := exec.LookPath("loadstar") // package testscript puts it there
 	if err != nil {
 		t.Fatal(err)
@@ -55,11 +118,7 @@ func runBlocks(t *testing.T, root, text string) {
 			t.Fatal(err)
 		}
 	}
-	all := blocks(text)
-	if len(all) == 0 {
-		t.Fatal("the page has no block to run")
-	}
-	for _, b := range all {
+	for _, b := range blocks(text) {
 		var cmd *exec.Cmd
 		switch b.language {
 		case "sh":
@@ -74,6 +133,8 @@ func runBlocks(t *testing.T, root, text string) {
 			cmd = exec.Command(python, "-c", b.code)
 		}
 		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PORT="+port)
+		cmd.WaitDelay = time.Second // a service in the background may hold the output
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s\n%s", err, b.code, bytes.TrimSpace(out))
