@@ -193,11 +193,13 @@ reproducible: ## Build a release for one platform twice, in two folders, and com
 	tools/reproducible.sh
 
 .PHONY: package-test
-package-test: ## Install the packages in a minimal Debian, run the services, upgrade, remove, and run the image; needs root, debootstrap, crun
+package-test: ## Install the packages in a minimal Debian, run the services, upgrade, remove, and run the image; needs root, mmdebstrap, crun
+	cd tools && go test ./package
 	tools/package-test.sh
 
 .PHONY: site
 site: ## Write the documentation as web pages into dist/site; fails on dead links
+	cd tools && go test ./site
 	cd tools && go run ./site -root .. -out $(abspath $(DIST))/site
 
 .PHONY: cross
