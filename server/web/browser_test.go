@@ -1,0 +1,158 @@
+package web
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// browser is a real Chromium, which a test controls through a pair of pipes.
+type browser struct {
+	*testing.T
+	to      *os.File
+	from    *bufio.Reader
+	number  int
+	session string
+}
+
+// patient is how long a test waits for the browser. It is long enough for a machine under
+// heavy load.
+const patient = 3 * time.Minute
+
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if testing.Short() || err != nil {
+		t.Skip("needs Debian's chromium, and takes several seconds")
+	}
+	read, write, err := os.Pipe() // to the browser
+	must(t, err)
+	answers, out, err := os.Pipe() // from the browser
+	must(t, err)
+	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+		"--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+t.TempDir())
+	cmd.ExtraFiles = []*os.File{read, out}
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home)
+	must(t, cmd.Start())
+	read.Close()
+	out.Close()
+	b := &browser{T: t, to: write, from: bufio.NewReaderSize(answers, 1<<20)}
+	t.Cleanup(func() {
+		b.session = ""
+		_, _ = fmt.Fprint(b.to, `{"id":0,"method":"Browser.close"}`+"\x00") // it is killed below if this fails
+		ended := make(chan struct{})
+		go func() { _ = cmd.Wait(); close(ended) }() // its exit code says nothing
+		select {
+		case <-ended:
+		case <-time.After(patient):
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+		b.to.Close()
+		answers.Close()
+	})
+	must(t, answers.SetReadDeadline(time.Now().Add(2*patient)))
+	var made struct{ TargetID string }
+	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &made)
+	var attached struct{ SessionID string }
+	b.call("Target.attachToTarget", map[string]any{"targetId": made.TargetID, "flatten": true}, &attached)
+	b.session = attached.SessionID
+	return b
+}
+
+// call sends a command of the Chrome DevTools Protocol and waits for its result.
+func (b *browser) call(method string, params, result any) {
+	b.Helper()
+	b.number++
+	text, err := json.Marshal(map[string]any{"id": b.number, "method": method, "params": params, "sessionId": b.session})
+	must(b, err)
+	if b.session == "" {
+		text = []byte(strings.Replace(string(text), `,"sessionId":""`, "", 1))
+	}
+	_, err = b.to.Write(append(text, 0))
+	must(b, err)
+	for {
+		line, err := b.from.ReadBytes(0)
+		must(b, err)
+		var answer struct {
+			ID     int
+			Result json.RawMessage
+			Error  *struct{ Message string }
+		}
+		must(b, json.Unmarshal(line[:len(line)-1], &answer))
+		if answer.ID != b.number {
+			continue // an event
+		}
+		if answer.Error != nil {
+			b.Fatalf("%s: %s", method, answer.Error.Message)
+		}
+		if result != nil {
+			must(b, json.Unmarshal(answer.Result, result))
+		}
+		return
+	}
+}
+
+// text returns the value of an expression in the page as text.
+func (b *browser) text(expression string) string {
+	b.Helper()
+	var answer struct {
+		Result struct{ Value any }
+	}
+	b.call("Runtime.evaluate", map[string]any{"expression": "(async () => String(await (" + expression + ")))()", "awaitPromise": true}, &answer)
+	return fmt.Sprint(answer.Result.Value)
+}
+
+// soon waits until an expression is true.
+func (b *browser) soon(expression string) {
+	b.Helper()
+	for end := time.Now().Add(patient); b.text(expression) != "true"; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.Fatalf("%s is not true at %s:\n%s", expression, b.text("location.href"), b.text("document.body.innerText"))
+		}
+	}
+}
+
+// A person signs in with a provider on another site, in a real browser and with the real
+// page. The cookie of the session is strict, and works all the same.
+func TestOIDCInBrowser(t *testing.T) {
+	b := startBrowser(t)
+	s := newSigning(t, nil)
+	const button = `document.querySelector('a[href$="api/oidc/start"]')`
+	s.user("1", "Anna", "grid")
+	b.call("Page.navigate", map[string]any{"url": s.page + "/"}, nil)
+	b.soon("!!" + button)
+	b.text(button + ".click()")
+	b.soon(fmt.Sprintf("location.origin == %q && document.body.innerText.includes('oidc:anna')", s.page))
+	if got := b.text("document.cookie"); got != "" {
+		t.Errorf("scripts see the cookie %q", got)
+	}
+	b.call("Page.reload", map[string]any{}, nil)
+	b.soon("document.body?.innerText.includes('oidc:anna')")
+	// A removed user has to sign in again.
+	must(t, s.ledger.RemoveUser(t.Context(), "oidc:anna", "test", time.Now()))
+	b.call("Page.reload", map[string]any{}, nil)
+	b.soon("!!" + button)
+	// Who has no role gets a page that says so.
+	s.user("2", "eve", "guests")
+	b.text(button + ".click()")
+	b.soon("document.body?.innerText.includes('eve has no access')")
+	// A login link signs in once.
+	code, _, err := s.gate.CreateLogin(t.Context(), "local", time.Minute, "test", time.Now())
+	must(t, err)
+	b.call("Page.navigate", map[string]any{"url": s.page + "/#/login?code=" + code}, nil)
+	b.soon("fetch('/api/info').then(r => r.json()).then(x => x.signed_in)")
+	b.soon("!location.href.includes('code=')")
+	if at := b.text("location.href"); strings.Contains(at, code) {
+		t.Errorf("the code stays in the address: %s", at)
+	}
+	if all, err := s.ledger.Sessions(t.Context(), "local", 10, time.Now()); err != nil || len(all) != 1 {
+		t.Error(all, err)
+	}
+}
