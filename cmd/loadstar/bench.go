@@ -9,7 +9,7 @@ import (
 
 func newBench() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Run benchmarks on this machine"}
-	cmd.AddCommand(newBenchEngine(), newBenchWindows(), newBenchSimulate(), newBenchSkill(), newBenchFleet(), newBenchFleetEngine(), newBenchSoak())
+	cmd.AddCommand(newBenchEngine(), newBenchWindows(), newBenchSimulate(), newBenchSkill(), newBenchFleet(), newBenchFleetEngine(), newBenchAgents(), newBenchSoak())
 	return cmd
 }
 

@@ -101,6 +101,33 @@ func newBenchFleetEngine() *cobra.Command {
 	return cmd
 }
 
+// newBenchAgents returns a hidden command. The tests of the dashboard run it against a
+// server of their own.
+func newBenchAgents() *cobra.Command {
+	var c fleet.AgentsConfig
+	cmd := &cobra.Command{
+		Use:    "agents",
+		Short:  "Keep simulated agents busy at a server, until interrupted",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			bar := cli.Stages{To: cmd.ErrOrStderr()}
+			ready := func() {
+				bar.Stop()
+				fmt.Fprintln(cmd.OutOrStdout(), "ready")
+			}
+			return fleetUsage(fleet.Agents(cmd.Context(), c, ready, bar.Set), "bench agents ")
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.Server, "server", "https://localhost:7443", "address of the server")
+	f.StringVar(&c.Operator, "operator", "loadstar-data/operator", "`folder` with an operator's certificate")
+	f.IntVar(&c.Agents, "agents", 42, "number of agents")
+	f.IntVar(&c.Clients, "clients", 1, "number of clients of each agent")
+	f.StringVar(&c.Prefix, "prefix", "virtual", "beginning of the clients' names")
+	return cmd
+}
+
 func addBackends(f *pflag.FlagSet, b *fleet.Backends) {
 	f.StringVar(&b.Database, "database", "", "PostgreSQL `URL` (postgres://…) for the ledger; the benchmark uses a temporary schema (default SQLite file)")
 	f.StringSliceVar(&b.NATS, "nats", nil, "servers of a NATS cluster without other users (default embedded server)")

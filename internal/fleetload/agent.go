@@ -15,9 +15,10 @@ import (
 type agent struct {
 	fleet     *Fleet
 	no        int
-	client    string
+	clients   []string
 	line      line
 	announced bool
+	reported  bool
 	pushed    []pendingPush
 	pushes    uint32
 }
@@ -25,9 +26,10 @@ type agent struct {
 // pendingPush is a result that the server has accepted, but on which there is no final
 // verdict yet.
 type pendingPush struct {
-	run   string
-	round int64
-	began time.Time
+	run    string
+	round  int64
+	client string
+	began  time.Time
 }
 
 const (
@@ -42,9 +44,13 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c := &a.fleet.counts
-	q := &v1.CheckInRequest{}
+	q := &v1.CheckInRequest{Reports: a.report()}
 	for _, t := range a.pushed {
-		q.Pushed = append(q.Pushed, &v1.Turns{Run: t.run, Round: t.round, Clients: []string{a.client}})
+		if n := len(q.Pushed); n == 0 || q.Pushed[n-1].Run != t.run || q.Pushed[n-1].Round != t.round {
+			q.Pushed = append(q.Pushed, &v1.Turns{Run: t.run, Round: t.round})
+		}
+		last := q.Pushed[len(q.Pushed)-1]
+		last.Clients = append(last.Clients, t.client)
 	}
 	start := time.Now()
 	r := &v1.CheckInResponse{}
@@ -54,8 +60,11 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	}
 	answered := time.Now()
 	c.checkIn.add(answered.Sub(start))
+	a.reported = a.reported || len(q.Reports) > 0
 	for _, v := range r.Verdicts {
-		a.handle(v, answered)
+		for _, client := range v.Clients {
+			a.handle(v, client, answered)
+		}
 	}
 	for _, t := range r.Tasks {
 		if err := a.do(ctx, t); err != nil {
@@ -66,10 +75,10 @@ func (a *agent) contact(ctx context.Context) time.Duration {
 	return max(next, soonest)
 }
 
-// handle processes the server's verdict on a pending push.
-func (a *agent) handle(v *v1.Verdict, now time.Time) {
+// handle processes the server's verdict on a pending push of a client.
+func (a *agent) handle(v *v1.Verdict, client string, now time.Time) {
 	i := 0
-	for i < len(a.pushed) && (a.pushed[i].run != v.Run || a.pushed[i].round != v.Round) {
+	for i < len(a.pushed) && (a.pushed[i].run != v.Run || a.pushed[i].round != v.Round || a.pushed[i].client != client) {
 		i++
 	}
 	if i == len(a.pushed) {
@@ -91,22 +100,32 @@ func (a *agent) handle(v *v1.Verdict, now time.Time) {
 	a.pushed = append(a.pushed[:i], a.pushed[i+1:]...)
 }
 
-// do fetches a task's weights and pushes an update of the same length.
+// do fetches a task's weights, and pushes an update of the same length for each client.
 func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	size, err := a.fetch(ctx, t.Weights)
 	if err != nil {
 		return err
 	}
+	for _, client := range t.Clients {
+		if err := a.push(ctx, t, client, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *agent) push(ctx context.Context, t *v1.Task, client string, size int) error {
 	a.pushes++
 	chunk, sum := a.fleet.numbers.take(size, a.no, a.pushes)
 	defer a.fleet.numbers.put(chunk)
 	c := &a.fleet.counts
 	start := time.Now()
 	r := &v1.PushResponse{}
-	err = a.line.call(ctx, v1.AgentServicePushProcedure, &v1.PushRequest{
+	err := a.line.call(ctx, v1.AgentServicePushProcedure, &v1.PushRequest{
 		Run: t.Run, Round: t.Round, Version: t.Version, Form: v1.Form_FORM_UPDATE,
-		Shares: []*v1.Share{{Client: a.client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: 0.1}},
-		Sha256: sum[:], Size: int64(size), Chunk: *chunk,
+		Shares:     []*v1.Share{{Client: client, Examples: 64 + int64(a.no%1000), Steps: 4, TrainLoss: a.loss(t.Round)}},
+		Evaluation: a.evaluation(t.Round),
+		Sha256:     sum[:], Size: int64(size), Chunk: *chunk,
 	}, r)
 	if errors.As(err, new(busyError)) {
 		c.busy.Add(1)
@@ -118,7 +137,7 @@ func (a *agent) do(ctx context.Context, t *v1.Task) error {
 	switch r.Outcome {
 	case v1.Outcome_OUTCOME_ACCEPTED:
 		c.accepted.Add(1)
-		a.pushed = append(a.pushed, pendingPush{t.Run, t.Round, start})
+		a.pushed = append(a.pushed, pendingPush{t.Run, t.Round, client, start})
 	case v1.Outcome_OUTCOME_COUNTED, v1.Outcome_OUTCOME_CLOSED: // a repeated or late push
 		c.closed.Add(1)
 	default:

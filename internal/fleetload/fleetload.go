@@ -5,6 +5,7 @@
 package fleetload
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -31,10 +32,16 @@ type Config struct {
 	Server string
 	Root   *x509.Certificate
 	Token  jointoken.Token
-	// Agents is the number of agents, each with one client.
-	Agents int
+	// Agents is the number of agents, and Clients the number of clients of each: one if it
+	// is 0.
+	Agents, Clients int
+	// Prefix begins the names of clients; empty means virtual.
+	Prefix string
 	// Inputs are the inputs that agents announce in addition to load and calendar features.
 	Inputs []string
+	// Lively agents also send what a dashboard shows: they evaluate in every round, and
+	// report once a day. All values are invented.
+	Lively bool
 }
 
 // Fleet is a set of agents that have joined. Its methods are safe for concurrent use,
@@ -124,8 +131,11 @@ func (f *Fleet) join(ctx context.Context, service v1.AgentServiceClient, at *url
 	if err != nil {
 		return nil, err
 	}
-	a := &agent{fleet: f, no: i, client: fmt.Sprintf("virtual-%06d", i)}
-	answer, err := service.Join(ctx, &v1.JoinRequest{Secret: f.Token.Secret(), Csr: csr, Name: a.client})
+	a := &agent{fleet: f, no: i}
+	for k := range max(f.Clients, 1) {
+		a.clients = append(a.clients, fmt.Sprintf("%s-%06d", cmp.Or(f.Prefix, "virtual"), i*max(f.Clients, 1)+k))
+	}
+	answer, err := service.Join(ctx, &v1.JoinRequest{Secret: f.Token.Secret(), Csr: csr, Name: a.clients[0]})
 	if err != nil {
 		return nil, err
 	}
@@ -155,9 +165,11 @@ func (f *Fleet) Connect(ctx context.Context) error {
 			return a.line.call(ctx, v1.AgentServiceCheckInProcedure, &v1.CheckInRequest{}, &v1.CheckInResponse{}) // the server assigns its tasks again
 		}
 		r := &v1.AnnounceResponse{}
-		err := a.line.call(ctx, v1.AgentServiceAnnounceProcedure, &v1.AnnounceRequest{Clients: []string{a.client}, Inputs: f.Inputs, StepSeconds: 3600, Version: "load", Now: time.Now().UnixMilli(), Generated: true}, r)
+		err := a.line.call(ctx, v1.AgentServiceAnnounceProcedure, &v1.AnnounceRequest{
+			Clients: a.clients, Inputs: f.Inputs, StepSeconds: 3600, Version: "load", Now: time.Now().UnixMilli(), Generated: true,
+		}, r)
 		if err == nil && len(r.Refused) > 0 {
-			err = fmt.Errorf("the server refused client %s", a.client)
+			err = fmt.Errorf("the server refused clients %q", r.Refused)
 		}
 		a.announced = err == nil
 		return err

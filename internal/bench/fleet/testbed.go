@@ -145,21 +145,24 @@ func (b *testbed) open(ctx context.Context, agents int, progress bench.Progress)
 		return err
 	}
 	b.operator = v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(trusted.TLS())), "https://"+b.address)
-	t, err := b.operator.CreateToken(ctx, &v1.CreateTokenRequest{Uses: int64(agents), TtlSeconds: 3600, Note: "bench"})
-	if err != nil {
-		return fmt.Errorf("creating the join token: %w", err)
-	}
-	token, err := jointoken.Parse(t.Token)
-	if err != nil {
-		return err
-	}
-	b.fleet, err = fleetload.Join(ctx, fleetload.Config{
-		Server: "https://" + b.address, Root: trusted.Root, Token: token, Agents: agents, Inputs: modelInputs,
-	}, func(n int) { progress(n, agents, ", joining") })
+	b.fleet, err = join(ctx, b.operator, fleetload.Config{Server: "https://" + b.address, Root: trusted.Root, Agents: agents}, progress)
 	if err != nil {
 		return b.because(err)
 	}
 	return nil
+}
+
+// join makes the agents of a fleet join a server, with a token that it creates.
+func join(ctx context.Context, operator v1.OperatorServiceClient, c fleetload.Config, progress bench.Progress) (*fleetload.Fleet, error) {
+	t, err := operator.CreateToken(ctx, &v1.CreateTokenRequest{Uses: int64(c.Agents), TtlSeconds: 3600, Note: "bench"})
+	if err != nil {
+		return nil, fmt.Errorf("creating the join token: %w", err)
+	}
+	if c.Token, err = jointoken.Parse(t.Token); err != nil {
+		return nil, err
+	}
+	c.Inputs = modelInputs
+	return fleetload.Join(ctx, c, func(n int) { progress(n, c.Agents, ", joining") })
 }
 
 func freeAddress() (string, error) {

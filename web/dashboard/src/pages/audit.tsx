@@ -52,7 +52,7 @@ export function Audit({ query }: { query: URLSearchParams }) {
       <p class="lead">Who did what, newest first. Nothing can be removed here.</p>
       <div class="filters" key={actor + "/" + action}>
         <Search label="Actor" value={actor} set={(s) => filter({ actor: s })} hint="user anna via web" />
-        <Search label="Action" value={action} set={(s) => filter({ action: s })} hint="run-start" />
+        <Search label="Action" value={action} set={(s) => filter({ action: s })} hint="create token" />
         <button type="button" onClick={save}>Export as CSV</button>
         <span role="status" class="note">{said}</span>
       </div>

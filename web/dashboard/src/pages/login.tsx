@@ -71,7 +71,7 @@ export function Login({ info, who, code, ended, done }: { info: Info; who?: Whoa
             <>
               <p>{info.methods?.includes("oidc") ? "Or make" : "Make"} a link where you have an operator's certificate, and open it within a minute. It works once.</p>
               <Copy text="loadstar web login" label="command that makes a link" />
-              <p class="note">No certificate? An admin can invite you: <code>loadstar users add NAME --role viewer</code> prints a link for you.</p>
+              <p class="note">No certificate? An admin can invite you: <code>loadstar users invite NAME</code> prints a link for you.</p>
             </>
           )}
         </>
