@@ -202,6 +202,14 @@ site: ## Write the documentation as web pages into dist/site; fails on dead link
 	cd tools && go test ./site
 	cd tools && go run ./site -root .. -out $(abspath $(DIST))/site
 
+.PHONY: web-test
+web-test: build ## Test the dashboard in a browser, with a real server under load and a real agent; SHORT=1 for two of four looks; needs npm and chromium
+	cd web/dashboard && $(NPM_CI) && npm test --silent
+
+.PHONY: screenshots
+screenshots: build ## Take docs/pictures/dashboard.webp of a real run on generated data; needs npm and chromium
+	cd web/dashboard && $(NPM_CI) && node test/picture.mjs ../../docs/pictures/dashboard.webp
+
 .PHONY: cross
 cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet the commands for darwin/arm64 and windows/amd64
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...

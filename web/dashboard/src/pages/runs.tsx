@@ -23,8 +23,9 @@ export function Runs() {
   const live = useTopic("runs", poll);
   const asked = useAsk(poll, []);
   const all = useAsk(() => call("ListRuns", { limit: 200 }), []);
-  const newest = (live ?? asked.value)?.runs;
-  if (!newest) return <><h1>Runs</h1>{asked.error ? <Failure error={asked.error} again={asked.again} /> : <Waiting />}</>;
+  const answer = live ?? asked.value;
+  if (!answer) return <><h1>Runs</h1>{asked.error ? <Failure error={asked.error} again={asked.again} /> : <Waiting />}</>;
+  const newest = answer.runs ?? [];
   const seen = new Set(newest.map((r) => r.id));
   const runs = [...newest, ...(all.value?.runs ?? []).filter((r) => !seen.has(r.id))];
   return (
