@@ -157,6 +157,9 @@ func (s *site) read() error {
 				words.Write(t.Value(source))
 				words.WriteByte(' ')
 			}
+			if b, ok := n.(*ast.FencedCodeBlock); ok && enter {
+				words.Write(b.Lines().Value(source))
+			}
 			return ast.WalkContinue, nil
 		})
 		p.words = words.String()
@@ -389,17 +392,23 @@ type entry struct {
 	Text  string `json:"text"`
 }
 
-const mostText = 6000 // of a page in the index, in bytes
+const mostText = 4000 // of a page in the index, in bytes; of the rest, each word is there once
 
 func (s *site) index() ([]byte, error) {
 	var all []entry
 	for _, name := range s.names() {
 		p := s.pages[name]
-		words := strings.Join(strings.Fields(p.words), " ")
-		if len(words) > mostText {
-			words = strings.ToValidUTF8(words[:mostText], "")
+		var text []string
+		size, seen := 0, map[string]bool{}
+		for _, w := range strings.Fields(p.words) {
+			if size > mostText && seen[strings.ToLower(w)] {
+				continue
+			}
+			seen[strings.ToLower(w)] = true
+			size += len(w) + 1
+			text = append(text, w)
 		}
-		all = append(all, entry{p.title, p.html(), words})
+		all = append(all, entry{p.title, p.html(), strings.Join(text, " ")})
 	}
 	return json.Marshal(all)
 }
