@@ -146,7 +146,7 @@ func (x *show) release(ctx context.Context) error {
 // for the same days.
 func (x *show) lapse(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return x.paper.others(ctx, x.kernel, alonePlan(x.Rounds), filepath.Join(x.dir, "alone")) })
+	g.Go(func() error { return x.paper.others(ctx, x.kernel, alonePlan(), filepath.Join(x.dir, "alone")) })
 	g.Go(func() error { return x.arrive(ctx) })
 	return g.Wait()
 }

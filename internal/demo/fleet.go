@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"loadstar/internal/mtls"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server"
@@ -123,9 +121,6 @@ func (f *fleet) receipts(ctx context.Context, run string, rounds []*v1.Round, k 
 		seen := map[string]bool{}
 		for after, more := "", true; more; {
 			page, err := f.ListTurns(ctx, &v1.ListTurnsRequest{Run: run, Round: x.Round, After: after, Limit: 1000})
-			if connect.CodeOf(err) == connect.CodeUnimplemented {
-				return r, nil // the server of this version cannot list them
-			}
 			if err != nil {
 				return r, fmt.Errorf("cannot read the receipts of round %d: %w", x.Round+1, err)
 			}

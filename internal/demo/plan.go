@@ -5,8 +5,9 @@ import "fmt"
 // The training of the demo. Rounds, steps, rates and decay were chosen on the fleets with the
 // seeds 101, 102 and 103; the demo shows others (ADR 30).
 const (
-	defaultRounds = 20
-	steps         = 16
+	defaultRounds = 40
+	steps         = 16 // of a client in a round
+	aloneSteps    = 320
 	deadline      = 5 // seconds
 	quorum        = 0.7
 )
@@ -26,13 +27,14 @@ client:
   steps: %d
   weight_decay: {correction: 128}
 schedule: {deadline: %ds, quorum: %g}
-evaluate: {every: 4}
+evaluate: {every: 8}
 `, ahead, float64(trainDays)/(trainDays+checkDays), float64(checkDays-1)/(trainDays+checkDays), rounds, steps, deadline, quorum)
 }
 
-// alonePlan returns the plan for buildings that train alone: the same model, with as many
-// steps for each building. Its rate was chosen apart, because this is better for it.
-func alonePlan(rounds int) []byte {
+// alonePlan returns the plan for buildings that train alone: the same model and the same days.
+// Its rate and its number of steps were chosen apart, on the same fleets, because longer
+// training makes such models worse.
+func alonePlan() []byte {
 	return fmt.Appendf(nil, `name: alone
 model:
   name: dense
@@ -42,5 +44,5 @@ algorithm: local
 rounds: %d
 client: {steps: %d, lr: 0.003}
 evaluate: {every: 0, forecasts: 0}
-`, ahead, split().Train, split().Validation, rounds, steps)
+`, ahead, split().Train, split().Validation, aloneSteps/steps, steps)
 }
