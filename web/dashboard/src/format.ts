@@ -13,7 +13,7 @@ export const fixed = (x: number | null | undefined, digits: number): string => (
 export const percent = (share: number | null | undefined, digits = 0): string => (share == null || !Number.isFinite(share) ? none : `${fixed(100 * share, digits)} %`);
 
 // load formats a load with three significant digits or more.
-export const load = (x: number | null | undefined): string => (x == null ? none : fixed(x, Math.abs(x) >= 100 ? 0 : Math.abs(x) >= 10 ? 1 : Math.abs(x) >= 1 ? 2 : 3));
+export const load = (x: number | null | undefined): string => (x == null ? none : Math.abs(x) >= 1000 ? count(x).replace("-", "−") : fixed(x, Math.abs(x) >= 100 ? 0 : Math.abs(x) >= 10 ? 1 : Math.abs(x) >= 1 ? 2 : 3));
 
 export function bytes(x: number): string {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]] as const) if (x >= size) return `${(x / size).toFixed(x >= 10 * size ? 0 : 1)} ${unit}`;
@@ -64,11 +64,20 @@ export function seconds(iso: string): number {
   return m ? 3600 * n(m[1]) + 60 * n(m[2]) + n(m[3]) : 0;
 }
 
-// reference names the forecast to which a relative MAE refers, from the text of a plan.
+// reference names the forecast to which a relative MAE refers, from the text of an effective plan. The rule of auto is that of
+// forecast.Reference.
 export function reference(plan: string): string {
   const known: Record<string, string> = { "last-week": "last week's profile", "last-day": "yesterday's profile", "last-value": "the last value" };
-  return known[/^\s*reference:\s*"?([a-z-]+)/m.exec(plan)?.[1] ?? ""] ?? "the reference forecast";
+  const setting = (name: string) => new RegExp(`[\\s{,]${name}:\\s*"?([\\w-]+)`).exec(plan)?.[1];
+  const named = setting("reference");
+  if (named && known[named]) return known[named];
+  const targets = setting("targets"), horizon = setting("horizon");
+  if (targets === undefined && horizon === undefined) return "the reference forecast";
+  return known[n(targets ?? 1) === 1 && n(horizon ?? 1) === 1 ? "last-value" : "last-week"]!;
 }
+
+// sentence turns a clause of the API into a sentence.
+export const sentence = (s: string | undefined): string => (s ? s[0]!.toUpperCase() + s.slice(1) + (/[.!?]$/.test(s) ? "" : ".") : "");
 
 // better says how much better than a reference a relative MAE is.
 export function better(relative: number | null | undefined): { figure: string; word: string } {

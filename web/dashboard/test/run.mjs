@@ -348,7 +348,7 @@ test("the agent's page says that readings are missing", async () => {
 
 test("the agent's page asks for a token", async () => {
   await agent.restart(true);
-  const context = await open({ allow: [/status of 401/] });
+  const context = await open({ allow: [/status of 401/, /ERR_/] });
   const page = await context.newPage();
   await page.goto(agent.url);
   await page.waitForSelector("text=asks for a token");

@@ -78,8 +78,21 @@ function grid(s: Seen, step: number, zone: string): Grid {
   return { data: [x, p90, p10, before, p50, actual], source, gaps, mean, known, week: before.filter((y) => y != null).length, step };
 }
 
-export function ClientPage({ name, list, heard }: { name: string; list: List; heard: number }) {
-  useTitle(name);
+type Props = { name: string; list: List; heard: number };
+
+export function ClientPage(props: Props) {
+  useTitle(props.name);
+  if (props.list.clients.some((c) => c.client === props.name)) return <Known {...props} />;
+  return (
+    <>
+      <p class="crumb"><a href="#/">Clients</a></p>
+      <h1>{props.name}</h1>
+      <Failure error={new Error(`There is no client ${props.name} here. The list has all clients and groups of this agent.`)} />
+    </>
+  );
+}
+
+function Known({ name, list, heard }: Props) {
   const [days, range] = useState(7);
   const [lead, setLead] = useState("24h");
   const known = list.clients.find((c) => c.client === name);
@@ -234,7 +247,7 @@ function Scores({ scores, days, mean }: { scores: Score[]; days: number; mean: n
         { label: "of the mean load", value: percent(all?.mae_kw != null && mean ? all.mae_kw / mean : null, 1), note: "error divided by the mean load of the range" },
         { label: "against last week", value: skill.figure, note: all?.relative_mae != null ? `${skill.word} last week's load (relative MAE ${fixed(all.relative_mae, 2)})` : "not scored yet", tone: skill.word === "worse than" ? "warn" : undefined },
         { label: "in the band P10 to P90", value: percent(all?.coverage_P10_P90), note: "should be 80 %" },
-        { label: "not from a model", value: percent(all?.fallback_share), note: all ? `of ${count(all.steps)} scored steps` : "not scored yet" },
+        { label: "not from a model", value: percent(all?.fallback_share), note: all?.steps ? `of ${count(all.steps)} scored steps` : "not scored yet" },
       ]} />
       {by.length > 0 && (
         <Section title="Error by lead">

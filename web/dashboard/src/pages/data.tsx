@@ -1,6 +1,6 @@
 import { useState } from "preact/hooks";
 import { call, type Finding } from "../api";
-import { count, day, n, percent } from "../format";
+import { count, day, n, percent, sentence } from "../format";
 import { link } from "../router";
 import { Ago, Empty, Failure, Pages, Section, Table, useAsk, useTitle, Waiting } from "../ui";
 
@@ -27,12 +27,12 @@ export function Data({ query }: { query: URLSearchParams }) {
           </Empty>
         ) : (
           <Table label="Problems with readings" rows={now} id={(f) => f.code!} empty={<Empty title={`No problem was reported on ${day(newest)}.`} />} columns={[
-            { head: "problem", of: (f) => <a href={link(["data"], { code: f.code! })}><b>{f.title || f.code}</b></a> },
+            { head: "problem", of: (f) => <a href={link(["data"], { code: f.code! })}><b class="wrap">{sentence(f.title) || f.code}</b></a> },
             { head: "code", of: (f) => <code>{f.code}</code> },
             { head: "clients", of: (f) => count(n(f.clients)), number: true },
             { head: "share", of: (f) => percent(reported ? n(f.clients) / reported : null, 1), number: true },
             { head: `last ${days} days`, of: (f) => <Spark code={f.code!} all={all} newest={newest} /> },
-            { head: "what to do", of: (f) => <span class="wrap">{f.advice}</span> },
+            { head: "what to do", of: (f) => <span class="wrap">{sentence(f.advice)}</span> },
           ]} />
         )}
       </div>
@@ -59,7 +59,7 @@ function Affected({ code, all }: { code: string; all: Finding[] }) {
   const asked = useAsk(() => call("ListClients", { finding: code, after, limit: 50 }), [code, after]);
   const f = all.find((x) => x.code === code);
   return (
-    <Section title={f?.title || code} note={f?.advice} action={<a class="button small" href="#/data">Close</a>}>
+    <Section title={sentence(f?.title) || code} note={sentence(f?.advice)} action={<a class="button small" href="#/data">Close</a>}>
       <Failure error={asked.error} again={asked.again} />
       {asked.value && (
         <Table label={`Clients with ${code}`} rows={asked.value.clients ?? []} id={(c) => c.name!} empty={<p class="note">No client's newest report has this code.</p>} columns={[

@@ -7,7 +7,8 @@ import { go, link } from "../router";
 import { Ago, Confirm, Copy, Empty, Failure, Figures, Generated, Pages, Search, Section, State, Table, Time, useAsk, useTitle, Waiting, type Column, type Figure } from "../ui";
 import { Progress } from "./runs";
 
-const page = 50;
+const page = 10; // agents
+const clientPage = 25;
 
 export function Fleet({ query }: { query: URLSearchParams }) {
   useTitle("Fleet");
@@ -130,7 +131,7 @@ function Clients({ query }: { query: URLSearchParams }) {
   const agent = query.get("agent") ?? "";
   const name = query.get("client") ?? "";
   const [after, turn] = useState("");
-  const asked = useAsk(() => call("ListClients", { name, agent, after, limit: page }), [name, agent, after]);
+  const asked = useAsk(() => call("ListClients", { name, agent, after, limit: clientPage }), [name, agent, after]);
   const rows = asked.value?.clients ?? [];
   const columns: Column<Client>[] = [
     { head: "client", of: (c) => <a href={link(["clients", c.name!])}><b>{c.name}</b></a> },
