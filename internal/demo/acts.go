@@ -35,7 +35,7 @@ func (x *show) train(ctx context.Context) error {
 			died = nil
 			fell = time.Now()
 			k.Round = x.Rounds/3 + 1
-			x.story.say("%s is killed in round %d; the others go on without its %d buildings", victim.name, k.Round, k.Clients)
+			x.story.say("%s is killed in round %d; the round goes on without its %d clients", victim.name, k.Round, k.Clients)
 			if err := victim.end(); err != nil {
 				return err
 			}
@@ -94,7 +94,8 @@ func (x *show) trained(ctx context.Context, now *v1.GetRunResponse, took time.Du
 		return err
 	}
 	r := x.result.Receipts
-	x.story.say("%d rounds in %.0f s. Receipts: %d updates counted, %d twice, %d without one", len(now.Rounds), took.Seconds(), r.Counted, r.Twice, r.Missing)
+	x.story.say("%d rounds in %.0f s: %d updates counted", len(now.Rounds), took.Seconds(), r.Counted)
+	x.story.note("receipts in the ledger: %d counted twice, %d without one", r.Twice, r.Missing)
 	if k := x.result.Killed; k.Back {
 		x.story.note("%s missed %d updates and was counted %d times after", k.Agent, k.Missed, k.CountedAfter)
 	}

@@ -34,7 +34,7 @@ func (s *story) print(format string, args ...any) {
 }
 
 func (s *story) title(clients int, seed uint64) {
-	s.print("Loadstar demo: %d buildings, seed %d. The data is GENERATED: no meter measured it.", clients, seed)
+	s.print("Loadstar demo: %d GENERATED buildings (no meter measured them), seed %d", clients, seed)
 	s.print("")
 }
 
@@ -64,7 +64,7 @@ func (s *story) stop() {
 // summary prints the results.
 func (s *story) summary(r *Result, x *show) {
 	s.print("\nThe next 24 hours, on %d days that no method was fitted to:\n", r.TestDays)
-	s.print("%-24s %9s %18s %10s %10s", "", "error, %", "relative to", "", "")
+	s.print("%-24s %9s %18s", "", "error, %", "relative to")
 	s.print("%-24s %9s %18s %10s %10s", "", "of load", "last week: mean", "median", "best for")
 	for _, m := range r.Methods {
 		s.print("%-24s %9.1f %18.3f %10.3f %10s", m.Name, m.ErrorPercent, m.RelativeMAE, m.MedianRelativeMAE, fmt.Sprintf("%d of %d", m.BestFor, r.Clients))
@@ -83,9 +83,9 @@ func (s *story) summary(r *Result, x *show) {
 	}
 	s.print(`
 next, with your own data:
-  loadstar data init export.csv
-  loadstar simulate plans/day-ahead.yaml --data . --out runs/tomorrow
-  loadstar forecast runs/tomorrow --data . --h 24 -o tomorrow.csv --chart`)
+  loadstar data init export    (the folder of your files)
+  loadstar simulate plans/day-ahead.yaml --data export --out runs/tomorrow
+  loadstar forecast runs/tomorrow --data export --h 24 -o tomorrow.csv --chart`)
 }
 
 // verdict says in a sentence how the federated model fares.
