@@ -30,7 +30,7 @@ var version = "dev"
 
 const usage = `Host clients: forecast their load, and train on their data.
 
-  loadstar-agent join [-dir DIR] [-name NAME] SERVER TOKEN
+  loadstar-agent join [-dir DIR] [-name NAME] -token-file FILE SERVER
   loadstar-agent run -config agent.yaml
   loadstar-agent run [-dir DIR] [-workers N] DATA.prepared
   loadstar-agent check [-config agent.yaml]
@@ -148,10 +148,18 @@ func join(ctx context.Context, f *flag.FlagSet, args []string, stdout io.Writer)
 	host, _ := os.Hostname() // without a name, operators see none
 	dir := f.String("dir", folder, "the agent's folder")
 	name := f.String("name", host, "name of the machine, shown to operators")
-	if err := parse(f, args, 2); err != nil {
+	file := f.String("token-file", "", "file with the join token, or - for standard input")
+	if err := parse(f, args, -1); err != nil {
 		return err
 	}
-	i, err := identity.Join(ctx, *dir, f.Arg(0), f.Arg(1), *name)
+	if f.NArg() < 1 || f.NArg() > 2 {
+		return fmt.Errorf("name the server, such as https://server.example.org:7443, and a token with -token-file: %w", errUsage)
+	}
+	token, err := identity.Token(f.Arg(1), *file, os.Stdin)
+	if err != nil {
+		return err
+	}
+	i, err := identity.Join(ctx, *dir, f.Arg(0), token, *name)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,14 +29,25 @@ permanently. On small devices, use the smaller binary loadstar-agent instead.`,
 const agentDir = "loadstar-agent"
 
 func newAgentJoin() *cobra.Command {
-	var dir, name string
+	var dir, name, file string
 	cmd := &cobra.Command{
-		Use:     "join SERVER TOKEN",
-		Short:   "Join a server with a join token",
-		Example: "  loadstar agent join https://server.example.org:7443 ls1-…",
-		Args:    cobra.ExactArgs(2),
+		Use:   "join SERVER [TOKEN]",
+		Short: "Join a server with a join token",
+		Long: `Join a server with a join token. Give the token in a file or on standard input:
+on the command line, other users of this machine can see it, and it stays in the
+shell's history.`,
+		Example: "  loadstar agent join https://server.example.org:7443 --token-file join.token\n" +
+			"  loadstar token create | loadstar agent join https://localhost:7443 -",
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			i, err := identity.Join(cmd.Context(), dir, args[0], args[1], name)
+			if len(args) == 1 && file == "" {
+				return cli.Usagef("missing argument TOKEN: use --token-file FILE, or - to read the token from standard input")
+			}
+			token, err := identity.Token(strings.Join(args[1:], ""), file, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			i, err := identity.Join(cmd.Context(), dir, args[0], token, name)
 			if err != nil {
 				return err
 			}
@@ -45,6 +57,7 @@ func newAgentJoin() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&dir, "dir", agentDir, "the agent's folder")
 	cmd.Flags().StringVar(&name, "name", hostname(), "name of the machine, shown to operators")
+	cmd.Flags().StringVar(&file, "token-file", "", "`file` with the join token, or - for standard input")
 	return cmd
 }
 
@@ -60,9 +73,12 @@ func newAgentRun() *cobra.Command {
 		Short: "Host clients until stopped",
 		Long: `Host clients until stopped. With --config, the agent takes in the readings of its
 clients and forecasts, alone or with a server; see docs/agent.md. With --data, it
-only trains for a server, and every meter in the dataset is a client. Readings and personal layers never leave this machine. If the server is
-unreachable, the agent waits and reconnects. After a restart it continues where
-it stopped.`,
+only trains for a server, and every meter in the dataset is a client. Readings
+and personal layers never leave this machine. If the server is unreachable, the
+agent waits and reconnects. After a restart it continues where it stopped.
+
+The log has a line a minute while the agent trains; --log-level debug has every
+round.`,
 		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/hog-core42.yaml --part 1/2",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -25,8 +25,9 @@ func newBenchSimulate() *cobra.Command {
 		Short: "Benchmark the simulator against the training engine",
 		Long: `Benchmark the simulator against the bare training engine on the same cores. Each
 client trains the bose2023 model with a personal head for four Adam steps at
-batch size 64, or the model dense with a personal correction for eight. The simulator does everything that a run needs: cohorts,
-examples, personal layers, exact sums, evaluations, tables and checkpoints.
+batch size 64, or the model dense with a personal correction for eight. The
+simulator does everything that a run needs: cohorts, examples, personal layers,
+exact sums, evaluations, tables and checkpoints.
 
 There are three fleets, each with a year of hourly random numbers per client: 42
 clients that all train in every round, and 1,000 and 10,000 clients with cohorts

@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -64,27 +63,13 @@ them.`,
 		SilenceUsage:  true,
 		Version:       version,
 	}
-	for _, g := range []struct {
-		title string
-		of    []*cobra.Command
-	}{
-		{"Start here:", []*cobra.Command{newDemo()}},
-		{"Data and models:", []*cobra.Command{newData(), newForecast(), newBacktest(), newModel()}},
-		{"Training on this machine:", []*cobra.Command{newPlan(), newSimulate(), newCompare(), newReport(), newReproduce()}},
-		{"Fleet:", append([]*cobra.Command{newServe(), newAgent(), newBackup(), newRestore()}, operate.Commands()...)},
-	} {
-		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
-		for _, c := range g.of {
-			c.GroupID = g.title
-		}
-		root.AddCommand(g.of...)
-	}
-	root.AddCommand(newBench(), newVersion(), newNATSNode(), &cobra.Command{
-		Use:   "exit-codes",
-		Short: "List the exit codes",
-		Long:  cli.ExitCodes,
-	})
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newModel(), newPlan(), newSimulate(), newCompare(), newReport(), newReproduce(),
+		newServe(), newAgent(), newBackup(), newRestore(), newDoctor(), newBench(), newVersion(), newGlossary(), newNATSNode(),
+		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
+	root.AddCommand(operate.Commands()...)
+	arrange(root)
+	completeValues(root)
+	cli.Help(root)
 	describeDefaults(root)
 	cli.Wrap(root)
 	return root

@@ -12,7 +12,7 @@ import (
 
 func newPlan() *cobra.Command {
 	cmd := &cobra.Command{Use: "plan", Short: "Write, check and explain training plans"}
-	cmd.AddCommand(newPlanList(), newPlanInit(), newPlanCheck(), newPlanExplain())
+	cmd.AddCommand(newPlanList(), newPlanInit(), newPlanCheck(), newPlanExplain(), newPlanDiff())
 	return cmd
 }
 

@@ -114,6 +114,7 @@ var layers = map[string]pkg{
 
 	"internal/archtest":       {layer: 5},
 	"internal/demo":           {layer: 5, may: "agent agent/api agent/identity agent/live agent/readings agent/release fed/recipe fed/serve forecast forecast/issue internal/cputime internal/mtls lab/sim nn/kernel proto/loadstar/v1 series series/store series/synth server server/web", external: "golang.org/x/sync google.golang.org/protobuf"},
+	"internal/doctor":         {layer: 5, may: "agent/config agent/identity agent/mqtt internal/boltfile internal/filelock internal/mtls internal/port nn/kernel series/store", external: "golang.org/x/sys"},
 	"internal/year":           {layer: 5, may: "agent/live forecast/issue nn/kernel series series/store"},
 	"internal/bench":          {layer: 5, may: "forecast nn nn/kernel series"},
 	"internal/bench/engine":   {layer: 5, may: "forecast internal/bench internal/cputime nn/kernel series", external: "golang.org/x/sys"},

@@ -97,7 +97,7 @@ func Wrap(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
 		check = cobra.NoArgs
-		if cmd.HasSubCommands() {
+		if cmd.HasSubCommands() && cmd.RunE == nil {
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
 	}

@@ -46,6 +46,17 @@ func (o *operatorFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.context, "context", "", "`name` of a context (default $LOADSTAR_CONTEXT, or the current one; see loadstar context)")
 }
 
+// ServerFlags adds the flags that select a server and the credentials of a user, and returns
+// a function that returns both.
+func ServerFlags(f *pflag.FlagSet) func() (server, operator string, err error) {
+	o := &operatorFlags{}
+	o.add(f)
+	return func() (string, string, error) {
+		c, err := o.resolve()
+		return c.Server, c.Operator, err
+	}
+}
+
 // resolve returns the server and the credentials: from flags, else from the environment,
 // else from the context.
 func (o *operatorFlags) resolve() (c contexts.Context, err error) {

@@ -31,7 +31,7 @@ func newTokenCreate() *cobra.Command {
 token is a secret and is shown once; the server stores only its hash. It
 contains the fingerprint of the server's root certificate, so an agent cannot be
 redirected to another server.`,
-		Example: "  loadstar token create\n  loadstar token create --uses 200 --ttl 720h --note 'feeder 12'",
+		Example: "  loadstar token create >join.token\n  loadstar token create --uses 200 --ttl 720h --note 'feeder 12'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.dial()
@@ -46,7 +46,7 @@ redirected to another server.`,
 				return cli.PrintLine(cmd.OutOrStdout(), map[string]any{"token": t.Token, "expires": time.UnixMilli(t.Expires).UTC()})
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), t.Token)
-			fmt.Fprintf(cmd.ErrOrStderr(), "valid for %s, until %s; to join:\n  loadstar agent join %s TOKEN\n", cli.Count(int(uses), "agent"), time.UnixMilli(t.Expires).Format(time.DateTime), c.server)
+			fmt.Fprintf(cmd.ErrOrStderr(), "valid for %s, until %s; write it to a file, and join with:\n  loadstar agent join %s --token-file FILE\n", cli.Count(int(uses), "agent"), time.UnixMilli(t.Expires).Format(time.DateTime), c.server)
 			return nil
 		},
 	}

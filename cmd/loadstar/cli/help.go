@@ -1,0 +1,279 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"loadstar/docs"
+	"loadstar/internal/config"
+)
+
+// seeAlso is the annotation of a command that names related commands and pages.
+const seeAlso = "see also"
+
+// flagGroup is the annotation of a flag that names its group in the help.
+const flagGroup = "group"
+
+// SeeAlso adds related commands and pages to the help of a command.
+func SeeAlso(cmd *cobra.Command, what ...string) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[seeAlso] = strings.Join(what, ", ")
+}
+
+// GroupFlags puts flags of a command into a group of its help. Groups are shown in the
+// order of the calls; flags without a group come first.
+func GroupFlags(cmd *cobra.Command, group string, names ...string) {
+	for _, name := range names {
+		if f := cmd.Flags().Lookup(name); f != nil {
+			if f.Annotations == nil {
+				f.Annotations = map[string][]string{}
+			}
+			f.Annotations[flagGroup] = []string{group}
+		}
+	}
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[flagGroup] += group + "\n"
+}
+
+// usualGroups has the groups of flags that many commands share.
+var usualGroups = []struct {
+	title string
+	flags []string
+}{
+	{"Server", []string{"server", "operator", "context"}},
+	{"Log", []string{"log-format", "log-level"}},
+}
+
+// Help sets the help of a command and all its subcommands: one line, examples, usage, text,
+// subcommands, flags in groups, related commands.
+func Help(root *cobra.Command) {
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd) })
+	root.SetUsageFunc(func(cmd *cobra.Command) error { help(cmd.OutOrStderr(), cmd); return nil })
+	root.SetHelpCommand(&cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show the help of a command, or explain a term: help glossary WORD",
+		Args:  cobra.ArbitraryArgs,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (words []string, _ cobra.ShellCompDirective) {
+			if found, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
+				for _, sub := range found.Commands() {
+					if sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
+						words = append(words, sub.Name()+"\t"+sub.Short)
+					}
+				}
+			}
+			return words, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 && args[0] == "glossary" {
+				return Glossary(cmd.OutOrStdout(), strings.Join(args[1:], " "))
+			}
+			at := cmd.Root()
+			for _, name := range args {
+				i := slices.IndexFunc(at.Commands(), func(c *cobra.Command) bool { return c.Name() == name || c.HasAlias(name) })
+				if i < 0 {
+					return Usage(argumentError(at, []string{name}))
+				}
+				at = at.Commands()[i]
+			}
+			help(cmd.OutOrStdout(), at)
+			return nil
+		},
+	})
+}
+
+func help(w io.Writer, cmd *cobra.Command) {
+	width := Width(w)
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	if cmd.Short != "" {
+		fmt.Fprintf(w, "%s\n\n", cmd.Short)
+	}
+	if cmd.Example != "" {
+		fmt.Fprintf(w, "Examples:\n%s\n\n", cmd.Example)
+	}
+	if cmd.Runnable() || cmd.HasAvailableSubCommands() {
+		fmt.Fprintln(w, "Usage:")
+		if cmd.HasAvailableSubCommands() {
+			fmt.Fprintf(w, "  %s COMMAND\n\n", cmd.CommandPath())
+		} else {
+			fmt.Fprintf(w, "  %s\n\n", cmd.UseLine())
+		}
+	}
+	long := strings.TrimSpace(cmd.Long)
+	if rest, ok := strings.CutPrefix(long, cmd.Short+". "); ok {
+		long = rest
+	} else if rest, ok := strings.CutPrefix(long, cmd.Short+".\n"); ok {
+		long = strings.TrimSpace(rest)
+	}
+	if long != "" && long != cmd.Short {
+		fmt.Fprintf(w, "%s\n\n", fit(long, width))
+	}
+	commands(w, cmd)
+	flags(w, cmd, width)
+	if see := cmd.Annotations[seeAlso]; see != "" {
+		fmt.Fprintf(w, "See also:\n  %s\n", strings.ReplaceAll(see, ", ", "\n  "))
+	}
+}
+
+// commands lists the subcommands by group.
+func commands(w io.Writer, cmd *cobra.Command) {
+	if !cmd.HasAvailableSubCommands() {
+		return
+	}
+	list := func(title string, in func(*cobra.Command) bool) {
+		first := true
+		for _, sub := range cmd.Commands() {
+			if !in(sub) || !sub.IsAvailableCommand() && sub.Name() != "help" && !sub.IsAdditionalHelpTopicCommand() {
+				continue
+			}
+			if first {
+				fmt.Fprintln(w, title)
+				first = false
+			}
+			fmt.Fprintf(w, "  %-*s %s\n", cmd.NamePadding(), sub.Name(), sub.Short)
+		}
+		if !first {
+			fmt.Fprintln(w)
+		}
+	}
+	for _, g := range cmd.Groups() {
+		list(g.Title, func(c *cobra.Command) bool { return c.GroupID == g.ID })
+	}
+	title := "Commands:"
+	if len(cmd.Groups()) > 0 {
+		title = "More:"
+	}
+	list(title, func(c *cobra.Command) bool { return c.GroupID == "" && !c.Hidden })
+	fmt.Fprintf(w, "Run '%s COMMAND --help' for the help of a command.\n\n", cmd.CommandPath())
+}
+
+// flags lists the flags by group.
+func flags(w io.Writer, cmd *cobra.Command, width int) {
+	sets := map[string]*pflag.FlagSet{}
+	titles := []string{""}
+	titles = append(titles, strings.Split(strings.TrimSuffix(cmd.Annotations[flagGroup], "\n"), "\n")...)
+	for _, g := range usualGroups {
+		titles = append(titles, g.title)
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		title := ""
+		if g := f.Annotations[flagGroup]; len(g) > 0 {
+			title = g[0]
+		} else {
+			for _, g := range usualGroups {
+				if slices.Contains(g.flags, f.Name) {
+					title = g.title
+				}
+			}
+		}
+		if sets[title] == nil {
+			sets[title] = pflag.NewFlagSet("", pflag.ContinueOnError)
+			sets[title].SortFlags = false
+		}
+		sets[title].AddFlag(f)
+	})
+	shown := map[string]bool{}
+	for _, title := range titles {
+		if sets[title] == nil || shown[title] {
+			continue
+		}
+		shown[title] = true
+		heading := "Flags"
+		if title != "" {
+			heading = title
+		}
+		fmt.Fprintf(w, "%s:\n%s\n", heading, strings.TrimRight(sets[title].FlagUsagesWrapped(width), "\n")+"\n")
+	}
+}
+
+// Glossary prints the terms of the glossary, or the meaning of one.
+func Glossary(w io.Writer, word string) error {
+	var names []string
+	want := strings.ToLower(strings.TrimSpace(word))
+	var near [][2]string
+	for line := range strings.Lines(docs.Glossary) {
+		cells := strings.SplitN(strings.Trim(strings.TrimSpace(line), "|"), "|", 2)
+		name, ok := strings.CutPrefix(strings.TrimSpace(cells[0]), "**")
+		if !ok || len(cells) < 2 {
+			continue // not a row of the table
+		}
+		name = strings.ReplaceAll(name, "**", "")
+		meaning := strings.TrimSpace(cells[1])
+		names = append(names, name)
+		switch {
+		case want == "":
+			fmt.Fprintf(w, "%s\n%s\n", name, wrapText(meaning, Width(w), "    "))
+		case strings.ToLower(name) == want:
+			_, err := fmt.Fprintf(w, "%s: %s\n", name, meaning)
+			return err
+		case slices.Contains(strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r == ' ' || r == ',' }), want):
+			near = append(near, [2]string{name, meaning})
+		}
+	}
+	if want == "" {
+		return nil
+	}
+	for _, x := range near {
+		fmt.Fprintf(w, "%s: %s\n", x[0], x[1])
+	}
+	if len(near) > 0 {
+		return nil
+	}
+	hint := config.Suggest(word, names)
+	if !strings.HasPrefix(hint, "did you mean ") {
+		hint = "loadstar glossary lists all terms"
+	}
+	return fmt.Errorf("the glossary has no term %q; %s", word, hint)
+}
+
+// rowHead is the first column of a row in a help text.
+var rowHead = regexp.MustCompile(`^ +\S+ {2,}`)
+
+// fit breaks lines that are wider than the terminal. The rows of a table stay in their
+// column.
+func fit(text string, width int) string {
+	var all []string
+	for line := range strings.SplitSeq(text, "\n") {
+		if utf8.RuneCountInString(line) <= width {
+			all = append(all, line)
+			continue
+		}
+		head := rowHead.FindString(line)
+		indent := strings.Repeat(" ", len(head))
+		if head == "" {
+			indent = line[:len(line)-len(strings.TrimLeft(line, " "))]
+		}
+		all = append(all, head+strings.TrimPrefix(wrapText(line[len(head):], width, indent), indent))
+	}
+	return strings.Join(all, "\n")
+}
+
+// wrapText breaks a text into lines of at most the given width.
+func wrapText(text string, width int, indent string) string {
+	var lines []string
+	line := indent
+	for _, word := range strings.Fields(text) {
+		if len(line)+1+len(word) > width && strings.TrimSpace(line) != "" {
+			lines, line = append(lines, line), indent
+		}
+		if strings.TrimSpace(line) != "" {
+			line += " "
+		}
+		line += word
+	}
+	return strings.Join(append(lines, line), "\n")
+}

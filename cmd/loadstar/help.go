@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"loadstar/cmd/loadstar/cli"
+)
+
+// start is what loadstar prints without arguments.
+const start = `Loadstar trains electricity-load forecasters without collecting readings.
+  loadstar demo                      a federation on this machine, in a minute
+  loadstar data init my.csv          forecasts from your own data
+  loadstar serve                     a server for a fleet of agents
+  loadstar help                      all commands; docs/ in the repository has the manual
+`
+
+// groups sorts the commands in the help. Commands that are not listed belong to the fleet.
+var groups = []struct {
+	title string
+	names string
+}{
+	{"Start here:", "demo doctor"},
+	{"Data:", "data"},
+	{"Train here:", "plan model simulate backtest compare report reproduce"},
+	{"Forecast:", "forecast models"},
+	{fleetGroup, ""},
+	{"Machine:", "bench completion glossary help version"},
+}
+
+const fleetGroup = "A fleet:"
+
+// related has what the help of a command names under "See also".
+var related = map[string]string{
+	"agent":          "loadstar doctor --agent, docs/agent.md",
+	"agent join":     "loadstar token create, loadstar agent run",
+	"agent run":      "loadstar agent check, loadstar doctor --agent, docs/agent.md",
+	"backtest":       "loadstar forecast, docs/baselines.md",
+	"backup":         "loadstar restore",
+	"clients":        "loadstar runs, docs/fleet.md",
+	"compare":        "loadstar report, loadstar simulate",
+	"context":        "docs/fleet.md",
+	"data":           "docs/data.md",
+	"data check":     "docs/data.md",
+	"data init":      "loadstar data check, docs/data.md",
+	"doctor":         "loadstar agent check, docs/troubleshooting.md",
+	"forecast":       "loadstar simulate, docs/forecast.md",
+	"models":         "loadstar runs, docs/fleet.md",
+	"models release": "loadstar models show, loadstar models withdraw",
+	"plan":           "docs/plans.md",
+	"plan diff":      "loadstar runs compare",
+	"report":         "loadstar compare",
+	"restore":        "loadstar backup, loadstar serve",
+	"runs":           "loadstar models release, docs/fleet.md",
+	"runs show":      "loadstar runs watch, loadstar runs compare",
+	"runs start":     "loadstar runs watch, loadstar plan explain",
+	"runs watch":     "loadstar runs show, loadstar models release",
+	"serve":          "loadstar token create, loadstar doctor, docs/fleet.md",
+	"simulate":       "loadstar plan init, loadstar report, docs/simulate.md",
+	"token create":   "loadstar agent join",
+}
+
+// arrange sorts the commands into groups, and adds what is related to each.
+func arrange(root *cobra.Command) {
+	for _, g := range groups {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+	}
+	root.SetHelpCommandGroupID("Machine:")
+	root.SetCompletionCommandGroupID("Machine:")
+	for _, cmd := range root.Commands() {
+		if cmd.IsAdditionalHelpTopicCommand() {
+			continue
+		}
+		cmd.GroupID = fleetGroup
+		for _, g := range groups {
+			if slices.Contains(strings.Fields(g.names), cmd.Name()) {
+				cmd.GroupID = g.title
+			}
+		}
+	}
+	for path, what := range related {
+		if cmd, rest, err := root.Find(strings.Fields(path)); err == nil && len(rest) == 0 {
+			cli.SeeAlso(cmd, what)
+		}
+	}
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		_, err := fmt.Fprint(cmd.OutOrStdout(), start)
+		return err
+	}
+}
+
+func newGlossary() *cobra.Command {
+	return &cobra.Command{
+		Use:     "glossary [WORD]",
+		Short:   "Explain a term of Loadstar",
+		Example: "  loadstar glossary cohort",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return cli.Glossary(cmd.OutOrStdout(), strings.Join(args, " "))
+		},
+	}
+}

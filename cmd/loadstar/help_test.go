@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+// each calls f for a command and all its subcommands.
+func each(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
+	for _, sub := range cmd.Commands() {
+		each(sub, f)
+	}
+}
+
+// TestHelpWidth checks that the help of every command fits 100 columns on the widest
+// terminal, and that it does not use more than it has.
+func TestHelpWidth(t *testing.T) {
+	for columns, most := range map[string]int{"200": 100, "80": 100} {
+		t.Setenv("COLUMNS", columns)
+		root := newRoot()
+		root.InitDefaultHelpCmd()
+		root.InitDefaultCompletionCmd()
+		each(root, func(cmd *cobra.Command) {
+			if strings.HasPrefix(cmd.CommandPath(), "loadstar completion ") {
+				return // the text of the library
+			}
+			var b bytes.Buffer
+			cmd.SetOut(&b)
+			if err := cmd.Help(); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(b.String()) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > most {
+					t.Errorf("%s: a line of %d characters: %s", cmd.CommandPath(), n, line)
+				}
+			}
+		})
+	}
+}
+
+// TestHelpRelated checks that the commands and pages under "See also" exist.
+func TestHelpRelated(t *testing.T) {
+	root := newRoot()
+	exists := func(path string) bool {
+		cmd, rest, err := root.Find(strings.Fields(path))
+		return err == nil && len(rest) == 0 && cmd != root
+	}
+	for path, all := range related {
+		if !exists(path) {
+			t.Errorf("there is no command %s", path)
+		}
+		for what := range strings.SplitSeq(all, ", ") {
+			if name, ok := strings.CutPrefix(what, "loadstar "); ok {
+				if name, _, _ = strings.Cut(name, " --"); !exists(name) {
+					t.Errorf("%s: there is no command %s", path, name)
+				}
+			} else if _, err := os.Stat(filepath.Join("../..", what)); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	}
+}
+
+// TestHelpGroups checks that the groups name commands that exist, so that a command that is
+// renamed does not move to the fleet's.
+func TestHelpGroups(t *testing.T) {
+	root := newRoot()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, g := range groups {
+		for _, name := range strings.Fields(g.names) {
+			if cmd, _, err := root.Find([]string{name}); err != nil || cmd == root {
+				t.Errorf("%s there is no command %s", g.title, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"loadstar/agent/config"
+	"loadstar/agent/identity"
+	"loadstar/agent/mqtt"
+	"loadstar/internal/boltfile"
+	"loadstar/internal/port"
+	"loadstar/series/store"
+)
+
+// agent checks an agent: configuration, folder, certificate, server, broker, port and
+// readings.
+func (x *examination) agent(ctx context.Context) {
+	c, err := config.Read(x.Agent, os.Environ())
+	if err != nil {
+		x.fail("configuration", "correct the file; docs/agent.md has all keys", "%v", err)
+		return
+	}
+	x.ok("configuration", "%s: no mistakes", x.Agent)
+	if _, err := os.Stat(c.Dir); err != nil {
+		x.warn("folder", "start the agent, which makes it", "%v", err)
+		x.disk(".")
+	} else {
+		x.disk(c.Dir)
+	}
+	x.joined(ctx, c)
+	if c.MQTT.Broker != "" {
+		call, cancel := context.WithTimeout(ctx, callTime)
+		m := mqtt.Settings(c)
+		m.Version, m.Log = x.Version, slog.New(slog.DiscardHandler)
+		m.Now = func() (time.Time, bool) { return time.Now(), true }
+		if err := mqtt.Check(call, m); err != nil {
+			x.fail("broker", "check mqtt.broker, user and password_file, and that the broker runs", "%s: %v", c.MQTT.Broker, err)
+		} else {
+			x.ok("broker", "%s accepts the connection", c.MQTT.Broker)
+		}
+		cancel()
+	}
+	running := x.readings(ctx, c)
+	if c.HTTP.Listen == "" {
+		return
+	}
+	l, err := net.Listen("tcp", c.HTTP.Listen)
+	switch {
+	case err == nil:
+		_ = l.Close() // nobody has connected
+		x.ok("port "+c.HTTP.Listen, "free")
+	case running:
+		x.ok("port "+c.HTTP.Listen, "in use, as expected of a running agent%s", named(port.Holder(c.HTTP.Listen)))
+	default:
+		x.fail("port "+c.HTTP.Listen, "stop that process, or change http.listen in "+x.Agent, "in use%s: %v", named(port.Holder(c.HTTP.Listen)), err)
+	}
+}
+
+// joined checks the agent's certificate and its server.
+func (x *examination) joined(ctx context.Context, c *config.Config) {
+	if c.Server == config.ServerNone {
+		x.ok("server", "none, as the configuration says")
+		return
+	}
+	i, err := identity.Open(c.Dir)
+	switch {
+	case errors.Is(err, identity.ErrNotJoined) && c.Server == config.ServerOptional:
+		x.ok("server", "none was joined; the agent forecasts alone")
+		return
+	case err != nil:
+		x.fail("server", "join with a token: loadstar agent join --dir "+c.Dir, "%v", err)
+		return
+	}
+	left := time.Until(i.Expires())
+	until := i.Expires().Local().Format("2006-01-02 15:04")
+	const check = "agent's certificate"
+	switch {
+	case left <= 0:
+		x.fail(check, "join again with a new token", "expired at %s", until)
+	case left < agentDaysWarn:
+		x.warn(check, "start the agent, which renews it; check that it reaches its server", "%s left, until %s", left.Round(time.Hour), until)
+	default:
+		x.ok(check, "%s left, until %s; a running agent renews it", days(left), until)
+	}
+	x.server(ctx, i.Server(), i.HTTPClient())
+}
+
+// readings checks the age of the newest readings, in the folder or by asking the running
+// agent. It reports whether an agent is running.
+func (x *examination) readings(ctx context.Context, c *config.Config) (running bool) {
+	path := c.File("readings.db")
+	if _, err := os.Stat(path); err != nil {
+		x.warn("readings", "start the agent, and check the sources of its clients", "there are none yet")
+		return false
+	}
+	s, err := store.Open(path, store.Config{Interval: c.Step(), Clock: c.Location(), Keep: time.Duration(c.Store.Keep)})
+	if errors.Is(err, boltfile.ErrLocked) {
+		x.ok("folder", "%s: an agent is running", c.Dir)
+		ages, err := askAges(ctx, c)
+		if err != nil {
+			x.warn("readings", "see loadstar agent status", "the running agent does not say: %v", err)
+			return true
+		}
+		x.ages(c, ages)
+		return true
+	}
+	if err != nil {
+		x.fail("readings", "restore the file from a backup, or move it away and import again", "%v", err)
+		return false
+	}
+	x.ok("folder", "%s: no agent is running", c.Dir)
+	ages := map[string]time.Duration{}
+	names, err := s.Clients()
+	for _, name := range names {
+		if _, end, ok, err := s.Span(name); err == nil && ok {
+			ages[name] = time.Since(time.Unix(end, 0))
+		}
+	}
+	if err := errors.Join(err, s.Close()); err != nil {
+		x.fail("readings", "check the disk", "%v", err)
+		return false
+	}
+	x.ages(c, ages)
+	return false
+}
+
+// ages judges the ages of the newest readings by client.
+func (x *examination) ages(c *config.Config, ages map[string]time.Duration) {
+	if len(ages) == 0 {
+		x.warn("readings", "check the sources of the clients: loadstar agent check", "no client has any")
+		return
+	}
+	old := 3*c.Step() + time.Duration(c.Forecast.Delay)
+	late, oldest, which := 0, time.Duration(-1<<62), ""
+	for name, age := range ages {
+		if age > old {
+			late++
+		}
+		if age > oldest || age == oldest && name < which {
+			oldest, which = age, name
+		}
+	}
+	if late > 0 {
+		x.warn("readings", "check the meters and the way of their readings: loadstar agent status", "%d of %d clients have no reading of the last %s; the oldest is %s, %s ago",
+			late, len(ages), old, which, oldest.Round(time.Minute))
+		return
+	}
+	x.ok("readings", "the newest of all %d clients are at most %s old", len(ages), oldest.Round(time.Minute))
+}
+
+// askAges asks a running agent for the ages of its clients' newest readings.
+func askAges(ctx context.Context, c *config.Config) (map[string]time.Duration, error) {
+	if c.HTTP.Listen == "" {
+		return nil, errors.New("it has no HTTP interface")
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.HTTP.Listen+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	// A redirect or a proxy would be another program's.
+	direct := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if c.HTTP.TokenFile != "" {
+		token, err := os.ReadFile(c.HTTP.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	answer, err := direct.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", answer.Status)
+	}
+	const most = 16 << 20
+	ages := map[string]time.Duration{}
+	for lines := bufio.NewScanner(io.LimitReader(answer.Body, most)); lines.Scan(); {
+		rest, ok := strings.CutPrefix(lines.Text(), `loadstar_reading_age_seconds{client=`)
+		if !ok {
+			continue
+		}
+		name, value, ok := strings.Cut(rest, "} ")
+		seconds, err := strconv.ParseFloat(value, 64)
+		if client, unquoted := strconv.Unquote(name); ok && err == nil && unquoted == nil {
+			ages[client] = time.Duration(seconds * float64(time.Second))
+		}
+	}
+	return ages, nil
+}
