@@ -154,7 +154,7 @@ func (b *browser) note(m message) {
 		b.problems = append(b.problems, string(m.Params))
 	case "Network.requestWillBeSent":
 		var p struct{ Request struct{ URL string } }
-		if json.Unmarshal(m.Params, &p) != nil || !strings.HasPrefix(p.Request.URL, "file:") {
+		if json.Unmarshal(m.Params, &p) != nil || !strings.HasPrefix(p.Request.URL, "file:") && !strings.HasPrefix(p.Request.URL, "data:") {
 			b.problems = append(b.problems, "requested "+p.Request.URL)
 		}
 	}
@@ -262,7 +262,7 @@ func checkPage(t *testing.T, b *browser, path string) {
 					figures: figures.length,
 					empty: figures.filter(f => !shown(f).length || shown(f).some(s => s.getBoundingClientRect().height < 100 || /NaN|undefined/.test(s.outerHTML)) || !f.querySelector("[role=img]").getAttribute("aria-label")).length,
 					scroll: document.documentElement.scrollWidth,
-					wide: [...document.querySelectorAll("main *")].filter(e => !e.closest(".scroll") && !e.closest("svg") && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + "." + e.className).slice(0, 5),
+					wide: [...document.querySelectorAll("main *")].filter(e => !e.closest(".scroll") && !e.closest("svg") && !e.closest("pre") && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + "." + e.className).slice(0, 5),
 					tables: document.querySelectorAll("table").length,
 					captions: document.querySelectorAll("table > caption").length,
 					paper: getComputedStyle(document.body).backgroundColor,
@@ -284,6 +284,7 @@ func checkPage(t *testing.T, b *browser, path string) {
 			for _, x := range b.problems {
 				t.Errorf("%s: %s", at, x)
 			}
+			b.axe(t, at)
 			if width != 360 {
 				b.screenshot(fmt.Sprintf("%s-%d-%s", name, width, theme))
 			}
@@ -327,9 +328,8 @@ func checkPage(t *testing.T, b *browser, path string) {
 	if len(silent) > 0 {
 		t.Errorf("no tooltip in %v", silent)
 	}
-	var chosen bool
-	b.eval(`(() => { for (const s of document.querySelectorAll(".controls select")) { s.selectedIndex = s.options.length - 1; s.dispatchEvent(new Event("change")); } return true })()`, &chosen)
-	b.waitUntilDrawn()
+	b.checkFan(t)
+	b.checkSave(t)
 	for _, x := range b.problems {
 		t.Error(x)
 	}

@@ -238,7 +238,7 @@ export function fan(d, width, { state }) {
     const value = (v) => (v === null ? "none" : `${short(v)} kW`);
     const svg = chart({
       width,
-      height: Math.max(170, Math.min(230, width * 0.3)) + (last ? 14 : 0),
+      height: Math.max(155, Math.min(225, width * 0.22)) + (last ? 14 : 0),
       marginLeft: 46,
       marginTop: 16,
       marginBottom: last ? 38 : 24,
