@@ -54,6 +54,27 @@ func TestJoin(t *testing.T) {
 	})
 }
 
+// TestJoinReasons checks that a refused token comes with the reason and the time.
+func TestJoinReasons(t *testing.T) {
+	onBoth(t, func(t *testing.T, at string) {
+		l, ctx := open(t, at), t.Context()
+		must(t, l.AddToken(ctx, []byte("once"), "", 1, after(time.Hour)))
+		must(t, l.Join(ctx, []byte("once"), Agent{ID: "reasons"}, after(0)))
+		must(t, l.AddToken(ctx, []byte("short"), "", 1, after(time.Minute)))
+		const form = "2006-01-02 15:04 MST"
+		for token, want := range map[string]string{
+			"nobody's": "does not know the token",
+			"once":     "used up: the last agent joined with it at " + after(0).UTC().Format(form),
+			"short":    "expired at " + after(time.Minute).UTC().Format(form),
+		} {
+			err := l.Join(ctx, []byte(token), Agent{ID: "late"}, after(30*time.Minute))
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", token, err, want)
+			}
+		}
+	})
+}
+
 // TestJoinConcurrently checks that a token admits exactly as many agents as it has uses.
 func TestJoinConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
