@@ -59,16 +59,18 @@ func Path() (string, error) {
 	return filepath.Join(dir, "loadstar", "config.yaml"), nil
 }
 
-// Load reads the user's file. A file that does not exist has no contexts.
+// Load reads the user's file. A file that does not exist has no contexts. Neither has a user
+// without a home, such as that of a service, nor one whose environment names the home of
+// somebody else, as runuser leaves it.
 func Load() (*File, error) {
 	path, err := Path()
-	if err != nil {
-		return nil, err
-	}
 	f := &File{path: path, Contexts: map[string]Context{}}
+	if err != nil {
+		return f, nil
+	}
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return f, nil
 	case err != nil:
 		return nil, err
@@ -150,6 +152,9 @@ func (f *File) Remove(name string) error {
 
 // save writes the file so that only its owner can read it: it tells where credentials are.
 func (f *File) save() error {
+	if f.path == "" {
+		return errors.New("there is no folder for contexts: set HOME or XDG_CONFIG_HOME")
+	}
 	text, err := yaml.Marshal(f)
 	if err != nil {
 		return err

@@ -67,3 +67,17 @@ func TestContexts(t *testing.T) {
 		t.Errorf("%v: a wrong key is not refused", err)
 	}
 }
+
+// TestNoHome checks that a service without a home can call a server, and is told why it
+// cannot store a context.
+func TestNoHome(t *testing.T) {
+	t.Setenv("HOME", "")
+	t.Setenv("XDG_CONFIG_HOME", "")
+	f, err := Load()
+	if err != nil || len(f.Names()) != 0 {
+		t.Fatalf("%v: %v", f, err)
+	}
+	if err := f.Add("a", Context{Server: "https://localhost:7443", Operator: "/x"}); err == nil || !strings.Contains(err.Error(), "HOME") {
+		t.Error(err)
+	}
+}
