@@ -164,7 +164,7 @@ export const Empty = ({ title, children }: { title: string; children?: Component
 export const Failure = ({ error, again }: { error: Error | undefined; again?: () => void }) =>
   error ? (
     <div class="failure" role="alert">
-      <p><strong>That did not work.</strong> {error.message}</p>
+      <p><strong>That did not work:</strong> {error.message}</p>
       {again && <button type="button" class="small" onClick={again}>Try again</button>}
     </div>
   ) : null;

@@ -4,7 +4,7 @@ import { useViewer } from "../context";
 import { better, count, day, fixed, n, none, percent, several, span } from "../format";
 import { useTopic } from "../live";
 import { go, link } from "../router";
-import { Ago, Confirm, Copy, Empty, Failure, Figures, Generated, Pages, Search, Section, State, Table, Time, useAsk, useTitle, Waiting, type Column, type Figure } from "../ui";
+import { Ago, Confirm, Copy, Empty, Failure, Figures, Generated, Pages, Search, Section, State, Table, Time, useAsk, useNow, useTitle, Waiting, type Column, type Figure } from "../ui";
 import { Progress } from "./runs";
 
 const page = 10; // agents
@@ -58,9 +58,9 @@ function figures(f: FleetState, agents: number, clients: number): Figure[] {
 const Join = () => (
   <div class="card">
     <Empty title="No agent has joined yet.">
-      <p>Make a token here, and use it where the readings are:</p>
+      <p>Make a token with an operator's certificate, and use it where the readings are:</p>
       <Copy text="loadstar token create --uses 1" label="command that makes a token" />
-      <Copy text={`loadstar agent join https://${location.hostname}:7443 TOKEN`} label="command that joins" />
+      <Copy text="loadstar agent join https://SERVER:7443 TOKEN" label="command that joins" />
     </Empty>
   </div>
 );
@@ -84,13 +84,16 @@ const NoRun = ({ clients }: { clients: number }) => (
   </section>
 );
 
+// useTick changes every half minute, when lists that no event carries are fetched again.
+const useTick = () => Math.floor(useNow(5000) / 30e3);
+
 const skew = (a: Agent) => (a.skewMs == null ? none : Math.abs(n(a.skewMs)) < 50 ? "in step" : `${n(a.skewMs) > 0 ? "+" : "−"}${span(Math.abs(n(a.skewMs)))}`);
 
 function Agents({ query }: { query: URLSearchParams }) {
   const { operate } = useViewer();
   const [name, find] = useState("");
   const [after, turn] = useState("");
-  const asked = useAsk(() => call("ListAgents", { name, after, limit: page }), [name, after]);
+  const asked = useAsk(() => call("ListAgents", { name, after, limit: page }), [name, after, useTick()]);
   const rows = asked.value?.agents ?? [];
   const columns: Column<Agent>[] = [
     { head: "agent", of: (a) => <a href={link([], { ...Object.fromEntries(query), agent: a.id! })} title={`Clients of ${a.id}`}><b>{a.name || a.id}</b></a> },
@@ -131,7 +134,7 @@ function Clients({ query }: { query: URLSearchParams }) {
   const agent = query.get("agent") ?? "";
   const name = query.get("client") ?? "";
   const [after, turn] = useState("");
-  const asked = useAsk(() => call("ListClients", { name, agent, after, limit: clientPage }), [name, agent, after]);
+  const asked = useAsk(() => call("ListClients", { name, agent, after, limit: clientPage }), [name, agent, after, useTick()]);
   const rows = asked.value?.clients ?? [];
   const columns: Column<Client>[] = [
     { head: "client", of: (c) => <a href={link(["clients", c.name!])}><b>{c.name}</b></a> },

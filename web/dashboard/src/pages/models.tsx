@@ -44,12 +44,11 @@ export function Models() {
               { head: "state", of: (r) => <State of={state(r)} /> },
               { head: "role", of: (r) => r.release?.role || none },
               { head: "from", of: (r) => <a href={link(["runs", r.release!.run!])}><code>{r.release!.run}</code> v{count(n(r.release!.version))}</a> },
-              { head: "serving", of: (r) => (of(r) ? `${count(n(of(r)!.clients))} of ${count(n(of(r)!.total))}` : none), number: true },
+              { head: "serving", of: (r) => (of(r) ? <span title={`reported for ${day(n(of(r)!.day))}`}>{count(n(of(r)!.clients))} of {count(n(of(r)!.total))}</span> : none), number: true },
               { head: "relative MAE", of: (r) => fixed(of(r)?.relativeMae, 2), number: true, title: "median over clients, against last week's profile" },
               { head: "coverage", of: (r) => percent(of(r)?.coverage), number: true },
               { head: "drifting", of: (r) => (of(r) ? count(n(of(r)!.drifting)) : none), number: true },
               { head: "want a round", of: (r) => (of(r) ? count(n(of(r)!.wanting)) : none), number: true },
-              { head: "reported", of: (r) => (of(r) ? day(n(of(r)!.day)) : none) },
               { head: "released", of: (r) => <span title={`by ${r.actor}`}><Time ms={n(r.created)} /></span> },
               ...(operate ? [{
                 head: "action",
