@@ -98,16 +98,27 @@ type fixture struct {
 
 func newFixture(t *testing.T, change func(*Config)) *fixture {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
+	l := newLedger(t)
 	c := Config{Listen: "127.0.0.1:0"}
 	if change != nil {
 		change(&c)
 	}
-	return serve(t, c, operator.New(operator.Config{
+	return serve(t, c, newAPI(t, l), l)
+}
+
+// newAPI returns the operators' API for a ledger.
+func newAPI(t *testing.T, l *ledger.Ledger) API {
+	return operator.New(operator.Config{
 		Ledger: l, Wake: func(string) {}, Revoked: func(string) {}, Closing: t.Context().Done(), Log: slog.New(slog.DiscardHandler),
-	}), l)
+	})
+}
+
+func newLedger(t *testing.T) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
 }
 
 // serve serves a dashboard until the test ends.
@@ -118,9 +129,8 @@ func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() {
-		done <- w.Run(ctx, Services{API: api, Access: p, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-	}()
+	w.start(ctx, Services{API: api, Access: p, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	go func() { done <- w.serve(ctx) }()
 	f := &fixture{T: t, people: p, web: w, ledger: l, url: w.URL(), http: &http.Client{Transport: &http.Transport{}}}
 	f.stop = sync.OnceFunc(func() {
 		stop()

@@ -164,10 +164,19 @@ func (w *Web) Close() error { return w.listener.Close() }
 
 // Run serves the dashboard until ctx ends.
 func (w *Web) Run(ctx context.Context, s Services) error {
-	defer w.Close()
+	w.start(ctx, s)
+	return w.serve(ctx)
+}
+
+// start prepares the dashboard for requests.
+func (w *Web) start(ctx context.Context, s Services) {
 	w.Services = s
 	w.metrics = newMetrics(s.Metrics)
 	w.hub = newHub(ctx, s.API, w.metrics)
+}
+
+func (w *Web) serve(ctx context.Context) error {
+	defer w.Close()
 	defer w.hub.close()
 	h := &http.Server{
 		Handler: w.handler(), MaxHeaderBytes: headerBytes,

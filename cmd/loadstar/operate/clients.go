@@ -13,8 +13,8 @@ import (
 )
 
 func newClients() *cobra.Command {
-	cmd := &cobra.Command{Use: "clients", Short: "List and revoke clients"}
-	cmd.AddCommand(newClientsList(), newClientsRevoke())
+	cmd := &cobra.Command{Use: "clients", Short: "List, show and revoke clients"}
+	cmd.AddCommand(newClientsList(), newClientsShow(), newClientsFindings(), newClientsRevoke())
 	return cmd
 }
 
@@ -38,13 +38,16 @@ func newClientsList() *cobra.Command {
 				}
 				_ = w.Flush() // the caller's writer reports errors
 				fmt.Fprintf(out, "%s on %s, not counting revoked ones\n", cli.Count(int(r.Total), "client"), cli.Count(int(r.Agents), "agent"))
-				if n := len(r.Clients); n > 0 && n < int(r.Total) {
-					fmt.Fprintf(out, "more: --after %s\n", r.Clients[n-1].Name)
+				if r.Next != "" {
+					fmt.Fprintf(out, "more: --after %s\n", r.Next)
 				}
 			}, err
 		})
 	cmd.Flags().StringVar(&q.After, "after", "", "list clients after this name")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of clients, up to 1000")
+	cmd.Flags().StringVar(&q.Name, "name", "", "list clients whose name begins with this `text`")
+	cmd.Flags().StringVar(&q.Agent, "agent", "", "list clients of the agent with this `id`")
+	cmd.Flags().StringVar(&q.Finding, "finding", "", "list clients whose newest report has this `code`, such as gaps")
 	return cmd
 }
 

@@ -28,7 +28,7 @@ import (
 
 // Commands returns all commands that call a server.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newToken(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami(), newContext()}
+	return []*cobra.Command{newToken(), newAgents(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami(), newContext()}
 }
 
 // operatorFlags contains the flags that select the server and the operator's credentials.

@@ -17,7 +17,7 @@ import (
 
 func newRuns() *cobra.Command {
 	cmd := &cobra.Command{Use: "runs", Short: "Start, watch and stop training runs"}
-	cmd.AddCommand(newRunsStart(), newRunsList(), newRunsShow(), newRunsWatch(), newRunsCompare(), newRunsStop(), newRunsWeights())
+	cmd.AddCommand(newRunsStart(), newRunsList(), newRunsShow(), newRunsWatch(), newRunsCompare(), newRunsTurns(), newRunsStop(), newRunsWeights())
 	return cmd
 }
 
