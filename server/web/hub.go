@@ -40,6 +40,8 @@ type hub struct {
 	topics  map[string]*topic
 	viewers map[*viewer]bool
 	ofUser  map[string]int // number of viewers
+	// ofSession is the number of viewers by cookie.
+	ofSession map[string]int
 }
 
 // topic is something that viewers look at.
@@ -57,6 +59,7 @@ type viewer struct {
 	topics       []*topic
 	changed      chan struct{} // has room for one; set if a topic has a new state
 	ended        chan struct{} // closed if the session ends
+	told         bool          // ended is closed
 }
 
 const (
@@ -87,7 +90,7 @@ func kindOf(topic string) string {
 func newHub(ctx context.Context, api API, m *metrics) *hub {
 	h := &hub{
 		api: api, metrics: m, epoch: strings.ToLower(rand.Text()[:8]), polling: make(chan struct{}, maxPolls),
-		topics: map[string]*topic{}, viewers: map[*viewer]bool{}, ofUser: map[string]int{},
+		topics: map[string]*topic{}, viewers: map[*viewer]bool{}, ofUser: map[string]int{}, ofSession: map[string]int{},
 	}
 	h.ctx, h.stop = context.WithCancel(ctx)
 	return h
@@ -131,7 +134,8 @@ func (h *hub) join(user, cookie string, names []string) (*viewer, error) {
 	v := &viewer{user: user, cookie: cookie, changed: make(chan struct{}, 1), ended: make(chan struct{})}
 	h.viewers[v] = true
 	h.ofUser[user]++
-	h.metrics.viewers.Inc()
+	h.ofSession[cookie]++
+	h.gauge()
 	for _, n := range names {
 		t := h.topics[n]
 		if t == nil {
@@ -154,7 +158,10 @@ func (h *hub) leave(v *viewer) {
 	if h.ofUser[v.user]--; h.ofUser[v.user] == 0 {
 		delete(h.ofUser, v.user)
 	}
-	h.metrics.viewers.Dec()
+	if h.ofSession[v.cookie]--; h.ofSession[v.cookie] == 0 {
+		delete(h.ofSession, v.cookie)
+	}
+	h.gauge()
 	for _, t := range v.topics {
 		delete(t.viewers, v)
 	}
@@ -165,11 +172,17 @@ func (h *hub) end(cookie string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for v := range h.viewers {
-		if v.cookie == cookie {
-			v.cookie = "" // so that it is ended once
+		if v.cookie == cookie && !v.told {
+			v.told = true
 			close(v.ended)
 		}
 	}
+}
+
+// gauge updates the numbers of viewers. The caller holds the lock.
+func (h *hub) gauge() {
+	h.metrics.viewers.Set(float64(len(h.viewers)))
+	h.metrics.sessions.Set(float64(len(h.ofSession)))
 }
 
 // state is the state of a topic, as it is sent.
