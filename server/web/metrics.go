@@ -21,6 +21,13 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "loadstar_web_poll_seconds", Help: "Time to read a topic.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
 	}
+	// So that a rate is known before the first event.
+	for topic := range rests {
+		m.events.WithLabelValues(topic)
+	}
+	for _, reason := range []string{"host", "origin", "session", "logins", "viewers"} {
+		m.refused.WithLabelValues(reason)
+	}
 	r.MustRegister(m.viewers, m.sessions, m.topics, m.events, m.refused, m.polls)
 	return m
 }
