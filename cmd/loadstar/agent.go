@@ -100,7 +100,7 @@ round.`,
 			if err != nil {
 				return err
 			}
-			d, closer, err := openDataset(data, root)
+			d, closer, err := cli.OpenDataset(data, root)
 			if err != nil {
 				return err
 			}
@@ -121,7 +121,7 @@ round.`,
 			if c.Log, err = logging.logger(cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			collectOften()
+			cli.CollectOften()
 			c.Log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
 			sdnotify.Ready(cmd.Context(), c.Log)
 			return agent.Run(cmd.Context(), c)
@@ -130,8 +130,8 @@ round.`,
 	f := cmd.Flags()
 	f.StringVar(&c.Dir, "dir", agentDir, "the agent's folder")
 	f.StringVar(&live.Config, "config", "", "the agent's configuration `file`, to take in readings and forecast")
-	f.StringVar(&data, "data", "", datasetUsage)
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&data, "data", "", cli.DatasetUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
 	logging.add(f)

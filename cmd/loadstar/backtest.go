@@ -114,7 +114,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 			}
 			var results []backtest.Result
 			for _, path := range data {
-				d, closer, err := openDataset(path, root)
+				d, closer, err := cli.OpenDataset(path, root)
 				if err != nil {
 					return err
 				}
@@ -129,7 +129,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 						closer.Close()
 						return err
 					}
-					r.Part, r.Horizon, r.H, r.Mark = part, horizon, h, generatedMark(d.Generated)
+					r.Part, r.Horizon, r.H, r.Mark = part, horizon, h, cli.GeneratedMark(d.Generated)
 					results, fleets = append(results, r), append(fleets, r.Fleet)
 				}
 				err = backtest.Enough(d, b, fleets...)
@@ -151,8 +151,8 @@ unique_id, cutoff, ds, y and one named after the model.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&data, "data", nil, datasetUsage+"; may be repeated")
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringSliceVar(&data, "data", nil, cli.DatasetUsage+"; may be repeated")
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringSliceVar(&models, "model", nil, "baseline, or all; may be repeated. Or the folder of a run")
 	f.StringVar(&remove, "remove", "0%", "share of the readings to remove before a run is scored, such as 2%")
 	f.DurationVar(&block, "block", 0, "remove readings in blocks of this length, such as 6h (default single readings)")
@@ -172,7 +172,7 @@ unique_id, cutoff, ds, y and one named after the model.`,
 
 // backtestRun scores the forecasts of a run on a dataset.
 func backtestRun(cmd *cobra.Command, b outlook.Backtest, model, path, root string, block time.Duration, asJSON, byClients bool) error {
-	d, closer, err := openDataset(path, root)
+	d, closer, err := cli.OpenDataset(path, root)
 	if err != nil {
 		return err
 	}

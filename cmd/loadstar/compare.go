@@ -76,7 +76,7 @@ again.`,
 			}
 			var contests []experiment.Contest
 			for _, path := range data {
-				d, closer, err := openDataset(path, root)
+				d, closer, err := cli.OpenDataset(path, root)
 				if err != nil {
 					return err
 				}
@@ -103,7 +103,7 @@ again.`,
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s: reused %s, a finished run of the same plan, seed and data\n", to, from)
 				},
 			}
-			collectOften()
+			cli.CollectOften()
 			table, err := e.Compare(cmd.Context(), contests)
 			if err != nil {
 				return err
@@ -123,8 +123,8 @@ again.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&data, "data", nil, datasetUsage+"; may be repeated")
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringSliceVar(&data, "data", nil, cli.DatasetUsage+"; may be repeated")
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringSliceVar(&plans, "plan", nil, "plan to train; may be repeated")
 	f.StringSliceVar(&baselines, "baseline", backtest.Default, "baseline, as in loadstar backtest, or none; may be repeated")
 	f.UintSliceVar(&seeds, "seeds", []uint{1}, "seeds that replace those of the plans")

@@ -76,7 +76,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 			if plan.Lookback < 1 || plan.Horizon < 1 || plan.MinDays < 0 {
 				return cli.Usagef("--lookback and --horizon must be at least 1, and --min-days at least 0")
 			}
-			d, closer, err := openDataset(args[0], root)
+			d, closer, err := cli.OpenDataset(args[0], root)
 			if err != nil {
 				return err
 			}
@@ -106,7 +106,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 				return fmt.Errorf("%s has no meter %s; it has %s, such as %s", d.Name, meter, cli.Count(d.Len(), "meter"), d.Meter(0).ID)
 			}
 			r.Fleet = c.Fleet()
-			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: generatedMark(d.Generated)}
+			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}
 			if planFile != "" {
 				p, err := cli.ReadPlan(planFile, "", 0)
 				if err != nil {
@@ -134,7 +134,7 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&meter, "meter", "", "check only this meter, and print all details")
 	f.BoolVar(&all, "all", false, "print all meters, not only the worst")
 	f.StringVar(&planFile, "plan", "", "say what missing readings cost the training plan in `FILE`")

@@ -22,7 +22,7 @@ load of each meter over time, and the coefficients are averaged over meters.`,
 		Example: "  loadstar data correlate datasets/bose2023-ca-sample.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d, closer, err := openDataset(args[0], root)
+			d, closer, err := cli.OpenDataset(args[0], root)
 			if err != nil {
 				return err
 			}
@@ -32,7 +32,7 @@ load of each meter over time, and the coefficients are averaged over meters.`,
 				return fmt.Errorf("%s has no static values and no weather", d.Name)
 			}
 			w := cmd.OutOrStdout()
-			fmt.Fprintf(w, "%s: %s%s\n", d.Name, cli.Count(d.Len(), "meter"), generatedMark(d.Generated))
+			fmt.Fprintf(w, "%s: %s%s\n", d.Name, cli.Count(d.Len(), "meter"), cli.GeneratedMark(d.Generated))
 			t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 			fmt.Fprintln(t, "COLUMN\tCORRELATION WITH LOAD\t")
 			for _, c := range all {
@@ -41,6 +41,6 @@ load of each meter over time, and the coefficients are averaged over meters.`,
 			return t.Flush()
 		},
 	}
-	cmd.Flags().StringVar(&root, "root", "", rootUsage)
+	cmd.Flags().StringVar(&root, "root", "", cli.RootUsage)
 	return cmd
 }

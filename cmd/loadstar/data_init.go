@@ -119,7 +119,7 @@ func summarize(d *series.Dataset) *dataSummary {
 
 // print prints the size and the time span of the dataset at path, and its faulty rows.
 func (s *dataSummary) print(w io.Writer, path string) {
-	fmt.Fprintf(w, "%s: %s%s, %s\n", path, cli.Count(s.Meters, "meter"), generatedMark(s.Generated), text.Span(s.Overview))
+	fmt.Fprintf(w, "%s: %s%s, %s\n", path, cli.Count(s.Meters, "meter"), cli.GeneratedMark(s.Generated), text.Span(s.Overview))
 	if f := text.Faults(s.Faults); f != "" {
 		fmt.Fprintf(w, "rows: %s\n", f)
 	}

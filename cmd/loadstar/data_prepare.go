@@ -24,13 +24,13 @@ DATASET is a dataset.yaml or a folder with one.`,
 		Example: "  loadstar data prepare datasets/hog-core42.yaml -o hog.prepared",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d, closer, err := openDataset(args[0], root)
+			d, closer, err := cli.OpenDataset(args[0], root)
 			if err != nil {
 				return err
 			}
 			defer closer.Close()
 			if out == "" {
-				out = d.Name + preparedExt
+				out = d.Name + cli.PreparedExt
 			}
 			if err := series.WritePrepared(out, d); err != nil {
 				return err
@@ -39,11 +39,11 @@ DATASET is a dataset.yaml or a folder with one.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, cli.Count(d.Len(), "meter"), d.Name, generatedMark(d.Generated), float64(info.Size())/1e6)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s%s, %.1f MB\n", out, cli.Count(d.Len(), "meter"), d.Name, cli.GeneratedMark(d.Generated), float64(info.Size())/1e6)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&root, "root", "", rootUsage)
-	cmd.Flags().StringVarP(&out, "out", "o", "", "file to write (default NAME"+preparedExt+", where NAME is the dataset's name)")
+	cmd.Flags().StringVar(&root, "root", "", cli.RootUsage)
+	cmd.Flags().StringVarP(&out, "out", "o", "", "file to write (default NAME"+cli.PreparedExt+", where NAME is the dataset's name)")
 	return cmd
 }

@@ -66,7 +66,7 @@ not from the model.`,
 				// Little memory is in use for long, so collecting it less often costs little.
 				debug.SetGCPercent(400)
 			}
-			d, closer, err := openDataset(data, root)
+			d, closer, err := cli.OpenDataset(data, root)
 			if err != nil {
 				return err
 			}
@@ -118,8 +118,8 @@ not from the model.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", datasetUsage)
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&data, "data", "", cli.DatasetUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&h, "h", "", "how far to forecast: hours, or a time such as 90m or 2d (default as far as the model forecasts)")
 	f.StringVar(&at, "at", "", "cutoff, such as 2026-11-15T14:00:00Z; without an offset on the dataset's clock (default the end of each meter's newest reading)")
 	f.StringVar(&levels, "levels", "0.1,0.5,0.9", "quantiles")

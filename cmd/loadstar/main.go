@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/bench"
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/cmd/loadstar/operate"
 	"loadstar/internal/nearby"
@@ -64,7 +65,7 @@ them.`,
 		Version:       version,
 	}
 	root.AddCommand(newDemo(), newData(), newForecast(), newBacktest(), newModel(), newPlan(), newSimulate(), newCompare(), newReport(), newReproduce(),
-		newServe(), newAgent(), newBackup(), newRestore(), newDoctor(), newBench(), newVersion(), newGlossary(), newNATSNode(),
+		newServe(), newAgent(), newBackup(), newRestore(), newDoctor(), bench.Command(), newVersion(), newGlossary(), newNATSNode(),
 		&cobra.Command{Use: "exit-codes", Short: "List the exit codes", Long: cli.ExitCodes})
 	root.AddCommand(operate.Commands()...)
 	arrange(root)

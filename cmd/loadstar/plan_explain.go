@@ -49,8 +49,8 @@ from a half-second measurement of the training engine.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", datasetUsage+" (default the plan's)")
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&data, "data", "", cli.DatasetUsage+" (default the plan's)")
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.IntVar(&clients, "clients", 0, "assume this number of clients instead of reading the dataset")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -64,7 +64,7 @@ func explainPlan(p *fed.Plan, data, root string, clients int) (*explain.Explanat
 	}
 	reason := "the plan names no dataset"
 	if p.Data != "" {
-		d, closer, err := openDataset(p.Data, root)
+		d, closer, err := cli.OpenDataset(p.Data, root)
 		if err == nil {
 			defer closer.Close()
 			return explain.Dataset(p, d)

@@ -91,7 +91,7 @@ report has only what is there already.`,
 			if open {
 				openPage(cmd.ErrOrStderr(), out)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, generatedMark(generated))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %.1f MB%s\n", filepath.ToSlash(out), cli.Count(len(r.Runs), "run"), float64(page.Len())/1e6, cli.GeneratedMark(generated))
 			return err
 		},
 	}
@@ -99,7 +99,7 @@ report has only what is there already.`,
 	f.StringVarP(&out, "out", "o", "", "file to write (default report.html in the first folder)")
 	f.StringVar(&title, "title", "", "title of the report (default the methods and datasets)")
 	f.StringSliceVar(&baselines, "baseline", backtest.Default, baselineUsage)
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.BoolVar(&open, "open", false, "open the report in the browser")
 	return cmd
 }
@@ -163,7 +163,7 @@ func besideRun(ctx context.Context, r *report.Run, names []string, root string) 
 	if err != nil {
 		return err
 	}
-	d, closer, err := openDataset(plan.Data, root)
+	d, closer, err := cli.OpenDataset(plan.Data, root)
 	if err != nil {
 		return fmt.Errorf("its dataset cannot be opened: %w", err)
 	}

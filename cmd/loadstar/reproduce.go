@@ -93,7 +93,7 @@ files instead.`,
 	f.BoolVar(&r.save, "save", false, "write ours.tsv, verdicts and generated sections in papers/PAPER")
 	f.BoolVar(&r.verify, "verify", false, "check that verdicts and generated sections follow from ours.tsv")
 	f.BoolVar(&r.write, "write", false, "with --verify: write verdicts and generated sections")
-	f.StringVar(&r.root, "data", "", rootUsage)
+	f.StringVar(&r.root, "data", "", cli.RootUsage)
 	f.StringVar(&r.out, "out", "", "folder for the runs (default runs/papers/PAPER)")
 	f.IntVar(&r.parallel, "parallel", runtime.NumCPU(), "number of runs in parallel")
 	return cmd
@@ -159,7 +159,7 @@ func (r *reproduction) run(cmd *cobra.Command, name, out string) error {
 		Dir: out, Kernel: k, Parallel: r.parallel, Open: open,
 		Progress: func(done, of int) { bar.Set(done, of, "") },
 	}
-	collectOften()
+	cli.CollectOften()
 	start := time.Now()
 	results, err := lab.Run(cmd.Context(), study.Spec)
 	bar.Stop()
@@ -201,7 +201,7 @@ func datasets(root string) (open func(string) (*series.Dataset, error), closeAll
 		if d, ok := all[name]; ok {
 			return d, nil
 		}
-		d, closer, err := openDataset(filepath.Join("datasets", name+".yaml"), root)
+		d, closer, err := cli.OpenDataset(filepath.Join("datasets", name+".yaml"), root)
 		if err != nil {
 			return nil, err
 		}

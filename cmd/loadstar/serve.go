@@ -83,7 +83,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 				case !slices.Contains(c.Roles, server.Coordinator):
 					return cli.Usagef("--server-data is for the role coordinator, which this process does not have")
 				}
-				d, closer, err := openDataset(data, root)
+				d, closer, err := cli.OpenDataset(data, root)
 				if err != nil {
 					return fmt.Errorf("--server-data: %w", err)
 				}
@@ -122,7 +122,7 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	f.StringSliceVar(&c.NATS, "nats", nil, "servers of a NATS cluster (default embedded server)")
 	f.StringVar(&c.Blobs, "blobs", "", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)")
 	f.StringVar(&data, "server-data", "", "the coordinator's own `dataset`: a dataset.yaml, a folder with one, or a prepared file")
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&hub, "hub", "", "run as a region's server, with the agent `folder` that 'loadstar agent join' created for the hub")
 	f.DurationVar(&c.Linger, "linger", 30*time.Second, "time that a region waits for more results before it sends a sum")
 	f.IntVar(&c.AgentClients, "agent-clients", 10_000, "maximum number of clients of an agent or region")

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -68,13 +66,13 @@ last checkpoint. The results are the same as without the interruption.`,
 			if plan.Data == "" {
 				return cli.Usagef("no dataset: the plan names none, so use --data")
 			}
-			d, closer, err := openDataset(plan.Data, root)
+			d, closer, err := cli.OpenDataset(plan.Data, root)
 			if err != nil {
 				return err
 			}
 			defer closer.Close()
 			if serverData != "" {
-				own, closer, err := openDataset(serverData, root)
+				own, closer, err := cli.OpenDataset(serverData, root)
 				if err != nil {
 					return fmt.Errorf("--server-data: %w", err)
 				}
@@ -99,7 +97,7 @@ last checkpoint. The results are the same as without the interruption.`,
 					bar.Set(p.Round, note)
 				}
 			}
-			collectOften()
+			cli.CollectOften()
 			s, err := sim.Run(cmd.Context(), c)
 			if errors.Is(err, run.ErrExists) {
 				return fmt.Errorf("%w: resume it with --resume, or choose another folder with --out", err)
@@ -127,9 +125,9 @@ last checkpoint. The results are the same as without the interruption.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", datasetUsage+" (default the plan's)")
+	f.StringVar(&data, "data", "", cli.DatasetUsage+" (default the plan's)")
 	f.StringVar(&serverData, "server-data", "", "the server's own `dataset`, as in a fleet; without it, the plan's share of the clients is the server's (server.clients)")
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.IntVar(&rounds, "rounds", 0, "number of rounds (default the plan's)")
 	f.StringVar(&out, "out", "", "folder for the run (default runs/NAME, with the plan's name)")
 	f.BoolVar(&c.Resume, "resume", false, "continue the interrupted run in the --out folder")
@@ -158,13 +156,4 @@ func printClosing(w io.Writer, dir string) error {
 	}
 	_, err = fmt.Fprintf(w, "\n%s\n", sentence)
 	return err
-}
-
-// collectOften lets the heap grow to 1.2 times the live heap before the next garbage
-// collection. Go's default is twice the live heap. Training hardly allocates, so the additional garbage collections cost
-// almost nothing.
-func collectOften() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(20)
-	}
 }

@@ -29,7 +29,8 @@ type pkg struct {
 // line both here and in the document.
 var layers = map[string]pkg{
 	"cmd/loadstar":         {layer: 5, may: "...", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag github.com/parquet-go/parquet-go github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
-	"cmd/loadstar/cli":     {layer: 5, may: "docs fed fed/recipe internal/config internal/nearby", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
+	"cmd/loadstar/cli":     {layer: 5, may: "docs fed fed/recipe internal/config internal/nearby series series/read", external: "github.com/spf13/cobra github.com/spf13/pflag github.com/vbauerster/mpb golang.org/x/sys google.golang.org/protobuf"},
+	"cmd/loadstar/bench":   {layer: 5, may: "cmd/loadstar/cli forecast internal/bench internal/bench/engine internal/bench/fleet internal/bench/simulate internal/bench/skill nn/kernel series", external: "github.com/spf13/cobra github.com/spf13/pflag"},
 	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/config internal/contexts internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt internal/sdnotify nn/kernel series"},
 

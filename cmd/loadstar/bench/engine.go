@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 	"loadstar/nn/kernel"
 )
 
-func newBenchEngine() *cobra.Command {
+func newEngine() *cobra.Command {
 	var (
 		asJSON, withPeer bool
 		runs             int

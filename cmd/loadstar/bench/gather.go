@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 	"loadstar/series"
 )
 
-func newBenchWindows() *cobra.Command {
+func newWindows() *cobra.Command {
 	var (
 		asJSON     bool
 		runs       int
@@ -42,7 +42,7 @@ each.`,
 				fleet, err = bench.RandomFleet(1000)
 			} else {
 				var closer io.Closer
-				if fleet, closer, err = openDataset(data, root); err == nil {
+				if fleet, closer, err = cli.OpenDataset(data, root); err == nil {
 					defer closer.Close()
 				}
 			}
@@ -63,7 +63,7 @@ each.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&data, "data", "", "dataset to gather from")
-	cmd.Flags().StringVar(&root, "root", "", rootUsage)
+	cmd.Flags().StringVar(&root, "root", "", cli.RootUsage)
 	cmd.Flags().IntVar(&runs, "runs", 7, "number of repetitions")
 	cmd.Flags().Float64Var(&seconds, "seconds", 0.2, "CPU seconds per measurement")
 	return cmd

@@ -1,4 +1,5 @@
-package main
+// Package bench has the command bench, which measures Loadstar on this machine.
+package bench
 
 import (
 	"errors"
@@ -7,9 +8,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func newBench() *cobra.Command {
+// Command returns the command.
+func Command() *cobra.Command {
 	cmd := &cobra.Command{Use: "bench", Short: "Run benchmarks on this machine"}
-	cmd.AddCommand(newBenchEngine(), newBenchWindows(), newBenchSimulate(), newBenchSkill(), newBenchFleet(), newBenchFleetEngine(), newBenchAgents(), newBenchSoak())
+	cmd.AddCommand(newEngine(), newWindows(), newSimulate(), newSkill(), newFleet(), newFleetEngine(), newAgents(), newSoak())
 	return cmd
 }
 

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"loadstar/internal/bench/fleet"
 )
 
-func newBenchFleet() *cobra.Command {
+func newFleet() *cobra.Command {
 	var (
 		c      fleet.Config
 		asJSON bool
@@ -68,9 +68,9 @@ The command fails if a result is rejected, lost or counted twice.`,
 	return cmd
 }
 
-// newBenchFleetEngine returns a hidden command. Command bench fleet runs it in a separate
+// newFleetEngine returns a hidden command. Command bench fleet runs it in a separate
 // process to measure the bus and the ledger alone.
-func newBenchFleetEngine() *cobra.Command {
+func newFleetEngine() *cobra.Command {
 	var (
 		b       fleet.Backends
 		size    string
@@ -101,9 +101,9 @@ func newBenchFleetEngine() *cobra.Command {
 	return cmd
 }
 
-// newBenchAgents returns a hidden command. The tests of the dashboard run it against a
+// newAgents returns a hidden command. The tests of the dashboard run it against a
 // server of their own.
-func newBenchAgents() *cobra.Command {
+func newAgents() *cobra.Command {
 	var c fleet.AgentsConfig
 	cmd := &cobra.Command{
 		Use:    "agents",

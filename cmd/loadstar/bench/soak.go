@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"loadstar/internal/bench/fleet"
 )
 
-func newBenchSoak() *cobra.Command {
+func newSoak() *cobra.Command {
 	var c fleet.SoakConfig
 	cmd := &cobra.Command{
 		Use:   "soak",

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"github.com/spf13/cobra"
@@ -7,7 +7,7 @@ import (
 	"loadstar/internal/bench/skill"
 )
 
-func newBenchSkill() *cobra.Command {
+func newSkill() *cobra.Command {
 	var (
 		data, root   string
 		o            skill.Options
@@ -33,7 +33,7 @@ there.`,
 			if err := o.Complete(peer); err != nil {
 				return cli.Usage(err)
 			}
-			d, closer, err := openDataset(data, root)
+			d, closer, err := cli.OpenDataset(data, root)
 			if err != nil {
 				return err
 			}
@@ -53,8 +53,8 @@ there.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&data, "data", "", datasetUsage)
-	f.StringVar(&root, "root", "", rootUsage)
+	f.StringVar(&data, "data", "", cli.DatasetUsage)
+	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.IntVar(&o.Targets, "targets", 1, "forecast the next `N` steps")
 	f.IntVar(&o.Stride, "stride", 0, "steps between scored origins (default 1, or 6 for several targets)")
 	f.IntVar(&o.Clients, "clients", 14, "number of clients, evenly spaced; 0 means all")

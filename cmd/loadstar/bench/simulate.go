@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"loadstar/internal/bench/simulate"
 )
 
-func newBenchSimulate() *cobra.Command {
+func newSimulate() *cobra.Command {
 	var (
 		asJSON        bool
 		model         string
@@ -43,7 +43,7 @@ time of the other side. Figures are medians over runs.`,
 			if err != nil {
 				return cli.Usage(err)
 			}
-			collectOften()
+			cli.CollectOften()
 			bar := cli.Stages{To: cmd.ErrOrStderr()}
 			defer bar.Stop()
 			b, err := simulate.Run(cmd.Context(), simulate.Config{Model: model, Fleets: simulate.Usual(), Runs: runs, Workers: workers, Length: d}, bar.Set)
