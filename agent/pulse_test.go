@@ -74,10 +74,11 @@ func TestLog(t *testing.T) {
 		return nil
 	}
 	s.mu.Unlock()
-	text := log.wait(t, `msg="a run has ended" run=run reason=stopped`)
+	log.wait(t, `msg="a run has ended" run=run reason=stopped`)
 	time.Sleep(50 * time.Millisecond) // some more check-ins
 	stop()
-	if text = log.wait(t, "stopped"); strings.Count(text, "a run has ended") != 1 {
+	text := log.wait(t, "stopped")
+	if strings.Count(text, "a run has ended") != 1 {
 		t.Errorf("the end of a run is logged more than once:\n%s", text)
 	}
 	for _, line := range []string{"msg=training", `msg="result counted"`} {

@@ -266,7 +266,7 @@ func (s *signer) claims(token *oidc.IDToken) (role access.Role, name string, err
 		}
 	}
 	if role == "" {
-		return "", "", fmt.Errorf("%s has no access: none of the values in the claim %s of the provider gives a role here. Ask an admin of this server to add one to --oidc-roles, or of the provider to add you to a group.", cut(name, 64), s.Claim)
+		return "", "", fmt.Errorf("%s has no access: none of the values in the claim %s of the provider gives a role here; ask an admin of this server to add one to --oidc-roles, or of the provider to add you to a group", cut(name, 64), s.Claim)
 	}
 	return role, name, nil
 }

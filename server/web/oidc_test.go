@@ -221,7 +221,7 @@ func TestOIDCCallback(t *testing.T) {
 	refused("another browser", s.browser(), at, http.StatusBadRequest)
 	refused("another state", h, with(at, "state", "x"), http.StatusBadRequest)
 	refused("the attempt again", h, at, http.StatusBadRequest)
-	h, at = begin()
+	_, at = begin()
 	other, _ := begin()
 	refused("somebody else's code", other, at, http.StatusBadRequest)
 	h, at = begin()

@@ -176,7 +176,7 @@ func (w *Web) start(ctx context.Context, s Services) {
 }
 
 func (w *Web) serve(ctx context.Context) error {
-	defer w.Close()
+	defer func() { _ = w.Close() }() // the server has closed the listener already
 	defer w.hub.close()
 	h := &http.Server{
 		Handler: w.handler(), MaxHeaderBytes: headerBytes,
@@ -205,7 +205,9 @@ func (w *Web) serve(ctx context.Context) error {
 	if h.Shutdown(end) != nil {
 		h.Close()
 	}
-	<-failed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
 	return nil
 }
 
