@@ -46,7 +46,7 @@ var layers = map[string]pkg{
 	"server/bus":         {layer: 4, may: "internal/backoff internal/filelock", external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {layer: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
 	"server/access":      {layer: 4, may: "proto/loadstar/v1 server/ledger server/pki", external: "connectrpc.com/connect"},
-	"server/web":         {layer: 4, may: "internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/net golang.org/x/oauth2 google.golang.org/protobuf"},
+	"server/web":         {layer: 4, may: "internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/net golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/pki":         {layer: 4, may: "internal/filelock internal/jointoken internal/mtls"},
 
 	"agent":          {layer: 4, may: "agent/release agent/state fed fed/client fed/recipe fed/round fed/serve fed/setup forecast internal/backoff nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},

@@ -76,12 +76,18 @@ func newPages(from embed.FS, name string) pages {
 	return all
 }
 
-func (p pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h := w.Header()
+// Protect sets the headers that keep a browser from loading foreign content into an answer,
+// and from showing the answer inside a foreign page. The pages set them themselves.
+func Protect(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+}
+
+func (p pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	Protect(h)
 	f, ok := p[r.URL.Path]
 	switch {
 	case !ok:

@@ -49,7 +49,7 @@ func (f *fixture) look(cookie, topics, last string) *viewing {
 	ctx, cancel := context.WithCancel(f.Context())
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+"api/events?topics="+topics, nil)
 	must(f, err)
-	r.AddCookie(&http.Cookie{Name: cookieName, Value: cookie})
+	r.AddCookie(f.cookie(cookie))
 	if last != "" {
 		r.Header.Set("Last-Event-ID", last)
 	}
@@ -114,9 +114,10 @@ func (h *hub) size() (viewers, topics int) {
 // watched returns a dashboard whose API counts reads.
 func watched(t *testing.T) (*fixture, *counting) {
 	t.Helper()
-	c := &counting{API: newAPI(t, newLedger(t))}
+	l := newLedger(t)
+	c := &counting{API: newAPI(t, l)}
 	c.set(1)
-	return serve(t, Config{Listen: "127.0.0.1:0"}, c, nil), c
+	return serve(t, Config{Listen: "127.0.0.1:0"}, c, l), c
 }
 
 // A viewer gets the state at once and then its changes. After a cut it gets only what has
@@ -187,7 +188,7 @@ func TestSessionEnds(t *testing.T) {
 	if viewers, _ := f.web.hub.size(); viewers > 2 {
 		t.Errorf("%d viewers", viewers)
 	}
-	must(t, f.Logout(t.Context(), other)) // as another process does it
+	must(t, f.gate.Logout(t.Context(), other)) // as another process does it
 	began := time.Now()
 	if e, ok := w.next(); ok {
 		t.Errorf("after the end of the session: %+v", e)
@@ -239,7 +240,13 @@ func TestViewers(t *testing.T) {
 		t.Skip("opens hundreds of connections")
 	}
 	f, api := watched(t)
-	open := func(user int) *viewing { return f.look(f.open(fmt.Sprint("user", user), access.Viewer), "fleet", "") }
+	cookies := map[int]string{} // one session of each user
+	open := func(user int) *viewing {
+		if cookies[user] == "" {
+			cookies[user] = f.open(fmt.Sprint("user", user), access.Viewer)
+		}
+		return f.look(cookies[user], "fleet", "")
+	}
 	open(0).want("fleet", `"1"`)
 	inUse := func() (m runtime.MemStats) {
 		runtime.GC()

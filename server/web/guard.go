@@ -10,21 +10,16 @@ import (
 	"strings"
 	"sync"
 	"time"
-)
 
-// policy lets the page load nothing from elsewhere.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+	"loadstar/internal/webui"
+)
 
 // guard sets the security headers of every answer. On the machine's own address it refuses
 // other host names: a foreign page could otherwise give its own name this address, and then
 // read the dashboard as a page of the same origin (DNS rebinding).
 func (w *Web) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		h := rw.Header()
-		h.Set("Content-Security-Policy", policy)
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		webui.Protect(rw.Header())
 		if w.loopback && !w.BehindProxy && !isLoopback(hostOf(r.Host)) {
 			w.metrics.refused.WithLabelValues("host").Inc()
 			refuse(rw, http.StatusMisdirectedRequest, "permission_denied", "this dashboard is only for this machine: open "+w.address("127.0.0.1"))

@@ -3,9 +3,7 @@ package web
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -14,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
@@ -33,64 +30,12 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// people is an Access in memory.
-type people struct {
-	mu       sync.Mutex
-	sessions map[string]access.Caller
-	codes    map[string]access.Caller
-}
-
-var errNobody = connect.NewError(connect.CodeUnauthenticated, errors.New("there is no such session"))
-
-func (p *people) Login(_ context.Context, code string, now time.Time) (string, time.Time, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c, ok := p.codes[code]
-	if !ok {
-		return "", time.Time{}, errNobody
-	}
-	delete(p.codes, code)
-	c.Expires = now.Add(12 * time.Hour)
-	cookie := rand.Text()
-	p.sessions[cookie] = c
-	return cookie, c.Expires, nil
-}
-
-func (p *people) Session(_ context.Context, cookie string, _ time.Time) (access.Caller, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c, ok := p.sessions[cookie]; ok {
-		return c, nil
-	}
-	return access.Caller{}, errNobody
-}
-
-func (p *people) Logout(_ context.Context, cookie string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.sessions, cookie)
-	return nil
-}
-
-func (p *people) External(_ context.Context, _, name string, role access.Role, now time.Time) (string, time.Time, error) {
-	return p.open(name, role), now.Add(time.Hour), nil
-}
-
-// open returns the cookie of a new session.
-func (p *people) open(name string, role access.Role) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	cookie := rand.Text()
-	p.sessions[cookie] = access.Caller{Name: name, Role: role, Via: access.ViaWeb, Expires: time.Now().Add(time.Hour)}
-	return cookie
-}
-
-// fixture is a dashboard with the real operators' API and a real ledger.
+// fixture is a dashboard with the real operators' API, real sessions and a real ledger.
 type fixture struct {
 	*testing.T
-	*people
 	web    *Web
 	ledger *ledger.Ledger
+	gate   *access.Gate
 	url    string
 	http   *http.Client
 	stop   func()
@@ -106,10 +51,12 @@ func newFixture(t *testing.T, change func(*Config)) *fixture {
 	return serve(t, c, newAPI(t, l), l)
 }
 
+var silent = slog.New(slog.DiscardHandler)
+
 // newAPI returns the operators' API for a ledger.
 func newAPI(t *testing.T, l *ledger.Ledger) API {
 	return operator.New(operator.Config{
-		Ledger: l, Wake: func(string) {}, Revoked: func(string) {}, Closing: t.Context().Done(), Log: slog.New(slog.DiscardHandler),
+		Ledger: l, Access: access.New(l, silent), Wake: func(string) {}, Revoked: func(string) {}, Closing: t.Context().Done(), Log: silent,
 	})
 }
 
@@ -124,14 +71,14 @@ func newLedger(t *testing.T) *ledger.Ledger {
 // serve serves a dashboard until the test ends.
 func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 	t.Helper()
-	p := &people{sessions: map[string]access.Caller{}, codes: map[string]access.Caller{}}
+	gate := access.New(l, silent)
 	w, err := Open(c)
 	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	w.start(ctx, Services{API: api, Access: p, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
+	w.start(ctx, Services{API: api, Access: gate, Log: silent, Metrics: prometheus.NewRegistry()})
 	go func() { done <- w.serve(ctx) }()
-	f := &fixture{T: t, people: p, web: w, ledger: l, url: w.URL(), http: &http.Client{Transport: &http.Transport{}}}
+	f := &fixture{T: t, web: w, ledger: l, gate: gate, url: w.URL(), http: &http.Client{Transport: &http.Transport{}}}
 	f.stop = sync.OnceFunc(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -143,6 +90,29 @@ func serve(t *testing.T, c Config, api API, l *ledger.Ledger) *fixture {
 	return f
 }
 
+// code adds a user, and returns the code of a login link.
+func (f *fixture) code(name string, role access.Role) string {
+	f.Helper()
+	_, err := f.ledger.PutUser(f.Context(), name, string(role), "test", time.Now())
+	must(f, err)
+	code, _, err := f.gate.CreateLogin(f.Context(), name, time.Minute, "test", time.Now())
+	must(f, err)
+	return code
+}
+
+// open returns the cookie of a new session.
+func (f *fixture) open(name string, role access.Role) string {
+	f.Helper()
+	cookie, _, err := f.gate.Login(f.Context(), f.code(name, role), time.Now())
+	must(f, err)
+	return cookie
+}
+
+// cookie returns the cookie as a browser sends it.
+func (f *fixture) cookie(value string) *http.Cookie {
+	return &http.Cookie{Name: f.web.cookieName(sessionCookie), Value: value}
+}
+
 // ask makes a request. The cookie may be empty.
 func (f *fixture) ask(method, path, cookie, body string, header ...string) *http.Response {
 	f.Helper()
@@ -152,7 +122,7 @@ func (f *fixture) ask(method, path, cookie, body string, header ...string) *http
 		r.Header.Set("Content-Type", "application/json")
 	}
 	if cookie != "" {
-		r.AddCookie(&http.Cookie{Name: cookieName, Value: cookie})
+		r.AddCookie(f.cookie(cookie))
 	}
 	for i := 0; i < len(header); i += 2 {
 		if header[i] == "Host" {

@@ -53,7 +53,6 @@ func (o *OIDC) Check() error {
 }
 
 const (
-	oidcCookie   = "loadstar_oidc"
 	oidcStart    = "/api/oidc/start"
 	oidcCallback = "/api/oidc/callback"
 	// attemptFor is how long a person may take to sign in at the provider.
@@ -150,8 +149,8 @@ func (s *signer) start(rw http.ResponseWriter, r *http.Request) {
 // redirect, which comes from another site, must carry it.
 func (s *signer) cookie(rw http.ResponseWriter, value string, life time.Duration) {
 	http.SetCookie(rw, &http.Cookie{
-		Name: oidcCookie, Value: value, Path: oidcCallback, MaxAge: int(life.Seconds()),
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: s.web.CertFile != "" || s.web.BehindProxy,
+		Name: s.web.cookieName(oidcCookie), Value: value, Path: "/", MaxAge: int(life.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: s.web.secure(),
 	})
 }
 
@@ -181,7 +180,7 @@ func (s *signer) callback(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer leave()
 	q := r.URL.Query()
-	had, err := r.Cookie(oidcCookie)
+	had, err := r.Cookie(s.web.cookieName(oidcCookie))
 	s.cookie(rw, "", -time.Second) // an attempt counts once
 	if err != nil || len(had.Value) > 64 || !same(q.Get("state"), attempt(had.Value).part("state")) {
 		s.refuse(rw, http.StatusBadRequest, "This sign-in was not begun in this browser, or it took more than ten minutes. Sign in again.")

@@ -232,9 +232,9 @@ func TestOIDCCallback(t *testing.T) {
 	refused("an error", h, with(at, "error", "access_denied"), http.StatusForbidden)
 	// The verifier proves to the provider that the code was asked for here.
 	h, at = begin()
-	jar, err := url.Parse(s.page + oidcCallback)
+	u, err := url.Parse(s.page + oidcCallback)
 	must(t, err)
-	mine := h.Jar.Cookies(jar)[0].Value
+	mine := h.Jar.Cookies(u)[0].Value
 	thief := &signer{OIDC: &OIDC{Issuer: s.provider.Issuer(), ClientID: s.provider.ClientID, ClientSecret: s.provider.ClientSecret}, web: &Web{Config: Config{URL: s.page + "/"}}}
 	stolen, err := url.Parse(at)
 	must(t, err)
@@ -249,7 +249,7 @@ func TestOIDCCallback(t *testing.T) {
 	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	r, _ := s.get(h, at)
 	set := fmt.Sprint(r.Header.Values("Set-Cookie"))
-	if !strings.Contains(set, cookieName+"=") || !strings.Contains(set, "HttpOnly; SameSite=Strict") || !strings.Contains(set, oidcCookie+"=; Path=/api/oidc/callback; Max-Age=0") || r.Header.Get("Location") != s.page+"/" {
+	if !strings.Contains(set, sessionCookie+"_"+u.Port()+"=") || !strings.Contains(set, "HttpOnly; SameSite=Strict") || !strings.Contains(set, oidcCookie+"_"+u.Port()+"=; Path=/; Max-Age=0") || r.Header.Get("Location") != s.page+"/" {
 		t.Error(set, r.Header)
 	}
 	if got := s.whoami(h); got != "oidc:anna admin" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -14,8 +15,31 @@ import (
 	"loadstar/server/access"
 )
 
-// cookieName is the name of the cookie of a session.
-const cookieName = "loadstar_session"
+// The cookies of a session, and of an attempt to sign in with a provider.
+const (
+	sessionCookie = "loadstar_session"
+	oidcCookie    = "loadstar_oidc"
+)
+
+// secure reports whether browsers reach the page by HTTPS only.
+func (w *Web) secure() bool { return w.CertFile != "" || w.BehindProxy }
+
+// cookieName returns the name under which this server stores a cookie. Browsers send cookies
+// to all ports of a host, so that two servers on one machine would overwrite each other's
+// cookies if the name did not have the port. Behind a proxy the browser knows only the
+// proxy, and several gateways may share a session, so the name has no port. A browser takes
+// a cookie whose name begins with __Host- only from this host itself, by HTTPS: a page on a
+// neighbouring subdomain cannot replace it.
+func (w *Web) cookieName(name string) string {
+	if w.loopback && !w.BehindProxy {
+		_, port, _ := net.SplitHostPort(w.listener.Addr().String()) // a listener's address has a port
+		name += "_" + port
+	}
+	if w.secure() {
+		name = "__Host-" + name
+	}
+	return name
+}
 
 const (
 	loginBytes = 4 << 10
@@ -75,13 +99,13 @@ func (w *Web) login(rw http.ResponseWriter, r *http.Request) {
 // signIn gives a browser the cookie of a session.
 func (w *Web) signIn(rw http.ResponseWriter, cookie string, expires time.Time) {
 	http.SetCookie(rw, &http.Cookie{
-		Name: cookieName, Value: cookie, Path: "/", Expires: expires,
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: w.CertFile != "" || w.BehindProxy,
+		Name: w.cookieName(sessionCookie), Value: cookie, Path: "/", Expires: expires,
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: w.secure(),
 	})
 }
 
 func (w *Web) logout(rw http.ResponseWriter, r *http.Request) {
-	if c, err := r.Cookie(cookieName); err == nil {
+	if c, err := r.Cookie(w.cookieName(sessionCookie)); err == nil {
 		if err := w.Access.Logout(r.Context(), c.Value); err != nil && !denied(err) {
 			w.fail(rw, err)
 			return
@@ -94,7 +118,7 @@ func (w *Web) logout(rw http.ResponseWriter, r *http.Request) {
 
 // session returns the caller and the cookie of a request.
 func (w *Web) session(r *http.Request) (access.Caller, string, error) {
-	c, err := r.Cookie(cookieName)
+	c, err := r.Cookie(w.cookieName(sessionCookie))
 	if err != nil {
 		return access.Caller{}, "", connect.NewError(connect.CodeUnauthenticated, errSignIn)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 
+	"loadstar/internal/port"
 	"loadstar/internal/webui"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
@@ -55,18 +56,10 @@ type API interface {
 	Handler() http.Handler
 }
 
-// Access knows the sessions. It refuses with connect.CodeUnauthenticated.
-type Access interface {
-	Login(ctx context.Context, code string, now time.Time) (cookie string, expires time.Time, err error)
-	Session(ctx context.Context, cookie string, now time.Time) (access.Caller, error)
-	Logout(ctx context.Context, cookie string) error
-	External(ctx context.Context, subject, name string, role access.Role, now time.Time) (cookie string, expires time.Time, err error)
-}
-
 // Services are the parts of the server that the dashboard uses.
 type Services struct {
 	API     API
-	Access  Access
+	Access  *access.Gate
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
@@ -128,8 +121,8 @@ func Open(c Config) (*Web, error) {
 		Config: c, loopback: isLoopback(host), logins: limiter{most: loginsASecond},
 		checking: make(chan struct{}, maxChecks), calling: make(chan struct{}, maxCalls),
 	}
-	if w.listener, err = net.Listen("tcp", c.Listen); err != nil {
-		return nil, fmt.Errorf("listening for the dashboard: %w", err)
+	if w.listener, err = port.Listen("--web", c.Listen); err != nil {
+		return nil, err
 	}
 	if w.Config.URL == "" {
 		w.Config.URL = w.address(host)
