@@ -15,11 +15,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/fed"
 	"loadstar/lab/backtest"
 	"loadstar/lab/report"
 	"loadstar/lab/run"
 	"loadstar/lab/sim"
 	"loadstar/nn/kernel"
+	"loadstar/series"
 )
 
 func newSimulate() *cobra.Command {
@@ -106,13 +108,19 @@ last checkpoint. The results are the same as without the interruption.`,
 			}
 			if asJSON {
 				s.Fleet = nil // summary.json contains it
-				return cli.PrintLine(cmd.OutOrStdout(), s)
+				if err := cli.PrintLine(cmd.OutOrStdout(), s); err != nil {
+					return err
+				}
+				return scored(s, d, plan, out)
 			}
 			w := cmd.OutOrStdout()
 			if err := s.Print(w, out); err != nil {
 				return err
 			}
-			if !slices.Equal(baselines, []string{"none"}) && !math.IsNaN(float64(s.MAE)) {
+			if err := scored(s, d, plan, out); err != nil {
+				return err
+			}
+			if !slices.Equal(baselines, []string{"none"}) {
 				if _, err := backtest.Beside(cmd.Context(), d, plan, out, baselines, c.Workers); err != nil {
 					return fmt.Errorf("the run is complete, but not its baselines: %w", err)
 				}
@@ -138,6 +146,21 @@ last checkpoint. The results are the same as without the interruption.`,
 	f.BoolVar(&quiet, "quiet", false, "show no progress bar")
 	f.StringSliceVar(&baselines, "baseline", backtest.Default, baselineUsage)
 	return cmd
+}
+
+// scored returns an error if no client of a run could be scored, because scripts would take
+// exit code 0 for a result.
+func scored(s *run.Summary, d *series.Dataset, p *fed.Plan, dir string) error {
+	if !math.IsNaN(float64(s.MAE)) {
+		return nil
+	}
+	longest := 0
+	for i := range d.Len() {
+		longest = max(longest, len(d.Meter(i).Load))
+	}
+	return fmt.Errorf("the run is complete, but no client could be scored: no series has a complete forecast of %d steps and the readings before it in its test split, the last %.3g %%; "+
+		"the longest series of %s has %d readings: use more readings, enlarge the test split with model.split in the plan, or look for gaps with loadstar data check; the weights are in %s",
+		p.Model.Targets, 100*(1-p.Model.Split.Train-p.Model.Split.Validation), d.Name, longest, dir)
 }
 
 // printClosing prints a run beside its baselines: a table, and one sentence.

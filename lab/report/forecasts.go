@@ -264,21 +264,35 @@ func (s *dataset) pick(r *Run, values, perStep int) (to []excerpt, roles []strin
 			to, roles = append(to, rest[i]), append(roles, "")
 		}
 	}
+	end := to[0].end()
 	for i := range to {
-		to[i] = to[i].middle(steps)
+		to[i] = to[i].cutBefore(end, steps)
 	}
 	steps = min(steps, len(to[0].actual))
 	return to, roles, steps
 }
 
-// middle returns the part of the given number of steps in the middle of an excerpt.
-func (x excerpt) middle(steps int) excerpt {
-	spare := len(x.actual) - steps
-	if spare <= 0 {
+// end returns the end of the last step with a forecast, or of the excerpt if there is none.
+func (x excerpt) end() int64 {
+	n := len(x.actual)
+	for n > 0 && !slices.ContainsFunc(x.leads, func(l lead) bool { return !math.IsNaN(l.values[n-1]) }) {
+		n--
+	}
+	if n == 0 {
+		n = len(x.actual)
+	}
+	return x.start + int64(n)*x.interval
+}
+
+// cutBefore returns the newest part with the given number of steps that ends at the given
+// time, or as near to it as the excerpt allows.
+func (x excerpt) cutBefore(end int64, steps int) excerpt {
+	if len(x.actual) <= steps {
 		return x
 	}
-	cut := func(values []float64) []float64 { return values[spare/2:][:steps] }
-	x.start += int64(spare/2) * x.interval
+	from := min(max(int((end-x.start)/x.interval)-steps, 0), len(x.actual)-steps)
+	cut := func(values []float64) []float64 { return values[from:][:steps] }
+	x.start += int64(from) * x.interval
 	x.actual, x.before = cut(x.actual), cut(x.before)
 	x.leads = slices.Clone(x.leads)
 	for i, l := range x.leads {

@@ -17,6 +17,7 @@ type headline struct {
 	Class   string // CSS class of the verdict
 	Text    string
 	Tiles   []tile
+	Note    string // what a reader must know to compare the tiles
 }
 
 // tile is a number with its meaning.
@@ -141,9 +142,13 @@ func (s *dataset) headline() headline {
 	default:
 		versus = compare(m.relative(), b.relative())
 		text += fmt.Sprintf(", and %s %s, the strongest baseline,", versus.differs(), b.name)
+		h.Note = m.correction(b.name)
 		h.Tiles = append(h.Tiles, tile{signed(versus.ratio - 1), "error against " + b.name + ", the strongest baseline", "lower for " + percent(versus.won) + " of " + plural(versus.clients, "client")})
 	}
 	text += fmt.Sprintf(" at the median of %s", plural(against.clients, "client"))
+	if versus.clients != against.clients {
+		text += fmt.Sprintf(" (%d with scores of %s)", versus.clients, b.name)
+	}
 	if n := len(s.trained()); n > 1 {
 		text += fmt.Sprintf("; it is the best of %d trained methods", n)
 	}
@@ -160,6 +165,29 @@ func (s *dataset) headline() headline {
 	}
 	h.Tiles = append(h.Tiles, tile{short(m.megabytes()) + "\u00a0MB", "sent and received by a client", "in the whole training; no readings"})
 	return h
+}
+
+// correction says that the method's forecasts are corrected by their latest errors, which
+// those of the baseline are not. It is empty if they are not corrected.
+func (m *method) correction(baseline string) string {
+	if m.runs[0].settings["evaluate.correct"] != "true" {
+		return ""
+	}
+	var alone []float64
+	for _, r := range m.runs {
+		var clients []float64
+		for _, c := range r.Clients {
+			if !math.IsNaN(c.ModelRelativeMAE) {
+				clients = append(clients, c.ModelRelativeMAE)
+			}
+		}
+		alone = append(alone, float64(metric.NewSpread(clients).Median))
+	}
+	text := fmt.Sprintf("The forecasts of %s are corrected by their latest errors, and those of %s are not", m.name, baseline)
+	if v := mean(alone); v > 0 {
+		text += fmt.Sprintf("; without the correction, the median relative MAE is %s instead of %s", score(v), score(m.median()))
+	}
+	return text + "."
 }
 
 // verdict says in a few words how the method compares.
@@ -293,10 +321,10 @@ func Closing(dir string) (sentence string, rows [][]string, err error) {
 		return "", nil, err
 	}
 	s := groupRuns([]*Run{r}, nil)[0]
-	rows = append(rows, []string{"METHOD", "MAE kW", "OF MEAN LOAD", "REL. MAE (" + s.reference + ")", "BELOW 1"})
+	rows = append(rows, []string{"METHOD", "CLIENTS", "MAE kW", "OF MEAN LOAD", "REL. MAE (" + s.reference + ")", "BELOW 1"})
 	for _, m := range s.methods {
 		if !math.IsNaN(m.median()) {
-			rows = append(rows, []string{m.name, short(m.mae()), percentFine(m.shareOfLoad()), score(m.median()), percent(m.belowOne())})
+			rows = append(rows, []string{m.name, fmt.Sprint(len(m.relative())), short(m.mae()), percentFine(m.shareOfLoad()), score(m.median()), percent(m.belowOne())})
 		}
 	}
 	return s.headline().Text, rows, nil

@@ -81,6 +81,21 @@ func TestHeadline(t *testing.T) {
 			t.Errorf("no tile %q in\n%s", want, strings.Join(tiles, "\n"))
 		}
 	}
+	if h.Note != "" {
+		t.Errorf("the forecasts are not corrected, but the note is %q", h.Note)
+	}
+	r.settings["evaluate.correct"] = "true"
+	for i := range r.Clients {
+		r.Clients[i].ModelRelativeMAE = r.Clients[i].RelativeMAE + 0.1
+	}
+	r.beside.Scores = r.beside.Scores[:8] // of four of the five clients
+	h = groupRuns([]*Run{r}, nil)[0].headline()
+	if want := "The forecasts of day are corrected by their latest errors, and those of ridge-rich are not; without the correction, the median relative MAE is 0.700 instead of 0.600."; h.Note != want {
+		t.Errorf("note %q, want %q", h.Note, want)
+	}
+	if want := "at the median of 5 clients (4 with scores of ridge-rich)"; !strings.Contains(h.Text, want) {
+		t.Errorf("no %q in %s", want, h.Text)
+	}
 	// Without baselines the sentence does not claim to beat one.
 	r.beside = run.Beside{}
 	if h := groupRuns([]*Run{r}, nil)[0].headline(); strings.Contains(h.Text, "baseline") || h.Verdict != "Better than last week's profile; no baseline was computed" {

@@ -52,7 +52,7 @@ func houses(t testing.TB, n int) []series.Meter {
 		g.Building(i, load)
 		from := i * 37 % 100
 		meters[i] = series.Meter{
-			ID: fmt.Sprintf("house-%d", i), Start: g.Time(from).Unix(), Load: load[from : from+24*(24+i*5%14)],
+			ID: fmt.Sprintf("house-%d", i), Start: g.Time(from).Unix(), Load: load[from:min(from+24*(24+i*5%14), len(load))],
 		}
 	}
 	return meters

@@ -24,14 +24,26 @@ function span(d) {
 
 const isoDay = (date) => date.toISOString().slice(0, 10);
 
-// begin sets the state: a week that starts at midnight in the middle of the test period.
+// begin sets the state: the newest week, from midnight to midnight, in which the first client,
+// the median one, has nine tenths of its loads and forecasts; or else the week with the most.
 export function beginFan(d, state) {
   const c = clock(d.offsets);
   const [from, to] = span(d);
-  const middle = c.local((from + to) / 2 - 3.5 * day);
-  const midnight = c.unix(new Date(Math.floor(+middle / 864e5) * 864e5));
-  state.from = Math.max(from, Math.min(midnight, to - 7 * day));
-  state.to = Math.min(to, state.from + 7 * day);
+  const { start, y } = d.clients[0];
+  const f = d.methods[0].leads[0].f[0];
+  const known = [0]; // how many steps before each one have a load and a forecast
+  for (let k = 0; k < y.length; k++) known.push(known[k] + (y[k] !== null && f[k] !== null && f[k] !== undefined ? 1 : 0));
+  const step = (t) => Math.max(0, Math.min(y.length, Math.ceil((t - start) / d.interval)));
+  const length = Math.min(7 * day, to - from);
+  state.from = Math.max(from, to - length);
+  let most = -1;
+  for (let date = Math.floor(+c.local(to - length) / 864e5); c.unix(new Date(date * 864e5)) >= from; date--) {
+    const at = c.unix(new Date(date * 864e5));
+    const n = known[step(at + length)] - known[step(at)];
+    if (n > most) [most, state.from] = [n, at];
+    if (n >= (0.9 * length) / d.interval) break;
+  }
+  state.to = Math.min(to, state.from + length);
   state.lead = 0;
   state.method = 0;
   state.client = null;
