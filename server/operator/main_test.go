@@ -2,9 +2,11 @@ package operator
 
 import (
 	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -14,13 +16,41 @@ import (
 	"go.uber.org/goleak"
 
 	"loadstar/internal/jointoken"
+	"loadstar/internal/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// cluster is the PostgreSQL server of all tests that need one.
+var cluster pgtest.Cluster
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := cluster.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// onBoth runs a test on a new database of each kind.
+func onBoth(t *testing.T, test func(d *fixture)) {
+	t.Parallel()
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(newFixture(t))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		test(newFixtureAt(t, cluster.Database(t)))
+	})
+}
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -50,7 +80,12 @@ var pin = jointoken.PinOf([]byte("root"))
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
+	return newFixtureAt(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
+}
+
+func newFixtureAt(t *testing.T, at string) *fixture {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), at)
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	authority, err := pki.Open(filepath.Join(t.TempDir(), "pki"))

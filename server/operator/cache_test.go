@@ -1,0 +1,129 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A cheap value is always new. An expensive one may be fifty times as old as its computation
+// took.
+func TestCachedAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c cached[int]
+		n := 0
+		get := func(cost time.Duration) int {
+			t.Helper()
+			x, err := c.get(t.Context(), func(context.Context) (int, error) { n++; time.Sleep(cost); return n, nil })
+			must(t, err)
+			return x
+		}
+		for want := range 3 {
+			if got := get(cheap); got != want+1 {
+				t.Errorf("a cheap value is old: %d, want %d", got, want+1)
+			}
+		}
+		const cost = 100 * time.Millisecond
+		if got := get(cost); got != 4 {
+			t.Errorf("%d, want 4", got)
+		}
+		time.Sleep(costFactor*cost - 1)
+		if got := get(cost); got != 4 || n != 4 {
+			t.Errorf("%d after %d computations, want the fourth value until it is too old", got, n)
+		}
+		time.Sleep(1)
+		if got := get(cost); got != 5 {
+			t.Errorf("%d, want a new value", got)
+		}
+	})
+}
+
+// While one caller computes, others get the previous value. If there is none, they wait, and
+// all use one computation.
+func TestCachedConcurrently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c cached[int]
+		n := 0 // only one computation at a time
+		slow := func(context.Context) (int, error) { n++; time.Sleep(time.Second); return n, nil }
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if x, err := c.get(t.Context(), slow); x != 1 || err != nil {
+					t.Error(x, err)
+				}
+			})
+		}
+		synctest.Wait()
+		// Who waits may leave.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := c.get(ctx, slow); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		wg.Wait()
+		time.Sleep(costFactor * time.Second)
+		wg.Go(func() {
+			if x, err := c.get(t.Context(), slow); x != 2 || err != nil {
+				t.Error(x, err)
+			}
+		})
+		synctest.Wait()
+		began := time.Now()
+		if x, err := c.get(t.Context(), slow); x != 1 || err != nil || time.Since(began) != 0 {
+			t.Errorf("%d, %v after %s, want the previous value at once", x, err, time.Since(began))
+		}
+		wg.Wait()
+		if n != 2 {
+			t.Errorf("%d computations, want 2", n)
+		}
+	})
+}
+
+// A failure is not remembered, and a caller that leaves does not end a computation that
+// others wait for.
+func TestCachedFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c cached[string]
+		if _, err := c.get(t.Context(), func(context.Context) (string, error) { return "", errors.New("broken") }); err == nil {
+			t.Error("the failure got lost")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		compute := func(ctx context.Context) (string, error) {
+			time.Sleep(time.Second)
+			return "done", ctx.Err()
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = c.get(ctx, compute) }) // the waiting caller below checks the result
+		synctest.Wait()
+		wg.Go(func() {
+			if x, err := c.get(t.Context(), compute); x != "done" || err != nil {
+				t.Error(x, err)
+			}
+		})
+		synctest.Wait()
+		cancel()
+		wg.Wait()
+	})
+}
+
+// The memory for heads of plans is bounded.
+func TestHeads(t *testing.T) {
+	t.Parallel()
+	var h heads
+	if x := h.of(plan); x.algorithm != "fedavg" || x.rounds != 7 || x.shared == 0 {
+		t.Errorf("%+v", x)
+	}
+	for i := range maxHeads + 10 {
+		h.of(fmt.Sprint("no plan ", i))
+	}
+	if len(h.byPlan) > maxHeads {
+		t.Errorf("%d heads", len(h.byPlan))
+	}
+	if x := h.of(plan); x.algorithm != "fedavg" {
+		t.Errorf("%+v", x)
+	}
+}
