@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -35,36 +36,38 @@ func (c *counting) set(clients int64) { c.fleet.Store(&v1.GetFleetResponse{Clien
 // event is one message of a stream.
 type event struct{ name, id, data string }
 
-// viewing is a browser's side of a stream.
+// viewing is a browser's side of a stream. It has no goroutines and small buffers, because
+// a test measures the memory of the server's side.
 type viewing struct {
 	*testing.T
 	answer *http.Response
 	lines  *bufio.Scanner
-	leave  context.CancelFunc
+	conn   net.Conn
 }
 
 // look opens a stream.
 func (f *fixture) look(cookie, topics, last string) *viewing {
 	f.Helper()
-	ctx, cancel := context.WithCancel(f.Context())
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+"api/events?topics="+topics, nil)
+	r, err := http.NewRequest(http.MethodGet, f.url+"api/events?topics="+topics, nil)
 	must(f, err)
 	r.AddCookie(f.cookie(cookie))
 	if last != "" {
 		r.Header.Set("Last-Event-ID", last)
 	}
-	a, err := f.http.Do(r)
+	v := &viewing{T: f.T}
+	v.conn, err = net.Dial("tcp", f.web.listener.Addr().String())
 	must(f, err)
-	v := &viewing{f.T, a, bufio.NewScanner(a.Body), cancel}
-	v.lines.Buffer(nil, 1<<20)
 	f.Cleanup(v.close)
+	must(f, v.conn.SetDeadline(time.Now().Add(10*time.Minute)))
+	must(f, r.Write(v.conn))
+	v.answer, err = http.ReadResponse(bufio.NewReaderSize(v.conn, 256), r)
+	must(f, err)
+	v.lines = bufio.NewScanner(v.answer.Body)
+	v.lines.Buffer(make([]byte, 0, 256), 1<<20)
 	return v
 }
 
-func (v *viewing) close() {
-	v.leave()
-	v.answer.Body.Close()
-}
+func (v *viewing) close() { _ = v.conn.Close() } // a second time does no harm
 
 // next returns the next event; ok is false at the end of the stream.
 func (v *viewing) next() (e event, ok bool) {
@@ -140,6 +143,8 @@ func TestEvents(t *testing.T) {
 	}
 	api.set(2)
 	last := v.want("fleet", `"2"`)
+	// Somebody else looks on. Otherwise the topics might end and begin again as new ones.
+	f.look(cookie, "fleet,runs", "")
 	v.close()
 
 	again := f.look(cookie, "fleet,runs", last.id)
@@ -266,8 +271,8 @@ func TestViewers(t *testing.T) {
 	}
 	m := inUse()
 	each := (int64(m.HeapInuse+m.StackInuse) - int64(before.HeapInuse+before.StackInuse)) / int64(len(all))
-	t.Logf("%d bytes for each viewer, including the test's side of the connection", each)
-	if each > 64<<10 {
+	t.Logf("%d bytes for each viewer, including the test's side of the connection, which has small buffers", each)
+	if each > 64<<10 && !raceDetector { // it takes memory of its own
 		t.Errorf("a viewer takes %d bytes, want at most 64 KiB", each)
 	}
 	for _, user := range []int{0, 99} {

@@ -69,11 +69,14 @@ const (
 	topicsOfOne   = 8
 	maxPolls      = 2
 	pollFor       = 30 * time.Second
-	// A topic is not read more often than restFactor times the duration of the last read.
+	// A topic rests for restFactor times the duration of its last read, up to longestRest.
 	restFactor  = 20
 	longestRest = time.Minute
 	// maxTurns is the largest number of turns of a round that the page shows one by one.
 	maxTurns = 1000
+	// maxPlan is the length of a plan that is sent with each state of its run. The page has
+	// a longer one from its first call of GetRun.
+	maxPlan = 8 << 10
 )
 
 // rests has the shortest time between two reads of a kind of topic.
@@ -220,21 +223,21 @@ func (h *hub) resumed(id string) int64 {
 // poll reads a topic until nobody looks at it.
 func (h *hub) poll(t *topic) {
 	for {
-		began := time.Now()
 		select {
 		case h.polling <- struct{}{}:
 		case <-h.ctx.Done():
 			return
 		}
-		read := time.Now()
+		began := time.Now()
 		body := h.read(t.name)
-		cost := time.Since(read)
+		cost := time.Since(began)
 		<-h.polling
 		h.metrics.polls.Observe(cost.Seconds())
 		h.publish(t, body)
-		rest := max(rests[kindOf(t.name)], min(restFactor*cost, longestRest)) - time.Since(began)
+		// Without the time that the read waited for its turn: otherwise many topics would be
+		// read without a pause.
 		select {
-		case <-time.After(max(rest, restFactor*time.Millisecond)):
+		case <-time.After(max(rests[kindOf(t.name)], min(restFactor*cost, longestRest))):
 		case <-h.ctx.Done():
 			return
 		}
@@ -305,7 +308,11 @@ func (h *hub) fetch(ctx context.Context, name string) (proto.Message, error) {
 	case "runs":
 		return h.api.ListRuns(ctx, &v1.ListRunsRequest{Limit: 20})
 	case "run":
-		return h.api.GetRun(ctx, &v1.GetRunRequest{Run: id, Rounds: 8})
+		r, err := h.api.GetRun(ctx, &v1.GetRunRequest{Run: id, Rounds: 8})
+		if err == nil && len(r.Plan) > maxPlan {
+			r.Plan = ""
+		}
+		return r, err
 	}
 	r, err := h.api.GetRun(ctx, &v1.GetRunRequest{Run: id, Rounds: 1})
 	if err != nil {

@@ -23,6 +23,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// raceDetector is set if the race detector runs.
+var raceDetector bool
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
