@@ -132,10 +132,10 @@ func TestListAgents(t *testing.T) {
 		if len(all) != 4 {
 			d.Fatalf("%v", all)
 		}
-		for i, want := range []v1.Agent{{Id: "a", Clients: 4, Version: "1.2.3"}, {Id: "b", Quiet: true, Clients: 1, Generated: true}, {Id: "c", Clients: 2}, {Id: "d", Revoked: true}} {
+		for i, want := range []*v1.Agent{{Id: "a", Clients: 4, Version: "1.2.3"}, {Id: "b", Quiet: true, Clients: 1, Generated: true}, {Id: "c", Clients: 2}, {Id: "d", Revoked: true}} {
 			got := all[i]
 			if got.Id != want.Id || got.Name != "name of "+want.Id || got.Quiet != want.Quiet || got.Revoked != want.Revoked || got.Generated != want.Generated || got.Version != want.Version || got.Joined == 0 || got.Seen == 0 || got.Expires == 0 {
-				d.Errorf("%v, want %v", got, &want)
+				d.Errorf("%v, want %v", got, want)
 			}
 			if want.Clients != 0 && got.Clients != want.Clients {
 				d.Errorf("%s has %d clients, want %d", got.Id, got.Clients, want.Clients)
