@@ -31,11 +31,11 @@ func TestCachedAge(t *testing.T) {
 		if got := get(cost); got != 4 {
 			t.Errorf("%d, want 4", got)
 		}
-		time.Sleep(costFactor*cost - 1)
+		time.Sleep(costFactor*cost - time.Nanosecond)
 		if got := get(cost); got != 4 || n != 4 {
 			t.Errorf("%d after %d computations, want the fourth value until it is too old", got, n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if got := get(cost); got != 5 {
 			t.Errorf("%d, want a new value", got)
 		}

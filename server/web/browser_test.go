@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"loadstar/server/access"
 )
 
 // browser is a real Chromium, which a test controls through a pair of pipes.
@@ -154,5 +156,24 @@ func TestOIDCInBrowser(t *testing.T) {
 	}
 	if all, err := s.ledger.Sessions(t.Context(), "local", 10, time.Now()); err != nil || len(all) != 1 {
 		t.Error(all, err)
+	}
+}
+
+// An open page cannot write any more as soon as its user has lost the role.
+func TestLostRoleInBrowser(t *testing.T) {
+	b := startBrowser(t)
+	f := newFixture(t, nil)
+	b.call("Page.navigate", map[string]any{"url": f.url + "#/login?code=" + f.code("anna", access.Operator)}, nil)
+	b.soon("fetch('/api/info').then(r => r.json()).then(x => x.signed_in)")
+	stop := func() string {
+		return b.text(`fetch('/api/loadstar.v1.OperatorService/StopRun', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"run":"none"}'}).then(r => r.json()).then(x => x.code)`)
+	}
+	if got := stop(); got != "not_found" {
+		t.Errorf("an operator: %s", got)
+	}
+	_, err := f.ledger.PutUser(t.Context(), "anna", string(access.Viewer), "test", time.Now())
+	must(t, err)
+	if got := stop(); got != "permission_denied" {
+		t.Errorf("an operator who became a viewer: %s", got)
 	}
 }
