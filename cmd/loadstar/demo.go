@@ -42,7 +42,7 @@ unless --keep names one.`,
 			if !noBrowser {
 				c.Browse = demo.OpenBrowser
 			}
-			c.Out = cmd.OutOrStdout()
+			c.Out, c.Version = cmd.OutOrStdout(), version
 			bar := cli.Stages{To: cmd.ErrOrStderr()}
 			c.Bar = func(done, total int, note string) {
 				if total == 0 {

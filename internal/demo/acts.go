@@ -95,6 +95,9 @@ func (x *show) trained(ctx context.Context, now *v1.GetRunResponse, took time.Du
 	}
 	r := x.result.Receipts
 	x.story.say("%d rounds in %.0f s: %d updates counted", len(now.Rounds), took.Seconds(), r.Counted)
+	if n := r.Asked - r.Counted; n > 0 {
+		x.story.note("%d of %d came after their round had closed, or not at all", n, r.Asked)
+	}
 	x.story.note("receipts in the ledger: %d counted twice, %d without one", r.Twice, r.Missing)
 	if k := x.result.Killed; k.Back {
 		x.story.note("%s missed %d updates and was counted %d times after", k.Agent, k.Missed, k.CountedAfter)
@@ -209,7 +212,7 @@ func (x *show) judge(context.Context) error {
 	}
 	r.SentMB = float64(r.Searched) / 1e6 / float64(x.Clients)
 	if x.Keep != "" {
-		r.Folder = x.dir
+		r.Folder, r.Continue = x.dir, x.goOn()
 	}
 	return nil
 }

@@ -15,8 +15,9 @@ const (
 	trainDays = 90
 	checkDays = 10
 	testDays  = 20
-	// beyond is the number of days after the last reading whose weather is known.
-	beyond = 2
+	// beyond is the number of days after the last reading whose weather is known. Agents look two
+	// days ahead from the next issue, and mark forecasts as estimated if weather is missing there.
+	beyond = 3
 
 	daySeconds = 24 * 60 * 60
 )

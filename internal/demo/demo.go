@@ -41,6 +41,8 @@ type Config struct {
 	// Out receives what people read, and Bar shows progress in a line; it may be nil.
 	Out io.Writer
 	Bar func(done, total int, note string)
+	// Version is that of the program, for people.
+	Version string
 	// Log receives the messages of server and agents. If it is nil, they are discarded.
 	Log *slog.Logger
 }
@@ -94,8 +96,11 @@ type Result struct {
 	Page         string   `json:"page"`
 	AgentPages   []string `json:"agent_pages"`
 	Folder       string   `json:"folder,omitempty"`
-	Seconds      float64  `json:"seconds"`
-	CPUSeconds   float64  `json:"cpu_seconds"`
+	// Continue has the commands that go on with the folder after the demo has ended: that of the
+	// server, and one for each agent.
+	Continue   []string `json:"continue,omitempty"`
+	Seconds    float64  `json:"seconds"`
+	CPUSeconds float64  `json:"cpu_seconds"`
 }
 
 // Killed says what happened to the agent that was killed.
@@ -221,7 +226,7 @@ func (x *show) prepare(context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		s.each = x.paper.take
+		s.each, s.version = x.paper.take, x.Version
 		if s.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return err
 		}
@@ -237,7 +242,7 @@ func (x *show) open(ctx context.Context) (err error) {
 	for _, s := range x.sites {
 		links = append(links, web.Link{Title: s.name, URL: "http://" + s.address + "/"})
 	}
-	if x.fleet, x.ended, err = startServer(ctx, filepath.Join(x.dir, "server"), x.Port, links, x.Log, x.failed); err != nil {
+	if x.fleet, x.ended, err = startServer(ctx, filepath.Join(x.dir, "server"), x.Config, links, x.failed); err != nil {
 		return err
 	}
 	x.story.say("server up: ledger, queue, mutual TLS")
@@ -266,6 +271,11 @@ func (x *show) open(ctx context.Context) (err error) {
 			}
 			if err := s.fill(past); err != nil {
 				return err
+			}
+			if x.Keep != "" {
+				if err := s.write(past); err != nil {
+					return err
+				}
 			}
 			if err := s.start(ctx); err != nil {
 				return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -30,9 +29,9 @@ const pollEvery = 100 * time.Millisecond
 
 // startServer starts a server with a ledger, a queue and weights in a folder, and returns when
 // it is ready. It ends with ctx; done is then closed.
-func startServer(ctx context.Context, dir string, port int, links []web.Link, log *slog.Logger, failed chan<- error) (f *fleet, done <-chan struct{}, err error) {
+func startServer(ctx context.Context, dir string, c Config, links []web.Link, failed chan<- error) (f *fleet, done <-chan struct{}, err error) {
 	ready, ended := make(chan string, 1), make(chan struct{})
-	page, err := freePort(port)
+	page, err := freePort(c.Port)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -42,10 +41,10 @@ func startServer(ctx context.Context, dir string, port int, links []web.Link, lo
 		defer close(ended)
 		err := server.Run(ctx, server.Config{
 			Dir: dir, Roles: server.Roles(), Listen: "127.0.0.1:0", Hosts: []string{"localhost", "127.0.0.1"},
-			AgentClients: 10_000, Aggregators: 2, Certificates: 24 * time.Hour, Lease: 10 * time.Minute, Lead: 10 * time.Second,
-			Poll: pollEvery, MaxPoll: time.Minute, Rate: 500, Log: log, Ready: func(address string) { ready <- address },
+			AgentClients: 10_000, Aggregators: 2, Certificates: 7 * 24 * time.Hour, Lease: 10 * time.Minute, Lead: 10 * time.Second,
+			Poll: pollEvery, MaxPoll: time.Minute, Rate: 500, Log: c.Log, Version: c.Version, Ready: func(address string) { ready <- address },
 			Web: &web.Config{
-				Listen: page, Notice: "GENERATED data: no meter measured it", Links: links, Ready: func(url string) { f.page = url },
+				Listen: page, Notice: "A demo with GENERATED data. Readings and forecasts are on the pages of the agents:", Links: links, Ready: func(url string) { f.page = url },
 			},
 		})
 		if err == nil && ctx.Err() == nil {
@@ -67,11 +66,11 @@ func startServer(ctx context.Context, dir string, port int, links []web.Link, lo
 		}
 		f.address = "https://localhost:" + port
 	}
-	c, err := mtls.ReadFolder(filepath.Join(dir, "operator"))
+	operator, err := mtls.ReadFolder(filepath.Join(dir, "operator"))
 	if err != nil {
 		return nil, ended, err
 	}
-	f.OperatorServiceClient = v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(c.TLS())), f.address)
+	f.OperatorServiceClient = v1.NewOperatorServiceClient(mtls.Client(mtls.Transport(operator.TLS())), f.address)
 	return f, ended, nil
 }
 

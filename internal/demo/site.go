@@ -47,6 +47,7 @@ const ahead = 24
 // interface and page. It can be stopped at any time and started again.
 type site struct {
 	name, dir string
+	version   string // of the program
 	clients   []string
 	stage     *stage
 	clock     *clock
@@ -155,7 +156,7 @@ func (s *site) start(outer context.Context) error {
 	s.run(ctx, "training", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Config{
 			Dir: s.dir, Server: s.identity.Server(), Client: mtls.Client(s.wire), Renew: s.identity.RenewIfDue, Source: s.source,
-			Releases: dated{s.service.Host(), s.shift}, Kernel: s.kernel, Workers: 1, Yield: s.service.Yield, Log: s.log,
+			Releases: dated{s.service.Host(), s.shift}, Kernel: s.kernel, Workers: 1, Yield: s.service.Yield, Version: s.version, Log: s.log,
 		})
 	})
 	return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"sync"
 	"time"
 )
@@ -79,7 +80,9 @@ func (s *story) summary(r *Result, x *show) {
 		s.print("  %-9s %s", x.sites[i].name, page)
 	}
 	if r.Folder != "" {
-		s.print("\nfolder: %s", r.Folder)
+		s.print("\nkept: %s\nto go on with it after the demo, with the first of %d agents:", r.Folder, r.Agents)
+		s.print("  %s", strings.Replace(r.Continue[0], " --web", " \\\n      --web", 1))
+		s.print("  %s", r.Continue[1])
 	}
 	s.print(`
 next, with your own data:
