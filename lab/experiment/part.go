@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"loadstar/forecast"
 	"loadstar/nn/kernel"
 	"loadstar/series"
 )
@@ -94,6 +95,25 @@ func (l *Lab) stage(before, of int) *Experiment {
 		e.Progress = func(done, _ int) { l.Progress(before+done, of) }
 	}
 	return e
+}
+
+// Reference returns the forecast to which the relative MAE of all methods refers, such as
+// last-value, or "" if the part has no methods or they have different references.
+func (p *Part) Reference() string {
+	variants, err := p.plans(nil)
+	if err != nil || p.Data != "" {
+		return ""
+	}
+	name := ""
+	for _, v := range variants {
+		m := v.plan.Model
+		r := string(forecast.Reference(v.plan.Evaluate.Reference).For(series.Layout{Horizon: m.Horizon, Targets: m.Targets}))
+		if name != "" && r != name {
+			return ""
+		}
+		name = r
+	}
+	return name
 }
 
 // rounds returns the total number of rounds of a part.

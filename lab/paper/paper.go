@@ -114,10 +114,18 @@ func Of(all []experiment.Result, part, dataset string) []experiment.Result {
 	return slices.DeleteFunc(slices.Clone(all), func(r experiment.Result) bool { return r.Part != part || r.Dataset != dataset })
 }
 
+// relativeMAE returns the head of the column of relative errors, with the reference.
+func relativeMAE(p experiment.Part) string {
+	if r := p.Reference(); r != "" {
+		return "relative MAE (" + r + ")"
+	}
+	return "relative MAE"
+}
+
 func table(p experiment.Part, rows []experiment.Result) report.Table {
 	t := report.Table{
 		Title: fmt.Sprintf("%s: %s", p.Title, rows[0].Dataset), Generated: rows[0].Generated,
-		Columns: []string{"method", "relative MAE", "median", "below 1", "MAE kW", "RMSE kW", "MAPE"},
+		Columns: []string{"method", relativeMAE(p), "median", "below 1", "MAE kW", "RMSE kW", "MAPE"},
 	}
 	if p.Data != "" {
 		t.Columns = []string{"column", "correlation with load"}
@@ -182,7 +190,7 @@ func heatMaps(p experiment.Part, rows []experiment.Result) []report.HeatMap {
 	for _, m := range p.Methods {
 		h := report.HeatMap{
 			Title: fmt.Sprintf("%s, %s: %s", p.Title, m.Name, rows[0].Dataset), Generated: rows[0].Generated,
-			Y: p.Grid[0].Key, X: p.Grid[1].Key, Value: "median relative MAE",
+			Y: p.Grid[0].Key, X: p.Grid[1].Key, Value: "median " + relativeMAE(p),
 			Note: divergence(slices.DeleteFunc(slices.Clone(rows), func(r experiment.Result) bool { return r.Method != m.Name })),
 		}
 		for x := range p.Grid[1].Values {

@@ -84,6 +84,11 @@ func TestTable(t *testing.T) {
 	if row := got.Rows[1]; row[0] != "b 1" || row[2] != "0.8" || row[3] != "50 %" || row[7] != "-" || row[8] != "" {
 		t.Errorf("%q", row)
 	}
+	plan := experiment.Fragment{"algorithm": "fedavg", "model": map[string]any{"name": "bose2024"}, "evaluate": map[string]any{"reference": "last-day"}}
+	part := experiment.Part{Name: "p", Datasets: []string{"d"}, Plan: plan, Methods: []experiment.Method{{Name: "a"}, {Name: "b"}}}
+	if head := table(part, rows).Columns[1]; head != "relative MAE (last-day)" {
+		t.Errorf("the head is %q", head)
+	}
 	if m := medianAt(rows, "b", "1"); m != 0.8 {
 		t.Error(m)
 	}

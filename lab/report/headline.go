@@ -128,7 +128,7 @@ func (s *dataset) headline() headline {
 		return headline{}
 	}
 	share, kw := m.shareOfLoad(), m.mae()
-	against := comparison{ratio: m.median(), won: m.belowOne(), clients: len(m.relative())}
+	against := comparison{ratio: m.median(), won: m.belowOne(), clients: m.scored()}
 	h := headline{}
 	h.Tiles = append(h.Tiles, tile{percentFine(share), "error, of the mean load", short(kw) + " kW as a mean over clients"})
 	h.Tiles = append(h.Tiles, tile{signed(against.ratio - 1), "error against " + s.referenceName(), "lower for " + percent(against.won) + " of clients"})
@@ -147,7 +147,7 @@ func (s *dataset) headline() headline {
 	}
 	text += fmt.Sprintf(" at the median of %s", plural(against.clients, "client"))
 	if versus.clients != against.clients {
-		text += fmt.Sprintf(" (%d with scores of %s)", versus.clients, b.name)
+		text += fmt.Sprintf(", of which %d have scores of %s", versus.clients, b.name)
 	}
 	if n := len(s.trained()); n > 1 {
 		text += fmt.Sprintf("; it is the best of %d trained methods", n)
@@ -165,6 +165,15 @@ func (s *dataset) headline() headline {
 	}
 	h.Tiles = append(h.Tiles, tile{short(m.megabytes()) + "\u00a0MB", "sent and received by a client", "in the whole training; no readings"})
 	return h
+}
+
+// scored returns the number of clients that have a score.
+func (m *method) scored() int {
+	n := 0
+	for _, v := range m.relative() {
+		n += b2i(!math.IsNaN(v))
+	}
+	return n
 }
 
 // correction says that the method's forecasts are corrected by their latest errors, which
@@ -324,7 +333,7 @@ func Closing(dir string) (sentence string, rows [][]string, err error) {
 	rows = append(rows, []string{"METHOD", "CLIENTS", "MAE kW", "OF MEAN LOAD", "REL. MAE (" + s.reference + ")", "BELOW 1"})
 	for _, m := range s.methods {
 		if !math.IsNaN(m.median()) {
-			rows = append(rows, []string{m.name, fmt.Sprint(len(m.relative())), short(m.mae()), percentFine(m.shareOfLoad()), score(m.median()), percent(m.belowOne())})
+			rows = append(rows, []string{m.name, fmt.Sprint(m.scored()), short(m.mae()), percentFine(m.shareOfLoad()), score(m.median()), percent(m.belowOne())})
 		}
 	}
 	return s.headline().Text, rows, nil

@@ -93,7 +93,7 @@ func TestHeadline(t *testing.T) {
 	if want := "The forecasts of day are corrected by their latest errors, and those of ridge-rich are not; without the correction, the median relative MAE is 0.700 instead of 0.600."; h.Note != want {
 		t.Errorf("note %q, want %q", h.Note, want)
 	}
-	if want := "at the median of 5 clients (4 with scores of ridge-rich)"; !strings.Contains(h.Text, want) {
+	if want := "at the median of 5 clients, of which 4 have scores of ridge-rich"; !strings.Contains(h.Text, want) {
 		t.Errorf("no %q in %s", want, h.Text)
 	}
 	// Without baselines the sentence does not claim to beat one.

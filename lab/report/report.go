@@ -238,6 +238,9 @@ func verdicts(claims []Claim) string {
 	if len(parts) == 0 {
 		return ""
 	}
+	if !slices.ContainsFunc(claims, func(c Claim) bool { return c.Verdict != NotTested }) {
+		return plural(len(claims), "claim") + " of the paper; none was tested."
+	}
 	return fmt.Sprintf("%s of the paper, checked on our data: %s.", plural(len(claims), "claim"), strings.Join(parts, ", "))
 }
 

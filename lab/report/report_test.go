@@ -335,7 +335,7 @@ func TestSize(t *testing.T) {
 	if len(page) > 5e6 {
 		t.Errorf("the page has %d bytes", len(page))
 	}
-	if !strings.Contains(string(page), "Dots show a sample of 400 of 10000 clients") {
+	if !strings.Contains(string(page), "Dots show 400 of 10000 clients") {
 		t.Error("the page does not say that it shows a sample")
 	}
 	t.Logf("%d bytes, of which the bundle %d", len(page), len(script)+len(style))

@@ -81,7 +81,7 @@ func (s *dataset) skill() (figure, bool) {
 		beyond += rows[k].Above + rows[k].Below
 	}
 	f := figure{
-		Kind: "box", Tables: []Table{t}, Layout: "even",
+		Kind: "box", Tables: []Table{t}, Layout: "wide",
 		Title:   "Error per client by method: " + rows[0].Name + " has the lowest median error",
 		Caption: "Boxes show the quartiles and the median over clients, whiskers the 5 % and 95 % quantiles. Each dot is a client",
 		Alt:     "Box and strip chart of the relative MAE per client. " + strings.Join(said, "; ") + ".",
@@ -95,8 +95,12 @@ func (s *dataset) skill() (figure, bool) {
 		f.Caption += ", as a mean over seeds"
 	}
 	f.Caption += ". The dashed line is the error of " + s.about() + "."
-	if n := len(s.methods[0].relative()); n > len(names) {
-		f.Caption += fmt.Sprintf(" Dots show a sample of %d of %d clients, evenly spaced by error; boxes show all clients.", len(names), n)
+	most := 0
+	for _, m := range drawn {
+		most = max(most, m.scored())
+	}
+	if most > len(names) {
+		f.Caption += fmt.Sprintf(" Dots show %d of %d clients, evenly spaced by the error of %s; boxes show all clients.", len(names), most, drawn[0].name)
 	}
 	if n := len(t.Rows); n > shownBoxes {
 		f.Caption += fmt.Sprintf(" The chart shows %d of %d methods, those with the lowest errors and the strongest baseline; the table has all.", len(rows), n)
