@@ -49,7 +49,7 @@ unless --keep names one.`,
 					bar.Stop()
 					return
 				}
-				bar.Set(done, total, note)
+				bar.Show(done, total, note)
 			}
 			c.Stay = func(r *demo.Result) {
 				stay := !noBrowser || !asJSON

@@ -46,7 +46,7 @@ func (x *show) train(ctx context.Context) error {
 			return err
 		}
 		done := merged(now.Rounds)
-		x.story.bar(done, x.Rounds, fmt.Sprintf(", training%s", lastError(now.Rounds)))
+		x.story.bar(done, x.Rounds, fmt.Sprintf(" training%s", lastError(now.Rounds)))
 		if !fell.IsZero() && !k.Back && (done >= k.Round || now.Run.State == "finished") {
 			victim.wire.dieAt.Store(-1)
 			if err := victim.start(ctx); err != nil {
@@ -186,7 +186,7 @@ func (x *show) arrive(ctx context.Context) error {
 		}
 		from = cutoff
 		done++
-		x.story.bar(done, total, fmt.Sprintf(", %s arrives", time.Unix(cutoff, 0).In(x.stage.all.Clock).Format("2 January")))
+		x.story.bar(done, total, fmt.Sprintf(" %s arrives", time.Unix(cutoff, 0).In(x.stage.all.Clock).Format("2 January")))
 	}
 	x.story.say("%d days arrived that nobody trained on: forecast, scored, tracked", testDays)
 	return nil

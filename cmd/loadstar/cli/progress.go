@@ -86,11 +86,21 @@ type Stages struct {
 
 // Set updates the bar, or starts the next one.
 func (s *Stages) Set(done, total int, note string) {
+	s.next(total)
+	s.bar.Set(done, note)
+}
+
+// Show is Set with a text instead of the time that is left.
+func (s *Stages) Show(done, total int, text string) {
+	s.next(total)
+	s.bar.Show(done, text)
+}
+
+func (s *Stages) next(total int) {
 	if s.bar == nil || s.bar.total != total {
 		s.Stop()
 		s.bar = NewProgress(s.To, total)
 	}
-	s.bar.Set(done, note)
 }
 
 // Stop removes the bar from the terminal.
