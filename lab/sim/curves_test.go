@@ -124,7 +124,7 @@ func TestDetailByHand(t *testing.T) {
 // TestCurvesOfManyClients simulates more clients than the curves table has. The best, the
 // median and the worst client are in it nevertheless, and are scored again for that: their
 // curves must be the forecasts of the first time. The files are identical with any number of
-// workers and after an interruption while the clients are scored again.
+// workers and after interruptions near the end, while clients are scored and files written.
 func TestCurvesOfManyClients(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates 300 clients several times")
@@ -213,14 +213,14 @@ func TestCurvesOfManyClients(t *testing.T) {
 		t.Errorf("only %d forecasts compared", compared)
 	}
 
-	// Interrupt another run just before its end.
+	// Interrupt other runs at points between scoring and the end.
 	c := Config{Plan: s.plan(t), Dataset: d, Kernel: kernels(t), Memory: 1 << 20, Workers: 1, Dir: b.folder()}
 	const plenty = 1 << 40
 	whole := newCountdown(plenty)
 	if _, err := Run(whole, c); err != nil {
 		t.Fatal(err)
 	}
-	for _, before := range []int64{1, 2, n / 2} {
+	for _, before := range []int64{1, n / 2, n + 2, 2 * n} {
 		c.Dir, c.Resume = b.folder(), false
 		if _, err := Run(newCountdown(plenty-whole.left.Load()-before), c); !errors.Is(err, context.Canceled) {
 			t.Fatalf("interrupted %d points before the end: %v", before, err)
