@@ -67,7 +67,7 @@ func (g *group) take(w *worker, from []float32) error {
 	switch {
 	case err != nil:
 		g.agent.store.Discard(kept)
-		g.agent.Log.Warn("an update is outside the plan's bounds", "run", g.job.GetRun(), "round", g.job.GetRound(), "client", u.Client, "error", err)
+		g.agent.Log.Warn("an update is outside the plan's bounds", "run", g.job.GetRun(), "round", g.job.GetRound()+1, "client", u.Client, "error", err)
 		g.agent.worklist.decline(g.job, "its update is outside the plan's bounds", string(u.Client))
 		return nil
 	case !g.sum:

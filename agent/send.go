@@ -52,7 +52,7 @@ func (a *agent) send(ctx context.Context) error {
 
 // giveBack sends a decline to the server and removes it from the worklist.
 func (a *agent) giveBack(ctx context.Context, x *decline) error {
-	a.Log.Warn("declined", "run", x.run, "round", x.round, "clients", len(x.clients), "reason", x.reason)
+	a.Log.Warn("declined", "run", x.run, "round", x.round+1, "clients", len(x.clients), "reason", x.reason)
 	_, err := call(ctx, a, a.call, a.service.Decline, &loadstarv1.DeclineRequest{
 		Turns:  &loadstarv1.Turns{Run: x.run, Round: x.round, Clients: x.clients},
 		Reason: x.reason,
@@ -84,7 +84,7 @@ func (a *agent) push(ctx context.Context, r *state.Result) error {
 		s, err := call(ctx, a, a.tuning.push, a.service.Push, q)
 		if err != nil {
 			if understood(err) {
-				a.Log.Warn("the server refused a result", "run", r.Run, "round", r.Round, "error", err)
+				a.Log.Warn("the server refused a result", "run", r.Run, "round", r.Round+1, "error", err)
 				a.worklist.wasSent(r.ID)
 				return nil
 			}

@@ -47,7 +47,7 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	defer cancel(nil)
 	a.worklist.begun(j, cancel)
 	a.pulse.training(j.GetRun(), j.GetRound(), len(j.clients))
-	a.Log.Debug("training", "run", j.GetRun(), "round", j.GetRound(), "version", j.GetVersion(), "clients", len(j.clients))
+	a.Log.Debug("training", "run", j.GetRun(), "round", j.GetRound()+1, "version", j.GetVersion(), "clients", len(j.clients))
 	s, task, err := a.prepare(ctx, j)
 	var no *unfit
 	switch {
@@ -203,7 +203,7 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	if !a.worklist.wanted(j, name) {
 		return nil
 	}
-	keys := []any{"run", j.GetRun(), "round", j.GetRound(), "client", name}
+	keys := []any{"run", j.GetRun(), "round", j.GetRound() + 1, "client", name}
 	at, ok := s.meters[name]
 	if !ok {
 		a.worklist.decline(j, "it has no readings", name)

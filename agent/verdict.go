@@ -37,7 +37,7 @@ func (d *worklist) hear(verdicts []*loadstarv1.Verdict, log *slog.Logger) (f fat
 				continue
 			}
 			r := d.results[p.result]
-			keys := []any{"run", t.run, "round", t.round, "clients", len(r.Clients)}
+			keys := []any{"run", t.run, "round", t.round + 1, "clients", len(r.Clients)}
 			switch v.GetOutcome() {
 			case loadstarv1.Outcome_OUTCOME_COUNTED:
 				if log.Enabled(context.Background(), slog.LevelDebug) {

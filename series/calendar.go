@@ -25,6 +25,22 @@ type calendar struct {
 // calendarNames are the names of the calendar features.
 var calendarNames = []string{"time_of_day", "hour", "day_of_week", "day_of_month", "day_of_year", "week_of_year"}
 
+// WeatherNames returns the names that columns of weather usually have.
+func WeatherNames() []string {
+	return []string{"temperature", "wind", "humidity", "solar", "holiday", "direct", "diffuse", "wind_direction"}
+}
+
+// StaticNames returns the names that static values of meters usually have.
+func StaticNames() []string {
+	return []string{"floor_area", "wall_area", "window_area", "roof_area", "cooling_capacity", "heating_capacity", "year_built"}
+}
+
+// InputNames returns the names of the inputs that datasets usually have. A dataset may have
+// others.
+func InputNames() []string {
+	return slices.Concat([]string{"load"}, calendarNames, WeatherNames(), StaticNames())
+}
+
 // InEveryDataset reports whether every dataset has the named input. This is true for the
 // load and the calendar features. A dataset may lack weather and static values.
 func InEveryDataset(name string) bool { return name == "load" || slices.Contains(calendarNames, name) }

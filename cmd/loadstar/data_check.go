@@ -81,6 +81,12 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 				return err
 			}
 			defer closer.Close()
+			only := -1
+			if meter != "" {
+				if only, err = cli.FindMeter(d, meter); err != nil {
+					return err
+				}
+			}
 			plan.Cells = jsonCells
 			if !asJSON {
 				plan.Cells = text.Cells(d)
@@ -96,14 +102,11 @@ problem, and 1 or 2 as described in loadstar help exit-codes.`,
 			bar := cli.NewProgress(cmd.ErrOrStderr(), d.Len())
 			defer bar.Stop()
 			for i := range d.Len() {
-				if meter != "" && d.Meter(i).ID != meter {
+				if only >= 0 && i != only {
 					continue
 				}
 				r.Meters = append(r.Meters, c.Meter(i))
 				bar.Set(i+1, "")
-			}
-			if meter != "" && len(r.Meters) == 0 {
-				return fmt.Errorf("%s has no meter %s; it has %s, such as %s", d.Name, meter, cli.Count(d.Len(), "meter"), d.Meter(0).ID)
 			}
 			r.Fleet = c.Fleet()
 			page := text.Report{Plan: plan, Fleet: r.Fleet, Meters: r.Meters, Mark: cli.GeneratedMark(d.Generated)}

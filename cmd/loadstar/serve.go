@@ -135,6 +135,11 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	f.DurationVar(&c.Certificates, "certificates", 7*24*time.Hour, "validity of agents' certificates")
 	dashboard.add(f)
 	logging.add(f)
+	cli.GroupFlags(cmd, "Agents and operators", "listen", "host", "poll", "max-poll", "lease", "certificates", "hub", "linger")
+	cli.GroupFlags(cmd, "Dashboard", "web", "web-cert", "web-key", "web-behind-proxy", "web-url", "web-read-only",
+		"oidc-issuer", "oidc-client-id", "oidc-client-secret-file", "oidc-claim", "oidc-roles")
+	cli.GroupFlags(cmd, "Storage", "database", "nats", "blobs", "server-data", "root")
+	cli.GroupFlags(cmd, "Limits", "rate", "agent-clients", "aggregators", "lead")
 	return cmd
 }
 

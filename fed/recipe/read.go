@@ -22,9 +22,12 @@ func Read(data []byte) (*fed.Plan, error) {
 	wrong := problems(config.Decode(data, chosen))
 	a := find(chosen.Algorithm)
 	if a == nil {
-		if chosen.Algorithm == "" {
+		switch {
+		case chosen.Algorithm == "" && misspeltKey(lines):
+			// Decode reported the key.
+		case chosen.Algorithm == "":
 			wrong.Add(0, "algorithm is missing; it must be one of %s", strings.Join(Names(), ", "))
-		} else {
+		default:
 			wrong.Add(lines["algorithm"], "algorithm %q is not known; %s", chosen.Algorithm, config.Suggest(chosen.Algorithm, Names()))
 		}
 		return nil, wrong.Err()
@@ -189,4 +192,14 @@ func (a *algorithm) strip(p *fed.Plan, has []string) {
 	if a.mergesEach {
 		p.Schedule.Buffer = fixed.Schedule.Buffer
 	}
+}
+
+// misspeltKey reports whether one of the keys of a plan looks like a misspelt algorithm.
+func misspeltKey(lines map[string]int) bool {
+	for key := range lines {
+		if position(key) < 0 && strings.HasPrefix(config.Suggest(key, []string{"algorithm"}), "did you mean ") {
+			return true
+		}
+	}
+	return false
 }

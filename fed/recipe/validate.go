@@ -10,6 +10,7 @@ import (
 	"loadstar/fed"
 	"loadstar/fed/exact"
 	"loadstar/forecast"
+	"loadstar/internal/config"
 	"loadstar/nn"
 	"loadstar/series"
 )
@@ -191,12 +192,32 @@ func validateData(p *fed.Plan, bad func(string) bool, add report) {
 			add("model.inputs", "model.inputs: %s", err)
 		case slices.Contains(seen, in):
 			add("model.inputs", "model.inputs: %s is listed twice", in)
+		default:
+			if hint := misspelt(in.Name); hint != "" {
+				add("model.inputs", "model.inputs: %s is not known; %s", in.Name, hint)
+			}
 		}
 		seen = append(seen, in)
 	}
 	if t := m.Split.Train + m.Split.Validation; !bad("model.split.train") && !bad("model.split.validation") && t > 1-1e-9 {
 		add("model.split.validation", "model.split: %g and %g leave nothing for testing; their sum must be below 1", m.Split.Train, m.Split.Validation)
 	}
+}
+
+// misspelt suggests another name for an input, or returns "" if there is nothing wrong with
+// it. A dataset may have columns of its own, such as wind2, so only a name that looks like a
+// typing error is wrong.
+func misspelt(name string) string {
+	names := series.InputNames()
+	for _, known := range names {
+		if strings.Contains(name, known) || strings.Contains(known, name) {
+			return ""
+		}
+	}
+	if hint := config.Suggest(name, names); strings.HasPrefix(hint, "did you mean ") {
+		return hint
+	}
+	return ""
 }
 
 // validateModel builds the model once, to check that this is possible and that its layers

@@ -39,10 +39,7 @@ var usualNames = map[string][]string{
 
 // weatherNames and staticNames are the columns that are read if a table has them, in this
 // order.
-var (
-	weatherNames = []string{"temperature", "wind", "humidity", "solar", "holiday", "direct", "diffuse", "wind_direction"}
-	staticNames  = []string{"floor_area", "wall_area", "window_area", "roof_area", "cooling_capacity", "heating_capacity", "year_built"}
-)
+var weatherNames, staticNames = series.WeatherNames(), series.StaticNames()
 
 // Open reads the dataset that a description describes. Root is the folder of shared data
 // for rooted descriptions; if it is empty, Open uses the environment variable RootEnv.
@@ -294,7 +291,7 @@ func (t *Table) column(in table.Table, name string) (int, error) {
 	if theirs, ok := t.Columns[name]; ok {
 		c, err := find(in, theirs, false)
 		if err == nil && c < 0 {
-			err = fmt.Errorf("there is no column %s for %s; the columns are %s", theirs, name, list(in))
+			err = fmt.Errorf("there is no column %s for %s; the columns are %s: correct columns in %s", theirs, name, list(in), FileName)
 		}
 		return c, err
 	}

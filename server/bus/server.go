@@ -34,7 +34,9 @@ func embed(ctx context.Context, c Config, log *slog.Logger) (*embedded, error) {
 	o.ServerName = "embedded"
 	o.DontListen = true
 	s, lock, err := start(ctx, o, log)
-	if err != nil {
+	if used := inUse(""); errors.As(err, &used) {
+		return nil, used // a mistake of the person who starts the server, told plainly
+	} else if err != nil {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
 	return &embedded{Server: s, lock: lock, dir: c.Dir, free: c.MinFree}, nil
@@ -56,6 +58,13 @@ func options(dir string, maxMessage int) *server.Options {
 	}
 }
 
+// inUse is the error about a folder that another process uses.
+type inUse string
+
+func (dir inUse) Error() string {
+	return fmt.Sprintf("another process uses %s: a folder can have only one server; stop the other one, or use another folder", string(dir))
+}
+
 // start runs a server and returns when it accepts connections. The returned file holds the
 // lock that prevents other processes from using the folder.
 func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Server, *os.File, error) {
@@ -68,7 +77,7 @@ func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Se
 	}
 	if err := filelock.Try(lock); err != nil {
 		lock.Close()
-		return nil, nil, fmt.Errorf("another process uses %s: a folder can have only one server; stop the other one, or use another folder", o.StoreDir)
+		return nil, nil, inUse(o.StoreDir)
 	}
 	s, err := server.NewServer(o)
 	if err != nil {

@@ -410,7 +410,7 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	d.metrics.rounds.WithLabelValues(outcome).Inc()
 	d.metrics.turns.WithLabelValues("late").Add(float64(o.Late))
 	d.metrics.length.Observe((o.Closed - o.Opened).Seconds())
-	d.log.Info("round closed", "round", o.Round, "version", o.Version, "outcome", outcome,
+	d.log.Info("round closed", "round", o.Round+1, "version", o.Version, "outcome", outcome,
 		"asked", o.Asked, "counted", len(o.Counted), "late", o.Late, "lost", o.Lost, "loss", r.Loss)
 	if o.Merged {
 		return &r, nil

@@ -171,7 +171,7 @@ func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.Declin
 		return nil, g.unavailable(ctx, err)
 	}
 	g.metrics.declined.Add(float64(len(t.Clients)))
-	g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round, "clients", len(t.Clients), "reason", r.Reason)
+	g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round+1, "clients", len(t.Clients), "reason", r.Reason)
 	g.Bus.Wake(t.Run)
 	return &v1.DeclineResponse{}, nil
 }

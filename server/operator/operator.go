@@ -112,7 +112,7 @@ func (o *Operator) wireError(err error) error {
 // CreateToken creates a join token.
 func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
 	if r.Uses < 1 || r.Uses > 1_000_000 || r.TtlSeconds < 60 || r.TtlSeconds > 366*24*3600 || len(r.Note) > 256 {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a token needs 1 to 1,000,000 uses, a lifetime from one minute to one year, and a note of at most 256 bytes"))
+		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("a token needs 1 to 1,000,000 uses, a lifetime from one minute to one year, and a note of at most 256 bytes; this one would have %d uses, a lifetime of %d seconds and %d bytes: change --uses, --ttl or --note", r.Uses, r.TtlSeconds, len(r.Note)))
 	}
 	t, err := jointoken.New(o.Pin)
 	if err != nil {

@@ -81,7 +81,7 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 		err = r.Ledger.Closed(ctx, r.lead, run, s, closed)
 	case v1.Outcome_OUTCOME_REJECTED:
 		outcome = "rejected"
-		r.Log.Error("the hub rejected a result", "run", run, "round", s.Round, "reason", reason)
+		r.Log.Error("the hub rejected a result", "run", run, "round", s.Round+1, "reason", reason)
 		err = r.Ledger.Decided(ctx, r.lead, run, s.ID, false)
 	case v1.Outcome_OUTCOME_UNKNOWN:
 		delete(r.sent, run+s.ID)
@@ -94,7 +94,7 @@ func (r *relay) verdict(ctx context.Context, run string, s *ledger.Sending, o v1
 	}
 	delete(r.sent, run+s.ID)
 	r.sums.WithLabelValues(outcome).Inc()
-	r.Log.Info("the hub decided a result", "run", run, "round", s.Round, "clients", len(s.Shares), "outcome", outcome)
+	r.Log.Info("the hub decided a result", "run", run, "round", s.Round+1, "clients", len(s.Shares), "outcome", outcome)
 	return nil
 }
 

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
+	"loadstar/internal/config"
 	"loadstar/series"
 	"loadstar/series/read"
 )
@@ -32,6 +35,30 @@ func OpenDataset(path, root string) (*series.Dataset, io.Closer, error) {
 		return nil, nil, err
 	}
 	return d, io.NopCloser(nil), nil
+}
+
+// FindMeter returns the index of the meter with the given name, or an error that says which
+// meters there are. Any other short name is near, so it suggests none for those.
+func FindMeter(d *series.Dataset, name string) (int, error) {
+	if d.Len() == 0 {
+		return 0, fmt.Errorf("%s has no meters", d.Name)
+	}
+	const most = 10_000 // names that are compared for a suggestion
+	var names []string
+	for i := range d.Len() {
+		id := d.Meter(i).ID
+		if id == name {
+			return i, nil
+		}
+		if len(names) < most {
+			names = append(names, id)
+		}
+	}
+	hint := config.Suggest(name, names)
+	if len(name) < 3 || !strings.HasPrefix(hint, "did you mean ") {
+		hint = fmt.Sprintf("it has %s, such as %s", Count(d.Len(), "meter"), names[0])
+	}
+	return 0, fmt.Errorf("%s has no meter %s; %s", d.Name, name, hint)
 }
 
 // GeneratedMark returns a label for output that is based on synthetic data, or "" for other

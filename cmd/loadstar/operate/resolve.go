@@ -53,7 +53,9 @@ func pickRun(all []*v1.Run, name string) (string, error) {
 	if name == "" {
 		return "", errors.New("the name of the run is empty: use an id from loadstar runs list")
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && name == lastRun {
+		return "", errors.New("there are no runs yet: start one with loadstar runs start PLAN")
+	} else if len(all) == 0 {
 		return "", fmt.Errorf("there is no run %s, and no other: start one with loadstar runs start PLAN", name)
 	}
 	if name == lastRun {
@@ -82,7 +84,11 @@ func pickRun(all []*v1.Run, name string) (string, error) {
 	case isRunID(name) && len(all) >= recent:
 		return name, nil // it may be an older one
 	}
-	return "", fmt.Errorf("there is no run %s; %s; use an id, its beginning, the name of a plan, or %s", name, nearest(all, name), lastRun)
+	hint := nearest(all, name)
+	if strings.HasSuffix(hint, "?") {
+		return "", fmt.Errorf("there is no run %s; %s", name, hint)
+	}
+	return "", fmt.Errorf("there is no run %s; %s; use an id, its beginning, the name of a plan, or %s", name, hint, lastRun)
 }
 
 // nearest says which runs a user may have meant.

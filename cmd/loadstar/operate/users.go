@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -35,9 +35,9 @@ func stamp(ms int64) string {
 	return time.UnixMilli(ms).Format(time.DateTime)
 }
 
-// table writes rows with aligned columns. The caller's writer reports errors.
+// table writes rows with aligned columns, or as CSV if out is a table of cli.NewCSV. The caller's writer reports errors.
 func table(out io.Writer, head string, rows func(w io.Writer)) {
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	w := cli.NewTable(out, 0)
 	fmt.Fprintln(w, head)
 	rows(w)
 	_ = w.Flush()
