@@ -5,6 +5,9 @@ export const none = "-";
 // n reads a number of a proto3 JSON message, in which 64-bit integers are strings and zeros are absent.
 export const n = (x: string | number | undefined | null): number => Number(x ?? 0);
 
+// no returns the number of a round for people, who count from 1 as the command line does. The API counts from 0.
+export const no = (x: { round?: string | number }): number => n(x.round) + 1;
+
 const plain = new Intl.NumberFormat("en");
 export const count = (x: number): string => plain.format(Math.round(x));
 export const several = (x: number, one: string, many = one + "s"): string => `${count(x)} ${x === 1 ? one : many}`;

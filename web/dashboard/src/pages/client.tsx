@@ -1,6 +1,6 @@
 import { call } from "../api";
 import { useViewer } from "../context";
-import { better, count, day, fixed, n, none, percent, span } from "../format";
+import { better, count, day, fixed, n, no, none, percent, span } from "../format";
 import { link } from "../router";
 import { Ago, Confirm, Dots, Empty, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useTitle, Waiting } from "../ui";
 
@@ -61,7 +61,7 @@ export function Client({ name }: { name: string }) {
       </div>
       <Section title="Newest turns" note="A turn is this client's part in a round.">
         <Table label="Newest turns" rows={turns} id={(t) => `${t.run}/${t.round}`} empty={<p class="note">It has not been asked to train in the newest rounds.</p>} columns={[
-          { head: "round", of: (t) => count(n(t.round)), number: true },
+          { head: "round", of: (t) => count(no(t)), number: true },
           { head: "run", of: (t) => <a href={link(["runs", t.run!])}><code>{t.run}</code></a> },
           { head: "state", of: (t) => <State of={t.state ?? ""} /> },
           { head: "from version", of: (t) => count(n(t.version)), number: true },

@@ -3,11 +3,11 @@ import type uPlot from "uplot";
 import { call, type GetRun, type Round, type Run, type Turn } from "../api";
 import { axis, Chart, colour, Key } from "../chart";
 import { useViewer } from "../context";
-import { better, bytes, count, fixed, n, none, reference, several, span } from "../format";
+import { better, bytes, count, fixed, n, no, none, reference, several, span } from "../format";
 import { useTopic } from "../live";
 import { link } from "../router";
 import { Confirm, Copy, Dots, Failure, Figures, Generated, Section, State, Table, useAsk, useNow, useTitle, Waiting } from "../ui";
-import { ended, took } from "./runs";
+import { current, ended, merged, took } from "./runs";
 
 const most = 1000; // rounds that the page fetches
 const squares = 1000; // clients of a round that are drawn one by one
@@ -51,7 +51,7 @@ export function RunPage({ id }: { id: string }) {
   const now = useNow();
   if (!run) return <><h1>Run {id}</h1>{error ? <Failure error={error} again={again} /> : <Waiting />}</>;
   const closed = rounds.filter((r) => r.state === "merged" || r.state === "abandoned");
-  const whole = rounds.length === 0 || n(rounds[0]!.round) <= 1;
+  const whole = rounds.length === 0 || n(rounds[0]!.round) <= 0;
   const scored = rounds.filter((r) => n(r.evaluated) > 0);
   const ref = reference(plan);
   const skill = better(scored.at(-1)?.relativeMae ?? null);
@@ -82,13 +82,13 @@ export function RunPage({ id }: { id: string }) {
       <Generated when={run.generated} />
       {run.reason && <p class={run.state === "failed" ? "failure" : "notice"}>{run.reason}</p>}
       <div class="bar-wide">
-        <progress max={Math.max(n(run.rounds), 1)} value={n(run.round)} aria-label="rounds" />
-        <p><b>Round {count(n(run.round))}</b> of {count(n(run.rounds))}<span class="note">{over ? `${run.state} after ${took(run)}` : left(run, closed)}</span></p>
+        <progress max={Math.max(n(run.rounds), 1)} value={merged(run)} aria-label="rounds" />
+        <p><b>Round {count(current(run))}</b> of {count(n(run.rounds))}<span class="note">{over ? `${run.state} after ${took(run)}` : left(run, closed)}</span></p>
       </div>
       <Figures label="The run so far" items={[
         {
           label: "on validation days", value: skill.figure, tone: skill.word === "worse than" ? "warn" : undefined,
-          note: scored.length ? `${skill.word} ${ref}, mean of ${several(n(scored.at(-1)!.evaluated), "client")}, round ${count(n(scored.at(-1)!.round))}` : "no round has been evaluated yet",
+          note: scored.length ? `${skill.word} ${ref}, mean of ${several(n(scored.at(-1)!.evaluated), "client")}, round ${count(no(scored.at(-1)!))}` : "no round has been evaluated yet",
         },
         { label: "updates counted", value: count(sum((r) => n(r.counted))), note: since || "each exactly once" },
         { label: "received", value: bytes(sum((r) => n(r.bytes))), note: since || "updates of weights" },
@@ -137,12 +137,12 @@ function left(run: Run, closed: Round[]): string {
 const line = (label: string, stroke: string): uPlot.Series => ({ label, stroke, width: 2, points: { show: false } });
 
 function Skill({ scored, against: ref }: { scored: Round[]; against: string }) {
-  const data = useMemo<uPlot.AlignedData>(() => [scored.map((r) => n(r.round)), scored.map((r) => 100 * (1 - n(r.relativeMae))), scored.map(() => 0)], [scored.length, scored.at(-1)?.round]);
+  const data = useMemo<uPlot.AlignedData>(() => [scored.map(no), scored.map((r) => 100 * (1 - n(r.relativeMae))), scored.map(() => 0)], [scored.length, scored.at(-1)?.round]);
   const last = scored.at(-1), b = better(last?.relativeMae ?? null);
   if (scored.length < 2) {
     return (
       <Section title={`Better than ${ref}`}>
-        <p class="note">{scored.length ? `Round ${count(n(last!.round))}: ${b.figure} ${b.word} ${ref}. The curve begins with the second evaluation.` : "No evaluation yet. The plan's evaluate.every says how many rounds lie between two; 0 means never."}</p>
+        <p class="note">{scored.length ? `Round ${count(no(last!))}: ${b.figure} ${b.word} ${ref}. The curve begins with the second evaluation.` : "No evaluation yet. The plan's evaluate.every says how many rounds lie between two; 0 means never."}</p>
       </Section>
     );
   }
@@ -151,7 +151,7 @@ function Skill({ scored, against: ref }: { scored: Round[]; against: string }) {
     <Section title={`Better than ${ref}`}>
       <Chart
         label={`Mean error of the clients against ${ref}`}
-        sentence={<>After round {count(n(last!.round))} the mean error on validation days is <b>{b.figure} {b.word}</b> {ref}{crossed ? `; the first round that was better is ${count(n(crossed.round))}` : ""}.</>}
+        sentence={<>After round {count(no(last!))} the mean error on validation days is <b>{b.figure} {b.word}</b> {ref}{crossed ? `; the first round that was better is ${count(no(crossed))}` : ""}.</>}
         keys={<><Key kind="skill">shared weights</Key><Key kind="zero">{ref}</Key></>}
         data={data}
         options={() => ({
@@ -161,21 +161,21 @@ function Skill({ scored, against: ref }: { scored: Round[]; against: string }) {
         })}
         read={(i) => <>round <b>{count(data[0][i]!)}</b>: {better(scored[i]?.relativeMae).figure} {better(scored[i]?.relativeMae).word} {ref} (relative MAE {fixed(scored[i]?.relativeMae, 3)})</>}
         head={["round", "relative MAE", "better by %", "clients"]}
-        rows={() => [...scored].reverse().map((r) => [n(r.round), fixed(r.relativeMae, 3), fixed(100 * (1 - n(r.relativeMae)), 1), count(n(r.evaluated))])}
+        rows={() => [...scored].reverse().map((r) => [no(r), fixed(r.relativeMae, 3), fixed(100 * (1 - n(r.relativeMae)), 1), count(n(r.evaluated))])}
       />
     </Section>
   );
 }
 
 function Loss({ rounds }: { rounds: Round[] }) {
-  const data = useMemo<uPlot.AlignedData>(() => [rounds.map((r) => n(r.round)), rounds.map((r) => n(r.loss))], [rounds.length, rounds.at(-1)?.round]);
+  const data = useMemo<uPlot.AlignedData>(() => [rounds.map(no), rounds.map((r) => n(r.loss))], [rounds.length, rounds.at(-1)?.round]);
   const first = rounds[0], last = rounds.at(-1);
   return (
     <Section title="Training loss">
       {rounds.length < 2 ? <p class="note">The curve begins with the second merged round.</p> : (
         <Chart
           label="Training loss by round"
-          sentence={<>The mean training loss of the clients went from {fixed(n(first!.loss), 4)} in round {count(n(first!.round))} to <b>{fixed(n(last!.loss), 4)}</b> in round {count(n(last!.round))}.</>}
+          sentence={<>The mean training loss of the clients went from {fixed(n(first!.loss), 4)} in round {count(no(first!))} to <b>{fixed(n(last!.loss), 4)}</b> in round {count(no(last!))}.</>}
           keys={<Key kind="loss">mean over the round's clients</Key>}
           data={data}
           options={() => ({
@@ -185,7 +185,7 @@ function Loss({ rounds }: { rounds: Round[] }) {
           })}
           read={(i) => <>round <b>{count(data[0][i]!)}</b>: loss {fixed(data[1]![i], 5)}</>}
           head={["round", "training loss"]}
-          rows={() => [...rounds].reverse().slice(0, 500).map((r) => [n(r.round), fixed(n(r.loss), 5)])}
+          rows={() => [...rounds].reverse().slice(0, 500).map((r) => [no(r), fixed(n(r.loss), 5)])}
         />
       )}
     </Section>
@@ -204,7 +204,7 @@ function Who({ run, open }: { run: Run; open?: Round }) {
   const shown = turns.length > 0 ? n(turns[0]!.round) : round;
   const asked = few && turns.length ? turns.length : n(open.asked);
   const done = few && turns.length ? turns.filter((t) => t.state === "counted").length : n(open.counted);
-  const sentence = `Round ${count(shown)}: ${count(done)} of ${several(asked, "client")} counted${n(open.late) ? `, ${count(n(open.late))} late` : ""}${n(open.lost) ? `, ${count(n(open.lost))} lost` : ""}.`;
+  const sentence = `Round ${count(shown + 1)}: ${count(done)} of ${several(asked, "client")} counted${n(open.late) ? `, ${count(n(open.late))} late` : ""}${n(open.lost) ? `, ${count(n(open.lost))} lost` : ""}.`;
   return (
     <Section title="Who is in this round" note={sentence} action={few && turns.length > 0 && <button type="button" class="small plain" aria-expanded={table} onClick={() => show(!table)}>{table ? "Hide the table" : "Show as table"}</button>}>
       {few ? (
@@ -257,7 +257,7 @@ function Rounds({ rounds, now }: { rounds: Round[]; now: number }) {
   return (
     <Section title="Rounds" action={rounds.length > 8 && <button type="button" class="small plain" aria-expanded={all} onClick={() => show(!all)}>{all ? "Only the newest" : `All ${count(rounds.length)}`}</button>}>
       <Table label="Rounds" rows={rows} id={(r) => String(r.round)} empty={<p class="note">No round has opened yet.</p>} columns={[
-        { head: "round", of: (r) => count(n(r.round)), number: true },
+        { head: "round", of: (r) => count(no(r)), number: true },
         { head: "state", of: (r) => <State of={r.state ?? ""} /> },
         { head: "asked", of: (r) => count(n(r.asked)), number: true },
         { head: "counted", of: (r) => count(n(r.counted)), number: true },
@@ -280,7 +280,7 @@ function Announce({ rounds }: { rounds: Round[] }) {
   useEffect(() => {
     if (!newest || Date.now() - last.current < 10e3) return;
     last.current = Date.now();
-    say(`Round ${n(newest.round)} ${newest.state}, ${n(newest.counted)} of ${n(newest.asked)} counted.`);
+    say(`Round ${no(newest)} ${newest.state}, ${n(newest.counted)} of ${n(newest.asked)} counted.`);
   }, [newest?.round]);
   return <p class="hidden" role="status">{text}</p>;
 }

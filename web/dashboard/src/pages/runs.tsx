@@ -1,18 +1,22 @@
 import { call, type Run } from "../api";
-import { count, n, span } from "../format";
+import { count, n, no, span } from "../format";
 import { useTopic } from "../live";
 import { link } from "../router";
 import { Ago, Copy, Empty, Failure, Generated, State, Table, useAsk, useTitle, Waiting } from "../ui";
 
 export const ended = (r: Run): boolean => ["finished", "stopped", "failed"].includes(r.state ?? "");
 
+// current returns the number of the newest round, and merged the number of rounds that are over.
+export const current = (r: Run): number => (r.weights ? Math.min(no(r), n(r.rounds)) : 0);
+export const merged = (r: Run): number => (r.state === "finished" ? n(r.rounds) : n(r.round));
+
 export const took = (r: Run): string => (n(r.started) > 0 ? span((n(r.finished) || Date.now()) - n(r.started)) : "-");
 
 export function Progress({ run }: { run: Run }) {
   return (
     <span class="progress">
-      <progress max={Math.max(n(run.rounds), 1)} value={n(run.round)} aria-label={`rounds of ${run.name}`} />
-      <span>{count(n(run.round))} of {count(n(run.rounds))}</span>
+      <progress max={Math.max(n(run.rounds), 1)} value={merged(run)} aria-label={`rounds of ${run.name}`} />
+      <span>{count(current(run))} of {count(n(run.rounds))}</span>
     </span>
   );
 }
