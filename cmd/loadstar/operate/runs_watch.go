@@ -131,7 +131,7 @@ type lineView struct {
 }
 
 func (v *lineView) begin(run *v1.Run) {
-	fmt.Fprintf(v.w, "%s: %s, %s, round %d of %d\n", run.Id, run.Name, run.State, roundNumber(run), run.Rounds)
+	fmt.Fprintf(v.w, "%s: %s, %s, round %d of %d\n", run.Id, run.Name, stateOf(run), roundNumber(run), run.Rounds)
 }
 
 func (v *lineView) end(run *v1.Run) {
