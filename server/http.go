@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"loadstar/internal/graceful"
 )
 
 func newHTTP(h http.Handler) *http.Server {
@@ -27,28 +28,7 @@ func newHTTP(h http.Handler) *http.Server {
 
 func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	s := newHTTP(h)
-	return untilDone(ctx, s, func() error { return s.Serve(l) })
-}
-
-// untilDone calls serve and shuts the server down when ctx ends. Calls in progress may
-// finish.
-func untilDone(ctx context.Context, s *http.Server, serve func() error) error {
-	failed := make(chan error, 1)
-	go func() { failed <- serve() }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-	defer cancel()
-	if err := s.Shutdown(end); err != nil {
-		s.Close()
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return graceful.Serve(ctx, s, shutdownGrace, func() error { return s.Serve(l) })
 }
 
 // monitoring serves metrics and health checks.

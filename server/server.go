@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/internal/backoff"
+	"loadstar/internal/graceful"
 	"loadstar/internal/port"
 	"loadstar/server/access"
 	"loadstar/server/aggregator"
@@ -363,7 +364,7 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Liste
 	group.Go(func() error {
 		h := newHTTP(pki.Middleware(users.Certificates(mux)))
 		h.TLSConfig = settings
-		return untilDone(ctx, h, func() error { return h.ServeTLS(netutil.LimitListener(l, maxConnections), "", "") })
+		return graceful.Serve(ctx, h, shutdownGrace, func() error { return h.ServeTLS(netutil.LimitListener(l, maxConnections), "", "") })
 	})
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	_ "embed" // openapi.json
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 
 	"loadstar/agent/live"
 	"loadstar/agent/readings"
+	"loadstar/internal/graceful"
 	"loadstar/internal/problem"
 	"loadstar/internal/webui"
 )
@@ -134,22 +134,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second,
 		WriteTimeout: 60 * time.Second, IdleTimeout: 60 * time.Second, MaxHeaderBytes: 16 << 10,
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(&bounded{listener, make(chan struct{}, maxConnections)}) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if server.Shutdown(rest) != nil { // requests that do not end are cut off
-		_ = server.Close()
-	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return graceful.Serve(ctx, server, 5*time.Second, func() error {
+		return server.Serve(&bounded{listener, make(chan struct{}, maxConnections)})
+	})
 }
 
 // Handler returns the handler of all paths.

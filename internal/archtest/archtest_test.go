@@ -34,7 +34,7 @@ var layers = map[string]pkg{
 	"cmd/loadstar/operate": {layer: 5, may: "cmd/loadstar/cli fed/recipe fed/round internal/agentapi internal/atomicfile internal/config internal/contexts internal/mtls proto/loadstar/v1", external: "connectrpc.com/connect github.com/spf13/cobra github.com/spf13/pflag google.golang.org/protobuf"},
 	"cmd/loadstar-agent":   {layer: 5, may: "agent agent/command agent/identity agent/mqtt internal/sdnotify nn/kernel series"},
 
-	"server":             {layer: 4, may: "internal/backoff internal/port server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
+	"server":             {layer: 4, may: "internal/backoff internal/graceful internal/port server/access server/aggregator server/blob server/bus server/coordinator server/gateway server/ledger server/operator server/owndata server/pki server/region server/terms server/web", external: "github.com/prometheus/client_golang golang.org/x/net golang.org/x/sync"},
 	"server/gateway":     {layer: 4, may: "internal/jointoken proto/loadstar/v1 series/quality server/access server/blob server/bus server/ledger server/pki server/terms", external: "connectrpc.com/connect github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/aggregator":  {layer: 4, may: "fed/exact fed/round internal/backoff proto/loadstar/v1 server/bus server/ledger server/terms", external: "github.com/prometheus/client_golang google.golang.org/protobuf"},
 	"server/coordinator": {layer: 4, may: "fed fed/client fed/recipe fed/round fed/setup server/blob server/ledger server/owndata server/terms", external: "github.com/prometheus/client_golang"},
@@ -46,7 +46,7 @@ var layers = map[string]pkg{
 	"server/bus":         {layer: 4, may: "internal/backoff internal/filelock", external: "github.com/nats-io golang.org/x/sync golang.org/x/sys google.golang.org/protobuf"},
 	"server/blob":        {layer: 4, may: "internal/atomicfile", external: "github.com/minio/minio-go/v7 golang.org/x/sync"},
 	"server/access":      {layer: 4, may: "proto/loadstar/v1 server/ledger server/pki", external: "connectrpc.com/connect"},
-	"server/web":         {layer: 4, may: "internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/net golang.org/x/oauth2 google.golang.org/protobuf"},
+	"server/web":         {layer: 4, may: "internal/graceful internal/port internal/webui proto/loadstar/v1 server/access server/ledger server/operator", external: "connectrpc.com/connect github.com/coreos/go-oidc/v3 github.com/prometheus/client_golang golang.org/x/net golang.org/x/oauth2 google.golang.org/protobuf"},
 	"server/pki":         {layer: 4, may: "internal/filelock internal/jointoken internal/mtls"},
 
 	"agent":          {layer: 4, may: "agent/release agent/state fed fed/client fed/recipe fed/round fed/serve fed/setup forecast internal/backoff nn/kernel proto/loadstar/v1 series series/feature", external: "connectrpc.com/connect google.golang.org/protobuf"},
@@ -58,7 +58,7 @@ var layers = map[string]pkg{
 	"agent/config":   {layer: 4, may: "internal/config", external: "go.yaml.in/yaml/v3"},
 	"agent/command":  {layer: 4, may: "agent agent/api agent/config agent/identity agent/live agent/mqtt agent/readings fed/serve forecast/issue internal/boltfile internal/sdnotify nn/kernel series series/store"},
 	"agent/live":     {layer: 4, may: "agent/release fed/recipe fed/serve forecast/calibrate forecast/drift forecast/issue internal/boltfile internal/stateformat nn/kernel series series/quality series/store", external: "go.etcd.io/bbolt"},
-	"agent/api":      {layer: 4, may: "agent/live agent/readings forecast/issue internal/atomicfile internal/problem internal/webui metric series/store"},
+	"agent/api":      {layer: 4, may: "agent/live agent/readings forecast/issue internal/atomicfile internal/graceful internal/problem internal/webui metric series/store"},
 
 	"lab/experiment": {layer: 4, may: "fed fed/recipe forecast internal/config lab/backtest lab/run lab/sim metric nn/kernel series", external: "go.yaml.in/yaml/v3 golang.org/x/sync"},
 	"lab/backtest":   {layer: 4, may: "fed forecast lab/run metric series"},
@@ -131,6 +131,7 @@ var layers = map[string]pkg{
 	"internal/nearby":         {layer: 1, may: "internal/config"},
 	"internal/boltfile":       {layer: 1, may: "internal/filelock", external: "go.etcd.io/bbolt"},
 	"internal/webui":          {layer: 1},
+	"internal/graceful":       {layer: 1},
 	"internal/config":         {layer: 1, external: "go.yaml.in/yaml/v3"},
 	"internal/datatest":       {layer: 1},
 	"internal/agentapi":       {layer: 1, may: "proto/loadstar/v1"},

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 
+	"loadstar/internal/graceful"
 	"loadstar/internal/port"
 	"loadstar/internal/webui"
 	v1 "loadstar/proto/loadstar/v1"
@@ -186,22 +187,7 @@ func (w *Web) serve(ctx context.Context) error {
 		h.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get}
 		serve = func() error { return h.ServeTLS(l, "", "") }
 	}
-	failed := make(chan error, 1)
-	go func() { failed <- serve() }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
-	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-	defer cancel()
-	if h.Shutdown(end) != nil {
-		h.Close()
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return graceful.Serve(ctx, h, shutdownGrace, serve)
 }
 
 // handler returns the handler of all routes.

@@ -1,0 +1,30 @@
+// Package graceful runs HTTP servers that end with a context.
+package graceful
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// Serve calls serve, which must be a method of s such as s.Serve, and shuts s down when ctx
+// ends. Requests in progress may take the time of grace to finish; then they are cut off.
+func Serve(ctx context.Context, s *http.Server, grace time.Duration, serve func() error) error {
+	failed := make(chan error, 1)
+	go func() { failed <- serve() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if s.Shutdown(end) != nil {
+		_ = s.Close() // requests that do not end are cut off
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
