@@ -140,14 +140,14 @@ func (s *Service) withdraw(gone *model) error {
 				m.champion = r
 			}
 			m.shadow = nil
-			m.watch.reset(now)
+			m.watch = m.watch.anew(now)
 		}
 		delete(m.rec.Judged, gone.ID)
 		m.rec.Refused = slices.DeleteFunc(m.rec.Refused, func(id string) bool { return id == gone.ID })
 	}
 	err := s.db.Update(func(tx *bolt.Tx) error {
 		for _, name := range s.names {
-			if err := putMember(tx, s.members[name]); err != nil {
+			if err := putChoice(tx, s.members[name]); err != nil {
 				return err
 			}
 			if err := putState(tx, name, asChampion, s.members[name].champion); err != nil {

@@ -105,6 +105,14 @@ func putMember(tx *bolt.Tx, m *member) error {
 	return putJSON(tx, clientsBucket, []byte(m.name), clientFormat, &m.rec)
 }
 
+// putChoice stores a client's record, its scores and its watch.
+func putChoice(tx *bolt.Tx, m *member) error {
+	if err := put(tx, scoresBucket, []byte(m.name), scoreFormat, encodeScores(m.scores, m.watch)); err != nil {
+		return err
+	}
+	return putMember(tx, m)
+}
+
 // spy is a forecaster that keeps its newest point forecasts.
 type spy struct {
 	issue.Forecaster

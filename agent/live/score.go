@@ -149,11 +149,7 @@ func (s *Service) scoreAll(now time.Time, cutoff int64) error {
 	}
 	return s.db.Update(func(tx *bolt.Tx) error {
 		for _, name := range s.names {
-			m := s.members[name]
-			if err := put(tx, scoresBucket, []byte(name), scoreFormat, encodeScores(m.scores, m.watch)); err != nil {
-				return err
-			}
-			if err := putMember(tx, m); err != nil {
+			if err := putChoice(tx, s.members[name]); err != nil {
 				return err
 			}
 		}

@@ -349,7 +349,7 @@ func (s *Service) settle(j *job, against uint64, v verdict, failed error, now in
 // install makes a head the champion of a client, whose present champion runs silently from
 // now on.
 func (s *Service) install(m *member, h *head, now int64) error {
-	rec := m.rec
+	rec, w := m.rec, m.watch.anew(now)
 	id := s.stored(h)
 	err := s.db.Update(func(tx *bolt.Tx) (err error) {
 		if id == 0 {
@@ -363,11 +363,10 @@ func (s *Service) install(m *member, h *head, now int64) error {
 		if h.Origin == refit {
 			rec.Refit = now
 		}
-		x := member{name: m.name, rec: rec}
 		if err := putState(tx, m.name, asShadow, m.champion); err != nil {
 			return err
 		}
-		return putMember(tx, &x)
+		return putChoice(tx, &member{name: m.name, rec: rec, scores: m.scores, watch: w})
 	})
 	if err != nil {
 		return err
@@ -380,8 +379,7 @@ func (s *Service) install(m *member, h *head, now int64) error {
 	if err != nil {
 		return err
 	}
-	m.rec, m.shadow, m.champion = rec, m.champion, champion
-	m.watch.reset(now)
+	m.rec, m.shadow, m.champion, m.watch = rec, m.champion, champion, w
 	return s.prune()
 }
 
@@ -446,7 +444,7 @@ func (s *Service) rollback(m *member, now int64) error {
 	if m.champion.model == nil {
 		return errors.New("there is no model to leave")
 	}
-	leaves, rec := m.champion, m.rec
+	leaves, rec, w := m.champion, m.rec, m.watch.anew(now)
 	rec.Before, rec.Refused = slices.Clone(rec.Before), slices.Clone(rec.Refused)
 	silent := m.shadow
 	rec.back()
@@ -464,12 +462,11 @@ func (s *Service) rollback(m *member, now int64) error {
 		if err := putState(tx, m.name, asChampion, next); err != nil {
 			return err
 		}
-		return putMember(tx, &member{name: m.name, rec: rec})
+		return putChoice(tx, &member{name: m.name, rec: rec, scores: m.scores, watch: w})
 	})
 	if err != nil {
 		return err
 	}
-	m.rec, m.champion, m.shadow = rec, next, nil
-	m.watch.reset(now)
+	m.rec, m.champion, m.shadow, m.watch = rec, next, nil, w
 	return nil
 }

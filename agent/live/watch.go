@@ -25,8 +25,11 @@ type watch struct {
 // most 28 days.
 const coverageDays = 14
 
-// reset begins anew, with a new model.
-func (w *watch) reset(now int64) { *w = watch{judged: now / day, seen: now, since: now / day} }
+// anew returns the watch of a new model. It must be stored together with the choice of the
+// model: otherwise the watch of an agent that was killed judges the new model by the old one.
+func (w *watch) anew(now int64) *watch {
+	return &watch{judged: now / day, seen: now, since: now / day}
+}
 
 // alarm reports whether there is an alarm.
 func (w *watch) alarm() bool { return w.raised != 0 && w.seen-w.raised < alarmFor }

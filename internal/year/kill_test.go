@@ -36,6 +36,8 @@ type kin struct {
 	service *live.Service
 	now     int64
 	closers []func() error
+	// stop is called where the agent may be stopped, unless it is nil.
+	stop func() error
 }
 
 func openKin(dir, model string) (*kin, error) {
@@ -92,10 +94,20 @@ func (x *kin) last() (last int64) {
 	return last
 }
 
+func (x *kin) mayStop() error {
+	if x.stop == nil {
+		return nil
+	}
+	return x.stop()
+}
+
 func (x *kin) work(t int64) error {
 	x.now = t + 120
 	for {
 		if did, err := x.service.Work(context.Background()); err != nil || !did {
+			return err
+		}
+		if err := x.mayStop(); err != nil {
 			return err
 		}
 	}
@@ -120,6 +132,9 @@ func (x *kin) live(end int64) error {
 		}
 		if x.now = t + 120; !x.service.Tick() {
 			return fmt.Errorf("no forecast at %d: %w", t, x.service.Ready())
+		}
+		if err := x.mayStop(); err != nil {
+			return err
 		}
 		if err := x.work(t); err != nil {
 			return err
@@ -196,6 +211,59 @@ func TestKill(t *testing.T) {
 	}
 	if len(a) != 4 || kills < 2 {
 		t.Errorf("%d forecasts, %d kills", len(a), kills)
+	}
+}
+
+// errStopped ends the life of an agent in TestStop.
+var errStopped = errors.New("stopped")
+
+// TestStop stops an agent after each issue and after each piece of background work. Closing
+// stores nothing, so it is the same as a kill there, without its chance.
+func TestStop(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains a model and runs it for days of virtual time")
+	}
+	d, model := fixture(t)
+	d, err := d.First(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := series.WritePrepared(filepath.Join(dir, "data.prepared"), d); err != nil {
+		t.Fatal(err)
+	}
+	end := start + 10*86400
+	run := func(name string, stop func(x *kin) bool) (stopped bool) {
+		x, err := openKin(filepath.Join(dir, name), model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.stop = func() error {
+			if stop(x) {
+				return errStopped
+			}
+			return nil
+		}
+		err = x.live(end)
+		if err := errors.Join(err, x.close()); err != nil && !errors.Is(err, errStopped) {
+			t.Fatal(err)
+		}
+		return errors.Is(err, errStopped)
+	}
+	run("whole", func(*kin) bool { return false })
+	stops := 0
+	for run("stopped", func(*kin) bool { return true }) {
+		stops++
+	}
+	a, b := final(t, filepath.Join(dir, "whole"), model), final(t, filepath.Join(dir, "stopped"), model)
+	t.Logf("%d stops", stops)
+	for name, x := range a {
+		if y := b[name]; !reflect.DeepEqual(x, y) {
+			t.Errorf("%s: after %d stops the forecast is\n%+v\nwant\n%+v", name, stops, y, x)
+		}
+	}
+	if stops < 48 {
+		t.Errorf("%d stops, want one in each of the first 48 hours", stops)
 	}
 }
 
