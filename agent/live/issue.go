@@ -18,8 +18,9 @@ const (
 	day = 24 * 60 * 60 // seconds
 	// replayed is how far back a new state is replayed, in seconds.
 	replayed = 63 * day
-	// keptIssues is how long a recorded issue is kept after its last target.
-	keptIssues = 7 * day
+	// keptIssues is how long a recorded issue is kept after its last target: until the day of
+	// that target is no longer scored again. That day may have begun a day earlier.
+	keptIssues = (correctable + 1) * day
 	// staleAfter is the age from which a model counts as old.
 	staleAfter = 90 * day
 )
@@ -88,6 +89,15 @@ func (s *Service) issueAll(now time.Time, cutoff int64) error {
 			})
 		}
 	}
+	// The decisions that follow from scores are stored with the issue. An agent that is killed
+	// in between would not make them up, because it does not repeat the issue.
+	if due {
+		back, err := s.scoreAll(now, cutoff)
+		if err != nil {
+			return err
+		}
+		writes = append(writes, func(tx *bolt.Tx) error { return s.putScores(tx, back) })
+	}
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		for _, x := range issued {
 			if err := put(tx, newestBucket, []byte(x.Client), newestFormat, encodeIssued(x)); err != nil {
@@ -103,11 +113,6 @@ func (s *Service) issueAll(now time.Time, cutoff int64) error {
 	})
 	if err != nil {
 		return err
-	}
-	if due {
-		if err := s.scoreAll(now, cutoff); err != nil {
-			return err
-		}
 	}
 	s.publish(issued, cutoff)
 	return nil

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
+
 	"loadstar/agent/release"
 	"loadstar/fed/recipe"
 	"loadstar/forecast/issue"
@@ -86,6 +88,19 @@ func past(t *testing.T, s *Service, days int, now int64) {
 	}
 }
 
+// commits returns the number of transactions that were committed to the file.
+func commits(t *testing.T, s *Service) (n int) {
+	t.Helper()
+	err := s.db.View(func(tx *bolt.Tx) error {
+		n = tx.ID()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // TestTrial checks that a client leaves a model that proves worse than what served before.
 func TestTrial(t *testing.T) {
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
@@ -108,8 +123,13 @@ func TestTrial(t *testing.T) {
 		if _, err := s.c.Store.Put(now, readings, nil); err != nil {
 			t.Fatal(err)
 		}
+		before := commits(t, s)
 		if !s.Tick() {
 			t.Fatal(s.Ready())
+		}
+		// A kill between two would separate an issue from the decisions that follow from it.
+		if n := commits(t, s) - before; n != 1 {
+			t.Fatalf("%s: %d transactions, want 1", now, n)
 		}
 		if x, _ := s.Forecast("a"); x.Rows[0].Source == issue.Model {
 			used++

@@ -252,7 +252,22 @@ func (s *Service) pin(client string, to bool) error {
 
 // Rollback returns a client to the model that it used before, and refuses the present one.
 func (s *Service) Rollback(client string) error {
-	return s.change(client, func(m *member) error { return s.rollback(m, s.c.Now().Unix()) })
+	return s.change(client, func(m *member) error {
+		before := *m
+		if err := s.rollback(m, s.c.Now().Unix()); err != nil {
+			return err
+		}
+		err := s.db.Update(func(tx *bolt.Tx) error {
+			if err := putState(tx, m.name, asChampion, m.champion); err != nil {
+				return err
+			}
+			return putChoice(tx, m)
+		})
+		if err != nil {
+			*m = before
+		}
+		return err
+	})
 }
 
 func (s *Service) change(client string, do func(*member) error) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -214,5 +215,44 @@ func TestFirstDays(t *testing.T) {
 	}
 	if _, err := s.IssueNow(t.Context(), "a"); err == nil {
 		t.Error("a forecast on demand although the clock is wrong")
+	}
+}
+
+// TestScoresAgain checks that scores do not change when they are made again after a restart,
+// which does not know whether earlier readings were corrected since.
+func TestScoresAgain(t *testing.T) {
+	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
+	s := service(t, t.TempDir(), func(c *Config) {
+		c.Clients = []string{"a"}
+		c.Now = func() time.Time { return now }
+	})
+	past(t, s, 9, now.Unix())
+	report(t, s, "a", now.Unix(), 5) // a correction
+	m := s.members["a"]
+	for end := now.Add(10*24*time.Hour + 18*time.Hour); now.Before(end); {
+		u := now.Unix()
+		now = now.Add(time.Hour)
+		var readings []store.Reading
+		for ; u < now.Unix(); u += 900 {
+			readings = append(readings, store.Reading{Client: "a", Time: u, KW: load(u)})
+		}
+		if _, err := s.c.Store.Put(now, readings, nil); err != nil {
+			t.Fatal(err)
+		}
+		old := slices.Clone(m.scores.days)
+		if now.Equal(end) {
+			if m.revision == 0 {
+				t.Fatal("there was no correction")
+			}
+			m.revision = 0 // as after a restart
+		}
+		if !s.Tick() {
+			t.Fatal(s.Ready())
+		}
+		for i, x := range old {
+			if y := m.scores.days[i]; now.Equal(end) && x.Day < now.Unix()/day-1 && !reflect.DeepEqual(x, y) {
+				t.Errorf("day %d: %+v, before %+v", x.Day, y, x)
+			}
+		}
 	}
 }

@@ -121,14 +121,16 @@ func pinball(level, q, load float64) float64 {
 	return float64((1 - level) * (q - load))
 }
 
-// scoreAll makes the scores of the days that have changed since the last time.
-func (s *Service) scoreAll(now time.Time, cutoff int64) error {
+// scoreAll makes the scores of the days that have changed since the last time, and decides
+// what follows from them. It returns the clients that went back to the model before. The
+// caller stores the result with putScores.
+func (s *Service) scoreAll(now time.Time, cutoff int64) (back []*member, err error) {
 	today := cutoff / day
 	for _, name := range s.names {
 		m := s.members[name]
 		from := today - 1
 		if revision, err := s.c.Store.Revision(name); err != nil {
-			return err
+			return nil, err
 		} else if revision != m.revision {
 			m.revision, from = revision, today-correctable
 		}
@@ -136,30 +138,43 @@ func (s *Service) scoreAll(now time.Time, cutoff int64) error {
 			from = max(min(from, m.scores.days[n-1].Day), today-correctable)
 		}
 		if err := s.scoreDays(m.name, nil, m.scores, from, today, cutoff); err != nil {
-			return err
+			return nil, err
 		}
+		champion := m.champion
 		if err := s.follow(m, now, cutoff); err != nil {
-			return err
+			return nil, err
+		}
+		if m.champion != champion {
+			back = append(back, m)
 		}
 	}
 	for _, g := range s.groups {
 		if err := s.scoreDays(g.name, g.members, g.scores, today-1, today, cutoff); err != nil {
+			return nil, err
+		}
+	}
+	return back, nil
+}
+
+// putScores stores the scores of all clients and groups, and the states of the clients that
+// went back to the model before.
+func (s *Service) putScores(tx *bolt.Tx, back []*member) error {
+	for _, m := range back {
+		if err := putState(tx, m.name, asChampion, m.champion); err != nil {
 			return err
 		}
 	}
-	return s.db.Update(func(tx *bolt.Tx) error {
-		for _, name := range s.names {
-			if err := putChoice(tx, s.members[name]); err != nil {
-				return err
-			}
+	for _, name := range s.names {
+		if err := putChoice(tx, s.members[name]); err != nil {
+			return err
 		}
-		for _, g := range s.groups {
-			if err := put(tx, scoresBucket, []byte(g.name), scoreFormat, encodeScores(g.scores, &watch{})); err != nil {
-				return err
-			}
+	}
+	for _, g := range s.groups {
+		if err := put(tx, scoresBucket, []byte(g.name), scoreFormat, encodeScores(g.scores, &watch{})); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // scoreDays scores the recorded issues of a client or group with targets in the given days.

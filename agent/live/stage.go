@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -439,16 +440,17 @@ func (s *Service) follow(m *member, now time.Time, cutoff int64) error {
 }
 
 // rollback returns a client to the champion before, and refuses the present model. The
-// champion that ran silently continues with its state.
+// champion that ran silently continues with its state. The caller stores the client and the
+// state of its champion.
 func (s *Service) rollback(m *member, now int64) error {
 	if m.champion.model == nil {
 		return errors.New("there is no model to leave")
 	}
-	leaves, rec, w := m.champion, m.rec, m.watch.anew(now)
+	leaves, rec := m.champion, m.rec
 	rec.Before, rec.Refused = slices.Clone(rec.Before), slices.Clone(rec.Refused)
-	silent := m.shadow
+	rec.Judged = maps.Clone(rec.Judged)
 	rec.back()
-	next := silent
+	next := m.shadow
 	if next == nil || next.id != rec.Champion {
 		var err error
 		if next, err = s.runner(rec.Champion); err != nil {
@@ -458,15 +460,6 @@ func (s *Service) rollback(m *member, now int64) error {
 	if next.model == nil || next.model.ID != leaves.model.ID {
 		rec.refuse(leaves.model.ID)
 	}
-	err := s.db.Update(func(tx *bolt.Tx) error {
-		if err := putState(tx, m.name, asChampion, next); err != nil {
-			return err
-		}
-		return putChoice(tx, &member{name: m.name, rec: rec, scores: m.scores, watch: w})
-	})
-	if err != nil {
-		return err
-	}
-	m.rec, m.champion, m.shadow, m.watch = rec, next, nil, w
+	m.rec, m.champion, m.shadow, m.watch = rec, next, nil, m.watch.anew(now)
 	return nil
 }

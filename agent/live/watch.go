@@ -25,10 +25,11 @@ type watch struct {
 // most 28 days.
 const coverageDays = 14
 
-// anew returns the watch of a new model. It must be stored together with the choice of the
-// model: otherwise the watch of an agent that was killed judges the new model by the old one.
+// anew returns the watch of a new model, for the same readings. It must be stored together
+// with the choice of the model: otherwise an agent that was killed judges the new model with
+// the watch of the old one.
 func (w *watch) anew(now int64) *watch {
-	return &watch{judged: now / day, seen: now, since: now / day}
+	return &watch{judged: now / day, seen: w.seen, since: now / day}
 }
 
 // alarm reports whether there is an alarm.
@@ -55,15 +56,23 @@ func (w *watch) decode(x *stateformat.Reader) {
 // after each of them.
 func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
 	w := m.watch
-	ended := cutoff/day - 1
+	today := cutoff / day
+	// Findings are those at the start of the day, so that a restart does not change them.
+	if !m.checked || w.seen/day != today {
+		var err error
+		if m.findings, err = s.findings(m.name, today*day); err != nil {
+			return err
+		}
+		m.checked = true
+	}
+	ended := today - 1
 	w.seen = now.Unix()
 	if w.judged == 0 {
 		w.judged = ended
 	}
-	if w.judged >= ended && m.checked {
+	if w.judged >= ended {
 		return nil
 	}
-	m.checked = true
 	var raised drift.Alarm
 	for ; w.judged < ended; w.judged++ {
 		t := m.scores.total(w.judged+1, w.judged+1, -1)
@@ -82,11 +91,6 @@ func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
 		targets := min(t.N, int((ended-from+1)*day/s.seconds()))
 		raised = drift.CheckCoverage(float64(t.Hits)/float64(t.N), nominal, targets)
 	}
-	// Findings are those of the day's end, so that a restart does not change them.
-	var err error
-	if m.findings, err = s.findings(m.name, (ended+1)*day); err != nil {
-		return err
-	}
 	if raised == "" {
 		return nil
 	}
@@ -100,15 +104,14 @@ func (s *Service) observeDrift(m *member, now time.Time, cutoff int64) error {
 	return nil
 }
 
-// recheck finds again, after a start, what was found at the end of the last day that was
-// judged.
+// recheck finds again, after a start, what was found at the newest judgement.
 func (s *Service) recheck(m *member) {
-	if m.watch.judged == 0 {
-		return // no day was judged yet
+	if m.watch.seen == 0 {
+		return // nothing was judged yet
 	}
 	m.checked = true
 	var err error
-	if m.findings, err = s.findings(m.name, (m.watch.judged+1)*day); err != nil {
+	if m.findings, err = s.findings(m.name, m.watch.seen/day*day); err != nil {
 		s.c.Log.Error("cannot check readings", "client", m.name, "error", err)
 	}
 }

@@ -157,7 +157,7 @@ func child() error {
 }
 
 // TestKill kills an agent at random moments. It continues, and its last forecasts are equal
-// to those of an agent that nobody killed.
+// to those of an agent that nobody killed, and so are its scores.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
@@ -195,7 +195,7 @@ func TestKill(t *testing.T) {
 	}
 	run("whole", 0)
 	kills, random := 0, rand.New(rand.NewPCG(1, 2))
-	for most := longtest.Pick(12, 200); kills < most && run("killed", time.Duration(random.IntN(600))*time.Millisecond); {
+	for most := longtest.Pick(12, 200); kills < most && run("killed", time.Duration(1+random.IntN(600))*time.Millisecond); {
 		kills++
 	}
 	run("killed", 0)
@@ -203,7 +203,7 @@ func TestKill(t *testing.T) {
 	t.Logf("%d kills", kills)
 	for name, x := range a {
 		if y := b[name]; !reflect.DeepEqual(x, y) {
-			t.Errorf("%s: after %d kills the forecast is\n%+v\nwant\n%+v", name, kills, y, x)
+			t.Errorf("%s: after %d kills the outcome is\n%+v\n%s\nwant\n%+v\n%s", name, kills, y.Issued, y.scores, x.Issued, x.scores)
 		}
 		if x.Cutoff != end || len(x.Rows) != 48 {
 			t.Errorf("%s: cutoff %d, %d rows", name, x.Cutoff, len(x.Rows))
@@ -259,7 +259,7 @@ func TestStop(t *testing.T) {
 	t.Logf("%d stops", stops)
 	for name, x := range a {
 		if y := b[name]; !reflect.DeepEqual(x, y) {
-			t.Errorf("%s: after %d stops the forecast is\n%+v\nwant\n%+v", name, stops, y, x)
+			t.Errorf("%s: after %d stops the outcome is\n%+v\n%s\nwant\n%+v\n%s", name, stops, y.Issued, y.scores, x.Issued, x.scores)
 		}
 	}
 	if stops < 48 {
@@ -267,15 +267,21 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// final returns the newest forecasts in a folder.
-func final(t *testing.T, dir, model string) map[string]*live.Issued {
+// outcome is what an agent has of a client in the end.
+type outcome struct {
+	*live.Issued
+	scores string // as text, because NaN is not equal to itself
+}
+
+// final returns the newest forecasts and the scores in a folder.
+func final(t *testing.T, dir, model string) map[string]outcome {
 	t.Helper()
 	x, err := openKin(dir, model)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.close()
-	out := map[string]*live.Issued{}
+	out := map[string]outcome{}
 	for _, c := range x.service.Clients() {
 		f, err := x.service.Forecast(c.Name)
 		if err != nil {
@@ -284,7 +290,11 @@ func final(t *testing.T, dir, model string) map[string]*live.Issued {
 		if c.Members != nil {
 			f.Weight = 0 // a group has none, and NaN is not equal to itself
 		}
-		out[c.Name] = f
+		scores, err := x.service.Scores(c.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[c.Name] = outcome{f, fmt.Sprintf("%+v, drift %t, wants a round %t", scores, c.Drift, c.WantsRound)}
 	}
 	return out
 }
