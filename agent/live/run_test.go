@@ -221,6 +221,9 @@ func TestFirstDays(t *testing.T) {
 // TestScoresAgain checks that scores do not change when they are made again after a restart,
 // which does not know whether earlier readings were corrected since.
 func TestScoresAgain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs days of virtual time")
+	}
 	now := time.Date(2026, 9, 1, 0, 0, 0, 0, time.UTC)
 	s := service(t, t.TempDir(), func(c *Config) {
 		c.Clients = []string{"a"}
