@@ -195,7 +195,7 @@ func (s *system) heard() (map[turn]bool, error) {
 				continue
 			}
 			for _, c := range x.Names {
-				all[turn{x.Run, x.Round, c}] = true
+				all[turn{x.Run, x.Round - 1, c}] = true // logs count rounds from 1
 			}
 		}
 	}
