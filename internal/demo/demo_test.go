@@ -19,16 +19,16 @@ import (
 
 // mostCPU is the most CPU time of a demo in seconds. It is a budget of CPU time because the
 // time on the clock depends on what else the machine does. The demo is made for 60 s, and takes
-// 40 s on the machine where it was made; the rest is for slower ones.
+// 40 to 55 s on the machine where it was made; the rest is for slower ones.
 const mostCPU = 90
 
-// TestDemo runs the demo as users do, and checks what it claims. The long form has three
+// TestDemo runs the demo as users do, and checks what it claims, for three
 // seeds. None of them was used to choose the plan.
 func TestDemo(t *testing.T) {
-	if testing.Short() {
-		t.Skip("trains a fleet")
+	if !longtest.Enabled() {
+		t.Skip("trains three fleets; CI runs the command and checks its last line")
 	}
-	for seed := range uint64(longtest.Pick(1, 3)) {
+	for seed := range uint64(3) {
 		c := Defaults()
 		c.Seed, c.Port = seed+1, 0
 		var out bytes.Buffer
@@ -58,11 +58,8 @@ func TestDemo(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 		f := r.Methods[federated].RelativeMAE
-		// What the killed agent misses depends on the speed of the machine, and so does the
-		// error, by up to a percent. So only the long form wants the 3 % of the design.
-		least := 1 - float64(longtest.Pick(0, 3))/100
-		if r.Methods[week].RelativeMAE != 1 || f >= 1 || f > least*r.Methods[alone].RelativeMAE {
-			t.Errorf("seed %d: federated %.3f, alone %.3f: want at most %.2f times that of alone, and better than last week's profile", c.Seed, f, r.Methods[alone].RelativeMAE, least)
+		if r.Methods[week].RelativeMAE != 1 || f >= 1 || f > 0.97*r.Methods[alone].RelativeMAE {
+			t.Errorf("seed %d: federated %.3f, alone %.3f: want at least 3 %% better, and better than last week's profile", c.Seed, f, r.Methods[alone].RelativeMAE)
 		}
 		if n := strings.Count(out.String(), "GENERATED"); n != 1 {
 			t.Errorf("the output says %d times that the data is generated", n)
