@@ -156,21 +156,28 @@ func child() error {
 	return errors.Join(x.live(end), x.close())
 }
 
+// threeClients returns a folder with the readings of three clients, and a model for them.
+func threeClients(t *testing.T) (dir, model string) {
+	t.Helper()
+	d, model := fixture(t)
+	d, err := d.First(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = t.TempDir()
+	if err := series.WritePrepared(filepath.Join(dir, "data.prepared"), d); err != nil {
+		t.Fatal(err)
+	}
+	return dir, model
+}
+
 // TestKill kills an agent at random moments. It continues, and its last forecasts are equal
 // to those of an agent that nobody killed, and so are its scores.
 func TestKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts and kills processes")
 	}
-	d, model := fixture(t)
-	d, err := d.First(3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := series.WritePrepared(filepath.Join(dir, "data.prepared"), d); err != nil {
-		t.Fatal(err)
-	}
+	dir, model := threeClients(t)
 	end := start + int64(longtest.Pick(10, 60))*86400
 	run := func(name string, kill time.Duration) (killed bool) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -223,15 +230,7 @@ func TestStop(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains a model and runs it for days of virtual time")
 	}
-	d, model := fixture(t)
-	d, err := d.First(3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := series.WritePrepared(filepath.Join(dir, "data.prepared"), d); err != nil {
-		t.Fatal(err)
-	}
+	dir, model := threeClients(t)
 	end := start + 10*86400
 	run := func(name string, stop func(x *kin) bool) (stopped bool) {
 		x, err := openKin(filepath.Join(dir, name), model)
