@@ -286,13 +286,22 @@ func TestLosingAccess(t *testing.T) {
 	can(certified, "Whoami", "unauthenticated")
 	blob(certified, http.StatusUnauthorized)
 	can(other, "Whoami", "ok")
+	can(browser, "Whoami", "unauthenticated") // its session may be that of whoever stole the key
 	st.wantCode("watching", <-first, connect.CodeUnauthenticated)
+	var rest bytes.Buffer
+	if _, err := io.Copy(&rest, events.Body); err != nil { // returns when the stream ends
+		t.Error(err)
+	}
+	browser = st.withSession("anna")
+	if events, err = browser.http.Get(browser.base + "/events?topics=runs"); err != nil || events.StatusCode != http.StatusOK {
+		t.Fatal(events, err)
+	}
+	defer events.Body.Close()
 	_, err = st.operator.RemoveUser(t.Context(), &v1.RemoveUserRequest{Name: "anna"})
 	must(t, err)
 	can(other, "Whoami", "unauthenticated")
 	can(browser, "Whoami", "unauthenticated")
 	st.wantCode("watching", <-second, connect.CodeUnauthenticated)
-	var rest bytes.Buffer
 	if _, err := io.Copy(&rest, events.Body); err != nil { // returns when the stream ends
 		t.Error(err)
 	}

@@ -169,8 +169,9 @@ func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time)
 	return all, err
 }
 
-// RevokeCertificate refuses a certificate permanently. The serial number may be shortened to
-// a prefix that only one valid certificate has.
+// RevokeCertificate refuses a certificate permanently, and ends the user's sessions and login
+// codes: whoever stole the key may have opened some. The serial number may be shortened to a
+// prefix that only one valid certificate has.
 func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
 	defer wrap(&err, "revoking certificate", prefix)
 	err = l.update(ctx, func(tx *sql.Tx) error {
@@ -190,7 +191,14 @@ func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		}
 		c = found[0]
 		c.Revoked = now
+		// Lock the user first, as all that adds sessions and certificates does.
+		if _, err := l.userFor(ctx, tx, c.User); err != nil {
+			return err
+		}
 		if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", c.Serial, toMillis(now)); err != nil {
+			return err
+		}
+		if err := signOut(ctx, tx, c.User); err != nil {
 			return err
 		}
 		return l.audit(ctx, tx, now, actor, "revoke certificate", c.User, "serial "+c.Serial)

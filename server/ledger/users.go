@@ -151,8 +151,21 @@ func (l *Ledger) RemoveUser(ctx context.Context, name, actor string, now time.Ti
 	})
 }
 
+// signOut ends the sessions and the login codes of a user.
+func signOut(ctx context.Context, tx *sql.Tx, name string) error {
+	return deleteOf(ctx, tx, name, "logins WHERE person", "sessions WHERE person")
+}
+
 func removeUser(ctx context.Context, tx *sql.Tx, name string) error {
-	for _, table := range []string{"logins WHERE person", "sessions WHERE person", "certificates WHERE person", "users WHERE name"} {
+	if err := signOut(ctx, tx, name); err != nil {
+		return err
+	}
+	return deleteOf(ctx, tx, name, "certificates WHERE person", "users WHERE name")
+}
+
+// deleteOf deletes the rows of a user from tables.
+func deleteOf(ctx context.Context, tx *sql.Tx, name string, tables ...string) error {
+	for _, table := range tables {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM "+table+" = $1", name); err != nil {
 			return err
 		}

@@ -105,11 +105,12 @@ func newUsersRevokeCertificate() *cobra.Command {
 	cmd := serverCommand("revoke-certificate SERIAL", "Revoke a user's certificate", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 		r, err := c.RevokeCertificate(cmd.Context(), &v1.RevokeCertificateRequest{Serial: args[0]})
 		return r, func(w io.Writer) {
-			fmt.Fprintf(w, "revoked certificate %s of user %s\n", r.Certificate.Serial[:12], r.Certificate.User)
+			fmt.Fprintf(w, "revoked certificate %s of user %s, and ended the user's sessions and login links\n", r.Certificate.Serial[:12], r.Certificate.User)
 		}, err
 	})
 	cmd.Long = `Revoke a user's certificate. The server refuses it from the next call, also on
-connections that are open. SERIAL may be shortened. A server whose own
-certificate, of the user local, was revoked writes a new one when it starts.`
+connections that are open. It also ends the user's sessions and login links. The
+user's other certificates stay valid. SERIAL may be shortened. A server whose
+own certificate, of the user local, was revoked writes a new one when it starts.`
 	return cmd
 }
