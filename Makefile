@@ -4,7 +4,7 @@ TOOL    := go tool -modfile=tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 # Packages whose tests run on emulated ARM: those with numeric code.
-ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain ./series/feature
+ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/limit ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain ./series/feature
 
 .PHONY: help
 help: ## List the targets
@@ -42,7 +42,7 @@ vet-host:
 
 .PHONY: vet
 vet: vet-host ## Run go vet, for arm64 too because of its assembly
-	GOARCH=arm64 go vet ./...
+	GOARCH=arm64 go vet ./nn/...
 	cd nn/kernel/gen && go vet ./...
 
 .PHONY: lint
@@ -68,7 +68,7 @@ arch: ## Run only the architecture test
 
 # Packages whose tests mostly need servers, databases, emulators or child processes. Slow tests of the other packages
 # skip themselves under -short.
-SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/bench/fleet internal/chaos internal/year internal/fleetload internal/pgtest \
+SLOW_PACKAGES := agent cmd/loadstar cmd/loadstar-agent internal/attack internal/bench/fleet internal/chaos internal/year internal/fleetload internal/pgtest \
 	server server/aggregator server/bus server/coordinator server/gateway server/ledger server/operator server/region
 empty :=
 space := $(empty) $(empty)
@@ -78,7 +78,7 @@ test-quick:
 
 .PHONY: test
 test: ## Run all tests
-	go test ./...
+	go test -vet=off ./... # make vet has all checks
 
 # The long forms: more kills, more model steps, larger fleets. $(1) selects tests, $(2) packages.
 LONG = LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 60m $(if $(1),-run '$(1)') $(2)
@@ -90,6 +90,10 @@ test-long: ## Run all tests in their long form; about half an hour on two cores
 .PHONY: test-kills
 test-kills: ## Run the long form of the tests that kill processes
 	$(call LONG,Kill|Crash,./agent/... ./cmd/loadstar ./lab/... ./server/...)
+
+.PHONY: robust
+robust: ## Train five algorithms with a fifth of hostile clients, three seeds, and print the errors with and without limits
+	LOADSTAR_TEST_LONG=1 go test ./lab/sim -run TestRobust -v -timeout 90m
 
 .PHONY: test-models
 test-models: ## Run the long form of the model-based tests
@@ -104,14 +108,14 @@ test-device: ## Test the agent on an emulated small device, with a year of readi
 	$(call LONG,SmallDevice,./cmd/loadstar-agent)
 
 # All packages that share memory between goroutines.
-RACE_PACKAGES := ./agent/... ./server/... ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
+RACE_PACKAGES := ./agent/... ./server/... ./fed/serve ./series/feature ./internal/simulation ./internal/faultfs ./internal/pagesum ./internal/fleetload ./internal/mtls ./internal/bench/... ./lab/... ./series ./forecast ./nn
 .PHONY: race
 race: ## Test all concurrent packages with the race detector; needs gcc
 	CGO_ENABLED=1 go test -race -timeout 60m $(RACE_PACKAGES)
 
 .PHONY: race-short
 race-short: ## Test the packages with the most goroutines with the race detector, without slow tests, for CI
-	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,aggregator blob bus gateway operator pki region) ./internal/fleetload ./internal/mtls ./series/feature ./lab/outlook ./fed/serve
+	CGO_ENABLED=1 go test -race -short -timeout 20m ./agent/... $(addprefix ./server/,aggregator blob bus gateway operator pki region) ./internal/fleetload ./internal/mtls ./lab/outlook
 	CGO_ENABLED=1 go test -race -short -timeout 20m ./lab/sim -run 'Workers|Resume|Best'
 
 RUNS    ?= 1
@@ -221,13 +225,8 @@ cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet th
 
 .PHONY: test-arm
 test-arm: ## Test the engine on emulated arm64 (NEON) and armv7; needs qemu-user-static
-	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && set -e && \
-	for p in $(ARM_PACKAGES); do \
-		CGO_ENABLED=0 GOARCH=arm64 go test -c -o $$dir/arm64.test $$p; \
-		echo "arm64 $$p"; (cd $$p && LOADSTAR_TEST_KERNELS="neon portable" qemu-aarch64-static $$dir/arm64.test -test.short); \
-		CGO_ENABLED=0 GOARCH=arm GOARM=7 go test -c -o $$dir/arm.test $$p; \
-		echo "armv7 $$p"; (cd $$p && LOADSTAR_TEST_KERNELS="portable" qemu-arm-static $$dir/arm.test -test.short); \
-	done
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
+	for p in $(ARM_PACKAGES); do echo arm64 $$p; echo armv7 $$p; done | xargs -P $$(nproc) -L 1 tools/test-arm.sh $$dir
 
 # Targets have a number of executions, not a time: with a time limit, Go's fuzzer may report its own deadline as a
 # failure (golang/go#75804). The numbers are executions per second on two cores.
@@ -235,11 +234,11 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := nn/kernel:FuzzMatMul:300 nn/kernel:FuzzElementwise:500 nn/safetensors:FuzzRead:20000 nn/safetensors:FuzzOpen:15000 forecast/issue:FuzzState:40 fed/serve:FuzzScaling:5000 fed/serve:FuzzStates:10000 \
 	series:FuzzOpenPrepared:1500 metric:FuzzPoint:5000 fed/exact:FuzzSumUnmarshal:10000 fed/aggregate:FuzzFedNorm:10000 \
 	internal/config:FuzzDecode:10000 fed/recipe:FuzzRead:2500 series/recognize:FuzzTable:300 series/table:FuzzCSV:2000 series/read:FuzzCSV:300 series/read:FuzzTime:2000 \
-	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 server/bus:FuzzUnpack:8000 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
+	series/read:FuzzParquet:200 series/read:FuzzGreenButton:200 fed/round:FuzzAddSums:8000 fed/round:FuzzReadUpdate:8000 fed/round:FuzzServerState:7000 internal/stateformat:FuzzUnwrap:10000 \
 	internal/jointoken:FuzzParse:10000 internal/mtls:FuzzParse:2500 server/pki:FuzzSign:1700 agent/identity:FuzzParse:2600 agent/mqtt:FuzzDecode:15000 forecast/calibrate:FuzzState:5000 series/store:FuzzOutlooks:10000 agent/config:FuzzParse:2000 \
 	agent/readings:FuzzDocument:200
 # Targets that take minutes to compile for the fuzzer, because they include a database and a NATS server.
-FUZZ_HEAVY := server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350
+FUZZ_HEAVY := server/bus:FuzzUnpack:8000 server/gateway:FuzzCodec:500 server/gateway:FuzzHandler:350
 .PHONY: fuzz
 fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 	@set -e; for t in $(FUZZ_TARGETS) $(FUZZ_HEAVY); do \
@@ -247,20 +246,105 @@ fuzz: ## Fuzz every decoder and kernel, each for about FUZZ_SECONDS
 		go test -run '^$$' -fuzztime $$((rate * $(FUZZ_SECONDS)))x -fuzzminimizetime 20x -fuzz "^$$target$$" "./$$package"; \
 	done
 
+# The last line of the output is the result, so the test binary runs without go test.
+.PHONY: simulation
+simulation: ## Simulate a fleet under faults, on virtual time, for SEEDS seeds (200); SEED=17 repeats one and shrinks its faults
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go test -c -o $$dir/simulation ./internal/simulation && \
+	$$dir/simulation -test.run 'TestSeeds|TestRepeats' -test.timeout 0 $(if $(SEED),-first $(SEED) -seeds 1,-first $(or $(FIRST),1) -seeds $(or $(SEEDS),200))
+
+.PHONY: simulation-planted
+simulation-planted: ## Plant bugs in the product, and check that the simulation finds each within 1,000 seeds; about ten minutes
+	go test -count=1 -timeout 120m -v -run TestPlanted ./internal/simulation -args -planted
+
 KILLS ?= 40
 .PHONY: chaos
 chaos: build ## Chaos test: kill a fleet's processes at random, KILLS times per form, and check the result; needs PostgreSQL
 	go run ./internal/chaos -bin bin/loadstar -form one -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 	go run ./internal/chaos -bin bin/loadstar -form cluster -kills $(KILLS) $(if $(SEED),-seed $(SEED))
 
+CUTS ?= 40
+.PHONY: power
+power: build ## Cut the power of a fleet's machines, CUTS times per form: they lose what was not synced; needs PostgreSQL, root and /dev/fuse
+	go run ./internal/chaos -bin bin/loadstar -fault power -form one -kills $(CUTS) $(if $(SEED),-seed $(SEED))
+	go run ./internal/chaos -bin bin/loadstar -fault power -form cluster -kills $(CUTS) $(if $(SEED),-seed $(SEED))
+
+.PHONY: full-disk
+full-disk: build ## Make the disks of a fleet full or read-only for seconds, TIMES times per form; needs PostgreSQL, root and /dev/fuse
+	go run ./internal/chaos -bin bin/loadstar -fault disk -form one -kills $(TIMES) $(if $(SEED),-seed $(SEED))
+	go run ./internal/chaos -bin bin/loadstar -fault disk -form cluster -kills $(TIMES) $(if $(SEED),-seed $(SEED))
+
+FLIPS ?= 200
+.PHONY: corruption
+corruption: build ## Flip FLIPS bits in the files of a stopped fleet, and cut a fifth as many files short: all damage that matters must be found; needs PostgreSQL
+	go run ./internal/chaos -bin bin/loadstar -fault corruption -kills $(FLIPS) $(if $(SEED),-seed $(SEED))
+
 FORMS ?= one cluster
 .PHONY: chaos-fedsim
 chaos-fedsim: build ## Chaos test with data on the server: kill only coordinators, KILLS times per form; needs PostgreSQL
 	for form in $(FORMS); do go run ./internal/chaos -bin bin/loadstar -fedsim -form $$form -kills $(KILLS) $(if $(SEED),-seed $(SEED)) || exit 1; done
 
+TIMES ?= 50
+.PHONY: failover
+failover: build ## Kill PostgreSQL's primary TIMES times, promote its standby, and check the result; needs PostgreSQL
+	go run ./internal/chaos -bin bin/loadstar -form cluster -fault failover -kills $(TIMES) $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+
+JUMPS ?= 12
+.PHONY: clocks
+clocks: ## Set the clocks of servers, agents and PostgreSQL by an hour and a year, and check the result; the first build takes minutes; needs PostgreSQL and libfaketime
+	go run ./internal/chaos -form cluster -fault clocks -kills $(JUMPS) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+
+LINKS ?= 19
+.PHONY: links
+links: build ## Make the links between agents, servers, PostgreSQL and NATS bad in LINKS ways, let the S3 store fail, and check the result; needs PostgreSQL
+	go run ./internal/chaos -bin bin/loadstar -form cluster -fault links -kills $(LINKS) -patience 6m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	$(if $(filter 0,$(S3)),,go run ./internal/chaos -bin bin/loadstar -form cluster -fault s3 -kills $(or $(S3),7) -patience 4m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS)))
+
+AWAY ?= 3m
+.PHONY: outages
+outages: build ## Stop all NATS nodes for AWAY, lose nodes for good and replace them, and check the result; then an hour without each store, on virtual time; needs PostgreSQL
+	go run ./internal/chaos -bin bin/loadstar -form cluster -fault outage -kills 2 -for $(AWAY) -patience 10m $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	go run ./internal/chaos -bin bin/loadstar -form cluster -fault node -kills 2 $(if $(SEED),-seed $(SEED)) $(if $(ROUNDS),-rounds $(ROUNDS))
+	go test -count=1 -timeout 60m -v -run TestAway ./internal/simulation -args -away 1h -outages 10
+
+.PHONY: faults
+faults: build ## Run a short form of power, full-disk, corruption, failover, outages and links; about four minutes
+	$(MAKE) power CUTS=8
+	$(MAKE) full-disk TIMES=3
+	$(MAKE) corruption FLIPS=60
+	$(MAKE) failover TIMES=2 ROUNDS=4
+	go run ./internal/chaos -bin bin/loadstar -form cluster -fault outage -kills 1 -for 5s -rounds 4
+	go run ./internal/chaos -bin bin/loadstar -form cluster -fault node -kills 1 -rounds 4
+	$(MAKE) links LINKS=3 S3=2 ROUNDS=6
+
+.PHONY: attacks
+attacks: build ## Carry out the attacks of the security review against the built server; ONLY=C1,H3 for some
+	go run ./internal/attack -bin bin/loadstar $(if $(ONLY),-only $(ONLY))
+
+.PHONY: floods
+floods: build ## Measure honest check-ins during each flood, on SQLite and PostgreSQL
+	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2
+	go run ./internal/attack -bin bin/loadstar -only H2,H3,H4,H5,L1,L2 -postgres
+
+# The newest commit without the defences.
+UNDEFENDED := 65e9244
+.PHONY: attacks-before
+attacks-before: ## Carry out the attacks against the server of the commit that the review attacked: each must succeed
+	@dir=$$(mktemp -d) && trap 'git worktree remove --force $$dir/source; rm -rf $$dir' EXIT && \
+	git worktree add --quiet --detach $$dir/source $(UNDEFENDED) && \
+	(cd $$dir/source && CGO_ENABLED=0 go build -o $$dir/loadstar ./cmd/loadstar) && \
+	go run ./internal/attack -bin $$dir/loadstar -before $(if $(ONLY),-only $(ONLY))
+
+# The newest commit whose agents and servers speak version 1 of the protocol.
+OLD_COMMIT := d019434
+
 .PHONY: old-state
-old-state: build ## Begin runs with an older binary, OLD=path, and continue them with this one: simulator, server, agents
-	go run ./internal/chaos -bin bin/loadstar -old $(or $(OLD),$(error say OLD=path of an older loadstar))
+old-state: build ## Begin runs with an older binary and continue them with this one: simulator, server, agents; OLD=path, or the one of OLD_COMMIT
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && old="$(OLD)" && \
+	if [ -z "$$old" ]; then \
+		git cat-file -e $(OLD_COMMIT)^{commit} 2>/dev/null || { echo "skipped: this clone has no commit $(OLD_COMMIT) to build the older binary from"; exit 0; }; \
+		mkdir $$dir/source && git archive $(OLD_COMMIT) | tar -x -C $$dir/source && old=$$dir/loadstar && go build -C $$dir/source -o $$old ./cmd/loadstar || exit 1; \
+	fi; \
+	go run ./internal/chaos -bin bin/loadstar -old $$old
 
 .PHONY: bench-fleet
 bench-fleet: build ## Load-test the server with 10,000 simulated agents, and benchmark its queue and ledger alone
@@ -281,7 +365,7 @@ baselines: build ## Regenerate docs/baselines.md; needs the data, in ../shared/d
 	  echo; echo "## All of the next 24 steps"; bin/loadstar backtest --data $$data --model all --h 24 --markdown; \
 	} > docs/baselines.md.new && mv docs/baselines.md.new docs/baselines.md
 
-SEEDS ?= 1,2,3
+COMPARISON_SEEDS := 1,2,3
 DATA = $$(printf 'datasets/%s.yaml,' $(CORE_GROUPS) | sed 's/,$$//')
 .PHONY: comparison
 comparison: build ## Regenerate docs/comparison.md: dense, its twins and baselines on seven groups; about an hour on two cores
@@ -289,7 +373,7 @@ comparison: build ## Regenerate docs/comparison.md: dense, its twins and baselin
 	compare() { \
 	  bin/loadstar compare --data $(DATA) --plan plans/$$1.yaml,plans/$$1-local.yaml,plans/$$1-local-short.yaml,plans/$$1-pooled.yaml,plans/$$1-fl.yaml \
 	    --baseline persistence,naive-day,naive-week,ridge,ridge-rich --peers docs/peers \
-	    --subject $$1 --seeds $(SEEDS) --other-seeds 1 --out runs/comparison/$$1 --markdown; }; \
+	    --subject $$1 --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --other-seeds 1 --out runs/comparison/$$1 --markdown; }; \
 	{ cat docs/comparison.head.md; \
 	  echo; echo "## The next hour"; compare hour-ahead; \
 	  echo; echo "## The next 24 hours"; compare day-ahead; \
@@ -318,7 +402,7 @@ pictures: comparison ## Draw docs/pictures/skill.svg from the comparison
 	@export LOADSTAR_DATA=$${LOADSTAR_DATA:-../shared/data}; dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && \
 	for t in hour-ahead day-ahead; do \
 	  bin/loadstar compare --data $(DATA) --plan plans/$$t.yaml,plans/$$t-local.yaml,plans/$$t-local-short.yaml --baseline ridge-rich --peers docs/peers \
-	    --subject $$t --seeds $(SEEDS) --other-seeds 1 --out runs/comparison/$$t --json > $$dir/$$t.json || exit 1; \
+	    --subject $$t --seeds $(or $(SEEDS),$(COMPARISON_SEEDS)) --other-seeds 1 --out runs/comparison/$$t --json > $$dir/$$t.json || exit 1; \
 	done; cd tools && go run ./skillchart $$dir/hour-ahead.json $$dir/day-ahead.json > ../docs/pictures/skill.svg
 
 .PHONY: large-fleet

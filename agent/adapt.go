@@ -110,6 +110,12 @@ func (a *agent) adaptAll(ctx context.Context, j *job) error {
 }
 
 func (a *agent) adaptWith(ctx context.Context, j *job, sum *loadstarv1.Evaluation) error {
+	if !a.Policy.ShareLosses {
+		return unfitOf(codePolicy, "errors may not leave this agent (policy.share_losses)")
+	}
+	if err := a.allowRound(j); err != nil {
+		return err
+	}
 	text, err := a.fetch(ctx, j.GetPlan(), maxPlan, false)
 	if err != nil {
 		return err
@@ -185,6 +191,9 @@ func (x *adapter) score(ctx context.Context, run, name string, task fed.Task) (f
 	data := scale.examples(s.Problem, m)
 	if data.Len(series.Train) == 0 {
 		return 0, fmt.Errorf("it has no complete training example")
+	}
+	if n := data.Len(series.Test); n < s.policy.LeastExamples {
+		return 0, fmt.Errorf("it has %d test examples, the least is %d (policy.least_examples)", n, s.policy.LeastExamples)
 	}
 	p := s.Problem.Partition
 	kept := s.InitialKept(x.worker)

@@ -35,6 +35,8 @@ import (
 
 	"loadstar/agent/release"
 	"loadstar/agent/state"
+	"loadstar/fed/policy"
+	"loadstar/internal/protocol"
 	"loadstar/nn/kernel"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
@@ -52,7 +54,7 @@ type Config struct {
 	// Client makes the calls. It presents the agent's certificate.
 	Client *http.Client
 	// Renew renews the certificate if it is due, and reports whether it did. It is
-	// called every hour and may be nil.
+	// called after each check-in and may be nil.
 	Renew func(ctx context.Context, now time.Time) (bool, error)
 	// Dataset holds the readings. Each of its meters is a client of the same name.
 	Dataset *series.Dataset
@@ -72,6 +74,8 @@ type Config struct {
 	// Memory limits the bytes that training uses, not counting the readings. A task
 	// that needs more is declined. 0 means 256 MiB.
 	Memory int64
+	// Policy says which plans the agent trains and what it reports; nil means [policy.None].
+	Policy *policy.Policy
 	// Chunk is the number of result bytes per request; 0 means 256 KiB.
 	Chunk int
 	// Yield, if not nil, is called before each client trains. It waits while more urgent work
@@ -79,6 +83,12 @@ type Config struct {
 	Yield func(context.Context)
 	// Log receives the agent's messages. If it is nil, they are discarded.
 	Log *slog.Logger
+	// Rand returns a source of random numbers in [0, n) for one of the agent's goroutines. If
+	// it is nil, math/rand/v2 is used.
+	Rand func(goroutine string) func(n int64) int64
+	// Disk is called before and after each write to the agent's state, and may fail. It is
+	// for a simulation of the fleet, and may be nil.
+	Disk func(step state.Step, what string) error
 
 	tuning *tuning // set by tests only
 }
@@ -129,6 +139,8 @@ type agent struct {
 	session   *session // of the most recent plan; used by the training goroutine only
 	news      news
 	pulse     pulse
+	contacted chan struct{} // receives a signal after each check-in
+	renewed   chan struct{} // receives a signal after each renewal
 	// reports are not sent yet, and reported is to be called when they are; used by the
 	// goroutine that checks in only.
 	reports  []release.Report
@@ -142,7 +154,7 @@ func newAgent(c Config) (*agent, error) {
 	case c.Kernel == nil || c.Client == nil || c.Server == "" || c.Dir == "":
 		return nil, errors.New("agent: Dir, Server, Client and Kernel must be set")
 	}
-	a := &agent{Config: c, tuning: usual, news: news{changed: make(chan struct{}, 1)}}
+	a := &agent{Config: c, tuning: usual, contacted: make(chan struct{}, 1), renewed: make(chan struct{}, 1), news: news{changed: make(chan struct{}, 1)}}
 	if c.tuning != nil {
 		a.tuning = *c.tuning
 		a.pulseEvery = cmp.Or(a.pulseEvery, usual.pulseEvery)
@@ -154,6 +166,10 @@ func newAgent(c Config) (*agent, error) {
 	if a.Chunk <= 0 {
 		a.Chunk = 256 << 10
 	}
+	if a.Policy == nil {
+		none := policy.None()
+		a.Policy = &none
+	}
 	if a.Log == nil {
 		a.Log = slog.New(slog.DiscardHandler)
 	}
@@ -161,7 +177,7 @@ func newAgent(c Config) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.store, err = state.Open(c.Dir); err != nil {
+	if a.store, err = state.OpenWith(c.Dir, c.Disk); err != nil {
 		return nil, err
 	}
 	if err := a.open(); err != nil {
@@ -228,7 +244,7 @@ func (a *agent) open() error {
 	// The response limit allows about 1 KiB per client, which is enough for a few turns of
 	// every client.
 	most := 64<<10 + len(a.names)<<10
-	a.service = loadstarv1.NewAgentServiceClient(a.Client, a.Server, connect.WithReadMaxBytes(most))
+	a.service = loadstarv1.NewAgentServiceClient(a.Client, a.Server, connect.WithReadMaxBytes(most), protocol.Client())
 	if len(results) > 0 {
 		a.Log.Info("found results that the server has not decided", "results", len(results))
 	}
@@ -255,7 +271,7 @@ func (a *agent) run(outer context.Context) error {
 	return context.Cause(ctx)
 }
 
-// renewals checks every hour whether the certificate is due, and renews it.
+// renewals renews the certificate if it is due, and checks that after every contact.
 func (a *agent) renewals(ctx context.Context) error {
 	if a.Renew == nil {
 		return nil
@@ -270,8 +286,9 @@ func (a *agent) renewals(ctx context.Context) error {
 		case renewed:
 			a.Log.Info("renewed the certificate")
 			a.Client.CloseIdleConnections() // the idle connections present the old certificate
+			wake(a.renewed)
 		}
-		pause(ctx, a.renew, nil)
+		pause(ctx, a.renew, a.contacted)
 	}
 	return nil
 }

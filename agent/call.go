@@ -7,12 +7,27 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+
+	"loadstar/internal/backoff"
 )
+
+// random returns the source of random numbers of one of the agent's goroutines.
+func (a *agent) random(goroutine string) func(n int64) int64 {
+	if a.Rand == nil {
+		return rand.Int64N
+	}
+	return a.Rand(goroutine)
+}
+
+// retry returns the delays between a goroutine's attempts.
+func (a *agent) retry(goroutine string) backoff.Backoff {
+	return backoff.Backoff{Base: a.first, Cap: a.most, Rand: a.random(goroutine)}
+}
 
 // jitter changes a duration at random by up to ten percent, so that agents do not call at
 // the same moment.
-func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
+func jitter(random func(int64) int64, d time.Duration) time.Duration {
+	return d - d/10 + time.Duration(random(int64(d/5)+1))
 }
 
 // pause waits until d has passed, wake receives a signal, or ctx ends.

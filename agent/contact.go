@@ -1,13 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
 )
@@ -25,7 +25,7 @@ const (
 
 // contact announces the clients and checks in at the interval that the server sets.
 func (a *agent) contact(ctx context.Context) error {
-	retry := backoff.Backoff{Base: a.first, Cap: a.most}
+	retry := a.retry("contact")
 	var told time.Time // time of the last announcement
 	var away time.Time // time since when the server does not answer
 	missing := true    // whether the server does not yet list all clients under this agent
@@ -44,6 +44,7 @@ func (a *agent) contact(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			away = a.reached(away, err)
+			wake(a.contacted)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -60,7 +61,11 @@ func (a *agent) contact(ctx context.Context) error {
 			next = retry.Next()
 			a.Log.Warn("cannot reach the server", "error", err, "next", next.Round(time.Millisecond))
 		}
-		pause(ctx, next, nil)
+		if err != nil {
+			pause(ctx, next, a.renewed) // an expired certificate was perhaps the reason
+		} else {
+			pause(ctx, next, nil)
+		}
 	}
 	return nil
 }
@@ -75,7 +80,7 @@ func (a *agent) announce(ctx context.Context) (refused bool, err error) {
 	}
 	a.Log.Info("announced clients", "clients", len(a.names))
 	if not := r.GetRefused(); len(not) > 0 {
-		a.Log.Warn("the server refused clients that are revoked or belong to another agent", "clients", len(not), "first", not[0])
+		a.Log.Warn("the server refused clients", "clients", len(not), "first", not[0], "reason", cmp.Or(r.GetReason(), "revoked, or another agent has them"))
 	}
 	return len(r.GetRefused()) > 0, nil
 }
@@ -113,7 +118,7 @@ func (a *agent) checkIn(ctx context.Context) (next time.Duration, announce bool,
 	if ms := r.GetNextContactMs(); ms > 0 {
 		next = time.Duration(min(ms, latest.Milliseconds())) * time.Millisecond
 	}
-	return max(min(jitter(next), a.worklist.lease()/2), soonest), r.GetAnnounce(), nil
+	return max(min(jitter(a.random("contact"), next), a.worklist.lease()/2), soonest), r.GetAnnounce(), nil
 }
 
 // hear applies verdicts, first on disk and then to the worklist.
@@ -139,7 +144,7 @@ func (a *agent) hear(verdicts []*loadstarv1.Verdict) error {
 }
 
 // errStore marks errors of the agent's own disk, which end the agent.
-var errStore = errors.New("cannot store the agent's state")
+var errStore = errors.New("cannot read or store the agent's state")
 
 func storeError(err error) error { return fmt.Errorf("%w: %w", errStore, err) }
 

@@ -57,7 +57,7 @@ func TestHostileRows(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		began := time.Now()
-		_, err := newSession([]byte(plan), 9, d, kernels(t), 1, 64<<20)
+		_, err := newSession([]byte(plan), 9, d, kernels(t), 1, 64<<20, &anyPlan)
 		took := time.Since(began)
 		runtime.ReadMemStats(&after)
 		var no *unfit
@@ -146,10 +146,10 @@ func TestFeatureMemory(t *testing.T) {
 	}
 	for _, workers := range []int{1, 3} {
 		need := footprint(p, q, workers) + shared + int64(workers)*meter
-		if _, err := newSession(text, 9, d, kernels(t), workers, need-1); err == nil || !strings.Contains(err.Error(), "training takes") {
+		if _, err := newSession(text, 9, d, kernels(t), workers, need-1, &anyPlan); err == nil || !strings.Contains(err.Error(), "training takes") {
 			t.Errorf("%d workers: a byte too few: %v", workers, err)
 		}
-		s, err := newSession(text, 9, d, kernels(t), workers, need)
+		s, err := newSession(text, 9, d, kernels(t), workers, need, &anyPlan)
 		if err != nil {
 			t.Fatal(err)
 		}

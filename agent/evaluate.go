@@ -46,10 +46,11 @@ func evaluates(p *fed.Plan, round int) bool {
 }
 
 // evaluate scores the received shared weights with a client's personal weights, or the
-// client's own weights if the plan says so. It returns
-// nil if the round does not evaluate, or if the client cannot be scored.
+// client's own weights if the plan says so. It returns nil if the round does not evaluate, if
+// the client cannot be scored, or if its error would be that of fewer windows than the policy
+// allows: a reading can be computed from the error of one window.
 func (s *session) evaluate(t fed.Task, m series.Meter, data series.Examples, kept []float32, first bool) *loadstarv1.Evaluation {
-	if s.scoring == nil || !evaluates(s.Plan, t.Round) || len(t.Shared) != s.shared() {
+	if s.scoring == nil || !evaluates(s.Plan, t.Round) || len(t.Shared) != s.shared() || data.Len(series.Validation) < s.policy.LeastExamples {
 		return nil
 	}
 	v := s.scoring

@@ -134,7 +134,7 @@ func TestNotEvaluated(t *testing.T) {
 	p, q := s.Plan, s.Problem
 	need := footprint(p, q, 1)
 	for extra, want := range map[int64]bool{scoringBytes(p, q): true, scoringBytes(p, q) - 1: false} {
-		s, err := newSession(small("fedavg", settings{"evaluate.every": 1}).text(t), 9, d, kernels(t), 1, need+extra)
+		s, err := newSession(small("fedavg", settings{"evaluate.every": 1}).text(t), 9, d, kernels(t), 1, need+extra, &anyPlan)
 		if err != nil || (s.scoring != nil) != want {
 			t.Errorf("with %d bytes more than training needs: %v", extra, err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -387,7 +388,7 @@ func TestRejected(t *testing.T) {
 func TestJitter(t *testing.T) {
 	low, high := time.Hour, time.Duration(0)
 	for range 2000 {
-		j := jitter(time.Minute)
+		j := jitter(rand.Int64N, time.Minute)
 		low, high = min(low, j), max(high, j)
 	}
 	if low < 54*time.Second || high > 66*time.Second || low > 55*time.Second || high < 65*time.Second {

@@ -19,7 +19,6 @@ import (
 	"loadstar/agent/state"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -115,7 +114,7 @@ func (a *agent) follow(ctx context.Context) error {
 	if a.Releases == nil {
 		return nil
 	}
-	retry := backoff.Backoff{Base: a.first, Cap: a.most}
+	retry := a.retry("release")
 	unusable := map[string]bool{} // releases that this version cannot use
 	for ctx.Err() == nil {
 		select {

@@ -46,7 +46,7 @@ func (g *group) take(w *worker, from []float32) error {
 	if err != nil {
 		return storeError(err)
 	}
-	m := member{share(u, g.session.Job.Needs), w.evaluation, kept}
+	m := member{g.session.share(u), w.evaluation, kept}
 	g.mu.Lock()
 	err = g.session.fold.Add(u, from)
 	switch {
@@ -68,7 +68,7 @@ func (g *group) take(w *worker, from []float32) error {
 	case err != nil:
 		g.agent.store.Discard(kept)
 		g.agent.Log.Warn("an update is outside the plan's bounds", "run", g.job.GetRun(), "round", g.job.GetRound()+1, "client", u.Client, "error", err)
-		g.agent.worklist.decline(g.job, "its update is outside the plan's bounds", string(u.Client))
+		g.agent.worklist.decline(g.job, codeDiverged, "its update is outside the plan's bounds", string(u.Client))
 		return nil
 	case !g.sum:
 		return g.single(m, u)

@@ -9,13 +9,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"loadstar/agent/state"
-	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
 // send delivers results and declines one by one, with retries.
 func (a *agent) send(ctx context.Context) error {
-	retry := backoff.Backoff{Base: a.first, Cap: a.most}
+	retry := a.retry("send")
 	for ctx.Err() == nil {
 		var err error
 		result, back := a.worklist.toSend()
@@ -55,7 +54,7 @@ func (a *agent) giveBack(ctx context.Context, x *decline) error {
 	a.Log.Warn("declined", "run", x.run, "round", x.round+1, "clients", len(x.clients), "reason", x.reason)
 	_, err := call(ctx, a, a.call, a.service.Decline, &loadstarv1.DeclineRequest{
 		Turns:  &loadstarv1.Turns{Run: x.run, Round: x.round, Clients: x.clients},
-		Reason: x.reason,
+		Reason: x.reason, Code: x.code,
 	})
 	if err != nil && !understood(err) {
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/policy"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
@@ -25,19 +26,30 @@ const (
 
 // unfit is the reason why this agent cannot do a task. The agent sends it to the server, so
 // it must not contain readings.
-type unfit struct{ reason string }
+type unfit struct{ code, reason string }
+
+// The kinds of reasons, for operators to count; the empty one is any other reason.
+const (
+	codePolicy   = "policy"
+	codeData     = "data"
+	codeMemory   = "memory"
+	codeDiverged = "diverged"
+)
 
 func (u *unfit) Error() string { return u.reason }
 
-func unfitf(format string, x ...any) error {
+func unfitf(format string, x ...any) error { return unfitOf("", format, x...) }
+
+func unfitOf(code, format string, x ...any) error {
 	const most = 500
 	s := fmt.Sprintf(format, x...)
-	return &unfit{strings.ToValidUTF8(s[:min(len(s), most)], "")}
+	return &unfit{code, strings.ToValidUTF8(s[:min(len(s), most)], "")}
 }
 
 // session is a plan that is ready to train, with the memory that training needs.
 type session struct {
 	*setup.Setup
+	policy  *policy.Policy
 	run     string // empty if the session is for all runs of the plan
 	plan    string // hash of the plan's blob
 	data    *series.Dataset
@@ -66,7 +78,7 @@ type worker struct {
 
 // newSession reads a plan and prepares the agent's data for it, in the same way as the
 // simulator. It returns an [unfit] error if this agent cannot train the plan.
-func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, workers int, memory int64) (*session, error) {
+func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, workers int, memory int64, allow *policy.Policy) (*session, error) {
 	p, err := recipe.Read(text)
 	if err != nil {
 		return nil, unfitf("this version cannot read the plan: %v", err)
@@ -81,13 +93,16 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	case fleet < 1 || fleet > math.MaxInt32:
 		return nil, unfitf("a fleet of %d clients", fleet)
 	}
+	if reasons := allow.Check(p, int(fleet)); len(reasons) > 0 {
+		return nil, unfitOf(codePolicy, "%s", strings.Join(reasons, "; "))
+	}
 	// Check the plan and its memory estimate before opening the readings, because opening
 	// them takes memory too.
 	problem, err := recipe.Frame(p, nil)
 	if err != nil {
 		return nil, unfitf("the plan does not fit together: %v", err)
 	}
-	s := &session{data: d, meters: make(map[string]int, d.Len()), scalings: map[string]*scaled{}, release: func() {}}
+	s := &session{policy: allow, data: d, meters: make(map[string]int, d.Len()), scalings: map[string]*scaled{}, release: func() {}}
 	for i := range d.Len() {
 		s.meters[d.Meter(i).ID] = i
 	}
@@ -101,13 +116,13 @@ func newSession(text []byte, fleet int64, d *series.Dataset, k *kernel.Set, work
 	shared, meter := problem.FeatureBytes(d)
 	features := int64(workers) * meter
 	if memory-need < shared+features {
-		return nil, unfitf("training takes %d MB, this agent may use %d", (need+min(shared+features, math.MaxInt64-need))>>20, memory>>20)
+		return nil, unfitOf(codeMemory, "training takes %d MB, this agent may use %d", (need+min(shared+features, math.MaxInt64-need))>>20, memory>>20)
 	}
 	if err := problem.Open(d); err != nil {
-		return nil, unfitf("the readings here are not what the plan needs: %v", err)
+		return nil, unfitOf(codeData, "the readings here are not what the plan needs: %v", err)
 	}
 	left := memory - need - shared
-	if extra := scoringBytes(p, problem); p.Evaluate.Every > 0 && extra <= left-features {
+	if extra := scoringBytes(p, problem); p.Evaluate.Every > 0 && allow.ShareLosses && extra <= left-features {
 		s.scoring = newScoring(p, problem, k)
 		left -= extra
 	}

@@ -7,12 +7,12 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"loadstar/agent/state"
 	"loadstar/fed"
 	"loadstar/fed/client"
 	"loadstar/fed/round"
-	"loadstar/internal/backoff"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 	"loadstar/series"
 )
@@ -54,7 +54,7 @@ func (a *agent) do(ctx context.Context, j *job) error {
 	case ctx.Err() != nil:
 		return nil
 	case errors.As(err, &no):
-		a.worklist.decline(j, no.reason, j.clients...)
+		a.worklist.decline(j, no.code, no.reason, j.clients...)
 		return nil
 	case err != nil:
 		return err
@@ -70,6 +70,9 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	}
 	if r, v := j.GetRound(), j.GetVersion(); r < 0 || r > math.MaxInt32 || v < 0 || v > math.MaxInt32 {
 		return nil, task, unfitf("round %d or version %d is out of range", r, v)
+	}
+	if err := a.allowRound(j); err != nil {
+		return nil, task, err
 	}
 	dropped, err := a.store.Begin(j.GetRun())
 	switch {
@@ -94,7 +97,26 @@ func (a *agent) prepare(ctx context.Context, j *job) (*session, fed.Task, error)
 	if task.Shared, err = a.floats(ctx, j.GetWeights(), s.shared()); err == nil && s.Job.Needs.Control {
 		task.Control, err = a.floats(ctx, j.GetControl(), s.shared())
 	}
+	l := j.GetLimits()
+	task.Limits = fed.Limits{Norm: l.GetNorm(), Control: l.GetControl(), Examples: l.GetExamples(), Loss: l.GetLoss()}
 	return s, task, err
+}
+
+// allowRound counts the round of a job, and returns an [unfit] error if the policy allows no
+// more rounds today.
+func (a *agent) allowRound(j *job) error {
+	most := a.Policy.RoundsPerDay
+	if most == 0 {
+		return nil
+	}
+	n, err := a.store.CountRound(j.GetRun(), j.GetRound(), most, time.Now())
+	switch {
+	case err != nil:
+		return storeError(err)
+	case n > most:
+		return unfitOf(codePolicy, "this agent has trained %d rounds today, the most is %d (policy.rounds_per_day)", most, most)
+	}
+	return nil
 }
 
 // openSession returns the session of a job. If the readings grow, each run has a session of
@@ -113,7 +135,7 @@ func (a *agent) openSession(text []byte, j *job) (*session, error) {
 		a.Log.Error("cannot read the readings", "error", err)
 		return nil, unfitf("the readings cannot be read")
 	}
-	s, err := newSession(text, j.GetFleet(), d, a.Kernel, min(a.Workers, len(a.names)), a.Memory)
+	s, err := newSession(text, j.GetFleet(), d, a.Kernel, min(a.Workers, len(a.names)), a.Memory, a.Policy)
 	if err != nil {
 		release()
 		return nil, err
@@ -136,7 +158,7 @@ func (a *agent) endSession() {
 // content, or the server has a wrong blob.
 func (a *agent) fetch(ctx context.Context, hash string, size int64, exact bool) ([]byte, error) {
 	const tries = 3
-	retry := backoff.Backoff{Base: a.first, Cap: a.most}
+	retry := a.retry("train")
 	for try := 1; ; {
 		data, err := a.blobs.get(ctx, hash, size, exact)
 		switch {
@@ -206,49 +228,50 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 	keys := []any{"run", j.GetRun(), "round", j.GetRound() + 1, "client", name}
 	at, ok := s.meters[name]
 	if !ok {
-		a.worklist.decline(j, "it has no readings", name)
+		a.worklist.decline(j, codeData, "it has no readings", name)
 		return nil
 	}
 	m := s.data.Meter(at)
 	scale, err := a.scaling(s, j.GetRun(), name, m)
 	if err != nil {
 		a.Log.Error("cannot read a client's scaling", append(keys, "error", err)...)
-		a.worklist.decline(j, "its scaling cannot be read", name)
+		a.worklist.decline(j, "", "its scaling cannot be read", name)
 		return nil
 	}
 	c := client.Client{ID: fed.ClientID(name), Data: []series.Examples{scale.examples(s.Problem, m)}, Kept: w.kept}
 	if c.Data[0].Len(series.Train) == 0 {
-		a.worklist.decline(j, "it has no complete training example", name)
+		a.worklist.decline(j, codeData, "it has no complete training example", name)
+		return nil
+	}
+	if reason := s.policy.CheckClient(s.Plan, c.Data[0].Len(series.Train)); reason != "" {
+		a.worklist.decline(j, codePolicy, reason, name)
 		return nil
 	}
 	kept, err := a.store.Load(j.GetRun(), name, w.kept)
 	switch {
 	case err != nil:
 		a.Log.Error("cannot read a client's personal layers", append(keys, "error", err)...)
-		a.worklist.decline(j, "its personal layers cannot be read", name)
+		a.worklist.decline(j, "", "its personal layers cannot be read", name)
 		return nil
 	case kept.First:
 		copy(w.kept, s.initial)
 		c.First = true
 	case j.GetRound() <= kept.Round:
-		a.worklist.decline(j, fmt.Sprintf("it was already counted in round %d", kept.Round), name)
+		a.worklist.decline(j, "", fmt.Sprintf("it was already counted in round %d", kept.Round), name)
 		return nil
 	}
 	w.evaluation = s.evaluate(task, m, c.Data[0], w.kept, c.First)
 	err = w.Train(ctx, &c, task, &w.update)
-	if err == nil && (math.IsNaN(w.update.Loss) || math.IsInf(w.update.Loss, 0)) {
-		err = fmt.Errorf("the loss is not finite: %w", fed.ErrDiverged)
-	}
 	switch {
 	case ctx.Err() != nil:
 		return nil
 	case errors.Is(err, fed.ErrDiverged):
 		a.Log.Warn("training diverged", append(keys, "error", err)...)
-		a.worklist.decline(j, "training diverged", name)
+		a.worklist.decline(j, codeDiverged, "training diverged", name)
 		return nil
 	case err != nil:
 		a.Log.Error("cannot train a client", append(keys, "error", err)...)
-		a.worklist.decline(j, "training failed", name)
+		a.worklist.decline(j, "", "training failed", name)
 		return nil
 	}
 	w.scaling = scale.encode(s.Problem, m)
@@ -256,12 +279,15 @@ func (a *agent) turn(ctx context.Context, j *job, s *session, w *worker, task fe
 }
 
 // share describes one client's part in a result.
-func share(u *fed.Update, n fed.Needs) *loadstarv1.Share {
-	s := &loadstarv1.Share{
-		Client: string(u.Client), Examples: int64(u.Examples), Steps: int64(u.Steps), TrainLoss: u.TrainLoss,
+func (s *session) share(u *fed.Update) *loadstarv1.Share {
+	x := &loadstarv1.Share{
+		Client: string(u.Client), Examples: int64(u.Claimed), Steps: int64(u.Steps), Norm: u.Norm, ControlNorm: u.ControlNorm,
 	}
-	if n.Loss {
-		s.Loss = u.Loss
+	if s.policy.ShareLosses {
+		x.TrainLoss = u.TrainLoss
+		if s.Job.Needs.Loss {
+			x.Loss = u.Loss
+		}
 	}
-	return s
+	return x
 }

@@ -52,6 +52,7 @@ type decline struct {
 	run     string
 	round   int64
 	clients []string
+	code    string // kind of the reason
 	reason  string
 	sending bool // a request with this decline is in progress, so the decline must not change
 }
@@ -190,7 +191,7 @@ func (d *worklist) add(task *loadstarv1.Task) {
 		}
 	}
 	if len(foreign) > 0 {
-		d.giveBack(task, foreign, "not one of this agent's clients")
+		d.giveBack(task, foreign, "", "not one of this agent's clients")
 	}
 	if len(j.clients) > 0 {
 		d.jobs = append(d.jobs, j)
@@ -305,7 +306,7 @@ func (d *worklist) trained(r state.Result) {
 }
 
 // decline queues a decline for clients of the active job.
-func (d *worklist) decline(j *job, reason string, clients ...string) {
+func (d *worklist) decline(j *job, code, reason string, clients ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var all []string
@@ -316,13 +317,13 @@ func (d *worklist) decline(j *job, reason string, clients ...string) {
 		}
 	}
 	if len(all) > 0 {
-		d.giveBack(j.Task, all, reason)
+		d.giveBack(j.Task, all, code, reason)
 	}
 }
 
 // giveBack queues a decline for clients of a task. If a decline for the same task and
 // reason is queued, it adds the clients to that one.
-func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, reason string) {
+func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, code, reason string) {
 	wake(d.post)
 	for _, x := range d.declines {
 		if !x.sending && x.run == t.GetRun() && x.round == t.GetRound() && x.reason == reason {
@@ -330,7 +331,7 @@ func (d *worklist) giveBack(t *loadstarv1.Task, clients []string, reason string)
 			return
 		}
 	}
-	d.declines = append(d.declines, &decline{run: t.GetRun(), round: t.GetRound(), clients: clients, reason: reason})
+	d.declines = append(d.declines, &decline{run: t.GetRun(), round: t.GetRound(), clients: clients, code: code, reason: reason})
 }
 
 // end finishes the active job and requeues the clients that were not trained.

@@ -44,6 +44,19 @@ type Task struct {
 	Shared  []float32
 	// Control is SCAFFOLD's server control variate, or nil.
 	Control []float32
+	// Limits bounds the update. The client applies them, and so does the server.
+	Limits Limits
+}
+
+// Limits bounds what one update can contribute. They belong to a version of the shared
+// weights. 0 means no limit.
+type Limits struct {
+	// Norm is the largest Euclidean norm of Update.Delta, and Control that of
+	// Update.Control. A longer vector is scaled down.
+	Norm, Control float64
+	// A larger claimed number of examples, or a larger loss, counts as this.
+	Examples int64
+	Loss     float64
 }
 
 // Update is what a client returns. Nothing else leaves the client.
@@ -51,8 +64,9 @@ type Update struct {
 	Client ClientID
 	// Version is the version of the weights from which the client trained.
 	Version int
-	// Examples is the number of the client's training examples.
-	Examples int
+	// Examples is the number of examples that counts: that of the client's training
+	// examples, within the limits. Claimed is the number that the client claims.
+	Examples, Claimed int
 	// Delta is the shared weights after training minus those before it, so servers add it.
 	// Those before it are the received ones, unless the plan lets clients begin with their
 	// own.
@@ -67,6 +81,8 @@ type Update struct {
 	TrainLoss float64
 	// Steps is the number of gradients that the client computed.
 	Steps int
+	// Norm and ControlNorm are the Euclidean norms of Delta and Control.
+	Norm, ControlNorm float64
 }
 
 // Objective is the function that a client minimises: the mean loss of a model over the

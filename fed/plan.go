@@ -183,6 +183,9 @@ type Server struct {
 	// round, if the plan's Start is server-data.
 	StartSteps int `yaml:"start_steps"`
 
+	// Clip limits the norm of an update, its number of examples and the norm of its control
+	// variate to this multiple of the median of earlier updates. 0 means no limits.
+	Clip float64 `yaml:"clip"`
 	// Bound is the largest permitted magnitude of any number in an update, and MaxExamples
 	// is the largest weight of an update in a sum. Both and the cohort size determine the
 	// resolution of exact sums.

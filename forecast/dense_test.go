@@ -170,6 +170,9 @@ func TestDenseStartsAtNaive(t *testing.T) {
 
 // TestDenseLearns fits a function with a kink that no linear model can fit.
 func TestDenseLearns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long on an emulator; TestGolden compares 20 steps")
+	}
 	const inputs, batch, steps = 6, 64, 200
 	m := model(t, "dense", Shape{Inputs: inputs, Outputs: 1, Naive: -1})
 	for _, k := range kernel.Available() {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"loadstar/internal/atomicfile"
+	"loadstar/internal/filelock"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 )
@@ -25,9 +29,12 @@ const (
 
 // Backup writes a backup of a server's folder as a tar file: a consistent snapshot of the
 // ledger, the blobs that it refers to, and the certificate authority with its key. The
-// server may be running.
+// server may be running, also one of another version: Backup does not change the ledger.
 func Backup(ctx context.Context, dir string, to io.Writer) error {
-	l, err := openLedger(ctx, dir)
+	if err := hasLedger(dir); err != nil {
+		return err
+	}
+	l, err := ledger.OpenForBackup(ctx, filepath.Join(dir, ledgerFile))
 	if err != nil {
 		return err
 	}
@@ -36,72 +43,171 @@ func Backup(ctx context.Context, dir string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp("", "loadstar-backup-")
+	temp, unlock, err := snapshotDir(dir)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(temp)
+	defer unlock()
+	b := &backup{Writer: tar.NewWriter(to), written: map[string]bool{}}
 	// If a blob is deleted after the ledger's snapshot and before it is copied, take a new
-	// snapshot.
+	// snapshot. The snapshot is written last, when all its blobs are.
+	path := filepath.Join(temp, ledgerFile)
 	for range 10 {
-		if err = snapshot(ctx, l, store, temp); !errors.Is(err, blob.ErrNotFound) {
+		if err = os.RemoveAll(path); err == nil {
+			err = l.Backup(ctx, path)
+		}
+		if err == nil {
+			err = b.addBlobs(ctx, path, store)
+		}
+		if !errors.Is(err, blob.ErrNotFound) {
 			break
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := os.CopyFS(filepath.Join(temp, pkiDir), os.DirFS(filepath.Join(dir, pkiDir))); err != nil {
+	if err := b.addFile(ledgerFile, path); err != nil {
 		return err
 	}
-	w := tar.NewWriter(to)
-	if err := w.AddFS(os.DirFS(temp)); err != nil {
+	if err := b.addFolder(pkiDir, filepath.Join(dir, pkiDir)); err != nil {
 		return err
 	}
-	return w.Close()
+	return b.Close()
 }
 
-func openLedger(ctx context.Context, dir string) (*ledger.Ledger, error) {
-	path := filepath.Join(dir, ledgerFile)
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no %s: back up PostgreSQL and S3 with their own tools", dir, ledgerFile)
+// snapshotDir makes a folder for the ledger's snapshot in the server's folder, which only its
+// owner can read. It removes what a killed backup left there. One backup runs at a time.
+func snapshotDir(dir string) (temp string, done func(), err error) {
+	temp = filepath.Join(dir, "backup")
+	lock, err := os.OpenFile(filepath.Join(dir, "backup.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", nil, err
 	}
-	return ledger.Open(ctx, "sqlite:"+path)
+	if err := filelock.Try(lock); err != nil {
+		_ = lock.Close() // nothing was written to it
+		return "", nil, fmt.Errorf("another backup of %s is running: wait for it", dir)
+	}
+	done = func() {
+		_ = os.RemoveAll(temp) // the next backup tries again
+		_ = lock.Close()       // nothing was written to it
+	}
+	if err := os.RemoveAll(temp); err != nil {
+		done()
+		return "", nil, err
+	}
+	if err := os.Mkdir(temp, 0o700); err != nil {
+		done()
+		return "", nil, err
+	}
+	return temp, done, nil
 }
 
-// snapshot copies the ledger and the blobs that it refers to.
-func snapshot(ctx context.Context, l *ledger.Ledger, from blob.Store, to string) error {
-	path := filepath.Join(to, ledgerFile)
-	os.Remove(path)
-	if err := l.Backup(ctx, path); err != nil {
+// backup is a tar file whose files only their owner can read.
+type backup struct {
+	*tar.Writer
+	written map[string]bool // blobs
+}
+
+func (b *backup) add(name string, size int64, modified time.Time, data io.Reader) error {
+	if err := b.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: modified}); err != nil {
 		return err
 	}
-	copied, err := ledger.Open(ctx, "sqlite:"+path)
+	_, err := io.CopyN(b, data, size)
+	return err
+}
+
+func (b *backup) addFile(name, path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	blobs, err := copied.Blobs(ctx)
-	if err := errors.Join(err, copied.Close()); err != nil {
-		return err
-	}
-	store, err := blob.Files(filepath.Join(to, blobsDir))
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
-	for _, hash := range blobs {
-		b, err := from.Get(ctx, hash)
+	return b.add(name, info.Size(), info.ModTime(), f)
+}
+
+// addFolder adds the regular files of a folder.
+func (b *backup) addFolder(name, dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		inside, err := filepath.Rel(dir, path)
 		if err != nil {
 			return err
 		}
-		if _, err := store.Put(ctx, b); err != nil {
+		return b.addFile(name+"/"+filepath.ToSlash(inside), path)
+	})
+}
+
+// addBlobs adds the blobs that a snapshot of the ledger refers to and that are not in the
+// backup yet.
+func (b *backup) addBlobs(ctx context.Context, snapshot string, from blob.Store) error {
+	hashes, err := ledger.BlobsOf(ctx, snapshot)
+	if err != nil {
+		return err
+	}
+	for _, hash := range hashes {
+		if b.written[hash] {
+			continue
+		}
+		data, err := from.Get(ctx, hash)
+		if err != nil {
 			return err
 		}
+		if err := b.add(blobsDir+"/"+blob.Name(hash), int64(len(data)), time.Now(), bytes.NewReader(data)); err != nil {
+			return err
+		}
+		b.written[hash] = true
 	}
 	return nil
 }
 
-// Restore creates a server's folder from a backup. The folder must not exist.
-func Restore(ctx context.Context, from io.Reader, dir string) error {
+func hasLedger(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, ledgerFile)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s has no %s: back up PostgreSQL and S3 with their own tools", dir, ledgerFile)
+	}
+	return nil
+}
+
+// Restored says what a restore changed in the ledger.
+type Restored struct {
+	// Revocations is the number of revocations after the backup that were repeated. Tokens
+	// is the number of join tokens that were revoked, because it is not known how often they
+	// were used since the backup.
+	Revocations, Tokens int
+}
+
+// Restore creates a server's folder from a backup. The folder must not exist. The file
+// revocations is the list of the server that was backed up; if it is empty, revocations after
+// the backup are undone.
+func Restore(ctx context.Context, from io.Reader, dir, revocations string) (done Restored, err error) {
+	var revoked []ledger.Event
+	var list []byte
+	if revocations != "" {
+		var torn []byte
+		if revoked, list, torn, err = readRevocations(revocations); err != nil {
+			return done, err
+		}
+		if len(torn) > 0 {
+			return done, fmt.Errorf("%s: the last line is cut off, so the newest revocation would be undone; note what it names, remove the line, restore, and revoke it again", revocations)
+		}
+	}
+	return done, restore(ctx, from, dir, func(temp string, l *ledger.Ledger) (err error) {
+		if done.Revocations, err = l.Reapply(ctx, revoked, time.Now()); err != nil {
+			return err
+		}
+		if done.Tokens, err = l.RevokeTokens(ctx, "restore", time.Now()); err != nil || revocations == "" {
+			return err
+		}
+		return writeRevocations(temp, list)
+	})
+}
+
+func restore(ctx context.Context, from io.Reader, dir string, then func(temp string, l *ledger.Ledger) error) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s already exists: restore a backup into a new folder", dir)
 	}
@@ -129,14 +235,37 @@ func Restore(ctx context.Context, from io.Reader, dir string) error {
 			return fmt.Errorf("not a complete backup: %w", err)
 		}
 	}
-	l, err := openLedger(ctx, temp)
+	if err := hasLedger(temp); err != nil {
+		return err
+	}
+	if err := ledger.VerifyFile(filepath.Join(temp, ledgerFile)); err != nil {
+		return fmt.Errorf("the backup is damaged, use an older one: %w", err)
+	}
+	l, err := ledger.Open(ctx, "sqlite:"+filepath.Join(temp, ledgerFile))
 	if err != nil {
 		return err
 	}
-	if err := l.Close(); err != nil {
+	if err := errors.Join(then(temp, l), l.Close()); err != nil {
 		return err
 	}
-	return os.Rename(temp, dir)
+	if err := syncFolders(temp); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, dir); err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(dir))
+}
+
+// syncFolders makes the names in a folder and in the folders below it durable. The files are
+// synced when they are written.
+func syncFolders(dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		return atomicfile.SyncDir(path)
+	})
 }
 
 func unpack(root *os.Root, h *tar.Header, r io.Reader) error {

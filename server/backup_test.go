@@ -49,10 +49,10 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.stop()
-	if err := server.Restore(t.Context(), bytes.NewReader(file.Bytes()[:file.Len()/2]), filepath.Join(s.dir, "half")); err == nil || !strings.Contains(err.Error(), "not a complete backup") {
+	if _, err := server.Restore(t.Context(), bytes.NewReader(file.Bytes()[:file.Len()/2]), filepath.Join(s.dir, "half"), ""); err == nil || !strings.Contains(err.Error(), "not a complete backup") {
 		t.Errorf("an incomplete backup: %v", err)
 	}
-	if err := server.Restore(t.Context(), &file, filepath.Join(s.dir, "restored")); err != nil {
+	if _, err := server.Restore(t.Context(), &file, filepath.Join(s.dir, "restored"), ""); err != nil {
 		t.Fatal(err)
 	}
 	s.serve("restored", at, nil)

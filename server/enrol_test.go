@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -141,8 +142,16 @@ func TestRevocation(t *testing.T) {
 	if next := b.task(run, 1); next.Version != 1 || !slices.Equal(next.Clients, []string{"b0"}) {
 		t.Errorf("%v", next)
 	}
-	// Another agent may take over the clients of the revoked agent, except a client that
-	// was itself revoked.
+	// The clients stay bound to the revoked agent until an operator frees them. Then another
+	// agent may take them over, except a client that was itself revoked.
+	if s, err := b.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0", "a1", "b0"}, StepSeconds: 3600}); err != nil || !slices.Equal(s.Refused, []string{"a0", "a1"}) || s.Reason != "client a0 is revoked" {
+		t.Errorf("%v, %v", s, err)
+	}
+	_, err = st.operator.FreeClients(t.Context(), &v1.FreeClientsRequest{Agent: b.id})
+	st.wantCode("freeing the clients of an agent that is not revoked", err, connect.CodeFailedPrecondition)
+	if s, err := st.operator.FreeClients(t.Context(), &v1.FreeClientsRequest{Agent: a.id}); err != nil || s.Clients != 1 {
+		t.Errorf("%v, %v", s, err)
+	}
 	if s, err := b.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0", "a1", "b0"}, StepSeconds: 3600}); err != nil || !slices.Equal(s.Refused, []string{"a0"}) {
 		t.Errorf("%v, %v", s, err)
 	}
@@ -327,7 +336,7 @@ func TestAnnouncements(t *testing.T) {
 	if err != nil || len(s.Refused) > 0 {
 		t.Errorf("%v, %v", s, err)
 	}
-	if n, err := st.ledger.CountClients(t.Context()); err != nil || n != 10_000 {
+	if n, err := st.ledger.CountClients(t.Context(), time.Time{}); err != nil || n != 10_000 {
 		t.Errorf("%d clients, %v", n, err)
 	}
 }

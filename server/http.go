@@ -2,15 +2,19 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"loadstar/internal/graceful"
+	"loadstar/server/door"
 )
 
 func newHTTP(h http.Handler) *http.Server {
@@ -35,6 +39,7 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 func (s *server) monitoring() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /limited", s.limited)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if !s.ready.Load() {
@@ -54,7 +59,65 @@ func (s *server) monitoring() http.Handler {
 	return mux
 }
 
-// maxConnections limits the memory of connections: about 100 kB for each agent that is
-// sending (loadstar bench fleet). Further connections wait until one is closed; idle
-// connections are closed soon.
-const maxConnections = 16 << 10
+// Limits on connections. An agent that is sending needs about 100 kB of memory (loadstar
+// bench fleet). Idle connections are closed soon.
+const (
+	maxConnections = 16 << 10
+	// maxAnonymous leaves most connections to callers with a certificate.
+	maxAnonymous = maxConnections / 4
+	// anonymousOfAddress is more than the agents behind one address that connect at the same
+	// moment. A connection is anonymous until its first call.
+	anonymousOfAddress = 256
+	// connectionsOfAgent is more than an agent needs for its calls, even if it has started
+	// again and some connections of its last process are still open.
+	connectionsOfAgent = 32
+	connectionsOfUser  = 256
+	// The listener for operators needs fewer.
+	operatorConnections = 1024
+)
+
+func (s *server) agentsDoor() *door.Door {
+	return door.New(door.Config{
+		Connections: maxConnections, Anonymous: maxAnonymous, OfAddress: anonymousOfAddress, OfAgent: connectionsOfAgent, OfUser: connectionsOfUser,
+		Rate: s.AddressRate, Report: s.limited,
+	})
+}
+
+func (s *server) operatorsDoor() *door.Door {
+	return door.New(door.Config{
+		Connections: operatorConnections, Anonymous: operatorConnections / 4, OfAddress: operatorConnections / 16, OfAgent: 1, OfUser: connectionsOfUser,
+		Rate: s.AddressRate, Report: s.limited,
+	})
+}
+
+// serveTLS serves callers with and without certificates, through a door that limits their
+// connections.
+func (s *server) serveTLS(ctx context.Context, l net.Listener, settings *tls.Config, h http.Handler, d *door.Door) error {
+	own := newHTTP(s.authority.Middleware(d.Handler(h)))
+	own.TLSConfig, own.ConnContext = settings, d.Context
+	return graceful.Serve(ctx, own, shutdownGrace, func() error { return own.ServeTLS(d.Listener(l), "", "") })
+}
+
+// addressOf returns the address under which agents reach a listener.
+func (s *server) addressOf(l net.Listener) string {
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil || len(s.Hosts) == 0 {
+		return "" // not a TCP listener, or a test without names
+	}
+	return "https://" + net.JoinHostPort(s.Hosts[0], port)
+}
+
+// The errors of calls that arrive at the other side's port. An agent takes "permission
+// denied" as its revocation and ends. At "unavailable" it keeps its results and retries.
+var (
+	errForAgents    = connect.NewError(connect.CodePermissionDenied, errors.New("this address is for agents only; operators use the address of serve --operators"))
+	errForOperators = connect.NewError(connect.CodeUnavailable, errors.New("this address is for operators only; agents use the address of serve --listen"))
+)
+
+// elsewhere refuses all calls with an error.
+func elsewhere(err error) http.Handler {
+	errorWriter := connect.NewErrorWriter()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = errorWriter.Write(w, r, err) // a failed write means that the caller has gone
+	})
+}

@@ -149,9 +149,9 @@ func TestRegion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, plan := range map[string]string{
-		"a sum":        "{algorithm: fedadam, partition: head, rounds: 12, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 2, windows: 8}}",
-		"control":      "{algorithm: scaffold, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 0}}",
-		"each update":  "{algorithm: fedavgadaptive, rounds: 6, client: {steps: 1, batch: 8}, schedule: {cohort: 6}, evaluate: {every: 1, windows: 8}}",
+		"a sum":        "{algorithm: fedadam, partition: head, rounds: 12, client: {steps: 1, batch: 8}, server: {clip: 0.9}, schedule: {cohort: 6}, evaluate: {every: 2, windows: 8}}",
+		"control":      "{algorithm: scaffold, rounds: 6, client: {steps: 1, batch: 8}, server: {clip: 0.9}, schedule: {cohort: 6}, evaluate: {every: 0}}",
+		"each update":  "{algorithm: fedavgadaptive, rounds: 6, client: {steps: 1, batch: 8}, server: {clip: 0.9}, schedule: {cohort: 6}, evaluate: {every: 1, windows: 8}}",
 		"asynchronous": "{algorithm: fedbuff, rounds: 10, client: {steps: 1, batch: 8}, schedule: {cohort: 5, buffer: 3}, evaluate: {every: 0}}",
 	} {
 		if testing.Short() && name != "a sum" {

@@ -122,7 +122,7 @@ func TestReleases(t *testing.T) {
 	one, rest := newShelf(), newShelf()
 	stop := st.hostFor("one", st.url, firstHomes(t, d, 0, 1), one)
 	st.hostFor("rest", st.url, firstHomes(t, d, 1, 3), rest)
-	st.soon("the clients are announced", func() bool { n, err := st.ledger.CountClients(t.Context()); return err == nil && n == 3 })
+	st.soon("the clients are announced", func() bool { n, err := st.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 3 })
 	var runs []string
 	for seed := range 2 {
 		run := st.start(fmt.Sprintf(accurate, seed))
@@ -226,7 +226,7 @@ func TestRegionReleases(t *testing.T) {
 	far := newShelf()
 	region.hostFor("far", region.url, firstHomes(t, d, 0, 3), far)
 	hub.host("near", hub.url, firstHomes(t, d, 3, 4))
-	hub.soon("the clients are announced", func() bool { n, err := hub.ledger.CountClients(t.Context()); return err == nil && n == 4 })
+	hub.soon("the clients are announced", func() bool { n, err := hub.ledger.CountClients(t.Context(), time.Time{}); return err == nil && n == 4 })
 	run := hub.start(strings.Replace(fmt.Sprintf(accurate, 1), "rounds: 6", "rounds: 3", 1))
 	hub.finished(run)
 	rounds, err := hub.ledger.Rounds(t.Context(), run, 0, 100)

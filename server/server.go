@@ -19,17 +19,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"loadstar/internal/backoff"
-	"loadstar/internal/graceful"
 	"loadstar/internal/port"
+	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/aggregator"
 	"loadstar/server/blob"
 	"loadstar/server/bus"
 	"loadstar/server/coordinator"
+	"loadstar/server/door"
+	"loadstar/server/examine"
 	"loadstar/server/gateway"
 	"loadstar/server/ledger"
 	"loadstar/server/operator"
@@ -61,12 +62,30 @@ type Config struct {
 	// TLS.
 	Listen, Watch string
 	Hosts         []string
+	// Operators is an address for operators alone. If it is empty, they use Listen.
+	Operators string
+	// AddressRate is the number of new connections that an address may open per second. If
+	// it is 0, there are no limits by address.
+	AddressRate float64
 	// Database is sqlite:PATH or postgres://…; empty means SQLite in Dir.
 	Database string
-	// NATS lists the servers of a NATS cluster; empty means an embedded server.
-	NATS []string
-	// Blobs is a folder or s3://…; empty means a folder in Dir.
-	Blobs string
+	// NATS lists the servers of a NATS cluster; empty means an embedded server. The files
+	// are those of bus.Config.
+	NATS                                       []string
+	NATSCredentials, NATSCA, NATSCert, NATSKey string
+	// NATSMonitors are the monitoring ports of the cluster, and NATSSynced says that it syncs
+	// every message; see bus.Sync.
+	NATSMonitors []string
+	NATSSynced   bool
+	// AllowLoss lets the server start although a setting can lose counted updates.
+	AllowLoss bool
+	// Keep says how long the ledger keeps what it no longer needs. Coordinators delete it.
+	Keep ledger.Retention
+	// Revocations is the file with the list of all revocations; empty means one in Dir.
+	Revocations string
+	// Blobs is a folder or s3://…; empty means a folder in Dir. BlobsCA is a file with the
+	// authorities that may sign the certificate of an S3 store; empty means the system's.
+	Blobs, BlobsCA string
 	// Version is that of the program, for people.
 	Version string
 	// Web configures the dashboard, which processes with the role gateway serve. It is nil
@@ -84,9 +103,19 @@ type Config struct {
 	// Aggregators is the number of goroutines that count results in this process.
 	Aggregators int
 
+	// Keys says how the keys of the certificate authority are kept.
+	Keys pki.Keys
+	// Grace is how long after its expiry an agent's certificate can be renewed.
+	Grace time.Duration
+
 	Certificates, Lease, Lead, Poll, MaxPoll time.Duration
-	Rate                                     float64
-	Log                                      *slog.Logger
+	// LongestTurn is the longest time that a client's turn may take; 0 means no limit.
+	LongestTurn time.Duration
+	// FleetSeen is how long ago an agent may have been seen last for its clients to take part
+	// in runs; 0 means three times the interval between check-ins, and at least ten minutes.
+	FleetSeen time.Duration
+	Rate      float64
+	Log       *slog.Logger
 	// Ready is called with the address for agents when all roles have started.
 	Ready func(address string)
 }
@@ -120,11 +149,16 @@ type server struct {
 	Config
 	authority *pki.Authority
 	ledger    *ledger.Ledger
+	revoked   *revocations
 	bus       *bus.Bus
 	blobs     blob.Store
+	rawBlobs  blob.Store // without the cache
 	terms     *terms.Cache
 	registry  *prometheus.Registry
+	limited   *door.Report
 	ready     atomic.Bool // all roles have started
+	running   *os.File    // is there while this process runs; nil if another process has it
+	unclean   bool        // the process before this one did not end cleanly
 }
 
 // Run runs the server until ctx ends, and then shuts down gracefully.
@@ -153,27 +187,32 @@ func (s *server) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
-	if s.authority, err = pki.Open(filepath.Join(s.Dir, pkiDir)); err != nil {
-		return err
-	}
 	if s.Database == "" {
 		s.Database = "sqlite:" + filepath.Join(s.Dir, ledgerFile)
 	}
 	if s.ledger, err = s.openLedger(ctx); err != nil {
 		return err
 	}
-	if s.blobs, err = s.openBlobs(ctx); err != nil {
+	if s.Revocations == "" {
+		s.Revocations = filepath.Join(s.Dir, revocationsFile)
+	}
+	if s.revoked, err = s.openRevocations(ctx); err != nil {
 		return err
 	}
-	s.blobs = blob.Cached(s.blobs, blobCache)
-	c := bus.Config{URLs: s.NATS, Replicas: min(len(s.NATS), 3)}
-	if len(s.NATS) == 0 {
-		c = bus.Config{Dir: filepath.Join(s.Dir, "nats")}
-	} else if c.Replicas == 2 {
-		c.Replicas = 1
+	if slices.Contains(s.Roles, Gateway) { // the other roles need no certificates
+		if err := s.openAuthority(ctx); err != nil {
+			return err
+		}
 	}
-	c.AckWait = ackWait
-	if s.bus, err = bus.Open(ctx, c, s.Log); err != nil {
+	if s.rawBlobs, err = s.openBlobs(ctx); err != nil {
+		return err
+	}
+	s.rawBlobs = examine.Blobs(s.rawBlobs, s.Log, s.registry)
+	s.blobs = blob.Cached(s.rawBlobs, blobCache)
+	if s.bus, err = s.openBus(ctx); err != nil {
+		return err
+	}
+	if err := s.checkSettings(ctx); err != nil {
 		return err
 	}
 	s.terms = terms.NewCache(func(ctx context.Context, run string) (*terms.Terms, error) {
@@ -192,6 +231,9 @@ func (s *server) open(ctx context.Context) (err error) {
 // openLedger opens the ledger. It waits for an unreachable database, because after a power
 // failure the database may start later than this server.
 func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
+	if at := ledger.Unverified(s.Database); at != "" {
+		s.Log.Warn("the connection to the database does not check who answers: whoever is between can read and change everything; add sslmode=verify-full&sslrootcert=FILE to --database", "database", at)
+	}
 	retry := backoff.Backoff{Base: 100 * time.Millisecond, Cap: 5 * time.Second}
 	for {
 		l, err := ledger.Open(ctx, s.Database)
@@ -205,6 +247,29 @@ func (s *server) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 	}
 }
 
+// openBus starts the embedded NATS server or connects to a cluster.
+func (s *server) openBus(ctx context.Context) (*bus.Bus, error) {
+	c := s.busConfig()
+	if len(s.NATS) == 0 {
+		if c.Credentials+c.CAFile+c.CertFile+c.KeyFile != "" || len(s.NATSMonitors) > 0 {
+			return nil, errors.New("--nats-credentials, --nats-ca, --nats-cert, --nats-key and --nats-monitor are for a NATS cluster, which --nats names")
+		}
+		c = bus.Config{Dir: filepath.Join(s.Dir, "nats"), AckWait: ackWait}
+	} else {
+		var err error
+		if c.Key, err = s.ledger.Secret(ctx, "bus"); err != nil {
+			return nil, err
+		}
+	}
+	b, err := bus.Open(ctx, c, s.Log)
+	if err == nil {
+		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "loadstar_bus_forged_total", Help: "Messages on the bus that were dropped because no gateway of this server sent them.",
+		}, func() float64 { return float64(b.Forged()) }))
+	}
+	return b, err
+}
+
 // openBlobs opens a folder or s3://HOST/BUCKET/PREFIX. The scheme s3+http means a store
 // without TLS. The store's keys are read from the environment.
 func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
@@ -212,7 +277,10 @@ func (s *server) openBlobs(ctx context.Context) (blob.Store, error) {
 	if scheme == "s3" || scheme == "s3+http" {
 		host, bucket, _ := strings.Cut(rest, "/")
 		bucket, prefix, _ := strings.Cut(bucket, "/")
-		return blob.S3(ctx, blob.S3Config{Endpoint: host, Bucket: bucket, Prefix: prefix, Plaintext: scheme == "s3+http"})
+		return blob.S3(ctx, blob.S3Config{Endpoint: host, Bucket: bucket, Prefix: prefix, Plaintext: scheme == "s3+http", CAFile: s.BlobsCA})
+	}
+	if s.BlobsCA != "" {
+		return nil, errors.New("--blobs-ca is for an S3 store, which --blobs names")
 	}
 	if s.Blobs == "" {
 		s.Blobs = filepath.Join(s.Dir, blobsDir)
@@ -233,18 +301,26 @@ func (s *server) close() {
 			s.Log.Warn("cannot close the ledger", "error", err)
 		}
 	}
+	s.endedCleanly()
 }
 
 // serve runs the configured roles. If one of them ends, all end.
 func (s *server) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	var agents net.Listener
+	s.limited = door.NewReport(s.Log, s.registry)
+	var agents, operators net.Listener
 	if slices.Contains(s.Roles, Gateway) { // before the port for monitoring, which matters less
 		var err error
 		if agents, err = port.Listen("--listen", s.Listen); err != nil {
 			return err
 		}
 		defer agents.Close()
+		if s.Operators != "" {
+			if operators, err = port.Listen("--operators", s.Operators); err != nil {
+				return err
+			}
+			defer operators.Close()
+		}
 	}
 	if s.Watch != "" {
 		l, err := port.Listen("--watch", s.Watch)
@@ -267,7 +343,7 @@ func (s *server) serve(ctx context.Context) error {
 				})
 			}
 			return coordinator.Run(ctx, coordinator.Config{
-				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Reach: s.pace().Latest, Lead: s.Lead, Poll: min(s.Poll, time.Second),
+				Ledger: s.ledger, Blobs: s.blobs, Name: s.name(), Lease: s.Lease, Reach: s.pace().Latest, Longest: s.LongestTurn, Seen: s.fleetSeen, Lead: s.Lead, Poll: min(s.Poll, time.Second),
 				Data: s.Data, Wake: s.bus.Wake, Woken: woken, Log: s.Log, Metrics: s.registry,
 			})
 		})
@@ -281,17 +357,56 @@ func (s *server) serve(ctx context.Context) error {
 	}
 	address := ""
 	if agents != nil {
-		if err := s.gateway(ctx, group, agents); err != nil {
+		if err := s.gateway(ctx, group, agents, operators); err != nil {
 			return err
 		}
 		address = agents.Addr().String()
 	}
+	group.Go(func() error { return s.revoked.run(ctx, s) })
+	group.Go(func() error { return s.bus.Wait(ctx) })
+	watcher := &examine.Watcher{Config: s.examination(), Log: s.Log, Unclean: s.unclean}
+	watcher.Register(s.registry)
+	group.Go(func() error { return watcher.Run(ctx) })
+	if slices.Contains(s.Roles, Coordinator) {
+		group.Go(func() error { return s.prune(ctx) })
+	}
 	s.ready.Store(true)
 	s.Log.Info("serving", "roles", strings.Join(s.Roles, ","), "address", address)
+	if operators != nil {
+		s.Log.Info("serving operators", "address", operators.Addr().String())
+	}
 	if s.Ready != nil {
 		s.Ready(address)
 	}
 	return group.Wait()
+}
+
+// pruneEvery is how often a coordinator deletes what the ledger no longer needs.
+const pruneEvery = time.Hour
+
+func (s *server) prune(ctx context.Context) error {
+	for {
+		n, err := s.ledger.Prune(ctx, s.Keep, time.Now())
+		if err != nil && ctx.Err() == nil {
+			s.Log.Warn("cannot delete old rows of the ledger", "error", err)
+		} else if n > 0 {
+			s.Log.Info("deleted old rows of the ledger", "rows", n)
+		}
+		if backoff.Sleep(ctx, pruneEvery) != nil {
+			return nil
+		}
+	}
+}
+
+// leastFleetSeen is the least time without a check-in after which an agent's clients do not
+// take part in runs, unless it is configured.
+const leastFleetSeen = 10 * time.Minute
+
+func (s *server) fleetSeen(agents int64) time.Duration {
+	if s.FleetSeen > 0 {
+		return s.FleetSeen
+	}
+	return max(s.pace().Quiet(agents), leastFleetSeen)
 }
 
 func (s *server) pace() gateway.Pace {
@@ -307,26 +422,8 @@ func (s *server) name() string {
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), strings.ToLower(rand.Text()[:6]))
 }
 
-// writeOperator writes the certificate of the user local to the server's folder, unless it
-// is there, and records it in the ledger, which lists all certificates that are accepted. It
-// also records one that an older server wrote, which kept no list.
-func (s *server) writeOperator(ctx context.Context) error {
-	c, err := s.authority.WriteOperator(filepath.Join(s.Dir, "operator"), operatorLife, func(serial string) (bool, error) {
-		c, _, err := s.ledger.CertificateOf(ctx, serial)
-		if errors.Is(err, ledger.ErrNotFound) {
-			return false, nil
-		}
-		return !c.Revoked.IsZero(), err
-	})
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	return s.ledger.RecordLocal(ctx, ledger.Certificate{Serial: pki.Serial(c), User: ledger.LocalUser, Issued: now, Expires: c.NotAfter}, now)
-}
-
-// gateway serves agents and operators on one port.
-func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Listener) error {
+// gateway serves agents and operators, on one port if there is no listener for operators.
+func (s *server) gateway(ctx context.Context, group *errgroup.Group, agents, operators net.Listener) error {
 	if err := s.writeOperator(ctx); err != nil {
 		return err
 	}
@@ -334,15 +431,19 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Liste
 	if err != nil {
 		return err
 	}
+	group.Go(func() error { return s.watchAuthority(ctx) })
 	g := gateway.New(gateway.Config{
 		Ledger: s.ledger, Blobs: s.blobs, Bus: s.bus, Terms: s.terms, Authority: s.authority,
-		Certificates: s.Certificates, Lease: s.Lease, Pace: s.pace(),
-		Clients: s.AgentClients, Uploads: maxUploads, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
+		Certificates: s.Certificates, Grace: s.Grace, Lease: s.Lease, Pace: s.pace(), SeenEvery: min(s.FleetSeen/4, time.Minute),
+		Clients: s.AgentClients, Uploads: maxUploads, ByAddress: s.AddressRate > 0, Report: s.limited, Region: s.Hub != nil, Log: s.Log, Metrics: s.registry,
 	})
 	users := access.New(s.ledger, s.Log)
-	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Pin: s.authority.Pin(), Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet}
+	w := operator.Config{Ledger: s.ledger, Access: users, Authority: s.authority, Wake: s.bus.Wake, Revoked: g.Revoked, Closing: ctx.Done(), Log: s.Log, Version: s.Version, Quiet: s.pace().Quiet}
 	if s.Hub != nil {
 		w.Hub = s.Hub.Address
+	}
+	if operators != nil {
+		w.Agents = s.addressOf(agents)
 	}
 	var page *web.Web
 	if s.Web != nil {
@@ -352,19 +453,27 @@ func (s *server) gateway(ctx context.Context, group *errgroup.Group, l net.Liste
 		w.Page = page.URL()
 	}
 	o := operator.New(w)
-	mux := http.NewServeMux()
-	mux.Handle("/", g.Handler())
-	mux.Handle("/loadstar.v1.OperatorService/", o.Handler())
 	if page != nil {
 		group.Go(func() error {
 			return page.Run(ctx, web.Services{API: o, Access: users, Log: s.Log, Metrics: s.registry})
 		})
 	}
 	group.Go(func() error { return g.Run(ctx) })
-	group.Go(func() error {
-		h := newHTTP(pki.Middleware(users.Certificates(mux)))
-		h.TLSConfig = settings
-		return graceful.Serve(ctx, h, shutdownGrace, func() error { return h.ServeTLS(netutil.LimitListener(l, maxConnections), "", "") })
-	})
+	mux := http.NewServeMux()
+	mux.Handle("/", g.Handler())
+	calls := "/" + v1.OperatorServiceName + "/"
+	if operators == nil {
+		mux.Handle(calls, o.Handler())
+	} else {
+		mux.Handle(calls, elsewhere(errForAgents))
+		own := http.NewServeMux()
+		own.Handle(calls, o.Handler())
+		own.Handle("/"+v1.AgentServiceName+"/", elsewhere(errForOperators))
+		own.Handle("/v1/blobs/", g.Handler())
+		group.Go(func() error {
+			return s.serveTLS(ctx, operators, settings, users.Certificates(own), s.operatorsDoor())
+		})
+	}
+	group.Go(func() error { return s.serveTLS(ctx, agents, settings, users.Certificates(mux), s.agentsDoor()) })
 	return nil
 }

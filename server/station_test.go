@@ -34,7 +34,7 @@ import (
 
 // small is a plan with few weights, for tests that send made-up updates instead of
 // training.
-const small = "{algorithm: fedavg, rounds: 50, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100}, evaluate: {every: 0}}"
+const small = "{algorithm: fedavg, rounds: 50, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, server: {bound: 2, max_examples: 100, clip: 0}, evaluate: {every: 0}}"
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -165,10 +165,16 @@ func (st *station) token(uses int64) string {
 // server for a certificate; the tests of joining do that.
 func (st *station) join(clients ...string) *raw {
 	st.Helper()
+	return st.joinFor(time.Hour, clients...)
+}
+
+// joinFor is join with a certificate of the given life.
+func (st *station) joinFor(life time.Duration, clients ...string) *raw {
+	st.Helper()
 	id := strings.ToLower(rand.Text()[:16])
-	must(st, st.ledger.AddToken(st.Context(), []byte(id), "", 1, time.Now().Add(time.Hour)))
+	must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
 	must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{ID: id, Name: "raw"}, time.Now()))
-	h := st.patient(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, time.Hour)))
+	h := st.patient(mtls.AgentTransport(st.certified(st.authority, pki.Identity{Role: pki.Agent, ID: id}, life)))
 	a := &raw{v1.NewAgentServiceClient(h, st.url), st, id, h, st.Context()}
 	if len(clients) > 0 {
 		s, err := a.Announce(a.ctx, &v1.AnnounceRequest{Clients: clients, StepSeconds: 3600})
@@ -187,11 +193,11 @@ func (st *station) certified(a *pki.Authority, who pki.Identity, ttl time.Durati
 	must(st, err)
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	must(st, err)
-	chain, _, err := a.Sign(csr, who, ttl)
+	issued, err := a.Issue(csr, who, ttl)
 	must(st, err)
 	operator, err := mtls.ReadFolder(filepath.Join(st.Dir, "operator"))
 	must(st, err)
-	shown := tls.Certificate{Certificate: chain[:1], PrivateKey: key}
+	shown := tls.Certificate{Certificate: issued.Chain[:1], PrivateKey: key}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: mtls.Pool(operator.Root),
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },

@@ -99,8 +99,8 @@ func (st *station) withSession(name string) *person {
 
 // mayCall lists by hand what each role may call, beside what the roles before it may.
 var mayCall = map[string]string{
-	"viewer":   "Whoami GetFleet ListAgents ListClients GetClient ListTurns ListFindings ListRuns GetRun WatchRun ListAudit ListReleases ListReports CreateLogin ListSessions EndSession",
-	"operator": "CreateToken Revoke StartRun StopRun CreateRelease WithdrawRelease",
+	"viewer":   "ListVersions Whoami GetFleet ListAgents ListClients GetClient ListTurns ListFindings ListRuns GetRun WatchRun ListAudit ListReleases ListReports CreateLogin ListSessions EndSession RenewCertificate",
+	"operator": "CreateToken ListTokens ListIssuers RevokeToken Revoke FreeClients RollBackRun StartRun StopRun CreateRelease WithdrawRelease",
 	"admin":    "ListUsers PutUser RemoveUser IssueCertificate ListCertificates RevokeCertificate",
 }
 

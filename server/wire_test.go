@@ -249,7 +249,7 @@ func TestWire(t *testing.T) {
 	t.Parallel()
 	st := newStation(t, nil)
 	d := homes(t, 4)
-	plan := "{algorithm: fedavg, partition: head, rounds: 3, model: {name: bose2023}, client: {steps: 3, batch: 16, lr: 0.01}, evaluate: {every: 1}}"
+	plan := "{algorithm: fedavg, partition: head, rounds: 3, model: {name: bose2023}, client: {steps: 3, batch: 16, lr: 0.01}, server: {clip: 0}, evaluate: {every: 1}}"
 	// Home 0 has its own agent, which sends an individual update. The other homes share an
 	// agent, which sends one sum.
 	parts := map[string]*series.Dataset{"alone": firstHomes(t, d, 0, 1), "together": firstHomes(t, d, 1, 4)}
@@ -411,11 +411,11 @@ func TestWhatLeaves(t *testing.T) {
 		CheckInRequest.adapted CheckInRequest.pushed CheckInRequest.releases CheckInRequest.reports CheckInRequest.training
 		ClientReport.client ClientReport.coverage ClientReport.day ClientReport.drift ClientReport.findings ClientReport.readings_age_seconds
 		ClientReport.relative_mae ClientReport.release ClientReport.shares ClientReport.wants_round
-		DeclineRequest.reason DeclineRequest.turns Evaluation.clients Evaluation.relative_mae
-		JoinRequest.csr JoinRequest.name JoinRequest.secret
+		DeclineRequest.code DeclineRequest.reason DeclineRequest.turns Evaluation.clients Evaluation.relative_mae
+		JoinRequest.csr JoinRequest.name JoinRequest.old_certificate JoinRequest.old_signature JoinRequest.secret
 		PushRequest.chunk PushRequest.evaluation PushRequest.form PushRequest.offset PushRequest.round PushRequest.run PushRequest.sha256
 		PushRequest.shares PushRequest.size PushRequest.version
-		RenewRequest.csr Share.client Share.examples Share.loss Share.steps Share.train_loss SourceShare.share SourceShare.source
+		RenewRequest.csr Share.client Share.control_norm Share.examples Share.loss Share.norm Share.steps Share.train_loss SourceShare.share SourceShare.source
 		Turns.clients Turns.round Turns.run`)
 	fields := map[string]bool{}
 	var walk func(m protoreflect.MessageDescriptor)

@@ -64,10 +64,11 @@ done
 [ ! -e "$root/etc/systemd/system/multi-user.target.wants/loadstar.service" ] || fail "a service was enabled on install"
 if command -v systemd-analyze >/dev/null; then
 	mkdir "$work/units"
-	for unit in loadstar loadstar-agent; do
+	for unit in loadstar loadstar-agent loadstar-backup; do
 		sed "s|^ExecStart=|ExecStart=$root|" "$root/usr/lib/systemd/system/$unit.service" >"$work/units/$unit.service"
 	done
-	systemd-analyze verify --man=no "$work"/units/*.service >"$work/verify.log" 2>&1 || fail "systemd-analyze verify"
+	cp "$root/usr/lib/systemd/system/loadstar-backup.timer" "$work/units"
+	systemd-analyze verify --man=no "$work"/units/*.service "$work"/units/*.timer >"$work/verify.log" 2>&1 || fail "systemd-analyze verify"
 	! grep -E '^(/.*)?loadstar[^ ]*\.service' "$work/verify.log" || fail "systemd-analyze verify"
 fi
 in_root sh -c 'zcat /usr/share/man/man1/loadstar-serve.1.gz /usr/share/man/man1/loadstar-agent.1.gz' | grep '^\.TH' >/dev/null || fail "man pages"
@@ -86,6 +87,17 @@ operator runs start /packages/plan.yaml --rounds 2 --wait-for 2 >"$work/run.log"
 finished() { operator runs list 2>/dev/null | grep -q finished; }
 until_true "a run of two rounds" finished
 operator runs list
+
+echo "-- backup of the running server"
+for i in 1 2 3; do
+	in_root install -d -m 0750 -o loadstar -g loadstar /var/lib/loadstar-backups # as StateDirectory does
+	as loadstar env LOADSTAR_BACKUP_OPTIONS="--keep 2" sh -c "cd /var/lib/loadstar && exec $(unit loadstar-backup ExecStart)" >"$work/backup.log" 2>&1 || fail "backup"
+	sleep 1
+done
+[ "$(ls "$root"/var/lib/loadstar-backups/loadstar-*.tar | wc -l)" = 2 ] || fail "backups: $(ls "$root/var/lib/loadstar-backups")"
+as loadstar sh -c 'loadstar restore "$(ls /var/lib/loadstar-backups/loadstar-*.tar | tail -1)" --dir /tmp/restored --revocations /var/lib/loadstar-backups/revocations.jsonl' >"$work/restore.log" 2>&1 || fail "restore"
+as loadstar loadstar doctor --dir /var/lib/loadstar --server https://localhost:7443 --operator /var/lib/loadstar/operator >"$work/doctor.log" 2>&1 || fail "doctor: $(cat "$work/doctor.log")"
+rm -rf "$root/tmp/restored"
 
 echo "-- upgrade"
 stop loadstar-agent

@@ -16,6 +16,7 @@ import (
 	"loadstar/agent/config"
 	"loadstar/agent/identity"
 	"loadstar/agent/mqtt"
+	"loadstar/fed/recipe"
 	"loadstar/fed/serve"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -25,8 +26,9 @@ import (
 const callTime = 15 * time.Second
 
 // Check validates the configuration, opens the model, connects to broker and server, and
-// prints what the agent would do. It changes nothing.
-func Check(ctx context.Context, o Options) error {
+// prints what the agent would do, and whether it would train the given plans. It changes
+// nothing.
+func Check(ctx context.Context, o Options, plans ...string) error {
 	c, err := config.Read(o.Config, os.Environ())
 	if err != nil {
 		return err
@@ -72,7 +74,30 @@ func Check(ctx context.Context, o Options) error {
 		ok("http "+c.HTTP.Listen, checkListen(c.HTTP.Listen))
 	}
 	checkServer(ctx, c, say, ok)
+	if c.Server != config.ServerNone {
+		say("policy: %s", c.Policy)
+	}
+	for _, path := range plans {
+		ok("plan "+path, checkPlan(c, path))
+	}
 	return errors.Join(problems...)
+}
+
+// checkPlan returns an error if the agent would decline a plan. What depends on the size of
+// the fleet and on the readings of clients is known only when the plan runs.
+func checkPlan(c *config.Config, path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	p, err := recipe.Read(text)
+	if err != nil {
+		return err
+	}
+	if reasons := c.Policy.Check(p, 0); len(reasons) > 0 {
+		return fmt.Errorf("this agent would decline it: %s", strings.Join(reasons, "; "))
+	}
+	return nil
 }
 
 func checkHistory(c *config.Config) error {

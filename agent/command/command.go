@@ -25,7 +25,9 @@ import (
 
 // Options are what all commands need.
 type Options struct {
-	Config  string // path of agent.yaml
+	Config string // path of agent.yaml
+	// Policy changes the policy of the configuration; each is KEY=VALUE or none.
+	Policy  []string
 	Version string // of the program
 	Out     io.Writer
 	Log     *slog.Logger

@@ -39,6 +39,11 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	for _, text := range o.Policy {
+		if err := c.Policy.Set(text); err != nil {
+			return err
+		}
+	}
 	x, err := open(c, o.Log)
 	if err != nil {
 		return err
@@ -152,7 +157,7 @@ func (x *site) train(p *parts, o Options) {
 		log.Info("taking part in training", "agent", i.ID(), "server", i.Server())
 		err := agent.Run(ctx, agent.Config{
 			Dir: x.c.Dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Source: x.source, Releases: x.service.Host(),
-			Kernel: k, Workers: x.c.Train.Workers, Yield: x.service.Yield, Version: o.Version, Log: log,
+			Kernel: k, Workers: x.c.Train.Workers, Policy: &x.c.Policy, Yield: x.service.Yield, Version: o.Version, Log: log,
 		})
 		if err != nil && x.c.Server == config.ServerOptional {
 			log.Error("training has ended; forecasts go on", "error", err)

@@ -147,6 +147,9 @@ func check(c *Config, keys map[string]int, problems *config.Problems) {
 	if c.Train.Workers < 1 || c.Train.Workers > 64 {
 		bad("train.workers", "is %d; write 1 to 64", c.Train.Workers)
 	}
+	if key, problem := c.Policy.Wrong(); problem != "" {
+		bad("policy."+key, "%s", problem)
+	}
 }
 
 func checkSite(c *Config, bad func(key, format string, a ...any)) {

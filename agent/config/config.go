@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"loadstar/fed/policy"
 	"loadstar/internal/config"
 )
 
@@ -41,6 +42,8 @@ type Config struct {
 	Forecast Forecast `yaml:"forecast"`
 	Share    Share    `yaml:"share"`
 	Train    Train    `yaml:"train"`
+	// Policy says which plans of a server the agent trains.
+	Policy policy.Policy `yaml:"policy"`
 
 	location *time.Location
 }
@@ -173,6 +176,7 @@ func Default() Config {
 		Forecast: Forecast{H: Duration(48 * time.Hour), Levels: []float64{0.1, 0.5, 0.9}, Delay: Duration(2 * time.Minute), Fallback: "week"},
 		Share:    Share{Scores: true},
 		Train:    Train{Workers: 1},
+		Policy:   policy.Default(),
 	}
 }
 

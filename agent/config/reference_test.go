@@ -54,23 +54,25 @@ in the environment: ` + "`LOADSTAR_AGENT_SITE_ZONE` is `site.zone`" + `. The Deb
 
 // comments returns the comments of fields, by the name of the type and of the field.
 func comments(t *testing.T) map[string]string {
-	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := map[string]string{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if s, ok := n.(*ast.TypeSpec); ok {
-			if fields, ok := s.Type.(*ast.StructType); ok {
-				for _, f := range fields.Fields.List {
-					for _, name := range f.Names {
-						all[s.Name.Name+"."+name.Name] = strings.TrimSpace(f.Doc.Text() + f.Comment.Text())
+	for _, path := range []string{"config.go", "../../fed/policy/policy.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.TypeSpec); ok {
+				if fields, ok := s.Type.(*ast.StructType); ok {
+					for _, f := range fields.Fields.List {
+						for _, name := range f.Names {
+							all[s.Name.Name+"."+name.Name] = strings.TrimSpace(f.Doc.Text() + f.Comment.Text())
+						}
 					}
 				}
 			}
-		}
-		return true
-	})
+			return true
+		})
+	}
 	return all
 }
 

@@ -17,12 +17,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"loadstar/internal/backoff"
 	"loadstar/internal/mtls"
 )
 
-// file holds the server's address, the key, its certificate and the root. They are in a
-// single file because a file can be replaced atomically.
-const file = "identity.pem"
+// file holds the server's address, the key, its certificate and the roots. They are in a
+// single file because a file can be replaced atomically. To join again, an installer renames
+// it to oldFile.
+const (
+	file    = "identity.pem"
+	oldFile = "identity.old.pem"
+)
 
 // Names of the plain-text headers in the identity file.
 const (
@@ -42,8 +47,16 @@ type Identity struct {
 	server string
 	client *http.Client
 
-	renewing sync.Mutex // held during a renewal
-	current  atomic.Pointer[use]
+	current atomic.Pointer[use]
+	// stale means that the server asked for a renewal.
+	stale atomic.Bool
+
+	renewing sync.Mutex // held during a renewal; guards what follows
+	retry    backoff.Backoff
+	after    time.Time // of the next attempt
+	// unasked means that the last attempt succeeded and that the server had not asked for it.
+	// If it asks now, it has another issuer since then, and the agent need not wait.
+	unasked bool
 }
 
 // use is a key pair with the connections that present it.
@@ -54,7 +67,11 @@ type use struct {
 
 // Open opens the identity in a folder, even if it has expired: see Expires.
 func Open(dir string) (*Identity, error) {
-	path := filepath.Join(dir, file)
+	return open(dir, file)
+}
+
+func open(dir, name string) (*Identity, error) {
+	path := filepath.Join(dir, name)
 	text, err := mtls.ReadPrivate(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", dir, ErrNotJoined)
@@ -73,7 +90,7 @@ func parse(path string, text []byte) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.Key == nil || len(b.Certificates) != 2 {
+	if b.Key == nil || len(b.Certificates) < 2 {
 		return nil, errors.New("the file must hold a key, its certificate and the root")
 	}
 	id, server := b.Notes[noteAgent], b.Notes[noteServer]
@@ -83,15 +100,19 @@ func parse(path string, text []byte) (*Identity, error) {
 	if address, err := parseServer(server); err != nil || address != server {
 		return nil, fmt.Errorf("its server %q is not an https address", server)
 	}
-	c := mtls.Credentials{Key: b.Key, Leaf: b.Certificates[0], Root: b.Certificates[1]}
+	c := mtls.Credentials{Key: b.Key, Leaf: b.Certificates[0], Root: b.Certificates[1], More: b.Certificates[2:]}
 	if err := c.Check(); err != nil {
 		return nil, err
+	}
+	// A server names the agent in the last part of the URI.
+	if len(c.Leaf.URIs) == 1 && strings.TrimPrefix(c.Leaf.URIs[0].Path, "/") != id {
+		return nil, fmt.Errorf("its certificate belongs to %s, not to agent %q", c.Leaf.URIs[0], id)
 	}
 	return newIdentity(path, id, server, c), nil
 }
 
 func newIdentity(path, id, server string, c mtls.Credentials) *Identity {
-	i := &Identity{path: path, id: id, server: server}
+	i := &Identity{path: path, id: id, server: server, retry: backoff.Backoff{Base: retryFirst, Cap: retryMost}}
 	i.client = mtls.Client((*newest)(i))
 	i.put(c)
 	return i
@@ -110,7 +131,7 @@ func (i *Identity) store(c mtls.Credentials) error {
 	text, err := (&mtls.Bundle{
 		Notes:        map[string]string{noteAgent: i.id, noteServer: i.server},
 		Key:          c.Key,
-		Certificates: []*x509.Certificate{c.Leaf, c.Root},
+		Certificates: append([]*x509.Certificate{c.Leaf}, c.Roots()...),
 	}).PEM()
 	if err != nil {
 		return err
@@ -128,7 +149,7 @@ func (i *Identity) Server() string { return i.server }
 func (i *Identity) Expires() time.Time { return i.current.Load().Leaf.NotAfter }
 
 // HTTPClient returns the client for calls to the server. Each call presents the newest
-// certificate and trusts only the server's root. The client sets no timeout on a
+// certificate and trusts only the server's roots. The client sets no timeout on a
 // response that makes progress; use a context for that.
 func (i *Identity) HTTPClient() *http.Client { return i.client }
 
@@ -141,7 +162,11 @@ func (n *newest) RoundTrip(r *http.Request) (*http.Response, error) {
 	// An agent's requests are small, and the server does not read the User-Agent header.
 	r = r.Clone(r.Context())
 	r.Header.Set("User-Agent", "")
-	return n.current.Load().transport.RoundTrip(r)
+	answer, err := n.current.Load().transport.RoundTrip(r)
+	if err == nil && answer.Header.Get(renewHeader) != "" {
+		n.stale.Store(true)
+	}
+	return answer, err
 }
 
 // CloseIdleConnections makes http.Client.CloseIdleConnections work with this transport.

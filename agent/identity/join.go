@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -20,6 +21,7 @@ import (
 
 	"loadstar/internal/jointoken"
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
@@ -35,8 +37,9 @@ const (
 
 // Join registers the agent of a folder with a server, using a token that an operator of the
 // server created. The name describes the machine to operators. Join sends the token's
-// secret only to the server whose root the token names. It fails if the folder already has
-// an identity that has not expired.
+// secret only to the server whose certificate the token names. It fails if the folder already
+// has an identity that has not expired. If the folder has an older identity, Join proves that
+// it has its key, so that the agent keeps its name and its clients.
 func Join(ctx context.Context, dir, server, token, name string) (*Identity, error) {
 	tok, err := jointoken.Parse(token)
 	if err != nil {
@@ -45,26 +48,34 @@ func Join(ctx context.Context, dir, server, token, name string) (*Identity, erro
 	if server, err = parseServer(server); err != nil {
 		return nil, err
 	}
-	if err := prepare(dir, time.Now()); err != nil {
+	old, err := prepare(dir, time.Now())
+	if err != nil {
 		return nil, err
 	}
 	key, csr, err := newKey()
 	if err != nil {
 		return nil, err
 	}
+	request := &loadstarv1.JoinRequest{Secret: tok.Secret(), Csr: csr, Name: short(name)}
+	if old != nil {
+		if err := old.prove(request); err != nil {
+			return nil, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	p := &pinned{server: server, pin: tok.Pin()}
 	client := mtls.Client(mtls.AgentTransport(p.tls()))
 	defer client.CloseIdleConnections()
-	answer, err := loadstarv1.NewAgentServiceClient(client, server, connect.WithReadMaxBytes(maxAnswer)).Join(ctx, &loadstarv1.JoinRequest{
-		Secret: tok.Secret(), Csr: csr, Name: short(name),
-	})
+	answer, err := loadstarv1.NewAgentServiceClient(client, server, connect.WithReadMaxBytes(maxAnswer), protocol.Client()).Join(ctx, request)
 	if err != nil {
 		return nil, explain("joining", server, err, "ask the server's operator for a new token")
 	}
 	c := mtls.Credentials{Key: key, Root: p.root.Load()}
-	if c.Leaf, err = certificate(answer.GetCertificates(), &c, time.Now()); err == nil {
+	if err = c.Trust(answer.GetRoots()); err == nil {
+		c.Leaf, err = certificate(answer.GetCertificates(), &c, time.Now())
+	}
+	if err == nil {
 		err = checkID(answer.GetAgent())
 	}
 	if err != nil {
@@ -77,23 +88,36 @@ func Join(ctx context.Context, dir, server, token, name string) (*Identity, erro
 	return i, nil
 }
 
-// prepare checks that the folder can store an identity before the token is used up.
-func prepare(dir string, now time.Time) error {
-	i, err := Open(dir)
+// prepare checks that the folder can store an identity before the token is used up. It
+// returns the older identity in the folder, or nil.
+func prepare(dir string, now time.Time) (old *Identity, err error) {
+	old, err = Open(dir)
 	switch {
-	case err == nil && now.Before(i.Expires()):
-		return fmt.Errorf("this agent has already joined %s as %s: to join again, stop it and remove %s", i.server, i.id, i.path)
-	case err != nil && !errors.Is(err, ErrNotJoined):
-		return err
+	case err == nil && now.Before(old.Expires()):
+		return nil, fmt.Errorf("this agent has already joined %s as %s: to join again, stop it and rename %s to %s, with which it keeps its clients", old.server, old.id, old.path, oldFile)
+	case errors.Is(err, ErrNotJoined):
+		if old, err = open(dir, oldFile); err != nil && !errors.Is(err, ErrNotJoined) {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
 	}
 	if err := mtls.MakeDir(dir); err != nil {
-		return err
+		return nil, err
 	}
 	f, err := os.CreateTemp(dir, "."+file+".*")
 	if err != nil {
-		return fmt.Errorf("cannot write to %s: %w", dir, err)
+		return nil, fmt.Errorf("cannot write to %s: %w", dir, err)
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	return old, errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// prove adds the proof to a request that its sender has this identity's key.
+func (i *Identity) prove(r *loadstarv1.JoinRequest) (err error) {
+	had, digest := i.current.Load(), sha256.Sum256(r.Csr)
+	r.OldCertificate = had.Leaf.Raw
+	r.OldSignature, err = ecdsa.SignASN1(rand.Reader, had.Key, digest[:])
+	return err
 }
 
 // newKey returns a new key and a certificate request for it.
@@ -107,7 +131,7 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 }
 
 // certificate parses the first certificate in all. It returns an error unless the
-// certificate is for the key in c, issued by the root in c, and valid now.
+// certificate is a client's, for the key in c, and valid now.
 func certificate(all [][]byte, c *mtls.Credentials, now time.Time) (*x509.Certificate, error) {
 	if len(all) == 0 {
 		return nil, errors.New("it contains no certificate")
@@ -116,7 +140,7 @@ func certificate(all [][]byte, c *mtls.Credentials, now time.Time) (*x509.Certif
 	if err != nil {
 		return nil, err
 	}
-	if err := (&mtls.Credentials{Key: c.Key, Leaf: leaf, Root: c.Root}).Check(); err != nil {
+	if err := (&mtls.Credentials{Key: c.Key, Leaf: leaf, Root: c.Root, More: c.More}).Check(); err != nil {
 		return nil, err
 	}
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
@@ -134,16 +158,16 @@ func short(name string) string {
 	return strings.TrimSpace(name)
 }
 
-// pinned is a connection to a server of which only the pin of the root certificate is
-// known.
+// pinned is a connection to a server of which only the pin of a certificate is known: its
+// root's, or that of an issuer below it.
 type pinned struct {
 	server, pin string
-	// The server's root, set once the connection is verified.
+	// The certificate with the pin, set once the connection is verified.
 	root atomic.Pointer[x509.Certificate]
 }
 
 // tls returns a configuration that connects only to a server whose certificate the pinned
-// root issued. It replaces the standard verification, which does not support pins.
+// certificate issued. It replaces the standard verification, which does not support pins.
 func (p *pinned) tls() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, VerifyConnection: p.verify}
 }

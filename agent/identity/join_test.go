@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +122,7 @@ func TestJoinSendsNothingToOthers(t *testing.T) {
 	// Certificates for this address: one signed by an agent, and a client certificate
 	// issued by the root.
 	below := signedBy(t, c.Leaf, c.Key, x509.ExtKeyUsageServerAuth)
-	text, err := mtls.ReadPrivate(filepath.Join(f.dir, "root.pem"))
+	text, err := mtls.ReadPrivate(filepath.Join(f.dir, "issuer.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +337,7 @@ func relay(t *testing.T, l net.Listener, to string) {
 	}()
 }
 
-// Join stores a certificate only if it is for the key and was issued by the root.
+// Join stores a certificate only if it is for the key.
 func TestJoinChecksTheAnswer(t *testing.T) {
 	f := newFleet(t)
 	other := newFleet(t)
@@ -476,8 +478,69 @@ func TestNoOperatorForAgents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := &tls.ConnectionState{HandshakeComplete: true, VerifiedChains: [][]*x509.Certificate{{leaf}}}
-	if who, ok := pki.Peer(state); !ok || who != (pki.Identity{Role: pki.Agent, ID: i.ID()}) {
-		t.Errorf("%v, %v", who, ok)
+	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != "loadstar://agent/"+i.ID() {
+		t.Errorf("%v", leaf.URIs)
 	}
+}
+
+// TestDamagedIdentity flips each bit of the file. A flip that changes anything is noticed.
+func TestDamagedIdentity(t *testing.T) {
+	_, dir := newFleet(t).join(t)
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := func(text []byte) (string, error) {
+		i, err := parse(file, text)
+		if err != nil {
+			return "", err
+		}
+		c := i.current.Load()
+		return fmt.Sprintf("%q %q %x %x", i.ID(), i.Server(), c.Leaf.Raw, c.Root.Raw), nil
+	}
+	want, err := content(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range text {
+		for bit := range 8 {
+			bad := bytes.Clone(text)
+			bad[n] ^= 1 << bit
+			if got, err := content(bad); err == nil && got != want {
+				t.Fatalf("bit %d of byte %d is flipped, and nobody notices:\n%s", bit, n, bad)
+			}
+		}
+	}
+}
+
+// An agent that joined before there was a checksum need not join again, and its next renewal
+// adds one.
+func TestIdentityWithoutChecksum(t *testing.T) {
+	i, dir := newFleet(t).join(t)
+	path := filepath.Join(dir, file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := regexp.MustCompile(`(?m)^CRC32C: [0-9a-f]{8}\n`)
+	old := note.ReplaceAll(text, nil)
+	if len(old) == len(text) {
+		t.Fatalf("there is no checksum:\n%s", text)
+	}
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if renewed, err := o.RenewIfDue(t.Context(), soon(o)); err != nil || !renewed {
+		t.Fatal(renewed, err)
+	}
+	if text, err = os.ReadFile(path); err != nil || !note.Match(text) || o.ID() != i.ID() {
+		t.Errorf("%v\n%s", err, text)
+	}
+	// A wrong agent is noticed without a checksum too.
+	_, err = parse(file, bytes.Replace(old, []byte(i.ID()), []byte("x"), 1))
+	wantError(t, "other agent", err, "belongs to")
 }

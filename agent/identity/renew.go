@@ -9,48 +9,89 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
 	loadstarv1 "loadstar/proto/loadstar/v1"
 )
 
+const (
+	// retryFirst and retryMost bound the time between two attempts to renew.
+	retryFirst = time.Second
+	retryMost  = time.Hour
+	// renewHeader is on a response if the server's issuer has changed.
+	renewHeader = "Loadstar-Renew"
+)
+
 // RenewIfDue gets a new key and certificate when less than a third of the old certificate's
-// lifetime is left, and reports whether it did. The old key and certificate stay in use
-// until the new ones are on disk. If a renewal fails, the old ones remain valid; call
-// RenewIfDue again later.
+// lifetime is left, or when the server has asked for it, and reports whether it did. It also
+// does so when the old certificate has expired: a server accepts it for some time. The old key
+// and certificate stay in use until the new ones are on disk. If a renewal fails, the old ones
+// remain; call RenewIfDue again, at any time: it waits longer after each failure.
+//
+// After a rotation the agent thus renews at its next contact with the server. Only an agent that
+// has followed another rotation a short time before waits for a third of its certificate's
+// lifetime, but not longer than an hour.
 func (i *Identity) RenewIfDue(ctx context.Context, now time.Time) (bool, error) {
-	if !mtls.Due(i.current.Load().Leaf, now) {
+	if !i.due(now) {
 		return false, nil
 	}
 	i.renewing.Lock()
 	defer i.renewing.Unlock()
-	had := i.current.Load()
-	if !mtls.Due(had.Leaf, now) { // a concurrent call has already renewed it
+	asked := i.stale.Load()
+	waits := now.Before(i.after) && i.after.Sub(now) <= retryMost && !(asked && i.unasked)
+	if !i.due(now) || waits { // a concurrent call may have renewed it
 		return false, nil
 	}
-	if now.After(had.Leaf.NotAfter) {
-		return false, fmt.Errorf("this agent's certificate: %w; if the clock is right, join again with a new token", wrongTime(had.Leaf, now))
+	err := i.renew(ctx, now)
+	i.unasked = err == nil && !asked
+	if err != nil {
+		i.after = now.Add(i.retry.Next())
+		return false, err
+	}
+	i.retry.Reset()
+	// A server that asks again at once is one of several with different issuers. A short-lived
+	// certificate is always due, because it is also valid for some time before it is issued.
+	i.after = now.Add(min(retryMost, i.Expires().Sub(now)/3))
+	i.stale.Store(false)
+	return true, nil
+}
+
+func (i *Identity) due(now time.Time) bool {
+	return i.stale.Load() || mtls.Due(i.current.Load().Leaf, now)
+}
+
+func (i *Identity) renew(ctx context.Context, now time.Time) error {
+	had := i.current.Load()
+	if now.Before(had.Leaf.NotBefore) {
+		return fmt.Errorf("this agent's certificate: %w", wrongTime(had.Leaf, now))
 	}
 	key, csr, err := newKey()
 	if err != nil {
-		return false, err
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	answer, err := loadstarv1.NewAgentServiceClient(i.client, i.server, connect.WithReadMaxBytes(maxAnswer)).Renew(ctx, &loadstarv1.RenewRequest{Csr: csr})
+	answer, err := loadstarv1.NewAgentServiceClient(i.client, i.server, connect.WithReadMaxBytes(maxAnswer), protocol.Client()).Renew(ctx, &loadstarv1.RenewRequest{Csr: csr})
 	if err != nil {
-		return false, explain("renewing the certificate at", i.server, err, "ask the server's operator whether this agent was revoked; to return, it has to join again with a new token")
+		refused := "ask the server's operator whether this agent was revoked; to return, it has to join again with a new token"
+		if now.After(had.Leaf.NotAfter) {
+			refused = fmt.Sprintf("%v; if the clock is right, join again with a new token: the agent keeps its clients", wrongTime(had.Leaf, now))
+		}
+		return explain("renewing the certificate at", i.server, err, refused)
 	}
-	c := mtls.Credentials{Key: key, Root: had.Root}
-	if c.Leaf, err = certificate(answer.GetCertificates(), &c, now); err == nil && !sameNames(c, had.Credentials) {
-		err = errors.New("the certificate belongs to another agent")
+	c := mtls.Credentials{Key: key, Root: had.Root, More: had.More}
+	if err = c.Trust(answer.GetRoots()); err == nil {
+		if c.Leaf, err = certificate(answer.GetCertificates(), &c, now); err == nil && !sameNames(c, had.Credentials) {
+			err = errors.New("the certificate belongs to another agent")
+		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("renewing the certificate: invalid response of %s: %w", i.server, err)
+		return fmt.Errorf("renewing the certificate: invalid response of %s: %w", i.server, err)
 	}
 	if err := i.store(c); err != nil {
-		return false, fmt.Errorf("storing the renewed certificate: %w", err)
+		return fmt.Errorf("storing the renewed certificate: %w", err)
 	}
 	i.put(c)
-	return true, nil
+	return nil
 }
 
 // sameNames reports whether two certificates are for the same agent.

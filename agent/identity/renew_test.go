@@ -2,19 +2,20 @@ package identity
 
 import (
 	"bytes"
-	"crypto/tls"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"loadstar/internal/mtls"
+	"loadstar/server/pki"
 )
 
 func operatorURI(t testing.TB) []*url.URL {
@@ -134,6 +135,17 @@ func TestRenewFails(t *testing.T) {
 	i, dir := f.join(t)
 	other, _ := f.join(t)
 	before := i.current.Load().Leaf
+	now := soon(i)
+	// later returns the time of the next attempt, and checks that there is none before.
+	later := func() time.Time {
+		if renewed, err := i.RenewIfDue(t.Context(), now.Add(-time.Nanosecond)); now != soon(i) && (renewed || err != nil) {
+			t.Errorf("tried again too early: %v, %v", renewed, err)
+		}
+		if !i.after.IsZero() {
+			now = i.after
+		}
+		return now
+	}
 	still := func(name string) {
 		t.Helper()
 		if err := checkIn(t, i); err != nil {
@@ -155,7 +167,7 @@ func TestRenewFails(t *testing.T) {
 		"the root":    {func(chain [][]byte) ([][]byte, error) { return chain[1:], nil }, "a different key"},
 	} {
 		f.set(func() { f.spoil = c.spoil })
-		renewed, err := i.RenewIfDue(t.Context(), soon(i))
+		renewed, err := i.RenewIfDue(t.Context(), later())
 		wantError(t, name, err, c.want)
 		if renewed {
 			t.Errorf("%s: renewed", name)
@@ -170,7 +182,7 @@ func TestRenewFails(t *testing.T) {
 	if err := os.WriteFile(dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	renewed, err := i.RenewIfDue(t.Context(), soon(i))
+	renewed, err := i.RenewIfDue(t.Context(), later())
 	wantError(t, "no disk", err, "storing")
 	if renewed {
 		t.Error("renewed without a disk")
@@ -179,7 +191,7 @@ func TestRenewFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	still("no disk")
-	if renewed, err := i.RenewIfDue(t.Context(), soon(i)); !renewed || err != nil {
+	if renewed, err := i.RenewIfDue(t.Context(), later()); !renewed || err != nil {
 		t.Errorf("at last: %v, %v", renewed, err)
 	}
 }
@@ -219,31 +231,106 @@ func TestExpired(t *testing.T) {
 	if err := checkIn(t, i); err == nil || len(f.serials) != calls {
 		t.Errorf("%v, and the server was called %d times", err, len(f.serials)-calls)
 	}
-	// A client that is writing may miss the server's TLS alert, so this test only reads.
-	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), i.current.Load().TLS())
-	if err != nil {
-		t.Fatal(err)
+	if o, err := Open(dir); err != nil || o.Expires().After(time.Now()) {
+		t.Errorf("opened: %v", err)
 	}
-	defer conn.Close()
-	_, err = conn.Read(make([]byte, 1))
-	wantError(t, "expired", explain("calling", f.url, err, ""), "certificate has expired", "check this machine's clock")
+	// A server may refuse to renew it. Joining again with the old key keeps the name.
+	f.set(func() { f.strict = true })
 	renewed, err := i.RenewIfDue(t.Context(), time.Now())
 	wantError(t, "renewing", err, "expired on", "join again with a new token")
 	if renewed || f.renewed != 0 {
 		t.Error("renewed")
 	}
-	if o, err := Open(dir); err != nil || o.Expires().After(time.Now()) {
-		t.Errorf("opened: %v", err)
+	// Within the server's grace period, the agent renews it by itself.
+	f.set(func() { f.strict, f.ttl = false, time.Hour })
+	if renewed, err := i.RenewIfDue(t.Context(), i.after); err != nil || !renewed {
+		t.Errorf("within the grace period: %v, %v", renewed, err)
 	}
-	f.set(func() { f.ttl = time.Hour })
+	if err := checkIn(t, i); err != nil {
+		t.Error(err)
+	}
+}
+
+// An agent that joins again proves that it has the old key, and keeps its name.
+func TestJoinAgain(t *testing.T) {
+	f := newFleet(t)
+	i, dir := f.join(t)
+	if err := os.Rename(filepath.Join(dir, file), filepath.Join(dir, oldFile)); err != nil {
+		t.Fatal(err)
+	}
 	again, err := Join(t.Context(), dir, f.url, f.token(t, 1), "")
-	if err != nil {
-		t.Fatal("joining again: ", err)
+	if err != nil || again.ID() != i.ID() || serial(again.current.Load().Leaf) == serial(i.current.Load().Leaf) {
+		t.Fatal(err, again)
 	}
-	if err := checkIn(t, again); err != nil || again.ID() == i.ID() {
-		t.Error(err, again.ID())
+	if err := checkIn(t, again); err != nil {
+		t.Error(err)
 	}
-	again.HTTPClient().CloseIdleConnections()
+	// Without the old file it is another agent.
+	other, err := Join(t.Context(), filepath.Join(t.TempDir(), "agent"), f.url, f.token(t, 1), "")
+	if err != nil || other.ID() == i.ID() {
+		t.Error(err, other)
+	}
+}
+
+// After a rotation of the root, the agent renews early and trusts both roots; after the former
+// root is retired, it still trusts the server, also after a restart.
+func TestFollowsTheRoot(t *testing.T) {
+	f := newFleet(t)
+	i, dir := f.join(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var done sync.WaitGroup
+	done.Go(func() {
+		_ = f.authority.Watch(ctx, 5*time.Millisecond, slog.New(slog.DiscardHandler), func() {}) // returns nil
+	})
+	// follow waits until the server uses the files in its folder.
+	follow := func() {
+		t.Helper()
+		want, err := pki.Issuers(f.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for fmt.Sprint(f.authority.Issuers()) != fmt.Sprint(want) {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	check := func(name string, wantRenewed bool, roots int) {
+		t.Helper()
+		i.HTTPClient().CloseIdleConnections()
+		if err := checkIn(t, i); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		i.after = time.Time{} // several rotations within an hour are for tests only
+		if renewed, err := i.RenewIfDue(t.Context(), time.Now()); err != nil || renewed != wantRenewed {
+			t.Errorf("%s: renewed is %v, %v", name, renewed, err)
+		}
+		i.HTTPClient().CloseIdleConnections()
+		if err := checkIn(t, i); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if o, err := Open(dir); err != nil || len(o.current.Load().Roots()) != roots {
+			t.Errorf("%s: %v, want %d roots", name, err, roots)
+		}
+	}
+	check("before", false, 1)
+	for n, root := range []bool{true, false, true} {
+		if err := pki.Rotate(f.dir, pki.Keys{}, pki.Rotation{Root: root}); err != nil {
+			t.Fatal(err)
+		}
+		follow()
+		roots := 1
+		if root {
+			roots = 2
+		}
+		check(fmt.Sprintf("rotation %d", n), true, roots)
+		if err := pki.Retire(f.dir, false); err != nil {
+			t.Fatal(err)
+		}
+		follow()
+		check(fmt.Sprintf("retired %d", n), false, roots)
+	}
+	stop()
+	done.Wait()
 }
 
 // The agent refuses a server with another root at the same address.
@@ -396,4 +483,31 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q", text)
 		}
 	})
+}
+
+// An agent that has renewed its certificate by itself a short time before follows a rotation at
+// once. If the server asks again after that, the agent waits for a third of the certificate's
+// lifetime, and at most for an hour.
+func TestFollowsARotationAtOnce(t *testing.T) {
+	for life, wait := range map[time.Duration]time.Duration{30 * time.Minute: 10 * time.Minute, 7 * 24 * time.Hour: time.Hour} {
+		f := newFleet(t)
+		f.set(func() { f.ttl = time.Minute }) // such a certificate is due at once
+		i, _ := f.join(t)
+		f.set(func() { f.ttl = life })
+		now := time.Now()
+		renew := func(name string, want bool) {
+			t.Helper()
+			if renewed, err := i.RenewIfDue(t.Context(), now); err != nil || renewed != want {
+				t.Errorf("%v: %s: renewed is %v, %v", life, name, renewed, err)
+			}
+		}
+		renew("due", true)
+		i.stale.Store(true)
+		renew("asked after a renewal", true)
+		i.stale.Store(true)
+		now = now.Add(wait - time.Minute)
+		renew("asked again", false)
+		now = now.Add(2 * time.Minute)
+		renew("asked again after the wait", true)
+	}
 }

@@ -39,15 +39,17 @@ type fleet struct {
 	serials []string // of the certificates that callers of CheckIn presented
 	// Faults that a test injects.
 	spoil func(chain [][]byte) ([][]byte, error)
-	id    string        // replaces the assigned name
-	hold  chan struct{} // CheckIn waits until it is closed
-	held  chan struct{} // closed when a CheckIn call has begun to wait
+	id    string // replaces the assigned name
+	// strict refuses to renew a certificate that has expired.
+	strict bool
+	hold   chan struct{} // CheckIn waits until it is closed
+	held   chan struct{} // closed when a CheckIn call has begun to wait
 }
 
 func newFleet(t testing.TB) *fleet {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "pki")
-	a, err := pki.Open(dir)
+	a, err := pki.Open(dir, pki.Keys{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +67,7 @@ func (f *fleet) serve(t testing.TB, a *pki.Authority, hosts ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(pki.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewUnstartedServer(a.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.TLS.PeerCertificates) > 0 {
 			r.Header.Set("Serial", r.TLS.PeerCertificates[0].SerialNumber.String())
 		}
@@ -91,15 +93,15 @@ func (f *fleet) token(t testing.TB, uses int) string {
 	return tok.Text()
 }
 
-func (f *fleet) sign(csr []byte, id string) ([][]byte, error) {
-	chain, _, err := f.authority.Sign(csr, pki.Identity{Role: pki.Agent, ID: id}, f.ttl)
+func (f *fleet) sign(csr []byte, id string) (chain, roots [][]byte, err error) {
+	issued, err := f.authority.Issue(csr, pki.Identity{Role: pki.Agent, ID: id}, f.ttl)
 	if err != nil {
-		return nil, connect.NewError(connect.CodeInvalidArgument, err)
+		return nil, nil, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	if f.spoil != nil {
-		return f.spoil(chain)
+		issued.Chain, err = f.spoil(issued.Chain)
 	}
-	return chain, nil
+	return issued.Chain, issued.Roots, err
 }
 
 func (f *fleet) Join(_ context.Context, r *loadstarv1.JoinRequest) (*loadstarv1.JoinResponse, error) {
@@ -112,7 +114,14 @@ func (f *fleet) Join(_ context.Context, r *loadstarv1.JoinRequest) (*loadstarv1.
 	f.uses[hash]--
 	f.agents++
 	id := fmt.Sprintf("agent-%d", f.agents)
-	chain, err := f.sign(r.GetCsr(), id)
+	if len(r.OldCertificate) > 0 {
+		who, _, err := f.authority.ProvesOld(r.Csr, r.OldCertificate, r.OldSignature)
+		if err != nil {
+			return nil, err
+		}
+		id = who.ID
+	}
+	chain, roots, err := f.sign(r.GetCsr(), id)
 	if err != nil {
 		return nil, err
 	}
@@ -120,22 +129,25 @@ func (f *fleet) Join(_ context.Context, r *loadstarv1.JoinRequest) (*loadstarv1.
 	if f.id != "" {
 		id = f.id
 	}
-	return &loadstarv1.JoinResponse{Agent: id, Certificates: chain}, nil
+	return &loadstarv1.JoinResponse{Agent: id, Certificates: chain, Roots: roots}, nil
 }
 
 func (f *fleet) Renew(ctx context.Context, r *loadstarv1.RenewRequest) (*loadstarv1.RenewResponse, error) {
-	who, ok := pki.From(ctx)
+	who, ok := pki.CallerFrom(ctx)
 	if !ok || who.Role != pki.Agent {
 		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("no agent"))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	chain, err := f.sign(r.GetCsr(), who.ID)
+	if f.strict && time.Now().After(who.Leaf.NotAfter) {
+		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("it has expired"))
+	}
+	chain, roots, err := f.sign(r.GetCsr(), who.ID)
 	if err != nil {
 		return nil, err
 	}
 	f.renewed++
-	return &loadstarv1.RenewResponse{Certificates: chain}, nil
+	return &loadstarv1.RenewResponse{Certificates: chain, Roots: roots}, nil
 }
 
 func (f *fleet) CheckIn(ctx context.Context, _ *loadstarv1.CheckInRequest) (*loadstarv1.CheckInResponse, error) {

@@ -27,7 +27,7 @@ import (
 
 const (
 	childEnv = "LOADSTAR_READINGS_CHILD" // folder
-	nextEnv  = "LOADSTAR_READINGS_NEXT"  // the next sample, request and file
+	nextEnv  = "LOADSTAR_READINGS_NEXT"  // the next sample, request and file, and the clock
 	limitEnv = "LOADSTAR_READINGS_LIMIT" // bytes of a file
 )
 
@@ -62,8 +62,8 @@ func meter(n int) float64 {
 // child takes in samples, requests and files, from the numbers on that were not
 // acknowledged. It prints each one that is acknowledged.
 func child(dir string) error {
-	var next [3]int
-	if _, err := fmt.Sscan(os.Getenv(nextEnv), &next[0], &next[1], &next[2]); err != nil {
+	var next [4]int
+	if _, err := fmt.Sscan(os.Getenv(nextEnv), &next[0], &next[1], &next[2], &next[3]); err != nil {
 		return err
 	}
 	if limit, err := strconv.ParseUint(os.Getenv(limitEnv), 10, 64); err == nil {
@@ -76,7 +76,9 @@ func child(dir string) error {
 		return err
 	}
 	var minute atomic.Int64
-	minute.Store(int64(next[0]))
+	// A clock does not go back when a process starts again. Samples that were stored and not
+	// acknowledged are later than the next one.
+	minute.Store(int64(max(next[0], next[3])))
 	i, err := NewIntake(Config{
 		Store: s, Interval: 15 * time.Minute, Clients: map[string]Client{"a": {}, "b": {}, "roof": {}}, Flush: 20 * time.Millisecond,
 		Now: func() time.Time { return start.Add(time.Duration(minute.Load()) * time.Minute) },
@@ -101,7 +103,10 @@ func child(dir string) error {
 				failed <- i.Err()
 				return
 			}
-			minute.Store(int64(n))
+			if int64(n) > minute.Load() {
+				fmt.Println("clock", n)
+				minute.Store(int64(n))
+			}
 			i.Add([]Sample{{"a", start.Add(time.Duration(n) * time.Minute), meter(n), Counter}}, func(err error) {
 				if err == nil {
 					fmt.Println("sample", n)
@@ -157,10 +162,10 @@ func sendFiles(dir string, next int) error {
 }
 
 // run starts a child, kills it after a time, and raises next past what was acknowledged.
-func run(t *testing.T, dir string, next *[3]int, after time.Duration, env ...string) int {
+func run(t *testing.T, dir string, next *[4]int, after time.Duration, env ...string) int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), childEnv+"="+dir, nextEnv+"="+fmt.Sprint(next[0], next[1], next[2])), env...)
+	cmd.Env = append(append(os.Environ(), childEnv+"="+dir, nextEnv+"="+fmt.Sprint(next[0], next[1], next[2], next[3])), env...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -182,7 +187,7 @@ func run(t *testing.T, dir string, next *[3]int, after time.Duration, env ...str
 		if _, err := fmt.Sscan(line, &what, &n); err != nil {
 			t.Fatal(line, err)
 		}
-		for k, name := range []string{"sample", "request", "file"} {
+		for k, name := range []string{"sample", "request", "file", "clock"} {
 			if what == name {
 				next[k] = n + 1
 			}
@@ -193,7 +198,7 @@ func run(t *testing.T, dir string, next *[3]int, after time.Duration, env ...str
 }
 
 // check checks that everything acknowledged is stored, once.
-func check(t *testing.T, dir string, next [3]int) {
+func check(t *testing.T, dir string, next [4]int) {
 	t.Helper()
 	s := openStore(t, filepath.Join(dir, "readings.db"))
 	defer s.Close()
@@ -228,7 +233,7 @@ func TestKill(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
-	var next [3]int
+	var next [4]int
 	for range longtest.Pick(20, 200) {
 		if code := run(t, dir, &next, time.Duration(30+rng.IntN(250))*time.Millisecond); code != -1 {
 			t.Fatalf("the child ended by itself with %d", code)
@@ -247,7 +252,7 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("it starts processes")
 	}
 	dir := t.TempDir()
-	var next [3]int
+	var next [4]int
 	if code := run(t, dir, &next, time.Minute, limitEnv+"=57344"); code != 3 {
 		t.Fatalf("ended with %d after %v, want an error", code, next)
 	}

@@ -124,7 +124,7 @@ func (s *Store) Stage(run, client string, kept []float32, scaling []byte) (Stage
 	if len(kept)+len(scaling) == 0 {
 		return g, nil
 	}
-	err := s.update(func(tx *bolt.Tx) error {
+	err := s.update("stage "+client, func(tx *bolt.Tx) error {
 		var err error
 		if g.value, err = putValue(tx, keptKey(run, client), raw(kept)); err != nil {
 			return err

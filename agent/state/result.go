@@ -52,7 +52,7 @@ func (s *Store) Put(run string, round int64, clients []Staged, head, numbers []b
 	if err := s.vacant(&r); err != nil {
 		return Result{}, err
 	}
-	err := s.update(func(tx *bolt.Tx) error {
+	err := s.update("put", func(tx *bolt.Tx) error {
 		results := tx.Bucket(resultsBucket)
 		var err error
 		if out.ID, err = results.NextSequence(); err != nil {
@@ -105,7 +105,8 @@ func (s *Store) Results() ([]Result, error) {
 	return all, err
 }
 
-// Numbers fills p with bytes of a result's numbers, starting at an offset.
+// Numbers fills p with bytes of a result's numbers, starting at an offset. At offset 0, where
+// a transfer begins, it checks all numbers.
 func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
 	return s.view(func(tx *bolt.Tx) error {
 		var r resultRecord
@@ -121,6 +122,11 @@ func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
 		if offset < 0 || offset > int64(len(data)) || int64(len(p)) > int64(len(data))-offset {
 			return fmt.Errorf("reading %d bytes at offset %d of %d", len(p), offset, len(data))
 		}
+		if offset == 0 {
+			if err := r.Numbers.check(r.Run, data); err != nil {
+				return fmt.Errorf("the numbers of result %d: %w", id, err)
+			}
+		}
 		copy(p, data[offset:])
 		return release(tx)
 	})
@@ -132,7 +138,7 @@ func (s *Store) Numbers(id uint64, p []byte, offset int64) error {
 func (s *Store) Decide(counted, dropped []uint64) error {
 	var decided []string
 	var garbage []uint64
-	err := s.update(func(tx *bolt.Tx) error {
+	err := s.update(fmt.Sprint("decide ", counted, dropped), func(tx *bolt.Tx) error {
 		for i, ids := range [][]uint64{counted, dropped} {
 			for _, id := range ids {
 				clients, unused, err := decide(tx, id, i == 0)

@@ -34,7 +34,7 @@ func (s *Store) Begin(run string) (dropped []uint64, err error) {
 	}
 	var clients []string
 	var garbage []uint64
-	err = s.update(func(tx *bolt.Tx) error {
+	err = s.update("begin", func(tx *bolt.Tx) error {
 		runs := tx.Bucket(runsBucket)
 		used, err := runs.NextSequence()
 		if err != nil {
@@ -141,7 +141,7 @@ func (s *Store) Pin(runs []string) error {
 	if err := s.view(look); err != nil || len(change) == 0 {
 		return err
 	}
-	return s.update(func(tx *bolt.Tx) error {
+	return s.update("pin", func(tx *bolt.Tx) error {
 		if err := look(tx); err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ const (
 // The buckets, with the types of their keys and values. Identifiers are big-endian, so that
 // bbolt sorts them by number.
 var (
-	metaBucket    = []byte("meta")
+	metaBucket    = []byte("meta")    // format; rounds -> dayRecord
 	runsBucket    = []byte("runs")    // run -> runRecord
 	keptBucket    = []byte("kept")    // run, 0, client -> keptRecord
 	resultsBucket = []byte("results") // identifier -> resultRecord
@@ -66,6 +66,8 @@ const format = "2"
 // Store is an open file. It is safe for concurrent use.
 type Store struct {
 	db *bolt.DB
+	// path is the name of the file, from when it is open: Open itself adds it to errors.
+	path string
 
 	mu sync.Mutex
 	// undecided maps a client of a run to its undecided result.
@@ -76,10 +78,24 @@ type Store struct {
 	pins []string
 	// failed is the error of a failed write. All later writes return it: see update.
 	failed error
+	disk   func(step Step, what string) error // nil unless the fleet is simulated
 }
 
+// Step is a point of a write at which a simulation can let it fail.
+type Step string
+
+// The steps of a write. After an error before it, nothing is on disk.
+const (
+	BeforeWrite Step = "before write"
+	AfterWrite  Step = "after write"
+)
+
 // Open opens the store in a folder. It creates the folder and the file if necessary.
-func Open(dir string) (s *Store, err error) {
+func Open(dir string) (*Store, error) { return OpenWith(dir, nil) }
+
+// OpenWith is Open for a simulation of the fleet. The store calls disk at each step of a
+// write, with a text that tells writes apart.
+func OpenWith(dir string, disk func(step Step, what string) error) (s *Store, err error) {
 	path := filepath.Join(dir, "agent.db")
 	defer func() {
 		if err != nil {
@@ -89,13 +105,14 @@ func Open(dir string) (s *Store, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	s = &Store{undecided: map[string]uint64{}}
+	s = &Store{undecided: map[string]uint64{}, disk: disk}
 	if err := s.open(path); err != nil {
 		if s.db != nil {
 			_ = s.db.Close() // nothing was written
 		}
 		return nil, err
 	}
+	s.path = path
 	return s, nil
 }
 
@@ -107,7 +124,7 @@ func (s *Store) open(path string) error {
 	} else if err != nil {
 		return err
 	}
-	if err = s.update(create); err == nil {
+	if err = s.update("create", create); err == nil {
 		err = s.view(s.survey)
 	}
 	if err == nil {
@@ -168,13 +185,21 @@ func (s *Store) Close() error { return s.db.Close() }
 
 // view runs a read transaction.
 func (s *Store) view(look func(tx *bolt.Tx) error) error {
-	return boltfile.Guard(func() error { return s.db.View(look) })
+	return s.locate(boltfile.Guard(func() error { return s.db.View(look) }))
 }
 
-// update runs a write transaction. When it returns, the change is on disk. After a failed
+// locate adds the file's name to an error about damage, because a person has to replace it.
+func (s *Store) locate(err error) error {
+	if s.path == "" || !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", s.path, err)
+}
+
+// update runs a write transaction, which what describes. When it returns, the change is on disk. After a failed
 // write the content of the disk is unknown, so all further writes fail; opening the file
 // again shows which writes took effect.
-func (s *Store) update(change func(tx *bolt.Tx) error) error {
+func (s *Store) update(what string, change func(tx *bolt.Tx) error) error {
 	s.mu.Lock()
 	failed := s.failed
 	s.mu.Unlock()
@@ -182,12 +207,18 @@ func (s *Store) update(change func(tx *bolt.Tx) error) error {
 		return failed
 	}
 	var refused error
-	err := boltfile.Guard(func() error {
-		return s.db.Update(func(tx *bolt.Tx) error {
-			refused = change(tx)
-			return refused
-		})
-	})
+	err := s.step(BeforeWrite, what)
+	if err == nil {
+		err = s.locate(boltfile.Guard(func() error {
+			return s.db.Update(func(tx *bolt.Tx) error {
+				refused = change(tx)
+				return refused
+			})
+		}))
+	}
+	if err == nil {
+		err = s.step(AfterWrite, what)
+	}
 	switch {
 	case err == nil:
 		return s.view(release)
@@ -197,6 +228,13 @@ func (s *Store) update(change func(tx *bolt.Tx) error) error {
 		s.mu.Unlock()
 	}
 	return err
+}
+
+func (s *Store) step(at Step, what string) error {
+	if s.disk == nil {
+		return nil
+	}
+	return s.disk(at, what)
 }
 
 // sweepAtOnce is the number of values that Sweep removes in one transaction. It is small
@@ -214,7 +252,7 @@ func (s *Store) Sweep() error {
 		if n == 0 {
 			return nil
 		}
-		err := s.update(func(tx *bolt.Tx) error {
+		err := s.update(fmt.Sprint("sweep ", some), func(tx *bolt.Tx) error {
 			values := tx.Bucket(valuesBucket)
 			for _, id := range some {
 				if err := values.Delete(idKey(id)); err != nil {

@@ -368,6 +368,35 @@ func TestDamage(t *testing.T) {
 	t.Logf("%d refused, %d clients noticed", refused, noticed)
 }
 
+// A result whose numbers are damaged is not sent.
+func TestDamagedResult(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	r := put(t, s, "run", 1, 10, 3000, "a")
+	stored := raw(numbers(1010, 6001))
+	got := make([]byte, 100)
+	if err := s.Numbers(r.ID, got, 0); err != nil || !bytes.Equal(got, stored[:100]) {
+		t.Fatal(err)
+	}
+	s.Close()
+	path := filepath.Join(dir, "agent.db")
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(file, stored)
+	if at < 0 {
+		t.Fatal("the numbers are not in the file")
+	}
+	file[at+len(stored)-1] ^= 4 // beyond what is read below
+	if err := os.WriteFile(path, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(t, dir).Numbers(r.ID, got, 0); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "agent.db") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestAnotherFormat(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

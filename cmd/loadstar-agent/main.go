@@ -20,6 +20,7 @@ import (
 	"loadstar/agent/command"
 	"loadstar/agent/identity"
 	"loadstar/agent/mqtt"
+	"loadstar/fed/policy"
 	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -33,7 +34,7 @@ const usage = `Host clients: forecast their load, and train on their data.
   loadstar-agent join [-dir DIR] [-name NAME] -token-file FILE SERVER
   loadstar-agent run -config agent.yaml
   loadstar-agent run [-dir DIR] [-workers N] DATA.prepared
-  loadstar-agent check [-config agent.yaml]
+  loadstar-agent check [-config agent.yaml] [-plan FILE]
   loadstar-agent status [-config agent.yaml]
   loadstar-agent discover [-for 30s] [-user USER] [-password-file FILE] [BROKER]
   loadstar-agent import [-config agent.yaml] DATA.prepared...
@@ -84,6 +85,11 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		withConfig("")
 		dir := f.String("dir", folder, "the agent's folder, without a configuration")
 		workers := f.Int("workers", 1, "number of clients to train in parallel, without a configuration")
+		usual := policy.Default()
+		f.Func("policy", "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, or none; may be repeated", func(text string) error {
+			o.Policy = append(o.Policy, text)
+			return usual.Set(text)
+		})
 		if err := parse(f, args, -1); err != nil {
 			return err
 		}
@@ -96,13 +102,18 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		if f.NArg() != 1 {
 			return fmt.Errorf("name a configuration with -config, or a prepared file: %w", errUsage)
 		}
-		return run(ctx, *dir, f.Arg(0), *workers, o.Log)
+		return run(ctx, *dir, f.Arg(0), *workers, &usual, o.Log)
 	case "check":
 		withConfig(file)
+		var plans []string
+		f.Func("plan", "`file` of a plan to check against the policy; may be repeated", func(path string) error {
+			plans = append(plans, path)
+			return nil
+		})
 		if err := parse(f, args, 0); err != nil {
 			return err
 		}
-		return command.Check(ctx, o)
+		return command.Check(ctx, o, plans...)
 	case "status":
 		withConfig(file)
 		if err := parse(f, args, 0); err != nil {
@@ -204,7 +215,7 @@ func arguments(f *flag.FlagSet, want int) error {
 	return nil
 }
 
-func run(ctx context.Context, dir, data string, workers int, log *slog.Logger) error {
+func run(ctx context.Context, dir, data string, workers int, allow *policy.Policy, log *slog.Logger) error {
 	command.CollectOften()
 	i, err := identity.Open(dir)
 	if err != nil {
@@ -222,6 +233,6 @@ func run(ctx context.Context, dir, data string, workers int, log *slog.Logger) e
 	log.Info("hosting clients", "agent", i.ID(), "server", i.Server(), "clients", d.Len())
 	sdnotify.Ready(ctx, log)
 	return agent.Run(ctx, agent.Config{
-		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Version: version, Log: log,
+		Dir: dir, Server: i.Server(), Client: i.HTTPClient(), Renew: i.RenewIfDue, Dataset: d, Kernel: k, Workers: workers, Policy: allow, Version: version, Log: log,
 	})
 }

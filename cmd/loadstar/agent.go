@@ -11,6 +11,7 @@ import (
 	"loadstar/agent/command"
 	"loadstar/agent/identity"
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/fed/policy"
 	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 )
@@ -74,14 +75,22 @@ func newAgentRun() *cobra.Command {
 		Long: `Host clients until stopped. With --config, the agent takes in the readings of its
 clients and forecasts, alone or with a server; see docs/agent.md. With --data, it
 only trains for a server, and every meter in the dataset is a client. Readings
-and personal layers never leave this machine. If the server is unreachable, the
-agent waits and reconnects. After a restart it continues where it stopped.
+and personal layers never leave this machine; docs/privacy.md says what the
+updates can reveal. The agent declines plans that its policy does not allow; with
+--data it is the default one, changed by --policy. If the server is unreachable,
+the agent waits and reconnects. After a restart it continues where it stopped.
 
 The log has a line a minute while the agent trains; --log-level debug has every
 round.`,
 		Example: "  loadstar agent run --config agent.yaml\n  loadstar agent run --data site.prepared\n  loadstar agent run --data datasets/hog-core42.yaml --part 1/2",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			usual := policy.Default()
+			for _, text := range live.Policy {
+				if err := usual.Set(text); err != nil {
+					return cli.Usage(err)
+				}
+			}
 			if live.Config != "" {
 				if data != "" {
 					return cli.Usagef("use either --config or --data")
@@ -114,6 +123,7 @@ round.`,
 					return err
 				}
 			}
+			c.Policy = &usual
 			c.Dataset, c.Server, c.Client, c.Renew, c.Version = d, i.Server(), i.HTTPClient(), i.RenewIfDue, version
 			if c.Kernel, err = kernel.Default(); err != nil {
 				return err
@@ -133,6 +143,7 @@ round.`,
 	f.StringVar(&data, "data", "", cli.DatasetUsage)
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&part, "part", "", "host only part `K/N` of the meters, such as 1/20")
+	f.StringArrayVar(&live.Policy, "policy", nil, "change which plans the agent trains: `KEY=VALUE` with a key of policy in agent.yaml, or none; may be repeated")
 	f.IntVar(&c.Workers, "workers", runtime.NumCPU(), "number of clients to train in parallel")
 	logging.add(f)
 	return cmd

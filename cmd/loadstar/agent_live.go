@@ -26,16 +26,22 @@ func agentOptions(cmd *cobra.Command, o *command.Options) {
 
 func newAgentCheck() *cobra.Command {
 	var o command.Options
+	var plans []string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check an agent's configuration, its model, its broker and its server",
-		Args:  cobra.NoArgs,
+		Long: `Check an agent's configuration, its model, its broker and its server, and print
+its policy: which plans of a server it trains. With --plan, also check whether
+the agent would train a plan.`,
+		Example: "  loadstar agent check --plan plan.yaml",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			agentOptions(cmd, &o)
-			return command.Check(cmd.Context(), o)
+			return command.Check(cmd.Context(), o, plans...)
 		},
 	}
 	agentConfig(cmd, &o)
+	cmd.Flags().StringArrayVar(&plans, "plan", nil, "`file` of a plan to check against the policy; may be repeated")
 	return cmd
 }
 

@@ -13,7 +13,10 @@ import (
 )
 
 func newBackup() *cobra.Command {
-	var dir, out string
+	var (
+		dir, out, into, revocations string
+		keep                        int
+	)
 	cmd := &cobra.Command{
 		Use:   "backup",
 		Short: "Back up a running server to one file",
@@ -23,16 +26,33 @@ certificate authority with its private key. Protect the file as carefully as the
 folder.
 
 After a restore, runs continue from the backup. Rounds that were completed after
-the backup are lost and are trained again.
+the backup are lost: agents do not train them again, the server abandons them,
+and the run goes on with the next round.
+
+With --into the backup gets a name with its time in a folder of backups, is read
+again and verified, and the oldest are removed. The list of revocations, which a
+restore needs, is copied beside it. The server says the age of the newest one in
+its metrics. The timer loadstar-backup of the Debian package does so every hour.
 
 Back up PostgreSQL and S3 with their own tools.`,
-		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar",
+		Example: "  loadstar backup --dir loadstar-data -o loadstar.tar\n  loadstar backup --dir loadstar-data --into backups --keep 48",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if out == "-" {
 				return server.Backup(cmd.Context(), dir, cmd.OutOrStdout())
 			}
 			start, size := time.Now(), int64(0)
+			if into != "" {
+				if keep < 1 {
+					return cli.Usagef("--keep must be at least 1")
+				}
+				b, err := server.BackupInto(cmd.Context(), dir, into, revocations, keep, start)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "backed up %s to %s, %s in %s, and verified it; it has the private key of the certificate authority\n", dir, b.File, cli.Size(b.Bytes), cli.Took(start))
+				return err
+			}
 			err := atomicfile.WritePrivate(out, func(f *os.File) error {
 				if err := server.Backup(cmd.Context(), dir, f); err != nil {
 					return err
@@ -52,33 +72,58 @@ Back up PostgreSQL and S3 with their own tools.`,
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "the server's folder")
 	cmd.Flags().StringVarP(&out, "out", "o", "loadstar.tar", "file to write, or - for standard output")
+	cmd.Flags().StringVar(&into, "into", "", "`folder` of backups to write a new one into, instead of --out")
+	cmd.Flags().IntVar(&keep, "keep", 48, "number of backups that remain in the folder of --into")
+	cmd.Flags().StringVar(&revocations, "revocations", "", "the server's list of revocations, if serve --revocations has another `file`")
+	cmd.MarkFlagsMutuallyExclusive("out", "into")
 	return cmd
 }
 
 func newRestore() *cobra.Command {
-	var dir string
+	var (
+		dir, revocations string
+		without          bool
+	)
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Restore a server from a backup",
-		Args:  cobra.ExactArgs(1),
+		Long: `Restore a server from a backup into a new folder.
+
+A server lists all revocations in DIR/revocations.jsonl, beside the ledger. Give
+the newest copy of that list with --revocations, and agents, clients, tokens,
+certificates and users that were revoked after the backup stay revoked. If the
+list is lost, --without-revocations restores all the same. Then look into what
+you know of revocations since the backup and repeat them before agents connect.
+
+All join tokens are revoked, because it is not known how often they were used
+since the backup. Make new ones with 'loadstar token create'.`,
+		Example: "  loadstar restore loadstar.tar --dir restored \\\n      --revocations loadstar-data/revocations.jsonl",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if (revocations == "") != without {
+				return cli.Usagef("a backup does not have what was revoked after it: give the server's list with --revocations DIR/revocations.jsonl, or --without-revocations if it is lost")
+			}
 			f, err := os.Open(args[0])
 			if err != nil {
 				return err
 			}
 			defer f.Close()
 			start := time.Now()
-			if err := server.Restore(cmd.Context(), f, dir); err != nil {
+			done, err := server.Restore(cmd.Context(), f, dir, revocations)
+			if err != nil {
 				return err
 			}
 			size := int64(0)
 			if info, err := f.Stat(); err == nil {
 				size = info.Size()
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s from %s, %s in %s; next: loadstar serve --dir %s\n", dir, args[0], cli.Size(size), cli.Took(start), dir)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s from %s, %s in %s; %d later revocations repeated, %d join tokens revoked; next: loadstar serve --dir %s\n",
+				dir, args[0], cli.Size(size), cli.Took(start), done.Revocations, done.Tokens, dir)
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "loadstar-data", "folder to restore into; it must not exist")
+	cmd.Flags().StringVar(&revocations, "revocations", "", "the newest list of revocations, a `file` that the server writes")
+	cmd.Flags().BoolVar(&without, "without-revocations", false, "undo all revocations after the backup")
 	return cmd
 }

@@ -48,9 +48,9 @@ which the two methods did not forecast the same number of targets do not count.
 Plans of the model dense are trained with model.gaps 0, so that all methods
 forecast the same targets.
 
-Last week's profile and ridge-rich stand beside the plans unless --baseline names
-others, or none. A finished run of the same plan, seed and data in the folder that
-contains --out is not trained again.
+Last week's profile and ridge-rich stand beside the plans unless --baseline
+names others, or none. A finished run of the same plan, seed and data in the
+folder that contains --out is not trained again.
 
 Runs are trained in parallel, one per core. If a comparison was interrupted, run
 the command again to continue it. If it is finished, its tables are printed

@@ -15,10 +15,11 @@ func newDataCorrelate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "correlate DATASET",
 		Short: "Show how static values and weather vary with load",
-		Long: `Show how the static values and the weather columns of a dataset vary with load, as
-Pearson's coefficient of correlation. A static value, such as the floor area, is
-compared with the mean load of each meter. A weather column is compared with the
-load of each meter over time, and the coefficients are averaged over meters.`,
+		Long: `Show how the static values and the weather columns of a dataset vary with load,
+as Pearson's coefficient of correlation. A static value, such as the floor
+area, is compared with the mean load of each meter. A weather column is
+compared with the load of each meter over time, and the coefficients are
+averaged over meters.`,
 		Example: "  loadstar data correlate datasets/bose2023-ca-sample.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -103,9 +103,11 @@ func checkAlerts(t *testing.T, root string, known metrics) {
 		t.Fatal(err)
 	}
 	n := 0
+	var all strings.Builder
 	for _, g := range file.Groups {
 		for _, r := range g.Rules {
 			n++
+			all.WriteString(r.Expr + "\n")
 			checkExpression(t, "alert "+r.Alert, r.Expr, known)
 			page, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
 			text, err := os.ReadFile(filepath.Join(root, page))
@@ -120,6 +122,76 @@ func checkAlerts(t *testing.T, root string, known metrics) {
 	if n < 10 {
 		t.Errorf("%d alerts", n)
 	}
+	checkCovered(t, all.String(), known)
+	checkRunbooks(t, filepath.Join(root, "docs/how-to/runbooks.md"))
+	checkSyntax(t, filepath.Join(root, "deploy/prometheus/alerts.yaml"))
+}
+
+// checkRunbooks checks that each runbook says what an alert means, how to see it, what to do
+// and when it is over.
+func checkRunbooks(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, section := range strings.Split(string(text), "\n## ")[1:] {
+		for _, part := range []string{"**Means:**", "**See:**", "**Do:**", "**Over:**"} {
+			if !strings.Contains(section, part) {
+				t.Errorf("%s: %s has no %s", path, strings.SplitN(section, "\n", 2)[0], part)
+			}
+		}
+	}
+}
+
+// checkSyntax lets Prometheus's own program check the rules.
+func checkSyntax(t *testing.T, path string) {
+	t.Helper()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Error(err)
+		}
+		return // the package prometheus has it
+	}
+	if out, err := exec.Command(promtool, "check", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("promtool: %v\n%s", err, out)
+	}
+}
+
+// checkCovered checks that an alert watches everything that a server limits, refuses or
+// drops because somebody may attack it.
+func checkCovered(t *testing.T, expressions string, known metrics) {
+	t.Helper()
+	for name, label := range map[string]string{"loadstar_limited_total": "reason", "loadstar_gateway_declined_total": "code", "loadstar_gateway_refused_total": "reason", "loadstar_bus_forged_total": ""} {
+		values := []string{""}
+		if label != "" {
+			if values = known[name][label]; len(values) == 0 {
+				t.Errorf("the server has no counter of %s", name)
+			}
+		}
+		for _, value := range values {
+			if !slices.ContainsFunc(selector.FindAllStringSubmatch(expressions, -1), func(m []string) bool {
+				return m[1] == name && (m[2] == "" || watches(m[2], label, value))
+			}) {
+				t.Errorf("no alert watches %s with the %s %q", name, label, value)
+			}
+		}
+	}
+}
+
+// watches reports whether the matchers of a selector select a value of a label.
+func watches(matchers, label, value string) bool {
+	for _, m := range matcher.FindAllStringSubmatch(matchers, -1) {
+		if m[1] != label {
+			continue
+		}
+		if m[2] == "=~" {
+			return regexp.MustCompile("^(?:" + m[3] + ")$").MatchString(value)
+		}
+		return (m[2] == "=") == (m[3] == value)
+	}
+	return true
 }
 
 var (
@@ -151,6 +223,8 @@ func checkExpression(t *testing.T, where, text string, known metrics) {
 			case builtin[l[1]] || strings.HasPrefix(l[3], "$"):
 			case !ok:
 				t.Errorf("%s: %s has no label %s", where, m[1], l[1])
+			case l[2] == "=~" && len(values) > 0 && !slices.ContainsFunc(values, regexp.MustCompile("^(?:"+l[3]+")$").MatchString):
+				t.Errorf("%s: no %s of %s matches %q, seen were %q", where, l[1], m[1], l[3], values)
 			case l[2] == "=" && !slices.Contains(values, l[3]):
 				t.Errorf("%s: %s of %s is %q, seen were %q", where, l[1], m[1], l[3], values)
 			}

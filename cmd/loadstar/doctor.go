@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,29 +11,38 @@ import (
 	"loadstar/cmd/loadstar/cli"
 	"loadstar/cmd/loadstar/operate"
 	"loadstar/internal/doctor"
+	"loadstar/internal/finding"
+	"loadstar/server"
 )
 
 func newDoctor() *cobra.Command {
 	var (
 		c      doctor.Config
+		s      server.Config
 		asJSON bool
 
-		listen, watch, web string
+		listen, operators, watch, web string
 
 		resolve func() (server, operator string, err error)
 	)
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine, a server's folder or an agent, and say what to do",
+		Short: "Check this machine, a server and its stores, or an agent, and say what to do",
 		Long: `Check what commonly stops a server or an agent: time zones, the clock compared
-with the server's, certificates and the days left, ports, free disk, the folder
-and whether a process uses it, the broker, the newest readings and the kernel
-set. Each line is OK, WARN or FAIL, and says what to do. The command changes
-nothing. The exit code is 3 if a check failed.
+with the server's and the database's, certificates and the days left, ports, the
+folder and whether a process uses it, the broker, the newest readings and the
+kernel set. Of a server it also checks its disks (room, files, read-only, kind
+of file system), the database (settings, schema, damage), the queue (version,
+sync, nodes, messages that wait), the blobs, the backups, and the agents.
 
-Without --agent it checks the server's folder and the server of the current
-context; with --agent, the agent with this configuration.`,
-		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml",
+Each line is OK, WARN or FAIL, and says what to do. The command works while the
+server runs and while it is stopped. It writes files and blobs as a test, and
+deletes them; it changes nothing else. The exit code is 3 if a check failed.
+
+Without --agent it checks the server's folder, the stores that the flags name,
+as for serve, and the server of the current context; with --agent, the agent
+with this configuration.`,
+		Example: "  loadstar doctor\n  loadstar doctor --agent agent.yaml\n  loadstar doctor --dir DIR --database postgres://… --nats nats://n1,nats://n2,nats://n3",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
@@ -40,11 +50,13 @@ context; with --agent, the agent with this configuration.`,
 				return err
 			}
 			c.Version = version
-			c.Ports = []doctor.Port{{Flag: "--listen", Address: listen}, {Flag: "--watch", Address: watch}, {Flag: "--web", Address: web}}
+			c.Ports = []doctor.Port{{Flag: "--listen", Address: listen}, {Flag: "--operators", Address: operators}, {Flag: "--watch", Address: watch}, {Flag: "--web", Address: web}}
+			s.Dir, s.Version, s.Poll, s.MaxPoll, s.Rate = c.Dir, version, usualPoll, usualMaxPoll, usualRate
+			c.Stores = func(ctx context.Context) finding.List { return server.Examine(ctx, s) }
 			found := doctor.Run(cmd.Context(), c)
 			failed := 0
 			for _, f := range found {
-				if f.Level == doctor.Fail {
+				if f.Level == finding.Fail {
 					failed++
 				}
 			}
@@ -73,8 +85,10 @@ context; with --agent, the agent with this configuration.`,
 	f.StringVar(&c.Agent, "agent", "", "check the agent with this configuration `file`")
 	f.StringVar(&c.Dir, "dir", "loadstar-data", "the server's folder")
 	f.StringVar(&listen, "listen", ":7443", "address that serve is to have for agents and operators")
+	f.StringVar(&operators, "operators", "", "`address` that serve is to have for operators alone; empty for none")
 	f.StringVar(&watch, "watch", "127.0.0.1:7444", "address that serve is to have for monitoring; empty for none")
 	f.StringVar(&web, "web", "127.0.0.1:7445", "address that serve is to have for the dashboard; empty for none")
+	storeFlags(f, &s)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	resolve = operate.ServerFlags(f)
 	return cmd

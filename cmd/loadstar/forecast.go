@@ -29,19 +29,19 @@ func newForecast() *cobra.Command {
 		Short: "Forecast the next hours of every meter",
 		Long: `Forecast the next hours of every meter with a trained model.
 
-MODEL is the folder of a run, or its shared.safetensors with plan.yaml beside it.
-The forecasts use the readings before the cutoff, --at, and none after it. Weather
-after the cutoff counts as its forecast.
+MODEL is the folder of a run, or its shared.safetensors with plan.yaml beside
+it. The forecasts use the readings before the cutoff, --at, and none after it.
+Weather after the cutoff counts as its forecast.
 
-With -o the rows are written as CSV, Parquet or JSON: unique_id, cutoff, ds (start
-of the step, UTC), quantiles such as P10, P50 and P90 in kW, model, version,
-source, quality, reason, generated. A row that the model could not make comes
-from a simpler source, such as the same time last week. Source names it, and
-reason says why.
+With -o the rows are written as CSV, Parquet or JSON: unique_id, cutoff, ds
+(start of the step, UTC), quantiles such as P10, P50 and P90 in kW, model,
+version, source, quality, reason, generated. A row that the model could not
+make comes from a simpler source, such as the same time last week. Source names
+it, and reason says why.
 
-A meter that did not take part in the run gets personal layers that are fitted to
-its own readings; --fit-head says how. Intervals and corrections continue from
-the run's folder, or come from the errors of earlier forecasts, which are
+A meter that did not take part in the run gets personal layers that are fitted
+to its own readings; --fit-head says how. Intervals and corrections continue
+from the run's folder, or come from the errors of earlier forecasts, which are
 replayed; --calibrate chooses how many days.
 
 The exit code is 1 if no meter has a forecast, and with --strict 3 if a row is

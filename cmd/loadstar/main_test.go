@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,9 +44,12 @@ func runScripts(t *testing.T, dir string) {
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "torch" {
+			switch cond {
+			case "torch":
 				_, err := os.Stat("/usr/lib/python3/dist-packages/torch")
 				return err == nil, nil
+			case "pkcs11":
+				return pkcs11()
 			}
 			return false, nil
 		},
@@ -54,6 +58,22 @@ func runScripts(t *testing.T, dir string) {
 			"exits": exits,
 		},
 	})
+}
+
+// pkcs11 reports whether there is a software token and a program to use it. CI has both.
+func pkcs11() (bool, error) {
+	for _, path := range []string{"softhsm2-util", "pkcs11-tool", "openssl", "/usr/lib/softhsm/libsofthsm2.so"} {
+		if _, err := exec.LookPath(path); err != nil {
+			if _, err := os.Stat(path); err == nil {
+				continue // a library is not a program
+			}
+			if os.Getenv("CI") != "" {
+				return false, fmt.Errorf("%s is missing: install softhsm2, opensc and openssl", path)
+			}
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // await FILE REGEXP [VARIABLE] waits until the content of a file matches, and stores the

@@ -35,6 +35,8 @@ func newNATSNode() *cobra.Command {
 	f.StringVar(&c.Listen, "listen", "", "address for clients")
 	f.StringVar(&c.ClusterListen, "cluster", "", "address for the other nodes")
 	f.StringSliceVar(&c.Routes, "routes", nil, "addresses of the other nodes")
+	f.StringVar(&c.Advertise, "advertise", "", "address that clients learn (default the one of --listen)")
+	f.StringVar(&c.SystemPassword, "system-password", "", "password of the user system, who can remove a lost node")
 	logging.add(f)
 	return cmd
 }

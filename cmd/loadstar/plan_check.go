@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/fed/policy"
 	"loadstar/fed/recipe"
 	"loadstar/internal/config"
 )
@@ -19,7 +20,9 @@ func newPlanCheck() *cobra.Command {
 		Short: "Check plans for errors",
 		Long: `Check plans and print every error, one per line: unknown settings,
 settings that the algorithm does not have, invalid values and contradictions.
-The command does not open any data.`,
+It also warns of plans that agents decline by default, because readings could be
+computed from the updates; see docs/privacy.md. The command does not open any
+data.`,
 		Example: "  loadstar plan check plans/*.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -32,6 +35,7 @@ The command does not open any data.`,
 				Name      string    `json:"name,omitempty"`
 				Algorithm string    `json:"algorithm,omitempty"`
 				Problems  []problem `json:"problems,omitempty"`
+				Warnings  []string  `json:"warnings,omitempty"`
 			}
 			var results []result
 			bad := 0
@@ -51,6 +55,9 @@ The command does not open any data.`,
 					return fmt.Errorf("%s: %w", path, err)
 				} else {
 					r.Name, r.Algorithm = p.Name, p.Algorithm
+					if warning := policy.Warn(p); warning != "" && recipe.Federated(p) {
+						r.Warnings = append(r.Warnings, warning)
+					}
 				}
 				results = append(results, r)
 			}
@@ -67,6 +74,9 @@ The command does not open any data.`,
 							at = fmt.Sprintf("%s:%d", at, x.Line) // editors can open this
 						}
 						fmt.Fprintf(w, "%s: %s\n", at, x.Text)
+					}
+					for _, x := range r.Warnings {
+						fmt.Fprintf(w, "%s: warning: %s\n", r.File, x)
 					}
 				}
 			}

@@ -46,9 +46,9 @@ that contain runs, as written by loadstar compare. Unfinished runs are skipped.
 Runs of a plan that differ only in the seed are shown as one method, with the
 spread over seeds.
 
-The baselines are backtested on the task of the run, once: the results are in the
-folder baselines of the run. This needs the dataset of the run; without it, the
-report has only what is there already.`,
+The baselines are backtested on the task of the run, once: the results are in
+the folder baselines of the run. This needs the dataset of the run; without it,
+the report has only what is there already.`,
 		Example: "  loadstar report runs/day-ahead --open\n" +
 			"  loadstar report runs/compare -o compare.html",
 		Args: cobra.MinimumNArgs(1),

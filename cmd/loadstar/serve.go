@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"loadstar/agent/identity"
 	"loadstar/cmd/loadstar/cli"
+	"loadstar/cmd/loadstar/operate"
 	"loadstar/internal/sdnotify"
 	"loadstar/nn/kernel"
 	"loadstar/server"
@@ -26,6 +28,7 @@ func newServe() *cobra.Command {
 		data, root string
 		logging    logFlags
 		dashboard  webFlags
+		keys       operate.KeyFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -47,26 +50,38 @@ of their results. While the hub is unreachable, it keeps working on the tasks
 that it already has.
 
 With --server-data the coordinator has a dataset of its own, for plans that
-compute on the server (algorithm fedsim, or start: server-data). All meters in it are the server's.
-The dataset stays in the coordinator: agents and operators see neither it nor
-its path. Give all coordinators the same one. The other roles do not need it.
+compute on the server (algorithm fedsim, or start: server-data). All meters in
+it are the server's. The dataset stays in the coordinator: agents and operators
+see neither it nor its path. Give all coordinators the same one. The other
+roles do not need it.
 
 With --web a gateway also serves the dashboard, a page for browsers. 'loadstar
 web login' prints a link that signs in. See docs/dashboard.md.
 
-All processes need the same certificate authority: copy DIR/pki from the first
-one. DIR/operator holds the credentials for operator commands on this machine.
-All servers of a NATS cluster must run JetStream with sync_interval: always.`,
+A new server makes a certificate authority in DIR/pki. Move its root key,
+DIR/pki/root-key.pem, to a safe place offline: no server needs it. Gateways
+share one issuer: copy the rest of DIR/pki from the first one. The other roles
+need no certificates. See 'loadstar pki'. DIR/operator holds the credentials
+for operator commands on this machine. All servers of a NATS cluster must run
+JetStream with sync_interval: always.
+
+The server checks the settings that its promise needs (a counted update is never
+lost, and never counted twice) and does not start if one of them breaks it. See
+docs/reliability.md.`,
 		Example: "  loadstar serve --dir loadstar-data --host server.example.org\n" +
 			"  loadstar serve --roles aggregator --database postgres://… \\\n" +
 			"      --nats nats://n1,nats://n2,nats://n3 --blobs s3://HOST/BUCKET",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if c.Lease < time.Second || c.Poll < time.Millisecond || c.MaxPoll < c.Poll || c.Rate <= 0 || c.Lead < time.Second || c.Aggregators < 1 || c.AgentClients < 1 || c.Certificates < time.Minute {
-				return cli.Usagef("out of range: --lease and --lead must be at least 1s, --poll at least 1ms and at most --max-poll, --certificates at least 1m, and --rate, --aggregators and --agent-clients above 0")
+			if c.Lease < time.Second || c.LongestTurn < 0 || c.LongestTurn > 0 && c.LongestTurn < time.Second || c.FleetSeen < 0 || c.Poll < time.Millisecond || c.MaxPoll < c.Poll || c.Rate <= 0 || c.Lead < time.Second || c.Aggregators < 1 || c.AgentClients < 1 || c.AddressRate < 0 || c.Certificates < time.Minute {
+				return cli.Usagef("out of range: --lease, --longest-turn and --lead must be at least 1s, --fleet-seen at least 0s, --poll at least 1ms and at most --max-poll, --certificates at least 1m, --address-rate at least 0, and --rate, --aggregators and --agent-clients above 0")
 			}
+			keepPrivate()
 			var err error
 			if c.Log, err = logging.logger(cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			if c.Keys, err = keys.Keys(cmd.Context()); err != nil {
 				return err
 			}
 			if hub != "" {
@@ -95,8 +110,10 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 				c.Data = owndata.New(d, k)
 				c.Log.Info("the coordinator has data of its own", "data", c.Data.Fingerprint())
 			}
-			if host, _, err := net.SplitHostPort(c.Listen); err == nil && host != "" && host != "0.0.0.0" && host != "::" && !slices.Contains(c.Hosts, host) {
-				c.Hosts = append(c.Hosts, host)
+			for _, at := range []string{c.Listen, c.Operators} {
+				if host, _, err := net.SplitHostPort(at); err == nil && host != "" && host != "0.0.0.0" && host != "::" && !slices.Contains(c.Hosts, host) {
+					c.Hosts = append(c.Hosts, host)
+				}
 			}
 			c.Version = version
 			page := ""
@@ -116,11 +133,15 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	f.StringVar(&c.Dir, "dir", "loadstar-data", "the server's folder")
 	f.StringSliceVar(&c.Roles, "roles", server.Roles(), "roles of this process")
 	f.StringVar(&c.Listen, "listen", ":7443", "address for agents and operators")
+	f.StringVar(&c.Operators, "operators", "", "`address` for operators alone, where agents and strangers cannot take connections (default the address of --listen)")
+	f.Float64Var(&c.AddressRate, "address-rate", 50, "new connections per second of one address; 0 turns off all limits by address, for a proxy that hides addresses")
 	f.StringSliceVar(&c.Hosts, "host", []string{"localhost", "127.0.0.1"}, "names and IP addresses of the server, for its certificate")
-	f.StringVar(&c.Watch, "watch", "127.0.0.1:7444", "address for /metrics, /healthz and /readyz; empty to disable")
-	f.StringVar(&c.Database, "database", "", "sqlite:PATH or postgres://… (default SQLite in DIR)")
-	f.StringSliceVar(&c.NATS, "nats", nil, "servers of a NATS cluster (default embedded server)")
-	f.StringVar(&c.Blobs, "blobs", "", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)")
+	f.StringVar(&c.Watch, "watch", "127.0.0.1:7444", "address for /metrics, /healthz, /readyz and /limited; empty to disable")
+	storeFlags(f, &c)
+	f.BoolVar(&c.AllowLoss, "allow-loss", false, "start although a setting of the database or the disk can lose counted updates")
+	f.DurationVar(&c.Keep.Receipts, "keep-receipts", 90*24*time.Hour, "time for which receipts and declines of merged rounds are kept, and members of ended runs; 0 for ever")
+	f.DurationVar(&c.Keep.Audit, "keep-audit", 2*365*24*time.Hour, "time for which the audit log is kept; 0 for ever")
+	f.StringVar(&c.Revocations, "revocations", "", "`file` with the list of all revocations, which a restore needs (default DIR/revocations.jsonl)")
 	f.StringVar(&data, "server-data", "", "the coordinator's own `dataset`: a dataset.yaml, a folder with one, or a prepared file")
 	f.StringVar(&root, "root", "", cli.RootUsage)
 	f.StringVar(&hub, "hub", "", "run as a region's server, with the agent `folder` that 'loadstar agent join' created for the hub")
@@ -128,19 +149,43 @@ All servers of a NATS cluster must run JetStream with sync_interval: always.`,
 	f.IntVar(&c.AgentClients, "agent-clients", 10_000, "maximum number of clients of an agent or region")
 	f.IntVar(&c.Aggregators, "aggregators", 2, "number of aggregators in this process")
 	f.DurationVar(&c.Lease, "lease", 10*time.Minute, "time without contact after which an agent's task is lost")
+	f.DurationVar(&c.LongestTurn, "longest-turn", time.Hour, "longest time for a task, even if its agent stays in contact; 0 means no limit")
+	f.DurationVar(&c.FleetSeen, "fleet-seen", 0, "a run asks the clients of agents that were seen within this time (default three check-ins, at least 10m)")
 	f.DurationVar(&c.Lead, "lead", 10*time.Second, "time until another coordinator replaces one that crashed")
-	f.DurationVar(&c.Poll, "poll", time.Second, "interval between an agent's check-ins in a small fleet")
-	f.DurationVar(&c.MaxPoll, "max-poll", time.Hour, "longest interval between an agent's check-ins")
-	f.Float64Var(&c.Rate, "rate", 500, "maximum check-ins per second of the whole fleet")
+	f.DurationVar(&c.Poll, "poll", usualPoll, "interval between an agent's check-ins in a small fleet")
+	f.DurationVar(&c.MaxPoll, "max-poll", usualMaxPoll, "longest interval between an agent's check-ins")
+	f.Float64Var(&c.Rate, "rate", usualRate, "maximum check-ins per second of the whole fleet")
 	f.DurationVar(&c.Certificates, "certificates", 7*24*time.Hour, "validity of agents' certificates")
+	f.DurationVar(&c.Grace, "grace", 90*24*time.Hour, "time after its expiry in which an agent can still renew its certificate")
+	keys.Add(f)
 	dashboard.add(f)
 	logging.add(f)
-	cli.GroupFlags(cmd, "Agents and operators", "listen", "host", "poll", "max-poll", "lease", "certificates", "hub", "linger")
+	cli.GroupFlags(cmd, "Agents and operators", "listen", "operators", "host", "poll", "max-poll", "lease", "longest-turn", "fleet-seen", "certificates", "grace", "pki-passphrase-file", "pki-signer", "hub", "linger")
 	cli.GroupFlags(cmd, "Dashboard", "web", "web-cert", "web-key", "web-behind-proxy", "web-url", "web-read-only",
 		"oidc-issuer", "oidc-client-id", "oidc-client-secret-file", "oidc-claim", "oidc-roles")
-	cli.GroupFlags(cmd, "Storage", "database", "nats", "blobs", "server-data", "root")
-	cli.GroupFlags(cmd, "Limits", "rate", "agent-clients", "aggregators", "lead")
+	cli.GroupFlags(cmd, "Storage", "database", "nats", "nats-credentials", "nats-ca", "nats-cert", "nats-key", "nats-monitor", "nats-synced", "blobs", "blobs-ca", "revocations", "keep-receipts", "keep-audit", "allow-loss", "server-data", "root")
+	cli.GroupFlags(cmd, "Limits", "rate", "address-rate", "agent-clients", "aggregators", "lead")
 	return cmd
+}
+
+// How often agents check in, unless the flags say otherwise.
+const (
+	usualPoll, usualMaxPoll = time.Second, time.Hour
+	usualRate               = 500
+)
+
+// storeFlags adds the flags that say where a server keeps its data.
+func storeFlags(f *pflag.FlagSet, c *server.Config) {
+	f.StringVar(&c.Database, "database", "", "sqlite:PATH or postgres://… (default SQLite in DIR)")
+	f.StringSliceVar(&c.NATS, "nats", nil, "servers of a NATS cluster (default embedded server)")
+	f.StringVar(&c.NATSCredentials, "nats-credentials", "", "`file` with the JWT and key of a NATS user")
+	f.StringVar(&c.NATSCA, "nats-ca", "", "`file` with the certificate authorities of the NATS cluster (default the system's)")
+	f.StringVar(&c.NATSCert, "nats-cert", "", "`file` with this process's certificate for the NATS cluster")
+	f.StringVar(&c.NATSKey, "nats-key", "", "`file` with the key of --nats-cert")
+	f.StringSliceVar(&c.NATSMonitors, "nats-monitor", nil, "monitoring ports of the NATS cluster, to check that it syncs every message, such as http://n1:8222")
+	f.BoolVar(&c.NATSSynced, "nats-synced", false, "state that all NATS servers run with sync_interval: always, if --nats-monitor cannot check it")
+	f.StringVar(&c.Blobs, "blobs", "", "folder for weights, or s3://HOST/BUCKET/PREFIX with keys from the environment (default in DIR)")
+	f.StringVar(&c.BlobsCA, "blobs-ca", "", "`file` with the certificate authorities of the S3 store (default the system's)")
 }
 
 // logFlags contains the flags that configure the log of a long-running process.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,7 +97,17 @@ func (w *webFlags) readOIDC() error {
 
 // printServing prints what an operator does next.
 func printServing(out io.Writer, c server.Config, address, page string) {
-	fmt.Fprintf(out, "agents and operators: %s\n", address)
+	if c.Operators == "" {
+		fmt.Fprintf(out, "agents and operators: %s\n", address)
+	} else {
+		fmt.Fprintf(out, "agents: %s\n", address)
+		host, port, _ := net.SplitHostPort(c.Operators) // the server listens there
+		if slices.Contains([]string{"", "0.0.0.0", "::"}, host) {
+			host = c.Hosts[0]
+		}
+		address = "https://" + net.JoinHostPort(host, port)
+		fmt.Fprintf(out, "operators: %s\n", address)
+	}
 	var flags string
 	if address != "https://localhost:7443" {
 		flags += " --server " + address

@@ -42,6 +42,8 @@ type FedNorm struct {
 	PeakMaxLambda bool
 	// ByExamples makes x_k proportional to n_k e^f_k.
 	ByExamples bool
+	// MaxExamples is the largest n_k; 0 means any. A client only claims its n_k.
+	MaxExamples int
 	// Trained compares the losses of the weights that clients return (equation 1b).
 	Trained bool
 }
@@ -113,7 +115,11 @@ func (a FedNorm) weights(m *fed.Merge) ([]float64, error) {
 	for k, y := range f {
 		f[k] = math.Exp(peak * (y - highest))
 		if a.ByExamples {
-			f[k] *= float64(m.Updates[k].Examples)
+			n := m.Updates[k].Examples
+			if a.MaxExamples > 0 {
+				n = min(n, a.MaxExamples)
+			}
+			f[k] *= float64(n)
 		}
 		sum += f[k]
 	}

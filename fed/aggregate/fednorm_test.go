@@ -159,7 +159,7 @@ func TestFedNormLaws(t *testing.T) {
 		for i := range m.Updates {
 			m.Updates[i].Loss = rapid.Float64Range(-1e300, 1e300).Draw(t, "loss")
 		}
-		norm := FedNorm{rapid.Bool().Draw(t, "max-lambda"), rapid.Bool().Draw(t, "by examples"), false}
+		norm := FedNorm{PeakMaxLambda: rapid.Bool().Draw(t, "max-lambda"), ByExamples: rapid.Bool().Draw(t, "by examples")}
 		checkHull(t, norm, m)
 
 		norm.PeakMaxLambda = false
@@ -214,7 +214,7 @@ func FuzzFedNorm(f *testing.F) {
 			good = good && finite(u.Delta) && finite(u.From) && finite([]float64{u.Loss})
 			m.Updates = append(m.Updates, u)
 		}
-		norm := FedNorm{peak, examples, false}
+		norm := FedNorm{PeakMaxLambda: peak, ByExamples: examples}
 		if !good || len(m.Updates) == 0 {
 			if err := norm.Aggregate(make([]float64, 1), m); err == nil {
 				t.Fatalf("no error for %+v", m.Updates)
@@ -223,4 +223,21 @@ func FuzzFedNorm(f *testing.F) {
 		}
 		checkHull(t, norm, m)
 	})
+}
+
+// A client that claims all examples of the world has the weight of MaxExamples.
+func TestFedNormLimitsExamples(t *testing.T) {
+	m := &fed.Merge{Version: 1, Shared: []float32{0}, Fleet: 3}
+	for _, c := range []struct {
+		client   fed.ClientID
+		examples int
+		delta    float32
+	}{{"a", 100, 1}, {"b", 100, 1}, {"c", math.MaxInt, 16}} {
+		u := fed.Update{Client: c.client, Version: 1, Examples: c.examples, Delta: []float32{c.delta}, Loss: 1}
+		m.Updates = append(m.Updates, fed.Received{Update: u, From: m.Shared})
+	}
+	got := make([]float64, 1)
+	if err := (FedNorm{ByExamples: true, MaxExamples: 100}).Aggregate(got, m); err != nil || math.Abs(got[0]-6) > 1e-12 {
+		t.Errorf("the displacement is %g, %v; want the mean, 6", got[0], err)
+	}
 }

@@ -6,10 +6,12 @@ package client
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"loadstar/fed"
+	"loadstar/fed/limit"
 	"loadstar/forecast"
 	"loadstar/nn"
 	"loadstar/nn/kernel"
@@ -150,7 +152,7 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	w.objective.setData(c.Data)
 	p.Join(w.turn.W, begin[:shared], personal)
 	*u = fed.Update{
-		Client: c.ID, Version: t.Version, Examples: w.objective.Len(),
+		Client: c.ID, Version: t.Version, Claimed: w.objective.Len(),
 		Delta: resize(u.Delta, len(t.Shared)), Control: resize(u.Control, len(t.Control)),
 	}
 	if w.job.Needs.Loss && !w.job.Needs.TrainedLoss {
@@ -176,9 +178,13 @@ func (w *Worker) Train(ctx context.Context, c *Client, t fed.Task, u *fed.Update
 	if w.job.Needs.TrainedLoss {
 		u.Loss = w.loss()
 	}
+	if math.IsNaN(u.Loss) || math.IsInf(u.Loss, 0) {
+		return fmt.Errorf("client %s: the loss is %v: %w", c.ID, u.Loss, fed.ErrDiverged)
+	}
 	p.Cut(turn.W, u.Delta[:shared], personal)
 	copy(u.Delta[shared:], turn.Moments)
 	w.progress(u.Delta, own, begin, c.First)
+	limit.Apply(t.Limits, u)
 	c.First = false
 	return nil
 }

@@ -23,14 +23,17 @@ import (
 // what it can reveal, test that here, and add the field to the list.
 func TestUpdateFields(t *testing.T) {
 	known := map[string]string{
-		"Client":    "fed.ClientID", // a name
-		"Version":   "int",          // from the task
-		"Examples":  "int",          // a count
-		"Delta":     "[]float32",    // the tests below
-		"Control":   "[]float32",    // the tests below
-		"Loss":      "float64",      // one number for the whole model, if needed
-		"TrainLoss": "float64",      // one number for the whole model
-		"Steps":     "int",          // a count
+		"Client":      "fed.ClientID", // a name
+		"Version":     "int",          // from the task
+		"Examples":    "int",          // a count
+		"Claimed":     "int",          // a count
+		"Delta":       "[]float32",    // the tests below
+		"Control":     "[]float32",    // the tests below
+		"Loss":        "float64",      // one number for the whole model, if needed
+		"TrainLoss":   "float64",      // one number for the whole model
+		"Steps":       "int",          // a count
+		"Norm":        "float64",      // of Delta
+		"ControlNorm": "float64",      // of Control
 	}
 	for f := range reflect.TypeFor[fed.Update]().Fields() {
 		if known[f.Name] != f.Type.String() {

@@ -198,6 +198,17 @@ func (s *Sum) Total(dst []float64) {
 	}
 }
 
+// Norm returns the Euclidean norm of the weighted sum, and the most by which the rounding
+// of its updates to fixed point can have changed it.
+func (s *Sum) Norm() (norm, rounding float64) {
+	unit := math.Ldexp(1, -s.scale.fraction)
+	for _, v := range s.v {
+		x := float64(v) * unit
+		norm += float64(x * x)
+	}
+	return math.Sqrt(norm), float64(s.weight) * math.Sqrt(float64(len(s.v))) * unit / 2
+}
+
 // header is the number of bytes before the integers: fraction, updates and weight.
 const header = 3 * 8
 

@@ -32,6 +32,7 @@ var fednorm = algorithm{
 	aggregator: func(p *fed.Plan) fed.Aggregator {
 		return aggregate.FedNorm{
 			PeakMaxLambda: p.Server.Peak == "max-lambda", ByExamples: p.Server.Weighting == "examples", Trained: p.Server.Loss == "trained",
+			MaxExamples: p.Server.MaxExamples,
 		}
 	},
 }

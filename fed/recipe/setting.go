@@ -89,7 +89,7 @@ func (a *algorithm) collectSettings() []setting {
 	}
 	all = append(all, a.serverOptimizerSettings()...)
 	if !a.noServer {
-		all = append(all, holdout, serverBound, maxExamples)
+		all = append(all, holdout, serverClip, serverBound, maxExamples)
 		if len(a.weightings) > 1 {
 			all = append(all, serverWeighting.among(a.weightings))
 		}

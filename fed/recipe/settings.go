@@ -94,8 +94,13 @@ var weightDecaySettings = []setting{
 // Settings of plans in which clients send updates to a server.
 var (
 	serverWeighting = setting{path: "server.weighting", about: "examples: by the client's number of examples; uniform: all clients equal"}
-	serverBound     = setting{path: "server.bound", about: "updates with a coordinate beyond it are rejected", initial: 16, must: positive}
-	maxExamples     = setting{
+	serverClip      = setting{
+		path:    "server.clip",
+		about:   "updates longer than this multiple of the median of earlier updates are scaled down to it, and claimed examples and losses are limited; 0 means no limits",
+		initial: 1.5, must: nonNegative, quiet: true,
+	}
+	serverBound = setting{path: "server.bound", about: "updates with a coordinate beyond it are rejected", initial: 16, must: positive}
+	maxExamples = setting{
 		path: "server.max_examples", about: "largest weight of an update", initial: 65536, must: atLeastOne,
 		when: func(p *fed.Plan) bool { return p.Server.Weighting == "examples" },
 	}

@@ -7,6 +7,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/exact"
+	"loadstar/fed/limit"
 )
 
 // Rules has the settings for summing updates.
@@ -22,9 +23,9 @@ type Rules struct {
 	WeightControl bool
 }
 
-// controlWeight returns the weight of the change of a control variate whose update has the
+// ControlWeight returns the weight of the change of a control variate whose update has the
 // given weight.
-func (r Rules) controlWeight(weight int64) int64 {
+func (r Rules) ControlWeight(weight int64) int64 {
 	if r.WeightControl {
 		return weight
 	}
@@ -39,6 +40,7 @@ type Fold struct {
 	sums    []fed.Sums
 	updates []fed.Received
 	n       int
+	tally   limit.Tally
 	spare   *fed.Sums // empty sums to reuse after a Reset
 }
 
@@ -60,7 +62,7 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 	if f.rules.Needs.Control {
 		// Check the control variate before adding anything, so that either both sums
 		// include the update or neither does.
-		if err := s.Control.Check(f.rules.controlWeight(weight), u.Control); err != nil {
+		if err := s.Control.Check(f.rules.ControlWeight(weight), u.Control); err != nil {
 			return err
 		}
 	}
@@ -68,7 +70,7 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 		return err
 	}
 	if f.rules.Needs.Control {
-		if err := s.Control.Add(f.rules.controlWeight(weight), u.Control); err != nil {
+		if err := s.Control.Add(f.rules.ControlWeight(weight), u.Control); err != nil {
 			return err
 		}
 	}
@@ -76,8 +78,13 @@ func (f *Fold) Add(u *fed.Update, from []float32) error {
 		f.updates = append(f.updates, fed.Received{Update: *u, From: from})
 	}
 	f.n++
+	f.tally.Add(u)
 	return nil
 }
+
+// SetTally replaces the tally of the updates. A sum does not have the sizes of its updates,
+// so a fold of sums gets them from elsewhere.
+func (f *Fold) SetTally(t limit.Tally) { f.tally = t }
 
 // at returns the sums of a version. If there are none yet, it inserts empty sums and keeps
 // the versions in ascending order.
@@ -122,6 +129,7 @@ func (f *Fold) Join(o *Fold) error {
 	}
 	f.updates = append(f.updates, o.updates...)
 	f.n += o.n
+	f.tally.Merge(&o.tally)
 	return nil
 }
 
@@ -137,7 +145,7 @@ func (f *Fold) Reset() {
 	}
 	clear(f.sums)
 	clear(f.updates)
-	f.sums, f.updates, f.n = f.sums[:0], f.updates[:0], 0
+	f.sums, f.updates, f.n, f.tally = f.sums[:0], f.updates[:0], 0, limit.Tally{}
 }
 
 // contents returns the sums and the individual updates in the order that an aggregator

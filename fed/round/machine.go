@@ -58,6 +58,8 @@ type Machine struct {
 	running   map[int]Assignment
 	waiting   map[int]Assignment
 	lost      map[int]Assignment // clients lost in this round
+	// away has the clients that Ask does not select. It is not part of the saved state.
+	away map[int]struct{}
 }
 
 // state is a machine's state, except for the lists of running, waiting and lost clients.
@@ -75,7 +77,7 @@ type state struct {
 func NewMachine(s fed.Scheduler, seed uint64, fleet int) *Machine {
 	return &Machine{
 		scheduler: s, seed: seed, fleet: fleet,
-		running: map[int]Assignment{}, waiting: map[int]Assignment{}, lost: map[int]Assignment{},
+		running: map[int]Assignment{}, waiting: map[int]Assignment{}, lost: map[int]Assignment{}, away: map[int]struct{}{},
 	}
 }
 
@@ -92,8 +94,8 @@ func (m *Machine) Situation(now time.Duration) fed.Situation {
 }
 
 // Ask returns the clients to ask now, in ascending order. It does not select clients that
-// are training, whose update waits for a merge, or that were lost in this round. No client
-// gets the same round twice.
+// are training, whose update waits for a merge, that were lost in this round, or that are
+// away. No client gets the same round twice.
 func (m *Machine) Ask(now time.Duration) []Assignment {
 	idle := m.idle()
 	n := min(m.scheduler.Ask(m.Situation(now)), idle)
@@ -114,7 +116,47 @@ func (m *Machine) Ask(now time.Duration) []Assignment {
 }
 
 // idle returns the number of clients that Ask may select.
-func (m *Machine) idle() int { return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) }
+func (m *Machine) idle() int {
+	return m.fleet - len(m.running) - len(m.waiting) - len(m.lost) - len(m.away)
+}
+
+// SetAway replaces the set of clients that Ask does not select, because they are not
+// expected to answer. It ignores those that take part in the current round.
+func (m *Machine) SetAway(clients []int) {
+	clear(m.away)
+	for _, c := range clients {
+		if !m.busy(c) {
+			m.away[c] = struct{}{}
+		}
+	}
+}
+
+// TakeBack records that a client that Ask has just returned is away and was not asked.
+func (m *Machine) TakeBack(a Assignment) {
+	if runs, ok := m.running[a.Client]; !ok || runs != a {
+		return
+	}
+	delete(m.running, a.Client)
+	m.away[a.Client] = struct{}{}
+	m.state.Asked--
+}
+
+// Postpone opens the round now, if nothing has happened in it: all clients were away, and
+// its deadline must not pass before one of them is asked.
+func (m *Machine) Postpone(now time.Duration) {
+	if m.state.Asked == 0 && len(m.running) == 0 && len(m.waiting) == 0 {
+		m.state.Opened = now
+	}
+}
+
+// Restart discards the current round and its updates. It opens the given round with the
+// given version of the weights.
+func (m *Machine) Restart(round, version int, now time.Duration) {
+	clear(m.running)
+	clear(m.waiting)
+	clear(m.lost)
+	m.state = state{Round: round, Version: version, Opened: now}
+}
 
 // draw returns n of the idle clients at random. Its cost depends on n and not on the size
 // of the fleet, unless n is most of the fleet.
@@ -151,7 +193,8 @@ func (m *Machine) busy(client int) bool {
 			return true
 		}
 	}
-	return false
+	_, ok := m.away[client]
+	return ok
 }
 
 // Return records that a client returned its update, and returns the verdict on the update.
@@ -186,10 +229,12 @@ func (m *Machine) Wake(now time.Duration) (time.Duration, bool) {
 
 // Close must be called once all events that happen at the same time are recorded. If the
 // scheduler decides so, Close closes the round and opens the next one. It also closes a
-// round in which no client is training, no client can be asked and no timer is set.
+// round that carries over, in which no client is training, no client can be asked and no
+// timer is set. If all clients are away, the round stays open until one comes back.
 func (m *Machine) Close(now time.Duration) (Outcome, bool) {
 	decision := m.scheduler.Decide(m.Situation(now))
-	if _, set := m.Wake(now); decision == fed.Wait && !set && len(m.running) == 0 && m.idle() == 0 {
+	exhausted := len(m.running) == 0 && m.idle() == 0 && (len(m.away) == 0 || len(m.lost)+len(m.waiting) > 0)
+	if _, set := m.Wake(now); decision == fed.Wait && !set && exhausted && m.scheduler.Carries() {
 		decision = fed.Abandon
 		if len(m.waiting) > 0 {
 			decision = fed.MergeNow

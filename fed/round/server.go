@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"loadstar/fed"
+	"loadstar/fed/limit"
 	"loadstar/nn"
 )
 
@@ -14,6 +15,7 @@ type Server struct {
 	aggregator fed.Aggregator
 	optimizer  fed.ServerOptimizer
 	fleet      int
+	history    limit.History
 
 	version int
 	shared  []float32
@@ -26,8 +28,21 @@ func NewServer(a fed.Aggregator, o fed.ServerOptimizer, fleet int, shared []floa
 	return &Server{aggregator: a, optimizer: o, fleet: fleet, shared: shared, d: make([]float64, len(shared))}
 }
 
+// Limit makes the server limit updates to a multiple of the median of earlier updates.
+// first has the limits before there are enough of them.
+func (s *Server) Limit(factor float64, first fed.Limits) {
+	s.history = limit.History{Factor: factor, First: first}
+}
+
+// Limits returns the limits for updates that are trained from the current version.
+func (s *Server) Limits() fed.Limits { return s.history.Limits() }
+
 // Version returns the number of merges so far.
 func (s *Server) Version() int { return s.version }
+
+// Renumber sets the number of the current version. It is for weights of an earlier version
+// that an operator has made the newest one.
+func (s *Server) Renumber(version int) { s.version = version }
 
 // Shared returns the shared weights of the current version. The slice is never modified.
 func (s *Server) Shared() []float32 { return s.shared }
@@ -35,7 +50,7 @@ func (s *Server) Shared() []float32 { return s.shared }
 // Task returns the task of a round, with the current version of the shared weights. Its
 // slices are never modified.
 func (s *Server) Task(round int) fed.Task {
-	t := fed.Task{Round: round, Version: s.version, Shared: s.shared}
+	t := fed.Task{Round: round, Version: s.version, Shared: s.shared, Limits: s.Limits()}
 	if a, ok := s.aggregator.(fed.Starter); ok {
 		a.Start(&t)
 	}
@@ -60,5 +75,7 @@ func (s *Server) Merge(round int, f *Fold, data fed.ServerData) error {
 	}
 	s.shared = next
 	s.version++
+	s.history.Add(f.tally)
+	f.tally = limit.Tally{} // the history owns it
 	return nil
 }

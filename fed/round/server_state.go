@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"fmt"
 
+	"loadstar/fed/limit"
 	"loadstar/internal/stateformat"
 )
 
@@ -12,7 +13,7 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Server)(nil)
 )
 
-var serverFormat = stateformat.Format{Name: "server state", Magic: "LODSERVR", Version: 1, Bare: true}
+var serverFormat = stateformat.Format{Name: "server state", Magic: "LODSERVR", Version: 2, Bare: true}
 
 // serverState is the saved state of a server. In format 0, it is encoded as a gob of this
 // struct.
@@ -20,6 +21,8 @@ type serverState struct {
 	Version               int
 	Shared                []float32
 	Aggregator, Optimizer []byte // empty if the part has no state
+	// Limits is not in format 1 and before: a run that began without limits goes on so.
+	Limits limit.History
 }
 
 func (v *serverState) encode() []byte {
@@ -28,6 +31,7 @@ func (v *serverState) encode() []byte {
 	w.Float32s(v.Shared)
 	w.Bytes(v.Aggregator)
 	w.Bytes(v.Optimizer)
+	v.Limits.Write(&w)
 	return serverFormat.Wrap(w.State())
 }
 
@@ -44,12 +48,15 @@ func (v *serverState) decode(b []byte) error {
 		v.Shared = r.Float32s()
 		v.Aggregator = r.Bytes()
 		v.Optimizer = r.Bytes()
+		if format > 1 {
+			v.Limits.Read(r)
+		}
 	})
 }
 
 // MarshalBinary writes the weights and the state of the aggregator and the optimizer.
 func (s *Server) MarshalBinary() ([]byte, error) {
-	v := serverState{Version: s.version, Shared: s.shared}
+	v := serverState{Version: s.version, Shared: s.shared, Limits: s.history}
 	for _, part := range []struct {
 		of   any
 		into *[]byte
@@ -85,6 +92,6 @@ func (s *Server) UnmarshalBinary(b []byte) error {
 			}
 		}
 	}
-	s.version, s.shared = v.Version, v.Shared
+	s.version, s.shared, s.history = v.Version, v.Shared, v.Limits
 	return nil
 }

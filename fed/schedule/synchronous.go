@@ -14,6 +14,10 @@ var _ fed.Scheduler = Synchronous{}
 // returned or are lost, or at the deadline. Its updates are merged if there are at least
 // Quorum of them. Otherwise the round is abandoned. Updates that arrive after the round
 // closed are rejected.
+//
+// If fewer clients than wanted can be asked, because the others are away, the round stays
+// open until the deadline for those that come back. Without this, a fleet that is away for
+// an hour would use up all rounds of its run.
 type Synchronous struct {
 	// Cohort is the number of updates wanted. Asked is the number of clients to ask,
 	// which can be higher to allow for clients that do not return.
@@ -24,26 +28,27 @@ type Synchronous struct {
 	Deadline time.Duration
 }
 
-// Ask returns the number of clients to ask once per round, and 0 after that.
-func (p Synchronous) Ask(s fed.Situation) int {
-	if s.Asked > 0 {
-		return 0
-	}
-	return max(p.Asked, p.Cohort)
-}
+// Ask returns the number of clients that are still to be asked in the round.
+func (p Synchronous) Ask(s fed.Situation) int { return p.wanted() - s.Asked }
+
+func (p Synchronous) wanted() int { return max(p.Asked, p.Cohort) }
 
 // Decide closes a round when no more updates are wanted or expected.
 func (p Synchronous) Decide(s fed.Situation) fed.Decision {
+	over := p.Deadline > 0 && s.Now >= s.Opened+p.Deadline
 	switch {
+	case s.Asked == 0:
+		return fed.Wait
 	case s.Waiting >= p.Cohort:
 		return fed.MergeNow
-	case s.Asked > 0 && s.Running == 0, p.Deadline > 0 && s.Now >= s.Opened+p.Deadline:
-		if s.Waiting >= max(p.Quorum, 1) {
-			return fed.MergeNow
-		}
-		return fed.Abandon
+	case s.Running > 0 && !over:
+		return fed.Wait
+	case s.Waiting >= max(p.Quorum, 1):
+		return fed.MergeNow
+	case s.Asked < p.wanted() && !over:
+		return fed.Wait
 	}
-	return fed.Wait
+	return fed.Abandon
 }
 
 // Wake returns the time of the round's deadline, or false if there is none.

@@ -9,6 +9,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
+	"loadstar/fed/limit"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/nn/kernel"
@@ -90,7 +91,11 @@ func (s *Setup) InitialKept(w *client.Worker) []float32 {
 // NewServer returns a server with the initial shared weights, at version 0.
 func (s *Setup) NewServer() *round.Server {
 	shared, _ := s.InitialWeights()
-	return round.NewServer(s.Parts.NewAggregator(), s.Parts.NewOptimizer(), s.Fleet, shared)
+	server := round.NewServer(s.Parts.NewAggregator(), s.Parts.NewOptimizer(), s.Fleet, shared)
+	if clip := s.Plan.Server.Clip; clip > 0 {
+		server.Limit(clip, recipe.FirstLimits(s.Plan, limit.Norm(shared)))
+	}
+	return server
 }
 
 // NewMachine returns a machine that opens the first round.

@@ -54,12 +54,16 @@ func (f *File) Finish(err error) error {
 		os.Remove(f.Name())
 		return err
 	}
-	// Sync the folder too, so that the new name survives a crash.
-	dir, err := os.Open(filepath.Dir(f.path))
+	return SyncDir(filepath.Dir(f.path))
+}
+
+// SyncDir syncs the names in a folder to disk, so that new names survive a crash.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // Discard deletes the file unless Finish has renamed it.

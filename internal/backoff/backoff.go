@@ -48,3 +48,30 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
+
+// Poll waits for d or for a notification, and takes all notifications that have arrived,
+// because one look answers all of them. It sets notified to nil when the channel is closed,
+// since receiving from a closed channel would spin. It returns false when ctx has ended.
+func Poll[T any](ctx context.Context, d time.Duration, notified *<-chan T) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+	case _, ok := <-*notified:
+		if !ok {
+			*notified = nil
+		}
+	}
+	for {
+		select {
+		case _, ok := <-*notified:
+			if !ok {
+				*notified = nil
+			}
+		default:
+			return ctx.Err() == nil
+		}
+	}
+}

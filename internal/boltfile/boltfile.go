@@ -3,8 +3,10 @@
 package boltfile
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -72,6 +74,9 @@ func OpenDB(path string) (db *bolt.DB, err error) {
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
+	if err == nil {
+		err = checkMetas(file, db)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +96,24 @@ func OpenDB(path string) (db *bolt.DB, err error) {
 		return nil, err
 	}
 	return db, nil
+}
+
+// checkMetas returns an error if one of the two meta pages is damaged. bbolt would take the
+// other one, which is that of the transaction before, and so forget a transaction.
+func checkMetas(file *os.File, db *bolt.DB) error {
+	const header, size, magic = 16, 64, 0xED0CDAED
+	meta := make([]byte, size)
+	for i := range int64(2) {
+		if _, err := file.ReadAt(meta, i*int64(db.Info().PageSize)+header); err != nil {
+			return errors.Join(err, db.Close())
+		}
+		sum := fnv.New64a()
+		_, _ = sum.Write(meta[:size-8]) // a hash cannot fail
+		if binary.NativeEndian.Uint32(meta) != magic || binary.NativeEndian.Uint64(meta[size-8:]) != sum.Sum64() {
+			return errors.Join(fmt.Errorf("%w: one of its two first pages is wrong", ErrDamaged), db.Close())
+		}
+	}
+	return nil
 }
 
 // Guard turns panics and faults into errors. bbolt does not validate what it reads, so a

@@ -39,7 +39,7 @@ func (s *system) settle(ctx context.Context, limit time.Duration) error {
 		}
 		missing := 0
 		for t := range counted {
-			if !heard[t] {
+			if !heard[t] && !s.revokedClients[t.client] {
 				missing++
 			}
 		}
@@ -119,7 +119,7 @@ func (s *system) check(ctx context.Context, asynchronous map[string]bool) (*find
 		}
 	}
 	for t := range counted {
-		if !heard[t] {
+		if !heard[t] && !s.revokedClients[t.client] {
 			f.fault("client %s was counted in round %d of %s, and its agent never heard", t.client, t.round, t.run)
 		}
 	}
@@ -157,7 +157,7 @@ func (s *system) drain(end time.Time) (problems []error) {
 			if err != nil {
 				problems = append(problems, err)
 			}
-			if n == 0 {
+			if n == 0 || s.revoked[i] {
 				break
 			}
 			if time.Now().After(end) {

@@ -18,25 +18,46 @@ import (
 
 // natsNodes starts three NATS nodes.
 func (s *system) natsNodes() error {
-	var ports [6]int
-	for i := range ports {
-		var err error
-		if ports[i], err = freePort(); err != nil {
+	for range 3 {
+		port, err := freePort()
+		if err != nil {
 			return err
 		}
+		s.routes = append(s.routes, loopback(port))
 	}
-	routes := []string{loopback(ports[3]), loopback(ports[4]), loopback(ports[5])}
 	for i := range 3 {
-		name := fmt.Sprintf("nats-%d", i+1)
-		p := s.process(kindNATS, name, "nats-node", "--name", name, "--dir", filepath.Join(s.dir, "servers", name),
-			"--listen", loopback(ports[i]), "--cluster", routes[i], "--routes", strings.Join(routes, ","))
-		s.servers = append(s.servers, p)
-		s.nats = append(s.nats, "nats://"+loopback(ports[i]))
+		p, at, err := s.natsNode(fmt.Sprintf("nats-%d", i+1), s.routes[i])
+		if err != nil {
+			return err
+		}
+		s.servers, s.nats = append(s.servers, p), append(s.nats, at)
 		if err := p.Start(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// systemPassword is the password of the user who may remove a lost NATS node.
+const systemPassword = "removes lost nodes"
+
+// natsNode returns a NATS node, which it does not start, and its address for clients. The
+// node listens for other nodes on the given address.
+func (s *system) natsNode(name, route string) (*process, string, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, "", err
+	}
+	if err := s.disk(s.serverDir(name)); err != nil {
+		return nil, "", err
+	}
+	at, err := s.via(linkNATS, loopback(port))
+	if err != nil {
+		return nil, "", err
+	}
+	p := s.process(kindNATS, name, "nats-node", "--name", name, "--dir", s.serverDir(name), "--system-password", systemPassword,
+		"--listen", loopback(port), "--advertise", at, "--cluster", route, "--routes", strings.Join(s.routes, ","))
+	return p, "nats://" + at, nil
 }
 
 // whole waits until every NATS node has all messages. Only then may the next node be
@@ -103,21 +124,44 @@ type postgres struct {
 	runs   bool
 }
 
+// startDatabase starts PostgreSQL, opens the ledger in it, and returns the address for the
+// servers.
+func (s *system) startDatabase() (string, error) {
+	if s.standby {
+		at, err := s.replicated()
+		if err == nil {
+			s.ledger, err = postgresLedger(at)
+		}
+		return at, err
+	}
+	p, err := s.postgres()
+	if err != nil {
+		return "", err
+	}
+	s.servers = append(s.servers, p)
+	if s.ledger, err = postgresLedger(p.server.URL(database)); err != nil || !s.links {
+		return p.server.URL(database), err
+	}
+	at, err := s.via(linkPostgres, p.server.Addr())
+	return "postgres://postgres@" + at + "/" + database + "?sslmode=disable", err
+}
+
 func (s *system) postgres() (*postgres, error) {
-	dir := filepath.Join(s.dir, "pg")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	dir := s.database()
+	if err := errors.Join(os.MkdirAll(dir, 0o755), s.disk(dir)); err != nil {
 		return nil, err
 	}
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	server, err := pgtest.Start(dir, port)
+	server, err := pgtest.Start(dir, port, pgtest.Env(s.clockEnv(kindPostgres)...))
 	if err != nil {
 		return nil, err
 	}
 	p := &postgres{server: server, log: filepath.Join(dir, "log"), runs: true}
-	return p, server.Create(database)
+	// pgtest creates the database's files without syncing them.
+	return p, errors.Join(server.Create(database), s.synced(dir))
 }
 
 func (p *postgres) Kind() string     { return kindPostgres }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"loadstar/internal/faultfs"
 	"loadstar/internal/longtest"
 	"loadstar/internal/pgtest"
 )
@@ -25,6 +26,10 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == faultfs.Child {
+		main()
+		return
+	}
 	code := m.Run()
 	if shared.dir != "" {
 		os.RemoveAll(shared.dir)
@@ -273,7 +278,7 @@ func TestFleetAlgorithms(t *testing.T) {
 	b.host(0, hosts)
 	const usual = "schedule: {cohort: 16}\nclient: {steps: 2, batch: 8}\n"
 	plans := []plan{
-		small("scaffold", 6, "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8, lr: 0.05}\nserver: {weighting: examples}\n"),
+		small("scaffold", 6, "partition: head\nschedule: {cohort: 16}\nclient: {steps: 2, batch: 8, lr: 0.05}\nserver: {weighting: examples, clip: 1}\n"),
 		small("fedprox", 6, "partition: head\n"+usual),
 		small("fedavgadaptive", 6, usual+"server: {states: client}\n"),
 		small("fedadam", 6, "partition: head\nschedule: {cohort: 16}\nclient: {optimizer: proxadam, steps: 2, batch: 8, begin: own}\n"),

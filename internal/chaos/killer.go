@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,21 +15,23 @@ import (
 // some rounds.
 var share = map[string]int{
 	kindServer: 12, kindGateway: 9, kindAggregator: 12, kindCoordinator: 9, kindNATS: 5, kindPostgres: 5, kindAgent: 80,
+	kindNodes: 10, kindShared: 10, kindSite: 20,
 }
 
 // kinds lists the kinds in a fixed order, for the random choice and for the output.
-var kinds = []string{kindServer, kindGateway, kindAggregator, kindCoordinator, kindNATS, kindPostgres, kindAgent}
+var kinds = []string{kindServer, kindGateway, kindAggregator, kindCoordinator, kindNATS, kindPostgres, kindAgent, kindNodes, kindShared, kindSite}
 
 const (
-	killEvery = 400 * time.Millisecond // average time between kills
+	killEvery = 400 * time.Millisecond // average time between faults
 	downMost  = 2 * time.Second
-	toldShare = 5 // one in toldShare kills uses SIGTERM instead of SIGKILL
 )
 
-// killer kills parts of a system at random and restarts them.
+// killer lets faults happen to parts of a system at random: it kills them and starts them
+// again, or whatever else its fault is.
 type killer struct {
 	system  *system
 	watcher *watcher
+	harm    harm
 	rng     *rand.Rand // used only by the goroutine of run
 	share   map[string]int
 	most    int  // kills that may hit the same round before the killer waits for its end
@@ -39,26 +42,25 @@ type killer struct {
 
 	mu     sync.Mutex
 	down   map[part]bool
-	killed map[string]int // number of kills by kind
-	told   map[string]int
-	rounds int64 // number of rounds merged before the last kill
-	merges int   // kills after which a closed round was without its new version
+	counts map[string]map[string]int // number of faults by what happened and by kind
+	rounds int64                     // number of rounds merged before the last kill
+	merges int                       // kills after which a closed round was without its new version
 	faults []string
 	wg     sync.WaitGroup
 }
 
-func newKiller(s *system, w *watcher, seed uint64, log io.Writer) *killer {
+func newKiller(s *system, w *watcher, h harm, seed uint64, log io.Writer) *killer {
 	return &killer{
-		system: s, watcher: w, rng: rand.New(rand.NewPCG(seed, 0)), share: share, most: 10, log: log,
-		down: map[part]bool{}, killed: map[string]int{}, told: map[string]int{},
+		system: s, watcher: w, harm: h, rng: rand.New(rand.NewPCG(seed, 0)), share: share, most: 10, log: log,
+		down: map[part]bool{}, counts: map[string]map[string]int{},
 	}
 }
 
-// kills returns the number of kills so far.
-func (k *killer) kills() (n int) {
+// count implements injector.
+func (k *killer) count() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, m := range []map[string]int{k.killed, k.told} {
+	for _, m := range k.counts {
 		for _, x := range m {
 			n += x
 		}
@@ -66,8 +68,7 @@ func (k *killer) kills() (n int) {
 	return n
 }
 
-// run kills n parts, or fewer if ctx ends, and returns when all parts are running again.
-// Most kills happen while a run is training.
+// run implements injector. Most faults happen while a run is training.
 func (k *killer) run(ctx context.Context, n int) {
 	for i := range n {
 		pause := time.Duration((0.5 + k.rng.Float64()) * float64(killEvery))
@@ -91,7 +92,7 @@ func (k *killer) run(ctx context.Context, n int) {
 			}
 		}
 		if p != nil {
-			k.kill(ctx, p)
+			k.strike(ctx, p)
 		}
 	}
 	k.rounds = k.watcher.versions()
@@ -129,30 +130,29 @@ func (k *killer) merging(ctx context.Context) bool {
 	return err == nil && n > 0
 }
 
-// pick returns a random part that is running.
-func (k *killer) pick() part {
+// pick returns a random target whose parts are all running.
+func (k *killer) pick() *target {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	up := map[string][]part{}
 	nodes := 0
-	for _, p := range k.system.parts() {
-		if x, ok := p.(*process); ok && x.kind == kindAgent && !x.Started() {
-			continue // the agent has not joined yet
+	for p := range k.down {
+		if p.Kind() == kindNATS {
+			nodes++
 		}
-		if k.down[p] {
-			if p.Kind() == kindNATS {
-				nodes++
-			}
+	}
+	up := map[string][]*target{}
+	all := 0
+	for _, t := range k.harm.targets(k.system) {
+		if t.kind == kindNATS && nodes > 0 { // a NATS cluster needs two of its three nodes
 			continue
 		}
-		up[p.Kind()] = append(up[p.Kind()], p)
-	}
-	if nodes > 0 {
-		delete(up, kindNATS) // a NATS cluster needs two of its three nodes
-	}
-	all := 0
-	for kind := range up {
-		all += k.share[kind]
+		if slices.ContainsFunc(t.parts, func(p part) bool { return k.down[p] }) {
+			continue
+		}
+		if len(up[t.kind]) == 0 {
+			all += k.share[t.kind]
+		}
+		up[t.kind] = append(up[t.kind], t)
 	}
 	if all == 0 {
 		return nil
@@ -163,52 +163,86 @@ func (k *killer) pick() part {
 			continue
 		}
 		if x -= k.share[kind]; x < 0 {
-			p := up[kind][k.rng.IntN(len(up[kind]))]
-			k.down[p] = true
-			return p
+			t := up[kind][k.rng.IntN(len(up[kind]))]
+			for _, p := range t.parts {
+				k.down[p] = true
+			}
+			return t
 		}
 	}
 	return nil
 }
 
-// kill kills a part and restarts it after a short delay.
-func (k *killer) kill(ctx context.Context, p part) {
-	told := k.rng.IntN(toldShare) == 0
-	rest := time.Duration(k.rng.Int64N(int64(downMost)))
-	k.mu.Lock()
-	end, by, how := p.Kill, k.killed, "killed"
-	if told {
-		end, by, how = p.Stop, k.told, "stopped"
-	}
-	by[p.Kind()]++
-	k.mu.Unlock()
-	fmt.Fprintf(k.log, "%s %s %s, for %d ms\n", time.Now().Format("15:04:05.000"), p.Name(), how, rest.Milliseconds())
+// strike lets the fault happen to a target and ends it after a short time.
+func (k *killer) strike(ctx context.Context, t *target) {
+	seed := k.rng.Uint64()
+	rest := time.Duration(k.rng.Int64N(int64(k.harm.longest())))
 	k.wg.Go(func() {
-		if p.Kind() != kindAgent {
-			k.watcher.killed(p.Kind())
+		if t.kind != kindAgent {
+			k.watcher.killed(t.kind)
 		}
-		k.fault(end())
+		how, detail, err := k.harm.begin(t, seed)
+		k.note(err)
+		k.mu.Lock()
+		if k.counts[how] == nil {
+			k.counts[how] = map[string]int{}
+		}
+		k.counts[how][t.kind]++
+		fmt.Fprintf(k.log, "%s %s %s%s, for %d ms\n", time.Now().Format("15:04:05.000"), t.name(), how, detail, rest.Milliseconds())
+		k.mu.Unlock()
 		if k.aim && k.merging(ctx) {
 			k.mu.Lock()
 			k.merges++
 			k.mu.Unlock()
 		}
 		sleep(ctx, rest)
-		k.fault(p.Start())
-		if p.Kind() == kindNATS {
-			k.fault(k.system.whole(ctx, time.Minute))
+		k.note(k.harm.end(t))
+		if slices.ContainsFunc(t.parts, func(p part) bool { return p.Kind() == kindNATS }) {
+			k.note(k.system.whole(ctx, time.Minute))
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		delete(k.down, p)
+		for _, p := range t.parts {
+			delete(k.down, p)
+		}
 	})
 }
 
-func (k *killer) fault(err error) {
+func (k *killer) note(err error) {
 	if err == nil {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.faults = append(k.faults, err.Error())
+}
+
+// problems implements injector.
+func (k *killer) problems() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.faults
+}
+
+// print implements injector.
+func (k *killer) print(out io.Writer) {
+	fmt.Fprintf(out, "%d rounds before the last one\n", k.rounds)
+	if k.aim {
+		fmt.Fprintf(out, "%d kills left a closed round without its new version\n", k.merges)
+	}
+	w := table(out, k.harm.hows()...)
+	for _, kind := range kinds {
+		n, row := 0, kind
+		for _, how := range k.harm.hows() {
+			n += k.counts[how][kind]
+			row += fmt.Sprintf("\t%d", k.counts[how][kind])
+		}
+		if n == 0 {
+			continue
+		}
+		fmt.Fprint(w, row+"\t")
+		k.watcher.recoveries(w, kind)
+		fmt.Fprintln(w)
+	}
+	_ = w.Flush() // nothing reads this output but people
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"net/url"
+	"sync"
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
@@ -12,7 +13,9 @@ import (
 
 // ledger reads the server's database directly, even while the server is down.
 type ledger struct {
-	path string  // path of the SQLite file, or empty
+	path string // path of the SQLite file, or empty
+	// away is held for writing while the disk of the SQLite file has no power.
+	away sync.RWMutex
 	db   *sql.DB // connections to PostgreSQL, or nil
 }
 
@@ -41,6 +44,8 @@ func (l *ledger) use(ctx context.Context, do func(ctx context.Context, db *sql.D
 	if l.db != nil {
 		return do(ctx, l.db)
 	}
+	l.away.RLock()
+	defer l.away.RUnlock()
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: l.path}).EscapedPath()+"?mode=ro&_pragma=busy_timeout(2000)")
 	if err != nil {
 		return err

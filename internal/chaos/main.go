@@ -10,6 +10,8 @@
 //
 //	go run ./internal/chaos -fedsim -kills 100
 //
+// With -fault it injects another kind of fault instead of kills; -help lists them.
+//
 // With -old it tests upgrades instead: runs that an older binary has started must end with
 // the same bytes when the new binary continues them.
 //
@@ -32,18 +34,21 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
+
+	"loadstar/internal/faultfs"
 )
 
 // options contains the values of the command-line flags.
 type options struct {
 	form, bin, dir string
 	old            string
+	fault          string
 	kills, rounds  int
 	fedsim         bool
 	seed           uint64
 	patience       time.Duration
+	away           time.Duration
 	keep           bool
 }
 
@@ -57,15 +62,24 @@ const (
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == faultfs.Child {
+		if err := faultfs.Serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "chaos: serving disks:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	flag.StringVar(&o.form, "form", "one", "one: a single server; cluster: PostgreSQL, three NATS nodes, two gateways, three aggregators, two coordinators")
 	flag.StringVar(&o.bin, "bin", "", "binary under test (default: build it)")
 	flag.StringVar(&o.old, "old", "", "test upgrades from this older binary instead")
 	flag.StringVar(&o.dir, "dir", "", "working folder (default: a temporary one)")
 	flag.BoolVar(&o.fedsim, "fedsim", false, "train only plans that compute with data on the server, and kill only what has the role coordinator")
-	flag.IntVar(&o.kills, "kills", 40, "number of kills")
+	flag.StringVar(&o.fault, "fault", "kills", faultNames())
+	flag.IntVar(&o.kills, "kills", 40, "number of kills or other faults")
 	flag.IntVar(&o.rounds, "rounds", 20, "rounds per run")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "seed that determines which process is killed when")
+	flag.DurationVar(&o.away, "for", 20*time.Second, "how long each outage takes")
 	flag.DurationVar(&o.patience, "patience", 90*time.Second, "fail after this time without progress")
 	flag.BoolVar(&o.keep, "keep", false, "keep the working folder")
 	flag.Parse()
@@ -82,6 +96,14 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if flag.NArg() > 0 || o.kills < 0 || o.rounds < 1 || o.form != "one" && o.form != "cluster" {
 		return errors.New("invalid flags or arguments; see -help")
 	}
+	if f, ok := faults[o.fault]; !ok {
+		return fmt.Errorf("unknown fault %q; the faults are: %s", o.fault, faultNames())
+	} else if f.cluster && o.form != "cluster" {
+		return fmt.Errorf("the fault %s needs -form cluster", o.fault)
+	} else if err := faultfs.Available(); f.disks && err != nil {
+		fmt.Fprintln(out, "skipped:", err)
+		return nil
+	}
 	if o.dir == "" {
 		if o.dir, err = os.MkdirTemp("", "chaos"); err != nil {
 			return err
@@ -97,7 +119,11 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 	if o.bin == "" {
-		if o.bin, err = build(ctx, o.dir); err != nil {
+		make := build
+		if o.fault == "clocks" {
+			make = buildWithClock
+		}
+		if o.bin, err = make(ctx, o.dir); err != nil {
 			return err
 		}
 	}
@@ -107,8 +133,12 @@ func execute(ctx context.Context, o options, out io.Writer) (err error) {
 	if o.old != "" {
 		err = upgrade(ctx, o, out)
 	} else {
-		fmt.Fprintf(out, "chaos -form %s -kills %d -seed %d\n", o.form, o.kills, o.seed)
-		err = chaos(ctx, o, out)
+		fmt.Fprintf(out, "chaos -form %s -fault %s -kills %d -seed %d\n", o.form, o.fault, o.kills, o.seed)
+		run := chaos
+		if alone := faults[o.fault].alone; alone != nil {
+			run = alone
+		}
+		err = run(ctx, o, out)
 	}
 	if err != nil {
 		return fmt.Errorf("%w\nall logs are in %s", err, o.dir)
@@ -130,12 +160,15 @@ func build(ctx context.Context, dir string) (string, error) {
 }
 
 // planOf returns the plan of run i. The plans alternate between algorithms that need sums,
-// individual updates and control variates.
+// individual updates and control variates. All have limits. Those of the last kind clip
+// about half of the updates, so the weights show if a kill changes a limit. An earlier
+// version does not know its setting, so upgrades use the other kinds.
 func planOf(i int, seed uint64, rounds, cohort int) plan {
 	kinds := []string{
 		"algorithm: fedadam\npartition: head\n",
 		"algorithm: fedavgadaptive\npartition: head\nserver: {lr: 0.001}\n",
 		"algorithm: scaffold\npartition: head\nclient: {lr: 0.05, steps: 1, batch: 16}\n",
+		"algorithm: scaffold\npartition: head\nserver: {clip: 1}\nclient: {lr: 0.05, steps: 1, batch: 16}\n",
 	}
 	text := kinds[i%len(kinds)]
 	if !strings.Contains(text, "client:") {
@@ -175,22 +208,24 @@ func chaos(ctx context.Context, o options, out io.Writer) error {
 			return err
 		}
 	}
+	kind := faults[o.fault]
+	l.faulty = kind.disks
+	if kind.arrange != nil {
+		kind.arrange(&l)
+	}
 	s, err := start(ctx, o.bin, o.dir, l)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = s.Close() }() // the test is over
-	log, err := os.Create(filepath.Join(o.dir, "logs", "kills.log"))
+	log, err := os.Create(filepath.Join(o.dir, "logs", "faults.log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	w := newWatcher(s.ledger)
-	k := newKiller(s, w, o.seed, log)
-	if o.fedsim {
-		k.share, k.most, k.aim = map[string]int{kindServer: 1, kindCoordinator: 1}, 3, true
-	}
-	t := &trial{options: o, system: s, watcher: w, killer: k, out: out}
+	t := &trial{options: o, system: s, watcher: w, out: out}
+	t.injector = kind.inject(t, log)
 	go w.run(ctx)
 	err = t.run(ctx)
 	if err == nil {
@@ -210,14 +245,14 @@ type trial struct {
 	options
 	system   *system
 	watcher  *watcher
-	killer   *killer
+	injector injector
 	out      io.Writer
 	trained  int // number of runs that were trained
 	differ   []string
 	findings *findings
 }
 
-// run trains one run after the other until the killer is done.
+// run trains one run after the other until the injector is done.
 func (t *trial) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -235,7 +270,7 @@ func (t *trial) run(ctx context.Context) error {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		t.killer.run(ctx, t.kills)
+		t.injector.run(ctx, t.kills)
 	}()
 	for i := agents - late; i < agents; i++ {
 		go func() {
@@ -288,7 +323,7 @@ func (t *trial) one(ctx context.Context, i int) error {
 			verdict = "DIFFERENT from the simulator's"
 			t.differ = append(t.differ, r.name+" "+r.id)
 		}
-		fmt.Fprintf(t.out, "%s, %d rounds in %.1f s, %d kills so far: weights %s\n", p.name, t.rounds, time.Since(begun).Seconds(), t.killer.kills(), verdict)
+		fmt.Fprintf(t.out, "%s, %d rounds in %.1f s, %d %s so far: weights %s\n", p.name, t.rounds, time.Since(begun).Seconds(), t.injector.count(), faults[t.fault].plural, verdict)
 		t.trained++
 	}
 	return nil
@@ -305,10 +340,13 @@ func (t *trial) judge(ctx context.Context) error {
 	if stopped != nil {
 		f.fault("%v", stopped)
 	}
-	for _, x := range slices.Concat(t.killer.faults, t.system.exits()) {
-		f.fault("%s", x)
+	for _, x := range slices.Concat(t.injector.problems(), t.system.exits()) {
+		if explains := faults[t.fault].explains; explains == nil || !explains(x) {
+			f.fault("%s", x)
+		}
 	}
-	t.print()
+	fmt.Fprintf(t.out, "runs %d, rounds %d, receipts %d\n", f.runs, f.rounds, f.receipts)
+	t.injector.print(t.out)
 	if f.lost+f.twice+len(t.differ)+len(f.faults) == 0 {
 		return nil
 	}
@@ -324,30 +362,5 @@ func (t *trial) line() string {
 	if len(t.differ) > 0 {
 		weights = fmt.Sprintf("differ in %d of %d runs", len(t.differ), t.trained)
 	}
-	return fmt.Sprintf("kills %d, counted %d, lost %d, twice %d, weights %s", t.killer.kills(), t.findings.receipts, t.findings.lost, t.findings.twice, weights)
-}
-
-// print writes the table of recovery times.
-func (t *trial) print() {
-	fmt.Fprintf(t.out, "runs %d, rounds %d (%d before the last kill), receipts %d\n", t.findings.runs, t.findings.rounds, t.killer.rounds, t.findings.receipts)
-	if t.killer.aim {
-		fmt.Fprintf(t.out, "%d kills left a closed round without its new version\n", t.killer.merges)
-	}
-	w := tabwriter.NewWriter(t.out, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "\tSIGKILL\tSIGTERM\tnext receipt after: median\tp99\tmax\tnext round after: median\tp99\tmax\t")
-	for _, kind := range kinds {
-		if t.killer.killed[kind]+t.killer.told[kind] == 0 {
-			continue
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t", kind, t.killer.killed[kind], t.killer.told[kind])
-		if x := t.watcher.times[kind]; x != nil {
-			for _, all := range [][]time.Duration{x.receipt, x.round} {
-				for _, q := range []float64{0.5, 0.99, 1} {
-					fmt.Fprintf(w, "%.2f s\t", quantile(all, q).Seconds())
-				}
-			}
-		}
-		fmt.Fprintln(w)
-	}
-	_ = w.Flush() // nothing reads this output but people
+	return fmt.Sprintf("%s %d, counted %d, lost %d, twice %d, weights %s", faults[t.fault].plural, t.injector.count(), t.findings.receipts, t.findings.lost, t.findings.twice, weights)
 }

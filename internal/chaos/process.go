@@ -32,6 +32,7 @@ type process struct {
 	kind, name string
 	bin, log   string
 	args       []string
+	env        []string // further variables of the environment
 
 	mu     sync.Mutex
 	wanted bool
@@ -69,6 +70,7 @@ func (p *process) launch() error {
 	}
 	defer out.Close() // the child has its own descriptor
 	cmd := exec.Command(p.bin, p.args...)
+	cmd.Env = append(os.Environ(), p.env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	child, err := proc.Start(cmd, syscall.SIGKILL)
 	if err != nil {

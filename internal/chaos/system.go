@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"loadstar/internal/faultfs"
+	"loadstar/internal/pgtest"
 )
 
 // These are the kinds of parts of a system.
@@ -21,6 +24,11 @@ const (
 	kindNATS        = "nats"
 	kindPostgres    = "postgres"
 	kindAgent       = "agent"
+
+	// These are parts that a fault hits at the same time.
+	kindNodes  = "nats nodes"  // all three
+	kindShared = "shared disk" // the blobs, and all processes that write them
+	kindSite   = "site"        // all servers, with their stores; with a single server the agents too
 )
 
 // layout describes the processes of a system.
@@ -36,6 +44,21 @@ type layout struct {
 	data string
 	// own is the prepared dataset of the coordinators, or empty.
 	own string
+	// standby means that PostgreSQL has a standby, which every commit waits for.
+	standby bool
+	// clocks means that the clocks of servers, agents and PostgreSQL can be set. The binary
+	// must be built with buildWithClock.
+	clocks bool
+	// s3 means that blobs are in an S3 store that can be bad, instead of a folder.
+	s3 bool
+	// links means that servers reach PostgreSQL and NATS over links that can be bad.
+	links bool
+	// serve has further arguments of the servers. They replace the usual ones.
+	serve []string
+	// old means that the processes start with an older binary.
+	old bool
+	// faulty gives each process a disk of its own that can fail.
+	faulty bool
 }
 
 // system is a running fleet on this machine, with all files in one folder.
@@ -48,8 +71,16 @@ type system struct {
 	ledger   *ledger
 	servers  []part
 	hosts    []*process // the agents
-	nats     []string
-	closers  []io.Closer
+	// revoked holds the numbers of agents that were revoked, and their clients. They cannot
+	// hear of what was counted.
+	revoked        map[int]bool
+	revokedClients map[string]bool
+	nats, routes   []string                // addresses of the NATS nodes, for clients and for each other
+	pair           *pgtest.Pair            // with a standby
+	store          *badStore               // with s3
+	bad            map[string][]*forwarder // links that can be bad, by what they lead to
+	closers        []io.Closer
+	disks          *faultfs.Server // nil if disks do not fail
 }
 
 const (
@@ -57,11 +88,26 @@ const (
 	lead = 2 * time.Second
 )
 
+// anyPlan makes agents train plans that are smaller than their default policy allows, so that
+// tests are fast. Older binaries do not know the flag.
+var anyPlan = []string{"--policy", "none"}
+
 // start starts the servers of a system, but no agents.
 func start(ctx context.Context, bin, dir string, l layout) (*system, error) {
-	s := &system{layout: l, bin: bin, dir: dir}
+	s := &system{layout: l, bin: bin, dir: dir, bad: map[string][]*forwarder{}}
 	for _, sub := range []string{"logs", "servers", "agents"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if l.faulty {
+		var err error
+		if s.disks, err = faultfs.Start(); err != nil {
+			return nil, err
+		}
+	}
+	if l.clocks {
+		if err := s.startClocks(); err != nil {
 			return nil, err
 		}
 	}
@@ -73,19 +119,49 @@ func start(ctx context.Context, bin, dir string, l layout) (*system, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	for i := range l.agents {
+		if err := s.disk(s.agentDir(i)); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
 		name := fmt.Sprintf("agent-%02d", i+1)
 		s.hosts = append(s.hosts, s.process(kindAgent, name, "agent", "run", "--dir", s.agentDir(i), "--data", l.data,
 			"--part", fmt.Sprintf("%d/%d", i+1, l.agents), "--workers", "1", "--log-format", "json", "--log-level", "debug"))
+		if !l.old {
+			s.hosts[i].args = append(s.hosts[i].args, anyPlan...)
+		}
 	}
 	return s, nil
 }
 
 func (s *system) process(kind, name string, args ...string) *process {
-	return &process{kind: kind, name: name, bin: s.bin, args: args, log: filepath.Join(s.dir, "logs", name+".log")}
+	return &process{kind: kind, name: name, bin: s.bin, args: args, env: s.clockEnv(kind), log: filepath.Join(s.dir, "logs", name+".log")}
 }
 
 func (s *system) agentDir(i int) string {
 	return filepath.Join(s.dir, "agents", fmt.Sprintf("%02d", i+1))
+}
+
+func (s *system) serverDir(name string) string { return filepath.Join(s.dir, "servers", name) }
+func (s *system) blobs() string                { return filepath.Join(s.dir, "blobs") }
+func (s *system) database() string             { return filepath.Join(s.dir, "pg") }
+
+// disk makes a folder a disk of its own, if disks can fail.
+func (s *system) disk(at string) error {
+	if s.disks == nil {
+		return nil
+	}
+	name, err := filepath.Rel(s.dir, at)
+	if err != nil {
+		return err
+	}
+	return s.disks.New(filepath.Join(s.dir, "disks", strings.ReplaceAll(name, "/", "-")), at)
+}
+
+// synced makes everything on a disk durable, for what the test itself has written.
+func (s *system) synced(at string) error {
+	if s.disks == nil {
+		return nil
+	}
+	return s.disks.Settle(at)
 }
 
 // serve returns a server process, which it does not start, and the address of its health
@@ -96,12 +172,15 @@ func (s *system) serve(kind, name string, args ...string) (p *process, watch str
 		return nil, "", err
 	}
 	watch = loopback(port)
-	dir := filepath.Join(s.dir, "servers", name)
+	dir := s.serverDir(name)
+	if err := s.disk(dir); err != nil {
+		return nil, "", err
+	}
 	// The lease is longer than the whole test, so that no turn is lost.
 	all := append([]string{
 		"serve", "--dir", dir, "--watch", watch, "--poll", poll.String(), "--lead", lead.String(), "--lease", "10m",
 	}, args...)
-	return s.process(kind, name, all...), watch, nil
+	return s.process(kind, name, append(all, s.layout.serve...)...), watch, nil
 }
 
 // ownData returns the arguments of a process with the role coordinator.
@@ -134,18 +213,23 @@ func (s *system) one(ctx context.Context) error {
 
 // many starts a cluster, with one process for each role.
 func (s *system) many(ctx context.Context) error {
-	db, err := s.postgres()
+	at, err := s.startDatabase()
 	if err != nil {
-		return err
-	}
-	s.servers = append(s.servers, db)
-	if s.ledger, err = postgresLedger(db.server.URL(database)); err != nil {
 		return err
 	}
 	if err := s.natsNodes(); err != nil {
 		return err
 	}
-	common := []string{"--database", db.server.URL(database), "--nats", strings.Join(s.nats, ","), "--blobs", filepath.Join(s.dir, "blobs")}
+	blobs := s.blobs()
+	if s.s3 {
+		if blobs, err = s.startStore(); err != nil {
+			return err
+		}
+	}
+	common := []string{"--database", at, "--nats", strings.Join(s.nats, ","), "--blobs", blobs}
+	if err := s.disk(s.blobs()); err != nil {
+		return err
+	}
 	var gateways []string
 	var watches []string
 	var processes []*process
@@ -181,11 +265,12 @@ func (s *system) many(ctx context.Context) error {
 		return err
 	}
 	s.closers = append(s.closers, f)
+	s.bad[linkAgents] = []*forwarder{f}
 	s.address, s.operator = "https://"+loopback(port), filepath.Join(s.dir, "servers", processes[0].name, "operator")
 	for i, p := range processes {
 		if i > 0 { // copy the certificate authority from the first server, as documented
 			from, to := filepath.Join(s.dir, "servers", processes[0].name, "pki"), filepath.Join(s.dir, "servers", p.name, "pki")
-			if err := copyPrivate(from, to); err != nil {
+			if err := errors.Join(copyPrivate(from, to), s.synced(s.serverDir(p.name))); err != nil {
 				return err
 			}
 		}
@@ -269,6 +354,9 @@ func (s *system) Close() error {
 	}
 	if s.ledger != nil {
 		s.ledger.Close()
+	}
+	if s.disks != nil {
+		all = append(all, s.disks.Close())
 	}
 	return errors.Join(all...)
 }

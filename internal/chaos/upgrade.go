@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"loadstar/internal/protocol"
 )
 
 // These are the sizes in an upgrade test. A run with this number of rounds takes some
@@ -187,7 +189,7 @@ func results(dir string) (map[string]string, error) {
 // processes after some rounds. Then it restarts the server, the agents, or both with the
 // new binary.
 func upgradeFleet(ctx context.Context, o options, dir, data string, server, agents bool) (err error) {
-	s, err := start(ctx, o.old, dir, layout{aggregators: 2, agents: upgradeAgents, data: data})
+	s, err := start(ctx, o.old, dir, layout{aggregators: 2, agents: upgradeAgents, data: data, old: true})
 	if err != nil {
 		return err
 	}
@@ -206,7 +208,7 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 			return err
 		}
 	}
-	const plans = 3 // as many kinds as planOf has
+	const plans = 3 // the kinds of planOf that earlier versions know
 	var references []*reference
 	for i := range plans {
 		p := planOf(i, o.seed, upgradeRounds, upgradeMeters)
@@ -235,10 +237,25 @@ func upgradeFleet(ctx context.Context, o options, dir, data string, server, agen
 	}
 	for _, p := range s.parts() {
 		if p := p.(*process); p.kind == kindAgent && agents || p.kind != kindAgent && server {
-			p.bin = o.bin
+			if p.bin = o.bin; p.kind == kindAgent {
+				p.args = append(p.args, anyPlan...)
+			}
 		}
 		if err := p.Start(); err != nil {
 			return err
+		}
+	}
+	if server {
+		want := 1 // older agents do not say their version
+		if agents {
+			want = protocol.Version
+		}
+		err = await(ctx, o.patience, func() (bool, error) {
+			n, err := s.ledger.number(ctx, "SELECT count(*) FROM agents WHERE protocol = $1", want)
+			return n == upgradeAgents, err
+		})
+		if err != nil {
+			return fmt.Errorf("not all agents announced that they speak version %d: %w", want, err)
 		}
 	}
 	for i, ref := range references {

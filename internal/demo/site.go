@@ -23,6 +23,7 @@ import (
 	"loadstar/agent/live"
 	"loadstar/agent/readings"
 	"loadstar/agent/release"
+	"loadstar/fed/policy"
 	"loadstar/internal/mtls"
 	"loadstar/nn/kernel"
 	"loadstar/series"
@@ -153,10 +154,11 @@ func (s *site) start(outer context.Context) error {
 	s.wire.dead.Store(false)
 	s.run(ctx, "readings", intake.Run)
 	s.run(ctx, "page", func(ctx context.Context) error { return page.Serve(ctx, listener) })
+	allowed := policy.Default()
 	s.run(ctx, "training", func(ctx context.Context) error {
 		return agent.Run(ctx, agent.Config{
 			Dir: s.dir, Server: s.identity.Server(), Client: mtls.Client(s.wire), Renew: s.identity.RenewIfDue, Source: s.source,
-			Releases: dated{s.service.Host(), s.shift}, Kernel: s.kernel, Workers: 1, Yield: s.service.Yield, Version: s.version, Log: s.log,
+			Releases: dated{s.service.Host(), s.shift}, Kernel: s.kernel, Workers: 1, Policy: &allowed, Yield: s.service.Yield, Version: s.version, Log: s.log,
 		})
 	})
 	return nil

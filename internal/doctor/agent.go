@@ -18,6 +18,7 @@ import (
 	"loadstar/agent/identity"
 	"loadstar/agent/mqtt"
 	"loadstar/internal/boltfile"
+	"loadstar/internal/finding"
 	"loadstar/internal/port"
 	"loadstar/series/store"
 )
@@ -27,12 +28,12 @@ import (
 func (x *examination) agent(ctx context.Context) {
 	c, err := config.Read(x.Agent, os.Environ())
 	if err != nil {
-		x.fail("configuration", "correct the file; docs/agent.md has all keys", "%v", err)
+		x.Fail("configuration", "correct the file; docs/agent.md has all keys", "%v", err)
 		return
 	}
-	x.ok("configuration", "%s: no mistakes", x.Agent)
+	x.OK("configuration", "%s: no mistakes", x.Agent)
 	if _, err := os.Stat(c.Dir); err != nil {
-		x.warn("folder", "start the agent, which makes it", "%v", err)
+		x.Warn("folder", "start the agent, which makes it", "%v", err)
 		x.disk(".")
 	} else {
 		x.disk(c.Dir)
@@ -44,9 +45,9 @@ func (x *examination) agent(ctx context.Context) {
 		m.Version, m.Log = x.Version, slog.New(slog.DiscardHandler)
 		m.Now = func() (time.Time, bool) { return time.Now(), true }
 		if err := mqtt.Check(call, m); err != nil {
-			x.fail("broker", "check mqtt.broker, user and password_file, and that the broker runs", "%s: %v", c.MQTT.Broker, err)
+			x.Fail("broker", "check mqtt.broker, user and password_file, and that the broker runs", "%s: %v", c.MQTT.Broker, err)
 		} else {
-			x.ok("broker", "%s accepts the connection", c.MQTT.Broker)
+			x.OK("broker", "%s accepts the connection", c.MQTT.Broker)
 		}
 		cancel()
 	}
@@ -58,27 +59,27 @@ func (x *examination) agent(ctx context.Context) {
 	switch {
 	case err == nil:
 		_ = l.Close() // nobody has connected
-		x.ok("port "+c.HTTP.Listen, "free")
+		x.OK("port "+c.HTTP.Listen, "free")
 	case running:
-		x.ok("port "+c.HTTP.Listen, "in use, as expected of a running agent%s", named(port.Holder(c.HTTP.Listen)))
+		x.OK("port "+c.HTTP.Listen, "in use, as expected of a running agent%s", named(port.Holder(c.HTTP.Listen)))
 	default:
-		x.fail("port "+c.HTTP.Listen, "stop that process, or change http.listen in "+x.Agent, "in use%s: %v", named(port.Holder(c.HTTP.Listen)), err)
+		x.Fail("port "+c.HTTP.Listen, "stop that process, or change http.listen in "+x.Agent, "in use%s: %v", named(port.Holder(c.HTTP.Listen)), err)
 	}
 }
 
 // joined checks the agent's certificate and its server.
 func (x *examination) joined(ctx context.Context, c *config.Config) {
 	if c.Server == config.ServerNone {
-		x.ok("server", "none, as the configuration says")
+		x.OK("server", "none, as the configuration says")
 		return
 	}
 	i, err := identity.Open(c.Dir)
 	switch {
 	case errors.Is(err, identity.ErrNotJoined) && c.Server == config.ServerOptional:
-		x.ok("server", "none was joined; the agent forecasts alone")
+		x.OK("server", "none was joined; the agent forecasts alone")
 		return
 	case err != nil:
-		x.fail("server", "join with a token: loadstar agent join --dir "+c.Dir, "%v", err)
+		x.Fail("server", "join with a token: loadstar agent join --dir "+c.Dir, "%v", err)
 		return
 	}
 	left := time.Until(i.Expires())
@@ -86,11 +87,11 @@ func (x *examination) joined(ctx context.Context, c *config.Config) {
 	const check = "agent's certificate"
 	switch {
 	case left <= 0:
-		x.fail(check, "join again with a new token", "expired at %s", until)
+		x.Fail(check, "join again with a new token", "expired at %s", until)
 	case left < agentDaysWarn:
-		x.warn(check, "start the agent, which renews it; check that it reaches its server", "%s left, until %s", left.Round(time.Hour), until)
+		x.Warn(check, "start the agent, which renews it; check that it reaches its server", "%s left, until %s", left.Round(time.Hour), until)
 	default:
-		x.ok(check, "%s left, until %s; a running agent renews it", days(left), until)
+		x.OK(check, "%s left, until %s; a running agent renews it", finding.Days(left), until)
 	}
 	x.server(ctx, i.Server(), i.HTTPClient())
 }
@@ -100,25 +101,25 @@ func (x *examination) joined(ctx context.Context, c *config.Config) {
 func (x *examination) readings(ctx context.Context, c *config.Config) (running bool) {
 	path := c.File("readings.db")
 	if _, err := os.Stat(path); err != nil {
-		x.warn("readings", "start the agent, and check the sources of its clients", "there are none yet")
+		x.Warn("readings", "start the agent, and check the sources of its clients", "there are none yet")
 		return false
 	}
 	s, err := store.Open(path, store.Config{Interval: c.Step(), Clock: c.Location(), Keep: time.Duration(c.Store.Keep)})
 	if errors.Is(err, boltfile.ErrLocked) {
-		x.ok("folder", "%s: an agent is running", c.Dir)
+		x.OK("folder", "%s: an agent is running", c.Dir)
 		ages, err := askAges(ctx, c)
 		if err != nil {
-			x.warn("readings", "see loadstar agent status", "the running agent does not say: %v", err)
+			x.Warn("readings", "see loadstar agent status", "the running agent does not say: %v", err)
 			return true
 		}
 		x.ages(c, ages)
 		return true
 	}
 	if err != nil {
-		x.fail("readings", "restore the file from a backup, or move it away and import again", "%v", err)
+		x.Fail("readings", "restore the file from a backup, or move it away and import again", "%v", err)
 		return false
 	}
-	x.ok("folder", "%s: no agent is running", c.Dir)
+	x.OK("folder", "%s: no agent is running", c.Dir)
 	ages := map[string]time.Duration{}
 	names, err := s.Clients()
 	for _, name := range names {
@@ -127,7 +128,7 @@ func (x *examination) readings(ctx context.Context, c *config.Config) (running b
 		}
 	}
 	if err := errors.Join(err, s.Close()); err != nil {
-		x.fail("readings", "check the disk", "%v", err)
+		x.Fail("readings", "check the disk", "%v", err)
 		return false
 	}
 	x.ages(c, ages)
@@ -137,7 +138,7 @@ func (x *examination) readings(ctx context.Context, c *config.Config) (running b
 // ages judges the ages of the newest readings by client.
 func (x *examination) ages(c *config.Config, ages map[string]time.Duration) {
 	if len(ages) == 0 {
-		x.warn("readings", "check the sources of the clients: loadstar agent check", "no client has any")
+		x.Warn("readings", "check the sources of the clients: loadstar agent check", "no client has any")
 		return
 	}
 	old := 3*c.Step() + time.Duration(c.Forecast.Delay)
@@ -151,11 +152,11 @@ func (x *examination) ages(c *config.Config, ages map[string]time.Duration) {
 		}
 	}
 	if late > 0 {
-		x.warn("readings", "check the meters and the way of their readings: loadstar agent status", "%d of %d clients have no reading of the last %s; the oldest is %s, %s ago",
+		x.Warn("readings", "check the meters and the way of their readings: loadstar agent status", "%d of %d clients have no reading of the last %s; the oldest is %s, %s ago",
 			late, len(ages), old, which, oldest.Round(time.Minute))
 		return
 	}
-	x.ok("readings", "the newest of all %d clients are at most %s old", len(ages), oldest.Round(time.Minute))
+	x.OK("readings", "the newest of all %d clients are at most %s old", len(ages), oldest.Round(time.Minute))
 }
 
 // askAges asks a running agent for the ages of its clients' newest readings.
@@ -163,35 +164,20 @@ func askAges(ctx context.Context, c *config.Config) (map[string]time.Duration, e
 	if c.HTTP.Listen == "" {
 		return nil, errors.New("it has no HTTP interface")
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.HTTP.Listen+"/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	// A redirect or a proxy would be another program's.
-	direct := &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	token := ""
 	if c.HTTP.TokenFile != "" {
-		token, err := os.ReadFile(c.HTTP.TokenFile)
+		text, err := os.ReadFile(c.HTTP.TokenFile)
 		if err != nil {
 			return nil, err
 		}
-		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		token = strings.TrimSpace(string(text))
 	}
-	answer, err := direct.Do(r)
+	text, err := get(ctx, "http://"+c.HTTP.Listen+"/metrics", token)
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", answer.Status)
-	}
-	const most = 16 << 20
 	ages := map[string]time.Duration{}
-	for lines := bufio.NewScanner(io.LimitReader(answer.Body, most)); lines.Scan(); {
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
 		rest, ok := strings.CutPrefix(lines.Text(), `loadstar_reading_age_seconds{client=`)
 		if !ok {
 			continue
@@ -203,4 +189,33 @@ func askAges(ctx context.Context, c *config.Config) (map[string]time.Duration, e
 		}
 	}
 	return ages, nil
+}
+
+// get asks a process on this machine. If the answer is an error, it returns its text too.
+func get(ctx context.Context, at, token string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return "", err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	// A redirect or a proxy would be another program's.
+	direct := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	answer, err := direct.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	const most = 16 << 20
+	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("it answers %s", answer.Status)
+	}
+	return string(text), err
 }

@@ -5,41 +5,25 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
 	_ "time/tzdata" // use the same zones on every machine, even without a zone database
 
+	"loadstar/internal/disk"
 	"loadstar/internal/filelock"
+	"loadstar/internal/finding"
 	"loadstar/internal/mtls"
 	"loadstar/internal/port"
 	"loadstar/nn/kernel"
 )
-
-// Level says how bad a finding is.
-type Level string
-
-// The levels of findings.
-const (
-	OK   Level = "OK"
-	Warn Level = "WARN"
-	Fail Level = "FAIL"
-)
-
-// Finding is what one check found.
-type Finding struct {
-	Level Level  `json:"level"`
-	Check string `json:"check"`
-	Text  string `json:"text"`
-	Do    string `json:"do,omitempty"` // what to do; empty if the level is OK
-}
 
 // Config says what to look at.
 type Config struct {
@@ -54,6 +38,8 @@ type Config struct {
 	Agent string
 	// Version is that of the program.
 	Version string
+	// Stores examines the server's database, queue, blobs, certificates and backups.
+	Stores func(context.Context) finding.List
 }
 
 // Port is an address on which a server is to listen, and the flag that sets it.
@@ -61,89 +47,82 @@ type Port struct{ Flag, Address string }
 
 // Limits of what is not worth a warning.
 const (
-	skewWarn, skewFail = 5 * time.Second, 2 * time.Minute
-	daysWarn           = 30 * 24 * time.Hour
-	agentDaysWarn      = 48 * time.Hour
-	diskWarn, diskFail = 2 << 30, 200 << 20
-	callTime           = 10 * time.Second
+	daysWarn      = 30 * 24 * time.Hour
+	agentDaysWarn = 48 * time.Hour
+	callTime      = 10 * time.Second
 )
 
 // examination collects findings.
 type examination struct {
 	Config
-	all []Finding
+	finding.List
 }
 
-func (x *examination) ok(check, format string, a ...any) {
-	x.all = append(x.all, Finding{OK, check, fmt.Sprintf(format, a...), ""})
-}
-
-func (x *examination) warn(check, do, format string, a ...any) {
-	x.all = append(x.all, Finding{Warn, check, fmt.Sprintf(format, a...), do})
-}
-
-func (x *examination) fail(check, do, format string, a ...any) {
-	x.all = append(x.all, Finding{Fail, check, fmt.Sprintf(format, a...), do})
-}
-
-// Run makes all checks. It changes nothing.
-func Run(ctx context.Context, c Config) []Finding {
+// Run makes all checks. It leaves nothing behind.
+func Run(ctx context.Context, c Config) finding.List {
 	x := &examination{Config: c}
 	x.machine()
 	if c.Agent != "" {
 		x.agent(ctx)
-		return x.all
+		return x.List
 	}
-	x.folder()
+	running := x.folder()
+	if running {
+		x.watch(ctx)
+	}
+	if x.Stores != nil {
+		x.List = append(x.List, x.Stores(ctx)...)
+	}
 	x.user(ctx)
-	return x.all
+	return x.List
 }
 
 // machine checks what server and agent need.
 func (x *examination) machine() {
 	zone, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
-		x.fail("zone data", "install the package tzdata", "the time zones are missing: %v", err)
+		x.Fail("zone data", "install the package tzdata", "the time zones are missing: %v", err)
 	} else {
 		_, offset := time.Date(2026, 7, 1, 12, 0, 0, 0, zone).Zone()
 		if offset != 2*3600 {
-			x.fail("zone data", "update the package tzdata, and unset ZONEINFO", "Europe/Berlin has no summer time in 2026")
+			x.Fail("zone data", "update the package tzdata, and unset ZONEINFO", "Europe/Berlin has no summer time in 2026")
 		} else {
 			here, _ := time.Now().Zone()
-			x.ok("zone data", "time zones are known; this machine's is %s", here)
+			x.OK("zone data", "time zones are known; this machine's is %s", here)
 		}
 	}
 	if now := time.Now(); now.Year() < 2026 {
-		x.fail("clock", "set the clock, for example with timedatectl set-ntp true", "the clock says %s", now.Format(time.DateTime))
+		x.Fail("clock", "set the clock, for example with timedatectl set-ntp true", "the clock says %s", now.Format(time.DateTime))
 	}
 	k, err := kernel.Default()
 	switch {
 	case err != nil:
-		x.fail("kernel set", "correct or unset LOADSTAR_KERNEL", "%v", err)
+		x.Fail("kernel set", "correct or unset LOADSTAR_KERNEL", "%v", err)
 	case k.Name() == "portable":
-		x.warn("kernel set", "unset LOADSTAR_KERNEL; on a CPU without AVX2 or NEON there is no faster one", "portable: training is several times slower than with vector instructions")
+		x.Warn("kernel set", "unset LOADSTAR_KERNEL; on a CPU without AVX2 or NEON there is no faster one", "portable: training is several times slower than with vector instructions")
 	default:
-		x.ok("kernel set", "%s", k.Name())
+		x.OK("kernel set", "%s", k.Name())
 	}
 }
 
-// folder checks a server's folder, its disk and its ports.
-func (x *examination) folder() {
+// folder checks a server's folder, its disk and its ports. It reports whether a server runs
+// there.
+func (x *examination) folder() (running bool) {
 	info, err := os.Stat(x.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		x.ok("folder", "%s does not exist yet; loadstar serve makes it", x.Dir)
+		x.OK("folder", "%s does not exist yet; loadstar serve makes it", x.Dir)
 		x.disk(".")
 	case err != nil:
-		x.fail("folder", "let this user read the folder", "%v", err)
-		return
+		x.Fail("folder", "let this user read the folder", "%v", err)
+		return false
 	case !info.IsDir():
-		x.fail("folder", "use another folder with --dir", "%s is not a folder", x.Dir)
-		return
-	default:
+		x.Fail("folder", "use another folder with --dir", "%s is not a folder", x.Dir)
+		return false
+	case x.Stores == nil: // otherwise it checks all folders
 		x.disk(x.Dir)
 	}
-	running := x.lock()
+	running = x.lock()
 	for _, p := range x.Ports {
 		flag, address := p.Flag, p.Address
 		if address == "" {
@@ -156,15 +135,16 @@ func (x *examination) folder() {
 		}
 		switch {
 		case err == nil && running:
-			x.ok("port "+address, "free; the running server does not use it")
+			x.OK("port "+address, "free; the running server does not use it")
 		case err == nil:
-			x.ok("port "+address, "free for serve %s", flag)
+			x.OK("port "+address, "free for serve %s", flag)
 		case running:
-			x.ok("port "+address, "in use, as expected of a running server%s", named(holder))
+			x.OK("port "+address, "in use, as expected of a running server%s", named(holder))
 		default:
-			x.warn("port "+address, "stop that process, or use another address with serve "+flag, "in use%s: %v", named(holder), err)
+			x.Warn("port "+address, "stop that process, or use another address with serve "+flag, "in use%s: %v", named(holder), err)
 		}
 	}
+	return running
 }
 
 func named(holder string) string {
@@ -176,70 +156,78 @@ func named(holder string) string {
 
 // lock reports whether a server is using the folder.
 func (x *examination) lock() (running bool) {
-	f, err := os.OpenFile(filepath.Join(x.Dir, "nats", "lock"), os.O_RDWR, 0)
+	// A server with an embedded queue has the first one, and every server one of the others.
+	marks, err := filepath.Glob(filepath.Join(x.Dir, "running-*"))
 	if err != nil {
-		return false // no server has run with an embedded queue here
+		return false // the folder's name is a pattern
 	}
-	defer f.Close()
-	if errors.Is(filelock.Try(f), filelock.ErrLocked) {
-		x.ok("folder", "%s: a server is running", x.Dir)
-		return true
+	left := ""
+	for _, path := range append(marks, filepath.Join(x.Dir, "nats", "lock")) {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			continue // no such server has run here
+		}
+		err = filelock.Try(f)
+		_ = f.Close() // nothing was written to it
+		if errors.Is(err, filelock.ErrLocked) {
+			x.OK("folder", "%s: a server is running", x.Dir)
+			return true
+		}
+		left = path
 	}
-	x.ok("folder", "%s: no server is running", x.Dir)
+	switch {
+	case len(marks) > 0:
+		x.Warn("folder", "start the server, which checks its ledger", "%s: no server is running, and the last one did not end cleanly", x.Dir)
+	case left != "":
+		x.OK("folder", "%s: no server is running", x.Dir)
+	}
 	return false
 }
 
-func (x *examination) disk(dir string) {
-	free, err := freeBytes(dir)
-	const more = "delete what is not needed, or use another disk"
-	text := fmt.Sprintf("%.1f GB free for %s", float64(free)/1e9, dir)
-	switch {
-	case err != nil:
-		x.warn("disk", "check the disk", "cannot tell how much is free for %s: %v", dir, err)
-	case free < diskFail:
-		x.fail("disk", more, "%s", text)
-	case free < diskWarn:
-		x.warn("disk", more, "%s", text)
-	default:
-		x.ok("disk", "%s", text)
+// watch asks the running server whether it is ready, and how many results wait. Its embedded
+// queue can be asked in no other way.
+func (x *examination) watch(ctx context.Context) {
+	at := ""
+	for _, p := range x.Ports {
+		if p.Flag == "--watch" {
+			at = p.Address
+		}
+	}
+	if at == "" {
+		return
+	}
+	const do = "see the server's log; if it has another address for monitoring, give it with --watch"
+	text, err := get(ctx, "http://"+at+"/readyz", "")
+	if err != nil {
+		x.Warn("ready", do, "the running server is not ready: %v %s", err, strings.TrimSpace(text))
+		return
+	}
+	x.OK("ready", "the running server is %s", strings.TrimSpace(text))
+	if text, err = get(ctx, "http://"+at+"/metrics", ""); err != nil {
+		x.Warn("queue", do, "%v", err)
+		return
+	}
+	if m := waiting.FindStringSubmatch(text); m != nil {
+		x.OK("queue", "%s messages wait to be counted", m[1])
 	}
 }
+
+var waiting = regexp.MustCompile(`(?m)^loadstar_bus_waiting (\d+)`)
+
+func (x *examination) disk(dir string) { disk.Room(&x.List, "disk", dir) }
 
 // user checks a user's certificate and the server that it is for.
 func (x *examination) user(ctx context.Context) {
 	c, err := mtls.ReadFolder(x.Operator)
 	if errors.Is(err, fs.ErrNotExist) {
-		x.warn("operator", "start a server, or use --operator or a context", "no credentials in %s, so no server is asked", x.Operator)
+		x.Warn("operator", "start a server, or use --operator or a context", "no credentials in %s, so no server is asked", x.Operator)
 		return
 	} else if err != nil {
-		x.fail("operator", "get new credentials from an administrator", "%v", err)
+		x.Fail("operator", "get new credentials from an administrator", "%v", err)
 		return
 	}
-	x.certificate("operator's certificate", c.Leaf, daysWarn, "get new credentials from an administrator; on the server's machine, start the server again")
+	x.Validity("operator's certificate", c.Leaf.NotBefore, c.Leaf.NotAfter, daysWarn, "get new credentials from an administrator; on the server's machine, start the server again")
 	x.server(ctx, x.Server, mtls.Client(mtls.Transport(c.TLS())))
-}
-
-// certificate checks how long a certificate is valid.
-func (x *examination) certificate(check string, c *x509.Certificate, warn time.Duration, do string) {
-	left := time.Until(c.NotAfter)
-	until := c.NotAfter.Local().Format("2006-01-02 15:04")
-	switch {
-	case time.Now().Before(c.NotBefore):
-		x.fail(check, "set the clock", "valid from %s, which is in the future", c.NotBefore.Local().Format("2006-01-02 15:04"))
-	case left <= 0:
-		x.fail(check, do, "expired at %s", until)
-	case left < warn:
-		x.warn(check, do, "%s left, until %s", days(left), until)
-	default:
-		x.ok(check, "%s left, until %s", days(left), until)
-	}
-}
-
-func days(d time.Duration) string {
-	if n := int(d / (24 * time.Hour)); n != 1 {
-		return fmt.Sprintf("%d days", n)
-	}
-	return "1 day"
 }
 
 // server checks that a server answers, and compares its clock with ours.
@@ -248,7 +236,7 @@ func (x *examination) server(ctx context.Context, address string, client *http.C
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		x.fail("server", "write an address such as https://server.example.org:7443", "%v", err)
+		x.Fail("server", "write an address such as https://server.example.org:7443", "%v", err)
 		return
 	}
 	asked := time.Now()
@@ -258,35 +246,23 @@ func (x *examination) server(ctx context.Context, address string, client *http.C
 		if errors.As(err, &wrong) {
 			err = wrong.Err
 		}
-		x.fail("server", "check that it runs, its address, the network, and a firewall between", "%s: %v", address, err)
+		x.Fail("server", "check that it runs, its address, the network, and a firewall between", "%s: %v", address, err)
 		return
 	}
 	took := time.Since(asked)
 	_ = answer.Body.Close() // the head is enough
-	x.ok("server", "%s answers after %s", address, took.Round(time.Millisecond))
+	x.OK("server", "%s answers after %s", address, took.Round(time.Millisecond))
 	if state := answer.TLS; state != nil {
 		x.serverCertificate(state)
 	}
 	theirs, err := http.ParseTime(answer.Header.Get("Date"))
 	if err != nil {
-		x.warn("clock", "check that the address is a Loadstar server's", "the server does not say its time")
+		x.Warn("clock", "check that the address is a Loadstar server's", "the server does not say its time")
 		return
 	}
 	// The header has whole seconds, so half a second is added to it.
 	skew := asked.Add(took / 2).Sub(theirs.Add(500 * time.Millisecond))
-	text := fmt.Sprintf("%s ahead of the server's", skew.Round(time.Second))
-	if skew < 0 {
-		text = fmt.Sprintf("%s behind the server's", (-skew).Round(time.Second))
-	}
-	const set = "set the clock of this machine or of the server, for example with timedatectl set-ntp true"
-	switch skew = skew.Abs(); {
-	case skew > skewFail:
-		x.fail("clock", set, "%s", text)
-	case skew > skewWarn:
-		x.warn("clock", set, "%s", text)
-	default:
-		x.ok("clock", "%s", text)
-	}
+	x.Clock("clock", skew, "the server's")
 }
 
 func (x *examination) serverCertificate(state *tls.ConnectionState) {
@@ -294,5 +270,5 @@ func (x *examination) serverCertificate(state *tls.ConnectionState) {
 		return
 	}
 	// The server makes a new certificate at every start and before the old one ends.
-	x.certificate("server's certificate", state.PeerCertificates[0], 0, "start the server again")
+	x.Validity("server's certificate", state.PeerCertificates[0].NotBefore, state.PeerCertificates[0].NotAfter, 0, "start the server again")
 }

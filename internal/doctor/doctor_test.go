@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"crypto/x509"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,10 +11,11 @@ import (
 	"time"
 
 	"loadstar/agent/config"
+	"loadstar/internal/finding"
 )
 
 // want checks that exactly one finding of a check exists, with a level and a text.
-func want(t *testing.T, all []Finding, check string, level Level, text string) {
+func want(t *testing.T, all finding.List, check string, level finding.Level, text string) {
 	t.Helper()
 	n := 0
 	for _, f := range all {
@@ -26,7 +26,7 @@ func want(t *testing.T, all []Finding, check string, level Level, text string) {
 		if f.Level != level || !strings.Contains(f.Text, text) {
 			t.Errorf("%s: %s %q, want %s %q", check, f.Level, f.Text, level, text)
 		}
-		if f.Level != OK && f.Do == "" {
+		if f.Level != finding.OK && f.Do == "" {
 			t.Errorf("%s: nothing is said about what to do", check)
 		}
 	}
@@ -44,42 +44,31 @@ func TestMachine(t *testing.T) {
 	defer l.Close()
 	taken := l.Addr().String()
 	all := Run(t.Context(), Config{Dir: dir, Operator: filepath.Join(dir, "none"), Ports: []Port{{"--listen", taken}, {"--watch", ""}}})
-	want(t, all, "zone data", OK, "time zones are known")
-	want(t, all, "port "+taken, Warn, "in use")
-	want(t, all, "operator", Warn, "no credentials")
+	want(t, all, "zone data", finding.OK, "time zones are known")
+	want(t, all, "port "+taken, finding.Warn, "in use")
+	want(t, all, "operator", finding.Warn, "no credentials")
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, Run(t.Context(), Config{Dir: file, Operator: file}), "folder", Fail, "is not a folder")
+	want(t, Run(t.Context(), Config{Dir: file, Operator: file}), "folder", finding.Fail, "is not a folder")
 }
 
 // TestClock compares the clock with that of servers whose clocks are wrong.
 func TestClock(t *testing.T) {
-	for off, level := range map[time.Duration]Level{0: OK, time.Minute: Warn, -time.Hour: Fail} {
+	for off, level := range map[time.Duration]finding.Level{0: finding.OK, time.Minute: finding.Warn, -time.Hour: finding.Fail} {
 		s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Date", time.Now().Add(off).UTC().Format(http.TimeFormat))
 		}))
 		x := &examination{}
 		x.server(t.Context(), s.URL, s.Client())
-		want(t, x.all, "clock", level, "the server's")
-		want(t, x.all, "server", OK, "answers after")
+		want(t, x.List, "clock", level, "the server's")
+		want(t, x.List, "server", finding.OK, "answers after")
 		s.Close()
 		x = &examination{}
 		x.server(t.Context(), s.URL, s.Client())
-		want(t, x.all, "server", Fail, "refused")
+		want(t, x.List, "server", finding.Fail, "refused")
 	}
-}
-
-func TestCertificate(t *testing.T) {
-	for left, level := range map[time.Duration]Level{-time.Hour: Fail, 240*time.Hour + time.Minute: Warn, 2400 * time.Hour: OK} {
-		x := &examination{}
-		x.certificate("certificate", &x509.Certificate{NotAfter: time.Now().Add(left)}, daysWarn, "renew it")
-		want(t, x.all, "certificate", level, map[Level]string{Fail: "expired", Warn: "10 days left", OK: "left"}[level])
-	}
-	x := &examination{}
-	x.certificate("certificate", &x509.Certificate{NotBefore: time.Now().Add(time.Hour)}, daysWarn, "renew it")
-	want(t, x.all, "certificate", Fail, "in the future")
 }
 
 func TestAgent(t *testing.T) {
@@ -91,14 +80,14 @@ func TestAgent(t *testing.T) {
 		}
 	}
 	write("site: {zone: Europe/Berlin, intervall: 15m}\n")
-	want(t, Run(t.Context(), Config{Agent: path}), "configuration", Fail, "did you mean")
+	want(t, Run(t.Context(), Config{Agent: path}), "configuration", finding.Fail, "did you mean")
 	write("dir: state\nsite: {zone: Europe/Berlin, interval: 15m}\nclients: {a: {source: push}}\nhttp: {listen: \"\"}\n" +
 		"mqtt: {broker: \"mqtt://127.0.0.1:1\"}\n")
 	all := Run(t.Context(), Config{Agent: path})
-	want(t, all, "configuration", OK, "no mistakes")
-	want(t, all, "server", OK, "none was joined")
-	want(t, all, "readings", Warn, "none yet")
-	want(t, all, "broker", Fail, "127.0.0.1:1")
+	want(t, all, "configuration", finding.OK, "no mistakes")
+	want(t, all, "server", finding.OK, "none was joined")
+	want(t, all, "readings", finding.Warn, "none yet")
+	want(t, all, "broker", finding.Fail, "127.0.0.1:1")
 }
 
 func TestAges(t *testing.T) {
@@ -106,15 +95,15 @@ func TestAges(t *testing.T) {
 	c.Site.Interval = config.Duration(15 * time.Minute)
 	for _, k := range []struct {
 		ages  map[string]time.Duration
-		level Level
+		level finding.Level
 		text  string
 	}{
-		{nil, Warn, "no client"},
-		{map[string]time.Duration{"a": time.Minute, "b": 10 * time.Minute}, OK, "all 2 clients"},
-		{map[string]time.Duration{"a": time.Minute, "b": 30 * time.Hour}, Warn, "1 of 2 clients"},
+		{nil, finding.Warn, "no client"},
+		{map[string]time.Duration{"a": time.Minute, "b": 10 * time.Minute}, finding.OK, "all 2 clients"},
+		{map[string]time.Duration{"a": time.Minute, "b": 30 * time.Hour}, finding.Warn, "1 of 2 clients"},
 	} {
 		x := &examination{}
 		x.ages(&c, k.ages)
-		want(t, x.all, "readings", k.level, k.text)
+		want(t, x.List, "readings", k.level, k.text)
 	}
 }

@@ -35,14 +35,14 @@ func WriteFolder(dir string, c *Credentials) error {
 			return err
 		}
 	}
-	if err := writeCertificate(filepath.Join(dir, caFile), c.Root); err != nil {
+	if err := writeCertificates(filepath.Join(dir, caFile), c.Roots()...); err != nil {
 		return err
 	}
-	return writeCertificate(filepath.Join(dir, certFile), c.Leaf)
+	return writeCertificates(filepath.Join(dir, certFile), c.Leaf)
 }
 
-func writeCertificate(path string, c *x509.Certificate) error {
-	text, err := (&Bundle{Certificates: []*x509.Certificate{c}}).PEM()
+func writeCertificates(path string, all ...*x509.Certificate) error {
+	text, err := (&Bundle{Certificates: all}).PEM()
 	if err != nil {
 		return err
 	}
@@ -69,22 +69,22 @@ func ReadFolder(dir string) (Credentials, error) {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	c.Key = b.Key
-	leaf, err := readCertificate(filepath.Join(dir, certFile))
+	leaf, err := readCertificates(filepath.Join(dir, certFile))
 	if err != nil {
 		return c, err
 	}
-	root, err := readCertificate(filepath.Join(dir, caFile))
+	roots, err := readCertificates(filepath.Join(dir, caFile))
 	if err != nil {
 		return c, err
 	}
-	whole := Credentials{Key: c.Key, Leaf: leaf, Root: root}
+	whole := Credentials{Key: c.Key, Leaf: leaf[0], Root: roots[0], More: roots[1:]}
 	if err := whole.Check(); err != nil {
 		return c, fmt.Errorf("%s: %w", dir, err)
 	}
 	return whole, nil
 }
 
-func readCertificate(path string) (*x509.Certificate, error) {
+func readCertificates(path string) ([]*x509.Certificate, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -95,11 +95,11 @@ func readCertificate(path string) (*x509.Certificate, error) {
 		return nil, err
 	}
 	b, err := Parse(text)
-	if err == nil && len(b.Certificates) != 1 {
-		err = fmt.Errorf("it contains %d certificates, want one", len(b.Certificates))
+	if err == nil && len(b.Certificates) == 0 {
+		err = errors.New("it contains no certificate")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return b.Certificates[0], nil
+	return b.Certificates, nil
 }

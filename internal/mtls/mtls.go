@@ -1,6 +1,6 @@
 // Package mtls provides the parts of mutual TLS that both ends share: key and certificate
-// files, the renewal time of a certificate, and clients that present a certificate and trust a
-// single root.
+// files, the renewal time of a certificate, and clients that present a certificate and trust
+// only the server's roots.
 package mtls
 
 import (
@@ -12,6 +12,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -28,37 +31,60 @@ const (
 	certificateType = "CERTIFICATE"
 
 	maxCertificates = 4
+
+	noteChecksum = "CRC32C"
 )
 
-// PEM returns the bundle as text for Parse.
+// PEM returns the bundle as text for Parse. If it has notes, they include a checksum of the
+// whole text: nothing else would reveal a damaged note.
 func (b *Bundle) PEM() ([]byte, error) {
-	var out bytes.Buffer
+	var parts []*pem.Block
 	if len(b.Notes) > 0 {
-		if err := pem.Encode(&out, &pem.Block{Type: notesType, Headers: b.Notes}); err != nil {
-			return nil, err
-		}
+		parts = append(parts, &pem.Block{Type: notesType, Headers: maps.Clone(b.Notes)})
 	}
 	if b.Key != nil {
 		der, err := x509.MarshalPKCS8PrivateKey(b.Key)
 		if err != nil {
 			return nil, err
 		}
-		if err := pem.Encode(&out, &pem.Block{Type: keyType, Bytes: der}); err != nil {
-			return nil, err
-		}
+		parts = append(parts, &pem.Block{Type: keyType, Bytes: der})
 	}
 	for _, c := range b.Certificates {
-		if err := pem.Encode(&out, &pem.Block{Type: certificateType, Bytes: c.Raw}); err != nil {
+		parts = append(parts, &pem.Block{Type: certificateType, Bytes: c.Raw})
+	}
+	if len(b.Notes) > 0 {
+		parts[0].Headers[noteChecksum] = checksum(parts)
+	}
+	var out bytes.Buffer
+	for _, p := range parts {
+		if err := pem.Encode(&out, p); err != nil {
 			return nil, err
 		}
 	}
 	return out.Bytes(), nil
 }
 
+// checksum returns the CRC-32C of all parts except the note of the checksum itself.
+func checksum(parts []*pem.Block) string {
+	h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	for _, p := range parts {
+		fmt.Fprintf(h, "%q", p.Type)
+		for _, name := range slices.Sorted(maps.Keys(p.Headers)) {
+			if name != noteChecksum {
+				fmt.Fprintf(h, "%q%q", name, p.Headers[name])
+			}
+		}
+		h.Write(p.Bytes)
+	}
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
 // Parse parses the output of PEM. Any other text between or after its parts is an error,
-// because the file is damaged.
+// because the file is damaged. It accepts notes without a checksum: those of agents that
+// joined before there was one.
 func Parse(text []byte) (Bundle, error) {
 	var b Bundle
+	var parts []*pem.Block
 	for len(bytes.TrimSpace(text)) > 0 {
 		if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("-----BEGIN ")) {
 			return Bundle{}, errors.New("it is damaged: unexpected text between its parts")
@@ -68,10 +94,15 @@ func Parse(text []byte) (Bundle, error) {
 			return Bundle{}, errors.New("it is damaged: a part is incomplete")
 		}
 		text = rest
+		parts = append(parts, block)
 		if err := b.add(block); err != nil {
 			return Bundle{}, err
 		}
 	}
+	if want, ok := b.Notes[noteChecksum]; ok && want != checksum(parts) {
+		return Bundle{}, errors.New("it is damaged or was edited: its checksum is wrong")
+	}
+	delete(b.Notes, noteChecksum)
 	return b, nil
 }
 
@@ -101,23 +132,61 @@ func (b *Bundle) add(block *pem.Block) error {
 	return nil
 }
 
-// Credentials contains a key, its certificate, and the root certificate that both ends
-// trust.
+// Credentials contains a key, its certificate, and the root certificate to trust. While a root
+// is being replaced, there are more.
 type Credentials struct {
 	Key  *ecdsa.PrivateKey
 	Leaf *x509.Certificate
 	Root *x509.Certificate
+	More []*x509.Certificate
 }
 
-// Check returns an error if the parts do not belong together. It ignores expiry.
-func (c *Credentials) Check() error {
-	if !c.Key.PublicKey.Equal(c.Leaf.PublicKey) {
-		return errors.New("the certificate belongs to a different key")
+// Roots returns all roots.
+func (c *Credentials) Roots() []*x509.Certificate {
+	return append([]*x509.Certificate{c.Root}, c.More...)
+}
+
+// maxRoots is the number of roots that fit in a file.
+const maxRoots = 3
+
+// Trust replaces the roots by those that a server sent, in DER. It keeps the present ones if
+// there are none.
+func (c *Credentials) Trust(ders [][]byte) error {
+	if len(ders) > maxRoots {
+		return fmt.Errorf("it contains %d roots, want at most %d", len(ders), maxRoots)
 	}
-	_, err := c.Leaf.Verify(x509.VerifyOptions{
-		Roots: Pool(c.Root), CurrentTime: c.Leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
-	return err
+	var roots []*x509.Certificate
+	for _, der := range ders {
+		r, err := x509.ParseCertificate(der)
+		if err != nil {
+			return err
+		}
+		roots = append(roots, r)
+	}
+	if len(roots) > 0 {
+		c.Root, c.More = roots[0], roots[1:]
+	}
+	return nil
+}
+
+// Check returns an error if the parts do not belong together. It ignores expiry, and who
+// issued the certificate: that is for the server to check.
+func (c *Credentials) Check() error {
+	switch {
+	case !c.Key.PublicKey.Equal(c.Leaf.PublicKey):
+		return errors.New("the certificate belongs to a different key")
+	case c.Leaf.IsCA || !slices.Contains(c.Leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth):
+		return errors.New("the certificate is not a client's")
+	}
+	for _, r := range c.Roots() {
+		if !r.IsCA {
+			return errors.New("the root certificate is not one")
+		}
+		if r.CheckSignatureFrom(r) != nil {
+			return errors.New("the root certificate is damaged")
+		}
+	}
+	return nil
 }
 
 // Due reports whether less than a third of a certificate's lifetime is left.
@@ -125,20 +194,22 @@ func Due(c *x509.Certificate, now time.Time) bool {
 	return !now.Before(c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3))
 }
 
-// Pool returns a certificate pool that contains only the given root.
-func Pool(root *x509.Certificate) *x509.CertPool {
+// Pool returns a certificate pool that contains only the given roots.
+func Pool(roots ...*x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()
-	p.AddCert(root)
+	for _, r := range roots {
+		p.AddCert(r)
+	}
 	return p
 }
 
 // TLS returns the configuration of a TLS client that presents the certificate and trusts
-// only the root. It ignores the system's roots.
+// only the roots. It ignores the system's roots.
 func (c *Credentials) TLS() *tls.Config {
 	shown := &tls.Certificate{Certificate: [][]byte{c.Leaf.Raw}, PrivateKey: c.Key, Leaf: c.Leaf}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		RootCAs:    Pool(c.Root),
+		RootCAs:    Pool(c.Roots()...),
 		// Go starts with short records to reduce the latency of web pages, which does not
 		// matter here.
 		DynamicRecordSizingDisabled: true,

@@ -97,9 +97,10 @@ func TestCheck(t *testing.T) {
 		ok bool
 	}{
 		"whole":        {a, true},
-		"other key":    {Credentials{b.Key, a.Leaf, a.Root}, false},
-		"other root":   {Credentials{a.Key, a.Leaf, other.Root}, false},
-		"root as leaf": {Credentials{key, a.Root, other.Root}, false},
+		"two roots":    {Credentials{Key: a.Key, Leaf: a.Leaf, Root: other.Root, More: []*x509.Certificate{a.Root}}, true},
+		"other key":    {Credentials{Key: b.Key, Leaf: a.Leaf, Root: a.Root}, false},
+		"leaf as root": {Credentials{Key: a.Key, Leaf: a.Leaf, Root: a.Leaf}, false},
+		"root as leaf": {Credentials{Key: key, Leaf: a.Root, Root: other.Root}, false},
 	} {
 		if err := c.Check(); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
@@ -186,11 +187,13 @@ func TestPrivate(t *testing.T) {
 func TestFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "operator")
 	a, key := pair(t, nil, nil)
+	second, _ := pair(t, nil, nil)
+	a.More = []*x509.Certificate{second.Root}
 	if err := WriteFolder(dir, &a); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadFolder(dir)
-	if err != nil || !got.Key.Equal(a.Key) || !got.Leaf.Equal(a.Leaf) || !got.Root.Equal(a.Root) {
+	if err != nil || !got.Key.Equal(a.Key) || !got.Leaf.Equal(a.Leaf) || !got.Root.Equal(a.Root) || len(got.More) != 1 || !got.More[0].Equal(second.Root) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]os.FileMode{"": 0o700, keyFile: 0o600, certFile: 0o644, caFile: 0o644} {
@@ -200,7 +203,7 @@ func TestFolder(t *testing.T) {
 	}
 	// A certificate of other credentials does not match the key.
 	b, _ := pair(t, a.Root, key)
-	if err := writeCertificate(filepath.Join(dir, certFile), b.Leaf); err != nil {
+	if err := writeCertificates(filepath.Join(dir, certFile), b.Leaf); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := ReadFolder(dir); err == nil || !got.Key.Equal(a.Key) || got.Leaf != nil {
@@ -233,7 +236,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if b.Key != nil && len(b.Certificates) == 2 {
-			_ = (&Credentials{b.Key, b.Certificates[0], b.Certificates[1]}).Check()
+			_ = (&Credentials{Key: b.Key, Leaf: b.Certificates[0], Root: b.Certificates[1]}).Check()
 		}
 		again, err := b.PEM()
 		if err != nil {

@@ -31,7 +31,7 @@ func MakeDir(dir string) error {
 		return err
 	}
 	for _, d := range made {
-		if err := syncDir(filepath.Dir(d)); err != nil {
+		if err := atomicfile.SyncDir(filepath.Dir(d)); err != nil {
 			return err
 		}
 	}
@@ -45,15 +45,6 @@ func WritePrivate(path string, data []byte) error {
 		_, err := f.Write(data)
 		return err
 	})
-}
-
-// syncDir syncs the names in a folder to disk.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // ReadPrivate reads a file with a key. It returns an error if others can read the file,

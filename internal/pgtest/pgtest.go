@@ -32,33 +32,62 @@ var ErrMissing = errors.New("PostgreSQL is not installed")
 type Server struct {
 	bin, dir string
 	port     int
-	pick     bool // choose a free port
+	pick     bool     // choose a free port
+	tls      bool     // listen with a certificate
+	settings []string // further settings, as NAME=VALUE
+	env      []string // further variables of the environment
 	as       *syscall.Credential
 	child    *proc.Child // nil while the server is down
 }
 
 // Start starts a server on the cluster in a folder, which other users must be able to
 // enter. It creates the cluster if necessary. Port 0 means any free port.
-func Start(dir string, port int) (*Server, error) {
+func Start(dir string, port int, options ...Option) (*Server, error) {
+	s, err := prepare(dir, port, options)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(s.data(), "PG_VERSION")); err != nil {
+		if err := s.create(); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.Start()
+}
+
+// create creates the cluster. Locales of libc are often not installed; those of ICU always
+// are.
+func (s *Server) create(more ...string) error {
+	return s.run("initdb", append(more, "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en", "--no-instructions", "--no-sync", "--data-checksums")...)
+}
+
+// Option changes how a server runs.
+type Option func(*Server)
+
+// With adds settings, each as NAME=VALUE.
+func With(settings ...string) Option {
+	return func(s *Server) { s.settings = append(s.settings, settings...) }
+}
+
+// Env adds variables to the server's environment, each as NAME=VALUE.
+func Env(variables ...string) Option {
+	return func(s *Server) { s.env = append(s.env, variables...) }
+}
+
+// prepare returns a server that owns its folder and does not run yet.
+func prepare(dir string, port int, options []Option) (*Server, error) {
 	bin, err := binaries()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{bin: bin, dir: dir, port: port, pick: port == 0}
+	for _, o := range options {
+		o(s)
+	}
 	if len(s.socket()) > 100 {
 		return nil, fmt.Errorf("pgtest: the path %s is too long for a socket", dir)
 	}
-	if err := s.own(); err != nil {
-		return nil, err
-	}
-	if _, err := os.Stat(filepath.Join(s.data(), "PG_VERSION")); err != nil {
-		// Locales of libc are often not installed; those of ICU always are.
-		err := s.run("initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=en", "--no-instructions", "--no-sync")
-		if err != nil {
-			return nil, err
-		}
-	}
-	return s, s.Start()
+	return s, s.own()
 }
 
 // binaries returns the folder with the newest PostgreSQL binaries. Debian has a folder for
@@ -165,6 +194,13 @@ func (s *Server) launch() error {
 	defer out.Close()
 	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port), "-k", s.dir, "-h", "127.0.0.1",
 		"-c", "fsync=on", "-c", "shared_buffers=16MB", "-c", "max_connections=150", "-c", "autovacuum_naptime=10min", "-c", "recovery_init_sync_method=syncfs")
+	if s.tls {
+		cmd.Args = append(cmd.Args, "-c", "ssl=on")
+	}
+	for _, x := range s.settings {
+		cmd.Args = append(cmd.Args, "-c", x)
+	}
+	cmd.Env = append(cmd.Env, s.env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	// SIGQUIT is PostgreSQL's immediate shutdown: a killed test leaves no server behind.
 	child, err := proc.Start(cmd, syscall.SIGQUIT)
@@ -188,6 +224,30 @@ func (s *Server) launch() error {
 		text, _ := os.ReadFile(s.log())
 		return fmt.Errorf("pgtest: the server does not start: %w\n%s", err, bytes.TrimSpace(text))
 	}
+}
+
+// UseTLS gives the server a certificate and its key, from files, and restarts it.
+func (s *Server) UseTLS(cert, key string) error {
+	if err := s.Stop(); err != nil {
+		return err
+	}
+	for name, from := range map[string]string{"server.crt": cert, "server.key": key} {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(s.data(), name)
+		if err := os.WriteFile(to, text, 0o600); err != nil {
+			return err
+		}
+		if s.as != nil {
+			if err := os.Chown(to, int(s.as.Uid), int(s.as.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	s.tls = true
+	return s.Start()
 }
 
 // URL returns the URL of a database. The database postgres always exists.

@@ -16,10 +16,10 @@ package stateformat
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/gob"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 )
 
 // Callers can distinguish these errors with errors.Is.
@@ -102,10 +102,16 @@ func (f Format) Unwrap(b []byte) (version uint32, state []byte, err error) {
 	return version, b[headerSize:end], nil
 }
 
+// DecodeGob decodes a gob. It is nil unless the program imports the package format0.
+var DecodeGob func(r io.Reader, v any) error
+
 // Gob decodes a state of format 0, which is encoded as a gob, into v.
 func (f Format) Gob(b []byte, v any) error {
+	if DecodeGob == nil {
+		return f.Damaged("it has no header, and this program does not read states of format 0")
+	}
 	r := bytes.NewReader(b)
-	if err := gob.NewDecoder(r).Decode(v); err != nil {
+	if err := DecodeGob(r, v); err != nil {
 		return f.Damaged("it has no header and is not a valid state of format 0: %v", err)
 	}
 	if r.Len() > 0 {

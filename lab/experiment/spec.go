@@ -361,13 +361,19 @@ func (p *Part) plans(best map[string]point) ([]variant, error) {
 			base = overlay(overlay(m.tuned.method, chosen.set), base)
 		}
 		for _, pt := range p.points() {
-			text, err := yaml.Marshal(map[string]any(overlay(base, pt.set).withoutNulls()))
+			set := overlay(base, pt.set).withoutNulls()
+			text, err := yaml.Marshal(map[string]any(set))
 			if err != nil {
 				return nil, err
 			}
 			v := variant{method: m.Name, at: pt.at}
 			if v.plan, err = recipe.Read(text); err != nil {
 				return nil, fmt.Errorf("method %s: %w", v.name(), err)
+			}
+			if server, _ := set["server"].(map[string]any); server["clip"] == nil {
+				// Experiments compare algorithms as their papers have them, without limits
+				// against hostile clients.
+				v.plan.Server.Clip = 0
 			}
 			v.plan.Name = v.name()
 			all = append(all, v)

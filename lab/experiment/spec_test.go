@@ -225,3 +225,17 @@ func checkReference(t *testing.T, file string, p *Part) {
 		}
 	}
 }
+
+// Experiments train without limits on updates, unless they ask for them.
+func TestExperimentsHaveNoLimits(t *testing.T) {
+	for clip, plan := range map[float64]Fragment{
+		0: {"algorithm": "fedavg", "server": map[string]any{"lr": 1}},
+		2: {"algorithm": "fedavg", "server": map[string]any{"clip": 2}},
+	} {
+		p := &Part{Name: "part", Datasets: []string{"d"}, Plan: plan, Methods: []Method{{Name: "m"}}}
+		all, err := p.plans(nil)
+		if err != nil || all[0].plan.Server.Clip != clip {
+			t.Errorf("%v: %v, %v", plan, all, err)
+		}
+	}
+}

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"loadstar/fed"
+	"loadstar/fed/limit"
 	"loadstar/fed/round"
 	"loadstar/internal/stateformat"
+	_ "loadstar/internal/stateformat/format0" // for the states of older programs
 	"loadstar/lab/run"
 )
 
-var checkpointFormat = stateformat.Format{Name: "checkpoint", Magic: "LODCHECK", Version: 1, Bare: true}
+var checkpointFormat = stateformat.Format{Name: "checkpoint", Magic: "LODCHECK", Version: 2, Bare: true}
 
 // checkpoint is the state of a run between two rounds. After resuming, clients that were
 // in flight train again from the weights that they received. Format 0 is the gob encoding
@@ -53,6 +55,7 @@ func (c *checkpoint) encode() []byte {
 		w.Int(int64(t.Version))
 		w.Float32s(t.Shared)
 		w.Float32s(t.Control)
+		limit.WriteLimits(&w, t.Limits)
 	}
 	w.Int(int64(len(c.Tasks)))
 	for _, a := range sortedKeys(c.Tasks) {
@@ -74,7 +77,7 @@ func (c *checkpoint) decode(b []byte) error {
 	case format == 0:
 		err = checkpointFormat.Gob(b, c)
 	default:
-		err = checkpointFormat.Read(b, c.read)
+		err = checkpointFormat.Read(b, func(r *stateformat.Reader) { c.read(r, format) })
 	}
 	if err != nil {
 		return err
@@ -90,7 +93,7 @@ func (c *checkpoint) decode(b []byte) error {
 // assignmentSize is the encoded size of an assignment, in bytes.
 const assignmentSize = 3 * 8
 
-func (c *checkpoint) read(r *stateformat.Reader) {
+func (c *checkpoint) read(r *stateformat.Reader, format uint32) {
 	c.Dataset = r.String()
 	c.Kernel = r.String()
 	c.Machine = r.Bytes()
@@ -102,9 +105,11 @@ func (c *checkpoint) read(r *stateformat.Reader) {
 		c.Agenda = append(c.Agenda, event{At: time.Duration(r.Int()), For: readAssignment(r), Lost: r.Bool()})
 	}
 	for range r.Count(4 * 8) {
-		c.Received = append(c.Received, fed.Task{
-			Round: int(r.Int()), Version: int(r.Int()), Shared: r.Float32s(), Control: r.Float32s(),
-		})
+		t := fed.Task{Round: int(r.Int()), Version: int(r.Int()), Shared: r.Float32s(), Control: r.Float32s()}
+		if format > 1 { // before, there were no limits
+			t.Limits = limit.ReadLimits(r)
+		}
+		c.Received = append(c.Received, t)
 	}
 	c.Tasks = map[round.Assignment]int{}
 	for range r.Count(assignmentSize + 8) {

@@ -330,6 +330,7 @@ func TestSingleClientEqualsDirectTraining(t *testing.T) {
 		s["partition"], s["client.optimizer"] = "none", "sgd" // adam amplifies rounding errors
 		if algorithm == "fedavg" {
 			s["schedule.cohort"], s["server.lr"] = 1, 1
+			s["server.clip"] = 0 // direct training has no limits
 		}
 		p := s.plan(t)
 		x := newDirect(t, p, dataset(t, m))
@@ -395,11 +396,12 @@ func TestExampleWeightEqualsManyClients(t *testing.T) {
 // In a whole run, a client with twice the weight has the same effect as two copies of the
 // client. The test uses fedsgd, which needs no random numbers, because random numbers
 // depend on the client's name. The settings give both runs the same scale of the sums, and
-// the numbers of examples are powers of two, which do not cause rounding.
+// the numbers of examples are powers of two, which do not cause rounding. Limits are off,
+// because they bound the weight of a client.
 func TestWeightEqualsClientCopies(t *testing.T) {
 	b := newRunner(t)
 	all := houses(t, 3)
-	s := small("fedsgd").with(settings{"server.bound": 1, "client.batch": 16})
+	s := small("fedsgd").with(settings{"server.bound": 1, "server.clip": 0, "client.batch": 16})
 	// A fleet with two copies of every client gives the same weights as the fleet itself.
 	examples := s.with(settings{"server.max_examples": 1023})
 	once := b.run(t, examples, dataset(t, all...), 2)

@@ -9,7 +9,6 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -17,7 +16,6 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/client"
-	"loadstar/fed/exact"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
@@ -49,6 +47,8 @@ type Config struct {
 	Save time.Duration
 	// Progress, if not nil, is called before the first round and after every round.
 	Progress func(Progress)
+	// hostile, if not nil, replaces what a client sends. Tests set it.
+	hostile func(fed.Task, *fed.Update)
 }
 
 // Progress is the progress of a run.
@@ -406,6 +406,7 @@ func (s *simulation) trainAll(ctx context.Context, o round.Outcome, results []re
 		if err := s.trainInPlace(ctx, w, c, task); err != nil {
 			return err
 		}
+		s.receive(task, &w.update)
 		results[i] = result{w.update.TrainLoss, w.update.Steps}
 		if err := s.count(w.fold, &w.update, task.Shared); err != nil {
 			return err
@@ -433,6 +434,7 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 		if f.err != nil {
 			return f.err
 		}
+		s.receive(f.task, &f.update)
 		results[i] = result{f.update.TrainLoss, f.update.Steps}
 		if err := s.count(s.fold, &f.update, f.task.Shared); err != nil {
 			return err
@@ -445,16 +447,6 @@ func (s *simulation) collect(counted []round.Assignment, results []result) error
 		}
 	}
 	return nil
-}
-
-// count adds an update to a fold. A server rejects an update that is out of bounds and
-// continues. A simulation stops with an error that explains the cause.
-func (s *simulation) count(f *round.Fold, u *fed.Update, from []float32) error {
-	err := f.Add(u, from)
-	if errors.Is(err, exact.ErrBound) || errors.Is(err, exact.ErrFinite) {
-		return fmt.Errorf("the update of client %s is out of bounds: %w; unless server.bound is too small, %w", u.Client, err, fed.ErrDiverged)
-	}
-	return err
 }
 
 // record writes the round's row to the rounds table and reports progress.

@@ -26,6 +26,9 @@ func TestMemory(t *testing.T) {
 	}
 	for _, task := range []Task{{Horizon: 1, Targets: 1}, {Horizon: 1, Targets: 24}, {Horizon: 24, Targets: 145}} {
 		for _, interval := range []time.Duration{time.Hour, 5 * time.Minute} {
+			if testing.Short() && interval < time.Hour {
+				continue // takes long on an emulator
+			}
 			d := yearOf(t, interval)
 			task.StepsPerDay = d.StepsPerDay()
 			shared, meter := Memory(d, task)

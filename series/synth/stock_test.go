@@ -31,6 +31,9 @@ var paperCorrelations = map[string]map[string]float64{
 // static values with the mean load of buildings, and the mean over buildings of the
 // correlation of weather with load.
 func TestStockCorrelations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long on an emulator; TestStockBytes compares values")
+	}
 	const tolerance = .1
 	for name, paper := range paperCorrelations {
 		s := stock(t, name)
@@ -68,6 +71,9 @@ func TestStockCorrelations(t *testing.T) {
 // mean and many small ones the other; the error of configuration 1 is divided by .8, which is
 // between the MASE of the three states.
 func TestStockErrors(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long on an emulator; TestStockBytes compares values")
+	}
 	for name, paper := range map[string]struct{ three, all float64 }{
 		"bose2023-ca": {.2861 / 1.9540, 20.7145 / .8},
 		"bose2023-il": {1.9070 / 2.8521, 18.0419 / .8},
@@ -121,6 +127,9 @@ func TestStockBytes(t *testing.T) {
 		"bose2023-ca": "e03d295455d45f43", "bose2023-il": "46196075be28ecee", "bose2023-ny": "7b265de917494cdd",
 		"bose2023-ca-sample": "41e3abeabed4cc4e", "bose2023-il-sample": "eeac1324e38e7306", "bose2023-ny-sample": "191213f8820b055b",
 	} {
+		if testing.Short() && name != "bose2023-ny-sample" {
+			continue // takes long on an emulator
+		}
 		s := stock(t, name)
 		h := fnv.New64a()
 		add := func(v []float32) {

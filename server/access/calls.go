@@ -26,15 +26,23 @@ var least = map[string]Role{
 	v1.OperatorServiceListAuditProcedure:    Viewer,
 	v1.OperatorServiceListReleasesProcedure: Viewer,
 	v1.OperatorServiceListReportsProcedure:  Viewer,
+	v1.OperatorServiceListVersionsProcedure: Viewer,
 	// These are for oneself. For other users they need Admin, which the calls check.
 	v1.OperatorServiceCreateLoginProcedure:  Viewer,
 	v1.OperatorServiceListSessionsProcedure: Viewer,
 	v1.OperatorServiceEndSessionProcedure:   Viewer,
+	// This is for oneself only.
+	v1.OperatorServiceRenewCertificateProcedure: Viewer,
 
 	v1.OperatorServiceCreateTokenProcedure:     Operator,
+	v1.OperatorServiceListTokensProcedure:      Operator,
+	v1.OperatorServiceListIssuersProcedure:     Operator,
+	v1.OperatorServiceRevokeTokenProcedure:     Operator,
 	v1.OperatorServiceRevokeProcedure:          Operator,
+	v1.OperatorServiceFreeClientsProcedure:     Operator,
 	v1.OperatorServiceStartRunProcedure:        Operator,
 	v1.OperatorServiceStopRunProcedure:         Operator,
+	v1.OperatorServiceRollBackRunProcedure:     Operator,
 	v1.OperatorServiceCreateReleaseProcedure:   Operator,
 	v1.OperatorServiceWithdrawReleaseProcedure: Operator,
 

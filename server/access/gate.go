@@ -77,16 +77,16 @@ func (g *Gate) unavailable(ctx context.Context, err error) error {
 
 // Certificates puts the user of an operator's certificate into the request's context. It
 // refuses the request if the server does not know the certificate, or it was revoked. It
-// does not touch requests of agents and of strangers.
+// does not touch requests of agents and of strangers. pki.Authority.Middleware must come first.
 func (g *Gate) Certificates(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, leaf, ok := pki.PeerCertificate(r.TLS)
-		if !ok || who.Role != pki.Operator {
+		who, ok := pki.CallerFrom(r.Context())
+		if _, valid := pki.From(r.Context()); !ok || !valid || who.Role != pki.Operator {
 			next.ServeHTTP(w, r)
 			return
 		}
-		c, err := g.certificate(r.Context(), pki.Serial(leaf), who.ID, time.Now())
+		c, err := g.certificate(r.Context(), pki.Serial(who.Leaf), who.ID, time.Now())
 		switch {
 		case err == nil:
 			next.ServeHTTP(w, r.WithContext(With(r.Context(), c)))

@@ -25,7 +25,7 @@ import (
 // Config configures an aggregator.
 type Config struct {
 	Ledger *ledger.Ledger
-	Bus    *bus.Bus
+	Bus    Bus
 	Terms  *terms.Cache
 	// Batch limits the number of results in one transaction, and Bytes limits their total
 	// size.
@@ -34,6 +34,15 @@ type Config struct {
 	Workers int
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Rand returns a random number in [0, n) for the delay before a retry. If it is nil,
+	// math/rand/v2 is used.
+	Rand func(n int64) int64
+}
+
+// Bus is the queue of results.
+type Bus interface {
+	Take(ctx context.Context, max, maxBytes int, wait time.Duration) ([]*bus.Delivery, error)
+	Wake(run string)
 }
 
 type aggregator struct {
@@ -65,7 +74,7 @@ func Run(ctx context.Context, c Config) error {
 }
 
 func (a *aggregator) work(ctx context.Context) {
-	retry := backoff.Backoff{Base: shortPause, Cap: longPause}
+	retry := backoff.Backoff{Base: shortPause, Cap: longPause, Rand: a.Rand}
 	for ctx.Err() == nil {
 		err := a.batch(ctx)
 		if err == nil {
@@ -100,6 +109,7 @@ func (a *aggregator) batch(ctx context.Context) error {
 		round int64
 	}
 	rounds := map[round][]item{}
+	var order []round
 	for _, d := range deliveries {
 		if d.Deliveries() > 1 {
 			a.metrics.redelivered.Inc()
@@ -110,13 +120,16 @@ func (a *aggregator) batch(ctx context.Context) error {
 			continue
 		}
 		k := round{x.Run, x.Round}
+		if rounds[k] == nil {
+			order = append(order, k)
+		}
 		rounds[k] = append(rounds[k], item{d, x, terms.Of(x)})
 	}
 	var failed error
-	for k, items := range rounds {
-		if err := a.count(ctx, k.run, items); err != nil {
+	for _, k := range order {
+		if err := a.count(ctx, k.run, rounds[k]); err != nil {
 			failed = errors.Join(failed, err)
-			for _, i := range items {
+			for _, i := range rounds[k] {
 				_ = i.Later(shortPause) // after an error the bus redelivers it when AckWait is over
 			}
 		}
@@ -148,6 +161,20 @@ func (a *aggregator) count(ctx context.Context, run string, items []item) error 
 	start := time.Now()
 	f := &folder{terms: t, fold: round.NewFold(t.Rules)}
 	for _, i := range items {
+		i.result.Limits, err = t.Limits(i.arrival.Version, func() ([]byte, error) {
+			v, err := a.Ledger.Version(ctx, run, i.arrival.Version)
+			return v.Limits, err
+		})
+		if errors.Is(err, ledger.ErrNotFound) {
+			// A version that a lease refers to is not deleted, so this result cannot count.
+			a.metrics.stale.Inc()
+			if err := i.Done(); err != nil {
+				a.Log.Debug("cannot acknowledge a result", "error", err)
+			}
+			continue
+		} else if err != nil {
+			return err
+		}
 		err := t.Add(f.fold, i.result, nil)
 		if errors.Is(err, exact.ErrFull) {
 			f.full = true // some results do not count; the ledger decides which
@@ -193,7 +220,7 @@ func arrivalOf(x item) ledger.Arrival {
 		Shares: make([]ledger.Share, len(x.result.Shares)),
 	}
 	for i, s := range x.result.Shares {
-		l.Shares[i] = ledger.Share{Client: s.Client, Examples: int64(s.Examples), Steps: int64(s.Steps), TrainLoss: s.TrainLoss}
+		l.Shares[i] = ledger.Share{Client: s.Client, Examples: int64(s.Examples), Steps: int64(s.Steps), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm}
 	}
 	return l
 }

@@ -64,7 +64,7 @@ func plant(t *testing.T, algorithm string, clients, cohort int) *site {
 	must(t, err)
 	t.Cleanup(func() { must(t, s.bus.Close(context.Background())) })
 	now := time.Now()
-	must(t, s.ledger.AddToken(ctx, []byte("token"), "", 1, now.Add(time.Hour)))
+	must(t, s.ledger.AddToken(ctx, []byte("token"), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
 	must(t, s.ledger.Join(ctx, []byte("token"), ledger.Agent{ID: agent}, now))
 	names, numbers := make([]string, clients), make([]int64, clients)
 	for i := range names {
@@ -77,10 +77,10 @@ func plant(t *testing.T, algorithm string, clients, cohort int) *site {
 	must(t, err)
 	plan := fmt.Sprintf("algorithm: %s\nschedule: {cohort: %d}\nmodel: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}\nevaluate: {every: 0}\n", algorithm, cohort)
 	must(t, s.ledger.Drive(ctx, lead, run, func(d *ledger.Drive) error {
-		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, now); err != nil {
+		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, ledger.Filter{}, now); err != nil {
 			return err
 		}
-		if _, err := d.Ask(0, 0, numbers, now.Add(time.Hour)); err != nil {
+		if _, _, err := d.Ask(ledger.Asking{Round: 0, Version: 0, Members: numbers, Until: now.Add(time.Hour)}); err != nil {
 			return err
 		}
 		return d.Save("{}", ledger.Round{Opened: now})

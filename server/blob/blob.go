@@ -15,6 +15,9 @@ import (
 // ErrNotFound means that there is no blob with that hash.
 var ErrNotFound = errors.New("blob: not found")
 
+// ErrDamaged means that the content of a blob does not match its hash.
+var ErrDamaged = errors.New("is corrupt")
+
 // maxSize is the size of the largest blob. A blob must fit into the memory of a small
 // machine.
 const maxSize = 1 << 30
@@ -79,7 +82,7 @@ func verified(hash string, data []byte) ([]byte, error) {
 		return nil, err
 	}
 	if got != hash {
-		return nil, fmt.Errorf("blob: %s is corrupt: its %d bytes have the hash %s", hash, len(data), got)
+		return nil, fmt.Errorf("blob: %s %w: its %d bytes have the hash %s", hash, ErrDamaged, len(data), got)
 	}
 	return data, nil
 }

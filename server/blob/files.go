@@ -17,14 +17,18 @@ type files struct{ dir string }
 
 var _ Store = files{}
 
-// Files stores each blob as a file in a folder, which it creates if necessary. It removes
-// unfinished files that are older than an hour.
+// Files stores each blob as a file in a folder, which it creates if necessary. Only the
+// owner can read the folder, also if it was there with other rights. It removes unfinished
+// files that are older than an hour.
 func Files(dir string) (Store, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("blob: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("blob: %w", err)
 	}
 	f := files{dir}
-	if err := errors.Join(syncFolder(filepath.Dir(dir)), f.sweep()); err != nil {
+	if err := errors.Join(atomicfile.SyncDir(filepath.Dir(dir)), f.sweep()); err != nil {
 		return nil, fmt.Errorf("blob: %w", err)
 	}
 	return f, nil
@@ -33,8 +37,11 @@ func Files(dir string) (Store, error) {
 // path returns the file of a blob. It spreads blobs over many folders, because some file
 // systems are slow with large folders.
 func (f files) path(hash string) string {
-	return filepath.Join(f.dir, hash[:2], hash[2:4], hash)
+	return filepath.Join(f.dir, filepath.FromSlash(Name(hash)))
 }
+
+// Name returns the path of a blob's file in the folder of Files, with slashes.
+func Name(hash string) string { return hash[:2] + "/" + hash[2:4] + "/" + hash }
 
 func (f files) Put(ctx context.Context, data []byte) (string, error) {
 	hash, err := hashOf(data)
@@ -54,10 +61,10 @@ func (f files) put(path string, data []byte) error {
 	lower := filepath.Dir(path)
 	upper := filepath.Dir(lower)
 	if !holds(path, data) {
-		if err := os.MkdirAll(lower, 0o755); err != nil {
+		if err := os.MkdirAll(lower, 0o700); err != nil {
 			return err
 		}
-		err := atomicfile.Write(path, func(w *os.File) error {
+		err := atomicfile.WritePrivate(path, func(w *os.File) error {
 			_, err := w.Write(data)
 			return err
 		})
@@ -67,7 +74,7 @@ func (f files) put(path string, data []byte) error {
 	}
 	// Sync the folders even if the file existed, because the process that wrote it may not
 	// have synced them yet.
-	return errors.Join(syncFolder(lower), syncFolder(upper), syncFolder(f.dir))
+	return errors.Join(atomicfile.SyncDir(lower), atomicfile.SyncDir(upper), atomicfile.SyncDir(f.dir))
 }
 
 // holds reports whether a file exists and has exactly this content.
@@ -86,7 +93,7 @@ func (f files) Get(ctx context.Context, hash string) ([]byte, error) {
 	}
 	path := f.path(hash)
 	if info, err := os.Stat(path); err == nil && info.Size() > maxSize {
-		return nil, fmt.Errorf("blob: %s is corrupt: it has %d bytes", hash, info.Size())
+		return nil, fmt.Errorf("blob: %s %w: it has %d bytes", hash, ErrDamaged, info.Size())
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,13 +132,4 @@ func (f files) sweep() error {
 		}
 	}
 	return nil
-}
-
-// syncFolder makes the names in a folder durable.
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -93,11 +93,15 @@ func transport(c S3Config) (*http.Transport, error) {
 	return t, nil
 }
 
+// Put implements Store. Like the other methods, it limits its time, because a store that
+// accepts a connection and then reads nothing would otherwise stop the caller for good.
 func (s *s3) Put(ctx context.Context, data []byte) (string, error) {
 	hash, err := hashOf(data)
 	if err != nil {
 		return "", err
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	// With the hash in the request, the store refuses data that was changed in transit.
 	// Prevent the client from signing chunks instead, which is its default without TLS.
 	_, err = s.core.PutObject(ctx, s.bucket, s.prefix+hash, bytes.NewReader(data), int64(len(data)), "", hash,
@@ -112,6 +116,8 @@ func (s *s3) Get(ctx context.Context, hash string) ([]byte, error) {
 	if err := checkHash(hash); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	body, info, _, err := s.core.GetObject(ctx, s.bucket, s.prefix+hash, minio.GetObjectOptions{})
 	if err != nil {
 		if minio.ToErrorResponse(err).Code == minio.NoSuchKey {
@@ -121,7 +127,7 @@ func (s *s3) Get(ctx context.Context, hash string) ([]byte, error) {
 	}
 	defer body.Close()
 	if info.Size < 0 || info.Size > maxSize {
-		return nil, fmt.Errorf("blob: %s is corrupt: it has %d bytes", hash, info.Size)
+		return nil, fmt.Errorf("blob: %s %w: it has %d bytes", hash, ErrDamaged, info.Size)
 	}
 	data := make([]byte, info.Size)
 	if _, err := io.ReadFull(body, data); err != nil {
@@ -134,6 +140,8 @@ func (s *s3) Delete(ctx context.Context, hash string) error {
 	if err := checkHash(hash); err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	err := s.core.RemoveObject(ctx, s.bucket, s.prefix+hash, minio.RemoveObjectOptions{})
 	if err != nil && minio.ToErrorResponse(err).Code != minio.NoSuchKey {
 		return fmt.Errorf("blob: deleting %s: %w", hash, err)

@@ -4,15 +4,19 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
 func TestS3Bucket(t *testing.T) {
@@ -94,5 +98,34 @@ func TestS3Away(t *testing.T) {
 	}
 	if err := s.Delete(ctx, hash); err == nil {
 		t.Error("deleted")
+	}
+}
+
+// silent accepts requests and never answers.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// A store that never answers does not stop its callers for good.
+func TestS3Silent(t *testing.T) {
+	core, err := minio.NewCore("store.example.org", &minio.Options{Creds: credentials.NewStaticV4("key", "secret", ""), Region: "r", Transport: silent{}, MaxRetries: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, hash := &s3{core: *core, bucket: "weights"}, strings.Repeat("ab", 32)
+	for name, call := range map[string]func(context.Context) error{
+		"get":    func(ctx context.Context) error { _, err := s.Get(ctx, hash); return err },
+		"put":    func(ctx context.Context) error { _, err := s.Put(ctx, []byte("x")); return err },
+		"delete": func(ctx context.Context) error { return s.Delete(ctx, hash) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			if err := call(t.Context()); err == nil || errors.Is(err, ErrNotFound) || time.Since(begun) > patience {
+				t.Errorf("%s: %v after %v", name, err, time.Since(begun))
+			}
+		})
 	}
 }

@@ -65,6 +65,12 @@ type Bus struct {
 	// typicalSize estimates the size of recent messages. It rises at once and decays
 	// slowly, so it is more often too large than too small.
 	typicalSize atomic.Int64
+	// idle is since when the consumer has nothing to deliver although there are messages, in
+	// nanoseconds; 0 means that this is not so.
+	idle atomic.Int64
+	// forged counts messages without a valid MAC, and forgedLogged is when that was logged.
+	forged       atomic.Uint64
+	forgedLogged atomic.Int64
 
 	// closing is cancelled when Close begins, killed when Close stops waiting for calls.
 	closing, killed context.Context
@@ -138,7 +144,6 @@ func (b *Bus) open(ctx context.Context) error {
 }
 
 func (b *Bus) options() []nats.Option {
-	c := b.config
 	options := []nats.Option{
 		nats.Name("loadstar"),
 		nats.MaxReconnects(-1),
@@ -170,6 +175,11 @@ func (b *Bus) options() []nats.Option {
 			}
 		}),
 	}
+	return append(options, b.config.security()...)
+}
+
+// security returns the options that prove who this process is, and check who answers.
+func (c Config) security() (options []nats.Option) {
 	if c.Credentials != "" {
 		options = append(options, nats.UserCredentials(c.Credentials))
 	}

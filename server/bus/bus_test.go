@@ -23,7 +23,7 @@ func TestResultsOutliveTheProcess(t *testing.T) {
 	for i := range 5 {
 		publish(t, b, fmt.Sprint(i), payload(fmt.Sprint(i), 1000))
 	}
-	depth(t, b, 5, 0)
+	depthIs(t, b, 5, 0)
 	for _, d := range take(t, b, 2, patient) {
 		if err := d.Done(); err != nil {
 			t.Fatal(err)
@@ -32,7 +32,7 @@ func TestResultsOutliveTheProcess(t *testing.T) {
 	shut(t, b) // Close sends buffered answers
 	b = open(t, c)
 	publish(t, b, "4", payload("4", 1000)) // discarded: it is already in the queue
-	depth(t, b, 3, 0)
+	depthIs(t, b, 3, 0)
 	seen := takeAll(t, b, func(d *Delivery) {
 		if !bytes.Equal(d.Data(), payload(d.ID(), 1000)) {
 			t.Errorf("%s arrived with other data", d.ID())
@@ -41,7 +41,7 @@ func TestResultsOutliveTheProcess(t *testing.T) {
 	if len(seen) != 3 || seen["2"] != 1 || seen["3"] != 1 || seen["4"] != 1 {
 		t.Errorf("got %v", seen)
 	}
-	depth(t, b, 0, 0)
+	depthIs(t, b, 0, 0)
 }
 
 func TestRepeatedResultsAreFiltered(t *testing.T) {
@@ -51,7 +51,7 @@ func TestRepeatedResultsAreFiltered(t *testing.T) {
 		publish(t, b, "same", []byte("x"))
 	}
 	publish(t, b, "other", []byte("x"))
-	depth(t, b, 2, 0)
+	depthIs(t, b, 2, 0)
 }
 
 // one takes a single delivery and checks its delivery count.
@@ -84,7 +84,7 @@ func TestAnswers(t *testing.T) {
 	b := open(t, Config{Dir: t.TempDir(), AckWait: time.Hour})
 	publish(t, b, "a", []byte("x"))
 	d := one(t, b, 1)
-	depth(t, b, 0, 1)
+	depthIs(t, b, 0, 1)
 	const later = 300 * time.Millisecond
 	begin := time.Now()
 	if err := d.Later(later); err != nil {
@@ -97,7 +97,7 @@ func TestAnswers(t *testing.T) {
 	if err := d.Drop("no use"); err != nil {
 		t.Fatal(err)
 	}
-	depth(t, b, 0, 0) // so it cannot be delivered again
+	depthIs(t, b, 0, 0) // so it cannot be delivered again
 	if d.Done() == nil {
 		t.Error("two answers to one delivery")
 	}
@@ -120,9 +120,9 @@ func TestFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	depth(t, b, 3, 0)
+	depthIs(t, b, 3, 0)
 	publish(t, b, "again", make([]byte, size)) // the older results must still be in the queue
-	depth(t, b, 4, 0)
+	depthIs(t, b, 4, 0)
 	if err := b.Healthy(); err != nil {
 		t.Errorf("a full bus must be healthy: %v", err)
 	}
@@ -184,7 +184,7 @@ func TestLimitsLowered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	depth(t, b, 0, 0)
+	depthIs(t, b, 0, 0)
 	publish(t, b, "y", []byte("y"))
 }
 
@@ -264,7 +264,7 @@ func TestConcurrentTakers(t *testing.T) {
 			t.Errorf("%s was delivered %d times", id, times)
 		}
 	}
-	depth(t, b, 0, 0)
+	depthIs(t, b, 0, 0)
 }
 
 // A cancelled Take returns its results to the queue at once.

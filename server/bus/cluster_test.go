@@ -111,7 +111,7 @@ func TestClusterLosesNothing(t *testing.T) {
 	if takes > 10 { // it takes two calls on an idle machine
 		t.Errorf("%d batches of 64 for 100 results", takes)
 	}
-	depth(t, b, 0, 0)
+	depthIs(t, b, 0, 0)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

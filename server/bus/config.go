@@ -25,6 +25,11 @@ type Config struct {
 	// through a leaf node.
 	Domain string
 
+	// Key is the secret that gateways and aggregators share. With it, results carry a MAC,
+	// and Take drops results without a valid one: whoever reaches NATS can then not make up
+	// results of agents. An embedded server, which nobody else reaches, needs none.
+	Key []byte
+
 	// Replicas is the number of servers that store each result. 0 means 1 for an embedded
 	// server and 3 for a cluster.
 	Replicas int

@@ -190,7 +190,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func depth(t *testing.T, b *Bus, waiting, taken int64) {
+func depthIs(t *testing.T, b *Bus, waiting, taken int64) {
 	t.Helper()
 	var w, k int64
 	for end := time.Now().Add(patient); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {

@@ -62,7 +62,7 @@ func TestConcurrentResultsShareMessages(t *testing.T) {
 			if len(seen) != n {
 				t.Errorf("%d of %d results were delivered", len(seen), n)
 			}
-			depth(t, b, 0, 0)
+			depthIs(t, b, 0, 0)
 		})
 	}
 }
@@ -94,7 +94,7 @@ func TestGroupAnswered(t *testing.T) {
 	if err := errors.Join(got[0].Done(), got[1].Later(0)); err != nil {
 		t.Fatal(err)
 	}
-	depth(t, b, 0, 1)
+	depthIs(t, b, 0, 1)
 	if err := got[2].Drop("no use"); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestGroupAnswered(t *testing.T) {
 	if err := errors.Join(got[0].Done(), got[1].Drop("no use"), got[2].Done()); err != nil {
 		t.Fatal(err)
 	}
-	depth(t, b, 0, 0)
+	depthIs(t, b, 0, 0)
 }
 
 // The context of a group ends only when the contexts of all its callers have ended.
@@ -142,7 +142,7 @@ func TestForeignMessages(t *testing.T) {
 	if seen := takeAll(t, b, func(*Delivery) {}); len(seen) != 1 || seen["ours"] != 1 {
 		t.Errorf("got %v", seen)
 	}
-	depth(t, b, 0, 0)
+	depthIs(t, b, 0, 0)
 }
 
 func FuzzUnpack(f *testing.F) {

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -38,18 +39,25 @@ type NodeConfig struct {
 	// MaxMessage is the size of the largest result. It must be at least Config.MaxMessage
 	// of the clients. 0 means 16 MiB.
 	MaxMessage int
+	// Advertise is the address that clients learn, if it is not Listen, for instance behind
+	// a proxy.
+	Advertise string
+	// SystemPassword lets the user "system" use the cluster's system account, from which a
+	// lost node can be removed. Empty means that there is no such user.
+	SystemPassword string
 	// Ready is called when clients can connect. It may be nil.
 	Ready func()
 }
 
 // RunNode runs a NATS server in this process until ctx is done. The server syncs each
-// message to disk before it acknowledges it.
+// message to disk before it acknowledges it. If it could not write to its disk, it returns
+// ErrBroken as soon as the disk can be written again, and must be run anew.
 func RunNode(ctx context.Context, c NodeConfig, log *slog.Logger) error {
 	o, err := c.options()
 	if err != nil {
 		return fmt.Errorf("bus: node %s: %w", c.Name, err)
 	}
-	s, lock, err := start(ctx, o, log)
+	s, text, lock, err := start(ctx, o, log)
 	if err != nil {
 		return fmt.Errorf("bus: node %s: %w", c.Name, err)
 	}
@@ -57,9 +65,12 @@ func RunNode(ctx context.Context, c NodeConfig, log *slog.Logger) error {
 	if c.Ready != nil {
 		c.Ready()
 	}
-	<-ctx.Done()
+	broken := text.wait(ctx, o.StoreDir, 0)
 	s.Shutdown()
 	s.WaitForShutdown()
+	if broken != nil {
+		return fmt.Errorf("bus: node %s: %w", c.Name, broken)
+	}
 	return nil
 }
 
@@ -79,6 +90,7 @@ func (c NodeConfig) options() (*server.Options, error) {
 	o := options(c.Dir, c.MaxMessage)
 	o.ServerName = c.Name
 	o.JetStreamDomain = c.Domain
+	o.ClientAdvertise = c.Advertise
 	mutual, err := c.tls()
 	if err != nil {
 		return nil, err
@@ -108,6 +120,15 @@ func (c NodeConfig) options() (*server.Options, error) {
 		if o.LeafNode.Host, o.LeafNode.Port, err = listen(c.LeafListen, mutual != nil); err != nil {
 			return nil, err
 		}
+	}
+	if c.SystemPassword != "" {
+		system := server.NewAccount("SYS")
+		o.Accounts, o.SystemAccount = []*server.Account{system}, system.Name
+		o.Users = []*server.User{
+			{Username: "system", Password: c.SystemPassword, Account: system},
+			{Username: "client", Password: rand.Text()},
+		}
+		o.NoAuthUser = "client" // all other connections
 	}
 	if len(c.LeafRemotes) > 0 {
 		remote := &server.RemoteLeafOpts{}

@@ -162,7 +162,7 @@ func (b *Bus) store(ctx context.Context, id string, data []byte, patience time.D
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer context.AfterFunc(b.link.Load(), cancel)()
-	_, err := b.js.Publish(ctx, resultSubject, data,
+	_, err := b.js.PublishMsg(ctx, b.signed(data),
 		jetstream.WithMsgID(id), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0))
 	return err
 }

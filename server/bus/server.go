@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -20,6 +21,7 @@ import (
 type embedded struct {
 	*server.Server
 	lock *os.File
+	log  *serverLog
 	dir  string
 	free int64 // number of bytes that must stay free on the disk
 
@@ -33,13 +35,13 @@ func embed(ctx context.Context, c Config, log *slog.Logger) (*embedded, error) {
 	o := options(c.Dir, c.MaxMessage)
 	o.ServerName = "embedded"
 	o.DontListen = true
-	s, lock, err := start(ctx, o, log)
+	s, text, lock, err := start(ctx, o, log)
 	if used := inUse(""); errors.As(err, &used) {
 		return nil, used // a mistake of the person who starts the server, told plainly
 	} else if err != nil {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
-	return &embedded{Server: s, lock: lock, dir: c.Dir, free: c.MinFree}, nil
+	return &embedded{Server: s, log: text, lock: lock, dir: c.Dir, free: c.MinFree}, nil
 }
 
 // options returns the options that all our NATS servers share.
@@ -67,22 +69,25 @@ func (dir inUse) Error() string {
 
 // start runs a server and returns when it accepts connections. The returned file holds the
 // lock that prevents other processes from using the folder.
-func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Server, *os.File, error) {
+func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Server, *serverLog, *os.File, error) {
 	if err := os.MkdirAll(o.StoreDir, 0o700); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
+	}
+	if err := os.Chmod(o.StoreDir, 0o700); err != nil { // it may have been there with other rights
+		return nil, nil, nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(o.StoreDir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if err := filelock.Try(lock); err != nil {
 		lock.Close()
-		return nil, nil, inUse(o.StoreDir)
+		return nil, nil, nil, inUse(o.StoreDir)
 	}
 	s, err := server.NewServer(o)
 	if err != nil {
 		lock.Close()
-		return nil, nil, fmt.Errorf("NATS server: %w", err)
+		return nil, nil, nil, fmt.Errorf("NATS server: %w", err)
 	}
 	text := &serverLog{log: log, fatal: make(chan string, 1)}
 	s.SetLoggerV2(text, false, false, false)
@@ -99,9 +104,9 @@ func start(ctx context.Context, o *server.Options, log *slog.Logger) (*server.Se
 		s.Shutdown()
 		s.WaitForShutdown()
 		lock.Close()
-		return nil, nil, fmt.Errorf("NATS server: %w", err)
+		return nil, nil, nil, fmt.Errorf("NATS server: %w", err)
 	}
-	return s, lock, nil
+	return s, text, lock, nil
 }
 
 // stop shuts the server down and returns after all data is written.
@@ -112,6 +117,9 @@ func (e *embedded) stop() error {
 }
 
 func (e *embedded) healthy() error {
+	if err := e.log.whyBroken(e.dir); err != nil {
+		return fmt.Errorf("bus: %w", err)
+	}
 	if h := e.Healthz(nil); h.Error != "" {
 		return fmt.Errorf("bus: %s", h.Error)
 	}
@@ -132,8 +140,9 @@ func (e *embedded) hasRoom() bool {
 
 // serverLog forwards the NATS server's log to ours. NATS's notices become debug messages.
 type serverLog struct {
-	log   *slog.Logger
-	fatal chan string
+	log    *slog.Logger
+	fatal  chan string
+	broken atomic.Pointer[string] // why the server does not write any more
 }
 
 func (l *serverLog) write(level slog.Level, format string, v []any) {
@@ -145,7 +154,14 @@ func (l *serverLog) write(level slog.Level, format string, v []any) {
 func (l *serverLog) Tracef(string, ...any)           {}
 func (l *serverLog) Debugf(format string, v ...any)  { l.write(slog.LevelDebug, format, v) }
 func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
-func (l *serverLog) Errorf(format string, v ...any)  { l.write(slog.LevelError, format, v) }
+
+// Errorf notes the first error after which the server does not write any more.
+func (l *serverLog) Errorf(format string, v ...any) {
+	l.write(slog.LevelError, format, v)
+	if text := fmt.Sprintf(format, v...); breaks(text) {
+		l.broken.CompareAndSwap(nil, &text)
+	}
+}
 
 func (l *serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Maximum payloads over") {

@@ -216,6 +216,11 @@ func (b *Bus) deliveries(msg jetstream.Msg) []*Delivery {
 	// The estimate rises at once and decays slowly.
 	size, before := int64(len(msg.Data())), b.typicalSize.Load()
 	b.typicalSize.Store(max(size, before-(before-size)/32))
+	if !b.genuine(msg.Headers(), msg.Data()) {
+		b.dropForged()
+		_ = msg.TermWithReason(errForged.Error()) // after an error it is delivered again, and dropped again
+		return nil
+	}
 	all, err := unpack(msg.Data())
 	if err == nil && len(all) == 0 {
 		err = errForeign

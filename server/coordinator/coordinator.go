@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/backoff"
+	_ "loadstar/internal/stateformat/format0" // for the states of older programs
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/owndata"
@@ -30,6 +32,12 @@ type Config struct {
 	// given the number of agents.
 	Lease time.Duration
 	Reach func(agents int64) time.Duration
+	// Longest is the longest time that a turn may take, however often its agent checks in. A
+	// plan without a deadline gets one from it. 0 means no limit.
+	Longest time.Duration
+	// Seen returns how long ago an agent may have been seen last for its clients to be asked,
+	// given the number of agents. If it is nil, all clients are asked.
+	Seen func(agents int64) time.Duration
 	// Lead is the duration of the lead. After a coordinator dies, the other coordinators
 	// wait at most this long.
 	Lead time.Duration
@@ -46,7 +54,7 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 
-	now func() time.Time // replaced by tests
+	now func() time.Time // the database's clock; replaced by tests
 }
 
 // coordinator is the state of a running coordinator.
@@ -57,30 +65,26 @@ type coordinator struct {
 	until     time.Time // this coordinator holds the lead at least until then
 	renew     time.Time
 	drivers   map[string]*driver
-	reach     time.Duration // result of Reach for the last count of agents
+	agents    int64         // last count of agents
+	reach     time.Duration // result of Reach for this count
+	lastSeen  time.Time     // when an agent was last seen before this coordinator took the lead
+	settled   time.Time     // from then on, agents that check in have been seen since then
 	nextCount time.Time     // when to count agents again
+	latest    time.Time     // at the last tick
 	start     *start        // nil unless the first weights of a run are being trained
 	trainings sync.WaitGroup
 }
 
 // Run drives all runs until ctx ends. While another coordinator has the lead, Run waits.
 func Run(ctx context.Context, c Config) error {
-	c.now = time.Now
+	c.now = c.Ledger.Now
 	k := newCoordinator(c)
 	defer k.trainings.Wait()
 	defer k.resign(ctx)
-	poll := time.NewTicker(c.Poll)
-	defer poll.Stop()
 	for {
 		k.tick(ctx)
-		select {
-		case <-ctx.Done():
+		if !backoff.Poll(ctx, c.Poll, &c.Woken) {
 			return nil
-		case <-poll.C:
-		case _, ok := <-c.Woken:
-			if !ok {
-				c.Woken = nil // the bus is closed; receiving from a closed channel would spin
-			}
 		}
 	}
 }
@@ -91,6 +95,7 @@ func newCoordinator(c Config) *coordinator {
 
 // tick does all work that is due now for all active runs.
 func (k *coordinator) tick(ctx context.Context) {
+	k.noticeSetBack()
 	if !k.holdsLead(ctx) {
 		return
 	}
@@ -105,7 +110,7 @@ func (k *coordinator) tick(ctx context.Context) {
 		open[a.ID] = true
 		d := k.drivers[a.ID]
 		if d == nil {
-			d = &driver{coordinator: k, id: a.ID, log: k.Log.With("run", a.ID)}
+			d = &driver{coordinator: k, id: a.ID, log: k.Log.With("run", a.ID), silent: map[int]bool{}, benched: map[int]bench{}}
 			k.drivers[a.ID] = d
 		}
 		if !d.needsLook(a, k.now()) {
@@ -132,6 +137,23 @@ func (k *coordinator) tick(ctx context.Context) {
 	}
 }
 
+// setBackBy is how far the database's clock must go back to be noticed. Measurements of it
+// differ by milliseconds.
+const setBackBy = 5 * time.Second
+
+// noticeSetBack forgets all times that this coordinator waits for, if the database's clock
+// was set back. They are too far ahead then: after a clock that was a year ahead, runs would
+// wait for a year. What else the drivers know is in the ledger.
+func (k *coordinator) noticeSetBack() {
+	now := k.now()
+	if now.Add(setBackBy).Before(k.latest) {
+		k.Log.Warn("the database's clock was set back", "by", k.latest.Sub(now).Round(time.Second))
+		k.until, k.renew, k.nextCount, k.settled = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+		clear(k.drivers)
+	}
+	k.latest = now
+}
+
 // countEvery is the minimum interval between counts of the agents. If counting is slow,
 // the interval is longer.
 const countEvery = 10 * time.Second
@@ -142,13 +164,14 @@ func (k *coordinator) countAgents(ctx context.Context) {
 	if now.Before(k.nextCount) {
 		return
 	}
+	start := time.Now() // the database's clock may jump meanwhile
 	n, err := k.Ledger.Agents(ctx)
 	if err != nil {
 		k.warn(ctx, "counting agents", err)
 	} else {
-		k.reach = k.Reach(n)
+		k.agents, k.reach = n, k.Reach(n)
 	}
-	k.nextCount = now.Add(max(countEvery, 20*k.now().Sub(now)))
+	k.nextCount = k.now().Add(max(countEvery, 20*time.Since(start)))
 }
 
 func (k *coordinator) warn(ctx context.Context, doing string, err error, args ...any) {
@@ -180,6 +203,12 @@ func (k *coordinator) holdsLead(ctx context.Context) bool {
 	}
 	if lead != k.lead {
 		if err := k.Ledger.SetLeadersData(ctx, lead, k.Data.Fingerprint()); err != nil {
+			k.warn(ctx, "taking the lead", err)
+			k.renew = now.Add(k.Lead / 4)
+			return false
+		}
+		k.countAgents(ctx)
+		if err := k.noteLastSeen(ctx); err != nil {
 			k.warn(ctx, "taking the lead", err)
 			k.renew = now.Add(k.Lead / 4)
 			return false

@@ -2,14 +2,13 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
-	"loadstar/fed"
-	"loadstar/fed/recipe"
 	"loadstar/fed/round"
-	"loadstar/fed/setup"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
 	"loadstar/server/terms"
@@ -32,8 +31,18 @@ type driver struct {
 	losses   float64
 	nextLook time.Time // when to advance the run again, even without a change in the ledger
 	waiting  int64     // number of clients that the run waits for; 0 if it does not wait
+	present  int64     // number of clients that were there when the run last looked for its members
 	unfit    bool      // this coordinator does not have the data that the run needs
+
+	silent      map[int]bool  // members whose agents were not seen lately
+	silentUntil time.Time     // when to look for silent members again
+	benched     map[int]bench // members that did not answer lately
+	wave        string        // why many clients declined the last round, or empty
 }
+
+// errRolledBack means that an operator has returned to an earlier version since the driver
+// read the run.
+var errRolledBack = errors.New("the run was rolled back")
 
 // lookEvery is the interval between checks for expired leases, and between counts of the
 // clients. The latter is longer if a count takes a long time.
@@ -52,15 +61,21 @@ func (d *driver) advance(ctx context.Context) error {
 	if d.waiting > 0 {
 		// Count outside the transaction, because counting millions of clients takes a
 		// while.
-		start := d.now()
-		n, err := d.Ledger.CountClients(ctx)
+		start := time.Now() // the database's clock may jump meanwhile
+		n, err := d.Ledger.CountClients(ctx, d.seenSince())
 		if err != nil {
 			return err
 		}
-		d.nextLook = d.now().Add(max(lookEvery, 20*d.now().Sub(start)))
-		if n < d.waiting {
-			return nil
+		rest := func() { d.nextLook = d.now().Add(max(lookEvery, 20*time.Since(start))) }
+		rest()
+		if n < d.waiting && n == d.present {
+			return nil // the reason that operators see is still right
 		}
+		defer func() {
+			if d.waiting > 0 {
+				rest()
+			}
+		}()
 	}
 	if d.terms == nil {
 		if err := d.load(ctx); err != nil {
@@ -72,7 +87,10 @@ func (d *driver) advance(ctx context.Context) error {
 	}
 	for {
 		merging, err := d.step(ctx)
-		if err != nil {
+		if errors.Is(err, errRolledBack) {
+			d.terms = nil
+			return d.load(ctx)
+		} else if err != nil {
 			return fmt.Errorf("advancing round %d: %w", d.machine.Round(), err)
 		}
 		if merging == nil {
@@ -116,114 +134,6 @@ func (d *driver) load(ctx context.Context) error {
 	return nil
 }
 
-// begin fixes the fleet and opens the first round once there are enough clients.
-func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
-	now := d.now()
-	fleet, err := x.Fleet()
-	if err != nil {
-		return err
-	}
-	if wanted := max(x.Run.Wanted, 1); fleet.Clients < wanted {
-		d.waiting, d.nextLook = wanted, now.Add(lookEvery)
-		return nil
-	}
-	d.waiting = 0
-	fail := func(err error) error {
-		d.log.Error("cannot begin the run", "error", err)
-		return x.End(ledger.Failed, err.Error(), now)
-	}
-	p, err := recipe.Read([]byte(x.Run.Plan))
-	if err != nil {
-		return fail(err)
-	}
-	held, err := heldOut(x, p)
-	if err != nil {
-		return err
-	}
-	fleet.Clients -= int64(len(held)) // the others train
-	if p, err = terms.Settle(p, fleet.Clients, fleet.Inputs, fleet.Steps); err != nil {
-		return fail(err)
-	}
-	text, err := recipe.Write(p)
-	if err != nil {
-		return fmt.Errorf("writing the settled plan: %w", err)
-	}
-	r := ledger.Run{Plan: string(text)}
-	if r.PlanBlob, err = d.Blobs.Put(ctx, text); err != nil {
-		return fmt.Errorf("storing the settled plan: %w", err)
-	}
-	t, err := terms.Read(r.Plan, r.PlanBlob, fleet.Clients)
-	if err != nil {
-		return fail(err)
-	}
-	var own *serverData
-	if t.NeedsServerData() {
-		if own, err = d.beginData(t, fleet.Steps[0]); err != nil {
-			return fail(err)
-		}
-	}
-	server := t.Server()
-	if recipe.StartsOnServerData(p) {
-		weights, err := d.startWeights(ctx, t, fleet.Steps[0])
-		if err != nil {
-			return fail(err)
-		}
-		if weights == nil { // look again in a while
-			d.waiting, d.nextLook = max(x.Run.Wanted, 1), now.Add(lookEvery)
-			return x.Explain("training the first weights on the server's data")
-		}
-		server = t.Setup().From(weights).NewServer()
-	}
-	if err := x.Explain(""); err != nil {
-		return err
-	}
-	v, state, err := d.publish(ctx, server, 0)
-	if err != nil {
-		return err
-	}
-	r.Server = state
-	if len(held) > 0 {
-		if err := x.HoldOut(held); err != nil {
-			return err
-		}
-	}
-	d.started = now.Truncate(time.Millisecond)
-	n, err := x.Begin(r, v, d.started)
-	if err != nil {
-		return err
-	}
-	if n != fleet.Clients {
-		return fmt.Errorf("the fleet changed while the run began")
-	}
-	if own != nil {
-		if err := x.BeginServerData(d.Data.Fingerprint()); err != nil {
-			return err
-		}
-	}
-	d.terms, d.server, d.machine, d.own = t, server, t.Machine(), own
-	d.log.Info("the run began", "plan", p.Name, "clients", n)
-	return d.open(x)
-}
-
-// heldOut returns the clients that the plan holds out. They are those of the simulator, if
-// every client has complete training examples: the simulator leaves out the others first,
-// and a server does not know them.
-func heldOut(x *ledger.Drive, p *fed.Plan) (held []string, err error) {
-	if p.Evaluate.Holdout == 0 {
-		return nil, nil
-	}
-	names, err := x.Names()
-	if err != nil {
-		return nil, err
-	}
-	for i, out := range setup.Deal(p.Seed, setup.HeldOut, p.Evaluate.Holdout, len(names)) {
-		if out {
-			held = append(held, names[i])
-		}
-	}
-	return held, nil
-}
-
 // restore reads the state of a run that has begun.
 func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if d.terms, err = terms.Read(x.Run.Plan, x.Run.PlanBlob, x.Run.Fleet); err != nil {
@@ -240,18 +150,31 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if err := d.server.UnmarshalBinary(state); err != nil {
 		return fmt.Errorf("decoding the server's state: %w", err)
 	}
+	// After a rollback the state is that of an earlier version.
+	d.server.Renumber(int(x.Run.Version))
 	d.machine = d.terms.Machine()
+	d.started, d.losses, d.wave = x.Run.Started, 0, x.Run.Reason
+	if strings.HasPrefix(d.wave, waits) {
+		d.wave = ""
+	}
+	if d.seen, err = x.LastBatch(); err != nil {
+		return err
+	}
 	machine, err := x.Machine()
-	if err != nil {
+	if errors.Is(err, ledger.ErrNotFound) { // the run was rolled back
+		d.machine.Restart(int(x.Run.Round), int(x.Run.Version), d.elapsed(d.now()))
+		d.log.Info("the run was rolled back", "version", x.Run.Version)
+		if d.machine.Round() >= d.terms.Plan.Rounds {
+			return nil
+		}
+		return d.open(x)
+	} else if err != nil {
 		return err
 	}
 	if err := d.machine.UnmarshalJSON([]byte(machine)); err != nil {
 		return fmt.Errorf("decoding the state of the rounds: %w", err)
 	}
-	d.started = x.Run.Started
-	d.seen, err = x.LastBatch()
-	d.losses = 0
-	return err
+	return nil
 }
 
 // open asks the clients of a round that was just opened, and stores the round.
@@ -263,25 +186,57 @@ func (d *driver) open(x *ledger.Drive) error {
 	return d.save(x)
 }
 
-// ask creates leases for the clients that the machine selects now.
+// waits begins the reason of a run in which no client can be asked now.
+const waits = "waits: "
+
+// ask creates leases for the clients that the machine selects now. It replaces those whose
+// agents were not seen lately by others. If this takes long, it goes on in the next
+// transaction, because no results are counted during this one.
 func (d *driver) ask(x *ledger.Drive, at time.Duration) (asked bool, err error) {
-	all := d.machine.Ask(at)
-	if len(all) == 0 {
-		return false, nil
+	d.setAway()
+	began := time.Now()
+	for time.Since(began) < askFor {
+		all := d.machine.Ask(at)
+		if len(all) == 0 {
+			break
+		}
+		numbers := make([]int64, len(all))
+		by := make(map[int64]round.Assignment, len(all))
+		for i, a := range all {
+			numbers[i] = int64(a.Client)
+			by[numbers[i]] = a
+		}
+		now := d.now()
+		q := ledger.Asking{
+			Round: int64(all[0].Round), Version: int64(all[0].Version), Members: numbers,
+			Until: now.Add(d.Lease + d.reach), Latest: d.latest(now), Seen: d.seenSince(),
+		}
+		if !q.Latest.IsZero() && q.Latest.Before(q.Until) {
+			q.Until = q.Latest
+		}
+		gone, silent, err := x.Ask(q)
+		if err != nil {
+			return asked, err
+		}
+		for _, no := range gone {
+			d.machine.Lose(by[no])
+		}
+		for _, no := range silent {
+			d.machine.TakeBack(by[no])
+			d.silent[int(no)] = true
+		}
+		d.metrics.turns.WithLabelValues("asked").Add(float64(len(all) - len(silent)))
+		d.metrics.turns.WithLabelValues("lost").Add(float64(len(gone)))
+		asked = asked || len(silent) < len(all)
+		if len(silent) == 0 {
+			break
+		}
 	}
-	numbers := make([]int64, len(all))
-	by := make(map[int64]round.Assignment, len(all))
-	for i, a := range all {
-		numbers[i] = int64(a.Client)
-		by[numbers[i]] = a
+	reason := d.wave
+	if s := d.machine.Situation(at); s.Asked == 0 && s.Running == 0 && s.Waiting == 0 {
+		reason = waits + "no client of the run was seen since " + d.seenSince().UTC().Format("2006-01-02 15:04 MST")
 	}
-	gone, err := x.Ask(int64(all[0].Round), int64(all[0].Version), numbers, d.now().Add(d.Lease+d.reach))
-	for _, no := range gone {
-		d.machine.Lose(by[no])
-	}
-	d.metrics.turns.WithLabelValues("asked").Add(float64(len(all)))
-	d.metrics.turns.WithLabelValues("lost").Add(float64(len(gone)))
-	return true, err
+	return asked, x.Explain(reason)
 }
 
 // save stores the machine and its open round.
@@ -307,9 +262,16 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 		if x.Run.State != ledger.Running {
 			return nil
 		}
+		if x.Run.Version != int64(d.server.Version()) {
+			return errRolledBack
+		}
 		if d.machine.Round() >= d.terms.Plan.Rounds {
 			if d.server.Version() == 0 {
-				retired, err = end(x, ledger.Failed, "no round had enough results, so nothing was trained", now)
+				reason := "no round had enough results, so nothing was trained"
+				if d.wave != "" {
+					reason += "; " + d.wave
+				}
+				retired, err = end(x, ledger.Failed, reason, now)
 				return err
 			}
 			d.log.Info("the run finished", "version", d.server.Version())
@@ -325,6 +287,7 @@ func (d *driver) step(ctx context.Context) (merging *ledger.Round, err error) {
 			merging, err = d.close(x, closed)
 			return err
 		}
+		d.machine.Postpone(d.elapsed(now))
 		asked, err := d.ask(x, d.elapsed(now))
 		if err != nil {
 			return err
@@ -362,6 +325,7 @@ func (d *driver) updateMachine(x *ledger.Drive, now time.Time) (changed bool, er
 		if d.machine.Return(a) != round.Counted {
 			return false, fmt.Errorf("client %d was counted in round %d, but had not been asked", a.Client, a.Round)
 		}
+		delete(d.benched, a.Client)
 		d.losses += r.TrainLoss
 		d.metrics.turns.WithLabelValues("counted").Inc()
 		d.metrics.staleness.Observe(float64(d.server.Version() - a.Version))
@@ -370,6 +334,9 @@ func (d *driver) updateMachine(x *ledger.Drive, now time.Time) (changed bool, er
 	lost, err := x.Withdraw(now)
 	for _, l := range lost {
 		d.machine.Lose(assignment(l.No, l.Round, l.Version))
+		if l.Expired {
+			d.lost(int(l.No), int(l.Round))
+		}
 		d.metrics.turns.WithLabelValues("lost").Inc()
 	}
 	return len(lost) > 0, err
@@ -407,6 +374,9 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 	if err := x.Close(r, string(text), carries); err != nil {
 		return nil, err
 	}
+	if err := d.noteWave(x, o); err != nil {
+		return nil, err
+	}
 	d.metrics.rounds.WithLabelValues(outcome).Inc()
 	d.metrics.turns.WithLabelValues("late").Add(float64(o.Late))
 	d.metrics.length.Observe((o.Closed - o.Opened).Seconds())
@@ -419,4 +389,18 @@ func (d *driver) close(x *ledger.Drive, o round.Outcome) (*ledger.Round, error) 
 		return nil, nil
 	}
 	return nil, d.open(x)
+}
+
+// noteWave stores as the run's reason why many clients declined a round that closes. If most
+// of them trained it, there is no reason any more.
+func (d *driver) noteWave(x *ledger.Drive, o round.Outcome) error {
+	reason, n, err := x.Wave(int64(o.Round))
+	if err != nil {
+		return err
+	}
+	d.wave = ""
+	if n > 0 && 2*n >= int64(o.Asked) {
+		d.wave = fmt.Sprintf("%d of %d clients declined round %d: %s", n, o.Asked, o.Round+1, reason)
+	}
+	return x.Explain(d.wave)
 }

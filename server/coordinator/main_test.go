@@ -52,6 +52,8 @@ type site struct {
 	name    string
 	reach   time.Duration
 	data    *owndata.Data
+	longest time.Duration
+	seen    time.Duration // 0 means that all clients are asked
 }
 
 func newSite(t *testing.T) *site {
@@ -64,7 +66,7 @@ func newSite(t *testing.T) *site {
 	s.blobs, err = blob.Files(filepath.Join(s.dir, "blobs"))
 	must(t, err)
 	s.faults = &faults{Store: s.blobs}
-	must(t, s.AddToken(t.Context(), []byte("token"), "", 9, s.clock.Add(1000*time.Hour)))
+	must(t, s.AddToken(t.Context(), []byte("token"), ledger.Token{Uses: 9, Expires: s.clock.Add(1000 * time.Hour)}, "test", s.clock))
 	must(t, s.Join(t.Context(), []byte("token"), ledger.Agent{ID: agent}, s.clock))
 	s.restart()
 	return s
@@ -74,8 +76,12 @@ func newSite(t *testing.T) *site {
 func (s *site) restart() { s.current = s.coordinator(s.name) }
 
 func (s *site) coordinator(name string) *coordinator {
+	var seen func(int64) time.Duration
+	if s.seen > 0 {
+		seen = func(int64) time.Duration { return s.seen }
+	}
 	return newCoordinator(Config{
-		Ledger: s.Ledger, Blobs: s.faults, Name: name, Lease: lease, Reach: func(int64) time.Duration { return s.reach }, Lead: lead, Poll: time.Second, Data: s.data, Wake: func(string) {},
+		Longest: s.longest, Seen: seen, Ledger: s.Ledger, Blobs: s.faults, Name: name, Lease: lease, Reach: func(int64) time.Duration { return s.reach }, Lead: lead, Poll: time.Second, Data: s.data, Wake: func(string) {},
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), now: func() time.Time { return s.clock },
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"loadstar/fed"
+	"loadstar/fed/limit"
 	"loadstar/fed/round"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -27,7 +29,17 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		return err
 	}
 	if fold.Len() != int(r.Counted) {
-		return d.fail(ctx, fmt.Errorf("round %d counted %d updates, but the ledger has %d", r.Round, r.Counted, fold.Len()))
+		return d.fail(ctx, r, fmt.Errorf("round %d counted %d updates, but the ledger has %d", r.Round, r.Counted, fold.Len()))
+	}
+	if d.server.Limits() != (fed.Limits{}) {
+		var tally limit.Tally
+		err := d.Ledger.Sizes(ctx, d.id, r, func(s ledger.Share) {
+			tally.Add(&fed.Update{Claimed: int(s.Examples), TrainLoss: s.TrainLoss, Norm: s.Norm, ControlNorm: s.ControlNorm})
+		})
+		if err != nil {
+			return err
+		}
+		fold.SetTally(tally)
 	}
 	if d.own != nil {
 		if err := d.own.open(d); err != nil {
@@ -38,7 +50,7 @@ func (d *driver) merge(ctx context.Context, r ledger.Round) (err error) {
 		if ctx.Err() != nil || errors.Is(err, ledger.ErrDeposed) {
 			return err // the merge was interrupted and will be repeated
 		}
-		return d.fail(ctx, err) // a merge is deterministic, so a retry would fail too
+		return d.fail(ctx, r, err) // a merge is deterministic, so a retry would fail too
 	}
 	v, state, err := d.publish(ctx, d.server, d.machine.Round())
 	if err != nil {
@@ -80,6 +92,9 @@ func (d *driver) publish(ctx context.Context, s *round.Server, next int) (v ledg
 	if v.Weights, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Shared)); err != nil {
 		return v, "", fmt.Errorf("storing the shared weights: %w", err)
 	}
+	if v.Limits, err = terms.EncodeLimits(task.Limits); err != nil {
+		return v, "", err
+	}
 	if task.Control != nil {
 		if v.Control, err = d.Blobs.Put(ctx, round.AppendFloats(nil, task.Control)); err != nil {
 			return v, "", fmt.Errorf("storing the control variate: %w", err)
@@ -106,6 +121,13 @@ func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) 
 	}
 	from := map[int64][]float32{}
 	return f, d.Ledger.Singles(ctx, d.id, r.LastBatch, func(s ledger.Single) error {
+		limits, err := d.terms.Limits(s.Version, func() ([]byte, error) {
+			v, err := d.Ledger.Version(ctx, d.id, s.Version)
+			return v.Limits, err
+		})
+		if err != nil {
+			return err
+		}
 		w, ok := from[s.Version]
 		if !ok {
 			v, err := d.Ledger.Version(ctx, d.id, s.Version)
@@ -120,17 +142,24 @@ func (d *driver) fold(ctx context.Context, r ledger.Round) (*round.Fold, error) 
 			from[s.Version] = w
 		}
 		return d.terms.Add(f, &terms.Result{
-			Version: int(s.Version), Numbers: s.Numbers,
+			Version: int(s.Version), Numbers: s.Numbers, Limits: limits,
 			Shares: []terms.Share{{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), Loss: s.Loss}},
 		}, w)
 	})
 }
 
-// fail ends a run that cannot continue, and stores the reason.
-func (d *driver) fail(ctx context.Context, why error) error {
-	d.log.Error("the run failed", "error", why)
+// fail ends a run that cannot continue after a round, and stores the reason. If the run was
+// stopped or rolled back during the merge, its sums were deleted, and it has not failed.
+func (d *driver) fail(ctx context.Context, r ledger.Round, why error) error {
 	var retired []string
 	err := d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) (err error) {
+		if x.Run.State != ledger.Running {
+			return nil
+		}
+		if x.Run.Version != r.Version {
+			return errRolledBack
+		}
+		d.log.Error("the run failed", "error", why)
 		retired, err = end(x, ledger.Failed, why.Error(), d.now())
 		return err
 	})

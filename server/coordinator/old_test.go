@@ -102,7 +102,7 @@ func TestNewerState(t *testing.T) {
 	var log bytes.Buffer
 	s.current.Log = slog.New(slog.NewTextHandler(&log, nil))
 	s.turn()
-	if want := "server state: written by a newer Loadstar (format 9, this one reads up to 1): upgrade"; !strings.Contains(log.String(), want) {
+	if want := "server state: written by a newer Loadstar (format 9, this one reads up to 2): upgrade"; !strings.Contains(log.String(), want) {
 		t.Errorf("logged %q, want %q", &log, want)
 	}
 	s.wantState("run", ledger.Running, "")

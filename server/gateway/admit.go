@@ -4,125 +4,239 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 
 	"connectrpc.com/connect"
 
 	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/door"
 	"loadstar/server/pki"
 )
 
-// Limits on concurrent calls. They apply before a body is read, when only the caller is
-// known.
+// Limits on calls. They apply before a body is read, when only the caller is known.
 const (
 	// callsOfAgent is more than the number of calls that an agent needs at a time to check
 	// in, send and fetch.
 	callsOfAgent = 8
-	bytesOfAgent = 2 * messageBytes
-	bytesOfAll   = 256 << 20
-	// Callers without a certificate may only join, for which a small message is enough.
-	unauthenticatedCalls = 64
-	joinBytes            = 16 << 10
-	joinFor              = 30 * time.Second
+	// Callers without a certificate may only join, for which a small message is enough. Their
+	// calls are also limited by their connections.
+	joinsOfAddress = 256
+	joinBytes      = 16 << 10
+
+	maxCallers = 100_000
+	// Agents announce their clients when they start, and renew their certificates every few
+	// days.
+	rarePerSecond, rareBurst = 20.0 / 60, 20
+	// An agent may check in ten times as often as it is asked to, and at least
+	// leastCheckIns times a second. It may do so for burstSeconds at once.
+	checkInFactor, leastCheckIns, burstSeconds = 10, 10, 10
+	// failuresPerSecond limits joins of an address that are refused because of their token.
+	failuresPerSecond, failuresBurst = 1, 60
 )
 
-// calls counts the calls in progress and the memory of their bodies. A body is read
-// completely before it is decoded, so limits on both bound the memory.
-type calls struct {
-	mu      sync.Mutex
-	bytes   int64
-	byAgent map[string]inProgress // callers without a certificate share one entry
+// fair limits what one caller may ask of the gateway. It is also an interceptor.
+type fair struct {
+	rates  map[string]*door.Rates // of agents, by procedure
+	failed *door.Rates            // refused joins, by address; nil if there is no such limit
+
+	report *door.Report
+
+	mu    sync.Mutex
+	lanes map[string]*lane // by agent
+	heavy chan struct{}    // limits the heavy calls that are decoded or served at a time
 }
 
-type inProgress struct {
-	calls int
-	bytes int64
+// inLane is the context key of calls that were admitted to their agent's lane before their
+// body was read.
+type inLane struct{}
+
+// lane admits one call at a time.
+type lane struct {
+	turn  chan struct{}
+	users int
 }
 
-// enter registers a call with a body of the given size, and reports whether the limits
-// allow it.
-func (c *calls) enter(who string, most int, bytes int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	has := c.byAgent[who]
-	if has.calls >= most || has.bytes+bytes > bytesOfAgent || c.bytes+bytes > bytesOfAll {
-		return false
+// heavyBytes is the size of a body above which a check-in or an announcement counts as
+// heavy. It names thousands of clients, and each of them costs a query. Such calls use at
+// most half of the cores.
+const heavyBytes = 64 << 10
+
+func newFair(pace Pace, byAddress bool, report *door.Report) *fair {
+	checkIns := max(leastCheckIns, checkInFactor/max(pace.Poll, time.Millisecond).Seconds())
+	f := &fair{
+		rates: map[string]*door.Rates{
+			v1.AgentServiceAnnounceProcedure: door.NewRates(rarePerSecond, rareBurst, maxCallers),
+			v1.AgentServiceRenewProcedure:    door.NewRates(rarePerSecond, rareBurst, maxCallers),
+			v1.AgentServiceCheckInProcedure:  door.NewRates(checkIns, int(burstSeconds*checkIns), maxCallers),
+		},
+		report: report, lanes: map[string]*lane{}, heavy: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
-	c.bytes += bytes
-	c.byAgent[who] = inProgress{has.calls + 1, has.bytes + bytes}
-	return true
-}
-
-func (c *calls) leave(who string, bytes int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	has := c.byAgent[who]
-	c.bytes -= bytes
-	if has.calls--; has.calls == 0 {
-		delete(c.byAgent, who)
-		return
+	if byAddress {
+		f.failed = door.NewRates(failuresPerSecond, failuresBurst, maxCallers)
 	}
-	has.bytes -= bytes
-	c.byAgent[who] = has
+	return f
 }
 
-const unauthenticated = ""
+// allow reports whether a caller may call a procedure now.
+func (f *fair) allow(procedure string, who door.Caller) bool {
+	if procedure == v1.AgentServiceJoinProcedure {
+		return f.failed == nil || !f.failed.Spent(who.Name)
+	}
+	r, ok := f.rates[procedure]
+	return !ok || r.Allow(who.Name)
+}
+
+// enter waits until no other call is in the lane of an agent.
+func (f *fair) enter(ctx context.Context, agent string) (leave func(), err error) {
+	f.mu.Lock()
+	l := f.lanes[agent]
+	if l == nil {
+		l = &lane{turn: make(chan struct{}, 1)}
+		f.lanes[agent] = l
+	}
+	l.users++
+	waits := l.users > 1
+	f.mu.Unlock()
+	if waits {
+		f.report.Limited(door.Calls, door.Caller{Kind: door.Agent, Name: agent})
+	}
+	done := func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(f.lanes, agent)
+		}
+	}
+	if err := take(ctx, l.turn); err != nil {
+		done()
+		return nil, err
+	}
+	return func() { <-l.turn; done() }, nil
+}
+
+func take(ctx context.Context, slots chan struct{}) error {
+	select {
+	case slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var _ connect.Interceptor = (*fair)(nil)
+
+// WrapUnary serves one check-in or announcement of an agent at a time, and few large ones of
+// all agents.
+func (f *fair) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		size := wasRead(ctx)
+		switch r.Spec().Procedure {
+		case v1.AgentServiceCheckInProcedure, v1.AgentServiceAnnounceProcedure:
+			if ctx.Value(inLane{}) == nil {
+				who, _ := pki.From(ctx) // admit has checked it
+				leave, err := f.enter(ctx, who.ID)
+				if err != nil {
+					return nil, err // the caller has given up
+				}
+				defer leave()
+			}
+			if size > heavyBytes {
+				if err := take(ctx, f.heavy); err != nil {
+					return nil, err
+				}
+				defer func() { <-f.heavy }()
+			}
+		case v1.AgentServiceJoinProcedure:
+			answer, err := next(ctx, r)
+			if f.failed != nil && connect.CodeOf(err) == connect.CodePermissionDenied {
+				f.failed.Allow(door.AddressOf(r.Peer().Addr))
+			}
+			return answer, err
+		}
+		return next(ctx, r)
+	}
+}
+
+// WrapStreamingClient and WrapStreamingHandler do nothing, because the agents' API has no
+// streams.
+func (*fair) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+func (*fair) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
 
 // admit accepts or refuses a call before its body is read. An agent may make a few calls at
 // a time, and a caller without a certificate may only join.
 func (g *Gateway) admit(next http.Handler) http.Handler {
 	errorWriter := connect.NewErrorWriter()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, most, bytes := unauthenticated, unauthenticatedCalls, bodyBytes(r)
+		who, most, bytes := door.Caller{Kind: door.Address, Name: door.AddressOf(r.RemoteAddr)}, joinsOfAddress, int64(joinBytes)
 		refuse := func(reason string, code connect.Code, text string) {
 			g.metrics.refused.WithLabelValues(reason).Inc()
 			_ = errorWriter.Write(w, r, connect.NewError(code, errors.New(text))) // a failed write means that the caller has gone
 		}
-		if r.URL.Path == v1.AgentServiceJoinProcedure {
-			// Limit the body to joinBytes, whatever length the request declares.
-			r.Body, bytes = http.MaxBytesReader(w, r.Body, joinBytes), joinBytes
-			// If this fails, the server's own deadline still applies.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinFor))
-		} else {
+		limit := func(reason, text string) {
+			g.Report.Limited(reason, who)
+			refuse("busy", connect.CodeResourceExhausted, text)
+		}
+		if r.URL.Path != v1.AgentServiceJoinProcedure {
 			id, ok := pki.From(r.Context())
 			if !ok || id.Role != pki.Agent {
 				refuse("identity", connect.CodeUnauthenticated, "this call needs an agent's certificate")
 				return
 			}
-			who, most = id.ID, callsOfAgent
+			who, most, bytes = door.Caller{Kind: door.Agent, Name: id.ID}, callsOfAgent, messageBytes
+			if r.ContentLength > messageBytes {
+				refuse("size", connect.CodeResourceExhausted, "the message is too large")
+				return
+			}
 		}
-		if bytes > messageBytes {
-			refuse("size", connect.CodeResourceExhausted, "the message is too large")
+		if !g.fair.allow(r.URL.Path, who) {
+			limit(reasons[r.URL.Path], "too many calls; try again later")
 			return
 		}
-		if !g.calls.enter(who, most, bytes) {
-			refuse("busy", connect.CodeResourceExhausted, "too many concurrent calls; try again later")
+		if !g.calls.enter(who, most) {
+			limit(door.Calls, "too many concurrent calls; try again later")
 			return
 		}
-		defer g.calls.leave(who, bytes)
-		var read bool
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), readKey{}, &read)))
-		if !read {
+		defer g.calls.leave(who)
+		if mayBeHeavy(r) {
+			leave, err := g.fair.enter(r.Context(), who.Name)
+			if err != nil {
+				return // the caller has given up
+			}
+			defer leave()
+			r = r.WithContext(context.WithValue(r.Context(), inLane{}, true))
+		}
+		b, done := g.receive(w, r, who, bytes)
+		defer done()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), bodyKey{}, b)))
+		if !b.decoded {
 			g.metrics.refused.WithLabelValues("body").Inc()
 		}
 	})
 }
 
-// bodyBytes returns the maximum memory that a body needs. For a compressed or chunked body
-// the header does not say it, so the maximum message size is assumed.
-func bodyBytes(r *http.Request) int64 {
-	if r.ContentLength < 0 || r.Header.Get("Content-Encoding") != "" || r.Header.Get("Content-Type") != "application/proto" {
-		return messageBytes
+// mayBeHeavy reports whether a request can name thousands of clients. An agent's next such
+// request is not read before the last one has been served, so it cannot use up CPU time by
+// sending many.
+func mayBeHeavy(r *http.Request) bool {
+	switch r.URL.Path {
+	case v1.AgentServiceCheckInProcedure, v1.AgentServiceAnnounceProcedure:
+		// The length is -1 if it is unknown.
+		return uint64(r.ContentLength) > heavyBytes || r.Header.Get("Content-Encoding") != ""
 	}
-	return r.ContentLength
+	return false
 }
 
-// readKey is the context key for whether a call's body was decoded.
-type readKey struct{}
-
-func wasRead(ctx context.Context) {
-	if read, ok := ctx.Value(readKey{}).(*bool); ok {
-		*read = true
-	}
+// reasons names the limits on procedures.
+var reasons = map[string]string{
+	v1.AgentServiceJoinProcedure:     door.RefusedJoins,
+	v1.AgentServiceAnnounceProcedure: door.Announcements,
+	v1.AgentServiceRenewProcedure:    door.Renewals,
+	v1.AgentServiceCheckInProcedure:  door.CheckIns,
 }

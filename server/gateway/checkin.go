@@ -8,8 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
+	"loadstar/server/terms"
 )
 
 // CheckIn extends the leases of the turns that an agent is training, and returns its new
@@ -23,8 +25,8 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 		return nil, err
 	}
 	agent := caller.ID
-	now := time.Now()
-	g.noteSeen(agent)
+	now := g.Ledger.Now()
+	g.seen.note(agent, time.Now())
 	training, err := g.turns(r.Training)
 	if err != nil {
 		return nil, err
@@ -43,6 +45,7 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 		round int64
 	}
 	keep := map[roundKey][]string{} // clients whose leases are extended
+	var kept []roundKey             // in the order of the leases
 	asked := make(map[ledger.Turn]bool, len(leases))
 	for _, l := range leases {
 		asked[l.Turn] = true
@@ -52,11 +55,14 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 			fresh = append(fresh, l)
 		case left < g.Lease/2:
 			key := roundKey{l.Run, l.Round}
+			if keep[key] == nil {
+				kept = append(kept, key)
+			}
 			keep[key] = append(keep[key], l.Client)
 		}
 	}
-	for key, clients := range keep {
-		if err := g.Ledger.Extend(ctx, agent, key.run, key.round, clients, now.Add(g.Lease)); err != nil {
+	for _, key := range kept {
+		if err := g.Ledger.Extend(ctx, agent, key.run, key.round, keep[key], now.Add(g.Lease)); err != nil {
 			return nil, g.unavailable(ctx, err)
 		}
 	}
@@ -89,16 +95,8 @@ func (g *Gateway) CheckIn(ctx context.Context, r *v1.CheckInRequest) (*v1.CheckI
 	}
 	busy := len(tasks) > 0 || slices.ContainsFunc(verdicts, open)
 	return &v1.CheckInResponse{
-		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt,
+		Tasks: tasks, Verdicts: verdicts, NextContactMs: g.pace(busy, agent).Milliseconds(), Announce: !caller.Hosts, Releases: g.releases(r), Adapt: adapt,
 	}, nil
-}
-
-func (g *Gateway) noteSeen(agent string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.seen) < maxSeen {
-		g.seen[agent] = true
-	}
 }
 
 // turns returns the set of turns that a request names. It refuses a request with more turns
@@ -127,7 +125,7 @@ func (g *Gateway) turns(all []*v1.Turns) (map[ledger.Turn]bool, error) {
 // pace returns the time until an agent's next check-in. A busy agent, which has new tasks
 // or undecided results, checks in sooner. Its interval is shorter if there are fewer busy
 // agents.
-func (g *Gateway) pace(busy bool) time.Duration {
+func (g *Gateway) pace(busy bool, agent string) time.Duration {
 	// The interval must be well below the lease, so that an agent checks in before its
 	// leases expire.
 	most := min(g.Lease/4, g.Pace.MaxPoll)
@@ -136,7 +134,11 @@ func (g *Gateway) pace(busy bool) time.Duration {
 		p = min(g.Pace.Of(min(g.agents.Load(), g.asked.Load())), most)
 	}
 	p = g.gate.stretched(p, most)
-	return time.Duration(float64(p) * (0.8 + 0.4*rand.Float64()))
+	random := rand.Float64()
+	if g.Random != nil {
+		random = g.Random(agent)
+	}
+	return time.Duration(float64(p) * (0.8 + 0.4*random))
 }
 
 // busyFor is how long the gateway waits before it asks the bus again after the bus was not
@@ -298,8 +300,15 @@ func (g *Gateway) task(ctx context.Context, l ledger.Task, now time.Time) (*v1.T
 	} else if err != nil {
 		return nil, err
 	}
+	limits, err := terms.DecodeLimits(v.Limits)
+	if err != nil {
+		return nil, err
+	}
+	// Agents of protocol 1 do not know limits. The server clips their updates, which it cannot
+	// do in a sum.
+	fold := t.Folds() && (limits == nil || protocol.OfCaller(ctx) >= 2)
 	return &v1.Task{
-		Run: l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control,
-		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: t.Folds(), Fleet: int64(t.Fleet),
+		Run: l.Run, Round: l.Round, Version: l.Version, Plan: t.Blob, Weights: v.Weights, Control: v.Control, Limits: limits,
+		LeaseMs: l.Until.Sub(now).Milliseconds(), Fold: fold, Fleet: int64(t.Fleet),
 	}, nil
 }

@@ -17,15 +17,32 @@ import (
 
 var errParts = errors.New("the message has more parts than an agent ever sends")
 
-// codecs returns connect's usual codecs with a limit on the parts of a message.
-func codecs(parts int) []connect.HandlerOption {
+// heavyParts is the number of parts above which decoding a message counts as heavy. Check-ins
+// and announcements for thousands of clients have that many. Updates have few.
+const heavyParts = 4096
+
+// codecs returns connect's usual codecs with a limit on the parts of a message. A message of
+// many parts is decoded when heavy has a free slot.
+func codecs(parts int, heavy chan struct{}) []connect.HandlerOption {
 	return []connect.HandlerOption{
-		connect.WithCodec(binaryCodec{parts}),
-		connect.WithCodec(textCodec{"json", parts}), connect.WithCodec(textCodec{"json; charset=utf-8", parts}),
+		connect.WithCodec(binaryCodec{parts, heavy}),
+		connect.WithCodec(textCodec{"json", parts, heavy}), connect.WithCodec(textCodec{"json; charset=utf-8", parts, heavy}),
 	}
 }
 
-type binaryCodec struct{ parts int }
+// limited calls decode when heavy has a free slot, or at once if a message has few parts.
+func limited(heavy chan struct{}, parts int, decode func() error) error {
+	if parts > heavyParts {
+		heavy <- struct{}{}
+		defer func() { <-heavy }()
+	}
+	return decode()
+}
+
+type binaryCodec struct {
+	parts int
+	heavy chan struct{}
+}
 
 func (binaryCodec) Name() string { return "proto" }
 
@@ -37,10 +54,11 @@ func (binaryCodec) MarshalAppend(b []byte, m any) ([]byte, error) {
 
 func (c binaryCodec) Unmarshal(b []byte, m any) error {
 	into := m.(proto.Message)
-	if left := c.parts; !within(b, into.ProtoReflect().Descriptor(), &left) {
+	left := c.parts
+	if !within(b, into.ProtoReflect().Descriptor(), &left) {
 		return errParts
 	}
-	return proto.Unmarshal(b, into)
+	return limited(c.heavy, c.parts-left, func() error { return proto.Unmarshal(b, into) })
 }
 
 // within reports whether a message has at most the given number of parts. It returns true
@@ -72,6 +90,7 @@ func within(b []byte, of protoreflect.MessageDescriptor, left *int) bool {
 type textCodec struct {
 	name  string
 	parts int
+	heavy chan struct{}
 }
 
 func (c textCodec) Name() string { return c.name }
@@ -79,8 +98,11 @@ func (c textCodec) Name() string { return c.name }
 func (textCodec) Marshal(m any) ([]byte, error) { return protojson.Marshal(m.(proto.Message)) }
 
 func (c textCodec) Unmarshal(b []byte, m any) error {
-	if bytes.Count(b, []byte(","))+bytes.Count(b, []byte("{"))+bytes.Count(b, []byte("[")) > c.parts {
+	parts := bytes.Count(b, []byte(",")) + bytes.Count(b, []byte("{")) + bytes.Count(b, []byte("["))
+	if parts > c.parts {
 		return errParts
 	}
-	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m.(proto.Message))
+	return limited(c.heavy, parts, func() error {
+		return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m.(proto.Message))
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/internal/jointoken"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
@@ -30,38 +31,89 @@ func (g *Gateway) Join(ctx context.Context, r *v1.JoinRequest) (*v1.JoinResponse
 		return nil, g.invalid("name", "the name is too long or has unprintable characters")
 	}
 	now := time.Now()
-	a := ledger.Agent{ID: strings.ToLower(rand.Text()[:16]), Name: r.Name}
-	chain, expires, err := g.Authority.Sign(r.Csr, pki.Identity{Role: pki.Agent, ID: a.ID}, g.Certificates)
+	hash := jointoken.Hash(r.Secret)
+	if err := g.Ledger.CheckToken(ctx, hash, now); err != nil {
+		return nil, g.joinError(ctx, err)
+	}
+	a := ledger.Agent{ID: g.joinedBefore(ctx, r, now), Name: r.Name}
+	join := g.Ledger.Rejoin
+	if a.ID == "" {
+		a.ID, join = strings.ToLower(rand.Text()[:16]), g.Ledger.Join
+	}
+	issued, err := g.issue(ctx, r.Csr, a.ID)
 	if err != nil {
-		return nil, g.invalid("csr", "%v", err)
+		return nil, err
 	}
-	a.Expires = expires
-	err = g.Ledger.Join(ctx, jointoken.Hash(r.Secret), a, now)
-	if errors.Is(err, ledger.ErrRefused) {
-		g.metrics.refused.WithLabelValues("token").Inc()
-		return nil, connect.NewError(connect.CodePermissionDenied, err)
-	} else if err != nil {
-		return nil, g.unavailable(ctx, err)
+	a.Credential, a.Expires = credential(issued.Leaf), issued.Leaf.NotAfter
+	if err := join(ctx, hash, a, now); err != nil {
+		return nil, g.joinError(ctx, err)
 	}
-	g.Log.Info("an agent joined", "agent", a.ID, "name", a.Name)
-	return &v1.JoinResponse{Agent: a.ID, Certificates: chain}, nil
+	g.Log.Info("an agent joined", "agent", a.ID, "name", a.Name, "token", ledger.TokenID(hash))
+	return &v1.JoinResponse{Agent: a.ID, Certificates: issued.Chain, Roots: issued.Roots}, nil
 }
 
-// Renew issues a new certificate to an agent that has a valid one.
+func (g *Gateway) joinError(ctx context.Context, err error) error {
+	if errors.Is(err, ledger.ErrRefused) {
+		g.metrics.refused.WithLabelValues("token").Inc()
+		return connect.NewError(connect.CodePermissionDenied, err)
+	}
+	return g.unavailable(ctx, err)
+}
+
+// joinedBefore returns the name of an agent that joins again and proves that it has the key
+// of the certificate that it used last. It returns an empty name for all others, which get a
+// new name: whoever has a token may join, but not take over the clients of another agent.
+func (g *Gateway) joinedBefore(ctx context.Context, r *v1.JoinRequest, now time.Time) string {
+	if len(r.OldCertificate) == 0 {
+		return ""
+	}
+	who, serial, err := g.Authority.ProvesOld(r.Csr, r.OldCertificate, r.OldSignature)
+	if err == nil {
+		var c ledger.Caller
+		switch c, err = g.Ledger.Caller(ctx, who.ID); {
+		case err != nil:
+		case c.Revoked:
+			err = errors.New("the agent is revoked")
+		default:
+			if state := c.Credential(ledger.Credential{Serial: serial}, now); state == ledger.InUse || state == ledger.Issued {
+				return who.ID
+			}
+			err = errors.New("a newer certificate of the agent is in use")
+		}
+	}
+	g.Log.Warn("an agent that joins again gets a new name, because its proof of the old one is not accepted", "agent", who.ID, "name", r.Name, "error", err)
+	return ""
+}
+
+// Renew issues a new certificate to an agent that has one, which may have expired a short time
+// ago.
 func (g *Gateway) Renew(ctx context.Context, r *v1.RenewRequest) (*v1.RenewResponse, error) {
 	caller, err := g.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	agent := caller.ID
-	chain, expires, err := g.Authority.Sign(r.Csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
+	issued, err := g.issue(ctx, r.Csr, caller.ID)
 	if err != nil {
-		return nil, g.invalid("csr", "%v", err)
+		return nil, err
 	}
-	if err := g.Ledger.Renewed(ctx, agent, expires); err != nil {
+	if err := g.Ledger.Renewed(ctx, caller.ID, credential(issued.Leaf), issued.Leaf.NotAfter); err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
-	return &v1.RenewResponse{Certificates: chain}, nil
+	return &v1.RenewResponse{Certificates: issued.Chain, Roots: issued.Roots}, nil
+}
+
+// issue signs a certificate for an agent. Agents of version 1 of the protocol trust a single
+// certificate.
+func (g *Gateway) issue(ctx context.Context, csr []byte, agent string) (pki.Issued, error) {
+	issue := g.Authority.Issue
+	if protocol.OfCaller(ctx) < 2 {
+		issue = g.Authority.IssueSingle
+	}
+	issued, err := issue(csr, pki.Identity{Role: pki.Agent, ID: agent}, g.Certificates)
+	if err != nil {
+		return issued, g.invalid("csr", "%v", err)
+	}
+	return issued, nil
 }
 
 // Announce registers clients as hosted by the calling agent.
@@ -88,18 +140,18 @@ func (g *Gateway) Announce(ctx context.Context, r *v1.AnnounceRequest) (*v1.Anno
 	now := time.Now()
 	refused, err := g.Ledger.Announce(ctx, ledger.Announcement{
 		Agent: agent, Clients: r.Clients, Inputs: r.Inputs, Step: time.Duration(r.StepSeconds) * time.Second, Most: g.Clients,
-		Version: version(r.Version), Skew: skew(r.Now, now), Generated: r.Generated,
+		Version: version(r.Version), Protocol: int64(protocol.OfCaller(ctx)), Skew: skew(r.Now, now), Generated: r.Generated,
 	}, now)
 	if errors.Is(err, ledger.ErrTooMany) {
 		return nil, g.invalid("clients", "together with earlier clients these are more than %d; an agent with other clients must join again", g.Clients)
 	} else if err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
-	if len(refused) > 0 {
-		g.metrics.refused.WithLabelValues("client").Add(float64(len(refused)))
-		g.Log.Warn("an agent announced clients of another agent", "agent", agent, "clients", len(refused))
+	if n := len(refused.Clients); n > 0 {
+		g.metrics.refused.WithLabelValues("client").Add(float64(n))
+		g.Log.Warn("an agent announced clients that it may not have", "agent", agent, "clients", n, "reason", refused.Reason)
 	}
-	return &v1.AnnounceResponse{Refused: refused}, nil
+	return &v1.AnnounceResponse{Refused: refused.Clients, Reason: refused.Reason}, nil
 }
 
 // version returns the version of an agent's program, or nothing if it is not one: people read

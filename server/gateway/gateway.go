@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,10 +17,11 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/blob"
-	"loadstar/server/bus"
+	"loadstar/server/door"
 	"loadstar/server/ledger"
 	"loadstar/server/pki"
 	"loadstar/server/terms"
@@ -32,22 +31,40 @@ import (
 type Config struct {
 	Ledger    *ledger.Ledger
 	Blobs     blob.Store
-	Bus       *bus.Bus
+	Bus       Bus
 	Terms     *terms.Cache
 	Authority *pki.Authority
-	// Certificates is the lifetime of agents' certificates.
-	Certificates time.Duration
+	// Certificates is the lifetime of agents' certificates. Grace is how long after its
+	// expiry a certificate can be renewed.
+	Certificates, Grace time.Duration
 	// Lease is how long a turn stays valid without a check-in of its agent.
 	Lease time.Duration
 	Pace  Pace
+	// SeenEvery is how often the time of an agent's last check-in is stored. 0 means once a
+	// minute.
+	SeenEvery time.Duration
 	// Clients is the maximum number of clients of an agent. Uploads limits the total bytes
 	// of incomplete results.
 	Clients int
 	Uploads int64
+	// ByAddress limits callers without a certificate by their address. Report is told to whom
+	// limits were applied.
+	ByAddress bool
+	Report    *door.Report
 	// Region means that reports must be sent to a hub.
 	Region  bool
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Random returns a number in [0, 1) for an agent's next interval. If it is nil,
+	// math/rand/v2 is used.
+	Random func(agent string) float64
+}
+
+// Bus is the queue of results.
+type Bus interface {
+	Publish(ctx context.Context, id string, data []byte) error
+	Depth(ctx context.Context) (waiting, taken int64, err error)
+	Wake(run string)
 }
 
 // Pace determines how often agents check in.
@@ -85,6 +102,7 @@ type Gateway struct {
 	metrics   *metrics
 	uploads   *uploads
 	calls     calls
+	fair      *fair
 	gate      *gate
 	joining   chan struct{} // limits concurrent joins
 	agents    atomic.Int64  // latest count of agents that may take part
@@ -97,9 +115,10 @@ type Gateway struct {
 	// newClients has the held-out clients that have not answered, by agent.
 	newClients atomic.Pointer[map[string][]ledger.NewClient]
 
+	seen *seen
+
 	mu        sync.Mutex
-	seen      map[string]bool // agents that checked in since the ledger was last updated
-	reported  map[string]int  // reports of agents on reportDay
+	reported  map[string]int // reports of agents on reportDay
 	reportDay int64
 	ended     map[string]string // runs that have ended, and how
 }
@@ -115,9 +134,8 @@ const (
 	compressBytes = 1 << 10
 	maxJoins      = 4
 	countEvery    = time.Second
+	reportsEvery  = time.Minute
 	adjustWithin  = 30 * time.Second
-	seenEvery     = time.Minute
-	maxSeen       = 100_000
 	nameBytes     = 128
 	versionBytes  = 64
 	largestSkew   = 100 * 365 * 24 * time.Hour
@@ -133,19 +151,22 @@ const (
 
 // New returns a gateway.
 func New(c Config) *Gateway {
+	if c.Report == nil {
+		c.Report = door.NewReport(c.Log, c.Metrics)
+	}
 	return &Gateway{
 		Config: c, metrics: newMetrics(c.Metrics, c.Bus), uploads: newUploads(c.Uploads),
-		gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: map[string]bool{}, calls: calls{byAgent: map[string]inProgress{}},
+		fair: newFair(c.Pace, c.ByAddress, c.Report), gate: newGate(), joining: make(chan struct{}, maxJoins), trust: newTrust(), seen: newSeen(c.SeenEvery), calls: calls{by: map[door.Caller]*inProgress{}},
 	}
 }
 
-// Handler returns the handler of the agents' API. pki.Middleware must have put the caller's
+// Handler returns the handler of the agents' API. pki.Authority.Middleware must have put the caller's
 // identity into the context of each request.
 func (g *Gateway) Handler() http.Handler {
 	mux := http.NewServeMux()
-	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll),
-		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics, g.gate), connect.WithRecover(g.panicked))...)
-	mux.Handle(path, g.admit(service))
+	path, service := v1.NewAgentServiceHandler(g, append(codecs(partsOfClient*g.Clients+partsOfAll, g.fair.heavy),
+		connect.WithReadMaxBytes(messageBytes), connect.WithCompressMinBytes(compressBytes), connect.WithInterceptors(g.metrics, g.fair, g.gate, protocol.Server()), connect.WithRecover(g.panicked))...)
+	mux.Handle(path, g.grace(g.admit(service)))
 	mux.Handle("/v1/blobs/", g.authorized(blob.Handler(g.Blobs, g.Log)))
 	return mux
 }
@@ -153,24 +174,24 @@ func (g *Gateway) Handler() http.Handler {
 // Run does the gateway's periodic work until ctx ends: it counts agents and turns, adjusts
 // the pace, and stores check-in times.
 func (g *Gateway) Run(ctx context.Context) error {
-	count, seen := time.NewTicker(countEvery), time.NewTicker(seenEvery)
-	defer count.Stop()
-	defer seen.Stop()
+	tick := time.NewTicker(countEvery)
+	defer tick.Stop()
 	g.count(ctx)
 	g.loadReleases(ctx)
 	g.loadNewClients(ctx)
 	var next, adjust time.Time
+	reports := time.Now().Add(reportsEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
-			g.storeSeen(last)
+			g.storeSeen(last, g.seen.take(time.Now().Add(g.seen.every)))
 			return nil
-		case <-count.C:
+		case <-tick.C:
 			if time.Now().After(adjust) {
 				g.gate.adjust()
-				adjust = time.Now().Add(min(g.pace(true), adjustWithin))
+				adjust = time.Now().Add(min(g.pace(true, ""), adjustWithin))
 			}
 			if start := time.Now(); start.After(next) {
 				g.count(ctx)
@@ -181,10 +202,12 @@ func (g *Gateway) Run(ctx context.Context) error {
 			g.loadReleases(ctx)
 			g.loadNewClients(ctx)
 			g.uploads.expire(time.Now())
-		case <-seen.C:
-			g.storeSeen(ctx)
-			if err := g.Ledger.DropOldReports(ctx, time.Now()); err != nil && ctx.Err() == nil {
-				g.Log.Warn("cannot delete old reports", "error", err)
+			g.storeSeen(ctx, g.seen.take(time.Now()))
+			if time.Now().After(reports) {
+				reports = time.Now().Add(reportsEvery)
+				if err := g.Ledger.DropOldReports(ctx, time.Now()); err != nil && ctx.Err() == nil {
+					g.Log.Warn("cannot delete old reports", "error", err)
+				}
 			}
 		}
 	}
@@ -202,36 +225,33 @@ func (g *Gateway) count(ctx context.Context) {
 	}
 }
 
-func (g *Gateway) storeSeen(ctx context.Context) {
-	g.mu.Lock()
-	seen := g.seen
-	g.seen = map[string]bool{}
-	g.mu.Unlock()
-	if len(seen) == 0 {
-		return
-	}
-	if err := g.Ledger.Seen(ctx, slices.Collect(maps.Keys(seen)), time.Now()); err != nil && ctx.Err() == nil {
-		// The server continues, because check-in times are only shown to operators.
-		g.Log.Warn("cannot store when agents checked in", "error", err)
-	}
-}
-
 // caller looks up the calling agent in the ledger. It returns an error if the agent is
-// revoked.
+// revoked, or if its certificate is a copy.
 func (g *Gateway) caller(ctx context.Context) (c ledger.Caller, err error) {
 	id, err := g.identity(ctx)
 	if err != nil {
 		return c, err
 	}
+	x := presented(ctx)
 	lookup := g.trust.begin()
-	c, err = g.Ledger.Caller(ctx, id)
-	g.trust.end(id, lookup, err == nil && !c.Revoked)
+	allowed := false
+	if c, err = g.Ledger.Caller(ctx, id); err == nil && !c.Revoked {
+		c, allowed, err = g.admitCertificate(ctx, c, x)
+	}
+	g.trust.end(id, x.Serial, lookup, allowed)
 	switch {
-	case errors.Is(err, ledger.ErrNotFound), err == nil && c.Revoked:
+	case errors.Is(err, ledger.ErrNotFound):
+		// Not revoked: the agent waits, because an operator may still restore a newer backup.
+		g.metrics.refused.WithLabelValues("unknown").Inc()
+		return c, connect.NewError(connect.CodeUnauthenticated, errors.New("this server does not know the agent: it may have been restored from a backup made before the agent joined; if it stays so, join again"))
+	case err == nil && c.Revoked:
 		g.metrics.refused.WithLabelValues("revoked").Inc()
 		return c, connect.NewError(connect.CodePermissionDenied, errors.New("this agent is revoked; it must join again"))
 	case err != nil:
 		return c, g.unavailable(ctx, err)
+	case !allowed:
+		g.metrics.refused.WithLabelValues("copied").Inc()
+		return c, connect.NewError(connect.CodePermissionDenied, errors.New("another machine uses a newer certificate of this agent, so this agent's files were copied or restored from a backup; ask the server's operator"))
 	}
 	return c, nil
 }
@@ -242,7 +262,7 @@ func (g *Gateway) authorize(ctx context.Context) (id string, err error) {
 	if id, err = g.identity(ctx); err != nil {
 		return "", err
 	}
-	if !g.trust.has(id) {
+	if !g.trust.has(id, presented(ctx).Serial) {
 		_, err = g.caller(ctx)
 	}
 	return id, err
@@ -281,12 +301,14 @@ func (g *Gateway) authorized(next http.Handler) http.Handler {
 			http.Error(w, err.Error(), code)
 			return
 		}
-		if !g.calls.enter(agent, callsOfAgent, 0) {
+		who := door.Caller{Kind: door.Agent, Name: agent}
+		if !g.calls.enter(who, callsOfAgent) {
+			g.Report.Limited(door.Calls, who)
 			g.metrics.refused.WithLabelValues("busy").Inc()
 			http.Error(w, "too many concurrent calls; try again later", http.StatusTooManyRequests)
 			return
 		}
-		defer g.calls.leave(agent, 0)
+		defer g.calls.leave(who)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -77,6 +76,19 @@ func TestUploads(t *testing.T) {
 	if _, next, err := u.add("b", long, now); next != 1 || err != nil || u.bytes != 90 {
 		t.Errorf("%d, %v, and %d bytes are held", next, err, u.bytes)
 	}
+	// An upload that receives almost nothing is discarded when another one needs the memory,
+	// even if it is repeated.
+	now = now.Add(slowest)
+	if _, _, err := u.add("c", long, now); !errors.Is(err, errUploads) {
+		t.Errorf("another upload was discarded early: %v", err)
+	}
+	now = now.Add(time.Second)
+	if _, next, err := u.add("b", chunk(strings.Repeat("x", 90), 5, 1), now); next != 1 || err != nil {
+		t.Errorf("%d, %v", next, err)
+	}
+	if _, next, err := u.add("c", long, now); next != 1 || err != nil || u.bytes != 90 || len(u.byAgent) != 1 {
+		t.Errorf("a slow upload was not discarded: %d, %v, and %d bytes are held", next, err, u.bytes)
+	}
 	now = now.Add(uploadFor)
 	u.expire(now)
 	if len(u.byAgent) != 1 {
@@ -85,39 +97,6 @@ func TestUploads(t *testing.T) {
 	u.expire(now.Add(time.Second))
 	if len(u.byAgent) != 0 || u.bytes != 0 {
 		t.Errorf("%d are held, of %d bytes", len(u.byAgent), u.bytes)
-	}
-}
-
-func TestCalls(t *testing.T) {
-	c := calls{byAgent: map[string]inProgress{}}
-	agents := bytesOfAll / bytesOfAgent
-	for i := range agents {
-		who := fmt.Sprint(i)
-		if !c.enter(who, callsOfAgent, bytesOfAgent-1) || !c.enter(who, callsOfAgent, 1) {
-			t.Fatalf("a call of agent %d is refused", i)
-		}
-		if c.enter(who, callsOfAgent, 1) {
-			t.Fatalf("agent %d exceeds its limit", i)
-		}
-	}
-	if c.enter("another", callsOfAgent, 1) {
-		t.Error("calls exceed the total limit")
-	}
-	if !c.enter("another", callsOfAgent, 0) {
-		t.Error("a call without a body is refused")
-	}
-	c.leave("another", 0)
-	for i := range agents {
-		c.leave(fmt.Sprint(i), 1)
-		c.leave(fmt.Sprint(i), bytesOfAgent-1)
-	}
-	if len(c.byAgent) != 0 || c.bytes != 0 {
-		t.Errorf("%d are held, of %d bytes", len(c.byAgent), c.bytes)
-	}
-	for i := range callsOfAgent + 1 {
-		if c.enter("one", callsOfAgent, 0) != (i < callsOfAgent) {
-			t.Errorf("call %d", i)
-		}
 	}
 }
 
@@ -142,6 +121,7 @@ func parts(m protoreflect.Message) (n int) {
 }
 
 func TestCodecs(t *testing.T) {
+	heavy := make(chan struct{}, 1)
 	q := &v1.CheckInRequest{
 		Training: []*v1.Turns{{Run: "r", Round: 1, Clients: []string{"a", "b"}}, {Run: "r", Round: 2}},
 		Pushed:   []*v1.Turns{{Clients: []string{"c"}}},
@@ -156,16 +136,33 @@ func TestCodecs(t *testing.T) {
 	must(t, err)
 	for most, want := range map[int]bool{n: true, n - 1: false, 1: false} {
 		got := &v1.CheckInRequest{}
-		if err := (binaryCodec{most}).Unmarshal(b, got); (err == nil) != want || want && !proto.Equal(got, q) {
+		if err := (binaryCodec{most, heavy}).Unmarshal(b, got); (err == nil) != want || want && !proto.Equal(got, q) {
 			t.Errorf("%d parts: %v", most, err)
 		}
 	}
 	for most, want := range map[int]bool{20: true, 5: false} {
 		got := &v1.CheckInRequest{}
-		if err := (textCodec{"json", most}).Unmarshal(text, got); (err == nil) != want || want && !proto.Equal(got, q) {
+		if err := (textCodec{"json", most, heavy}).Unmarshal(text, got); (err == nil) != want || want && !proto.Equal(got, q) {
 			t.Errorf("%d parts of text: %v", most, err)
 		}
 	}
+
+	// While a heavy message is served, others of the kind wait, and small ones do not.
+	small := &v1.CheckInRequest{}
+	q.Training[0].Clients = make([]string, heavyParts)
+	b2, err := proto.Marshal(q)
+	must(t, err)
+	heavy <- struct{}{}
+	must(t, binaryCodec{2 * heavyParts, heavy}.Unmarshal(b, small))
+	decoded := make(chan error)
+	go func() { decoded <- binaryCodec{2 * heavyParts, heavy}.Unmarshal(b2, &v1.CheckInRequest{}) }()
+	select {
+	case <-decoded:
+		t.Error("a heavy message was decoded while another one was served")
+	case <-time.After(50 * time.Millisecond):
+	}
+	<-heavy
+	must(t, <-decoded)
 }
 
 func FuzzCodec(f *testing.F) {
@@ -181,8 +178,9 @@ func FuzzCodec(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0x0b}, 99)) // nested groups
 	f.Fuzz(func(t *testing.T, b []byte) {
 		const most = 50
+		heavy := make(chan struct{}, 1)
 		for _, m := range seeds("run") {
-			for _, c := range []interface{ Unmarshal([]byte, any) error }{binaryCodec{most}, textCodec{"json", 2 * most}} {
+			for _, c := range []interface{ Unmarshal([]byte, any) error }{binaryCodec{most, heavy}, textCodec{"json", 2 * most, heavy}} {
 				got := m.ProtoReflect().New().Interface()
 				if err := c.Unmarshal(b, got); err == nil && parts(got.ProtoReflect()) > 2*most {
 					t.Errorf("%d parts in %x", parts(got.ProtoReflect()), b)
@@ -224,12 +222,12 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	b, err := bus.Open(ctx, bus.Config{Dir: filepath.Join(dir, "nats")}, slog.New(slog.DiscardHandler))
 	must(t, err)
 	t.Cleanup(func() { must(t, b.Close(context.Background())) })
-	authority, err := pki.Open(filepath.Join(dir, "pki"))
+	authority, err := pki.Open(filepath.Join(dir, "pki"), pki.Keys{})
 	must(t, err)
 	store, err := blob.Files(filepath.Join(dir, "blobs"))
 	must(t, err)
 	now := time.Now()
-	must(t, l.AddToken(ctx, []byte("token"), "", 1, now.Add(time.Hour)))
+	must(t, l.AddToken(ctx, []byte("token"), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
 	must(t, l.Join(ctx, []byte("token"), ledger.Agent{ID: "agent"}, now))
 	_, err = l.Announce(ctx, ledger.Announcement{Agent: "agent", Clients: []string{"a0", "a1", "a2"}, Step: time.Hour, Most: 3}, now)
 	must(t, err)
@@ -238,10 +236,10 @@ func newGateway(t testing.TB) (*Gateway, http.Handler) {
 	must(t, err)
 	plan := "{algorithm: fedavg, model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load]}, evaluate: {every: 0}}"
 	must(t, l.Drive(ctx, lead, "run", func(d *ledger.Drive) error {
-		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, now); err != nil {
+		if _, err := d.Begin(ledger.Run{Plan: plan}, ledger.Version{}, ledger.Filter{}, now); err != nil {
 			return err
 		}
-		if _, err := d.Ask(0, 0, []int64{0, 1, 2}, now.Add(time.Hour)); err != nil {
+		if _, _, err := d.Ask(ledger.Asking{Round: 0, Version: 0, Members: []int64{0, 1, 2}, Until: now.Add(time.Hour)}); err != nil {
 			return err
 		}
 		return d.Save("{}", ledger.Round{Opened: now})
@@ -298,7 +296,7 @@ func FuzzHandler(f *testing.F) {
 		default:
 			t.Errorf("%s: %d %s", procedure, w.Code, w.Body)
 		}
-		if len(g.calls.byAgent) != 0 || g.calls.bytes != 0 || g.uploads.bytes > g.Uploads {
+		if len(g.calls.by) != 0 || g.calls.bytes != 0 || g.uploads.bytes > g.Uploads {
 			t.Error("a call is still registered")
 		}
 	})
@@ -343,7 +341,7 @@ func TestPace(t *testing.T) {
 		g.asked.Store(c.asked)
 		var sum time.Duration
 		for range 1000 {
-			p := g.pace(c.busy)
+			p := g.pace(c.busy, "")
 			if float64(p) < 0.8*float64(c.want)-1 || float64(p) > 1.2*float64(c.want)+1 {
 				t.Fatalf("%d agents: %v, want about %v", c.agents, p, c.want)
 			}

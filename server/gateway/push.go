@@ -2,12 +2,15 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/proto"
 
@@ -54,7 +57,17 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 		return g.reject("hash", "the numbers do not match their hash"), nil
 	}
 	a := &v1.Arrival{Run: r.Run, Round: r.Round, Version: r.Version, Agent: agent, Form: r.Form, Shares: r.Shares, Numbers: numbers, Evaluation: terms.Plausible(r.Evaluation, len(r.Shares))}
-	if err := t.Check(terms.Of(a)); err != nil {
+	result := terms.Of(a)
+	result.Limits, err = t.Limits(r.Version, func() ([]byte, error) {
+		v, err := g.Ledger.Version(ctx, r.Run, r.Version)
+		return v.Limits, err
+	})
+	if errors.Is(err, ledger.ErrNotFound) { // the round has closed since the lease was read
+		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_CLOSED}, nil
+	} else if err != nil {
+		return nil, g.unavailable(ctx, err)
+	}
+	if err := t.Check(result); err != nil {
 		return g.reject("numbers", err.Error()), nil
 	}
 	message, err := proto.Marshal(a)
@@ -63,7 +76,12 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	}
 	start := time.Now()
 	leaveGate(ctx)
-	err = g.Bus.Publish(ctx, messageID(a, r.Sha256), message)
+	// While the queue is away, the agent gets a clear answer, and keeps its result. Without
+	// the limit it would give up first and could not know why, and the results of a whole
+	// fleet would wait in the gateway's memory.
+	stored, cancel := context.WithTimeout(ctx, storeWithin)
+	defer cancel()
+	err = g.Bus.Publish(stored, messageID(a, r.Sha256), message)
 	if errors.Is(err, bus.ErrFull) {
 		g.metrics.refused.WithLabelValues("full").Inc()
 		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too many results wait to be counted; try again later"))
@@ -76,6 +94,10 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	g.metrics.bytes.Add(float64(len(numbers)))
 	return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_ACCEPTED}, nil
 }
+
+// storeWithin is how long the queue may take to store a result. It is shorter than an agent
+// waits for an answer, and longer than a NATS cluster takes to elect a new leader.
+const storeWithin = 20 * time.Second
 
 // messageID returns the bus id of a result. A resent result has the same id. It includes
 // the clients' names, because two clients may have the same numbers.
@@ -167,11 +189,34 @@ func (g *Gateway) Decline(ctx context.Context, r *v1.DeclineRequest) (*v1.Declin
 	if _, err := g.turns([]*v1.Turns{t}); err != nil {
 		return nil, err
 	}
-	if err := g.Ledger.Decline(ctx, agent, t.Run, t.Round, t.Clients); err != nil {
+	if err := g.Ledger.Decline(ctx, agent, t.Run, t.Round, t.Clients, declineCode(r.Code), printable(r.Reason)); err != nil {
 		return nil, g.unavailable(ctx, err)
 	}
-	g.metrics.declined.Add(float64(len(t.Clients)))
+	g.metrics.declined.WithLabelValues(cmp.Or(declineCode(r.Code), otherCode)).Add(float64(len(t.Clients)))
 	g.Log.Warn("an agent declined turns", "agent", agent, "run", t.Run, "round", t.Round+1, "clients", len(t.Clients), "reason", r.Reason)
 	g.Bus.Wake(t.Run)
 	return &v1.DeclineResponse{}, nil
+}
+
+// declineCodes are the codes with which agents decline turns.
+func declineCodes() []string {
+	return []string{"policy", "data", "memory", "diverged", ledger.CodeLost}
+}
+
+// declineCode returns the code of a decline. Agents of other versions may have others.
+func declineCode(code string) string {
+	if slices.Contains(declineCodes(), code) {
+		return code
+	}
+	return ""
+}
+
+// printable replaces the characters of an agent's text that a terminal could obey.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
 }

@@ -13,13 +13,19 @@ const (
 	maxTrusted = 100_000 // agents
 )
 
-// trust caches which agents the ledger allowed to call. It saves lookups, because an agent
+// trust caches which agents the ledger allowed to call, and with which certificate. It saves lookups, because an agent
 // fetches weights and sends results right after a check-in, which has looked it up. It is
 // safe for concurrent use.
 type trust struct {
 	mu    sync.Mutex
-	until map[string]time.Time // end of the trust, by agent
-	drops uint64               // how often drop was called
+	until map[string]trusted // by agent
+	drops uint64             // how often drop was called
+}
+
+// trusted is the certificate that an agent may use, and the end of the trust.
+type trusted struct {
+	serial string
+	until  time.Time
 }
 
 // lookup is the state at the start of a ledger query.
@@ -28,7 +34,7 @@ type lookup struct {
 	drops uint64
 }
 
-func newTrust() *trust { return &trust{until: map[string]time.Time{}} }
+func newTrust() *trust { return &trust{until: map[string]trusted{}} }
 
 // begin starts a lookup. Call it before querying the ledger.
 func (t *trust) begin() lookup {
@@ -39,7 +45,7 @@ func (t *trust) begin() lookup {
 
 // end stores the outcome of a lookup. If drop was called during the lookup, it stores no
 // trust, because the ledger may have answered before the revocation.
-func (t *trust) end(agent string, l lookup, allowed bool) {
+func (t *trust) end(agent, serial string, l lookup, allowed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.until, agent)
@@ -49,14 +55,15 @@ func (t *trust) end(agent string, l lookup, allowed bool) {
 	if len(t.until) >= maxTrusted {
 		clear(t.until) // the map is full; the agents are looked up again
 	}
-	t.until[agent] = l.began.Add(trustFor)
+	t.until[agent] = trusted{serial, l.began.Add(trustFor)}
 }
 
-// has reports whether an agent was allowed within the last trustFor.
-func (t *trust) has(agent string) bool {
+// has reports whether an agent was allowed with this certificate within the last trustFor.
+func (t *trust) has(agent, serial string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return time.Now().Before(t.until[agent])
+	has, ok := t.until[agent]
+	return ok && has.serial == serial && time.Now().Before(has.until)
 }
 
 // drop removes an agent and discards the results of lookups in progress.

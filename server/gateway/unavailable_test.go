@@ -26,7 +26,7 @@ func TestUnavailable(t *testing.T) {
 			var log bytes.Buffer
 			g.Log = slog.New(slog.NewTextHandler(&log, nil))
 			must(t, g.Ledger.Close())
-			g.trust.end("agent", g.trust.begin(), true) // so that Push and Decline skip the lookup
+			g.trust.end("agent", "", g.trust.begin(), true) // so that Push and Decline skip the lookup
 			body, err := proto.Marshal(seeds("run")[procedure])
 			must(t, err)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, procedure, bytes.NewReader(body))

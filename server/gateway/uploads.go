@@ -22,7 +22,13 @@ type upload struct {
 	hash    [32]byte
 	numbers []byte // received so far
 	size    int64
-	touched time.Time
+	begun   time.Time
+	touched time.Time // last progress
+}
+
+// slow reports whether an upload has received less than leastRate on average.
+func (x *upload) slow(now time.Time) bool {
+	return float64(len(x.numbers)) < leastRate*(now.Sub(x.begun)-slowest).Seconds()
 }
 
 const uploadFor = 2 * time.Minute
@@ -44,16 +50,18 @@ func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []b
 		if x != nil {
 			u.remove(agent)
 		}
-		if u.bytes+r.Size > u.most {
+		if !u.room(r.Size, now) {
 			return nil, 0, errUploads
 		}
-		x = &upload{hash: [32]byte(r.Sha256), size: r.Size, numbers: make([]byte, 0, r.Size)}
+		x = &upload{hash: [32]byte(r.Sha256), size: r.Size, numbers: make([]byte, 0, r.Size), begun: now, touched: now}
 		u.byAgent[agent] = x
 		u.bytes += r.Size
 	}
-	x.touched = now
 	if r.Offset != int64(len(x.numbers)) {
 		return nil, int64(len(x.numbers)), nil
+	}
+	if len(r.Chunk) > 0 {
+		x.touched = now
 	}
 	x.numbers = append(x.numbers, r.Chunk...)
 	if int64(len(x.numbers)) < x.size {
@@ -61,6 +69,20 @@ func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []b
 	}
 	u.remove(agent)
 	return x.numbers, 0, nil
+}
+
+// room reports whether there is memory for another upload. It discards slow uploads if
+// necessary. The memory is reserved for the whole result, so that every upload that began
+// can be completed.
+func (u *uploads) room(bytes int64, now time.Time) bool {
+	if u.bytes+bytes > u.most {
+		for agent, x := range u.byAgent {
+			if x.slow(now) {
+				u.remove(agent)
+			}
+		}
+	}
+	return u.bytes+bytes <= u.most
 }
 
 func (u *uploads) remove(agent string) {

@@ -10,9 +10,12 @@ import (
 
 // Event is an action of an operator or an agent, for the audit log.
 type Event struct {
-	ID                             string // sorts by time; set by the ledger
-	At                             time.Time
-	Actor, Action, Subject, Detail string
+	ID      string    `json:"id"` // sorts by time; set by the ledger
+	At      time.Time `json:"time"`
+	Actor   string    `json:"actor"`
+	Action  string    `json:"action"`
+	Subject string    `json:"subject"`
+	Detail  string    `json:"detail"`
 }
 
 // AddEvent adds an event to the audit log. Methods that change the ledger add their own
@@ -32,14 +35,20 @@ func (l *Ledger) audit(ctx context.Context, tx *sql.Tx, at time.Time, actor, act
 type AuditQuery struct {
 	// Before is the id of an event: only older ones are selected. It may be empty.
 	Before string
-	// Actors and Action select events of any of these actors, and one action. They may be
-	// empty.
-	Actors []string
-	Action string
-	Limit  int
+	// After is the id of an event, or the beginning of one: only newer ones are selected,
+	// and the oldest come first. It may be empty. Ids follow the time at which a
+	// transaction began, so an event can appear behind one that was already read: Until
+	// leaves out the events after a time, when there may be such.
+	After string
+	Until time.Time
+	// Actors and Actions select events of any of these actors, and of any of these actions.
+	// They may be empty.
+	Actors, Actions []string
+	Limit           int
 }
 
-// Audit returns the newest events that a query selects, newest first.
+// Audit returns the newest events that a query selects, newest first, or the oldest ones if
+// After is set.
 func (l *Ledger) Audit(ctx context.Context, q AuditQuery) (all []Event, err error) {
 	defer wrap(&err, "reading the audit log")
 	text, args := "SELECT id, at, actor, action, subject, detail FROM audit WHERE true", []any{}
@@ -47,15 +56,22 @@ func (l *Ledger) Audit(ctx context.Context, q AuditQuery) (all []Event, err erro
 		args = append(args, q.Before)
 		text += " AND id < $1"
 	}
-	if len(q.Actors) > 0 {
-		text += " AND actor IN " + inList(len(args), len(q.Actors))
-		for _, a := range q.Actors {
-			args = append(args, a)
-		}
+	order := "DESC"
+	if q.After != "" {
+		args, order = append(args, q.After), "ASC"
+		text += fmt.Sprintf(" AND id > $%d", len(args))
 	}
-	if q.Action != "" {
-		args = append(args, q.Action)
-		text += fmt.Sprintf(" AND action = $%d", len(args))
+	if !q.Until.IsZero() {
+		args = append(args, toMillis(q.Until))
+		text += fmt.Sprintf(" AND at < $%d", len(args))
+	}
+	for column, values := range map[string][]string{"actor": q.Actors, "action": q.Actions} {
+		if len(values) > 0 {
+			text += " AND " + column + " IN " + inList(len(args), len(values))
+			for _, v := range values {
+				args = append(args, v)
+			}
+		}
 	}
 	args = append(args, q.Limit)
 	err = query(ctx, l.db, func(r *sql.Rows) error {
@@ -67,6 +83,6 @@ func (l *Ledger) Audit(ctx context.Context, q AuditQuery) (all []Event, err erro
 		e.At = fromMillis(at)
 		all = append(all, e)
 		return nil
-	}, text+fmt.Sprintf(" ORDER BY id DESC LIMIT $%d", len(args)), args...)
+	}, text+fmt.Sprintf(" ORDER BY id %s LIMIT $%d", order, len(args)), args...)
 	return all, err
 }

@@ -62,6 +62,11 @@ func (t *coalescer[Q, A]) start(l *Ledger, ask func(context.Context, []Q) ([]A, 
 
 // get adds a question to the next batch and returns the answer.
 func (t *coalescer[Q, A]) get(ctx context.Context, q Q) (answer A, err error) {
+	if t.ledger.db.simulated() {
+		if err := t.ledger.db.pass(ctx, Read, fmt.Sprintf("%T %v", q, q)); err != nil {
+			return answer, err
+		}
+	}
 	x := &question[Q, A]{Q: q, done: make(chan struct{})}
 	select {
 	case t.questions <- x:

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -42,80 +41,39 @@ func (l *Ledger) Drive(ctx context.Context, lead Lead, run string, do func(d *Dr
 	})
 }
 
-// Fleet describes the clients that may take part.
-type Fleet struct {
-	Clients int64
-	Inputs  []string        // inputs that all clients have
-	Steps   []time.Duration // all intervals that occur; a run needs exactly one
-	// Generated means that an agent has synthetic readings.
-	Generated bool
-}
-
-// Fleet describes all clients that may take part.
-func (d *Drive) Fleet() (Fleet, error) { return fleet(d.ctx, d.tx) }
-
-// Fleet describes all clients that may take part.
-func (l *Ledger) Fleet(ctx context.Context) (Fleet, error) { return fleet(ctx, l.db) }
-
-func fleet(ctx context.Context, q querier) (f Fleet, err error) {
-	defer wrap(&err, "reading the fleet")
-	first := true
-	err = query(ctx, q, func(r *sql.Rows) error {
-		var inputs string
-		var step, n, generated int64
-		if err := r.Scan(&inputs, &step, &n, &generated); err != nil {
-			return err
-		}
-		has := strings.Fields(inputs)
-		if first {
-			f.Inputs, first = has, false
-		}
-		f.Inputs = slices.DeleteFunc(f.Inputs, func(in string) bool { return !slices.Contains(has, in) })
-		if span := time.Duration(step) * time.Second; !slices.Contains(f.Steps, span) {
-			f.Steps = append(f.Steps, span)
-		}
-		f.Clients += n
-		f.Generated = f.Generated || generated != 0
-		return nil
-	}, `SELECT c.inputs, c.step, count(*), MAX(a.generated) FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0 GROUP BY c.inputs, c.step`)
-	slices.Sort(f.Steps)
-	return f, err
-}
-
-// Begin makes all clients that are not held out the members of the run's fleet, numbered in
-// the byte order of their names. It stores version 0 and r's Plan, PlanBlob and Server. It returns the size
-// of the fleet.
-func (d *Drive) Begin(r Run, v Version, now time.Time) (fleet int64, err error) {
+// Begin makes the clients that a filter selects the members of the run's fleet, except those
+// that are held out. It numbers them in the byte order of their names. It stores version 0
+// and r's Plan, PlanBlob, Server and LeftOut. It returns the size of the fleet.
+func (d *Drive) Begin(r Run, v Version, members Filter, now time.Time) (fleet int64, err error) {
 	defer wrap(&err, "beginning run", d.Run.ID)
 	collate := ` COLLATE "C"`
 	if d.l.sqlite {
 		collate = " COLLATE BINARY"
 	}
+	args := []any{d.Run.ID}
+	which := d.l.selects(members, &args)
 	res, err := d.tx.ExecContext(d.ctx, `INSERT INTO members (run, no, client) SELECT $1, row_number() OVER (ORDER BY c.name`+collate+`) - 1, c.name
-		FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0
-		AND NOT EXISTS (SELECT 1 FROM held_out h WHERE h.run = $1 AND h.client = c.name)`, d.Run.ID)
+		FROM clients c JOIN agents a ON a.id = c.agent WHERE `+which+`
+		AND NOT EXISTS (SELECT 1 FROM held_out h WHERE h.run = $1 AND h.client = c.name)`, args...)
 	if err != nil {
 		return 0, err
 	}
 	if fleet, err = res.RowsAffected(); err != nil {
 		return 0, err
 	}
-	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, server = $7, generated = (SELECT COALESCE(MAX(generated), 0) FROM agents WHERE revoked = 0) WHERE id = $1",
-		d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, toMillis(now), r.Server); err != nil {
+	args = []any{d.Run.ID, Running, r.Plan, r.PlanBlob, fleet, toMillis(now), r.Server, r.LeftOut}
+	which = d.l.selects(members, &args)
+	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET state = $2, plan = $3, plan_blob = $4, fleet = $5, started = $6, server = $7, left_out = $8, generated = (SELECT COALESCE(MAX(a.generated), 0) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which+") WHERE id = $1",
+		args...); err != nil {
 		return 0, err
 	}
-	return fleet, d.addVersion(0, v)
-}
-
-func (d *Drive) addVersion(version int64, v Version) error {
-	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO versions (run, version, weights, control) VALUES ($1, $2, $3, $4)", d.Run.ID, version, v.Weights, v.Control)
-	return err
+	return fleet, d.addVersion(0, v, r.Server)
 }
 
 // End ends the run with the given state and reason.
 func (d *Drive) End(s State, reason string, now time.Time) (err error) {
 	defer wrap(&err, "ending run", d.Run.ID)
-	return end(d.ctx, d.tx, d.Run.ID, s, reason, now)
+	return d.l.finish(d.ctx, d.tx, d.Run.ID, s, reason, now)
 }
 
 // Receipt is the proof that a turn was counted.
@@ -138,48 +96,92 @@ func (d *Drive) Receipts(after int64) (all []Receipt, err error) {
 }
 
 // Lease permits a member's update to be counted in a round.
-type Lease struct{ No, Round, Version int64 }
+type Lease struct {
+	No, Round, Version int64
+	// Expired means that its agent did not answer in time. Otherwise the agent declined it,
+	// or an operator revoked the client.
+	Expired bool
+}
 
-// Withdraw deletes expired leases and returns them.
+// Withdraw deletes expired leases and returns them. It records why they end.
 func (d *Drive) Withdraw(now time.Time) (all []Lease, err error) {
 	defer wrap(&err, "withdrawing expired leases of run", d.Run.ID)
+	var lost []Decline
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
 		var x Lease
-		err := r.Scan(&x.No, &x.Round, &x.Version)
-		all = append(all, x)
+		var until, latest int64
+		y := Decline{Turn: Turn{Run: d.Run.ID}, Code: CodeLost, Reason: "its agent did not check in before the lease expired", At: now}
+		err := r.Scan(&x.No, &x.Round, &x.Version, &y.Client, &y.Agent, &until, &latest)
+		x.Expired, y.Round = until != 0, x.Round
+		switch until {
+		case 0: // if its agent declined it, this is recorded already
+			y.Code, y.Reason = CodeRevoked, "the client or its agent is revoked"
+		case latest:
+			y.Reason = "it took longer than a turn may take"
+		}
+		all, lost = append(all, x), append(lost, y)
 		return err
-	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING no, round, version", d.Run.ID, toMillis(now))
-	return all, err
+	}, "DELETE FROM leases WHERE run = $1 AND until <= $2 RETURNING no, round, version, client, agent, until, latest", d.Run.ID, toMillis(now))
+	if err != nil {
+		return nil, err
+	}
+	return all, d.l.addDeclines(d.ctx, d.tx, lost)
+}
+
+// Asking describes leases for members of the fleet. They last until Until and can be
+// extended up to Latest; the zero time means no limit. Members whose agents were not seen
+// since Seen get none.
+type Asking struct {
+	Round, Version      int64
+	Members             []int64
+	Until, Latest, Seen time.Time
 }
 
 // Ask adds leases for members of the fleet. It returns the members that can no longer take
-// part.
-func (d *Drive) Ask(round, version int64, members []int64, until time.Time) (gone []int64, err error) {
+// part, and those whose agents were not seen lately.
+func (d *Drive) Ask(a Asking) (gone, silent []int64, err error) {
 	defer wrap(&err, "adding leases to run", d.Run.ID)
-	for part := range slices.Chunk(members, d.l.chunk) {
-		args := []any{d.Run.ID, round, version, toMillis(until)}
+	const may = "FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0"
+	for part := range slices.Chunk(a.Members, d.l.chunk) {
+		args := []any{d.Run.ID, a.Round, a.Version, toMillis(a.Until), toMillis(a.Latest), toMillis(a.Seen)}
 		for _, no := range part {
 			args = append(args, no)
 		}
-		asked := map[int64]bool{}
-		err := query(d.ctx, d.tx, func(r *sql.Rows) error {
-			var no int64
-			err := r.Scan(&no)
-			asked[no] = true
-			return err
-		}, `INSERT INTO leases (run, round, client, no, agent, version, until)
-			SELECT m.run, CAST($2 AS BIGINT), m.client, m.no, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT) FROM members m JOIN clients c ON c.name = m.client JOIN agents a ON a.id = c.agent
-			WHERE m.run = $1 AND c.revoked = 0 AND a.revoked = 0 AND m.no IN `+inList(4, len(part))+" RETURNING no", args...)
+		asked, err := d.numbers(`INSERT INTO leases (run, round, client, no, agent, version, until, latest)
+			SELECT m.run, CAST($2 AS BIGINT), m.client, m.no, c.agent, CAST($3 AS BIGINT), CAST($4 AS BIGINT), CAST($5 AS BIGINT) `+may+
+			" AND a.seen >= $6 AND m.no IN "+inList(6, len(part))+" RETURNING no", args...)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
+		}
+		if len(asked) == len(part) {
+			continue
+		}
+		left, err := d.numbers("SELECT m.no "+may+" AND m.no IN "+inList(1, len(part)), append(args[:1:1], args[6:]...)...)
+		if err != nil {
+			return nil, nil, err
 		}
 		for _, no := range part {
-			if !asked[no] {
+			switch {
+			case asked[no]:
+			case left[no]:
+				silent = append(silent, no)
+			default:
 				gone = append(gone, no)
 			}
 		}
 	}
-	return gone, nil
+	return gone, silent, nil
+}
+
+// numbers returns the numbers of members that a statement returns.
+func (d *Drive) numbers(text string, args ...any) (map[int64]bool, error) {
+	all := map[int64]bool{}
+	return all, query(d.ctx, d.tx, func(r *sql.Rows) error {
+		var no int64
+		err := r.Scan(&no)
+		all[no] = true
+		return err
+	}, text, args...)
 }
 
 // Machine returns the stored state of the run's round.Machine.
@@ -204,7 +206,7 @@ func (d *Drive) Save(machine string, open Round) (err error) {
 		return err
 	}
 	_, err = d.tx.ExecContext(d.ctx, `INSERT INTO rounds (run, round, version, state, opened, asked, lost) VALUES ($1, $2, $3, $4, $5, $6, $7)
-		ON CONFLICT (run, round) DO UPDATE SET asked = excluded.asked, lost = excluded.lost`,
+		ON CONFLICT (run, round) DO UPDATE SET opened = excluded.opened, asked = excluded.asked, lost = excluded.lost`,
 		d.Run.ID, open.Round, open.Version, RoundOpen, toMillis(open.Opened), open.Asked, open.Lost)
 	return err
 }
@@ -222,7 +224,7 @@ func (d *Drive) Close(r Round, machine string, carries bool) (err error) {
 		return err
 	}
 	if !carries {
-		if _, err := d.tx.ExecContext(d.ctx, "DELETE FROM leases WHERE run = $1", d.Run.ID); err != nil {
+		if err := d.l.endTurns(d.ctx, d.tx, d.Run.ID, "the round closed before its result arrived", r.Closed); err != nil {
 			return err
 		}
 	}
@@ -245,7 +247,7 @@ func (d *Drive) Publish(round Round, v Version, server string) (err error) {
 	if _, err := d.tx.ExecContext(d.ctx, "UPDATE runs SET version = $2, server = $3 WHERE id = $1", d.Run.ID, round.Version+1, server); err != nil {
 		return err
 	}
-	if err := d.addVersion(round.Version+1, v); err != nil {
+	if err := d.addVersion(round.Version+1, v, server); err != nil {
 		return err
 	}
 	return d.deleteSums(round.LastBatch)
@@ -290,53 +292,6 @@ func (d *Drive) deleteSums(batch int64) error {
 	return nil
 }
 
-// Retire deletes versions before the newest that are no longer needed. It returns the blobs
-// that nothing refers to any more: of these versions and of the previous server state.
-func (d *Drive) Retire(newest int64) (blobs []string, err error) {
-	defer wrap(&err, "deleting old versions of run", d.Run.ID)
-	return deleteVersions(d.ctx, d.tx, d.Run.ID, newest, d.Run.Server)
-}
-
-// deleteVersions deletes the versions of a run before the newest that no lease, sum or
-// update refers to. It returns the blobs that nothing refers to any more: of these versions
-// and of the given server state.
-func deleteVersions(ctx context.Context, tx *sql.Tx, run string, newest int64, state string) (unused []string, err error) {
-	var blobs []string
-	add := func(b string) {
-		if b != "" && !slices.Contains(blobs, b) {
-			blobs = append(blobs, b)
-		}
-	}
-	add(state)
-	err = query(ctx, tx, func(r *sql.Rows) error {
-		var v Version
-		err := r.Scan(&v.Weights, &v.Control)
-		add(v.Weights)
-		add(v.Control)
-		return err
-	}, `DELETE FROM versions WHERE run = $1 AND version < $2
-		AND version NOT IN (SELECT version FROM leases WHERE run = $1)
-		AND version NOT IN (SELECT version FROM partials WHERE run = $1)
-		AND version NOT IN (SELECT version FROM updates WHERE run = $1) RETURNING weights, control`, run, newest)
-	if err != nil {
-		return nil, err
-	}
-	// Another run may refer to the same blob: two runs of one plan have the same initial
-	// weights.
-	for _, b := range blobs {
-		var uses int
-		err := tx.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
-			+ (SELECT count(*) FROM runs WHERE server = $1) + (SELECT count(*) FROM releases WHERE weights = $1)`, b).Scan(&uses)
-		if err != nil {
-			return nil, err
-		}
-		if uses == 0 {
-			unused = append(unused, b)
-		}
-	}
-	return unused, nil
-}
-
 // Merging returns the round that is closed and has no new version yet, if there is one.
 func (d *Drive) Merging() (r Round, found bool, err error) {
 	defer wrap(&err, "reading the closed round of run", d.Run.ID)
@@ -366,6 +321,21 @@ func (l *Ledger) Partials(ctx context.Context, run string, batch int64, each fun
 		}
 		return each(p)
 	}, "SELECT version, numbers FROM partials WHERE run = $1 AND batch <= $2 ORDER BY batch, version", run, batch)
+}
+
+// Sizes calls each with the sizes of every update that the merge of a round includes, in no
+// particular order. The shares have no names.
+func (l *Ledger) Sizes(ctx context.Context, run string, r Round, each func(Share)) (err error) {
+	defer wrap(&err, "reading the sizes of the updates of run", run)
+	return query(ctx, l.db, func(rows *sql.Rows) error {
+		var s Share
+		if err := rows.Scan(&s.Examples, &s.TrainLoss, &s.Norm, &s.ControlNorm); err != nil {
+			return err
+		}
+		each(s)
+		return nil
+	}, `SELECT examples, train_loss, norm, control_norm FROM receipts
+		WHERE run = $1 AND batch > (SELECT COALESCE(max(last_batch), 0) FROM rounds WHERE run = $1 AND round < $2) AND batch <= $3`, run, r.Round, r.LastBatch)
 }
 
 // Singles calls each with every stored individual update of a run up to a batch.

@@ -40,7 +40,7 @@ func TestBegin(t *testing.T) {
 		slices.SortFunc(names, strings.Compare)
 		wantEqual(t, "members", strings.Join(got, "|"), strings.Join(names, "|"))
 		err = l.Drive(ctx, s.lead, "run", func(d *Drive) error {
-			_, err := d.Begin(Run{}, Version{}, t0)
+			_, err := d.Begin(Run{}, Version{}, Filter{}, t0)
 			return err
 		})
 		if err == nil {
@@ -49,38 +49,64 @@ func TestBegin(t *testing.T) {
 	})
 }
 
-func TestFleet(t *testing.T) {
+// Members are the clients of agents that were seen lately and that have the inputs and the
+// interval of the run. The others are named.
+func TestFilter(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		lead, err := l.Lead(ctx, "test", time.Hour, t0)
 		must(t, err)
 		must(t, l.AddRun(ctx, Run{ID: "run", Created: t0}, "operator"))
-		fleet := func() (f Fleet) {
-			t.Helper()
-			must(t, l.Drive(ctx, lead, "run", func(d *Drive) (err error) {
-				f, err = d.Fleet()
-				return err
-			}))
-			return f
-		}
-		wantEqual(t, "nobody", fleet(), Fleet{})
-		join(t, l, "a", "b", "c")
+		join(t, l, "a", "b", "c", "silent", "revoked")
 		say := func(agent string, clients []string, step time.Duration, inputs ...string) {
 			t.Helper()
 			_, err := l.Announce(ctx, Announcement{Agent: agent, Clients: clients, Inputs: inputs, Step: step, Most: 1000}, t0)
 			must(t, err)
 		}
-		say("a", named("a", 700), time.Hour, "load", "temperature", "wind", "load")
-		wantEqual(t, "alike", fleet(), Fleet{Clients: 700, Inputs: []string{"load", "temperature", "wind"}, Steps: []time.Duration{time.Hour}})
-		say("b", named("b", 2), time.Hour, "wind", "load", "humidity")
-		wantEqual(t, "in common", fleet(), Fleet{Clients: 702, Inputs: []string{"load", "wind"}, Steps: []time.Duration{time.Hour}})
-		say("b", []string{"b9"}, 15*time.Minute, "wind", "humidity")
-		wantEqual(t, "two steps", fleet(), Fleet{Clients: 703, Inputs: []string{"wind"}, Steps: []time.Duration{15 * time.Minute, time.Hour}})
-		must(t, l.RevokeClient(ctx, "b9", "operator", t0))
-		say("c", []string{"c"}, time.Minute)
-		wantEqual(t, "nothing in common", fleet(), Fleet{Clients: 703, Inputs: nil, Steps: []time.Duration{time.Minute, time.Hour}})
-		must(t, l.RevokeAgent(ctx, "c", "operator", t0))
-		wantEqual(t, "without the revoked", fleet(), Fleet{Clients: 702, Inputs: []string{"load", "wind"}, Steps: []time.Duration{time.Hour}})
+		say("a", named("a", 700), time.Hour, "wind", "temperature", "load", "wind")
+		say("b", []string{"b1", "b2"}, time.Hour, "load", "wind_speed")
+		say("c", []string{"c1"}, 15*time.Minute, "load", "temperature", "wind")
+		say("silent", named("s", 900), time.Hour, "load", "temperature", "wind")
+		say("revoked", named("r", 900), time.Hour, "load")
+		must(t, l.RevokeAgent(ctx, "revoked", "operator", t0))
+		must(t, l.Seen(ctx, []string{"a", "b", "c"}, after(time.Hour)))
+		f := Filter{Seen: after(time.Minute), Inputs: []string{"wind", "temperature"}, Step: time.Hour}
+		must(t, l.Drive(ctx, lead, "run", func(d *Drive) error {
+			kinds, err := d.Kinds(f.Seen)
+			must(t, err)
+			wantEqual(t, "kinds", kinds, []Kind{
+				{Inputs: []string{"load", "temperature", "wind"}, Step: time.Hour, Clients: 700},
+				{Inputs: []string{"load", "wind_speed"}, Step: time.Hour, Clients: 2},
+				{Inputs: []string{"load", "temperature", "wind"}, Step: 15 * time.Minute, Clients: 1},
+			})
+			n, err := d.Count(f)
+			must(t, err)
+			wantEqual(t, "members", n, 700)
+			who, err := d.Lacking(f, 2)
+			must(t, err)
+			wantEqual(t, "first that lacks something", who[0].Name, "b1")
+			wantEqual(t, "number", len(who), 2)
+			all, err := d.Names(f)
+			must(t, err)
+			wantEqual(t, "names", len(all), 700)
+			fleet, err := d.Begin(Run{Plan: "plan", LeftOut: "b1 lacks wind"}, Version{}, f, t0)
+			wantEqual(t, "fleet", fleet, 700)
+			return err
+		}))
+		n, err := l.CountClients(ctx, f.Seen)
+		must(t, err)
+		wantEqual(t, "clients seen lately", n, 703)
+		r, err := l.Run(ctx, "run")
+		must(t, err)
+		wantEqual(t, "left out", r.LeftOut, "b1 lacks wind")
+		last, err := l.LastSeen(ctx)
+		must(t, err)
+		wantEqual(t, "last seen", last, after(time.Hour))
+		must(t, l.Drive(ctx, lead, "run", func(d *Drive) error { // agent a has become silent
+			gone, silent, err := d.Ask(Asking{Members: []int64{3, 4, 5000}, Until: after(3 * time.Hour), Seen: after(2 * time.Hour)})
+			wantEqual(t, "gone and silent", fmt.Sprint(gone, silent), "[5000] [3 4]")
+			return err
+		}))
 	})
 }
 
@@ -89,13 +115,13 @@ func TestAskAndWithdraw(t *testing.T) {
 		s, ctx := plant(t, at, 1300), t.Context()
 		s.drive(func(d *Drive) error {
 			// Enough for more than one statement; 5000 is unknown.
-			gone, err := d.Ask(0, 0, append(upTo(1300), 5000), after(time.Minute))
+			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: append(upTo(1300), 5000), Until: after(time.Minute)})
 			wantEqual(t, "gone", gone, []int64{5000})
 			return err
 		})
 		// A member cannot get a second lease for the same round.
 		if err := s.Drive(ctx, s.lead, "run", func(d *Drive) error {
-			_, err := d.Ask(0, 0, []int64{7}, after(time.Hour))
+			_, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: []int64{7}, Until: after(time.Hour)})
 			return err
 		}); err == nil {
 			t.Error("the same turn got two leases")
@@ -133,7 +159,7 @@ func TestSave(t *testing.T) {
 		wantEqual(t, "saved", fmt.Sprint(machine(t, s.Ledger, "run"), r.Round), fmt.Sprint("two", 3))
 		rounds, err := s.Rounds(ctx, "run", 0, 9)
 		must(t, err)
-		wantEqual(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: t0, Asked: 8, Lost: 2}})
+		wantEqual(t, "rounds", rounds, []Round{{Round: 3, Version: 2, State: RoundOpen, Opened: after(time.Hour), Asked: 8, Lost: 2}})
 	})
 }
 
@@ -183,11 +209,11 @@ func TestClose(t *testing.T) {
 		})
 		wantEqual(t, "sums of the round", sum(2), 2)
 		s.drive(func(d *Drive) error {
-			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{"w1", "c1"}, "server 1")
+			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{Weights: "w1", Control: "c1"}, "server 1")
 		})
 		wantEqual(t, "sums left", sum(99), 1)
 		wantIs(t, s.Drive(ctx, s.lead, "run", func(d *Drive) error {
-			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{"w1", "c1"}, "server 1")
+			return d.Publish(Round{Round: 0, Version: 0, LastBatch: 2}, Version{Weights: "w1", Control: "c1"}, "server 1")
 		}), ErrRefused)
 		r, err := s.Run(ctx, "run")
 		must(t, err)
@@ -225,13 +251,13 @@ func TestRetire(t *testing.T) {
 				if err := d.Publish(m, v, server); err != nil {
 					return err
 				}
-				if _, err := d.Ask(round, round, members, after(time.Hour)); err != nil {
+				if _, _, err := d.Ask(Asking{Round: round, Version: round, Members: members, Until: after(time.Hour)}); err != nil {
 					return err
 				}
 				if err := d.Save("", Round{Round: round, Version: round}); err != nil {
 					return err
 				}
-				blobs, err = d.Retire(m.Version + 1)
+				blobs, err = d.retire(m.Version + 1)
 				return err
 			})
 			slices.Sort(blobs)
@@ -252,18 +278,18 @@ func TestRetire(t *testing.T) {
 		s.ask(0, 0, 0)
 		// Version 0 stays because member 0 has a lease on it. The initial server state
 		// stays because the other run has the same one.
-		wantEqual(t, "blobs", publish(Version{"w1", "c0"}, "server 1", 1, 2), nil)
+		wantEqual(t, "blobs", publish(Version{Weights: "w1", Control: "c0"}, "server 1", 1, 2), nil)
 		s.count(one("agent", 0, 0, "c00000"))
 		s.drive(func(d *Drive) error { // now version 0 stays because of member 0's sum
-			blobs, err := d.Retire(1)
+			blobs, err := d.retire(1)
 			wantEqual(t, "blobs while a sum is not merged", blobs, nil)
 			return err
 		})
 		wantEqual(t, "versions", versions(), []int64{0, 1})
 		// After the merge nothing needs version 0, but its blobs stay because other
-		// versions of this run and of the other run refer to them. Version 1 stays because
-		// of its leases.
-		wantEqual(t, "blobs", publish(Version{"w2", ""}, "server 2"), []string{"server 1"})
+		// versions of this run and of the other run refer to them. Version 1 stays with its
+		// server state because of its leases.
+		wantEqual(t, "blobs", publish(Version{Weights: "w2", Control: ""}, "server 2"), nil)
 		wantEqual(t, "versions", versions(), []int64{1, 2})
 
 		// An individual update needs its version, as a sum does.
@@ -273,13 +299,13 @@ func TestRetire(t *testing.T) {
 		})
 		must(t, err)
 		s.drive(func(d *Drive) error {
-			blobs, err := d.Retire(2)
+			blobs, err := d.retire(2)
 			wantEqual(t, "blobs while an update is not merged", blobs, nil)
 			return err
 		})
-		wantEqual(t, "blobs", publish(Version{"w2", "c3"}, "server 2"), []string{"w1"})
+		wantEqual(t, "blobs", publish(Version{Weights: "w2", Control: "c3"}, "server 2"), []string{"server 1", "w1"})
 		wantEqual(t, "versions", versions(), []int64{3})
-		wantEqual(t, "blobs", publish(Version{"w4", "c4"}, "server 4"), []string{"c3", "server 2", "w2"})
+		wantEqual(t, "blobs", publish(Version{Weights: "w4", Control: "c4"}, "server 4"), []string{"c3", "server 2", "w2"})
 		wantEqual(t, "versions", versions(), []int64{4})
 		_, err = s.Version(ctx, other.run, 0)
 		must(t, err)

@@ -29,8 +29,8 @@ func stored(t *testing.T, l *Ledger, agent string) (e entry) {
 func TestJoin(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		must(t, l.AddToken(ctx, []byte{0, 1, 255}, "for the depot", 2, after(time.Hour)))
-		if err := l.AddToken(ctx, []byte{0, 1, 255}, "again", 2, after(time.Hour)); err == nil {
+		must(t, l.AddToken(ctx, []byte{0, 1, 255}, Token{Note: "for the depot", Uses: 2, Expires: after(time.Hour)}, "test", t0))
+		if err := l.AddToken(ctx, []byte{0, 1, 255}, Token{Note: "again", Uses: 2, Expires: after(time.Hour)}, "test", t0); err == nil {
 			t.Error("a token twice")
 		}
 		wantIs(t, l.Join(ctx, []byte{0, 1}, Agent{ID: "x"}, t0), ErrRefused)
@@ -58,9 +58,9 @@ func TestJoin(t *testing.T) {
 func TestJoinReasons(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
-		must(t, l.AddToken(ctx, []byte("once"), "", 1, after(time.Hour)))
+		must(t, l.AddToken(ctx, []byte("once"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
 		must(t, l.Join(ctx, []byte("once"), Agent{ID: "reasons"}, after(0)))
-		must(t, l.AddToken(ctx, []byte("short"), "", 1, after(time.Minute)))
+		must(t, l.AddToken(ctx, []byte("short"), Token{Uses: 1, Expires: after(time.Minute)}, "test", t0))
 		const form = "2006-01-02 15:04 MST"
 		for token, want := range map[string]string{
 			"nobody's": "does not know the token",
@@ -80,7 +80,7 @@ func TestJoinConcurrently(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		ledgers := []*Ledger{open(t, at), open(t, at)}
 		const uses, tries = 7, 30
-		must(t, ledgers[0].AddToken(t.Context(), []byte("token"), "", uses, after(time.Hour)))
+		must(t, ledgers[0].AddToken(t.Context(), []byte("token"), Token{Uses: int64(uses), Expires: after(time.Hour)}, "test", t0))
 		var joined, refused atomic.Int64
 		var wg sync.WaitGroup
 		for i := range tries {
@@ -109,7 +109,7 @@ func TestRenewedAndSeen(t *testing.T) {
 	onBoth(t, func(t *testing.T, at string) {
 		l, ctx := open(t, at), t.Context()
 		join(t, l, "a", "b", "c")
-		must(t, l.Renewed(ctx, "a", after(48*time.Hour)))
+		must(t, l.Renewed(ctx, "a", Credential{}, after(48*time.Hour)))
 		must(t, l.Seen(ctx, []string{"nobody", "a"}, after(9*time.Second)))
 		must(t, l.Seen(ctx, []string{"a"}, after(4*time.Second)))
 		must(t, l.Seen(ctx, []string{"b"}, after(-time.Second)))
@@ -121,9 +121,9 @@ func TestRenewedAndSeen(t *testing.T) {
 			want.Name, want.Joined = "name of "+id, t0
 			wantEqual(t, id, stored(t, l, id), want)
 		}
-		wantIs(t, l.Renewed(ctx, "nobody", t0), ErrNotFound)
+		wantIs(t, l.Renewed(ctx, "nobody", Credential{}, t0), ErrNotFound)
 		must(t, l.RevokeAgent(ctx, "a", "operator", t0))
-		wantIs(t, l.Renewed(ctx, "a", after(time.Hour)), ErrRefused)
+		wantIs(t, l.Renewed(ctx, "a", Credential{}, after(time.Hour)), ErrRefused)
 	})
 }
 
@@ -179,7 +179,7 @@ func TestAnnounceTooMany(t *testing.T) {
 		// The refused announcement stored nothing, and clients of other agents do not count
 		// towards the limit.
 		must(t, say("b", "4", "5", "1"))
-		n, err := l.CountClients(ctx)
+		n, err := l.CountClients(ctx, time.Time{})
 		must(t, err)
 		wantEqual(t, "clients", n, 5)
 	})
@@ -258,7 +258,7 @@ func TestRevoke(t *testing.T) {
 			return err
 		})
 		s.drive(func(d *Drive) error {
-			gone, err := d.Ask(1, 0, upTo(6), after(time.Hour))
+			gone, _, err := d.Ask(Asking{Round: 1, Version: 0, Members: upTo(6), Until: after(time.Hour)})
 			wantEqual(t, "gone", gone, []int64{0, 1, 2, 4})
 			return err
 		})
@@ -289,7 +289,7 @@ func TestRevokeConcurrently(t *testing.T) {
 				default:
 				}
 				err := l.Drive(ctx, s.lead, "run", func(d *Drive) error {
-					if _, err := d.Ask(r, 0, upTo(480), after(time.Hour)); err != nil {
+					if _, _, err := d.Ask(Asking{Round: r, Version: 0, Members: upTo(480), Until: after(time.Hour)}); err != nil {
 						return err
 					}
 					return d.Save("", Round{Round: r})

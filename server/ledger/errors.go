@@ -39,7 +39,7 @@ func wrap(err *error, doing string, names ...string) {
 	for _, name := range names {
 		doing += " " + name
 	}
-	*err = &failure{doing, *err}
+	*err = &failure{doing, asUnwritable(asDamage(*err))}
 }
 
 // orNotFound replaces sql.ErrNoRows with ErrNotFound.

@@ -15,6 +15,7 @@ type Client struct {
 	Revoked                bool
 	Inputs                 []string
 	Step                   time.Duration
+	Protocol               int64 // of its agent; 0 if it is not known
 }
 
 // ClientQuery selects clients. Empty fields select all.
@@ -26,12 +27,12 @@ type ClientQuery struct {
 	Limit   int
 }
 
-const clientColumns = "c.name, c.agent, a.name, c.announced, a.seen, c.revoked + a.revoked, c.inputs, c.step"
+const clientColumns = "c.name, c.agent, a.name, c.announced, a.seen, c.revoked + a.revoked, c.inputs, c.step, a.protocol"
 
 func scanClient(row interface{ Scan(...any) error }) (c Client, err error) {
 	var announced, seen, revoked, step int64
 	var inputs string
-	err = row.Scan(&c.Name, &c.Agent, &c.AgentName, &announced, &seen, &revoked, &inputs, &step)
+	err = row.Scan(&c.Name, &c.Agent, &c.AgentName, &announced, &seen, &revoked, &inputs, &step, &c.Protocol)
 	c.Announced, c.Seen, c.Revoked = fromMillis(announced), fromMillis(seen), revoked != 0
 	c.Inputs, c.Step = strings.Fields(inputs), time.Duration(step)*time.Second
 	return c, err
@@ -80,17 +81,21 @@ type AgentState struct {
 	Joined, Seen, Revoked time.Time
 	Clients               int64 // that are not revoked
 	Version               string
+	Protocol              int64          // 0 if it is not known
 	Skew                  *time.Duration // nil if it is not known
 	Generated             bool
+	Token                 string    // id of the token with which it joined last; empty if it is not known
+	Copied                time.Time // when two machines were first seen with its identity
 }
 
-const agentColumns = "id, name, joined, expires, seen, revoked, clients, version, skew, generated"
+const agentColumns = "id, name, joined, expires, seen, revoked, clients, version, skew, generated, protocol, token, copied"
 
 func scanAgent(row interface{ Scan(...any) error }) (a AgentState, err error) {
-	var joined, expires, seen, revoked, generated int64
+	var joined, expires, seen, revoked, generated, copied int64
 	var skew sql.NullInt64
-	err = row.Scan(&a.ID, &a.Name, &joined, &expires, &seen, &revoked, &a.Clients, &a.Version, &skew, &generated)
+	err = row.Scan(&a.ID, &a.Name, &joined, &expires, &seen, &revoked, &a.Clients, &a.Version, &skew, &generated, &a.Protocol, &a.Token, &copied)
 	a.Joined, a.Expires, a.Seen, a.Revoked, a.Generated = fromMillis(joined), fromMillis(expires), fromMillis(seen), fromMillis(revoked), generated != 0
+	a.Copied = fromMillis(copied)
 	if skew.Valid {
 		d := time.Duration(skew.Int64) * time.Millisecond
 		a.Skew = &d
@@ -98,19 +103,29 @@ func scanAgent(row interface{ Scan(...any) error }) (a AgentState, err error) {
 	return a, err
 }
 
-// AgentStates returns up to limit agents in the order of their ids, starting after the
-// given id. If prefix is not empty, their names or ids begin with it.
-func (l *Ledger) AgentStates(ctx context.Context, prefix, after string, limit int) (all []AgentState, err error) {
+// AgentQuery selects agents. Empty fields select all.
+type AgentQuery struct {
+	After string // last id of the previous page
+	Name  string // beginning of the name or the id
+	Token string // id of the token with which they joined last; not together with Name
+	Limit int
+}
+
+// AgentStates returns agents in the order of their ids.
+func (l *Ledger) AgentStates(ctx context.Context, q AgentQuery) (all []AgentState, err error) {
 	defer wrap(&err, "reading agents")
-	args := []any{after, limit}
+	args := []any{q.After, q.Limit}
 	part := func(where string) string {
 		return "SELECT " + agentColumns + " FROM agents WHERE id > $1" + where + " ORDER BY id LIMIT $2"
 	}
 	text := part("")
-	if prefix != "" {
+	switch {
+	case q.Token != "":
+		text, args = part(" AND token = $3"), append(args, q.Token)
+	case q.Name != "":
 		// Two queries with an index each, because OR would walk all agents.
-		text = "SELECT * FROM (" + part(" AND "+l.prefixClause("name", prefix, &args)) + ") AS named UNION SELECT * FROM (" +
-			part(" AND "+l.prefixClause("id", prefix, &args)) + ") AS identified ORDER BY id LIMIT $2"
+		text = "SELECT * FROM (" + part(" AND "+l.prefixClause("name", q.Name, &args)) + ") AS named UNION SELECT * FROM (" +
+			part(" AND "+l.prefixClause("id", q.Name, &args)) + ") AS identified ORDER BY id LIMIT $2"
 	}
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		a, err := scanAgent(r)
@@ -149,52 +164,67 @@ func (l *Ledger) CountFleet(ctx context.Context, quiet, expiring time.Time) (c F
 	return c, err
 }
 
-// TurnRecord is a turn that is open or counted.
+// TurnRecord is a turn for people to see.
 type TurnRecord struct {
 	Turn
-	Agent   string // id; empty if it is not known
-	Counted bool
-	Version int64
+	Agent string // id; empty if it is not known
+	// State is asked, counted, declined or lost.
+	State   string
+	Version int64 // that it trains from; not set if it was declined or lost
+	// Reason says why the turn was declined or lost.
+	Reason string
+	At     time.Time // when it was counted, declined or lost; zero if it is not known
 	// The rest is set if the turn is counted.
 	Examples, Steps int64
-	TrainLoss       float64
-	At              time.Time // when it was counted; zero if it is not known
+	TrainLoss, Norm float64
 }
 
-// Turns returns up to limit open and counted turns of a round, in the order of clients,
-// starting after the given client.
+// The columns of a turn after its client or round: of receipts, of leases and of declines.
+const (
+	turnCounted  = "'counted' AS state, r.version AS version, '' AS reason, r.counted AS at, r.examples AS examples, r.steps AS steps, r.train_loss AS train_loss, r.norm AS norm"
+	turnAsked    = "'asked', version, '', CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS DOUBLE PRECISION), CAST(0 AS DOUBLE PRECISION)"
+	turnDeclined = "CASE WHEN code = 'lost' THEN 'lost' ELSE 'declined' END, CAST(0 AS BIGINT), reason, at, CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS DOUBLE PRECISION), CAST(0 AS DOUBLE PRECISION)"
+)
+
+// scan reads the columns of a turn after those in first.
+func (t *TurnRecord) scan(r *sql.Rows, first any) error {
+	var at int64
+	err := r.Scan(first, &t.Agent, &t.State, &t.Version, &t.Reason, &at, &t.Examples, &t.Steps, &t.TrainLoss, &t.Norm)
+	t.At = fromMillis(at)
+	return err
+}
+
+// Turns returns up to limit turns of a round, in the order of clients, starting after the
+// given client.
 func (l *Ledger) Turns(ctx context.Context, run string, round int64, after string, limit int) (all []TurnRecord, err error) {
 	defer wrap(&err, "reading the turns of run", run)
+	const these = "run = $1 AND round = $2 AND client > $3"
 	err = query(ctx, l.db, func(r *sql.Rows) error {
 		t := TurnRecord{Turn: Turn{Run: run, Round: round}}
-		var counted, at int64
-		err := r.Scan(&t.Client, &t.Agent, &counted, &t.Version, &t.Examples, &t.Steps, &t.TrainLoss, &at)
-		t.Counted, t.At = counted != 0, fromMillis(at)
+		err := t.scan(r, &t.Client)
 		all = append(all, t)
 		return err
-	}, `SELECT client, agent, is_counted, version, examples, steps, train_loss, at FROM (
-		SELECT * FROM (SELECT r.client AS client, COALESCE(c.agent, '') AS agent, 1 AS is_counted, r.version AS version, r.examples AS examples, r.steps AS steps,
-			r.train_loss AS train_loss, r.counted AS at FROM receipts r LEFT JOIN clients c ON c.name = r.client
+	}, `SELECT * FROM (
+		SELECT * FROM (SELECT r.client AS client, COALESCE(c.agent, '') AS agent, `+turnCounted+` FROM receipts r LEFT JOIN clients c ON c.name = r.client
 			WHERE r.run = $1 AND r.round = $2 AND r.client > $3 ORDER BY r.client LIMIT $4) AS done
-		UNION ALL SELECT * FROM (SELECT client, agent, 0, version, CAST(0 AS BIGINT), CAST(0 AS BIGINT), CAST(0 AS DOUBLE PRECISION), CAST(0 AS BIGINT) FROM leases
-			WHERE run = $1 AND round = $2 AND client > $3 AND until <> 0 ORDER BY client LIMIT $4) AS open
+		UNION ALL SELECT * FROM (SELECT client, agent, `+turnAsked+" FROM leases WHERE "+these+` AND until <> 0 ORDER BY client LIMIT $4) AS open
+		UNION ALL SELECT * FROM (SELECT client, agent, `+turnDeclined+" FROM declines WHERE "+these+` ORDER BY client LIMIT $4) AS given_up
 		) AS turns ORDER BY client LIMIT $4`, run, round, after, limit)
 	return all, err
 }
 
-// TurnsOf returns the open and counted turns of a client in some rounds of a run, in any
-// order. It finds each of them by its key.
+// TurnsOf returns the turns of a client in some rounds of a run, in any order. It finds each
+// of them by its key.
 func (l *Ledger) TurnsOf(ctx context.Context, run, client string, rounds []int64) (all []TurnRecord, err error) {
 	defer wrap(&err, "reading the turns of client", client)
 	for _, text := range []string{
-		"SELECT round, '', 1, version, examples, steps, train_loss, counted FROM receipts WHERE run = $1 AND client = $2 AND round IN ",
-		"SELECT round, agent, 0, version, 0, 0, 0.0, 0 FROM leases WHERE run = $1 AND client = $2 AND until <> 0 AND round IN ",
+		"SELECT r.round, '', " + turnCounted + " FROM receipts r WHERE r.run = $1 AND r.client = $2 AND r.round IN ",
+		"SELECT round, agent, " + turnAsked + " FROM leases WHERE run = $1 AND client = $2 AND until <> 0 AND round IN ",
+		"SELECT round, agent, " + turnDeclined + " FROM declines WHERE run = $1 AND client = $2 AND round IN ",
 	} {
 		err := queryIn(ctx, l, func(r *sql.Rows) error {
 			t := TurnRecord{Turn: Turn{Run: run, Client: client}}
-			var counted, at int64
-			err := r.Scan(&t.Round, &t.Agent, &counted, &t.Version, &t.Examples, &t.Steps, &t.TrainLoss, &at)
-			t.Counted, t.At = counted != 0, fromMillis(at)
+			err := t.scan(r, &t.Round)
 			all = append(all, t)
 			return err
 		}, text, []any{run, client}, rounds)

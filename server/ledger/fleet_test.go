@@ -24,15 +24,17 @@ func TestCountFleet(t *testing.T) {
 		announce(t, l, "a", named("a", 3)...)
 		announce(t, l, "b", named("b", 2)...)
 		must(t, l.Seen(ctx, []string{"a"}, after(time.Hour)))
-		must(t, l.Renewed(ctx, "b", after(3*time.Hour)))
+		must(t, l.Renewed(ctx, "b", Credential{}, after(3*time.Hour)))
 		wantEqual(t, "three agents", count(), FleetCounts{Agents: 3, Clients: 5, Quiet: 2, Expiring: 2})
 		must(t, l.RevokeClient(ctx, "a00001", "operator", t0))
 		must(t, l.RevokeAgent(ctx, "b", "operator", t0))
 		wantEqual(t, "after revocations", count(), FleetCounts{Agents: 2, Clients: 2, Quiet: 1, Expiring: 2, Revoked: 1})
+		_, err := l.FreeClients(ctx, "b", "", "operator", t0)
+		must(t, err)
 		announce(t, l, "c", "b00000") // a client of the revoked agent moves
 		wantEqual(t, "after a move", count(), FleetCounts{Agents: 2, Clients: 3, Quiet: 1, Expiring: 2, Revoked: 1})
 		behind := -90 * time.Second
-		_, err := l.Announce(ctx, Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
+		_, err = l.Announce(ctx, Announcement{Agent: "c", Clients: []string{"b00000"}, Step: time.Hour, Most: 9, Version: "0.3.0", Skew: &behind, Generated: true}, t0)
 		must(t, err)
 		if c := count(); !c.Generated || c.Clients != 3 {
 			t.Errorf("%+v", c)
@@ -42,13 +44,13 @@ func TestCountFleet(t *testing.T) {
 		if x.Version != "0.3.0" || x.Skew == nil || *x.Skew != behind || !x.Generated || x.Clients != 1 || x.Name != "name of c" || !x.Joined.Equal(t0) || !x.Revoked.IsZero() {
 			t.Errorf("%+v", x)
 		}
-		f, err := l.Fleet(ctx)
+		kinds, err := l.Kinds(ctx, time.Time{})
 		must(t, err)
 		s := begin(t, l, "run")
 		r, err := l.Run(ctx, s.run)
 		must(t, err)
-		if !f.Generated || !r.Generated {
-			t.Errorf("the fleet's data is not marked: %+v, %+v", f, r)
+		if !slices.ContainsFunc(kinds, func(k Kind) bool { return k.Generated }) || !r.Generated {
+			t.Errorf("the fleet's data is not marked: %+v, %+v", kinds, r)
 		}
 		if _, err := l.AgentState(ctx, "none"); err == nil {
 			t.Error("found an agent that never joined")
@@ -106,7 +108,7 @@ func TestFilters(t *testing.T) {
 		for prefix, want := range map[string]string{"": "a-1 a-2 b-1", "a": "a-1 a-2", "name of b": "b-1", "name": "a-1 a-2 b-1", "A": "", "b-1": "b-1"} {
 			var ids []string
 			for last := ""; ; {
-				page, err := l.AgentStates(ctx, prefix, last, 2)
+				page, err := l.AgentStates(ctx, AgentQuery{Name: prefix, After: last, Limit: 2})
 				must(t, err)
 				for _, a := range page {
 					ids = append(ids, a.ID)
@@ -144,7 +146,7 @@ func TestTurnRecords(t *testing.T) {
 				must(t, err)
 				for _, x := range page {
 					names = append(names, x.Client)
-					if x.Counted {
+					if x.State == "counted" {
 						counted++
 						if x.Examples != 10 || x.Steps != 3 || x.TrainLoss != 0.5 || time.Since(x.At) > time.Hour {
 							t.Errorf("%+v", x)
@@ -183,8 +185,17 @@ func TestTurnRecords(t *testing.T) {
 		for i, name := range names {
 			mine, err := s.TurnsOf(ctx, s.run, name, []int64{0, 1, 2})
 			must(t, err)
-			if len(mine) != 1 || mine[0].Counted != slices.Contains([]int{1, 4, 5}, i) || mine[0].Round != 0 {
+			if len(mine) != 1 || (mine[0].State == "counted") != slices.Contains([]int{1, 4, 5}, i) || mine[0].Round != 0 {
 				t.Errorf("%s: %+v", name, mine)
+			}
+		}
+		must(t, s.Decline(ctx, agent, s.run, 0, names[6:], "policy", "client.batch is 1"))
+		for what, read := range map[string]func() ([]TurnRecord, error){
+			"of the round":  func() ([]TurnRecord, error) { return s.Turns(ctx, s.run, 0, names[5], 3) },
+			"of the client": func() ([]TurnRecord, error) { return s.TurnsOf(ctx, s.run, names[6], []int64{0}) },
+		} {
+			if x, err := read(); err != nil || len(x) != 1 || x[0].State != "declined" || x[0].Reason != "client.batch is 1" || x[0].At.IsZero() {
+				t.Errorf("declined turn %s: %+v, %v", what, x, err)
 			}
 		}
 		if mine, err := s.TurnsOf(ctx, s.run, names[0], []int64{3}); err != nil || len(mine) != 0 {
@@ -213,7 +224,7 @@ func TestTurnsByKey(t *testing.T) {
 	l.read = r
 	_, err := l.TurnsOf(ctx, "run", "client", []int64{1, 2, 3})
 	must(t, err)
-	wantEqual(t, "statements", len(r.texts), 2)
+	wantEqual(t, "statements", len(r.texts), 3)
 	for i, text := range r.texts {
 		var plan string
 		must(t, query(ctx, l.db, func(rows *sql.Rows) error {

@@ -15,19 +15,19 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite" // also registers the driver
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"loadstar/internal/backoff"
+	"loadstar/internal/pagesum"
 )
 
 //go:embed migrations/*.sql
@@ -35,16 +35,19 @@ var migrations embed.FS
 
 // Ledger is a database. It is safe for concurrent use.
 type Ledger struct {
-	db     *sql.DB
-	write  *sql.DB // for writing; with SQLite one connection, because it allows one writer
+	db     *pool
+	write  *pool   // for writing; with SQLite one connection, because it allows one writer
 	read   querier // for frequent queries; with SQLite it caches prepared statements
 	sqlite bool
+	path   string // of SQLite's file
 	// chunk is the number of rows in one statement. PostgreSQL caches a statement of each
 	// length per connection, and scans the whole table for a long list. SQLite has no
 	// network round trip, and its driver takes time proportional to the square of the
 	// length.
 	chunk  int
 	events atomic.Uint64 // number of audit events added by this process
+	clock  clock
+	limit  atomic.Int64 // how long a statement may take in PostgreSQL, as a time.Duration
 
 	// The queries that agents' calls make most often, and the context and goroutines that
 	// answer them.
@@ -59,9 +62,16 @@ type Ledger struct {
 
 // Open opens the database at sqlite:PATH or postgres://… and migrates its schema. Several
 // processes may open it at the same time.
-func Open(ctx context.Context, at string) (_ *Ledger, err error) {
+func Open(ctx context.Context, at string) (*Ledger, error) { return openBy(ctx, at, time.Now) }
+
+// openBy is Open on a machine with the given clock.
+func openBy(ctx context.Context, at string, local func() time.Time) (_ *Ledger, err error) {
 	defer wrap(&err, "opening the database")
-	l := &Ledger{}
+	return openDatabase(ctx, at, local, (*Ledger).migrate)
+}
+
+func openDatabase(ctx context.Context, at string, local func() time.Time, prepare func(*Ledger, context.Context) error) (_ *Ledger, err error) {
+	l := &Ledger{clock: clock{local: local}}
 	l.open, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	if path, ok := strings.CutPrefix(at, "sqlite:"); ok {
 		err = l.openLite(path)
@@ -78,10 +88,16 @@ func Open(ctx context.Context, at string) (_ *Ledger, err error) {
 	l.asked.start(l, l.standingsQuery(askedTurns))
 	l.over.start(l, l.standingsQuery(overTurns))
 	l.versions.start(l, l.versionsOf)
-	if err := l.migrate(ctx); err != nil {
+	if err := prepare(l, ctx); err != nil {
 		_ = l.Close() // report the error that made opening fail, not a second one
 		return nil, fmt.Errorf("migrating the schema: %w", err)
 	}
+	if err := l.readClock(ctx); err != nil {
+		_ = l.Close() // report the error that made opening fail, not a second one
+		return nil, fmt.Errorf("reading the clock: %w", err)
+	}
+	l.limit.Store(int64(silentFor))
+	l.answering.Go(l.followClock)
 	return l, nil
 }
 
@@ -89,39 +105,38 @@ func (l *Ledger) openLite(path string) (err error) {
 	if path == "" || path == ":memory:" {
 		return errors.New("sqlite: needs the path of a file, as in sqlite:ledger.db")
 	}
-	l.sqlite, l.chunk = true, 32
+	if err := pagesum.Register(); err != nil {
+		return err
+	}
+	l.sqlite, l.chunk, l.path = true, 32, path
 	file := "file:" + (&url.URL{Path: path}).EscapedPath()
-	options := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(10000)", "foreign_keys(1)"}}
-	if l.db, err = sql.Open("sqlite", file+"?"+options.Encode()); err != nil {
-		return err
-	}
-	options.Set("_txlock", "immediate")
-	if l.write, err = sql.Open("sqlite", file+"?"+options.Encode()); err != nil {
-		return err
-	}
-	l.write.SetMaxOpenConns(1)
-	l.db.SetMaxOpenConns(12)
-	l.db.SetMaxIdleConns(12) // opening a connection takes longer than a query
-	l.read = &prepared{db: l.db, byText: map[string]*sql.Stmt{}}
-	return nil
-}
-
-func (l *Ledger) openPostgres(at string) (err error) {
-	l.chunk = 64
-	config, err := pgx.ParseConfig(at)
+	options := url.Values{"vfs": {pagesum.VFS}, "_pragma": {pagesum.Pragma + "(1)", "journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(10000)", "foreign_keys(1)"}}
+	db, err := sql.Open("sqlite", file+"?"+options.Encode())
 	if err != nil {
 		return err
 	}
-	// Plan every query anew: a cached plan from when a table was empty scans the whole
-	// table when it is full.
-	l.db = stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, "SET plan_cache_mode = force_custom_plan")
+	options.Set("_txlock", "immediate")
+	write, err := sql.Open("sqlite", file+"?"+options.Encode())
+	if err != nil {
 		return err
-	}))
-	l.db.SetMaxOpenConns(24)
-	l.db.SetMaxIdleConns(24)
-	l.db.SetConnMaxIdleTime(5 * time.Minute)
-	l.write, l.read = l.db, l.db // PostgreSQL's driver caches prepared statements itself
+	}
+	l.db, l.write = &pool{DB: db}, &pool{DB: write}
+	l.write.SetMaxOpenConns(1)
+	l.db.SetMaxOpenConns(12)
+	l.db.SetMaxIdleConns(12) // opening a connection takes longer than a query
+	l.read = &prepared{db: db, byText: map[string]*sql.Stmt{}}
+	return nil
+}
+
+// makePrivate takes the rights of others away from SQLite's files. It does not open them,
+// because closing a file releases the locks that SQLite holds on it. SQLite gives the files
+// beside the database its rights when it creates them.
+func makePrivate(path string) error {
+	for _, p := range []string{path, path + "-wal", path + "-shm"} {
+		if err := os.Chmod(p, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -134,6 +149,9 @@ func (l *Ledger) connect(ctx context.Context) error {
 	for {
 		err := l.write.PingContext(ctx)
 		var failure *sqlite.Error
+		if err == nil {
+			return makePrivate(l.path)
+		}
 		if !errors.As(err, &failure) || failure.Code()&0xff != sqlite3.SQLITE_BUSY {
 			return err
 		}
@@ -148,18 +166,45 @@ const connectWithin = 10 * time.Second
 // migrationLock prevents two servers from migrating one database at the same time.
 const migrationLock = 0x6c6f6164 // "load"
 
-func (l *Ledger) migrate(ctx context.Context) error {
+// schema returns the program that migrates the schema, and the schema's version. It fails
+// if a newer Loadstar wrote it, which goose does not check.
+func (l *Ledger) schema(ctx context.Context) (p *goose.Provider, version int64, err error) {
 	files, err := fs.Sub(migrations, "migrations")
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	dialect := goose.DialectSQLite3
+	if !l.sqlite {
+		dialect = goose.DialectPostgres
+	}
+	if p, err = goose.NewProvider(dialect, l.write.DB, files); err != nil {
+		return nil, 0, err
+	}
+	if version, err = p.GetDBVersion(ctx); err != nil {
+		return nil, 0, err
+	}
+	sources := p.ListSources()
+	if newest := sources[len(sources)-1].Version; version > newest {
+		return nil, 0, fmt.Errorf("the ledger was written by a newer Loadstar (schema %d, this one knows %d): upgrade", version, newest)
+	}
+	return p, version, nil
+}
+
+func (l *Ledger) migrate(ctx context.Context) error {
 	if l.sqlite {
+		if err := l.checkLog(ctx); err != nil {
+			return err
+		}
 		if err := l.connect(ctx); err != nil {
 			return err
 		}
+		if err := l.checkPages(ctx); err != nil {
+			return err
+		}
+		if err := l.addChecksums(ctx); err != nil {
+			return err
+		}
 	} else {
-		dialect = goose.DialectPostgres
 		conn, err := l.db.Conn(ctx)
 		if err != nil {
 			return err
@@ -172,22 +217,13 @@ func (l *Ledger) migrate(ctx context.Context) error {
 			_, _ = conn.ExecContext(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrationLock)
 		}() // if unlocking fails, the lock ends with the connection
 	}
-	p, err := goose.NewProvider(dialect, l.write, files)
-	if err != nil {
-		return err
-	}
-	sources := p.ListSources()
-	newest := sources[len(sources)-1].Version
 	for {
-		before, err := p.GetDBVersion(ctx)
+		p, before, err := l.schema(ctx)
 		if err != nil {
 			return err
 		}
-		if before > newest { // goose does not refuse a schema that is newer than its migrations
-			return fmt.Errorf("the ledger was written by a newer Loadstar (schema %d, this one knows %d): upgrade", before, newest)
-		}
 		if _, err = p.Up(ctx); err == nil {
-			return l.addPrefixIndexes(ctx)
+			return errors.Join(l.addPrefixIndexes(ctx), l.identifyTokens(ctx))
 		} else if !l.sqlite {
 			return err
 		}
@@ -242,29 +278,23 @@ func (l *Ledger) Healthy(ctx context.Context) (err error) {
 	return l.db.PingContext(ctx)
 }
 
-// Backup writes a consistent copy of a SQLite ledger to a new file while the server is
-// running.
-func (l *Ledger) Backup(ctx context.Context, path string) (err error) {
-	defer wrap(&err, "backing up to", path)
-	if !l.sqlite {
-		return errors.New("back up PostgreSQL with its own tools, such as pg_dump")
-	}
-	_, err = l.db.ExecContext(ctx, "VACUUM INTO $1", path)
-	return err
-}
-
 // update runs do in a transaction. If do fails, the transaction is rolled back. If the
 // commit fails, it is unknown whether it took effect.
 func (l *Ledger) update(ctx context.Context, do func(tx *sql.Tx) error) error {
-	tx, err := l.write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after a commit
-	if err := do(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return l.write.transaction(ctx, func() error {
+		tx, err := l.write.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // does nothing after a commit
+		if err := do(tx); err != nil {
+			return err
+		}
+		if err := l.write.pass(ctx, Commit, ""); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
 }
 
 // lockClause returns the end of a SELECT that locks its rows. It is empty for SQLite, which

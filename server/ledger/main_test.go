@@ -107,7 +107,7 @@ func wantEqual[T any](t tester, what string, got, want T) {
 func join(t tester, l *Ledger, agents ...string) {
 	t.Helper()
 	hash := []byte(fmt.Sprintf("token of %s and %d more", agents[0], len(agents)-1))
-	must(t, l.AddToken(context.Background(), hash, "", len(agents), after(time.Hour)))
+	must(t, l.AddToken(context.Background(), hash, Token{Uses: int64(len(agents)), Expires: after(time.Hour)}, "test", t0))
 	for _, a := range agents {
 		must(t, l.Join(context.Background(), hash, Agent{ID: a, Name: "name of " + a, Expires: after(time.Hour)}, t0))
 	}
@@ -124,8 +124,8 @@ func announce(t tester, l *Ledger, agent string, clients ...string) {
 	t.Helper()
 	refused, err := l.Announce(context.Background(), Announcement{Agent: agent, Clients: clients, Inputs: []string{"load"}, Step: time.Hour, Most: 1 << 20}, t0)
 	must(t, err)
-	if len(refused) > 0 {
-		t.Fatalf("%d clients of %s refused: %v", len(refused), agent, refused)
+	if n := len(refused.Clients); n > 0 {
+		t.Fatalf("%d clients of %s refused: %v", n, agent, refused)
 	}
 }
 
@@ -154,7 +154,7 @@ func begin(t tester, l *Ledger, run string) *site {
 	must(t, l.AddRun(context.Background(), Run{ID: run, Name: "name of " + run, Plan: "plan", Wanted: 1, Created: t0}, "operator"))
 	s := &site{l, t, lead, run}
 	s.drive(func(d *Drive) error {
-		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Server: "server"}, Version{Weights: "w0", Control: "c0"}, t0)
+		_, err := d.Begin(Run{Plan: "settled", PlanBlob: "p", Server: "server"}, Version{Weights: "w0", Control: "c0"}, Filter{}, t0)
 		return err
 	})
 	return s
@@ -178,7 +178,7 @@ func (s *site) drive(do func(d *Drive) error) {
 func (s *site) ask(round, version int64, members ...int64) {
 	s.t.Helper()
 	s.drive(func(d *Drive) error {
-		if gone, err := d.Ask(round, version, members, after(time.Hour)); err != nil || len(gone) > 0 {
+		if gone, _, err := d.Ask(Asking{Round: round, Version: version, Members: members, Until: after(time.Hour)}); err != nil || len(gone) > 0 {
 			return fmt.Errorf("%v are gone: %w", gone, err)
 		}
 		return d.Save("machine", Round{Round: round, Version: version, Opened: t0, Asked: int64(len(members))})
@@ -322,7 +322,7 @@ func (s *site) balance() (leases, receipts int) {
 }
 
 // tables lists the tables of the schema.
-var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days", "server_data", "held_out", "new_clients"}
+var tables = []string{"tokens", "agents", "clients", "runs", "members", "versions", "rounds", "leases", "receipts", "partials", "updates", "relayed", "leaders", "audit", "releases", "reports", "report_days", "server_data", "held_out", "new_clients", "declines", "secrets"}
 
 // dump returns all rows of the given tables as text, sorted so that the order does not
 // depend on the database.

@@ -139,7 +139,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 				want[turn{m.round, c}] = lease{g.host[c], no, m.version, until}
 			}
 			g.drive(func(d *Drive) error {
-				got, err := d.Ask(m.round, m.version, members, until)
+				got, _, err := d.Ask(Asking{Round: m.round, Version: m.version, Members: members, Until: until})
 				wantEqual(t, "gone", got, gone)
 				return err
 			})
@@ -207,7 +207,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 		"decline": func(t *rapid.T) {
 			who, round := agent.Draw(t, "agent"), rapid.Int64Range(0, m.round).Draw(t, "round")
 			clients := rapid.SliceOfDistinct(client, rapid.ID).Draw(t, "clients")
-			must(t, l.Decline(t.Context(), who, name, round, clients))
+			must(t, l.Decline(t.Context(), who, name, round, clients, "", ""))
 			for _, c := range clients {
 				if x, ok := m.leases[turn{round, c}]; ok && x.agent == who {
 					x.until = time.Time{}
@@ -223,7 +223,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 				if x.until.After(now) {
 					return false
 				}
-				want[Lease{No: x.no, Round: at.round, Version: x.version}] = true
+				want[Lease{No: x.no, Round: at.round, Version: x.version, Expired: !x.until.IsZero()}] = true
 				return true
 			})
 			g.drive(func(d *Drive) error {
@@ -278,7 +278,7 @@ func play(t *rapid.T, l *Ledger, name string) {
 					return err
 				}
 				r.Version = m.version
-				if err := d.Publish(r, Version{fmt.Sprint("w", m.version+1), ""}, ""); err != nil {
+				if err := d.Publish(r, Version{Weights: fmt.Sprint("w", m.version+1), Control: ""}, ""); err != nil {
 					return err
 				}
 				return d.Save("", Round{Round: m.round + 1})

@@ -26,15 +26,17 @@ type NewClient struct {
 	Version            int64
 }
 
-// Names returns the names of all clients that may take part, in byte order.
-func (d *Drive) Names() (all []string, err error) {
+// Names returns the names of the clients that a filter selects, in byte order.
+func (d *Drive) Names(f Filter) (all []string, err error) {
 	defer wrap(&err, "reading the names of clients")
+	var args []any
+	which := d.l.selects(f, &args)
 	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
 		var name string
 		err := r.Scan(&name)
 		all = append(all, name)
 		return err
-	}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE c.revoked = 0 AND a.revoked = 0")
+	}, "SELECT c.name FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...)
 	slices.Sort(all)
 	return all, err
 }

@@ -22,16 +22,16 @@ func TestNewClients(t *testing.T) {
 			must(t, l.Drive(ctx, lead, "run", do))
 		}
 		drive(func(d *Drive) error {
-			names, err := d.Names()
+			names, err := d.Names(Filter{})
 			wantEqual(t, "names", names, []string{"c1", "c2", "c3", "c4", "c5"})
 			must(t, err)
 			must(t, d.HoldOut([]string{"c2", "c3", "c5"}))
-			fleet, err := d.Begin(Run{Plan: "plan", PlanBlob: "blob", Server: "state"}, Version{Weights: "w"}, t0)
+			fleet, err := d.Begin(Run{Plan: "plan", PlanBlob: "blob", Server: "state"}, Version{Weights: "w"}, Filter{}, t0)
 			wantEqual(t, "fleet", fleet, 2)
 			return err
 		})
 		drive(func(d *Drive) error {
-			gone, err := d.Ask(0, 0, []int64{0, 1}, after(time.Hour))
+			gone, _, err := d.Ask(Asking{Round: 0, Version: 0, Members: []int64{0, 1}, Until: after(time.Hour)})
 			wantEqual(t, "gone", gone, nil)
 			return err
 		})

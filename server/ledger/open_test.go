@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"database/sql"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,7 +38,7 @@ func TestDurable(t *testing.T) {
 		if l.sqlite {
 			want = map[string]string{"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000"}
 		}
-		for _, db := range []*sql.DB{l.db, l.write} {
+		for _, db := range []*pool{l.db, l.write} {
 			for name, value := range want {
 				text := "SHOW " + name
 				if l.sqlite {

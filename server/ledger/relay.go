@@ -52,7 +52,7 @@ func (l *Ledger) Adopt(ctx context.Context, lead Lead, a Adoption, now time.Time
 		if _, err := tx.ExecContext(ctx, "UPDATE runs SET state = $2, reason = '', finished = 0 WHERE id = $1 AND state = $3", a.Run.ID, Running, Finished); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO versions (run, version, weights, control) VALUES ($1, $2, $3, $4) ON CONFLICT (run, version) DO NOTHING", a.Run.ID, a.Version, a.Blobs.Weights, a.Blobs.Control)
+		_, err = tx.ExecContext(ctx, "INSERT INTO versions (run, version, weights, control, limits) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (run, version) DO NOTHING", a.Run.ID, a.Version, a.Blobs.Weights, a.Blobs.Control, a.Blobs.Limits)
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (l *Ledger) EndIdleRuns(ctx context.Context, lead Lead, since, now time.Tim
 			return err
 		}
 		for _, id := range idle {
-			if err := end(ctx, tx, id, Finished, "the hub has sent no tasks for a while", now); err != nil {
+			if err := l.finish(ctx, tx, id, Finished, "the hub has sent no tasks for a while", now); err != nil {
 				return err
 			}
 			blobs, err := deleteVersions(ctx, tx, id, math.MaxInt64, "")
@@ -273,7 +273,7 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 		var share Share
 		var round, version int64
 		var client string
-		if err := r.Scan(&id, &client, &round, &version, &share.Client, &share.Examples, &share.Steps, &share.TrainLoss); err != nil {
+		if err := r.Scan(&id, &client, &round, &version, &share.Client, &share.Examples, &share.Steps, &share.TrainLoss, &share.Norm, &share.ControlNorm); err != nil {
 			return err
 		}
 		if n := len(all); n == 0 || all[n-1].ID != id {
@@ -282,7 +282,7 @@ func (l *Ledger) Sendings(ctx context.Context, run string) (all []Sending, err e
 		last := &all[len(all)-1]
 		last.Shares = append(last.Shares, share)
 		return nil
-	}, `SELECT x.sending, x.client, r.round, r.version, r.client, r.examples, r.steps, r.train_loss FROM relayed x
+	}, `SELECT x.sending, x.client, r.round, r.version, r.client, r.examples, r.steps, r.train_loss, r.norm, r.control_norm FROM relayed x
 		JOIN receipts r ON r.run = x.run AND r.batch = x.batch AND (x.client = '' OR x.client = r.client)
 		WHERE x.run = $1 AND x.outcome = '' ORDER BY x.sending, r.client`, run)
 	return all, err

@@ -34,7 +34,7 @@ func region(t *testing.T, at string, clients int) *site {
 func handed(round, version int64, clients ...string) Adoption {
 	return Adoption{
 		Run: Run{ID: "run", Name: "name", Plan: "plan", PlanBlob: "p", Fleet: 9}, Round: round, Version: version,
-		Blobs: Version{fmt.Sprint("w", version), ""}, Clients: clients, Until: after(time.Hour),
+		Blobs: Version{Weights: fmt.Sprint("w", version), Control: ""}, Clients: clients, Until: after(time.Hour),
 	}
 }
 
@@ -51,7 +51,7 @@ func TestAdopt(t *testing.T) {
 		})
 		v, err := s.Version(ctx, "run", 2)
 		must(t, err)
-		wantEqual(t, "version", v, Version{"w2", ""})
+		wantEqual(t, "version", v, Version{Weights: "w2", Control: ""})
 		wantIs(t, s.StopRun(ctx, "run", "operator", t0), ErrRefused)
 		leased, err := s.Leased(ctx)
 		must(t, err)
@@ -61,7 +61,7 @@ func TestAdopt(t *testing.T) {
 		// Repeat the task after one client was counted and one declined: no client gets a
 		// second turn.
 		s.count(one("agent", 4, 2, names[0]))
-		must(t, s.Decline(ctx, "agent", "run", 4, names[1:2]))
+		must(t, s.Decline(ctx, "agent", "run", 4, names[1:2], "", ""))
 		before := dump(t, s.Ledger, tables...)
 		wantEqual(t, "gone", s.adopt(handed(4, 2, names[:5]...)), []string{names[3]})
 		wantEqual(t, "a repeated task", dump(t, s.Ledger, tables...), before)

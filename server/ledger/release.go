@@ -149,7 +149,7 @@ func keptWeights(ctx context.Context, tx *sql.Tx, run Run, version int64, all []
 	if i := slices.IndexFunc(all, func(r Release) bool { return r.Run == run.ID && r.Version == version }); i >= 0 {
 		return all[i].Weights, nil
 	}
-	return "", fmt.Errorf("version %d of run %s is not stored: only the newest version, %d, and released versions are: %w", version, run.ID, run.Version, ErrRefused)
+	return "", fmt.Errorf("version %d of run %s is not stored: the newest is %d, and loadstar runs versions %s lists all: %w", version, run.ID, run.Version, run.ID, ErrRefused)
 }
 
 func addRelease(ctx context.Context, tx *sql.Tx, r Release) error {

@@ -32,7 +32,7 @@ func trained(t *testing.T, at string, release ...int64) *site {
 			if err := d.Publish(r, Version{Weights: fmt.Sprint("w", v+1)}, "server"); err != nil {
 				return err
 			}
-			blobs, err := d.Retire(v + 1)
+			blobs, err := d.retire(v + 1)
 			if kept := slices.Contains(release, v); slices.Contains(blobs, fmt.Sprint("w", v)) == kept {
 				t.Errorf("version %d: %v are deleted", v, blobs)
 			}
@@ -235,7 +235,7 @@ func TestUpgrade(t *testing.T) {
 		}
 		files, err := fs.Sub(migrations, "migrations")
 		must(t, err)
-		p, err := goose.NewProvider(dialect, old.write, files)
+		p, err := goose.NewProvider(dialect, old.write.DB, files)
 		must(t, err)
 		_, err = p.UpTo(t.Context(), 1)
 		must(t, err)

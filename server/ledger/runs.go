@@ -43,14 +43,16 @@ type Run struct {
 	Remote bool
 	// Generated means that a client had synthetic readings when the run began.
 	Generated bool
+	// LeftOut says which clients and inputs the fleet does not have, and why.
+	LeftOut string
 }
 
-const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated"
+const runColumns = "id, name, plan, plan_blob, state, reason, wanted, fleet, created, started, finished, round, version, batch, server, remote, generated, left_out"
 
 func scanRun(row interface{ Scan(...any) error }) (r Run, err error) {
 	var created, started, finished int64
 	err = row.Scan(&r.ID, &r.Name, &r.Plan, &r.PlanBlob, &r.State, &r.Reason, &r.Wanted, &r.Fleet, &created, &started, &finished,
-		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated)
+		&r.Round, &r.Version, &r.Batch, &r.Server, &r.Remote, &r.Generated, &r.LeftOut)
 	r.Created, r.Started, r.Finished = fromMillis(created), fromMillis(started), fromMillis(finished)
 	return r, err
 }
@@ -83,7 +85,7 @@ func (l *Ledger) StopRun(ctx context.Context, id, actor string, now time.Time) (
 		if r.Remote {
 			return fmt.Errorf("run %s belongs to the hub, stop it there: %w", id, ErrRefused)
 		}
-		if err := end(ctx, tx, id, Stopped, "", now); err != nil {
+		if err := l.finish(ctx, tx, id, Stopped, "", now); err != nil {
 			return err
 		}
 		return l.audit(ctx, tx, now, actor, "stop run", id, "")
@@ -110,9 +112,12 @@ func (l *Ledger) lockRuns(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// end ends a run whose row is locked.
-func end(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now time.Time) error {
-	for _, text := range []string{"DELETE FROM leases WHERE run = $1", "DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM server_data WHERE run = $1"} {
+// finish ends a run whose row is locked.
+func (l *Ledger) finish(ctx context.Context, tx *sql.Tx, id string, s State, reason string, now time.Time) error {
+	if err := l.endTurns(ctx, tx, id, "the run ended", now); err != nil {
+		return err
+	}
+	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM server_data WHERE run = $1"} {
 		if _, err := tx.ExecContext(ctx, text, id); err != nil {
 			return err
 		}
@@ -202,7 +207,12 @@ func (l *Ledger) Rounds(ctx context.Context, run string, from int64, limit int) 
 }
 
 // Version holds the blobs of one version of a run's shared weights.
-type Version struct{ Weights, Control string }
+type Version struct {
+	Weights, Control string
+	// Limits is the encoded limits for updates that are trained from this version, or nil if
+	// there are none.
+	Limits []byte
+}
 
 // versionKey identifies a version.
 type versionKey struct {
@@ -237,10 +247,10 @@ func (l *Ledger) versionsOf(ctx context.Context, these []versionKey) ([]*Version
 	for run, versions := range numbers {
 		err := queryIn(ctx, l, func(r *sql.Rows) error {
 			n, v := versionKey{run: run}, &Version{}
-			err := r.Scan(&n.version, &v.Weights, &v.Control)
+			err := r.Scan(&n.version, &v.Weights, &v.Control, &v.Limits)
 			has[n] = v
 			return err
-		}, "SELECT version, weights, control FROM versions WHERE run = $1 AND version IN ", []any{run}, versions)
+		}, "SELECT version, weights, control, limits FROM versions WHERE run = $1 AND version IN ", []any{run}, versions)
 		if err != nil {
 			return nil, err
 		}
@@ -260,7 +270,7 @@ func (l *Ledger) Blobs(ctx context.Context) (all []string, err error) {
 		err := r.Scan(&b)
 		all = append(all, b)
 		return err
-	}, `SELECT b FROM (SELECT weights AS b FROM versions UNION SELECT control FROM versions UNION SELECT plan_blob FROM runs UNION SELECT server FROM runs
+	}, `SELECT b FROM (SELECT weights AS b FROM versions UNION SELECT control FROM versions UNION SELECT plan_blob FROM runs UNION SELECT server FROM runs UNION SELECT server FROM versions
 		UNION SELECT plan_blob FROM releases UNION SELECT weights FROM releases) AS named
 		WHERE b <> '' ORDER BY b`)
 	return all, err

@@ -44,7 +44,7 @@ func TestRuns(t *testing.T) {
 		lead, err := l.Lead(ctx, "test", time.Hour, t0)
 		must(t, err)
 		must(t, l.Drive(ctx, lead, "a", func(d *Drive) error {
-			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Server: "s"}, Version{"w", "c"}, after(time.Minute))
+			_, err := d.Begin(Run{Plan: "settled", PlanBlob: "blob", Server: "s"}, Version{Weights: "w", Control: "c"}, Filter{}, after(time.Minute))
 			return err
 		}))
 		must(t, l.Drive(ctx, lead, "c", func(d *Drive) error { return d.End(Failed, "no clients", after(time.Minute)) }))
@@ -57,7 +57,7 @@ func TestRuns(t *testing.T) {
 		wantEqual(t, "active runs", active(), []Activity{{"a", Running, 0}, {"b", Waiting, 0}})
 		v, err := l.Version(ctx, "a", 0)
 		must(t, err)
-		wantEqual(t, "version 0", v, Version{"w", "c"})
+		wantEqual(t, "version 0", v, Version{Weights: "w", Control: "c"})
 		_, err = l.Version(ctx, "a", 1)
 		wantIs(t, err, ErrNotFound)
 		_, err = l.Version(ctx, "b", 0)
@@ -147,7 +147,8 @@ func TestAudit(t *testing.T) {
 			{"", after(4 * time.Second), "operator", "revoke client", "x", ""},
 			{"", after(3 * time.Second), "operator", "stop run", "run", ""},
 			{"", after(2 * time.Second), "operator", "start run", "run", "name"},
-			{"", t0, "agent a", "join", "a", "name of a"},
+			{"", t0, "agent a", "join", "a", "name of a, token 746f6b656e206f66"},
+			{"", t0, "test", "create token", "746f6b656e206f66", "agents 1, until 2023-11-14T23:13:20Z"},
 			{"", after(-time.Second), "operator", "sign in", "é", "from home"},
 		}
 		for i := range got {
@@ -158,7 +159,7 @@ func TestAudit(t *testing.T) {
 		page, err := l.Audit(ctx, AuditQuery{Before: got[1].ID, Actors: []string{"operator", "nobody"}, Limit: 2})
 		must(t, err)
 		wantEqual(t, "the second page of an actor", page, got[2:4])
-		page, err = l.Audit(ctx, AuditQuery{Action: "join", Limit: 2})
+		page, err = l.Audit(ctx, AuditQuery{Actions: []string{"join"}, Limit: 2})
 		must(t, err)
 		wantEqual(t, "an action", page, got[4:5])
 		plain := func(all []Event) []Event {

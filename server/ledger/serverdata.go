@@ -68,5 +68,6 @@ func (d *Drive) Explain(reason string) (err error) {
 		return nil
 	}
 	_, err = d.tx.ExecContext(d.ctx, "UPDATE runs SET reason = $2 WHERE id = $1", d.Run.ID, reason)
+	d.Run.Reason = reason
 	return err
 }

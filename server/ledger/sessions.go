@@ -170,8 +170,9 @@ func (l *Ledger) UserCertificates(ctx context.Context, limit int, now time.Time)
 }
 
 // RevokeCertificate refuses a certificate permanently, and ends the user's sessions and login
-// codes: whoever stole the key may have opened some. The serial number may be shortened to a
-// prefix that only one valid certificate has.
+// codes: whoever stole the key may have opened some. Certificates that it was renewed from or to
+// are refused too. The serial number may be shortened to a prefix that only one valid
+// certificate has.
 func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, now time.Time) (c Certificate, err error) {
 	defer wrap(&err, "revoking certificate", prefix)
 	err = l.update(ctx, func(tx *sql.Tx) error {
@@ -195,13 +196,20 @@ func (l *Ledger) RevokeCertificate(ctx context.Context, prefix, actor string, no
 		if _, err := l.userFor(ctx, tx, c.User); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", c.Serial, toMillis(now)); err != nil {
+		serials, err := renewals(ctx, tx, c.Serial)
+		if err != nil {
 			return err
 		}
-		if err := signOut(ctx, tx, c.User); err != nil {
-			return err
+		// Each has an event, because a ledger that is restored may lack the newest one.
+		for _, s := range serials {
+			if _, err := tx.ExecContext(ctx, "UPDATE certificates SET revoked = $2 WHERE serial = $1 AND revoked = 0", s, toMillis(now)); err != nil {
+				return err
+			}
+			if err := l.audit(ctx, tx, now, actor, "revoke certificate", c.User, "serial "+s); err != nil {
+				return err
+			}
 		}
-		return l.audit(ctx, tx, now, actor, "revoke certificate", c.User, "serial "+c.Serial)
+		return signOut(ctx, tx, c.User)
 	})
 	return c, err
 }

@@ -49,7 +49,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 	case run.State == Waiting:
 		did = "begin"
 		do = func(d *Drive) error {
-			if _, err := d.Begin(Run{Plan: "settled"}, Version{"w0", "c0"}, t0); err != nil {
+			if _, err := d.Begin(Run{Plan: "settled"}, Version{Weights: "w0", Control: "c0"}, Filter{}, t0); err != nil {
 				return err
 			}
 			return d.saveMachine("at 0")
@@ -65,7 +65,7 @@ func (c *driver) step(last func() error) (did string, err error) {
 			return did, err
 		}
 		do = func(d *Drive) error {
-			return d.Publish(merging, Version{fmt.Sprint("w", merging.Version+1, " ", sum), fmt.Sprint("c", merging.Version+1)}, "server")
+			return d.Publish(merging, Version{Weights: fmt.Sprint("w", merging.Version+1, " ", sum), Control: fmt.Sprint("c", merging.Version+1)}, "server")
 		}
 	case run.Version == 2:
 		did = "end"
@@ -73,10 +73,10 @@ func (c *driver) step(last func() error) (did string, err error) {
 	case at == fmt.Sprint("at ", run.Version):
 		did = "open"
 		do = func(d *Drive) error {
-			if _, err := d.Retire(run.Version); err != nil {
+			if _, err := d.retire(run.Version); err != nil {
 				return err
 			}
-			if _, err := d.Ask(run.Version, run.Version, upTo(5), after(time.Hour)); err != nil {
+			if _, _, err := d.Ask(Asking{Round: run.Version, Version: run.Version, Members: upTo(5), Until: after(time.Hour)}); err != nil {
 				return err
 			}
 			return d.Save("open", Round{Round: run.Version, Version: run.Version, Opened: t0, Asked: 5})

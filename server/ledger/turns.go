@@ -73,39 +73,39 @@ func scanTasks(into *[]Task) func(*sql.Rows) error {
 }
 
 // Extend extends an agent's leases in a round, so that they last at least until the given
-// time.
+// time, but not beyond the latest time that they have.
 func (l *Ledger) Extend(ctx context.Context, agent, run string, round int64, clients []string, until time.Time) (err error) {
 	defer wrap(&err, "extending leases of agent", agent, "in run", run)
-	return l.setExpiry(ctx, "until <> 0 AND +until < $4", agent, run, round, clients, until)
+	return l.update(ctx, func(tx *sql.Tx) error {
+		_, err := l.setExpiry(ctx, tx, "until <> 0 AND +until < $4 AND (latest = 0 OR +until < latest)", "CASE WHEN latest <> 0 AND latest < $4 THEN latest ELSE $4 END", agent, run, round, clients, until)
+		return err
+	})
 }
 
-// Decline marks an agent's leases in a round as declined. The coordinator then withdraws
-// them. It skips leases that another transaction has locked.
-func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string) (err error) {
-	defer wrap(&err, "declining leases of agent", agent, "in run", run)
-	return l.setExpiry(ctx, "until <> $4", agent, run, round, clients, time.Time{})
-}
-
-// setExpiry sets when leases expire. It selects the leases by client. If it used the index
+// setExpiry sets when leases expire, and returns their clients. It selects the leases by client. If it used the index
 // on the column until, the database would scan all leases of the run. It skips leases that
 // are being counted or withdrawn: they are about to be deleted, and waiting for them while
 // holding other locks could deadlock.
-func (l *Ledger) setExpiry(ctx context.Context, which, agent, run string, round int64, clients []string, until time.Time) error {
-	return l.update(ctx, func(tx *sql.Tx) error {
-		for part := range slices.Chunk(clients, l.chunk) {
-			args := []any{agent, run, round, toMillis(until)}
-			for _, c := range part {
-				args = append(args, c)
-			}
-			these := "run = $2 AND round = $3 AND client IN " + inList(4, len(part))
-			text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.lockClause("UPDATE SKIP LOCKED") +
-				") UPDATE leases SET until = $4 WHERE " + these + " AND client IN (SELECT client FROM free)"
-			if _, err := tx.ExecContext(ctx, text, args...); err != nil {
-				return err
-			}
+func (l *Ledger) setExpiry(ctx context.Context, tx *sql.Tx, which, to, agent, run string, round int64, clients []string, until time.Time) (set []string, err error) {
+	for part := range slices.Chunk(clients, l.chunk) {
+		args := []any{agent, run, round, toMillis(until)}
+		for _, c := range part {
+			args = append(args, c)
 		}
-		return nil
-	})
+		these := "run = $2 AND round = $3 AND client IN " + inList(4, len(part))
+		text := "WITH free AS MATERIALIZED (SELECT client FROM leases WHERE agent = $1 AND " + which + " AND " + these + l.lockClause("UPDATE SKIP LOCKED") +
+			") UPDATE leases SET until = " + to + " WHERE " + these + " AND client IN (SELECT client FROM free) RETURNING client"
+		err := query(ctx, tx, func(r *sql.Rows) error {
+			var client string
+			err := r.Scan(&client)
+			set = append(set, client)
+			return err
+		}, text, args...)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return set, nil
 }
 
 // TurnState is the state of a turn.
@@ -234,6 +234,9 @@ type Share struct {
 	Client          string
 	Examples, Steps int64
 	TrainLoss       float64
+	// Norm and ControlNorm are the norms of the update and of the change of its control
+	// variate.
+	Norm, ControlNorm float64
 }
 
 // Arrival is a result from an agent. It is one client's update, or the sum of several
@@ -389,7 +392,7 @@ func (l *Ledger) countable(ctx context.Context, tx *sql.Tx, run string, arrivals
 
 // addReceipts replaces the leases of counted arrivals with receipts.
 func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch int64, arrivals []Arrival, counted []int, used map[Turn]holding) error {
-	const columns = 10
+	const columns = 12
 	rows := make([]any, 0, columns*len(used))
 	now := toMillis(time.Now()) // for people only
 	clients, bytes := map[int64][]any{}, map[int64]int64{}
@@ -397,12 +400,12 @@ func (l *Ledger) addReceipts(ctx context.Context, tx *sql.Tx, run string, batch 
 		a := &arrivals[i]
 		bytes[a.Round] += a.Bytes
 		for _, s := range a.Shares {
-			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[Turn{run, a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss, now)
+			rows = append(rows, run, batch, a.Round, a.Version, s.Client, used[Turn{run, a.Round, s.Client}].no, s.Examples, s.Steps, s.TrainLoss, now, s.Norm, s.ControlNorm)
 			clients[a.Round] = append(clients[a.Round], s.Client)
 		}
 	}
 	for part := range slices.Chunk(rows, columns*l.chunk) {
-		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss, counted) VALUES " + placeholders(0, len(part)/columns, columns)
+		text := "INSERT INTO receipts (run, batch, round, version, client, no, examples, steps, train_loss, counted, norm, control_norm) VALUES " + placeholders(0, len(part)/columns, columns)
 		if _, err := tx.ExecContext(ctx, text, part...); err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func TestExtendAndDecline(t *testing.T) {
 		must(t, l.Extend(ctx, "a", "run", 0, nil, after(3*time.Hour)))
 		wantEqual(t, "of another run", until(names[0], 0), 2*time.Hour)
 
-		must(t, l.Decline(ctx, "a", "run", 0, append(names[3:600:600], "b")))
+		must(t, l.Decline(ctx, "a", "run", 0, append(names[3:600:600], "b"), "data", "no readings"))
 		must(t, l.Extend(ctx, "a", "run", 0, names, after(5*time.Hour))) // a declined lease cannot be extended
 		wantEqual(t, "another agent's", until("b", 0), time.Hour)
 		wantEqual(t, "tasks", len(tasks(t, l, "a", t0)), 1101-597)
@@ -114,6 +114,8 @@ func TestStandings(t *testing.T) {
 
 		// An agent that takes over a client also sees the client's earlier turns.
 		must(t, s.RevokeAgent(ctx, "agent", "operator", t0))
+		_, err := s.FreeClients(ctx, "agent", "", "operator", t0)
+		must(t, err)
 		announce(t, s.Ledger, "other", names[0], names[700])
 		wantEqual(t, "taken over", stand("other", "run", 4, names[0], names[700]), map[string]Standing{names[0]: {Counted, 3}})
 	})
@@ -417,7 +419,7 @@ func TestNoDeadlock(t *testing.T) {
 				return s.Extend(ctx, "agent", "run", round.Load(), some(rng, 550), after(time.Hour+time.Duration(rng.IntN(1e9))*time.Millisecond))
 			})
 		}
-		forever(func(rng *rand.Rand) error { return s.Decline(ctx, "agent", "run", round.Load(), some(rng, 50)) })
+		forever(func(rng *rand.Rand) error { return s.Decline(ctx, "agent", "run", round.Load(), some(rng, 50), "", "") })
 		for range 2 {
 			forever(func(rng *rand.Rand) error {
 				var batch []Arrival
@@ -448,7 +450,7 @@ func TestNoDeadlock(t *testing.T) {
 				if err := d.Close(Round{Round: r, State: RoundAbandoned}, "", false); err != nil {
 					return err
 				}
-				if _, err := d.Ask(r+1, 0, upTo(turns), after(time.Hour)); err != nil {
+				if _, _, err := d.Ask(Asking{Round: r + 1, Version: 0, Members: upTo(turns), Until: after(time.Hour)}); err != nil {
 					return err
 				}
 				return d.Save("", Round{Round: r + 1})

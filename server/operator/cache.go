@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"loadstar/fed/policy"
 	"loadstar/fed/recipe"
 )
 
@@ -77,6 +78,7 @@ func (c *cached[T]) compute(ctx context.Context, compute func(context.Context) (
 type head struct {
 	algorithm, partition     string
 	rounds, shared, personal int64
+	warning                  string // why agents may decline it
 }
 
 // heads remembers the heads of plans, because reading a plan takes longer than reading a run.
@@ -97,6 +99,7 @@ func (h *heads) of(plan string) (x head) {
 	}
 	if p, err := recipe.Read([]byte(plan)); err == nil {
 		x.algorithm, x.rounds, x.partition = p.Algorithm, int64(p.Rounds), p.Partition
+		x.warning = policy.Warn(p)
 		if q, err := recipe.Frame(p, nil); err == nil {
 			x.shared, x.personal = int64(q.Partition.SharedLen()), int64(q.Partition.PersonalLen())
 		}

@@ -14,6 +14,7 @@ import (
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/series/quality"
 	"loadstar/server/ledger"
+	"loadstar/server/terms"
 )
 
 const (
@@ -32,7 +33,7 @@ func (o *Operator) fleet(ctx context.Context) (ledger.FleetCounts, error) {
 		if err != nil {
 			return ledger.FleetCounts{}, err
 		}
-		now := time.Now()
+		now := o.Ledger.Now()
 		return o.Ledger.CountFleet(ctx, now.Add(-o.quietAfter(n)), now.Add(expiringWithin))
 	})
 }
@@ -76,7 +77,10 @@ func (o *Operator) GetFleet(ctx context.Context, _ *v1.GetFleetRequest) (*v1.Get
 
 // ListAgents returns a page of agents in the order of their ids.
 func (o *Operator) ListAgents(ctx context.Context, r *v1.ListAgentsRequest) (*v1.ListAgentsResponse, error) {
-	all, err := o.Ledger.AgentStates(ctx, r.Name, r.After, page(r.Limit, 100))
+	if r.Name != "" && r.Token != "" {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("select agents by name or by token"))
+	}
+	all, err := o.Ledger.AgentStates(ctx, ledger.AgentQuery{After: r.After, Name: r.Name, Token: r.Token, Limit: page(r.Limit, 100)})
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -98,7 +102,8 @@ func (o *Operator) agent(ctx context.Context, a ledger.AgentState) (*v1.Agent, e
 	}
 	x := &v1.Agent{
 		Id: a.ID, Name: a.Name, Joined: millis(a.Joined), Seen: millis(a.Seen), Expires: millis(a.Expires), Revoked: !a.Revoked.IsZero(),
-		Quiet: a.Revoked.IsZero() && time.Since(a.Seen) > o.quietAfter(c.Agents), Clients: a.Clients, Version: a.Version, Generated: a.Generated,
+		Quiet: a.Revoked.IsZero() && o.Ledger.Now().Sub(a.Seen) > o.quietAfter(c.Agents), Clients: a.Clients, Version: a.Version, Generated: a.Generated,
+		Token: a.Token, Protocol: a.Protocol, Copied: millis(a.Copied),
 	}
 	if a.Skew != nil {
 		ms := a.Skew.Milliseconds()
@@ -110,7 +115,7 @@ func (o *Operator) agent(ctx context.Context, a ledger.AgentState) (*v1.Agent, e
 func clientOf(c ledger.Client) *v1.Client {
 	return &v1.Client{
 		Name: c.Name, Agent: c.Agent, AgentName: c.AgentName, Announced: millis(c.Announced), Seen: millis(c.Seen), Revoked: c.Revoked,
-		Inputs: c.Inputs, StepSeconds: int64(c.Step / time.Second),
+		Inputs: c.Inputs, StepSeconds: int64(c.Step / time.Second), Protocol: c.Protocol,
 	}
 }
 
@@ -147,40 +152,59 @@ func (o *Operator) GetClient(ctx context.Context, r *v1.GetClientRequest) (*v1.G
 		if err != nil {
 			return nil, o.wireError(err)
 		}
+		limits, err := o.limitsOf(ctx, run.ID)
+		if err != nil {
+			return nil, o.wireError(err)
+		}
 		slices.SortFunc(turns, func(a, b ledger.TurnRecord) int { return cmp.Compare(b.Round, a.Round) })
 		for _, t := range turns {
 			t.Agent = cmp.Or(t.Agent, c.Agent)
-			answer.Turns = append(answer.Turns, turnOf(t))
+			answer.Turns = append(answer.Turns, turnOf(t, limits))
 		}
 	}
 	return answer, nil
 }
 
-func turnOf(t ledger.TurnRecord) *v1.Turn {
+func turnOf(t ledger.TurnRecord, limits map[int64]*v1.Limits) *v1.Turn {
 	x := &v1.Turn{
-		Run: t.Run, Round: t.Round, Client: t.Client, Agent: t.Agent, State: "asked", Version: t.Version,
-		Examples: t.Examples, Steps: t.Steps, Loss: t.TrainLoss, Counted: millis(t.At),
+		Run: t.Run, Round: t.Round, Client: t.Client, Agent: t.Agent, State: t.State, Version: t.Version, Reason: t.Reason,
+		Examples: t.Examples, Steps: t.Steps, Loss: t.TrainLoss, Norm: t.Norm, Counted: millis(t.At),
 	}
-	if t.Counted {
-		x.State = "counted"
-	}
+	// Clipping rounds to float32, so a clipped norm may be a little below the limit.
+	const reached = 1 - 1e-6
+	l := limits[t.Version].GetNorm()
+	x.Clipped = t.State == "counted" && l > 0 && t.Norm >= reached*l
 	return x
 }
 
-// ListTurns returns a page of the open and counted turns of a round.
+// limitsOf returns the limits of the stored versions of a run.
+func (o *Operator) limitsOf(ctx context.Context, run string) (map[int64]*v1.Limits, error) {
+	versions, err := o.Ledger.Versions(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[int64]*v1.Limits, len(versions))
+	for _, v := range versions {
+		if all[v.Version], err = terms.DecodeLimits(v.Limits); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// ListTurns returns a page of the turns of a round.
 func (o *Operator) ListTurns(ctx context.Context, r *v1.ListTurnsRequest) (*v1.ListTurnsResponse, error) {
 	turns, err := o.Ledger.Turns(ctx, r.Run, r.Round, r.After, page(r.Limit, 100))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	if len(turns) == 0 {
-		if _, err := o.Ledger.Run(ctx, r.Run); err != nil {
-			return nil, o.wireError(err)
-		}
+	limits, err := o.limitsOf(ctx, r.Run)
+	if err != nil {
+		return nil, o.wireError(err)
 	}
 	answer := &v1.ListTurnsResponse{}
 	for _, t := range turns {
-		answer.Turns = append(answer.Turns, turnOf(t))
+		answer.Turns = append(answer.Turns, turnOf(t, limits))
 	}
 	return answer, nil
 }

@@ -31,7 +31,7 @@ func newTown(d *fixture) *town {
 	ctx, now := d.Context(), time.Now()
 	join := func(id string, seen, expires time.Time, a ledger.Announcement) {
 		d.Helper()
-		must(d, d.ledger.AddToken(ctx, []byte(id), "", 1, now.Add(time.Hour)))
+		must(d, d.ledger.AddToken(ctx, []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", time.Now()))
 		must(d, d.ledger.Join(ctx, []byte(id), ledger.Agent{ID: id, Name: "name of " + id, Expires: expires}, seen))
 		a.Agent, a.Step, a.Most, a.Inputs = id, 15*time.Minute, 1000, []string{"load", "temperature"}
 		_, err := d.ledger.Announce(ctx, a, seen)
@@ -65,7 +65,7 @@ func newTown(d *fixture) *town {
 	lead, err := d.ledger.Lead(ctx, "test", time.Hour, now)
 	must(d, err)
 	must(d, d.ledger.Drive(ctx, lead, t.run, func(x *ledger.Drive) error {
-		n, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, now)
+		n, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, ledger.Filter{}, now)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func newTown(d *fixture) *town {
 		for i := range n {
 			members = append(members, i)
 		}
-		if gone, err := x.Ask(0, 0, members, now.Add(time.Hour)); err != nil || len(gone) > 0 {
+		if gone, _, err := x.Ask(ledger.Asking{Round: 0, Version: 0, Members: members, Until: now.Add(time.Hour)}); err != nil || len(gone) > 0 {
 			return fmt.Errorf("%v are gone: %w", gone, err)
 		}
 		return x.Save("{}", ledger.Round{Opened: now, Asked: n})

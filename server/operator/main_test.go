@@ -15,7 +15,6 @@ import (
 	"connectrpc.com/connect"
 	"go.uber.org/goleak"
 
-	"loadstar/internal/jointoken"
 	"loadstar/internal/pgtest"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
@@ -62,6 +61,7 @@ func must(t testing.TB, err error) {
 // fixture serves the operators' API with its real handler and a real ledger. A test sets
 // the caller, who is otherwise local with a session.
 type fixture struct {
+	authority *pki.Authority
 	v1.OperatorServiceClient
 	*testing.T
 	ledger  *ledger.Ledger
@@ -76,8 +76,6 @@ type fixture struct {
 	who     *access.Caller
 }
 
-var pin = jointoken.PinOf([]byte("root"))
-
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	return newFixtureAt(t, "sqlite:"+filepath.Join(t.TempDir(), "ledger.db"))
@@ -88,11 +86,11 @@ func newFixtureAt(t *testing.T, at string) *fixture {
 	l, err := ledger.Open(t.Context(), at)
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
-	authority, err := pki.Open(filepath.Join(t.TempDir(), "pki"))
+	authority, err := pki.Open(filepath.Join(t.TempDir(), "pki"), pki.Keys{})
 	must(t, err)
-	d := &fixture{T: t, ledger: l, access: access.New(l, slog.New(slog.DiscardHandler)), closing: make(chan struct{})}
+	d := &fixture{T: t, ledger: l, authority: authority, access: access.New(l, slog.New(slog.DiscardHandler)), closing: make(chan struct{})}
 	d.who = d.signIn("local")
-	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Pin: pin, Wake: d.wake, Revoked: d.revoke, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
+	h := New(Config{Ledger: l, Access: d.access, Authority: authority, Page: "http://page.example", Wake: d.wake, Revoked: d.revoke, Closing: d.closing, Log: slog.New(slog.DiscardHandler)}).Handler()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.mu.Lock()
 		who := d.who
@@ -158,7 +156,7 @@ func (d *fixture) code(what string, err error, want connect.Code) {
 func (d *fixture) members(agent string, clients ...string) {
 	d.Helper()
 	ctx := d.Context()
-	must(d, d.ledger.AddToken(ctx, []byte(agent), "", 1, time.Now().Add(time.Hour)))
+	must(d, d.ledger.AddToken(ctx, []byte(agent), ledger.Token{Uses: 1, Expires: time.Now().Add(time.Hour)}, "test", time.Now()))
 	must(d, d.ledger.Join(ctx, []byte(agent), ledger.Agent{ID: agent, Name: "name of " + agent}, time.Now()))
 	_, err := d.ledger.Announce(ctx, ledger.Announcement{Agent: agent, Clients: clients, Step: time.Hour, Most: 1 << 20}, time.Now())
 	must(d, err)

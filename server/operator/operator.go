@@ -14,8 +14,8 @@ import (
 	"connectrpc.com/connect"
 
 	"loadstar/fed"
+	"loadstar/fed/policy"
 	"loadstar/fed/recipe"
-	"loadstar/internal/jointoken"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/access"
 	"loadstar/server/ledger"
@@ -26,13 +26,15 @@ import (
 // Config holds the dependencies and settings of the operators' API.
 type Config struct {
 	Ledger *ledger.Ledger
-	// Access creates logins, and Authority signs the certificates of users.
+	// Access creates logins. Authority signs the certificates of users, and its pin is in join
+	// tokens.
 	Access    *access.Gate
 	Authority *pki.Authority
 	// Page is the address of the dashboard; empty if there is none.
 	Page string
-	// Pin identifies the server's root certificate. Join tokens contain it.
-	Pin string
+	// Agents is the address for agents if operators have one of their own, and otherwise
+	// empty.
+	Agents string
 	// Hub is the address of the hub if this is a region's server, and otherwise empty.
 	Hub string
 	// Version is that of the server's program.
@@ -107,27 +109,6 @@ func (o *Operator) wireError(err error) error {
 	}
 	o.Log.Warn("cannot serve an operator", "error", err)
 	return connect.NewError(connect.CodeUnavailable, err)
-}
-
-// CreateToken creates a join token.
-func (o *Operator) CreateToken(ctx context.Context, r *v1.CreateTokenRequest) (*v1.CreateTokenResponse, error) {
-	if r.Uses < 1 || r.Uses > 1_000_000 || r.TtlSeconds < 60 || r.TtlSeconds > 366*24*3600 || len(r.Note) > 256 {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("a token needs 1 to 1,000,000 uses, a lifetime from one minute to one year, and a note of at most 256 bytes; this one would have %d uses, a lifetime of %d seconds and %d bytes: change --uses, --ttl or --note", r.Uses, r.TtlSeconds, len(r.Note)))
-	}
-	t, err := jointoken.New(o.Pin)
-	if err != nil {
-		return nil, o.wireError(err)
-	}
-	now := time.Now()
-	expires := now.Add(time.Duration(r.TtlSeconds) * time.Second)
-	if err := o.Ledger.AddToken(ctx, t.Hash(), r.Note, int(r.Uses), expires); err != nil {
-		return nil, o.wireError(err)
-	}
-	err = o.Ledger.AddEvent(ctx, ledger.Event{At: now, Actor: actor(ctx), Action: "create token", Subject: t.String(), Detail: strings.TrimSuffix(fmt.Sprintf("agents %d, until %s: %s", r.Uses, expires.UTC().Format(time.RFC3339), r.Note), ": ")})
-	if err != nil {
-		return nil, o.wireError(err)
-	}
-	return &v1.CreateTokenResponse{Token: t.Text(), Expires: expires.UnixMilli()}, nil
 }
 
 func page(limit int32, usual int) int {
@@ -209,7 +190,12 @@ func (o *Operator) StartRun(ctx context.Context, r *v1.StartRunRequest) (*v1.Sta
 		return nil, o.wireError(err)
 	}
 	o.Wake(run.ID)
-	return &v1.StartRunResponse{Run: run.ID}, nil
+	answer := &v1.StartRunResponse{Run: run.ID}
+	if warning := policy.Warn(p); warning != "" {
+		answer.Warnings = append(answer.Warnings, warning)
+		o.Log.Warn("a run may be declined", "run", run.ID, "reason", warning)
+	}
+	return answer, nil
 }
 
 // training returns the least number of clients of which n train, without those that the
@@ -336,9 +322,24 @@ func still(ctx context.Context) error {
 	return access.Allow(access.With(ctx, c), v1.OperatorServiceWatchRunProcedure)
 }
 
-// ListAudit returns the newest events of the audit log, newest first.
+// auditSettles is after which time no event appears before one that was already listed:
+// longer than a transaction waits, and clocks of gateways differ.
+const auditSettles = 10 * time.Second
+
+// ListAudit returns the newest events of the audit log, newest first. With After it returns
+// the events behind one, oldest first, so that a program can follow the log without a gap.
 func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
-	events, err := o.Ledger.Audit(ctx, ledger.AuditQuery{Before: r.Before, Actors: actors(r.Actor), Action: r.Action, Limit: page(r.Limit, 50)})
+	q := ledger.AuditQuery{Before: r.Before, After: r.After, Actors: actors(r.Actor), Limit: page(r.Limit, 50)}
+	if r.Action != "" {
+		q.Actions = []string{r.Action}
+	}
+	switch {
+	case r.Before != "" && r.After != "":
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("give either before or after, not both"))
+	case r.After != "":
+		q.Until = time.Now().Add(-auditSettles)
+	}
+	events, err := o.Ledger.Audit(ctx, q)
 	if err != nil {
 		return nil, o.wireError(err)
 	}
@@ -352,10 +353,13 @@ func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.L
 func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {
 	x := &v1.Run{
 		Id: r.ID, Name: r.Name, State: string(r.State), Reason: r.Reason, Created: millis(r.Created), Started: millis(r.Started),
-		Finished: millis(r.Finished), Clients: r.Fleet, Round: r.Round, Version: r.Version,
+		Finished: millis(r.Finished), Clients: r.Fleet, Round: r.Round, Version: r.Version, LeftOut: r.LeftOut, Wanted: r.Wanted,
 	}
 	h := o.heads.of(r.Plan)
 	x.Algorithm, x.Rounds, x.Partition, x.SharedWeights, x.PersonalWeights, x.Generated = h.algorithm, h.rounds, h.partition, h.shared, h.personal, r.Generated
+	if h.warning != "" && !r.State.Ended() {
+		x.Warnings = []string{h.warning}
+	}
 	if v, err := o.Ledger.Version(ctx, r.ID, r.Version); err == nil {
 		x.Weights = v.Weights
 	}

@@ -70,7 +70,7 @@ func TestTokens(t *testing.T) {
 	after := time.Now()
 	token, err := jointoken.Parse(s.Token)
 	must(t, err)
-	if token.Pin() != pin || s.Expires < before.Add(time.Hour).UnixMilli() || s.Expires > after.Add(time.Hour).UnixMilli() {
+	if token.Pin() != d.authority.Pin() || s.Expires < before.Add(time.Hour).UnixMilli() || s.Expires > after.Add(time.Hour).UnixMilli() {
 		t.Errorf("pin %s, expires %v", token.Pin(), time.UnixMilli(s.Expires))
 	}
 	for i, want := range []bool{true, true, false} {
@@ -178,6 +178,18 @@ func TestClients(t *testing.T) {
 	}
 }
 
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	d := newFixture(t)
+	for batch, want := range map[int]string{32: "", 1: "agents with default settings decline this plan: client.batch is 1, the least is 32 (policy.least_batch)"} {
+		s, err := d.StartRun(t.Context(), &v1.StartRunRequest{Plan: fmt.Sprintf("algorithm: fedavg\nclient: {batch: %d, steps: 64}\n", batch)})
+		must(t, err)
+		if got := strings.Join(s.Warnings, "\n"); got != want {
+			t.Errorf("batch %d: %q", batch, got)
+		}
+	}
+}
+
 func TestRuns(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t)
@@ -261,7 +273,7 @@ func (d *fixture) drive(run string) func(state string) {
 		must(d, d.ledger.Drive(ctx, lead, run, do))
 	}
 	do(func(x *ledger.Drive) error {
-		if _, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, time.Now()); err != nil {
+		if _, err := x.Begin(ledger.Run{Plan: plan}, ledger.Version{Weights: "w0"}, ledger.Filter{}, time.Now()); err != nil {
 			return err
 		}
 		return x.Save("{}", ledger.Round{Opened: time.Now()})

@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -170,19 +169,61 @@ func (o *Operator) IssueCertificate(ctx context.Context, r *v1.IssueCertificateR
 	if _, err := o.Ledger.User(ctx, r.User); err != nil {
 		return nil, o.wireError(err)
 	}
-	chain, _, err := o.Authority.Sign(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
+	issued, err := o.Authority.IssueSingle(r.Csr, pki.Identity{Role: pki.Operator, ID: r.User}, ttl)
 	if err != nil {
 		return nil, invalid("%w", err)
 	}
-	leaf, err := x509.ParseCertificate(chain[0])
-	if err != nil {
-		return nil, o.wireError(err)
-	}
+	leaf := issued.Leaf
 	err = o.Ledger.AddCertificate(ctx, ledger.Certificate{Serial: pki.Serial(leaf), User: r.User, Issued: time.Now(), Expires: leaf.NotAfter}, actor(ctx))
 	if err != nil {
 		return nil, o.wireError(err)
 	}
-	return &v1.IssueCertificateResponse{Certificates: chain}, nil
+	return &v1.IssueCertificateResponse{Certificates: issued.Chain, Roots: o.Authority.Roots()}, nil
+}
+
+// RenewCertificate signs a certificate of the newest issuer for a caller whose certificate comes
+// from another one. The new one expires at the same time, so that an admin decides how long a
+// user has access. All callers get the roots that they must trust.
+func (o *Operator) RenewCertificate(ctx context.Context, r *v1.RenewCertificateRequest) (*v1.RenewCertificateResponse, error) {
+	who, ok := pki.From(ctx)
+	leaf := pki.Leaf(ctx)
+	if !ok || leaf == nil || who.Role != pki.Operator {
+		return nil, invalid("only a certificate can be renewed, and this call comes with a session")
+	}
+	answer := &v1.RenewCertificateResponse{Roots: o.Authority.Roots()}
+	if !o.Authority.Outdated(leaf) {
+		return answer, nil
+	}
+	issued, err := o.Authority.Issue(r.Csr, who, time.Until(leaf.NotAfter))
+	if err != nil {
+		return nil, invalid("%w", err)
+	}
+	err = o.Ledger.RenewCertificate(ctx, pki.Serial(leaf), ledger.Certificate{Serial: pki.Serial(issued.Leaf), User: who.ID, Issued: time.Now(), Expires: issued.Leaf.NotAfter}, actor(ctx))
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer.Certificates, answer.Roots = issued.Chain, issued.Roots
+	return answer, nil
+}
+
+// ListIssuers counts the agents and users' certificates of each issuer, so that an operator
+// knows when a former one can be retired.
+func (o *Operator) ListIssuers(ctx context.Context, _ *v1.ListIssuersRequest) (*v1.ListIssuersResponse, error) {
+	trusted := o.Authority.Issuers()
+	var ids []string
+	for _, i := range trusted {
+		ids = append(ids, i.ID)
+	}
+	counts, err := o.Ledger.CountIssuers(ctx, ids, time.Now())
+	if err != nil {
+		return nil, o.wireError(err)
+	}
+	answer := &v1.ListIssuersResponse{}
+	for _, i := range append(trusted, pki.IssuerInfo{}) {
+		n := counts[i.ID]
+		answer.Issuers = append(answer.Issuers, &v1.Issuer{Id: i.ID, Name: i.Name, Agents: n.Agents, Expired: n.Expired, Certificates: n.Certificates})
+	}
+	return answer, nil
 }
 
 // ListCertificates returns the newest certificates that have not expired.

@@ -1,10 +1,11 @@
-// Package pki manages the server's certificates: an authority with one root, the server's
-// own certificate, and the identity of the peer of a connection. Agents' certificates
-// are valid for days. This package does not revoke them: the handler of a call asks the
-// ledger whether the caller or its certificate is revoked.
+// Package pki manages the server's certificates: an authority with an offline root and an
+// online issuer below it, the server's own certificate, and the identity of the peer of a
+// connection. Agents' certificates are valid for days. This package does not revoke them:
+// the handler of a call asks the ledger whether the caller or its certificate is revoked.
 package pki
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -14,10 +15,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"loadstar/internal/filelock"
@@ -26,10 +29,8 @@ import (
 )
 
 const (
-	rootFile = "root.pem"
 	lockFile = "lock"
 
-	rootYears = 20
 	// skew is how far a peer's clock may be behind the server's clock. Certificates are
 	// valid from that much before their creation.
 	skew = 5 * time.Minute
@@ -41,61 +42,84 @@ const (
 // Authority signs certificates. It is safe for concurrent use.
 type Authority struct {
 	dir  string
-	key  *ecdsa.PrivateKey
-	root *x509.Certificate
+	keys Keys
 	now  func() time.Time
+	has  atomic.Pointer[issuers]
+	// trouble is why the server's certificate was not renewed, until Watch logs it.
+	trouble atomic.Pointer[error]
 }
 
-// Open opens the authority in a folder. It creates the root on first use; if several
-// processes do so at once, only one creates it.
-func Open(dir string) (*Authority, error) {
-	a, err := read(dir)
+// Open opens the authority in a folder. It creates a root and an issuer on first use; if
+// several processes do so at once, only one creates them.
+func Open(dir string, keys Keys) (*Authority, error) {
+	a, err := OpenExisting(dir, keys)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return a, err
 	}
-	if err := mtls.MakeDir(dir); err != nil {
+	if err := Init(dir, keys); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
+	}
+	return OpenExisting(dir, keys)
+}
+
+// OpenExisting opens the authority in a folder. The error wraps fs.ErrNotExist if there is
+// none.
+func OpenExisting(dir string, keys Keys) (*Authority, error) {
+	a := &Authority{dir: dir, keys: keys, now: time.Now}
+	has, err := read(dir, keys)
+	if err != nil {
+		return nil, err
+	}
+	a.has.Store(has)
+	return a, nil
+}
+
+// Init creates a root and an issuer in a folder. It uses the root whose key is there, if any.
+// The error wraps fs.ErrExist if the folder has an authority.
+func Init(dir string, keys Keys) error {
+	if err := mtls.MakeDir(dir); err != nil {
+		return err
 	}
 	unlock, err := lock(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
-	// Another process may have created the root before this one got the lock.
-	if a, err := read(dir); !errors.Is(err, fs.ErrNotExist) {
-		return a, err
+	if _, err := read(dir, Keys{certificatesOnly: true}); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = fmt.Errorf("%s has a certificate authority: %w", dir, fs.ErrExist)
+		}
+		return err
 	}
-	if err := makeRoot(filepath.Join(dir, rootFile), time.Now()); err != nil {
-		return nil, fmt.Errorf("creating the root certificate: %w", err)
+	now := time.Now()
+	// A root's key that is there is used: it comes from an interrupted call, or somebody
+	// put it there because the agents trust it.
+	root, err := readIssuer(filepath.Join(dir, rootKeyFile), keys)
+	if errors.Is(err, fs.ErrNotExist) {
+		if root, err = newRoot(now); err == nil {
+			err = root.write(filepath.Join(dir, rootKeyFile), keys)
+		}
 	}
-	return read(dir)
-}
-
-func read(dir string) (*Authority, error) {
-	path := filepath.Join(dir, rootFile)
-	text, err := mtls.ReadPrivate(path)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("creating the root certificate: %w", err)
 	}
-	b, err := mtls.Parse(text)
-	switch {
-	case err != nil:
-	case b.Key == nil || len(b.Certificates) != 1:
-		err = errors.New("the file must hold a key and a certificate")
-	case !b.Key.PublicKey.Equal(b.Certificates[0].PublicKey):
-		err = errors.New("its certificate belongs to another key")
-	case !b.Certificates[0].IsCA:
-		err = errors.New("its certificate is not a root certificate")
-	default:
-		return &Authority{dir: dir, key: b.Key, root: b.Certificates[0], now: time.Now}, nil
+	// The issuer is written last: without it, the folder counts as empty.
+	i, err := newIssuer(root, keys, now)
+	if err == nil {
+		err = i.write(filepath.Join(dir, issuerFile), keys)
 	}
-	return nil, fmt.Errorf("%s: %w; restore it from a backup, because agents trust no other root", path, err)
+	if err != nil {
+		return fmt.Errorf("creating the issuer's certificate: %w", err)
+	}
+	return nil
 }
 
 // lock locks the folder. It waits until no other process is writing files in the folder.
 func lock(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, none(dir)
+	} else if err != nil {
 		return nil, err
 	}
 	if err := filelock.Wait(f); err != nil {
@@ -105,66 +129,112 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil // closing releases the lock
 }
 
-func makeRoot(path string, now time.Time) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
+// RootKeyHere returns the path of a root's key in the authority's folder, or "" if there is
+// none, as there should be.
+func (a *Authority) RootKeyHere() string {
+	if paths, err := rootKeys(a.dir); err == nil && len(paths) > 0 {
+		return paths[0]
 	}
-	number, err := serial()
-	if err != nil {
-		return err
-	}
-	template := &x509.Certificate{
-		SerialNumber: number,
-		// The name is unique, so that people can tell two roots apart.
-		Subject:               pkix.Name{CommonName: fmt.Sprintf("Loadstar root %032x", number)[:len("Loadstar root ")+8]},
-		NotBefore:             now.Add(-skew),
-		NotAfter:              now.AddDate(rootYears, 0, 0),
-		KeyUsage:              x509.KeyUsageCertSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-		MaxPathLenZero:        true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return err
-	}
-	root, err := x509.ParseCertificate(der)
-	if err != nil {
-		return err
-	}
-	text, err := (&mtls.Bundle{Key: key, Certificates: []*x509.Certificate{root}}).PEM()
-	if err != nil {
-		return err
-	}
-	return mtls.WritePrivate(path, text)
+	return ""
 }
 
-// serial returns a random serial number of 128 bits.
-func serial() (*big.Int, error) {
+// Watch looks every so often whether the files of the authority have changed, as after a
+// rotation, until ctx ends. After a change it uses the new files and calls changed.
+func (a *Authority) Watch(ctx context.Context, every time.Duration, log *slog.Logger, changed func()) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	failed := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := a.trouble.Swap(nil); err != nil {
+			log.Error("cannot renew the server's certificate; the server tries again", "error", *err)
+		}
+		was := a.has.Load()
+		is := stamp(a.dir)
+		if is == was.stamp || is == failed {
+			continue
+		}
+		has, err := read(a.dir, a.keys)
+		if err != nil {
+			failed = is
+			log.Error("the certificate authority's files have changed and cannot be used; the server keeps the old ones", "error", err)
+			continue
+		}
+		a.has.Store(has)
+		log.Info("the certificate authority has changed", "issuer", has.newest(a.now()).name(), "issuers", len(has.all), "roots", len(has.roots()))
+		changed()
+	}
+}
+
+// serial returns a serial number of 128 bits: the issuer's ID of 32 bits, so that the
+// certificates of an issuer can be counted, and random bits.
+func (i *issuer) serial() (*big.Int, error) {
 	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
+	if _, err := rand.Read(b[len(i.id):]); err != nil {
 		return nil, err
 	}
+	copy(b[:], i.id[:])
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
-// Pin returns the pin of the root, which join tokens contain and agents check.
-func (a *Authority) Pin() string { return jointoken.PinOf(a.root.Raw) }
+// Pin returns the pin that join tokens contain and agents check: that of the certificate
+// which signs the server's own certificate.
+func (a *Authority) Pin() string {
+	return jointoken.PinOf(a.has.Load().serving(a.now()).chain[0].Raw)
+}
 
-// Sign returns a chain of a certificate for who and the root, and the certificate's expiry:
-// after ttl, but not after the root's expiry. The signature of the request proves that the
-// sender has the key. The names in the request are ignored.
-func (a *Authority) Sign(csrDER []byte, who Identity, ttl time.Duration) (chainDER [][]byte, expires time.Time, err error) {
+// Issued is a new certificate.
+type Issued struct {
+	Leaf *x509.Certificate
+	// Chain begins with the certificate. Roots are all roots that its owner must trust.
+	Chain, Roots [][]byte
+}
+
+// Issue returns a certificate for who that expires after ttl, but not after its issuer's. The
+// signature of the request proves that the sender has the key. The names in the request are
+// ignored.
+func (a *Authority) Issue(csrDER []byte, who Identity, ttl time.Duration) (Issued, error) {
+	has := a.has.Load()
+	by := has.newest(a.now())
+	leaf, err := a.issueFor(csrDER, who, ttl, by)
+	if err != nil {
+		return Issued{}, err
+	}
+	return Issued{Leaf: leaf, Chain: ders(append([]*x509.Certificate{leaf}, by.chain...)), Roots: ders(has.roots())}, nil
+}
+
+// IssueSingle is Issue for programs of version 1 of the protocol, which trust a single
+// certificate: theirs comes from the issuer of the server's own, and the chain ends there.
+func (a *Authority) IssueSingle(csrDER []byte, who Identity, ttl time.Duration) (Issued, error) {
+	by := a.has.Load().serving(a.now())
+	leaf, err := a.issueFor(csrDER, who, ttl, by)
+	if err != nil {
+		return Issued{}, err
+	}
+	return Issued{Leaf: leaf, Chain: ders([]*x509.Certificate{leaf, by.chain[0]})}, nil
+}
+
+// Roots returns all roots that clients must trust, in DER.
+func (a *Authority) Roots() [][]byte { return ders(a.has.Load().roots()) }
+
+func ders(all []*x509.Certificate) [][]byte {
+	var d [][]byte
+	for _, c := range all {
+		d = append(d, c.Raw)
+	}
+	return d
+}
+
+func (a *Authority) issueFor(csrDER []byte, who Identity, ttl time.Duration, by *issuer) (*x509.Certificate, error) {
 	key, err := requested(csrDER)
 	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("certificate request: %w", err)
+		return nil, fmt.Errorf("certificate request: %w", err)
 	}
-	leaf, err := a.issue(key, who, ttl)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	return [][]byte{leaf.Raw, a.root.Raw}, leaf.NotAfter, nil
+	return a.issue(by, key, who, ttl)
 }
 
 // requested returns the public key in a certificate request after checking the request's
@@ -191,11 +261,11 @@ func requested(csrDER []byte) (any, error) {
 }
 
 // issue creates a client certificate for a public key and an identity.
-func (a *Authority) issue(key any, who Identity, ttl time.Duration) (*x509.Certificate, error) {
+func (a *Authority) issue(by *issuer, key any, who Identity, ttl time.Duration) (*x509.Certificate, error) {
 	if err := who.check(); err != nil {
 		return nil, err
 	}
-	return a.sign(&x509.Certificate{
+	return a.sign(by, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: who.ID}, // for people to read; programs read the URI
 		URIs:        []*url.URL{who.uri()},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -203,26 +273,27 @@ func (a *Authority) issue(key any, who Identity, ttl time.Duration) (*x509.Certi
 }
 
 // sign adds the fields that all certificates have in common to a template, and signs it.
-func (a *Authority) sign(template *x509.Certificate, key any, ttl time.Duration) (*x509.Certificate, error) {
+func (a *Authority) sign(by *issuer, template *x509.Certificate, key any, ttl time.Duration) (*x509.Certificate, error) {
 	now := a.now()
 	if ttl <= 0 {
 		return nil, fmt.Errorf("a certificate cannot be valid for %v", ttl)
 	}
-	if !now.Before(a.root.NotAfter) {
-		return nil, fmt.Errorf("the root certificate expired on %s", a.root.NotAfter.Format(time.DateOnly))
+	ends := by.expires()
+	if !now.Before(ends) {
+		return nil, fmt.Errorf("the issuer's certificate expired on %s: run loadstar pki rotate", ends.Format(time.DateOnly))
 	}
-	number, err := serial()
+	number, err := by.serial()
 	if err != nil {
 		return nil, err
 	}
 	template.SerialNumber = number
 	template.NotBefore, template.NotAfter = now.Add(-skew), now.Add(ttl)
-	if template.NotAfter.After(a.root.NotAfter) {
-		template.NotAfter = a.root.NotAfter
+	if template.NotAfter.After(ends) {
+		template.NotAfter = ends
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.BasicConstraintsValid = true // not a certificate authority
-	der, err := x509.CreateCertificate(rand.Reader, template, a.root, key, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, by.chain[0], key, by.key)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -34,7 +35,7 @@ const openEnv = "LOADSTAR_TEST_OPEN"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(openEnv); dir != "" {
 		os.Stdin.Read(make([]byte, 1)) // returns when the parent closes the pipe
-		a, err := Open(dir)
+		a, err := Open(dir, Keys{})
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -47,7 +48,7 @@ func TestMain(m *testing.M) {
 
 func open(t testing.TB) *Authority {
 	t.Helper()
-	a, err := Open(filepath.Join(t.TempDir(), "pki"))
+	a, err := Open(filepath.Join(t.TempDir(), "pki"), Keys{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,42 +77,52 @@ func request(t testing.TB, key crypto.Signer, template *x509.CertificateRequest)
 func credentials(t testing.TB, a *Authority, who Identity, ttl time.Duration) mtls.Credentials {
 	t.Helper()
 	key := newKey(t)
-	chain, _, err := a.Sign(request(t, key, &x509.CertificateRequest{}), who, ttl)
+	issued, err := a.Issue(request(t, key, &x509.CertificateRequest{}), who, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := x509.ParseCertificate(chain[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return mtls.Credentials{Key: key, Leaf: leaf, Root: a.root}
+	return mtls.Credentials{Key: key, Leaf: issued.Leaf, Root: a.first().root()}
 }
+
+func (a *Authority) first() *issuer { return a.has.Load().all[0] }
 
 func TestRoot(t *testing.T) {
 	a := open(t)
-	r := a.root
-	if !r.IsCA || !r.BasicConstraintsValid || r.MaxPathLen != 0 || !r.MaxPathLenZero || r.KeyUsage != x509.KeyUsageCertSign {
+	i, r := a.first().chain[0], a.first().root()
+	if !r.IsCA || !r.BasicConstraintsValid || r.MaxPathLen != 1 || r.KeyUsage != x509.KeyUsageCertSign {
 		t.Errorf("%+v", r)
 	}
-	if err := r.CheckSignatureFrom(r); err != nil {
+	if !i.IsCA || !i.BasicConstraintsValid || i.MaxPathLen != 0 || !i.MaxPathLenZero || i.KeyUsage != x509.KeyUsageCertSign {
+		t.Errorf("%+v", i)
+	}
+	if err := errors.Join(r.CheckSignatureFrom(r), i.CheckSignatureFrom(r)); err != nil {
 		t.Error(err)
 	}
-	if years := r.NotAfter.Sub(r.NotBefore).Hours() / 24 / 365.25; years < 19.9 || years > 20.1 {
-		t.Errorf("it lives for %v years", years)
+	for c, want := range map[*x509.Certificate]float64{r: rootYears, i: issuerYears} {
+		if years := c.NotAfter.Sub(c.NotBefore).Hours() / 24 / 365.25; years < want-0.1 || years > want+0.1 {
+			t.Errorf("%s lives for %v years", c.Subject, years)
+		}
 	}
-	if a.Pin() != jointoken.PinOf(r.Raw) {
-		t.Error("the pin is not the root's")
+	if a.Pin() != jointoken.PinOf(i.Raw) {
+		t.Error("the pin is not the issuer's")
 	}
-	for name, want := range map[string]os.FileMode{"": 0o700, rootFile: 0o600, lockFile: 0o600} {
+	for name, want := range map[string]os.FileMode{"": 0o700, issuerFile: 0o600, rootKeyFile: 0o600, lockFile: 0o600} {
 		if info, err := os.Stat(filepath.Join(a.dir, name)); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%q: %v, %v", name, info.Mode(), err)
 		}
 	}
-	again, err := Open(a.dir)
-	if err != nil || again.Pin() != a.Pin() {
+	// The server does not need the root's key.
+	if a.RootKeyHere() != filepath.Join(a.dir, rootKeyFile) {
+		t.Error(a.RootKeyHere())
+	}
+	if err := os.Remove(a.RootKeyHere()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(a.dir, Keys{})
+	if err != nil || again.Pin() != a.Pin() || again.RootKeyHere() != "" {
 		t.Errorf("opened again: %v", err)
 	}
-	if other := open(t); other.Pin() == a.Pin() || bytes.Equal(other.root.RawSubject, r.RawSubject) {
+	if other := open(t); other.Pin() == a.Pin() || bytes.Equal(other.first().root().RawSubject, r.RawSubject) {
 		t.Error("two roots are one")
 	}
 }
@@ -120,7 +131,7 @@ func TestRoot(t *testing.T) {
 // trust.
 func TestOpenRefuses(t *testing.T) {
 	a, b := open(t), open(t)
-	path := filepath.Join(a.dir, rootFile)
+	path := filepath.Join(a.dir, issuerFile)
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -137,15 +148,15 @@ func TestOpenRefuses(t *testing.T) {
 		"empty":       {},
 		"half":        whole[:len(whole)/2],
 		"zeros":       make([]byte, len(whole)),
-		"no key":      of(mtls.Bundle{Certificates: []*x509.Certificate{a.root}}),
-		"key alone":   of(mtls.Bundle{Key: a.key}),
-		"another key": of(mtls.Bundle{Key: b.key, Certificates: []*x509.Certificate{a.root}}),
+		"key alone":   of(mtls.Bundle{Key: a.first().key.(*ecdsa.PrivateKey)}),
+		"another key": of(mtls.Bundle{Key: b.first().key.(*ecdsa.PrivateKey), Certificates: a.first().chain}),
+		"other root":  of(mtls.Bundle{Key: a.first().key.(*ecdsa.PrivateKey), Certificates: []*x509.Certificate{a.first().chain[0], b.first().root()}}),
 		"no root":     of(mtls.Bundle{Key: agent.Key, Certificates: []*x509.Certificate{agent.Leaf}}),
 	} {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(a.dir); err == nil || !strings.Contains(err.Error(), "from a backup") {
+		if _, err := Open(a.dir, Keys{}); err == nil || !strings.Contains(err.Error(), "from a backup") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, _ := os.ReadFile(path); !bytes.Equal(got, text) {
@@ -158,7 +169,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(a.dir); err == nil || !strings.Contains(err.Error(), "others can read it") {
+	if _, err := Open(a.dir, Keys{}); err == nil || !strings.Contains(err.Error(), "others can read it") {
 		t.Error(err)
 	}
 }
@@ -191,7 +202,7 @@ func TestOpenConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range pins {
 		wg.Go(func() {
-			a, err := Open(dir)
+			a, err := Open(dir, Keys{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -231,16 +242,13 @@ func TestSign(t *testing.T) {
 			// This extension claims to be a certificate authority.
 			ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}},
 		})
-		chain, expires, err := a.Sign(csr, Identity{Agent, "7f3a"}, 7*24*time.Hour)
+		issued, err := a.Issue(csr, Identity{Agent, "7f3a"}, 7*24*time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(chain) != 2 || !bytes.Equal(chain[1], a.root.Raw) {
-			t.Fatal("the root is missing")
-		}
-		c, err := x509.ParseCertificate(chain[0])
-		if err != nil {
-			t.Fatal(err)
+		c := issued.Leaf
+		if len(issued.Chain) != 3 || !bytes.Equal(issued.Chain[0], c.Raw) || !bytes.Equal(issued.Chain[1], a.first().chain[0].Raw) || len(issued.Roots) != 1 || !bytes.Equal(issued.Roots[0], issued.Chain[2]) {
+			t.Fatal("the issuer or the root is missing")
 		}
 		if who, ok := identity(c); !ok || who != (Identity{Agent, "7f3a"}) {
 			t.Errorf("it is for %v, %v", who, ok)
@@ -249,8 +257,8 @@ func TestSign(t *testing.T) {
 			c.KeyUsage != x509.KeyUsageDigitalSignature || fmt.Sprint(c.ExtKeyUsage) != fmt.Sprint([]x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) {
 			t.Errorf("%+v", c)
 		}
-		if want := now.Add(7 * 24 * time.Hour).Truncate(time.Second); !c.NotAfter.Equal(want) || !expires.Equal(want) {
-			t.Errorf("until %v and %v, want %v", c.NotAfter, expires, want)
+		if want := now.Add(7 * 24 * time.Hour).Truncate(time.Second); !c.NotAfter.Equal(want) {
+			t.Errorf("until %v, want %v", c.NotAfter, want)
 		}
 		if early := now.Sub(c.NotBefore).Round(time.Second); early < 5*time.Minute || early > 5*time.Minute+time.Second {
 			t.Errorf("from %v before", early)
@@ -268,15 +276,15 @@ func TestSign(t *testing.T) {
 	}
 }
 
-func TestSignEndsWithTheRoot(t *testing.T) {
+func TestSignEndsWithTheIssuer(t *testing.T) {
 	a := open(t)
 	csr := request(t, newKey(t), &x509.CertificateRequest{})
-	a.now = func() time.Time { return a.root.NotAfter.Add(-time.Hour) }
-	if _, expires, err := a.Sign(csr, Identity{Agent, "a"}, 7*24*time.Hour); err != nil || !expires.Equal(a.root.NotAfter) {
-		t.Errorf("until %v, %v", expires, err)
+	a.now = func() time.Time { return a.first().expires().Add(-time.Hour) }
+	if issued, err := a.Issue(csr, Identity{Agent, "a"}, 7*24*time.Hour); err != nil || !issued.Leaf.NotAfter.Equal(a.first().expires()) {
+		t.Errorf("until %v, %v", issued.Leaf.NotAfter, err)
 	}
-	a.now = func() time.Time { return a.root.NotAfter }
-	if _, _, err := a.Sign(csr, Identity{Agent, "a"}, time.Hour); err == nil || !strings.Contains(err.Error(), "expired") {
+	a.now = func() time.Time { return a.first().expires() }
+	if _, err := a.Issue(csr, Identity{Agent, "a"}, time.Hour); err == nil || !strings.Contains(err.Error(), "expired") {
 		t.Error(err)
 	}
 }
@@ -317,10 +325,10 @@ func TestSignRefuses(t *testing.T) {
 		"forged":        {forged, ""},
 		"stolen key":    {stolen, ""},
 		"huge":          {request(t, newKey(t), &x509.CertificateRequest{DNSNames: []string{strings.Repeat("a", maxCSR)}}), "want at most"},
-		"a certificate": {a.root.Raw, ""},
+		"a certificate": {a.first().root().Raw, ""},
 	} {
-		chain, _, err := a.Sign(c.csr, Identity{Agent, "a"}, time.Hour)
-		if err == nil || !strings.Contains(err.Error(), c.want) || chain != nil {
+		issued, err := a.Issue(c.csr, Identity{Agent, "a"}, time.Hour)
+		if err == nil || !strings.Contains(err.Error(), c.want) || issued.Chain != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -341,16 +349,16 @@ func TestSignRefuses(t *testing.T) {
 		{Agent, "ä"},
 		{Agent, strings.Repeat("a", 65)},
 	} {
-		if _, _, err := a.Sign(good, who, time.Hour); err == nil {
+		if _, err := a.Issue(good, who, time.Hour); err == nil {
 			t.Errorf("%q was signed", who)
 		}
 	}
 	for _, ttl := range []time.Duration{0, -time.Hour} {
-		if _, _, err := a.Sign(good, Identity{Agent, "a"}, ttl); err == nil {
+		if _, err := a.Issue(good, Identity{Agent, "a"}, ttl); err == nil {
 			t.Errorf("signed for %v", ttl)
 		}
 	}
-	if _, _, err := a.Sign(good, Identity{Agent, strings.Repeat("a", 64)}, time.Hour); err != nil {
+	if _, err := a.Issue(good, Identity{Agent, strings.Repeat("a", 64)}, time.Hour); err != nil {
 		t.Error(err)
 	}
 }
@@ -367,17 +375,14 @@ func FuzzSign(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(request(f, edKey, &x509.CertificateRequest{DNSNames: []string{"a.example"}}))
-	f.Add(a.root.Raw)
+	f.Add(a.first().root().Raw)
 	f.Add([]byte{0x30, 0x80})
 	f.Fuzz(func(t *testing.T, csr []byte) {
-		chain, _, err := a.Sign(csr, Identity{Agent, "a"}, time.Hour)
+		issued, err := a.Issue(csr, Identity{Agent, "a"}, time.Hour)
 		if err != nil {
 			return
 		}
-		leaf, err := x509.ParseCertificate(chain[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		leaf := issued.Leaf
 		if who, ok := identity(leaf); !ok || who != (Identity{Agent, "a"}) || leaf.IsCA {
 			t.Errorf("%x got a certificate for %v", csr, who)
 		}

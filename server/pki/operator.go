@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"loadstar/internal/mtls"
@@ -36,7 +37,7 @@ func (a *Authority) WriteOperator(dir string, ttl time.Duration, revoked func(se
 			return nil, err
 		}
 		is, ok := identity(had.Leaf)
-		if ok && is == who && had.Root.Equal(a.root) && !mtls.Due(had.Leaf, a.now()) && !ended {
+		if ok && is == who && a.current(&had) && !mtls.Due(had.Leaf, a.now()) && !ended {
 			return had.Leaf, nil
 		}
 		if ended {
@@ -52,9 +53,19 @@ func (a *Authority) WriteOperator(dir string, ttl time.Duration, revoked func(se
 			return nil, err
 		}
 	}
-	leaf, err := a.issue(had.Key.Public(), who, ttl)
+	has := a.has.Load()
+	leaf, err := a.issue(has.newest(a.now()), had.Key.Public(), who, ttl)
 	if err != nil {
 		return nil, err
 	}
-	return leaf, mtls.WriteFolder(dir, &mtls.Credentials{Key: had.Key, Leaf: leaf, Root: a.root})
+	roots := has.roots()
+	return leaf, mtls.WriteFolder(dir, &mtls.Credentials{Key: had.Key, Leaf: leaf, Root: roots[0], More: roots[1:]})
+}
+
+// current reports whether credentials come from the newest issuer and trust the right roots.
+func (a *Authority) current(c *mtls.Credentials) bool {
+	has := a.has.Load()
+	by := has.newest(a.now()).chain[0]
+	return c.Leaf.CheckSignatureFrom(by) == nil &&
+		slices.EqualFunc(has.roots(), c.Roots(), (*x509.Certificate).Equal)
 }

@@ -88,7 +88,7 @@ func TestWriteOperator(t *testing.T) {
 	}
 	// A certificate of another root is replaced.
 	a = open(t)
-	if c := write(); !c.Root.Equal(a.root) {
+	if c := write(); !c.Root.Equal(a.first().root()) {
 		t.Error("it trusts another root")
 	}
 	// A key file that others can read, or that holds no key, is not overwritten, because it

@@ -1,15 +1,19 @@
 package pki
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
-	"time"
+
+	"loadstar/internal/mtls"
 )
 
 // Role determines what a peer may do.
@@ -49,29 +53,69 @@ func (i Identity) check() error {
 	return nil
 }
 
-// Peer returns the identity in the peer's certificate, if the certificate was verified
-// and has not expired since.
-func Peer(state *tls.ConnectionState) (Identity, bool) {
-	who, _, ok := peerAt(state, time.Now())
-	return who, ok
+// Caller is the peer of a connection with its certificate, which this authority issued.
+type Caller struct {
+	Identity
+	Leaf *x509.Certificate
 }
 
-// PeerCertificate returns the identity of the peer with its certificate, as Peer does.
-func PeerCertificate(state *tls.ConnectionState) (Identity, *x509.Certificate, bool) {
-	return peerAt(state, time.Now())
+// errUnknown means that no issuer of the authority signed a certificate.
+var errUnknown = errors.New("the certificate does not come from this server")
+
+// peer returns the owner of the certificate that the peer of a connection presented, and
+// whether the certificate is valid now. The certificate may have expired, or its issuer may
+// have been retired, since the connection was opened.
+func (a *Authority) peer(state *tls.ConnectionState) (c Caller, valid bool) {
+	if state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
+		return c, false
+	}
+	leaf := state.PeerCertificates[0]
+	who, err := a.verify(leaf)
+	if err != nil {
+		return c, false
+	}
+	now := a.now()
+	return Caller{who, leaf}, !now.Before(leaf.NotBefore) && !now.After(leaf.NotAfter)
 }
 
-func peerAt(state *tls.ConnectionState, now time.Time) (Identity, *x509.Certificate, bool) {
-	if state == nil || !state.HandshakeComplete || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
-		return Identity{}, nil, false
+// maxVerified limits how many certificates are remembered as verified.
+const maxVerified = 100_000
+
+// verify returns the identity in a certificate if an issuer of this authority signed it. It
+// ignores expiry. Only the issuers themselves are trusted, not all certificates below their
+// roots, so that an issuer can be retired.
+func (a *Authority) verify(leaf *x509.Certificate) (Identity, error) {
+	has, sum := a.has.Load(), sha256.Sum256(leaf.Raw)
+	has.mu.Lock()
+	who, ok := has.verified[sum]
+	has.mu.Unlock()
+	if ok {
+		return who, nil
 	}
-	leaf := state.VerifiedChains[0][0]
-	// The certificate may have expired since the connection was opened.
-	if now.After(leaf.NotAfter) {
-		return Identity{}, nil, false
+	if _, err := leaf.Verify(x509.VerifyOptions{
+		Roots: mtls.Pool(has.certificates()...), CurrentTime: leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}); err != nil {
+		return who, fmt.Errorf("%w: %w", errUnknown, err)
 	}
-	who, ok := identity(leaf)
-	return who, leaf, ok
+	if who, ok = identity(leaf); !ok {
+		return who, fmt.Errorf("%w: it names nobody", errUnknown)
+	}
+	has.mu.Lock()
+	defer has.mu.Unlock()
+	if len(has.verified) >= maxVerified {
+		clear(has.verified)
+	}
+	has.verified[sum] = who
+	return who, nil
+}
+
+// certificates returns the issuers' own certificates.
+func (h *issuers) certificates() []*x509.Certificate {
+	var all []*x509.Certificate
+	for _, i := range h.all {
+		all = append(all, i.chain[0])
+	}
+	return all
 }
 
 // Serial returns the serial number of a certificate as text of a fixed length.
@@ -103,11 +147,62 @@ func From(ctx context.Context) (Identity, bool) {
 	return who, ok
 }
 
-// Middleware puts the peer's identity into the request's context.
-func Middleware(next http.Handler) http.Handler {
+type callerKey struct{}
+
+// CallerFrom returns the caller with its certificate, even if the certificate has expired:
+// From tells whether it is valid.
+func CallerFrom(ctx context.Context) (Caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	return c, ok
+}
+
+// Leaf returns the certificate of the caller, or nil.
+func Leaf(ctx context.Context) *x509.Certificate {
+	c, _ := CallerFrom(ctx)
+	return c.Leaf
+}
+
+const (
+	// RenewHeader is set on responses to a caller that should renew its certificate now,
+	// because another issuer signs certificates.
+	RenewHeader = "Loadstar-Renew"
+	// RootsHeader is set on responses to operators: the fingerprint of the roots that they
+	// should trust. Agents learn the roots when they renew, which they do much more often.
+	RootsHeader = "Loadstar-Roots"
+)
+
+// Fingerprint identifies a list of certificates.
+func Fingerprint(all []*x509.Certificate) string {
+	h := sha256.New()
+	for _, c := range all {
+		sum := sha256.Sum256(c.Raw)
+		h.Write(sum[:])
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// Outdated reports whether another issuer than that of a certificate signs certificates now.
+func (a *Authority) Outdated(leaf *x509.Certificate) bool {
+	return !bytes.Equal(a.has.Load().newest(a.now()).chain[0].SubjectKeyId, leaf.AuthorityKeyId)
+}
+
+// Middleware puts the peer's identity into the request's context, and the certificate. If the
+// certificate has expired, the context has no identity, and so no call is allowed that does
+// not ask for it with CallerFrom.
+func (a *Authority) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if who, ok := Peer(r.TLS); ok {
-			r = r.WithContext(With(r.Context(), who))
+		if c, valid := a.peer(r.TLS); c.Leaf != nil {
+			ctx := context.WithValue(r.Context(), callerKey{}, c)
+			if valid {
+				ctx = With(ctx, c.Identity)
+			}
+			if a.Outdated(c.Leaf) {
+				w.Header().Set(RenewHeader, "1")
+			}
+			if c.Role == Operator {
+				w.Header().Set(RootsHeader, Fingerprint(a.has.Load().roots()))
+			}
+			r = r.WithContext(ctx)
 		}
 		next.ServeHTTP(w, r)
 	})

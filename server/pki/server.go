@@ -25,9 +25,9 @@ var hostname = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])
 
 // TLS returns the server's TLS configuration: TLS 1.3, HTTP/2 or HTTP/1.1, and a
 // certificate for the given host names and addresses. The certificate is created and
-// renewed in memory. The server also sends the root certificate, for agents that know only
-// its pin. A client certificate is optional, but a certificate that a client presents must
-// be valid and issued by this authority.
+// renewed in memory. The server also sends the certificates above it, for agents that know
+// only a pin. A client certificate is optional, but a certificate that a client presents must
+// be issued by this authority. It may have expired: Middleware gives its owner no identity.
 //
 // The configuration is chosen per connection, so changing the returned value has no
 // effect.
@@ -65,34 +65,84 @@ type ownCertificate struct {
 	template  x509.Certificate
 
 	mu      sync.Mutex
-	current *tls.Config // nil before the first connection
+	current *tls.Config   // nil before the first connection
+	has     *issuers      // at the creation of current
+	ended   chan struct{} // closed at the end of the renewal that is under way; nil if none is
+	failed  error         // of the last renewal
+	after   time.Time     // no renewal before
 }
+
+const (
+	// renewalFor is how long a connection waits for a new certificate while the old one is
+	// valid: an external signer may be slow or absent.
+	renewalFor = 500 * time.Millisecond
+	// renewalAgain is the time between two attempts.
+	renewalAgain = 30 * time.Second
+)
 
 // config returns the TLS configuration for a connection. It creates or renews the server's
 // certificate if necessary.
 func (s *ownCertificate) config(*tls.ClientHelloInfo) (*tls.Config, error) {
+	now := s.authority.now()
+	s.mu.Lock()
+	has := s.authority.has.Load()
+	current, changed := s.current, s.has != has
+	// A certificate that begins later is from a time when the clock was ahead.
+	valid := current != nil && !now.After(current.Certificates[0].Leaf.NotAfter) && !now.Before(current.Certificates[0].Leaf.NotBefore)
+	if valid && !changed && !mtls.Due(current.Certificates[0].Leaf, now) {
+		s.mu.Unlock()
+		return current, nil
+	}
+	if s.ended == nil && (!valid || !now.Before(s.after)) {
+		s.ended = make(chan struct{})
+		go s.renew(has)
+	}
+	ended := s.ended
+	s.mu.Unlock()
+	if ended == nil {
+		return current, nil
+	}
+	patience := make(<-chan time.Time)
+	if valid {
+		patience = time.After(renewalFor)
+	}
+	select {
+	case <-ended:
+	case <-patience:
+		return current, nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.current != nil && !mtls.Due(s.current.Certificates[0].Leaf, s.authority.now()) {
-		return s.current, nil
-	}
-	c, err := s.renewed()
-	if err == nil {
-		s.current = c
-	} else if s.current == nil || s.authority.now().After(s.current.Certificates[0].Leaf.NotAfter) {
-		return nil, fmt.Errorf("creating the server's certificate: %w", err)
+	if s.failed != nil && !valid {
+		return nil, fmt.Errorf("creating the server's certificate: %w", s.failed)
 	}
 	return s.current, nil
 }
 
-func (s *ownCertificate) renewed() (*tls.Config, error) {
+// renew renews the certificate.
+func (s *ownCertificate) renew(has *issuers) {
+	c, err := s.renewed(has)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed = err; err == nil {
+		s.current, s.has, s.after = c, has, time.Time{}
+	} else {
+		s.after = s.authority.now().Add(renewalAgain)
+		s.authority.trouble.Store(&err)
+	}
+	close(s.ended)
+	s.ended = nil
+}
+
+func (s *ownCertificate) renewed(has *issuers) (*tls.Config, error) {
 	a := s.authority
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
 	template := s.template
-	leaf, err := a.sign(&template, key.Public(), serverLife)
+	by := has.serving(a.now())
+	leaf, err := a.sign(by, &template, key.Public(), serverLife)
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +150,17 @@ func (s *ownCertificate) renewed() (*tls.Config, error) {
 		MinVersion:   tls.VersionTLS13,
 		NextProtos:   protocols,
 		Time:         func() time.Time { return a.now() },
-		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw, a.root.Raw}, PrivateKey: key, Leaf: leaf}},
-		ClientAuth:   tls.VerifyClientCertIfGiven,
-		ClientCAs:    mtls.Pool(a.root),
+		Certificates: []tls.Certificate{{Certificate: ders(append([]*x509.Certificate{leaf}, by.chain...)), PrivateKey: key, Leaf: leaf}},
+		// Go's own check would refuse expired certificates, which may still be renewed.
+		ClientAuth: tls.RequestClientCert,
+		ClientCAs:  mtls.Pool(has.certificates()...),
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return nil
+			}
+			_, err := a.verify(state.PeerCertificates[0])
+			return err
+		},
 		// Small first TLS records speed up web pages, but only cost time here.
 		DynamicRecordSizingDisabled: true,
 		// Every connection must present its own certificate. A resumed session would reuse

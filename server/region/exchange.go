@@ -25,7 +25,7 @@ func (r *relay) send(ctx context.Context, run string, s *ledger.Sending) error {
 	}
 	q := &v1.PushRequest{Run: run, Round: s.Round, Version: s.Version, Form: v1.Form_FORM_SUM}
 	for _, x := range s.Shares {
-		q.Shares = append(q.Shares, &v1.Share{Client: x.Client, Examples: x.Examples, Steps: x.Steps, TrainLoss: x.TrainLoss, Loss: s.Loss})
+		q.Shares = append(q.Shares, &v1.Share{Client: x.Client, Examples: x.Examples, Steps: x.Steps, TrainLoss: x.TrainLoss, Loss: s.Loss, Norm: x.Norm, ControlNorm: x.ControlNorm})
 	}
 	if e := s.Evaluation; e.Clients > 0 {
 		q.Evaluation = &v1.Evaluation{Clients: e.Clients, RelativeMae: e.RelativeMAE}
@@ -229,9 +229,13 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 			return fmt.Errorf("fetching weights: %w", err)
 		}
 	}
+	limits, err := terms.EncodeLimits(terms.LimitsOf(t.Limits))
+	if err != nil {
+		return err
+	}
 	a := ledger.Adoption{
 		Run:   ledger.Run{ID: t.Run, Name: known.Plan.Name, Plan: string(plan), PlanBlob: t.Plan, Fleet: t.Fleet},
-		Round: t.Round, Version: t.Version, Blobs: ledger.Version{Weights: t.Weights, Control: t.Control},
+		Round: t.Round, Version: t.Version, Blobs: ledger.Version{Weights: t.Weights, Control: t.Control, Limits: limits},
 		Clients: t.Clients, Until: now.Add(time.Duration(t.LeaseMs) * time.Millisecond),
 	}
 	gone, retired, err := r.Ledger.Adopt(ctx, r.lead, a, now)
@@ -244,7 +248,7 @@ func (r *relay) adopt(ctx context.Context, t *v1.Task, now time.Time) error {
 	for _, c := range gone {
 		back = append(back, ledger.Task{Turn: ledger.Turn{Run: t.Run, Round: t.Round, Client: c}})
 	}
-	return r.decline(ctx, back, "the clients can no longer take part")
+	return r.decline(ctx, back, "", "the clients can no longer take part")
 }
 
 func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
@@ -256,15 +260,15 @@ func (r *relay) refuse(ctx context.Context, t *v1.Task, why error) error {
 	return nil
 }
 
-// fetch returns a blob from the region's store. If it is not there, fetch copies it from
-// the hub first.
+// fetch returns a blob and makes sure that the region's store has it. If the blob is not
+// there, fetch copies it from the hub. A blob that was found is stored all the same: it may be
+// in this process's cache only, because another process has deleted it.
 func (r *relay) fetch(ctx context.Context, hash string, most int64) ([]byte, error) {
-	if b, err := r.Blobs.Get(ctx, hash); err == nil {
-		return b, nil
-	}
-	b, err := agentapi.Fetch(ctx, r.Client, r.Hub, hash, most)
+	b, err := r.Blobs.Get(ctx, hash)
 	if err != nil {
-		return nil, err
+		if b, err = agentapi.Fetch(ctx, r.Client, r.Hub, hash, most); err != nil {
+			return nil, err
+		}
 	}
 	if _, err = r.Blobs.Put(ctx, b); err != nil {
 		return nil, fmt.Errorf("storing a blob: %w", err)

@@ -5,6 +5,7 @@
 package region
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"loadstar/internal/backoff"
+	"loadstar/internal/protocol"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server/blob"
 	"loadstar/server/ledger"
@@ -51,6 +53,9 @@ type Config struct {
 	Woken   <-chan string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
+	// Rand returns a random number in [0, n) for the delay before a retry. If it is nil,
+	// math/rand/v2 is used.
+	Rand func(n int64) int64
 }
 
 // roundKey identifies a round of a run.
@@ -71,7 +76,6 @@ type relay struct {
 	sent          map[string]bool        // sendings that the hub has accepted, by run and id
 	since         map[roundKey]time.Time // when a round's first unsent result was seen
 	retry         backoff.Backoff        // delays while the hub cannot be reached
-	nextCertCheck time.Time              // when to check whether the certificate is due
 	nextIdleCheck time.Time              // when to look for idle runs
 	releases      uint64                 // revision of the hub's list of releases that was adopted; 0 if none
 	nextReleases  time.Time              // when to ask for the list again after it could not be adopted
@@ -80,7 +84,6 @@ type relay struct {
 
 const (
 	announceEvery  = 10 * time.Minute
-	certCheckEvery = time.Hour
 	idleCheckEvery = 10 * time.Minute
 	idleAfter      = time.Hour // a run without a new round is idle after this time
 	minRetryDelay  = 500 * time.Millisecond
@@ -91,7 +94,10 @@ const (
 	answerBytes   = 64 << 20 // a response to a check-in may name all clients of the region
 	planBytes     = 1 << 20
 	reportsAtOnce = 50 // the hub's limit for one check-in
-	retryReleases = time.Minute
+	// announcedKinds limits the announcements at a time. It is below the hub's limit for an
+	// agent.
+	announcedKinds = 4
+	retryReleases  = time.Minute
 )
 
 // Run relays tasks and results between the hub and the region until ctx ends.
@@ -102,38 +108,33 @@ func Run(ctx context.Context, c Config) error {
 	limited.Timeout = callTimeout
 	c.Client = &limited
 	r := &relay{
-		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay},
-		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes)),
+		Config: c, sent: map[string]bool{}, since: map[roundKey]time.Time{}, retry: backoff.Backoff{Base: minRetryDelay, Cap: maxRetryDelay, Rand: c.Rand},
+		hub: v1.NewAgentServiceClient(c.Client, c.Hub, connect.WithReadMaxBytes(answerBytes), protocol.Client()),
 		sums: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "loadstar_region_sendings_total", Help: "Sums and updates that the hub has decided, by outcome.",
 		}, []string{"outcome"}),
 	}
 	c.Metrics.MustRegister(r.sums)
-	poll := time.NewTicker(c.Poll)
-	defer poll.Stop()
 	for {
 		if err := r.tick(ctx); err != nil && ctx.Err() == nil {
 			wait := r.retry.Next()
-			r.next = time.Now().Add(wait)
+			r.next = r.Ledger.Now().Add(wait)
 			c.Log.Warn("cannot reach the hub or the ledger, retrying", "error", err, "next", wait)
 		}
-		select {
-		case <-ctx.Done():
+		if !backoff.Poll(ctx, c.Poll, &c.Woken) {
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			return r.Ledger.Resign(end, r.lead)
-		case <-poll.C:
-		case _, ok := <-c.Woken:
-			if !ok {
-				c.Woken = nil // the bus is closed; receiving from a closed channel would spin
+			if err := r.Ledger.Resign(end, r.lead); err != nil {
+				c.Log.Warn("cannot resign", "error", err) // another relay waits until the lead ends
 			}
+			return nil
 		}
 	}
 }
 
 // tick does all work that is due now.
 func (r *relay) tick(ctx context.Context) error {
-	now := time.Now()
+	now := r.Ledger.Now()
 	if now.After(r.renew) {
 		lead, err := r.Ledger.Lead(ctx, r.Name, r.Lead, now)
 		if errors.Is(err, ledger.ErrRefused) {
@@ -149,13 +150,12 @@ func (r *relay) tick(ctx context.Context) error {
 	if now.Before(r.next) {
 		return nil
 	}
-	if r.Renew != nil && now.After(r.nextCertCheck) {
+	if r.Renew != nil {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if _, err := r.Renew(call, now); err != nil {
 			r.Log.Warn("cannot renew the certificate", "error", err)
 		}
-		r.nextCertCheck = now.Add(certCheckEvery)
 	}
 	if err := r.announce(ctx, now); err != nil {
 		return fmt.Errorf("announcing clients to the hub: %w", err)
@@ -197,21 +197,28 @@ func (r *relay) endIdleRuns(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// announce sends the list of the region's clients to the hub if it may have changed.
+// announce sends the list of the region's clients to the hub if it may have changed, in one
+// call for each kind of clients: an agent that lacks an input must not take it from the
+// others.
 func (r *relay) announce(ctx context.Context, now time.Time) error {
-	n, err := r.Ledger.CountClients(ctx)
+	n, err := r.Ledger.CountClients(ctx, time.Time{})
 	if err != nil || n == 0 || n == r.clients && now.Sub(r.announced) < announceEvery {
 		return err
 	}
-	f, err := r.Ledger.Fleet(ctx)
+	kinds, err := r.Ledger.Kinds(ctx, time.Time{})
 	if err != nil {
 		return err
 	}
-	if len(f.Steps) != 1 {
-		r.Log.Error("clients of this region have different intervals and cannot be trained together", "steps", f.Steps)
-		return nil
+	if len(kinds) > announcedKinds {
+		r.Log.Warn("clients of this region have too many different inputs or intervals; only the most frequent kinds take part", "kinds", len(kinds), "announced", announcedKinds)
+		kinds = kinds[:announcedKinds]
 	}
-	q := &v1.AnnounceRequest{Inputs: f.Inputs, StepSeconds: int64(f.Steps[0] / time.Second), Version: r.Version, Now: now.UnixMilli(), Generated: f.Generated}
+	of := map[string]*v1.AnnounceRequest{}
+	key := func(inputs []string, step time.Duration) string { return fmt.Sprint(step, inputs) }
+	generated := slices.ContainsFunc(kinds, func(k ledger.Kind) bool { return k.Generated })
+	for _, k := range kinds {
+		of[key(k.Inputs, k.Step)] = &v1.AnnounceRequest{Inputs: k.Inputs, StepSeconds: int64(k.Step / time.Second), Version: r.Version, Now: now.UnixMilli(), Generated: generated}
+	}
 	for after := ""; ; {
 		page, err := r.Ledger.Clients(ctx, ledger.ClientQuery{After: after, Limit: 1000})
 		if err != nil {
@@ -221,18 +228,23 @@ func (r *relay) announce(ctx context.Context, now time.Time) error {
 			break
 		}
 		for _, c := range page {
-			if !c.Revoked {
+			if q := of[key(c.Inputs, c.Step)]; q != nil && !c.Revoked {
 				q.Clients = append(q.Clients, c.Name)
 			}
 		}
 		after = page[len(page)-1].Name
 	}
-	s, err := r.hub.Announce(ctx, q)
-	if err != nil {
-		return err
-	}
-	if len(s.Refused) > 0 {
-		r.Log.Warn("the hub refused clients that belong to another agent", "clients", len(s.Refused), "first", s.Refused[0])
+	for _, q := range of {
+		if len(q.Clients) == 0 {
+			continue // they have changed meanwhile
+		}
+		s, err := r.hub.Announce(ctx, q)
+		if err != nil {
+			return err
+		}
+		if len(s.Refused) > 0 {
+			r.Log.Warn("the hub refused clients", "clients", len(s.Refused), "first", s.Refused[0], "reason", s.Reason)
+		}
 	}
 	r.clients, r.announced = n, now
 	return nil
@@ -313,15 +325,14 @@ func (r *relay) declineExpired(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return r.decline(ctx, gone, "the region did not hear from the agent before the lease expired")
+	return r.decline(ctx, gone, ledger.CodeLost, "the region did not hear from the agent before the lease expired")
 }
 
-func (r *relay) decline(ctx context.Context, gone []ledger.Task, reason string) error {
-	for k, clients := range byRound(gone) {
-		_, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: &v1.Turns{Run: k.run, Round: k.round, Clients: clients}, Reason: reason})
-		if err != nil {
+func (r *relay) decline(ctx context.Context, gone []ledger.Task, code, reason string) error {
+	for _, t := range toTurns(byRound(gone)) {
+		if _, err := r.hub.Decline(ctx, &v1.DeclineRequest{Turns: t, Code: code, Reason: reason}); err != nil {
 			// No retry is needed, because the hub's own leases expire.
-			return fmt.Errorf("declining clients of run %s: %w", k.run, err)
+			return fmt.Errorf("declining clients of run %s: %w", t.Run, err)
 		}
 	}
 	return nil
@@ -341,5 +352,6 @@ func toTurns(by map[roundKey][]string) (all []*v1.Turns) {
 		slices.Sort(clients)
 		all = append(all, &v1.Turns{Run: k.run, Round: k.round, Clients: slices.Compact(clients)})
 	}
+	slices.SortFunc(all, func(a, b *v1.Turns) int { return cmp.Or(cmp.Compare(a.Run, b.Run), cmp.Compare(a.Round, b.Round)) })
 	return all
 }

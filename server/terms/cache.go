@@ -49,7 +49,7 @@ func (b *Cache) Of(ctx context.Context, run string) (*Terms, error) {
 func Of(a *v1.Arrival) *Result {
 	r := &Result{Version: int(a.Version), Sum: a.Form == v1.Form_FORM_SUM, Numbers: a.Numbers, Shares: make([]Share, len(a.Shares))}
 	for i, s := range a.Shares {
-		r.Shares[i] = Share{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), TrainLoss: s.TrainLoss, Loss: s.Loss}
+		r.Shares[i] = Share{Client: s.Client, Examples: int(s.Examples), Steps: int(s.Steps), TrainLoss: s.TrainLoss, Loss: s.Loss, Norm: s.Norm, ControlNorm: s.ControlNorm}
 	}
 	return r
 }

@@ -5,7 +5,6 @@ package terms
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"loadstar/fed"
 	"loadstar/fed/exact"
+	"loadstar/fed/limit"
 	"loadstar/fed/recipe"
 	"loadstar/fed/round"
 	"loadstar/fed/setup"
@@ -33,6 +33,9 @@ type Terms struct {
 	setup  *setup.Setup
 	spare  sync.Pool // empty *round.Fold values for reuse
 	floats sync.Pool // *fed.Update values whose slices are reused
+
+	mu     sync.Mutex
+	limits map[int64]fed.Limits // by version
 }
 
 // Settle returns a submitted plan with every value fixed: the values that depend on data
@@ -198,6 +201,8 @@ func (t *Terms) maxBytes() int64 {
 // Result is a result that an agent has sent.
 type Result struct {
 	Version int
+	// Limits are those of the version.
+	Limits fed.Limits
 	// Sum reports whether Numbers is the sum of the shares' updates.
 	Sum     bool
 	Shares  []Share
@@ -209,9 +214,13 @@ type Share struct {
 	Client          string
 	Examples, Steps int
 	TrainLoss, Loss float64
+	// Norm and ControlNorm are the norms of the update and of the change of its control
+	// variate. An older agent does not send them with a sum; then they are 0.
+	Norm, ControlNorm float64
 }
 
-// Add adds a result to a fold. If the algorithm needs individual updates, from must hold
+// Add adds a result to a fold, within its limits. It sets what the shares say to what
+// counts. If the algorithm needs individual updates, from must hold
 // the weights that the client started from. After an error the result must be rejected, and
 // the fold is unchanged.
 func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
@@ -222,8 +231,8 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 		if s.Examples < 1 || s.Steps < 0 {
 			return fmt.Errorf("client %s reports %d steps on %d examples", s.Client, s.Steps, s.Examples)
 		}
-		if !plausible(s.TrainLoss) || !plausible(s.Loss) {
-			return fmt.Errorf("a loss of client %s is not finite or too large", s.Client)
+		if !plausible(s.TrainLoss) || !plausible(s.Loss) || !plausible(s.Norm) || !plausible(s.ControlNorm) {
+			return fmt.Errorf("a loss or a norm of client %s is negative, not finite or too large", s.Client)
 		}
 	}
 	if r.Sum {
@@ -232,9 +241,9 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 	if len(r.Shares) != 1 {
 		return fmt.Errorf("the update has %d clients, want 1", len(r.Shares))
 	}
-	s := r.Shares[0]
+	s := &r.Shares[0]
 	u := fed.Update{
-		Client: fed.ClientID(s.Client), Version: r.Version, Examples: s.Examples, Steps: s.Steps,
+		Client: fed.ClientID(s.Client), Version: r.Version, Claimed: s.Examples, Steps: s.Steps,
 		TrainLoss: s.TrainLoss, Loss: s.Loss,
 	}
 	if t.Folds() { // the fold does not retain the slices, so they can be reused
@@ -246,22 +255,24 @@ func (t *Terms) Add(f *round.Fold, r *Result, from []float32) error {
 	if err := t.Rules.ReadUpdate(&u, r.Numbers, t.Shared); err != nil {
 		return err
 	}
+	limit.Apply(r.Limits, &u)
+	s.TrainLoss, s.Loss, s.Norm, s.ControlNorm = u.TrainLoss, u.Loss, u.Norm, u.ControlNorm
 	if from == nil {
 		from = u.Delta // without individual updates, only the length of from matters
 	}
 	return f.Add(&u, from)
 }
 
-// plausible reports whether a number can be a loss. The bound is far above any real loss,
+// plausible reports whether a number can be a loss or a norm. The bound is far above any real loss,
 // and low enough that the mean over a fleet is finite.
-func plausible(x float64) bool { return math.Abs(x) < 1e100 }
+func plausible(x float64) bool { return x >= 0 && x < 1e100 }
 
 func (t *Terms) addSum(f *round.Fold, r *Result) error {
 	names := make([]string, len(r.Shares))
 	var weight int64
 	for i, s := range r.Shares {
 		names[i] = s.Client
-		weight += t.Rules.Weight(s.Examples)
+		weight += t.Rules.Weight(limit.Examples(r.Limits, s.Examples))
 	}
 	slices.Sort(names)
 	if len(slices.Compact(names)) < len(r.Shares) {
@@ -274,6 +285,9 @@ func (t *Terms) addSum(f *round.Fold, r *Result) error {
 	}
 	if n != len(r.Shares) || total != weight {
 		return fmt.Errorf("the sum holds %d updates of weight %d, but the shares say %d of weight %d", n, total, len(r.Shares), weight)
+	}
+	if err := t.limitSum(r, &own.Sums()[0]); err != nil {
+		return err
 	}
 	return f.Join(own)
 }

@@ -71,7 +71,7 @@ const (
 func newLarge(f *fixture) *large {
 	f.Helper()
 	ctx, now := f.Context(), time.Now()
-	must(f, f.ledger.AddToken(ctx, []byte("token"), "", largeAgents, now.Add(time.Hour)))
+	must(f, f.ledger.AddToken(ctx, []byte("token"), ledger.Token{Uses: largeAgents, Expires: now.Add(time.Hour)}, "test", now))
 	for i := range largeAgents {
 		id := fmt.Sprintf("agent%02d-of-the-substation", i)
 		must(f, f.ledger.Join(ctx, []byte("token"), ledger.Agent{ID: id, Name: "name of " + id, Expires: now.Add(1000 * time.Hour)}, now))
@@ -88,7 +88,7 @@ func newLarge(f *fixture) *large {
 	l.lead, err = f.ledger.Lead(ctx, "test", time.Hour, now)
 	must(f, err)
 	l.drive(func(x *ledger.Drive) error {
-		_, err := x.Begin(ledger.Run{Plan: largePlan}, ledger.Version{Weights: strings.Repeat("w", 64)}, now)
+		_, err := x.Begin(ledger.Run{Plan: largePlan}, ledger.Version{Weights: strings.Repeat("w", 64)}, ledger.Filter{}, now)
 		return err
 	})
 	return l
@@ -115,7 +115,7 @@ func (l *large) ask(round, n int64) {
 		for i := range members {
 			members[i] = int64(i)
 		}
-		if gone, err := x.Ask(round, 0, members, time.Now().Add(time.Hour)); err != nil || len(gone) > 0 {
+		if gone, _, err := x.Ask(ledger.Asking{Round: round, Version: 0, Members: members, Until: time.Now().Add(time.Hour)}); err != nil || len(gone) > 0 {
 			return fmt.Errorf("%d are gone: %w", len(gone), err)
 		}
 		return x.Save("{}", ledger.Round{Round: round, Opened: time.Now(), Asked: n})

@@ -126,6 +126,9 @@ func (b *builder) server() (files.Contents, error) {
 	c := contents{b: b, name: "loadstar"}
 	c.add(filepath.Join(b.bin, "loadstar"), "/usr/bin/loadstar", 0o755)
 	c.add(b.from("deploy/systemd/loadstar.service"), "/usr/lib/systemd/system/loadstar.service", 0o644)
+	for _, unit := range []string{"loadstar-backup.service", "loadstar-backup.timer"} {
+		c.add(b.from("deploy/systemd", unit), "/usr/lib/systemd/system/"+unit, 0o644)
+	}
 	c.config(b.from("deploy/debian/default"), "/etc/default/loadstar")
 	c.add(filepath.Join(b.stage, "completions/loadstar.bash"), "/usr/share/bash-completion/completions/loadstar", 0o644)
 	c.add(filepath.Join(b.stage, "completions/loadstar.zsh"), "/usr/share/zsh/vendor-completions/_loadstar", 0o644)

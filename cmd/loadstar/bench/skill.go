@@ -23,8 +23,8 @@ split) on the features of the model dense. The peer needs Debian's
 python3-sklearn and runs on one thread.
 
 With --out the MAE of every client and method on the validation and the test
-split is written to DIR/DATASET-TARGETS.tsv. A run that was interrupted continues
-there.`,
+split is written to DIR/DATASET-TARGETS.tsv. A run that was interrupted
+continues there.`,
 		Example: "  loadstar bench skill --data datasets/hog-core42.yaml\n  loadstar bench skill --data datasets/hog-core42.yaml --targets 24 --peer --out skill",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" {

@@ -243,11 +243,29 @@ func Glossary(w io.Writer, word string) error {
 // rowHead is the first column of a row in a help text.
 var rowHead = regexp.MustCompile(`^ +\S+ {2,}`)
 
-// fit breaks lines that are wider than the terminal. The rows of a table stay in their
-// column.
+// fit breaks text that is wider than the terminal. A paragraph of prose is filled anew. The
+// rows of a table stay in their column.
 func fit(text string, width int) string {
 	var all []string
-	for line := range strings.SplitSeq(text, "\n") {
+	for paragraph := range strings.SplitSeq(text, "\n\n") {
+		lines := strings.Split(paragraph, "\n")
+		wide := slices.ContainsFunc(lines, func(l string) bool { return utf8.RuneCountInString(l) > width })
+		rows := slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, " ") })
+		switch {
+		case wide && rows:
+			paragraph = fitRows(lines, width)
+		case wide:
+			paragraph = wrapText(paragraph, width, "")
+		}
+		all = append(all, paragraph)
+	}
+	return strings.Join(all, "\n\n")
+}
+
+// fitRows breaks each line that is too wide by itself.
+func fitRows(lines []string, width int) string {
+	var all []string
+	for _, line := range lines {
 		if utf8.RuneCountInString(line) <= width {
 			all = append(all, line)
 			continue

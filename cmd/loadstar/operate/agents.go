@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,8 +16,8 @@ import (
 )
 
 func newAgents() *cobra.Command {
-	cmd := &cobra.Command{Use: "agents", Short: "List agents"}
-	cmd.AddCommand(newAgentsList())
+	cmd := &cobra.Command{Use: "agents", Short: "List and show agents"}
+	cmd.AddCommand(newAgentsList(), newAgentsShow())
 	return cmd
 }
 
@@ -30,10 +32,10 @@ func newAgentsList() *cobra.Command {
 			f, err := c.GetFleet(cmd.Context(), &v1.GetFleetRequest{})
 			return r, func(out io.Writer) {
 				w := cli.NewTable(out, 0)
-				fmt.Fprintln(w, "AGENT\tMACHINE\tCLIENTS\tSEEN\tCERTIFICATE UNTIL\tVERSION\tCLOCK AHEAD\tSTATE\t")
+				fmt.Fprintln(w, "AGENT\tMACHINE\tCLIENTS\tSEEN\tCERTIFICATE UNTIL\tVERSION\tPROTOCOL\tCLOCK AHEAD\tTOKEN\tSTATE\t")
 				for _, a := range r.Agents {
-					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", a.Id, a.Name, a.Clients, ago(a.Seen), time.UnixMilli(a.Expires).Format(time.DateOnly),
-						cmp.Or(a.Version, "-"), ahead(a.SkewMs), agentState(a))
+					fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", a.Id, a.Name, a.Clients, ago(a.Seen), time.UnixMilli(a.Expires).Format(time.DateOnly),
+						cmp.Or(a.Version, "-"), protocol(a.Protocol), ahead(a.SkewMs), cmp.Or(a.Token, "-"), agentState(a))
 				}
 				_ = w.Flush() // the caller's writer reports errors
 				fmt.Fprintf(out, "%s with %s: %d quiet, %d with a certificate that ends within two days; %d revoked\n",
@@ -45,10 +47,44 @@ func newAgentsList() *cobra.Command {
 		})
 	cmd.Long = `List agents with what they said about themselves. An agent is quiet if the server
 has not seen it for three times the interval between check-ins, and at least two
-minutes. An agent reports its clock and version when it announces its clients.`
+minutes. An agent reports its clock and version when it announces its clients. The
+token is the one with which it joined last. An agent is copied if two machines
+were seen with its certificates.`
 	cmd.Flags().StringVar(&q.After, "after", "", "list agents after this `id`")
 	cmd.Flags().Int32Var(&q.Limit, "limit", 100, "maximum number of agents, up to 1000")
 	cmd.Flags().StringVar(&q.Name, "name", "", "list agents whose name or id begins with this `text`")
+	cmd.Flags().StringVar(&q.Token, "token", "", "list agents that joined with the token with this `id`")
+	return cmd
+}
+
+func newAgentsShow() *cobra.Command {
+	cmd := serverCommand("show AGENT", "Show an agent", cobra.ExactArgs(1), func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
+		r, err := c.ListAgents(cmd.Context(), &v1.ListAgentsRequest{Name: args[0], Limit: 1000})
+		if err != nil {
+			return nil, nil, err
+		}
+		// Names may repeat, ids may not.
+		i := slices.IndexFunc(r.Agents, func(a *v1.Agent) bool { return a.Id == args[0] })
+		switch {
+		case i < 0 && len(r.Agents) == 0:
+			return nil, nil, fmt.Errorf("there is no agent %s: see loadstar agents list", args[0])
+		case i < 0 && len(r.Agents) > 1:
+			return nil, nil, fmt.Errorf("the names or ids of several agents begin with %s: give the id of one, see loadstar agents list --name %s", args[0], args[0])
+		}
+		a := r.Agents[max(i, 0)]
+		return a, func(out io.Writer) {
+			fmt.Fprintf(out, "agent %s (%s), %s, %s\n", a.Id, a.Name, agentState(a), cli.Count(int(a.Clients), "client"))
+			fmt.Fprintf(out, "joined %s with token %s, seen %s, certificate until %s\n", stamp(a.Joined), cmp.Or(a.Token, "unknown"), ago(a.Seen), stamp(a.Expires))
+			fmt.Fprintf(out, "version %s, protocol %s, clock ahead %s\n", cmp.Or(a.Version, "unknown"), protocol(a.Protocol), ahead(a.SkewMs))
+			if a.Copied != 0 {
+				fmt.Fprintf(out, `two machines used its identity at %s: its files were copied, or restored from a backup
+what to do: loadstar clients revoke --agent %s, join the right machine with a new
+token, and let it have the clients: loadstar clients free --agent %s
+`, stamp(a.Copied), a.Id, a.Id)
+			}
+		}, nil
+	})
+	cmd.Long = "Show an agent: what it said about itself, the token with which it joined, and\nwhether its identity was copied. AGENT is an id, or the beginning of an id or a\nname that only one agent has."
 	return cmd
 }
 
@@ -65,7 +101,7 @@ func agentState(a *v1.Agent) string {
 	for _, x := range []struct {
 		is   bool
 		word string
-	}{{a.Revoked, "revoked"}, {a.Quiet, "quiet"}, {a.Generated, "generated data"}} {
+	}{{a.Revoked, "revoked"}, {a.Copied != 0, "copied"}, {a.Quiet, "quiet"}, {a.Generated, "generated data"}} {
 		if x.is {
 			words = append(words, x.word)
 		}
@@ -112,21 +148,28 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 	if ofRound {
 		head = "CLIENT\tAGENT"
 	}
-	fmt.Fprintln(w, head+"\tSTATE\tVERSION\tEXAMPLES\tSTEPS\tLOSS\tCOUNTED\t")
+	fmt.Fprintln(w, head+"\tSTATE\tVERSION\tEXAMPLES\tSTEPS\tLOSS\tNORM\tWHEN\t")
 	for _, t := range turns {
 		of := fmt.Sprintf("%s\t%d", t.Run, t.Round+1)
 		if ofRound {
 			of = t.Client + "\t" + cmp.Or(t.Agent, "-")
 		}
-		if t.State != "counted" {
-			fmt.Fprintf(w, "%s\t%s\t%d\t-\t-\t-\t-\t\n", of, t.State, t.Version)
-			continue
-		}
 		at := "-"
 		if t.Counted > 0 {
 			at = time.UnixMilli(t.Counted).Format(time.DateTime)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.4g\t%s\t\n", of, t.State, t.Version, t.Examples, t.Steps, t.Loss, at)
+		switch t.State {
+		case "counted":
+			norm := fmt.Sprintf("%.4g", t.Norm)
+			if t.Clipped {
+				norm += " clipped"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.4g\t%s\t%s\t\n", of, t.State, t.Version, t.Examples, t.Steps, t.Loss, norm, at)
+		case "asked":
+			fmt.Fprintf(w, "%s\t%s\t%d\t-\t-\t-\t-\t-\t\n", of, t.State, t.Version)
+		default:
+			fmt.Fprintf(w, "%s\t%s: %s\t-\t-\t-\t-\t-\t%s\t\n", of, t.State, cmp.Or(t.Reason, "no reason given"), at)
+		}
 	}
 	_ = w.Flush() // the caller's writer reports errors
 }
@@ -134,7 +177,7 @@ func printTurns(out io.Writer, turns []*v1.Turn, ofRound bool) {
 func newRunsTurns() *cobra.Command {
 	var number int64
 	q := &v1.ListTurnsRequest{}
-	cmd := serverCommand("turns RUN", "List the clients that a round asked, and those that were counted", cobra.ExactArgs(1),
+	cmd := serverCommand("turns RUN", "List the clients that a round asked, and what became of them", cobra.ExactArgs(1),
 		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
 			id, err := c.run(cmd.Context(), args[0])
 			if err != nil {
@@ -167,8 +210,9 @@ func newRunsTurns() *cobra.Command {
 			}, err
 		})
 	cmd.Long = `List the turns of a round: the clients that are asked, and those that were
-counted. Turns that were lost or too late are not stored. Rounds are numbered
-from 1, in JSON from 0 as in the API.`
+counted, declined or lost. The norm is the size of a client's update after
+clipping; an update that reached the limit is marked. Rounds are numbered from
+1, in JSON from 0 as in the API.`
 	cmd.Example = "  loadstar runs turns @last\n  loadstar runs turns k3v --round 12 --csv"
 	cmd.Flags().Int64Var(&number, "round", 0, "`number` of the round, from 1 (default the newest)")
 	cmd.Flags().StringVar(&q.After, "after", "", "list turns after this `client`")
@@ -203,4 +247,13 @@ func newClientsFindings() *cobra.Command {
 		})
 	cmd.Flags().Int32Var(&days, "days", 7, "number of days with reports, newest first, up to 90")
 	return cmd
+}
+
+// protocol returns the version of the protocol that an agent speaks. An agent that has not
+// announced its clients since the server's upgrade has none.
+func protocol(version int64) string {
+	if version == 0 {
+		return "-"
+	}
+	return strconv.FormatInt(version, 10)
 }

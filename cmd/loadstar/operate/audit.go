@@ -1,12 +1,19 @@
 package operate
 
 import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"loadstar/cmd/loadstar/cli"
 	v1 "loadstar/proto/loadstar/v1"
 )
 
@@ -26,5 +33,105 @@ func newAudit() *cobra.Command {
 	cmd.Flags().StringVar(&q.Before, "before", "", "show events before the one with this `id` (--json shows ids)")
 	cmd.Flags().StringVar(&q.Actor, "actor", "", "show events of this user or agent `name`")
 	cmd.Flags().StringVar(&q.Action, "action", "", "show events with this action, such as 'revoke agent'")
+	cmd.AddCommand(newAuditExport())
 	return cmd
+}
+
+// auditLine is an event as a line of JSON.
+type auditLine struct {
+	ID      string    `json:"id"`
+	Time    time.Time `json:"time"`
+	Actor   string    `json:"actor"`
+	Action  string    `json:"action"`
+	Subject string    `json:"subject"`
+	Detail  string    `json:"detail"`
+}
+
+func newAuditExport() *cobra.Command {
+	var (
+		o          operatorFlags
+		after, out string
+	)
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write the audit log as lines of JSON, oldest first, for another system",
+		Long: `Write the audit log as lines of JSON, oldest first. Each line has an id, the
+time, the actor, the action, its subject and a detail.
+
+The id of the last line is the cursor: --after continues behind it, and nothing
+is left out or repeated. With -o the lines are added to a file, and the export
+continues behind the file's last line by itself. An event is exported ten
+seconds after it happened.`,
+		Example: "  loadstar audit export -o /var/log/loadstar/audit.jsonl\n" +
+			"  loadstar audit export --after 0000019a8f4c2b10-00000001-ABCDEFGH",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			w := cmd.OutOrStdout()
+			if out != "" {
+				if after != "" {
+					return cli.Usagef("use either -o, which continues behind the file's last line, or --after")
+				}
+				f, failed := os.OpenFile(out, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+				if failed != nil {
+					return failed
+				}
+				defer func() { err = errors.Join(err, f.Sync(), f.Close()) }()
+				if after, err = lastEvent(f); err != nil {
+					return fmt.Errorf("%s: %w", out, err)
+				}
+				w = f
+			}
+			c, failed := o.dial()
+			if failed != nil {
+				return failed
+			}
+			return plain(exportAudit(cmd.Context(), c, cmp.Or(after, "0"), w))
+		},
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().StringVar(&after, "after", "", "continue behind the event with this `id`")
+	cmd.Flags().StringVarP(&out, "out", "o", "", "`file` to which the lines are added (default standard output)")
+	return cmd
+}
+
+func exportAudit(ctx context.Context, c *operator, after string, to io.Writer) error {
+	const page = 1000
+	for {
+		r, err := c.ListAudit(ctx, &v1.ListAuditRequest{After: after, Limit: page})
+		if err != nil {
+			return err
+		}
+		for _, e := range r.Events {
+			if err := cli.PrintLine(to, auditLine{e.Id, time.UnixMilli(e.At).UTC(), e.Actor, e.Action, e.Subject, e.Detail}); err != nil {
+				return err
+			}
+			after = e.Id
+		}
+		if len(r.Events) < page {
+			return nil
+		}
+	}
+}
+
+// lastEvent returns the id in the last line of an export. A last line without its end, which
+// a killed export wrote, is cut off.
+func lastEvent(f *os.File) (id string, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	// A line is shorter than this: names and details are bounded.
+	tail := make([]byte, min(info.Size(), 1<<20))
+	if _, err := f.ReadAt(tail, info.Size()-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	end := bytes.LastIndexByte(tail, '\n') + 1
+	if err := f.Truncate(info.Size() - int64(len(tail)-end)); err != nil || end == 0 {
+		return "", err
+	}
+	var last auditLine
+	if err := json.Unmarshal(tail[bytes.LastIndexByte(tail[:end-1], '\n')+1:end], &last); err != nil || last.ID == "" {
+		return "", errors.New("the last line is not an event of 'loadstar audit export'")
+	}
+	return last.ID, nil
 }

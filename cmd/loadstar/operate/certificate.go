@@ -40,7 +40,11 @@ func newUsersCertificate() *cobra.Command {
 	})
 	cmd.Long = `Create a certificate with which a user can call the server from the command line.
 The private key is created on this machine and is not sent to the server. The
-folder is what --operator takes; give it to the user on a safe way.`
+folder is what --operator takes; give it to the user on a safe way.
+
+After a rotation of the server's certificate authority, the user's next command
+gets a new certificate with the same expiry, and the new roots, and writes them
+to the folder.`
 	cmd.Example = "  loadstar users certificate anna -o anna-operator"
 	cmd.Flags().StringVarP(&dir, "output", "o", "", "new `folder` for key.pem, cert.pem and ca.pem (default NAME-operator)")
 	cmd.Flags().DurationVar(&ttl, "ttl", 90*24*time.Hour, "time until the certificate expires, at most 8784h")
@@ -71,13 +75,13 @@ func (c *operator) issue(cmd *cobra.Command, user, dir string, ttl time.Duration
 	if err != nil {
 		return nil, err
 	}
-	root, err := x509.ParseCertificate(r.Certificates[len(r.Certificates)-1])
-	if err != nil {
-		return nil, err
+	roots := r.Roots
+	if len(roots) == 0 { // of a server of an older version
+		roots = r.Certificates[len(r.Certificates)-1:]
 	}
-	made := &mtls.Credentials{Key: key, Leaf: leaf, Root: root}
-	if err := made.Check(); err != nil {
-		return nil, fmt.Errorf("the server sent a certificate that does not fit: %w", err)
+	made := &mtls.Credentials{Key: key, Leaf: leaf}
+	if err := trust(made, roots); err != nil {
+		return nil, err
 	}
 	return leaf, mtls.WriteFolder(dir, made)
 }
@@ -109,8 +113,9 @@ func newUsersRevokeCertificate() *cobra.Command {
 		}, err
 	})
 	cmd.Long = `Revoke a user's certificate. The server refuses it from the next call, also on
-connections that are open. It also ends the user's sessions and login links. The
-user's other certificates stay valid. SERIAL may be shortened. A server whose
+connections that are open, together with those that it was renewed from or to
+after a rotation. It also ends the user's sessions and login links. The user's
+other certificates stay valid. SERIAL may be shortened. A server whose
 own certificate, of the user local, was revoked writes a new one when it starts.`
 	return cmd
 }

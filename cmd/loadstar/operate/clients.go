@@ -13,8 +13,8 @@ import (
 )
 
 func newClients() *cobra.Command {
-	cmd := &cobra.Command{Use: "clients", Short: "List, show and revoke clients"}
-	cmd.AddCommand(newClientsList(), newClientsShow(), newClientsFindings(), newClientsRevoke())
+	cmd := &cobra.Command{Use: "clients", Short: "List, show, revoke and free clients"}
+	cmd.AddCommand(newClientsList(), newClientsShow(), newClientsFindings(), newClientsRevoke(), newClientsFree())
 	return cmd
 }
 
@@ -25,7 +25,7 @@ func newClientsList() *cobra.Command {
 			r, err := c.ListClients(cmd.Context(), q)
 			return r, func(out io.Writer) {
 				w := cli.NewTable(out, 0)
-				fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\tRELEASE\tRELATIVE MAE\tCOVERAGE\t")
+				fmt.Fprintln(w, "CLIENT\tAGENT\tMACHINE\tSEEN\tPROTOCOL\tRELEASE\tRELATIVE MAE\tCOVERAGE\t")
 				for _, x := range r.Clients {
 					note, release, report := "", "-", &v1.ClientReport{}
 					if x.Revoked {
@@ -34,7 +34,7 @@ func newClientsList() *cobra.Command {
 					if x.Report != nil {
 						report, release = x.Report, cmp.Or(x.Report.Release, "none")
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), release, decimal(report.RelativeMae), decimal(report.Coverage), note)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Agent, x.AgentName, ago(x.Seen), protocol(x.Protocol), release, decimal(report.RelativeMae), decimal(report.Coverage), note)
 				}
 				_ = w.Flush() // the caller's writer reports errors
 				fmt.Fprintf(out, "%s on %s, not counting revoked ones\n", cli.Count(int(r.Total), "client"), cli.Count(int(r.Agents), "agent"))
@@ -61,8 +61,8 @@ func newClientsRevoke() *cobra.Command {
 		Short: "Revoke a client, or an agent with all its clients",
 		Long: `Revoke a client, or an agent with all its clients. The server rejects all
 further calls on its behalf and withdraws its open tasks. Updates that are
-already counted stay counted. Another agent may join and host the clients of a
-revoked agent.`,
+already counted stay counted. The clients of a revoked agent stay bound to it
+until loadstar clients free.`,
 		Example: "  loadstar clients revoke meter-0042\n  loadstar clients revoke --agent 3bqk7wq2nd5p",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,7 +78,7 @@ revoked agent.`,
 				return plain(err)
 			}
 			if agent {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked agent %s with all its clients; the server refuses its next call\n", args[0])
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked agent %s with all its clients; the server refuses its next call\nno other agent can have the clients until: loadstar clients free --agent %s\n", args[0], args[0])
 			} else {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked client %s; the server refuses its next results\n", args[0])
 			}
@@ -88,6 +88,30 @@ revoked agent.`,
 	o.add(cmd.Flags())
 	cmd.Flags().BoolVar(&agent, "agent", false, "treat the argument as an agent ID, and revoke the agent with all its clients")
 	complete(cmd)
+	return cmd
+}
+
+func newClientsFree() *cobra.Command {
+	q := &v1.FreeClientsRequest{}
+	cmd := serverCommand("free [CLIENT]", "Let other agents have the clients of a revoked agent", cobra.MaximumNArgs(1),
+		func(cmd *cobra.Command, c *operator, args []string) (any, func(io.Writer), error) {
+			if q.Agent == "" {
+				return nil, nil, cli.Usagef("name the revoked agent with --agent")
+			}
+			if len(args) > 0 {
+				q.Client = args[0]
+			}
+			r, err := c.FreeClients(cmd.Context(), q)
+			return r, func(w io.Writer) {
+				fmt.Fprintf(w, "freed %s of agent %s; the first agent that announces one gets it\n", cli.Count(int(r.Clients), "client"), q.Agent)
+			}, err
+		})
+	cmd.Long = `Let other agents have the clients of a revoked agent, or one of them. The first
+agent that announces a client then gets it, within the limits of its token. A
+client that is revoked itself stays so. An agent announces refused clients again
+within ten minutes, or when it starts.`
+	cmd.Example = "  loadstar clients free --agent 3bqk7wq2nd5p\n  loadstar clients free --agent 3bqk7wq2nd5p meter-0042"
+	cmd.Flags().StringVar(&q.Agent, "agent", "", "`id` of the revoked agent")
 	return cmd
 }
 

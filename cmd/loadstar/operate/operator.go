@@ -28,7 +28,7 @@ import (
 
 // Commands returns all commands that call a server.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{newToken(), newAgents(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami(), newContext()}
+	return []*cobra.Command{newToken(), newAgents(), newClients(), newRuns(), newModels(), newAudit(), newUsers(), newWeb(), newWhoami(), newContext(), newPKI()}
 }
 
 // operatorFlags contains the flags that select the server and the operator's credentials.
@@ -97,7 +97,7 @@ func (o *operatorFlags) dial() (*operator, error) {
 	if !strings.HasPrefix(server, "https://") {
 		return nil, fmt.Errorf("the server's address %q must begin with https://: use an address such as %s", with.Server, defaultServer)
 	}
-	h := mtls.Client(mtls.Transport(c.TLS()))
+	h := mtls.Client(&refresher{RoundTripper: mtls.Transport(c.TLS()), folder: with.Operator, server: server, had: c, warn: os.Stderr})
 	return &operator{OperatorServiceClient: v1.NewOperatorServiceClient(h, server), http: h, server: server}, nil
 }
 

@@ -17,7 +17,7 @@ import (
 
 func newRuns() *cobra.Command {
 	cmd := &cobra.Command{Use: "runs", Short: "Start, watch and stop training runs"}
-	cmd.AddCommand(newRunsStart(), newRunsList(), newRunsShow(), newRunsWatch(), newRunsCompare(), newRunsTurns(), newRunsStop(), newRunsWeights())
+	cmd.AddCommand(newRunsStart(), newRunsList(), newRunsShow(), newRunsWatch(), newRunsCompare(), newRunsTurns(), newRunsVersions(), newRunsRollback(), newRunsStop(), newRunsWeights())
 	return cmd
 }
 
@@ -31,8 +31,9 @@ func newRunsStart() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start PLAN",
 		Short: "Start training a plan with the fleet",
-		Long: `Start training a plan with the fleet. The run includes every client that is
-connected when it starts. The plan file is the same as for the simulator; its
+		Long: `Start training a plan with the fleet. The run takes the clients whose agents
+were seen lately (serve --fleet-seen) and that have the inputs that most of them
+have. The plan file is the same as for the simulator; its
 data and simulate settings have no effect. In every evaluate.every-th round the
 clients also score the weights on their own validation data. Clients that
 evaluate.holdout holds out do not train; when the run has finished they adapt
@@ -65,6 +66,9 @@ prints the reason.`,
 			r, err := c.StartRun(cmd.Context(), &v1.StartRunRequest{Plan: string(text), Clients: wait})
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], plain(err))
+			}
+			for _, w := range r.Warnings {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", w)
 			}
 			if asJSON {
 				return cli.PrintLine(cmd.OutOrStdout(), map[string]string{"run": r.Run})

@@ -27,6 +27,12 @@ func newRunsShow() *cobra.Command {
 				x := r.Run
 				fmt.Fprintf(out, "%s: %s, %s, %s\n", x.Id, x.Name, x.Algorithm, stateOf(x))
 				fmt.Fprintf(out, "round %d of %d, version %d, %s\n", roundNumber(x), x.Rounds, x.Version, cli.Count(int(x.Clients), "client"))
+				if x.LeftOut != "" {
+					fmt.Fprintln(out, x.LeftOut)
+				}
+				for _, text := range x.Warnings {
+					fmt.Fprintln(out, "warning: "+text)
+				}
 				if n := r.NewClients; n != nil {
 					fmt.Fprintln(out, heldOut(n))
 				}

@@ -259,7 +259,7 @@ func (x *counting) prepare(ctx context.Context) (err error) {
 		clients[i] = virtualClient(i)
 	}
 	token := []byte("bench")
-	if err := x.AddToken(ctx, token, "", 1, now.Add(time.Hour)); err != nil {
+	if err := x.AddToken(ctx, token, ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "bench", now); err != nil {
 		return err
 	}
 	if err := x.Join(ctx, token, ledger.Agent{ID: "bench", Expires: now.Add(time.Hour)}, now); err != nil {
@@ -275,7 +275,7 @@ func (x *counting) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	return x.Drive(ctx, x.lead, "bench", func(d *ledger.Drive) error {
-		_, err := d.Begin(ledger.Run{}, ledger.Version{}, now)
+		_, err := d.Begin(ledger.Run{}, ledger.Version{}, ledger.Filter{}, now)
 		return err
 	})
 }
@@ -287,7 +287,7 @@ func (x *counting) ask(ctx context.Context, number int64) error {
 		members[i] = int64(i)
 	}
 	return x.Drive(ctx, x.lead, "bench", func(d *ledger.Drive) error {
-		if _, err := d.Ask(number, 0, members, time.Now().Add(time.Hour)); err != nil {
+		if _, _, err := d.Ask(ledger.Asking{Round: number, Version: 0, Members: members, Until: time.Now().Add(time.Hour)}); err != nil {
 			return err
 		}
 		return d.Save("", ledger.Round{Round: number, Opened: time.Now()})

@@ -190,7 +190,8 @@ func self(ctx context.Context, args ...string) (*exec.Cmd, error) {
 // serve stops the previous server, if any, and starts a new one.
 func (b *testbed) serve(ctx context.Context, flags ...string) error {
 	b.stop()
-	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn"}, flags...)
+	// All agents of the benchmark have the same address, so limits by address are off.
+	args := append([]string{"serve", "--dir", b.dir, "--listen", b.address, "--watch", b.watch, "--log-level", "warn", "--address-rate", "0"}, flags...)
 	if b.url != "" {
 		args = append(args, "--database", b.url)
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"loadstar/internal/stateformat"
+	_ "loadstar/internal/stateformat/format0" // for the states of older programs
 )
 
 var newFormat = flag.Bool("new-format", false, "write missing golden files of the newest format")

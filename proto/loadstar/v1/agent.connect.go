@@ -54,7 +54,7 @@ const (
 type AgentServiceClient interface {
 	// Join exchanges a token for a certificate.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Renew issues a new certificate to an agent whose certificate is still valid.
+	// Renew issues a new certificate to an agent whose certificate is valid, or expired a short time ago.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Announce lists the clients that the agent hosts and the inputs that their data has. It may be repeated.
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
@@ -184,7 +184,7 @@ func (c *agentServiceClient) Decline(ctx context.Context, req *DeclineRequest) (
 type AgentServiceHandler interface {
 	// Join exchanges a token for a certificate.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
-	// Renew issues a new certificate to an agent whose certificate is still valid.
+	// Renew issues a new certificate to an agent whose certificate is valid, or expired a short time ago.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Announce lists the clients that the agent hosts and the inputs that their data has. It may be repeated.
 	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)

@@ -138,12 +138,16 @@ func (Form) EnumDescriptor() ([]byte, []int) {
 }
 
 type JoinRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Secret        []byte                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"` // the token's secret
-	Csr           []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`       // PKCS #10, DER; its names are ignored
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`     // name of the machine, for people to read
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Secret []byte                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"` // the token's secret
+	Csr    []byte                 `protobuf:"bytes,2,opt,name=csr,proto3" json:"csr,omitempty"`       // PKCS #10, DER; its names are ignored
+	Name   string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`     // name of the machine, for people to read
+	// Set by an agent that joins again: its old certificate, and the signature of the old key over the SHA-256 of csr. The
+	// agent then keeps its name and its clients.
+	OldCertificate []byte `protobuf:"bytes,4,opt,name=old_certificate,json=oldCertificate,proto3" json:"old_certificate,omitempty"` // DER
+	OldSignature   []byte `protobuf:"bytes,5,opt,name=old_signature,json=oldSignature,proto3" json:"old_signature,omitempty"`       // ASN.1
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
@@ -197,10 +201,25 @@ func (x *JoinRequest) GetName() string {
 	return ""
 }
 
+func (x *JoinRequest) GetOldCertificate() []byte {
+	if x != nil {
+		return x.OldCertificate
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetOldSignature() []byte {
+	if x != nil {
+		return x.OldSignature
+	}
+	return nil
+}
+
 type JoinResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`               // the name that the server assigned
 	Certificates  [][]byte               `protobuf:"bytes,2,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER: the agent's certificate, then its issuers up to the root
+	Roots         [][]byte               `protobuf:"bytes,3,rep,name=roots,proto3" json:"roots,omitempty"`               // DER: all roots that the agent must trust
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,6 +264,13 @@ func (x *JoinResponse) GetAgent() string {
 func (x *JoinResponse) GetCertificates() [][]byte {
 	if x != nil {
 		return x.Certificates
+	}
+	return nil
+}
+
+func (x *JoinResponse) GetRoots() [][]byte {
+	if x != nil {
+		return x.Roots
 	}
 	return nil
 }
@@ -296,6 +322,7 @@ func (x *RenewRequest) GetCsr() []byte {
 type RenewResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	Roots         [][]byte               `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"` // DER: all roots that the agent must trust
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +360,13 @@ func (*RenewResponse) Descriptor() ([]byte, []int) {
 func (x *RenewResponse) GetCertificates() [][]byte {
 	if x != nil {
 		return x.Certificates
+	}
+	return nil
+}
+
+func (x *RenewResponse) GetRoots() [][]byte {
+	if x != nil {
+		return x.Roots
 	}
 	return nil
 }
@@ -423,7 +457,8 @@ func (x *AnnounceRequest) GetGenerated() bool {
 
 type AnnounceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Refused       []string               `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty"` // clients that are revoked or belong to another agent
+	Refused       []string               `protobuf:"bytes,1,rep,name=refused,proto3" json:"refused,omitempty"` // clients that this agent may not have
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`   // why the first of them is refused
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,6 +498,13 @@ func (x *AnnounceResponse) GetRefused() []string {
 		return x.Refused
 	}
 	return nil
+}
+
+func (x *AnnounceResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // Turns names some of the agent's clients in one round of a run.
@@ -1087,6 +1129,7 @@ type Task struct {
 	LeaseMs       int64                  `protobuf:"varint,8,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // the lease expires unless a result or a check-in arrives within this time
 	Fold          bool                   `protobuf:"varint,9,opt,name=fold,proto3" json:"fold,omitempty"`                      // results may be sent as one sum
 	Fleet         int64                  `protobuf:"varint,10,opt,name=fleet,proto3" json:"fleet,omitempty"`                   // number of clients in the run; with the plan, it determines the scale of sums
+	Limits        *Limits                `protobuf:"bytes,11,opt,name=limits,proto3" json:"limits,omitempty"`                  // for the clients' updates; absent if there are none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1191,6 +1234,83 @@ func (x *Task) GetFleet() int64 {
 	return 0
 }
 
+func (x *Task) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// Limits bounds what one client can contribute. They follow from the updates that were counted before, and belong to a
+// version of the weights. 0 means no limit.
+type Limits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Norm          float64                `protobuf:"fixed64,1,opt,name=norm,proto3" json:"norm,omitempty"`        // Euclidean norm of an update; a longer update is scaled down to it
+	Control       float64                `protobuf:"fixed64,2,opt,name=control,proto3" json:"control,omitempty"`  // likewise of the change of a control variate
+	Examples      int64                  `protobuf:"varint,3,opt,name=examples,proto3" json:"examples,omitempty"` // examples that count towards an update's weight
+	Loss          float64                `protobuf:"fixed64,4,opt,name=loss,proto3" json:"loss,omitempty"`        // a larger loss counts as this
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Limits) GetNorm() float64 {
+	if x != nil {
+		return x.Norm
+	}
+	return 0
+}
+
+func (x *Limits) GetControl() float64 {
+	if x != nil {
+		return x.Control
+	}
+	return 0
+}
+
+func (x *Limits) GetExamples() int64 {
+	if x != nil {
+		return x.Examples
+	}
+	return 0
+}
+
+func (x *Limits) GetLoss() float64 {
+	if x != nil {
+		return x.Loss
+	}
+	return 0
+}
+
 type Verdict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -1204,7 +1324,7 @@ type Verdict struct {
 
 func (x *Verdict) Reset() {
 	*x = Verdict{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1336,7 @@ func (x *Verdict) String() string {
 func (*Verdict) ProtoMessage() {}
 
 func (x *Verdict) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[15]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1349,7 @@ func (x *Verdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
 func (*Verdict) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Verdict) GetRun() string {
@@ -1274,14 +1394,16 @@ type Share struct {
 	Examples      int64                  `protobuf:"varint,2,opt,name=examples,proto3" json:"examples,omitempty"`
 	Steps         int64                  `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
 	TrainLoss     float64                `protobuf:"fixed64,4,opt,name=train_loss,json=trainLoss,proto3" json:"train_loss,omitempty"`
-	Loss          float64                `protobuf:"fixed64,5,opt,name=loss,proto3" json:"loss,omitempty"` // set only if the plan needs it
+	Loss          float64                `protobuf:"fixed64,5,opt,name=loss,proto3" json:"loss,omitempty"`                                  // set only if the plan needs it
+	Norm          float64                `protobuf:"fixed64,6,opt,name=norm,proto3" json:"norm,omitempty"`                                  // Euclidean norm of the update, after clipping
+	ControlNorm   float64                `protobuf:"fixed64,7,opt,name=control_norm,json=controlNorm,proto3" json:"control_norm,omitempty"` // likewise of the change of the control variate
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1415,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[16]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1428,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Share) GetClient() string {
@@ -1344,6 +1466,20 @@ func (x *Share) GetLoss() float64 {
 	return 0
 }
 
+func (x *Share) GetNorm() float64 {
+	if x != nil {
+		return x.Norm
+	}
+	return 0
+}
+
+func (x *Share) GetControlNorm() float64 {
+	if x != nil {
+		return x.ControlNorm
+	}
+	return 0
+}
+
 // Evaluation is the validation error of the weights that clients received, before they trained: a sum over clients, so
 // that the server learns a mean and not the error of a client whose update is in a sum. Sums of integers are exact.
 type Evaluation struct {
@@ -1356,7 +1492,7 @@ type Evaluation struct {
 
 func (x *Evaluation) Reset() {
 	*x = Evaluation{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1504,7 @@ func (x *Evaluation) String() string {
 func (*Evaluation) ProtoMessage() {}
 
 func (x *Evaluation) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[17]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1517,7 @@ func (x *Evaluation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evaluation.ProtoReflect.Descriptor instead.
 func (*Evaluation) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Evaluation) GetClients() int64 {
@@ -1416,7 +1552,7 @@ type PushRequest struct {
 
 func (x *PushRequest) Reset() {
 	*x = PushRequest{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1428,7 +1564,7 @@ func (x *PushRequest) String() string {
 func (*PushRequest) ProtoMessage() {}
 
 func (x *PushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[18]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1441,7 +1577,7 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
 func (*PushRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PushRequest) GetRun() string {
@@ -1525,7 +1661,7 @@ type PushResponse struct {
 
 func (x *PushResponse) Reset() {
 	*x = PushResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1673,7 @@ func (x *PushResponse) String() string {
 func (*PushResponse) ProtoMessage() {}
 
 func (x *PushResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[19]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1686,7 @@ func (x *PushResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResponse.ProtoReflect.Descriptor instead.
 func (*PushResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PushResponse) GetOutcome() Outcome {
@@ -1578,13 +1714,14 @@ type DeclineRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Turns         *Turns                 `protobuf:"bytes,1,opt,name=turns,proto3" json:"turns,omitempty"`
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // for people to read; never contains readings
+	Code          string                 `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`     // kind of the reason: policy, data, memory, diverged, or empty for any other
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeclineRequest) Reset() {
 	*x = DeclineRequest{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1733,7 @@ func (x *DeclineRequest) String() string {
 func (*DeclineRequest) ProtoMessage() {}
 
 func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[20]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1746,7 @@ func (x *DeclineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineRequest.ProtoReflect.Descriptor instead.
 func (*DeclineRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeclineRequest) GetTurns() *Turns {
@@ -1626,6 +1763,13 @@ func (x *DeclineRequest) GetReason() string {
 	return ""
 }
 
+func (x *DeclineRequest) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
 type DeclineResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1634,7 +1778,7 @@ type DeclineResponse struct {
 
 func (x *DeclineResponse) Reset() {
 	*x = DeclineResponse{}
-	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1790,7 @@ func (x *DeclineResponse) String() string {
 func (*DeclineResponse) ProtoMessage() {}
 
 func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_agent_proto_msgTypes[21]
+	mi := &file_loadstar_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,34 +1803,39 @@ func (x *DeclineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclineResponse.ProtoReflect.Descriptor instead.
 func (*DeclineResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_loadstar_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 var File_loadstar_v1_agent_proto protoreflect.FileDescriptor
 
 const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x17loadstar/v1/agent.proto\x12\vloadstar.v1\"K\n" +
+	"\x17loadstar/v1/agent.proto\x12\vloadstar.v1\"\x99\x01\n" +
 	"\vJoinRequest\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\fR\x06secret\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"H\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12'\n" +
+	"\x0fold_certificate\x18\x04 \x01(\fR\x0eoldCertificate\x12#\n" +
+	"\rold_signature\x18\x05 \x01(\fR\foldSignature\"^\n" +
 	"\fJoinResponse\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\"\n" +
-	"\fcertificates\x18\x02 \x03(\fR\fcertificates\" \n" +
+	"\fcertificates\x18\x02 \x03(\fR\fcertificates\x12\x14\n" +
+	"\x05roots\x18\x03 \x03(\fR\x05roots\" \n" +
 	"\fRenewRequest\x12\x10\n" +
-	"\x03csr\x18\x01 \x01(\fR\x03csr\"3\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\"I\n" +
 	"\rRenewResponse\x12\"\n" +
-	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\xb0\x01\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x14\n" +
+	"\x05roots\x18\x02 \x03(\fR\x05roots\"\xb0\x01\n" +
 	"\x0fAnnounceRequest\x12\x18\n" +
 	"\aclients\x18\x01 \x03(\tR\aclients\x12\x16\n" +
 	"\x06inputs\x18\x02 \x03(\tR\x06inputs\x12!\n" +
 	"\fstep_seconds\x18\x03 \x01(\x03R\vstepSeconds\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12\x10\n" +
 	"\x03now\x18\x05 \x01(\x03R\x03now\x12\x1c\n" +
-	"\tgenerated\x18\x06 \x01(\bR\tgenerated\",\n" +
+	"\tgenerated\x18\x06 \x01(\bR\tgenerated\"D\n" +
 	"\x10AnnounceResponse\x12\x18\n" +
-	"\arefused\x18\x01 \x03(\tR\arefused\"I\n" +
+	"\arefused\x18\x01 \x03(\tR\arefused\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"I\n" +
 	"\x05Turns\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
@@ -1740,7 +1889,7 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\t_coverage\";\n" +
 	"\vSourceShare\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x14\n" +
-	"\x05share\x18\x02 \x01(\x01R\x05share\"\xef\x01\n" +
+	"\x05share\x18\x02 \x01(\x01R\x05share\"\x9c\x02\n" +
 	"\x04Task\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
@@ -1752,20 +1901,28 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\blease_ms\x18\b \x01(\x03R\aleaseMs\x12\x12\n" +
 	"\x04fold\x18\t \x01(\bR\x04fold\x12\x14\n" +
 	"\x05fleet\x18\n" +
-	" \x01(\x03R\x05fleet\"\x93\x01\n" +
+	" \x01(\x03R\x05fleet\x12+\n" +
+	"\x06limits\x18\v \x01(\v2\x13.loadstar.v1.LimitsR\x06limits\"f\n" +
+	"\x06Limits\x12\x12\n" +
+	"\x04norm\x18\x01 \x01(\x01R\x04norm\x12\x18\n" +
+	"\acontrol\x18\x02 \x01(\x01R\acontrol\x12\x1a\n" +
+	"\bexamples\x18\x03 \x01(\x03R\bexamples\x12\x12\n" +
+	"\x04loss\x18\x04 \x01(\x01R\x04loss\"\x93\x01\n" +
 	"\aVerdict\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x18\n" +
 	"\aclients\x18\x03 \x03(\tR\aclients\x12.\n" +
 	"\aoutcome\x18\x04 \x01(\x0e2\x14.loadstar.v1.OutcomeR\aoutcome\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x84\x01\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xbb\x01\n" +
 	"\x05Share\x12\x16\n" +
 	"\x06client\x18\x01 \x01(\tR\x06client\x12\x1a\n" +
 	"\bexamples\x18\x02 \x01(\x03R\bexamples\x12\x14\n" +
 	"\x05steps\x18\x03 \x01(\x03R\x05steps\x12\x1d\n" +
 	"\n" +
 	"train_loss\x18\x04 \x01(\x01R\ttrainLoss\x12\x12\n" +
-	"\x04loss\x18\x05 \x01(\x01R\x04loss\"I\n" +
+	"\x04loss\x18\x05 \x01(\x01R\x04loss\x12\x12\n" +
+	"\x04norm\x18\x06 \x01(\x01R\x04norm\x12!\n" +
+	"\fcontrol_norm\x18\a \x01(\x01R\vcontrolNorm\"I\n" +
 	"\n" +
 	"Evaluation\x12\x18\n" +
 	"\aclients\x18\x01 \x01(\x03R\aclients\x12!\n" +
@@ -1788,10 +1945,11 @@ const file_loadstar_v1_agent_proto_rawDesc = "" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x14.loadstar.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vnext_offset\x18\x03 \x01(\x03R\n" +
-	"nextOffset\"R\n" +
+	"nextOffset\"f\n" +
 	"\x0eDeclineRequest\x12(\n" +
 	"\x05turns\x18\x01 \x01(\v2\x12.loadstar.v1.TurnsR\x05turns\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x11\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\tR\x04code\"\x11\n" +
 	"\x0fDeclineResponse*\x9e\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -1826,7 +1984,7 @@ func file_loadstar_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_loadstar_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_loadstar_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_loadstar_v1_agent_proto_goTypes = []any{
 	(Outcome)(0),             // 0: loadstar.v1.Outcome
 	(Form)(0),                // 1: loadstar.v1.Form
@@ -1845,13 +2003,14 @@ var file_loadstar_v1_agent_proto_goTypes = []any{
 	(*ClientReport)(nil),     // 14: loadstar.v1.ClientReport
 	(*SourceShare)(nil),      // 15: loadstar.v1.SourceShare
 	(*Task)(nil),             // 16: loadstar.v1.Task
-	(*Verdict)(nil),          // 17: loadstar.v1.Verdict
-	(*Share)(nil),            // 18: loadstar.v1.Share
-	(*Evaluation)(nil),       // 19: loadstar.v1.Evaluation
-	(*PushRequest)(nil),      // 20: loadstar.v1.PushRequest
-	(*PushResponse)(nil),     // 21: loadstar.v1.PushResponse
-	(*DeclineRequest)(nil),   // 22: loadstar.v1.DeclineRequest
-	(*DeclineResponse)(nil),  // 23: loadstar.v1.DeclineResponse
+	(*Limits)(nil),           // 17: loadstar.v1.Limits
+	(*Verdict)(nil),          // 18: loadstar.v1.Verdict
+	(*Share)(nil),            // 19: loadstar.v1.Share
+	(*Evaluation)(nil),       // 20: loadstar.v1.Evaluation
+	(*PushRequest)(nil),      // 21: loadstar.v1.PushRequest
+	(*PushResponse)(nil),     // 22: loadstar.v1.PushResponse
+	(*DeclineRequest)(nil),   // 23: loadstar.v1.DeclineRequest
+	(*DeclineResponse)(nil),  // 24: loadstar.v1.DeclineResponse
 }
 var file_loadstar_v1_agent_proto_depIdxs = []int32{
 	8,  // 0: loadstar.v1.CheckInRequest.training:type_name -> loadstar.v1.Turns
@@ -1859,35 +2018,36 @@ var file_loadstar_v1_agent_proto_depIdxs = []int32{
 	14, // 2: loadstar.v1.CheckInRequest.reports:type_name -> loadstar.v1.ClientReport
 	11, // 3: loadstar.v1.CheckInRequest.adapted:type_name -> loadstar.v1.Adapted
 	16, // 4: loadstar.v1.CheckInResponse.tasks:type_name -> loadstar.v1.Task
-	17, // 5: loadstar.v1.CheckInResponse.verdicts:type_name -> loadstar.v1.Verdict
+	18, // 5: loadstar.v1.CheckInResponse.verdicts:type_name -> loadstar.v1.Verdict
 	12, // 6: loadstar.v1.CheckInResponse.releases:type_name -> loadstar.v1.ReleaseList
 	16, // 7: loadstar.v1.CheckInResponse.adapt:type_name -> loadstar.v1.Task
-	19, // 8: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
+	20, // 8: loadstar.v1.Adapted.evaluation:type_name -> loadstar.v1.Evaluation
 	13, // 9: loadstar.v1.ReleaseList.releases:type_name -> loadstar.v1.Release
 	15, // 10: loadstar.v1.ClientReport.shares:type_name -> loadstar.v1.SourceShare
-	0,  // 11: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
-	1,  // 12: loadstar.v1.PushRequest.form:type_name -> loadstar.v1.Form
-	18, // 13: loadstar.v1.PushRequest.shares:type_name -> loadstar.v1.Share
-	19, // 14: loadstar.v1.PushRequest.evaluation:type_name -> loadstar.v1.Evaluation
-	0,  // 15: loadstar.v1.PushResponse.outcome:type_name -> loadstar.v1.Outcome
-	8,  // 16: loadstar.v1.DeclineRequest.turns:type_name -> loadstar.v1.Turns
-	2,  // 17: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
-	4,  // 18: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
-	6,  // 19: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
-	9,  // 20: loadstar.v1.AgentService.CheckIn:input_type -> loadstar.v1.CheckInRequest
-	20, // 21: loadstar.v1.AgentService.Push:input_type -> loadstar.v1.PushRequest
-	22, // 22: loadstar.v1.AgentService.Decline:input_type -> loadstar.v1.DeclineRequest
-	3,  // 23: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
-	5,  // 24: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
-	7,  // 25: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
-	10, // 26: loadstar.v1.AgentService.CheckIn:output_type -> loadstar.v1.CheckInResponse
-	21, // 27: loadstar.v1.AgentService.Push:output_type -> loadstar.v1.PushResponse
-	23, // 28: loadstar.v1.AgentService.Decline:output_type -> loadstar.v1.DeclineResponse
-	23, // [23:29] is the sub-list for method output_type
-	17, // [17:23] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	17, // 11: loadstar.v1.Task.limits:type_name -> loadstar.v1.Limits
+	0,  // 12: loadstar.v1.Verdict.outcome:type_name -> loadstar.v1.Outcome
+	1,  // 13: loadstar.v1.PushRequest.form:type_name -> loadstar.v1.Form
+	19, // 14: loadstar.v1.PushRequest.shares:type_name -> loadstar.v1.Share
+	20, // 15: loadstar.v1.PushRequest.evaluation:type_name -> loadstar.v1.Evaluation
+	0,  // 16: loadstar.v1.PushResponse.outcome:type_name -> loadstar.v1.Outcome
+	8,  // 17: loadstar.v1.DeclineRequest.turns:type_name -> loadstar.v1.Turns
+	2,  // 18: loadstar.v1.AgentService.Join:input_type -> loadstar.v1.JoinRequest
+	4,  // 19: loadstar.v1.AgentService.Renew:input_type -> loadstar.v1.RenewRequest
+	6,  // 20: loadstar.v1.AgentService.Announce:input_type -> loadstar.v1.AnnounceRequest
+	9,  // 21: loadstar.v1.AgentService.CheckIn:input_type -> loadstar.v1.CheckInRequest
+	21, // 22: loadstar.v1.AgentService.Push:input_type -> loadstar.v1.PushRequest
+	23, // 23: loadstar.v1.AgentService.Decline:input_type -> loadstar.v1.DeclineRequest
+	3,  // 24: loadstar.v1.AgentService.Join:output_type -> loadstar.v1.JoinResponse
+	5,  // 25: loadstar.v1.AgentService.Renew:output_type -> loadstar.v1.RenewResponse
+	7,  // 26: loadstar.v1.AgentService.Announce:output_type -> loadstar.v1.AnnounceResponse
+	10, // 27: loadstar.v1.AgentService.CheckIn:output_type -> loadstar.v1.CheckInResponse
+	22, // 28: loadstar.v1.AgentService.Push:output_type -> loadstar.v1.PushResponse
+	24, // 29: loadstar.v1.AgentService.Decline:output_type -> loadstar.v1.DeclineResponse
+	24, // [24:30] is the sub-list for method output_type
+	18, // [18:24] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_agent_proto_init() }
@@ -1903,7 +2063,7 @@ func file_loadstar_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_agent_proto_rawDesc), len(file_loadstar_v1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

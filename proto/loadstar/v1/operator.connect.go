@@ -45,6 +45,12 @@ const (
 	// OperatorServiceCreateTokenProcedure is the fully-qualified name of the OperatorService's
 	// CreateToken RPC.
 	OperatorServiceCreateTokenProcedure = "/loadstar.v1.OperatorService/CreateToken"
+	// OperatorServiceListTokensProcedure is the fully-qualified name of the OperatorService's
+	// ListTokens RPC.
+	OperatorServiceListTokensProcedure = "/loadstar.v1.OperatorService/ListTokens"
+	// OperatorServiceRevokeTokenProcedure is the fully-qualified name of the OperatorService's
+	// RevokeToken RPC.
+	OperatorServiceRevokeTokenProcedure = "/loadstar.v1.OperatorService/RevokeToken"
 	// OperatorServiceListClientsProcedure is the fully-qualified name of the OperatorService's
 	// ListClients RPC.
 	OperatorServiceListClientsProcedure = "/loadstar.v1.OperatorService/ListClients"
@@ -59,6 +65,9 @@ const (
 	OperatorServiceListFindingsProcedure = "/loadstar.v1.OperatorService/ListFindings"
 	// OperatorServiceRevokeProcedure is the fully-qualified name of the OperatorService's Revoke RPC.
 	OperatorServiceRevokeProcedure = "/loadstar.v1.OperatorService/Revoke"
+	// OperatorServiceFreeClientsProcedure is the fully-qualified name of the OperatorService's
+	// FreeClients RPC.
+	OperatorServiceFreeClientsProcedure = "/loadstar.v1.OperatorService/FreeClients"
 	// OperatorServiceStartRunProcedure is the fully-qualified name of the OperatorService's StartRun
 	// RPC.
 	OperatorServiceStartRunProcedure = "/loadstar.v1.OperatorService/StartRun"
@@ -72,6 +81,12 @@ const (
 	OperatorServiceWatchRunProcedure = "/loadstar.v1.OperatorService/WatchRun"
 	// OperatorServiceStopRunProcedure is the fully-qualified name of the OperatorService's StopRun RPC.
 	OperatorServiceStopRunProcedure = "/loadstar.v1.OperatorService/StopRun"
+	// OperatorServiceListVersionsProcedure is the fully-qualified name of the OperatorService's
+	// ListVersions RPC.
+	OperatorServiceListVersionsProcedure = "/loadstar.v1.OperatorService/ListVersions"
+	// OperatorServiceRollBackRunProcedure is the fully-qualified name of the OperatorService's
+	// RollBackRun RPC.
+	OperatorServiceRollBackRunProcedure = "/loadstar.v1.OperatorService/RollBackRun"
 	// OperatorServiceListAuditProcedure is the fully-qualified name of the OperatorService's ListAudit
 	// RPC.
 	OperatorServiceListAuditProcedure = "/loadstar.v1.OperatorService/ListAudit"
@@ -113,6 +128,12 @@ const (
 	// OperatorServiceRevokeCertificateProcedure is the fully-qualified name of the OperatorService's
 	// RevokeCertificate RPC.
 	OperatorServiceRevokeCertificateProcedure = "/loadstar.v1.OperatorService/RevokeCertificate"
+	// OperatorServiceRenewCertificateProcedure is the fully-qualified name of the OperatorService's
+	// RenewCertificate RPC.
+	OperatorServiceRenewCertificateProcedure = "/loadstar.v1.OperatorService/RenewCertificate"
+	// OperatorServiceListIssuersProcedure is the fully-qualified name of the OperatorService's
+	// ListIssuers RPC.
+	OperatorServiceListIssuersProcedure = "/loadstar.v1.OperatorService/ListIssuers"
 )
 
 // OperatorServiceClient is a client for the loadstar.v1.OperatorService service.
@@ -123,6 +144,9 @@ type OperatorServiceClient interface {
 	GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error)
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
+	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
+	// RevokeToken refuses all further joins with a token. Agents that have joined with it stay.
+	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
 	// GetClient returns a client with its newest turns.
 	GetClient(context.Context, *GetClientRequest) (*GetClientResponse, error)
@@ -132,12 +156,18 @@ type OperatorServiceClient interface {
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// Revoke permanently refuses an agent or a single client.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	// FreeClients lets other agents announce the clients of a revoked agent.
+	FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
 	// WatchRun streams each round as it closes, until the run ends.
 	WatchRun(context.Context, *WatchRunRequest) (*connect.ServerStreamForClient[WatchRunResponse], error)
 	StopRun(context.Context, *StopRunRequest) (*StopRunResponse, error)
+	// ListVersions lists the stored versions of a run's weights.
+	ListVersions(context.Context, *ListVersionsRequest) (*ListVersionsResponse, error)
+	// RollBackRun makes an earlier version of a run's weights the newest one.
+	RollBackRun(context.Context, *RollBackRunRequest) (*RollBackRunResponse, error)
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
 	// CreateRelease releases a version of a run's weights to all agents.
 	CreateRelease(context.Context, *CreateReleaseRequest) (*CreateReleaseResponse, error)
@@ -159,6 +189,10 @@ type OperatorServiceClient interface {
 	IssueCertificate(context.Context, *IssueCertificateRequest) (*IssueCertificateResponse, error)
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
 	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
+	// RenewCertificate replaces the caller's own certificate by one of the newest issuer, which expires at the same time.
+	RenewCertificate(context.Context, *RenewCertificateRequest) (*RenewCertificateResponse, error)
+	// ListIssuers counts the agents and certificates of each issuer of certificates. It reads all agents.
+	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
 }
 
 // NewOperatorServiceClient constructs a client for the loadstar.v1.OperatorService service. By
@@ -196,6 +230,18 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(operatorServiceMethods.ByName("CreateToken")),
 			connect.WithClientOptions(opts...),
 		),
+		listTokens: connect.NewClient[ListTokensRequest, ListTokensResponse](
+			httpClient,
+			baseURL+OperatorServiceListTokensProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListTokens")),
+			connect.WithClientOptions(opts...),
+		),
+		revokeToken: connect.NewClient[RevokeTokenRequest, RevokeTokenResponse](
+			httpClient,
+			baseURL+OperatorServiceRevokeTokenProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("RevokeToken")),
+			connect.WithClientOptions(opts...),
+		),
 		listClients: connect.NewClient[ListClientsRequest, ListClientsResponse](
 			httpClient,
 			baseURL+OperatorServiceListClientsProcedure,
@@ -226,6 +272,12 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(operatorServiceMethods.ByName("Revoke")),
 			connect.WithClientOptions(opts...),
 		),
+		freeClients: connect.NewClient[FreeClientsRequest, FreeClientsResponse](
+			httpClient,
+			baseURL+OperatorServiceFreeClientsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("FreeClients")),
+			connect.WithClientOptions(opts...),
+		),
 		startRun: connect.NewClient[StartRunRequest, StartRunResponse](
 			httpClient,
 			baseURL+OperatorServiceStartRunProcedure,
@@ -254,6 +306,18 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			httpClient,
 			baseURL+OperatorServiceStopRunProcedure,
 			connect.WithSchema(operatorServiceMethods.ByName("StopRun")),
+			connect.WithClientOptions(opts...),
+		),
+		listVersions: connect.NewClient[ListVersionsRequest, ListVersionsResponse](
+			httpClient,
+			baseURL+OperatorServiceListVersionsProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListVersions")),
+			connect.WithClientOptions(opts...),
+		),
+		rollBackRun: connect.NewClient[RollBackRunRequest, RollBackRunResponse](
+			httpClient,
+			baseURL+OperatorServiceRollBackRunProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("RollBackRun")),
 			connect.WithClientOptions(opts...),
 		),
 		listAudit: connect.NewClient[ListAuditRequest, ListAuditResponse](
@@ -340,6 +404,18 @@ func NewOperatorServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(operatorServiceMethods.ByName("RevokeCertificate")),
 			connect.WithClientOptions(opts...),
 		),
+		renewCertificate: connect.NewClient[RenewCertificateRequest, RenewCertificateResponse](
+			httpClient,
+			baseURL+OperatorServiceRenewCertificateProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("RenewCertificate")),
+			connect.WithClientOptions(opts...),
+		),
+		listIssuers: connect.NewClient[ListIssuersRequest, ListIssuersResponse](
+			httpClient,
+			baseURL+OperatorServiceListIssuersProcedure,
+			connect.WithSchema(operatorServiceMethods.ByName("ListIssuers")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -349,16 +425,21 @@ type operatorServiceClient struct {
 	getFleet          *connect.Client[GetFleetRequest, GetFleetResponse]
 	listAgents        *connect.Client[ListAgentsRequest, ListAgentsResponse]
 	createToken       *connect.Client[CreateTokenRequest, CreateTokenResponse]
+	listTokens        *connect.Client[ListTokensRequest, ListTokensResponse]
+	revokeToken       *connect.Client[RevokeTokenRequest, RevokeTokenResponse]
 	listClients       *connect.Client[ListClientsRequest, ListClientsResponse]
 	getClient         *connect.Client[GetClientRequest, GetClientResponse]
 	listTurns         *connect.Client[ListTurnsRequest, ListTurnsResponse]
 	listFindings      *connect.Client[ListFindingsRequest, ListFindingsResponse]
 	revoke            *connect.Client[RevokeRequest, RevokeResponse]
+	freeClients       *connect.Client[FreeClientsRequest, FreeClientsResponse]
 	startRun          *connect.Client[StartRunRequest, StartRunResponse]
 	listRuns          *connect.Client[ListRunsRequest, ListRunsResponse]
 	getRun            *connect.Client[GetRunRequest, GetRunResponse]
 	watchRun          *connect.Client[WatchRunRequest, WatchRunResponse]
 	stopRun           *connect.Client[StopRunRequest, StopRunResponse]
+	listVersions      *connect.Client[ListVersionsRequest, ListVersionsResponse]
+	rollBackRun       *connect.Client[RollBackRunRequest, RollBackRunResponse]
 	listAudit         *connect.Client[ListAuditRequest, ListAuditResponse]
 	createRelease     *connect.Client[CreateReleaseRequest, CreateReleaseResponse]
 	listReleases      *connect.Client[ListReleasesRequest, ListReleasesResponse]
@@ -373,6 +454,8 @@ type operatorServiceClient struct {
 	issueCertificate  *connect.Client[IssueCertificateRequest, IssueCertificateResponse]
 	listCertificates  *connect.Client[ListCertificatesRequest, ListCertificatesResponse]
 	revokeCertificate *connect.Client[RevokeCertificateRequest, RevokeCertificateResponse]
+	renewCertificate  *connect.Client[RenewCertificateRequest, RenewCertificateResponse]
+	listIssuers       *connect.Client[ListIssuersRequest, ListIssuersResponse]
 }
 
 // Whoami calls loadstar.v1.OperatorService.Whoami.
@@ -405,6 +488,24 @@ func (c *operatorServiceClient) ListAgents(ctx context.Context, req *ListAgentsR
 // CreateToken calls loadstar.v1.OperatorService.CreateToken.
 func (c *operatorServiceClient) CreateToken(ctx context.Context, req *CreateTokenRequest) (*CreateTokenResponse, error) {
 	response, err := c.createToken.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListTokens calls loadstar.v1.OperatorService.ListTokens.
+func (c *operatorServiceClient) ListTokens(ctx context.Context, req *ListTokensRequest) (*ListTokensResponse, error) {
+	response, err := c.listTokens.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RevokeToken calls loadstar.v1.OperatorService.RevokeToken.
+func (c *operatorServiceClient) RevokeToken(ctx context.Context, req *RevokeTokenRequest) (*RevokeTokenResponse, error) {
+	response, err := c.revokeToken.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -456,6 +557,15 @@ func (c *operatorServiceClient) Revoke(ctx context.Context, req *RevokeRequest) 
 	return nil, err
 }
 
+// FreeClients calls loadstar.v1.OperatorService.FreeClients.
+func (c *operatorServiceClient) FreeClients(ctx context.Context, req *FreeClientsRequest) (*FreeClientsResponse, error) {
+	response, err := c.freeClients.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // StartRun calls loadstar.v1.OperatorService.StartRun.
 func (c *operatorServiceClient) StartRun(ctx context.Context, req *StartRunRequest) (*StartRunResponse, error) {
 	response, err := c.startRun.CallUnary(ctx, connect.NewRequest(req))
@@ -491,6 +601,24 @@ func (c *operatorServiceClient) WatchRun(ctx context.Context, req *WatchRunReque
 // StopRun calls loadstar.v1.OperatorService.StopRun.
 func (c *operatorServiceClient) StopRun(ctx context.Context, req *StopRunRequest) (*StopRunResponse, error) {
 	response, err := c.stopRun.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListVersions calls loadstar.v1.OperatorService.ListVersions.
+func (c *operatorServiceClient) ListVersions(ctx context.Context, req *ListVersionsRequest) (*ListVersionsResponse, error) {
+	response, err := c.listVersions.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// RollBackRun calls loadstar.v1.OperatorService.RollBackRun.
+func (c *operatorServiceClient) RollBackRun(ctx context.Context, req *RollBackRunRequest) (*RollBackRunResponse, error) {
+	response, err := c.rollBackRun.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -623,6 +751,24 @@ func (c *operatorServiceClient) RevokeCertificate(ctx context.Context, req *Revo
 	return nil, err
 }
 
+// RenewCertificate calls loadstar.v1.OperatorService.RenewCertificate.
+func (c *operatorServiceClient) RenewCertificate(ctx context.Context, req *RenewCertificateRequest) (*RenewCertificateResponse, error) {
+	response, err := c.renewCertificate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListIssuers calls loadstar.v1.OperatorService.ListIssuers.
+func (c *operatorServiceClient) ListIssuers(ctx context.Context, req *ListIssuersRequest) (*ListIssuersResponse, error) {
+	response, err := c.listIssuers.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // OperatorServiceHandler is an implementation of the loadstar.v1.OperatorService service.
 type OperatorServiceHandler interface {
 	// Whoami returns the calling user.
@@ -631,6 +777,9 @@ type OperatorServiceHandler interface {
 	GetFleet(context.Context, *GetFleetRequest) (*GetFleetResponse, error)
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
+	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
+	// RevokeToken refuses all further joins with a token. Agents that have joined with it stay.
+	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error)
 	// GetClient returns a client with its newest turns.
 	GetClient(context.Context, *GetClientRequest) (*GetClientResponse, error)
@@ -640,12 +789,18 @@ type OperatorServiceHandler interface {
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
 	// Revoke permanently refuses an agent or a single client.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
+	// FreeClients lets other agents announce the clients of a revoked agent.
+	FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error)
 	StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error)
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
 	GetRun(context.Context, *GetRunRequest) (*GetRunResponse, error)
 	// WatchRun streams each round as it closes, until the run ends.
 	WatchRun(context.Context, *WatchRunRequest, *connect.ServerStream[WatchRunResponse]) error
 	StopRun(context.Context, *StopRunRequest) (*StopRunResponse, error)
+	// ListVersions lists the stored versions of a run's weights.
+	ListVersions(context.Context, *ListVersionsRequest) (*ListVersionsResponse, error)
+	// RollBackRun makes an earlier version of a run's weights the newest one.
+	RollBackRun(context.Context, *RollBackRunRequest) (*RollBackRunResponse, error)
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
 	// CreateRelease releases a version of a run's weights to all agents.
 	CreateRelease(context.Context, *CreateReleaseRequest) (*CreateReleaseResponse, error)
@@ -667,6 +822,10 @@ type OperatorServiceHandler interface {
 	IssueCertificate(context.Context, *IssueCertificateRequest) (*IssueCertificateResponse, error)
 	ListCertificates(context.Context, *ListCertificatesRequest) (*ListCertificatesResponse, error)
 	RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error)
+	// RenewCertificate replaces the caller's own certificate by one of the newest issuer, which expires at the same time.
+	RenewCertificate(context.Context, *RenewCertificateRequest) (*RenewCertificateResponse, error)
+	// ListIssuers counts the agents and certificates of each issuer of certificates. It reads all agents.
+	ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error)
 }
 
 // NewOperatorServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -700,6 +859,18 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		connect.WithSchema(operatorServiceMethods.ByName("CreateToken")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operatorServiceListTokensHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListTokensProcedure,
+		svc.ListTokens,
+		connect.WithSchema(operatorServiceMethods.ByName("ListTokens")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceRevokeTokenHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceRevokeTokenProcedure,
+		svc.RevokeToken,
+		connect.WithSchema(operatorServiceMethods.ByName("RevokeToken")),
+		connect.WithHandlerOptions(opts...),
+	)
 	operatorServiceListClientsHandler := connect.NewUnaryHandlerSimple(
 		OperatorServiceListClientsProcedure,
 		svc.ListClients,
@@ -730,6 +901,12 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		connect.WithSchema(operatorServiceMethods.ByName("Revoke")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operatorServiceFreeClientsHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceFreeClientsProcedure,
+		svc.FreeClients,
+		connect.WithSchema(operatorServiceMethods.ByName("FreeClients")),
+		connect.WithHandlerOptions(opts...),
+	)
 	operatorServiceStartRunHandler := connect.NewUnaryHandlerSimple(
 		OperatorServiceStartRunProcedure,
 		svc.StartRun,
@@ -758,6 +935,18 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		OperatorServiceStopRunProcedure,
 		svc.StopRun,
 		connect.WithSchema(operatorServiceMethods.ByName("StopRun")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListVersionsHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListVersionsProcedure,
+		svc.ListVersions,
+		connect.WithSchema(operatorServiceMethods.ByName("ListVersions")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceRollBackRunHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceRollBackRunProcedure,
+		svc.RollBackRun,
+		connect.WithSchema(operatorServiceMethods.ByName("RollBackRun")),
 		connect.WithHandlerOptions(opts...),
 	)
 	operatorServiceListAuditHandler := connect.NewUnaryHandlerSimple(
@@ -844,6 +1033,18 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 		connect.WithSchema(operatorServiceMethods.ByName("RevokeCertificate")),
 		connect.WithHandlerOptions(opts...),
 	)
+	operatorServiceRenewCertificateHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceRenewCertificateProcedure,
+		svc.RenewCertificate,
+		connect.WithSchema(operatorServiceMethods.ByName("RenewCertificate")),
+		connect.WithHandlerOptions(opts...),
+	)
+	operatorServiceListIssuersHandler := connect.NewUnaryHandlerSimple(
+		OperatorServiceListIssuersProcedure,
+		svc.ListIssuers,
+		connect.WithSchema(operatorServiceMethods.ByName("ListIssuers")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/loadstar.v1.OperatorService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case OperatorServiceWhoamiProcedure:
@@ -854,6 +1055,10 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceListAgentsHandler.ServeHTTP(w, r)
 		case OperatorServiceCreateTokenProcedure:
 			operatorServiceCreateTokenHandler.ServeHTTP(w, r)
+		case OperatorServiceListTokensProcedure:
+			operatorServiceListTokensHandler.ServeHTTP(w, r)
+		case OperatorServiceRevokeTokenProcedure:
+			operatorServiceRevokeTokenHandler.ServeHTTP(w, r)
 		case OperatorServiceListClientsProcedure:
 			operatorServiceListClientsHandler.ServeHTTP(w, r)
 		case OperatorServiceGetClientProcedure:
@@ -864,6 +1069,8 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceListFindingsHandler.ServeHTTP(w, r)
 		case OperatorServiceRevokeProcedure:
 			operatorServiceRevokeHandler.ServeHTTP(w, r)
+		case OperatorServiceFreeClientsProcedure:
+			operatorServiceFreeClientsHandler.ServeHTTP(w, r)
 		case OperatorServiceStartRunProcedure:
 			operatorServiceStartRunHandler.ServeHTTP(w, r)
 		case OperatorServiceListRunsProcedure:
@@ -874,6 +1081,10 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceWatchRunHandler.ServeHTTP(w, r)
 		case OperatorServiceStopRunProcedure:
 			operatorServiceStopRunHandler.ServeHTTP(w, r)
+		case OperatorServiceListVersionsProcedure:
+			operatorServiceListVersionsHandler.ServeHTTP(w, r)
+		case OperatorServiceRollBackRunProcedure:
+			operatorServiceRollBackRunHandler.ServeHTTP(w, r)
 		case OperatorServiceListAuditProcedure:
 			operatorServiceListAuditHandler.ServeHTTP(w, r)
 		case OperatorServiceCreateReleaseProcedure:
@@ -902,6 +1113,10 @@ func NewOperatorServiceHandler(svc OperatorServiceHandler, opts ...connect.Handl
 			operatorServiceListCertificatesHandler.ServeHTTP(w, r)
 		case OperatorServiceRevokeCertificateProcedure:
 			operatorServiceRevokeCertificateHandler.ServeHTTP(w, r)
+		case OperatorServiceRenewCertificateProcedure:
+			operatorServiceRenewCertificateHandler.ServeHTTP(w, r)
+		case OperatorServiceListIssuersProcedure:
+			operatorServiceListIssuersHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -927,6 +1142,14 @@ func (UnimplementedOperatorServiceHandler) CreateToken(context.Context, *CreateT
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.CreateToken is not implemented"))
 }
 
+func (UnimplementedOperatorServiceHandler) ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListTokens is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.RevokeToken is not implemented"))
+}
+
 func (UnimplementedOperatorServiceHandler) ListClients(context.Context, *ListClientsRequest) (*ListClientsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListClients is not implemented"))
 }
@@ -947,6 +1170,10 @@ func (UnimplementedOperatorServiceHandler) Revoke(context.Context, *RevokeReques
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.Revoke is not implemented"))
 }
 
+func (UnimplementedOperatorServiceHandler) FreeClients(context.Context, *FreeClientsRequest) (*FreeClientsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.FreeClients is not implemented"))
+}
+
 func (UnimplementedOperatorServiceHandler) StartRun(context.Context, *StartRunRequest) (*StartRunResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.StartRun is not implemented"))
 }
@@ -965,6 +1192,14 @@ func (UnimplementedOperatorServiceHandler) WatchRun(context.Context, *WatchRunRe
 
 func (UnimplementedOperatorServiceHandler) StopRun(context.Context, *StopRunRequest) (*StopRunResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.StopRun is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListVersions(context.Context, *ListVersionsRequest) (*ListVersionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListVersions is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) RollBackRun(context.Context, *RollBackRunRequest) (*RollBackRunResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.RollBackRun is not implemented"))
 }
 
 func (UnimplementedOperatorServiceHandler) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
@@ -1021,4 +1256,12 @@ func (UnimplementedOperatorServiceHandler) ListCertificates(context.Context, *Li
 
 func (UnimplementedOperatorServiceHandler) RevokeCertificate(context.Context, *RevokeCertificateRequest) (*RevokeCertificateResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.RevokeCertificate is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) RenewCertificate(context.Context, *RenewCertificateRequest) (*RenewCertificateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.RenewCertificate is not implemented"))
+}
+
+func (UnimplementedOperatorServiceHandler) ListIssuers(context.Context, *ListIssuersRequest) (*ListIssuersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("loadstar.v1.OperatorService.ListIssuers is not implemented"))
 }

@@ -294,6 +294,9 @@ type Agent struct {
 	// How far its clock is ahead of the server's, when it last announced its clients; absent if it did not say.
 	SkewMs        *int64 `protobuf:"varint,10,opt,name=skew_ms,json=skewMs,proto3,oneof" json:"skew_ms,omitempty"`
 	Generated     bool   `protobuf:"varint,11,opt,name=generated,proto3" json:"generated,omitempty"` // its readings are synthetic
+	Token         string `protobuf:"bytes,12,opt,name=token,proto3" json:"token,omitempty"`          // id of the token with which it joined; empty if it is not known
+	Protocol      int64  `protobuf:"varint,13,opt,name=protocol,proto3" json:"protocol,omitempty"`   // version of the protocol that it speaks; 0 if it is not known
+	Copied        int64  `protobuf:"varint,14,opt,name=copied,proto3" json:"copied,omitempty"`       // when two machines were seen with its identity; 0 if never
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -405,11 +408,33 @@ func (x *Agent) GetGenerated() bool {
 	return false
 }
 
+func (x *Agent) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *Agent) GetProtocol() int64 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
+func (x *Agent) GetCopied() int64 {
+	if x != nil {
+		return x.Copied
+	}
+	return 0
+}
+
 type ListAgentsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last id of the previous page
 	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"` // only agents whose name or id begins with this
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`   // only agents whose name or id begins with this
+	Token         string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"` // only agents that joined with the token with this id; not with name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -461,6 +486,13 @@ func (x *ListAgentsRequest) GetLimit() int32 {
 func (x *ListAgentsRequest) GetName() string {
 	if x != nil {
 		return x.Name
+	}
+	return ""
+}
+
+func (x *ListAgentsRequest) GetToken() string {
+	if x != nil {
+		return x.Token
 	}
 	return ""
 }
@@ -620,12 +652,15 @@ type Turn struct {
 	Round         int64                  `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`
 	Client        string                 `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
 	Agent         string                 `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`        // id; empty if it is not known any more
-	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`        // asked or counted
+	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`        // asked, counted, declined or lost
 	Version       int64                  `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`   // of the weights from which it trains
 	Examples      int64                  `protobuf:"varint,7,opt,name=examples,proto3" json:"examples,omitempty"` // this and the following: set if it is counted
 	Steps         int64                  `protobuf:"varint,8,opt,name=steps,proto3" json:"steps,omitempty"`
 	Loss          float64                `protobuf:"fixed64,9,opt,name=loss,proto3" json:"loss,omitempty"`
 	Counted       int64                  `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"` // when; 0 if it is not known
+	Norm          float64                `protobuf:"fixed64,11,opt,name=norm,proto3" json:"norm,omitempty"`      // of its update, after clipping
+	Reason        string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`    // why it was declined
+	Clipped       bool                   `protobuf:"varint,13,opt,name=clipped,proto3" json:"clipped,omitempty"` // its update reached the limit of its version
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -728,6 +763,27 @@ func (x *Turn) GetCounted() int64 {
 		return x.Counted
 	}
 	return 0
+}
+
+func (x *Turn) GetNorm() float64 {
+	if x != nil {
+		return x.Norm
+	}
+	return 0
+}
+
+func (x *Turn) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Turn) GetClipped() bool {
+	if x != nil {
+		return x.Clipped
+	}
+	return false
 }
 
 type ListTurnsRequest struct {
@@ -1765,7 +1821,8 @@ func (x *IssueCertificateRequest) GetTtlSeconds() int64 {
 
 type IssueCertificateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER: the user's certificate, then its issuers up to the root
+	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER: the user's certificate, then its issuer
+	Roots         [][]byte               `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`               // DER: all roots that the user must trust
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1807,6 +1864,265 @@ func (x *IssueCertificateResponse) GetCertificates() [][]byte {
 	return nil
 }
 
+func (x *IssueCertificateResponse) GetRoots() [][]byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+type RenewCertificateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Csr           []byte                 `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"` // PKCS #10, DER; its names are ignored
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewCertificateRequest) Reset() {
+	*x = RenewCertificateRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewCertificateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewCertificateRequest) ProtoMessage() {}
+
+func (x *RenewCertificateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewCertificateRequest.ProtoReflect.Descriptor instead.
+func (*RenewCertificateRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RenewCertificateRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+type RenewCertificateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificates  [][]byte               `protobuf:"bytes,1,rep,name=certificates,proto3" json:"certificates,omitempty"` // as in IssueCertificateResponse; none if the caller's comes from the newest issuer
+	Roots         [][]byte               `protobuf:"bytes,2,rep,name=roots,proto3" json:"roots,omitempty"`               // DER: all roots that the user must trust
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewCertificateResponse) Reset() {
+	*x = RenewCertificateResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewCertificateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewCertificateResponse) ProtoMessage() {}
+
+func (x *RenewCertificateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewCertificateResponse.ProtoReflect.Descriptor instead.
+func (*RenewCertificateResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *RenewCertificateResponse) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *RenewCertificateResponse) GetRoots() [][]byte {
+	if x != nil {
+		return x.Roots
+	}
+	return nil
+}
+
+type ListIssuersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIssuersRequest) Reset() {
+	*x = ListIssuersRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIssuersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIssuersRequest) ProtoMessage() {}
+
+func (x *ListIssuersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIssuersRequest.ProtoReflect.Descriptor instead.
+func (*ListIssuersRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{33}
+}
+
+type ListIssuersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Issuers       []*Issuer              `protobuf:"bytes,1,rep,name=issuers,proto3" json:"issuers,omitempty"` // those that the server trusts, oldest first; then one without an id for all others
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListIssuersResponse) Reset() {
+	*x = ListIssuersResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListIssuersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListIssuersResponse) ProtoMessage() {}
+
+func (x *ListIssuersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListIssuersResponse.ProtoReflect.Descriptor instead.
+func (*ListIssuersResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ListIssuersResponse) GetIssuers() []*Issuer {
+	if x != nil {
+		return x.Issuers
+	}
+	return nil
+}
+
+type Issuer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // hexadecimal
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Agents        int64                  `protobuf:"varint,3,opt,name=agents,proto3" json:"agents,omitempty"`             // that are not revoked and used a certificate of the issuer last
+	Expired       int64                  `protobuf:"varint,4,opt,name=expired,proto3" json:"expired,omitempty"`           // of these, agents whose certificates have expired
+	Certificates  int64                  `protobuf:"varint,5,opt,name=certificates,proto3" json:"certificates,omitempty"` // of users, except of the user local; neither revoked nor renewed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Issuer) Reset() {
+	*x = Issuer{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Issuer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Issuer) ProtoMessage() {}
+
+func (x *Issuer) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Issuer.ProtoReflect.Descriptor instead.
+func (*Issuer) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Issuer) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Issuer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Issuer) GetAgents() int64 {
+	if x != nil {
+		return x.Agents
+	}
+	return 0
+}
+
+func (x *Issuer) GetExpired() int64 {
+	if x != nil {
+		return x.Expired
+	}
+	return 0
+}
+
+func (x *Issuer) GetCertificates() int64 {
+	if x != nil {
+		return x.Certificates
+	}
+	return 0
+}
+
 type Certificate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Serial        string                 `protobuf:"bytes,1,opt,name=serial,proto3" json:"serial,omitempty"` // hexadecimal
@@ -1820,7 +2136,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +2148,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[31]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +2161,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Certificate) GetSerial() string {
@@ -1891,7 +2207,7 @@ type ListCertificatesRequest struct {
 
 func (x *ListCertificatesRequest) Reset() {
 	*x = ListCertificatesRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +2219,7 @@ func (x *ListCertificatesRequest) String() string {
 func (*ListCertificatesRequest) ProtoMessage() {}
 
 func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[32]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2232,7 @@ func (x *ListCertificatesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesRequest.ProtoReflect.Descriptor instead.
 func (*ListCertificatesRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 type ListCertificatesResponse struct {
@@ -1928,7 +2244,7 @@ type ListCertificatesResponse struct {
 
 func (x *ListCertificatesResponse) Reset() {
 	*x = ListCertificatesResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[33]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2256,7 @@ func (x *ListCertificatesResponse) String() string {
 func (*ListCertificatesResponse) ProtoMessage() {}
 
 func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[33]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2269,7 @@ func (x *ListCertificatesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCertificatesResponse.ProtoReflect.Descriptor instead.
 func (*ListCertificatesResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{33}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListCertificatesResponse) GetCertificates() []*Certificate {
@@ -1972,7 +2288,7 @@ type RevokeCertificateRequest struct {
 
 func (x *RevokeCertificateRequest) Reset() {
 	*x = RevokeCertificateRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[34]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2300,7 @@ func (x *RevokeCertificateRequest) String() string {
 func (*RevokeCertificateRequest) ProtoMessage() {}
 
 func (x *RevokeCertificateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[34]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2313,7 @@ func (x *RevokeCertificateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeCertificateRequest.ProtoReflect.Descriptor instead.
 func (*RevokeCertificateRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{34}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RevokeCertificateRequest) GetSerial() string {
@@ -2016,7 +2332,7 @@ type RevokeCertificateResponse struct {
 
 func (x *RevokeCertificateResponse) Reset() {
 	*x = RevokeCertificateResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[35]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2344,7 @@ func (x *RevokeCertificateResponse) String() string {
 func (*RevokeCertificateResponse) ProtoMessage() {}
 
 func (x *RevokeCertificateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[35]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2357,7 @@ func (x *RevokeCertificateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeCertificateResponse.ProtoReflect.Descriptor instead.
 func (*RevokeCertificateResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{35}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RevokeCertificateResponse) GetCertificate() *Certificate {
@@ -2056,13 +2372,15 @@ type CreateTokenRequest struct {
 	Note          string                 `protobuf:"bytes,1,opt,name=note,proto3" json:"note,omitempty"`
 	Uses          int64                  `protobuf:"varint,2,opt,name=uses,proto3" json:"uses,omitempty"`
 	TtlSeconds    int64                  `protobuf:"varint,3,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"`
+	Clients       int64                  `protobuf:"varint,4,opt,name=clients,proto3" json:"clients,omitempty"` // most clients of each agent that joins with it; 0 means the server's limit
+	Pattern       string                 `protobuf:"bytes,5,opt,name=pattern,proto3" json:"pattern,omitempty"`  // their names must match it, as in path.Match; empty means any name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[36]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2392,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[36]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2087,7 +2405,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{36}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CreateTokenRequest) GetNote() string {
@@ -2111,17 +2429,33 @@ func (x *CreateTokenRequest) GetTtlSeconds() int64 {
 	return 0
 }
 
+func (x *CreateTokenRequest) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *CreateTokenRequest) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
 type CreateTokenResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // shown once
 	Expires       int64                  `protobuf:"varint,2,opt,name=expires,proto3" json:"expires,omitempty"`
+	Id            string                 `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Server        string                 `protobuf:"bytes,4,opt,name=server,proto3" json:"server,omitempty"` // address for agents; empty if operators use the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[37]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2467,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[37]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2480,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -2163,6 +2497,425 @@ func (x *CreateTokenResponse) GetExpires() int64 {
 	return 0
 }
 
+func (x *CreateTokenResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CreateTokenResponse) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+// Token is a join token without its secret.
+type Token struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Note          string                 `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
+	Created       int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
+	Actor         string                 `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	Uses          int64                  `protobuf:"varint,5,opt,name=uses,proto3" json:"uses,omitempty"`     // remaining
+	Joined        int64                  `protobuf:"varint,6,opt,name=joined,proto3" json:"joined,omitempty"` // agents that joined with it
+	Used          int64                  `protobuf:"varint,7,opt,name=used,proto3" json:"used,omitempty"`     // last use; 0 if there was none
+	Expires       int64                  `protobuf:"varint,8,opt,name=expires,proto3" json:"expires,omitempty"`
+	Revoked       int64                  `protobuf:"varint,9,opt,name=revoked,proto3" json:"revoked,omitempty"` // 0 if it is not revoked
+	Clients       int64                  `protobuf:"varint,10,opt,name=clients,proto3" json:"clients,omitempty"`
+	Pattern       string                 `protobuf:"bytes,11,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *Token) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Token) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Token) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *Token) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Token) GetUses() int64 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *Token) GetJoined() int64 {
+	if x != nil {
+		return x.Joined
+	}
+	return 0
+}
+
+func (x *Token) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Token) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *Token) GetRevoked() int64 {
+	if x != nil {
+		return x.Revoked
+	}
+	return 0
+}
+
+func (x *Token) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
+func (x *Token) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+type ListTokensRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last id of the previous page
+	Limit         int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensRequest) Reset() {
+	*x = ListTokensRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensRequest) ProtoMessage() {}
+
+func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
+func (*ListTokensRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ListTokensRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListTokensRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListTokensResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        []*Token               `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"` // newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensResponse) Reset() {
+	*x = ListTokensResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensResponse) ProtoMessage() {}
+
+func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
+func (*ListTokensResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ListTokensResponse) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+type RevokeTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // or a unique prefix
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenRequest) Reset() {
+	*x = RevokeTokenRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenRequest) ProtoMessage() {}
+
+func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
+func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *RevokeTokenRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RevokeTokenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenResponse) Reset() {
+	*x = RevokeTokenResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenResponse) ProtoMessage() {}
+
+func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
+func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *RevokeTokenResponse) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type FreeClientsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Agent         string                 `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`   // a revoked agent
+	Client        string                 `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"` // only this client; empty means all of the agent's clients
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreeClientsRequest) Reset() {
+	*x = FreeClientsRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreeClientsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreeClientsRequest) ProtoMessage() {}
+
+func (x *FreeClientsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreeClientsRequest.ProtoReflect.Descriptor instead.
+func (*FreeClientsRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *FreeClientsRequest) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *FreeClientsRequest) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+type FreeClientsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Clients       int64                  `protobuf:"varint,1,opt,name=clients,proto3" json:"clients,omitempty"` // number of clients that were freed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreeClientsResponse) Reset() {
+	*x = FreeClientsResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreeClientsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreeClientsResponse) ProtoMessage() {}
+
+func (x *FreeClientsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreeClientsResponse.ProtoReflect.Descriptor instead.
+func (*FreeClientsResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *FreeClientsResponse) GetClients() int64 {
+	if x != nil {
+		return x.Clients
+	}
+	return 0
+}
+
 type Client struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2174,13 +2927,14 @@ type Client struct {
 	Report        *ClientReport          `protobuf:"bytes,7,opt,name=report,proto3" json:"report,omitempty"` // the newest report; its release is shown by name
 	Inputs        []string               `protobuf:"bytes,8,rep,name=inputs,proto3" json:"inputs,omitempty"`
 	StepSeconds   int64                  `protobuf:"varint,9,opt,name=step_seconds,json=stepSeconds,proto3" json:"step_seconds,omitempty"`
+	Protocol      int64                  `protobuf:"varint,10,opt,name=protocol,proto3" json:"protocol,omitempty"` // version of the protocol that its agent speaks; 0 if it is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Client) Reset() {
 	*x = Client{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[38]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2946,7 @@ func (x *Client) String() string {
 func (*Client) ProtoMessage() {}
 
 func (x *Client) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[38]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2959,7 @@ func (x *Client) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Client.ProtoReflect.Descriptor instead.
 func (*Client) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Client) GetName() string {
@@ -2271,6 +3025,13 @@ func (x *Client) GetStepSeconds() int64 {
 	return 0
 }
 
+func (x *Client) GetProtocol() int64 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
+}
+
 type ListClientsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	After         string                 `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"` // last name of the previous page
@@ -2284,7 +3045,7 @@ type ListClientsRequest struct {
 
 func (x *ListClientsRequest) Reset() {
 	*x = ListClientsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[39]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +3057,7 @@ func (x *ListClientsRequest) String() string {
 func (*ListClientsRequest) ProtoMessage() {}
 
 func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[39]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +3070,7 @@ func (x *ListClientsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsRequest.ProtoReflect.Descriptor instead.
 func (*ListClientsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListClientsRequest) GetAfter() string {
@@ -2359,7 +3120,7 @@ type ListClientsResponse struct {
 
 func (x *ListClientsResponse) Reset() {
 	*x = ListClientsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[40]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +3132,7 @@ func (x *ListClientsResponse) String() string {
 func (*ListClientsResponse) ProtoMessage() {}
 
 func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[40]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +3145,7 @@ func (x *ListClientsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClientsResponse.ProtoReflect.Descriptor instead.
 func (*ListClientsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListClientsResponse) GetClients() []*Client {
@@ -2425,7 +3186,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[41]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +3198,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[41]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +3211,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *RevokeRequest) GetClient() string {
@@ -2475,7 +3236,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[42]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +3248,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[42]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +3261,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{54}
 }
 
 type StartRunRequest struct {
@@ -2513,7 +3274,7 @@ type StartRunRequest struct {
 
 func (x *StartRunRequest) Reset() {
 	*x = StartRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[43]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +3286,7 @@ func (x *StartRunRequest) String() string {
 func (*StartRunRequest) ProtoMessage() {}
 
 func (x *StartRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[43]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +3299,7 @@ func (x *StartRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunRequest.ProtoReflect.Descriptor instead.
 func (*StartRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StartRunRequest) GetPlan() string {
@@ -2558,13 +3319,14 @@ func (x *StartRunRequest) GetClients() int64 {
 type StartRunResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Warnings      []string               `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"` // why agents with the default policy decline the plan
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartRunResponse) Reset() {
 	*x = StartRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[44]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +3338,7 @@ func (x *StartRunResponse) String() string {
 func (*StartRunResponse) ProtoMessage() {}
 
 func (x *StartRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[44]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +3351,7 @@ func (x *StartRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRunResponse.ProtoReflect.Descriptor instead.
 func (*StartRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StartRunResponse) GetRun() string {
@@ -2597,6 +3359,13 @@ func (x *StartRunResponse) GetRun() string {
 		return x.Run
 	}
 	return ""
+}
+
+func (x *StartRunResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type Run struct {
@@ -2618,13 +3387,16 @@ type Run struct {
 	Partition       string                 `protobuf:"bytes,15,opt,name=partition,proto3" json:"partition,omitempty"`                                     // name of the personal layers' partition
 	SharedWeights   int64                  `protobuf:"varint,16,opt,name=shared_weights,json=sharedWeights,proto3" json:"shared_weights,omitempty"`       // number of weights that travel
 	PersonalWeights int64                  `protobuf:"varint,17,opt,name=personal_weights,json=personalWeights,proto3" json:"personal_weights,omitempty"` // number of weights that stay at the client
+	LeftOut         string                 `protobuf:"bytes,18,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`                          // which clients and inputs its fleet does not have, with the first names, and why
+	Wanted          int64                  `protobuf:"varint,19,opt,name=wanted,proto3" json:"wanted,omitempty"`                                          // number of clients that it waits for
+	Warnings        []string               `protobuf:"bytes,20,rep,name=warnings,proto3" json:"warnings,omitempty"`                                       // why agents may decline its plan; empty if it has ended
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[45]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +3408,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[45]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +3421,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{45}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Run) GetId() string {
@@ -2771,6 +3543,27 @@ func (x *Run) GetPersonalWeights() int64 {
 	return 0
 }
 
+func (x *Run) GetLeftOut() string {
+	if x != nil {
+		return x.LeftOut
+	}
+	return ""
+}
+
+func (x *Run) GetWanted() int64 {
+	if x != nil {
+		return x.Wanted
+	}
+	return 0
+}
+
+func (x *Run) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 type Round struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Round   int64                  `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
@@ -2794,7 +3587,7 @@ type Round struct {
 
 func (x *Round) Reset() {
 	*x = Round{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[46]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2806,7 +3599,7 @@ func (x *Round) String() string {
 func (*Round) ProtoMessage() {}
 
 func (x *Round) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[46]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2819,7 +3612,7 @@ func (x *Round) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Round.ProtoReflect.Descriptor instead.
 func (*Round) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{46}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *Round) GetRound() int64 {
@@ -2922,7 +3715,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[47]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +3727,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[47]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3740,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListRunsRequest) GetLimit() int32 {
@@ -2966,7 +3759,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[48]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3771,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[48]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3784,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{48}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -3011,7 +3804,7 @@ type GetRunRequest struct {
 
 func (x *GetRunRequest) Reset() {
 	*x = GetRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[49]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3023,7 +3816,7 @@ func (x *GetRunRequest) String() string {
 func (*GetRunRequest) ProtoMessage() {}
 
 func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[49]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3036,7 +3829,7 @@ func (x *GetRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunRequest.ProtoReflect.Descriptor instead.
 func (*GetRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{49}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *GetRunRequest) GetRun() string {
@@ -3065,7 +3858,7 @@ type GetRunResponse struct {
 
 func (x *GetRunResponse) Reset() {
 	*x = GetRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[50]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3077,7 +3870,7 @@ func (x *GetRunResponse) String() string {
 func (*GetRunResponse) ProtoMessage() {}
 
 func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[50]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3090,7 +3883,7 @@ func (x *GetRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRunResponse.ProtoReflect.Descriptor instead.
 func (*GetRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{50}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GetRunResponse) GetRun() *Run {
@@ -3135,7 +3928,7 @@ type NewClients struct {
 
 func (x *NewClients) Reset() {
 	*x = NewClients{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[51]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3147,7 +3940,7 @@ func (x *NewClients) String() string {
 func (*NewClients) ProtoMessage() {}
 
 func (x *NewClients) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[51]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3160,7 +3953,7 @@ func (x *NewClients) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewClients.ProtoReflect.Descriptor instead.
 func (*NewClients) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{51}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *NewClients) GetHeldOut() int64 {
@@ -3200,7 +3993,7 @@ type WatchRunRequest struct {
 
 func (x *WatchRunRequest) Reset() {
 	*x = WatchRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[52]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +4005,7 @@ func (x *WatchRunRequest) String() string {
 func (*WatchRunRequest) ProtoMessage() {}
 
 func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[52]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +4018,7 @@ func (x *WatchRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunRequest.ProtoReflect.Descriptor instead.
 func (*WatchRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{52}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *WatchRunRequest) GetRun() string {
@@ -3245,7 +4038,7 @@ type WatchRunResponse struct {
 
 func (x *WatchRunResponse) Reset() {
 	*x = WatchRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[53]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3257,7 +4050,7 @@ func (x *WatchRunResponse) String() string {
 func (*WatchRunResponse) ProtoMessage() {}
 
 func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[53]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3270,7 +4063,7 @@ func (x *WatchRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRunResponse.ProtoReflect.Descriptor instead.
 func (*WatchRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{53}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *WatchRunResponse) GetRun() *Run {
@@ -3296,7 +4089,7 @@ type StopRunRequest struct {
 
 func (x *StopRunRequest) Reset() {
 	*x = StopRunRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[54]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3308,7 +4101,7 @@ func (x *StopRunRequest) String() string {
 func (*StopRunRequest) ProtoMessage() {}
 
 func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[54]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3321,7 +4114,7 @@ func (x *StopRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunRequest.ProtoReflect.Descriptor instead.
 func (*StopRunRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{54}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *StopRunRequest) GetRun() string {
@@ -3339,7 +4132,7 @@ type StopRunResponse struct {
 
 func (x *StopRunResponse) Reset() {
 	*x = StopRunResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3351,7 +4144,7 @@ func (x *StopRunResponse) String() string {
 func (*StopRunResponse) ProtoMessage() {}
 
 func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[55]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3364,7 +4157,276 @@ func (x *StopRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRunResponse.ProtoReflect.Descriptor instead.
 func (*StopRunResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{67}
+}
+
+type ListVersionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVersionsRequest) Reset() {
+	*x = ListVersionsRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVersionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVersionsRequest) ProtoMessage() {}
+
+func (x *ListVersionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVersionsRequest.ProtoReflect.Descriptor instead.
+func (*ListVersionsRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *ListVersionsRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+// Version is a stored version of a run's weights.
+type Version struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       int64                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Weights       string                 `protobuf:"bytes,2,opt,name=weights,proto3" json:"weights,omitempty"` // blob
+	Created       int64                  `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
+	From          int64                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"` // the version that was rolled back to; absent if a merge made it
+	RolledBack    bool                   `protobuf:"varint,5,opt,name=rolled_back,json=rolledBack,proto3" json:"rolled_back,omitempty"`
+	Limits        *Limits                `protobuf:"bytes,6,opt,name=limits,proto3" json:"limits,omitempty"` // for the updates that are trained from it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Version) Reset() {
+	*x = Version{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Version) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Version) ProtoMessage() {}
+
+func (x *Version) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Version.ProtoReflect.Descriptor instead.
+func (*Version) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *Version) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Version) GetWeights() string {
+	if x != nil {
+		return x.Weights
+	}
+	return ""
+}
+
+func (x *Version) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *Version) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Version) GetRolledBack() bool {
+	if x != nil {
+		return x.RolledBack
+	}
+	return false
+}
+
+func (x *Version) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+type ListVersionsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Versions      []*Version             `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"` // newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVersionsResponse) Reset() {
+	*x = ListVersionsResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVersionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVersionsResponse) ProtoMessage() {}
+
+func (x *ListVersionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVersionsResponse.ProtoReflect.Descriptor instead.
+func (*ListVersionsResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *ListVersionsResponse) GetVersions() []*Version {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+type RollBackRunRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // one of ListVersions
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollBackRunRequest) Reset() {
+	*x = RollBackRunRequest{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollBackRunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollBackRunRequest) ProtoMessage() {}
+
+func (x *RollBackRunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollBackRunRequest.ProtoReflect.Descriptor instead.
+func (*RollBackRunRequest) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *RollBackRunRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *RollBackRunRequest) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type RollBackRunResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       int64                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // the new version, with the weights of the old one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollBackRunResponse) Reset() {
+	*x = RollBackRunResponse{}
+	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollBackRunResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollBackRunResponse) ProtoMessage() {}
+
+func (x *RollBackRunResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_loadstar_v1_operator_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollBackRunResponse.ProtoReflect.Descriptor instead.
+func (*RollBackRunResponse) Descriptor() ([]byte, []int) {
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *RollBackRunResponse) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
 }
 
 type Event struct {
@@ -3381,7 +4443,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3393,7 +4455,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[56]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3406,7 +4468,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Event) GetAt() int64 {
@@ -3452,18 +4514,20 @@ func (x *Event) GetId() string {
 }
 
 type ListAuditRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limit         int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Before        string                 `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"` // id of the last event of the previous page
-	Actor         string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`   // only events of this actor
-	Action        string                 `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"` // only this action
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Limit  int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Before string                 `protobuf:"bytes,2,opt,name=before,proto3" json:"before,omitempty"` // id of the last event of the previous page
+	Actor  string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`   // only events of this actor
+	Action string                 `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"` // only this action
+	// Lists the events after this one, oldest first; "0" means from the first event. Not with before.
+	After         string `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3475,7 +4539,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[57]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3488,7 +4552,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ListAuditRequest) GetLimit() int32 {
@@ -3519,16 +4583,23 @@ func (x *ListAuditRequest) GetAction() string {
 	return ""
 }
 
+func (x *ListAuditRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type ListAuditResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Events        []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // newest first
+	Events        []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // newest first, or oldest first if after is set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3540,7 +4611,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[58]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3553,7 +4624,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ListAuditResponse) GetEvents() []*Event {
@@ -3575,7 +4646,7 @@ type CreateReleaseRequest struct {
 
 func (x *CreateReleaseRequest) Reset() {
 	*x = CreateReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3587,7 +4658,7 @@ func (x *CreateReleaseRequest) String() string {
 func (*CreateReleaseRequest) ProtoMessage() {}
 
 func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[59]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3600,7 +4671,7 @@ func (x *CreateReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseRequest.ProtoReflect.Descriptor instead.
 func (*CreateReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *CreateReleaseRequest) GetRun() string {
@@ -3640,7 +4711,7 @@ type CreateReleaseResponse struct {
 
 func (x *CreateReleaseResponse) Reset() {
 	*x = CreateReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3652,7 +4723,7 @@ func (x *CreateReleaseResponse) String() string {
 func (*CreateReleaseResponse) ProtoMessage() {}
 
 func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[60]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3665,7 +4736,7 @@ func (x *CreateReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateReleaseResponse.ProtoReflect.Descriptor instead.
 func (*CreateReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *CreateReleaseResponse) GetRelease() *ReleaseRecord {
@@ -3690,7 +4761,7 @@ type ReleaseRecord struct {
 
 func (x *ReleaseRecord) Reset() {
 	*x = ReleaseRecord{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3702,7 +4773,7 @@ func (x *ReleaseRecord) String() string {
 func (*ReleaseRecord) ProtoMessage() {}
 
 func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[61]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3715,7 +4786,7 @@ func (x *ReleaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRecord.ProtoReflect.Descriptor instead.
 func (*ReleaseRecord) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ReleaseRecord) GetRelease() *Release {
@@ -3769,7 +4840,7 @@ type ListReleasesRequest struct {
 
 func (x *ListReleasesRequest) Reset() {
 	*x = ListReleasesRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +4852,7 @@ func (x *ListReleasesRequest) String() string {
 func (*ListReleasesRequest) ProtoMessage() {}
 
 func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[62]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +4865,7 @@ func (x *ListReleasesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesRequest.ProtoReflect.Descriptor instead.
 func (*ListReleasesRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListReleasesRequest) GetRelease() string {
@@ -3813,7 +4884,7 @@ type ListReleasesResponse struct {
 
 func (x *ListReleasesResponse) Reset() {
 	*x = ListReleasesResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3825,7 +4896,7 @@ func (x *ListReleasesResponse) String() string {
 func (*ListReleasesResponse) ProtoMessage() {}
 
 func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[63]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3838,7 +4909,7 @@ func (x *ListReleasesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReleasesResponse.ProtoReflect.Descriptor instead.
 func (*ListReleasesResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListReleasesResponse) GetReleases() []*ReleaseRecord {
@@ -3857,7 +4928,7 @@ type WithdrawReleaseRequest struct {
 
 func (x *WithdrawReleaseRequest) Reset() {
 	*x = WithdrawReleaseRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3869,7 +4940,7 @@ func (x *WithdrawReleaseRequest) String() string {
 func (*WithdrawReleaseRequest) ProtoMessage() {}
 
 func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[64]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3882,7 +4953,7 @@ func (x *WithdrawReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *WithdrawReleaseRequest) GetRelease() string {
@@ -3900,7 +4971,7 @@ type WithdrawReleaseResponse struct {
 
 func (x *WithdrawReleaseResponse) Reset() {
 	*x = WithdrawReleaseResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3912,7 +4983,7 @@ func (x *WithdrawReleaseResponse) String() string {
 func (*WithdrawReleaseResponse) ProtoMessage() {}
 
 func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[65]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3925,7 +4996,7 @@ func (x *WithdrawReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawReleaseResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 type ListReportsRequest struct {
@@ -3938,7 +5009,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +5021,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[66]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +5034,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListReportsRequest) GetRelease() string {
@@ -3998,7 +5069,7 @@ type ReportDay struct {
 
 func (x *ReportDay) Reset() {
 	*x = ReportDay{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +5081,7 @@ func (x *ReportDay) String() string {
 func (*ReportDay) ProtoMessage() {}
 
 func (x *ReportDay) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[67]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +5094,7 @@ func (x *ReportDay) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDay.ProtoReflect.Descriptor instead.
 func (*ReportDay) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ReportDay) GetDay() int64 {
@@ -4091,7 +5162,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +5174,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_loadstar_v1_operator_proto_msgTypes[68]
+	mi := &file_loadstar_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +5187,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_loadstar_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListReportsResponse) GetDays() []*ReportDay {
@@ -4149,7 +5220,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x03hub\x18\b \x01(\tR\x03hub\x120\n" +
 	"\aserving\x18\t \x01(\v2\x16.loadstar.v1.ReportDayR\aserving\x12\"\n" +
 	"\x03run\x18\n" +
-	" \x01(\v2\x10.loadstar.v1.RunR\x03run\"\x9d\x02\n" +
+	" \x01(\v2\x10.loadstar.v1.RunR\x03run\"\xe7\x02\n" +
 	"\x05Agent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -4162,13 +5233,17 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\aversion\x18\t \x01(\tR\aversion\x12\x1c\n" +
 	"\askew_ms\x18\n" +
 	" \x01(\x03H\x00R\x06skewMs\x88\x01\x01\x12\x1c\n" +
-	"\tgenerated\x18\v \x01(\bR\tgeneratedB\n" +
+	"\tgenerated\x18\v \x01(\bR\tgenerated\x12\x14\n" +
+	"\x05token\x18\f \x01(\tR\x05token\x12\x1a\n" +
+	"\bprotocol\x18\r \x01(\x03R\bprotocol\x12\x16\n" +
+	"\x06copied\x18\x0e \x01(\x03R\x06copiedB\n" +
 	"\n" +
-	"\b_skew_ms\"S\n" +
+	"\b_skew_ms\"i\n" +
 	"\x11ListAgentsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"@\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05token\x18\x04 \x01(\tR\x05token\"@\n" +
 	"\x12ListAgentsResponse\x12*\n" +
 	"\x06agents\x18\x01 \x03(\v2\x12.loadstar.v1.AgentR\x06agents\"*\n" +
 	"\x10GetClientRequest\x12\x16\n" +
@@ -4176,7 +5251,7 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x11GetClientResponse\x12+\n" +
 	"\x06client\x18\x01 \x01(\v2\x13.loadstar.v1.ClientR\x06client\x12(\n" +
 	"\x05agent\x18\x02 \x01(\v2\x12.loadstar.v1.AgentR\x05agent\x12'\n" +
-	"\x05turns\x18\x03 \x03(\v2\x11.loadstar.v1.TurnR\x05turns\"\xec\x01\n" +
+	"\x05turns\x18\x03 \x03(\v2\x11.loadstar.v1.TurnR\x05turns\"\xb2\x02\n" +
 	"\x04Turn\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x16\n" +
@@ -4188,7 +5263,10 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x05steps\x18\b \x01(\x03R\x05steps\x12\x12\n" +
 	"\x04loss\x18\t \x01(\x01R\x04loss\x12\x18\n" +
 	"\acounted\x18\n" +
-	" \x01(\x03R\acounted\"f\n" +
+	" \x01(\x03R\acounted\x12\x12\n" +
+	"\x04norm\x18\v \x01(\x01R\x04norm\x12\x16\n" +
+	"\x06reason\x18\f \x01(\tR\x06reason\x12\x18\n" +
+	"\aclipped\x18\r \x01(\bR\aclipped\"f\n" +
 	"\x10ListTurnsRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\x03R\x05round\x12\x14\n" +
@@ -4249,9 +5327,24 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03csr\x18\x02 \x01(\fR\x03csr\x12\x1f\n" +
 	"\vttl_seconds\x18\x03 \x01(\x03R\n" +
-	"ttlSeconds\">\n" +
+	"ttlSeconds\"T\n" +
 	"\x18IssueCertificateResponse\x12\"\n" +
-	"\fcertificates\x18\x01 \x03(\fR\fcertificates\"\x85\x01\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x14\n" +
+	"\x05roots\x18\x02 \x03(\fR\x05roots\"+\n" +
+	"\x17RenewCertificateRequest\x12\x10\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\"T\n" +
+	"\x18RenewCertificateResponse\x12\"\n" +
+	"\fcertificates\x18\x01 \x03(\fR\fcertificates\x12\x14\n" +
+	"\x05roots\x18\x02 \x03(\fR\x05roots\"\x14\n" +
+	"\x12ListIssuersRequest\"D\n" +
+	"\x13ListIssuersResponse\x12-\n" +
+	"\aissuers\x18\x01 \x03(\v2\x13.loadstar.v1.IssuerR\aissuers\"\x82\x01\n" +
+	"\x06Issuer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06agents\x18\x03 \x01(\x03R\x06agents\x12\x18\n" +
+	"\aexpired\x18\x04 \x01(\x03R\aexpired\x12\"\n" +
+	"\fcertificates\x18\x05 \x01(\x03R\fcertificates\"\x85\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x16\n" +
@@ -4264,15 +5357,46 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x18RevokeCertificateRequest\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\"W\n" +
 	"\x19RevokeCertificateResponse\x12:\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x18.loadstar.v1.CertificateR\vcertificate\"]\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x18.loadstar.v1.CertificateR\vcertificate\"\x91\x01\n" +
 	"\x12CreateTokenRequest\x12\x12\n" +
 	"\x04note\x18\x01 \x01(\tR\x04note\x12\x12\n" +
 	"\x04uses\x18\x02 \x01(\x03R\x04uses\x12\x1f\n" +
 	"\vttl_seconds\x18\x03 \x01(\x03R\n" +
-	"ttlSeconds\"E\n" +
+	"ttlSeconds\x12\x18\n" +
+	"\aclients\x18\x04 \x01(\x03R\aclients\x12\x18\n" +
+	"\apattern\x18\x05 \x01(\tR\apattern\"m\n" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x18\n" +
-	"\aexpires\x18\x02 \x01(\x03R\aexpires\"\x8b\x02\n" +
+	"\aexpires\x18\x02 \x01(\x03R\aexpires\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x16\n" +
+	"\x06server\x18\x04 \x01(\tR\x06server\"\x83\x02\n" +
+	"\x05Token\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04note\x18\x02 \x01(\tR\x04note\x12\x18\n" +
+	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x14\n" +
+	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x12\n" +
+	"\x04uses\x18\x05 \x01(\x03R\x04uses\x12\x16\n" +
+	"\x06joined\x18\x06 \x01(\x03R\x06joined\x12\x12\n" +
+	"\x04used\x18\a \x01(\x03R\x04used\x12\x18\n" +
+	"\aexpires\x18\b \x01(\x03R\aexpires\x12\x18\n" +
+	"\arevoked\x18\t \x01(\x03R\arevoked\x12\x18\n" +
+	"\aclients\x18\n" +
+	" \x01(\x03R\aclients\x12\x18\n" +
+	"\apattern\x18\v \x01(\tR\apattern\"?\n" +
+	"\x11ListTokensRequest\x12\x14\n" +
+	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\"@\n" +
+	"\x12ListTokensResponse\x12*\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x12.loadstar.v1.TokenR\x06tokens\"$\n" +
+	"\x12RevokeTokenRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"?\n" +
+	"\x13RevokeTokenResponse\x12(\n" +
+	"\x05token\x18\x01 \x01(\v2\x12.loadstar.v1.TokenR\x05token\"B\n" +
+	"\x12FreeClientsRequest\x12\x14\n" +
+	"\x05agent\x18\x01 \x01(\tR\x05agent\x12\x16\n" +
+	"\x06client\x18\x02 \x01(\tR\x06client\"/\n" +
+	"\x13FreeClientsResponse\x12\x18\n" +
+	"\aclients\x18\x01 \x01(\x03R\aclients\"\xa7\x02\n" +
 	"\x06Client\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -4283,7 +5407,9 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\arevoked\x18\x06 \x01(\bR\arevoked\x121\n" +
 	"\x06report\x18\a \x01(\v2\x19.loadstar.v1.ClientReportR\x06report\x12\x16\n" +
 	"\x06inputs\x18\b \x03(\tR\x06inputs\x12!\n" +
-	"\fstep_seconds\x18\t \x01(\x03R\vstepSeconds\"\x84\x01\n" +
+	"\fstep_seconds\x18\t \x01(\x03R\vstepSeconds\x12\x1a\n" +
+	"\bprotocol\x18\n" +
+	" \x01(\x03R\bprotocol\"\x84\x01\n" +
 	"\x12ListClientsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x12\n" +
@@ -4301,9 +5427,10 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x0eRevokeResponse\"?\n" +
 	"\x0fStartRunRequest\x12\x12\n" +
 	"\x04plan\x18\x01 \x01(\tR\x04plan\x12\x18\n" +
-	"\aclients\x18\x02 \x01(\x03R\aclients\"$\n" +
+	"\aclients\x18\x02 \x01(\x03R\aclients\"@\n" +
 	"\x10StartRunResponse\x12\x10\n" +
-	"\x03run\x18\x01 \x01(\tR\x03run\"\xcf\x03\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x1a\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"\x9e\x04\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -4322,7 +5449,10 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\tgenerated\x18\x0e \x01(\bR\tgenerated\x12\x1c\n" +
 	"\tpartition\x18\x0f \x01(\tR\tpartition\x12%\n" +
 	"\x0eshared_weights\x18\x10 \x01(\x03R\rsharedWeights\x12)\n" +
-	"\x10personal_weights\x18\x11 \x01(\x03R\x0fpersonalWeights\"\xc0\x02\n" +
+	"\x10personal_weights\x18\x11 \x01(\x03R\x0fpersonalWeights\x12\x19\n" +
+	"\bleft_out\x18\x12 \x01(\tR\aleftOut\x12\x16\n" +
+	"\x06wanted\x18\x13 \x01(\x03R\x06wanted\x12\x1a\n" +
+	"\bwarnings\x18\x14 \x03(\tR\bwarnings\"\xc0\x02\n" +
 	"\x05Round\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x03R\x05round\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
@@ -4364,19 +5494,37 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\x05round\x18\x02 \x01(\v2\x12.loadstar.v1.RoundR\x05round\"\"\n" +
 	"\x0eStopRunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\"\x11\n" +
-	"\x0fStopRunResponse\"\x87\x01\n" +
+	"\x0fStopRunResponse\"'\n" +
+	"\x13ListVersionsRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\"\xb9\x01\n" +
+	"\aVersion\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x18\n" +
+	"\aweights\x18\x02 \x01(\tR\aweights\x12\x18\n" +
+	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\x03R\x04from\x12\x1f\n" +
+	"\vrolled_back\x18\x05 \x01(\bR\n" +
+	"rolledBack\x12+\n" +
+	"\x06limits\x18\x06 \x01(\v2\x13.loadstar.v1.LimitsR\x06limits\"H\n" +
+	"\x14ListVersionsResponse\x120\n" +
+	"\bversions\x18\x01 \x03(\v2\x14.loadstar.v1.VersionR\bversions\"@\n" +
+	"\x12RollBackRunRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\"/\n" +
+	"\x13RollBackRunResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"\x87\x01\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02at\x18\x01 \x01(\x03R\x02at\x12\x14\n" +
 	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06action\x18\x03 \x01(\tR\x06action\x12\x18\n" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12\x16\n" +
 	"\x06detail\x18\x05 \x01(\tR\x06detail\x12\x0e\n" +
-	"\x02id\x18\x06 \x01(\tR\x02id\"n\n" +
+	"\x02id\x18\x06 \x01(\tR\x02id\"\x84\x01\n" +
 	"\x10ListAuditRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +
 	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
-	"\x06action\x18\x04 \x01(\tR\x06action\"?\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\tR\x05after\"?\n" +
 	"\x11ListAuditResponse\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.loadstar.v1.EventR\x06events\"j\n" +
 	"\x14CreateReleaseRequest\x12\x10\n" +
@@ -4416,23 +5564,29 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"\t_coverageB\v\n" +
 	"\t_fallback\"A\n" +
 	"\x13ListReportsResponse\x12*\n" +
-	"\x04days\x18\x01 \x03(\v2\x16.loadstar.v1.ReportDayR\x04days2\xcc\x11\n" +
+	"\x04days\x18\x01 \x03(\v2\x16.loadstar.v1.ReportDayR\x04days2\x99\x16\n" +
 	"\x0fOperatorService\x12A\n" +
 	"\x06Whoami\x12\x1a.loadstar.v1.WhoamiRequest\x1a\x1b.loadstar.v1.WhoamiResponse\x12G\n" +
 	"\bGetFleet\x12\x1c.loadstar.v1.GetFleetRequest\x1a\x1d.loadstar.v1.GetFleetResponse\x12M\n" +
 	"\n" +
 	"ListAgents\x12\x1e.loadstar.v1.ListAgentsRequest\x1a\x1f.loadstar.v1.ListAgentsResponse\x12P\n" +
-	"\vCreateToken\x12\x1f.loadstar.v1.CreateTokenRequest\x1a .loadstar.v1.CreateTokenResponse\x12P\n" +
+	"\vCreateToken\x12\x1f.loadstar.v1.CreateTokenRequest\x1a .loadstar.v1.CreateTokenResponse\x12M\n" +
+	"\n" +
+	"ListTokens\x12\x1e.loadstar.v1.ListTokensRequest\x1a\x1f.loadstar.v1.ListTokensResponse\x12P\n" +
+	"\vRevokeToken\x12\x1f.loadstar.v1.RevokeTokenRequest\x1a .loadstar.v1.RevokeTokenResponse\x12P\n" +
 	"\vListClients\x12\x1f.loadstar.v1.ListClientsRequest\x1a .loadstar.v1.ListClientsResponse\x12J\n" +
 	"\tGetClient\x12\x1d.loadstar.v1.GetClientRequest\x1a\x1e.loadstar.v1.GetClientResponse\x12J\n" +
 	"\tListTurns\x12\x1d.loadstar.v1.ListTurnsRequest\x1a\x1e.loadstar.v1.ListTurnsResponse\x12S\n" +
 	"\fListFindings\x12 .loadstar.v1.ListFindingsRequest\x1a!.loadstar.v1.ListFindingsResponse\x12A\n" +
-	"\x06Revoke\x12\x1a.loadstar.v1.RevokeRequest\x1a\x1b.loadstar.v1.RevokeResponse\x12G\n" +
+	"\x06Revoke\x12\x1a.loadstar.v1.RevokeRequest\x1a\x1b.loadstar.v1.RevokeResponse\x12P\n" +
+	"\vFreeClients\x12\x1f.loadstar.v1.FreeClientsRequest\x1a .loadstar.v1.FreeClientsResponse\x12G\n" +
 	"\bStartRun\x12\x1c.loadstar.v1.StartRunRequest\x1a\x1d.loadstar.v1.StartRunResponse\x12G\n" +
 	"\bListRuns\x12\x1c.loadstar.v1.ListRunsRequest\x1a\x1d.loadstar.v1.ListRunsResponse\x12A\n" +
 	"\x06GetRun\x12\x1a.loadstar.v1.GetRunRequest\x1a\x1b.loadstar.v1.GetRunResponse\x12I\n" +
 	"\bWatchRun\x12\x1c.loadstar.v1.WatchRunRequest\x1a\x1d.loadstar.v1.WatchRunResponse0\x01\x12D\n" +
-	"\aStopRun\x12\x1b.loadstar.v1.StopRunRequest\x1a\x1c.loadstar.v1.StopRunResponse\x12J\n" +
+	"\aStopRun\x12\x1b.loadstar.v1.StopRunRequest\x1a\x1c.loadstar.v1.StopRunResponse\x12S\n" +
+	"\fListVersions\x12 .loadstar.v1.ListVersionsRequest\x1a!.loadstar.v1.ListVersionsResponse\x12P\n" +
+	"\vRollBackRun\x12\x1f.loadstar.v1.RollBackRunRequest\x1a .loadstar.v1.RollBackRunResponse\x12J\n" +
 	"\tListAudit\x12\x1d.loadstar.v1.ListAuditRequest\x1a\x1e.loadstar.v1.ListAuditResponse\x12V\n" +
 	"\rCreateRelease\x12!.loadstar.v1.CreateReleaseRequest\x1a\".loadstar.v1.CreateReleaseResponse\x12S\n" +
 	"\fListReleases\x12 .loadstar.v1.ListReleasesRequest\x1a!.loadstar.v1.ListReleasesResponse\x12\\\n" +
@@ -4448,7 +5602,9 @@ const file_loadstar_v1_operator_proto_rawDesc = "" +
 	"EndSession\x12\x1e.loadstar.v1.EndSessionRequest\x1a\x1f.loadstar.v1.EndSessionResponse\x12_\n" +
 	"\x10IssueCertificate\x12$.loadstar.v1.IssueCertificateRequest\x1a%.loadstar.v1.IssueCertificateResponse\x12_\n" +
 	"\x10ListCertificates\x12$.loadstar.v1.ListCertificatesRequest\x1a%.loadstar.v1.ListCertificatesResponse\x12b\n" +
-	"\x11RevokeCertificate\x12%.loadstar.v1.RevokeCertificateRequest\x1a&.loadstar.v1.RevokeCertificateResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
+	"\x11RevokeCertificate\x12%.loadstar.v1.RevokeCertificateRequest\x1a&.loadstar.v1.RevokeCertificateResponse\x12_\n" +
+	"\x10RenewCertificate\x12$.loadstar.v1.RenewCertificateRequest\x1a%.loadstar.v1.RenewCertificateResponse\x12P\n" +
+	"\vListIssuers\x12\x1f.loadstar.v1.ListIssuersRequest\x1a .loadstar.v1.ListIssuersResponseB'Z%loadstar/proto/loadstar/v1;loadstarv1b\x06proto3"
 
 var (
 	file_loadstar_v1_operator_proto_rawDescOnce sync.Once
@@ -4462,7 +5618,7 @@ func file_loadstar_v1_operator_proto_rawDescGZIP() []byte {
 	return file_loadstar_v1_operator_proto_rawDescData
 }
 
-var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_loadstar_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 86)
 var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*WhoamiRequest)(nil),             // 0: loadstar.v1.WhoamiRequest
 	(*WhoamiResponse)(nil),            // 1: loadstar.v1.WhoamiResponse
@@ -4495,52 +5651,70 @@ var file_loadstar_v1_operator_proto_goTypes = []any{
 	(*EndSessionResponse)(nil),        // 28: loadstar.v1.EndSessionResponse
 	(*IssueCertificateRequest)(nil),   // 29: loadstar.v1.IssueCertificateRequest
 	(*IssueCertificateResponse)(nil),  // 30: loadstar.v1.IssueCertificateResponse
-	(*Certificate)(nil),               // 31: loadstar.v1.Certificate
-	(*ListCertificatesRequest)(nil),   // 32: loadstar.v1.ListCertificatesRequest
-	(*ListCertificatesResponse)(nil),  // 33: loadstar.v1.ListCertificatesResponse
-	(*RevokeCertificateRequest)(nil),  // 34: loadstar.v1.RevokeCertificateRequest
-	(*RevokeCertificateResponse)(nil), // 35: loadstar.v1.RevokeCertificateResponse
-	(*CreateTokenRequest)(nil),        // 36: loadstar.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 37: loadstar.v1.CreateTokenResponse
-	(*Client)(nil),                    // 38: loadstar.v1.Client
-	(*ListClientsRequest)(nil),        // 39: loadstar.v1.ListClientsRequest
-	(*ListClientsResponse)(nil),       // 40: loadstar.v1.ListClientsResponse
-	(*RevokeRequest)(nil),             // 41: loadstar.v1.RevokeRequest
-	(*RevokeResponse)(nil),            // 42: loadstar.v1.RevokeResponse
-	(*StartRunRequest)(nil),           // 43: loadstar.v1.StartRunRequest
-	(*StartRunResponse)(nil),          // 44: loadstar.v1.StartRunResponse
-	(*Run)(nil),                       // 45: loadstar.v1.Run
-	(*Round)(nil),                     // 46: loadstar.v1.Round
-	(*ListRunsRequest)(nil),           // 47: loadstar.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),          // 48: loadstar.v1.ListRunsResponse
-	(*GetRunRequest)(nil),             // 49: loadstar.v1.GetRunRequest
-	(*GetRunResponse)(nil),            // 50: loadstar.v1.GetRunResponse
-	(*NewClients)(nil),                // 51: loadstar.v1.NewClients
-	(*WatchRunRequest)(nil),           // 52: loadstar.v1.WatchRunRequest
-	(*WatchRunResponse)(nil),          // 53: loadstar.v1.WatchRunResponse
-	(*StopRunRequest)(nil),            // 54: loadstar.v1.StopRunRequest
-	(*StopRunResponse)(nil),           // 55: loadstar.v1.StopRunResponse
-	(*Event)(nil),                     // 56: loadstar.v1.Event
-	(*ListAuditRequest)(nil),          // 57: loadstar.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 58: loadstar.v1.ListAuditResponse
-	(*CreateReleaseRequest)(nil),      // 59: loadstar.v1.CreateReleaseRequest
-	(*CreateReleaseResponse)(nil),     // 60: loadstar.v1.CreateReleaseResponse
-	(*ReleaseRecord)(nil),             // 61: loadstar.v1.ReleaseRecord
-	(*ListReleasesRequest)(nil),       // 62: loadstar.v1.ListReleasesRequest
-	(*ListReleasesResponse)(nil),      // 63: loadstar.v1.ListReleasesResponse
-	(*WithdrawReleaseRequest)(nil),    // 64: loadstar.v1.WithdrawReleaseRequest
-	(*WithdrawReleaseResponse)(nil),   // 65: loadstar.v1.WithdrawReleaseResponse
-	(*ListReportsRequest)(nil),        // 66: loadstar.v1.ListReportsRequest
-	(*ReportDay)(nil),                 // 67: loadstar.v1.ReportDay
-	(*ListReportsResponse)(nil),       // 68: loadstar.v1.ListReportsResponse
-	(*ClientReport)(nil),              // 69: loadstar.v1.ClientReport
-	(*Release)(nil),                   // 70: loadstar.v1.Release
+	(*RenewCertificateRequest)(nil),   // 31: loadstar.v1.RenewCertificateRequest
+	(*RenewCertificateResponse)(nil),  // 32: loadstar.v1.RenewCertificateResponse
+	(*ListIssuersRequest)(nil),        // 33: loadstar.v1.ListIssuersRequest
+	(*ListIssuersResponse)(nil),       // 34: loadstar.v1.ListIssuersResponse
+	(*Issuer)(nil),                    // 35: loadstar.v1.Issuer
+	(*Certificate)(nil),               // 36: loadstar.v1.Certificate
+	(*ListCertificatesRequest)(nil),   // 37: loadstar.v1.ListCertificatesRequest
+	(*ListCertificatesResponse)(nil),  // 38: loadstar.v1.ListCertificatesResponse
+	(*RevokeCertificateRequest)(nil),  // 39: loadstar.v1.RevokeCertificateRequest
+	(*RevokeCertificateResponse)(nil), // 40: loadstar.v1.RevokeCertificateResponse
+	(*CreateTokenRequest)(nil),        // 41: loadstar.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 42: loadstar.v1.CreateTokenResponse
+	(*Token)(nil),                     // 43: loadstar.v1.Token
+	(*ListTokensRequest)(nil),         // 44: loadstar.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),        // 45: loadstar.v1.ListTokensResponse
+	(*RevokeTokenRequest)(nil),        // 46: loadstar.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 47: loadstar.v1.RevokeTokenResponse
+	(*FreeClientsRequest)(nil),        // 48: loadstar.v1.FreeClientsRequest
+	(*FreeClientsResponse)(nil),       // 49: loadstar.v1.FreeClientsResponse
+	(*Client)(nil),                    // 50: loadstar.v1.Client
+	(*ListClientsRequest)(nil),        // 51: loadstar.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),       // 52: loadstar.v1.ListClientsResponse
+	(*RevokeRequest)(nil),             // 53: loadstar.v1.RevokeRequest
+	(*RevokeResponse)(nil),            // 54: loadstar.v1.RevokeResponse
+	(*StartRunRequest)(nil),           // 55: loadstar.v1.StartRunRequest
+	(*StartRunResponse)(nil),          // 56: loadstar.v1.StartRunResponse
+	(*Run)(nil),                       // 57: loadstar.v1.Run
+	(*Round)(nil),                     // 58: loadstar.v1.Round
+	(*ListRunsRequest)(nil),           // 59: loadstar.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),          // 60: loadstar.v1.ListRunsResponse
+	(*GetRunRequest)(nil),             // 61: loadstar.v1.GetRunRequest
+	(*GetRunResponse)(nil),            // 62: loadstar.v1.GetRunResponse
+	(*NewClients)(nil),                // 63: loadstar.v1.NewClients
+	(*WatchRunRequest)(nil),           // 64: loadstar.v1.WatchRunRequest
+	(*WatchRunResponse)(nil),          // 65: loadstar.v1.WatchRunResponse
+	(*StopRunRequest)(nil),            // 66: loadstar.v1.StopRunRequest
+	(*StopRunResponse)(nil),           // 67: loadstar.v1.StopRunResponse
+	(*ListVersionsRequest)(nil),       // 68: loadstar.v1.ListVersionsRequest
+	(*Version)(nil),                   // 69: loadstar.v1.Version
+	(*ListVersionsResponse)(nil),      // 70: loadstar.v1.ListVersionsResponse
+	(*RollBackRunRequest)(nil),        // 71: loadstar.v1.RollBackRunRequest
+	(*RollBackRunResponse)(nil),       // 72: loadstar.v1.RollBackRunResponse
+	(*Event)(nil),                     // 73: loadstar.v1.Event
+	(*ListAuditRequest)(nil),          // 74: loadstar.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 75: loadstar.v1.ListAuditResponse
+	(*CreateReleaseRequest)(nil),      // 76: loadstar.v1.CreateReleaseRequest
+	(*CreateReleaseResponse)(nil),     // 77: loadstar.v1.CreateReleaseResponse
+	(*ReleaseRecord)(nil),             // 78: loadstar.v1.ReleaseRecord
+	(*ListReleasesRequest)(nil),       // 79: loadstar.v1.ListReleasesRequest
+	(*ListReleasesResponse)(nil),      // 80: loadstar.v1.ListReleasesResponse
+	(*WithdrawReleaseRequest)(nil),    // 81: loadstar.v1.WithdrawReleaseRequest
+	(*WithdrawReleaseResponse)(nil),   // 82: loadstar.v1.WithdrawReleaseResponse
+	(*ListReportsRequest)(nil),        // 83: loadstar.v1.ListReportsRequest
+	(*ReportDay)(nil),                 // 84: loadstar.v1.ReportDay
+	(*ListReportsResponse)(nil),       // 85: loadstar.v1.ListReportsResponse
+	(*ClientReport)(nil),              // 86: loadstar.v1.ClientReport
+	(*Limits)(nil),                    // 87: loadstar.v1.Limits
+	(*Release)(nil),                   // 88: loadstar.v1.Release
 }
 var file_loadstar_v1_operator_proto_depIdxs = []int32{
-	67, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
-	45, // 1: loadstar.v1.GetFleetResponse.run:type_name -> loadstar.v1.Run
+	84, // 0: loadstar.v1.GetFleetResponse.serving:type_name -> loadstar.v1.ReportDay
+	57, // 1: loadstar.v1.GetFleetResponse.run:type_name -> loadstar.v1.Run
 	4,  // 2: loadstar.v1.ListAgentsResponse.agents:type_name -> loadstar.v1.Agent
-	38, // 3: loadstar.v1.GetClientResponse.client:type_name -> loadstar.v1.Client
+	50, // 3: loadstar.v1.GetClientResponse.client:type_name -> loadstar.v1.Client
 	4,  // 4: loadstar.v1.GetClientResponse.agent:type_name -> loadstar.v1.Agent
 	9,  // 5: loadstar.v1.GetClientResponse.turns:type_name -> loadstar.v1.Turn
 	9,  // 6: loadstar.v1.ListTurnsResponse.turns:type_name -> loadstar.v1.Turn
@@ -4548,82 +5722,101 @@ var file_loadstar_v1_operator_proto_depIdxs = []int32{
 	15, // 8: loadstar.v1.ListUsersResponse.users:type_name -> loadstar.v1.User
 	15, // 9: loadstar.v1.PutUserResponse.user:type_name -> loadstar.v1.User
 	24, // 10: loadstar.v1.ListSessionsResponse.sessions:type_name -> loadstar.v1.Session
-	31, // 11: loadstar.v1.ListCertificatesResponse.certificates:type_name -> loadstar.v1.Certificate
-	31, // 12: loadstar.v1.RevokeCertificateResponse.certificate:type_name -> loadstar.v1.Certificate
-	69, // 13: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
-	38, // 14: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
-	45, // 15: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
-	45, // 16: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
-	46, // 17: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
-	51, // 18: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
-	45, // 19: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
-	46, // 20: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
-	56, // 21: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
-	61, // 22: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
-	70, // 23: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
-	61, // 24: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
-	67, // 25: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
-	0,  // 26: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
-	2,  // 27: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
-	5,  // 28: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
-	36, // 29: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
-	39, // 30: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
-	7,  // 31: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
-	10, // 32: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
-	12, // 33: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
-	41, // 34: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
-	43, // 35: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
-	47, // 36: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
-	49, // 37: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
-	52, // 38: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
-	54, // 39: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
-	57, // 40: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
-	59, // 41: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
-	62, // 42: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
-	64, // 43: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
-	66, // 44: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
-	16, // 45: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
-	18, // 46: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
-	20, // 47: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
-	22, // 48: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
-	25, // 49: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
-	27, // 50: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
-	29, // 51: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
-	32, // 52: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
-	34, // 53: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
-	1,  // 54: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
-	3,  // 55: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
-	6,  // 56: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
-	37, // 57: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
-	40, // 58: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
-	8,  // 59: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
-	11, // 60: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
-	14, // 61: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
-	42, // 62: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
-	44, // 63: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
-	48, // 64: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
-	50, // 65: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
-	53, // 66: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
-	55, // 67: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
-	58, // 68: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
-	60, // 69: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
-	63, // 70: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
-	65, // 71: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
-	68, // 72: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
-	17, // 73: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
-	19, // 74: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
-	21, // 75: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
-	23, // 76: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
-	26, // 77: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
-	28, // 78: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
-	30, // 79: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
-	33, // 80: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
-	35, // 81: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
-	54, // [54:82] is the sub-list for method output_type
-	26, // [26:54] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	35, // 11: loadstar.v1.ListIssuersResponse.issuers:type_name -> loadstar.v1.Issuer
+	36, // 12: loadstar.v1.ListCertificatesResponse.certificates:type_name -> loadstar.v1.Certificate
+	36, // 13: loadstar.v1.RevokeCertificateResponse.certificate:type_name -> loadstar.v1.Certificate
+	43, // 14: loadstar.v1.ListTokensResponse.tokens:type_name -> loadstar.v1.Token
+	43, // 15: loadstar.v1.RevokeTokenResponse.token:type_name -> loadstar.v1.Token
+	86, // 16: loadstar.v1.Client.report:type_name -> loadstar.v1.ClientReport
+	50, // 17: loadstar.v1.ListClientsResponse.clients:type_name -> loadstar.v1.Client
+	57, // 18: loadstar.v1.ListRunsResponse.runs:type_name -> loadstar.v1.Run
+	57, // 19: loadstar.v1.GetRunResponse.run:type_name -> loadstar.v1.Run
+	58, // 20: loadstar.v1.GetRunResponse.rounds:type_name -> loadstar.v1.Round
+	63, // 21: loadstar.v1.GetRunResponse.new_clients:type_name -> loadstar.v1.NewClients
+	57, // 22: loadstar.v1.WatchRunResponse.run:type_name -> loadstar.v1.Run
+	58, // 23: loadstar.v1.WatchRunResponse.round:type_name -> loadstar.v1.Round
+	87, // 24: loadstar.v1.Version.limits:type_name -> loadstar.v1.Limits
+	69, // 25: loadstar.v1.ListVersionsResponse.versions:type_name -> loadstar.v1.Version
+	73, // 26: loadstar.v1.ListAuditResponse.events:type_name -> loadstar.v1.Event
+	78, // 27: loadstar.v1.CreateReleaseResponse.release:type_name -> loadstar.v1.ReleaseRecord
+	88, // 28: loadstar.v1.ReleaseRecord.release:type_name -> loadstar.v1.Release
+	78, // 29: loadstar.v1.ListReleasesResponse.releases:type_name -> loadstar.v1.ReleaseRecord
+	84, // 30: loadstar.v1.ListReportsResponse.days:type_name -> loadstar.v1.ReportDay
+	0,  // 31: loadstar.v1.OperatorService.Whoami:input_type -> loadstar.v1.WhoamiRequest
+	2,  // 32: loadstar.v1.OperatorService.GetFleet:input_type -> loadstar.v1.GetFleetRequest
+	5,  // 33: loadstar.v1.OperatorService.ListAgents:input_type -> loadstar.v1.ListAgentsRequest
+	41, // 34: loadstar.v1.OperatorService.CreateToken:input_type -> loadstar.v1.CreateTokenRequest
+	44, // 35: loadstar.v1.OperatorService.ListTokens:input_type -> loadstar.v1.ListTokensRequest
+	46, // 36: loadstar.v1.OperatorService.RevokeToken:input_type -> loadstar.v1.RevokeTokenRequest
+	51, // 37: loadstar.v1.OperatorService.ListClients:input_type -> loadstar.v1.ListClientsRequest
+	7,  // 38: loadstar.v1.OperatorService.GetClient:input_type -> loadstar.v1.GetClientRequest
+	10, // 39: loadstar.v1.OperatorService.ListTurns:input_type -> loadstar.v1.ListTurnsRequest
+	12, // 40: loadstar.v1.OperatorService.ListFindings:input_type -> loadstar.v1.ListFindingsRequest
+	53, // 41: loadstar.v1.OperatorService.Revoke:input_type -> loadstar.v1.RevokeRequest
+	48, // 42: loadstar.v1.OperatorService.FreeClients:input_type -> loadstar.v1.FreeClientsRequest
+	55, // 43: loadstar.v1.OperatorService.StartRun:input_type -> loadstar.v1.StartRunRequest
+	59, // 44: loadstar.v1.OperatorService.ListRuns:input_type -> loadstar.v1.ListRunsRequest
+	61, // 45: loadstar.v1.OperatorService.GetRun:input_type -> loadstar.v1.GetRunRequest
+	64, // 46: loadstar.v1.OperatorService.WatchRun:input_type -> loadstar.v1.WatchRunRequest
+	66, // 47: loadstar.v1.OperatorService.StopRun:input_type -> loadstar.v1.StopRunRequest
+	68, // 48: loadstar.v1.OperatorService.ListVersions:input_type -> loadstar.v1.ListVersionsRequest
+	71, // 49: loadstar.v1.OperatorService.RollBackRun:input_type -> loadstar.v1.RollBackRunRequest
+	74, // 50: loadstar.v1.OperatorService.ListAudit:input_type -> loadstar.v1.ListAuditRequest
+	76, // 51: loadstar.v1.OperatorService.CreateRelease:input_type -> loadstar.v1.CreateReleaseRequest
+	79, // 52: loadstar.v1.OperatorService.ListReleases:input_type -> loadstar.v1.ListReleasesRequest
+	81, // 53: loadstar.v1.OperatorService.WithdrawRelease:input_type -> loadstar.v1.WithdrawReleaseRequest
+	83, // 54: loadstar.v1.OperatorService.ListReports:input_type -> loadstar.v1.ListReportsRequest
+	16, // 55: loadstar.v1.OperatorService.ListUsers:input_type -> loadstar.v1.ListUsersRequest
+	18, // 56: loadstar.v1.OperatorService.PutUser:input_type -> loadstar.v1.PutUserRequest
+	20, // 57: loadstar.v1.OperatorService.RemoveUser:input_type -> loadstar.v1.RemoveUserRequest
+	22, // 58: loadstar.v1.OperatorService.CreateLogin:input_type -> loadstar.v1.CreateLoginRequest
+	25, // 59: loadstar.v1.OperatorService.ListSessions:input_type -> loadstar.v1.ListSessionsRequest
+	27, // 60: loadstar.v1.OperatorService.EndSession:input_type -> loadstar.v1.EndSessionRequest
+	29, // 61: loadstar.v1.OperatorService.IssueCertificate:input_type -> loadstar.v1.IssueCertificateRequest
+	37, // 62: loadstar.v1.OperatorService.ListCertificates:input_type -> loadstar.v1.ListCertificatesRequest
+	39, // 63: loadstar.v1.OperatorService.RevokeCertificate:input_type -> loadstar.v1.RevokeCertificateRequest
+	31, // 64: loadstar.v1.OperatorService.RenewCertificate:input_type -> loadstar.v1.RenewCertificateRequest
+	33, // 65: loadstar.v1.OperatorService.ListIssuers:input_type -> loadstar.v1.ListIssuersRequest
+	1,  // 66: loadstar.v1.OperatorService.Whoami:output_type -> loadstar.v1.WhoamiResponse
+	3,  // 67: loadstar.v1.OperatorService.GetFleet:output_type -> loadstar.v1.GetFleetResponse
+	6,  // 68: loadstar.v1.OperatorService.ListAgents:output_type -> loadstar.v1.ListAgentsResponse
+	42, // 69: loadstar.v1.OperatorService.CreateToken:output_type -> loadstar.v1.CreateTokenResponse
+	45, // 70: loadstar.v1.OperatorService.ListTokens:output_type -> loadstar.v1.ListTokensResponse
+	47, // 71: loadstar.v1.OperatorService.RevokeToken:output_type -> loadstar.v1.RevokeTokenResponse
+	52, // 72: loadstar.v1.OperatorService.ListClients:output_type -> loadstar.v1.ListClientsResponse
+	8,  // 73: loadstar.v1.OperatorService.GetClient:output_type -> loadstar.v1.GetClientResponse
+	11, // 74: loadstar.v1.OperatorService.ListTurns:output_type -> loadstar.v1.ListTurnsResponse
+	14, // 75: loadstar.v1.OperatorService.ListFindings:output_type -> loadstar.v1.ListFindingsResponse
+	54, // 76: loadstar.v1.OperatorService.Revoke:output_type -> loadstar.v1.RevokeResponse
+	49, // 77: loadstar.v1.OperatorService.FreeClients:output_type -> loadstar.v1.FreeClientsResponse
+	56, // 78: loadstar.v1.OperatorService.StartRun:output_type -> loadstar.v1.StartRunResponse
+	60, // 79: loadstar.v1.OperatorService.ListRuns:output_type -> loadstar.v1.ListRunsResponse
+	62, // 80: loadstar.v1.OperatorService.GetRun:output_type -> loadstar.v1.GetRunResponse
+	65, // 81: loadstar.v1.OperatorService.WatchRun:output_type -> loadstar.v1.WatchRunResponse
+	67, // 82: loadstar.v1.OperatorService.StopRun:output_type -> loadstar.v1.StopRunResponse
+	70, // 83: loadstar.v1.OperatorService.ListVersions:output_type -> loadstar.v1.ListVersionsResponse
+	72, // 84: loadstar.v1.OperatorService.RollBackRun:output_type -> loadstar.v1.RollBackRunResponse
+	75, // 85: loadstar.v1.OperatorService.ListAudit:output_type -> loadstar.v1.ListAuditResponse
+	77, // 86: loadstar.v1.OperatorService.CreateRelease:output_type -> loadstar.v1.CreateReleaseResponse
+	80, // 87: loadstar.v1.OperatorService.ListReleases:output_type -> loadstar.v1.ListReleasesResponse
+	82, // 88: loadstar.v1.OperatorService.WithdrawRelease:output_type -> loadstar.v1.WithdrawReleaseResponse
+	85, // 89: loadstar.v1.OperatorService.ListReports:output_type -> loadstar.v1.ListReportsResponse
+	17, // 90: loadstar.v1.OperatorService.ListUsers:output_type -> loadstar.v1.ListUsersResponse
+	19, // 91: loadstar.v1.OperatorService.PutUser:output_type -> loadstar.v1.PutUserResponse
+	21, // 92: loadstar.v1.OperatorService.RemoveUser:output_type -> loadstar.v1.RemoveUserResponse
+	23, // 93: loadstar.v1.OperatorService.CreateLogin:output_type -> loadstar.v1.CreateLoginResponse
+	26, // 94: loadstar.v1.OperatorService.ListSessions:output_type -> loadstar.v1.ListSessionsResponse
+	28, // 95: loadstar.v1.OperatorService.EndSession:output_type -> loadstar.v1.EndSessionResponse
+	30, // 96: loadstar.v1.OperatorService.IssueCertificate:output_type -> loadstar.v1.IssueCertificateResponse
+	38, // 97: loadstar.v1.OperatorService.ListCertificates:output_type -> loadstar.v1.ListCertificatesResponse
+	40, // 98: loadstar.v1.OperatorService.RevokeCertificate:output_type -> loadstar.v1.RevokeCertificateResponse
+	32, // 99: loadstar.v1.OperatorService.RenewCertificate:output_type -> loadstar.v1.RenewCertificateResponse
+	34, // 100: loadstar.v1.OperatorService.ListIssuers:output_type -> loadstar.v1.ListIssuersResponse
+	66, // [66:101] is the sub-list for method output_type
+	31, // [31:66] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_loadstar_v1_operator_proto_init() }
@@ -4633,14 +5826,14 @@ func file_loadstar_v1_operator_proto_init() {
 	}
 	file_loadstar_v1_agent_proto_init()
 	file_loadstar_v1_operator_proto_msgTypes[4].OneofWrappers = []any{}
-	file_loadstar_v1_operator_proto_msgTypes[67].OneofWrappers = []any{}
+	file_loadstar_v1_operator_proto_msgTypes[84].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_loadstar_v1_operator_proto_rawDesc), len(file_loadstar_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   69,
+			NumMessages:   86,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -138,6 +138,7 @@ test("keyboard walk", async () => {
   await page.keyboard.press("Enter");
   await page.waitForSelector("h1:has-text('Runs')");
   assert.equal((await focused()).id, "main", "a new page takes the focus");
+  await page.waitForSelector("main a:has-text('day-ahead')");
   await tab(/^day-ahead/);
   await page.keyboard.press("Enter");
   await page.waitForSelector(".plot canvas");

@@ -2,6 +2,7 @@ import { call } from "../api";
 import { useViewer } from "../context";
 import { better, count, day, fixed, n, no, none, percent, span } from "../format";
 import { link } from "../router";
+import { agentState } from "./fleet";
 import { Ago, Confirm, Dots, Empty, Failure, Figures, Generated, Section, State, Table, Time, useAsk, useTitle, Waiting } from "../ui";
 
 // Client shows what the server knows of a client: scores, sources and codes. It has no readings to show.
@@ -20,8 +21,10 @@ export function Client({ name }: { name: string }) {
           <h1>{c.name}</h1>
           <p class="sub">
             <Dots parts={[
-              c.revoked ? <State of="revoked" /> : agent && <State of={agent.revoked ? "revoked" : agent.quiet ? "quiet" : "here"} />,
+              c.revoked ? <State of="revoked" /> : agent && <State of={agentState(agent)} />,
               <>agent <a href={link([], { agent: c.agent ?? "" })}>{c.agentName || c.agent}</a></>,
+              agent?.token && <>joined with token <code>{agent.token}</code></>,
+              n(agent?.protocol) > 0 && `protocol ${count(n(agent!.protocol))}`,
               <>seen <Ago ms={n(c.seen)} /></>,
               <>announced <Time ms={n(c.announced)} /></>,
               n(c.stepSeconds) > 0 && `steps of ${span(1000 * n(c.stepSeconds))}`,
@@ -34,6 +37,7 @@ export function Client({ name }: { name: string }) {
           </Confirm>
         )}
       </div>
+      {agent && n(agent.copied) > 0 && <p class="notice">Two machines have the identity of this client's agent. The runbook of the alert IdentityCopied says what to do (docs/how-to/alerts.md).</p>}
       <Generated when={agent?.generated} />
       <Figures label="Forecasts of 28 days" items={[
         { label: "forecast", value: skill.figure, note: r?.relativeMae != null ? `${skill.word} last week's profile (relative MAE ${fixed(r.relativeMae, 2)})` : "not reported" },
@@ -68,7 +72,9 @@ export function Client({ name }: { name: string }) {
           { head: "examples", of: (t) => (t.state === "counted" ? count(n(t.examples)) : none), number: true },
           { head: "steps", of: (t) => (t.state === "counted" ? count(n(t.steps)) : none), number: true },
           { head: "training loss", of: (t) => (t.state === "counted" ? fixed(t.loss ?? 0, 4) : none), number: true },
+          { head: "norm", of: (t) => (n(t.norm) > 0 ? `${fixed(t.norm, 4)}${t.clipped ? " (clipped)" : ""}` : none), number: true, title: "size of its update, after the server's limit" },
           { head: "counted", of: (t) => <Time ms={n(t.counted)} /> },
+          { head: "reason", of: (t) => t.reason || none },
         ]} />
       </Section>
     </>

@@ -60,7 +60,7 @@ const Join = () => (
     <Empty title="No agent has joined yet.">
       <p>Make a token with an operator's certificate, and use it where the readings are:</p>
       <Copy text="loadstar token create --uses 1" label="command that makes a token" />
-      <Copy text="loadstar agent join https://SERVER:7443 TOKEN" label="command that joins" />
+      <Copy text="loadstar agent join https://SERVER:7443 --token-file FILE" label="command that joins" />
     </Empty>
   </div>
 );
@@ -89,6 +89,9 @@ const useTick = () => Math.floor(useNow(5000) / 30e3);
 
 const skew = (a: Agent) => (a.skewMs == null ? none : Math.abs(n(a.skewMs)) < 50 ? "in step" : `${n(a.skewMs) > 0 ? "+" : "−"}${span(Math.abs(n(a.skewMs)))}`);
 
+// agentState is one word for an agent. Two machines with one identity matter more than silence.
+export const agentState = (a: Agent): string => (a.revoked ? "revoked" : n(a.copied) ? "copied" : a.quiet ? "quiet" : "here");
+
 function Agents({ query }: { query: URLSearchParams }) {
   const { operate } = useViewer();
   const [name, find] = useState("");
@@ -97,10 +100,12 @@ function Agents({ query }: { query: URLSearchParams }) {
   const rows = asked.value?.agents ?? [];
   const columns: Column<Agent>[] = [
     { head: "agent", of: (a) => <a href={link([], { ...Object.fromEntries(query), agent: a.id! })} title={`Clients of ${a.id}`}><b>{a.name || a.id}</b></a> },
-    { head: "state", of: (a) => <State of={a.revoked ? "revoked" : a.quiet ? "quiet" : "here"} /> },
+    { head: "state", of: (a) => <State of={agentState(a)} /> },
     { head: "clients", of: (a) => count(n(a.clients)), number: true },
     { head: "seen", of: (a) => <Ago ms={n(a.seen)} /> },
     { head: "version", of: (a) => a.version || none },
+    { head: "protocol", of: (a) => (n(a.protocol) ? count(n(a.protocol)) : none), number: true, title: "version of the protocol that it speaks" },
+    { head: "token", of: (a) => (a.token ? <code>{a.token}</code> : none), title: "the join token with which it joined last" },
     { head: "clock", of: skew, number: true, title: "how far its clock is ahead of the server's" },
     { head: "certificate until", of: (a) => <Time ms={n(a.expires)} /> },
     { head: "joined", of: (a) => <Time ms={n(a.joined)} /> },

@@ -19,7 +19,7 @@ export function Leaves() {
         <ul class="prose">
           <li>every reading, every forecast, weather, and the personal layers of a model</li>
         </ul>
-        <p class="note">Updates of weights can reveal something about the data they were trained on; readings cannot be read from them directly. Read docs/architecture.md and proto/loadstar/v1/agent.proto for all messages, and docs/dashboard.md for this page.</p>
+        <p class="note">Updates of weights are computed from readings and reveal something about them, and whoever runs this server sees each update. Agents decline plans from whose updates readings could be computed easily; docs/privacy.md says what remains. Read docs/architecture.md and proto/loadstar/v1/agent.proto for all messages, and docs/dashboard.md for this page.</p>
       </Section>
     </>
   );

@@ -81,6 +81,8 @@ export function RunPage({ id }: { id: string }) {
       </div>
       <Generated when={run.generated} />
       {run.reason && <p class={run.state === "failed" ? "failure" : "notice"}>{run.reason}</p>}
+      {run.leftOut && <p class="notice">{run.leftOut}</p>}
+      {run.warnings?.map((w) => <p key={w} class="notice">{w}</p>)}
       <div class="bar-wide">
         <progress max={Math.max(n(run.rounds), 1)} value={merged(run)} aria-label="rounds" />
         <p><b>Round {count(current(run))}</b> of {count(n(run.rounds))}<span class="note">{over ? `${run.state} after ${took(run)}` : left(run, closed)}</span></p>

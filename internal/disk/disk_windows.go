@@ -1,14 +1,14 @@
-package doctor
+package disk
 
 import "golang.org/x/sys/windows"
 
-// freeBytes returns how much of a disk is free for this user.
-func freeBytes(dir string) (int64, error) {
+// Of describes the file system of a folder.
+func Of(dir string) (Space, error) {
 	path, err := windows.UTF16PtrFromString(dir)
 	if err != nil {
-		return 0, err
+		return Space{}, err
 	}
 	var free uint64
 	err = windows.GetDiskFreeSpaceEx(path, &free, nil, nil)
-	return int64(min(free, 1<<62)), err
+	return Space{Free: int64(min(free, 1<<62)), Files: -1}, err
 }

@@ -1,0 +1,79 @@
+package operate
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// log is a server whose audit log has numbered events.
+type log struct {
+	v1.OperatorServiceClient
+	events int
+}
+
+func (l *log) ListAudit(_ context.Context, q *v1.ListAuditRequest) (*v1.ListAuditResponse, error) {
+	r := &v1.ListAuditResponse{}
+	for i := range l.events {
+		if id := fmt.Sprintf("%05d", i+1); id > q.After && len(r.Events) < int(q.Limit) {
+			r.Events = append(r.Events, &v1.Event{Id: id, At: int64(i) * 1000, Actor: "user anna", Action: "stop run", Subject: "r"})
+		}
+	}
+	return r, nil
+}
+
+// TestAuditExport exports to a file in three parts. A part that was killed in the middle of a
+// line loses and repeats nothing.
+func TestAuditExport(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	l := &log{}
+	for _, events := range []int{0, 3, 3, 2500} {
+		l.events = events
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := lastEvent(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after == "" {
+			after = "0"
+		}
+		if err := exportAudit(t.Context(), &operator{OperatorServiceClient: l}, after, f); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bytes.Count(text, []byte("\n")); n != events {
+			t.Errorf("%d lines after %d events", n, events)
+		}
+		if want := `{"id":"00001","time":"1970-01-01T00:00:00Z","actor":"user anna","action":"stop run","subject":"r","detail":""}` + "\n"; events > 0 && !strings.HasPrefix(string(text), want) {
+			t.Errorf("%.200s", text)
+		}
+		if _, err := f.WriteString(`{"id":"0`); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	other := filepath.Join(t.TempDir(), "other.txt")
+	if err := os.WriteFile(other, []byte("something else\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := lastEvent(f); err == nil {
+		t.Error("continued a file that is not an export")
+	}
+}

@@ -1,0 +1,212 @@
+package limit
+
+import (
+	"maps"
+	"math"
+	"slices"
+
+	"loadstar/fed"
+	"loadstar/internal/stateformat"
+)
+
+const (
+	// window is the number of updates from which limits follow: those of the newest merges
+	// that together have at least so many. One update is a merge if the buffer has room for
+	// one, and must not set the limits alone.
+	window = 32
+	// least is the number of updates before which the first limits stay in force.
+	least = 8
+	// lossFactor limits losses to a multiple of the median. Losses of honest clients differ
+	// more than their norms.
+	lossFactor = 10
+)
+
+// Tally counts the updates of a merge by size. It does not depend on the order of the
+// updates, and its memory does not grow with their number. The zero value is empty.
+type Tally struct {
+	updates                           int64
+	norms, controls, examples, losses histogram
+}
+
+// Add counts an update with the sizes that it has within the limits, and with the number of
+// examples that its client claims: the median of claims does not depend on a few of them, and
+// limits would never grow if they followed from what they allowed.
+func (t *Tally) Add(u *fed.Update) {
+	t.updates++
+	t.norms.add(u.Norm)
+	t.controls.add(u.ControlNorm)
+	t.examples.add(float64(u.Claimed))
+	t.losses.add(u.TrainLoss)
+}
+
+// Merge counts all updates of another tally.
+func (t *Tally) Merge(o *Tally) {
+	t.updates += o.updates
+	for i, h := range t.all() {
+		h.merge(*o.all()[i])
+	}
+}
+
+// all returns the histograms in the order in which they are encoded.
+func (t *Tally) all() [4]*histogram {
+	return [4]*histogram{&t.norms, &t.controls, &t.examples, &t.losses}
+}
+
+// histogram counts numbers by the leading bits of their floating-point form: 64 buckets for
+// each power of two.
+type histogram map[int]int64
+
+const (
+	bucketBits = 52 - 6
+	// Numbers outside of the range from 2^-60 to 2^60 count as its ends, so there are at
+	// most 7680 buckets.
+	smallest, largest = 0x1p-60, 0x1p60
+)
+
+// add counts a number. It skips 0, which an agent sends for what it does not tell, and what
+// is not a size.
+func (h *histogram) add(x float64) {
+	if !(x > 0) {
+		return
+	}
+	if *h == nil {
+		*h = histogram{}
+	}
+	(*h)[int(math.Float64bits(min(max(x, smallest), largest))>>bucketBits)]++
+}
+
+func (h *histogram) merge(o histogram) {
+	if *h == nil && len(o) > 0 {
+		*h = histogram{}
+	}
+	for b, n := range o {
+		(*h)[b] += n
+	}
+}
+
+// median returns the lower end of the median's bucket, which is at most 1/64 below the
+// median. It returns 0 if the histogram is empty.
+func (h histogram) median() float64 {
+	var n int64
+	for _, of := range h {
+		n += of
+	}
+	n = (n + 1) / 2
+	for _, b := range slices.Sorted(maps.Keys(h)) {
+		if n -= h[b]; n <= 0 {
+			return math.Float64frombits(uint64(b) << bucketBits)
+		}
+	}
+	return 0
+}
+
+// History is what limits follow from. The zero value has no limits.
+type History struct {
+	// Factor is the multiple of a median that is the limit. 0 means that there are no
+	// limits.
+	Factor float64
+	// First has the limits of the first versions.
+	First  fed.Limits
+	merges []Tally
+}
+
+// Add adds the updates of a merge. The history takes ownership of the tally.
+func (h *History) Add(t Tally) {
+	if h.Factor == 0 {
+		return
+	}
+	h.merges = append(h.merges, t)
+	n := h.updates()
+	for len(h.merges) > 1 && n-h.merges[0].updates >= window {
+		n -= h.merges[0].updates
+		h.merges = h.merges[1:]
+	}
+}
+
+func (h *History) updates() (n int64) {
+	for i := range h.merges {
+		n += h.merges[i].updates
+	}
+	return n
+}
+
+// Limits returns the limits for updates that are trained from the present version.
+func (h *History) Limits() fed.Limits {
+	if h.Factor == 0 || h.updates() < least {
+		return h.First
+	}
+	var all Tally
+	for i := range h.merges {
+		all.Merge(&h.merges[i])
+	}
+	l := h.First
+	for _, x := range []struct {
+		limit  *float64
+		median float64
+		factor float64
+	}{
+		{&l.Norm, all.norms.median(), h.Factor},
+		{&l.Control, all.controls.median(), h.Factor},
+		{&l.Loss, all.losses.median(), lossFactor},
+	} {
+		if x.median > 0 {
+			*x.limit = x.factor * x.median
+		}
+	}
+	if m := all.examples.median(); m > 0 {
+		// The multiple of examples is 1, because that of norms multiplies with it: a fifth of
+		// the clients at both limits must not outweigh the others.
+		l.Examples = max(int64(m), 1)
+	}
+	return l
+}
+
+// Write encodes the history.
+func (h *History) Write(w *stateformat.Writer) {
+	w.Float64(h.Factor)
+	WriteLimits(w, h.First)
+	w.Int(int64(len(h.merges)))
+	for i := range h.merges {
+		t := &h.merges[i]
+		w.Int(t.updates)
+		for _, x := range t.all() {
+			w.Int(int64(len(*x)))
+			for _, b := range slices.Sorted(maps.Keys(*x)) {
+				w.Int(int64(b))
+				w.Int((*x)[b])
+			}
+		}
+	}
+}
+
+// Read decodes what Write has written.
+func (h *History) Read(r *stateformat.Reader) {
+	h.Factor = r.Float64()
+	h.First = ReadLimits(r)
+	for range r.Count(5 * 8) {
+		t := Tally{updates: r.Int()}
+		for _, x := range t.all() {
+			for range r.Count(2 * 8) {
+				if *x == nil {
+					*x = histogram{}
+				}
+				b := int(r.Int())
+				(*x)[b] = r.Int()
+			}
+		}
+		h.merges = append(h.merges, t)
+	}
+}
+
+// WriteLimits encodes limits.
+func WriteLimits(w *stateformat.Writer, l fed.Limits) {
+	w.Float64(l.Norm)
+	w.Float64(l.Control)
+	w.Int(l.Examples)
+	w.Float64(l.Loss)
+}
+
+// ReadLimits decodes what WriteLimits has written.
+func ReadLimits(r *stateformat.Reader) fed.Limits {
+	return fed.Limits{Norm: r.Float64(), Control: r.Float64(), Examples: r.Int(), Loss: r.Float64()}
+}

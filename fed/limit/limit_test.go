@@ -1,0 +1,197 @@
+package limit
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"loadstar/fed"
+	"loadstar/internal/stateformat"
+)
+
+func TestNorm(t *testing.T) {
+	for _, c := range []struct {
+		x    []float32
+		want float64
+	}{
+		{nil, 0},
+		{[]float32{3, -4}, 5},
+		{[]float32{1, 1, 1, 1, -1, 1, 1, 1, 1}, 3},
+		{[]float32{math.MaxFloat32}, math.MaxFloat32},
+		{[]float32{1, float32(math.Inf(-1))}, math.Inf(1)},
+	} {
+		if got := Norm(c.x); got != c.want {
+			t.Errorf("%v: %g, want %g", c.x, got, c.want)
+		}
+	}
+}
+
+// A clipped vector is within the bound and has its direction. A second clip changes nothing.
+func TestClip(t *testing.T) {
+	draw := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		x := make([]float32, 1+draw.IntN(50))
+		for i := range x {
+			x[i] = float32(draw.NormFloat64() * math.Exp(10*draw.NormFloat64()))
+		}
+		was, norm := slices.Clone(x), Norm(x)
+		bound := norm * math.Exp(draw.NormFloat64())
+		got := Clip(x, bound)
+		if got != Norm(x) || got > bound {
+			t.Fatalf("norm %g, returned %g, bound %g", Norm(x), got, bound)
+		}
+		if norm <= bound && !slices.Equal(x, was) {
+			t.Fatal("a vector within the bound has changed")
+		}
+		if norm > bound && got < bound*(1-1e-5) {
+			t.Fatalf("norm %g, far below the bound %g", got, bound)
+		}
+		once := slices.Clone(x)
+		if again := Clip(x, bound); again != got || !slices.Equal(x, once) {
+			t.Fatal("clipping again has changed the vector")
+		}
+	}
+	for _, bound := range []float64{0, -1, math.NaN()} {
+		if x := []float32{3, 4}; Clip(x, bound) != 5 || x[0] != 3 {
+			t.Errorf("a bound of %g changes a vector to %v", bound, x)
+		}
+	}
+	if x := []float32{math.SmallestNonzeroFloat32, 1}; Clip(x, 1e-60) > 1e-60 {
+		t.Errorf("%v is beyond a bound that float32 cannot express", x)
+	}
+	if x := []float32{float32(math.NaN()), 1}; !math.IsNaN(Clip(x, 1)) || x[1] != 1 {
+		t.Errorf("a vector that is not finite has become %v", x)
+	}
+}
+
+func TestApply(t *testing.T) {
+	u := fed.Update{Claimed: math.MaxInt, Delta: []float32{30, 40}, Control: []float32{0, 9}, Loss: 7, TrainLoss: 1e9}
+	Apply(fed.Limits{Norm: 5, Control: 3, Examples: 12, Loss: 2}, &u)
+	if !slices.Equal(u.Delta, []float32{3, 4}) || !slices.Equal(u.Control, []float32{0, 3}) ||
+		u.Examples != 12 || u.Loss != 2 || u.TrainLoss != 2 || u.Norm != 5 || u.ControlNorm != 3 {
+		t.Errorf("%+v", u)
+	}
+	u = fed.Update{Claimed: 8, Delta: []float32{30, 40}, TrainLoss: 5}
+	if Apply(fed.Limits{}, &u); u.Examples != 8 || u.Norm != 50 || u.TrainLoss != 5 {
+		t.Errorf("without limits: %+v", u)
+	}
+}
+
+func tallyOf(norms ...float64) (t Tally) {
+	for _, n := range norms {
+		t.Add(&fed.Update{Norm: n, ControlNorm: 2 * n, Claimed: int(100 * n), TrainLoss: n / 4})
+	}
+	return t
+}
+
+func repeated(norm float64, n int) Tally { return tallyOf(slices.Repeat([]float64{norm}, n)...) }
+
+// Limits follow from medians, so a few updates of any size do not change them by more than a
+// bucket.
+func TestHistory(t *testing.T) {
+	first := fed.Limits{Norm: 7, Control: 8, Examples: 1, Loss: 1000}
+	h := History{Factor: 3, First: first}
+	if h.Limits() != first {
+		t.Errorf("before the first merge: %+v", h.Limits())
+	}
+	h.Add(repeated(1e9, 7))
+	if h.Limits() != first {
+		t.Errorf("seven updates have changed the limits to %+v", h.Limits())
+	}
+	h.Add(repeated(2, 25))
+	want := fed.Limits{Norm: 6, Control: 12, Examples: 200, Loss: 5}
+	if h.Limits() != want {
+		t.Errorf("%+v, want %+v", h.Limits(), want)
+	}
+	// The merge of 7 is now too old, and the hostile ones are fewer than half.
+	last := repeated(2, 25)
+	hostile := tallyOf(1e300, 1e300, 1e-300, 0, math.NaN())
+	last.Merge(&hostile)
+	h.Add(last)
+	if h.Limits() != want || len(h.merges) != 2 {
+		t.Errorf("%+v of %d merges, want %+v of 2", h.Limits(), len(h.merges), want)
+	}
+	if h = (History{}); true {
+		h.Add(repeated(1, 99))
+	}
+	if h.Limits() != (fed.Limits{}) {
+		t.Errorf("without a factor: %+v", h.Limits())
+	}
+}
+
+// What nobody tells, such as losses that must not leave, keeps its first limit.
+func TestUntold(t *testing.T) {
+	h := History{Factor: 3, First: fed.Limits{Norm: 7, Control: 8, Examples: 1, Loss: 1000}}
+	var untold Tally
+	for range 40 {
+		untold.Add(&fed.Update{Norm: 1})
+	}
+	h.Add(untold)
+	if got, want := h.Limits(), (fed.Limits{Norm: 3, Control: 8, Examples: 1, Loss: 1000}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// One update a merge: the window has 32 of them, so one client does not set the limits.
+func TestWindow(t *testing.T) {
+	h := History{Factor: 3}
+	for i := range 100 {
+		norm := 1.
+		if i%5 == 0 {
+			norm = 1e6
+		}
+		h.Add(tallyOf(norm))
+		if l := h.Limits(); i >= least && l.Norm != 3 {
+			t.Fatalf("after merge %d: %+v", i, l)
+		}
+	}
+	if len(h.merges) != window {
+		t.Errorf("%d merges are kept, want %d", len(h.merges), window)
+	}
+}
+
+// The order of updates and of partial tallies does not matter, and the median is that of
+// sorting, to a bucket.
+func TestTally(t *testing.T) {
+	draw := rand.New(rand.NewPCG(3, 4))
+	var norms []float64
+	for range 1001 {
+		norms = append(norms, math.Exp(draw.NormFloat64()))
+	}
+	a, b := tallyOf(norms...), Tally{}
+	slices.Reverse(norms)
+	for part := range slices.Chunk(norms, 100) {
+		some := tallyOf(part...)
+		b.Merge(&some)
+	}
+	if encoded(a) != encoded(b) {
+		t.Error("the tally depends on the order")
+	}
+	slices.Sort(norms)
+	if got, want := a.norms.median(), norms[500]; got > want || got < want*(1-1./64) {
+		t.Errorf("median %g, want %g", got, want)
+	}
+}
+
+func encoded(t Tally) string {
+	h := History{Factor: 3, merges: []Tally{t}}
+	var w stateformat.Writer
+	h.Write(&w)
+	return string(w.State())
+}
+
+func TestHistoryState(t *testing.T) {
+	h := History{Factor: 3, First: fed.Limits{Norm: 1, Control: 2, Examples: 3, Loss: 4}}
+	h.Add(repeated(2, 9))
+	h.Add(tallyOf(1, 5, 0.25))
+	var w stateformat.Writer
+	h.Write(&w)
+	var got History
+	r := stateformat.NewReader(w.State())
+	got.Read(r)
+	if err := r.Done(); err != nil || fmt.Sprint(got) != fmt.Sprint(h) || got.Limits() != h.Limits() {
+		t.Errorf("%v, %v; want %v", got, err, h)
+	}
+}

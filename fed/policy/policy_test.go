@@ -1,0 +1,141 @@
+package policy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+)
+
+func read(t *testing.T, text string) *fed.Plan {
+	t.Helper()
+	p, err := recipe.Read([]byte(text))
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return p
+}
+
+// TestPlans checks that the default policy accepts all plans of the repository, in a fleet of
+// any size that they can have.
+func TestPlans(t *testing.T) {
+	files, err := filepath.Glob("../../plans/*.yaml")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("%d plans, %v", len(files), err)
+	}
+	usual := Default()
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := read(t, string(text))
+		for _, fleet := range []int{0, max(p.Schedule.Cohort, 2), 10_000} {
+			if reasons := usual.Check(p, fleet); len(reasons) > 0 {
+				t.Errorf("%s with %d clients: %q", f, fleet, reasons)
+			}
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	usual := Default()
+	silent := usual
+	silent.ShareLosses = false
+	merged := usual
+	merged.LeastMerge = 5
+	few := usual
+	few.Algorithms = []string{"fedprox", "fedadam"}
+	for _, c := range []struct {
+		policy Policy
+		plan   string
+		fleet  int
+		want   string // keys of the reasons
+	}{
+		{usual, "algorithm: fedavg", 0, ""},
+		{usual, "algorithm: fedavg", 1, "least_cohort least_fleet"},
+		{usual, "algorithm: fedavg\nclient: {batch: 2, steps: 1}", 9, "least_batch least_steps least_examples"},
+		{usual, "algorithm: fedavg\nclient: {batch: 1, steps: 1000}", 9, "least_batch"},
+		{usual, "algorithm: fedavg\nclient: {batch: 64, steps: 1}", 9, "least_steps"},
+		{usual, "algorithm: fedavg\nclient: {batch: 32, steps: 9, resample: round}", 9, "least_examples"},
+		{usual, "algorithm: fedavg\nclient: {batch: 1, epochs: 1}", 9, "least_batch"},
+		{usual, "algorithm: fedavg\nclient: {batch: 32, epochs: 1}", 9, ""},
+		{usual, "algorithm: fedsgd\nclient: {batch: 1}", 9, ""}, // one gradient over all examples
+		{usual, "algorithm: fedavg\nmodel: {lookback: 1}", 9, "least_lookback"},
+		{usual, "algorithm: fedavg\nevaluate: {windows: 1}", 9, "least_examples"},
+		{silent, "algorithm: fedavg\nevaluate: {windows: 1}", 9, ""},
+		{silent, "algorithm: fednorm", 99, "share_losses"},
+		{usual, "algorithm: fedavg\nschedule: {cohort: 1}", 9, "least_cohort"},
+		{usual, "algorithm: fedavg\nschedule: {cohort: 8, deadline: 1m, quorum: 0.1}", 9, "least_cohort"},
+		{usual, "algorithm: fedavg\nschedule: {cohort: 8, deadline: 1m}", 9, "least_cohort"},
+		{usual, "algorithm: fedavg\nschedule: {cohort: 8, deadline: 1m, quorum: 0.2}", 9, ""},
+		{usual, "algorithm: fedasync\nschedule: {cohort: 1}", 9, "least_cohort"},
+		{merged, "algorithm: fedasync", 9, "least_merge"},
+		{merged, "algorithm: fednorm", 99, "least_merge"},
+		{merged, "algorithm: fedbuff\nschedule: {buffer: 4}", 9, "least_merge"},
+		{merged, "algorithm: fedavg\nschedule: {cohort: 8, deadline: 1m, quorum: 0.5}", 9, "least_merge"},
+		{merged, "algorithm: fedavg\nschedule: {cohort: 5}", 9, ""},
+		{few, "algorithm: fedavg", 9, "algorithms"},
+		{few, "algorithm: fedadam", 9, ""},
+		{None(), "algorithm: fedavg\nmodel: {lookback: 1}\nclient: {batch: 1, steps: 1}\nschedule: {cohort: 1}", 1, ""},
+	} {
+		var keys []string
+		for _, r := range c.policy.Check(read(t, c.plan), c.fleet) {
+			_, key, _ := strings.Cut(r, "(policy.")
+			keys = append(keys, strings.TrimSuffix(key, ")"))
+		}
+		if got := strings.Join(keys, " "); got != c.want {
+			t.Errorf("%s with %d clients: %q, want %q", c.plan, c.fleet, got, c.want)
+		}
+	}
+}
+
+func TestCheckClient(t *testing.T) {
+	usual := Default()
+	for _, c := range []struct {
+		plan     string
+		examples int
+		ok       bool
+	}{
+		{"algorithm: fedavg", 63, false},
+		{"algorithm: fedavg", 64, true},
+		{"algorithm: perfedavg\nclient: {query: 0.2}", 319, false},
+		{"algorithm: perfedavg\nclient: {query: 0.2}", 320, true},
+		{"algorithm: perfedavg\nclient: {query: 0.9999}", 320, false},
+	} {
+		if got := usual.CheckClient(read(t, c.plan), c.examples); (got == "") != c.ok {
+			t.Errorf("%s with %d examples: %q", c.plan, c.examples, got)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	p := Default()
+	for _, text := range []string{"least_batch=16", "algorithms=[fedavg, fedprox]", "share_losses=false"} {
+		if err := p.Set(text); err != nil {
+			t.Error(err)
+		}
+	}
+	if p.LeastBatch != 16 || !slices.Equal(p.Algorithms, []string{"fedavg", "fedprox"}) || p.ShareLosses || p.LeastSteps != Default().LeastSteps {
+		t.Errorf("%+v", p)
+	}
+	if got := p.String(); !strings.Contains(got, "least_batch 16, ") || !strings.Contains(got, "algorithms fedavg fedprox, share_losses false") {
+		t.Error(got)
+	}
+	for text, want := range map[string]string{
+		"least": "KEY=VALUE", "least_bach=1": "least_batch", "least_batch=-1": "0 or more", "least_batch=few": "few", "algorithms=[fedavh]": "fedavg",
+		"least_batch=1}\n{": "",
+	} {
+		before := p.String()
+		if err := p.Set(text); err == nil || !strings.Contains(err.Error(), want) || p.String() != before {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := p.Set("none"); err != nil || p.String() != None().String() {
+		t.Errorf("%v, %s", err, p)
+	}
+}

@@ -1,0 +1,40 @@
+package recipe
+
+import "loadstar/fed"
+
+// Draw says which of a client's examples one update is trained on.
+type Draw struct {
+	// Batch is the number of examples per gradient; 0 means all of the client's.
+	Batch int
+	// Steps is the number of gradient steps; 0 means passes over all examples.
+	Steps int
+	// Examples is the largest number of different examples in all gradients together; 0
+	// means all of the client's.
+	Examples int
+	// Share is the smallest share of the client's examples that a gradient is drawn from.
+	Share float64
+}
+
+// DrawOf returns the examples that an update of the plan is trained on.
+func DrawOf(p *fed.Plan) Draw {
+	c, a := &p.Client, find(p.Algorithm)
+	d := Draw{Batch: c.Batch, Steps: c.Steps, Share: 1}
+	switch {
+	case a != nil && a.fullPass:
+		d.Batch, d.Steps = 0, 0 // the batch only limits memory
+	case c.Steps > 0 && c.Resample == "round":
+		d.Examples = c.Batch
+	case c.Steps > 0:
+		d.Examples = c.Batch * c.Steps
+	}
+	if c.Query > 0 { // the meta-learners draw some gradients from the query set only
+		d.Share = min(c.Query, 1-c.Query)
+	}
+	return d
+}
+
+// Federated reports whether clients send updates to a server.
+func Federated(p *fed.Plan) bool { return !find(p.Algorithm).noServer }
+
+// NeedsOf returns what the aggregator of a plan needs.
+func NeedsOf(p *fed.Plan) fed.Needs { return find(p.Algorithm).newAggregator(p).Needs() }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Every entry of the review has an attack or a reason why it has none.
+func TestComplete(t *testing.T) {
+	known := map[string]bool{}
+	for id := range unattempted {
+		known[id] = true
+	}
+	seen := map[string]bool{}
+	for _, a := range attacks() {
+		if seen[a.ID] || a.Run == nil || a.Name == "" {
+			t.Errorf("attack %s is there twice or has no function or name", a.ID)
+		}
+		seen[a.ID] = true
+		known[strings.TrimRight(a.ID, "abcdefg")] = true
+	}
+	for _, class := range []struct {
+		letter  string
+		entries int
+	}{{"C", 3}, {"H", 11}, {"M", 12}, {"L", 4}} {
+		for i := range class.entries {
+			if id := fmt.Sprintf("%s%d", class.letter, i+1); !known[id] {
+				t.Errorf("no attack carries out %s", id)
+			}
+		}
+	}
+}
+
+// The quotients of a layer's changes are the example if it is trained on one, and no common
+// numbers if it is trained on two.
+func TestReconstruct(t *testing.T) {
+	const n = spyGates*(spyInputs+spyHidden) + 2*spyGates
+	trained := func(examples ...float64) []float32 {
+		w := make([]float32, n)
+		for g := range spyGates {
+			for k, x := range examples {
+				d := 0.01 * float64((g*(k+3))%7-3) // the gate's error at this example
+				for i := range spyInputs {
+					w[g*spyInputs+i] += float32(d * x * float64(i+1))
+				}
+				w[spyGates*(spyInputs+spyHidden)+g] += float32(d)
+			}
+		}
+		return w
+	}
+	example, gates := reconstruct(make([]float32, n), trained(0.25))
+	if gates < spyGates/2 || !alike(example, []float64{0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2}) {
+		t.Errorf("one example: %d gates agree on %v", gates, example)
+	}
+	if example, gates := reconstruct(make([]float32, n), trained(0.25, 0.7)); gates > spyGates/2 {
+		t.Errorf("two examples: %d gates agree on %v", gates, example)
+	}
+}

@@ -1,0 +1,449 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// identities lists the attacks on tokens, certificates and bindings.
+func identities() []Attack {
+	return []Attack{
+		{ID: "H6a", Name: "an agent that was away while its certificate expired is locked out", Run: lapsed},
+		{ID: "H6b", Name: "an agent that joins again loses its clients", Run: joinsAgain},
+		{ID: "H8", Name: "a stolen operator's folder cannot be shut out", Run: stolenOperator},
+		{ID: "H9a", Name: "a leaked token cannot be revoked, and who joined with it is not known", Run: leakedToken},
+		{ID: "H9b", Name: "the join token is in the arguments of a process", Run: visibleToken},
+		{ID: "M1", Name: "a thief takes the clients of a revoked agent", Run: takeOver},
+		{ID: "M3", Name: "a copied identity renews beside the original, unnoticed", Run: copiedIdentity},
+		{ID: "M7", Name: "an agent of an unknown protocol version is served", Run: unknownProtocol},
+	}
+}
+
+// lapsed succeeds if an agent that is started again after its certificate has expired cannot
+// announce its clients within 20 s.
+func lapsed(ctx context.Context, f *Fleet) (Result, error) {
+	const valid = time.Minute // the least that serve accepts
+	s, err := f.killedAgent(ctx, "away", "--certificates", valid.String())
+	if err != nil {
+		return Result{}, err
+	}
+	if err := sleep(ctx, valid+2*time.Second); err != nil {
+		return Result{}, err
+	}
+	back := time.Now()
+	if _, err := f.startAgain("away", "1/1"); err != nil {
+		return Result{}, err
+	}
+	ok, err := s.seenSince(ctx, "gen_", back, 20*time.Second)
+	if err != nil {
+		return Result{}, err
+	}
+	text, err := os.ReadFile(f.path("away.log"))
+	if err != nil {
+		return Result{}, err
+	}
+	if !ok {
+		return succeeded("the agent is not seen again: %s", lastLine(string(text))), nil
+	}
+	return repelled("the agent is seen again %.0f s after its start", time.Since(back).Seconds()), nil
+}
+
+// killedAgent starts a server and an agent, and kills the agent once its clients are known.
+func (f *Fleet) killedAgent(ctx context.Context, name string, flags ...string) (*Server, error) {
+	s, err := f.Serve(ctx, flags...)
+	if err != nil {
+		return nil, err
+	}
+	p, err := f.StartAgent(ctx, s, name, "1/1")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.announced(ctx, meters); err != nil {
+		return nil, err
+	}
+	return s, p.Kill()
+}
+
+// joinsAgain succeeds if the clients of an agent that joins again, in its old folder and as the
+// program tells, are not seen within 15 s.
+func joinsAgain(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.killedAgent(ctx, "again")
+	if err != nil {
+		return Result{}, err
+	}
+	t, err := s.Token(ctx, 1)
+	if err != nil {
+		return Result{}, err
+	}
+	join := func() error {
+		_, err := run(ctx, f.bin, nil, "agent", "join", "https://"+s.Host, t.Text(), "--dir", f.path("again"))
+		return err
+	}
+	refused := join()
+	if refused == nil {
+		return Result{}, errors.New("an agent with a valid identity may join again")
+	}
+	if err := obey(refused.Error()); err != nil {
+		return Result{}, err
+	}
+	if err := join(); err != nil {
+		return Result{}, err
+	}
+	back := time.Now()
+	p, err := f.startAgain("again", "1/1")
+	if err != nil {
+		return Result{}, err
+	}
+	ok, err := s.seenSince(ctx, "gen_", back, 15*time.Second)
+	if err != nil {
+		return Result{}, err
+	}
+	if !ok {
+		return succeeded("its clients are not seen again: %s", line(p.Log(), "WARN")), nil
+	}
+	return repelled("its clients are seen again"), nil
+}
+
+// obey does what a message says: "remove PATH" or "rename PATH to NAME".
+func obey(message string) error {
+	words := strings.Fields(strings.NewReplacer(",", " ", ";", " ").Replace(message))
+	for i, w := range words {
+		switch {
+		case w == "remove" && i+1 < len(words):
+			return os.Remove(words[i+1])
+		case w == "rename" && i+3 < len(words):
+			return os.Rename(words[i+1], filepath.Join(filepath.Dir(words[i+1]), filepath.Base(words[i+3])))
+		}
+	}
+	return fmt.Errorf("no advice in: %s", message)
+}
+
+// seenSince waits until the server has seen the agent of a client after a time.
+func (s *Server) seenSince(ctx context.Context, client string, since time.Time, within time.Duration) (bool, error) {
+	o, err := s.Operators()
+	if err != nil {
+		return false, err
+	}
+	return eventually(ctx, within, func() (bool, error) {
+		r, err := o.ListClients(ctx, &v1.ListClientsRequest{Limit: 100})
+		if err != nil {
+			return false, err
+		}
+		for _, c := range r.Clients {
+			if strings.HasPrefix(c.Name, client) && c.Seen > since.UnixMilli() {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+}
+
+// stolenOperator succeeds if a copy of the operator's folder still creates tokens after the
+// operator has made new credentials and revoked the old ones, as far as the server can.
+func stolenOperator(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	own, stolen := filepath.Join(s.Dir, "operator"), f.path("stolen")
+	if err := os.CopyFS(stolen, os.DirFS(own)); err != nil {
+		return Result{}, err
+	}
+	leaf, err := firstCertificate(filepath.Join(stolen, "cert.pem"))
+	if err != nil {
+		return Result{}, err
+	}
+	// A server writes new credentials if it finds none when it starts.
+	if err := errors.Join(s.Kill(), os.RemoveAll(own)); err != nil {
+		return Result{}, err
+	}
+	if s, err = f.Serve(ctx); err != nil {
+		return Result{}, err
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	_, err = o.RevokeCertificate(ctx, &v1.RevokeCertificateRequest{Serial: fmt.Sprintf("%032x", leaf.SerialNumber)})
+	if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
+		return Result{}, fmt.Errorf("revoking: %w", err)
+	}
+	thief, err := s.operatorsFrom(stolen)
+	if err != nil {
+		return Result{}, err
+	}
+	_, err = thief.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600})
+	if err == nil {
+		return succeeded("the copy creates a token"), nil
+	}
+	if _, err := o.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600}); err != nil {
+		return Result{}, fmt.Errorf("the new credentials do not work either: %w", err)
+	}
+	return repelled("the copy is refused: %v", err), nil
+}
+
+func firstCertificate(path string) (*x509.Certificate, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("%s has no certificate", path)
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// leakedToken succeeds if an agent can still join with a token that the operator has revoked,
+// or if the server does not say who joined with it.
+func leakedToken(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	t, err := s.Token(ctx, 5)
+	if err != nil {
+		return Result{}, err
+	}
+	thief, err := s.Join(ctx, t, "thief")
+	if err != nil {
+		return Result{}, err
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	known := false
+	tokens, err := o.ListTokens(ctx, &v1.ListTokensRequest{Limit: 10})
+	if err == nil && len(tokens.Tokens) == 1 {
+		id := tokens.Tokens[0].Id
+		agents, err := o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10})
+		if err != nil {
+			return Result{}, err
+		}
+		for _, a := range agents.Agents {
+			known = known || a.Id == thief.ID && a.Token == id
+		}
+		if _, err := o.RevokeToken(ctx, &v1.RevokeTokenRequest{Id: id}); err != nil {
+			return Result{}, err
+		}
+	} else if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
+		return Result{}, err
+	}
+	_, err = s.Join(ctx, t, "thief-2")
+	if err == nil || !known {
+		return succeeded("second join refused: %v; origin of the first known: %v", err != nil, known), nil
+	}
+	return repelled("second join: %v; origin of the first is known", err), nil
+}
+
+// visibleToken succeeds if an agent cannot join without its token in the arguments, which all
+// users of a machine can read.
+func visibleToken(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	t, err := s.Token(ctx, 1)
+	if err != nil {
+		return Result{}, err
+	}
+	cmd := exec.CommandContext(ctx, f.bin, "agent", "join", "https://"+s.Host, "-", "--dir", f.path("agent"))
+	cmd.Stdin = strings.NewReader(t.Text() + "\n")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return succeeded("joining with the token on standard input: %s", lastLine(out.String())), nil
+	}
+	return repelled("the agent joined with the token on standard input"), nil
+}
+
+// takeOver succeeds if another agent gets the clients of a revoked one.
+func takeOver(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	t, err := s.Token(ctx, 2)
+	if err != nil {
+		return Result{}, err
+	}
+	owner, err := s.Join(ctx, t, "owner")
+	if err != nil {
+		return Result{}, err
+	}
+	thief, err := s.Join(ctx, t, "thief")
+	if err != nil {
+		return Result{}, err
+	}
+	list := []string{"meter-1", "meter-2"}
+	if refused, err := owner.Host(ctx, nil, list...); err != nil || len(refused) > 0 {
+		return Result{}, fmt.Errorf("the owner's clients are refused: %v %v", refused, err)
+	}
+	if refused, err := thief.Host(ctx, nil, list...); err != nil || len(refused) != 2 {
+		return Result{}, fmt.Errorf("the thief's clients are not refused: %v %v", refused, err)
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := o.Revoke(ctx, &v1.RevokeRequest{Agent: owner.ID}); err != nil {
+		return Result{}, err
+	}
+	refused, err := thief.Host(ctx, nil, list...)
+	if err != nil {
+		return Result{}, err
+	}
+	if len(refused) < 2 {
+		return succeeded("the thief gets %d of 2 clients", 2-len(refused)), nil
+	}
+	return repelled("both clients are refused to the thief"), nil
+}
+
+// copiedIdentity succeeds if a thief with a copy of an agent's key renews and both go on, and
+// neither the list of agents nor the audit log shows it.
+func copiedIdentity(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	original, err := s.JoinOne(ctx, "original")
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := original.Host(ctx, nil, "meter-1"); err != nil {
+		return Result{}, err
+	}
+	thief, err := s.renew(ctx, original)
+	if err != nil {
+		return Result{}, err
+	}
+	_, theirs := thief.checkIn(ctx, &v1.CheckInRequest{})
+	mine, second := s.renew(ctx, original)
+	if second == nil {
+		_, second = mine.checkIn(ctx, &v1.CheckInRequest{})
+	}
+	if second == nil {
+		_, theirs = thief.checkIn(ctx, &v1.CheckInRequest{})
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	agents, err := o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10})
+	if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
+		return Result{}, err
+	}
+	noticed := err == nil && len(agents.Agents) == 1 && agents.Agents[0].Copied != 0
+	seen := fmt.Sprintf("thief served: %v; original served: %v; noticed: %v", theirs == nil, second == nil, noticed)
+	if !noticed {
+		return succeeded("%s", seen), nil
+	}
+	return repelled("%s", seen), nil
+}
+
+// renew asks for a new certificate with the identity of an agent, whose key it keeps.
+func (s *Server) renew(ctx context.Context, a *Agent) (*Agent, error) {
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, a.Key)
+	if err != nil {
+		return nil, err
+	}
+	r, err := a.Renew(ctx, &v1.RenewRequest{Csr: csr})
+	if err != nil {
+		return nil, err
+	}
+	return s.agent(a.ID, a.Key, r.Certificates)
+}
+
+// unknownProtocol succeeds if the server does not say which version of the protocol it speaks,
+// serves an agent whose version is older than any, or does not tell operators the versions of
+// their agents.
+func unknownProtocol(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	a, err := s.JoinOne(ctx, "future")
+	if err != nil {
+		return Result{}, err
+	}
+	const header, mine = "Loadstar-Protocol", 1000
+	theirs := ""
+	call := func(procedure, version string, message proto.Message) (int, error) {
+		body, err := proto.Marshal(message)
+		if err != nil {
+			return 0, err
+		}
+		r, err := a.post(ctx, procedure, body, header, version)
+		if err != nil {
+			return 0, err
+		}
+		theirs = r.Header.Get(header)
+		return r.StatusCode, nil
+	}
+	announced, err := call(v1.AgentServiceAnnounceProcedure, fmt.Sprint(mine), &v1.AnnounceRequest{Clients: []string{"meter"}, StepSeconds: 3600})
+	if err != nil || announced != http.StatusOK {
+		return Result{}, fmt.Errorf("announcing: status %d: %w", announced, err)
+	}
+	if theirs == "" {
+		return succeeded("the server does not say its version"), nil
+	}
+	old, err := call(v1.AgentServiceCheckInProcedure, "0", &v1.CheckInRequest{})
+	if err != nil {
+		return Result{}, err
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	agents, err := o.ListAgents(ctx, &v1.ListAgentsRequest{Limit: 10})
+	if err != nil {
+		return Result{}, err
+	}
+	shown := len(agents.Agents) == 1 && agents.Agents[0].Protocol == mine
+	seen := fmt.Sprintf("the server speaks version %s; an agent of version 0 gets status %d; operators see version %d: %v", theirs, old, mine, shown)
+	if old == http.StatusOK || !shown {
+		return succeeded("%s", seen), nil
+	}
+	return repelled("%s", seen), nil
+}
+
+// startAgain starts an agent that has joined.
+func (f *Fleet) startAgain(name, part string) (*process, error) {
+	return f.start(name, "agent", "run", "--dir", f.path(name), "--data", f.data, "--part", part, "--workers", "1", "--log-level", "debug")
+}
+
+// holdsKey reports whether a PEM file has the private key of a public key.
+func holdsKey(text []byte, public any) bool {
+	for {
+		block, rest := pem.Decode(text)
+		if block == nil {
+			return false
+		}
+		text = rest
+		key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			continue
+		}
+		if k, ok := key.(*ecdsa.PrivateKey); ok && k.PublicKey.Equal(public) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// models lists the attacks of one client on the model.
+func models() []Attack {
+	return []Attack{
+		{ID: "C2a", Name: "one client of 13 sends the largest update in fedavg", Run: poisonAverage},
+		{ID: "C2b", Name: "one client of 13 sends the largest control variate in scaffold", Run: poisonControl},
+		{ID: "C2c", Name: "one client of 13 claims 2^63-1 examples in fednorm", Run: poisonWeight},
+		{ID: "C2d", Name: "a spoilt model cannot be undone", Run: noWayBack},
+		{ID: "C2e", Name: "the client that spoils a model cannot be found", Run: noCulprit},
+		{ID: "L3", Name: "one client decides which loss operators see", Run: falseLoss},
+	}
+}
+
+// The largest numbers that the reviewed server accepted.
+const (
+	largest        = 16
+	largestControl = 1 << 20
+)
+
+// poison answers with the largest update. It claims the most examples and a small loss.
+func poison(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
+	n := numbers(t, weights)
+	for i := range n {
+		switch {
+		case i >= len(weights):
+			n[i] = largestControl
+		case i%2 == 0:
+			n[i] = -largest
+		default:
+			n[i] = largest
+		}
+	}
+	return n, &v1.Share{Examples: math.MaxInt64, Steps: 4, TrainLoss: 0.01, Loss: 0.01}
+}
+
+// poisoned runs a plan with twelve honest clients and one that answers otherwise, and returns
+// the run after its end.
+func poisoned(ctx context.Context, f *Fleet, plan string, by answer) (*Server, *v1.GetRunResponse, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := f.StartAgent(ctx, s, "honest", "1/1"); err != nil {
+		return nil, nil, err
+	}
+	a, err := s.JoinOne(ctx, "attacker")
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := a.Host(ctx, weather, "zz-attacker"); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, by) }()
+	run, err := s.begin(ctx, plan, meters+1)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := s.follow(ctx, run, 90*time.Second)
+	cancel()
+	if err == nil {
+		err = <-served
+	}
+	return s, r, err
+}
+
+// weather lists the inputs of the generated meters.
+var weather = []string{"temperature", "wind", "floor_area", "wall_area", "window_area"}
+
+// poisonAverage succeeds if the loss of the honest clients rises.
+func poisonAverage(ctx context.Context, f *Fleet) (Result, error) {
+	_, r, err := poisoned(ctx, f, "name: average\nalgorithm: fedavg\nrounds: 5\n", poison)
+	if err != nil {
+		return Result{}, err
+	}
+	return spoilt(r)
+}
+
+// poisonControl succeeds if honest clients drop out or their loss rises.
+func poisonControl(ctx context.Context, f *Fleet) (Result, error) {
+	_, r, err := poisoned(ctx, f, "name: control\nalgorithm: scaffold\nrounds: 5\n", poison)
+	if err != nil {
+		return Result{}, err
+	}
+	return spoilt(r)
+}
+
+// spoilt decides on a run with one attacker by the first and the last round: the attack
+// succeeds if less than three quarters of the honest clients are counted in the end, if the
+// loss has risen by a quarter or is no number, or if the run did not finish.
+func spoilt(r *v1.GetRunResponse) (Result, error) {
+	all := rounds(r)
+	if len(all) == 0 {
+		return Result{}, fmt.Errorf("no round was merged: the run is %s %s", r.Run.State, r.Run.Reason)
+	}
+	first, last := all[0], all[len(all)-1]
+	seen := fmt.Sprintf("loss %.3g in round 1, %.3g in round %d; %d counted in the last round", first.Loss, last.Loss, last.Round+1, last.Counted)
+	if r.Run.State != "finished" || last.Counted < meters*3/4 || !(last.Loss <= 1.25*first.Loss) {
+		return succeeded("%s; the run is %s %s", seen, r.Run.State, r.Run.Reason), nil
+	}
+	return repelled("%s", seen), nil
+}
+
+// poisonWeight succeeds if the model moves by more than a quarter of the attacker's update,
+// where an equal weight would be a thirteenth.
+func poisonWeight(ctx context.Context, f *Fleet) (Result, error) {
+	s, r, err := poisoned(ctx, f, "name: weight\nalgorithm: fednorm\nrounds: 2\nserver: {weighting: examples}\nschedule: {kind: synchronous, cohort: 13}\n", poison)
+	if err != nil {
+		return Result{}, err
+	}
+	if len(rounds(r)) == 0 {
+		return Result{}, fmt.Errorf("no round was merged: the run is %s %s", r.Run.State, r.Run.Reason)
+	}
+	a, err := s.JoinOne(ctx, "reader")
+	if err != nil {
+		return Result{}, err
+	}
+	w, err := a.weights(ctx, r.Run.Weights)
+	if err != nil {
+		return Result{}, err
+	}
+	var along float64 // component of the weights along the attacker's update
+	for i, x := range w {
+		if i%2 == 0 {
+			x = -x
+		}
+		along += float64(x) / float64(len(w)) / largest
+	}
+	if !(math.Abs(along) <= 0.25) {
+		return succeeded("the weights are %.2f times the attacker's update", along), nil
+	}
+	return repelled("the weights are %.3f times the attacker's update", along), nil
+}
+
+// scripted starts a run of clients that the attack plays itself: nine harmless ones and one
+// that answers otherwise. It returns the run after its end.
+func scripted(ctx context.Context, f *Fleet, count int, by answer) (*Server, *v1.GetRunResponse, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := s.play(ctx, count, by)
+	return s, r, err
+}
+
+// play is scripted on a server that runs.
+func (s *Server) play(ctx context.Context, count int, by answer) (*v1.GetRunResponse, error) {
+	const honest = 9
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 2)
+	for name, by := range map[string]answer{"h": harmless, "z": by} {
+		a, err := s.JoinOne(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		n := honest
+		if name == "z" {
+			n = 1
+		}
+		if _, err := a.Host(ctx, nil, names(name, n)...); err != nil {
+			return nil, err
+		}
+		go func() { served <- a.Serve(ctx, by) }()
+	}
+	run, err := s.begin(ctx, fmt.Sprintf("name: scripted\nalgorithm: fedavg\nrounds: %d\n", count), honest+1)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.follow(ctx, run, time.Minute)
+	cancel()
+	for range 2 {
+		if e := <-served; err == nil {
+			err = e
+		}
+	}
+	return r, err
+}
+
+// noWayBack succeeds if an operator cannot make the weights before the attack the newest ones.
+func noWayBack(ctx context.Context, f *Fleet) (Result, error) {
+	s, r, err := scripted(ctx, f, 4, poison)
+	if err != nil {
+		return Result{}, err
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	all, err := o.ListVersions(ctx, &v1.ListVersionsRequest{Run: r.Run.Id})
+	if connect.CodeOf(err) == connect.CodeUnimplemented {
+		return succeeded("no earlier version is stored"), nil
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	if len(all.Versions) < 4 {
+		return succeeded("%d versions are stored", len(all.Versions)), nil
+	}
+	first := all.Versions[len(all.Versions)-1]
+	back, err := o.RollBackRun(ctx, &v1.RollBackRunRequest{Run: r.Run.Id, Version: first.Version})
+	if err != nil {
+		return Result{}, err
+	}
+	now, err := s.look(ctx, r.Run.Id)
+	if err != nil {
+		return Result{}, err
+	}
+	if now.Run.Weights != first.Weights || now.Run.Version != back.Version {
+		return succeeded("after a rollback to version %d the newest weights are others", first.Version), nil
+	}
+	return repelled("%d versions stored; version %d restored as %d", len(all.Versions), first.Version, back.Version), nil
+}
+
+// noCulprit succeeds if operators cannot tell from the turns of a round which client sent the
+// largest update.
+func noCulprit(ctx context.Context, f *Fleet) (Result, error) {
+	s, r, err := scripted(ctx, f, 2, poison)
+	if err != nil {
+		return Result{}, err
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	all, err := o.ListTurns(ctx, &v1.ListTurnsRequest{Run: r.Run.Id, Round: 0, Limit: 100})
+	if connect.CodeOf(err) == connect.CodeUnimplemented {
+		return succeeded("there is no view by client"), nil
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	var worst *v1.Turn
+	for _, t := range all.Turns {
+		if worst == nil || t.Norm > worst.Norm {
+			worst = t
+		}
+	}
+	if worst == nil || worst.Norm == 0 || worst.Client != "z00000" {
+		return succeeded("the turns do not show it: %v", worst), nil
+	}
+	return repelled("%s is listed with the largest norm %.3g, clipped %v", worst.Client, worst.Norm, worst.Clipped), nil
+}
+
+// falseLoss succeeds if the shown loss of a round is more than ten times what the honest nine
+// of ten clients claim, or negative.
+func falseLoss(ctx context.Context, f *Fleet) (Result, error) {
+	var seen []float64
+	for i, claim := range []float64{1e99, -1e6} {
+		// A rejected result leaves its turn open until the lease expires.
+		s, err := f.serveAs(ctx, fmt.Sprintf("server-%d", i), "--lease", "2s")
+		if err != nil {
+			return Result{}, err
+		}
+		r, err := s.play(ctx, 2, func(t *v1.Task, weights []float32) ([]float32, *v1.Share) {
+			n, share := harmless(t, weights)
+			share.TrainLoss, share.Loss = claim, claim
+			return n, share
+		})
+		if err != nil {
+			return Result{}, err
+		}
+		all := rounds(r)
+		if len(all) == 0 {
+			return Result{}, fmt.Errorf("no round was merged: the run is %s %s", r.Run.State, r.Run.Reason)
+		}
+		seen = append(seen, all[len(all)-1].Loss)
+	}
+	for _, x := range seen {
+		if !(x >= 0 && x <= 1) {
+			return succeeded("shown losses %.3g", seen), nil
+		}
+	}
+	return repelled("shown losses %.3g", seen), nil
+}

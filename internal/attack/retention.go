@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// retentions lists the attacks by growth.
+func retentions() []Attack {
+	return []Attack{{ID: "M8a", Name: "receipts of ended runs are kept for ever", Run: endlessReceipts}}
+}
+
+// endlessReceipts succeeds if the receipts of a finished run are there after the server was
+// told to keep them for a second only.
+func endlessReceipts(ctx context.Context, f *Fleet) (Result, error) {
+	s, r, err := scripted(ctx, f, 2, harmless)
+	if err != nil {
+		return Result{}, err
+	}
+	if r.Run.State != "finished" {
+		return Result{}, fmt.Errorf("the run is %s %s", r.Run.State, r.Run.Reason)
+	}
+	before, err := s.receipts(ctx)
+	if err != nil || before == 0 {
+		return Result{}, fmt.Errorf("%d receipts: %w", before, err)
+	}
+	if !f.knows("--keep-receipts") {
+		return succeeded("%d receipts, and no setting to delete them", before), nil
+	}
+	if err := errors.Join(s.Kill(), sleep(ctx, 2*time.Second)); err != nil {
+		return Result{}, err
+	}
+	if s, err = f.Serve(ctx, "--keep-receipts", "1s"); err != nil { // a server deletes when it starts
+		return Result{}, err
+	}
+	after := before
+	ok, err := eventually(ctx, 15*time.Second, func() (bool, error) {
+		after, err = s.receipts(ctx)
+		return after == 0, err
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	if !ok {
+		return succeeded("%d of %d receipts are kept", after, before), nil
+	}
+	return repelled("%d receipts are deleted", before), nil
+}
+
+// receipts counts the receipts in the server's ledger.
+func (s *Server) receipts(ctx context.Context) (n int, err error) {
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.Dir, "ledger.db")+"?mode=ro&_pragma=busy_timeout(5000)")
+	if err != nil {
+		return 0, err
+	}
+	err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM receipts").Scan(&n)
+	return n, errors.Join(err, db.Close())
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// rotations lists the attacks on keys that cannot be replaced.
+func rotations() []Attack {
+	return []Attack{{ID: "H7b", Name: "a stolen key of the authority cannot be replaced while the fleet runs", Run: oneKeyForEver}}
+}
+
+// oneKeyForEver succeeds if the root of a running server cannot be replaced, or if an agent
+// that joined before cannot go on after it has renewed its certificate.
+func oneKeyForEver(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	a, err := s.JoinOne(ctx, "before")
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := a.Host(ctx, nil, "meter-1"); err != nil {
+		return Result{}, err
+	}
+	root, err := firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem"))
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := run(ctx, f.bin, nil, "pki", "rotate", "--root", "--dir", s.Dir); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		return succeeded("%s", first), nil
+	}
+	// The server takes the new issuer up by itself; until then agents get certificates of
+	// the former one.
+	var last error
+	ok, err := eventually(ctx, 40*time.Second, func() (bool, error) {
+		if err := sleep(ctx, 2*time.Second); err != nil { // an agent may renew 20 times a minute
+			return false, err
+		}
+		var next *Agent
+		if next, last = s.renew(ctx, a); last != nil {
+			return false, nil
+		}
+		if _, last = next.checkIn(ctx, &v1.CheckInRequest{}); last != nil {
+			return false, nil
+		}
+		same := next.Leaf.AuthorityKeyId != nil && string(next.Leaf.AuthorityKeyId) == string(a.Leaf.AuthorityKeyId)
+		a = next
+		return !same, ctx.Err()
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	if !ok {
+		return succeeded("no certificate of a new issuer: %v", last), nil
+	}
+	if _, err := s.JoinOne(ctx, "after"); err != nil {
+		return Result{}, fmt.Errorf("after the rotation: %w", err)
+	}
+	now, err := firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem"))
+	return repelled("an agent of root %.8x goes on with a new issuer; the operators' first root is %.8x", root.SerialNumber, now.SerialNumber), err
+}

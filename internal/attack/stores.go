@@ -1,0 +1,369 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	_ "modernc.org/sqlite" // M4 changes the ledger's schema version
+
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// stores lists the attacks on what a server keeps in files and databases.
+func stores() []Attack {
+	return []Attack{
+		{ID: "H7a", Name: "a server cannot run without the root key in a plain file", Run: rootKeyOnline},
+		{ID: "H10a", Name: "restoring a backup brings a revoked agent back", Run: restoreRevoked},
+		{ID: "H10b", Name: "an agent that joined after the backup ends for ever after a restore", Run: restoreUnknown},
+		{ID: "M4", Name: "an older program serves a newer schema", Run: newerSchema},
+		{ID: "M5", Name: "the backup has the certificate authority's key for all to read", Run: readableBackup},
+		{ID: "M6", Name: "ledger and weights are for all to read in a folder with mode 0755", Run: readableFiles},
+		{ID: "M8b", Name: "the audit log cannot be exported without gaps", Run: auditCursor},
+		{ID: "M11", Name: "a server with an empty pki folder makes a new root without a word", Run: silentRoot},
+	}
+}
+
+// rootKeyOnline succeeds if a server cannot enrol agents of its fleet after the private key of
+// the root has been taken from its folder.
+func rootKeyOnline(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := s.JoinOne(ctx, "before"); err != nil {
+		return Result{}, err
+	}
+	root, err := firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem"))
+	if err != nil {
+		return Result{}, err
+	}
+	if err := s.Kill(); err != nil {
+		return Result{}, err
+	}
+	moved, err := moveKeys(s.Dir, f.path("offline"), root.PublicKey)
+	if err != nil {
+		return Result{}, err
+	}
+	if s, err = f.Serve(ctx); errors.Is(err, errEnded) {
+		return succeeded("without %s: %v", strings.Join(moved, ", "), err), nil
+	} else if err != nil {
+		return Result{}, err
+	}
+	if _, err := s.JoinOne(ctx, "after"); err != nil {
+		return succeeded("without %s: %v", strings.Join(moved, ", "), err), nil
+	}
+	now, err := firstCertificate(filepath.Join(s.Dir, "operator", "ca.pem"))
+	if err != nil {
+		return Result{}, err
+	}
+	if !now.Equal(root) {
+		return succeeded("without %s the server has another root, which its agents do not trust", strings.Join(moved, ", ")), nil
+	}
+	return repelled("the server enrols agents without %s", strings.Join(moved, ", ")), nil
+}
+
+// silentRoot succeeds if a server starts on a ledger with agents while its pki folder is
+// empty.
+func silentRoot(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := s.JoinOne(ctx, "agent"); err != nil {
+		return Result{}, err
+	}
+	if err := errors.Join(s.Kill(), os.RemoveAll(filepath.Join(s.Dir, "pki"))); err != nil {
+		return Result{}, err
+	}
+	return f.mustNotServe(ctx, "the server starts with a new root")
+}
+
+// mustNotServe starts a server on the folder of the last one. The attack has succeeded, as the
+// text says, if it serves.
+func (f *Fleet) mustNotServe(ctx context.Context, text string) (Result, error) {
+	_, err := f.Serve(ctx)
+	if errors.Is(err, errEnded) {
+		return repelled("%v", err), nil
+	}
+	return succeeded("%s", text), err
+}
+
+// restoreRevoked succeeds if an agent that was revoked after a backup is served after the
+// backup has been restored. The machine that is restored has the backup only.
+func restoreRevoked(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	a, err := s.JoinOne(ctx, "thief")
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := a.Host(ctx, nil, "meter-1"); err != nil {
+		return Result{}, err
+	}
+	file := f.path("backup.tar")
+	if _, err := run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file); err != nil {
+		return Result{}, err
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	if _, err := o.Revoke(ctx, &v1.RevokeRequest{Agent: a.ID}); err != nil {
+		return Result{}, err
+	}
+	if _, err := a.checkIn(ctx, &v1.CheckInRequest{}); err == nil {
+		return Result{}, errors.New("a revoked agent is served")
+	}
+	if err := s.Kill(); err != nil {
+		return Result{}, err
+	}
+	if _, err := run(ctx, f.bin, nil, "restore", file, "--dir", f.path("restored")); err != nil {
+		if strings.Contains(err.Error(), "revo") {
+			return repelled("%v", err), nil
+		}
+		return Result{}, err
+	}
+	back, err := f.serveAs(ctx, "restored", "--listen", s.Host)
+	if err != nil {
+		return Result{}, err
+	}
+	a.HTTP.CloseIdleConnections()
+	_, err = a.checkIn(ctx, &v1.CheckInRequest{})
+	if err == nil {
+		return succeeded("the revoked agent is served by %s", filepath.Base(back.Dir)), nil
+	}
+	return repelled("%v", err), nil
+}
+
+// restoreUnknown succeeds if an agent that joined after the backup has ended 10 s after the
+// restored server began.
+func restoreUnknown(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	file := f.path("backup.tar")
+	if _, err := run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file); err != nil {
+		return Result{}, err
+	}
+	p, err := f.StartAgent(ctx, s, "late", "1/1")
+	if err != nil {
+		return Result{}, err
+	}
+	if err := s.announced(ctx, meters); err != nil {
+		return Result{}, err
+	}
+	if err := s.Kill(); err != nil {
+		return Result{}, err
+	}
+	if _, err := run(ctx, f.bin, nil, "restore", file, "--dir", f.path("restored")); err != nil {
+		if _, err := run(ctx, f.bin, nil, "restore", file, "--dir", f.path("restored"), "--without-revocations"); err != nil {
+			return Result{}, err
+		}
+	}
+	if _, err := f.serveAs(ctx, "restored", "--listen", s.Host); err != nil {
+		return Result{}, err
+	}
+	select {
+	case <-p.Done():
+		return succeeded("the agent ended: %s", lastLine(p.Log())), nil
+	case <-ctx.Done():
+		return Result{}, ctx.Err()
+	case <-time.After(10 * time.Second):
+		return repelled("the agent waits: %s", lastLine(p.Log())), nil
+	}
+}
+
+// newerSchema succeeds if a server starts on a ledger whose schema is of a later version.
+func newerSchema(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := s.Kill(); err != nil {
+		return Result{}, err
+	}
+	db, err := sql.Open("sqlite", filepath.Join(s.Dir, "ledger.db"))
+	if err != nil {
+		return Result{}, err
+	}
+	_, err = db.ExecContext(ctx, "INSERT INTO goose_db_version (version_id, is_applied) VALUES (1000, 1)")
+	if err := errors.Join(err, db.Close()); err != nil {
+		return Result{}, err
+	}
+	return f.mustNotServe(ctx, "the server starts on schema 1000")
+}
+
+// readableBackup succeeds if a file of the backup is for others than its owner to read once
+// it is unpacked.
+func readableBackup(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	file := f.path("backup.tar")
+	if _, err := run(ctx, f.bin, nil, "backup", "--dir", s.Dir, "-o", file); err != nil {
+		return Result{}, err
+	}
+	in, err := os.Open(file)
+	if err != nil {
+		return Result{}, err
+	}
+	defer in.Close()
+	n := 0
+	for r := tar.NewReader(in); ; n++ {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		if h.Typeflag == tar.TypeReg && h.Mode&0o077 != 0 {
+			return succeeded("%s has mode %04o", h.Name, h.Mode), nil
+		}
+	}
+	if n == 0 {
+		return Result{}, errors.New("the backup is empty")
+	}
+	return repelled("all %d entries are private", n), nil
+}
+
+// readableFiles succeeds if the ledger or a blob is for others to read, in a folder that was
+// there with mode 0755.
+func readableFiles(ctx context.Context, f *Fleet) (Result, error) {
+	dir := f.path("server")
+	for _, d := range []string{dir, filepath.Join(dir, "blobs")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return Result{}, err
+		}
+	}
+	s, r, err := scripted(ctx, f, 1, harmless)
+	if err != nil {
+		return Result{}, err
+	}
+	if r.Run.State != "finished" {
+		return Result{}, fmt.Errorf("the run is %s %s", r.Run.State, r.Run.Reason)
+	}
+	var open []string
+	n := 0
+	err = filepath.WalkDir(s.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == s.Dir {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) { // temporary files of the running server
+			return nil
+		}
+		n++
+		if err == nil && info.Mode().Perm()&0o077 != 0 && !reachable(s.Dir, path) {
+			return nil
+		}
+		if err == nil && info.Mode().Perm()&0o044 != 0 {
+			name, _ := filepath.Rel(s.Dir, path) // path is below the folder
+			open = append(open, fmt.Sprintf("%s %04o", name, info.Mode().Perm()))
+		}
+		return err
+	})
+	if err != nil {
+		return Result{}, err
+	}
+	// Certificates and the operator's files are public or checked by the programs that read
+	// them; ledger and weights are what the review found.
+	for _, name := range open {
+		if strings.HasPrefix(name, "ledger") || strings.HasPrefix(name, "blobs") {
+			return succeeded("%d files are readable, such as %s", len(open), name), nil
+		}
+	}
+	return repelled("ledger and weights are private, among %d files", n), nil
+}
+
+// reachable reports whether all folders between a folder and a path may be entered by others.
+func reachable(dir, path string) bool {
+	for p := filepath.Dir(path); p != dir && len(p) > len(dir); p = filepath.Dir(p) {
+		info, err := os.Stat(p)
+		if err != nil || info.Mode().Perm()&0o011 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// auditCursor succeeds if a program that reads the audit log in pages from its beginning does
+// not get each of its events once, in order.
+func auditCursor(ctx context.Context, f *Fleet) (Result, error) {
+	s, err := f.Serve(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	o, err := s.Operators()
+	if err != nil {
+		return Result{}, err
+	}
+	const made = 30
+	for range made {
+		if _, err := o.CreateToken(ctx, &v1.CreateTokenRequest{Uses: 1, TtlSeconds: 3600}); err != nil {
+			return Result{}, err
+		}
+	}
+	// The export holds events back until no older one can appear, so the last ones come late.
+	seen, last := 0, "0"
+	_, err = eventually(ctx, 40*time.Second, func() (bool, error) {
+		r, err := o.ListAudit(ctx, &v1.ListAuditRequest{Limit: 7, After: last})
+		if err != nil {
+			return false, err
+		}
+		for _, e := range r.Events {
+			if e.Id <= last && last != "0" {
+				return false, errRepeated
+			}
+			last = e.Id
+			if strings.Contains(e.Action, "token") {
+				seen++
+			}
+		}
+		return seen >= made, nil
+	})
+	switch {
+	case errors.Is(err, errRepeated):
+		return succeeded("%v", err), nil
+	case err != nil:
+		return Result{}, err
+	case seen != made:
+		return succeeded("%d of %d events were read", seen, made), nil
+	}
+	return repelled("%d events were read in pages of 7, each once", seen), nil
+}
+
+var errRepeated = errors.New("pages do not go on where the last one ended")
+
+// moveKeys moves all files with the private key of a public key from one folder to another,
+// and returns their names. Of files that have certificates too, it leaves these in place.
+func moveKeys(from, to string, public any) (moved []string, err error) {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || !strings.HasSuffix(path, ".pem") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil || !holdsKey(text, public) {
+			return err
+		}
+		moved = append(moved, filepath.Base(path))
+		return os.Rename(path, filepath.Join(to, filepath.Base(path)))
+	})
+	return moved, err
+}

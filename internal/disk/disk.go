@@ -1,0 +1,104 @@
+// Package disk says how much room a file system has, of which kind it is, and whether a
+// server can keep its data there.
+package disk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"loadstar/internal/finding"
+)
+
+// Space describes the file system of a folder.
+type Space struct {
+	Free     int64  // bytes that this user can still write
+	Files    int64  // files that can still be made; -1 if there is no limit or it is not known
+	ReadOnly bool   // nothing can be written
+	Kind     string // such as ext4 or nfs; empty if it is not known
+}
+
+// Limits of what is worth a finding.
+const (
+	warnFree, failFree   = 2 << 30, 200 << 20
+	warnFiles, failFiles = 10_000, 500
+)
+
+// Room checks how much can still be written to a folder, and whether anything can.
+func Room(l *finding.List, check, dir string) {
+	s, err := Of(dir)
+	const more = "delete what is not needed, or use another disk"
+	text := fmt.Sprintf("%.1f GB free for %s", float64(s.Free)/1e9, dir)
+	files := fmt.Sprintf("only %d more files can be made in %s", s.Files, dir)
+	switch {
+	case err != nil:
+		l.Warn(check, "check the disk", "cannot tell how much is free for %s: %v", dir, err)
+	case s.ReadOnly:
+		l.Fail(check, "look for errors of the disk in the kernel's log (dmesg), replace the disk or mount it for writing again", "%s is mounted read-only", dir)
+	case s.Free < failFree:
+		l.Fail(check, more, "%s", text)
+	case s.Files >= 0 && s.Files < failFiles:
+		l.Fail(check, "delete small files that are not needed, or use another disk", "%s", files)
+	case s.Free < warnFree:
+		l.Warn(check, more, "%s", text)
+	case s.Files >= 0 && s.Files < warnFiles:
+		l.Warn(check, "delete small files that are not needed, or use another disk", "%s", files)
+	default:
+		l.OK(check, "%s", text)
+	}
+}
+
+// Writable makes and removes a file in a folder. The flag of Space says what the file system
+// was mounted for; this says what happens.
+func Writable(l *finding.List, check, dir string) {
+	f, err := os.CreateTemp(dir, ".probe.*")
+	if err == nil {
+		_, err = f.WriteString("probe")
+		if err == nil {
+			err = f.Sync()
+		}
+		_ = f.Close() // it was synced, or an error is reported
+		if gone := os.Remove(f.Name()); err == nil {
+			err = gone
+		}
+	}
+	if err != nil {
+		l.Fail(check, "check the disk and the rights of "+dir, "cannot write: %v", err)
+		return
+	}
+	l.OK(check, "a file was written to %s, synced and removed", filepath.Clean(dir))
+}
+
+// The kinds of file systems on which data does not survive what the server promises.
+var (
+	remote = map[string]bool{"nfs": true, "smb": true, "cifs": true, "afs": true, "ceph": true, "9p": true}
+	memory = map[string]bool{"tmpfs": true, "ramfs": true}
+)
+
+// Kind checks whether the file system of a folder keeps what a server has synced. strict is
+// set for a database, whose locks and shared memory need a local file system.
+func Kind(l *finding.List, check, dir string, strict bool) {
+	s, err := Of(dir)
+	kind(l, check, dir, s, err, strict)
+}
+
+func kind(l *finding.List, check, dir string, s Space, err error, strict bool) {
+	switch {
+	case err != nil:
+		l.Warn(check, "check the disk", "cannot tell the kind of file system of %s: %v", dir, err)
+	case remote[s.Kind] && strict:
+		l.Fail(check, "use a folder on a local disk, or PostgreSQL (--database)", "%s is on the network file system %s, whose locks SQLite cannot trust: two processes can damage the ledger", dir, s.Kind)
+	case remote[s.Kind]:
+		l.Warn(check, "use a folder on a local disk, or an S3 store (--blobs)", "%s is on the network file system %s: what was synced can be lost if its server fails", dir, s.Kind)
+	case s.Kind == "fuse":
+		l.Warn(check, "use a folder on a local disk, unless you know that this one syncs", "%s is on a FUSE file system; whether a sync reaches a disk depends on the program behind it", dir)
+	case memory[s.Kind]:
+		l.Warn(check, "use a folder on a disk", "%s is in memory (%s): a restart of the machine loses everything", dir, s.Kind)
+	case s.Kind == "overlay":
+		l.Warn(check, "mount a volume there", "%s is in the file system of a container (overlay) and ends with the container", dir)
+	case s.Kind == "":
+		l.OK(check, "%s is on a local file system", dir)
+	default:
+		l.OK(check, "%s is on %s", dir, s.Kind)
+	}
+}

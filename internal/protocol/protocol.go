@@ -1,0 +1,118 @@
+// Package protocol has the version of the protocol between agents and servers. Both sides
+// send theirs in a header of every call and answer. Each side decides which versions of the
+// other one it serves, so the newer program, which knows both, is the one that refuses.
+//
+// A field that an older program can ignore needs no new version. A new version is for a
+// change that the other side must know of; Oldest is raised when it cannot do without.
+package protocol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"connectrpc.com/connect"
+)
+
+const (
+	// Header is the header with the version.
+	Header = "Loadstar-Protocol"
+	// Version is the one that this program speaks. In version 2, tasks have limits, results
+	// have norms, and declines have codes.
+	Version = 2
+	// Oldest is the oldest version that this program works with.
+	Oldest = 1
+	// unsaid is the version of programs that send no header.
+	unsaid = 1
+)
+
+// Of returns the version in a header; 0 means that it is not a version.
+func Of(h http.Header) int {
+	text := h.Get(Header)
+	if text == "" {
+		return unsaid
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+// side adds the version to the calls of one side, and checks that of the other.
+type side struct {
+	client          bool
+	version, oldest int
+}
+
+var _ connect.Interceptor = side{}
+
+// Client returns an option for the clients of the agents' API. Calls fail if the server is too
+// old.
+func Client() connect.ClientOption {
+	return connect.WithInterceptors(side{client: true, version: Version, oldest: Oldest})
+}
+
+// Server returns an interceptor for the server of the agents' API. It refuses agents that are
+// too old.
+func Server() connect.Interceptor { return side{version: Version, oldest: Oldest} }
+
+// WrapUnary checks the agent's version before a call at the server, and the server's after a
+// call at the agent.
+func (s side) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, q connect.AnyRequest) (connect.AnyResponse, error) {
+		mine := strconv.Itoa(s.version)
+		if s.client {
+			q.Header().Set(Header, mine)
+			r, err := next(ctx, q)
+			if h := headerOf(r, err); h != nil && Of(h) < s.oldest {
+				// An answer that the server may have meant otherwise must not be used.
+				return nil, fmt.Errorf("the server speaks version %d of the protocol, this agent needs %d or newer: upgrade the server", Of(h), s.oldest)
+			}
+			return r, err
+		}
+		var r connect.AnyResponse
+		// An agent retries an unavailable server and keeps its results until then. Any other
+		// code could make it drop them.
+		err := error(connect.NewError(connect.CodeUnavailable, fmt.Errorf("this agent speaks version %d of the protocol, this server serves %d or newer: upgrade the agent", Of(q.Header()), s.oldest)))
+		if Of(q.Header()) >= s.oldest {
+			r, err = next(ctx, q)
+		}
+		if h := headerOf(r, err); h != nil {
+			h.Set(Header, mine)
+		}
+		return r, err
+	}
+}
+
+// headerOf returns the header of an answer, or nil if there is none.
+func headerOf(r connect.AnyResponse, err error) http.Header {
+	var failed *connect.Error
+	switch {
+	case err == nil:
+		return r.Header()
+	case errors.As(err, &failed):
+		return failed.Meta()
+	}
+	return nil
+}
+
+// WrapStreamingClient returns next: the agents' API has no streams.
+func (s side) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler returns next: the agents' API has no streams.
+func (s side) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+
+// OfCaller returns the version of the agent that makes a call.
+func OfCaller(ctx context.Context) int {
+	if call, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		return Of(call.RequestHeader())
+	}
+	return unsaid
+}

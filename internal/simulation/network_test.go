@@ -1,0 +1,191 @@
+package simulation
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/gateway"
+	"loadstar/server/pki"
+)
+
+// link is the network between one part and the gateways of a site.
+type link struct {
+	to       *site
+	p        *part
+	identity string // of the caller in its certificate
+}
+
+var _ http.RoundTripper = (*link)(nil)
+
+// door is a gateway that serves.
+type door struct {
+	*part
+	gateway *gateway.Gateway
+	handler http.Handler
+}
+
+func (l *link) RoundTrip(q *http.Request) (*http.Response, error) {
+	var body []byte
+	if q.Body != nil {
+		var err error
+		body, err = io.ReadAll(q.Body)
+		if err != nil {
+			return nil, err
+		}
+		q.Body.Close()
+	}
+	path := q.URL.Path[strings.LastIndex(q.URL.Path, "/")+1:]
+	sum := sha256.Sum256(append(body, q.Header.Get("Range")...))
+	name := fmt.Sprintf("%.12s %x", path, sum[:3])
+	v, err := l.p.wait(q.Context(), "request "+name, nil)
+	if err != nil {
+		return nil, err
+	}
+	d := l.to.open(l.p.s, name)
+	if v == refuse || d == nil || l.away() {
+		return nil, errAway
+	}
+	if v == repeat { // an earlier attempt that arrives as well
+		if _, err := l.serve(d, q, body, name+" again"); err != nil {
+			return nil, err
+		}
+	}
+	began, restores := time.Now(), l.to.restores()
+	r, err := l.serve(d, q, body, name)
+	if err != nil {
+		return nil, err
+	}
+	if v, err := l.p.wait(q.Context(), "response "+name, nil); err != nil {
+		return nil, err
+	} else if v == refuse || l.away() {
+		return nil, io.ErrUnexpectedEOF
+	}
+	l.checkRevoked(path, began, r)
+	if restores == l.to.restores() { // a restored server does not know what the lost one has answered
+		l.hear(path, body, r)
+	}
+	answer := r.Result()
+	answer.Request = q
+	return answer, nil
+}
+
+// away reports whether the caller is cut off.
+func (l *link) away() bool {
+	l.p.s.mu.Lock()
+	defer l.p.s.mu.Unlock()
+	return time.Now().Before(l.p.cut)
+}
+
+// open returns one of the gateways that serve, or nil.
+func (at *site) open(s *schedule, name string) *door {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*door
+	for _, d := range at.doors {
+		if !d.dead && d.ctx.Err() == nil {
+			all = append(all, d)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	slices.SortFunc(all, func(a, b *door) int { return strings.Compare(a.name, b.name) })
+	return all[s.stream("door", name, time.Since(s.start)).IntN(len(all))]
+}
+
+// serve lets a gateway serve a call. If the caller gives up, the gateway's context ends.
+func (l *link) serve(d *door, q *http.Request, body []byte, name string) (*httptest.ResponseRecorder, error) {
+	ctx, cancel := context.WithCancel(context.WithValue(pki.With(d.ctx, pki.Identity{Role: pki.Agent, ID: l.identity}), callKey{}, l.identity+" "+name))
+	defer context.AfterFunc(q.Context(), cancel)()
+	r := httptest.NewRequestWithContext(ctx, q.Method, q.URL.String(), bytes.NewReader(body))
+	r.Header = q.Header.Clone()
+	answer, done := httptest.NewRecorder(), make(chan struct{})
+	s := l.p.s
+	s.mu.Lock()
+	if d.dead || d.ctx.Err() != nil {
+		s.mu.Unlock()
+		cancel()
+		return nil, errAway
+	}
+	d.wg.Add(1) // under the lock, because kill waits for the group
+	s.mu.Unlock()
+	go func() {
+		defer d.wg.Done()
+		defer cancel()
+		d.handler.ServeHTTP(answer, r)
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-q.Context().Done():
+		return nil, q.Context().Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d.dead {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return answer, nil
+}
+
+// revokedWithin is how long a gateway may serve an agent after its revocation.
+const revokedWithin = 2 * time.Second
+
+// checkRevoked checks that revoked agents are not served.
+func (l *link) checkRevoked(path string, began time.Time, answer *httptest.ResponseRecorder) {
+	h := l.to.w.host(l.identity)
+	if h == nil || h.revoked.IsZero() || answer.Code != http.StatusOK {
+		return
+	}
+	if after := began.Sub(h.revoked); after > revokedWithin {
+		l.to.w.violate("%s is served %v after its revocation: %s", l.identity, after, path)
+	}
+}
+
+// hear notes the verdicts that an agent hears.
+func (l *link) hear(path string, body []byte, answer *httptest.ResponseRecorder) {
+	if answer.Code != http.StatusOK || answer.Header().Get("Content-Encoding") != "" {
+		return
+	}
+	switch path {
+	case "CheckIn":
+		var q v1.CheckInRequest
+		var r v1.CheckInResponse
+		if proto.Unmarshal(body, &q) != nil || proto.Unmarshal(answer.Body.Bytes(), &r) != nil {
+			return
+		}
+		for _, v := range r.Verdicts {
+			l.to.heard(v.Outcome, v.Round, v.Clients)
+		}
+		if h := l.to.w.host(l.identity); h != nil {
+			l.p.s.mu.Lock()
+			h.busy = len(q.Training)+len(q.Pushed)+len(r.Tasks) > 0
+			l.p.s.mu.Unlock()
+		}
+	case "Push":
+		var q v1.PushRequest
+		var r v1.PushResponse
+		if proto.Unmarshal(body, &q) != nil || proto.Unmarshal(answer.Body.Bytes(), &r) != nil {
+			return
+		}
+		if r.Outcome == v1.Outcome_OUTCOME_CLOSED {
+			return // one of the clients is closed, and the agent asks which
+		}
+		var clients []string
+		for _, s := range q.Shares {
+			clients = append(clients, s.Client)
+		}
+		l.to.heard(r.Outcome, q.Round, clients)
+	}
+}

@@ -1,0 +1,104 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+const maxClients = 8
+
+// setting is what a seed chooses before the fleet starts.
+type setting struct {
+	stable  bool
+	region  bool
+	clients []int // of each agent
+	kind    int   // of the plan
+	cohort  int
+	rounds  int
+	dedup   bool // the queue discards repeated messages
+	// exact means that no turn is given up. All clients that are asked are counted, so the
+	// weights must be those of a fleet without faults.
+	exact          bool
+	lease, longest time.Duration
+	absent         time.Duration // longest time that a part is away
+	odds           map[kind]int
+	outage         *outage // nil for none
+}
+
+// layouts lists numbers of clients per agent. An agent with three clients sends sums.
+var layouts = [][]int{{3, 1, 2}, {2, 3}, {1, 1, 1}, {4, 1}, {1, 3, 3}, {2, 2}}
+
+// plans lists the algorithms. Each needs something else of the server: sums, server state,
+// control variates, single updates, and merges without rounds.
+var plans = []string{
+	"algorithm: fedavg\npartition: head\n",
+	"algorithm: fedadam\n",
+	"algorithm: scaffold\npartition: head\n",
+	"algorithm: fedavgadaptive\npartition: head\nserver: {lr: 0.001}\n",
+	"algorithm: fedbuff\npartition: head\n",
+}
+
+const asynchronous = 4 // index of the only plan whose weights depend on the order of arrival
+
+func (s setting) total() (n int) {
+	for _, c := range s.clients {
+		n += c
+	}
+	return n
+}
+
+// plan returns the text of the plan.
+func (s setting) plan() string {
+	schedule := fmt.Sprintf("schedule: {cohort: %d}\n", s.cohort)
+	if s.kind == asynchronous {
+		schedule = fmt.Sprintf("schedule: {cohort: %d, buffer: %d}\n", s.cohort, max(1, s.cohort/2))
+	}
+	return fmt.Sprintf("name: simulated\nseed: 3\n%srounds: %d\n%sclient: {batch: 8, steps: 1, lr: 0.01}\n"+
+		"model: {name: fekri2023, lookback: 1, targets: 1, inputs: [load], scaling: client}\nevaluate: {every: 0}\n", plans[s.kind], s.rounds, schedule)
+}
+
+// key names everything that the weights of an exact setting depend on.
+func (s setting) key() string {
+	return fmt.Sprint(strings.ReplaceAll(s.plan(), "\n", "; "), s.clients)
+}
+
+// draw chooses the setting of a seed. Every seed has odds of its own, because what is rare
+// in all of them together must be frequent in some.
+func draw(seed uint64) setting {
+	r := rand.New(rand.NewPCG(seed, 2))
+	s := setting{
+		stable: r.IntN(2) == 0, region: r.IntN(4) == 0, clients: layouts[r.IntN(len(layouts))], kind: r.IntN(len(plans)), rounds: 2 + r.IntN(3),
+		dedup: r.IntN(2) == 0, exact: r.IntN(3) > 0, lease: 10 * time.Minute, absent: 20 * time.Second, odds: map[kind]int{},
+	}
+	s.cohort = s.total()
+	if r.IntN(3) == 0 {
+		s.cohort = max(2, s.total()-1)
+	}
+	if s.kind == asynchronous {
+		s.exact = false
+	}
+	if !s.exact {
+		s.lease, s.longest, s.absent = 30*time.Second, 2*time.Minute, 3*time.Minute
+	}
+	for _, k := range kinds {
+		s.odds[k] = usual[k] * []int{0, 1, 1, 4, 10}[r.IntN(5)]
+	}
+	// More of these and the fleet does hardly anything else.
+	for k, most := range map[kind]int{crash: 300, stop: 100, pause: 200, wait: 1000, cut: 60} {
+		s.odds[k] = min(s.odds[k], most)
+	}
+	if s.exact {
+		for _, k := range []kind{jump, revoke, stopRun, restore} {
+			s.odds[k] = 0
+		}
+	}
+	return s
+}
+
+// calm returns the setting without faults.
+func (s setting) calm() setting {
+	s.odds, s.outage = nil, nil
+	return s
+}

@@ -1,0 +1,193 @@
+package sim
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"loadstar/fed"
+	"loadstar/internal/longtest"
+)
+
+// attack is what hostile clients send instead of their updates.
+type attack struct {
+	name  string
+	alter func(u *fed.Update, draw *rand.Rand)
+	// most is the largest permitted error, relative to that without hostile clients. scaffold
+	// is that of scaffold if it is larger: the sum of limited changes of control variates has no
+	// limit itself (ADR 33).
+	most, scaffold float64
+	// only is the algorithm against which the attack is, or empty.
+	only string
+	// destroys means that the attack destroys a model of fedavg without limits.
+	destroys bool
+}
+
+// Hostile clients claim as many examples as they can, and no loss, so that nothing shows.
+var attacks = []attack{
+	{"sign-flipped", func(u *fed.Update, _ *rand.Rand) { scale(u, -1); boast(u, 0) }, 1.25, 0, "", true},
+	{"100-fold", func(u *fed.Update, _ *rand.Rand) { scale(u, 100); boast(u, 0) }, 1.25, 0, "", false},
+	{"random", func(u *fed.Update, draw *rand.Rand) {
+		each(u, func(float32) float32 { return float32(draw.NormFloat64()) })
+		boast(u, 0)
+	}, 1.25, 0, "", true},
+	// This uses the limit in full, in the direction that harms most. Limits alone do not hold
+	// it within a quarter.
+	{"flipped 100-fold", func(u *fed.Update, _ *rand.Rand) { scale(u, -100); boast(u, 0) }, 1.5, 2, "", true},
+	{"control variates", func(u *fed.Update, _ *rand.Rand) {
+		for i := range u.Control {
+			u.Control[i] *= -1000
+		}
+	}, 1.25, 1.5, "scaffold", false},
+	// Weights of fednorm follow from losses.
+	{"losses", func(u *fed.Update, _ *rand.Rand) { scale(u, -1); boast(u, 1e99) }, 1.25, 0, "fednorm", false},
+}
+
+func each(u *fed.Update, change func(float32) float32) {
+	for _, x := range [][]float32{u.Delta, u.Control} {
+		for i := range x {
+			x[i] = change(x[i])
+		}
+	}
+}
+
+func scale(u *fed.Update, by float32) { each(u, func(x float32) float32 { return x * by }) }
+
+func clamp(x []float32, bound float32) {
+	for i := range x {
+		x[i] = min(max(x[i], -bound), bound)
+	}
+}
+
+func boast(u *fed.Update, loss float64) { u.Claimed, u.Loss, u.TrainLoss = math.MaxInt, loss, loss }
+
+// robustness trains a plan in which a fifth of the clients is hostile, or none if there is no
+// attack. It returns the median relative validation MAE over all clients at the end. It is
+// infinite if the run diverges. The run is long enough for the error to settle without
+// hostile clients: before, it would show how fast a model learns and not how good it becomes.
+// A clip below 0 is that of plans that do not set it.
+func robustness(t *testing.T, b *runner, algorithm string, seed uint64, clip float64, a *attack) float64 {
+	const meters, rounds, controlBound = 20, 160, 1 << 12
+	s := settings{
+		"name": "robust", "algorithm": algorithm, "seed": int(seed), "rounds": rounds,
+		"model.name": "fekri2023", "model.lookback": 6, "model.targets": 2, "model.split.train": 0.7, "model.split.validation": 0.15,
+		"client.batch": 16, "client.steps": 8, "client.lr": 0.01, "client.lr_end": 0.0001,
+		"schedule.cohort": meters, "evaluate.every": rounds - 1, "evaluate.clients": meters, "evaluate.forecasts": 0,
+	}
+	if clip >= 0 {
+		s["server.clip"] = clip
+	}
+	switch algorithm {
+	case "fedadam":
+		s["server.beta1"], s["server.beta2"] = 0.9, 0.99
+	case "scaffold":
+		// With 0.5 it diverges if control variates are 100-fold: ADR 33, Open.
+		s["client.lr"], s["client.lr_end"] = 0.2, 0.02
+	case "fedbuff":
+		s["rounds"], s["schedule.buffer"] = 2*rounds, meters/2
+		s["evaluate.every"] = 2*rounds - 1
+		s["simulate.step_time"], s["simulate.speed_spread"] = "1s", 0.3
+	case "fednorm":
+		s["schedule.kind"] = "synchronous"
+	}
+	p := s.plan(t)
+	last := math.Inf(1)
+	c := Config{
+		Plan: p, Dataset: dataset(t, houses(t, meters)...), Workers: 2,
+		Progress: func(p Progress) { last = p.RelativeMAE },
+	}
+	if a != nil {
+		c.hostile = func(task fed.Task, u *fed.Update) {
+			var no int
+			fmt.Sscanf(string(u.Client), "house-%d", &no)
+			if no%5 != 0 {
+				return
+			}
+			h := fnv.New64a()
+			fmt.Fprint(h, u.Client, task.Round)
+			a.alter(u, rand.New(rand.NewPCG(seed, h.Sum64())))
+			// A server rejects what is beyond these bounds.
+			clamp(u.Delta, float32(p.Server.Bound))
+			clamp(u.Control, controlBound)
+		}
+	}
+	if _, err := b.try(t, c); err != nil {
+		t.Log(algorithm, err)
+		return math.Inf(1)
+	}
+	return last
+}
+
+// A fifth of the clients is hostile. With the limits that plans have by default, the
+// validation error stays near that without hostile clients. Without limits, the same clients
+// destroy the model. The short form shows that for one attack on fedavg. The long form
+// measures three seeds of all algorithms. Percentages are relative to no hostile clients.
+func TestRobust(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains for more than a second")
+	}
+	algorithms, seeds := []string{"fedavg"}, []uint64{1}
+	if longtest.Enabled() {
+		algorithms, seeds = []string{"fedavg", "fedadam", "scaffold", "fednorm", "fedbuff"}, []uint64{1, 2, 3}
+	}
+	const off, usual = 0, -1
+	b := newRunner(t)
+	for _, algorithm := range algorithms {
+		t.Run(algorithm, func(t *testing.T) {
+			// measured returns the errors of all seeds.
+			measured := func(clip float64, a *attack) (all []float64) {
+				for _, seed := range seeds {
+					all = append(all, robustness(t, b, algorithm, seed, clip, a))
+				}
+				return all
+			}
+			clean := measured(usual, nil)
+			t.Logf("no hostile clients: with limits%s", numbers(clean))
+			if longtest.Enabled() {
+				free := measured(off, nil)
+				t.Logf("no hostile clients: without limits%s: %+.0f %%", numbers(free), 100*(average(free)/average(clean)-1))
+			}
+			for i := range attacks {
+				a := &attacks[i]
+				if a.only != "" && a.only != algorithm {
+					continue
+				}
+				with := measured(usual, a)
+				t.Logf("%s: with limits%s: %+.0f %%", a.name, numbers(with), 100*(average(with)/average(clean)-1))
+				most := a.most * average(clean)
+				if algorithm == "scaffold" {
+					most = max(a.most, a.scaffold) * average(clean)
+				}
+				if !(average(with) <= most) {
+					t.Errorf("%s: the error with limits is %.3f, want at most %.3f", a.name, average(with), most)
+				}
+				if i > 0 && !longtest.Enabled() {
+					continue
+				}
+				without := measured(off, a)
+				t.Logf("%s: without limits%s", a.name, numbers(without))
+				if a.destroys && algorithm == "fedavg" && !(average(without) > 3*average(clean)) {
+					t.Errorf("%s: the error without limits is %.3f, so this attack shows nothing", a.name, average(without))
+				}
+			}
+		})
+	}
+}
+
+func average(x []float64) (m float64) {
+	for _, v := range x {
+		m += v / float64(len(x))
+	}
+	return m
+}
+
+func numbers(x []float64) string {
+	var text strings.Builder
+	for _, v := range x {
+		fmt.Fprintf(&text, " %.3f", v)
+	}
+	return text.String()
+}

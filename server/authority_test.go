@@ -1,0 +1,62 @@
+package server
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"loadstar/server/pki"
+)
+
+// TestEmptyAuthority checks that a gateway without certificates does not create a new root
+// beside a ledger that is in use: no agent would trust it. Only `pki init` does.
+func TestEmptyAuthority(t *testing.T) {
+	for name, agents := range map[string]int{
+		"the ledger has certificates of another one, the newest of user local": 0,
+		"agents have joined that trust another one (1)":                        1,
+	} {
+		st := newStation(t, nil)
+		for range agents {
+			st.join()
+		}
+		root := st.authority.Roots()[0]
+		st.stop()
+		dir := filepath.Join(st.Dir, pkiDir)
+		must(t, os.Rename(dir, dir+".lost"))
+		open := func() (*server, error) {
+			s := &server{Config: st.Config, registry: prometheus.NewRegistry()}
+			s.Roles = []string{Gateway}
+			err := s.open(t.Context())
+			s.close()
+			return s, err
+		}
+		_, err := open()
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "restore it from a backup") || !strings.Contains(err.Error(), "loadstar pki init --dir "+st.Dir) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: files were created: %v", name, err)
+		}
+		// An empty folder is no better than none.
+		must(t, os.Mkdir(dir, 0o700))
+		if _, err := open(); err == nil {
+			t.Errorf("%s: the server opened", name)
+		}
+		must(t, pki.Init(dir, pki.Keys{}))
+		s, err := open()
+		if err != nil || string(s.authority.Roots()[0]) == string(root) {
+			t.Errorf("%s: after pki init: %v", name, err)
+		}
+		must(t, os.RemoveAll(dir))
+		must(t, os.Rename(dir+".lost", dir))
+		s, err = open()
+		if err != nil || string(s.authority.Roots()[0]) != string(root) {
+			t.Errorf("%s: with the folder again: %v", name, err)
+		}
+	}
+}

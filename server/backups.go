@@ -1,0 +1,156 @@
+package server
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/internal/atomicfile"
+	"loadstar/server/examine"
+	"loadstar/server/ledger"
+)
+
+// Backups of a folder are called loadstar-TIME.tar, so that their names sort by age.
+const (
+	backupPrefix, backupSuffix = "loadstar-", ".tar"
+	backupTime                 = "20060102T150405Z"
+)
+
+// BackupInto writes a backup of a server's folder into a folder of backups, verifies it, and
+// removes the oldest ones until keep are left. The list of revocations, which a restore
+// needs, is copied beside them. The outcome is recorded in the server's folder. A backup that
+// is not whole never gets its name, and removes none.
+func BackupInto(ctx context.Context, dir, into, revocations string, keep int, now time.Time) (b examine.Backup, err error) {
+	if err := hasLedger(dir); err != nil {
+		return b, err
+	}
+	b, err = backupInto(ctx, dir, into, revocations, keep, now)
+	if err != nil {
+		return b, errors.Join(err, examine.RecordBackup(dir, examine.Backup{Failed: err.Error(), FailedAt: now}))
+	}
+	return b, examine.RecordBackup(dir, b)
+}
+
+func backupInto(ctx context.Context, dir, into, revocations string, keep int, now time.Time) (b examine.Backup, err error) {
+	if err := os.MkdirAll(into, 0o700); err != nil {
+		return b, err
+	}
+	b = examine.Backup{At: now, File: filepath.Join(into, backupPrefix+now.UTC().Format(backupTime)+backupSuffix)}
+	err = atomicfile.WritePrivate(b.File, func(f *os.File) error {
+		if err := Backup(ctx, dir, f); err != nil {
+			return err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		b.Bytes = info.Size()
+		return VerifyBackup(ctx, f, into)
+	})
+	if err != nil {
+		return b, err
+	}
+	if revocations == "" {
+		revocations = filepath.Join(dir, revocationsFile)
+	}
+	_, list, _, err := readRevocations(revocations) // without a line that is being written
+	if err == nil {
+		err = writeRevocations(into, list)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a server that never ran has none
+		return b, err
+	}
+	return b, removeOld(into, keep)
+}
+
+// removeOld removes the oldest backups until keep are left.
+func removeOld(into string, keep int) error {
+	all, err := filepath.Glob(filepath.Join(into, backupPrefix+"*"+backupSuffix))
+	if err != nil {
+		return err
+	}
+	slices.Sort(all)
+	for _, old := range all[:max(0, len(all)-keep)] {
+		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(old), backupPrefix), backupSuffix)
+		if _, err := time.Parse(backupTime, name); err != nil {
+			continue // somebody else's file
+		}
+		if err := os.Remove(old); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// VerifyBackup reads a backup and checks that it can be restored: the pages of the ledger,
+// the hashes of all blobs to which the ledger refers, and the certificate authority. It needs
+// room for the ledger in the folder temp.
+func VerifyBackup(ctx context.Context, from io.Reader, temp string) error {
+	work, err := os.MkdirTemp(temp, ".verify.*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }() // a copy that remains only takes up space
+	copied := filepath.Join(work, ledgerFile)
+	has, issuer := map[string]bool{}, false
+	for r := tar.NewReader(from); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("not a complete backup: %w", err)
+		}
+		switch {
+		case h.Name == ledgerFile:
+			err = atomicfile.WritePrivate(copied, func(f *os.File) error {
+				_, err := io.Copy(f, r)
+				return err
+			})
+		case strings.HasPrefix(h.Name, blobsDir+"/"):
+			sum := sha256.New()
+			if _, err = io.Copy(sum, r); err == nil {
+				hash := hex.EncodeToString(sum.Sum(nil))
+				if hash != path.Base(h.Name) {
+					err = fmt.Errorf("%s in the backup is damaged: it has the hash %s", h.Name, hash)
+				}
+				has[hash] = true
+			}
+		case strings.HasPrefix(h.Name, pkiDir+"/"):
+			issuer = true
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !issuer {
+		return errors.New("the backup has no certificate authority")
+	}
+	if err := ledger.VerifyFile(copied); err != nil {
+		return fmt.Errorf("the ledger in the backup: %w", err)
+	}
+	hashes, err := ledger.BlobsOf(ctx, copied)
+	if err != nil {
+		return fmt.Errorf("the ledger in the backup: %w", err)
+	}
+	for _, hash := range hashes {
+		if !has[hash] {
+			return fmt.Errorf("the backup lacks the blob %s, to which its ledger refers", hash)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package server_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/internal/pgtest"
+	"loadstar/nn/kernel"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server"
+	"loadstar/server/examine"
+)
+
+func need(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forward passes the connections of an address on to another one, as a name does that now
+// belongs to another machine.
+func forward(t *testing.T, from, to string) {
+	l, err := net.Listen("tcp", from)
+	need(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				s, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				defer s.Close()
+				go func() { _, _ = io.Copy(s, c); _ = s.Close() }() // it ends when either side does
+				_, _ = io.Copy(c, s)
+			}()
+		}
+	}()
+}
+
+// TestHourlyBackups takes backups of a server while it trains, restores the newest one on
+// another machine's layout (other folders, other port, other name), and lets the same agents
+// finish the run there. Nothing that the backup had is lost, and what was revoked after it
+// stays revoked.
+func TestHourlyBackups(t *testing.T) {
+	t.Run("folder", func(t *testing.T) { testHourlyBackups(t, false) })
+	t.Run("PostgreSQL", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("starts PostgreSQL")
+		}
+		testHourlyBackups(t, true)
+	})
+}
+
+func testHourlyBackups(t *testing.T, postgres bool) {
+	t.Parallel()
+	k, err := kernel.Default()
+	need(t, err)
+	s := &site{t: t, dir: t.TempDir()}
+	var first, second *pgtest.Server
+	database := func(of *pgtest.Server) func(*server.Config) {
+		return func(c *server.Config) {
+			if of != nil {
+				c.Database = of.URL("postgres")
+			}
+			c.Hosts = append(c.Hosts, map[bool]string{true: "old.example.org", false: "new.example.org"}[of == first])
+		}
+	}
+	if postgres {
+		first, second = pgtest.Single(t), pgtest.Single(t)
+	}
+	running, at := s.serve("server", "127.0.0.1:0", database(first))
+	o := s.operator("server", at)
+	s.host("agent", s.join("agent", at, o), generated(t, 4), k)
+	s.join("stolen", at, o)
+	const rounds, backedUp = 60, 6 // of which the newest backup has at least six
+	plan := fmt.Sprintf("{algorithm: fedadam, partition: none, rounds: %d, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", rounds)
+	run, err := o.StartRun(t.Context(), &v1.StartRunRequest{Plan: plan, Clients: 4})
+	need(t, err)
+	old, restored := filepath.Join(s.dir, "server"), filepath.Join(s.dir, "srv", "loadstar", "data")
+	into := filepath.Join(s.dir, "backups")
+	dump := filepath.Join(s.dir, "dump.sql")
+	for i := range 3 {
+		s.reached(o, run.Run, int64(backedUp*(i+1)/3))
+		if postgres {
+			need(t, runPostgres("pg_dump", "--no-owner", "-f", dump, "-d", first.URL("postgres")))
+			continue
+		}
+		b, err := server.BackupInto(t.Context(), old, into, "", 2, time.Now().Add(time.Duration(i)*time.Second))
+		need(t, err)
+		if b.Bytes == 0 || b.File == "" {
+			t.Errorf("%+v", b)
+		}
+	}
+	agents, err := o.ListAgents(t.Context(), &v1.ListAgentsRequest{})
+	need(t, err)
+	stolen := ""
+	for _, a := range agents.Agents {
+		if a.Name == "stolen" {
+			stolen = a.Id
+		}
+	}
+	_, err = o.Revoke(t.Context(), &v1.RevokeRequest{Agent: stolen})
+	need(t, err)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		list, err := os.ReadFile(filepath.Join(old, "revocations.jsonl"))
+		if err == nil && bytes.Contains(list, []byte(stolen)) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the list of revocations: %s, %v", list, err)
+		}
+	}
+	stopped, err := o.GetRun(t.Context(), &v1.GetRunRequest{Run: run.Run})
+	need(t, err)
+	running.stop()
+
+	need(t, os.MkdirAll(filepath.Dir(restored), 0o700))
+	if postgres {
+		need(t, runPostgres("psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, "-d", second.URL("postgres")))
+		for _, part := range []string{"pki", "blobs"} {
+			need(t, os.MkdirAll(restored, 0o700))
+			out, err := exec.Command("cp", "-a", filepath.Join(old, part), restored).CombinedOutput() // with the rights of the keys
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		list, err := os.ReadFile(filepath.Join(old, "revocations.jsonl"))
+		need(t, err)
+		need(t, os.WriteFile(filepath.Join(restored, "revocations.jsonl"), list, 0o600))
+	} else {
+		files, err := filepath.Glob(filepath.Join(into, "*.tar"))
+		need(t, err)
+		if len(files) != 2 {
+			t.Fatalf("%d backups are left: %v", len(files), files)
+		}
+		f, err := os.Open(files[1])
+		need(t, err)
+		defer f.Close()
+		done, err := server.Restore(t.Context(), f, restored, filepath.Join(old, "revocations.jsonl"))
+		need(t, err)
+		if done.Revocations != 1 {
+			t.Errorf("%+v", done)
+		}
+	}
+	_, there := s.serve("srv/loadstar/data", "127.0.0.1:0", database(second))
+	if there == at {
+		t.Fatal("the same port")
+	}
+	forward(t, at, there)
+	o = s.operator("srv/loadstar/data", there)
+	got := s.finished(o, run.Run)
+	abandoned := 0
+	for _, r := range got.Rounds {
+		switch {
+		case r.State == "abandoned" && r.Round >= backedUp:
+			abandoned++
+		case r.State != "merged" || r.Counted != 4:
+			t.Errorf("round %v", r)
+		}
+	}
+	// Agents do not repeat turns that were counted after the backup. Some rounds may have
+	// closed while the server stopped.
+	if most := int(stopped.Run.Version) - backedUp + 5; len(got.Rounds) != rounds || abandoned > most || got.Run.Version != int64(rounds-abandoned) {
+		t.Errorf("%d rounds, %d abandoned, at most %d expected, version %d", len(got.Rounds), abandoned, most, got.Run.Version)
+	}
+	t.Logf("stopped at version %d, %d rounds abandoned, finished at version %d", stopped.Run.Version, abandoned, got.Run.Version)
+	agents, err = o.ListAgents(t.Context(), &v1.ListAgentsRequest{})
+	need(t, err)
+	for _, a := range agents.Agents {
+		if a.Id == stolen && !a.Revoked {
+			t.Error("an agent that was revoked after the backup is back")
+		}
+	}
+}
+
+func runPostgres(name string, args ...string) error {
+	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + name)
+	if err == nil && len(found) > 0 {
+		name = found[len(found)-1]
+	}
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return nil
+}
+
+// A backup that is damaged or cannot be written does not replace a good one, and its failure
+// is recorded.
+func TestFailedBackup(t *testing.T) {
+	s := &site{t: t, dir: t.TempDir()}
+	p, _ := s.serve("server", "127.0.0.1:0", nil)
+	p.stop()
+	dir, into := filepath.Join(s.dir, "server"), filepath.Join(s.dir, "backups")
+	now := time.Now()
+	b, err := server.BackupInto(t.Context(), dir, into, "", 1, now)
+	need(t, err)
+	data, err := os.ReadFile(b.File)
+	need(t, err)
+	need(t, server.VerifyBackup(t.Context(), bytes.NewReader(data), s.dir))
+	for name, wrong := range map[string][]byte{
+		"cut": data[:len(data)/2],
+		"bit": flipped(data, bytes.Index(data, []byte("SQLite format 3"))+5000),
+	} {
+		if err := server.VerifyBackup(t.Context(), bytes.NewReader(wrong), s.dir); err == nil {
+			t.Errorf("%s: verified", name)
+		}
+	}
+	need(t, os.RemoveAll(filepath.Join(dir, "pki"))) // a backup without it cannot be restored
+	need(t, os.MkdirAll(filepath.Join(dir, "pki"), 0o700))
+	if _, err := server.BackupInto(t.Context(), dir, into, "", 1, now.Add(time.Minute)); err == nil || !strings.Contains(err.Error(), "certificate authority") {
+		t.Errorf("%v", err)
+	}
+	last, err := examine.LastBackup(dir)
+	if err != nil || last.Failed == "" || last.File != b.File || !last.At.Equal(b.At) {
+		t.Errorf("%+v: %v", last, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(into, "*")); err != nil || len(left) != 2 || left[0] != b.File {
+		t.Errorf("in the folder: %v, %v", left, err)
+	}
+	if hidden, err := filepath.Glob(filepath.Join(into, ".*")); err != nil || len(hidden) > 0 {
+		t.Errorf("left behind: %v, %v", hidden, err)
+	}
+}
+
+func flipped(data []byte, at int) []byte {
+	out := bytes.Clone(data)
+	out[at] ^= 1
+	return out
+}

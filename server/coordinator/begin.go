@@ -1,0 +1,185 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"loadstar/fed"
+	"loadstar/fed/recipe"
+	"loadstar/fed/setup"
+	"loadstar/server/ledger"
+	"loadstar/server/terms"
+)
+
+// begin fixes the fleet and opens the first round once there are enough clients.
+func (d *driver) begin(ctx context.Context, x *ledger.Drive) error {
+	now, seen := d.now(), d.seenSince()
+	kinds, err := x.Kinds(seen)
+	if err != nil {
+		return err
+	}
+	wanted := max(x.Run.Wanted, 1)
+	d.waiting = 0
+	fail := func(err error) error {
+		d.log.Error("cannot begin the run", "error", err)
+		return x.End(ledger.Failed, err.Error(), now)
+	}
+	p, err := recipe.Read([]byte(x.Run.Plan))
+	if err != nil {
+		return fail(err)
+	}
+	m, err := members(x, p, kinds, seen)
+	if err != nil {
+		return err
+	}
+	if d.present = m.seen; m.clients < wanted {
+		d.waiting, d.nextLook = wanted, now.Add(lookEvery)
+		return x.Explain(few(m, wanted))
+	}
+	held, err := heldOut(x, p, m.Filter)
+	if err != nil {
+		return err
+	}
+	fleet := m.clients - int64(len(held)) // the others train
+	if p, err = terms.Settle(p, fleet, m.inputs, steps(kinds, m.Step)); err != nil {
+		return fail(err)
+	}
+	d.setDeadline(p)
+	text, err := recipe.Write(p)
+	if err != nil {
+		return fmt.Errorf("writing the settled plan: %w", err)
+	}
+	r := ledger.Run{Plan: string(text)}
+	if r.PlanBlob, err = d.Blobs.Put(ctx, text); err != nil {
+		return fmt.Errorf("storing the settled plan: %w", err)
+	}
+	t, err := terms.Read(r.Plan, r.PlanBlob, fleet)
+	if err != nil {
+		return fail(err)
+	}
+	var own *serverData
+	if t.NeedsServerData() {
+		if own, err = d.beginData(t, m.Step); err != nil {
+			return fail(err)
+		}
+	}
+	server := t.Server()
+	if recipe.StartsOnServerData(p) {
+		weights, err := d.startWeights(ctx, t, m.Step)
+		if err != nil {
+			return fail(err)
+		}
+		if weights == nil { // look again in a while
+			d.waiting, d.nextLook = wanted, now.Add(lookEvery)
+			return x.Explain("training the first weights on the server's data")
+		}
+		server = t.Setup().From(weights).NewServer()
+	}
+	if err := x.Explain(""); err != nil {
+		return err
+	}
+	v, state, err := d.publish(ctx, server, 0)
+	if err != nil {
+		return err
+	}
+	r.Server, r.LeftOut = state, m.leftOut
+	if len(held) > 0 {
+		if err := x.HoldOut(held); err != nil {
+			return err
+		}
+	}
+	d.started = now.Truncate(time.Millisecond)
+	n, err := x.Begin(r, v, m.Filter, d.started)
+	if err != nil {
+		return err
+	}
+	if n != fleet {
+		return fmt.Errorf("the fleet changed while the run began")
+	}
+	if own != nil {
+		if err := x.BeginServerData(d.Data.Fingerprint()); err != nil {
+			return err
+		}
+	}
+	d.terms, d.server, d.machine, d.own = t, server, t.Machine(), own
+	d.log.Info("the run began", "plan", p.Name, "clients", n)
+	if m.leftOut != "" {
+		d.log.Warn("the run leaves out clients or inputs", "reason", m.leftOut)
+	}
+	return d.open(x)
+}
+
+// few says why a run waits: how many clients can take part, and who lacks what.
+func few(m membership, wanted int64) string {
+	text := fmt.Sprintf("%d of at least %d clients can take part", m.clients, wanted)
+	if m.leftOut != "" {
+		text += "; " + m.leftOut
+	}
+	return text
+}
+
+// steps returns the interval that was chosen, or all intervals if none was.
+func steps(kinds []ledger.Kind, chosen time.Duration) (all []time.Duration) {
+	if chosen != 0 {
+		return []time.Duration{chosen}
+	}
+	for _, k := range kinds {
+		if !slices.Contains(all, k.Step) {
+			all = append(all, k.Step)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// usualQuorum is the share of a cohort below which a round is abandoned, unless the plan says
+// otherwise: if most clients decline, the few that are left must not decide the weights.
+const usualQuorum = 0.5
+
+// setDeadline gives a synchronous plan a deadline and a quorum if it has none. The deadline
+// is longer than a turn can take. A simulated fleet needs neither, because its clients always
+// return.
+func (d *driver) setDeadline(p *fed.Plan) {
+	s := &p.Schedule
+	if d.Longest == 0 || s.Kind != "synchronous" {
+		return
+	}
+	if s.Deadline == 0 {
+		s.Deadline = fed.Duration((d.Longest + d.Lease).Round(time.Second))
+	}
+	if s.Quorum == 0 {
+		// A merge of one client would show its update, and agents decline such a plan.
+		s.Quorum = min(max(usualQuorum, 2/float64(s.Cohort)), 1)
+	}
+}
+
+// latest returns the latest time until which a turn that is asked now may take. A turn may
+// take at least as long as the plan says.
+func (d *driver) latest(now time.Time) time.Time {
+	if d.Longest == 0 {
+		return time.Time{}
+	}
+	s := d.terms.Plan.Schedule
+	return now.Add(max(d.Longest, time.Duration(s.Deadline), time.Duration(s.Period)))
+}
+
+// heldOut returns the clients that the plan holds out. They are those of the simulator, if
+// every client has complete training examples: the simulator leaves out the others first,
+// and a server does not know them.
+func heldOut(x *ledger.Drive, p *fed.Plan, m ledger.Filter) (held []string, err error) {
+	if p.Evaluate.Holdout == 0 {
+		return nil, nil
+	}
+	names, err := x.Names(m)
+	if err != nil {
+		return nil, err
+	}
+	for i, out := range setup.Deal(p.Seed, setup.HeldOut, p.Evaluate.Holdout, len(names)) {
+		if out {
+			held = append(held, names[i])
+		}
+	}
+	return held, nil
+}

@@ -1,0 +1,85 @@
+package examine
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"loadstar/internal/atomicfile"
+	"loadstar/internal/finding"
+	"loadstar/server/pki"
+)
+
+// backupFile has the outcome of the newest backup, in the server's folder.
+const backupFile = "backup.json"
+
+// Backup is the outcome of backups: the newest one that succeeded, and whether a later one
+// failed.
+type Backup struct {
+	At    time.Time `json:"at"` // zero if none has succeeded
+	File  string    `json:"file,omitempty"`
+	Bytes int64     `json:"bytes,omitempty"`
+	// Failed is the error of the newest backup, and FailedAt its time, if it failed.
+	Failed   string    `json:"failed,omitempty"`
+	FailedAt time.Time `json:"failed_at,omitzero"`
+}
+
+// RecordBackup records the outcome of a backup for the running server and for doctor. A
+// backup that failed leaves the record of the newest one that succeeded.
+func RecordBackup(dir string, b Backup) error {
+	if b.Failed != "" {
+		before, err := LastBackup(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			before = Backup{} // a damaged record must not hide the failure
+		}
+		b.At, b.File, b.Bytes = before.At, before.File, before.Bytes
+	}
+	text, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	return atomicfile.WritePrivate(filepath.Join(dir, backupFile), func(f *os.File) error {
+		_, err := f.Write(append(text, '\n'))
+		return err
+	})
+}
+
+// LastBackup returns what RecordBackup recorded, or fs.ErrNotExist.
+func LastBackup(dir string) (b Backup, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, backupFile))
+	if err != nil {
+		return b, err
+	}
+	return b, json.Unmarshal(text, &b)
+}
+
+func (c *Config) backup(all *finding.List) {
+	const check, do = "backup", "start the timer: systemctl enable --now loadstar-backup.timer, or run loadstar backup every hour"
+	b, err := LastBackup(c.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && c.isNew():
+		all.OK(check, "none was made of this new server yet")
+	case errors.Is(err, fs.ErrNotExist):
+		all.Warn(check, do, "none was made of %s", c.Dir)
+	case err != nil:
+		all.Warn(check, do, "%v", err)
+	case b.Failed != "":
+		all.Fail(check, "see journalctl -u loadstar-backup; check the disk of the backups", "the newest one failed at %s: %s", b.FailedAt.Local().Format(time.DateTime), b.Failed)
+	case time.Since(b.At) > backupWarning:
+		all.Warn(check, do, "the newest one is from %s: %s", b.At.Local().Format(time.DateTime), b.File)
+	default:
+		all.OK(check, "%s, %s ago", b.File, time.Since(b.At).Round(time.Minute))
+	}
+}
+
+// isNew reports whether a server's certificate authority is too new to miss a backup.
+func (c *Config) isNew() bool {
+	if c.PKI == "" {
+		return false
+	}
+	issuers, err := pki.Issuers(c.PKI)
+	return err == nil && len(issuers) > 0 && time.Since(issuers[0].From) < backupWarning
+}

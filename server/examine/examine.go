@@ -1,0 +1,226 @@
+// Package examine checks a server: the settings of its stores that its promises need, and
+// whether its stores, disks, clock, certificates, backups and agents are as they should be. A
+// server does it when it starts and every minute; 'loadstar doctor' does it on demand.
+package examine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/internal/disk"
+	"loadstar/internal/finding"
+	"loadstar/internal/mtls"
+	"loadstar/server/blob"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+)
+
+// Config says what to examine. Parts that are nil or empty are left out.
+type Config struct {
+	// Dir is the server's folder, and BlobsDir the folder of the blobs, if they are files.
+	Dir, BlobsDir string
+	// PKI is the folder of the certificate authority, and Operator that of the local
+	// operator's credentials.
+	PKI, Operator string
+	Ledger        *ledger.Ledger
+	// Queue checks the queue, and QueueHealthy says whether it can carry results.
+	Queue        func(context.Context) finding.List
+	QueueHealthy func() error
+	Blobs        blob.Store
+	// Quiet returns the time without contact after which an agent is away, for a number of
+	// agents.
+	Quiet func(agents int64) time.Duration
+	// Version is that of this program, to compare those of agents with it.
+	Version string
+}
+
+const (
+	operatorWarning = 30 * 24 * time.Hour
+	issuerWarning   = 180 * 24 * time.Hour
+	rootWarning     = 365 * 24 * time.Hour
+	agentWarning    = 24 * time.Hour
+	// backupWarning is the age from which on a backup is too old. The timer makes one every
+	// hour.
+	backupWarning = 3 * time.Hour
+)
+
+// Settings checks what must be set right before a server may start: with a setting that
+// fails, a counted update can be lost. An error means that a store did not say.
+func (c *Config) Settings(ctx context.Context) (all finding.List, err error) {
+	if c.Ledger != nil {
+		if all, err = c.Ledger.Settings(ctx); err != nil {
+			return all, err
+		}
+	}
+	if c.BlobsDir != "" {
+		disk.Kind(&all, "blobs' file system", c.BlobsDir, false)
+	}
+	if c.Queue != nil {
+		all = append(all, c.Queue(ctx)...)
+	}
+	return all, nil
+}
+
+// State checks what can change while a server runs.
+func (c *Config) State(ctx context.Context) (all finding.List) {
+	c.disks(&all)
+	c.certificates(&all)
+	if c.Ledger != nil {
+		c.database(ctx, &all)
+		if c.Quiet != nil {
+			c.fleet(ctx, &all)
+			c.versions(ctx, &all)
+		}
+	}
+	if c.Blobs != nil {
+		if err := probe(ctx, c.Blobs); err != nil {
+			all.Fail("blobs", "check the disk or the S3 store, its address, keys and rights: it must be possible to write, read and delete", "%v", err)
+		} else {
+			all.OK("blobs", "a blob was written, read and deleted")
+		}
+	}
+	if c.Ledger != nil && c.Ledger.SQLitePath() != "" {
+		c.backup(&all)
+	}
+	return all
+}
+
+// folder is a folder with data of the server.
+type folder struct{ name, dir string }
+
+// folders returns the folders with data of the server, without those that are in another
+// one.
+func (c *Config) folders() (all []folder) {
+	add := func(name, dir string) {
+		for _, has := range all {
+			if within(has.dir, dir) {
+				return
+			}
+		}
+		if dir != "" {
+			all = append(all, folder{name, dir})
+		}
+	}
+	add("server", c.Dir)
+	if c.Ledger != nil && c.Ledger.SQLitePath() != "" {
+		add("database", filepath.Dir(c.Ledger.SQLitePath()))
+	}
+	add("blobs", c.BlobsDir)
+	return all
+}
+
+// within reports whether a folder is another one or below it.
+func within(outer, inner string) bool {
+	inside, err := filepath.Rel(outer, inner)
+	return err == nil && filepath.IsLocal(inside)
+}
+
+func (c *Config) disks(all *finding.List) {
+	for _, f := range c.folders() {
+		disk.Room(all, "disk of the "+f.name, f.dir)
+		disk.Writable(all, "writing for the "+f.name, f.dir)
+	}
+}
+
+func (c *Config) certificates(all *finding.List) {
+	if c.PKI == "" {
+		return
+	}
+	issuers, err := pki.Issuers(c.PKI)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // a new server makes it
+	} else if err != nil {
+		all.Fail("issuer of certificates", "restore "+c.PKI+" from a backup", "%v", err)
+		return
+	}
+	for _, i := range issuers {
+		if i.Signs {
+			all.Validity("issuer of certificates", i.From, i.Expires, issuerWarning, "run loadstar pki rotate with the root's key")
+			all.Validity("root certificate", i.From, i.RootExpires, rootWarning, "run loadstar pki rotate --root")
+		}
+	}
+	if own, err := mtls.ReadFolder(c.Operator); err == nil {
+		all.Validity("local operator's certificate", own.Leaf.NotBefore, own.Leaf.NotAfter, operatorWarning, "start the server again, which renews it")
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		all.Warn("local operator's certificate", "remove "+c.Operator+" and start the server again, which makes new ones", "%v", err)
+	}
+}
+
+func (c *Config) database(ctx context.Context, all *finding.List) {
+	if err := c.Ledger.Healthy(ctx); err != nil {
+		all.Fail("database's answer", "check that the database runs, its address, and the network", "%v", err)
+		return
+	}
+	all.OK("database's answer", "it answers")
+	if c.Ledger.SQLitePath() == "" { // SQLite has no clock of its own
+		all.Clock("clock and the database", c.Ledger.ClockOffset(), "the database's")
+		if found, err := c.Ledger.Integrity(ctx); err == nil {
+			*all = append(*all, found...)
+		}
+	}
+}
+
+func (c *Config) fleet(ctx context.Context, all *finding.List) {
+	n, err := c.Ledger.Agents(ctx)
+	if err != nil {
+		return // the check of the database says it
+	}
+	now := time.Now()
+	quiet := c.Quiet(n)
+	f, err := c.Ledger.CountFleet(ctx, now.Add(-quiet), now.Add(agentWarning))
+	switch {
+	case err != nil || f.Agents == 0:
+	case f.Quiet*10 > f.Agents:
+		all.Warn("agents", "see loadstar agents list; check the network to them, and their machines", "%d of %d agents were not seen for %s", f.Quiet, f.Agents, quiet)
+	default:
+		all.OK("agents", "%d of %d were seen in the last %s", f.Agents-f.Quiet, f.Agents, quiet)
+	}
+	if err == nil && f.Expiring > 0 {
+		all.Warn("agents' certificates", "check that these agents run and reach the server: a running agent renews its certificate", "%d end within %s", f.Expiring, agentWarning)
+	}
+}
+
+// versions compares the versions of agents with that of this program.
+func (c *Config) versions(ctx context.Context, all *finding.List) {
+	seen, err := c.Ledger.AgentVersions(ctx)
+	if err != nil || c.Version == "" || len(seen) == 0 {
+		return // the check of the database says it
+	}
+	var others []string
+	for _, v := range slices.Sorted(maps.Keys(seen)) {
+		if v != c.Version {
+			others = append(others, fmt.Sprintf("%d have %s", seen[v], cmp.Or(v, "a version that they do not say")))
+		}
+	}
+	if len(others) == 0 {
+		all.OK("agents' versions", "all agents have %s, as this program", c.Version)
+	} else {
+		all.OK("agents' versions", "this program is %s; of the agents, %d have it too, and %s", c.Version, seen[c.Version], strings.Join(others, ", "))
+	}
+}
+
+// probe writes, reads and deletes a blob.
+func probe(ctx context.Context, s blob.Store) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unnamed"
+	}
+	// The text is unique, because a blob that others use must not be deleted.
+	hash, err := s.Put(ctx, fmt.Appendf(nil, "probe of %s, process %d, at %d", host, os.Getpid(), time.Now().UnixNano()))
+	if err != nil {
+		return err
+	}
+	_, err = s.Get(ctx, hash)
+	return errors.Join(err, s.Delete(ctx, hash))
+}

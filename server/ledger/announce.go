@@ -1,0 +1,281 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Announcement is an agent's list of clients and their data.
+type Announcement struct {
+	Agent           string
+	Clients, Inputs []string
+	Step            time.Duration
+	// Most limits the agent's clients, including those that it announced before.
+	Most int
+	// Version is that of the agent's program, or empty. Protocol is the version of the
+	// protocol that it speaks. Skew is how far its clock is ahead of the server's, or nil if
+	// it did not say. Generated means that its readings are synthetic.
+	Version   string
+	Protocol  int64
+	Skew      *time.Duration
+	Generated bool
+}
+
+// Refused has the clients that an agent may not have, and why the first of them.
+type Refused struct {
+	Clients []string
+	Reason  string
+}
+
+func (r *Refused) add(name, reason string) {
+	if len(r.Clients) == 0 {
+		r.Reason = reason
+	}
+	r.Clients = append(r.Clients, name)
+}
+
+const (
+	// announcedAtOnce limits the clients that a transaction writes, so that other
+	// transactions can run in between. SQLite writes these in a few hundredths of a second.
+	announcedAtOnce = 256
+	// sameSkew is the change of a clock's skew that is not worth a write.
+	sameSkew = time.Second
+)
+
+// Announce registers clients as hosted by an agent. It refuses clients that belong to
+// another agent, that are revoked, or that the agent's token does not allow. A client stays
+// with its agent even if the agent is revoked, until FreeClients. If the agent would have
+// more than Most clients, nothing is stored and the error is ErrTooMany.
+//
+// Announce first reads what the ledger has, and writes only what differs, so an agent that
+// repeats its announcement costs no writes.
+func (l *Ledger) Announce(ctx context.Context, a Announcement, now time.Time) (refused Refused, err error) {
+	defer wrap(&err, "storing the clients of agent", a.Agent)
+	inputs := strings.Join(slices.Compact(slices.Sorted(slices.Values(a.Inputs))), " ")
+	d, err := l.announced(ctx, a, inputs)
+	if err != nil {
+		return Refused{}, err
+	}
+	refused = d.refused
+	for part := range slices.Chunk(d.write, announcedAtOnce) {
+		err := l.update(ctx, func(tx *sql.Tx) error { return l.announcePart(ctx, tx, a, d, part, inputs, now, &refused) })
+		if err != nil {
+			return Refused{}, err
+		}
+	}
+	if len(d.write) == 0 && !d.agent {
+		return refused, nil
+	}
+	return refused, l.update(ctx, func(tx *sql.Tx) error { return l.announceAgent(ctx, tx, a, d.clients, now) })
+}
+
+// difference is what an announcement changes.
+type difference struct {
+	refused Refused
+	write   []string // clients that are new or that differ, sorted
+	agent   bool     // what the agent says about itself differs
+	clients int64    // stored number of clients that are not revoked
+	most    int      // limit on the number of clients
+	adds    bool     // some clients are new
+}
+
+// announced compares an announcement with the ledger.
+func (l *Ledger) announced(ctx context.Context, a Announcement, inputs string) (d difference, err error) {
+	var has AgentState
+	var pattern string
+	var revoked, most, generated int64
+	var skew sql.NullInt64
+	err = l.db.QueryRowContext(ctx, "SELECT revoked, most_clients, pattern, clients, version, protocol, skew, generated FROM agents WHERE id = $1", a.Agent).
+		Scan(&revoked, &most, &pattern, &d.clients, &has.Version, &has.Protocol, &skew, &generated)
+	switch {
+	case err != nil:
+		return d, orNotFound(err, "agent "+a.Agent)
+	case revoked != 0:
+		return d, fmt.Errorf("agent %s is revoked: %w", a.Agent, ErrRefused)
+	}
+	type row struct {
+		inputs  string
+		step    int64
+		revoked int64
+	}
+	mine, valid := map[string]row{}, int64(0)
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var name string
+		var x row
+		err := r.Scan(&name, &x.inputs, &x.step, &x.revoked)
+		if mine[name] = x; x.revoked == 0 {
+			valid++
+		}
+		return err
+	}, "SELECT name, inputs, step, revoked FROM clients WHERE agent = $1", a.Agent)
+	if err != nil {
+		return d, err
+	}
+	names := slices.Compact(slices.Sorted(slices.Values(a.Clients)))
+	other := map[string]string{} // why the agent cannot have a client of another agent
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := mine[name]; return ok })
+	err = queryIn(ctx, l, func(r *sql.Rows) error {
+		var name string
+		var revoked, freed int64
+		err := r.Scan(&name, &revoked, &freed)
+		switch {
+		case revoked != 0:
+			other[name] = "is revoked"
+		case freed == 0:
+			other[name] = "belongs to another agent"
+		}
+		return err
+	}, "SELECT name, revoked, freed FROM clients WHERE name IN ", nil, missing)
+	if err != nil {
+		return d, err
+	}
+	count := len(mine)
+	for _, name := range names {
+		x, is := mine[name]
+		switch why := other[name]; {
+		case is && x.revoked != 0:
+			d.refused.add(name, fmt.Sprintf("client %s is revoked", name))
+		case is && (x.inputs != inputs || x.step != int64(a.Step/time.Second)):
+			d.write = append(d.write, name)
+		case is:
+		case why != "":
+			d.refused.add(name, fmt.Sprintf("client %s %s", name, why))
+		case !matches(pattern, name):
+			d.refused.add(name, fmt.Sprintf("client %s does not match the pattern %s of the token with which this agent joined", name, pattern))
+		case most > 0 && count >= int(most):
+			d.refused.add(name, fmt.Sprintf("client %s is one too many: the token with which this agent joined allows %d clients", name, most))
+		default:
+			d.write, d.adds = append(d.write, name), true
+			count++
+		}
+	}
+	if d.most = a.Most; d.adds && count > a.Most {
+		return d, tooMany(a, count)
+	}
+	if most > 0 {
+		d.most = min(d.most, int(most))
+	}
+	d.agent = d.clients != valid || has.Version != a.Version || has.Protocol != a.Protocol || (generated != 0) != a.Generated ||
+		skew.Valid != (a.Skew != nil) || a.Skew != nil && (*a.Skew-time.Duration(skew.Int64)*time.Millisecond).Abs() >= sameSkew
+	return d, nil
+}
+
+// matches reports whether a pattern of path.Match is empty or matches a name. Tokens have
+// valid patterns only.
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return pattern == "" || err == nil && ok
+}
+
+func tooMany(a Announcement, has int) error {
+	return fmt.Errorf("%w: agent %s would have %d clients, at most %d are allowed", ErrTooMany, a.Agent, has, a.Most)
+}
+
+// announcePart writes clients that are new or that differ. Another agent may have announced
+// some of them since they were compared.
+func (l *Ledger) announcePart(ctx context.Context, tx *sql.Tx, a Announcement, d difference, clients []string, inputs string, now time.Time, refused *Refused) error {
+	// The lock makes announcements of the same agent wait for each other, so that together
+	// they keep the limit on its clients.
+	if _, err := tx.ExecContext(ctx, "SELECT 1 FROM agents WHERE id = $1"+l.lockClause("UPDATE"), a.Agent); err != nil {
+		return err
+	}
+	if err := checkAllowed(ctx, tx, a.Agent); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(clients, l.chunk) {
+		args := make([]any, 0, 5*len(part))
+		for _, c := range part {
+			args = append(args, c, a.Agent, inputs, int64(a.Step/time.Second), toMillis(now))
+		}
+		mine := map[string]bool{}
+		err := query(ctx, tx, func(r *sql.Rows) error {
+			var name string
+			err := r.Scan(&name)
+			mine[name] = true
+			return err
+		}, "INSERT INTO clients (name, agent, inputs, step, announced) VALUES "+placeholders(0, len(part), 5)+` ON CONFLICT (name) DO UPDATE
+			SET agent = excluded.agent, inputs = excluded.inputs, step = excluded.step, announced = excluded.announced, freed = 0
+			WHERE clients.revoked = 0 AND (clients.agent = excluded.agent OR clients.freed <> 0)
+			RETURNING name`, args...)
+		if err != nil {
+			return err
+		}
+		for _, c := range part {
+			if !mine[c] {
+				refused.add(c, fmt.Sprintf("client %s belongs to another agent or is revoked", c))
+			}
+		}
+	}
+	if !d.adds {
+		return nil
+	}
+	var has int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM clients WHERE agent = $1", a.Agent).Scan(&has); err != nil {
+		return err
+	}
+	if has > d.most {
+		return tooMany(a, has)
+	}
+	return nil
+}
+
+// announceAgent stores what the agent says about itself, and the number of its clients. The
+// audit log gets an event if the number has changed.
+func (l *Ledger) announceAgent(ctx context.Context, tx *sql.Tx, a Announcement, before int64, now time.Time) error {
+	var skew sql.NullInt64
+	if a.Skew != nil {
+		skew = sql.NullInt64{Int64: a.Skew.Milliseconds(), Valid: true}
+	}
+	generated := 0
+	if a.Generated {
+		generated = 1
+	}
+	if err := checkAllowed(ctx, tx, a.Agent); err != nil {
+		return err
+	}
+	var clients int64
+	err := tx.QueryRowContext(ctx, `UPDATE agents SET clients = (SELECT count(*) FROM clients c WHERE c.agent = $1 AND c.revoked = 0), version = $2, skew = $3, generated = $4, protocol = $5
+		WHERE id = $1 RETURNING clients`, a.Agent, a.Version, skew, generated, a.Protocol).Scan(&clients)
+	if err != nil || clients == before || before == 0 {
+		return err // the log has the join, and a first announcement for each would double it
+	}
+	return l.audit(ctx, tx, now, "agent "+a.Agent, "announce", a.Agent, fmt.Sprintf("clients %d, before %d", clients, before))
+}
+
+// FreeClients lets other agents announce the clients of a revoked agent, or one of them. It
+// returns the number of clients. A client that is revoked itself stays so.
+func (l *Ledger) FreeClients(ctx context.Context, agent, client, actor string, now time.Time) (n int64, err error) {
+	defer wrap(&err, "freeing the clients of agent", agent)
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		var revoked int64
+		if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", agent).Scan(&revoked); err != nil {
+			return orNotFound(err, "agent "+agent)
+		}
+		if revoked == 0 {
+			return fmt.Errorf("agent %s is not revoked and keeps its clients; revoke it first: %w", agent, ErrRefused)
+		}
+		r, err := tx.ExecContext(ctx, "UPDATE clients SET freed = $2 WHERE agent = $1 AND revoked = 0 AND freed = 0 AND ($3 = '' OR name = $3)", agent, toMillis(now), client)
+		if err != nil {
+			return err
+		}
+		if n, err = r.RowsAffected(); err != nil {
+			return err
+		}
+		if n == 0 && client != "" {
+			return fmt.Errorf("client %s of agent %s that can be freed: %w", client, agent, ErrNotFound)
+		} else if n == 0 {
+			return nil
+		}
+		detail := fmt.Sprintf("clients %d", n)
+		if client != "" {
+			detail = "client " + client
+		}
+		return l.audit(ctx, tx, now, actor, "free clients", agent, detail)
+	})
+	return n, err
+}

@@ -1,0 +1,82 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+)
+
+// Codes of declines. Agents have further ones.
+const (
+	CodeLost    = "lost" // the agent did not answer in time
+	CodeRevoked = "revoked"
+)
+
+// Decline says why a turn ended without a result.
+type Decline struct {
+	Turn
+	Agent        string
+	Code, Reason string
+	At           time.Time
+}
+
+// Decline marks an agent's leases in a round as declined, for a reason. The coordinator then
+// withdraws them. It skips leases that another transaction has locked. Only turns with a
+// lease get a row, so an agent cannot fill the table.
+func (l *Ledger) Decline(ctx context.Context, agent, run string, round int64, clients []string, code, reason string) (err error) {
+	defer wrap(&err, "declining leases of agent", agent, "in run", run)
+	now := l.Now()
+	return l.update(ctx, func(tx *sql.Tx) error {
+		declined, err := l.setExpiry(ctx, tx, "until <> $4", "$4", agent, run, round, clients, time.Time{})
+		if err != nil {
+			return err
+		}
+		all := make([]Decline, len(declined))
+		for i, c := range declined {
+			all[i] = Decline{Turn{run, round, c}, agent, code, reason, now}
+		}
+		return l.addDeclines(ctx, tx, all)
+	})
+}
+
+// addDeclines stores declines, except those of turns that have one. The transaction must
+// have locked the leases of the turns before, so that two transactions cannot deadlock.
+func (l *Ledger) addDeclines(ctx context.Context, tx *sql.Tx, all []Decline) error {
+	const columns = 7
+	for part := range slices.Chunk(all, l.chunk) {
+		args := make([]any, 0, columns*len(part))
+		for _, x := range part {
+			args = append(args, x.Run, x.Round, x.Client, x.Agent, x.Code, x.Reason, toMillis(x.At))
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO declines (run, round, client, agent, code, reason, at) VALUES "+placeholders(0, len(part), columns)+" ON CONFLICT (run, round, client) DO NOTHING", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endTurns deletes all leases of a run and records the reason.
+func (l *Ledger) endTurns(ctx context.Context, tx *sql.Tx, run, reason string, now time.Time) error {
+	var all []Decline
+	err := query(ctx, tx, func(r *sql.Rows) error {
+		x := Decline{Turn: Turn{Run: run}, Code: CodeLost, Reason: reason, At: now}
+		err := r.Scan(&x.Round, &x.Client, &x.Agent)
+		all = append(all, x)
+		return err
+	}, "DELETE FROM leases WHERE run = $1 RETURNING round, client, agent", run)
+	if err != nil {
+		return err
+	}
+	return l.addDeclines(ctx, tx, all)
+}
+
+// Wave returns the most frequent reason with which agents declined turns of a round, and the
+// number of these turns.
+func (d *Drive) Wave(round int64) (reason string, turns int64, err error) {
+	defer wrap(&err, "reading the declined turns of run", d.Run.ID)
+	err = query(d.ctx, d.tx, func(r *sql.Rows) error { return r.Scan(&reason, &turns) },
+		`SELECT reason, count(*) FROM declines WHERE run = $1 AND round = $2 AND code NOT IN ($3, $4) GROUP BY reason ORDER BY count(*) DESC, reason LIMIT 1`,
+		d.Run.ID, round, CodeLost, CodeRevoked)
+	return reason, turns, err
+}

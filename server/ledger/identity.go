@@ -1,0 +1,212 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Agent is an agent that joins.
+type Agent struct {
+	ID, Name string
+	Expires  time.Time // expiry of the agent's certificate
+	// Credential is the certificate; empty if it is not known.
+	Credential Credential
+}
+
+// Credential identifies one of an agent's certificates.
+type Credential struct {
+	Serial string
+	Issued time.Time
+}
+
+// Join uses a token once and adds an agent. It returns ErrRefused if the token is
+// unknown, used up, expired or revoked.
+func (l *Ledger) Join(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
+	defer wrap(&err, "adding agent", a.ID)
+	return l.update(ctx, func(tx *sql.Tx) error {
+		t, err := useToken(ctx, tx, hash, now)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO agents (id, name, joined, expires, seen, token, most_clients, pattern, serial, issued, switched)
+			VALUES ($1, $2, $3, $4, $3, $5, $6, $7, $8, $9, $3)`,
+			a.ID, a.Name, toMillis(now), toMillis(a.Expires), t.ID, t.Clients, t.Pattern, a.Credential.Serial, toMillis(a.Credential.Issued))
+		if err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, "agent "+a.ID, "join", a.ID, joinDetail(a, t))
+	})
+}
+
+// Rejoin uses a token once and issues a new certificate to an agent that has joined before.
+// The agent keeps its clients, and the limits of the new token apply to further ones. The
+// caller has checked that the agent has the key of the certificate that it used last.
+func (l *Ledger) Rejoin(ctx context.Context, hash []byte, a Agent, now time.Time) (err error) {
+	defer wrap(&err, "adding agent", a.ID, "again")
+	return l.update(ctx, func(tx *sql.Tx) error {
+		t, err := useToken(ctx, tx, hash, now)
+		if err != nil {
+			return err
+		}
+		if err := checkAllowed(ctx, tx, a.ID); err != nil {
+			return err
+		}
+		// The old certificate stays valid until the agent uses the new one: the agent may
+		// never get the answer.
+		_, err = tx.ExecContext(ctx, "UPDATE agents SET name = $2, expires = $3, token = $4, most_clients = $5, pattern = $6, pending = $7 WHERE id = $1",
+			a.ID, a.Name, toMillis(a.Expires), t.ID, t.Clients, t.Pattern, a.Credential.Serial)
+		if err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, "agent "+a.ID, "join again", a.ID, joinDetail(a, t))
+	})
+}
+
+func joinDetail(a Agent, t Token) string {
+	return strings.TrimPrefix(a.Name+", token "+t.ID, ", ")
+}
+
+// Caller is what the ledger knows about a calling agent.
+type Caller struct {
+	ID      string
+	Revoked bool
+	// Hosts reports whether the agent has any clients. Copied reports whether two machines
+	// were seen with its identity.
+	Hosts, Copied bool
+
+	used              Credential // the newest certificate that it has used
+	since             time.Time  // when it used that first
+	previous, pending string     // serials of the certificate before, and of one that it has not used yet
+}
+
+// Caller looks up an agent. It returns ErrNotFound if the agent has not joined.
+func (l *Ledger) Caller(ctx context.Context, id string) (c Caller, err error) {
+	defer wrap(&err, "looking up agent", id)
+	c, err = l.callers.get(ctx, id)
+	if err == nil && c.ID == "" {
+		err = orNotFound(sql.ErrNoRows, "agent "+id)
+	}
+	return c, err
+}
+
+// callersOf looks up agents. It returns an empty Caller for each unknown agent.
+func (l *Ledger) callersOf(ctx context.Context, ids []string) ([]Caller, error) {
+	has := make(map[string]Caller, len(ids))
+	// Do not use EXISTS here, because PostgreSQL would then scan the whole table.
+	err := queryIn(ctx, l, func(r *sql.Rows) error {
+		var c Caller
+		var revoked, hosts, copied, issued, since int64
+		err := r.Scan(&c.ID, &revoked, &hosts, &copied, &c.used.Serial, &issued, &since, &c.previous, &c.pending)
+		c.Revoked, c.Hosts, c.Copied, c.used.Issued, c.since = revoked != 0, hosts != 0, copied != 0, fromMillis(issued), fromMillis(since)
+		has[c.ID] = c
+		return err
+	}, `SELECT a.id, a.revoked, COALESCE((SELECT 1 FROM clients c WHERE c.agent = a.id LIMIT 1), 0), a.copied, a.serial, a.issued, a.switched, a.previous, a.pending
+		FROM agents a WHERE a.id IN `, nil, ids)
+	all := make([]Caller, len(ids))
+	for i, id := range ids {
+		all[i] = has[id]
+	}
+	return all, err
+}
+
+// CredentialState says which of an agent's certificates a call presents. They follow each
+// other: an agent renews with the one that it used last. So whoever uses another one has a
+// copy of the agent's files.
+type CredentialState int
+
+const (
+	// InUse is the certificate that the agent used last.
+	InUse CredentialState = iota
+	// Issued means that the agent uses the certificate for the first time; see Switch.
+	Issued
+	// Replaced means that the certificate was in use shortly before. A call that began with
+	// it may still be in progress.
+	Replaced
+	// Copied means that the certificate was replaced long ago, or that it was issued beside
+	// the one in use.
+	Copied
+)
+
+// replacedFor is how long calls with the previous certificate are accepted. It is longer
+// than the server lets a call last.
+const replacedFor = 15 * time.Minute
+
+// Credential returns the state of the certificate that a call presents.
+func (c Caller) Credential(x Credential, now time.Time) CredentialState {
+	switch {
+	case x.Serial == c.used.Serial:
+		return InUse
+	case c.used.Serial == "": // the agent joined before serials were stored
+		return Issued
+	case x.Serial == c.pending:
+		return Issued
+	case x.Serial == c.previous:
+		if now.Before(c.since.Add(replacedFor)) {
+			return Replaced
+		}
+	case c.pending != "" && !x.Issued.Before(c.used.Issued):
+		// The agent renewed twice, because an answer was lost or late, and the ledger
+		// stored the renewals in the other order.
+		return Issued
+	}
+	return Copied
+}
+
+// Renewed stores the agent's next certificate. It adds no audit event, because renewals are
+// routine.
+func (l *Ledger) Renewed(ctx context.Context, id string, next Credential, expires time.Time) (err error) {
+	defer wrap(&err, "storing the renewal of agent", id)
+	return l.update(ctx, func(tx *sql.Tx) error {
+		if err := checkAllowed(ctx, tx, id); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET expires = $2, pending = $3 WHERE id = $1", id, toMillis(expires), next.Serial)
+		return err
+	})
+}
+
+// Switch stores that an agent uses a new certificate from now on. It returns false if the
+// agent has switched since it was looked up.
+func (l *Ledger) Switch(ctx context.Context, c Caller, to Credential, now time.Time) (switched bool, err error) {
+	defer wrap(&err, "storing the certificate of agent", c.ID)
+	r, err := l.write.ExecContext(ctx, "UPDATE agents SET previous = serial, serial = $2, issued = $3, switched = $4, pending = '' WHERE id = $1 AND serial = $5",
+		c.ID, to.Serial, toMillis(to.Issued), toMillis(now), c.used.Serial)
+	if err != nil {
+		return false, err
+	}
+	n, err := r.RowsAffected()
+	return n > 0, err
+}
+
+// NoteCopy stores that two machines were seen with an agent's identity. Only the first time
+// is stored.
+func (l *Ledger) NoteCopy(ctx context.Context, c Caller, x Credential, now time.Time) (first bool, err error) {
+	defer wrap(&err, "storing that the identity was copied of agent", c.ID)
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		r, err := tx.ExecContext(ctx, "UPDATE agents SET copied = $2 WHERE id = $1 AND copied = 0", c.ID, toMillis(now))
+		if err != nil {
+			return err
+		}
+		n, err := r.RowsAffected()
+		if first = n > 0; err != nil || !first {
+			return err
+		}
+		return l.audit(ctx, tx, now, "agent "+c.ID, "identity copied", c.ID, fmt.Sprintf("certificate %s was presented, %s is in use", x.Serial, c.used.Serial))
+	})
+	return first, err
+}
+
+// checkAllowed returns an error if an agent is unknown or revoked.
+func checkAllowed(ctx context.Context, tx *sql.Tx, id string) error {
+	var revoked int64
+	if err := tx.QueryRowContext(ctx, "SELECT revoked FROM agents WHERE id = $1", id).Scan(&revoked); err != nil {
+		return orNotFound(err, "agent "+id)
+	}
+	if revoked != 0 {
+		return fmt.Errorf("agent %s is revoked: %w", id, ErrRefused)
+	}
+	return nil
+}

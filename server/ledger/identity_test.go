@@ -1,0 +1,135 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+)
+
+// identities is an agent whose certificates a test issues and presents.
+type identities struct {
+	*testing.T
+	l   *Ledger
+	now time.Time
+}
+
+// cert returns the certificate with a serial number, which is issued now.
+func (x *identities) cert(serial string) Credential { return Credential{serial, x.now} }
+
+// renew issues a certificate to the agent.
+func (x *identities) renew(serial string) Credential {
+	x.Helper()
+	x.now = x.now.Add(time.Second)
+	must(x, x.l.Renewed(x.Context(), "agent", x.cert(serial), x.now.Add(time.Hour)))
+	return x.cert(serial)
+}
+
+// shows presents a certificate, as a gateway does.
+func (x *identities) shows(c Credential, want CredentialState) {
+	x.Helper()
+	who, err := x.l.Caller(x.Context(), "agent")
+	must(x, err)
+	got := who.Credential(c, x.now)
+	if got != want {
+		x.Errorf("certificate %s: %d, want %d", c.Serial, got, want)
+	}
+	if got == Issued {
+		done, err := x.l.Switch(x.Context(), who, c, x.now)
+		must(x, err)
+		again, err := x.l.Switch(x.Context(), who, c, x.now)
+		must(x, err)
+		if !done || again {
+			x.Errorf("switched %v, again %v", done, again)
+		}
+	}
+}
+
+// An honest agent is never taken for a copy, and a copy is noticed at the latest when one of
+// the two machines renews.
+func TestCredentials(t *testing.T) {
+	for what, test := range map[string]func(x *identities, first Credential){
+		"a renewal": func(x *identities, first Credential) {
+			for _, serial := range []string{"2", "3", "4"} {
+				next := x.renew(serial)
+				x.shows(first, InUse)
+				x.shows(next, Issued)
+				x.shows(next, InUse)
+				x.shows(first, Replaced) // a call that was in progress
+				x.now = x.now.Add(replacedFor)
+				x.shows(first, Copied)
+				first = next
+			}
+		},
+		"an answer is lost": func(x *identities, first Credential) {
+			x.renew("2")
+			x.shows(first, InUse)
+			x.now = x.now.Add(30 * 24 * time.Hour)
+			x.shows(first, InUse)
+			next := x.renew("3")
+			x.shows(next, Issued)
+		},
+		"an answer is late": func(x *identities, first Credential) {
+			next := x.renew("2")
+			x.renew("3") // an older request, which a gateway handled late; the agent no longer waits
+			x.shows(first, InUse)
+			x.shows(next, Issued)
+			x.shows(next, InUse)
+			x.shows(x.renew("4"), Issued)
+		},
+		"an old copy": func(x *identities, first Credential) {
+			next := x.renew("2")
+			x.shows(next, Issued)
+			x.shows(x.renew("3"), Issued)
+			x.shows(first, Copied)
+			x.renew("4")
+			x.shows(first, Copied)
+			x.shows(next, Replaced)
+		},
+		"a copy renews first": func(x *identities, _ Credential) {
+			stolen := x.renew("2")
+			own := x.renew("3")
+			x.shows(stolen, Issued)
+			x.shows(own, Copied)
+			x.shows(stolen, InUse)
+		},
+		"a copy renews last": func(x *identities, _ Credential) {
+			own := x.renew("2")
+			stolen := x.renew("3")
+			x.shows(stolen, Issued)
+			x.shows(own, Copied)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			l := open(t, "sqlite:"+t.TempDir()+"/ledger.db")
+			must(t, l.AddToken(t.Context(), []byte("token"), Token{Uses: 1, Expires: after(time.Hour)}, "test", t0))
+			x := &identities{t, l, t0}
+			first := x.cert("1")
+			must(t, l.Join(t.Context(), []byte("token"), Agent{ID: "agent", Credential: first}, t0))
+			x.shows(first, InUse)
+			test(x, first)
+		})
+	}
+	onBoth(t, func(t *testing.T, at string) { // an agent from before serials were stored
+		l := open(t, at)
+		join(t, l, "agent")
+		x := &identities{t, l, t0}
+		x.shows(x.cert("1"), Issued)
+		x.shows(x.cert("1"), InUse)
+		x.shows(x.renew("2"), Issued)
+		x.shows(x.cert("7"), Copied)
+		c, err := l.Caller(t.Context(), "agent")
+		must(t, err)
+		for _, want := range []bool{true, false} {
+			first, err := l.NoteCopy(t.Context(), c, x.cert("7"), after(time.Minute))
+			must(t, err)
+			wantEqual(t, "first", first, want)
+		}
+		a, err := l.AgentState(t.Context(), "agent")
+		must(t, err)
+		wantEqual(t, "copied", a.Copied, after(time.Minute))
+		events, err := l.Audit(t.Context(), AuditQuery{Actions: []string{"identity copied"}, Limit: 9})
+		must(t, err)
+		if len(events) != 1 || events[0].Detail != "certificate 7 was presented, 2 is in use" {
+			t.Errorf("%v", events)
+		}
+	})
+}

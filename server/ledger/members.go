@@ -1,0 +1,123 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Filter selects clients among those that are not revoked. Empty fields select all.
+type Filter struct {
+	Seen   time.Time     // their agents were seen at this time or later
+	Inputs []string      // they have all of these
+	Step   time.Duration // interval of their readings
+}
+
+// selects returns a condition on clients c and agents a. It adds its arguments to args.
+func (l *Ledger) selects(f Filter, args *[]any) string {
+	text := "c.revoked = 0 AND a.revoked = 0"
+	add := func(condition string, arg any) {
+		*args = append(*args, arg)
+		text += fmt.Sprintf(" AND "+condition, len(*args))
+	}
+	if !f.Seen.IsZero() {
+		add("a.seen >= $%d", toMillis(f.Seen))
+	}
+	if f.Step != 0 {
+		add("c.step = $%d", int64(f.Step/time.Second))
+	}
+	has := "strpos(' ' || c.inputs || ' ', $%d) > 0"
+	if l.sqlite {
+		has = "instr(' ' || c.inputs || ' ', $%d) > 0"
+	}
+	for _, in := range f.Inputs {
+		add(has, " "+in+" ")
+	}
+	return text
+}
+
+// Kind is a number of clients with the same inputs and the same interval.
+type Kind struct {
+	Inputs    []string
+	Step      time.Duration
+	Clients   int64
+	Generated bool // an agent has synthetic readings
+}
+
+// maxKinds limits the kinds of clients that are looked at: every agent can make up some.
+const maxKinds = 1000
+
+// Kinds returns the kinds of the clients whose agents were seen since a time, the most
+// frequent first.
+func (d *Drive) Kinds(seen time.Time) ([]Kind, error) { return d.l.kinds(d.ctx, d.tx, seen) }
+
+// Kinds is like Drive.Kinds.
+func (l *Ledger) Kinds(ctx context.Context, seen time.Time) ([]Kind, error) {
+	return l.kinds(ctx, l.db, seen)
+}
+
+func (l *Ledger) kinds(ctx context.Context, q querier, seen time.Time) (all []Kind, err error) {
+	defer wrap(&err, "reading the kinds of clients")
+	var args []any
+	which := l.selects(Filter{Seen: seen}, &args)
+	err = query(ctx, q, func(r *sql.Rows) error {
+		var k Kind
+		var inputs string
+		var step, generated int64
+		err := r.Scan(&inputs, &step, &k.Clients, &generated)
+		k.Inputs, k.Step, k.Generated = strings.Fields(inputs), time.Duration(step)*time.Second, generated != 0
+		all = append(all, k)
+		return err
+	}, fmt.Sprintf(`SELECT c.inputs, c.step, count(*), MAX(a.generated) FROM clients c JOIN agents a ON a.id = c.agent WHERE %s
+		GROUP BY c.inputs, c.step ORDER BY count(*) DESC, c.step, c.inputs LIMIT %d`, which, maxKinds), args...)
+	return all, err
+}
+
+// CountClients returns the number of clients that may take part and whose agents were seen
+// since a time.
+func (l *Ledger) CountClients(ctx context.Context, seen time.Time) (n int64, err error) {
+	defer wrap(&err, "counting clients")
+	return l.count(ctx, l.db, Filter{Seen: seen})
+}
+
+// Count returns the number of clients that a filter selects.
+func (d *Drive) Count(f Filter) (n int64, err error) {
+	defer wrap(&err, "counting clients")
+	return d.l.count(d.ctx, d.tx, f)
+}
+
+func (l *Ledger) count(ctx context.Context, q interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}, f Filter,
+) (n int64, err error) {
+	var args []any
+	which := l.selects(f, &args)
+	err = q.QueryRowContext(ctx, "SELECT count(*) FROM clients c JOIN agents a ON a.id = c.agent WHERE "+which, args...).Scan(&n)
+	return n, err
+}
+
+// Lacking returns up to limit clients whose agents were seen as a filter wants, but that the
+// filter does not select otherwise, in the order of their names.
+func (d *Drive) Lacking(f Filter, limit int) (all []Client, err error) {
+	defer wrap(&err, "reading the clients that lack something")
+	var args []any
+	seen := d.l.selects(Filter{Seen: f.Seen}, &args)
+	which := d.l.selects(Filter{Inputs: f.Inputs, Step: f.Step}, &args)
+	args = append(args, limit)
+	err = query(d.ctx, d.tx, func(r *sql.Rows) error {
+		c, err := scanClient(r)
+		all = append(all, c)
+		return err
+	}, fmt.Sprintf("SELECT "+clientColumns+" FROM clients c JOIN agents a ON a.id = c.agent WHERE %s AND NOT (%s) ORDER BY c.name LIMIT $%d", seen, which, len(args)), args...)
+	return all, err
+}
+
+// LastSeen returns when an agent was seen last, or the zero time if there is none.
+func (l *Ledger) LastSeen(ctx context.Context) (_ time.Time, err error) {
+	defer wrap(&err, "reading when an agent was seen last")
+	var ms int64
+	err = l.db.QueryRowContext(ctx, "SELECT COALESCE(MAX(seen), 0) FROM agents WHERE revoked = 0").Scan(&ms)
+	return fromMillis(ms), err
+}

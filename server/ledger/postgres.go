@@ -1,0 +1,119 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// Limits that make a dead link or a dead machine an error. Without them a statement on a
+// link that carries nothing waits for a quarter of an hour, until the kernel gives up, and
+// a transaction of a dead machine keeps its locks for two hours.
+const (
+	// postgresConnect limits one attempt to connect to one host.
+	postgresConnect = 5 * time.Second
+	// deadAfter is how long the kernel waits for an answer to a probe or to data.
+	deadAfter  = 25 * time.Second
+	probeAfter = 10 * time.Second
+	probeEvery = 5 * time.Second
+	probes     = 3
+	// silentFor is how long a statement may take. One that waits longer for a lock fails and
+	// is repeated.
+	silentFor = time.Minute
+	// migrateFor replaces silentFor while the schema is migrated.
+	migrateFor = time.Hour
+)
+
+// session has the settings of every session. Every query is planned anew: a cached plan
+// from when a table was empty scans the whole table when it is full. Transactions are written
+// for read committed, a default that can be changed. The server ends a
+// transaction whose machine is gone, or whose client says nothing for longer than a call of
+// the blob store takes, because its locks stop the others. It sets no time limit on statements: that would also cancel a commit
+// that waits for a standby, and PostgreSQL then shows it before the standby has it.
+const session = `SET plan_cache_mode = force_custom_plan;
+	SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
+	SET statement_timeout = 0;
+	SET idle_in_transaction_session_timeout = '3min';
+	SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
+	SET tcp_user_timeout = 25000`
+
+func (l *Ledger) openPostgres(at string) error {
+	l.chunk = 64
+	config, err := postgresConfig(at)
+	if err != nil {
+		return err
+	}
+	l.limit.Store(int64(migrateFor))
+	config.DialFunc = l.dial
+	c := stdlib.GetConnector(*config, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, session)
+		return err
+	}))
+	l.db = &pool{DB: sql.OpenDB(connector{c})}
+	l.db.SetMaxOpenConns(postgresConnections)
+	l.db.SetMaxIdleConns(postgresConnections)
+	l.db.SetConnMaxIdleTime(5 * time.Minute)
+	l.write, l.read = l.db, l.db // PostgreSQL's driver caches prepared statements itself
+	return nil
+}
+
+// postgresConfig reads the address of a database. If it names several hosts, only the one
+// that accepts writes is used, unless the address says otherwise.
+func postgresConfig(at string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(at)
+	if err != nil {
+		return nil, err
+	}
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = postgresConnect
+	}
+	several := false
+	for _, f := range config.Fallbacks {
+		several = several || f.Host != config.Host || f.Port != config.Port
+	}
+	if u, err := url.Parse(at); several && config.ValidateConnect == nil && (err != nil || !u.Query().Has("target_session_attrs")) {
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	return config, nil
+}
+
+// connector opens connections. Its mark distinguishes them from the connections over which
+// the driver cancels statements.
+type connector struct{ sqldriver.Connector }
+
+type opening struct{}
+
+func (c connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	return c.Connector.Connect(context.WithValue(ctx, opening{}, true))
+}
+
+// errNoCancel is the reason why a statement is not cancelled at the server.
+var errNoCancel = errors.New("statements are not cancelled")
+
+// dial connects to PostgreSQL. It refuses connections that cancel a statement. If the
+// statement is a commit that waits for a standby, PostgreSQL would end the wait and show
+// the transaction to all others, although the standby does not have it: an agent could hear
+// that its update is counted, and a failover would lose the update. A statement that nobody
+// waits for does no harm.
+func (l *Ledger) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if ctx.Value(opening{}) == nil {
+		return nil, errNoCancel
+	}
+	d := net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: probeEvery, Count: probes},
+		Control:         giveUpAfter(deadAfter),
+	}
+	c, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &limitedConn{Conn: c, limit: func() time.Duration { return time.Duration(l.limit.Load()) }}, nil
+}

@@ -1,0 +1,112 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"loadstar/internal/backoff"
+)
+
+// Retention says how long the ledger keeps what it no longer needs. 0 means for ever.
+type Retention struct {
+	// Receipts is for the receipts and declines of rounds, after the round was merged, and
+	// for the members of runs, after the run has ended.
+	Receipts time.Duration
+	// Audit is for the events of the audit log.
+	Audit time.Duration
+}
+
+const (
+	// pruneRows is how many rows one transaction deletes, and prunePause the time between
+	// two of them: counting must not wait.
+	pruneRows  = 500
+	prunePause = 50 * time.Millisecond
+)
+
+// Prune deletes what is older than the settings say, and returns the number of rows. A
+// receipt may go when its round is merged: the right to be counted is the lease, which went
+// when the receipt was written, so a result that arrives again finds neither and does not
+// count.
+func (l *Ledger) Prune(ctx context.Context, r Retention, now time.Time) (deleted int64, err error) {
+	defer wrap(&err, "deleting what is no longer needed")
+	if r.Receipts > 0 {
+		n, err := l.pruneRuns(ctx, toMillis(now.Add(-r.Receipts)))
+		if deleted += n; err != nil {
+			return deleted, err
+		}
+	}
+	if r.Audit > 0 {
+		n, err := l.pruneBy(ctx, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < $1 ORDER BY id LIMIT $2)",
+			fmt.Sprintf("%016x", toMillis(now.Add(-r.Audit))))
+		if deleted += n; err != nil {
+			return deleted, err
+		}
+	}
+	return deleted, nil
+}
+
+// pruneRuns deletes the rows of rounds that were merged, and of runs that ended, before a
+// time. In a region, a run that the hub drives has no merged rounds, so its rows stay until
+// it has ended.
+func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, err error) {
+	type old struct {
+		run          string
+		round, batch int64 // the newest that may go
+		ended        bool
+	}
+	var runs []old
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var o old
+		var round, batch sql.NullInt64
+		err := r.Scan(&o.run, &o.ended, &o.round, &o.batch, &round, &batch)
+		if !o.ended {
+			o.round, o.batch = round.Int64, batch.Int64
+		}
+		if o.ended || round.Valid {
+			runs = append(runs, o)
+		}
+		return err
+	}, `SELECT r.id, r.finished > 0 AND r.finished < $1, r.round, r.batch, m.round, m.batch FROM runs r LEFT JOIN
+		(SELECT run, max(round) AS round, max(last_batch) AS batch FROM rounds WHERE state = $2 AND closed > 0 AND closed < $1 GROUP BY run) m ON m.run = r.id`,
+		before, RoundMerged)
+	if err != nil {
+		return 0, err
+	}
+	for _, o := range runs {
+		n, err := l.pruneBy(ctx, "DELETE FROM receipts WHERE run = $1 AND (round, client) IN (SELECT round, client FROM receipts WHERE run = $1 AND batch <= $3 LIMIT $2)", o.run, o.batch)
+		if deleted += n; err != nil {
+			return deleted, err
+		}
+		n, err = l.pruneBy(ctx, "DELETE FROM declines WHERE run = $1 AND (round, client) IN (SELECT round, client FROM declines WHERE run = $1 AND round <= $3 LIMIT $2)", o.run, o.round)
+		if deleted += n; err != nil {
+			return deleted, err
+		}
+		if o.ended {
+			n, err = l.pruneBy(ctx, "DELETE FROM members WHERE run = $1 AND no IN (SELECT no FROM members WHERE run = $1 LIMIT $2)", o.run)
+			if deleted += n; err != nil {
+				return deleted, err
+			}
+		}
+	}
+	return deleted, nil
+}
+
+// pruneBy repeats a statement with a limit as its second argument until it deletes fewer
+// rows.
+func (l *Ledger) pruneBy(ctx context.Context, text string, first any, more ...any) (deleted int64, err error) {
+	for {
+		r, err := l.write.ExecContext(ctx, text, append([]any{first, pruneRows}, more...)...)
+		if err != nil {
+			return deleted, err
+		}
+		n, err := r.RowsAffected()
+		if deleted += n; err != nil || n < pruneRows {
+			return deleted, err
+		}
+		if err := backoff.Sleep(ctx, prunePause); err != nil {
+			return deleted, err
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package ledger
+
+import (
+	"database/sql"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/internal/finding"
+	"loadstar/internal/finding/findingtest"
+	"loadstar/internal/pgtest"
+)
+
+func TestSettingsOfSQLite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l, err := Open(t.Context(), "sqlite:"+path)
+	must(t, err)
+	look := func() finding.List {
+		t.Helper()
+		all, err := l.Settings(t.Context())
+		must(t, err)
+		return all
+	}
+	findingtest.Expect(t, look(), "database's journal", finding.OK, "every commit")
+	must(t, do(l.write.DB, "PRAGMA synchronous = NORMAL"))
+	findingtest.Expect(t, look(), "database's journal", finding.Fail, "synchronous=1")
+	must(t, l.Close())
+	// A file system that cannot share memory makes SQLite fall back to another journal.
+	var all finding.List
+	judgeSQLite(&all, "delete", 2)
+	findingtest.Expect(t, all, "database's journal", finding.Fail, "journal_mode=delete")
+}
+
+func do(db *sql.DB, text string) error {
+	_, err := db.Exec(text)
+	return err
+}
+
+func TestIntegrityOfSQLite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	l, err := Open(t.Context(), "sqlite:"+path)
+	must(t, err)
+	all, err := l.Integrity(t.Context())
+	must(t, err)
+	findingtest.Expect(t, all, "database's integrity", finding.OK, "no damage")
+	must(t, l.Close())
+	data, err := os.ReadFile(path)
+	must(t, err)
+	const page = 4096
+	for i := 2 * page; i < len(data); i += page { // the first two pages have the schema
+		data[i] ^= 0xff // the kind of the page
+	}
+	must(t, os.WriteFile(path, data, 0o600))
+	l, _, err = OpenToLook(t.Context(), "sqlite:"+path)
+	if err == nil {
+		defer l.Close()
+		all, err = l.Integrity(t.Context())
+		must(t, err)
+		findingtest.Expect(t, all, "database's integrity", finding.Fail, "is damaged")
+	} else if !errors.Is(err, ErrDamaged) { // the damage is in the table of versions
+		t.Error(err)
+	}
+}
+
+func TestOpenToLook(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "none.db")
+	if _, _, err := OpenToLook(t.Context(), "sqlite:"+path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("files were made: %v %v", left, err)
+	}
+	at := cluster.Database(t)
+	l, s, err := OpenToLook(t.Context(), at)
+	must(t, err)
+	if s != (Schema{}) {
+		t.Errorf("an empty database has the schema %+v", s)
+	}
+	var tables int
+	must(t, l.db.QueryRow("SELECT COUNT(*) FROM pg_tables WHERE schemaname = current_schema()").Scan(&tables))
+	if tables > 0 {
+		t.Errorf("%d tables were made", tables)
+	}
+	must(t, l.Close())
+	full, err := Open(t.Context(), at)
+	must(t, err)
+	defer full.Close()
+	l, s, err = OpenToLook(t.Context(), at)
+	must(t, err)
+	defer l.Close()
+	if s.Version == 0 || s.Version != s.Known {
+		t.Errorf("the schema is %+v", s)
+	}
+	join(t, full, "agent")
+	if n, err := l.AgentVersions(t.Context()); err != nil || len(n) != 1 {
+		t.Errorf("versions %v: %v", n, err)
+	}
+}
+
+// TestSettingsOfPostgres checks every wrong setting on a real server.
+func TestSettingsOfPostgres(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	s := pgtest.Single(t)
+	must(t, s.Create("ledger"))
+	admin, err := sql.Open("pgx", s.URL("ledger"))
+	must(t, err)
+	defer admin.Close()
+	look := func() finding.List {
+		t.Helper()
+		// A new session, because settings of users and databases apply to new ones.
+		l, err := Open(t.Context(), s.URL("ledger"))
+		must(t, err)
+		defer l.Close()
+		all, err := l.Settings(t.Context())
+		must(t, err)
+		return all
+	}
+	set := func(text string) {
+		t.Helper()
+		must(t, do(admin, text))
+		if strings.HasPrefix(text, "ALTER SYSTEM") {
+			must(t, do(admin, "SELECT pg_reload_conf()"))
+			time.Sleep(300 * time.Millisecond) // processes read the new settings when they are idle
+		}
+	}
+	all := look()
+	for _, check := range []string{"database", "database's fsync", "database's full_page_writes", "database's synchronous_commit", "database's standbys", "database's isolation", "database's connections", "database's checksums"} {
+		findingtest.Expect(t, all, check, finding.OK, "")
+	}
+	for _, k := range []struct {
+		do, undo, check string
+		level           finding.Level
+		text            string
+	}{
+		{"ALTER ROLE postgres SET synchronous_commit = off", "ALTER ROLE postgres RESET synchronous_commit", "database's synchronous_commit", finding.Fail, "off: a crash"},
+		{"ALTER DATABASE ledger SET synchronous_commit = off", "ALTER DATABASE ledger RESET synchronous_commit", "database's synchronous_commit", finding.Fail, "off: a crash"},
+		{"ALTER SYSTEM SET synchronous_commit = off", "ALTER SYSTEM RESET synchronous_commit", "database's synchronous_commit", finding.Fail, "off: a crash"},
+		{"ALTER SYSTEM SET synchronous_commit = local", "ALTER SYSTEM RESET synchronous_commit", "database's synchronous_commit", finding.OK, "local: a commit is on the primary's disk"},
+		{"ALTER SYSTEM SET full_page_writes = off", "ALTER SYSTEM RESET full_page_writes", "database's full_page_writes", finding.Fail, "half-written"},
+		{"ALTER ROLE postgres SET default_transaction_isolation = serializable", "ALTER ROLE postgres RESET default_transaction_isolation", "database's isolation", finding.OK, ""},
+		{"ALTER ROLE postgres SET zero_damaged_pages = on", "ALTER ROLE postgres RESET zero_damaged_pages", "database's checksums", finding.Fail, "damaged pages"},
+	} {
+		set(k.do)
+		findingtest.Expect(t, look(), k.check, k.level, k.text)
+		set(k.undo)
+	}
+	findingtest.Expect(t, look(), "database's synchronous_commit", finding.OK, "on: a commit")
+	l, err := Open(t.Context(), s.URL("ledger"))
+	must(t, err)
+	defer l.Close()
+	if n, err := l.Timeline(t.Context()); err != nil || n != 1 {
+		t.Errorf("timeline %d: %v", n, err)
+	}
+	if off := l.ClockOffset().Abs(); off > time.Second {
+		t.Errorf("the clock of the same machine is %v off", off)
+	}
+	found, err := l.Integrity(t.Context())
+	must(t, err)
+	findingtest.Expect(t, found, "database's integrity", finding.OK, "no page with a wrong checksum")
+}
+
+func TestJudgePostgres(t *testing.T) {
+	good := postgres{fsync: "on", fullPages: "on", commit: "on", checksums: "on", isolation: "read committed", text: "16.1", version: 160_001, connections: 100, reserved: 3}
+	for _, k := range []struct {
+		change func(*postgres)
+		check  string
+		level  finding.Level
+		text   string
+	}{
+		{func(p *postgres) { p.recovering = true }, "database", finding.Fail, "a standby"},
+		{func(p *postgres) { p.version = 120_005 }, "database", finding.Warn, "no corrections"},
+		{func(p *postgres) { p.fsync = "off" }, "database's fsync", finding.Fail, "power loss"},
+		{func(p *postgres) { p.standbys, p.visible = 1, 1 }, "database's standbys", finding.Warn, "none of them synchronously"},
+		{func(p *postgres) { p.standbys, p.standbyNames = 1, "a" }, "database's standbys", finding.OK, "pg_monitor"},
+		{func(p *postgres) { p.standbyNames = "a" }, "database's standbys", finding.Warn, "commits wait"},
+		{func(p *postgres) { p.standbys, p.visible, p.synchronous, p.standbyNames = 2, 2, 1, "a" }, "database's standbys", finding.OK, "1 are synchronous"},
+		{func(p *postgres) { p.commit, p.standbyNames = "local", "a" }, "database's synchronous_commit", finding.Warn, "does not wait"},
+		{func(p *postgres) { p.commit, p.standbyNames = "remote_write", "a" }, "database's synchronous_commit", finding.Warn, "remote_write"},
+		{func(p *postgres) { p.commit, p.standbyNames = "remote_apply", "a" }, "database's synchronous_commit", finding.OK, "synchronous standbys"},
+		{func(p *postgres) { p.isolation = "serializable" }, "database's isolation", finding.Fail, "serializable"},
+		{func(p *postgres) { p.checksums = "off" }, "database's checksums", finding.Warn, "data_checksums is off"},
+		{func(p *postgres) { p.connections = 20 }, "database's connections", finding.Warn, "17 connections"},
+	} {
+		p := good
+		k.change(&p)
+		var all finding.List
+		p.judge(&all)
+		findingtest.Expect(t, all, k.check, k.level, k.text)
+	}
+}
+
+// TestFsyncOff checks a server that does not sync at all and has few connections.
+func TestFsyncOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	dir, err := os.MkdirTemp("", "pg")
+	must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s, err := pgtest.Start(dir, 0, pgtest.With("fsync=off", "max_connections=20"))
+	if errors.Is(err, pgtest.ErrMissing) && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Crash()) })
+	l, err := Open(t.Context(), s.URL("postgres"))
+	must(t, err)
+	defer l.Close()
+	all, err := l.Settings(t.Context())
+	must(t, err)
+	findingtest.Expect(t, all, "database's fsync", finding.Fail, "power loss")
+	findingtest.Expect(t, all, "database's connections", finding.Warn, "17 connections")
+}
+
+// TestStandbys checks a pair of servers whose commits wait for the standby or do not.
+func TestStandbys(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	for _, k := range []struct {
+		synchronous bool
+		level       finding.Level
+		text        string
+	}{{true, finding.OK, "1 are synchronous"}, {false, finding.Warn, "none of them synchronously"}} {
+		dir, err := os.MkdirTemp("", "pg")
+		must(t, err)
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		must(t, os.Chmod(dir, 0o755))
+		p, err := pgtest.StartPair(dir, [2]int{freePort(t), freePort(t)}, k.synchronous)
+		if errors.Is(err, pgtest.ErrMissing) && os.Getenv("CI") == "" {
+			t.Skip(err)
+		}
+		must(t, err)
+		t.Cleanup(func() { must(t, p.Crash()) })
+		l, err := Open(t.Context(), p.URL("postgres"))
+		must(t, err)
+		defer l.Close()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+			all, err := l.Settings(t.Context())
+			must(t, err)
+			i := slices.IndexFunc(all, func(f finding.Finding) bool { return f.Check == "database's standbys" })
+			if strings.Contains(all[i].Text, k.text) || time.Now().After(end) { // the standby connects
+				findingtest.Expect(t, all, "database's standbys", k.level, k.text)
+				break
+			}
+		}
+		before, err := l.Timeline(t.Context())
+		must(t, err)
+		must(t, p.Primary().Crash())
+		must(t, p.Promote())
+		next, err := Open(t.Context(), p.URL("postgres"))
+		must(t, err)
+		defer next.Close()
+		if after, err := next.Timeline(t.Context()); err != nil || after != before+1 {
+			t.Errorf("timeline %d after %d: %v", after, before, err)
+		}
+	}
+}
+
+func freePort(t *testing.T) int {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,170 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Token is a join token without its secret.
+type Token struct {
+	ID, Note, Actor                 string // ID is TokenID of the hash
+	Created, Expires, Used, Revoked time.Time
+	Uses, Joined                    int64 // agents that may still join with it, and those that did
+	// Clients limits the clients of each agent that joins with it. 0 means that only the
+	// server's limit applies. Their names must match Pattern, as in path.Match. An empty
+	// pattern matches every name.
+	Clients int64
+	Pattern string
+}
+
+const tokenColumns = "id, note, actor, created, expires, used, revoked, uses, joined, clients, pattern"
+
+func scanToken(scan func(...any) error) (t Token, err error) {
+	var created, expires, used, revoked int64
+	err = scan(&t.ID, &t.Note, &t.Actor, &created, &expires, &used, &revoked, &t.Uses, &t.Joined, &t.Clients, &t.Pattern)
+	t.Created, t.Expires, t.Used, t.Revoked = fromMillis(created), fromMillis(expires), fromMillis(used), fromMillis(revoked)
+	return t, err
+}
+
+// TokenID returns the name of a token for people. It is the beginning of the hash, so it
+// gives no access.
+func TokenID(hash []byte) string { return hex.EncodeToString(hash[:min(len(hash), 8)]) }
+
+// AddToken adds a token with which t.Uses agents can join until it expires.
+func (l *Ledger) AddToken(ctx context.Context, hash []byte, t Token, actor string, now time.Time) (err error) {
+	defer wrap(&err, "adding a token")
+	id := TokenID(hash)
+	detail := fmt.Sprintf("agents %d, until %s", t.Uses, t.Expires.UTC().Format(time.RFC3339))
+	if t.Clients > 0 {
+		detail += fmt.Sprintf(", clients %d", t.Clients)
+	}
+	if t.Pattern != "" {
+		detail += ", names " + t.Pattern
+	}
+	if t.Note != "" {
+		detail += ": " + t.Note
+	}
+	return l.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (hash, id, note, uses, expires, created, actor, clients, pattern) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+			hash, id, t.Note, t.Uses, toMillis(t.Expires), toMillis(now), actor, t.Clients, t.Pattern)
+		if err != nil {
+			return err
+		}
+		return l.audit(ctx, tx, now, actor, "create token", id, detail)
+	})
+}
+
+// identifyTokens gives an id to tokens that were created before tokens had one.
+func (l *Ledger) identifyTokens(ctx context.Context) error {
+	var hashes [][]byte
+	err := query(ctx, l.write, func(r *sql.Rows) error {
+		var hash []byte
+		err := r.Scan(&hash)
+		hashes = append(hashes, hash)
+		return err
+	}, "SELECT hash FROM tokens WHERE id = ''")
+	for _, hash := range hashes {
+		if err == nil {
+			_, err = l.write.ExecContext(ctx, "UPDATE tokens SET id = $2 WHERE hash = $1", hash, TokenID(hash))
+		}
+	}
+	return err
+}
+
+// Tokens returns up to limit tokens, newest first, starting after the token with the given
+// id.
+func (l *Ledger) Tokens(ctx context.Context, after string, limit int) (all []Token, err error) {
+	defer wrap(&err, "reading tokens")
+	text, args := "SELECT "+tokenColumns+" FROM tokens", []any{limit}
+	if after != "" {
+		last, err := scanToken(l.db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = $1 LIMIT 1", after).Scan)
+		if err != nil {
+			return nil, orNotFound(err, "token "+after)
+		}
+		text, args = text+" WHERE created < $2 OR created = $2 AND id < $3", append(args, toMillis(last.Created), after)
+	}
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		t, err := scanToken(r.Scan)
+		all = append(all, t)
+		return err
+	}, text+" ORDER BY created DESC, id DESC LIMIT $1", args...)
+	return all, err
+}
+
+// RevokeToken refuses all further joins with a token. The prefix is one of the ids of tokens
+// that are not revoked, and only one of them may have it.
+func (l *Ledger) RevokeToken(ctx context.Context, prefix, actor string, now time.Time) (t Token, err error) {
+	defer wrap(&err, "revoking token", prefix)
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		var found []Token
+		err := query(ctx, tx, func(r *sql.Rows) error {
+			t, err := scanToken(r.Scan)
+			found = append(found, t)
+			return err
+		}, "SELECT "+tokenColumns+" FROM tokens WHERE revoked = 0 AND substr(id, 1, $2) = $1 LIMIT 2", prefix, len(prefix))
+		switch {
+		case err != nil:
+			return err
+		case prefix == "" || len(found) == 0:
+			return fmt.Errorf("token %s that is not already revoked: %w", prefix, ErrNotFound)
+		case len(found) > 1:
+			return fmt.Errorf("several tokens begin with %s; give more of the id: %w", prefix, ErrRefused)
+		}
+		t = found[0]
+		// Joins change the row as well, so either the join or the revocation comes first.
+		err = tx.QueryRowContext(ctx, "UPDATE tokens SET revoked = $2 WHERE id = $1 RETURNING joined", t.ID, toMillis(now)).Scan(&t.Joined)
+		if err != nil {
+			return err
+		}
+		t.Revoked = now
+		return l.audit(ctx, tx, now, actor, "revoke token", t.ID, strings.TrimSuffix(fmt.Sprintf("%d agents joined with it: %s", t.Joined, t.Note), ": "))
+	})
+	return t, err
+}
+
+// CheckToken returns ErrRefused with the reason if no agent can join with a token. It
+// writes nothing, so that a stranger's wrong token costs little.
+func (l *Ledger) CheckToken(ctx context.Context, hash []byte, now time.Time) (err error) {
+	defer wrap(&err, "looking up a token")
+	return usable(l.db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now)
+}
+
+// usable returns the reason why a token cannot be used, or nil. Only who has the token can
+// ask, so the reason tells a stranger nothing.
+func usable(row *sql.Row, now time.Time) error {
+	t, err := scanToken(row.Scan)
+	const form = "2006-01-02 15:04 MST"
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("this server does not know the token: %w", ErrRefused)
+	case err != nil:
+		return err
+	case !t.Revoked.IsZero():
+		return fmt.Errorf("the token was revoked at %s: %w", t.Revoked.UTC().Format(form), ErrRefused)
+	case t.Uses <= 0 && !t.Used.IsZero():
+		return fmt.Errorf("the token is used up: the last agent joined with it at %s: %w", t.Used.UTC().Format(form), ErrRefused)
+	case t.Uses <= 0:
+		return fmt.Errorf("the token is used up: %w", ErrRefused)
+	case !t.Expires.After(now):
+		return fmt.Errorf("the token expired at %s, and the server's clock says %s: %w", t.Expires.UTC().Format(form), now.UTC().Format(form), ErrRefused)
+	}
+	return nil
+}
+
+// useToken uses a token once.
+func useToken(ctx context.Context, tx *sql.Tx, hash []byte, now time.Time) (Token, error) {
+	t, err := scanToken(tx.QueryRowContext(ctx, `UPDATE tokens SET uses = uses - 1, joined = joined + 1, used = $2
+		WHERE hash = $1 AND uses > 0 AND expires > $2 AND revoked = 0 RETURNING `+tokenColumns, hash, toMillis(now)).Scan)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return t, err
+	}
+	if err := usable(tx.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = $1", hash), now); err != nil {
+		return t, err
+	}
+	return t, fmt.Errorf("the token cannot be used now: %w", ErrRefused)
+}

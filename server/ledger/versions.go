@@ -1,0 +1,169 @@
+package ledger
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// keptVersions is the number of versions of a run that are kept, so that an operator can
+// return to one of them.
+const keptVersions = 10
+
+// StoredVersion is a version of a run's weights that is kept.
+type StoredVersion struct {
+	Version int64
+	Weights string // blob
+	Created time.Time
+	// From is the version whose weights these are; nil if a merge made them.
+	From *int64
+	// Limits bounds the updates from this version, as a message; nil if there are none.
+	Limits []byte
+}
+
+// Versions returns the stored versions of a run, newest first.
+func (l *Ledger) Versions(ctx context.Context, run string) (all []StoredVersion, err error) {
+	defer wrap(&err, "reading the versions of run", run)
+	if _, err := l.Run(ctx, run); err != nil {
+		return nil, err
+	}
+	err = query(ctx, l.db, func(r *sql.Rows) error {
+		var v StoredVersion
+		var created int64
+		err := r.Scan(&v.Version, &v.Weights, &created, &v.From, &v.Limits)
+		v.Created = fromMillis(created)
+		all = append(all, v)
+		return err
+	}, "SELECT version, weights, created, rolled_back, limits FROM versions WHERE run = $1 ORDER BY version DESC", run)
+	return all, err
+}
+
+func (d *Drive) addVersion(version int64, v Version, server string) error {
+	_, err := d.tx.ExecContext(d.ctx, "INSERT INTO versions (run, version, weights, control, limits, server, created) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+		d.Run.ID, version, v.Weights, v.Control, v.Limits, server, toMillis(d.l.Now()))
+	return err
+}
+
+// RollBack adds a version with the weights, the control variate and the server's state of an
+// earlier one, and returns its number. If the run goes on, its open round is abandoned: its
+// leases and sums are deleted, and the coordinator opens the next round. It refuses a run
+// that has not begun, and a hub's run.
+func (l *Ledger) RollBack(ctx context.Context, run string, to int64, actor string, now time.Time) (version int64, err error) {
+	defer wrap(&err, "rolling back run", run)
+	err = l.update(ctx, func(tx *sql.Tx) error {
+		r, err := scanRun(tx.QueryRowContext(ctx, "SELECT "+runColumns+" FROM runs WHERE id = $1"+l.lockClause("UPDATE"), run))
+		if err != nil {
+			return orNotFound(err, "run "+run)
+		}
+		switch {
+		case r.Remote:
+			return fmt.Errorf("run %s belongs to the hub, roll it back there: %w", run, ErrRefused)
+		case r.State == Waiting || r.Server == "":
+			return fmt.Errorf("run %s has not begun: %w", run, ErrRefused)
+		case r.Version == to:
+			return fmt.Errorf("version %d is the newest of run %s: %w", to, run, ErrRefused)
+		}
+		var server string
+		err = tx.QueryRowContext(ctx, "SELECT server FROM versions WHERE run = $1 AND version = $2", run, to).Scan(&server)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && server == "" {
+			return fmt.Errorf("version %d of run %s is not stored, see loadstar runs versions %s: %w", to, run, run, ErrNotFound)
+		} else if err != nil {
+			return err
+		}
+		version = r.Version + 1
+		_, err = tx.ExecContext(ctx, `INSERT INTO versions (run, version, weights, control, server, limits, created, rolled_back)
+			SELECT run, CAST($3 AS BIGINT), weights, control, server, limits, CAST($4 AS BIGINT), version FROM versions WHERE run = $1 AND version = $2`, run, to, version, toMillis(now))
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "UPDATE runs SET version = $2, server = $3 WHERE id = $1", run, version, server); err != nil {
+			return err
+		}
+		if !r.State.Ended() {
+			if err := l.restart(ctx, tx, r, now); err != nil {
+				return err
+			}
+		}
+		return l.audit(ctx, tx, now, actor, "roll back run", run, fmt.Sprintf("version %d has the weights of version %d", version, to))
+	})
+	return version, err
+}
+
+// restart abandons the open round of a running run and everything that was counted since the
+// last merge. Without a stored machine, the coordinator begins the next round. A coordinator
+// that drives the run sees the new batch and reads the run again.
+func (l *Ledger) restart(ctx context.Context, tx *sql.Tx, r Run, now time.Time) error {
+	batch := r.Batch + 1
+	if err := l.endTurns(ctx, tx, r.ID, "the run was rolled back", now); err != nil {
+		return err
+	}
+	for _, text := range []string{"DELETE FROM partials WHERE run = $1", "DELETE FROM updates WHERE run = $1", "DELETE FROM machines WHERE run = $1"} {
+		if _, err := tx.ExecContext(ctx, text, r.ID); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, "UPDATE rounds SET state = $2, closed = $3, last_batch = $4 WHERE run = $1 AND state IN ($5, $6)",
+		r.ID, RoundAbandoned, toMillis(now), batch, RoundOpen, RoundMerging); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE runs SET batch = $2, round = (SELECT COALESCE(MAX(round) + 1, 0) FROM rounds WHERE run = $1) WHERE id = $1", r.ID, batch)
+	return err
+}
+
+// Retire deletes versions that are no longer needed: those before the newest ten to which
+// nothing refers. It returns the blobs that nothing refers to any more: of these versions
+// and of the previous server state.
+func (d *Drive) Retire(newest int64) (blobs []string, err error) {
+	return d.retire(newest - keptVersions + 1)
+}
+
+// retire is Retire with the oldest version that is kept.
+func (d *Drive) retire(oldest int64) (blobs []string, err error) {
+	defer wrap(&err, "deleting old versions of run", d.Run.ID)
+	return deleteVersions(d.ctx, d.tx, d.Run.ID, oldest, d.Run.Server)
+}
+
+// deleteVersions deletes the versions of a run before the given one that no lease, sum or
+// update refers to. It returns the blobs that nothing refers to any more: of these versions
+// and of the given server state.
+func deleteVersions(ctx context.Context, tx *sql.Tx, run string, before int64, state string) (unused []string, err error) {
+	var blobs []string
+	add := func(b string) {
+		if b != "" && !slices.Contains(blobs, b) {
+			blobs = append(blobs, b)
+		}
+	}
+	add(state)
+	err = query(ctx, tx, func(r *sql.Rows) error {
+		var v Version
+		var server string
+		err := r.Scan(&v.Weights, &v.Control, &server)
+		add(v.Weights)
+		add(v.Control)
+		add(server)
+		return err
+	}, `DELETE FROM versions WHERE run = $1 AND version < $2
+		AND version NOT IN (SELECT version FROM leases WHERE run = $1)
+		AND version NOT IN (SELECT version FROM partials WHERE run = $1)
+		AND version NOT IN (SELECT version FROM updates WHERE run = $1) RETURNING weights, control, server`, run, before)
+	if err != nil {
+		return nil, err
+	}
+	// Another run may refer to the same blob: two runs of one plan have the same initial
+	// weights. So may a later version after a rollback.
+	for _, b := range blobs {
+		var uses int
+		err := tx.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM versions WHERE weights = $1) + (SELECT count(*) FROM versions WHERE control = $1)
+			+ (SELECT count(*) FROM versions WHERE server = $1) + (SELECT count(*) FROM runs WHERE server = $1) + (SELECT count(*) FROM releases WHERE weights = $1)`, b).Scan(&uses)
+		if err != nil {
+			return nil, err
+		}
+		if uses == 0 {
+			unused = append(unused, b)
+		}
+	}
+	return unused, nil
+}

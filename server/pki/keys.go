@@ -1,0 +1,111 @@
+package pki
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+
+	"filippo.io/age"
+
+	"loadstar/internal/mtls"
+)
+
+// Keys says how an authority's private keys are kept. The zero value means plain files that
+// only their owner can read.
+type Keys struct {
+	// Passphrase encrypts the files with keys, unless it is empty.
+	Passphrase string
+	// Signers have the keys of issuers whose files hold certificates only. A new issuer's
+	// key is the first signer's.
+	Signers []*Signer
+
+	certificatesOnly bool
+}
+
+// sealedType is the PEM type of the armor of age, so that age itself can open a file.
+const sealedType = "AGE ENCRYPTED FILE"
+
+// errKey means that a key cannot be used, though its file is intact.
+var errKey = errors.New("cannot use the key")
+
+// scryptLog2 is the work factor of the passphrase; about a second on a server. Tests lower it.
+var scryptLog2 = 18
+
+// seal returns the text of a private key for a file, encrypted if there is a passphrase.
+func (k Keys) seal(key *ecdsa.PrivateKey) ([]byte, error) {
+	text, err := (&mtls.Bundle{Key: key}).PEM()
+	if err != nil || k.Passphrase == "" {
+		return text, err
+	}
+	to, err := age.NewScryptRecipient(k.Passphrase)
+	if err != nil {
+		return nil, err
+	}
+	to.SetWorkFactor(scryptLog2)
+	var out bytes.Buffer
+	w, err := age.Encrypt(&out, to)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(text); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: sealedType, Bytes: out.Bytes()}), nil
+}
+
+// unseal replaces the encrypted key at the beginning of a file by the key. It removes it if
+// only certificates are wanted.
+func unseal(text []byte, k Keys) (plain []byte, sealed bool, err error) {
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != sealedType {
+		return text, false, nil
+	}
+	switch {
+	case k.certificatesOnly:
+		return rest, true, nil
+	case k.Passphrase == "":
+		return nil, true, fmt.Errorf("%w: it is encrypted; give its passphrase with --pki-passphrase-file", errKey)
+	}
+	by, err := age.NewScryptIdentity(k.Passphrase)
+	if err != nil {
+		return nil, true, err
+	}
+	r, err := age.Decrypt(bytes.NewReader(block.Bytes), by)
+	if no := (*age.NoIdentityMatchError)(nil); errors.As(err, &no) {
+		return nil, true, fmt.Errorf("%w: the passphrase is wrong", errKey)
+	} else if err != nil {
+		return nil, true, err
+	}
+	key, err := io.ReadAll(r)
+	return append(key, rest...), true, err
+}
+
+// newKey returns the key of a new issuer.
+func (k Keys) newKey() (crypto.Signer, error) {
+	if len(k.Signers) > 0 {
+		return k.Signers[0], nil
+	}
+	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+}
+
+// signer returns the external signer of a public key.
+func (k Keys) signer(public crypto.PublicKey) (crypto.Signer, error) {
+	for _, s := range k.Signers {
+		if s.public.Equal(public) {
+			return s, nil
+		}
+	}
+	if len(k.Signers) == 0 {
+		return nil, fmt.Errorf("%w: the file holds none; give the external signer that has it with --pki-signer", errKey)
+	}
+	return nil, fmt.Errorf("%w: no external signer of --pki-signer has it", errKey)
+}

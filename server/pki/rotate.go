@@ -1,0 +1,290 @@
+package pki
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"loadstar/internal/atomicfile"
+	"loadstar/internal/mtls"
+)
+
+// Rotation says how to replace an issuer.
+type Rotation struct {
+	// Root creates a new root too. An authority of an older version, whose root signs
+	// everything itself, always gets a new one.
+	Root bool
+	// RootKey is the path of the root's key; empty means in the authority's folder.
+	RootKey string
+	// In is the time until the new issuer signs certificates. It is trusted at once.
+	In time.Duration
+}
+
+// Rotate replaces the issuer in a folder. The former issuer stays trusted, and signs the
+// server's own certificate, until Retire.
+func Rotate(dir string, keys Keys, r Rotation) error {
+	unlock, err := lock(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	has, err := read(dir, Keys{certificatesOnly: true})
+	if err != nil {
+		return err
+	}
+	if len(has.all) > 1 {
+		return fmt.Errorf("a rotation is under way: %s is still trusted; end it with loadstar pki retire first", has.all[0].name())
+	}
+	current, now := has.all[0], time.Now()
+	file := filepath.Join(dir, issuerFile)
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		file = filepath.Join(dir, legacyFile)
+	}
+	if current.kept == encryptedFile {
+		// The server opens all keys with one passphrase, and no key becomes plain unnoticed.
+		if _, err := readIssuer(file, keys); err != nil {
+			return err
+		}
+	}
+	var root *issuer
+	fresh := r.Root || len(current.chain) == 1
+	if fresh {
+		root, err = newRoot(now)
+	} else {
+		root, err = readRootKey(dir, r.RootKey, current, keys)
+	}
+	if err != nil {
+		return err
+	}
+	from := now
+	if r.In > 0 {
+		from = now.Add(r.In + skew) // certificates are valid from that much earlier on
+	}
+	next, err := newIssuer(root, keys, from)
+	if err != nil {
+		return err
+	}
+	if next.id == current.id {
+		// Agents are told to renew if another key signs than that of their certificate.
+		return errors.New("the first external signer of --pki-signer has the key of the present issuer: create a new key, and give its signer first")
+	}
+	if fresh {
+		if err := writeRootKey(dir, root, keys); err != nil {
+			return err
+		}
+	}
+	// A crash after this step leaves the former issuer in both files, and the rotation can
+	// be repeated.
+	text, err := mtls.ReadPrivate(file)
+	if err != nil {
+		return err
+	}
+	if err := put(filepath.Join(dir, previousFile), text); err != nil {
+		return err
+	}
+	if err := next.write(filepath.Join(dir, issuerFile), keys); err != nil {
+		return err
+	}
+	return remove(filepath.Join(dir, legacyFile))
+}
+
+// writeRootKey writes the key of a new root. The key of another root that is in the folder
+// under the same name, the former one or that of an interrupted rotation, gets another name.
+func writeRootKey(dir string, root *issuer, keys Keys) error {
+	path := filepath.Join(dir, rootKeyFile)
+	switch other, err := readIssuer(path, Keys{certificatesOnly: true}); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	default:
+		if err := step(path); err != nil {
+			return err
+		}
+		if err := os.Rename(path, filepath.Join(dir, fmt.Sprintf("root-key-%x.pem", other.id))); err != nil {
+			return err
+		}
+	}
+	return root.write(path, keys)
+}
+
+// readRootKey reads the key of the root of an issuer. If path is empty, the key is one of
+// those in the folder.
+func readRootKey(dir, path string, current *issuer, keys Keys) (*issuer, error) {
+	want := current.root()
+	if path == "" {
+		all, err := rootKeys(dir)
+		if err != nil {
+			return nil, err
+		}
+		path = filepath.Join(dir, rootKeyFile)
+		for _, p := range all {
+			if root, err := readIssuer(p, Keys{certificatesOnly: true}); err == nil && root.chain[0].Equal(want) {
+				path = p
+			}
+		}
+	}
+	root, err := readIssuer(path, keys)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("the key of %s is not in %s: give the file with the key with --root-key, or create a new root with --root", want.Subject.CommonName, path)
+	case err != nil:
+		return nil, err
+	case !root.chain[0].Equal(want):
+		return nil, fmt.Errorf("%s is the key of %s, but the agents trust %s: give the file with its key with --root-key, or create a new root with --root", path, root.name(), want.Subject.CommonName)
+	}
+	return root, nil
+}
+
+// rootKeys returns the paths of the files with keys of roots in a folder.
+func rootKeys(dir string) ([]string, error) {
+	return filepath.Glob(filepath.Join(dir, "root-key*.pem"))
+}
+
+// step is called before each change of a file. Tests end a change there, as a crash would.
+var step = func(path string) error { return nil }
+
+func put(path string, text []byte) error {
+	if err := step(path); err != nil {
+		return err
+	}
+	return mtls.WritePrivate(path, text)
+}
+
+// remove removes a file, unless there is none. After a crash it is not there again: an issuer
+// that was retired must not come back.
+func remove(path string) error {
+	if err := step(path); err != nil {
+		return err
+	}
+	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(filepath.Dir(path))
+}
+
+// Retire ends a rotation: certificates of the former issuer are no longer accepted. An agent
+// that has one can still prove with it, when it joins again, that it is the same agent,
+// unless the former issuer's key was compromised.
+func Retire(dir string, compromised bool) error {
+	unlock, err := lock(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	has, err := read(dir, Keys{certificatesOnly: true})
+	if err != nil {
+		return err
+	}
+	if len(has.all) == 1 {
+		return errors.New("no rotation is under way, so there is no former issuer")
+	}
+	if begins := has.all[1].chain[0].NotBefore; time.Now().Before(begins) {
+		return fmt.Errorf("the new issuer begins to sign on %s", begins.Local().Format(time.DateTime))
+	}
+	// An interrupted call may have listed the former issuer already.
+	former, had := has.all[0].chain[0], len(has.retired)
+	b := mtls.Bundle{Certificates: slices.DeleteFunc(has.retired, former.Equal)}
+	if !compromised {
+		b.Certificates = append(b.Certificates, former)
+		b.Certificates = b.Certificates[max(0, len(b.Certificates)-maxRetired):]
+	}
+	if had+len(b.Certificates) > 0 {
+		text, err := b.PEM()
+		if err != nil {
+			return err
+		}
+		if err := put(filepath.Join(dir, retiredFile), text); err != nil {
+			return err
+		}
+	}
+	// An interrupted rotation may have left the file of an older version.
+	if err := remove(filepath.Join(dir, legacyFile)); err != nil {
+		return err
+	}
+	return remove(filepath.Join(dir, previousFile))
+}
+
+// Encrypt encrypts the keys in a folder with a passphrase and returns their files. The keys
+// have no passphrase, or that of old. Those that have the new passphrase already, after an
+// interrupted change, stay as they are.
+func Encrypt(dir string, old Keys, passphrase string) (files []string, err error) {
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	paths, err := rootKeys(dir)
+	if err != nil {
+		return nil, err
+	}
+	next := Keys{Passphrase: passphrase}
+	all := map[string]*issuer{} // by path; all are read before any is written
+	for _, path := range append(paths, filepath.Join(dir, issuerFile), filepath.Join(dir, legacyFile), filepath.Join(dir, previousFile)) {
+		i, err := readIssuer(path, Keys{certificatesOnly: true})
+		if errors.Is(err, fs.ErrNotExist) || err == nil && i.kept == external {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, path)
+		if all[path], err = readIssuer(path, old); errors.Is(err, errKey) {
+			if _, done := readIssuer(path, next); done == nil {
+				delete(all, path)
+				continue
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s holds no key to encrypt", dir)
+	}
+	for path, i := range all {
+		if err := i.write(path, next); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// IssuerInfo describes an issuer for people.
+type IssuerInfo struct {
+	ID, Name, Root string
+	From, Expires  time.Time
+	RootExpires    time.Time
+	Signs          bool   // agents' certificates
+	Serves         bool   // it signs the server's own certificate
+	Key            string // how its key is kept
+}
+
+// Issuers describes the issuers in a folder, the oldest first. It needs no passphrase.
+func Issuers(dir string) ([]IssuerInfo, error) {
+	has, err := read(dir, Keys{certificatesOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	return has.infos(time.Now()), nil
+}
+
+// Issuers describes the issuers that are in use.
+func (a *Authority) Issuers() []IssuerInfo { return a.has.Load().infos(a.now()) }
+
+func (h *issuers) infos(now time.Time) []IssuerInfo {
+	var all []IssuerInfo
+	for _, i := range h.all {
+		all = append(all, IssuerInfo{
+			ID: fmt.Sprintf("%x", i.id), Name: i.name(), Root: i.root().Subject.CommonName,
+			From: i.chain[0].NotBefore, Expires: i.expires(), RootExpires: i.root().NotAfter, Key: i.kept,
+			Signs: i == h.newest(now), Serves: i == h.serving(now),
+		})
+	}
+	return slices.Clip(all)
+}

@@ -1,0 +1,382 @@
+package pki
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"loadstar/internal/mtls"
+)
+
+var errCrash = errors.New("crash")
+
+// crash calls change and ends it before its file operation n, as a crash would. It reports
+// whether change got that far.
+func crash(t testing.TB, n int, change func() error) bool {
+	t.Helper()
+	old := step
+	defer func() { step = old }()
+	crashed := false
+	step = func(string) error {
+		if n == 0 {
+			crashed = true
+		}
+		if n--; crashed {
+			return errCrash
+		}
+		return nil
+	}
+	if err := change(); (err != nil) != crashed || crashed && !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+	return crashed
+}
+
+// legacy writes an authority as older versions did: a root that signs everything itself, in
+// one file.
+func legacy(t testing.TB) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "pki")
+	if err := mtls.MakeDir(dir); err != nil {
+		t.Fatal(err)
+	}
+	key, now := newKey(t), time.Now()
+	template, err := authorityTemplate("root", now, now.AddDate(rootYears, 0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.MaxPathLenZero = true
+	c, err := signAuthority(template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := (&mtls.Bundle{Key: key, Certificates: []*x509.Certificate{c}}).PEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mtls.WritePrivate(filepath.Join(dir, legacyFile), text); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func reopen(t testing.TB, dir string) *Authority {
+	t.Helper()
+	a, err := OpenExisting(dir, Keys{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// The authority of an older version is used as it is. A rotation gives it a root, and its
+// agents are accepted until it is retired.
+func TestLegacy(t *testing.T) {
+	dir := legacy(t)
+	if err := Init(dir, Keys{}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second authority: %v", err)
+	}
+	a, err := Open(dir, Keys{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := a.Issuers(); len(all) != 1 || all[0].Name != all[0].Root || all[0].Key != plainFile || !all[0].Signs || !all[0].Serves {
+		t.Errorf("%+v", all)
+	}
+	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)
+	if got, err := get(t, start(t, a), agent.TLS()); err != nil || !strings.HasPrefix(got, "agent a true") {
+		t.Errorf("%s, %v", got, err)
+	}
+	if err := Rotate(dir, Keys{}, Rotation{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, legacyFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the old file is still there")
+	}
+	b := reopen(t, dir)
+	all := b.Issuers()
+	if len(all) != 2 || all[1].Name == all[1].Root || b.Pin() != a.Pin() {
+		t.Fatalf("%+v", all)
+	}
+	if got, err := get(t, start(t, b), agent.TLS()); err != nil || !strings.HasPrefix(got, "agent a true") {
+		t.Errorf("%s, %v", got, err)
+	}
+	if err := Retire(dir, false); err != nil {
+		t.Fatal(err)
+	}
+	c := reopen(t, dir)
+	if _, err := c.verify(agent.Leaf); err == nil {
+		t.Error("a certificate of the retired root is accepted")
+	}
+	if err := c.provable(agent.Leaf); err != nil {
+		t.Errorf("it proves nothing: %v", err)
+	}
+	checkPrivate(t, dir)
+}
+
+// After a crash at any step of a rotation, the folder holds the old issuer or both, agents
+// with either certificate are accepted, no root's key is lost, and the rotation and its end
+// can be repeated.
+func TestRotateCrash(t *testing.T) {
+	for name, c := range map[string]struct {
+		dir   func(testing.TB) string
+		r     Rotation
+		steps int
+	}{
+		"issuer": {func(t testing.TB) string { return open(t).dir }, Rotation{}, 3},
+		"root":   {func(t testing.TB) string { return open(t).dir }, Rotation{Root: true}, 5},
+		"legacy": {legacy, Rotation{}, 4},
+	} {
+		for n := range c.steps + 1 {
+			dir := c.dir(t)
+			before := reopen(t, dir)
+			agent := credentials(t, before, Identity{Agent, "a"}, time.Hour)
+			root, err := os.ReadFile(filepath.Join(dir, rootKeyFile))
+			if err != nil && name != "legacy" {
+				t.Fatal(err)
+			}
+			if crashed := crash(t, n, func() error { return Rotate(dir, Keys{}, c.r) }); crashed != (n < c.steps) {
+				t.Fatalf("%s: step %d of %d: crashed is %v", name, n, c.steps, crashed)
+			}
+			checkPrivate(t, dir)
+			after := reopen(t, dir)
+			if after.Pin() != before.Pin() {
+				t.Errorf("%s, step %d: join tokens no longer work", name, n)
+			}
+			if got, err := get(t, start(t, after), agent.TLS()); err != nil || !strings.HasPrefix(got, "agent a true") {
+				t.Errorf("%s, step %d: %s, %v", name, n, got, err)
+			}
+			if len(after.Issuers()) == 1 {
+				if err := Rotate(dir, Keys{}, c.r); err != nil {
+					t.Fatalf("%s, step %d: %v", name, n, err)
+				}
+			}
+			after = reopen(t, dir)
+			later := credentials(t, after, Identity{Agent, "b"}, time.Hour)
+			if !holds(t, dir, root) {
+				t.Errorf("%s, step %d: the key of the former root is lost", name, n)
+			}
+			for m := 0; crash(t, m, func() error { return Retire(dir, false) }); m++ {
+				now := reopen(t, dir)
+				if _, err := now.verify(later.Leaf); err != nil {
+					t.Errorf("%s, step %d, retiring %d: %v", name, n, m, err)
+				}
+			}
+			end := reopen(t, dir)
+			if _, err := end.verify(later.Leaf); err != nil {
+				t.Errorf("%s, step %d: %v", name, n, err)
+			}
+			if _, err := end.verify(agent.Leaf); err == nil || len(end.Issuers()) != 1 {
+				t.Errorf("%s, step %d: the former issuer is trusted", name, n)
+			}
+			if len(end.has.Load().retired) != 1 {
+				t.Errorf("%s, step %d: %d retired issuers", name, n, len(end.has.Load().retired))
+			}
+			if _, err := os.Stat(filepath.Join(dir, legacyFile)); err == nil {
+				t.Errorf("%s, step %d: the key of the retired root is still there", name, n)
+			}
+			// The next rotation finds the key of its root.
+			if err := Rotate(dir, Keys{}, Rotation{}); err != nil {
+				t.Errorf("%s, step %d: %v", name, n, err)
+			}
+		}
+	}
+}
+
+// holds reports whether a folder has a file with a root's key and this content.
+func holds(t testing.TB, dir string, text []byte) bool {
+	t.Helper()
+	if len(text) == 0 {
+		return true
+	}
+	all, err := rootKeys(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		if got, err := os.ReadFile(path); err == nil && bytes.Equal(got, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// An interrupted rotation to a new root loses no key of a root, however often it happens, and
+// a rotation below the old root still works.
+func TestRotateCrashRoots(t *testing.T) {
+	dir := open(t).dir
+	root, err := os.ReadFile(filepath.Join(dir, rootKeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2, 3, 2, 1, 2} {
+		if !crash(t, n, func() error { return Rotate(dir, Keys{}, Rotation{Root: true}) }) {
+			t.Fatalf("step %d was not reached", n)
+		}
+		if !holds(t, dir, root) {
+			t.Fatalf("step %d: the key of the root is lost", n)
+		}
+		if len(reopen(t, dir).Issuers()) > 1 {
+			t.Fatalf("step %d: the rotation was done", n)
+		}
+	}
+	if err := Rotate(dir, Keys{}, Rotation{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A call of Init that was interrupted is repeated with the same root. It never replaces the
+// key of a root, which agents may trust.
+func TestInitCrash(t *testing.T) {
+	for n := range 2 {
+		dir := filepath.Join(t.TempDir(), "pki")
+		if !crash(t, n, func() error { return Init(dir, Keys{}) }) {
+			t.Fatal("it was not reached")
+		}
+		if _, err := OpenExisting(dir, Keys{}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("step %d: %v", n, err)
+		}
+		a, err := Open(dir, Keys{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		root, err := os.ReadFile(filepath.Join(dir, rootKeyFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(dir, issuerFile)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Init(dir, Keys{}); err != nil {
+			t.Fatal(err)
+		}
+		if b := reopen(t, dir); !holds(t, dir, root) || !b.first().root().Equal(a.first().root()) || b.Pin() == a.Pin() {
+			t.Error("the root was replaced")
+		}
+	}
+}
+
+// The root's key may be elsewhere. The messages say what to do if it is not found.
+func TestRotateOfflineRoot(t *testing.T) {
+	a, other := open(t), open(t)
+	safe := filepath.Join(t.TempDir(), "safe.pem")
+	if err := os.Rename(filepath.Join(a.dir, rootKeyFile), safe); err != nil {
+		t.Fatal(err)
+	}
+	wrong := filepath.Join(other.dir, rootKeyFile)
+	for path, want := range map[string]string{
+		"":                               "give the file with the key with --root-key, or create a new root with --root",
+		safe + ".no":                     "give the file with the key with --root-key, or create a new root with --root",
+		wrong:                            "but the agents trust " + a.first().root().Subject.CommonName,
+		filepath.Join(a.dir, issuerFile): "but the agents trust",
+	} {
+		if err := Rotate(a.dir, Keys{}, Rotation{RootKey: path}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", path, err)
+		}
+		if got := reopen(t, a.dir).Issuers(); len(got) != 1 || got[0].Name != a.Issuers()[0].Name {
+			t.Errorf("%q: %+v", path, got)
+		}
+	}
+	if err := os.Chmod(safe, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rotate(a.dir, Keys{}, Rotation{RootKey: safe}); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Error(err)
+	}
+	if err := os.Chmod(safe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rotate(a.dir, Keys{}, Rotation{RootKey: safe}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Rotate(a.dir, Keys{}, Rotation{RootKey: safe}); err == nil || !strings.Contains(err.Error(), "loadstar pki retire") {
+		t.Errorf("a second rotation: %v", err)
+	}
+	if found, _ := rootKeys(a.dir); len(found) > 0 {
+		t.Error("the root's key was copied to the server")
+	}
+}
+
+// A new issuer that begins later is trusted at once and signs from then on.
+func TestRotateIn(t *testing.T) {
+	a := open(t)
+	if err := Rotate(a.dir, Keys{}, Rotation{In: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Retire(a.dir, false); err == nil || !strings.Contains(err.Error(), "begins to sign on") {
+		t.Errorf("retired before the new issuer signs: %v", err)
+	}
+	b := reopen(t, a.dir)
+	now := time.Now()
+	for after, want := range map[time.Duration]int{0: 0, 59 * time.Minute: 0, time.Hour: 1} {
+		b.now = func() time.Time { return now.Add(after) }
+		leaf := credentials(t, b, Identity{Agent, "a"}, time.Minute).Leaf
+		if err := leaf.CheckSignatureFrom(b.has.Load().all[want].chain[0]); err != nil {
+			t.Errorf("after %v: %v", after, err)
+		}
+		if all := b.Issuers(); !all[want].Signs || all[1-want].Signs || !all[0].Serves {
+			t.Errorf("after %v: %+v", after, all)
+		}
+	}
+	// Another gateway has the new issuer already. This one, whose clock is behind, trusts
+	// its certificates.
+	ahead := reopen(t, a.dir)
+	ahead.now = func() time.Time { return now.Add(2 * time.Hour) }
+	b.now = func() time.Time { return now }
+	if _, err := b.verify(credentials(t, ahead, Identity{Agent, "b"}, time.Minute).Leaf); err != nil {
+		t.Error(err)
+	}
+}
+
+// A certificate of a retired issuer proves who an agent was, but not if the issuer's key was
+// stolen.
+func TestRetireCompromised(t *testing.T) {
+	for _, interrupted := range []bool{false, true} {
+		for _, compromised := range []bool{false, true} {
+			a := open(t)
+			agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)
+			if err := Retire(a.dir, compromised); err == nil || !strings.Contains(err.Error(), "no rotation is under way") {
+				t.Error(err)
+			}
+			if err := Rotate(a.dir, Keys{}, Rotation{}); err != nil {
+				t.Fatal(err)
+			}
+			if interrupted { // somebody found out only then that the key was stolen
+				crash(t, 1, func() error { return Retire(a.dir, false) })
+			}
+			if err := Retire(a.dir, compromised); err != nil {
+				t.Fatal(err)
+			}
+			b := reopen(t, a.dir)
+			if _, err := b.verify(agent.Leaf); err == nil {
+				t.Error("a certificate of the retired issuer is accepted")
+			}
+			if err := b.provable(agent.Leaf); (err == nil) == compromised {
+				t.Errorf("compromised is %v, interrupted is %v: %v", compromised, interrupted, err)
+			}
+		}
+	}
+}
+
+// Retired issuers are remembered, but not for ever.
+func TestRetiredAreFew(t *testing.T) {
+	a := open(t)
+	agent := credentials(t, a, Identity{Agent, "a"}, time.Hour)
+	for n := range maxRetired + 1 {
+		if err := Rotate(a.dir, Keys{}, Rotation{Root: n%2 == 0}); err != nil {
+			t.Fatal(err)
+		}
+		if err := Retire(a.dir, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := reopen(t, a.dir).provable(agent.Leaf); (err == nil) != (n < maxRetired) {
+			t.Errorf("after %d rotations: %v", n+1, err)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"archive/tar"
+	"bytes"
+	"database/sql"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pressly/goose/v3"
+
+	"loadstar/server/blob"
+	"loadstar/server/ledger"
+)
+
+// TestPrivateFiles checks that only the owner can read the ledger, the blobs and a backup,
+// also if the folders were there before with rights for everybody.
+func TestPrivateFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"blobs", "blobs/aa", "nats"} {
+		must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+	}
+	must(t, os.Chmod(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "ledger.db"), nil, 0o644))
+	newStation(t, func(c *Config) { c.Dir = dir })
+	for _, name := range []string{"ledger.db", "ledger.db-wal", "ledger.db-shm", "blobs", "nats"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		must(t, err)
+		if mode := info.Mode().Perm(); mode&0o077 != 0 {
+			t.Errorf("%s has mode %v", name, mode)
+		}
+	}
+	store, err := blob.Files(filepath.Join(dir, "blobs"))
+	must(t, err)
+	hash, err := store.Put(t.Context(), []byte("weights"))
+	must(t, err)
+	info, err := os.Stat(filepath.Join(dir, "blobs", filepath.FromSlash(blob.Name(hash))))
+	must(t, err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("a blob has mode %v", info.Mode().Perm())
+	}
+	// A killed backup left a snapshot.
+	left := filepath.Join(dir, "backup", "ledger.db")
+	must(t, os.MkdirAll(filepath.Dir(left), 0o755))
+	must(t, os.WriteFile(left, []byte("old"), 0o644))
+	var file bytes.Buffer
+	must(t, Backup(t.Context(), dir, &file))
+	if _, err := os.Stat(filepath.Dir(left)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the backup left its folder: %v", err)
+	}
+	names := ""
+	for r := tar.NewReader(&file); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		must(t, err)
+		names += h.Name + " "
+		if h.Mode != 0o600 {
+			t.Errorf("%s has mode %o in the backup", h.Name, h.Mode)
+		}
+	}
+	if !strings.Contains(names, "ledger.db ") || !strings.Contains(names, "pki/") {
+		t.Errorf("the backup has %s", names)
+	}
+}
+
+// TestBackupDoesNotMigrate checks that the ledger of an older server keeps its schema, and so
+// does the copy in the backup, to which one may have to go back.
+func TestBackupDoesNotMigrate(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ledger.db")
+	l, err := ledger.Open(t.Context(), "sqlite:"+path)
+	must(t, err)
+	must(t, l.Close())
+	_, err = schemas(t, path).DownTo(t.Context(), 5)
+	must(t, err)
+	must(t, os.Mkdir(filepath.Join(dir, "pki"), 0o700))
+	var file bytes.Buffer
+	must(t, Backup(t.Context(), dir, &file))
+	if v := schemaOf(t, path); v != 5 {
+		t.Errorf("the ledger has schema %d after a backup", v)
+	}
+	copied := filepath.Join(t.TempDir(), "ledger.db")
+	for r := tar.NewReader(&file); ; {
+		h, err := r.Next()
+		must(t, err)
+		if h.Name == "ledger.db" {
+			data, err := io.ReadAll(r)
+			must(t, err)
+			must(t, os.WriteFile(copied, data, 0o600))
+			break
+		}
+	}
+	if v := schemaOf(t, copied); v != 5 {
+		t.Errorf("the backup has schema %d", v)
+	}
+}
+
+// schemas returns goose on a SQLite file.
+func schemas(t *testing.T, path string) *goose.Provider {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path)
+	must(t, err)
+	t.Cleanup(func() { db.Close() })
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, os.DirFS("ledger/migrations"))
+	must(t, err)
+	return p
+}
+
+func schemaOf(t *testing.T, path string) int64 {
+	t.Helper()
+	v, err := schemas(t, path).GetDBVersion(t.Context())
+	must(t, err)
+	return v
+}

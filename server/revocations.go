@@ -1,0 +1,206 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"loadstar/internal/atomicfile"
+	"loadstar/server/ledger"
+)
+
+// revocationsFile is the list of revocations in the server's folder. It is not part of the
+// ledger, so that a restored ledger cannot lack the newest ones.
+const revocationsFile = "revocations.jsonl"
+
+const (
+	// revocationsEvery is how often a process looks for new revocations.
+	revocationsEvery = 2 * time.Second
+	// revocationsOverlap is how far it looks back: gateways' clocks differ, and a
+	// transaction may wait before it is stored.
+	revocationsOverlap = 10 * time.Minute
+)
+
+// revocations is the list of all revocations, in a file to which lines are only added.
+type revocations struct {
+	path  string
+	known map[string]bool // ids of the events in the file
+	last  time.Time       // time of the newest event
+}
+
+// readRevocations returns the events of a list, and its complete lines. A last line without
+// its end is in torn: it is being written, or the process that wrote it was killed.
+func readRevocations(path string) (events []ledger.Event, whole, torn []byte, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	end := bytes.LastIndexByte(text, '\n') + 1
+	for line := range bytes.Lines(text[:end]) {
+		e, err := decodeRevocation(line)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("%s: line %d: %w", path, len(events)+1, err)
+		}
+		events = append(events, e)
+	}
+	return events, text[:end], text[end:], nil
+}
+
+// sumField begins the last field of a line, the checksum of the object without it. Lines of
+// earlier versions have none.
+const sumField = `,"crc32c":"`
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// encodeRevocation returns the line of an event. Its checksum shows damage, which could
+// otherwise name another agent, so that a restore would not revoke the right one.
+func encodeRevocation(e ledger.Event) ([]byte, error) {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(line[:len(line)-1], "%s%08x\"}\n", sumField, crc32.Checksum(line, castagnoli)), nil
+}
+
+func decodeRevocation(line []byte) (e ledger.Event, err error) {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	if i := bytes.LastIndex(line, []byte(sumField)); i >= 0 {
+		object, sum := append(line[:i:i], '}'), line[i+len(sumField):]
+		if string(sum) != fmt.Sprintf("%08x\"}", crc32.Checksum(object, castagnoli)) {
+			return e, errors.New("it is damaged; copy the list from a backup or another server")
+		}
+		line = object
+	}
+	if err := json.Unmarshal(line, &e); err != nil {
+		return e, fmt.Errorf("it is not a revocation: %w", err)
+	}
+	if e.ID == "" {
+		return e, errors.New("it is not a revocation")
+	}
+	return e, nil
+}
+
+// writeRevocations writes complete lines into a folder.
+func writeRevocations(dir string, whole []byte) error {
+	return atomicfile.WritePrivate(filepath.Join(dir, revocationsFile), func(f *os.File) error {
+		_, err := f.Write(whole)
+		return err
+	})
+}
+
+// openRevocations opens a list, creates it if necessary, and repeats the revocations that the
+// ledger lacks.
+func (s *server) openRevocations(ctx context.Context) (*revocations, error) {
+	r := &revocations{path: s.Revocations, known: map[string]bool{}}
+	events, whole, torn, err := readRevocations(r.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.WriteFile(r.path, nil, 0o600)
+	}
+	if err == nil {
+		err = os.Chmod(r.path, 0o600)
+	}
+	if err == nil && len(torn) > 0 {
+		err = os.Truncate(r.path, int64(len(whole))) // the line follows again from the ledger
+	}
+	if err != nil {
+		return nil, err
+	}
+	n, err := s.ledger.Reapply(ctx, events, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if n > 0 {
+		s.Log.Warn("the ledger lacked revocations and has them again; it was restored from an older backup", "revocations", n, "list", r.path)
+	}
+	for _, e := range events {
+		r.note(e)
+	}
+	return r, r.follow(ctx, s.ledger)
+}
+
+func (r *revocations) note(e ledger.Event) {
+	r.known[e.ID] = true
+	if e.At.After(r.last) {
+		r.last = e.At
+	}
+}
+
+// follow adds new revocations of the ledger to the list.
+func (r *revocations) follow(ctx context.Context, l *ledger.Ledger) error {
+	since := time.Time{}
+	if !r.last.IsZero() {
+		since = r.last.Add(-revocationsOverlap)
+	}
+	const page = 1000
+	for after := ""; ; {
+		events, err := l.Revocations(ctx, since, after, page)
+		if err != nil {
+			return err
+		}
+		var lines bytes.Buffer
+		var fresh []ledger.Event
+		for _, e := range events {
+			if r.known[e.ID] {
+				continue
+			}
+			line, err := encodeRevocation(e)
+			if err != nil {
+				return err
+			}
+			lines.Write(line)
+			fresh = append(fresh, e)
+		}
+		if err := r.append(lines.Bytes()); err != nil {
+			return err
+		}
+		for _, e := range fresh {
+			r.note(e)
+		}
+		if len(events) < page {
+			return nil
+		}
+		after = events[len(events)-1].ID
+	}
+}
+
+func (r *revocations) append(lines []byte) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(lines)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// run follows the ledger until ctx ends, and then once more.
+func (r *revocations) run(ctx context.Context, s *server) error {
+	tick := time.NewTicker(revocationsEvery)
+	defer tick.Stop()
+	for failed := false; ; {
+		ended := false
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			ended = true
+		}
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		err := r.follow(last, s.ledger)
+		cancel()
+		if err != nil && !failed {
+			s.Log.Error("cannot add revocations to the list; a restore could undo them", "list", r.path, "error", err)
+		}
+		if failed = err != nil; ended {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package server
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+)
+
+// TestRestoreKeepsRevocations restores a backup that was made before an agent was revoked and
+// before another one joined. The first stays revoked. The second is not told that it is
+// revoked, so that it waits.
+func TestRestoreKeepsRevocations(t *testing.T) {
+	st := newStation(t, nil)
+	honest, thief := st.join("a"), st.join("b")
+	var file bytes.Buffer
+	must(t, Backup(t.Context(), st.Dir, &file))
+	late := st.join("c")
+	lateThief := st.join("d")
+	for _, agent := range []string{thief.id, lateThief.id} {
+		_, err := st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: agent})
+		must(t, err)
+	}
+	list := filepath.Join(st.Dir, revocationsFile)
+	st.soon("the revocations are listed", func() bool {
+		events, _, _, err := readRevocations(list)
+		return err == nil && len(events) == 2
+	})
+	st.stop()
+	// A killed server leaves half a line. The revocation that it names must not be undone
+	// without a word.
+	whole, err := os.ReadFile(list)
+	must(t, err)
+	must(t, os.WriteFile(list, append(whole, `{"id": "half`...), 0o600))
+	if _, err := Restore(t.Context(), bytes.NewReader(file.Bytes()), filepath.Join(t.TempDir(), "half"), list); err == nil || !strings.Contains(err.Error(), "cut off") {
+		t.Errorf("a list that is cut off: %v", err)
+	}
+	must(t, os.WriteFile(list, whole, 0o600))
+
+	dir := filepath.Join(t.TempDir(), "restored")
+	done, err := Restore(t.Context(), bytes.NewReader(file.Bytes()), dir, list)
+	must(t, err)
+	if done.Revocations != 2 {
+		t.Errorf("%+v", done)
+	}
+	again := newStation(t, func(c *Config) { c.Dir = dir })
+	for name, x := range map[string]struct {
+		agent *raw
+		want  connect.Code
+	}{
+		"honest": {honest, 0}, "revoked": {thief, connect.CodePermissionDenied},
+		"joined later": {late, connect.CodeUnauthenticated}, "joined later and revoked": {lateThief, connect.CodePermissionDenied},
+	} {
+		_, err := v1.NewAgentServiceClient(x.agent.http, again.url).CheckIn(t.Context(), &v1.CheckInRequest{})
+		if x.want == 0 && err != nil || x.want != 0 && connect.CodeOf(err) != x.want {
+			t.Errorf("the agent that is %s: %v, want %v", name, err, x.want)
+		}
+	}
+	again.stop()
+
+	// Without the list the revocation is undone. A list that is put there later makes the
+	// server repeat it when it starts, also on PostgreSQL.
+	undone := filepath.Join(t.TempDir(), "undone")
+	_, err = Restore(t.Context(), bytes.NewReader(file.Bytes()), undone, "")
+	must(t, err)
+	if revoked(t, undone, thief.id) {
+		t.Error("a backup has revocations that were made after it")
+	}
+	text, err := os.ReadFile(list)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(undone, revocationsFile), text, 0o644))
+	newStation(t, func(c *Config) { c.Dir = undone }).stop()
+	if !revoked(t, undone, thief.id) {
+		t.Error("the server did not repeat the revocation")
+	}
+	if _, err := Restore(t.Context(), bytes.NewReader(file.Bytes()), filepath.Join(t.TempDir(), "x"), filepath.Join(dir, "ledger.db")); err == nil || !strings.Contains(err.Error(), "is not a revocation") {
+		t.Errorf("a list that is none: %v", err)
+	}
+}
+
+func revoked(t *testing.T, dir, agent string) bool {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), "sqlite:"+filepath.Join(dir, ledgerFile))
+	must(t, err)
+	defer l.Close()
+	c, err := l.Caller(t.Context(), agent)
+	must(t, err)
+	return c.Revoked
+}
+
+var aRevocation = ledger.Event{ID: "1", At: time.UnixMilli(1_700_000_000_000).UTC(), Actor: "user anna", Action: "revoke agent", Subject: "x"}
+
+// TestRevocationsAreJSONLines checks the form of the list, which other programs read too.
+func TestRevocationsAreJSONLines(t *testing.T) {
+	line, err := encodeRevocation(aRevocation)
+	must(t, err)
+	old := `{"id":"1","time":"2023-11-14T22:13:20Z","actor":"user anna","action":"revoke agent","subject":"x","detail":""`
+	if want := old + `,"crc32c":"38590a1a"}` + "\n"; string(line) != want {
+		t.Errorf("%s, want %s", line, want)
+	}
+	for _, text := range []string{string(line), old + "}\n"} { // earlier versions wrote no checksum
+		if e, err := decodeRevocation([]byte(text)); err != nil || e != aRevocation {
+			t.Errorf("%+v, %v", e, err)
+		}
+	}
+}
+
+// Every flipped bit of a list is found or harmless. A list that was cut short has the lines
+// before the cut.
+func TestDamagedRevocations(t *testing.T) {
+	path := filepath.Join(t.TempDir(), revocationsFile)
+	var text []byte
+	var events []ledger.Event
+	for _, id := range []string{"1", "2", "3"} {
+		e := aRevocation
+		e.ID = id
+		line, err := encodeRevocation(e)
+		must(t, err)
+		text, events = append(text, line...), append(events, e)
+	}
+	for i := range text {
+		for bit := range 8 {
+			damaged := bytes.Clone(text)
+			damaged[i] ^= 1 << bit
+			must(t, os.WriteFile(path, damaged, 0o600))
+			if got, _, torn, err := readRevocations(path); err == nil && len(torn) == 0 && !slices.Equal(got, events) {
+				t.Fatalf("bit %d of byte %d: %v", bit, i, got)
+			}
+		}
+		must(t, os.WriteFile(path, text[:i], 0o600))
+		if got, whole, torn, err := readRevocations(path); err != nil || len(whole)+len(torn) != i || !slices.Equal(got, events[:len(got)]) {
+			t.Fatalf("the first %d bytes: %v, %q, %q, %v", i, got, whole, torn, err)
+		}
+	}
+}

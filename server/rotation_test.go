@@ -1,0 +1,213 @@
+package server
+
+import (
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"loadstar/internal/mtls"
+	"loadstar/internal/protocol"
+	v1 "loadstar/proto/loadstar/v1"
+	"loadstar/server/ledger"
+	"loadstar/server/pki"
+)
+
+// expired returns a machine of an agent whose certificate has expired.
+func (st *station) expired(id string) *machine {
+	st.Helper()
+	key, csr := request(st)
+	issued, err := st.authority.Issue(csr, pki.Identity{Role: pki.Agent, ID: id}, time.Second)
+	must(st, err)
+	now := time.Now()
+	must(st, st.ledger.AddToken(st.Context(), []byte(id), ledger.Token{Uses: 1, Expires: now.Add(time.Hour)}, "test", now))
+	must(st, st.ledger.Join(st.Context(), []byte(id), ledger.Agent{
+		ID: id, Expires: issued.Leaf.NotAfter, Credential: ledger.Credential{Serial: pki.Serial(issued.Leaf), Issued: issued.Leaf.NotBefore},
+	}, now))
+	// A certificate's times have whole seconds.
+	time.Sleep(time.Until(issued.Leaf.NotAfter) + 1100*time.Millisecond)
+	return st.machine(id, key, issued.Leaf.Raw)
+}
+
+// Within the grace period an agent can renew a certificate that has expired, and do nothing
+// else with it. After that, it can join again and keeps its name and its clients.
+func TestGrace(t *testing.T) {
+	t.Parallel()
+	announce := func(m *machine) {
+		t.Helper()
+		s, err := m.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0"}, StepSeconds: 3600})
+		if err != nil || len(s.Refused) > 0 {
+			t.Errorf("%v, %v", s, err)
+		}
+	}
+	says := func(what string, err error, text string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q", what, err, text)
+		}
+	}
+	t.Run("within", func(t *testing.T) {
+		st := newStation(t, func(c *Config) { c.Grace = time.Hour })
+		old := st.expired("agent")
+		err := old.checkIn()
+		st.wantCode("a check-in", err, connect.CodeUnauthenticated)
+		says("a check-in", err, "renew it, which is possible for 1h")
+		st.wantCode("an announcement", second(old.Announce(t.Context(), &v1.AnnounceRequest{Clients: []string{"a0"}, StepSeconds: 3600})), connect.CodeUnauthenticated)
+		next, err := old.renew()
+		must(t, err)
+		must(t, next.checkIn())
+		announce(next)
+		if n := st.refused()["expired"]; n != 2 {
+			t.Errorf("%g calls were refused because the certificate had expired, want 2", n)
+		}
+		revoked := st.expired("revoked")
+		_, err = st.operator.Revoke(t.Context(), &v1.RevokeRequest{Agent: "revoked"})
+		must(t, err)
+		_, err = revoked.renew()
+		st.wantCode("a revoked agent", err, connect.CodePermissionDenied)
+	})
+	t.Run("after", func(t *testing.T) {
+		st := newStation(t, func(c *Config) { c.Grace = time.Millisecond })
+		old := st.expired("agent")
+		_, err := old.renew()
+		st.wantCode("a renewal", err, connect.CodeUnauthenticated)
+		says("a renewal", err, "join again with a new token")
+		again := st.enrol(st.token(1), old)
+		if again.id != "agent" {
+			t.Errorf("joined again as %s", again.id)
+		}
+		announce(again)
+	})
+}
+
+// folder is a user's certificate and key, as in the folder of the command line.
+type folder struct {
+	st *station
+	mtls.Credentials
+}
+
+func (f folder) call() v1.OperatorServiceClient {
+	return v1.NewOperatorServiceClient(f.st.http(f.TLS()), f.st.url)
+}
+
+func (f folder) whoami() error {
+	return second(f.call().Whoami(f.st.Context(), &v1.WhoamiRequest{}))
+}
+
+func roots(st *station, ders [][]byte) (all []*x509.Certificate) {
+	st.Helper()
+	for _, der := range ders {
+		all = append(all, must2(x509.ParseCertificate(der)))
+	}
+	return all
+}
+
+// renew returns the folder after a renewal with the same key, and whether the certificate is
+// new.
+func (f folder) renew() (folder, bool) {
+	f.st.Helper()
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, f.Key)
+	must(f.st, err)
+	r, err := f.call().RenewCertificate(f.st.Context(), &v1.RenewCertificateRequest{Csr: csr})
+	must(f.st, err)
+	trusted := roots(f.st, r.Roots)
+	f.Root, f.More = trusted[0], trusted[1:]
+	if len(r.Certificates) > 0 {
+		f.Leaf = must2(x509.ParseCertificate(r.Certificates[0]))
+	}
+	return f, len(r.Certificates) > 0
+}
+
+// A user whose credentials are on another machine gets a certificate of the new issuer with
+// the same expiry and the new roots, and can go on after the former root is retired. All
+// certificates that were renewed are revoked together.
+func TestUserFollowsARotation(t *testing.T) {
+	t.Parallel()
+	st := folk(t)
+	st.addUser("anna", "viewer")
+	key, csr := request(st)
+	r, err := st.operator.IssueCertificate(t.Context(), &v1.IssueCertificateRequest{User: "anna", Csr: csr})
+	must(t, err)
+	first := folder{st, mtls.Credentials{Key: key, Leaf: must2(x509.ParseCertificate(r.Certificates[0])), Root: roots(st, r.Roots)[0]}}
+	must(t, first.whoami())
+	if _, renewed := first.renew(); renewed {
+		t.Error("a certificate was renewed without a rotation")
+	}
+	agent := st.enrol(st.token(1), nil)
+	must(t, agent.checkIn())
+
+	dir := filepath.Join(st.Dir, pkiDir)
+	// change changes the authority and waits until the server uses it.
+	change := func(do func() error) {
+		t.Helper()
+		must(t, do())
+		want := fmt.Sprint(must2(pki.Issuers(dir)))
+		st.soon("the server uses the new files", func() bool { return fmt.Sprint(st.authority.Issuers()) == want })
+	}
+	counts := func(want string) {
+		t.Helper()
+		s, err := st.operator.ListIssuers(t.Context(), &v1.ListIssuersRequest{})
+		must(t, err)
+		got := ""
+		for _, i := range s.Issuers {
+			got += fmt.Sprintf("%d/%d/%d ", i.Agents, i.Expired, i.Certificates)
+		}
+		if strings.TrimSpace(got) != want {
+			t.Errorf("the issuers have agents, expired ones and certificates %q, want %q", got, want)
+		}
+	}
+	counts("1/0/1 0/0/0")
+	change(func() error { return pki.Rotate(dir, pki.Keys{}, pki.Rotation{Root: true}) })
+	counts("1/0/1 0/0/0 0/0/0")
+	next, renewed := first.renew()
+	if !renewed || len(next.Roots()) != 2 || !next.Leaf.NotAfter.Equal(first.Leaf.NotAfter) || next.Leaf.Subject.CommonName != "anna" || !next.Leaf.PublicKey.(*ecdsa.PublicKey).Equal(key.Public()) {
+		t.Fatalf("renewed: %v, %d roots, until %v, want until %v", renewed, len(next.Roots()), next.Leaf.NotAfter, first.Leaf.NotAfter)
+	}
+	must(t, next.whoami())
+	must(t, first.whoami()) // a command that has read the old file
+	counts("1/0/0 0/0/1 0/0/0")
+	old, err := agent.renew() // as an agent of version 1 of the protocol, which cannot learn a root
+	must(t, err)
+	must(t, old.checkIn())
+	counts("1/0/0 0/0/1 0/0/0")
+	old.AgentServiceClient = v1.NewAgentServiceClient(old.http, st.url, protocol.Client())
+	follows, err := old.renew()
+	must(t, err)
+	must(t, follows.checkIn())
+	counts("0/0/0 1/0/1 0/0/0")
+
+	change(func() error { return pki.Retire(dir, false) })
+	st.operator = v1.NewOperatorServiceClient(st.operatorHTTP(), st.url)
+	must(t, next.whoami())
+	if err := first.whoami(); err == nil {
+		t.Error("a certificate of the retired issuer is accepted")
+	}
+	last, renewed := next.renew()
+	if renewed || len(last.Roots()) != 1 {
+		t.Errorf("renewed %v, %d roots after the former one was retired", renewed, len(last.Roots()))
+	}
+	counts("1/0/1 0/0/0")
+
+	change(func() error { return pki.Rotate(dir, pki.Keys{}, pki.Rotation{}) })
+	newest, renewed := last.renew()
+	if !renewed {
+		t.Error("not renewed after the second rotation")
+	}
+	must(t, newest.whoami())
+	_, err = st.operator.RevokeCertificate(t.Context(), &v1.RevokeCertificateRequest{Serial: pki.Serial(last.Leaf)})
+	must(t, err)
+	for what, f := range map[string]folder{"the revoked certificate": last, "the one that it was renewed to": newest} {
+		if err := f.whoami(); err == nil {
+			t.Errorf("%s is accepted", what)
+		}
+	}
+	if code, text := st.withSession("anna").call(v1.OperatorServiceRenewCertificateProcedure, "{}"); code != "invalid_argument" {
+		t.Errorf("renewing with a session: %s, %s", code, text)
+	}
+}

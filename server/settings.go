@@ -1,0 +1,203 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"loadstar/internal/filelock"
+	"loadstar/internal/finding"
+	"loadstar/server/bus"
+	"loadstar/server/examine"
+	"loadstar/server/ledger"
+)
+
+// runningFile begins the name of a file that a process has in its folder while it runs. It
+// is still there after a crash or a power loss.
+const runningFile = "running-"
+
+func (s *server) sync() bus.Sync { return bus.Sync{Monitors: s.NATSMonitors, Stated: s.NATSSynced} }
+
+// examination returns what to examine of a running server.
+func (s *server) examination() examine.Config {
+	c := s.Config.examination()
+	c.Ledger, c.Blobs, c.QueueHealthy = s.ledger, s.rawBlobs, s.bus.Healthy
+	c.Queue = func(ctx context.Context) finding.List { return s.bus.Settings(ctx, s.sync()) }
+	return c
+}
+
+// examination returns what to examine, without the stores.
+func (c *Config) examination() examine.Config {
+	e := examine.Config{Dir: c.Dir, Version: c.Version, Quiet: (&server{Config: *c}).fleetSeen}
+	if !strings.HasPrefix(c.Blobs, "s3://") && !strings.HasPrefix(c.Blobs, "s3+http://") {
+		e.BlobsDir = c.Blobs
+	}
+	if len(c.Roles) == 0 || slices.Contains(c.Roles, Gateway) {
+		e.PKI, e.Operator = filepath.Join(c.Dir, pkiDir), filepath.Join(c.Dir, "operator")
+	}
+	return e
+}
+
+// checkSettings checks the settings that the server's promise needs: a counted update is
+// never lost, and never counted twice. It refuses to start if one is wrong, unless the
+// operator accepts the loss. It also says if the process before did not end cleanly.
+func (s *server) checkSettings(ctx context.Context) (err error) {
+	undo, err := s.markRunning()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			undo()
+		}
+	}()
+	e := s.examination()
+	found, err := e.Settings(ctx)
+	if err != nil {
+		return err
+	}
+	if s.unclean {
+		s.Log.Warn("the process before this one did not end cleanly: it was killed, or the machine lost power; the ledger was checked, and what was counted is in it", "marker", s.running.Name())
+	}
+	var wrong []error
+	for _, f := range found {
+		if f.Level != finding.OK {
+			examine.Log(s.Log, f)
+		}
+		if f.Level == finding.Fail {
+			wrong = append(wrong, fmt.Errorf("%s: %s; to do: %s", f.Check, f.Text, f.Do))
+		}
+	}
+	if len(wrong) == 0 || s.AllowLoss {
+		return nil
+	}
+	return fmt.Errorf("counted updates could be lost; correct this, or accept it with --allow-loss: %w", errors.Join(wrong...))
+}
+
+// markRunning leaves a file that says that this process has not ended cleanly, and notes
+// whether the process before it left one. It returns what the caller does if the start
+// fails.
+func (s *server) markRunning() (undo func(), err error) {
+	path := filepath.Join(s.Dir, runningFile+strings.Join(s.Roles, "-"))
+	_, err = os.Stat(path)
+	there := err == nil
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if filelock.Try(f) != nil {
+		return func() {}, f.Close() // another process with the same folder and roles
+	}
+	s.running, s.unclean = f, there
+	return func() {
+		if there { // a later start must say it too
+			_ = s.running.Close() // nothing was written to it
+			s.running = nil
+		}
+	}, nil
+}
+
+// endedCleanly removes the file of markRunning.
+func (s *server) endedCleanly() {
+	if s.running == nil {
+		return
+	}
+	if err := errors.Join(os.Remove(s.running.Name()), s.running.Close()); err != nil {
+		s.Log.Warn("cannot note that this process ended cleanly", "error", err)
+	}
+}
+
+// busConfig returns how to connect to a NATS cluster.
+func (s *server) busConfig() bus.Config {
+	c := bus.Config{
+		URLs: s.NATS, Replicas: min(len(s.NATS), 3), AckWait: ackWait,
+		Credentials: s.NATSCredentials, CAFile: s.NATSCA, CertFile: s.NATSCert, KeyFile: s.NATSKey,
+	}
+	if c.Replicas == 2 {
+		c.Replicas = 1
+	}
+	return c
+}
+
+// Examine checks a server's folder and stores, whether or not the server runs, and leaves
+// nothing behind. It is what 'loadstar doctor' shows.
+func Examine(ctx context.Context, c Config) (all finding.List) {
+	s := &server{Config: c}
+	if s.Database == "" {
+		s.Database = "sqlite:" + filepath.Join(s.Dir, ledgerFile)
+	}
+	if s.Blobs == "" {
+		s.Blobs = filepath.Join(s.Dir, blobsDir)
+	}
+	e := s.Config.examination()
+	if _, err := os.Stat(e.BlobsDir); err != nil {
+		e.BlobsDir = "" // a new server makes it
+	}
+	if _, err := os.Stat(e.Dir); err != nil {
+		e.Dir, e.PKI = "", ""
+	}
+	all = s.lookAtLedger(ctx, &e)
+	if e.Ledger != nil {
+		defer func() { _ = e.Ledger.Close() }() // it was only read
+	}
+	if len(s.NATS) > 0 {
+		e.Queue = func(ctx context.Context) finding.List { return bus.Look(ctx, s.busConfig(), s.sync()) }
+	}
+	if e.BlobsDir != "" || strings.Contains(s.Blobs, "://") {
+		store, err := s.openBlobs(ctx)
+		if err != nil {
+			all.Fail("blobs", "check --blobs, the address and the keys of the S3 store", "%v", err)
+		} else {
+			e.Blobs = store
+		}
+	}
+	found, err := e.Settings(ctx)
+	if err != nil {
+		all.Fail("database's settings", "check that the database runs, its address, and the network", "%v", err)
+	}
+	return append(append(all, found...), e.State(ctx)...)
+}
+
+// lookAtLedger opens the ledger for an examination, if it is there.
+func (s *server) lookAtLedger(ctx context.Context, e *examine.Config) (all finding.List) {
+	const check = "database's schema"
+	call, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	l, schema, err := ledger.OpenToLook(call, s.Database)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.Database, "sqlite:"): // not a missing socket
+		all.OK(check, "there is no database yet; loadstar serve makes it")
+		return all
+	case errors.Is(err, ledger.ErrDamaged):
+		all.Fail("database's integrity", "stop the server, keep a copy of its folder, restore the newest backup, and replace the disk", "%v", err)
+		return all
+	case err != nil:
+		all.Fail("database's answer", "check that the database runs, --database, the network, and that this user may read it", "%v", err)
+		return all
+	case schema.Version == 0:
+		all.OK(check, "the database is empty; loadstar serve makes the tables")
+		_ = l.Close() // it was only read
+		return all
+	case schema.Version < schema.Known:
+		all.Warn(check, "start the server, which migrates it; make a backup before", "version %d, and this program has %d", schema.Version, schema.Known)
+	default:
+		all.OK(check, "version %d", schema.Version)
+	}
+	e.Ledger = l
+	if l.SQLitePath() != "" {
+		found, err := l.Integrity(ctx)
+		if err != nil {
+			all.Fail("database's integrity", "check the disk, and restore the newest backup", "%v", err)
+		}
+		all = append(all, found...)
+	}
+	if schema.Version < schema.Known {
+		e.Quiet = nil // the columns may be missing
+	}
+	return all
+}

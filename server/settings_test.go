@@ -1,0 +1,141 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"loadstar/internal/finding"
+	"loadstar/internal/finding/findingtest"
+	"loadstar/internal/pgtest"
+)
+
+// opening opens a server, closes it, and returns what was logged and the error.
+func opening(t *testing.T, c Config) (said string, err error) {
+	t.Helper()
+	var log bytes.Buffer
+	c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s := &server{Config: c, registry: prometheus.NewRegistry()}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = s.open(ctx)
+	s.close()
+	return log.String(), err
+}
+
+// A server does not start on a database that can lose commits, unless it is told to.
+func TestUnsafeDatabaseIsRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	pg := pgtest.Single(t)
+	st := newStation(t, func(c *Config) { c.Database = pg.URL("postgres") })
+	st.join("a0")
+	st.stop()
+	c := st.Config
+	if said, err := opening(t, c); err != nil || strings.Contains(said, "cleanly") {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	db, err := sql.Open("pgx", pg.URL("postgres"))
+	must(t, err)
+	defer db.Close()
+	_, err = db.Exec("ALTER ROLE postgres SET synchronous_commit = off")
+	must(t, err)
+	for _, role := range Roles() {
+		one := c
+		one.Roles = []string{role}
+		if _, err := opening(t, one); err == nil || !strings.Contains(err.Error(), "synchronous_commit = on") || !strings.Contains(err.Error(), "--allow-loss") {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+	c.AllowLoss = true
+	if said, err := opening(t, c); err != nil || !strings.Contains(said, "synchronous_commit: off") {
+		t.Errorf("with --allow-loss: %v\n%s", err, said)
+	}
+	all := Examine(t.Context(), c)
+	findingtest.Expect(t, all, "database's synchronous_commit", finding.Fail, "off")
+	findingtest.Expect(t, all, "database's schema", finding.OK, "version")
+	findingtest.Expect(t, all, "clock and the database", finding.OK, "the database's")
+	findingtest.Expect(t, all, "agents", finding.OK, "1 of 1")
+	must(t, pg.Stop())
+	all = Examine(t.Context(), c)
+	findingtest.Expect(t, all, "database's answer", finding.Fail, "connect")
+	findingtest.Expect(t, all, "issuer of certificates", finding.OK, "days left")
+}
+
+// A process that did not end cleanly is noticed by the next one. A server does not start on a
+// damaged ledger, and doctor says what is wrong with it.
+func TestUncleanEnd(t *testing.T) {
+	st := newStation(t, nil)
+	st.join("a0")
+	st.stop()
+	if left, err := filepath.Glob(filepath.Join(st.Dir, runningFile+"*")); err != nil || len(left) > 0 {
+		t.Fatalf("after a clean end: %v, %v", left, err)
+	}
+	if said, err := opening(t, st.Config); err != nil || strings.Contains(said, "did not end cleanly") {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	marker := filepath.Join(st.Dir, runningFile+strings.Join(Roles(), "-"))
+	must(t, os.WriteFile(marker, nil, 0o600))
+	if said, err := opening(t, st.Config); err != nil || !strings.Contains(said, "did not end cleanly") {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	if said, err := opening(t, st.Config); err != nil || strings.Contains(said, "did not end cleanly") {
+		t.Fatalf("a clean end after it: %v\n%s", err, said)
+	}
+
+	must(t, os.WriteFile(marker, nil, 0o600))
+	path := filepath.Join(st.Dir, ledgerFile)
+	data, err := os.ReadFile(path)
+	must(t, err)
+	data[len(data)-2000] ^= 0x10
+	must(t, os.WriteFile(path, data, 0o600))
+	for range 2 {
+		if said, err := opening(t, st.Config); err == nil || !strings.Contains(err.Error(), "is damaged") || !strings.Contains(err.Error(), "restore the newest backup") {
+			t.Fatalf("%v\n%s", err, said)
+		}
+	}
+	findingtest.Expect(t, Examine(t.Context(), st.Config), "database's integrity", finding.Fail, "is damaged")
+}
+
+// A server's folder is examined before, while and after a server runs in it. The examination
+// leaves nothing behind.
+func TestExamine(t *testing.T) {
+	st := newStation(t, nil)
+	st.join("a0")
+	st.Version = "test"
+	all := Examine(t.Context(), st.Config)
+	for _, check := range []string{"database's schema", "database's integrity", "database's journal", "blobs", "disk of the server", "writing for the server", "issuer of certificates", "root certificate", "agents", "agents' versions"} {
+		findingtest.Expect(t, all, check, finding.OK, "")
+	}
+	st.stop()
+	before := listing(t, st.Dir)
+	findingtest.Expect(t, Examine(t.Context(), st.Config), "blobs", finding.OK, "deleted")
+	if after := listing(t, st.Dir); after != before {
+		t.Errorf("the folder had\n%s\nand has\n%s", before, after)
+	}
+	dir := filepath.Join(t.TempDir(), "none")
+	findingtest.Expect(t, Examine(t.Context(), Config{Dir: dir}), "database's schema", finding.OK, "no database yet")
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the folder was made: %v", err)
+	}
+}
+
+func listing(t *testing.T, dir string) string {
+	var all []string
+	must(t, filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			all = append(all, path)
+		}
+		return err
+	}))
+	return strings.Join(all, "\n")
+}

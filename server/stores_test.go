@@ -1,0 +1,134 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"loadstar/internal/pgtest"
+	"loadstar/server/bus"
+)
+
+// certify writes a new certificate authority, and a certificate for 127.0.0.1 that servers and
+// clients can use, with its key.
+func certify(t *testing.T) (ca, cert, key string) {
+	t.Helper()
+	dir, now := t.TempDir(), time.Now()
+	write := func(file, kind string, der []byte) string {
+		path := filepath.Join(dir, file)
+		must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return path
+	}
+	of := func(template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		must(t, err)
+		if by == nil {
+			by = k
+		}
+		template.NotBefore, template.NotAfter, template.BasicConstraintsValid = now.Add(-time.Hour), now.Add(time.Hour), true
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, k.Public(), by)
+		must(t, err)
+		return k, der
+	}
+	root := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: rand.Text()}, IsCA: true, KeyUsage: x509.KeyUsageCertSign}
+	rootKey, rootDER := of(root, root, nil)
+	leafKey, leafDER := of(&x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "store"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, root, rootKey)
+	keyDER, err := x509.MarshalPKCS8PrivateKey(leafKey)
+	must(t, err)
+	return write("ca.pem", "CERTIFICATE", rootDER), write("cert.pem", "CERTIFICATE", leafDER), write("key.pem", "PRIVATE KEY", keyDER)
+}
+
+// TestSecuredStores runs a server on PostgreSQL, NATS and S3 with TLS, as docs/how-to/stores.md
+// sets it up. The server refuses a store of another authority.
+func TestSecuredStores(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts PostgreSQL")
+	}
+	ca, cert, key := certify(t)
+	otherCA, otherCert, otherKey := certify(t)
+
+	pg := pgtest.Single(t)
+	must(t, pg.UseTLS(cert, key))
+	database := func(ca string) string {
+		return "postgres://postgres@" + pg.Addr() + "/postgres?sslmode=verify-full&sslrootcert=" + url.QueryEscape(ca)
+	}
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	address := l.Addr().String()
+	must(t, l.Close())
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- bus.RunNode(ctx, bus.NodeConfig{
+			Name: "n", Dir: t.TempDir(), Listen: address, CAFile: ca, CertFile: cert, KeyFile: key, Ready: func() { close(ready) },
+		}, slog.New(slog.DiscardHandler))
+	}()
+	t.Cleanup(func() { cancel(); must(t, <-ended) })
+	<-ready
+
+	memory := s3mem.New()
+	must(t, memory.CreateBucket("weights"))
+	s3 := httptest.NewUnstartedServer(gofakes3.New(memory).Server())
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	must(t, err)
+	s3.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	s3.StartTLS()
+	t.Cleanup(s3.Close)
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+	good := func(c *Config) {
+		c.Database = database(ca)
+		c.NATS, c.NATSCA, c.NATSCert, c.NATSKey = []string{"tls://" + address}, ca, cert, key
+		c.Blobs, c.BlobsCA = "s3://"+strings.TrimPrefix(s3.URL, "https://")+"/weights/fleet", ca
+	}
+	st := newStation(t, good)
+	a := st.join("a0", "a1")
+	a.task(st.start(small), 0)
+	if objects, err := memory.ListBucket("weights", nil, gofakes3.ListBucketPage{}); err != nil || len(objects.Contents) == 0 {
+		t.Errorf("the store is empty: %v", err)
+	}
+	st.stop()
+
+	for name, change := range map[string]func(*Config){
+		"another database":       func(c *Config) { c.Database = database(otherCA) },
+		"another NATS cluster":   func(c *Config) { c.NATSCA = otherCA },
+		"a certificate for NATS": func(c *Config) { c.NATSCert, c.NATSKey = otherCert, otherKey },
+		"no certificate":         func(c *Config) { c.NATSCert, c.NATSKey = "", "" },
+		"another S3 store":       func(c *Config) { c.BlobsCA = otherCA },
+		"the system's":           func(c *Config) { c.BlobsCA = "" },
+	} {
+		s := &server{Config: st.Config, registry: prometheus.NewRegistry()}
+		change(&s.Config)
+		s.Log = slog.New(slog.DiscardHandler)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		if err := s.open(ctx); err == nil {
+			t.Errorf("opened with %s", name)
+		}
+		s.close()
+		cancel()
+	}
+}

@@ -1,0 +1,115 @@
+package terms
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"loadstar/fed"
+	"loadstar/fed/exact"
+	"loadstar/fed/limit"
+	v1 "loadstar/proto/loadstar/v1"
+)
+
+// EncodeLimits encodes the limits of a version for the ledger. It returns nil if there are
+// none.
+func EncodeLimits(l fed.Limits) ([]byte, error) {
+	if l == (fed.Limits{}) {
+		return nil, nil
+	}
+	b, err := proto.Marshal(&v1.Limits{Norm: l.Norm, Control: l.Control, Examples: l.Examples, Loss: l.Loss})
+	if err != nil {
+		return nil, fmt.Errorf("encoding the limits of a version: %w", err)
+	}
+	return b, nil
+}
+
+// DecodeLimits decodes what EncodeLimits returns, as a task contains it: nil if there are no
+// limits.
+func DecodeLimits(b []byte) (*v1.Limits, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	l := &v1.Limits{}
+	if err := proto.Unmarshal(b, l); err != nil {
+		return nil, fmt.Errorf("decoding the limits of a version: %w", err)
+	}
+	return l, nil
+}
+
+// LimitsOf returns the limits in a task.
+func LimitsOf(l *v1.Limits) fed.Limits {
+	return fed.Limits{Norm: l.GetNorm(), Control: l.GetControl(), Examples: l.GetExamples(), Loss: l.GetLoss()}
+}
+
+// maxVersions is the number of versions whose limits are remembered.
+const maxVersions = 64
+
+// Limits returns the limits of a version. It calls load for those that it does not
+// remember. Limits of a version never change.
+func (t *Terms) Limits(version int64, load func() ([]byte, error)) (fed.Limits, error) {
+	t.mu.Lock()
+	l, ok := t.limits[version]
+	t.mu.Unlock()
+	if ok {
+		return l, nil
+	}
+	b, err := load()
+	if err != nil {
+		return fed.Limits{}, err
+	}
+	wire, err := DecodeLimits(b)
+	if err != nil {
+		return fed.Limits{}, err
+	}
+	l = LimitsOf(wire)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.limits == nil || len(t.limits) >= maxVersions {
+		t.limits = map[int64]fed.Limits{}
+	}
+	t.limits[version] = l
+	return l, nil
+}
+
+// limitSum returns an error if a sum is longer than its updates can be within the limits
+// and by their claimed norms. It reduces the claims to the limits.
+func (t *Terms) limitSum(r *Result, s *fed.Sums) error {
+	var most, control float64 // norms of the longest possible sums
+	for i := range r.Shares {
+		x := &r.Shares[i]
+		weight := t.Rules.Weight(limit.Examples(r.Limits, x.Examples))
+		most += float64(weight) * claimed(&x.Norm, r.Limits.Norm)
+		control += float64(t.Rules.ControlWeight(weight)) * claimed(&x.ControlNorm, r.Limits.Control)
+		if l := r.Limits.Loss; l > 0 {
+			x.TrainLoss, x.Loss = min(x.TrainLoss, l), min(x.Loss, l)
+		}
+	}
+	for _, part := range []struct {
+		sum         *exact.Sum
+		most, limit float64
+		name        string
+	}{{s.Delta, most, r.Limits.Norm, "updates"}, {s.Control, control, r.Limits.Control, "control variates"}} {
+		if part.sum == nil || part.limit <= 0 {
+			continue
+		}
+		const slack = 1 + 1e-9 // for the rounding of these additions
+		if norm, rounding := part.sum.Norm(); !(norm <= part.most*slack+rounding) {
+			return fmt.Errorf("the sum of %s has the norm %g, but its clients' limits and norms allow %g", part.name, norm, part.most)
+		}
+	}
+	return nil
+}
+
+// claimed reduces a client's claimed norm to the limit. It returns the largest norm that its
+// update can have: an older agent claims none.
+func claimed(norm *float64, limit float64) float64 {
+	if limit <= 0 {
+		return 0
+	}
+	*norm = min(*norm, limit)
+	if *norm == 0 {
+		return limit
+	}
+	return *norm
+}
