@@ -78,7 +78,7 @@ test-quick:
 
 .PHONY: test
 test: ## Run all tests
-	go test -vet=off ./... # make vet has all checks
+	go test -vet=off -timeout 30m ./... # make vet has all checks; a busy machine is slow
 
 # The long forms: more kills, more model steps, larger fleets. $(1) selects tests, $(2) packages.
 LONG = LOADSTAR_TEST_LONG=1 go test -count=1 -timeout 60m $(if $(1),-run '$(1)') $(2)

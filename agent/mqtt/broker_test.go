@@ -171,9 +171,9 @@ func start(t testing.TB, c Config, intake Intake, f Forecasts) (client *Client, 
 // until waits for a condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited 30 s for %s", what)
+			t.Fatalf("waited two minutes for %s", what)
 		}
 	}
 }

