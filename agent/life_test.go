@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -382,6 +384,54 @@ func TestRejected(t *testing.T) {
 	defer k2.Close()
 	if got, err := k2.Load("run", "meter-01", nil); err != nil || !got.First {
 		t.Error(got, err)
+	}
+}
+
+// An agent whose disk has damaged a result trains the clients again, after it has asked the
+// server whether the result arrived.
+func TestDamagedResult(t *testing.T) {
+	d := meters(t, 3)
+	s := newStub(t)
+	away := connect.NewError(connect.CodeUnavailable, errors.New("away"))
+	s.push = func(*loadstarv1.PushRequest) (*loadstarv1.PushResponse, error) { return nil, away }
+	s.checkIn = func(r *loadstarv1.CheckInRequest, a *loadstarv1.CheckInResponse) error {
+		for _, x := range r.Pushed {
+			a.Verdicts = append(a.Verdicts, &loadstarv1.Verdict{Run: x.Run, Round: x.Round, Clients: x.Clients, Outcome: loadstarv1.Outcome_OUTCOME_UNKNOWN})
+		}
+		return nil
+	}
+	dir := t.TempDir()
+	c := config(t, "a", s.http.URL, dir, d)
+	c.Chunk = 1 << 20 // a result is one request
+	stop := start(t, c)
+	s.give(s.task(t, "run", 4, small("fedavg", settings{"partition": "head"}), 9, "meter-01"))
+	want := s.pushed(t, "run", 4).Chunk
+	stop()
+
+	path := filepath.Join(dir, "agent.db")
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := bytes.Index(file, want)
+	if at < 0 {
+		t.Fatal("the result is not in the file")
+	}
+	file[at+1] ^= 4
+	overwrite(t, path, file)
+	s.mu.Lock()
+	s.pushes, s.push = nil, nil
+	s.mu.Unlock()
+	log := &lines{}
+	c.Log = slog.New(slog.NewTextHandler(log, nil))
+	stop = start(t, c)
+	if got := s.pushed(t, "run", 4).Chunk; !bytes.Equal(got, want) {
+		t.Error("the clients have trained another result")
+	}
+	s.wait(t, "an end", func() bool { return len(s.tasks) == 0 })
+	stop()
+	if text := log.wait(t, "dropped a damaged result"); !strings.Contains(text, path) {
+		t.Error(text)
 	}
 }
 

@@ -77,6 +77,8 @@ func (a *agent) push(ctx context.Context, r *state.Result) error {
 		if err := a.store.Numbers(r.ID, q.Chunk, q.Offset); errors.Is(err, state.ErrDecided) {
 			a.worklist.done([]uint64{r.ID}) // a concurrent check-in received the decision
 			return nil
+		} else if errors.Is(err, state.ErrDamaged) {
+			return a.damaged(r, err)
 		} else if err != nil {
 			return storeError(err)
 		}
@@ -97,6 +99,23 @@ func (a *agent) push(ctx context.Context, r *state.Result) error {
 		}
 	}
 	return errors.New("the server keeps asking for the same chunks")
+}
+
+// damaged handles a result that cannot be read. An earlier attempt may have delivered it, so
+// the next check-in asks the server. If the server does not have it, the agent drops it. The
+// clients train again, from the same state, when the server assigns their turns again.
+func (a *agent) damaged(r *state.Result, why error) error {
+	keys := []any{"run", r.Run, "round", r.Round + 1, "clients", len(r.Clients), "error", why}
+	if a.worklist.ask(r.ID) {
+		a.Log.Error("a result is damaged", keys...)
+		return nil
+	}
+	a.Log.Error("dropped a damaged result that the server does not have; its clients train again", keys...)
+	if err := a.store.Decide(nil, []uint64{r.ID}); err != nil {
+		return storeError(err)
+	}
+	a.worklist.done([]uint64{r.ID})
+	return nil
 }
 
 // answered handles the response to a complete result.

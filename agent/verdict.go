@@ -110,6 +110,7 @@ func (d *worklist) done(ids []uint64) {
 			delete(d.turns, turn{d.results[id].Run, d.results[id].Round, c})
 		}
 		delete(d.results, id)
+		delete(d.damaged, id)
 	}
 	d.queue = slices.DeleteFunc(d.queue, func(id uint64) bool { _, ok := d.results[id]; return !ok })
 	wake(d.work) // the clients may have turns that waited for the decision

@@ -67,7 +67,8 @@ type worklist struct {
 	jobs     []*job // in order of arrival
 	active   *job   // being trained
 	results  map[uint64]state.Result
-	queue    []uint64 // results to send, oldest first
+	queue    []uint64        // results to send, oldest first
+	damaged  map[uint64]bool // results that cannot be read
 	declines []*decline
 	new      newcomers
 
@@ -81,7 +82,7 @@ const turnsPerClient = 8
 func newWorklist(clients []string, results []state.Result) *worklist {
 	d := &worklist{
 		hosted: map[string]bool{}, most: turnsPerClient * len(clients),
-		turns: map[turn]*place{}, results: map[uint64]state.Result{},
+		turns: map[turn]*place{}, results: map[uint64]state.Result{}, damaged: map[uint64]bool{},
 		work: make(chan struct{}, 1), post: make(chan struct{}, 1), reached: make(chan struct{}, 1),
 	}
 	for _, c := range clients {
@@ -387,6 +388,19 @@ func (d *worklist) wasSent(id uint64) {
 		d.place(r, sent)
 	}
 	d.queue = slices.DeleteFunc(d.queue, func(x uint64) bool { return x == id })
+}
+
+// ask lets the next check-in ask the server whether it has a damaged result. It returns false
+// if a check-in has asked before, and the server does not have it.
+func (d *worklist) ask(id uint64) bool {
+	d.mu.Lock()
+	asked := d.damaged[id]
+	d.damaged[id] = true
+	d.mu.Unlock()
+	if !asked {
+		d.wasSent(id)
+	}
+	return !asked
 }
 
 // declined removes a decline that the server has received, and its turns.
