@@ -202,7 +202,7 @@ func newPeer(t testing.TB, c Config, filters ...string) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	p.ConnectionManager, err = autopaho.NewConnection(context.Background(), autopaho.ClientConfig{
 		ServerUrls: []*url.URL{u}, KeepAlive: 30, CleanStartOnInitialConnection: true,
@@ -259,7 +259,7 @@ func (p *peer) got(topic string) string {
 // publish sends a message and waits for the acknowledgement.
 func (p *peer) publish(t testing.TB, topic, payload string, retain bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if _, err := p.Publish(ctx, &paho.Publish{QoS: 1, Topic: topic, Payload: []byte(payload), Retain: retain}); err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ type measured struct {
 }
 
 func (m *measured) repelled() bool {
-	return m.checkIns.served() && m.operators.served() && (!m.flood.joins || m.honest.joins.served()) && (!m.writes || m.wrote.served()) && m.named
+	return m.checkIns.served(&m.before) && m.operators.served(&m.before) && (!m.flood.joins || m.honest.joins.served(&m.before)) && (!m.writes || m.wrote.served(&m.before)) && m.named
 }
 
 func (m *measured) String() string {
@@ -86,7 +86,7 @@ func (m *measured) String() string {
 	if m.writes {
 		text += ", writes " + m.wrote.String()
 	}
-	if !m.operators.served() {
+	if !m.operators.served(&m.before) {
 		text += ", operators " + m.operators.String()
 	}
 	if !m.named {

@@ -208,7 +208,7 @@ func (s *Server) launch() error {
 		return err
 	}
 	s.child = child
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		if err = s.run("pg_isready", "-q", "-h", s.dir, "-p", strconv.Itoa(s.port)); err == nil {
 			return nil
 		}
@@ -284,7 +284,7 @@ func (s *Server) Crash() error {
 	}
 	<-s.child.Done()
 	s.child = nil
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		left := 0
 		for _, pid := range all {
 			if state, _, ok := stat(pid); ok && state != "Z" {

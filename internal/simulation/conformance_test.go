@@ -83,7 +83,7 @@ func (s *script) step(ctx context.Context) error {
 
 // depth checks the number of messages that are not answered. Answers take a moment.
 func (s *script) depth(ctx context.Context) error {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		waiting, taken, err := s.queue.Depth(ctx)
 		if err != nil {
 			return err

@@ -55,7 +55,7 @@ func TestCancelledCommitStaysHidden(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error, 1)
 	x := 0 // number of the commit that waits; commits wait only after PostgreSQL has read the setting
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(2 * time.Minute); ; {
 		x++
 		go func() {
 			over <- l.update(ctx, func(tx *sql.Tx) error {
@@ -117,7 +117,7 @@ func TestSilentDatabase(t *testing.T) {
 		t.Errorf("the statement failed after %s", took)
 	}
 	silent.Store(false)
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(2 * time.Minute); ; {
 		if err = l.Healthy(t.Context()); err == nil {
 			break
 		}
@@ -217,7 +217,7 @@ func TestFailover(t *testing.T) {
 		if err := errors.Join(p.Primary().Crash(), p.Promote(), p.Rebuild(i == 0)); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			err := write()
 			if err == nil {
 				break

@@ -243,7 +243,7 @@ func TestStandbys(t *testing.T) {
 		l, err := Open(t.Context(), p.URL("postgres"))
 		must(t, err)
 		defer l.Close()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 			all, err := l.Settings(t.Context())
 			must(t, err)
 			i := slices.IndexFunc(all, func(f finding.Finding) bool { return f.Check == "database's standbys" })

@@ -102,7 +102,7 @@ func locked(t *testing.T, l *Ledger, do func(ctx context.Context)) {
 		_, err := tx.ExecContext(t.Context(), "LOCK TABLE agents, clients, tokens, audit IN EXCLUSIVE MODE")
 		must(t, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	do(ctx)
 }
