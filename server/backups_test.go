@@ -17,6 +17,7 @@ import (
 	"loadstar/nn/kernel"
 	v1 "loadstar/proto/loadstar/v1"
 	"loadstar/server"
+	"loadstar/server/blob"
 	"loadstar/server/examine"
 	"loadstar/server/ledger"
 )
@@ -74,10 +75,10 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 	need(t, err)
 	s := &site{t: t, dir: t.TempDir()}
 	var first, second *pgtest.Server
-	database := func(of *pgtest.Server) func(*server.Config) {
+	database := func(of *pgtest.Server, name string) func(*server.Config) {
 		return func(c *server.Config) {
 			if of != nil {
-				c.Database = of.URL("postgres")
+				c.Database = of.URL(name)
 			}
 			c.Hosts = append(c.Hosts, map[bool]string{true: "old.example.org", false: "new.example.org"}[of == first])
 		}
@@ -85,7 +86,7 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 	if postgres {
 		first, second = pgtest.Single(t), pgtest.Single(t)
 	}
-	running, at := s.serve("server", "127.0.0.1:0", database(first))
+	running, at := s.serve("server", "127.0.0.1:0", database(first, "postgres"))
 	o := s.operator("server", at)
 	s.host("agent", s.join("agent", at, o), generated(t, 4), k)
 	s.join("stolen", at, o)
@@ -95,11 +96,13 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 	need(t, err)
 	old, restored := filepath.Join(s.dir, "server"), filepath.Join(s.dir, "srv", "loadstar", "data")
 	into := filepath.Join(s.dir, "backups")
-	dump := filepath.Join(s.dir, "dump.sql")
+	copied := "" // name of the restored database
 	for i := range 3 {
 		s.reached(o, run.Run, int64(backedUp*(i+1)/3))
 		if postgres {
-			need(t, runPostgres("pg_dump", "--no-owner", "-f", dump, "-d", first.URL("postgres")))
+			if i == 2 {
+				copied = copyPostgres(t, first, second, old, restored, run.Run)
+			}
 			continue
 		}
 		b, err := server.BackupInto(t.Context(), old, into, "", 2, time.Now().Add(time.Duration(i)*time.Second))
@@ -132,21 +135,10 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 	if postgres {
 		book = first.URL("postgres")
 	}
-	l, _, err := ledger.OpenToLook(t.Context(), book)
-	need(t, err)
-	stopped, err := l.Run(t.Context(), run.Run)
-	need(t, errors.Join(err, l.Close()))
+	stopped := storedRun(t, book, run.Run)
 
 	need(t, os.MkdirAll(filepath.Dir(restored), 0o700))
 	if postgres {
-		need(t, runPostgres("psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, "-d", second.URL("postgres")))
-		for _, part := range []string{"pki", "blobs"} {
-			need(t, os.MkdirAll(restored, 0o700))
-			out, err := exec.Command("cp", "-a", filepath.Join(old, part), restored).CombinedOutput() // with the rights of the keys
-			if err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-		}
 		list, err := os.ReadFile(filepath.Join(old, "revocations.jsonl"))
 		need(t, err)
 		need(t, os.WriteFile(filepath.Join(restored, "revocations.jsonl"), list, 0o600))
@@ -165,7 +157,7 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 			t.Errorf("%+v", done)
 		}
 	}
-	_, there := s.serve("srv/loadstar/data", "127.0.0.1:0", database(second))
+	_, there := s.serve("srv/loadstar/data", "127.0.0.1:0", database(second, copied))
 	if there == at {
 		t.Fatal("the same port")
 	}
@@ -193,6 +185,63 @@ func testHourlyBackups(t *testing.T, postgres bool) {
 		if a.Id == stolen && !a.Revoked {
 			t.Error("an agent that was revoked after the backup is back")
 		}
+	}
+}
+
+// copyPostgres copies a server's database to another PostgreSQL server, and then its keys and
+// weights, while it trains. It returns the name of the new database. If ten versions were made
+// meanwhile, the weights of the copy's version are gone, and it copies again.
+func copyPostgres(t *testing.T, from, to *pgtest.Server, dir, into, run string) string {
+	t.Helper()
+	dump := filepath.Join(t.TempDir(), "dump.sql")
+	for i := range 20 {
+		name := fmt.Sprintf("copy%d", i)
+		need(t, runPostgres("pg_dump", "--no-owner", "-f", dump, "-d", from.URL("postgres")))
+		need(t, os.MkdirAll(into, 0o700))
+		for _, part := range []string{"pki", "blobs"} {
+			// With the rights of the keys. Its errors are about files that the server deletes.
+			_ = exec.Command("cp", "-a", filepath.Join(dir, part), into).Run()
+		}
+		need(t, to.Create(name))
+		need(t, runPostgres("psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, "-d", to.URL(name)))
+		if _, err := os.Stat(filepath.Join(into, "blobs", blob.Name(storedRun(t, to.URL(name), run).Server))); err == nil {
+			return name
+		}
+	}
+	t.Fatal("no copy of the database has its weights")
+	return ""
+}
+
+// storedRun reads a run from the database of a server that does not run.
+func storedRun(t *testing.T, database, id string) ledger.Run {
+	t.Helper()
+	l, _, err := ledger.OpenToLook(t.Context(), database)
+	need(t, err)
+	r, err := l.Run(t.Context(), id)
+	need(t, errors.Join(err, l.Close()))
+	return r
+}
+
+// A run whose state is not in the store says so, and goes on when the file is back.
+func TestMissingState(t *testing.T) {
+	k, err := kernel.Default()
+	need(t, err)
+	s := &site{t: t, dir: t.TempDir()}
+	running, at := s.serve("server", "127.0.0.1:0", nil)
+	o := s.operator("server", at)
+	s.host("agent", s.join("agent", at, o), generated(t, 4), k)
+	run, err := o.StartRun(t.Context(), &v1.StartRunRequest{Plan: "{algorithm: fedadam, partition: none, rounds: 30, client: {steps: 1, batch: 8}, evaluate: {every: 0}}", Clients: 4})
+	need(t, err)
+	s.reached(o, run.Run, 3)
+	running.stop()
+	hash := storedRun(t, "sqlite:"+filepath.Join(s.dir, "server", "ledger.db"), run.Run).Server
+	file := filepath.Join(s.dir, "server", "blobs", blob.Name(hash))
+	need(t, os.Rename(file, file+".away"))
+	s.serve("server", at, nil)
+	s.reason(o, run.Run, "waits: the store lacks what the run needs: loading the run: fetching the server's state: blob: not found: "+hash+"; restore")
+	need(t, os.Rename(file+".away", file))
+	if got := s.finished(o, run.Run); len(got.Rounds) != 30 || got.Run.Reason != "" {
+		t.Errorf("%d rounds, reason %q", len(got.Rounds), got.Run.Reason)
 	}
 }
 

@@ -56,8 +56,27 @@ func (d *driver) needsLook(a ledger.Activity, now time.Time) bool {
 	return d.terms == nil && d.waiting == 0 || a.Batch != d.seen || !now.Before(d.nextLook)
 }
 
-// advance does all work that is due for the run now.
+// lacks begins the reason of a run whose weights or state cannot be read.
+const lacks = waits + "the store lacks what the run needs: "
+
+// advance does all work that is due for the run now. If the store has lost weights of the
+// run, the run shows so. This happens if a database was restored without the weights of its
+// time.
 func (d *driver) advance(ctx context.Context) error {
+	err := d.work(ctx)
+	if errors.Is(err, blob.ErrNotFound) || errors.Is(err, blob.ErrDamaged) {
+		why := lacks + err.Error() + "; restore the file from a backup of that time, roll the run back, or stop it"
+		err = errors.Join(err, d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
+			if x.Run.State != ledger.Running {
+				return nil
+			}
+			return x.Explain(why)
+		}))
+	}
+	return err
+}
+
+func (d *driver) work(ctx context.Context) error {
 	if d.waiting > 0 {
 		// Count outside the transaction, because counting millions of clients takes a
 		// while.
@@ -156,6 +175,11 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	d.started, d.losses, d.wave = x.Run.Started, 0, x.Run.Reason
 	if strings.HasPrefix(d.wave, waits) {
 		d.wave = ""
+	}
+	if strings.HasPrefix(x.Run.Reason, lacks) {
+		if err := x.Explain(""); err != nil {
+			return err
+		}
 	}
 	if d.seen, err = x.LastBatch(); err != nil {
 		return err
