@@ -3,6 +3,9 @@
 TOOL    := go tool -modfile=tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
+# Everything is compiled as in a release, so that the tests run what is shipped and nothing is compiled twice.
+export CGO_ENABLED := 0
+export GOFLAGS += -trimpath
 # Packages whose tests run on emulated ARM: those with numeric code.
 ARM_PACKAGES := ./nn ./nn/kernel ./nn/safetensors ./forecast ./series ./series/synth ./metric ./fed/exact ./fed/limit ./fed/aggregate ./fed/serveropt ./fed/clientopt ./fed/localtrain ./series/feature
 
@@ -12,7 +15,7 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build the static binaries into bin/ and print their sizes
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/loadstar ./cmd/loadstar-agent
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/loadstar ./cmd/loadstar-agent
 	@ls -l bin/loadstar bin/loadstar-agent | awk '{ printf "%s %.1f MB\n", $$9, $$5 / 1e6 }'
 
 .PHONY: quick
@@ -174,7 +177,7 @@ PLATFORMS ?= linux-amd64 linux-arm64 linux-armv7 darwin-arm64 windows-amd64
 .PHONY: man
 man: ## Write man pages and shell completions into dist/
 	@mkdir -p $(DIST)/completions
-	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && CGO_ENABLED=0 go build -trimpath -tags docs -o $$dir/loadstar ./cmd/loadstar && \
+	@dir=$$(mktemp -d) && trap 'rm -rf $$dir' EXIT && go build -tags docs -o $$dir/loadstar ./cmd/loadstar && \
 	SOURCE_DATE_EPOCH=$(EPOCH) $$dir/loadstar man $(DIST)/man && cp deploy/man/*.1 $(DIST)/man && \
 	for shell in bash zsh fish; do $$dir/loadstar completion $$shell > $(DIST)/completions/loadstar.$$shell || exit 1; done
 
@@ -216,12 +219,12 @@ screenshots: build ## Take docs/pictures/dashboard.webp of a real run on generat
 
 .PHONY: cross
 cross: ## Build without cgo for linux/arm64 and linux/arm (v7); build and vet the commands for darwin/arm64 and windows/amd64
-	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...
-	CGO_ENABLED=0 GOOS=linux GOARCH=arm GOARM=7 go build ./...
-	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
-	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
-	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet ./cmd/...
-	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go vet ./cmd/...
+	GOOS=linux GOARCH=arm64 go build ./...
+	GOOS=linux GOARCH=arm GOARM=7 go build ./...
+	GOOS=darwin GOARCH=arm64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
+	GOOS=windows GOARCH=amd64 go build -o /dev/null ./cmd/loadstar ./cmd/loadstar-agent
+	GOOS=darwin GOARCH=arm64 go vet ./cmd/...
+	GOOS=windows GOARCH=amd64 go vet ./cmd/...
 
 .PHONY: test-arm
 test-arm: ## Test the engine on emulated arm64 (NEON) and armv7; needs qemu-user-static
@@ -331,7 +334,7 @@ UNDEFENDED := 65e9244
 attacks-before: ## Carry out the attacks against the server of the commit that the review attacked: each must succeed
 	@dir=$$(mktemp -d) && trap 'git worktree remove --force $$dir/source; rm -rf $$dir' EXIT && \
 	git worktree add --quiet --detach $$dir/source $(UNDEFENDED) && \
-	(cd $$dir/source && CGO_ENABLED=0 go build -o $$dir/loadstar ./cmd/loadstar) && \
+	(cd $$dir/source && go build -o $$dir/loadstar ./cmd/loadstar) && \
 	go run ./internal/attack -bin $$dir/loadstar -before $(if $(ONLY),-only $(ONLY))
 
 # The newest commit whose agents and servers speak version 1 of the protocol.
