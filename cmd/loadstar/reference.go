@@ -48,6 +48,12 @@ func writeMan(dir string) error {
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Loadstar", Manual: "User Commands"}, dir)
 }
 
+// documented reports whether a command does something by itself. Groups of commands only
+// print their help.
+func documented(c *cobra.Command) bool {
+	return c.Runnable() && (!c.HasSubCommands() || c.Flags().HasAvailableFlags())
+}
+
 // commandReference returns docs/reference/commands.md.
 func commandReference() string {
 	root := newRoot()
@@ -57,12 +63,12 @@ func commandReference() string {
 	fmt.Fprintf(&out, "## Exit codes\n\n```text\n%s\n```\n\n`loadstar-agent` uses 0, 1 and 2.\n\n## All commands\n\n", strings.TrimSpace(cli.ExitCodes))
 	out.WriteString("| command | purpose |\n|---|---|\n")
 	each(root, func(c *cobra.Command) {
-		if c.Runnable() && !c.HasSubCommands() {
+		if documented(c) {
 			fmt.Fprintf(&out, "| [`%s`](#%s) | %s |\n", c.CommandPath(), anchor(c.CommandPath()), cell(c.Short))
 		}
 	})
 	each(root, func(c *cobra.Command) {
-		if c == root || !c.Runnable() || c.HasSubCommands() {
+		if !documented(c) {
 			return
 		}
 		fmt.Fprintf(&out, "\n## %s\n\n", c.CommandPath())
@@ -76,6 +82,7 @@ func commandReference() string {
 			fmt.Fprintf(&out, "\n```text\n%s\n```\n", strings.TrimRight(c.Example, "\n"))
 		}
 		flags := c.NonInheritedFlags()
+		flags.AddFlagSet(c.InheritedFlags()) // of pki
 		if !flags.HasAvailableFlags() {
 			return
 		}

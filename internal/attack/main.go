@@ -60,7 +60,7 @@ func attacks() []Attack {
 // unattempted lists the entries of the review, or parts of them, that no program here carries
 // out, with the reason.
 var unattempted = map[string]string{
-	"M10": "needs a failover of PostgreSQL between machines; docs/fleet.md says which replication loses no counts",
+	"M10": "needs a failover of PostgreSQL between machines; docs/how-to/backup.md says which replication loses no counts, and make failover tests it",
 	"M12": "is about names and losses by client, which are stored for operators on purpose; docs/privacy.md says which",
 }
 
