@@ -3,8 +3,10 @@ package ledger
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -91,4 +93,37 @@ func TestDamage(t *testing.T) {
 	must(t, os.WriteFile(other+"-wal", log, 0o600))
 	_, err = Open(t.Context(), "sqlite:"+other)
 	wantIs(t, err, ErrDamaged)
+}
+
+// TestLockedWhileOpen checks that another program, here Python's SQLite, does not remove the
+// log of a ledger that this process has open: what is committed afterwards would be lost in a
+// crash.
+func TestLockedWhileOpen(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	run := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	for i := range 2 { // the file is new, and then not
+		l, err := Open(t.Context(), "sqlite:"+path)
+		must(t, err)
+		join(t, l, fmt.Sprint("a", i))
+		run("python3", "-c", "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM agents').fetchall(); c.close()", path)
+		join(t, l, fmt.Sprint("b", i))
+		crashed := t.TempDir()
+		// Another process copies the files: closing them here would release the locks.
+		run("sh", "-c", `cp "$0"* "$1"`, path, crashed)
+		must(t, l.Close())
+		c, err := Open(t.Context(), "sqlite:"+filepath.Join(crashed, "ledger.db"))
+		must(t, err)
+		if n, err := c.Agents(t.Context()); n != int64(2*(i+1)) || err != nil {
+			t.Errorf("%d agents, want %d: %v", n, 2*(i+1), err)
+		}
+		must(t, c.Close())
+	}
 }

@@ -195,13 +195,10 @@ func (l *Ledger) migrate(ctx context.Context) error {
 		if err := l.checkLog(ctx); err != nil {
 			return err
 		}
-		if err := l.connect(ctx); err != nil {
-			return err
-		}
 		if err := l.checkPages(ctx); err != nil {
 			return err
 		}
-		if err := l.addChecksums(ctx); err != nil {
+		if err := l.connect(ctx); err != nil {
 			return err
 		}
 	} else {
