@@ -23,6 +23,7 @@ const (
 	// Callers without a certificate may only join, for which a small message is enough. Their
 	// calls are also limited by their connections.
 	joinsOfAddress = 256
+	joinsOfAll     = 4096 // if addresses are not told apart, because all callers come through a proxy
 	joinBytes      = 16 << 10
 
 	maxCallers = 100_000
@@ -183,7 +184,15 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 			g.Report.Limited(reason, who)
 			refuse("busy", connect.CodeResourceExhausted, text)
 		}
-		if r.URL.Path != v1.AgentServiceJoinProcedure {
+		if r.URL.Path == v1.AgentServiceJoinProcedure {
+			if !g.ByAddress {
+				most = joinsOfAll
+			}
+			if compressed(r.Header) { // it could become 500 times as large
+				refuse("body", connect.CodeInvalidArgument, "a request to join must not be compressed")
+				return
+			}
+		} else {
 			id, ok := pki.From(r.Context())
 			if !ok || id.Role != pki.Agent {
 				refuse("identity", connect.CodeUnauthenticated, "this call needs an agent's certificate")
@@ -221,6 +230,17 @@ func (g *Gateway) admit(next http.Handler) http.Handler {
 	})
 }
 
+// compressed reports whether a message may be compressed, in any of the protocols that agents
+// may speak.
+func compressed(h http.Header) bool {
+	for _, name := range []string{"Content-Encoding", "Grpc-Encoding", "Connect-Content-Encoding"} {
+		if e := h.Get(name); e != "" && e != "identity" {
+			return true
+		}
+	}
+	return false
+}
+
 // mayBeHeavy reports whether a request can name thousands of clients. An agent's next such
 // request is not read before the last one has been served, so it cannot use up CPU time by
 // sending many.
@@ -228,7 +248,7 @@ func mayBeHeavy(r *http.Request) bool {
 	switch r.URL.Path {
 	case v1.AgentServiceCheckInProcedure, v1.AgentServiceAnnounceProcedure:
 		// The length is -1 if it is unknown.
-		return uint64(r.ContentLength) > heavyBytes || r.Header.Get("Content-Encoding") != ""
+		return uint64(r.ContentLength) > heavyBytes || compressed(r.Header)
 	}
 	return false
 }
