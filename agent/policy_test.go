@@ -218,15 +218,36 @@ func TestRoundsOfADay(t *testing.T) {
 	}
 	now := time.Date(2026, 11, 16, 23, 0, 0, 0, time.UTC)
 	for i, x := range []struct {
-		run   string
-		round int64
+		task  string
 		after time.Duration
 		want  int
 	}{
-		{"a", 0, 0, 1}, {"a", 0, 0, 1}, {"a", 1, 0, 2}, {"b", 1, 0, 3}, {"b", 2, 0, 3}, {"a", 2, 0, 3}, {"a", 2, time.Hour, 1},
+		{"a", 0, 1}, {"a", 0, 1}, {"b", 0, 2}, {"a", 0, 2}, {"c", 0, 3}, {"d", 0, 3}, {"b", 0, 2}, {"b", time.Hour, 1},
 	} {
-		if n, err := s.CountRound(x.run, x.round, 2, now.Add(x.after)); err != nil || n != x.want {
+		if n, err := s.CountRound(x.task, 2, now.Add(x.after)); err != nil || n != x.want {
 			t.Errorf("call %d: %d, %v; want %d", i, n, err, x.want)
+		}
+	}
+	id := func(change func(t *loadstarv1.Task)) string {
+		task := &loadstarv1.Task{Run: "run", Round: 3, Version: 3, Clients: []string{"a"}, Plan: "p", Weights: "w", LeaseMs: 1000, Fold: true, Fleet: 9}
+		change(task)
+		id, err := taskID(task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	first := id(func(*loadstarv1.Task) {})
+	if id(func(t *loadstarv1.Task) { t.Clients, t.LeaseMs, t.Fold = []string{"b"}, 2, false }) != first {
+		t.Error("another client of the same round has another identifier")
+	}
+	for name, change := range map[string]func(t *loadstarv1.Task){
+		"weights": func(t *loadstarv1.Task) { t.Weights = "x" }, "plan": func(t *loadstarv1.Task) { t.Plan = "x" },
+		"version": func(t *loadstarv1.Task) { t.Version = 2 }, "control": func(t *loadstarv1.Task) { t.Control = "x" },
+		"limits": func(t *loadstarv1.Task) { t.Limits = &loadstarv1.Limits{Norm: 1} },
+	} {
+		if id(change) == first {
+			t.Errorf("the same round with other %s is not counted", name)
 		}
 	}
 	if err := s.Close(); err != nil {

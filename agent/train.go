@@ -2,12 +2,16 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"loadstar/agent/state"
 	"loadstar/fed"
@@ -109,7 +113,11 @@ func (a *agent) allowRound(j *job) error {
 	if most == 0 {
 		return nil
 	}
-	n, err := a.store.CountRound(j.GetRun(), j.GetRound(), most, time.Now())
+	task, err := taskID(j.Task)
+	if err != nil {
+		return err
+	}
+	n, err := a.store.CountRound(task, most, time.Now())
 	switch {
 	case err != nil:
 		return storeError(err)
@@ -117,6 +125,18 @@ func (a *agent) allowRound(j *job) error {
 		return unfitOf(codePolicy, "this agent has trained %d rounds today, the most is %d (policy.rounds_per_day)", most, most)
 	}
 	return nil
+}
+
+// taskID identifies what is trained in a task, whichever clients it names.
+func taskID(t *loadstarv1.Task) (string, error) {
+	what := proto.CloneOf(t)
+	what.Clients, what.LeaseMs, what.Fold = nil, 0, false
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(what)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16]), nil
 }
 
 // openSession returns the session of a job. If the readings grow, each run has a session of

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -13,16 +14,19 @@ var roundsKey = []byte("rounds")
 type dayRecord struct {
 	Day   int64 `json:"day"` // since 1970, UTC
 	Count int   `json:"count"`
-	// Run and Round are the round that was counted last, so that its further jobs and
+	// Tasks identifies the tasks that were counted last, so that their further jobs and
 	// repetitions are not counted.
-	Run   string `json:"run"`
-	Round int64  `json:"round"`
+	Tasks []string `json:"tasks,omitempty"`
 }
 
-// CountRound counts a round that is about to be trained, unless it is the one that was
-// counted last. It returns the number of rounds of the day with this one. If there would be
-// more than most, it stores nothing.
-func (s *Store) CountRound(run string, round int64, most int, now time.Time) (n int, err error) {
+// recentTasks is the maximum number of tasks in a dayRecord.
+const recentTasks = 32
+
+// CountRound counts a task that is about to be trained, unless it was counted lately. It
+// returns the number of tasks of the day with this one. If there would be more than most, it
+// stores nothing. The identifier of a task must depend on everything that training depends
+// on: a server could otherwise repeat a round with other weights.
+func (s *Store) CountRound(task string, most int, now time.Time) (n int, err error) {
 	day := now.UTC().Unix() / (24 * 60 * 60)
 	err = s.update("count round", func(tx *bolt.Tx) error {
 		var r dayRecord
@@ -32,11 +36,12 @@ func (s *Store) CountRound(run string, round int64, most int, now time.Time) (n 
 		switch {
 		case r.Day != day:
 			r = dayRecord{Day: day}
-		case r.Run == run && r.Round == round:
+		case slices.Contains(r.Tasks, task):
 			n = r.Count
 			return nil
 		}
-		r.Count, r.Run, r.Round = r.Count+1, run, round
+		r.Count, r.Tasks = r.Count+1, append(r.Tasks, task)
+		r.Tasks = r.Tasks[max(0, len(r.Tasks)-recentTasks):]
 		if n = r.Count; n > most {
 			return nil
 		}
