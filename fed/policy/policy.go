@@ -212,5 +212,16 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	if n < p.LeastExamples {
 		return fmt.Sprintf("it has %d %s, the least is %d (policy.least_examples)", n, of, p.LeastExamples)
 	}
+	// The last batch of an epoch has the examples that are left. Among few batches its
+	// gradient would stand out, and a server that knows the number of examples can choose a
+	// batch that leaves one.
+	if d := recipe.DrawOf(plan); d.Steps == 0 && d.Batch > 0 {
+		if rest := examples % d.Batch; 0 < rest && rest < p.LeastBatch && examples/d.Batch < mixed {
+			return fmt.Sprintf("an epoch of its %d training examples ends with a batch of %d, the least is %d (policy.least_batch)", examples, rest, p.LeastBatch)
+		}
+	}
 	return ""
 }
+
+// mixed is the number of full batches among which a smaller one is allowed.
+const mixed = 4
