@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,6 +27,9 @@ const (
 	// revocationsOverlap is how far it looks back: gateways' clocks differ, and a
 	// transaction may wait before it is stored.
 	revocationsOverlap = 10 * time.Minute
+	// revocationsScan is how often it looks at all events. It then finds those of machines
+	// whose clocks were far behind the others.
+	revocationsScan = time.Hour
 )
 
 // revocations is the list of all revocations, in a file to which lines are only added.
@@ -33,6 +37,8 @@ type revocations struct {
 	path  string
 	known map[string]bool // ids of the events in the file
 	last  time.Time       // time of the newest event
+
+	scanned time.Time // when all events of the ledger were looked at
 }
 
 // readRevocations returns the events of a list, and its complete lines. A last line without
@@ -134,9 +140,14 @@ func (r *revocations) note(e ledger.Event) {
 
 // follow adds new revocations of the ledger to the list.
 func (r *revocations) follow(ctx context.Context, l *ledger.Ledger) error {
-	since := time.Time{}
-	if !r.last.IsZero() {
-		since = r.last.Add(-revocationsOverlap)
+	since, now := time.Time{}, time.Now()
+	scan := now.Sub(r.scanned) >= revocationsScan
+	if !scan && !r.last.IsZero() {
+		since = r.last
+		if since.After(now) { // of a machine whose clock is ahead
+			since = now
+		}
+		since = since.Add(-revocationsOverlap)
 	}
 	const page = 1000
 	for after := ""; ; {
@@ -164,6 +175,9 @@ func (r *revocations) follow(ctx context.Context, l *ledger.Ledger) error {
 			r.note(e)
 		}
 		if len(events) < page {
+			if scan {
+				r.scanned = now
+			}
 			return nil
 		}
 		after = events[len(events)-1].ID
@@ -178,8 +192,30 @@ func (r *revocations) append(lines []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(lines)
-	return errors.Join(err, f.Sync(), f.Close())
+	return errors.Join(appendWhole(f, lines), f.Close())
+}
+
+// appendWhole appends lines to a file, or nothing: a line that is cut off, on a full disk,
+// would make the next one unreadable.
+func appendWhole(f listFile, lines []byte) error {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(lines); err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return errors.Join(err, f.Truncate(size))
+	}
+	return nil
+}
+
+// listFile is an *os.File that is opened to append.
+type listFile interface {
+	io.WriteSeeker
+	Sync() error
+	Truncate(size int64) error
 }
 
 // run follows the ledger until ctx ends, and then once more.

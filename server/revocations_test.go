@@ -2,10 +2,12 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,5 +141,53 @@ func TestDamagedRevocations(t *testing.T) {
 		if got, whole, torn, err := readRevocations(path); err != nil || len(whole)+len(torn) != i || !slices.Equal(got, events[:len(got)]) {
 			t.Fatalf("the first %d bytes: %v, %q, %q, %v", i, got, whole, torn, err)
 		}
+	}
+}
+
+// A revocation by a machine whose clock is a day ahead does not keep later ones out of the
+// list, and one by a machine whose clock is behind is found when all events are looked at.
+func TestRevocationsOfWrongClocks(t *testing.T) {
+	st := newStation(t, nil)
+	r := &revocations{path: filepath.Join(t.TempDir(), revocationsFile), known: map[string]bool{}}
+	must(t, os.WriteFile(r.path, nil, 0o600))
+	for i, x := range []struct {
+		off  time.Duration
+		scan bool
+		want int
+	}{{24 * time.Hour, false, 1}, {0, false, 2}, {-time.Hour, false, 2}, {0, true, 4}} {
+		must(t, st.ledger.RevokeAgent(t.Context(), st.join(string(rune('a'+i))).id, "user anna", time.Now().Add(x.off)))
+		if x.scan {
+			r.scanned = r.scanned.Add(-revocationsScan)
+		}
+		must(t, r.follow(t.Context(), st.ledger))
+		if events, _, _, err := readRevocations(r.path); len(events) != x.want || err != nil {
+			t.Errorf("revocation %d: %d are listed, want %d: %v", i, len(events), x.want, err)
+		}
+	}
+}
+
+// halfWritten is a file on a disk that becomes full.
+type halfWritten struct{ *os.File }
+
+func (f halfWritten) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p[:len(p)/2])
+	return n, errors.Join(err, syscall.ENOSPC)
+}
+
+// A full disk does not leave half a line in the list, which would spoil the next one.
+func TestRevocationsOnAFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), revocationsFile)
+	line, err := encodeRevocation(aRevocation)
+	must(t, err)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	must(t, err)
+	defer f.Close()
+	must(t, appendWhole(f, line))
+	if err := appendWhole(halfWritten{f}, line); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a full disk: %v", err)
+	}
+	must(t, appendWhole(f, line))
+	if events, _, torn, err := readRevocations(path); len(events) != 2 || len(torn) > 0 || err != nil {
+		t.Errorf("%d events, %q, %v", len(events), torn, err)
 	}
 }
