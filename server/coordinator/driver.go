@@ -32,6 +32,7 @@ type driver struct {
 	nextLook time.Time // when to advance the run again, even without a change in the ledger
 	waiting  int64     // number of clients that the run waits for; 0 if it does not wait
 	present  int64     // number of clients that were there when the run last looked for its members
+	lacking  bool      // the run shows that the store lacks what it needs
 	unfit    bool      // this coordinator does not have the data that the run needs
 
 	silent      map[int]bool  // members whose agents were not seen lately
@@ -113,13 +114,27 @@ func (d *driver) work(ctx context.Context) error {
 			return fmt.Errorf("advancing round %d: %w", d.machine.Round(), err)
 		}
 		if merging == nil {
-			return nil
+			return d.found(ctx)
 		}
 		if err := d.merge(ctx, *merging); err != nil {
 			return err
 		}
 		d.Wake(d.id)
 	}
+}
+
+// found removes the reason of a run that lacked weights and has advanced since.
+func (d *driver) found(ctx context.Context) error {
+	if !d.lacking {
+		return nil
+	}
+	d.lacking = false
+	return d.Ledger.Drive(ctx, d.lead, d.id, func(x *ledger.Drive) error {
+		if !strings.HasPrefix(x.Run.Reason, lacks) {
+			return nil
+		}
+		return x.Explain("")
+	})
 }
 
 // elapsed is the machine's clock: the time since the run started. timeAt is its inverse.
@@ -176,11 +191,7 @@ func (d *driver) restore(ctx context.Context, x *ledger.Drive) (err error) {
 	if strings.HasPrefix(d.wave, waits) {
 		d.wave = ""
 	}
-	if strings.HasPrefix(x.Run.Reason, lacks) {
-		if err := x.Explain(""); err != nil {
-			return err
-		}
-	}
+	d.lacking = strings.HasPrefix(x.Run.Reason, lacks)
 	if d.seen, err = x.LastBatch(); err != nil {
 		return err
 	}

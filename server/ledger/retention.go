@@ -12,7 +12,7 @@ import (
 // Retention says how long the ledger keeps what it no longer needs. 0 means for ever.
 type Retention struct {
 	// Receipts is for the receipts and declines of rounds, after the round was merged, and
-	// for the members of runs, after the run has ended.
+	// for the members of runs and the hub's verdicts on them, after the run has ended.
 	Receipts time.Duration
 	// Audit is for the events of the audit log.
 	Audit time.Duration
@@ -83,8 +83,14 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 		if deleted += n; err != nil {
 			return deleted, err
 		}
-		if o.ended {
-			n, err = l.pruneBy(ctx, "DELETE FROM members WHERE run = $1 AND no IN (SELECT no FROM members WHERE run = $1 LIMIT $2)", o.run)
+		if !o.ended {
+			continue
+		}
+		for _, text := range []string{
+			"DELETE FROM members WHERE run = $1 AND no IN (SELECT no FROM members WHERE run = $1 LIMIT $2)",
+			"DELETE FROM relayed WHERE run = $1 AND (batch, client) IN (SELECT batch, client FROM relayed WHERE run = $1 AND outcome <> '' LIMIT $2)",
+		} {
+			n, err = l.pruneBy(ctx, text, o.run)
 			if deleted += n; err != nil {
 				return deleted, err
 			}

@@ -33,7 +33,11 @@ func TestPrune(t *testing.T) {
 		if _, err := s.Prune(t.Context(), Retention{}, after(10000*time.Hour)); err != nil || rows("receipts") != 3 || rows("audit") != events {
 			t.Errorf("pruned without settings: %v", err)
 		}
+		// In a region, one sum has the hub's verdict and one has not.
+		_, err = s.write.Exec("INSERT INTO relayed (run, batch, client, sending, outcome) SELECT id, 1, '', 'one', 'counted' FROM runs UNION ALL SELECT id, 2, '', 'two', '' FROM runs")
+		must(t, err)
 		prune(after(26*time.Hour), 0, 3)
+		wantEqual(t, "sums for the hub", rows("relayed"), 2)
 		wantEqual(t, "events", rows("audit"), events)
 		if got := s.count(one("agent", 0, 0, "c00000")); len(got) > 0 {
 			t.Error("a result was counted twice")
@@ -41,6 +45,7 @@ func TestPrune(t *testing.T) {
 		_, err = s.write.Exec("UPDATE runs SET finished = $1", toMillis(after(time.Hour)))
 		must(t, err)
 		prune(after(49*time.Hour), 0, 0)
+		wantEqual(t, "sums for the hub", rows("relayed"), 1)
 		wantEqual(t, "events", rows("audit"), 0)
 	})
 }
