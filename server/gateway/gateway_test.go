@@ -48,9 +48,13 @@ func TestUploads(t *testing.T) {
 	u := newUploads(100)
 	now := time.Now()
 	numbers := func(agent string) string { return strings.Repeat(agent, 40) }
+	var ended []func() // by results that are complete
 	add := func(agent string, offset, length int) (string, int64, error) {
 		t.Helper()
-		b, next, err := u.add(agent, chunk(numbers(agent), offset, length), now)
+		b, done, next, err := u.add(agent, chunk(numbers(agent), offset, length), now)
+		if done != nil {
+			ended = append(ended, done)
+		}
 		return string(b), next, err
 	}
 	for _, agent := range []string{"a", "b"} {
@@ -64,8 +68,14 @@ func TestUploads(t *testing.T) {
 	if b, _, err := add("c", 0, 40); b != numbers("c") || err != nil {
 		t.Errorf("a complete result needs no memory: %q, %v", b, err)
 	}
-	if b, _, err := add("a", 10, 30); b != numbers("a") || err != nil || u.bytes != 40 {
+	if b, _, err := add("a", 10, 30); b != numbers("a") || err != nil || u.bytes != 80 {
 		t.Errorf("%q, %v, and %d bytes are held", b, err, u.bytes)
+	}
+	for _, done := range ended {
+		done()
+	}
+	if u.bytes != 40 {
+		t.Errorf("%d bytes are held after the results were handled", u.bytes)
 	}
 	if cap(u.byAgent["b"].numbers) != 40 {
 		t.Errorf("%d bytes are allocated", cap(u.byAgent["b"].numbers))
@@ -73,21 +83,33 @@ func TestUploads(t *testing.T) {
 	// When a result replaces an incomplete one, only the new result counts towards the
 	// limit.
 	long := chunk(strings.Repeat("x", 90), 0, 1)
-	if _, next, err := u.add("b", long, now); next != 1 || err != nil || u.bytes != 90 {
+	if _, _, next, err := u.add("b", long, now); next != 1 || err != nil || u.bytes != 90 {
 		t.Errorf("%d, %v, and %d bytes are held", next, err, u.bytes)
 	}
 	// An upload that receives almost nothing is discarded when another one needs the memory,
 	// even if it is repeated.
 	now = now.Add(slowest)
-	if _, _, err := u.add("c", long, now); !errors.Is(err, errUploads) {
+	if _, _, _, err := u.add("c", long, now); !errors.Is(err, errUploads) {
 		t.Errorf("another upload was discarded early: %v", err)
 	}
 	now = now.Add(time.Second)
-	if _, next, err := u.add("b", chunk(strings.Repeat("x", 90), 5, 1), now); next != 1 || err != nil {
+	if _, _, next, err := u.add("b", chunk(strings.Repeat("x", 90), 5, 1), now); next != 1 || err != nil {
 		t.Errorf("%d, %v", next, err)
 	}
-	if _, next, err := u.add("c", long, now); next != 1 || err != nil || u.bytes != 90 || len(u.byAgent) != 1 {
+	if _, _, next, err := u.add("c", long, now); next != 1 || err != nil || u.bytes != 90 || len(u.byAgent) != 1 {
 		t.Errorf("a slow upload was not discarded: %d, %v, and %d bytes are held", next, err, u.bytes)
+	}
+	// A large upload that would take longer than ten minutes makes room too.
+	large := newUploads(12 << 20)
+	for _, x := range []struct {
+		age      time.Duration
+		received int64
+		want     bool
+	}{{time.Minute, 1 << 20, false}, {time.Minute, 512 << 10, true}, {5 * time.Minute, 5 << 20, true}, {5 * time.Minute, 7 << 20, false}} {
+		large.byAgent["a"], large.bytes = &upload{numbers: make([]byte, x.received), size: 12 << 20, begun: now.Add(-x.age)}, 12<<20
+		if got := large.room(1, now); got != x.want {
+			t.Errorf("%d of 12 MiB after %v: there is room: %v", x.received>>20, x.age, got)
+		}
 	}
 	now = now.Add(uploadFor)
 	u.expire(now)

@@ -45,7 +45,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	if over != nil {
 		return over, nil
 	}
-	numbers, next, err := g.uploads.add(agent, r, time.Now())
+	numbers, done, next, err := g.uploads.add(agent, r, time.Now())
 	if err != nil {
 		g.metrics.refused.WithLabelValues("uploads").Inc()
 		return nil, connect.NewError(connect.CodeResourceExhausted, err)
@@ -53,6 +53,7 @@ func (g *Gateway) Push(ctx context.Context, r *v1.PushRequest) (*v1.PushResponse
 	if numbers == nil {
 		return &v1.PushResponse{Outcome: v1.Outcome_OUTCOME_PART, NextOffset: next}, nil
 	}
+	defer done()
 	if sum := sha256.Sum256(numbers); !bytes.Equal(sum[:], r.Sha256) {
 		return g.reject("hash", "the numbers do not match their hash"), nil
 	}

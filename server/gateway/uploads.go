@@ -26,22 +26,28 @@ type upload struct {
 	touched time.Time // last progress
 }
 
-// slow reports whether an upload has received less than leastRate on average.
+// slow reports whether an upload has received so little on average that it would take longer
+// than slowUpload, or less than leastRate.
 func (x *upload) slow(now time.Time) bool {
-	return float64(len(x.numbers)) < leastRate*(now.Sub(x.begun)-slowest).Seconds()
+	rate := max(leastRate, float64(x.size)/slowUpload.Seconds())
+	return float64(len(x.numbers)) < rate*(now.Sub(x.begun)-slowest).Seconds()
 }
 
-const uploadFor = 2 * time.Minute
+const (
+	uploadFor  = 2 * time.Minute
+	slowUpload = 10 * time.Minute
+)
 
 var errUploads = errors.New("too many results are being uploaded; try again later")
 
 func newUploads(most int64) *uploads { return &uploads{most: most, byAgent: map[string]*upload{}} }
 
 // add stores a chunk of a result. It returns the numbers if they are complete, and
-// otherwise the offset of the next chunk. The caller owns the numbers.
-func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []byte, next int64, err error) {
+// otherwise the offset of the next chunk. The caller owns the numbers, and must call done when
+// it no longer needs them.
+func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []byte, done func(), next int64, err error) {
 	if r.Offset == 0 && int64(len(r.Chunk)) == r.Size {
-		return r.Chunk, 0, nil
+		return r.Chunk, func() {}, 0, nil // the call's own limits apply
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -51,24 +57,30 @@ func (u *uploads) add(agent string, r *v1.PushRequest, now time.Time) (whole []b
 			u.remove(agent)
 		}
 		if !u.room(r.Size, now) {
-			return nil, 0, errUploads
+			return nil, nil, 0, errUploads
 		}
 		x = &upload{hash: [32]byte(r.Sha256), size: r.Size, numbers: make([]byte, 0, r.Size), begun: now, touched: now}
 		u.byAgent[agent] = x
 		u.bytes += r.Size
 	}
 	if r.Offset != int64(len(x.numbers)) {
-		return nil, int64(len(x.numbers)), nil
+		return nil, nil, int64(len(x.numbers)), nil
 	}
 	if len(r.Chunk) > 0 {
 		x.touched = now
 	}
 	x.numbers = append(x.numbers, r.Chunk...)
 	if int64(len(x.numbers)) < x.size {
-		return nil, int64(len(x.numbers)), nil
+		return nil, nil, int64(len(x.numbers)), nil
 	}
-	u.remove(agent)
-	return x.numbers, 0, nil
+	delete(u.byAgent, agent)
+	return x.numbers, func() { u.release(x.size) }, 0, nil
+}
+
+func (u *uploads) release(bytes int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.bytes -= bytes
 }
 
 // room reports whether there is memory for another upload. It discards slow uploads if
