@@ -273,14 +273,9 @@ func (g *gateway) settled(t testing.TB, limit time.Duration) {
 	g.mu.Unlock()
 	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
 		g.mu.Lock()
-		idle := map[string]bool{}
-		for _, host := range g.hosts {
-			idle[host] = false
-		}
-		n := len(g.said)
-		quiet := n >= 3*len(idle)
-		for _, r := range g.said[max(n-2*len(idle), 0):] {
-			quiet = quiet && len(r.Training)+len(r.Pushed) == 0
+		quiet := true
+		for agent := range g.agents {
+			quiet = quiet && g.idle(agent)
 		}
 		g.mu.Unlock()
 		if quiet {
@@ -290,6 +285,24 @@ func (g *gateway) settled(t testing.TB, limit time.Duration) {
 			t.Fatal("agents still have something to do")
 		}
 	}
+}
+
+// idle reports whether an agent had nothing to do in its last two check-ins. The caller must
+// hold the lock.
+func (g *gateway) idle(agent string) bool {
+	n := 0
+	for _, x := range slices.Backward(g.said) {
+		if x.agent != agent {
+			continue
+		}
+		if len(x.Training)+len(x.Pushed) > 0 {
+			return false
+		}
+		if n++; n == 2 {
+			return true
+		}
+	}
+	return false
 }
 
 // start runs an agent until stop is called or the test ends.

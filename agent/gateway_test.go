@@ -48,6 +48,7 @@ type gateway struct {
 	cohort  int
 
 	round   int64
+	agents  map[string]bool   // that have announced clients
 	hosts   map[string]string // agent that hosts each client
 	asked   map[string]bool   // clients with an open turn in this round
 	held    map[string]*held  // accepted but not counted, by client
@@ -61,8 +62,14 @@ type gateway struct {
 	ranges   int
 	counts   map[string]int // number of calls, by procedure
 	declined []string
-	said     []*loadstarv1.CheckInRequest
+	said     []said
 	done     chan struct{}
+}
+
+// said is a check-in of an agent.
+type said struct {
+	agent string
+	*loadstarv1.CheckInRequest
 }
 
 // chaos holds the probability of each kind of fault.
@@ -91,7 +98,7 @@ func newGateway(t testing.TB, plan settings, fleet []string, cohort int, fold bo
 	t.Helper()
 	g := &gateway{
 		t: t, rng: rand.New(rand.NewPCG(seed, 7)), run: "run-1", fleet: slices.Sorted(slices.Values(fleet)), fold: fold, cohort: cohort,
-		blobs: map[string][]byte{}, hosts: map[string]string{}, asked: map[string]bool{}, held: map[string]*held{}, uploads: map[string][]byte{},
+		blobs: map[string][]byte{}, agents: map[string]bool{}, hosts: map[string]string{}, asked: map[string]bool{}, held: map[string]*held{}, uploads: map[string][]byte{},
 		slow: map[string]bool{}, forms: map[loadstarv1.Form]int{}, gets: map[string]int{}, counts: map[string]int{}, done: make(chan struct{}),
 	}
 	g.text = plan.text(t)
@@ -228,6 +235,7 @@ func (c *cutter) Write(p []byte) (int, error) {
 func (g *gateway) Announce(ctx context.Context, r *loadstarv1.AnnounceRequest) (*loadstarv1.AnnounceResponse, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.agents[caller(ctx)] = true
 	for _, c := range r.Clients {
 		g.hosts[c] = caller(ctx)
 	}
@@ -244,7 +252,7 @@ func (g *gateway) CheckIn(ctx context.Context, r *loadstarv1.CheckInRequest) (*l
 	if !slices.Contains(slices.Collect(maps.Values(g.hosts)), agent) {
 		return &loadstarv1.CheckInResponse{NextContactMs: 5, Announce: true}, nil
 	}
-	g.said = append(g.said, r)
+	g.said = append(g.said, said{agent, r})
 	a := &loadstarv1.CheckInResponse{NextContactMs: 5}
 	named := map[string]bool{}
 	for _, t := range r.Training {
