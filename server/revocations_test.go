@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,5 +190,24 @@ func TestRevocationsOnAFullDisk(t *testing.T) {
 	must(t, appendWhole(f, line))
 	if events, _, torn, err := readRevocations(path); len(events) != 2 || len(torn) > 0 || err != nil {
 		t.Errorf("%d events, %q, %v", len(events), torn, err)
+	}
+}
+
+// A clock that is far ahead does not make the server delete everything.
+func TestPruneWithWrongClock(t *testing.T) {
+	st := newStation(t, nil)
+	a := st.join("a")
+	_, err := a.CheckIn(t.Context(), &v1.CheckInRequest{})
+	must(t, err)
+	s := &server{ledger: st.ledger}
+	s.Log, s.Keep = slog.New(slog.DiscardHandler), ledger.Retention{Audit: time.Hour}
+	st.soon("the agent is seen", func() bool {
+		seen, err := st.ledger.LastSeen(t.Context())
+		return err == nil && !seen.IsZero()
+	})
+	for i, ahead := range []time.Duration{365 * 24 * time.Hour, 2 * time.Hour} {
+		if n, err := s.pruneOnce(t.Context(), time.Now().Add(ahead)); n > 0 != (i == 1) || err != nil {
+			t.Errorf("%v ahead: %d rows are deleted, %v", ahead, n, err)
+		}
 	}
 }

@@ -384,9 +384,13 @@ func (s *server) serve(ctx context.Context) error {
 // pruneEvery is how often a coordinator deletes what the ledger no longer needs.
 const pruneEvery = time.Hour
 
+// silence is how long no agent may have called if old rows are to be deleted. After a longer
+// time the clock is probably wrong, and would make all rows look old.
+const silence = 7 * 24 * time.Hour
+
 func (s *server) prune(ctx context.Context) error {
 	for {
-		n, err := s.ledger.Prune(ctx, s.Keep, time.Now())
+		n, err := s.pruneOnce(ctx, s.ledger.Now())
 		if err != nil && ctx.Err() == nil {
 			s.Log.Warn("cannot delete old rows of the ledger", "error", err)
 		} else if n > 0 {
@@ -396,6 +400,18 @@ func (s *server) prune(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+func (s *server) pruneOnce(ctx context.Context, now time.Time) (deleted int64, err error) {
+	seen, err := s.ledger.LastSeen(ctx)
+	if err != nil || seen.IsZero() {
+		return 0, err
+	}
+	if now.Sub(seen) > silence {
+		s.Log.Warn("no old rows of the ledger are deleted, because no agent has called for long: is the clock right?", "last call", seen, "clock", now)
+		return 0, nil
+	}
+	return s.ledger.Prune(ctx, s.Keep, now)
 }
 
 // leastFleetSeen is the least time without a check-in after which an agent's clients do not

@@ -212,8 +212,23 @@ func TestOthers(t *testing.T) {
 	if len(all.Sessions) != 2 {
 		t.Error(all)
 	}
+	// So do the login links that were created meanwhile.
+	links := func() (n int) {
+		t.Helper()
+		db, err := sql.Open("sqlite", "file:"+filepath.Join(st.Dir, ledgerFile)+"?mode=ro")
+		must(t, err)
+		defer db.Close()
+		must(t, db.QueryRow("SELECT count(*) FROM logins WHERE person = 'bert'").Scan(&n))
+		return n
+	}
+	if code, _ := bert.call(service+"CreateLogin", "{}"); code != "ok" || links() == 0 {
+		t.Error(code)
+	}
 	_, err = st.operator.EndSession(t.Context(), &v1.EndSessionRequest{Id: berts[0].Id})
 	must(t, err)
+	if n := links(); n > 0 {
+		t.Errorf("%d login links are left", n)
+	}
 	if code, _ := bert.call(service+"Whoami", "{}"); code != "unauthenticated" {
 		t.Error(code)
 	}

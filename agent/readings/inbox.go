@@ -215,10 +215,17 @@ func (b *Inbox) take(name string) error {
 		return err
 	case b.grew(name):
 		return errGrew
-	case answer.stored() == 0 && len(answer.Refused) > 0:
-		return b.move(name, "refused", list(answer))
 	}
-	return b.move(name, "done", list(answer))
+	to := "done"
+	if answer.stored() == 0 && len(answer.Refused) > 0 {
+		to = "refused"
+	}
+	if err := b.move(name, to, list(answer)); err != nil || len(answer.Refused) == 0 {
+		return err
+	}
+	// The same file may come again when its clients are configured.
+	_, err = b.i.c.Store.Put(b.i.c.Now(), nil, map[string][]byte{inboxNote: nil})
+	return err
 }
 
 // errStays means that a file cannot be moved, for example because it belongs to another
@@ -388,7 +395,9 @@ func (b *Inbox) move(name, to string, why []byte) error {
 		target = strings.TrimSuffix(target, ext) + "." + b.i.c.Now().UTC().Format("20060102T150405.000") + ext
 	}
 	if len(why) > 0 {
-		if err := b.root.WriteFile(target+".why.txt", why, 0o640); err != nil {
+		if err := b.root.WriteFile(target+".why.txt", why, 0o640); errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: %w", errStays, err)
+		} else if err != nil {
 			return err
 		}
 	}

@@ -141,6 +141,21 @@ func TestInbox(t *testing.T) {
 	}
 }
 
+// TestInboxAgain checks that a refused file is stored if it comes again when its client is
+// configured.
+func TestInboxAgain(t *testing.T) {
+	b, dir, s, i := inbox(t)
+	row := []byte("unique_id,ds,y\nx,2026-03-10T11:00:00Z,3\na,2026-03-10T11:00:00Z,1\n")
+	for _, want := range []string{"[NaN]", "[3]"} {
+		write(t, filepath.Join(dir, "x.csv"), row)
+		settle(b)
+		if got := load(t, s, "x", start.Add(-time.Hour), 1); fmt.Sprint(got) != want {
+			t.Errorf("x has %v, want %s", got, want)
+		}
+		i.SetClients(map[string]Client{"a": {}, "x": {}})
+	}
+}
+
 // TestInboxStored checks that a file that was stored, but not moved before a crash, does not
 // replace a correction that came after it.
 func TestInboxStored(t *testing.T) {

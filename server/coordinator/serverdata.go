@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"loadstar/fed"
@@ -45,7 +46,10 @@ func (d *driver) restoreData(x *ledger.Drive) (fits bool, err error) {
 	switch d.Data.Fingerprint() {
 	case s.Fingerprint:
 		d.own = &serverData{kept: s.Kept}
-		return true, x.Explain("")
+		if strings.HasPrefix(x.Run.Reason, waits) && !strings.HasPrefix(x.Run.Reason, lacks) { // written below
+			err = x.Explain("")
+		}
+		return true, err
 	case "":
 		p := *d.terms.Plan
 		p.Start = "" // its training is over; the merges need the data

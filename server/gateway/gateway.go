@@ -205,7 +205,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 			g.storeSeen(ctx, g.seen.take(time.Now()))
 			if time.Now().After(reports) {
 				reports = time.Now().Add(reportsEvery)
-				if err := g.Ledger.DropOldReports(ctx, time.Now()); err != nil && ctx.Err() == nil {
+				if err := g.Ledger.DropOldReports(ctx, g.Ledger.Now()); err != nil && ctx.Err() == nil {
 					g.Log.Warn("cannot delete old reports", "error", err)
 				}
 			}

@@ -87,10 +87,10 @@ func (l *Ledger) pruneRuns(ctx context.Context, before int64) (deleted int64, er
 			continue
 		}
 		for _, text := range []string{
-			"DELETE FROM members WHERE run = $1 AND no IN (SELECT no FROM members WHERE run = $1 LIMIT $2)",
-			"DELETE FROM relayed WHERE run = $1 AND (batch, client) IN (SELECT batch, client FROM relayed WHERE run = $1 AND outcome <> '' LIMIT $2)",
+			"DELETE FROM members WHERE run = $1 AND no IN (SELECT no FROM members WHERE run = $1 AND $3 >= 0 LIMIT $2)",
+			"DELETE FROM relayed WHERE run = $1 AND (batch, client) IN (SELECT batch, client FROM relayed WHERE run = $1 AND outcome <> '' AND batch <= $3 LIMIT $2)",
 		} {
-			n, err = l.pruneBy(ctx, text, o.run)
+			n, err = l.pruneBy(ctx, text, o.run, o.batch)
 			if deleted += n; err != nil {
 				return deleted, err
 			}

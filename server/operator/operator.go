@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -337,7 +338,13 @@ func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.L
 	case r.Before != "" && r.After != "":
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("give either before or after, not both"))
 	case r.After != "":
-		q.Until = time.Now().Add(-auditSettles)
+		now := time.Now()
+		if at := eventTime(r.After); at.After(now.Add(time.Hour)) {
+			// An empty answer would hide all events until then.
+			return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
+				"event %s is of %s, which is in the future: a clock was ahead; give the id of an event before the wrong ones", r.After, at.UTC().Format(time.RFC3339)))
+		}
+		q.Until = now.Add(-auditSettles)
 	}
 	events, err := o.Ledger.Audit(ctx, q)
 	if err != nil {
@@ -348,6 +355,15 @@ func (o *Operator) ListAudit(ctx context.Context, r *v1.ListAuditRequest) (*v1.L
 		answer.Events = append(answer.Events, &v1.Event{Id: e.ID, At: millis(e.At), Actor: e.Actor, Action: e.Action, Subject: e.Subject, Detail: e.Detail})
 	}
 	return answer, nil
+}
+
+// eventTime returns the time in the id of an event, or the zero time if it has none.
+func eventTime(id string) time.Time {
+	ms, err := strconv.ParseInt(id[:min(len(id), 16)], 16, 64)
+	if err != nil || len(id) < 16 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
 }
 
 func (o *Operator) run(ctx context.Context, r ledger.Run) *v1.Run {

@@ -93,6 +93,9 @@ func TestTokens(t *testing.T) {
 		_, err := d.CreateToken(t.Context(), q)
 		d.code(what, err, connect.CodeInvalidArgument)
 	}
+	if _, err := d.ListAudit(t.Context(), &v1.ListAuditRequest{After: fmt.Sprintf("%016x-00000001-x", time.Now().Add(24*time.Hour).UnixMilli())}); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+		t.Errorf("events after one of tomorrow: %v", err)
+	}
 	audit, err := d.ListAudit(t.Context(), &v1.ListAuditRequest{Limit: 1000})
 	must(t, err)
 	i := slices.IndexFunc(audit.Events, func(e *v1.Event) bool { return e.Action == "create token" })

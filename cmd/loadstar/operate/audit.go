@@ -114,7 +114,7 @@ func exportAudit(ctx context.Context, c *operator, after string, to io.Writer) e
 }
 
 // lastEvent returns the id in the last line of an export. A last line without its end, which
-// a killed export wrote, is cut off.
+// a killed export wrote, is cut off. A file that is no export is not changed.
 func lastEvent(f *os.File) (id string, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -126,12 +126,14 @@ func lastEvent(f *os.File) (id string, err error) {
 		return "", err
 	}
 	end := bytes.LastIndexByte(tail, '\n') + 1
-	if err := f.Truncate(info.Size() - int64(len(tail)-end)); err != nil || end == 0 {
-		return "", err
-	}
 	var last auditLine
-	if err := json.Unmarshal(tail[bytes.LastIndexByte(tail[:end-1], '\n')+1:end], &last); err != nil || last.ID == "" {
+	if end > 0 {
+		err = json.Unmarshal(tail[bytes.LastIndexByte(tail[:end-1], '\n')+1:end], &last)
+	}
+	torn := tail[end:]
+	const begin = `{"id":"`
+	if err != nil || end > 0 && last.ID == "" || !bytes.HasPrefix(torn, []byte(begin)[:min(len(torn), len(begin))]) {
 		return "", errors.New("the last line is not an event of 'loadstar audit export'")
 	}
-	return last.ID, nil
+	return last.ID, f.Truncate(info.Size() - int64(len(torn)))
 }

@@ -64,16 +64,19 @@ func TestAuditExport(t *testing.T) {
 		}
 		f.Close()
 	}
-	other := filepath.Join(t.TempDir(), "other.txt")
-	if err := os.WriteFile(other, []byte("something else\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if _, err := lastEvent(f); err == nil {
-		t.Error("continued a file that is not an export")
+	for _, text := range []string{"something else\n", "a key without an end of line", "{\"id\":\"1\"}\nsomething else", "first\nhalf"} {
+		other := filepath.Join(t.TempDir(), "other.txt")
+		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.OpenFile(other, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = lastEvent(f)
+		f.Close()
+		if left, _ := os.ReadFile(other); err == nil || string(left) != text {
+			t.Errorf("a file with %q: %v, and it has %q left", text, err, left)
+		}
 	}
 }
