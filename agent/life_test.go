@@ -435,6 +435,22 @@ func TestDamagedResult(t *testing.T) {
 	}
 }
 
+// A turn that a later round overtakes is removed from its job, also if the round has another
+// job.
+func TestOvertaken(t *testing.T) {
+	d := newWorklist([]string{"a", "b"}, nil)
+	for _, x := range []*loadstarv1.Task{{Run: "run", Clients: []string{"a"}}, {Run: "run", Clients: []string{"b"}}, {Run: "run", Round: 1, Clients: []string{"b"}}} {
+		d.add(x)
+	}
+	var got []string
+	for j := d.take(); j != nil; j = d.take() {
+		got = append(got, fmt.Sprint(j.GetRound(), j.clients))
+	}
+	if want := []string{"0 [a]", "1 [b]"}; !slices.Equal(got, want) {
+		t.Errorf("trained %v, want %v", got, want)
+	}
+}
+
 func TestJitter(t *testing.T) {
 	low, high := time.Hour, time.Duration(0)
 	for range 2000 {

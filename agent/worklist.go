@@ -217,8 +217,8 @@ func (d *worklist) overtake(by turn) {
 func (d *worklist) unqueue(t turn) {
 	delete(d.turns, t)
 	for i, j := range d.jobs {
-		if j.GetRun() != t.run || j.GetRound() != t.round {
-			continue
+		if j.GetRun() != t.run || j.GetRound() != t.round || !slices.Contains(j.clients, t.client) {
+			continue // a round can have several jobs
 		}
 		j.clients = slices.DeleteFunc(j.clients, func(c string) bool { return c == t.client })
 		if len(j.clients) == 0 {

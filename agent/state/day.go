@@ -1,6 +1,7 @@
 package state
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -30,7 +31,9 @@ func (s *Store) CountRound(task string, most int, now time.Time) (n int, err err
 	day := now.UTC().Unix() / (24 * 60 * 60)
 	err = s.update("count round", func(tx *bolt.Tx) error {
 		var r dayRecord
-		if _, err := getRecord(tx.Bucket(metaBucket), roundsKey, &r); err != nil {
+		if _, err := getRecord(tx.Bucket(metaBucket), roundsKey, &r); errors.Is(err, ErrDamaged) {
+			r = dayRecord{Day: day, Count: most} // unknown: train again tomorrow
+		} else if err != nil {
 			return err
 		}
 		switch {

@@ -477,3 +477,21 @@ func TestConcurrently(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// If the count of the day's rounds is damaged, no more are allowed that day.
+func TestDamagedDay(t *testing.T) {
+	s := open(t, t.TempDir())
+	now := time.Date(2026, 11, 17, 9, 0, 0, 0, time.UTC)
+	if n, err := s.CountRound("a", 5, now); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put(roundsKey, []byte("damaged")) }); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.CountRound("b", 5, now); n != 6 || err != nil {
+		t.Error(n, err)
+	}
+	if n, err := s.CountRound("b", 5, now.AddDate(0, 0, 1)); n != 6 || err != nil { // the day is unknown
+		t.Error(n, err)
+	}
+}

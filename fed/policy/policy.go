@@ -216,8 +216,9 @@ func (p *Policy) CheckClient(plan *fed.Plan, examples int) string {
 	// gradient would stand out, and a server that knows the number of examples can choose a
 	// batch that leaves one.
 	if d := recipe.DrawOf(plan); d.Steps == 0 && d.Batch > 0 {
-		if rest := examples % d.Batch; 0 < rest && rest < p.LeastBatch && examples/d.Batch < mixed {
-			return fmt.Sprintf("an epoch of its %d training examples ends with a batch of %d, the least is %d (policy.least_batch)", examples, rest, p.LeastBatch)
+		n := recipe.EpochOf(plan, examples)
+		if rest := n % d.Batch; 0 < rest && rest < p.LeastBatch && n/d.Batch < mixed {
+			return fmt.Sprintf("an epoch of %d of its training examples ends with a batch of %d, the least is %d (policy.least_batch)", n, rest, p.LeastBatch)
 		}
 	}
 	return ""

@@ -107,8 +107,10 @@ func TestCheckClient(t *testing.T) {
 		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 3*64 + 31, false},
 		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 3*64 + 32, true},
 		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 128, true},
-		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 4*64 + 1, true}, // one of five
-		{"algorithm: fedsgd\nclient: {batch: 64}", 65, true},                  // the batch only limits memory
+		{"algorithm: fedavg\nclient: {epochs: 1, batch: 64}", 4*64 + 1, true},            // one of five
+		{"algorithm: perfedavg\nclient: {query: 0.5, epochs: 1, batch: 64}", 130, false}, // an epoch has 65
+		{"algorithm: perfedavg\nclient: {query: 0.5, epochs: 1, batch: 65}", 130, true},
+		{"algorithm: fedsgd\nclient: {batch: 64}", 65, true}, // the batch only limits memory
 		{"algorithm: perfedavg\nclient: {query: 0.2}", 319, false},
 		{"algorithm: perfedavg\nclient: {query: 0.2}", 320, true},
 		{"algorithm: perfedavg\nclient: {query: 0.9999}", 320, false},

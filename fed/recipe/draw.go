@@ -1,6 +1,9 @@
 package recipe
 
-import "loadstar/fed"
+import (
+	"loadstar/fed"
+	"loadstar/fed/localtrain"
+)
 
 // Draw says which of a client's examples one update is trained on.
 type Draw struct {
@@ -32,6 +35,10 @@ func DrawOf(p *fed.Plan) Draw {
 	}
 	return d
 }
+
+// EpochOf returns the number of examples that an epoch of the plan passes over, for a client
+// with n examples.
+func EpochOf(p *fed.Plan, n int) int { return localtrain.Query{Share: p.Client.Query}.Support(n) }
 
 // Federated reports whether clients send updates to a server.
 func Federated(p *fed.Plan) bool { return !find(p.Algorithm).noServer }
