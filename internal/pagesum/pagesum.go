@@ -236,15 +236,10 @@ func Valid(page []byte, number int64) bool {
 }
 
 // Has reports whether the pages of a database file have checksums.
-func Has(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
+func Has(f *os.File) (bool, error) {
 	head := make([]byte, header)
 	if _, err := f.ReadAt(head, 0); err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
+		return false, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	x := &file{}
 	x.look(head)
@@ -253,16 +248,12 @@ func Has(path string) (bool, error) {
 
 // Verify checks all pages of a database file that has no write-ahead log. It returns nil for
 // a database without checksums.
-func Verify(path string) error {
-	has, err := Has(path)
+func Verify(f *os.File) error {
+	has, err := Has(f)
 	if err != nil || !has {
 		return err
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
+	path := f.Name()
 	head := make([]byte, header)
 	if _, err := f.ReadAt(head, 0); err != nil {
 		return err

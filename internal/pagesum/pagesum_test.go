@@ -74,7 +74,7 @@ func TestFlips(t *testing.T) {
 			t.Fatal(err)
 		}
 		db.Close()
-		if has, err := Has(path); err != nil || !has {
+		if ok, err := has(path); err != nil || !ok {
 			t.Fatalf("%s: no checksums: %v", name, err)
 		}
 		whole, err := os.ReadFile(path)
@@ -114,7 +114,7 @@ func TestVacuum(t *testing.T) {
 	fill(t, old)
 	old.Close()
 	db := open2(t, path, wal)
-	if has, err := Has(path); err != nil || has {
+	if ok, err := has(path); err != nil || ok {
 		t.Fatalf("checksums before VACUUM: %v", err)
 	}
 	want, err := content(db)
@@ -124,7 +124,7 @@ func TestVacuum(t *testing.T) {
 	exec(t, db, "VACUUM")
 	exec(t, db, "DELETE FROM x WHERE n = 3")
 	exec(t, db, "PRAGMA wal_checkpoint(TRUNCATE)")
-	if has, err := Has(path); err != nil || !has {
+	if ok, err := has(path); err != nil || !ok {
 		t.Fatalf("no checksums after VACUUM: %v", err)
 	}
 	exec(t, db, "INSERT INTO x (n, b) VALUES (3, ?)", bytes.Repeat([]byte{2}, 200))
@@ -197,4 +197,13 @@ func TestCheckLog(t *testing.T) {
 	if err := CheckLog(filepath.Join(dir, "none")); err != nil {
 		t.Error(err)
 	}
+}
+
+func has(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	return Has(f)
 }

@@ -184,7 +184,7 @@ func (g *Gate) Logout(ctx context.Context, cookie string) error {
 	now := time.Now()
 	c, err := g.Session(ctx, cookie, now)
 	if err == nil {
-		err = g.ledger.EndSession(ctx, c.Session, c.String(), now)
+		err = g.ledger.Logout(ctx, c.Session, c.String(), now)
 	}
 	if connect.CodeOf(err) == connect.CodeUnauthenticated || errors.Is(err, ledger.ErrNotFound) {
 		return nil

@@ -63,44 +63,17 @@ func (l *Ledger) checkLog(ctx context.Context) error {
 // checkPages checks all pages of a SQLite database, so that a damaged one is found when the
 // server starts and not years later. It first moves the log into the database file: the
 // power may have failed while SQLite did that, and pages that are in the log too may then be
-// wrong in the file. A database of an older version gets checksums.
-func (l *Ledger) checkPages(ctx context.Context) error {
-	if err := l.alone(ctx, l.moveLog); err != nil {
+// wrong in the file.
+func (l *Ledger) checkPages(ctx context.Context) (err error) {
+	if _, err := l.write.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
 		return err
 	}
-	if err := patiently(ctx, pagesum.ErrPage, func() error { return pagesum.Verify(l.path) }); err != nil {
+	// The file stays open as long as the ledger: closing it releases all locks that the
+	// process holds on it, and another process could then remove the log.
+	if l.file, err = os.Open(l.path); err != nil {
 		return err
 	}
-	has, err := pagesum.Has(l.path)
-	if err != nil || has {
-		return err
-	}
-	if err := l.alone(ctx, l.addChecksums); err != nil {
-		return err
-	}
-	if has, err = pagesum.Has(l.path); err == nil && !has {
-		err = errors.New("adding checksums: the pages still have none")
-	}
-	return err
-}
-
-// alone connects, and closes the connection when do has returned. Files of the database must
-// not be read and closed while this process has a connection: closing a file releases all
-// locks that the process holds on it, and another process could then remove the log.
-func (l *Ledger) alone(ctx context.Context, do func(ctx context.Context) error) error {
-	if err := l.connect(ctx); err != nil {
-		return err
-	}
-	err := do(ctx)
-	l.write.SetMaxIdleConns(0)
-	l.write.SetMaxIdleConns(1)
-	return err
-}
-
-// moveLog moves the write-ahead log into the database file.
-func (l *Ledger) moveLog(ctx context.Context) error {
-	_, err := l.write.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
-	return err
+	return patiently(ctx, pagesum.ErrPage, func() error { return pagesum.Verify(l.file) })
 }
 
 // patiently repeats a check that has found damage: if another process is writing the file,
@@ -127,6 +100,9 @@ const checksumsFrom = 7
 // The database must have them before its schema says so: older versions refuse the newer
 // schema, and do not write pages without checksums.
 func (l *Ledger) addChecksums(ctx context.Context) error {
+	if has, err := pagesum.Has(l.file); has || err != nil {
+		return err
+	}
 	_, version, err := l.schema(ctx)
 	if err != nil {
 		return err
@@ -134,10 +110,16 @@ func (l *Ledger) addChecksums(ctx context.Context) error {
 	if version >= checksumsFrom {
 		return fmt.Errorf("%s: %w: its header does not say that its pages have checksums", l.path, ErrDamaged)
 	}
-	if _, err := l.write.ExecContext(ctx, "VACUUM"); err != nil {
-		return fmt.Errorf("adding checksums: %w", err)
+	for _, text := range []string{"VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"} {
+		if _, err := l.write.ExecContext(ctx, text); err != nil {
+			return fmt.Errorf("adding checksums: %w", err)
+		}
 	}
-	return l.moveLog(ctx)
+	has, err := pagesum.Has(l.file)
+	if err == nil && !has {
+		err = errors.New("adding checksums: the pages still have none")
+	}
+	return err
 }
 
 // VerifyFile checks all pages of the copy of a SQLite ledger.
@@ -145,5 +127,10 @@ func VerifyFile(path string) error {
 	if _, err := os.Stat(path + "-wal"); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s has a write-ahead log: only a copy that no process uses can be verified", path)
 	}
-	return pagesum.Verify(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return pagesum.Verify(f)
 }

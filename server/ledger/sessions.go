@@ -47,15 +47,26 @@ func (l *Ledger) Sessions(ctx context.Context, user string, limit int, now time.
 
 // EndSession ends a session, and the user's login links, because whoever had the session may
 // have created some. It returns ErrNotFound if the session has already ended.
-func (l *Ledger) EndSession(ctx context.Context, id, actor string, now time.Time) (err error) {
+func (l *Ledger) EndSession(ctx context.Context, id, actor string, now time.Time) error {
+	return l.endSession(ctx, id, actor, now, true)
+}
+
+// Logout ends a session for the user who has it.
+func (l *Ledger) Logout(ctx context.Context, id, actor string, now time.Time) error {
+	return l.endSession(ctx, id, actor, now, false)
+}
+
+func (l *Ledger) endSession(ctx context.Context, id, actor string, now time.Time, links bool) (err error) {
 	defer wrap(&err, "ending session", id)
 	return l.update(ctx, func(tx *sql.Tx) error {
 		var user string
 		if err := tx.QueryRowContext(ctx, "DELETE FROM sessions WHERE id = $1 RETURNING person", id).Scan(&user); err != nil {
 			return orNotFound(err, "session "+id)
 		}
-		if err := deleteOf(ctx, tx, user, "logins WHERE person"); err != nil {
-			return err
+		if links {
+			if err := deleteOf(ctx, tx, user, "logins WHERE person"); err != nil {
+				return err
+			}
 		}
 		return l.audit(ctx, tx, now, actor, "end session", user, "session "+id)
 	})
